@@ -1,0 +1,134 @@
+package gpu
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const (
+	uuidA = "GPU-1a2b3c4d-0000-0000-0000-000000000001"
+	uuidB = "GPU-5e6f7a8b-0000-0000-0000-000000000002"
+)
+
+func slicesOf(uuid string, numbers ...int) Reservation {
+	return Reservation{Version: 1, Vendor: "nvidia", Devices: []ReservedDevice{{
+		UUID: uuid, Mode: ModeSlice, Slices: numbers, Of: 79,
+		MemoryMiB: int64(len(numbers)) * 1024, Milli: int64(len(numbers)) * 1000 / 79, BurstMilli: 1000,
+	}}}
+}
+
+func TestSliceID(t *testing.T) {
+	id, sliced, err := ParseSliceID(uuidA + "::7")
+	if err != nil || !sliced || id != (SliceID{UUID: uuidA, N: 7}) || id.String() != uuidA+"::7" {
+		t.Errorf("slice: got %v, %v, %v", id, sliced, err)
+	}
+	if id, sliced, err := ParseSliceID(uuidA); err != nil || sliced || id.UUID != uuidA {
+		t.Errorf("whole device: got %v, %v, %v", id, sliced, err)
+	}
+	for _, bad := range []string{"", "::1", uuidA + "::", uuidA + "::-1", uuidA + "::01", uuidA + "::x", uuidA + "::1::2"} {
+		if _, _, err := ParseSliceID(bad); err == nil {
+			t.Errorf("ParseSliceID(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestReservationsSurviveTheEnvironment(t *testing.T) {
+	env := map[string]string{"PATH": "/bin", "CUDA_MPS_PIPE_DIRECTORY": "/x"}
+	want := []Reservation{slicesOf(uuidA, 3, 4, 5), slicesOf(uuidA, 9), slicesOf(uuidB, 0)}
+	for _, r := range want {
+		value, err := r.EnvValue()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env[r.EnvKey()] = value
+	}
+	if len(env) != 5 {
+		t.Fatalf("reservations share a key: %v", env)
+	}
+	got, err := ReservationsFromEnv(env)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	if key := want[0].EnvKey(); key != "NOMAD_GPU_1a2b3c4d_3" {
+		t.Errorf("key is %s", key)
+	}
+}
+
+func TestReservationsRefuseWhatTheyCannotMean(t *testing.T) {
+	for value, says := range map[string]string{
+		`{`:                      "decode",
+		`{"v":2}`:                "version 2",
+		`{"v":1}`:                "names no device",
+		`{"v":1,"devices":[{}]}`: "no UUID",
+		`{"v":1,"devices":[{"uuid":"GPU-1","mode":"slice"}]}`:                            "needs slices",
+		`{"v":1,"devices":[{"uuid":"GPU-1","mode":"slice","slices":[1,1],"of":4}]}`:      "ascending",
+		`{"v":1,"devices":[{"uuid":"GPU-1","mode":"slice","slices":[4],"of":4}]}`:        "beyond",
+		`{"v":1,"devices":[{"uuid":"GPU-1","mode":"half"}]}`:                             "not one of",
+		`{"v":1,"devices":[{"uuid":"GPU-1","mode":"whole","slices":[0],"of":1}]}`:        "cannot have slices",
+		`{"v":1,"devices":[{"uuid":"G","mode":"slice","slices":[0],"of":4,"milli":-1}]}`: "out of range",
+	} {
+		_, err := ReservationsFromEnv(map[string]string{"NOMAD_GPU_x_0": value})
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "NOMAD_GPU_x_0") {
+			t.Errorf("%s: %v, want the key and %q", value, err, says)
+		}
+	}
+}
+
+func TestMergeDevicesAddsUpWhatOneGPUServes(t *testing.T) {
+	got, err := MergeDevices([]Reservation{slicesOf(uuidB, 0), slicesOf(uuidA, 9, 10), slicesOf(uuidA, 3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[0].UUID != uuidA || !reflect.DeepEqual(got[0].Slices, []int{3, 9, 10}) || got[0].MemoryMiB != 3072 {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := MergeDevices([]Reservation{slicesOf(uuidA, 3), slicesOf(uuidA, 3)}); err == nil {
+		t.Error("the same slice twice was accepted")
+	}
+}
+
+func TestWholeIsOneInstanceOrAllSlices(t *testing.T) {
+	all := ReservedDevice{UUID: uuidA, Mode: ModeSlice, Slices: []int{0, 1}, Of: 2}
+	part := ReservedDevice{UUID: uuidA, Mode: ModeSlice, Slices: []int{1}, Of: 2}
+	turns := ReservedDevice{UUID: uuidA, Mode: ModeShared, Slices: []int{0}, Of: 1}
+	if !all.Whole() || part.Whole() || turns.Whole() || !(ReservedDevice{Mode: ModeWhole}).Whole() {
+		t.Error("Whole() is wrong")
+	}
+}
+
+func TestCheckGuarantees(t *testing.T) {
+	lease := func(id string, phase Phase, milli int64) Lease {
+		return Lease{ID: id, Phase: phase, Holdings: []Holding{{UUID: uuidA, Share: Share{GuaranteeMilli: milli}}}}
+	}
+	leases := []Lease{lease("a", PhaseRunning, 400), lease("b", PhaseStarting, 300), lease("c", PhaseEnded, 900)}
+	if err := CheckGuarantees(lease("d", PhaseStarting, 300), leases); err != nil {
+		t.Errorf("exactly full: %v", err)
+	}
+	err := CheckGuarantees(lease("d", PhaseStarting, 301), leases)
+	if err == nil || !strings.Contains(err.Error(), "at most 300") || !strings.Contains(err.Error(), uuidA) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := CheckGuarantees(lease("a", PhaseStarting, 700), leases); err != nil {
+		t.Errorf("a task's own lease counted against it: %v", err)
+	}
+}
+
+func TestLeaseID(t *testing.T) {
+	if got := LeaseID("a1", "web/x y"); got != "a1.web%2Fx%20y" {
+		t.Errorf("got %s", got)
+	}
+	if got := LeaseID("a1", strings.Repeat("長", 80)); len(got) > 60 {
+		t.Errorf("a long task name gave %d bytes", len(got))
+	}
+}
+
+func FuzzParseSliceID(f *testing.F) {
+	f.Add(uuidA + "::3")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, sliced, err := ParseSliceID(s)
+		if err == nil && sliced && id.String() != s {
+			t.Fatalf("%q became %q", s, id.String())
+		}
+	})
+}

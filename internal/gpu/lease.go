@@ -1,0 +1,99 @@
+package gpu
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"time"
+)
+
+// Phase is where a lease's task is in its life.
+type Phase string
+
+const (
+	// PhaseStarting is set before the container exists.
+	PhaseStarting Phase = "starting"
+	// PhaseRunning is set once the task's process runs.
+	PhaseRunning Phase = "running"
+	// PhaseEnded leases are kept for a while: Nomad restarts a task in place
+	// with the same reservation, and its GPU must not change mode in between.
+	PhaseEnded Phase = "ended"
+)
+
+// Lease is the driver's record that a task runs on slices: written before the
+// task starts, one file per task.
+type Lease struct {
+	Version int    `json:"version"`
+	BootID  string `json:"boot_id"`
+	// ID is LeaseID(AllocID, Task).
+	ID        string `json:"id"`
+	AllocID   string `json:"alloc_id"`
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Group     string `json:"group"`
+	Task      string `json:"task"`
+	// Container is the runtime's name for the container, Cgroup the path of its
+	// control group below the cgroup mount.
+	Container string    `json:"container"`
+	Cgroup    string    `json:"cgroup"`
+	Phase     Phase     `json:"phase"`
+	Holdings  []Holding `json:"holdings"`
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+}
+
+// Holding is the share that a task holds of one device.
+type Holding struct {
+	UUID   string `json:"uuid"`
+	Mode   Mode   `json:"mode"`
+	Slices []int  `json:"slices,omitempty"`
+	Share
+}
+
+// Share is an amount of one GPU. Zero means not limited, or not promised.
+type Share struct {
+	// MemoryMiB caps the task's GPU memory, all its processes together.
+	MemoryMiB int64 `json:"memory_mib,omitempty"`
+	// GuaranteeMilli is the compute that the planner keeps free for the task,
+	// LimitMilli the most that it may use.
+	GuaranteeMilli int64 `json:"guarantee_milli,omitempty"`
+	LimitMilli     int64 `json:"limit_milli,omitempty"`
+}
+
+// LeaseID names a task of an allocation; it is safe as a file name.
+func LeaseID(allocID, task string) string {
+	name := url.PathEscape(task)
+	if len(name) > 100 {
+		sum := sha256.Sum256([]byte(task))
+		name = hex.EncodeToString(sum[:16])
+	}
+	return allocID + "." + name
+}
+
+// Live reports whether the lease's task may be using its devices.
+func (l Lease) Live() bool { return l.Phase != PhaseEnded }
+
+// CheckGuarantees reports whether the guarantees of the live leases on each of
+// wanted's devices, with wanted added, stay within one GPU. A lease with
+// wanted's own ID is left out, since it is about to be replaced.
+func CheckGuarantees(wanted Lease, leases []Lease) error {
+	for _, w := range wanted.Holdings {
+		sum := int64(0)
+		for _, l := range leases {
+			if l.ID == wanted.ID || !l.Live() {
+				continue
+			}
+			for _, h := range l.Holdings {
+				if h.UUID == w.UUID {
+					sum += h.GuaranteeMilli
+				}
+			}
+		}
+		if sum+w.GuaranteeMilli > MilliPerGPU {
+			return fmt.Errorf("compute guarantee of %d milli does not fit on GPU %s: %d of %d are promised to running tasks; ask for at most %d",
+				w.GuaranteeMilli, w.UUID, sum, MilliPerGPU, MilliPerGPU-sum)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package gpu
+
+import "time"
+
+// StateVersion is the version of the node's state files that this release
+// writes. Readers accept every version up to it.
+const StateVersion = 1
+
+// GPUState is what the device plugin knows of one device now, for the driver: a
+// GPU, or a MIG instance. One state file each.
+type GPUState struct {
+	Version int    `json:"version"`
+	BootID  string `json:"boot_id"`
+	UUID    string `json:"uuid"`
+	// ParentUUID is the GPU that a MIG instance lies on; empty for a GPU.
+	ParentUUID string `json:"parent_uuid,omitempty"`
+	Vendor     string `json:"vendor"`
+	// Model is the device's full name, such as "NVIDIA H100 80GB HBM3"; Profile
+	// is a MIG instance's, such as "1g.10gb".
+	Model   string `json:"model"`
+	Profile string `json:"profile,omitempty"`
+	// Group is the Nomad device group that offers it: "nvidia/slice/H100/0".
+	Group   string  `json:"group"`
+	Mode    Mode    `json:"mode"`
+	Sharing Sharing `json:"sharing"`
+	Grade   Grade   `json:"grade"`
+	// MemoryMiB is the whole device's memory, SliceMemoryMiB one slice's, and
+	// Slices how many slices or turns there are.
+	MemoryMiB      int64 `json:"memory_mib"`
+	SliceMemoryMiB int64 `json:"slice_memory_mib,omitempty"`
+	Slices         int   `json:"slices,omitempty"`
+	// CDIDevice is the qualified CDI name that gives a container the device.
+	CDIDevice string `json:"cdi_device"`
+	// Timeslice is the time-slice length in force; empty for the default.
+	Timeslice string     `json:"timeslice,omitempty"`
+	MPS       *MPSState  `json:"mps,omitempty"`
+	HAMi      *HAMiState `json:"hami,omitempty"`
+	// Faults are the reasons why no task may start here now; none is healthy.
+	Faults []Fault `json:"faults,omitempty"`
+	// Cordoned devices take no new work; what runs, and restarts in place, goes on.
+	Cordoned bool `json:"cordoned,omitempty"`
+}
+
+// MPSState is where a device's MPS control daemon is reached, and whether.
+type MPSState struct {
+	// PipeDir, LogDir and ShmDir are host paths; ShmDir is the daemon's /dev/shm.
+	PipeDir string `json:"pipe_dir"`
+	LogDir  string `json:"log_dir"`
+	ShmDir  string `json:"shm_dir"`
+	// Ready is true only after the daemon answered and confirmed its limits.
+	Ready bool `json:"ready"`
+	// Generation grows with every start of the daemon: clients of an earlier
+	// generation have lost their server.
+	Generation int64 `json:"generation"`
+	// MaxClients is how many client processes the daemon can serve.
+	MaxClients int `json:"max_clients"`
+}
+
+// HAMiState is where HAMi-core lies on the host.
+type HAMiState struct {
+	Library string `json:"library"`
+	LockDir string `json:"lock_dir"`
+}
+
+// Fault is one reason why a device is unhealthy, for a person.
+type Fault struct {
+	// Code is stable and short, such as "xid-79" or "mps-not-ready".
+	Code    string    `json:"code"`
+	Message string    `json:"message"`
+	Action  string    `json:"action"`
+	Since   time.Time `json:"since"`
+}
+
+// String is the fault in one line: what is wrong, and what to do.
+func (f Fault) String() string { return f.Message + "; " + f.Action }
+
+// Usage is what the device plugin measured of every task, for the driver's
+// watchdog and statistics. One state file.
+type Usage struct {
+	Version    int         `json:"version"`
+	BootID     string      `json:"boot_id"`
+	MeasuredAt time.Time   `json:"measured_at"`
+	Tasks      []TaskUsage `json:"tasks"`
+}
+
+// TaskUsage is what one task, all its processes together, uses of one device.
+type TaskUsage struct {
+	LeaseID   string `json:"lease_id"`
+	UUID      string `json:"uuid"`
+	MemoryMiB int64  `json:"memory_mib"`
+	// Milli is the compute used, -1 where the device does not tell.
+	Milli     int64 `json:"milli"`
+	Processes int   `json:"processes"`
+	// BesideMPS lists host PIDs that hold a context of their own on a device
+	// where only MPS clients belong: they slipped past their limits.
+	BesideMPS []int `json:"beside_mps,omitempty"`
+}
