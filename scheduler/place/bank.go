@@ -1,0 +1,109 @@
+package place
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// kind is what makes GPUs interchangeable for a task. Banks of one kind share
+// prices and demand.
+type kind struct {
+	Vendor, Model, Type, Profile          string
+	Mode                                  gpu.Mode
+	Sharing                               gpu.Sharing
+	MemoryMiB, SliceMiB, Slices, Replicas int64
+}
+
+func kindOf(g *GPU) kind {
+	return kind{
+		Vendor: g.Vendor, Model: g.Model, Type: g.Type, Sharing: g.Sharing, Profile: g.Profile,
+		Mode: g.Mode, MemoryMiB: g.MemoryMiB, SliceMiB: g.SliceMiB, Slices: g.Slices, Replicas: g.Replicas,
+	}
+}
+
+// named reports whether the name means this kind: the short type, the NVML
+// name, or the NVML name as a label (blanks as dashes), case apart.
+func (k *kind) named(name string) bool {
+	label := strings.ReplaceAll(k.Model, " ", "-")
+	return strings.EqualFold(name, k.Type) || strings.EqualFold(name, k.Model) || strings.EqualFold(name, label)
+}
+
+// cell is what is free on one GPU of a bank. A GPU that takes no new work
+// keeps its books but has share 0.
+type cell struct {
+	milli    int32 // compute without a guarantee on it
+	slices   int32 // memory slices
+	replicas int32 // turns
+	tasks    int32 // tasks that hold a part
+	share    int32 // usable milli: the scarcer of compute and memory
+	open     bool  // takes new work
+}
+
+// bank is the GPUs of one kind on one node, or the one bank without GPUs that
+// every node has when it has none.
+type bank struct {
+	id    int32
+	node  *nodeState
+	kind  int32 // in Snapshot.kinds; -1 without GPUs
+	gpus  []int // positions in Node.GPUs, ascending
+	cells []cell
+	idle  int32 // cells of share 1000
+	free  int64 // sum of the shares
+	stamp int64 // position of the last change in the snapshot's log
+}
+
+// newBanks splits a node's GPUs into banks, in order of first appearance.
+func newBanks(n *nodeState, intern func(kind) int32) []*bank {
+	var banks []*bank
+	for i := range n.spec.GPUs {
+		id := intern(kindOf(&n.spec.GPUs[i]))
+		at := slices.IndexFunc(banks, func(b *bank) bool { return b.kind == id })
+		if at < 0 {
+			at = len(banks)
+			banks = append(banks, &bank{node: n, kind: id})
+		}
+		banks[at].gpus = append(banks[at].gpus, i)
+		banks[at].cells = append(banks[at].cells, freshCell(&n.spec.GPUs[i]))
+	}
+	if banks == nil {
+		banks = []*bank{{node: n, kind: -1}}
+	}
+	return banks
+}
+
+func freshCell(g *GPU) cell {
+	return cell{milli: gpuMilli, slices: int32(g.Slices), replicas: int32(g.Replicas), open: g.takesWork()}
+}
+
+// refresh recomputes what is derived from the cells.
+func (b *bank) refresh(k *kind) {
+	b.idle, b.free = 0, 0
+	for i := range b.cells {
+		c := &b.cells[i]
+		c.share = 0
+		if c.open && !b.node.spec.Ineligible {
+			c.share = c.usable(k)
+		}
+		b.free += int64(c.share)
+		if c.share == gpuMilli {
+			b.idle++
+		}
+	}
+}
+
+// usable is the milli of the GPU that a task could still be promised: of
+// compute, of memory and of turns the scarcest.
+func (c *cell) usable(k *kind) int32 {
+	left := max(c.milli, 0)
+	switch {
+	case k.Replicas > 0:
+		return max(0, int32(int64(c.replicas)*gpuMilli/k.Replicas))
+	case k.Slices > 0:
+		return max(0, min(left, int32(int64(c.slices)*gpuMilli/k.Slices)))
+	case c.tasks > 0:
+		return 0
+	}
+	return left
+}

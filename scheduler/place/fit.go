@@ -1,0 +1,102 @@
+package place
+
+import "slices"
+
+// reason is why a bank cannot take a task now, or ever.
+type reason uint8
+
+const (
+	fitsNow reason = iota
+	notEligible
+	notFiltered
+	neverKind
+	neverSize
+	noCPU
+	noMemory
+	noGPU
+)
+
+// fit decides whether a bank can take a shape now.
+func (s *Snapshot) fit(sh *shape, b *bank) reason {
+	n := b.node
+	r := &sh.req
+	if r.CPUMHz > n.cpu {
+		return noCPU
+	}
+	if r.MemoryMiB > n.memory {
+		return noMemory
+	}
+	if n.spec.Ineligible {
+		return notEligible
+	}
+	if sh.filtered && !admits(&n.spec, r) {
+		return notFiltered
+	}
+	if r.GPUs == 0 {
+		if b != n.banks[0] {
+			return neverKind // one bank stands for the node
+		}
+		return fitsNow
+	}
+	return s.fitGPUs(sh, b)
+}
+
+func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
+	if b.kind < 0 {
+		return neverKind
+	}
+	nd := sh.need(s, b.kind)
+	if !nd.ok {
+		return neverKind
+	}
+	if sh.req.GPUs > len(b.cells) {
+		return neverSize
+	}
+	found := 0
+	for i := range b.cells {
+		if b.cells[i].holds(nd) {
+			if found++; found == sh.req.GPUs {
+				return fitsNow
+			}
+		}
+	}
+	return noGPU
+}
+
+// holds reports whether the GPU has room for the need now.
+func (c *cell) holds(nd *need) bool {
+	return c.open && int64(c.milli) >= nd.take.Milli && int64(c.slices) >= nd.take.Slices &&
+		int64(c.replicas) >= nd.take.Replicas && (!nd.whole || c.tasks == 0)
+}
+
+// admits checks what a request asks of the node itself.
+func admits(n *Node, r *Request) bool {
+	if len(r.Datacenters) > 0 && !slices.Contains(r.Datacenters, n.Datacenter) {
+		return false
+	}
+	if len(r.Pools) > 0 && !slices.Contains(r.Pools, n.Pool) {
+		return false
+	}
+	if len(r.Nodes) > 0 && !slices.Contains(r.Nodes, n.ID) {
+		return false
+	}
+	for _, c := range r.Constraints {
+		if !c.holds(n.Attributes) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c Constraint) holds(attributes map[string]string) bool {
+	v, ok := attributes[c.Attribute]
+	switch c.Operator {
+	case "=":
+		return ok && v == c.Value
+	case "!=":
+		return v != c.Value
+	case "is_set":
+		return ok
+	}
+	return !ok
+}

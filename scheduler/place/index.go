@@ -1,0 +1,156 @@
+package place
+
+// index remembers, for one shape, the verdict and points of every bank, and
+// finds the best bank without looking at all of them. It follows the snapshot
+// through the change log: a bank is judged again only when it changed.
+//
+// Points are kept in blocks of blockSize with the best of each block, in as
+// many levels as it takes, so that finding the best costs the logarithm of the
+// number of banks.
+type index struct {
+	at       int64 // position in the change log
+	epoch    int   // prices that the points were computed with
+	lessons  int   // demand that the verdicts were computed with
+	verdicts []verdict
+	levels   [][]int32 // levels[0]: points per bank; the last has one entry
+}
+
+const blockSize = 32
+
+// sync brings the index up to date.
+func (p *Planner) sync(ix *index, sh *shape) {
+	ids, ok := p.snap.log.since(ix.at)
+	switch {
+	case !ok || ix.lessons != p.lessons || ix.levels == nil || len(ids) > len(p.snap.banks):
+		p.rebuild(ix, sh)
+	default:
+		ix.grow(len(p.snap.banks))
+		stale := ix.epoch != p.epoch
+		for i, id := range ids {
+			b := p.snap.banks[id]
+			if b == nil || b.stamp == ix.at+int64(i) {
+				p.rejudge(ix, sh, id, stale)
+			}
+		}
+		if stale {
+			p.reprice(ix, sh)
+		}
+	}
+	ix.at, ix.epoch, ix.lessons = p.snap.log.end(), p.epoch, p.lessons
+}
+
+func (p *Planner) rebuild(ix *index, sh *shape) {
+	ix.verdicts, ix.levels = ix.verdicts[:0], nil
+	ix.grow(len(p.snap.banks))
+	for id := range p.snap.banks {
+		p.rejudge(ix, sh, int32(id), true)
+	}
+	ix.fillLevels()
+}
+
+func (p *Planner) rejudge(ix *index, sh *shape, id int32, lazy bool) {
+	pts := int32(worst)
+	if b := p.snap.banks[id]; b != nil {
+		if v, ok := p.judge(sh, b); ok {
+			ix.verdicts[id] = v
+			pts = p.points(v, sh, b)
+		}
+	}
+	if lazy {
+		ix.levels[0][id] = pts
+	} else {
+		ix.set(int(id), pts)
+	}
+}
+
+// reprice recomputes all points from the verdicts at new prices.
+func (p *Planner) reprice(ix *index, sh *shape) {
+	leaf := ix.levels[0]
+	for id := range leaf {
+		if leaf[id] != worst {
+			leaf[id] = p.points(ix.verdicts[id], sh, p.snap.banks[id])
+		}
+	}
+	ix.fillLevels()
+}
+
+// grow makes room for n banks.
+func (ix *index) grow(n int) {
+	if len(ix.verdicts) >= n && ix.levels != nil {
+		return
+	}
+	ix.verdicts = append(ix.verdicts, make([]verdict, n-len(ix.verdicts))...)
+	var old []int32
+	if ix.levels != nil {
+		old = ix.levels[0]
+	}
+	ix.levels = ix.levels[:0]
+	for {
+		level := make([]int32, n)
+		for i := range level {
+			level[i] = worst
+		}
+		ix.levels = append(ix.levels, level)
+		if n <= 1 {
+			break
+		}
+		n = (n + blockSize - 1) / blockSize
+	}
+	copy(ix.levels[0], old)
+	ix.fillLevels()
+}
+
+func (ix *index) fillLevels() {
+	for l := 1; l < len(ix.levels); l++ {
+		for i := range ix.levels[l] {
+			ix.levels[l][i] = ix.blockBest(l-1, i)
+		}
+	}
+}
+
+func (ix *index) blockBest(level, block int) int32 {
+	best := int32(worst)
+	lo := block * blockSize
+	for _, v := range ix.levels[level][lo:min(lo+blockSize, len(ix.levels[level]))] {
+		best = max(best, v)
+	}
+	return best
+}
+
+// set changes the points of one bank.
+func (ix *index) set(id int, pts int32) {
+	was := ix.levels[0][id]
+	ix.levels[0][id] = pts
+	for l := 1; l < len(ix.levels); l++ {
+		id /= blockSize
+		top := ix.levels[l][id]
+		switch {
+		case pts > top:
+			ix.levels[l][id] = pts
+		case was == top && pts < top:
+			pts = ix.blockBest(l-1, id)
+			ix.levels[l][id] = pts
+		default:
+			return
+		}
+		if was = top; pts == top {
+			return
+		}
+	}
+}
+
+// best is the first bank with the highest points; ok is false when none fits.
+func (ix *index) best() (id int, ok bool) {
+	last := len(ix.levels) - 1
+	if last < 0 || len(ix.levels[last]) == 0 || ix.levels[last][0] == worst {
+		return 0, false
+	}
+	top := ix.levels[last][0]
+	for l := last - 1; l >= 0; l-- {
+		id *= blockSize
+		for ix.levels[l][id] != top {
+			id++
+		}
+	}
+	return id, true
+}

@@ -1,0 +1,96 @@
+package place
+
+import (
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Unmeasured marks a utilisation that nobody has measured.
+const Unmeasured = -1
+
+// GPU is one physical device, or one MIG instance: a GPU in MIG mode is listed
+// as its instances, each with a mode of its own.
+type GPU struct {
+	ID        string   // UUID, unique in the cluster
+	Vendor    string   // "nvidia"
+	Model     string   // NVML name, "NVIDIA A100-PCIE-40GB"
+	Type      string   // short name, "A100"
+	Mode      gpu.Mode // whole, slice or shared
+	Sharing   gpu.Sharing
+	Profile   string // of a MIG instance, "3g.20gb"; empty otherwise
+	MemoryMiB int64  // as the driver reports it
+	SliceMiB  int64  // memory of one slice; in mode slice
+	Slices    int64  // number of slices, in mode slice
+	Replicas  int64  // turns that may be held at once, in mode shared
+	NUMA      int    // NUMA node, -1 when unknown
+	Peers     []int  // positions in Node.GPUs that NVLink reaches directly
+	Unhealthy bool   // takes no new work
+	Cordoned  bool   // takes no new work; running work stays
+
+	MeasuredMilli     int64 // measured compute, 0..1000, or Unmeasured
+	MeasuredMemoryMiB int64 // measured memory, or Unmeasured
+}
+
+// Node is one Nomad client.
+type Node struct {
+	ID         string
+	Name       string
+	Datacenter string
+	Pool       string
+	CPUMHz     int64
+	MemoryMiB  int64
+	GPUs       []GPU
+	Attributes map[string]string // what constraints may ask for
+	Ineligible bool              // draining or disabled: no new work
+}
+
+// Validate reports the first thing that makes the node unusable for planning.
+func (n *Node) Validate() error {
+	if n.ID == "" {
+		return fmt.Errorf("check node: no ID")
+	}
+	if n.CPUMHz < 0 || n.MemoryMiB < 0 {
+		return fmt.Errorf("check node %q: negative CPU or memory", n.ID)
+	}
+	if len(n.GPUs) > maxGPUs {
+		return fmt.Errorf("check node %q: %d GPUs, at most %d are planned for", n.ID, len(n.GPUs), maxGPUs)
+	}
+	seen := make(map[string]bool, len(n.GPUs))
+	for i := range n.GPUs {
+		if err := n.GPUs[i].validate(len(n.GPUs)); err != nil {
+			return fmt.Errorf("check node %q: GPU %d: %w", n.ID, i, err)
+		}
+		if id := n.GPUs[i].ID; seen[id] {
+			return fmt.Errorf("check node %q: GPU %q is listed twice", n.ID, id)
+		}
+		seen[n.GPUs[i].ID] = true
+	}
+	return nil
+}
+
+func (g *GPU) validate(onNode int) error {
+	switch {
+	case g.ID == "":
+		return fmt.Errorf("no ID")
+	case g.Mode != gpu.ModeWhole && g.Mode != gpu.ModeSlice && g.Mode != gpu.ModeShared:
+		return fmt.Errorf("mode %q, want whole, slice or shared", g.Mode)
+	case g.MemoryMiB < 0 || g.SliceMiB < 0 || g.Slices < 0 || g.Replicas < 0:
+		return fmt.Errorf("negative memory, slices or replicas")
+	case (g.Mode == gpu.ModeSlice) != (g.Slices > 0 && g.SliceMiB > 0):
+		return fmt.Errorf("mode %s with %d slices of %d MiB", g.Mode, g.Slices, g.SliceMiB)
+	case (g.Mode == gpu.ModeShared) != (g.Replicas > 0):
+		return fmt.Errorf("mode %s with %d replicas", g.Mode, g.Replicas)
+	case g.Slices > maxSlices || g.Replicas > maxSlices:
+		return fmt.Errorf("more than %d slices or replicas", maxSlices)
+	}
+	for _, p := range g.Peers {
+		if p < 0 || p >= onNode {
+			return fmt.Errorf("peer %d is not on the node", p)
+		}
+	}
+	return nil
+}
+
+// takesWork reports whether new work may start on the GPU.
+func (g *GPU) takesWork() bool { return !g.Unhealthy && !g.Cordoned }

@@ -1,0 +1,138 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// testGPU is a sliced 80 GiB card.
+func testGPU(id, model string) GPU {
+	return GPU{
+		ID: id, Vendor: "nvidia", Model: "NVIDIA " + model + "-PCIE", Type: model, Mode: gpu.ModeSlice,
+		Sharing: gpu.SharingMPS, MemoryMiB: 81920, SliceMiB: 1024, Slices: 80,
+		MeasuredMilli: Unmeasured, MeasuredMemoryMiB: Unmeasured,
+	}
+}
+
+// testNode has count equal GPUs.
+func testNode(id, model string, count int) Node {
+	n := Node{ID: id, Name: id, CPUMHz: 64000, MemoryMiB: 262144}
+	for i := range count {
+		n.GPUs = append(n.GPUs, testGPU(fmt.Sprintf("%s-gpu%d", id, i), model))
+	}
+	return n
+}
+
+func testPlanner(t *testing.T, nodes ...Node) *Planner {
+	t.Helper()
+	s := NewSnapshot()
+	for _, n := range nodes {
+		if err := s.AddNode(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return NewPlanner(s, PolicyBalanced, DefaultWeights())
+}
+
+// ask builds a request from the grammar.
+func ask(t *testing.T, id, text string) Request {
+	t.Helper()
+	g, err := gpu.ParseRequest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Request{ID: id, CPUMHz: 1000, MemoryMiB: 1024}
+	r.Ask(g)
+	return r
+}
+
+func TestPlaceTakesWhatTheRequestSays(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want string
+	}{
+		{"1", "[{0 1000 80 0}]"},
+		{"2(A100)", "[{0 1000 80 0} {1 1000 80 0}]"},
+		{"0.5", "[{0 500 40 0}]"},
+		{"0.333", "[{0 333 27 0}]"}, // memory rounds up to slices
+		{"8G", "[{0 100 8 0}]"},
+		{"8G,0.5(nvidia,NVIDIA-A100-PCIE)", "[{0 500 8 0}]"},
+		{"1500M", "[{0 25 2 0}]"},
+	} {
+		p := testPlanner(t, testNode("n1", "A100", 4))
+		r := ask(t, "task", c.text)
+		pl, err := p.Place(&r)
+		if err != nil {
+			t.Errorf("Place(%q): %v", c.text, err)
+			continue
+		}
+		if got := fmt.Sprint(pl.Usage.Takes); got != c.want {
+			t.Errorf("Place(%q) takes %s, want %s", c.text, got, c.want)
+		}
+	}
+}
+
+func TestPlaceRefuses(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		never bool
+	}{
+		{"5", true},       // four GPUs on the node
+		{"1(V100)", true}, // other model
+		{"81G", true},     // larger than the card
+		{"0.5(amd,A100)", true},
+		{"4", false}, // one GPU is in use
+	} {
+		p := testPlanner(t, testNode("n1", "A100", 4))
+		if err := p.snap.Apply(Usage{ID: "u", NodeID: "n1", Takes: []Take{{GPU: 1, Milli: 10, Slices: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		r := ask(t, "task", c.text)
+		if _, err := p.Place(&r); !errors.Is(err, ErrNoRoom) {
+			t.Errorf("Place(%q): %v, want ErrNoRoom", c.text, err)
+		}
+		e, err := p.Explain(&r)
+		if err != nil || e.Impossible() != c.never {
+			t.Errorf("Explain(%q) = %+v, %v; want impossible %v", c.text, e, err, c.never)
+		}
+	}
+}
+
+func TestReleaseUndoesApply(t *testing.T) {
+	p := testPlanner(t, testNode("n1", "A100", 2))
+	r := ask(t, "a", "8G,0.5")
+	first, err := p.Place(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := p.snap.Apply(first.Usage); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.snap.Release("a"); err != nil {
+			t.Fatal(err)
+		}
+		again, err := p.Place(&r)
+		if err != nil || fmt.Sprint(again) != fmt.Sprint(first) {
+			t.Fatalf("after apply and release: %+v, %v; want %+v", again, err, first)
+		}
+	}
+}
+
+func TestUnhealthyGPUTakesNoWork(t *testing.T) {
+	n := testNode("n1", "A100", 2)
+	p := testPlanner(t, n)
+	n.GPUs = append([]GPU(nil), n.GPUs...)
+	n.GPUs[0].Unhealthy = true
+	if err := p.snap.UpdateNode(n); err != nil {
+		t.Fatal(err)
+	}
+	r := ask(t, "a", "0.5")
+	pl, err := p.Place(&r)
+	if err != nil || pl.Usage.Takes[0].GPU != 1 {
+		t.Fatalf("got %+v, %v; want GPU 1", pl, err)
+	}
+}

@@ -1,0 +1,135 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNoRoom is wrapped by Place's error when no node can take the request now.
+var ErrNoRoom = errors.New("no room")
+
+// Planner answers questions about one snapshot. It learns the demand from what
+// arrives ([Planner.Arrive]) and from history ([Planner.Learn]). It is not safe
+// for concurrent use.
+type Planner struct {
+	snap    *Snapshot
+	policy  Policy
+	weights Weights
+	shapes  map[shapeKey]*shape
+	indexes []*index // per shape ID
+	demand  *demand
+	waste   *waste
+	prices  *prices
+
+	arrivals  int64
+	nextLearn int64
+	nextPrice int64
+	lessons   int // how often the demand was learned
+	epoch     int // how often prices were computed
+}
+
+// Placement is an answer: where a task goes.
+type Placement struct {
+	NodeID string
+	Usage  Usage // ready for Snapshot.Apply
+	Score  int64 // thousandths; the higher the better
+}
+
+// NewPlanner plans for a snapshot, which the caller goes on updating.
+func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
+	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
+	p.waste = newWaste(&p.weights)
+	p.relearn()
+	p.nextLearn = 50
+	return p
+}
+
+// shapeOf returns the shape of a request, known or new.
+func (p *Planner) shapeOf(r *Request) (*shape, shapeKey) {
+	key := keyOf(r)
+	sh := p.shapes[key]
+	if sh == nil {
+		sh = newShape(len(p.indexes), r)
+		p.shapes[key] = sh
+		p.indexes = append(p.indexes, &index{})
+	}
+	return sh, key
+}
+
+// Learn sets the prior demand: what a cluster like this has run before.
+func (p *Planner) Learn(history []Request) {
+	for i := range history {
+		sh, key := p.shapeOf(&history[i])
+		p.demand.entry(key, sh).prior++
+		p.demand.prior++
+	}
+	p.relearn()
+}
+
+// Arrive tells the planner that a request has arrived. Call it once per
+// request, before the first Place.
+func (p *Planner) Arrive(r *Request) {
+	sh, key := p.shapeOf(r)
+	p.demand.entry(key, sh).seen++
+	p.demand.arrived++
+	p.arrivals++
+	if p.arrivals >= p.nextLearn {
+		p.nextLearn *= 2
+		p.relearn()
+	} else if p.arrivals >= p.nextPrice {
+		p.recompute()
+	}
+}
+
+func (p *Planner) relearn() {
+	p.waste.learn(p.snap, p.demand)
+	p.lessons++
+	p.recompute()
+}
+
+func (p *Planner) recompute() {
+	p.prices = newPrices(p.snap, p.demand, &p.weights)
+	p.epoch++
+	p.nextPrice = p.arrivals + max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.banks))/1200)
+}
+
+// Place finds the best node for a request now. It does not book anything: pass
+// the Placement's usage to [Snapshot.Apply]. When nothing fits the error wraps
+// ErrNoRoom, and [Planner.Explain] says why.
+func (p *Planner) Place(r *Request) (Placement, error) {
+	if err := r.Validate(); err != nil {
+		return Placement{}, err
+	}
+	if p.lessons == 0 || len(p.prices.model) < len(p.snap.kinds) {
+		p.relearn()
+	}
+	sh, _ := p.shapeOf(r)
+	ix := p.indexes[sh.id]
+	p.sync(ix, sh)
+	id, ok := ix.best()
+	if !ok {
+		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
+	}
+	b := p.snap.banks[id]
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}, nil
+}
+
+func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {
+	u := Usage{
+		ID: r.ID, NodeID: b.node.spec.ID, Job: r.Job, Namespace: r.Namespace, Queue: r.Queue, Priority: r.Priority,
+		CPUMHz: r.CPUMHz, MemoryMiB: r.MemoryMiB, MinRun: r.MinRun,
+	}
+	if r.GPUs == 0 {
+		return u
+	}
+	ch := p.choose(sh, b)
+	nd := sh.need(p.snap, b.kind)
+	for i := range b.cells {
+		if ch.cells[i] {
+			t := nd.take
+			t.GPU = b.gpus[i]
+			u.Takes = append(u.Takes, t)
+		}
+	}
+	return u
+}

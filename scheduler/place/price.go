@@ -1,0 +1,142 @@
+package place
+
+import "slices"
+
+// prices are what a placement costs beyond the waste on its own node: room on
+// models that others depend on, and room for tasks that need several GPUs.
+type prices struct {
+	model []int64            // per kind, milli of price per milli·1000 of demand
+	slots [maxGPUs + 1]int64 // value of a bank by its count of idle GPUs
+}
+
+// constraint demand is grouped by the set of kinds it may run on.
+type claim struct {
+	kinds []int32
+	milli float64
+}
+
+func newPrices(s *Snapshot, d *demand, w *Weights) *prices {
+	p := &prices{model: make([]int64, len(s.kinds))}
+	weights := d.weights(float64(w.PriorTasks))
+	free := s.freeMilli()
+	p.priceModels(s, d, w, weights, free)
+	p.priceSlots(s, d, w, weights, free)
+	return p
+}
+
+func (s *Snapshot) freeMilli() float64 {
+	var sum int64
+	for i := range s.stock {
+		sum += s.stock[i].free
+	}
+	return float64(sum)
+}
+
+func milliOf(r *Request) float64 {
+	switch {
+	case r.GPUs == 0:
+		return 0
+	case r.Whole:
+		return float64(r.GPUs) * gpuMilli
+	}
+	return float64(r.GPUs) * float64(max(r.ShareMilli, 1))
+}
+
+func (p *prices) priceModels(s *Snapshot, d *demand, w *Weights, weights []float64, free float64) {
+	var total float64
+	var claims []claim
+	for i, e := range d.entries {
+		m := weights[i] * milliOf(&e.shape.req)
+		total += m
+		if len(e.shape.req.Models) == 0 || m == 0 {
+			continue
+		}
+		c := claim{milli: m}
+		for id := range s.kinds {
+			if e.shape.need(s, int32(id)).ok {
+				c.kinds = append(c.kinds, int32(id))
+			}
+		}
+		at := slices.IndexFunc(claims, func(o claim) bool { return slices.Equal(o.kinds, c.kinds) })
+		if at < 0 {
+			claims = append(claims, c)
+		} else {
+			claims[at].milli += m
+		}
+	}
+	if total == 0 {
+		return
+	}
+	slices.SortStableFunc(claims, func(a, b claim) int { return len(a.kinds) - len(b.kinds) })
+	load := make([]float64, len(s.kinds))
+	for _, c := range claims {
+		pour(c.kinds, c.milli/total*free, load, s.stock)
+	}
+	for id := range load {
+		u := load[id] / (float64(s.stock[id].free) + 1)
+		p.model[id] = min(int64(u*1000), w.ModelPriceCapMilli)
+	}
+}
+
+// pour spreads an amount over kinds so that load per free milli rises evenly,
+// lowest first.
+func pour(kinds []int32, amount float64, load []float64, st []stock) {
+	level := func(k int32) float64 { return load[k] / (float64(st[k].free) + 1) }
+	order := slices.Clone(kinds)
+	slices.SortStableFunc(order, func(a, b int32) int {
+		switch la, lb := level(a), level(b); {
+		case la < lb:
+			return -1
+		case la > lb:
+			return 1
+		}
+		return 0
+	})
+	sumLoad, sumFree := 0.0, 0.0
+	for i, k := range order {
+		sumLoad += load[k]
+		sumFree += float64(st[k].free) + 1
+		l := (sumLoad + amount) / sumFree
+		if i+1 < len(order) && l > level(order[i+1]) {
+			continue
+		}
+		for _, k := range order[:i+1] {
+			load[k] = l * (float64(st[k].free) + 1)
+		}
+		return
+	}
+}
+
+const biggestSlot = 8
+
+func (p *prices) priceSlots(s *Snapshot, d *demand, w *Weights, weights []float64, free float64) {
+	var mean float64
+	var want [biggestSlot + 1]float64
+	for i, e := range d.entries {
+		mean += weights[i] * milliOf(&e.shape.req)
+		if r := &e.shape.req; r.Whole && r.GPUs >= 2 && r.GPUs <= biggestSlot {
+			want[r.GPUs] += weights[i]
+		}
+	}
+	if mean == 0 {
+		return
+	}
+	for k := 2; k <= biggestSlot; k++ {
+		slots := s.slots(int32(k))
+		rho := min(1, want[k]*free/mean/(slots+1))
+		for idle := range p.slots {
+			p.slots[idle] += int64(float64(w.SlotPriceMilli) * float64(k) * rho * float64(idle/k))
+		}
+	}
+}
+
+// slots counts the places for k whole GPUs of one bank.
+func (s *Snapshot) slots(k int32) float64 {
+	n := 0
+	for i := range s.stock {
+		for idle, banks := range s.stock[i].idle {
+			n += int(idle/k) * banks
+		}
+	}
+	return float64(n)
+}

@@ -1,0 +1,111 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Request is what one task asks for. The GPU part has one of five shapes:
+//
+//	GPUs=0                              CPU only
+//	GPUs=n, Whole                       n whole GPUs:          2, 2(A100)
+//	GPUs=n, ShareMilli                  a fraction of each:    0.5
+//	GPUs=n, MemoryMiBPerGPU             memory, compute in proportion: 8G
+//	GPUs=n, MemoryMiBPerGPU+ShareMilli  both, apart:           8G,0.5
+//	GPUs=n, Shared                      a turn on a shared GPU
+//
+// A MIG instance is asked for with Profile and one of the shapes above (Whole
+// for the instance itself).
+type Request struct {
+	ID        string // becomes the Usage's ID; unique among what is placed
+	Job       string
+	Namespace string
+	Queue     string // quota that pays; empty: none
+	Priority  int    // higher goes first
+
+	CPUMHz    int64
+	MemoryMiB int64 // of the host
+
+	GPUs            int
+	Whole           bool
+	Shared          bool
+	ShareMilli      int64 // guaranteed compute per GPU, 1..999
+	LimitMilli      int64 // compute ceiling per GPU; 0: as the guarantee
+	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
+	MinMemoryMiB    int64 // with Whole: the card must have this much
+	Close           bool  // several GPUs should reach each other by NVLink
+
+	Vendor      string
+	Models      []string    // any of; NVML name, label style or short type
+	Profile     string      // MIG profile
+	Sharing     gpu.Sharing // only GPUs with this sharing; empty: any
+	Datacenters []string    // any of; empty: all
+	Pools       []string    // any of; empty: all
+	Nodes       []string    // node IDs, any of; empty: all
+	Constraints []Constraint
+
+	Policy  Policy        // PolicyDefault: the planner's
+	Submit  time.Time     // for the order of the pending queue
+	MinRun  time.Duration // once started, not evicted earlier than this
+	Expects time.Duration // expected run time; 0: unknown
+}
+
+// Constraint is a condition on a node attribute.
+type Constraint struct {
+	Attribute string
+	Operator  string // "=", "!=", "is_set", "is_not_set"
+	Value     string
+}
+
+// ErrRequest is wrapped by every error about a request that makes no sense on
+// any cluster.
+var ErrRequest = errors.New("invalid request")
+
+// Validate reports what contradicts itself in the request.
+func (r *Request) Validate() error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w %q: %s", ErrRequest, r.ID, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case r.CPUMHz < 0 || r.MemoryMiB < 0 || r.MemoryMiBPerGPU < 0 || r.MinMemoryMiB < 0:
+		return bad("negative CPU or memory")
+	case r.GPUs < 0 || r.GPUs > maxGPUs:
+		return bad("%d GPUs, want 0 to %d", r.GPUs, maxGPUs)
+	case r.GPUs == 0 && (r.Whole || r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
+		return bad("a share of zero GPUs")
+	case r.GPUs > 0 && r.Whole && (r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
+		return bad("a whole GPU has no share; use MinMemoryMiB for the size of the card")
+	case r.Shared && (r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
+		return bad("a turn on a shared GPU promises neither compute nor memory")
+	case r.GPUs > 0 && !r.Whole && !r.Shared && r.ShareMilli == 0 && r.MemoryMiBPerGPU == 0:
+		return bad("GPUs without whole, shared, share or memory")
+	case r.ShareMilli < 0 || r.ShareMilli > 999:
+		return bad("share %d, want 1 to 999 milli", r.ShareMilli)
+	case r.LimitMilli != 0 && (r.LimitMilli < r.ShareMilli || r.LimitMilli > 1000):
+		return bad("limit %d, want %d to 1000 milli", r.LimitMilli, r.ShareMilli)
+	}
+	for _, c := range r.Constraints {
+		switch c.Operator {
+		case "=", "!=", "is_set", "is_not_set":
+		default:
+			return bad("constraint operator %q, want =, !=, is_set or is_not_set", c.Operator)
+		}
+	}
+	return nil
+}
+
+// Ask sets the GPU part of the request from the grammar that users write.
+func (r *Request) Ask(g gpu.Request) {
+	r.GPUs, r.Whole, r.Shared = 1, false, false
+	r.ShareMilli, r.MemoryMiBPerGPU = g.Milli, g.MemoryMiB
+	r.Vendor, r.Models = g.Vendor, nil
+	if g.Model != "" {
+		r.Models = []string{g.Model}
+	}
+	if g.Kind == gpu.KindCount {
+		r.GPUs, r.Whole = g.Count, true
+	}
+}

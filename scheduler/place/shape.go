@@ -1,0 +1,150 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// shapeKey identifies requests that every node treats alike: all that matters
+// to where a task fits, nothing that says whose it is.
+type shapeKey struct {
+	cpu, memory                 int64
+	gpus                        int
+	whole, shared, close        bool
+	share, gpuMemory, minMemory int64
+	vendor, models, profile     string
+	sharing, datacenters, pools string
+	nodes, constraints          string
+}
+
+func keyOf(r *Request) shapeKey {
+	return shapeKey{
+		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
+		whole: r.Whole, shared: r.Shared, close: r.Close,
+		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
+		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
+		sharing: string(r.Sharing), datacenters: joined(r.Datacenters), pools: joined(r.Pools),
+		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints),
+	}
+}
+
+// joined is an unambiguous text for a list.
+func joined(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, s := range list {
+		b.WriteString(strconv.Itoa(len(s)))
+		b.WriteByte(':')
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+func constraintKey(cs []Constraint) string {
+	if len(cs) == 0 {
+		return ""
+	}
+	var list []string
+	for _, c := range cs {
+		list = append(list, c.Attribute, c.Operator, c.Value)
+	}
+	return joined(list)
+}
+
+// shape is a request reduced to what decides where it fits, with the answer
+// per kind of GPU worked out once.
+type shape struct {
+	id       int
+	req      Request
+	needs    []need // per kind of the snapshot, grown on demand
+	filtered bool   // asks more of a node than capacity and GPUs
+}
+
+// need is what a shape takes of one GPU of a kind.
+type need struct {
+	ok    bool
+	whole bool  // nobody else may hold a part
+	take  Take  // GPU unset
+	share int32 // usable milli it takes away
+	why   string
+}
+
+func newShape(id int, r *Request) *shape {
+	own := *r
+	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
+	return &shape{id: id, req: own, filtered: len(r.Datacenters)+len(r.Pools)+len(r.Nodes)+len(r.Constraints) > 0}
+}
+
+// need returns what the shape takes of a GPU of the kind.
+func (sh *shape) need(s *Snapshot, id int32) *need {
+	for int(id) >= len(sh.needs) {
+		sh.needs = append(sh.needs, needOf(&sh.req, &s.kinds[len(sh.needs)]))
+	}
+	return &sh.needs[id]
+}
+
+// needOf translates a request into amounts of one GPU of a kind, or says why
+// that kind can never hold it.
+func needOf(r *Request, k *kind) need {
+	if why := mismatch(r, k); why != "" {
+		return need{why: why}
+	}
+	switch {
+	case r.Shared:
+		return need{ok: true, take: Take{Replicas: 1}, share: int32(gpuMilli / k.Replicas)}
+	case r.Whole:
+		return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli}
+	}
+	return sliceNeed(r, k)
+}
+
+func mismatch(r *Request, k *kind) string {
+	switch {
+	case r.Vendor != "" && !strings.EqualFold(r.Vendor, k.Vendor):
+		return "other vendor"
+	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.named):
+		return "other model"
+	case !strings.EqualFold(r.Profile, k.Profile):
+		return "other MIG profile"
+	case r.Sharing != "" && r.Sharing != k.Sharing:
+		return "other sharing"
+	case r.Shared != (k.Replicas > 0):
+		return fmt.Sprintf("GPUs in mode %s", k.Mode)
+	case r.Whole && r.MinMemoryMiB > k.MemoryMiB:
+		return "GPU memory too small"
+	case !r.Whole && !r.Shared && k.Slices == 0:
+		return "GPUs not sliced"
+	}
+	return ""
+}
+
+// sliceNeed is the need of a fraction or a memory request. Memory beyond the
+// last slice but within the card is all slices; all slices are the whole card.
+func sliceNeed(r *Request, k *kind) need {
+	count := ceilDiv(r.ShareMilli*k.Slices, gpuMilli)
+	if r.MemoryMiBPerGPU > 0 {
+		count = ceilDiv(r.MemoryMiBPerGPU, k.SliceMiB)
+		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k.MemoryMiB) {
+			count = k.Slices
+		}
+	}
+	if count > k.Slices {
+		return need{why: "GPU memory too small"}
+	}
+	milli := r.ShareMilli
+	if milli == 0 {
+		milli = ceilDiv(count*gpuMilli, k.Slices)
+	}
+	share := max(milli, ceilDiv(count*gpuMilli, k.Slices))
+	return need{ok: true, take: Take{Milli: milli, Slices: count}, share: int32(share)}
+}
+
+// nominalMiB is the size a card is sold as: drivers report a little less
+// (81,559 MiB for 80 GB), and users ask for what is printed on the box.
+func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -1,0 +1,57 @@
+package place
+
+import "time"
+
+// Take is what a usage holds of one GPU.
+type Take struct {
+	GPU      int   // position in Node.GPUs
+	Milli    int64 // guaranteed compute
+	Slices   int64 // slices of memory, in mode slice
+	Replicas int64 // turns, in mode shared
+}
+
+// Usage is work that holds part of a node: an alloc, or a reservation.
+type Usage struct {
+	ID        string
+	NodeID    string
+	Job       string
+	Namespace string
+	Queue     string
+	Priority  int
+	CPUMHz    int64
+	MemoryMiB int64
+	Takes     []Take // in ascending GPU order
+
+	Start     time.Time     // zero: not started yet
+	MinRun    time.Duration // protected from eviction until Start+MinRun
+	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
+	Pinned    bool          // never a victim, never moved
+}
+
+// protected reports whether the usage may not be evicted at now.
+func (u *Usage) protected(now time.Time) bool {
+	return u.Pinned || (u.MinRun > 0 && now.Before(u.Start.Add(u.MinRun)))
+}
+
+// lostMilliSeconds is the work an eviction at now throws away: GPU milli held,
+// times seconds run since the last save. CPU-only work counts as 1 milli, so
+// that longer runs still cost more.
+func (u *Usage) lostMilliSeconds(now time.Time) int64 {
+	if u.Start.IsZero() || !now.After(u.Start) {
+		return 0
+	}
+	run := now.Sub(u.Start) - u.WorkSaved
+	if run <= 0 {
+		return 0
+	}
+	return max(1, u.milli()) * int64(run/time.Second)
+}
+
+// milli is the guaranteed compute over all GPUs.
+func (u *Usage) milli() int64 {
+	var sum int64
+	for _, t := range u.Takes {
+		sum += t.Milli
+	}
+	return sum
+}

@@ -1,0 +1,53 @@
+package place
+
+// Weights are the parameters of every policy, in one place. The zero value
+// means the defaults, which [DefaultWeights] lists.
+//
+// The node score of all policies is
+//
+//	score = GPU·gpu + Memory·memory + CPU·cpu − Fragmentation·fragmentation
+//
+// with the terms that score.go defines. Weights are in thousandths, so that
+// scores are integers.
+type Weights struct {
+	GPUMilli           int64 // 400: utilisation of the node's GPUs, compute and memory
+	MemoryMilli        int64 // 300: utilisation of host memory
+	CPUMilli           int64 // 200: utilisation of CPU
+	FragmentationMilli int64 // 100: what the placement breaks for later work
+
+	// MeasuredMilli blends measurement into the utilisation terms: 0 is
+	// allocation alone, 1000 measurement alone where there is one.
+	MeasuredMilli int64
+
+	// StepMilli is the resolution of expected waste, in GPU milli. Within one
+	// step the utilisation terms decide.
+	StepMilli int64
+	// Streams, StreamTasks and Misses set how carefully waste is estimated:
+	// so many random futures, each of so many tasks, each over after so many
+	// pairs of tasks in a row that did not fit.
+	Streams     int
+	StreamTasks int
+	Misses      int
+	// CPUStepMHz is the resolution of free CPU in the memory of estimates.
+	CPUStepMHz int64
+
+	// ModelPriceCap bounds the price of a model that constrained tasks need.
+	ModelPriceCapMilli int64
+	// SlotPriceMilli is the price, per GPU, of destroying room for tasks that
+	// need several whole GPUs.
+	SlotPriceMilli int64
+	// RepriceEvery is the number of arrivals between two computations of the
+	// prices on a cluster of up to 1,200 banks; larger ones wait in proportion.
+	RepriceEvery int64
+	// PriorTasks is how many arrivals the prior demand counts for.
+	PriorTasks int64
+}
+
+// DefaultWeights are the defaults of every field.
+func DefaultWeights() Weights {
+	return Weights{
+		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
+		StepMilli: 20, Streams: 32, StreamTasks: 600, Misses: 15, CPUStepMHz: 250,
+		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, RepriceEvery: 200, PriorTasks: 300,
+	}
+}
