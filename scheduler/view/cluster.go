@@ -1,0 +1,100 @@
+package view
+
+import "time"
+
+// Cluster is everything the service knows at one moment.
+type Cluster struct {
+	// At is when the picture was taken; Index is the Nomad index that it
+	// contains at least.
+	At    time.Time `json:"at"`
+	Index uint64    `json:"index"`
+	// Synced is when the service last heard from Nomad. A picture that is
+	// older than a minute is served, and says so.
+	Synced time.Time `json:"synced"`
+	// Leader is the address of the replica that decides; empty while there is
+	// none. Leading is whether this picture comes from it.
+	Leader  string `json:"leader"`
+	Leading bool   `json:"leading"`
+	DryRun  bool   `json:"dry_run"`
+
+	Nodes     []Node     `json:"nodes"`     // by name, then ID
+	Queues    []Queue    `json:"queues"`    // by name
+	Pending   []Pending  `json:"pending"`   // in the order in which they are tried
+	Decisions []Decision `json:"decisions"` // newest first
+	Holds     []Hold     `json:"holds"`     // by ID
+	Events    []Event    `json:"events"`    // newest first
+}
+
+// Queue is a team's quota and what it uses.
+type Queue struct {
+	Name       string   `json:"name"`
+	Parent     string   `json:"parent,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what is held.
+	QuotaMilli int64 `json:"quota_milli"`
+	UsedMilli  int64 `json:"used_milli"`
+	// MaxMilli is what borrowing may reach; 0: no bound but the cluster.
+	MaxMilli int64 `json:"max_milli"`
+	// BorrowedMilli is the part of UsedMilli above the quota.
+	BorrowedMilli int64 `json:"borrowed_milli"`
+	// QuotaMemoryMiB bounds GPU memory instead, where it is set.
+	QuotaMemoryMiB int64 `json:"quota_memory_mib,omitempty"`
+	UsedMemoryMiB  int64 `json:"used_memory_mib"`
+	Pending        int   `json:"pending"`
+}
+
+// Reasons why work waits. A held job carries one of them in the name of the
+// constraint that holds it.
+const (
+	WaitsForQuota    = "quota"
+	WaitsForPriority = "priority"
+	WaitsForRoom     = "room"
+)
+
+// Pending is a task group that waits for GPUs.
+type Pending struct {
+	Namespace string    `json:"namespace"`
+	JobID     string    `json:"job_id"`
+	Group     string    `json:"group"`
+	Missing   int       `json:"missing"` // allocs that do not run yet
+	Queue     string    `json:"queue,omitempty"`
+	Priority  int       `json:"priority"`
+	Ask       string    `json:"ask"` // "8G,0.5"
+	Since     time.Time `json:"since"`
+	// Kind is one of the reasons above; Reason is a sentence for its owner.
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+	// Direct work was submitted around the service.
+	Direct bool `json:"direct,omitempty"`
+}
+
+// Hold is GPU room that is kept free: a reservation.
+type Hold struct {
+	ID        string    `json:"id"`
+	Namespace string    `json:"namespace"`
+	Queue     string    `json:"queue,omitempty"`
+	Owner     string    `json:"owner,omitempty"`
+	NodeID    string    `json:"node_id"`
+	NodeName  string    `json:"node_name"`
+	GPUs      []string  `json:"gpus"` // UUIDs
+	Milli     int64     `json:"milli"`
+	MemoryMiB int64     `json:"memory_mib"`
+	ExpiresAt time.Time `json:"expires_at"`
+	// ClaimedBy is the namespace/job that uses the hold; empty until then.
+	ClaimedBy string `json:"claimed_by,omitempty"`
+}
+
+// Event is something that the service did to running or waiting work.
+type Event struct {
+	At time.Time `json:"at"`
+	// Kind is evict, reclaim, move, hold, release, widen or error.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	JobID     string `json:"job_id"`
+	AllocID   string `json:"alloc_id,omitempty"`
+	// For is the namespace/job that the room was made for.
+	For string `json:"for,omitempty"`
+	// Text says in one sentence who, for whom and why.
+	Text   string `json:"text"`
+	DryRun bool   `json:"dry_run,omitempty"`
+}

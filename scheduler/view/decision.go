@@ -1,0 +1,65 @@
+package view
+
+import "time"
+
+// Decision is an answer of the placement core, kept for explanation.
+type Decision struct {
+	At        time.Time `json:"at"`
+	Namespace string    `json:"namespace"`
+	JobID     string    `json:"job_id"`
+	Group     string    `json:"group"`
+	Queue     string    `json:"queue,omitempty"`
+	Priority  int       `json:"priority"`
+	Ask       string    `json:"ask"`
+	Policy    string    `json:"policy"`
+	// Outcome is placed, held or refused.
+	Outcome string `json:"outcome"`
+	// Choices are where the allocs should go, best first; empty unless placed.
+	Choices []Choice `json:"choices,omitempty"`
+	Explanation
+}
+
+// Outcomes of a decision.
+const (
+	Placed  = "placed"
+	Held    = "held"
+	Refused = "refused"
+)
+
+// Choice is one node, and the GPUs on it.
+type Choice struct {
+	NodeID   string   `json:"node_id"`
+	NodeName string   `json:"node_name"`
+	GPUs     []string `json:"gpus"`   // UUIDs
+	Groups   []string `json:"groups"` // Nomad device groups, in the order of GPUs
+	// Score is in thousandths; the higher the better. Terms add up to it.
+	Score int64  `json:"score"`
+	Terms []Term `json:"terms,omitempty"`
+}
+
+// Term is one part of a score.
+type Term struct {
+	Name   string `json:"name"`
+	Weight int64  `json:"weight"` // thousandths
+	Value  int64  `json:"value"`  // thousandths, before the weight
+}
+
+// Explanation says why a decision is what it is.
+type Explanation struct {
+	// Summary is one sentence.
+	Summary string `json:"summary"`
+	// RunnersUp are the next best nodes.
+	RunnersUp []Choice `json:"runners_up,omitempty"`
+	// Fits is how many nodes could take the ask now; Reasons is why the
+	// others could not, most nodes first.
+	Fits    int      `json:"fits"`
+	Reasons []Reason `json:"reasons,omitempty"`
+}
+
+// Reason is why a number of nodes cannot take an ask.
+type Reason struct {
+	Nodes int    `json:"nodes"`
+	Why   string `json:"why"`
+	// Never nodes could not take it even when empty.
+	Never bool `json:"never"`
+}
