@@ -1,0 +1,229 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+const everyKey = `
+log_level                 = "DEBUG"
+monitor_update_interval   = "15s"
+resource_change_threshold = 0.1
+default_resource_name     = "nvidia"
+memory_gb                 = { T4 = 15, B200 = 192 }
+resource_name {
+  gpu    = "gpu"
+  nvidia = "nvidia/card"
+  amd    = "amd/gpu"
+  intel  = "intel/gpu"
+  npu    = "huawei/npu"
+}
+nomad {
+  address             = "https://nomad:4646"
+  region              = "eu"
+  token_file          = "/secrets/token"
+  ca_file             = "ca.pem"
+  cert_file           = "cert.pem"
+  key_file            = "key.pem"
+  tls_server_name     = "server.eu.nomad"
+  variables_namespace = "gpu"
+}
+listen {
+  address             = "0.0.0.0:4656"
+  advertise           = "https://gpu.example:4656"
+  cert_file           = "cert.pem"
+  key_file            = "key.pem"
+  client_ca_file      = "ca.pem"
+  max_body_bytes      = 4096
+  requests_per_second = 5
+  burst               = 10
+  request_timeout     = "10s"
+  audit_file          = "audit.jsonl"
+}
+placement {
+  policy               = "SPREAD"
+  gpu_weight           = 0.5
+  memory_weight        = 0.2
+  cpu_weight           = 0.1
+  fragmentation_weight = 0.2
+  measured             = 0.25
+  candidates           = 10
+}
+preemption {
+  enabled          = false
+  dry_run          = true
+  max_per_minute   = 3
+  min_run_time     = "5m"
+  min_priority_gap = 10
+}
+rebalance {
+  enabled   = true
+  interval  = "1m"
+  max_moves = 7
+}
+reservation {
+  default_ttl = "1m"
+  max_ttl     = "1h"
+}
+replica { lock_ttl = "20s" }
+queue "research" {
+  gpus       = 8
+  max_gpus   = 12.5
+  namespaces = ["research"]
+}
+queue "vision" {
+  parent           = "research"
+  gpus             = 2.5
+  gpu_memory_gb    = 80
+  borrow           = false
+  namespaces       = ["vision"]
+  allow_namespaces = ["guests"]
+  models           = ["A100"]
+  node_pools       = ["gpu"]
+  datacenters      = ["dc1"]
+  max_priority     = 70
+  protected        = true
+  min_run_time     = "10m"
+  constraint {
+    attribute = "$${attr.kernel.name}"
+    value     = "linux"
+  }
+}
+`
+
+func TestEveryKeyIsRead(t *testing.T) {
+	c, err := Parse("test.hcl", []byte(everyKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vision := c.Queue("vision")
+	for name, ok := range map[string]bool{
+		"level":      c.LogLevel == "DEBUG",
+		"interval":   c.MonitorInterval == 15*time.Second && c.ChangeThresholdMilli == 100,
+		"memory":     c.ModelMemoryMiB["T4"] == 15*1024 && c.ModelMemoryMiB["B200"] == 192*1024 && c.ModelMemoryMiB["A100"] == 80*1024,
+		"resources":  c.ResourceNames["nvidia"] == "nvidia/card" && c.DefaultResource == "nvidia",
+		"nomad":      c.Nomad.Region == "eu" && c.Nomad.VariablesNamespace == "gpu" && c.Nomad.TLSServerName == "server.eu.nomad",
+		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second,
+		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10,
+		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MinRunTime: 5 * time.Minute, MinGap: 10},
+		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},
+		"ttl":        c.Reservation == Reservation{DefaultTTL: time.Minute, MaxTTL: time.Hour} && c.Replica.LockTTL == 20*time.Second,
+		"quota":      vision.QuotaMilli == 2500 && vision.QuotaMemoryMiB == 80*1024 && !vision.Borrow && vision.Parent == "research",
+		"rules":      vision.Protected && vision.MaxPriority == 70 && *vision.MinRunTime == 10*time.Minute && vision.Constraints[0].Operator == "=",
+		"max":        c.Queue("research").MaxMilli == 12500 && c.Queue("research").Borrow,
+	} {
+		if !ok {
+			t.Errorf("%s is not as written", name)
+		}
+	}
+}
+
+func TestWrongConfigurationsAreRefused(t *testing.T) {
+	for text, says := range map[string]string{
+		`log_levle = "INFO"`:                                             "log_levle",
+		`log_level = "LOUD"`:                                             "not one of TRACE",
+		`monitor_update_interval = "30"`:                                 "not a duration",
+		`monitor_update_interval = "1ms"`:                                "too short",
+		`resource_change_threshold = 1.5`:                                "from 0 to 1",
+		`resource_change_threshold = 0.0505`:                             "three decimals",
+		`default_resource_name = "tpu"`:                                  "not one of gpu",
+		`memory_gb = { T4 = -1 }`:                                        "memory_gb",
+		`resource_name { nvidia = "a b" }`:                               "not a device name",
+		`nomad { cert_file = "x" }`:                                      "go together",
+		`listen { client_ca_file = "x" }`:                                "needs both",
+		`listen { max_body_bytes = 1 }`:                                  "too small",
+		`placement { policy = "BEST" }`:                                  "BALANCED, PACK, SPREAD",
+		`placement { candidates = 0 }`:                                   "from 1",
+		`preemption { max_per_minute = 0 }`:                              "from 1",
+		`replica { lock_ttl = "3s" }`:                                    "least is 10s",
+		`reservation { default_ttl = "48h" }`:                            "longer than max_ttl",
+		`queue "a" { gpus = -1 }`:                                        "queue \"a\"",
+		`queue "a" { gpsu = 1 }`:                                         "gpsu",
+		`queue "a b" {}`:                                                 "white space",
+		"queue \"a\" {\n gpus = 4\n max_gpus = 2\n}":                     "below gpus",
+		"queue \"a\" {}\nqueue \"a\" {}":                                 "twice",
+		`queue "a" { parent = "b" }`:                                     "does not exist",
+		`queue "a" { parent = "a" }`:                                     "own ancestor",
+		"queue \"a\" { parent = \"b\" }\nqueue \"b\" { parent = \"a\" }": "own ancestor",
+		"queue \"a\" { namespaces = [\"x\"] }\nqueue \"b\" { namespaces = [\"x\"] }": "belongs to",
+		"queue \"a\" { gpus = 2 }\nqueue \"b\" {\n gpus = 3\n parent = \"a\"\n}":     "together 3",
+		"queue \"a\" {\n constraint {\n attribute = \"x\"\n operator = \"~\"\n }\n}": "operator",
+	} {
+		_, err := Parse("test.hcl", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q in it", text, err, says)
+		}
+	}
+}
+
+func TestAllComplaintsAreListed(t *testing.T) {
+	_, err := Parse("test.hcl", []byte("log_level = \"LOUD\"\nreplica { lock_ttl = \"1s\" }"))
+	if err == nil || !strings.Contains(err.Error(), "LOUD") || !strings.Contains(err.Error(), "lock_ttl") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestQueueFromItems(t *testing.T) {
+	q, err := QueueFromItems("team", map[string]string{"gpus": "4", "namespaces": `["a", "b"]`, "protected": "true"})
+	if err != nil || q.QuotaMilli != 4000 || len(q.Namespaces) != 2 || !q.Protected {
+		t.Errorf("got %+v, %v", q, err)
+	}
+	for key, value := range map[string]string{"gpus": "4\nprotected = true", "gpsu": "4", "parent": "${x}"} {
+		if _, err := QueueFromItems("team", map[string]string{key: value}); err == nil {
+			t.Errorf("%s = %q was accepted", key, value)
+		}
+	}
+}
+
+func TestTheFileWinsOverVariables(t *testing.T) {
+	c, err := Parse("test.hcl", []byte(`queue "a" { gpus = 1 }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := c.WithQueues([]Queue{{Name: "a", QuotaMilli: 9000}, {Name: "b", QuotaMilli: 2000}})
+	if err != nil || both.Queue("a").QuotaMilli != 1000 || both.Queue("b").QuotaMilli != 2000 || c.Queue("b") != nil {
+		t.Errorf("got %+v, %v", both, err)
+	}
+	if _, err := c.WithQueues([]Queue{{Name: "b", Parent: "none"}}); err == nil {
+		t.Error("a queue with an unknown parent was accepted")
+	}
+}
+
+func TestQueueFor(t *testing.T) {
+	c, err := Parse("test.hcl", []byte(everyKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		namespace, named, want string
+		fails                  bool
+	}{
+		{namespace: "vision", want: "vision"},
+		{namespace: "default"},
+		{namespace: "guests", named: "vision", want: "vision"},
+		{namespace: "guests"},
+		{namespace: "default", named: "vision", fails: true},
+		{namespace: "vision", named: "none", fails: true},
+	} {
+		q, err := c.QueueFor(row.namespace, row.named)
+		name := ""
+		if q != nil {
+			name = q.Name
+		}
+		if name != row.want || (err != nil) != row.fails {
+			t.Errorf("%+v: got %q, %v", row, name, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(everyKey)
+	f.Fuzz(func(t *testing.T, text string) {
+		if c, err := Parse("fuzz.hcl", []byte(text)); err == nil && c == nil {
+			t.Fatal("neither configuration nor error")
+		}
+	})
+}

@@ -1,0 +1,310 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// file is the operator's file as written. A nil pointer is a key left out.
+type file struct {
+	LogLevel    *string            `hcl:"log_level"`
+	Interval    *string            `hcl:"monitor_update_interval"`
+	Threshold   *float64           `hcl:"resource_change_threshold"`
+	Default     *string            `hcl:"default_resource_name"`
+	MemoryGB    map[string]float64 `hcl:"memory_gb,optional"`
+	Resources   *resourcesBlock    `hcl:"resource_name,block"`
+	Nomad       *nomadBlock        `hcl:"nomad,block"`
+	Listen      *listenBlock       `hcl:"listen,block"`
+	Placement   *placementBlock    `hcl:"placement,block"`
+	Preemption  *preemptionBlock   `hcl:"preemption,block"`
+	Rebalance   *rebalanceBlock    `hcl:"rebalance,block"`
+	Reservation *reservationBlock  `hcl:"reservation,block"`
+	Replica     *replicaBlock      `hcl:"replica,block"`
+	Queues      []queueBlock       `hcl:"queue,block"`
+}
+
+type resourcesBlock struct {
+	GPU    *string `hcl:"gpu"`
+	NVIDIA *string `hcl:"nvidia"`
+	AMD    *string `hcl:"amd"`
+	Intel  *string `hcl:"intel"`
+	NPU    *string `hcl:"npu"`
+}
+
+type nomadBlock struct {
+	Address    *string `hcl:"address"`
+	Region     *string `hcl:"region"`
+	TokenFile  *string `hcl:"token_file"`
+	CAFile     *string `hcl:"ca_file"`
+	CertFile   *string `hcl:"cert_file"`
+	KeyFile    *string `hcl:"key_file"`
+	ServerName *string `hcl:"tls_server_name"`
+	Namespace  *string `hcl:"variables_namespace"`
+}
+
+type listenBlock struct {
+	Address   *string `hcl:"address"`
+	Advertise *string `hcl:"advertise"`
+	CertFile  *string `hcl:"cert_file"`
+	KeyFile   *string `hcl:"key_file"`
+	ClientCA  *string `hcl:"client_ca_file"`
+	MaxBody   *int64  `hcl:"max_body_bytes"`
+	Rate      *int    `hcl:"requests_per_second"`
+	Burst     *int    `hcl:"burst"`
+	Timeout   *string `hcl:"request_timeout"`
+	Audit     *string `hcl:"audit_file"`
+}
+
+type placementBlock struct {
+	Policy        *string  `hcl:"policy"`
+	GPU           *float64 `hcl:"gpu_weight"`
+	Memory        *float64 `hcl:"memory_weight"`
+	CPU           *float64 `hcl:"cpu_weight"`
+	Fragmentation *float64 `hcl:"fragmentation_weight"`
+	Measured      *float64 `hcl:"measured"`
+	Candidates    *int     `hcl:"candidates"`
+}
+
+type preemptionBlock struct {
+	Enabled *bool   `hcl:"enabled"`
+	DryRun  *bool   `hcl:"dry_run"`
+	Rate    *int    `hcl:"max_per_minute"`
+	MinRun  *string `hcl:"min_run_time"`
+	MinGap  *int    `hcl:"min_priority_gap"`
+}
+
+type rebalanceBlock struct {
+	Enabled  *bool   `hcl:"enabled"`
+	Interval *string `hcl:"interval"`
+	MaxMoves *int    `hcl:"max_moves"`
+}
+
+type reservationBlock struct {
+	Default *string `hcl:"default_ttl"`
+	Max     *string `hcl:"max_ttl"`
+}
+
+type replicaBlock struct {
+	LockTTL *string `hcl:"lock_ttl"`
+}
+
+// Parse reads a configuration from text; name stands in errors.
+func Parse(name string, text []byte) (*Config, error) {
+	parsed, diags := hclparse.NewParser().ParseHCL(text, name)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("parse configuration: %w", diags)
+	}
+	var f file
+	if diags := gohcl.DecodeBody(parsed.Body, nil, &f); diags.HasErrors() {
+		return nil, fmt.Errorf("read configuration: %w", plain(diags))
+	}
+	c, err := f.config()
+	if err != nil {
+		return nil, fmt.Errorf("check configuration %s: %w", name, err)
+	}
+	return c, nil
+}
+
+// plain makes one error per diagnostic, so that an operator sees all of them.
+func plain(diags hcl.Diagnostics) error {
+	errs := make([]error, 0, len(diags))
+	for _, d := range diags {
+		errs = append(errs, d)
+	}
+	return errors.Join(errs...)
+}
+
+// reader turns written values into checked ones and keeps every complaint.
+type reader struct{ errs []error }
+
+func (r *reader) complain(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+func (r *reader) duration(key string, to *time.Duration, from *string, least time.Duration) {
+	if from == nil {
+		return
+	}
+	d, err := time.ParseDuration(*from)
+	switch {
+	case err != nil:
+		r.complain("%s %q is not a duration; write a number and a unit, such as \"30s\"", key, *from)
+	case d < least:
+		r.complain("%s %q is too short; the least is %s", key, *from, least)
+	default:
+		*to = d
+	}
+}
+
+// milli reads a fraction as thousandths and refuses what is not exact.
+func (r *reader) milli(key string, to *int64, from *float64, most float64) {
+	if from == nil {
+		return
+	}
+	m := int64(*from*1000 + 0.5)
+	if *from < 0 || *from > most || abs(float64(m)-*from*1000) > 1e-6 {
+		r.complain("%s %g is not a number from 0 to %g with at most three decimals", key, *from, most)
+		return
+	}
+	*to = m
+}
+
+func abs(x float64) float64 { return max(x, -x) }
+
+func (r *reader) positive(key string, to *int, from *int) {
+	if from == nil {
+		return
+	}
+	if *from < 1 {
+		r.complain("%s %d is not a number from 1", key, *from)
+		return
+	}
+	*to = *from
+}
+
+func (f *file) config() (*Config, error) {
+	c, r := Default(), &reader{}
+	f.general(c, r)
+	f.connections(c, r)
+	f.decisions(c, r)
+	for _, q := range f.Queues {
+		queue, err := readQueue(q.Name, q.Body)
+		if err != nil {
+			r.errs = append(r.errs, err)
+			continue
+		}
+		c.Queues = append(c.Queues, queue)
+	}
+	slices.SortFunc(c.Queues, func(a, b Queue) int { return strings.Compare(a.Name, b.Name) })
+	r.errs = append(r.errs, checkQueues(c.Queues)...)
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return c, nil
+}
+
+var logLevels = []string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}
+
+func (f *file) general(c *Config, r *reader) {
+	set(&c.LogLevel, f.LogLevel)
+	if !slices.Contains(logLevels, c.LogLevel) {
+		r.complain("log_level %q is not one of %s", c.LogLevel, strings.Join(logLevels, ", "))
+	}
+	r.duration("monitor_update_interval", &c.MonitorInterval, f.Interval, time.Second)
+	r.milli("resource_change_threshold", &c.ChangeThresholdMilli, f.Threshold, 1)
+	for model, gb := range f.MemoryGB {
+		if gb <= 0 || gb > 4096 {
+			r.complain("memory_gb of %q: %g is not a number of GB up to 4096", model, gb)
+			continue
+		}
+		c.ModelMemoryMiB[model] = int64(gb * 1024)
+	}
+	if b := f.Resources; b != nil {
+		for word, name := range map[string]*string{"gpu": b.GPU, "nvidia": b.NVIDIA, "amd": b.AMD, "intel": b.Intel, "npu": b.NPU} {
+			if name != nil && (*name == "" || strings.ContainsAny(*name, " \t\n")) {
+				r.complain("resource_name of %q: %q is not a device name", word, *name)
+			} else if name != nil {
+				c.ResourceNames[word] = *name
+			}
+		}
+	}
+	set(&c.DefaultResource, f.Default)
+	if c.DefaultResource != "" && c.ResourceNames[c.DefaultResource] == "" {
+		r.complain("default_resource_name %q is not one of gpu, nvidia, amd, intel, npu", c.DefaultResource)
+	}
+}
+
+func (f *file) connections(c *Config, r *reader) {
+	if b := f.Nomad; b != nil {
+		n := &c.Nomad
+		set(&n.Address, b.Address)
+		set(&n.Region, b.Region)
+		set(&n.TokenFile, b.TokenFile)
+		set(&n.CAFile, b.CAFile)
+		set(&n.CertFile, b.CertFile)
+		set(&n.KeyFile, b.KeyFile)
+		set(&n.TLSServerName, b.ServerName)
+		set(&n.VariablesNamespace, b.Namespace)
+	}
+	if b := f.Listen; b != nil {
+		l := &c.Listen
+		set(&l.Address, b.Address)
+		set(&l.Advertise, b.Advertise)
+		set(&l.CertFile, b.CertFile)
+		set(&l.KeyFile, b.KeyFile)
+		set(&l.ClientCAFile, b.ClientCA)
+		set(&l.AuditFile, b.Audit)
+		r.positive("listen.requests_per_second", &l.RequestsPerSecond, b.Rate)
+		r.positive("listen.burst", &l.Burst, b.Burst)
+		r.duration("listen.request_timeout", &l.RequestTimeout, b.Timeout, time.Second)
+		set(&l.MaxBodyBytes, b.MaxBody)
+		if l.MaxBodyBytes < 1024 {
+			r.complain("listen.max_body_bytes %d is too small; the least is 1024", l.MaxBodyBytes)
+		}
+	}
+	if l := c.Listen; (l.CertFile == "") != (l.KeyFile == "") || l.ClientCAFile != "" && l.CertFile == "" {
+		r.complain("listen: cert_file and key_file go together, and client_ca_file needs both")
+	}
+	if n := c.Nomad; (n.CertFile == "") != (n.KeyFile == "") {
+		r.complain("nomad: cert_file and key_file go together")
+	}
+}
+
+func (f *file) decisions(c *Config, r *reader) {
+	if b := f.Placement; b != nil {
+		b.apply(&c.Placement, r)
+	}
+	if b := f.Preemption; b != nil {
+		set(&c.Preemption.Enabled, b.Enabled)
+		set(&c.Preemption.DryRun, b.DryRun)
+		r.positive("preemption.max_per_minute", &c.Preemption.MaxPerMinute, b.Rate)
+		r.duration("preemption.min_run_time", &c.Preemption.MinRunTime, b.MinRun, 0)
+		r.positive("preemption.min_priority_gap", &c.Preemption.MinGap, b.MinGap)
+	}
+	if b := f.Rebalance; b != nil {
+		set(&c.Rebalance.Enabled, b.Enabled)
+		r.duration("rebalance.interval", &c.Rebalance.Interval, b.Interval, 10*time.Second)
+		r.positive("rebalance.max_moves", &c.Rebalance.MaxMoves, b.MaxMoves)
+	}
+	if b := f.Reservation; b != nil {
+		r.duration("reservation.default_ttl", &c.Reservation.DefaultTTL, b.Default, time.Second)
+		r.duration("reservation.max_ttl", &c.Reservation.MaxTTL, b.Max, time.Second)
+	}
+	if v := c.Reservation; v.DefaultTTL > v.MaxTTL {
+		r.complain("reservation: default_ttl %s is longer than max_ttl %s", v.DefaultTTL, v.MaxTTL)
+	}
+	if b := f.Replica; b != nil {
+		r.duration("replica.lock_ttl", &c.Replica.LockTTL, b.LockTTL, 10*time.Second)
+	}
+}
+
+func (b *placementBlock) apply(p *Placement, r *reader) {
+	if b.Policy != nil {
+		policy, err := place.ParsePolicy(*b.Policy)
+		if err != nil || *b.Policy == "" {
+			r.complain("placement.policy %q is not one of BALANCED, PACK, SPREAD", *b.Policy)
+		} else {
+			p.Policy = policy
+		}
+	}
+	r.milli("placement.gpu_weight", &p.Weights.GPUMilli, b.GPU, 1)
+	r.milli("placement.memory_weight", &p.Weights.MemoryMilli, b.Memory, 1)
+	r.milli("placement.cpu_weight", &p.Weights.CPUMilli, b.CPU, 1)
+	r.milli("placement.fragmentation_weight", &p.Weights.FragmentationMilli, b.Fragmentation, 1)
+	r.milli("placement.measured", &p.Weights.MeasuredMilli, b.Measured, 1)
+	r.positive("placement.candidates", &p.Candidates, b.Candidates)
+}

@@ -1,0 +1,254 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+)
+
+// Queue is a team's share of the cluster and its rules.
+type Queue struct {
+	Name   string
+	Parent string // whose quota bounds this one; empty: none
+	// Namespaces are Nomad's, whose jobs belong here without naming a queue.
+	Namespaces []string
+	// AllowNamespaces are further namespaces whose jobs may name this queue.
+	AllowNamespaces []string
+
+	// QuotaMilli is the guaranteed GPU milli; 0 with GPUs left out: no promise.
+	QuotaMilli int64
+	// QuotaMemoryMiB is a guarantee of GPU memory instead; 0: not counted.
+	QuotaMemoryMiB int64
+	// MaxMilli bounds use with borrowing; 0: the cluster does.
+	MaxMilli int64
+	// Borrow allows use above the quota while others leave theirs idle.
+	Borrow bool
+
+	Models      []string // only these GPU models; empty: any
+	NodePools   []string
+	Datacenters []string
+	Constraints []Constraint
+
+	// MaxPriority bounds the priority that counts for work of this queue.
+	MaxPriority int
+	// Protected work of this queue is never evicted for another's priority;
+	// what it borrowed can still be reclaimed.
+	Protected bool
+	// MinRunTime replaces the service's preemption.min_run_time.
+	MinRunTime *time.Duration
+}
+
+// Constraint is a condition on a node, as in a job.
+type Constraint struct {
+	Attribute string `hcl:"attribute"`
+	Operator  string `hcl:"operator,optional"`
+	Value     string `hcl:"value,optional"`
+}
+
+// queueBlock is a queue in the file; the body is read apart, because a Nomad
+// Variable holds only that.
+type queueBlock struct {
+	Name string   `hcl:"name,label"`
+	Body hcl.Body `hcl:",remain"`
+}
+
+type queueBody struct {
+	Parent      string       `hcl:"parent,optional"`
+	Namespaces  []string     `hcl:"namespaces,optional"`
+	Allow       []string     `hcl:"allow_namespaces,optional"`
+	GPUs        *float64     `hcl:"gpus"`
+	MemoryGB    *float64     `hcl:"gpu_memory_gb"`
+	MaxGPUs     *float64     `hcl:"max_gpus"`
+	Borrow      *bool        `hcl:"borrow"`
+	Models      []string     `hcl:"models,optional"`
+	NodePools   []string     `hcl:"node_pools,optional"`
+	Datacenters []string     `hcl:"datacenters,optional"`
+	MaxPriority *int         `hcl:"max_priority"`
+	Protected   bool         `hcl:"protected,optional"`
+	MinRunTime  *string      `hcl:"min_run_time"`
+	Constraints []Constraint `hcl:"constraint,block"`
+}
+
+// maxGPUs bounds quotas; it only catches slips.
+const maxGPUs = 1_000_000
+
+func readQueue(name string, body hcl.Body) (Queue, error) {
+	var b queueBody
+	if diags := gohcl.DecodeBody(body, nil, &b); diags.HasErrors() {
+		return Queue{}, fmt.Errorf("queue %q: %w", name, plain(diags))
+	}
+	q := Queue{
+		Name: name, Parent: b.Parent, Namespaces: b.Namespaces, AllowNamespaces: b.Allow,
+		Borrow: true, Models: b.Models, NodePools: b.NodePools, Datacenters: b.Datacenters,
+		Constraints: b.Constraints, MaxPriority: 100, Protected: b.Protected,
+	}
+	r := &reader{}
+	r.milli("gpus", &q.QuotaMilli, b.GPUs, maxGPUs)
+	r.milli("max_gpus", &q.MaxMilli, b.MaxGPUs, maxGPUs)
+	if b.MemoryGB != nil {
+		q.QuotaMemoryMiB = int64(*b.MemoryGB * 1024)
+	}
+	set(&q.Borrow, b.Borrow)
+	r.positive("max_priority", &q.MaxPriority, b.MaxPriority)
+	if b.MinRunTime != nil {
+		q.MinRunTime = new(time.Duration)
+		r.duration("min_run_time", q.MinRunTime, b.MinRunTime, 0)
+	}
+	q.check(r)
+	if len(r.errs) > 0 {
+		return Queue{}, fmt.Errorf("queue %q: %w", name, errors.Join(r.errs...))
+	}
+	return q, nil
+}
+
+func (q *Queue) check(r *reader) {
+	if q.Name == "" || strings.ContainsAny(q.Name, " \t\n/") {
+		r.complain("the name must not be empty or hold white space or \"/\"")
+	}
+	if q.QuotaMemoryMiB < 0 {
+		r.complain("gpu_memory_gb is negative")
+	}
+	if q.MaxMilli > 0 && q.MaxMilli < q.QuotaMilli {
+		r.complain("max_gpus is below gpus")
+	}
+	for i := range q.Constraints {
+		c := &q.Constraints[i]
+		if c.Operator == "" {
+			c.Operator = "="
+		}
+		if !slices.Contains(operators, c.Operator) {
+			r.complain("constraint operator %q is not one of %s", c.Operator, strings.Join(operators, ", "))
+		}
+	}
+}
+
+var operators = []string{"=", "!=", "is_set", "is_not_set"}
+
+// checkQueues checks what only all queues together show.
+func checkQueues(queues []Queue) []error {
+	r := &reader{}
+	byName, owner := map[string]*Queue{}, map[string]string{}
+	for i := range queues {
+		q := &queues[i]
+		if byName[q.Name] != nil {
+			r.complain("queue %q is there twice", q.Name)
+		}
+		byName[q.Name] = q
+		for _, ns := range q.Namespaces {
+			if owner[ns] != "" {
+				r.complain("namespace %q belongs to the queues %q and %q; one of them should name it in allow_namespaces", ns, owner[ns], q.Name)
+			}
+			owner[ns] = q.Name
+		}
+	}
+	children := map[string]int64{}
+	for _, q := range queues {
+		if q.Parent == "" {
+			continue
+		}
+		if byName[q.Parent] == nil {
+			r.complain("queue %q: parent %q does not exist", q.Name, q.Parent)
+			continue
+		}
+		children[q.Parent] += q.QuotaMilli
+		if inCircle(byName, q.Name) {
+			r.complain("queue %q is its own ancestor", q.Name)
+		}
+	}
+	for _, q := range queues {
+		if sum := children[q.Name]; q.QuotaMilli > 0 && sum > q.QuotaMilli {
+			r.complain("queue %q promises %g GPUs, its children together %g", q.Name, float64(q.QuotaMilli)/1000, float64(sum)/1000)
+		}
+	}
+	return r.errs
+}
+
+func inCircle(byName map[string]*Queue, name string) bool {
+	at := byName[name].Parent
+	for range len(byName) {
+		if at == name {
+			return true
+		}
+		if byName[at] == nil {
+			return false
+		}
+		at = byName[at].Parent
+	}
+	return true
+}
+
+// QueueFromItems reads a queue that lies in a Nomad Variable: the keys of a
+// queue block, each with its value as HCL, such as gpus = "4" and
+// namespaces = "[\"team-a\"]". Constraints need the file.
+func QueueFromItems(name string, items map[string]string) (Queue, error) {
+	keys := make([]string, 0, len(items))
+	for k, v := range items {
+		if strings.ContainsAny(k+v, "\r\n") {
+			return Queue{}, fmt.Errorf("queue %q: item %q has a line break", name, k)
+		}
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var text strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&text, "%s = %s\n", k, items[k])
+	}
+	parsed, diags := hclparse.NewParser().ParseHCL([]byte(text.String()), "queue "+name)
+	if diags.HasErrors() {
+		return Queue{}, fmt.Errorf("parse queue %q: %w", name, diags)
+	}
+	return readQueue(name, parsed.Body)
+}
+
+// WithQueues returns the configuration with further queues, such as those of
+// Nomad Variables. A queue that c has already wins.
+func (c *Config) WithQueues(more []Queue) (*Config, error) {
+	out := *c
+	out.Queues = slices.Clone(c.Queues)
+	for _, q := range more {
+		if c.Queue(q.Name) == nil {
+			out.Queues = append(out.Queues, q)
+		}
+	}
+	slices.SortFunc(out.Queues, func(a, b Queue) int { return strings.Compare(a.Name, b.Name) })
+	if errs := checkQueues(out.Queues); len(errs) > 0 {
+		return nil, fmt.Errorf("check queues: %w", errors.Join(errs...))
+	}
+	return &out, nil
+}
+
+// Queue returns a queue by name, nil if there is none.
+func (c *Config) Queue(name string) *Queue {
+	at, ok := slices.BinarySearchFunc(c.Queues, name, func(q Queue, name string) int { return strings.Compare(q.Name, name) })
+	if !ok {
+		return nil
+	}
+	return &c.Queues[at]
+}
+
+// QueueFor returns the queue that pays for a job: the one it names, if its
+// namespace may, else its namespace's. A namespace without a queue has none.
+func (c *Config) QueueFor(namespace, named string) (*Queue, error) {
+	if named != "" {
+		q := c.Queue(named)
+		if q == nil {
+			return nil, fmt.Errorf("queue %q does not exist", named)
+		}
+		if !slices.Contains(q.Namespaces, namespace) && !slices.Contains(q.AllowNamespaces, namespace) {
+			return nil, fmt.Errorf("namespace %q may not use queue %q; the operator can add it to the queue's allow_namespaces", namespace, named)
+		}
+		return q, nil
+	}
+	for i := range c.Queues {
+		if slices.Contains(c.Queues[i].Namespaces, namespace) {
+			return &c.Queues[i], nil
+		}
+	}
+	return nil, nil
+}
