@@ -1,0 +1,123 @@
+package framework
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+)
+
+// Share is what a task holds of each of its GPUs.
+type Share struct {
+	// GPUs is how many devices the task sees.
+	GPUs int
+	// Whole is set when the task has its GPUs for itself.
+	Whole bool
+	// MemoryMiB is the task's memory on each GPU; 0 when nobody promised any,
+	// and then the device's own size counts.
+	MemoryMiB int64
+	// Type is the GPU's short name, "A100"; empty when any will do.
+	Type string
+}
+
+// Group is where the task stands: its job, its task group and that group's
+// network.
+type Group struct {
+	Job, Group, Task string
+	// Count is the group's count: the number of ranks, or of machines that hold
+	// several ranks each.
+	Count int
+	// Network is the mode of the group's network; empty when it has none.
+	Network string
+}
+
+// Setup is what a task needs beside its devices. Template, Service and Port
+// carry the field names of Nomad's job API.
+type Setup struct {
+	Env       map[string]string `json:"Env"`
+	Templates []Template        `json:"Templates,omitempty"` // of the task
+	Service   *Service          `json:"Service,omitempty"`   // of the group
+	Port      *Port             `json:"Port,omitempty"`      // of the group's network
+	// Notes are what the author should know, one sentence each.
+	Notes []string `json:"-"`
+}
+
+// Template is a template block of a task.
+type Template struct {
+	EmbeddedTmpl string
+	DestPath     string
+	ChangeMode   string
+	Envvars      bool
+	Perms        string
+}
+
+// Service is a service block of a group.
+type Service struct {
+	Name      string
+	PortLabel string
+	Provider  string
+	Tags      []string
+}
+
+// Port is a dynamic port of a group's network.
+type Port struct {
+	Label string
+}
+
+// Variables that the helper file reads; a program may read them too.
+const (
+	EnvFraction  = "GPU_MEMORY_FRACTION"  // of the share: "0.8"
+	EnvShare     = "GPU_MEMORY_SHARE_MIB" // per GPU; absent for a whole GPU
+	EnvMode      = "GPU_MEMORY_MODE"      // conservative, aggressive, dynamic
+	EnvPrecision = "GPU_MIXED_PRECISION"  // "bf16" or "fp16"; absent without
+	EnvFramework = "GPU_FRAMEWORK"        // pytorch, tensorflow
+)
+
+// Plan works out the setup. It is deterministic: the same arguments give the
+// same setup, so an unchanged job submitted again stays unchanged.
+func Plan(o Options, s Share, g Group) (Setup, error) {
+	if err := o.Validate(); err != nil {
+		return Setup{}, err
+	}
+	if s.GPUs < 1 {
+		return Setup{}, fmt.Errorf("framework %s needs at least one GPU, the task has %d", o.Kind, s.GPUs)
+	}
+	setup := Setup{Env: map[string]string{
+		EnvFramework: string(o.Kind),
+		EnvMode:      string(o.Memory),
+		EnvFraction:  milliText(o.fraction()),
+	}}
+	if !s.Whole && s.MemoryMiB > 0 {
+		setup.Env[EnvShare] = strconv.FormatInt(s.MemoryMiB, 10)
+	}
+	switch o.Kind {
+	case PyTorch:
+		pytorch(&setup, o, s)
+	case TensorFlow:
+		tensorflow(&setup, o, s)
+	}
+	if !o.NoHelper {
+		addHelper(&setup)
+	}
+	if o.Distributed {
+		return setup, addRendezvous(&setup, o, s, g)
+	}
+	return setup, nil
+}
+
+// Merge returns a task's environment with the setup's beside it. What the
+// author wrote stands; PYTHONPATH is extended, since both must be found.
+func (s Setup) Merge(env map[string]string) map[string]string {
+	merged := maps.Clone(s.Env)
+	for key, value := range env {
+		if ours, ok := s.Env[key]; ok && key == pythonPath && value != ours {
+			value += ":" + ours
+		}
+		merged[key] = value
+	}
+	return merged
+}
+
+// milliText writes milli as a decimal: 800 is "0.8", 1000 is "1".
+func milliText(milli int64) string {
+	return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64)
+}
