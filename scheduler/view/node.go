@@ -37,7 +37,7 @@ type GPU struct {
 	Model      string `json:"model"` // full name, "NVIDIA H100 80GB HBM3"
 	Type       string `json:"type"`  // short name, "H100"
 	Group      string `json:"group"` // Nomad's device group, "nvidia/slice/H100/0"
-	Mode       string `json:"mode"`  // whole, slice, shared or mig
+	Mode       string `json:"mode"`  // whole, slice or shared
 	Sharing    string `json:"sharing,omitempty"`
 	Grade      string `json:"grade,omitempty"`
 	Profile    string `json:"profile,omitempty"` // of a MIG instance

@@ -1,0 +1,82 @@
+package nomad
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Actor carries out what was decided: it changes jobs and stops allocs.
+type Actor struct {
+	api *api.Client
+}
+
+// NewActor acts through a connection to Nomad.
+func NewActor(c *api.Client) *Actor { return &Actor{api: c} }
+
+// registration is the body of a job registration. It is only taken if the job
+// is still as it was read, and keeps the source that the user submitted.
+type registration struct {
+	Job            json.RawMessage
+	EnforceIndex   bool
+	JobModifyIndex uint64
+	Submission     json.RawMessage `json:",omitempty"`
+}
+
+// Read returns a job as the body of a registration that would leave it as it
+// is.
+func (a *Actor) Read(ctx context.Context, key JobKey) ([]byte, error) {
+	q := (&api.QueryOptions{Namespace: key.Namespace}).WithContext(ctx)
+	path := "/v1/job/" + url.PathEscape(key.ID)
+	var job json.RawMessage
+	if _, err := a.api.Raw().Query(path, &job, q); err != nil {
+		return nil, fmt.Errorf("read job %q: %w", key, err)
+	}
+	var head struct{ JobModifyIndex, Version uint64 }
+	if err := json.Unmarshal(job, &head); err != nil {
+		return nil, fmt.Errorf("decode job %q: %w", key, err)
+	}
+	body := registration{Job: job, EnforceIndex: true, JobModifyIndex: head.JobModifyIndex}
+	var source json.RawMessage
+	q.Params = map[string]string{"version": strconv.FormatUint(head.Version, 10)}
+	if _, err := a.api.Raw().Query(path+"/submission", &source, q); err == nil {
+		body.Submission = source // a job without a source is common
+	}
+	return json.Marshal(body)
+}
+
+// Register submits a body that Read made and somebody changed. It fails with
+// ErrConflict when the job is not as it was read any more.
+func (a *Actor) Register(ctx context.Context, key JobKey, body []byte) error {
+	q := (&api.WriteOptions{Namespace: key.Namespace}).WithContext(ctx)
+	_, err := a.api.Raw().Write("/v1/jobs", json.RawMessage(body), nil, q)
+	switch {
+	case err == nil:
+		return nil
+	case enforceIndexFailed(err):
+		return fmt.Errorf("revise job %q: %w", key, ErrConflict)
+	}
+	return fmt.Errorf("revise job %q: %w", key, err)
+}
+
+// enforceIndexFailed recognises Nomad's refusal of a stale index, which has no
+// status of its own.
+func enforceIndexFailed(err error) bool {
+	return status(err) == http.StatusConflict ||
+		status(err) == http.StatusInternalServerError && strings.Contains(err.Error(), api.RegisterEnforceIndexErrPrefix)
+}
+
+// Stop ends an alloc. Nomad makes a replacement where its job allows one.
+func (a *Actor) Stop(ctx context.Context, allocID string) error {
+	q := (&api.WriteOptions{}).WithContext(ctx)
+	if _, err := a.api.Raw().Write("/v1/allocation/"+url.PathEscape(allocID)+"/stop", nil, nil, q); err != nil {
+		return fmt.Errorf("stop alloc %q: %w", allocID, err)
+	}
+	return nil
+}

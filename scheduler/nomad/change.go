@@ -1,0 +1,140 @@
+package nomad
+
+import "time"
+
+// Change is one thing that is different now. Exactly one field is set.
+type Change struct {
+	Node      *Node
+	NodeGone  string
+	Alloc     *Alloc // also when it ended: see Alloc.Holds
+	AllocGone string
+	Job       *Job
+	JobGone   *JobKey
+	Blocked   *Blocked
+	Unblocked *JobKey
+}
+
+// Blocked is a job some of whose allocs Nomad cannot place now.
+type Blocked struct {
+	Index   uint64
+	EvalID  string
+	Key     JobKey
+	Missing map[string]int // group → allocs not placed
+	Since   time.Time
+}
+
+// Sink takes the changes, in order.
+type Sink interface {
+	// Apply takes changes. Index is the Nomad index that they lead to.
+	Apply(changes []Change, index uint64)
+}
+
+// Mirror is the state of Nomad as last heard, from which differences are made.
+// It is used by one goroutine.
+type Mirror struct {
+	hardware Hardware
+	nodes    map[string]*Node
+	allocs   map[string]uint64 // modify index
+	jobs     map[JobKey]uint64 // job modify index
+	blocked  map[JobKey]*Blocked
+}
+
+// NewMirror returns an empty mirror.
+func NewMirror(h Hardware) *Mirror {
+	return &Mirror{
+		hardware: h, nodes: map[string]*Node{}, allocs: map[string]uint64{},
+		jobs: map[JobKey]uint64{}, blocked: map[JobKey]*Blocked{},
+	}
+}
+
+// node takes a node as it is at its index.
+func (m *Mirror) node(n *Node) []Change {
+	if have := m.nodes[n.Plan.ID]; have != nil && have.Index >= n.Index {
+		return nil
+	}
+	m.nodes[n.Plan.ID] = n
+	return []Change{{Node: n}}
+}
+
+func (m *Mirror) nodeGone(id string) []Change {
+	if m.nodes[id] == nil {
+		return nil
+	}
+	delete(m.nodes, id)
+	return []Change{{NodeGone: id}}
+}
+
+// alloc takes an alloc. One that ended is forgotten.
+func (m *Mirror) alloc(a *Alloc) []Change {
+	have, known := m.allocs[a.ID]
+	switch {
+	case known && have >= a.Index:
+		return nil
+	case a.Holds():
+		m.allocs[a.ID] = a.Index
+	case known:
+		delete(m.allocs, a.ID)
+	default:
+		return nil
+	}
+	return []Change{{Alloc: a}}
+}
+
+func (m *Mirror) job(j *Job) []Change {
+	if have, known := m.jobs[j.Key]; known && have > j.Index {
+		return nil
+	}
+	m.jobs[j.Key] = j.Index
+	return []Change{{Job: j}}
+}
+
+func (m *Mirror) jobGone(key JobKey) []Change {
+	if _, known := m.jobs[key]; !known {
+		return nil
+	}
+	delete(m.jobs, key)
+	return []Change{{JobGone: &key}}
+}
+
+// eval takes an evaluation: one that is blocked says what is missing, any
+// other state of the same evaluation ends that.
+func (m *Mirror) eval(e *eventEval) []Change {
+	key := JobKey{e.Namespace, e.JobID}
+	have := m.blocked[key]
+	if e.Status == "blocked" {
+		if have != nil && have.Index > e.ModifyIndex {
+			return nil
+		}
+		m.blocked[key] = e.blocked(have)
+		return []Change{{Blocked: m.blocked[key]}}
+	}
+	if have == nil || have.EvalID != e.ID || e.ModifyIndex < have.Index {
+		return nil
+	}
+	delete(m.blocked, key)
+	return []Change{{Unblocked: &key}}
+}
+
+// eventEval is the part of an evaluation that is used.
+type eventEval struct {
+	ID, Namespace, JobID, Status string
+	QueuedAllocations            map[string]int
+	FailedTGAllocs               map[string]*struct{ CoalescedFailures int }
+	CreateTime                   int64
+	ModifyIndex                  uint64
+}
+
+func (e *eventEval) blocked(before *Blocked) *Blocked {
+	b := &Blocked{Index: e.ModifyIndex, EvalID: e.ID, Key: JobKey{e.Namespace, e.JobID}, Missing: map[string]int{}, Since: time.Unix(0, e.CreateTime)}
+	if before != nil {
+		b.Since = before.Since
+	}
+	for group, failed := range e.FailedTGAllocs {
+		n := 1
+		if failed != nil {
+			n += failed.CoalescedFailures
+		}
+		b.Missing[group] = max(n, e.QueuedAllocations[group])
+	}
+	return b
+}

@@ -1,0 +1,191 @@
+package nomad
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
+)
+
+// Client reads from Nomad.
+type Client struct {
+	api *api.Client
+}
+
+// NewClient wraps a connection to Nomad.
+func NewClient(c *api.Client) *Client { return &Client{api: c} }
+
+// parallel bounds how many single reads are under way at once.
+const parallel = 16
+
+func query(ctx context.Context, params ...string) *api.QueryOptions {
+	q := &api.QueryOptions{Namespace: api.AllNamespacesNamespace, Params: map[string]string{}}
+	for i := 0; i+1 < len(params); i += 2 {
+		q.Params[params[i]] = params[i+1]
+	}
+	return q.WithContext(ctx)
+}
+
+// listed is the index at which each list was read. What an event with an
+// earlier index says is in the list already.
+type listed struct{ nodes, allocs, jobs, evals uint64 }
+
+// Relist reads everything and returns what is different from the mirror.
+func (c *Client) relist(ctx context.Context, m *Mirror) ([]Change, listed, error) {
+	var at listed
+	var changes []Change
+	for _, list := range []struct {
+		what string
+		read func(context.Context, *Mirror) ([]Change, uint64, error)
+		at   *uint64
+	}{{"nodes", c.listNodes, &at.nodes}, {"jobs", c.listJobs, &at.jobs}, {"allocations", c.listAllocs, &at.allocs}, {"evaluations", c.listEvals, &at.evals}} {
+		more, index, err := list.read(ctx, m)
+		if err != nil {
+			return nil, at, fmt.Errorf("list %s: %w", list.what, err)
+		}
+		changes = append(changes, more...)
+		*list.at = index
+	}
+	return changes, at, nil
+}
+
+func (c *Client) listNodes(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+	stubs, meta, err := c.api.Nodes().List(query(ctx))
+	if err != nil {
+		return nil, 0, err
+	}
+	seen := make(map[string]bool, len(stubs))
+	full := make([]*Node, len(stubs))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i, s := range stubs {
+		seen[s.ID] = true
+		if have := m.nodes[s.ID]; have != nil && have.Index >= s.ModifyIndex {
+			continue
+		}
+		group.Go(func() error {
+			n, _, err := c.api.Nodes().Info(s.ID, query(ctx))
+			if err == nil {
+				full[i] = NewNode(n, m.hardware)
+			}
+			return ignoreMissing(err)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	var changes []Change
+	for _, n := range full {
+		if n != nil {
+			changes = append(changes, m.node(n)...)
+		}
+	}
+	for id := range m.nodes {
+		if !seen[id] {
+			changes = append(changes, m.nodeGone(id)...)
+		}
+	}
+	return changes, meta.LastIndex, nil
+}
+
+// listJobs reads the jobs that are new or changed. A job that is gone between
+// list and read is left to the next list.
+func (c *Client) listJobs(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+	stubs, meta, err := c.api.Jobs().List(query(ctx))
+	if err != nil {
+		return nil, 0, err
+	}
+	seen := make(map[JobKey]bool, len(stubs))
+	full := make([]*Job, len(stubs))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i, s := range stubs {
+		key := JobKey{s.Namespace, s.ID}
+		seen[key] = true
+		if have, known := m.jobs[key]; known && have >= s.JobModifyIndex {
+			continue
+		}
+		group.Go(func() error {
+			q := query(ctx)
+			q.Namespace = key.Namespace
+			j, _, err := c.api.Jobs().Info(key.ID, q)
+			if err == nil {
+				full[i] = NewJob(j)
+			}
+			return ignoreMissing(err)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	var changes []Change
+	for _, j := range full {
+		if j != nil {
+			changes = append(changes, m.job(j)...)
+		}
+	}
+	for key := range m.jobs {
+		if !seen[key] {
+			changes = append(changes, m.jobGone(key)...)
+		}
+	}
+	return changes, meta.LastIndex, nil
+}
+
+// allocPage is how many allocs are read at once.
+const allocPage = 1000
+
+func (c *Client) listAllocs(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+	var changes []Change
+	seen, index := map[string]bool{}, uint64(0)
+	for token := ""; ; {
+		q := query(ctx, "resources", "true", "task_states", "false")
+		q.PerPage, q.NextToken = allocPage, token
+		q.Filter = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
+		stubs, meta, err := c.api.Allocations().List(q)
+		if err != nil {
+			return nil, 0, err
+		}
+		if index == 0 {
+			index = meta.LastIndex
+		}
+		for _, s := range stubs {
+			seen[s.ID] = true
+			changes = append(changes, m.alloc(NewAlloc(s))...)
+		}
+		if token = meta.NextToken; token == "" {
+			break
+		}
+	}
+	for id := range m.allocs {
+		if !seen[id] {
+			delete(m.allocs, id)
+			changes = append(changes, Change{AllocGone: id})
+		}
+	}
+	return changes, index, nil
+}
+
+func (c *Client) listEvals(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+	q := query(ctx)
+	q.Filter = `Status == "blocked"`
+	var evals []*eventEval
+	meta, err := c.api.Raw().Query("/v1/evaluations", &evals, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	var changes []Change
+	seen := map[JobKey]bool{}
+	for _, e := range evals {
+		seen[JobKey{e.Namespace, e.JobID}] = true
+		changes = append(changes, m.eval(e)...)
+	}
+	for key := range m.blocked {
+		if !seen[key] {
+			delete(m.blocked, key)
+			changes = append(changes, Change{Unblocked: &key})
+		}
+	}
+	return changes, meta.LastIndex, nil
+}
