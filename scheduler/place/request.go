@@ -42,6 +42,7 @@ type Request struct {
 	Models      []string    // any of; NVML name, label style or short type
 	Profile     string      // MIG profile
 	Sharing     gpu.Sharing // only GPUs with this sharing; empty: any
+	Mode        gpu.Mode    // only GPUs handed out in this mode; empty: any
 	Datacenters []string    // any of; empty: all
 	Pools       []string    // any of; empty: all
 	Nodes       []string    // node IDs, any of; empty: all

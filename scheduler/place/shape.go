@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // shapeKey identifies requests that every node treats alike: all that matters
@@ -16,6 +18,7 @@ type shapeKey struct {
 	share, gpuMemory, minMemory int64
 	vendor, models, profile     string
 	sharing, datacenters, pools string
+	mode                        gpu.Mode
 	nodes, constraints          string
 }
 
@@ -25,7 +28,7 @@ func keyOf(r *Request) shapeKey {
 		whole: r.Whole, shared: r.Shared, close: r.Close,
 		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
-		sharing: string(r.Sharing), datacenters: joined(r.Datacenters), pools: joined(r.Pools),
+		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
 		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints),
 	}
 }
@@ -112,6 +115,8 @@ func mismatch(r *Request, k *kind) string {
 		return "other MIG profile"
 	case r.Sharing != "" && r.Sharing != k.Sharing:
 		return "other sharing"
+	case r.Mode != "" && r.Mode != k.Mode:
+		return fmt.Sprintf("GPUs in mode %s", k.Mode)
 	case r.Shared != (k.Replicas > 0):
 		return fmt.Sprintf("GPUs in mode %s", k.Mode)
 	case r.Whole && r.MinMemoryMiB > k.MemoryMiB:
