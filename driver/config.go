@@ -1,0 +1,181 @@
+package driver
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// Config is the plugin's configuration, as the operator wrote it.
+type Config struct {
+	Enabled           bool          `codec:"enabled"`
+	Socket            string        `codec:"socket"`
+	Namespace         string        `codec:"namespace"`
+	ContainerdRuntime string        `codec:"containerd_runtime"`
+	AllowRuntimes     []string      `codec:"allow_runtimes"`
+	Snapshotter       string        `codec:"snapshotter"`
+	StatsInterval     string        `codec:"stats_interval"`
+	AllowPrivileged   bool          `codec:"allow_privileged"`
+	AllowCaps         []string      `codec:"allow_caps"`
+	PidsLimit         int64         `codec:"pids_limit"`
+	InitPath          string        `codec:"init_path"`
+	HostsDir          string        `codec:"hosts_dir"`
+	Auth              AuthConfig    `codec:"auth"`
+	Volumes           VolumesConfig `codec:"volumes"`
+	GC                GCConfig      `codec:"gc"`
+	GPU               GPUConfig     `codec:"gpu"`
+	StateDir          string        `codec:"state_dir"`
+	CDISpecDirs       []string      `codec:"cdi_spec_dirs"`
+	CNIPath           string        `codec:"cni_path"`
+	DisableLogs       bool          `codec:"disable_log_collection"`
+}
+
+// AuthConfig is how registries are logged in to when a task does not say.
+type AuthConfig struct {
+	Username      string `codec:"username"`
+	Password      string `codec:"password"`
+	ServerAddress string `codec:"server_address"`
+	// Config is a Docker configuration file, Helper the suffix of a credential
+	// helper's name ("ecr-login").
+	Config string `codec:"config"`
+	Helper string `codec:"helper"`
+}
+
+// VolumesConfig says which host paths tasks may mount.
+type VolumesConfig struct {
+	Enabled    bool     `codec:"enabled"`
+	AllowPaths []string `codec:"allow_paths"`
+}
+
+// GCConfig says what the driver tidies up.
+type GCConfig struct {
+	Image      bool   `codec:"image"`
+	ImageDelay string `codec:"image_delay"`
+	Container  bool   `codec:"container"`
+	Period     string `codec:"period"`
+	Grace      string `codec:"grace"`
+}
+
+// GPUConfig is what the driver does about tasks that leave their share.
+type GPUConfig struct {
+	Watchdog string `codec:"watchdog"`
+}
+
+const (
+	watchdogKill = "kill"
+	watchdogWarn = "warn"
+)
+
+var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+	"enabled":            defaulted("enabled", "bool", `true`),
+	"socket":             defaulted("socket", "string", `"/run/containerd/containerd.sock"`),
+	"namespace":          defaulted("namespace", "string", `"nomad-gpu"`),
+	"containerd_runtime": defaulted("containerd_runtime", "string", `"io.containerd.runc.v2"`),
+	"allow_runtimes":     hclspec.NewAttr("allow_runtimes", "list(string)", false),
+	"snapshotter":        defaulted("snapshotter", "string", `"overlayfs"`),
+	"stats_interval":     defaulted("stats_interval", "string", `"1s"`),
+	"allow_privileged":   defaulted("allow_privileged", "bool", `false`),
+	"allow_caps": defaulted("allow_caps", "list(string)",
+		`["audit_write","chown","dac_override","fowner","fsetid","kill","mknod","net_bind_service","setfcap","setgid","setpcap","setuid","sys_chroot"]`),
+	"pids_limit": defaulted("pids_limit", "number", `0`),
+	"init_path":  defaulted("init_path", "string", `"/usr/bin/tini-static"`),
+	"hosts_dir":  defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
+	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"username":       hclspec.NewAttr("username", "string", false),
+		"password":       hclspec.NewAttr("password", "string", false),
+		"server_address": hclspec.NewAttr("server_address", "string", false),
+		"config":         hclspec.NewAttr("config", "string", false),
+		"helper":         hclspec.NewAttr("helper", "string", false),
+	})),
+	"volumes": blockWithDefaults("volumes", map[string]*hclspec.Spec{
+		"enabled":     defaulted("enabled", "bool", `false`),
+		"allow_paths": hclspec.NewAttr("allow_paths", "list(string)", false),
+	}, `{ enabled = false }`),
+	"gc": blockWithDefaults("gc", map[string]*hclspec.Spec{
+		"image":       defaulted("image", "bool", `true`),
+		"image_delay": defaulted("image_delay", "string", `"3m"`),
+		"container":   defaulted("container", "bool", `true`),
+		"period":      defaulted("period", "string", `"5m"`),
+		"grace":       defaulted("grace", "string", `"5m"`),
+	}, `{ image = true, image_delay = "3m", container = true, period = "5m", grace = "5m" }`),
+	"gpu": blockWithDefaults("gpu", map[string]*hclspec.Spec{
+		"watchdog": defaulted("watchdog", "string", `"kill"`),
+	}, `{ watchdog = "kill" }`),
+	"state_dir":              defaulted("state_dir", "string", `"`+statedir.Default+`"`),
+	"cdi_spec_dirs":          defaulted("cdi_spec_dirs", "list(string)", `["/etc/cdi","/var/run/cdi"]`),
+	"cni_path":               defaulted("cni_path", "string", `"/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"`),
+	"disable_log_collection": defaulted("disable_log_collection", "bool", `false`),
+})
+
+func defaulted(name, kind, literal string) *hclspec.Spec {
+	return hclspec.NewDefault(hclspec.NewAttr(name, kind, false), hclspec.NewLiteral(literal))
+}
+
+// blockWithDefaults is a block whose defaults hold also where it is left out.
+func blockWithDefaults(name string, attributes map[string]*hclspec.Spec, literal string) *hclspec.Spec {
+	return hclspec.NewDefault(hclspec.NewBlock(name, false, hclspec.NewObject(attributes)), hclspec.NewLiteral(literal))
+}
+
+// settings is the configuration in the types that the driver works with.
+type settings struct {
+	Config
+	statsInterval, imageDelay, gcPeriod, gcGrace time.Duration
+	policy                                       spec.Policy
+}
+
+// parse checks every value; an error names the key and what is valid.
+func (c Config) parse() (settings, error) {
+	s := settings{Config: c}
+	for _, d := range []struct {
+		key, text string
+		into      *time.Duration
+	}{
+		{"stats_interval", c.StatsInterval, &s.statsInterval},
+		{"gc.image_delay", c.GC.ImageDelay, &s.imageDelay},
+		{"gc.period", c.GC.Period, &s.gcPeriod},
+		{"gc.grace", c.GC.Grace, &s.gcGrace},
+	} {
+		value, err := time.ParseDuration(d.text)
+		if err != nil || value <= 0 {
+			return s, fmt.Errorf("%s %q is no duration above zero: write for example \"30s\" or \"5m\"", d.key, d.text)
+		}
+		*d.into = value
+	}
+	if c.GPU.Watchdog != watchdogKill && c.GPU.Watchdog != watchdogWarn {
+		return s, fmt.Errorf("gpu.watchdog %q is not one of %s, %s", c.GPU.Watchdog, watchdogKill, watchdogWarn)
+	}
+	for key, path := range c.paths() {
+		if !filepath.IsAbs(path) {
+			return s, fmt.Errorf("%s %q is not an absolute path", key, path)
+		}
+	}
+	if c.Namespace == "" || c.ContainerdRuntime == "" {
+		return s, fmt.Errorf("namespace and containerd_runtime must not be empty")
+	}
+	s.policy = spec.Policy{
+		AllowPrivileged: c.AllowPrivileged, AllowCaps: c.AllowCaps,
+		AllowRuntimes: c.AllowRuntimes, DefaultRuntime: c.ContainerdRuntime,
+		VolumesEnabled: c.Volumes.Enabled, AllowPaths: c.Volumes.AllowPaths,
+		PidsLimit: c.PidsLimit,
+	}
+	return s, s.policy.Check()
+}
+
+func (c Config) paths() map[string]string {
+	paths := map[string]string{"socket": c.Socket, "state_dir": c.StateDir, "init_path": c.InitPath}
+	for i, dir := range c.CDISpecDirs {
+		paths[fmt.Sprintf("cdi_spec_dirs[%d]", i)] = dir
+	}
+	for i, dir := range c.Volumes.AllowPaths {
+		paths[fmt.Sprintf("volumes.allow_paths[%d]", i)] = dir
+	}
+	if c.HostsDir != "" {
+		paths["hosts_dir"] = c.HostsDir
+	}
+	return paths
+}

@@ -1,0 +1,160 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/cpustats"
+	"github.com/hashicorp/nomad/drivers/shared/eventer"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// Name is what jobs call the driver; Version is the plugin's.
+const (
+	Name    = "containerd"
+	Version = "0.1.0"
+)
+
+// handleVersion is the version of the task handles that this release writes.
+const handleVersion = 1
+
+// Driver implements Nomad's task driver interface.
+type Driver struct {
+	*eventer.Eventer
+	logger hclog.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// mu guards what SetConfig sets.
+	mu       sync.RWMutex
+	settings settings
+	runtime  *runtime.Runtime
+	state    *statedir.Dir
+	compute  cpustats.Compute
+
+	tasks  taskStore
+	leases leaseBook
+
+	// failpoint is called at each step of a task's start and stop; tests set it
+	// to die there.
+	failpoint func(step string)
+}
+
+var (
+	_ drivers.DriverPlugin            = (*Driver)(nil)
+	_ drivers.ExecTaskStreamingDriver = (*Driver)(nil)
+)
+
+// New makes a driver that is configured by SetConfig and ends with ctx.
+func New(ctx context.Context, logger hclog.Logger) *Driver {
+	ctx, cancel := context.WithCancel(ctx)
+	logger = logger.Named(Name)
+	return &Driver{
+		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
+		failpoint: func(string) {},
+	}
+}
+
+// Shutdown ends what the driver does in the background; tasks run on.
+func (d *Driver) Shutdown() {
+	d.cancel()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.runtime != nil {
+		_ = d.runtime.Close()
+	}
+}
+
+// PluginInfo tells Nomad what this is.
+func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type: base.PluginTypeDriver, Name: Name,
+		PluginApiVersions: []string{drivers.ApiVersion010}, PluginVersion: Version,
+	}, nil
+}
+
+// ConfigSchema is the schema of the plugin's configuration.
+func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+
+// TaskConfigSchema is the schema of a task's config block.
+func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return taskConfigSpec, nil }
+
+// Capabilities tells Nomad what the driver can do.
+func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return &drivers.Capabilities{
+		SendSignals: true,
+		Exec:        true,
+		FSIsolation: fsisolation.Image,
+		NetIsolationModes: []drivers.NetIsolationMode{
+			drivers.NetIsolationModeHost, drivers.NetIsolationModeGroup, drivers.NetIsolationModeTask,
+		},
+		MountConfigs:         drivers.MountConfigSupportAll,
+		DisableLogCollection: d.settings.DisableLogs,
+	}, nil
+}
+
+// SetConfig reads the plugin's configuration. Containerd need not be there.
+func (d *Driver) SetConfig(c *base.Config) error {
+	var config Config
+	if len(c.PluginConfig) > 0 {
+		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
+			return fmt.Errorf("decode plugin config: %w", err)
+		}
+	}
+	parsed, err := config.parse()
+	if err != nil {
+		return fmt.Errorf("plugin config: %w", err)
+	}
+	if !config.Enabled {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.settings = parsed
+		return nil
+	}
+	bootID, err := statedir.BootID()
+	if err != nil {
+		return err
+	}
+	state, err := statedir.Open(config.StateDir, bootID)
+	if err != nil {
+		return err
+	}
+	client, err := runtime.New(runtime.Config{
+		Socket: config.Socket, Namespace: config.Namespace, Snapshotter: config.Snapshotter,
+		HostsDir: config.HostsDir, FIFODir: config.StateDir + "/exec",
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.runtime != nil {
+		_ = d.runtime.Close()
+	}
+	d.settings, d.runtime, d.state, d.compute = parsed, client, state, computeOf(c)
+	d.leases.open(state)
+	return nil
+}
+
+var errDisabled = errors.New("the containerd driver is disabled in the plugin config")
+
+// parts returns what SetConfig made, or an error when there is none.
+func (d *Driver) parts() (settings, *runtime.Runtime, *statedir.Dir, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.runtime == nil {
+		return settings{}, nil, nil, errDisabled
+	}
+	return d.settings, d.runtime, d.state, nil
+}

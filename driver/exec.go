@@ -1,0 +1,75 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// ExecTask runs a command in a task and returns what it wrote.
+func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, timeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	code, err := t.container.Exec(ctx, runtime.Exec{Command: command, Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		return nil, err
+	}
+	return &drivers.ExecTaskResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitResult: exitResult(runtime.Exit{Code: code}, nil)}, nil
+}
+
+// ExecTaskStreaming runs a command in a task for somebody who watches. When they
+// leave, the command is killed.
+func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *drivers.ExecOptions) (*drivers.ExitResult, error) {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return nil, err
+	}
+	if t.exited() {
+		return nil, fmt.Errorf("task %q has ended", taskID)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	code, err := t.container.Exec(ctx, runtime.Exec{
+		Command: options.Command, Terminal: options.Tty,
+		Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr,
+		Resize: sizes(ctx, options.ResizeCh),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return exitResult(runtime.Exit{Code: code}, nil), nil
+}
+
+// sizes translates Nomad's terminal sizes until ctx ends.
+func sizes(ctx context.Context, in <-chan drivers.TerminalSize) <-chan runtime.Size {
+	out := make(chan runtime.Size)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case size, ok := <-in:
+				if !ok {
+					return
+				}
+				select {
+				case out <- runtime.Size{Width: size.Width, Height: size.Height}:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

@@ -1,0 +1,134 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// requestMeta is the meta key by which a job asks the placement service for GPUs.
+const requestMeta = "NOMAD_META_gpu"
+
+// shareOf computes what a task holds of GPUs. What it was given comes from the
+// environment that Nomad's device hook set, and from nowhere else.
+func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (spec.Share, error) {
+	reservations, err := gpu.ReservationsFromEnv(cfg.DeviceEnv)
+	if err != nil {
+		return spec.Share{}, err
+	}
+	if request := cfg.Env[requestMeta]; request != "" && len(reservations) == 0 {
+		return spec.Share{}, fmt.Errorf("task asks for GPUs by meta { gpu = %q }, but was given none: the job was submitted to Nomad itself; submit it to the placement service, or ask for devices in the task's resources", request)
+	}
+	devices, err := gpu.MergeDevices(reservations)
+	if err != nil {
+		return spec.Share{}, err
+	}
+	want, err := config.GPURequest()
+	if err != nil {
+		return spec.Share{}, err
+	}
+	states, err := statesOf(devices, state)
+	if err != nil {
+		return spec.Share{}, err
+	}
+	return spec.NewShare(devices, states, want)
+}
+
+// statesOf reads the states of the reserved devices; an absent one is left out.
+func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.GPUState, error) {
+	states := map[string]gpu.GPUState{}
+	for _, d := range devices {
+		state, err := dir.GPU(d.UUID)
+		switch {
+		case err == nil:
+			states[d.UUID] = state
+		case !errors.Is(err, statedir.ErrNotFound):
+			return nil, &spec.NotReadyError{UUID: d.UUID, Reason: err.Error()}
+		}
+	}
+	return states, nil
+}
+
+// recoverable marks errors that go away by themselves, so that Nomad starts the
+// task again under its restart policy; others are final.
+func recoverable(err error) error {
+	var notReady *spec.NotReadyError
+	if errors.As(err, &notReady) {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
+}
+
+// hookPath is all that a CDI hook inherits: without an environment of its own a
+// hook would run with one that the image can influence.
+const hookPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// cdiDevices injects CDI devices into the specification. The specs are read
+// from the operator's directories and from the one that the device plugin
+// writes.
+func cdiDevices(dirs, names []string) oci.SpecOpts {
+	if len(names) == 0 {
+		return nil
+	}
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		env := s.Process.Env
+		cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+		if err != nil {
+			return fmt.Errorf("read CDI specs: %w", err)
+		}
+		unknown, err := cache.InjectDevices(s, names...)
+		if len(unknown) > 0 {
+			return fmt.Errorf("no CDI spec in %s describes %s", strings.Join(dirs, ", "), strings.Join(unknown, ", "))
+		}
+		if err != nil {
+			return fmt.Errorf("inject CDI devices %s: %w", strings.Join(names, ", "), err)
+		}
+		s.Process.Env = spec.KeepGuarded(env, s.Process.Env)
+		setHookEnv(s.Hooks)
+		return nil
+	}
+}
+
+func setHookEnv(hooks *specs.Hooks) {
+	if hooks == nil {
+		return
+	}
+	//nolint:staticcheck // Prestart is deprecated, and CDI specs still use it.
+	for _, list := range [][]specs.Hook{hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer, hooks.StartContainer, hooks.Poststart, hooks.Poststop} {
+		for i := range list {
+			if len(list[i].Env) == 0 {
+				list[i].Env = []string{hookPath}
+			}
+		}
+	}
+}
+
+// describeShare says in one line what a task got, for its events.
+func describeShare(share spec.Share) string {
+	parts := make([]string, 0, len(share.Holdings))
+	for _, h := range share.Holdings {
+		text := "GPU " + h.UUID
+		if h.MemoryMiB > 0 {
+			text += ", " + gpu.FormatMemory(h.MemoryMiB) + " memory"
+		} else if len(h.Slices) == 0 || h.GuaranteeMilli == gpu.MilliPerGPU {
+			text += ", all of it"
+		}
+		if h.LimitMilli > 0 {
+			text += fmt.Sprintf(", compute %d to %d milli", h.GuaranteeMilli, h.LimitMilli)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}

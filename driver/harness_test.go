@@ -1,0 +1,200 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
+)
+
+const (
+	testNamespace = "nomad-gpu"
+	testNode      = "7ad5b1a3-0000-0000-0000-00000000000a"
+	testImage     = "example.test/box:1"
+)
+
+// forEachContainerd runs a test against every containerd of this machine.
+func forEachContainerd(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	for name, binary := range containerdBinaries(t) {
+		t.Run(name, func(t *testing.T) {
+			c := startContainerd(t, binary)
+			importTestImage(t, c)
+			test(t, newEnv(t, c, nil))
+		})
+	}
+}
+
+// env is a driver behind Nomad's own plugin interface, with a containerd.
+type env struct {
+	t          *testing.T
+	containerd *containerd
+	config     Config
+	driver     *Driver
+	harness    *dtestutil.DriverHarness
+}
+
+func testConfig(c *containerd) Config {
+	return Config{
+		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
+		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
+		Volumes: VolumesConfig{Enabled: true},
+		GC:      GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
+		GPU:     GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(c.dir, "nomad-gpu"),
+		CDISpecDirs: []string{filepath.Join(c.dir, "cdi")},
+	}
+}
+
+func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
+	t.Helper()
+	config := testConfig(c)
+	if change != nil {
+		change(&config)
+	}
+	e := &env{t: t, containerd: c, config: config}
+	e.startDriver()
+	return e
+}
+
+// startDriver makes a new driver process, as far as it can be told apart.
+func (e *env) startDriver() {
+	e.t.Helper()
+	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr}))
+	e.driver = d
+	e.harness = dtestutil.NewDriverHarness(e.t, d)
+	e.t.Cleanup(d.Shutdown)
+	var data []byte
+	must.NoError(e.t, base.MsgPackEncode(&data, e.config))
+	must.NoError(e.t, e.harness.SetConfig(&base.Config{PluginConfig: data}))
+}
+
+// defaultTaskConfig has what the schema's defaults would set.
+func defaultTaskConfig(command string, args ...string) spec.Config {
+	return spec.Config{
+		Image: testImage, Command: command, Args: args, ImagePullTimeout: "5m",
+		NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1,
+	}
+}
+
+// task makes a task of its own allocation, with its directories and logs.
+func (e *env) task(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	e.t.Helper()
+	alloc := uuid.Generate()
+	cfg := &drivers.TaskConfig{
+		ID: alloc + "/web/" + uuid.Short(), Name: "web", AllocID: alloc, NodeID: testNode,
+		JobID: "job", JobName: "job", TaskGroupName: "group", Namespace: "default",
+		Env: map[string]string{},
+		Resources: &drivers.Resources{
+			NomadResources: &structs.AllocatedTaskResources{
+				Memory: structs.AllocatedMemoryResources{MemoryMB: 128},
+				Cpu:    structs.AllocatedCpuResources{CpuShares: 100},
+			},
+			LinuxResources: &drivers.LinuxResources{CPUShares: 100, MemoryLimitBytes: 128 << 20, PercentTicks: 0.1},
+		},
+	}
+	for _, c := range change {
+		c(cfg)
+	}
+	must.NoError(e.t, cfg.EncodeConcreteDriverConfig(&config))
+	e.t.Cleanup(e.harness.MkAllocDir(cfg, true))
+	return cfg
+}
+
+// start starts a task and destroys it with the test.
+func (e *env) start(cfg *drivers.TaskConfig) *drivers.TaskHandle {
+	e.t.Helper()
+	handle, _, err := e.harness.StartTask(cfg)
+	must.NoError(e.t, err)
+	e.t.Cleanup(func() { _ = e.driver.DestroyTask(cfg.ID, true) })
+	return handle
+}
+
+// wait returns the task's result.
+func (e *env) wait(id string) *drivers.ExitResult {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ch, err := e.harness.WaitTask(ctx, id)
+	must.NoError(e.t, err)
+	select {
+	case result := <-ch:
+		must.NotNil(e.t, result)
+		return result
+	case <-ctx.Done():
+		e.t.Fatal("the task did not end")
+		return nil
+	}
+}
+
+// run starts a task, waits for its end and returns what it wrote.
+func (e *env) run(config spec.Config, change ...func(*drivers.TaskConfig)) (string, *drivers.ExitResult) {
+	e.t.Helper()
+	cfg := e.task(config, change...)
+	e.start(cfg)
+	result := e.wait(cfg.ID)
+	return e.logs(cfg, "stdout"), result
+}
+
+// logs reads a task's log once its writer has ended.
+func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
+	e.t.Helper()
+	must.NoError(e.t, e.driver.DestroyTask(cfg.ID, true))
+	var text []byte
+	deadline := time.Now().Add(10 * time.Second)
+	for last := -1; time.Now().Before(deadline); {
+		text, _ = os.ReadFile(filepath.Join(cfg.TaskDir().LogDir, cfg.Name+"."+stream+".0"))
+		if len(text) > 0 && len(text) == last {
+			break
+		}
+		last = len(text)
+		<-time.After(50 * time.Millisecond)
+	}
+	return string(text)
+}
+
+// boxPrograms are what the test image is made of.
+var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod"}
+
+func importTestImage(t *testing.T, c *containerd) {
+	t.Helper()
+	var archive bytes.Buffer
+	buildTestImage(t, &archive, testImage)
+	cl, err := client.New(c.socket(), client.WithDefaultNamespace(testNamespace))
+	must.NoError(t, err)
+	defer cl.Close()
+	_, err = cl.Import(context.Background(), &archive)
+	must.NoError(t, err)
+}
+
+func buildTestImage(t *testing.T, archive *bytes.Buffer, name string) {
+	t.Helper()
+	files, err := testimage.HostPrograms(context.Background(), boxPrograms...)
+	must.NoError(t, err)
+	files["/tmp"] = testimage.File{Mode: 0o777 | fs.ModeSticky}
+	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
+	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}
+	err = testimage.Build(archive, name, files, ispec.ImageConfig{
+		Env: []string{"PATH=/bin", "FROM_IMAGE=yes", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VERSION=12"}, Cmd: []string{"sh", "-c", "echo from the image"},
+	})
+	must.NoError(t, err)
+}
+
+// lines returns the lines of what a task wrote.
+func lines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }

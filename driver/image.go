@@ -1,0 +1,79 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// image returns the task's image, ready to run: from an archive in the task
+// directory, from containerd as it is, or pulled.
+func (d *Driver) image(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config) (runtime.Image, error) {
+	if archive := config.ImageArchive(); archive != "" {
+		return importArchive(ctx, client, cfg, config, archive)
+	}
+	named, err := reference.ParseDockerRef(config.Image)
+	if err != nil {
+		return runtime.Image{}, fmt.Errorf("image %q is no reference: %w", config.Image, err)
+	}
+	ref := named.String()
+	if !config.ForcePull {
+		image, err := client.Image(ctx, ref, config.Snapshotter)
+		if err == nil || !errors.Is(err, runtime.ErrNoImage) {
+			return image, err
+		}
+	}
+	return d.pull(ctx, client, cfg, config, ref)
+}
+
+func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
+	path, err := inTaskDir(cfg, archive)
+	if err != nil {
+		return runtime.Image{}, fmt.Errorf("image: %w", err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, err)
+	}
+	defer f.Close()
+	image, err := client.Import(ctx, f, "nomad.local/"+containerID(cfg), config.Snapshotter)
+	if err != nil {
+		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, err)
+	}
+	return image, nil
+}
+
+// pull fetches an image. A registry that fails now may answer later, so the
+// error is recoverable.
+func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, ref string) (runtime.Image, error) {
+	idle, err := time.ParseDuration(config.ImagePullTimeout)
+	if err != nil || idle < 0 {
+		return runtime.Image{}, fmt.Errorf("image_pull_timeout %q is no duration: write for example \"5m\"", config.ImagePullTimeout)
+	}
+	d.emit(cfg, "Pulling image "+ref, nil)
+	settings, _, _, err := d.parts()
+	if err != nil {
+		return runtime.Image{}, err
+	}
+	credentials := credentialsFor(config.Auth, settings.Auth)
+	key := fmt.Sprintf("%s|%s|%s|%s", ref, config.Snapshotter, config.Auth.Username, config.Auth.Password)
+	image, err := client.PullShared(ctx, key, runtime.Pull{
+		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle,
+		Progress: func(received int64) {
+			d.emit(cfg, fmt.Sprintf("Pulling image %s: %d MiB received", ref, received>>20), nil)
+		},
+	})
+	if err != nil {
+		return runtime.Image{}, structs.NewRecoverableError(err, true)
+	}
+	return image, nil
+}

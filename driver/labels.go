@@ -1,0 +1,97 @@
+package driver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Labels of our containers. They are how containers are found, so their names
+// never change between releases.
+const (
+	labelNode     = "io.nomad-gpu.node"
+	labelAlloc    = "io.nomad-gpu.alloc"
+	labelTask     = "io.nomad-gpu.task"
+	labelTaskID   = "io.nomad-gpu.task-id"
+	labelJob      = "io.nomad-gpu.job"
+	labelExitCode = "io.nomad-gpu.exit-code"
+	labelExitAt   = "io.nomad-gpu.exited-at"
+	labelExitOOM  = "io.nomad-gpu.exit-oom"
+
+	reservedLabelPrefix = "io.nomad-gpu."
+)
+
+// maxLabel is how many bytes containerd takes for a label's key and value.
+const maxLabel = 4096
+
+// containerID names the container of a task. It follows from the task's ID
+// alone, so starting the same task twice finds the first attempt; the task's
+// name is in it for people.
+func containerID(cfg *drivers.TaskConfig) string {
+	sum := sha256.Sum256([]byte(cfg.NodeID + "\x00" + cfg.ID))
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return -1
+	}, cfg.Name)
+	if name == "" {
+		name = "task"
+	}
+	return fmt.Sprintf("%.24s-%s", name, hex.EncodeToString(sum[:12]))
+}
+
+// containerLabels are the author's labels and, above them, ours.
+func containerLabels(cfg *drivers.TaskConfig, author map[string]string) (map[string]string, error) {
+	labels := map[string]string{}
+	for key, value := range author {
+		if strings.HasPrefix(key, reservedLabelPrefix) || strings.HasPrefix(key, "containerd.io/") || strings.HasPrefix(key, "io.cri-containerd") {
+			return nil, fmt.Errorf("labels: %q is reserved", key)
+		}
+		if key == "" || len(key)+len(value) > maxLabel {
+			return nil, fmt.Errorf("labels: %.60q is empty or, with its value, longer than %d bytes", key, maxLabel)
+		}
+		labels[key] = value
+	}
+	for key, value := range map[string]string{
+		labelNode: cfg.NodeID, labelAlloc: cfg.AllocID, labelTask: cfg.Name, labelTaskID: cfg.ID, labelJob: cfg.JobID,
+	} {
+		if len(key)+len(value) > maxLabel {
+			return nil, fmt.Errorf("%s is longer than %d bytes", key, maxLabel)
+		}
+		labels[key] = value
+	}
+	return labels, nil
+}
+
+// record is what the driver keeps with a container, apart from its labels.
+type record struct {
+	Version   int       `json:"version"`
+	StartedAt time.Time `json:"started_at"`
+	Lease     gpu.Lease `json:"lease"`
+	// Stop is the image's own stop signal.
+	StopSignal string `json:"stop_signal,omitempty"`
+	TTY        bool   `json:"tty,omitempty"`
+}
+
+const recordVersion = 1
+
+func (r record) encode() ([]byte, error) { return json.Marshal(r) }
+
+// recordOf reads the record of a container. An older release's is complete as it
+// is; a newer one's fields that this release does not know are not needed here.
+func recordOf(c *runtime.Container) (record, error) {
+	var r record
+	if err := json.Unmarshal(c.Record, &r); err != nil {
+		return r, fmt.Errorf("read record of container %s: %w", c.ID, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,91 @@
+package driver
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// leaseRetention is how long the lease of an ended task stays: Nomad restarts a
+// task in place with the same reservation, and its GPU must not change mode in
+// between.
+const leaseRetention = 10 * time.Minute
+
+// leaseBook writes the leases of this driver. Claims are made one at a time, so
+// that two tasks cannot both take the last of a GPU's compute.
+type leaseBook struct {
+	mu  sync.Mutex
+	dir *statedir.Dir
+}
+
+func (b *leaseBook) open(dir *statedir.Dir) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dir = dir
+}
+
+// claim records a lease before its task starts, if its guarantees fit beside
+// those of the live leases. A lease that cannot be read counts as a reason to
+// stop: it may hold what is asked for.
+func (b *leaseBook) claim(l gpu.Lease) error {
+	if len(l.Holdings) == 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	leases, err := b.dir.Leases()
+	if err != nil {
+		return fmt.Errorf("read leases: %w", err)
+	}
+	if err := gpu.CheckGuarantees(l, leases); err != nil {
+		return err
+	}
+	return b.dir.WriteLease(l)
+}
+
+// write records a lease whose task exists already, and so needs no permission.
+func (b *leaseBook) write(l gpu.Lease) error {
+	if len(l.Holdings) == 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dir.WriteLease(l)
+}
+
+// end marks a lease as that of an ended task. A lease that belongs to a later
+// container of the same task is left alone.
+func (b *leaseBook) end(l gpu.Lease, at time.Time) error {
+	if len(l.Holdings) == 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now, err := b.dir.Lease(l.ID); err == nil && now.Container != l.Container {
+		return nil
+	}
+	l.Phase, l.EndedAt = gpu.PhaseEnded, at
+	return b.dir.WriteLease(l)
+}
+
+// expire removes the leases of tasks that ended long ago.
+func (b *leaseBook) expire(now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dir == nil {
+		return nil
+	}
+	leases, err := b.dir.Leases()
+	for _, l := range leases {
+		if l.Live() || now.Sub(l.EndedAt) < leaseRetention {
+			continue
+		}
+		if err := b.dir.RemoveLease(l.ID); err != nil {
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,188 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/moby/sys/signal"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// callTimeout bounds a single short request to containerd.
+const callTimeout = 30 * time.Second
+
+// WaitTask delivers the result of a task when it has one.
+func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return nil, err
+	}
+	ch := make(chan *drivers.ExitResult)
+	go func() {
+		defer close(ch)
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return
+		case <-d.ctx.Done():
+			return
+		}
+		select {
+		case ch <- t.status().ExitResult:
+		case <-ctx.Done():
+		case <-d.ctx.Done():
+		}
+	}()
+	return ch, nil
+}
+
+// StopTask asks a task to end with a signal, and kills it when it has not ended
+// after timeout. It returns when the task has ended.
+func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName string) error {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return err
+	}
+	number, err := stopSignal(signalName, t.record.StopSignal)
+	if err != nil {
+		return err
+	}
+	d.failpoint("stopping")
+	if t.exited() {
+		return nil
+	}
+	if err := d.signal(t, number, false); err != nil {
+		return err
+	}
+	d.failpoint("signalled")
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+		return nil
+	case <-timer.C:
+	}
+	return d.kill(t)
+}
+
+// kill ends a task for certain.
+func (d *Driver) kill(t *task) error {
+	if err := d.signal(t, syscall.SIGKILL, true); err != nil {
+		return err
+	}
+	d.failpoint("killed")
+	timer := time.NewTimer(callTimeout)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("container %s has not ended %s after SIGKILL", t.container.ID, callTimeout)
+	}
+}
+
+// signal sends a signal; a process that is gone already is no error.
+func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if err := t.container.Signal(ctx, number, all); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// stopSignal is the job's kill_signal, else the image's, else SIGTERM.
+func stopSignal(names ...string) (syscall.Signal, error) {
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		number, err := signal.ParseSignal(name)
+		if err != nil {
+			return 0, fmt.Errorf("stop signal %q: %w", name, err)
+		}
+		return number, nil
+	}
+	return syscall.SIGTERM, nil
+}
+
+// DestroyTask removes what is left of a task. With force it ends the task
+// first, and finds its container by label when this process does not know it.
+func (d *Driver) DestroyTask(taskID string, force bool) error {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return d.destroyUnknown(taskID, force)
+	}
+	if !t.exited() {
+		if !force {
+			return fmt.Errorf("task %q still runs; destroying it needs force", taskID)
+		}
+		if err := d.kill(t); err != nil {
+			return err
+		}
+	}
+	d.failpoint("destroying")
+	if err := d.remove(t.container); err != nil {
+		return err
+	}
+	t.cancel()
+	d.tasks.remove(taskID)
+	return nil
+}
+
+func (d *Driver) destroyUnknown(taskID string, force bool) error {
+	_, client, _, err := d.parts()
+	if err != nil || !force {
+		return drivers.ErrTaskNotFound
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	found, err := client.Find(ctx, map[string]string{labelTaskID: taskID})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return drivers.ErrTaskNotFound
+	}
+	for _, c := range found {
+		r, recordErr := recordOf(c)
+		if err := d.remove(c); err != nil {
+			return err
+		}
+		if recordErr == nil {
+			if err := d.leases.end(r.Lease, time.Now()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// InspectTask shows a task as it is now.
+func (d *Driver) InspectTask(taskID string) (*drivers.TaskStatus, error) {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return nil, err
+	}
+	return t.status(), nil
+}
+
+// SignalTask sends a signal to a task's first process.
+func (d *Driver) SignalTask(taskID string, name string) error {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return err
+	}
+	number, err := signal.ParseSignal(name)
+	if err != nil {
+		return fmt.Errorf("signal %q: %w", name, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	return t.container.Signal(ctx, number, false)
+}

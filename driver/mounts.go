@@ -1,0 +1,157 @@
+package driver
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/drivers/shared/resolvconf"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// taskMounts are the mounts that every task gets: the directories of its
+// allocation, the volumes that Nomad prepared, and the files of its network.
+func taskMounts(cfg *drivers.TaskConfig, config spec.Config) ([]spec.Mount, error) {
+	dir := cfg.TaskDir()
+	mounts := []spec.Mount{
+		bind(dir.SharedAllocDir, allocdir.SharedAllocContainerPath, false, "rprivate"),
+		bind(dir.LocalDir, allocdir.TaskLocalContainerPath, false, "rprivate"),
+		bind(dir.SecretsDir, allocdir.TaskSecretsContainerPath, false, "rprivate"),
+	}
+	for _, m := range cfg.Mounts {
+		propagation, err := propagationOf(m.PropagationMode)
+		if err != nil {
+			return nil, fmt.Errorf("volume at %q: %w", m.TaskPath, err)
+		}
+		mounts = append(mounts, bind(m.HostPath, m.TaskPath, m.Readonly, propagation))
+	}
+	network, err := networkFiles(cfg, config)
+	return append(mounts, network...), err
+}
+
+func bind(source, target string, readonly bool, propagation string) spec.Mount {
+	options := []string{"rbind", "rw", propagation}
+	if readonly {
+		options[1] = "ro"
+	}
+	return spec.Mount{Type: "bind", Source: source, Target: target, Options: options}
+}
+
+// propagationOf translates Nomad's words for volume mounts.
+func propagationOf(mode string) (string, error) {
+	switch mode {
+	case "", "private":
+		return "rprivate", nil
+	case "host-to-task":
+		return "rslave", nil
+	case "bidirectional":
+		return "rshared", nil
+	}
+	return "", fmt.Errorf("propagation %q is not one of private, host-to-task, bidirectional", mode)
+}
+
+// networkFiles writes the task's hosts and resolver files into its directory,
+// which the container does not see as a whole, and returns their mounts.
+func networkFiles(cfg *drivers.TaskConfig, config spec.Config) ([]spec.Mount, error) {
+	var mounts []spec.Mount
+	if cfg.DNS != nil || config.HostDNS {
+		dns, err := resolvconf.GenerateDNSMount(cfg.TaskDir().Dir, cfg.DNS)
+		if err != nil {
+			return nil, fmt.Errorf("write resolv.conf: %w", err)
+		}
+		mounts = append(mounts, bind(dns.HostPath, dns.TaskPath, true, "rprivate"))
+	}
+	content, err := hostsFile(cfg, config)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cfg.TaskDir().Dir, "hosts")
+	if err := statedir.WriteFile(path, []byte(content), 0o644); err != nil {
+		return nil, err
+	}
+	return append(mounts, bind(path, "/etc/hosts", false, "rprivate")), nil
+}
+
+const localHosts = `127.0.0.1 localhost
+::1 localhost ip6-localhost ip6-loopback
+ff02::1 ip6-allnodes
+ff02::2 ip6-allrouters
+`
+
+// hostsFile is the content of /etc/hosts. A task on the host's network sees the
+// host's names.
+func hostsFile(cfg *drivers.TaskConfig, config spec.Config) (string, error) {
+	content := localHosts
+	if config.UsesHostNetwork() || cfg.NetworkIsolation == nil && config.NetworkMode == "" {
+		if host, err := os.ReadFile("/etc/hosts"); err == nil {
+			content = string(host)
+		}
+	}
+	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil && n.HostsConfig.Address != "" {
+		content += n.HostsConfig.Address + " " + n.HostsConfig.Hostname + "\n"
+	}
+	for _, entry := range config.ExtraHosts {
+		name, address, found := strings.Cut(entry, ":")
+		if !found || name == "" || strings.ContainsAny(name, " \t\r\n#") || net.ParseIP(address) == nil {
+			return "", fmt.Errorf("extra_hosts: %q is not NAME:ADDRESS, such as \"postgres:10.0.0.5\"", entry)
+		}
+		content += address + " " + name + "\n"
+	}
+	return content, nil
+}
+
+// resolveSources turns the sources of the author's mounts into host paths. A
+// relative one lies in the task directory and cannot leave it, by ".." or by a
+// symbolic link; an absolute one must be allowed, with all links followed.
+func resolveSources(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (spec.Config, error) {
+	resolved := make([]spec.MountConfig, len(config.Mounts))
+	for i, m := range config.Mounts {
+		if m.Type != "tmpfs" && m.Source != "" {
+			source, err := resolveSource(cfg, m.Source, policy)
+			if err != nil {
+				return config, fmt.Errorf("mounts: target %q: %w", m.Target, err)
+			}
+			m.Source = source
+		}
+		resolved[i] = m
+	}
+	config.Mounts = resolved
+	return config, nil
+}
+
+func resolveSource(cfg *drivers.TaskConfig, source string, policy spec.Policy) (string, error) {
+	if !filepath.IsAbs(source) {
+		return inTaskDir(cfg, source)
+	}
+	real, err := filepath.EvalSymlinks(source)
+	if err != nil {
+		return "", fmt.Errorf("source: %w", err)
+	}
+	if err := policy.PathAllowed(real); err != nil {
+		return "", err
+	}
+	return real, nil
+}
+
+// inTaskDir returns the host path of a file that a task names relative to its
+// directory. Links are followed as if the directory were the root.
+func inTaskDir(cfg *drivers.TaskConfig, name string) (string, error) {
+	if !filepath.IsLocal(name) {
+		return "", fmt.Errorf("path %q leaves the task directory", name)
+	}
+	path, err := securejoin.SecureJoin(cfg.TaskDir().Dir, name)
+	if err != nil {
+		return "", fmt.Errorf("path %q: %w", name, err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return "", fmt.Errorf("path %q is not in the task directory: %w", name, err)
+	}
+	return path, nil
+}

@@ -1,0 +1,105 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// RecoverTask takes up a task that an earlier process of the driver started. A
+// task that ended meanwhile is taken up too, so that its exit code is reported.
+// Only a task of which nothing can be known any more is an error, upon which
+// Nomad destroys what is left and starts it anew.
+func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
+	if handle == nil || handle.Config == nil {
+		return fmt.Errorf("recover task: the handle is empty")
+	}
+	cfg := handle.Config
+	if _, err := d.tasks.get(cfg.ID); err == nil {
+		return nil
+	}
+	if handle.Version > handleVersion {
+		return fmt.Errorf("recover task %q: its handle has version %d, this release reads 1 to %d", cfg.ID, handle.Version, handleVersion)
+	}
+	_, client, _, err := d.parts()
+	if err != nil {
+		return err
+	}
+	container, err := findTask(client, cfg)
+	if err != nil {
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	}
+	r, err := recordOf(container)
+	if err != nil {
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	}
+	return d.resume(cfg, container, r)
+}
+
+// recoverTimeout is how long recovery waits for a containerd that is away:
+// client and containerd often restart together.
+const recoverTimeout = 30 * time.Second
+
+func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Container, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+	defer cancel()
+	for {
+		found, err := client.Find(ctx, map[string]string{labelTaskID: cfg.ID, labelNode: cfg.NodeID})
+		switch {
+		case err == nil && len(found) == 0:
+			return nil, drivers.ErrTaskNotFound
+		case err == nil:
+			return found[0], nil
+		}
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// resume watches a container again and rebuilds its lease.
+func (d *Driver) resume(cfg *drivers.TaskConfig, c *runtime.Container, r record) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	status, err := c.Status(ctx)
+	exit, seen := recordedExit(c.Labels)
+	switch {
+	case errors.Is(err, runtime.ErrNotFound) && seen:
+		// The process's record is gone, its exit code is not.
+	case errors.Is(err, runtime.ErrNotFound):
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	case err != nil:
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	case status.Running:
+		lease := r.Lease
+		lease.Phase = gpu.PhaseRunning
+		if err := d.leases.write(lease); err != nil {
+			return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+		}
+		d.watch(cfg, c, r)
+		return nil
+	default:
+		exit = status.Exit
+	}
+	t := d.watchEnded(cfg, c, r)
+	d.ended(ctx, t, exit, nil)
+	return nil
+}
+
+// watchEnded makes a task that needs no watching any more.
+func (d *Driver) watchEnded(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
+	t := &task{
+		cfg: cfg, container: c, record: r, cancel: func() {}, done: make(chan struct{}),
+		logger: d.logger.With("task_id", cfg.ID, "container", c.ID),
+	}
+	d.tasks.put(t)
+	return t
+}

@@ -1,0 +1,322 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// ErrNotFound means that containerd knows no such container, or that no process
+// of it exists.
+var ErrNotFound = errors.New("not found in containerd")
+
+// recordURL marks the driver's own record in a container.
+const (
+	recordExtension = "io.nomad-gpu.record"
+	recordURL       = "nomad-gpu.io/record/v1"
+)
+
+// NewContainer says what container to make.
+type NewContainer struct {
+	ID    string
+	Image Image
+	// Options make the OCI specification; User comes after them, then CDI.
+	Options []oci.SpecOpts
+	User    string
+	Groups  []string
+	CDI     oci.SpecOpts
+	Labels  map[string]string
+	// Record is kept with the container, of any size and for any release to read.
+	Record []byte
+	// Runtime is containerd's name of the runtime.
+	Runtime string
+}
+
+// Container is one container, with or without a process.
+type Container struct {
+	ID        string
+	Labels    map[string]string
+	Record    []byte
+	CreatedAt time.Time
+
+	runtime *Runtime
+	handle  client.Container
+}
+
+// Create makes a container and its snapshot. Nothing runs yet.
+func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error) {
+	ctx = r.with(ctx)
+	options := slices.Clone(n.Options)
+	options = append(options, userOptions(n)...)
+	if n.CDI != nil {
+		options = append(options, n.CDI)
+	}
+	record := &anypb.Any{TypeUrl: recordURL, Value: n.Record}
+	handle, err := r.client.NewContainer(ctx, n.ID,
+		client.WithImage(n.Image.handle),
+		client.WithSnapshotter(n.Image.snapshotter),
+		client.WithNewSnapshot(n.ID, n.Image.handle),
+		client.WithRuntime(n.Runtime, nil),
+		client.WithContainerLabels(maps.Clone(n.Labels)),
+		func(_ context.Context, _ *client.Client, c *containers.Container) error {
+			c.Extensions = map[string]typeurl.Any{recordExtension: record}
+			return nil
+		},
+		client.WithNewSpec(options...),
+	)
+	if err != nil {
+		// The snapshot is made before the container is; it must not stay.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("create container %s: %w", n.ID, err), r.removeSnapshot(cleanup, n.Image.snapshotter, n.ID))
+	}
+	return r.wrap(ctx, handle)
+}
+
+// cleanupTimeout bounds what is done after a failure or a cancelled call.
+const cleanupTimeout = 20 * time.Second
+
+func (r *Runtime) removeSnapshot(ctx context.Context, snapshotter, key string) error {
+	if _, err := r.client.ContainerService().Get(ctx, key); err == nil {
+		return nil // an existing container owns it
+	}
+	err := r.client.SnapshotService(snapshotter).Remove(ctx, key)
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("remove snapshot %s: %w", key, err)
+}
+
+// userOptions choose the user and its groups from the image's own files. Only
+// root gets effective capabilities, as an execve would have it.
+func userOptions(n NewContainer) []oci.SpecOpts {
+	user := n.User
+	if user == "" {
+		user = n.Image.Config.User
+	}
+	var options []oci.SpecOpts
+	if user != "" {
+		options = append(options, oci.WithUser(user), func(ctx context.Context, c oci.Client, container *containers.Container, s *oci.Spec) error {
+			return oci.WithAdditionalGIDs(fmt.Sprint(s.Process.User.UID))(ctx, c, container, s)
+		})
+	}
+	if len(n.Groups) > 0 {
+		options = append(options, oci.WithAppendAdditionalGroups(n.Groups...))
+	}
+	return append(options, func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		if s.Process.User.UID != 0 {
+			caps := s.Process.Capabilities
+			caps.Effective, caps.Permitted, caps.Inheritable, caps.Ambient = nil, nil, nil, nil
+		}
+		return nil
+	})
+}
+
+// Load returns a container by its ID, or ErrNotFound.
+func (r *Runtime) Load(ctx context.Context, id string) (*Container, error) {
+	ctx = r.with(ctx)
+	handle, err := r.client.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("load container %s: %w", id, notFound(err))
+	}
+	return r.wrap(ctx, handle)
+}
+
+// Find returns the containers that carry all the labels.
+func (r *Runtime) Find(ctx context.Context, labels map[string]string) ([]*Container, error) {
+	ctx = r.with(ctx)
+	var filter []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		filter = append(filter, fmt.Sprintf("labels.%q==%q", key, labels[key]))
+	}
+	handles, err := r.client.Containers(ctx, strings.Join(filter, ","))
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	var all []*Container
+	for _, handle := range handles {
+		c, err := r.wrap(ctx, handle)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+func (r *Runtime) wrap(ctx context.Context, handle client.Container) (*Container, error) {
+	info, err := handle.Info(ctx, client.WithoutRefreshedMetadata)
+	if err != nil {
+		return nil, fmt.Errorf("read container %s: %w", handle.ID(), err)
+	}
+	c := &Container{ID: handle.ID(), Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, handle: handle}
+	if record, ok := info.Extensions[recordExtension]; ok {
+		c.Record = record.GetValue()
+	}
+	return c, nil
+}
+
+// Stdio is where a container's output goes: pipes or files of the host, opened
+// by containerd's shim itself, so that no output passes through this process
+// and none is lost when it dies. Empty for nowhere.
+type Stdio struct {
+	Stdout, Stderr string
+	Terminal       bool
+}
+
+func (s Stdio) creator(string) (cio.IO, error) { return stdioPaths(s), nil }
+
+// stdioPaths implements containerd's IO for paths that somebody else owns.
+type stdioPaths Stdio
+
+func (s stdioPaths) Config() cio.Config {
+	if s.Terminal {
+		return cio.Config{Terminal: true, Stdout: s.Stdout}
+	}
+	return cio.Config{Stdout: s.Stdout, Stderr: s.Stderr}
+}
+func (stdioPaths) Cancel()      {}
+func (stdioPaths) Wait()        {}
+func (stdioPaths) Close() error { return nil }
+
+// Start runs the container's process.
+func (c *Container) Start(ctx context.Context, stdio Stdio) error {
+	ctx = c.runtime.with(ctx)
+	task, err := c.handle.NewTask(ctx, stdio.creator)
+	if err != nil {
+		return fmt.Errorf("create process of container %s: %w", c.ID, err)
+	}
+	if err := task.Start(ctx); err != nil {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		_, deleteErr := task.Delete(cleanup, client.WithProcessKill)
+		return errors.Join(fmt.Errorf("start process of container %s: %w", c.ID, err), deleteErr)
+	}
+	return nil
+}
+
+// Exit is how a container's process ended.
+type Exit struct {
+	// Code is 128 plus the signal for a process that a signal ended.
+	Code      int
+	At        time.Time
+	OOMKilled bool
+}
+
+// Status is what containerd says about a container's process now.
+type Status struct {
+	Running bool
+	PID     int
+	// Exit is valid for a process that has ended.
+	Exit Exit
+}
+
+// Status returns ErrNotFound for a container whose process containerd does not
+// know: it never started, or its shim and record are gone.
+func (c *Container) Status(ctx context.Context) (Status, error) {
+	ctx = c.runtime.with(ctx)
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return Status{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return Status{}, fmt.Errorf("inspect process of container %s: %w", c.ID, notFound(err))
+	}
+	switch status.Status {
+	case client.Stopped:
+		return Status{Exit: Exit{Code: int(status.ExitStatus), At: status.ExitTime, OOMKilled: c.oomKilled(ctx, task)}}, nil
+	case client.Created:
+		return Status{}, fmt.Errorf("process of container %s was never started: %w", c.ID, ErrNotFound)
+	}
+	return Status{Running: true, PID: int(task.Pid())}, nil
+}
+
+// Wait blocks until the process has ended. An error says that nothing is known,
+// for instance because containerd went away; the process may well be running.
+func (c *Container) Wait(ctx context.Context) (Exit, error) {
+	ctx = c.runtime.with(ctx)
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return Exit{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	statuses, err := task.Wait(ctx)
+	if err != nil {
+		return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
+	}
+	select {
+	case status := <-statuses:
+		code, at, err := status.Result()
+		if err != nil {
+			return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
+		}
+		return Exit{Code: int(code), At: at, OOMKilled: c.oomKilled(ctx, task)}, nil
+	case <-ctx.Done():
+		return Exit{}, ctx.Err()
+	}
+}
+
+// Signal sends a signal to the container's first process, or to all of them.
+func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool) error {
+	ctx = c.runtime.with(ctx)
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	var options []client.KillOpts
+	if all {
+		options = append(options, client.WithKillAll)
+	}
+	if err := task.Kill(ctx, signal, options...); err != nil {
+		return fmt.Errorf("send signal %d to container %s: %w", signal, c.ID, notFound(err))
+	}
+	return nil
+}
+
+// SetLabels adds labels to the container.
+func (c *Container) SetLabels(ctx context.Context, labels map[string]string) error {
+	if _, err := c.handle.SetLabels(c.runtime.with(ctx), labels); err != nil {
+		return fmt.Errorf("label container %s: %w", c.ID, notFound(err))
+	}
+	return nil
+}
+
+// Remove kills what still runs and deletes the process's record, the container
+// and its snapshot. What is gone already is no error.
+func (c *Container) Remove(ctx context.Context) error {
+	ctx = c.runtime.with(ctx)
+	task, err := c.handle.Task(ctx, nil)
+	switch {
+	case err == nil:
+		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("delete process of container %s: %w", c.ID, err)
+		}
+	case !errdefs.IsNotFound(err):
+		return fmt.Errorf("find process of container %s: %w", c.ID, err)
+	}
+	if err := c.handle.Delete(ctx, client.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete container %s: %w", c.ID, err)
+	}
+	return nil
+}
+
+// notFound marks containerd's own "not found" as ours.
+func notFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return err
+}

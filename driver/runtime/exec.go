@@ -1,0 +1,148 @@
+package runtime
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+)
+
+// Exec is a command to run in a container that runs already, with the
+// environment, user and capabilities of its first process.
+type Exec struct {
+	Command  []string
+	Terminal bool
+	// Stdin may be nil.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize delivers terminal sizes; nil for none.
+	Resize <-chan Size
+}
+
+// Size is a terminal's, in characters.
+type Size struct{ Width, Height int }
+
+// Exec runs a command and returns its exit code. When ctx ends, the command is
+// killed and nothing of it stays.
+func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
+	ctx = c.runtime.with(ctx)
+	if len(e.Command) == 0 {
+		return 0, fmt.Errorf("exec in container %s: the command is empty", c.ID)
+	}
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return 0, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	spec, err := c.handle.Spec(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read specification of container %s: %w", c.ID, err)
+	}
+	process := *spec.Process
+	process.Args, process.Terminal = e.Command, e.Terminal
+
+	var stdin *signalledReader
+	options := []cio.Opt{cio.WithFIFODir(c.runtime.config.FIFODir)}
+	if e.Stdin == nil {
+		options = append(options, cio.WithStreams(nil, e.Stdout, e.Stderr))
+	} else {
+		stdin = &signalledReader{reader: e.Stdin, ended: make(chan struct{})}
+		options = append(options, cio.WithStreams(stdin, e.Stdout, e.Stderr))
+	}
+	if e.Terminal {
+		options = append(options, cio.WithTerminal)
+	}
+	session, err := task.Exec(ctx, "exec-"+rand.Text(), &process, cio.NewCreator(options...))
+	if err != nil {
+		return 0, fmt.Errorf("exec %q in container %s: %w", e.Command[0], c.ID, err)
+	}
+	return c.runSession(ctx, session, e, stdin)
+}
+
+func (c *Container) runSession(ctx context.Context, session client.Process, e Exec, stdin *signalledReader) (code int, err error) {
+	defer func() { err = errors.Join(err, c.endSession(ctx, session)) }()
+	statuses, err := session.Wait(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("wait for exec in container %s: %w", c.ID, err)
+	}
+	if err := session.Start(ctx); err != nil {
+		return 0, fmt.Errorf("exec %q in container %s: %w", e.Command[0], c.ID, err)
+	}
+	var stdinEnded chan struct{}
+	if stdin != nil {
+		stdinEnded = stdin.ended
+	}
+	resize := e.Resize
+	for {
+		select {
+		case <-stdinEnded:
+			stdinEnded = nil
+			// A process that has ended meanwhile has no stdin to close.
+			if err := session.CloseIO(ctx, client.WithStdinCloser); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+				return 0, fmt.Errorf("close stdin of exec in container %s: %w", c.ID, err)
+			}
+		case size, ok := <-resize:
+			if !ok {
+				resize = nil
+				continue
+			}
+			// Losing a resize is no reason to lose the session.
+			_ = session.Resize(ctx, uint32(size.Width), uint32(size.Height))
+		case status := <-statuses:
+			code, _, err := status.Result()
+			if err != nil {
+				return 0, fmt.Errorf("wait for exec in container %s: %w", c.ID, err)
+			}
+			return int(code), nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// endSession removes the session; one that still runs is killed first. It
+// returns after all output has been copied.
+func (c *Container) endSession(ctx context.Context, session client.Process) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	status, err := session.Status(ctx)
+	if err == nil && status.Status == client.Running {
+		statuses, err := session.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("end exec in container %s: %w", c.ID, err)
+		}
+		if err := session.Kill(ctx, syscall.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("end exec in container %s: %w", c.ID, err)
+		}
+		select {
+		case <-statuses:
+		case <-ctx.Done():
+			return fmt.Errorf("end exec in container %s: %w", c.ID, ctx.Err())
+		}
+	}
+	if _, err := session.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("end exec in container %s: %w", c.ID, err)
+	}
+	return nil
+}
+
+// signalledReader tells when its reader has ended.
+type signalledReader struct {
+	reader io.Reader
+	ended  chan struct{}
+	done   bool
+}
+
+func (s *signalledReader) Read(p []byte) (int, error) {
+	n, err := s.reader.Read(p)
+	if err != nil && !s.done {
+		s.done = true
+		close(s.ended)
+	}
+	return n, err
+}

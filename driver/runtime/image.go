@@ -1,0 +1,115 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ErrNoImage means that containerd does not hold an image.
+var ErrNoImage = errors.New("image is not in containerd")
+
+// managedLabel marks images that the driver brought in, and may remove again.
+const managedLabel = "io.nomad-gpu.managed"
+
+// Image is an image that is unpacked and ready to run.
+type Image struct {
+	// Name is its reference in containerd, Digest its manifest.
+	Name   string
+	Digest digest.Digest
+	Config ispec.ImageConfig
+	// Labels are containerd's, not the image's own.
+	Labels map[string]string
+
+	handle      client.Image
+	snapshotter string
+}
+
+// Credentials returns the login for a registry host; empty for none.
+type Credentials func(host string) (username, secret string, err error)
+
+// Image returns an image that containerd already holds, without any network. It
+// returns ErrNoImage when there is none.
+func (r *Runtime) Image(ctx context.Context, ref, snapshotter string) (Image, error) {
+	ctx = r.with(ctx)
+	handle, err := r.client.GetImage(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		return Image{}, fmt.Errorf("%q: %w", ref, ErrNoImage)
+	}
+	if err != nil {
+		return Image{}, fmt.Errorf("look up image %q: %w", ref, err)
+	}
+	return r.ready(ctx, handle, snapshotter)
+}
+
+// ready unpacks an image where that is still to be done, and reads its config.
+func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter string) (Image, error) {
+	snapshotter = r.snapshotter(snapshotter)
+	unpacked, err := handle.IsUnpacked(ctx, snapshotter)
+	if err != nil {
+		return Image{}, fmt.Errorf("inspect image %q: %w", handle.Name(), err)
+	}
+	if !unpacked {
+		if err := handle.Unpack(ctx, snapshotter); err != nil {
+			return Image{}, fmt.Errorf("unpack image %q: %w", handle.Name(), err)
+		}
+	}
+	desc, err := handle.Config(ctx)
+	if err != nil {
+		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
+	}
+	text, err := content.ReadBlob(ctx, handle.ContentStore(), desc)
+	if err != nil {
+		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
+	}
+	var image ispec.Image
+	if err := json.Unmarshal(text, &image); err != nil {
+		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
+	}
+	return Image{
+		Name: handle.Name(), Digest: handle.Target().Digest, Config: image.Config, Labels: handle.Labels(),
+		handle: handle, snapshotter: snapshotter,
+	}, nil
+}
+
+// Import brings in the image of a tar: an OCI image layout or what "docker save"
+// writes. An archive must hold one image; name is what it is called where the
+// archive does not say.
+func (r *Runtime) Import(ctx context.Context, archive io.Reader, name, snapshotter string) (Image, error) {
+	ctx = r.with(ctx)
+	images, err := r.client.Import(ctx, archive,
+		client.WithImageLabels(map[string]string{managedLabel: "true"}),
+		client.WithDigestRef(func(d digest.Digest) string { return name + "@" + d.String() }),
+		client.WithSkipDigestRef(func(ref string) bool { return ref != "" }))
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	if len(images) != 1 {
+		return Image{}, fmt.Errorf("import image archive: it holds %d images, want one", len(images))
+	}
+	return r.ready(ctx, client.NewImage(r.client, images[0]), snapshotter)
+}
+
+// resolver finds registries as the operator configured them for containerd.
+func (r *Runtime) hosts(ctx context.Context, credentials Credentials, transport func(http.RoundTripper) http.RoundTripper) docker.RegistryHosts {
+	options := config.HostOptions{Credentials: credentials}
+	if r.config.HostsDir != "" {
+		options.HostDir = config.HostDirFromRoot(r.config.HostsDir)
+	}
+	options.UpdateClient = func(c *http.Client) error {
+		c.Transport = transport(c.Transport)
+		return nil
+	}
+	return config.ConfigureHosts(ctx, options)
+}

@@ -1,0 +1,76 @@
+// Package runtime is the only part of the driver that speaks to containerd. It
+// turns containerd's client into the few nouns that the driver needs: an Image,
+// a Container, and the Exit of one.
+//
+// A Runtime keeps nothing in memory about containers: what exists is what
+// containerd says, found by label. It may be used by several goroutines, and
+// containerd may come and go behind it.
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+)
+
+// Config says which containerd to use, and how.
+type Config struct {
+	// Socket is the path of containerd's socket.
+	Socket string
+	// Namespace is the containerd namespace that everything is kept in.
+	Namespace string
+	// Snapshotter is used where a task names none; empty for containerd's own
+	// default.
+	Snapshotter string
+	// HostsDir holds registry settings in containerd's form (certs.d).
+	HostsDir string
+	// FIFODir is where the pipes of exec sessions are made.
+	FIFODir string
+}
+
+// Runtime is one containerd namespace.
+type Runtime struct {
+	config Config
+	client *client.Client
+	pulls  pullGroup
+}
+
+// reconnectDelay bounds how long the connection stays down after containerd has
+// come back.
+const reconnectDelay = 2 * time.Second
+
+// New makes a Runtime. It does not need containerd to be there yet.
+func New(config Config) (*Runtime, error) {
+	c, err := client.New(config.Socket, client.WithDefaultNamespace(config.Namespace), client.WithTimeout(reconnectDelay))
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %s: %w", config.Socket, err)
+	}
+	return &Runtime{config: config, client: c}, nil
+}
+
+// Close ends the connection; what runs goes on.
+func (r *Runtime) Close() error { return r.client.Close() }
+
+// Version asks containerd for its version, and so whether it is there.
+func (r *Runtime) Version(ctx context.Context) (string, error) {
+	version, err := r.client.Version(r.with(ctx))
+	if err != nil {
+		return "", fmt.Errorf("ask containerd at %s for its version: %w", r.config.Socket, err)
+	}
+	return version.Version, nil
+}
+
+// with puts the namespace into a context.
+func (r *Runtime) with(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, r.config.Namespace)
+}
+
+func (r *Runtime) snapshotter(name string) string {
+	if name != "" {
+		return name
+	}
+	return r.config.Snapshotter
+}

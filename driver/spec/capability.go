@@ -1,0 +1,85 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/cap"
+)
+
+// DefaultCaps are the capabilities of a task that asks for none and of an
+// operator's allow list that says nothing: Nomad's own list, which is Docker's
+// without NET_RAW.
+var DefaultCaps = []string{
+	"audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod",
+	"net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot",
+}
+
+// capName writes a capability as the kernel does: "net_raw" and "CAP_NET_RAW"
+// become CAP_NET_RAW.
+func capName(s string) string {
+	return "CAP_" + strings.TrimPrefix(strings.ToUpper(s), "CAP_")
+}
+
+// capabilities returns what the task runs with: the defaults, plus cap_add,
+// minus cap_drop, all of it allowed by the operator.
+func (c Config) capabilities(policy Policy) ([]string, error) {
+	allowed, err := capSet(policy.AllowCaps, cap.Known())
+	if err != nil {
+		return nil, fmt.Errorf("allow_caps: %w", err)
+	}
+	add, err := capSet(c.CapAdd, slices.Collect(maps.Keys(allowed)))
+	if err != nil {
+		return nil, fmt.Errorf("cap_add: %w", err)
+	}
+	drop, err := capSet(c.CapDrop, cap.Known())
+	if err != nil {
+		return nil, fmt.Errorf("cap_drop: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(add)) {
+		if !allowed[name] {
+			return nil, fmt.Errorf("cap_add: %s is not allowed on this node; allowed are %s", name, strings.Join(slices.Sorted(maps.Keys(allowed)), ", "))
+		}
+	}
+	var have []string
+	for _, name := range DefaultCaps {
+		if name := capName(name); allowed[name] && !drop[name] {
+			have = append(have, name)
+		}
+	}
+	for name := range add {
+		if !slices.Contains(have, name) {
+			have = append(have, name)
+		}
+	}
+	slices.Sort(have)
+	return have, nil
+}
+
+// capSet reads a list of names, in which "all" stands for every one of all.
+func capSet(names, all []string) (map[string]bool, error) {
+	set := map[string]bool{}
+	for _, name := range names {
+		if strings.EqualFold(name, "all") {
+			for _, one := range all {
+				set[one] = true
+			}
+			continue
+		}
+		if !slices.Contains(cap.Known(), capName(name)) {
+			return nil, fmt.Errorf("unknown capability %q", name)
+		}
+		set[capName(name)] = true
+	}
+	return set, nil
+}
+
+// Check reports what is wrong with an operator's policy.
+func (p Policy) Check() error {
+	if _, err := capSet(p.AllowCaps, cap.Known()); err != nil {
+		return fmt.Errorf("allow_caps: %w", err)
+	}
+	return nil
+}

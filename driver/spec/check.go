@@ -1,0 +1,165 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/distribution/reference"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+const (
+	networkHost   = "host"
+	networkNone   = "none"
+	networkBridge = "bridge"
+	networkGroup  = "group"
+	modePrivate   = "private"
+	modeHost      = "host"
+)
+
+// Check reports the first thing in c that the driver does not understand or the
+// operator does not allow. Nothing has been started by then.
+func (c Config) Check(policy Policy) error {
+	checks := []func() error{
+		c.checkText, c.checkImage, c.checkModes,
+		func() error { return c.checkPrivileges(policy) },
+		func() error { return c.checkRuntime(policy) },
+		func() error { _, err := c.GPURequest(); return err },
+		func() error { _, err := c.limits(); return err },
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkText refuses what would reach containerd as broken text: its API, and
+// the kernel behind it, take neither bad UTF-8 nor NUL.
+func (c Config) checkText() error {
+	texts := map[string][]string{
+		"image": {c.Image}, "command": {c.Command}, "args": c.Args, "entrypoint": c.Entrypoint, "cwd": {c.Cwd},
+		"hostname": {c.Hostname}, "extra_hosts": c.ExtraHosts, "devices": c.Devices, "cdi_devices": c.CDIDevices,
+		"labels": flatten(c.LabelMap()), "sysctl": flatten(merged(c.Sysctl)), "ulimit": flatten(merged(c.Ulimit)),
+	}
+	for _, m := range c.Mounts {
+		texts["mounts"] = append(texts["mounts"], m.Source, m.Target)
+	}
+	for key, values := range texts {
+		for _, value := range values {
+			if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+				return fmt.Errorf("%s %q is not valid text: write UTF-8 without NUL", key, value)
+			}
+		}
+	}
+	return nil
+}
+
+func flatten(m map[string]string) []string {
+	var all []string
+	for key, value := range m {
+		all = append(all, key, value)
+	}
+	return all
+}
+
+func (c Config) checkImage() error {
+	if c.Image == "" {
+		return fmt.Errorf("image is missing: write a reference such as \"docker.io/library/redis:7\", or the path of a tar in the task directory such as \"local/image.tar\"")
+	}
+	if c.ImageArchive() != "" {
+		return nil
+	}
+	if _, err := reference.ParseDockerRef(c.Image); err != nil {
+		return fmt.Errorf("image %q is no reference: %w", c.Image, err)
+	}
+	return nil
+}
+
+// archiveSuffixes tell an image file of the task directory from a reference.
+var archiveSuffixes = []string{".tar", ".tar.gz", ".tgz"}
+
+// ImageArchive returns the path of the image file that the task names, relative
+// to the task directory, or "" when the image is a reference.
+func (c Config) ImageArchive() string {
+	for _, suffix := range archiveSuffixes {
+		if strings.HasSuffix(c.Image, suffix) {
+			return c.Image
+		}
+	}
+	return ""
+}
+
+func (c Config) checkModes() error {
+	for _, mode := range []struct {
+		key, value string
+		valid      []string
+	}{
+		{"network_mode", c.NetworkMode, []string{"", networkHost, networkNone, networkBridge, networkGroup}},
+		{"ipc_mode", c.IPCMode, []string{"", modePrivate, modeHost}},
+		{"pid_mode", c.PIDMode, []string{"", modePrivate, modeHost}},
+	} {
+		if !slices.Contains(mode.valid, mode.value) {
+			return fmt.Errorf("%s %q is not one of %s", mode.key, mode.value, strings.Join(mode.valid[1:], ", "))
+		}
+	}
+	if c.HostNetwork && c.NetworkMode != "" && c.NetworkMode != networkHost {
+		return fmt.Errorf("host_network and network_mode %q contradict each other", c.NetworkMode)
+	}
+	if c.IPCMode == modeHost && c.ShmSize != "" {
+		return fmt.Errorf("shm_size cannot be set with ipc_mode \"host\", which uses the host's /dev/shm")
+	}
+	return nil
+}
+
+func (c Config) checkPrivileges(policy Policy) error {
+	host := []string{}
+	for key, set := range map[string]bool{
+		"privileged": c.Privileged, "pid_mode \"host\"": c.PIDMode == modeHost, "ipc_mode \"host\"": c.IPCMode == modeHost,
+	} {
+		if set {
+			host = append(host, key)
+		}
+	}
+	slices.Sort(host)
+	if len(host) > 0 && !policy.AllowPrivileged {
+		return fmt.Errorf("%s is not allowed on this node: the operator has not set allow_privileged", host[0])
+	}
+	if !c.Seccomp && c.SeccompProfile != "" {
+		return fmt.Errorf("seccomp_profile %q contradicts seccomp = false", c.SeccompProfile)
+	}
+	_, err := c.capabilities(policy)
+	return err
+}
+
+func (c Config) checkRuntime(policy Policy) error {
+	if c.Runtime == "" || c.Runtime == policy.DefaultRuntime || slices.Contains(policy.AllowRuntimes, c.Runtime) {
+		return nil
+	}
+	return fmt.Errorf("runtime %q is not allowed on this node; allowed are %q", c.Runtime, append([]string{policy.DefaultRuntime}, policy.AllowRuntimes...))
+}
+
+// GPURequest reads the gpu block.
+func (c Config) GPURequest() (GPURequest, error) {
+	want := GPURequest{ComputeMilli: c.GPU.Compute, ComputeLimitMilli: c.GPU.ComputeLimit}
+	if c.GPU.Memory != "" {
+		mib, err := gpu.ParseMemory(c.GPU.Memory)
+		if err != nil {
+			return want, fmt.Errorf("gpu.%w", err)
+		}
+		want.MemoryMiB = mib
+	}
+	for key, milli := range map[string]int64{"gpu.compute": c.GPU.Compute, "gpu.compute_limit": c.GPU.ComputeLimit} {
+		if milli < 0 || milli > gpu.MilliPerGPU {
+			return want, fmt.Errorf("%s %d is not between 1 and %d milli", key, milli, gpu.MilliPerGPU)
+		}
+	}
+	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli < want.ComputeMilli {
+		return want, fmt.Errorf("gpu.compute_limit %d is below gpu.compute %d; write at least %d", want.ComputeLimitMilli, want.ComputeMilli, want.ComputeMilli)
+	}
+	return want, nil
+}

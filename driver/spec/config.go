@@ -1,0 +1,110 @@
+package spec
+
+// Config is the config block of a task, as its author wrote it. Names that
+// nomad-driver-containerd of Roblox has mean the same here.
+type Config struct {
+	Image            string   `codec:"image"`
+	Command          string   `codec:"command"`
+	Args             []string `codec:"args"`
+	Entrypoint       []string `codec:"entrypoint"`
+	ImagePullTimeout string   `codec:"image_pull_timeout"`
+	ForcePull        bool     `codec:"force_pull"`
+	Auth             Auth     `codec:"auth"`
+
+	Cwd      string   `codec:"cwd"`
+	GroupAdd []string `codec:"group_add"`
+	Hostname string   `codec:"hostname"`
+	Init     bool     `codec:"init"`
+	TTY      bool     `codec:"tty"`
+
+	CapAdd          []string `codec:"cap_add"`
+	CapDrop         []string `codec:"cap_drop"`
+	Privileged      bool     `codec:"privileged"`
+	NoNewPrivileges bool     `codec:"no_new_privileges"`
+	Seccomp         bool     `codec:"seccomp"`
+	SeccompProfile  string   `codec:"seccomp_profile"`
+	AppArmor        string   `codec:"apparmor_profile"`
+	SELinuxLabel    string   `codec:"selinux_label"`
+	ReadonlyRootfs  bool     `codec:"readonly_rootfs"`
+
+	Devices    []string      `codec:"devices"`
+	CDIDevices []string      `codec:"cdi_devices"`
+	Mounts     []MountConfig `codec:"mounts"`
+	ShmSize    string        `codec:"shm_size"`
+
+	HostNetwork bool     `codec:"host_network"`
+	NetworkMode string   `codec:"network_mode"`
+	Ports       []string `codec:"ports"`
+	ExtraHosts  []string `codec:"extra_hosts"`
+	HostDNS     bool     `codec:"host_dns"`
+	IPCMode     string   `codec:"ipc_mode"`
+	PIDMode     string   `codec:"pid_mode"`
+
+	PidsLimit    int64               `codec:"pids_limit"`
+	Ulimit       []map[string]string `codec:"ulimit"`
+	Sysctl       []map[string]string `codec:"sysctl"`
+	CPUHardLimit bool                `codec:"cpu_hard_limit"`
+	CPUCFSPeriod int64               `codec:"cpu_cfs_period"`
+	CPUSetCPUs   string              `codec:"cpuset_cpus"`
+	MemorySwap   string              `codec:"memory_swap"`
+	Swappiness   int64               `codec:"memory_swappiness"`
+	OOMScoreAdj  int64               `codec:"oom_score_adj"`
+
+	Runtime     string              `codec:"runtime"`
+	Snapshotter string              `codec:"snapshotter"`
+	Labels      []map[string]string `codec:"labels"`
+	GPU         GPUConfig           `codec:"gpu"`
+}
+
+// Auth is how a registry is logged in to.
+type Auth struct {
+	Username      string `codec:"username"`
+	Password      string `codec:"password"`
+	ServerAddress string `codec:"server_address"`
+}
+
+// MountConfig is one mount as its author wrote it.
+type MountConfig struct {
+	Type        string   `codec:"type"`
+	Source      string   `codec:"source"`
+	Target      string   `codec:"target"`
+	Options     []string `codec:"options"`
+	ReadOnly    bool     `codec:"readonly"`
+	Propagation string   `codec:"propagation"`
+	Size        string   `codec:"size"`
+}
+
+// GPUConfig is the gpu block as its author wrote it.
+type GPUConfig struct {
+	Memory       string `codec:"memory"`
+	Compute      int64  `codec:"compute"`
+	ComputeLimit int64  `codec:"compute_limit"`
+}
+
+// Policy is what the operator lets tasks do.
+type Policy struct {
+	AllowPrivileged bool
+	AllowCaps       []string
+	AllowRuntimes   []string
+	DefaultRuntime  string
+	// VolumesEnabled lets tasks mount host paths; AllowPaths, when not empty,
+	// are the only ones that they may mount, with all below them.
+	VolumesEnabled bool
+	AllowPaths     []string
+	// PidsLimit holds for tasks that set none; 0 is no limit.
+	PidsLimit int64
+}
+
+// merged joins what HCL may deliver as several maps into one.
+func merged(maps []map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, m := range maps {
+		for key, value := range m {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+// LabelMap returns the labels that the author wrote.
+func (c Config) LabelMap() map[string]string { return merged(c.Labels) }

@@ -1,0 +1,65 @@
+package spec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// guardedPrefixes start the variables that decide which GPU a program gets and
+// how much of it. Only the driver sets them.
+var guardedPrefixes = []string{"NVIDIA_", "CUDA_MPS_", "CUDA_DEVICE_"}
+
+// Guarded reports whether a variable is the driver's to set, whatever the image,
+// the task or a template says.
+func Guarded(key string) bool {
+	if key == "CUDA_VISIBLE_DEVICES" || gpu.IsReservationKey(key) {
+		return true
+	}
+	return slices.ContainsFunc(guardedPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
+
+// Env merges the environment of a container, in rising precedence: the image's
+// ("KEY=value"), the task's with its templates, the devices', and what the
+// driver computed. Guarded variables are taken from computed alone. The result
+// is sorted.
+func Env(image []string, task, device, computed map[string]string) []string {
+	env := map[string]string{}
+	for _, entry := range image {
+		key, value, _ := strings.Cut(entry, "=")
+		env[key] = value
+	}
+	maps.Copy(env, task)
+	maps.Copy(env, device)
+	maps.DeleteFunc(env, func(key, _ string) bool { return Guarded(key) || key == "" })
+	// A container engine with NVIDIA's own hook hands out GPUs by this variable,
+	// or, when an old CUDA image lacks it, all of them. CDI has done that already.
+	env["NVIDIA_VISIBLE_DEVICES"] = voidVisibility
+	maps.Copy(env, computed)
+	list := make([]string, 0, len(env))
+	for key, value := range env {
+		list = append(list, key+"="+value)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// KeepGuarded returns after, the environment that CDI edits left, with the
+// guarded variables of before: a vendor's spec may add variables, but not undo
+// what the driver computed. NVIDIA's specs set NVIDIA_VISIBLE_DEVICES themselves.
+func KeepGuarded(before, after []string) []string {
+	own := map[string]bool{}
+	for _, entry := range before {
+		key, _, _ := strings.Cut(entry, "=")
+		own[key] = true
+	}
+	kept := slices.Clone(before)
+	for _, entry := range after {
+		if key, _, _ := strings.Cut(entry, "="); !own[key] {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,171 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/go-units"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Resources is what Nomad gives a task of CPU and memory.
+type Resources struct {
+	CPUShares int64
+	// CPUFraction is the part of the node's CPU that the task reserved, for a
+	// hard limit.
+	CPUFraction float64
+	CPUs        int
+	// CPUSet is the list of cores that Nomad reserved for the task.
+	CPUSet string
+	// MemoryBytes is reserved, MemoryMaxBytes the most that it may use; they are
+	// equal for a task without memory_max.
+	MemoryBytes    int64
+	MemoryMaxBytes int64
+	// SwapAccounting is whether the node's kernel can limit swap.
+	SwapAccounting bool
+}
+
+// limits are the numbers that the author wrote as text.
+type limits struct {
+	shmBytes  int64
+	swapBytes *int64
+	rlimits   []specs.POSIXRlimit
+	sysctl    map[string]string
+}
+
+// namespacedSysctls are the prefixes of kernel settings that belong to a
+// container's own namespaces; any other would change the host.
+var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
+
+func (c Config) limits() (limits, error) {
+	var l limits
+	var err error
+	if c.ShmSize != "" {
+		if l.shmBytes, err = units.RAMInBytes(c.ShmSize); err != nil || l.shmBytes <= 0 {
+			return l, fmt.Errorf("shm_size %q is no size: write a number and K, M or G, such as 128M", c.ShmSize)
+		}
+	}
+	if c.MemorySwap != "" {
+		swap, err := units.RAMInBytes(c.MemorySwap)
+		if err != nil {
+			return l, fmt.Errorf("memory_swap %q is no size: write a number and K, M or G, such as 512M", c.MemorySwap)
+		}
+		l.swapBytes = &swap
+	}
+	if l.rlimits, err = rlimitsOf(merged(c.Ulimit)); err != nil {
+		return l, err
+	}
+	l.sysctl = merged(c.Sysctl)
+	for key := range l.sysctl {
+		own := slices.ContainsFunc(namespacedSysctls, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+		if !own {
+			return l, fmt.Errorf("sysctl %q is not a container's own; only %s can be set", key, strings.Join(namespacedSysctls, "*, ")+"*")
+		}
+		if strings.HasPrefix(key, "net.") && c.networkMode() == networkHost {
+			return l, fmt.Errorf("sysctl %q would change the host's network, which the task uses", key)
+		}
+	}
+	return l, c.checkNumbers()
+}
+
+func (c Config) checkNumbers() error {
+	for _, n := range []struct {
+		key              string
+		value, low, high int64
+	}{
+		{"pids_limit", c.PidsLimit, -1, 1 << 22},
+		{"cpu_cfs_period", c.CPUCFSPeriod, 0, 1000000},
+		{"memory_swappiness", c.Swappiness, -1, 100},
+		{"oom_score_adj", c.OOMScoreAdj, 0, 1000},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return fmt.Errorf("%s %d is not between %d and %d", n.key, n.value, n.low, n.high)
+		}
+	}
+	if c.CPUCFSPeriod != 0 && c.CPUCFSPeriod < 1000 {
+		return fmt.Errorf("cpu_cfs_period %d is below the kernel's least, 1000 microseconds", c.CPUCFSPeriod)
+	}
+	return nil
+}
+
+// rlimitsOf reads entries such as nofile = "1024:2048".
+func rlimitsOf(ulimits map[string]string) ([]specs.POSIXRlimit, error) {
+	var all []specs.POSIXRlimit
+	for name, value := range ulimits {
+		parsed, err := units.ParseUlimit(name + "=" + value)
+		if err != nil {
+			return nil, fmt.Errorf("ulimit %s = %q: %w", name, value, err)
+		}
+		all = append(all, specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(parsed.Name), Soft: uint64(parsed.Soft), Hard: uint64(parsed.Hard)})
+	}
+	slices.SortFunc(all, func(a, b specs.POSIXRlimit) int { return strings.Compare(a.Type, b.Type) })
+	return all, nil
+}
+
+// cpu returns the CPU part of the cgroup.
+func (r Resources) cpu(c Config) *specs.LinuxCPU {
+	cpu := &specs.LinuxCPU{Cpus: r.CPUSet}
+	if c.CPUSetCPUs != "" {
+		cpu.Cpus = c.CPUSetCPUs
+	}
+	if r.CPUShares > 0 {
+		// The kernel's range.
+		shares := uint64(min(max(r.CPUShares, 2), 262144))
+		cpu.Shares = &shares
+	}
+	if c.CPUHardLimit {
+		period := uint64(100000)
+		if c.CPUCFSPeriod > 0 {
+			period = uint64(c.CPUCFSPeriod)
+		}
+		quota := max(int64(r.CPUFraction*float64(r.CPUs)*float64(period)), 1000)
+		cpu.Period, cpu.Quota = &period, &quota
+	}
+	return cpu
+}
+
+// memory returns the memory part of the cgroup: a hard limit at memory_max, and
+// below it the reservation that the kernel reclaims down to under pressure.
+func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
+	hard := max(r.MemoryMaxBytes, r.MemoryBytes)
+	if hard <= 0 {
+		return nil
+	}
+	memory := &specs.LinuxMemory{Limit: &hard}
+	if r.MemoryBytes < hard && r.MemoryBytes > 0 {
+		memory.Reservation = &r.MemoryBytes
+	}
+	if r.SwapAccounting {
+		// The kernel counts memory and swap together; without swap they are equal.
+		total := hard
+		if swap != nil {
+			total += *swap
+		}
+		memory.Swap = &total
+	}
+	if c.Swappiness >= 0 {
+		swappiness := uint64(c.Swappiness)
+		memory.Swappiness = &swappiness
+	}
+	return memory
+}
+
+// pids returns the limit of processes, where there is one.
+func (c Config) pids(policy Policy) *specs.LinuxPids {
+	limit := c.PidsLimit
+	if limit == 0 {
+		limit = policy.PidsLimit
+	}
+	if limit <= 0 {
+		return nil
+	}
+	return &specs.LinuxPids{Limit: &limit}
+}
+
+// parseID reads a numeric user or group.
+func parseID(s string) (uint32, bool) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	return uint32(n), err == nil
+}

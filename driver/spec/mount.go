@@ -1,0 +1,114 @@
+package spec
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/docker/go-units"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Mount is one mount of a container; Source is a host path for a bind.
+type Mount struct {
+	Type, Source, Target string
+	Options              []string
+}
+
+func (m Mount) oci() specs.Mount {
+	return specs.Mount{Type: m.Type, Source: m.Source, Destination: m.Target, Options: m.Options}
+}
+
+var (
+	mountTypes   = []string{"bind", "volume", "tmpfs"}
+	propagations = []string{"private", "rprivate", "slave", "rslave", "shared", "rshared"}
+	// plainOptions are the mount options that a task may write; what is missing
+	// here would change the mount into something else (an overlay's lowerdir, a
+	// device).
+	plainOptions = append([]string{
+		"bind", "rbind", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime", "sync", "async",
+	}, propagations...)
+	tmpfsOptions = []string{"size", "mode", "uid", "gid", "nr_inodes", "nr_blocks"}
+)
+
+// Mount translates what the author wrote. A relative source lies in the task
+// directory and is returned as it is: only its owner can tell where that is.
+func (m MountConfig) Mount() (Mount, error) {
+	kind := m.Type
+	if kind == "" {
+		kind = "volume"
+	}
+	where := fmt.Sprintf("mounts: target %q", m.Target)
+	switch {
+	case !slices.Contains(mountTypes, kind):
+		return Mount{}, fmt.Errorf("%s: type %q is not one of %s", where, m.Type, strings.Join(mountTypes, ", "))
+	case !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/":
+		return Mount{}, fmt.Errorf("%s is no absolute, clean path below /", where)
+	case kind != "tmpfs" && m.Source == "":
+		return Mount{}, fmt.Errorf("%s: source is missing", where)
+	case kind == "tmpfs" && m.Source != "" && m.Source != "tmpfs":
+		return Mount{}, fmt.Errorf("%s: a tmpfs has no source, found %q", where, m.Source)
+	case m.Propagation != "" && !slices.Contains(propagations, m.Propagation):
+		return Mount{}, fmt.Errorf("%s: propagation %q is not one of %s", where, m.Propagation, strings.Join(propagations, ", "))
+	case m.Size != "" && kind != "tmpfs":
+		return Mount{}, fmt.Errorf("%s: size is for type tmpfs", where)
+	}
+	for _, option := range m.Options {
+		name, _, hasValue := strings.Cut(option, "=")
+		if !slices.Contains(plainOptions, option) && !(kind == "tmpfs" && hasValue && slices.Contains(tmpfsOptions, name)) {
+			return Mount{}, fmt.Errorf("%s: option %q is not allowed; use %s, and for a tmpfs %s", where, option, strings.Join(plainOptions, ", "), strings.Join(tmpfsOptions, "=, ")+"=")
+		}
+	}
+	options, err := m.options(kind)
+	if err != nil {
+		return Mount{}, fmt.Errorf("%s: %w", where, err)
+	}
+	if kind == "tmpfs" {
+		return Mount{Type: "tmpfs", Source: "tmpfs", Target: m.Target, Options: options}, nil
+	}
+	return Mount{Type: "bind", Source: m.Source, Target: m.Target, Options: options}, nil
+}
+
+func (m MountConfig) options(kind string) ([]string, error) {
+	options := slices.Clone(m.Options)
+	if kind == "tmpfs" {
+		options = append([]string{"nosuid", "nodev"}, options...)
+		if m.Size != "" {
+			size, err := units.RAMInBytes(m.Size)
+			if err != nil {
+				return nil, fmt.Errorf("size %q: %w", m.Size, err)
+			}
+			options = append(options, fmt.Sprintf("size=%d", size))
+		}
+	} else if !slices.Contains(options, "bind") && !slices.Contains(options, "rbind") {
+		options = append([]string{"rbind"}, options...)
+	}
+	if m.ReadOnly {
+		options = append(options, "ro")
+	}
+	if m.Propagation != "" {
+		options = append(options, m.Propagation)
+	} else if kind != "tmpfs" && !slices.ContainsFunc(options, func(o string) bool { return slices.Contains(propagations, o) }) {
+		options = append(options, "rprivate")
+	}
+	return options, nil
+}
+
+// PathAllowed reports whether the operator lets a task mount a host path, which
+// the caller has freed of symbolic links.
+func (p Policy) PathAllowed(hostPath string) error {
+	if !p.VolumesEnabled {
+		return fmt.Errorf("mount of host path %q is not allowed on this node: volumes are disabled; mount from the task directory with a relative source", hostPath)
+	}
+	if len(p.AllowPaths) == 0 {
+		return nil
+	}
+	for _, allowed := range p.AllowPaths {
+		allowed = path.Clean(allowed)
+		if hostPath == allowed || allowed == "/" || strings.HasPrefix(hostPath, allowed+"/") {
+			return nil
+		}
+	}
+	return fmt.Errorf("mount of host path %q is not allowed on this node; allowed are %q and what lies below", hostPath, p.AllowPaths)
+}

@@ -1,0 +1,257 @@
+package spec
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Where a container finds what belongs to its GPU share. The paths are the same
+// in every container, so they tell nothing about the host.
+const (
+	mpsPipePath    = "/run/nomad-gpu/mps/pipe"
+	mpsLogPath     = "/run/nomad-gpu/mps/log"
+	hamiLibPath    = "/run/nomad-gpu/hami/libvgpu.so"
+	hamiCachePath  = "/run/nomad-gpu/hami/cache"
+	hamiLockPath   = "/tmp/vgpulock"
+	preloadPath    = "/etc/ld.so.preload"
+	shmPath        = "/dev/shm"
+	voidVisibility = "void"
+)
+
+// GPURequest is the gpu block of a task: how it wants to use what it was given.
+// Zero means not set.
+type GPURequest struct {
+	MemoryMiB         int64
+	ComputeMilli      int64
+	ComputeLimitMilli int64
+}
+
+// Set reports whether the task wrote anything into the block.
+func (r GPURequest) Set() bool { return r != GPURequest{} }
+
+// Share is what a task holds of GPUs, and what its container needs for it.
+type Share struct {
+	Holdings []gpu.Holding
+	// Devices are qualified CDI names.
+	Devices []string
+	// Env is set in the container after everything else.
+	Env map[string]string
+	// Mounts are host directories or files to bind.
+	Mounts []Mount
+	// MPS is true for a task that is a client of an MPS daemon, whose /dev/shm
+	// it must share.
+	MPS bool
+	// HAMi is true for a task that loads HAMi-core.
+	HAMi bool
+}
+
+// NotReadyError says that a GPU cannot be used now, though nothing is wrong with
+// the task: starting it again later may succeed.
+type NotReadyError struct {
+	UUID   string
+	Reason string
+}
+
+func (e *NotReadyError) Error() string {
+	return fmt.Sprintf("GPU %s is not ready: %s", e.UUID, e.Reason)
+}
+
+// NewShare computes a task's share from the devices that Nomad reserved for it
+// and the state of those devices, by UUID. It fails with a *NotReadyError when
+// waiting may help, and with another error when the task must change.
+func NewShare(devices []gpu.ReservedDevice, states map[string]gpu.GPUState, want GPURequest) (Share, error) {
+	share := Share{Env: map[string]string{}}
+	if len(devices) == 0 {
+		if want.Set() {
+			return Share{}, fmt.Errorf("config has a gpu block, but the task has no GPU: add a device block such as device \"nvidia/slice\" { count = 8 } to its resources")
+		}
+		return share, nil
+	}
+	if want.Set() && len(devices) > 1 {
+		return Share{}, fmt.Errorf("config has a gpu block, but the task holds %d GPUs: the block is for tasks on one GPU", len(devices))
+	}
+	for _, d := range devices {
+		state, err := usableState(d, states)
+		if err != nil {
+			return Share{}, err
+		}
+		if err := onePipe(d, state.Sharing, len(devices)); err != nil {
+			return Share{}, err
+		}
+		holding, err := holdingOf(d, state, want)
+		if err != nil {
+			return Share{}, err
+		}
+		share.add(d, state, holding)
+	}
+	return share, nil
+}
+
+// usableState returns the state of a device that a task may start on.
+func usableState(d gpu.ReservedDevice, states map[string]gpu.GPUState) (gpu.GPUState, error) {
+	state, ok := states[d.UUID]
+	switch {
+	case !ok:
+		return state, &NotReadyError{d.UUID, "the device plugin has published no state for it; see whether nomad-device-gpu runs on this node"}
+	case len(state.Faults) > 0:
+		return state, &NotReadyError{d.UUID, state.Faults[0].String()}
+	case state.Mode != d.Mode:
+		return state, &NotReadyError{d.UUID, fmt.Sprintf("the task was given it as %s, now it is offered as %s", d.Mode, state.Mode)}
+	case state.CDIDevice == "":
+		return state, &NotReadyError{d.UUID, "the device plugin names no CDI device for it"}
+	case d.Whole() || state.Sharing != gpu.SharingMPS:
+		return state, hamiReady(d, state)
+	case state.MPS == nil || !state.MPS.Ready:
+		return state, &NotReadyError{d.UUID, "its MPS daemon is not ready, and without it no limit would hold"}
+	}
+	return state, nil
+}
+
+func hamiReady(d gpu.ReservedDevice, state gpu.GPUState) error {
+	if !d.Whole() && state.Sharing == gpu.SharingHAMi && (state.HAMi == nil || state.HAMi.Library == "") {
+		return &NotReadyError{d.UUID, "HAMi-core is not installed where the device plugin looks, and without it no limit would hold"}
+	}
+	return nil
+}
+
+// onePipe refuses tasks that no limit could reach: a process is a client of one
+// MPS daemon only, and HAMi-core counts devices by an order that differs
+// between libraries.
+func onePipe(d gpu.ReservedDevice, sharing gpu.Sharing, devices int) error {
+	limited := sharing == gpu.SharingMPS || sharing == gpu.SharingHAMi
+	if d.Whole() || !limited || devices == 1 {
+		return nil
+	}
+	return fmt.Errorf("task holds a part of GPU %s and %d more: a task with a part of a GPU under %s can use that one GPU only; take all slices of each GPU, or one GPU per task",
+		d.UUID, devices-1, sharing)
+}
+
+// holdingOf decides the memory cap, the guarantee and the limit on one device.
+func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.Holding, error) {
+	h := gpu.Holding{UUID: d.UUID, Mode: d.Mode, Slices: d.Slices}
+	var err error
+	if h.MemoryMiB, err = memoryCap(d, state, want); err != nil {
+		return h, err
+	}
+	if d.Whole() {
+		h.GuaranteeMilli = gpu.MilliPerGPU
+		return h, wholeRefuses(d, want)
+	}
+	h.GuaranteeMilli = d.Milli
+	if want.ComputeMilli != 0 {
+		h.GuaranteeMilli = want.ComputeMilli
+	}
+	if h.GuaranteeMilli < 0 || h.GuaranteeMilli > gpu.MilliPerGPU {
+		return h, fmt.Errorf("gpu.compute %d is not between 1 and %d milli", want.ComputeMilli, gpu.MilliPerGPU)
+	}
+	h.LimitMilli, err = limitOf(d, state, h.GuaranteeMilli, want)
+	return h, err
+}
+
+func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64, error) {
+	given := d.MemoryMiB
+	if d.Whole() || d.Mode == gpu.ModeShared {
+		given = state.MemoryMiB
+	}
+	switch {
+	case want.MemoryMiB < 0:
+		return 0, fmt.Errorf("gpu.memory is negative")
+	case want.MemoryMiB > given:
+		return 0, fmt.Errorf("gpu.memory %s is more than the %s that the task's slices of GPU %s give; ask for more slices, or write at most %s",
+			gpu.FormatMemory(want.MemoryMiB), gpu.FormatMemory(given), d.UUID, gpu.FormatMemory(given))
+	case want.MemoryMiB > 0:
+		return want.MemoryMiB, nil
+	case d.Whole() || d.Mode == gpu.ModeShared:
+		return 0, nil
+	}
+	return given, nil
+}
+
+// wholeRefuses: a task with the whole GPU runs beside nobody, so there is no
+// daemon that could hold it to a part of the compute.
+func wholeRefuses(d gpu.ReservedDevice, want GPURequest) error {
+	if want.ComputeMilli != 0 || want.ComputeLimitMilli != 0 {
+		return fmt.Errorf("gpu.compute and gpu.compute_limit are for tasks that share a GPU, and the task holds all of GPU %s; remove them", d.UUID)
+	}
+	return nil
+}
+
+func limitOf(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPURequest) (int64, error) {
+	limited := state.Sharing == gpu.SharingMPS || state.Sharing == gpu.SharingHAMi
+	ceiling := d.BurstMilli
+	if ceiling == 0 {
+		ceiling = gpu.MilliPerGPU
+	}
+	limit := want.ComputeLimitMilli
+	switch {
+	case limit == 0 && !limited:
+		return 0, nil
+	case limit == 0 && guarantee == 0:
+		return ceiling, nil
+	case limit == 0:
+		return guarantee, nil
+	case !limited:
+		return 0, fmt.Errorf("gpu.compute_limit %d cannot be held on GPU %s, whose sharing is %s; remove it, or ask for a GPU with sharing %s",
+			limit, d.UUID, state.Sharing, gpu.SharingMPS)
+	case limit < 0 || limit > gpu.MilliPerGPU:
+		return 0, fmt.Errorf("gpu.compute_limit %d is not between 1 and %d milli", limit, gpu.MilliPerGPU)
+	case limit < guarantee:
+		return 0, fmt.Errorf("gpu.compute_limit %d is below the guarantee of %d milli; write at least %d", limit, guarantee, guarantee)
+	case limit > ceiling:
+		return 0, fmt.Errorf("gpu.compute_limit %d is above the %d milli that this node's operator allows on GPU %s", limit, ceiling, d.UUID)
+	}
+	return limit, nil
+}
+
+func (s *Share) add(d gpu.ReservedDevice, state gpu.GPUState, h gpu.Holding) {
+	s.Holdings = append(s.Holdings, h)
+	s.Devices = append(s.Devices, state.CDIDevice)
+	if d.Whole() {
+		return
+	}
+	switch state.Sharing {
+	case gpu.SharingMPS:
+		s.addMPS(state.MPS, h)
+	case gpu.SharingHAMi:
+		s.addHAMi(state.HAMi, h)
+	}
+}
+
+func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
+	s.MPS = true
+	s.Env["CUDA_MPS_PIPE_DIRECTORY"] = mpsPipePath
+	s.Env["CUDA_MPS_LOG_DIRECTORY"] = mpsLogPath
+	s.Env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.FormatInt(percent(h.LimitMilli), 10)
+	if h.MemoryMiB > 0 {
+		// 0 is the only device that the container sees.
+		s.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", h.MemoryMiB)
+	}
+	s.Mounts = append(s.Mounts,
+		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
+		// Clients write no log of their own, and the daemon's tells about others.
+		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
+		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
+	)
+}
+
+func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
+	s.HAMi = true
+	if h.MemoryMiB > 0 {
+		s.Env["CUDA_DEVICE_MEMORY_LIMIT_0"] = fmt.Sprintf("%dm", h.MemoryMiB)
+	}
+	s.Env["CUDA_DEVICE_SM_LIMIT"] = strconv.FormatInt(percent(h.LimitMilli), 10)
+	s.Env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = hamiCachePath + "/vgpu.cache"
+	s.Mounts = append(s.Mounts,
+		Mount{Type: "bind", Source: hami.Library, Target: hamiLibPath, Options: []string{"bind", "ro", "nosuid", "nodev"}},
+		Mount{Type: "tmpfs", Source: "tmpfs", Target: hamiCachePath, Options: []string{"nosuid", "nodev", "noexec", "size=16m", "mode=1777"}},
+	)
+	if hami.LockDir != "" {
+		s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: hami.LockDir, Target: hamiLockPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}})
+	}
+}
+
+// percent rounds up to whole percents, which is what MPS and HAMi-core take: a
+// limit never falls below what was asked for.
+func percent(milli int64) int64 { return (milli + 9) / 10 }

@@ -1,0 +1,305 @@
+package spec
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Task is all that decides about a container, apart from what lies in the image
+// and in the host's CDI specs.
+type Task struct {
+	Config    Config
+	Policy    Policy
+	Share     Share
+	Resources Resources
+	// Env and DeviceEnv are what Nomad set, the user's and the device plugins'.
+	Env, DeviceEnv map[string]string
+	// Hostname is used where the config names none.
+	Hostname string
+	// Mounts come after the author's: the allocation's directories, volumes,
+	// hosts and resolver files.
+	Mounts []Mount
+	// Devices are host device nodes that a device plugin asked for.
+	Devices []Device
+	// NetworkNamespace is the path of a network namespace to join.
+	NetworkNamespace string
+	// CgroupsPath is where the container's control group is; empty for
+	// containerd's own choice.
+	CgroupsPath string
+	// InitPath is the host's init program, bound into containers that want one.
+	InitPath string
+}
+
+// Device is one host device node for the container.
+type Device struct {
+	HostPath, ContainerPath, Permissions string
+}
+
+const initPath = "/run/nomad-gpu/init"
+
+// Options returns the OCI specification of a task as options upon containerd's
+// default, which denies every device. Whoever generates the specification adds
+// the user, from the image's files, and CDI devices after them.
+func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
+	args, err := t.args(image)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := t.Config.limits()
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := t.mounts(limits)
+	if err != nil {
+		return nil, err
+	}
+	security, err := t.security()
+	if err != nil {
+		return nil, err
+	}
+	devices, err := t.devices()
+	if err != nil {
+		return nil, err
+	}
+	options := []oci.SpecOpts{
+		oci.WithProcessArgs(args...),
+		edit(func(s *oci.Spec) {
+			s.Process.Env = Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env)
+			s.Process.Terminal = t.Config.TTY
+			s.Process.Rlimits = mergeRlimits(s.Process.Rlimits, limits.rlimits)
+			s.Process.Cwd = t.cwd(image)
+			s.Linux.Sysctl = limits.sysctl
+			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
+			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.swapBytes)
+			s.Linux.Resources.Pids = t.Config.pids(t.Policy)
+			score := int(t.Config.OOMScoreAdj)
+			s.Process.OOMScoreAdj = &score
+			if t.CgroupsPath != "" {
+				s.Linux.CgroupsPath = t.CgroupsPath
+			}
+		}),
+		t.namespaces(),
+	}
+	options = append(options, mounts...)
+	options = append(options, devices...)
+	return append(options, security...), nil
+}
+
+// edit is a specification option that cannot fail.
+func edit(change func(*oci.Spec)) oci.SpecOpts {
+	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		change(s)
+		return nil
+	}
+}
+
+// args is the command line: the author's entrypoint and command replace the
+// image's, and a command alone follows the image's entrypoint only when the
+// author wrote no entrypoint and no command.
+func (t Task) args(image ispec.ImageConfig) ([]string, error) {
+	c := t.Config
+	args := slices.Clone(image.Entrypoint)
+	if len(c.Entrypoint) > 0 {
+		args = slices.Clone(c.Entrypoint)
+	}
+	switch {
+	case c.Command != "":
+		args = append(args, c.Command)
+		args = append(args, c.Args...)
+	case len(c.Args) > 0:
+		args = append(args, c.Args...)
+	case len(c.Entrypoint) == 0:
+		args = append(args, image.Cmd...)
+	}
+	if len(args) == 0 {
+		return nil, fmt.Errorf("nothing to run: image %q has no entrypoint and no command, and the config has neither entrypoint, command nor args", c.Image)
+	}
+	if c.Init {
+		args = append([]string{initPath, "--"}, args...)
+	}
+	return args, nil
+}
+
+func (t Task) cwd(image ispec.ImageConfig) string {
+	switch {
+	case t.Config.Cwd != "":
+		return t.Config.Cwd
+	case image.WorkingDir != "":
+		return image.WorkingDir
+	}
+	return "/"
+}
+
+// networkMode is the mode that the config asks for, "" for the default.
+func (c Config) networkMode() string {
+	if c.HostNetwork {
+		return networkHost
+	}
+	return c.NetworkMode
+}
+
+func (t Task) namespaces() oci.SpecOpts {
+	hostname := t.Config.Hostname
+	if hostname == "" {
+		hostname = t.Hostname
+	}
+	return edit(func(s *oci.Spec) {
+		s.Hostname = hostname
+		if t.Config.networkMode() == networkHost {
+			dropNamespace(s, specs.NetworkNamespace)
+		} else if t.NetworkNamespace != "" {
+			joinNamespace(s, specs.NetworkNamespace, t.NetworkNamespace)
+		}
+		if t.Config.PIDMode == modeHost {
+			dropNamespace(s, specs.PIDNamespace)
+		}
+		if t.Config.IPCMode == modeHost {
+			dropNamespace(s, specs.IPCNamespace)
+		}
+	})
+}
+
+func dropNamespace(s *oci.Spec, kind specs.LinuxNamespaceType) {
+	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
+}
+
+func joinNamespace(s *oci.Spec, kind specs.LinuxNamespaceType, nsPath string) {
+	dropNamespace(s, kind)
+	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: kind, Path: nsPath})
+}
+
+// mounts puts the author's first and ours last, so that nothing of the author's
+// can cover what a GPU share, the allocation or the resolver needs.
+func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
+	if t.Share.MPS && t.Config.ShmSize != "" {
+		return nil, fmt.Errorf("shm_size cannot be set for a task that shares a GPU through MPS: it uses the /dev/shm of the MPS daemon; remove shm_size")
+	}
+	var all []Mount
+	ours := append(slices.Clone(t.Mounts), t.Share.Mounts...)
+	if t.Config.Init {
+		ours = append(ours, Mount{Type: "bind", Source: t.InitPath, Target: initPath, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+	}
+	for _, m := range t.Config.Mounts {
+		mount, err := m.Mount()
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(ours, func(o Mount) bool { return covers(mount.Target, o.Target) }); i >= 0 {
+			return nil, fmt.Errorf("mounts: target %q would cover %q, which the driver mounts", mount.Target, ours[i].Target)
+		}
+		all = append(all, mount)
+	}
+	all = append(all, ours...)
+	return []oci.SpecOpts{edit(func(s *oci.Spec) {
+		for _, m := range all {
+			s.Mounts = slices.DeleteFunc(s.Mounts, func(have specs.Mount) bool { return have.Destination == m.Target })
+			s.Mounts = append(s.Mounts, m.oci())
+		}
+		for i, m := range s.Mounts {
+			if m.Destination != shmPath {
+				continue
+			}
+			switch {
+			case t.Config.IPCMode == modeHost && !t.Share.MPS:
+				s.Mounts[i] = specs.Mount{Type: "bind", Source: shmPath, Destination: shmPath, Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
+			case l.shmBytes > 0 && m.Type == "tmpfs":
+				s.Mounts[i].Options = []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", l.shmBytes)}
+			}
+		}
+	})}, nil
+}
+
+// covers reports whether a mount on target hides inner.
+func covers(target, inner string) bool {
+	return target == inner || strings.HasPrefix(inner, path.Clean(target)+"/")
+}
+
+func (t Task) devices() ([]oci.SpecOpts, error) {
+	all := slices.Clone(t.Devices)
+	for _, text := range t.Config.Devices {
+		device, err := ParseDevice(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, device)
+	}
+	var options []oci.SpecOpts
+	for _, d := range all {
+		options = append(options, oci.WithDevices(d.HostPath, d.ContainerPath, d.Permissions))
+	}
+	return options, nil
+}
+
+// ParseDevice reads HOST[:CONTAINER[:PERMISSIONS]], such as "/dev/fuse" or
+// "/dev/loop0:/dev/disk:r".
+func ParseDevice(text string) (Device, error) {
+	parts := strings.Split(text, ":")
+	d := Device{HostPath: parts[0], ContainerPath: parts[0], Permissions: "rwm"}
+	if len(parts) > 1 {
+		d.ContainerPath = parts[1]
+	}
+	if len(parts) > 2 {
+		d.Permissions = parts[2]
+	}
+	valid := len(parts) <= 3 && d.Permissions != "" && strings.Trim(d.Permissions, "rwm") == ""
+	for _, p := range []string{d.HostPath, d.ContainerPath} {
+		valid = valid && strings.HasPrefix(p, "/dev/") && path.Clean(p) == p
+	}
+	if !valid {
+		return Device{}, fmt.Errorf("devices: %q is not HOST[:CONTAINER[:PERMISSIONS]] with clean paths below /dev and permissions of r, w and m", text)
+	}
+	return d, nil
+}
+
+// security is last but for the user: seccomp's default profile reads the
+// capabilities that stand in the specification by then.
+func (t Task) security() ([]oci.SpecOpts, error) {
+	c := t.Config
+	if c.Privileged {
+		// Control groups keep counting, everything else is the host's.
+		return []oci.SpecOpts{oci.WithPrivileged, oci.WithHostDevices, oci.WithAllDevicesAllowed, oci.WithNewPrivileges, oci.WithWriteableSysfs}, nil
+	}
+	caps, err := c.capabilities(t.Policy)
+	if err != nil {
+		return nil, err
+	}
+	options := []oci.SpecOpts{
+		oci.WithCapabilities(caps),
+		edit(func(s *oci.Spec) {
+			s.Process.NoNewPrivileges = c.NoNewPrivileges
+			s.Root.Readonly = c.ReadonlyRootfs
+		}),
+	}
+	if c.AppArmor != "" {
+		options = append(options, oci.WithApparmorProfile(c.AppArmor))
+	}
+	if c.SELinuxLabel != "" {
+		options = append(options, oci.WithSelinuxLabel(c.SELinuxLabel))
+	}
+	switch {
+	case c.SeccompProfile != "":
+		options = append(options, seccomp.WithProfile(c.SeccompProfile))
+	case c.Seccomp:
+		options = append(options, seccomp.WithDefaultProfile())
+	}
+	return options, nil
+}
+
+func mergeRlimits(have, wanted []specs.POSIXRlimit) []specs.POSIXRlimit {
+	have = slices.DeleteFunc(slices.Clone(have), func(h specs.POSIXRlimit) bool {
+		return slices.ContainsFunc(wanted, func(w specs.POSIXRlimit) bool { return w.Type == h.Type })
+	})
+	return append(have, wanted...)
+}
+
+// UsesHostNetwork reports whether the author asked for the host's network.
+func (c Config) UsesHostNetwork() bool { return c.networkMode() == networkHost }

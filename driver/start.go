@@ -1,0 +1,233 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// startTimeout bounds what containerd is asked for when a task starts, apart
+// from the image.
+const startTimeout = 2 * time.Minute
+
+// StartTask runs a task. Whatever fails leaves nothing behind.
+func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	if _, err := d.tasks.get(cfg.ID); err == nil {
+		return nil, nil, fmt.Errorf("task %q is already started", cfg.ID)
+	}
+	plan, err := d.plan(cfg)
+	if err != nil {
+		return nil, nil, recoverable(err)
+	}
+	d.failpoint("planned")
+	if err := d.leases.claim(plan.record.Lease); err != nil {
+		return nil, nil, recoverable(&spec.NotReadyError{UUID: plan.record.Lease.Holdings[0].UUID, Reason: err.Error()})
+	}
+	d.failpoint("claimed")
+	t, err := d.launch(plan)
+	if err != nil {
+		return nil, nil, recoverable(errors.Join(err, d.leases.end(plan.record.Lease, time.Now())))
+	}
+	d.failpoint("started")
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config, handle.State = cfg, drivers.TaskStateRunning
+	if err := handle.SetDriverState(handleState{ContainerID: t.container.ID, StartedAt: t.record.StartedAt}); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("encode task handle: %w", err), d.discard(t))
+	}
+	if len(plan.share.Holdings) > 0 {
+		d.emit(cfg, "GPU share: "+describeShare(plan.share), nil)
+	}
+	return handle, nil, nil
+}
+
+// handleState is what Nomad keeps for us. Containers are found by label, so it
+// only saves a search.
+type handleState struct {
+	ContainerID string
+	StartedAt   time.Time
+}
+
+// startPlan is a task, decoded and checked, with nothing started.
+type startPlan struct {
+	cfg      *drivers.TaskConfig
+	config   spec.Config
+	settings settings
+	runtime  *runtime.Runtime
+	share    spec.Share
+	labels   map[string]string
+	mounts   []spec.Mount
+	cdiDirs  []string
+	record   record
+}
+
+// plan decodes and checks everything that can be checked before anything exists.
+func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
+	settings, client, state, err := d.parts()
+	if err != nil {
+		return nil, err
+	}
+	p := &startPlan{cfg: cfg, settings: settings, runtime: client, cdiDirs: append([]string{state.CDIDir()}, settings.CDISpecDirs...)}
+	if err := cfg.DecodeDriverConfig(&p.config); err != nil {
+		return nil, fmt.Errorf("decode task config: %w", err)
+	}
+	if err := p.config.Check(settings.policy); err != nil {
+		return nil, err
+	}
+	if p.config, err = resolveSources(cfg, p.config, settings.policy); err != nil {
+		return nil, err
+	}
+	if p.share, err = shareOf(cfg, p.config, state); err != nil {
+		return nil, err
+	}
+	if p.labels, err = containerLabels(cfg, p.config.LabelMap()); err != nil {
+		return nil, err
+	}
+	if p.mounts, err = taskMounts(cfg, p.config); err != nil {
+		return nil, err
+	}
+	id := containerID(cfg)
+	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
+		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
+		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
+		Container: id, Cgroup: "/" + settings.Namespace + "/" + id,
+		Phase: gpu.PhaseStarting, Holdings: p.share.Holdings, StartedAt: time.Now().UTC(),
+	}}
+	return p, nil
+}
+
+// launch makes and starts the container.
+func (d *Driver) launch(p *startPlan) (*task, error) {
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	if err := d.removeEarlier(ctx, p); err != nil {
+		return nil, err
+	}
+	image, err := d.image(ctx, p.runtime, p.cfg, p.config)
+	if err != nil {
+		return nil, err
+	}
+	d.failpoint("image")
+	ctx, cancel = context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	container, err := d.create(ctx, p, image)
+	if err != nil {
+		return nil, err
+	}
+	d.failpoint("created")
+	stdio := runtime.Stdio{Stdout: p.cfg.StdoutPath, Stderr: p.cfg.StderrPath, Terminal: p.config.TTY}
+	if err := container.Start(ctx, stdio); err != nil {
+		return nil, errors.Join(err, d.remove(container))
+	}
+	d.failpoint("running")
+	lease := p.record.Lease
+	lease.Phase = gpu.PhaseRunning
+	if err := d.leases.write(lease); err != nil {
+		return nil, errors.Join(err, d.remove(container))
+	}
+	return d.watch(p.cfg, container, p.record), nil
+}
+
+// removeEarlier removes containers of the same task of the same allocation: a
+// start that died half-way, or a run that could not be recovered.
+func (d *Driver) removeEarlier(ctx context.Context, p *startPlan) error {
+	earlier, err := p.runtime.Find(ctx, map[string]string{
+		labelNode: p.cfg.NodeID, labelAlloc: p.cfg.AllocID, labelTask: p.cfg.Name,
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range earlier {
+		d.logger.Warn("removing an earlier container of the task", "task_id", p.cfg.ID, "container", c.ID)
+		if err := d.remove(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) (*runtime.Container, error) {
+	task := spec.Task{
+		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
+		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
+		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
+		CgroupsPath: p.record.Lease.Cgroup,
+	}
+	if n := p.cfg.NetworkIsolation; n != nil {
+		task.NetworkNamespace = n.Path
+	}
+	options, err := task.Options(image.Config)
+	if err != nil {
+		return nil, err
+	}
+	p.record.StartedAt, p.record.StopSignal = time.Now().UTC(), image.Config.StopSignal
+	record, err := p.record.encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode container record: %w", err)
+	}
+	name := p.config.Runtime
+	if name == "" {
+		name = p.settings.ContainerdRuntime
+	}
+	return p.runtime.Create(ctx, runtime.NewContainer{
+		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
+		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
+		Labels: p.labels, Record: record, Runtime: name,
+	})
+}
+
+// remove deletes a container under a context of its own: it must also succeed
+// when the call that needs it was cancelled.
+func (d *Driver) remove(c *runtime.Container) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return c.Remove(ctx)
+}
+
+// discard forgets a task and removes its container.
+func (d *Driver) discard(t *task) error {
+	t.cancel()
+	d.tasks.remove(t.cfg.ID)
+	return d.remove(t.container)
+}
+
+func hostnameOf(cfg *drivers.TaskConfig) string {
+	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil && n.HostsConfig.Hostname != "" {
+		return n.HostsConfig.Hostname
+	}
+	if len(cfg.AllocID) >= 12 {
+		return cfg.AllocID[:8]
+	}
+	return cfg.Name
+}
+
+func devicesOf(devices []*drivers.DeviceConfig) []spec.Device {
+	var all []spec.Device
+	for _, d := range devices {
+		all = append(all, spec.Device{HostPath: d.HostPath, ContainerPath: d.TaskPath, Permissions: d.Permissions})
+	}
+	return all
+}
+
+func resourcesOf(r *drivers.Resources) spec.Resources {
+	all := spec.Resources{CPUs: goruntime.NumCPU(), SwapAccounting: swapAccounting()}
+	if r == nil {
+		return all
+	}
+	if l := r.LinuxResources; l != nil {
+		all.CPUShares, all.CPUFraction, all.CPUSet = l.CPUShares, l.PercentTicks, l.CpusetCpus
+		all.MemoryBytes = l.MemoryLimitBytes
+	}
+	if n := r.NomadResources; n != nil {
+		all.MemoryBytes = n.Memory.MemoryMB << 20
+		all.MemoryMaxBytes = n.Memory.MemoryMaxMB << 20
+	}
+	return all
+}

@@ -1,0 +1,168 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// task is one container that this process watches until it ends.
+type task struct {
+	cfg       *drivers.TaskConfig
+	container *runtime.Container
+	record    record
+	logger    hclog.Logger
+	// cancel ends the watch.
+	cancel context.CancelFunc
+	// done is closed when result and endedAt are set.
+	done chan struct{}
+
+	mu      sync.Mutex
+	result  *drivers.ExitResult
+	endedAt time.Time
+	// verdict is what the watchdog found before it killed the task.
+	verdict error
+}
+
+// watch makes a task and waits for its end in the background.
+func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
+	ctx, cancel := context.WithCancel(d.ctx)
+	t := &task{
+		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
+		logger: d.logger.With("task_id", cfg.ID, "container", c.ID),
+	}
+	d.tasks.put(t)
+	go d.await(ctx, t)
+	return t
+}
+
+// retryDelay paces attempts to reach a containerd that is away.
+const retryDelay = time.Second
+
+// await waits for the container's end, through restarts of containerd.
+func (d *Driver) await(ctx context.Context, t *task) {
+	for {
+		exit, err := t.container.Wait(ctx)
+		switch {
+		case err == nil:
+			d.ended(ctx, t, exit, nil)
+			return
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, runtime.ErrNotFound):
+			d.lost(ctx, t)
+			return
+		}
+		t.logger.Debug("waiting for containerd", "error", err)
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errLost is the result of a task whose process containerd no longer knows.
+var errLost = errors.New("containerd lost the task's process, for instance because its shim died; the exit code is not known")
+
+// lost handles a process that is gone without an exit that anybody saw.
+func (d *Driver) lost(ctx context.Context, t *task) {
+	if exit, ok := recordedExit(t.container.Labels); ok {
+		d.ended(ctx, t, exit, nil)
+		return
+	}
+	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
+}
+
+// ended records how a task ended: in its labels, so that a restart of the driver
+// or a reboot does not lose the exit code, in its lease, and for who waits.
+func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem error) {
+	if err := t.container.SetLabels(ctx, exitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+		t.logger.Warn("exit code is not recorded with the container", "error", err)
+	}
+	if err := d.leases.end(t.record.Lease, exit.At); err != nil {
+		t.logger.Error("lease of an ended task stays live", "error", err)
+	}
+	t.finish(exit, problem)
+}
+
+func (t *task) finish(exit runtime.Exit, problem error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.result != nil {
+		return
+	}
+	if t.verdict != nil {
+		problem = t.verdict
+	}
+	t.result = exitResult(exit, problem)
+	t.result.OOMKilled = t.result.OOMKilled || t.verdict != nil
+	t.endedAt = exit.At
+	close(t.done)
+}
+
+// exitResult translates an exit. Containerd reports a process that a signal
+// ended as 128 plus the signal, as a shell does.
+func exitResult(exit runtime.Exit, problem error) *drivers.ExitResult {
+	result := &drivers.ExitResult{ExitCode: exit.Code, OOMKilled: exit.OOMKilled, Err: problem}
+	if signal := exit.Code - 128; signal > 0 && signal <= 64 {
+		result.Signal = signal
+	}
+	return result
+}
+
+func exitLabels(exit runtime.Exit) map[string]string {
+	return map[string]string{
+		labelExitCode: strconv.Itoa(exit.Code),
+		labelExitAt:   exit.At.UTC().Format(time.RFC3339Nano),
+		labelExitOOM:  strconv.FormatBool(exit.OOMKilled),
+	}
+}
+
+// recordedExit reads the exit that an earlier process of the driver saw.
+func recordedExit(labels map[string]string) (runtime.Exit, bool) {
+	code, err := strconv.Atoi(labels[labelExitCode])
+	if err != nil {
+		return runtime.Exit{}, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, labels[labelExitAt])
+	if err != nil {
+		return runtime.Exit{}, false
+	}
+	return runtime.Exit{Code: code, At: at, OOMKilled: labels[labelExitOOM] == "true"}, true
+}
+
+// status is the task as InspectTask shows it.
+func (t *task) status() *drivers.TaskStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	status := &drivers.TaskStatus{
+		ID: t.cfg.ID, Name: t.cfg.Name, State: drivers.TaskStateRunning,
+		StartedAt: t.record.StartedAt, CompletedAt: t.endedAt,
+		DriverAttributes: map[string]string{"container_id": t.container.ID},
+	}
+	if t.result != nil {
+		status.State, status.ExitResult = drivers.TaskStateExited, t.result.Copy()
+	}
+	for i, h := range t.record.Lease.Holdings {
+		status.DriverAttributes[fmt.Sprintf("gpu.%d", i)] = h.UUID
+	}
+	return status
+}
+
+func (t *task) exited() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
