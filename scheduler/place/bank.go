@@ -44,14 +44,17 @@ type cell struct {
 // bank is the GPUs of one kind on one node, or the one bank without GPUs that
 // every node has when it has none.
 type bank struct {
-	id    int32
-	node  *nodeState
-	kind  int32 // in Snapshot.kinds; -1 without GPUs
-	gpus  []int // positions in Node.GPUs, ascending
-	cells []cell
-	idle  int32 // cells of share 1000
-	free  int64 // sum of the shares
-	stamp int64 // position of the last change in the snapshot's log
+	id       int32
+	node     *nodeState
+	kind     int32 // in Snapshot.kinds; -1 without GPUs
+	gpus     []int // positions in Node.GPUs, ascending
+	cells    []cell
+	idle     int32  // cells of share 1000
+	free     int64  // sum of the shares
+	used     int64  // sum of (compute + memory)/2 allocated, milli
+	measured int64  // the same as measured; allocated where it is not
+	state    uint64 // hash of the kind and the cells
+	stamp    int64  // position of the last change in the snapshot's log
 }
 
 // newBanks splits a node's GPUs into banks, in order of first appearance.
@@ -79,7 +82,8 @@ func freshCell(g *GPU) cell {
 
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
-	b.idle, b.free = 0, 0
+	b.idle, b.free, b.used, b.measured = 0, 0, 0, 0
+	hash := splitmix{uint64(b.kind)}
 	for i := range b.cells {
 		c := &b.cells[i]
 		c.share = 0
@@ -87,10 +91,16 @@ func (b *bank) refresh(k *kind) {
 			c.share = c.usable(k)
 		}
 		b.free += int64(c.share)
+		hash.mix(uint64(c.share)<<32 | uint64(uint32(c.milli)))
+		hash.mix(uint64(uint32(c.slices))<<32 | uint64(uint32(c.replicas)))
+		compute, memory := c.allocated(k)
+		b.used += (compute + memory) / 2
+		b.measured += b.node.spec.GPUs[b.gpus[i]].measured(compute, memory)
 		if c.share == gpuMilli {
 			b.idle++
 		}
 	}
+	b.state = hash.state
 }
 
 // usable is the milli of the GPU that a task could still be promised: of
@@ -106,4 +116,29 @@ func (c *cell) usable(k *kind) int32 {
 		return 0
 	}
 	return left
+}
+
+// allocated is the compute and memory that tasks hold, in thousandths.
+func (c *cell) allocated(k *kind) (compute, memory int64) {
+	compute = gpuMilli - int64(c.milli)
+	switch {
+	case k.Slices > 0:
+		memory = (k.Slices - int64(c.slices)) * gpuMilli / k.Slices
+	case k.Replicas > 0:
+		memory = (k.Replicas - int64(c.replicas)) * gpuMilli / k.Replicas
+	case c.tasks > 0:
+		memory = gpuMilli
+	}
+	return compute, memory
+}
+
+// measured is (compute + memory)/2 as measured, each as given where it is not.
+func (g *GPU) measured(compute, memory int64) int64 {
+	if g.MeasuredMilli >= 0 {
+		compute = g.MeasuredMilli
+	}
+	if g.MeasuredMemoryMiB >= 0 && g.MemoryMiB > 0 {
+		memory = g.MeasuredMemoryMiB * gpuMilli / g.MemoryMiB
+	}
+	return (compute + memory) / 2
 }

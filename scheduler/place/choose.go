@@ -1,10 +1,13 @@
 package place
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // choice is which GPUs of a bank a task would get and what that does.
 type choice struct {
-	cells [maxGPUs]bool
+	cells []int // in ascending order; valid until the next choose
 	waste int32 // waste added, milli
 	idle  int32 // idle GPUs afterwards
 }
@@ -12,69 +15,134 @@ type choice struct {
 // choose picks the GPUs of a bank that add the least waste; ties go to the
 // lowest index. The bank must fit the shape.
 func (p *Planner) choose(sh *shape, b *bank) choice {
-	now := p.wasteOf(b, b.node.cpu, nil, 0)
+	now := p.wasteNow(b)
 	cpu := b.node.cpu - sh.req.CPUMHz
-	if sh.req.GPUs == 0 {
-		return choice{waste: p.wasteOf(b, cpu, nil, 0) - now, idle: b.idle}
+	switch sh.req.GPUs {
+	case 0:
+		return choice{waste: p.waste.idle(b.kind, cpu, p.sorted(b)) - now, idle: b.idle}
+	case 1:
+		return p.chooseOne(sh.need(p.snap, b.kind), b, cpu, now)
 	}
-	nd := sh.need(p.snap, b.kind)
-	var best choice
-	found := false
-	for _, c := range candidates(sh, b, nd) {
-		c.waste = p.wasteOf(b, cpu, &c.cells, nd.share) - now
-		if !found || c.waste < best.waste {
-			best, found = c, true
-		}
-	}
-	best.idle = b.idle
-	for i := range b.cells {
-		if best.cells[i] && b.cells[i].share == gpuMilli {
-			best.idle--
-		}
-	}
-	return best
+	return p.chooseMany(sh, b, cpu, now)
 }
 
-// candidates lists the sets of GPUs worth comparing: every GPU that differs
-// for a task of one, the tightest that fit for a task of several.
-func candidates(sh *shape, b *bank, nd *need) []choice {
-	var list []choice
-	if sh.req.GPUs == 1 {
-		for i := range b.cells {
-			if b.cells[i].holds(nd) && !slices.Contains(b.cells[:i], b.cells[i]) {
-				var c choice
-				c.cells[i] = true
-				list = append(list, c)
-			}
+// chooseOne compares the GPUs that differ in what they have free.
+func (p *Planner) chooseOne(nd *need, b *bank, cpu int64, now int32) choice {
+	best, at := int32(0), -1
+	sorted := p.sorted(b)
+	for i := range b.cells {
+		c := &b.cells[i]
+		if !c.holds(nd) || seenShare(b.cells[:i], c.share, nd) {
+			continue
 		}
-		return list
+		w := p.waste.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
+		if at < 0 || w < best {
+			best, at = w, i
+		}
 	}
-	var c choice
-	order := make([]int, 0, len(b.cells))
+	p.cells = append(p.cells[:0], at)
+	ch := choice{cells: p.cells, waste: best - now, idle: b.idle}
+	if b.cells[at].share == gpuMilli {
+		ch.idle--
+	}
+	return ch
+}
+
+// seenShare reports whether one of the cells is as free and holds the need.
+func seenShare(cells []cell, share int32, nd *need) bool {
+	for i := range cells {
+		if cells[i].share == share && cells[i].holds(nd) {
+			return true
+		}
+	}
+	return false
+}
+
+// sorted returns the shares of a bank in ascending order.
+func (p *Planner) sorted(b *bank) []int32 {
+	p.shares = p.shares[:0]
+	for i := range b.cells {
+		p.shares = insertSorted(p.shares, b.cells[i].share)
+	}
+	return p.shares
+}
+
+// less returns sorted shares with one of them, of value from, smaller by take.
+func (p *Planner) less(sorted []int32, from, take int32) []int32 {
+	out := p.after[:0]
+	to, placed, removed := max(0, from-take), false, false
+	for _, v := range sorted {
+		if !placed && v >= to {
+			out = append(out, to)
+			placed = true
+		}
+		if !removed && v == from {
+			removed = true
+			continue
+		}
+		out = append(out, v)
+	}
+	p.after = out
+	return out
+}
+
+func insertSorted(list []int32, v int32) []int32 {
+	i := len(list)
+	list = append(list, v)
+	for ; i > 0 && list[i-1] > v; i-- {
+		list[i] = list[i-1]
+	}
+	list[i] = v
+	return list
+}
+
+// chooseMany takes the tightest GPUs that fit.
+func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
+	nd := sh.need(p.snap, b.kind)
+	p.cells = p.cells[:0]
 	for i := range b.cells {
 		if b.cells[i].holds(nd) {
-			order = append(order, i)
+			p.cells = append(p.cells, i)
 		}
 	}
-	slices.SortStableFunc(order, func(x, y int) int { return int(b.cells[x].share - b.cells[y].share) })
-	for _, i := range order[:sh.req.GPUs] {
-		c.cells[i] = true
+	if !nd.whole { // whole GPUs are all alike
+		slices.SortStableFunc(p.cells, func(x, y int) int { return cmp.Compare(b.cells[x].share, b.cells[y].share) })
 	}
-	return append(list, c)
+	p.cells = p.cells[:sh.req.GPUs]
+	slices.Sort(p.cells)
+	ch := choice{cells: p.cells, idle: b.idle}
+	after := p.after[:0]
+	for i, at := 0, 0; i < len(b.cells); i++ {
+		v := b.cells[i].share
+		if at < len(p.cells) && p.cells[at] == i {
+			if v == gpuMilli {
+				ch.idle--
+			}
+			v = max(0, v-nd.share)
+			at++
+		}
+		after = insertSorted(after, v)
+	}
+	p.after = after
+	ch.waste = p.waste.idle(b.kind, cpu, after) - now
+	return ch
 }
 
-// wasteOf is the expected waste of a bank with so much CPU free and, where
-// cells are given, share less on each of them.
-func (p *Planner) wasteOf(b *bank, cpu int64, cells *[maxGPUs]bool, share int32) int32 {
-	var buf [maxGPUs]int32
-	shares := buf[:0]
-	for i := range b.cells {
-		v := b.cells[i].share
-		if cells != nil && cells[i] {
-			v = max(0, v-share)
-		}
-		shares = append(shares, v)
+// wasteNow is the expected waste of a bank as it is, remembered until the bank
+// or the demand changes.
+func (p *Planner) wasteNow(b *bank) int32 {
+	for int(b.id) >= len(p.current) {
+		p.current = append(p.current, bankWaste{stamp: -1})
 	}
-	slices.Sort(shares)
-	return p.waste.idle(b.kind, cpu, shares)
+	c := &p.current[b.id]
+	if c.stamp != b.stamp || c.lessons != p.lessons {
+		*c = bankWaste{b.stamp, p.lessons, p.waste.idle(b.kind, b.node.cpu, p.sorted(b))}
+	}
+	return c.waste
+}
+
+type bankWaste struct {
+	stamp   int64
+	lessons int
+	waste   int32
 }

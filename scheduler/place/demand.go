@@ -1,6 +1,9 @@
 package place
 
-import "slices"
+import (
+	"math"
+	"sort"
+)
 
 // demand is the mix of requests that the cluster is expected to see: a prior,
 // worth a fixed number of arrivals, blended with what has arrived.
@@ -30,6 +33,18 @@ func (d *demand) entry(key shapeKey, sh *shape) *demandEntry {
 	return &d.entries[at]
 }
 
+func (d *demand) addPrior(key shapeKey, sh *shape, weight float64) {
+	d.entry(key, sh).prior += weight
+	d.prior += weight
+}
+
+func (d *demand) forgetPrior() {
+	for i := range d.entries {
+		d.entries[i].prior = 0
+	}
+	d.prior = 0
+}
+
 // weights returns the expected share of every entry, in entry order. The prior
 // as a whole counts for worth arrivals.
 func (d *demand) weights(worth float64) []float64 {
@@ -49,14 +64,28 @@ func (d *demand) weights(worth float64) []float64 {
 	return out
 }
 
-// sampler draws entries by weight with a fixed random stream.
-type sampler struct {
-	sums []float64
-	rng  splitmix
+// drift is how far two mixes of the same demand are apart: the part of the
+// arrivals, 0 to 1, that would have to be another for them to be equal.
+func drift(a, b []float64) float64 {
+	sum := 0.0
+	for i := range max(len(a), len(b)) {
+		x, y := 0.0, 0.0
+		if i < len(a) {
+			x = a[i]
+		}
+		if i < len(b) {
+			y = b[i]
+		}
+		sum += math.Abs(x - y)
+	}
+	return sum / 2
 }
 
-func newSampler(weights []float64, seed uint64) *sampler {
-	s := &sampler{sums: make([]float64, len(weights)), rng: splitmix{seed}}
+// sampler finds entries by weight.
+type sampler struct{ sums []float64 }
+
+func newSampler(weights []float64) *sampler {
+	s := &sampler{sums: make([]float64, len(weights))}
 	sum := 0.0
 	for i, w := range weights {
 		sum += w
@@ -72,10 +101,10 @@ func (s *sampler) total() float64 {
 	return s.sums[len(s.sums)-1]
 }
 
-func (s *sampler) draw() int {
-	x := s.rng.float() * s.total()
-	at, _ := slices.BinarySearch(s.sums, x)
-	return min(at, len(s.sums)-1)
+// at returns the entry at a part, from 0 up to 1, of the summed weights.
+func (s *sampler) at(u float64) int {
+	x := u * s.total()
+	return min(sort.Search(len(s.sums), func(i int) bool { return s.sums[i] > x }), len(s.sums)-1)
 }
 
 // splitmix is the SplitMix64 generator: small, fast, the same everywhere.
@@ -89,4 +118,20 @@ func (r *splitmix) next() uint64 {
 	return z ^ (z >> 31)
 }
 
+// mix folds a value into the state, to use the generator as a hash.
+func (r *splitmix) mix(v uint64) {
+	r.state ^= v
+	r.state = r.next()
+}
+
 func (r *splitmix) float() float64 { return float64(r.next()>>11) / (1 << 53) }
+
+// shuffled returns 0 to n-1 in random order.
+func (r *splitmix) shuffled(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		j := int(r.next() % uint64(i+1))
+		out[i], out[j] = out[j], i
+	}
+	return out
+}

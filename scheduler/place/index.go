@@ -20,21 +20,10 @@ const blockSize = 32
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {
 	ids, ok := p.snap.log.since(ix.at)
-	switch {
-	case !ok || ix.lessons != p.lessons || ix.levels == nil || len(ids) > len(p.snap.banks):
+	if !ok || ix.lessons != p.lessons || ix.levels == nil || len(ids) > len(p.snap.banks) {
 		p.rebuild(ix, sh)
-	default:
-		ix.grow(len(p.snap.banks))
-		stale := ix.epoch != p.epoch
-		for i, id := range ids {
-			b := p.snap.banks[id]
-			if b == nil || b.stamp == ix.at+int64(i) {
-				p.rejudge(ix, sh, id, stale)
-			}
-		}
-		if stale {
-			p.reprice(ix, sh)
-		}
+	} else {
+		p.follow(ix, sh, ids)
 	}
 	ix.at, ix.epoch, ix.lessons = p.snap.log.end(), p.epoch, p.lessons
 }
@@ -42,25 +31,48 @@ func (p *Planner) sync(ix *index, sh *shape) {
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	ix.verdicts, ix.levels = ix.verdicts[:0], nil
 	ix.grow(len(p.snap.banks))
+	p.batch.clear()
+	p.batching = true
 	for id := range p.snap.banks {
-		p.rejudge(ix, sh, int32(id), true)
+		ix.levels[0][id] = p.rate(ix, sh, int32(id))
 	}
+	p.batching = false
 	ix.fillLevels()
 }
 
-func (p *Planner) rejudge(ix *index, sh *shape, id int32, lazy bool) {
-	pts := int32(worst)
-	if b := p.snap.banks[id]; b != nil {
-		if v, ok := p.judge(sh, b); ok {
-			ix.verdicts[id] = v
-			pts = p.points(v, sh, b)
+// follow judges the banks that changed, each once, and reprices when prices
+// are new.
+func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
+	ix.grow(len(p.snap.banks))
+	stale := ix.epoch != p.epoch
+	all := stale || len(ids)*blockSize > len(p.snap.banks)
+	for i, id := range ids {
+		if b := p.snap.banks[id]; b != nil && b.stamp != ix.at+int64(i) {
+			continue // changed again later
+		}
+		pts := p.rate(ix, sh, id)
+		if all {
+			ix.levels[0][id] = pts
+		} else {
+			ix.set(int(id), pts)
 		}
 	}
-	if lazy {
-		ix.levels[0][id] = pts
-	} else {
-		ix.set(int(id), pts)
+	if stale {
+		p.reprice(ix, sh)
+	} else if all {
+		ix.fillLevels()
 	}
+}
+
+// rate judges a bank anew and returns its points.
+func (p *Planner) rate(ix *index, sh *shape, id int32) int32 {
+	b := p.snap.banks[id]
+	if b == nil || p.snap.fit(sh, b) != fitsNow {
+		return worst
+	}
+	v := &ix.verdicts[id]
+	*v = p.judge(sh, b)
+	return p.points(v, sh, b)
 }
 
 // reprice recomputes all points from the verdicts at new prices.
@@ -68,7 +80,7 @@ func (p *Planner) reprice(ix *index, sh *shape) {
 	leaf := ix.levels[0]
 	for id := range leaf {
 		if leaf[id] != worst {
-			leaf[id] = p.points(ix.verdicts[id], sh, p.snap.banks[id])
+			leaf[id] = p.points(&ix.verdicts[id], sh, p.snap.banks[id])
 		}
 	}
 	ix.fillLevels()

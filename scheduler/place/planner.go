@@ -8,6 +8,10 @@ import (
 // ErrNoRoom is wrapped by Place's error when no node can take the request now.
 var ErrNoRoom = errors.New("no room")
 
+// firstReview is after how many arrivals the demand is first looked at anew;
+// from then on whenever their number has doubled.
+const firstReview = 100
+
 // Planner answers questions about one snapshot. It learns the demand from what
 // arrives ([Planner.Arrive]) and from history ([Planner.Learn]). It is not safe
 // for concurrent use.
@@ -21,11 +25,20 @@ type Planner struct {
 	waste   *waste
 	prices  *prices
 
+	taught    bool      // by Learn
+	learned   []float64 // mix of the demand that the futures are drawn from
 	arrivals  int64
 	nextLearn int64
 	nextPrice int64
 	lessons   int // how often the demand was learned
 	epoch     int // how often prices were computed
+
+	batch    memo // effects of one shape by exact state, while batching
+	batching bool
+
+	current       []bankWaste // expected waste per bank, as it is
+	shares, after []int32     // scratch
+	cells         []int       // scratch
 }
 
 // Placement is an answer: where a task goes.
@@ -40,7 +53,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
 	p.waste = newWaste(&p.weights)
 	p.relearn()
-	p.nextLearn = 50
+	p.nextLearn = firstReview
 	return p
 }
 
@@ -56,12 +69,15 @@ func (p *Planner) shapeOf(r *Request) (*shape, shapeKey) {
 	return sh, key
 }
 
-// Learn sets the prior demand: what a cluster like this has run before.
+// Learn sets the prior demand: what a cluster like this has run before. It
+// need not be right: it counts for [Weights.PriorTasks] arrivals. Without it a
+// general mix is assumed.
 func (p *Planner) Learn(history []Request) {
+	p.taught = true
+	p.demand.forgetPrior()
 	for i := range history {
 		sh, key := p.shapeOf(&history[i])
-		p.demand.entry(key, sh).prior++
-		p.demand.prior++
+		p.demand.addPrior(key, sh, 1)
 	}
 	p.relearn()
 }
@@ -75,13 +91,27 @@ func (p *Planner) Arrive(r *Request) {
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
-		p.relearn()
+		p.review()
 	} else if p.arrivals >= p.nextPrice {
 		p.recompute()
 	}
 }
 
+// review learns the demand again when it is no longer what was learned.
+func (p *Planner) review() {
+	now := p.demand.weights(float64(p.weights.PriorTasks))
+	if drift(p.learned, now)*1000 >= float64(p.weights.DriftMilli) {
+		p.relearn()
+	} else {
+		p.recompute()
+	}
+}
+
 func (p *Planner) relearn() {
+	if !p.taught {
+		p.assume()
+	}
+	p.learned = p.demand.weights(float64(p.weights.PriorTasks))
 	p.waste.learn(p.snap, p.demand)
 	p.lessons++
 	p.recompute()
@@ -124,12 +154,10 @@ func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {
 	}
 	ch := p.choose(sh, b)
 	nd := sh.need(p.snap, b.kind)
-	for i := range b.cells {
-		if ch.cells[i] {
-			t := nd.take
-			t.GPU = b.gpus[i]
-			u.Takes = append(u.Takes, t)
-		}
+	for _, i := range ch.cells {
+		t := nd.take
+		t.GPU = b.gpus[i]
+		u.Takes = append(u.Takes, t)
 	}
 	return u
 }

@@ -40,7 +40,12 @@ func (p *Planner) usageAfter(sh *shape, b *bank) usageTerms {
 		cpu:    usedMilli(n.spec.CPUMHz, n.cpu-sh.req.CPUMHz),
 	}
 	if len(b.cells) > 0 {
-		t.gpu = p.gpuAfter(sh, b)
+		used := blend(b.used, b.measured, p.weights.MeasuredMilli)
+		if sh.req.GPUs > 0 {
+			nd := sh.need(p.snap, b.kind)
+			used += (nd.take.Milli + int64(nd.share)) / 2 * int64(sh.req.GPUs)
+		}
+		t.gpu = min(used/int64(len(b.cells)), 1000)
 	}
 	return t
 }
@@ -52,71 +57,43 @@ func usedMilli(capacity, free int64) int64 {
 	return min(max((capacity-free)*1000/capacity, 0), 1000)
 }
 
-// gpuAfter is the mean over the bank's GPUs of compute and memory in use.
-func (p *Planner) gpuAfter(sh *shape, b *bank) int64 {
-	k := &p.snap.kinds[b.kind]
-	var compute, memory int64
-	for i := range b.cells {
-		c, m := cellUse(&b.cells[i], k)
-		g := &b.node.spec.GPUs[b.gpus[i]]
-		compute += blend(c, g.MeasuredMilli, p.weights.MeasuredMilli)
-		memory += blend(m, measuredMemory(g), p.weights.MeasuredMilli)
-	}
-	if sh.req.GPUs > 0 {
-		nd := sh.need(p.snap, b.kind)
-		compute += nd.take.Milli * int64(sh.req.GPUs)
-		memory += int64(nd.share) * int64(sh.req.GPUs)
-	}
-	return min((compute+memory)/2/int64(len(b.cells)), 1000)
-}
-
-// cellUse is the compute and memory of a GPU that are allocated, in thousandths.
-func cellUse(c *cell, k *kind) (compute, memory int64) {
-	compute = gpuMilli - int64(c.milli)
-	switch {
-	case k.Slices > 0:
-		memory = (k.Slices - int64(c.slices)) * gpuMilli / k.Slices
-	case k.Replicas > 0:
-		memory = (k.Replicas - int64(c.replicas)) * gpuMilli / k.Replicas
-	case c.tasks > 0:
-		memory = gpuMilli
-	}
-	return compute, memory
-}
-
-func measuredMemory(g *GPU) int64 {
-	if g.MeasuredMemoryMiB < 0 || g.MemoryMiB <= 0 {
-		return Unmeasured
-	}
-	return g.MeasuredMemoryMiB * 1000 / g.MemoryMiB
-}
-
 func blend(allocated, measured, part int64) int64 {
-	if part == 0 || measured < 0 {
-		return allocated
-	}
 	return ((1000-part)*allocated + part*measured) / 1000
 }
 
-// judge works out what placing the shape on the bank does.
-func (p *Planner) judge(sh *shape, b *bank) (verdict, bool) {
-	if p.snap.fit(sh, b) != fitsNow {
-		return verdict{}, false
-	}
+// judge works out what placing the shape does on a bank that it fits.
+func (p *Planner) judge(sh *shape, b *bank) verdict {
 	u := p.usageAfter(sh, b)
 	v := verdict{
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
 		before: uint8(b.idle), after: uint8(b.idle),
 	}
 	if b.kind >= 0 {
-		ch := p.choose(sh, b)
-		v.waste, v.after = ch.waste, uint8(ch.idle)
+		v.waste, v.after = p.effect(sh, b)
 	}
-	return v, true
+	return v
+}
+
+// effect is the waste that the shape adds to a bank and the idle GPUs that it
+// leaves. Where many banks are judged in a row, those in the same state, empty
+// ones above all, share one answer.
+func (p *Planner) effect(sh *shape, b *bank) (waste int32, idle uint8) {
+	if !p.batching {
+		ch := p.choose(sh, b)
+		return ch.waste, uint8(ch.idle)
+	}
+	key := stateKey{b.state, uint64(b.node.cpu / p.waste.futures[b.kind].cpuStep)}
+	v, ok := p.batch.get(key)
+	if !ok {
+		ch := p.choose(sh, b)
+		v = ch.waste<<8 | ch.idle
+		p.batch.put(key, v)
+	}
+	return v >> 8, uint8(v)
 }
 
 // points turns a verdict into the score at the current prices.
-func (p *Planner) points(v verdict, sh *shape, b *bank) int32 {
+func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
 	cost := int64(v.waste)
 	if b.kind >= 0 {
 		cost += p.prices.slots[v.before] - p.prices.slots[v.after]

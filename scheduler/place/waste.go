@@ -1,5 +1,7 @@
 package place
 
+import "math"
+
 // waste estimates how many GPU milli of a bank stay idle for good once the
 // node has filled up, by playing random futures forward from a state.
 //
@@ -8,57 +10,95 @@ package place
 // noise. Estimates are remembered by state.
 type waste struct {
 	w       *Weights
-	futures map[int32][][]futureTask // per kind
-	known   map[stateKey]int32
+	futures []future // per kind
+	known   memo
 	shares  [maxGPUs]int32
 }
 
-// futureTask is a task of a random future, on one kind of GPU.
+// future is what may come to banks of one kind of GPU.
+type future struct {
+	streams  [][]futureTask
+	cpuStep  int64 // MHz; free CPU is rounded to this
+	minCPU   int32 // the least that a GPU task needs
+	minShare int32
+}
+
+// futureTask is a task on one GPU, or with share 0 a CPU-only one. Tasks of
+// several GPUs are played as as many tasks of one: rare large tasks would make
+// the estimate depend on whether a stream happens to have one. Room for them
+// is what the slot price protects.
 type futureTask struct {
 	cpu   int32 // MHz
-	share int32 // usable milli per GPU
-	gpus  int32
+	share int32 // usable milli
 }
 
-// stateKey identifies the state of a bank: kind, free CPU in steps, and the
-// usable shares of its GPUs in ascending order.
-type stateKey struct{ a, b uint64 }
-
-func newWaste(w *Weights) *waste {
-	return &waste{w: w, futures: map[int32][][]futureTask{}, known: map[stateKey]int32{}}
-}
+func newWaste(w *Weights) *waste { return &waste{w: w} }
 
 // learn replaces the futures by draws from the demand.
 func (ws *waste) learn(s *Snapshot, d *demand) {
 	weights := d.weights(float64(ws.w.PriorTasks))
-	clear(ws.known)
+	ws.known.reset()
+	ws.futures = ws.futures[:0]
 	for id := range s.kinds {
-		ws.futures[int32(id)] = ws.draw(s, d, weights, int32(id))
+		ws.futures = append(ws.futures, ws.draw(s, d, weights, int32(id)))
 	}
 }
 
-func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) [][]futureTask {
-	own := make([]float64, len(weights))
-	tasks := make([]futureTask, len(weights))
+func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) future {
 	biggest := s.biggest(id)
+	f := future{cpuStep: max(1, biggest.cpu/ws.w.CPUSteps), minCPU: math.MaxInt32, minShare: gpuMilli}
+	var own []float64
+	var tasks []futureTask
 	for i, e := range d.entries {
 		t, ok := futureOf(s, e.shape, id, biggest)
-		if tasks[i] = t; ok {
-			own[i] = weights[i]
+		if !ok || weights[i] == 0 {
+			continue
+		}
+		tasks = append(tasks, t)
+		own = append(own, weights[i]*float64(max(1, e.shape.req.GPUs)))
+		if t.share > 0 {
+			f.minCPU, f.minShare = min(f.minCPU, t.cpu), min(f.minShare, t.share)
 		}
 	}
-	sm := newSampler(own, 1)
+	f.streams = streams(own, tasks, ws.w.Streams, ws.w.StreamTasks)
+	return f
+}
+
+// futureOf translates a shape to one GPU of a kind; false when an empty node
+// of that kind could not run it.
+func futureOf(s *Snapshot, sh *shape, id int32, biggest size) (futureTask, bool) {
+	r := &sh.req
+	if r.CPUMHz > biggest.cpu || r.MemoryMiB > biggest.memory || r.GPUs > biggest.gpus {
+		return futureTask{}, false
+	}
+	if r.GPUs == 0 {
+		return futureTask{cpu: int32(r.CPUMHz)}, true
+	}
+	nd := sh.need(s, id)
+	return futureTask{cpu: int32(r.CPUMHz / int64(r.GPUs)), share: nd.share}, nd.ok
+}
+
+// stratum is how many consecutive tasks of all streams are drawn together.
+const stratum = 32
+
+// streams draws random sequences of tasks by weight. In every stretch of
+// stratum tasks all streams together hold each task in proportion to its
+// weight: few streams then stand for the demand as well as many independent
+// ones would.
+func streams(weights []float64, tasks []futureTask, count, length int) [][]futureTask {
+	sm := newSampler(weights)
 	if sm.total() == 0 {
 		return nil
 	}
-	streams := make([][]futureTask, ws.w.Streams)
-	for i := range streams {
-		streams[i] = make([]futureTask, ws.w.StreamTasks)
-		for j := range streams[i] {
-			streams[i][j] = tasks[sm.draw()]
+	rng := splitmix{1}
+	out := make([][]futureTask, count)
+	for range (length + stratum - 1) / stratum {
+		for i, layer := range rng.shuffled(count * stratum) {
+			u := (float64(layer) + rng.float()) / float64(count*stratum)
+			out[i%count] = append(out[i%count], tasks[sm.at(u)])
 		}
 	}
-	return streams
+	return out
 }
 
 // size is the largest empty node of a kind.
@@ -79,132 +119,102 @@ func (s *Snapshot) biggest(id int32) size {
 	return m
 }
 
-func futureOf(s *Snapshot, sh *shape, id int32, biggest size) (futureTask, bool) {
-	r := &sh.req
-	if r.CPUMHz > biggest.cpu || r.MemoryMiB > biggest.memory || r.GPUs > biggest.gpus {
-		return futureTask{}, false
-	}
-	t := futureTask{cpu: int32(r.CPUMHz)}
-	if r.GPUs == 0 {
-		return t, true
-	}
-	nd := sh.need(s, id)
-	t.share, t.gpus = nd.share, int32(r.GPUs)
-	return t, nd.ok
-}
-
 // idle returns the expected terminal waste of a state in milli. shares is
 // sorted ascending.
 func (ws *waste) idle(kind int32, cpu int64, shares []int32) int32 {
-
-	key := ws.key(kind, cpu, shares)
-	if v, ok := ws.known[key]; ok {
-		return v
+	for len(shares) > 0 && shares[0] == 0 {
+		shares = shares[1:]
 	}
-
-	step := ws.w.CPUStepMHz
-	v := ws.play(ws.futures[kind], int32(cpu/step*step), shares)
-	ws.known[key] = v
+	if len(shares) == 0 {
+		return 0
+	}
+	f := &ws.futures[kind]
+	steps := cpu / f.cpuStep
+	key := stateKeyOf(kind, steps, shares)
+	v, ok := ws.known.get(key)
+	if !ok {
+		v = ws.play(f, int32(steps*f.cpuStep), shares)
+		ws.known.put(key, v)
+	}
 	return v
 }
 
-func (ws *waste) key(kind int32, cpu int64, shares []int32) stateKey {
-	h := stateKey{uint64(kind)<<32 | uint64(cpu/ws.w.CPUStepMHz), 0x9e3779b97f4a7c15}
-	for _, v := range shares {
-		h.a = (h.a ^ uint64(v)) * 0xff51afd7ed558ccd
-		h.a ^= h.a >> 32
-		h.b = (h.b + uint64(v) + 1) * 0xc4ceb9fe1a85ec53
-		h.b ^= h.b >> 29
-	}
-	return h
-}
-
-func (ws *waste) play(streams [][]futureTask, cpu int32, shares []int32) int32 {
-	if len(streams) == 0 {
+// play is the mean over the streams of what stays idle.
+func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
+	if len(f.streams) == 0 {
 		return 0
 	}
 	var sum int64
 	buf := ws.shares[:len(shares)]
-	for _, stream := range streams {
+	for _, stream := range f.streams {
 		copy(buf, shares)
-		sum += fill(stream, cpu, buf, ws.w.Misses)
+		sum += f.fill(stream, cpu, buf, ws.w.Misses)
 	}
-	return int32(sum / int64(len(streams)))
+	return int32(sum / int64(len(f.streams)))
 }
 
-// fill places a future on a bank, two candidates at a time, and returns the
-// milli that stay idle.
-func fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
+// fill places a stream on a bank, two candidates at a time, and returns the
+// milli that stay idle. Of two that fit, the one that leaves less on its GPU
+// is taken: a scheduler has a choice of tasks for a node, though not a wide
+// one. A CPU-only task that comes first is taken always. It is over after so
+// many misses in a row. shares stays sorted, with at least one entry.
+func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
+	var lost int64
 	missed := 0
 	for i := 0; i+1 < len(stream) && missed < misses; i += 2 {
+		for shares[0] < f.minShare {
+			lost += int64(shares[0])
+			if shares = shares[1:]; len(shares) == 0 {
+				return lost
+			}
+		}
+		if cpu < f.minCPU {
+			break
+		}
 		a, b := &stream[i], &stream[i+1]
 		leftA, atA := leftover(a, cpu, shares)
-		if a.gpus == 0 && leftA >= 0 {
-			cpu -= a.cpu
-			missed = 0
-			continue
-		}
-		leftB, atB := leftover(b, cpu, shares)
-		if leftA < 0 && leftB < 0 {
-			missed++
-			continue
+		if a.share > 0 || leftA < 0 {
+			leftB, atB := leftover(b, cpu, shares)
+			if leftA < 0 && leftB < 0 {
+				missed++
+				continue
+			}
+			if leftA < 0 || (leftB >= 0 && leftB < leftA) {
+				a, atA = b, atB
+			}
 		}
 		missed = 0
-		if leftA < 0 || (leftB >= 0 && leftB < leftA) {
-			a, atA = b, atB
-		}
 		cpu -= a.cpu
-		take(a, atA, shares)
+		if a.share > 0 {
+			occupy(a.share, atA, shares)
+		}
 	}
-	var idle int64
 	for _, s := range shares {
-		idle += int64(s)
+		lost += int64(s)
 	}
-	return idle
+	return lost
 }
 
-// leftover is what the best GPU would have left after the task; -1 when it
-// does not fit. at is that GPU.
+// leftover is what the tightest GPU would have left after the task, and which
+// that is; -1 when the task does not fit.
 func leftover(t *futureTask, cpu int32, shares []int32) (left int32, at int) {
-	if t.cpu > cpu {
+	if t.cpu > cpu || t.share > shares[len(shares)-1] {
 		return -1, 0
 	}
-	if t.gpus == 0 {
+	if t.share == 0 {
 		return 0, 0
 	}
-	if t.gpus == 1 {
-		left = -1
-		for i, s := range shares {
-			if l := s - t.share; l >= 0 && (left < 0 || l < left) {
-				left, at = l, i
-			}
-		}
-		return left, at
+	for shares[at] < t.share {
+		at++
 	}
-	n := t.gpus
-	for _, s := range shares {
-		if s >= t.share {
-			n--
-		}
-	}
-	if n > 0 {
-		return -1, 0
-	}
-	return 0, 0
+	return shares[at] - t.share, at
 }
 
-func take(t *futureTask, at int, shares []int32) {
-	switch t.gpus {
-	case 0:
-	case 1:
-		shares[at] -= t.share
-	default:
-		n := t.gpus
-		for i, s := range shares {
-			if n > 0 && s >= t.share {
-				shares[i] -= t.share
-				n--
-			}
-		}
+// occupy takes a share from one GPU and sorts again.
+func occupy(share int32, at int, shares []int32) {
+	v := shares[at] - share
+	for ; at > 0 && shares[at-1] > v; at-- {
+		shares[at] = shares[at-1]
 	}
+	shares[at] = v
 }

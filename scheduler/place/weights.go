@@ -28,8 +28,9 @@ type Weights struct {
 	Streams     int
 	StreamTasks int
 	Misses      int
-	// CPUStepMHz is the resolution of free CPU in the memory of estimates.
-	CPUStepMHz int64
+	// CPUSteps is into how many steps the CPU of the largest node of a kind is
+	// rounded where estimates are remembered by state.
+	CPUSteps int64
 
 	// ModelPriceCap bounds the price of a model that constrained tasks need.
 	ModelPriceCapMilli int64
@@ -39,6 +40,10 @@ type Weights struct {
 	// RepriceEvery is the number of arrivals between two computations of the
 	// prices on a cluster of up to 1,200 banks; larger ones wait in proportion.
 	RepriceEvery int64
+	// DriftMilli is how far the demand must have moved, in thousandths of the
+	// arrivals, to be learned again. It is looked at after 100 arrivals
+	// and then whenever their number has doubled.
+	DriftMilli int64
 	// PriorTasks is how many arrivals the prior demand counts for.
 	PriorTasks int64
 }
@@ -47,7 +52,7 @@ type Weights struct {
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Streams: 32, StreamTasks: 600, Misses: 15, CPUStepMHz: 250,
-		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, RepriceEvery: 200, PriorTasks: 300,
+		StepMilli: 20, Streams: 16, StreamTasks: 600, Misses: 8, CPUSteps: 24,
+		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, RepriceEvery: 200, DriftMilli: 50, PriorTasks: 500,
 	}
 }
