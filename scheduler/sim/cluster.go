@@ -1,0 +1,88 @@
+package sim
+
+// cluster is the state that the baselines work on: what is free per node, and
+// a version that changes with it, by which cached scores are found stale.
+type cluster struct {
+	nodes []machine
+}
+
+type machine struct {
+	model       string
+	cpu, memory int64
+	gpus        []int64 // milli free
+	version     int32
+}
+
+func newCluster(nodes []Node) *cluster {
+	c := &cluster{}
+	for _, n := range nodes {
+		m := machine{model: n.Model, cpu: n.CPUMilli, memory: n.MemoryMiB, gpus: make([]int64, n.GPUs), version: 1}
+		for i := range m.gpus {
+			m.gpus[i] = gpuMilli
+		}
+		c.nodes = append(c.nodes, m)
+	}
+	return c
+}
+
+// fits reports whether the machine can take the task.
+func (m *machine) fits(t *Task) bool {
+	if m.cpu < t.CPUMilli || m.memory < t.MemoryMiB {
+		return false
+	}
+	if t.GPUs == 0 {
+		return true
+	}
+	return mayUse(t, m.model) && m.count(t) >= t.GPUs
+}
+
+// count is the number of GPUs with the task's share free.
+func (m *machine) count(t *Task) int {
+	n := 0
+	for _, g := range m.gpus {
+		if g >= t.GPUMilli {
+			n++
+		}
+	}
+	return n
+}
+
+func mayUse(t *Task, model string) bool {
+	if len(t.Models) == 0 {
+		return true
+	}
+	for _, m := range t.Models {
+		if m == model {
+			return true
+		}
+	}
+	return false
+}
+
+// book takes the task's share of the GPUs.
+func (m *machine) book(t *Task, gpus []int) {
+	m.cpu -= t.CPUMilli
+	m.memory -= t.MemoryMiB
+	for _, g := range gpus {
+		m.gpus[g] -= t.GPUMilli
+	}
+	m.version++
+}
+
+// tightest returns the GPUs with the least room that fit, lowest index first
+// among equals.
+func (m *machine) tightest(t *Task) []int {
+	var out []int
+	used := make([]bool, len(m.gpus))
+	for len(out) < t.GPUs {
+		best := -1
+		for i, g := range m.gpus {
+			if !used[i] && g >= t.GPUMilli && (best < 0 || g < m.gpus[best]) {
+				best = i
+			}
+		}
+		used[best] = true
+		out = append(out, best)
+	}
+	return out
+}
