@@ -56,3 +56,12 @@ func DefaultWeights() Weights {
 		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, RepriceEvery: 200, DriftMilli: 50, PriorTasks: 500,
 	}
 }
+
+// FastWeights are DefaultWeights with a coarser estimate of waste: several
+// times faster on large clusters, a few tenths of a point less allocated.
+func FastWeights() Weights {
+	w := DefaultWeights()
+	w.Streams, w.Misses, w.CPUSteps = 8, 6, 12
+	w.DriftMilli, w.RepriceEvery = 200, 400
+	return w
+}

@@ -17,6 +17,10 @@ import (
 // of it, CPU-only ones included; a CPU-only class counts all free GPU. The
 // rounding is part of the policy: within 40 milli nodes tie and the first wins.
 func NewFGD(nodes []Node, history []Task) Placer {
+	return newBaseline(nodes, newFGDScore(nodes, history))
+}
+
+func newFGDScore(nodes []Node, history []Task) *fgd {
 	f := &fgd{models: map[string][]class{}, known: map[*machine]known{}}
 	all := typical(history)
 	for _, n := range nodes {
@@ -24,7 +28,7 @@ func NewFGD(nodes []Node, history []Task) Placer {
 			f.models[n.Model] = classesOn(n.Model, all)
 		}
 	}
-	return newBaseline(nodes, f)
+	return f
 }
 
 type fgd struct {

@@ -1,0 +1,136 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Placer is a policy under test. Place decides where the next arrival goes and
+// books it; ok is false when it takes it nowhere.
+type Placer interface {
+	Place(t *Task) (spot Spot, ok bool)
+}
+
+// Spot is where a task went: a node and the GPUs on it, by position.
+type Spot struct {
+	Node int
+	GPUs []int
+}
+
+// Result is what a replay measured.
+type Result struct {
+	Spots    []Spot // per arrival; Node -1 when rejected
+	Arrivals int
+	Placed   int
+	Rejected int
+	// RejectedCPUOnly counts rejected tasks without GPUs.
+	RejectedCPUOnly int
+	Curve           []Point // one per whole percent of arrived demand
+	FinalPercent    float64
+	PerSecond       float64 // placements tried per second of Place
+	P50, P99, Max   time.Duration
+}
+
+// Point is the allocation when so much had arrived, in percent of capacity.
+type Point struct {
+	Arrived   int
+	Allocated float64
+}
+
+// At returns the allocation at an arrival percentage, or NaN before it.
+func (r *Result) At(percent int) float64 {
+	for _, p := range r.Curve {
+		if p.Arrived == percent {
+			return p.Allocated
+		}
+	}
+	return math.NaN()
+}
+
+// Replay runs a sequence of arrivals through a policy. now is read around every
+// Place; pass time.Now to measure speed.
+func Replay(nodes []Node, arrivals []Task, p Placer, now func() time.Time) Result {
+	r := Result{Arrivals: len(arrivals), Spots: make([]Spot, len(arrivals))}
+	var capacity, arrived, used int64
+	for _, n := range nodes {
+		capacity += int64(n.GPUs) * gpuMilli
+	}
+	times := make([]time.Duration, len(arrivals))
+	var c curve
+	for i := range arrivals {
+		t := &arrivals[i]
+		start := now()
+		spot, ok := p.Place(t)
+		times[i] = now().Sub(start)
+		arrived += t.Demand()
+		if ok {
+			used += t.Demand()
+			r.Placed++
+		} else {
+			spot = Spot{Node: -1}
+			r.reject(t)
+		}
+		r.Spots[i] = spot
+		c.add(arrived, used, capacity)
+	}
+	r.Curve = c.points()
+	r.FinalPercent = percent(used, capacity)
+	r.timing(times)
+	return r
+}
+
+func (r *Result) reject(t *Task) {
+	r.Rejected++
+	if t.GPUs == 0 {
+		r.RejectedCPUOnly++
+	}
+}
+
+func (r *Result) timing(times []time.Duration) {
+	if len(times) == 0 {
+		return
+	}
+	var sum time.Duration
+	for _, d := range times {
+		sum += d
+	}
+	slices.Sort(times)
+	r.P50, r.P99, r.Max = times[len(times)/2], times[len(times)*99/100], times[len(times)-1]
+	if sum > 0 {
+		r.PerSecond = float64(len(times)) / sum.Seconds()
+	}
+}
+
+func percent(part, whole int64) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(whole)
+}
+
+// curve averages the allocation over all arrivals that round to the same whole
+// percent of arrived demand, as the published evaluation does.
+type curve struct {
+	sum   []float64
+	count []int
+}
+
+func (c *curve) add(arrived, used, capacity int64) {
+	at := int(math.RoundToEven(percent(arrived, capacity)))
+	for len(c.sum) <= at {
+		c.sum, c.count = append(c.sum, 0), append(c.count, 0)
+	}
+	c.sum[at] += math.Round(percent(used, capacity)*100) / 100
+	c.count[at]++
+}
+
+func (c *curve) points() []Point {
+	var ps []Point
+	for at := range c.sum {
+		if c.count[at] > 0 {
+			ps = append(ps, Point{at, c.sum[at] / float64(c.count[at])})
+		}
+	}
+	return ps
+}

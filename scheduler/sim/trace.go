@@ -1,0 +1,222 @@
+package sim
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Node is a machine of a trace.
+type Node struct {
+	Name      string
+	CPUMilli  int64
+	MemoryMiB int64
+	GPUs      int
+	Model     string
+}
+
+// Task is a task of a trace.
+type Task struct {
+	Name      string
+	CPUMilli  int64
+	MemoryMiB int64
+	GPUs      int
+	GPUMilli  int64    // share of each GPU, 1000 = whole; 0 without GPUs
+	Models    []string // any of; empty: all
+
+	// The columns below are for Live replays; zero in the published traces.
+	ArriveSecond  int64
+	RunSeconds    int64
+	Priority      int
+	Queue         string
+	MinRunSeconds int64
+}
+
+// Demand is the GPU milli that the task asks for.
+func (t *Task) Demand() int64 { return int64(t.GPUs) * t.GPUMilli }
+
+// taskKey identifies tasks that every node treats alike.
+type taskKey struct {
+	cpu, memory, milli int64
+	gpus               int
+	models             string
+}
+
+func keyOf(t *Task) taskKey {
+	return taskKey{t.CPUMilli, t.MemoryMiB, t.GPUMilli, t.GPUs, strings.Join(t.Models, "|")}
+}
+
+// gpuMilli is one GPU.
+const gpuMilli = 1000
+
+// Limits of what a trace may say, so that sums cannot overflow.
+const (
+	maxAmount = 1 << 40
+	maxGPUs   = 64
+)
+
+// ErrTrace is wrapped by errors about the content of a trace file.
+var ErrTrace = errors.New("malformed trace")
+
+// table is a CSV file with named columns, read row by row.
+type table struct {
+	csv  *csv.Reader
+	cols map[string]int
+	row  []string
+	err  error
+}
+
+func newTable(r io.Reader, need ...string) (*table, error) {
+	t := &table{csv: csv.NewReader(r), cols: map[string]int{}}
+	head, err := t.csv.Read()
+	if err != nil {
+		return nil, fmt.Errorf("read header: %w: %w", ErrTrace, err)
+	}
+	for i, name := range head {
+		t.cols[name] = i
+	}
+	for _, name := range need {
+		if _, ok := t.cols[name]; !ok {
+			return nil, fmt.Errorf("read header: %w: no column %q", ErrTrace, name)
+		}
+	}
+	return t, nil
+}
+
+// next reads a row; false at the end or on the first error.
+func (t *table) next() bool {
+	if t.err != nil {
+		return false
+	}
+	row, err := t.csv.Read()
+	if err == io.EOF {
+		return false
+	}
+	if err != nil {
+		t.err = fmt.Errorf("%w: %w", ErrTrace, err)
+		return false
+	}
+	t.row = row
+	return true
+}
+
+// text returns a column's value; empty when the file has no such column.
+func (t *table) text(name string) string {
+	i, ok := t.cols[name]
+	if !ok {
+		return ""
+	}
+	return t.row[i]
+}
+
+// number reads a whole number from 0 to limit; an empty value is 0.
+func (t *table) number(name string, limit int64) int64 {
+	s := t.text(name)
+	if s == "" {
+		return 0
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || v != math.Trunc(v) || v < 0 || v > float64(limit) {
+		line, _ := t.csv.FieldPos(t.cols[name])
+		t.fail(fmt.Errorf("%w: line %d: column %q is %q, want a whole number from 0 to %d", ErrTrace, line, name, s, limit))
+		return 0
+	}
+	return int64(v)
+}
+
+func (t *table) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// ReadNodes reads the columns sn, cpu_milli, memory_mib, gpu, model.
+func ReadNodes(r io.Reader) ([]Node, error) {
+	t, err := newTable(r, "sn", "cpu_milli", "memory_mib", "gpu", "model")
+	if err != nil {
+		return nil, err
+	}
+	var nodes []Node
+	seen := map[string]bool{}
+	for t.next() {
+		n := Node{
+			Name: t.text("sn"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
+			GPUs: int(t.number("gpu", maxGPUs)), Model: t.text("model"),
+		}
+		if n.Name == "" || seen[n.Name] {
+			t.fail(fmt.Errorf("%w: node name %q is empty or listed twice", ErrTrace, n.Name))
+		}
+		seen[n.Name] = true
+		nodes = append(nodes, n)
+	}
+	return nodes, t.err
+}
+
+// ReadTasks reads arrivals or a pod list: the columns cpu_milli, memory_mib,
+// num_gpu, gpu_milli, a name (pod_name or name), and where present gpu_spec,
+// arrive_second, run_seconds, min_run_seconds, priority, queue.
+func ReadTasks(r io.Reader) ([]Task, error) {
+	t, err := newTable(r, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+	if err != nil {
+		return nil, err
+	}
+	var tasks []Task
+	for t.next() {
+		tasks = append(tasks, t.task())
+	}
+	return tasks, t.err
+}
+
+func (t *table) task() Task {
+	k := Task{
+		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
+		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: min(t.number("gpu_milli", maxAmount), gpuMilli),
+		ArriveSecond: t.number("arrive_second", maxAmount), RunSeconds: t.number("run_seconds", maxAmount),
+		MinRunSeconds: t.number("min_run_seconds", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
+	}
+	if k.Name == "" {
+		k.Name = t.text("name")
+	}
+	if k.GPUs == 0 {
+		k.GPUMilli = 0
+		return k
+	}
+	if k.GPUMilli == 0 {
+		t.fail(fmt.Errorf("%w: task %q asks for %d GPUs with a share of 0", ErrTrace, k.Name, k.GPUs))
+	}
+	for _, m := range strings.Split(t.text("gpu_spec"), "|") {
+		if m != "" {
+			k.Models = append(k.Models, m)
+		}
+	}
+	return k
+}
+
+// ReadOrder reads the columns node_name and rank and returns the nodes sorted
+// by rank. Every node must have a rank.
+func ReadOrder(r io.Reader, nodes []Node) ([]Node, error) {
+	t, err := newTable(r, "node_name", "rank")
+	if err != nil {
+		return nil, err
+	}
+	rank := map[string]int64{}
+	for t.next() {
+		rank[t.text("node_name")] = t.number("rank", maxAmount)
+	}
+	if t.err != nil {
+		return nil, t.err
+	}
+	for _, n := range nodes {
+		if _, ok := rank[n.Name]; !ok {
+			return nil, fmt.Errorf("%w: node %q has no rank", ErrTrace, n.Name)
+		}
+	}
+	out := slices.Clone(nodes)
+	slices.SortStableFunc(out, func(a, b Node) int { return int(rank[a.Name] - rank[b.Name]) })
+	return out, nil
+}

@@ -1,0 +1,66 @@
+package sim
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// WritePlacements writes the columns pod_name, arrival_index, node_name,
+// gpu_indices, gpu_milli, one row per arrival; node_name is empty where it was
+// rejected.
+func WritePlacements(w io.Writer, nodes []Node, arrivals []Task, spots []Spot) error {
+	rows := [][]string{{"pod_name", "arrival_index", "node_name", "gpu_indices", "gpu_milli"}}
+	for i, s := range spots {
+		t := &arrivals[i]
+		row := []string{t.Name, strconv.Itoa(i), "", "", "0"}
+		if s.Node >= 0 {
+			row[2], row[3], row[4] = nodes[s.Node].Name, indices(s.GPUs), strconv.FormatInt(t.GPUMilli, 10)
+		}
+		rows = append(rows, row)
+	}
+	return writeAll(w, rows)
+}
+
+func indices(gpus []int) string {
+	var list []string
+	for _, g := range gpus {
+		list = append(list, strconv.Itoa(g))
+	}
+	return strings.Join(list, "|")
+}
+
+// WriteNodes writes what ReadNodes reads.
+func WriteNodes(w io.Writer, nodes []Node) error {
+	rows := [][]string{{"sn", "cpu_milli", "memory_mib", "gpu", "model"}}
+	for _, n := range nodes {
+		rows = append(rows, []string{n.Name, fmt.Sprint(n.CPUMilli), fmt.Sprint(n.MemoryMiB), fmt.Sprint(n.GPUs), n.Model})
+	}
+	return writeAll(w, rows)
+}
+
+// WriteTasks writes what ReadTasks reads.
+func WriteTasks(w io.Writer, tasks []Task) error {
+	rows := [][]string{{
+		"arrival_index", "pod_name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec",
+		"arrive_second", "run_seconds", "min_run_seconds", "priority", "queue",
+	}}
+	for i, t := range tasks {
+		rows = append(rows, []string{
+			strconv.Itoa(i), t.Name, fmt.Sprint(t.CPUMilli), fmt.Sprint(t.MemoryMiB), strconv.Itoa(t.GPUs),
+			fmt.Sprint(t.GPUMilli), strings.Join(t.Models, "|"), fmt.Sprint(t.ArriveSecond), fmt.Sprint(t.RunSeconds),
+			fmt.Sprint(t.MinRunSeconds), strconv.Itoa(t.Priority), t.Queue,
+		})
+	}
+	return writeAll(w, rows)
+}
+
+func writeAll(w io.Writer, rows [][]string) error {
+	c := csv.NewWriter(w)
+	if err := c.WriteAll(rows); err != nil {
+		return fmt.Errorf("write CSV: %w", err)
+	}
+	return nil
+}
