@@ -1,0 +1,114 @@
+package device
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// attributes are what constraints and affinities in jobs can ask of a group.
+// Those of HashiCorp's plugin keep their names and units; an attribute in which
+// the members of a group differ is left out, since it would be wrong for some.
+func attributes(v versions, members []*unit) map[string]*structs.Attribute {
+	all := attributesOf(v, members[0])
+	for _, u := range members[1:] {
+		for key, value := range attributesOf(v, u) {
+			if all[key] != nil && !value.Equal(all[key]) {
+				delete(all, key)
+			}
+		}
+	}
+	healthy := 0
+	for _, u := range members {
+		healthy += u.healthy()
+	}
+	// Nomad remembers per node class whether a job fits; with the number of
+	// healthy instances in the class, a sick node does not hide its twins.
+	all["healthy"] = structs.NewIntAttribute(int64(healthy), "")
+	return all
+}
+
+func attributesOf(v versions, u *unit) map[string]*structs.Attribute {
+	a := attributeSet{}
+	a.text("model", u.gpu.Model)
+	a.text("type", hardware.ShortName(u.gpu.Model))
+	a.number("memory", u.memoryMiB, structs.UnitMiB)
+	a.text("sharing", string(u.offer.Sharing))
+	a.text("grade", string(u.grade()))
+	a.flag("shared", u.sharedFlag())
+	a.flag("vgpu", u.gpu.Virtual)
+	a.text("driver_version", v.driver)
+	a.text("cuda_version", v.cuda)
+	a.text("compute_capability", u.gpu.ComputeCapability)
+	if u.gpu.NUMANode >= 0 {
+		a["numa_node"] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
+	}
+	a.text("nvlink_peers", strings.Join(u.gpu.NVLinkPeers, ","))
+	a["index"] = structs.NewIntAttribute(int64(u.index), "")
+	a.text("unique.uuid", u.uuid)
+	a.text("unique.pci", u.gpu.PCIBusID)
+	if u.offer.Mode == gpu.ModeSlice {
+		a.number("slice_memory", u.offer.SliceMiB, structs.UnitMiB)
+	}
+	if u.slices > 0 {
+		a.number("slices", int64(u.slices), "")
+		a.number("compute_burst", u.offer.BurstMilli, "")
+	}
+	if u.sharedFlag() && u.timeslice != "" {
+		a.text("timeslice", u.timeslice)
+	}
+	if u.mps != nil {
+		a.number("max_clients", int64(u.mps.MaxClients), "")
+	}
+	if u.instance != nil {
+		a.text("profile", u.instance.Profile)
+		a.text("unique.parent", u.parent)
+	}
+	a.hashicorp(u.gpu)
+	return a
+}
+
+// attributeSet leaves out what is not known.
+type attributeSet map[string]*structs.Attribute
+
+// hashicorp adds the rest of what nomad-device-nvidia publishes. Its clocks and
+// its power were what the GPU drew at that moment; these are the limits, which
+// is what a constraint means and what does not change by itself.
+func (a attributeSet) hashicorp(g hardware.GPU) {
+	a.number("power", g.PowerLimitWatts, structs.UnitW)
+	a.number("bar1", g.BAR1MiB, structs.UnitMiB)
+	a.number("cores_clock", g.CoreClockMHz, structs.UnitMHz)
+	a.number("memory_clock", g.MemoryClockMHz, structs.UnitMHz)
+	a.number("pci_bandwidth", g.PCIBandwidthMBps, structs.UnitMBPerS)
+	a.text("display_state", g.DisplayState)
+	a.text("persistence_mode", g.PersistenceMode)
+}
+
+func (a attributeSet) text(key, value string) {
+	if value != "" {
+		a[key] = structs.NewStringAttribute(value)
+	}
+}
+
+func (a attributeSet) number(key string, value int64, unit string) {
+	if value != 0 {
+		a[key] = structs.NewIntAttribute(value, unit)
+	}
+}
+
+func (a attributeSet) flag(key string, value bool) { a[key] = structs.NewBoolAttribute(value) }
+
+func sameAttributes(a, b map[string]*structs.Attribute) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	keys := make([]string, 0, len(a))
+	for key := range a {
+		keys = append(keys, key)
+	}
+	return !slices.ContainsFunc(keys, func(key string) bool { return b[key] == nil || !a[key].Equal(b[key]) })
+}

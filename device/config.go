@@ -1,0 +1,258 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// config is the plugin's configuration, checked.
+type config struct {
+	enabled         bool
+	ignored         map[string]bool
+	period          time.Duration
+	stateDir        string
+	dataDir         string
+	hashicorpMIG    bool
+	modeChangeDelay time.Duration
+	nvidiaSMI       string
+	cdiHook         string
+	rules           []rule
+	fallback        offer
+	mps             rawMPS
+	hami            *gpu.HAMiState
+	health          healthConfig
+	metrics         string
+	simulation      *rawSimulation
+}
+
+type healthConfig struct {
+	interval, timeout time.Duration
+	ignore            map[string]bool
+	classes           xidClasses
+}
+
+// parseConfig checks a configuration. Its error holds every mistake, each with
+// the key, the value and what is valid.
+func parseConfig(raw rawConfig) (*config, error) {
+	p := &configParser{}
+	c := &config{
+		enabled:         raw.Enabled,
+		ignored:         map[string]bool{},
+		period:          p.duration("fingerprint_period", raw.FingerprintPeriod, time.Second),
+		stateDir:        p.absolute("state_dir", raw.StateDir),
+		dataDir:         p.absolute("data_dir", raw.DataDir),
+		hashicorpMIG:    p.oneOf("mig_names", raw.MIGNames, "profile", "hashicorp") == "hashicorp",
+		modeChangeDelay: p.duration("mode_change_delay", raw.ModeChangeDelay, 0),
+		nvidiaSMI:       raw.NvidiaSMI,
+		cdiHook:         p.absolute("cdi_hook", raw.CDIHook),
+		mps:             p.mps(raw.MPS),
+		hami:            p.hami(raw.HAMi),
+		health:          p.health(raw.Health),
+		metrics:         p.metrics(raw.Metrics),
+		simulation:      p.simulation(raw.Simulation),
+	}
+	for _, id := range raw.IgnoredGPUIDs {
+		c.ignored[id] = true
+	}
+	c.fallback = p.offer("", raw.rawOffer, offer{})
+	for i, r := range raw.GPUs {
+		c.rules = append(c.rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.fallback))
+	}
+	p.needHAMi(c)
+	return c, errors.Join(p.problems...)
+}
+
+// configParser collects mistakes.
+type configParser struct{ problems []error }
+
+func (p *configParser) fail(format string, args ...any) {
+	p.problems = append(p.problems, fmt.Errorf(format, args...))
+}
+
+func (p *configParser) duration(key, value string, least time.Duration) time.Duration {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < least {
+		p.fail("%s %q is not a duration of at least %s; write one such as \"30s\" or \"5m\"", key, value, least)
+	}
+	return d
+}
+
+func (p *configParser) absolute(key, value string) string {
+	if !filepath.IsAbs(value) {
+		p.fail("%s %q is not an absolute path", key, value)
+	}
+	return filepath.Clean(value)
+}
+
+func (p *configParser) oneOf(key, value string, valid ...string) string {
+	for _, v := range valid {
+		if value == v {
+			return v
+		}
+	}
+	p.fail("%s %q is not one of %s", key, value, strings.Join(valid, ", "))
+	return ""
+}
+
+func (p *configParser) mps(raw *rawMPS) rawMPS {
+	if raw == nil {
+		return rawMPS{Control: "nvidia-cuda-mps-control", MultiUser: true}
+	}
+	if raw.Control == "" {
+		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
+	}
+	if raw.MaxClients < 0 {
+		p.fail("mps.max_clients %d is negative; write 0 to use the limit of the GPU and CUDA version", raw.MaxClients)
+	}
+	return *raw
+}
+
+func (p *configParser) hami(raw *rawHAMi) *gpu.HAMiState {
+	if raw == nil {
+		return nil
+	}
+	return &gpu.HAMiState{Library: p.absolute("hami.library", raw.Library), LockDir: p.absolute("hami.lock_dir", raw.LockDir)}
+}
+
+func (p *configParser) health(raw *rawHealth) healthConfig {
+	if raw == nil {
+		raw = &rawHealth{Interval: "5s", Timeout: "5s"}
+	}
+	c := healthConfig{
+		interval: p.duration("health.interval", raw.Interval, 100*time.Millisecond),
+		timeout:  p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
+		ignore:   map[string]bool{},
+		classes:  defaultXIDs(),
+	}
+	for _, code := range raw.Ignore {
+		c.ignore[code] = true
+	}
+	if err := c.classes.configure(raw.ApplicationXIDs, raw.FatalXIDs); err != nil {
+		p.fail("health: %w", err)
+	}
+	return c
+}
+
+func (p *configParser) metrics(raw *rawMetrics) string {
+	if raw == nil {
+		return ""
+	}
+	if _, _, err := net.SplitHostPort(raw.Address); err != nil {
+		p.fail("metrics.address %q is not host:port, such as 127.0.0.1:9836", raw.Address)
+	}
+	return raw.Address
+}
+
+func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
+	if raw != nil {
+		p.absolute("simulation.topology", raw.Topology)
+		p.absolute("simulation.dir", raw.Dir)
+	}
+	return raw
+}
+
+func (p *configParser) rule(key string, raw rawRule, fallback offer) rule {
+	r := rule{selector: p.selector(key, raw)}
+	r.offer = p.offer(key, raw.rawOffer, fallback)
+	if len(raw.Profiles) > 0 && r.offer.Mode != gpu.ModeMIG {
+		p.fail("%sprofiles is for mode \"mig\", the mode is %q", key, r.offer.Mode)
+	}
+	if len(raw.MIG) > 0 && r.offer.Mode != gpu.ModeMIG {
+		p.fail("%smig is for mode \"mig\", the mode is %q", key, r.offer.Mode)
+	}
+	for i, name := range raw.Profiles {
+		p.profile(fmt.Sprintf("%sprofiles[%d]", key, i), name)
+	}
+	r.profiles = raw.Profiles
+	for i, m := range raw.MIG {
+		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.offer))
+	}
+	return r
+}
+
+// profileName is how NVIDIA names MIG profiles: "1g.10gb", "1g.10gb+me".
+var profileName = regexp.MustCompile(`^([1-8]c\.)?[1-8]g\.[1-9][0-9]{0,2}gb([+-][a-z.,]+)?$`)
+
+func (p *configParser) profile(key, name string) {
+	if !profileName.MatchString(name) {
+		p.fail("%s %q is not a MIG profile; write one such as \"1g.10gb\", nvidia-smi mig -lgip lists them", key, name)
+	}
+}
+
+func (p *configParser) selector(key string, raw rawRule) selector {
+	var s selector
+	if raw.UUID != nil {
+		if s.uuid = *raw.UUID; !strings.HasPrefix(s.uuid, "GPU-") {
+			p.fail("%suuid %q is not a GPU's UUID; nvidia-smi -L lists them", key, s.uuid)
+		}
+	}
+	if raw.Index != nil {
+		n := int(*raw.Index)
+		if s.index = &n; n < 0 {
+			p.fail("%sindex %d is negative; write the position from 0 in order of PCI address", key, n)
+		}
+	}
+	if raw.PCI != nil {
+		if s.pci = normalPCI(*raw.PCI); s.pci == "" {
+			p.fail("%spci %q is not a PCI address; write one such as \"0000:3b:00.0\"", key, *raw.PCI)
+		}
+	}
+	if raw.Model != nil {
+		s.model = *raw.Model
+		if _, err := path.Match(s.model, ""); err != nil || s.model == "" {
+			p.fail("%smodel %q is not a pattern; write a type such as \"H100\" or a pattern such as \"*A100*\"", key, s.model)
+		}
+	}
+	return s
+}
+
+var pciAddress = regexp.MustCompile(`^([0-9a-f]{4}|0000[0-9a-f]{4}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$`)
+
+// normalPCI spells an address as sysfs does, or returns "" if it is none.
+func normalPCI(s string) string {
+	m := pciAddress.FindStringSubmatch(strings.ToLower(s))
+	if m == nil {
+		return ""
+	}
+	return m[1][len(m[1])-4:] + ":" + m[2]
+}
+
+func (p *configParser) migRule(key string, raw rawMIG, parent offer) migRule {
+	r := migRule{profile: "*"}
+	if raw.Profile != nil {
+		r.profile = *raw.Profile
+		if _, err := path.Match(r.profile, ""); err != nil || r.profile == "" {
+			p.fail("%sprofile %q is not a pattern; write a profile such as \"3g.40gb\"", key, r.profile)
+		}
+	}
+	parent.Mode, parent.Sharing = gpu.ModeWhole, gpu.SharingNone
+	r.offer = p.offer(key, raw.rawOffer, parent)
+	if r.offer.Mode == gpu.ModeMIG {
+		p.fail("%smode \"mig\" is for GPUs; an instance's is whole, slice or shared", key)
+	}
+	return r
+}
+
+func (p *configParser) needHAMi(c *config) {
+	offers := []offer{c.fallback}
+	for _, r := range c.rules {
+		offers = append(offers, r.offer)
+		for _, m := range r.instances {
+			offers = append(offers, m.offer)
+		}
+	}
+	for _, o := range offers {
+		if o.Sharing == gpu.SharingHAMi && c.hami == nil {
+			p.fail("sharing \"hami\" needs the block hami { library = \"/path/libvgpu.so\" }")
+			return
+		}
+	}
+}

@@ -1,0 +1,84 @@
+// Package hardware describes what a backend sees of a machine's accelerators,
+// in words that hold for every vendor: GPUs, their parts, their processes,
+// their readings and their events.
+//
+// A backend (device/nvml, or one for another vendor) fills these structures;
+// the rest of the plugin decides on them and never talks to a driver. They are
+// plain data, copied freely, and say nothing of Nomad.
+package hardware
+
+// Machine is one survey: everything that a backend could see at a moment.
+type Machine struct {
+	// DriverVersion is the vendor driver's, CUDAVersion that of the newest CUDA
+	// it serves ("13.0"); both are empty where there is none.
+	DriverVersion string
+	CUDAVersion   string
+	// GPUs are the devices in order of enumeration, which may change between
+	// boots; a GPU that answers nothing but its position is in Unknown.
+	GPUs []GPU
+	// Unknown names devices that are there but do not tell who they are.
+	Unknown []Problem
+}
+
+// GPU is a physical device.
+type GPU struct {
+	UUID   string
+	Vendor string
+	// Type is Nomad's device type: "gpu", or "npu" for Ascend.
+	Type string
+	// Index is the position in the present enumeration, Minor the number of the
+	// device node; both may change.
+	Index, Minor int
+	// PCIBusID is spelled as sysfs does: "0000:3b:00.0".
+	PCIBusID string
+	// Model is the vendor's full name: "NVIDIA H100 80GB HBM3".
+	Model     string
+	MemoryMiB int64
+	Traits
+	// MIG says whether the device is partitioned now; Instances are its parts.
+	MIG       bool
+	Instances []Instance
+	// Problems are what is wrong with the device now; none is well.
+	Problems []Problem
+}
+
+// Traits are properties of a device that do not change while the driver runs.
+// Zero means not known.
+type Traits struct {
+	BAR1MiB           int64
+	PowerLimitWatts   int64
+	CoreClockMHz      int64
+	MemoryClockMHz    int64
+	PCIBandwidthMBps  int64
+	DisplayState      string
+	PersistenceMode   string
+	ComputeCapability string
+	// NUMANode is -1 where the machine has none or does not tell.
+	NUMANode int
+	// NVLinkPeers are the PCI addresses that NVLink connects to, sorted.
+	NVLinkPeers []string
+	// Virtual marks a vGPU seen from inside a guest.
+	Virtual bool
+}
+
+// Instance is a MIG instance: a part of a GPU that is isolated by hardware.
+type Instance struct {
+	UUID string
+	// Profile is NVIDIA's name of its size: "1g.10gb".
+	Profile string
+	// Name is what NVML calls it: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+	Name      string
+	MemoryMiB int64
+	// GI and CI are the numbers of its GPU instance and compute instance.
+	GI, CI int
+}
+
+// Problem is one thing that is wrong with a device.
+type Problem struct {
+	// Code is short and stable: "gpu-lost", "nvml-timeout", "ecc-remap-pending".
+	Code string
+	// Message says what is wrong, in words that do not change while it lasts.
+	Message string
+	// Action says what to do about it.
+	Action string
+}

@@ -1,0 +1,28 @@
+package hardware
+
+import "testing"
+
+func TestShortName(t *testing.T) {
+	for _, tc := range []struct{ model, want string }{
+		{"NVIDIA H100 80GB HBM3", "H100"},
+		{"NVIDIA H100 PCIe", "H100"},
+		{"NVIDIA A100-SXM4-40GB", "A100"},
+		{"NVIDIA-A100-PCIE-40GB", "NVIDIA"}, // a label, not a name that NVML gives
+		{"Tesla V100-SXM2-32GB", "V100"},
+		{"Tesla T4", "T4"},
+		{"NVIDIA GeForce RTX 3090", "RTX3090"},
+		{"NVIDIA GeForce RTX 4070 Ti SUPER", "RTX4070TiSUPER"},
+		{"NVIDIA RTX A6000", "A6000"},
+		{"NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"},
+		{"NVIDIA L40S", "L40S"},
+		{"NVIDIA GH200 480GB", "GH200"},
+		{"GRID A100-10C", "A100"},
+		{"NVIDIA TITAN V", "TITANV"},
+		{"NVIDIA", "NVIDIA"},
+		{"", "unknown"},
+	} {
+		if got := ShortName(tc.model); got != tc.want {
+			t.Errorf("ShortName(%q) = %q, want %q", tc.model, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package hardware
+
+// Reading is what a device measures about itself at a moment. Absent values
+// are -1: a reading of zero is a reading.
+type Reading struct {
+	PowerWatts, PowerLimitWatts int64
+	// The utilisations are in percent.
+	GPUPercent, MemoryPercent, EncoderPercent, DecoderPercent int64
+	TemperatureC                                              int64
+	MemoryUsedMiB, MemoryTotalMiB                             int64
+	BAR1UsedMiB, BAR1TotalMiB                                 int64
+	SMClockMHz, MemoryClockMHz                                int64
+	EnergyMilliJoules                                         int64
+	// Volatile uncorrected ECC errors since the driver was loaded.
+	ECCL1, ECCL2, ECCMemory int64
+}
+
+// Absent is the value of a reading that the device does not give.
+const Absent = -1
+
+// NoReading is a Reading in which everything is absent.
+func NoReading() Reading {
+	return Reading{
+		PowerWatts: Absent, PowerLimitWatts: Absent,
+		GPUPercent: Absent, MemoryPercent: Absent, EncoderPercent: Absent, DecoderPercent: Absent,
+		TemperatureC: Absent, MemoryUsedMiB: Absent, MemoryTotalMiB: Absent,
+		BAR1UsedMiB: Absent, BAR1TotalMiB: Absent, SMClockMHz: Absent, MemoryClockMHz: Absent,
+		EnergyMilliJoules: Absent, ECCL1: Absent, ECCL2: Absent, ECCMemory: Absent,
+	}
+}
+
+// Process is a program that holds memory of a device.
+type Process struct {
+	// PID is the host's.
+	PID int
+	// MemoryMiB is what it holds, Absent where the driver does not tell.
+	MemoryMiB int64
+	// MPS is true for a client of an MPS server.
+	MPS bool
+	// Milli is its use of compute, Absent where the driver does not tell.
+	Milli int64
+}

@@ -1,0 +1,134 @@
+package device
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// ledger is what must outlive a reboot: the index that belongs to each UUID for
+// good, how each device was offered last, and what a GPU that is missing now
+// looked like. Nomad forgets what an allocation holds when a group is renamed
+// and would book the device twice; the ledger keeps names from changing.
+type ledger struct {
+	path    string
+	saved   []byte
+	records map[string]*record
+}
+
+// record is what the ledger knows of one device.
+type record struct {
+	Index int   `json:"index"`
+	Offer offer `json:"offer"`
+	// Parent is the GPU of a MIG instance.
+	Parent string `json:"parent,omitempty"`
+	// Hardware is the GPU as last seen; absent for MIG instances.
+	Hardware *hardware.GPU `json:"hardware,omitempty"`
+}
+
+type ledgerFile struct {
+	Version int                `json:"version"`
+	Devices map[string]*record `json:"devices"`
+}
+
+const (
+	ledgerVersion = 1
+	ledgerName    = "devices.json"
+)
+
+// openLedger reads the ledger of a node; a node without one gets an empty one.
+func openLedger(dataDir string) (*ledger, error) {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l := &ledger{path: filepath.Join(dataDir, ledgerName), records: map[string]*record{}}
+	text, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read ledger: %w", err)
+	}
+	var file ledgerFile
+	if err := json.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("read ledger %s: %w", l.path, err)
+	}
+	if file.Version < 1 || file.Version > ledgerVersion {
+		return nil, fmt.Errorf("ledger %s has version %d, this release reads 1 to %d", l.path, file.Version, ledgerVersion)
+	}
+	if file.Devices != nil {
+		l.records = file.Devices
+	}
+	l.saved = text
+	return l, nil
+}
+
+// save writes the ledger if it has changed.
+func (l *ledger) save() error {
+	text, err := json.MarshalIndent(ledgerFile{ledgerVersion, l.records}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode ledger: %w", err)
+	}
+	if bytes.Equal(text, l.saved) {
+		return nil
+	}
+	if err := statedir.WriteFile(l.path, text, 0o600); err != nil {
+		return err
+	}
+	l.saved = text
+	return nil
+}
+
+// admit enters the devices of a survey: new ones get the next indices in order
+// of PCI address, known ones keep theirs.
+func (l *ledger) admit(gpus []hardware.GPU) {
+	sorted := slices.Clone(gpus)
+	slices.SortStableFunc(sorted, func(a, b hardware.GPU) int { return strings.Compare(a.PCIBusID, b.PCIBusID) })
+	for _, g := range sorted {
+		if g.Model == "" {
+			continue // it does not say who it is: what was known of it stays
+		}
+		seen := g
+		seen.Problems = nil
+		l.enter(g.UUID, "").Hardware = &seen
+		for _, i := range g.Instances {
+			l.enter(i.UUID, g.UUID)
+		}
+	}
+}
+
+func (l *ledger) enter(uuid, parent string) *record {
+	if r, ok := l.records[uuid]; ok {
+		return r
+	}
+	next := 0
+	for _, r := range l.records {
+		if (r.Parent == "") == (parent == "") {
+			next = max(next, r.Index+1)
+		}
+	}
+	r := &record{Index: next, Parent: parent}
+	l.records[uuid] = r
+	return r
+}
+
+// gpus lists the UUIDs of all physical GPUs ever seen, by index.
+func (l *ledger) gpus() []string {
+	var all []string
+	for uuid, r := range l.records {
+		if r.Parent == "" && r.Hardware != nil {
+			all = append(all, uuid)
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return l.records[a].Index - l.records[b].Index })
+	return all
+}

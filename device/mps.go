@@ -1,0 +1,73 @@
+package device
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// daemons supervises MPS control daemons. None of its methods waits for one.
+type daemons interface {
+	// Want names the daemons that shall run, and no others.
+	Want(specs []mps.Spec)
+	// Status tells how the daemon of a device is.
+	Status(uuid string) mps.Status
+	// Close ends the supervision, not the daemons.
+	Close()
+}
+
+// equipMPS asks for the daemons that the units need and takes note of how they
+// are. A daemon that is not ready is a fault of its unit only.
+func (e *engine) equipMPS(_ context.Context, units []*unit) {
+	var wanted []mps.Spec
+	for _, u := range units {
+		if u.offer.Sharing == gpu.SharingMPS {
+			wanted = append(wanted, e.mpsSpec(u))
+		}
+	}
+	e.mps.Want(wanted)
+	for _, u := range units {
+		if u.offer.Sharing != gpu.SharingMPS {
+			continue
+		}
+		status := e.mps.Status(u.uuid)
+		u.mps = &gpu.MPSState{PipeDir: status.PipeDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
+			Ready: status.Ready, Generation: status.Generation, MaxClients: e.mpsSpec(u).MaxClients}
+		if !status.Ready {
+			u.faults = append(u.faults[:len(u.faults):len(u.faults)], gpu.Fault{
+				Code:    "mps-not-ready",
+				Message: "the MPS control daemon is not ready: " + status.Reason,
+				Action:  "read the logs in " + status.LogDir + "; it is healthy again when the daemon answers",
+				Since:   status.Since,
+			})
+		}
+	}
+}
+
+// mpsSpec is the daemon that a unit needs. Its limits are the most that any
+// task may have; the tasks' own, which the driver sets, are within them.
+func (e *engine) mpsSpec(u *unit) mps.Spec {
+	s := mps.Spec{UUID: u.uuid, Percent: int(max(1, u.offer.BurstMilli/10)), MaxClients: e.config.mps.MaxClients}
+	if u.offer.Mode == gpu.ModeSlice {
+		s.MemoryMiB = int64(u.slices) * u.offer.SliceMiB
+	}
+	if s.MaxClients == 0 {
+		s.MaxClients = maxClients(u.gpu.ComputeCapability, e.cuda)
+	}
+	return s
+}
+
+// maxClients is how many clients an MPS server of a GPU can have: 16 before
+// Volta, 48 from Volta on, 60 with CUDA 13.1 and later.
+func maxClients(capability, cuda string) int {
+	var major, cudaMajor, cudaMinor int
+	if n, err := fmt.Sscanf(capability, "%d.", &major); n == 1 && err == nil && major < 7 {
+		return 16
+	}
+	if n, _ := fmt.Sscanf(cuda, "%d.%d", &cudaMajor, &cudaMinor); n == 2 && (cudaMajor > 13 || cudaMajor == 13 && cudaMinor >= 1) {
+		return 60
+	}
+	return 48
+}

@@ -1,0 +1,179 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// dirs are a daemon's directories.
+type dirs struct{ base, pipe, log, shm string }
+
+func dirsIn(root, uuid string) dirs {
+	base := filepath.Join(root, uuid)
+	return dirs{base, filepath.Join(base, "pipe"), filepath.Join(base, "log"), filepath.Join(base, "shm")}
+}
+
+// make creates the directories. Tasks run as any user: they must reach the pipe
+// directory and write to the shared memory, and nothing else.
+func (d dirs) make() error {
+	for path, mode := range map[string]os.FileMode{
+		d.base: 0o711, d.pipe: 0o755, d.log: 0o755, d.shm: 0o777 | os.ModeSticky,
+	} {
+		if err := os.MkdirAll(path, 0o711); err != nil {
+			return fmt.Errorf("make MPS directory: %w", err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			return fmt.Errorf("make MPS directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// pidFile is where the control daemon writes its process ID.
+func (d dirs) pidFile() string { return filepath.Join(d.pipe, "nvidia-cuda-mps-control.pid") }
+
+// control runs NVIDIA's control program for one daemon, as a shell would.
+type control struct {
+	program   string
+	self      string
+	multiUser bool
+	uuid      string
+	dirs      dirs
+	timeout   time.Duration
+}
+
+// environment names the daemon that is meant. Nothing of the plugin's own
+// environment that could name another one is passed on.
+func (c control) environment() []string {
+	return []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=/root",
+		"CUDA_VISIBLE_DEVICES=" + c.uuid,
+		"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe,
+		"CUDA_MPS_LOG_DIRECTORY=" + c.dirs.log,
+	}
+}
+
+// start runs the daemon. The daemon sees its own directory as /dev/shm, which
+// clients share, in a mount namespace of its own: the plugin runs itself again
+// there to mount it (see Exec).
+func (c control) start(ctx context.Context) error {
+	args := []string{ExecCommand, c.dirs.shm, c.program, "-d"}
+	if c.multiUser {
+		args = append(args, "-multiuser-server")
+	}
+	_, err := c.run(ctx, c.self, args, "", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setsid: true})
+	if err != nil {
+		return fmt.Errorf("start MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+// ask sends one command to the daemon and returns the answer.
+func (c control) ask(ctx context.Context, command string) (string, error) {
+	answer, err := c.run(ctx, c.program, nil, command+"\n", &syscall.SysProcAttr{Setsid: true})
+	if err != nil {
+		return "", fmt.Errorf("ask MPS control daemon %q: %w", command, err)
+	}
+	return strings.TrimSpace(answer), nil
+}
+
+// errTimeout means that the control program did not come back.
+var errTimeout = errors.New("no answer in time")
+
+func (c control) run(ctx context.Context, program string, args []string, stdin string, attr *syscall.SysProcAttr) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env, cmd.Dir, cmd.SysProcAttr = c.environment(), "/", attr
+	cmd.Stdin = strings.NewReader(stdin)
+	// The daemon inherits the pipes; without a limit Wait would wait for it.
+	cmd.WaitDelay = time.Second
+	var out, problem bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return "", errTimeout
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil
+	case err != nil && problem.Len() > 0:
+		err = fmt.Errorf("%w: %s", err, firstLine(problem.String()))
+	}
+	return out.String(), err
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
+
+// setLimits gives the daemon its limits and reads them back: a daemon that
+// takes a command need not have understood it.
+func (c control) setLimits(ctx context.Context, s Spec) error {
+	if s.MemoryMiB > 0 {
+		if _, err := c.ask(ctx, fmt.Sprintf("set_default_device_pinned_mem_limit 0 %dM", s.MemoryMiB)); err != nil {
+			return err
+		}
+	}
+	if _, err := c.ask(ctx, fmt.Sprintf("set_default_active_thread_percentage %d", s.Percent)); err != nil {
+		return err
+	}
+	return c.confirm(ctx, s)
+}
+
+// confirm asks whether the limits are in force.
+func (c control) confirm(ctx context.Context, s Spec) error {
+	if s.MemoryMiB > 0 {
+		answer, err := c.ask(ctx, "get_default_device_pinned_mem_limit 0")
+		if err != nil {
+			return err
+		}
+		if mib, err := parseMemory(answer); err != nil || mib != s.MemoryMiB {
+			return fmt.Errorf("%w: the memory limit is %q, not %dM", errUntrue, firstLine(answer), s.MemoryMiB)
+		}
+	}
+	answer, err := c.ask(ctx, "get_default_active_thread_percentage")
+	if err != nil {
+		return err
+	}
+	if percent, err := strconv.ParseFloat(strings.TrimSuffix(firstLine(answer), "%"), 64); err != nil || int(percent+0.5) != s.Percent {
+		return fmt.Errorf("%w: the thread percentage is %q, not %d", errUntrue, firstLine(answer), s.Percent)
+	}
+	return nil
+}
+
+// errUntrue means that the daemon does not have the limits that it was given.
+var errUntrue = errors.New("the daemon's limits are not as set")
+
+// parseMemory reads an amount as the daemon writes it: a number and a unit, or
+// bytes, the first amount of the answer.
+func parseMemory(s string) (int64, error) {
+	word := strings.ToUpper(firstLine(s))
+	if fields := strings.Fields(word); len(fields) > 0 {
+		word = fields[len(fields)-1]
+	}
+	digits := strings.TrimRight(word, "BIKMG")
+	number, err := strconv.ParseInt(digits, 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read memory limit %q: %w", s, err)
+	}
+	switch {
+	case strings.HasPrefix(word[len(digits):], "G"):
+		return number << 10, nil
+	case strings.HasPrefix(word[len(digits):], "M"):
+		return number, nil
+	case strings.HasPrefix(word[len(digits):], "K"):
+		return number >> 10, nil
+	}
+	return number >> 20, nil
+}

@@ -1,0 +1,258 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// pace is how often a keeper does what.
+type pace struct {
+	// alive is between looks whether the process lives, answer between questions
+	// to it, and retry before another attempt to start it.
+	alive, answer, retry time.Duration
+	// patience is how many questions in a row may stay without an answer before
+	// the daemon is replaced.
+	patience int
+}
+
+// keeper keeps the daemon of one device running.
+type keeper struct {
+	log     hclog.Logger
+	control control
+	pace    pace
+	now     func() time.Time
+	changed func()
+
+	mu     sync.Mutex
+	spec   Spec
+	status Status
+	daemon process
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// daemonRecord is what a keeper leaves to the next one: who the daemon is.
+type daemonRecord struct {
+	Version    int     `json:"version"`
+	Process    process `json:"process"`
+	Generation int64   `json:"generation"`
+}
+
+func (k *keeper) recordPath() string { return filepath.Join(k.control.dirs.base, "daemon.json") }
+
+// run keeps the daemon until the context ends; the daemon goes on.
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	for ctx.Err() == nil {
+		err := k.acquire(ctx)
+		if err == nil {
+			err = k.watch(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		k.notReady(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(k.pace.retry):
+		}
+	}
+}
+
+// acquire adopts the daemon that lives, or starts one, and gives it its limits.
+func (k *keeper) acquire(ctx context.Context) error {
+	if err := k.control.dirs.make(); err != nil {
+		return err
+	}
+	found, err := readPIDFile(k.control.dirs.pidFile())
+	if err != nil || !found.environHas("CUDA_MPS_PIPE_DIRECTORY="+k.control.dirs.pipe) {
+		if found, err = k.begin(ctx); err != nil {
+			return err
+		}
+	}
+	generation, err := k.remember(found)
+	if err != nil {
+		return err
+	}
+	spec := k.wanted()
+	if err := k.control.confirm(ctx, spec); err != nil {
+		if err := k.control.setLimits(ctx, spec); err != nil {
+			k.replaceIfStuck(found, err)
+			return err
+		}
+	}
+	k.ready(found, generation)
+	return nil
+}
+
+// begin starts a daemon and waits for its PID file.
+func (k *keeper) begin(ctx context.Context) (process, error) {
+	k.log.Info("starting MPS control daemon", "device", k.control.uuid)
+	if err := k.control.start(ctx); err != nil {
+		return process{}, err
+	}
+	found, err := readPIDFile(k.control.dirs.pidFile())
+	if err != nil {
+		return process{}, fmt.Errorf("MPS control daemon did not stay: %w", err)
+	}
+	return found, nil
+}
+
+// replaceIfStuck ends a daemon that does not answer, so that the next attempt
+// starts a new one.
+func (k *keeper) replaceIfStuck(p process, err error) {
+	if errors.Is(err, errTimeout) {
+		k.log.Warn("MPS control daemon does not answer, replacing it", "device", k.control.uuid, "pid", p.PID)
+		p.kill()
+	}
+}
+
+// remember writes down who the daemon is. A daemon that the record does not
+// know is of a new generation.
+func (k *keeper) remember(p process) (int64, error) {
+	record := k.readRecord()
+	if record.Process == p && record.Generation > 0 {
+		return record.Generation, nil
+	}
+	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1)}
+	text, err := json.Marshal(record)
+	if err != nil {
+		return 0, fmt.Errorf("encode MPS daemon record: %w", err)
+	}
+	return record.Generation, statedir.WriteFile(k.recordPath(), text, 0o600)
+}
+
+func (k *keeper) readRecord() daemonRecord {
+	var record daemonRecord
+	if text, err := os.ReadFile(k.recordPath()); err == nil {
+		_ = json.Unmarshal(text, &record) // an unreadable record is an unknown daemon
+	}
+	return record
+}
+
+// watch returns when the daemon has died or cannot be trusted.
+func (k *keeper) watch(ctx context.Context) error {
+	alive, answer := time.NewTicker(k.pace.alive), time.NewTicker(k.pace.answer)
+	defer alive.Stop()
+	defer answer.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-alive.C:
+			if !k.process().alive() {
+				k.log.Warn("MPS control daemon died", "device", k.control.uuid, "pid", k.process().PID)
+				return errors.New("it died and is being started again")
+			}
+		case <-answer.C:
+			err := k.control.confirm(ctx, k.wanted())
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			failures, err = k.judge(failures, err)
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// judge decides what an answer means: an untrue one ends the trust at once, a
+// missing one takes readiness away at once and the daemon's life after a while.
+func (k *keeper) judge(failures int, err error) (int, error) {
+	switch {
+	case err == nil:
+		if failures > 0 {
+			k.ready(k.process(), k.Status().Generation)
+		}
+		return 0, nil
+	case errors.Is(err, errUntrue):
+		return 0, err
+	}
+	k.notReady(err)
+	if failures+1 >= k.pace.patience {
+		k.replaceIfStuck(k.process(), errTimeout)
+		return 0, err
+	}
+	return failures + 1, nil
+}
+
+// stop ends the keeper, and the daemon too if nobody needs it any more.
+func (k *keeper) stop(endDaemon bool) {
+	k.cancel()
+	<-k.done
+	if !endDaemon {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.control.timeout)
+	defer cancel()
+	p, err := readPIDFile(k.control.dirs.pidFile())
+	if err != nil || !p.environHas("CUDA_MPS_PIPE_DIRECTORY="+k.control.dirs.pipe) {
+		return
+	}
+	k.log.Info("stopping MPS control daemon", "device", k.control.uuid, "pid", p.PID)
+	if _, err := k.control.ask(ctx, "quit -t 1"); err != nil {
+		p.kill()
+	}
+}
+
+// Status is how the daemon is now.
+func (k *keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.status
+}
+
+func (k *keeper) process() process {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.daemon
+}
+
+func (k *keeper) wanted() Spec {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.spec
+}
+
+// want changes the limits. The daemon is not ready until it has confirmed them.
+func (k *keeper) want(s Spec) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.spec = s
+}
+
+func (k *keeper) ready(p process, generation int64) {
+	k.mu.Lock()
+	k.daemon = p
+	k.status.Ready, k.status.Reason, k.status.Since = true, "", time.Time{}
+	k.status.Generation, k.status.PID = generation, p.PID
+	k.mu.Unlock()
+	k.changed()
+}
+
+func (k *keeper) notReady(err error) {
+	k.mu.Lock()
+	reason := err.Error()
+	changed := k.status.Ready || k.status.Reason != reason
+	if k.status.Ready || k.status.Since.IsZero() {
+		k.status.Since = k.now().Truncate(time.Second)
+	}
+	k.status.Ready, k.status.Reason, k.status.PID = false, reason, 0
+	k.mu.Unlock()
+	if changed {
+		k.log.Warn("MPS control daemon is not ready", "device", k.control.uuid, "reason", reason)
+		k.changed()
+	}
+}

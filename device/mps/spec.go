@@ -1,0 +1,31 @@
+package mps
+
+import "time"
+
+// Spec is a daemon that shall run.
+type Spec struct {
+	// UUID is the device that it serves: a GPU or a MIG instance.
+	UUID string
+	// MemoryMiB is the most that one client may have; 0 sets no limit.
+	MemoryMiB int64
+	// Percent is the most of the multiprocessors that one client may use.
+	Percent int
+	// MaxClients is how many clients there can be.
+	MaxClients int
+}
+
+// Status is how a daemon is.
+type Status struct {
+	// PipeDir, LogDir and ShmDir are its directories on the host.
+	PipeDir, LogDir, ShmDir string
+	// Ready is true while the daemon lives and its limits are confirmed.
+	Ready bool
+	// Reason says why it is not ready, in words that stay the same while that
+	// lasts, and Since when that began.
+	Reason string
+	Since  time.Time
+	// Generation grows with every start.
+	Generation int64
+	// PID is the daemon's, 0 while there is none.
+	PID int
+}

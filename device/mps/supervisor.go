@@ -1,0 +1,119 @@
+package mps
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Options of a supervisor.
+type Options struct {
+	Logger hclog.Logger
+	// StateDir is the node's state directory; the daemons' directories are below
+	// it, in "mps".
+	StateDir string
+	// Program is NVIDIA's control program, by path or by name.
+	Program string
+	// Self is the plugin's own binary, which starts daemons (see Exec).
+	Self string
+	// MultiUser lets clients of different users share a server.
+	MultiUser bool
+	// Changed is called whenever a daemon became ready, or ceased to be.
+	Changed func()
+	pace    pace
+}
+
+// Supervisor keeps the daemons of a node.
+type Supervisor struct {
+	options Options
+	root    string
+
+	mu      sync.Mutex
+	keepers map[string]*keeper
+	stopped sync.WaitGroup
+}
+
+// New makes a supervisor that keeps nothing yet.
+func New(o Options) (*Supervisor, error) {
+	if o.pace == (pace{}) {
+		o.pace = pace{alive: time.Second, answer: 10 * time.Second, retry: time.Second, patience: 2}
+	}
+	root := filepath.Join(o.StateDir, "mps")
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return nil, fmt.Errorf("make MPS directory: %w", err)
+	}
+	// Clients of any user walk through to the pipe directory.
+	for _, path := range []string{o.StateDir, root} {
+		if err := os.Chmod(path, 0o711); err != nil {
+			return nil, fmt.Errorf("make MPS directory: %w", err)
+		}
+	}
+	return &Supervisor{options: o, root: root, keepers: map[string]*keeper{}}, nil
+}
+
+// Want names all daemons that shall run. Others that were wanted before end.
+func (s *Supervisor) Want(specs []Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, spec := range specs {
+		wanted[spec.UUID] = true
+		if k, ok := s.keepers[spec.UUID]; ok {
+			k.want(spec)
+			continue
+		}
+		s.keepers[spec.UUID] = s.keep(spec)
+	}
+	for uuid, k := range s.keepers {
+		if !wanted[uuid] {
+			delete(s.keepers, uuid)
+			s.stopped.Add(1)
+			go func() {
+				defer s.stopped.Done()
+				k.stop(true)
+			}()
+		}
+	}
+}
+
+// Status tells how a device's daemon is.
+func (s *Supervisor) Status(uuid string) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.keepers[uuid]; ok {
+		return k.Status()
+	}
+	return Status{Reason: "it is not wanted"}
+}
+
+// Close ends the supervision. The daemons go on: tasks depend on them.
+func (s *Supervisor) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uuid, k := range s.keepers {
+		k.stop(false)
+		delete(s.keepers, uuid)
+	}
+	s.stopped.Wait()
+}
+
+func (s *Supervisor) keep(spec Spec) *keeper {
+	d := dirsIn(s.root, spec.UUID)
+	ctx, cancel := context.WithCancel(context.Background())
+	k := &keeper{
+		log: s.options.Logger,
+		control: control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
+			uuid: spec.UUID, dirs: d, timeout: 5 * time.Second},
+		pace: s.options.pace, now: time.Now, changed: s.options.Changed,
+		spec: spec, cancel: cancel, done: make(chan struct{}),
+		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm,
+			Reason: "it is being started", Since: time.Now().Truncate(time.Second)},
+	}
+	go k.run(ctx)
+	return k
+}

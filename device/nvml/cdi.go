@@ -1,0 +1,51 @@
+package nvml
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// CDI generates a CDI spec with NVIDIA's own library.
+type CDI struct {
+	Library nvml.Interface
+	// Hook is the path of nvidia-cdi-hook on the host.
+	Hook string
+}
+
+// CDISpec describes every GPU and MIG instance under the given kind, named by
+// UUID. Each hook gets an explicit environment: without one it would inherit
+// that of the container runtime, which an image can influence.
+func (c CDI) CDISpec(kind string) (*specs.Spec, error) {
+	vendor, class, _ := strings.Cut(kind, "/")
+	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return nil, fmt.Errorf("name CDI devices by UUID: %w", err)
+	}
+	lib, err := nvcdi.New(nvcdi.WithNvmlLib(c.Library), nvcdi.WithVendor(vendor), nvcdi.WithClass(class),
+		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDeviceNamers(namer), nvcdi.WithNVIDIACDIHookPath(c.Hook))
+	if err != nil {
+		return nil, fmt.Errorf("prepare CDI spec: %w", err)
+	}
+	generated, err := lib.GetSpec()
+	if err != nil {
+		return nil, fmt.Errorf("generate CDI spec: %w", err)
+	}
+	spec := generated.Raw()
+	fixHooks(&spec.ContainerEdits)
+	for i := range spec.Devices {
+		fixHooks(&spec.Devices[i].ContainerEdits)
+	}
+	return spec, nil
+}
+
+func fixHooks(edits *specs.ContainerEdits) {
+	for _, hook := range edits.Hooks {
+		if len(hook.Env) == 0 {
+			hook.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// circumstances are what a plan depends on beside the hardware, the ledger and
+// the configuration.
+type circumstances struct {
+	// holders tells which tasks hold what, by device UUID.
+	holders map[string]holder
+	// busy GPUs have processes; they do not change their mode.
+	busy map[string]bool
+	// cordons are the operator's, by UUID.
+	cordons map[string]string
+	// faults are by UUID of the physical GPU.
+	faults map[string][]gpu.Fault
+}
+
+// holder is what tasks hold of one device.
+type holder struct {
+	slices map[int]bool
+	all    bool
+}
+
+func (h holder) any() bool { return h.all || len(h.slices) > 0 }
+
+// plan decides how every device that the node has, or had, is offered. It
+// enters decisions in the ledger and touches nothing else. The order is that of
+// the indices: GPUs first, each followed by its MIG instances.
+func plan(c *config, l *ledger, machine hardware.Machine, now circumstances) []*unit {
+	l.admit(machine.GPUs)
+	present := map[string]hardware.GPU{}
+	for _, g := range machine.GPUs {
+		present[g.UUID] = g
+	}
+	var units []*unit
+	for _, uuid := range l.gpus() {
+		if c.ignored[uuid] {
+			continue
+		}
+		g, here := present[uuid]
+		if !here || g.Model == "" {
+			problems := g.Problems
+			g = *l.records[uuid].Hardware
+			g.Problems = problems
+		}
+		units = append(units, planGPU(c, l, g, now)...)
+	}
+	return units
+}
+
+// planGPU decides about one GPU and its MIG instances.
+func planGPU(c *config, l *ledger, g hardware.GPU, now circumstances) []*unit {
+	r := l.records[g.UUID]
+	rule := c.ruleFor(g, r.Index)
+	wanted := rule.offer
+	if g.MIG && wanted.Mode != gpu.ModeMIG {
+		// A GPU in MIG mode cannot be used as a whole.
+		wanted.Mode, wanted.Sharing = gpu.ModeMIG, gpu.SharingNone
+	}
+	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID]}
+	u.settle(r, wanted, inUse(g, now), now.cordons[g.UUID])
+	u.hold(now.holders[g.UUID])
+	u.slices = u.offer.slices(g.MemoryMiB)
+	u.group = u.groupName()
+	units := []*unit{u}
+	if u.offer.Mode != gpu.ModeMIG {
+		return units
+	}
+	for _, i := range g.Instances {
+		if !c.ignored[i.UUID] {
+			units = append(units, planInstance(c, l, u, rule, i, now))
+		}
+	}
+	return units
+}
+
+func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Instance, now circumstances) *unit {
+	r := l.enter(i.UUID, parent.uuid)
+	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
+		memoryMiB: i.MemoryMiB, faults: parent.faults}
+	cordon := now.cordons[i.UUID]
+	if cordon == "" {
+		cordon = parent.cordon
+	}
+	u.settle(r, rule.offerInstance(i.Profile), now.holders[i.UUID].any() || now.busy[i.UUID], cordon)
+	u.hold(now.holders[i.UUID])
+	u.slices = u.offer.slices(i.MemoryMiB)
+	u.group = u.groupName()
+	if c.hashicorpMIG && u.offer.Mode == gpu.ModeWhole && i.Name != "" {
+		u.group = groupName{parent.gpu.Vendor, "gpu", i.Name}
+	}
+	return u
+}
+
+// inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
+// of its MIG instances.
+func inUse(g hardware.GPU, now circumstances) bool {
+	if now.busy[g.UUID] || now.holders[g.UUID].any() {
+		return true
+	}
+	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
+		return now.busy[i.UUID] || now.holders[i.UUID].any()
+	})
+}
+
+// settle chooses between what the device was and what it shall be: a device in
+// use stays what it was, cordoned, until it is empty.
+func (u *unit) settle(r *record, wanted offer, inUse bool, cordon string) {
+	u.cordon = cordon
+	switch {
+	case r.Offer == offer{} || r.Offer.same(wanted) || !inUse:
+		r.Offer = wanted
+	default:
+		u.cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Offer, wanted)
+	}
+	u.offer = r.Offer
+}
+
+func (u *unit) hold(h holder) { u.held, u.heldAll = h.slices, h.all }
+
+// groupName is the table of device groups. A group of slices belongs to one
+// GPU, so that Nomad serves a request from one GPU; whole GPUs of one model
+// share a group.
+func (u *unit) groupName() groupName {
+	vendor, short := u.gpu.Vendor, hardware.ShortName(u.gpu.Model)
+	index := fmt.Sprintf("/%d", u.index)
+	if u.instance != nil {
+		short = u.instance.Profile
+	}
+	switch u.offer.Mode {
+	case gpu.ModeSlice:
+		if u.instance != nil {
+			return groupName{vendor, "mig-slice", short + index}
+		}
+		return groupName{vendor, "slice", short + index}
+	case gpu.ModeShared:
+		return groupName{vendor, "shared", short + index}
+	}
+	if u.instance != nil {
+		return groupName{vendor, "mig", short}
+	}
+	return groupName{vendor, u.gpu.Type, u.gpu.Model}
+}

@@ -1,0 +1,173 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/device"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+)
+
+// Name is the plugin's name, and that of its binary.
+const Name = "nomad-device-gpu"
+
+// Version is the plugin's version; a release build sets it.
+var Version = "0.1.0"
+
+// Plugin is Nomad's device plugin.
+type Plugin struct {
+	log hclog.Logger
+	ctx context.Context
+
+	mu     sync.Mutex
+	engine *engine
+	stop   func()
+}
+
+var _ device.DevicePlugin = (*Plugin)(nil)
+
+// NewPlugin makes a plugin that does nothing before SetConfig. It ends with the
+// context.
+func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
+	return &Plugin{log: log.Named("gpu"), ctx: ctx}
+}
+
+// PluginInfo tells Nomad what the plugin is.
+func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
+	return &base.PluginInfoResponse{
+		Type:              base.PluginTypeDevice,
+		PluginApiVersions: []string{device.ApiVersion010},
+		PluginVersion:     Version,
+		Name:              Name,
+	}, nil
+}
+
+// ConfigSchema is the schema of the plugin's configuration.
+func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSchema, nil }
+
+// SetConfig checks the configuration and begins to work by it. A second call
+// ends what the first began.
+func (p *Plugin) SetConfig(c *base.Config) error {
+	var raw rawConfig
+	if len(c.PluginConfig) > 0 {
+		if err := base.MsgPackDecode(c.PluginConfig, &raw); err != nil {
+			return fmt.Errorf("decode plugin configuration: %w", err)
+		}
+	}
+	checked, err := parseConfig(raw)
+	if err != nil {
+		return fmt.Errorf("plugin configuration: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop != nil {
+		p.stop()
+		p.engine, p.stop = nil, nil
+	}
+	if !checked.enabled {
+		return nil
+	}
+	p.engine, p.stop, err = start(p.ctx, p.log, checked)
+	return err
+}
+
+// Close ends the plugin's work. MPS daemons go on: tasks depend on them.
+func (p *Plugin) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop != nil {
+		p.stop()
+		p.engine, p.stop = nil, nil
+	}
+}
+
+func (p *Plugin) running() (*engine, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.engine == nil {
+		return nil, device.ErrPluginDisabled
+	}
+	return p.engine, nil
+}
+
+// Fingerprint sends the device groups now and whenever they change. It never
+// sends an error, since Nomad would drop every device of the node; what is
+// wrong is said of the devices that it concerns.
+func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
+	e, err := p.running()
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *device.FingerprintResponse)
+	go func() {
+		defer close(out)
+		for {
+			latest, changed := e.current()
+			if latest != nil {
+				select {
+				case out <- device.NewFingerprint(latest.groups...):
+				case <-ctx.Done():
+					return
+				case <-p.ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			case <-p.ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// errEarly means that Nomad asks for devices it has not been told of yet.
+var errEarly = errors.New("reserve: the GPUs of this node are not known yet; try again in a moment")
+
+// Reserve hands instances out, from what was published last.
+func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
+	e, err := p.running()
+	if err != nil {
+		return nil, err
+	}
+	latest := e.latest.Load()
+	if latest == nil {
+		return nil, errEarly
+	}
+	return latest.catalogue.reserve(ids)
+}
+
+// Stats sends measurements at an interval.
+func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
+	e, err := p.running()
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *device.StatsResponse)
+	go func() {
+		defer close(out)
+		tick := time.NewTicker(max(interval, time.Second))
+		defer tick.Stop()
+		for {
+			select {
+			case out <- &device.StatsResponse{Groups: e.stats()}:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}

@@ -1,0 +1,81 @@
+package device
+
+// rawConfig is the configuration as Nomad decodes it with configSchema: words
+// that are not yet checked.
+type rawConfig struct {
+	Enabled           bool     `codec:"enabled"`
+	IgnoredGPUIDs     []string `codec:"ignored_gpu_ids"`
+	FingerprintPeriod string   `codec:"fingerprint_period"`
+	StateDir          string   `codec:"state_dir"`
+	DataDir           string   `codec:"data_dir"`
+	MIGNames          string   `codec:"mig_names"`
+	ModeChangeDelay   string   `codec:"mode_change_delay"`
+	NvidiaSMI         string   `codec:"nvidia_smi"`
+	CDIHook           string   `codec:"cdi_hook"`
+
+	rawOffer
+
+	GPUs       []rawRule      `codec:"gpu"`
+	MPS        *rawMPS        `codec:"mps"`
+	HAMi       *rawHAMi       `codec:"hami"`
+	Health     *rawHealth     `codec:"health"`
+	Metrics    *rawMetrics    `codec:"metrics"`
+	Simulation *rawSimulation `codec:"simulation"`
+}
+
+// rawOffer holds the keys that say how a device is offered; absent ones are
+// inherited.
+type rawOffer struct {
+	Mode         *string `codec:"mode"`
+	Sharing      *string `codec:"sharing"`
+	SliceMemory  *string `codec:"slice_memory"`
+	Headroom     *string `codec:"headroom"`
+	Replicas     *int64  `codec:"replicas"`
+	Timeslice    *string `codec:"timeslice"`
+	ComputeBurst *int64  `codec:"compute_burst"`
+}
+
+type rawRule struct {
+	UUID  *string `codec:"uuid"`
+	Index *int64  `codec:"index"`
+	PCI   *string `codec:"pci"`
+	Model *string `codec:"model"`
+	rawOffer
+	Profiles []string `codec:"profiles"`
+	MIG      []rawMIG `codec:"mig"`
+}
+
+type rawMIG struct {
+	Profile *string `codec:"profile"`
+	rawOffer
+}
+
+type rawMPS struct {
+	Control    string `codec:"control"`
+	MultiUser  bool   `codec:"multi_user"`
+	MaxClients int    `codec:"max_clients"`
+}
+
+type rawHAMi struct {
+	Library string `codec:"library"`
+	LockDir string `codec:"lock_dir"`
+}
+
+type rawHealth struct {
+	Interval        string   `codec:"interval"`
+	Timeout         string   `codec:"timeout"`
+	Ignore          []string `codec:"ignore"`
+	ApplicationXIDs []uint64 `codec:"application_xids"`
+	FatalXIDs       []uint64 `codec:"fatal_xids"`
+}
+
+type rawMetrics struct {
+	Address string `codec:"address"`
+}
+
+type rawSimulation struct {
+	Topology string `codec:"topology"`
+	Dir      string `codec:"dir"`
+	Machine  string `codec:"machine"`
+	BootID   string `codec:"boot_id"`
+}

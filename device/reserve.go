@@ -1,0 +1,160 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// catalogue answers Reserve: every instance of a plan by its ID.
+type catalogue map[string]entry
+
+type entry struct {
+	unit *unit
+	n    int
+}
+
+func newCatalogue(units []*unit) catalogue {
+	c := catalogue{}
+	for _, u := range units {
+		for n, id := range u.ids() {
+			c[id] = entry{u, n}
+		}
+	}
+	return c
+}
+
+// reserve hands instances out. Nomad asks once per device block of a task and
+// keeps the answer for the life of the allocation.
+func (c catalogue) reserve(ids []string) (*device.ContainerReservation, error) {
+	if len(ids) == 0 {
+		return nil, errors.New("reserve devices: no instance is named")
+	}
+	r := gpu.Reservation{Version: gpu.ReservationVersion}
+	var units []*unit
+	for _, id := range slices.Sorted(slices.Values(ids)) {
+		e, err := c.find(id)
+		if err != nil {
+			return nil, err
+		}
+		if len(units) > 0 && units[0].group != e.unit.group {
+			return nil, fmt.Errorf("reserve %q: it is of group %s, but %q is of %s; one request is served from one group",
+				id, e.unit.group, ids[0], units[0].group)
+		}
+		if at := slices.Index(units, e.unit); at < 0 {
+			units = append(units, e.unit)
+			r.Devices = append(r.Devices, e.unit.reserved())
+		} else if e.unit.offer.Mode == gpu.ModeWhole {
+			return nil, fmt.Errorf("reserve %q: it is named twice", id)
+		}
+		if d := &r.Devices[slices.Index(units, e.unit)]; d.Mode != gpu.ModeWhole {
+			if slices.Contains(d.Slices, e.n) {
+				return nil, fmt.Errorf("reserve %q: it is named twice", id)
+			}
+			d.Slices = append(d.Slices, e.n)
+		}
+	}
+	r.Vendor = units[0].gpu.Vendor
+	for i, u := range units {
+		u.addUp(&r.Devices[i])
+	}
+	envs, err := environment(r, units)
+	if err != nil {
+		return nil, err
+	}
+	return &device.ContainerReservation{Envs: envs}, nil
+}
+
+// find refuses what must not be handed out and says what to do.
+func (c catalogue) find(id string) (entry, error) {
+	e, ok := c[id]
+	if !ok {
+		if _, _, err := gpu.ParseSliceID(id); err != nil {
+			return e, fmt.Errorf("reserve: %w", err)
+		}
+		return e, fmt.Errorf("reserve %q: this node has no such device; its GPUs have changed since Nomad last heard of them, submit the job again", id)
+	}
+	if trouble := e.unit.trouble(e.n); trouble != "" {
+		return e, fmt.Errorf("reserve %q: the device takes no new work: %s", id, trouble)
+	}
+	return e, nil
+}
+
+// reserved is a reservation of the unit without any slice yet.
+func (u *unit) reserved() gpu.ReservedDevice {
+	if u.offer.Mode == gpu.ModeWhole {
+		return gpu.ReservedDevice{UUID: u.uuid, Mode: gpu.ModeWhole}
+	}
+	return gpu.ReservedDevice{UUID: u.uuid, Mode: u.offer.Mode, Of: u.slices, BurstMilli: u.offer.BurstMilli}
+}
+
+// addUp completes a reservation once its slices are known.
+func (u *unit) addUp(d *gpu.ReservedDevice) {
+	slices.Sort(d.Slices)
+	switch d.Mode {
+	case gpu.ModeWhole:
+		d.MemoryMiB, d.Milli, d.BurstMilli = u.memoryMiB, gpu.MilliPerGPU, gpu.MilliPerGPU
+	case gpu.ModeSlice:
+		d.MemoryMiB = int64(len(d.Slices)) * u.offer.SliceMiB
+		d.Milli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
+		if d.Whole() {
+			d.MemoryMiB, d.Milli = u.memoryMiB, gpu.MilliPerGPU
+		}
+	}
+}
+
+// environment is the contract with our driver, and the conventional variables
+// with which any other driver gives a task with one device block its share.
+func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
+	value, err := r.EnvValue()
+	if err != nil {
+		return nil, fmt.Errorf("reserve: %w", err)
+	}
+	uuids := make([]string, len(units))
+	for i, u := range units {
+		uuids[i] = u.uuid
+	}
+	visible := strings.Join(uuids, ",")
+	envs := map[string]string{
+		r.EnvKey():               value,
+		"NVIDIA_VISIBLE_DEVICES": visible,
+		"CUDA_VISIBLE_DEVICES":   visible,
+	}
+	if d, u := r.Devices[0], units[0]; len(units) == 1 && !d.Whole() {
+		u.limits(d, envs)
+	}
+	return envs, nil
+}
+
+// limits adds what makes a CUDA program keep to its share.
+func (u *unit) limits(d gpu.ReservedDevice, envs map[string]string) {
+	switch {
+	case u.offer.Sharing == gpu.SharingMPS && u.mps != nil:
+		envs["CUDA_MPS_PIPE_DIRECTORY"] = u.mps.PipeDir
+		envs["CUDA_MPS_LOG_DIRECTORY"] = u.mps.LogDir
+		if d.Mode == gpu.ModeSlice {
+			envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", d.MemoryMiB)
+			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(min(d.Milli, d.BurstMilli))
+		} else {
+			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(d.BurstMilli)
+		}
+	case u.offer.Sharing == gpu.SharingHAMi && u.hami != nil:
+		envs["LD_PRELOAD"] = u.hami.Library
+		envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.uuid, d.Slices[0]))
+		if d.Mode == gpu.ModeSlice {
+			envs["CUDA_DEVICE_MEMORY_LIMIT_0"] = fmt.Sprintf("%dm", d.MemoryMiB)
+			envs["CUDA_DEVICE_SM_LIMIT"] = percent(min(d.Milli, d.BurstMilli))
+		}
+	}
+}
+
+// percent writes milli as the percentage that CUDA reads. A share under one
+// percent is one: zero would mean no limit.
+func percent(milli int64) string { return strconv.FormatInt(max(1, milli/10), 10) }

@@ -1,0 +1,95 @@
+package device
+
+import "github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+// configSchema is the plugin's block in Nomad's agent configuration. Every key
+// is described in docs/device.md.
+var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"enabled":            withDefault("enabled", "bool", `true`),
+	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),
+	"fingerprint_period": withDefault("fingerprint_period", "string", `"1m"`),
+	"state_dir":          withDefault("state_dir", "string", `"/run/nomad-gpu"`),
+	"data_dir":           withDefault("data_dir", "string", `"/var/lib/nomad-gpu"`),
+	"mig_names":          withDefault("mig_names", "string", `"profile"`),
+	"mode_change_delay":  withDefault("mode_change_delay", "string", `"5m"`),
+	"nvidia_smi":         withDefault("nvidia_smi", "string", `"nvidia-smi"`),
+	"cdi_hook":           withDefault("cdi_hook", "string", `"/usr/bin/nvidia-cdi-hook"`),
+
+	"mode":          withDefault("mode", "string", `"whole"`),
+	"sharing":       hclspec.NewAttr("sharing", "string", false),
+	"slice_memory":  withDefault("slice_memory", "string", `"1GiB"`),
+	"headroom":      withDefault("headroom", "string", `"512MiB"`),
+	"replicas":      withDefault("replicas", "number", `4`),
+	"timeslice":     withDefault("timeslice", "string", `"default"`),
+	"compute_burst": withDefault("compute_burst", "number", `1000`),
+
+	"gpu":        hclspec.NewBlockList("gpu", ruleSchema),
+	"mps":        hclspec.NewBlock("mps", false, mpsSchema),
+	"hami":       hclspec.NewBlock("hami", false, hamiSchema),
+	"health":     hclspec.NewBlock("health", false, healthSchema),
+	"metrics":    hclspec.NewBlock("metrics", false, metricsSchema),
+	"simulation": hclspec.NewBlock("simulation", false, simulationSchema),
+})
+
+// ruleSchema is one "gpu" block: which GPUs, and how they are offered.
+var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"uuid":  hclspec.NewAttr("uuid", "string", false),
+	"index": hclspec.NewAttr("index", "number", false),
+	"pci":   hclspec.NewAttr("pci", "string", false),
+	"model": hclspec.NewAttr("model", "string", false),
+
+	"mode":          hclspec.NewAttr("mode", "string", false),
+	"sharing":       hclspec.NewAttr("sharing", "string", false),
+	"slice_memory":  hclspec.NewAttr("slice_memory", "string", false),
+	"headroom":      hclspec.NewAttr("headroom", "string", false),
+	"replicas":      hclspec.NewAttr("replicas", "number", false),
+	"timeslice":     hclspec.NewAttr("timeslice", "string", false),
+	"compute_burst": hclspec.NewAttr("compute_burst", "number", false),
+	"profiles":      hclspec.NewAttr("profiles", "list(string)", false),
+	"mig":           hclspec.NewBlockList("mig", migSchema),
+})
+
+// migSchema says how MIG instances of a profile are offered.
+var migSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"profile":       hclspec.NewAttr("profile", "string", false),
+	"mode":          hclspec.NewAttr("mode", "string", false),
+	"sharing":       hclspec.NewAttr("sharing", "string", false),
+	"slice_memory":  hclspec.NewAttr("slice_memory", "string", false),
+	"headroom":      hclspec.NewAttr("headroom", "string", false),
+	"replicas":      hclspec.NewAttr("replicas", "number", false),
+	"compute_burst": hclspec.NewAttr("compute_burst", "number", false),
+})
+
+var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"control":     withDefault("control", "string", `"nvidia-cuda-mps-control"`),
+	"multi_user":  withDefault("multi_user", "bool", `true`),
+	"max_clients": withDefault("max_clients", "number", `0`),
+})
+
+var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"library":  hclspec.NewAttr("library", "string", true),
+	"lock_dir": withDefault("lock_dir", "string", `"/tmp/vgpulock"`),
+})
+
+var healthSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"interval":         withDefault("interval", "string", `"5s"`),
+	"timeout":          withDefault("timeout", "string", `"5s"`),
+	"ignore":           withDefault("ignore", "list(string)", `[]`),
+	"application_xids": hclspec.NewAttr("application_xids", "list(number)", false),
+	"fatal_xids":       hclspec.NewAttr("fatal_xids", "list(number)", false),
+})
+
+var metricsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"address": hclspec.NewAttr("address", "string", true),
+})
+
+var simulationSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"topology": hclspec.NewAttr("topology", "string", true),
+	"dir":      hclspec.NewAttr("dir", "string", true),
+	"machine":  hclspec.NewAttr("machine", "string", false),
+	"boot_id":  hclspec.NewAttr("boot_id", "string", false),
+})
+
+func withDefault(name, kind, value string) *hclspec.Spec {
+	return hclspec.NewDefault(hclspec.NewAttr(name, kind, false), hclspec.NewLiteral(value))
+}

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// Control is what happens to a simulated machine: the content of control.json.
+// Whatever is absent is well. People and tests write it while the plugin runs.
+type Control struct {
+	// NoNVML makes NVML's initialisation fail as on a machine without a driver.
+	NoNVML bool `json:"no_nvml,omitempty"`
+	// Order lists UUIDs in the order of enumeration; GPUs left out follow in the
+	// order of the topology.
+	Order []string `json:"order,omitempty"`
+	// GPUs holds conditions by UUID.
+	GPUs map[string]Condition `json:"gpus,omitempty"`
+}
+
+// Condition is what happens to one GPU.
+type Condition struct {
+	// Missing GPUs are not enumerated; lost ones are, and answer GPU_IS_LOST.
+	Missing bool `json:"missing,omitempty"`
+	Lost    bool `json:"lost,omitempty"`
+	// Hang names NVML calls of the device that never return, such as
+	// "GetMemoryInfo"; "*" is all of them.
+	Hang []string `json:"hang,omitempty"`
+	// Errors gives calls the NVML return code that they fail with; "*" is all.
+	Errors map[string]int `json:"errors,omitempty"`
+	// XIDs are the errors that the driver reported, oldest first: append to it.
+	XIDs []uint64 `json:"xids,omitempty"`
+	// RecoveryAction is NVML's field of that name: 0 none, 1 GPU reset, 2 node
+	// reboot, 3 drain P2P, 4 drain and reset.
+	RecoveryAction uint64 `json:"recovery_action,omitempty"`
+	// ProbeFails makes the probe with a CUDA program fail.
+	ProbeFails     bool   `json:"probe_fails,omitempty"`
+	RemapPending   bool   `json:"remap_pending,omitempty"`
+	RemapFailed    bool   `json:"remap_failed,omitempty"`
+	ECCUncorrected uint64 `json:"ecc_uncorrected,omitempty"`
+	// The readings; 0 gives a plausible idle value.
+	TemperatureC  uint32    `json:"temperature_c,omitempty"`
+	PowerWatts    uint32    `json:"power_watts,omitempty"`
+	GPUPercent    uint32    `json:"gpu_percent,omitempty"`
+	MemoryPercent uint32    `json:"memory_percent,omitempty"`
+	Processes     []Process `json:"processes,omitempty"`
+}
+
+// Process is a program on a simulated GPU.
+type Process struct {
+	PID       uint32 `json:"pid"`
+	MemoryMiB uint64 `json:"memory_mib"`
+	// MPS marks a client of the GPU's MPS server.
+	MPS bool `json:"mps,omitempty"`
+	// Percent is its use of compute.
+	Percent uint32 `json:"percent,omitempty"`
+	// Instance is the UUID of the MIG instance that it runs on.
+	Instance string `json:"instance,omitempty"`
+}
+
+const controlFile = "control.json"
+
+// ReadControl reads the control file of a simulator's folder; an absent one is
+// an empty Control. Unknown fields are errors.
+func ReadControl(dir string) (Control, error) {
+	var c Control
+	text, err := os.ReadFile(filepath.Join(dir, controlFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("read simulator control: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return Control{}, fmt.Errorf("read %s: %w", filepath.Join(dir, controlFile), err)
+	}
+	return c, nil
+}
+
+// WriteControl replaces the control file.
+func WriteControl(dir string, c Control) error {
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode simulator control: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write simulator control: %w", err)
+	}
+	return statedir.WriteFile(filepath.Join(dir, controlFile), text, 0o600)
+}
+
+// Update changes one GPU's condition in the control file.
+func Update(dir, uuid string, change func(*Condition)) error {
+	c, err := ReadControl(dir)
+	if err != nil {
+		return err
+	}
+	if c.GPUs == nil {
+		c.GPUs = map[string]Condition{}
+	}
+	condition := c.GPUs[uuid]
+	change(&condition)
+	c.GPUs[uuid] = condition
+	return WriteControl(dir, c)
+}
+
+// watchedControl reads the file again when it has changed. A file that cannot
+// be read leaves the last good content in force.
+type watchedControl struct {
+	dir    string
+	report func(error)
+
+	mu      sync.Mutex
+	current Control
+	stamp   stamp
+}
+
+// stamp tells one state of a file from another.
+type stamp struct {
+	at   time.Time
+	size int64
+}
+
+func (w *watchedControl) get() Control {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := stamp{}
+	if info, err := os.Stat(filepath.Join(w.dir, controlFile)); err == nil {
+		now = stamp{info.ModTime(), info.Size()}
+	}
+	if now == w.stamp {
+		return w.current
+	}
+	w.stamp = now
+	next, err := ReadControl(w.dir)
+	if err != nil {
+		w.report(err)
+		return w.current
+	}
+	w.current = next
+	return w.current
+}
+
+func (w *watchedControl) gpu(uuid string) Condition { return w.get().GPUs[uuid] }

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// gpu is one simulated GPU. It holds no state of its own: what can change is in
+// the control file and in the hardware's settings.
+type gpu struct {
+	nvml.Device // answers ERROR_NOT_SUPPORTED
+	machine     *Machine
+	number      int
+	uuid, bus   string
+	kind        GPU
+}
+
+func newGPU(m *Machine, number int, kind GPU) *gpu {
+	return &gpu{Device: unsupportedDevice(), machine: m, number: number,
+		uuid: m.topology.UUID(number), bus: m.topology.PCIBusID(number), kind: kind}
+}
+
+func (g *gpu) condition() Condition { return g.machine.control.gpu(g.uuid) }
+
+// failure is what the control file makes of a call. A call that hangs waits
+// until the file lets it go.
+func (g *gpu) failure(call string) nvml.Return {
+	if ret := g.machine.ready(); ret != nvml.SUCCESS {
+		return ret
+	}
+	for g.hangs(call) {
+		time.Sleep(g.machine.nap)
+	}
+	c := g.condition()
+	switch {
+	case c.Missing, c.Lost && call != "GetUUID" && call != "DeviceGetHandleByIndex":
+		return nvml.ERROR_GPU_IS_LOST
+	case c.Errors[call] != 0:
+		return nvml.Return(c.Errors[call])
+	case c.Errors["*"] != 0:
+		return nvml.Return(c.Errors["*"])
+	}
+	return nvml.SUCCESS
+}
+
+func (g *gpu) hangs(call string) bool {
+	hang := g.condition().Hang
+	return slices.Contains(hang, call) || slices.Contains(hang, "*")
+}
+
+// answer is a value with the outcome that the control file gives the call.
+func answer[T any](g *gpu, call string, value T) (T, nvml.Return) {
+	if ret := g.failure(call); ret != nvml.SUCCESS {
+		var zero T
+		return zero, ret
+	}
+	return value, nvml.SUCCESS
+}
+
+func (g *gpu) GetUUID() (string, nvml.Return)     { return answer(g, "GetUUID", g.uuid) }
+func (g *gpu) GetName() (string, nvml.Return)     { return answer(g, "GetName", g.kind.Name) }
+func (g *gpu) GetMinorNumber() (int, nvml.Return) { return answer(g, "GetMinorNumber", g.number) }
+
+func (g *gpu) GetIndex() (int, nvml.Return) {
+	return answer(g, "GetIndex", slices.Index(g.machine.enumerated(), g))
+}
+
+func (g *gpu) GetBrand() (nvml.BrandType, nvml.Return) {
+	return answer(g, "GetBrand", g.kind.Brand)
+}
+
+func (g *gpu) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
+	return answer(g, "GetArchitecture", g.kind.Architecture)
+}
+
+func (g *gpu) GetCudaComputeCapability() (int, int, nvml.Return) {
+	ret := g.failure("GetCudaComputeCapability")
+	return g.kind.CudaMajor, g.kind.CudaMinor, ret
+}
+
+func (g *gpu) GetPciInfo() (nvml.PciInfo, nvml.Return) {
+	info := nvml.PciInfo{PciDeviceId: g.kind.PciDeviceId, Bus: uint32(0x10 + g.number)}
+	for i := range len(g.bus) {
+		info.BusId[i] = int8(g.bus[i])
+	}
+	return answer(g, "GetPciInfo", info)
+}
+
+func (g *gpu) GetNumaNodeId() (int, nvml.Return) {
+	if g.kind.NUMA < 0 {
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	}
+	return answer(g, "GetNumaNodeId", g.kind.NUMA)
+}
+
+func (g *gpu) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) {
+	mode := nvml.GPU_VIRTUALIZATION_MODE_NONE
+	if g.kind.VGPU {
+		mode = nvml.GPU_VIRTUALIZATION_MODE_VGPU
+	}
+	return answer(g, "GetVirtualizationMode", mode)
+}
+
+func (g *gpu) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	total := g.kind.MemoryMB << 20
+	used := min(g.usedMiB("")<<20, total)
+	return answer(g, "GetMemoryInfo", nvml.Memory{Total: total, Used: used, Free: total - used})
+}
+
+// usedMiB is what the processes on the GPU, or on one MIG instance of it, hold.
+func (g *gpu) usedMiB(instance string) uint64 {
+	used := uint64(0)
+	for _, p := range g.condition().Processes {
+		if instance == "" || p.Instance == instance {
+			used += p.MemoryMiB
+		}
+	}
+	return used
+}
+
+func (g *gpu) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
+	total := g.kind.bar1MiB << 20
+	return answer(g, "GetBAR1MemoryInfo", nvml.BAR1Memory{Bar1Total: total, Bar1Used: 2 << 20, Bar1Free: total - 2<<20})
+}
+
+func (g *gpu) GetPowerUsage() (uint32, nvml.Return) {
+	watts := g.condition().PowerWatts
+	if watts == 0 {
+		watts = g.kind.powerWatts / 8
+	}
+	return answer(g, "GetPowerUsage", watts*1000)
+}
+
+func (g *gpu) GetEnforcedPowerLimit() (uint32, nvml.Return) {
+	return answer(g, "GetEnforcedPowerLimit", g.kind.powerWatts*1000)
+}
+
+func (g *gpu) GetMaxClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
+	return answer(g, "GetMaxClockInfo", g.clock(kind))
+}
+
+func (g *gpu) GetClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
+	return answer(g, "GetClockInfo", g.clock(kind))
+}
+
+func (g *gpu) clock(kind nvml.ClockType) uint32 {
+	if kind == nvml.CLOCK_MEM {
+		return g.kind.memoryMHz
+	}
+	return g.kind.coreMHz
+}
+
+func (g *gpu) GetMaxPcieLinkGeneration() (int, nvml.Return) {
+	return answer(g, "GetMaxPcieLinkGeneration", g.kind.pcieGen)
+}
+
+func (g *gpu) GetMaxPcieLinkWidth() (int, nvml.Return) {
+	return answer(g, "GetMaxPcieLinkWidth", 16)
+}
+
+func (g *gpu) GetDisplayMode() (nvml.EnableState, nvml.Return) {
+	return answer(g, "GetDisplayMode", nvml.FEATURE_DISABLED)
+}
+
+func (g *gpu) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
+	return answer(g, "GetPersistenceMode", nvml.FEATURE_ENABLED)
+}
+
+func (g *gpu) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	return answer(g, "GetComputeMode", nvml.COMPUTEMODE_DEFAULT)
+}
+
+func (g *gpu) GetTemperature(nvml.TemperatureSensors) (uint32, nvml.Return) {
+	degrees := g.condition().TemperatureC
+	if degrees == 0 {
+		degrees = 34
+	}
+	return answer(g, "GetTemperature", degrees)
+}
+
+func (g *gpu) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	if g.machine.hardware.get(g.uuid).MIG {
+		return nvml.Utilization{}, nvml.ERROR_NOT_SUPPORTED
+	}
+	c := g.condition()
+	busy := c.GPUPercent
+	for _, p := range c.Processes {
+		busy += p.Percent
+	}
+	return answer(g, "GetUtilizationRates", nvml.Utilization{Gpu: min(busy, 100), Memory: c.MemoryPercent})
+}
+
+func (g *gpu) GetEncoderUtilization() (uint32, uint32, nvml.Return) {
+	return 0, 166667, g.failure("GetEncoderUtilization")
+}
+
+func (g *gpu) GetDecoderUtilization() (uint32, uint32, nvml.Return) {
+	return 0, 166667, g.failure("GetDecoderUtilization")
+}
+
+func (g *gpu) GetTotalEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (uint64, nvml.Return) {
+	count := uint64(0)
+	if kind == nvml.MEMORY_ERROR_TYPE_UNCORRECTED {
+		count = g.condition().ECCUncorrected
+	}
+	return answer(g, "GetTotalEccErrors", count)
+}
+
+func (g *gpu) GetDetailedEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (nvml.EccErrorCounts, nvml.Return) {
+	return answer(g, "GetDetailedEccErrors", nvml.EccErrorCounts{DeviceMemory: g.condition().ECCUncorrected})
+}
+
+func (g *gpu) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
+	c := g.condition()
+	if !g.kind.rowRemapping {
+		return 0, 0, false, false, nvml.ERROR_NOT_SUPPORTED
+	}
+	return 0, 0, c.RemapPending, c.RemapFailed, g.failure("GetRemappedRows")
+}
+
+// GetFieldValues knows the recovery action, as drivers from Hopper on do.
+func (g *gpu) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+	if ret := g.failure("GetFieldValues"); ret != nvml.SUCCESS {
+		return ret
+	}
+	for i := range values {
+		values[i].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+		if values[i].FieldId == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION && g.kind.Architecture >= nvml.DEVICE_ARCH_HOPPER {
+			values[i].NvmlReturn = uint32(nvml.SUCCESS)
+			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_INT)
+			binary.NativeEndian.PutUint64(values[i].Value[:], g.condition().RecoveryAction)
+		}
+	}
+	return nvml.SUCCESS
+}
+
+func (g *gpu) GetNvLinkState(link int) (nvml.EnableState, nvml.Return) {
+	if !g.kind.nvlink || link >= len(g.machine.gpus) {
+		return nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED
+	}
+	if link == g.number {
+		return nvml.FEATURE_DISABLED, nvml.SUCCESS
+	}
+	return answer(g, "GetNvLinkState", nvml.FEATURE_ENABLED)
+}
+
+func (g *gpu) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Return) {
+	if link < 0 || link >= len(g.machine.gpus) {
+		return nvml.PciInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return g.machine.gpus[link].GetPciInfo()
+}
+
+func (g *gpu) RegisterEvents(_ uint64, set nvml.EventSet) nvml.Return {
+	s, ok := set.(*eventSet)
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	if ret := g.failure("RegisterEvents"); ret != nvml.SUCCESS {
+		return ret
+	}
+	s.register(g)
+	return nvml.SUCCESS
+}
+
+func (g *gpu) GetSupportedEventTypes() (uint64, nvml.Return) {
+	return answer(g, "GetSupportedEventTypes", uint64(nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError))
+}

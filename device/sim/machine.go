@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Machine is a simulated machine as NVML shows it.
+type Machine struct {
+	nvml.Interface // answers ERROR_NOT_SUPPORTED
+	topology       *Topology
+	control        *watchedControl
+	hardware       *hardware
+	gpus           []*gpu
+	initialised    atomic.Int32
+	nap            time.Duration
+}
+
+var _ nvml.Interface = (*Machine)(nil)
+
+// Options of a machine.
+type Options struct {
+	// Dir is the simulator's folder.
+	Dir string
+	// BootID names the present boot: another one forgets the hardware's state.
+	BootID string
+	// Report hears of a control file that cannot be read.
+	Report func(error)
+}
+
+// New starts a machine with the hardware of a topology.
+func New(t *Topology, o Options) (*Machine, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make simulator folder: %w", err)
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	hw, err := openHardware(o.Dir, o.BootID, t)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{
+		Interface: unsupportedLibrary(),
+		topology:  t,
+		control:   &watchedControl{dir: o.Dir, report: o.Report},
+		hardware:  hw,
+		nap:       50 * time.Millisecond,
+	}
+	for i, g := range t.GPUs {
+		m.gpus = append(m.gpus, newGPU(m, i, g))
+	}
+	return m, nil
+}
+
+// Topology is the hardware that the machine was made with.
+func (m *Machine) Topology() *Topology { return m.topology }
+
+// Probe stands in for a CUDA program that is run to see whether a GPU works.
+func (m *Machine) Probe(uuid string) error {
+	c := m.control.gpu(uuid)
+	if c.ProbeFails || c.Lost || c.Missing {
+		return fmt.Errorf("simulated CUDA program failed on GPU %s", uuid)
+	}
+	return nil
+}
+
+// Timeslice is the time-slice length in force on a GPU.
+func (m *Machine) Timeslice(uuid string) (string, error) {
+	if level := m.hardware.get(uuid).Timeslice; level != "" {
+		return level, nil
+	}
+	return "default", nil
+}
+
+// SetTimeslice sets the time-slice length of a GPU.
+func (m *Machine) SetTimeslice(uuid, level string) error {
+	return m.hardware.change(uuid, func(s *settings) { s.Timeslice = level })
+}
+
+// Init fails as on a machine without a driver when the control file says so.
+func (m *Machine) Init() nvml.Return {
+	if m.control.get().NoNVML {
+		return nvml.ERROR_LIBRARY_NOT_FOUND
+	}
+	m.initialised.Add(1)
+	return nvml.SUCCESS
+}
+
+// Shutdown undoes one Init.
+func (m *Machine) Shutdown() nvml.Return {
+	if m.initialised.Add(-1) < 0 {
+		m.initialised.Store(0)
+		return nvml.ERROR_UNINITIALIZED
+	}
+	return nvml.SUCCESS
+}
+
+// ErrorString describes a return code.
+func (m *Machine) ErrorString(r nvml.Return) string {
+	return fmt.Sprintf("NVML return code %d", int32(r))
+}
+
+// ready says whether NVML answers at all.
+func (m *Machine) ready() nvml.Return {
+	switch {
+	case m.initialised.Load() == 0:
+		return nvml.ERROR_UNINITIALIZED
+	case m.control.get().NoNVML:
+		return nvml.ERROR_DRIVER_NOT_LOADED
+	}
+	return nvml.SUCCESS
+}
+
+// SystemGetDriverVersion is the topology's.
+func (m *Machine) SystemGetDriverVersion() (string, nvml.Return) {
+	return m.topology.Driver, m.ready()
+}
+
+// SystemGetNVMLVersion follows the driver's.
+func (m *Machine) SystemGetNVMLVersion() (string, nvml.Return) {
+	return "13." + m.topology.Driver, m.ready()
+}
+
+// SystemGetCudaDriverVersion is 1000 × major + 10 × minor.
+func (m *Machine) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	return m.topology.cudaInt, m.ready()
+}
+
+// DeviceGetCount counts the GPUs that are not missing.
+func (m *Machine) DeviceGetCount() (int, nvml.Return) { return len(m.enumerated()), m.ready() }
+
+// DeviceGetHandleByIndex follows the control file's order of enumeration.
+func (m *Machine) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	if ret := m.ready(); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	all := m.enumerated()
+	if index < 0 || index >= len(all) {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	if ret := all[index].failure("DeviceGetHandleByIndex"); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return all[index], nvml.SUCCESS
+}
+
+// DeviceGetHandleByUUID finds GPUs and MIG instances.
+func (m *Machine) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) {
+	if ret := m.ready(); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	for _, g := range m.enumerated() {
+		if g.uuid == uuid {
+			return g, nvml.SUCCESS
+		}
+		for _, d := range g.migDevices() {
+			if d.uuid() == uuid {
+				return d, nvml.SUCCESS
+			}
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+// DeviceGetHandleByPciBusId finds GPUs.
+func (m *Machine) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return) {
+	for _, g := range m.enumerated() {
+		if g.bus == id {
+			return g, m.ready()
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+// EventSetCreate makes a set that hears of XIDs from now on.
+func (m *Machine) EventSetCreate() (nvml.EventSet, nvml.Return) {
+	return &eventSet{EventSet: unsupportedEventSet(), machine: m, heard: map[string]int{}}, m.ready()
+}
+
+// enumerated lists the GPUs that are not missing, in their present order.
+func (m *Machine) enumerated() []*gpu {
+	c := m.control.get()
+	place := func(g *gpu) int {
+		if at := slices.Index(c.Order, g.uuid); at >= 0 {
+			return at
+		}
+		return len(c.Order) + g.number
+	}
+	var present []*gpu
+	for _, g := range m.gpus {
+		if !c.GPUs[g.uuid].Missing {
+			present = append(present, g)
+		}
+	}
+	slices.SortStableFunc(present, func(a, b *gpu) int { return place(a) - place(b) })
+	return present
+}

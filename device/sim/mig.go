@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// instance is a MIG instance as hardware.json keeps it: a GPU instance with, at
+// most, one compute instance that fills it.
+type instance struct {
+	// ID numbers GPU instances of one GPU.
+	ID int `json:"id"`
+	// Profile is NVML's number of the GPU instance profile.
+	Profile int    `json:"profile"`
+	Start   uint32 `json:"start"`
+	Size    uint32 `json:"size"`
+	// Compute is NVML's number of the compute instance's profile, -1 while there
+	// is none.
+	Compute int `json:"compute"`
+}
+
+// profileName is NVIDIA's name of a GPU instance profile, such as "1g.10gb".
+func (p product) profileName(profile int) string {
+	info := p.MIGProfiles.GpuInstanceProfiles[profile]
+	// The table's totals are nominal: a 1g.10gb of an H100 is named after 80 GB.
+	nominal := p.MIGProfiles.GpuInstanceProfiles[nvml.GPU_INSTANCE_PROFILE_7_SLICE].MemorySizeMB
+	if four := p.MIGProfiles.GpuInstanceProfiles[nvml.GPU_INSTANCE_PROFILE_4_SLICE].MemorySizeMB; nominal == 0 {
+		nominal = four
+	}
+	named, err := nvlib.New(nil).NewMigProfile(profile, computeProfile(profile), 0, info.MemorySizeMB, max(nominal, p.MemoryMB)<<20)
+	if err != nil {
+		return fmt.Sprintf("profile-%d", profile)
+	}
+	return named.String()
+}
+
+// computeProfile is the compute instance profile that fills a GPU instance.
+func computeProfile(profile int) int {
+	switch profile {
+	case nvml.GPU_INSTANCE_PROFILE_2_SLICE, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
+		return nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE
+	case nvml.GPU_INSTANCE_PROFILE_3_SLICE:
+		return nvml.COMPUTE_INSTANCE_PROFILE_3_SLICE
+	case nvml.GPU_INSTANCE_PROFILE_4_SLICE:
+		return nvml.COMPUTE_INSTANCE_PROFILE_4_SLICE
+	case nvml.GPU_INSTANCE_PROFILE_7_SLICE:
+		return nvml.COMPUTE_INSTANCE_PROFILE_7_SLICE
+	default:
+		return nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE
+	}
+}
+
+// profiles lists the names of a product's MIG profiles, sorted.
+func (p product) profiles() map[string]int {
+	names := map[string]int{}
+	for id := range p.MIGProfiles.GpuInstanceProfiles {
+		names[p.profileName(id)] = id
+	}
+	return names
+}
+
+// layOut places instances of the named profiles on an empty GPU.
+func layOut(p product, names []string) ([]instance, error) {
+	known := p.profiles()
+	if len(names) > 0 && len(known) == 0 {
+		return nil, fmt.Errorf("%s has no MIG", p.Name)
+	}
+	var placed []instance
+	for _, name := range names {
+		id, ok := known[name]
+		if !ok {
+			return nil, fmt.Errorf("profile %q is not one of %s", name, strings.Join(sortedKeys(known), ", "))
+		}
+		at, ok := p.free(id, placed)
+		if !ok {
+			return nil, fmt.Errorf("no room for %q beside %d other instances", name, len(placed))
+		}
+		placed = append(placed, instance{ID: nextID(placed), Profile: id, Start: at.Start, Size: at.Size, Compute: computeProfile(id)})
+	}
+	return placed, nil
+}
+
+// free finds the first placement of a profile that overlaps nothing.
+func (p product) free(profile int, placed []instance) (nvml.GpuInstancePlacement, bool) {
+	used := uint32(0)
+	for _, i := range placed {
+		used += p.MIGProfiles.GpuInstanceProfiles[i.Profile].SliceCount
+	}
+	info := p.MIGProfiles.GpuInstanceProfiles[profile]
+	if used+info.SliceCount > 7 {
+		return nvml.GpuInstancePlacement{}, false
+	}
+	for _, at := range p.MIGProfiles.GpuInstancePlacements[profile] {
+		if !slices.ContainsFunc(placed, func(i instance) bool { return at.Start < i.Start+i.Size && i.Start < at.Start+at.Size }) {
+			return at, true
+		}
+	}
+	return nvml.GpuInstancePlacement{}, false
+}
+
+func nextID(placed []instance) int {
+	next := 1
+	for _, i := range placed {
+		next = max(next, i.ID+1)
+	}
+	return next
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

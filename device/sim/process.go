@@ -1,0 +1,39 @@
+package sim
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+func (g *gpu) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(g, "GetComputeRunningProcesses", g.processes("", false))
+}
+
+func (g *gpu) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(g, "GetMPSComputeRunningProcesses", g.processes("", true))
+}
+
+func (g *gpu) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return answer(g, "GetGraphicsRunningProcesses", []nvml.ProcessInfo(nil))
+}
+
+func (g *gpu) processes(instance string, mps bool) []nvml.ProcessInfo {
+	var found []nvml.ProcessInfo
+	for _, p := range g.condition().Processes {
+		if p.MPS == mps && p.Instance == instance {
+			found = append(found, nvml.ProcessInfo{Pid: p.PID, UsedGpuMemory: p.MemoryMiB << 20})
+		}
+	}
+	return found
+}
+
+func (g *gpu) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	if g.machine.hardware.get(g.uuid).MIG {
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	var samples []nvml.ProcessUtilizationSample
+	for _, p := range g.condition().Processes {
+		samples = append(samples, nvml.ProcessUtilizationSample{Pid: p.PID, SmUtil: p.Percent, TimeStamp: 1})
+	}
+	if len(samples) == 0 {
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	return answer(g, "GetProcessUtilization", samples)
+}

@@ -1,0 +1,113 @@
+package device
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// start opens everything that a configuration names and runs an engine on it.
+// The function that it returns ends the engine and waits for it.
+func start(ctx context.Context, log hclog.Logger, c *config) (*engine, func(), error) {
+	p, err := openPlatform(log, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := newEngine(log, c, p)
+	if err != nil {
+		p.close()
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.run(ctx)
+	}()
+	return e, func() {
+		cancel()
+		<-done
+		e.mps.Close()
+		p.close()
+	}, nil
+}
+
+// newEngine makes an engine that has not turned yet.
+func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
+	state, err := statedir.Open(c.stateDir, p.bootID)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLedger(c.dataDir)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{
+		log: log, config: c, platform: p, ledger: l, state: state,
+		cordons: OpenCordons(c.dataDir), tracker: newTracker(c.health), now: time.Now,
+		names:  &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
+		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
+		probing: map[string]bool{}, changed: make(chan struct{}), complained: map[string]string{},
+	}
+	old, err := state.GPUs()
+	e.complain("states", err)
+	e.tracker.restore(old)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
+	}
+	e.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self,
+		MultiUser: c.mps.MultiUser, Changed: e.nudge})
+	return e, err
+}
+
+// openPlatform finds the machine's hardware, or makes the simulated one.
+func openPlatform(log hclog.Logger, c *config) (*platform, error) {
+	bootID, err := statedir.BootID()
+	if err != nil {
+		return nil, err
+	}
+	if c.simulation != nil {
+		return openSimulation(log, c, bootID)
+	}
+	lib := gonvml.New()
+	backend := nvml.New(lib, c.health.timeout)
+	return &platform{
+		observer:    backend,
+		prober:      nvml.Prober{},
+		timeslicer:  nvml.SMI{Program: c.nvidiaSMI},
+		cdi:         nvml.CDI{Library: lib, Hook: c.cdiHook},
+		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
+		bootID:      bootID,
+		close:       backend.Close,
+	}, nil
+}
+
+func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, error) {
+	topology, err := sim.ReadTopology(c.simulation.Topology, c.simulation.Machine)
+	if err != nil {
+		return nil, err
+	}
+	if c.simulation.BootID != "" {
+		bootID = c.simulation.BootID
+	}
+	machine, err := sim.New(topology, sim.Options{Dir: c.simulation.Dir, BootID: bootID, Report: func(err error) {
+		log.Error("the simulator keeps to what it read before", "error", err)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
+	backend := nvml.New(machine, c.health.timeout)
+	return &platform{observer: backend, prober: machine, timeslicer: machine, cdi: machine, bootID: bootID, close: backend.Close}, nil
+}

@@ -1,0 +1,152 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// tracker turns what is seen and heard of GPUs into faults, each with the time
+// since when it stands. Two kinds of fault differ in how they end: an observed
+// one ends when a survey no longer sees it, a latched one, made by an event,
+// when a survey is clean and a probe of the GPU has succeeded.
+type tracker struct {
+	classes xidClasses
+	ignore  map[string]bool
+	gpus    map[string]*condition
+}
+
+// condition is what is wrong with one GPU, by code.
+type condition struct {
+	observed, latched map[string]gpu.Fault
+	// clean is true when the last survey saw nothing wrong.
+	clean bool
+}
+
+func newTracker(h healthConfig) *tracker {
+	return &tracker{classes: h.classes, ignore: h.ignore, gpus: map[string]*condition{}}
+}
+
+func (t *tracker) condition(uuid string) *condition {
+	c := t.gpus[uuid]
+	if c == nil {
+		c = &condition{observed: map[string]gpu.Fault{}, latched: map[string]gpu.Fault{}}
+		t.gpus[uuid] = c
+	}
+	return c
+}
+
+// restore takes over latched faults, and since when the others stand, from the
+// state that an earlier run of the plugin left.
+func (t *tracker) restore(states []gpu.GPUState) {
+	for _, s := range states {
+		for _, f := range s.Faults {
+			if strings.HasPrefix(f.Code, xidPrefix) {
+				t.condition(s.UUID).latched[f.Code] = f
+			} else {
+				t.condition(s.UUID).observed[f.Code] = f
+			}
+		}
+	}
+}
+
+// survey takes note of what a survey saw of one GPU.
+func (t *tracker) survey(uuid string, problems []hardware.Problem, now time.Time) {
+	c := t.condition(uuid)
+	seen := map[string]gpu.Fault{}
+	for _, p := range problems {
+		if t.ignore[p.Code] {
+			continue
+		}
+		f := gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: now}
+		if old, ok := c.observed[p.Code]; ok {
+			f.Since = old.Since
+		}
+		seen[p.Code] = f
+	}
+	c.observed, c.clean = seen, len(seen) == 0
+}
+
+const xidPrefix = "xid-"
+
+// xid takes note of an event and returns its class.
+func (t *tracker) xid(uuid string, number uint64, now time.Time) xidClass {
+	class := t.classes[number]
+	f, bad := xidFault(number, class)
+	if bad && !t.ignore[f.Code] {
+		c := t.condition(uuid)
+		if _, known := c.latched[f.Code]; !known {
+			f.Since = now
+			c.latched[f.Code] = f
+		}
+		c.clean = false
+	}
+	return class
+}
+
+func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
+	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number)}
+	switch class {
+	case xidFatal:
+		f.Message = fmt.Sprintf("the driver reported XID %d, after which the GPU cannot be relied on", number)
+		f.Action = "stop its tasks and run nvidia-smi --gpu-reset; it is healthy again when the reset is verified"
+	case xidLink:
+		f.Message = fmt.Sprintf("the driver reported XID %d, a fault of NVLink", number)
+		f.Action = "check nvidia-smi nvlink --status; it is healthy again after a reset, or add the code to health.ignore"
+	case xidLost:
+		f.Message = fmt.Sprintf("the driver reported XID %d, the GPU has fallen off the bus", number)
+		f.Action = "drain the node and power-cycle it; if it happens again, replace the GPU"
+	default:
+		return f, false
+	}
+	return f, true
+}
+
+// suspects are the GPUs that a probe could clear: latched, and clean otherwise.
+func (t *tracker) suspects() []string {
+	var all []string
+	for uuid, c := range t.gpus {
+		if len(c.latched) > 0 && c.clean {
+			all = append(all, uuid)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// cleared ends the latched faults of a GPU whose probe has succeeded, unless
+// something has happened since.
+func (t *tracker) cleared(uuid string) bool {
+	c := t.condition(uuid)
+	if !c.clean || len(c.latched) == 0 {
+		return false
+	}
+	c.latched = map[string]gpu.Fault{}
+	return true
+}
+
+// faults are all faults of a GPU, the oldest first.
+func (t *tracker) faults(uuid string) []gpu.Fault {
+	c, ok := t.gpus[uuid]
+	if !ok {
+		return nil
+	}
+	var all []gpu.Fault
+	for _, f := range c.latched {
+		all = append(all, f)
+	}
+	for _, f := range c.observed {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b gpu.Fault) int {
+		if d := a.Since.Compare(b.Since); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Code, b.Code)
+	})
+	return all
+}

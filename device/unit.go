@@ -1,0 +1,128 @@
+package device
+
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// groupName is what Nomad calls a device group.
+type groupName struct{ vendor, kind, name string }
+
+// String is the name as a job writes it: "nvidia/slice/H100/0".
+func (n groupName) String() string { return n.vendor + "/" + n.kind + "/" + n.name }
+
+// unit is one device that is offered: a GPU, or a MIG instance. A plan is a
+// list of units.
+type unit struct {
+	uuid string
+	// parent is the GPU of a MIG instance, empty for a GPU.
+	parent string
+	// gpu is the physical device in either case.
+	gpu      hardware.GPU
+	instance *hardware.Instance
+	// index is the number in the group's name, which belongs to the UUID for good.
+	index     int
+	offer     offer
+	slices    int
+	memoryMiB int64
+	group     groupName
+	// faults make every instance unhealthy; cordon, a reason, only those that
+	// are free.
+	faults []gpu.Fault
+	cordon string
+	// held are the instances that tasks hold; heldAll stands for every one.
+	held    map[int]bool
+	heldAll bool
+	// numbers that the MPS daemon and the driver brought along
+	mps       *gpu.MPSState
+	hami      *gpu.HAMiState
+	timeslice string
+	cdi       string
+}
+
+// owner is the UUID of the physical GPU.
+func (u *unit) owner() string {
+	if u.parent != "" {
+		return u.parent
+	}
+	return u.uuid
+}
+
+// offered reports whether the unit has instances of its own; a GPU with MIG has
+// none, its MIG instances do.
+func (u *unit) offered() bool { return u.offer.Mode != gpu.ModeMIG }
+
+// ids are the unit's Nomad instances in order.
+func (u *unit) ids() []string {
+	switch u.offer.Mode {
+	case gpu.ModeMIG:
+		return nil
+	case gpu.ModeWhole:
+		return []string{u.uuid}
+	}
+	ids := make([]string, u.slices)
+	for n := range ids {
+		ids[n] = gpu.SliceID{UUID: u.uuid, N: n}.String()
+	}
+	return ids
+}
+
+// trouble says why an instance takes no new work; empty means that it is
+// healthy. Only its own text decides whether Nomad sees a change, so there is
+// nothing in it that moves.
+func (u *unit) trouble(n int) string {
+	if len(u.faults) > 0 {
+		return faultText(u.faults[0])
+	}
+	if u.cordon != "" && !u.heldAll && !u.held[n] {
+		return "cordoned: " + u.cordon
+	}
+	return ""
+}
+
+// healthy counts the instances that take new work.
+func (u *unit) healthy() int {
+	count := 0
+	for n := range u.ids() {
+		if u.trouble(n) == "" {
+			count++
+		}
+	}
+	return count
+}
+
+// faultText is a fault for people: what, since when, what to do.
+func faultText(f gpu.Fault) string {
+	return f.Code + ": " + f.Message + " (since " + f.Since.UTC().Format("2006-01-02 15:04:05 MST") + "); " + f.Action
+}
+
+// state is what the task driver is told about the unit.
+func (u *unit) state() gpu.GPUState {
+	s := gpu.GPUState{
+		UUID: u.uuid, ParentUUID: u.parent, Vendor: u.gpu.Vendor, Model: u.gpu.Model,
+		Mode: u.offer.Mode, Sharing: u.offer.Sharing, Grade: u.grade(),
+		MemoryMiB: u.memoryMiB, Slices: u.slices, CDIDevice: u.cdi,
+		Timeslice: u.timeslice, MPS: u.mps, HAMi: u.hami,
+		Faults: slices.Clone(u.faults), Cordoned: u.cordon != "",
+	}
+	if u.offered() {
+		s.Group = u.group.String()
+	}
+	if u.offer.Mode == gpu.ModeSlice {
+		s.SliceMemoryMiB = u.offer.SliceMiB
+	}
+	if u.instance != nil {
+		s.Profile = u.instance.Profile
+	}
+	return s
+}
+
+// grade is how hard the tasks of different instances are kept apart.
+func (u *unit) grade() gpu.Grade {
+	if u.offer.Mode == gpu.ModeWhole || u.offer.Mode == gpu.ModeMIG {
+		return gpu.GradeHardware
+	}
+	return u.offer.Sharing.Grade()
+}
