@@ -64,7 +64,13 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	return &rig{t: t, dir: t.TempDir()}
+	// Not t.TempDir: the path of an MPS socket is limited to 107 characters.
+	dir, err := os.MkdirTemp("", "gpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &rig{t: t, dir: dir}
 }
 
 // start runs the plugin with a configuration to which the rig adds its

@@ -12,13 +12,26 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // dirs are a daemon's directories.
 type dirs struct{ base, pipe, log, shm string }
 
+// shortUUID is how much of a UUID names its directory: "GPU-1a2b3c4d-5e6f". The
+// path of a socket has little more than a hundred characters.
+const shortUUID = 17
+
+// maxSocketPath is the longest path of a socket; longestSocket is the longest
+// name of one below the MPS directory.
+const (
+	maxSocketPath = 107
+	longestSocket = "/GPU-12345678-1234/pipe/control_privileged"
+)
+
 func dirsIn(root, uuid string) dirs {
-	base := filepath.Join(root, uuid)
+	base := filepath.Join(root, uuid[:min(len(uuid), shortUUID)])
 	return dirs{base, filepath.Join(base, "pipe"), filepath.Join(base, "log"), filepath.Join(base, "shm")}
 }
 
@@ -76,6 +89,33 @@ func (c control) start(ctx context.Context) error {
 		return fmt.Errorf("start MPS control daemon: %w", err)
 	}
 	return nil
+}
+
+// find returns the daemon that lives in the directories. A PID file alone may
+// name a process of another kind that got the number later.
+func (c control) find() (process, error) {
+	p, err := readPIDFile(c.dirs.pidFile())
+	if err != nil {
+		return process{}, err
+	}
+	if !p.environHas("CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe) {
+		return process{}, fmt.Errorf("process %d is not the MPS control daemon: %w", p.PID, errGone)
+	}
+	return p, nil
+}
+
+// end stops the daemon, by force if it does not listen, and removes its
+// directories.
+func (c control) end(log hclog.Logger) {
+	if p, err := c.find(); err == nil {
+		log.Info("stopping MPS control daemon", "device", c.uuid, "pid", p.PID)
+		if _, err := c.ask(context.Background(), "quit -t 1"); err != nil {
+			p.kill()
+		}
+	}
+	if err := os.RemoveAll(c.dirs.base); err != nil {
+		log.Warn("cannot remove MPS directories", "device", c.uuid, "error", err)
+	}
 }
 
 // ask sends one command to the daemon and returns the answer.

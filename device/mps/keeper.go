@@ -39,6 +39,8 @@ type keeper struct {
 	daemon process
 	cancel context.CancelFunc
 	done   chan struct{}
+	// rethink is signalled when other limits are wanted.
+	rethink chan struct{}
 }
 
 // daemonRecord is what a keeper leaves to the next one: who the daemon is.
@@ -74,8 +76,8 @@ func (k *keeper) acquire(ctx context.Context) error {
 	if err := k.control.dirs.make(); err != nil {
 		return err
 	}
-	found, err := readPIDFile(k.control.dirs.pidFile())
-	if err != nil || !found.environHas("CUDA_MPS_PIPE_DIRECTORY="+k.control.dirs.pipe) {
+	found, err := k.control.find()
+	if err != nil {
 		if found, err = k.begin(ctx); err != nil {
 			return err
 		}
@@ -101,7 +103,7 @@ func (k *keeper) begin(ctx context.Context) (process, error) {
 	if err := k.control.start(ctx); err != nil {
 		return process{}, err
 	}
-	found, err := readPIDFile(k.control.dirs.pidFile())
+	found, err := k.control.find()
 	if err != nil {
 		return process{}, fmt.Errorf("MPS control daemon did not stay: %w", err)
 	}
@@ -155,6 +157,8 @@ func (k *keeper) watch(ctx context.Context) error {
 				k.log.Warn("MPS control daemon died", "device", k.control.uuid, "pid", k.process().PID)
 				return errors.New("it died and is being started again")
 			}
+		case <-k.rethink:
+			return errors.New("it is being given other limits")
 		case <-answer.C:
 			err := k.control.confirm(ctx, k.wanted())
 			if ctx.Err() != nil {
@@ -192,18 +196,8 @@ func (k *keeper) judge(failures int, err error) (int, error) {
 func (k *keeper) stop(endDaemon bool) {
 	k.cancel()
 	<-k.done
-	if !endDaemon {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), k.control.timeout)
-	defer cancel()
-	p, err := readPIDFile(k.control.dirs.pidFile())
-	if err != nil || !p.environHas("CUDA_MPS_PIPE_DIRECTORY="+k.control.dirs.pipe) {
-		return
-	}
-	k.log.Info("stopping MPS control daemon", "device", k.control.uuid, "pid", p.PID)
-	if _, err := k.control.ask(ctx, "quit -t 1"); err != nil {
-		p.kill()
+	if endDaemon {
+		k.control.end(k.log)
 	}
 }
 
@@ -230,7 +224,14 @@ func (k *keeper) wanted() Spec {
 func (k *keeper) want(s Spec) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.spec == s {
+		return
+	}
 	k.spec = s
+	select {
+	case k.rethink <- struct{}{}:
+	default:
+	}
 }
 
 func (k *keeper) ready(p process, generation int64) {

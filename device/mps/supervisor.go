@@ -26,6 +26,7 @@ type Options struct {
 	// Changed is called whenever a daemon became ready, or ceased to be.
 	Changed func()
 	pace    pace
+	timeout time.Duration
 }
 
 // Supervisor keeps the daemons of a node.
@@ -35,6 +36,9 @@ type Supervisor struct {
 
 	mu      sync.Mutex
 	keepers map[string]*keeper
+	// swept is set once daemons that an earlier run left, and that nobody wants
+	// any more, were ended.
+	swept   bool
 	stopped sync.WaitGroup
 }
 
@@ -43,7 +47,13 @@ func New(o Options) (*Supervisor, error) {
 	if o.pace == (pace{}) {
 		o.pace = pace{alive: time.Second, answer: 10 * time.Second, retry: time.Second, patience: 2}
 	}
+	if o.timeout == 0 {
+		o.timeout = 5 * time.Second
+	}
 	root := filepath.Join(o.StateDir, "mps")
+	if longest := len(root) + len(longestSocket); longest > maxSocketPath {
+		return nil, fmt.Errorf("state_dir %q is too long for the sockets of MPS; take one that is %d characters shorter", o.StateDir, longest-maxSocketPath)
+	}
 	if err := os.MkdirAll(root, 0o711); err != nil {
 		return nil, fmt.Errorf("make MPS directory: %w", err)
 	}
@@ -61,8 +71,10 @@ func (s *Supervisor) Want(specs []Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wanted := map[string]bool{}
+	folders := map[string]bool{}
 	for _, spec := range specs {
 		wanted[spec.UUID] = true
+		folders[filepath.Base(dirsIn(s.root, spec.UUID).base)] = true
 		if k, ok := s.keepers[spec.UUID]; ok {
 			k.want(spec)
 			continue
@@ -72,13 +84,33 @@ func (s *Supervisor) Want(specs []Spec) {
 	for uuid, k := range s.keepers {
 		if !wanted[uuid] {
 			delete(s.keepers, uuid)
-			s.stopped.Add(1)
-			go func() {
-				defer s.stopped.Done()
-				k.stop(true)
-			}()
+			s.stopped.Go(func() { k.stop(true) })
 		}
 	}
+	s.sweep(folders)
+}
+
+// sweep ends what an earlier run of the plugin left and this one does not want.
+func (s *Supervisor) sweep(folders map[string]bool) {
+	if s.swept {
+		return
+	}
+	s.swept = true
+	entries, err := os.ReadDir(s.root)
+	if err != nil {
+		s.options.Logger.Warn("cannot look for MPS control daemons of an earlier run", "error", err)
+		return
+	}
+	for _, entry := range entries {
+		if folder := entry.Name(); !folders[folder] {
+			s.stopped.Go(func() { s.control(folder).end(s.options.Logger) })
+		}
+	}
+}
+
+func (s *Supervisor) control(uuid string) control {
+	return control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
+		uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
 }
 
 // Status tells how a device's daemon is.
@@ -106,11 +138,10 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 	d := dirsIn(s.root, spec.UUID)
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{
-		log: s.options.Logger,
-		control: control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
-			uuid: spec.UUID, dirs: d, timeout: 5 * time.Second},
-		pace: s.options.pace, now: time.Now, changed: s.options.Changed,
-		spec: spec, cancel: cancel, done: make(chan struct{}),
+		log:     s.options.Logger,
+		control: s.control(spec.UUID),
+		pace:    s.options.pace, now: time.Now, changed: s.options.Changed,
+		spec: spec, cancel: cancel, done: make(chan struct{}), rethink: make(chan struct{}, 1),
 		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm,
 			Reason: "it is being started", Since: time.Now().Truncate(time.Second)},
 	}
