@@ -1,0 +1,303 @@
+package admit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// containerdDriver is the driver that reads a gpu block.
+const containerdDriver = "containerd"
+
+// Link is shown beside the job in Nomad's UI.
+type Link struct {
+	Label string
+	URL   string
+}
+
+// Apply writes one decision per Ask, in the same order, into the job and
+// returns the request's new body. The job is not changed.
+func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
+	if len(decisions) != len(j.Asks) {
+		return nil, fmt.Errorf("apply %d decisions to %d asks", len(decisions), len(j.Asks))
+	}
+	groups := make([]json.RawMessage, len(j.groups))
+	next := 0
+	for i, g := range j.groups {
+		if next < len(j.Asks) && j.Asks[next].Group == g.name {
+			changed, err := g.apply(j.Asks[next], decisions[next])
+			if err != nil {
+				return nil, fmt.Errorf("apply decision to group %q: %w", g.name, err)
+			}
+			groups[i] = changed
+			next++
+			continue
+		}
+		groups[i] = j.rawGroup(i)
+	}
+	job := j.job.clone()
+	job.set("TaskGroups", rawArray(groups))
+	if err := addLink(&job, link); err != nil {
+		return nil, err
+	}
+	envelope := j.envelope.clone()
+	envelope.set("Job", job.raw())
+	return envelope.raw(), nil
+}
+
+// rawGroup is a group's text as it came.
+func (j *Job) rawGroup(i int) json.RawMessage {
+	raws, err := parseArray(j.job.get("TaskGroups"))
+	if err != nil || i >= len(raws) { // it was read before
+		return j.groups[i].object.raw()
+	}
+	return raws[i]
+}
+
+func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
+	if d.Group != g.name || len(d.Tasks) != len(ask.Tasks) {
+		return nil, fmt.Errorf("the decision is for group %q with %d tasks, want %d", d.Group, len(d.Tasks), len(ask.Tasks))
+	}
+	o := g.object.clone()
+	if err := g.constrain(&o, d); err != nil {
+		return nil, err
+	}
+	if err := g.prefer(&o, ask, d); err != nil {
+		return nil, err
+	}
+	tasks, err := parseArray(o.get("Tasks"))
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range g.tasks {
+		at := slices.IndexFunc(ask.Tasks, func(a TaskAsk) bool { return a.Task == t.header.Name })
+		if at < 0 {
+			continue
+		}
+		if tasks[i], err = t.apply(ask, ask.Tasks[at], d.Tasks[at]); err != nil {
+			return nil, fmt.Errorf("task %q: %w", t.header.Name, err)
+		}
+	}
+	o.set("Tasks", rawArray(tasks))
+	return o.raw(), nil
+}
+
+// constrain writes the group's constraints: the user's, then ours. The one on
+// the node makes Nomad look at every node by itself, not at one per class.
+func (g group) constrain(o *object, d Decision) error {
+	list, err := without(o.get("Constraints"), func(raw json.RawMessage) bool {
+		var c Constraint
+		return json.Unmarshal(raw, &c) == nil && c.ours()
+	})
+	if err != nil {
+		return err
+	}
+	node := Constraint{LTarget: nodeTarget, Operand: "is_set"}
+	if len(d.Candidates) > 0 {
+		candidates := slices.Clone(d.Candidates)
+		slices.Sort(candidates)
+		node = Constraint{LTarget: nodeTarget, RTarget: markedSet(slices.Compact(candidates)), Operand: anyOf}
+	}
+	if !slices.ContainsFunc(g.header.Constraints, func(c *Constraint) bool { return c != nil && *c == node && !c.ours() }) {
+		list = append(list, encode(node))
+	}
+	if d.Hold != nil {
+		list = append(list, encode(holdConstraint(*d.Hold)))
+	}
+	o.set("Constraints", rawArray(list))
+	return nil
+}
+
+// prefer writes the group's affinities: the user's, then ours.
+func (g group) prefer(o *object, ask Ask, d Decision) error {
+	list, err := without(o.get("Affinities"), func(raw json.RawMessage) bool {
+		var a affinity
+		return json.Unmarshal(raw, &a) == nil && a.ours() && a.LTarget == nodeTarget
+	})
+	if err != nil {
+		return err
+	}
+	had := len(list)
+	if ask.JobType == "service" || ask.JobType == "batch" { // the others allow no affinities
+		preferred := d.Preferred[:min(len(d.Preferred), maxPreferred)]
+		for i := range preferred {
+			list = append(list, encode(Affinity{nodeTarget, markedSet(preferred[:i+1]), anyOf, preferenceWeights[i]}))
+		}
+	}
+	if had == 0 && len(list) == 0 && isNull(o.get("Affinities")) {
+		return nil
+	}
+	o.set("Affinities", rawArray(list))
+	return nil
+}
+
+func (t task) apply(ask Ask, a TaskAsk, d TaskDecision) (json.RawMessage, error) {
+	if d.Task != a.Task {
+		return nil, fmt.Errorf("the decision is for task %q", d.Task)
+	}
+	devices, err := t.decided(ask, a, d)
+	if err != nil {
+		return nil, err
+	}
+	resources := t.resources.clone()
+	resources.set("Devices", rawArray(devices))
+	o := t.object.clone()
+	o.set("Resources", resources.raw())
+	if !a.Plain() {
+		if err := t.limit(&o, ask, d.Share); err != nil {
+			return nil, err
+		}
+	}
+	return o.raw(), nil
+}
+
+// decided returns the task's device blocks.
+func (t task) decided(ask Ask, a TaskAsk, d TaskDecision) ([]json.RawMessage, error) {
+	if a.Plain() {
+		return t.preferDevices(a, d)
+	}
+	var list []json.RawMessage
+	for i, raw := range t.devices {
+		if !slices.ContainsFunc(t.blocks, func(b DeviceAsk) bool { return b.Index == i }) {
+			list = append(list, raw)
+		}
+	}
+	if len(d.Devices) == 0 {
+		return nil, fmt.Errorf("the decision has no device block")
+	}
+	for _, device := range d.Devices {
+		list = append(list, device.block(ask.Sharing))
+	}
+	return list, nil
+}
+
+// preferDevices adds the preferred GPU to the blocks that the user wrote.
+func (t task) preferDevices(a TaskAsk, d TaskDecision) ([]json.RawMessage, error) {
+	list := slices.Clone(t.devices)
+	for i, block := range a.Devices {
+		o, err := parseObject(list[block.Index])
+		if err != nil {
+			return nil, err
+		}
+		affinities, err := without(o.get("Affinities"), func(raw json.RawMessage) bool {
+			var a affinity
+			return json.Unmarshal(raw, &a) == nil && a.ours()
+		})
+		if err != nil {
+			return nil, err
+		}
+		if i < len(d.Devices) && d.Devices[i].Prefer != "" {
+			affinities = append(affinities, encode(preferGroup(d.Devices[i].Prefer)))
+		} else if preferredGroup(list[block.Index]) == "" {
+			continue
+		}
+		o.set("Affinities", rawArray(affinities))
+		list[block.Index] = o.raw()
+	}
+	return list, nil
+}
+
+func preferGroup(name string) Affinity {
+	return Affinity{groupTarget, markedSet([]string{name}), anyOf, 100}
+}
+
+// block is the device block as Nomad's JSON has it.
+func (d Device) block(sharing gpu.Sharing) json.RawMessage {
+	constraints := slices.Clone(d.Constraints)
+	if sharing != "" {
+		constraints = append(constraints, Constraint{LTarget: "${device.attr.sharing}", RTarget: string(sharing), Operand: "="})
+	}
+	if d.Pin != "" {
+		constraints = append(constraints, Constraint{LTarget: groupTarget, RTarget: d.Pin, Operand: "="})
+	}
+	var affinities []Affinity
+	if d.Prefer != "" {
+		affinities = append(affinities, preferGroup(d.Prefer))
+	}
+	return encode(struct {
+		Name        string
+		Count       int64
+		Constraints []Constraint
+		Affinities  []Affinity
+	}{d.Name, d.Count, constraints, affinities})
+}
+
+// limit writes the driver's gpu block. Other drivers have none: their tasks get
+// what the device plugin sets for the slices.
+func (t task) limit(o *object, ask Ask, s gpu.Share) error {
+	config, err := parseMap(o.get("Config"))
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if t.header.Driver != containerdDriver {
+		return nil
+	}
+	if config.get("gpu") != nil && ask.Was == nil {
+		return malformed("config has a gpu block beside meta " + KeyGPU + "; say it in meta alone, with " + KeyLimit)
+	}
+	config.remove("gpu")
+	if s != (gpu.Share{}) {
+		config.set("gpu", rawArray([]json.RawMessage{encode(driverShare(s))}))
+	}
+	o.set("Config", config.raw())
+	return nil
+}
+
+// shareBlock is the driver's gpu block.
+type shareBlock struct {
+	Memory  string `json:"memory,omitempty"`
+	Compute int64  `json:"compute,omitempty"`
+	Limit   int64  `json:"compute_limit,omitempty"`
+}
+
+func driverShare(s gpu.Share) shareBlock {
+	b := shareBlock{Compute: s.GuaranteeMilli, Limit: s.LimitMilli}
+	if s.MemoryMiB > 0 {
+		b.Memory = gpu.FormatMemory(s.MemoryMiB)
+	}
+	return b
+}
+
+// addLink adds the link to the job's UI block, once.
+func addLink(job *object, link Link) error {
+	if link.URL == "" {
+		return nil
+	}
+	ui, err := parseObject(job.get("UI"))
+	if err != nil {
+		return fmt.Errorf("UI: %w", err)
+	}
+	var links []Link
+	if err := ui.decode("Links", &links); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(links, func(l Link) bool { return l.URL == link.URL }) {
+		return nil
+	}
+	raws, err := parseArray(ui.get("Links"))
+	if err != nil {
+		return err
+	}
+	if ui.get("Description") == nil {
+		ui.set("Description", encode(""))
+	}
+	ui.set("Links", rawArray(append(raws, encode(link))))
+	job.set("UI", ui.raw())
+	return nil
+}
+
+// without returns an array's elements that are not to be dropped.
+func without(raw json.RawMessage, drop func(json.RawMessage) bool) ([]json.RawMessage, error) {
+	list, err := parseArray(raw)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, drop), nil
+}
+
+func (o object) clone() object {
+	o.members = slices.Clone(o.members)
+	return o
+}

@@ -1,0 +1,142 @@
+package admit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Meta keys that a user writes on a task, a group or a job.
+const (
+	KeyGPU         = "gpu"             // "8G,0.5": see gpu.Request
+	KeyLimit       = "gpu_limit"       // "0.8": the most compute, at least the guarantee
+	KeyPolicy      = "gpu_policy"      // SPREAD, PACK or BALANCED
+	KeySharing     = "gpu_sharing"     // mps, timeslice, hami or none: selects GPUs
+	KeyQueue       = "gpu_queue"       // which quota pays
+	KeyFramework   = "gpu_framework"   // pytorch or tensorflow
+	KeyReservation = "gpu_reservation" // a reservation's ID, to claim it
+)
+
+// Ask is what one task group wants of the cluster's GPUs.
+type Ask struct {
+	Namespace string
+	JobID     string
+	JobType   string // service, batch, system or sysbatch
+	Priority  int
+	Group     string
+	// Count is how many allocs the group shall have, as the job says.
+	Count int
+	// Later is true for periodic and parameterized jobs: nothing is placed on
+	// registration, so no node and no GPU is worth preferring.
+	Later bool
+
+	NodePool    string
+	Datacenters []string // may hold globs, as in the job
+	// CPUMHz and MemoryMiB are the host's, of all tasks of the group together;
+	// Cores are reserved cores, which Nomad counts in place of MHz.
+	CPUMHz    int64
+	Cores     int64
+	MemoryMiB int64
+	// Constraints are the job's, the group's and its tasks', as the user wrote
+	// them: those of an earlier admission are left out.
+	Constraints []Constraint
+
+	Queue       string
+	Policy      string // "", SPREAD, PACK or BALANCED
+	Sharing     gpu.Sharing
+	Reservation string
+
+	Tasks []TaskAsk // those that need GPUs, in the job's order
+	// Was is what an earlier admission left in the job; nil if there was none.
+	Was *Earlier
+}
+
+// TaskAsk is what one task wants. Exactly one of Request and Devices is set.
+type TaskAsk struct {
+	Task   string
+	Driver string
+	// Request is parsed from meta; its Kind is zero when Devices is set.
+	Request gpu.Request
+	// Devices are the GPU device blocks that the user wrote, in order.
+	Devices []DeviceAsk
+	// LimitMilli is the compute ceiling; 0 where none is asked for.
+	LimitMilli int64
+	Framework  string
+}
+
+// DeviceAsk is a device block as plain Nomad knows it.
+type DeviceAsk struct {
+	// Index is the block's place among all device blocks of the task.
+	Index       int
+	Name        string // nvidia/slice, or vendor/type/name, or type
+	Count       int64
+	Constraints []Constraint
+	Affinities  []Affinity
+}
+
+// Constraint is Nomad's, on a node or on a device.
+type Constraint struct {
+	LTarget, RTarget, Operand string
+}
+
+// Affinity is Nomad's.
+type Affinity struct {
+	LTarget, RTarget, Operand string
+	Weight                    int
+}
+
+// Earlier is what the group holds from an earlier admission.
+type Earlier struct {
+	// Candidates and Preferred are node IDs, Preferred best first.
+	Candidates, Preferred []string
+	// Hold is the sentence by which the group waits; empty when it does not.
+	Hold string
+	// Groups are the preferred device groups, by task and device block.
+	Groups map[string][]string
+}
+
+// Plain reports whether the task asks with device blocks.
+func (t TaskAsk) Plain() bool { return len(t.Devices) > 0 }
+
+// String is the ask as a person would write it: "8G,0.5", or the device blocks.
+func (t TaskAsk) String() string {
+	if !t.Plain() {
+		return t.Request.String()
+	}
+	parts := make([]string, len(t.Devices))
+	for i, d := range t.Devices {
+		parts[i] = fmt.Sprintf("%d x %s", d.Count, d.Name)
+	}
+	return strings.Join(parts, " + ")
+}
+
+// String is what the group's tasks ask for, in order.
+func (a Ask) String() string {
+	parts := make([]string, len(a.Tasks))
+	for i, t := range a.Tasks {
+		parts[i] = t.String()
+	}
+	return strings.Join(parts, " + ")
+}
+
+// Key names everything in the ask that decides what is written inside the
+// tasks. While it stays the same, the device blocks must stay the same too:
+// Nomad replaces every alloc whose device block changes. The count, the
+// constraints and the host's resources are not part of it.
+func (a Ask) Key() string {
+	text, err := json.Marshal(struct {
+		Namespace, JobID, Group string
+		Sharing                 gpu.Sharing
+		Reservation             string
+		Tasks                   []TaskAsk
+	}{a.Namespace, a.JobID, a.Group, a.Sharing, a.Reservation, a.Tasks})
+	if err != nil { // strings and integers always marshal
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,210 @@
+package admit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrNoJob is returned for a body that holds no job. Nomad itself says what is
+// wrong with it.
+var ErrNoJob = errors.New("the request holds no job")
+
+// Query is what the URL of a request says about its job; it comes before what
+// the body says.
+type Query struct {
+	Namespace string
+	Region    string
+}
+
+// Job is a submitted job: the request's body and what was read out of it.
+type Job struct {
+	Namespace, ID, Region, Type string
+	Priority                    int
+	// PreserveCounts asks Nomad to keep the counts of the registered job.
+	PreserveCounts bool
+	// Asks are the groups that need GPUs, in the job's order.
+	Asks []Ask
+
+	envelope object // {"Job": …, "EnforceIndex": …, "Submission": …}
+	job      object
+	groups   []group
+}
+
+// header is what the asks need of a job.
+type header struct {
+	ID, Region, Namespace, Type, NodePool *string
+	Priority                              *int
+	Datacenters                           []string
+	Periodic, ParameterizedJob            json.RawMessage
+	Stop                                  *bool
+	Meta                                  map[string]string
+	Constraints                           []*Constraint
+}
+
+// group is a task group that is read but not yet changed.
+type group struct {
+	object object
+	name   string
+	tasks  []task
+	header groupHeader
+}
+
+type groupHeader struct {
+	Name        *string
+	Count       *int
+	Meta        map[string]string
+	Constraints []*Constraint
+	Affinities  []*affinity
+}
+
+// Read reads the body of a request to Nomad's job routes. The error is ErrNoJob,
+// or a *Refusal that says what is wrong with the job's GPU part.
+func Read(body []byte, q Query) (*Job, error) {
+	envelope, err := readEnvelope(body)
+	if err != nil {
+		return nil, err
+	}
+	j := &Job{envelope: envelope}
+	if j.job, err = parseObject(envelope.get("Job")); err != nil {
+		return nil, unreadable(err)
+	}
+	if len(j.job.members) == 0 {
+		return nil, ErrNoJob
+	}
+	var h header
+	if err := j.job.decodeAll(map[string]any{
+		"ID": &h.ID, "Region": &h.Region, "Namespace": &h.Namespace, "Type": &h.Type, "NodePool": &h.NodePool,
+		"Priority": &h.Priority, "Datacenters": &h.Datacenters, "Periodic": &h.Periodic,
+		"ParameterizedJob": &h.ParameterizedJob, "Stop": &h.Stop, "Meta": &h.Meta, "Constraints": &h.Constraints,
+	}); err != nil {
+		return nil, unreadable(err)
+	}
+	if err := j.fill(h, q); err != nil {
+		return nil, unreadable(err)
+	}
+	if err := j.readGroups(); err != nil {
+		return nil, unreadable(err)
+	}
+	return j, j.readAsks(h)
+}
+
+// readEnvelope reads the first JSON value of the body, as Nomad does.
+func readEnvelope(body []byte) (object, error) {
+	var raw json.RawMessage
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&raw); err != nil {
+		return object{}, ErrNoJob
+	}
+	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
+		return object{}, ErrNoJob
+	}
+	envelope, err := parseObject(raw)
+	if err != nil {
+		return object{}, unreadable(err)
+	}
+	return envelope, nil
+}
+
+// fill sets what identifies the job, with Nomad's rules and defaults.
+func (j *Job) fill(h header, q Query) error {
+	var namespace, region string
+	if err := j.envelope.decodeAll(map[string]any{
+		"Namespace": &namespace, "Region": &region, "PreserveCounts": &j.PreserveCounts,
+	}); err != nil {
+		return err
+	}
+	j.ID = or(h.ID, "")
+	j.Type = or(h.Type, "service")
+	j.Priority = or(h.Priority, 0)
+	if j.Priority == 0 {
+		j.Priority = 50
+	}
+	j.Namespace = firstOf(q.Namespace, namespace, or(h.Namespace, ""), "default")
+	j.Region = firstOf(q.Region, region, or(h.Region, ""))
+	return nil
+}
+
+func (j *Job) readGroups() error {
+	raws, err := parseArray(j.job.get("TaskGroups"))
+	if err != nil {
+		return err
+	}
+	for _, raw := range raws {
+		g, err := readGroup(raw)
+		if err != nil {
+			return err
+		}
+		j.groups = append(j.groups, g)
+	}
+	return nil
+}
+
+func readGroup(raw []byte) (group, error) {
+	var g group
+	var err error
+	if g.object, err = parseObject(raw); err != nil {
+		return g, err
+	}
+	if err := g.object.decodeAll(map[string]any{
+		"Name": &g.header.Name, "Count": &g.header.Count, "Meta": &g.header.Meta,
+		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities,
+	}); err != nil {
+		return g, err
+	}
+	g.name = or(g.header.Name, "")
+	raws, err := parseArray(g.object.get("Tasks"))
+	if err != nil {
+		return g, err
+	}
+	for _, raw := range raws {
+		t, err := readTask(raw)
+		if err != nil {
+			return g, fmt.Errorf("group %q: %w", g.name, err)
+		}
+		g.tasks = append(g.tasks, t)
+	}
+	return g, nil
+}
+
+// decodeAll reads several fields. Fields that are missing or null leave their
+// value alone.
+func (o object) decodeAll(fields map[string]any) error {
+	names := make([]string, 0, len(fields))
+	for name := range fields {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := o.decode(name, fields[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadable refuses a job whose meaning is not certain: it might ask for GPUs
+// in a place where nobody would see it.
+func unreadable(err error) error {
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		return err
+	}
+	return malformed("the job cannot be read: " + err.Error())
+}
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+func firstOf(words ...string) string {
+	for _, w := range words {
+		if w != "" {
+			return w
+		}
+	}
+	return ""
+}

@@ -1,0 +1,160 @@
+package admit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// object is a JSON object in its own order, with the bytes of every value as
+// they came. Nomad reads field names without regard to case, and takes the last
+// of two; so an object in which a field is given twice has no certain meaning
+// and is not read.
+type object struct {
+	members []member
+	// exact is set where names are data, as in a task's config: "A" and "a"
+	// are two there.
+	exact bool
+}
+
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+// parseObject splits an object into its members. null is an empty object.
+func parseObject(raw []byte) (object, error) { return object{}.parse(raw) }
+
+// parseMap splits an object whose names are data: only equal names are one.
+func parseMap(raw []byte) (object, error) { return object{exact: true}.parse(raw) }
+
+func (o object) parse(raw []byte) (object, error) {
+	if isNull(raw) {
+		return o, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return o, fmt.Errorf("read JSON: an object is expected")
+	}
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return o, fmt.Errorf("read JSON: %w", err)
+		}
+		var m member
+		m.name, _ = name.(string)
+		if err := dec.Decode(&m.value); err != nil {
+			return o, fmt.Errorf("read JSON field %q: %w", m.name, err)
+		}
+		if o.find(m.name) >= 0 {
+			return o, fmt.Errorf("JSON field %q is given twice", m.name)
+		}
+		o.members = append(o.members, m)
+	}
+	_, err := dec.Token()
+	return o, err
+}
+
+// parseArray splits an array into its elements. null is an empty array.
+func parseArray(raw []byte) ([]json.RawMessage, error) {
+	if isNull(raw) {
+		return nil, nil
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(raw, &elements); err != nil {
+		return nil, fmt.Errorf("read JSON: %w", err)
+	}
+	return elements, nil
+}
+
+func isNull(raw []byte) bool {
+	raw = bytes.TrimSpace(raw)
+	return len(raw) == 0 || string(raw) == "null"
+}
+
+// find returns a field's place, -1 when it is not there.
+func (o object) find(name string) int {
+	return slices.IndexFunc(o.members, func(m member) bool {
+		return m.name == name || !o.exact && strings.EqualFold(m.name, name)
+	})
+}
+
+// get returns a field's value, nil when it is not there.
+func (o object) get(name string) json.RawMessage {
+	if i := o.find(name); i >= 0 {
+		return o.members[i].value
+	}
+	return nil
+}
+
+// set replaces a field's value in its place, or appends the field.
+func (o *object) set(name string, value json.RawMessage) {
+	if i := o.find(name); i >= 0 {
+		o.members[i].value = value
+		return
+	}
+	o.members = append(o.members, member{name, value})
+}
+
+// remove takes a field out.
+func (o *object) remove(name string) {
+	if i := o.find(name); i >= 0 {
+		o.members = slices.Delete(o.members, i, i+1)
+	}
+}
+
+// decode reads a field into v, which keeps its value when the field is missing
+// or null.
+func (o object) decode(name string, v any) error {
+	raw := o.get(name)
+	if isNull(raw) {
+		return nil
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}
+
+// raw writes the object.
+func (o object) raw() json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o.members {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(encode(m.name))
+		b.WriteByte(':')
+		b.Write(m.value)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// rawArray writes an array.
+func rawArray(elements []json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('[')
+	for i, e := range elements {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(e)
+	}
+	b.WriteByte(']')
+	return b.Bytes()
+}
+
+// encode writes a value of plain data without HTML escapes.
+func encode(v any) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil { // plain data always encodes
+		return json.RawMessage("null")
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}

@@ -1,0 +1,27 @@
+package admit
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Refusal is the answer to a job that is not admitted.
+type Refusal struct {
+	// Status is the HTTP status, 4xx.
+	Status int
+	// Text is one sentence; Details say more, a line each.
+	Text    string
+	Details []string
+}
+
+// Error is the text and the details, one per line, as the nomad command prints
+// them.
+func (r *Refusal) Error() string {
+	return strings.Join(append([]string{r.Text}, r.Details...), "\n  ")
+}
+
+// malformed is the refusal of a job that asks for something that makes no
+// sense on any cluster.
+func malformed(text string, details ...string) *Refusal {
+	return &Refusal{Status: http.StatusBadRequest, Text: text, Details: details}
+}

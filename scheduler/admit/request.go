@@ -1,0 +1,233 @@
+package admit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+var (
+	keys       = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyFramework, KeyReservation}
+	policies   = []string{"SPREAD", "PACK", "BALANCED"}
+	frameworks = []string{"pytorch", "tensorflow"}
+)
+
+// meta is the merged meta of a task, with what the task itself says apart.
+type meta struct {
+	merged, own map[string]string
+}
+
+func metaOf(job, group, task map[string]string) meta {
+	m := meta{merged: map[string]string{}, own: task}
+	for _, level := range []map[string]string{job, group, task} {
+		for k, v := range level {
+			m.merged[k] = v
+		}
+	}
+	return m
+}
+
+// readAsks fills in Asks out of the groups.
+func (j *Job) readAsks(h header) error {
+	if or(h.Stop, false) {
+		return nil
+	}
+	for i := range j.groups {
+		g := &j.groups[i]
+		ask, err := j.askOf(h, g)
+		if err != nil {
+			return err
+		}
+		if ask != nil {
+			j.Asks = append(j.Asks, *ask)
+		}
+	}
+	return nil
+}
+
+// askOf returns nil for a group without GPUs.
+func (j *Job) askOf(h header, g *group) (*Ask, error) {
+	was := g.earlier()
+	if err := g.checkInheritance(h.Meta); err != nil {
+		return nil, err
+	}
+	ask := Ask{
+		Namespace: j.Namespace, JobID: j.ID, JobType: j.Type, Priority: j.Priority,
+		Group: g.name, Count: or(g.header.Count, 1), Later: !isNull(h.Periodic) || !isNull(h.ParameterizedJob),
+		NodePool: firstOf(or(h.NodePool, ""), "default"), Datacenters: h.Datacenters, Was: was,
+		Constraints: slices.Concat(theirs(h.Constraints), theirs(g.header.Constraints)),
+	}
+	if len(ask.Datacenters) == 0 {
+		ask.Datacenters = []string{"*"}
+	}
+	for _, t := range g.tasks {
+		ask.Constraints = append(ask.Constraints, theirs(t.header.Constraints)...)
+		m := metaOf(h.Meta, g.header.Meta, t.header.Meta)
+		one, err := t.ask(m, was != nil)
+		if err != nil {
+			return nil, refuse(g.name, t.header.Name, err)
+		}
+		if one == nil {
+			continue
+		}
+		if err := ask.common(m); err != nil {
+			return nil, refuse(g.name, t.header.Name, err)
+		}
+		ask.Tasks = append(ask.Tasks, *one)
+	}
+	if len(ask.Tasks) == 0 {
+		return nil, nil
+	}
+	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
+	return &ask, nil
+}
+
+// checkInheritance refuses a request of the job or group that several tasks
+// would inherit: Nomad hands meta down to every task, and nobody wants a log
+// shipper to hold a GPU by accident.
+func (g *group) checkInheritance(job map[string]string) error {
+	inherited := firstOf(g.header.Meta[KeyGPU])
+	if _, own := g.header.Meta[KeyGPU]; !own {
+		inherited = job[KeyGPU]
+	}
+	if inherited == "" {
+		return nil
+	}
+	var heirs []string
+	for _, t := range g.tasks {
+		if _, own := t.header.Meta[KeyGPU]; !own {
+			heirs = append(heirs, fmt.Sprintf("%q", t.header.Name))
+		}
+	}
+	if len(heirs) < 2 {
+		return nil
+	}
+	return malformed(fmt.Sprintf("group %q: %d tasks would each inherit %s = %q", g.name, len(heirs), KeyGPU, inherited),
+		"these are "+strings.Join(heirs, ", "),
+		fmt.Sprintf("write %s into the meta of the task that needs the GPU, and %s = \"\" into the others'", KeyGPU, KeyGPU))
+}
+
+// ask returns nil for a task without GPUs. admitted is whether the job was
+// admitted before: then device blocks beside a request are the answer to it.
+func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
+	text := m.merged[KeyGPU]
+	one := TaskAsk{Task: t.header.Name, Driver: t.header.Driver}
+	switch {
+	case text == "" && len(t.blocks) == 0:
+		return nil, m.checkUnused()
+	case text == "":
+		one.Devices = t.blocks
+		if m.own[KeyLimit] != "" {
+			return nil, fmt.Errorf("%s goes with %s; beside a device block write compute_limit into the driver's gpu block", KeyLimit, KeyGPU)
+		}
+	case len(t.blocks) > 0 && !admitted:
+		return nil, fmt.Errorf("%s = %q and device %q both ask for GPUs; remove one of the two", KeyGPU, text, t.blocks[0].Name)
+	default:
+		if err := one.read(m); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.checkKeys(); err != nil {
+		return nil, err
+	}
+	one.Framework = m.merged[KeyFramework]
+	return &one, oneOf(KeyFramework, one.Framework, frameworks)
+}
+
+// read reads the request and its limit.
+func (t *TaskAsk) read(m meta) (err error) {
+	if t.Request, err = gpu.ParseRequest(m.merged[KeyGPU]); err != nil {
+		return err
+	}
+	limit := m.merged[KeyLimit]
+	if limit == "" {
+		return nil
+	}
+	r, err := gpu.ParseRequest(limit)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", KeyLimit, err)
+	case r == gpu.Request{Kind: gpu.KindCount, Count: 1}:
+		t.LimitMilli = gpu.MilliPerGPU
+	case r.Kind == gpu.KindFraction && r.Model == "":
+		t.LimitMilli = r.Milli
+	default:
+		return fmt.Errorf(`%s = %q is not a share of one GPU; write a fraction from 0.001 to 0.999, or "1"`, KeyLimit, limit)
+	}
+	switch {
+	case t.Request.Kind == gpu.KindCount:
+		return fmt.Errorf("%s = %q: a whole GPU has no limit; remove it, or ask for a share with %s", KeyLimit, limit, KeyGPU)
+	case t.LimitMilli < t.Request.Milli:
+		return fmt.Errorf("%s = %q is below the guarantee %s", KeyLimit, limit, gpu.FormatFraction(t.Request.Milli))
+	}
+	return nil
+}
+
+// checkUnused refuses GPU settings of a task that asks for no GPU. Settings
+// that the task inherits may be meant for another task.
+func (m meta) checkUnused() error {
+	for _, key := range keys[1:] {
+		if m.own[key] != "" {
+			return fmt.Errorf("%s = %q has no effect without %s; write what the task needs, such as %s = \"8G\"", key, m.own[key], KeyGPU, KeyGPU)
+		}
+	}
+	return nil
+}
+
+// checkKeys refuses meta keys that look like ours and are not.
+func (m meta) checkKeys() error {
+	for _, key := range sortedKeys(m.merged) {
+		if strings.HasPrefix(key, KeyGPU+"_") && !slices.Contains(keys, key) {
+			return fmt.Errorf("unknown meta key %q; valid are %s", key, strings.Join(keys, ", "))
+		}
+	}
+	return nil
+}
+
+// common reads the settings that hold for the whole group; tasks must agree.
+func (a *Ask) common(m meta) error {
+	if err := oneOf(KeyPolicy, m.merged[KeyPolicy], policies); err != nil {
+		return err
+	}
+	if s := m.merged[KeySharing]; s != "" {
+		if _, err := gpu.ParseSharing(s); err != nil {
+			return fmt.Errorf("%s: %w", KeySharing, err)
+		}
+	}
+	first := len(a.Tasks) == 0
+	sharing := string(a.Sharing)
+	for _, setting := range []struct {
+		key string
+		at  *string
+	}{{KeyPolicy, &a.Policy}, {KeySharing, &sharing}, {KeyQueue, &a.Queue}, {KeyReservation, &a.Reservation}} {
+		if value := m.merged[setting.key]; first {
+			*setting.at = value
+		} else if *setting.at != value {
+			return fmt.Errorf("%s = %q, but an earlier task of the group has %q; a group is placed as one", setting.key, value, *setting.at)
+		}
+	}
+	a.Sharing = gpu.Sharing(sharing)
+	return nil
+}
+
+func oneOf(key, value string, valid []string) error {
+	if value == "" || slices.Contains(valid, value) {
+		return nil
+	}
+	return fmt.Errorf("%s = %q is not one of %s", key, value, strings.Join(valid, ", "))
+}
+
+func refuse(group, task string, err error) error {
+	return malformed(fmt.Sprintf("group %q, task %q: %s", group, task, err))
+}
+
+func sortedKeys(m map[string]string) []string {
+	list := make([]string, 0, len(m))
+	for k := range m {
+		list = append(list, k)
+	}
+	slices.Sort(list)
+	return list
+}

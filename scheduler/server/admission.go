@@ -1,0 +1,193 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+)
+
+// forwardedHeader marks a submission that one replica handed to the one that
+// decides, so that two of them never hand it to and fro.
+const forwardedHeader = "X-Nomad-Gpu-Forwarded"
+
+// submission is one job on its way through the service.
+type submission struct {
+	w     http.ResponseWriter
+	r     *http.Request
+	route route
+	body  []byte
+	job   *admit.Job
+	began time.Time
+}
+
+// admit reads the job, has it decided, writes the decision into it and hands it
+// to Nomad with the caller's own token.
+func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
+	s := &submission{w: w, r: r, route: rt, began: time.Now()}
+	if err := p.read(s); err != nil {
+		p.refuse(s, err)
+		return
+	}
+	if s.job == nil || len(s.job.Asks) == 0 {
+		p.forward(s, p.config.Nomad, s.body, nil)
+		return
+	}
+	if done := p.hand(s); done {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), p.config.Limits.DecideTimeout)
+	defer cancel()
+	p.decide(ctx, s)
+}
+
+// read reads the request's job; s.job is nil where there is none.
+func (p *proxy) read(s *submission) error {
+	var err error
+	if s.body, err = p.readBody(s.w, s.r); err != nil {
+		return err
+	}
+	query := s.r.URL.Query()
+	s.job, err = admit.Read(s.body, admit.Query{Namespace: query.Get("namespace"), Region: query.Get("region")})
+	if errors.Is(err, admit.ErrNoJob) {
+		s.job = nil
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return p.checkRegion(s)
+}
+
+// readBody reads a job within the limits on size and time.
+func (p *proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	control := http.NewResponseController(w)
+	// A writer without deadlines (a test's recorder) has a client that is not slow.
+	_ = control.SetReadDeadline(time.Now().Add(p.config.Limits.BodyTimeout))
+	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, p.config.Limits.MaxBodyBytes))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return nil, &admit.Refusal{Status: http.StatusRequestEntityTooLarge,
+			Text: fmt.Sprintf("the job is larger than %d bytes, which is the service's limit", tooLarge.Limit)}
+	}
+	if err != nil {
+		return nil, &admit.Refusal{Status: http.StatusRequestTimeout, Text: "the job did not arrive in time or in full"}
+	}
+	return body, nil
+}
+
+// checkRegion refuses what is meant for a region that this service does not
+// see. Plain device blocks need no decision and pass.
+func (p *proxy) checkRegion(s *submission) error {
+	region := s.job.Region
+	if region == "" || region == "global" || p.config.Region == "" || region == p.config.Region {
+		return nil
+	}
+	for _, ask := range s.job.Asks {
+		for _, t := range ask.Tasks {
+			if !t.Plain() {
+				return &admit.Refusal{Status: http.StatusBadRequest,
+					Text: fmt.Sprintf("the job is for region %q, and this placement service decides for %q; submit it to that region's service", region, p.config.Region)}
+			}
+		}
+	}
+	s.job.Asks = nil
+	return nil
+}
+
+// hand gives the submission to the replica that decides. It returns true when
+// the request is answered.
+func (p *proxy) hand(s *submission) bool {
+	if p.config.Leadership == nil {
+		return false
+	}
+	address, self := p.config.Leadership.Leader()
+	if self {
+		return false
+	}
+	target, err := url.Parse(address)
+	if err != nil || address == "" || s.r.Header.Get(forwardedHeader) != "" {
+		s.w.Header().Set("Retry-After", "5")
+		p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
+			Text: "no replica of the placement service leads at the moment; try again in a few seconds"})
+		return true
+	}
+	s.r.Header.Set(forwardedHeader, "1")
+	p.forward(s, target, s.body, nil)
+	return true
+}
+
+// decide asks for a decision and acts on it.
+func (p *proxy) decide(ctx context.Context, s *submission) {
+	dry := s.route.kind != registered
+	if s.job.PreserveCounts {
+		p.preserveCounts(ctx, s)
+	}
+	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, dry)
+	decided := time.Now()
+	if err != nil {
+		p.refuseDecided(ctx, s, err)
+		return
+	}
+	body, err := s.job.Apply(decisions, p.link(s.job))
+	if err != nil {
+		p.settle(ctx, s, decisions, dry, false)
+		p.refuse(s, err)
+		return
+	}
+	accepted := true
+	p.forward(s, p.config.Nomad, body, func(resp *http.Response) error {
+		accepted = resp.StatusCode < 300
+		p.audit(s, decisions, outcomeOf(decisions, resp.StatusCode), decided)
+		return annotate(resp, notes(s.route.kind, decisions))
+	})
+	p.settle(ctx, s, decisions, dry, accepted)
+}
+
+// settle tells the decider how it went. Without an answer the job may be with
+// Nomad: it counts as accepted, and the cluster view tells in the end.
+func (p *proxy) settle(ctx context.Context, s *submission, decisions []admit.Decision, dry, accepted bool) {
+	if dry {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.config.Limits.DecideTimeout)
+	defer cancel()
+	p.config.Decider.Settle(ctx, s.job.Asks, decisions, accepted)
+}
+
+// link points from the job to the service's page.
+func (p *proxy) link(j *admit.Job) admit.Link {
+	if p.config.PageURL == "" {
+		return admit.Link{}
+	}
+	q := url.Values{"namespace": {j.Namespace}, "job": {j.ID}}
+	return admit.Link{Label: "GPU placement", URL: strings.TrimSuffix(p.config.PageURL, "/") + "/?" + q.Encode()}
+}
+
+// forward sends the request with this body. The client may go away meanwhile:
+// a job that was decided is submitted all the same.
+func (p *proxy) forward(s *submission, target *url.URL, body []byte, modify func(*http.Response) error) {
+	ctx := s.r.Context()
+	if modify != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.config.Limits.DecideTimeout)
+		defer cancel()
+	}
+	r := s.r.Clone(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	r.TransferEncoding = nil
+	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	if modify != nil { // the answer is read here
+		r.Header.Set("Accept-Encoding", "identity")
+	}
+	p.to(target, modify).ServeHTTP(s.w, r)
+}

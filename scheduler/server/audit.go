@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+)
+
+// AuditVersion is the version of the audit log's records.
+const AuditVersion = 1
+
+// Audit writes one JSON object per decision and line. A record names who asked,
+// for what, and what was answered; it never holds a token.
+type Audit struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// NewAudit returns an audit log that writes to out.
+func NewAudit(out io.Writer) *Audit { return &Audit{out: out} }
+
+// Record is one line of the audit log.
+type Record struct {
+	Version int       `json:"v"`
+	At      time.Time `json:"at"`
+	// Action is register, plan, validate, scale, dispatch or revert.
+	Action string `json:"action"`
+	// Outcome is placed, held, refused or rejected (by Nomad).
+	Outcome string `json:"outcome"`
+	Status  int    `json:"status"`
+	// Remote is the client's address, Certificate the name in its certificate
+	// and Caller its Nomad token's accessor and name.
+	Remote      string  `json:"remote"`
+	Certificate string  `json:"certificate,omitempty"`
+	Caller      caller  `json:"caller,omitzero"`
+	Namespace   string  `json:"namespace,omitempty"`
+	JobID       string  `json:"job_id,omitempty"`
+	Priority    int     `json:"priority,omitempty"`
+	Groups      []Group `json:"groups,omitempty"`
+	// Reason is why it was refused.
+	Reason string `json:"reason,omitempty"`
+	// DecideMicros is how long the service took before Nomad was asked.
+	DecideMicros int64 `json:"decide_us,omitempty"`
+}
+
+// Group is what was decided for one task group.
+type Group struct {
+	Group     string   `json:"group"`
+	Queue     string   `json:"queue,omitempty"`
+	Ask       string   `json:"ask"`
+	Count     int      `json:"count"`
+	Preferred []string `json:"preferred,omitempty"`
+	Hold      string   `json:"hold,omitempty"`
+	Why       []string `json:"why,omitempty"`
+}
+
+// Write appends a record.
+func (a *Audit) Write(r Record) error {
+	r.Version = AuditVersion
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write audit record: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, err := a.out.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("write audit record: %w", err)
+	}
+	return nil
+}
+
+var actions = map[routeKind]string{
+	registered: "register", planned: "plan", validated: "validate",
+	scaled: "scale", dispatched: "dispatch", reverted: "revert",
+}
+
+// outcomeOf is what became of decisions that Nomad answered with status.
+func outcomeOf(decisions []admit.Decision, status int) Record {
+	r := Record{Status: status, Outcome: "placed"}
+	for _, d := range decisions {
+		if d.Hold != nil {
+			r.Outcome = "held"
+		}
+	}
+	if status >= http.StatusMultipleChoices {
+		r.Outcome = "rejected"
+	}
+	return r
+}
+
+func (p *proxy) audit(s *submission, decisions []admit.Decision, r Record, decided time.Time) {
+	r.DecideMicros = s.took(decided).Microseconds()
+	for i, d := range decisions {
+		ask := s.job.Asks[i]
+		g := Group{Group: d.Group, Queue: ask.Queue, Ask: ask.String(), Count: ask.Count, Preferred: d.Preferred, Why: d.Explanation}
+		if d.Hold != nil {
+			g.Hold = d.Hold.Kind + ": " + d.Hold.Sentence
+		}
+		r.Groups = append(r.Groups, g)
+	}
+	p.write(s, r)
+}
+
+func (p *proxy) auditRefusal(s *submission, refusal *admit.Refusal) {
+	r := Record{Status: refusal.Status, Outcome: "refused", Reason: refusal.Error()}
+	if s.job != nil {
+		for _, ask := range s.job.Asks {
+			r.Groups = append(r.Groups, Group{Group: ask.Group, Queue: ask.Queue, Ask: ask.String(), Count: ask.Count})
+		}
+	}
+	p.write(s, r)
+}
+
+// write completes a record with who asked. A log that cannot be written does
+// not stop work; the service's own log says so.
+func (p *proxy) write(s *submission, r Record) {
+	if p.config.Audit == nil {
+		return
+	}
+	r.At, r.Action, r.Remote = time.Now().UTC(), actions[s.route.kind], s.r.RemoteAddr
+	if s.job != nil {
+		r.Namespace, r.JobID, r.Priority = s.job.Namespace, s.job.ID, s.job.Priority
+	}
+	if s.r.TLS != nil && len(s.r.TLS.PeerCertificates) > 0 {
+		r.Certificate = s.r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.r.Context()), p.config.Limits.HeaderTimeout)
+	defer cancel()
+	r.Caller = p.callers.who(ctx, s.token(), r.At)
+	if err := p.config.Audit.Write(r); err != nil {
+		p.log.Error("audit log is not written", "error", err)
+	}
+}

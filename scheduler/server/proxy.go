@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// proxy stands in front of Nomad's HTTP API. What carries no job goes through
+// as it is and as it comes: websockets of exec, log follow, event streams, the
+// UI.
+type proxy struct {
+	config    Config
+	transport *http.Transport
+	through   *httputil.ReverseProxy
+	callers   *callers
+	log       hclog.Logger
+}
+
+func newProxy(c Config) *proxy {
+	p := &proxy{config: c, transport: newTransport(c), log: c.Logger.Named("proxy")}
+	p.through = p.to(c.Nomad, nil)
+	p.callers = newCallers(p.nomadGet)
+	return p
+}
+
+// newTransport never adds or undoes a compression: what Nomad and its client
+// agree on is theirs. There is no time limit on answers, since blocking queries
+// and streams take as long as they take.
+func newTransport(c Config) *http.Transport {
+	return &http.Transport{
+		Proxy:                 nil,
+		TLSClientConfig:       c.NomadTLS,
+		DisableCompression:    true,
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       90 * time.Second,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		DialContext:           (&dialer).DialContext,
+	}
+}
+
+// to returns a reverse proxy to one server. The client's Host is kept, because
+// Nomad compares it with the Origin of a browser's websocket.
+func (p *proxy) to(target *url.URL, modify func(*http.Response) error) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			host := pr.In.Host
+			pr.SetURL(target)
+			pr.Out.Host = host
+			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
+			pr.SetXForwarded()
+			// An HTTP/1 client asks for it as it likes; ours to Nomad is ours.
+			pr.Out.URL.RawQuery = pr.In.URL.RawQuery
+		},
+		Transport:      p.transport,
+		FlushInterval:  -1,
+		ModifyResponse: modify,
+		ErrorHandler:   p.unreachable,
+		ErrorLog:       p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+}
+
+// unreachable answers when Nomad, or the deciding replica, does not.
+func (p *proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.Canceled) { // the client went away
+		p.log.Debug("client went away", "method", r.Method, "path", r.URL.Path)
+		return
+	}
+	p.log.Warn("no answer", "method", r.Method, "path", r.URL.Path, "error", err)
+	http.Error(w, "the placement service gets no answer from Nomad; check that its servers are up, and try again", http.StatusBadGateway)
+}
+
+func (p *proxy) close() { p.transport.CloseIdleConnections() }
+
+// ServeHTTP admits what carries a job and passes the rest.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch rt := routeOf(r); rt.kind {
+	case passed:
+		p.through.ServeHTTP(w, r)
+	case scaled, dispatched, reverted:
+		p.recheck(w, r, rt)
+	default:
+		p.admit(w, r, rt)
+	}
+}
+
+// tokenOf is the caller's Nomad token, as Nomad itself looks for it.
+func tokenOf(h http.Header) string {
+	if token := h.Get("X-Nomad-Token"); token != "" {
+		return strings.TrimSpace(token)
+	}
+	kind, token, found := strings.Cut(h.Get("Authorization"), " ")
+	if found && strings.EqualFold(kind, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	return ""
+}

@@ -1,0 +1,84 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+)
+
+// refuse answers with the refusal's text, which the nomad command prints as it
+// stands. Other errors are the service's own fault.
+func (p *proxy) refuse(s *submission, err error) {
+	refusal := refusalOf(err)
+	p.auditRefusal(s, refusal)
+	if refusal.Status >= 500 {
+		p.log.Warn("admission failed", "path", s.r.URL.Path, "error", err)
+	}
+	h := s.w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	s.w.WriteHeader(refusal.Status)
+	_, _ = s.w.Write([]byte(refusal.Error() + "\n"))
+}
+
+// refusalOf turns any error into an answer.
+func refusalOf(err error) *admit.Refusal {
+	if refusal := (*admit.Refusal)(nil); errors.As(err, &refusal) {
+		return refusal
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &admit.Refusal{Status: http.StatusServiceUnavailable, Text: "the placement service could not decide in time; try again"}
+	}
+	return &admit.Refusal{Status: http.StatusServiceUnavailable, Text: "the placement service cannot decide: " + err.Error()}
+}
+
+// refuseDecided refuses on grounds that lie in the cluster. Nobody learns them
+// who may not submit the job: Nomad is asked first, with the caller's token.
+func (p *proxy) refuseDecided(ctx context.Context, s *submission, err error) {
+	if refusalOf(err).Status < 500 {
+		denied, planErr := p.plan(ctx, s)
+		if planErr != nil {
+			p.unreachable(s.w, s.r, planErr)
+			return
+		}
+		if denied != nil {
+			http.Error(s.w, string(denied.body), denied.status)
+			return
+		}
+	}
+	p.refuse(s, err)
+}
+
+// plan asks Nomad to plan the job as it came, and returns the answer if the
+// caller is not allowed to.
+func (p *proxy) plan(ctx context.Context, s *submission) (*answer, error) {
+	path := jobPrefix + url.PathEscape(s.job.ID) + "/plan?" + s.r.URL.RawQuery
+	got, err := p.nomadDo(ctx, http.MethodPut, path, s.token(), s.body)
+	if err != nil {
+		return nil, err
+	}
+	if got.status == http.StatusForbidden || got.status == http.StatusUnauthorized {
+		return &got, nil
+	}
+	return nil, nil
+}
+
+// token is the caller's token.
+func (s *submission) token() string {
+	if token := tokenOf(s.r.Header); token != "" {
+		return token
+	}
+	var envelope struct{ SecretID string }
+	if err := json.Unmarshal(s.body, &envelope); err != nil {
+		return ""
+	}
+	return envelope.SecretID
+}
+
+// took is how long the service had the submission before t.
+func (s *submission) took(t time.Time) time.Duration { return t.Sub(s.began) }
