@@ -6,16 +6,11 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 // containerdDriver is the driver that reads a gpu block.
 const containerdDriver = "containerd"
-
-// Link is shown beside the job in Nomad's UI.
-type Link struct {
-	Label string
-	URL   string
-}
 
 // Apply writes one decision per Ask, in the same order, into the job and
 // returns the request's new body. The job is not changed.
@@ -76,7 +71,7 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 		if at < 0 {
 			continue
 		}
-		if tasks[i], err = t.apply(ask, ask.Tasks[at], d.Tasks[at]); err != nil {
+		if tasks[i], err = g.applyTask(&o, ask, t, ask.Tasks[at], d.Tasks[at]); err != nil {
 			return nil, fmt.Errorf("task %q: %w", t.header.Name, err)
 		}
 	}
@@ -133,24 +128,42 @@ func (g group) prefer(o *object, ask Ask, d Decision) error {
 	return nil
 }
 
-func (t task) apply(ask Ask, a TaskAsk, d TaskDecision) (json.RawMessage, error) {
+// applyTask changes a task, and the group o where the task's framework needs a
+// service there.
+func (g group) applyTask(o *object, ask Ask, t task, a TaskAsk, d TaskDecision) (json.RawMessage, error) {
 	if d.Task != a.Task {
 		return nil, fmt.Errorf("the decision is for task %q", d.Task)
 	}
+	changed, err := t.apply(ask, a, d)
+	if err != nil || a.Framework == nil {
+		return changed.raw(), err
+	}
+	setup, err := framework.Plan(*a.Framework, d.Holds, g.standing(ask, a))
+	if err != nil {
+		return nil, refuse(g.name, a.Task, err)
+	}
+	if err := setUpGroup(o, setup); err != nil {
+		return nil, err
+	}
+	if err := setUpTask(&changed, setup); err != nil {
+		return nil, err
+	}
+	return changed.raw(), nil
+}
+
+func (t task) apply(ask Ask, a TaskAsk, d TaskDecision) (object, error) {
+	o := t.object.clone()
 	devices, err := t.decided(ask, a, d)
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	resources := t.resources.clone()
 	resources.set("Devices", rawArray(devices))
-	o := t.object.clone()
 	o.set("Resources", resources.raw())
-	if !a.Plain() {
-		if err := t.limit(&o, ask, d.Share); err != nil {
-			return nil, err
-		}
+	if a.Plain() {
+		return o, nil
 	}
-	return o.raw(), nil
+	return o, t.limit(&o, ask, d.Share)
 }
 
 // decided returns the task's device blocks.
@@ -260,44 +273,3 @@ func driverShare(s gpu.Share) shareBlock {
 	return b
 }
 
-// addLink adds the link to the job's UI block, once.
-func addLink(job *object, link Link) error {
-	if link.URL == "" {
-		return nil
-	}
-	ui, err := parseObject(job.get("UI"))
-	if err != nil {
-		return fmt.Errorf("UI: %w", err)
-	}
-	var links []Link
-	if err := ui.decode("Links", &links); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(links, func(l Link) bool { return l.URL == link.URL }) {
-		return nil
-	}
-	raws, err := parseArray(ui.get("Links"))
-	if err != nil {
-		return err
-	}
-	if ui.get("Description") == nil {
-		ui.set("Description", encode(""))
-	}
-	ui.set("Links", rawArray(append(raws, encode(link))))
-	job.set("UI", ui.raw())
-	return nil
-}
-
-// without returns an array's elements that are not to be dropped.
-func without(raw json.RawMessage, drop func(json.RawMessage) bool) ([]json.RawMessage, error) {
-	list, err := parseArray(raw)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(list, drop), nil
-}
-
-func (o object) clone() object {
-	o.members = slices.Clone(o.members)
-	return o
-}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 // Meta keys that a user writes on a task, a group or a job.
@@ -17,7 +18,7 @@ const (
 	KeyPolicy      = "gpu_policy"      // SPREAD, PACK or BALANCED
 	KeySharing     = "gpu_sharing"     // mps, timeslice, hami or none: selects GPUs
 	KeyQueue       = "gpu_queue"       // which quota pays
-	KeyFramework   = "gpu_framework"   // pytorch or tensorflow
+	KeyFramework   = "gpu_framework"   // pytorch or tensorflow; more keys in package framework
 	KeyReservation = "gpu_reservation" // a reservation's ID, to claim it
 )
 
@@ -65,7 +66,8 @@ type TaskAsk struct {
 	Devices []DeviceAsk
 	// LimitMilli is the compute ceiling; 0 where none is asked for.
 	LimitMilli int64
-	Framework  string
+	// Framework is nil where the task names none.
+	Framework *framework.Options
 }
 
 // DeviceAsk is a device block as plain Nomad knows it.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 // Chosen is a GPU that was chosen for a task, and how much of it.
@@ -49,7 +50,7 @@ func Blocks(t TaskAsk, chosen []Chosen) (TaskDecision, error) {
 		}
 		d.Devices = merge(d.Devices, block)
 	}
-	d.Holds = chosen[0].holds(t)
+	d.Holds = holds(t, chosen)
 	d.Share = chosen[0].share(t)
 	return d, nil
 }
@@ -64,7 +65,7 @@ func blocksOfPlain(d TaskDecision, t TaskAsk, chosen []Chosen) TaskDecision {
 		d.Devices = append(d.Devices, Device{Prefer: prefer})
 	}
 	if len(chosen) > 0 {
-		d.Holds = chosen[0].holds(t)
+		d.Holds = holds(t, chosen)
 	}
 	return d
 }
@@ -141,28 +142,34 @@ func merge(list []Device, d Device) []Device {
 	return append(list, d)
 }
 
-// holds is what the task has of the GPU, for its framework.
-func (c Chosen) holds(t TaskAsk) gpu.Share {
-	if c.Mode != gpu.ModeSlice || c.Take >= c.Slices || t.Request.Kind == gpu.KindCount {
-		return gpu.Share{MemoryMiB: c.MemoryMiB, GuaranteeMilli: gpu.MilliPerGPU, LimitMilli: gpu.MilliPerGPU}
+// holds is what the task has of its GPUs, for its framework. The type is told
+// only where it is certain: the task may land on another GPU that fits.
+func holds(t TaskAsk, chosen []Chosen) framework.Share {
+	c := chosen[0]
+	s := framework.Share{GPUs: len(chosen), Whole: c.whole(t), MemoryMiB: c.MemoryMiB}
+	if strings.EqualFold(t.Request.Model, c.Type) {
+		s.Type = c.Type
 	}
-	s := gpu.Share{MemoryMiB: c.Take * c.SliceMemoryMiB, GuaranteeMilli: c.Take * gpu.MilliPerGPU / c.Slices}
-	own := c.share(t)
-	if own.MemoryMiB > 0 {
-		s.MemoryMiB = own.MemoryMiB
+	if s.Whole {
+		return s
 	}
-	if own.GuaranteeMilli > 0 {
-		s.GuaranteeMilli = own.GuaranteeMilli
+	s.MemoryMiB = c.Take * c.SliceMemoryMiB
+	if own := c.share(t).MemoryMiB; own > 0 {
+		s.MemoryMiB = own
 	}
-	s.LimitMilli = max(own.LimitMilli, s.GuaranteeMilli)
 	return s
+}
+
+// whole reports whether the task has the GPU for itself.
+func (c Chosen) whole(t TaskAsk) bool {
+	return c.Mode == gpu.ModeWhole || c.Mode == gpu.ModeSlice && (c.Take >= c.Slices || t.Request.Kind == gpu.KindCount)
 }
 
 // share is what the driver must be told beside the slices. All slices are the
 // whole GPU, without limits.
 func (c Chosen) share(t TaskAsk) gpu.Share {
 	r := t.Request
-	if c.Mode != gpu.ModeSlice || c.Take >= c.Slices || r.Kind == gpu.KindCount {
+	if c.Mode != gpu.ModeSlice || c.whole(t) {
 		return gpu.Share{}
 	}
 	s := gpu.Share{LimitMilli: t.LimitMilli, GuaranteeMilli: r.Milli}

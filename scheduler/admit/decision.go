@@ -1,6 +1,9 @@
 package admit
 
-import "github.com/nomad-gpu/nomad-gpu/internal/gpu"
+import (
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
+)
 
 // Decision is the answer to one Ask.
 type Decision struct {
@@ -30,9 +33,8 @@ type TaskDecision struct {
 	// slices hold, GuaranteeMilli where it is not in proportion to the memory,
 	// LimitMilli where a burst was asked for. Zero leaves a setting out.
 	Share gpu.Share
-	// Holds is what the task then holds of each of its GPUs; it is not
-	// written into the job but to the framework's settings.
-	Holds gpu.Share
+	// Holds is what the task then has of its GPUs, for its framework.
+	Holds framework.Share
 }
 
 // Device is one device block.

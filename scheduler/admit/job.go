@@ -58,6 +58,7 @@ type groupHeader struct {
 	Meta        map[string]string
 	Constraints []*Constraint
 	Affinities  []*affinity
+	Networks    []struct{ Mode string }
 }
 
 // Read reads the body of a request to Nomad's job routes. The error is ErrNoJob,
@@ -149,7 +150,7 @@ func readGroup(raw []byte) (group, error) {
 	}
 	if err := g.object.decodeAll(map[string]any{
 		"Name": &g.header.Name, "Count": &g.header.Count, "Meta": &g.header.Meta,
-		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities,
+		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities, "Networks": &g.header.Networks,
 	}); err != nil {
 		return g, err
 	}

@@ -158,3 +158,17 @@ func encode(v any) json.RawMessage {
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
+
+// without returns an array's elements that are not to be dropped.
+func without(raw json.RawMessage, drop func(json.RawMessage) bool) ([]json.RawMessage, error) {
+	list, err := parseArray(raw)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, drop), nil
+}
+
+func (o object) clone() object {
+	o.members = slices.Clone(o.members)
+	return o
+}

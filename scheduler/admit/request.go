@@ -6,12 +6,14 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 var (
-	keys       = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyFramework, KeyReservation}
-	policies   = []string{"SPREAD", "PACK", "BALANCED"}
-	frameworks = []string{"pytorch", "tensorflow"}
+	keys = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyReservation,
+		KeyFramework, framework.MetaMemory, framework.MetaFraction, framework.MetaPrecision,
+		framework.MetaDistributed, framework.MetaInterface, framework.MetaHelper}
+	policies = []string{"SPREAD", "PACK", "BALANCED"}
 )
 
 // meta is the merged meta of a task, with what the task itself says apart.
@@ -132,8 +134,15 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 	if err := m.checkKeys(); err != nil {
 		return nil, err
 	}
-	one.Framework = m.merged[KeyFramework]
-	return &one, oneOf(KeyFramework, one.Framework, frameworks)
+	return &one, one.readFramework(m)
+}
+
+func (t *TaskAsk) readFramework(m meta) error {
+	options, named, err := framework.ParseMeta(m.merged)
+	if named {
+		t.Framework = &options
+	}
+	return err
 }
 
 // read reads the request and its limit.

@@ -1,0 +1,110 @@
+package admit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
+)
+
+// standing is where a task stands, as its framework needs to know.
+func (g group) standing(ask Ask, a TaskAsk) framework.Group {
+	s := framework.Group{Job: ask.JobID, Group: g.name, Task: a.Task, Count: ask.Count}
+	if len(g.header.Networks) > 0 {
+		s.Network = g.header.Networks[0].Mode
+	}
+	return s
+}
+
+// setUpTask adds a framework's environment and templates to a task. Templates
+// of an earlier admission are replaced: they are known by where they are
+// written.
+func setUpTask(o *object, s framework.Setup) error {
+	if err := setUpEnv(o, s); err != nil {
+		return err
+	}
+	if len(s.Templates) == 0 {
+		return nil
+	}
+	templates, err := without(o.get("Templates"), func(raw json.RawMessage) bool {
+		var have struct{ DestPath string }
+		return json.Unmarshal(raw, &have) == nil &&
+			slices.ContainsFunc(s.Templates, func(t framework.Template) bool { return t.DestPath == have.DestPath })
+	})
+	if err != nil {
+		return fmt.Errorf("templates: %w", err)
+	}
+	for _, t := range s.Templates {
+		templates = append(templates, encode(t))
+	}
+	o.set("Templates", rawArray(templates))
+	return nil
+}
+
+func setUpEnv(o *object, s framework.Setup) error {
+	env, err := parseMap(o.get("Env"))
+	if err != nil {
+		return fmt.Errorf("env: %w", err)
+	}
+	have := map[string]string{}
+	for _, m := range env.members {
+		var value string
+		if err := json.Unmarshal(m.value, &value); err != nil {
+			return fmt.Errorf("env %q: %w", m.name, err)
+		}
+		have[m.name] = strings.TrimSuffix(value, ":"+s.Env[m.name])
+	}
+	merged := s.Merge(have)
+	for _, key := range sortedKeys(merged) {
+		env.set(key, encode(merged[key]))
+	}
+	o.set("Env", env.raw())
+	return nil
+}
+
+// setUpGroup adds the service and the port through which ranks find each other.
+func setUpGroup(o *object, s framework.Setup) error {
+	if s.Service != nil {
+		services, err := without(o.get("Services"), func(raw json.RawMessage) bool {
+			var have struct{ Name string }
+			return json.Unmarshal(raw, &have) == nil && have.Name == s.Service.Name
+		})
+		if err != nil {
+			return fmt.Errorf("services: %w", err)
+		}
+		o.set("Services", rawArray(append(services, encode(s.Service))))
+	}
+	if s.Port == nil {
+		return nil
+	}
+	return addPort(o, *s.Port)
+}
+
+// addPort adds a dynamic port to the group's network, and the network where
+// there is none.
+func addPort(o *object, port framework.Port) error {
+	networks, err := parseArray(o.get("Networks"))
+	if err != nil {
+		return fmt.Errorf("networks: %w", err)
+	}
+	if len(networks) == 0 {
+		networks = []json.RawMessage{json.RawMessage(`{"Mode":"host"}`)}
+	}
+	network, err := parseObject(networks[0])
+	if err != nil {
+		return fmt.Errorf("networks: %w", err)
+	}
+	ports, err := without(network.get("DynamicPorts"), func(raw json.RawMessage) bool {
+		var have struct{ Label string }
+		return json.Unmarshal(raw, &have) == nil && have.Label == port.Label
+	})
+	if err != nil {
+		return fmt.Errorf("ports: %w", err)
+	}
+	network.set("DynamicPorts", rawArray(append(ports, encode(port))))
+	networks[0] = network.raw()
+	o.set("Networks", rawArray(networks))
+	return nil
+}
