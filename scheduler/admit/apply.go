@@ -89,15 +89,13 @@ func (g group) constrain(o *object, d Decision) error {
 	if err != nil {
 		return err
 	}
-	node := Constraint{LTarget: nodeTarget, Operand: "is_set"}
+	node := Constraint{LTarget: nodeTarget, RTarget: owner, Operand: isSet}
 	if len(d.Candidates) > 0 {
 		candidates := slices.Clone(d.Candidates)
 		slices.Sort(candidates)
 		node = Constraint{LTarget: nodeTarget, RTarget: markedSet(slices.Compact(candidates)), Operand: anyOf}
 	}
-	if !slices.ContainsFunc(g.header.Constraints, func(c *Constraint) bool { return c != nil && *c == node && !c.ours() }) {
-		list = append(list, encode(node))
-	}
+	list = append(list, encode(node))
 	if d.Hold != nil {
 		list = append(list, encode(holdConstraint(*d.Hold)))
 	}
@@ -272,4 +270,3 @@ func driverShare(s gpu.Share) shareBlock {
 	}
 	return b
 }
-

@@ -38,4 +38,3 @@ func addLink(job *object, link Link) error {
 	job.set("UI", ui.raw())
 	return nil
 }
-

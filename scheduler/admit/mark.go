@@ -19,6 +19,7 @@ const (
 	holdTarget = "admitted"
 
 	anyOf       = "set_contains_any"
+	isSet       = "is_set" // takes no value, and may carry one
 	nodeTarget  = "${node.unique.id}"
 	groupTarget = "${device.model}"
 )
@@ -39,7 +40,8 @@ func members(set string) []string { return strings.Split(set, ",")[1:] }
 
 // ours reports whether an admission wrote the constraint.
 func (c Constraint) ours() bool {
-	return c.LTarget == nodeTarget && c.Operand == anyOf && marked(c.RTarget) || c.holds()
+	onNode := c.LTarget == nodeTarget && (c.Operand == anyOf || c.Operand == isSet)
+	return onNode && marked(c.RTarget) || c.holds()
 }
 
 func (c Constraint) holds() bool {
@@ -69,7 +71,7 @@ func (g group) earlier() *Earlier {
 			continue
 		case c.holds():
 			e.Hold = strings.TrimPrefix(c.LTarget, holdPrefix)
-		default:
+		case c.Operand == anyOf:
 			e.Candidates = members(c.RTarget)
 		}
 		found = true

@@ -54,10 +54,13 @@ func setUpEnv(o *object, s framework.Setup) error {
 		if err := json.Unmarshal(m.value, &value); err != nil {
 			return fmt.Errorf("env %q: %w", m.name, err)
 		}
-		have[m.name] = strings.TrimSuffix(value, ":"+s.Env[m.name])
+		if ours, both := s.Env[m.name]; both { // an earlier admission extended it
+			value = strings.TrimSuffix(value, ":"+ours)
+		}
+		have[m.name] = value
 	}
 	merged := s.Merge(have)
-	for _, key := range sortedKeys(merged) {
+	for _, key := range sortedKeys(s.Env) {
 		env.set(key, encode(merged[key]))
 	}
 	o.set("Env", env.raw())
