@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -83,7 +84,7 @@ func cdiDevices(dirs, names []string) oci.SpecOpts {
 		return nil
 	}
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		env := s.Process.Env
+		env := slices.Clone(s.Process.Env) // the library edits in place
 		cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
 		if err != nil {
 			return fmt.Errorf("read CDI specs: %w", err)

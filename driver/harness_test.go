@@ -96,6 +96,18 @@ func defaultTaskConfig(command string, args ...string) spec.Config {
 // task makes a task of its own allocation, with its directories and logs.
 func (e *env) task(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
+	return e.newTask(config, true, change...)
+}
+
+// quietTask is a task without logs: nobody opens the pipes of one that is
+// refused, and the log collector would wait for that.
+func (e *env) quietTask(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	e.t.Helper()
+	return e.newTask(config, false, change...)
+}
+
+func (e *env) newTask(config spec.Config, logs bool, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
+	e.t.Helper()
 	alloc := uuid.Generate()
 	cfg := &drivers.TaskConfig{
 		ID: alloc + "/web/" + uuid.Short(), Name: "web", AllocID: alloc, NodeID: testNode,
@@ -113,7 +125,7 @@ func (e *env) task(config spec.Config, change ...func(*drivers.TaskConfig)) *dri
 		c(cfg)
 	}
 	must.NoError(e.t, cfg.EncodeConcreteDriverConfig(&config))
-	e.t.Cleanup(e.harness.MkAllocDir(cfg, true))
+	e.t.Cleanup(e.harness.MkAllocDir(cfg, logs))
 	return cfg
 }
 

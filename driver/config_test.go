@@ -1,0 +1,160 @@
+package driver
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+func parse(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
+	t.Helper()
+	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", into)
+}
+
+func TestPluginConfigDefaults(t *testing.T) {
+	var config Config
+	parse(t, configSpec, ``, &config)
+	s, err := config.parse()
+	must.NoError(t, err)
+	must.Eq(t, Config{
+		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
+		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
+		AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
+		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
+		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
+		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
+	}, config)
+	must.Eq(t, time.Second, s.statsInterval)
+}
+
+func TestPluginConfigPartsKeepTheirDefaults(t *testing.T) {
+	var config Config
+	parse(t, configSpec, `
+volumes { allow_paths = ["/srv"] }
+gc { image = false }
+gpu { watchdog = "warn" }
+auth { helper = "ecr-login" }`, &config)
+	must.Eq(t, GCConfig{Image: false, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"}, config.GC)
+	must.Eq(t, VolumesConfig{AllowPaths: []string{"/srv"}}, config.Volumes)
+	must.Eq(t, "warn", config.GPU.Watchdog)
+	must.Eq(t, "ecr-login", config.Auth.Helper)
+}
+
+func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
+	var good Config
+	parse(t, configSpec, ``, &good)
+	for says, change := range map[string]func(*Config){
+		`stats_interval "soon"`:                 func(c *Config) { c.StatsInterval = "soon" },
+		`gc.grace "-1s"`:                        func(c *Config) { c.GC.Grace = "-1s" },
+		`gpu.watchdog "shout" is not one of`:    func(c *Config) { c.GPU.Watchdog = "shout" },
+		`socket "run/x" is not an absolute`:     func(c *Config) { c.Socket = "run/x" },
+		`cdi_spec_dirs[0] "cdi"`:                func(c *Config) { c.CDISpecDirs = []string{"cdi"} },
+		`volumes.allow_paths[0] "srv"`:          func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
+		`allow_caps: unknown capability "fly"`:  func(c *Config) { c.AllowCaps = []string{"fly"} },
+		`namespace and containerd_runtime must`: func(c *Config) { c.Namespace = "" },
+	} {
+		config := good
+		change(&config)
+		_, err := config.parse()
+		must.ErrorContains(t, err, says)
+	}
+}
+
+func TestTaskConfigEveryOption(t *testing.T) {
+	var config spec.Config
+	parse(t, taskConfigSpec, `
+image              = "redis:7"
+command            = "redis-server"
+args               = ["--port", "1"]
+entrypoint         = ["/entry"]
+image_pull_timeout = "1m"
+force_pull         = true
+auth {
+  username = "u"
+  password = "p"
+  server_address = "r.example"
+}
+cwd               = "/data"
+group_add         = ["video"]
+hostname          = "h"
+init              = true
+tty               = true
+cap_add           = ["net_raw"]
+cap_drop          = ["chown"]
+privileged        = true
+no_new_privileges = false
+seccomp           = false
+seccomp_profile   = "local/p.json"
+apparmor_profile  = "a"
+selinux_label     = "s"
+readonly_rootfs   = true
+devices           = ["/dev/fuse"]
+cdi_devices       = ["v/c=d"]
+mounts = [
+  { type = "bind", target = "/t", source = "local/s", options = ["ro"] },
+]
+shm_size     = "64M"
+host_network = false
+network_mode = "bridge"
+ports        = ["http"]
+extra_hosts  = ["db:10.0.0.1"]
+host_dns     = false
+ipc_mode     = "host"
+pid_mode     = "host"
+pids_limit   = 100
+ulimit { nofile = "1:2" }
+sysctl { "net.core.somaxconn" = "1" }
+cpu_hard_limit = true
+cpu_cfs_period = 50000
+cpuset_cpus    = "0"
+memory_swap    = "1M"
+memory_swappiness = 10
+oom_score_adj  = 5
+runtime        = "r"
+snapshotter    = "native"
+labels { team = "a" }
+gpu {
+  memory        = "7GiB"
+  compute       = 500
+  compute_limit = 800
+}`, &config)
+	must.Eq(t, spec.Config{
+		Image: "redis:7", Command: "redis-server", Args: []string{"--port", "1"}, Entrypoint: []string{"/entry"},
+		ImagePullTimeout: "1m", ForcePull: true, Auth: spec.Auth{Username: "u", Password: "p", ServerAddress: "r.example"},
+		Cwd: "/data", GroupAdd: []string{"video"}, Hostname: "h", Init: true, TTY: true,
+		CapAdd: []string{"net_raw"}, CapDrop: []string{"chown"}, Privileged: true,
+		SeccompProfile: "local/p.json", AppArmor: "a", SELinuxLabel: "s", ReadonlyRootfs: true,
+		Devices: []string{"/dev/fuse"}, CDIDevices: []string{"v/c=d"},
+		Mounts:  []spec.MountConfig{{Type: "bind", Target: "/t", Source: "local/s", Options: []string{"ro"}}},
+		ShmSize: "64M", NetworkMode: "bridge", Ports: []string{"http"}, ExtraHosts: []string{"db:10.0.0.1"},
+		IPCMode: "host", PIDMode: "host", PidsLimit: 100,
+		Ulimit: []map[string]string{{"nofile": "1:2"}}, Sysctl: []map[string]string{{"net.core.somaxconn": "1"}},
+		CPUHardLimit: true, CPUCFSPeriod: 50000, CPUSetCPUs: "0", MemorySwap: "1M", Swappiness: 10, OOMScoreAdj: 5,
+		Runtime: "r", Snapshotter: "native", Labels: []map[string]string{{"team": "a"}},
+		GPU: spec.GPUConfig{Memory: "7GiB", Compute: 500, ComputeLimit: 800},
+	}, config)
+}
+
+func TestTaskConfigDefaults(t *testing.T) {
+	var config spec.Config
+	parse(t, taskConfigSpec, `image = "redis:7"`, &config)
+	want := defaultTaskConfig("")
+	want.Image, want.Args, want.Mounts = "redis:7", nil, []spec.MountConfig{}
+	must.Eq(t, want, config)
+}
+
+func TestUnknownKeysAreErrors(t *testing.T) {
+	for name, schema := range map[string]*hclspec.Spec{"plugin": configSpec, "task": taskConfigSpec} {
+		decoder, diags := hclspecutils.Convert(schema)
+		must.False(t, diags.HasErrors())
+		_, _, errs := hclutils.ParseHclInterface(map[string]any{"imagee": "y"}, decoder, nil)
+		must.Greater(t, 0, len(errs), must.Sprint(name))
+		must.ErrorContains(t, errs[0], "imagee")
+	}
+}

@@ -1,0 +1,239 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+const (
+	gpuA = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
+	gpuB = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+)
+
+// node plays the device plugin: GPUs with device nodes of their own, CDI specs
+// and state files.
+type node struct {
+	e   *env
+	dir *statedir.Dir
+}
+
+// newNode makes GPUs A and B, 16 slices of 1 GiB each under MPS, as character
+// devices of NVIDIA's major number in a private directory. Opening one that is
+// allowed fails with ENXIO, since no driver is behind it, and one that is not
+// allowed with EPERM.
+func newNode(e *env) *node {
+	e.t.Helper()
+	boot, err := statedir.BootID()
+	must.NoError(e.t, err)
+	dir, err := statedir.Open(e.config.StateDir, boot)
+	must.NoError(e.t, err)
+	n := &node{e: e, dir: dir}
+	devices := ""
+	for i, uuid := range []string{gpuA, gpuB} {
+		path := filepath.Join(e.containerd.dir, fmt.Sprintf("nvidia%d", i))
+		must.NoError(e.t, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(i)))))
+		must.NoError(e.t, os.Chmod(path, 0o666))
+		devices += fmt.Sprintf(`{"name":%q,"containerEdits":{"deviceNodes":[{"path":"/dev/nvidia%d","hostPath":%q}]}},`, uuid, i, path)
+		n.publish(uuid, func(*gpu.GPUState) {})
+	}
+	text := fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"nomad-gpu.sim/gpu","containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=all","FROM_CDI=yes"]},"devices":[%s]}`, strings.TrimSuffix(devices, ","))
+	must.NoError(e.t, os.WriteFile(filepath.Join(dir.CDIDir(), "sim.json"), []byte(text), 0o644))
+	return n
+}
+
+func (n *node) publish(uuid string, change func(*gpu.GPUState)) {
+	n.e.t.Helper()
+	mps := filepath.Join(n.e.containerd.dir, "mps", uuid)
+	for _, sub := range []string{"pipe", "log", "shm"} {
+		must.NoError(n.e.t, os.MkdirAll(filepath.Join(mps, sub), 0o755))
+	}
+	must.NoError(n.e.t, os.WriteFile(filepath.Join(mps, "pipe", "control"), nil, 0o666))
+	must.NoError(n.e.t, os.WriteFile(filepath.Join(mps, "shm", "of-daemon"), nil, 0o666))
+	state := gpu.GPUState{
+		UUID: uuid, Vendor: "nvidia", Model: "Sim", Mode: gpu.ModeSlice, Sharing: gpu.SharingMPS,
+		MemoryMiB: 16384, SliceMemoryMiB: 1024, Slices: 16, CDIDevice: "nomad-gpu.sim/gpu=" + uuid,
+		MPS: &gpu.MPSState{PipeDir: mps + "/pipe", LogDir: mps + "/log", ShmDir: mps + "/shm", Ready: true, Generation: 1},
+	}
+	change(&state)
+	must.NoError(n.e.t, n.dir.WriteGPU(state))
+}
+
+// reserve gives a task slices, as Nomad's device hook would.
+func reserve(uuid string, slices ...int) func(*drivers.TaskConfig) {
+	milli := int64(len(slices)) * 1000 / 16
+	return reserveDevice(gpu.ReservedDevice{UUID: uuid, Mode: gpu.ModeSlice, Slices: slices, Of: 16, MemoryMiB: int64(len(slices)) * 1024, Milli: milli, BurstMilli: 900})
+}
+
+func reserveDevice(d gpu.ReservedDevice) func(*drivers.TaskConfig) {
+	return func(cfg *drivers.TaskConfig) {
+		r := gpu.Reservation{Version: gpu.ReservationVersion, Vendor: "nvidia", Devices: []gpu.ReservedDevice{d}}
+		value, err := r.EnvValue()
+		if err != nil {
+			panic(err)
+		}
+		if cfg.DeviceEnv == nil {
+			cfg.DeviceEnv = map[string]string{}
+		}
+		cfg.DeviceEnv[r.EnvKey()] = value
+		cfg.Env[r.EnvKey()] = value
+	}
+}
+
+func allSlices() []int {
+	all := make([]int, 16)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// look prints what a GPU program would see.
+const look = `env; for d in /dev/nvidia0 /dev/nvidia1; do if [ -e $d ]; then echo "$d $( (: < $d) 2>&1)"; else echo "$d absent"; fi; done
+mknod /tmp/n0 c 195 0; mknod /tmp/n1 c 195 1; for d in /tmp/n0 /tmp/n1; do echo "$d $( (: < $d) 2>&1)"; done
+ls /run/nomad-gpu/mps/pipe /dev/shm 2>/dev/null; true`
+
+func TestGPUSliceSeesItsShareOnly(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		out, result := e.run(defaultTaskConfig("sh", "-c", look), reserve(gpuA, 0, 1, 2, 3), func(cfg *drivers.TaskConfig) {
+			cfg.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = "0=99999M"
+			cfg.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
+			cfg.Env["CUDA_VISIBLE_DEVICES"] = "0,1"
+			cfg.Env["MINE"] = "yes"
+		})
+		must.Eq(t, 0, result.ExitCode, must.Sprint(out))
+		got := lines(out)
+		for _, want := range []string{
+			"CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe", "CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+			"NVIDIA_VISIBLE_DEVICES=void", "MINE=yes", "FROM_IMAGE=yes", "FROM_CDI=yes", "/dev/nvidia1 absent", "control", "of-daemon",
+		} {
+			must.SliceContains(t, got, want)
+		}
+		must.StrNotContains(t, out, "CUDA_VISIBLE_DEVICES")
+		must.StrNotContains(t, out, "NOMAD_GPU_")
+		must.StrContains(t, lineOf(got, "/dev/nvidia0 "), "No such device")
+		must.StrContains(t, lineOf(got, "/tmp/n0 "), "No such device")
+		must.StrContains(t, lineOf(got, "/tmp/n1 "), "not permitted")
+
+		leases, err := n.dir.Leases()
+		must.NoError(t, err)
+		must.Len(t, 1, leases)
+		must.Eq(t, gpu.PhaseEnded, leases[0].Phase)
+		must.Eq(t, []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0, 1, 2, 3}, Share: gpu.Share{MemoryMiB: 4096, GuaranteeMilli: 250, LimitMilli: 250}}}, leases[0].Holdings)
+	})
+}
+
+func lineOf(lines []string, prefix string) string {
+	for _, line := range lines {
+		if strings.HasPrefix(line, prefix) {
+			return line
+		}
+	}
+	return ""
+}
+
+func TestGPUNone(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		out, _ := e.run(defaultTaskConfig("sh", "-c", look), func(cfg *drivers.TaskConfig) {
+			cfg.Env["NOMAD_GPU_aaaaaaaa_0"] = `{"v":1}`
+			cfg.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
+		})
+		got := lines(out)
+		must.SliceContains(t, got, "NVIDIA_VISIBLE_DEVICES=void")
+		must.SliceContains(t, got, "/dev/nvidia0 absent")
+		must.StrContains(t, lineOf(got, "/tmp/n0 "), "not permitted")
+		must.StrNotContains(t, out, "NOMAD_GPU_")
+	})
+}
+
+func TestGPUWholeBySlicesHasNoMPS(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		out, _ := e.run(defaultTaskConfig("sh", "-c", look), reserve(gpuA, allSlices()...), reserve(gpuB, allSlices()...))
+		must.StrNotContains(t, out, "CUDA_MPS")
+		for _, device := range []string{"/dev/nvidia0 ", "/dev/nvidia1 "} {
+			must.StrContains(t, lineOf(lines(out), device), "No such device")
+		}
+	})
+}
+
+func TestGPUErrors(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		withGPU := func(block string, memory string, compute, limit int64) *drivers.TaskConfig {
+			config := defaultTaskConfig("true")
+			config.GPU.Memory, config.GPU.Compute, config.GPU.ComputeLimit = memory, compute, limit
+			if block == "none" {
+				return e.quietTask(config)
+			}
+			return e.quietTask(config, reserve(gpuA, 0, 1))
+		}
+		meta := e.quietTask(defaultTaskConfig("true"), func(cfg *drivers.TaskConfig) { cfg.Env["NOMAD_META_gpu"] = "8G,0.5" })
+		two := e.quietTask(defaultTaskConfig("true"), reserve(gpuA, 0), reserve(gpuB, 0))
+		unknown := e.quietTask(defaultTaskConfig("true"), reserve("GPU-cccccccc", 0))
+		for _, test := range []struct {
+			name        string
+			cfg         *drivers.TaskConfig
+			says        string
+			recoverable bool
+		}{
+			{"memory above the slices", withGPU("", "3G", 0, 0), "gpu.memory 3G is more than the 2G", false},
+			{"limit below guarantee", withGPU("", "", 500, 400), "gpu.compute_limit 400 is below gpu.compute 500", false},
+			{"limit above the burst", withGPU("", "", 500, 950), "above the 900 milli", false},
+			{"memory without unit", withGPU("", "3", 0, 0), "unit is missing", false},
+			{"block without GPU", withGPU("none", "1G", 0, 0), "the task has no GPU", false},
+			{"meta without device", meta, `meta { gpu = "8G,0.5" }`, false},
+			{"parts of two GPUs", two, "can use that one GPU only", false},
+			{"no state", unknown, "published no state", true},
+		} {
+			_, _, err := e.harness.StartTask(test.cfg)
+			must.ErrorContains(t, err, test.says, must.Sprint(test.name))
+			must.Eq(t, test.recoverable, structs.IsRecoverable(err), must.Sprint(test.name))
+		}
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Ready = false })
+		_, _, err := e.harness.StartTask(withGPU("", "", 0, 0))
+		must.ErrorContains(t, err, "MPS daemon is not ready")
+		must.True(t, structs.IsRecoverable(err))
+		n.publish(gpuA, func(s *gpu.GPUState) {
+			s.Faults = []gpu.Fault{{Code: "xid-79", Message: "fell off the bus", Action: "reboot"}}
+		})
+		_, _, err = e.harness.StartTask(withGPU("", "", 0, 0))
+		must.ErrorContains(t, err, "fell off the bus; reboot")
+	})
+}
+
+func TestGPUGuaranteesAreHeld(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		config := defaultTaskConfig("sleep", "1000")
+		config.GPU.Compute = 600
+		first := e.quietTask(config, reserve(gpuA, 0))
+		e.start(first)
+		second := e.quietTask(config, reserve(gpuA, 1))
+		_, _, err := e.harness.StartTask(second)
+		must.ErrorContains(t, err, "at most 400")
+		must.True(t, structs.IsRecoverable(err))
+		must.NoError(t, e.harness.DestroyTask(first.ID, true))
+		e.start(second)
+	})
+}
+
+func TestRecoverableSeesThroughJoins(t *testing.T) {
+	if structs.IsRecoverable(recoverable(errors.Join(errors.New("plain")))) {
+		t.Error("a plain error became recoverable")
+	}
+}
