@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -155,6 +156,6 @@ func TestUnknownKeysAreErrors(t *testing.T) {
 		must.False(t, diags.HasErrors())
 		_, _, errs := hclutils.ParseHclInterface(map[string]any{"imagee": "y"}, decoder, nil)
 		must.Greater(t, 0, len(errs), must.Sprint(name))
-		must.ErrorContains(t, errs[0], "imagee")
+		must.ErrorContains(t, errors.Join(errs...), "imagee")
 	}
 }
