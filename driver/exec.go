@@ -39,6 +39,10 @@ func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// Whoever feeds and reads the streams must not wait for a command that ended.
+	defer options.Stdin.Close()
+	defer options.Stdout.Close()
+	defer options.Stderr.Close()
 	code, err := t.container.Exec(ctx, runtime.Exec{
 		Command: options.Command, Terminal: options.Tty,
 		Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr,

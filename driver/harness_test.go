@@ -182,7 +182,7 @@ func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 }
 
 // boxPrograms are what the test image is made of.
-var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod"}
+var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod", "grep"}
 
 func importTestImage(t *testing.T, c *containerd) {
 	t.Helper()
