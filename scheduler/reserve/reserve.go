@@ -1,0 +1,49 @@
+// Package reserve says what a reservation is: GPU room that is kept free until
+// a job claims it, somebody releases it, or it expires.
+//
+//	allocate ── Want ──► Keeper ──► view.Hold ──┬─ claimed by a job's meta gpu_reservation
+//	                                            ├─ Release
+//	                                            └─ expires
+//
+// The REST API asks; the decider keeps, because only it knows what is on its
+// way to Nomad. What is held must survive the service, so a Keeper writes it
+// down before it answers.
+package reserve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// ErrNotFound is wrapped when no reservation of that ID is held.
+var ErrNotFound = errors.New("no such reservation")
+
+// Want is what somebody wants to reserve.
+type Want struct {
+	Namespace string
+	// Queue pays; empty: the one of the namespace.
+	Queue string
+	// Owner is a free text that tells people whose it is.
+	Owner   string
+	Request gpu.Request
+	// MinMemoryMiB is the least memory of each card, for whole GPUs.
+	MinMemoryMiB int64
+	// Close asks for GPUs that reach each other fast.
+	Close bool
+	// For is how long the room is held.
+	For time.Duration
+}
+
+// Keeper holds room. A refusal is an *admit.Refusal, with a 4xx status.
+type Keeper interface {
+	// Reserve holds room for a want, on one node. With dryRun it only says
+	// where: nothing is held and the hold has no ID.
+	Reserve(ctx context.Context, w Want, dryRun bool) (view.Hold, error)
+	// Release gives a hold's room back. What a job has claimed stays with the
+	// job.
+	Release(ctx context.Context, id string) error
+}

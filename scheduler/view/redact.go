@@ -1,0 +1,88 @@
+package view
+
+import "slices"
+
+// Hidden stands for a name that the reader may not see.
+const Hidden = "(hidden)"
+
+// Redact returns the picture without the names of jobs in namespaces that the
+// reader may not see. What they hold stays visible: the room is gone for
+// everybody. What waits, was decided or happened there is left out.
+func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
+	out := *c
+	out.Nodes = make([]Node, len(c.Nodes))
+	for i, n := range c.Nodes {
+		n.GPUs = slices.Clone(n.GPUs)
+		for k := range n.GPUs {
+			n.GPUs[k].redact(visible)
+		}
+		out.Nodes[i] = n
+	}
+	out.Pending = keep(c.Pending, func(p Pending) bool { return visible(p.Namespace) })
+	out.Decisions = keep(c.Decisions, func(d Decision) bool { return visible(d.Namespace) })
+	out.Holds = keep(c.Holds, func(h Hold) bool { return visible(h.Namespace) })
+	out.Events = keep(c.Events, func(e Event) bool { return visible(e.Namespace) })
+	return &out
+}
+
+func (g *GPU) redact(visible func(string) bool) {
+	hidden := map[string]bool{}
+	g.Holders = slices.Clone(g.Holders)
+	for i := range g.Holders {
+		h := &g.Holders[i]
+		if visible(h.Namespace) {
+			continue
+		}
+		hidden[h.AllocID] = true
+		h.AllocID, h.Namespace, h.JobID, h.Group, h.Task, h.Queue = "", Hidden, Hidden, "", "", ""
+	}
+	if len(hidden) == 0 {
+		return
+	}
+	g.Instances = slices.Clone(g.Instances)
+	for i := range g.Instances {
+		if hidden[g.Instances[i].AllocID] {
+			g.Instances[i].AllocID, g.Instances[i].Task = Hidden, ""
+		}
+	}
+}
+
+// Namespaces are all namespaces that the picture names, in order.
+func (c *Cluster) Namespaces() []string {
+	seen := map[string]bool{}
+	for _, n := range c.Nodes {
+		for _, g := range n.GPUs {
+			for _, h := range g.Holders {
+				seen[h.Namespace] = true
+			}
+		}
+	}
+	for _, p := range c.Pending {
+		seen[p.Namespace] = true
+	}
+	for _, d := range c.Decisions {
+		seen[d.Namespace] = true
+	}
+	for _, h := range c.Holds {
+		seen[h.Namespace] = true
+	}
+	for _, e := range c.Events {
+		seen[e.Namespace] = true
+	}
+	names := make([]string, 0, len(seen))
+	for name := range seen {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func keep[T any](all []T, want func(T) bool) []T {
+	out := make([]T, 0, len(all))
+	for _, one := range all {
+		if want(one) {
+			out = append(out, one)
+		}
+	}
+	return out
+}
