@@ -1,0 +1,167 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+)
+
+const goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
+
+// fakeNomad keeps what was registered and answers as Nomad does.
+type fakeNomad struct {
+	mu    sync.Mutex
+	calls []call
+	jobs  map[string]string // by escaped path: the job's JSON
+	// status answers writes where it is not 0; acl asks for goodToken.
+	status int
+	acl    bool
+}
+
+type call struct {
+	method, path, query, body string
+	header                    http.Header
+}
+
+func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body), r.Header.Clone()})
+	switch {
+	case r.URL.Path == "/v1/acl/token/self":
+		fmt.Fprint(w, `{"AccessorID":"acc-1","Name":"alice"}`)
+	case f.acl && tokenOf(r.Header) != goodToken:
+		http.Error(w, "Permission denied", http.StatusForbidden)
+	case f.status != 0 && r.Method != http.MethodGet:
+		http.Error(w, "Enforcing job modify index 7: job exists", f.status)
+	case r.Method == http.MethodGet && f.jobs[r.URL.EscapedPath()] != "":
+		fmt.Fprint(w, f.jobs[r.URL.EscapedPath()])
+	case r.Method == http.MethodGet:
+		http.Error(w, "not found", http.StatusNotFound)
+	default:
+		w.Header().Set("X-Nomad-Index", "12")
+		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)
+	}
+}
+
+// last is the last write that reached Nomad.
+func (f *fakeNomad) last() call {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := len(f.calls) - 1; i >= 0; i-- {
+		if f.calls[i].method != http.MethodGet {
+			return f.calls[i]
+		}
+	}
+	return call{}
+}
+
+// fakeDecider sends everything to node-1, refuses counts above most, and holds
+// the queue "full".
+type fakeDecider struct {
+	mu      sync.Mutex
+	asked   []admit.Ask
+	dry     bool
+	settled []bool
+	most    int
+}
+
+func (d *fakeDecider) Decide(_ context.Context, asks []admit.Ask, dry bool) ([]admit.Decision, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked, d.dry = asks, dry
+	var decisions []admit.Decision
+	for _, a := range asks {
+		if d.most > 0 && a.Count > d.most {
+			return nil, &admit.Refusal{Status: 422, Text: "no node has room for it", Details: []string{"5 nodes: GPU memory too small"}}
+		}
+		one := admit.Decision{Group: a.Group, Preferred: []string{"node-1"}, Explanation: []string{"node-1 is best"}}
+		if a.Queue == "full" {
+			one.Hold = &admit.Hold{Kind: "quota", Sentence: "full holds 8 of 8 GPUs"}
+		}
+		for _, t := range a.Tasks {
+			td := admit.TaskDecision{Task: t.Task, Devices: []admit.Device{{Name: "nvidia/gpu", Count: 1, Prefer: "A100"}}}
+			one.Tasks = append(one.Tasks, td)
+		}
+		decisions = append(decisions, one)
+	}
+	return decisions, nil
+}
+
+func (d *fakeDecider) Settle(_ context.Context, _ []admit.Ask, _ []admit.Decision, accepted bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settled = append(d.settled, accepted)
+}
+
+// service is a server between a client and a fake Nomad.
+type service struct {
+	nomad   *fakeNomad
+	decider *fakeDecider
+	audit   *bytes.Buffer
+	log     *bytes.Buffer
+	http    *httptest.Server
+}
+
+func newService(t *testing.T, change func(*Config)) *service {
+	t.Helper()
+	s := &service{nomad: &fakeNomad{jobs: map[string]string{}}, decider: &fakeDecider{}, audit: &bytes.Buffer{}, log: &bytes.Buffer{}}
+	upstream := httptest.NewServer(s.nomad)
+	t.Cleanup(upstream.Close)
+	address, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Nomad: address, Decider: s.decider, Limits: DefaultLimits(), Audit: NewAudit(s.audit), PageURL: "http://gpu.example",
+		Region: "global", Logger: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Trace})}
+	if change != nil {
+		change(&c)
+	}
+	server, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.http = httptest.NewServer(server.Handler())
+	t.Cleanup(func() {
+		s.http.Close()
+		server.proxy.close()
+	})
+	return s
+}
+
+// do sends a request and returns the status and the body.
+func (s *service) do(t *testing.T, method, path, body string, header ...string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, s.http.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
