@@ -34,9 +34,9 @@ type config struct {
 }
 
 type healthConfig struct {
-	interval, timeout time.Duration
-	ignore            map[string]bool
-	classes           xidClasses
+	interval, timeout, measure time.Duration
+	ignore                     map[string]bool
+	classes                    xidClasses
 }
 
 // parseConfig checks a configuration. Its error holds every mistake, each with
@@ -124,11 +124,12 @@ func (p *configParser) hami(raw *rawHAMi) *gpu.HAMiState {
 
 func (p *configParser) health(raw *rawHealth) healthConfig {
 	if raw == nil {
-		raw = &rawHealth{Interval: "5s", Timeout: "5s"}
+		raw = &rawHealth{Interval: "5s", Timeout: "5s", Measure: "2s"}
 	}
 	c := healthConfig{
 		interval: p.duration("health.interval", raw.Interval, 100*time.Millisecond),
 		timeout:  p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
+		measure:  p.duration("health.measure", raw.Measure, 100*time.Millisecond),
 		ignore:   map[string]bool{},
 		classes:  defaultXIDs(),
 	}

@@ -41,6 +41,8 @@ type engine struct {
 	mu      sync.Mutex
 	changed chan struct{}
 
+	meter      *meter
+	xids       sync.Map // UUID to the last XID, for metrics
 	complained map[string]string
 	watching   watch
 	background sync.WaitGroup
@@ -137,9 +139,18 @@ func (e *engine) hear(event hardware.Event) {
 		uuids = e.ledger.gpus()
 	}
 	for _, uuid := range uuids {
+		e.xids.Store(uuid, event.XID)
 		class := e.tracker.xid(uuid, event.XID, e.now())
 		e.log.Warn("the driver reported an XID", "gpu", uuid, "xid", event.XID, "class", class.String())
 	}
+}
+
+// lastXID is the last XID that a GPU reported since the plugin started, or 0.
+func (e *engine) lastXID(uuid string) uint64 {
+	if n, ok := e.xids.Load(uuid); ok {
+		return n.(uint64)
+	}
+	return 0
 }
 
 // circumstances gathers what the plan depends on.

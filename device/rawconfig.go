@@ -64,6 +64,7 @@ type rawHAMi struct {
 type rawHealth struct {
 	Interval        string   `codec:"interval"`
 	Timeout         string   `codec:"timeout"`
+	Measure         string   `codec:"measure"`
 	Ignore          []string `codec:"ignore"`
 	ApplicationXIDs []uint64 `codec:"application_xids"`
 	FatalXIDs       []uint64 `codec:"fatal_xids"`

@@ -74,6 +74,7 @@ var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 var healthSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"interval":         withDefault("interval", "string", `"5s"`),
 	"timeout":          withDefault("timeout", "string", `"5s"`),
+	"measure":          withDefault("measure", "string", `"2s"`),
 	"ignore":           withDefault("ignore", "list(string)", `[]`),
 	"application_xids": hclspec.NewAttr("application_xids", "list(number)", false),
 	"fatal_xids":       hclspec.NewAttr("fatal_xids", "list(number)", false),

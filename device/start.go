@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -28,17 +29,28 @@ func start(ctx context.Context, log hclog.Logger, c *config) (*engine, func(), e
 		p.close()
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		e.run(ctx)
-	}()
-	return e, func() {
-		cancel()
-		<-done
+	end := func() {
 		e.mps.Close()
 		p.close()
+	}
+	var metrics *metricsServer
+	if c.metrics != "" {
+		if metrics, err = serveMetrics(e, c.metrics); err != nil {
+			end()
+			return nil, nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { e.run(ctx) })
+	work.Go(func() { e.meter.run(ctx, c.health.measure) })
+	return e, func() {
+		cancel()
+		work.Wait()
+		if metrics != nil {
+			metrics.close()
+		}
+		end()
 	}, nil
 }
 
@@ -59,6 +71,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
 		probing: map[string]bool{}, changed: make(chan struct{}), complained: map[string]string{},
 	}
+	e.meter = &meter{engine: e, cgroups: readCgroups}
 	old, err := state.GPUs()
 	e.complain("states", err)
 	e.tracker.restore(old)

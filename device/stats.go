@@ -1,51 +1,176 @@
 package device
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// stats measures every offered device. A device that does not answer is left
-// out of this round.
-func (e *engine) stats() []*device.DeviceGroupStats {
+// The names of the statistics are those of HashiCorp's plugin, as far as it has
+// them.
+const (
+	statMemory      = "Memory state"
+	statPower       = "Power usage"
+	statGPU         = "GPU utilization"
+	statMemoryUse   = "Memory utilization"
+	statEncoder     = "Encoder utilization"
+	statDecoder     = "Decoder utilization"
+	statTemperature = "Temperature"
+	statBAR1        = "BAR1 buffer state"
+	statECCL1       = "ECC L1 errors"
+	statECCL2       = "ECC L2 errors"
+	statECCMemory   = "ECC memory errors"
+	statSMClock     = "SM clock"
+	statMemoryClock = "Memory clock"
+	statTask        = "Task"
+	statTaskMemory  = "Task memory"
+	statTaskCompute = "Task compute"
+)
+
+// measured is a unit with its reading.
+type measured struct {
+	*unit
+	hardware.Reading
+}
+
+// read measures every offered device. One that does not answer is left out.
+func (e *engine) read() []measured {
 	latest := e.latest.Load()
 	if latest == nil {
 		return nil
 	}
-	var groups []*device.DeviceGroupStats
-	byName := map[groupName]*device.DeviceGroupStats{}
+	var all []measured
 	for _, u := range latest.units {
-		if !u.offered() {
-			continue
-		}
-		r, err := e.platform.observer.Reading(u.owner(), u.uuid)
-		if err != nil {
-			continue
-		}
-		g := byName[u.group]
-		if g == nil {
-			g = &device.DeviceGroupStats{Vendor: u.group.vendor, Type: u.group.kind, Name: u.group.name, InstanceStats: map[string]*device.DeviceStats{}}
-			byName[u.group] = g
-			groups = append(groups, g)
-		}
-		for _, id := range u.ids() {
-			g.InstanceStats[id] = deviceStats(r, e.now())
+		if r, err := e.platform.observer.Reading(u.owner(), u.uuid); err == nil {
+			all = append(all, measured{u, r})
 		}
 	}
+	return all
+}
+
+// stats is what Nomad shows with node and alloc status -stats.
+func (e *engine) stats() []*device.DeviceGroupStats {
+	tasks := e.tenants()
+	var groups []*device.DeviceGroupStats
+	byName := map[groupName]*device.DeviceGroupStats{}
+	for _, m := range e.read() {
+		if !m.offered() {
+			continue
+		}
+		g := byName[m.group]
+		if g == nil {
+			g = &device.DeviceGroupStats{Vendor: m.group.vendor, Type: m.group.kind, Name: m.group.name, InstanceStats: map[string]*device.DeviceStats{}}
+			byName[m.group] = g
+			groups = append(groups, g)
+		}
+		for n, id := range m.ids() {
+			g.InstanceStats[id] = m.instanceStats(tasks[instanceKey{m.uuid, n}], e.now())
+		}
+	}
+	slices.SortFunc(groups, func(a, b *device.DeviceGroupStats) int {
+		return strings.Compare(a.Type+"/"+a.Name, b.Type+"/"+b.Name)
+	})
 	return groups
 }
 
-func deviceStats(r hardware.Reading, now time.Time) *device.DeviceStats {
+// instanceKey names one instance of a device.
+type instanceKey struct {
+	uuid string
+	n    int
+}
+
+// occupant is a task on a device, with what it was measured to use.
+type occupant struct {
+	lease   gpu.Lease
+	holding gpu.Holding
+	usage   *gpu.TaskUsage
+}
+
+// tenants finds the live task of each instance.
+func (e *engine) tenants() map[instanceKey]*occupant {
+	all := map[instanceKey]*occupant{}
+	for _, o := range e.occupants() {
+		numbers := o.holding.Slices
+		if len(numbers) == 0 {
+			numbers = []int{0}
+		}
+		for _, n := range numbers {
+			all[instanceKey{o.holding.UUID, n}] = &o
+		}
+	}
+	return all
+}
+
+func (e *engine) occupants() []occupant {
+	leases, err := e.state.Leases()
+	if err != nil {
+		return nil
+	}
+	usage := map[string]*gpu.TaskUsage{}
+	if u := e.meter.latest.Load(); u != nil {
+		for i := range u.Tasks {
+			usage[u.Tasks[i].LeaseID+u.Tasks[i].UUID] = &u.Tasks[i]
+		}
+	}
+	var all []occupant
+	for _, l := range leases {
+		if !l.Live() {
+			continue
+		}
+		for _, h := range l.Holdings {
+			all = append(all, occupant{l, h, usage[l.ID+h.UUID]})
+		}
+	}
+	return all
+}
+
+// instanceStats are the readings of the device, and for a slice what its task
+// has of it. The summary is what the instance's holder would ask first.
+func (m measured) instanceStats(o *occupant, now time.Time) *device.DeviceStats {
+	s := deviceStats(m.Reading)
+	summary := s[statMemory]
+	if o != nil {
+		text := fmt.Sprintf("%s/%s (alloc %.8s)", o.lease.Job, o.lease.Task, o.lease.AllocID)
+		s[statTask] = &structs.StatValue{StringVal: &text, Desc: "Job and task that hold the instance"}
+		if o.usage != nil {
+			limit := int64(hardware.Absent)
+			if o.holding.MemoryMiB > 0 {
+				limit = o.holding.MemoryMiB
+			}
+			s.add(statTaskMemory, o.usage.MemoryMiB, limit, structs.UnitMiB, "GPU memory of all processes of the task / its limit")
+			s.add(statTaskCompute, o.usage.Milli, hardware.Absent, "milli", "Use of the GPU's multiprocessors by the task, 1000 is all")
+			if m.sharedFlag() {
+				summary = s[statTaskMemory]
+			}
+		}
+	}
+	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
+}
+
+func deviceStats(r hardware.Reading) statSet {
+	const none = hardware.Absent
 	s := statSet{}
-	s.add("Memory state", r.MemoryUsedMiB, r.MemoryTotalMiB, structs.UnitMiB, "UsedMemory / TotalMemory")
-	s.add("Power usage", r.PowerWatts, r.PowerLimitWatts, structs.UnitW, "Power usage / power limit")
-	s.add("GPU utilization", r.GPUPercent, hardware.Absent, "%", "Share of time in which a kernel ran")
-	s.add("Temperature", r.TemperatureC, hardware.Absent, "C", "Temperature of the GPU")
-	return &device.DeviceStats{Summary: s["Memory state"], Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
+	s.add(statMemory, r.MemoryUsedMiB, r.MemoryTotalMiB, structs.UnitMiB, "UsedMemory / TotalMemory")
+	s.add(statPower, r.PowerWatts, r.PowerLimitWatts, structs.UnitW, "Power usage for this GPU in watts / its power limit")
+	s.add(statGPU, r.GPUPercent, 100, "%", "Percent of time during which one or more kernels ran")
+	s.add(statMemoryUse, r.MemoryPercent, 100, "%", "Percent of time during which the memory was read or written")
+	s.add(statEncoder, r.EncoderPercent, 100, "%", "Percent of time during which the encoder was used")
+	s.add(statDecoder, r.DecoderPercent, 100, "%", "Percent of time during which the decoder was used")
+	s.add(statTemperature, r.TemperatureC, none, "C", "Temperature of the GPU")
+	s.add(statBAR1, r.BAR1UsedMiB, r.BAR1TotalMiB, structs.UnitMiB, "UsedBAR1 / TotalBAR1")
+	s.add(statSMClock, r.SMClockMHz, none, structs.UnitMHz, "Clock of the multiprocessors now")
+	s.add(statMemoryClock, r.MemoryClockMHz, none, structs.UnitMHz, "Clock of the memory now")
+	s.add(statECCL1, r.ECCL1, none, "#", "Uncorrected L1 errors since the driver was loaded")
+	s.add(statECCL2, r.ECCL2, none, "#", "Uncorrected L2 errors since the driver was loaded")
+	s.add(statECCMemory, r.ECCMemory, none, "#", "Uncorrected memory errors since the driver was loaded")
+	return s
 }
 
 // statSet leaves out what the device does not give.

@@ -1,0 +1,211 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// deviceLabels are those of dcgm-exporter, so that its dashboards and rules
+// find them.
+var deviceLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "GPU_I_PROFILE", "GPU_I_ID"}
+
+var taskLabels = append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "namespace", "job", "task_group", "task", "alloc_id")
+
+// gauge is one metric of a reading.
+type gauge struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(hardware.Reading) int64
+}
+
+func deviceGauge(name, help string, value func(hardware.Reading) int64) gauge {
+	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.GaugeValue, value}
+}
+
+// readingMetrics carry the names and units of dcgm-exporter.
+var readingMetrics = []gauge{
+	deviceGauge("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", func(r hardware.Reading) int64 { return r.SMClockMHz }),
+	deviceGauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", func(r hardware.Reading) int64 { return r.MemoryClockMHz }),
+	deviceGauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", func(r hardware.Reading) int64 { return r.TemperatureC }),
+	deviceGauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", func(r hardware.Reading) int64 { return r.PowerWatts }),
+	deviceGauge("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", func(r hardware.Reading) int64 { return r.GPUPercent }),
+	deviceGauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", func(r hardware.Reading) int64 { return r.MemoryPercent }),
+	deviceGauge("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (in %).", func(r hardware.Reading) int64 { return r.EncoderPercent }),
+	deviceGauge("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %).", func(r hardware.Reading) int64 { return r.DecoderPercent }),
+	deviceGauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", func(r hardware.Reading) int64 { return r.MemoryUsedMiB }),
+	deviceGauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", freeMiB),
+	deviceGauge("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory total (in MiB).", func(r hardware.Reading) int64 { return r.MemoryTotalMiB }),
+	{prometheus.NewDesc("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Total energy consumption since boot (in mJ).", deviceLabels, nil),
+		prometheus.CounterValue, func(r hardware.Reading) int64 { return r.EnergyMilliJoules }},
+}
+
+func freeMiB(r hardware.Reading) int64 {
+	if r.MemoryTotalMiB == hardware.Absent || r.MemoryUsedMiB == hardware.Absent {
+		return hardware.Absent
+	}
+	return r.MemoryTotalMiB - r.MemoryUsedMiB
+}
+
+var (
+	descXID        = prometheus.NewDesc("DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", deviceLabels, nil)
+	descHealthy    = prometheus.NewDesc("nomad_gpu_healthy", "1 while the device can take new work, 0 while it has a fault.", deviceLabels, nil)
+	descFault      = prometheus.NewDesc("nomad_gpu_fault_since_seconds", "Unix time since which the device has a fault.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "code"), nil)
+	descCordoned   = prometheus.NewDesc("nomad_gpu_cordoned", "1 while the device is cordoned.", deviceLabels, nil)
+	descInstances  = prometheus.NewDesc("nomad_gpu_instances", "Instances that the device offers to Nomad.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
+	descHeld       = prometheus.NewDesc("nomad_gpu_instances_held", "Instances that tasks of the containerd driver hold.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
+	descMPSReady   = prometheus.NewDesc("nomad_gpu_mps_ready", "1 while the MPS control daemon has confirmed its limits.", deviceLabels, nil)
+	descMPSStarts  = prometheus.NewDesc("nomad_gpu_mps_generation", "How often the MPS control daemon was started since boot.", deviceLabels, nil)
+	descTaskMemory = prometheus.NewDesc("nomad_gpu_task_memory_used_bytes", "GPU memory that all processes of a task hold.", taskLabels, nil)
+	descTaskLimit  = prometheus.NewDesc("nomad_gpu_task_memory_limit_bytes", "GPU memory that a task may hold.", taskLabels, nil)
+	descTaskUse    = prometheus.NewDesc("nomad_gpu_task_compute_ratio", "Use of the GPU's multiprocessors by a task, 1 is all.", taskLabels, nil)
+	descTaskBeside = prometheus.NewDesc("nomad_gpu_task_beside_mps_processes", "Processes of a task that use the GPU beside MPS.", taskLabels, nil)
+)
+
+// collector answers a scrape by measuring.
+type collector struct {
+	engine *engine
+	host   string
+}
+
+// Describe is empty: what is there depends on the hardware.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect measures every device once.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	latest := c.engine.latest.Load()
+	if latest == nil {
+		return
+	}
+	labels := map[string][]string{}
+	for _, u := range latest.units {
+		labels[u.uuid] = u.labels(c.host)
+		c.unit(out, u, labels[u.uuid])
+	}
+	for _, m := range c.engine.read() {
+		for _, g := range readingMetrics {
+			if v := g.value(m.Reading); v != hardware.Absent {
+				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v), labels[m.uuid]...)
+			}
+		}
+	}
+	for _, o := range c.engine.occupants() {
+		if of, ok := labels[o.holding.UUID]; ok {
+			o.collect(out, of)
+		}
+	}
+}
+
+func (c collector) unit(out chan<- prometheus.Metric, u *unit, labels []string) {
+	emit := func(d *prometheus.Desc, v float64, more ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append(labels[:len(labels):len(labels)], more...)...)
+	}
+	emit(descHealthy, truth(len(u.faults) == 0))
+	emit(descCordoned, truth(u.cordon != ""))
+	if u.parent == "" {
+		emit(descXID, float64(c.engine.lastXID(u.uuid)))
+	}
+	for _, f := range u.faults {
+		emit(descFault, float64(f.Since.Unix()), f.Code)
+	}
+	if u.offered() {
+		emit(descInstances, float64(len(u.ids())), u.group.String())
+		emit(descHeld, float64(u.countHeld()), u.group.String())
+	}
+	if u.mps != nil {
+		emit(descMPSReady, truth(u.mps.Ready))
+		emit(descMPSStarts, float64(u.mps.Generation))
+	}
+}
+
+func (u *unit) countHeld() int {
+	if u.heldAll {
+		return len(u.ids())
+	}
+	return len(u.held)
+}
+
+func (o occupant) collect(out chan<- prometheus.Metric, labels []string) {
+	labels = append(labels[:len(labels):len(labels)], o.lease.Namespace, o.lease.Job, o.lease.Group, o.lease.Task, o.lease.AllocID)
+	emit := func(d *prometheus.Desc, v float64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if o.holding.MemoryMiB > 0 {
+		emit(descTaskLimit, float64(o.holding.MemoryMiB<<20))
+	}
+	if o.usage == nil {
+		return
+	}
+	emit(descTaskMemory, float64(o.usage.MemoryMiB<<20))
+	emit(descTaskBeside, float64(len(o.usage.BesideMPS)))
+	if o.usage.Milli != hardware.Absent {
+		emit(descTaskUse, float64(o.usage.Milli)/gpu.MilliPerGPU)
+	}
+}
+
+func (u *unit) labels(host string) []string {
+	profile, gi := "", ""
+	if u.instance != nil {
+		profile, gi = u.instance.Profile, strconv.Itoa(u.instance.GI)
+	}
+	return []string{strconv.Itoa(u.gpu.Index), u.uuid, u.gpu.PCIBusID, fmt.Sprintf("nvidia%d", u.gpu.Minor), u.gpu.Model, host, profile, gi}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// metricsServer is the local endpoint that Prometheus scrapes.
+type metricsServer struct {
+	server *http.Server
+	done   chan struct{}
+}
+
+// serveMetrics begins to serve /metrics at an address.
+func serveMetrics(e *engine, address string) (*metricsServer, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(collector{e, host}); err != nil {
+		return nil, fmt.Errorf("serve metrics: %w", err)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	s := &metricsServer{&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			e.log.Error("the metrics endpoint ended", "error", err)
+		}
+	}()
+	return s, nil
+}
+
+func (s *metricsServer) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := s.server.Shutdown(ctx); err != nil {
+		_ = s.server.Close()
+	}
+	<-s.done
+}

@@ -1,0 +1,143 @@
+package device
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// meter measures what tasks use of the devices, for the driver's watchdog and
+// for statistics. It runs beside the engine, more often than the engine turns.
+type meter struct {
+	engine *engine
+	// cgroups reads the control groups of a process: the lines of its
+	// /proc/<pid>/cgroup.
+	cgroups func(pid int) []string
+	latest  atomic.Pointer[gpu.Usage]
+}
+
+// run measures at an interval until the context ends.
+func (m *meter) run(ctx context.Context, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			m.measure()
+		}
+	}
+}
+
+// measure asks the devices that have tasks for their processes and writes down
+// whose they are. Without tasks there is nothing to ask, and nothing to write
+// once that has been written.
+func (m *meter) measure() {
+	e := m.engine
+	published := e.latest.Load()
+	leases, err := e.state.Leases()
+	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
+	if published == nil || err != nil {
+		return
+	}
+	if last := m.latest.Load(); len(leases) == 0 && last != nil && len(last.Tasks) == 0 {
+		return
+	}
+	usage := gpu.Usage{MeasuredAt: e.now().UTC()}
+	for _, u := range published.units {
+		on := holdingsOf(leases, u.uuid)
+		if len(on) == 0 {
+			continue
+		}
+		processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+		if err != nil {
+			continue // it does not tell: no entry, rather than an entry of zero
+		}
+		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.cgroups)...)
+	}
+	m.latest.Store(&usage)
+	if err := e.state.WriteUsage(usage); err != nil {
+		e.log.Error("cannot write what tasks use", "error", err)
+	}
+}
+
+// tenant is a live lease and what it holds of the device in question.
+type tenant struct {
+	lease   gpu.Lease
+	holding gpu.Holding
+}
+
+func holdingsOf(leases []gpu.Lease, uuid string) []tenant {
+	var on []tenant
+	for _, l := range leases {
+		for _, h := range l.Holdings {
+			if h.UUID == uuid {
+				on = append(on, tenant{l, h})
+			}
+		}
+	}
+	return on
+}
+
+// attribute sums the processes of a device up by task. Processes that belong to
+// no task are left out: they are the MPS server's, or another driver's.
+func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(int) []string) []gpu.TaskUsage {
+	sums := make([]gpu.TaskUsage, len(on))
+	for i, t := range on {
+		sums[i] = gpu.TaskUsage{LeaseID: t.lease.ID, UUID: u.uuid, Milli: hardware.Absent}
+	}
+	for _, p := range processes {
+		lines := cgroups(p.PID)
+		i := slices.IndexFunc(on, func(t tenant) bool { return within(lines, t.lease.Cgroup) })
+		if i < 0 {
+			continue
+		}
+		s := &sums[i]
+		s.Processes++
+		s.MemoryMiB += max(0, p.MemoryMiB)
+		if p.Milli != hardware.Absent {
+			s.Milli = max(0, s.Milli) + p.Milli
+		}
+		if !p.MPS && u.underMPS(on[i].holding) {
+			s.BesideMPS = append(s.BesideMPS, p.PID)
+		}
+	}
+	return sums
+}
+
+// underMPS reports whether the programs of a holding must be MPS clients: a
+// task that has all slices runs without MPS.
+func (u *unit) underMPS(h gpu.Holding) bool {
+	return u.offer.Sharing == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
+		!(h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices)
+}
+
+// within reports whether a process is in a control group or below it.
+func within(lines []string, cgroup string) bool {
+	if strings.Trim(cgroup, "/") == "" {
+		return false
+	}
+	return slices.ContainsFunc(lines, func(line string) bool {
+		// hierarchy-ID:controllers:path
+		fields := strings.SplitN(line, ":", 3)
+		return len(fields) == 3 && (fields[2] == cgroup || strings.HasPrefix(fields[2], strings.TrimSuffix(cgroup, "/")+"/"))
+	})
+}
+
+// readCgroups is nil for a process that has ended.
+func readCgroups(pid int) []string {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
