@@ -49,12 +49,14 @@ type bank struct {
 	kind     int32 // in Snapshot.kinds; -1 without GPUs
 	gpus     []int // positions in Node.GPUs, ascending
 	cells    []cell
-	idle     int32  // cells of share 1000
-	free     int64  // sum of the shares
-	used     int64  // sum of (compute + memory)/2 allocated, milli
-	measured int64  // the same as measured; allocated where it is not
-	state    uint64 // hash of the kind and the cells
-	stamp    int64  // position of the last change in the snapshot's log
+	links    [][]uint8 // closeness of every two cells; nil: nothing known
+	topology uint64    // hash of links
+	idle     int32     // cells of share 1000
+	free     int64     // sum of the shares
+	used     int64     // sum of (compute + memory)/2 allocated, milli
+	measured int64     // the same as measured; allocated where it is not
+	state    uint64    // hash of the kind and the cells
+	stamp    int64     // position of the last change in the snapshot's log
 }
 
 // newBanks splits a node's GPUs into banks, in order of first appearance.
@@ -73,6 +75,10 @@ func newBanks(n *nodeState, intern func(kind) int32) []*bank {
 	if banks == nil {
 		banks = []*bank{{node: n, kind: -1}}
 	}
+	for _, b := range banks {
+		b.links = newLinks(&n.spec, b.gpus)
+		b.topology = linksHash(b.links)
+	}
 	return banks
 }
 
@@ -83,7 +89,7 @@ func freshCell(g *GPU) cell {
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
 	b.idle, b.free, b.used, b.measured = 0, 0, 0, 0
-	hash := splitmix{uint64(b.kind)}
+	hash := splitmix{b.topology ^ uint64(b.kind)}
 	for i := range b.cells {
 		c := &b.cells[i]
 		c.share = 0

@@ -21,13 +21,16 @@ func (p *Planner) choose(sh *shape, b *bank) choice {
 	case 0:
 		return choice{waste: p.waste.idle(b.kind, cpu, p.sorted(b)) - now, idle: b.idle}
 	case 1:
-		return p.chooseOne(sh.need(p.snap, b.kind), b, cpu, now)
+		return p.chooseOne(sh, b, cpu, now)
 	}
 	return p.chooseMany(sh, b, cpu, now)
 }
 
-// chooseOne compares the GPUs that differ in what they have free.
-func (p *Planner) chooseOne(nd *need, b *bank, cpu int64, now int32) choice {
+// chooseOne compares the GPUs that differ in what they have free: BALANCED
+// takes the one that adds the least waste, PACK the fullest, SPREAD the
+// emptiest.
+func (p *Planner) chooseOne(sh *shape, b *bank, cpu int64, now int32) choice {
+	nd := sh.need(p.snap, b.kind)
 	best, at := int32(0), -1
 	sorted := p.sorted(b)
 	for i := range b.cells {
@@ -35,14 +38,22 @@ func (p *Planner) chooseOne(nd *need, b *bank, cpu int64, now int32) choice {
 		if !c.holds(nd) || seenShare(b.cells[:i], c.share, nd) {
 			continue
 		}
-		w := p.waste.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
-		if at < 0 || w < best {
-			best, at = w, i
+		rank := c.share
+		switch sh.req.Policy {
+		case PolicySpread:
+			rank = -c.share
+		case PolicyBalanced:
+			rank = p.waste.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
+		}
+		if at < 0 || rank < best {
+			best, at = rank, i
 		}
 	}
+	share := b.cells[at].share
 	p.cells = append(p.cells[:0], at)
-	ch := choice{cells: p.cells, waste: best - now, idle: b.idle}
-	if b.cells[at].share == gpuMilli {
+	ch := choice{cells: p.cells, idle: b.idle}
+	ch.waste = p.waste.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
+	if share == gpuMilli {
 		ch.idle--
 	}
 	return ch
@@ -96,7 +107,8 @@ func insertSorted(list []int32, v int32) []int32 {
 	return list
 }
 
-// chooseMany takes the tightest GPUs that fit.
+// chooseMany takes the tightest GPUs that fit, and of equal ones those that
+// are closest to each other.
 func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
 	nd := sh.need(p.snap, b.kind)
 	p.cells = p.cells[:0]
@@ -105,10 +117,16 @@ func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
 			p.cells = append(p.cells, i)
 		}
 	}
-	if !nd.whole { // whole GPUs are all alike
-		slices.SortStableFunc(p.cells, func(x, y int) int { return cmp.Compare(b.cells[x].share, b.cells[y].share) })
+	if nd.whole {
+		p.cells = b.nearest(p.cells, sh.req.GPUs)
+	} else {
+		sign := int32(1)
+		if sh.req.Policy == PolicySpread {
+			sign = -1
+		}
+		slices.SortStableFunc(p.cells, func(x, y int) int { return cmp.Compare(sign*b.cells[x].share, sign*b.cells[y].share) })
+		p.cells = p.cells[:sh.req.GPUs]
 	}
-	p.cells = p.cells[:sh.req.GPUs]
 	slices.Sort(p.cells)
 	ch := choice{cells: p.cells, idle: b.idle}
 	after := p.after[:0]
@@ -125,6 +143,9 @@ func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
 	}
 	p.after = after
 	ch.waste = p.waste.idle(b.kind, cpu, after) - now
+	if sh.req.Close {
+		ch.waste += int32(p.weights.DistancePriceMilli * b.apart(p.cells) / 1000)
+	}
 	return ch
 }
 

@@ -4,19 +4,47 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Reason is why a number of nodes cannot take a request.
 type Reason struct {
-	Nodes int
-	Why   string
-	Never bool // not even when the node is empty
+	Nodes     int
+	Why       string
+	Never     bool // not even when the node is empty
+	Preempted int  // of these, nodes that would do after evictions that are allowed
+}
+
+// String says it in a sentence.
+func (r Reason) String() string {
+	text := fmt.Sprintf("%d nodes: %s", r.Nodes, r.Why)
+	if r.Preempted > 0 {
+		text += fmt.Sprintf("; %d of them would do after preempting work of lower priority", r.Preempted)
+	}
+	return text
+}
+
+// Term is one part of a node's score: value times weight, both in thousandths.
+type Term struct {
+	Name        string
+	ValueMilli  int64
+	WeightMilli int64
+	Note        string
+}
+
+// Candidate is a node that could take the request, with its score.
+type Candidate struct {
+	NodeID string
+	Score  int64 // thousandths: the sum of the terms
+	Terms  []Term
 }
 
 // Explanation is why a request has the answer it has.
 type Explanation struct {
-	Fits    int      // nodes that can take it now
-	Reasons []Reason // why the others cannot, most nodes first
+	Fits       int         // nodes that can take it now
+	Candidates []Candidate // the winner and the runners-up
+	Reasons    []Reason    // why the others cannot, most nodes first
+	Quota      string      // why the queue's quota forbids it; empty: it does not
 }
 
 // Impossible reports that no node could hold the request even when empty.
@@ -24,30 +52,112 @@ func (e *Explanation) Impossible() bool {
 	return e.Fits == 0 && !slices.ContainsFunc(e.Reasons, func(r Reason) bool { return !r.Never })
 }
 
-// Explain counts the nodes that can take a request and says why the others
-// cannot.
-func (p *Planner) Explain(r *Request) (Explanation, error) {
+// explained is how many candidates an explanation lists.
+const explained = 5
+
+// Explain says where a request would go and why there, and why the other nodes
+// cannot take it.
+func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 	if err := r.Validate(); err != nil {
 		return Explanation{}, err
 	}
+	p.prepare()
 	sh, _ := p.shapeOf(r)
 	var e Explanation
-	counts := map[Reason]int{}
-	for _, n := range p.snap.nodes {
-		if why := p.snap.refusal(sh, n); why.Why == "" {
-			e.Fits++
-		} else {
-			counts[why]++
+	if p.quotas != nil {
+		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+			e.Quota = err.Error()
 		}
 	}
-	for why, n := range counts {
-		why.Nodes = n
-		e.Reasons = append(e.Reasons, why)
+	e.Candidates = p.candidates(sh)
+	p.refusals(&e, r, sh, now)
+	return e, nil
+}
+
+// candidates are the best banks for the shape, best first.
+func (p *Planner) candidates(sh *shape) []Candidate {
+	ix := p.indexes[sh.id]
+	p.sync(ix, sh)
+	var ids []int
+	for id, pts := range ix.levels[0] {
+		if pts == worst {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(ids, id, func(o, _ int) int {
+			return cmp.Or(cmp.Compare(pts, ix.levels[0][o]), -1)
+		})
+		if at < explained {
+			ids = slices.Insert(ids, at, id)
+			ids = ids[:min(len(ids), explained)]
+		}
+	}
+	var out []Candidate
+	for _, id := range ids {
+		out = append(out, p.candidate(sh, p.snap.banks[id], &ix.verdicts[id], ix.levels[0][id]))
+	}
+	return out
+}
+
+func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate {
+	w, u := &p.weights, p.usageAfter(sh, b)
+	sign := int64(1)
+	if sh.req.Policy == PolicySpread {
+		sign = -1
+	}
+	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
+	if sh.req.Policy == PolicyBalanced {
+		cost := p.cost(v, sh, b)
+		frag.ValueMilli = floorDiv(cost, w.StepMilli) * stepTerm
+		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", v.waste, cost-int64(v.waste))
+	} else if w.FragmentationMilli > 0 {
+		frag.ValueMilli = int64(p.stranded(v, b)) * 1000 / w.FragmentationMilli
+	}
+	return Candidate{NodeID: b.node.spec.ID, Score: int64(pts), Terms: []Term{
+		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},
+		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
+		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
+		frag,
+	}}
+}
+
+// refusals counts why nodes cannot take the shape and how many of them would
+// after evictions.
+func (p *Planner) refusals(e *Explanation, r *Request, sh *shape, now time.Time) {
+	ev := p.newEviction(r, sh, now, nil)
+	at := map[Reason]*Reason{}
+	for _, n := range p.snap.nodes {
+		why := p.snap.refusal(sh, n)
+		if why.Why == "" {
+			e.Fits++
+			continue
+		}
+		c := at[why]
+		if c == nil {
+			c = &Reason{Why: why.Why, Never: why.Never}
+			at[why] = c
+		}
+		c.Nodes++
+		if !why.Never && ev.helps(sh, n) {
+			c.Preempted++
+		}
+	}
+	for _, c := range at {
+		e.Reasons = append(e.Reasons, *c)
 	}
 	slices.SortFunc(e.Reasons, func(a, b Reason) int {
 		return cmp.Or(b.Nodes-a.Nodes, cmp.Compare(a.Why, b.Why))
 	})
-	return e, nil
+}
+
+// helps reports whether evictions on the node would make the shape fit.
+func (e *eviction) helps(sh *shape, n *nodeState) bool {
+	return slices.ContainsFunc(n.banks, func(b *bank) bool {
+		if !e.p.snap.could(sh, b) {
+			return false
+		}
+		_, ok := e.search(sh, b)
+		return ok
+	})
 }
 
 // refusal is why a node cannot take the shape; no Why when it can. Of several

@@ -41,6 +41,22 @@ func (s *Snapshot) fit(sh *shape, b *bank) reason {
 	return s.fitGPUs(sh, b)
 }
 
+// could decides whether a bank could take a shape if it were empty.
+func (s *Snapshot) could(sh *shape, b *bank) bool {
+	n := b.node
+	r := &sh.req
+	if n.spec.Ineligible || r.CPUMHz > n.spec.CPUMHz || r.MemoryMiB > n.spec.MemoryMiB {
+		return false
+	}
+	if sh.filtered && !admits(&n.spec, r) {
+		return false
+	}
+	if r.GPUs == 0 {
+		return b == n.banks[0]
+	}
+	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= len(b.cells)
+}
+
 func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
 	if b.kind < 0 {
 		return neverKind

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -94,7 +95,7 @@ func TestPlaceRefuses(t *testing.T) {
 		if _, err := p.Place(&r); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("Place(%q): %v, want ErrNoRoom", c.text, err)
 		}
-		e, err := p.Explain(&r)
+		e, err := p.Explain(&r, time.Time{})
 		if err != nil || e.Impossible() != c.never {
 			t.Errorf("Explain(%q) = %+v, %v; want impossible %v", c.text, e, err, c.never)
 		}

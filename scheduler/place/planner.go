@@ -22,6 +22,7 @@ type Planner struct {
 	shapes  map[shapeKey]*shape
 	indexes []*index // per shape ID
 	demand  *demand
+	quotas  *Quotas // nil: none
 	waste   *waste
 	prices  *prices
 
@@ -50,6 +51,9 @@ type Placement struct {
 
 // NewPlanner plans for a snapshot, which the caller goes on updating.
 func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
+	if policy == PolicyDefault {
+		policy = PolicyBalanced
+	}
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
 	p.waste = newWaste(&p.weights)
 	p.relearn()
@@ -57,12 +61,17 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	return p
 }
 
-// shapeOf returns the shape of a request, known or new.
+// shapeOf returns the shape of a request, known or new, under the policy that
+// it is placed by.
 func (p *Planner) shapeOf(r *Request) (*shape, shapeKey) {
 	key := keyOf(r)
+	if key.policy == PolicyDefault {
+		key.policy = p.policy
+	}
 	sh := p.shapes[key]
 	if sh == nil {
 		sh = newShape(len(p.indexes), r)
+		sh.req.Policy = key.policy
 		p.shapes[key] = sh
 		p.indexes = append(p.indexes, &index{})
 	}
@@ -125,23 +134,62 @@ func (p *Planner) recompute() {
 
 // Place finds the best node for a request now. It does not book anything: pass
 // the Placement's usage to [Snapshot.Apply]. When nothing fits the error wraps
-// ErrNoRoom, and [Planner.Explain] says why.
+// ErrNoRoom, and [Planner.Explain] says why; ErrQuota when a limit forbids it.
 func (p *Planner) Place(r *Request) (Placement, error) {
 	if err := r.Validate(); err != nil {
 		return Placement{}, err
 	}
-	if p.lessons == 0 || len(p.prices.model) < len(p.snap.kinds) {
-		p.relearn()
-	}
+	p.prepare()
 	sh, _ := p.shapeOf(r)
+	if p.quotas != nil {
+		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
+		}
+	}
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
 	id, ok := ix.best()
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	b := p.snap.banks[id]
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}, nil
+	pl := p.placement(r, sh, p.snap.banks[id])
+	return pl, p.withinLimits(&pl.Usage)
+}
+
+// prepare learns what the cluster has that the futures and prices do not know.
+func (p *Planner) prepare() {
+	if len(p.prices.model) < len(p.snap.kinds) {
+		p.relearn()
+	}
+}
+
+// placement is the answer that puts a request on a bank that fits it.
+func (p *Planner) placement(r *Request, sh *shape, b *bank) Placement {
+	v := p.judge(sh, b)
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.points(&v, sh, b))}
+}
+
+// leastCharge is the least that a quota would pay for the shape on any kind.
+func (p *Planner) leastCharge(sh *shape) int64 {
+	least := int64(0)
+	for id := range p.snap.kinds {
+		if nd := sh.need(p.snap, int32(id)); nd.ok {
+			c := chargeOf(&p.snap.kinds[id], nd.take) * int64(sh.req.GPUs)
+			if least == 0 || c < least {
+				least = c
+			}
+		}
+	}
+	return least
+}
+
+// withinLimits checks the quota for what a placement really takes: on some
+// kinds of GPU memory rounds up to more than the least.
+func (p *Planner) withinLimits(u *Usage) error {
+	if p.quotas == nil || u.Queue == "" {
+		return nil
+	}
+	return p.quotas.limited(p.snap, u.Queue, p.snap.charge(p.snap.nodes[u.NodeID], u))
 }
 
 func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {

@@ -94,16 +94,38 @@ func (p *Planner) effect(sh *shape, b *bank) (waste int32, idle uint8) {
 
 // points turns a verdict into the score at the current prices.
 func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
-	cost := int64(v.waste)
-	if b.kind >= 0 {
-		cost += p.prices.slots[v.before] - p.prices.slots[v.after]
-		if sh.req.GPUs > 0 {
-			nd := sh.need(p.snap, b.kind)
-			cost += p.prices.model[b.kind] * int64(nd.share) * int64(sh.req.GPUs) / 1000
-		}
+	switch sh.req.Policy {
+	case PolicyPack:
+		return int32(v.usage) - p.stranded(v, b)
+	case PolicySpread:
+		return -int32(v.usage) - p.stranded(v, b)
 	}
-	steps := floorDiv(cost, p.weights.StepMilli)
+	steps := floorDiv(p.cost(v, sh, b), p.weights.StepMilli)
 	return int32(int64(v.usage) - steps*stepTerm*p.weights.FragmentationMilli/1000)
+}
+
+// cost is the waste and the prices of a placement, in milli.
+func (p *Planner) cost(v *verdict, sh *shape, b *bank) int64 {
+	cost := int64(v.waste)
+	if b.kind < 0 {
+		return cost
+	}
+	cost += p.prices.slots[v.before] - p.prices.slots[v.after]
+	if sh.req.GPUs > 0 {
+		nd := sh.need(p.snap, b.kind)
+		cost += p.prices.model[b.kind] * int64(nd.share) * int64(sh.req.GPUs) / 1000
+	}
+	return cost
+}
+
+// stranded is the weighted fragmentation term of PACK and SPREAD: the part of
+// the bank that is expected to stay idle for good after the placement.
+func (p *Planner) stranded(v *verdict, b *bank) int32 {
+	if len(b.cells) == 0 {
+		return 0
+	}
+	part := int64(p.wasteNow(b)+v.waste) / int64(len(b.cells))
+	return int32(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }
 
 func floorDiv(a, b int64) int64 {

@@ -20,6 +20,7 @@ type shapeKey struct {
 	sharing, datacenters, pools string
 	mode                        gpu.Mode
 	nodes, constraints          string
+	policy                      Policy
 }
 
 func keyOf(r *Request) shapeKey {
@@ -29,7 +30,7 @@ func keyOf(r *Request) shapeKey {
 		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
-		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints),
+		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), policy: r.Policy,
 	}
 }
 

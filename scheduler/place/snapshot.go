@@ -44,6 +44,14 @@ type nodeState struct {
 	banks   []*bank
 	where   []spot   // per GPU: its bank and cell
 	holders []*Usage // by ID
+	low     low
+}
+
+// low is the lowest priority that holds something on a node, and how much GPU
+// it holds.
+type low struct {
+	priority int
+	milli    int64
 }
 
 type spot struct {
@@ -187,6 +195,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	s.move(n, u, -1)
 	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
 	n.holders = slices.Delete(n.holders, at, at+1)
+	n.low = lowest(n.holders)
 	delete(s.usages, id)
 	return *u, nil
 }
@@ -235,8 +244,32 @@ func (s *Snapshot) book(n *nodeState, u *Usage) {
 	own.Takes = slices.Clone(u.Takes)
 	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
 	n.holders = slices.Insert(n.holders, at, &own)
+	n.low = lowest(n.holders)
 	s.usages[u.ID] = &own
 	s.move(n, &own, 1)
+}
+
+func lowest(holders []*Usage) low {
+	var l low
+	for i, u := range holders {
+		switch {
+		case i == 0 || u.Priority < l.priority:
+			l = low{u.Priority, u.milli()}
+		case u.Priority == l.priority:
+			l.milli += u.milli()
+		}
+	}
+	return l
+}
+
+// restore books a usage that was just released: it fitted before.
+func (s *Snapshot) restore(u Usage) { s.book(s.nodes[u.NodeID], &u) }
+
+// mustRelease frees a usage that is known to be there.
+func (s *Snapshot) mustRelease(id string) {
+	if s.usages[id] != nil {
+		_, _ = s.Release(id) // it is there
+	}
 }
 
 func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }

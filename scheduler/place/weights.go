@@ -37,6 +37,9 @@ type Weights struct {
 	// SlotPriceMilli is the price, per GPU, of destroying room for tasks that
 	// need several whole GPUs.
 	SlotPriceMilli int64
+	// DistancePriceMilli is the price of giving a task that asked for close
+	// GPUs ones without any NVLink between them.
+	DistancePriceMilli int64
 	// RepriceEvery is the number of arrivals between two computations of the
 	// prices on a cluster of up to 1,200 banks; larger ones wait in proportion.
 	RepriceEvery int64
@@ -53,7 +56,7 @@ func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
 		StepMilli: 20, Streams: 16, StreamTasks: 600, Misses: 8, CPUSteps: 24,
-		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, RepriceEvery: 200, DriftMilli: 50, PriorTasks: 500,
+		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, DistancePriceMilli: 1000, RepriceEvery: 200, DriftMilli: 50, PriorTasks: 500,
 	}
 }
 

@@ -1,0 +1,97 @@
+// Command nomad-gpu-scheduler is the placement service and its command line.
+//
+// Every subcommand is one file: it declares its flags, its help and a run
+// function, and is listed in commands.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Exit codes of every subcommand.
+const (
+	exitOK    = 0
+	exitError = 1 // the work failed
+	exitUsage = 2 // the command line makes no sense
+)
+
+// command is a subcommand.
+type command struct {
+	name     string
+	synopsis string
+	run      func(args []string, stdout, stderr io.Writer) int
+}
+
+// commands lists the subcommands in the order of the help text.
+var commands = []command{
+	{"simulate", "replay a workload and compare policies", runSimulate},
+	{"generate", "write a synthetic workload for simulate", runGenerate},
+}
+
+func main() {
+	os.Exit(dispatch(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// dispatch runs the subcommand that the arguments name.
+func dispatch(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		usage(stderr)
+		return exitUsage
+	}
+	switch args[0] {
+	case "-h", "-help", "--help", "help":
+		usage(stdout)
+		return exitOK
+	}
+	for _, c := range commands {
+		if c.name == args[0] {
+			return c.run(args[1:], stdout, stderr)
+		}
+	}
+	fmt.Fprintf(stderr, "unknown command %q\n\n", args[0])
+	usage(stderr)
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Usage: nomad-gpu-scheduler <command> [options]\n\nCommands:\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.synopsis)
+	}
+	fmt.Fprint(w, "\nRun a command with -help for its options.\n")
+}
+
+// newFlags returns a flag set that prints the help text and then the options.
+func newFlags(name, help string, stderr io.Writer) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(fs.Output(), "Usage: nomad-gpu-scheduler %s [options]\n\n%s\n\nOptions:\n", name, help)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parseFlags reads the options; done is true when there is nothing more to do
+// than to exit with the code.
+func parseFlags(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, done bool) {
+	for _, a := range args {
+		if a == "-h" || a == "-help" || a == "--help" {
+			fs.SetOutput(stdout) // help that was asked for is output
+		}
+	}
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return exitOK, true
+	} else if err != nil {
+		return exitUsage, true
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(fs.Output(), "unexpected argument %q\n", fs.Arg(0))
+		return exitUsage, true
+	}
+	return exitOK, false
+}

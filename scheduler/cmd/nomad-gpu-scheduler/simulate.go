@@ -1,0 +1,264 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+)
+
+const simulateHelp = `Replays a workload and prints how much of the GPUs each policy allocates.
+Tasks arrive one by one, never leave and are tried once. Without -nodes and
+-arrivals a synthetic workload is used (see the generate command).
+
+Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
+weights), fgd, bestfit, random (baselines). Several are run side by side when
+separated by commas; files then get the policy in their name.
+
+With -live tasks also leave, and have priorities and queues: the columns
+arrive_second, run_seconds, min_run_seconds, priority and queue are used, and
+waiting times, evictions, work lost and fairness are printed.`
+
+// simulateOptions are the flags of simulate.
+type simulateOptions struct {
+	nodes, arrivals, order, history, quotas string
+	policy, out, plot                       string
+	seed                                    uint64
+	json, live                              bool
+}
+
+func runSimulate(args []string, stdout, stderr io.Writer) int {
+	var o simulateOptions
+	fs := newFlags("simulate", simulateHelp, stderr)
+	fs.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn,cpu_milli,memory_mib,gpu,model")
+	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival")
+	fs.StringVar(&o.order, "order", "", "CSV `file` of node_name,rank: which node wins ties")
+	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it")
+	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -live")
+	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
+	fs.StringVar(&o.out, "out", "", "write the placements to this CSV `file`")
+	fs.StringVar(&o.plot, "plot", "", "write plots to this SVG `file`")
+	fs.Uint64Var(&o.seed, "seed", 1, "seed of the synthetic workload and of the random policy")
+	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	fs.BoolVar(&o.live, "live", false, "replay departures, priorities and quotas too")
+	if code, done := parseFlags(fs, args, stdout); done {
+		return code
+	}
+	if (o.nodes == "") != (o.arrivals == "") {
+		fmt.Fprintln(stderr, "simulate: -nodes and -arrivals go together")
+		return exitUsage
+	}
+	if err := simulate(&o, stdout); err != nil {
+		fmt.Fprintf(stderr, "simulate: %v\n", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// report is what one policy achieved.
+type report struct {
+	Policy          string  `json:"policy"`
+	At100           float64 `json:"allocated_percent_at_100"`
+	At130           float64 `json:"allocated_percent_at_130"`
+	Final           float64 `json:"allocated_percent_final"`
+	Arrivals        int     `json:"arrivals"`
+	Placed          int     `json:"placed"`
+	Rejected        int     `json:"rejected"`
+	RejectedCPUOnly int     `json:"rejected_cpu_only"`
+	PerSecond       float64 `json:"placements_per_second"`
+	P50Micros       float64 `json:"p50_us"`
+	P99Micros       float64 `json:"p99_us"`
+	MemoryMiB       float64 `json:"heap_mib"`
+
+	result sim.Result
+}
+
+func simulate(o *simulateOptions, stdout io.Writer) error {
+	w, err := loadWorkload(o)
+	if err != nil {
+		return err
+	}
+	if o.live {
+		return simulateLive(o, w, stdout)
+	}
+	policies := strings.Split(o.policy, ",")
+	var reports []report
+	for _, name := range policies {
+		p, err := newPlacer(name, w, o.seed)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, measure(name, w, p))
+		if o.out != "" {
+			if err := writePlacements(fileFor(o.out, name, len(policies)), w, reports[len(reports)-1].result.Spots); err != nil {
+				return err
+			}
+		}
+	}
+	if o.plot != "" {
+		if err := plot(o.plot, w, reports); err != nil {
+			return err
+		}
+	}
+	return printReports(o.json, reports, stdout)
+}
+
+// fileFor puts the policy into a file name when there are several.
+func fileFor(path, policy string, policies int) string {
+	if policies == 1 {
+		return path
+	}
+	stem, ok := strings.CutSuffix(path, ".csv")
+	if !ok {
+		return path + "-" + policy
+	}
+	return stem + "-" + policy + ".csv"
+}
+
+func measure(name string, w *sim.Workload, p sim.Placer) report {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	r := sim.Replay(w.Nodes, w.Arrivals, p, time.Now)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(p)
+	return report{
+		Policy: name, At100: rounded(r.At(100)), At130: rounded(r.At(130)), Final: rounded(r.FinalPercent),
+		Arrivals: r.Arrivals, Placed: r.Placed, Rejected: r.Rejected, RejectedCPUOnly: r.RejectedCPUOnly,
+		PerSecond: math.Round(r.PerSecond), P50Micros: micros(r.P50), P99Micros: micros(r.P99),
+		MemoryMiB: rounded(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / (1 << 20)), result: r,
+	}
+}
+
+// rounded is to two decimals; what was not reached is 0.
+func rounded(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return math.Round(v*100) / 100
+}
+
+func micros(d time.Duration) float64 { return rounded(float64(d.Nanoseconds()) / 1000) }
+
+func newPlacer(name string, w *sim.Workload, seed uint64) (sim.Placer, error) {
+	switch name {
+	case "fgd":
+		history := w.History
+		if len(history) == 0 {
+			return nil, fmt.Errorf("policy fgd needs -history: it has no other idea of the demand")
+		}
+		return sim.NewFGD(w.Nodes, history), nil
+	case "bestfit":
+		return sim.NewBestFit(w.Nodes), nil
+	case "random":
+		return sim.NewRandom(w.Nodes, seed), nil
+	case "fast":
+		return sim.NewPlanned(w.Nodes, w.History, place.PolicyBalanced, place.FastWeights())
+	}
+	policy, err := place.ParsePolicy(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w; or fast, fgd, bestfit, random", err)
+	}
+	return sim.NewPlanned(w.Nodes, w.History, policy, place.DefaultWeights())
+}
+
+func loadWorkload(o *simulateOptions) (*sim.Workload, error) {
+	if o.nodes == "" {
+		s := sim.DefaultSynthetic()
+		s.Seed, s.Live = o.seed, o.live
+		if o.live {
+			s.Nodes, s.Percent = 50, 2000 // enough to reach a steady state
+		}
+		w := sim.Generate(s)
+		return &w, nil
+	}
+	w := &sim.Workload{}
+	err := readFile(o.nodes, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadNodes(r); return })
+	if err == nil {
+		err = readFile(o.arrivals, func(r io.Reader) (err error) { w.Arrivals, err = sim.ReadTasks(r); return })
+	}
+	if err == nil && o.order != "" {
+		err = readFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
+	}
+	if err == nil && o.history != "" {
+		err = readFile(o.history, func(r io.Reader) (err error) { w.History, err = sim.ReadTasks(r); return })
+	}
+	return w, err
+}
+
+func readFile(path string, read func(io.Reader) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := read(bufio.NewReader(f)); err != nil {
+		return fmt.Errorf("read %q: %w", path, err)
+	}
+	return nil
+}
+
+// writeFile creates a file and reports errors of closing it too.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	b := bufio.NewWriter(f)
+	if err := write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := b.Flush(); err != nil {
+		f.Close()
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	return f.Close()
+}
+
+func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
+	return writeFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
+}
+
+func plot(path string, w *sim.Workload, reports []report) error {
+	allocated := sim.Panel{Title: "GPU allocated, in percent of the cluster", Unit: "%", High: 100}
+	end := sim.Panel{Title: "GPU allocated, the last tenth", Unit: "%", Low: 85, High: 100}
+	frag := sim.Panel{Title: "Free GPU that a typical task cannot use", Unit: "%", High: 100}
+	var heats []sim.Heat
+	for _, r := range reports {
+		allocated.Series = append(allocated.Series, sim.Series{Name: r.Policy, Points: r.result.Curve})
+		end.Series = append(end.Series, sim.Series{Name: r.Policy, Points: r.result.Curve})
+		history := w.History
+		if len(history) == 0 {
+			history = w.Arrivals
+		}
+		frag.Series = append(frag.Series, sim.Series{Name: r.Policy, Points: sim.Fragmentation(w.Nodes, history, w.Arrivals, r.result.Spots)})
+		heats = append(heats, sim.HeatOf("GPUs at the end, "+r.Policy, w.Nodes, w.Arrivals, r.result.Spots))
+	}
+	return writeFile(path, func(f io.Writer) error { return sim.WriteSVG(f, []sim.Panel{allocated, end, frag}, heats) })
+}
+
+func printReports(asJSON bool, reports []report, stdout io.Writer) error {
+	if asJSON {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(reports)
+	}
+	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "Policy\t@100%\t@130%\tEnd\tPlaced\tRejected\tCPU-only\tPer second\tp50\tp99\tHeap")
+	for _, r := range reports {
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%.0f\t%.1f us\t%.1f us\t%.1f MiB\n", r.Policy, r.At100, r.At130, r.Final,
+			r.Placed, r.Rejected, r.RejectedCPUOnly, r.PerSecond, r.P50Micros, r.P99Micros, r.MemoryMiB)
+	}
+	return t.Flush()
+}
