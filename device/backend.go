@@ -29,6 +29,11 @@ type timeslicer interface {
 	SetTimeslice(uuid, level string) error
 }
 
+// partitioner lays MIG instances out. It takes seconds.
+type partitioner interface {
+	Layout(uuid string, profiles []string) error
+}
+
 // cdiSource describes how containers get the devices.
 type cdiSource interface {
 	// CDISpec describes all devices under a kind of ours.
@@ -37,10 +42,11 @@ type cdiSource interface {
 
 // platform is a machine's hardware with all that is done to it.
 type platform struct {
-	observer   observer
-	prober     prober
-	timeslicer timeslicer
-	cdi        cdiSource
+	observer    observer
+	prober      prober
+	timeslicer  timeslicer
+	partitioner partitioner
+	cdi         cdiSource
 	// operatorCDI are the directories of the operator's CDI specs.
 	operatorCDI []string
 	bootID      string

@@ -180,7 +180,7 @@ func (p *configParser) rule(key string, raw rawRule, fallback offer) rule {
 }
 
 // profileName is how NVIDIA names MIG profiles: "1g.10gb", "1g.10gb+me".
-var profileName = regexp.MustCompile(`^([1-8]c\.)?[1-8]g\.[1-9][0-9]{0,2}gb([+-][a-z.,]+)?$`)
+var profileName = regexp.MustCompile(`^[1-8]g\.[1-9][0-9]{0,2}gb([+-][a-z.,]+)?$`)
 
 func (p *configParser) profile(key, name string) {
 	if !profileName.MatchString(name) {

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,11 +42,16 @@ type engine struct {
 	mu      sync.Mutex
 	changed chan struct{}
 
-	meter      *meter
-	xids       sync.Map // UUID to the last XID, for metrics
-	complained map[string]string
-	watching   watch
-	background sync.WaitGroup
+	meter  *meter
+	chores *chores
+	// everSet are the GPUs whose time slices this plugin has set; since and
+	// sinceNext hold when faults of units began, of the turn before and of this.
+	everSet          map[string]bool
+	since, sinceNext map[string]time.Time
+	xids             sync.Map // UUID to the last XID, for metrics
+	complained       map[string]string
+	watching         watch
+	background       sync.WaitGroup
 }
 
 // publication is one turn's outcome. It is never changed after it was made.
@@ -58,6 +64,7 @@ type publication struct {
 // run turns the engine over until the context ends.
 func (e *engine) run(ctx context.Context) {
 	defer e.background.Wait()
+	defer e.chores.wait()
 	defer e.watching.stop()
 	tick := time.NewTicker(min(e.config.period, e.config.health.interval))
 	defer tick.Stop()
@@ -96,7 +103,7 @@ func (e *engine) turn(ctx context.Context) {
 	now := e.circumstances(machine)
 	units := plan(e.config, e.ledger, machine, now)
 	e.complain("ledger", e.ledger.save())
-	e.equip(ctx, units)
+	e.equip(units)
 	e.writeStates(units)
 	e.publish(versions{machine.DriverVersion, machine.CUDAVersion}, units)
 	e.probe(ctx)
@@ -170,8 +177,10 @@ func (e *engine) circumstances(machine hardware.Machine) circumstances {
 	}
 	for _, g := range machine.GPUs {
 		now.faults[g.UUID] = e.tracker.faults(g.UUID)
-		if err != nil || e.changing(g) && e.occupied(g) {
-			now.busy[g.UUID] = true
+		if err != nil {
+			now.busy[g.UUID] = true // what is held is not known
+		} else if e.changing(g) {
+			e.findBusy(g, now.busy)
 		}
 	}
 	return now
@@ -180,13 +189,32 @@ func (e *engine) circumstances(machine hardware.Machine) circumstances {
 // changing reports whether a GPU is to be offered in another way than before.
 func (e *engine) changing(g hardware.GPU) bool {
 	r := e.ledger.records[g.UUID]
-	return r != nil && r.Offer != offer{} && !r.Offer.same(e.config.ruleFor(g, r.Index).offer)
+	if r == nil || r.Offer == (offer{}) {
+		return false
+	}
+	rule := e.config.ruleFor(g, r.Index)
+	if !r.Offer.same(rule.offer) || layoutCordon(rule, g, true) != "" {
+		return true
+	}
+	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
+		r := e.ledger.records[i.UUID]
+		return r != nil && r.Offer != offer{} && !r.Offer.same(rule.offerInstance(i.Profile))
+	})
 }
 
-// occupied reports whether a GPU has processes, or does not tell.
-func (e *engine) occupied(g hardware.GPU) bool {
-	processes, err := e.platform.observer.Processes(g.UUID, g.UUID)
-	return err != nil || len(processes) > 0
+// findBusy marks a GPU and its MIG instances that have processes, or that do
+// not tell.
+func (e *engine) findBusy(g hardware.GPU, busy map[string]bool) {
+	uuids := []string{g.UUID}
+	for _, i := range g.Instances {
+		uuids = append(uuids, i.UUID)
+	}
+	for _, uuid := range uuids {
+		processes, err := e.platform.observer.Processes(g.UUID, uuid)
+		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !e.mps.Server(p.PID) }) {
+			busy[uuid] = true
+		}
+	}
 }
 
 // holders sums up what leases hold: the live ones, and those that ended after
@@ -216,7 +244,8 @@ func holders(leases []gpu.Lease, after time.Time) map[string]holder {
 
 // equip gives the units what their tasks need: CDI names, MPS daemons, HAMi-core
 // and time slices. What fails is a fault of that unit only.
-func (e *engine) equip(ctx context.Context, units []*unit) {
+func (e *engine) equip(units []*unit) {
+	e.sinceNext = map[string]time.Time{}
 	var uuids []string
 	for _, u := range units {
 		if u.offered() {
@@ -231,7 +260,21 @@ func (e *engine) equip(ctx context.Context, units []*unit) {
 			u.hami = e.config.hami
 		}
 	}
-	e.equipMPS(ctx, units)
+	e.equipMPS(units)
+	e.equipTimeslices(units)
+	e.layOut(units)
+	for _, u := range units {
+		e.checkComputeMode(u)
+	}
+	e.since = e.sinceNext
+}
+
+// checkComputeMode finds GPUs whose compute mode lets only one program in.
+func (e *engine) checkComputeMode(u *unit) {
+	if u.gpu.Exclusive && u.sharedFlag() && u.offer.Sharing != gpu.SharingMPS {
+		u.fault(gpu.Fault{Code: "compute-mode", Message: "the GPU's compute mode is not Default, so that only one program can use it",
+			Action: "run nvidia-smi -i " + u.owner() + " -c DEFAULT"}, e)
+	}
 }
 
 // writeStates publishes the units to the task driver.

@@ -1,7 +1,6 @@
 package device
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
@@ -14,13 +13,15 @@ type daemons interface {
 	Want(specs []mps.Spec)
 	// Status tells how the daemon of a device is.
 	Status(uuid string) mps.Status
+	// Server reports whether a process belongs to a daemon.
+	Server(pid int) bool
 	// Close ends the supervision, not the daemons.
 	Close()
 }
 
 // equipMPS asks for the daemons that the units need and takes note of how they
 // are. A daemon that is not ready is a fault of its unit only.
-func (e *engine) equipMPS(_ context.Context, units []*unit) {
+func (e *engine) equipMPS(units []*unit) {
 	var wanted []mps.Spec
 	for _, u := range units {
 		if u.offer.Sharing == gpu.SharingMPS {
@@ -42,6 +43,10 @@ func (e *engine) equipMPS(_ context.Context, units []*unit) {
 				Action:  "read the logs in " + status.LogDir + "; it is healthy again when the daemon answers",
 				Since:   status.Since,
 			})
+			continue
+		}
+		if clients := e.meter.clients(u.uuid); clients >= u.mps.MaxClients && u.cordon == "" {
+			u.cordon = fmt.Sprintf("all %d clients that its MPS server can have are there", u.mps.MaxClients)
 		}
 	}
 }

@@ -44,18 +44,19 @@ func plan(c *config, l *ledger, machine hardware.Machine, now circumstances) []*
 			continue
 		}
 		g, here := present[uuid]
-		if !here || g.Model == "" {
+		known := here && g.Model != ""
+		if !known {
 			problems := g.Problems
 			g = *l.records[uuid].Hardware
 			g.Problems = problems
 		}
-		units = append(units, planGPU(c, l, g, now)...)
+		units = append(units, planGPU(c, l, g, !known, now)...)
 	}
 	return units
 }
 
 // planGPU decides about one GPU and its MIG instances.
-func planGPU(c *config, l *ledger, g hardware.GPU, now circumstances) []*unit {
+func planGPU(c *config, l *ledger, g hardware.GPU, gone bool, now circumstances) []*unit {
 	r := l.records[g.UUID]
 	rule := c.ruleFor(g, r.Index)
 	wanted := rule.offer
@@ -63,8 +64,12 @@ func planGPU(c *config, l *ledger, g hardware.GPU, now circumstances) []*unit {
 		// A GPU in MIG mode cannot be used as a whole.
 		wanted.Mode, wanted.Sharing = gpu.ModeMIG, gpu.SharingNone
 	}
-	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID]}
-	u.settle(r, wanted, inUse(g, now), now.cordons[g.UUID])
+	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID],
+		busy: inUse(g, now), gone: gone}
+	u.settle(r, wanted, u.busy || gone, now.cordons[g.UUID])
+	if waits := layoutCordon(rule, g, u.busy); waits != "" && u.offer.Mode == gpu.ModeMIG {
+		u.cordon = waits
+	}
 	u.hold(now.holders[g.UUID])
 	u.slices = u.offer.slices(g.MemoryMiB)
 	u.group = u.groupName()

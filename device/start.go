@@ -71,6 +71,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
 		probing: map[string]bool{}, changed: make(chan struct{}), complained: map[string]string{},
 	}
+	e.chores, e.everSet, e.since = newChores(e.nudge, time.Now), map[string]bool{}, map[string]time.Time{}
 	e.meter = &meter{engine: e, cgroups: readCgroups}
 	old, err := state.GPUs()
 	e.complain("states", err)
@@ -99,6 +100,7 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 		observer:    backend,
 		prober:      nvml.Prober{},
 		timeslicer:  nvml.SMI{Program: c.nvidiaSMI},
+		partitioner: backend,
 		cdi:         nvml.CDI{Library: lib, Hook: c.cdiHook},
 		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
 		bootID:      bootID,
@@ -122,5 +124,5 @@ func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, erro
 	}
 	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
 	backend := nvml.New(machine, c.health.timeout)
-	return &platform{observer: backend, prober: machine, timeslicer: machine, cdi: machine, bootID: bootID, close: backend.Close}, nil
+	return &platform{observer: backend, prober: machine, timeslicer: machine, partitioner: backend, cdi: machine, bootID: bootID, close: backend.Close}, nil
 }

@@ -57,6 +57,8 @@ type Traits struct {
 	NUMANode int
 	// NVLinkPeers are the PCI addresses that NVLink connects to, sorted.
 	NVLinkPeers []string
+	// Exclusive means that the compute mode lets only one program in.
+	Exclusive bool
 	// Virtual marks a vGPU seen from inside a guest.
 	Virtual bool
 }

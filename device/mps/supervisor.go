@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -121,6 +122,20 @@ func (s *Supervisor) Status(uuid string) Status {
 		return k.Status()
 	}
 	return Status{Reason: "it is not wanted"}
+}
+
+// Server reports whether a process is one of the daemons or of their servers,
+// which hold memory of the GPU while no task is there.
+func (s *Supervisor) Server(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.keepers {
+		daemon := k.Status().PID
+		if daemon != 0 && (pid == daemon || slices.Contains(children(daemon), pid)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Close ends the supervision. The daemons go on: tasks depend on them.

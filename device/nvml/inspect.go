@@ -85,6 +85,9 @@ func traits(d nvml.Device, bus string) hardware.Traits {
 	if major, minor, ret := d.GetCudaComputeCapability(); ret == nvml.SUCCESS {
 		t.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
 	}
+	if mode, ret := d.GetComputeMode(); ret == nvml.SUCCESS {
+		t.Exclusive = mode != nvml.COMPUTEMODE_DEFAULT
+	}
 	if mode, ret := d.GetVirtualizationMode(); ret == nvml.SUCCESS {
 		t.Virtual = mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU
 	}
