@@ -38,7 +38,7 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		return
 	}
 	if s.job == nil || len(s.job.Asks) == 0 {
-		p.forward(s, p.config.Nomad, s.body, nil)
+		p.toNomad(s, s.body, nil)
 		return
 	}
 	if done := p.hand(s); done {
@@ -121,7 +121,7 @@ func (p *proxy) hand(s *submission) bool {
 		return true
 	}
 	s.r.Header.Set(forwardedHeader, "1")
-	p.forward(s, target, s.body, nil)
+	p.forward(s.r.Context(), s, p.to(target, p.peers, nil), s.body)
 	return true
 }
 
@@ -144,7 +144,7 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 		return
 	}
 	accepted := true
-	p.forward(s, p.config.Nomad, body, func(resp *http.Response) error {
+	p.toNomad(s, body, func(resp *http.Response) error {
 		accepted = resp.StatusCode < 300
 		p.audit(s, decisions, outcomeOf(decisions, resp.StatusCode), decided)
 		return annotate(resp, notes(s.route.kind, decisions))
@@ -172,22 +172,25 @@ func (p *proxy) link(j *admit.Job) admit.Link {
 	return admit.Link{Label: "GPU placement", URL: strings.TrimSuffix(p.config.PageURL, "/") + "/?" + q.Encode()}
 }
 
-// forward sends the request with this body. The client may go away meanwhile:
-// a job that was decided is submitted all the same.
-func (p *proxy) forward(s *submission, target *url.URL, body []byte, modify func(*http.Response) error) {
+// toNomad sends the request on with this body. With modify the answer is read
+// here, and the client may go away meanwhile: a job that was decided is
+// submitted all the same.
+func (p *proxy) toNomad(s *submission, body []byte, modify func(*http.Response) error) {
 	ctx := s.r.Context()
 	if modify != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.config.Limits.DecideTimeout)
 		defer cancel()
+		s.r.Header.Set("Accept-Encoding", "identity")
 	}
+	p.forward(ctx, s, p.to(p.config.Nomad, p.transport, modify), body)
+}
+
+func (p *proxy) forward(ctx context.Context, s *submission, to http.Handler, body []byte) {
 	r := s.r.Clone(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	r.TransferEncoding = nil
 	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
-	if modify != nil { // the answer is read here
-		r.Header.Set("Accept-Encoding", "identity")
-	}
-	p.to(target, modify).ServeHTTP(s.w, r)
+	to.ServeHTTP(s.w, r)
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/http/httputil"
@@ -17,15 +18,16 @@ import (
 // UI.
 type proxy struct {
 	config    Config
-	transport *http.Transport
+	transport *http.Transport // to Nomad
+	peers     *http.Transport // to the replica that leads
 	through   *httputil.ReverseProxy
 	callers   *callers
 	log       hclog.Logger
 }
 
 func newProxy(c Config) *proxy {
-	p := &proxy{config: c, transport: newTransport(c), log: c.Logger.Named("proxy")}
-	p.through = p.to(c.Nomad, nil)
+	p := &proxy{config: c, transport: newTransport(c.NomadTLS), peers: newTransport(c.PeerTLS), log: c.Logger.Named("proxy")}
+	p.through = p.to(c.Nomad, p.transport, nil)
 	p.callers = newCallers(p.nomadGet)
 	return p
 }
@@ -33,10 +35,10 @@ func newProxy(c Config) *proxy {
 // newTransport never adds or undoes a compression: what Nomad and its client
 // agree on is theirs. There is no time limit on answers, since blocking queries
 // and streams take as long as they take.
-func newTransport(c Config) *http.Transport {
+func newTransport(c *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                 nil,
-		TLSClientConfig:       c.NomadTLS,
+		TLSClientConfig:       c,
 		DisableCompression:    true,
 		MaxIdleConnsPerHost:   256,
 		IdleConnTimeout:       90 * time.Second,
@@ -48,7 +50,7 @@ func newTransport(c Config) *http.Transport {
 
 // to returns a reverse proxy to one server. The client's Host is kept, because
 // Nomad compares it with the Origin of a browser's websocket.
-func (p *proxy) to(target *url.URL, modify func(*http.Response) error) *httputil.ReverseProxy {
+func (p *proxy) to(target *url.URL, transport http.RoundTripper, modify func(*http.Response) error) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			host := pr.In.Host
@@ -56,10 +58,9 @@ func (p *proxy) to(target *url.URL, modify func(*http.Response) error) *httputil
 			pr.Out.Host = host
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
-			// An HTTP/1 client asks for it as it likes; ours to Nomad is ours.
-			pr.Out.URL.RawQuery = pr.In.URL.RawQuery
+			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // odd ones too
 		},
-		Transport:      p.transport,
+		Transport:      transport,
 		FlushInterval:  -1,
 		ModifyResponse: modify,
 		ErrorHandler:   p.unreachable,
@@ -77,7 +78,10 @@ func (p *proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "the placement service gets no answer from Nomad; check that its servers are up, and try again", http.StatusBadGateway)
 }
 
-func (p *proxy) close() { p.transport.CloseIdleConnections() }
+func (p *proxy) close() {
+	p.transport.CloseIdleConnections()
+	p.peers.CloseIdleConnections()
+}
 
 // ServeHTTP admits what carries a job and passes the rest.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -26,7 +26,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	defer cancel()
 	s.job = p.registered(ctx, s)
 	if s.job == nil || len(s.job.Asks) == 0 {
-		p.forward(s, p.config.Nomad, s.body, nil)
+		p.toNomad(s, s.body, nil)
 		return
 	}
 	if p.hand(s) {
@@ -40,7 +40,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
-	p.forward(s, p.config.Nomad, s.body, nil)
+	p.toNomad(s, s.body, nil)
 }
 
 // quotaRefusal refuses what would have to wait for quota: unlike a job, a

@@ -46,6 +46,8 @@ type Config struct {
 	// nil for plain HTTP or the system's roots.
 	Nomad    *url.URL
 	NomadTLS *tls.Config
+	// PeerTLS is how to speak to the replica that leads.
+	PeerTLS *tls.Config
 	// Region is Nomad's; jobs for another one are not decided here.
 	Region     string
 	Decider    Decider
