@@ -89,7 +89,7 @@ func (g group) constrain(o *object, d Decision) error {
 	if err != nil {
 		return err
 	}
-	node := Constraint{LTarget: nodeTarget, RTarget: owner, Operand: isSet}
+	node := Constraint{LTarget: nodeTarget, RTarget: owner, Operand: isNot}
 	if len(d.Candidates) > 0 {
 		candidates := slices.Clone(d.Candidates)
 		slices.Sort(candidates)

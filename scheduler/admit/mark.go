@@ -19,7 +19,7 @@ const (
 	holdTarget = "admitted"
 
 	anyOf       = "set_contains_any"
-	isSet       = "is_set" // takes no value, and may carry one
+	isNot       = "!=" // true of every node: none is named like the owner
 	nodeTarget  = "${node.unique.id}"
 	groupTarget = "${device.model}"
 )
@@ -40,7 +40,7 @@ func members(set string) []string { return strings.Split(set, ",")[1:] }
 
 // ours reports whether an admission wrote the constraint.
 func (c Constraint) ours() bool {
-	onNode := c.LTarget == nodeTarget && (c.Operand == anyOf || c.Operand == isSet)
+	onNode := c.LTarget == nodeTarget && (c.Operand == anyOf || c.Operand == isNot)
 	return onNode && marked(c.RTarget) || c.holds()
 }
 
