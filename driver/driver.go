@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cpustats"
@@ -43,6 +44,10 @@ type Driver struct {
 
 	tasks  taskStore
 	leases leaseBook
+	// node is the ID of the Nomad node, once a task has told it: Nomad tells a
+	// plugin nothing about its client otherwise.
+	node       atomic.Pointer[string]
+	background sync.Once
 
 	// failpoint is called at each step of a task's start and stop; tests set it
 	// to die there.
@@ -144,6 +149,10 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	d.settings, d.runtime, d.state, d.compute = parsed, client, state, computeOf(c)
 	d.leases.open(state)
+	d.background.Do(func() {
+		go d.reapLoop()
+		go d.watchdogLoop()
+	})
 	return nil
 }
 

@@ -40,17 +40,30 @@ func newNode(e *env) *node {
 	dir, err := statedir.Open(e.config.StateDir, boot)
 	must.NoError(e.t, err)
 	n := &node{e: e, dir: dir}
-	devices := ""
-	for i, uuid := range []string{gpuA, gpuB} {
-		path := filepath.Join(e.containerd.dir, fmt.Sprintf("nvidia%d", i))
+	for i := range 2 {
+		path := n.deviceNode(i)
 		must.NoError(e.t, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(i)))))
 		must.NoError(e.t, os.Chmod(path, 0o666))
-		devices += fmt.Sprintf(`{"name":%q,"containerEdits":{"deviceNodes":[{"path":"/dev/nvidia%d","hostPath":%q}]}},`, uuid, i, path)
+	}
+	newNodeFiles(n)
+	return n
+}
+
+func (n *node) deviceNode(i int) string {
+	return filepath.Join(n.e.containerd.dir, fmt.Sprintf("nvidia%d", i))
+}
+
+// newNodeFiles writes what a device plugin writes when it starts.
+func newNodeFiles(n *node) {
+	n.e.t.Helper()
+	devices := ""
+	for i, uuid := range []string{gpuA, gpuB} {
+		devices += fmt.Sprintf(`{"name":%q,"containerEdits":{"deviceNodes":[{"path":"/dev/nvidia%d","hostPath":%q}]}},`, uuid, i, n.deviceNode(i))
 		n.publish(uuid, func(*gpu.GPUState) {})
 	}
 	text := fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"nomad-gpu.sim/gpu","containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=all","FROM_CDI=yes"]},"devices":[%s]}`, strings.TrimSuffix(devices, ","))
-	must.NoError(e.t, os.WriteFile(filepath.Join(dir.CDIDir(), "sim.json"), []byte(text), 0o644))
-	return n
+	must.NoError(n.e.t, os.MkdirAll(n.dir.CDIDir(), 0o700))
+	must.NoError(n.e.t, os.WriteFile(filepath.Join(n.dir.CDIDir(), "sim.json"), []byte(text), 0o644))
 }
 
 func (n *node) publish(uuid string, change func(*gpu.GPUState)) {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -210,3 +211,5 @@ func buildTestImage(t *testing.T, archive *bytes.Buffer, name string) {
 
 // lines returns the lines of what a task wrote.
 func lines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }
+
+func itoa(n int) string { return strconv.Itoa(n) }

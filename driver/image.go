@@ -45,7 +45,7 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, err)
 	}
 	defer f.Close()
-	image, err := client.Import(ctx, f, "nomad.local/"+containerID(cfg), config.Snapshotter)
+	image, err := client.Import(ctx, f, config.Snapshotter)
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, err)
 	}

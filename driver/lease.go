@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,4 +89,12 @@ func (b *leaseBook) expire(now time.Time) error {
 		}
 	}
 	return err
+}
+
+// live returns the leases of tasks that may run.
+func (b *leaseBook) live() ([]gpu.Lease, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	leases, err := b.dir.Leases()
+	return slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() }), err
 }

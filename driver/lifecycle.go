@@ -150,14 +150,8 @@ func (d *Driver) destroyUnknown(taskID string, force bool) error {
 		return drivers.ErrTaskNotFound
 	}
 	for _, c := range found {
-		r, recordErr := recordOf(c)
-		if err := d.remove(c); err != nil {
+		if err := d.removeWithLease(c); err != nil {
 			return err
-		}
-		if recordErr == nil {
-			if err := d.leases.end(r.Lease, time.Now()); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -23,6 +23,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if _, err := d.tasks.get(cfg.ID); err == nil {
 		return nil, nil, fmt.Errorf("task %q is already started", cfg.ID)
 	}
+	d.node.Store(&cfg.NodeID)
 	plan, err := d.plan(cfg)
 	if err != nil {
 		return nil, nil, recoverable(err)
@@ -114,6 +115,11 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if image.Managed() {
+		if err := p.runtime.TouchImage(ctx, image.Name, time.Now()); err != nil {
+			return nil, err
+		}
+	}
 	d.failpoint("image")
 	ctx, cancel = context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -179,7 +185,7 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 	return p.runtime.Create(ctx, runtime.NewContainer{
 		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
 		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
-		Labels: p.labels, Record: record, Runtime: name,
+		Labels: p.labels, OwnerLabels: map[string]string{labelNode: p.cfg.NodeID}, Record: record, Runtime: name,
 	})
 }
 
@@ -188,7 +194,17 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 func (d *Driver) remove(c *runtime.Container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return c.Remove(ctx)
+	if err := c.Remove(ctx); err != nil {
+		return err
+	}
+	_, client, _, err := d.parts()
+	if err != nil {
+		return err
+	}
+	if err := client.TouchImage(ctx, c.Image, time.Now()); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+		d.logger.Debug("use of an image is not recorded", "image", c.Image, "error", err)
+	}
+	return nil
 }
 
 // discard forgets a task and removes its container.

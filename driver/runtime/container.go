@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
@@ -39,6 +40,9 @@ type NewContainer struct {
 	Groups  []string
 	CDI     oci.SpecOpts
 	Labels  map[string]string
+	// OwnerLabels are put on what belongs to the container but is not in it, so
+	// that leftovers are found.
+	OwnerLabels map[string]string
 	// Record is kept with the container, of any size and for any release to read.
 	Record []byte
 	// Runtime is containerd's name of the runtime.
@@ -47,7 +51,9 @@ type NewContainer struct {
 
 // Container is one container, with or without a process.
 type Container struct {
-	ID        string
+	ID string
+	// Image is the name of its image.
+	Image     string
 	Labels    map[string]string
 	Record    []byte
 	CreatedAt time.Time
@@ -64,11 +70,33 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	if n.CDI != nil {
 		options = append(options, n.CDI)
 	}
+	if err := r.createSandbox(ctx, n); err != nil {
+		return nil, err
+	}
+	handle, err := r.newContainer(ctx, n, options)
+	if errdefs.IsAlreadyExists(err) {
+		// A start that was cut off between snapshot and container.
+		if err := r.removeSnapshot(ctx, n.Image.snapshotter, n.ID); err != nil {
+			return nil, err
+		}
+		handle, err = r.newContainer(ctx, n, options)
+	}
+	if err != nil {
+		// The snapshot is made before the container is; it must not stay.
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("create container %s: %w", n.ID, err),
+			r.removeSnapshot(cleanup, n.Image.snapshotter, n.ID), r.removeSandbox(cleanup, n.ID))
+	}
+	return r.wrap(ctx, handle)
+}
+
+func (r *Runtime) newContainer(ctx context.Context, n NewContainer, options []oci.SpecOpts) (client.Container, error) {
 	record := &anypb.Any{TypeUrl: recordURL, Value: n.Record}
-	handle, err := r.client.NewContainer(ctx, n.ID,
+	return r.client.NewContainer(ctx, n.ID,
 		client.WithImage(n.Image.handle),
 		client.WithSnapshotter(n.Image.snapshotter),
-		client.WithNewSnapshot(n.ID, n.Image.handle),
+		client.WithNewSnapshot(n.ID, n.Image.handle, snapshots.WithLabels(maps.Clone(n.OwnerLabels))),
 		client.WithRuntime(n.Runtime, nil),
 		client.WithContainerLabels(maps.Clone(n.Labels)),
 		func(_ context.Context, _ *client.Client, c *containers.Container) error {
@@ -77,13 +105,6 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		},
 		client.WithNewSpec(options...),
 	)
-	if err != nil {
-		// The snapshot is made before the container is; it must not stay.
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return nil, errors.Join(fmt.Errorf("create container %s: %w", n.ID, err), r.removeSnapshot(cleanup, n.Image.snapshotter, n.ID))
-	}
-	return r.wrap(ctx, handle)
 }
 
 // cleanupTimeout bounds what is done after a failure or a cancelled call.
@@ -162,7 +183,7 @@ func (r *Runtime) wrap(ctx context.Context, handle client.Container) (*Container
 	if err != nil {
 		return nil, fmt.Errorf("read container %s: %w", handle.ID(), err)
 	}
-	c := &Container{ID: handle.ID(), Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, handle: handle}
+	c := &Container{ID: handle.ID(), Image: info.Image, Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, handle: handle}
 	if record, ok := info.Extensions[recordExtension]; ok {
 		c.Record = record.GetValue()
 	}
@@ -298,19 +319,30 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 // and its snapshot. What is gone already is no error.
 func (c *Container) Remove(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.Task(ctx, nil)
-	switch {
-	case err == nil:
-		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("delete process of container %s: %w", c.ID, err)
-		}
-	case !errdefs.IsNotFound(err):
-		return fmt.Errorf("find process of container %s: %w", c.ID, err)
+	if err := c.deleteTask(ctx); err != nil {
+		return err
 	}
 	if err := c.handle.Delete(ctx, client.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
 	}
+	return c.runtime.removeSandbox(ctx, c.ID)
+}
+
+func (c *Container) deleteTask(ctx context.Context) error {
+	task, err := c.handle.Task(ctx, nil)
+	if err == nil {
+		_, err = task.Delete(ctx, client.WithProcessKill)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete process of container %s: %w", c.ID, err)
+	}
 	return nil
+}
+
+// Forget kills the process and deletes its record, as a reboot does, and leaves
+// the container.
+func (c *Container) Forget(ctx context.Context) error {
+	return c.deleteTask(c.runtime.with(ctx))
 }
 
 // notFound marks containerd's own "not found" as ours.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/containerd/containerd/v2/client"
@@ -20,9 +19,6 @@ import (
 // ErrNoImage means that containerd does not hold an image.
 var ErrNoImage = errors.New("image is not in containerd")
 
-// managedLabel marks images that the driver brought in, and may remove again.
-const managedLabel = "io.nomad-gpu.managed"
-
 // Image is an image that is unpacked and ready to run.
 type Image struct {
 	// Name is its reference in containerd, Digest its manifest.
@@ -35,6 +31,9 @@ type Image struct {
 	handle      client.Image
 	snapshotter string
 }
+
+// Managed reports whether the driver brought the image in, and may remove it.
+func (i Image) Managed() bool { return i.Labels[managedLabel] != "" }
 
 // Credentials returns the login for a registry host; empty for none.
 type Credentials func(host string) (username, secret string, err error)
@@ -83,25 +82,7 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 	}, nil
 }
 
-// Import brings in the image of a tar: an OCI image layout or what "docker save"
-// writes. An archive must hold one image; name is what it is called where the
-// archive does not say.
-func (r *Runtime) Import(ctx context.Context, archive io.Reader, name, snapshotter string) (Image, error) {
-	ctx = r.with(ctx)
-	images, err := r.client.Import(ctx, archive,
-		client.WithImageLabels(map[string]string{managedLabel: "true"}),
-		client.WithDigestRef(func(d digest.Digest) string { return name + "@" + d.String() }),
-		client.WithSkipDigestRef(func(ref string) bool { return ref != "" }))
-	if err != nil {
-		return Image{}, fmt.Errorf("import image archive: %w", err)
-	}
-	if len(images) != 1 {
-		return Image{}, fmt.Errorf("import image archive: it holds %d images, want one", len(images))
-	}
-	return r.ready(ctx, client.NewImage(r.client, images[0]), snapshotter)
-}
-
-// resolver finds registries as the operator configured them for containerd.
+// hosts finds registries as the operator configured them for containerd.
 func (r *Runtime) hosts(ctx context.Context, credentials Credentials, transport func(http.RoundTripper) http.RoundTripper) docker.RegistryHosts {
 	options := config.HostOptions{Credentials: credentials}
 	if r.config.HostsDir != "" {

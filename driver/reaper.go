@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// reapLoop tidies up now and then: what crashes of this process, of Nomad's
+// client or of containerd left behind.
+func (d *Driver) reapLoop() {
+	began := time.Now()
+	for {
+		settings, client, _, err := d.parts()
+		if err != nil {
+			return
+		}
+		select {
+		case <-time.After(settings.gcPeriod):
+		case <-d.ctx.Done():
+			return
+		}
+		if err := d.reap(client, settings, began, time.Now()); err != nil {
+			d.logger.Warn("tidying up was not complete", "error", err)
+		}
+	}
+}
+
+// reap does one round. Nothing younger than the grace period is touched, and
+// nothing at all before the driver has run for that long: Nomad's client brings
+// its tasks back one by one.
+func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time) error {
+	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
+	defer cancel()
+	var problems []error
+	if node := d.node.Load(); node != nil && s.GC.Container && now.Sub(began) >= s.gcGrace {
+		before := now.Add(-s.gcGrace)
+		problems = append(problems,
+			d.reapContainers(ctx, client, *node, before),
+			client.CollectLeftovers(ctx, labelNode, *node, s.Snapshotter, before),
+			d.reapLeases(ctx, client, before))
+	}
+	problems = append(problems, d.leases.expire(now))
+	if s.GC.Image {
+		removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))
+		for _, name := range removed {
+			d.logger.Info("removed an unused image", "image", name)
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// reapContainers removes this node's containers that no task has.
+func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, node string, before time.Time) error {
+	found, err := client.Find(ctx, map[string]string{labelNode: node})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, c := range found {
+		if _, err := d.tasks.get(c.Labels[labelTaskID]); err == nil || !c.CreatedAt.Before(before) {
+			continue
+		}
+		d.logger.Warn("removing a container that no task has", "container", c.ID, "alloc", c.Labels[labelAlloc], "task", c.Labels[labelTask])
+		if err := d.removeWithLease(c); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// removeWithLease removes a container that is known by its labels only.
+func (d *Driver) removeWithLease(c *runtime.Container) error {
+	r, recordErr := recordOf(c)
+	if err := d.remove(c); err != nil {
+		return err
+	}
+	if recordErr != nil {
+		d.logger.Warn("container had no readable record", "container", c.ID, "error", recordErr)
+		return nil
+	}
+	return d.leases.end(r.Lease, time.Now())
+}
+
+// reapLeases ends live leases whose container is gone.
+func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before time.Time) error {
+	live, err := d.leases.live()
+	if err != nil {
+		return err
+	}
+	for _, l := range live {
+		if !l.StartedAt.Before(before) {
+			continue
+		}
+		_, err := client.Load(ctx, l.Container)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, runtime.ErrNotFound) {
+			return fmt.Errorf("check lease %s: %w", l.ID, err)
+		}
+		d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
+		if err := d.leases.end(l, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package driver
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// restart replaces the driver by a new one that knows nothing.
+func (e *env) restart() {
+	e.t.Helper()
+	e.driver.Shutdown()
+	e.startDriver()
+}
+
+func TestStartWaitRecoverWaitStop(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		cfg := e.task(defaultTaskConfig("sh", "-c", trap), reserve(gpuA, 0, 1))
+		handle := e.start(cfg)
+		e.waitForLog(cfg, "ready")
+		before, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+		must.NoError(t, err)
+		must.Eq(t, gpu.PhaseRunning, before.Phase)
+		must.NoError(t, os.RemoveAll(e.config.StateDir+"/leases"))
+
+		e.restart()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		must.NoError(t, e.harness.RecoverTask(handle))
+		after, err := e.driver.state.Lease(before.ID)
+		must.NoError(t, err)
+		must.Eq(t, before, after)
+		status, err := e.harness.InspectTask(cfg.ID)
+		must.NoError(t, err)
+		must.Eq(t, drivers.TaskStateRunning, status.State)
+		must.NoError(t, e.harness.SignalTask(cfg.ID, "SIGUSR1"))
+		must.Eq(t, 42, e.wait(cfg.ID).ExitCode)
+		must.StrContains(t, e.logs(cfg, "stdout"), "got it")
+		must.Len(t, 0, e.containers())
+	})
+}
+
+func TestRecoverTaskThatEndedMeanwhile(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		cfg := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; exit 9"), reserve(gpuA, 0))
+		handle := e.start(cfg)
+		pid := e.pid(cfg)
+		e.driver.Shutdown()
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
+		eventually(t, "the process has ended", func() bool { return processGone(pid) })
+		e.startDriver()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		must.Eq(t, 9, e.wait(cfg.ID).ExitCode)
+		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+		must.NoError(t, err)
+		must.Eq(t, gpu.PhaseEnded, lease.Phase)
+	})
+}
+
+// processGone reports whether a process runs no more; a zombie runs no more.
+func processGone(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+func (e *env) pid(cfg *drivers.TaskConfig) int {
+	e.t.Helper()
+	t, err := e.driver.tasks.get(cfg.ID)
+	must.NoError(e.t, err)
+	status, err := t.container.Status(context.Background())
+	must.NoError(e.t, err)
+	return status.PID
+}
+
+func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sh", "-c", "exit 5"))
+		handle := e.start(cfg)
+		must.Eq(t, 5, e.wait(cfg.ID).ExitCode)
+		// A reboot takes the process's record, the container's stays.
+		e.driver.Shutdown()
+		e.forgetProcesses()
+		e.startDriver()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		must.Eq(t, 5, e.wait(cfg.ID).ExitCode)
+	})
+}
+
+func TestRecoverTaskAfterReboot(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		handle := e.start(cfg)
+		e.driver.Shutdown()
+		e.forgetProcesses()
+		must.NoError(t, os.RemoveAll(e.config.StateDir))
+		e.startDriver()
+		must.ErrorContains(t, e.harness.RecoverTask(handle), "not found")
+		// What Nomad does then.
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		must.Len(t, 0, e.containers())
+		again := cfg.Copy()
+		again.ID = cfg.AllocID + "/web/" + uuid.Short()
+		_, _, err := e.harness.StartTask(again)
+		must.ErrorContains(t, err, "published no state")
+		newNodeFiles(n)
+		e.start(again)
+	})
+}
+
+// forgetProcesses does to containerd what a reboot does.
+func (e *env) forgetProcesses() {
+	e.t.Helper()
+	client, err := runtime.New(runtime.Config{Socket: e.config.Socket, Namespace: e.config.Namespace})
+	must.NoError(e.t, err)
+	defer client.Close()
+	all, err := client.Find(context.Background(), map[string]string{labelNode: testNode})
+	must.NoError(e.t, err)
+	for _, c := range all {
+		must.NoError(e.t, c.Forget(context.Background()))
+	}
+}
+
+func TestNoOrphanedTasks(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sleep", "1000"))
+		e.start(cfg)
+		e.restart()
+		// Nomad lost the handle: it destroys what it knows by ID, then starts anew.
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		must.Len(t, 0, e.containers())
+	})
+}
+
+func TestEarlierContainerOfTheTaskIsRemoved(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sleep", "1000"))
+		e.start(cfg)
+		pid := e.pid(cfg)
+		e.restart()
+		again := cfg.Copy()
+		again.ID = cfg.AllocID + "/web/" + uuid.Short()
+		e.start(again)
+		must.Len(t, 1, e.containers())
+		must.True(t, processGone(pid))
+	})
+}
+
+func TestDanglingContainerRemoval(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		kept := e.task(defaultTaskConfig("sleep", "1000"))
+		keptHandle := e.start(kept)
+		other := e.task(defaultTaskConfig("sleep", "1000"), func(cfg *drivers.TaskConfig) { cfg.NodeID = "another-node" })
+		e.start(other)
+		e.restart()
+		must.NoError(t, e.harness.RecoverTask(keptHandle))
+		reap := func(began, now time.Time) {
+			settings, client, _, err := e.driver.parts()
+			must.NoError(t, err)
+			must.NoError(t, e.driver.reap(client, settings, began, now))
+		}
+		now := time.Now()
+		reap(now, now.Add(time.Minute))
+		must.Len(t, 2, e.containers(), must.Sprint("the grace period was not kept"))
+		reap(now, now.Add(time.Hour))
+		must.Len(t, 1, e.containers())
+		found, err := e.driver.runtime.Find(context.Background(), map[string]string{labelNode: "another-node"})
+		must.NoError(t, err)
+		must.Len(t, 1, found, must.Sprint("another node's container was removed"))
+		lease, err := e.driver.state.Leases()
+		must.NoError(t, err)
+		must.Len(t, 0, lease, must.Sprint("an hour later the ended lease should be gone"))
+	})
+}
+
+func TestContainerdRestart(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		running := e.task(defaultTaskConfig("sh", "-c", trap))
+		e.start(running)
+		e.waitForLog(running, "ready")
+		ended := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; exit 11"))
+		e.start(ended)
+		pid := e.pid(ended)
+
+		e.containerd.kill()
+		must.NoError(t, os.WriteFile(filepath.Join(ended.TaskDir().LocalDir, "go"), nil, 0o644))
+		eventually(t, "the process has ended", func() bool { return processGone(pid) })
+		e.containerd.start()
+
+		result := e.wait(ended.ID)
+		must.NoError(t, result.Err)
+		must.Eq(t, 11, result.ExitCode)
+		must.NoError(t, e.harness.StopTask(running.ID, 10*time.Second, "SIGTERM"))
+		must.Eq(t, 43, e.wait(running.ID).ExitCode)
+	})
+}
+
+func TestShimDeath(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sleep", "1000"))
+		e.start(cfg)
+		pid := e.pid(cfg)
+		t1, err := e.driver.tasks.get(cfg.ID)
+		must.NoError(t, err)
+		must.NoError(t, exec.Command("kill", "-9", shimOf(t, t1.container.ID)).Run())
+		result := e.wait(cfg.ID)
+		must.Eq(t, 137, result.ExitCode)
+		must.ErrorContains(t, result.Err, "lost the task's process")
+		eventually(t, "the process is gone", func() bool { return processGone(pid) })
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.Len(t, 0, e.containers())
+	})
+}
+
+// shimOf finds the shim of a container by its command line.
+func shimOf(t *testing.T, id string) string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	must.NoError(t, err)
+	for _, entry := range entries {
+		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err == nil && strings.Contains(string(line), "containerd-shim") && strings.Contains(string(line), id) {
+			return entry.Name()
+		}
+	}
+	t.Fatalf("no shim of %s", id)
+	return ""
+}
+
+func TestLogsSurviveTheDriver(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		// More than the pipes hold, written while no driver is there.
+		cfg := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; seq 1 40000; exit 3"))
+		handle := e.start(cfg)
+		e.driver.Shutdown()
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
+		e.waitForLog(cfg, "\n40000\n")
+		e.startDriver()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		must.Eq(t, 3, e.wait(cfg.ID).ExitCode)
+		must.Eq(t, 40000, len(lines(e.logs(cfg, "stdout"))))
+	})
+}

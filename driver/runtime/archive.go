@@ -1,0 +1,78 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// archivePrefix starts the names of images that came from archives.
+const archivePrefix = "nomad.local/archive@"
+
+// Import brings in the one image of a tar, compressed or not: an OCI image layout or what "docker
+// save" writes. It is called by its digest, never by the name in the archive:
+// otherwise a task could pass off its own image as somebody else's.
+func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string) (Image, error) {
+	ctx, done, err := r.client.WithLease(r.with(ctx))
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	defer func() { _ = done(ctx) }() // the lease expires by itself otherwise
+	store := r.client.ContentStore()
+	plain, err := compression.DecompressStream(tar)
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	defer plain.Close()
+	index, err := archive.ImportIndex(ctx, store, plain)
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	manifest, err := onlyManifest(ctx, store, index)
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	handler := images.SetChildrenLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default()))
+	if err := images.WalkNotEmpty(ctx, handler, manifest); err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	image := images.Image{
+		Name: archivePrefix + manifest.Digest.String(), Target: manifest,
+		Labels: map[string]string{managedLabel: "true"},
+	}
+	stored, err := r.client.ImageService().Create(ctx, image)
+	if errdefs.IsAlreadyExists(err) {
+		stored, err = image, nil // the same content by the same name
+	}
+	if err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
+	}
+	return r.ready(ctx, client.NewImage(r.client, stored), snapshotter)
+}
+
+// onlyManifest returns the image that an archive's index names. It may be a
+// further index, of one image for several platforms.
+func onlyManifest(ctx context.Context, store content.Store, desc ispec.Descriptor) (ispec.Descriptor, error) {
+	text, err := content.ReadBlob(ctx, store, desc)
+	if err != nil {
+		return ispec.Descriptor{}, err
+	}
+	var index ispec.Index
+	if err := json.Unmarshal(text, &index); err != nil {
+		return ispec.Descriptor{}, err
+	}
+	if len(index.Manifests) != 1 {
+		return ispec.Descriptor{}, fmt.Errorf("it holds %d images, want one", len(index.Manifests))
+	}
+	return index.Manifests[0], nil
+}

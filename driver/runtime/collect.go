@@ -1,0 +1,144 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// Labels on images. They are in containerd, not in memory, so that several
+// drivers on one containerd agree, and a restart forgets nothing.
+const (
+	// managedLabel marks images that the driver brought in, and may remove again.
+	managedLabel = "io.nomad-gpu.managed"
+	// usedLabel says when an image was last used.
+	usedLabel = "io.nomad-gpu.used-at"
+)
+
+// TouchImage records that an image is used now. Images that somebody else
+// brought into containerd are left alone.
+func (r *Runtime) TouchImage(ctx context.Context, name string, now time.Time) error {
+	ctx = r.with(ctx)
+	service := r.client.ImageService()
+	image, err := service.Get(ctx, name)
+	if err != nil {
+		return fmt.Errorf("look up image %q: %w", name, notFound(err))
+	}
+	if image.Labels[managedLabel] == "" {
+		return nil
+	}
+	image.Labels[usedLabel] = now.UTC().Format(time.RFC3339Nano)
+	if _, err := service.Update(ctx, image, "labels."+usedLabel); err != nil {
+		return fmt.Errorf("label image %q: %w", name, notFound(err))
+	}
+	return nil
+}
+
+// CollectImages removes the driver's images that no container has and that were
+// last used before the given time. It returns their names.
+func (r *Runtime) CollectImages(ctx context.Context, before time.Time) ([]string, error) {
+	ctx = r.with(ctx)
+	all, err := r.client.ImageService().List(ctx, fmt.Sprintf("labels.%q==true", managedLabel))
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	containers, err := r.client.ContainerService().List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	used := map[string]bool{}
+	for _, c := range containers {
+		used[c.Image] = true
+	}
+	var removed []string
+	for _, image := range all {
+		if used[image.Name] || !unusedSince(image, before) {
+			continue
+		}
+		if err := r.client.ImageService().Delete(ctx, image.Name); err != nil && !errdefs.IsNotFound(err) {
+			return removed, fmt.Errorf("remove image %q: %w", image.Name, err)
+		}
+		removed = append(removed, image.Name)
+	}
+	return removed, nil
+}
+
+func unusedSince(image images.Image, before time.Time) bool {
+	last := image.UpdatedAt
+	if at, err := time.Parse(time.RFC3339Nano, image.Labels[usedLabel]); err == nil {
+		last = at
+	}
+	return last.Before(before)
+}
+
+// CollectLeftovers removes snapshots and sandbox records that carry a label and
+// were made before the given time, but have no container: what a start left that
+// was cut off in the middle.
+func (r *Runtime) CollectLeftovers(ctx context.Context, label, value, snapshotter string, before time.Time) error {
+	ctx = r.with(ctx)
+	orphan := func(id string, created time.Time) (bool, error) {
+		if !created.Before(before) {
+			return false, nil
+		}
+		_, err := r.client.ContainerService().Get(ctx, id)
+		if errdefs.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	}
+	filter := fmt.Sprintf("labels.%q==%q", label, value)
+	return errors.Join(
+		r.collectSnapshots(ctx, r.snapshotter(snapshotter), filter, orphan),
+		r.collectSandboxes(ctx, filter, orphan))
+}
+
+type orphanFunc func(id string, created time.Time) (bool, error)
+
+func (r *Runtime) collectSnapshots(ctx context.Context, snapshotter, filter string, orphan orphanFunc) error {
+	service := r.client.SnapshotService(snapshotter)
+	var keys []string
+	err := service.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		is, err := orphan(info.Name, info.Created)
+		if is {
+			keys = append(keys, info.Name)
+		}
+		return err
+	}, filter)
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, key := range keys {
+		if err := service.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove snapshot %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) collectSandboxes(ctx context.Context, filter string, orphan orphanFunc) error {
+	all, err := r.client.SandboxStore().List(ctx, filter)
+	if errdefs.IsNotImplemented(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list sandbox records: %w", err)
+	}
+	for _, record := range all {
+		is, err := orphan(record.ID, record.CreatedAt)
+		if err != nil {
+			return err
+		}
+		if !is {
+			continue
+		}
+		if err := r.removeSandbox(ctx, record.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
