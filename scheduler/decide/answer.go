@@ -1,0 +1,137 @@
+package decide
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// tasks writes the answer to an ask's tasks for an alloc on a node, and the
+// blocks that any other node must be able to serve.
+func tasks(a *admit.Ask, parts []part, u unit, n *nomad.Node) ([]admit.TaskDecision, []block) {
+	out := make([]admit.TaskDecision, len(a.Tasks))
+	var blocks []block
+	for i, t := range a.Tasks {
+		out[i] = admit.TaskDecision{Task: t.Task}
+		for k, p := range parts {
+			if p.task != i {
+				continue
+			}
+			devices, more := devicesFor(&p.req, u.parts[k].Takes, n, t.Plain())
+			if t.Plain() {
+				more = plainBlocks(&p.req, t, more)
+			}
+			out[i].Devices = append(out[i].Devices, devices...)
+			blocks = append(blocks, more...)
+			if !t.Plain() {
+				out[i].Share, out[i].Holds = shares(t, u.parts[k].Takes[0], &n.Plan.GPUs[u.parts[k].Takes[0].GPU])
+			}
+		}
+	}
+	return out, blocks
+}
+
+// devicesFor makes the device blocks that give a task the GPUs of some takes:
+// one block for whole devices of one group, one per GPU for slices.
+func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool) ([]admit.Device, []block) {
+	var devices []admit.Device
+	var blocks []block
+	for _, t := range takes {
+		g, seen := &n.Plan.GPUs[t.GPU], &n.View.GPUs[t.GPU]
+		name, group := split(seen.Group)
+		count := instancesOf(g, t)
+		last := len(devices) - 1
+		if g.Mode == gpu.ModeWhole && last >= 0 && devices[last].Name == name {
+			devices[last].Count++
+			blocks[last].Count++
+			if devices[last].Prefer != group {
+				devices[last].Prefer = ""
+			}
+			continue
+		}
+		d := admit.Device{Name: name, Count: count, Prefer: group}
+		if plain {
+			d.Constraints = nil
+		} else {
+			d.Constraints = constraintsFor(r, g, seen.Type)
+		}
+		devices = append(devices, d)
+		b := block{Name: name, Count: count, Milli: t.Milli, Sharing: r.Sharing}
+		if len(r.Models) == 1 {
+			b.Model = r.Models[0]
+		}
+		if exact(r, g) {
+			b.Of = g.Slices
+		}
+		blocks = append(blocks, b)
+	}
+	return devices, blocks
+}
+
+// split takes a device group apart: the name for a device block, and the name
+// that ${device.model} has.
+func split(group string) (name, model string) {
+	vendor, rest, _ := strings.Cut(group, "/")
+	deviceType, model, _ := strings.Cut(rest, "/")
+	return vendor + "/" + deviceType, model
+}
+
+// constraintsFor keeps a block on the GPUs that were meant, should Nomad or a
+// later move put it elsewhere: on the model that was asked for, and, where a
+// number of slices stands for a part of the GPU, on GPUs of that many.
+func constraintsFor(r *place.Request, g *place.GPU, shortType string) []admit.Constraint {
+	var list []admit.Constraint
+	switch {
+	case len(r.Models) == 1 && strings.EqualFold(r.Models[0], shortType):
+		list = append(list, admit.Constraint{LTarget: "${device.attr.type}", RTarget: shortType, Operand: "="})
+	case len(r.Models) == 1:
+		list = append(list, admit.Constraint{LTarget: "${device.attr.model}", RTarget: g.Model, Operand: "="})
+	case len(r.Models) > 1:
+		list = append(list, admit.Constraint{LTarget: "${device.attr.type}", RTarget: strings.Join(r.Models, ","), Operand: "set_contains_any"})
+	}
+	if exact(r, g) {
+		list = append(list, admit.Constraint{LTarget: "${device.attr.slices}", RTarget: itoa(g.Slices), Operand: "="})
+	}
+	return list
+}
+
+// exact reports whether the number of slices means a part of the GPU and not
+// an amount of memory.
+func exact(r *place.Request, g *place.GPU) bool {
+	return g.Mode == gpu.ModeSlice && r.MemoryMiBPerGPU == 0
+}
+
+// shares says what a task gets for its driver and holds of each GPU.
+func shares(t admit.TaskAsk, take place.Take, g *place.GPU) (share, holds gpu.Share) {
+	whole := g.Mode != gpu.ModeSlice || take.Slices == g.Slices
+	if whole {
+		return gpu.Share{}, gpu.Share{MemoryMiB: g.MemoryMiB, GuaranteeMilli: gpu.MilliPerGPU, LimitMilli: gpu.MilliPerGPU}
+	}
+	memory := take.Slices * g.SliceMiB
+	if asked := t.Request.MemoryMiB; asked > 0 && asked < memory {
+		memory, share.MemoryMiB = asked, asked
+	}
+	if take.Milli != proportion(take.Slices, g.Slices) {
+		share.GuaranteeMilli = take.Milli
+	}
+	share.LimitMilli = t.LimitMilli
+	holds = gpu.Share{MemoryMiB: memory, GuaranteeMilli: take.Milli, LimitMilli: max(t.LimitMilli, take.Milli)}
+	return share, holds
+}
+
+// plainBlocks are a user's own blocks: name and count stay as written.
+func plainBlocks(r *place.Request, t admit.TaskAsk, placed []block) []block {
+	var out []block
+	for _, d := range t.Devices {
+		b := block{Name: d.Name, Count: d.Count, Sharing: r.Sharing}
+		if at := slices.IndexFunc(placed, func(p block) bool { return names(d.Name, p.Name) || p.Name == d.Name }); at >= 0 {
+			b.Milli, b.Model = placed[at].Milli, placed[at].Model
+			out = append(out, b)
+		}
+	}
+	return out
+}

@@ -1,0 +1,305 @@
+package decide
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Book is what the service believes of the cluster: what Nomad showed, and
+// what was promised since. Its methods may be used by many goroutines.
+type Book struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	config  *config.Config
+	index   uint64    // Nomad's, of the last change
+	synced  time.Time // when Nomad was last heard; zero: never
+	blind   error     // why Nomad cannot be heard
+	version uint64    // grows with every change
+
+	nodes   map[string]*nomad.Node
+	allocs  map[string]*nomad.Alloc
+	jobs    map[nomad.JobKey]*nomad.Job
+	blocked map[nomad.JobKey]*nomad.Blocked
+	flights map[string]*flight
+	claims  map[string]*Reservation
+
+	usages map[string]map[string]place.Usage // node → usage ID → usage
+	taken  map[string]Charge                 // queue → what it holds
+	snap   *place.Snapshot
+	plan   *place.Planner
+	empty  *place.Snapshot // the same nodes with nothing on them
+	ideal  *place.Planner  // plans on empty: what could ever fit
+
+	measured map[string]nomad.Measurements // node → GPUs
+	records  map[nomad.JobKey]*Record      // as far as read
+	log      diary
+}
+
+// NewBook returns a book that knows nothing yet.
+func NewBook(c *config.Config, now func() time.Time) *Book {
+	b := &Book{
+		now: now, config: c, nodes: map[string]*nomad.Node{}, allocs: map[string]*nomad.Alloc{},
+		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
+		flights: map[string]*flight{}, claims: map[string]*Reservation{},
+		usages: map[string]map[string]place.Usage{}, taken: map[string]Charge{},
+		snap: place.NewSnapshot(), empty: place.NewSnapshot(),
+		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{},
+	}
+	b.planAnew()
+	return b
+}
+
+// planAnew makes planners with the present configuration.
+func (b *Book) planAnew() {
+	b.plan = place.NewPlanner(b.snap, b.config.Placement.Policy, b.config.Placement.Weights)
+	b.ideal = place.NewPlanner(b.empty, place.PolicyPack, b.config.Placement.Weights)
+}
+
+// Configure replaces the configuration.
+func (b *Book) Configure(c *config.Config) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed := b.config.Placement != c.Placement
+	b.config = c
+	if changed {
+		b.planAnew()
+	}
+	b.recharge()
+	b.version++
+}
+
+// Heard notes that Nomad has spoken, Lost that it cannot be heard.
+func (b *Book) Heard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.synced, b.blind = b.now(), nil
+}
+
+// Lost notes why Nomad cannot be heard.
+func (b *Book) Lost(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.blind = err
+}
+
+// Version grows with every change, so that a reader sees whether it must look
+// again.
+func (b *Book) Version() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.version
+}
+
+// Apply takes changes from Nomad: nodes first, because usage needs them.
+func (b *Book) Apply(changes []nomad.Change, index uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range changes {
+		switch {
+		case c.Node != nil:
+			b.node(c.Node)
+		case c.NodeGone != "":
+			b.nodeGone(c.NodeGone)
+		}
+	}
+	for _, c := range changes {
+		b.applyWork(c)
+	}
+	b.index = max(b.index, index)
+	b.version++
+}
+
+func (b *Book) applyWork(c nomad.Change) {
+	switch {
+	case c.Job != nil:
+		b.job(c.Job)
+	case c.JobGone != nil:
+		delete(b.jobs, *c.JobGone)
+		delete(b.records, *c.JobGone)
+		b.dropFlights(*c.JobGone)
+	case c.Alloc != nil && c.Alloc.Holds():
+		b.alloc(c.Alloc)
+	case c.Alloc != nil:
+		b.allocGone(c.Alloc.ID)
+	case c.AllocGone != "":
+		b.allocGone(c.AllocGone)
+	case c.Blocked != nil:
+		b.blocked[c.Blocked.Key] = c.Blocked
+		b.fall(c.Blocked)
+	case c.Unblocked != nil:
+		delete(b.blocked, *c.Unblocked)
+	}
+}
+
+// node takes a node and books again what lies on it: positions of GPUs may
+// have changed.
+func (b *Book) node(n *nomad.Node) {
+	id := n.Plan.ID
+	held, known := b.usages[id]
+	for usage := range held {
+		b.unbook(id, usage)
+	}
+	b.forgetNode(id)
+	n = b.withMeasurements(n)
+	ideal := n.Plan
+	ideal.Ineligible, ideal.GPUs = false, healthy(n.Plan.GPUs)
+	if err := errors.Join(b.snap.AddNode(n.Plan), b.empty.AddNode(ideal)); err != nil {
+		b.log.trouble(b.now(), err)
+		b.forgetNode(id)
+		return
+	}
+	b.nodes[id], b.usages[id] = n, map[string]place.Usage{}
+	for usage := range held {
+		b.rebook(usage)
+	}
+	if known {
+		return
+	}
+	for _, a := range b.allocs {
+		if a.NodeID == id {
+			b.book(b.usageOf(a))
+		}
+	}
+	for _, r := range b.claims {
+		if r.Usage.NodeID == id && r.ClaimedBy == "" {
+			b.book(r.Usage)
+		}
+	}
+}
+
+// rebook enters again what a usage ID stands for.
+func (b *Book) rebook(id string) {
+	switch {
+	case b.flights[id] != nil:
+		b.book(b.flights[id].usage)
+	case b.allocs[id] != nil:
+		b.book(b.usageOf(b.allocs[id]))
+	case b.claims[id] != nil:
+		b.book(b.claims[id].Usage)
+	}
+}
+
+// healthy is the GPUs as they would be with nothing wrong.
+func healthy(gpus []place.GPU) []place.GPU {
+	out := slices.Clone(gpus)
+	for i := range out {
+		out[i].Unhealthy, out[i].Cordoned = false, false
+	}
+	return out
+}
+
+func (b *Book) nodeGone(id string) {
+	for usage := range b.usages[id] {
+		b.unbook(id, usage)
+	}
+	b.forgetNode(id)
+}
+
+// forgetNode removes a node that nothing is booked on, if it is there.
+func (b *Book) forgetNode(id string) {
+	if b.nodes[id] == nil {
+		return
+	}
+	delete(b.nodes, id)
+	delete(b.usages, id)
+	_, errSnap := b.snap.RemoveNode(id)
+	_, errEmpty := b.empty.RemoveNode(id)
+	if err := errors.Join(errSnap, errEmpty); err != nil {
+		b.log.trouble(b.now(), err)
+	}
+}
+
+// job takes a job; what its allocs count for may be different now.
+func (b *Book) job(j *nomad.Job) {
+	before := b.jobs[j.Key]
+	b.jobs[j.Key] = j
+	if j.Stopped {
+		b.dropFlights(j.Key)
+	}
+	if !j.GPU || before != nil && before.Index == j.Index {
+		return
+	}
+	for _, a := range b.allocs {
+		if a.Key() == j.Key {
+			b.unbook(a.NodeID, a.ID)
+			b.book(b.usageOf(a))
+		}
+	}
+}
+
+func (b *Book) alloc(a *nomad.Alloc) {
+	before := b.allocs[a.ID]
+	b.allocs[a.ID] = a
+	if before == nil {
+		b.land(a)
+		b.book(b.usageOf(a))
+		return
+	}
+	if len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB {
+		b.unbook(a.NodeID, a.ID)
+		b.book(b.usageOf(a))
+	}
+}
+
+func (b *Book) allocGone(id string) {
+	a := b.allocs[id]
+	if a == nil {
+		return
+	}
+	delete(b.allocs, id)
+	b.unbook(a.NodeID, id)
+}
+
+// book enters a usage that is a fact or a promise.
+func (b *Book) book(u place.Usage) {
+	if b.nodes[u.NodeID] == nil || b.usages[u.NodeID] == nil {
+		return // it is booked once the node is known
+	}
+	if err := b.snap.Observe(u); err != nil {
+		b.log.trouble(b.now(), err)
+		return
+	}
+	b.usages[u.NodeID][u.ID] = u
+	b.charge(u, 1)
+}
+
+func (b *Book) unbook(node, id string) {
+	u, ok := b.usages[node][id]
+	if !ok {
+		return
+	}
+	delete(b.usages[node], id)
+	b.charge(u, -1)
+	if _, err := b.snap.Release(id); err != nil {
+		b.log.trouble(b.now(), err)
+	}
+}
+
+// usagesOn lists what lies on a node, by ID.
+func (b *Book) usagesOn(node string) []place.Usage {
+	on := b.usages[node]
+	list := make([]place.Usage, 0, len(on))
+	for _, id := range slices.Sorted(maps.Keys(on)) {
+		list = append(list, on[id])
+	}
+	return list
+}
+
+// live counts the allocs of a group that run or are about to.
+func (b *Book) live(key nomad.JobKey, group string) int {
+	n := 0
+	for _, a := range b.allocs {
+		if a.Namespace == key.Namespace && a.Job == key.ID && a.Group == group && !a.Stopping {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,280 @@
+package decide
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// everyNode is up to how many nodes Nomad looks at all of them by itself when
+// a group has affinities. In larger clusters the best node might be outside
+// the sample, so the candidates are narrowed.
+const everyNode = 100
+
+// choosing is the work on one ask.
+type choosing struct {
+	book  *Book
+	key   nomad.JobKey
+	ask   *admit.Ask
+	queue *config.Queue
+	parts []part
+	form  unit // where one alloc would go on an empty cluster
+}
+
+// native is the answer to an ask that only Nomad can place: it gets no
+// preference, and every node is looked at.
+func (c *choosing) native() GroupRecord {
+	d := admit.Decision{Group: c.ask.Group, Tasks: make([]admit.TaskDecision, len(c.ask.Tasks))}
+	for i, t := range c.ask.Tasks {
+		d.Tasks[i].Task = t.Task
+	}
+	d.Explanation = []string{"the device blocks name a group or a condition that only Nomad can judge; no preference is set"}
+	shown := c.shown(view.Placed, d.Explanation[0])
+	return GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Decision: d, Shown: shown}
+}
+
+// stored is the ask as it is recorded: what an earlier admission left in the
+// job is not part of it.
+func (c *choosing) stored() admit.Ask {
+	a := *c.ask
+	a.Was = nil
+	return a
+}
+
+// first decides about an ask that is new, or whose allocs are all gone.
+func (c *choosing) first() (GroupRecord, error) {
+	b := c.book
+	n := b.nodes[c.form.node]
+	g := GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Cost: chargeOf(n, c.form.usage.Takes)}
+	g.Decision = admit.Decision{Group: c.ask.Group}
+	if !c.places() {
+		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, c.form, n)
+		c.forget(&g)
+		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
+		return g, nil
+	}
+	return c.fill(g, nil)
+}
+
+// places reports whether Nomad starts allocs on registration, on nodes that
+// can be preferred.
+func (c *choosing) places() bool {
+	return !c.ask.Later && (c.ask.JobType == "service" || c.ask.JobType == "batch")
+}
+
+// forget removes the preferred GPU, which belongs to no particular alloc.
+func (c *choosing) forget(g *GroupRecord) {
+	for i := range g.Decision.Tasks {
+		for k := range g.Decision.Tasks[i].Devices {
+			g.Decision.Tasks[i].Devices[k].Prefer = ""
+		}
+	}
+}
+
+// again decides about an ask that was decided before and may run: the device
+// blocks stay as they are, and only new allocs are placed.
+func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
+	g := was
+	g.Ask = c.stored()
+	if !c.places() {
+		return g, nil
+	}
+	missing := c.ask.Count - c.book.live(c.key, c.ask.Group)
+	if was.Decision.Hold == nil && (missing <= 0 || was.Ask.Count == c.ask.Count && c.book.blocked[c.key] == nil) {
+		for _, u := range was.Flights {
+			if missing > 0 {
+				c.book.fly(c.key, c.ask.Group, u, false)
+				missing--
+			}
+		}
+		return g, nil
+	}
+	return c.fill(g, was.Decision.Tasks)
+}
+
+// fill places the allocs that do not run yet. Tasks are the device blocks if
+// they are given already.
+func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision) (GroupRecord, error) {
+	b := c.book
+	running := b.live(c.key, c.ask.Group)
+	missing := max(0, c.ask.Count-running)
+	c.arrive()
+	g.Flights, g.Decision.Hold = nil, nil
+	if hold, err := c.quota(g.Cost, running, missing); err != nil {
+		return g, err
+	} else if hold != nil {
+		return c.held(g, given, hold), nil
+	}
+	units, err := c.units(missing)
+	if err != nil {
+		return g, err
+	}
+	if len(units) > 0 {
+		if hold := c.yield(units[0], g); hold != nil && running == 0 {
+			b.dropGroupFlights(c.key, c.ask.Group)
+			return c.held(g, given, hold), nil
+		}
+	}
+	g = c.settle(g, given, units)
+	if missing > len(units) {
+		c.wait(&g, missing-len(units))
+	}
+	return g, nil
+}
+
+func (c *choosing) arrive() {
+	for i := range c.parts {
+		c.book.plan.Arrive(&c.parts[i].req)
+	}
+}
+
+// quota says whether the group must wait for its queue. A group that runs
+// already is not held, since a hold would cover what runs; it is refused.
+func (c *choosing) quota(cost Charge, running, missing int) (*admit.Hold, error) {
+	if c.queue == nil || missing == 0 {
+		return nil, nil
+	}
+	if why, never := c.book.neverInQuota(c.queue.Name, cost.times(int64(missing))); never {
+		return nil, forbidden("group %q: %s", c.ask.Group, why)
+	}
+	why := c.book.overQuota(c.queue.Name, cost.times(int64(missing)))
+	switch {
+	case why == "":
+		return nil, nil
+	case running > 0:
+		return nil, forbidden("group %q: %d more allocs are over the quota: %s", c.ask.Group, missing, why)
+	}
+	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}, nil
+}
+
+// units places allocs one after the other and books each as a flight. It
+// stops where there is no room for the next.
+func (c *choosing) units(missing int) ([]unit, error) {
+	b := c.book
+	var units []unit
+	for i := range missing {
+		u, err := c.unit(i)
+		if errors.Is(err, place.ErrNoRoom) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		units = append(units, u)
+		b.fly(c.key, c.ask.Group, u.usage, false)
+	}
+	return units, nil
+}
+
+// unit places the i-th alloc; the first one takes the reservation if there is
+// one.
+func (c *choosing) unit(i int) (unit, error) {
+	if i > 0 || c.ask.Reservation == "" {
+		return c.book.board(false).place(c.parts)
+	}
+	return c.claim()
+}
+
+// settle writes down where the allocs go.
+func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []unit) GroupRecord {
+	b := c.book
+	model := c.form
+	if len(units) > 0 {
+		model = units[0]
+	}
+	g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
+	if len(units) != 1 || c.ask.Count != 1 {
+		c.forget(&g) // one preference cannot be right for several allocs
+	}
+	if given != nil {
+		g.Decision.Tasks = given
+	}
+	g.Cost = chargeOf(b.nodes[model.node], model.usage.Takes)
+	g.Decision.Preferred = nil
+	for _, u := range units {
+		if !slices.Contains(g.Decision.Preferred, u.node) {
+			g.Decision.Preferred = append(g.Decision.Preferred, u.node)
+		}
+		g.Flights = append(g.Flights, u.usage)
+	}
+	g.Decision.Candidates = b.candidates(&g)
+	g.Shown = c.shown(view.Placed, "")
+	for _, u := range units {
+		g.Shown.Choices = append(g.Shown.Choices, c.choice(u))
+	}
+	c.explain(&g)
+	return g
+}
+
+// held is the answer to a group that must wait.
+func (c *choosing) held(g GroupRecord, given []admit.TaskDecision, hold *admit.Hold) GroupRecord {
+	g = c.settle(g, given, nil)
+	g.Decision.Hold = hold
+	g.Shown.Outcome, g.Shown.Summary = view.Held, "waits for "+hold.Kind+": "+hold.Sentence
+	g.Decision.Explanation = []string{g.Shown.Summary}
+	return g
+}
+
+// wait explains that some allocs find no room yet. Nomad queues them and
+// starts them when room returns, with the service or without it.
+func (c *choosing) wait(g *GroupRecord, missing int) {
+	text := fmt.Sprintf("%d of %d allocs wait for room", missing, c.ask.Count)
+	if len(g.Flights) == 0 {
+		g.Shown.Outcome = view.Held
+	}
+	g.Shown.Summary = text
+	g.Decision.Explanation = append([]string{text}, g.Decision.Explanation...)
+}
+
+// yield holds an ask back when its room is what a higher priority waits for.
+func (c *choosing) yield(u unit, g GroupRecord) *admit.Hold {
+	b := c.book
+	for _, key := range b.waiting() {
+		r := b.records[key]
+		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
+			w := r.Groups[name]
+			if key == c.key || b.blocked[key].Missing[name] == 0 || w.Decision.Hold != nil || w.Ask.Priority <= c.ask.Priority {
+				continue
+			}
+			if b.wouldServe(u.node, &w) {
+				return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("job %s with priority %d waits for room that this would take", key, w.Ask.Priority)}
+			}
+		}
+	}
+	return nil
+}
+
+// wouldServe reports whether a node could serve a waiting group if all work of
+// lower priority were gone.
+func (b *Book) wouldServe(node string, w *GroupRecord) bool {
+	n := b.nodes[node]
+	if n == nil || n.Plan.Ineligible || !admits(n, &w.Ask) {
+		return false
+	}
+	var staying []place.Usage
+	for _, u := range b.usagesOn(node) {
+		if u.Priority >= w.Ask.Priority || len(u.Takes) == 0 {
+			staying = append(staying, u)
+		}
+	}
+	return roomOf(n, staying).serve(n, w.Ask.CPUMHz, w.Ask.MemoryMiB, w.Blocks)
+}
+
+// waiting lists the jobs with a record that Nomad cannot place, in order.
+func (b *Book) waiting() []nomad.JobKey {
+	var keys []nomad.JobKey
+	for key := range b.blocked {
+		if b.records[key] != nil {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	return keys
+}

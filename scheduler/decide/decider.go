@@ -1,0 +1,225 @@
+package decide
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Decider answers asks. One replica decides at a time.
+type Decider struct {
+	book    *Book
+	store   Store
+	leading func() bool
+}
+
+// NewDecider decides about a book. Leading says whether this replica may.
+func NewDecider(b *Book, s Store, leading func() bool) *Decider {
+	return &Decider{book: b, store: s, leading: leading}
+}
+
+// Book returns what the decider believes.
+func (d *Decider) Book() *Book { return d.book }
+
+// Decide answers the asks of one job, in their order. With dryRun nothing is
+// booked or recorded. The error is an *admit.Refusal for the user, or wraps
+// ErrNotLeading, ErrBlind or ErrBusy.
+func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]admit.Decision, error) {
+	if len(asks) == 0 {
+		return nil, nil
+	}
+	key := nomad.JobKey{Namespace: asks[0].Namespace, ID: asks[0].JobID}
+	if !dryRun && !d.leading() {
+		return nil, fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
+	}
+	if err := d.book.Ready(); err != nil {
+		return nil, err
+	}
+	have, err := readRecord(ctx, d.store, key)
+	if err != nil {
+		return nil, err
+	}
+	next, answers, undo, err := d.book.decide(key, asks, have, dryRun)
+	if err != nil || dryRun {
+		return answers, err
+	}
+	if !d.leading() {
+		undo()
+		return nil, fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
+	}
+	if err := next.write(ctx, d.store); err != nil {
+		undo()
+		if errors.Is(err, nomad.ErrConflict) {
+			return nil, &admit.Refusal{Status: http.StatusConflict, Text: ErrBusy.Error()}
+		}
+		return nil, err
+	}
+	d.book.remember(next)
+	return answers, nil
+}
+
+// Ready reports why the book cannot be decided with, if so.
+func (b *Book) Ready() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready()
+}
+
+// tooOld is how long Nomad may be silent until the view is no view any more.
+const tooOld = time.Minute
+
+func (b *Book) ready() error {
+	switch {
+	case b.synced.IsZero() && b.blind != nil:
+		return fmt.Errorf("%w: %w", ErrBlind, b.blind)
+	case b.synced.IsZero():
+		return fmt.Errorf("%w: Nomad has not answered yet", ErrBlind)
+	case b.now().Sub(b.synced) > tooOld:
+		return fmt.Errorf("%w: Nomad was last heard %s ago", ErrBlind, b.now().Sub(b.synced).Round(time.Second))
+	}
+	return nil
+}
+
+// decide answers the asks under one lock, so that the next decision sees the
+// flights of this one. Undo takes the flights back.
+func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun bool) (*Record, []admit.Decision, func(), error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.flightsOf(key)
+	next := &Record{Version: RecordVersion, At: b.now(), Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}, index: have.index}
+	undo := func() { b.restore(key, before) }
+	for i := range asks {
+		g, err := b.group(key, &asks[i], have)
+		if err != nil {
+			undo()
+			return nil, nil, nil, err
+		}
+		next.Groups[asks[i].Group] = g
+	}
+	answers := make([]admit.Decision, len(asks))
+	for i := range asks {
+		answers[i] = next.Groups[asks[i].Group].Decision
+	}
+	if dryRun {
+		undo()
+		return nil, answers, nil, nil
+	}
+	for i := range asks {
+		b.log.decision(next.Groups[asks[i].Group].Shown)
+	}
+	b.version++
+	return next, answers, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.restore(key, before)
+	}, nil
+}
+
+// remember keeps a record that was written.
+func (b *Book) remember(r *Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.records[r.key()] = r
+	b.version++
+}
+
+// flightsOf copies the flights of a job.
+func (b *Book) flightsOf(key nomad.JobKey) []flight {
+	var list []flight
+	for _, f := range b.flights {
+		if f.key == key {
+			list = append(list, *f)
+		}
+	}
+	return list
+}
+
+// restore replaces the flights of a job by earlier ones.
+func (b *Book) restore(key nomad.JobKey, before []flight) {
+	b.dropFlights(key)
+	for _, f := range before {
+		b.fly(key, f.group, f.usage, f.keep)
+	}
+}
+
+// group decides about one ask.
+func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord, error) {
+	q, err := b.config.QueueFor(a.Namespace, a.Queue)
+	if err != nil {
+		return GroupRecord{}, forbidden("group %q: %s", a.Group, err)
+	}
+	parts, err := b.parts(a, q)
+	if err != nil {
+		return GroupRecord{}, err
+	}
+	was, known := have.Groups[a.Group]
+	same := known && was.Key == a.Key() && b.alive(key, have)
+	b.dropGroupFlights(key, a.Group)
+	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
+	if len(parts) == 0 {
+		return c.native(), nil
+	}
+	c.form, err = b.form(a, parts)
+	if err != nil {
+		return GroupRecord{}, err
+	}
+	if same {
+		return c.again(was)
+	}
+	return c.first()
+}
+
+// alive reports whether the job may have allocs that a changed device block
+// would replace: Nomad has it, or it was admitted a moment ago.
+func (b *Book) alive(key nomad.JobKey, have *Record) bool {
+	if j := b.jobs[key]; j != nil {
+		return !j.Stopped || slices.ContainsFunc(b.allocsOf(key), func(a *nomad.Alloc) bool { return !a.Stopping })
+	}
+	return b.now().Sub(have.At) < unseen
+}
+
+func (b *Book) allocsOf(key nomad.JobKey) []*nomad.Alloc {
+	var list []*nomad.Alloc
+	for _, a := range b.allocs {
+		if a.Key() == key {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// form places the ask on the empty cluster: which device blocks it takes at
+// all, and whether any node could ever hold it.
+func (b *Book) form(a *admit.Ask, parts []part) (unit, error) {
+	for i := range parts {
+		b.ideal.Arrive(&parts[i].req)
+	}
+	u, err := b.board(true).place(parts)
+	if !errors.Is(err, place.ErrNoRoom) {
+		return u, err
+	}
+	for i := range parts {
+		e, err := b.ideal.Explain(&parts[i].req)
+		if err != nil {
+			return unit{}, err
+		}
+		if e.Fits == 0 {
+			return unit{}, impossible(a, e)
+		}
+	}
+	return unit{}, impossible(a, place.Explanation{Reasons: []place.Reason{{Nodes: len(b.nodes), Why: "not all of its device blocks together on one node"}}})
+}
+
+func (b *Book) board(empty bool) board {
+	if empty {
+		return board{b.empty, b.ideal, b.nodeIDs}
+	}
+	return board{b.snap, b.plan, b.nodeIDs}
+}

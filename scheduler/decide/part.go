@@ -1,0 +1,251 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// part is one device block's worth of an alloc, as the placement core takes it.
+type part struct {
+	task int // position in Ask.Tasks
+	req  place.Request
+}
+
+// parts translates an ask. Every part goes to the same node; the first one
+// carries the group's CPU and memory. No parts and no error means that the ask
+// is beyond what the core can express, and only Nomad can place it.
+func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
+	base, err := b.base(a, q)
+	if err != nil {
+		return nil, err
+	}
+	var list []part
+	for i, t := range a.Tasks {
+		if !t.Plain() {
+			r := base
+			r.Ask(t.Request)
+			if err := b.resource(&r, t.Request); err != nil {
+				return nil, err
+			}
+			r.LimitMilli = t.LimitMilli
+			if r.LimitMilli != 0 && r.LimitMilli < r.ShareMilli {
+				r.LimitMilli = 0
+			}
+			list = append(list, part{i, r})
+			continue
+		}
+		for _, d := range t.Devices {
+			r := base
+			if !b.plain(&r, d) {
+				return nil, nil
+			}
+			list = append(list, part{i, r})
+		}
+	}
+	for i := range list {
+		r := &list[i].req
+		r.ID = fmt.Sprintf("%s/%s/%s#%d", a.Namespace, a.JobID, a.Group, i)
+		if r.Models, err = allowed(r.Models, q); err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			r.CPUMHz, r.MemoryMiB = 0, 0
+		}
+	}
+	return list, nil
+}
+
+// base is what all parts share.
+func (b *Book) base(a *admit.Ask, q *config.Queue) (place.Request, error) {
+	policy, err := place.ParsePolicy(a.Policy)
+	if err != nil {
+		return place.Request{}, err
+	}
+	r := place.Request{
+		Job: a.JobID, Namespace: a.Namespace, Priority: a.Priority, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
+		Sharing: a.Sharing, Policy: policy,
+	}
+	if q != nil {
+		r.Queue = q.Name
+	}
+	if a.NodePool != "" && a.NodePool != "all" {
+		r.Pools = []string{a.NodePool}
+	}
+	r.Datacenters = b.datacenters(a.Datacenters)
+	simple := true
+	for _, c := range a.Constraints {
+		attribute, isTarget := strings.CutPrefix(c.LTarget, "${")
+		switch {
+		case !isTarget || strings.Contains(c.RTarget, "${"):
+			simple = false
+		case slices.Contains([]string{"=", "!=", "is_set", "is_not_set"}, c.Operand):
+			r.Constraints = append(r.Constraints, place.Constraint{Attribute: strings.TrimSuffix(attribute, "}"), Operator: c.Operand, Value: c.RTarget})
+		default:
+			simple = false
+		}
+	}
+	if !simple {
+		r.Constraints, r.Nodes = nil, b.nodesFor(a)
+	}
+	return r, restrict(&r, q)
+}
+
+// datacenters resolves globs; none means all.
+func (b *Book) datacenters(globs []string) []string {
+	if len(globs) == 0 || slices.Contains(globs, "*") {
+		return nil
+	}
+	found := []string{}
+	for _, n := range b.nodes {
+		dc := n.Plan.Datacenter
+		if !slices.Contains(found, dc) && slices.ContainsFunc(globs, func(g string) bool { return globbed(g, dc) }) {
+			found = append(found, dc)
+		}
+	}
+	if len(found) == 0 {
+		return globs
+	}
+	slices.Sort(found)
+	return found
+}
+
+// nodesFor lists the nodes that constraints admit which the core does not
+// understand.
+func (b *Book) nodesFor(a *admit.Ask) []string {
+	found := []string{}
+	for id, n := range b.nodes {
+		if admits(n, a) {
+			found = append(found, id)
+		}
+	}
+	if len(found) == 0 {
+		return []string{"none"}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// restrict adds the rules of a queue.
+func restrict(r *place.Request, q *config.Queue) error {
+	if q == nil {
+		return nil
+	}
+	var err error
+	if r.Pools, err = both(r.Pools, q.NodePools, "node pool", q.Name); err != nil {
+		return err
+	}
+	if r.Datacenters, err = both(r.Datacenters, q.Datacenters, "datacenter", q.Name); err != nil {
+		return err
+	}
+	for _, c := range q.Constraints {
+		attribute := strings.TrimSuffix(strings.TrimPrefix(c.Attribute, "${"), "}")
+		r.Constraints = append(r.Constraints, place.Constraint{Attribute: attribute, Operator: c.Operator, Value: c.Value})
+	}
+	r.Priority = min(r.Priority, q.MaxPriority)
+	return nil
+}
+
+// both is what is in two lists, either of which may be empty for "any".
+func both(asked, allowed []string, what, queue string) ([]string, error) {
+	switch {
+	case len(allowed) == 0:
+		return asked, nil
+	case len(asked) == 0:
+		return allowed, nil
+	}
+	var common []string
+	for _, s := range asked {
+		if slices.Contains(allowed, s) {
+			common = append(common, s)
+		}
+	}
+	if len(common) == 0 {
+		return nil, forbidden("queue %s may use the %s %s, not %s", queue, what, strings.Join(allowed, ", "), strings.Join(asked, ", "))
+	}
+	return common, nil
+}
+
+// allowed are the models that both the request and its queue want.
+func allowed(asked []string, q *config.Queue) ([]string, error) {
+	if q == nil || len(q.Models) == 0 {
+		return asked, nil
+	}
+	if len(asked) == 0 {
+		return q.Models, nil
+	}
+	if slices.ContainsFunc(q.Models, func(m string) bool { return strings.EqualFold(m, asked[0]) }) {
+		return asked, nil
+	}
+	return nil, forbidden("queue %s may use GPUs of model %s, not %s", q.Name, strings.Join(q.Models, ", "), asked[0])
+}
+
+// resource applies the operator's default resource to a request that names no
+// vendor.
+func (b *Book) resource(r *place.Request, asked gpu.Request) error {
+	word := b.config.DefaultResource
+	if asked.Vendor != "" || word == "" || word == "gpu" {
+		return nil
+	}
+	if word == "npu" {
+		word = "huawei"
+	}
+	r.Vendor = word
+	return nil
+}
+
+// plain translates a device block that the user wrote. It returns false for
+// one that the core cannot express.
+func (b *Book) plain(r *place.Request, d admit.DeviceAsk) bool {
+	vendor, rest, found := strings.Cut(d.Name, "/")
+	if !found {
+		vendor, rest = "", d.Name
+	}
+	deviceType, name, _ := strings.Cut(rest, "/")
+	r.Vendor = vendor
+	if vendor == "" && deviceType == "gpu" {
+		r.Vendor = ""
+	}
+	switch deviceType {
+	case "slice", "mig-slice":
+		r.Mode, r.GPUs, r.MemoryMiBPerGPU = gpu.ModeSlice, 1, d.Count*b.sliceMiB()
+	case "shared", "mig-shared":
+		r.Mode, r.GPUs, r.Shared = gpu.ModeShared, 1, true
+	default:
+		r.Mode, r.GPUs, r.Whole = gpu.ModeWhole, int(d.Count), true
+	}
+	if strings.HasPrefix(deviceType, "mig") {
+		if name == "" || strings.Contains(name, "/") {
+			return false
+		}
+		r.Profile, name = name, ""
+	}
+	if name != "" || d.Count < 1 || d.Count > 64 && r.Whole {
+		return false
+	}
+	for _, c := range d.Constraints {
+		if c.Operand != "=" || c.LTarget != "${device.attr.type}" && c.LTarget != "${device.attr.model}" {
+			return false
+		}
+		r.Models = []string{c.RTarget}
+	}
+	return true
+}
+
+// sliceMiB is the memory of a slice, which is meant to be one setting for the
+// whole cluster.
+func (b *Book) sliceMiB() int64 {
+	for _, n := range b.nodes {
+		for i := range n.Plan.GPUs {
+			if m := n.Plan.GPUs[i].SliceMiB; m > 0 {
+				return m
+			}
+		}
+	}
+	return 1024
+}

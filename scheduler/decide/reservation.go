@@ -1,0 +1,184 @@
+package decide
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+const reservationPrefix = "nomad-gpu/reservations/"
+
+// Reservation is room that is kept free until a job claims it, somebody
+// releases it, or its time is up.
+type Reservation struct {
+	Version   int         `json:"v"`
+	ID        string      `json:"id"`
+	Namespace string      `json:"namespace"`
+	Owner     string      `json:"owner"` // who asked, for people
+	Usage     place.Usage `json:"usage"`
+	ExpiresAt time.Time   `json:"expires_at"`
+	// ClaimedBy is the namespace/job that took it; empty until then.
+	ClaimedBy string `json:"claimed_by,omitempty"`
+
+	index uint64
+}
+
+// ErrNoReservation is wrapped when there is no such reservation.
+var ErrNoReservation = errors.New("no such reservation")
+
+// Reserve finds room for a request and keeps it. The request's ID becomes the
+// reservation's; an error wraps place.ErrNoRoom when there is no room now.
+func (d *Decider) Reserve(ctx context.Context, r place.Request, owner string, ttl time.Duration) (view.Hold, error) {
+	if !d.leading() {
+		return view.Hold{}, fmt.Errorf("reserve %q: %w", r.ID, ErrNotLeading)
+	}
+	claim, err := d.book.reserve(&r, owner, ttl)
+	if err != nil {
+		return view.Hold{}, err
+	}
+	if claim.index, err = d.put(ctx, claim); err != nil {
+		d.book.release(r.ID)
+		return view.Hold{}, err
+	}
+	return d.book.hold(claim), nil
+}
+
+// Release gives a reservation back.
+func (d *Decider) Release(ctx context.Context, id string) error {
+	if !d.leading() {
+		return fmt.Errorf("release reservation %q: %w", id, ErrNotLeading)
+	}
+	claim, ok := d.book.release(id)
+	if !ok {
+		return fmt.Errorf("release %q: %w", id, ErrNoReservation)
+	}
+	return d.Forget(ctx, claim)
+}
+
+// Forget removes what is stored of a reservation that is over.
+func (d *Decider) Forget(ctx context.Context, r Reservation) error {
+	item, err := d.store.Get(ctx, reservationPrefix+r.ID)
+	if err != nil || item.Index == 0 {
+		return err
+	}
+	return d.store.Delete(ctx, item.Path, item.Index)
+}
+
+func (d *Decider) put(ctx context.Context, r *Reservation) (uint64, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return 0, fmt.Errorf("encode reservation %q: %w", r.ID, err)
+	}
+	return d.store.Put(ctx, nomad.Item{Path: reservationPrefix + r.ID, Index: r.index, Values: map[string]string{"reservation": string(text)}})
+}
+
+func (b *Book) reserve(r *place.Request, owner string, ttl time.Duration) (*Reservation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.ready(); err != nil {
+		return nil, err
+	}
+	if b.claims[r.ID] != nil || strings.ContainsAny(r.ID, "/ ") || r.ID == "" {
+		return nil, fmt.Errorf("reserve %q: the ID is taken or malformed", r.ID)
+	}
+	q, err := b.config.QueueFor(r.Namespace, r.Queue)
+	if err != nil {
+		return nil, forbidden("%s", err)
+	}
+	if err := restrict(r, q); err != nil {
+		return nil, err
+	}
+	p, err := b.plan.Place(r)
+	if err != nil {
+		return nil, err
+	}
+	if q != nil {
+		p.Usage.Queue = q.Name
+		if why := b.overQuota(q.Name, chargeOf(b.nodes[p.NodeID], p.Usage.Takes)); why != "" {
+			return nil, forbidden("%s", why)
+		}
+	}
+	p.Usage.Pinned = true
+	claim := &Reservation{Version: RecordVersion, ID: r.ID, Namespace: r.Namespace, Owner: owner, Usage: p.Usage, ExpiresAt: b.now().Add(ttl)}
+	b.claims[r.ID] = claim
+	b.book(claim.Usage)
+	b.version++
+	return claim, nil
+}
+
+func (b *Book) release(id string) (Reservation, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.claims[id]
+	if r == nil {
+		return Reservation{}, false
+	}
+	b.forgetClaim(id)
+	return *r, true
+}
+
+func (b *Book) forgetClaim(id string) {
+	b.unbook(b.claims[id].Usage.NodeID, id)
+	delete(b.claims, id)
+	b.version++
+}
+
+// claim places an alloc in the room of its reservation.
+func (c *choosing) claim() (unit, error) {
+	b := c.book
+	r := b.claims[c.ask.Reservation]
+	refuse := func(format string, args ...any) error {
+		return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("reservation %q: ", c.ask.Reservation) + fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case r == nil:
+		return unit{}, refuse("it does not exist or has expired")
+	case r.Namespace != c.key.Namespace:
+		return unit{}, refuse("it belongs to namespace %q", r.Namespace)
+	case r.ClaimedBy != "" && r.ClaimedBy != c.key.String():
+		return unit{}, refuse("job %s has claimed it", r.ClaimedBy)
+	}
+	b.unbook(r.Usage.NodeID, r.ID)
+	parts := append([]part(nil), c.parts...)
+	for i := range parts {
+		parts[i].req.Nodes = []string{r.Usage.NodeID}
+	}
+	u, err := b.board(false).place(parts)
+	if err != nil {
+		b.book(r.Usage)
+		return unit{}, refuse("it does not hold what group %q asks for", c.ask.Group)
+	}
+	r.ClaimedBy = c.key.String()
+	return u, nil
+}
+
+// hold is a reservation for people.
+func (b *Book) hold(r *Reservation) view.Hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.shownHold(r)
+}
+
+func (b *Book) shownHold(r *Reservation) view.Hold {
+	h := view.Hold{ID: r.ID, Namespace: r.Namespace, Queue: r.Usage.Queue, Owner: r.Owner, NodeID: r.Usage.NodeID, ExpiresAt: r.ExpiresAt, ClaimedBy: r.ClaimedBy, GPUs: []string{}}
+	n := b.nodes[r.Usage.NodeID]
+	if n == nil {
+		return h
+	}
+	h.NodeName = n.Plan.Name
+	for _, t := range r.Usage.Takes {
+		h.GPUs = append(h.GPUs, n.Plan.GPUs[t.GPU].ID)
+		h.Milli += t.Milli
+	}
+	h.MemoryMiB = chargeOf(n, r.Usage.Takes).MemoryMiB
+	return h
+}
