@@ -27,8 +27,14 @@ func tasks(a *admit.Ask, parts []part, u unit, n *nomad.Node) ([]admit.TaskDecis
 			}
 			out[i].Devices = append(out[i].Devices, devices...)
 			blocks = append(blocks, more...)
+			take := u.parts[k].Takes[0]
+			g := &n.Plan.GPUs[take.GPU]
+			out[i].Holds.GPUs += len(u.parts[k].Takes)
+			out[i].Holds.Whole = wholeGPU(take, g)
+			out[i].Holds.Type = g.Type
+			out[i].Holds.MemoryMiB = memoryOf(t, take, g)
 			if !t.Plain() {
-				out[i].Share, out[i].Holds = shares(t, u.parts[k].Takes[0], &n.Plan.GPUs[u.parts[k].Takes[0].GPU])
+				out[i].Share = share(t, take, g)
 			}
 		}
 	}
@@ -105,22 +111,41 @@ func exact(r *place.Request, g *place.GPU) bool {
 	return g.Mode == gpu.ModeSlice && r.MemoryMiBPerGPU == 0
 }
 
-// shares says what a task gets for its driver and holds of each GPU.
-func shares(t admit.TaskAsk, take place.Take, g *place.GPU) (share, holds gpu.Share) {
-	whole := g.Mode != gpu.ModeSlice || take.Slices == g.Slices
-	if whole {
-		return gpu.Share{}, gpu.Share{MemoryMiB: g.MemoryMiB, GuaranteeMilli: gpu.MilliPerGPU, LimitMilli: gpu.MilliPerGPU}
+// wholeGPU reports whether a take is all of a GPU.
+func wholeGPU(t place.Take, g *place.GPU) bool {
+	return g.Mode == gpu.ModeWhole || g.Mode == gpu.ModeSlice && t.Slices == g.Slices
+}
+
+// memoryOf is the GPU memory that a task may use: what it asked for, within
+// the slices that it holds. A turn on a shared GPU promises none.
+func memoryOf(t admit.TaskAsk, take place.Take, g *place.GPU) int64 {
+	switch {
+	case g.Mode == gpu.ModeShared:
+		return 0
+	case wholeGPU(take, g):
+		return g.MemoryMiB
 	}
 	memory := take.Slices * g.SliceMiB
-	if asked := t.Request.MemoryMiB; asked > 0 && asked < memory {
-		memory, share.MemoryMiB = asked, asked
+	if asked := t.Request.MemoryMiB; asked > 0 {
+		memory = min(memory, asked)
+	}
+	return memory
+}
+
+// share is what the driver must be told: only what does not follow from the
+// slices.
+func share(t admit.TaskAsk, take place.Take, g *place.GPU) gpu.Share {
+	if g.Mode != gpu.ModeSlice || wholeGPU(take, g) {
+		return gpu.Share{}
+	}
+	s := gpu.Share{LimitMilli: t.LimitMilli}
+	if memory := memoryOf(t, take, g); memory < take.Slices*g.SliceMiB {
+		s.MemoryMiB = memory
 	}
 	if take.Milli != proportion(take.Slices, g.Slices) {
-		share.GuaranteeMilli = take.Milli
+		s.GuaranteeMilli = take.Milli
 	}
-	share.LimitMilli = t.LimitMilli
-	holds = gpu.Share{MemoryMiB: memory, GuaranteeMilli: take.Milli, LimitMilli: max(t.LimitMilli, take.Milli)}
-	return share, holds
+	return s
 }
 
 // plainBlocks are a user's own blocks: name and count stay as written.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -18,11 +19,14 @@ type Decider struct {
 	book    *Book
 	store   Store
 	leading func() bool
+
+	mu     sync.Mutex
+	before map[nomad.JobKey]*Record // what an unsettled decision replaced
 }
 
 // NewDecider decides about a book. Leading says whether this replica may.
 func NewDecider(b *Book, s Store, leading func() bool) *Decider {
-	return &Decider{book: b, store: s, leading: leading}
+	return &Decider{book: b, store: s, leading: leading, before: map[nomad.JobKey]*Record{}}
 }
 
 // Book returns what the decider believes.
@@ -62,7 +66,70 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 		return nil, err
 	}
 	d.book.remember(next)
+	d.mu.Lock()
+	d.before[key] = have
+	d.mu.Unlock()
 	return answers, nil
+}
+
+// Settle follows a decision: accepted is whether Nomad took the job. A
+// decision is recorded before Nomad hears of it, so that a crash in between
+// cannot lose what a running job was given; one that Nomad refused is taken
+// back here.
+func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decision, accepted bool) {
+	if len(asks) == 0 {
+		return
+	}
+	key := nomad.JobKey{Namespace: asks[0].Namespace, ID: asks[0].JobID}
+	d.mu.Lock()
+	before := d.before[key]
+	delete(d.before, key)
+	d.mu.Unlock()
+	if accepted || before == nil {
+		return
+	}
+	if err := d.book.takeBack(ctx, before, d.store); err != nil {
+		d.book.Trouble(fmt.Errorf("take back the decision about job %q: %w", key, err))
+	}
+}
+
+// takeBack ends a job's flights and stores its earlier record again.
+func (b *Book) takeBack(ctx context.Context, before *Record, s Store) error {
+	b.mu.Lock()
+	key := before.key()
+	b.dropFlights(key)
+	b.unclaim(key)
+	now := b.records[key]
+	b.version++
+	b.mu.Unlock()
+	if now == nil || now.index == before.index {
+		return nil
+	}
+	if len(before.Groups) == 0 {
+		b.forgetRecord(key)
+		return s.Delete(ctx, recordPath(key), now.index)
+	}
+	again := before.clone()
+	again.index = now.index
+	if err := again.write(ctx, s); err != nil {
+		return err
+	}
+	b.remember(again)
+	return nil
+}
+
+// Trouble notes something that should not have happened, for people.
+func (b *Book) Trouble(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.log.trouble(b.now(), err)
+	b.version++
+}
+
+func (b *Book) forgetRecord(key nomad.JobKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.records, key)
 }
 
 // Ready reports why the book cannot be decided with, if so.
@@ -94,7 +161,13 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 	defer b.mu.Unlock()
 	before := b.flightsOf(key)
 	next := &Record{Version: RecordVersion, At: b.now(), Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}, index: have.index}
-	undo := func() { b.restore(key, before) }
+	claimed := b.claimedBy(key)
+	undo := func() {
+		b.restore(key, before)
+		if !claimed {
+			b.unclaim(key)
+		}
+	}
 	for i := range asks {
 		g, err := b.group(key, &asks[i], have)
 		if err != nil {
@@ -118,7 +191,7 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 	return next, answers, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.restore(key, before)
+		undo()
 	}, nil
 }
 

@@ -161,6 +161,26 @@ func (c *choosing) claim() (unit, error) {
 	return u, nil
 }
 
+// claimedBy reports whether a job has claimed a reservation.
+func (b *Book) claimedBy(key nomad.JobKey) bool {
+	for _, r := range b.claims {
+		if r.ClaimedBy == key.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// unclaim takes a job's claim back.
+func (b *Book) unclaim(key nomad.JobKey) {
+	for _, r := range b.claims {
+		if r.ClaimedBy == key.String() {
+			r.ClaimedBy = ""
+			b.book(r.Usage)
+		}
+	}
+}
+
 // hold is a reservation for people.
 func (b *Book) hold(r *Reservation) view.Hold {
 	b.mu.Lock()

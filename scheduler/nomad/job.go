@@ -2,6 +2,9 @@ package nomad
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -19,8 +22,9 @@ type Job struct {
 	Stopped bool
 	Queue   string // gpu_queue of the job's meta
 	Groups  []Group
-	// GPU is whether any task asks for a GPU.
-	GPU bool
+	// GPU is whether any task asks for a GPU, Admitted whether the job came
+	// through the service.
+	GPU, Admitted bool
 }
 
 // Group is a task group.
@@ -55,6 +59,7 @@ func NewJob(j *api.Job) *Job {
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
 	for _, g := range j.TaskGroups {
+		out.Admitted = out.Admitted || admitted(g)
 		group := Group{Name: deref(g.Name), Count: deref(g.Count), Queue: g.Meta["gpu_queue"]}
 		for _, t := range g.Tasks {
 			task := newTask(t)
@@ -72,6 +77,13 @@ func NewJob(j *api.Job) *Job {
 		out.Groups = nil
 	}
 	return out
+}
+
+// admitted recognises what an admission writes into a group.
+func admitted(g *api.TaskGroup) bool {
+	return slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool {
+		return strings.HasPrefix(c.RTarget, "nomad-gpu") || strings.HasPrefix(c.LTarget, "nomad-gpu")
+	})
 }
 
 func deref[T any](p *T) T {
@@ -136,4 +148,22 @@ func driverShare(block any) (guarantee, limit int64) {
 		return 0, 0
 	}
 	return one.Compute, one.Limit
+}
+
+// GPU reports whether a task of the group asks for a GPU.
+func (g *Group) GPU() bool { return g.Text() != "" }
+
+// Text is what the group's tasks ask for, as far as the job shows it.
+func (g *Group) Text() string {
+	var parts []string
+	for _, t := range g.Tasks {
+		if t.Request != "" {
+			parts = append(parts, t.Request)
+			continue
+		}
+		for _, d := range t.Devices {
+			parts = append(parts, fmt.Sprintf("%d x %s", d.Count, d.Name))
+		}
+	}
+	return strings.Join(parts, " + ")
 }

@@ -1,0 +1,196 @@
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Picture draws the book for people. The caller adds what the book does not
+// know: who leads.
+func (b *Book) Picture() (*view.Cluster, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.synced.IsZero() {
+		return nil, b.ready()
+	}
+	c := &view.Cluster{
+		At: b.now(), Index: b.index, Synced: b.synced, DryRun: b.config.Preemption.DryRun,
+		Nodes: []view.Node{}, Queues: []view.Queue{}, Pending: b.pending(), Holds: []view.Hold{},
+		Decisions: newestFirst(b.log.decisions), Events: newestFirst(b.log.events),
+	}
+	holders := b.holders()
+	for id := range b.nodes {
+		c.Nodes = append(c.Nodes, b.drawNode(id, holders[id]))
+	}
+	slices.SortFunc(c.Nodes, func(x, y view.Node) int {
+		return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(x.ID, y.ID))
+	})
+	c.Queues = b.drawQueues(c.Pending)
+	for _, id := range slices.Sorted(maps.Keys(b.claims)) {
+		c.Holds = append(c.Holds, b.shownHold(b.claims[id]))
+	}
+	return c, nil
+}
+
+// holders groups the allocs with GPUs by node.
+func (b *Book) holders() map[string][]*nomad.Alloc {
+	found := map[string][]*nomad.Alloc{}
+	for _, a := range b.allocs {
+		if len(a.Devices) > 0 {
+			found[a.NodeID] = append(found[a.NodeID], a)
+		}
+	}
+	for _, list := range found {
+		slices.SortFunc(list, func(x, y *nomad.Alloc) int { return strings.Compare(x.ID, y.ID) })
+	}
+	return found
+}
+
+func (b *Book) drawNode(id string, holders []*nomad.Alloc) view.Node {
+	n := b.nodes[id]
+	v := n.View
+	for _, u := range b.usages[id] {
+		v.CPUUsedMHz += u.CPUMHz
+		v.MemoryUsedMiB += u.MemoryMiB
+	}
+	v.GPUs = slices.Clone(n.View.GPUs)
+	for i := range v.GPUs {
+		v.GPUs[i].Instances = slices.Clone(v.GPUs[i].Instances)
+		v.GPUs[i].Holders = []view.Holder{}
+	}
+	for _, a := range holders {
+		b.drawHolder(n, &v, a)
+	}
+	for i := range v.GPUs {
+		v.GPUs[i].HeldMilli = min(v.GPUs[i].HeldMilli, gpu.MilliPerGPU)
+	}
+	return v
+}
+
+// drawHolder enters what an alloc holds into the node's GPUs.
+func (b *Book) drawHolder(n *nomad.Node, v *view.Node, a *nomad.Alloc) {
+	queue := ""
+	if q := b.queueOf(a.Key(), a.Group); q != nil {
+		queue = q.Name
+	}
+	for _, d := range a.Devices {
+		count := map[int]int{}
+		for _, id := range d.IDs {
+			at, ok := n.Links[id]
+			if !ok {
+				continue
+			}
+			count[at.GPU]++
+			in := &v.GPUs[at.GPU].Instances[at.Instance]
+			in.AllocID, in.Task = a.ID, d.Task
+		}
+		for _, at := range slices.Sorted(maps.Keys(count)) {
+			plan := &n.Plan.GPUs[at]
+			take := takeOf(plan, int64(count[at]), b.guarantee(a, d.Task))
+			cost := chargeOf(n, []place.Take{{GPU: at, Milli: take.Milli, Slices: take.Slices, Replicas: take.Replicas}})
+			h := view.Holder{
+				AllocID: a.ID, Namespace: a.Namespace, JobID: a.Job, Group: a.Group, Task: d.Task, Queue: queue,
+				Priority: b.priorityOf(a.Key()), Status: a.Status, Instances: count[at], GuaranteeMilli: take.Milli,
+				LimitMilli: b.limitOf(a, d.Task), Since: a.Created, Direct: b.direct(a.Key()),
+			}
+			if plan.Mode != gpu.ModeShared {
+				h.MemoryMiB = cost.MemoryMiB
+			}
+			g := &v.GPUs[at]
+			g.HeldMilli += take.Milli
+			g.HeldMemoryMiB += h.MemoryMiB
+			g.HeldInstances += count[at]
+			g.Holders = append(g.Holders, h)
+		}
+	}
+}
+
+func (b *Book) limitOf(a *nomad.Alloc, task string) int64 {
+	if j := b.jobs[a.Key()]; j != nil {
+		if g := j.Group(a.Group); g != nil {
+			if t := g.Task(task); t != nil {
+				return t.LimitMilli
+			}
+		}
+	}
+	return 0
+}
+
+// direct reports whether a job came around the service.
+func (b *Book) direct(key nomad.JobKey) bool {
+	j := b.jobs[key]
+	return j != nil && !j.Admitted && b.records[key] == nil
+}
+
+func (b *Book) drawQueues(pending []view.Pending) []view.Queue {
+	list := make([]view.Queue, 0, len(b.config.Queues))
+	for i := range b.config.Queues {
+		q := &b.config.Queues[i]
+		used := b.taken[q.Name]
+		v := view.Queue{
+			Name: q.Name, Parent: q.Parent, Namespaces: q.Namespaces, QuotaMilli: q.QuotaMilli, MaxMilli: bound(q),
+			UsedMilli: used.Milli, BorrowedMilli: b.borrows(q.Name), QuotaMemoryMiB: q.QuotaMemoryMiB, UsedMemoryMiB: used.MemoryMiB,
+		}
+		for _, p := range pending {
+			if p.Queue == q.Name {
+				v.Pending++
+			}
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// pending lists what waits, in the order in which it is tried.
+func (b *Book) pending() []view.Pending {
+	list := []view.Pending{}
+	for key, blocked := range b.blocked {
+		j := b.jobs[key]
+		if j == nil || !j.GPU || j.Stopped {
+			continue
+		}
+		for i := range j.Groups {
+			if missing := blocked.Missing[j.Groups[i].Name]; missing > 0 && j.Groups[i].GPU() {
+				list = append(list, b.drawPending(j, &j.Groups[i], blocked, missing))
+			}
+		}
+	}
+	slices.SortFunc(list, func(x, y view.Pending) int {
+		return cmp.Or(y.Priority-x.Priority, x.Since.Compare(y.Since), strings.Compare(x.Namespace, y.Namespace),
+			strings.Compare(x.JobID, y.JobID), strings.Compare(x.Group, y.Group))
+	})
+	return list
+}
+
+func (b *Book) drawPending(j *nomad.Job, g *nomad.Group, blocked *nomad.Blocked, missing int) view.Pending {
+	p := view.Pending{
+		Namespace: j.Key.Namespace, JobID: j.Key.ID, Group: g.Name, Missing: missing, Priority: j.Priority,
+		Since: blocked.Since, Ask: g.Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: b.direct(j.Key),
+	}
+	if q := b.queueOf(j.Key, g.Name); q != nil {
+		p.Queue = q.Name
+		p.Priority = min(p.Priority, q.MaxPriority)
+	}
+	r := b.records[j.Key]
+	if r == nil {
+		return p
+	}
+	known := r.Groups[g.Name]
+	switch {
+	case known.Decision.Hold != nil:
+		p.Kind, p.Reason = known.Decision.Hold.Kind, known.Decision.Hold.Sentence
+	case known.Shown.Summary != "" && len(known.Flights) == 0:
+		p.Reason = strings.Join(append([]string{known.Shown.Summary}, known.Decision.Explanation...), "; ")
+	}
+	if known.Shown.Ask != "" {
+		p.Ask = known.Shown.Ask
+	}
+	return p
+}
