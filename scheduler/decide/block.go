@@ -15,10 +15,10 @@ type block struct {
 	Name  string // device name: type, vendor/type or vendor/type/name
 	Count int64
 	// Milli is the compute that each instance's GPU must keep free.
-	Milli   int64
-	Model   string // type or model; empty: any
+	Milli int64
+	Model string // type or model; empty: any
 	// Of is how many slices the GPU must have; 0: any number.
-	Of int64
+	Of      int64
 	Sharing gpu.Sharing
 }
 

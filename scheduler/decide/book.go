@@ -40,6 +40,7 @@ type Book struct {
 
 	measured map[string]nomad.Measurements // node → GPUs
 	records  map[nomad.JobKey]*Record      // as far as read
+	gone     []nomad.JobKey                // jobs that left, whose records can go
 	log      diary
 }
 
@@ -124,6 +125,7 @@ func (b *Book) applyWork(c nomad.Change) {
 	case c.JobGone != nil:
 		delete(b.jobs, *c.JobGone)
 		delete(b.records, *c.JobGone)
+		b.gone = append(b.gone, *c.JobGone)
 		b.dropFlights(*c.JobGone)
 	case c.Alloc != nil && c.Alloc.Holds():
 		b.alloc(c.Alloc)

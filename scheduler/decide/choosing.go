@@ -86,6 +86,9 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 	if !c.places() {
 		return g, nil
 	}
+	if len(was.Blocks) > 0 {
+		c.keepTo(was.Blocks)
+	}
 	missing := c.ask.Count - c.book.live(c.key, c.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || was.Ask.Count == c.ask.Count && c.book.blocked[c.key] == nil) {
 		for _, u := range was.Flights {
@@ -97,6 +100,26 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 		return g, nil
 	}
 	return c.fill(g, was.Decision.Tasks)
+}
+
+// keepTo leaves only nodes that can serve device blocks which are given.
+func (c *choosing) keepTo(blocks []block) {
+	var able []string
+	for _, id := range c.book.nodeIDs() {
+		n := c.book.nodes[id]
+		if admits(n, c.ask) && roomOf(n, nil).serve(n, c.ask.CPUMHz, c.ask.MemoryMiB, blocks) {
+			able = append(able, id)
+		}
+	}
+	if len(able) == len(c.book.nodes) {
+		return
+	}
+	if len(able) == 0 {
+		able = []string{"none"}
+	}
+	for i := range c.parts {
+		c.parts[i].req.Nodes = able
+	}
 }
 
 // fill places the allocs that do not run yet. Tasks are the device blocks if
@@ -189,14 +212,15 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 	if len(units) > 0 {
 		model = units[0]
 	}
-	g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
-	if len(units) != 1 || c.ask.Count != 1 {
-		c.forget(&g) // one preference cannot be right for several allocs
-	}
 	if given != nil {
 		g.Decision.Tasks = given
+	} else {
+		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
+		g.Cost = chargeOf(b.nodes[model.node], model.usage.Takes)
+		if len(units) != 1 || c.ask.Count != 1 {
+			c.forget(&g) // one preference cannot be right for several allocs
+		}
 	}
-	g.Cost = chargeOf(b.nodes[model.node], model.usage.Takes)
 	g.Decision.Preferred = nil
 	for _, u := range units {
 		if !slices.Contains(g.Decision.Preferred, u.node) {

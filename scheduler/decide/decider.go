@@ -85,11 +85,28 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	before := d.before[key]
 	delete(d.before, key)
 	d.mu.Unlock()
-	if accepted || before == nil {
+	if accepted {
+		d.consume(ctx, asks)
+		return
+	}
+	if before == nil {
 		return
 	}
 	if err := d.book.takeBack(ctx, before, d.store); err != nil {
 		d.book.Trouble(fmt.Errorf("take back the decision about job %q: %w", key, err))
+	}
+}
+
+// consume forgets the reservations that the job has claimed: from here on the
+// job itself holds the room.
+func (d *Decider) consume(ctx context.Context, asks []admit.Ask) {
+	for i := range asks {
+		if asks[i].Reservation == "" {
+			continue
+		}
+		if err := d.Forget(ctx, Reservation{ID: asks[i].Reservation}); err != nil {
+			d.book.Trouble(err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -32,25 +34,33 @@ type Reservation struct {
 	index uint64
 }
 
-// ErrNoReservation is wrapped when there is no such reservation.
-var ErrNoReservation = errors.New("no such reservation")
-
-// Reserve finds room for a request and keeps it. The request's ID becomes the
-// reservation's; an error wraps place.ErrNoRoom when there is no room now.
-func (d *Decider) Reserve(ctx context.Context, r place.Request, owner string, ttl time.Duration) (view.Hold, error) {
-	if !d.leading() {
-		return view.Hold{}, fmt.Errorf("reserve %q: %w", r.ID, ErrNotLeading)
+// Reserve finds room for a want and keeps it until it is claimed, released or
+// its time is up.
+func (d *Decider) Reserve(ctx context.Context, w reserve.Want, dryRun bool) (view.Hold, error) {
+	if !dryRun && !d.leading() {
+		return view.Hold{}, fmt.Errorf("reserve %s: %w", w.Request, ErrNotLeading)
 	}
-	claim, err := d.book.reserve(&r, owner, ttl)
+	r := place.Request{ID: newID(), Namespace: w.Namespace, Queue: w.Queue, Priority: defaultPriority, Close: w.Close}
+	r.Ask(w.Request)
+	r.MinMemoryMiB = w.MinMemoryMiB
+	claim, err := d.book.reserve(&r, w)
 	if err != nil {
 		return view.Hold{}, err
 	}
+	hold := d.book.hold(claim)
+	if dryRun {
+		d.book.release(claim.ID)
+		hold.ID = ""
+		return hold, nil
+	}
 	if claim.index, err = d.put(ctx, claim); err != nil {
-		d.book.release(r.ID)
+		d.book.release(claim.ID)
 		return view.Hold{}, err
 	}
-	return d.book.hold(claim), nil
+	return hold, nil
 }
+
+func newID() string { return "r-" + strings.ToLower(rand.Text()[:12]) }
 
 // Release gives a reservation back.
 func (d *Decider) Release(ctx context.Context, id string) error {
@@ -59,7 +69,7 @@ func (d *Decider) Release(ctx context.Context, id string) error {
 	}
 	claim, ok := d.book.release(id)
 	if !ok {
-		return fmt.Errorf("release %q: %w", id, ErrNoReservation)
+		return fmt.Errorf("release %q: %w", id, reserve.ErrNotFound)
 	}
 	return d.Forget(ctx, claim)
 }
@@ -81,14 +91,11 @@ func (d *Decider) put(ctx context.Context, r *Reservation) (uint64, error) {
 	return d.store.Put(ctx, nomad.Item{Path: reservationPrefix + r.ID, Index: r.index, Values: map[string]string{"reservation": string(text)}})
 }
 
-func (b *Book) reserve(r *place.Request, owner string, ttl time.Duration) (*Reservation, error) {
+func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.ready(); err != nil {
 		return nil, err
-	}
-	if b.claims[r.ID] != nil || strings.ContainsAny(r.ID, "/ ") || r.ID == "" {
-		return nil, fmt.Errorf("reserve %q: the ID is taken or malformed", r.ID)
 	}
 	q, err := b.config.QueueFor(r.Namespace, r.Queue)
 	if err != nil {
@@ -97,22 +104,46 @@ func (b *Book) reserve(r *place.Request, owner string, ttl time.Duration) (*Rese
 	if err := restrict(r, q); err != nil {
 		return nil, err
 	}
-	p, err := b.plan.Place(r)
-	if err != nil {
+	if r.Models, err = allowed(r.Models, q); err != nil {
 		return nil, err
 	}
+	p, err := b.plan.Place(r)
+	if errors.Is(err, place.ErrNoRoom) {
+		return nil, b.noRoom(r, w)
+	}
+	if err != nil {
+		return nil, &admit.Refusal{Status: http.StatusBadRequest, Text: err.Error()}
+	}
+	p.Usage.Queue, p.Usage.Pinned = "", true
 	if q != nil {
 		p.Usage.Queue = q.Name
 		if why := b.overQuota(q.Name, chargeOf(b.nodes[p.NodeID], p.Usage.Takes)); why != "" {
 			return nil, forbidden("%s", why)
 		}
 	}
-	p.Usage.Pinned = true
-	claim := &Reservation{Version: RecordVersion, ID: r.ID, Namespace: r.Namespace, Owner: owner, Usage: p.Usage, ExpiresAt: b.now().Add(ttl)}
+	claim := &Reservation{Version: RecordVersion, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: b.now().Add(w.For)}
 	b.claims[r.ID] = claim
 	b.book(claim.Usage)
 	b.version++
 	return claim, nil
+}
+
+// noRoom refuses a reservation: for now, or for good when no GPU could ever
+// hold it.
+func (b *Book) noRoom(r *place.Request, w reserve.Want) error {
+	refusal := &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("there is no room for %s now", w.Request)}
+	e, err := b.plan.Explain(r)
+	if _, ever := b.ideal.Place(r); ever != nil {
+		refusal.Status, refusal.Text = http.StatusUnprocessableEntity, fmt.Sprintf("no node can ever hold %s", w.Request)
+		e, err = b.ideal.Explain(r)
+	}
+	if err != nil {
+		return err
+	}
+	for _, why := range e.Reasons {
+		refusal.Details = append(refusal.Details, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
+	}
+	return refusal
 }
 
 func (b *Book) release(id string) (Reservation, bool) {

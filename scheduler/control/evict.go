@@ -1,0 +1,84 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// evict makes room for a waiting alloc, in an order in which the room cannot
+// go astray:
+//
+//  1. the room is booked for the one that waits, so that no admission takes it;
+//  2. its job is made to prefer the node;
+//  3. the victims' jobs leave the node out, so that no replacement of a victim
+//     takes the room back in the very plan that stops it;
+//  4. the victims are stopped. Nomad then unblocks by priority.
+//
+// The nodes are taken back in once the one that waited runs. An eviction that
+// fails halfway is given up: victims that were stopped are started elsewhere,
+// or here again, by Nomad itself.
+func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
+	e := due.Evict
+	if l.Config().Preemption.DryRun {
+		l.note(e, true)
+		l.skip[due.Job.String()] = time.Now().Add(time.Minute)
+		return true
+	}
+	if !l.limiter.AllowN(time.Now(), min(len(e.Victims), l.limiter.Burst())) {
+		return false
+	}
+	l.Book.Make(e)
+	if err := l.carryOut(ctx, due); err != nil {
+		l.Book.Unmake(e)
+		l.report("evict for job "+due.Job.String(), err)
+		return false
+	}
+	l.note(e, false)
+	return true
+}
+
+func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
+	e := due.Evict
+	if _, err := l.revise(ctx, due.Job, due.Revision); err != nil {
+		return err
+	}
+	done := map[nomad.JobKey]map[string]bool{}
+	for _, v := range e.Victims {
+		if done[v.Job] == nil {
+			done[v.Job] = map[string]bool{}
+		}
+		if done[v.Job][v.Group] {
+			continue
+		}
+		done[v.Job][v.Group] = true
+		if _, err := l.revise(ctx, v.Job, decide.Revision{Group: v.Group, Exclude: e.Node, For: e.For.String()}); err != nil {
+			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
+		}
+	}
+	for _, v := range e.Victims {
+		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note tells people who went, for whom and why.
+func (l *Loop) note(e *decide.Eviction, dryRun bool) {
+	kind := "evict"
+	if e.Reclaim {
+		kind = "reclaim"
+	}
+	l.Logger.Info("eviction", "dry_run", dryRun, "text", e.Text)
+	for _, v := range e.Victims {
+		l.Book.Note(view.Event{
+			Kind: kind, Namespace: v.Job.Namespace, JobID: v.Job.ID, AllocID: v.AllocID,
+			For: e.For.String(), Text: e.Text, DryRun: dryRun,
+		})
+	}
+}

@@ -1,0 +1,231 @@
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Due is something that the control loop should do now.
+type Due struct {
+	Job      nomad.JobKey
+	Revision Revision
+	// Evict is set when room must be made first.
+	Evict *Eviction
+}
+
+// settled is how long a group must have waited before anybody is evicted for
+// it: Nomad may be about to place it.
+const settled = 2 * time.Second
+
+// NextDue returns what to do for the first waiting group, in order of
+// priority, that can be helped, and which skip does not name. Nil means that
+// everything that waits has to wait.
+func (b *Book) NextDue(skip map[string]bool) *Due {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ready() != nil {
+		return nil
+	}
+	for _, p := range b.pending() {
+		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
+		if r := b.records[key]; r != nil && !skip[key.String()] {
+			if g, ok := r.Groups[p.Group]; ok {
+				if due := b.help(key, &g, p); due != nil {
+					return due
+				}
+			}
+		}
+	}
+	return b.reopen(skip)
+}
+
+// help finds what would help a waiting group.
+func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
+	due := &Due{Job: key, Revision: Revision{Group: p.Group}}
+	hold := g.Decision.Hold
+	if hold != nil && hold.Kind == view.WaitsForQuota && b.overQuota(p.Queue, g.Cost.times(int64(p.Missing))) != "" {
+		return nil
+	}
+	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
+		return nil
+	}
+	if b.flying(key, p.Group) {
+		return nil // room is on its way
+	}
+	switch {
+	case hold != nil && hold.Kind != "":
+		due.Revision.Retry = true
+		return due
+	case b.outside(g):
+		due.Revision.Retry = true
+		return due
+	}
+	if !b.config.Preemption.Enabled || b.now().Sub(p.Since) < settled {
+		return nil
+	}
+	if due.Evict = b.evict(key, g); due.Evict == nil {
+		return nil
+	}
+	due.Revision.Prefer = due.Evict.Node
+	return due
+}
+
+func (b *Book) flying(key nomad.JobKey, group string) bool {
+	for _, f := range b.flights {
+		if f.key == key && f.group == group {
+			return true
+		}
+	}
+	return false
+}
+
+// stillYields reports whether a group that was held back for a higher
+// priority would take its room still.
+func (b *Book) stillYields(key nomad.JobKey, g *GroupRecord) bool {
+	c := &choosing{book: b, key: key, ask: &g.Ask}
+	free := false
+	for _, id := range b.nodeIDs() {
+		n := b.nodes[id]
+		if n.Plan.Ineligible || !admits(n, &g.Ask) || !roomOf(n, b.usagesOn(id)).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+			continue
+		}
+		free = true
+		if c.yield(unit{node: id}, *g) == nil {
+			return false
+		}
+	}
+	return free || len(b.waitingAbove(g.Ask.Priority, key)) > 0
+}
+
+// waitingAbove lists the waiting jobs with a higher priority.
+func (b *Book) waitingAbove(priority int, than nomad.JobKey) []nomad.JobKey {
+	return slices.DeleteFunc(b.waiting(), func(key nomad.JobKey) bool {
+		j := b.jobs[key]
+		return key == than || j == nil || j.Priority <= priority
+	})
+}
+
+// outside reports whether a node that is not among the candidates has room
+// for a group: its candidates died or filled up.
+func (b *Book) outside(g *GroupRecord) bool {
+	if len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 {
+		return false
+	}
+	found := false
+	for id, n := range b.nodes {
+		if n.Plan.Ineligible || !admits(n, &g.Ask) || !roomOf(n, b.usagesOn(id)).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+			continue
+		}
+		if slices.Contains(g.Decision.Candidates, id) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// reopen finds a group whose excluded nodes it may use again, because the one
+// that the room was made for runs or has given up.
+func (b *Book) reopen(skip map[string]bool) *Due {
+	for _, key := range slices.SortedFunc(maps.Keys(b.records), compareKeys) {
+		if skip[key.String()] || b.jobs[key] == nil || b.jobs[key].Stopped {
+			continue
+		}
+		r := b.records[key]
+		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
+			if include := b.over(r.Groups[name].Excluded); len(include) > 0 {
+				return &Due{Job: key, Revision: Revision{Group: name, Include: include}}
+			}
+		}
+	}
+	return nil
+}
+
+// over lists the nodes whose exclusion has served its purpose.
+func (b *Book) over(excluded map[string]string) []string {
+	var nodes []string
+	for node, who := range excluded {
+		namespace, id, _ := strings.Cut(who, "/")
+		key := nomad.JobKey{Namespace: namespace, ID: id}
+		if b.blocked[key] == nil && !b.anyFlight(key) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+func (b *Book) anyFlight(key nomad.JobKey) bool {
+	for _, f := range b.flights {
+		if f.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// Make books the room that an eviction makes for the one that waits, so that
+// nobody else is sent there.
+func (b *Book) Make(e *Eviction) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.records[e.For]
+	n := b.nodes[e.Node]
+	if r == nil || n == nil {
+		return
+	}
+	g := r.Groups[e.Group]
+	b.fly(e.For, e.Group, b.madeFor(n, e, &g), true)
+	b.version++
+}
+
+// madeFor is the usage that the waiting alloc will have, where the victims
+// were.
+func (b *Book) madeFor(n *nomad.Node, e *Eviction, g *GroupRecord) place.Usage {
+	u := place.Usage{NodeID: e.Node, Job: e.For.ID, Namespace: e.For.Namespace, Priority: g.Ask.Priority, CPUMHz: g.Ask.CPUMHz, MemoryMiB: g.Ask.MemoryMiB}
+	if q, err := b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue); err == nil && q != nil {
+		u.Queue = q.Name
+	}
+	staying := slices.DeleteFunc(b.usagesOn(e.Node), func(u place.Usage) bool {
+		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.AllocID == u.ID })
+	})
+	r := roomOf(n, staying)
+	before := slices.Clone(r.instances)
+	instances, milli := r.instances, r.milli
+	for _, blk := range g.Blocks {
+		serveOne(n, blk, instances, milli)
+	}
+	for i := range instances {
+		if k := before[i] - instances[i]; k > 0 {
+			t := takeOf(&n.Plan.GPUs[i], k, 0)
+			t.GPU = i
+			u.Takes = append(u.Takes, t)
+		}
+	}
+	slices.SortFunc(u.Takes, func(x, y place.Take) int { return cmp.Compare(x.GPU, y.GPU) })
+	return u
+}
+
+// Unmake ends the promise of an eviction that could not be carried out.
+func (b *Book) Unmake(e *Eviction) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropGroupFlights(e.For, e.Group)
+	b.version++
+}
+
+// Note writes an event for people.
+func (b *Book) Note(e view.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.At = b.now()
+	b.log.event(e)
+	b.version++
+}

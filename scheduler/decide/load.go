@@ -1,0 +1,146 @@
+package decide
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// parallelReads bounds how many variables are read at once.
+	parallelReads = 16
+	// fresh is how old a decision may be for its allocs to be still on their
+	// way to Nomad when the leader changes.
+	fresh = time.Minute
+	// orphaned is how long a record outlives a job that Nomad does not have.
+	orphaned = time.Hour
+)
+
+// Load reads what is stored, when this replica begins to lead: the records of
+// all jobs, the promises of the last minute, and the reservations. Records of
+// jobs that are gone are deleted.
+func (d *Decider) Load(ctx context.Context) error {
+	paths, err := d.store.List(ctx, recordPrefix)
+	if err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReads)
+	for path := range paths {
+		group.Go(func() error {
+			r, err := readRecordAt(groupCtx, d.store, path, nomad.JobKey{})
+			if err != nil {
+				d.book.Trouble(err) // one bad record must not stop the service
+				return groupCtx.Err()
+			}
+			if !d.book.recall(r) {
+				return d.store.Delete(groupCtx, path, r.index)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("load decisions: %w", err)
+	}
+	d.book.sortDecisions()
+	return d.loadReservations(ctx)
+}
+
+func (d *Decider) loadReservations(ctx context.Context) error {
+	paths, err := d.store.List(ctx, reservationPrefix)
+	if err != nil {
+		return err
+	}
+	for path := range paths {
+		item, err := d.store.Get(ctx, path)
+		if err != nil {
+			return fmt.Errorf("load reservations: %w", err)
+		}
+		var r Reservation
+		if err := json.Unmarshal([]byte(item.Values["reservation"]), &r); err != nil || r.Version != RecordVersion {
+			d.book.Trouble(fmt.Errorf("read reservation %q: version %d, %w", path, r.Version, err))
+			continue
+		}
+		r.index = item.Index
+		d.book.adoptClaim(&r)
+	}
+	return nil
+}
+
+// recall takes a stored record. It returns false for one whose job is gone.
+func (b *Book) recall(r *Record) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := r.key()
+	if b.jobs[key] == nil && b.now().Sub(r.At) > orphaned {
+		return false
+	}
+	b.records[key] = r
+	for name, g := range r.Groups {
+		b.log.decision(g.Shown)
+		if b.now().Sub(r.At) > fresh {
+			continue
+		}
+		b.dropGroupFlights(key, name)
+		missing := g.Ask.Count - b.live(key, name)
+		for _, u := range g.Flights[:max(0, min(missing, len(g.Flights)))] {
+			b.fly(key, name, u, false)
+		}
+	}
+	b.version++
+	return true
+}
+
+// sortDecisions brings the decisions of all records into order.
+func (b *Book) sortDecisions() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slices.SortStableFunc(b.log.decisions, func(x, y view.Decision) int { return x.At.Compare(y.At) })
+}
+
+func (b *Book) adoptClaim(r *Reservation) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.claims[r.ID] != nil || !b.now().Before(r.ExpiresAt) {
+		return
+	}
+	b.claims[r.ID] = r
+	b.book(r.Usage)
+	b.version++
+}
+
+// Purge deletes the records of jobs that left Nomad.
+func (d *Decider) Purge(ctx context.Context) error {
+	for _, key := range d.book.takeGone() {
+		r, err := readRecord(ctx, d.store, key)
+		if err != nil {
+			return err
+		}
+		if r.index == 0 {
+			continue
+		}
+		if err := d.store.Delete(ctx, recordPath(key), r.index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Book) takeGone() []nomad.JobKey {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var gone []nomad.JobKey
+	for _, key := range b.gone {
+		if b.jobs[key] == nil {
+			gone = append(gone, key)
+		}
+	}
+	b.gone = nil
+	return gone
+}
