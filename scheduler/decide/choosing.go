@@ -26,6 +26,8 @@ type choosing struct {
 	queue *config.Queue
 	parts []part
 	form  unit // where one alloc would go on an empty cluster
+	// why is the core's explanation, made before anything of the ask is booked.
+	why place.Explanation
 }
 
 // native is the answer to an ask that only Nomad can place: it gets no
@@ -134,6 +136,10 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision) (GroupRecord,
 		return g, err
 	} else if hold != nil {
 		return c.held(g, given, hold), nil
+	}
+	var err error
+	if c.why, err = b.plan.Explain(&c.parts[0].req, b.now()); err != nil {
+		return g, err
 	}
 	units, err := c.units(missing)
 	if err != nil {

@@ -296,7 +296,7 @@ func (b *Book) form(a *admit.Ask, parts []part) (unit, error) {
 		return u, err
 	}
 	for i := range parts {
-		e, err := b.ideal.Explain(&parts[i].req)
+		e, err := b.ideal.Explain(&parts[i].req, b.now())
 		if err != nil {
 			return unit{}, err
 		}

@@ -132,10 +132,10 @@ func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 // hold it.
 func (b *Book) noRoom(r *place.Request, w reserve.Want) error {
 	refusal := &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("there is no room for %s now", w.Request)}
-	e, err := b.plan.Explain(r)
+	e, err := b.plan.Explain(r, b.now())
 	if _, ever := b.ideal.Place(r); ever != nil {
 		refusal.Status, refusal.Text = http.StatusUnprocessableEntity, fmt.Sprintf("no node can ever hold %s", w.Request)
-		e, err = b.ideal.Explain(r)
+		e, err = b.ideal.Explain(r, b.now())
 	}
 	if err != nil {
 		return err

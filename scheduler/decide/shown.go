@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -28,6 +29,11 @@ func (c *choosing) shown(outcome, summary string) view.Decision {
 func (c *choosing) choice(u unit) view.Choice {
 	n := c.book.nodes[u.node]
 	out := view.Choice{NodeID: u.node, NodeName: n.Plan.Name, Score: u.score}
+	for _, candidate := range c.why.Candidates {
+		if candidate.NodeID == u.node {
+			out.Terms = terms(candidate)
+		}
+	}
 	for _, t := range u.usage.Takes {
 		out.GPUs = append(out.GPUs, n.Plan.GPUs[t.GPU].ID)
 		out.Groups = append(out.Groups, n.View.GPUs[t.GPU].Group)
@@ -35,22 +41,42 @@ func (c *choosing) choice(u unit) view.Choice {
 	return out
 }
 
-// explain says why, after the flights of the group were booked.
+// explain writes down the core's explanation.
 func (c *choosing) explain(g *GroupRecord) {
 	v := &g.Shown
-	if e, err := c.book.plan.Explain(&c.parts[0].req); err == nil {
-		v.Fits = e.Fits
-		for _, why := range e.Reasons {
-			v.Reasons = append(v.Reasons, view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never})
+	v.Fits = c.why.Fits
+	for _, why := range c.why.Reasons {
+		v.Reasons = append(v.Reasons, view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never})
+	}
+	for _, other := range c.why.Candidates {
+		if n := c.book.nodes[other.NodeID]; n != nil && !chosen(v.Choices, other.NodeID) {
+			v.RunnersUp = append(v.RunnersUp, view.Choice{NodeID: other.NodeID, NodeName: n.Plan.Name, Score: other.Score, Terms: terms(other)})
 		}
 	}
+	g.Decision.Explanation = nil
 	if len(v.Choices) > 0 {
 		v.Summary = placedText(v.Choices)
-		g.Decision.Explanation = append(g.Decision.Explanation[:0:0], v.Summary)
+		g.Decision.Explanation = []string{v.Summary}
+	}
+	for _, other := range v.RunnersUp {
+		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("next best: %s, score %d", other.NodeName, other.Score))
 	}
 	for _, why := range v.Reasons {
 		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
 	}
+}
+
+func chosen(choices []view.Choice, node string) bool {
+	return slices.ContainsFunc(choices, func(c view.Choice) bool { return c.NodeID == node })
+}
+
+// terms are the parts of a candidate's score.
+func terms(c place.Candidate) []view.Term {
+	var list []view.Term
+	for _, t := range c.Terms {
+		list = append(list, view.Term{Name: t.Name, Weight: t.WeightMilli, Value: t.ValueMilli})
+	}
+	return list
 }
 
 func placedText(choices []view.Choice) string {
@@ -63,13 +89,4 @@ func placedText(choices []view.Choice) string {
 		}
 	}
 	return "goes to " + strings.Join(parts, ", ")
-}
-
-// reasonText is why there is no room, in a sentence.
-func reasonText(e place.Explanation) string {
-	var parts []string
-	for _, why := range e.Reasons {
-		parts = append(parts, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
-	}
-	return strings.Join(parts, "; ")
 }
