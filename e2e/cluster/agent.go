@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// startServer boots a machine for Nomad's server and waits for its leadership.
+func (c *Cluster) startServer(ctx context.Context) (err error) {
+	dir := filepath.Join(c.options.Dir, "server")
+	if c.server, err = bootMachine(ctx, filepath.Join(c.options.Bin, "e2e"), dir, c.options.Detached); err != nil {
+		return err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	if c.options.HTTPPort != 0 {
+		ports[0] = c.options.HTTPPort
+	}
+	c.rpcPort = ports[1]
+	c.URL = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
+	if c.API, err = api.NewClient(&api.Config{Address: c.URL}); err != nil {
+		return err
+	}
+	config := fmt.Sprintf(serverConfig, filepath.Join(dir, "nomad"), ports[0], ports[1], ports[2])
+	if err := c.startAgent(c.server, dir, config); err != nil {
+		return err
+	}
+	return retry(ctx, "wait for the Nomad server, see "+filepath.Join(dir, "nomad.log"), func() error {
+		leader, err := c.API.Status().Leader()
+		if err == nil && leader == "" {
+			err = errors.New("no leader yet")
+		}
+		return err
+	})
+}
+
+// StartClient starts the node's Nomad client, and waits until Nomad may place
+// work on the node.
+func (n *Node) StartClient(ctx context.Context) error {
+	n.cluster.options.Progress("starting a Nomad client with both plugins on %s", n.Name)
+	ports, err := freePorts(2)
+	if err != nil {
+		return err
+	}
+	if n.agent, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
+		return err
+	}
+	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), n.cluster.options.Bin,
+		ports[0], ports[1], n.cluster.rpcPort, cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
+	if err := n.cluster.startAgent(n.machine, n.dir, config); err != nil {
+		return err
+	}
+	return n.WaitReady(ctx)
+}
+
+func (c *Cluster) startAgent(m *machine, dir, config string) error {
+	path := filepath.Join(dir, "agent.hcl")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return fmt.Errorf("start Nomad agent: %w", err)
+	}
+	return m.start(filepath.Join(dir, "nomad.log"), nil, filepath.Join(c.options.Bin, "e2e", "nomad"), "agent", "-config", path)
+}
+
+func (n *Node) deviceConfig() string {
+	config := n.options.GPUs + fmt.Sprintf("\n    data_dir = %q\n", filepath.Join(n.dir, "gpu"))
+	if n.options.Topology == "" {
+		return config
+	}
+	return config + fmt.Sprintf(simulationConfig, n.options.Topology, n.SimDir(), n.Name,
+		filepath.Join(n.cluster.options.Bin, "e2e", "nvidia-cuda-mps-control"))
+}
+
+func (n *Node) driverConfig() string {
+	return n.options.Driver + fmt.Sprintf("\n    namespace = %q\n", taskCgroup(n.dir))
+}
+
+// WaitReady returns when the client speaks for itself, the driver is healthy
+// and, in simulation, the node offers GPUs.
+func (n *Node) WaitReady(ctx context.Context) error {
+	what := fmt.Sprintf("wait for %s, see %s", n.Name, n.Log("nomad"))
+	err := retry(ctx, what, func() error {
+		self, err := n.agent.Agent().Self()
+		if err != nil {
+			return err
+		}
+		n.ID = self.Stats["client"]["node_id"]
+		if self.Stats["client"]["heartbeat_ttl"] == "0s" {
+			return errors.New("it has not registered yet")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return n.WaitNode(ctx, func(node *api.Node) bool {
+		driver := node.Drivers["containerd"]
+		hasGPUs := node.NodeResources != nil && len(node.NodeResources.Devices) > 0
+		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && (hasGPUs || n.options.Topology == "")
+	})
+}
+
+// WaitNode blocks until what Nomad knows of the node is as wanted.
+func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) error {
+	q := &api.QueryOptions{WaitTime: time.Minute}
+	for {
+		node, meta, err := n.cluster.API.Nodes().Info(n.ID, q.WithContext(ctx))
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("wait for %s, see %s: %w", n.Name, n.Log("nomad"), err)
+		case err == nil && wanted(node):
+			return nil
+		case err == nil:
+			q.WaitIndex = meta.LastIndex
+		case !strings.Contains(err.Error(), "not found"):
+			return fmt.Errorf("wait for %s: %w", n.Name, err)
+		}
+	}
+}
+
+// retry calls f until it succeeds or the context ends.
+func retry(ctx context.Context, what string, f func() error) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w (%w)", what, err, ctx.Err())
+		}
+	}
+}
+
+// freePorts finds ports of the loopback that nobody listens on.
+func freePorts(count int) ([]int, error) {
+	ports := make([]int, count)
+	for i := range ports {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer listener.Close()
+		ports[i] = listener.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}

@@ -1,0 +1,110 @@
+package cluster
+
+// serverConfig takes the data folder and the HTTP, RPC and serf ports.
+const serverConfig = `
+name      = "server"
+data_dir  = %q
+bind_addr = "127.0.0.1"
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+disable_update_check = true
+server {
+  enabled          = true
+  bootstrap_expect = 1
+  raft_multiplier  = 1
+}
+`
+
+// clientConfig takes the name, the data and the plugin folder, the HTTP and RPC
+// ports, the server's RPC port, the control group, and the plugins' settings.
+const clientConfig = `
+name       = %q
+data_dir   = %q
+plugin_dir = %q
+bind_addr  = "127.0.0.1"
+log_level  = "DEBUG"
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+}
+ports {
+  http = %d
+  rpc  = %d
+}
+disable_update_check = true
+client {
+  enabled           = true
+  servers           = ["127.0.0.1:%d"]
+  cgroup_parent     = %q
+  network_interface = "lo"
+  cni_path          = "/usr/lib/cni:/opt/cni/bin"
+  # The machine is as large as a GPU server, whatever it runs on.
+  cpu_total_compute       = 100000
+  memory_total_mb         = 262144
+  gc_disk_usage_threshold = 99
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
+  }
+}
+plugin "nomad-device-gpu" {
+  config {
+    %s
+  }
+}
+plugin "nomad-driver-containerd" {
+  config {
+    %s
+  }
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+// simulationConfig takes the topology file, the simulator's folder, the
+// machine's name and the stand-in for NVIDIA's MPS control program.
+const simulationConfig = `
+    simulation {
+      topology = %q
+      dir      = %q
+      machine  = %q
+    }
+    mps {
+      control = %q
+    }
+`
+
+// containerdConfigs holds, by version of the file, a configuration that takes the
+// root folder.
+var containerdConfigs = map[int]string{
+	2: `
+version = 2
+root    = %q
+state   = "/run/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[ttrpc]
+  address = "/run/containerd/containerd.sock.ttrpc"
+`,
+	3: `
+version = 3
+root    = %q
+state   = "/run/containerd"
+disabled_plugins = ["io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[ttrpc]
+  address = "/run/containerd/containerd.sock.ttrpc"
+`,
+}

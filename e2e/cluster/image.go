@@ -1,0 +1,35 @@
+package cluster
+
+import (
+	"bytes"
+	"path/filepath"
+
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
+)
+
+// Image is the image that every simulated machine has: one static program that
+// prints what a GPU program would see (e2e/gpuprobe). It asks for all GPUs, as
+// NVIDIA's own images do.
+const Image = "localhost/gpuprobe:1"
+
+func buildImage(bin string) ([]byte, error) {
+	var archive bytes.Buffer
+	files := map[string]testimage.File{
+		"/bin/gpuprobe": {Source: filepath.Join(bin, "e2e", "gpuprobe"), Mode: 0o755},
+		"/tmp":          {Mode: 0o777},
+		"/etc/passwd":   {Content: []byte("root:x:0:0:root:/:/bin/gpuprobe\nnobody:x:65534:65534:nobody:/:/bin/gpuprobe\n")},
+	}
+	err := testimage.Build(&archive, Image, files, ispec.ImageConfig{
+		Entrypoint: []string{"/bin/gpuprobe"},
+		Env: []string{
+			"PATH=/bin",
+			"NVIDIA_VISIBLE_DEVICES=all",
+			"NVIDIA_DRIVER_CAPABILITIES=all",
+			"CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",
+			"CUDA_MPS_PIPE_DIRECTORY=/nowhere",
+		},
+	})
+	return archive.Bytes(), err
+}

@@ -1,0 +1,266 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// RunFile registers the job of an HCL file and returns it.
+func (c *Cluster) RunFile(ctx context.Context, path string) (*api.Job, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	job, err := c.Run(ctx, string(text))
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", path, err)
+	}
+	return job, nil
+}
+
+// Run registers a job written in HCL, as "nomad job run" does.
+func (c *Cluster) Run(ctx context.Context, hcl string) (*api.Job, error) {
+	job, err := c.API.Jobs().ParseHCL(hcl, true)
+	if err != nil {
+		return nil, fmt.Errorf("parse job: %w", err)
+	}
+	write := (&api.WriteOptions{}).WithContext(ctx)
+	if _, _, err := c.API.Jobs().RegisterOpts(job, &api.RegisterOptions{}, write); err != nil {
+		return nil, fmt.Errorf("register job %s: %w", *job.ID, err)
+	}
+	return job, nil
+}
+
+// Stop stops a job, forgets it, and returns when its tasks are gone.
+func (c *Cluster) Stop(ctx context.Context, job string) error {
+	write := (&api.WriteOptions{}).WithContext(ctx)
+	if _, _, err := c.API.Jobs().Deregister(job, false, write); err != nil {
+		return fmt.Errorf("stop job %s: %w", job, err)
+	}
+	return c.waitAllocs(ctx, job, "to stop", func(allocs []*api.AllocationListStub) bool {
+		for _, a := range allocs {
+			if !Terminal(a) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Terminal reports whether the allocation's tasks have ended for good.
+func Terminal(a *api.AllocationListStub) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+// Running waits for an allocation of the job that runs, and returns it.
+func (c *Cluster) Running(ctx context.Context, job string) (*api.Allocation, error) {
+	allocs, err := c.RunningAll(ctx, job, 1)
+	if err != nil {
+		return nil, err
+	}
+	return allocs[0], nil
+}
+
+// RunningAll waits until count allocations of the job run.
+func (c *Cluster) RunningAll(ctx context.Context, job string, count int) ([]*api.Allocation, error) {
+	stubs, err := c.WaitAllocs(ctx, job, "to run", func(a *api.AllocationListStub) bool {
+		return a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun
+	}, count)
+	if err != nil {
+		return nil, err
+	}
+	var running []*api.Allocation
+	for _, stub := range stubs {
+		alloc, err := c.Alloc(ctx, stub.ID)
+		if err != nil {
+			return nil, err
+		}
+		running = append(running, alloc)
+	}
+	return running, nil
+}
+
+// WaitAllocs waits until at least count allocations of the job are as wanted,
+// and returns them. A failed one that nobody wanted ends the wait.
+func (c *Cluster) WaitAllocs(ctx context.Context, job, what string, wanted func(*api.AllocationListStub) bool, count int) ([]*api.AllocationListStub, error) {
+	var found []*api.AllocationListStub
+	err := c.waitAllocs(ctx, job, what, func(allocs []*api.AllocationListStub) bool {
+		found = nil
+		for _, a := range allocs {
+			if wanted(a) {
+				found = append(found, a)
+			}
+		}
+		return len(found) >= count
+	})
+	return found, err
+}
+
+func (c *Cluster) waitAllocs(ctx context.Context, job, what string, done func([]*api.AllocationListStub) bool) error {
+	q := &api.QueryOptions{WaitTime: time.Minute}
+	var last []*api.AllocationListStub
+	for {
+		allocs, meta, err := c.API.Jobs().Allocations(job, true, q.WithContext(ctx))
+		if err != nil {
+			return fmt.Errorf("wait for job %s %s: %w\n%s", job, what, err, describe(last))
+		}
+		if done(allocs) {
+			return nil
+		}
+		last, q.WaitIndex = allocs, meta.LastIndex
+	}
+}
+
+// describe tells why allocations are as they are.
+func describe(allocs []*api.AllocationListStub) string {
+	var b bytes.Buffer
+	for _, a := range allocs {
+		fmt.Fprintf(&b, "  alloc %.8s on %s: %s, wanted %s\n", a.ID, a.NodeName, a.ClientStatus, a.DesiredStatus)
+		for task, state := range a.TaskStates {
+			for _, event := range state.Events {
+				fmt.Fprintf(&b, "    %s: %s: %s\n", task, event.Type, event.DisplayMessage)
+			}
+		}
+	}
+	return b.String()
+}
+
+// Alloc reads an allocation.
+func (c *Cluster) Alloc(ctx context.Context, id string) (*api.Allocation, error) {
+	alloc, _, err := c.API.Allocations().Info(id, (&api.QueryOptions{}).WithContext(ctx))
+	return alloc, err
+}
+
+// WaitAlloc blocks until the allocation is as wanted, and returns it.
+func (c *Cluster) WaitAlloc(ctx context.Context, id, what string, wanted func(*api.Allocation) bool) (*api.Allocation, error) {
+	q := &api.QueryOptions{WaitTime: time.Minute}
+	for {
+		alloc, meta, err := c.API.Allocations().Info(id, q.WithContext(ctx))
+		if err != nil {
+			return nil, fmt.Errorf("wait for alloc %.8s %s: %w", id, what, err)
+		}
+		if wanted(alloc) {
+			return alloc, nil
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// WaitBlocked waits until Nomad says that the job waits for room, and returns
+// the evaluation that tells why.
+func (c *Cluster) WaitBlocked(ctx context.Context, job string) (*api.Evaluation, error) {
+	q := &api.QueryOptions{WaitTime: time.Minute}
+	for {
+		evals, meta, err := c.API.Jobs().Evaluations(job, q.WithContext(ctx))
+		if err != nil {
+			return nil, fmt.Errorf("wait for job %s to be blocked: %w", job, err)
+		}
+		blocked := false
+		var reasons *api.Evaluation
+		for _, e := range evals {
+			blocked = blocked || e.Status == "blocked"
+			if len(e.FailedTGAllocs) > 0 && (reasons == nil || e.ModifyIndex > reasons.ModifyIndex) {
+				reasons = e
+			}
+		}
+		if blocked && reasons != nil {
+			return reasons, nil
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// FirstLine returns the first line that a task prints, waiting for it.
+func (c *Cluster) FirstLine(ctx context.Context, alloc *api.Allocation, task string) ([]byte, error) {
+	cancel := make(chan struct{})
+	defer close(cancel)
+	frames, problems := c.API.AllocFS().Logs(alloc, true, task, "stdout", "start", 0, cancel, (&api.QueryOptions{}).WithContext(ctx))
+	var text []byte
+	for {
+		select {
+		case frame, open := <-frames:
+			if !open {
+				return nil, fmt.Errorf("read output of %s: it ended", task)
+			}
+			text = append(text, frame.Data...)
+			if line, _, found := bytes.Cut(text, []byte("\n")); found {
+				return line, nil
+			}
+		case err := <-problems:
+			return nil, fmt.Errorf("read output of %s: %w", task, err)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("read output of %s: %w", task, ctx.Err())
+		}
+	}
+}
+
+// Report is what gpuprobe found in its container; see that program.
+type Report struct {
+	Env         map[string]string `json:"env"`
+	Nodes       []DeviceNode      `json:"nodes"`
+	Forged      map[string]string `json:"forged"`
+	MemoryLimit string            `json:"memory_limit"`
+}
+
+// DeviceNode is a device node and what opening it answered.
+type DeviceNode struct {
+	Path  string `json:"path"`
+	Major int    `json:"major"`
+	Minor int    `json:"minor"`
+	Open  string `json:"open"`
+}
+
+// Report reads what the task's program found when it started.
+func (c *Cluster) Report(ctx context.Context, alloc *api.Allocation, task string) (Report, error) {
+	line, err := c.FirstLine(ctx, alloc, task)
+	if err != nil {
+		return Report{}, err
+	}
+	return parseReport(line)
+}
+
+// ExecReport runs the program once more, in an exec session of the task.
+func (c *Cluster) ExecReport(ctx context.Context, alloc *api.Allocation, task string) (Report, error) {
+	out, err := c.Exec(ctx, alloc, task, "/bin/gpuprobe", "-once")
+	if err != nil {
+		return Report{}, err
+	}
+	line, _, err := bufio.NewReader(bytes.NewReader(out)).ReadLine()
+	if err != nil {
+		return Report{}, fmt.Errorf("read report of exec session: %w", err)
+	}
+	return parseReport(line)
+}
+
+// Exec runs a program in a task's container and returns what it printed.
+func (c *Cluster) Exec(ctx context.Context, alloc *api.Allocation, task string, argv ...string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	code, err := c.API.Allocations().Exec(ctx, alloc, task, false, argv, bytes.NewReader(nil), &stdout, &stderr, nil, nil)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("exec %v in %s: %w", argv, task, err), errors.New(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+func parseReport(line []byte) (Report, error) {
+	var r Report
+	if err := json.Unmarshal(line, &r); err != nil {
+		return r, fmt.Errorf("decode report %q: %w", line, err)
+	}
+	return r, nil
+}

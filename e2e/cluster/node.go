@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// NodeOptions describes one simulated machine.
+type NodeOptions struct {
+	// Name defaults to "node-<i>".
+	Name string
+	// Topology is the file that says which GPUs the machine has; empty takes the
+	// real ones of this machine.
+	Topology string
+	// GPUs and Driver are added to the two plugins' configurations.
+	GPUs, Driver string
+}
+
+// Node is one simulated machine with containerd and a Nomad client.
+type Node struct {
+	Name string
+	// ID is what Nomad calls the node.
+	ID string
+
+	cluster *Cluster
+	options NodeOptions
+	dir     string
+	machine *machine
+	agent   *api.Client
+}
+
+// The command lines by which a node's processes are told apart.
+const (
+	devicePlugin = "nomad-device-gpu"
+	driverPlugin = "nomad-driver-containerd"
+)
+
+// PowerOn boots the machine and returns when Nomad may place work on it.
+func (n *Node) PowerOn(ctx context.Context) (err error) {
+	o := n.cluster.options
+	if n.machine, err = bootMachine(ctx, filepath.Join(o.Bin, "e2e"), n.dir, o.Detached); err != nil {
+		return err
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		return err
+	}
+	return n.StartClient(ctx)
+}
+
+// PowerOff ends everything on the machine at once, as pulling the plug would.
+func (n *Node) PowerOff() error {
+	if n.machine == nil {
+		return nil
+	}
+	err := n.machine.powerOff()
+	n.machine = nil
+	return errors.Join(err, removeNodeCgroups(n.dir))
+}
+
+// Reboot pulls the plug and boots again: no process is left, /run is empty and
+// the boot ID is another. Between the two, the caller may change the machine.
+func (n *Node) Reboot(ctx context.Context, meanwhile ...func() error) error {
+	if err := n.PowerOff(); err != nil {
+		return err
+	}
+	for _, change := range meanwhile {
+		if err := change(); err != nil {
+			return err
+		}
+	}
+	return n.PowerOn(ctx)
+}
+
+// State reads the files that the two plugins share.
+func (n *Node) State() (*statedir.Dir, error) {
+	bootID, err := os.ReadFile(filepath.Join(n.dir, "boot_id"))
+	if err != nil {
+		return nil, fmt.Errorf("read state of %s: %w", n.Name, err)
+	}
+	return statedir.Open(n.machine.path(statedir.Default), strings.TrimSpace(string(bootID)))
+}
+
+// SimDir is the simulator's folder: see device/sim for what may be written.
+func (n *Node) SimDir() string { return filepath.Join(n.dir, "sim") }
+
+// KillDevicePlugin ends the device plugin with SIGKILL; Nomad starts it again.
+func (n *Node) KillDevicePlugin() error { return n.kill(devicePlugin) }
+
+// KillDriverPlugin ends the task driver with SIGKILL; Nomad starts it again.
+func (n *Node) KillDriverPlugin() error { return n.kill(driverPlugin) }
+
+// KillClient ends the Nomad client with SIGKILL, and with it nothing else.
+func (n *Node) KillClient() error { return n.kill("nomad agent") }
+
+// KillContainerd ends containerd with SIGKILL; the containers go on.
+func (n *Node) KillContainerd() error { return n.kill("containerd --config") }
+
+// PIDs lists the machine's processes whose command line holds all the words.
+func (n *Node) PIDs(words ...string) ([]int, error) { return n.machine.processes(words...) }
+
+func (n *Node) kill(command string) error {
+	pids, err := n.PIDs(command)
+	if err != nil {
+		return err
+	}
+	if len(pids) == 0 {
+		return fmt.Errorf("kill %q on %s: no such process", command, n.Name)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill %q on %s: %w", command, n.Name, err)
+		}
+	}
+	return nil
+}
+
+// Log returns where one of the node's programs writes: "nomad" or "containerd".
+func (n *Node) Log(program string) string { return filepath.Join(n.dir, program+".log") }

@@ -1,0 +1,151 @@
+// Command gpuprobe is what the examples run instead of a GPU program: it prints
+// what such a program would find, as one line of JSON, and then works until it
+// is told to stop.
+//
+//	gpuprobe                     report, then wait for SIGTERM; exit 0
+//	gpuprobe -once               report and exit 0
+//	gpuprobe -exit 7             as without, but SIGUSR1 ends it with code 7
+//
+// It needs nothing but the kernel, so it can stand alone in an image.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// nvidiaMajor is the character device number that NVIDIA's GPUs have had on
+// every Linux; minors from 0 are GPUs, 255 is the control node.
+const nvidiaMajor = 195
+
+// Report is what the program finds.
+type Report struct {
+	// Env holds the variables that steer GPU programs.
+	Env map[string]string `json:"env"`
+	// Nodes holds, for every character device below /dev that is not one of the
+	// usual ones, its numbers and what opening it answers.
+	Nodes []Node `json:"nodes"`
+	// Forged holds, for GPU minors 0 to 15, what opening a node answers that
+	// the program made for itself: EPERM is the wall around other tasks' GPUs.
+	Forged map[string]string `json:"forged"`
+	// MemoryLimit is the GPU memory limit that CUDA would obey; empty is none.
+	MemoryLimit string `json:"memory_limit"`
+}
+
+// Node is one device node.
+type Node struct {
+	Path  string `json:"path"`
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+	Open  string `json:"open"`
+}
+
+func main() {
+	once := flag.Bool("once", false, "report and end")
+	code := flag.Int("exit", 0, "exit code after SIGUSR1")
+	flag.Parse()
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
+	if err := json.NewEncoder(os.Stdout).Encode(report()); err != nil {
+		fmt.Fprintln(os.Stderr, "write report:", err)
+		os.Exit(1)
+	}
+	if *once {
+		return
+	}
+	if <-stop == unix.SIGUSR1 {
+		os.Exit(*code)
+	}
+}
+
+func report() Report {
+	env := gpuEnv(os.Environ())
+	return Report{
+		Env:         env,
+		Nodes:       deviceNodes("/dev"),
+		Forged:      forge(os.TempDir()),
+		MemoryLimit: env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"],
+	}
+}
+
+// gpuEnv keeps the variables that steer GPU programs.
+func gpuEnv(environ []string) map[string]string {
+	kept := map[string]string{}
+	for _, entry := range environ {
+		key, value, _ := strings.Cut(entry, "=")
+		for _, prefix := range []string{"NVIDIA_", "CUDA_", "NOMAD_GPU_", "LD_"} {
+			if strings.HasPrefix(key, prefix) {
+				kept[key] = value
+			}
+		}
+	}
+	return kept
+}
+
+// usual are the device nodes that every container has.
+var usual = map[string]bool{
+	"null": true, "zero": true, "full": true, "random": true, "urandom": true,
+	"tty": true, "ptmx": true, "console": true, "fuse": true,
+}
+
+func deviceNodes(dir string) []Node {
+	nodes := []Node{}
+	// What cannot be listed cannot be reported; the walk goes on with the rest.
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Type()&fs.ModeCharDevice == 0 || usual[entry.Name()] || filepath.Base(filepath.Dir(path)) == "pts" {
+			return nil
+		}
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil {
+			nodes = append(nodes, Node{Path: path, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), Open: open(path)})
+		}
+		return nil
+	})
+	return nodes
+}
+
+// forge makes nodes for GPUs of its own accord and opens them.
+func forge(dir string) map[string]string {
+	answers := map[string]string{}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return map[string]string{"mkdir": err.Error()}
+	}
+	for minor := range uint32(16) {
+		path := filepath.Join(dir, fmt.Sprintf(".gpuprobe-%d-%d", os.Getpid(), minor))
+		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, minor))); err != nil {
+			answers[fmt.Sprint(minor)] = "mknod " + errno(err)
+			continue
+		}
+		answers[fmt.Sprint(minor)] = open(path)
+		_ = os.Remove(path)
+	}
+	return answers
+}
+
+// open answers "ok" or the name of the error. A node whose GPU does not exist,
+// as in simulation, answers ENXIO when it may be opened.
+func open(path string) string {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return errno(err)
+	}
+	_ = unix.Close(fd)
+	return "ok"
+}
+
+func errno(err error) string {
+	var number unix.Errno
+	if errors.As(err, &number) {
+		return unix.ErrnoName(number)
+	}
+	return err.Error()
+}
