@@ -85,7 +85,7 @@ func (n *Node) driverConfig() string {
 }
 
 // WaitReady returns when the client speaks for itself, the driver is healthy
-// and, in simulation, the node offers GPUs.
+// and the GPUs are as n.Ready wants them.
 func (n *Node) WaitReady(ctx context.Context) error {
 	what := fmt.Sprintf("wait for %s, see %s", n.Name, n.Log("nomad"))
 	err := retry(ctx, what, func() error {
@@ -104,8 +104,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 	return n.WaitNode(ctx, func(node *api.Node) bool {
 		driver := node.Drivers["containerd"]
-		hasGPUs := node.NodeResources != nil && len(node.NodeResources.Devices) > 0
-		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && (hasGPUs || n.options.Topology == "")
+		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && n.Ready(node)
 	})
 }
 

@@ -79,7 +79,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		if node.Name == "" {
 			node.Name = fmt.Sprintf("node-%d", i)
 		}
-		n := &Node{Name: node.Name, cluster: c, options: node, dir: filepath.Join(o.Dir, node.Name)}
+		n := &Node{Name: node.Name, cluster: c, options: node, dir: filepath.Join(o.Dir, node.Name), Ready: AllHealthy}
 		c.Nodes = append(c.Nodes, n)
 		starts.Go(func() error { return n.PowerOn(startCtx) })
 	}

@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -180,6 +183,45 @@ func (c *Cluster) WaitBlocked(ctx context.Context, job string) (*api.Evaluation,
 		}
 		q.WaitIndex = meta.LastIndex
 	}
+}
+
+// Settled waits until the job either runs or is known to wait. It returns the
+// allocation, or what the job waits for.
+func (c *Cluster) Settled(ctx context.Context, job string) (*api.Allocation, string, error) {
+	q := &api.QueryOptions{WaitTime: time.Minute}
+	for {
+		evals, meta, err := c.API.Jobs().Evaluations(job, q.WithContext(ctx))
+		if err != nil {
+			return nil, "", fmt.Errorf("wait for job %s: %w", job, err)
+		}
+		for _, e := range evals {
+			if e.Status == "complete" && len(e.FailedTGAllocs) > 0 {
+				return nil, Reasons(e), nil
+			}
+			if e.Status == "complete" {
+				alloc, err := c.Running(ctx, job)
+				return alloc, "", err
+			}
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// Reasons puts into words why an evaluation could not place a job, as
+// "nomad job status" does.
+func Reasons(e *api.Evaluation) string {
+	var reasons []string
+	for _, group := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
+		metric := e.FailedTGAllocs[group]
+		for what, nodes := range metric.ConstraintFiltered {
+			reasons = append(reasons, fmt.Sprintf("constraint %q filtered %d nodes", what, nodes))
+		}
+		for what, nodes := range metric.DimensionExhausted {
+			reasons = append(reasons, fmt.Sprintf("dimension %q exhausted on %d nodes", what, nodes))
+		}
+	}
+	slices.Sort(reasons)
+	return strings.Join(reasons, "; ")
 }
 
 // FirstLine returns the first line that a task prints, waiting for it.

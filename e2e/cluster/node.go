@@ -30,6 +30,9 @@ type Node struct {
 	Name string
 	// ID is what Nomad calls the node.
 	ID string
+	// Ready says when a node that starts counts as ready; AllHealthy unless a
+	// test wants GPUs that are not.
+	Ready func(*api.Node) bool
 
 	cluster *Cluster
 	options NodeOptions
@@ -54,6 +57,21 @@ func (n *Node) PowerOn(ctx context.Context) (err error) {
 		return err
 	}
 	return n.StartClient(ctx)
+}
+
+// AllHealthy reports whether the node offers GPUs and all of them are healthy.
+func AllHealthy(node *api.Node) bool {
+	if node.NodeResources == nil || len(node.NodeResources.Devices) == 0 {
+		return false
+	}
+	for _, group := range node.NodeResources.Devices {
+		for _, instance := range group.Instances {
+			if !instance.Healthy {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // PowerOff ends everything on the machine at once, as pulling the plug would.

@@ -1,0 +1,161 @@
+// Command demo runs the jobs of examples/ on a real Nomad with a real containerd
+// and shows who got which part of which GPU, as the plugins recorded it and as
+// the containers saw it.
+//
+//	demo          start, run, show, clean up
+//	demo -keep    start, run, show, and leave it running
+//	demo -stop    end what -keep left
+//
+// The GPUs are this machine's if NVML answers, otherwise simulated.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+// keptDir is where a cluster lives that outlives the command.
+const keptDir = "/var/tmp/nomad-gpu-dev"
+
+// nomadPort is where people expect Nomad.
+const nomadPort = 4646
+
+// patience is how long the whole demo may take.
+const patience = 5 * time.Minute
+
+func main() {
+	keep := flag.Bool("keep", false, "leave everything running")
+	stop := flag.Bool("stop", false, "end what -keep left running")
+	simulate := flag.Bool("simulate", false, "use simulated GPUs although there are real ones")
+	flag.Parse()
+	ctx, cancel := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer cancel()
+	var err error
+	if *stop {
+		err = cluster.End(keptDir)
+	} else {
+		err = run(ctx, *keep, *simulate)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nomad-gpu:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, keep, simulate bool) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	options := cluster.Options{
+		Bin:      filepath.Join(root, "bin"),
+		Nodes:    []cluster.NodeOptions{machine(root, simulate)},
+		Progress: progress,
+	}
+	if keep {
+		if r, err := cluster.ReadRecord(keptDir); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("it is already running, with its UI at %s/ui; stop it with: make dev-stop", r.URL)
+		}
+		options.Dir, options.Detached, options.HTTPPort = keptDir, true, freeOr(nomadPort)
+	}
+	c, err := cluster.Start(ctx, options)
+	if err != nil {
+		return err
+	}
+	if err := show(ctx, c, root); err != nil || !keep {
+		progress("cleaning up")
+		return errors.Join(err, c.Close())
+	}
+	fmt.Printf(further, c.URL, c.URL, root)
+	return nil
+}
+
+const further = `
+It is running. Look further:
+  open %s/ui
+  export NOMAD_ADDR=%s PATH=$PATH:%s/bin/e2e
+  nomad node status -self -stats; nomad job status slice; nomad alloc logs -job slice
+Stop it with: make dev-stop
+`
+
+// machine is the demo's node: real GPUs, all sliced, or the simulated machine
+// with every way of offering a GPU.
+func machine(root string, simulate bool) cluster.NodeOptions {
+	if !simulate && realGPUs() > 0 {
+		progress("using this machine's GPUs")
+		return cluster.NodeOptions{GPUs: `mode = "slice"`}
+	}
+	progress("no NVIDIA GPU here: simulating eight H100, four sliced, two with MIG, two whole")
+	return cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "dgx-h100.hcl"), GPUs: offers}
+}
+
+// offers is the plugin configuration of the simulated machine.
+const offers = `
+    gpu {
+      index   = 0
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 1
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 2
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 3
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index = 4
+      mode  = "mig"
+    }
+    gpu {
+      index = 5
+      mode  = "mig"
+    }
+`
+
+func realGPUs() int {
+	if nvml.Init() != nvml.SUCCESS {
+		return 0
+	}
+	defer nvml.Shutdown()
+	count, ret := nvml.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return 0
+	}
+	return count
+}
+
+// freeOr returns the port, or 0 when somebody listens there.
+func freeOr(port int) int {
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return 0
+	}
+	listener.Close()
+	return port
+}
+
+func progress(format string, args ...any) { fmt.Printf("==> "+format+"\n", args...) }
