@@ -46,29 +46,22 @@ func printBars(c *cluster.Cluster) error {
 	return nil
 }
 
-// bar draws a device: one kind of shade per holder, dots for what is free.
+// bar draws a device: one shade per holder, dots for what is free. Slices are
+// all alike, so each holder's are drawn side by side.
 func bar(s gpu.GPUState, leases []gpu.Lease) (drawing, holders string) {
-	const shades = "█▓▒░"
-	size := max(s.Slices, 1)
-	cells := make([]rune, barWidth)
-	for i := range cells {
-		cells[i] = '·'
-	}
+	shades := []rune("█▓▒░")
+	var cells []rune
 	var names []string
+	taken := 0
 	for _, l := range leases {
 		for _, h := range l.Holdings {
 			if h.UUID != s.UUID || !l.Live() {
 				continue
 			}
-			held := h.Slices
-			if len(held) == 0 {
-				held = []int{0}
-			}
-			shade := []rune(shades)[len(names)%4]
-			for _, slice := range held {
-				for i := slice * barWidth / size; i < max((slice+1)*barWidth/size, slice*barWidth/size+1); i++ {
-					cells[i] = shade
-				}
+			taken += max(len(h.Slices), 1)
+			shade := shades[len(names)%len(shades)]
+			for len(cells) < taken*barWidth/max(s.Slices, 1) {
+				cells = append(cells, shade)
 			}
 			names = append(names, fmt.Sprintf("%c %s", shade, l.Job))
 		}
@@ -76,5 +69,5 @@ func bar(s gpu.GPUState, leases []gpu.Lease) (drawing, holders string) {
 	if len(names) == 0 {
 		names = []string{"free"}
 	}
-	return string(cells), strings.Join(names, "  ")
+	return string(cells) + strings.Repeat("·", barWidth-len(cells)), strings.Join(names, "  ")
 }

@@ -108,7 +108,7 @@ func (r *row) hold(holdings []gpu.Holding, states map[string]gpu.GPUState) {
 		names[i] = shortID(h.UUID)
 	}
 	r.gpu = strings.Join(names, " ")
-	r.sharing = "alone"
+	r.sharing, r.memory, r.compute = "alone", "all", "all"
 	switch {
 	case len(first.Slices) > 0:
 		r.part = fmt.Sprintf("%d of %d slices", len(first.Slices), state.Slices)
