@@ -2,6 +2,7 @@ package device
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
@@ -111,4 +112,23 @@ func sameAttributes(a, b map[string]*structs.Attribute) bool {
 		keys = append(keys, key)
 	}
 	return !slices.ContainsFunc(keys, func(key string) bool { return b[key] == nil || !a[key].Equal(b[key]) })
+}
+
+// attributeText writes an attribute as Nomad shows it.
+func attributeText(a *structs.Attribute) string {
+	text := ""
+	switch {
+	case a.Int != nil:
+		text = strconv.FormatInt(*a.Int, 10)
+	case a.Float != nil:
+		text = strconv.FormatFloat(*a.Float, 'g', -1, 64)
+	case a.Bool != nil:
+		text = strconv.FormatBool(*a.Bool)
+	case a.String != nil:
+		text = *a.String
+	}
+	if a.Unit != "" {
+		text += " " + a.Unit
+	}
+	return text
 }

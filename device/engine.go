@@ -49,9 +49,11 @@ type engine struct {
 	everSet          map[string]bool
 	since, sinceNext map[string]time.Time
 	xids             sync.Map // UUID to the last XID, for metrics
-	complained       map[string]string
-	watching         watch
-	background       sync.WaitGroup
+	// warned is set once the rules were compared with the hardware.
+	warned     bool
+	complained map[string]string
+	watching   watch
+	background sync.WaitGroup
 }
 
 // publication is one turn's outcome. It is never changed after it was made.
@@ -103,6 +105,12 @@ func (e *engine) turn(ctx context.Context) {
 	now := e.circumstances(machine)
 	units := plan(e.config, e.ledger, machine, now)
 	e.complain("ledger", e.ledger.save())
+	if len(machine.GPUs) > 0 && !e.warned {
+		e.warned = true
+		for _, w := range e.config.unmatched(machine.GPUs, e.ledger) {
+			e.log.Warn("configuration", "warning", w)
+		}
+	}
 	e.equip(units)
 	e.writeStates(units)
 	e.publish(versions{machine.DriverVersion, machine.CUDAVersion}, units)

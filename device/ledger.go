@@ -45,11 +45,16 @@ const (
 	ledgerName    = "devices.json"
 )
 
-// openLedger reads the ledger of a node; a node without one gets an empty one.
+// openLedger is readLedger for who will save it.
 func openLedger(dataDir string) (*ledger, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
+	return readLedger(dataDir)
+}
+
+// readLedger reads the ledger of a node; a node without one gets an empty one.
+func readLedger(dataDir string) (*ledger, error) {
 	l := &ledger{path: filepath.Join(dataDir, ledgerName), records: map[string]*record{}}
 	text, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,5 +1,6 @@
 // Command nomad-device-gpu is Nomad's device plugin for GPUs, and the tool with
-// which an operator looks at what it does.
+// which an operator looks at what it does. Nomad starts it without arguments
+// and with a cookie in its environment; with arguments it is a command line.
 package main
 
 import (
@@ -7,17 +8,54 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/hashicorp/cli"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins"
+	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == mps.ExecCommand {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == mps.ExecCommand:
 		fmt.Fprintln(os.Stderr, mps.Exec(os.Args[2:], os.Environ()))
 		os.Exit(1)
+	case os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue:
+		serve()
+	default:
+		os.Exit(runCommand(os.Args[1:], &cli.BasicUi{Reader: os.Stdin, Writer: os.Stdout, ErrorWriter: os.Stderr}))
 	}
-	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any { return device.NewPlugin(ctx, log) })
+}
+
+func serve() {
+	var plugin *device.Plugin
+	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any {
+		plugin = device.NewPlugin(ctx, log)
+		return plugin
+	})
+	plugin.Close()
+}
+
+// runCommand returns 0, 1 when the command failed, or 127 when there is none of
+// that name.
+func runCommand(args []string, ui cli.Ui) int {
+	c := &cli.CLI{
+		Name: device.Name, Version: device.Version, Args: args, Autocomplete: true,
+		HelpFunc: cli.BasicHelpFunc(device.Name), HelpWriter: os.Stdout, ErrorWriter: os.Stderr,
+		Commands: map[string]cli.CommandFactory{
+			"validate":  func() (cli.Command, error) { return &validateCommand{ui}, nil },
+			"inventory": func() (cli.Command, error) { return &inventoryCommand{ui}, nil },
+			"cordon":    func() (cli.Command, error) { return &cordonCommand{ui, true}, nil },
+			"uncordon":  func() (cli.Command, error) { return &cordonCommand{ui, false}, nil },
+			"version":   func() (cli.Command, error) { return &versionCommand{ui}, nil },
+		},
+	}
+	code, err := c.Run()
+	if err != nil {
+		ui.Error(err.Error())
+		return 1
+	}
+	return code
 }
