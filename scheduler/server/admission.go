@@ -146,8 +146,9 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 	accepted := true
 	p.toNomad(s, body, func(resp *http.Response) error {
 		accepted = resp.StatusCode < 300
-		p.audit(s, decisions, outcomeOf(decisions, resp.StatusCode), decided)
-		return annotate(resp, notes(s.route.kind, decisions))
+		groups := groupsOf(s.job.Asks, decisions)
+		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
+		return annotate(resp, notes(s.route.kind, decisions), groups)
 	})
 	p.settle(ctx, s, decisions, dry, accepted)
 }

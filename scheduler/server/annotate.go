@@ -31,9 +31,10 @@ func notes(kind routeKind, decisions []admit.Decision) []string {
 }
 
 // annotate adds lines to the warnings of Nomad's answer, which the nomad
-// command and the UI show. Every other byte of the answer stays.
-func annotate(resp *http.Response, lines []string) error {
-	if len(lines) == 0 || resp.StatusCode >= 300 {
+// command and the UI show, and the decisions in a field of their own, which
+// they ignore. Every other value of the answer stays.
+func annotate(resp *http.Response, lines []string, groups []Group) error {
+	if resp.StatusCode >= 300 {
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
@@ -41,7 +42,7 @@ func annotate(resp *http.Response, lines []string) error {
 		return fmt.Errorf("read Nomad's answer: %w", err)
 	}
 	_ = resp.Body.Close()
-	changed, err := addWarnings(text, lines)
+	changed, err := addNotes(text, lines, groups)
 	if err != nil { // it is the answer all the same
 		changed = text
 	}
@@ -52,8 +53,12 @@ func annotate(resp *http.Response, lines []string) error {
 	return nil
 }
 
-// addWarnings appends lines to the field Warnings of a JSON object.
-func addWarnings(text []byte, lines []string) ([]byte, error) {
+// GroupsField is the field of Nomad's answers to job submissions in which the
+// service says what it decided: a list of Group.
+const GroupsField = "GPUGroups"
+
+// addNotes appends lines to the field Warnings of a JSON object.
+func addNotes(text []byte, lines []string, groups []Group) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, fmt.Errorf("read Nomad's answer: %w", err)
@@ -64,14 +69,15 @@ func addWarnings(text []byte, lines []string) ([]byte, error) {
 			return nil, fmt.Errorf("read Nomad's warnings: %w", err)
 		}
 	}
-	all := strings.Join(lines, "\n")
 	if have != "" {
-		all = have + "\n" + all
+		lines = append([]string{have}, lines...)
 	}
-	raw, err := json.Marshal(all)
-	if err != nil {
+	var err error
+	if fields["Warnings"], err = json.Marshal(strings.Join(lines, "\n")); err != nil {
 		return nil, fmt.Errorf("write warnings: %w", err)
 	}
-	fields["Warnings"] = raw
+	if fields[GroupsField], err = json.Marshal(groups); err != nil {
+		return nil, fmt.Errorf("write decisions: %w", err)
+	}
 	return json.Marshal(fields)
 }

@@ -94,16 +94,22 @@ func outcomeOf(decisions []admit.Decision, status int) Record {
 	return r
 }
 
-func (p *proxy) audit(s *submission, decisions []admit.Decision, r Record, decided time.Time) {
-	r.DecideMicros = s.took(decided).Microseconds()
+// groupsOf is what was decided, for people.
+func groupsOf(asks []admit.Ask, decisions []admit.Decision) []Group {
+	var groups []Group
 	for i, d := range decisions {
-		ask := s.job.Asks[i]
+		ask := asks[i]
 		g := Group{Group: d.Group, Queue: ask.Queue, Ask: ask.String(), Count: ask.Count, Preferred: d.Preferred, Why: d.Explanation}
 		if d.Hold != nil {
 			g.Hold = d.Hold.Kind + ": " + d.Hold.Sentence
 		}
-		r.Groups = append(r.Groups, g)
+		groups = append(groups, g)
 	}
+	return groups
+}
+
+func (p *proxy) audit(s *submission, groups []Group, r Record, decided time.Time) {
+	r.DecideMicros, r.Groups = s.took(decided).Microseconds(), groups
 	p.write(s, r)
 }
 

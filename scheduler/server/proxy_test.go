@@ -99,8 +99,11 @@ func TestAdmits(t *testing.T) {
 		if s.decider.dry != tc.dry || len(s.decider.settled) == 1 == tc.dry {
 			t.Errorf("%s %s: dry %v, settled %v", tc.method, tc.path, s.decider.dry, s.decider.settled)
 		}
-		if strings.Contains(answer, "node-1 is best") != tc.tells {
+		if strings.Contains(answer, `"Warnings":"group \"g\": node-1 is best"`) != tc.tells {
 			t.Errorf("%s %s answers %s", tc.method, tc.path, answer)
+		}
+		if !strings.Contains(answer, `"GPUGroups":[{"group":"g","ask":"1","count":1,"preferred":["node-1"]`) {
+			t.Errorf("%s %s does not say what was decided: %s", tc.method, tc.path, answer)
 		}
 		if !strings.Contains(answer, "18446744073709551615") {
 			t.Errorf("the index is not kept: %s", answer)
@@ -127,6 +130,10 @@ func TestRefuses(t *testing.T) {
 	}
 	if got := s.nomad.last(); got.method != "" {
 		t.Errorf("Nomad was asked: %+v", got)
+	}
+	status, answer = s.do(t, "PUT", "/v1/validate/job", gpuJob("a", `{"gpu":"8GB"}`))
+	if status != 200 || !strings.Contains(answer, `"DriverConfigValidated":true`) || !strings.Contains(answer, `is decimal`) {
+		t.Errorf("validation: %d %s", status, answer)
 	}
 	s.decider.most = 1
 	big := strings.Replace(gpuJob("a", oneGPU), `"Count":1`, `"Count":3`, 1)

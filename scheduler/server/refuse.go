@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
@@ -19,11 +21,24 @@ func (p *proxy) refuse(s *submission, err error) {
 	if refusal.Status >= 500 {
 		p.log.Warn("admission failed", "path", s.r.URL.Path, "error", err)
 	}
+	if s.route.kind == validated && refusal.Status < 500 {
+		invalid(s.w, refusal)
+		return
+	}
 	h := s.w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	s.w.WriteHeader(refusal.Status)
 	_, _ = s.w.Write([]byte(refusal.Error() + "\n"))
+}
+
+// invalid is the refusal as an answer to a validation: an error status would
+// make the nomad command believe that it reached nobody.
+func invalid(w http.ResponseWriter, refusal *admit.Refusal) {
+	w.Header().Set("Content-Type", "application/json")
+	// The client that cannot be written to is gone.
+	_ = json.NewEncoder(w).Encode(api.JobValidateResponse{
+		DriverConfigValidated: true, ValidationErrors: []string{refusal.Error()}, Error: refusal.Error()})
 }
 
 // refusalOf turns any error into an answer.
