@@ -1,6 +1,9 @@
 package view
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Hidden stands for a name that the reader may not see.
 const Hidden = "(hidden)"
@@ -22,7 +25,19 @@ func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	out.Decisions = keep(c.Decisions, func(d Decision) bool { return visible(d.Namespace) })
 	out.Holds = keep(c.Holds, func(h Hold) bool { return visible(h.Namespace) })
 	out.Events = keep(c.Events, func(e Event) bool { return visible(e.Namespace) })
+	for i := range out.Events {
+		out.Events[i].redact(visible)
+	}
 	return &out
+}
+
+// redact hides for whom something was done; the sentence names it too.
+func (e *Event) redact(visible func(string) bool) {
+	namespace, _, found := strings.Cut(e.For, "/")
+	if found && !visible(namespace) {
+		e.For = Hidden
+		e.Text = e.Kind + " of " + e.Namespace + "/" + e.JobID + " for a job that the token may not see"
+	}
 }
 
 func (g *GPU) redact(visible func(string) bool) {

@@ -21,7 +21,7 @@ func TestRedactHidesNames(t *testing.T) {
 		Pending:   []Pending{{Namespace: "secret", JobID: "pending-secret"}, {Namespace: "open", JobID: "pending-open"}},
 		Decisions: []Decision{{Namespace: "secret", JobID: "decided-secret"}},
 		Holds:     []Hold{{Namespace: "secret", Owner: "owner-secret"}},
-		Events:    []Event{{Namespace: "secret", Text: "event-secret"}},
+		Events:    []Event{{Namespace: "secret", Text: "event-secret"}, {Kind: "evict", Namespace: "open", JobID: "victim", For: "secret/winner", Text: "for secret/winner"}},
 	}
 	if got := strings.Join(c.Namespaces(), " "); got != "open secret" {
 		t.Errorf("namespaces %q", got)
@@ -33,7 +33,7 @@ func TestRedactHidesNames(t *testing.T) {
 	if strings.Contains(string(text), "secret") {
 		t.Errorf("a hidden name is left: %s", text)
 	}
-	for _, kept := range []string{"job-open", "alloc-open", "pending-open", `"memory_mib":8192`} {
+	for _, kept := range []string{"job-open", "alloc-open", "pending-open", "evict of open/victim", `"memory_mib":8192`} {
 		if !strings.Contains(string(text), kept) {
 			t.Errorf("%s is missing: %s", kept, text)
 		}

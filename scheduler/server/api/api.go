@@ -1,0 +1,165 @@
+// Package api is the placement service's own REST API, beside Nomad's.
+//
+//	GET    /api/v1/gpu/status, /nodes, /health, /monitoring   what there is
+//	POST   /api/v1/gpu/validate, /allocate                    may I, and hold it for me
+//	GET    /api/v1/gpu/reservations, /reservations/{id}
+//	DELETE /api/v1/gpu/reservations/{id}
+//	POST   /api/v1/gpu/setup-pytorch, /setup-tensorflow       environment and job fragment
+//	GET    /api/v1/gpu/cluster                                everything, for programs
+//	GET    /api/v1/openapi.json, /healthz, /readyz
+//
+// Every answer is JSON. An error has a 4xx or 5xx status and says in "error"
+// what is wrong and what to do. While the service has no view of the cluster,
+// whatever needs one answers 503 with the reason.
+//
+// The caller's Nomad token, in the headers that Nomad reads, decides what the
+// caller may see and do; see [Gate].
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Leadership says who decides.
+type Leadership interface {
+	// Leader returns the base URL of the replica that decides, and whether
+	// this is it. The URL is empty while nobody leads.
+	Leader() (address string, self bool)
+}
+
+// Config is what the API is made of.
+type Config struct {
+	Views  view.Source
+	Keeper reserve.Keeper
+	// Gate asks Nomad what a caller may do.
+	Gate Gate
+	// Leadership is nil where this replica always decides.
+	Leadership Leadership
+	// ModelGB is the nominal memory per GPU type in GB: an H100 counts as the
+	// 80 GB card that it is sold as, whatever its driver reports.
+	ModelGB map[string]float64
+	// StaleAfter is the age of the picture from which the service is not ready;
+	// 0 for a minute.
+	StaleAfter time.Duration
+	// Forward sends requests to the replica that leads; nil for the default.
+	Forward http.RoundTripper
+	// Now is the clock; nil for the real one.
+	Now    func() time.Time
+	Logger hclog.Logger
+}
+
+// API answers. Make one with New.
+type API struct {
+	Config
+}
+
+// New returns an API.
+func New(c Config) (*API, error) {
+	if c.Views == nil || c.Keeper == nil || c.Gate == nil || c.Logger == nil {
+		return nil, errors.New("make API: views, a keeper, a gate and a logger are needed")
+	}
+	if c.StaleAfter == 0 {
+		c.StaleAfter = time.Minute
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Forward == nil {
+		c.Forward = http.DefaultTransport
+	}
+	return &API{Config: c}, nil
+}
+
+// route is one operation.
+type route struct {
+	method, path string
+	handle       func(*API, http.ResponseWriter, *http.Request) error
+	// leads operations are for the replica that decides.
+	leads bool
+	// open operations need no token.
+	open bool
+}
+
+// routes are all operations; the OpenAPI document describes each of them.
+var routes = []route{
+	{method: "GET", path: "/api/v1/gpu/status", handle: (*API).status},
+	{method: "GET", path: "/api/v1/gpu/nodes", handle: (*API).nodes},
+	{method: "GET", path: "/api/v1/gpu/health", handle: (*API).health},
+	{method: "GET", path: "/api/v1/gpu/monitoring", handle: (*API).monitoring},
+	{method: "GET", path: "/api/v1/gpu/cluster", handle: (*API).cluster},
+	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true},
+	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true},
+	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations},
+	{method: "GET", path: "/api/v1/gpu/reservations/{id}", handle: (*API).reservation},
+	{method: "DELETE", path: "/api/v1/gpu/reservations/{id}", handle: (*API).release, leads: true},
+	{method: "POST", path: "/api/v1/gpu/setup-pytorch", handle: (*API).setupPyTorch},
+	{method: "POST", path: "/api/v1/gpu/setup-tensorflow", handle: (*API).setupTensorFlow},
+	{method: "GET", path: "/api/v1/openapi.json", handle: (*API).openapi, open: true},
+	{method: "GET", path: "/healthz", handle: (*API).healthz, open: true},
+	{method: "GET", path: "/readyz", handle: (*API).readyz, open: true},
+}
+
+// Register adds the API's handlers with a function such as http.ServeMux's
+// Handle.
+func (a *API) Register(handle func(pattern string, h http.Handler)) {
+	methods := map[string][]string{}
+	for _, r := range routes {
+		handle(r.method+" "+r.path, a.wrap(r))
+		methods[r.path] = append(methods[r.path], r.method)
+	}
+	for path, allowed := range methods {
+		handle(path, wrongMethod(allowed))
+	}
+	handle("/api/", http.HandlerFunc(unknownPath))
+}
+
+// wrap makes a handler of an operation: leadership, token, errors.
+func (a *API) wrap(r route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if r.leads && a.forwarded(w, req) {
+			return
+		}
+		if !r.open {
+			if err := a.Gate.MayRead(req.Context(), token(req)); err != nil {
+				a.fail(w, req, err)
+				return
+			}
+		}
+		if err := r.handle(a, w, req); err != nil {
+			a.fail(w, req, err)
+		}
+	})
+}
+
+// picture is the newest view, as far as the caller may see it.
+func (a *API) picture(r *http.Request) (*view.Cluster, error) {
+	c, err := a.Views.View()
+	if err != nil {
+		return nil, blind(err)
+	}
+	hidden, err := a.hidden(r, c)
+	if err != nil || len(hidden) == 0 {
+		return c, err
+	}
+	return c.Redact(func(namespace string) bool { return !hidden[namespace] }), nil
+}
+
+func (a *API) hidden(r *http.Request, c *view.Cluster) (map[string]bool, error) {
+	hidden := map[string]bool{}
+	for _, namespace := range c.Namespaces() {
+		err := a.Gate.MayReadNamespace(r.Context(), token(r), namespace)
+		if errors.Is(err, ErrDenied) {
+			hidden[namespace] = true
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return hidden, nil
+}

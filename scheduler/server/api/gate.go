@@ -1,0 +1,40 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Gate asks Nomad what the holder of a token may do. With ACLs off Nomad lets
+// everybody do everything, and so does the Gate; the empty token is the
+// anonymous one.
+type Gate interface {
+	// MayRead is for what nodes there are, and what is on them.
+	MayRead(ctx context.Context, token string) error
+	// MayReadNamespace is for the names of jobs in a namespace.
+	MayReadNamespace(ctx context.Context, token, namespace string) error
+	// MaySubmit is for reserving room for a namespace, and giving it back.
+	MaySubmit(ctx context.Context, token, namespace string) error
+}
+
+// Errors that a Gate wraps.
+var (
+	// ErrDenied is Nomad's no.
+	ErrDenied = errors.New("permission denied")
+	// ErrNoAnswer is when Nomad could not be asked.
+	ErrNoAnswer = errors.New("nomad does not answer")
+)
+
+// token is the caller's Nomad token, from the headers that Nomad reads.
+func token(r *http.Request) string {
+	if secret := r.Header.Get("X-Nomad-Token"); secret != "" {
+		return strings.TrimSpace(secret)
+	}
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(secret)
+	}
+	return ""
+}

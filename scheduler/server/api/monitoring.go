@@ -1,0 +1,175 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Health is the answer of /health.
+type Health struct {
+	// Status is healthy, degraded (some GPU takes no work) or unhealthy (none
+	// does).
+	Status      string    `json:"status"`
+	TotalGPUs   int       `json:"total_gpus"`
+	HealthyGPUs int       `json:"healthy_gpus"`
+	Problems    []Problem `json:"problems"`
+	Timestamp   stamp     `json:"timestamp"`
+}
+
+// Problem is one GPU or node that takes no new work.
+type Problem struct {
+	NodeName string `json:"node_name"`
+	UUID     string `json:"uuid,omitempty"` // empty when it is the node
+	GPUType  string `json:"gpu_type,omitempty"`
+	// Reason says what is wrong and what to do.
+	Reason string `json:"reason"`
+}
+
+// Words of Health.Status.
+const (
+	healthy   = "healthy"
+	degraded  = "degraded"
+	unhealthy = "unhealthy"
+)
+
+// Monitoring is the answer of /monitoring.
+type Monitoring struct {
+	Utilization Utilization  `json:"utilization"`
+	GPUs        []GPUReading `json:"gpus"`
+	Pending     int          `json:"pending"`
+	Timestamp   stamp        `json:"timestamp"`
+}
+
+// GPUReading is what one GPU or MIG instance does now. A reading that nobody
+// has made is null.
+type GPUReading struct {
+	NodeName     string   `json:"node_name"`
+	UUID         string   `json:"uuid"`
+	GPUType      string   `json:"gpu_type"`
+	Profile      string   `json:"mig_profile,omitempty"`
+	Mode         string   `json:"mode"`
+	Healthy      bool     `json:"healthy"`
+	Utilization  *float64 `json:"utilization"`
+	MemoryUsage  *float64 `json:"memory_usage"`
+	HeldCompute  float64  `json:"held_compute"`
+	HeldMemory   float64  `json:"held_memory"`
+	TemperatureC *int64   `json:"temperature_c"`
+	PowerW       *int64   `json:"power_w"`
+	Tasks        int      `json:"tasks"`
+}
+
+func (a *API) health(w http.ResponseWriter, r *http.Request) error {
+	if err := onlyQuery(r); err != nil {
+		return err
+	}
+	c, err := a.picture(r)
+	if err != nil {
+		return err
+	}
+	answer(w, http.StatusOK, healthOf(c))
+	return nil
+}
+
+func healthOf(c *view.Cluster) Health {
+	h := Health{Problems: []Problem{}, Timestamp: stamp(c.At)}
+	usable := 0
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if reason := nodeProblem(n); reason != "" && len(n.GPUs) > 0 {
+			h.Problems = append(h.Problems, Problem{NodeName: n.Name, Reason: reason})
+		}
+		for k := range n.GPUs {
+			g := &n.GPUs[k]
+			h.TotalGPUs++
+			if g.Healthy {
+				h.HealthyGPUs++
+			}
+			if reason := gpuProblem(g); reason != "" {
+				h.Problems = append(h.Problems, Problem{NodeName: n.Name, UUID: g.UUID, GPUType: g.Type, Reason: reason})
+			} else if n.Ready() {
+				usable++
+			}
+		}
+	}
+	switch {
+	case usable == 0:
+		h.Status = unhealthy
+	case len(h.Problems) > 0:
+		h.Status = degraded
+	default:
+		h.Status = healthy
+	}
+	return h
+}
+
+// nodeProblem says why a node takes no new work; empty when it does.
+func nodeProblem(n *view.Node) string {
+	switch {
+	case n.Status != "ready":
+		return "the node is " + n.Status + "; see that its Nomad client runs and reaches the servers"
+	case n.Draining:
+		return "the node is being drained; nothing is to be done if that is meant"
+	case !n.Eligible:
+		return "the node is not eligible; run \"nomad node eligibility -enable " + n.ID + "\" when it may take work again"
+	}
+	return ""
+}
+
+func gpuProblem(g *view.GPU) string {
+	switch {
+	case !g.Healthy && g.Health != "":
+		return g.Health
+	case !g.Healthy:
+		return "Nomad calls the GPU unhealthy without a reason; the device plugin's log on the node says more"
+	case g.Cordoned:
+		return "the GPU is cordoned: running tasks go on, new ones go elsewhere; uncordon it when it may take work again"
+	}
+	return ""
+}
+
+func (a *API) monitoring(w http.ResponseWriter, r *http.Request) error {
+	if err := onlyQuery(r); err != nil {
+		return err
+	}
+	c, err := a.picture(r)
+	if err != nil {
+		return err
+	}
+	m := Monitoring{Utilization: usage(c.Nodes, everyGPU).utilization(), GPUs: []GPUReading{}, Pending: len(c.Pending), Timestamp: stamp(c.At)}
+	for i := range c.Nodes {
+		for k := range c.Nodes[i].GPUs {
+			m.GPUs = append(m.GPUs, reading(&c.Nodes[i], &c.Nodes[i].GPUs[k]))
+		}
+	}
+	answer(w, http.StatusOK, m)
+	return nil
+}
+
+func reading(n *view.Node, g *view.GPU) GPUReading {
+	return GPUReading{
+		NodeName: n.Name, UUID: g.UUID, GPUType: g.Type, Profile: g.Profile, Mode: g.Mode, Healthy: g.Healthy,
+		Utilization:  measuredRatio(g.Measured.Milli, 1000),
+		MemoryUsage:  measuredRatio(g.Measured.MemoryMiB, g.MemoryMiB),
+		HeldCompute:  round(ratio(g.HeldMilli, 1000)),
+		HeldMemory:   round(ratio(g.HeldMemoryMiB, g.MemoryMiB)),
+		TemperatureC: measured(g.Measured.TemperatureC),
+		PowerW:       measured(g.Measured.PowerW),
+		Tasks:        len(g.Holders),
+	}
+}
+
+func measured(v int64) *int64 {
+	if v < 0 {
+		return nil
+	}
+	return &v
+}
+
+func measuredRatio(part, whole int64) *float64 {
+	if part < 0 || whole <= 0 {
+		return nil
+	}
+	r := round(ratio(part, whole))
+	return &r
+}

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	nomad "github.com/hashicorp/nomad/api"
+)
+
+const (
+	// gateMemory is how long Nomad's answer about a token is believed.
+	gateMemory = 15 * time.Second
+	// gateSize bounds how many answers are remembered.
+	gateSize = 10_000
+	// gateTimeout bounds one question.
+	gateTimeout = 5 * time.Second
+)
+
+// NomadGate is a Gate that asks Nomad with the caller's own token, and
+// remembers the answer for a moment. It keeps no token, only a hash.
+type NomadGate struct {
+	client *nomad.Client
+	now    func() time.Time
+	mu     sync.Mutex
+	known  map[gateKey]gateAnswer
+}
+
+type gateKey struct {
+	token     [sha256.Size]byte
+	question  string
+	namespace string
+}
+
+type gateAnswer struct {
+	err   error
+	until time.Time
+}
+
+// NewNomadGate asks the Nomad of a configuration, whose own token is left out:
+// a caller without one is anonymous, never the service itself.
+func NewNomadGate(config nomad.Config) (*NomadGate, error) {
+	config.SecretID = ""
+	client, err := nomad.NewClient(&config)
+	if err != nil {
+		return nil, fmt.Errorf("make Nomad client for callers' tokens: %w", err)
+	}
+	return &NomadGate{client: client, now: time.Now, known: map[gateKey]gateAnswer{}}, nil
+}
+
+// MayRead needs node:read.
+func (g *NomadGate) MayRead(ctx context.Context, token string) error {
+	return g.ask(ctx, token, "read nodes", "", func(ctx context.Context) error {
+		_, _, err := g.client.Nodes().List(queryAs(ctx, token, "", 1))
+		return err
+	})
+}
+
+// MayReadNamespace needs list-jobs.
+func (g *NomadGate) MayReadNamespace(ctx context.Context, token, namespace string) error {
+	return g.ask(ctx, token, "list jobs", namespace, func(ctx context.Context) error {
+		_, _, err := g.client.Jobs().List(queryAs(ctx, token, namespace, 1))
+		return err
+	})
+}
+
+// MaySubmit needs submit-job: Nomad is asked to plan a job without any task
+// to run, which it does only for those who may submit.
+func (g *NomadGate) MaySubmit(ctx context.Context, token, namespace string) error {
+	return g.ask(ctx, token, "submit jobs", namespace, func(ctx context.Context) error {
+		options := (&nomad.WriteOptions{AuthToken: token, Namespace: namespace}).WithContext(ctx)
+		_, _, err := g.client.Jobs().Plan(emptyJob(namespace), false, options)
+		return err
+	})
+}
+
+func emptyJob(namespace string) *nomad.Job {
+	job := nomad.NewBatchJob("nomad-gpu-permission", "nomad-gpu-permission", "", 50)
+	job.Region = nil
+	job.Namespace = &namespace
+	job.Datacenters = []string{"*"}
+	task := nomad.NewTask("none", "raw_exec").SetConfig("command", "true")
+	return job.AddTaskGroup(nomad.NewTaskGroup("none", 0).AddTask(task))
+}
+
+func queryAs(ctx context.Context, token, namespace string, perPage int32) *nomad.QueryOptions {
+	return (&nomad.QueryOptions{AuthToken: token, Namespace: namespace, PerPage: perPage, AllowStale: true}).WithContext(ctx)
+}
+
+func (g *NomadGate) ask(ctx context.Context, token, question, namespace string, do func(context.Context) error) error {
+	key := gateKey{sha256.Sum256([]byte(token)), question, namespace}
+	now := g.now()
+	g.mu.Lock()
+	answer, ok := g.known[key]
+	g.mu.Unlock()
+	if ok && now.Before(answer.until) {
+		return answer.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	err := verdict(do(ctx), question, namespace)
+	if err == nil || errors.Is(err, ErrDenied) {
+		g.remember(key, gateAnswer{err, now.Add(gateMemory)})
+	}
+	return err
+}
+
+func (g *NomadGate) remember(key gateKey, answer gateAnswer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.known) >= gateSize {
+		clear(g.known)
+	}
+	g.known[key] = answer
+}
+
+// verdict reads Nomad's answer: no is an answer, silence is none. The text of
+// the error is not passed on, it may hold addresses.
+func verdict(err error, question, namespace string) error {
+	var response nomad.UnexpectedResponseError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &response) || !response.HasStatusCode():
+		return ErrNoAnswer
+	case response.StatusCode() == http.StatusForbidden || response.StatusCode() == http.StatusUnauthorized:
+		what := question
+		if namespace != "" {
+			what += fmt.Sprintf(" in namespace %q", namespace)
+		}
+		return fmt.Errorf("%w: the Nomad token may not %s; send one that may in the header X-Nomad-Token", ErrDenied, what)
+	}
+	return fmt.Errorf("%w as expected: status %d to the question whether the caller may %s", ErrNoAnswer, response.StatusCode(), question)
+}
