@@ -55,14 +55,17 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 	t := p.begin()
 	defer t.rollback()
 	plan := Plan{Placements: make([]Placement, len(rs))}
-	taken := map[string]bool{}
+	spared := map[string]bool{} // the group itself, and who is a victim already
+	for i := range rs {
+		spared[rs[i].ID] = true
+	}
 	for _, i := range bySize(rs) {
-		pl, victims, err := p.makeRoom(t, &rs[i], now, taken)
+		pl, victims, err := p.makeRoom(t, &rs[i], now, spared)
 		if err != nil {
 			return Plan{}, err
 		}
 		for _, u := range victims {
-			taken[u.ID] = true
+			spared[u.ID] = true
 		}
 		plan.Placements[i] = pl
 		plan.Victims = append(plan.Victims, victims...)
@@ -73,7 +76,7 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 
 // makeRoom places one request, with evictions where it must, and books it all
 // in the transaction.
-func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, taken map[string]bool) (Placement, []Usage, error) {
+func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map[string]bool) (Placement, []Usage, error) {
 	pl, err := p.Place(r)
 	if err == nil {
 		return pl, nil, t.apply(pl.Usage)
@@ -82,7 +85,7 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, taken map[
 		return Placement{}, nil, verr
 	}
 	sh, _ := p.shapeOf(r)
-	e := p.newEviction(r, sh, now, taken)
+	e := p.newEviction(r, sh, now, spared)
 	sp := e.best(sh)
 	if sp == nil {
 		return Placement{}, nil, fmt.Errorf("preempt for %q: %w", r.ID, err)

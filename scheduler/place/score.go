@@ -82,7 +82,8 @@ func (p *Planner) effect(sh *shape, b *bank) (waste int32, idle uint8) {
 		ch := p.choose(sh, b)
 		return ch.waste, uint8(ch.idle)
 	}
-	key := stateKey{b.state, uint64(b.node.cpu / p.waste.futures[b.kind].cpuStep)}
+	step := p.waste.futures[b.kind].cpuStep
+	key := stateKey{b.state, uint64(b.node.cpu/step)<<32 | uint64((b.node.cpu-sh.req.CPUMHz)/step)}
 	v, ok := p.batch.get(key)
 	if !ok {
 		ch := p.choose(sh, b)

@@ -287,6 +287,9 @@ func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
 	}
 	if u.Queue != "" {
 		s.queues[u.Queue] += sign * s.charge(n, u)
+		if s.queues[u.Queue] == 0 {
+			delete(s.queues, u.Queue)
+		}
 	}
 	for _, b := range n.banks {
 		s.touch(b)

@@ -13,12 +13,12 @@ type eviction struct {
 	ask     int64 // milli that the request will hold
 	deficit int64 // milli that its own queue must give up first, at its limit
 	now     time.Time
-	taken   map[string]bool  // already evicted for the same group
+	spared  map[string]bool  // the group itself, and who is a victim already
 	used    map[string]int64 // held per queue, descendants included
 }
 
-func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, taken map[string]bool) *eviction {
-	e := &eviction{p: p, r: r, now: now, taken: taken, ask: p.leastCharge(sh)}
+func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
+	e := &eviction{p: p, r: r, now: now, spared: spared, ask: p.leastCharge(sh)}
 	if p.quotas != nil {
 		e.used = p.quotas.usedAll(p.snap)
 		e.deficit = p.quotas.deficit(e.used, r.Queue, e.ask)
@@ -128,7 +128,7 @@ func (e *eviction) candidates(b *bank) []*Usage {
 	})
 	gone := map[string]int64{}
 	for _, u := range holders {
-		if e.taken[u.ID] || !e.allowed(u, gone) {
+		if e.spared[u.ID] || !e.allowed(u, gone) {
 			continue
 		}
 		out = append(out, u)

@@ -1,0 +1,437 @@
+package place
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+var propertyOps = flag.Int("place.ops", 20000, "random operations per property run; 1000000 is the full test")
+
+// world is a snapshot under random operations, with an own record of what must
+// be in it.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	snap   *Snapshot
+	plan   *Planner
+	nodes  []string // IDs there now
+	usages []string // IDs there now
+	serial int
+	now    time.Time
+}
+
+func newWorld(t *testing.T, seed uint64, quotas bool) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), snap: NewSnapshot(), now: time.Unix(1_000_000, 0)}
+	weights := DefaultWeights()
+	weights.Streams, weights.StreamTasks, weights.RepriceEvery = 4, 64, 50
+	w.plan = NewPlanner(w.snap, PolicyBalanced, weights)
+	if quotas {
+		q, err := NewQuotas([]Queue{
+			{Name: "org", GuaranteeMilli: 24000, LimitMilli: 40000},
+			{Name: "a", Parent: "org", GuaranteeMilli: 8000, LimitMilli: 30000},
+			{Name: "b", Parent: "org", GuaranteeMilli: 12000},
+			{Name: "c", GuaranteeMilli: 4000},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.plan.SetQuotas(q)
+	}
+	for range 12 {
+		w.addNode()
+	}
+	return w
+}
+
+func (w *world) id(prefix string) string {
+	w.serial++
+	return fmt.Sprintf("%s%06d", prefix, w.serial)
+}
+
+func (w *world) addNode() {
+	n := Node{ID: w.id("n"), CPUMHz: int64(16000 * (1 + w.rng.IntN(6))), MemoryMiB: int64(65536 * (1 + w.rng.IntN(6))), Pool: []string{"default", "gpu"}[w.rng.IntN(2)]}
+	model := []string{"A100", "V100", "T4"}[w.rng.IntN(3)]
+	for i := range w.rng.IntN(9) {
+		g := GPU{
+			ID: fmt.Sprint(n.ID, "-", i), Vendor: "nvidia", Model: "NVIDIA " + model, Type: model, Mode: gpu.ModeSlice,
+			MemoryMiB: 32768, SliceMiB: 1024, Slices: 31, NUMA: i / 4, MeasuredMilli: Unmeasured, MeasuredMemoryMiB: Unmeasured,
+		}
+		switch w.rng.IntN(6) {
+		case 0:
+			g.Mode, g.SliceMiB, g.Slices = gpu.ModeWhole, 0, 0
+		case 1:
+			g.Mode, g.SliceMiB, g.Slices, g.Replicas = gpu.ModeShared, 0, 0, 4
+		}
+		n.GPUs = append(n.GPUs, g)
+	}
+	if err := w.snap.AddNode(n); err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes = append(w.nodes, n.ID)
+}
+
+func (w *world) removeNode() {
+	if len(w.nodes) < 6 {
+		return
+	}
+	i := w.rng.IntN(len(w.nodes))
+	gone, err := w.snap.RemoveNode(w.nodes[i])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes = slices.Delete(w.nodes, i, i+1)
+	for _, u := range gone {
+		w.forget(u.ID)
+	}
+}
+
+func (w *world) forget(id string) {
+	i := slices.Index(w.usages, id)
+	if i < 0 {
+		w.t.Fatalf("usage %q is not on record", id)
+	}
+	w.usages = slices.Delete(w.usages, i, i+1)
+}
+
+// flipGPU changes the health or cordon of a GPU, or a node's eligibility.
+func (w *world) flipGPU() {
+	n := w.snap.nodes[w.nodes[w.rng.IntN(len(w.nodes))]].spec
+	n.GPUs = slices.Clone(n.GPUs)
+	if len(n.GPUs) == 0 || w.rng.IntN(4) == 0 {
+		n.Ineligible = !n.Ineligible
+	} else if g := &n.GPUs[w.rng.IntN(len(n.GPUs))]; w.rng.IntN(2) == 0 {
+		g.Unhealthy = !g.Unhealthy
+	} else {
+		g.Cordoned = !g.Cordoned
+	}
+	if err := w.snap.UpdateNode(n); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) request() Request {
+	r := Request{
+		ID: w.id("u"), CPUMHz: int64(w.rng.IntN(8)) * 1000, MemoryMiB: int64(w.rng.IntN(8)) * 2048,
+		Priority: 10 * w.rng.IntN(8), Policy: Policy(w.rng.IntN(4)),
+	}
+	if w.plan.quotas != nil {
+		r.Queue = []string{"", "a", "b", "c"}[w.rng.IntN(4)]
+	}
+	if w.rng.IntN(8) == 0 {
+		r.Pools = []string{"gpu"}
+	}
+	if w.rng.IntN(8) == 0 {
+		r.MinRun = time.Hour
+	}
+	switch w.rng.IntN(9) {
+	case 0:
+		return r
+	case 1:
+		r.GPUs, r.Shared = 1, true
+	case 2, 3:
+		r.GPUs, r.Whole = 1, true
+	case 4:
+		r.GPUs, r.Whole, r.Close = 2+w.rng.IntN(3), true, w.rng.IntN(2) == 0
+	case 5:
+		r.GPUs, r.MemoryMiBPerGPU = 1, int64(1+w.rng.IntN(33))*1000
+	case 6:
+		r.GPUs, r.MemoryMiBPerGPU, r.ShareMilli = 1, int64(1+w.rng.IntN(16))*1024, int64(1+w.rng.IntN(999))
+	default:
+		r.GPUs, r.ShareMilli = 1, int64(1+w.rng.IntN(999))
+	}
+	if w.rng.IntN(5) == 0 {
+		r.Models = []string{[]string{"A100", "V100", "T4"}[w.rng.IntN(3)]}
+	}
+	return r
+}
+
+func (w *world) apply(u Usage) {
+	u.Start = w.now
+	if err := w.snap.Apply(u); err != nil {
+		w.t.Fatalf("a placement cannot be booked: %v", err)
+	}
+	w.usages = append(w.usages, u.ID)
+}
+
+// place checks that the answer is the same twice, that it is the best of all
+// banks judged afresh, and that a refusal means that no bank fits.
+func (w *world) place() {
+	r := w.request()
+	w.plan.Arrive(&r)
+	pl, err := w.plan.Place(&r)
+	if again, err2 := w.plan.Place(&r); fmt.Sprint(again, err2) != fmt.Sprint(pl, err) {
+		w.t.Fatalf("same input, other answer: %v %v, then %v %v", pl, err, again, err2)
+	}
+	if errors.Is(err, ErrQuota) {
+		return
+	}
+	sh, _ := w.plan.shapeOf(&r)
+	best, at := int32(worst), -1
+	for id, b := range w.snap.banks {
+		if b == nil || w.snap.fit(sh, b) != fitsNow {
+			continue
+		}
+		v := w.plan.judge(sh, b)
+		if pts := w.plan.points(&v, sh, b); pts > best {
+			best, at = pts, id
+		}
+	}
+	if (at < 0) != (err != nil) {
+		w.t.Fatalf("request %+v: error %v, but the best bank is %d", r, err, at)
+	}
+	if at < 0 {
+		return
+	}
+	if got := w.snap.banks[at].node.spec.ID; got != pl.NodeID || int64(best) != pl.Score {
+		w.t.Fatalf("request %+v: placed on %s with %d, best is %s with %d", r, pl.NodeID, pl.Score, got, best)
+	}
+	w.apply(pl.Usage)
+}
+
+func (w *world) release() {
+	if len(w.usages) == 0 {
+		return
+	}
+	id := w.usages[w.rng.IntN(len(w.usages))]
+	before := w.fingerprint()
+	u, err := w.snap.Release(id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.snap.Apply(u); err == nil { // an overfull node need not take it back
+		if after := w.fingerprint(); after != before {
+			w.t.Fatalf("release and apply do not restore:\n%s\n%s", before, after)
+		}
+		if _, err := w.snap.Release(id); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.forget(id)
+}
+
+// preempt checks that planning changes nothing, that victims may be evicted
+// and are all needed, and that the plan can be carried out.
+func (w *world) preempt() {
+	rs := []Request{w.request()}
+	for range w.rng.IntN(3) {
+		rs = append(rs, w.request())
+	}
+	before := w.fingerprint()
+	plan, err := w.plan.Preempt(rs, w.now)
+	if after := w.fingerprint(); after != before {
+		w.t.Fatalf("planning changed the snapshot:\n%s\n%s", before, after)
+	}
+	if err != nil {
+		if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrQuota) {
+			w.t.Fatal(err)
+		}
+		return
+	}
+	top := slices.MaxFunc(rs, func(a, b Request) int { return a.Priority - b.Priority }).Priority
+	for _, v := range plan.Victims {
+		if v.protected(w.now) || (w.plan.quotas == nil && v.Priority >= top) {
+			w.t.Fatalf("victim %+v for requests up to priority %d", v, top)
+		}
+		if _, err := w.snap.Release(v.ID); err != nil {
+			w.t.Fatal(err)
+		}
+		w.forget(v.ID)
+	}
+	for _, pl := range plan.Placements {
+		w.apply(pl.Usage)
+	}
+	for _, v := range plan.Victims {
+		if w.snap.Apply(v) == nil {
+			w.t.Fatalf("victim %+v was not needed", v)
+		}
+	}
+}
+
+func (w *world) gang() {
+	rs := []Request{w.request(), w.request(), w.request()}
+	before := w.fingerprint()
+	pls, err := w.plan.PlaceGang(rs)
+	if after := w.fingerprint(); after != before {
+		w.t.Fatalf("placing a gang changed the snapshot")
+	}
+	if err != nil {
+		return
+	}
+	for _, pl := range pls {
+		w.apply(pl.Usage)
+	}
+}
+
+func (w *world) rebalance() {
+	before := w.fingerprint()
+	moves := w.plan.Rebalance(Rebalancing{Moves: 2, PerBank: 2}, w.now)
+	if after := w.fingerprint(); after != before {
+		w.t.Fatalf("rebalancing changed the snapshot")
+	}
+	for _, m := range moves {
+		if _, err := w.snap.Release(m.From.ID); err != nil {
+			w.t.Fatal(err)
+		}
+		w.forget(m.From.ID)
+		w.apply(m.To.Usage)
+	}
+}
+
+// fingerprint is everything that planning depends on, in a fixed order.
+func (w *world) fingerprint() string {
+	var b strings.Builder
+	for _, id := range w.nodes {
+		n := w.snap.nodes[id]
+		fmt.Fprint(&b, id, n.cpu, n.memory, n.low)
+		for _, bk := range n.banks {
+			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.state)
+		}
+		for _, u := range n.holders {
+			fmt.Fprint(&b, u.ID)
+		}
+	}
+	fmt.Fprint(&b, w.snap.queues, len(w.snap.usages))
+	for i := range w.snap.stock {
+		fmt.Fprint(&b, w.snap.stock[i].free, w.snap.stock[i].gpus)
+	}
+	return b.String()
+}
+
+// check recounts the books from the usages.
+func (w *world) check(overfull bool) {
+	if len(w.snap.usages) != len(w.usages) {
+		w.t.Fatalf("%d usages, want %d", len(w.snap.usages), len(w.usages))
+	}
+	free := make([]int64, len(w.snap.kinds))
+	queues := map[string]int64{}
+	for _, id := range w.nodes {
+		w.checkNode(w.snap.nodes[id], overfull, free, queues)
+	}
+	for i := range free {
+		if w.snap.stock[i].free != free[i] {
+			w.t.Fatalf("kind %d: %d milli free on the books, %d counted", i, w.snap.stock[i].free, free[i])
+		}
+	}
+	for q, milli := range queues {
+		if w.snap.queues[q] != milli {
+			w.t.Fatalf("queue %q: %d on the books, %d counted", q, w.snap.queues[q], milli)
+		}
+	}
+	if q := w.plan.quotas; q != nil {
+		for _, name := range q.names {
+			if l := q.queues[name].LimitMilli; l > 0 && q.Used(w.snap, name) > l {
+				w.t.Fatalf("queue %q holds %d of at most %d", name, q.Used(w.snap, name), l)
+			}
+		}
+	}
+}
+
+func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[string]int64) {
+	cpu, memory := n.spec.CPUMHz, n.spec.MemoryMiB
+	cells := make([]cell, len(n.spec.GPUs))
+	for i := range cells {
+		cells[i] = freshCell(&n.spec.GPUs[i])
+	}
+	for _, u := range n.holders {
+		cpu, memory = cpu-u.CPUMHz, memory-u.MemoryMiB
+		for _, t := range u.Takes {
+			c := &cells[t.GPU]
+			c.milli, c.slices, c.replicas, c.tasks = c.milli-int32(t.Milli), c.slices-int32(t.Slices), c.replicas-int32(t.Replicas), c.tasks+1
+		}
+		if u.Queue != "" {
+			queues[u.Queue] += w.snap.charge(n, u)
+		}
+	}
+	if cpu != n.cpu || memory != n.memory || (!overfull && (cpu < 0 || memory < 0)) {
+		w.t.Fatalf("node %s: %d MHz and %d MiB free, counted %d and %d", n.spec.ID, n.cpu, n.memory, cpu, memory)
+	}
+	for i, want := range cells {
+		at := n.where[i]
+		got := at.bank.cells[at.cell]
+		want.share = got.share
+		if got != want || (!overfull && (got.milli < 0 || got.slices < 0 || got.replicas < 0)) {
+			w.t.Fatalf("node %s GPU %d: %+v, counted %+v", n.spec.ID, i, got, want)
+		}
+		if n.spec.GPUs[i].Mode == gpu.ModeWhole && got.tasks > 1 {
+			w.t.Fatalf("node %s GPU %d: %d tasks on a whole GPU", n.spec.ID, i, got.tasks)
+		}
+	}
+	for _, b := range n.banks {
+		if b.kind >= 0 {
+			free[b.kind] += b.free
+		}
+	}
+}
+
+func TestRandomOperationsKeepTheBooks(t *testing.T) {
+	for _, quotas := range []bool{false, true} {
+		t.Run(fmt.Sprint("quotas=", quotas), func(t *testing.T) {
+			w := newWorld(t, 1, quotas)
+			for range *propertyOps / 2 {
+				w.now = w.now.Add(time.Minute)
+				switch op := w.rng.IntN(100); {
+				case op < 45:
+					w.place()
+				case op < 84:
+					w.release()
+				case op < 92:
+					w.preempt()
+				case op < 95:
+					w.gang()
+				case op < 96:
+					w.flipGPU()
+				case op < 97:
+					w.removeNode()
+				case op < 98:
+					w.rebalance()
+				case op < 99 && len(w.nodes) < 20:
+					w.addNode()
+				}
+				w.check(false)
+			}
+		})
+	}
+}
+
+// Evicted work asks again at once, with the right to evict in turn. This must
+// come to rest.
+func TestPreemptionHasNoCycles(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed, true)
+		var queue []Request
+		for range 150 {
+			queue = append(queue, w.request())
+		}
+		known := map[string]Request{}
+		steps := 0
+		for len(queue) > 0 {
+			if steps++; steps > 20000 {
+				t.Fatalf("seed %d: %d tasks still evict each other", seed, len(queue))
+			}
+			r := queue[0]
+			queue = queue[1:]
+			r.MinRun = 0
+			known[r.ID] = r
+			plan, err := w.plan.Preempt([]Request{r}, w.now)
+			if err != nil {
+				continue
+			}
+			for _, v := range plan.Victims {
+				if _, err := w.snap.Release(v.ID); err != nil {
+					t.Fatal(err)
+				}
+				w.forget(v.ID)
+				queue = append(queue, known[v.ID])
+			}
+			w.apply(plan.Placements[0].Usage)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestReadTasks(t *testing.T) {
+	const head = "pod_name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+	for _, c := range []struct {
+		name, csv string
+		want      []Task
+		bad       string
+	}{
+		{name: "share", csv: head + "a,1000,2048,1,470,\n", want: []Task{{Name: "a", CPUMilli: 1000, MemoryMiB: 2048, GPUs: 1, GPUMilli: 470}}},
+		{name: "models", csv: head + "a,1,2,2,1000,T4|P100\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2, GPUs: 2, GPUMilli: 1000, Models: []string{"T4", "P100"}}}},
+		{name: "CPU only drops the share", csv: head + "a,1,2,0,500,T4\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2}}},
+		{name: "whole numbers with a point", csv: head + "a,1.0,2,0,0,\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2}}},
+		{name: "no header", csv: "", bad: "read header"},
+		{name: "no column", csv: "pod_name\n", bad: `no column "cpu_milli"`},
+		{name: "not a number", csv: head + "a,x,2,0,0,\n", bad: `line 2: column "cpu_milli" is "x"`},
+		{name: "negative", csv: head + "a,-1,2,0,0,\n", bad: "want a whole number from 0"},
+		{name: "half", csv: head + "a,0.5,2,0,0,\n", bad: "want a whole number"},
+		{name: "no share", csv: head + "a,1,2,1,0,\n", bad: "share of 0"},
+		{name: "ragged", csv: head + "a,1\n", bad: "wrong number of fields"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := ReadTasks(strings.NewReader(c.csv))
+			if c.bad == "" {
+				if err != nil || !reflect.DeepEqual(got, c.want) {
+					t.Fatalf("got %+v, %v; want %+v", got, err, c.want)
+				}
+				return
+			}
+			if !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.bad) {
+				t.Fatalf("error %v, want %q", err, c.bad)
+			}
+		})
+	}
+}
+
+func TestReadNodesAndOrder(t *testing.T) {
+	nodes, err := ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\na,1,2,8,T4\nb,1,2,0,\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadOrder(strings.NewReader("node_name,rank\na,2\nb,1\n"), nodes)
+	if err != nil || got[0].Name != "b" || got[1].Name != "a" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if _, err := ReadOrder(strings.NewReader("node_name,rank\na,2\n"), nodes); !errors.Is(err, ErrTrace) {
+		t.Fatalf("a node without rank: %v", err)
+	}
+	if _, err := ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\na,1,2,8,T4\na,1,2,0,\n")); !errors.Is(err, ErrTrace) {
+		t.Fatalf("a node listed twice: %v", err)
+	}
+}
+
+func TestWorkloadRoundTrips(t *testing.T) {
+	s := DefaultSynthetic()
+	s.Nodes, s.Live = 5, true
+	w := Generate(s)
+	var nodes, tasks bytes.Buffer
+	if err := WriteNodes(&nodes, w.Nodes); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteTasks(&tasks, w.Arrivals); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadNodes(&nodes); err != nil || !reflect.DeepEqual(got, w.Nodes) {
+		t.Errorf("nodes: got %+v, %v", got, err)
+	}
+	if got, err := ReadTasks(&tasks); err != nil || !reflect.DeepEqual(got, w.Arrivals) {
+		t.Errorf("tasks: got %d, %v; want %d", len(got), err, len(w.Arrivals))
+	}
+	if again := Generate(s); !reflect.DeepEqual(again, w) {
+		t.Error("the same seed makes another workload")
+	}
+}
+
+func FuzzReadTasks(f *testing.F) {
+	f.Add("pod_name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1000,2048,1,470,T4|P100\n")
+	f.Add("name,cpu_milli,memory_mib,num_gpu,gpu_milli,priority\n\"a\nb\",1e3,2,64,1000,99\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		tasks, err := ReadTasks(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, k := range tasks {
+			if k.CPUMilli < 0 || k.GPUs < 0 || k.GPUs > maxGPUs || k.GPUMilli < 0 || k.GPUMilli > gpuMilli || (k.GPUs == 0) != (k.GPUMilli == 0) {
+				t.Fatalf("read %+v", k)
+			}
+		}
+	})
+}
+
+func FuzzReadNodes(f *testing.F) {
+	f.Add("sn,cpu_milli,memory_mib,gpu,model\na,1,2,8,T4\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		nodes, err := ReadNodes(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		if _, err := NewPlanned(nodes, nil, 0, quickWeights()); err != nil {
+			t.Fatalf("nodes that can be read cannot be planned for: %v", err)
+		}
+	})
+}
