@@ -74,3 +74,16 @@ func (b *Book) noticeable(before, after *nomad.Node) bool {
 }
 
 func distance(x, y int64) int64 { return max(x-y, y-x) }
+
+// GPUNodes lists the nodes that are up and have GPUs.
+func (b *Book) GPUNodes() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var ids []string
+	for _, id := range b.nodeIDs() {
+		if n := b.nodes[id]; len(n.Plan.GPUs) > 0 && n.View.Status == "ready" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -28,6 +28,8 @@ type command struct {
 
 // commands lists the subcommands in the order of the help text.
 var commands = []command{
+	{"serve", "run the placement service", runServe},
+	{"validate", "check a configuration of the service", runValidate},
 	{"simulate", "replay a workload and compare policies", runSimulate},
 	{"generate", "write a synthetic workload for simulate", runGenerate},
 }

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+)
+
+const validateHelp = `Reads a configuration of the service and says everything that is wrong with
+it, without connecting to anything.`
+
+func runValidate(args []string, stdout, stderr io.Writer) int {
+	fs := newFlags("validate", validateHelp, stderr)
+	path := fs.String("config", "", "the file to read")
+	if code, done := parseFlags(fs, args, stdout); done {
+		return code
+	}
+	if *path == "" {
+		fmt.Fprintln(stderr, "which file? write -config FILE")
+		return exitUsage
+	}
+	c, err := config.Load(*path)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitError
+	}
+	fmt.Fprintf(stdout, "%s is valid: policy %s, %d queues\n", *path, c.Placement.Policy, len(c.Queues))
+	return exitOK
+}
