@@ -1,0 +1,272 @@
+// Package service tests the placement service end to end: a real Nomad, the
+// device plugin on simulated GPUs, and nomad-gpu-scheduler as a process.
+package service
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+// root is the repository: tests run in their package's folder.
+var root = filepath.Dir(filepath.Dir(must(os.Getwd())))
+
+func TestMain(m *testing.M) {
+	for _, argv := range [][]string{
+		{"make", "--no-print-directory", "-s", "prepare", "build"},
+		{"go", "build", "-o", "bin/", "./scheduler/cmd/nomad-gpu-scheduler"},
+	} {
+		build := exec.Command(argv[0], argv[1:]...)
+		build.Dir, build.Stdout, build.Stderr = root, os.Stderr, os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "build what the end-to-end tests run:", err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// slices is the device plugin's configuration of machines whose GPUs are cut.
+const slices = `mode = "slice"
+sharing = "timeslice"`
+
+// start runs a cluster of so many machines with two T4 each, cut into slices.
+func start(t *testing.T, machines int) (context.Context, *cluster.Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	t.Cleanup(cancel)
+	nodes := make([]cluster.NodeOptions, machines)
+	for i := range nodes {
+		nodes[i] = cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: slices}
+	}
+	c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Nodes: nodes, Progress: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ctx, c
+}
+
+// replica is one nomad-gpu-scheduler.
+type replica struct {
+	URL string
+	API *api.Client // Nomad through the service
+	cmd *exec.Cmd
+	log string
+}
+
+// serve starts a replica and waits until it knows the cluster.
+func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string) *replica {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "scheduler.hcl")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	r := &replica{URL: "http://" + address, log: filepath.Join(dir, "log")}
+	log, err := os.Create(r.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	r.cmd = exec.Command(filepath.Join(root, "bin", "nomad-gpu-scheduler"), "serve", "-config", file, "-listen", address)
+	r.cmd.Env = append(os.Environ(), "NOMAD_ADDR="+c.URL)
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.kill(syscall.SIGKILL)
+		if t.Failed() {
+			text, _ := os.ReadFile(r.log)
+			t.Logf("log of %s:\n%s", r.URL, text)
+		}
+	})
+	if r.API, err = api.NewClient(&api.Config{Address: r.URL}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// kill ends the replica; a second call does nothing.
+func (r *replica) kill(signal syscall.Signal) {
+	if r.cmd.ProcessState != nil {
+		return
+	}
+	_ = r.cmd.Process.Signal(signal) // it may have ended by itself
+	_ = r.cmd.Wait()                 // and then with any status
+}
+
+// job is a job that sleeps, with the meta of its only task.
+type job struct {
+	id, namespace, kind string
+	priority, count     int
+	meta                map[string]string
+	devices             []*api.RequestedDevice
+}
+
+func (j job) api() *api.Job {
+	if j.kind == "" {
+		j.kind = "service"
+	}
+	if j.count == 0 {
+		j.count = 1
+	}
+	if j.priority == 0 {
+		j.priority = 50
+	}
+	out := api.NewServiceJob(j.id, j.id, "global", j.priority)
+	out.Type, out.Datacenters = &j.kind, []string{"*"}
+	if j.namespace != "" {
+		out.Namespace = &j.namespace
+	}
+	task := api.NewTask("sleep", "raw_exec")
+	task.SetConfig("command", "sleep").SetConfig("args", []string{"100000"})
+	cpu, memory, kill := 50, 20, time.Second
+	task.Resources, task.Meta, task.KillTimeout = &api.Resources{CPU: &cpu, MemoryMB: &memory, Devices: j.devices}, j.meta, &kill
+	group := api.NewTaskGroup("g", j.count).AddTask(task)
+	zero := 0
+	group.RestartPolicy = &api.RestartPolicy{Attempts: &zero}
+	return out.AddTaskGroup(group)
+}
+
+// submit registers a job through a client.
+func submit(ctx context.Context, to *api.Client, j job) error {
+	_, _, err := to.Jobs().Register(j.api(), (&api.WriteOptions{}).WithContext(ctx))
+	return err
+}
+
+// until repeats a check until it is satisfied or the context ends.
+func until(ctx context.Context, t *testing.T, what string, limit time.Duration, check func() (bool, string)) time.Duration {
+	t.Helper()
+	begin, said := time.Now(), ""
+	for time.Since(begin) < limit && ctx.Err() == nil {
+		ok, state := check()
+		if ok {
+			return time.Since(begin)
+		}
+		said = state
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Fatalf("%s: not within %s: %s", what, limit, said)
+	return 0
+}
+
+// allocs lists a job's allocs that are not over.
+func allocs(ctx context.Context, t *testing.T, c *api.Client, namespace, id string) []*api.AllocationListStub {
+	t.Helper()
+	q := (&api.QueryOptions{Namespace: namespace, Params: map[string]string{"resources": "true"}}).WithContext(ctx)
+	list, _, err := c.Jobs().Allocations(id, false, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var live []*api.AllocationListStub
+	for _, a := range list {
+		if !cluster.Terminal(a) && a.DesiredStatus == "run" {
+			live = append(live, a)
+		}
+	}
+	return live
+}
+
+// runs waits until so many allocs of a job run.
+func runs(ctx context.Context, t *testing.T, c *api.Client, id string, count int) []*api.AllocationListStub {
+	t.Helper()
+	var live []*api.AllocationListStub
+	until(ctx, t, fmt.Sprintf("run %d of job %s", count, id), 40*time.Second, func() (bool, string) {
+		live = allocs(ctx, t, c, "default", id)
+		running := 0
+		for _, a := range live {
+			if a.ClientStatus == "running" {
+				running++
+			}
+		}
+		return running == count && len(live) == count, fmt.Sprintf("%d running, %d live", running, len(live))
+	})
+	return live
+}
+
+// doubleBooked looks through all allocs of the cluster for an instance that
+// two hold.
+func doubleBooked(ctx context.Context, t *testing.T, c *api.Client) {
+	t.Helper()
+	q := (&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true"}}).WithContext(ctx)
+	list, _, err := c.Allocations().List(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := map[string]string{}
+	for _, a := range list {
+		if cluster.Terminal(a) || a.AllocatedResources == nil {
+			continue
+		}
+		for _, task := range a.AllocatedResources.Tasks {
+			for _, d := range task.Devices {
+				for _, id := range d.DeviceIDs {
+					if other := holder[id]; other != "" {
+						t.Errorf("instance %s is held by %s and %s", id, other, a.ID)
+					}
+					holder[id] = a.ID
+				}
+			}
+		}
+	}
+}
+
+// record reads what the service recorded about a job.
+func record(ctx context.Context, t *testing.T, c *api.Client, job string) map[string]any {
+	t.Helper()
+	list, _, err := c.Variables().PrefixList("nomad-gpu/decisions", (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range list {
+		full, _, err := c.Variables().Peek(v.Path, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil || full == nil || full.Items["job"] != job {
+			continue
+		}
+		var out map[string]any
+		if err := json.NewDecoder(bytes.NewReader([]byte(full.Items["record"]))).Decode(&out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	return nil
+}
