@@ -1,19 +1,87 @@
 package driver
 
 import (
+	"fmt"
+	"os"
+
+	"github.com/docker/cli/cli/config"
+	helper "github.com/docker/docker-credential-helpers/client"
+	"github.com/docker/docker-credential-helpers/credentials"
+
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// credentialsFor finds the login for a registry: the task's own, else the
-// operator's. A login that names a server is sent to that server only.
+// Docker Hub answers at one name and is logged in to by another.
+const (
+	dockerHubHost   = "registry-1.docker.io"
+	dockerHubServer = "https://index.docker.io/v1/"
+)
+
+// credentialsFor finds the login for a registry. In this order: the task's own,
+// the operator's user name, the operator's Docker configuration file (with the
+// helpers that it names), the operator's helper. A login that names a server is
+// sent to that server only.
 func credentialsFor(task spec.Auth, operator AuthConfig) runtime.Credentials {
 	return func(host string) (string, string, error) {
 		for _, login := range []spec.Auth{task, {Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress}} {
-			if login.Username != "" && (login.ServerAddress == "" || login.ServerAddress == host) {
+			if login.Username != "" && (login.ServerAddress == "" || login.ServerAddress == host || login.ServerAddress == serverOf(host)) {
 				return login.Username, login.Password, nil
 			}
 		}
+		username, secret, err := fromDockerConfig(operator.Config, host)
+		if err != nil || username != "" || secret != "" {
+			return username, secret, err
+		}
+		return fromHelper(operator.Helper, host)
+	}
+}
+
+func serverOf(host string) string {
+	if host == dockerHubHost {
+		return dockerHubServer
+	}
+	return host
+}
+
+// fromDockerConfig reads a file such as ~/.docker/config.json anew each time, so
+// that a token which somebody refreshes there is used.
+func fromDockerConfig(path, host string) (string, string, error) {
+	if path == "" {
 		return "", "", nil
 	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", "", fmt.Errorf("read auth.config: %w", err)
+	}
+	defer file.Close()
+	parsed, err := config.LoadFromReader(file)
+	if err != nil {
+		return "", "", fmt.Errorf("read auth.config %s: %w", path, err)
+	}
+	login, err := parsed.GetAuthConfig(serverOf(host))
+	if err != nil {
+		return "", "", fmt.Errorf("find login for %s in auth.config: %w", host, err)
+	}
+	if login.IdentityToken != "" {
+		return "", login.IdentityToken, nil
+	}
+	return login.Username, login.Password, nil
+}
+
+// fromHelper asks a credential helper, which is a program on PATH.
+func fromHelper(name, host string) (string, string, error) {
+	if name == "" {
+		return "", "", nil
+	}
+	login, err := helper.Get(helper.NewShellProgramFunc("docker-credential-"+name), serverOf(host))
+	switch {
+	case credentials.IsErrCredentialsNotFound(err):
+		return "", "", nil
+	case err != nil:
+		return "", "", fmt.Errorf("ask credential helper %q about %s: %w", name, host, err)
+	case login.Username == "<token>":
+		return "", login.Secret, nil
+	}
+	return login.Username, login.Secret, nil
 }

@@ -138,6 +138,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	client, err := runtime.New(runtime.Config{
 		Socket: config.Socket, Namespace: config.Namespace, Snapshotter: config.Snapshotter,
 		HostsDir: config.HostsDir, FIFODir: config.StateDir + "/exec",
+		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})
 	if err != nil {
 		return err

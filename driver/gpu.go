@@ -63,10 +63,12 @@ func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.G
 }
 
 // recoverable marks errors that go away by themselves, so that Nomad starts the
-// task again under its restart policy; others are final.
+// task again under its restart policy; others are final. Nomad looks at the
+// outermost error only.
 func recoverable(err error) error {
 	var notReady *spec.NotReadyError
-	if errors.As(err, &notReady) {
+	var marked *structs.RecoverableError
+	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err

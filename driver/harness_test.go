@@ -200,6 +200,8 @@ func buildTestImage(t *testing.T, archive *bytes.Buffer, name string) {
 	t.Helper()
 	files, err := testimage.HostPrograms(context.Background(), boxPrograms...)
 	must.NoError(t, err)
+	// No two images share a layer, so that each has to be fetched.
+	files["/etc/image"] = testimage.File{Content: []byte(name)}
 	files["/tmp"] = testimage.File{Mode: 0o777 | fs.ModeSticky}
 	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
 	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}

@@ -52,8 +52,8 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 	return image, nil
 }
 
-// pull fetches an image. A registry that fails now may answer later, so the
-// error is recoverable.
+// pull fetches an image. A registry that fails now may answer later, so its
+// errors are recoverable; what it refuses or lacks it will not have later.
 func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, ref string) (runtime.Image, error) {
 	idle, err := time.ParseDuration(config.ImagePullTimeout)
 	if err != nil || idle < 0 {
@@ -73,7 +73,7 @@ func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers
 		},
 	})
 	if err != nil {
-		return runtime.Image{}, structs.NewRecoverableError(err, true)
+		return runtime.Image{}, structs.NewRecoverableError(err, !errors.Is(err, runtime.ErrPullMissing) && !errors.Is(err, runtime.ErrPullDenied))
 	}
 	return image, nil
 }

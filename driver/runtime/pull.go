@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
 )
 
 // Pull says what to fetch.
@@ -26,8 +27,15 @@ type Pull struct {
 	Progress func(received int64)
 }
 
-// ErrPullIdle means that a registry sent nothing for the idle timeout.
-var ErrPullIdle = errors.New("no data from the registry")
+// Reasons why a pull failed, beside those that nobody can name.
+var (
+	// ErrPullIdle means that a registry sent nothing for the idle timeout.
+	ErrPullIdle = errors.New("no data from the registry")
+	// ErrPullDenied means that a registry refused the login, or wants one.
+	ErrPullDenied = errors.New("the registry denies access")
+	// ErrPullMissing means that a registry has no such image.
+	ErrPullMissing = errors.New("the registry has no such image")
+)
 
 // Pull fetches and unpacks an image.
 func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
@@ -46,18 +54,32 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 		options = append(options, client.WithPullSnapshotter(s))
 	}
 	handle, err := r.client.Pull(ctx, p.Ref, options...)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
-	}
 	if err != nil {
-		return Image{}, fmt.Errorf("pull image %q: %w", p.Ref, err)
+		return Image{}, fmt.Errorf("pull image %q: %w", p.Ref, meter.explain(ctx, err))
 	}
 	return r.ready(ctx, handle, p.Snapshotter)
+}
+
+// explain names the reason of a failed pull, where there is a name for it.
+func (m *meter) explain(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil:
+		return cause
+	case m.denied.Load():
+		return fmt.Errorf("%w: %w", ErrPullDenied, err)
+	case errdefs.IsNotFound(err):
+		return fmt.Errorf("%w: %w", ErrPullMissing, err)
+	}
+	return err
 }
 
 // meter counts what a pull receives, and ends the pull when nothing comes.
 type meter struct {
 	received atomic.Int64
+	// denied is whether the last answer was a refusal. Containerd's errors tell
+	// that in their text only.
+	denied   atomic.Bool
 	idle     *time.Timer
 	timeout  time.Duration
 	progress func(int64)
@@ -119,6 +141,7 @@ func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)
 		if err == nil {
+			m.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
 			resp.Body = &meteredBody{resp.Body, m}
 		}
 		return resp, err

@@ -10,10 +10,13 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 )
 
 // Config says which containerd to use, and how.
@@ -27,6 +30,8 @@ type Config struct {
 	Snapshotter string
 	// HostsDir holds registry settings in containerd's form (certs.d).
 	HostsDir string
+	// Log receives what containerd's client library logs; nil for nowhere.
+	Log io.Writer
 	// FIFODir is where the pipes of exec sessions are made.
 	FIFODir string
 }
@@ -34,6 +39,7 @@ type Config struct {
 // Runtime is one containerd namespace.
 type Runtime struct {
 	config Config
+	log    *logrus.Entry
 	client *client.Client
 	pulls  pullGroup
 }
@@ -48,7 +54,12 @@ func New(config Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", config.Socket, err)
 	}
-	return &Runtime{config: config, client: c}, nil
+	if config.Log == nil {
+		config.Log = io.Discard
+	}
+	logger := logrus.New()
+	logger.SetOutput(config.Log)
+	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger)}, nil
 }
 
 // Close ends the connection; what runs goes on.
@@ -63,9 +74,9 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 	return version.Version, nil
 }
 
-// with puts the namespace into a context.
+// with puts the namespace and the logger into a context.
 func (r *Runtime) with(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, r.config.Namespace)
+	return namespaces.WithNamespace(log.WithLogger(ctx, r.log), r.config.Namespace)
 }
 
 func (r *Runtime) snapshotter(name string) string {
