@@ -28,6 +28,10 @@ type command struct {
 
 // commands lists the subcommands in the order of the help text.
 var commands = []command{
+	{"run", "submit a job and say where it goes", runRun},
+	{"plan", "say where a job would go, and why", runPlan},
+	{"status", "show GPUs, queues and what waits", runStatus},
+	{"explain", "explain what was decided for a job", runExplain},
 	{"serve", "run the placement service", runServe},
 	{"validate", "check a configuration of the service", runValidate},
 	{"simulate", "replay a workload and compare policies", runSimulate},
@@ -35,6 +39,9 @@ var commands = []command{
 }
 
 func main() {
+	if completed(os.Args[1:]) {
+		return
+	}
 	os.Exit(dispatch(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -81,6 +88,18 @@ func newFlags(name, help string, stderr io.Writer) *flag.FlagSet {
 // parseFlags reads the options; done is true when there is nothing more to do
 // than to exit with the code.
 func parseFlags(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, done bool) {
+	if code, done := parseOptions(fs, args, stdout); done {
+		return code, true
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(fs.Output(), "unexpected argument %q\n", fs.Arg(0))
+		return exitUsage, true
+	}
+	return exitOK, false
+}
+
+// parseOptions is parseFlags for a subcommand that takes arguments too.
+func parseOptions(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, done bool) {
 	for _, a := range args {
 		if a == "-h" || a == "-help" || a == "--help" {
 			fs.SetOutput(stdout) // help that was asked for is output
@@ -89,10 +108,6 @@ func parseFlags(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, do
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return exitOK, true
 	} else if err != nil {
-		return exitUsage, true
-	}
-	if fs.NArg() > 0 {
-		fmt.Fprintf(fs.Output(), "unexpected argument %q\n", fs.Arg(0))
 		return exitUsage, true
 	}
 	return exitOK, false

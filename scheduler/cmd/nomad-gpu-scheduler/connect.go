@@ -1,0 +1,117 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// defaultService is where the placement service listens when nothing is said.
+const defaultService = "http://127.0.0.1:4656"
+
+// connection is how a subcommand reaches the placement service. What is not
+// given comes from the environment variables of the nomad command (NOMAD_TOKEN,
+// NOMAD_NAMESPACE, NOMAD_CACERT, …), the address from NOMAD_GPU_ADDR.
+type connection struct {
+	address, namespace, token                 string
+	caCert, clientCert, clientKey, serverName string
+	// given is the namespace of the option alone.
+	given string
+}
+
+func (c *connection) flags(fs *flag.FlagSet) {
+	fs.StringVar(&c.address, "address", "", "the placement service's `URL` (NOMAD_GPU_ADDR, "+defaultService+")")
+	fs.StringVar(&c.namespace, "namespace", "", "Nomad `namespace` (NOMAD_NAMESPACE)")
+	fs.StringVar(&c.token, "token", "", "Nomad ACL `token`; rather set NOMAD_TOKEN, which other users cannot see")
+	fs.StringVar(&c.caCert, "ca-cert", "", "PEM `file` that the service's certificate is signed by (NOMAD_CACERT)")
+	fs.StringVar(&c.clientCert, "client-cert", "", "PEM `file` of our own certificate (NOMAD_CLIENT_CERT)")
+	fs.StringVar(&c.clientKey, "client-key", "", "PEM `file` of its key (NOMAD_CLIENT_KEY)")
+	fs.StringVar(&c.serverName, "tls-server-name", "", "`name` in the service's certificate (NOMAD_TLS_SERVER_NAME)")
+}
+
+// client speaks to the service: Nomad's API through it, and its own.
+func (c *connection) client() (*api.Client, error) {
+	config := api.DefaultConfig()
+	config.Address = defaultService
+	for _, address := range []string{os.Getenv("NOMAD_GPU_ADDR"), c.address} {
+		if address != "" {
+			config.Address = address
+		}
+	}
+	for _, set := range []struct {
+		to    *string
+		value string
+	}{
+		{&config.Namespace, c.namespace}, {&config.SecretID, c.token}, {&config.TLSConfig.CACert, c.caCert},
+		{&config.TLSConfig.ClientCert, c.clientCert}, {&config.TLSConfig.ClientKey, c.clientKey},
+		{&config.TLSConfig.TLSServerName, c.serverName},
+	} {
+		if set.value != "" {
+			*set.to = set.value
+		}
+	}
+	c.given, c.namespace = c.namespace, config.Namespace
+	client, err := api.NewClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", config.Address, err)
+	}
+	return client, nil
+}
+
+// online is a subcommand that talks to the placement service.
+type online struct {
+	connection
+	json   bool
+	stdout io.Writer
+	stderr io.Writer
+	args   []string
+}
+
+// parse reads options and between least and most arguments; done is true when
+// there is nothing more to do than to exit with the code.
+func (o *online) parse(fs *flag.FlagSet, args []string, least, most int) (code int, done bool) {
+	o.flags(fs)
+	fs.BoolVar(&o.json, "json", false, "print JSON")
+	if code, done := parseOptions(fs, args, o.stdout); done {
+		return code, true
+	}
+	o.args = fs.Args()
+	if len(o.args) < least || len(o.args) > most {
+		fmt.Fprintf(o.stderr, "%d arguments, want %s\n\n", len(o.args), between(least, most))
+		fs.SetOutput(o.stderr)
+		fs.Usage()
+		return exitUsage, true
+	}
+	return exitOK, false
+}
+
+func between(least, most int) string {
+	if least == most {
+		return fmt.Sprint(least)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
+}
+
+// fail prints an error as every subcommand does.
+func (o *online) fail(err error) int {
+	fmt.Fprintf(o.stderr, "Error: %v\n", err)
+	return exitError
+}
+
+// finish prints what a subcommand found out, as JSON or as text.
+func (o *online) finish(value any, print func(io.Writer) error, err error) int {
+	if err == nil {
+		if o.json {
+			err = printJSON(o.stdout, value)
+		} else {
+			err = print(o.stdout)
+		}
+	}
+	if err != nil {
+		return o.fail(err)
+	}
+	return exitOK
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+const explainHelp = `Explains a job: what was decided for it and why, where it runs, what it waits
+for, and what was done to it.`
+
+// story is all that the picture holds of one job.
+type story struct {
+	Namespace string          `json:"namespace"`
+	JobID     string          `json:"job_id"`
+	Decisions []view.Decision `json:"decisions"`
+	Pending   []view.Pending  `json:"pending"`
+	Holds     []storyHolding  `json:"holds"`
+	Events    []view.Event    `json:"events"`
+}
+
+// storyHolding is a part of a GPU that the job holds.
+type storyHolding struct {
+	Node   string      `json:"node"`
+	GPU    string      `json:"gpu"`
+	Holder view.Holder `json:"holder"`
+}
+
+func runExplain(args []string, stdout, stderr io.Writer) int {
+	o := online{stdout: stdout, stderr: stderr}
+	if code, done := o.parse(newFlags("explain", explainHelp, stderr), args, 1, 1); done {
+		return code
+	}
+	cluster, err := o.cluster()
+	if err != nil {
+		return o.fail(err)
+	}
+	s := tell(cluster, cmp.Or(o.namespace, "default"), o.args[0])
+	if s.empty() {
+		return o.fail(fmt.Errorf("the placement service knows of no job %q with GPUs in namespace %q", s.JobID, s.Namespace))
+	}
+	return o.finish(s, s.print, nil)
+}
+
+// tell gathers what the picture holds of a job.
+func tell(c *view.Cluster, namespace, job string) *story {
+	s := &story{Namespace: namespace, JobID: job}
+	for _, d := range c.Decisions {
+		if d.Namespace == namespace && d.JobID == job {
+			s.Decisions = append(s.Decisions, d)
+		}
+	}
+	for _, p := range c.Pending {
+		if p.Namespace == namespace && p.JobID == job {
+			s.Pending = append(s.Pending, p)
+		}
+	}
+	for _, e := range c.Events {
+		if e.Namespace == namespace && e.JobID == job || e.For == namespace+"/"+job {
+			s.Events = append(s.Events, e)
+		}
+	}
+	for i := range c.Nodes {
+		for j := range c.Nodes[i].GPUs {
+			s.hold(&c.Nodes[i], &c.Nodes[i].GPUs[j])
+		}
+	}
+	return s
+}
+
+func (s *story) hold(n *view.Node, g *view.GPU) {
+	for _, h := range g.Holders {
+		if h.Namespace == s.Namespace && h.JobID == s.JobID {
+			s.Holds = append(s.Holds, storyHolding{n.Name, g.Group, h})
+		}
+	}
+}
+
+func (s *story) empty() bool {
+	return len(s.Decisions)+len(s.Pending)+len(s.Holds)+len(s.Events) == 0
+}
+
+func (s *story) print(w io.Writer) error {
+	fmt.Fprintf(w, "Job %q in namespace %q\n", s.JobID, s.Namespace)
+	for _, d := range newest(s.Decisions) {
+		printDecision(w, d)
+	}
+	if err := section(w, "Waiting", pendingRows(s.Pending)); err != nil {
+		return err
+	}
+	if err := section(w, "Holds", s.holdingRows()); err != nil {
+		return err
+	}
+	return section(w, "Events", eventRows(s.Events))
+}
+
+// newest keeps each group's latest decision; they come newest first.
+func newest(decisions []view.Decision) []view.Decision {
+	var kept []view.Decision
+	seen := map[string]bool{}
+	for _, d := range decisions {
+		if !seen[d.Group] {
+			kept = append(kept, d)
+		}
+		seen[d.Group] = true
+	}
+	return kept
+}
+
+func printDecision(w io.Writer, d view.Decision) {
+	fmt.Fprintf(w, "\nGroup %q asked for %s at %s: %s\n", d.Group, d.Ask, d.At.UTC().Format(time.RFC3339), d.Outcome)
+	for _, line := range append([]string{d.Summary}, policyLine(d)...) {
+		if line != "" {
+			fmt.Fprintf(w, "  %s\n", line)
+		}
+	}
+	printChoices(w, "chosen", d.Choices)
+	printChoices(w, "next best", d.RunnersUp)
+	if d.Fits > 0 {
+		fmt.Fprintf(w, "  %s could take it\n", nodes(d.Fits))
+	}
+	for _, r := range d.Reasons {
+		never := ""
+		if r.Never {
+			never = ", even when empty"
+		}
+		fmt.Fprintf(w, "  %s could not%s: %s\n", nodes(r.Nodes), never, r.Why)
+	}
+}
+
+func policyLine(d view.Decision) []string {
+	if d.Policy == "" {
+		return nil
+	}
+	line := fmt.Sprintf("policy %s, priority %d", d.Policy, d.Priority)
+	if d.Queue != "" {
+		line += ", queue " + d.Queue
+	}
+	return []string{line}
+}
+
+func printChoices(w io.Writer, title string, choices []view.Choice) {
+	for _, c := range choices {
+		fmt.Fprintf(w, "  %s: %s (%s), score %s%s\n", title, c.NodeName, strings.Join(c.Groups, ", "), signed(c.Score), terms(c.Terms))
+	}
+}
+
+// terms writes how a score came about.
+func terms(list []view.Term) string {
+	if len(list) == 0 {
+		return ""
+	}
+	parts := make([]string, len(list))
+	for i, t := range list {
+		parts[i] = fmt.Sprintf("%s x %s %s", signed(t.Weight), signed(t.Value), t.Name)
+	}
+	return " = " + strings.Join(parts, " + ")
+}
+
+func signed(n int64) string {
+	if n < 0 {
+		return "-" + milli(-n)
+	}
+	return milli(n)
+}
+
+func nodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+func (s *story) holdingRows() [][]string {
+	rows := [][]string{{"Alloc", "Task", "Node", "GPU", "Memory", "Guarantee", "Limit", "Status", "Submitted"}}
+	for _, h := range s.Holds {
+		by := "through the service"
+		if h.Holder.Direct {
+			by = "around the service"
+		}
+		rows = append(rows, []string{short(h.Holder.AllocID), h.Holder.Task, h.Node, h.GPU, gib(h.Holder.MemoryMiB),
+			milli(h.Holder.GuaranteeMilli), milli(h.Holder.LimitMilli), h.Holder.Status, by})
+	}
+	return rows
+}
+
+func eventRows(events []view.Event) [][]string {
+	rows := [][]string{{"At", "What", "Alloc", "Text"}}
+	for _, e := range events {
+		what := e.Kind
+		if e.DryRun {
+			what += " (dry run)"
+		}
+		rows = append(rows, []string{e.At.UTC().Format(time.RFC3339), what, dash(short(e.AllocID)), e.Text})
+	}
+	return rows
+}
