@@ -87,6 +87,11 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
 		return err
 	}
+	peer := server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}
+	if sc.PeerTLS, err = server.ClientTLS(peer); err != nil {
+		return err
+	}
+	sc.Audit = server.NewAudit(s.logger.Named("audit").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info}))
 	sc.Limits = server.DefaultLimits()
 	sc.Limits.MaxBodyBytes = c.Listen.MaxBodyBytes
 	sc.Limits.JobsPerSecond, sc.Limits.JobsBurst = float64(c.Listen.RequestsPerSecond), c.Listen.Burst
