@@ -44,7 +44,7 @@ func attributesOf(v versions, u *unit) map[string]*structs.Attribute {
 	a.flag("vgpu", u.gpu.Virtual)
 	a.text("driver_version", v.driver)
 	a.text("cuda_version", v.cuda)
-	a.text("compute_capability", u.gpu.ComputeCapability)
+	a.decimal("compute_capability", u.gpu.ComputeCapability)
 	if u.gpu.NUMANode >= 0 {
 		a["numa_node"] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
 	}
@@ -98,6 +98,14 @@ func (a attributeSet) text(key, value string) {
 func (a attributeSet) number(key string, value int64, unit string) {
 	if value != 0 {
 		a[key] = structs.NewIntAttribute(value, unit)
+	}
+}
+
+// decimal makes a number of "8.6", since that is what Nomad makes of the value
+// in a constraint.
+func (a attributeSet) decimal(key, value string) {
+	if f, err := strconv.ParseFloat(value, 64); err == nil {
+		a[key] = structs.NewFloatAttribute(f, "")
 	}
 }
 

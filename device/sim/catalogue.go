@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -39,8 +40,15 @@ var catalogue = map[string]product{
 	"B200":      {Config: renamed(gpus.B200_SXM5_180GB, "NVIDIA B200", 183359), bar1MiB: 262144, powerWatts: 1000, coreMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlink: true, rowRemapping: true},
 }
 
+// renamed corrects go-nvml's table: it has marketing names and nominal memory.
+// The MIG profiles shrink with the memory, so that their names stay right.
 func renamed(c gpus.Config, name string, memoryMiB uint64) gpus.Config {
-	c.Name, c.MemoryMB = name, memoryMiB
+	profiles := maps.Clone(c.MIGProfiles.GpuInstanceProfiles)
+	for id, info := range profiles {
+		info.MemorySizeMB = info.MemorySizeMB * memoryMiB / max(memoryMiB, c.MemoryMB)
+		profiles[id] = info
+	}
+	c.Name, c.MemoryMB, c.MIGProfiles.GpuInstanceProfiles = name, memoryMiB, profiles
 	return c
 }
 

@@ -81,12 +81,14 @@ func (g *gpu) GetCudaComputeCapability() (int, int, nvml.Return) {
 	return g.kind.CudaMajor, g.kind.CudaMinor, ret
 }
 
-func (g *gpu) GetPciInfo() (nvml.PciInfo, nvml.Return) {
+func (g *gpu) GetPciInfo() (nvml.PciInfo, nvml.Return) { return answer(g, "GetPciInfo", g.pci()) }
+
+func (g *gpu) pci() nvml.PciInfo {
 	info := nvml.PciInfo{PciDeviceId: g.kind.PciDeviceId, Bus: uint32(0x10 + g.number)}
 	for i := range len(g.bus) {
 		info.BusId[i] = int8(g.bus[i])
 	}
-	return answer(g, "GetPciInfo", info)
+	return info
 }
 
 func (g *gpu) GetNumaNodeId() (int, nvml.Return) {
@@ -251,7 +253,7 @@ func (g *gpu) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Return) {
 	if link < 0 || link >= len(g.machine.gpus) {
 		return nvml.PciInfo{}, nvml.ERROR_INVALID_ARGUMENT
 	}
-	return g.machine.gpus[link].GetPciInfo()
+	return answer(g, "GetNvLinkRemotePciInfo", g.machine.gpus[link].pci())
 }
 
 func (g *gpu) RegisterEvents(_ uint64, set nvml.EventSet) nvml.Return {

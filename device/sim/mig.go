@@ -26,12 +26,7 @@ type instance struct {
 // profileName is NVIDIA's name of a GPU instance profile, such as "1g.10gb".
 func (p product) profileName(profile int) string {
 	info := p.MIGProfiles.GpuInstanceProfiles[profile]
-	// The table's totals are nominal: a 1g.10gb of an H100 is named after 80 GB.
-	nominal := p.MIGProfiles.GpuInstanceProfiles[nvml.GPU_INSTANCE_PROFILE_7_SLICE].MemorySizeMB
-	if four := p.MIGProfiles.GpuInstanceProfiles[nvml.GPU_INSTANCE_PROFILE_4_SLICE].MemorySizeMB; nominal == 0 {
-		nominal = four
-	}
-	named, err := nvlib.New(nil).NewMigProfile(profile, computeProfile(profile), 0, info.MemorySizeMB, max(nominal, p.MemoryMB)<<20)
+	named, err := nvlib.New(nil).NewMigProfile(profile, computeProfile(profile), 0, info.MemorySizeMB, p.MemoryMB<<20)
 	if err != nil {
 		return fmt.Sprintf("profile-%d", profile)
 	}

@@ -9,14 +9,15 @@ import (
 
 // The calls that the simulator does not model answer as a driver too old for
 // them would: with ERROR_NOT_SUPPORTED, never with a panic.
-func unsupportedLibrary() nvml.Interface  { return unsupported(&mock.Interface{}) }
-func unsupportedDevice() nvml.Device      { return unsupported(&mock.Device{}) }
-func unsupportedGI() nvml.GpuInstance     { return unsupported(&mock.GpuInstance{}) }
-func unsupportedCI() nvml.ComputeInstance { return unsupported(&mock.ComputeInstance{}) }
-func unsupportedEventSet() nvml.EventSet  { return unsupported(&mock.EventSet{}) }
+func unsupportedLibrary() nvml.Interface  { return Unsupported(&mock.Interface{}) }
+func unsupportedDevice() nvml.Device      { return Unsupported(&mock.Device{}) }
+func unsupportedGI() nvml.GpuInstance     { return Unsupported(&mock.GpuInstance{}) }
+func unsupportedCI() nvml.ComputeInstance { return Unsupported(&mock.ComputeInstance{}) }
+func unsupportedEventSet() nvml.EventSet  { return Unsupported(&mock.EventSet{}) }
 
-// unsupported sets every function of a mock that is not set.
-func unsupported[T any](m T) T {
+// Unsupported gives every function of one of go-nvml's mocks that is not set the
+// answer ERROR_NOT_SUPPORTED, so that calling it does not panic.
+func Unsupported[T any](m T) T {
 	v := reflect.ValueOf(m).Elem()
 	notSupported := reflect.ValueOf(nvml.ERROR_NOT_SUPPORTED)
 	for i := range v.NumField() {
