@@ -131,7 +131,8 @@ func mismatch(r *Request, k *kind) string {
 // sliceNeed is the need of a fraction or a memory request. Memory beyond the
 // last slice but within the card is all slices; all slices are the whole card.
 func sliceNeed(r *Request, k *kind) need {
-	count := ceilDiv(r.ShareMilli*k.Slices, gpuMilli)
+	// Rounded down, so that two halves of 79 slices fit on one GPU.
+	count := max(1, r.ShareMilli*k.Slices/gpuMilli)
 	if r.MemoryMiBPerGPU > 0 {
 		count = ceilDiv(r.MemoryMiBPerGPU, k.SliceMiB)
 		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k.MemoryMiB) {
