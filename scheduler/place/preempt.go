@@ -70,7 +70,7 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 		plan.Placements[i] = pl
 		plan.Victims = append(plan.Victims, victims...)
 	}
-	plan.Victims = t.giveBack(plan.Victims, now)
+	plan.Victims = p.giveBack(t, plan.Victims, now)
 	return plan, nil
 }
 
@@ -108,20 +108,22 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 
 // searched is how many banks are searched for victims: those with the lowest
 // priorities. More are only when none of these will do.
-const searched = 128
+const searched = 48
 
 // best finds the cheapest victims.
 func (e *eviction) best(sh *shape) *spoils {
-	first, rest := e.promising(sh)
-	if sp := e.cheapest(sh, first); sp != nil {
+	if sp := e.cheapest(sh, e.promising(sh, searched)); sp != nil {
 		return sp
 	}
-	return e.cheapest(sh, rest)
+	return e.cheapest(sh, e.promising(sh, len(e.p.snap.banks)))
 }
 
 func (e *eviction) cheapest(sh *shape, banks []*bank) *spoils {
 	var best *spoils
 	for _, b := range banks {
+		if best != nil && (e.p.snap.lows[b.id].priority > best.top || best.unbeatable(e.p.snap)) {
+			break
+		}
 		if sp, ok := e.search(sh, b); ok && (best == nil || compareSpoils(sp, best) < 0) {
 			best = sp
 		}
@@ -129,36 +131,42 @@ func (e *eviction) cheapest(sh *shape, banks []*bank) *spoils {
 	return best
 }
 
-// promising lists the banks that could hold the shape if they were emptied and
-// that hold something that may have to go: first the searched most promising
-// ones, then the rest.
-func (e *eviction) promising(sh *shape) (first, rest []*bank) {
-	reclaim := e.p.quotas != nil && e.r.Queue != ""
-	for _, b := range e.p.snap.banks {
-		if b == nil || len(b.node.holders) == 0 || (b.node.low.priority >= e.r.Priority && !reclaim) || !e.p.snap.could(sh, b) {
-			continue
-		}
-		at := len(first)
-		for at > 0 && comparePromise(b, first[at-1]) < 0 {
-			at--
-		}
-		if at == searched {
-			rest = append(rest, b)
-			continue
-		}
-		if len(first) == searched {
-			rest = append(rest, first[searched-1])
-			first = first[:searched-1]
-		}
-		first = slices.Insert(first, at, b)
-	}
-	return first, rest
+// unbeatable reports that no other bank can be cheaper: one victim of the
+// lowest priority about, and no work lost.
+func (sp *spoils) unbeatable(s *Snapshot) bool {
+	return len(sp.victims) == 1 && sp.lost == 0 && sp.top == s.lows[sp.bank.id].priority
 }
 
-// comparePromise orders banks by the lowest priority on their node, then by how
-// much GPU that priority holds there.
-func comparePromise(a, b *bank) int {
-	return cmp.Or(cmp.Compare(a.node.low.priority, b.node.low.priority), cmp.Compare(b.node.low.milli, a.node.low.milli))
+// promising lists the most promising of the banks that could hold the shape if
+// they were emptied and that hold something that may have to go, at most n of
+// them.
+func (e *eviction) promising(sh *shape, n int) []*bank {
+	s := e.p.snap
+	reclaim := e.p.quotas != nil && e.r.Queue != ""
+	var ids []int
+	for id := range s.lows {
+		l := &s.lows[id]
+		if !l.held || (l.priority >= e.r.Priority && !reclaim) {
+			continue
+		}
+		if len(ids) == n && l.compare(&s.lows[ids[n-1]]) >= 0 || !s.could(sh, s.banks[id]) {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(ids, id, func(o, _ int) int { return cmp.Or(s.lows[o].compare(l), -1) })
+		ids = slices.Insert(ids, at, id)
+		ids = ids[:min(n, len(ids))]
+	}
+	out := make([]*bank, len(ids))
+	for i, id := range ids {
+		out[i] = s.banks[id]
+	}
+	return out
+}
+
+// compare orders by how promising a node is for evictions: the lowest priority
+// first, then the most GPU held at that priority.
+func (l *low) compare(o *low) int {
+	return cmp.Or(cmp.Compare(l.priority, o.priority), cmp.Compare(o.milli, l.milli))
 }
 
 // transaction books changes in the snapshot and takes them back.
@@ -195,7 +203,7 @@ func (t *transaction) rollback() {
 
 // giveBack returns the victims that must go: all those that no longer fit next
 // to the group, tried in order of what their loss would cost.
-func (t *transaction) giveBack(victims []Usage, now time.Time) []Usage {
+func (p *Planner) giveBack(t *transaction, victims []Usage, now time.Time) []Usage {
 	slices.SortFunc(victims, func(a, b Usage) int {
 		return cmp.Or(
 			cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.lostMilliSeconds(now), a.lostMilliSeconds(now)),
@@ -204,7 +212,7 @@ func (t *transaction) giveBack(victims []Usage, now time.Time) []Usage {
 	})
 	var gone []Usage
 	for _, u := range victims {
-		if t.apply(u) != nil {
+		if p.withinLimits(&u) != nil || t.apply(u) != nil {
 			gone = append(gone, u)
 		}
 	}

@@ -249,7 +249,7 @@ func (w *world) preempt() {
 		w.apply(pl.Usage)
 	}
 	for _, v := range plan.Victims {
-		if w.snap.Apply(v) == nil {
+		if w.plan.withinLimits(&v) == nil && w.snap.Apply(v) == nil {
 			w.t.Fatalf("victim %+v was not needed", v)
 		}
 	}
@@ -290,7 +290,7 @@ func (w *world) fingerprint() string {
 	var b strings.Builder
 	for _, id := range w.nodes {
 		n := w.snap.nodes[id]
-		fmt.Fprint(&b, id, n.cpu, n.memory, n.low)
+		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.lows[n.banks[0].id])
 		for _, bk := range n.banks {
 			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.state)
 		}

@@ -130,7 +130,7 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	to := p.snap.banks[id]
 	m := Move{From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
 	m.GainMilli = healed - p.cost(&ix.verdicts[id], sh, to)
-	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0
+	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.withinLimits(&m.To.Usage) == nil
 }
 
 // requestOf is a request for what a usage holds, on the same kind of GPU and in

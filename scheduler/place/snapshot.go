@@ -28,6 +28,7 @@ type Snapshot struct {
 	nodes  map[string]*nodeState
 	usages map[string]*Usage
 	banks  []*bank // by bank ID; nil where a node was removed
+	lows   []low   // by bank ID: of its node
 	spare  []int32 // bank IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
@@ -44,12 +45,12 @@ type nodeState struct {
 	banks   []*bank
 	where   []spot   // per GPU: its bank and cell
 	holders []*Usage // by ID
-	low     low
 }
 
 // low is the lowest priority that holds something on a node, and how much GPU
 // it holds.
 type low struct {
+	held     bool // by anybody
 	priority int
 	milli    int64
 }
@@ -195,7 +196,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	s.move(n, u, -1)
 	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
 	n.holders = slices.Delete(n.holders, at, at+1)
-	n.low = lowest(n.holders)
+	s.setLow(n)
 	delete(s.usages, id)
 	return *u, nil
 }
@@ -244,9 +245,17 @@ func (s *Snapshot) book(n *nodeState, u *Usage) {
 	own.Takes = slices.Clone(u.Takes)
 	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
 	n.holders = slices.Insert(n.holders, at, &own)
-	n.low = lowest(n.holders)
+	s.setLow(n)
 	s.usages[u.ID] = &own
 	s.move(n, &own, 1)
+}
+
+// setLow brings the lowest priority of a node's banks up to date.
+func (s *Snapshot) setLow(n *nodeState) {
+	l := lowest(n.holders)
+	for _, b := range n.banks {
+		s.lows[b.id] = l
+	}
 }
 
 func lowest(holders []*Usage) low {
@@ -254,7 +263,7 @@ func lowest(holders []*Usage) low {
 	for i, u := range holders {
 		switch {
 		case i == 0 || u.Priority < l.priority:
-			l = low{u.Priority, u.milli()}
+			l = low{true, u.Priority, u.milli()}
 		case u.Priority == l.priority:
 			l.milli += u.milli()
 		}
@@ -336,6 +345,7 @@ func (s *Snapshot) adopt(b *bank) {
 	} else {
 		b.id = int32(len(s.banks))
 		s.banks = append(s.banks, b)
+		s.lows = append(s.lows, low{})
 	}
 	if b.kind >= 0 {
 		s.stock[b.kind].gpus += int64(len(b.gpus))
@@ -352,6 +362,7 @@ func (s *Snapshot) disown(b *bank) {
 		st.idle[b.idle]--
 	}
 	s.banks[b.id] = nil
+	s.lows[b.id] = low{}
 	s.spare = append(s.spare, b.id)
 	b.stamp = s.log.add(b.id)
 }

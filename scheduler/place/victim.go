@@ -73,9 +73,11 @@ func compareSpoils(a, b *spoils) int {
 	)
 }
 
-// search finds victims on a bank that make room for the shape: the candidates
-// of the lowest priorities that suffice, large before small, and then given
-// back what turns out not to be needed, the most costly first.
+// search finds victims on a bank that make room for the shape: all candidates
+// are taken, then given back one by one as long as the task fits. What is given
+// back first is the highest priority, and of one priority in one run the
+// smallest, which leaves few large victims, in another the most work lost,
+// which leaves cheap ones; the better outcome counts.
 func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 	candidates := e.candidates(b)
 	if len(candidates) == 0 {
@@ -88,34 +90,41 @@ func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 	if !room.fits() {
 		return nil, false
 	}
-	keep := func(u *Usage) bool { // give it back when the task still fits
-		room.add(u, -1)
-		if room.fits() {
-			return true
-		}
-		room.add(u, 1)
-		return false
+	few := e.sift(room, candidates, room.value)
+	cheap := e.sift(room, candidates, func(u *Usage) int64 { return -u.lostMilliSeconds(e.now) })
+	if compareSpoils(cheap, few) < 0 {
+		few = cheap
 	}
-	// Highest priority first; within it the smallest, as few large ones beat
-	// many small ones; then the most work lost.
+	return few, true
+}
+
+// sift gives candidates back, of one priority the lowest rank first, and
+// returns those that must go. The room is left as it was.
+func (e *eviction) sift(room *room, candidates []*Usage, rank func(*Usage) int64) *spoils {
 	slices.SortFunc(candidates, func(x, y *Usage) int {
 		return cmp.Or(
-			cmp.Compare(y.Priority, x.Priority), cmp.Compare(room.value(x), room.value(y)),
+			cmp.Compare(y.Priority, x.Priority), cmp.Compare(rank(x), rank(y)),
 			cmp.Compare(y.lostMilliSeconds(e.now), x.lostMilliSeconds(e.now)), cmp.Compare(x.ID, y.ID),
 		)
 	})
-	sp := &spoils{bank: b}
+	sp := &spoils{bank: room.bank}
+	var kept []*Usage
 	for _, u := range candidates {
-		if keep(u) {
+		room.add(u, -1)
+		if room.fits() {
+			kept = append(kept, u)
 			continue
 		}
-		sp.victims = append(sp.victims, u)
-		sp.lost += u.lostMilliSeconds(e.now)
-		if len(sp.victims) == 1 || u.Priority > sp.top {
+		room.add(u, 1)
+		if sp.lost += u.lostMilliSeconds(e.now); len(sp.victims) == 0 || u.Priority > sp.top {
 			sp.top = u.Priority
 		}
+		sp.victims = append(sp.victims, u)
 	}
-	return sp, true
+	for _, u := range kept {
+		room.add(u, 1)
+	}
+	return sp
 }
 
 // candidates lists what may be evicted from a bank's node, lowest priority and
@@ -149,18 +158,14 @@ type room struct {
 	cpu   int64
 	mem   int64
 	cells []cell
-	local map[int]int // GPU position to cell
-	owed  int64       // milli that the request's own queue has yet to give up
+	owed  int64 // milli that the request's own queue has yet to give up
 	e     *eviction
 }
 
 func (e *eviction) room(sh *shape, b *bank) *room {
-	r := &room{e: e, owed: e.deficit, shape: sh, bank: b, cpu: b.node.cpu, mem: b.node.memory, cells: slices.Clone(b.cells), local: map[int]int{}}
+	r := &room{e: e, owed: e.deficit, shape: sh, bank: b, cpu: b.node.cpu, mem: b.node.memory, cells: slices.Clone(b.cells)}
 	if sh.req.GPUs > 0 {
 		r.need = sh.need(e.p.snap, b.kind)
-	}
-	for i, g := range b.gpus {
-		r.local[g] = i
 	}
 	return r
 }
@@ -173,11 +178,11 @@ func (r *room) add(u *Usage, sign int64) {
 		r.owed -= sign * r.e.p.snap.charge(r.bank.node, u)
 	}
 	for _, t := range u.Takes {
-		i, ok := r.local[t.GPU]
-		if !ok {
+		at := r.bank.node.where[t.GPU]
+		if at.bank != r.bank {
 			continue
 		}
-		c := &r.cells[i]
+		c := &r.cells[at.cell]
 		c.milli += int32(sign * t.Milli)
 		c.slices += int32(sign * t.Slices)
 		c.replicas += int32(sign * t.Replicas)
@@ -203,7 +208,7 @@ func (r *room) fits() bool {
 func (r *room) value(u *Usage) int64 {
 	var sum int64
 	for _, t := range u.Takes {
-		if _, ok := r.local[t.GPU]; ok && r.need != nil {
+		if r.need != nil && r.bank.node.where[t.GPU].bank == r.bank {
 			sum += gpuMilli * max(t.Milli, t.Slices, t.Replicas)
 		}
 	}

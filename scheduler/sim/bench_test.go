@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+var benchNodes = flag.Int("sim.nodes", 10000, "largest cluster of BenchmarkScale")
+
+// BenchmarkScale fills ever larger synthetic clusters to 130% and reports the
+// cost per placement, next to the FGD baseline up to 10,000 nodes.
+func BenchmarkScale(b *testing.B) {
+	for _, n := range []int{1200, 10000, 100000} {
+		if n > *benchNodes {
+			continue
+		}
+		s := DefaultSynthetic()
+		s.Nodes = n
+		w := Generate(s)
+		for name, weights := range map[string]place.Weights{"balanced": place.DefaultWeights(), "fast": place.FastWeights()} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				for range b.N {
+					p, err := NewPlanned(w.Nodes, w.History, place.PolicyBalanced, weights)
+					if err != nil {
+						b.Fatal(err)
+					}
+					reportReplay(b, Replay(w.Nodes, w.Arrivals, p, time.Now))
+				}
+			})
+		}
+		if n <= 10000 {
+			b.Run(fmt.Sprintf("fgd/%d", n), func(b *testing.B) {
+				for range b.N {
+					reportReplay(b, Replay(w.Nodes, w.Arrivals, NewFGD(w.Nodes, w.History), time.Now))
+				}
+			})
+		}
+	}
+}
+
+func reportReplay(b *testing.B, r Result) {
+	b.ReportMetric(1e6/r.PerSecond, "µs/placement")
+	b.ReportMetric(float64(r.P50.Nanoseconds())/1000, "p50-µs")
+	b.ReportMetric(float64(r.P99.Nanoseconds())/1000, "p99-µs")
+	b.ReportMetric(r.At(100), "%@100")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkPreempt compares a preemption decision on a full cluster with a
+// plain placement on a nearly full one.
+func BenchmarkPreempt(b *testing.B) {
+	s := DefaultSynthetic()
+	s.Nodes = *benchNodes
+	w := Generate(s)
+	p, err := NewPlanned(w.Nodes, w.History, place.PolicyBalanced, place.DefaultWeights())
+	if err != nil {
+		b.Fatal(err)
+	}
+	plain := Replay(w.Nodes, w.Arrivals, p, time.Now)
+	now := time.Unix(10000, 0)
+	startAll(b, p.Snapshot)
+	var sum time.Duration
+	decisions, evicted := 0, 0
+	b.ResetTimer()
+	for range b.N {
+		t := &w.Arrivals[decisions%len(w.Arrivals)]
+		decisions++
+		r := RequestOf(t, "urgent-"+strconv.Itoa(decisions))
+		r.Priority = 100
+		start := time.Now()
+		plan, err := p.Planner.Preempt([]place.Request{r}, now)
+		sum += time.Since(start)
+		if err == nil {
+			evicted += len(plan.Victims)
+		}
+	}
+	b.ReportMetric(float64(sum.Microseconds())/float64(decisions), "µs/decision")
+	b.ReportMetric(float64(evicted)/float64(decisions), "victims/decision")
+	b.ReportMetric(sum.Seconds()/float64(decisions)*plain.PerSecond, "placements/decision")
+}
+
+// startAll gives everything that runs a start time and a priority of its own,
+// so that victims differ.
+func startAll(b *testing.B, s *place.Snapshot) {
+	i := 0
+	for _, id := range s.NodeIDs() {
+		for _, u := range s.UsagesOn(id) {
+			if _, err := s.Release(u.ID); err != nil {
+				b.Fatal(err)
+			}
+			i++
+			u.Start, u.Priority = time.Unix(int64(i*7919%9000), 0), 20+i%3*10
+			if err := s.Apply(u); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
