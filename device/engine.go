@@ -49,6 +49,9 @@ type engine struct {
 	everSet          map[string]bool
 	since, sinceNext map[string]time.Time
 	xids             sync.Map // UUID to the last XID, for metrics
+	// began and firstTimer are for the first publication.
+	began      time.Time
+	firstTimer sync.Once
 	// warned is set once the rules were compared with the hardware.
 	warned     bool
 	complained map[string]string
@@ -113,8 +116,29 @@ func (e *engine) turn(ctx context.Context) {
 	}
 	e.equip(units)
 	e.writeStates(units)
-	e.publish(versions{machine.DriverVersion, machine.CUDAVersion}, units)
+	if !e.early(units) {
+		e.publish(versions{machine.DriverVersion, machine.CUDAVersion}, units)
+	}
 	e.probe(ctx)
+}
+
+// firstWait is how long the first publication waits for MPS daemons, so that a
+// restart of the plugin does not make slices unhealthy for a moment: Nomad would
+// take that for a change of the node.
+const firstWait = 3 * time.Second
+
+// early reports whether it is better to wait with the first publication.
+func (e *engine) early(units []*unit) bool {
+	if e.latest.Load() != nil || e.now().Sub(e.began) >= firstWait {
+		return false
+	}
+	waiting := slices.ContainsFunc(units, func(u *unit) bool {
+		return u.offer.Sharing == gpu.SharingMPS && !e.mps.Status(u.uuid).Settled
+	})
+	if waiting {
+		e.firstTimer.Do(func() { time.AfterFunc(firstWait, e.nudge) })
+	}
+	return waiting
 }
 
 // observe tells the tracker how each known GPU is. When nothing could be seen,

@@ -238,7 +238,7 @@ func (k *keeper) ready(p process, generation int64) {
 	k.mu.Lock()
 	k.daemon = p
 	k.status.Ready, k.status.Reason, k.status.Since = true, "", time.Time{}
-	k.status.Generation, k.status.PID = generation, p.PID
+	k.status.Generation, k.status.PID, k.status.Settled = generation, p.PID, true
 	k.mu.Unlock()
 	k.changed()
 }
@@ -247,6 +247,7 @@ func (k *keeper) notReady(err error) {
 	k.mu.Lock()
 	reason := err.Error()
 	changed := k.status.Ready || k.status.Reason != reason
+	k.status.Settled = true
 	if k.status.Ready || k.status.Since.IsZero() {
 		k.status.Since = k.now().Truncate(time.Second)
 	}

@@ -24,6 +24,8 @@ type Status struct {
 	// lasts, and Since when that began.
 	Reason string
 	Since  time.Time
+	// Settled is false until the first attempt to adopt or to start it is over.
+	Settled bool
 	// Generation grows with every start.
 	Generation int64
 	// PID is the daemon's, 0 while there is none.

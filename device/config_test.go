@@ -1,0 +1,176 @@
+package device
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// configOf reads a configuration as validate and Nomad do.
+func configOf(t *testing.T, text string) (*config, error) {
+	t.Helper()
+	file, diags := hclparse.NewParser().ParseHCL([]byte(text), "test.hcl")
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	raw, err := decodeConfig(file.Body)
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(raw)
+}
+
+func TestConfigDefaults(t *testing.T) {
+	c, err := configOf(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := offer{Mode: gpu.ModeWhole, Sharing: gpu.SharingNone, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "default", BurstMilli: 1000}
+	if c.fallback != want || !c.enabled || c.stateDir != "/run/nomad-gpu" || c.mps.Control != "nvidia-cuda-mps-control" || !c.mps.MultiUser {
+		t.Errorf("defaults are %+v", c)
+	}
+}
+
+func TestRulesInheritAndOverride(t *testing.T) {
+	c, err := configOf(t, `
+		slice_memory = "2GiB"
+		gpu {
+			uuid = "GPU-1"
+			mode = "slice"
+		}
+		gpu {
+			model         = "T4"
+			mode          = "shared"
+			replicas      = 8
+			sharing       = "none"
+			compute_burst = 500
+		}
+		gpu {
+			index    = 3
+			mode     = "mig"
+			profiles = ["1g.10gb", "1g.10gb+me"]
+			mig {
+				profile      = "1g.*"
+				mode         = "slice"
+				slice_memory = "512MiB"
+			}
+		}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := c.rules[0].offer; o.Mode != gpu.ModeSlice || o.Sharing != gpu.SharingMPS || o.SliceMiB != 2048 {
+		t.Errorf("rule 0 is %+v", o)
+	}
+	if o := c.rules[1].offer; o.Mode != gpu.ModeShared || o.Sharing != gpu.SharingNone || o.Replicas != 8 || o.BurstMilli != 500 {
+		t.Errorf("rule 1 is %+v", o)
+	}
+	if o := c.rules[2].offerInstance("1g.10gb"); o.Mode != gpu.ModeSlice || o.Sharing != gpu.SharingMPS || o.SliceMiB != 512 {
+		t.Errorf("instances of rule 2 are %+v", o)
+	}
+	if o := c.rules[2].offerInstance("3g.40gb"); o.Mode != gpu.ModeWhole {
+		t.Errorf("other instances of rule 2 are %+v", o)
+	}
+}
+
+func TestConfigMistakes(t *testing.T) {
+	for _, tc := range []struct{ text, says string }{
+		{`fingerprint_period = "soon"`, `fingerprint_period "soon" is not a duration`},
+		{`fingerprint_period = "1ms"`, `of at least 1s`},
+		{`mode = "half"`, `mode "half" is not one of whole, slice, shared, mig`},
+		{`sharing = "luck"`, `sharing "luck" is not one of mps, timeslice, hami, none`},
+		{`sharing = "mps"`, `sharing "mps" does not go with mode "whole"`},
+		{`slice_memory = "1GB"`, `slice_memory: memory "1GB": unit "GB" is decimal`},
+		{`headroom = "0M"`, `headroom: memory "0M"`},
+		{`replicas = 0`, `replicas 0 is not a number from 1 to 1000`},
+		{`compute_burst = 1001`, `compute_burst 1001 is not a number from 1 to 1000`},
+		{`timeslice = "forever"`, `timeslice "forever" is not one of default, short, medium, long`},
+		{`mig_names = "mine"`, `mig_names "mine" is not one of profile, hashicorp`},
+		{`state_dir = "run"`, `state_dir "run" is not an absolute path`},
+		{`colour = "red"`, `An argument named "colour" is not expected here`},
+		{`gpu { colour = "red" }`, `An argument named "colour" is not expected here`},
+		{`gpu { uuid = "0" }`, `gpu[0].uuid "0" is not a GPU's UUID`},
+		{`gpu { index = -1 }`, `gpu[0].index -1 is negative`},
+		{`gpu { pci = "3b:00.0" }`, `gpu[0].pci "3b:00.0" is not a PCI address`},
+		{`gpu { model = "[" }`, `gpu[0].model "[" is not a pattern`},
+		{"gpu {\n mode = \"slice\"\n profiles = [\"1g.10gb\"]\n}", `gpu[0].profiles is for mode "mig"`},
+		{"gpu {\n mode = \"mig\"\n profiles = [\"big\"]\n}", `gpu[0].profiles[0] "big" is not a MIG profile`},
+		{"gpu {\n mode = \"mig\"\n mig { mode = \"mig\" }\n}", `gpu[0].mig[0].mode "mig" is for GPUs`},
+		{"gpu {\n mode = \"slice\"\n mig {}\n}", `gpu[0].mig is for mode "mig"`},
+		{"gpu {\n mode = \"slice\"\n sharing = \"hami\"\n}", `needs the block hami`},
+		{`hami { library = "libvgpu.so" }`, `hami.library "libvgpu.so" is not an absolute path`},
+		{`hami {}`, `The argument "library" is required`},
+		{`mps { max_clients = -1 }`, `mps.max_clients -1 is negative`},
+		{`mps { control = "" }`, `mps.control is empty`},
+		{`health { interval = "0s" }`, `health.interval "0s"`},
+		{"health {\n application_xids = [48]\n fatal_xids = [48]\n}", `XID 48 is both in application_xids and in fatal_xids`},
+		{`metrics { address = "9836" }`, `metrics.address "9836" is not host:port`},
+		{"simulation {\n topology = \"x.hcl\"\n dir = \"/tmp\"\n}", `simulation.topology "x.hcl" is not an absolute path`},
+	} {
+		_, err := configOf(t, tc.text)
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s\n got %v\nwant %s", tc.text, err, tc.says)
+		}
+	}
+}
+
+func TestEveryMistakeIsNamedAtOnce(t *testing.T) {
+	_, err := configOf(t, "replicas = 0\ntimeslice = \"forever\"")
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRuleSelection(t *testing.T) {
+	c, err := configOf(t, `
+		gpu {
+			pci  = "00000000:3B:00.0"
+			mode = "shared"
+		}
+		gpu {
+			model = "*A100*"
+			index = 1
+			mode  = "slice"
+		}
+		gpu {
+			model = "A100"
+			mode  = "shared"
+		}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := testGPU("GPU-1", 0)
+	for _, tc := range []struct {
+		pci, model string
+		index      int
+		want       gpu.Mode
+	}{
+		{"0000:3b:00.0", "Tesla T4", 0, gpu.ModeShared},
+		{"0000:3c:00.0", "NVIDIA A100-SXM4-40GB", 1, gpu.ModeSlice},
+		{"0000:3c:00.0", "NVIDIA A100-SXM4-40GB", 2, gpu.ModeShared},
+		{"0000:3c:00.0", "Tesla T4", 1, gpu.ModeWhole},
+	} {
+		g.PCIBusID, g.Model = tc.pci, tc.model
+		if got := c.ruleFor(g, tc.index).offer.Mode; got != tc.want {
+			t.Errorf("%+v: got mode %s", tc, got)
+		}
+	}
+}
+
+func TestPluginBlockIsFoundInTheAgentsConfiguration(t *testing.T) {
+	for _, tc := range []struct{ text, says string }{
+		{"data_dir = \"/opt\"\nplugin \"nomad-device-gpu\" {\n config {\n mode = \"half\"\n }\n}", `mode "half"`},
+		{"client {}\nplugin \"nomad-device-gpu\" {}", ""},
+		{"plugin \"docker\" {}", `there is no block plugin "nomad-device-gpu"`},
+		{"mode = \"half\"", `mode "half"`},
+	} {
+		path := t.TempDir() + "/agent.hcl"
+		writeFile(t, path, tc.text)
+		_, err := readConfig(path)
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%q: got %v, want %q", tc.text, err, tc.says)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package device
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testGPU is an H100 at the n-th PCI address.
+func testGPU(uuid string, n int) hardware.GPU {
+	return hardware.GPU{UUID: uuid, Vendor: "nvidia", Type: "gpu", Index: n, Minor: n, PCIBusID: fmt.Sprintf("0000:%02x:00.0", 0x10+n),
+		Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, Traits: hardware.Traits{NUMANode: -1, ComputeCapability: "9.0"}}
+}
+
+func testUUID(n int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", n+1) }
+
+func testMachine(count int) hardware.Machine {
+	m := hardware.Machine{DriverVersion: "580.95.05", CUDAVersion: "13.0"}
+	for n := range count {
+		m.GPUs = append(m.GPUs, testGPU(testUUID(n), n))
+	}
+	return m
+}
+
+func testConfig(t testing.TB, text string) *config {
+	t.Helper()
+	tt, ok := t.(*testing.T)
+	if !ok {
+		tt = &testing.T{}
+	}
+	c, err := configOf(tt, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func testLedger() *ledger { return &ledger{records: map[string]*record{}} }
+
+func quiet() circumstances {
+	return circumstances{holders: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+}

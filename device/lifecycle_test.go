@@ -1,0 +1,384 @@
+package device
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// dgx is a rig with eight GPUs, four of them sliced, that has become healthy.
+func dgx(t *testing.T) *rig {
+	r := newRig(t)
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
+	r.until("all is healthy", allHealthy)
+	return r
+}
+
+func (r *rig) happen(uuid string, change func(*sim.Condition)) {
+	r.t.Helper()
+	if err := sim.Update(r.dir+"/sim", uuid, change); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// find returns the group of a name and how many of its instances are healthy.
+func find(groups []*device.DeviceGroup, name string) (*device.DeviceGroup, int) {
+	for _, g := range groups {
+		if g.Type+"/"+g.Name != name {
+			continue
+		}
+		healthy := 0
+		for _, d := range g.Devices {
+			if d.Healthy {
+				healthy++
+			}
+		}
+		return g, healthy
+	}
+	return nil, -1
+}
+
+func uuidOf(t *testing.T, groups []*device.DeviceGroup, name string) string {
+	t.Helper()
+	g, _ := find(groups, name)
+	if g == nil {
+		t.Fatalf("no group %s", name)
+	}
+	id, _, err := gpu.ParseSliceID(g.Devices[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id.UUID
+}
+
+func (r *rig) groups() []*device.DeviceGroup {
+	return r.until("there are groups", func(g []*device.DeviceGroup) bool { return len(g) > 0 })
+}
+
+func TestFatalXIDAndRecovery(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/1")
+	began := time.Now()
+	r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 48); c.RecoveryAction = 1 })
+	groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
+	t.Logf("from XID to unhealthy: %s", time.Since(began).Round(time.Millisecond))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("unhealthy after %s", took)
+	}
+	for _, other := range []string{"slice/H100/0", "slice/H100/2"} {
+		if _, n := find(groups, other); n != 79 {
+			t.Errorf("%s has %d healthy slices", other, n)
+		}
+	}
+	g, _ := find(groups, "slice/H100/1")
+	if text := g.Devices[5].HealthDesc; !strings.Contains(text, "nvidia-smi --gpu-reset") || !strings.Contains(text, "since 20") {
+		t.Errorf("health description is %q", text)
+	}
+	if attributeText(g.Attributes["healthy"]) != "0" {
+		t.Errorf("attribute healthy is %s", attributeText(g.Attributes["healthy"]))
+	}
+	// The reset is done, but a program still fails on the GPU.
+	r.happen(uuid, func(c *sim.Condition) { c.RecoveryAction = 0; c.ProbeFails = true })
+	r.until("only the XID is left", func(g []*device.DeviceGroup) bool {
+		group, _ := find(g, "slice/H100/1")
+		return strings.HasPrefix(group.Devices[0].HealthDesc, "xid-48")
+	})
+	began = time.Now()
+	r.happen(uuid, func(c *sim.Condition) { c.ProbeFails = false })
+	r.until("it is healthy again", allHealthy)
+	t.Logf("from cleared fault to healthy: %s", time.Since(began).Round(time.Millisecond))
+}
+
+func TestFaultOfAMIGParent(t *testing.T) {
+	r := dgx(t)
+	state := r.openState()
+	groups := r.groups()
+	g, _ := find(groups, "mig/3g.40gb")
+	s, err := state.GPU(g.Devices[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.happen(s.ParentUUID, func(c *sim.Condition) { c.RemapFailed = true })
+	groups = r.until("its instances are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "mig/3g.40gb"); return n == 0 })
+	if _, n := find(groups, "mig/1g.10gb"); n != 7 {
+		t.Errorf("%d small instances are healthy, seven are on another GPU", n)
+	}
+	r.happen(s.ParentUUID, func(c *sim.Condition) { c.RemapFailed = false })
+	r.until("all is healthy again", allHealthy)
+}
+
+func (r *rig) openState() *statedir.Dir {
+	r.t.Helper()
+	boot, err := statedir.BootID()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	state, err := statedir.Open(r.dir+"/run", boot)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return state
+}
+
+func TestLostAndMissingAndHangingGPUs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*sim.Condition)
+		code   string
+	}{
+		"lost":    {func(c *sim.Condition) { c.Lost = true }, "gpu-lost"},
+		"missing": {func(c *sim.Condition) { c.Missing = true }, "gpu-missing"},
+		"hanging": {func(c *sim.Condition) { c.Hang = []string{"GetMemoryInfo"} }, "nvml-timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := dgx(t)
+			uuid := uuidOf(t, r.groups(), "slice/H100/0")
+			r.happen(uuid, tc.change)
+			groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 0 })
+			g, _ := find(groups, "slice/H100/0")
+			if text := g.Devices[0].HealthDesc; !strings.HasPrefix(text, tc.code+": ") {
+				t.Errorf("health description is %q", text)
+			}
+			if _, err := r.Reserve([]string{g.Devices[0].ID}); err == nil {
+				t.Error("a slice of it was reserved")
+			}
+			r.happen(uuid, func(c *sim.Condition) { *c = sim.Condition{} })
+			r.until("all is healthy again", allHealthy)
+		})
+	}
+}
+
+func TestRestartWithGPUsRenumberedAndOneMissing(t *testing.T) {
+	r := dgx(t)
+	before := map[string]string{}
+	for _, g := range r.groups() {
+		before[g.Devices[0].ID] = g.Name
+	}
+	uuid := uuidOf(t, r.groups(), "slice/H100/2")
+	last := uuidOf(t, r.groups(), "slice/H100/3")
+	r.Close()
+	r.happen(uuid, func(c *sim.Condition) { c.Missing = true })
+	c, err := sim.ReadControl(r.dir + "/sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Order = []string{last}
+	if err := sim.WriteControl(r.dir+"/sim", c); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
+	groups := r.until("the rest is healthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/3"); return n == 79 })
+	for _, g := range groups {
+		if before[g.Devices[0].ID] != g.Name {
+			t.Errorf("%s was in group %q and is in %q", g.Devices[0].ID, before[g.Devices[0].ID], g.Name)
+		}
+	}
+	if g, n := find(groups, "slice/H100/2"); g == nil || n != 0 {
+		t.Error("the missing GPU is offered")
+	}
+}
+
+func TestMachineWithoutDriver(t *testing.T) {
+	r := newRig(t)
+	if err := sim.WriteControl(r.dir+"/sim", sim.Control{NoNVML: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
+	r.until("there are no groups", func(g []*device.DeviceGroup) bool { return len(g) == 0 })
+	if err := sim.WriteControl(r.dir+"/sim", sim.Control{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the driver is there", allHealthy)
+	// It goes away under a running plugin.
+	if err := sim.WriteControl(r.dir+"/sim", sim.Control{NoNVML: true}); err != nil {
+		t.Fatal(err)
+	}
+	groups := r.until("nothing is healthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 0 })
+	if len(groups) == 0 {
+		t.Error("the groups were withdrawn, so Nomad forgets what is held")
+	}
+	if err := sim.WriteControl(r.dir+"/sim", sim.Control{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("all is healthy again", allHealthy)
+}
+
+func TestCordonIsNoticedAndStands(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/0")
+	cordons := OpenCordons(r.dir + "/data")
+	if err := cordons.Add(uuid, "new fan"); err != nil {
+		t.Fatal(err)
+	}
+	cordoned := func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 0 }
+	g, _ := find(r.until("it is cordoned", cordoned), "slice/H100/0")
+	if text := g.Devices[0].HealthDesc; text != "cordoned: new fan" {
+		t.Errorf("health description is %q", text)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
+	if g, n := find(r.groups(), "slice/H100/1"); n != 79 {
+		t.Errorf("the first fingerprint after a restart has %d of 79: %s", n, g.Devices[0].HealthDesc)
+	}
+	r.until("it is cordoned after a restart", cordoned)
+	if err := cordons.Remove(uuid); err != nil {
+		t.Fatal(err)
+	}
+	r.until("it is free again", allHealthy)
+	if err := cordons.Add("../../etc/passwd", ""); err == nil {
+		t.Error("a path was taken for a UUID")
+	}
+}
+
+func TestModeChangeWaitsForTheTask(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/0")
+	state := r.openState()
+	lease := gpu.Lease{ID: "a.task", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{3}}}}
+	if err := state.WriteLease(lease); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
+	groups := r.until("the others have changed", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == -1 })
+	g, n := find(groups, "slice/H100/0")
+	if n < 0 {
+		t.Fatal("the group in use was withdrawn")
+	}
+	if text := g.Devices[0].HealthDesc; !strings.Contains(text, "waits for its tasks to end, to change from slices of 1G with mps to whole") {
+		t.Errorf("health description is %q", text)
+	}
+	if n != 1 {
+		t.Errorf("%d slices are healthy, one is held", n)
+	}
+	lease.Phase, lease.EndedAt = gpu.PhaseEnded, time.Now().Add(-time.Second)
+	if err := state.WriteLease(lease); err != nil {
+		t.Fatal(err)
+	}
+	r.until("it has changed too", func(g []*device.DeviceGroup) bool { _, n := find(g, "gpu/NVIDIA H100 80GB HBM3"); return n == 6 })
+	// The daemons of the GPUs that left the mode end.
+	for {
+		if entries, err := os.ReadDir(r.dir + "/run/mps"); err != nil || len(entries) == 0 {
+			break
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("daemons are left")
+		}
+	}
+}
+
+func TestStateFilesTellTheDriver(t *testing.T) {
+	r := dgx(t)
+	states, err := r.openState().GPUs()
+	if err != nil || len(states) != 8+10 {
+		t.Fatalf("%d states, %v", len(states), err)
+	}
+	byMode := map[gpu.Mode]int{}
+	for _, s := range states {
+		byMode[s.Mode]++
+		if s.Mode != gpu.ModeMIG && s.CDIDevice != ourKind+"="+s.UUID {
+			t.Errorf("CDI device of %s is %q", s.UUID, s.CDIDevice)
+		}
+		if s.Mode == gpu.ModeSlice && (s.MPS == nil || !s.MPS.Ready || s.MPS.MaxClients != 48 || s.Slices != 79 || s.SliceMemoryMiB != 1024 || s.Grade != gpu.GradeCooperative) {
+			t.Errorf("state of a sliced GPU is %+v", s)
+		}
+	}
+	if byMode[gpu.ModeSlice] != 4 || byMode[gpu.ModeMIG] != 2 || byMode[gpu.ModeWhole] != 12 {
+		t.Errorf("modes are %v", byMode)
+	}
+	if _, err := os.Stat(r.dir + "/run/cdi/" + cdiFile); err != nil {
+		t.Errorf("the CDI spec: %v", err)
+	}
+	if info, err := os.Stat(r.dir + "/sim/dev/nvidia3"); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		t.Errorf("the device node: %v, %v", info, err)
+	}
+}
+
+func TestTimesliceIsSetAndVerified(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/t4.hcl", "mode = \"shared\"\ntimeslice = \"short\"")
+	groups := r.until("the length is set", allHealthy)
+	g, _ := find(groups, "shared/T4/0")
+	if got := attributeText(g.Attributes["timeslice"]); got != "short" {
+		t.Errorf("attribute timeslice is %q", got)
+	}
+	if s, err := r.openState().GPU(uuidOf(t, groups, "shared/T4/0")); err != nil || s.Timeslice != "short" {
+		t.Errorf("state is %+v, %v", s, err)
+	}
+}
+
+func TestDeclaredMIGLayoutIsMade(t *testing.T) {
+	r := newRig(t)
+	config := `
+		gpu {
+			model    = "A100"
+			mode     = "mig"
+			profiles = ["3g.40gb", "1g.10gb", "1g.10gb"]
+		}`
+	r.start("../e2e/topology/dgx-a100.hcl", config)
+	r.until("eight GPUs are laid out", func(g []*device.DeviceGroup) bool {
+		_, large := find(g, "mig/3g.40gb")
+		_, small := find(g, "mig/1g.10gb")
+		return large == 8 && small == 16
+	})
+	before := r.groups()
+	r.start("../e2e/topology/dgx-a100.hcl", config)
+	after := r.groups()
+	if !sameGroups(before, after) {
+		t.Errorf("a restart changed\n%sto\n%s", describeGroups(before), describeGroups(after))
+	}
+}
+
+func TestImpossibleMIGLayoutSaysWhy(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/t4.hcl", "mode = \"whole\"\ngpu {\n mode = \"mig\"\n profiles = [\"1g.10gb\"]\n}")
+	state := r.openState()
+	for {
+		states, err := state.GPUs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(states) == 2 && len(states[0].Faults) > 0 {
+			if f := states[0].Faults[0]; f.Code != "mig-layout-failed" || !strings.Contains(f.Message, "the GPU has no MIG") {
+				t.Errorf("fault is %+v", f)
+			}
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+}
+
+func TestNothingChangesNothingIsSent(t *testing.T) {
+	r := dgx(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	stream, err := r.Fingerprint(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for range stream {
+		count++
+	}
+	if count != 1 {
+		t.Errorf("%d fingerprints in ten turns without any change", count)
+	}
+}
+
+func TestDisabledPluginSaysSo(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/t4.hcl", `enabled = false`)
+	if _, err := r.Fingerprint(t.Context()); err != device.ErrPluginDisabled {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,182 @@
+package device
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+const sliced = "mode = \"slice\"\n"
+
+func groupsOf(units []*unit) string {
+	var names []string
+	for _, g := range buildGroups(versions{}, units) {
+		names = append(names, g.Type+"/"+g.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestGroupNames(t *testing.T) {
+	m := testMachine(2)
+	m.GPUs[1].MIG = true
+	m.GPUs[1].Instances = []hardware.Instance{
+		{UUID: "MIG-1", Profile: "3g.40gb", Name: "NVIDIA H100 80GB HBM3 MIG 3g.40gb", MemoryMiB: 40448},
+		{UUID: "MIG-2", Profile: "1g.10gb", Name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", MemoryMiB: 9984},
+	}
+	for _, tc := range []struct{ config, want string }{
+		{"", "gpu/NVIDIA H100 80GB HBM3 mig/1g.10gb mig/3g.40gb"},
+		{`mig_names = "hashicorp"`, "gpu/NVIDIA H100 80GB HBM3 gpu/NVIDIA H100 80GB HBM3 MIG 1g.10gb gpu/NVIDIA H100 80GB HBM3 MIG 3g.40gb"},
+		{"gpu {\n index = 0\n mode = \"slice\"\n}\ngpu {\n mode = \"mig\"\n mig {\n profile = \"3g.*\"\n mode = \"slice\"\n }\n}",
+			"mig-slice/3g.40gb/0 mig/1g.10gb slice/H100/0"},
+		{"gpu {\n index = 0\n mode = \"shared\"\n}\ngpu {\n mode = \"mig\"\n mig {\n mode = \"shared\"\n }\n}",
+			"shared/1g.10gb/1 shared/3g.40gb/0 shared/H100/0"},
+	} {
+		if got := groupsOf(plan(testConfig(t, tc.config), testLedger(), m, quiet())); got != tc.want {
+			t.Errorf("%s\n got %s\nwant %s", tc.config, got, tc.want)
+		}
+	}
+}
+
+func TestSliceCounts(t *testing.T) {
+	for _, tc := range []struct {
+		mib    int64
+		config string
+		want   int
+	}{
+		{81559, sliced, 79},
+		{81920, sliced, 79},
+		{15360, sliced, 14},
+		{15360, sliced + `slice_memory = "512MiB"`, 29},
+		{400, sliced, 0},
+		{81559, "mode = \"shared\"\nreplicas = 6", 6},
+	} {
+		m := testMachine(1)
+		m.GPUs[0].MemoryMiB = tc.mib
+		if u := plan(testConfig(t, tc.config), testLedger(), m, quiet())[0]; u.slices != tc.want || len(u.ids()) != tc.want {
+			t.Errorf("%d MiB, %s: %d slices, want %d", tc.mib, tc.config, u.slices, tc.want)
+		}
+	}
+}
+
+// Nomad forgets what is held when a group is renamed: the names must follow the
+// GPUs, not the enumeration.
+func TestNamesFollowTheGPU(t *testing.T) {
+	c, l := testConfig(t, sliced), testLedger()
+	before := map[string]string{}
+	for _, u := range plan(c, l, testMachine(3), quiet()) {
+		before[u.uuid] = u.group.String()
+	}
+	renumbered := testMachine(3)
+	renumbered.GPUs[0], renumbered.GPUs[2] = renumbered.GPUs[2], renumbered.GPUs[0]
+	for i := range renumbered.GPUs {
+		renumbered.GPUs[i].Index = i
+		renumbered.GPUs[i].PCIBusID = testGPU("", i).PCIBusID
+	}
+	for _, u := range plan(c, l, renumbered, quiet()) {
+		if u.group.String() != before[u.uuid] {
+			t.Errorf("%s was %s and is %s", u.uuid, before[u.uuid], u.group)
+		}
+	}
+}
+
+func TestMissingGPUStaysKnown(t *testing.T) {
+	c, l := testConfig(t, sliced), testLedger()
+	m := testMachine(2)
+	plan(c, l, m, quiet())
+	now := quiet()
+	now.faults[testUUID(0)] = []gpu.Fault{{Code: "gpu-missing", Message: "it is not there"}}
+	units := plan(c, l, hardware.Machine{GPUs: m.GPUs[1:]}, now)
+	if len(units) != 2 || units[0].group.String() != "nvidia/slice/H100/0" || units[0].healthy() != 0 || units[1].healthy() != 79 {
+		t.Errorf("units are %+v", units)
+	}
+	// One that replaces it gets an index of its own.
+	m.GPUs[0].UUID = testUUID(7)
+	units = plan(c, l, m, now)
+	if len(units) != 3 || units[2].group.String() != "nvidia/slice/H100/2" {
+		t.Errorf("after the replacement: %s", groupsOf(units))
+	}
+}
+
+func TestModeChangesOnlyWhenEmpty(t *testing.T) {
+	l := testLedger()
+	plan(testConfig(t, ""), l, testMachine(1), quiet())
+	busy := quiet()
+	busy.holders[testUUID(0)] = holder{all: true}
+	u := plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
+	if u.offer.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
+		t.Errorf("with a task: %s, cordon %q", u.offer, u.cordon)
+	}
+	if text := u.trouble(0); text != "" {
+		t.Errorf("an instance in use is unhealthy: %s", text)
+	}
+	busy = quiet()
+	busy.busy[testUUID(0)] = true
+	u = plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
+	if u.offer.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+		t.Errorf("with a process: %s, cordon %q", u.offer, u.cordon)
+	}
+	u = plan(testConfig(t, sliced), l, testMachine(1), quiet())[0]
+	if u.offer.Mode != gpu.ModeSlice || u.cordon != "" {
+		t.Errorf("empty: %s, cordon %q", u.offer, u.cordon)
+	}
+}
+
+func TestBurstChangesAtOnce(t *testing.T) {
+	l := testLedger()
+	plan(testConfig(t, sliced), l, testMachine(1), quiet())
+	busy := quiet()
+	busy.holders[testUUID(0)] = holder{slices: map[int]bool{0: true}}
+	u := plan(testConfig(t, sliced+"compute_burst = 300"), l, testMachine(1), busy)[0]
+	if u.offer.BurstMilli != 300 || u.cordon != "" {
+		t.Errorf("got %+v, cordon %q", u.offer, u.cordon)
+	}
+}
+
+func TestCordonSparesWhatIsHeld(t *testing.T) {
+	now := quiet()
+	now.cordons[testUUID(0)] = "fan replacement"
+	now.holders[testUUID(0)] = holder{slices: map[int]bool{2: true}}
+	u := plan(testConfig(t, sliced), testLedger(), testMachine(1), now)[0]
+	if u.trouble(2) != "" || u.trouble(3) != "cordoned: fan replacement" || u.healthy() != 1 {
+		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))
+	}
+	if s := u.state(); !s.Cordoned || len(s.Faults) != 0 {
+		t.Errorf("state is %+v", s)
+	}
+}
+
+func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
+	m := testMachine(1)
+	m.GPUs[0].MIG = true
+	m.GPUs[0].Instances = []hardware.Instance{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
+	now := quiet()
+	now.faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
+	units := plan(testConfig(t, ""), testLedger(), m, now)
+	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0), "xid-48: m (since ") {
+		t.Errorf("units are %+v", units)
+	}
+	if s := units[1].state(); s.ParentUUID != testUUID(0) || s.Profile != "1g.10gb" || len(s.Faults) != 1 {
+		t.Errorf("state is %+v", s)
+	}
+}
+
+func TestIgnoredDevicesAreNotOffered(t *testing.T) {
+	m := testMachine(2)
+	c := testConfig(t, `ignored_gpu_ids = ["`+testUUID(0)+`"]`)
+	if units := plan(c, testLedger(), m, quiet()); len(units) != 1 || units[0].uuid != testUUID(1) {
+		t.Errorf("units are %+v", units)
+	}
+}
+
+func TestUnmatchedRulesAreNamed(t *testing.T) {
+	l := testLedger()
+	m := testMachine(2)
+	c := testConfig(t, "ignored_gpu_ids = [\"GPU-9\"]\ngpu { model = \"H100\" }\ngpu { index = 0 }\ngpu { model = \"T4\" }")
+	plan(c, l, m, quiet())
+	got := strings.Join(c.unmatched(m.GPUs, l), "; ")
+	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) {
+		t.Errorf("warnings are %s", got)
+	}
+}
