@@ -45,8 +45,8 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// slices is the device plugin's configuration of machines whose GPUs are cut.
-const slices = `mode = "slice"
+// cut is the device plugin's configuration of machines whose GPUs are cut.
+const cut = `mode = "slice"
 sharing = "timeslice"`
 
 // start runs a cluster of so many machines with two T4 each, cut into slices.
@@ -56,7 +56,7 @@ func start(t *testing.T, machines int) (context.Context, *cluster.Cluster) {
 	t.Cleanup(cancel)
 	nodes := make([]cluster.NodeOptions, machines)
 	for i := range nodes {
-		nodes[i] = cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: slices}
+		nodes[i] = cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: cut}
 	}
 	c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Nodes: nodes, Progress: t.Logf})
 	if err != nil {
@@ -102,6 +102,7 @@ func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string)
 	t.Cleanup(func() {
 		r.kill(syscall.SIGKILL)
 		if t.Failed() {
+			describe(t, c.API)
 			text, _ := os.ReadFile(r.log)
 			t.Logf("log of %s:\n%s", r.URL, text)
 		}
@@ -110,6 +111,30 @@ func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string)
 		t.Fatal(err)
 	}
 	return r
+}
+
+// describe logs every alloc and every blocked evaluation.
+func describe(t *testing.T, c *api.Client) {
+	t.Helper()
+	everywhere := &api.QueryOptions{Namespace: "*"}
+	list, _, err := c.Allocations().List(everywhere)
+	if err != nil {
+		t.Log(err)
+	}
+	for _, a := range list {
+		t.Logf("alloc %.8s of %s/%s on %s: %s, %s %s", a.ID, a.Namespace, a.JobID, a.NodeName, a.DesiredStatus, a.ClientStatus, a.DesiredDescription)
+	}
+	evals, _, err := c.Evaluations().List(everywhere)
+	if err != nil {
+		t.Log(err)
+	}
+	for _, e := range evals {
+		if e.Status == "blocked" || e.Status == "pending" {
+			for group, m := range e.FailedTGAllocs {
+				t.Logf("%s evaluation %.8s of %s/%s group %s: exhausted %v, filtered %v", e.Status, e.ID, e.Namespace, e.JobID, group, m.DimensionExhausted, m.ConstraintFiltered)
+			}
+		}
+	}
 }
 
 func freeAddress(t *testing.T) string {

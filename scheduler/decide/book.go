@@ -77,11 +77,18 @@ func (b *Book) Configure(c *config.Config) {
 	b.version++
 }
 
-// Heard notes that Nomad has spoken, Lost that it cannot be heard.
+// Heard notes that Nomad has spoken.
 func (b *Book) Heard() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.synced, b.blind = b.now(), nil
+}
+
+// Synced is when Nomad was last heard.
+func (b *Book) Synced() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.synced
 }
 
 // Lost notes why Nomad cannot be heard.

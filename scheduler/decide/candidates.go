@@ -31,8 +31,15 @@ func (b *Book) candidates(g *GroupRecord) []string {
 	list := slices.SortedFunc(maps.Keys(ranks), func(x, y string) int {
 		return cmp.Or(ranks[x]-ranks[y], strings.Compare(x, y))
 	})
+	if len(list) == 0 && len(g.Excluded) > 0 {
+		return []string{noNode}
+	}
 	return list[:min(limit, len(list))]
 }
+
+// noNode stands where no node at all may be a candidate: an empty list would
+// mean every node.
+const noNode = "none"
 
 func (b *Book) rank(n *nomad.Node, g *GroupRecord) int {
 	switch at := slices.Index(g.Decision.Preferred, n.Plan.ID); {

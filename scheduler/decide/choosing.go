@@ -117,7 +117,7 @@ func (c *choosing) keepTo(blocks []block) {
 		return
 	}
 	if len(able) == 0 {
-		able = []string{"none"}
+		able = []string{noNode}
 	}
 	for i := range c.parts {
 		c.parts[i].req.Nodes = able

@@ -125,7 +125,7 @@ func (b *Book) nodesFor(a *admit.Ask) []string {
 		}
 	}
 	if len(found) == 0 {
-		return []string{"none"}
+		return []string{noNode}
 	}
 	slices.Sort(found)
 	return found

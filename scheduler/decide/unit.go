@@ -89,7 +89,7 @@ func (on board) without(nodes []string, banned map[string]bool) []string {
 	}
 	left := slices.DeleteFunc(slices.Clone(nodes), func(id string) bool { return banned[id] })
 	if len(left) == 0 {
-		return []string{"none"}
+		return []string{noNode}
 	}
 	return left
 }

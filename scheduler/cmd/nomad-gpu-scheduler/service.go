@@ -23,6 +23,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
+	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // lockPath is the Nomad Variable that the leading replica holds.
@@ -43,6 +45,7 @@ type service struct {
 	loop    *control.Loop
 	meter   *control.Meter
 	server  *server.Server
+	views   *gallery
 	audit   io.Closer
 }
 
@@ -60,6 +63,7 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
 	s.decider = decide.NewDecider(s.book, s.store, s.lock.Leading)
+	s.views = &gallery{book: s.book, leader: s.Leader}
 	reader := nomad.NewClient(s.client)
 	hardware := nomad.Hardware{ResourceNames: c.ResourceNames, ModelMemoryMiB: c.ModelMemoryMiB}
 	s.watcher = &nomad.Watcher{
@@ -103,9 +107,34 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 		}
 		s.audit, sc.Audit = f, server.NewAudit(f)
 	}
-	s.server, err = server.New(sc)
-	return err
+	if s.server, err = server.New(sc); err != nil {
+		return err
+	}
+	return s.addAPI(c, conf)
 }
+
+// addAPI puts the REST API beside Nomad's.
+func (s *service) addAPI(c *config.Config, conf *api.Config) error {
+	gate, err := rest.NewNomadGate(*conf)
+	if err != nil {
+		return err
+	}
+	models := map[string]float64{}
+	for model, mib := range c.ModelMemoryMiB {
+		models[model] = float64(mib) / 1024
+	}
+	a, err := rest.New(rest.Config{
+		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models, Logger: s.logger.Named("api"),
+	})
+	if err != nil {
+		return err
+	}
+	a.Register(s.server.Handle)
+	return nil
+}
+
+// View returns the newest picture, with who leads.
+func (s *service) View() (*view.Cluster, error) { return s.views.View() }
 
 // Leader returns where the replica that decides is reached, and whether this
 // is it.
