@@ -1,0 +1,212 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	list "slices" // the package has a constant of that name
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// admits waits until a new replica decides.
+func admits(ctx context.Context, t *testing.T, r *replica) {
+	t.Helper()
+	until(ctx, t, "plan a first job", 30*time.Second, func() (bool, string) {
+		j := job{id: "warm-up", meta: map[string]string{"gpu": "1G"}}
+		_, _, err := r.API.Jobs().Plan(j.api(), false, (&api.WriteOptions{}).WithContext(ctx))
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// nomad runs Nomad's own command against an address.
+func nomad(ctx context.Context, t *testing.T, address string, args ...string) (int, string) {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "e2e", "nomad"), args...)
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+address, "NOMAD_CLI_NO_COLOR=1")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatalf("nomad %s: %v", strings.Join(args, " "), err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+const sleeper = `job "team/sleeper" {
+  group "g" {
+    count = 1
+    task "t" {
+      driver = "raw_exec"
+      meta {
+        gpu       = "4G,0.25"
+        gpu_limit = "0.5"
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "while true; do echo tick; sleep 0.1; done"]
+      }
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
+`
+
+// TestNomadCommand has Nomad's own command line, streams and UI go through the
+// service.
+func TestNomadCommand(t *testing.T) {
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, "")
+	admits(ctx, t, r)
+	file := filepath.Join(t.TempDir(), "sleeper.hcl")
+	if err := os.WriteFile(file, []byte(sleeper), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.hcl")
+	if err := os.WriteFile(bad, []byte(strings.Replace(sleeper, "4G,0.25", "4GB", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(code int, text string, args ...string) string {
+		t.Helper()
+		got, out := nomad(ctx, t, r.URL, args...)
+		if got != code || !strings.Contains(out, text) {
+			t.Errorf("nomad %s: exit %d, want %d with %q:\n%s", strings.Join(args, " "), got, code, text, out)
+		}
+		return out
+	}
+	expect(1, "goes to node-0", "job", "plan", file)
+	expect(0, "Job validation successful", "job", "validate", file)
+	expect(1, "is decimal", "job", "validate", bad)
+	expect(255, "is decimal", "job", "plan", bad)
+	expect(1, "400 (group", "job", "run", bad)
+	expect(0, "successful", "job", "run", file)
+	alloc := runs(ctx, t, c.API, "team/sleeper", 1)[0]
+	expect(0, "1 ignore", "job", "plan", file)
+	expect(0, "hello", "alloc", "exec", alloc.ID, "/bin/echo", "hello")
+	expect(0, "tick", "alloc", "logs", "-n", "1", alloc.ID)
+	expect(0, "gpu_limit = \"0.5\"", "job", "inspect", "-hcl", "team/sleeper")
+	followLogs(ctx, t, r, alloc.ID)
+	followEvents(ctx, t, r)
+	for _, path := range []string{"/", "/ui/", "/ui/jobs"} {
+		if status, body := get(ctx, t, r.URL+path); status != http.StatusOK || !strings.Contains(body, "<title>Nomad</title>") {
+			t.Errorf("%s: %d %.80s", path, status, body)
+		}
+	}
+	expect(0, "", "job", "stop", "-purge", "team/sleeper")
+}
+
+func get(ctx context.Context, t *testing.T, address string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/html")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// followLogs wants lines as they are written, not when the stream ends.
+func followLogs(ctx context.Context, t *testing.T, r *replica, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	alloc, _, err := r.API.Allocations().Info(id, (&api.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	frames, errs := r.API.AllocFS().Logs(alloc, true, "t", "stdout", "end", 0, stop, nil)
+	for range 3 {
+		select {
+		case <-ctx.Done():
+			t.Fatal("no log lines arrive while they are written")
+		case err := <-errs:
+			t.Fatal(err)
+		case f := <-frames:
+			if !bytes.Contains(f.Data, []byte("tick")) && !f.IsHeartbeat() {
+				t.Errorf("frame %q", f.Data)
+			}
+		}
+	}
+}
+
+// followEvents wants an event while the stream is open.
+func followEvents(ctx context.Context, t *testing.T, r *replica) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	events, err := r.API.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicJob: {"*"}}, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := submit(ctx, r.API, job{id: "seen", meta: map[string]string{"gpu": "1G"}}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			t.Fatal("no event arrives")
+		case e := <-events:
+			if list.ContainsFunc(e.Events, func(e api.Event) bool { return e.Key == "seen" }) {
+				return
+			}
+		}
+	}
+}
+
+// TestLatency measures what the service adds to a registration, against Nomad
+// alone in the same run, one after the other.
+func TestLatency(t *testing.T) {
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, "")
+	admits(ctx, t, r)
+	const rounds = 200
+	one := uint64(1)
+	kinds := []struct {
+		name string
+		to   *api.Client
+		job  job
+	}{
+		{"Nomad alone, device block", c.API, job{id: "direct", devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &one}}}},
+		{"through the service, no GPU", r.API, job{id: "plain"}},
+		{"through the service, meta gpu", r.API, job{id: "admitted", meta: map[string]string{"gpu": "1G"}}},
+	}
+	took := make([][]time.Duration, len(kinds))
+	for i := range rounds {
+		for k, kind := range kinds {
+			kind.job.kind = "batch"
+			kind.job.id = fmt.Sprintf("%s-%d", kind.job.id, i)
+			begin := time.Now()
+			if err := submit(ctx, kind.to, kind.job); err != nil {
+				t.Fatal(err)
+			}
+			took[k] = append(took[k], time.Since(begin))
+			if _, _, err := c.API.Jobs().Deregister(kind.job.id, true, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for k, kind := range kinds {
+		list.Sort(took[k])
+		t.Logf("%-30s p50 %v  p99 %v", kind.name, took[k][rounds/2].Round(10*time.Microsecond), took[k][rounds*99/100].Round(10*time.Microsecond))
+	}
+}

@@ -1,0 +1,26 @@
+# What the placement service's own token may do. Submitting, planning and
+# reading jobs for people is done with their tokens, not with this one.
+#
+#   nomad acl policy apply -description "placement service" nomad-gpu-scheduler policy.hcl
+#   nomad acl token create -name nomad-gpu-scheduler -policy nomad-gpu-scheduler
+
+# See every job and alloc, change a waiting job's node constraints, and stop the
+# allocs that a preemption chose.
+namespace "*" {
+  capabilities = ["list-jobs", "read-job", "submit-job", "alloc-lifecycle"]
+}
+
+# Decisions, reservations, queues and the leader's lock.
+namespace "default" {
+  capabilities = ["list-jobs", "read-job", "submit-job", "alloc-lifecycle"]
+  variables {
+    path "nomad-gpu/*" {
+      capabilities = ["read", "write", "list", "destroy"]
+    }
+  }
+}
+
+# Nodes with their devices, and their statistics.
+node {
+  policy = "read"
+}
