@@ -22,6 +22,8 @@ type Config struct {
 	StatsInterval     string        `codec:"stats_interval"`
 	AllowPrivileged   bool          `codec:"allow_privileged"`
 	AllowCaps         []string      `codec:"allow_caps"`
+	AllowDevices      []string      `codec:"allow_devices"`
+	AllowCDIDevices   []string      `codec:"allow_cdi_devices"`
 	PidsLimit         int64         `codec:"pids_limit"`
 	InitPath          string        `codec:"init_path"`
 	HostsDir          string        `codec:"hosts_dir"`
@@ -82,9 +84,11 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"allow_privileged":   defaulted("allow_privileged", "bool", `false`),
 	"allow_caps": defaulted("allow_caps", "list(string)",
 		`["audit_write","chown","dac_override","fowner","fsetid","kill","mknod","net_bind_service","setfcap","setgid","setpcap","setuid","sys_chroot"]`),
-	"pids_limit": defaulted("pids_limit", "number", `0`),
-	"init_path":  defaulted("init_path", "string", `"/usr/bin/tini-static"`),
-	"hosts_dir":  defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
+	"allow_devices":     hclspec.NewAttr("allow_devices", "list(string)", false),
+	"allow_cdi_devices": hclspec.NewAttr("allow_cdi_devices", "list(string)", false),
+	"pids_limit":        defaulted("pids_limit", "number", `0`),
+	"init_path":         defaulted("init_path", "string", `"/usr/bin/tini-static"`),
+	"hosts_dir":         defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"username":       hclspec.NewAttr("username", "string", false),
 		"password":       hclspec.NewAttr("password", "string", false),
@@ -159,6 +163,7 @@ func (c Config) parse() (settings, error) {
 	}
 	s.policy = spec.Policy{
 		AllowPrivileged: c.AllowPrivileged, AllowCaps: c.AllowCaps,
+		AllowDevices: c.AllowDevices, AllowCDIDevices: c.AllowCDIDevices,
 		AllowRuntimes: c.AllowRuntimes, DefaultRuntime: c.ContainerdRuntime,
 		VolumesEnabled: c.Volumes.Enabled, AllowPaths: c.Volumes.AllowPaths,
 		PidsLimit: c.PidsLimit,

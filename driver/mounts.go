@@ -107,7 +107,7 @@ func hostsFile(cfg *drivers.TaskConfig, config spec.Config) (string, error) {
 	return content, nil
 }
 
-// resolveSources turns the sources of the author's mounts into host paths. A
+// resolveSources turns the files that the author names into host paths. A
 // relative one lies in the task directory and cannot leave it, by ".." or by a
 // symbolic link; an absolute one must be allowed, with all links followed.
 func resolveSources(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (spec.Config, error) {
@@ -123,6 +123,13 @@ func resolveSources(cfg *drivers.TaskConfig, config spec.Config, policy spec.Pol
 		resolved[i] = m
 	}
 	config.Mounts = resolved
+	if config.SeccompProfile != "" {
+		profile, err := resolveSource(cfg, config.SeccompProfile, policy)
+		if err != nil {
+			return config, fmt.Errorf("seccomp_profile: %w", err)
+		}
+		config.SeccompProfile = profile
+	}
 	return config, nil
 }
 
@@ -130,9 +137,13 @@ func resolveSource(cfg *drivers.TaskConfig, source string, policy spec.Policy) (
 	if !filepath.IsAbs(source) {
 		return inTaskDir(cfg, source)
 	}
+	// Before links are followed, so that nobody learns what exists.
+	if err := policy.PathAllowed(filepath.Clean(source)); err != nil {
+		return "", err
+	}
 	real, err := filepath.EvalSymlinks(source)
 	if err != nil {
-		return "", fmt.Errorf("source: %w", err)
+		return "", err
 	}
 	if err := policy.PathAllowed(real); err != nil {
 		return "", err

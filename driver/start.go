@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	goruntime "runtime"
 	"time"
 
+	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
+
+// appArmorProfile is the default profile's name, on hosts with AppArmor.
+const appArmorProfile = "nomad-gpu-default"
 
 // startTimeout bounds what containerd is asked for when a task starts, apart
 // from the image.
@@ -94,6 +99,9 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if p.mounts, err = taskMounts(cfg, p.config); err != nil {
 		return nil, err
 	}
+	if _, err := os.Stat(settings.InitPath); p.config.Init && err != nil {
+		return nil, fmt.Errorf("init needs an init program on the node; init_path is %q: %w", settings.InitPath, err)
+	}
 	id := containerID(cfg)
 	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
@@ -165,6 +173,9 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
 		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
 		CgroupsPath: p.record.Lease.Cgroup,
+	}
+	if apparmor.HostSupports() {
+		task.AppArmor = appArmorProfile
 	}
 	if n := p.cfg.NetworkIsolation; n != nil {
 		task.NetworkNamespace = n.Path

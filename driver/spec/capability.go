@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -80,6 +81,13 @@ func capSet(names, all []string) (map[string]bool, error) {
 func (p Policy) Check() error {
 	if _, err := capSet(p.AllowCaps, cap.Known()); err != nil {
 		return fmt.Errorf("allow_caps: %w", err)
+	}
+	for key, patterns := range map[string][]string{"allow_devices": p.AllowDevices, "allow_cdi_devices": p.AllowCDIDevices} {
+		for _, pattern := range patterns {
+			if _, err := path.Match(pattern, ""); err != nil {
+				return fmt.Errorf("%s: pattern %q: %w", key, pattern, err)
+			}
+		}
 	}
 	return nil
 }

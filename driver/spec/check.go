@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -24,7 +26,8 @@ const (
 // operator does not allow. Nothing has been started by then.
 func (c Config) Check(policy Policy) error {
 	checks := []func() error{
-		c.checkText, c.checkImage, c.checkModes,
+		c.checkText, c.checkImage, c.checkModes, c.checkHostname,
+		func() error { return c.checkDevices(policy) },
 		func() error { return c.checkPrivileges(policy) },
 		func() error { return c.checkRuntime(policy) },
 		func() error { _, err := c.GPURequest(); return err },
@@ -134,6 +137,43 @@ func (c Config) checkPrivileges(policy Policy) error {
 	}
 	_, err := c.capabilities(policy)
 	return err
+}
+
+// hostnames are what the kernel and DNS both take.
+var hostnames = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
+
+func (c Config) checkHostname() error {
+	if c.Hostname != "" && !hostnames.MatchString(c.Hostname) {
+		return fmt.Errorf("hostname %.80q is not 1 to 63 letters, digits, dots and hyphens", c.Hostname)
+	}
+	return nil
+}
+
+// checkDevices lets through what the operator allows; a privileged task has
+// every device anyway.
+func (c Config) checkDevices(policy Policy) error {
+	for _, text := range c.Devices {
+		d, err := ParseDevice(text)
+		if err != nil {
+			return err
+		}
+		if !c.Privileged && !matchesAny(policy.AllowDevices, d.HostPath) {
+			return fmt.Errorf("devices: %q is not allowed on this node; allow_devices is %q", d.HostPath, policy.AllowDevices)
+		}
+	}
+	for _, name := range c.CDIDevices {
+		if !matchesAny(policy.AllowCDIDevices, name) {
+			return fmt.Errorf("cdi_devices: %q is not allowed on this node; allow_cdi_devices is %q. GPUs are asked for with a device block in resources", name, policy.AllowCDIDevices)
+		}
+	}
+	return nil
+}
+
+func matchesAny(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matched, err := path.Match(pattern, name)
+		return err == nil && matched
+	})
 }
 
 func (c Config) checkRuntime(policy Policy) error {

@@ -91,6 +91,11 @@ type Policy struct {
 	// are the only ones that they may mount, with all below them.
 	VolumesEnabled bool
 	AllowPaths     []string
+	// AllowDevices and AllowCDIDevices are patterns, as of path.Match, of host
+	// device nodes and of CDI devices that tasks may name. A GPU among them goes
+	// around Nomad's accounting.
+	AllowDevices    []string
+	AllowCDIDevices []string
 	// PidsLimit holds for tasks that set none; 0 is no limit.
 	PidsLimit int64
 }

@@ -99,7 +99,7 @@ func (m MountConfig) options(kind string) ([]string, error) {
 // the caller has freed of symbolic links.
 func (p Policy) PathAllowed(hostPath string) error {
 	if !p.VolumesEnabled {
-		return fmt.Errorf("mount of host path %q is not allowed on this node: volumes are disabled; mount from the task directory with a relative source", hostPath)
+		return fmt.Errorf("host path %q is not allowed on this node: volumes are disabled; use a relative path, which lies in the task directory", hostPath)
 	}
 	if len(p.AllowPaths) == 0 {
 		return nil
@@ -110,5 +110,5 @@ func (p Policy) PathAllowed(hostPath string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("mount of host path %q is not allowed on this node; allowed are %q and what lies below", hostPath, p.AllowPaths)
+	return fmt.Errorf("host path %q is not allowed on this node; allowed are %q and what lies below", hostPath, p.AllowPaths)
 }

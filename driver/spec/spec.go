@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -35,6 +36,8 @@ type Task struct {
 	// CgroupsPath is where the container's control group is; empty for
 	// containerd's own choice.
 	CgroupsPath string
+	// AppArmor is the name of the default profile, where the host has AppArmor.
+	AppArmor string
 	// InitPath is the host's init program, bound into containers that want one.
 	InitPath string
 }
@@ -279,8 +282,11 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 			s.Root.Readonly = c.ReadonlyRootfs
 		}),
 	}
-	if c.AppArmor != "" {
+	switch {
+	case c.AppArmor != "":
 		options = append(options, oci.WithApparmorProfile(c.AppArmor))
+	case t.AppArmor != "":
+		options = append(options, apparmor.WithDefaultProfile(t.AppArmor))
 	}
 	if c.SELinuxLabel != "" {
 		options = append(options, oci.WithSelinuxLabel(c.SELinuxLabel))

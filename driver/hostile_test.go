@@ -1,0 +1,153 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// TestHostileJobs holds jobs that want more than they may. Each is refused with
+// an error that names what is wrong, before anything exists.
+func TestHostileJobs(t *testing.T) {
+	type change = func(*spec.Config)
+	mount := func(m spec.MountConfig) change {
+		return func(c *spec.Config) { c.Mounts = []spec.MountConfig{m} }
+	}
+	jobs := []struct {
+		name   string
+		change change
+		says   string
+	}{
+		{"mount leaves the task directory", mount(spec.MountConfig{Source: "../../../etc", Target: "/x"}), "leaves the task directory"},
+		{"mount leaves it half-way", mount(spec.MountConfig{Source: "local/../../x", Target: "/x"}), "leaves the task directory"},
+		{"mount of a host path", mount(spec.MountConfig{Type: "bind", Source: "/etc", Target: "/x"}), "volumes are disabled"},
+		{"mount over the root", mount(spec.MountConfig{Type: "tmpfs", Target: "/"}), "no absolute, clean path"},
+		{"mount target climbs", mount(spec.MountConfig{Type: "tmpfs", Target: "/a/../.."}), "no absolute, clean path"},
+		{"mount over the allocation", mount(spec.MountConfig{Type: "tmpfs", Target: "/secrets"}), `cover "/secrets"`},
+		{"mount over hosts", mount(spec.MountConfig{Type: "tmpfs", Target: "/etc"}), "would cover"},
+		{"mount of another type", mount(spec.MountConfig{Type: "overlay", Source: "local", Target: "/x"}), `type "overlay" is not one of`},
+		{"mount option that names a path", mount(spec.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"lowerdir=/"}}), `option "lowerdir=/" is not allowed`},
+		{"mount option smuggled", mount(spec.MountConfig{Type: "tmpfs", Target: "/x", Options: []string{"ro,size=1"}}), "is not allowed"},
+		{"mount without source", mount(spec.MountConfig{Type: "bind", Target: "/x"}), "source is missing"},
+		{"mount of giant size", mount(spec.MountConfig{Type: "tmpfs", Target: "/x", Size: "99999999999999999999G"}), "size"},
+		{"mount propagation", mount(spec.MountConfig{Source: "local", Target: "/x", Propagation: "everywhere"}), `propagation "everywhere"`},
+		{"NUL in a mount", mount(spec.MountConfig{Source: "local\x00/etc", Target: "/x"}), "not valid text"},
+
+		{"privileged", func(c *spec.Config) { c.Privileged = true }, "allow_privileged"},
+		{"host PID namespace", func(c *spec.Config) { c.PIDMode = "host" }, "allow_privileged"},
+		{"host IPC namespace", func(c *spec.Config) { c.IPCMode = "host" }, "allow_privileged"},
+		{"PID namespace of another", func(c *spec.Config) { c.PIDMode = "container:web" }, "pid_mode"},
+		{"capability", func(c *spec.Config) { c.CapAdd = []string{"SYS_ADMIN"} }, "CAP_SYS_ADMIN is not allowed"},
+		{"unknown capability", func(c *spec.Config) { c.CapAdd = []string{"CAP_EVERYTHING"} }, `unknown capability "CAP_EVERYTHING"`},
+		{"device outside dev", func(c *spec.Config) { c.Devices = []string{"/etc/shadow:/dev/x"} }, "devices:"},
+		{"device climbs", func(c *spec.Config) { c.Devices = []string{"/dev/../etc/shadow"} }, "devices:"},
+		{"device permissions", func(c *spec.Config) { c.Devices = []string{"/dev/null:/dev/null:rwx"} }, "devices:"},
+		{"device that the operator did not allow", func(c *spec.Config) { c.Devices = []string{"/dev/mem"} }, "allow_devices"},
+		{"CDI device that the operator did not allow", func(c *spec.Config) { c.CDIDevices = []string{"nomad-gpu.sim/gpu=" + gpuA} }, "cdi_devices"},
+		{"sysctl of the host", func(c *spec.Config) { c.Sysctl = []map[string]string{{"kernel.core_pattern": "|/x"}} }, "not a container's own"},
+		{"sysctl of the host's network", func(c *spec.Config) {
+			c.HostNetwork = true
+			c.Sysctl = []map[string]string{{"net.ipv4.ip_forward": "1"}}
+		}, "host's network"},
+		{"runtime", func(c *spec.Config) { c.Runtime = "io.containerd.evil.v1" }, `runtime "io.containerd.evil.v1" is not allowed`},
+		{"seccomp profile of the host", func(c *spec.Config) { c.SeccompProfile = "/etc/shadow" }, "seccomp_profile"},
+		{"seccomp profile climbs", func(c *spec.Config) { c.SeccompProfile = "../../x" }, "leaves the task directory"},
+
+		{"image of a host path", func(c *spec.Config) { c.Image = "/var/lib/other/image.tar" }, "leaves the task directory"},
+		{"image climbs", func(c *spec.Config) { c.Image = "../other/image.tar" }, "leaves the task directory"},
+		{"image is no reference", func(c *spec.Config) { c.Image = "UPPER case!" }, "is no reference"},
+		{"image is empty", func(c *spec.Config) { c.Image = "" }, "image is missing"},
+		{"bad UTF-8 in the command", func(c *spec.Config) { c.Command = "sh\xff" }, "not valid text"},
+		{"NUL in an argument", func(c *spec.Config) { c.Args = []string{"a\x00b"} }, "not valid text"},
+		{"label of ours", func(c *spec.Config) { c.Labels = []map[string]string{{labelNode: "other"}} }, "is reserved"},
+		{"label of containerd", func(c *spec.Config) { c.Labels = []map[string]string{{"containerd.io/gc.root": "x"}} }, "is reserved"},
+		{"giant label", func(c *spec.Config) { c.Labels = []map[string]string{{"a": strings.Repeat("x", 5000)}} }, "longer than"},
+		{"hosts entry with a second line", func(c *spec.Config) { c.ExtraHosts = []string{"a\n10.0.0.1 bank.example:10.0.0.2"} }, "extra_hosts"},
+		{"hostname that no kernel takes", func(c *spec.Config) { c.Hostname = strings.Repeat("h", 65) }, "hostname"},
+		{"giant pids limit", func(c *spec.Config) { c.PidsLimit = 1 << 40 }, "pids_limit"},
+		{"negative pids limit", func(c *spec.Config) { c.PidsLimit = -5 }, "pids_limit"},
+		{"oom score of a system daemon", func(c *spec.Config) { c.OOMScoreAdj = -1000 }, "oom_score_adj"},
+		{"unknown ulimit", func(c *spec.Config) { c.Ulimit = []map[string]string{{"everything": "1"}} }, "ulimit"},
+		{"giant shm", func(c *spec.Config) { c.ShmSize = "-1G" }, "shm_size"},
+		{"short period", func(c *spec.Config) { c.CPUCFSPeriod = 5 }, "cpu_cfs_period"},
+		{"giant compute", func(c *spec.Config) { c.GPU.Compute = 1 << 50 }, "gpu.compute"},
+		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
+	}
+	forEachContainerd(t, func(t *testing.T, shared *env) {
+		e := newEnv(t, shared.containerd, func(c *Config) { c.Volumes.Enabled = false })
+		newNode(e)
+		for _, job := range jobs {
+			config := defaultTaskConfig("true")
+			job.change(&config)
+			_, _, err := e.harness.StartTask(e.quietTask(config))
+			must.ErrorContains(t, err, job.says, must.Sprint(job.name))
+		}
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
+// TestHostileLinks plants symbolic links where the driver looks for files.
+func TestHostileLinks(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		secret := filepath.Join(e.containerd.dir, "secret")
+		must.NoError(t, os.MkdirAll(secret, 0o700))
+		must.NoError(t, os.WriteFile(filepath.Join(secret, "key"), []byte("top secret"), 0o600))
+		start := func(config spec.Config, link, target string) error {
+			cfg := e.quietTask(config)
+			must.NoError(t, os.Symlink(target, filepath.Join(cfg.TaskDir().LocalDir, link)))
+			_, _, err := e.harness.StartTask(cfg)
+			return err
+		}
+		for _, target := range []string{secret, "../../../../../.." + secret} {
+			config := defaultTaskConfig("cat", "/x/key")
+			config.Mounts = []spec.MountConfig{{Source: "local/link", Target: "/x"}}
+			must.ErrorContains(t, start(config, "link", target), "not in the task directory")
+			config = defaultTaskConfig("true")
+			config.Image = "local/link.tar"
+			must.ErrorContains(t, start(config, "link.tar", target+"/key"), "not in the task directory")
+			config = defaultTaskConfig("true")
+			config.SeccompProfile = "local/link"
+			must.ErrorContains(t, start(config, "link", target+"/key"), "not in the task directory")
+		}
+		// An allowed path that is a link to one that is not.
+		limited := newEnv(t, e.containerd, func(c *Config) { c.Volumes.AllowPaths = []string{filepath.Join(e.containerd.dir, "ok")} })
+		must.NoError(t, os.MkdirAll(filepath.Join(e.containerd.dir, "ok"), 0o755))
+		must.NoError(t, os.Symlink(secret, filepath.Join(e.containerd.dir, "ok", "link")))
+		config := defaultTaskConfig("true")
+		config.Mounts = []spec.MountConfig{{Type: "bind", Source: filepath.Join(e.containerd.dir, "ok", "link"), Target: "/x"}}
+		_, _, err := limited.harness.StartTask(limited.quietTask(config))
+		must.ErrorContains(t, err, "not allowed on this node")
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
+// TestHostileEnvironment tries to raise a share by every way that a user has.
+func TestHostileEnvironment(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0), func(cfg *drivers.TaskConfig) {
+			for _, key := range []string{
+				"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+				"CUDA_MPS_SM_PARTITION", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+				"NOMAD_GPU_aaaaaaaa_9",
+			} {
+				cfg.Env[key] = "raised"
+			}
+			cfg.Env["LD_PRELOAD"] = "/local/evil.so"
+		})
+		e.start(cfg)
+		result, err := e.harness.ExecTask(cfg.ID, []string{"env"}, callTimeout)
+		must.NoError(t, err)
+		out := string(result.Stdout)
+		must.StrNotContains(t, out, "raised")
+		must.StrContains(t, out, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M")
+		must.StrContains(t, out, "NVIDIA_VISIBLE_DEVICES=void")
+	})
+}

@@ -1,0 +1,254 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// victimEnv names the file of orders for a test process that plays the plugin
+// and dies.
+const victimEnv = "NOMAD_GPU_TEST_VICTIM"
+
+// orders tell a victim what to do, and where to die.
+type orders struct {
+	Config    Config
+	Task      *drivers.TaskConfig
+	Driver    spec.Config
+	Stop      bool
+	Failpoint string
+}
+
+var (
+	startSteps = []string{"planned", "claimed", "image", "created", "running", "started"}
+	stopSteps  = []string{"stopping", "signalled", "killed", "destroying"}
+)
+
+// victimMain is the process that dies. It exits with 0 when it got through.
+func victimMain(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var o orders
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	if err := o.Task.EncodeConcreteDriverConfig(&o.Driver); err != nil {
+		return err
+	}
+	d := New(context.Background(), hclog.NewNullLogger())
+	d.failpoint = func(step string) {
+		if step == o.Failpoint {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	var data []byte
+	if err := base.MsgPackEncode(&data, o.Config); err != nil {
+		return err
+	}
+	if err := d.SetConfig(&base.Config{PluginConfig: data}); err != nil {
+		return err
+	}
+	if !o.Stop {
+		_, _, err := d.StartTask(o.Task)
+		return err
+	}
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config = o.Task
+	if err := d.RecoverTask(handle); err != nil {
+		return err
+	}
+	if err := d.StopTask(o.Task.ID, 50*time.Millisecond, "SIGTERM"); err != nil {
+		return err
+	}
+	return d.DestroyTask(o.Task.ID, false)
+}
+
+// victim runs a process with the orders; it dies by itself, or after the delay
+// where there is one, or gets through.
+func (e *env) victim(o orders, delay time.Duration) {
+	e.t.Helper()
+	text, err := json.Marshal(o)
+	must.NoError(e.t, err)
+	path := filepath.Join(e.t.TempDir(), "orders")
+	must.NoError(e.t, os.WriteFile(path, text, 0o600))
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), victimEnv+"="+path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must.NoError(e.t, cmd.Start())
+	if delay > 0 {
+		timer := time.AfterFunc(delay, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+	}
+	err = cmd.Wait()
+	killed := cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
+	if err != nil && !killed || delay == 0 && !killed {
+		e.t.Fatalf("the victim did not die at %q: %v", o.Failpoint, err)
+	}
+}
+
+// leftovers names everything of this node that exists in containerd, in the
+// mount table and among the live leases.
+func (e *env) leftovers() []string {
+	e.t.Helper()
+	cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
+	must.NoError(e.t, err)
+	defer cl.Close()
+	ctx := context.Background()
+	var found []string
+	containers, err := cl.Containers(ctx)
+	must.NoError(e.t, err)
+	for _, c := range containers {
+		found = append(found, "container "+c.ID())
+	}
+	must.NoError(e.t, cl.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if info.Kind == snapshots.KindActive {
+			found = append(found, "snapshot "+info.Name)
+		}
+		return nil
+	}))
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must.NoError(e.t, err)
+	for _, line := range strings.Split(string(mounts), "\n") {
+		if strings.Contains(line, e.containerd.dir+"/state/io.containerd.runtime") {
+			found = append(found, "mount "+line)
+		}
+	}
+	leases, err := e.driver.leases.live()
+	must.NoError(e.t, err)
+	for _, l := range leases {
+		found = append(found, "lease "+l.ID)
+	}
+	if sandboxes, err := cl.SandboxStore().List(ctx); err == nil {
+		for _, s := range sandboxes {
+			found = append(found, "sandbox record "+s.ID)
+		}
+	}
+	return found
+}
+
+// killStart lets a start die, does what Nomad does then, and checks that there
+// is one task, with its lease and its exit code, and nothing afterwards.
+func (e *env) killStart(step string, delay time.Duration) {
+	e.t.Helper()
+	config := defaultTaskConfig("sh", "-c", trap)
+	cfg := e.task(config, reserve(gpuA, 0, 1))
+	e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, delay)
+	e.startDriver()
+	e.start(cfg)
+	must.Len(e.t, 1, e.containers())
+	lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+	must.NoError(e.t, err)
+	must.Eq(e.t, gpu.PhaseRunning, lease.Phase)
+	e.waitForLog(cfg, "ready")
+	must.NoError(e.t, e.harness.SignalTask(cfg.ID, "SIGUSR1"))
+	must.Eq(e.t, 42, e.wait(cfg.ID).ExitCode)
+	must.NoError(e.t, e.harness.DestroyTask(cfg.ID, false))
+	must.Eq(e.t, nil, e.leftovers())
+}
+
+// killStop lets a stop die, and checks that the task's end is reported all the
+// same.
+func (e *env) killStop(step string, delay time.Duration) {
+	e.t.Helper()
+	// A task that heeds the signal, and one that must be killed.
+	script, code := trap, 43
+	if step == "killed" {
+		script, code = "trap '' TERM; echo ready; while true; do sleep 0.05; done", 137
+	}
+	config := defaultTaskConfig("sh", "-c", script)
+	cfg := e.task(config, reserve(gpuA, 0, 1))
+	handle := e.start(cfg)
+	e.waitForLog(cfg, "ready")
+	e.driver.Shutdown()
+	e.victim(orders{Config: e.config, Task: cfg, Driver: config, Stop: true, Failpoint: step}, delay)
+	e.startDriver()
+	if err := e.harness.RecoverTask(handle); err != nil {
+		// The stop was over, and its container removed. Nomad destroys then.
+		must.ErrorContains(e.t, err, "not found")
+		must.Greater(e.t, 0, delay, must.Sprint("a task was lost"))
+	} else {
+		must.NoError(e.t, e.harness.StopTask(cfg.ID, 10*time.Second, "SIGTERM"))
+		got := e.wait(cfg.ID).ExitCode
+		// Cut off at a random moment, the victim may have killed it already.
+		if got != code && (delay == 0 || got != 137) {
+			e.t.Fatalf("exit code %d, want %d", got, code)
+		}
+		must.NoError(e.t, e.harness.DestroyTask(cfg.ID, false))
+	}
+	must.Eq(e.t, nil, e.leftovers())
+}
+
+func TestKillAtEachStep(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for _, step := range startSteps {
+			e.killStart(step, 0)
+		}
+		for _, step := range stopSteps {
+			e.killStop(step, 0)
+		}
+	})
+}
+
+func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for _, step := range startSteps {
+			config := defaultTaskConfig("sleep", "1000")
+			cfg := e.quietTask(config, reserve(gpuA, 0))
+			e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, 0)
+		}
+		e.startDriver()
+		node := testNode
+		e.driver.node.Store(&node)
+		settings, cl, _, err := e.driver.parts()
+		must.NoError(t, err)
+		now := time.Now()
+		must.NoError(t, e.driver.reap(cl, settings, now, now.Add(time.Hour)))
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
+// TestKillAtRandom kills starts and stops at random moments. NOMAD_GPU_KILLS
+// says how often per containerd; the default keeps the suite short.
+func TestKillAtRandom(t *testing.T) {
+	rounds := 4
+	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_KILLS")); err == nil {
+		rounds = n
+	}
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for i := range rounds {
+			// A process of this size needs some 60 ms before it does anything.
+			delay := 60*time.Millisecond + time.Duration(rand.IntN(300))*time.Millisecond
+			if i%2 == 0 {
+				e.killStart("", delay)
+			} else {
+				e.killStop("", delay)
+			}
+		}
+		fmt.Fprintf(os.Stderr, "killed %d times at random, nothing lost, doubled or left\n", rounds)
+	})
+}
