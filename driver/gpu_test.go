@@ -229,6 +229,20 @@ func TestGPUErrors(t *testing.T) {
 	})
 }
 
+func TestGPUUnderHAMi(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		library := filepath.Join(e.containerd.dir, "libvgpu.so")
+		must.NoError(t, os.WriteFile(library, []byte("stands in"), 0o755))
+		n.publish(gpuA, func(s *gpu.GPUState) {
+			s.Sharing, s.HAMi = gpu.SharingHAMi, &gpu.HAMiState{Library: library, LockDir: e.containerd.dir + "/mps"}
+		})
+		out, _ := e.run(defaultTaskConfig("cat", "/etc/ld.so.preload", "/run/nomad-gpu/hami/libvgpu.so", "/proc/self/environ"), reserve(gpuA, 0))
+		must.StrContains(t, out, "/run/nomad-gpu/hami/libvgpu.so\nstands in")
+		must.StrContains(t, out, "CUDA_DEVICE_MEMORY_LIMIT_0=1024m")
+	})
+}
+
 func TestGPUGuaranteesAreHeld(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)

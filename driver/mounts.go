@@ -18,7 +18,7 @@ import (
 
 // taskMounts are the mounts that every task gets: the directories of its
 // allocation, the volumes that Nomad prepared, and the files of its network.
-func taskMounts(cfg *drivers.TaskConfig, config spec.Config) ([]spec.Mount, error) {
+func taskMounts(cfg *drivers.TaskConfig, config spec.Config, share spec.Share) ([]spec.Mount, error) {
 	dir := cfg.TaskDir()
 	mounts := []spec.Mount{
 		bind(dir.SharedAllocDir, allocdir.SharedAllocContainerPath, false, "rprivate"),
@@ -31,6 +31,13 @@ func taskMounts(cfg *drivers.TaskConfig, config spec.Config) ([]spec.Mount, erro
 			return nil, fmt.Errorf("volume at %q: %w", m.TaskPath, err)
 		}
 		mounts = append(mounts, bind(m.HostPath, m.TaskPath, m.Readonly, propagation))
+	}
+	if share.HAMi {
+		preload := filepath.Join(dir.Dir, "ld.so.preload")
+		if err := statedir.WriteFile(preload, []byte(spec.PreloadContent), 0o644); err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, bind(preload, spec.PreloadPath, true, "rprivate"))
 	}
 	network, err := networkFiles(cfg, config)
 	return append(mounts, network...), err

@@ -96,7 +96,7 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if p.labels, err = containerLabels(cfg, p.config.LabelMap()); err != nil {
 		return nil, err
 	}
-	if p.mounts, err = taskMounts(cfg, p.config); err != nil {
+	if p.mounts, err = taskMounts(cfg, p.config, p.share); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(settings.InitPath); p.config.Init && err != nil {

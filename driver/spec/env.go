@@ -33,7 +33,7 @@ func Env(image []string, task, device, computed map[string]string) []string {
 	}
 	maps.Copy(env, task)
 	maps.Copy(env, device)
-	maps.DeleteFunc(env, func(key, _ string) bool { return Guarded(key) || key == "" })
+	maps.DeleteFunc(env, func(key, _ string) bool { return Guarded(key) || !validKey(key) })
 	// A container engine with NVIDIA's own hook hands out GPUs by this variable,
 	// or, when an old CUDA image lacks it, all of them. CDI has done that already.
 	env["NVIDIA_VISIBLE_DEVICES"] = voidVisibility
@@ -45,6 +45,10 @@ func Env(image []string, task, device, computed map[string]string) []string {
 	slices.Sort(list)
 	return list
 }
+
+// validKey refuses names that would become another variable's: the name
+// "CUDA_VISIBLE_DEVICES=0" is none of ours, but what it sets is.
+func validKey(key string) bool { return key != "" && !strings.ContainsAny(key, "=\x00") }
 
 // KeepGuarded returns after, the environment that CDI edits left, with the
 // guarded variables of before: a vendor's spec may add variables, but not undo

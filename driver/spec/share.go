@@ -15,7 +15,6 @@ const (
 	hamiLibPath    = "/run/nomad-gpu/hami/libvgpu.so"
 	hamiCachePath  = "/run/nomad-gpu/hami/cache"
 	hamiLockPath   = "/tmp/vgpulock"
-	preloadPath    = "/etc/ld.so.preload"
 	shmPath        = "/dev/shm"
 	voidVisibility = "void"
 )
@@ -251,6 +250,13 @@ func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
 		s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: hami.LockDir, Target: hamiLockPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}})
 	}
 }
+
+// PreloadPath is the file by which a container's loader finds HAMi-core, and
+// PreloadContent what it says.
+const (
+	PreloadPath    = "/etc/ld.so.preload"
+	PreloadContent = hamiLibPath + "\n"
+)
 
 // percent rounds up to whole percents, which is what MPS and HAMi-core take: a
 // limit never falls below what was asked for.

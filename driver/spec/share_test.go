@@ -1,0 +1,186 @@
+package spec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+const (
+	uuidA = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
+	uuidB = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+)
+
+func state(uuid string, sharing gpu.Sharing) gpu.GPUState {
+	return gpu.GPUState{
+		UUID: uuid, Mode: gpu.ModeSlice, Sharing: sharing, MemoryMiB: 81559, SliceMemoryMiB: 1024, Slices: 79,
+		CDIDevice: "nvidia.com/gpu=" + uuid,
+		MPS:       &gpu.MPSState{PipeDir: "/mps/pipe", LogDir: "/mps/log", ShmDir: "/mps/shm", Ready: true},
+		HAMi:      &gpu.HAMiState{Library: "/hami/libvgpu.so", LockDir: "/hami/lock"},
+	}
+}
+
+func slicesOf(uuid string, count int) gpu.ReservedDevice {
+	d := gpu.ReservedDevice{UUID: uuid, Mode: gpu.ModeSlice, Of: 79, MemoryMiB: int64(count) * 1024, Milli: int64(count) * 1000 / 79, BurstMilli: 900}
+	for n := range count {
+		d.Slices = append(d.Slices, n)
+	}
+	return d
+}
+
+func TestNewShare(t *testing.T) {
+	whole := gpu.ReservedDevice{UUID: uuidA, Mode: gpu.ModeWhole}
+	turn := gpu.ReservedDevice{UUID: uuidA, Mode: gpu.ModeShared, Slices: []int{2}, Of: 4, BurstMilli: 1000}
+	mig := gpu.ReservedDevice{UUID: "MIG-1", Mode: gpu.ModeWhole}
+	for _, test := range []struct {
+		name    string
+		devices []gpu.ReservedDevice
+		sharing gpu.Sharing
+		want    GPURequest
+		share   gpu.Share
+		env     string
+	}{
+		{"slices", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=11 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
+		{"tighter, guarantee and limit", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingMPS, GPURequest{MemoryMiB: 7168, ComputeMilli: 500, ComputeLimitMilli: 800}, gpu.Share{MemoryMiB: 7168, GuaranteeMilli: 500, LimitMilli: 800},
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=80 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
+		{"all slices are the whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, gpu.SharingMPS, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"whole", []gpu.ReservedDevice{whole}, gpu.SharingNone, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"whole with a memory cap that the watchdog holds", []gpu.ReservedDevice{whole}, gpu.SharingNone, GPURequest{MemoryMiB: 1024}, gpu.Share{MemoryMiB: 1024, GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"MIG instance", []gpu.ReservedDevice{mig}, gpu.SharingNone, GPURequest{}, gpu.Share{GuaranteeMilli: 1000}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"time-sliced", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingTimeslice, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"a turn", []gpu.ReservedDevice{turn}, gpu.SharingTimeslice, GPURequest{}, gpu.Share{}, "NVIDIA_VISIBLE_DEVICES=void"},
+		{"a turn under MPS", []gpu.ReservedDevice{turn}, gpu.SharingMPS, GPURequest{}, gpu.Share{LimitMilli: 1000},
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
+		{"HAMi-core", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingHAMi, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
+			"CUDA_DEVICE_MEMORY_LIMIT_0=8192m CUDA_DEVICE_MEMORY_SHARED_CACHE=/run/nomad-gpu/hami/cache/vgpu.cache CUDA_DEVICE_SM_LIMIT=11 NVIDIA_VISIBLE_DEVICES=void"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := state(test.devices[0].UUID, test.sharing)
+			s.Mode = test.devices[0].Mode
+			share, err := NewShare(test.devices, map[string]gpu.GPUState{s.UUID: s}, test.want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.share, share.Holdings[0].Share); diff != "" {
+				t.Error(diff)
+			}
+			if got := strings.Join(Env(nil, nil, nil, share.Env), " "); got != test.env {
+				t.Errorf("environment is\n%s, want\n%s", got, test.env)
+			}
+		})
+	}
+}
+
+func TestNewShareRefuses(t *testing.T) {
+	good := state(uuidA, gpu.SharingMPS)
+	changed := func(change func(*gpu.GPUState)) gpu.GPUState {
+		s := state(uuidA, gpu.SharingMPS)
+		change(&s)
+		return s
+	}
+	part := []gpu.ReservedDevice{slicesOf(uuidA, 8)}
+	for _, test := range []struct {
+		name    string
+		devices []gpu.ReservedDevice
+		state   gpu.GPUState
+		want    GPURequest
+		says    string
+		waiting bool
+	}{
+		{"memory above the slices", part, good, GPURequest{MemoryMiB: 8193}, "gpu.memory 8193M is more than the 8G", false},
+		{"limit below the guarantee of the slices", part, good, GPURequest{ComputeLimitMilli: 100}, "below the guarantee of 101", false},
+		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above the 900 milli", false},
+		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
+		{"compute of a whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, good, GPURequest{ComputeMilli: 500}, "holds all of GPU", false},
+		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, GPURequest{}, "can use that one GPU only", false},
+		{"block for two", []gpu.ReservedDevice{slicesOf(uuidA, 79), slicesOf(uuidB, 79)}, good, GPURequest{MemoryMiB: 1}, "for tasks on one GPU", false},
+		{"block for none", nil, good, GPURequest{MemoryMiB: 1}, "the task has no GPU", false},
+		{"no state", []gpu.ReservedDevice{slicesOf(uuidB, 8)}, good, GPURequest{}, "published no state", true},
+		{"fault", part, changed(func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Message: "lost", Action: "reboot"}} }), GPURequest{}, "lost; reboot", true},
+		{"MPS not ready", part, changed(func(s *gpu.GPUState) { s.MPS.Ready = false }), GPURequest{}, "MPS daemon is not ready", true},
+		{"MPS unknown", part, changed(func(s *gpu.GPUState) { s.MPS = nil }), GPURequest{}, "MPS daemon is not ready", true},
+		{"HAMi-core missing", part, changed(func(s *gpu.GPUState) { s.Sharing, s.HAMi = gpu.SharingHAMi, nil }), GPURequest{}, "HAMi-core is not installed", true},
+		{"another mode", part, changed(func(s *gpu.GPUState) { s.Mode = gpu.ModeWhole }), GPURequest{}, "given it as slice, now it is offered as whole", true},
+		{"no CDI name", part, changed(func(s *gpu.GPUState) { s.CDIDevice = "" }), GPURequest{}, "names no CDI device", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			other := good
+			other.UUID = uuidB
+			states := map[string]gpu.GPUState{uuidA: test.state}
+			if len(test.devices) > 1 {
+				states[uuidB] = other
+			}
+			_, err := NewShare(test.devices, states, test.want)
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v, want %q", err, test.says)
+			}
+			var waiting *NotReadyError
+			if errors.As(err, &waiting) != test.waiting {
+				t.Errorf("waiting helps: %v, want %v", !test.waiting, test.waiting)
+			}
+		})
+	}
+}
+
+func TestEnvPrecedence(t *testing.T) {
+	got := Env(
+		[]string{"A=image", "B=image", "C=image", "D=image", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=12", "EMPTY="},
+		map[string]string{"B": "task", "C": "task", "D": "task", "CUDA_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES=1": "smuggled", "": "nameless"},
+		map[string]string{"C": "device", "D": "device", "CUDA_MPS_PIPE_DIRECTORY": "/device"},
+		map[string]string{"D": "driver", "CUDA_MPS_PIPE_DIRECTORY": "/driver"})
+	want := []string{"A=image", "B=task", "C=device", "CUDA_MPS_PIPE_DIRECTORY=/driver", "D=driver", "EMPTY=", "NVIDIA_VISIBLE_DEVICES=void"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzEnvNeverLetsGuardedVariablesThrough(f *testing.F) {
+	f.Add("NVIDIA_VISIBLE_DEVICES", "all")
+	f.Add("CUDA_MPS_PIPE_DIRECTORY=x", "y")
+	f.Add("NOMAD_GPU_1_0", "{}")
+	f.Add("CUDA_VISIBLE_DEVICES=1", "x")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		for _, entry := range Env([]string{key + "=" + value}, map[string]string{key: value}, nil, nil) {
+			name, _, _ := strings.Cut(entry, "=")
+			if Guarded(name) && entry != "NVIDIA_VISIBLE_DEVICES=void" {
+				t.Fatalf("%q=%q let %q through", key, value, entry)
+			}
+		}
+	})
+}
+
+func FuzzParseDevice(f *testing.F) {
+	for _, seed := range []string{"/dev/fuse", "/dev/a:/dev/b:rw", "/dev/../x", "::", "/dev/a:/dev/b:rw:m"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := ParseDevice(text)
+		if err != nil {
+			return
+		}
+		for _, p := range []string{d.HostPath, d.ContainerPath} {
+			if !strings.HasPrefix(p, "/dev/") || strings.Contains(p, "/../") || strings.HasSuffix(p, "/..") {
+				t.Fatalf("%q gave path %q", text, p)
+			}
+		}
+	})
+}
+
+func FuzzMount(f *testing.F) {
+	f.Add("bind", "/x", "local/y", "ro")
+	f.Add("tmpfs", "/x/../..", "", "size=1")
+	f.Fuzz(func(t *testing.T, kind, target, source, option string) {
+		m, err := MountConfig{Type: kind, Target: target, Source: source, Options: []string{option}}.Mount()
+		if err != nil {
+			return
+		}
+		if m.Type != "bind" && m.Type != "tmpfs" || m.Target == "/" || strings.Contains(m.Target, "/../") {
+			t.Fatalf("%q %q %q %q gave %+v", kind, target, source, option, m)
+		}
+	})
+}

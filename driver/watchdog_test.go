@@ -1,0 +1,81 @@
+package driver
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// nextEvent returns the next event whose message holds the text.
+func nextEvent(t *testing.T, events <-chan *drivers.TaskEvent) *drivers.TaskEvent {
+	t.Helper()
+	select {
+	case event := <-events:
+		return event
+	case <-time.After(20 * time.Second):
+		t.Fatal("no event came")
+		return nil
+	}
+}
+
+func (n *node) measure(cfg *drivers.TaskConfig, mib int64, beside ...int) {
+	n.e.t.Helper()
+	must.NoError(n.e.t, n.dir.WriteUsage(gpu.Usage{MeasuredAt: time.Now(), Tasks: []gpu.TaskUsage{
+		{LeaseID: gpu.LeaseID(cfg.AllocID, cfg.Name), UUID: gpuA, MemoryMiB: mib, Milli: -1, Processes: 3, BesideMPS: beside},
+	}}))
+}
+
+func TestWatchdogKillsAboveTheShare(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share: GPU "+gpuA+", 2G memory, compute 125 to 125 milli")
+		n.measure(cfg, 2048)
+		n.publish(gpuA, func(s *gpu.GPUState) {
+			s.Faults = []gpu.Fault{{Code: "xid-31", Message: "page fault", Action: "look at the task"}}
+		})
+		must.StrContains(t, nextEvent(t, events).Message, "page fault; look at the task")
+		n.publish(gpuA, func(*gpu.GPUState) {})
+		must.StrContains(t, nextEvent(t, events).Message, "xid-31 is over")
+		n.measure(cfg, 2049)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded, killing the task: 3 processes use 2049M of memory")
+		result := e.wait(cfg.ID)
+		must.True(t, result.OOMKilled)
+		must.Eq(t, 137, result.ExitCode)
+		must.ErrorContains(t, result.Err, "the task's share is 2G")
+	})
+}
+
+func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		n.measure(cfg, 10, 4711)
+		must.ErrorContains(t, e.wait(cfg.ID).Err, "processes [4711] use GPU "+gpuA+" without its MPS daemon")
+	})
+}
+
+func TestWatchdogMayOnlyWarn(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, shared *env) {
+		e := newEnv(t, shared.containerd, func(c *Config) { c.GPU.Watchdog = watchdogWarn })
+		n := newNode(e)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		n.measure(cfg, 5000)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded: ")
+		status, err := e.harness.InspectTask(cfg.ID)
+		must.NoError(t, err)
+		must.Eq(t, drivers.TaskStateRunning, status.State)
+	})
+}
