@@ -1,0 +1,126 @@
+package service
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// TestFailover kills the leader and measures how long nobody decides.
+func TestFailover(t *testing.T) {
+	ctx, c := start(t, 1)
+	first := serve(ctx, t, c, "")
+	admitted(ctx, t, first, job{id: "before", meta: map[string]string{"gpu": "1G"}})
+	second := serve(ctx, t, c, "")
+	// The second replica passes admissions to the first.
+	took := admitted(ctx, t, second, job{id: "passed-on", meta: map[string]string{"gpu": "1G"}})
+	t.Logf("through the other replica after %s", took.Round(10*time.Millisecond))
+	before := runs(ctx, t, c.API, "before", 1)[0].ID
+
+	first.kill(syscall.SIGKILL)
+	took = admitted(ctx, t, second, job{id: "after", meta: map[string]string{"gpu": "1G"}})
+	t.Logf("failover after a kill: %s", took.Round(10*time.Millisecond))
+	if took > 45*time.Second {
+		t.Errorf("failover took %s, want under 45s", took)
+	}
+	for _, id := range []string{"before", "passed-on", "after"} {
+		runs(ctx, t, c.API, id, 1)
+	}
+	// What the first leader decided is known to the second.
+	admitted(ctx, t, second, job{id: "before", meta: map[string]string{"gpu": "1G"}})
+	if now := runs(ctx, t, c.API, "before", 1)[0].ID; now != before {
+		t.Error("a job that did not change was replaced after the failover")
+	}
+
+	third := serve(ctx, t, c, "")
+	second.kill(syscall.SIGTERM)
+	took = admitted(ctx, t, third, job{id: "last", meta: map[string]string{"gpu": "1G"}})
+	t.Logf("failover after a stop: %s", took.Round(10*time.Millisecond))
+	runs(ctx, t, c.API, "last", 1)
+	doubleBooked(ctx, t, c.API)
+}
+
+// TestNodeLost pulls a machine's plug, looks for its work elsewhere, and
+// brings the machine back.
+func TestNodeLost(t *testing.T) {
+	ctx, c := start(t, 2)
+	r := serve(ctx, t, c, "")
+	admitted(ctx, t, r, job{id: "mover", meta: map[string]string{"gpu": "4G"}})
+	live := runs(ctx, t, c.API, "mover", 1)
+	lost := c.Nodes[0]
+	if live[0].NodeID != lost.ID {
+		lost = c.Nodes[1]
+	}
+	if err := lost.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	took := until(ctx, t, "start the job elsewhere", 90*time.Second, func() (bool, string) {
+		for _, a := range allocs(ctx, t, c.API, "default", "mover") {
+			if a.NodeID != lost.ID && a.ClientStatus == "running" {
+				return true, ""
+			}
+		}
+		return false, "it does not run"
+	})
+	t.Logf("elsewhere after %s", took.Round(10*time.Millisecond))
+	if err := submit(ctx, r.API, job{id: "new", meta: map[string]string{"gpu": "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if a := runs(ctx, t, c.API, "new", 1)[0]; a.NodeID == lost.ID {
+		t.Error("a job was placed on a machine without power")
+	}
+	if err := lost.PowerOn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := submit(ctx, r.API, job{id: "large", meta: map[string]string{"gpu": "2"}}); err != nil {
+		t.Fatal(err)
+	}
+	runs(ctx, t, c.API, "large", 1)
+	doubleBooked(ctx, t, c.API)
+}
+
+// TestChaos submits around the service and through it at once, while the
+// service is killed again and again: nothing is held twice, nothing is
+// stranded.
+func TestChaos(t *testing.T) {
+	ctx, c := start(t, 3)
+	r := serve(ctx, t, c, "")
+	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})
+	random := rand.New(rand.NewPCG(1, 2))
+	count := uint64(2)
+	direct := []*api.RequestedDevice{{Name: "nvidia/slice", Count: &count}}
+	accepted := []string{}
+	for i := range 60 {
+		if i%15 == 14 {
+			r.kill(syscall.SIGKILL)
+			r = serve(ctx, t, c, "")
+		}
+		id := fmt.Sprintf("c-%d", i)
+		if random.IntN(2) == 0 {
+			if err := submit(ctx, c.API, job{id: id, devices: direct}); err != nil {
+				t.Fatal(err)
+			}
+			accepted = append(accepted, id)
+		} else if submit(ctx, r.API, job{id: id, meta: map[string]string{"gpu": fmt.Sprintf("%dG", 1+random.IntN(3))}}) == nil {
+			accepted = append(accepted, id)
+		}
+		if random.IntN(4) == 0 && len(accepted) > 3 {
+			gone := random.IntN(len(accepted))
+			if err := c.Stop(ctx, accepted[gone]); err != nil {
+				t.Fatal(err)
+			}
+			accepted = append(accepted[:gone], accepted[gone+1:]...)
+		}
+		doubleBooked(ctx, t, c.API)
+	}
+	admitted(ctx, t, r, job{id: "calm", meta: map[string]string{"gpu": "1G"}})
+	for _, id := range append(accepted, "warm", "calm") {
+		runs(ctx, t, c.API, id, 1)
+	}
+	t.Logf("%d jobs run", len(accepted)+2)
+	doubleBooked(ctx, t, c.API)
+}
