@@ -143,18 +143,21 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 		p.refuse(s, err)
 		return
 	}
-	accepted := true
+	settled := false
 	p.toNomad(s, body, func(resp *http.Response) error {
-		accepted = resp.StatusCode < 300
+		// Before the submitter has the answer, and submits the next job.
+		p.settle(ctx, s, decisions, dry, resp.StatusCode < 300)
+		settled = true
 		groups := groupsOf(s.job.Asks, decisions)
 		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
 		return annotate(resp, notes(s.route.kind, decisions), groups)
 	})
-	p.settle(ctx, s, decisions, dry, accepted)
+	if !settled { // Nomad may have the job: the cluster view tells in the end
+		p.settle(ctx, s, decisions, dry, true)
+	}
 }
 
-// settle tells the decider how it went. Without an answer the job may be with
-// Nomad: it counts as accepted, and the cluster view tells in the end.
+// settle tells the decider how it went.
 func (p *proxy) settle(ctx context.Context, s *submission, decisions []admit.Decision, dry, accepted bool) {
 	if dry {
 		return

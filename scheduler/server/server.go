@@ -29,7 +29,8 @@ type Decider interface {
 	// the submitter. With dryRun nothing is counted and Settle is not called.
 	Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]admit.Decision, error)
 	// Settle follows every Decide that was no dry run and gave no error:
-	// accepted is whether Nomad took the job.
+	// accepted is whether Nomad took the job. Without an answer of Nomad it is
+	// true, since the job may have arrived.
 	Settle(ctx context.Context, asks []admit.Ask, decisions []admit.Decision, accepted bool)
 }
 
