@@ -1,9 +1,9 @@
 package admit
 
-import (
-	"net/http"
-	"strings"
-)
+import "strings"
+
+// badRequest is the HTTP status of a job that makes no sense.
+const badRequest = 400
 
 // Refusal is the answer to a job that is not admitted.
 type Refusal struct {
@@ -23,5 +23,5 @@ func (r *Refusal) Error() string {
 // malformed is the refusal of a job that asks for something that makes no
 // sense on any cluster.
 func malformed(text string, details ...string) *Refusal {
-	return &Refusal{Status: http.StatusBadRequest, Text: text, Details: details}
+	return &Refusal{Status: badRequest, Text: text, Details: details}
 }
