@@ -20,8 +20,11 @@ type observer interface {
 	Processes(owner, uuid string) ([]hardware.Process, error)
 }
 
-// prober tries whether a GPU that was in trouble works again.
-type prober interface{ Probe(uuid string) error }
+// prober tries whether a GPU that was in trouble works again. owner is the
+// physical GPU, uuid what a program can use of it: a MIG instance, or itself.
+type prober interface {
+	Probe(owner, uuid string) error
+}
 
 // timeslicer reads and sets the length of a GPU's time slices.
 type timeslicer interface {

@@ -52,6 +52,8 @@ type engine struct {
 	// began and firstTimer are for the first publication.
 	began      time.Time
 	firstTimer sync.Once
+	// metricsAddress is where metrics are served, empty if they are not.
+	metricsAddress string
 	// warned is set once the rules were compared with the hardware.
 	warned     bool
 	complained map[string]string
@@ -355,11 +357,15 @@ func (e *engine) probe(ctx context.Context) {
 		if e.probing[uuid] {
 			continue
 		}
+		target := uuid
+		if r := e.ledger.records[uuid]; r != nil && r.Hardware != nil && len(r.Hardware.Instances) > 0 {
+			target = r.Hardware.Instances[0].UUID
+		}
 		e.probing[uuid] = true
 		e.background.Add(1)
 		go func() {
 			defer e.background.Done()
-			err := e.platform.prober.Probe(uuid)
+			err := e.platform.prober.Probe(uuid, target)
 			select {
 			case e.outcomes <- outcome{uuid, err}:
 			case <-ctx.Done():

@@ -95,7 +95,11 @@ func (r *rig) start(topology, config string) {
 		state_dir = "`+r.dir+`/run"
 		data_dir  = "`+r.dir+`/data"
 		mps { control = "`+control+`" }
-		health { interval = "100ms" }
+		health {
+			interval = "100ms"
+			measure  = "100ms"
+			timeout  = "1s"
+		}
 		simulation {
 			topology = "`+topology+`"
 			dir      = "`+r.dir+`/sim"

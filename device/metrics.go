@@ -189,6 +189,7 @@ func serveMetrics(e *engine, address string) (*metricsServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
+	e.metricsAddress = listener.Addr().String()
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	s := &metricsServer{&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}

@@ -85,6 +85,10 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 	return e, err
 }
 
+// probeTimeout is how long a CUDA program may take to show that a GPU works:
+// the first context on a GPU of a large machine takes seconds.
+const probeTimeout = 30 * time.Second
+
 // openPlatform finds the machine's hardware, or makes the simulated one.
 func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 	bootID, err := statedir.BootID()
@@ -94,11 +98,15 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 	if c.simulation != nil {
 		return openSimulation(log, c, bootID)
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
+	}
 	lib := gonvml.New()
 	backend := nvml.New(lib, c.health.timeout)
 	return &platform{
 		observer:    backend,
-		prober:      nvml.Prober{},
+		prober:      nvml.Prober{Self: self, Timeout: probeTimeout},
 		timeslicer:  nvml.SMI{Program: c.nvidiaSMI},
 		partitioner: backend,
 		cdi:         nvml.CDI{Library: lib, Hook: c.cdiHook},

@@ -105,6 +105,9 @@ func memoryHealth(d nvml.Device) []hardware.Problem {
 	case ret == nvml.SUCCESS:
 		return nil
 	}
+	if state, ret := d.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS && state == nvml.FEATURE_ENABLED {
+		return []hardware.Problem{{Code: "ecc-retirement-pending", Message: "a broken page of memory waits to be retired", Action: "stop its tasks and run nvidia-smi --gpu-reset"}}
+	}
 	count, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
 	if ret != nvml.SUCCESS || count == 0 {
 		return nil

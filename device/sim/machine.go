@@ -62,10 +62,10 @@ func New(t *Topology, o Options) (*Machine, error) {
 func (m *Machine) Topology() *Topology { return m.topology }
 
 // Probe stands in for a CUDA program that is run to see whether a GPU works.
-func (m *Machine) Probe(uuid string) error {
-	c := m.control.gpu(uuid)
+func (m *Machine) Probe(owner, uuid string) error {
+	c := m.control.gpu(owner)
 	if c.ProbeFails || c.Lost || c.Missing {
-		return fmt.Errorf("simulated CUDA program failed on GPU %s", uuid)
+		return fmt.Errorf("a simulated CUDA program fails on %s", uuid)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 )
 
@@ -22,6 +23,11 @@ func main() {
 	case len(os.Args) > 1 && os.Args[1] == mps.ExecCommand:
 		fmt.Fprintln(os.Stderr, mps.Exec(os.Args[2:], os.Environ()))
 		os.Exit(1)
+	case len(os.Args) > 1 && os.Args[1] == cuda.ProbeCommand:
+		if err := cuda.Check(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	case os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue:
 		serve()
 	default:

@@ -1,0 +1,63 @@
+package device
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+func TestWithin(t *testing.T) {
+	v2 := []string{"0::/nomad/abc/init"}
+	v1 := []string{"9:name=systemd:/nomad/abc", "4:memory:/nomad/abc", "0::/"}
+	for _, tc := range []struct {
+		lines  []string
+		cgroup string
+		want   bool
+	}{
+		{v2, "/nomad/abc", true},
+		{v1, "/nomad/abc", true},
+		{v2, "/nomad/ab", false},
+		{v2, "/nomad/abc/init/deeper", false},
+		{v2, "", false},
+		{v2, "/", false},
+		{nil, "/nomad/abc", false},
+		{[]string{"garbage"}, "/nomad/abc", false},
+	} {
+		if got := within(tc.lines, tc.cgroup); got != tc.want {
+			t.Errorf("within(%q, %q) = %v", tc.lines, tc.cgroup, got)
+		}
+	}
+}
+
+func TestAttribute(t *testing.T) {
+	cgroups := map[int][]string{
+		10: {"0::/nomad/a"}, 11: {"0::/nomad/a/child"}, 20: {"0::/nomad/b"}, 30: {"0::/nomad/whole"}, 99: {"0::/system.slice/other"},
+	}
+	tenantOf := func(id string, mode gpu.Mode, numbers ...int) tenant {
+		return tenant{gpu.Lease{ID: id, Cgroup: "/nomad/" + id}, gpu.Holding{UUID: "GPU-1", Mode: mode, Slices: numbers}}
+	}
+	u := &unit{uuid: "GPU-1", offer: offer{Mode: gpu.ModeSlice, Sharing: gpu.SharingMPS}, slices: 4}
+	lookup := func(pid int) []string { return cgroups[pid] }
+	got := attribute(u, []tenant{tenantOf("a", gpu.ModeSlice, 0), tenantOf("b", gpu.ModeSlice, 1), tenantOf("c", gpu.ModeSlice, 2)}, []hardware.Process{
+		{PID: 10, MemoryMiB: 100, MPS: true, Milli: 50},
+		{PID: 11, MemoryMiB: 20, MPS: true, Milli: hardware.Absent},
+		{PID: 20, MemoryMiB: hardware.Absent, MPS: false, Milli: hardware.Absent},
+		{PID: 99, MemoryMiB: 500, MPS: false, Milli: 10},
+	}, lookup)
+	want := []gpu.TaskUsage{
+		{LeaseID: "a", UUID: "GPU-1", MemoryMiB: 120, Milli: 50, Processes: 2},
+		{LeaseID: "b", UUID: "GPU-1", Milli: -1, Processes: 1, BesideMPS: []int{20}},
+		{LeaseID: "c", UUID: "GPU-1", Milli: -1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("usage differs (-want +got):\n%s", diff)
+	}
+	// A task that has all slices runs without MPS, and rightly.
+	got = attribute(u, []tenant{tenantOf("whole", gpu.ModeSlice, 0, 1, 2, 3)}, []hardware.Process{{PID: 30, MemoryMiB: 1}}, lookup)
+	if len(got[0].BesideMPS) != 0 || got[0].Processes != 1 {
+		t.Errorf("usage of a whole GPU is %+v", got)
+	}
+}
