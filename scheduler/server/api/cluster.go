@@ -1,14 +1,19 @@
 package api
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// cluster serves the whole picture. Its entity tag changes with its content, so
-// that a reader who asks often gets a few bytes unless something happened.
+// cluster serves the whole picture.
 func (a *API) cluster(w http.ResponseWriter, r *http.Request) error {
 	if err := onlyQuery(r); err != nil {
 		return err
@@ -17,24 +22,55 @@ func (a *API) cluster(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return tagged(w, r, c)
+	return Tagged(w, r, c)
 }
 
-// tagged answers with an entity tag, or 304 when the caller has the body.
-func tagged(w http.ResponseWriter, r *http.Request, body any) error {
+// Guarded serves what is made of the picture, as far as the caller may see it;
+// the API answers when there is none, or when the caller may not read at all.
+func (a *API) Guarded(serve func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error) http.Handler {
+	return a.wrap(route{handle: func(a *API, w http.ResponseWriter, r *http.Request) error {
+		c, err := a.picture(r)
+		if err != nil {
+			return err
+		}
+		return serve(w, r, c)
+	}})
+}
+
+// smallBody is not worth compressing.
+const smallBody = 2048
+
+// Tagged answers with JSON and an entity tag, or 304 when the caller has the
+// body already: whoever asks often gets a few bytes unless something happened.
+func Tagged(w http.ResponseWriter, r *http.Request, body any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode answer: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
-	w.Header().Set("ETag", tag)
-	w.Header().Set("Cache-Control", "private, no-cache")
-	w.Header().Set("Vary", "X-Nomad-Token, Authorization")
+	header := w.Header()
+	header.Set("ETag", tag)
+	header.Set("Cache-Control", "private, no-cache")
+	header.Set("Vary", "X-Nomad-Token, Authorization, Accept-Encoding")
 	if r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	answer(w, http.StatusOK, json.RawMessage(text))
+	header.Set("Content-Type", "application/json")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if len(text) > smallBody && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		header.Set("Content-Encoding", "gzip")
+		text = compress(text)
+	}
+	w.Write(text) //nolint:errcheck // the client has gone; nobody is left to tell
 	return nil
+}
+
+func compress(text []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(text) //nolint:errcheck // a buffer takes everything
+	z.Close()     //nolint:errcheck // likewise
+	return b.Bytes()
 }
