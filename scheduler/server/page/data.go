@@ -40,6 +40,9 @@ func dataOf(c *view.Cluster) data {
 		for k := range c.Nodes[i].GPUs {
 			g := &c.Nodes[i].GPUs[k]
 			n.GPUs[k] = device{GPU: *g, Instances: len(g.Instances), Runs: runsOf(g)}
+			if g.Holders == nil {
+				n.GPUs[k].Holders = []view.Holder{} // a list for the script, never null
+			}
 		}
 		d.Nodes[i] = n
 	}

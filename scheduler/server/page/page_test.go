@@ -177,7 +177,7 @@ func browser(t *testing.T, width, height int64) context.Context {
 		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.Flag("disable-dev-shm-usage", true))...)
 	tab, stopTab := chromedp.NewContext(allocator)
 	do(t, tab, chromedp.EmulateViewport(width, height))
-	ctx, stop := context.WithTimeout(tab, time.Minute)
+	ctx, stop := context.WithTimeout(tab, 30*time.Second)
 	t.Cleanup(func() { stop(); stopTab(); stopAllocator() })
 	return ctx
 }
