@@ -152,8 +152,9 @@ func (b *Book) applyWork(c nomad.Change) {
 // have changed.
 func (b *Book) node(n *nomad.Node) {
 	id := n.Plan.ID
-	held, known := b.usages[id]
-	for usage := range held {
+	_, known := b.usages[id]
+	held := slices.Sorted(maps.Keys(b.usages[id]))
+	for _, usage := range held {
 		b.unbook(id, usage)
 	}
 	b.forgetNode(id)
@@ -166,7 +167,7 @@ func (b *Book) node(n *nomad.Node) {
 		return
 	}
 	b.nodes[id], b.usages[id] = n, map[string]place.Usage{}
-	for usage := range held {
+	for _, usage := range held {
 		b.rebook(usage)
 	}
 	if known {

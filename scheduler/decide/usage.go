@@ -87,11 +87,12 @@ func takeOf(g *place.GPU, instances, guarantee int64) place.Take {
 }
 
 // proportion is the compute that goes with slices when nothing else was said.
+// It is rounded down, so that the slices of a GPU never add up to more than it.
 func proportion(instances, of int64) int64 {
 	if of == 0 {
 		return 0
 	}
-	return min(gpu.MilliPerGPU, (instances*gpu.MilliPerGPU+of-1)/of)
+	return min(gpu.MilliPerGPU, instances*gpu.MilliPerGPU/of)
 }
 
 // guarantee is the compute that a task asks for expressly, 0 for none.

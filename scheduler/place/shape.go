@@ -144,7 +144,9 @@ func sliceNeed(r *Request, k *kind) need {
 	}
 	milli := r.ShareMilli
 	if milli == 0 {
-		milli = ceilDiv(count*gpuMilli, k.Slices)
+		// Rounded down, as the device plugin does: rounded up, the last slice of
+		// a GPU that is handed out one by one would find no compute left.
+		milli = count * gpuMilli / k.Slices
 	}
 	share := max(milli, ceilDiv(count*gpuMilli, k.Slices))
 	return need{ok: true, take: Take{Milli: milli, Slices: count}, share: int32(share)}
