@@ -54,6 +54,7 @@ type rawMPS struct {
 	Control    string `codec:"control"`
 	MultiUser  bool   `codec:"multi_user"`
 	MaxClients int    `codec:"max_clients"`
+	HostShm    bool   `codec:"host_shm"`
 }
 
 type rawHAMi struct {

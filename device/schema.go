@@ -64,6 +64,7 @@ var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"control":     withDefault("control", "string", `"nvidia-cuda-mps-control"`),
 	"multi_user":  withDefault("multi_user", "bool", `true`),
 	"max_clients": withDefault("max_clients", "number", `0`),
+	"host_shm":    withDefault("host_shm", "bool", `false`),
 })
 
 var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{

@@ -59,6 +59,7 @@ type control struct {
 	program   string
 	self      string
 	multiUser bool
+	hostShm   bool
 	uuid      string
 	dirs      dirs
 	timeout   time.Duration
@@ -78,13 +79,17 @@ func (c control) environment() []string {
 
 // start runs the daemon. The daemon sees its own directory as /dev/shm, which
 // clients share, in a mount namespace of its own: the plugin runs itself again
-// there to mount it (see Exec).
+// there to mount it (see Exec). Or it shares the host's with tasks that do.
 func (c control) start(ctx context.Context) error {
-	args := []string{ExecCommand, c.dirs.shm, c.program, "-d"}
+	args, attr, program := []string{"-d"}, &syscall.SysProcAttr{Setsid: true}, c.program
 	if c.multiUser {
 		args = append(args, "-multiuser-server")
 	}
-	_, err := c.run(ctx, c.self, args, "", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setsid: true})
+	if !c.hostShm {
+		args = append([]string{ExecCommand, c.dirs.shm, c.program}, args...)
+		program, attr.Unshareflags = c.self, syscall.CLONE_NEWNS
+	}
+	_, err := c.run(ctx, program, args, "", attr)
 	if err != nil {
 		return fmt.Errorf("start MPS control daemon: %w", err)
 	}

@@ -24,11 +24,15 @@ type Options struct {
 	Self string
 	// MultiUser lets clients of different users share a server.
 	MultiUser bool
+	// HostShm gives the daemons the host's /dev/shm instead of one of their own.
+	HostShm bool
 	// Changed is called whenever a daemon became ready, or ceased to be.
 	Changed func()
 	pace    pace
 	timeout time.Duration
 }
+
+const hostShm = "/dev/shm"
 
 // Supervisor keeps the daemons of a node.
 type Supervisor struct {
@@ -111,7 +115,7 @@ func (s *Supervisor) sweep(folders map[string]bool) {
 
 func (s *Supervisor) control(uuid string) control {
 	return control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
-		uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
+		hostShm: s.options.HostShm, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
 }
 
 // Status tells how a device's daemon is.
@@ -151,6 +155,9 @@ func (s *Supervisor) Close() {
 
 func (s *Supervisor) keep(spec Spec) *keeper {
 	d := dirsIn(s.root, spec.UUID)
+	if s.options.HostShm {
+		d.shm = hostShm
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{
 		log:     s.options.Logger,

@@ -55,9 +55,12 @@ type bench struct {
 	t       *testing.T
 	dir     string
 	changed chan struct{}
+	hostShm bool
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return newBenchWith(t, false) }
+
+func newBenchWith(t *testing.T, hostShm bool) *bench {
 	if os.Getuid() != 0 {
 		t.Skip("an MPS control daemon needs a mount namespace of its own, and that needs root")
 	}
@@ -67,7 +70,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	b := &bench{t: t, dir: dir, changed: make(chan struct{}, 1)}
+	b := &bench{t: t, dir: dir, changed: make(chan struct{}, 1), hostShm: hostShm}
 	b.start()
 	t.Cleanup(func() {
 		b.Want(nil)
@@ -79,7 +82,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) start() {
 	b.t.Helper()
 	s, err := New(Options{
-		Logger: hclog.NewNullLogger(), StateDir: b.dir, Program: controlProgram, Self: "/proc/self/exe", MultiUser: true,
+		Logger: hclog.NewNullLogger(), StateDir: b.dir, Program: controlProgram, Self: "/proc/self/exe", MultiUser: true, HostShm: b.hostShm,
 		Changed: func() {
 			select {
 			case b.changed <- struct{}{}:
@@ -165,6 +168,17 @@ func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 	}
 	if _, err := os.Stat("/dev/shm/seen"); err == nil {
 		t.Error("the host's /dev/shm was replaced")
+	}
+}
+
+func TestDaemonSharesTheHostsSharedMemory(t *testing.T) {
+	b := newBenchWith(t, true)
+	b.Want([]Spec{spec()})
+	s := b.until("the daemon is ready", ready)
+	mine, err1 := os.Readlink("/proc/self/ns/mnt")
+	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", s.PID))
+	if err1 != nil || err2 != nil || mine != its || s.ShmDir != "/dev/shm" {
+		t.Errorf("mount namespaces are %q and %q (%v, %v), shared memory is %s", mine, its, err1, err2, s.ShmDir)
 	}
 }
 

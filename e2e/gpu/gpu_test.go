@@ -1,0 +1,221 @@
+package gpu
+
+import (
+	"bufio"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/cuda"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+const self = "/proc/self/exe"
+
+// gpus takes inventory, or skips on a machine without a GPU.
+func gpus(t *testing.T) []device.InventoryEntry {
+	t.Helper()
+	inventory, err := device.TakeInventory("")
+	if errors.Is(err, nvml.ErrAbsent) {
+		t.Skip("this machine has no NVIDIA driver: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(inventory.Devices) == 0 {
+		t.Skip("this machine has no NVIDIA GPU")
+	}
+	return inventory.Devices
+}
+
+// plain is the first GPU that is not cut by MIG.
+func plain(t *testing.T) device.InventoryEntry {
+	t.Helper()
+	for _, g := range gpus(t) {
+		if g.Parent == "" && g.Mode != gpu.ModeMIG {
+			return g
+		}
+	}
+	t.Skip("every GPU of this machine is in MIG mode")
+	return device.InventoryEntry{}
+}
+
+func TestFingerprint(t *testing.T) {
+	all := map[string]device.InventoryEntry{}
+	for _, g := range gpus(t) {
+		all[g.UUID] = g
+	}
+	out, err := exec.Command("nvidia-smi", "--query-gpu=uuid,name,memory.total,pci.bus_id", "--format=csv,noheader,nounits").Output()
+	if err != nil {
+		t.Skip("nvidia-smi cannot be asked: ", err)
+	}
+	r := csv.NewReader(strings.NewReader(string(out)))
+	r.TrimLeadingSpace = true
+	rows, err := r.ReadAll()
+	if err != nil || len(rows) == 0 {
+		t.Fatalf("nvidia-smi answers %q (%v)", out, err)
+	}
+	for _, row := range rows {
+		g, ok := all[row[0]]
+		pci := strings.ToLower(row[3])
+		if !ok || g.Model != row[1] || strconv.FormatInt(g.MemoryMiB, 10) != row[2] || !strings.HasSuffix(pci, g.PCIBusID) || g.PCIBusID == "" {
+			t.Errorf("nvidia-smi says %q, the plugin %+v", row, g)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	g := plain(t)
+	if err := cuda.Probe(self, g.UUID, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+// daemon starts an MPS control daemon for a GPU, ready with its limits.
+func daemon(t *testing.T, uuid string) mps.Status {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("MPS with a /dev/shm of its own needs root")
+	}
+	program, err := exec.LookPath("nvidia-cuda-mps-control")
+	if err != nil {
+		t.Skip("the driver's MPS is not installed: ", err)
+	}
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	changed := make(chan struct{}, 1)
+	s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: self, MultiUser: true,
+		Changed: func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Want(nil)
+		s.Close()
+	})
+	s.Want([]mps.Spec{{UUID: uuid, MemoryMiB: 8192, Percent: 100, MaxClients: 48}})
+	limit := time.After(time.Minute)
+	for {
+		status := s.Status(uuid)
+		if status.Ready {
+			return status
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("the MPS control daemon does not become ready: %s", status.Reason)
+		}
+	}
+}
+
+// client is a CUDA program under MPS, as a container would run it: with the
+// daemon's shared memory as its own.
+type client struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+}
+
+func start(t *testing.T, uuid string, s mps.Status, limits []string, args ...string) *client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, executable, append([]string{mps.ExecCommand, s.ShmDir, executable, workCommand}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=" + uuid,
+		"CUDA_MPS_PIPE_DIRECTORY=" + s.PipeDir, "CUDA_MPS_LOG_DIRECTORY=" + s.LogDir, "CUDA_CACHE_DISABLE=1"}, limits...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &client{cmd, bufio.NewScanner(out)}
+}
+
+// line is the next line that the program prints.
+func (c *client) line(t *testing.T) string {
+	t.Helper()
+	if !c.lines.Scan() {
+		t.Fatalf("the program ended early: %v", c.cmd.Wait())
+	}
+	return c.lines.Text()
+}
+
+func (c *client) rate(t *testing.T) float64 {
+	t.Helper()
+	var rate float64
+	if line := c.line(t); !scan(line, "rate %f", &rate) {
+		t.Fatalf("the program says %q", line)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return rate
+}
+
+func scan(line, format string, target any) bool {
+	n, err := fmt.Sscanf(line, format, target)
+	return n == 1 && err == nil
+}
+
+func TestShares(t *testing.T) {
+	g := plain(t)
+	s := daemon(t, g.UUID)
+	small := start(t, g.UUID, s, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30"}, "compute", "8")
+	large := start(t, g.UUID, s, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60"}, "compute", "8")
+	for _, c := range []*client{small, large} {
+		if line := c.line(t); line != "started" {
+			t.Fatalf("the program says %q", line)
+		}
+	}
+	a, b := small.rate(t), large.rate(t)
+	t.Logf("30%% computes %.1f launches per second, 60%% %.1f: ratio %.2f", a, b, b/a)
+	if ratio := b / a; ratio < 1.6 || ratio > 2.4 {
+		t.Errorf("the ratio is %.2f, from 1.6 to 2.4 is right", ratio)
+	}
+}
+
+func TestMemoryLimit(t *testing.T) {
+	g := plain(t)
+	s := daemon(t, g.UUID)
+	neighbour := start(t, g.UUID, s, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M"}, "compute", "8")
+	if line := neighbour.line(t); line != "started" {
+		t.Fatalf("the neighbour says %q", line)
+	}
+	limit := []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M"}
+	if line := start(t, g.UUID, s, limit, "allocate", "512").line(t); line != "allocated" {
+		t.Errorf("within the limit: %q", line)
+	}
+	if line := start(t, g.UUID, s, limit, "allocate", "3072").line(t); line != "out of memory" {
+		t.Errorf("above the limit: %q", line)
+	}
+	if rate := neighbour.rate(t); rate <= 0 {
+		t.Errorf("the neighbour computed %.1f launches per second", rate)
+	}
+}

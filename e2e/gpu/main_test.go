@@ -1,0 +1,32 @@
+package gpu
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/device/cuda"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
+)
+
+// The bundle runs itself as the other programs that the tests need.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 {
+		os.Exit(m.Run())
+	}
+	var err error
+	switch os.Args[1] {
+	case mps.ExecCommand:
+		err = mps.Exec(os.Args[2:], os.Environ())
+	case cuda.ProbeCommand:
+		err = cuda.Check()
+	case workCommand:
+		err = work(os.Args[2:])
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+}
