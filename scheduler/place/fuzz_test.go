@@ -59,9 +59,12 @@ func FuzzQuotas(f *testing.F) {
 			return
 		}
 		s := NewSnapshot()
-		used := q.usedAll(s)
-		if q.entitled(used, n1, "", 1) && q.borrowing(used, nil, n1, "") {
-			t.Fatalf("queue %q is entitled and borrowing", n1)
+		if d := q.deficit(q.usedAll(s), n1, 1); d < 0 || q.Used(s, n1) != 0 {
+			t.Fatalf("queue %q: deficit %d", n1, d)
+		}
+		st := &standings{q: q, of: map[string]standing{}}
+		if got := st.withRequest(s, &Request{ID: "r", Queue: n1}, 1); got.leaf && q.queues[n1].GuaranteeMilli < 1 {
+			t.Fatalf("queue %q without a guarantee stands at %+v", n1, got)
 		}
 	})
 }

@@ -23,6 +23,7 @@ type Planner struct {
 	indexes []*index // per shape ID
 	demand  *demand
 	quotas  *Quotas // nil: none
+	ranked  *standings
 	waste   *waste
 	prices  *prices
 

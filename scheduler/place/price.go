@@ -74,7 +74,7 @@ func (p *prices) priceModels(s *Snapshot, d *demand, w *Weights, weights []float
 	}
 	for id := range load {
 		u := load[id] / (float64(s.stock[id].free) + 1)
-		p.model[id] = min(int64(u*1000), w.ModelPriceCapMilli)
+		p.model[id] = min(int64(u*float64(w.ModelPriceMilli)), w.ModelPriceCapMilli)
 	}
 }
 

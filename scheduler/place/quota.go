@@ -143,47 +143,6 @@ func (q *Quotas) deficit(used map[string]int64, name string, more int64) int64 {
 	return over
 }
 
-// borrowing reports whether a queue and all its ancestors below the one given
-// hold more than their guarantees, when gone is taken away.
-func (q *Quotas) borrowing(used, gone map[string]int64, name, below string) bool {
-	for _, o := range q.path(name) {
-		if o == below {
-			break
-		}
-		if used[o]-gone[o] <= q.queues[o].GuaranteeMilli {
-			return false
-		}
-	}
-	return true
-}
-
-// entitled reports whether a queue and all its ancestors below the one given
-// stay within their guarantees with so much more. No queue is entitled to
-// nothing.
-func (q *Quotas) entitled(used map[string]int64, name, below string, more int64) bool {
-	path := q.path(name)
-	for _, o := range path {
-		if o == below {
-			break
-		}
-		if used[o]+more > q.queues[o].GuaranteeMilli {
-			return false
-		}
-	}
-	return len(path) > 0
-}
-
-// common is the closest queue that both descend from; empty when none.
-func (q *Quotas) common(a, b string) string {
-	above := q.path(b)
-	for _, o := range q.path(a) {
-		if slices.Contains(above, o) {
-			return o
-		}
-	}
-	return ""
-}
-
 // SetQuotas makes the planner keep quotas; nil for none.
 func (p *Planner) SetQuotas(q *Quotas) { p.quotas = q }
 

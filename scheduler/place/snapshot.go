@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,6 +36,9 @@ type Snapshot struct {
 	stock  []stock // per kind
 	log    changeLog
 	queues map[string]int64 // GPU milli held per queue, for quotas
+
+	byQueue map[string][]*Usage // in order of booking
+	booked  int64               // number of bookings so far
 }
 
 // nodeState is a node with what is free on it.
@@ -71,7 +75,7 @@ type stock struct {
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		nodes: map[string]*nodeState{}, usages: map[string]*Usage{},
-		kindID: map[kind]int32{}, queues: map[string]int64{},
+		kindID: map[kind]int32{}, queues: map[string]int64{}, byQueue: map[string][]*Usage{},
 	}
 }
 
@@ -198,6 +202,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	n.holders = slices.Delete(n.holders, at, at+1)
 	s.setLow(n)
 	delete(s.usages, id)
+	s.dequeue(u)
 	return *u, nil
 }
 
@@ -247,6 +252,7 @@ func (s *Snapshot) book(n *nodeState, u *Usage) {
 	n.holders = slices.Insert(n.holders, at, &own)
 	s.setLow(n)
 	s.usages[u.ID] = &own
+	s.enqueue(n, &own)
 	s.move(n, &own, 1)
 }
 
@@ -280,6 +286,33 @@ func (s *Snapshot) mustRelease(id string) {
 		_, _ = s.Release(id) // it is there
 	}
 }
+
+// enqueue lists a usage in its queue. Work that was released and comes back
+// keeps its place.
+func (s *Snapshot) enqueue(n *nodeState, u *Usage) {
+	if u.seq == 0 {
+		s.booked++
+		u.seq = s.booked
+	}
+	if u.Queue == "" {
+		return
+	}
+	u.charge = s.charge(n, u)
+	list := s.byQueue[u.Queue]
+	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
+	s.byQueue[u.Queue] = slices.Insert(list, at, u)
+}
+
+func (s *Snapshot) dequeue(u *Usage) {
+	if u.Queue == "" {
+		return
+	}
+	list := s.byQueue[u.Queue]
+	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
+	s.byQueue[u.Queue] = slices.Delete(list, at, at+1)
+}
+
+func bySeq(u *Usage, seq int64) int { return cmp.Compare(u.seq, seq) }
 
 func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }
 

@@ -10,50 +10,50 @@ import (
 type eviction struct {
 	p       *Planner
 	r       *Request
-	ask     int64 // milli that the request will hold
-	deficit int64 // milli that its own queue must give up first, at its limit
+	own     standing // of the request
+	deficit int64    // milli that its own queue must give up first, at its limit
 	now     time.Time
-	spared  map[string]bool  // the group itself, and who is a victim already
-	used    map[string]int64 // held per queue, descendants included
+	spared  map[string]bool // the group itself, and who is a victim already
+	ranked  *standings      // nil without quotas
 }
 
 func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
-	e := &eviction{p: p, r: r, now: now, spared: spared, ask: p.leastCharge(sh)}
+	e := &eviction{p: p, r: r, now: now, spared: spared, own: standing{priority: r.Priority}}
 	if p.quotas != nil {
-		e.used = p.quotas.usedAll(p.snap)
-		e.deficit = p.quotas.deficit(e.used, r.Queue, e.ask)
+		charge := p.leastCharge(sh)
+		e.ranked = p.standings()
+		e.own = e.ranked.withRequest(p.snap, r, charge)
+		e.deficit = p.quotas.deficit(p.quotas.usedAll(p.snap), r.Queue, charge)
 	}
 	return e
 }
 
-// allowed reports whether a usage may be evicted for the request, when gone is
-// already taken from the queues:
-//
-//   - by priority, when the request's is higher. Work within its queue's
-//     guarantee gives way only to work of the same queue or within its own;
-//   - by quota, when the request stays within its queue's guarantee and the
-//     usage is on what its queue has borrowed.
-//
-// Work that is entitled can thus only be displaced by entitled work of higher
-// priority, and everything else by entitled work or higher priority: there is
-// no cycle in which tasks evict each other forever. A request whose queue is
-// at its limit can only take from its own queue.
-func (e *eviction) allowed(u *Usage, gone map[string]int64) bool {
-	if u.protected(e.now) || u.ID == e.r.ID || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
+// allowed reports whether a usage may be evicted for the request: it must be
+// of lower [standing]. Equal or higher priority only gives way where it is on
+// what its queue has borrowed and the request's queue wants its own back:
+// never in the same queue, and not across trees of queues while its tree is
+// within its guarantee. A request whose queue is at its limit can only take
+// from its own queue.
+func (e *eviction) allowed(u *Usage) bool {
+	if u.protected(e.now) || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
-	higher := e.r.Priority > u.Priority
 	if e.deficit > 0 && u.Queue != e.r.Queue {
 		return false
 	}
-	q := e.p.quotas
-	if q == nil || u.Queue == "" || u.Queue == e.r.Queue {
+	higher := e.r.Priority > u.Priority
+	if e.ranked == nil || u.Queue == "" || e.r.Queue == "" {
+		return higher && (u.Queue == "" || e.ranked == nil || e.own.compare(e.ranked.of[u.ID]) > 0)
+	}
+	theirs := e.ranked.of[u.ID]
+	if e.own.compare(theirs) <= 0 {
+		return false
+	}
+	if u.Queue == e.r.Queue {
 		return higher
 	}
-	below := q.common(e.r.Queue, u.Queue)
-	entitled := q.entitled(e.used, e.r.Queue, below, e.ask)
-	borrowed := q.borrowing(e.used, gone, u.Queue, below)
-	return (entitled && borrowed) || (higher && (entitled || borrowed))
+	apart := e.p.quotas.root(u.Queue) != e.p.quotas.root(e.r.Queue)
+	return higher || (e.own.leaf && !theirs.leaf && !(apart && theirs.root))
 }
 
 // spoils is a set of victims on one bank, with what they cost.
@@ -127,24 +127,12 @@ func (e *eviction) sift(room *room, candidates []*Usage, rank func(*Usage) int64
 	return sp
 }
 
-// candidates lists what may be evicted from a bank's node, lowest priority and
-// least work lost first. From another queue no more is taken than it borrowed.
+// candidates lists what may be evicted from a bank's node.
 func (e *eviction) candidates(b *bank) []*Usage {
 	var out []*Usage
-	holders := slices.Clone(b.node.holders)
-	slices.SortStableFunc(holders, func(x, y *Usage) int {
-		return cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.lostMilliSeconds(e.now), y.lostMilliSeconds(e.now)))
-	})
-	gone := map[string]int64{}
-	for _, u := range holders {
-		if e.spared[u.ID] || !e.allowed(u, gone) {
-			continue
-		}
-		out = append(out, u)
-		if e.p.quotas != nil {
-			for _, o := range e.p.quotas.path(u.Queue) {
-				gone[o] += e.p.snap.charge(b.node, u)
-			}
+	for _, u := range b.node.holders {
+		if e.allowed(u) {
+			out = append(out, u)
 		}
 	}
 	return out

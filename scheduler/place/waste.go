@@ -157,36 +157,30 @@ func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 // milli that stay idle. Of two that fit, the one that leaves less on its GPU
 // is taken: a scheduler has a choice of tasks for a node, though not a wide
 // one. A CPU-only task that comes first is taken always. It is over after so
-// many misses in a row. shares stays sorted, with at least one entry.
+// many misses in a row. shares is sorted, with at least one entry.
 func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
 	var lost int64
-	missed := 0
-	for i := 0; i+1 < len(stream) && missed < misses; i += 2 {
-		for shares[0] < f.minShare {
-			lost += int64(shares[0])
-			if shares = shares[1:]; len(shares) == 0 {
-				return lost
+	shares, lost = f.trim(shares, lost)
+	for missed := 0; len(stream) >= 2 && len(shares) > 0 && cpu >= f.minCPU; stream = stream[2:] {
+		a, b := stream[0], stream[1]
+		top := shares[len(shares)-1]
+		fitsA, fitsB := a.cpu <= cpu && a.share <= top, b.cpu <= cpu && b.share <= top
+		if !fitsA && !fitsB {
+			if missed++; missed == misses {
+				break
 			}
-		}
-		if cpu < f.minCPU {
-			break
-		}
-		a, b := &stream[i], &stream[i+1]
-		leftA, atA := leftover(a, cpu, shares)
-		if a.share > 0 || leftA < 0 {
-			leftB, atB := leftover(b, cpu, shares)
-			if leftA < 0 && leftB < 0 {
-				missed++
-				continue
-			}
-			if leftA < 0 || (leftB >= 0 && leftB < leftA) {
-				a, atA = b, atB
-			}
+			continue
 		}
 		missed = 0
+		if !fitsA {
+			a = b
+		} else if a.share > 0 && fitsB && leaves(b.share, shares) < leaves(a.share, shares) {
+			a = b
+		}
 		cpu -= a.cpu
 		if a.share > 0 {
-			occupy(a.share, atA, shares)
+			occupy(a.share, tightest(a.share, shares), shares)
+			shares, lost = f.trim(shares, lost)
 		}
 	}
 	for _, s := range shares {
@@ -195,19 +189,32 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 	return lost
 }
 
-// leftover is what the tightest GPU would have left after the task, and which
-// that is; -1 when the task does not fit.
-func leftover(t *futureTask, cpu int32, shares []int32) (left int32, at int) {
-	if t.cpu > cpu || t.share > shares[len(shares)-1] {
-		return -1, 0
+// trim drops GPUs that have too little free for any task and counts it as
+// lost.
+func (f *future) trim(shares []int32, lost int64) ([]int32, int64) {
+	for len(shares) > 0 && shares[0] < f.minShare {
+		lost += int64(shares[0])
+		shares = shares[1:]
 	}
-	if t.share == 0 {
-		return 0, 0
-	}
-	for shares[at] < t.share {
+	return shares, lost
+}
+
+// tightest is the position of the GPU with the least room for a share; one has
+// enough.
+func tightest(share int32, shares []int32) int {
+	at := 0
+	for at < len(shares)-1 && shares[at] < share {
 		at++
 	}
-	return shares[at] - t.share, at
+	return at
+}
+
+// leaves is what the tightest GPU would have left; nothing for CPU-only tasks.
+func leaves(share int32, shares []int32) int32 {
+	if share == 0 {
+		return 0
+	}
+	return shares[tightest(share, shares)] - share
 }
 
 // occupy takes a share from one GPU and sorts again.

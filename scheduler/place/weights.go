@@ -32,7 +32,11 @@ type Weights struct {
 	// rounded where estimates are remembered by state.
 	CPUSteps int64
 
-	// ModelPriceCap bounds the price of a model that constrained tasks need.
+	// ModelPriceMilli scales the price of models that constrained tasks need:
+	// 1000 charges a model that they will need in full as much as the task
+	// takes of it.
+	ModelPriceMilli int64
+	// ModelPriceCapMilli bounds the price of a model that constrained tasks need.
 	ModelPriceCapMilli int64
 	// SlotPriceMilli is the price, per GPU, of destroying room for tasks that
 	// need several whole GPUs.
@@ -55,8 +59,8 @@ type Weights struct {
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Streams: 16, StreamTasks: 600, Misses: 8, CPUSteps: 24,
-		ModelPriceCapMilli: 4000, SlotPriceMilli: 50, DistancePriceMilli: 1000, RepriceEvery: 200, DriftMilli: 50, PriorTasks: 500,
+		StepMilli: 20, Streams: 24, StreamTasks: 600, Misses: 12, CPUSteps: 64,
+		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 70, DistancePriceMilli: 1000, RepriceEvery: 200, DriftMilli: 100, PriorTasks: 500,
 	}
 }
 
