@@ -245,13 +245,14 @@ func shoot(t *testing.T, ctx context.Context, name string, full bool) {
 func TestPageShowsEverything(t *testing.T) {
 	ctx := browser(t, 1440, 900)
 	open(t, ctx, serve(t, &scene{c: viewtest.Small()}), "light")
+	shoot(t, ctx, "desktop", false)
 	ask[any](t, ctx, `document.querySelectorAll(".decision summary").forEach((s) => s.click())`)
 	within(t, ctx, `document.querySelectorAll(".decision .inside").length === 3`)
 	shoot(t, ctx, "desktop-light", true)
 	if ask[bool](t, ctx, `window.hacked === 1 || document.querySelectorAll("main img, main script").length > 0`) {
 		t.Error("a job's name was run as HTML")
 	}
-	text := ask[string](t, ctx, `document.body.innerText`)
+	text := strings.ReplaceAll(ask[string](t, ctx, `document.body.innerText`), "\u00a0", " ")
 	for _, want := range []string{
 		"gpu-node-1", "gpu-node-2", "gpu-node-3", "A100 /0", "MIG 3g.40gb", "T4 /1", "XID 79", "cordoned", // nodes, GPUs and health
 		"notebook-3", "jupyter", "finetune", "submitted around the service", // holders
@@ -346,7 +347,7 @@ func TestPageLives(t *testing.T) {
 	changed.Nodes[2].GPUs[0].Measured.TemperatureC = 91
 	changed.Pending = nil
 	s.set(changed, nil)
-	within(t, ctx, `document.body.innerText.includes("91 °C") && document.body.innerText.includes("Nothing waits.")`)
+	within(t, ctx, `document.body.innerText.includes("91\u00a0°C") && document.body.innerText.includes("Nothing waits.")`)
 	if after := ask[int](t, ctx, isOpen); after != opened {
 		t.Errorf("%d GPUs were open, %d are after a change", opened, after)
 	}

@@ -18,9 +18,10 @@ const attrs = (node, values) => { for (const k in values) node.setAttribute(k, v
 
 // ---- words and figures
 
-const gib = (mib) => (mib / 1024 >= 100 || mib % 1024 === 0 ? Math.round(mib / 1024) : (mib / 1024).toFixed(1)) + " GiB";
+const short = (v) => v.toLocaleString("en", { maximumFractionDigits: v >= 100 ? 0 : 1 });
+const gib = (mib) => (mib >= 10 * 1048576 ? short(mib / 1048576) + "\u00a0TiB" : short(mib / 1024) + "\u00a0GiB");
 const gpus = (milli) => (milli / 1000).toLocaleString("en", { maximumFractionDigits: 2 });
-const percent = (part, whole) => (whole > 0 ? Math.round((100 * part) / whole) : 0) + " %";
+const percent = (part, whole) => (whole > 0 ? Math.round((100 * part) / whole) : 0) + "\u00a0%";
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
 function ago(time, now) {
   const s = Math.round((now - new Date(time)) / 1000);
@@ -64,11 +65,11 @@ function unit(g, count) {
   return g.memory_mib ? gib(g.memory_mib) : plural(count, "GPU");
 }
 
-function segment(g, [holder, count, healthy], total, kept) {
+function segment(g, [holder, count, healthy], total, kept, few) {
   const seg = vars(el("span.seg"), { n: count });
   const wide = count / total;
-  const label = (text) => { if (wide > 0.12) seg.append(el("b", text)); };
-  if (count > 1 && total <= 160) seg.classList.add("ticks");
+  const label = (text) => { if (wide > (few ? 0.12 : 0.2)) seg.append(el("b", text)); };
+  if (count > 1 && total <= (few ? 80 : 16)) seg.classList.add("ticks");
   if (holder >= 0) {
     const h = g.holders[holder], { hue, pattern } = look(h);
     vars(seg, { hue });
@@ -95,30 +96,32 @@ function describeStrip(g, kept) {
   return [...held, ...rest].join(", ") || "nothing to take";
 }
 
-function figures(g) {
+function figures(g, few) {
   const m = g.measured, out = el("span.figures");
-  const add = (name, value) => out.append(el("span", name + " ", el("b", value)));
+  const add = (name, value) => out.append(el("span", few ? name + " " : el("span.unseen", name + " "), el("b", value)));
   if (m.milli >= 0) add("compute", percent(m.milli, 1000));
   else if (!isParent(g)) add("compute held", percent(g.held_milli, 1000));
   if (m.memory_mib >= 0) add("memory", percent(m.memory_mib, g.memory_mib));
   else if (!isParent(g)) add("memory held", percent(g.held_memory_mib, g.memory_mib));
-  if (m.temperature_c >= 0) add("", m.temperature_c + " °C");
-  if (m.power_w >= 0) add("", m.power_w + " W");
+  if (!few) return out;
+  if (m.temperature_c >= 0) add("", m.temperature_c + "\u00a0°C");
+  if (m.power_w >= 0) add("", m.power_w + "\u00a0W");
   return out;
 }
 
 function holderTable(g, now) {
   const table = el("table");
   const caption = el("caption.unseen", "Who holds " + gpuName(g));
-  const head = el("thead", el("tr", ...["Job", "Task", "Share", "Priority", "Since"].map((t) => attrs(el("th", t), { scope: "col" }))));
+  const head = el("thead", el("tr", ...["Job and task", "Share", "Priority", "Since"].map((t) => attrs(el("th", t), { scope: "col" }))));
   const body = el("tbody");
   for (const h of g.holders) {
     const { hue, pattern } = look(h);
     const share = [h.instances && g.mode !== "whole" ? unit(g, h.instances) : g.mode === "whole" ? "the whole of it" : ""];
     if (h.guarantee_milli && h.guarantee_milli < 1000) share.push(`compute ${percent(h.guarantee_milli, 1000)}` + (h.limit_milli > h.guarantee_milli ? ` up to ${percent(h.limit_milli, 1000)}` : ""));
     body.append(el("tr",
-      attrs(el("th", vars(el("i.swatch.job." + pattern), { hue }), hidden(h) ? "(another team's)" : jobLink(h.namespace, h.job_id), el("span.sub.job-space", hidden(h) ? "" : h.namespace)), { scope: "row" }),
-      cell("Task", hidden(h) ? "" : link("/ui/allocations/" + encodeURIComponent(h.alloc_id), h.task), h.direct ? el("span.sub", "submitted around the service") : ""),
+      attrs(el("th", vars(el("i.swatch.job." + pattern), { hue }), hidden(h) ? "(another team's)" : jobLink(h.namespace, h.job_id),
+        hidden(h) ? "" : el("span.sub", h.namespace + " · ", link("/ui/allocations/" + encodeURIComponent(h.alloc_id), h.task)),
+        h.direct ? el("span.sub", "submitted around the service") : ""), { scope: "row" }),
       cell("Share", share.filter(Boolean).join(", ")),
       cell("Priority", h.priority),
       cell("Since", h.since.startsWith("0001") ? "" : when(h.since, now))));
@@ -160,13 +163,13 @@ function gpuItem(g, now, few, holds) {
   const kept = holds.some((h) => !h.claimed_by);
   const item = el("li.gpu" + (g.parent_uuid ? ".part" : ""));
   const kind = isParent(g) ? "divided into MIG instances" : [g.mode, g.sharing].filter(Boolean).join(" · ");
-  const name = el("span.gname", gpuName(g) + " ", el("span", kind));
+  const name = el("span.gname", gpuName(g), few ? el("span", " " + kind) : "");
   const trouble = gpuTrouble(g);
-  if (trouble) name.append(" ", el("span.tag." + trouble[0], trouble[1]));
-  const summary = el("summary", name, figures(g));
+  if (trouble) name.append(" ", few ? el("span.tag." + trouble[0], trouble[1]) : el("b.sign." + trouble[0], trouble[1][0], el("span.unseen", trouble[1].slice(1))));
+  const summary = el("summary", name, figures(g, few));
   if (!isParent(g)) {
     const strip = attrs(el("span.strip"), { role: "img", "aria-label": describeStrip(g, kept) });
-    for (const run of g.runs) strip.append(segment(g, run, g.instances, kept));
+    for (const run of g.runs) strip.append(segment(g, run, g.instances, kept, few));
     summary.append(strip);
   }
   const d = details("gpu " + g.uuid, few && (g.holders.length > 0 || trouble !== null), () => gpuInside(g, now, holds));
@@ -195,7 +198,9 @@ function nodeCard(n, now, few, holds) {
   const list = el("ul.gpus");
   for (const g of inOrder(n.gpus)) list.append(gpuItem(g, now, few, holds.get(g.uuid) || []));
   if (!n.gpus.length) list.append(el("li.gpu", el("p.inside.note", "No GPUs.")));
-  card.append(head, list);
+  card.append(head);
+  if (!few && n.gpus.length) card.append(attrs(el("p.columns", el("span", "compute"), el("span", "memory")), { "aria-hidden": "true" }));
+  card.append(list);
   return card;
 }
 
@@ -302,9 +307,13 @@ function drawOverview(data, now) {
   const list = byId("attention-list");
   byId("attention").hidden = problems.length === 0;
   byId("attention-count").textContent = problems.length || "";
-  list.replaceChildren(...problems.slice(0, 50).map(({ kind, who, what, why }) => el("li." + kind,
-    attrs(el("span.sign", kind === "bad" ? "✕" : "‖"), { "aria-hidden": "true" }), el("div", el("p.who", who, " — ", what.slice(2)), el("p", why)))));
-  if (problems.length > 50) list.append(el("li.warn", el("p", `and ${problems.length - 50} more`)));
+  const item = ({ kind, who, what, why }) => el("li." + kind,
+    attrs(el("span.sign", kind === "bad" ? "✕" : "‖"), { "aria-hidden": "true" }), el("div", el("p.who", who, " — ", what.slice(2)), el("p", why)));
+  const first = problems.length > 6 ? 5 : 6, more = byId("attention-more");
+  list.replaceChildren(...problems.slice(0, first).map(item));
+  byId("attention-rest").replaceChildren(...problems.slice(first, 300).map(item));
+  more.hidden = problems.length <= first;
+  more.querySelector("summary").textContent = `${problems.length - first} more`;
 }
 
 function troubles(data) {
@@ -357,7 +366,7 @@ function drawReservations(data, now) {
   rows("reservation-rows", data.holds, 5, "Nothing is reserved.", (h) => el("tr",
     attrs(el("th", el("code", h.id)), { scope: "row" }),
     cell("Whose", h.owner || h.namespace, el("span.sub", [h.owner ? h.namespace : "", h.queue ? "queue " + h.queue : ""].filter(Boolean).join(" · "))),
-    cell("Where", h.node_name), cell("Size", `${gpus(h.milli)} GPUs, ${gib(h.memory_mib)}`),
+    cell("Where", h.node_name), cell("Size", `${gpus(h.milli)} ${h.milli === 1000 ? "GPU" : "GPUs"}, ${gib(h.memory_mib)}`),
     cell("State", h.claimed_by ? el("span", el("span.tag.good", "✓ claimed"), " by ", h.claimed_by) : el("span", el("span.tag", "open"), " expires ", when(h.expires_at, now)))));
 }
 
