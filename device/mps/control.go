@@ -81,8 +81,20 @@ func (c control) environment() []string {
 // clients share, in a mount namespace of its own: the plugin runs itself again
 // there to mount it (see Exec). Or it shares the host's with tasks that do.
 func (c control) start(ctx context.Context) error {
+	err := c.launch(ctx, c.multiUser)
+	if err != nil && c.multiUser && !errors.Is(err, errTimeout) {
+		// Drivers that do not know the option serve one user at a time.
+		err = c.launch(ctx, false)
+	}
+	if err != nil {
+		return fmt.Errorf("start MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+func (c control) launch(ctx context.Context, multiUser bool) error {
 	args, attr, program := []string{"-d"}, &syscall.SysProcAttr{Setsid: true}, c.program
-	if c.multiUser {
+	if multiUser {
 		args = append(args, "-multiuser-server")
 	}
 	if !c.hostShm {
@@ -90,10 +102,7 @@ func (c control) start(ctx context.Context) error {
 		program, attr.Unshareflags = c.self, syscall.CLONE_NEWNS
 	}
 	_, err := c.run(ctx, program, args, "", attr)
-	if err != nil {
-		return fmt.Errorf("start MPS control daemon: %w", err)
-	}
-	return nil
+	return err
 }
 
 // find returns the daemon that lives in the directories. A PID file alone may
