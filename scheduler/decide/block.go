@@ -106,25 +106,28 @@ func (r room) serve(n *nomad.Node, cpu, memory int64, blocks []block) bool {
 	return true
 }
 
+// serveOne takes one block out of what is free. The GPUs of a group lie side
+// by side, since a node's GPUs are ordered by group.
 func serveOne(n *nomad.Node, b block, instances, milli []int64) bool {
-	best, least := "", int64(0)
-	free := map[string]int64{}
-	for i := range n.View.GPUs {
-		if open(&n.Plan.GPUs[i]) && b.suits(&n.View.GPUs[i]) && milli[i] >= b.Milli {
-			free[n.View.GPUs[i].Group] += instances[i]
+	best, bestEnd, least := -1, -1, int64(0)
+	for from := 0; from < len(n.View.GPUs); {
+		end, have := from, int64(0)
+		for ; end < len(n.View.GPUs) && n.View.GPUs[end].Group == n.View.GPUs[from].Group; end++ {
+			if b.usable(n, end, milli) {
+				have += instances[end]
+			}
 		}
-	}
-	for group, have := range free {
-		if have >= b.Count && (best == "" || have < least || have == least && group < best) {
-			best, least = group, have
+		if have >= b.Count && (best < 0 || have < least) {
+			best, bestEnd, least = from, end, have
 		}
+		from = end
 	}
-	if best == "" {
+	if best < 0 {
 		return false
 	}
 	left := b.Count
-	for i := range n.View.GPUs {
-		if left > 0 && n.View.GPUs[i].Group == best && open(&n.Plan.GPUs[i]) && milli[i] >= b.Milli && instances[i] > 0 {
+	for i := best; i < bestEnd && left > 0; i++ {
+		if b.usable(n, i, milli) && instances[i] > 0 {
 			take := min(left, instances[i])
 			instances[i] -= take
 			milli[i] -= b.Milli
@@ -132,6 +135,11 @@ func serveOne(n *nomad.Node, b block, instances, milli []int64) bool {
 		}
 	}
 	return true
+}
+
+// usable reports whether a GPU may serve the block, as far as it has instances.
+func (b block) usable(n *nomad.Node, gpu int, milli []int64) bool {
+	return milli[gpu] >= b.Milli && open(&n.Plan.GPUs[gpu]) && b.suits(&n.View.GPUs[gpu])
 }
 
 func open(g *place.GPU) bool { return !g.Unhealthy && !g.Cordoned }

@@ -31,6 +31,9 @@ type Book struct {
 	flights map[string]*flight
 	claims  map[string]*Reservation
 
+	order  []string // the nodes' IDs, in order
+	byJob  map[nomad.JobKey]map[string]*nomad.Alloc
+	rooms  map[string]*room                  // node → what is free
 	usages map[string]map[string]place.Usage // node → usage ID → usage
 	taken  map[string]Charge                 // queue → what it holds
 	snap   *place.Snapshot
@@ -50,6 +53,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		now: now, config: c, nodes: map[string]*nomad.Node{}, allocs: map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		flights: map[string]*flight{}, claims: map[string]*Reservation{},
+		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{}, rooms: map[string]*room{},
 		usages: map[string]map[string]place.Usage{}, taken: map[string]Charge{},
 		snap: place.NewSnapshot(), empty: place.NewSnapshot(),
 		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{},
@@ -166,7 +170,11 @@ func (b *Book) node(n *nomad.Node) {
 		b.forgetNode(id)
 		return
 	}
-	b.nodes[id], b.usages[id] = n, map[string]place.Usage{}
+	if at, found := slices.BinarySearch(b.order, id); !found {
+		b.order = slices.Insert(slices.Clone(b.order), at, id)
+	}
+	free := roomOf(n, nil)
+	b.nodes[id], b.usages[id], b.rooms[id] = n, map[string]place.Usage{}, &free
 	for _, usage := range held {
 		b.rebook(usage)
 	}
@@ -220,6 +228,10 @@ func (b *Book) forgetNode(id string) {
 	}
 	delete(b.nodes, id)
 	delete(b.usages, id)
+	delete(b.rooms, id)
+	if at, found := slices.BinarySearch(b.order, id); found {
+		b.order = slices.Delete(slices.Clone(b.order), at, at+1)
+	}
 	_, errSnap := b.snap.RemoveNode(id)
 	_, errEmpty := b.empty.RemoveNode(id)
 	if err := errors.Join(errSnap, errEmpty); err != nil {
@@ -237,17 +249,19 @@ func (b *Book) job(j *nomad.Job) {
 	if !j.GPU || before != nil && before.Index == j.Index {
 		return
 	}
-	for _, a := range b.allocs {
-		if a.Key() == j.Key {
-			b.unbook(a.NodeID, a.ID)
-			b.book(b.usageOf(a))
-		}
+	for _, a := range b.allocsOf(j.Key) {
+		b.unbook(a.NodeID, a.ID)
+		b.book(b.usageOf(a))
 	}
 }
 
 func (b *Book) alloc(a *nomad.Alloc) {
 	before := b.allocs[a.ID]
 	b.allocs[a.ID] = a
+	if b.byJob[a.Key()] == nil {
+		b.byJob[a.Key()] = map[string]*nomad.Alloc{}
+	}
+	b.byJob[a.Key()][a.ID] = a
 	if before == nil {
 		b.land(a)
 		b.book(b.usageOf(a))
@@ -265,6 +279,10 @@ func (b *Book) allocGone(id string) {
 		return
 	}
 	delete(b.allocs, id)
+	delete(b.byJob[a.Key()], id)
+	if len(b.byJob[a.Key()]) == 0 {
+		delete(b.byJob, a.Key())
+	}
 	b.unbook(a.NodeID, id)
 }
 
@@ -278,6 +296,7 @@ func (b *Book) book(u place.Usage) {
 		return
 	}
 	b.usages[u.NodeID][u.ID] = u
+	b.rooms[u.NodeID].take(b.nodes[u.NodeID], &u, 1)
 	b.charge(u, 1)
 }
 
@@ -287,6 +306,7 @@ func (b *Book) unbook(node, id string) {
 		return
 	}
 	delete(b.usages[node], id)
+	b.rooms[node].take(b.nodes[node], &u, -1)
 	b.charge(u, -1)
 	if _, err := b.snap.Release(id); err != nil {
 		b.log.trouble(b.now(), err)
@@ -306,8 +326,8 @@ func (b *Book) usagesOn(node string) []place.Usage {
 // live counts the allocs of a group that run or are about to.
 func (b *Book) live(key nomad.JobKey, group string) int {
 	n := 0
-	for _, a := range b.allocs {
-		if a.Namespace == key.Namespace && a.Job == key.ID && a.Group == group && !a.Stopping {
+	for _, a := range b.byJob[key] {
+		if a.Group == group && !a.Stopping {
 			n++
 		}
 	}

@@ -2,7 +2,7 @@ package decide
 
 import (
 	"cmp"
-	"maps"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -21,39 +21,80 @@ func (b *Book) candidates(g *GroupRecord) []string {
 	if len(b.nodes) <= everyNode {
 		limit = everyNode
 	}
-	ranks := map[string]int{}
-	for id, n := range b.nodes {
-		if g.Excluded[id] != "" || !admits(n, &g.Ask) || len(g.Blocks) > 0 && !roomOf(n, nil).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+	var list, later, last []string
+	start := startAt(g, len(b.order))
+	for i := range b.order {
+		id := b.order[(start+i)%len(b.order)]
+		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) {
 			continue
 		}
-		ranks[id] = b.rank(n, g)
+		switch b.rank(b.nodes[id], g) {
+		case fitsNow:
+			list = append(list, id)
+		case fitsLater:
+			later = append(later, id)
+		case fitsWhenBack:
+			last = append(last, id)
+		}
+		if len(list) >= limit {
+			break
+		}
 	}
-	list := slices.SortedFunc(maps.Keys(ranks), func(x, y string) int {
-		return cmp.Or(ranks[x]-ranks[y], strings.Compare(x, y))
-	})
+	list = slices.Concat(g.Decision.Preferred, list, later, last)
+	list = list[:min(limit, len(list))]
 	if len(list) == 0 && len(g.Excluded) > 0 {
 		return []string{noNode}
 	}
-	return list[:min(limit, len(list))]
+	slices.Sort(list)
+	return list
+}
+
+// startAt spreads the candidates of different groups over the cluster.
+func startAt(g *GroupRecord, nodes int) int {
+	if nodes == 0 {
+		return 0
+	}
+	h := fnv.New32a()
+	h.Write([]byte(g.Ask.Namespace + "/" + g.Ask.JobID + "/" + g.Ask.Group))
+	return int(h.Sum32() % uint32(nodes))
 }
 
 // noNode stands where no node at all may be a candidate: an empty list would
 // mean every node.
 const noNode = "none"
 
-func (b *Book) rank(n *nomad.Node, g *GroupRecord) int {
-	switch at := slices.Index(g.Decision.Preferred, n.Plan.ID); {
-	case at >= 0:
-		return at - len(g.Decision.Preferred)
-	case n.Plan.Ineligible:
-		return 2
-	case len(g.Blocks) > 0 && !roomOf(n, b.usagesOn(n.Plan.ID)).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks):
-		return 1
+// fit is how well a node can take a group.
+type fit int
+
+const (
+	fitsNever fit = iota
+	fitsNow
+	fitsLater    // when other work ends
+	fitsWhenBack // when the node takes work again
+)
+
+func (b *Book) rank(n *nomad.Node, g *GroupRecord) fit {
+	serves := func(r room) bool {
+		return len(g.Blocks) == 0 || r.serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks)
 	}
-	return 0
+	switch {
+	case !admits(n, &g.Ask):
+		return fitsNever
+	case !n.Plan.Ineligible && serves(b.roomOn(n)):
+		return fitsNow
+	case !serves(roomOf(n, nil)):
+		return fitsNever
+	case n.Plan.Ineligible:
+		return fitsWhenBack
+	}
+	return fitsLater
 }
 
-func (b *Book) nodeIDs() []string { return slices.Sorted(maps.Keys(b.nodes)) }
+// roomOn is what is free on a node now. It must not be changed.
+func (b *Book) roomOn(n *nomad.Node) room { return *b.rooms[n.Plan.ID] }
+
+// nodeIDs lists all nodes in order. The list must not be changed.
+func (b *Book) nodeIDs() []string { return b.order }
 
 func compareKeys(x, y nomad.JobKey) int {
 	return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.ID, y.ID))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -276,13 +277,7 @@ func (b *Book) alive(key nomad.JobKey, have *Record) bool {
 }
 
 func (b *Book) allocsOf(key nomad.JobKey) []*nomad.Alloc {
-	var list []*nomad.Alloc
-	for _, a := range b.allocs {
-		if a.Key() == key {
-			list = append(list, a)
-		}
-	}
-	return list
+	return slices.Collect(maps.Values(b.byJob[key]))
 }
 
 // form places the ask on the empty cluster: which device blocks it takes at

@@ -93,7 +93,7 @@ func (b *Book) stillYields(key nomad.JobKey, g *GroupRecord) bool {
 	free := false
 	for _, id := range b.nodeIDs() {
 		n := b.nodes[id]
-		if n.Plan.Ineligible || !admits(n, &g.Ask) || !roomOf(n, b.usagesOn(id)).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+		if n.Plan.Ineligible || !admits(n, &g.Ask) || !b.roomOn(n).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
 			continue
 		}
 		free = true
@@ -120,7 +120,7 @@ func (b *Book) outside(g *GroupRecord) bool {
 	}
 	found := false
 	for id, n := range b.nodes {
-		if n.Plan.Ineligible || !admits(n, &g.Ask) || !roomOf(n, b.usagesOn(id)).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+		if n.Plan.Ineligible || !admits(n, &g.Ask) || !b.roomOn(n).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
 			continue
 		}
 		if slices.Contains(g.Decision.Candidates, id) {
