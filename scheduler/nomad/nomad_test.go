@@ -1,0 +1,383 @@
+package nomad
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ptr[T any](v T) *T { return &v }
+
+func word(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+
+func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
+
+func instances(healthy string, ids ...string) []*api.NodeDevice {
+	var list []*api.NodeDevice
+	for _, id := range ids {
+		list = append(list, &api.NodeDevice{ID: id, Healthy: healthy == "", HealthDescription: healthy})
+	}
+	return list
+}
+
+func TestDevices(t *testing.T) {
+	groups := []*api.NodeDeviceResource{
+		{Vendor: "nvidia", Type: "slice", Name: "T4/1", Instances: instances("", "GPU-b::1", "GPU-b::0"), Attributes: map[string]*api.Attribute{
+			"model": word("Tesla T4"), "type": word("T4"), "memory": number(15, "GiB"), "slice_memory": number(1024, "MiB"), "sharing": word("mps")}},
+		{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100-SXM4-80GB", Instances: instances("", "GPU-c", "GPU-d"), Attributes: map[string]*api.Attribute{"memory": number(81920, "MiB"), "nvlink_peers": word("GPU-c,GPU-d")}},
+		{Vendor: "nvidia", Type: "mig", Name: "3g.20gb", Instances: instances("", "MIG-e"), Attributes: map[string]*api.Attribute{"profile": word("3g.20gb"), "unique.parent": word("GPU-p")}},
+		{Vendor: "nvidia", Type: "shared", Name: "T4/2", Instances: instances("cordoned by hand", "GPU-f::0", "GPU-f::1")},
+		{Vendor: "amd", Type: "gpu", Name: "MI250", Instances: instances("xid 79", "GPU-g")},
+		{Vendor: "acme", Type: "fpga", Name: "x", Instances: instances("", "F-1")},
+		{Vendor: "acme", Type: "tpu", Name: "y", Instances: instances("", "T-1")},
+	}
+	h := Hardware{ResourceNames: map[string]string{"npu": "acme/tpu"}, ModelMemoryMiB: map[string]int64{"MI250": 1234}}
+	got := map[string]device{}
+	for _, d := range h.devices(groups) {
+		got[d.view.UUID] = d
+	}
+	if len(got) != 7 {
+		t.Fatalf("found %d devices: %v", len(got), got)
+	}
+	for uuid, ok := range map[string]bool{
+		"GPU-b": got["GPU-b"].plan.Mode == gpu.ModeSlice && got["GPU-b"].plan.Slices == 2 && got["GPU-b"].plan.SliceMiB == 1024 && got["GPU-b"].plan.MemoryMiB == 15*1024 && got["GPU-b"].view.Instances[0].ID == "GPU-b::0",
+		"GPU-c": got["GPU-c"].plan.Mode == gpu.ModeWhole && got["GPU-c"].plan.Type == "A100" && len(got["GPU-c"].plan.Peers) == 1,
+		"MIG-e": got["MIG-e"].plan.Profile == "3g.20gb" && got["MIG-e"].view.ParentUUID == "GPU-p",
+		"GPU-f": got["GPU-f"].plan.Replicas == 2 && got["GPU-f"].plan.Cordoned && !got["GPU-f"].plan.Unhealthy,
+		"GPU-g": got["GPU-g"].plan.Unhealthy && got["GPU-g"].view.Health == "xid 79" && got["GPU-g"].plan.MemoryMiB == 1234,
+		"T-1":   got["T-1"].plan.Vendor == "acme",
+	} {
+		if !ok {
+			t.Errorf("%s: %+v", uuid, got[uuid])
+		}
+	}
+}
+
+func TestNodeIsReadyOnlyWhenNomadUsesIt(t *testing.T) {
+	for _, row := range []struct {
+		node  api.Node
+		ready bool
+	}{
+		{api.Node{Status: "ready", SchedulingEligibility: "eligible"}, true},
+		{api.Node{Status: "down", SchedulingEligibility: "eligible"}, false},
+		{api.Node{Status: "ready", SchedulingEligibility: "ineligible"}, false},
+		{api.Node{Status: "ready", SchedulingEligibility: "eligible", DrainStrategy: &api.DrainStrategy{}}, false},
+	} {
+		if n := NewNode(&row.node, Hardware{}); n.Plan.Ineligible == row.ready {
+			t.Errorf("%+v: ineligible %v", row.node, n.Plan.Ineligible)
+		}
+	}
+}
+
+func TestJob(t *testing.T) {
+	j := &api.Job{
+		ID: ptr("j"), Namespace: ptr("n"), Type: ptr("service"), Priority: ptr(70), JobModifyIndex: ptr(uint64(5)),
+		Meta: map[string]string{"gpu_queue": "q"},
+		TaskGroups: []*api.TaskGroup{{
+			Name: ptr("g"), Count: ptr(2), Constraints: []*api.Constraint{{LTarget: "${node.unique.id}", Operand: "set_contains_any", RTarget: "nomad-gpu,a"}},
+			Tasks: []*api.Task{{
+				Name: "t", Meta: map[string]string{"gpu": "8G"},
+				Resources: &api.Resources{Devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: ptr(uint64(8))}}},
+				Config:    map[string]any{"gpu": []map[string]any{{"compute": 300, "compute_limit": 800}}},
+			}},
+		}},
+	}
+	got := NewJob(j)
+	task := got.Group("g").Task("t")
+	if !got.GPU || !got.Admitted || got.Queue != "q" || got.Key.String() != "n/j" || task.GuaranteeMilli != 300 || task.LimitMilli != 800 || got.Group("g").Text() != "8G" {
+		t.Errorf("got %+v", got)
+	}
+	j.Periodic = &api.PeriodicConfig{}
+	if !NewJob(j).Stopped {
+		t.Error("a periodic job starts nothing itself")
+	}
+	if guarantee, _ := driverShare(map[string]any{"compute": 250}); guarantee != 250 {
+		t.Error("a gpu block as an object is not read")
+	}
+}
+
+func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
+	m := NewMirror(Hardware{})
+	at := listed{nodes: 10, allocs: 10, jobs: 10, evals: 10}
+	alloc := func(index uint64, status string) event {
+		return event{Topic: "Allocation", Index: index, Payload: json.RawMessage(fmt.Sprintf(
+			`{"Allocation":{"ID":"a","Namespace":"n","JobID":"j","NodeID":"x","ClientStatus":%q,"DesiredStatus":"run","ModifyIndex":%d,
+			  "AllocatedResources":{"Tasks":{"t":{"Cpu":{"CpuShares":100},"Memory":{"MemoryMB":50},"Devices":[{"Vendor":"nvidia","Type":"slice","Name":"T4/0","DeviceIDs":["G::0"]}]}}}}}`, status, index))}
+	}
+	eval := func(index uint64, id, status string) event {
+		return event{Topic: "Evaluation", Index: index, Payload: json.RawMessage(fmt.Sprintf(
+			`{"Evaluation":{"ID":%q,"Namespace":"n","JobID":"j","Status":%q,"ModifyIndex":%d,"FailedTGAllocs":{"g":{"CoalescedFailures":2}}}}`, id, status, index))}
+	}
+	for _, row := range []struct {
+		what string
+		e    event
+		want int
+	}{
+		{"the list knows it already", alloc(10, "running"), 0},
+		{"new", alloc(11, "running"), 1},
+		{"the same again", alloc(11, "running"), 0},
+		{"over", alloc(12, "complete"), 1},
+		{"over again", alloc(13, "complete"), 0},
+		{"blocked", eval(14, "e", "blocked"), 1},
+		{"another evaluation ends", eval(15, "f", "complete"), 0},
+		{"the blocked one ends", eval(16, "e", "complete"), 1},
+	} {
+		changes, err := m.event(row.e, at)
+		if err != nil || len(changes) != row.want {
+			t.Errorf("%s: %d changes, %v", row.what, len(changes), err)
+		}
+		for _, c := range changes {
+			if c.Alloc != nil && c.Alloc.Holds() && (c.Alloc.CPUMHz != 100 || c.Alloc.Devices[0].Group != "nvidia/slice/T4/0") {
+				t.Errorf("%s: %+v", row.what, c.Alloc)
+			}
+			if c.Blocked != nil && c.Blocked.Missing["g"] != 3 {
+				t.Errorf("%s: %+v", row.what, c.Blocked)
+			}
+		}
+	}
+	if _, err := m.event(event{Topic: "Node", Index: 99, Payload: json.RawMessage(`[]`)}, at); err == nil {
+		t.Error("a payload that cannot be read was swallowed")
+	}
+}
+
+// fake is as much of Nomad's HTTP API as the watcher uses.
+type fake struct {
+	mu     sync.Mutex
+	nodes  []map[string]any
+	stream chan string // lines of the event stream; closing it breaks the stream
+	opened chan struct{}
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Nomad-Index", "10")
+	f.mu.Lock()
+	stream, nodes := f.stream, f.nodes
+	f.mu.Unlock()
+	switch {
+	case r.URL.Path == "/v1/event/stream":
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		f.opened <- struct{}{}
+		for {
+			select {
+			case line, ok := <-stream:
+				if !ok {
+					return
+				}
+				fmt.Fprintln(w, line)
+				w.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	case r.URL.Path == "/v1/nodes":
+		_ = json.NewEncoder(w).Encode(nodes)
+	case strings.HasPrefix(r.URL.Path, "/v1/node/"):
+		for _, n := range nodes {
+			if n["ID"] == strings.TrimPrefix(r.URL.Path, "/v1/node/") {
+				_ = json.NewEncoder(w).Encode(n)
+			}
+		}
+	default:
+		fmt.Fprintln(w, "[]")
+	}
+}
+
+// collector is a Sink that hands changes to the test.
+type collector chan []Change
+
+func (c collector) Apply(changes []Change, _ uint64) {
+	if len(changes) > 0 {
+		c <- changes
+	}
+}
+
+// TestWatchListsAgainAfterABreak breaks the event stream, in which an event
+// was missed meanwhile, and looks for it in what comes after.
+func TestWatchListsAgainAfterABreak(t *testing.T) {
+	f := &fake{stream: make(chan string), opened: make(chan struct{}, 10), nodes: []map[string]any{{"ID": "n1", "Name": "one", "ModifyIndex": 5}}}
+	s := httptest.NewServer(f)
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sink, lost, done := make(collector, 10), make(chan error, 10), make(chan struct{})
+	w := &Watcher{Client: NewClient(client), Mirror: NewMirror(Hardware{}), Sink: sink, Heard: func() {}, Lost: func(err error) { lost <- err }}
+	go func() { defer close(done); w.Run(ctx) }()
+	<-f.opened
+	if first := <-sink; len(first) != 1 || first[0].Node.Plan.Name != "one" {
+		t.Fatalf("the list gave %+v", first)
+	}
+	f.stream <- `{}`
+	f.stream <- `{"Index":11,"Events":[{"Topic":"Node","Type":"NodeRegistration","Key":"n2","Index":11,"Payload":{"Node":{"ID":"n2","Name":"two","ModifyIndex":11}}}]}`
+	if second := <-sink; len(second) != 1 || second[0].Node.Plan.Name != "two" {
+		t.Fatalf("the stream gave %+v", second)
+	}
+	f.mu.Lock()
+	f.nodes = []map[string]any{{"ID": "n2", "Name": "two", "ModifyIndex": 11}, {"ID": "n3", "Name": "three", "ModifyIndex": 12}}
+	old := f.stream
+	f.stream = make(chan string)
+	f.mu.Unlock()
+	close(old)
+	if err := <-lost; err == nil {
+		t.Error("the break was not told")
+	}
+	<-f.opened
+	third := <-sink
+	if len(third) != 2 || third[0].Node == nil || third[0].Node.Plan.Name != "three" || third[1].NodeGone != "n1" {
+		t.Errorf("after the break %+v", third)
+	}
+	cancel()
+	<-done
+}
+
+// lockServer is a Nomad that grants a lock to one holder.
+type lockServer struct {
+	mu     sync.Mutex
+	holder string
+	items  map[string]string
+	next   int
+	down   bool
+}
+
+func (l *lockServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var v api.Variable
+	_ = json.NewDecoder(r.Body).Decode(&v)
+	q := r.URL.Query()
+	switch {
+	case l.down:
+		http.Error(w, "no leader", http.StatusInternalServerError)
+	case q.Has("lock-acquire") && l.holder != "", q.Has("lock-renew") && (v.Lock == nil || v.Lock.ID != l.holder):
+		http.Error(w, "conflict", http.StatusConflict)
+	case q.Has("lock-acquire"):
+		l.next++
+		l.holder, l.items = fmt.Sprintf("lock-%d", l.next), v.Items
+		_ = json.NewEncoder(w).Encode(api.Variable{Lock: &api.VariableLock{ID: l.holder}})
+	case q.Has("lock-release"):
+		l.holder = ""
+		fmt.Fprintln(w, "{}")
+	case r.Method == http.MethodGet:
+		_ = json.NewEncoder(w).Encode(api.Variable{Path: "p", Items: l.items})
+	default:
+		fmt.Fprintln(w, "{}")
+	}
+}
+
+func (l *lockServer) set(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+}
+
+func TestLock(t *testing.T) {
+	nomad := &lockServer{}
+	s := httptest.NewServer(nomad)
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := NewLock(client, "default", "p", "http://one", 15*time.Second)
+	two := NewLock(client, "default", "p", "http://two", 15*time.Second)
+	step := func(l *Lock) error { return l.step(t.Context()) }
+
+	if err := errors.Join(step(one), step(two)); err != nil || !one.Leading() || two.Leading() || two.Leader() != "http://one" {
+		t.Fatalf("one leads: %v, two leads: %v, two knows %q, %v", one.Leading(), two.Leading(), two.Leader(), err)
+	}
+	nomad.set(func() { nomad.down = true })
+	if err := step(one); err == nil || !one.Leading() {
+		t.Errorf("a failed renewal is an error (%v), and not yet the end (%v)", err, one.Leading())
+	}
+	one.mu.Lock()
+	one.until = time.Now().Add(-time.Second)
+	one.mu.Unlock()
+	if one.Leading() {
+		t.Error("a leader trusts a lock whose time is up")
+	}
+	nomad.set(func() { nomad.down = false; nomad.holder = "" })
+	if err := errors.Join(step(two), step(one)); err != nil || one.Leading() || !two.Leading() {
+		t.Errorf("after the loss: one leads: %v, two leads: %v, %v", one.Leading(), two.Leading(), err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(chan bool)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		two.Run(ctx, func(leading bool) { told <- leading }, func(error) {})
+	}()
+	if !<-told {
+		t.Error("the leader is not told that it leads")
+	}
+	cancel()
+	if <-told {
+		t.Error("the leader is not told that it does not lead any more")
+	}
+	<-done
+	nomad.set(func() {
+		if nomad.holder != "" {
+			t.Error("the lock was not given back")
+		}
+	})
+}
+
+func TestStoreComparesAndSets(t *testing.T) {
+	index := uint64(7)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("cas") != fmt.Sprint(index) {
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(api.Variable{ModifyIndex: index})
+			return
+		}
+		_ = json.NewEncoder(w).Encode(api.Variable{ModifyIndex: index + 1})
+	}))
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := NewStore(client, "default")
+	if next, err := store.Put(t.Context(), Item{Path: "p", Index: 7}); err != nil || next != 8 {
+		t.Errorf("got %d, %v", next, err)
+	}
+	if _, err := store.Put(t.Context(), Item{Path: "p", Index: 6}); !errors.Is(err, ErrConflict) {
+		t.Errorf("got %v", err)
+	}
+	if err := store.Delete(t.Context(), "p", 6); !errors.Is(err, ErrConflict) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMeasurements(t *testing.T) {
+	m := Measurements{}
+	now := time.Unix(1000, 0)
+	stats := func(at time.Time, percent int64) *api.DeviceStats {
+		return &api.DeviceStats{Timestamp: at, Stats: &api.StatObject{Attributes: map[string]*api.StatValue{
+			"GPU utilization": {IntNumeratorVal: ptr(percent)}, "Memory state": {IntNumeratorVal: ptr(int64(5000)), IntDenominatorVal: ptr(int64(16000))},
+			"Power usage": {FloatNumeratorVal: ptr(61.6)}, "BAR1 buffer state": {IntNumeratorVal: ptr(int64(1))},
+		}}}
+	}
+	m.add("GPU-a", stats(now, 30))
+	m.add("GPU-a", stats(now.Add(-time.Minute), 90))
+	if v := m["GPU-a"]; v.Milli != 300 || v.MemoryMiB != 5000 || v.PowerW != 62 || v.TemperatureC != -1 {
+		t.Errorf("got %+v", v)
+	}
+}
