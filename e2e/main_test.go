@@ -13,7 +13,7 @@ import (
 )
 
 // root is the repository: tests run in their package's folder.
-var root = filepath.Dir(must(os.Getwd()))
+var root, _ = filepath.Abs("..")
 
 func TestMain(m *testing.M) {
 	build := exec.Command("make", "--no-print-directory", "-s", "prepare", "build")
@@ -25,22 +25,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
 // deadline is the longest that any one test may take.
 const deadline = 4 * time.Minute
+
+// sliced offers every GPU in slices of 1 GiB, kept apart by MPS.
+const sliced = `
+    mode    = "slice"
+    sharing = "mps"
+`
 
 // start runs a cluster for one test.
 func start(t *testing.T, nodes ...cluster.NodeOptions) (context.Context, *cluster.Cluster) {
 	t.Helper()
+	return startWith(t, cluster.Options{Nodes: nodes})
+}
+
+func startWith(t *testing.T, o cluster.Options) (context.Context, *cluster.Cluster) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	t.Cleanup(cancel)
-	c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Nodes: nodes, Progress: t.Logf})
+	o.Bin = filepath.Join(root, "bin")
+	c, err := cluster.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,3 +59,14 @@ func start(t *testing.T, nodes ...cluster.NodeOptions) (context.Context, *cluste
 
 // topology names one of the machines in e2e/topology.
 func topology(name string) string { return filepath.Join(root, "e2e", "topology", name+".hcl") }
+
+// h100 makes the topology of a machine with count H100 of 79 slices each.
+func h100(t *testing.T, count int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "h100.hcl")
+	text := fmt.Sprintf("machine \"m\" {}\ngpu {\n  model = \"H100\"\n  count = %d\n}\n", count)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -32,10 +32,11 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		return err
 	}
 	config := fmt.Sprintf(serverConfig, filepath.Join(dir, "nomad"), ports[0], ports[1], ports[2])
-	if err := c.startAgent(c.server, dir, config); err != nil {
+	ended, err := c.startAgent(c.server, dir, config)
+	if err != nil {
 		return err
 	}
-	return retry(ctx, "wait for the Nomad server, see "+filepath.Join(dir, "nomad.log"), func() error {
+	return retry(ctx, "wait for the Nomad server", ended, filepath.Join(dir, "nomad.log"), func() error {
 		leader, err := c.API.Status().Leader()
 		if err == nil && leader == "" {
 			err = errors.New("no leader yet")
@@ -57,16 +58,23 @@ func (n *Node) StartClient(ctx context.Context) error {
 	}
 	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), n.cluster.options.Bin,
 		ports[0], ports[1], n.cluster.rpcPort, cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
-	if err := n.cluster.startAgent(n.machine, n.dir, config); err != nil {
+	ended, err := n.cluster.startAgent(n.machine, n.dir, config)
+	if err != nil {
 		return err
 	}
-	return n.WaitReady(ctx)
+	if err := n.waitRegistered(ctx, ended); err != nil {
+		return err
+	}
+	return n.WaitNode(ctx, func(node *api.Node) bool {
+		driver := node.Drivers["containerd"]
+		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && n.Ready(node)
+	})
 }
 
-func (c *Cluster) startAgent(m *machine, dir, config string) error {
+func (c *Cluster) startAgent(m *machine, dir, config string) (<-chan struct{}, error) {
 	path := filepath.Join(dir, "agent.hcl")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		return fmt.Errorf("start Nomad agent: %w", err)
+		return nil, fmt.Errorf("start Nomad agent: %w", err)
 	}
 	return m.start(filepath.Join(dir, "nomad.log"), nil, filepath.Join(c.options.Bin, "e2e", "nomad"), "agent", "-config", path)
 }
@@ -84,11 +92,9 @@ func (n *Node) driverConfig() string {
 	return n.options.Driver + fmt.Sprintf("\n    namespace = %q\n", taskCgroup(n.dir))
 }
 
-// WaitReady returns when the client speaks for itself, the driver is healthy
-// and the GPUs are as n.Ready wants them.
-func (n *Node) WaitReady(ctx context.Context) error {
-	what := fmt.Sprintf("wait for %s, see %s", n.Name, n.Log("nomad"))
-	err := retry(ctx, what, func() error {
+// waitRegistered returns when the client has told the server about itself.
+func (n *Node) waitRegistered(ctx context.Context, ended <-chan struct{}) error {
+	return retry(ctx, "wait for "+n.Name, ended, n.Log("nomad"), func() error {
 		self, err := n.agent.Agent().Self()
 		if err != nil {
 			return err
@@ -98,13 +104,6 @@ func (n *Node) WaitReady(ctx context.Context) error {
 			return errors.New("it has not registered yet")
 		}
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return n.WaitNode(ctx, func(node *api.Node) bool {
-		driver := node.Drivers["containerd"]
-		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && n.Ready(node)
 	})
 }
 
@@ -126,9 +125,10 @@ func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) error 
 	}
 }
 
-// retry calls f until it succeeds or the context ends.
-func retry(ctx context.Context, what string, f func() error) error {
-	tick := time.NewTicker(100 * time.Millisecond)
+// retry calls f until it succeeds, the program that it speaks to ends, or the
+// context does.
+func retry(ctx context.Context, what string, ended <-chan struct{}, log string, f func() error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := f()
@@ -137,10 +137,22 @@ func retry(ctx context.Context, what string, f func() error) error {
 		}
 		select {
 		case <-tick.C:
+		case <-ended:
+			return fmt.Errorf("%s: it ended:\n%s", what, tail(log))
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w (%w)", what, err, ctx.Err())
+			return fmt.Errorf("%s, see %s: %w (%w)", what, log, err, ctx.Err())
 		}
 	}
+}
+
+// tail returns the end of a log, for a message.
+func tail(log string) string {
+	const most = 4000
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
 }
 
 // freePorts finds ports of the loopback that nobody listens on.

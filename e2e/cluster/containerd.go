@@ -32,10 +32,11 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 	}
 	// containerd finds its shim on PATH, and another release's shim fails.
 	env := "PATH=" + filepath.Dir(program) + ":" + os.Getenv("PATH")
-	if err := n.machine.start(n.Log("containerd"), []string{env}, program, "--config", path); err != nil {
+	ended, err := n.machine.start(n.Log("containerd"), []string{env}, program, "--config", path)
+	if err != nil {
 		return err
 	}
-	return retry(ctx, "wait for containerd, see "+n.Log("containerd"), func() error { return n.importImage(ctx) })
+	return retry(ctx, "wait for containerd", ended, n.Log("containerd"), func() error { return n.importImage(ctx) })
 }
 
 func (n *Node) containerdProgram() (string, error) {

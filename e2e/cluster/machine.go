@@ -96,22 +96,27 @@ func (m *machine) powerOff() error {
 }
 
 // start runs a program inside the machine; what it prints is appended to log.
-func (m *machine) start(log string, env []string, argv ...string) error {
+// The channel is closed when the program ends.
+func (m *machine) start(log string, env []string, argv ...string) (<-chan struct{}, error) {
 	cmd := m.command(context.Background(), argv...)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", argv[0], err)
+		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", argv[0], err)
+		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
-	// How it ends is seen by those who wait for what it serves.
-	go func() { _ = cmd.Wait() }()
-	return nil
+	ended := make(chan struct{})
+	go func() {
+		// Its exit code is nsenter's; the log says what was wrong.
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return ended, nil
 }
 
 // command prepares a program to run inside the machine.

@@ -125,6 +125,23 @@ func (n *Node) KillContainerd() error { return n.kill("containerd --config") }
 // PIDs lists the machine's processes whose command line holds all the words.
 func (n *Node) PIDs(words ...string) ([]int, error) { return n.machine.processes(words...) }
 
+// WaitPID returns the only process whose command line holds all the words, once
+// there is one that is not old.
+func (n *Node) WaitPID(ctx context.Context, old int, words ...string) (int, error) {
+	var pid int
+	err := retry(ctx, fmt.Sprintf("wait for %q on %s", words, n.Name), nil, n.Log("nomad"), func() error {
+		pids, err := n.PIDs(words...)
+		if err == nil && (len(pids) != 1 || pids[0] == old) {
+			err = fmt.Errorf("processes are %v, and the old one was %d", pids, old)
+		}
+		if err == nil {
+			pid = pids[0]
+		}
+		return err
+	})
+	return pid, err
+}
+
 func (n *Node) kill(command string) error {
 	pids, err := n.PIDs(command)
 	if err != nil {
