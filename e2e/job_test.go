@@ -168,7 +168,7 @@ func onlyGPU(t *testing.T, c *cluster.Cluster, alloc *api.Allocation) string {
 	return held[0].UUID
 }
 
-// checkBooking fails when any slice of any node is held twice, by the leases or
+// checkBooking fails when any device or slice of any node is held twice, by the leases or
 // by Nomad's own account, or when the two disagree.
 func checkBooking(t *testing.T, ctx context.Context, c *cluster.Cluster) {
 	t.Helper()
@@ -176,6 +176,9 @@ func checkBooking(t *testing.T, ctx context.Context, c *cluster.Cluster) {
 		leased := map[string]string{}
 		for _, l := range leases(t, n) {
 			for _, h := range l.Holdings {
+				if len(h.Slices) == 0 {
+					book(t, leased, n.Name, h.UUID, l.AllocID)
+				}
 				for _, slice := range h.Slices {
 					book(t, leased, n.Name, gpu.SliceID{UUID: h.UUID, N: slice}.String(), l.AllocID)
 				}

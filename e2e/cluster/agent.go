@@ -65,10 +65,7 @@ func (n *Node) StartClient(ctx context.Context) error {
 	if err := n.waitRegistered(ctx, ended); err != nil {
 		return err
 	}
-	return n.WaitNode(ctx, func(node *api.Node) bool {
-		driver := node.Drivers["containerd"]
-		return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy && n.Ready(node)
-	})
+	return n.WaitNode(ctx, func(node *api.Node) bool { return takesWork(node) && n.Ready(node) })
 }
 
 func (c *Cluster) startAgent(m *machine, dir, config string) (<-chan struct{}, error) {

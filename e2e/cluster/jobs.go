@@ -149,15 +149,16 @@ func (c *Cluster) Alloc(ctx context.Context, id string) (*api.Allocation, error)
 // WaitAlloc blocks until the allocation is as wanted, and returns it.
 func (c *Cluster) WaitAlloc(ctx context.Context, id, what string, wanted func(*api.Allocation) bool) (*api.Allocation, error) {
 	q := &api.QueryOptions{WaitTime: time.Minute}
+	var last []*api.AllocationListStub
 	for {
 		alloc, meta, err := c.API.Allocations().Info(id, q.WithContext(ctx))
 		if err != nil {
-			return nil, fmt.Errorf("wait for alloc %.8s %s: %w", id, what, err)
+			return nil, fmt.Errorf("wait for alloc %.8s %s: %w\n%s", id, what, err, describe(last))
 		}
 		if wanted(alloc) {
 			return alloc, nil
 		}
-		q.WaitIndex = meta.LastIndex
+		last, q.WaitIndex = []*api.AllocationListStub{alloc.Stub()}, meta.LastIndex
 	}
 }
 

@@ -74,6 +74,14 @@ func AllHealthy(node *api.Node) bool {
 	return true
 }
 
+// Ready reports whether Nomad may place any work on the node.
+func Ready(node *api.Node) bool { return takesWork(node) && AllHealthy(node) }
+
+func takesWork(node *api.Node) bool {
+	driver := node.Drivers["containerd"]
+	return node.Status == api.NodeStatusReady && driver != nil && driver.Healthy
+}
+
 // PowerOff ends everything on the machine at once, as pulling the plug would.
 func (n *Node) PowerOff() error {
 	if n.machine == nil {
@@ -109,6 +117,9 @@ func (n *Node) State() (*statedir.Dir, error) {
 
 // SimDir is the simulator's folder: see device/sim for what may be written.
 func (n *Node) SimDir() string { return filepath.Join(n.dir, "sim") }
+
+// Path is where the host finds one of the machine's files.
+func (n *Node) Path(inside string) string { return n.machine.path(inside) }
 
 // KillDevicePlugin ends the device plugin with SIGKILL; Nomad starts it again.
 func (n *Node) KillDevicePlugin() error { return n.kill(devicePlugin) }

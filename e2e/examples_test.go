@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+// machineOfExamples offers one GPU in slices, one as MIG instances, and the rest
+// whole.
+const machineOfExamples = `
+    gpu {
+      index   = 0
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 1
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index = 4
+      mode  = "mig"
+    }
+    gpu {
+      index = 5
+      mode  = "mig"
+    }
+`
+
+func TestExamplesRun(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "examples", "*.nomad.hcl"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for name, containerd := range map[string]string{"Debian's containerd": "", "the newest containerd": filepath.Join(root, "bin", "e2e", "containerd")} {
+		t.Run(name, func(t *testing.T) {
+			ctx, c := startWith(t, cluster.Options{
+				Containerd: containerd,
+				Nodes:      []cluster.NodeOptions{{Topology: topology("dgx-h100"), GPUs: machineOfExamples}},
+			})
+			for _, file := range files {
+				job := strings.TrimSuffix(filepath.Base(file), ".nomad.hcl")
+				if _, err := c.RunFile(ctx, file); err != nil {
+					t.Fatal(err)
+				}
+				alloc, err := c.Running(ctx, job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, err := c.Report(ctx, alloc, alloc.Job.TaskGroups[0].Tasks[0].Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := gpusOf[job]; len(opens(r)) != want {
+					t.Errorf("%s opens GPUs %v, want %d", job, opens(r), want)
+				}
+			}
+			checkBooking(t, ctx, c)
+		})
+	}
+}
+
+// gpusOf is how many GPUs each example's container can open.
+var gpusOf = map[string]int{
+	"all-slices": 1, "burst": 1, "mig": 1, "no-gpu": 0, "slice": 1, "two-gpus": 2, "whole-gpu": 1,
+}
