@@ -36,7 +36,11 @@ func startSurvivor(t *testing.T, ctx context.Context, c *cluster.Cluster, id, re
 	alloc := run(t, ctx, c, jobSpec{id: id, devices: slicesOf(8), config: exitsOnSignal, group: restart})
 	report(t, ctx, c, alloc)
 	held := holdings(t, c, alloc)
-	return survivor{alloc: alloc, pids: programs(t, c.Nodes[0]), uuid: held[0].UUID, held: held[0].Slices}
+	pids := programs(t, c.Nodes[0])
+	if len(pids) == 0 {
+		t.Fatalf("job %s has no process", id)
+	}
+	return survivor{alloc: alloc, pids: pids, uuid: held[0].UUID, held: held[0].Slices}
 }
 
 // programs lists the processes of the tasks on a node.
@@ -113,16 +117,26 @@ func (s survivor) checkRestart(t *testing.T, ctx context.Context, c *cluster.Clu
 		t.Fatal(err)
 	}
 	s.signal(t, ctx, c)
-	s.waitRestarted(t, ctx, c, before.TaskStates["task"].Restarts)
+	s.waitStarted(t, ctx, c, starts(before)+1)
 }
 
-// waitRestarted waits until the task has started again more than restarts times,
-// and checks that it sees the same GPU.
-func (s survivor) waitRestarted(t *testing.T, ctx context.Context, c *cluster.Cluster, restarts uint64) {
+// starts counts how often the allocation's task was started.
+func starts(alloc *api.Allocation) int {
+	count := 0
+	for _, event := range alloc.TaskStates["task"].Events {
+		if event.Type == api.TaskStarted {
+			count++
+		}
+	}
+	return count
+}
+
+// waitStarted waits until the task has started the given number of times, and
+// checks that it sees the same GPU.
+func (s survivor) waitStarted(t *testing.T, ctx context.Context, c *cluster.Cluster, count int) {
 	t.Helper()
-	_, err := c.WaitAlloc(ctx, s.alloc.ID, "to restart", func(a *api.Allocation) bool {
-		state := a.TaskStates["task"]
-		return state.Restarts > restarts && state.State == "running"
+	_, err := c.WaitAlloc(ctx, s.alloc.ID, "to start again", func(a *api.Allocation) bool {
+		return starts(a) >= count && a.TaskStates["task"].State == "running"
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +213,8 @@ func TestTasksComeBackWithTheirGPUsAfterAReboot(t *testing.T) {
 	if err := c.Nodes[0].Reboot(ctx); err != nil {
 		t.Fatal(err)
 	}
-	a.waitRestarted(t, ctx, c, 0)
-	b.waitRestarted(t, ctx, c, 0)
+	a.waitStarted(t, ctx, c, 2)
+	b.waitStarted(t, ctx, c, 2)
 	if running := programs(t, c.Nodes[0]); len(running) != 2 {
 		t.Errorf("two tasks run as processes %v", running)
 	}

@@ -156,9 +156,29 @@ func (m *machine) processes(words ...string) ([]int, error) {
 	return found, nil
 }
 
+// owns reports whether the process is in the machine's PID namespace, or below a
+// process that is: a container has a namespace of its own.
 func (m *machine) owns(pid int) bool {
-	namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
-	return err == nil && namespace == m.namespace && pid != m.pid()
+	for pid > 1 && pid != m.pid() {
+		namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+		if err != nil || namespace == m.namespace {
+			return err == nil
+		}
+		if pid, err = parentOf(pid); err != nil {
+			return false
+		}
+	}
+	return false
+}
+
+func parentOf(pid int) (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := strings.Cut(string(status), "\nPPid:")
+	parent, _, _ := strings.Cut(after, "\n")
+	return strconv.Atoi(strings.TrimSpace(parent))
 }
 
 // kill ends a machine that another process booted, unless it is gone already.
