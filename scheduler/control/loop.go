@@ -62,7 +62,8 @@ const (
 // Run loops until the context ends, which is when this replica ceases to lead.
 func (l *Loop) Run(ctx context.Context) {
 	l.skip = map[string]time.Time{}
-	l.limiter = rate.NewLimiter(0, 1)
+	perMinute := l.Config().Preemption.MaxPerMinute
+	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
@@ -93,12 +94,15 @@ func (l *Loop) round(ctx context.Context) {
 	}
 }
 
-// limit applies the configured rate of evictions.
+// limit applies the configured rate of evictions, which may be another now.
 func (l *Loop) limit() {
-	perMinute := l.Config().Preemption.MaxPerMinute
-	l.limiter.SetBurst(perMinute)
-	l.limiter.SetLimit(rate.Limit(float64(perMinute) / 60))
+	if perMinute := l.Config().Preemption.MaxPerMinute; l.limiter.Burst() != perMinute {
+		l.limiter.SetBurst(perMinute)
+		l.limiter.SetLimit(perSecond(perMinute))
+	}
 }
+
+func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
 
 func (l *Loop) skipped(now time.Time) map[string]bool {
 	skip := map[string]bool{}
