@@ -1,0 +1,181 @@
+// Package metrics serves the cluster's GPUs to Prometheus.
+//
+// Every figure comes from the picture that the page shows too: a scrape asks
+// nobody, and two replicas tell the same. Names start with nomad_gpu_ and end
+// in their unit: bytes, celsius, watts, seconds, or ratio (0 to 1). What nobody
+// has measured has no sample at all, so that it is not taken for zero.
+package metrics
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Path is where the metrics are, below the service's address.
+const Path = "/metrics"
+
+// Guard serves what is made of the picture, as far as the caller may see it.
+type Guard interface {
+	Guarded(serve func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error) http.Handler
+}
+
+// Register adds the handler with a function such as http.ServeMux's Handle.
+// The service's own metrics (latencies, the Go runtime) come from own, which
+// may be nil. Whether the service has a picture at all is told by /readyz: a
+// blind service answers 503, and the scrape fails.
+func Register(handle func(pattern string, h http.Handler), guard Guard, own prometheus.Gatherer, now func() time.Time) {
+	handle("GET "+Path, guard.Guarded(func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error {
+		registry := prometheus.NewRegistry()
+		if err := registry.Register(picture{c, now()}); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+		gatherers := prometheus.Gatherers{registry}
+		if own != nil {
+			gatherers = append(gatherers, own)
+		}
+		promhttp.HandlerFor(gatherers, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+		return nil
+	}))
+}
+
+const mebibyte = 1 << 20
+
+// picture is a collector of one picture at one moment.
+type picture struct {
+	c   *view.Cluster
+	now time.Time
+}
+
+// Describe sends every description.
+func (p picture) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range all {
+		out <- m.desc
+	}
+}
+
+// Collect sends every sample.
+func (p picture) Collect(out chan<- prometheus.Metric) {
+	p.service(out)
+	for i := range p.c.Nodes {
+		n := &p.c.Nodes[i]
+		node(out, n)
+		for k := range n.GPUs {
+			device(out, n, &n.GPUs[k])
+		}
+	}
+	for i := range p.c.Queues {
+		queue(out, &p.c.Queues[i])
+	}
+	p.pending(out)
+	p.reservations(out)
+}
+
+func (p picture) service(out chan<- prometheus.Metric) {
+	viewAge.send(out, max(0, p.now.Sub(p.c.Synced).Seconds()))
+	leading.send(out, truth(p.c.Leading))
+	leader.send(out, truth(p.c.Leader != ""))
+	dryRun.send(out, truth(p.c.DryRun))
+}
+
+func node(out chan<- prometheus.Metric, n *view.Node) {
+	if len(n.GPUs) > 0 {
+		nodeReady.send(out, truth(n.Ready()), n.Name)
+	}
+}
+
+func device(out chan<- prometheus.Metric, n *view.Node, g *view.GPU) {
+	at := []string{n.Name, g.UUID}
+	gpuInfo.send(out, 1, n.Name, g.UUID, g.Vendor, g.Type, g.Model, g.Mode, g.Sharing, g.Grade, g.Group, g.Profile, g.ParentUUID)
+	gpuHealthy.send(out, truth(g.Healthy), at...)
+	gpuCordoned.send(out, truth(g.Cordoned), at...)
+	gpuMemory.send(out, float64(g.MemoryMiB)*mebibyte, at...)
+	gpuMemoryHeld.send(out, float64(g.HeldMemoryMiB)*mebibyte, at...)
+	gpuComputeHeld.send(out, float64(g.HeldMilli)/1000, at...)
+	gpuInstances.send(out, float64(len(g.Instances)), at...)
+	gpuInstancesHeld.send(out, float64(g.HeldInstances), at...)
+	gpuMemoryUsed.measured(out, g.Measured.MemoryMiB, mebibyte, at...)
+	gpuComputeUsed.measured(out, g.Measured.Milli, 0.001, at...)
+	gpuTemperature.measured(out, g.Measured.TemperatureC, 1, at...)
+	gpuPower.measured(out, g.Measured.PowerW, 1, at...)
+	tasks(out, n, g)
+}
+
+// tasks sends the holders of a GPU. Those that the caller may not see have one
+// name, and are added up.
+func tasks(out chan<- prometheus.Metric, n *view.Node, g *view.GPU) {
+	type sums struct{ memory, guarantee, limit float64 }
+	found := map[[7]string]*sums{}
+	var order [][7]string
+	for _, h := range g.Holders {
+		key := [7]string{n.Name, g.UUID, h.Namespace, h.JobID, h.Group, h.Task, h.AllocID}
+		s := found[key]
+		if s == nil {
+			s = &sums{}
+			found[key] = s
+			order = append(order, key)
+		}
+		s.memory += float64(h.MemoryMiB) * mebibyte
+		s.guarantee += float64(h.GuaranteeMilli) / 1000
+		s.limit += float64(h.LimitMilli) / 1000
+	}
+	for _, key := range order {
+		s := found[key]
+		taskMemory.send(out, s.memory, key[:]...)
+		taskGuarantee.send(out, s.guarantee, key[:]...)
+		taskLimit.send(out, s.limit, key[:]...)
+	}
+}
+
+func queue(out chan<- prometheus.Metric, q *view.Queue) {
+	queueQuota.send(out, float64(q.QuotaMilli)/1000, q.Name)
+	queueUsed.send(out, float64(q.UsedMilli)/1000, q.Name)
+	queueBorrowed.send(out, float64(q.BorrowedMilli)/1000, q.Name)
+	queueMemoryUsed.send(out, float64(q.UsedMemoryMiB)*mebibyte, q.Name)
+	if q.QuotaMemoryMiB > 0 {
+		queueMemoryQuota.send(out, float64(q.QuotaMemoryMiB)*mebibyte, q.Name)
+	}
+}
+
+func (p picture) pending(out chan<- prometheus.Metric) {
+	type key struct{ namespace, queue, kind string }
+	groups, allocs, oldest := map[key]float64{}, map[key]float64{}, map[key]float64{}
+	for _, w := range p.c.Pending {
+		k := key{w.Namespace, w.Queue, w.Kind}
+		groups[k]++
+		allocs[k] += float64(w.Missing)
+		oldest[k] = max(oldest[k], p.now.Sub(w.Since).Seconds())
+	}
+	for k := range groups {
+		pendingGroups.send(out, groups[k], k.namespace, k.queue, k.kind)
+		pendingAllocs.send(out, allocs[k], k.namespace, k.queue, k.kind)
+		pendingOldest.send(out, oldest[k], k.namespace, k.queue, k.kind)
+	}
+}
+
+func (p picture) reservations(out chan<- prometheus.Metric) {
+	type key struct{ namespace, state string }
+	gpus := map[key]float64{}
+	for _, h := range p.c.Holds {
+		state := "open"
+		if h.ClaimedBy != "" {
+			state = "claimed"
+		}
+		gpus[key{h.Namespace, state}] += float64(h.Milli) / 1000
+	}
+	for k, v := range gpus {
+		reservedGPUs.send(out, v, k.namespace, k.state)
+	}
+}
+
+func truth(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
