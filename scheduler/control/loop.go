@@ -35,7 +35,9 @@ type Book interface {
 	Unmake(*decide.Eviction)
 	Note(view.Event)
 	Expire() []decide.Reservation
-	Version() uint64
+	Moves(most int) []decide.Move
+	Reserve(*decide.Move)
+	Cancel(*decide.Move)
 }
 
 // Loop is the control loop of a leading replica.
@@ -46,8 +48,9 @@ type Loop struct {
 	Config  func() *config.Config
 	Logger  hclog.Logger
 
-	skip    map[string]time.Time // jobs that could not be helped, until when
-	limiter *rate.Limiter
+	skip     map[string]time.Time // jobs that could not be helped, until when
+	limiter  *rate.Limiter
+	balanced time.Time // when moves were looked for last
 }
 
 const (
@@ -61,7 +64,7 @@ const (
 
 // Run loops until the context ends, which is when this replica ceases to lead.
 func (l *Loop) Run(ctx context.Context) {
-	l.skip = map[string]time.Time{}
+	l.skip, l.balanced = map[string]time.Time{}, time.Now()
 	perMinute := l.Config().Preemption.MaxPerMinute
 	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
 	tick := time.NewTicker(beat)
@@ -85,13 +88,17 @@ func (l *Loop) round(ctx context.Context) {
 	l.limit()
 	for range perRound {
 		due := l.Book.NextDue(l.skipped(time.Now()))
-		if due == nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return
+		}
+		if due == nil {
+			break
 		}
 		if !l.do(ctx, due) {
 			l.skip[due.Job.String()] = time.Now().Add(pause)
 		}
 	}
+	l.rebalance(ctx)
 }
 
 // limit applies the configured rate of evictions, which may be another now.

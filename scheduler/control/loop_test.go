@@ -29,6 +29,7 @@ type world struct {
 	fails  string // the step that fails
 	config *config.Config
 	notes  []view.Event
+	moves  []decide.Move
 }
 
 func (w *world) did(format string, args ...any) error {
@@ -53,7 +54,9 @@ func (w *world) Make(e *decide.Eviction)      { _ = w.did("book %s", e.For.ID) }
 func (w *world) Unmake(e *decide.Eviction)    { _ = w.did("unbook %s", e.For.ID) }
 func (w *world) Note(e view.Event)            { w.notes = append(w.notes, e) }
 func (w *world) Expire() []decide.Reservation { return nil }
-func (w *world) Version() uint64              { return 0 }
+func (w *world) Moves(int) []decide.Move      { return w.moves }
+func (w *world) Reserve(m *decide.Move)       { _ = w.did("reserve %s", m.Job.ID) }
+func (w *world) Cancel(m *decide.Move)        { _ = w.did("cancel %s", m.Job.ID) }
 func (w *world) Purge(context.Context) error  { return nil }
 func (w *world) current() *config.Config      { return w.config }
 
@@ -183,6 +186,23 @@ func TestAJobThatCannotBeHelpedRests(t *testing.T) {
 	}
 	if tried != 2 {
 		t.Errorf("tried %d times in %s, want 2", tried, pause+2*beat)
+	}
+}
+
+func TestRebalancingIsOffUntilItIsWanted(t *testing.T) {
+	move := decide.Move{AllocID: "a1", Job: key("job"), Group: "g", From: "n1", To: "n2", Text: "it pays"}
+	w := &world{moves: []decide.Move{move}}
+	run(t, w, time.Hour)
+	if len(w.script) != 0 {
+		t.Fatalf("did %q", w.script)
+	}
+	c := config.Default()
+	c.Rebalance.Enabled = true
+	w = &world{moves: []decide.Move{move}, config: c}
+	run(t, w, c.Rebalance.Interval+2*beat)
+	want := []string{"reserve job", `revise job prefer="n2" exclude="n1" for="default/job"`, "register job", "settle job true", "stop a1"}
+	if !slices.Equal(w.script, want) || len(w.notes) != 1 || w.notes[0].Kind != "move" {
+		t.Errorf("did %q, said %+v", w.script, w.notes)
 	}
 }
 

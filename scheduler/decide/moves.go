@@ -1,0 +1,81 @@
+package decide
+
+import (
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Move is running work that would pay to be elsewhere.
+type Move struct {
+	AllocID  string
+	Job      nomad.JobKey
+	Group    string
+	From, To string // node IDs
+	// Text says what is won.
+	Text  string
+	usage place.Usage // at its new place
+}
+
+// Moves proposes what to move, at most so many allocs, none while anything
+// waits: then room is better given to what waits.
+func (b *Book) Moves(most int) []Move {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ready() != nil || len(b.flights) > 0 || len(b.pending()) > 0 {
+		return nil
+	}
+	found := b.plan.Rebalance(place.Rebalancing{Moves: most, CanMove: b.movable}, b.now())
+	var moves []Move
+	for _, m := range found {
+		a := b.allocs[m.From.ID]
+		if a == nil || m.To.NodeID == m.From.NodeID {
+			continue // within a node, the choice of the GPU is Nomad's
+		}
+		u := m.To.Usage
+		u.Queue, u.Priority = m.From.Queue, m.From.Priority
+		moves = append(moves, Move{
+			AllocID: a.ID, Job: a.Key(), Group: a.Group, From: m.From.NodeID, To: m.To.NodeID, usage: u,
+			Text: fmt.Sprintf("alloc %.8s of job %s moves from node %s to %s, which saves %d milli of GPU from going to waste",
+				a.ID, a.Key(), b.nodes[m.From.NodeID].Plan.Name, b.nodes[m.To.NodeID].Plan.Name, m.GainMilli),
+		})
+	}
+	return moves
+}
+
+// movable reports whether an alloc may be moved: one that came through the
+// service, has run long enough, and has no sibling on its node, which would
+// have to go too.
+func (b *Book) movable(u *place.Usage) bool {
+	a := b.evictable(u, nomad.JobKey{})
+	if a == nil {
+		return false
+	}
+	if r := b.records[a.Key()]; r == nil || len(r.Groups[a.Group].Excluded) > 0 {
+		return false
+	}
+	for _, sibling := range b.byJob[a.Key()] {
+		if sibling.ID != a.ID && sibling.Group == a.Group && sibling.NodeID == a.NodeID {
+			return false
+		}
+	}
+	return true
+}
+
+// Reserve books the room that a move goes to, so that nobody else is sent
+// there and the node that it leaves stays closed to it until it has landed.
+func (b *Book) Reserve(m *Move) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fly(m.Job, m.Group, m.usage, true)
+	b.version++
+}
+
+// Cancel ends the promise of a move that could not be carried out.
+func (b *Book) Cancel(m *Move) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropGroupFlights(m.Job, m.Group)
+	b.version++
+}
