@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
@@ -16,7 +17,7 @@ import (
 // while there is somebody to tell. Whatever cannot be checked passes: Nomad
 // counts, and the control loop sees it.
 func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
-	s := &submission{w: w, r: r, route: rt}
+	s := &submission{w: w, r: r, route: rt, began: time.Now()}
 	var err error
 	if s.body, err = p.readBody(w, r); err != nil {
 		p.refuse(s, err)
@@ -40,7 +41,11 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
-	p.toNomad(s, s.body, nil)
+	decided := time.Now()
+	p.toNomad(s, s.body, func(resp *http.Response) error {
+		p.audit(s, groupsOf(s.job.Asks, decisions), outcomeOf(decisions, resp.StatusCode), decided)
+		return nil
+	})
 }
 
 // quotaRefusal refuses what would have to wait for quota: unlike a job, a
