@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
@@ -24,6 +25,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/metrics"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/page"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -46,6 +49,7 @@ type service struct {
 	meter   *control.Meter
 	server  *server.Server
 	views   *gallery
+	own     *prometheus.Registry // the service's own metrics
 	audit   io.Closer
 }
 
@@ -82,7 +86,9 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 	if err != nil {
 		return fmt.Errorf("read Nomad's address: %w", err)
 	}
-	sc := server.Config{Nomad: address, Region: conf.Region, Decider: s.decider, Leadership: s, PageURL: c.Listen.Advertise, Logger: s.logger.Named("server")}
+	decider, own := newMetered(s.decider, s.lock.Leading)
+	s.own = own
+	sc := server.Config{Nomad: address, Region: conf.Region, Decider: decider, Leadership: s, PageURL: c.Listen.Advertise + page.Path, Logger: s.logger.Named("server")}
 	if address.Scheme == "https" {
 		if sc.NomadTLS, err = server.ClientTLS(server.TLSFiles{CertFile: conf.TLSConfig.ClientCert, KeyFile: conf.TLSConfig.ClientKey, CAFile: conf.TLSConfig.CACert, ServerName: conf.TLSConfig.TLSServerName}); err != nil {
 			return err
@@ -113,7 +119,7 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 	return s.addAPI(c, conf)
 }
 
-// addAPI puts the REST API beside Nomad's.
+// addAPI puts the REST API, the metrics and the web page beside Nomad's API.
 func (s *service) addAPI(c *config.Config, conf *api.Config) error {
 	gate, err := rest.NewNomadGate(*conf)
 	if err != nil {
@@ -130,7 +136,8 @@ func (s *service) addAPI(c *config.Config, conf *api.Config) error {
 		return err
 	}
 	a.Register(s.server.Handle)
-	return nil
+	metrics.Register(s.server.Handle, a, s.own, time.Now)
+	return page.Register(s.server.Handle, a, time.Now)
 }
 
 // View returns the newest picture, with who leads.
