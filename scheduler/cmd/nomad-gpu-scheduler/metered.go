@@ -20,22 +20,14 @@ type metered struct {
 
 // newMetered returns the decider with its metrics, and the registry that holds
 // them beside those of the process.
-func newMetered(d *decide.Decider, leading func() bool) (*metered, *prometheus.Registry) {
+func newMetered(d *decide.Decider) (*metered, *prometheus.Registry) {
 	m := &metered{d, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "nomad_gpu_decision_duration_seconds",
 		Help:    "Time to decide about a job, with the writing down of it, by outcome: placed, held, refused or failed.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 	}, []string{"outcome"})}
-	leads := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "nomad_gpu_leading", Help: "1 on the replica that decides.",
-	}, func() float64 {
-		if leading() {
-			return 1
-		}
-		return 0
-	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.seconds, leads, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m, registry
 }
 

@@ -86,7 +86,7 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 	if err != nil {
 		return fmt.Errorf("read Nomad's address: %w", err)
 	}
-	decider, own := newMetered(s.decider, s.lock.Leading)
+	decider, own := newMetered(s.decider)
 	s.own = own
 	sc := server.Config{Nomad: address, Region: conf.Region, Decider: decider, Leadership: s, PageURL: c.Listen.Advertise + page.Path, Logger: s.logger.Named("server")}
 	if address.Scheme == "https" {
