@@ -12,24 +12,24 @@ type choice struct {
 	idle  int32 // idle GPUs afterwards
 }
 
-// choose picks the GPUs of a bank that add the least waste; ties go to the
-// lowest index. The bank must fit the shape.
-func (p *Planner) choose(sh *shape, b *bank) choice {
-	now := p.wasteNow(b)
+// choose picks the GPUs of a bank that add the least waste by an estimate; ties
+// go to the lowest index. The bank must fit the shape.
+func (p *Planner) choose(sh *shape, b *bank, ws *waste) choice {
+	now := p.wasteNow(b, ws)
 	cpu := b.node.cpu - sh.req.CPUMHz
 	switch sh.req.GPUs {
 	case 0:
-		return choice{waste: p.waste.idle(b.kind, cpu, p.sorted(b)) - now, idle: b.idle}
+		return choice{waste: ws.idle(b.kind, cpu, p.sorted(b)) - now, idle: b.idle}
 	case 1:
-		return p.chooseOne(sh, b, cpu, now)
+		return p.chooseOne(sh, b, ws, cpu, now)
 	}
-	return p.chooseMany(sh, b, cpu, now)
+	return p.chooseMany(sh, b, ws, cpu, now)
 }
 
 // chooseOne compares the GPUs that differ in what they have free: BALANCED
 // takes the one that adds the least waste, PACK the fullest, SPREAD the
 // emptiest.
-func (p *Planner) chooseOne(sh *shape, b *bank, cpu int64, now int32) choice {
+func (p *Planner) chooseOne(sh *shape, b *bank, ws *waste, cpu int64, now int32) choice {
 	nd := sh.need(p.snap, b.kind)
 	best, at := int32(0), -1
 	sorted := p.sorted(b)
@@ -43,7 +43,7 @@ func (p *Planner) chooseOne(sh *shape, b *bank, cpu int64, now int32) choice {
 		case PolicySpread:
 			rank = -c.share
 		case PolicyBalanced:
-			rank = p.waste.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
+			rank = ws.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
 		}
 		if at < 0 || rank < best {
 			best, at = rank, i
@@ -52,7 +52,7 @@ func (p *Planner) chooseOne(sh *shape, b *bank, cpu int64, now int32) choice {
 	share := b.cells[at].share
 	p.cells = append(p.cells[:0], at)
 	ch := choice{cells: p.cells, idle: b.idle}
-	ch.waste = p.waste.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
+	ch.waste = ws.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
 	if share == gpuMilli {
 		ch.idle--
 	}
@@ -109,7 +109,7 @@ func insertSorted(list []int32, v int32) []int32 {
 
 // chooseMany takes the tightest GPUs that fit, and of equal ones those that
 // are closest to each other.
-func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
+func (p *Planner) chooseMany(sh *shape, b *bank, ws *waste, cpu int64, now int32) choice {
 	nd := sh.need(p.snap, b.kind)
 	p.cells = p.cells[:0]
 	for i := range b.cells {
@@ -142,7 +142,7 @@ func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
 		after = insertSorted(after, v)
 	}
 	p.after = after
-	ch.waste = p.waste.idle(b.kind, cpu, after) - now
+	ch.waste = ws.idle(b.kind, cpu, after) - now
 	if sh.req.Close {
 		ch.waste += int32(p.weights.DistancePriceMilli * b.apart(p.cells) / 1000)
 	}
@@ -151,19 +151,19 @@ func (p *Planner) chooseMany(sh *shape, b *bank, cpu int64, now int32) choice {
 
 // wasteNow is the expected waste of a bank as it is, remembered until the bank
 // or the demand changes.
-func (p *Planner) wasteNow(b *bank) int32 {
-	for int(b.id) >= len(p.current) {
-		p.current = append(p.current, bankWaste{stamp: -1})
+func (p *Planner) wasteNow(b *bank, ws *waste) int32 {
+	for int(b.id) >= len(ws.current) {
+		ws.current = append(ws.current, bankWaste{stamp: -1})
 	}
-	c := &p.current[b.id]
-	if c.stamp != b.stamp || c.lessons != p.lessons {
-		*c = bankWaste{b.stamp, p.lessons, p.waste.idle(b.kind, b.node.cpu, p.sorted(b))}
+	c := &ws.current[b.id]
+	if c.stamp != b.stamp {
+		*c = bankWaste{b.stamp, ws.idle(b.kind, b.node.cpu, p.sorted(b))}
 	}
 	return c.waste
 }
 
+// bankWaste is the expected waste of a bank at a position of the change log.
 type bankWaste struct {
-	stamp   int64
-	lessons int
-	waste   int32
+	stamp int64
+	waste int32
 }

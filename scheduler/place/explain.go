@@ -83,6 +83,11 @@ func (p *Planner) candidates(sh *shape) []Candidate {
 		if pts == worst {
 			continue
 		}
+		if v := &ix.verdicts[id]; v.rough {
+			p.refine(v, sh, p.snap.banks[id])
+			pts = p.points(v, sh, p.snap.banks[id])
+			ix.set(id, pts)
+		}
 		at, _ := slices.BinarySearchFunc(ids, id, func(o, _ int) int {
 			return cmp.Or(cmp.Compare(pts, ix.levels[0][o]), -1)
 		})
@@ -106,7 +111,7 @@ func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate
 	}
 	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
 	if sh.req.Policy == PolicyBalanced {
-		cost := p.cost(v, sh, b)
+		cost := p.cost(v.waste, v.before, v.after, sh, b)
 		frag.ValueMilli = floorDiv(cost, w.StepMilli) * stepTerm
 		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", v.waste, cost-int64(v.waste))
 	} else if w.FragmentationMilli > 0 {

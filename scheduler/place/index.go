@@ -64,15 +64,30 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 	}
 }
 
-// rate judges a bank anew and returns its points.
+// rate looks at a bank anew and returns its points.
 func (p *Planner) rate(ix *index, sh *shape, id int32) int32 {
 	b := p.snap.banks[id]
 	if b == nil || p.snap.fit(sh, b) != fitsNow {
 		return worst
 	}
 	v := &ix.verdicts[id]
-	*v = p.judge(sh, b)
+	*v = p.glance(sh, b)
 	return p.points(v, sh, b)
+}
+
+// pick returns the bank with the highest points, the first of several. Banks
+// whose points are rough, and so the most that they can be, are refined when
+// they come to the top: most never are.
+func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
+	for {
+		id, ok = ix.best()
+		if !ok || !ix.verdicts[id].rough {
+			return id, ok
+		}
+		b, v := p.snap.banks[id], &ix.verdicts[id]
+		p.refine(v, sh, b)
+		ix.set(id, p.points(v, sh, b))
+	}
 }
 
 // reprice recomputes all points from the verdicts at new prices.

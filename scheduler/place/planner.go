@@ -16,16 +16,16 @@ const firstReview = 100
 // arrives ([Planner.Arrive]) and from history ([Planner.Learn]). It is not safe
 // for concurrent use.
 type Planner struct {
-	snap    *Snapshot
-	policy  Policy
-	weights Weights
-	shapes  map[shapeKey]*shape
-	indexes []*index // per shape ID
-	demand  *demand
-	quotas  *Quotas // nil: none
-	ranked  *standings
-	waste   *waste
-	prices  *prices
+	snap        *Snapshot
+	policy      Policy
+	weights     Weights
+	shapes      map[shapeKey]*shape
+	indexes     []*index // per shape ID
+	demand      *demand
+	quotas      *Quotas // nil: none
+	ranked      *standings
+	rough, fine *waste // estimates of two precisions
+	prices      *prices
 
 	taught    bool      // by Learn
 	learned   []float64 // mix of the demand that the futures are drawn from
@@ -38,9 +38,8 @@ type Planner struct {
 	batch    memo // effects of one shape by exact state, while batching
 	batching bool
 
-	current       []bankWaste // expected waste per bank, as it is
-	shares, after []int32     // scratch
-	cells         []int       // scratch
+	shares, after []int32 // scratch
+	cells         []int   // scratch
 }
 
 // Placement is an answer: where a task goes.
@@ -56,7 +55,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
-	p.waste = newWaste(&p.weights)
+	p.rough, p.fine = newWaste(w.Rough, w.PriorTasks), newWaste(w.Fine, w.PriorTasks)
 	p.relearn()
 	p.nextLearn = firstReview
 	return p
@@ -122,7 +121,8 @@ func (p *Planner) relearn() {
 		p.assume()
 	}
 	p.learned = p.demand.weights(float64(p.weights.PriorTasks))
-	p.waste.learn(p.snap, p.demand)
+	p.rough.learn(p.snap, p.demand)
+	p.fine.learn(p.snap, p.demand)
 	p.lessons++
 	p.recompute()
 }
@@ -149,7 +149,7 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 	}
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
-	id, ok := ix.best()
+	id, ok := p.pick(ix, sh)
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
@@ -201,7 +201,7 @@ func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {
 	if r.GPUs == 0 {
 		return u
 	}
-	ch := p.choose(sh, b)
+	ch := p.choose(sh, b, p.estimate(sh))
 	nd := sh.need(p.snap, b.kind)
 	for _, i := range ch.cells {
 		t := nd.take

@@ -95,7 +95,7 @@ func (p *Planner) wasteful(n int) []*bank {
 			continue
 		}
 		at := len(out)
-		for at > 0 && p.wasteNow(b) > p.wasteNow(out[at-1]) {
+		for at > 0 && p.wasteNow(b, p.fine) > p.wasteNow(out[at-1], p.fine) {
 			at--
 		}
 		if at < n {
@@ -113,23 +113,23 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	if !ok {
 		return Move{}, false
 	}
-	before := int64(p.wasteNow(b))
+	before := int64(p.wasteNow(b, p.fine))
 	t := p.begin()
 	defer t.rollback()
 	if t.release(u.ID) != nil {
 		return Move{}, false
 	}
-	healed := before - int64(p.wasteNow(b))
+	healed := before - int64(p.wasteNow(b, p.fine))
 	sh, _ := p.shapeOf(&r)
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
-	id, ok := ix.best()
+	id, ok := p.pick(ix, sh)
 	if !ok || p.snap.banks[id].node == b.node {
 		return Move{}, false
 	}
-	to := p.snap.banks[id]
+	to, v := p.snap.banks[id], &ix.verdicts[id]
 	m := Move{From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
-	m.GainMilli = healed - p.cost(&ix.verdicts[id], sh, to)
+	m.GainMilli = healed - p.cost(v.waste, v.before, v.after, sh, to)
 	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.withinLimits(&m.To.Usage) == nil
 }
 

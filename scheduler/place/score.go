@@ -23,10 +23,13 @@ const stepTerm = 10 * 1000
 
 // verdict is what a shape's placement on a bank does, apart from prices.
 type verdict struct {
+	guess  int32 // waste added by the rough estimate less the margin, milli
 	waste  int32 // waste added, milli; negative: healed
 	usage  int16 // weighted utilisation terms after placement, 0..1000
 	before uint8 // idle GPUs of the bank before
 	after  uint8 // and after
+	hunch  uint8 // and after by the rough estimate
+	rough  bool  // waste and after are not known yet
 }
 
 // usageTerms are the utilisation terms of a bank after a placement, in
@@ -61,32 +64,61 @@ func blend(allocated, measured, part int64) int64 {
 	return ((1000-part)*allocated + part*measured) / 1000
 }
 
-// judge works out what placing the shape does on a bank that it fits.
-func (p *Planner) judge(sh *shape, b *bank) verdict {
+// glance works out roughly what placing the shape does on a bank that it fits.
+func (p *Planner) glance(sh *shape, b *bank) verdict {
 	u := p.usageAfter(sh, b)
 	v := verdict{
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
-		before: uint8(b.idle), after: uint8(b.idle),
+		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle),
 	}
-	if b.kind >= 0 {
-		v.waste, v.after = p.effect(sh, b)
+	if b.kind < 0 {
+		return v
+	}
+	v.guess, v.hunch = p.effect(sh, b)
+	v.waste, v.after = v.guess, v.hunch
+	if sh.req.Policy == PolicyBalanced {
+		v.guess -= int32(p.weights.MarginMilli)
+		v.rough = true
 	}
 	return v
 }
 
-// effect is the waste that the shape adds to a bank and the idle GPUs that it
-// leaves. Where many banks are judged in a row, those in the same state, empty
-// ones above all, share one answer.
+// refine makes a rough verdict fine.
+func (p *Planner) refine(v *verdict, sh *shape, b *bank) {
+	ch := p.choose(sh, b, p.fine)
+	v.waste, v.after, v.rough = ch.waste, uint8(ch.idle), false
+}
+
+// judge is a glance, refined where the policy wants it.
+func (p *Planner) judge(sh *shape, b *bank) verdict {
+	v := p.glance(sh, b)
+	if v.rough {
+		p.refine(&v, sh, b)
+	}
+	return v
+}
+
+// estimate is the precision that decides for a shape which GPUs it gets.
+func (p *Planner) estimate(sh *shape) *waste {
+	if sh.req.Policy == PolicyBalanced {
+		return p.fine
+	}
+	return p.rough
+}
+
+// effect is the waste that the shape roughly adds to a bank and the idle GPUs
+// that it leaves. Where many banks are judged in a row, those in the same
+// state, empty ones above all, share one answer.
 func (p *Planner) effect(sh *shape, b *bank) (waste int32, idle uint8) {
 	if !p.batching {
-		ch := p.choose(sh, b)
+		ch := p.choose(sh, b, p.rough)
 		return ch.waste, uint8(ch.idle)
 	}
-	step := p.waste.futures[b.kind].cpuStep
+	step := p.rough.futures[b.kind].cpuStep
 	key := stateKey{b.state, uint64(b.node.cpu/step)<<32 | uint64((b.node.cpu-sh.req.CPUMHz)/step)}
 	v, ok := p.batch.get(key)
 	if !ok {
-		ch := p.choose(sh, b)
+		ch := p.choose(sh, b, p.rough)
 		v = ch.waste<<8 | ch.idle
 		p.batch.put(key, v)
 	}
@@ -101,17 +133,26 @@ func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
 	case PolicySpread:
 		return -int32(v.usage) - p.stranded(v, b)
 	}
-	steps := floorDiv(p.cost(v, sh, b), p.weights.StepMilli)
+	best := p.balanced(v, p.cost(v.guess, v.before, v.hunch, sh, b))
+	if v.rough {
+		return best
+	}
+	return min(best, p.balanced(v, p.cost(v.waste, v.before, v.after, sh, b)))
+}
+
+// balanced is the score of BALANCED for a cost in milli.
+func (p *Planner) balanced(v *verdict, cost int64) int32 {
+	steps := floorDiv(cost, p.weights.StepMilli)
 	return int32(int64(v.usage) - steps*stepTerm*p.weights.FragmentationMilli/1000)
 }
 
 // cost is the waste and the prices of a placement, in milli.
-func (p *Planner) cost(v *verdict, sh *shape, b *bank) int64 {
-	cost := int64(v.waste)
+func (p *Planner) cost(waste int32, before, after uint8, sh *shape, b *bank) int64 {
+	cost := int64(waste)
 	if b.kind < 0 {
 		return cost
 	}
-	cost += p.prices.slots[v.before] - p.prices.slots[v.after]
+	cost += p.prices.slots[before] - p.prices.slots[after]
 	if sh.req.GPUs > 0 {
 		nd := sh.need(p.snap, b.kind)
 		cost += p.prices.model[b.kind] * int64(nd.share) * int64(sh.req.GPUs) / 1000
@@ -125,7 +166,7 @@ func (p *Planner) stranded(v *verdict, b *bank) int32 {
 	if len(b.cells) == 0 {
 		return 0
 	}
-	part := int64(p.wasteNow(b)+v.waste) / int64(len(b.cells))
+	part := int64(p.wasteNow(b, p.rough)+v.waste) / int64(len(b.cells))
 	return int32(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }
 

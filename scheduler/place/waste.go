@@ -9,9 +9,11 @@ import "math"
 // kind (common random numbers), so that differences between two states are not
 // noise. Estimates are remembered by state.
 type waste struct {
-	w       *Weights
+	precision
+	prior   int64    // arrivals that the prior demand counts for
 	futures []future // per kind
 	known   memo
+	current []bankWaste // of banks as they are, by bank ID
 	shares  [maxGPUs]int32
 }
 
@@ -32,12 +34,13 @@ type futureTask struct {
 	share int32 // usable milli
 }
 
-func newWaste(w *Weights) *waste { return &waste{w: w} }
+func newWaste(p precision, prior int64) *waste { return &waste{precision: p, prior: prior} }
 
 // learn replaces the futures by draws from the demand.
 func (ws *waste) learn(s *Snapshot, d *demand) {
-	weights := d.weights(float64(ws.w.PriorTasks))
+	weights := d.weights(float64(ws.prior))
 	ws.known.reset()
+	ws.current = ws.current[:0]
 	ws.futures = ws.futures[:0]
 	for id := range s.kinds {
 		ws.futures = append(ws.futures, ws.draw(s, d, weights, int32(id)))
@@ -46,7 +49,7 @@ func (ws *waste) learn(s *Snapshot, d *demand) {
 
 func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) future {
 	biggest := s.biggest(id)
-	f := future{cpuStep: max(1, biggest.cpu/ws.w.CPUSteps), minCPU: math.MaxInt32, minShare: gpuMilli}
+	f := future{cpuStep: max(1, biggest.cpu/ws.CPUSteps), minCPU: math.MaxInt32, minShare: gpuMilli}
 	var own []float64
 	var tasks []futureTask
 	for i, e := range d.entries {
@@ -60,7 +63,7 @@ func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) futur
 			f.minCPU, f.minShare = min(f.minCPU, t.cpu), min(f.minShare, t.share)
 		}
 	}
-	f.streams = streams(own, tasks, ws.w.Streams, ws.w.StreamTasks)
+	f.streams = streams(own, tasks, ws.Streams, streamTasks)
 	return f
 }
 
@@ -77,6 +80,9 @@ func futureOf(s *Snapshot, sh *shape, id int32, biggest size) (futureTask, bool)
 	nd := sh.need(s, id)
 	return futureTask{cpu: int32(r.CPUMHz / int64(r.GPUs)), share: nd.share}, nd.ok
 }
+
+// streamTasks is the length of a stream. A node is full long before its end.
+const streamTasks = 600
 
 // stratum is how many consecutive tasks of all streams are drawn together.
 const stratum = 32
@@ -148,7 +154,7 @@ func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 	buf := ws.shares[:len(shares)]
 	for _, stream := range f.streams {
 		copy(buf, shares)
-		sum += f.fill(stream, cpu, buf, ws.w.Misses)
+		sum += f.fill(stream, cpu, buf, ws.Misses)
 	}
 	return int32(sum / int64(len(f.streams)))
 }

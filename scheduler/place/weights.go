@@ -22,15 +22,11 @@ type Weights struct {
 	// StepMilli is the resolution of expected waste, in GPU milli. Within one
 	// step the utilisation terms decide.
 	StepMilli int64
-	// Streams, StreamTasks and Misses set how carefully waste is estimated:
-	// so many random futures, each of so many tasks, each over after so many
-	// pairs of tasks in a row that did not fit.
-	Streams     int
-	StreamTasks int
-	Misses      int
-	// CPUSteps is into how many steps the CPU of the largest node of a kind is
-	// rounded where estimates are remembered by state.
-	CPUSteps int64
+	// Rough and Fine set how carefully waste is estimated. Every node is looked
+	// at roughly; those that could be the best by MarginMilli are looked at
+	// finely. No node scores better than its rough estimate and the margin.
+	Rough, Fine precision
+	MarginMilli int64
 
 	// ModelPriceMilli scales the price of models that constrained tasks need:
 	// 1000 charges a model that they will need in full as much as the task
@@ -55,11 +51,20 @@ type Weights struct {
 	PriorTasks int64
 }
 
+// precision is how carefully waste is estimated: over so many random futures,
+// each over after so many pairs of tasks in a row that did not fit, with free
+// CPU rounded to so many steps of the largest node of a kind.
+type precision struct {
+	Streams  int
+	Misses   int
+	CPUSteps int64
+}
+
 // DefaultWeights are the defaults of every field.
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Streams: 24, StreamTasks: 600, Misses: 12, CPUSteps: 64,
+		StepMilli: 20, Rough: precision{8, 8, 16}, Fine: precision{48, 12, 48}, MarginMilli: 60,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 70, DistancePriceMilli: 1000, RepriceEvery: 200, DriftMilli: 100, PriorTasks: 500,
 	}
 }
@@ -68,7 +73,7 @@ func DefaultWeights() Weights {
 // times faster on large clusters, a few tenths of a point less allocated.
 func FastWeights() Weights {
 	w := DefaultWeights()
-	w.Streams, w.Misses, w.CPUSteps = 8, 6, 12
+	w.Rough, w.Fine, w.MarginMilli = precision{8, 6, 12}, precision{12, 6, 12}, 40
 	w.DriftMilli, w.RepriceEvery = 200, 400
 	return w
 }

@@ -14,7 +14,7 @@ import (
 // quickWeights are weights under which small replays are quick.
 func quickWeights() place.Weights {
 	w := place.FastWeights()
-	w.Streams, w.StreamTasks = 4, 64
+	w.Rough.Streams, w.Fine.Streams = 2, 4
 	return w
 }
 
