@@ -15,7 +15,7 @@ type index struct {
 	levels   [][]int32 // levels[0]: points per bank; the last has one entry
 }
 
-const blockSize = 32
+const blockSize = 16
 
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {

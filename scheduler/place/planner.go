@@ -55,7 +55,11 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
-	p.rough, p.fine = newWaste(w.Rough, w.PriorTasks), newWaste(w.Fine, w.PriorTasks)
+	p.rough = newWaste(w.Rough, w.PriorTasks)
+	p.fine = p.rough
+	if w.Fine.Streams > 0 {
+		p.fine = newWaste(w.Fine, w.PriorTasks)
+	}
 	p.relearn()
 	p.nextLearn = firstReview
 	return p
@@ -122,7 +126,9 @@ func (p *Planner) relearn() {
 	}
 	p.learned = p.demand.weights(float64(p.weights.PriorTasks))
 	p.rough.learn(p.snap, p.demand)
-	p.fine.learn(p.snap, p.demand)
+	if p.fine != p.rough {
+		p.fine.learn(p.snap, p.demand)
+	}
 	p.lessons++
 	p.recompute()
 }

@@ -76,7 +76,7 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	}
 	v.guess, v.hunch = p.effect(sh, b)
 	v.waste, v.after = v.guess, v.hunch
-	if sh.req.Policy == PolicyBalanced {
+	if sh.req.Policy == PolicyBalanced && p.fine != p.rough {
 		v.guess -= int32(p.weights.MarginMilli)
 		v.rough = true
 	}

@@ -25,6 +25,7 @@ type Weights struct {
 	// Rough and Fine set how carefully waste is estimated. Every node is looked
 	// at roughly; those that could be the best by MarginMilli are looked at
 	// finely. No node scores better than its rough estimate and the margin.
+	// Without Fine streams the rough estimate decides.
 	Rough, Fine precision
 	MarginMilli int64
 
@@ -73,7 +74,7 @@ func DefaultWeights() Weights {
 // times faster on large clusters, a few tenths of a point less allocated.
 func FastWeights() Weights {
 	w := DefaultWeights()
-	w.Rough, w.Fine, w.MarginMilli = precision{8, 6, 12}, precision{12, 6, 12}, 40
-	w.DriftMilli, w.RepriceEvery = 200, 400
+	w.Rough, w.Fine, w.MarginMilli = precision{10, 5, 12}, precision{}, 0
+	w.DriftMilli, w.RepriceEvery = 200, 800
 	return w
 }
