@@ -162,6 +162,7 @@ type job struct {
 	priority, count     int
 	meta                map[string]string
 	devices             []*api.RequestedDevice
+	image               string // runs in a container, as task "probe"
 }
 
 func (j job) api() *api.Job {
@@ -181,6 +182,9 @@ func (j job) api() *api.Job {
 	}
 	task := api.NewTask("sleep", "raw_exec")
 	task.SetConfig("command", "sleep").SetConfig("args", []string{"100000"})
+	if j.image != "" {
+		task = api.NewTask("probe", "containerd").SetConfig("image", j.image)
+	}
 	cpu, memory, kill := 50, 20, time.Second
 	task.Resources, task.Meta, task.KillTimeout = &api.Resources{CPU: &cpu, MemoryMB: &memory, Devices: j.devices}, j.meta, &kill
 	group := api.NewTaskGroup("g", j.count).AddTask(task)
