@@ -49,7 +49,7 @@ func (ws *waste) learn(s *Snapshot, d *demand) {
 
 func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) future {
 	biggest := s.biggest(id)
-	f := future{cpuStep: max(1, biggest.cpu/ws.CPUSteps), minCPU: math.MaxInt32, minShare: gpuMilli}
+	f := future{cpuStep: max(1, biggest.cpu/max(1, ws.CPUSteps)), minCPU: math.MaxInt32, minShare: gpuMilli}
 	var own []float64
 	var tasks []futureTask
 	for i, e := range d.entries {

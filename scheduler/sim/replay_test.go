@@ -14,7 +14,7 @@ import (
 // quickWeights are weights under which small replays are quick.
 func quickWeights() place.Weights {
 	w := place.FastWeights()
-	w.Rough.Streams, w.Fine.Streams = 2, 4
+	w.Rough.Streams = 4
 	return w
 }
 
