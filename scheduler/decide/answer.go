@@ -49,6 +49,9 @@ func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool)
 	for _, t := range takes {
 		g, seen := &n.Plan.GPUs[t.GPU], &n.View.GPUs[t.GPU]
 		name, group := split(seen.Group)
+		if seen.Profile != "" && g.Mode == gpu.ModeWhole {
+			name, group = seen.Group, "" // an instance is asked for by its profile
+		}
 		count := instancesOf(g, t)
 		last := len(devices) - 1
 		if g.Mode == gpu.ModeWhole && last >= 0 && devices[last].Name == name {
@@ -98,6 +101,9 @@ func constraintsFor(r *place.Request, g *place.GPU, shortType string) []admit.Co
 		list = append(list, admit.Constraint{LTarget: "${device.attr.model}", RTarget: g.Model, Operand: "="})
 	case len(r.Models) > 1:
 		list = append(list, admit.Constraint{LTarget: "${device.attr.type}", RTarget: strings.Join(r.Models, ","), Operand: "set_contains_any"})
+	}
+	if g.Profile != "" && g.Mode != gpu.ModeWhole {
+		list = append(list, admit.Constraint{LTarget: "${device.attr.profile}", RTarget: g.Profile, Operand: "="})
 	}
 	if exact(r, g) {
 		list = append(list, admit.Constraint{LTarget: "${device.attr.slices}", RTarget: itoa(g.Slices), Operand: "="})

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -482,5 +484,83 @@ func TestBookKeepsCount(t *testing.T) {
 		if b.book.taken["q"] != sum {
 			t.Fatalf("step %d: the queue is charged %+v, its work costs %+v", i, b.book.taken["q"], sum)
 		}
+	}
+}
+
+func TestMemoryIsFoundInAMIGInstance(t *testing.T) {
+	number := func(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
+	word := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+	n := &api.Node{ID: "id-m", Name: "m", NodePool: "default", Status: "ready", SchedulingEligibility: "eligible",
+		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 256 * 1024}}}
+	for profile, gib := range map[string]int64{"1g.10gb": 10, "3g.40gb": 40, "7g.80gb": 80} {
+		n.NodeResources.Devices = append(n.NodeResources.Devices, &api.NodeDeviceResource{
+			Vendor: "nvidia", Type: "mig", Name: profile, Instances: []*api.NodeDevice{{ID: "MIG-" + profile, Healthy: true}},
+			Attributes: map[string]*api.Attribute{"model": word("NVIDIA A100-SXM4-80GB"), "type": word("A100"), "memory": number(gib*1024, "MiB"), "profile": word(profile)},
+		})
+	}
+	b := newBench(t, "", machine("a", 1), nomad.NewNode(n, nomad.Hardware{}))
+	for request, want := range map[string]string{"8G": "nvidia/slice", "30G": "nvidia/mig/3g.40gb", "20G(A100)": "nvidia/mig/3g.40gb"} {
+		d := b.decide(t, ask("job-"+request, request, 1))
+		if got := d.Tasks[0].Devices[0]; got.Name != want {
+			t.Errorf("%s: got %+v, want %s", request, got, want)
+		}
+	}
+	if _, err := b.Decide(t.Context(), []admit.Ask{ask("huge", "100G", 1)}, false); err == nil {
+		t.Error("100G was found somewhere")
+	}
+}
+
+// In a cluster that Nomad does not look at as a whole, the candidates are
+// narrowed, hold the preferred node, and are widened when none of them is left.
+func TestCandidates(t *testing.T) {
+	var machines []*nomad.Node
+	for i := range 150 {
+		machines = append(machines, machine(fmt.Sprintf("m%03d", i), 1))
+	}
+	b := newBench(t, "placement {\n candidates = 10\n}", machines...)
+	a := ask("job", "8G", 1)
+	d := b.decide(t, a)
+	if len(d.Candidates) != 10 || !slices.Contains(d.Candidates, d.Preferred[0]) {
+		t.Fatalf("candidates %v, preferred %v", d.Candidates, d.Preferred)
+	}
+	b.register(a)
+	b.run(a, "alloc", strings.TrimPrefix(d.Preferred[0], "id-"), 0, 0, 8)
+	for _, id := range d.Candidates {
+		dead := machine(strings.TrimPrefix(id, "id-"), 1)
+		dead.Index, dead.Plan.Ineligible, dead.View.Status = 2, true, "down"
+		b.book.Apply([]nomad.Change{{Node: dead}}, 50)
+	}
+	b.end("alloc")
+	b.block(a, 1)
+	due := b.book.NextDue(nil)
+	if due == nil || !due.Revision.Retry {
+		t.Fatalf("all candidates are dead, and due is %+v", due)
+	}
+	again, err := b.Revise(t.Context(), []admit.Ask{a}, due.Revision)
+	if err != nil || again == nil || slices.Contains(d.Candidates, again[0].Preferred[0]) {
+		t.Fatalf("got %+v, %v", again, err)
+	}
+	if !reflect.DeepEqual(again[0].Tasks, d.Tasks) {
+		t.Errorf("the device blocks changed:\nfrom %+v\nto   %+v", d.Tasks, again[0].Tasks)
+	}
+}
+
+func TestMoves(t *testing.T) {
+	b := newBench(t, "preemption {\n min_run_time = \"0s\"\n}", machine("a", 1), machine("b", 1))
+	for _, name := range []string{"a", "b"} {
+		a := ask("job-"+name, "7G", 1)
+		b.decide(t, a)
+		b.register(a)
+		b.run(a, "alloc-"+name, name, 0, 0, 7)
+	}
+	for _, m := range b.book.Moves(5) {
+		if m.From == m.To || b.book.allocs[m.AllocID] == nil || m.Text == "" {
+			t.Errorf("a move that cannot be: %+v", m)
+		}
+		b.book.Reserve(&m)
+		if len(b.book.flights) != 1 || b.book.Moves(5) != nil {
+			t.Error("more moves are proposed while one is under way")
+		}
+		b.book.Cancel(&m)
 	}
 }

@@ -257,8 +257,7 @@ func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord,
 	if len(parts) == 0 {
 		return c.native(), nil
 	}
-	c.form, err = b.form(a, parts)
-	if err != nil {
+	if err := c.shape(); err != nil {
 		return GroupRecord{}, err
 	}
 	if same {

@@ -138,7 +138,7 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 		return was, err
 	}
 	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
-	if c.form, err = b.form(a, parts); err != nil {
+	if err := c.shape(); err != nil {
 		return was, err
 	}
 	before := b.flightsOf(key)

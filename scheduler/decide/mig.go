@@ -1,0 +1,77 @@
+package decide
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+)
+
+// shape finds out which device blocks the ask takes at all. Memory that no
+// sliced GPU can ever hold may still be found in a MIG instance of its own: the
+// smallest profile that is large enough is taken.
+func (c *choosing) shape() (err error) {
+	if c.form, err = c.book.form(c.ask, c.parts); err == nil {
+		return nil
+	}
+	var refusal *admit.Refusal
+	if !errors.As(err, &refusal) || refusal.Status != http.StatusUnprocessableEntity {
+		return err
+	}
+	for _, p := range c.book.profiles() {
+		parts, ok := c.asInstance(p)
+		if !ok {
+			continue
+		}
+		if form, failed := c.book.form(c.ask, parts); failed == nil {
+			c.parts, c.form = parts, form
+			return nil
+		}
+	}
+	return err
+}
+
+// profile is a kind of MIG instance that the cluster has.
+type profile struct {
+	name      string
+	memoryMiB int64
+}
+
+// profiles lists the MIG profiles, smallest first.
+func (b *Book) profiles() []profile {
+	var list []profile
+	for _, id := range b.nodeIDs() {
+		for _, g := range b.nodes[id].Plan.GPUs {
+			p := profile{g.Profile, g.MemoryMiB}
+			if g.Profile != "" && g.Mode == gpu.ModeWhole && !slices.Contains(list, p) {
+				list = append(list, p)
+			}
+		}
+	}
+	slices.SortFunc(list, func(x, y profile) int {
+		return cmp.Or(cmp.Compare(x.memoryMiB, y.memoryMiB), strings.Compare(x.name, y.name))
+	})
+	return list
+}
+
+// asInstance turns the parts of an ask for memory into whole instances of a
+// profile. It returns false where that is no answer: a fraction means a part of
+// a GPU, a count means whole GPUs, and plain blocks say themselves what they
+// want.
+func (c *choosing) asInstance(p profile) ([]part, bool) {
+	parts := slices.Clone(c.parts)
+	for i := range parts {
+		r := &parts[i].req
+		t := c.ask.Tasks[parts[i].task]
+		if t.Plain() || t.Request.Kind != gpu.KindMemory || r.MemoryMiBPerGPU > p.memoryMiB {
+			return nil, false
+		}
+		r.Profile, r.Whole, r.MinMemoryMiB = p.name, true, r.MemoryMiBPerGPU
+		r.MemoryMiBPerGPU, r.ShareMilli, r.LimitMilli = 0, 0, 0
+	}
+	return parts, true
+}
