@@ -83,7 +83,7 @@ type route struct {
 	handle       func(*API, http.ResponseWriter, *http.Request) error
 	// leads operations are for the replica that decides.
 	leads bool
-	// open operations need no token.
+	// open operations need no token, or ask for what it may do themselves.
 	open bool
 }
 
@@ -94,13 +94,13 @@ var routes = []route{
 	{method: "GET", path: "/api/v1/gpu/health", handle: (*API).health},
 	{method: "GET", path: "/api/v1/gpu/monitoring", handle: (*API).monitoring},
 	{method: "GET", path: "/api/v1/gpu/cluster", handle: (*API).cluster},
-	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true},
-	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true},
+	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true, open: true},
+	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true, open: true},
 	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations},
 	{method: "GET", path: "/api/v1/gpu/reservations/{id}", handle: (*API).reservation},
-	{method: "DELETE", path: "/api/v1/gpu/reservations/{id}", handle: (*API).release, leads: true},
-	{method: "POST", path: "/api/v1/gpu/setup-pytorch", handle: (*API).setupPyTorch},
-	{method: "POST", path: "/api/v1/gpu/setup-tensorflow", handle: (*API).setupTensorFlow},
+	{method: "DELETE", path: "/api/v1/gpu/reservations/{id}", handle: (*API).release, leads: true, open: true},
+	{method: "POST", path: "/api/v1/gpu/setup-pytorch", handle: (*API).setupPyTorch, open: true},
+	{method: "POST", path: "/api/v1/gpu/setup-tensorflow", handle: (*API).setupTensorFlow, open: true},
 	{method: "GET", path: "/api/v1/openapi.json", handle: (*API).openapi, open: true},
 	{method: "GET", path: "/healthz", handle: (*API).healthz, open: true},
 	{method: "GET", path: "/readyz", handle: (*API).readyz, open: true},

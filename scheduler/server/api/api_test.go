@@ -238,6 +238,10 @@ func TestTokens(t *testing.T) {
 		"admin":             {"GET", "/api/v1/gpu/cluster", "", []string{"X-Nomad-Token", "admin"}, 200, "llm-large", view.Hidden},
 		"reserve elsewhere": {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"namespace":"serving"}`, []string{"X-Nomad-Token", "ada"}, 403, "serving", ""},
 		"reserve":           {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"namespace":"research"}`, []string{"X-Nomad-Token", "ada"}, 200, "reservation_id", ""},
+		"reserve unknown":   {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"namespace":"research"}`, nil, 403, "research", ""},
+		"ask elsewhere":     {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"namespace":"serving"}`, []string{"X-Nomad-Token", "ada"}, 403, "serving", ""},
+		"release unknown":   {"DELETE", "/api/v1/gpu/reservations/r-7f3a", "", []string{"X-Nomad-Token", "eve"}, 404, "r-7f3a", ""},
+		"setup is open":     {"POST", "/api/v1/gpu/setup-pytorch", `{"gpu_count":1}`, nil, 200, "environment", ""},
 		"openapi is open":   {"GET", "/api/v1/openapi.json", "", nil, 200, "openapi", ""},
 		"readyz is open":    {"GET", "/readyz", "", nil, 200, "ready", ""},
 	} {
