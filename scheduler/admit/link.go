@@ -1,8 +1,8 @@
 package admit
 
 import (
+	"encoding/json"
 	"fmt"
-	"slices"
 )
 
 // Link is shown beside the job in Nomad's UI.
@@ -11,7 +11,7 @@ type Link struct {
 	URL   string
 }
 
-// addLink adds the link to the job's UI block, once.
+// addLink adds the link to the job's UI block, in place of one of the same label.
 func addLink(job *object, link Link) error {
 	if link.URL == "" {
 		return nil
@@ -20,21 +20,17 @@ func addLink(job *object, link Link) error {
 	if err != nil {
 		return fmt.Errorf("UI: %w", err)
 	}
-	var links []Link
-	if err := ui.decode("Links", &links); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(links, func(l Link) bool { return l.URL == link.URL }) {
-		return nil
-	}
-	raws, err := parseArray(ui.get("Links"))
+	links, err := without(ui.get("Links"), func(raw json.RawMessage) bool {
+		var have Link
+		return json.Unmarshal(raw, &have) == nil && have.Label == link.Label
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("UI: %w", err)
 	}
 	if ui.get("Description") == nil {
 		ui.set("Description", encode(""))
 	}
-	ui.set("Links", rawArray(append(raws, encode(link))))
+	ui.set("Links", rawArray(append(links, encode(link))))
 	job.set("UI", ui.raw())
 	return nil
 }

@@ -91,7 +91,7 @@ func TestAdmits(t *testing.T) {
 		if status != 200 || got.path != tc.path {
 			t.Fatalf("%s %s: %d %s, arrived at %s", tc.method, tc.path, status, answer, got.path)
 		}
-		for _, part := range []string{`"EnforceIndex":true,"JobModifyIndex":7`, `"Name":"nvidia/gpu"`, `nomad-gpu,node-1`, `http://gpu.example/?job=team%2Fa`} {
+		for _, part := range []string{`"EnforceIndex":true,"JobModifyIndex":7`, `"Name":"nvidia/gpu"`, `nomad-gpu,node-1`, `http://gpu.example/gpu/?job=team%2Fa`} {
 			if !strings.Contains(got.body, part) {
 				t.Errorf("%s %s: %q is not in %s", tc.method, tc.path, part, got.body)
 			}
