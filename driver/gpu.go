@@ -108,7 +108,7 @@ func setHookEnv(hooks *specs.Hooks) {
 	if hooks == nil {
 		return
 	}
-	//nolint:staticcheck // Prestart is deprecated, and CDI specs still use it.
+	//lint:ignore SA1019 Prestart is deprecated, and CDI specs still use it.
 	for _, list := range [][]specs.Hook{hooks.Prestart, hooks.CreateRuntime, hooks.CreateContainer, hooks.StartContainer, hooks.Poststart, hooks.Poststop} {
 		for i := range list {
 			if len(list[i].Env) == 0 {

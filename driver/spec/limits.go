@@ -3,7 +3,6 @@ package spec
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/docker/go-units"
@@ -162,10 +161,4 @@ func (c Config) pids(policy Policy) *specs.LinuxPids {
 		return nil
 	}
 	return &specs.LinuxPids{Limit: &limit}
-}
-
-// parseID reads a numeric user or group.
-func parseID(s string) (uint32, bool) {
-	n, err := strconv.ParseUint(s, 10, 31)
-	return uint32(n), err == nil
 }

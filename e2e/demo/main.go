@@ -45,6 +45,7 @@ func main() {
 	defer cancel()
 	var err error
 	if *stop {
+		progress("stopping what \"make dev\" started")
 		err = cluster.End(keptDir)
 	} else {
 		err = run(ctx, *keep, *simulate)
@@ -89,7 +90,9 @@ const further = `
 It is running. Look further:
   open %s/ui
   export NOMAD_ADDR=%s PATH=$PATH:%s/bin/e2e
-  nomad node status -self -stats; nomad job status slice; nomad alloc logs -job slice
+  nomad job status slice
+  nomad alloc logs -job slice
+  nomad node status -stats $(nomad node status -quiet)
 Stop it with: make dev-stop
 `
 

@@ -38,6 +38,9 @@ func printBars(c *cluster.Cluster) error {
 		})
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 		for _, s := range sorted {
+			if s.Mode == gpu.ModeMIG {
+				continue // its instances have lines of their own
+			}
 			drawing, holders := bar(s, leases)
 			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", shortID(s.UUID), strings.TrimPrefix(s.Group, s.Vendor+"/"), drawing, holders)
 		}

@@ -3,7 +3,6 @@ package framework
 import (
 	"fmt"
 	"regexp"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -169,14 +168,4 @@ func parseFraction(meta map[string]string, to *int64) error {
 	}
 	*to = milli
 	return nil
-}
-
-// keys returns a map's keys in order.
-func keys[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
 }
