@@ -9,7 +9,6 @@ import (
 // worth a fixed number of arrivals, blended with what has arrived.
 type demand struct {
 	entries []demandEntry
-	index   map[shapeKey]int
 	prior   float64 // sum of prior weights
 	arrived float64 // number of arrivals
 }
@@ -21,20 +20,17 @@ type demandEntry struct {
 	seen  float64
 }
 
-func newDemand() *demand { return &demand{index: map[shapeKey]int{}} }
-
-func (d *demand) entry(key shapeKey, sh *shape) *demandEntry {
-	at, ok := d.index[key]
-	if !ok {
-		at = len(d.entries)
-		d.index[key] = at
+// entry is the entry of a shape, which belongs to this demand alone.
+func (d *demand) entry(sh *shape) *demandEntry {
+	if sh.entry < 0 {
+		sh.entry = len(d.entries)
 		d.entries = append(d.entries, demandEntry{shape: sh})
 	}
-	return &d.entries[at]
+	return &d.entries[sh.entry]
 }
 
-func (d *demand) addPrior(key shapeKey, sh *shape, weight float64) {
-	d.entry(key, sh).prior += weight
+func (d *demand) addPrior(sh *shape, weight float64) {
+	d.entry(sh).prior += weight
 	d.prior += weight
 }
 

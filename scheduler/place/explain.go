@@ -62,7 +62,7 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 		return Explanation{}, err
 	}
 	p.prepare()
-	sh, _ := p.shapeOf(r)
+	sh := p.shapeOf(r)
 	var e Explanation
 	if p.quotas != nil {
 		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {

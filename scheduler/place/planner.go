@@ -35,6 +35,14 @@ type Planner struct {
 	lessons   int // how often the demand was learned
 	epoch     int // how often prices were computed
 
+	steps   divider // by Weights.StepMilli
+	perStep int64   // points of one step of cost
+
+	last struct { // what was asked for last
+		key   shapeKey
+		shape *shape
+	}
+
 	batch    memo // effects of one shape by exact state, while batching
 	batching bool
 
@@ -54,7 +62,9 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	if policy == PolicyDefault {
 		policy = PolicyBalanced
 	}
-	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: newDemand()}
+	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &demand{}}
+	p.steps = newDivider(w.StepMilli)
+	p.perStep = stepTerm * w.FragmentationMilli / 1000
 	p.rough = newWaste(w.Rough, w.PriorTasks)
 	p.fine = p.rough
 	if w.Fine.Streams > 0 {
@@ -67,10 +77,13 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 
 // shapeOf returns the shape of a request, known or new, under the policy that
 // it is placed by.
-func (p *Planner) shapeOf(r *Request) (*shape, shapeKey) {
+func (p *Planner) shapeOf(r *Request) *shape {
 	key := keyOf(r)
 	if key.policy == PolicyDefault {
 		key.policy = p.policy
+	}
+	if p.last.shape != nil && p.last.key == key {
+		return p.last.shape // Arrive, then Place
 	}
 	sh := p.shapes[key]
 	if sh == nil {
@@ -79,7 +92,8 @@ func (p *Planner) shapeOf(r *Request) (*shape, shapeKey) {
 		p.shapes[key] = sh
 		p.indexes = append(p.indexes, &index{})
 	}
-	return sh, key
+	p.last.key, p.last.shape = key, sh
+	return sh
 }
 
 // Learn sets the prior demand: what a cluster like this has run before. It
@@ -89,8 +103,7 @@ func (p *Planner) Learn(history []Request) {
 	p.taught = true
 	p.demand.forgetPrior()
 	for i := range history {
-		sh, key := p.shapeOf(&history[i])
-		p.demand.addPrior(key, sh, 1)
+		p.demand.addPrior(p.shapeOf(&history[i]), 1)
 	}
 	p.relearn()
 }
@@ -98,8 +111,7 @@ func (p *Planner) Learn(history []Request) {
 // Arrive tells the planner that a request has arrived. Call it once per
 // request, before the first Place.
 func (p *Planner) Arrive(r *Request) {
-	sh, key := p.shapeOf(r)
-	p.demand.entry(key, sh).seen++
+	p.demand.entry(p.shapeOf(r)).seen++
 	p.demand.arrived++
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
@@ -134,8 +146,11 @@ func (p *Planner) relearn() {
 }
 
 func (p *Planner) recompute() {
-	p.prices = newPrices(p.snap, p.demand, &p.weights)
-	p.epoch++
+	now := newPrices(p.snap, p.demand, &p.weights)
+	if p.prices == nil || !p.prices.equal(now) {
+		p.prices = now
+		p.epoch++
+	}
 	p.nextPrice = p.arrivals + max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.banks))/1200)
 }
 
@@ -147,7 +162,7 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 		return Placement{}, err
 	}
 	p.prepare()
-	sh, _ := p.shapeOf(r)
+	sh := p.shapeOf(r)
 	if p.quotas != nil {
 		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
@@ -159,7 +174,8 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	pl := p.placement(r, sh, p.snap.banks[id])
+	b := p.snap.banks[id]
+	pl := Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}
 	return pl, p.withinLimits(&pl.Usage)
 }
 

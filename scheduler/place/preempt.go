@@ -84,7 +84,7 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 	if verr := r.Validate(); verr != nil {
 		return Placement{}, nil, verr
 	}
-	sh, _ := p.shapeOf(r)
+	sh := p.shapeOf(r)
 	e := p.newEviction(r, sh, now, spared)
 	sp := e.best(sh)
 	if sp == nil {
@@ -108,7 +108,7 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 
 // searched is how many banks are searched for victims: those with the lowest
 // priorities. More are only when none of these will do.
-const searched = 48
+const searched = 32
 
 // best finds the cheapest victims.
 func (e *eviction) best(sh *shape) *spoils {

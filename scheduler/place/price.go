@@ -21,8 +21,27 @@ func newPrices(s *Snapshot, d *demand, w *Weights) *prices {
 	free := s.freeMilli()
 	p.priceModels(s, d, w, weights, free)
 	p.priceSlots(s, d, w, weights, free)
+	p.coarsen()
 	return p
 }
+
+// Prices are rounded, so that most of the time they stay as they are and
+// nothing needs to be scored again.
+const (
+	modelGrain = 10 // thousandths
+	slotGrain  = 5  // milli
+)
+
+func (p *prices) coarsen() {
+	for i := range p.model {
+		p.model[i] = (p.model[i] + modelGrain/2) / modelGrain * modelGrain
+	}
+	for i := range p.slots {
+		p.slots[i] = (p.slots[i] + slotGrain/2) / slotGrain * slotGrain
+	}
+}
+
+func (p *prices) equal(o *prices) bool { return slices.Equal(p.model, o.model) && p.slots == o.slots }
 
 func (s *Snapshot) freeMilli() float64 {
 	var sum int64

@@ -52,7 +52,6 @@ func (p *Planner) assume() {
 	p.demand.forgetPrior()
 	for i := range guesses {
 		r := guesses[i].request(cpu/gpus, memory/gpus)
-		sh, key := p.shapeOf(&r)
-		p.demand.addPrior(key, sh, guesses[i].weight)
+		p.demand.addPrior(p.shapeOf(&r), guesses[i].weight)
 	}
 }

@@ -173,7 +173,7 @@ func (w *world) place() {
 	if errors.Is(err, ErrQuota) {
 		return
 	}
-	sh, _ := w.plan.shapeOf(&r)
+	sh := w.plan.shapeOf(&r)
 	best, at := int32(worst), -1
 	for id, b := range w.snap.banks {
 		if b == nil || w.snap.fit(sh, b) != fitsNow {

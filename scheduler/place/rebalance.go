@@ -120,7 +120,7 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 		return Move{}, false
 	}
 	healed := before - int64(p.wasteNow(b, p.fine))
-	sh, _ := p.shapeOf(&r)
+	sh := p.shapeOf(&r)
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)

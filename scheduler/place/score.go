@@ -142,8 +142,7 @@ func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
 
 // balanced is the score of BALANCED for a cost in milli.
 func (p *Planner) balanced(v *verdict, cost int64) int32 {
-	steps := floorDiv(cost, p.weights.StepMilli)
-	return int32(int64(v.usage) - steps*stepTerm*p.weights.FragmentationMilli/1000)
+	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
 }
 
 // cost is the waste and the prices of a placement, in milli.
@@ -168,6 +167,21 @@ func (p *Planner) stranded(v *verdict, b *bank) int32 {
 	}
 	part := int64(p.wasteNow(b, p.rough)+v.waste) / int64(len(b.cells))
 	return int32(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
+}
+
+// divider divides by a constant with a multiplication: prices change often, and
+// then every bank's score is computed again.
+type divider struct{ by, magic int64 }
+
+func newDivider(by int64) divider { return divider{by, 1<<40/by + 1} }
+
+// floor is ⌊v/by⌋. The multiplication is exact for |v| < 2²² and by < 2¹⁷.
+func (d divider) floor(v int64) int64 {
+	const shift = 1 << 22
+	if v <= -shift || v >= shift || d.by >= 1<<17 {
+		return floorDiv(v, d.by)
+	}
+	return (v+shift/d.by*d.by+d.by)*d.magic>>40 - shift/d.by - 1
 }
 
 func floorDiv(a, b int64) int64 {

@@ -65,6 +65,7 @@ type shape struct {
 	id       int
 	req      Request
 	needs    []need // per kind of the snapshot, grown on demand
+	entry    int    // in the demand; -1: none
 	filtered bool   // asks more of a node than capacity and GPUs
 }
 
@@ -80,7 +81,7 @@ type need struct {
 func newShape(id int, r *Request) *shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	return &shape{id: id, req: own, filtered: len(r.Datacenters)+len(r.Pools)+len(r.Nodes)+len(r.Constraints) > 0}
+	return &shape{id: id, req: own, entry: -1, filtered: len(r.Datacenters)+len(r.Pools)+len(r.Nodes)+len(r.Constraints) > 0}
 }
 
 // need returns what the shape takes of a GPU of the kind.
