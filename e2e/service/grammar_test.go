@@ -56,6 +56,7 @@ func TestGrammar(t *testing.T) {
 		{map[string]string{"gpu": "8G,0.5(H100)", "gpu_limit": "0.8"}, "nvidia/slice/H100/2", 8, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 500, LimitMilli: 800}},
 		{map[string]string{"gpu": "8600MiB(NVIDIA-H100-80GB-HBM3)"}, "nvidia/slice/H100/2", 9, gpu.Share{MemoryMiB: 8600, GuaranteeMilli: 113}},
 		{map[string]string{"gpu": "0.5(H100)", "gpu_sharing": "mps"}, "nvidia/slice/H100/2", 39, gpu.Share{MemoryMiB: 39 * 1024, GuaranteeMilli: 500}},
+		{map[string]string{"gpu": "16G(A100)"}, "nvidia/mig/3g.20gb", 0, gpu.Share{}},
 		{map[string]string{"gpu": "0.25(V100)"}, "nvidia/slice/V100/0", 7, gpu.Share{MemoryMiB: 7 * 1024, GuaranteeMilli: 250}},
 	} {
 		t.Run(tc.meta["gpu"]+tc.meta["gpu_limit"], func(t *testing.T) {
