@@ -107,6 +107,9 @@ func (r *rig) start(topology, config string) {
 	if err := r.SetConfig(&base.Config{PluginConfig: raw}); err != nil {
 		r.t.Fatal(err)
 	}
+	if r.service != nil {
+		r.service.begin(ctx)
+	}
 }
 
 // until reads fingerprints until one is as wanted.

@@ -24,9 +24,8 @@ type Plugin struct {
 	log hclog.Logger
 	ctx context.Context
 
-	mu     sync.Mutex
-	engine *engine
-	stop   func()
+	mu      sync.Mutex
+	service *service
 }
 
 var _ device.DevicePlugin = (*Plugin)(nil)
@@ -50,8 +49,8 @@ func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 // ConfigSchema is the schema of the plugin's configuration.
 func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSchema, nil }
 
-// SetConfig checks the configuration and begins to work by it. A second call
-// ends what the first began.
+// SetConfig checks the configuration and prepares to work by it. The work begins
+// with the first Fingerprint. A second call ends what went before.
 func (p *Plugin) SetConfig(c *base.Config) error {
 	var raw rawConfig
 	if len(c.PluginConfig) > 0 {
@@ -65,44 +64,51 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop != nil {
-		p.stop()
-		p.engine, p.stop = nil, nil
+	if p.service != nil {
+		p.service.end()
+		p.service = nil
 	}
 	if !checked.enabled {
 		return nil
 	}
-	p.engine, p.stop, err = start(p.ctx, p.log, checked)
-	return err
+	e, err := prepare(p.log, checked)
+	if err != nil {
+		return err
+	}
+	p.service = &service{engine: e}
+	return nil
 }
 
 // Close ends the plugin's work. MPS daemons go on: tasks depend on them.
 func (p *Plugin) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop != nil {
-		p.stop()
-		p.engine, p.stop = nil, nil
+	if p.service != nil {
+		p.service.end()
+		p.service = nil
 	}
 }
 
-func (p *Plugin) running() (*engine, error) {
+// configured returns the engine, at work or not.
+func (p *Plugin) configured() (*service, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.engine == nil {
+	if p.service == nil {
 		return nil, device.ErrPluginDisabled
 	}
-	return p.engine, nil
+	return p.service, nil
 }
 
 // Fingerprint sends the device groups now and whenever they change. It never
 // sends an error, since Nomad would drop every device of the node; what is
 // wrong is said of the devices that it concerns.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
-	e, err := p.running()
+	s, err := p.configured()
 	if err != nil {
 		return nil, err
 	}
+	s.begin(p.ctx)
+	e := s.engine
 	out := make(chan *device.FingerprintResponse)
 	go func() {
 		defer close(out)
@@ -134,11 +140,11 @@ var errEarly = errors.New("reserve: the GPUs of this node are not known yet; try
 
 // Reserve hands instances out, from what was published last.
 func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
-	e, err := p.running()
+	s, err := p.configured()
 	if err != nil {
 		return nil, err
 	}
-	latest := e.latest.Load()
+	latest := s.engine.latest.Load()
 	if latest == nil {
 		return nil, errEarly
 	}
@@ -147,10 +153,11 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 
 // Stats sends measurements at an interval.
 func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
-	e, err := p.running()
+	s, err := p.configured()
 	if err != nil {
 		return nil, err
 	}
+	e := s.engine
 	out := make(chan *device.StatsResponse)
 	go func() {
 		defer close(out)

@@ -139,6 +139,8 @@ func (u *unit) limits(d gpu.ReservedDevice, envs map[string]string) {
 	case u.offer.Sharing == gpu.SharingMPS && u.mps != nil:
 		envs["CUDA_MPS_PIPE_DIRECTORY"] = u.mps.PipeDir
 		envs["CUDA_MPS_LOG_DIRECTORY"] = u.mps.LogDir
+		// Not CUDA's: a job of another container driver mounts it as /dev/shm.
+		envs["CUDA_MPS_SHM_DIRECTORY"] = u.mps.ShmDir
 		if d.Mode == gpu.ModeSlice {
 			envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", d.MemoryMiB)
 			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(min(d.Milli, d.BurstMilli))

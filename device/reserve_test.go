@@ -17,7 +17,7 @@ func reserveFrom(t *testing.T, config string, change func([]*unit), ids ...strin
 	t.Helper()
 	units := plan(testConfig(t, config), testLedger(), testMachine(3), quiet())
 	for _, u := range units {
-		u.mps = &gpu.MPSState{PipeDir: "/p", LogDir: "/l", Ready: true}
+		u.mps = &gpu.MPSState{PipeDir: "/p", LogDir: "/l", ShmDir: "/s", Ready: true}
 		u.hami = &gpu.HAMiState{Library: "/opt/libvgpu.so"}
 	}
 	if change != nil {
@@ -60,7 +60,7 @@ func TestReserve(t *testing.T) {
 		{"slices", sliced, sliceIDs(a, 11, 9, 10), map[string]string{
 			"NOMAD_GPU_00000001_9":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[9,10,11],"of":79,"memory_mib":3072,"milli":37,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
-			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l",
+			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l", "CUDA_MPS_SHM_DIRECTORY": "/s",
 			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "3",
 		}},
 		{"all slices are the GPU", sliced, sliceIDs(a, allSlices()...), map[string]string{
@@ -74,7 +74,7 @@ func TestReserve(t *testing.T) {
 		{"a turn through MPS", "mode = \"shared\"\nsharing = \"mps\"\ncompute_burst = 400", sliceIDs(a, 1), map[string]string{
 			"NOMAD_GPU_00000001_1":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"shared","slices":[1],"of":4,"burst_milli":400}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
-			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
+			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l", "CUDA_MPS_SHM_DIRECTORY": "/s", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
 		}},
 		{"slices through HAMi-core", sliced + "sharing = \"hami\"\nhami { library = \"/opt/libvgpu.so\" }", sliceIDs(a, 0, 1), map[string]string{
 			"NOMAD_GPU_00000001_0":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[0,1],"of":79,"memory_mib":2048,"milli":25,"burst_milli":1000}]}`,

@@ -17,41 +17,55 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// start opens everything that a configuration names and runs an engine on it.
-// The function that it returns ends the engine and waits for it.
-func start(ctx context.Context, log hclog.Logger, c *config) (*engine, func(), error) {
+// prepare opens everything that a configuration names, and begins nothing: Nomad
+// configures plugins that it stops at once, only to see whether it can.
+func prepare(log hclog.Logger, c *config) (*engine, error) {
 	p, err := openPlatform(log, c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	e, err := newEngine(log, c, p)
 	if err != nil {
 		p.close()
-		return nil, nil, err
 	}
-	end := func() {
-		e.mps.Close()
-		p.close()
-	}
-	var metrics *metricsServer
-	if c.metrics != "" {
-		if metrics, err = serveMetrics(e, c.metrics); err != nil {
-			end()
-			return nil, nil, err
+	return e, err
+}
+
+// service is an engine at work, with what belongs to it.
+type service struct {
+	engine *engine
+	once   sync.Once
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// begin starts the work; a second call changes nothing.
+func (s *service) begin(ctx context.Context) {
+	s.once.Do(func() {
+		ctx, s.cancel = context.WithCancel(ctx)
+		e := s.engine
+		if e.config.metrics != "" {
+			metrics, err := serveMetrics(e, e.config.metrics)
+			e.complain("metrics", err)
+			if err == nil {
+				s.work.Go(func() {
+					<-ctx.Done()
+					metrics.close()
+				})
+			}
 		}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() { e.run(ctx) })
-	work.Go(func() { e.meter.run(ctx, c.health.measure) })
-	return e, func() {
-		cancel()
-		work.Wait()
-		if metrics != nil {
-			metrics.close()
-		}
-		end()
-	}, nil
+		s.work.Go(func() { e.run(ctx) })
+		s.work.Go(func() { e.meter.run(ctx, e.config.health.measure) })
+	})
+}
+
+// end stops the work and waits for it. MPS daemons go on: tasks depend on them.
+func (s *service) end() {
+	s.once.Do(func() { s.cancel = func() {} })
+	s.cancel()
+	s.work.Wait()
+	s.engine.mps.Close()
+	s.engine.platform.close()
 }
 
 // newEngine makes an engine that has not turned yet.

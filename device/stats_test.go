@@ -58,7 +58,7 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 		Namespace: "default", Job: "bert", Group: "g", Task: "train", Cgroup: "/task", Phase: gpu.PhaseRunning,
 		Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{1, 2}, Share: gpu.Share{MemoryMiB: 8192}}}}
 	pid := sleeper.Process.Pid
-	r.engine.meter.cgroups = func(p int) []string {
+	r.service.engine.meter.cgroups = func(p int) []string {
 		if p == pid {
 			return []string{"0::/task"}
 		}
@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 	other := uuidOf(t, r.groups(), "slice/T4/1")
 	r.happen(other, func(c *sim.Condition) { c.XIDs, c.ProbeFails = append(c.XIDs, 79), true })
 	r.until("it is unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/1"); return n == 0 })
-	response, err := http.Get("http://" + r.engine.metricsAddress + "/metrics")
+	response, err := http.Get("http://" + r.service.engine.metricsAddress + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

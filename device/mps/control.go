@@ -144,8 +144,8 @@ func (c control) ask(ctx context.Context, command string) (string, error) {
 // errTimeout means that the control program did not come back.
 var errTimeout = errors.New("no answer in time")
 
-func (c control) run(ctx context.Context, program string, args []string, stdin string, attr *syscall.SysProcAttr) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+func (c control) run(parent context.Context, program string, args []string, stdin string, attr *syscall.SysProcAttr) (string, error) {
+	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = c.environment(), "/", attr
@@ -156,6 +156,8 @@ func (c control) run(ctx context.Context, program string, args []string, stdin s
 	cmd.Stdout, cmd.Stderr = &out, &problem
 	err := cmd.Run()
 	switch {
+	case parent.Err() != nil:
+		return "", parent.Err() // it was not given its time
 	case ctx.Err() != nil:
 		return "", errTimeout
 	case errors.Is(err, exec.ErrWaitDelay):

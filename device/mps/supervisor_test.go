@@ -219,6 +219,24 @@ func TestDaemonIsAdoptedAfterRestart(t *testing.T) {
 	}
 }
 
+// Nomad stops and starts plugins at any moment. A daemon must not pay for it.
+func TestDaemonSurvivesASupervisorThatIsStoppedAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.Want([]Spec{spec()})
+	first := b.until("the daemon is ready", ready)
+	for range 20 {
+		b.Close()
+		b.start()
+		b.Want([]Spec{spec()})
+	}
+	b.Close()
+	b.start()
+	b.Want([]Spec{spec()})
+	if s := b.until("it is adopted", ready); s.PID != first.PID || s.Generation != first.Generation {
+		t.Errorf("got %+v, want the daemon of %+v", s, first)
+	}
+}
+
 // exists is alive without regard to the time of the start.
 func (p process) exists() bool {
 	_, err := findProcess(p.PID)
