@@ -130,7 +130,8 @@ func (s *service) addAPI(c *config.Config, conf *api.Config) error {
 		models[model] = float64(mib) / 1024
 	}
 	a, err := rest.New(rest.Config{
-		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models, Logger: s.logger.Named("api"),
+		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
+		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL, Logger: s.logger.Named("api"),
 	})
 	if err != nil {
 		return err

@@ -18,8 +18,6 @@ import (
 const (
 	maxMemoryGB = 100_000
 	maxOwner    = 100
-	defaultHold = 10 * time.Minute
-	longestHold = 24 * time.Hour
 )
 
 // Want is the body of /validate.
@@ -163,10 +161,10 @@ func (a *API) want(body AllocateRequest) (reserve.Want, error) {
 	}
 	hold := time.Duration(body.TTLSeconds) * time.Second
 	switch {
-	case body.TTLSeconds < 0 || body.TTLSeconds > int64(longestHold/time.Second):
-		return reserve.Want{}, problemf(http.StatusBadRequest, "ttl_seconds %d is not from 1 to %d", body.TTLSeconds, int64(longestHold/time.Second))
+	case body.TTLSeconds < 0 || body.TTLSeconds > int64(a.LongestHold/time.Second):
+		return reserve.Want{}, problemf(http.StatusBadRequest, "ttl_seconds %d is not from 1 to %d", body.TTLSeconds, int64(a.LongestHold/time.Second))
 	case hold == 0:
-		hold = defaultHold
+		hold = a.DefaultHold
 	}
 	if len(body.Owner) > maxOwner || strings.ContainsFunc(body.Owner, func(c rune) bool { return c < ' ' }) {
 		return reserve.Want{}, problemf(http.StatusBadRequest, "owner %q is longer than %d bytes or has control characters", body.Owner, maxOwner)

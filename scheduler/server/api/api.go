@@ -48,6 +48,9 @@ type Config struct {
 	// StaleAfter is the age of the picture from which the service is not ready;
 	// 0 for a minute.
 	StaleAfter time.Duration
+	// DefaultHold is how long room is reserved when a caller does not say, and
+	// LongestHold what it may say at most; 0 for ten minutes and a day.
+	DefaultHold, LongestHold time.Duration
 	// Forward sends requests to the replica that leads; nil for the default.
 	Forward http.RoundTripper
 	// Now is the clock; nil for the real one.
@@ -67,6 +70,12 @@ func New(c Config) (*API, error) {
 	}
 	if c.StaleAfter == 0 {
 		c.StaleAfter = time.Minute
+	}
+	if c.DefaultHold == 0 {
+		c.DefaultHold = 10 * time.Minute
+	}
+	if c.LongestHold == 0 {
+		c.LongestHold = 24 * time.Hour
 	}
 	if c.Now == nil {
 		c.Now = time.Now
