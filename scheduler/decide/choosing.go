@@ -62,7 +62,26 @@ func (c *choosing) first() (GroupRecord, error) {
 		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
 		return g, nil
 	}
-	return c.fill(g, nil)
+	defer c.setAside()()
+	return c.fill(g, nil, 0)
+}
+
+// setAside takes the group's running allocs off the books: a changed request
+// replaces all of them, so what they hold is free for it. The result puts them
+// back, for as long as they run.
+func (c *choosing) setAside() func() {
+	var old []*nomad.Alloc
+	for _, a := range c.book.allocsOf(c.key) {
+		if a.Group == c.ask.Group {
+			old = append(old, a)
+			c.book.unbook(a.NodeID, a.ID)
+		}
+	}
+	return func() {
+		for _, a := range old {
+			c.book.book(c.book.usageOf(a))
+		}
+	}
 }
 
 // places reports whether Nomad starts allocs on registration, on nodes that
@@ -92,7 +111,7 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 		c.keepTo(was.Blocks)
 	}
 	missing := c.ask.Count - c.book.live(c.key, c.ask.Group)
-	if was.Decision.Hold == nil && (missing <= 0 || was.Ask.Count == c.ask.Count && c.book.blocked[c.key] == nil) {
+	if was.Decision.Hold == nil && (missing <= 0 || c.underWay(&was)) {
 		for _, u := range was.Flights {
 			if missing > 0 {
 				c.book.fly(c.key, c.ask.Group, u, false)
@@ -101,7 +120,12 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 		}
 		return g, nil
 	}
-	return c.fill(g, was.Decision.Tasks)
+	return c.fill(g, was.Decision.Tasks, c.book.live(c.key, c.ask.Group))
+}
+
+// underWay reports whether Nomad is about to place what was decided before.
+func (c *choosing) underWay(was *GroupRecord) bool {
+	return len(was.Flights) > 0 && was.Ask.Count == c.ask.Count && c.book.blocked[c.key] == nil
 }
 
 // keepTo leaves only nodes that can serve device blocks which are given.
@@ -124,11 +148,10 @@ func (c *choosing) keepTo(blocks []block) {
 	}
 }
 
-// fill places the allocs that do not run yet. Tasks are the device blocks if
-// they are given already.
-func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision) (GroupRecord, error) {
+// fill places the allocs that do not run yet, beside those that do. Given are
+// the device blocks if they are not to change.
+func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) (GroupRecord, error) {
 	b := c.book
-	running := b.live(c.key, c.ask.Group)
 	missing := max(0, c.ask.Count-running)
 	c.arrive()
 	g.Flights, g.Decision.Hold = nil, nil

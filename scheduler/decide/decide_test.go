@@ -564,3 +564,23 @@ func TestMoves(t *testing.T) {
 		b.book.Cancel(&m)
 	}
 }
+
+// A changed request replaces what runs, so it is placed as if that were gone;
+// until it is gone, nobody else gets the room.
+func TestAChangedRequestMayUseItsOwnRoom(t *testing.T) {
+	b := newBench(t, "", machine("a", 1))
+	a := ask("job", "10G", 1)
+	b.decide(t, a)
+	b.register(a)
+	b.run(a, "alloc", "a", 0, 0, 10)
+	if d := b.decide(t, ask("job", "12G", 1)); !slices.Equal(d.Preferred, []string{"id-a"}) {
+		t.Errorf("preferred %v", d.Preferred)
+	}
+	if d := b.decide(t, ask("other", "3G", 1)); len(d.Preferred) != 0 {
+		t.Errorf("room of both the old and the new alloc was given away: %+v", d)
+	}
+	b.end("alloc")
+	if d := b.decide(t, ask("other", "3G", 1)); len(d.Preferred) != 1 {
+		t.Errorf("the old alloc's room is not free: %+v", d)
+	}
+}

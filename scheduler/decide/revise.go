@@ -149,7 +149,7 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	} else {
 		c.keepTo(was.Blocks)
 	}
-	g, err := c.fill(was, given)
+	g, err := c.fill(was, given, b.live(key, a.Group))
 	if err != nil {
 		b.restore(key, before)
 		return was, err
