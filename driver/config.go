@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -34,6 +35,7 @@ type Config struct {
 	StateDir          string        `codec:"state_dir"`
 	CDISpecDirs       []string      `codec:"cdi_spec_dirs"`
 	CNIPath           string        `codec:"cni_path"`
+	BridgeSubnet      string        `codec:"bridge_subnet"`
 	DisableLogs       bool          `codec:"disable_log_collection"`
 }
 
@@ -113,6 +115,7 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"state_dir":              defaulted("state_dir", "string", `"`+statedir.Default+`"`),
 	"cdi_spec_dirs":          defaulted("cdi_spec_dirs", "list(string)", `["/etc/cdi","/var/run/cdi"]`),
 	"cni_path":               defaulted("cni_path", "string", `"/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"`),
+	"bridge_subnet":          defaulted("bridge_subnet", "string", `"172.26.128.0/20"`),
 	"disable_log_collection": defaulted("disable_log_collection", "bool", `false`),
 })
 
@@ -157,6 +160,9 @@ func (c Config) parse() (settings, error) {
 		if !filepath.IsAbs(path) {
 			return s, fmt.Errorf("%s %q is not an absolute path", key, path)
 		}
+	}
+	if _, _, err := net.ParseCIDR(c.BridgeSubnet); err != nil {
+		return s, fmt.Errorf("bridge_subnet %q is no network: write for example \"172.26.128.0/20\"", c.BridgeSubnet)
 	}
 	if c.Namespace == "" || c.ContainerdRuntime == "" {
 		return s, fmt.Errorf("namespace and containerd_runtime must not be empty")

@@ -30,6 +30,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
+		BridgeSubnet: "172.26.128.0/20",
 	}, config)
 	must.Eq(t, time.Second, s.statsInterval)
 }
@@ -58,6 +59,7 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 		`cdi_spec_dirs[0] "cdi"`:                func(c *Config) { c.CDISpecDirs = []string{"cdi"} },
 		`volumes.allow_paths[0] "srv"`:          func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
 		`allow_caps: unknown capability "fly"`:  func(c *Config) { c.AllowCaps = []string{"fly"} },
+		`bridge_subnet "10.0.0.0"`:              func(c *Config) { c.BridgeSubnet = "10.0.0.0" },
 		`namespace and containerd_runtime must`: func(c *Config) { c.Namespace = "" },
 	} {
 		config := good

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,7 +22,40 @@ type containerd struct {
 	dir     string
 	version int
 	binary  string
-	cmd     *exec.Cmd
+	cmd     *boundProcess
+}
+
+// boundProcess is a process that dies with this one.
+type boundProcess struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// startBound starts a process. The kernel kills it when the thread that started
+// it ends, which in Go may be long before the program does; so that thread stays.
+func startBound(t *testing.T, cmd *exec.Cmd) *boundProcess {
+	t.Helper()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &boundProcess{cmd: cmd, ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer close(p.ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *boundProcess) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
 }
 
 // containerdBinaries returns the containerd of PATH and, with
@@ -99,11 +133,7 @@ func (c *containerd) start() {
 	// The containerd of a directory must find the shim of that directory.
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(c.binary)+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.cmd = cmd
+	c.cmd = startBound(c.t, cmd)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cl, err := client.New(c.socket())
@@ -122,8 +152,7 @@ func (c *containerd) kill() {
 	if c.cmd == nil {
 		return
 	}
-	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait()
+	c.cmd.kill()
 	c.cmd = nil
 }
 

@@ -60,6 +60,7 @@ func testConfig(c *containerd) Config {
 		GC:      GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU:     GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(c.dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(c.dir, "cdi")},
+		CNIPath:     "/opt/cni/bin:/usr/lib/cni", BridgeSubnet: "172.26.240.0/24",
 	}
 }
 

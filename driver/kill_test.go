@@ -39,7 +39,7 @@ type orders struct {
 }
 
 var (
-	startSteps = []string{"planned", "claimed", "image", "created", "running", "started"}
+	startSteps = []string{"planned", "claimed", "image", "connected", "created", "running", "started"}
 	stopSteps  = []string{"stopping", "signalled", "killed", "destroying"}
 )
 
@@ -95,7 +95,6 @@ func (e *env) victim(o orders, delay time.Duration) {
 	must.NoError(e.t, os.WriteFile(path, text, 0o600))
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"="+path)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must.NoError(e.t, cmd.Start())
 	if delay > 0 {
 		timer := time.AfterFunc(delay, func() { _ = cmd.Process.Kill() })

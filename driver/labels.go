@@ -22,6 +22,7 @@ const (
 	labelTask     = "io.nomad-gpu.task"
 	labelTaskID   = "io.nomad-gpu.task-id"
 	labelJob      = "io.nomad-gpu.job"
+	labelManaged  = "io.nomad-gpu.image-managed"
 	labelExitCode = "io.nomad-gpu.exit-code"
 	labelExitAt   = "io.nomad-gpu.exited-at"
 	labelExitOOM  = "io.nomad-gpu.exit-oom"

@@ -56,6 +56,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	if t.exited() {
 		return nil
 	}
+	t.killed.Store(number == syscall.SIGKILL)
 	if err := d.signal(t, number, false); err != nil {
 		return err
 	}
@@ -72,6 +73,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 
 // kill ends a task for certain.
 func (d *Driver) kill(t *task) error {
+	t.killed.Store(true)
 	if err := d.signal(t, syscall.SIGKILL, true); err != nil {
 		return err
 	}

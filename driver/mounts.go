@@ -96,7 +96,7 @@ ff02::2 ip6-allrouters
 // host's names.
 func hostsFile(cfg *drivers.TaskConfig, config spec.Config) (string, error) {
 	content := localHosts
-	if config.UsesHostNetwork() || cfg.NetworkIsolation == nil && config.NetworkMode == "" {
+	if config.UsesHostNetwork() {
 		if host, err := os.ReadFile("/etc/hosts"); err == nil {
 			content = string(host)
 		}

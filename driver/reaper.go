@@ -41,7 +41,8 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 		problems = append(problems,
 			d.reapContainers(ctx, client, *node, before),
 			client.CollectLeftovers(ctx, labelNode, *node, s.Snapshotter, before),
-			d.reapLeases(ctx, client, before))
+			d.reapLeases(ctx, client, before),
+			d.reapNetworks(ctx, client, s, before))
 	}
 	problems = append(problems, d.leases.expire(now))
 	if s.GC.Image {
@@ -105,6 +106,28 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 		}
 		d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
 		if err := d.leases.end(l, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reapNetworks removes networks whose container is gone or was never made.
+func (d *Driver) reapNetworks(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
+	networks := newBridges(s)
+	ids, err := networks.ids(before)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		_, err := client.Load(ctx, id)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, runtime.ErrNotFound) {
+			return fmt.Errorf("check network of %s: %w", id, err)
+		}
+		if err := networks.remove(ctx, id); err != nil {
 			return err
 		}
 	}

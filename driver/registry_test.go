@@ -26,7 +26,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -72,10 +71,7 @@ func startRegistry(t *testing.T, auth bool, certificate, key string) *registry {
 		config += fmt.Sprintf("auth:\n  htpasswd:\n    realm: test\n    path: %s/htpasswd\n", dir)
 	}
 	must.NoError(t, os.WriteFile(dir+"/config.yml", []byte(config), 0o600))
-	cmd := exec.Command(binary, "serve", dir+"/config.yml")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(startBound(t, exec.Command(binary, "serve", dir+"/config.yml")).kill)
 	eventually(t, "the registry listens", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {

@@ -51,7 +51,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if len(plan.share.Holdings) > 0 {
 		d.emit(cfg, "GPU share: "+describeShare(plan.share), nil)
 	}
-	return handle, nil, nil
+	return handle, plan.network, nil
 }
 
 // handleState is what Nomad keeps for us. Containers are found by label, so it
@@ -72,6 +72,10 @@ type startPlan struct {
 	mounts   []spec.Mount
 	cdiDirs  []string
 	record   record
+	// namespace is the path of a network namespace to join; network is what the
+	// driver made itself.
+	namespace string
+	network   *drivers.DriverNetwork
 }
 
 // plan decodes and checks everything that can be checked before anything exists.
@@ -86,6 +90,12 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	}
 	if err := p.config.Check(settings.policy); err != nil {
 		return nil, err
+	}
+	if err := checkNetwork(cfg, p.config); err != nil {
+		return nil, err
+	}
+	if n := cfg.NetworkIsolation; n != nil {
+		p.namespace = n.Path
 	}
 	if p.config, err = resolveSources(cfg, p.config, settings.policy); err != nil {
 		return nil, err
@@ -124,6 +134,7 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 		return nil, err
 	}
 	if image.Managed() {
+		p.labels[labelManaged] = "true"
 		if err := p.runtime.TouchImage(ctx, image.Name, time.Now()); err != nil {
 			return nil, err
 		}
@@ -131,9 +142,13 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 	d.failpoint("image")
 	ctx, cancel = context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if p.network, err = p.connect(ctx); err != nil {
+		return nil, err
+	}
+	d.failpoint("connected")
 	container, err := d.create(ctx, p, image)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.disconnect(p.record.Lease.Container))
 	}
 	d.failpoint("created")
 	stdio := runtime.Stdio{Stdout: p.cfg.StdoutPath, Stderr: p.cfg.StderrPath, Terminal: p.config.TTY}
@@ -172,13 +187,10 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
 		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
-		CgroupsPath: p.record.Lease.Cgroup,
+		CgroupsPath: p.record.Lease.Cgroup, NetworkNamespace: p.namespace,
 	}
 	if apparmor.HostSupports() {
 		task.AppArmor = appArmorProfile
-	}
-	if n := p.cfg.NetworkIsolation; n != nil {
-		task.NetworkNamespace = n.Path
 	}
 	options, err := task.Options(image.Config)
 	if err != nil {
@@ -208,14 +220,31 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err := c.Remove(ctx); err != nil {
 		return err
 	}
-	_, client, _, err := d.parts()
+	settings, client, _, err := d.parts()
 	if err != nil {
 		return err
+	}
+	if err := newBridges(settings).remove(ctx, c.ID); err != nil {
+		return err
+	}
+	if c.Labels[labelManaged] == "" {
+		return nil
 	}
 	if err := client.TouchImage(ctx, c.Image, time.Now()); err != nil && !errors.Is(err, runtime.ErrNotFound) {
 		d.logger.Debug("use of an image is not recorded", "image", c.Image, "error", err)
 	}
 	return nil
+}
+
+// disconnect removes the network of a container that does not exist.
+func (d *Driver) disconnect(id string) error {
+	settings, _, _, err := d.parts()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return newBridges(settings).remove(ctx, id)
 }
 
 // discard forgets a task and removes its container.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -22,6 +23,8 @@ type task struct {
 	logger    hclog.Logger
 	// cancel ends the watch.
 	cancel context.CancelFunc
+	// killed is set before the driver itself kills the task.
+	killed atomic.Bool
 	// done is closed when result and endedAt are set.
 	done chan struct{}
 
@@ -82,16 +85,20 @@ func (d *Driver) lost(ctx context.Context, t *task) {
 	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
 }
 
-// ended records how a task ended: in its labels, so that a restart of the driver
-// or a reboot does not lose the exit code, in its lease, and for who waits.
+// ended records how a task ended: in its lease, for who waits, and in its
+// container's labels, so that a restart of the driver or a reboot does not lose
+// the exit code.
 func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem error) {
-	if err := t.container.SetLabels(ctx, exitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-		t.logger.Warn("exit code is not recorded with the container", "error", err)
+	if exit.Code != 0 && !t.killed.Load() {
+		exit.OOMKilled = exit.OOMKilled || t.container.OOMKilled(ctx)
 	}
 	if err := d.leases.end(t.record.Lease, exit.At); err != nil {
 		t.logger.Error("lease of an ended task stays live", "error", err)
 	}
 	t.finish(exit, problem)
+	if err := t.container.SetLabels(ctx, exitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) && ctx.Err() == nil {
+		t.logger.Warn("exit code is not recorded with the container", "error", err)
+	}
 }
 
 func (t *task) finish(exit runtime.Exit, problem error) {

@@ -10,12 +10,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -78,6 +80,14 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		// A start that was cut off between snapshot and container.
 		if err := r.removeSnapshot(ctx, n.Image.snapshotter, n.ID); err != nil {
 			return nil, err
+		}
+		handle, err = r.newContainer(ctx, n, options)
+	}
+	if errdefs.IsNotFound(err) {
+		// Somebody removed the image's layers, and brought back the image alone.
+		r.forget(n.Image.Digest)
+		if err := n.Image.handle.Unpack(ctx, n.Image.snapshotter); err != nil {
+			return nil, errors.Join(fmt.Errorf("unpack image %q: %w", n.Image.Name, err), r.removeSandbox(ctx, n.ID))
 		}
 		handle, err = r.newContainer(ctx, n, options)
 	}
@@ -232,8 +242,9 @@ func (c *Container) Start(ctx context.Context, stdio Stdio) error {
 // Exit is how a container's process ended.
 type Exit struct {
 	// Code is 128 plus the signal for a process that a signal ended.
-	Code      int
-	At        time.Time
+	Code int
+	At   time.Time
+	// OOMKilled is for whoever asks OOMKilled; containerd's exit does not tell.
 	OOMKilled bool
 }
 
@@ -259,7 +270,7 @@ func (c *Container) Status(ctx context.Context) (Status, error) {
 	}
 	switch status.Status {
 	case client.Stopped:
-		return Status{Exit: Exit{Code: int(status.ExitStatus), At: status.ExitTime, OOMKilled: c.oomKilled(ctx, task)}}, nil
+		return Status{Exit: Exit{Code: int(status.ExitStatus), At: status.ExitTime}}, nil
 	case client.Created:
 		return Status{}, fmt.Errorf("process of container %s was never started: %w", c.ID, ErrNotFound)
 	}
@@ -284,7 +295,7 @@ func (c *Container) Wait(ctx context.Context) (Exit, error) {
 		if err != nil {
 			return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
 		}
-		return Exit{Code: int(code), At: at, OOMKilled: c.oomKilled(ctx, task)}, nil
+		return Exit{Code: int(code), At: at}, nil
 	case <-ctx.Done():
 		return Exit{}, ctx.Err()
 	}
@@ -316,22 +327,42 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 }
 
 // Remove kills what still runs and deletes the process's record, the container
-// and its snapshot. What is gone already is no error.
+// and its snapshot. What is gone already is no error. It asks containerd for
+// each of them directly: the client's own methods look everything up again
+// before every step.
 func (c *Container) Remove(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
 	if err := c.deleteTask(ctx); err != nil {
 		return err
 	}
-	if err := c.handle.Delete(ctx, client.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
+	info, err := c.handle.Info(ctx, client.WithoutRefreshedMetadata)
+	if err != nil {
+		return fmt.Errorf("delete container %s: %w", c.ID, err)
+	}
+	if info.SnapshotKey != "" {
+		if err := c.runtime.client.SnapshotService(info.Snapshotter).Remove(ctx, info.SnapshotKey); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("delete snapshot of container %s: %w", c.ID, err)
+		}
+	}
+	if err := c.runtime.client.ContainerService().Delete(ctx, c.ID); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
 	}
 	return c.runtime.removeSandbox(ctx, c.ID)
 }
 
+// deleteTask deletes the record of a process, which is killed first where it
+// still runs.
 func (c *Container) deleteTask(ctx context.Context) error {
-	task, err := c.handle.Task(ctx, nil)
-	if err == nil {
+	_, err := c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
+	err = errgrpc.ToNative(err)
+	if err == nil || errdefs.IsNotFound(err) {
+		return nil
+	}
+	task, loadErr := c.handle.Task(ctx, nil)
+	if loadErr == nil {
 		_, err = task.Delete(ctx, client.WithProcessKill)
+	} else if errdefs.IsNotFound(loadErr) {
+		return nil
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete process of container %s: %w", c.ID, err)

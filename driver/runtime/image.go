@@ -55,6 +55,17 @@ func (r *Runtime) Image(ctx context.Context, ref, snapshotter string) (Image, er
 // ready unpacks an image where that is still to be done, and reads its config.
 func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter string) (Image, error) {
 	snapshotter = r.snapshotter(snapshotter)
+	image := Image{
+		Name: handle.Name(), Digest: handle.Target().Digest, Labels: handle.Labels(),
+		handle: handle, snapshotter: snapshotter,
+	}
+	// What containerd holds by a digest never changes, and while the image is
+	// there its layers stay unpacked.
+	key := string(image.Digest) + " " + snapshotter
+	if known, ok := r.configs.Load(key); ok {
+		image.Config = known.(ispec.ImageConfig)
+		return image, nil
+	}
 	unpacked, err := handle.IsUnpacked(ctx, snapshotter)
 	if err != nil {
 		return Image{}, fmt.Errorf("inspect image %q: %w", handle.Name(), err)
@@ -72,14 +83,13 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 	if err != nil {
 		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
 	}
-	var image ispec.Image
-	if err := json.Unmarshal(text, &image); err != nil {
+	var parsed ispec.Image
+	if err := json.Unmarshal(text, &parsed); err != nil {
 		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
 	}
-	return Image{
-		Name: handle.Name(), Digest: handle.Target().Digest, Config: image.Config, Labels: handle.Labels(),
-		handle: handle, snapshotter: snapshotter,
-	}, nil
+	image.Config = parsed.Config
+	r.configs.Store(key, parsed.Config)
+	return image, nil
 }
 
 // hosts finds registries as the operator configured them for containerd.

@@ -96,9 +96,10 @@ func (m *Metrics) fillV2(data *statsv2.Metrics) {
 	m.OOMKills = data.GetMemoryEvents().GetOomKill()
 }
 
-// oomKilled asks the control group whether the kernel killed any process for
-// memory. It is right even when containerd's event about it was missed.
-func (c *Container) oomKilled(ctx context.Context, task client.Task) bool {
-	m, err := metricsOf(ctx, task)
+// OOMKilled asks the control group whether the kernel killed any process for
+// memory. It is right even when containerd's event about it was missed, and
+// until the process's record is deleted.
+func (c *Container) OOMKilled(ctx context.Context) bool {
+	m, err := c.Metrics(ctx)
 	return err == nil && m.OOMKills > 0
 }

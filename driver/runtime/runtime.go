@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
@@ -42,6 +43,9 @@ type Runtime struct {
 	log    *logrus.Entry
 	client *client.Client
 	pulls  pullGroup
+	// configs are ispec.ImageConfig by digest and snapshotter, of images that
+	// were seen unpacked.
+	configs sync.Map
 }
 
 // reconnectDelay bounds how long the connection stays down after containerd has

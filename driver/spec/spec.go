@@ -309,3 +309,12 @@ func mergeRlimits(have, wanted []specs.POSIXRlimit) []specs.POSIXRlimit {
 
 // UsesHostNetwork reports whether the author asked for the host's network.
 func (c Config) UsesHostNetwork() bool { return c.networkMode() == networkHost }
+
+// UsesBridge reports whether the author wants a network for the task alone.
+func (c Config) UsesBridge() bool { return c.networkMode() == networkBridge }
+
+// UsesOwnNetwork reports whether the author wants a network namespace for the
+// task alone, connected or not.
+func (c Config) UsesOwnNetwork() bool {
+	return c.networkMode() == networkBridge || c.networkMode() == networkNone
+}

@@ -1,0 +1,119 @@
+package driver
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/netns"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
+)
+
+func TestNetworkModeHost(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("readlink", "/proc/self/ns/net")
+		own, _ := e.run(config)
+		config.HostNetwork = true
+		out, _ := e.run(config)
+		host, err := os.Readlink("/proc/self/ns/net")
+		must.NoError(t, err)
+		must.Eq(t, host+"\n", out)
+		must.NotEq(t, own, out)
+	})
+}
+
+func TestNetworkOfTheGroup(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		ns, err := netns.NewNetNS(e.containerd.dir)
+		must.NoError(t, err)
+		defer func() { must.NoError(t, ns.Remove()) }()
+		group := func(cfg *drivers.TaskConfig) {
+			cfg.NetworkIsolation = &drivers.NetworkIsolationSpec{
+				Mode: drivers.NetIsolationModeGroup, Path: ns.GetPath(),
+				HostsConfig: &drivers.HostsConfig{Hostname: "the-alloc", Address: "172.26.64.9"},
+			}
+		}
+		out, _ := e.run(defaultTaskConfig("sh", "-c", "hostname; cat /etc/hosts; cat /proc/net/dev"), group)
+		must.StrContains(t, out, "the-alloc\n")
+		must.StrContains(t, out, "172.26.64.9 the-alloc")
+
+		for mode, says := range map[string]string{"bridge": "contradicts the group's network", "host": "contradicts the group's network"} {
+			config := defaultTaskConfig("true")
+			config.NetworkMode = mode
+			_, _, err := e.harness.StartTask(e.quietTask(config, group))
+			must.ErrorContains(t, err, says)
+		}
+		config := defaultTaskConfig("true")
+		config.NetworkMode = "group"
+		_, _, err = e.harness.StartTask(e.quietTask(config))
+		must.ErrorContains(t, err, "needs a network block")
+	})
+}
+
+func TestPortsOfItsOwnBridge(t *testing.T) {
+	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
+		t.Skip("there are no CNI plugins")
+	}
+	binary, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/listen")
+	must.NoError(t, err)
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("/local/listen", "8080")
+		config.NetworkMode, config.Ports = "bridge", []string{"web"}
+		cfg := e.task(config, func(cfg *drivers.TaskConfig) {
+			cfg.Resources.Ports = &structs.AllocatedPorts{{Label: "web", Value: 28080, To: 8080}}
+		})
+		text, err := os.ReadFile(binary)
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "listen"), text, 0o755))
+		_, network, err := e.harness.StartTask(cfg)
+		must.NoError(t, err)
+		defer func() { _ = e.driver.DestroyTask(cfg.ID, true) }()
+		must.Eq(t, 8080, network.PortMap["web"])
+		e.waitForLog(cfg, "listening")
+		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(network.IP, "8080")))
+		host, err := hostAddress()
+		must.NoError(t, err)
+		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(host, "28080")))
+
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		ids, err := newBridges(e.driver.settings).ids(time.Now().Add(time.Hour))
+		must.NoError(t, err)
+		must.Eq(t, nil, ids)
+		config.Ports = []string{"none"}
+		_, _, err = e.harness.StartTask(e.quietTask(config))
+		must.ErrorContains(t, err, `ports: "none"`)
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
+func greeting(t *testing.T, address string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	must.NoError(t, err)
+	defer conn.Close()
+	text, err := io.ReadAll(conn)
+	must.NoError(t, err)
+	return string(text)
+}
+
+// hostAddress is an address of this machine that is not loopback.
+func hostAddress() (string, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	for _, address := range addresses {
+		if ip, ok := address.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
+			return ip.IP.String(), nil
+		}
+	}
+	return "", os.ErrNotExist
+}
