@@ -59,7 +59,9 @@ func newBare(e *env, like *drivers.TaskConfig) *bare {
 	b := &bare{t: e.t, client: cl, ctx: namespaces.WithNamespace(context.Background(), testNamespace)}
 	b.image, err = cl.GetImage(b.ctx, testImage)
 	must.NoError(e.t, err)
-	container, err := cl.LoadContainer(b.ctx, containerID(like))
+	watched, err := e.driver.tasks.get(like.ID)
+	must.NoError(e.t, err)
+	container, err := cl.LoadContainer(b.ctx, watched.container.ID)
 	must.NoError(e.t, err)
 	b.spec, err = container.Spec(b.ctx)
 	must.NoError(e.t, err)

@@ -1,8 +1,7 @@
 package driver
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -33,21 +32,25 @@ const (
 // maxLabel is how many bytes containerd takes for a label's key and value.
 const maxLabel = 4096
 
-// containerID names the container of a task. It follows from the task's ID
-// alone, so starting the same task twice finds the first attempt; the task's
-// name is in it for people.
-func containerID(cfg *drivers.TaskConfig) string {
-	sum := sha256.Sum256([]byte(cfg.NodeID + "\x00" + cfg.ID))
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return -1
-	}, cfg.Name)
+// newContainerID names a container: the task's name and its allocation's short
+// ID are in it for people. No two attempts to start a task share one, since
+// containerd may still be busy with an attempt whose driver died. Containers are
+// found by label, never by this name.
+func newContainerID(cfg *drivers.TaskConfig) string {
+	keep := func(s string, limit int) string {
+		s = strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+				return r
+			}
+			return -1
+		}, s)
+		return s[:min(len(s), limit)]
+	}
+	name := keep(cfg.Name, 24)
 	if name == "" {
 		name = "task"
 	}
-	return fmt.Sprintf("%.24s-%s", name, hex.EncodeToString(sum[:12]))
+	return name + "-" + keep(cfg.AllocID, 8) + strings.ToLower(rand.Text()[:10])
 }
 
 // containerLabels are the author's labels and, above them, ours.

@@ -112,7 +112,7 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if _, err := os.Stat(settings.InitPath); p.config.Init && err != nil {
 		return nil, fmt.Errorf("init needs an init program on the node; init_path is %q: %w", settings.InitPath, err)
 	}
-	id := containerID(cfg)
+	id := newContainerID(cfg)
 	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
@@ -126,7 +126,10 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 func (d *Driver) launch(p *startPlan) (*task, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
-	if err := d.removeEarlier(ctx, p); err != nil {
+	output := newOutputs(p.cfg)
+	defer output.release()
+	pipesAlive, err := d.removeEarlier(ctx, p)
+	if err != nil {
 		return nil, err
 	}
 	image, err := d.image(ctx, p.runtime, p.cfg, p.config)
@@ -151,8 +154,10 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 		return nil, errors.Join(err, d.disconnect(p.record.Lease.Container))
 	}
 	d.failpoint("created")
-	stdio := runtime.Stdio{Stdout: p.cfg.StdoutPath, Stderr: p.cfg.StderrPath, Terminal: p.config.TTY}
-	if err := container.Start(ctx, stdio); err != nil {
+	if err := output.opening(); err != nil {
+		return nil, errors.Join(err, d.remove(container))
+	}
+	if err := container.Start(ctx, output.stdio(p.config.TTY, pipesAlive)); err != nil {
 		return nil, errors.Join(err, d.remove(container))
 	}
 	d.failpoint("running")
@@ -165,21 +170,25 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 }
 
 // removeEarlier removes containers of the same task of the same allocation: a
-// start that died half-way, or a run that could not be recovered.
-func (d *Driver) removeEarlier(ctx context.Context, p *startPlan) error {
+// start that died half-way, or a run that could not be recovered. It reports
+// whether one of them, of the same start, had the output pipes open until now.
+func (d *Driver) removeEarlier(ctx context.Context, p *startPlan) (pipesAlive bool, err error) {
 	earlier, err := p.runtime.Find(ctx, map[string]string{
 		labelNode: p.cfg.NodeID, labelAlloc: p.cfg.AllocID, labelTask: p.cfg.Name,
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, c := range earlier {
 		d.logger.Warn("removing an earlier container of the task", "task_id", p.cfg.ID, "container", c.ID)
+		if status, err := c.Status(ctx); err == nil && status.Running && c.Labels[labelTaskID] == p.cfg.ID {
+			pipesAlive = true
+		}
 		if err := d.remove(c); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return pipesAlive, nil
 }
 
 func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) (*runtime.Container, error) {
