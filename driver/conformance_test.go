@@ -420,3 +420,40 @@ func TestFingerprintHealth(t *testing.T) {
 		must.Eq(t, drivers.HealthStateHealthy, (<-ch).Health)
 	})
 }
+
+func TestLogCollectionDisabled(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.quietTask(defaultTaskConfig("sh", "-c", "seq 1 100000; exit 4"), func(cfg *drivers.TaskConfig) {
+			cfg.StdoutPath, cfg.StderrPath = os.DevNull, os.DevNull
+		})
+		e.start(cfg)
+		must.Eq(t, 4, e.wait(cfg.ID).ExitCode)
+	})
+}
+
+func TestMemoryMaxWithoutLimit(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", `G=$(grep -m1 ':memory:' /proc/self/cgroup); cat /c${G##*:}/memory.limit_in_bytes`)
+		config.Mounts = []spec.MountConfig{{Type: "bind", Source: "/sys/fs/cgroup/memory", Target: "/c", ReadOnly: true}}
+		out, _ := e.run(config, func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMaxMB = -1 })
+		must.Eq(t, "9223372036854771712\n", out)
+	})
+}
+
+func TestExecSessionsEndWithTheDriver(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sleep", "1000"))
+		handle := e.start(cfg)
+		config := defaultTaskConfig("sleep", "1000")
+		e.victim(orders{Config: e.config, Task: cfg, Driver: config, Exec: []string{"sleep", "4711"}, Failpoint: "exec"}, 0)
+		e.restart()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		result, err := e.harness.ExecTask(cfg.ID, []string{"sh", "-c", "cat /proc/[0-9]*/cmdline"}, callTimeout)
+		must.NoError(t, err)
+		must.StrNotContains(t, string(result.Stdout), "4711")
+		pipes, err := os.ReadDir(fifoDir(e.config))
+		if err == nil {
+			must.Len(t, 0, pipes)
+		}
+	})
+}

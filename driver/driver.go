@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -137,7 +139,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	client, err := runtime.New(runtime.Config{
 		Socket: config.Socket, Namespace: config.Namespace, Snapshotter: config.Snapshotter,
-		HostsDir: config.HostsDir, FIFODir: config.StateDir + "/exec",
+		HostsDir: config.HostsDir, FIFODir: fifoDir(config),
 		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})
 	if err != nil {
@@ -151,11 +153,17 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	d.settings, d.runtime, d.state, d.compute = parsed, client, state, computeOf(c)
 	d.leases.open(state)
 	d.background.Do(func() {
+		// Pipes of exec sessions whose driver died.
+		if err := os.RemoveAll(fifoDir(config)); err != nil {
+			d.logger.Warn("pipes of old exec sessions stay", "error", err)
+		}
 		go d.reapLoop()
 		go d.watchdogLoop()
 	})
 	return nil
 }
+
+func fifoDir(c Config) string { return filepath.Join(c.StateDir, "exec") }
 
 var errDisabled = errors.New("the containerd driver is disabled in the plugin config")
 

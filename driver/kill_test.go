@@ -35,6 +35,7 @@ type orders struct {
 	Task      *drivers.TaskConfig
 	Driver    spec.Config
 	Stop      bool
+	Exec      []string
 	Failpoint string
 }
 
@@ -70,7 +71,7 @@ func victimMain(path string) error {
 	if err := d.SetConfig(&base.Config{PluginConfig: data}); err != nil {
 		return err
 	}
-	if !o.Stop {
+	if !o.Stop && o.Exec == nil {
 		_, _, err := d.StartTask(o.Task)
 		return err
 	}
@@ -78,6 +79,22 @@ func victimMain(path string) error {
 	handle.Config = o.Task
 	if err := d.RecoverTask(handle); err != nil {
 		return err
+	}
+	if o.Exec != nil {
+		go func() { _, _ = d.ExecTask(o.Task.ID, o.Exec, time.Hour) }()
+		t, err := d.tasks.get(o.Task.ID)
+		if err != nil {
+			return err
+		}
+		for {
+			running, err := t.container.Sessions(context.Background())
+			if err != nil {
+				return err
+			}
+			if running > 0 {
+				d.failpoint("exec")
+			}
+		}
 	}
 	if err := d.StopTask(o.Task.ID, 50*time.Millisecond, "SIGTERM"); err != nil {
 		return err

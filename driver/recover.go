@@ -85,6 +85,9 @@ func (d *Driver) resume(cfg *drivers.TaskConfig, c *runtime.Container, r record)
 		if err := d.leases.write(lease); err != nil {
 			return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 		}
+		if err := c.EndSessions(ctx); err != nil {
+			d.logger.Warn("exec sessions of an earlier process may still run", "task_id", cfg.ID, "error", err)
+		}
 		d.watch(cfg, c, r)
 		return nil
 	default:

@@ -116,7 +116,7 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
-		Container: id, Cgroup: "/" + settings.Namespace + "/" + id,
+		Container: id, Cgroup: cgroupPath(settings.Namespace, id, unified()),
 		Phase: gpu.PhaseStarting, Holdings: p.share.Holdings, StartedAt: time.Now().UTC(),
 	}}
 	return p, nil
@@ -263,6 +263,15 @@ func (d *Driver) discard(t *task) error {
 	return d.remove(t.container)
 }
 
+// cgroupPath is where a container's control group is, below the mount. On cgroup
+// v2 its name ends as those of Nomad's own tasks do.
+func cgroupPath(namespace, id string, unified bool) string {
+	if unified {
+		return "/" + namespace + "/" + id + ".scope"
+	}
+	return "/" + namespace + "/" + id
+}
+
 func hostnameOf(cfg *drivers.TaskConfig) string {
 	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil && n.HostsConfig.Hostname != "" {
 		return n.HostsConfig.Hostname
@@ -292,7 +301,7 @@ func resourcesOf(r *drivers.Resources) spec.Resources {
 	}
 	if n := r.NomadResources; n != nil {
 		all.MemoryBytes = n.Memory.MemoryMB << 20
-		all.MemoryMaxBytes = n.Memory.MemoryMaxMB << 20
+		all.MemoryMaxBytes = n.Memory.MemoryMaxMB << 20 // -1 for no limit stays below 0
 	}
 	return all
 }

@@ -14,14 +14,16 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
+// unified reports whether the node has cgroup v2 alone.
+func unified() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
+}
+
 // swapAccounting reports whether the kernel can limit swap.
 func swapAccounting() bool {
-	for _, path := range []string{"/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "/sys/fs/cgroup/cgroup.controllers"} {
-		if _, err := os.Stat(path); err == nil {
-			return true
-		}
-	}
-	return false
+	_, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+	return err == nil || unified()
 }
 
 // computeOf is the node's CPU as Nomad counts it, for ticks; without it, one

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"syscall"
 
+	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 )
 
 // Exec is a command to run in a container that runs already, with the
@@ -23,6 +26,63 @@ type Exec struct {
 	Stdout, Stderr io.Writer
 	// Resize delivers terminal sizes; nil for none.
 	Resize <-chan Size
+}
+
+// execPrefix starts the IDs of exec sessions.
+const execPrefix = "exec-"
+
+// EndSessions kills and removes exec sessions that an earlier process left: who
+// watched them has gone with it.
+func (c *Container) EndSessions(ctx context.Context) error {
+	ctx = c.runtime.with(ctx)
+	task, ids, err := c.sessions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		session, err := task.LoadProcess(ctx, id, nil)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("load exec in container %s: %w", c.ID, err)
+		}
+		if err := c.endSession(ctx, session); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sessions counts the exec sessions that run.
+func (c *Container) Sessions(ctx context.Context) (int, error) {
+	_, ids, err := c.sessions(c.runtime.with(ctx))
+	return len(ids), err
+}
+
+func (c *Container) sessions(ctx context.Context) (client.Task, []string, error) {
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	processes, err := task.Pids(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list processes of container %s: %w", c.ID, notFound(err))
+	}
+	var ids []string
+	for _, p := range processes {
+		if p.Info == nil {
+			continue
+		}
+		var details options.ProcessDetails
+		if err := typeurl.UnmarshalTo(p.Info, &details); err != nil {
+			return nil, nil, fmt.Errorf("list processes of container %s: %w", c.ID, err)
+		}
+		if strings.HasPrefix(details.ExecID, execPrefix) {
+			ids = append(ids, details.ExecID)
+		}
+	}
+	return task, ids, nil
 }
 
 // Size is a terminal's, in characters.
@@ -47,17 +107,17 @@ func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
 	process.Args, process.Terminal = e.Command, e.Terminal
 
 	var stdin *signalledReader
-	options := []cio.Opt{cio.WithFIFODir(c.runtime.config.FIFODir)}
+	streams := []cio.Opt{cio.WithFIFODir(c.runtime.config.FIFODir)}
 	if e.Stdin == nil {
-		options = append(options, cio.WithStreams(nil, e.Stdout, e.Stderr))
+		streams = append(streams, cio.WithStreams(nil, e.Stdout, e.Stderr))
 	} else {
 		stdin = &signalledReader{reader: e.Stdin, ended: make(chan struct{})}
-		options = append(options, cio.WithStreams(stdin, e.Stdout, e.Stderr))
+		streams = append(streams, cio.WithStreams(stdin, e.Stdout, e.Stderr))
 	}
 	if e.Terminal {
-		options = append(options, cio.WithTerminal)
+		streams = append(streams, cio.WithTerminal)
 	}
-	session, err := task.Exec(ctx, "exec-"+rand.Text(), &process, cio.NewCreator(options...))
+	session, err := task.Exec(ctx, execPrefix+rand.Text(), &process, cio.NewCreator(streams...))
 	if err != nil {
 		return 0, fmt.Errorf("exec %q in container %s: %w", e.Command[0], c.ID, err)
 	}

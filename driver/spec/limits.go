@@ -18,8 +18,8 @@ type Resources struct {
 	CPUs        int
 	// CPUSet is the list of cores that Nomad reserved for the task.
 	CPUSet string
-	// MemoryBytes is reserved, MemoryMaxBytes the most that it may use; they are
-	// equal for a task without memory_max.
+	// MemoryBytes is reserved, MemoryMaxBytes the most that it may use: 0 for no
+	// more than is reserved, below 0 for no limit.
 	MemoryBytes    int64
 	MemoryMaxBytes int64
 	// SwapAccounting is whether the node's kernel can limit swap.
@@ -128,6 +128,9 @@ func (r Resources) cpu(c Config) *specs.LinuxCPU {
 // memory returns the memory part of the cgroup: a hard limit at memory_max, and
 // below it the reservation that the kernel reclaims down to under pressure.
 func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
+	if r.MemoryMaxBytes < 0 {
+		return &specs.LinuxMemory{Reservation: &r.MemoryBytes}
+	}
 	hard := max(r.MemoryMaxBytes, r.MemoryBytes)
 	if hard <= 0 {
 		return nil
