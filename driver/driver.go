@@ -138,7 +138,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		return err
 	}
 	client, err := runtime.New(runtime.Config{
-		Socket: config.Socket, Namespace: config.Namespace, Snapshotter: config.Snapshotter,
+		Socket: config.Socket, Namespace: config.Namespace, Owner: config.StateDir, Snapshotter: config.Snapshotter,
 		HostsDir: config.HostsDir, FIFODir: fifoDir(config),
 		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})

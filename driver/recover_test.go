@@ -89,6 +89,12 @@ func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", "exit 5"))
 		handle := e.start(cfg)
 		must.Eq(t, 5, e.wait(cfg.ID).ExitCode)
+		watched, err := e.driver.tasks.get(cfg.ID)
+		must.NoError(t, err)
+		eventually(t, "the exit is in the labels", func() bool {
+			c, err := e.driver.runtime.Load(context.Background(), watched.container.ID)
+			return err == nil && c.Labels[labelExitCode] == "5"
+		})
 		// A reboot takes the process's record, the container's stays.
 		e.driver.Shutdown()
 		e.forgetProcesses()

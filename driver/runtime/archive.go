@@ -23,11 +23,11 @@ const archivePrefix = "nomad.local/archive@"
 // save" writes. It is called by its digest, never by the name in the archive:
 // otherwise a task could pass off its own image as somebody else's.
 func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string) (Image, error) {
-	ctx, done, err := r.client.WithLease(r.with(ctx))
+	ctx, done, err := r.protect(r.with(ctx))
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
-	defer func() { _ = done(ctx) }() // the lease expires by itself otherwise
+	defer done()
 	store := r.client.ContentStore()
 	plain, err := compression.DecompressStream(tar)
 	if err != nil {

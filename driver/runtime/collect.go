@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -21,6 +22,47 @@ const (
 	// usedLabel says when an image was last used.
 	usedLabel = "io.nomad-gpu.used-at"
 )
+
+// Labels on containerd's leases, which keep its garbage collector away from what
+// is being fetched and unpacked. One of a process that died is void.
+const (
+	ownerLabel   = "io.nomad-gpu.owner"
+	processLabel = "io.nomad-gpu.process"
+	leaseExpiry  = 24 * time.Hour
+)
+
+// protect keeps what is made under the returned context until done is called.
+func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(), err error) {
+	ctx, release, err := r.client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseExpiry),
+		leases.WithLabels(map[string]string{ownerLabel: r.config.Owner, processLabel: r.process}))
+	if err != nil {
+		return nil, nil, fmt.Errorf("protect what is made from containerd's garbage collector: %w", err)
+	}
+	return ctx, func() {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		_ = release(cleanup) // it expires otherwise
+	}, nil
+}
+
+// collectLeases removes the leases of processes that died, so that containerd
+// collects what they had fetched half-way.
+func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
+	service := r.client.LeasesService()
+	all, err := service.List(ctx, fmt.Sprintf("labels.%q==%q", ownerLabel, r.config.Owner))
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	for _, lease := range all {
+		if lease.Labels[processLabel] == r.process || !lease.CreatedAt.Before(before) {
+			continue
+		}
+		if err := service.Delete(ctx, lease); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove lease %s: %w", lease.ID, err)
+		}
+	}
+	return nil
+}
 
 // TouchImage records that an image is used now. Images that somebody else
 // brought into containerd are left alone.
@@ -107,7 +149,8 @@ func (r *Runtime) CollectLeftovers(ctx context.Context, label, value, snapshotte
 	filter := fmt.Sprintf("labels.%q==%q", label, value)
 	return errors.Join(
 		r.collectSnapshots(ctx, r.snapshotter(snapshotter), filter, orphan),
-		r.collectSandboxes(ctx, filter, orphan))
+		r.collectSandboxes(ctx, filter, orphan),
+		r.collectLeases(ctx, before))
 }
 
 type orphanFunc func(id string, created time.Time) (bool, error)

@@ -86,8 +86,8 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	if errdefs.IsNotFound(err) {
 		// Somebody removed the image's layers, and brought back the image alone.
 		r.forget(n.Image.Digest)
-		if err := n.Image.handle.Unpack(ctx, n.Image.snapshotter); err != nil {
-			return nil, errors.Join(fmt.Errorf("unpack image %q: %w", n.Image.Name, err), r.removeSandbox(ctx, n.ID))
+		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
+			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
 		}
 		handle, err = r.newContainer(ctx, n, options)
 	}

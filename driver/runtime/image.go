@@ -32,6 +32,18 @@ type Image struct {
 	snapshotter string
 }
 
+func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter string) error {
+	ctx, done, err := r.protect(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := handle.Unpack(ctx, snapshotter); err != nil {
+		return fmt.Errorf("unpack image %q: %w", handle.Name(), err)
+	}
+	return nil
+}
+
 // Managed reports whether the driver brought the image in, and may remove it.
 func (i Image) Managed() bool { return i.Labels[managedLabel] != "" }
 
@@ -71,8 +83,8 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 		return Image{}, fmt.Errorf("inspect image %q: %w", handle.Name(), err)
 	}
 	if !unpacked {
-		if err := handle.Unpack(ctx, snapshotter); err != nil {
-			return Image{}, fmt.Errorf("unpack image %q: %w", handle.Name(), err)
+		if err := r.unpack(ctx, handle, snapshotter); err != nil {
+			return Image{}, err
 		}
 	}
 	desc, err := handle.Config(ctx)

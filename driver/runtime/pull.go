@@ -41,6 +41,11 @@ var (
 func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 	ctx, cancel := context.WithCancelCause(r.with(ctx))
 	defer cancel(nil)
+	ctx, done, err := r.protect(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	defer done()
 	meter := newMeter(p, cancel)
 	defer meter.stop()
 

@@ -9,6 +9,7 @@ package runtime
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"sync"
@@ -26,6 +27,9 @@ type Config struct {
 	Socket string
 	// Namespace is the containerd namespace that everything is kept in.
 	Namespace string
+	// Owner names the driver among those that use this containerd, for as long as
+	// the machine runs.
+	Owner string
 	// Snapshotter is used where a task names none; empty for containerd's own
 	// default.
 	Snapshotter string
@@ -41,8 +45,10 @@ type Config struct {
 type Runtime struct {
 	config Config
 	log    *logrus.Entry
-	client *client.Client
-	pulls  pullGroup
+	// process tells this process from earlier ones of the same owner.
+	process string
+	client  *client.Client
+	pulls   pullGroup
 	// configs are ispec.ImageConfig by digest and snapshotter, of images that
 	// were seen unpacked.
 	configs sync.Map
@@ -63,7 +69,7 @@ func New(config Config) (*Runtime, error) {
 	}
 	logger := logrus.New()
 	logger.SetOutput(config.Log)
-	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger)}, nil
+	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger), process: rand.Text()}, nil
 }
 
 // Close ends the connection; what runs goes on.
