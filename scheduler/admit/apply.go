@@ -30,7 +30,7 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 			next++
 			continue
 		}
-		groups[i] = j.rawGroup(i)
+		groups[i] = g.raw
 	}
 	job := j.job.clone()
 	job.set("TaskGroups", rawArray(groups))
@@ -40,15 +40,6 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 	envelope := j.envelope.clone()
 	envelope.set("Job", job.raw())
 	return envelope.raw(), nil
-}
-
-// rawGroup is a group's text as it came.
-func (j *Job) rawGroup(i int) json.RawMessage {
-	raws, err := parseArray(j.job.get("TaskGroups"))
-	if err != nil || i >= len(raws) { // it was read before
-		return j.groups[i].object.raw()
-	}
-	return raws[i]
 }
 
 func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {

@@ -46,6 +46,7 @@ type header struct {
 
 // group is a task group that is read but not yet changed.
 type group struct {
+	raw    json.RawMessage
 	object object
 	name   string
 	tasks  []task
@@ -143,7 +144,7 @@ func (j *Job) readGroups() error {
 }
 
 func readGroup(raw []byte) (group, error) {
-	var g group
+	g := group{raw: raw}
 	var err error
 	if g.object, err = parseObject(raw); err != nil {
 		return g, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // object is a JSON object in its own order, with the bytes of every value as
@@ -38,6 +39,7 @@ func (o object) parse(raw []byte) (object, error) {
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return o, fmt.Errorf("read JSON: an object is expected")
 	}
+	seen := map[string]bool{}
 	for dec.More() {
 		name, err := dec.Token()
 		if err != nil {
@@ -48,9 +50,11 @@ func (o object) parse(raw []byte) (object, error) {
 		if err := dec.Decode(&m.value); err != nil {
 			return o, fmt.Errorf("read JSON field %q: %w", m.name, err)
 		}
-		if o.find(m.name) >= 0 {
+		key := o.key(m.name)
+		if seen[key] {
 			return o, fmt.Errorf("JSON field %q is given twice", m.name)
 		}
+		seen[key] = true
 		o.members = append(o.members, m)
 	}
 	_, err := dec.Token()
@@ -72,6 +76,22 @@ func parseArray(raw []byte) ([]json.RawMessage, error) {
 func isNull(raw []byte) bool {
 	raw = bytes.TrimSpace(raw)
 	return len(raw) == 0 || string(raw) == "null"
+}
+
+// key is what is equal for names that mean the same field.
+func (o object) key(name string) string {
+	if o.exact {
+		return name
+	}
+	return strings.Map(func(r rune) rune { // to the smallest of its letter cases
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, name)
 }
 
 // find returns a field's place, -1 when it is not there.

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -80,6 +81,8 @@ func TestReadRefusals(t *testing.T) {
 			"a group is placed as one"},
 		"a job given twice":   {`{"Job":{"ID":"a"},"JOB":{"ID":"b","Meta":{"gpu":"1"}}}`, `JSON field "JOB" is given twice`},
 		"tasks given twice":   {`{"Job":{"TaskGroups":[{"Tasks":[],"tasks":[{"Meta":{"gpu":"1"}}]}]}}`, "given twice"},
+		"long s":              {`{"Job":{"TaskGroups":[],"TaskGroup\u017f":[]}}`, "given twice"},
+		"too many blocks":     {jobWith(`"Resources":{"Devices":[` + strings.Repeat(`{"Name":"gpu"},`, 256) + `{"Name":"gpu"}]}`), "at most 256"},
 		"group of wrong type": {`{"Job":{"TaskGroups":[7]}}`, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,6 +149,27 @@ func TestKey(t *testing.T) {
 		if got := read(change).Key() == a.Key(); got != same {
 			t.Errorf("key of %s: same %v, want %v", change, got, same)
 		}
+	}
+}
+
+// A job is read in time in proportion to its size, whoever made it.
+func TestReadManyFields(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"Job":{"ID":"a"`)
+	for i := range 200_000 {
+		fmt.Fprintf(&b, `,"f%d":1`, i)
+	}
+	b.WriteString(`,"TaskGroups":[{"Name":"g0","Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}`)
+	for i := range 20_000 {
+		fmt.Fprintf(&b, `,{"Name":"g%d"}`, i+1)
+	}
+	b.WriteString(`]}}`)
+	j, err := Read([]byte(b.String()), Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Apply(decideAnyhow(j.Asks), Link{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -34,6 +34,9 @@ type affinity struct {
 	Weight                    *int8
 }
 
+// maxBlocks is beyond what any machine has of GPUs and MIG instances.
+const maxBlocks = 256
+
 func readTask(raw []byte) (task, error) {
 	var t task
 	var err error
@@ -63,6 +66,9 @@ func readTask(raw []byte) (task, error) {
 		if isGPU(block.Name) {
 			t.blocks = append(t.blocks, block)
 		}
+	}
+	if len(t.blocks) > maxBlocks {
+		return t, fmt.Errorf("task %q: %d device blocks for GPUs, at most %d are read", h.Name, len(t.blocks), maxBlocks)
 	}
 	return t, nil
 }
