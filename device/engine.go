@@ -20,15 +20,15 @@ import (
 // what is published of them true. One goroutine turns it over; everything else
 // reads the latest publication.
 type engine struct {
-	log      hclog.Logger
-	config   *config
-	platform *platform
-	ledger   *ledger
-	cordons  Cordons
-	state    *statedir.Dir
-	names    *cdiNames
-	tracker  *tracker
-	mps      daemons
+	log                hclog.Logger
+	config             *config
+	platform           *platform
+	ledger             *ledger
+	cordons, forgotten Marks
+	state              *statedir.Dir
+	names              *cdiNames
+	tracker            *tracker
+	mps                daemons
 	// cuda is the CUDA version of the last survey.
 	cuda string
 	now  func() time.Time
@@ -107,6 +107,7 @@ func (e *engine) turn(ctx context.Context) {
 	}
 	e.observe(machine, err)
 	e.watch(ctx, machine)
+	e.forget(machine)
 	now := e.circumstances(machine)
 	units := plan(e.config, e.ledger, machine, now)
 	e.complain("ledger", e.ledger.save())
@@ -159,6 +160,21 @@ func (e *engine) observe(machine hardware.Machine, surveyErr error) {
 	}
 }
 
+// forget drops the GPUs that an operator has marked and that are not there. Their
+// indices stay taken.
+func (e *engine) forget(machine hardware.Machine) {
+	marked, err := e.forgotten.All()
+	e.complain("forgotten", err)
+	for uuid := range marked {
+		here := slices.ContainsFunc(machine.GPUs, func(g hardware.GPU) bool { return g.UUID == uuid })
+		if r := e.ledger.records[uuid]; r != nil && !here {
+			e.log.Info("forgetting a GPU", "gpu", uuid)
+			r.Hardware = nil
+		}
+		e.complain("forgotten", e.forgotten.Remove(uuid))
+	}
+}
+
 // absence says why a GPU that the node once had is not seen.
 func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 	switch {
@@ -169,7 +185,7 @@ func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 		return unknown[0]
 	default:
 		return hardware.Problem{Code: "gpu-missing", Message: "the GPU is not found in this machine",
-			Action: "check the hardware; after it was replaced for good, run nomad-device-gpu forget"}
+			Action: "check the hardware; after it was replaced for good, run nomad-device-gpu forget UUID"}
 	}
 }
 

@@ -185,6 +185,27 @@ func TestRestartWithGPUsRenumberedAndOneMissing(t *testing.T) {
 	}
 }
 
+func TestForgettingAGPU(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	gone, here := uuidOf(t, groups, "slice/H100/1"), uuidOf(t, groups, "slice/H100/2")
+	r.happen(gone, func(c *sim.Condition) { c.Missing = true })
+	r.until("it is missing", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
+	for _, uuid := range []string{gone, here} {
+		if err := OpenForgotten(r.dir+"/data").Add(uuid, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	groups = r.until("it is forgotten", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == -1 })
+	if _, n := find(groups, "slice/H100/2"); n != 79 {
+		t.Error("a GPU that is there was forgotten")
+	}
+	r.happen(gone, func(c *sim.Condition) { c.Missing = false })
+	if g, _ := find(r.until("it is back", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 79 }), "slice/H100/1"); g == nil {
+		t.Error("it came back under another name")
+	}
+}
+
 func TestMachineWithoutDriver(t *testing.T) {
 	r := newRig(t)
 	if err := sim.WriteControl(r.dir+"/sim", sim.Control{NoNVML: true}); err != nil {

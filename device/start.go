@@ -80,7 +80,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 	}
 	e := &engine{
 		log: log, config: c, platform: p, ledger: l, state: state,
-		cordons: OpenCordons(c.dataDir), tracker: newTracker(c.health), now: time.Now, began: time.Now(),
+		cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), tracker: newTracker(c.health), now: time.Now, began: time.Now(),
 		names:  &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
 		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
 		probing: map[string]bool{}, changed: make(chan struct{}), complained: map[string]string{},

@@ -55,6 +55,7 @@ func runCommand(args []string, ui cli.Ui) int {
 			"inventory": func() (cli.Command, error) { return &inventoryCommand{ui}, nil },
 			"cordon":    func() (cli.Command, error) { return &cordonCommand{ui, true}, nil },
 			"uncordon":  func() (cli.Command, error) { return &cordonCommand{ui, false}, nil },
+			"forget":    func() (cli.Command, error) { return &forgetCommand{ui}, nil },
 			"version":   func() (cli.Command, error) { return &versionCommand{ui}, nil },
 		},
 	}

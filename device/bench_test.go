@@ -1,0 +1,55 @@
+package device
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// benchUnits are eight GPUs of 79 slices.
+func benchUnits(b *testing.B) (*config, *ledger, hardware.Machine, []*unit) {
+	c, l, m := testConfig(b, sliced), testLedger(), testMachine(8)
+	units := plan(c, l, m, quiet())
+	for _, u := range units {
+		u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
+	}
+	return c, l, m, units
+}
+
+// BenchmarkFingerprint is a turn of the engine without asking the hardware:
+// plan, groups and comparison with what was published.
+func BenchmarkFingerprint(b *testing.B) {
+	c, l, m, units := benchUnits(b)
+	published := buildGroups(versions{}, units)
+	b.ReportAllocs()
+	for b.Loop() {
+		units := plan(c, l, m, quiet())
+		for _, u := range units {
+			u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
+		}
+		if !sameGroups(published, buildGroups(versions{}, units)) {
+			b.Fatal("the groups differ")
+		}
+	}
+}
+
+// BenchmarkReserve hands eight slices out and reports the slowest hundredth.
+func BenchmarkReserve(b *testing.B) {
+	_, _, _, units := benchUnits(b)
+	c := newCatalogue(units)
+	ids := sliceIDs(testUUID(3), 8, 9, 10, 11, 12, 13, 14, 15)
+	var took []time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		began := time.Now()
+		if _, err := c.reserve(ids); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
+}
