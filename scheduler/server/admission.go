@@ -167,16 +167,13 @@ func (p *proxy) settle(ctx context.Context, s *submission, decisions []admit.Dec
 	p.config.Decider.Settle(ctx, s.job.Asks, decisions, accepted)
 }
 
-// pagePath is where the page lies below the service's address.
-const pagePath = "/gpu/"
-
 // link points from the job to the service's page.
 func (p *proxy) link(j *admit.Job) admit.Link {
 	if p.config.PageURL == "" {
 		return admit.Link{}
 	}
 	q := url.Values{"namespace": {j.Namespace}, "job": {j.ID}}
-	return admit.Link{Label: "GPU placement", URL: strings.TrimSuffix(p.config.PageURL, "/") + pagePath + "?" + q.Encode()}
+	return admit.Link{Label: "GPU placement", URL: strings.TrimSuffix(p.config.PageURL, "/") + "/?" + q.Encode()}
 }
 
 // toNomad sends the request on with this body. With modify the answer is read

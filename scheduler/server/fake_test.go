@@ -125,7 +125,7 @@ func newService(t *testing.T, change func(*Config)) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Nomad: address, Decider: s.decider, Limits: DefaultLimits(), Audit: NewAudit(s.audit), PageURL: "http://gpu.example",
+	c := Config{Nomad: address, Decider: s.decider, Limits: DefaultLimits(), Audit: NewAudit(s.audit), PageURL: "http://gpu.example/gpu/",
 		Region: "global", Logger: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Trace})}
 	if change != nil {
 		change(&c)

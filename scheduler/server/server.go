@@ -53,8 +53,8 @@ type Config struct {
 	Region     string
 	Decider    Decider
 	Leadership Leadership // nil: this replica decides
-	// PageURL is the service's address for people; admitted jobs link to the
-	// page below it. Empty for no link.
+	// PageURL is where people find the service's page; admitted jobs link to
+	// it. Empty for no link.
 	PageURL string
 	// TLS serves HTTPS; nil serves HTTP.
 	TLS    *tls.Config

@@ -183,9 +183,17 @@ func (s *story) holdingRows() [][]string {
 			by = "around the service"
 		}
 		rows = append(rows, []string{short(h.Holder.AllocID), h.Holder.Task, h.Node, h.GPU, gib(h.Holder.MemoryMiB),
-			milli(h.Holder.GuaranteeMilli), milli(h.Holder.LimitMilli), h.Holder.Status, by})
+			milli(h.Holder.GuaranteeMilli), limit(h.Holder.LimitMilli), h.Holder.Status, by})
 	}
 	return rows
+}
+
+// limit is a ceiling on compute; 0 is none.
+func limit(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return milli(n)
 }
 
 func eventRows(events []view.Event) [][]string {
