@@ -176,6 +176,10 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	}
 	g = c.settle(g, given, units)
 	if missing > len(units) {
+		if hold := b.reservedAway(c.ask, g.Blocks); hold != nil && running == 0 {
+			b.dropGroupFlights(c.key, c.ask.Group)
+			return c.held(g, given, hold), nil
+		}
 		c.wait(&g, missing-len(units))
 	}
 	return g, nil

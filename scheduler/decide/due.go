@@ -56,6 +56,9 @@ func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
 		return nil
 	}
+	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(&g.Ask, g.Blocks) != nil {
+		return nil
+	}
 	if b.flying(key, p.Group) {
 		return nil // room is on its way
 	}

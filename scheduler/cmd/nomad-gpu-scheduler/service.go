@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -116,11 +118,11 @@ func (s *service) newServer(c *config.Config, conf *api.Config) error {
 	if s.server, err = server.New(sc); err != nil {
 		return err
 	}
-	return s.addAPI(c, conf)
+	return s.addAPI(c, conf, sc.PeerTLS)
 }
 
 // addAPI puts the REST API, the metrics and the web page beside Nomad's API.
-func (s *service) addAPI(c *config.Config, conf *api.Config) error {
+func (s *service) addAPI(c *config.Config, conf *api.Config, peers *tls.Config) error {
 	gate, err := rest.NewNomadGate(*conf)
 	if err != nil {
 		return err
@@ -131,7 +133,8 @@ func (s *service) addAPI(c *config.Config, conf *api.Config) error {
 	}
 	a, err := rest.New(rest.Config{
 		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
-		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL, Logger: s.logger.Named("api"),
+		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
+		Forward: &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}, Logger: s.logger.Named("api"),
 	})
 	if err != nil {
 		return err
