@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -15,7 +16,15 @@ type diary struct {
 	events    []view.Event
 }
 
-func (d *diary) decision(v view.Decision) { d.decisions = last(append(d.decisions, v)) }
+// decision notes a decision. One that is stored may be read again when a
+// replica begins to lead, and is noted once.
+func (d *diary) decision(v view.Decision) {
+	if !slices.ContainsFunc(d.decisions, func(have view.Decision) bool {
+		return have.At.Equal(v.At) && have.Namespace == v.Namespace && have.JobID == v.JobID && have.Group == v.Group
+	}) {
+		d.decisions = last(append(d.decisions, v))
+	}
+}
 
 func (d *diary) event(e view.Event) { d.events = last(append(d.events, e)) }
 

@@ -1,6 +1,8 @@
 package page
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -26,8 +28,8 @@ type node struct {
 type device struct {
 	view.GPU
 	Instances int `json:"instances"`
-	// Runs are the instances in order: who holds them (an index into holders,
-	// -1 for nobody), how many, and whether they are healthy (1 or 0).
+	// Runs are the instances: who holds them (an index into holders, -1 for
+	// nobody), how many, and whether they are healthy (1 or 0).
 	Runs []run `json:"runs"`
 }
 
@@ -49,19 +51,26 @@ func dataOf(c *view.Cluster) data {
 	return d
 }
 
+// runsOf gathers a GPU's instances: those of each holder, then the free ones,
+// then those that are out of order. Nomad hands slices out at random and one is
+// like another, so where they lie would only be noise.
 func runsOf(g *view.GPU) []run {
-	runs := []run{}
+	counts := map[run]int{}
 	for _, instance := range g.Instances {
-		now := run{holderOf(g, instance), 1, 0}
+		key := run{holderOf(g, instance), 0, 0}
 		if instance.Healthy {
-			now[2] = 1
+			key[2] = 1
 		}
-		if last := len(runs) - 1; last >= 0 && runs[last][0] == now[0] && runs[last][2] == now[2] {
-			runs[last][1]++
-			continue
-		}
-		runs = append(runs, now)
+		counts[key]++
 	}
+	runs := make([]run, 0, len(counts))
+	for key, count := range counts {
+		runs = append(runs, run{key[0], count, key[2]})
+	}
+	slices.SortFunc(runs, func(a, b run) int {
+		// Minus one, as an unsigned number, comes after every holder.
+		return cmp.Or(cmp.Compare(uint(a[0]), uint(b[0])), cmp.Compare(b[2], a[2]))
+	})
 	return runs
 }
 

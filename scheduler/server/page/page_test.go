@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -153,9 +154,26 @@ func TestDataIsCompact(t *testing.T) {
 	}
 }
 
+// TestRunsAreGathered: the slices of one task lie anywhere.
+func TestRunsAreGathered(t *testing.T) {
+	g := view.GPU{Holders: []view.Holder{{AllocID: "a", Task: "t"}, {AllocID: "b", Task: "t"}}}
+	for _, who := range []string{"b", "", "a", "b", "a", "", "b"} {
+		i := view.Instance{Healthy: true, AllocID: who}
+		if who != "" {
+			i.Task = "t"
+		}
+		g.Instances = append(g.Instances, i)
+	}
+	g.Instances = append(g.Instances, view.Instance{})
+	want := []run{{0, 2, 1}, {1, 3, 1}, {-1, 2, 1}, {-1, 1, 0}}
+	if got := runsOf(&g); !slices.Equal(got, want) {
+		t.Errorf("runs %v, want %v", got, want)
+	}
+}
+
 func TestRunsOfHiddenHolders(t *testing.T) {
 	c := viewtest.Small().Redact(func(namespace string) bool { return namespace == "research" })
-	if got := dataOf(c).Nodes[0].GPUs[0].Runs; len(got) == 0 || got[0][0] != 0 || got[0][1] != 16 {
+	if got := dataOf(c).Nodes[0].GPUs[0].Runs; !slices.Equal(got, []run{{0, 20, 1}, {1, 8, 1}, {-1, 12, 1}}) {
 		t.Errorf("slices of a hidden job look free: %v", got)
 	}
 }
