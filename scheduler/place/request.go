@@ -33,7 +33,7 @@ type Request struct {
 	Whole           bool
 	Shared          bool
 	ShareMilli      int64 // guaranteed compute per GPU, 1..999
-	LimitMilli      int64 // compute ceiling per GPU; 0: as the guarantee
+	LimitMilli      int64 // compute ceiling per GPU, enforced on the node, not planned; 0: as the guarantee
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
 	MinMemoryMiB    int64 // with Whole: the card must have this much
 	Close           bool  // several GPUs should reach each other by NVLink
@@ -48,10 +48,9 @@ type Request struct {
 	Nodes       []string    // node IDs, any of; empty: all
 	Constraints []Constraint
 
-	Policy  Policy        // PolicyDefault: the planner's
-	Submit  time.Time     // for the order of the pending queue
-	MinRun  time.Duration // once started, not evicted earlier than this
-	Expects time.Duration // expected run time; 0: unknown
+	Policy Policy        // PolicyDefault: the planner's
+	Submit time.Time     // for the order of the pending queue
+	MinRun time.Duration // once started, not evicted earlier than this
 }
 
 // Constraint is a condition on a node attribute.
