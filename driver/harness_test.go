@@ -170,15 +170,19 @@ func (e *env) run(config spec.Config, change ...func(*drivers.TaskConfig)) (stri
 func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 	e.t.Helper()
 	must.NoError(e.t, e.driver.DestroyTask(cfg.ID, true))
+	// Nomad's collector does not say when it has read everything, so the log is
+	// complete when it has not grown for a while.
 	var text []byte
 	deadline := time.Now().Add(10 * time.Second)
-	for last := -1; time.Now().Before(deadline); {
+	for still, last := 0, -1; still < 8 && time.Now().Before(deadline); {
 		text, _ = os.ReadFile(filepath.Join(cfg.TaskDir().LogDir, cfg.Name+"."+stream+".0"))
 		if len(text) > 0 && len(text) == last {
-			break
+			still++
+		} else {
+			still = 0
 		}
 		last = len(text)
-		<-time.After(50 * time.Millisecond)
+		<-time.After(40 * time.Millisecond)
 	}
 	return string(text)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -196,7 +197,7 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
 		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
-		CgroupsPath: p.record.Lease.Cgroup, NetworkNamespace: p.namespace,
+		CgroupsPath: p.record.Lease.Cgroup, NetworkNamespace: p.namespace, MaxOpenFiles: maxOpenFiles(),
 	}
 	if apparmor.HostSupports() {
 		task.AppArmor = appArmorProfile
@@ -270,6 +271,16 @@ func cgroupPath(namespace, id string, unified bool) string {
 		return "/" + namespace + "/" + id + ".scope"
 	}
 	return "/" + namespace + "/" + id
+}
+
+// maxOpenFiles is the hard limit of this process, which containerd has as well
+// where a service manager started both.
+func maxOpenFiles() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024
+	}
+	return limit.Max
 }
 
 func hostnameOf(cfg *drivers.TaskConfig) string {

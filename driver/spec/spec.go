@@ -38,6 +38,8 @@ type Task struct {
 	CgroupsPath string
 	// AppArmor is the name of the default profile, where the host has AppArmor.
 	AppArmor string
+	// MaxOpenFiles is the highest limit that the host can give.
+	MaxOpenFiles uint64
 	// InitPath is the host's init program, bound into containers that want one.
 	InitPath string
 }
@@ -75,10 +77,12 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 	}
 	options := []oci.SpecOpts{
 		oci.WithProcessArgs(args...),
+		// Images have files in /run that their programs need; Docker shows them.
+		oci.WithoutRunMount,
 		edit(func(s *oci.Spec) {
 			s.Process.Env = Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env)
 			s.Process.Terminal = t.Config.TTY
-			s.Process.Rlimits = mergeRlimits(s.Process.Rlimits, limits.rlimits)
+			s.Process.Rlimits = mergeRlimits(t.openFiles(), limits.rlimits)
 			s.Process.Cwd = t.cwd(image)
 			s.Linux.Sysctl = limits.sysctl
 			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
@@ -202,6 +206,8 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 		all = append(all, mount)
 	}
 	all = append(all, ours...)
+	// What lies deeper comes later, or it would be hidden.
+	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return []oci.SpecOpts{edit(func(s *oci.Spec) {
 		for _, m := range all {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(have specs.Mount) bool { return have.Destination == m.Target })
@@ -298,6 +304,13 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 		options = append(options, seccomp.WithDefaultProfile())
 	}
 	return options, nil
+}
+
+// openFiles is Docker's default limit of open files, as far as the host allows
+// it: containerd's own hard limit of 1024 is less than many programs need.
+func (t Task) openFiles() []specs.POSIXRlimit {
+	const soft, hard = 1024, 524288
+	return []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(soft, t.MaxOpenFiles), Hard: min(hard, t.MaxOpenFiles)}}
 }
 
 func mergeRlimits(have, wanted []specs.POSIXRlimit) []specs.POSIXRlimit {

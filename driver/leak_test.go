@@ -1,0 +1,51 @@
+package driver
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"go.uber.org/goleak"
+)
+
+// TestShutdownEndsEveryGoroutine runs a task with everything that watches it,
+// and expects silence after Shutdown.
+func TestShutdownEndsEveryGoroutine(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"))
+		before := goleak.IgnoreCurrent()
+		d := New(context.Background(), hclog.NewNullLogger())
+		var data []byte
+		must.NoError(t, base.MsgPackEncode(&data, e.config))
+		must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
+		health, err := d.Fingerprint(context.Background())
+		must.NoError(t, err)
+		must.Eq(t, drivers.HealthStateHealthy, (<-health).Health)
+		_, _, err = d.StartTask(cfg)
+		must.NoError(t, err)
+		_, err = d.WaitTask(context.Background(), cfg.ID)
+		must.NoError(t, err)
+		stats, err := d.TaskStats(context.Background(), cfg.ID, time.Second)
+		must.NoError(t, err)
+		must.NotNil(t, <-stats)
+		_, err = d.ExecTask(cfg.ID, []string{"true"}, callTimeout)
+		must.NoError(t, err)
+		ended, err := d.WaitTask(context.Background(), cfg.ID)
+		must.NoError(t, err)
+		d.Shutdown()
+		_, open := <-ended
+		must.False(t, open)
+		goleak.VerifyNone(t, before)
+		e.sweepTask(cfg)
+	})
+}
+
+// sweepTask removes a task that another driver started.
+func (e *env) sweepTask(cfg *drivers.TaskConfig) {
+	e.t.Helper()
+	must.NoError(e.t, e.driver.DestroyTask(cfg.ID, true))
+}

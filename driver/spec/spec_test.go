@@ -1,0 +1,136 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// defaults is a config as the schema's defaults leave it.
+func defaults() Config {
+	return Config{Image: "redis:7", NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
+}
+
+var (
+	policy = Policy{AllowCaps: DefaultCaps, PidsLimit: 4096}
+	image  = ispec.ImageConfig{
+		Env: []string{"PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"}, Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, WorkingDir: "/data",
+	}
+	given = Resources{CPUShares: 500, CPUFraction: 0.25, CPUs: 8, MemoryBytes: 256 << 20, SwapAccounting: true}
+)
+
+// generate applies a task's options as the runtime does, and leaves out what
+// differs from machine to machine.
+func generate(t *testing.T, task Task) *oci.Spec {
+	t.Helper()
+	task.MaxOpenFiles = 1 << 20
+	options, err := task.Options(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := namespaces.WithNamespace(t.Context(), "test")
+	s, err := oci.GenerateSpec(ctx, nil, &containers.Container{ID: "box"}, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Linux.MaskedPaths = nil
+	if s.Linux.Seccomp != nil {
+		s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: s.Linux.Seccomp.DefaultAction}
+	}
+	return s
+}
+
+func TestGolden(t *testing.T) {
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, GPURequest{ComputeLimitMilli: 800})
+	if err != nil {
+		t.Fatal(err)
+	}
+	every := defaults()
+	every.Command, every.Args, every.Cwd, every.Hostname, every.Init = "run", []string{"-v"}, "/work", "box", true
+	every.ReadonlyRootfs, every.NetworkMode, every.ShmSize = true, "none", "128M"
+	every.CapDrop, every.PidsLimit, every.OOMScoreAdj, every.CPUHardLimit = []string{"mknod"}, 64, 10, true
+	every.Ulimit, every.Sysctl = []map[string]string{{"nofile": "1:2"}}, []map[string]string{{"net.core.somaxconn": "9"}}
+	every.Mounts = []MountConfig{{Source: "/srv/x", Target: "/x", ReadOnly: true}, {Type: "tmpfs", Target: "/t", Size: "1M"}}
+	every.MemorySwap, every.Swappiness, every.CPUSetCPUs = "64M", 0, "0-1"
+	ours := []Mount{{Type: "bind", Source: "/alloc/local", Target: "/local", Options: []string{"rbind", "rw"}}}
+	privileged := defaults()
+	privileged.HostNetwork, privileged.PIDMode, privileged.IPCMode = true, "host", "host"
+	burst := given
+	burst.MemoryMaxBytes = 512 << 20
+	for name, task := range map[string]Task{
+		"plain":           {Config: defaults(), Policy: policy, Resources: given, Mounts: ours, Hostname: "1a2b3c4d", Env: map[string]string{"A": "b"}},
+		"gpu-slice":       {Config: defaults(), Policy: policy, Resources: given, Share: share, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}},
+		"every-option":    {Config: every, Policy: policy, Resources: burst, Mounts: ours, CgroupsPath: "/nomad-gpu/box", InitPath: "/usr/bin/tini-static"},
+		"host-namespaces": {Config: privileged, Policy: policy, Resources: given},
+		"group-network":   {Config: defaults(), Policy: policy, Resources: given, NetworkNamespace: "/run/netns/alloc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := json.MarshalIndent(generate(t, task), "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := filepath.Join("testdata", name+".json")
+			if *update {
+				if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(append(got, '\n'), want) {
+				t.Errorf("specification differs from %s; if it should, run the test with -update and look at the difference\n%s", golden, got)
+			}
+		})
+	}
+}
+
+func TestArgs(t *testing.T) {
+	for _, test := range []struct {
+		name                string
+		entrypoint          []string
+		command             string
+		args                []string
+		imageEntry, imageCm []string
+		want                string
+	}{
+		{"image alone", nil, "", nil, []string{"/e"}, []string{"c"}, "/e c"},
+		{"command follows the image's entrypoint", nil, "x", []string{"1"}, []string{"/e"}, []string{"c"}, "/e x 1"},
+		{"args alone replace the image's command", nil, "", []string{"1"}, []string{"/e"}, []string{"c"}, "/e 1"},
+		{"entrypoint drops the image's command", []string{"/n"}, "", nil, []string{"/e"}, []string{"c"}, "/n"},
+		{"all", []string{"/n"}, "x", []string{"1"}, []string{"/e"}, []string{"c"}, "/n x 1"},
+	} {
+		task := Task{Config: Config{Entrypoint: test.entrypoint, Command: test.command, Args: test.args}}
+		got, err := task.args(ispec.ImageConfig{Entrypoint: test.imageEntry, Cmd: test.imageCm})
+		if err != nil || strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %q, %v; want %q", test.name, got, err, test.want)
+		}
+	}
+	if _, err := (Task{}).args(ispec.ImageConfig{}); err == nil || !strings.Contains(err.Error(), "nothing to run") {
+		t.Errorf("an image without command: %v", err)
+	}
+}
+
+func TestMPSTaskCannotSizeItsShm(t *testing.T) {
+	config := defaults()
+	config.ShmSize = "1G"
+	_, err := Task{Config: config, Policy: policy, Share: Share{MPS: true}}.Options(image)
+	if err == nil || !strings.Contains(err.Error(), "uses the /dev/shm of the MPS daemon") {
+		t.Errorf("got %v", err)
+	}
+}
