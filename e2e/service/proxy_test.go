@@ -179,7 +179,7 @@ func TestLatency(t *testing.T) {
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
-	const rounds = 200
+	const rounds = 500
 	one := uint64(1)
 	kinds := []struct {
 		name string

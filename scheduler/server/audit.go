@@ -35,8 +35,11 @@ type Record struct {
 	Outcome string `json:"outcome"`
 	Status  int    `json:"status"`
 	// Remote is the client's address, Certificate the name in its certificate
-	// and Caller its Nomad token's accessor and name.
+	// and Caller its Nomad token's accessor and name. Where another replica
+	// handed the job over, Via is that replica's address, and Remote what it
+	// says of the client.
 	Remote      string  `json:"remote"`
+	Via         string  `json:"via,omitempty"`
 	Certificate string  `json:"certificate,omitempty"`
 	Caller      caller  `json:"caller,omitzero"`
 	Namespace   string  `json:"namespace,omitempty"`
@@ -130,6 +133,9 @@ func (p *proxy) write(s *submission, r Record) {
 		return
 	}
 	r.At, r.Action, r.Remote = time.Now().UTC(), actions[s.route.kind], s.r.RemoteAddr
+	if client := s.r.Header.Get("X-Forwarded-For"); client != "" && s.r.Header.Get(forwardedHeader) != "" {
+		r.Remote, r.Via = client, s.r.RemoteAddr
+	}
 	if s.job != nil {
 		r.Namespace, r.JobID, r.Priority = s.job.Namespace, s.job.ID, s.job.Priority
 	}

@@ -270,6 +270,9 @@ func TestFollowerHandsOver(t *testing.T) {
 	if status, answer := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 200 {
 		t.Fatalf("%d %s", status, answer)
 	}
+	if log := leader.audit.String(); !strings.Contains(log, `"remote":"127.0.0.1","via":"127.0.0.1:`) {
+		t.Errorf("the leader does not log whose job it was: %s", log)
+	}
 	if len(leader.decider.asked) != 1 || len(follower.decider.asked) != 0 {
 		t.Error("the follower decided")
 	}
