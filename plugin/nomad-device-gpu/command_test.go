@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/cli"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+// run runs the command line and returns its exit code and output.
+func run(args ...string) (int, string, string) {
+	var out, problems bytes.Buffer
+	code := runCommand(args, &cli.BasicUi{Writer: &out, ErrorWriter: &problems})
+	return code, out.String(), problems.String()
+}
+
+// configFile writes a configuration on simulated GPUs.
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	topology, err := filepath.Abs("../../e2e/topology/mixed.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config.hcl")
+	text += `
+		state_dir = "` + dir + `/run"
+		data_dir  = "` + dir + `/data"
+		simulation {
+			topology = "` + topology + `"
+			dir      = "` + dir + `/sim"
+		}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const mixed = `
+gpu {
+	model = "V100"
+	mode  = "slice"
+}
+gpu {
+	model = "A100"
+	mode  = "mig"
+	mig {
+		mode = "slice"
+	}
+}
+gpu {
+	model     = "H100"
+	mode      = "shared"
+	timeslice = "short"
+}
+gpu {
+	index = 77
+}`
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got); run with -update if that is right:\n%s", name, diff)
+	}
+}
+
+func TestInventory(t *testing.T) {
+	path := configFile(t, mixed)
+	for name, args := range map[string][]string{
+		"inventory.txt":  {"inventory", "-verbose", path},
+		"inventory.json": {"inventory", "--json", path},
+	} {
+		code, out, problems := run(args...)
+		if code != 0 {
+			t.Errorf("%v: exit code %d, %s", args, code, problems)
+		}
+		golden(t, name, out)
+		if name == "inventory.txt" && !strings.Contains(problems, "Warning: gpu[3] selects no GPU") {
+			t.Errorf("warnings are %q", problems)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if code, out, problems := run("validate", configFile(t, mixed)); code != 0 || !strings.Contains(out, "is valid") || !strings.Contains(problems, "gpu[3]") {
+		t.Errorf("valid: %d, %q, %q", code, out, problems)
+	}
+	if code, _, problems := run("validate", configFile(t, "replicas = 0\n")); code != 1 || !strings.Contains(problems, "replicas 0 is not a number from 1 to 1000") {
+		t.Errorf("invalid: %d, %q", code, problems)
+	}
+	if code, _, problems := run("validate", "/nonexistent.hcl"); code != 1 || problems == "" {
+		t.Errorf("absent: %d, %q", code, problems)
+	}
+}
+
+func TestCordonAndUncordon(t *testing.T) {
+	path := configFile(t, mixed)
+	dataDir := "-data-dir=" + filepath.Join(filepath.Dir(path), "data")
+	const uuid = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c"
+	if code, out, _ := run("cordon", dataDir, "-reason", "new fan", uuid); code != 0 || out != uuid+" is cordoned.\n" {
+		t.Errorf("cordon: %d, %q", code, out)
+	}
+	if _, out, _ := run("inventory", path); !strings.Contains(out, uuid+": cordoned: new fan") || !strings.Contains(out, "0 of 4") {
+		t.Errorf("inventory:\n%s", out)
+	}
+	if code, out, _ := run("uncordon", dataDir, uuid); code != 0 || out != uuid+" is uncordoned.\n" {
+		t.Errorf("uncordon: %d, %q", code, out)
+	}
+	if _, out, _ := run("inventory", path); strings.Contains(out, "cordoned") {
+		t.Errorf("inventory:\n%s", out)
+	}
+}
+
+func TestMistakesOnTheCommandLine(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"validate"}, "this command takes 1 argument, 0 are given"},
+		{[]string{"inventory", "a", "b"}, "this command takes 0 to 1 arguments, 2 are given"},
+		{[]string{"inventory", "-yaml"}, "flag provided but not defined: -yaml"},
+		{[]string{"cordon", "0"}, `"0" is not the UUID of a GPU or MIG instance`},
+		{[]string{"forget", "GPU-../x"}, `is not the UUID`},
+	} {
+		if code, _, problems := run(tc.args...); code != 1 || !strings.Contains(problems, tc.says) {
+			t.Errorf("%v: exit code %d, %q; want %q", tc.args, code, problems, tc.says)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if code, out, _ := run("version"); code != 0 || !strings.HasPrefix(out, "nomad-device-gpu ") {
+		t.Errorf("%d, %q", code, out)
+	}
+}
