@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 )
 
@@ -13,5 +15,5 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stderr.WriteString(mps.Exec(os.Args[2:], os.Environ()).Error() + "\n")
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

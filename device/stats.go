@@ -70,8 +70,12 @@ func (e *engine) stats() []*device.DeviceGroupStats {
 			byName[m.group] = g
 			groups = append(groups, g)
 		}
+		free := m.instanceStats(nil, e.now()) // the same for every free instance
 		for n, id := range m.ids() {
-			g.InstanceStats[id] = m.instanceStats(tasks[instanceKey{m.uuid, n}], e.now())
+			g.InstanceStats[id] = free
+			if o := tasks[instanceKey{m.uuid, n}]; o != nil {
+				g.InstanceStats[id] = m.instanceStats(o, e.now())
+			}
 		}
 	}
 	slices.SortFunc(groups, func(a, b *device.DeviceGroupStats) int {

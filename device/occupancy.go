@@ -1,0 +1,91 @@
+package device
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// circumstances gathers what the plan depends on.
+func (e *engine) circumstances(machine hardware.Machine) circumstances {
+	cordons, err := e.cordons.All()
+	e.complain("cordons", err)
+	leases, err := e.state.Leases()
+	e.complain("leases", err)
+	now := circumstances{
+		holders: holders(leases, e.now().Add(-e.config.modeChangeDelay)),
+		busy:    map[string]bool{},
+		cordons: cordons,
+		faults:  map[string][]gpu.Fault{},
+	}
+	for _, uuid := range e.ledger.gpus() {
+		now.faults[uuid] = e.tracker.faults(uuid)
+	}
+	for _, g := range machine.GPUs {
+		now.faults[g.UUID] = e.tracker.faults(g.UUID)
+		if err != nil {
+			now.busy[g.UUID] = true // what is held is not known
+		} else if e.changing(g) {
+			e.findBusy(g, now.busy)
+		}
+	}
+	return now
+}
+
+// changing reports whether a GPU is to be offered in another way than before.
+func (e *engine) changing(g hardware.GPU) bool {
+	r := e.ledger.records[g.UUID]
+	if r == nil || r.Offer == (offer{}) {
+		return false
+	}
+	rule := e.config.ruleFor(g, r.Index)
+	if !r.Offer.same(rule.offer) || layoutCordon(rule, g, true) != "" {
+		return true
+	}
+	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
+		r := e.ledger.records[i.UUID]
+		return r != nil && r.Offer != offer{} && !r.Offer.same(rule.offerInstance(i.Profile))
+	})
+}
+
+// findBusy marks a GPU and its MIG instances that have processes, or that do
+// not tell.
+func (e *engine) findBusy(g hardware.GPU, busy map[string]bool) {
+	uuids := []string{g.UUID}
+	for _, i := range g.Instances {
+		uuids = append(uuids, i.UUID)
+	}
+	for _, uuid := range uuids {
+		processes, err := e.platform.observer.Processes(g.UUID, uuid)
+		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !e.mps.Server(p.PID) }) {
+			busy[uuid] = true
+		}
+	}
+}
+
+// holders sums up what leases hold: the live ones, and those that ended after
+// the given moment, whose tasks Nomad may restart in place.
+func holders(leases []gpu.Lease, after time.Time) map[string]holder {
+	all := map[string]holder{}
+	for _, l := range leases {
+		if !l.Live() && l.EndedAt.Before(after) {
+			continue
+		}
+		for _, h := range l.Holdings {
+			have := all[h.UUID]
+			if len(h.Slices) == 0 {
+				have.all = true
+			}
+			if have.slices == nil {
+				have.slices = map[int]bool{}
+			}
+			for _, n := range h.Slices {
+				have.slices[n] = true
+			}
+			all[h.UUID] = have
+		}
+	}
+	return all
+}
