@@ -18,11 +18,10 @@ import (
 // containerd is a containerd of a test's own: socket, root and state lie in a
 // temporary directory.
 type containerd struct {
-	t       *testing.T
-	dir     string
-	version int
-	binary  string
-	cmd     *boundProcess
+	t      *testing.T
+	dir    string
+	binary string
+	cmd    *boundProcess
 }
 
 // boundProcess is a process that dies with this one.
@@ -93,22 +92,8 @@ func startContainerd(t *testing.T, binary string) *containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &containerd{t: t, dir: dir, binary: binary, version: 3}
-	if out, err := exec.Command(binary, "--version").Output(); err == nil && strings.Contains(string(out), " 1.") {
-		c.version = 2
-	}
-	config := fmt.Sprintf(`version = %d
-root = %q
-state = %q
-disabled_plugins = ["io.containerd.grpc.v1.cri","io.containerd.cri.v1.images","io.containerd.cri.v1.runtime","io.containerd.nri.v1.nri","io.containerd.internal.v1.restart","io.containerd.monitor.container.v1.restart"]
-[grpc]
-  address = %q
-[ttrpc]
-  address = %q
-`, c.version, filepath.Join(dir, "root"), filepath.Join(dir, "state"), c.socket(), c.socket()+".ttrpc")
-	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c := &containerd{t: t, dir: dir}
+	c.use(binary)
 	c.start()
 	t.Cleanup(func() {
 		c.sweep()
@@ -117,6 +102,28 @@ disabled_plugins = ["io.containerd.grpc.v1.cri","io.containerd.cri.v1.images","i
 		_ = os.RemoveAll(dir)
 	})
 	return c
+}
+
+// use makes the next start run another binary on the same data.
+func (c *containerd) use(binary string) {
+	c.t.Helper()
+	version := 3
+	if out, err := exec.Command(binary, "--version").Output(); err == nil && strings.Contains(string(out), " 1.") {
+		version = 2
+	}
+	c.binary = binary
+	config := fmt.Sprintf(`version = %d
+root = %q
+state = %q
+disabled_plugins = ["io.containerd.grpc.v1.cri","io.containerd.cri.v1.images","io.containerd.cri.v1.runtime","io.containerd.nri.v1.nri","io.containerd.internal.v1.restart","io.containerd.monitor.container.v1.restart"]
+[grpc]
+  address = %q
+[ttrpc]
+  address = %q
+`, version, filepath.Join(c.dir, "root"), filepath.Join(c.dir, "state"), c.socket(), c.socket()+".ttrpc")
+	if err := os.WriteFile(filepath.Join(c.dir, "config.toml"), []byte(config), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *containerd) socket() string { return filepath.Join(c.dir, "s.sock") }

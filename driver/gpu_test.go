@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -263,4 +264,31 @@ func TestRecoverableSeesThroughJoins(t *testing.T) {
 	if structs.IsRecoverable(recoverable(errors.Join(errors.New("plain")))) {
 		t.Error("a plain error became recoverable")
 	}
+}
+
+func TestHooksGetAnEnvironmentOfTheirOwn(t *testing.T) {
+	hooks := &specs.Hooks{
+		CreateContainer: []specs.Hook{{Path: "/hook"}, {Path: "/hook", Env: []string{"A=b"}}},
+		Poststop:        []specs.Hook{{Path: "/hook"}},
+	}
+	setHookEnv(hooks)
+	must.Eq(t, []string{hookPath}, hooks.CreateContainer[0].Env)
+	must.Eq(t, []string{"A=b"}, hooks.CreateContainer[1].Env)
+	must.Eq(t, []string{hookPath}, hooks.Poststop[0].Env)
+	setHookEnv(nil)
+}
+
+func TestGPUsOfAnotherDevicePlugin(t *testing.T) {
+	foreign := func(cfg *drivers.TaskConfig) {
+		cfg.DeviceEnv = map[string]string{"NVIDIA_VISIBLE_DEVICES": gpuA + "," + gpuB}
+	}
+	cfg := &drivers.TaskConfig{Env: map[string]string{}}
+	foreign(cfg)
+	share, err := shareOf(cfg, defaultTaskConfig("true"), nil)
+	must.NoError(t, err)
+	must.Eq(t, []string{"nvidia.com/gpu=" + gpuA, "nvidia.com/gpu=" + gpuB}, share.Devices)
+	config := defaultTaskConfig("true")
+	config.GPU.Memory = "1G"
+	_, err = shareOf(cfg, config, nil)
+	must.ErrorContains(t, err, "needs slices of nomad-device-gpu")
 }

@@ -262,3 +262,37 @@ func TestLogsSurviveTheDriver(t *testing.T) {
 		must.Eq(t, 40000, len(lines(e.logs(cfg, "stdout"))))
 	})
 }
+
+func TestContainerdUpgrade(t *testing.T) {
+	binaries := containerdBinaries(t)
+	older, newer := binaries["path"], binaries["bin_dir"]
+	if older == "" || newer == "" {
+		t.Skip("needs a containerd on PATH and a newer one in CONTAINERD_BIN_DIR")
+	}
+	c := startContainerd(t, older)
+	importTestImage(t, c)
+	e := newEnv(t, c, nil)
+	running := e.task(defaultTaskConfig("sh", "-c", trap))
+	e.start(running)
+	e.waitForLog(running, "ready")
+	ended := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; exit 12"))
+	e.start(ended)
+	pid := e.pid(ended)
+
+	c.kill()
+	must.NoError(t, os.WriteFile(filepath.Join(ended.TaskDir().LocalDir, "go"), nil, 0o644))
+	eventually(t, "the process has ended", func() bool { return processGone(pid) })
+	c.use(newer)
+	c.start()
+
+	must.NoError(t, e.harness.StopTask(running.ID, 10*time.Second, "SIGTERM"))
+	must.Eq(t, 43, e.wait(running.ID).ExitCode)
+	// Containerd 2 cleans away what ended under containerd 1 while neither ran.
+	must.ErrorContains(t, e.wait(ended.ID).Err, "the exit code is not known")
+	for _, cfg := range []*drivers.TaskConfig{running, ended} {
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+	}
+	out, _ := e.run(defaultTaskConfig("echo", "started by the new one"))
+	must.Eq(t, "started by the new one\n", out)
+	e.nothingLeft()
+}
