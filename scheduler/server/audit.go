@@ -29,7 +29,8 @@ func NewAudit(out io.Writer) *Audit { return &Audit{out: out} }
 type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
-	// Action is register, plan, validate, scale, dispatch or revert.
+	// Action is register, plan, validate, scale, dispatch or revert; reserve or
+	// release for reservations.
 	Action string `json:"action"`
 	// Outcome is placed, held, refused or rejected (by Nomad).
 	Outcome string `json:"outcome"`
@@ -44,6 +45,7 @@ type Record struct {
 	Caller      caller  `json:"caller,omitzero"`
 	Namespace   string  `json:"namespace,omitempty"`
 	JobID       string  `json:"job_id,omitempty"`
+	Reservation string  `json:"reservation,omitempty"`
 	Priority    int     `json:"priority,omitempty"`
 	Groups      []Group `json:"groups,omitempty"`
 	// Reason is why it was refused.
@@ -126,26 +128,36 @@ func (p *proxy) auditRefusal(s *submission, refusal *admit.Refusal) {
 	p.write(s, r)
 }
 
-// write completes a record with who asked. A log that cannot be written does
-// not stop work; the service's own log says so.
+// write completes a record with what was submitted.
 func (p *proxy) write(s *submission, r Record) {
-	if p.config.Audit == nil {
-		return
-	}
-	r.At, r.Action, r.Remote = time.Now().UTC(), actions[s.route.kind], s.r.RemoteAddr
-	if client := s.r.Header.Get("X-Forwarded-For"); client != "" && s.r.Header.Get(forwardedHeader) != "" {
-		r.Remote, r.Via = client, s.r.RemoteAddr
-	}
+	r.Action = actions[s.route.kind]
 	if s.job != nil {
 		r.Namespace, r.JobID, r.Priority = s.job.Namespace, s.job.ID, s.job.Priority
 	}
-	if s.r.TLS != nil && len(s.r.TLS.PeerCertificates) > 0 {
-		r.Certificate = s.r.TLS.PeerCertificates[0].Subject.CommonName
+	p.note(s.r, s.token(), r)
+}
+
+// note completes a record with who asked. A log that cannot be written does
+// not stop work; the service's own log says so.
+func (p *proxy) note(request *http.Request, token string, r Record) {
+	if p.config.Audit == nil {
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.r.Context()), p.config.Limits.HeaderTimeout)
+	r.At, r.Remote = time.Now().UTC(), request.RemoteAddr
+	if client := request.Header.Get("X-Forwarded-For"); client != "" && request.Header.Get(forwardedHeader) != "" {
+		r.Remote, r.Via = client, request.RemoteAddr
+	}
+	if request.TLS != nil && len(request.TLS.PeerCertificates) > 0 {
+		r.Certificate = request.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), p.config.Limits.HeaderTimeout)
 	defer cancel()
-	r.Caller = p.callers.who(ctx, s.token(), r.At)
+	r.Caller = p.callers.who(ctx, token, r.At)
 	if err := p.config.Audit.Write(r); err != nil {
 		p.log.Error("audit log is not written", "error", err)
 	}
 }
+
+// Note writes a record of what a registered handler did for a request; who
+// asked, and when, is filled in.
+func (s *Server) Note(r *http.Request, token string, record Record) { s.proxy.note(r, token, record) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,13 +70,24 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{limits: l, clients: map[string]*rate.Limiter{}}
 }
 
+// ownPrefix starts the paths of the service's own API, where reservations count
+// like jobs.
+const ownPrefix = "/api/"
+
 // wrap refuses job submissions above the rate with 429.
 func (l *limiter) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if l.limits.JobsPerSecond > 0 && routeOf(r).kind != passed && !l.allow(r.RemoteAddr) {
+		reserves := r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, ownPrefix)
+		if l.limits.JobsPerSecond > 0 && (reserves || routeOf(r).kind != passed) && !l.allow(r.RemoteAddr) {
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("more than %v job submissions per second from this address; try again in a second", l.limits.JobsPerSecond),
-				http.StatusTooManyRequests)
+			text := fmt.Sprintf("more than %v job submissions per second from this address; try again in a second", l.limits.JobsPerSecond)
+			if reserves {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusTooManyRequests)
+				fmt.Fprintf(w, `{"success":false,"error":%q}`+"\n", text) //nolint:errcheck // the client has gone
+				return
+			}
+			http.Error(w, text, http.StatusTooManyRequests)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -221,6 +221,9 @@ func TestLimits(t *testing.T) {
 		t.Errorf("large job: %d %s", status, answer)
 	}
 	s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU))
+	if status, answer := s.do(t, "POST", "/api/v1/gpu/allocate", "{}"); status != 429 || !json.Valid([]byte(answer)) {
+		t.Errorf("a reservation above the rate: %d %s", status, answer)
+	}
 	if status, answer := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 429 {
 		t.Errorf("third job: %d %s", status, answer)
 	}

@@ -134,7 +134,7 @@ func (s *service) addAPI(c *config.Config, conf *api.Config, peers *tls.Config) 
 	a, err := rest.New(rest.Config{
 		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
 		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
-		Forward: &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}, Logger: s.logger.Named("api"),
+		Forward: &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}, Audit: s.auditReservation, Logger: s.logger.Named("api"),
 	})
 	if err != nil {
 		return err
@@ -142,6 +142,20 @@ func (s *service) addAPI(c *config.Config, conf *api.Config, peers *tls.Config) 
 	a.Register(s.server.Handle)
 	metrics.Register(s.server.Handle, a, s.own, time.Now)
 	return page.Register(s.server.Handle, a, time.Now)
+}
+
+func (s *service) auditReservation(r *http.Request, token string, e rest.Audited) {
+	outcome := map[bool]string{true: "placed", false: "refused"}[e.Status == http.StatusOK]
+	if e.Action == "release" && e.Status == http.StatusOK {
+		outcome = "released"
+	}
+	g := server.Group{Queue: e.Queue, Ask: e.Ask, Count: 1}
+	if e.Node != "" {
+		g.Preferred = []string{e.Node}
+	}
+	s.server.Note(r, token, server.Record{
+		Action: e.Action, Outcome: outcome, Status: e.Status, Namespace: e.Namespace, Reservation: e.Reservation, Reason: e.Reason, Groups: []server.Group{g},
+	})
 }
 
 // View returns the newest picture, with who leads.

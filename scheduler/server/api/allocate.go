@@ -126,10 +126,8 @@ func (a *API) allocate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Gate.MaySubmit(r.Context(), token(r), want.Namespace); err != nil {
-		return err
-	}
-	hold, err := a.Keeper.Reserve(r.Context(), want, false)
+	hold, err := a.reserve(r, want)
+	a.audit(r, Audited{Action: "reserve", Namespace: want.Namespace, Queue: want.Queue, Ask: want.Request.String(), Node: hold.NodeName, Reservation: hold.ID}, err)
 	if err != nil {
 		return err
 	}
@@ -141,6 +139,34 @@ func (a *API) allocate(w http.ResponseWriter, r *http.Request) error {
 		},
 	})
 	return nil
+}
+
+func (a *API) reserve(r *http.Request, w reserve.Want) (view.Hold, error) {
+	if err := a.Gate.MaySubmit(r.Context(), token(r), w.Namespace); err != nil {
+		return view.Hold{}, err
+	}
+	return a.Keeper.Reserve(r.Context(), w, false)
+}
+
+// Audited is what was decided about a reservation.
+type Audited struct {
+	Action string // reserve or release
+	Status int
+	// Namespace, Queue and Ask are what was wanted; Node and Reservation are
+	// empty when it was refused, and Reason is why.
+	Namespace, Queue, Ask, Node, Reservation, Reason string
+}
+
+func (a *API) audit(r *http.Request, e Audited, err error) {
+	if a.Audit == nil {
+		return
+	}
+	e.Status = http.StatusOK
+	if err != nil {
+		p := describe(err)
+		e.Status, e.Reason = p.status, p.text
+	}
+	a.Audit(r, token(r), e)
 }
 
 // memoryOf is the memory per GPU that was asked for.
@@ -270,10 +296,11 @@ func (a *API) release(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Gate.MaySubmit(r.Context(), token(r), h.Namespace); err != nil {
-		return err
+	if err = a.Gate.MaySubmit(r.Context(), token(r), h.Namespace); err == nil {
+		err = a.Keeper.Release(r.Context(), h.ID)
 	}
-	if err := a.Keeper.Release(r.Context(), h.ID); err != nil {
+	a.audit(r, Audited{Action: "release", Namespace: h.Namespace, Queue: h.Queue, Node: h.NodeName, Reservation: h.ID}, err)
+	if err != nil {
 		return err
 	}
 	answer(w, http.StatusOK, struct {

@@ -53,6 +53,8 @@ type Config struct {
 	DefaultHold, LongestHold time.Duration
 	// Forward sends requests to the replica that leads; nil for the default.
 	Forward http.RoundTripper
+	// Audit notes what was decided about a reservation; nil for nobody.
+	Audit func(r *http.Request, token string, e Audited)
 	// Now is the clock; nil for the real one.
 	Now    func() time.Time
 	Logger hclog.Logger
@@ -132,6 +134,9 @@ func (a *API) Register(handle func(pattern string, h http.Handler)) {
 // wrap makes a handler of an operation: leadership, token, errors.
 func (a *API) wrap(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// A body that does not come holds nothing up for long. Where the
+		// connection knows no deadlines there is none.
+		http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:errcheck // see above
 		if r.leads && a.forwarded(w, req) {
 			return
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hclparse"
+	"go.uber.org/goleak"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
@@ -60,6 +61,11 @@ type bench struct {
 	*http.ServeMux
 	keeper *reservetest.Keeper
 	now    time.Time
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	goleak.VerifyTestMain(m)
 }
 
 func newBench(t *testing.T, change func(*Config)) *bench {
@@ -196,6 +202,35 @@ func TestNominalSize(t *testing.T) {
 	}
 }
 
+// TestReservationsAreAudited: every answer about a reservation is noted, with
+// the token apart.
+func TestReservationsAreAudited(t *testing.T) {
+	var noted []string
+	b := newBench(t, func(c *Config) {
+		c.Gate = gate{readers: map[string]string{"ada": "research"}}
+		c.Audit = func(_ *http.Request, token string, e Audited) {
+			noted = append(noted, fmt.Sprintf("%s: %+v", token, e))
+		}
+	})
+	for _, row := range [][3]string{
+		{"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"namespace":"research"}`},
+		{"POST", "/api/v1/gpu/allocate", `{"gpu_count":9,"namespace":"research"}`},
+		{"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"namespace":"serving"}`},
+		{"DELETE", "/api/v1/gpu/reservations/r-1", ""},
+	} {
+		b.do(row[0], row[1], row[2], "X-Nomad-Token", "ada")
+	}
+	want := []string{
+		"ada: {Action:reserve Status:200 Namespace:research Queue: Ask:1 Node:gpu-node-3 Reservation:r-1 Reason:}",
+		"ada: {Action:reserve Status:422 Namespace:research Queue: Ask:9 Node: Reservation: Reason:no GPU of the cluster can ever hold 9}",
+		`ada: {Action:reserve Status:403 Namespace:serving Queue: Ask:1 Node: Reservation: Reason:permission denied: list jobs in namespace "serving"}`,
+		"ada: {Action:release Status:200 Namespace:research Queue: Ask: Node:gpu-node-3 Reservation:r-1 Reason:}",
+	}
+	if diff := cmp.Diff(want, noted); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestBlind(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Views = viewtest.Source{Err: errors.New("nomad has not answered yet")} })
 	for _, path := range []string{"status", "nodes", "health", "monitoring", "cluster", "reservations"} {
@@ -285,7 +320,9 @@ func TestFollowersPassOn(t *testing.T) {
 	leader := newBench(t, nil)
 	server := httptest.NewServer(leader)
 	defer server.Close()
-	follower := newBench(t, func(c *Config) { c.Leadership = leadership{address: server.URL} })
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	follower := newBench(t, func(c *Config) { c.Leadership, c.Forward = leadership{address: server.URL}, transport })
 	w := follower.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`)
 	if w.Code != http.StatusOK || len(leader.keeper.Wants) != 1 || len(follower.keeper.Wants) != 0 {
 		t.Errorf("%d %s; the leader was asked %d times, the follower %d", w.Code, w.Body, len(leader.keeper.Wants), len(follower.keeper.Wants))

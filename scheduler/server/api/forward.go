@@ -33,6 +33,7 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 		Transport: a.Forward,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(leader)
+			p.SetXForwarded() // the leader's audit log names the client
 			p.Out.Header.Set(forwardedHeader, "1")
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
