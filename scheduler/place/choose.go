@@ -51,8 +51,10 @@ func (p *Planner) chooseOne(sh *shape, b *bank, ws *waste, cpu int64, now int32)
 	}
 	share := b.cells[at].share
 	p.cells = append(p.cells[:0], at)
-	ch := choice{cells: p.cells, idle: b.idle}
-	ch.waste = ws.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
+	ch := choice{cells: p.cells, idle: b.idle, waste: best - now}
+	if sh.req.Policy != PolicyBalanced {
+		ch.waste = ws.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
+	}
 	if share == gpuMilli {
 		ch.idle--
 	}

@@ -134,7 +134,7 @@ func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
 		return -int32(v.usage) - p.stranded(v, b)
 	}
 	best := p.balanced(v, p.cost(v.guess, v.before, v.hunch, sh, b))
-	if v.rough {
+	if v.rough || (v.guess == v.waste && v.hunch == v.after) {
 		return best
 	}
 	return min(best, p.balanced(v, p.cost(v.waste, v.before, v.after, sh, b)))

@@ -1,0 +1,205 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Apply books a usage. It fails with ErrCapacity, and changes nothing, when
+// the node cannot hold it.
+func (s *Snapshot) Apply(u Usage) error {
+	n, err := s.check(&u)
+	if err != nil {
+		return err
+	}
+	if err := n.fits(&u); err != nil {
+		return fmt.Errorf("apply usage %q: %w", u.ID, err)
+	}
+	s.book(n, &u)
+	return nil
+}
+
+// Observe books a usage that is a fact, such as an alloc that Nomad runs, even
+// where it exceeds what the node has.
+func (s *Snapshot) Observe(u Usage) error {
+	n, err := s.check(&u)
+	if err != nil {
+		return err
+	}
+	s.book(n, &u)
+	return nil
+}
+
+// Release frees a usage and returns it. Releasing and applying again restores
+// the snapshot exactly.
+func (s *Snapshot) Release(id string) (Usage, error) {
+	u := s.usages[id]
+	if u == nil {
+		return Usage{}, fmt.Errorf("release usage %q: not there", id)
+	}
+	n := s.nodes[u.NodeID]
+	s.move(n, u, -1)
+	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
+	n.holders = slices.Delete(n.holders, at, at+1)
+	s.setLow(n)
+	delete(s.usages, id)
+	s.dequeue(u)
+	return *u, nil
+}
+
+func (s *Snapshot) check(u *Usage) (*nodeState, error) {
+	n := s.nodes[u.NodeID]
+	if n == nil {
+		return nil, fmt.Errorf("apply usage %q: no node %q", u.ID, u.NodeID)
+	}
+	if s.usages[u.ID] != nil {
+		return nil, fmt.Errorf("apply usage %q: already there", u.ID)
+	}
+	if u.CPUMHz < 0 || u.MemoryMiB < 0 {
+		return nil, fmt.Errorf("apply usage %q: negative CPU or memory", u.ID)
+	}
+	last := -1
+	for _, t := range u.Takes {
+		if t.GPU <= last || t.GPU >= len(n.spec.GPUs) {
+			return nil, fmt.Errorf("apply usage %q: GPU %d not on node %q or out of order", u.ID, t.GPU, u.NodeID)
+		}
+		if t.Milli < 0 || t.Slices < 0 || t.Replicas < 0 || t.Slices > maxSlices || t.Replicas > maxSlices {
+			return nil, fmt.Errorf("apply usage %q: GPU %d: amount out of range", u.ID, t.GPU)
+		}
+		last = t.GPU
+	}
+	return n, nil
+}
+
+// fits checks the capacity of the node for a usage.
+func (n *nodeState) fits(u *Usage) error {
+	if u.CPUMHz > n.cpu || u.MemoryMiB > n.memory {
+		return fmt.Errorf("%w: node %q has %d MHz and %d MiB free", ErrCapacity, n.spec.ID, n.cpu, n.memory)
+	}
+	for _, t := range u.Takes {
+		c := &n.where[t.GPU].bank.cells[n.where[t.GPU].cell]
+		whole := n.spec.GPUs[t.GPU].Mode == gpu.ModeWhole && c.tasks > 0
+		if whole || t.Milli > int64(c.milli) || t.Slices > int64(c.slices) || t.Replicas > int64(c.replicas) {
+			return fmt.Errorf("%w: GPU %q of node %q", ErrCapacity, n.spec.GPUs[t.GPU].ID, n.spec.ID)
+		}
+	}
+	return nil
+}
+
+func (s *Snapshot) book(n *nodeState, u *Usage) {
+	own := *u
+	own.Takes = slices.Clone(u.Takes)
+	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
+	n.holders = slices.Insert(n.holders, at, &own)
+	s.setLow(n)
+	s.usages[u.ID] = &own
+	s.enqueue(n, &own)
+	s.move(n, &own, 1)
+}
+
+// setLow brings the lowest priority of a node's banks up to date.
+func (s *Snapshot) setLow(n *nodeState) {
+	l := lowest(n.holders)
+	for _, b := range n.banks {
+		s.lows[b.id] = l
+	}
+}
+
+func lowest(holders []*Usage) low {
+	var l low
+	for i, u := range holders {
+		switch {
+		case i == 0 || u.Priority < l.priority:
+			l = low{true, u.Priority, u.milli()}
+		case u.Priority == l.priority:
+			l.milli += u.milli()
+		}
+	}
+	return l
+}
+
+// restore books a usage that was just released: it fitted before.
+func (s *Snapshot) restore(u Usage) { s.book(s.nodes[u.NodeID], &u) }
+
+// mustRelease frees a usage that is known to be there.
+func (s *Snapshot) mustRelease(id string) {
+	if s.usages[id] != nil {
+		_, _ = s.Release(id) // it is there
+	}
+}
+
+// enqueue lists a usage in its queue. Work that was released and comes back
+// keeps its place.
+func (s *Snapshot) enqueue(n *nodeState, u *Usage) {
+	if u.seq == 0 {
+		s.booked++
+		u.seq = s.booked
+	}
+	if u.Queue == "" {
+		return
+	}
+	u.charge = s.charge(n, u)
+	list := s.byQueue[u.Queue]
+	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
+	s.byQueue[u.Queue] = slices.Insert(list, at, u)
+}
+
+func (s *Snapshot) dequeue(u *Usage) {
+	if u.Queue == "" {
+		return
+	}
+	list := s.byQueue[u.Queue]
+	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
+	s.byQueue[u.Queue] = slices.Delete(list, at, at+1)
+}
+
+func bySeq(u *Usage, seq int64) int { return cmp.Compare(u.seq, seq) }
+
+func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }
+
+// move books (sign 1) or frees (sign -1) the amounts of a usage.
+func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
+	n.cpu -= sign * u.CPUMHz
+	n.memory -= sign * u.MemoryMiB
+	for _, t := range u.Takes {
+		c := &n.where[t.GPU].bank.cells[n.where[t.GPU].cell]
+		c.milli -= int32(sign * t.Milli)
+		c.slices -= int32(sign * t.Slices)
+		c.replicas -= int32(sign * t.Replicas)
+		c.tasks += int32(sign)
+	}
+	if u.Queue != "" {
+		s.queues[u.Queue] += sign * s.charge(n, u)
+		if s.queues[u.Queue] == 0 {
+			delete(s.queues, u.Queue)
+		}
+	}
+	for _, b := range n.banks {
+		s.touch(b)
+	}
+}
+
+// charge is the GPU milli that a quota pays for a usage: per GPU the larger of
+// its parts of compute, memory and turns.
+func (s *Snapshot) charge(n *nodeState, u *Usage) int64 {
+	var sum int64
+	for _, t := range u.Takes {
+		sum += chargeOf(&s.kinds[n.where[t.GPU].bank.kind], t)
+	}
+	return sum
+}
+
+func chargeOf(k *kind, t Take) int64 {
+	m := t.Milli
+	if k.Slices > 0 {
+		m = max(m, (t.Slices*gpuMilli+k.Slices-1)/k.Slices)
+	}
+	if k.Replicas > 0 {
+		m = max(m, (t.Replicas*gpuMilli+k.Replicas-1)/k.Replicas)
+	}
+	return m
+}
