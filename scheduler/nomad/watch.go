@@ -14,8 +14,8 @@ import (
 
 const (
 	// silence is how long the stream may say nothing: Nomad sends a heartbeat
-	// every ten seconds.
-	silence = 35 * time.Second
+	// every thirty seconds.
+	silence = 45 * time.Second
 	// refresh is how often everything is read again although the stream is
 	// well: cheap insurance against what nobody thought of.
 	refresh = 5 * time.Minute
