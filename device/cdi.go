@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
@@ -26,16 +27,18 @@ type cdiNames struct {
 	// operatorDirs are where the operator's specs lie, ourDir where ours go.
 	operatorDirs []string
 	ourDir       string
-	generated    map[string]bool
+
+	mu        sync.Mutex
+	generated map[string]bool
 }
 
-// resolve returns the CDI name of each device. The operator's spec comes first;
-// the plugin generates one only for devices that it does not name, and again
-// whenever there are new ones.
-func (c *cdiNames) resolve(uuids []string) (map[string]string, error) {
-	names := map[string]string{}
-	missing := false
+// resolve returns the CDI name of each device, and the devices that have none
+// yet. The operator's spec comes first.
+func (c *cdiNames) resolve(uuids []string) (names map[string]string, missing []string) {
+	names = map[string]string{}
 	operator := c.operatorNames()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, uuid := range uuids {
 		switch {
 		case operator[uuid]:
@@ -43,21 +46,10 @@ func (c *cdiNames) resolve(uuids []string) (map[string]string, error) {
 		case c.generated[uuid]:
 			names[uuid] = ourKind + "=" + uuid
 		default:
-			missing = true
+			missing = append(missing, uuid)
 		}
 	}
-	if !missing {
-		return names, nil
-	}
-	if err := c.generate(); err != nil {
-		return names, err
-	}
-	for _, uuid := range uuids {
-		if names[uuid] == "" && c.generated[uuid] {
-			names[uuid] = ourKind + "=" + uuid
-		}
-	}
-	return names, nil
+	return names, missing
 }
 
 // operatorNames are the devices that the operator's specs name.
@@ -78,6 +70,8 @@ func (c *cdiNames) operatorNames() map[string]bool {
 	return names
 }
 
+// generate makes our spec, of all devices that are there. It asks the driver and
+// reads its libraries, which can take long.
 func (c *cdiNames) generate() error {
 	spec, err := c.source.CDISpec(ourKind)
 	if err != nil {
@@ -90,6 +84,8 @@ func (c *cdiNames) generate() error {
 	if err := statedir.WriteFile(filepath.Join(c.ourDir, cdiFile), text, 0o644); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.generated = map[string]bool{}
 	for _, d := range spec.Devices {
 		c.generated[d.Name] = true

@@ -145,13 +145,13 @@ func (e *engine) early(units []*unit) bool {
 // the latter if Nomad would see a difference.
 func (e *engine) publish(v versions, units []*unit) {
 	next := &publication{groups: buildGroups(v, units), units: units, catalogue: newCatalogue(units)}
-	previous := e.latest.Swap(next)
-	if previous != nil && sameGroups(previous.groups, next.groups) {
-		next.groups = previous.groups
-		return
-	}
+	previous := e.latest.Load()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.latest.Store(next)
+	if previous != nil && sameGroups(previous.groups, next.groups) {
+		return
+	}
 	close(e.changed)
 	e.changed = make(chan struct{})
 }

@@ -1,6 +1,8 @@
 package device
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -16,8 +18,14 @@ func (e *engine) equip(units []*unit) {
 			uuids = append(uuids, u.uuid)
 		}
 	}
-	names, err := e.names.resolve(uuids)
-	e.complain("cdi", err)
+	names, missing := e.names.resolve(uuids)
+	if len(missing) > 0 {
+		_, err := e.chores.do("cdi", strings.Join(missing, " "), chorePause, e.names.generate)
+		e.complain("cdi", err)
+		for _, u := range units {
+			u.unsettled = err == nil && slices.Contains(missing, u.uuid)
+		}
+	}
 	for _, u := range units {
 		u.cdi = names[u.uuid]
 		if u.offer.Sharing == gpu.SharingHAMi {

@@ -36,7 +36,7 @@ func (e *engine) equipMPS(units []*unit) {
 		status := e.mps.Status(u.uuid)
 		u.mps = &gpu.MPSState{PipeDir: status.PipeDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 			Ready: status.Ready, Generation: status.Generation, MaxClients: e.mpsSpec(u).MaxClients}
-		u.unsettled = !status.Settled
+		u.unsettled = u.unsettled || !status.Settled
 		if !status.Ready {
 			u.faults = append(u.faults[:len(u.faults):len(u.faults)], gpu.Fault{
 				Code:    "mps-not-ready",

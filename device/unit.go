@@ -39,7 +39,7 @@ type unit struct {
 	busy, gone bool
 	// numbers that the MPS daemon and the driver brought along
 	mps       *gpu.MPSState
-	unsettled bool // its MPS daemon was not tried yet
+	unsettled bool // its CDI name or its MPS daemon is in the making
 	hami      *gpu.HAMiState
 	timeslice string
 	cdi       string
