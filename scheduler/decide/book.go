@@ -76,6 +76,7 @@ func (b *Book) Configure(c *config.Config) {
 	b.config = c
 	if changed {
 		b.planAnew()
+		b.learn()
 	}
 	b.recharge()
 	b.version++

@@ -62,6 +62,7 @@ func (c *choosing) first() (GroupRecord, error) {
 		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
 		return g, nil
 	}
+	c.arrive()
 	defer c.setAside()()
 	return c.fill(g, nil, 0)
 }
@@ -153,7 +154,6 @@ func (c *choosing) keepTo(blocks []block) {
 func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) (GroupRecord, error) {
 	b := c.book
 	missing := max(0, c.ask.Count-running)
-	c.arrive()
 	g.Flights, g.Decision.Hold = nil, nil
 	if hold, err := c.quota(g.Cost, running, missing); err != nil {
 		return g, err
@@ -185,6 +185,8 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	return g, nil
 }
 
+// arrive lets the core learn what is asked for. Asks that are tried again are
+// not new demand.
 func (c *choosing) arrive() {
 	for i := range c.parts {
 		c.book.plan.Arrive(&c.parts[i].req)

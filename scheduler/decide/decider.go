@@ -282,9 +282,6 @@ func (b *Book) allocsOf(key nomad.JobKey) []*nomad.Alloc {
 // form places the ask on the empty cluster: which device blocks it takes at
 // all, and whether any node could ever hold it.
 func (b *Book) form(a *admit.Ask, parts []part) (unit, error) {
-	for i := range parts {
-		b.ideal.Arrive(&parts[i].req)
-	}
 	u, err := b.board(true).place(parts)
 	if !errors.Is(err, place.ErrNoRoom) {
 		return u, err

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"golang.org/x/sync/errgroup"
 )
@@ -48,7 +50,7 @@ func (d *Decider) Load(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("load decisions: %w", err)
 	}
-	d.book.sortDecisions()
+	d.book.settleIn()
 	return d.loadReservations(ctx)
 }
 
@@ -97,11 +99,39 @@ func (b *Book) recall(r *Record) bool {
 	return true
 }
 
-// sortDecisions brings the decisions of all records into order.
-func (b *Book) sortDecisions() {
+// settleIn brings the decisions of all records into order, and teaches the
+// core what they asked for.
+func (b *Book) settleIn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.SortStableFunc(b.log.decisions, func(x, y view.Decision) int { return x.At.Compare(y.At) })
+	b.learn()
+}
+
+// learn makes the recorded asks the core's prior demand: what a cluster was
+// asked for is the best guess of what it will be asked for.
+func (b *Book) learn() {
+	var history []place.Request
+	for _, key := range slices.SortedFunc(maps.Keys(b.records), compareKeys) {
+		r := b.records[key]
+		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
+			g := r.Groups[name]
+			q, err := b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue)
+			if err != nil {
+				continue
+			}
+			parts, err := b.parts(&g.Ask, q)
+			if err != nil {
+				continue // it asks for what is not allowed any more
+			}
+			for _, p := range parts {
+				history = append(history, p.req)
+			}
+		}
+	}
+	if len(history) > 0 {
+		b.plan.Learn(history)
+	}
 }
 
 func (b *Book) adoptClaim(r *Reservation) {
