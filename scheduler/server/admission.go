@@ -128,6 +128,14 @@ func (p *proxy) hand(s *submission) bool {
 // decide asks for a decision and acts on it.
 func (p *proxy) decide(ctx context.Context, s *submission) {
 	dry := s.route.kind != registered
+	if !dry {
+		done, err := p.turns.take(ctx, s.job.Namespace+"\x00"+s.job.ID)
+		if err != nil {
+			p.refuse(s, err)
+			return
+		}
+		defer done()
+	}
 	if s.job.PreserveCounts {
 		p.preserveCounts(ctx, s)
 	}

@@ -22,11 +22,12 @@ type proxy struct {
 	peers     *http.Transport // to the replica that leads
 	through   *httputil.ReverseProxy
 	callers   *callers
+	turns     *turns
 	log       hclog.Logger
 }
 
 func newProxy(c Config) *proxy {
-	p := &proxy{config: c, transport: newTransport(c.NomadTLS), peers: newTransport(c.PeerTLS), log: c.Logger.Named("proxy")}
+	p := &proxy{config: c, transport: newTransport(c.NomadTLS), peers: newTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
 	p.through = p.to(c.Nomad, p.transport, nil)
 	p.callers = newCallers(p.nomadGet)
 	return p
