@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 )
 
 func TestMemoryIsCountedPerGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	first := run(t, ctx, c, jobSpec{id: "first", devices: slicesOf(48)})
 	second := run(t, ctx, c, jobSpec{id: "second", devices: slicesOf(48)})
@@ -41,6 +43,7 @@ func TestMemoryIsCountedPerGPU(t *testing.T) {
 }
 
 func TestTwoTasksShareOneGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	a := run(t, ctx, c, jobSpec{id: "a", devices: slicesOf(30)})
 	b := run(t, ctx, c, jobSpec{id: "b", devices: slicesOf(40)})
@@ -55,9 +58,10 @@ func TestTwoTasksShareOneGPU(t *testing.T) {
 	checkBooking(t, ctx, c)
 }
 
-// While Nomad's client is away, the GPUs of a node change. What runs there must
+// While Nomad's client and the device plugin are away, the GPUs of a node change. What runs there must
 // not be booked a second time, and its healthy twin must still be used.
 func TestNothingIsBookedTwiceWhenGPUsChange(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(dir string, uuids []string) error{
 		"renumbered": func(dir string, uuids []string) error {
 			return sim.WriteControl(dir, sim.Control{Order: []string{uuids[1], uuids[0]}})
@@ -70,11 +74,12 @@ func TestNothingIsBookedTwiceWhenGPUsChange(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			pair := h100(t, 2)
 			ctx, c := start(t, cluster.NodeOptions{Topology: pair, GPUs: sliced}, cluster.NodeOptions{Topology: pair, GPUs: sliced})
 			changed, twin := c.Nodes[0], c.Nodes[1]
 			uuids := fillHalf(t, ctx, c, changed)
-			if err := changed.KillClient(); err != nil {
+			if err := errors.Join(changed.KillClient(), changed.KillDevicePlugin()); err != nil {
 				t.Fatal(err)
 			}
 			if err := change(changed.SimDir(), uuids); err != nil {

@@ -7,6 +7,7 @@ import (
 )
 
 func TestTwoDeviceBlocksGiveTwoWholeSlicedGPUs(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	alloc := run(t, ctx, c, jobSpec{id: "two", devices: slicesOf(79) + slicesOf(79)})
 	held := holdings(t, c, alloc)
@@ -24,6 +25,7 @@ func TestTwoDeviceBlocksGiveTwoWholeSlicedGPUs(t *testing.T) {
 }
 
 func TestTwoDeviceBlocksOnOneGPUAddUp(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	alloc := run(t, ctx, c, jobSpec{id: "two", devices: slicesOf(8) + slicesOf(4)})
 	held := holdings(t, c, alloc)

@@ -32,12 +32,14 @@ const machineOfExamples = `
 `
 
 func TestExamplesRun(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*.nomad.hcl"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
 	for name, containerd := range map[string]string{"Debian's containerd": "", "the newest containerd": filepath.Join(root, "bin", "e2e", "containerd")} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, c := startWith(t, cluster.Options{
 				Containerd: containerd,
 				Nodes:      []cluster.NodeOptions{{Topology: topology("dgx-h100"), GPUs: machineOfExamples}},

@@ -57,6 +57,7 @@ EOT
 `
 
 func TestContainerHasExactlyItsShare(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(79)})
 	theirs := opens(report(t, ctx, c, neighbour))
@@ -92,6 +93,7 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 }
 
 func TestWithoutADeviceBlockThereIsNoGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(8)})
 	for id, task := range map[string]string{"plain": "", "hostile": fmt.Sprintf(hostile, onlyGPU(t, c, neighbour))} {

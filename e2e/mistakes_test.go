@@ -14,6 +14,7 @@ import (
 )
 
 func TestMistakesInJobsAreExplained(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	for name, test := range map[string]struct {
 		job  jobSpec
@@ -73,6 +74,7 @@ func TestMistakesInJobsAreExplained(t *testing.T) {
 
 // A guarantee that the GPU has no compute left for is refused on the node.
 func TestComputeGuaranteesStayWithinTheGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	run(t, ctx, c, jobSpec{id: "first", devices: slicesOf(8), config: "gpu {\n compute = 700\n}"})
 	register(t, ctx, c, jobSpec{id: "second", devices: slicesOf(8), group: noRestart, config: "gpu {\n compute = 400\n}"})
@@ -88,6 +90,7 @@ func TestComputeGuaranteesStayWithinTheGPU(t *testing.T) {
 }
 
 func TestMistakesInConfigurationStopTheClient(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "bad.hcl")
 	if err := os.WriteFile(file, []byte("machine \"m\" {}\ngpu {\n  model = \"H1000\"\n}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -115,6 +118,7 @@ func TestMistakesInConfigurationStopTheClient(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Nodes: []cluster.NodeOptions{test.node}})

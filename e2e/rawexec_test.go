@@ -12,6 +12,7 @@ import (
 
 // Any driver gives its task the conventional variables of one device block.
 func TestRawExecGetsItsShare(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	_, err := c.Run(ctx, fmt.Sprintf(`
 job "raw" {

@@ -152,6 +152,7 @@ func (s survivor) waitStarted(t *testing.T, ctx context.Context, c *cluster.Clus
 }
 
 func TestTasksSurviveTheLossOf(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(context.Context, *cluster.Node) error{
 		"the device plugin": func(ctx context.Context, n *cluster.Node) error {
 			return restarted(ctx, n, n.KillDevicePlugin, "nomad-device-gpu")
@@ -173,6 +174,7 @@ func TestTasksSurviveTheLossOf(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 			ends := startSurvivor(t, ctx, c, "ends", noRestart)
 			restarts := startSurvivor(t, ctx, c, "restarts", restartsAtOnce)
@@ -207,6 +209,7 @@ func restarted(ctx context.Context, n *cluster.Node, kill func() error, name str
 }
 
 func TestTasksComeBackWithTheirGPUsAfterAReboot(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	a := startSurvivor(t, ctx, c, "a", restartsAtOnce)
 	b := startSurvivor(t, ctx, c, "b", restartsAtOnce)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestSlicesOfOneRequestAreOnOneGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	// 26 go three times into 79, so six tasks fill both GPUs but for one slice.
 	register(t, ctx, c, jobSpec{id: "many", devices: slicesOf(26), count: 6})
@@ -28,6 +29,7 @@ func TestSlicesOfOneRequestAreOnOneGPU(t *testing.T) {
 }
 
 func TestAllSlicesAreTheWholeGPU(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	alloc := run(t, ctx, c, jobSpec{id: "all", devices: slicesOf(79)})
 	held := holdings(t, c, alloc)
