@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 )
 
-const example = "../../examples/distributed.nomad.hcl"
+const example = "../../examples/service/distributed.nomad.hcl"
 
 const config = `
 data_dir  = %q
