@@ -322,6 +322,22 @@ func TestStateFilesTellTheDriver(t *testing.T) {
 	}
 }
 
+func TestFullMPSServerTakesNoNewWork(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/0")
+	r.happen(uuid, func(c *sim.Condition) {
+		for pid := range uint32(48) {
+			c.Processes = append(c.Processes, sim.Process{PID: 100000 + pid, MPS: true})
+		}
+	})
+	g, _ := find(r.until("it is full", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 0 }), "slice/H100/0")
+	if text := g.Devices[0].HealthDesc; text != "cordoned: all 48 clients that its MPS server can have are there" {
+		t.Errorf("health description is %q", text)
+	}
+	r.happen(uuid, func(c *sim.Condition) { c.Processes = c.Processes[1:] })
+	r.until("there is room", allHealthy)
+}
+
 func TestTimesliceIsSetAndVerified(t *testing.T) {
 	r := newRig(t)
 	r.start("../e2e/topology/t4.hcl", "mode = \"shared\"\ntimeslice = \"short\"")

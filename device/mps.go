@@ -46,10 +46,26 @@ func (e *engine) equipMPS(units []*unit) {
 			})
 			continue
 		}
-		if clients := e.meter.clients(u.uuid); clients >= u.mps.MaxClients && u.cordon == "" {
+		if u.cordon == "" && e.mpsClients(u) >= u.mps.MaxClients {
 			u.cordon = fmt.Sprintf("all %d clients that its MPS server can have are there", u.mps.MaxClients)
 		}
 	}
+}
+
+// mpsClients counts the programs on a unit's MPS server; none if NVML does not
+// tell.
+func (e *engine) mpsClients(u *unit) int {
+	processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+	if err != nil {
+		return 0
+	}
+	count := 0
+	for _, p := range processes {
+		if p.MPS {
+			count++
+		}
+	}
+	return count
 }
 
 // mpsSpec is the daemon that a unit needs. Its limits are the most that any

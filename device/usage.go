@@ -22,16 +22,6 @@ type meter struct {
 	// /proc/<pid>/cgroup.
 	cgroups func(pid int) []string
 	latest  atomic.Pointer[gpu.Usage]
-	// counts are the MPS clients of each device at the last measurement.
-	counts atomic.Pointer[map[string]int]
-}
-
-// clients is how many MPS clients a device had at the last measurement.
-func (m *meter) clients(uuid string) int {
-	if counts := m.counts.Load(); counts != nil {
-		return (*counts)[uuid]
-	}
-	return 0
 }
 
 // run measures at an interval until the context ends.
@@ -63,7 +53,6 @@ func (m *meter) measure() {
 		return
 	}
 	usage := gpu.Usage{MeasuredAt: e.now().UTC()}
-	counts := map[string]int{}
 	for _, u := range published.units {
 		on := holdingsOf(leases, u.uuid)
 		if len(on) == 0 {
@@ -73,15 +62,9 @@ func (m *meter) measure() {
 		if err != nil {
 			continue // it does not tell: no entry, rather than an entry of zero
 		}
-		for _, p := range processes {
-			if p.MPS {
-				counts[u.uuid]++
-			}
-		}
 		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.cgroups)...)
 	}
 	m.latest.Store(&usage)
-	m.counts.Store(&counts)
 	if err := e.state.WriteUsage(usage); err != nil {
 		e.log.Error("cannot write what tasks use", "error", err)
 	}

@@ -2,16 +2,18 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// waitMilliseconds is how long one wait for events lasts: the longest that the
-// end of a watch can take.
-const waitMilliseconds = 1000
+// longestWait is how long one wait for events lasts at most: the longest that
+// the end of a watch can take.
+const longestWait = time.Second
 
 // Watch reports the XIDs of the GPUs until the context ends or NVML fails. A GPU
 // that does not support events is left out.
@@ -19,26 +21,56 @@ func (b *Backend) Watch(ctx context.Context, uuids []string, emit func(hardware.
 	if err := b.open(); err != nil {
 		return err
 	}
-	set, ret := b.lib.EventSetCreate()
-	if ret != nvml.SUCCESS {
-		return fmt.Errorf("create NVML event set: %w", returnError(ret))
+	created, err := call(b.guard, "events", func() created {
+		set, ret := b.lib.EventSetCreate()
+		return created{set, ret}
+	})
+	if err != nil {
+		return fmt.Errorf("create NVML event set: %w", err)
 	}
-	defer set.Free()
+	if created.ret != nvml.SUCCESS {
+		return fmt.Errorf("create NVML event set: %w", returnError(created.ret))
+	}
 	for _, uuid := range uuids {
-		if _, err := on(b, uuid, uuid, func(d nvml.Device) nvml.Return {
-			return d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
-		}); err != nil {
-			continue
+		_, err := on(b, uuid, uuid, func(d nvml.Device) nvml.Return {
+			return d.RegisterEvents(nvml.EventTypeXidCriticalError, created.set)
+		})
+		if err != nil {
+			continue // the survey says what is wrong with it
 		}
 	}
+	err = b.listen(ctx, created.set, emit)
+	if !errors.Is(err, errHangs) {
+		created.set.Free() // not under a call that is still out
+	}
+	return err
+}
+
+type created struct {
+	set nvml.EventSet
+	ret nvml.Return
+}
+
+// received is the outcome of one wait.
+type received struct {
+	data nvml.EventData
+	ret  nvml.Return
+}
+
+func (b *Backend) listen(ctx context.Context, set nvml.EventSet, emit func(hardware.Event)) error {
+	wait := min(longestWait, b.guard.timeout/2)
 	for ctx.Err() == nil {
-		data, ret := set.Wait(waitMilliseconds)
-		switch ret {
-		case nvml.SUCCESS:
-			emit(event(data))
-		case nvml.ERROR_TIMEOUT:
-		default:
-			return fmt.Errorf("wait for NVML events: %w", returnError(ret))
+		r, err := call(b.guard, "events", func() received {
+			data, ret := set.Wait(uint32(wait.Milliseconds()))
+			return received{data, ret}
+		})
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for NVML events: %w", err)
+		case r.ret == nvml.SUCCESS:
+			emit(event(r.data))
+		case r.ret != nvml.ERROR_TIMEOUT:
+			return fmt.Errorf("wait for NVML events: %w", returnError(r.ret))
 		}
 	}
 	return ctx.Err()

@@ -219,6 +219,37 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+func TestWatchThatHangsIsAbandoned(t *testing.T) {
+	r := newRig(t, h100x3)
+	if _, err := r.Survey(); err != nil {
+		t.Fatal(err)
+	}
+	r.happen(1, func(c *sim.Condition) { c.Hang = []string{"RegisterEvents"} })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	events := make(chan hardware.Event)
+	go func() {
+		ended <- r.Watch(ctx, []string{r.uuid(0), r.uuid(1)}, func(e hardware.Event) { events <- e })
+	}()
+	for heard := false; !heard; {
+		r.happen(0, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
+		select {
+		case <-events:
+			heard = true
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	r.happen(1, func(c *sim.Condition) { c.Hang = nil })
+	cancel()
+	for {
+		select {
+		case <-events:
+		case <-ended:
+			return
+		}
+	}
+}
+
 func TestHealthProblems(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
