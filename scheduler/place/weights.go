@@ -65,7 +65,7 @@ type precision struct {
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Rough: precision{14, 5, 16}, Fine: precision{48, 9, 48}, MarginMilli: 60,
+		StepMilli: 20, Rough: precision{14, 5, 16}, Fine: precision{48, 9, 48}, MarginMilli: 40,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 70, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100, PriorTasks: 500,
 	}
 }
