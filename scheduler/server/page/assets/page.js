@@ -25,8 +25,8 @@ const percent = (part, whole) => (whole > 0 ? Math.round((100 * part) / whole) :
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
 function ago(time, now) {
   const s = Math.round((now - new Date(time)) / 1000);
-  const span = (v) => v < 60 ? v + " s" : v < 3600 ? Math.floor(v / 60) + " min" : v < 172800 ? Math.floor(v / 3600) + " h" : Math.floor(v / 86400) + " d";
-  return s >= 0 ? span(s) + " ago" : "in " + span(-s);
+  const span = (v) => v < 60 ? v + "\u00a0s" : v < 3600 ? Math.floor(v / 60) + "\u00a0min" : v < 172800 ? Math.floor(v / 3600) + "\u00a0h" : Math.floor(v / 86400) + "\u00a0d";
+  return s >= 0 ? span(s) + "\u00a0ago" : "in\u00a0" + span(-s);
 }
 function when(time, now) {
   return attrs(el("time", ago(time, now)), { datetime: time, title: new Date(time).toLocaleString() });
@@ -302,7 +302,7 @@ function drawOverview(data, now) {
     tile("", "Compute held", percent(t.held, t.gpus), "", t.measured ? `${percent(t.use, t.measured)} in use` : "use is not measured", [part(t.held, t.gpus), t.measured ? part(t.use, t.measured) : -1]),
     tile("", "GPU memory held", percent(t.heldMemory, t.memory), "", `${gib(t.heldMemory)} of ${gib(t.memory)}` + (t.measuredMemory ? ` · ${percent(t.useMemory, t.measuredMemory)} in use` : ""), [part(t.heldMemory, t.memory), t.measuredMemory ? part(t.useMemory, t.measuredMemory) : -1]),
     tile("", "Tasks on GPUs", t.tasks.size.toLocaleString("en"), "", plural((data.holds || []).filter((h) => !h.claimed_by).length, "open reservation")),
-    tile(waiting.length ? "warn" : "", "Waiting", waiting.length.toLocaleString("en"), waiting.length === 1 ? "group" : "groups", oldest ? `oldest since ${ago(oldest, now).replace(" ago", "")}` : "nothing waits"),
+    tile(waiting.length ? "warn" : "", "Waiting", waiting.length.toLocaleString("en"), waiting.length === 1 ? "group" : "groups", oldest ? `oldest since ${ago(oldest, now).replace("\u00a0ago", "")}` : "nothing waits"),
     tile(problems.length ? "bad" : "", "Needs attention", problems.length.toLocaleString("en"), "", problems.length ? "see below" : "all is well"));
   const list = byId("attention-list");
   byId("attention").hidden = problems.length === 0;
@@ -429,6 +429,7 @@ function draw(data, now) {
   drawDecisions(data, now);
   drawReservations(data, now);
   drawEvents(data, now);
+  document.documentElement.dataset.drawn = "yes";
 }
 
 /** The token given here, or that of Nomad's own UI at this address. */
