@@ -133,12 +133,33 @@ func (a *API) allocate(w http.ResponseWriter, r *http.Request) error {
 	}
 	answer(w, http.StatusOK, Allocation{
 		Success: true, NodeName: hold.NodeName, ReservationID: hold.ID, ExpiresAt: hold.ExpiresAt.UTC(),
-		GPUConfig: GPUConfig{
-			GPUCount: max(1, want.Request.Count), GPUType: want.Request.Model,
-			MemoryGB: memoryOf(body.MemoryGB, want.Request), DistributedTraining: body.DistributedTraining,
-		},
+		GPUConfig: a.configOf(body, want.Request, hold),
 	})
 	return nil
+}
+
+// configOf is what was asked for. What the caller left open is told as it is.
+func (a *API) configOf(body AllocateRequest, r gpu.Request, h view.Hold) GPUConfig {
+	c := GPUConfig{GPUCount: max(1, r.Count), GPUType: r.Model, MemoryGB: memoryOf(body.MemoryGB, r), DistributedTraining: body.DistributedTraining}
+	cluster, err := a.Views.View()
+	if err != nil || len(h.GPUs) == 0 {
+		return c
+	}
+	for i := range cluster.Nodes {
+		for k := range cluster.Nodes[i].GPUs {
+			g := &cluster.Nodes[i].GPUs[k]
+			if g.UUID != h.GPUs[0] {
+				continue
+			}
+			if c.GPUType == "" {
+				c.GPUType = g.Type
+			}
+			if c.MemoryGB == 0 && r.Kind == gpu.KindCount {
+				c.MemoryGB = a.nominalGB(g)
+			}
+		}
+	}
+	return c
 }
 
 func (a *API) reserve(r *http.Request, w reserve.Want) (view.Hold, error) {

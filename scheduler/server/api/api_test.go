@@ -110,6 +110,7 @@ func TestAnswers(t *testing.T) {
 		"validate":           {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0}`},
 		"validate-refused":   {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"A100","memory_gb":80.0}`},
 		"allocate":           {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0,"distributed_training":true,"mixed_precision":true}`},
+		"allocate-any":       {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`},
 		"allocate-no-room":   {"POST", "/api/v1/gpu/allocate", `{"gpu_count":2,"gpu_type":"V100","memory_gb":32.0}`},
 		"allocate-never":     {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":40}`},
 		"reservations":       {"GET", "/api/v1/gpu/reservations", ""},
