@@ -278,6 +278,7 @@ func TestPageShowsEverything(t *testing.T) {
 		"research", "1.25 borrowed", "5.25 of 4", "at most 8", // queues
 		"llm-large", "4 free A100 on one node are needed", "quota", // pending
 		"the fullest GPU that still holds 16 GiB", "fragmentation 0.90 × 0.10", "fewer than 4 like GPUs", // decisions
+		"4 GiB reserved for serving", "8 GiB free", // a part of a GPU
 		"r-7f3a", "ada", "evicted research/notebook-9", "only said, not done", // reservations and events
 		viewtest.HostileJob, "<script>window.hacked=1</script>", // as text
 	} {

@@ -43,6 +43,7 @@ func Small() *view.Cluster {
 		Decisions: decisions(),
 		Holds: []view.Hold{
 			{ID: "r-7f3a", Namespace: "research", Queue: "research", Owner: "ada", NodeID: "node-0003-id", NodeName: "gpu-node-3", GPUs: []string{"GPU-c0000002-0000"}, Milli: 1000, MemoryMiB: 32_768, ExpiresAt: Now.Add(7 * time.Minute)},
+			{ID: "r-b21c", Namespace: "serving", Queue: "serving", NodeID: "node-0001-id", NodeName: "gpu-node-1", GPUs: []string{"GPU-a0000000-0000"}, Milli: 100, MemoryMiB: 4096, ExpiresAt: Now.Add(time.Minute)},
 		},
 		Events: []view.Event{
 			{At: Now.Add(-4 * time.Minute), Kind: "evict", Namespace: "research", JobID: "notebook-9", AllocID: "a9000000-0000", For: "serving/llm", Text: "evicted research/notebook-9 (priority 20) for serving/llm (priority 70): 8 GiB of A100/0 on gpu-node-1 were needed"},

@@ -65,7 +65,18 @@ function unit(g, count) {
   return g.memory_mib ? gib(g.memory_mib) : plural(count, "GPU");
 }
 
-function segment(g, [holder, count, healthy], total, kept, few) {
+/** Splits what is free into what is reserved and what is not. */
+function withReservations(g, holds) {
+  const open = holds.filter((h) => !h.claimed_by);
+  let kept = open.reduce((sum, h) => sum + (g.mode === "slice" ? Math.ceil(h.memory_mib / h.gpus.length / g.slice_memory_mib) : g.instances), 0);
+  return g.runs.flatMap(([holder, count, healthy]) => {
+    const part = holder < 0 && healthy ? Math.min(kept, count) : 0;
+    kept -= part;
+    return [[holder, part, healthy, true], [holder, count - part, healthy, false]].filter((run) => run[1] > 0);
+  });
+}
+
+function segment(g, [holder, count, healthy, kept], total, few) {
   const seg = vars(el("span.seg"), { n: count });
   const wide = count / total;
   const label = (text) => { if (wide > (few ? 0.12 : 0.2)) seg.append(el("b", text)); };
@@ -89,11 +100,9 @@ function segment(g, [holder, count, healthy], total, kept, few) {
   return seg;
 }
 
-function describeStrip(g, kept) {
-  const free = g.runs.filter((r) => r[0] < 0 && r[2]).reduce((sum, r) => sum + r[1], 0);
-  const held = g.holders.map((h) => `${h.job_id} holds ${unit(g, h.instances)}`);
-  const rest = free ? [unit(g, free) + (kept ? " reserved" : " free")] : [];
-  return [...held, ...rest].join(", ") || "nothing to take";
+function describeStrip(g, runs) {
+  const rest = runs.filter((r) => r[0] < 0).map(([, count, healthy, kept]) => unit(g, count) + (kept ? " reserved" : healthy ? " free" : " out of order"));
+  return [...g.holders.map((h) => `${h.job_id} holds ${unit(g, h.instances)}`), ...rest].join(", ") || "nothing to take";
 }
 
 function figures(g, few) {
@@ -136,7 +145,7 @@ function gpuInside(g, now, holds) {
   const inside = el("div.inside");
   const trouble = gpuTrouble(g);
   if (trouble) inside.append(el("p.trouble." + trouble[0], trouble[2]));
-  for (const h of holds) inside.append(el("p", `Reserved for ${h.owner || h.namespace} until `, attrs(el("time", new Date(h.expires_at).toLocaleTimeString()), { datetime: h.expires_at })));
+  for (const h of holds.filter((one) => !one.claimed_by)) inside.append(el("p", `${gib(h.memory_mib)} reserved for ${h.owner || h.namespace} until `, attrs(el("time", new Date(h.expires_at).toLocaleTimeString()), { datetime: h.expires_at })));
   if (g.holders.length) inside.append(holderTable(g, now));
   else if (!trouble && !isParent(g)) inside.append(el("p.note", "Nobody holds any of it."));
   const facts = el("p.facts-list", el("span", g.model), el("span", gib(g.memory_mib)));
@@ -160,7 +169,7 @@ function details(key, byDefault, build) {
 }
 
 function gpuItem(g, now, few, holds) {
-  const kept = holds.some((h) => !h.claimed_by);
+  const runs = withReservations(g, holds);
   const item = el("li.gpu" + (g.parent_uuid ? ".part" : ""));
   const kind = isParent(g) ? "divided into MIG instances" : [g.mode, g.sharing].filter(Boolean).join(" · ");
   const name = el("span.gname", gpuName(g), few ? el("span", " " + kind) : "");
@@ -168,8 +177,8 @@ function gpuItem(g, now, few, holds) {
   if (trouble) name.append(" ", few ? el("span.tag." + trouble[0], trouble[1]) : el("b.sign." + trouble[0], trouble[1][0], el("span.unseen", trouble[1].slice(1))));
   const summary = el("summary", name, figures(g, few));
   if (!isParent(g)) {
-    const strip = attrs(el("span.strip"), { role: "img", "aria-label": describeStrip(g, kept) });
-    for (const run of g.runs) strip.append(segment(g, run, g.instances, kept, few));
+    const strip = attrs(el("span.strip"), { role: "img", "aria-label": describeStrip(g, runs) });
+    for (const run of runs) strip.append(segment(g, run, g.instances, few));
     summary.append(strip);
   }
   const d = details("gpu " + g.uuid, few && (g.holders.length > 0 || trouble !== null), () => gpuInside(g, now, holds));
