@@ -50,7 +50,12 @@ func bootMachine(ctx context.Context, bin, dir string, detached bool) (*machine,
 	}
 	m.init = exec.Command(filepath.Join(bin, "node"), args...)
 	m.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Setsid: true}
-	m.init.Stderr = os.Stderr
+	log, err := os.Create(filepath.Join(dir, "machine.log"))
+	if err != nil {
+		return nil, fmt.Errorf("prepare simulated machine: %w", err)
+	}
+	defer log.Close()
+	m.init.Stderr = log // a detached machine must not hold on to our caller's pipe
 	if !detached {
 		if m.lifeline, err = m.init.StdinPipe(); err != nil {
 			return nil, fmt.Errorf("boot simulated machine: %w", err)
@@ -64,7 +69,7 @@ func bootMachine(ctx context.Context, bin, dir string, detached bool) (*machine,
 		return nil, fmt.Errorf("boot simulated machine (are you root?): %w", err)
 	}
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		return nil, errors.Join(fmt.Errorf("boot simulated machine: it said %q", line), err, m.powerOff())
+		return nil, errors.Join(fmt.Errorf("boot simulated machine: it said %q, and perhaps more in %s", line, log.Name()), err, m.powerOff())
 	}
 	m.namespace, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.pid()))
 	if err != nil {
