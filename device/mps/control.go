@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -222,6 +223,9 @@ func parseMemory(s string) (int64, error) {
 	number, err := strconv.ParseInt(digits, 0, 64)
 	if err != nil {
 		return 0, fmt.Errorf("read memory limit %q: %w", s, err)
+	}
+	if number < 0 || number > math.MaxInt64>>20 {
+		return 0, fmt.Errorf("read memory limit %q: the amount is out of range", s)
 	}
 	switch {
 	case strings.HasPrefix(word[len(digits):], "G"):

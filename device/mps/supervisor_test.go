@@ -370,3 +370,14 @@ func TestParseMemory(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseMemory(f *testing.F) {
+	for _, seed := range []string{"8192M", "8G", "0x200000000", "limit 8192M", "", "-1", "M"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, answer string) {
+		if mib, err := parseMemory(answer); err == nil && mib < 0 {
+			t.Errorf("parseMemory(%q) = %d", answer, mib)
+		}
+	})
+}
