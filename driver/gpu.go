@@ -14,6 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -88,7 +89,7 @@ func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.G
 func recoverable(err error) error {
 	var notReady *spec.NotReadyError
 	var marked *structs.RecoverableError
-	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() {
+	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || runtime.Unavailable(err) {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err

@@ -130,6 +130,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 	}
 	d.failpoint("destroying")
 	if err := d.remove(t.container); err != nil {
+		t.abandoned.Store(true)
 		return err
 	}
 	t.cancel()

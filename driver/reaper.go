@@ -63,12 +63,18 @@ func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, no
 	}
 	var problems []error
 	for _, c := range found {
-		if _, err := d.tasks.get(c.Labels[labelTaskID]); err == nil || !c.CreatedAt.Before(before) {
+		watched, err := d.tasks.get(c.Labels[labelTaskID])
+		if err == nil && !watched.abandoned.Load() || !c.CreatedAt.Before(before) {
 			continue
 		}
 		d.logger.Warn("removing a container that no task has", "container", c.ID, "alloc", c.Labels[labelAlloc], "task", c.Labels[labelTask])
 		if err := d.removeWithLease(c); err != nil {
 			problems = append(problems, err)
+			continue
+		}
+		if watched != nil {
+			watched.cancel()
+			d.tasks.remove(watched.cfg.ID)
 		}
 	}
 	return errors.Join(problems...)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
@@ -295,4 +296,25 @@ func TestContainerdUpgrade(t *testing.T) {
 	out, _ := e.run(defaultTaskConfig("echo", "started by the new one"))
 	must.Eq(t, "started by the new one\n", out)
 	e.nothingLeft()
+}
+
+func TestContainerdAway(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("true"))
+		e.start(cfg)
+		must.Eq(t, 0, e.wait(cfg.ID).ExitCode)
+		e.containerd.kill()
+		_, _, err := e.harness.StartTask(e.quietTask(defaultTaskConfig("true")))
+		must.Error(t, err)
+		must.True(t, structs.IsRecoverable(err), must.Sprint(err))
+		// Nomad destroys once, and does not ask again.
+		must.Error(t, e.driver.DestroyTask(cfg.ID, false))
+		e.containerd.start()
+		eventually(t, "containerd answers", func() bool { _, err := e.driver.runtime.Version(context.Background()); return err == nil })
+		must.Len(t, 1, e.containers())
+		e.reapAll()
+		e.nothingLeft()
+		_, err = e.driver.InspectTask(cfg.ID)
+		must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+	})
 }

@@ -25,6 +25,9 @@ type task struct {
 	cancel context.CancelFunc
 	// killed is set before the driver itself kills the task.
 	killed atomic.Bool
+	// abandoned is set when Nomad destroyed the task and containerd could not: the
+	// reaper does it later, since Nomad does not ask again.
+	abandoned atomic.Bool
 	// done is closed when result and endedAt are set.
 	done chan struct{}
 

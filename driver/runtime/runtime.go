@@ -17,8 +17,11 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Config says which containerd to use, and how.
@@ -82,6 +85,12 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("ask containerd at %s for its version: %w", r.config.Socket, err)
 	}
 	return version.Version, nil
+}
+
+// Unavailable reports whether an error says that containerd is away, or too busy
+// to answer, rather than that something is wrong with what it was asked.
+func Unavailable(err error) bool {
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
 }
 
 // with puts the namespace and the logger into a context.
