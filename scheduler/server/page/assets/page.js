@@ -145,7 +145,7 @@ function gpuInside(g, now, holds) {
   const inside = el("div.inside");
   const trouble = gpuTrouble(g);
   if (trouble) inside.append(el("p.trouble." + trouble[0], trouble[2]));
-  for (const h of holds.filter((one) => !one.claimed_by)) inside.append(el("p", `${gib(h.memory_mib)} reserved for ${h.owner || h.namespace} until `, attrs(el("time", new Date(h.expires_at).toLocaleTimeString()), { datetime: h.expires_at })));
+  for (const h of holds.filter((one) => !one.claimed_by)) inside.append(el("p", `${gib(h.memory_mib / h.gpus.length)} reserved for ${h.owner || h.namespace} until `, attrs(el("time", new Date(h.expires_at).toLocaleTimeString()), { datetime: h.expires_at })));
   if (g.holders.length) inside.append(holderTable(g, now));
   else if (!trouble && !isParent(g)) inside.append(el("p.note", "Nobody holds any of it."));
   const facts = el("p.facts-list", el("span", g.model), el("span", gib(g.memory_mib)));
