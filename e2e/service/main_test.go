@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,9 +101,12 @@ func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			r.picture(t)
+			describe(t, c.API)
+		}
 		r.kill(syscall.SIGKILL)
 		if t.Failed() {
-			describe(t, c.API)
 			text, _ := os.ReadFile(r.log)
 			t.Logf("log of %s:\n%s", r.URL, text)
 		}
@@ -111,6 +115,25 @@ func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string)
 		t.Fatal(err)
 	}
 	return r
+}
+
+// picture logs what the service believes, without the GPUs' instances.
+func (r *replica) picture(t *testing.T) {
+	t.Helper()
+	resp, err := http.Get(r.URL + "/api/v1/gpu/cluster")
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	defer resp.Body.Close()
+	var picture map[string]any
+	if err := json.NewDecoder(resp.Body).Decode(&picture); err != nil {
+		t.Log(err)
+	}
+	for _, key := range []string{"at", "synced", "leader", "queues", "pending", "events"} {
+		text, _ := json.Marshal(picture[key])
+		t.Logf("%s: %s", key, text)
+	}
 }
 
 // describe logs every alloc and every blocked evaluation.

@@ -19,6 +19,10 @@ const (
 	// refresh is how often everything is read again although the stream is
 	// well: cheap insurance against what nobody thought of.
 	refresh = 5 * time.Minute
+	// purged is how long after a job was deregistered everything is read again:
+	// Nomad can delete the allocs of a purged job without an event that ends
+	// them. Jobs that go within that time share one reading.
+	purged = 10 * time.Second
 	// retry is the pause before Nomad is tried again.
 	retry = time.Second
 )
@@ -72,7 +76,7 @@ func (w *Watcher) round(ctx context.Context) error {
 	w.Heard()
 	old := time.AfterFunc(refresh, func() { cancel(errOld) })
 	defer old.Stop()
-	err = w.follow(body, at, watchdog)
+	err = w.follow(body, at, watchdog, old)
 	if errors.Is(context.Cause(ctx), errOld) {
 		return nil
 	}
@@ -99,8 +103,8 @@ type event struct {
 	Payload                     json.RawMessage
 }
 
-func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error {
-	dec := json.NewDecoder(body)
+func (w *Watcher) follow(body io.Reader, at listed, watchdog, old *time.Timer) error {
+	dec, soon := json.NewDecoder(body), false
 	for {
 		var f frame
 		if err := dec.Decode(&f); err != nil {
@@ -109,6 +113,10 @@ func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error 
 		watchdog.Reset(silence)
 		var changes []Change
 		for _, e := range f.Events {
+			if e.Type == "JobDeregistered" && e.Index > at.jobs && !soon {
+				soon = true
+				old.Reset(purged)
+			}
 			more, err := w.Mirror.event(e, at)
 			if err != nil {
 				return err
