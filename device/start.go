@@ -123,7 +123,7 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 		prober:      nvml.Prober{Self: self, Timeout: probeTimeout},
 		timeslicer:  nvml.SMI{Program: c.nvidiaSMI},
 		partitioner: backend,
-		cdi:         nvml.CDI{Library: lib, Hook: c.cdiHook},
+		cdi:         nvml.CDI{Library: lib, Log: log, Hook: c.cdiHook},
 		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
 		bootID:      bootID,
 		close:       backend.Close,

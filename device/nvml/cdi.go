@@ -6,12 +6,14 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/hashicorp/go-hclog"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
 // CDI generates a CDI spec with NVIDIA's own library.
 type CDI struct {
 	Library nvml.Interface
+	Log     hclog.Logger
 	// Hook is the path of nvidia-cdi-hook on the host.
 	Hook string
 }
@@ -25,7 +27,7 @@ func (c CDI) CDISpec(kind string) (*specs.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("name CDI devices by UUID: %w", err)
 	}
-	lib, err := nvcdi.New(nvcdi.WithNvmlLib(c.Library), nvcdi.WithVendor(vendor), nvcdi.WithClass(class),
+	lib, err := nvcdi.New(nvcdi.WithLogger(cdiLog{c.Log}), nvcdi.WithNvmlLib(c.Library), nvcdi.WithVendor(vendor), nvcdi.WithClass(class),
 		nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDeviceNamers(namer), nvcdi.WithNVIDIACDIHookPath(c.Hook))
 	if err != nil {
 		return nil, fmt.Errorf("prepare CDI spec: %w", err)
