@@ -86,6 +86,17 @@ func TestGrammar(t *testing.T) {
 	}
 }
 
+// TestExample runs the job file that shows how to ask.
+func TestExample(t *testing.T) {
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, "")
+	admits(ctx, t, r)
+	if code, out := nomad(ctx, t, r.URL, "job", "run", "-detach", filepath.Join(root, "examples", "service", "fraction.nomad.hcl")); code != 0 {
+		t.Fatalf("exit %d:\n%s", code, out)
+	}
+	runs(ctx, t, c.API, "fraction", 1)
+}
+
 // within compares shares; a limit of 0 in want is any.
 func within(got, want gpu.Share) bool {
 	return got.MemoryMiB == want.MemoryMiB && got.GuaranteeMilli == want.GuaranteeMilli &&

@@ -45,8 +45,7 @@ const sleeper = `job "team/sleeper" {
     task "t" {
       driver = "raw_exec"
       meta {
-        gpu       = "4G,0.25"
-        gpu_limit = "0.5"
+        gpu = "4G,0.25"
       }
       config {
         command = "/bin/sh"
@@ -93,7 +92,7 @@ func TestNomadCommand(t *testing.T) {
 	expect(0, "1 ignore", "job", "plan", file)
 	expect(0, "hello", "alloc", "exec", alloc.ID, "/bin/echo", "hello")
 	expect(0, "tick", "alloc", "logs", "-n", "1", alloc.ID)
-	expect(0, "gpu_limit = \"0.5\"", "job", "inspect", "-hcl", "team/sleeper")
+	expect(0, "gpu = \"4G,0.25\"", "job", "inspect", "-hcl", "team/sleeper")
 	followLogs(ctx, t, r, alloc.ID)
 	followEvents(ctx, t, r)
 	for _, path := range []string{"/", "/ui/", "/ui/jobs"} {

@@ -82,6 +82,9 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	if len(ask.Tasks) == 0 {
 		return nil, nil
 	}
+	if err := ask.limitBy(); err != nil {
+		return nil, err
+	}
 	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
 	return &ask, nil
 }
@@ -218,6 +221,22 @@ func (a *Ask) common(m meta) error {
 		}
 	}
 	a.Sharing = gpu.Sharing(sharing)
+	return nil
+}
+
+// limitBy asks for the only sharing that can hold a limit on compute, where one
+// is asked for.
+func (a *Ask) limitBy() error {
+	for _, t := range a.Tasks {
+		switch {
+		case t.LimitMilli == 0:
+			continue
+		case a.Sharing != "" && a.Sharing != gpu.SharingMPS:
+			return refuse(a.Group, t.Task, fmt.Errorf("%s cannot be held where %s is %s; remove one of them, or write %s = %q",
+				KeyLimit, KeySharing, a.Sharing, KeySharing, gpu.SharingMPS))
+		}
+		a.Sharing = gpu.SharingMPS
+	}
 	return nil
 }
 
