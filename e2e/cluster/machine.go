@@ -126,7 +126,7 @@ func (m *machine) start(log string, env []string, argv ...string) (<-chan struct
 
 // command prepares a program to run inside the machine.
 func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
-	enter := []string{"--target", strconv.Itoa(m.pid()), "--mount", "--pid", "--wdns=/", "--"}
+	enter := []string{"--target", strconv.Itoa(m.pid()), "--mount", "--pid", "--root", "--wdns=/", "--"}
 	cmd := exec.CommandContext(ctx, "nsenter", append(enter, argv...)...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		key, _, _ := strings.Cut(entry, "=")
