@@ -312,7 +312,6 @@ func TestContainerdAway(t *testing.T) {
 		e.containerd.start()
 		eventually(t, "containerd answers", func() bool { _, err := e.driver.runtime.Version(context.Background()); return err == nil })
 		must.Len(t, 1, e.containers())
-		e.reapAll()
 		e.nothingLeft()
 		_, err = e.driver.InspectTask(cfg.ID)
 		must.ErrorIs(t, err, drivers.ErrTaskNotFound)

@@ -72,6 +72,13 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	if n.CDI != nil {
 		options = append(options, n.CDI)
 	}
+	// The client would take a lease of its own, which nobody could tell from
+	// others' when this process dies.
+	ctx, done, err := r.protect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	if err := r.createSandbox(ctx, n); err != nil {
 		return nil, err
 	}
