@@ -146,7 +146,7 @@ func TestGPUSliceSeesItsShareOnly(t *testing.T) {
 		must.NoError(t, err)
 		must.Len(t, 1, leases)
 		must.Eq(t, gpu.PhaseEnded, leases[0].Phase)
-		must.Eq(t, []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0, 1, 2, 3}, Share: gpu.Share{MemoryMiB: 4096, GuaranteeMilli: 250, LimitMilli: 250}}}, leases[0].Holdings)
+		must.Eq(t, []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0, 1, 2, 3}, MPSGeneration: 1, Share: gpu.Share{MemoryMiB: 4096, GuaranteeMilli: 250, LimitMilli: 250}}}, leases[0].Holdings)
 	})
 }
 

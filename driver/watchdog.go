@@ -159,8 +159,22 @@ func (w *watchdog) reportFaults(tasks []*task, state *statedir.Dir) {
 				continue // a device plugin that is away is no fault of the GPU
 			}
 			w.reportFaultsOf(t, s)
+			w.reportLostServer(t, h, s)
 		}
 	}
+}
+
+// reportLostServer tells a task, once, that the MPS daemon which it is a client
+// of was replaced: CUDA does not reconnect, so the task cannot go on by itself.
+func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
+	key := t.cfg.ID + "/" + s.UUID + "/lost-server"
+	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || w.warned[key] {
+		return
+	}
+	w.warned[key] = true
+	w.driver.emit(t.cfg, fmt.Sprintf(
+		"GPU %s: its MPS daemon ended and another one was started; what this task had on the GPU is lost, and its CUDA calls fail until it is restarted (nomad alloc restart)",
+		s.UUID), map[string]string{"gpu": s.UUID, "fault": "mps-restarted"})
 }
 
 func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {

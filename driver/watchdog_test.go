@@ -64,6 +64,20 @@ func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
 	})
 }
 
+func TestTasksHearThatTheirMPSDaemonWasReplaced(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 4 })
+		must.StrContains(t, nextEvent(t, events).Message, "its MPS daemon ended and another one was started")
+	})
+}
+
 func TestWatchdogMayOnlyWarn(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, shared *env) {
 		e := newEnv(t, shared.containerd, func(c *Config) { c.GPU.Watchdog = watchdogWarn })

@@ -138,6 +138,9 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 		h.GuaranteeMilli = gpu.MilliPerGPU
 		return h, wholeRefuses(d, want)
 	}
+	if state.Sharing == gpu.SharingMPS && state.MPS != nil {
+		h.MPSGeneration = state.MPS.Generation
+	}
 	h.GuaranteeMilli = d.Milli
 	if want.ComputeMilli != 0 {
 		h.GuaranteeMilli = want.ComputeMilli

@@ -48,6 +48,9 @@ type Holding struct {
 	UUID   string `json:"uuid"`
 	Mode   Mode   `json:"mode"`
 	Slices []int  `json:"slices,omitempty"`
+	// MPSGeneration is the start of the MPS daemon whose client the task is; 0
+	// for a task without MPS. Under a later one the task has lost its server.
+	MPSGeneration int64 `json:"mps_generation,omitempty"`
 	Share
 }
 
