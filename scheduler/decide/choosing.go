@@ -108,9 +108,7 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 	if !c.places() {
 		return g, nil
 	}
-	if len(was.Blocks) > 0 {
-		c.keepTo(was.Blocks)
-	}
+	given := c.given(&was)
 	missing := c.ask.Count - c.book.live(c.key, c.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || c.underWay(&was)) {
 		for _, u := range was.Flights {
@@ -121,7 +119,7 @@ func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 		}
 		return g, nil
 	}
-	return c.fill(g, was.Decision.Tasks, c.book.live(c.key, c.ask.Group))
+	return c.fill(g, given, c.book.live(c.key, c.ask.Group))
 }
 
 // underWay reports whether Nomad is about to place what was decided before.

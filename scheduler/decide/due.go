@@ -56,7 +56,7 @@ func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
 		return nil
 	}
-	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(&g.Ask, g.Blocks) != nil {
+	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(&g.Ask, g.Blocks) != nil && !b.otherwise(key, g) {
 		return nil
 	}
 	if b.flying(key, p.Group) {
@@ -66,7 +66,7 @@ func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	case hold != nil && hold.Kind != "":
 		due.Revision.Retry = true
 		return due
-	case b.outside(g):
+	case b.outside(g), b.otherwise(key, g):
 		due.Revision.Retry = true
 		return due
 	}

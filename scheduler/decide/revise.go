@@ -143,13 +143,7 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	}
 	before := b.flightsOf(key)
 	b.dropGroupFlights(key, a.Group)
-	given := was.Decision.Tasks
-	if b.live(key, a.Group) == 0 && was.Decision.Hold != nil && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain) {
-		given = nil
-	} else {
-		c.keepTo(was.Blocks)
-	}
-	g, err := c.fill(was, given, b.live(key, a.Group))
+	g, err := c.fill(was, c.given(&was), b.live(key, a.Group))
 	if err != nil {
 		b.restore(key, before)
 		return was, err
