@@ -48,5 +48,5 @@ func testConfig(t testing.TB, text string) *config {
 func testLedger() *ledger { return &ledger{records: map[string]*record{}} }
 
 func quiet() circumstances {
-	return circumstances{holders: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+	return circumstances{holders: map[string]holder{}, recent: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -121,7 +122,7 @@ func takeInventory(c *config) (Inventory, error) {
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing.
 func recorded(c *config, bootID string) (circumstances, []gpu.Lease, error) {
-	now := circumstances{holders: map[string]holder{}, busy: map[string]bool{}, faults: map[string][]gpu.Fault{}}
+	now := circumstances{faults: map[string][]gpu.Fault{}}
 	var err error
 	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
 		return now, nil, err
@@ -144,13 +145,9 @@ func recorded(c *config, bootID string) (circumstances, []gpu.Lease, error) {
 	for _, s := range states {
 		now.faults[s.UUID] = s.Faults
 	}
-	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
-	for _, l := range leases {
-		for _, h := range l.Holdings {
-			// Whatever is held is not free for a cordon to close.
-			now.holders[h.UUID] = holders(leases, l.StartedAt)[h.UUID]
-		}
-	}
+	now.recent = holders(liveAfter(leases, time.Now().Add(-c.modeChangeDelay)))
+	leases = liveAfter(leases, time.Now())
+	now.holders = holders(leases)
 	return now, leases, nil
 }
 

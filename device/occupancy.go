@@ -15,7 +15,8 @@ func (e *engine) circumstances(machine hardware.Machine) circumstances {
 	leases, err := e.state.Leases()
 	e.complain("leases", err)
 	now := circumstances{
-		holders: holders(leases, e.now().Add(-e.config.modeChangeDelay)),
+		holders: holders(liveAfter(leases, e.now())),
+		recent:  holders(liveAfter(leases, e.now().Add(-e.config.modeChangeDelay))),
 		busy:    map[string]bool{},
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
@@ -65,14 +66,16 @@ func (e *engine) findBusy(g hardware.GPU, busy map[string]bool) {
 	}
 }
 
-// holders sums up what leases hold: the live ones, and those that ended after
-// the given moment, whose tasks Nomad may restart in place.
-func holders(leases []gpu.Lease, after time.Time) map[string]holder {
+// liveAfter leaves the leases that are live, or ended only after the given
+// moment. With the present for the moment, those are the live ones.
+func liveAfter(leases []gpu.Lease, moment time.Time) []gpu.Lease {
+	return slices.DeleteFunc(slices.Clone(leases), func(l gpu.Lease) bool { return !l.Live() && !l.EndedAt.After(moment) })
+}
+
+// holders sums up what leases hold.
+func holders(leases []gpu.Lease) map[string]holder {
 	all := map[string]holder{}
 	for _, l := range leases {
-		if !l.Live() && l.EndedAt.Before(after) {
-			continue
-		}
 		for _, h := range l.Holdings {
 			have := all[h.UUID]
 			if len(h.Slices) == 0 {

@@ -11,8 +11,11 @@ import (
 // circumstances are what a plan depends on beside the hardware, the ledger and
 // the configuration.
 type circumstances struct {
-	// holders tells which tasks hold what, by device UUID.
+	// holders tells what live tasks hold, by device UUID: a cordon spares it.
 	holders map[string]holder
+	// recent is holders with the tasks that ended a moment ago, which Nomad may
+	// restart in place: a device does not change its mode under them.
+	recent map[string]holder
 	// busy GPUs have processes; they do not change their mode.
 	busy map[string]bool
 	// cordons are the operator's, by UUID.
@@ -93,7 +96,7 @@ func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Inst
 	if cordon == "" {
 		cordon = parent.cordon
 	}
-	u.settle(r, rule.offerInstance(i.Profile), now.holders[i.UUID].any() || now.busy[i.UUID], cordon)
+	u.settle(r, rule.offerInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
 	u.hold(now.holders[i.UUID])
 	u.slices = u.offer.slices(i.MemoryMiB)
 	u.group = u.groupName()
@@ -106,11 +109,11 @@ func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Inst
 // inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
 // of its MIG instances.
 func inUse(g hardware.GPU, now circumstances) bool {
-	if now.busy[g.UUID] || now.holders[g.UUID].any() {
+	if now.busy[g.UUID] || now.recent[g.UUID].any() {
 		return true
 	}
 	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
-		return now.busy[i.UUID] || now.holders[i.UUID].any()
+		return now.busy[i.UUID] || now.recent[i.UUID].any()
 	})
 }
 

@@ -104,6 +104,7 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	plan(testConfig(t, ""), l, testMachine(1), quiet())
 	busy := quiet()
 	busy.holders[testUUID(0)] = holder{all: true}
+	busy.recent = busy.holders
 	u := plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
 	if u.offer.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
 		t.Errorf("with a task: %s, cordon %q", u.offer, u.cordon)
@@ -120,6 +121,19 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	u = plan(testConfig(t, sliced), l, testMachine(1), quiet())[0]
 	if u.offer.Mode != gpu.ModeSlice || u.cordon != "" {
 		t.Errorf("empty: %s, cordon %q", u.offer, u.cordon)
+	}
+}
+
+// Nomad may restart a task in place, so its GPU keeps its mode for a while; the
+// slices take no other task meanwhile.
+func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
+	l := testLedger()
+	plan(testConfig(t, ""), l, testMachine(1), quiet())
+	now := quiet()
+	now.recent[testUUID(0)] = holder{all: true}
+	u := plan(testConfig(t, sliced), l, testMachine(1), now)[0]
+	if u.offer.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+		t.Errorf("%s, trouble %q", u.offer, u.trouble(0))
 	}
 }
 
