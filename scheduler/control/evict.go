@@ -11,7 +11,8 @@ import (
 )
 
 // evict makes room for a waiting alloc, in an order in which the room cannot
-// go astray:
+// go astray. Nothing is done on a belief: the node's allocs are read again
+// first, since Nomad does not tell of each that goes.
 //
 //  1. the room is booked for the one that waits, so that no admission takes it;
 //  2. its job is made to prefer the node;
@@ -24,6 +25,9 @@ import (
 // or here again, by Nomad itself.
 func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 	e := due.Evict
+	if !l.confirmed(ctx, due) {
+		return false
+	}
 	if l.Config().Preemption.DryRun {
 		l.note(e, true)
 		l.skip[due.Job.String()] = time.Now().Add(time.Minute)
@@ -40,6 +44,20 @@ func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 	}
 	l.note(e, false)
 	return true
+}
+
+// confirmed reports whether the node is as it was when the victims were chosen.
+func (l *Loop) confirmed(ctx context.Context, due *decide.Due) bool {
+	allocs, index, err := l.Actor.Allocs(ctx, due.Evict.Node)
+	if err != nil {
+		l.report("read the node before evicting for job "+due.Job.String(), err)
+		return false
+	}
+	same := l.Book.Confirm(due.Evict.Node, allocs, index)
+	if !same {
+		l.Logger.Info("no eviction: the node is not as it was", "node", due.Evict.Node, "job", due.Job.String())
+	}
+	return same
 }
 
 func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {

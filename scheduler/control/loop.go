@@ -18,6 +18,8 @@ type Actor interface {
 	Read(ctx context.Context, key nomad.JobKey) ([]byte, error)
 	Register(ctx context.Context, key nomad.JobKey, body []byte) error
 	Stop(ctx context.Context, allocID string) error
+	// Allocs reads what occupies a node now, and at which index.
+	Allocs(ctx context.Context, nodeID string) ([]*nomad.Alloc, uint64, error)
 }
 
 // Decider decides; *decide.Decider does.
@@ -31,6 +33,7 @@ type Decider interface {
 // Book says what there is to do; *decide.Book does.
 type Book interface {
 	NextDue(skip map[string]bool) *decide.Due
+	Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 	Make(*decide.Eviction)
 	Unmake(*decide.Eviction)
 	Note(view.Event)

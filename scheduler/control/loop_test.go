@@ -30,6 +30,7 @@ type world struct {
 	config *config.Config
 	notes  []view.Event
 	moves  []decide.Move
+	stale  bool // the book is not what Nomad says
 }
 
 func (w *world) did(format string, args ...any) error {
@@ -50,6 +51,14 @@ func (w *world) NextDue(skip map[string]bool) *decide.Due {
 	}
 	return nil
 }
+func (w *world) Allocs(context.Context, string) ([]*nomad.Alloc, uint64, error) {
+	if w.fails == "look" {
+		return nil, 0, errors.New("it fails")
+	}
+	return nil, 1, nil
+}
+func (w *world) Confirm(string, []*nomad.Alloc, uint64) bool { return !w.stale }
+
 func (w *world) Make(e *decide.Eviction)      { _ = w.did("book %s", e.For.ID) }
 func (w *world) Unmake(e *decide.Eviction)    { _ = w.did("unbook %s", e.For.ID) }
 func (w *world) Note(e view.Event)            { w.notes = append(w.notes, e) }
@@ -139,6 +148,18 @@ func TestAnEvictionThatFailsStopsNobody(t *testing.T) {
 	}
 	if len(w.notes) != 0 {
 		t.Errorf("events %+v", w.notes)
+	}
+}
+
+// Regression: Nomad does not tell that the allocs of a purged job are gone, and
+// running work was evicted for room that was free.
+func TestNobodyIsEvictedOnABelief(t *testing.T) {
+	for _, w := range []*world{{stale: true}, {fails: "look"}} {
+		w.due = []*decide.Due{eviction()}
+		run(t, w, time.Second)
+		if len(w.script) != 0 || len(w.notes) != 0 {
+			t.Errorf("did %q, said %+v", w.script, w.notes)
+		}
 	}
 }
 

@@ -80,3 +80,18 @@ func (a *Actor) Stop(ctx context.Context, allocID string) error {
 	}
 	return nil
 }
+
+// Allocs reads what occupies a node now, and Nomad's index of that.
+func (a *Actor) Allocs(ctx context.Context, nodeID string) ([]*Alloc, uint64, error) {
+	q := query(ctx, "resources", "true", "task_states", "false")
+	q.Filter = fmt.Sprintf("NodeID == %q and %s", nodeID, occupying)
+	stubs, meta, err := a.api.Allocations().List(q)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list allocations of node %q: %w", nodeID, err)
+	}
+	allocs := make([]*Alloc, len(stubs))
+	for i, s := range stubs {
+		allocs[i] = NewAlloc(s)
+	}
+	return allocs, meta.LastIndex, nil
+}

@@ -136,13 +136,16 @@ func (c *Client) listJobs(ctx context.Context, m *Mirror) ([]Change, uint64, err
 // allocPage is how many allocs are read at once.
 const allocPage = 1000
 
+// occupying is Alloc.Holds as a filter of Nomad's.
+const occupying = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
+
 func (c *Client) listAllocs(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
 	var changes []Change
 	seen, index := map[string]bool{}, uint64(0)
 	for token := ""; ; {
 		q := query(ctx, "resources", "true", "task_states", "false")
 		q.PerPage, q.NextToken = allocPage, token
-		q.Filter = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
+		q.Filter = occupying
 		stubs, meta, err := c.api.Allocations().List(q)
 		if err != nil {
 			return nil, 0, err

@@ -381,3 +381,22 @@ func TestMeasurements(t *testing.T) {
 		t.Errorf("got %+v", v)
 	}
 }
+
+func TestActorReadsTheAllocsOfANode(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if filter := r.URL.Query().Get("filter"); !strings.Contains(filter, `NodeID == "n1"`) || r.URL.Query().Get("namespace") != "*" {
+			t.Errorf("asked %s", r.URL)
+		}
+		w.Header().Set("X-Nomad-Index", "10")
+		fmt.Fprintln(w, `[{"ID":"a1","NodeID":"n1","ClientStatus":"running","DesiredStatus":"stop","ModifyIndex":9}]`)
+	}))
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocs, index, err := NewActor(client).Allocs(t.Context(), "n1")
+	if err != nil || index != 10 || len(allocs) != 1 || !allocs[0].Stopping || allocs[0].Index != 9 {
+		t.Errorf("got %+v at %d, %v", allocs, index, err)
+	}
+}
