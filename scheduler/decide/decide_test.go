@@ -361,6 +361,12 @@ func TestReservations(t *testing.T) {
 	if err != nil || hold.MemoryMiB != 10*1024 || hold.NodeName != "a" {
 		t.Fatalf("got %+v, %v", hold, err)
 	}
+	if got, err := b.Held(hold.ID); err != nil || got.ID != hold.ID {
+		t.Errorf("held is %+v, %v", got, err)
+	}
+	if _, err := b.Held("r-none"); !errors.Is(err, reserve.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
 	if d := b.decide(t, ask("other", "8G", 1)); len(d.Preferred) != 0 {
 		t.Error("reserved room was given away")
 	}

@@ -62,6 +62,19 @@ func (d *Decider) Reserve(ctx context.Context, w reserve.Want, dryRun bool) (vie
 
 func newID() string { return "r-" + strings.ToLower(rand.Text()[:12]) }
 
+// Held returns a reservation as it is now: a published picture may be older
+// than the answer to whoever made it.
+func (d *Decider) Held(id string) (view.Hold, error) {
+	b := d.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.claims[id]
+	if r == nil || !b.now().Before(r.ExpiresAt) {
+		return view.Hold{}, fmt.Errorf("reservation %q: %w", id, reserve.ErrNotFound)
+	}
+	return b.shownHold(r), nil
+}
+
 // Release gives a reservation back.
 func (d *Decider) Release(ctx context.Context, id string) error {
 	if !d.leading() {

@@ -43,6 +43,8 @@ type Keeper interface {
 	// Reserve holds room for a want, on one node. With dryRun it only says
 	// where: nothing is held and the hold has no ID.
 	Reserve(ctx context.Context, w Want, dryRun bool) (view.Hold, error)
+	// Held returns a hold as it is now, ErrNotFound when it is over.
+	Held(id string) (view.Hold, error)
 	// Release gives a hold's room back. What a job has claimed stays with the
 	// job.
 	Release(ctx context.Context, id string) error

@@ -108,6 +108,18 @@ func (k *Keeper) free(n *view.Node, w reserve.Want) (free []string, like int, me
 	return free, like, memory
 }
 
+// Held finds a hold.
+func (k *Keeper) Held(id string) (view.Hold, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range k.live() {
+		if h.ID == id {
+			return h, nil
+		}
+	}
+	return view.Hold{}, fmt.Errorf("reservation %q: %w", id, reserve.ErrNotFound)
+}
+
 // Release forgets a hold.
 func (k *Keeper) Release(_ context.Context, id string) error {
 	k.mu.Lock()

@@ -296,11 +296,7 @@ func (a *API) reservations(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) reservation(w http.ResponseWriter, r *http.Request) error {
-	c, err := a.picture(r)
-	if err != nil {
-		return err
-	}
-	h, err := holdOf(c, r.PathValue("id"))
+	h, err := a.holdOf(r)
 	if err != nil {
 		return err
 	}
@@ -309,11 +305,7 @@ func (a *API) reservation(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) release(w http.ResponseWriter, r *http.Request) error {
-	c, err := a.picture(r)
-	if err != nil {
-		return err
-	}
-	h, err := holdOf(c, r.PathValue("id"))
+	h, err := a.holdOf(r)
 	if err != nil {
 		return err
 	}
@@ -332,14 +324,21 @@ func (a *API) release(w http.ResponseWriter, r *http.Request) error {
 }
 
 // holdOf finds a hold that the caller may see; another one does not exist for
-// the caller.
-func holdOf(c *view.Cluster, id string) (view.Hold, error) {
-	for _, h := range c.Holds {
-		if h.ID == id {
-			return h, nil
-		}
+// the caller. The picture is too old to be asked: it may not show yet what the
+// caller was given a moment ago.
+func (a *API) holdOf(r *http.Request) (view.Hold, error) {
+	if _, err := a.Views.View(); err != nil {
+		return view.Hold{}, blind(err)
 	}
-	return view.Hold{}, fmt.Errorf("reservation %q: %w; it was released, has expired or belongs to a namespace that the token may not read", id, reserve.ErrNotFound)
+	id := r.PathValue("id")
+	h, err := a.Keeper.Held(id)
+	if err == nil {
+		err = a.Gate.MayReadNamespace(r.Context(), token(r), h.Namespace)
+	}
+	if errors.Is(err, reserve.ErrNotFound) || errors.Is(err, ErrDenied) {
+		err = fmt.Errorf("reservation %q: %w; it was released, has expired or belongs to a namespace that the token may not read", id, reserve.ErrNotFound)
+	}
+	return h, err
 }
 
 func reservationOf(h view.Hold) Reservation {

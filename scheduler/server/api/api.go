@@ -108,7 +108,7 @@ var routes = []route{
 	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true, open: true},
 	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true, open: true},
 	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations},
-	{method: "GET", path: "/api/v1/gpu/reservations/{id}", handle: (*API).reservation},
+	{method: "GET", path: "/api/v1/gpu/reservations/{id}", handle: (*API).reservation, leads: true},
 	{method: "DELETE", path: "/api/v1/gpu/reservations/{id}", handle: (*API).release, leads: true, open: true},
 	{method: "POST", path: "/api/v1/gpu/setup-pytorch", handle: (*API).setupPyTorch, open: true},
 	{method: "POST", path: "/api/v1/gpu/setup-tensorflow", handle: (*API).setupTensorFlow, open: true},

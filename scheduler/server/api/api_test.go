@@ -191,6 +191,36 @@ func TestReservationLives(t *testing.T) {
 	}
 }
 
+// frozen is a picture that does not change.
+type frozen struct{ *view.Cluster }
+
+func (f frozen) View() (*view.Cluster, error) { return f.Cluster, nil }
+
+// Regression: right after an allocation its reservation was not found, and one
+// that was released was still shown.
+func TestReservationIsKnownAtOnce(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		old, err := c.Views.View()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Views = frozen{old}
+	})
+	var a Allocation
+	if err := json.Unmarshal(b.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100"}`).Body.Bytes(), &a); err != nil {
+		t.Fatal(err)
+	}
+	path := "/api/v1/gpu/reservations/" + a.ReservationID
+	for i, step := range []struct {
+		method string
+		want   int
+	}{{"GET", 200}, {"DELETE", 200}, {"GET", 404}, {"DELETE", 404}} {
+		if w := b.do(step.method, path, ""); w.Code != step.want {
+			t.Errorf("step %d, %s: %d %s", i, step.method, w.Code, w.Body)
+		}
+	}
+}
+
 // TestNominalSize: an H100 reports less than its 80 GB, and still is the card
 // that people mean.
 func TestNominalSize(t *testing.T) {
