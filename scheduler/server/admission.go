@@ -121,7 +121,9 @@ func (p *proxy) hand(s *submission) bool {
 		return true
 	}
 	s.r.Header.Set(forwardedHeader, "1")
-	p.forward(s.r.Context(), s, p.to(target, p.peers, nil), s.body)
+	leader := p.to(target, p.peers, nil)
+	leader.ErrorHandler = p.leaderless
+	p.forward(s.r.Context(), s, leader, s.body)
 	return true
 }
 

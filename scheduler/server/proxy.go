@@ -69,14 +69,33 @@ func (p *proxy) to(target *url.URL, transport http.RoundTripper, modify func(*ht
 	}
 }
 
-// unreachable answers when Nomad, or the deciding replica, does not.
+// unreachable answers when Nomad does not.
 func (p *proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.Canceled) { // the client went away
-		p.log.Debug("client went away", "method", r.Method, "path", r.URL.Path)
+	if p.away(r, "Nomad", err) {
 		return
 	}
-	p.log.Warn("no answer", "method", r.Method, "path", r.URL.Path, "error", err)
 	http.Error(w, "the placement service gets no answer from Nomad; check that its servers are up, and try again", http.StatusBadGateway)
+}
+
+// leaderless answers when the replica that leads does not: another one will
+// take over in a moment.
+func (p *proxy) leaderless(w http.ResponseWriter, r *http.Request, err error) {
+	if p.away(r, "the leading replica", err) {
+		return
+	}
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, "the replica of the placement service that leads does not answer; another one takes over, try again in a few seconds", http.StatusServiceUnavailable)
+}
+
+// away notes that somebody gives no answer, and reports whether it is the
+// client who went away.
+func (p *proxy) away(r *http.Request, who string, err error) bool {
+	if errors.Is(err, context.Canceled) {
+		p.log.Debug("client went away", "method", r.Method, "path", r.URL.Path)
+		return true
+	}
+	p.log.Warn("no answer from "+who, "method", r.Method, "path", r.URL.Path, "error", err)
+	return false
 }
 
 func (p *proxy) close() {

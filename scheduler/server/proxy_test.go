@@ -286,6 +286,10 @@ func TestFollowerHandsOver(t *testing.T) {
 	if status, _ := nobody.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != http.StatusServiceUnavailable {
 		t.Errorf("without a leader: %d", status)
 	}
+	dead := newService(t, func(c *Config) { c.Leadership = leads{address: "http://127.0.0.1:1"} })
+	if status, text := dead.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != http.StatusServiceUnavailable || !strings.Contains(text, "leads does not answer") {
+		t.Errorf("the leader is dead: %d %s", status, text)
+	}
 	if status, _ := nobody.do(t, "PUT", "/v1/jobs", `{"Job":{"ID":"a"}}`); status != 200 {
 		t.Errorf("a job without GPUs needs no leader: %d", status)
 	}

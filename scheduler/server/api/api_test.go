@@ -369,7 +369,7 @@ func TestFollowersPassOn(t *testing.T) {
 		t.Errorf("reading without a leader: %d", w.Code)
 	}
 	gone := newBench(t, func(c *Config) { c.Leadership = leadership{address: "http://127.0.0.1:1"} })
-	if w := gone.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`); w.Code != http.StatusBadGateway {
+	if w := gone.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("the leader is gone: %d", w.Code)
 	}
 }

@@ -38,7 +38,7 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Logger.Warn("pass request on to the leader", "leader", address, "error", err)
-			a.fail(w, r, problemf(http.StatusBadGateway, "the replica that leads does not answer; try again in a few seconds"))
+			a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replica that leads does not answer; another one takes over, try again in a few seconds"))
 		},
 	}
 	proxy.ServeHTTP(w, r)
