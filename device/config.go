@@ -27,6 +27,7 @@ type config struct {
 	rules           []rule
 	fallback        offer
 	mps             rawMPS
+	shmMiB          int64
 	hami            *gpu.HAMiState
 	health          healthConfig
 	metrics         string
@@ -59,6 +60,7 @@ func parseConfig(raw rawConfig) (*config, error) {
 		metrics:         p.metrics(raw.Metrics),
 		simulation:      p.simulation(raw.Simulation),
 	}
+	c.shmMiB = p.shmSize(c.mps.ShmSize)
 	for _, id := range raw.IgnoredGPUIDs {
 		c.ignored[id] = true
 	}
@@ -104,7 +106,7 @@ func (p *configParser) oneOf(key, value string, valid ...string) string {
 
 func (p *configParser) mps(raw *rawMPS) rawMPS {
 	if raw == nil {
-		return rawMPS{Control: "nvidia-cuda-mps-control", MultiUser: true}
+		raw = &rawMPS{Control: "nvidia-cuda-mps-control", MultiUser: true, ShmSize: "1GiB"}
 	}
 	if raw.Control == "" {
 		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
@@ -113,6 +115,14 @@ func (p *configParser) mps(raw *rawMPS) rawMPS {
 		p.fail("mps.max_clients %d is negative; write 0 to use the limit of the GPU and CUDA version", raw.MaxClients)
 	}
 	return *raw
+}
+
+func (p *configParser) shmSize(value string) int64 {
+	mib, err := gpu.ParseMemory(value)
+	if err != nil || mib < 1 {
+		p.fail("mps.shm_size %q is not a size of at least 1 MiB; write one such as \"1GiB\"", value)
+	}
+	return mib
 }
 
 func (p *configParser) hami(raw *rawHAMi) *gpu.HAMiState {

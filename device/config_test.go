@@ -103,6 +103,8 @@ func TestConfigMistakes(t *testing.T) {
 		{`hami { library = "libvgpu.so" }`, `hami.library "libvgpu.so" is not an absolute path`},
 		{`hami {}`, `The argument "library" is required`},
 		{`mps { max_clients = -1 }`, `mps.max_clients -1 is negative`},
+		{`mps { shm_size = "0" }`, `mps.shm_size "0" is not a size of at least 1 MiB`},
+		{`mps { shm_size = "plenty" }`, `mps.shm_size "plenty" is not a size`},
 		{`mps { control = "" }`, `mps.control is empty`},
 		{`health { interval = "0s" }`, `health.interval "0s"`},
 		{"health {\n application_xids = [48]\n fatal_xids = [48]\n}", `XID 48 is both in application_xids and in fatal_xids`},

@@ -28,6 +28,8 @@ type engine struct {
 	names              *cdiNames
 	tracker            *tracker
 	mps                daemons
+	// looked is when the leases were read; zero if that failed.
+	looked time.Time
 	// cuda is the CUDA version of the last survey.
 	cuda string
 	now  func() time.Time

@@ -134,8 +134,13 @@ func (r *rig) until(what string, wanted func([]*device.DeviceGroup) bool) []*dev
 	return nil
 }
 
-// endDaemons kills the MPS daemons that the plugin leaves behind by design.
+// endDaemons kills the MPS daemons that the plugin leaves behind by design, and
+// unmounts their shared memory.
 func (r *rig) endDaemons() {
+	mounts, _ := filepath.Glob(filepath.Join(r.dir, "run/mps/*/shm"))
+	for _, path := range mounts {
+		_ = syscall.Unmount(path, syscall.MNT_DETACH)
+	}
 	files, _ := filepath.Glob(filepath.Join(r.dir, "run/mps/*/pipe/nvidia-cuda-mps-control.pid"))
 	for _, file := range files {
 		text, _ := os.ReadFile(file)

@@ -292,6 +292,57 @@ func TestCordonClosesTheSlicesOfEndedTasks(t *testing.T) {
 	}
 }
 
+// The next tenant must not find what the last one left in shared memory.
+func TestSharedMemoryIsEmptiedAfterTheTask(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/0")
+	state := r.openState()
+	s, err := state.GPU(uuid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := gpu.Lease{ID: "a.task", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{3}}}}
+	if err := state.WriteLease(lease); err != nil {
+		t.Fatal(err)
+	}
+	left := s.MPS.ShmDir + "/left"
+	writeFile(t, left, "secret")
+	lease.Phase, lease.EndedAt = gpu.PhaseEnded, time.Now()
+	if err := state.WriteLease(lease); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(left); os.IsNotExist(err) {
+			break
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the file is still there")
+		}
+	}
+}
+
+// With a task on the device, or without knowing, nothing is emptied.
+func TestOnlyAnEmptyDeviceIsEmpty(t *testing.T) {
+	r := dgx(t)
+	e := &engine{platform: r.service.engine.platform}
+	uuid := uuidOf(t, r.groups(), "slice/H100/0")
+	for _, tc := range []struct {
+		unit *unit
+		want bool
+	}{
+		{&unit{uuid: uuid}, true},
+		{&unit{uuid: uuid, heldAll: true}, false},
+		{&unit{uuid: uuid, held: map[int]bool{3: true}}, false},
+		{&unit{uuid: "GPU-that-nobody-knows"}, false},
+	} {
+		if got := e.empty(tc.unit); got != tc.want {
+			t.Errorf("%+v is empty: %v", tc.unit, got)
+		}
+	}
+}
+
 func TestModeChangeWaitsForTheTask(t *testing.T) {
 	r := dgx(t)
 	uuid := uuidOf(t, r.groups(), "slice/H100/0")

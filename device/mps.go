@@ -2,7 +2,9 @@ package device
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -25,7 +27,11 @@ func (e *engine) equipMPS(units []*unit) {
 	var wanted []mps.Spec
 	for _, u := range units {
 		if u.offer.Sharing == gpu.SharingMPS {
-			wanted = append(wanted, e.mpsSpec(u))
+			spec := e.mpsSpec(u)
+			if e.empty(u) {
+				spec.EmptyAt = e.looked
+			}
+			wanted = append(wanted, spec)
 		}
 	}
 	e.mps.Want(wanted)
@@ -66,6 +72,16 @@ func (e *engine) mpsClients(u *unit) int {
 		}
 	}
 	return count
+}
+
+// empty reports whether no task is on a unit: none of the containerd driver by
+// its lease, and none of another driver by its processes.
+func (e *engine) empty(u *unit) bool {
+	if u.heldAll || len(u.held) > 0 {
+		return false
+	}
+	processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+	return err == nil && !slices.ContainsFunc(processes, func(p hardware.Process) bool { return p.MPS })
 }
 
 // mpsSpec is the daemon that a unit needs. Its limits are the most that any

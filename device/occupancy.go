@@ -12,8 +12,12 @@ import (
 func (e *engine) circumstances(machine hardware.Machine) circumstances {
 	cordons, err := e.cordons.All()
 	e.complain("cordons", err)
+	e.looked = e.now() // before it: a lease that is written meanwhile is younger
 	leases, err := e.state.Leases()
 	e.complain("leases", err)
+	if err != nil {
+		e.looked = time.Time{}
+	}
 	now := circumstances{
 		holders: holders(liveAfter(leases, e.now())),
 		recent:  holders(liveAfter(leases, e.now().Add(-e.config.modeChangeDelay))),

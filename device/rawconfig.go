@@ -55,6 +55,7 @@ type rawMPS struct {
 	MultiUser  bool   `codec:"multi_user"`
 	MaxClients int    `codec:"max_clients"`
 	HostShm    bool   `codec:"host_shm"`
+	ShmSize    string `codec:"shm_size"`
 }
 
 type rawHAMi struct {

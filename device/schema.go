@@ -65,6 +65,7 @@ var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"multi_user":  withDefault("multi_user", "bool", `true`),
 	"max_clients": withDefault("max_clients", "number", `0`),
 	"host_shm":    withDefault("host_shm", "bool", `false`),
+	"shm_size":    withDefault("shm_size", "string", `"1GiB"`),
 })
 
 var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{

@@ -95,7 +95,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
 	e.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self,
-		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, Changed: e.nudge})
+		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: e.nudge})
 	return e, err
 }
 

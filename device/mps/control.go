@@ -61,6 +61,7 @@ type control struct {
 	self      string
 	multiUser bool
 	hostShm   bool
+	shmMiB    int64
 	uuid      string
 	dirs      dirs
 	timeout   time.Duration
@@ -79,7 +80,7 @@ func (c control) environment() []string {
 }
 
 // start runs the daemon. The daemon sees its own directory as /dev/shm, which
-// clients share, in a mount namespace of its own: the plugin runs itself again
+// clients share and whose size is limited (see limitShm), in a mount namespace of its own: the plugin runs itself again
 // there to mount it (see Exec). Or it shares the host's with tasks that do.
 func (c control) start(ctx context.Context) error {
 	err := c.launch(ctx, c.multiUser)
@@ -127,6 +128,10 @@ func (c control) end(log hclog.Logger) {
 		if _, err := c.ask(context.Background(), "quit -t 1"); err != nil {
 			p.kill()
 		}
+	}
+	if err := c.dirs.unmountShm(); err != nil {
+		log.Warn("cannot give shared memory back", "device", c.uuid, "error", err)
+		return // removing would only empty it
 	}
 	if err := os.RemoveAll(c.dirs.base); err != nil {
 		log.Warn("cannot remove MPS directories", "device", c.uuid, "error", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,8 @@ type keeper struct {
 	done   chan struct{}
 	// rethink is signalled when other limits are wanted.
 	rethink chan struct{}
+	// empty brings moments at which no task was on the device.
+	empty chan time.Time
 }
 
 // daemonRecord is what a keeper leaves to the next one: who the daemon is.
@@ -48,6 +51,8 @@ type daemonRecord struct {
 	Version    int     `json:"version"`
 	Process    process `json:"process"`
 	Generation int64   `json:"generation"`
+	// Own are the daemon's files in its shared memory.
+	Own []string `json:"own,omitempty"`
 }
 
 func (k *keeper) recordPath() string { return filepath.Join(k.control.dirs.base, "daemon.json") }
@@ -77,12 +82,17 @@ func (k *keeper) acquire(ctx context.Context) error {
 		return err
 	}
 	found, err := k.control.find()
+	if err := k.control.limitShm(found); err != nil {
+		return err
+	}
+	var strange []string
 	if err != nil {
+		strange = k.control.dirs.shmNames()
 		if found, err = k.begin(ctx); err != nil {
 			return err
 		}
 	}
-	generation, err := k.remember(found)
+	generation, err := k.remember(found, strange)
 	if err != nil {
 		return err
 	}
@@ -120,13 +130,15 @@ func (k *keeper) replaceIfStuck(p process, err error) {
 }
 
 // remember writes down who the daemon is. A daemon that the record does not
-// know is of a new generation.
-func (k *keeper) remember(p process) (int64, error) {
+// know is of a new generation. What it has in its shared memory by now is its
+// own, but for the strange names, which lay there before it.
+func (k *keeper) remember(p process, strange []string) (int64, error) {
 	record := k.readRecord()
 	if record.Process == p && record.Generation > 0 {
 		return record.Generation, nil
 	}
-	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1)}
+	own := slices.DeleteFunc(k.control.dirs.shmNames(), func(name string) bool { return slices.Contains(strange, name) })
+	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1), Own: own}
 	text, err := json.Marshal(record)
 	if err != nil {
 		return 0, fmt.Errorf("encode MPS daemon record: %w", err)
@@ -157,6 +169,8 @@ func (k *keeper) watch(ctx context.Context) error {
 				k.log.Warn("MPS control daemon died", "device", k.control.uuid, "pid", k.process().PID)
 				return errors.New("it died and is being started again")
 			}
+		case moment := <-k.empty:
+			k.sweep(moment)
 		case <-k.rethink:
 			return errors.New("it is being given other limits")
 		case <-answer.C:
@@ -169,6 +183,17 @@ func (k *keeper) watch(ctx context.Context) error {
 				return err
 			}
 		}
+	}
+}
+
+// sweep removes what tasks left in the daemon's shared memory. The host's is
+// not the daemon's to sweep.
+func (k *keeper) sweep(empty time.Time) {
+	if k.control.hostShm {
+		return
+	}
+	if err := k.control.dirs.sweepShm(k.readRecord().Own, empty); err != nil {
+		k.log.Warn("cannot remove what tasks left in shared memory", "device", k.control.uuid, "error", err)
 	}
 }
 
@@ -224,7 +249,13 @@ func (k *keeper) wanted() Spec {
 func (k *keeper) want(s Spec) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.spec == s {
+	if !s.EmptyAt.IsZero() {
+		select {
+		case k.empty <- s.EmptyAt:
+		default: // an earlier moment is not dealt with yet, the next will come
+		}
+	}
+	if k.spec.sameLimits(s) {
 		return
 	}
 	k.spec = s

@@ -12,6 +12,15 @@ type Spec struct {
 	Percent int
 	// MaxClients is how many clients there can be.
 	MaxClients int
+	// EmptyAt is a moment at which no task was on the device, zero while there
+	// may be one. What tasks left in the shared memory before is removed.
+	EmptyAt time.Time
+}
+
+// sameLimits reports whether two specs want the same of the daemon itself.
+func (s Spec) sameLimits(other Spec) bool {
+	s.EmptyAt, other.EmptyAt = time.Time{}, time.Time{}
+	return s == other
 }
 
 // Status is how a daemon is.

@@ -26,6 +26,8 @@ type Options struct {
 	MultiUser bool
 	// HostShm gives the daemons the host's /dev/shm instead of one of their own.
 	HostShm bool
+	// ShmMiB is the size of a daemon's own /dev/shm, which its tasks share.
+	ShmMiB int64
 	// Changed is called whenever a daemon became ready, or ceased to be.
 	Changed func()
 	pace    pace
@@ -58,6 +60,9 @@ func New(o Options) (*Supervisor, error) {
 	root := filepath.Join(o.StateDir, "mps")
 	if longest := len(root) + len(longestSocket); longest > maxSocketPath {
 		return nil, fmt.Errorf("state_dir %q is too long for the sockets of MPS; take one that is %d characters shorter", o.StateDir, longest-maxSocketPath)
+	}
+	if o.ShmMiB <= 0 && !o.HostShm {
+		return nil, fmt.Errorf("shared memory of %d MiB is none: the kernel would take 0 for no limit", o.ShmMiB)
 	}
 	if err := os.MkdirAll(root, 0o711); err != nil {
 		return nil, fmt.Errorf("make MPS directory: %w", err)
@@ -115,7 +120,7 @@ func (s *Supervisor) sweep(folders map[string]bool) {
 
 func (s *Supervisor) control(uuid string) control {
 	return control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
-		hostShm: s.options.HostShm, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
+		hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
 }
 
 // Status tells how a device's daemon is.
@@ -163,7 +168,7 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 		log:     s.options.Logger,
 		control: s.control(spec.UUID),
 		pace:    s.options.pace, now: time.Now, changed: s.options.Changed,
-		spec: spec, cancel: cancel, done: make(chan struct{}), rethink: make(chan struct{}, 1),
+		spec: spec, cancel: cancel, done: make(chan struct{}), rethink: make(chan struct{}, 1), empty: make(chan time.Time, 1),
 		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm,
 			Reason: "it is being started", Since: time.Now().Truncate(time.Second)},
 	}

@@ -100,7 +100,7 @@ func daemon(t *testing.T, uuid string) mps.Status {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	changed := make(chan struct{}, 1)
-	s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: self, MultiUser: true,
+	s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: self, MultiUser: true, ShmMiB: 1024,
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:
