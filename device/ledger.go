@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +76,23 @@ func readLedger(dataDir string) (*ledger, error) {
 	}
 	l.saved = text
 	return l, nil
+}
+
+// KnownDevice refuses a UUID that no plugin with this data directory has seen,
+// so that a slip of the pen, or of the directory, is not taken for done.
+func KnownDevice(dataDir, uuid string) error {
+	l, err := readLedger(dataDir)
+	if err != nil {
+		return err
+	}
+	if l.saved == nil {
+		return fmt.Errorf("no plugin has run with the data directory %s: it has no %s; write -data-dir=DIR with the data_dir of the plugin's configuration", dataDir, ledgerName)
+	}
+	if l.records[uuid] == nil {
+		known := slices.Sorted(maps.Keys(l.records))
+		return fmt.Errorf("%q is not known in %s; known are %s. Write -data-dir=DIR if the plugin's data_dir is another", uuid, dataDir, strings.Join(known, ", "))
+	}
+	return nil
 }
 
 // save writes the ledger if it has changed.

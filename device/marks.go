@@ -71,8 +71,16 @@ func (m Marks) All() (map[string]string, error) {
 }
 
 func (m Marks) file(uuid string) (string, error) {
-	if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") || strings.ContainsAny(uuid, "/.") {
-		return "", fmt.Errorf("%q is not the UUID of a GPU or MIG instance", uuid)
+	if err := CheckUUID(uuid); err != nil {
+		return "", err
 	}
 	return filepath.Join(m.dir, uuid), nil
+}
+
+// CheckUUID refuses what does not look like the UUID of a device.
+func CheckUUID(uuid string) error {
+	if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") || strings.ContainsAny(uuid, "/.") {
+		return fmt.Errorf("%q is not the UUID of a GPU or MIG instance", uuid)
+	}
+	return nil
 }

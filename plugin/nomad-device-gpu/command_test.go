@@ -114,6 +114,7 @@ func TestCordonAndUncordon(t *testing.T) {
 	path := configFile(t, mixed)
 	dataDir := "-data-dir=" + filepath.Join(filepath.Dir(path), "data")
 	const uuid = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c"
+	writeLedger(t, filepath.Join(filepath.Dir(path), "data"), uuid)
 	if code, out, _ := run("cordon", dataDir, "-reason", "new fan", uuid); code != 0 || out != uuid+" is cordoned.\n" {
 		t.Errorf("cordon: %d, %q", code, out)
 	}
@@ -125,6 +126,37 @@ func TestCordonAndUncordon(t *testing.T) {
 	}
 	if _, out, _ := run("inventory", path); strings.Contains(out, "cordoned") {
 		t.Errorf("inventory:\n%s", out)
+	}
+}
+
+// writeLedger leaves what a plugin that has seen a device leaves.
+func writeLedger(t *testing.T, dataDir, uuid string) {
+	t.Helper()
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := `{"version": 1, "devices": {"` + uuid + `": {"index": 2, "offer": {}}}}`
+	if err := os.WriteFile(filepath.Join(dataDir, "devices.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCordonRefusesWhatThePluginDoesNotKnow(t *testing.T) {
+	dataDir := t.TempDir()
+	const known, unknown = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c", "GPU-00000000-a4f8-0c0c-665d-78e2a99ea69c"
+	for _, says := range []string{
+		"no plugin has run with the data directory " + dataDir + ": it has no devices.json; write -data-dir=DIR",
+		`"` + unknown + `" is not known in ` + dataDir + "; known are " + known,
+	} {
+		for _, command := range []string{"cordon", "uncordon"} {
+			if code, out, problems := run(command, "-data-dir", dataDir, unknown); code != 1 || out != "" || !strings.Contains(problems, says) {
+				t.Errorf("%s: exit code %d, %q, %q; want %q", command, code, out, problems, says)
+			}
+		}
+		writeLedger(t, dataDir, known)
+	}
+	if _, err := os.Stat(filepath.Join(dataDir, "cordons")); err == nil {
+		t.Error("a refused cordon was written")
 	}
 }
 

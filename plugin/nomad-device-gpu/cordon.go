@@ -91,15 +91,24 @@ func (c *cordonCommand) Run(args []string) int {
 	if !parse(c.ui, flags, args, 1, 1) {
 		return 1
 	}
-	uuid, cordons := flags.Arg(0), device.OpenCordons(*dataDir)
-	err := cordons.Remove(uuid)
-	if c.cordon && err == nil {
-		err = cordons.Add(uuid, *reason)
-	}
-	if err != nil {
+	uuid := flags.Arg(0)
+	if err := c.mark(*dataDir, uuid, *reason); err != nil {
 		c.ui.Error(err.Error())
 		return 1
 	}
 	c.ui.Output(fmt.Sprintf("%s is %sed.", uuid, name))
 	return 0
+}
+
+func (c *cordonCommand) mark(dataDir, uuid, reason string) error {
+	if err := device.CheckUUID(uuid); err != nil {
+		return err
+	}
+	if err := device.KnownDevice(dataDir, uuid); err != nil {
+		return err
+	}
+	if c.cordon {
+		return device.OpenCordons(dataDir).Add(uuid, reason)
+	}
+	return device.OpenCordons(dataDir).Remove(uuid)
 }
