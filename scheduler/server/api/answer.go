@@ -61,7 +61,7 @@ func describe(err error) *problem {
 		return known
 	case errors.As(err, &refusal):
 		return &problem{refusal.Status, refusal.Text, refusal.Details}
-	case errors.Is(err, reserve.ErrNotFound):
+	case errors.Is(err, reserve.ErrNotFound), errors.Is(err, ErrNoNamespace):
 		return problemf(http.StatusNotFound, "%v", err)
 	case errors.Is(err, ErrDenied):
 		return problemf(http.StatusForbidden, "%v", err)

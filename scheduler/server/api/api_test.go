@@ -134,6 +134,7 @@ func TestAnswers(t *testing.T) {
 		"error-both":         {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"request":"8G"}`},
 		"error-ttl":          {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"ttl_seconds":86401}`},
 		"error-body":         {"POST", "/api/v1/gpu/allocate", `[]`},
+		"error-twice":        {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_count":2}`},
 		"error-trailing":     {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1} {}`},
 		"error-mode":         {"POST", "/api/v1/gpu/setup-pytorch", `{"gpu_count":1,"memory_mode":"all"}`},
 		"error-nodes":        {"POST", "/api/v1/gpu/setup-pytorch", `{"gpu_count":1,"nodes":3}`},

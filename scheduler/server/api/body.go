@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,13 +40,16 @@ func read(r *http.Request, into any) error {
 // decode is read's pure part.
 func decode(text []byte, into any) error {
 	fields := fieldsOf(into)
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+	names, ok := members(text)
+	if !ok {
 		return problemf(http.StatusBadRequest, "the body is not a JSON object with some of the fields %s", strings.Join(fields, ", "))
 	}
-	for name := range members {
+	for i, name := range names {
 		if !contains(fields, name) {
 			return problemf(http.StatusBadRequest, "unknown field %q; valid are %s", name, strings.Join(fields, ", "))
+		}
+		if contains(names[:i], name) {
+			return problemf(http.StatusBadRequest, "field %q is there twice", name)
 		}
 	}
 	err := json.Unmarshal(text, into)
@@ -57,6 +61,23 @@ func decode(text []byte, into any) error {
 		return problemf(http.StatusBadRequest, "decode body: %v", err)
 	}
 	return nil
+}
+
+// members are the names in a JSON object, in order; false if it is none.
+func members(text []byte) (names []string, ok bool) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') || !json.Valid(text) {
+		return nil, false
+	}
+	for dec.More() {
+		name, _ := dec.Token() // a string, since the text is valid
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, false
+		}
+		names = append(names, fmt.Sprint(name))
+	}
+	return names, true
 }
 
 // fieldsOf are the JSON names of a struct's fields.

@@ -23,6 +23,8 @@ type Gate interface {
 var (
 	// ErrDenied is Nomad's no.
 	ErrDenied = errors.New("permission denied")
+	// ErrNoNamespace is when there is no such namespace.
+	ErrNoNamespace = errors.New("no such namespace")
 	// ErrNoAnswer is when Nomad could not be asked.
 	ErrNoAnswer = errors.New("nomad does not answer")
 )

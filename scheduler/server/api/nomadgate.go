@@ -74,8 +74,31 @@ func (g *NomadGate) MaySubmit(ctx context.Context, token, namespace string) erro
 	return g.ask(ctx, token, "submit jobs", namespace, func(ctx context.Context) error {
 		options := (&nomad.WriteOptions{AuthToken: token, Namespace: namespace}).WithContext(ctx)
 		_, _, err := g.client.Jobs().Plan(emptyJob(namespace), false, options)
+		if status := statusOf(err); status != 0 && !denies(status) && g.missing(ctx, token, namespace) {
+			return fmt.Errorf("%w: %q", ErrNoNamespace, namespace)
+		}
 		return err
 	})
+}
+
+// missing reports whether Nomad has no such namespace: its refusal to plan
+// does not say so in its status.
+func (g *NomadGate) missing(ctx context.Context, token, namespace string) bool {
+	_, _, err := g.client.Namespaces().Info(namespace, queryAs(ctx, token, "", 0))
+	return statusOf(err) == http.StatusNotFound
+}
+
+// statusOf is the status of Nomad's answer, 0 when there is none.
+func statusOf(err error) int {
+	var response nomad.UnexpectedResponseError
+	if errors.As(err, &response) && response.HasStatusCode() {
+		return response.StatusCode()
+	}
+	return 0
+}
+
+func denies(status int) bool {
+	return status == http.StatusForbidden || status == http.StatusUnauthorized
 }
 
 func emptyJob(namespace string) *nomad.Job {
@@ -121,18 +144,18 @@ func (g *NomadGate) remember(key gateKey, answer gateAnswer) {
 // verdict reads Nomad's answer: no is an answer, silence is none. The text of
 // the error is not passed on, it may hold addresses.
 func verdict(err error, question, namespace string) error {
-	var response nomad.UnexpectedResponseError
+	status := statusOf(err)
 	switch {
-	case err == nil:
-		return nil
-	case !errors.As(err, &response) || !response.HasStatusCode():
+	case err == nil || errors.Is(err, ErrNoNamespace):
+		return err
+	case status == 0:
 		return ErrNoAnswer
-	case response.StatusCode() == http.StatusForbidden || response.StatusCode() == http.StatusUnauthorized:
+	case denies(status):
 		what := question
 		if namespace != "" {
 			what += fmt.Sprintf(" in namespace %q", namespace)
 		}
 		return fmt.Errorf("%w: the Nomad token may not %s; send one that may in the header X-Nomad-Token", ErrDenied, what)
 	}
-	return fmt.Errorf("%w as expected: status %d to the question whether the caller may %s", ErrNoAnswer, response.StatusCode(), question)
+	return fmt.Errorf("%w as expected: status %d to the question whether the caller may %s", ErrNoAnswer, status, question)
 }
