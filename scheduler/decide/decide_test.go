@@ -150,6 +150,8 @@ queue "small" {
 		says   string
 	}{
 		{func(a *admit.Ask) { a.Tasks[0].Request.MemoryMiB = 20 << 10 }, 422, "memory too small"},
+		{func(a *admit.Ask) { a.Tasks[0].Request, _ = gpu.ParseRequest("999999G") }, 422, "memory too small"},
+		{func(a *admit.Ask) { a.Tasks[0].Request, _ = gpu.ParseRequest("65") }, 422, `group "g" asks for 65 GPUs on one node`},
 		{func(a *admit.Ask) { a.Tasks[0].Request.Model = "A100" }, 422, "other model"},
 		{func(a *admit.Ask) { a.NodePool = "none" }, 422, "can ever hold"},
 		{func(a *admit.Ask) { a.Queue = "small" }, 403, "may not use queue"},
@@ -383,6 +385,10 @@ func TestReservations(t *testing.T) {
 	if _, err := b.Decide(t.Context(), []admit.Ask{again}, false); err == nil {
 		t.Error("a reservation was claimed twice")
 	}
+	many, _ := gpu.ParseRequest("65")
+	if _, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: many, For: time.Minute}, false); err == nil || strings.Contains(err.Error(), "r-") {
+		t.Errorf("got %v", err)
+	}
 	big, _ := gpu.ParseRequest("40G")
 	if _, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: big, For: time.Minute}, false); err == nil || !strings.Contains(err.Error(), "ever") {
 		t.Errorf("got %v", err)
@@ -607,6 +613,14 @@ func TestWorkWithoutAPlaceOfItsOwn(t *testing.T) {
 		if device.Count != 4 || device.Prefer != "" || len(d.Preferred) != 0 || d.Hold != nil || len(b.book.flights) != 0 {
 			t.Errorf("%s: %+v", name, d)
 		}
+	}
+}
+
+func TestTooMuchMemoryIsTheReasonInAnyMode(t *testing.T) {
+	b := newBench(t, "", wholeMachine("a"))
+	_, err := b.Decide(t.Context(), []admit.Ask{ask("job", "999999G", 1)}, false)
+	if err == nil || !strings.Contains(err.Error(), "memory too small") {
+		t.Errorf("got %v", err)
 	}
 }
 

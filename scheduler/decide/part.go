@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -56,6 +57,9 @@ func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
 		}
 		if i > 0 {
 			r.CPUMHz, r.MemoryMiB = 0, 0
+		}
+		if why := r.Fault(); why != "" {
+			return nil, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("group %q asks for %s", a.Group, why)}
 		}
 	}
 	return list, nil

@@ -120,12 +120,15 @@ func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 	if r.Models, err = allowed(r.Models, q); err != nil {
 		return nil, err
 	}
+	if why := r.Fault(); why != "" {
+		return nil, &admit.Refusal{Status: http.StatusBadRequest, Text: "the request is for " + why}
+	}
 	p, err := b.plan.Place(r)
 	if errors.Is(err, place.ErrNoRoom) {
 		return nil, b.noRoom(r, w)
 	}
 	if err != nil {
-		return nil, &admit.Refusal{Status: http.StatusBadRequest, Text: err.Error()}
+		return nil, err
 	}
 	p.Usage.Queue, p.Usage.Pinned = "", true
 	if q != nil {

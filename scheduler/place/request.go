@@ -66,35 +66,41 @@ var ErrRequest = errors.New("invalid request")
 
 // Validate reports what contradicts itself in the request.
 func (r *Request) Validate() error {
-	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w %q: %s", ErrRequest, r.ID, fmt.Sprintf(format, a...))
+	if why := r.Fault(); why != "" {
+		return fmt.Errorf("%w %q: %s", ErrRequest, r.ID, why)
 	}
+	return nil
+}
+
+// Fault says what contradicts itself in the request, in words that whoever
+// wrote it understands; empty when nothing does.
+func (r *Request) Fault() string {
 	switch {
 	case r.CPUMHz < 0 || r.MemoryMiB < 0 || r.MemoryMiBPerGPU < 0 || r.MinMemoryMiB < 0:
-		return bad("negative CPU or memory")
+		return "negative CPU or memory"
 	case r.GPUs < 0 || r.GPUs > maxGPUs:
-		return bad("%d GPUs, want 0 to %d", r.GPUs, maxGPUs)
+		return fmt.Sprintf("%d GPUs on one node, and no more than %d are planned for", r.GPUs, maxGPUs)
 	case r.GPUs == 0 && (r.Whole || r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
-		return bad("a share of zero GPUs")
+		return "a share of zero GPUs"
 	case r.GPUs > 0 && r.Whole && (r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
-		return bad("a whole GPU has no share; use MinMemoryMiB for the size of the card")
+		return "a whole GPU has no share; use MinMemoryMiB for the size of the card"
 	case r.Shared && (r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
-		return bad("a turn on a shared GPU promises neither compute nor memory")
+		return "a turn on a shared GPU promises neither compute nor memory"
 	case r.GPUs > 0 && !r.Whole && !r.Shared && r.ShareMilli == 0 && r.MemoryMiBPerGPU == 0:
-		return bad("GPUs without whole, shared, share or memory")
+		return "GPUs without whole, shared, share or memory"
 	case r.ShareMilli < 0 || r.ShareMilli > 999:
-		return bad("share %d, want 1 to 999 milli", r.ShareMilli)
+		return fmt.Sprintf("share %d, want 1 to 999 milli", r.ShareMilli)
 	case r.LimitMilli != 0 && (r.LimitMilli < r.ShareMilli || r.LimitMilli > 1000):
-		return bad("limit %d, want %d to 1000 milli", r.LimitMilli, r.ShareMilli)
+		return fmt.Sprintf("limit %d, want %d to 1000 milli", r.LimitMilli, r.ShareMilli)
 	}
 	for _, c := range r.Constraints {
 		switch c.Operator {
 		case "=", "!=", "is_set", "is_not_set":
 		default:
-			return bad("constraint operator %q, want =, !=, is_set or is_not_set", c.Operator)
+			return fmt.Sprintf("constraint operator %q, want =, !=, is_set or is_not_set", c.Operator)
 		}
 	}
-	return nil
+	return ""
 }
 
 // Ask sets the GPU part of the request from the grammar that users write.

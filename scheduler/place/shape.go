@@ -113,6 +113,8 @@ func mismatch(r *Request, k *kind) string {
 		return "other vendor"
 	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.named):
 		return "other model"
+	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
+		return "GPU memory too small" // in whatever mode
 	case !strings.EqualFold(r.Profile, k.Profile):
 		return "other MIG profile"
 	case r.Sharing != "" && r.Sharing != k.Sharing:
