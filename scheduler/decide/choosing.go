@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -267,7 +268,25 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 		g.Shown.Choices = append(g.Shown.Choices, c.choice(u))
 	}
 	c.explain(&g)
+	if c.ask.Count > 1 && b.beyond(model) {
+		g.Decision.Explanation = append(g.Decision.Explanation, unpinned)
+	}
 	return g
+}
+
+// unpinned warns of what Nomad, which counts slices and knows of no compute,
+// may do to several allocs of one group.
+const unpinned = "with a count above 1 the GPU of each alloc is Nomad's choice: where several share one, " +
+	"compute beyond the memory's proportion may be refused on the node; ask for as much memory, or for groups of one alloc"
+
+// beyond reports whether an alloc is promised more compute than goes with its
+// slices.
+func (b *Book) beyond(u unit) bool {
+	n := b.nodes[u.node]
+	return slices.ContainsFunc(u.usage.Takes, func(t place.Take) bool {
+		g := &n.Plan.GPUs[t.GPU]
+		return g.Mode == gpu.ModeSlice && t.Milli > proportion(t.Slices, g.Slices)
+	})
 }
 
 // held is the answer to a group that must wait.

@@ -616,6 +616,21 @@ func TestWorkWithoutAPlaceOfItsOwn(t *testing.T) {
 	}
 }
 
+// Nomad counts slices only, so nothing keeps two such allocs off one GPU.
+func TestComputeBeyondMemoryIsWarnedOf(t *testing.T) {
+	for _, row := range []struct {
+		request string
+		count   int
+		want    bool
+	}{{"4G,0.75", 2, true}, {"4G,0.75", 1, false}, {"4G", 2, false}, {"8G,0.25", 2, false}, {"1", 2, false}} {
+		b := newBench(t, "", machine("a", 2))
+		d := b.decide(t, ask("job", row.request, row.count))
+		if got := slices.Contains(d.Explanation, unpinned); got != row.want {
+			t.Errorf("%s, count %d: %q", row.request, row.count, d.Explanation)
+		}
+	}
+}
+
 func TestTooMuchMemoryIsTheReasonInAnyMode(t *testing.T) {
 	b := newBench(t, "", wholeMachine("a"))
 	_, err := b.Decide(t.Context(), []admit.Ask{ask("job", "999999G", 1)}, false)
