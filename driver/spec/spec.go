@@ -205,6 +205,9 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 		}
 		all = append(all, mount)
 	}
+	if err := t.shareStaysWhole(append(slices.Clone(all), t.Mounts...)); err != nil {
+		return nil, err
+	}
 	all = append(all, ours...)
 	// What lies deeper comes later, or it would be hidden.
 	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
@@ -225,6 +228,17 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 			}
 		}
 	})}, nil
+}
+
+// shareStaysWhole refuses mounts inside those of the GPU share: they would hide
+// a socket, or be made in a directory that tasks share.
+func (t Task) shareStaysWhole(mounts []Mount) error {
+	for _, m := range mounts {
+		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return covers(o.Target, m.Target) }); i >= 0 {
+			return fmt.Errorf("mounts: target %q lies in %q, which belongs to the task's GPU share; mount it elsewhere", m.Target, t.Share.Mounts[i].Target)
+		}
+	}
+	return nil
 }
 
 // covers reports whether a mount on target hides inner.

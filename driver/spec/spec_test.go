@@ -126,6 +126,33 @@ func TestArgs(t *testing.T) {
 	}
 }
 
+func TestMountsOfTheShareStayWhole(t *testing.T) {
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, GPURequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ target, says string }{
+		{"/run/nomad-gpu", `would cover "/run/nomad-gpu/mps/pipe"`},
+		{"/dev/shm", `would cover "/dev/shm"`},
+		{"/dev/shm/mine", `lies in "/dev/shm"`},
+		{"/run/nomad-gpu/mps/pipe/control", `lies in "/run/nomad-gpu/mps/pipe"`},
+		{"/run/nomad-gpu/other", ""},
+	} {
+		config := defaults()
+		config.Mounts = []MountConfig{{Type: "tmpfs", Target: test.target}}
+		_, err := Task{Config: config, Policy: policy, Resources: given, Share: share}.Options(image)
+		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%s: got %v, want %q", test.target, err, test.says)
+		}
+	}
+	// A volume of Nomad's is a mount like any other.
+	volume := []Mount{{Type: "bind", Source: "/srv/v", Target: "/dev/shm/v", Options: []string{"rbind"}}}
+	_, err = Task{Config: defaults(), Policy: policy, Resources: given, Share: share, Mounts: volume}.Options(image)
+	if err == nil || !strings.Contains(err.Error(), `target "/dev/shm/v" lies in "/dev/shm"`) {
+		t.Errorf("volume: got %v", err)
+	}
+}
+
 func TestMPSTaskCannotSizeItsShm(t *testing.T) {
 	config := defaults()
 	config.ShmSize = "1G"
