@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -49,6 +50,9 @@ func waiter(t *testing.T, b *bench) admit.Ask {
 	}
 	b.register(a)
 	b.block(a, 1)
+	if p := b.book.pending(); len(p) != 1 || strings.Count(p[0].Reason, "wait for room") != 1 {
+		t.Errorf("the reason is not told once: %+v", p)
+	}
 	b.book.Apply([]nomad.Change{{Node: machine("b", 1)}}, b.index)
 	other := ask("other", "16G", 1)
 	b.register(other)

@@ -187,10 +187,17 @@ func (b *Book) drawPending(j *nomad.Job, g *nomad.Group, blocked *nomad.Blocked,
 	case known.Decision.Hold != nil:
 		p.Kind, p.Reason = known.Decision.Hold.Kind, known.Decision.Hold.Sentence
 	case known.Shown.Summary != "" && len(known.Flights) == 0:
-		p.Reason = strings.Join(append([]string{known.Shown.Summary}, known.Decision.Explanation...), "; ")
+		p.Reason = waitsBecause(known)
 	}
 	if known.Shown.Ask != "" {
 		p.Ask = known.Shown.Ask
 	}
 	return p
+}
+
+// waitsBecause is a group's reason to wait: its summary and what explains it,
+// which begins with the summary where the group found no room.
+func waitsBecause(g GroupRecord) string {
+	lines := slices.DeleteFunc(slices.Clone(g.Decision.Explanation), func(line string) bool { return line == g.Shown.Summary })
+	return strings.Join(append([]string{g.Shown.Summary}, lines...), "; ")
 }
