@@ -36,6 +36,7 @@ var commands = []command{
 	{"validate", "check a configuration of the service", runValidate},
 	{"simulate", "replay a workload and compare policies", runSimulate},
 	{"generate", "write a synthetic workload for simulate", runGenerate},
+	{"version", "show which build this is", runVersion},
 }
 
 func main() {

@@ -30,6 +30,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "-nodes", "x"}, exitUsage, "go together"},
 		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, exitError, "no-such-file"},
 		{[]string{"simulate", "-policy", "BEST"}, exitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
+		{[]string{"version"}, exitOK, "nomad-gpu-scheduler "},
 		{[]string{"generate"}, exitUsage, "-out is required"},
 	} {
 		code, stdout, stderr := run(c.args...)

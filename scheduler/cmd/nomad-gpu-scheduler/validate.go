@@ -25,6 +25,13 @@ func runValidate(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitError
 	}
-	fmt.Fprintf(stdout, "%s is valid: policy %s, %d queues\n", *path, c.Placement.Policy, len(c.Queues))
+	fmt.Fprintf(stdout, "%s is valid: policy %s, %s\n", *path, c.Placement.Policy, queues(len(c.Queues)))
 	return exitOK
+}
+
+func queues(n int) string {
+	if n == 1 {
+		return "1 queue"
+	}
+	return fmt.Sprintf("%d queues", n)
 }
