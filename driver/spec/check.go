@@ -26,7 +26,7 @@ const (
 // operator does not allow. Nothing has been started by then.
 func (c Config) Check(policy Policy) error {
 	checks := []func() error{
-		c.checkText, c.checkImage, c.checkModes, c.checkHostname,
+		c.checkText, c.checkImage, c.checkModes, c.checkHostname, c.checkTargets,
 		func() error { return c.checkDevices(policy) },
 		func() error { return c.checkPrivileges(policy) },
 		func() error { return c.checkRuntime(policy) },
@@ -57,6 +57,20 @@ func (c Config) checkText() error {
 			if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 				return fmt.Errorf("%s %q is not valid text: write UTF-8 without NUL", key, value)
 			}
+		}
+	}
+	return nil
+}
+
+// kernelPaths are what the runtime itself mounts; without them, or with others
+// in their place, a container does not start or sees another's devices.
+var kernelPaths = []string{"/proc", "/sys", "/dev"}
+
+// checkTargets leaves privileged tasks alone, which may want the host's /dev.
+func (c Config) checkTargets() error {
+	for _, m := range c.Mounts {
+		if !c.Privileged && slices.Contains(kernelPaths, m.Target) {
+			return fmt.Errorf("mounts: target %q is the runtime's, as are %s; mount elsewhere", m.Target, strings.Join(kernelPaths, ", "))
 		}
 	}
 	return nil
