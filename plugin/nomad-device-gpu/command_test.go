@@ -177,6 +177,13 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 	}
 }
 
+func TestUnknownCommandIsNamed(t *testing.T) {
+	says := `has no command "cordn"; it has cordon, forget, inventory, uncordon, validate, version`
+	if code, _, problems := run("cordn", "GPU-1"); code != 127 || !strings.Contains(problems, says) {
+		t.Errorf("exit code %d, %q; want %q", code, problems, says)
+	}
+}
+
 func TestVersion(t *testing.T) {
 	if code, out, _ := run("version"); code != 0 || !strings.HasPrefix(out, "nomad-device-gpu ") {
 		t.Errorf("%d, %q", code, out)

@@ -6,7 +6,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/cli"
 	"github.com/hashicorp/go-hclog"
@@ -58,6 +61,10 @@ func runCommand(args []string, ui cli.Ui) int {
 			"forget":    func() (cli.Command, error) { return &forgetCommand{ui}, nil },
 			"version":   func() (cli.Command, error) { return &versionCommand{ui}, nil },
 		},
+	}
+	if name := c.Subcommand(); name != "" && c.Commands[name] == nil {
+		ui.Error(fmt.Sprintf("%s has no command %q; it has %s", device.Name, name, strings.Join(slices.Sorted(maps.Keys(c.Commands)), ", ")))
+		return 127
 	}
 	code, err := c.Run()
 	if err != nil {
