@@ -21,6 +21,7 @@ func TestChores(t *testing.T) {
 		if done, err := do("a"); done || err != nil {
 			t.Errorf("while it runs: %v, %v", done, err)
 		}
+		synctest.Wait()
 		if done, err := do("a"); done || err != nil || runs > 1 {
 			t.Errorf("while it runs: %v, %v, %d runs", done, err, runs)
 		}

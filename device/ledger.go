@@ -117,8 +117,8 @@ func (l *ledger) admit(gpus []hardware.GPU) {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b hardware.GPU) int { return strings.Compare(a.PCIBusID, b.PCIBusID) })
 	for _, g := range sorted {
-		if g.Model == "" {
-			continue // it does not say who it is: what was known of it stays
+		if !g.Known() {
+			continue // what was known of it stays
 		}
 		seen := g
 		seen.Problems = nil

@@ -47,7 +47,7 @@ func plan(c *config, l *ledger, machine hardware.Machine, now circumstances) []*
 			continue
 		}
 		g, here := present[uuid]
-		known := here && g.Model != ""
+		known := here && g.Known()
 		if !known {
 			problems := g.Problems
 			g = *l.records[uuid].Hardware

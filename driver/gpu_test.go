@@ -121,8 +121,7 @@ ls /run/nomad-gpu/mps/pipe /dev/shm 2>/dev/null; true`
 func TestGPUSliceSeesItsShareOnly(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		write := "\n(: > /run/nomad-gpu/mps/pipe/new) 2>&1; true"
-		out, result := e.run(defaultTaskConfig("sh", "-c", look+write), reserve(gpuA, 0, 1, 2, 3), func(cfg *drivers.TaskConfig) {
+		out, result := e.run(defaultTaskConfig("sh", "-c", look), reserve(gpuA, 0, 1, 2, 3), func(cfg *drivers.TaskConfig) {
 			cfg.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = "0=99999M"
 			cfg.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
 			cfg.Env["CUDA_VISIBLE_DEVICES"] = "0,1"
@@ -137,7 +136,6 @@ func TestGPUSliceSeesItsShareOnly(t *testing.T) {
 		} {
 			must.SliceContains(t, got, want)
 		}
-		must.StrContains(t, out, "Read-only file system")
 		must.StrNotContains(t, out, "CUDA_VISIBLE_DEVICES")
 		must.StrNotContains(t, out, "NOMAD_GPU_")
 		must.StrContains(t, lineOf(got, "/dev/nvidia0 "), "No such device")

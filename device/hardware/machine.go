@@ -42,6 +42,11 @@ type GPU struct {
 	Problems []Problem
 }
 
+// Known reports whether the device told enough to be offered. One that is lost
+// in the middle of a survey has a name and no memory: were that believed, its
+// slices would be withdrawn, and Nomad would forget who holds them.
+func (g GPU) Known() bool { return g.Model != "" && g.MemoryMiB > 0 }
+
 // Traits are properties of a device that do not change while the driver runs.
 // Zero means not known.
 type Traits struct {

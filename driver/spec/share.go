@@ -231,9 +231,10 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		s.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", h.MemoryMiB)
 	}
 	s.Mounts = append(s.Mounts,
-		// Read-only lets a client connect and keeps it from unlinking the sockets
-		// of its neighbours.
-		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"}},
+		// Writable: it is not known that CUDA can do without, and a client that
+		// cannot reach its daemon runs without limits. So a task can break its
+		// neighbours' daemon, which is then replaced; MPS is no boundary anyway.
+		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 		// Clients write no log of their own, and the daemon's tells about others.
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
 		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},

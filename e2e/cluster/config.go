@@ -20,6 +20,8 @@ server {
   enabled          = true
   bootstrap_expect = 1
   raft_multiplier  = 1
+  # A client that is slow to come back on a busy machine has not lost its tasks.
+  heartbeat_grace = "40s"
 }
 `
 
