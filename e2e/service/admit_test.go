@@ -80,7 +80,6 @@ func TestAdmission(t *testing.T) {
 		{meta: map[string]string{"gpu": "0.5"}, runs: true},
 		{meta: map[string]string{"gpu": "0.25(T4)"}, runs: true},
 		{meta: map[string]string{"gpu": "2G,0.1"}, runs: true},
-		{meta: map[string]string{"gpu": "2G,0.1", "gpu_limit": "0.8"}, runs: true},
 		{meta: map[string]string{"gpu": "1"}, runs: true},
 		{meta: map[string]string{"gpu": "1(nvidia,T4)"}, runs: true},
 		{meta: map[string]string{"gpu": "2"}, runs: true},
@@ -90,6 +89,8 @@ func TestAdmission(t *testing.T) {
 		{meta: map[string]string{"gpu": "1(A100)"}},
 		{meta: map[string]string{"gpu": "1.5"}},
 		{meta: map[string]string{"gpu": "1G", "gpu_sharing": "mps"}},
+		// Only MPS holds a limit, and these GPUs take turns.
+		{meta: map[string]string{"gpu": "2G,0.1", "gpu_limit": "0.8"}},
 	} {
 		if err := c.Stop(ctx, "first"); err != nil {
 			t.Fatal(err)
