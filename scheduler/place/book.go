@@ -142,7 +142,7 @@ func (s *Snapshot) enqueue(n *nodeState, u *Usage) {
 	if u.Queue == "" {
 		return
 	}
-	u.charge = s.charge(n, u)
+	u.charge = s.charge(n, u.Takes)
 	list := s.byQueue[u.Queue]
 	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
 	s.byQueue[u.Queue] = slices.Insert(list, at, u)
@@ -173,33 +173,12 @@ func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
 		c.tasks += int32(sign)
 	}
 	if u.Queue != "" {
-		s.queues[u.Queue] += sign * s.charge(n, u)
-		if s.queues[u.Queue] == 0 {
+		s.queues[u.Queue] = s.queues[u.Queue].Plus(s.charge(n, u.Takes).Times(sign))
+		if s.queues[u.Queue] == (Charge{}) {
 			delete(s.queues, u.Queue)
 		}
 	}
 	for _, b := range n.banks {
 		s.touch(b)
 	}
-}
-
-// charge is the GPU milli that a quota pays for a usage: per GPU the larger of
-// its parts of compute, memory and turns.
-func (s *Snapshot) charge(n *nodeState, u *Usage) int64 {
-	var sum int64
-	for _, t := range u.Takes {
-		sum += chargeOf(&s.kinds[n.where[t.GPU].bank.kind], t)
-	}
-	return sum
-}
-
-func chargeOf(k *kind, t Take) int64 {
-	m := t.Milli
-	if k.Slices > 0 {
-		m = max(m, (t.Slices*gpuMilli+k.Slices-1)/k.Slices)
-	}
-	if k.Replicas > 0 {
-		m = max(m, (t.Replicas*gpuMilli+k.Replicas-1)/k.Replicas)
-	}
-	return m
 }

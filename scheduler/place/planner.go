@@ -193,15 +193,19 @@ func (p *Planner) placement(r *Request, sh *shape, b *bank) Placement {
 }
 
 // leastCharge is the least that a quota would pay for the shape on any kind.
-func (p *Planner) leastCharge(sh *shape) int64 {
-	least := int64(0)
+func (p *Planner) leastCharge(sh *shape) Charge {
+	var least Charge
+	found := false
 	for id := range p.snap.kinds {
-		if nd := sh.need(p.snap, int32(id)); nd.ok {
-			c := chargeOf(&p.snap.kinds[id], nd.take) * int64(sh.req.GPUs)
-			if least == 0 || c < least {
-				least = c
-			}
+		nd := sh.need(p.snap, int32(id))
+		if !nd.ok {
+			continue
 		}
+		c := chargeOf(&p.snap.kinds[id], nd.take).Times(int64(sh.req.GPUs))
+		if found {
+			c = c.smaller(least)
+		}
+		least, found = c, true
 	}
 	return least
 }
@@ -212,7 +216,7 @@ func (p *Planner) withinLimits(u *Usage) error {
 	if p.quotas == nil || u.Queue == "" {
 		return nil
 	}
-	return p.quotas.limited(p.snap, u.Queue, p.snap.charge(p.snap.nodes[u.NodeID], u))
+	return p.quotas.limited(p.snap, u.Queue, p.snap.Charge(u.NodeID, u.Takes))
 }
 
 func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {

@@ -180,6 +180,59 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// A guarantee of memory is kept like one of compute, and the limit too.
+func TestMemoryQuotas(t *testing.T) {
+	p := quotaPlanner(t, 2, Queue{Name: "a", GuaranteeMemoryMiB: 80 << 10, LimitMemoryMiB: 120 << 10}, Queue{Name: "b"})
+	held(t, p.snap, "b0", "n1", 0, 1000, 50, inQueue("b"))
+	held(t, p.snap, "b1", "n1", 1, 600, 90, inQueue("b"))
+	if got := p.quotas.Borrowed(p.snap, "b"); got != (Charge{1600, 128 << 10}) {
+		t.Errorf("a queue without a guarantee borrows all that it holds, not %+v", got)
+	}
+	r := ask(t, "a0", "79G")
+	r.Queue, r.Priority = "a", 10
+	if plan, err := p.Preempt([]Request{r}, noon); err != nil || victims(plan) != "b0" {
+		t.Fatalf("the owner gets its memory back: %q, %v", victims(plan), err)
+	}
+	if _, err := p.snap.Release("b0"); err != nil {
+		t.Fatal(err)
+	}
+	held(t, p.snap, "a1", "n1", 0, 1000, 95, inQueue("a"))
+	r = ask(t, "a2", "40G")
+	r.Queue, r.Priority = "a", 95
+	if plan, err := p.Preempt([]Request{r}, noon); err != nil || victims(plan) != "b1" {
+		t.Errorf("beyond its guarantee only priority counts: %q, %v", victims(plan), err)
+	}
+	r = ask(t, "a3", "41G")
+	r.Queue = "a"
+	if _, err := p.Place(&r); !errors.Is(err, ErrQuota) || !strings.Contains(err.Error(), "81920 of at most 122880 MiB of GPU memory") {
+		t.Errorf("over the limit: %v", err)
+	}
+}
+
+// Protected work gives way to the owner of what it borrowed, and to nobody else.
+func TestProtectedQueues(t *testing.T) {
+	p := quotaPlanner(t, 1, Queue{Name: "a", Protected: true}, Queue{Name: "b", GuaranteeMilli: 1000})
+	held(t, p.snap, "a0", "n1", 0, 1000, 10, inQueue("a"))
+	for queue, want := range map[string]string{"": "", "a": "", "b": "a0"} {
+		r := ask(t, "new", "1")
+		r.Queue, r.Priority = queue, 90
+		if plan, err := p.Preempt([]Request{r}, noon); victims(plan) != want || (want == "") != errors.Is(err, ErrNoRoom) {
+			t.Errorf("for queue %q: victims %q, %v", queue, victims(plan), err)
+		}
+	}
+}
+
+// What nobody was promised is the owner's to take, also from work of no queue.
+func TestWorkWithoutAQueueGivesWayToOwners(t *testing.T) {
+	p := quotaPlanner(t, 1, Queue{Name: "a", GuaranteeMilli: 1000})
+	held(t, p.snap, "x", "n1", 0, 1000, 90)
+	r := ask(t, "new", "1")
+	r.Queue, r.Priority = "a", 10
+	if plan, err := p.Preempt([]Request{r}, noon); err != nil || victims(plan) != "x" {
+		t.Errorf("victims %q, %v", victims(plan), err)
+	}
+}
+
 // Work within its guarantee stays, whatever the priority of those who borrow.
 func TestBorrowersDoNotEvictOwners(t *testing.T) {
 	p := quotaPlanner(t, 2, Queue{Name: "a", GuaranteeMilli: 1000}, Queue{Name: "b", GuaranteeMilli: 1000})
@@ -208,8 +261,8 @@ func TestQuotasAreHierarchical(t *testing.T) {
 	if _, err := p.Place(&r); !errors.Is(err, ErrQuota) {
 		t.Errorf("the parent's limit: %v", err)
 	}
-	if used := p.quotas.Used(p.snap, "org"); used != 3000 {
-		t.Errorf("org uses %d", used)
+	if used := p.quotas.Used(p.snap, "org"); used.Milli != 3000 {
+		t.Errorf("org uses %+v", used)
 	}
 }
 
@@ -221,7 +274,8 @@ func TestNewQuotasRefuses(t *testing.T) {
 		{"listed twice", []Queue{{Name: "a"}, {Name: "a"}}},
 		{"no parent", []Queue{{Name: "a", Parent: "b"}}},
 		{"own ancestor", []Queue{{Name: "a", Parent: "b"}, {Name: "b", Parent: "a"}}},
-		{"limit 1", []Queue{{Name: "a", GuaranteeMilli: 2, LimitMilli: 1}}},
+		{"limit 1 milli", []Queue{{Name: "a", GuaranteeMilli: 2, LimitMilli: 1}}},
+		{"guarantee 0 milli and 2 MiB", []Queue{{Name: "a", GuaranteeMemoryMiB: 2, LimitMemoryMiB: 1}}},
 		{"children of queue", []Queue{{Name: "a", GuaranteeMilli: 1}, {Name: "b", Parent: "a", GuaranteeMilli: 2}}},
 	} {
 		if _, err := NewQuotas(c.queues); err == nil || !strings.Contains(err.Error(), c.says) {

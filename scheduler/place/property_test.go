@@ -38,7 +38,8 @@ func newWorld(t *testing.T, seed uint64, quotas bool) *world {
 			{Name: "org", GuaranteeMilli: 24000, LimitMilli: 40000},
 			{Name: "a", Parent: "org", GuaranteeMilli: 8000, LimitMilli: 30000},
 			{Name: "b", Parent: "org", GuaranteeMilli: 12000},
-			{Name: "c", GuaranteeMilli: 4000},
+			{Name: "c", GuaranteeMilli: 4000, GuaranteeMemoryMiB: 100 << 10},
+			{Name: "d", GuaranteeMemoryMiB: 150 << 10, LimitMemoryMiB: 400 << 10, Protected: true},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +124,7 @@ func (w *world) request() Request {
 		Priority: 10 * w.rng.IntN(8), Policy: Policy(w.rng.IntN(4)),
 	}
 	if w.plan.quotas != nil {
-		r.Queue = []string{"", "a", "b", "c"}[w.rng.IntN(4)]
+		r.Queue = []string{"", "a", "b", "c", "d"}[w.rng.IntN(5)]
 	}
 	if w.rng.IntN(8) == 0 {
 		r.Pools = []string{"gpu"}
@@ -311,7 +312,7 @@ func (w *world) check(overfull bool) {
 		w.t.Fatalf("%d usages, want %d", len(w.snap.usages), len(w.usages))
 	}
 	free := make([]int64, len(w.snap.kinds))
-	queues := map[string]int64{}
+	queues := map[string]Charge{}
 	for _, id := range w.nodes {
 		w.checkNode(w.snap.nodes[id], overfull, free, queues)
 	}
@@ -320,21 +321,21 @@ func (w *world) check(overfull bool) {
 			w.t.Fatalf("kind %d: %d milli free on the books, %d counted", i, w.snap.stock[i].free, free[i])
 		}
 	}
-	for q, milli := range queues {
-		if w.snap.queues[q] != milli {
-			w.t.Fatalf("queue %q: %d on the books, %d counted", q, w.snap.queues[q], milli)
+	for q, held := range queues {
+		if w.snap.queues[q] != held {
+			w.t.Fatalf("queue %q: %+v on the books, %+v counted", q, w.snap.queues[q], held)
 		}
 	}
 	if q := w.plan.quotas; q != nil {
 		for _, name := range q.names {
-			if l := q.queues[name].LimitMilli; l > 0 && q.Used(w.snap, name) > l {
-				w.t.Fatalf("queue %q holds %d of at most %d", name, q.Used(w.snap, name), l)
+			if used, most := q.Used(w.snap, name), q.queues[name].limit(); !used.within(most) {
+				w.t.Fatalf("queue %q holds %+v of at most %+v", name, used, most)
 			}
 		}
 	}
 }
 
-func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[string]int64) {
+func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[string]Charge) {
 	cpu, memory := n.spec.CPUMHz, n.spec.MemoryMiB
 	cells := make([]cell, len(n.spec.GPUs))
 	for i := range cells {
@@ -347,7 +348,7 @@ func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[
 			c.milli, c.slices, c.replicas, c.tasks = c.milli-int32(t.Milli), c.slices-int32(t.Slices), c.replicas-int32(t.Replicas), c.tasks+1
 		}
 		if u.Queue != "" {
-			queues[u.Queue] += w.snap.charge(n, u)
+			queues[u.Queue] = queues[u.Queue].Plus(w.snap.charge(n, u.Takes))
 		}
 	}
 	if cpu != n.cpu || memory != n.memory || (!overfull && (cpu < 0 || memory < 0)) {

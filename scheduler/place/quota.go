@@ -8,12 +8,34 @@ import (
 )
 
 // Queue is a team's claim on GPUs. Queues form trees: a parent's guarantee is
-// shared by its children, and a child's usage counts for all its parents.
+// shared by its children, and a child's usage counts for all its parents. An
+// amount of 0 is not counted: a queue may be promised compute, memory or both.
 type Queue struct {
-	Name           string
-	Parent         string // empty: a root
-	GuaranteeMilli int64  // GPU milli that are the queue's own
-	LimitMilli     int64  // most that it may hold, borrowed included; 0: no limit
+	Name               string
+	Parent             string // empty: a root
+	GuaranteeMilli     int64  // GPU milli that are the queue's own
+	LimitMilli         int64  // most that it may hold, borrowed included; 0: no limit
+	GuaranteeMemoryMiB int64  // GPU memory that is the queue's own
+	LimitMemoryMiB     int64
+	// Protected work never gives way to a higher priority, only to those who
+	// want back what it borrowed.
+	Protected bool
+}
+
+func (c Queue) guarantee() Charge { return Charge{c.GuaranteeMilli, c.GuaranteeMemoryMiB} }
+
+func (c Queue) limit() Charge { return Charge{c.LimitMilli, c.LimitMemoryMiB} }
+
+// promised reports whether the queue has anything of its own.
+func (c Queue) promised() bool { return c.guarantee() != Charge{} }
+
+func (c Queue) check() error {
+	g, l := c.guarantee(), c.limit()
+	if g.Milli < 0 || g.MemoryMiB < 0 || l.Milli < 0 || l.MemoryMiB < 0 || !g.within(l) {
+		return fmt.Errorf("check quotas: queue %q: guarantee %d milli and %d MiB, limit %d milli and %d MiB",
+			c.Name, g.Milli, g.MemoryMiB, l.Milli, l.MemoryMiB)
+	}
+	return nil
 }
 
 // ErrQuota is wrapped when a queue's limit forbids a placement.
@@ -36,8 +58,8 @@ func NewQuotas(queues []Queue) (*Quotas, error) {
 		if _, twice := q.queues[c.Name]; c.Name == "" || twice {
 			return nil, fmt.Errorf("check quotas: queue %q has no name or is listed twice", c.Name)
 		}
-		if c.GuaranteeMilli < 0 || c.LimitMilli < 0 || (c.LimitMilli > 0 && c.LimitMilli < c.GuaranteeMilli) {
-			return nil, fmt.Errorf("check quotas: queue %q: guarantee %d, limit %d milli", c.Name, c.GuaranteeMilli, c.LimitMilli)
+		if err := c.check(); err != nil {
+			return nil, err
 		}
 		q.queues[c.Name] = c
 		q.names = append(q.names, c.Name)
@@ -63,14 +85,15 @@ func (q *Quotas) checkTree(name string) error {
 			return fmt.Errorf("check quotas: queue %q is its own ancestor", name)
 		}
 	}
-	var children int64
+	var children Charge
 	for _, o := range q.names {
 		if q.queues[o].Parent == name {
-			children += q.queues[o].GuaranteeMilli
+			children = children.Plus(q.queues[o].guarantee())
 		}
 	}
-	if children > c.GuaranteeMilli && children > 0 {
-		return fmt.Errorf("check quotas: children of queue %q are guaranteed %d milli, itself %d", name, children, c.GuaranteeMilli)
+	if own := c.guarantee(); !children.within(own) {
+		return fmt.Errorf("check quotas: children of queue %q are guaranteed %d milli and %d MiB, itself %d and %d",
+			name, children.Milli, children.MemoryMiB, own.Milli, own.MemoryMiB)
 	}
 	return nil
 }
@@ -89,56 +112,71 @@ func (q *Quotas) path(name string) []string {
 	return out
 }
 
-// Used is what a queue and its descendants hold, in GPU milli.
-func (q *Quotas) Used(s *Snapshot, name string) int64 {
-	var sum int64
+// Used is what a queue and its descendants hold.
+func (q *Quotas) Used(s *Snapshot, name string) Charge {
+	var sum Charge
 	for _, o := range q.names {
-		if held := s.queues[o]; held != 0 && slices.Contains(q.path(o), name) {
-			sum += held
+		if held, ok := s.queues[o]; ok && slices.Contains(q.path(o), name) {
+			sum = sum.Plus(held)
 		}
 	}
 	return sum
 }
 
-// limited reports the first queue on the path whose limit so much more would
-// break.
-func (q *Quotas) limited(s *Snapshot, name string, more int64) error {
+// Borrowed is what a queue and its descendants hold beyond its guarantee. A
+// queue without one has borrowed all that it holds.
+func (q *Quotas) Borrowed(s *Snapshot, name string) Charge {
+	c := q.queues[name]
+	if !c.promised() {
+		return q.Used(s, name)
+	}
+	return q.Used(s, name).beyond(c.guarantee())
+}
+
+// Over says in a sentence which limit, of the queue or of one above it, forbids
+// so much more; empty when none does.
+func (q *Quotas) Over(s *Snapshot, name string, more Charge) string {
 	if name == "" {
-		return nil
+		return ""
 	}
 	path := q.path(name)
 	if path == nil {
-		return fmt.Errorf("%w: no queue %q", ErrQuota, name)
+		return fmt.Sprintf("there is no queue %s", name)
 	}
 	for _, o := range path {
-		if c := q.queues[o]; c.LimitMilli > 0 && q.Used(s, o)+more > c.LimitMilli {
-			return fmt.Errorf("%w: queue %q holds %d of at most %d milli, %d more are asked for", ErrQuota, o, q.Used(s, o), c.LimitMilli, more)
+		held, most := q.Used(s, o), q.queues[o].limit()
+		over := held.Plus(more).beyond(most)
+		switch {
+		case over.Milli > 0:
+			return overText(o, gpus(held.Milli), gpus(most.Milli), gpus(more.Milli), "GPUs")
+		case over.MemoryMiB > 0:
+			return overText(o, fmt.Sprint(held.MemoryMiB), fmt.Sprint(most.MemoryMiB), fmt.Sprint(more.MemoryMiB), "MiB of GPU memory")
 		}
+	}
+	return ""
+}
+
+func overText(queue, held, most, more, unit string) string {
+	if held == "0" {
+		return fmt.Sprintf("queue %s may hold at most %s %s, and this needs %s", queue, most, unit, more)
+	}
+	return fmt.Sprintf("queue %s holds %s of at most %s %s, and this needs %s", queue, held, most, unit, more)
+}
+
+// limited is Over as an error.
+func (q *Quotas) limited(s *Snapshot, name string, more Charge) error {
+	if over := q.Over(s, name, more); over != "" {
+		return fmt.Errorf("%w: %s", ErrQuota, over)
 	}
 	return nil
 }
 
-// usedAll is Used for every queue.
-func (q *Quotas) usedAll(s *Snapshot) map[string]int64 {
-	used := make(map[string]int64, len(q.names))
-	for _, o := range q.names {
-		if held := s.queues[o]; held != 0 {
-			for _, up := range q.path(o) {
-				used[up] += held
-			}
-		}
-	}
-	return used
-}
-
 // deficit is by how much a queue or one of its ancestors would exceed its limit
 // with so much more.
-func (q *Quotas) deficit(used map[string]int64, name string, more int64) int64 {
-	var over int64
+func (q *Quotas) deficit(s *Snapshot, name string, more Charge) Charge {
+	var over Charge
 	for _, o := range q.path(name) {
-		if c := q.queues[o]; c.LimitMilli > 0 {
-			over = max(over, used[o]+more-c.LimitMilli)
-		}
+		over = over.larger(q.Used(s, o).Plus(more).beyond(q.queues[o].limit()))
 	}
 	return over
 }
@@ -171,9 +209,17 @@ func (p *Planner) guaranteeUsed(name string) int64 {
 	if p.quotas == nil || name == "" {
 		return 0
 	}
-	c := p.quotas.queues[name]
-	if c.GuaranteeMilli == 0 {
+	own := p.quotas.queues[name].guarantee()
+	if own == (Charge{}) {
 		return 1 << 40
 	}
-	return p.quotas.Used(p.snap, name) * 1000 / c.GuaranteeMilli
+	used := p.quotas.Used(p.snap, name)
+	return max(part(used.Milli, own.Milli), part(used.MemoryMiB, own.MemoryMiB))
+}
+
+func part(of, all int64) int64 {
+	if all == 0 {
+		return 0
+	}
+	return of * 1000 / all
 }

@@ -31,7 +31,7 @@ type Snapshot struct {
 	kindID map[kind]int32
 	stock  []stock // per kind
 	log    changeLog
-	queues map[string]int64 // GPU milli held per queue, for quotas
+	queues map[string]Charge // held per queue, for quotas
 
 	byQueue map[string][]*Usage // in order of booking
 	booked  int64               // number of bookings so far
@@ -71,7 +71,7 @@ type stock struct {
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		nodes: map[string]*nodeState{}, usages: map[string]*Usage{},
-		kindID: map[kind]int32{}, queues: map[string]int64{}, byQueue: map[string][]*Usage{},
+		kindID: map[kind]int32{}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // guarantee of the root. Guarantees are filled by priority, of equal priority
 // by who came first; what does not fit is passed over. In the root's guarantee
 // work that fits its leaf comes before work that does not. Work without a queue
-// has neither.
+// has neither, and so does work of a queue without a guarantee; a queue above it
+// without one bounds nothing.
 //
 // A new task only changes the standing of work below its own, and so does the
 // end of work below it. Every eviction thus raises the list of all standings,
@@ -73,7 +74,7 @@ func (p *Planner) standings() *standings {
 }
 
 // withRequest is the standing that a request would have.
-func (st *standings) withRequest(s *Snapshot, r *Request, charge int64) standing {
+func (st *standings) withRequest(s *Snapshot, r *Request, charge Charge) standing {
 	root := st.q.root(r.Queue)
 	if root == "" {
 		return standing{priority: r.Priority}
@@ -97,40 +98,35 @@ func (st *standings) rank(s *Snapshot, root string, more *Usage) {
 	slices.SortFunc(work, func(a, b *Usage) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.seq, b.seq))
 	})
-	left := map[string]int64{}
-	for _, name := range st.q.names {
-		left[name] = st.q.queues[name].GuaranteeMilli
-	}
+	taken := map[string]Charge{}
 	for _, u := range work {
 		path := st.q.path(u.Queue)
 		below := path[:max(1, len(path)-1)] // a queue that is its own root is its leaf too
-		if fitsAll(left, below, u.charge) {
-			takeAll(left, below, u.charge)
-			st.of[u.ID] = standing{leaf: true, root: true, priority: u.Priority}
-			if len(path) > 1 {
-				left[root] -= u.charge // fits: children are not guaranteed more than their parent
-			}
+		if !st.q.queues[u.Queue].promised() || !st.q.holds(taken, below, u.charge) {
+			continue
 		}
+		for _, name := range path { // the root too: children are not guaranteed more than their parent
+			taken[name] = taken[name].Plus(u.charge)
+		}
+		st.of[u.ID] = standing{leaf: true, root: true, priority: u.Priority}
 	}
 	for _, u := range work {
 		if st.of[u.ID].leaf {
 			continue
 		}
 		own := standing{priority: u.Priority}
-		if left[root] >= u.charge && st.q.root(u.Queue) != u.Queue {
-			left[root] -= u.charge
+		if u.Queue != root && st.q.queues[root].promised() && st.q.holds(taken, []string{root}, u.charge) {
+			taken[root] = taken[root].Plus(u.charge)
 			own.root = true
 		}
 		st.of[u.ID] = own
 	}
 }
 
-func fitsAll(left map[string]int64, path []string, milli int64) bool {
-	return !slices.ContainsFunc(path, func(name string) bool { return left[name] < milli })
-}
-
-func takeAll(left map[string]int64, path []string, milli int64) {
-	for _, name := range path {
-		left[name] -= milli
-	}
+// holds reports whether the guarantees of all queues have room for a charge
+// more than is taken.
+func (q *Quotas) holds(taken map[string]Charge, path []string, more Charge) bool {
+	return !slices.ContainsFunc(path, func(name string) bool {
+		return !taken[name].Plus(more).within(q.queues[name].guarantee())
+	})
 }

@@ -27,8 +27,8 @@ type Usage struct {
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
 	Pinned    bool          // never a victim, never moved
 
-	charge int64 // GPU milli that its queue pays
-	seq    int64 // order of booking
+	charge Charge // what its queue pays
+	seq    int64  // order of booking
 }
 
 // protected reports whether the usage may not be evicted at now.

@@ -11,7 +11,7 @@ type eviction struct {
 	p       *Planner
 	r       *Request
 	own     standing // of the request
-	deficit int64    // milli that its own queue must give up first, at its limit
+	deficit Charge   // what its own queue must give up first, at its limit
 	now     time.Time
 	spared  map[string]bool // the group itself, and who is a victim already
 	ranked  *standings      // nil without quotas
@@ -23,36 +23,40 @@ func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[s
 		charge := p.leastCharge(sh)
 		e.ranked = p.standings()
 		e.own = e.ranked.withRequest(p.snap, r, charge)
-		e.deficit = p.quotas.deficit(p.quotas.usedAll(p.snap), r.Queue, charge)
+		e.deficit = p.quotas.deficit(p.snap, r.Queue, charge)
 	}
 	return e
 }
 
 // allowed reports whether a usage may be evicted for the request: it must be
-// of lower [standing]. Equal or higher priority only gives way where it is on
-// what its queue has borrowed and the request's queue wants its own back:
-// never in the same queue, and not across trees of queues while its tree is
-// within its guarantee. A request whose queue is at its limit can only take
-// from its own queue.
+// of lower [standing]. Equal or higher priority, and work of a protected queue,
+// only gives way where it is on what its queue has borrowed, or has no queue,
+// and the request's queue wants its own: never in the same queue, and not
+// across trees of queues while its tree is within its guarantee. A request
+// whose queue is at its limit can only take from its own queue.
 func (e *eviction) allowed(u *Usage) bool {
 	if u.protected(e.now) || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
-	if e.deficit > 0 && u.Queue != e.r.Queue {
+	if e.deficit != (Charge{}) && u.Queue != e.r.Queue {
 		return false
 	}
-	higher := e.r.Priority > u.Priority
-	if e.ranked == nil || u.Queue == "" || e.r.Queue == "" {
-		return higher && (u.Queue == "" || e.ranked == nil || e.own.compare(e.ranked.of[u.ID]) > 0)
+	if e.ranked == nil {
+		return e.r.Priority > u.Priority
 	}
-	theirs := e.ranked.of[u.ID]
+	theirs, known := e.ranked.of[u.ID]
+	if !known {
+		theirs.priority = u.Priority
+	}
 	if e.own.compare(theirs) <= 0 {
 		return false
 	}
+	q := e.p.quotas
+	higher := e.r.Priority > u.Priority && !q.queues[u.Queue].Protected
 	if u.Queue == e.r.Queue {
 		return higher
 	}
-	apart := e.p.quotas.root(u.Queue) != e.p.quotas.root(e.r.Queue)
+	apart := q.root(u.Queue) != q.root(e.r.Queue)
 	return higher || (e.own.leaf && !theirs.leaf && !(apart && theirs.root))
 }
 
@@ -146,7 +150,7 @@ type room struct {
 	cpu   int64
 	mem   int64
 	cells []cell
-	owed  int64 // milli that the request's own queue has yet to give up
+	owed  Charge // what the request's own queue has yet to give up
 	e     *eviction
 }
 
@@ -162,8 +166,8 @@ func (e *eviction) room(sh *shape, b *bank) *room {
 func (r *room) add(u *Usage, sign int64) {
 	r.cpu += sign * u.CPUMHz
 	r.mem += sign * u.MemoryMiB
-	if r.e.deficit > 0 && u.Queue == r.e.r.Queue {
-		r.owed -= sign * r.e.p.snap.charge(r.bank.node, u)
+	if r.e.deficit != (Charge{}) && u.Queue == r.e.r.Queue {
+		r.owed = r.owed.Plus(u.charge.Times(-sign))
 	}
 	for _, t := range u.Takes {
 		at := r.bank.node.where[t.GPU]
@@ -179,7 +183,7 @@ func (r *room) add(u *Usage, sign int64) {
 }
 
 func (r *room) fits() bool {
-	if r.owed > 0 || r.shape.req.CPUMHz > r.cpu || r.shape.req.MemoryMiB > r.mem {
+	if r.owed.Milli > 0 || r.owed.MemoryMiB > 0 || r.shape.req.CPUMHz > r.cpu || r.shape.req.MemoryMiB > r.mem {
 		return false
 	}
 	found := 0
