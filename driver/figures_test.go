@@ -96,7 +96,7 @@ func (b *bare) stop(container client.Container, task client.Task, exited <-chan 
 
 func TestFiguresStartStop(t *testing.T) {
 	figures(t)
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		example := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(example)
 		b := newBare(e, example)
@@ -141,7 +141,7 @@ func TestFiguresStartStop(t *testing.T) {
 
 func TestFiguresAtOnce(t *testing.T) {
 	figures(t)
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		example := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(example)
 		b := newBare(e, example)
@@ -183,7 +183,7 @@ func TestFiguresAtOnce(t *testing.T) {
 
 func TestFiguresMemory(t *testing.T) {
 	figures(t)
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		binary, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/plugin/nomad-driver-containerd")
 		must.NoError(t, err)
 		cmd := exec.Command(binary)

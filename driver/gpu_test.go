@@ -51,7 +51,7 @@ func newNode(e *env) *node {
 }
 
 func (n *node) deviceNode(i int) string {
-	return filepath.Join(n.e.containerd.dir, fmt.Sprintf("nvidia%d", i))
+	return filepath.Join(n.e.dir, fmt.Sprintf("nvidia%d", i))
 }
 
 // newNodeFiles writes what a device plugin writes when it starts.
@@ -69,7 +69,7 @@ func newNodeFiles(n *node) {
 
 func (n *node) publish(uuid string, change func(*gpu.GPUState)) {
 	n.e.t.Helper()
-	mps := filepath.Join(n.e.containerd.dir, "mps", uuid)
+	mps := filepath.Join(n.e.dir, "mps", uuid)
 	for _, sub := range []string{"pipe", "log", "shm"} {
 		must.NoError(n.e.t, os.MkdirAll(filepath.Join(mps, sub), 0o755))
 	}
@@ -233,10 +233,10 @@ func TestGPUErrors(t *testing.T) {
 func TestGPUUnderHAMi(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		library := filepath.Join(e.containerd.dir, "libvgpu.so")
+		library := filepath.Join(e.dir, "libvgpu.so")
 		must.NoError(t, os.WriteFile(library, []byte("stands in"), 0o755))
 		n.publish(gpuA, func(s *gpu.GPUState) {
-			s.Sharing, s.HAMi = gpu.SharingHAMi, &gpu.HAMiState{Library: library, LockDir: e.containerd.dir + "/mps"}
+			s.Sharing, s.HAMi = gpu.SharingHAMi, &gpu.HAMiState{Library: library, LockDir: e.dir + "/mps"}
 		})
 		out, _ := e.run(defaultTaskConfig("cat", "/etc/ld.so.preload", "/run/nomad-gpu/hami/libvgpu.so", "/proc/self/environ"), reserve(gpuA, 0))
 		must.StrContains(t, out, "/run/nomad-gpu/hami/libvgpu.so\nstands in")

@@ -3,15 +3,17 @@ package driver
 import (
 	"bytes"
 	"context"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/containerd/containerd/v2/client"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -20,6 +22,7 @@ import (
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
@@ -27,52 +30,88 @@ import (
 
 const (
 	testNamespace = "nomad-gpu"
-	testNode      = "7ad5b1a3-0000-0000-0000-00000000000a"
 	testImage     = "example.test/box:1"
 )
 
-// forEachContainerd runs a test against every containerd of this machine.
+// forEachContainerd runs a test against every containerd of this machine, at the
+// same time as others and in the same containerd.
 func forEachContainerd(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
+	t.Parallel()
 	for name, binary := range containerdBinaries(t) {
 		t.Run(name, func(t *testing.T) {
-			c := startContainerd(t, binary)
-			importTestImage(t, c)
-			test(t, newEnv(t, c, nil))
+			t.Parallel()
+			test(t, newEnv(t, sharedContainerd(t, binary), nil))
 		})
 	}
 }
 
-// env is a driver behind Nomad's own plugin interface, with a containerd.
+// forEachOwnContainerd is for tests that kill their containerd, empty it, or
+// collect what is in it.
+func forEachOwnContainerd(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	t.Parallel()
+	for name, binary := range containerdBinaries(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newEnv(t, startContainerd(t, binary), nil))
+		})
+	}
+}
+
+// forEachContainerdAlone is for tests that no other may run beside: they need
+// the machine's network or this process's environment for themselves.
+func forEachContainerdAlone(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	for name, binary := range containerdBinaries(t) {
+		t.Run(name, func(t *testing.T) { test(t, newEnv(t, sharedContainerd(t, binary), nil)) })
+	}
+}
+
+// env is a driver behind Nomad's own plugin interface, on a node of its own, with
+// a containerd.
 type env struct {
 	t          *testing.T
 	containerd *containerd
-	config     Config
-	driver     *Driver
-	harness    *dtestutil.DriverHarness
-}
-
-func testConfig(c *containerd) Config {
-	return Config{
-		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
-		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: VolumesConfig{Enabled: true},
-		GC:      GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
-		GPU:     GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(c.dir, "nomad-gpu"),
-		CDISpecDirs: []string{filepath.Join(c.dir, "cdi")},
-		CNIPath:     "/opt/cni/bin:/usr/lib/cni", BridgeSubnet: "172.26.240.0/24",
-	}
+	// dir is a directory of this node, which holds its state directory.
+	dir string
+	// node is the ID of the Nomad node.
+	node    string
+	config  Config
+	driver  *Driver
+	harness *dtestutil.DriverHarness
+	// allocs are those whose tasks were made here.
+	allocs []string
 }
 
 func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
 	t.Helper()
-	config := testConfig(c)
+	dir, err := os.MkdirTemp(c.dir, "node")
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(dir, 0o755))
+	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: Config{
+		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
+		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
+		Volumes: VolumesConfig{Enabled: true},
+		GC:      GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
+		GPU:     GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
+		CDISpecDirs: []string{filepath.Join(dir, "cdi")},
+		CNIPath:     "/opt/cni/bin:/usr/lib/cni", BridgeSubnet: "172.26.240.0/24",
+	}}
 	if change != nil {
-		change(&config)
+		change(&e.config)
 	}
-	e := &env{t: t, containerd: c, config: config}
 	e.startDriver()
 	return e
+}
+
+// with is the same node after the operator changed the driver's configuration.
+func (e *env) with(change func(*Config)) *env {
+	e.t.Helper()
+	changed := &env{t: e.t, containerd: e.containerd, dir: e.dir, node: e.node, config: e.config}
+	change(&changed.config)
+	changed.startDriver()
+	return changed
 }
 
 // startDriver makes a new driver process, as far as it can be told apart.
@@ -111,8 +150,9 @@ func (e *env) quietTask(config spec.Config, change ...func(*drivers.TaskConfig))
 func (e *env) newTask(config spec.Config, logs bool, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
 	alloc := uuid.Generate()
+	e.allocs = append(e.allocs, alloc)
 	cfg := &drivers.TaskConfig{
-		ID: alloc + "/web/" + uuid.Short(), Name: "web", AllocID: alloc, NodeID: testNode,
+		ID: alloc + "/web/" + uuid.Short(), Name: "web", AllocID: alloc, NodeID: e.node,
 		JobID: "job", JobName: "job", TaskGroupName: "group", Namespace: "default",
 		Env: map[string]string{},
 		Resources: &drivers.Resources{
@@ -190,33 +230,95 @@ func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 // boxPrograms are what the test image is made of.
 var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod", "grep"}
 
-func importTestImage(t *testing.T, c *containerd) {
+// testArchive is the test image, made once.
+func testArchive(t *testing.T) []byte {
 	t.Helper()
-	var archive bytes.Buffer
-	buildTestImage(t, &archive, testImage)
-	cl, err := client.New(c.socket(), client.WithDefaultNamespace(testNamespace))
+	archive, err := builtTestImage()
 	must.NoError(t, err)
-	defer cl.Close()
-	_, err = cl.Import(context.Background(), &archive)
-	must.NoError(t, err)
+	return archive
 }
 
-func buildTestImage(t *testing.T, archive *bytes.Buffer, name string) {
-	t.Helper()
-	files, err := testimage.HostPrograms(context.Background(), boxPrograms...)
-	must.NoError(t, err)
+var builtTestImage = sync.OnceValues(func() ([]byte, error) {
+	var archive bytes.Buffer
+	err := buildTestImage(&archive, testImage)
+	return archive.Bytes(), err
+})
+
+// boxFiles are the programs and what they need, found once.
+var boxFiles = sync.OnceValues(func() (map[string]testimage.File, error) {
+	return testimage.HostPrograms(context.Background(), boxPrograms...)
+})
+
+func buildTestImage(archive io.Writer, name string) error {
+	programs, err := boxFiles()
+	if err != nil {
+		return err
+	}
+	files := maps.Clone(programs)
 	// No two images share a layer, so that each has to be fetched.
 	files["/etc/image"] = testimage.File{Content: []byte(name)}
 	files["/tmp"] = testimage.File{Mode: 0o777 | fs.ModeSticky}
 	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
 	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}
-	err = testimage.Build(archive, name, files, ispec.ImageConfig{
+	return testimage.Build(archive, name, files, ispec.ImageConfig{
 		Env: []string{"PATH=/bin", "FROM_IMAGE=yes", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VERSION=12"}, Cmd: []string{"sh", "-c", "echo from the image"},
 	})
-	must.NoError(t, err)
 }
 
 // lines returns the lines of what a task wrote.
 func lines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// These are the behaviours that users of Nomad's docker and podman drivers rely
+// on, under the names that their tests have.
+// eventually waits until check succeeds.
+func eventually(t *testing.T, what string, check func() bool) {
+	t.Helper()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(check), wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint(what))
+}
+
+func (e *env) waitForLog(cfg *drivers.TaskConfig, text string) {
+	e.t.Helper()
+	eventually(e.t, "log holds "+text, func() bool {
+		log, _ := os.ReadFile(filepath.Join(cfg.TaskDir().LogDir, cfg.Name+".stdout.0"))
+		return strings.Contains(string(log), text)
+	})
+}
+
+// trap answers a signal with an exit code of its own.
+const trap = `trap 'echo got it; exit 42' USR1; trap 'exit 43' TERM; echo ready; while true; do sleep 0.05; done`
+
+// containers lists what containerd holds.
+func (e *env) containers() []string {
+	e.t.Helper()
+	found, err := e.driver.runtime.Find(context.Background(), map[string]string{labelNode: e.node})
+	must.NoError(e.t, err)
+	var ids []string
+	for _, c := range found {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}
+
+// processGone reports whether a process runs no more; a zombie runs no more.
+func processGone(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+func (e *env) pid(cfg *drivers.TaskConfig) int {
+	e.t.Helper()
+	t, err := e.driver.tasks.get(cfg.ID)
+	must.NoError(e.t, err)
+	status, err := t.container.Status(context.Background())
+	must.NoError(e.t, err)
+	return status.PID
+}
+
+// restart replaces the driver by a new one that knows nothing.
+func (e *env) restart() {
+	e.t.Helper()
+	e.driver.Shutdown()
+	e.startDriver()
+}

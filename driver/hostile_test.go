@@ -82,8 +82,8 @@ func TestHostileJobs(t *testing.T) {
 		{"giant compute", func(c *spec.Config) { c.GPU.Compute = 1 << 50 }, "gpu.compute"},
 		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
 	}
-	forEachContainerd(t, func(t *testing.T, shared *env) {
-		e := newEnv(t, shared.containerd, func(c *Config) { c.Volumes.Enabled = false })
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		e = e.with(func(c *Config) { c.Volumes.Enabled = false })
 		newNode(e)
 		for _, job := range jobs {
 			config := defaultTaskConfig("true")
@@ -99,7 +99,7 @@ func TestHostileJobs(t *testing.T) {
 func TestHostileLinks(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		secret := filepath.Join(e.containerd.dir, "secret")
+		secret := filepath.Join(e.dir, "secret")
 		must.NoError(t, os.MkdirAll(secret, 0o700))
 		must.NoError(t, os.WriteFile(filepath.Join(secret, "key"), []byte("top secret"), 0o600))
 		start := func(config spec.Config, link, target string) error {
@@ -120,11 +120,11 @@ func TestHostileLinks(t *testing.T) {
 			must.ErrorContains(t, start(config, "link", target+"/key"), "not in the task directory")
 		}
 		// An allowed path that is a link to one that is not.
-		limited := newEnv(t, e.containerd, func(c *Config) { c.Volumes.AllowPaths = []string{filepath.Join(e.containerd.dir, "ok")} })
-		must.NoError(t, os.MkdirAll(filepath.Join(e.containerd.dir, "ok"), 0o755))
-		must.NoError(t, os.Symlink(secret, filepath.Join(e.containerd.dir, "ok", "link")))
+		limited := e.with(func(c *Config) { c.Volumes.AllowPaths = []string{filepath.Join(e.dir, "ok")} })
+		must.NoError(t, os.MkdirAll(filepath.Join(e.dir, "ok"), 0o755))
+		must.NoError(t, os.Symlink(secret, filepath.Join(e.dir, "ok", "link")))
 		config := defaultTaskConfig("true")
-		config.Mounts = []spec.MountConfig{{Type: "bind", Source: filepath.Join(e.containerd.dir, "ok", "link"), Target: "/x"}}
+		config.Mounts = []spec.MountConfig{{Type: "bind", Source: filepath.Join(e.dir, "ok", "link"), Target: "/x"}}
 		_, _, err := limited.harness.StartTask(limited.quietTask(config))
 		must.ErrorContains(t, err, "not allowed on this node")
 		must.Eq(t, nil, e.leftovers())

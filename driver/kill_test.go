@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -127,7 +128,8 @@ func (e *env) victim(o orders, delay time.Duration) {
 }
 
 // leftovers names everything of this node that exists in containerd, in the
-// mount table and among the live leases.
+// mount table and among the live leases. In a containerd of the test's own, that
+// is whatever there is.
 func (e *env) leftovers() []string {
 	e.t.Helper()
 	cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
@@ -135,7 +137,11 @@ func (e *env) leftovers() []string {
 	defer cl.Close()
 	ctx := context.Background()
 	var found []string
-	containers, err := cl.Containers(ctx)
+	var ofNode []string
+	if e.containerd.shared {
+		ofNode = []string{fmt.Sprintf("labels.%q==%q", labelNode, e.node)}
+	}
+	containers, err := cl.Containers(ctx, ofNode...)
 	must.NoError(e.t, err)
 	for _, c := range containers {
 		found = append(found, "container "+c.ID())
@@ -146,18 +152,20 @@ func (e *env) leftovers() []string {
 			found = append(found, "snapshot "+info.Name)
 		}
 		return nil
-	}))
+	}, ofNode...))
 	// What containerd itself keeps of a process.
 	for _, dir := range []string{"state", "root"} {
 		bundles, _ := filepath.Glob(filepath.Join(e.containerd.dir, dir, "io.containerd.runtime.v2.task", testNamespace, "*"))
 		for _, bundle := range bundles {
-			found = append(found, "bundle "+bundle)
+			if e.owns(bundle) {
+				found = append(found, "bundle "+bundle)
+			}
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	must.NoError(e.t, err)
 	for _, line := range strings.Split(string(mounts), "\n") {
-		if strings.Contains(line, e.containerd.dir+"/state/io.containerd.runtime") {
+		if strings.Contains(line, e.containerd.dir+"/state/io.containerd.runtime") && e.owns(line) {
 			found = append(found, "mount "+line)
 		}
 	}
@@ -166,12 +174,18 @@ func (e *env) leftovers() []string {
 	for _, l := range leases {
 		found = append(found, "lease "+l.ID)
 	}
-	if sandboxes, err := cl.SandboxStore().List(ctx); err == nil {
+	if sandboxes, err := cl.SandboxStore().List(ctx, ofNode...); err == nil {
 		for _, s := range sandboxes {
 			found = append(found, "sandbox record "+s.ID)
 		}
 	}
 	return found
+}
+
+// owns reports whether a path in the containerd belongs to a task of this test,
+// whose allocation is in the container's name.
+func (e *env) owns(path string) bool {
+	return !e.containerd.shared || slices.ContainsFunc(e.allocs, func(alloc string) bool { return strings.Contains(path, "-"+alloc[:8]) })
 }
 
 // killStart lets a start die, does what Nomad does then, and checks that there
@@ -252,7 +266,7 @@ func (e *env) killStop(step string, delay time.Duration) {
 }
 
 func TestKillAtEachStep(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for _, step := range startSteps {
 			e.killStart(step, 0)
@@ -264,7 +278,7 @@ func TestKillAtEachStep(t *testing.T) {
 }
 
 func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for _, step := range startSteps {
 			config := defaultTaskConfig("sleep", "1000")
@@ -272,8 +286,7 @@ func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
 			e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, 0)
 		}
 		e.startDriver()
-		node := testNode
-		e.driver.node.Store(&node)
+		e.driver.node.Store(&e.node)
 		e.nothingLeft()
 	})
 }
@@ -301,7 +314,7 @@ func TestKillAtRandom(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_KILLS")); err == nil {
 		rounds = n
 	}
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for i := range rounds {
 			// A process of this size needs some 60 ms before it does anything.

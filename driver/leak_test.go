@@ -13,9 +13,10 @@ import (
 )
 
 // TestShutdownEndsEveryGoroutine runs a task with everything that watches it,
-// and expects silence after Shutdown.
+// and expects silence after Shutdown. Other tests have goroutines too, so it runs
+// alone.
 func TestShutdownEndsEveryGoroutine(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		before := goleak.IgnoreCurrent()
 		d := New(context.Background(), hclog.NewNullLogger())

@@ -21,5 +21,7 @@ func TestMain(m *testing.M) {
 		_ = os.Setenv("NOMAD_TEST_LOG_LEVEL", "ERROR")
 	}
 	hclog.SetDefault(hclog.NewNullLogger())
-	os.Exit(m.Run())
+	code := m.Run()
+	removeSharedContainerds()
+	os.Exit(code)
 }

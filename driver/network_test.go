@@ -12,12 +12,13 @@ import (
 	"github.com/containerd/containerd/v2/pkg/netns"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
-func TestNetworkModeHost(t *testing.T) {
+func TestConformance_NetworkMode_Host(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("readlink", "/proc/self/ns/net")
 		own, _ := e.run(config)
@@ -32,7 +33,7 @@ func TestNetworkModeHost(t *testing.T) {
 
 func TestNetworkOfTheGroup(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		ns, err := netns.NewNetNS(e.containerd.dir)
+		ns, err := netns.NewNetNS(e.dir)
 		must.NoError(t, err)
 		defer func() { must.NoError(t, ns.Remove()) }()
 		group := func(cfg *drivers.TaskConfig) {
@@ -58,13 +59,13 @@ func TestNetworkOfTheGroup(t *testing.T) {
 	})
 }
 
-func TestPortsOfItsOwnBridge(t *testing.T) {
+func TestConformance_Ports(t *testing.T) {
 	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
 		t.Skip("there are no CNI plugins")
 	}
 	binary, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/listen")
 	must.NoError(t, err)
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("/local/listen", "8080")
 		config.NetworkMode, config.Ports = "bridge", []string{"web"}
 		cfg := e.task(config, func(cfg *drivers.TaskConfig) {
@@ -116,4 +117,14 @@ func hostAddress() (string, error) {
 		}
 	}
 	return "", os.ErrNotExist
+}
+
+func TestConformance_DNS(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		for _, dns := range []*drivers.DNSConfig{nil, {Servers: []string{"8.8.8.8"}, Searches: []string{"example.test"}, Options: []string{"ndots:1"}}} {
+			cfg := e.task(defaultTaskConfig("sleep", "1000"), func(cfg *drivers.TaskConfig) { cfg.DNS = dns })
+			e.start(cfg)
+			dtestutil.TestTaskDNSConfig(t, e.harness, cfg.ID, dns)
+		}
+	})
 }

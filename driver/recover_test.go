@@ -15,75 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
-
-// restart replaces the driver by a new one that knows nothing.
-func (e *env) restart() {
-	e.t.Helper()
-	e.driver.Shutdown()
-	e.startDriver()
-}
-
-func TestStartWaitRecoverWaitStop(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		cfg := e.task(defaultTaskConfig("sh", "-c", trap), reserve(gpuA, 0, 1))
-		handle := e.start(cfg)
-		e.waitForLog(cfg, "ready")
-		before, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
-		must.NoError(t, err)
-		must.Eq(t, gpu.PhaseRunning, before.Phase)
-		must.NoError(t, os.RemoveAll(e.config.StateDir+"/leases"))
-
-		e.restart()
-		must.NoError(t, e.harness.RecoverTask(handle))
-		must.NoError(t, e.harness.RecoverTask(handle))
-		after, err := e.driver.state.Lease(before.ID)
-		must.NoError(t, err)
-		must.Eq(t, before, after)
-		status, err := e.harness.InspectTask(cfg.ID)
-		must.NoError(t, err)
-		must.Eq(t, drivers.TaskStateRunning, status.State)
-		must.NoError(t, e.harness.SignalTask(cfg.ID, "SIGUSR1"))
-		must.Eq(t, 42, e.wait(cfg.ID).ExitCode)
-		must.StrContains(t, e.logs(cfg, "stdout"), "got it")
-		must.Len(t, 0, e.containers())
-	})
-}
-
-func TestRecoverTaskThatEndedMeanwhile(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		cfg := e.task(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.02; done; exit 9"), reserve(gpuA, 0))
-		handle := e.start(cfg)
-		pid := e.pid(cfg)
-		e.driver.Shutdown()
-		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
-		eventually(t, "the process has ended", func() bool { return processGone(pid) })
-		e.startDriver()
-		must.NoError(t, e.harness.RecoverTask(handle))
-		must.Eq(t, 9, e.wait(cfg.ID).ExitCode)
-		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
-		must.NoError(t, err)
-		must.Eq(t, gpu.PhaseEnded, lease.Phase)
-	})
-}
-
-// processGone reports whether a process runs no more; a zombie runs no more.
-func processGone(pid int) bool {
-	text, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
-	return err != nil || strings.Contains(string(text), ") Z ")
-}
-
-func (e *env) pid(cfg *drivers.TaskConfig) int {
-	e.t.Helper()
-	t, err := e.driver.tasks.get(cfg.ID)
-	must.NoError(e.t, err)
-	status, err := t.container.Status(context.Background())
-	must.NoError(e.t, err)
-	return status.PID
-}
 
 func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
@@ -133,70 +65,15 @@ func (e *env) forgetProcesses() {
 	client, err := runtime.New(runtime.Config{Socket: e.config.Socket, Namespace: e.config.Namespace})
 	must.NoError(e.t, err)
 	defer client.Close()
-	all, err := client.Find(context.Background(), map[string]string{labelNode: testNode})
+	all, err := client.Find(context.Background(), map[string]string{labelNode: e.node})
 	must.NoError(e.t, err)
 	for _, c := range all {
 		must.NoError(e.t, c.Forget(context.Background()))
 	}
 }
 
-func TestNoOrphanedTasks(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		cfg := e.task(defaultTaskConfig("sleep", "1000"))
-		e.start(cfg)
-		e.restart()
-		// Nomad lost the handle: it destroys what it knows by ID, then starts anew.
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
-		must.Len(t, 0, e.containers())
-	})
-}
-
-func TestEarlierContainerOfTheTaskIsRemoved(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		cfg := e.task(defaultTaskConfig("sleep", "1000"))
-		e.start(cfg)
-		pid := e.pid(cfg)
-		e.restart()
-		again := cfg.Copy()
-		again.ID = cfg.AllocID + "/web/" + uuid.Short()
-		e.start(again)
-		must.Len(t, 1, e.containers())
-		must.True(t, processGone(pid))
-	})
-}
-
-func TestDanglingContainerRemoval(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		kept := e.task(defaultTaskConfig("sleep", "1000"))
-		keptHandle := e.start(kept)
-		other := e.task(defaultTaskConfig("sleep", "1000"), func(cfg *drivers.TaskConfig) { cfg.NodeID = "another-node" })
-		e.start(other)
-		e.restart()
-		must.NoError(t, e.harness.RecoverTask(keptHandle))
-		reap := func(began, now time.Time) {
-			settings, client, _, err := e.driver.parts()
-			must.NoError(t, err)
-			must.NoError(t, e.driver.reap(client, settings, began, now))
-		}
-		now := time.Now()
-		reap(now, now.Add(time.Minute))
-		must.Len(t, 2, e.containers(), must.Sprint("the grace period was not kept"))
-		reap(now, now.Add(time.Hour))
-		must.Len(t, 1, e.containers())
-		found, err := e.driver.runtime.Find(context.Background(), map[string]string{labelNode: "another-node"})
-		must.NoError(t, err)
-		must.Len(t, 1, found, must.Sprint("another node's container was removed"))
-		lease, err := e.driver.state.Leases()
-		must.NoError(t, err)
-		must.Len(t, 0, lease, must.Sprint("an hour later the ended lease should be gone"))
-	})
-}
-
 func TestContainerdRestart(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		running := e.task(defaultTaskConfig("sh", "-c", trap))
 		e.start(running)
 		e.waitForLog(running, "ready")
@@ -207,7 +84,7 @@ func TestContainerdRestart(t *testing.T) {
 		e.containerd.kill()
 		must.NoError(t, os.WriteFile(filepath.Join(ended.TaskDir().LocalDir, "go"), nil, 0o644))
 		eventually(t, "the process has ended", func() bool { return processGone(pid) })
-		e.containerd.start()
+		e.containerd.start(t)
 
 		result := e.wait(ended.ID)
 		must.NoError(t, result.Err)
@@ -265,13 +142,12 @@ func TestLogsSurviveTheDriver(t *testing.T) {
 }
 
 func TestContainerdUpgrade(t *testing.T) {
-	binaries := containerdBinaries(t)
-	older, newer := binaries["path"], binaries["bin_dir"]
+	t.Parallel()
+	older, newer := containerdOnPath(), containerdInBinDir()
 	if older == "" || newer == "" {
 		t.Skip("needs a containerd on PATH and a newer one in CONTAINERD_BIN_DIR")
 	}
 	c := startContainerd(t, older)
-	importTestImage(t, c)
 	e := newEnv(t, c, nil)
 	running := e.task(defaultTaskConfig("sh", "-c", trap))
 	e.start(running)
@@ -283,8 +159,8 @@ func TestContainerdUpgrade(t *testing.T) {
 	c.kill()
 	must.NoError(t, os.WriteFile(filepath.Join(ended.TaskDir().LocalDir, "go"), nil, 0o644))
 	eventually(t, "the process has ended", func() bool { return processGone(pid) })
-	c.use(newer)
-	c.start()
+	c.use(t, newer)
+	c.start(t)
 
 	must.NoError(t, e.harness.StopTask(running.ID, 10*time.Second, "SIGTERM"))
 	must.Eq(t, 43, e.wait(running.ID).ExitCode)
@@ -299,7 +175,7 @@ func TestContainerdUpgrade(t *testing.T) {
 }
 
 func TestContainerdAway(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("true"))
 		e.start(cfg)
 		must.Eq(t, 0, e.wait(cfg.ID).ExitCode)
@@ -309,7 +185,7 @@ func TestContainerdAway(t *testing.T) {
 		must.True(t, structs.IsRecoverable(err), must.Sprint(err))
 		// Nomad destroys once, and does not ask again.
 		must.Error(t, e.driver.DestroyTask(cfg.ID, false))
-		e.containerd.start()
+		e.containerd.start(t)
 		eventually(t, "containerd answers", func() bool { _, err := e.driver.runtime.Version(context.Background()); return err == nil })
 		must.Len(t, 1, e.containers())
 		e.nothingLeft()

@@ -79,8 +79,8 @@ func TestTasksHearThatTheirMPSDaemonWasReplaced(t *testing.T) {
 }
 
 func TestWatchdogMayOnlyWarn(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, shared *env) {
-		e := newEnv(t, shared.containerd, func(c *Config) { c.GPU.Watchdog = watchdogWarn })
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		e = e.with(func(c *Config) { c.GPU.Watchdog = watchdogWarn })
 		n := newNode(e)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		e.start(cfg)

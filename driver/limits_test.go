@@ -1,0 +1,118 @@
+package driver
+
+import (
+	"context"
+	goruntime "runtime"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+func TestConformance_OOMKilled(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		_, result := e.run(defaultTaskConfig("tail", "/dev/zero"), func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMB = 16 })
+		must.True(t, result.OOMKilled)
+		must.Eq(t, 137, result.ExitCode)
+	})
+}
+
+func TestConformance_Stats(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		cfg := e.task(defaultTaskConfig("sh", "-c", "dd if=/dev/zero of=/tmp/f bs=1M count=8 2>/dev/null; while true; do :; done"))
+		e.start(cfg)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		ch, err := e.harness.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
+		must.NoError(t, err)
+		for usage := range ch {
+			cpu, memory := usage.ResourceUsage.CpuStats, usage.ResourceUsage.MemoryStats
+			if cpu.Percent > 20 && cpu.TotalTicks > 0 && memory.Cache >= 8<<20 && memory.RSS > 0 && memory.Usage >= memory.RSS && memory.MaxUsage >= memory.Usage {
+				return
+			}
+		}
+		t.Fatal("no sample showed a busy task")
+	})
+}
+
+// groupFiles starts a task and returns what files of its own control group hold,
+// each named by controller and file, such as "pids/pids.max".
+func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), files ...string) []string {
+	e.t.Helper()
+	config.Command, config.Args = "sh", []string{"-c", `for f; do group=$(grep -m1 ":${f%%/*}:\|:[^:]*,${f%%/*}[,:]\|:${f%%/*},[^:]*:" /proc/self/cgroup); cat "/groups/${f%%/*}${group##*:}/${f##*/}"; done`, "sh"}
+	config.Args = append(config.Args, files...)
+	config.Mounts = []spec.MountConfig{{Type: "bind", Source: "/sys/fs/cgroup", Target: "/groups", ReadOnly: true}}
+	out, result := e.run(config, change)
+	must.Eq(e.t, 0, result.ExitCode, must.Sprint(out))
+	return lines(out)
+}
+
+func memoryMax(mib int64) func(*drivers.TaskConfig) {
+	return func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMaxMB = mib }
+}
+
+func unchanged(*drivers.TaskConfig) {}
+
+func TestConformance_MemoryLimits(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		files := []string{"memory/memory.limit_in_bytes", "memory/memory.soft_limit_in_bytes"}
+		must.Eq(t, []string{"268435456", "134217728"}, e.groupFiles(defaultTaskConfig(""), memoryMax(256), files...))
+		must.Eq(t, "134217728", e.groupFiles(defaultTaskConfig(""), unchanged, files[0])[0])
+		must.Eq(t, "9223372036854771712", e.groupFiles(defaultTaskConfig(""), memoryMax(-1), files[0])[0], must.Sprint("memory_max = -1 is no limit"))
+	})
+}
+
+func TestConformance_Swap(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		file := "memory/memory.memsw.limit_in_bytes"
+		must.Eq(t, []string{"134217728"}, e.groupFiles(defaultTaskConfig(""), unchanged, file))
+		config := defaultTaskConfig("")
+		config.MemorySwap = "16M"
+		must.Eq(t, []string{"150994944"}, e.groupFiles(config, unchanged, file))
+	})
+}
+
+func TestConformance_CPUHardLimit(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		files := []string{"cpu/cpu.shares", "cpu/cpu.cfs_quota_us"}
+		must.Eq(t, []string{"100", "-1"}, e.groupFiles(defaultTaskConfig(""), unchanged, files...))
+		config := defaultTaskConfig("")
+		config.CPUHardLimit = true
+		quota := itoa(goruntime.NumCPU() * 10000) // a tenth of each
+		must.Eq(t, []string{"100", quota}, e.groupFiles(config, unchanged, files...))
+	})
+}
+
+func TestConformance_Cpuset(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("")
+		config.CPUSetCPUs = "0"
+		must.Eq(t, []string{"0"}, e.groupFiles(config, unchanged, "cpuset/cpuset.cpus"))
+	})
+}
+
+func TestConformance_PidsLimit(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		operator := e.with(func(c *Config) { c.PidsLimit = 44 })
+		must.Eq(t, []string{"44"}, operator.groupFiles(defaultTaskConfig(""), unchanged, "pids/pids.max"))
+		config := defaultTaskConfig("")
+		config.PidsLimit = 33
+		must.Eq(t, []string{"33"}, operator.groupFiles(config, unchanged, "pids/pids.max"))
+		config.PidsLimit = -1
+		must.Eq(t, []string{"max"}, operator.groupFiles(config, unchanged, "pids/pids.max"))
+	})
+}
+
+func TestConformance_Sysctl_Ulimit(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", "ulimit -S -n; ulimit -H -n; cat /proc/sys/net/core/somaxconn /proc/self/oom_score_adj; stat -f -c %b /dev/shm; stat -f -c %S /dev/shm")
+		config.Ulimit = []map[string]string{{"nofile": "2048:4096"}}
+		config.Sysctl = []map[string]string{{"net.core.somaxconn": "777"}}
+		config.OOMScoreAdj, config.ShmSize = 7, "8M"
+		out, _ := e.run(config)
+		must.Eq(t, []string{"2048", "4096", "777", "7", "2048", "4096"}, lines(out))
+	})
+}
