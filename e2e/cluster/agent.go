@@ -13,38 +13,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// startServer boots a machine for Nomad's server and waits for its leadership.
-func (c *Cluster) startServer(ctx context.Context) (err error) {
-	dir := filepath.Join(c.options.Dir, "server")
-	if c.server, err = bootMachine(ctx, filepath.Join(c.options.Bin, "e2e"), dir, c.options.Detached); err != nil {
-		return err
-	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return err
-	}
-	if c.options.HTTPPort != 0 {
-		ports[0] = c.options.HTTPPort
-	}
-	c.rpcPort = ports[1]
-	c.URL = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	if c.API, err = api.NewClient(&api.Config{Address: c.URL}); err != nil {
-		return err
-	}
-	config := fmt.Sprintf(serverConfig, filepath.Join(dir, "nomad"), ports[0], ports[1], ports[2])
-	ended, err := c.startAgent(c.server, dir, config)
-	if err != nil {
-		return err
-	}
-	return retry(ctx, "wait for the Nomad server", ended, filepath.Join(dir, "nomad.log"), func() error {
-		leader, err := c.API.Status().Leader()
-		if err == nil && leader == "" {
-			err = errors.New("no leader yet")
-		}
-		return err
-	})
-}
-
 // StartClient starts the node's Nomad client, and waits until Nomad may place
 // work on the node.
 func (n *Node) StartClient(ctx context.Context) error {
@@ -53,11 +21,13 @@ func (n *Node) StartClient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n.agent, err = api.NewClient(&api.Config{Address: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}); err != nil {
+	n.URL = n.cluster.options.url(ports[0])
+	if n.agent, err = api.NewClient(n.cluster.options.client(n.URL)); err != nil {
 		return err
 	}
+	n.agent.SetSecretID(n.cluster.secret)
 	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), n.cluster.options.Bin,
-		ports[0], ports[1], n.cluster.rpcPort, cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
+		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
 	ended, err := n.cluster.startAgent(n.machine, n.dir, config)
 	if err != nil {
 		return err
@@ -70,7 +40,7 @@ func (n *Node) StartClient(ctx context.Context) error {
 
 func (c *Cluster) startAgent(m *machine, dir, config string) (<-chan struct{}, error) {
 	path := filepath.Join(dir, "agent.hcl")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(config+c.options.agent()), 0o600); err != nil {
 		return nil, fmt.Errorf("start Nomad agent: %w", err)
 	}
 	return m.start(filepath.Join(dir, "nomad.log"), nil, filepath.Join(c.options.Bin, "e2e", "nomad"), "agent", "-config", path)

@@ -22,6 +22,13 @@ type Options struct {
 	// HTTPPort is the port of Nomad's API and UI; 0 takes a free one.
 	HTTPPort int
 	Nodes    []NodeOptions
+	// Servers is how many servers there are; 0 is one.
+	Servers int
+	// ACLs turns Nomad's ACLs on; the cluster's clients have the first token.
+	ACLs bool
+	// TLS makes every agent serve HTTPS and ask clients for certificates; nil is
+	// plain HTTP.
+	TLS *TLS
 	// Containerd holds containerd's programs; empty finds them on PATH.
 	Containerd string
 	// Detached clusters outlive this process; End stops them.
@@ -30,17 +37,52 @@ type Options struct {
 	Progress func(format string, args ...any)
 }
 
-// Cluster is a running Nomad server with its simulated machines.
+// TLS are the files of a private authority.
+type TLS struct {
+	// CAFile signed the agents' certificate, whose name is
+	// server.global.nomad, and that of the cluster's own clients.
+	CAFile, CertFile, KeyFile, ClientCertFile, ClientKeyFile string
+}
+
+// Cluster is a running Nomad with its simulated machines.
 type Cluster struct {
-	// API speaks to the server, URL is its address.
-	API   *api.Client
-	URL   string
-	Nodes []*Node
+	// API speaks to the first server, URL is its address.
+	API     *api.Client
+	URL     string
+	Servers []*Server
+	Nodes   []*Node
 
 	options Options
-	server  *machine
-	rpcPort int
+	secret  string // of the first ACL token
 	image   []byte
+}
+
+func (o *Options) url(port int) string {
+	if o.TLS != nil {
+		return fmt.Sprintf("https://127.0.0.1:%d", port)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", port)
+}
+
+// client is how the cluster itself speaks to an agent.
+func (o *Options) client(url string) *api.Config {
+	c := &api.Config{Address: url}
+	if t := o.TLS; t != nil {
+		c.TLSConfig = &api.TLSConfig{CACert: t.CAFile, ClientCert: t.ClientCertFile, ClientKey: t.ClientKeyFile, TLSServerName: "server.global.nomad"}
+	}
+	return c
+}
+
+// agent is what every agent's configuration has on top.
+func (o *Options) agent() string {
+	text := ""
+	if o.ACLs {
+		text += aclConfig
+	}
+	if t := o.TLS; t != nil {
+		text += fmt.Sprintf(tlsConfig, t.CAFile, t.CertFile, t.KeyFile)
+	}
+	return text
 }
 
 // Start returns when the server leads and every node is ready with its driver
@@ -68,8 +110,13 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	o.Progress("starting a Nomad server")
-	if err := c.startServer(ctx); err != nil {
+	if err := c.startServers(ctx); err != nil {
 		return nil, err
+	}
+	if o.ACLs {
+		if err := c.bootstrap(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.record(); err != nil {
 		return nil, err
@@ -95,8 +142,8 @@ func (c *Cluster) Close() error {
 	for _, n := range c.Nodes {
 		problems = append(problems, n.PowerOff())
 	}
-	if c.server != nil {
-		problems = append(problems, c.server.powerOff())
+	for _, s := range c.Servers {
+		problems = append(problems, s.PowerOff())
 	}
 	return errors.Join(append(problems, removeFiles(c.options.Dir))...)
 }
@@ -116,10 +163,17 @@ type record struct {
 const recordFile = "cluster.json"
 
 func (c *Cluster) record() error {
-	r := Record{URL: c.URL, Machines: []record{{c.server.pid(), c.server.namespace}}}
+	r := Record{URL: c.URL}
+	var machines []*machine
+	for _, s := range c.Servers {
+		machines = append(machines, s.machine)
+	}
 	for _, n := range c.Nodes {
-		if n.machine != nil {
-			r.Machines = append(r.Machines, record{n.machine.pid(), n.machine.namespace})
+		machines = append(machines, n.machine)
+	}
+	for _, m := range machines {
+		if m != nil {
+			r.Machines = append(r.Machines, record{m.pid(), m.namespace})
 		}
 	}
 	text, err := json.MarshalIndent(r, "", "  ")

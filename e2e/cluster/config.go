@@ -1,8 +1,9 @@
 package cluster
 
-// serverConfig takes the data folder and the HTTP, RPC and serf ports.
+// serverConfig takes the name, the data folder, the HTTP, RPC and serf ports,
+// how many servers there are, and where the others are reached.
 const serverConfig = `
-name      = "server"
+name      = %q
 data_dir  = %q
 bind_addr = "127.0.0.1"
 advertise {
@@ -18,15 +19,19 @@ ports {
 disable_update_check = true
 server {
   enabled          = true
-  bootstrap_expect = 1
+  bootstrap_expect = %d
   raft_multiplier  = 1
+  server_join {
+    retry_join     = %s
+    retry_interval = "1s"
+  }
   # A client that is slow to come back on a busy machine has not lost its tasks.
   heartbeat_grace = "40s"
 }
 `
 
 // clientConfig takes the name, the data and the plugin folder, the HTTP and RPC
-// ports, the server's RPC port, the control group, and the plugins' settings.
+// ports, the servers' RPC addresses, the control group, and the plugins' settings.
 const clientConfig = `
 name       = %q
 data_dir   = %q
@@ -44,7 +49,7 @@ ports {
 disable_update_check = true
 client {
   enabled           = true
-  servers           = ["127.0.0.1:%d"]
+  servers           = %s
   cgroup_parent     = %q
   network_interface = "lo"
   cni_path          = "/usr/lib/cni:/opt/cni/bin"
@@ -110,3 +115,21 @@ disabled_plugins = ["io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images
   address = "/run/containerd/containerd.sock.ttrpc"
 `,
 }
+
+const aclConfig = `
+acl {
+  enabled = true
+}
+`
+
+// tlsConfig takes the authority's certificate, and the agent's with its key.
+const tlsConfig = `
+tls {
+  http                   = true
+  verify_https_client    = true
+  verify_server_hostname = true
+  ca_file                = %q
+  cert_file              = %q
+  key_file               = %q
+}
+`

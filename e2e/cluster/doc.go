@@ -1,4 +1,4 @@
-// Package cluster runs a whole Nomad installation on one machine: a server, and
+// Package cluster runs a whole Nomad installation on one machine: servers, and
 // any number of simulated machines with a container runtime, a Nomad client and
 // nomad-gpu's two plugins as processes of that client.
 //

@@ -28,8 +28,8 @@ type NodeOptions struct {
 // Node is one simulated machine with containerd and a Nomad client.
 type Node struct {
 	Name string
-	// ID is what Nomad calls the node.
-	ID string
+	// ID is what Nomad calls the node, URL the address of its agent.
+	ID, URL string
 	// Ready says when a node that starts counts as ready; AllHealthy unless a
 	// test wants GPUs that are not.
 	Ready func(*api.Node) bool

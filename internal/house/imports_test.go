@@ -31,7 +31,7 @@ type rule struct {
 var rules = []rule{
 	{
 		name: "the contract stands alone", from: []string{"internal/gpu"},
-		forbids: []string{"device/...", "driver/...", "scheduler/...", "plugin/...", "e2e/...", "internal/statedir", "internal/testimage", "third-party"},
+		forbids: []string{"device/...", "driver/...", "scheduler/...", "plugin/...", "e2e/...", "internal/statedir", "internal/testca", "internal/testimage", "third-party"},
 		reason:  "internal/gpu is what all parts agree on, across releases: it must not change because a library does",
 	},
 	{

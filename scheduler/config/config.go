@@ -40,7 +40,8 @@ type Config struct {
 // environment variables that the nomad command knows (NOMAD_ADDR, …).
 type Nomad struct {
 	Address, Region string
-	// TokenFile holds the service's own ACL token; it is read again on reload.
+	// TokenFile holds the service's own ACL token; it is read again when it
+	// changes.
 	TokenFile                                string
 	CAFile, CertFile, KeyFile, TLSServerName string
 	// VariablesNamespace is where decisions, reservations and the lock live.
@@ -52,12 +53,16 @@ type Listen struct {
 	Address string // host:port
 	// Advertise is the URL at which the other replicas and people reach this
 	// one; empty: made from Address.
-	Advertise                       string
-	CertFile, KeyFile, ClientCAFile string
-	MaxBodyBytes                    int64
-	RequestsPerSecond               int
-	Burst                           int
-	RequestTimeout                  time.Duration
+	Advertise string
+	// PageURL is where jobs link to; empty: the page at Advertise.
+	PageURL string
+	// CAFile is what the other replicas' certificates are signed by; empty:
+	// ClientCAFile, or the system's roots.
+	CertFile, KeyFile, ClientCAFile, CAFile string
+	MaxBodyBytes                            int64
+	RequestsPerSecond                       int
+	Burst                                   int
+	RequestTimeout                          time.Duration
 	// AuditFile gets one line of JSON per decision; empty: the log.
 	AuditFile string
 }

@@ -37,6 +37,8 @@ listen {
   cert_file           = "cert.pem"
   key_file            = "key.pem"
   client_ca_file      = "ca.pem"
+  ca_file             = "replicas.pem"
+  page_url            = "https://gpu.example/gpu/"
   max_body_bytes      = 4096
   requests_per_second = 5
   burst               = 10
@@ -107,6 +109,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"resources":  c.ResourceNames["nvidia"] == "nvidia/card" && c.DefaultResource == "nvidia",
 		"nomad":      c.Nomad.Region == "eu" && c.Nomad.VariablesNamespace == "gpu" && c.Nomad.TLSServerName == "server.eu.nomad",
 		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second,
+		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
 		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10,
 		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MinRunTime: 5 * time.Minute, MinGap: 10},
 		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},
@@ -123,31 +126,32 @@ func TestEveryKeyIsRead(t *testing.T) {
 
 func TestWrongConfigurationsAreRefused(t *testing.T) {
 	for text, says := range map[string]string{
-		`log_levle = "INFO"`:                                             "log_levle",
-		`log_level = "LOUD"`:                                             "not one of TRACE",
-		`monitor_update_interval = "30"`:                                 "not a duration",
-		`monitor_update_interval = "1ms"`:                                "too short",
-		`resource_change_threshold = 1.5`:                                "from 0 to 1",
-		`resource_change_threshold = 0.0505`:                             "three decimals",
-		`default_resource_name = "tpu"`:                                  "not one of gpu",
-		`memory_gb = { T4 = -1 }`:                                        "memory_gb",
-		`resource_name { nvidia = "a b" }`:                               "not a device name",
-		`nomad { cert_file = "x" }`:                                      "go together",
-		`listen { client_ca_file = "x" }`:                                "needs both",
-		`listen { max_body_bytes = 1 }`:                                  "too small",
-		`placement { policy = "BEST" }`:                                  "BALANCED, PACK, SPREAD",
-		`placement { candidates = 0 }`:                                   "from 1",
-		`preemption { max_per_minute = 0 }`:                              "from 1",
-		`replica { lock_ttl = "3s" }`:                                    "least is 10s",
-		`reservation { default_ttl = "48h" }`:                            "longer than max_ttl",
-		`queue "a" { gpus = -1 }`:                                        "queue \"a\"",
-		`queue "a" { gpsu = 1 }`:                                         "gpsu",
-		`queue "a b" {}`:                                                 "white space",
-		"queue \"a\" {\n gpus = 4\n max_gpus = 2\n}":                     "below gpus",
-		"queue \"a\" {}\nqueue \"a\" {}":                                 "twice",
-		`queue "a" { parent = "b" }`:                                     "does not exist",
-		`queue "a" { parent = "a" }`:                                     "own ancestor",
-		"queue \"a\" { parent = \"b\" }\nqueue \"b\" { parent = \"a\" }": "own ancestor",
+		`log_levle = "INFO"`:                                                         "log_levle",
+		`log_level = "LOUD"`:                                                         "not one of TRACE",
+		`monitor_update_interval = "30"`:                                             "not a duration",
+		`monitor_update_interval = "1ms"`:                                            "too short",
+		`resource_change_threshold = 1.5`:                                            "from 0 to 1",
+		`resource_change_threshold = 0.0505`:                                         "three decimals",
+		`default_resource_name = "tpu"`:                                              "not one of gpu",
+		`memory_gb = { T4 = -1 }`:                                                    "memory_gb",
+		`resource_name { nvidia = "a b" }`:                                           "not a device name",
+		`nomad { cert_file = "x" }`:                                                  "go together",
+		`listen { client_ca_file = "x" }`:                                            "needs both",
+		`listen { max_body_bytes = 1 }`:                                              "too small",
+		`placement { policy = "BEST" }`:                                              "BALANCED, PACK, SPREAD",
+		`placement { candidates = 0 }`:                                               "from 1",
+		`preemption { max_per_minute = 0 }`:                                          "from 1",
+		`replica { lock_ttl = "3s" }`:                                                "least is 10s",
+		`reservation { default_ttl = "48h" }`:                                        "longer than max_ttl",
+		`queue "a" { gpus = -1 }`:                                                    "queue \"a\"",
+		`queue "a" { gpsu = 1 }`:                                                     "gpsu",
+		`queue "a b" {}`:                                                             "white space",
+		"queue \"a\" {\n gpus = 4\n max_gpus = 2\n}":                                 "below gpus",
+		"queue \"a\" {}\nqueue \"a\" {}":                                             "twice",
+		`queue "a" { parent = "b" }`:                                                 "does not exist",
+		`queue "a" { parent = "a" }`:                                                 "own ancestor",
+		"listen { advertise = \"gpu.example:4656\" }":                                "listen.advertise \"gpu.example:4656\" is not a URL",
+		"queue \"a\" { parent = \"b\" }\nqueue \"b\" { parent = \"a\" }":             "own ancestor",
 		"queue \"a\" { namespaces = [\"x\"] }\nqueue \"b\" { namespaces = [\"x\"] }": "belongs to",
 		"queue \"a\" { gpus = 2 }\nqueue \"b\" {\n gpus = 3\n parent = \"a\"\n}":     "together 3",
 		"queue \"a\" {\n constraint {\n attribute = \"x\"\n operator = \"~\"\n }\n}": "operator",
@@ -163,6 +167,33 @@ func TestAllComplaintsAreListed(t *testing.T) {
 	_, err := Parse("test.hcl", []byte("log_level = \"LOUD\"\nreplica { lock_ttl = \"1s\" }"))
 	if err == nil || !strings.Contains(err.Error(), "LOUD") || !strings.Contains(err.Error(), "lock_ttl") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhatNeedsARestartStays(t *testing.T) {
+	parse := func(text string) *Config {
+		t.Helper()
+		c, err := Parse("test.hcl", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	running := parse(everyKey)
+	if changed := parse(everyKey).KeepFixed(running); changed != nil {
+		t.Errorf("an unchanged file changes %v", changed)
+	}
+	next := parse(`
+memory_gb = { T4 = 14 }
+listen { address = "127.0.0.1:1" }
+placement { policy = "PACK" }
+`)
+	changed := next.KeepFixed(running)
+	if got := strings.Join(changed, " "); got != "resource_name memory_gb nomad listen reservation replica" {
+		t.Errorf("it changes %s", got)
+	}
+	if next.ModelMemoryMiB["T4"] != 15*1024 || next.Listen != running.Listen || next.Placement.Policy != place.PolicyPack || next.Queues != nil {
+		t.Errorf("got %+v", next)
 	}
 }
 

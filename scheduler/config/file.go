@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -53,9 +54,11 @@ type nomadBlock struct {
 type listenBlock struct {
 	Address   *string `hcl:"address"`
 	Advertise *string `hcl:"advertise"`
+	PageURL   *string `hcl:"page_url"`
 	CertFile  *string `hcl:"cert_file"`
 	KeyFile   *string `hcl:"key_file"`
 	ClientCA  *string `hcl:"client_ca_file"`
+	CA        *string `hcl:"ca_file"`
 	MaxBody   *int64  `hcl:"max_body_bytes"`
 	Rate      *int    `hcl:"requests_per_second"`
 	Burst     *int    `hcl:"burst"`
@@ -176,6 +179,18 @@ func (r *reader) positive(key string, to *int, from *int) {
 	*to = *from
 }
 
+func (r *reader) url(key string, to *string, from *string) {
+	if from == nil {
+		return
+	}
+	u, err := url.Parse(*from)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		r.complain("%s %q is not a URL; write one such as \"https://gpu.example:4656\"", key, *from)
+		return
+	}
+	*to = *from
+}
+
 func (f *file) config() (*Config, error) {
 	c, r := Default(), &reader{}
 	f.general(c, r)
@@ -243,10 +258,12 @@ func (f *file) connections(c *Config, r *reader) {
 	if b := f.Listen; b != nil {
 		l := &c.Listen
 		set(&l.Address, b.Address)
-		set(&l.Advertise, b.Advertise)
 		set(&l.CertFile, b.CertFile)
 		set(&l.KeyFile, b.KeyFile)
 		set(&l.ClientCAFile, b.ClientCA)
+		set(&l.CAFile, b.CA)
+		r.url("listen.advertise", &l.Advertise, b.Advertise)
+		r.url("listen.page_url", &l.PageURL, b.PageURL)
 		set(&l.AuditFile, b.Audit)
 		r.positive("listen.requests_per_second", &l.RequestsPerSecond, b.Rate)
 		r.positive("listen.burst", &l.Burst, b.Burst)

@@ -27,16 +27,17 @@ type proxy struct {
 }
 
 func newProxy(c Config) *proxy {
-	p := &proxy{config: c, transport: newTransport(c.NomadTLS), peers: newTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
+	p := &proxy{config: c, transport: NewTransport(c.NomadTLS), peers: NewTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
 	p.through = p.to(c.Nomad, p.transport, nil)
 	p.callers = newCallers(p.nomadGet)
 	return p
 }
 
-// newTransport never adds or undoes a compression: what Nomad and its client
+// NewTransport speaks to Nomad or to another replica, with TLS unless c is nil.
+// It never adds or undoes a compression: what Nomad and its client
 // agree on is theirs. There is no time limit on answers, since blocking queries
 // and streams take as long as they take.
-func newTransport(c *tls.Config) *http.Transport {
+func NewTransport(c *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                 nil,
 		TLSClientConfig:       c,

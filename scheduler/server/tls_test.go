@@ -2,89 +2,25 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/testca"
 )
 
-// authority signs certificates for a test.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.cert, a.key = a.sign("ca", nil, nil)
-	return a
-}
-
-// sign writes name.pem and name-key.pem.
-func (a *authority) sign(name string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: parent == nil, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.write(name+".pem", "CERTIFICATE", der)
-	a.write(name+"-key.pem", "PRIVATE KEY", secret)
-	return cert, key
-}
-
-func (a *authority) write(name, kind string, der []byte) {
-	a.t.Helper()
-	if err := os.WriteFile(filepath.Join(a.dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-// files are the files of a certificate that the authority signed.
-func (a *authority) files(name string) TLSFiles {
-	a.t.Helper()
-	if _, err := os.Stat(filepath.Join(a.dir, name+".pem")); err != nil {
-		a.sign(name, a.cert, a.key)
-	}
-	return TLSFiles{CertFile: filepath.Join(a.dir, name+".pem"), KeyFile: filepath.Join(a.dir, name+"-key.pem"), CAFile: filepath.Join(a.dir, "ca.pem")}
+// files are the files of a new certificate that the authority signed.
+func files(a *testca.Authority, name string) TLSFiles {
+	cert, key := a.Sign(name)
+	return TLSFiles{CertFile: cert, KeyFile: key, CAFile: a.CAFile()}
 }
 
 func serverTLS(t *testing.T, f TLSFiles) *tls.Config {
@@ -108,19 +44,19 @@ func clientTLS(t *testing.T, f TLSFiles) *tls.Config {
 // TestMutualTLS has certificates asked for on both sides of the service, and
 // the client's name in the audit log.
 func TestMutualTLS(t *testing.T) {
-	a := newAuthority(t)
+	a := testca.New(t)
 	nomad := &fakeNomad{}
 	upstream := httptest.NewUnstartedServer(nomad)
-	upstream.TLS = serverTLS(t, a.files("server.global.nomad"))
+	upstream.TLS = serverTLS(t, files(a, "server.global.nomad"))
 	upstream.StartTLS()
 	defer upstream.Close()
 	address, err := url.Parse(upstream.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	toNomad := a.files("scheduler")
+	toNomad := files(a, "scheduler")
 	toNomad.ServerName = "server.global.nomad"
-	server, audit := startTLS(t, address, clientTLS(t, toNomad), serverTLS(t, a.files("gpu.example")))
+	server, audit := startTLS(t, address, clientTLS(t, toNomad), serverTLS(t, files(a, "gpu.example")))
 
 	register := func(c *tls.Config) (int, error) {
 		transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
@@ -130,10 +66,10 @@ func TestMutualTLS(t *testing.T) {
 		}
 		return resp.StatusCode, resp.Body.Close()
 	}
-	if status, err := register(clientTLS(t, a.files("alice"))); err != nil || status != 200 {
+	if status, err := register(clientTLS(t, files(a, "alice"))); err != nil || status != 200 {
 		t.Errorf("with a certificate: %d, %v", status, err)
 	}
-	if status, err := register(clientTLS(t, TLSFiles{CAFile: a.files("alice").CAFile})); err == nil {
+	if status, err := register(clientTLS(t, TLSFiles{CAFile: a.CAFile()})); err == nil {
 		t.Errorf("without a certificate: %d", status)
 	}
 	if got := audit(); strings.Count(got, `"certificate":"alice"`) != 1 {
@@ -171,15 +107,15 @@ func startTLS(t *testing.T, nomad *url.URL, toNomad, serve *tls.Config) (address
 }
 
 func TestTLSFiles(t *testing.T) {
-	a := newAuthority(t)
+	a := testca.New(t)
 	if c, err := ServerTLS(TLSFiles{}); c != nil || err != nil {
 		t.Errorf("no files: %v, %v", c, err)
 	}
 	for name, f := range map[string]TLSFiles{
-		"CA alone":   {CAFile: a.files("x").CAFile},
-		"no key":     {CertFile: a.files("x").CertFile},
-		"not PEM":    {CertFile: a.files("x").CertFile, KeyFile: a.files("x").KeyFile, CAFile: "tls_test.go"},
-		"no CA file": {CertFile: a.files("x").CertFile, KeyFile: a.files("x").KeyFile, CAFile: "missing"},
+		"CA alone":   {CAFile: a.CAFile()},
+		"no key":     {CertFile: files(a, "x").CertFile},
+		"not PEM":    {CertFile: files(a, "x").CertFile, KeyFile: files(a, "x").KeyFile, CAFile: "tls_test.go"},
+		"no CA file": {CertFile: files(a, "x").CertFile, KeyFile: files(a, "x").KeyFile, CAFile: "missing"},
 	} {
 		if _, err := ServerTLS(f); err == nil {
 			t.Errorf("%s: no error", name)
@@ -188,14 +124,14 @@ func TestTLSFiles(t *testing.T) {
 }
 
 func TestRenewedCertificate(t *testing.T) {
-	a := newAuthority(t)
-	f := a.files("x")
+	a := testca.New(t)
+	f := files(a, "x")
 	pair, err := newKeyPair(f.CertFile, f.KeyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, _ := pair.get()
-	a.sign("x", a.cert, a.key)
+	a.Sign("x")
 	later := time.Now().Add(time.Minute)
 	if err := os.Chtimes(f.CertFile, later, later); err != nil {
 		t.Fatal(err)

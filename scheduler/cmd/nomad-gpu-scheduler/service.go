@@ -1,19 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"os"
-	"os/signal"
-	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -52,78 +47,77 @@ type service struct {
 	server  *server.Server
 	views   *gallery
 	own     *prometheus.Registry // the service's own metrics
-	audit   io.Closer
+	audit   *server.LogFile      // nil: decisions go to the log
 }
 
 func newService(c *config.Config, load func() (*config.Config, error), logger hclog.Logger) (*service, error) {
 	s := &service{logger: logger, load: load, file: c}
 	s.config.Store(c)
-	conf, err := nomadConfig(c)
+	up, err := newUpstream(c)
 	if err != nil {
 		return nil, err
 	}
-	if s.client, err = api.NewClient(conf); err != nil {
-		return nil, fmt.Errorf("make Nomad client: %w", err)
+	if s.client, err = up.client(); err != nil {
+		return nil, err
 	}
 	s.book = decide.NewBook(c, time.Now)
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
 	s.decider = decide.NewDecider(s.book, s.store, s.lock.Leading)
 	s.views = &gallery{book: s.book, leader: s.Leader}
-	reader := nomad.NewClient(s.client)
+	reader, silence := nomad.NewClient(s.client), silence{logger: logger}
 	hardware := nomad.Hardware{ResourceNames: c.ResourceNames, ModelMemoryMiB: c.ModelMemoryMiB}
 	s.watcher = &nomad.Watcher{
-		Client: reader, Mirror: nomad.NewMirror(hardware), Sink: s.book, Heard: s.book.Heard,
-		Lost: func(err error) { s.book.Lost(err); logger.Warn("cannot hear Nomad", "error", err) },
+		Client: reader, Mirror: nomad.NewMirror(hardware), Sink: s.book,
+		Heard: func() { s.book.Heard(); silence.end() },
+		Lost:  func(err error) { s.book.Lost(err); silence.lasts(err) },
 	}
 	actor := nomad.NewActor(s.client)
 	s.loop = &control.Loop{Book: s.book, Decider: s.decider, Actor: actor, Config: s.config.Load, Logger: logger.Named("control")}
 	s.meter = &control.Meter{Reader: reader, Book: s.book, Config: s.config.Load}
-	return s, s.newServer(c, conf)
+	return s, s.newServer(c, up)
 }
 
 // newServer makes the HTTP side.
-func (s *service) newServer(c *config.Config, conf *api.Config) error {
-	address, err := url.Parse(conf.Address)
-	if err != nil {
-		return fmt.Errorf("read Nomad's address: %w", err)
-	}
+func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	decider, own := newMetered(s.decider)
 	s.own = own
-	sc := server.Config{Nomad: address, Region: conf.Region, Decider: decider, Leadership: s, PageURL: c.Listen.Advertise + page.Path, Logger: s.logger.Named("server")}
-	if address.Scheme == "https" {
-		if sc.NomadTLS, err = server.ClientTLS(server.TLSFiles{CertFile: conf.TLSConfig.ClientCert, KeyFile: conf.TLSConfig.ClientKey, CAFile: conf.TLSConfig.CACert, ServerName: conf.TLSConfig.TLSServerName}); err != nil {
-			return err
-		}
+	sc := server.Config{
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Decider: decider, Leadership: s,
+		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c), Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
-		return err
+		return fmt.Errorf("listen: %w", err)
 	}
-	peer := server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}
-	if sc.PeerTLS, err = server.ClientTLS(peer); err != nil {
-		return err
+	peers := server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: cmp.Or(c.Listen.CAFile, c.Listen.ClientCAFile)}
+	if sc.PeerTLS, err = server.ClientTLS(peers); err != nil {
+		return fmt.Errorf("listen: %w", err)
 	}
 	sc.Audit = server.NewAudit(s.logger.Named("audit").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info}))
-	sc.Limits = server.DefaultLimits()
-	sc.Limits.MaxBodyBytes = c.Listen.MaxBodyBytes
-	sc.Limits.JobsPerSecond, sc.Limits.JobsBurst = float64(c.Listen.RequestsPerSecond), c.Listen.Burst
-	sc.Limits.DecideTimeout = c.Listen.RequestTimeout
 	if c.Listen.AuditFile != "" {
-		f, err := os.OpenFile(c.Listen.AuditFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
+		if s.audit, err = server.OpenLogFile(c.Listen.AuditFile); err != nil {
 			return fmt.Errorf("open audit log: %w", err)
 		}
-		s.audit, sc.Audit = f, server.NewAudit(f)
+		sc.Audit = server.NewAudit(s.audit)
 	}
 	if s.server, err = server.New(sc); err != nil {
 		return err
 	}
-	return s.addAPI(c, conf, sc.PeerTLS)
+	return s.addAPI(c, up, sc.PeerTLS)
+}
+
+// limits are the operator's, on top of those that nobody sets.
+func limits(c *config.Config) server.Limits {
+	l := server.DefaultLimits()
+	l.MaxBodyBytes = c.Listen.MaxBodyBytes
+	l.JobsPerSecond, l.JobsBurst = float64(c.Listen.RequestsPerSecond), c.Listen.Burst
+	l.DecideTimeout = c.Listen.RequestTimeout
+	return l
 }
 
 // addAPI puts the REST API, the metrics and the web page beside Nomad's API.
-func (s *service) addAPI(c *config.Config, conf *api.Config, peers *tls.Config) error {
-	gate, err := rest.NewNomadGate(*conf)
+func (s *service) addAPI(c *config.Config, up *upstream, peers *tls.Config) error {
+	gate, err := rest.NewNomadGate(up.config)
 	if err != nil {
 		return err
 	}
@@ -164,28 +158,6 @@ func (s *service) View() (*view.Cluster, error) { return s.views.View() }
 // Leader returns where the replica that decides is reached, and whether this
 // is it.
 func (s *service) Leader() (address string, self bool) { return s.lock.Leader(), s.lock.Leading() }
-
-// nomadConfig is how Nomad is reached: the environment, and over it the file.
-func nomadConfig(c *config.Config) (*api.Config, error) {
-	conf := api.DefaultConfig()
-	for to, from := range map[*string]string{
-		&conf.Address: c.Nomad.Address, &conf.Region: c.Nomad.Region, &conf.TLSConfig.CACert: c.Nomad.CAFile,
-		&conf.TLSConfig.ClientCert: c.Nomad.CertFile, &conf.TLSConfig.ClientKey: c.Nomad.KeyFile,
-		&conf.TLSConfig.TLSServerName: c.Nomad.TLSServerName,
-	} {
-		if from != "" {
-			*to = from
-		}
-	}
-	if c.Nomad.TokenFile != "" {
-		text, err := os.ReadFile(c.Nomad.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("read Nomad token: %w", err)
-		}
-		conf.SecretID = strings.TrimSpace(string(text))
-	}
-	return conf, nil
-}
 
 // run runs all parts until ctx ends. One that fails ends the others.
 func (s *service) run(ctx context.Context, l net.Listener) error {
@@ -239,74 +211,4 @@ func (s *service) term(ctx context.Context) {
 		s.logger.Error("could not load what is stored", "error", err)
 	}
 	s.loop.Run(ctx)
-}
-
-// variablesInterval is how often the queues in Nomad Variables are read.
-const variablesInterval = 15 * time.Second
-
-// reloads reads the configuration again on SIGHUP, and the queues of Nomad
-// Variables every now and then.
-func (s *service) reloads(ctx context.Context) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	tick := time.NewTicker(variablesInterval)
-	defer tick.Stop()
-	s.refresh(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-hup:
-			c, err := s.load()
-			if err != nil {
-				s.logger.Error("the configuration is not valid; the old one stays", "error", err)
-				continue
-			}
-			c.Listen = s.file.Listen
-			s.file = c
-			s.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
-			s.logger.Info("configuration read again")
-		}
-		s.refresh(ctx)
-	}
-}
-
-// refresh puts the file and the queues of Nomad Variables together.
-func (s *service) refresh(ctx context.Context) {
-	queues, err := s.variableQueues(ctx)
-	if err != nil {
-		s.logger.Warn("could not read queues from Nomad Variables; they stay as they were", "error", err)
-		return
-	}
-	c, err := s.file.WithQueues(queues)
-	if err != nil {
-		s.logger.Warn("queues in Nomad Variables do not fit; they stay as they were", "error", err)
-		return
-	}
-	s.config.Store(c)
-	s.book.Configure(c)
-}
-
-const queuePrefix = "nomad-gpu/queues/"
-
-func (s *service) variableQueues(ctx context.Context) ([]config.Queue, error) {
-	paths, err := s.store.List(ctx, queuePrefix)
-	if err != nil {
-		return nil, err
-	}
-	var queues []config.Queue
-	for path := range paths {
-		item, err := s.store.Get(ctx, path)
-		if err != nil {
-			return nil, err
-		}
-		q, err := config.QueueFromItems(strings.TrimPrefix(path, queuePrefix), item.Values)
-		if err != nil {
-			return nil, err
-		}
-		queues = append(queues, q)
-	}
-	return queues, nil
 }
