@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,16 +24,11 @@ import (
 var root = filepath.Dir(filepath.Dir(must(os.Getwd())))
 
 func TestMain(m *testing.M) {
-	for _, argv := range [][]string{
-		{"make", "--no-print-directory", "-s", "prepare", "build"},
-		{"go", "build", "-o", "bin/", "./scheduler/cmd/nomad-gpu-scheduler"},
-	} {
-		build := exec.Command(argv[0], argv[1:]...)
-		build.Dir, build.Stdout, build.Stderr = root, os.Stderr, os.Stderr
-		if err := build.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "build what the end-to-end tests run:", err)
-			os.Exit(1)
-		}
+	build := exec.Command("make", "--no-print-directory", "-s", "prepare", "build")
+	build.Dir, build.Stdout, build.Stderr = root, os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build what the end-to-end tests run:", err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
@@ -46,6 +40,9 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+// program is the placement service.
+var program = filepath.Join(root, "bin", "nomad-gpu-scheduler")
+
 // cut is the device plugin's configuration of machines whose GPUs are cut.
 const cut = `mode = "slice"
 sharing = "timeslice"`
@@ -53,13 +50,18 @@ sharing = "timeslice"`
 // start runs a cluster of so many machines with two T4 each, cut into slices.
 func start(t *testing.T, machines int) (context.Context, *cluster.Cluster) {
 	t.Helper()
+	return startWith(t, machines, cluster.Options{})
+}
+
+func startWith(t *testing.T, machines int, o cluster.Options) (context.Context, *cluster.Cluster) {
+	t.Helper()
+	for range machines {
+		o.Nodes = append(o.Nodes, cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: cut})
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
-	nodes := make([]cluster.NodeOptions, machines)
-	for i := range nodes {
-		nodes[i] = cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: cut}
-	}
-	c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Nodes: nodes, Progress: t.Logf})
+	o.Bin, o.Progress = filepath.Join(root, "bin"), t.Logf
+	c, err := cluster.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,27 +77,45 @@ func start(t *testing.T, machines int) (context.Context, *cluster.Cluster) {
 type replica struct {
 	URL string
 	API *api.Client // Nomad through the service
-	cmd *exec.Cmd
-	log string
+	// cmd and log are of a process that a test started, alloc of one that
+	// Nomad runs.
+	cmd   *exec.Cmd
+	log   string
+	alloc string
 }
 
-// serve starts a replica and waits until it knows the cluster.
+// launch says how to start a replica.
+type launch struct {
+	nomad  string // address of Nomad
+	token  string // the service's own
+	config string
+	client api.Config // of the replica's API; the address is filled in
+}
+
+// serve starts a replica beside the cluster's first server.
 func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string) *replica {
+	t.Helper()
+	return serveWith(ctx, t, c, launch{nomad: c.URL, config: config})
+}
+
+func serveWith(_ context.Context, t *testing.T, c *cluster.Cluster, l launch) *replica {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "scheduler.hcl")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, file, l.config)
 	address := freeAddress(t)
-	r := &replica{URL: "http://" + address, log: filepath.Join(dir, "log")}
+	scheme := "http://"
+	if l.client.TLSConfig != nil {
+		scheme = "https://"
+	}
+	r := &replica{URL: scheme + address, log: filepath.Join(dir, "log")}
 	log, err := os.Create(r.log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	r.cmd = exec.Command(filepath.Join(root, "bin", "nomad-gpu-scheduler"), "serve", "-config", file, "-listen", address)
-	r.cmd.Env = append(os.Environ(), "NOMAD_ADDR="+c.URL)
+	r.cmd = exec.Command(program, "serve", "-config", file, "-listen", address)
+	r.cmd.Env = append(os.Environ(), "NOMAD_ADDR="+l.nomad, "NOMAD_TOKEN="+l.token)
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -107,28 +127,41 @@ func serve(ctx context.Context, t *testing.T, c *cluster.Cluster, config string)
 		}
 		r.kill(syscall.SIGKILL)
 		if t.Failed() {
-			text, _ := os.ReadFile(r.log)
-			t.Logf("log of %s:\n%s", r.URL, text)
+			t.Logf("log of %s:\n%s", r.URL, r.said(t))
 		}
 	})
-	if r.API, err = api.NewClient(&api.Config{Address: r.URL}); err != nil {
+	l.client.Address = r.URL
+	if r.API, err = api.NewClient(&l.client); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
+// write makes or replaces a file that only its owner may read.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// said is the replica's log.
+func (r *replica) said(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(r.log)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(text)
+}
+
 // picture logs what the service believes, without the GPUs' instances.
 func (r *replica) picture(t *testing.T) {
 	t.Helper()
-	resp, err := http.Get(r.URL + "/api/v1/gpu/cluster")
-	if err != nil {
+	var picture map[string]any
+	if _, err := r.API.Raw().Query("/api/v1/gpu/cluster", &picture, nil); err != nil {
 		t.Log(err)
 		return
-	}
-	defer resp.Body.Close()
-	var picture map[string]any
-	if err := json.NewDecoder(resp.Body).Decode(&picture); err != nil {
-		t.Log(err)
 	}
 	for _, key := range []string{"at", "synced", "leader", "queues", "pending", "events"} {
 		text, _ := json.Marshal(picture[key])

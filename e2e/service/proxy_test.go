@@ -105,11 +105,17 @@ func TestNomadCommand(t *testing.T) {
 
 func get(ctx context.Context, t *testing.T, address string) (int, string) {
 	t.Helper()
+	return getAs(ctx, t, address, "")
+}
+
+func getAs(ctx context.Context, t *testing.T, address, token string) (int, string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Accept", "text/html")
+	req.Header.Set("X-Nomad-Token", token)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

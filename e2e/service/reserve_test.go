@@ -14,11 +14,17 @@ import (
 // call sends JSON to the service's own API.
 func (r *replica) call(ctx context.Context, t *testing.T, method, path, body string, into any) int {
 	t.Helper()
+	return r.callAs(ctx, t, "", method, path, body, into)
+}
+
+func (r *replica) callAs(ctx context.Context, t *testing.T, token, method, path, body string, into any) int {
+	t.Helper()
 	request, err := http.NewRequestWithContext(ctx, method, r.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-Nomad-Token", token)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil { // it does not listen yet
 		return 0

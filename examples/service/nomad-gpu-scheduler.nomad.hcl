@@ -1,9 +1,8 @@
 # The placement service as a Nomad job: two replicas, of which one leads.
 #
-# It needs the policy in policy.hcl as a token in the Nomad Variable
-# nomad/jobs/nomad-gpu-scheduler:
+# With ACLs on, its identity as a Nomad job is its token. This says what it may do:
 #
-#   nomad var put nomad/jobs/nomad-gpu-scheduler token=<secret ID>
+#   nomad acl policy apply -namespace default -job nomad-gpu-scheduler nomad-gpu-scheduler policy.hcl
 #
 # People then use it in place of Nomad's own address:
 #
@@ -24,7 +23,9 @@ job "nomad-gpu-scheduler" {
     }
     network {
       mode = "host"
-      port "http" { static = 4656 }
+      port "http" {
+        static = 4656
+      }
     }
     service {
       name     = "nomad-gpu-scheduler"
@@ -38,10 +39,13 @@ job "nomad-gpu-scheduler" {
       }
     }
     task "serve" {
-      driver = "exec"
+      driver = "exec" # or raw_exec: it needs nothing of its node
       config {
         command = "/usr/local/bin/nomad-gpu-scheduler"
         args    = ["serve", "-config", "${NOMAD_TASK_DIR}/scheduler.hcl"]
+      }
+      identity {
+        file = true # secrets/nomad_token, which Nomad renews
       }
       template {
         destination   = "local/scheduler.hcl"
@@ -49,23 +53,19 @@ job "nomad-gpu-scheduler" {
         change_signal = "SIGHUP"
         data          = <<-EOT
           nomad {
+            # The agent of the node: it finds the servers' leader. With TLS:
+            # https, ca_file, cert_file, key_file and tls_server_name.
             address    = "http://{{ env "attr.unique.network.ip-address" }}:4646"
-            token_file = "{{ env "NOMAD_SECRETS_DIR" }}/token"
+            token_file = "{{ env "NOMAD_SECRETS_DIR" }}/nomad_token"
           }
           listen {
-            address   = "0.0.0.0:4656"
+            address   = "{{ env "NOMAD_ADDR_http" }}"
             advertise = "http://{{ env "NOMAD_ADDR_http" }}"
           }
           queue "default" {
             namespaces = ["default"]
           }
         EOT
-      }
-      template {
-        destination = "secrets/token"
-        perms       = "600"
-        change_mode = "restart"
-        data        = "{{ with nomadVar \"nomad/jobs/nomad-gpu-scheduler\" }}{{ .token }}{{ end }}"
       }
       kill_timeout = "20s" # time to give the leader lock back
       resources {

@@ -1,7 +1,13 @@
 # What the placement service's own token may do. Submitting, planning and
 # reading jobs for people is done with their tokens, not with this one.
 #
-#   nomad acl policy apply -description "placement service" nomad-gpu-scheduler policy.hcl
+# For the service as a Nomad job, attached to that job's identity:
+#
+#   nomad acl policy apply -namespace default -job nomad-gpu-scheduler nomad-gpu-scheduler policy.hcl
+#
+# For a plain process, in a token of its own:
+#
+#   nomad acl policy apply nomad-gpu-scheduler policy.hcl
 #   nomad acl token create -name nomad-gpu-scheduler -policy nomad-gpu-scheduler
 
 # See every job and alloc, change a waiting job's node constraints, and stop the
