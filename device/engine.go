@@ -105,6 +105,7 @@ func (e *engine) turn(ctx context.Context) {
 	e.complain("survey", err)
 	if err == nil {
 		e.cuda = machine.CUDAVersion
+		machine = e.ledger.complete(machine)
 	}
 	e.observe(machine, err)
 	e.watch(ctx, machine)

@@ -94,6 +94,7 @@ func takeInventory(c *config) (Inventory, error) {
 	if err != nil {
 		return Inventory{}, err
 	}
+	machine = l.complete(machine)
 	now, leases, err := recorded(c, p.bootID)
 	if err != nil {
 		return Inventory{}, err

@@ -21,7 +21,7 @@ func (e *engine) layOut(units []*unit) {
 		if len(wanted) == 0 || u.gpu.MIG && slices.Equal(wanted, profilesOf(u.gpu)) {
 			continue
 		}
-		if u.busy || len(u.faults) > 0 {
+		if u.busy || len(u.faults) > 0 || unclear(u.gpu) {
 			continue // plan has cordoned it, or it must get well first
 		}
 		input := strings.Join(wanted, " ")
@@ -44,6 +44,11 @@ func layoutCordon(r rule, g hardware.GPU, inUse bool) string {
 		return ""
 	}
 	return fmt.Sprintf("waits for its tasks to end, to lay out MIG instances %s", strings.Join(wanted, " "))
+}
+
+// unclear reports whether not all is known of a GPU's MIG instances now.
+func unclear(g hardware.GPU) bool {
+	return g.MIGProblem != nil || slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool { return len(i.Problems) > 0 })
 }
 
 func profilesOf(g hardware.GPU) []string {

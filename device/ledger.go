@@ -2,6 +2,7 @@ package device
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,6 +112,53 @@ func (l *ledger) save() error {
 	return nil
 }
 
+// complete fills in what a survey could not see of MIG instances with what was
+// known of them: were they withdrawn, Nomad would forget who holds them.
+func (l *ledger) complete(machine hardware.Machine) hardware.Machine {
+	machine.GPUs = slices.Clone(machine.GPUs)
+	for n, g := range machine.GPUs {
+		var last *hardware.GPU
+		if r := l.records[g.UUID]; r != nil {
+			last = r.Hardware
+		}
+		machine.GPUs[n] = complete(g, last)
+	}
+	return machine
+}
+
+func complete(g hardware.GPU, last *hardware.GPU) hardware.GPU {
+	var before, now []hardware.Instance
+	if last != nil {
+		before = last.Instances
+	}
+	for _, i := range g.Instances {
+		at := slices.IndexFunc(before, func(b hardware.Instance) bool { return b.UUID == i.UUID })
+		if !i.Known() && at >= 0 {
+			problems := i.Problems
+			i = before[at]
+			i.Problems = problems
+		}
+		if i.Known() {
+			now = append(now, i)
+		}
+	}
+	if g.MIGProblem != nil {
+		if last == nil {
+			g.Problems = append(slices.Clone(g.Problems), *g.MIGProblem)
+		}
+		g.MIG = g.MIG || last != nil && last.MIG
+		for _, i := range before {
+			if !slices.ContainsFunc(now, func(n hardware.Instance) bool { return n.UUID == i.UUID }) {
+				i.Problems = []hardware.Problem{*g.MIGProblem}
+				now = append(now, i)
+			}
+		}
+	}
+	slices.SortStableFunc(now, func(a, b hardware.Instance) int { return cmp.Or(a.GI-b.GI, a.CI-b.CI) })
+	g.Instances = now
+	return g
+}
+
 // admit enters the devices of a survey: new ones get the next indices in order
 // of PCI address, known ones keep theirs.
 func (l *ledger) admit(gpus []hardware.GPU) {
@@ -121,7 +169,10 @@ func (l *ledger) admit(gpus []hardware.GPU) {
 			continue // what was known of it stays
 		}
 		seen := g
-		seen.Problems = nil
+		seen.Problems, seen.MIGProblem, seen.Instances = nil, nil, slices.Clone(g.Instances)
+		for n := range seen.Instances {
+			seen.Instances[n].Problems = nil
+		}
 		l.enter(g.UUID, "").Hardware = &seen
 		for _, i := range g.Instances {
 			l.enter(i.UUID, g.UUID)

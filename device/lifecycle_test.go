@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
@@ -95,24 +96,6 @@ func TestFatalXIDAndRecovery(t *testing.T) {
 	r.happen(uuid, func(c *sim.Condition) { c.ProbeFails = false })
 	r.until("it is healthy again", allHealthy)
 	t.Logf("from cleared fault to healthy: %s", time.Since(began).Round(time.Millisecond))
-}
-
-func TestFaultOfAMIGParent(t *testing.T) {
-	r := dgx(t)
-	state := r.openState()
-	groups := r.groups()
-	g, _ := find(groups, "mig/3g.40gb")
-	s, err := state.GPU(g.Devices[0].ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.happen(s.ParentUUID, func(c *sim.Condition) { c.RemapFailed = true })
-	groups = r.until("its instances are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "mig/3g.40gb"); return n == 0 })
-	if _, n := find(groups, "mig/1g.10gb"); n != 7 {
-		t.Errorf("%d small instances are healthy, seven are on another GPU", n)
-	}
-	r.happen(s.ParentUUID, func(c *sim.Condition) { c.RemapFailed = false })
-	r.until("all is healthy again", allHealthy)
 }
 
 func (r *rig) openState() *statedir.Dir {
@@ -231,67 +214,6 @@ func TestMachineWithoutDriver(t *testing.T) {
 	r.until("all is healthy again", allHealthy)
 }
 
-func TestCordonIsNoticedAndStands(t *testing.T) {
-	r := dgx(t)
-	uuid := uuidOf(t, r.groups(), "slice/H100/0")
-	cordons := OpenCordons(r.dir + "/data")
-	if err := cordons.Add(uuid, "new fan"); err != nil {
-		t.Fatal(err)
-	}
-	cordoned := func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 0 }
-	g, _ := find(r.until("it is cordoned", cordoned), "slice/H100/0")
-	if text := g.Devices[0].HealthDesc; text != "cordoned: new fan" {
-		t.Errorf("health description is %q", text)
-	}
-	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
-	if g, n := find(r.groups(), "slice/H100/1"); n != 79 {
-		t.Errorf("the first fingerprint after a restart has %d of 79: %s", n, g.Devices[0].HealthDesc)
-	}
-	r.until("it is cordoned after a restart", cordoned)
-	if err := cordons.Remove(uuid); err != nil {
-		t.Fatal(err)
-	}
-	r.until("it is free again", allHealthy)
-	if err := cordons.Add("../../etc/passwd", ""); err == nil {
-		t.Error("a path was taken for a UUID")
-	}
-}
-
-// A task that ended a moment ago keeps the mode of its GPU, not its slices: they
-// would take new work on a cordoned GPU.
-func TestCordonClosesTheSlicesOfEndedTasks(t *testing.T) {
-	r := dgx(t)
-	uuid := uuidOf(t, r.groups(), "slice/H100/0")
-	state := r.openState()
-	holding := func(n int) []gpu.Holding {
-		return []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{n}}}
-	}
-	running := gpu.Lease{ID: "a.running", Phase: gpu.PhaseRunning, Holdings: holding(3)}
-	ended := gpu.Lease{ID: "a.ended", Phase: gpu.PhaseEnded, EndedAt: time.Now().Add(-time.Second), Holdings: holding(4)}
-	for _, lease := range []gpu.Lease{running, ended} {
-		if err := state.WriteLease(lease); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
-		t.Fatal(err)
-	}
-	groups := r.until("one slice is left", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 1 })
-	g, _ := find(groups, "slice/H100/0")
-	if !g.Devices[3].Healthy || g.Devices[4].HealthDesc != "cordoned: new fan" {
-		t.Errorf("slice 3: %q, slice 4: %q", g.Devices[3].HealthDesc, g.Devices[4].HealthDesc)
-	}
-	inventory, err := takeInventory(r.service.engine.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range inventory.Devices {
-		if d.UUID == uuid && (d.Healthy != 1 || len(d.Tasks) != 1) {
-			t.Errorf("the inventory shows %+v", d)
-		}
-	}
-}
-
 // The next tenant must not find what the last one left in shared memory.
 func TestSharedMemoryIsEmptiedAfterTheTask(t *testing.T) {
 	r := dgx(t)
@@ -343,44 +265,6 @@ func TestOnlyAnEmptyDeviceIsEmpty(t *testing.T) {
 	}
 }
 
-func TestModeChangeWaitsForTheTask(t *testing.T) {
-	r := dgx(t)
-	uuid := uuidOf(t, r.groups(), "slice/H100/0")
-	state := r.openState()
-	lease := gpu.Lease{ID: "a.task", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{3}}}}
-	if err := state.WriteLease(lease); err != nil {
-		t.Fatal(err)
-	}
-	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
-	groups := r.until("the others have changed", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == -1 })
-	g, n := find(groups, "slice/H100/0")
-	if n < 0 {
-		t.Fatal("the group in use was withdrawn")
-	}
-	if text := g.Devices[0].HealthDesc; !strings.Contains(text, "waits for its tasks to end, to change from slices of 1G with mps to whole") {
-		t.Errorf("health description is %q", text)
-	}
-	if n != 1 {
-		t.Errorf("%d slices are healthy, one is held", n)
-	}
-	lease.Phase, lease.EndedAt = gpu.PhaseEnded, time.Now().Add(-time.Second)
-	if err := state.WriteLease(lease); err != nil {
-		t.Fatal(err)
-	}
-	r.until("it has changed too", func(g []*device.DeviceGroup) bool { _, n := find(g, "gpu/NVIDIA H100 80GB HBM3"); return n == 6 })
-	// The daemons of the GPUs that left the mode end.
-	for {
-		if entries, err := os.ReadDir(r.dir + "/run/mps"); err != nil || len(entries) == 0 {
-			break
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("daemons are left")
-		}
-	}
-}
-
 func TestStateFilesTellTheDriver(t *testing.T) {
 	r := dgx(t)
 	states, err := r.openState().GPUs()
@@ -424,63 +308,6 @@ func TestFullMPSServerTakesNoNewWork(t *testing.T) {
 	r.until("there is room", allHealthy)
 }
 
-func TestTimesliceIsSetAndVerified(t *testing.T) {
-	r := newRig(t)
-	r.start("../e2e/topology/t4.hcl", "mode = \"shared\"\ntimeslice = \"short\"")
-	groups := r.until("the length is set", allHealthy)
-	g, _ := find(groups, "shared/T4/0")
-	if got := attributeText(g.Attributes["timeslice"]); got != "short" {
-		t.Errorf("attribute timeslice is %q", got)
-	}
-	if s, err := r.openState().GPU(uuidOf(t, groups, "shared/T4/0")); err != nil || s.Timeslice != "short" {
-		t.Errorf("state is %+v, %v", s, err)
-	}
-}
-
-func TestDeclaredMIGLayoutIsMade(t *testing.T) {
-	r := newRig(t)
-	config := `
-		gpu {
-			model    = "A100"
-			mode     = "mig"
-			profiles = ["3g.40gb", "1g.10gb", "1g.10gb"]
-		}`
-	r.start("../e2e/topology/dgx-a100.hcl", config)
-	r.until("eight GPUs are laid out", func(g []*device.DeviceGroup) bool {
-		_, large := find(g, "mig/3g.40gb")
-		_, small := find(g, "mig/1g.10gb")
-		return large == 8 && small == 16
-	})
-	before := r.groups()
-	r.start("../e2e/topology/dgx-a100.hcl", config)
-	after := r.groups()
-	if !sameGroups(before, after) {
-		t.Errorf("a restart changed\n%sto\n%s", describeGroups(before), describeGroups(after))
-	}
-}
-
-func TestImpossibleMIGLayoutSaysWhy(t *testing.T) {
-	r := newRig(t)
-	r.start("../e2e/topology/t4.hcl", "mode = \"whole\"\ngpu {\n mode = \"mig\"\n profiles = [\"1g.10gb\"]\n}")
-	state := r.openState()
-	for {
-		states, err := state.GPUs()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(states) == 2 && len(states[0].Faults) > 0 {
-			if f := states[0].Faults[0]; f.Code != "mig-layout-failed" || !strings.Contains(f.Message, "the GPU has no MIG") {
-				t.Errorf("fault is %+v", f)
-			}
-			return
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-}
-
 func TestNothingChangesNothingIsSent(t *testing.T) {
 	r := dgx(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -504,4 +331,23 @@ func TestDisabledPluginSaysSo(t *testing.T) {
 	if _, err := r.Fingerprint(t.Context()); err != device.ErrPluginDisabled {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Where no XID tells and no survey sees it, the event itself is the fault, and
+// stands until a program works on the GPU.
+func TestEventsOtherThanXIDs(t *testing.T) {
+	r := dgx(t)
+	uuid := uuidOf(t, r.groups(), "slice/H100/1")
+	r.happen(uuid, func(c *sim.Condition) {
+		c.Events, c.ProbeFails = append(c.Events, gonvml.EventTypeGpuUnavailableError), true
+	})
+	groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
+	g, _ := find(groups, "slice/H100/1")
+	if text := g.Devices[0].HealthDesc; !strings.HasPrefix(text, "event-gpu-unavailable: ") {
+		t.Errorf("health description is %q", text)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig) // it outlives the plugin
+	r.until("it is still unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
+	r.happen(uuid, func(c *sim.Condition) { c.ProbeFails = false })
+	r.until("it is healthy again", allHealthy)
 }

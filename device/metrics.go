@@ -23,15 +23,21 @@ var deviceLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", 
 
 var taskLabels = append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "namespace", "job", "task_group", "task", "alloc_id")
 
-// gauge is one metric of a reading.
+// gauge is one metric of a reading: a value in units of one.
 type gauge struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
+	one   float64
 	value func(hardware.Reading) int64
 }
 
 func deviceGauge(name, help string, value func(hardware.Reading) int64) gauge {
-	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.GaugeValue, value}
+	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.GaugeValue, 1, value}
+}
+
+// ratioGauge is a gauge of thousandths.
+func ratioGauge(name, help string, value func(hardware.Reading) int64) gauge {
+	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.GaugeValue, 1000, value}
 }
 
 // readingMetrics carry the names and units of dcgm-exporter.
@@ -48,7 +54,11 @@ var readingMetrics = []gauge{
 	deviceGauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", freeMiB),
 	deviceGauge("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory total (in MiB).", func(r hardware.Reading) int64 { return r.MemoryTotalMiB }),
 	{prometheus.NewDesc("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Total energy consumption since boot (in mJ).", deviceLabels, nil),
-		prometheus.CounterValue, func(r hardware.Reading) int64 { return r.EnergyMilliJoules }},
+		prometheus.CounterValue, 1, func(r hardware.Reading) int64 { return r.EnergyMilliJoules }},
+	ratioGauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", func(r hardware.Reading) int64 { return r.GraphicsMilli }),
+	ratioGauge("DCGM_FI_PROF_SM_ACTIVE", "Ratio of the multiprocessors that have work.", func(r hardware.Reading) int64 { return r.SMMilli }),
+	ratioGauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor cores are active.", func(r hardware.Reading) int64 { return r.TensorMilli }),
+	ratioGauge("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of the memory's bandwidth in use.", func(r hardware.Reading) int64 { return r.DRAMMilli }),
 }
 
 func freeMiB(r hardware.Reading) int64 {
@@ -96,7 +106,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.engine.read() {
 		for _, g := range readingMetrics {
 			if v := g.value(m.Reading); v != hardware.Absent {
-				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v), labels[m.uuid]...)
+				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v)/g.one, labels[m.uuid]...)
 			}
 		}
 	}

@@ -15,6 +15,9 @@ func (e *engine) observe(machine hardware.Machine, surveyErr error) {
 	for _, g := range machine.GPUs {
 		seen[g.UUID] = true
 		e.tracker.survey(g.UUID, g.Problems, now)
+		for _, i := range g.Instances {
+			e.tracker.survey(i.UUID, i.Problems, now)
+		}
 	}
 	for _, uuid := range e.ledger.gpus() {
 		if !seen[uuid] {
@@ -52,13 +55,19 @@ func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 	}
 }
 
-// hear takes note of an event; one without a device concerns every GPU.
+// hear takes note of an event; one without a device concerns every GPU. The turn
+// that follows sees the rest.
 func (e *engine) hear(event hardware.Event) {
 	uuids := []string{event.UUID}
 	if event.UUID == "" {
 		uuids = e.ledger.gpus()
 	}
 	for _, uuid := range uuids {
+		if event.XID == 0 {
+			e.log.Warn("the driver reported an event", "gpu", uuid, "event", event.Name)
+			e.tracker.event(uuid, event.Problem, e.now())
+			continue
+		}
 		e.xids.Store(uuid, event.XID)
 		class := e.tracker.xid(uuid, event.XID, e.now())
 		e.log.Warn("the driver reported an XID", "gpu", uuid, "xid", event.XID, "class", class.String())

@@ -30,6 +30,9 @@ func (e *engine) circumstances(machine hardware.Machine) circumstances {
 	}
 	for _, g := range machine.GPUs {
 		now.faults[g.UUID] = e.tracker.faults(g.UUID)
+		for _, i := range g.Instances {
+			now.faults[i.UUID] = e.tracker.faults(i.UUID)
+		}
 		if err != nil {
 			now.busy[g.UUID] = true // what is held is not known
 		} else if e.changing(g) {

@@ -20,7 +20,7 @@ type circumstances struct {
 	busy map[string]bool
 	// cordons are the operator's, by UUID.
 	cordons map[string]string
-	// faults are by UUID of the physical GPU.
+	// faults are by UUID; a GPU's are those of its MIG instances too.
 	faults map[string][]gpu.Fault
 }
 
@@ -91,7 +91,7 @@ func planGPU(c *config, l *ledger, g hardware.GPU, gone bool, now circumstances)
 func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Instance, now circumstances) *unit {
 	r := l.enter(i.UUID, parent.uuid)
 	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
-		memoryMiB: i.MemoryMiB, faults: parent.faults}
+		memoryMiB: i.MemoryMiB, faults: union(parent.faults, now.faults[i.UUID])}
 	cordon := now.cordons[i.UUID]
 	if cordon == "" {
 		cordon = parent.cordon
@@ -104,6 +104,17 @@ func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Inst
 		u.group = groupName{parent.gpu.Vendor, "gpu", i.Name}
 	}
 	return u
+}
+
+// union is a device's faults: those of its GPU, and its own.
+func union(parent, own []gpu.Fault) []gpu.Fault {
+	all := slices.Clone(parent)
+	for _, f := range own {
+		if !slices.ContainsFunc(parent, func(p gpu.Fault) bool { return p.Code == f.Code }) {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // inUse reports whether anything runs, or ran a moment ago, on a GPU or on any

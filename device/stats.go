@@ -18,7 +18,11 @@ import (
 const (
 	statMemory      = "Memory state"
 	statPower       = "Power usage"
+	statSlice       = "Slice memory state"
 	statGPU         = "GPU utilization"
+	statSM          = "SM utilization"
+	statTensor      = "Tensor core utilization"
+	statDRAM        = "Memory bandwidth utilization"
 	statMemoryUse   = "Memory utilization"
 	statEncoder     = "Encoder utilization"
 	statDecoder     = "Decoder utilization"
@@ -70,11 +74,11 @@ func (e *engine) stats() []*device.DeviceGroupStats {
 			byName[m.group] = g
 			groups = append(groups, g)
 		}
-		free := m.instanceStats(nil, e.now()) // the same for every free instance
+		free := m.instanceStats(nil, 0, e.now()) // the same for every free instance
 		for n, id := range m.ids() {
 			g.InstanceStats[id] = free
 			if o := tasks[instanceKey{m.uuid, n}]; o != nil {
-				g.InstanceStats[id] = m.instanceStats(o, e.now())
+				g.InstanceStats[id] = m.instanceStats(o, n, e.now())
 			}
 		}
 	}
@@ -136,26 +140,50 @@ func (e *engine) occupants() []occupant {
 }
 
 // instanceStats are the readings of the device, and for a slice what its task
-// has of it. The summary is what the instance's holder would ask first.
-func (m measured) instanceStats(o *occupant, now time.Time) *device.DeviceStats {
+// has of it. The summary is the memory of the instance: what is used of how much.
+func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.DeviceStats {
 	s := deviceStats(m.Reading)
 	summary := s[statMemory]
 	if o != nil {
-		text := fmt.Sprintf("%s/%s (alloc %.8s)", o.lease.Job, o.lease.Task, o.lease.AllocID)
-		s[statTask] = &structs.StatValue{StringVal: &text, Desc: "Job and task that hold the instance"}
-		if o.usage != nil {
-			limit := int64(hardware.Absent)
-			if o.holding.MemoryMiB > 0 {
-				limit = o.holding.MemoryMiB
-			}
-			s.add(statTaskMemory, o.usage.MemoryMiB, limit, structs.UnitMiB, "GPU memory of all processes of the task / its limit")
-			s.add(statTaskCompute, o.usage.Milli, hardware.Absent, "milli", "Use of the GPU's multiprocessors by the task, 1000 is all")
-			if m.sharedFlag() {
-				summary = s[statTaskMemory]
-			}
-		}
+		o.describe(s)
+	}
+	switch memory, ok := s[statTaskMemory]; {
+	case m.offer.Mode == gpu.ModeSlice:
+		s.add(statSlice, o.sliceMiB(n), m.offer.SliceMiB, structs.UnitMiB, "Memory that the task uses of the slice / the slice")
+		summary = s[statSlice]
+	case m.offer.Mode == gpu.ModeShared && ok:
+		summary = memory
 	}
 	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
+}
+
+// describe adds whose the instance is and what that task uses in all.
+func (o *occupant) describe(s statSet) {
+	text := fmt.Sprintf("%s/%s (alloc %.8s)", o.lease.Job, o.lease.Task, o.lease.AllocID)
+	s[statTask] = &structs.StatValue{StringVal: &text, Desc: "Job and task that hold the instance"}
+	if o.usage == nil {
+		return
+	}
+	limit := int64(hardware.Absent)
+	if o.holding.MemoryMiB > 0 {
+		limit = o.holding.MemoryMiB
+	}
+	s.add(statTaskMemory, o.usage.MemoryMiB, limit, structs.UnitMiB, "GPU memory of all processes of the task / its limit")
+	s.add(statTaskCompute, o.usage.Milli, hardware.Absent, "milli", "Use of the GPU's multiprocessors by the task, 1000 is all")
+}
+
+// sliceMiB is what the task of a slice uses of it. Memory belongs to no slice:
+// what the task uses is spread over all of its own, so that they add up to it.
+// Nobody uses a free slice; what a task uses that was not measured is absent.
+func (o *occupant) sliceMiB(n int) int64 {
+	if o == nil {
+		return 0
+	}
+	at, count := slices.Index(o.holding.Slices, n), len(o.holding.Slices)
+	if o.usage == nil || at < 0 {
+		return hardware.Absent
+	}
+	return o.usage.MemoryMiB*int64(at+1)/int64(count) - o.usage.MemoryMiB*int64(at)/int64(count)
 }
 
 func deviceStats(r hardware.Reading) statSet {
@@ -163,7 +191,14 @@ func deviceStats(r hardware.Reading) statSet {
 	s := statSet{}
 	s.add(statMemory, r.MemoryUsedMiB, r.MemoryTotalMiB, structs.UnitMiB, "UsedMemory / TotalMemory")
 	s.add(statPower, r.PowerWatts, r.PowerLimitWatts, structs.UnitW, "Power usage for this GPU in watts / its power limit")
-	s.add(statGPU, r.GPUPercent, 100, "%", "Percent of time during which one or more kernels ran")
+	busy := r.GPUPercent
+	if busy == none {
+		busy = percentOf(r.GraphicsMilli) // all that is known of a MIG instance
+	}
+	s.add(statGPU, busy, 100, "%", "Percent of time during which one or more kernels ran")
+	s.add(statSM, percentOf(r.SMMilli), 100, "%", "Mean use of the multiprocessors")
+	s.add(statTensor, percentOf(r.TensorMilli), 100, "%", "Mean use of the tensor cores")
+	s.add(statDRAM, percentOf(r.DRAMMilli), 100, "%", "Use of the memory's bandwidth")
 	s.add(statMemoryUse, r.MemoryPercent, 100, "%", "Percent of time during which the memory was read or written")
 	s.add(statEncoder, r.EncoderPercent, 100, "%", "Percent of time during which the encoder was used")
 	s.add(statDecoder, r.DecoderPercent, 100, "%", "Percent of time during which the decoder was used")
@@ -175,6 +210,13 @@ func deviceStats(r hardware.Reading) statSet {
 	s.add(statECCL2, r.ECCL2, none, "#", "Uncorrected L2 errors since the driver was loaded")
 	s.add(statECCMemory, r.ECCMemory, none, "#", "Uncorrected memory errors since the driver was loaded")
 	return s
+}
+
+func percentOf(milli int64) int64 {
+	if milli == hardware.Absent {
+		return hardware.Absent
+	}
+	return milli / 10
 }
 
 // statSet leaves out what the device does not give.

@@ -1,45 +1,23 @@
 package device
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
-
-var update = flag.Bool("update", false, "write golden files anew")
-
-// golden compares with a file under testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update if that is right:\n%s", name, diff)
-	}
-}
 
 // tenantRig runs one real process that has, in the simulation, memory of a slice.
 func tenantRig(t *testing.T, config string) (*rig, string) {
@@ -99,7 +77,7 @@ func TestStats(t *testing.T) {
 		s := groups[0].InstanceStats[id.String()]
 		fmt.Fprintf(&b, "slice %d\n%s", n, statsText(s))
 	}
-	golden(t, "stats.txt", b.String())
+	golden.Compare(t, "stats.txt", b.String())
 }
 
 func statsText(s *device.DeviceStats) string {
@@ -123,11 +101,9 @@ func statsText(s *device.DeviceStats) string {
 	return strings.ReplaceAll(strings.Join(lines, ""), " \n", "\n")
 }
 
-func TestMetrics(t *testing.T) {
-	r, uuid := tenantRig(t, "metrics { address = \"127.0.0.1:0\" }")
-	other := uuidOf(t, r.groups(), "slice/T4/1")
-	r.happen(other, func(c *sim.Condition) { c.XIDs, c.ProbeFails = append(c.XIDs, 79), true })
-	r.until("it is unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/1"); return n == 0 })
+// scrape reads the metrics as Prometheus does.
+func scrape(t *testing.T, r *rig) string {
+	t.Helper()
 	response, err := http.Get("http://" + r.service.engine.metricsAddress + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -137,10 +113,53 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(body)
+	return string(body)
+}
+
+func TestMetrics(t *testing.T) {
+	r, uuid := tenantRig(t, "metrics { address = \"127.0.0.1:0\" }")
+	other := uuidOf(t, r.groups(), "slice/T4/1")
+	r.happen(other, func(c *sim.Condition) { c.XIDs, c.ProbeFails = append(c.XIDs, 79), true })
+	r.until("it is unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/1"); return n == 0 })
+	text := scrape(t, r)
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, `Hostname="`+host+`"`, `Hostname="HOST"`)
 	text = strings.ReplaceAll(strings.ReplaceAll(text, uuid, "GPU-A"), other, "GPU-B")
 	text = regexp.MustCompile(`(?m)^(nomad_gpu_fault_since_seconds\{.*\}) .*$`).ReplaceAllString(text, "$1 TIME")
-	golden(t, "metrics.txt", text)
+	golden.Compare(t, "metrics.txt", text)
+}
+
+// NVML's usual counters say nothing of a MIG instance: it is sampled.
+func TestMIGInstancesTellHowBusyTheyAre(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig+"\nmetrics { address = \"127.0.0.1:0\" }")
+	groups := r.until("all is healthy", allHealthy)
+	g, _ := find(groups, "mig/3g.40gb")
+	instance := g.Devices[0].ID
+	s, err := r.openState().GPU(instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.happen(s.ParentUUID, func(c *sim.Condition) {
+		c.Processes = []sim.Process{{PID: 4000000, MemoryMiB: 1000, Percent: 60, Instance: instance}}
+	})
+	stream, err := r.Stats(t.Context(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for all := range stream {
+		at := slices.IndexFunc(all.Groups, func(g *device.DeviceGroupStats) bool { return g.Name == "3g.40gb" })
+		stats := all.Groups[at].InstanceStats[instance]
+		use := stats.Stats.Attributes[statGPU]
+		if use == nil {
+			continue // one sample tells nothing
+		}
+		if *use.IntNumeratorVal != 60 || *stats.Stats.Attributes[statSM].IntNumeratorVal != 60 || *stats.Summary.IntNumeratorVal != 1000 {
+			t.Errorf("statistics are\n%s", statsText(stats))
+		}
+		break
+	}
+	if text := scrape(t, r); !regexp.MustCompile(`(?m)^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_PROFILE="3g\.40gb".*UUID="` + instance + `".*\} 0\.6$`).MatchString(text) {
+		t.Errorf("metrics are\n%s", text)
+	}
 }

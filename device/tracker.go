@@ -41,11 +41,12 @@ func (t *tracker) condition(uuid string) *condition {
 }
 
 // restore takes over latched faults, and since when the others stand, from the
-// state that an earlier run of the plugin left.
+// state that an earlier run of the plugin left. Those of a MIG instance are its
+// GPU's, or observed.
 func (t *tracker) restore(states []gpu.GPUState) {
 	for _, s := range states {
 		for _, f := range s.Faults {
-			if strings.HasPrefix(f.Code, xidPrefix) {
+			if s.ParentUUID == "" && (strings.HasPrefix(f.Code, xidPrefix) || strings.HasPrefix(f.Code, hardware.EventCode)) {
 				t.condition(s.UUID).latched[f.Code] = f
 			} else {
 				t.condition(s.UUID).observed[f.Code] = f
@@ -76,16 +77,31 @@ const xidPrefix = "xid-"
 // xid takes note of an event and returns its class.
 func (t *tracker) xid(uuid string, number uint64, now time.Time) xidClass {
 	class := t.classes[number]
-	f, bad := xidFault(number, class)
-	if bad && !t.ignore[f.Code] {
-		c := t.condition(uuid)
-		if _, known := c.latched[f.Code]; !known {
-			f.Since = now
-			c.latched[f.Code] = f
-		}
-		c.clean = false
+	if f, bad := xidFault(number, class); bad {
+		t.latch(uuid, f, now)
 	}
 	return class
+}
+
+// event takes note of an event that is no XID. Without a problem it changes
+// nothing.
+func (t *tracker) event(uuid string, p hardware.Problem, now time.Time) {
+	if p.Code != "" {
+		t.latch(uuid, gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action}, now)
+	}
+}
+
+// latch enters a fault that stands until a probe succeeds.
+func (t *tracker) latch(uuid string, f gpu.Fault, now time.Time) {
+	if t.ignore[f.Code] {
+		return
+	}
+	c := t.condition(uuid)
+	if _, known := c.latched[f.Code]; !known {
+		f.Since = now
+		c.latched[f.Code] = f
+	}
+	c.clean = false
 }
 
 func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {

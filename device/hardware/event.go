@@ -5,6 +5,14 @@ type Event struct {
 	// UUID is the physical GPU's; empty when the driver names none, which
 	// concerns every GPU.
 	UUID string
-	// XID is NVIDIA's number of the error.
+	// Name is what it tells of, in a word or two: "XID", "memory retirement".
+	Name string
+	// XID is NVIDIA's number of the error, 0 for events of another kind.
 	XID uint64
+	// Problem is what is wrong since the event, where no survey will see it. Its
+	// Code begins with EventCode; it is empty where the next survey tells.
+	Problem Problem
 }
+
+// EventCode begins the code of a problem that only an event tells of.
+const EventCode = "event-"

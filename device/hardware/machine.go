@@ -38,6 +38,8 @@ type GPU struct {
 	// MIG says whether the device is partitioned now; Instances are its parts.
 	MIG       bool
 	Instances []Instance
+	// MIGProblem is why not all of that could be seen; nil when it could.
+	MIGProblem *Problem `json:",omitempty"`
 	// Problems are what is wrong with the device now; none is well.
 	Problems []Problem
 }
@@ -78,7 +80,13 @@ type Instance struct {
 	MemoryMiB int64
 	// GI and CI are the numbers of its GPU instance and compute instance.
 	GI, CI int
+	// Problems are what is wrong with this instance alone. One that cannot be
+	// read has its UUID and a problem, and nothing else.
+	Problems []Problem `json:",omitempty"`
 }
+
+// Known reports whether the instance told enough to be offered.
+func (i Instance) Known() bool { return i.Profile != "" }
 
 // Problem is one thing that is wrong with a device.
 type Problem struct {

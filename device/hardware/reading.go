@@ -13,6 +13,22 @@ type Reading struct {
 	EnergyMilliJoules                                         int64
 	// Volatile uncorrected ECC errors since the driver was loaded.
 	ECCL1, ECCL2, ECCMemory int64
+	Activity
+}
+
+// Activity is how busy the parts of a device were since it was read before, in
+// thousandths: 1000 is the whole time, or all of the part. It is what tells of
+// MIG instances, each as a device of its own.
+type Activity struct {
+	// GraphicsMilli is the time during which any engine worked, SMMilli the mean
+	// use of the multiprocessors, TensorMilli that of their tensor cores, and
+	// DRAMMilli the share of the memory's bandwidth.
+	GraphicsMilli, SMMilli, TensorMilli, DRAMMilli int64
+}
+
+// NoActivity is an Activity in which everything is absent.
+func NoActivity() Activity {
+	return Activity{GraphicsMilli: Absent, SMMilli: Absent, TensorMilli: Absent, DRAMMilli: Absent}
 }
 
 // Absent is the value of a reading that the device does not give.
@@ -26,6 +42,7 @@ func NoReading() Reading {
 		TemperatureC: Absent, MemoryUsedMiB: Absent, MemoryTotalMiB: Absent,
 		BAR1UsedMiB: Absent, BAR1TotalMiB: Absent, SMClockMHz: Absent, MemoryClockMHz: Absent,
 		EnergyMilliJoules: Absent, ECCL1: Absent, ECCL2: Absent, ECCMemory: Absent,
+		Activity: NoActivity(),
 	}
 }
 

@@ -20,8 +20,9 @@ const Vendor = "nvidia"
 // Backend sees the GPUs of one NVML library. Its methods may be called from
 // many goroutines.
 type Backend struct {
-	lib   nvml.Interface
-	guard *guard
+	lib      nvml.Interface
+	guard    *guard
+	samplers samplers
 
 	mu sync.Mutex
 	up bool
@@ -29,7 +30,7 @@ type Backend struct {
 
 // New wraps a library. Calls that take longer than timeout are abandoned.
 func New(lib nvml.Interface, timeout time.Duration) *Backend {
-	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]<-chan struct{}{}}}
+	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]<-chan struct{}{}}, samplers: samplers{all: map[string]*sampler{}}}
 }
 
 // Close ends the use of NVML. It does not wait for calls that hang.
@@ -38,7 +39,10 @@ func (b *Backend) Close() {
 	defer b.mu.Unlock()
 	if b.up {
 		b.up = false
-		_, _ = call(b.guard, "library", b.lib.Shutdown)
+		_, _ = call(b.guard, "library", func() nvml.Return {
+			b.samplers.free()
+			return b.lib.Shutdown()
+		})
 	}
 }
 
@@ -110,7 +114,7 @@ func (b *Backend) one(index int, found *hardware.Machine) {
 		found.Unknown = append(found.Unknown, problemOf(who.ret, "GPU at "+place))
 		return
 	}
-	g, err := call(b.guard, who.uuid, func() hardware.GPU { return inspect(who.device, who.uuid) })
+	g, err := call(b.guard, who.uuid, func() hardware.GPU { return b.inspect(who.device, who.uuid) })
 	if err != nil {
 		g = hardware.GPU{UUID: who.uuid, Problems: []hardware.Problem{hanging("GPU")}}
 	}

@@ -15,7 +15,7 @@ import (
 
 // inspect asks one GPU everything that a survey needs. What a GPU does not tell
 // stays empty; only what it cannot be used without is a problem.
-func inspect(d nvml.Device, uuid string) hardware.GPU {
+func (b *Backend) inspect(d nvml.Device, uuid string) hardware.GPU {
 	g := hardware.GPU{UUID: uuid}
 	var ret nvml.Return
 	if g.Model, ret = d.GetName(); ret != nvml.SUCCESS {
@@ -35,8 +35,8 @@ func inspect(d nvml.Device, uuid string) hardware.GPU {
 	}
 	g.MemoryMiB = int64(memory.Total >> 20)
 	g.Minor, _ = d.GetMinorNumber()
-	g.Traits = traits(d, g.PCIBusID)
-	g.MIG, g.Instances = instances(d, memory.Total)
+	g.Traits = b.traits(d, g.PCIBusID)
+	findInstances(d, memory.Total, &g)
 	g.Problems = health(d)
 	return g
 }
@@ -58,8 +58,8 @@ func busID(info nvml.PciInfo) string {
 	return id
 }
 
-func traits(d nvml.Device, bus string) hardware.Traits {
-	t := hardware.Traits{NUMANode: numaNode(d, bus), NVLinkPeers: nvlinkPeers(d, bus)}
+func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
+	t := hardware.Traits{NUMANode: b.numaNode(d, bus), NVLinkPeers: nvlinkPeers(d, bus)}
 	if bar1, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
 		t.BAR1MiB = int64(bar1.Bar1Total >> 20)
 	}
@@ -107,9 +107,11 @@ func stateName(state nvml.EnableState) string {
 }
 
 // numaNode asks NVML, which knows on few machines, and then sysfs.
-func numaNode(d nvml.Device, bus string) int {
-	if node, ret := d.GetNumaNodeId(); ret == nvml.SUCCESS {
-		return node
+func (b *Backend) numaNode(d nvml.Device, bus string) int {
+	if b.has(symbolNUMANode) {
+		if node, ret := d.GetNumaNodeId(); ret == nvml.SUCCESS {
+			return node
+		}
 	}
 	text, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", bus, "numa_node"))
 	if err != nil {

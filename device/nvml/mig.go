@@ -10,45 +10,59 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// instances lists a GPU's MIG instances. An instance that does not answer is
-// left out: the others are offered all the same.
-func instances(d nvml.Device, totalBytes uint64) (bool, []hardware.Instance) {
-	mode, _, ret := d.GetMigMode()
-	if ret != nvml.SUCCESS || mode != nvml.DEVICE_MIG_ENABLE {
-		return false, nil
+// findInstances adds a GPU's MIG instances. What cannot be seen of them is said,
+// so that nobody takes it for gone.
+func findInstances(d nvml.Device, totalBytes uint64, g *hardware.GPU) {
+	fail := func(ret nvml.Return, doing string) {
+		p := problemOf(ret, doing)
+		g.MIGProblem = &p
 	}
+	mode, _, ret := d.GetMigMode()
+	switch {
+	case ret == nvml.ERROR_NOT_SUPPORTED:
+		return
+	case ret != nvml.SUCCESS:
+		fail(ret, "reading the GPU's MIG mode")
+		return
+	case mode != nvml.DEVICE_MIG_ENABLE:
+		return
+	}
+	g.MIG = true
 	count, ret := d.GetMaxMigDeviceCount()
 	if ret != nvml.SUCCESS {
-		return true, nil
+		fail(ret, "counting the GPU's MIG instances")
+		return
 	}
-	var found []hardware.Instance
 	for i := range count {
 		m, ret := d.GetMigDeviceHandleByIndex(i)
-		if ret != nvml.SUCCESS {
+		if ret == nvml.ERROR_NOT_FOUND {
 			continue
 		}
-		if one, ok := instance(m, totalBytes); ok {
-			found = append(found, one)
+		uuid := ""
+		if ret == nvml.SUCCESS {
+			uuid, ret = m.GetUUID()
 		}
+		if ret != nvml.SUCCESS {
+			fail(ret, "finding the GPU's MIG instances")
+			continue
+		}
+		g.Instances = append(g.Instances, instance(m, uuid, totalBytes))
 	}
-	return true, found
 }
 
-func instance(m nvml.Device, totalBytes uint64) (hardware.Instance, bool) {
-	uuid, ret := m.GetUUID()
-	if ret != nvml.SUCCESS {
-		return hardware.Instance{}, false
-	}
+func instance(m nvml.Device, uuid string, totalBytes uint64) hardware.Instance {
+	i := hardware.Instance{UUID: uuid}
 	attributes, ret := m.GetAttributes()
 	if ret != nvml.SUCCESS {
-		return hardware.Instance{}, false
+		i.Problems = []hardware.Problem{problemOf(ret, "reading the MIG instance's attributes")}
+		return i
 	}
-	i := hardware.Instance{UUID: uuid, MemoryMiB: int64(attributes.MemorySizeMB)}
+	i.MemoryMiB = int64(attributes.MemorySizeMB)
 	i.Name, _ = m.GetName()
 	i.GI, _ = m.GetGpuInstanceId()
 	i.CI, _ = m.GetComputeInstanceId()
 	i.Profile = profileName(i.Name, attributes, totalBytes)
-	return i, true
+	return i
 }
 
 // profileName is NVIDIA's name of an instance's size. NVML's name of the device

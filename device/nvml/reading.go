@@ -9,7 +9,11 @@ import (
 // Reading measures a GPU, or a MIG instance of it as far as the hardware tells;
 // owner is the UUID of the physical GPU.
 func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
-	return on(b, owner, uuid, read)
+	return on(b, owner, uuid, func(d nvml.Device) hardware.Reading {
+		r := read(d)
+		r.Activity = b.activity(d, uuid)
+		return r
+	})
 }
 
 func read(d nvml.Device) hardware.Reading {
@@ -64,7 +68,7 @@ func (b *Backend) Processes(owner, uuid string) ([]hardware.Process, error) {
 		err   error
 	}
 	o, err := on(b, owner, uuid, func(d nvml.Device) outcome {
-		found, err := processes(d)
+		found, err := b.processes(d)
 		return outcome{found, err}
 	})
 	if err != nil {
@@ -73,14 +77,17 @@ func (b *Backend) Processes(owner, uuid string) ([]hardware.Process, error) {
 	return o.found, o.err
 }
 
-func processes(d nvml.Device) ([]hardware.Process, error) {
+func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 	plain, ret := d.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
 		return nil, returnError(ret)
 	}
 	// Drivers before MPS was told apart, and MIG instances, do not have the
 	// second list; graphics is absent on data-centre GPUs.
-	clients, _ := d.GetMPSComputeRunningProcesses()
+	var clients []nvml.ProcessInfo
+	if b.has(symbolMPSProcesses) {
+		clients, _ = d.GetMPSComputeRunningProcesses()
+	}
 	graphics, _ := d.GetGraphicsRunningProcesses()
 	busy := utilisation(d)
 	byPID := map[int]int{}

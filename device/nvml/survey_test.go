@@ -29,6 +29,7 @@ var calls = []string{
 	"GetRemappedRows", "GetTotalEccErrors", "GetNvLinkState", "GetPowerUsage", "GetTemperature", "GetUtilizationRates",
 	"GetEncoderUtilization", "GetDecoderUtilization", "GetClockInfo", "GetDetailedEccErrors", "GetComputeRunningProcesses",
 	"GetMPSComputeRunningProcesses", "GetGraphicsRunningProcesses", "GetProcessUtilization", "RegisterEvents",
+	"GetSupportedEventTypes", "GpmQueryDeviceSupport", "GpmSampleGet", "GpmMigSampleGet", "GpmMetricsGet",
 	"DeviceGetHandleByIndex",
 }
 

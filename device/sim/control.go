@@ -19,6 +19,8 @@ import (
 type Control struct {
 	// NoNVML makes NVML's initialisation fail as on a machine without a driver.
 	NoNVML bool `json:"no_nvml,omitempty"`
+	// NoSymbols names functions that the driver's library does not have.
+	NoSymbols []string `json:"no_symbols,omitempty"`
 	// Order lists UUIDs in the order of enumeration; GPUs left out follow in the
 	// order of the topology.
 	Order []string `json:"order,omitempty"`
@@ -38,6 +40,9 @@ type Condition struct {
 	Errors map[string]int `json:"errors,omitempty"`
 	// XIDs are the errors that the driver reported, oldest first: append to it.
 	XIDs []uint64 `json:"xids,omitempty"`
+	// Events are the driver's other events by NVML's numbers, oldest first, such
+	// as 2 for an uncorrected ECC error: append to it.
+	Events []uint64 `json:"events,omitempty"`
 	// RecoveryAction is NVML's field of that name: 0 none, 1 GPU reset, 2 node
 	// reboot, 3 drain P2P, 4 drain and reset.
 	RecoveryAction uint64 `json:"recovery_action,omitempty"`

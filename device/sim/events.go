@@ -7,22 +7,29 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// eventSet delivers the XIDs that are appended to the control file after a GPU
-// was registered.
+// eventSet delivers the XIDs and other events that are appended to the control
+// file after a GPU was registered.
 type eventSet struct {
 	nvml.EventSet
 	machine *Machine
 
-	mu    sync.Mutex
-	gpus  []*gpu
-	heard map[string]int
+	mu        sync.Mutex
+	listening []*registration
 }
 
-func (s *eventSet) register(g *gpu) {
+// registration is one GPU in an event set: the types that it tells of, and how
+// many of its XIDs and other events were told.
+type registration struct {
+	gpu          *gpu
+	types        uint64
+	xids, events int
+}
+
+func (s *eventSet) register(g *gpu, types uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gpus = append(s.gpus, g)
-	s.heard[g.uuid] = len(g.condition().XIDs)
+	c := g.condition()
+	s.listening = append(s.listening, &registration{g, types, len(c.XIDs), len(c.Events)})
 }
 
 // Wait returns the next event, or ERROR_TIMEOUT after so many milliseconds.
@@ -46,16 +53,35 @@ func (s *eventSet) Wait(milliseconds uint32) (nvml.EventData, nvml.Return) {
 func (s *eventSet) next() (nvml.EventData, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range s.gpus {
-		xids := g.condition().XIDs
-		s.heard[g.uuid] = min(s.heard[g.uuid], len(xids))
-		if at := s.heard[g.uuid]; at < len(xids) {
-			s.heard[g.uuid]++
-			return nvml.EventData{Device: g, EventType: nvml.EventTypeXidCriticalError, EventData: xids[at],
-				GpuInstanceId: ^uint32(0), ComputeInstanceId: ^uint32(0)}, true
+	for _, r := range s.listening {
+		if event, ok := r.next(); ok {
+			return event, true
 		}
 	}
 	return nvml.EventData{}, false
+}
+
+// next is what has happened on the GPU and was not told yet.
+func (r *registration) next() (nvml.EventData, bool) {
+	c := r.gpu.condition()
+	event := nvml.EventData{Device: r.gpu, GpuInstanceId: ^uint32(0), ComputeInstanceId: ^uint32(0)}
+	if xid, ok := untold(c.XIDs, &r.xids); ok {
+		event.EventType, event.EventData = nvml.EventTypeXidCriticalError, xid
+		return event, r.types&event.EventType != 0
+	}
+	kind, ok := untold(c.Events, &r.events)
+	event.EventType = kind
+	return event, ok && r.types&kind != 0
+}
+
+// untold takes the first entry of a list that was not told yet.
+func untold(list []uint64, told *int) (uint64, bool) {
+	*told = min(*told, len(list))
+	if *told == len(list) {
+		return 0, false
+	}
+	*told++
+	return list[*told-1], true
 }
 
 func (s *eventSet) Free() nvml.Return { return nvml.SUCCESS }

@@ -92,6 +92,7 @@ func (g *gpu) pci() nvml.PciInfo {
 }
 
 func (g *gpu) GetNumaNodeId() (int, nvml.Return) {
+	g.machine.call("nvmlDeviceGetNumaNodeId")
 	if g.kind.NUMA < 0 {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
@@ -187,12 +188,23 @@ func (g *gpu) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	if g.machine.hardware.get(g.uuid).MIG {
 		return nvml.Utilization{}, nvml.ERROR_NOT_SUPPORTED
 	}
+	return answer(g, "GetUtilizationRates", nvml.Utilization{Gpu: g.busyPercent(""), Memory: g.condition().MemoryPercent})
+}
+
+// busyPercent is what the processes on the GPU, or on one MIG instance of it,
+// use of its compute.
+func (g *gpu) busyPercent(instance string) uint32 {
 	c := g.condition()
-	busy := c.GPUPercent
-	for _, p := range c.Processes {
-		busy += p.Percent
+	busy := uint32(0)
+	if instance == "" {
+		busy = c.GPUPercent
 	}
-	return answer(g, "GetUtilizationRates", nvml.Utilization{Gpu: min(busy, 100), Memory: c.MemoryPercent})
+	for _, p := range c.Processes {
+		if instance == "" || p.Instance == instance {
+			busy += p.Percent
+		}
+	}
+	return min(busy, 100)
 }
 
 func (g *gpu) GetEncoderUtilization() (uint32, uint32, nvml.Return) {
@@ -256,7 +268,8 @@ func (g *gpu) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Return) {
 	return answer(g, "GetNvLinkRemotePciInfo", g.machine.gpus[link].pci())
 }
 
-func (g *gpu) RegisterEvents(_ uint64, set nvml.EventSet) nvml.Return {
+// RegisterEvents refuses types that the GPU does not know, as NVML does.
+func (g *gpu) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	s, ok := set.(*eventSet)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -264,10 +277,25 @@ func (g *gpu) RegisterEvents(_ uint64, set nvml.EventSet) nvml.Return {
 	if ret := g.failure("RegisterEvents"); ret != nvml.SUCCESS {
 		return ret
 	}
-	s.register(g)
+	if types&^g.eventTypes() != 0 {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	s.register(g, types)
 	return nvml.SUCCESS
 }
 
 func (g *gpu) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return answer(g, "GetSupportedEventTypes", uint64(nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError))
+	return answer(g, "GetSupportedEventTypes", g.eventTypes())
+}
+
+func (g *gpu) eventTypes() uint64 {
+	types := uint64(nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError)
+	if len(g.kind.MIGProfiles.GpuInstanceProfiles) > 0 {
+		types |= nvml.EventMigConfigChange
+	}
+	if g.kind.Architecture >= nvml.DEVICE_ARCH_HOPPER {
+		types |= nvml.EventTypeDramRetirementEvent | nvml.EventTypeDramRetirementFailure | nvml.EventTypeNonFatalPoisonError |
+			nvml.EventTypeFatalPoisonError | nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
+	}
+	return types
 }

@@ -106,6 +106,25 @@ func (m *Machine) ErrorString(r nvml.Return) string {
 	return fmt.Sprintf("NVML return code %d", int32(r))
 }
 
+// Extensions tells what the driver's library has.
+func (m *Machine) Extensions() nvml.ExtendedInterface { return m }
+
+// LookupSymbol fails for functions that the control file takes away.
+func (m *Machine) LookupSymbol(name string) error {
+	if slices.Contains(m.control.get().NoSymbols, name) {
+		return fmt.Errorf("the driver's library has no %s", name)
+	}
+	return nil
+}
+
+// call ends the process where the driver's library does not have a function, as
+// the dynamic linker does.
+func (m *Machine) call(symbol string) {
+	if err := m.LookupSymbol(symbol); err != nil {
+		panic("symbol lookup error: " + err.Error())
+	}
+}
+
 // ready says whether NVML answers at all.
 func (m *Machine) ready() nvml.Return {
 	switch {
@@ -178,9 +197,9 @@ func (m *Machine) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return
 	return nil, nvml.ERROR_NOT_FOUND
 }
 
-// EventSetCreate makes a set that hears of XIDs from now on.
+// EventSetCreate makes a set that hears of events from now on.
 func (m *Machine) EventSetCreate() (nvml.EventSet, nvml.Return) {
-	return &eventSet{EventSet: unsupportedEventSet(), machine: m, heard: map[string]int{}}, m.ready()
+	return &eventSet{EventSet: unsupportedEventSet(), machine: m}, m.ready()
 }
 
 // enumerated lists the GPUs that are not missing, in their present order.

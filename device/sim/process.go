@@ -7,6 +7,7 @@ func (g *gpu) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 }
 
 func (g *gpu) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	g.machine.call("nvmlDeviceGetMPSComputeRunningProcesses")
 	return answer(g, "GetMPSComputeRunningProcesses", g.processes("", true))
 }
 

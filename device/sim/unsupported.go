@@ -14,6 +14,7 @@ func unsupportedDevice() nvml.Device      { return Unsupported(&mock.Device{}) }
 func unsupportedGI() nvml.GpuInstance     { return Unsupported(&mock.GpuInstance{}) }
 func unsupportedCI() nvml.ComputeInstance { return Unsupported(&mock.ComputeInstance{}) }
 func unsupportedEventSet() nvml.EventSet  { return Unsupported(&mock.EventSet{}) }
+func unsupportedSample() nvml.GpmSample   { return Unsupported(&mock.GpmSample{}) }
 
 // Unsupported gives every function of one of go-nvml's mocks that is not set the
 // answer ERROR_NOT_SUPPORTED, so that calling it does not panic.

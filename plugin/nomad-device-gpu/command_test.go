@@ -2,17 +2,15 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/cli"
-)
 
-var update = flag.Bool("update", false, "write golden files anew")
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
+)
 
 // run runs the command line and returns its exit code and output.
 func run(args ...string) (int, string, string) {
@@ -64,23 +62,6 @@ gpu {
 	index = 77
 }`
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update if that is right:\n%s", name, diff)
-	}
-}
-
 func TestInventory(t *testing.T) {
 	path := configFile(t, mixed)
 	for name, args := range map[string][]string{
@@ -91,7 +72,7 @@ func TestInventory(t *testing.T) {
 		if code != 0 {
 			t.Errorf("%v: exit code %d, %s", args, code, problems)
 		}
-		golden(t, name, out)
+		golden.Compare(t, name, out)
 		if name == "inventory.txt" && !strings.Contains(problems, "Warning: gpu[3] selects no GPU") {
 			t.Errorf("warnings are %q", problems)
 		}

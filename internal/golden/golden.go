@@ -1,0 +1,33 @@
+// Package golden compares what a test got with what lies in a file of its
+// testdata folder, so that a change of a long text is read as a change of a
+// file. "go test -update" writes the files anew.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+// Compare fails the test where got is not the content of testdata/name.
+func Compare(t testing.TB, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got); run with -update if that is right:\n%s", name, diff)
+	}
+}
