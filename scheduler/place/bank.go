@@ -52,6 +52,7 @@ type bank struct {
 	links    [][]uint8 // closeness of every two cells; nil: nothing known
 	topology uint64    // hash of links
 	idle     int32     // cells of share 1000
+	partly   int32     // largest share of the others
 	free     int64     // sum of the shares
 	used     int64     // sum of (compute + memory)/2 allocated, milli
 	measured int64     // the same as measured; allocated where it is not
@@ -88,7 +89,7 @@ func freshCell(g *GPU) cell {
 
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
-	b.idle, b.free, b.used, b.measured = 0, 0, 0, 0
+	b.idle, b.partly, b.free, b.used, b.measured = 0, 0, 0, 0, 0
 	hash := splitmix{b.topology ^ uint64(b.kind)}
 	for i := range b.cells {
 		c := &b.cells[i]
@@ -104,6 +105,8 @@ func (b *bank) refresh(k *kind) {
 		b.measured += b.node.spec.GPUs[b.gpus[i]].measured(compute, memory)
 		if c.share == gpuMilli {
 			b.idle++
+		} else {
+			b.partly = max(b.partly, c.share)
 		}
 	}
 	b.state = hash.state

@@ -45,7 +45,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	s.move(n, u, -1)
 	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
 	n.holders = slices.Delete(n.holders, at, at+1)
-	s.setLow(n)
+	s.setProspects(n)
 	delete(s.usages, id)
 	s.dequeue(u)
 	return *u, nil
@@ -93,33 +93,13 @@ func (n *nodeState) fits(u *Usage) error {
 func (s *Snapshot) book(n *nodeState, u *Usage) {
 	own := *u
 	own.Takes = slices.Clone(u.Takes)
+	own.charge = s.charge(n, u.Takes)
 	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
 	n.holders = slices.Insert(n.holders, at, &own)
-	s.setLow(n)
 	s.usages[u.ID] = &own
-	s.enqueue(n, &own)
+	s.enqueue(&own)
 	s.move(n, &own, 1)
-}
-
-// setLow brings the lowest priority of a node's banks up to date.
-func (s *Snapshot) setLow(n *nodeState) {
-	l := lowest(n.holders)
-	for _, b := range n.banks {
-		s.lows[b.id] = l
-	}
-}
-
-func lowest(holders []*Usage) low {
-	var l low
-	for i, u := range holders {
-		switch {
-		case i == 0 || u.Priority < l.priority:
-			l = low{true, u.Priority, u.milli()}
-		case u.Priority == l.priority:
-			l.milli += u.milli()
-		}
-	}
-	return l
+	s.setProspects(n)
 }
 
 // restore books a usage that was just released: it fitted before.
@@ -134,7 +114,7 @@ func (s *Snapshot) mustRelease(id string) {
 
 // enqueue lists a usage in its queue. Work that was released and comes back
 // keeps its place.
-func (s *Snapshot) enqueue(n *nodeState, u *Usage) {
+func (s *Snapshot) enqueue(u *Usage) {
 	if u.seq == 0 {
 		s.booked++
 		u.seq = s.booked
@@ -142,7 +122,6 @@ func (s *Snapshot) enqueue(n *nodeState, u *Usage) {
 	if u.Queue == "" {
 		return
 	}
-	u.charge = s.charge(n, u.Takes)
 	list := s.byQueue[u.Queue]
 	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
 	s.byQueue[u.Queue] = slices.Insert(list, at, u)
@@ -173,7 +152,7 @@ func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
 		c.tasks += int32(sign)
 	}
 	if u.Queue != "" {
-		s.queues[u.Queue] = s.queues[u.Queue].Plus(s.charge(n, u.Takes).Times(sign))
+		s.queues[u.Queue] = s.queues[u.Queue].Plus(u.charge.Times(sign))
 		if s.queues[u.Queue] == (Charge{}) {
 			delete(s.queues, u.Queue)
 		}

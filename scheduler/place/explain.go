@@ -157,11 +157,8 @@ func (p *Planner) refusals(e *Explanation, r *Request, sh *shape, now time.Time)
 // helps reports whether evictions on the node would make the shape fit.
 func (e *eviction) helps(sh *shape, n *nodeState) bool {
 	return slices.ContainsFunc(n.banks, func(b *bank) bool {
-		if !e.p.snap.could(sh, b) {
-			return false
-		}
-		_, ok := e.search(sh, b)
-		return ok
+		_, ok := e.lead(sh, int(b.id))
+		return ok && e.p.snap.could(sh, b) && e.room(sh, b).empty(e.candidates(b))
 	})
 }
 

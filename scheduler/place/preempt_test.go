@@ -3,6 +3,7 @@ package place
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,13 @@ func TestPreemptChoosesVictims(t *testing.T) {
 			held(t, s, "half1", "n1", 1, 450, 10)
 			held(t, s, "half2", "n1", 1, 450, 10)
 		}, "0.9", "big"},
+		{"fewest on another GPU", func(t *testing.T, s *Snapshot) {
+			for i := range 3 {
+				held(t, s, fmt.Sprint("third", i), "n1", 0, 320, 10)
+			}
+			held(t, s, "most", "n1", 1, 900, 10)
+			held(t, s, "rest", "n1", 1, 100, 10)
+		}, "1", "most rest"},
 		{"least work lost of equals", func(t *testing.T, s *Snapshot) {
 			held(t, s, "old", "n1", 0, 1000, 10)
 			held(t, s, "young", "n1", 1, 1000, 10, recent)
@@ -298,5 +306,90 @@ func TestOrder(t *testing.T) {
 	}
 	if got := strings.Join(ids, " "); got != "urgent early late a" {
 		t.Errorf("order %q", got)
+	}
+}
+
+// On small random clusters, no set of victims on any node is of lower priority
+// or smaller than the one that is planned.
+func TestVictimsAreFewest(t *testing.T) {
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		p := testPlanner(t, testNode("n1", "A100", 1+rng.IntN(4)), testNode("n2", "A100", 1+rng.IntN(4)), testNode("n3", "A100", 2))
+		for i := range 14 {
+			u := Usage{
+				ID: fmt.Sprintf("u%02d", i), NodeID: []string{"n1", "n2", "n3"}[rng.IntN(3)], Priority: 10 * (1 + rng.IntN(3)),
+				Start: noon.Add(-time.Duration(rng.IntN(100)) * time.Minute),
+			}
+			share := int64(1+rng.IntN(10)) * 100
+			gpus := len(p.snap.nodes[u.NodeID].spec.GPUs)
+			for g := range gpus {
+				if g == i%gpus || rng.IntN(8) == 0 {
+					u.Takes = append(u.Takes, Take{GPU: g, Milli: share, Slices: share * 80 / 1000})
+				}
+			}
+			_ = p.snap.Apply(u) // some do not fit
+		}
+		r := ask(t, "new", []string{"0.3", "0.7", "1", "2"}[rng.IntN(4)])
+		r.Priority = 35
+		sh := p.shapeOf(&r)
+		plan, err := p.Preempt([]Request{r}, noon)
+		if want, possible := fewest(p, sh, noon); possible != (err == nil) {
+			t.Errorf("seed %d: %v, but possible: %v", seed, err, possible)
+		} else if possible && len(plan.Victims) > 0 && costOf(plan.Victims, noon).bound().compare(want.bound()) != 0 {
+			t.Errorf("seed %d: for %+v victims %q, best are %+v", seed, r, victims(plan), want)
+		}
+	}
+}
+
+// fewest tries every set of victims on every node.
+func fewest(p *Planner, sh *shape, now time.Time) (*spoils, bool) {
+	e := p.newEviction(&sh.req, sh, now, nil)
+	var best *spoils
+	for _, b := range p.snap.banks {
+		holders := b.node.holders
+		for set := range 1 << len(holders) {
+			room := e.room(sh, b)
+			var gone []Usage
+			for i, u := range holders {
+				if set>>i&1 == 1 {
+					room.add(u, 1)
+					gone = append(gone, *u)
+				}
+			}
+			cost := costOf(gone, now)
+			if room.fits() && (best == nil || cost.bound().compare(best.bound()) < 0) {
+				best = cost
+			}
+		}
+	}
+	return best, best != nil
+}
+
+func costOf(gone []Usage, now time.Time) *spoils {
+	sp := &spoils{}
+	for i := range gone {
+		sp.add(&gone[i], &eviction{now: now})
+	}
+	return sp
+}
+
+// More nodes than are searched in any case hold many small tasks; the last
+// holds one large task, which is fewer.
+func TestFewestVictimsOfAllNodes(t *testing.T) {
+	var nodes []Node
+	for i := range 2*searched + 1 {
+		nodes = append(nodes, testNode(fmt.Sprintf("n%03d", i), "A100", 1))
+	}
+	p := testPlanner(t, nodes...)
+	for i := range 2 * searched {
+		for j := range 5 {
+			held(t, p.snap, fmt.Sprintf("small-%d-%d", i, j), nodes[i].ID, 0, 200, 10, func(u *Usage) { u.Start = noon })
+		}
+	}
+	held(t, p.snap, "large", nodes[2*searched].ID, 0, 1000, 10)
+	r := ask(t, "new", "1")
+	r.Priority = 50
+	if plan, err := p.Preempt([]Request{r}, noon); err != nil || victims(plan) != "large" {
+		t.Errorf("victims %q, %v", victims(plan), err)
 	}
 }

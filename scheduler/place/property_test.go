@@ -291,7 +291,7 @@ func (w *world) fingerprint() string {
 	var b strings.Builder
 	for _, id := range w.nodes {
 		n := w.snap.nodes[id]
-		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.lows[n.banks[0].id])
+		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.prospects[n.banks[0].id])
 		for _, bk := range n.banks {
 			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.state)
 		}

@@ -25,7 +25,6 @@ type Snapshot struct {
 	nodes  map[string]*nodeState
 	usages map[string]*Usage
 	banks  []*bank // by bank ID; nil where a node was removed
-	lows   []low   // by bank ID: of its node
 	spare  []int32 // bank IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
@@ -33,8 +32,9 @@ type Snapshot struct {
 	log    changeLog
 	queues map[string]Charge // held per queue, for quotas
 
-	byQueue map[string][]*Usage // in order of booking
-	booked  int64               // number of bookings so far
+	prospects []prospect          // by bank ID, for evictions
+	byQueue   map[string][]*Usage // in order of booking
+	booked    int64               // number of bookings so far
 }
 
 // nodeState is a node with what is free on it.
@@ -45,14 +45,6 @@ type nodeState struct {
 	banks   []*bank
 	where   []spot   // per GPU: its bank and cell
 	holders []*Usage // by ID
-}
-
-// low is the lowest priority that holds something on a node, and how much GPU
-// it holds.
-type low struct {
-	held     bool // by anybody
-	priority int
-	milli    int64
 }
 
 type spot struct {
@@ -94,6 +86,7 @@ func (s *Snapshot) AddNode(spec Node) error {
 		s.adopt(b)
 	}
 	s.nodes[spec.ID] = n
+	s.setProspects(n)
 	return nil
 }
 
@@ -179,7 +172,7 @@ func (s *Snapshot) adopt(b *bank) {
 	} else {
 		b.id = int32(len(s.banks))
 		s.banks = append(s.banks, b)
-		s.lows = append(s.lows, low{})
+		s.prospects = append(s.prospects, prospect{})
 	}
 	if b.kind >= 0 {
 		s.stock[b.kind].gpus += int64(len(b.gpus))
@@ -196,7 +189,7 @@ func (s *Snapshot) disown(b *bank) {
 		st.idle[b.idle]--
 	}
 	s.banks[b.id] = nil
-	s.lows[b.id] = low{}
+	s.prospects[b.id] = prospect{}
 	s.spare = append(s.spare, b.id)
 	b.stamp = s.log.add(b.id)
 }

@@ -1,6 +1,9 @@
 package place
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Take is what a usage holds of one GPU.
 type Take struct {
@@ -27,7 +30,7 @@ type Usage struct {
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
 	Pinned    bool          // never a victim, never moved
 
-	charge Charge // what its queue pays
+	charge Charge // what its queue pays; set while booked
 	seq    int64  // order of booking
 }
 
@@ -48,6 +51,15 @@ func (u *Usage) lostMilliSeconds(now time.Time) int64 {
 		return 0
 	}
 	return max(1, u.milli()) * int64(run/time.Second)
+}
+
+// started is the Unix second of the start; of what has not started, none is
+// later.
+func (u *Usage) started() int64 {
+	if u.Start.IsZero() {
+		return math.MaxInt64
+	}
+	return u.Start.Unix()
 }
 
 // milli is the guaranteed compute over all GPUs.

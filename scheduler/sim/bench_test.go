@@ -3,6 +3,7 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -29,18 +30,25 @@ func BenchmarkScale(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					reportReplay(b, Replay(w.Nodes, w.Arrivals, p, time.Now))
+					reportReplay(b, timed(&w, p))
 				}
 			})
 		}
 		if n <= 10000 {
 			b.Run(fmt.Sprintf("fgd/%d", n), func(b *testing.B) {
 				for range b.N {
-					reportReplay(b, Replay(w.Nodes, w.Arrivals, NewFGD(w.Nodes, w.History), time.Now))
+					reportReplay(b, timed(&w, NewFGD(w.Nodes, w.History)))
 				}
 			})
 		}
 	}
+}
+
+// timed replays on one thread, so that its CPU time is the replay's.
+func timed(w *Workload, p Placer) Result {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return Replay(w.Nodes, w.Arrivals, p, ThreadClock)
 }
 
 func reportReplay(b *testing.B, r Result) {
@@ -61,20 +69,22 @@ func BenchmarkPreempt(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plain := Replay(w.Nodes, w.Arrivals, p, time.Now)
+	plain := timed(&w, p)
 	now := time.Unix(10000, 0)
 	startAll(b, p.Snapshot)
 	var sum time.Duration
 	decisions, evicted := 0, 0
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	b.ResetTimer()
 	for range b.N {
 		t := &w.Arrivals[decisions%len(w.Arrivals)]
 		decisions++
 		r := RequestOf(t, "urgent-"+strconv.Itoa(decisions))
 		r.Priority = 100
-		start := time.Now()
+		start := ThreadClock()
 		plan, err := p.Planner.Preempt([]place.Request{r}, now)
-		sum += time.Since(start)
+		sum += ThreadClock().Sub(start)
 		if err == nil {
 			evicted += len(plan.Victims)
 		}

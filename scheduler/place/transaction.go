@@ -1,0 +1,35 @@
+package place
+
+import "slices"
+
+// transaction books changes in the snapshot and takes them back.
+type transaction struct {
+	s    *Snapshot
+	undo []func()
+}
+
+func (p *Planner) begin() *transaction { return &transaction{s: p.snap} }
+
+func (t *transaction) apply(u Usage) error {
+	if err := t.s.Apply(u); err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() { t.s.mustRelease(u.ID) })
+	return nil
+}
+
+func (t *transaction) release(id string) error {
+	u, err := t.s.Release(id)
+	if err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() { t.s.restore(u) })
+	return nil
+}
+
+func (t *transaction) rollback() {
+	for _, u := range slices.Backward(t.undo) {
+		u()
+	}
+	t.undo = nil
+}
