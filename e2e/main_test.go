@@ -50,6 +50,9 @@ func startWith(t *testing.T, o cluster.Options) (context.Context, *cluster.Clust
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.Diagnosis(context.WithoutCancel(t.Context())))
+		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

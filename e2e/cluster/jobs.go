@@ -126,14 +126,18 @@ func (c *Cluster) waitAllocs(ctx context.Context, job, what string, done func([]
 	}
 }
 
+// clock is how logs and messages tell the time.
+const clock = "15:04:05.000"
+
 // describe tells why allocations are as they are.
 func describe(allocs []*api.AllocationListStub) string {
 	var b bytes.Buffer
 	for _, a := range allocs {
-		fmt.Fprintf(&b, "  alloc %.8s on %s: %s, wanted %s\n", a.ID, a.NodeName, a.ClientStatus, a.DesiredStatus)
+		fmt.Fprintf(&b, "  alloc %.8s of job %s on %s: %s %s, wanted %s %s\n", a.ID, a.JobID, a.NodeName,
+			a.ClientStatus, a.ClientDescription, a.DesiredStatus, a.DesiredDescription)
 		for task, state := range a.TaskStates {
 			for _, event := range state.Events {
-				fmt.Fprintf(&b, "    %s: %s: %s\n", task, event.Type, event.DisplayMessage)
+				fmt.Fprintf(&b, "    %s %s: %s: %s\n", time.Unix(0, event.Time).UTC().Format(clock), task, event.Type, event.DisplayMessage)
 			}
 		}
 	}

@@ -60,6 +60,9 @@ func (c *Cluster) startServers(ctx context.Context) error {
 	return nil
 }
 
+// Log returns where the server writes.
+func (s *Server) Log() string { return filepath.Join(s.dir, "nomad.log") }
+
 // PowerOn boots the server's machine and starts Nomad with what it has on disk.
 func (s *Server) PowerOn(ctx context.Context) (err error) {
 	o := s.cluster.options
@@ -72,7 +75,7 @@ func (s *Server) PowerOn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return retry(ctx, "wait for "+s.Name, ended, filepath.Join(s.dir, "nomad.log"), func() error {
+	return retry(ctx, "wait for "+s.Name, ended, s.Log(), func() error {
 		listens, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.ports[0]))
 		if err == nil {
 			err = listens.Close()
@@ -94,7 +97,7 @@ func (s *Server) PowerOff() error {
 // WaitLeader waits until the server knows a leader that is not the old one, as
 // Leader writes it.
 func (s *Server) WaitLeader(ctx context.Context, old string) error {
-	return retry(ctx, "wait for a leader", nil, filepath.Join(s.dir, "nomad.log"), func() error {
+	return retry(ctx, "wait for a leader", nil, s.Log(), func() error {
 		leader, err := s.API.Status().Leader()
 		if err == nil && (leader == "" || leader == old) {
 			err = fmt.Errorf("the leader is %q", leader)
@@ -135,7 +138,7 @@ func (c *Cluster) addresses(port int) string {
 
 // bootstrap makes the first token and gives it to every client.
 func (c *Cluster) bootstrap(ctx context.Context) error {
-	return retry(ctx, "bootstrap ACLs", nil, filepath.Join(c.Servers[0].dir, "nomad.log"), func() error {
+	return retry(ctx, "bootstrap ACLs", nil, c.Servers[0].Log(), func() error {
 		token, _, err := c.API.ACLTokens().Bootstrap((&api.WriteOptions{}).WithContext(ctx))
 		if err != nil {
 			return err
