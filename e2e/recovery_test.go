@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -161,10 +163,18 @@ func TestTasksSurviveTheLossOf(t *testing.T) {
 			return restarted(ctx, n, n.KillDriverPlugin, "nomad-driver-containerd")
 		},
 		"the Nomad client": func(ctx context.Context, n *cluster.Node) error {
-			if err := n.KillClient(); err != nil {
+			driver, err := n.WaitPID(ctx, 0, "nomad-driver-containerd")
+			if err != nil {
 				return err
 			}
-			return n.StartClient(ctx)
+			if err := errors.Join(n.KillClient(), n.StartClient(ctx)); err != nil {
+				return err
+			}
+			now, err := n.WaitPID(ctx, 0, "nomad-driver-containerd")
+			if err == nil && now != driver {
+				err = fmt.Errorf("the driver was process %d and is %d: Nomad gives up a task whose driver ends while it is restored", driver, now)
+			}
+			return err
 		},
 		"containerd": func(ctx context.Context, n *cluster.Node) error {
 			if err := n.KillContainerd(); err != nil {

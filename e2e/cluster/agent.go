@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,7 +19,7 @@ import (
 // work on the node.
 func (n *Node) StartClient(ctx context.Context) error {
 	n.cluster.options.Progress("starting a Nomad client with both plugins on %s", n.Name)
-	ports, err := freePorts(2)
+	ports, err := FreePorts(2)
 	if err != nil {
 		return err
 	}
@@ -122,16 +124,23 @@ func tail(log string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// freePorts finds ports of the loopback that nobody listens on.
-func freePorts(count int) ([]int, error) {
-	ports := make([]int, count)
-	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+// FreePorts finds ports of the loopback that nobody listens on. They lie below
+// those that the kernel gives to outgoing connections, which would else take
+// one before its program does.
+func FreePorts(count int) ([]int, error) {
+	const first, behind = 20000, 32768
+	var ports []int
+	for tries := 0; len(ports) < count; tries++ {
+		port := first + rand.IntN(behind-first)
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) && tries < 1000 {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
 		defer listener.Close()
-		ports[i] = listener.Addr().(*net.TCPAddr).Port
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

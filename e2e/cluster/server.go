@@ -34,7 +34,7 @@ func (c *Cluster) startServers(ctx context.Context) error {
 		}
 		s.dir = filepath.Join(c.options.Dir, s.Name)
 		var err error
-		if s.ports, err = freePorts(3); err != nil {
+		if s.ports, err = FreePorts(3); err != nil {
 			return err
 		}
 		if i == 0 && c.options.HTTPPort != 0 {

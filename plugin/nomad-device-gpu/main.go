@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
 )
 
 func main() {
@@ -39,6 +40,7 @@ func main() {
 }
 
 func serve() {
+	agentlog.Outlive(device.Name)
 	var plugin *device.Plugin
 	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any {
 		plugin = device.NewPlugin(ctx, log)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
 )
 
 func main() {
@@ -21,6 +22,7 @@ func main() {
 	if len(os.Args) > 1 && !byNomad {
 		os.Exit(answer(os.Args[1:], os.Stdout, os.Stderr))
 	}
+	agentlog.Outlive("nomad-driver-containerd")
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any { return driver.New(ctx, logger) })
 }
 
