@@ -74,6 +74,7 @@ replica { lock_ttl = "20s" }
 queue "research" {
   gpus       = 8
   max_gpus   = 12.5
+  max_gpu_memory_gb = 1000.5
   namespaces = ["research"]
 }
 queue "vision" {
@@ -116,7 +117,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"ttl":        c.Reservation == Reservation{DefaultTTL: time.Minute, MaxTTL: time.Hour} && c.Replica.LockTTL == 20*time.Second,
 		"quota":      vision.QuotaMilli == 2500 && vision.QuotaMemoryMiB == 80*1024 && !vision.Borrow && vision.Parent == "research",
 		"rules":      vision.Protected && vision.MaxPriority == 70 && *vision.MinRunTime == 10*time.Minute && vision.Constraints[0].Operator == "=",
-		"max":        c.Queue("research").MaxMilli == 12500 && c.Queue("research").Borrow,
+		"max":        c.Queue("research").MaxMilli == 12500 && c.Queue("research").MaxMemoryMiB == 1024512 && c.Queue("research").Borrow,
 	} {
 		if !ok {
 			t.Errorf("%s is not as written", name)
@@ -147,10 +148,13 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		`queue "a" { gpsu = 1 }`:                                                     "gpsu",
 		`queue "a b" {}`:                                                             "white space",
 		"queue \"a\" {\n gpus = 4\n max_gpus = 2\n}":                                 "below gpus",
+		"listen { advertise = \"gpu.example:4656\" }":                                "listen.advertise \"gpu.example:4656\" is not a URL",
+		"queue \"a\" {\n gpu_memory_gb = 4\n max_gpu_memory_gb = 2\n}":               "below gpu_memory_gb",
+		"queue \"a\" {\n gpu_memory_gb = -1\n}":                                      "gpu_memory_gb -1",
+		"queue \"a\" { borrow = false }":                                             "give it gpus or gpu_memory_gb",
 		"queue \"a\" {}\nqueue \"a\" {}":                                             "twice",
 		`queue "a" { parent = "b" }`:                                                 "does not exist",
 		`queue "a" { parent = "a" }`:                                                 "own ancestor",
-		"listen { advertise = \"gpu.example:4656\" }":                                "listen.advertise \"gpu.example:4656\" is not a URL",
 		"queue \"a\" { parent = \"b\" }\nqueue \"b\" { parent = \"a\" }":             "own ancestor",
 		"queue \"a\" { namespaces = [\"x\"] }\nqueue \"b\" { namespaces = [\"x\"] }": "belongs to",
 		"queue \"a\" { gpus = 2 }\nqueue \"b\" {\n gpus = 3\n parent = \"a\"\n}":     "together 3",

@@ -168,6 +168,21 @@ func (r *reader) milli(key string, to *int64, from *float64, most float64) {
 
 func abs(x float64) float64 { return max(x, -x) }
 
+// gigabytes reads GB, which are GiB as on a card's box, into MiB.
+func (r *reader) gigabytes(key string, toMiB *int64, from *float64) {
+	if from == nil {
+		return
+	}
+	if *from < 0 || *from > maxGigabytes {
+		r.complain("%s %g is not a number from 0 to %g", key, *from, float64(maxGigabytes))
+		return
+	}
+	*toMiB = int64(*from * 1024)
+}
+
+// maxGigabytes bounds a quota of GPU memory; it only catches slips.
+const maxGigabytes = 100_000_000
+
 func (r *reader) positive(key string, to *int, from *int) {
 	if from == nil {
 		return

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Queue is a team's share of the cluster and its rules.
@@ -21,12 +23,12 @@ type Queue struct {
 	// AllowNamespaces are further namespaces whose jobs may name this queue.
 	AllowNamespaces []string
 
-	// QuotaMilli is the guaranteed GPU milli; 0 with GPUs left out: no promise.
+	// QuotaMilli is the guaranteed GPU milli; 0: no promise.
 	QuotaMilli int64
-	// QuotaMemoryMiB is a guarantee of GPU memory instead; 0: not counted.
+	// QuotaMemoryMiB is a guarantee of GPU memory, instead or beside; 0: none.
 	QuotaMemoryMiB int64
-	// MaxMilli bounds use with borrowing; 0: the cluster does.
-	MaxMilli int64
+	// MaxMilli and MaxMemoryMiB bound use with borrowing; 0: the cluster does.
+	MaxMilli, MaxMemoryMiB int64
 	// Borrow allows use above the quota while others leave theirs idle.
 	Borrow bool
 
@@ -65,6 +67,7 @@ type queueBody struct {
 	GPUs        *float64     `hcl:"gpus"`
 	MemoryGB    *float64     `hcl:"gpu_memory_gb"`
 	MaxGPUs     *float64     `hcl:"max_gpus"`
+	MaxMemoryGB *float64     `hcl:"max_gpu_memory_gb"`
 	Borrow      *bool        `hcl:"borrow"`
 	Models      []string     `hcl:"models,optional"`
 	NodePools   []string     `hcl:"node_pools,optional"`
@@ -91,9 +94,8 @@ func readQueue(name string, body hcl.Body) (Queue, error) {
 	r := &reader{}
 	r.milli("gpus", &q.QuotaMilli, b.GPUs, maxGPUs)
 	r.milli("max_gpus", &q.MaxMilli, b.MaxGPUs, maxGPUs)
-	if b.MemoryGB != nil {
-		q.QuotaMemoryMiB = int64(*b.MemoryGB * 1024)
-	}
+	r.gigabytes("gpu_memory_gb", &q.QuotaMemoryMiB, b.MemoryGB)
+	r.gigabytes("max_gpu_memory_gb", &q.MaxMemoryMiB, b.MaxMemoryGB)
 	set(&q.Borrow, b.Borrow)
 	r.positive("max_priority", &q.MaxPriority, b.MaxPriority)
 	if b.MinRunTime != nil {
@@ -111,11 +113,14 @@ func (q *Queue) check(r *reader) {
 	if q.Name == "" || strings.ContainsAny(q.Name, " \t\n/") {
 		r.complain("the name must not be empty or hold white space or \"/\"")
 	}
-	if q.QuotaMemoryMiB < 0 {
-		r.complain("gpu_memory_gb is negative")
-	}
 	if q.MaxMilli > 0 && q.MaxMilli < q.QuotaMilli {
 		r.complain("max_gpus is below gpus")
+	}
+	if q.MaxMemoryMiB > 0 && q.MaxMemoryMiB < q.QuotaMemoryMiB {
+		r.complain("max_gpu_memory_gb is below gpu_memory_gb")
+	}
+	if !q.Borrow && q.QuotaMilli == 0 && q.QuotaMemoryMiB == 0 {
+		r.complain("borrow = false keeps a queue to its quota; give it gpus or gpu_memory_gb")
 	}
 	for i := range q.Constraints {
 		c := &q.Constraints[i]
@@ -133,13 +138,8 @@ var operators = []string{"=", "!=", "is_set", "is_not_set"}
 // checkQueues checks what only all queues together show.
 func checkQueues(queues []Queue) []error {
 	r := &reader{}
-	byName, owner := map[string]*Queue{}, map[string]string{}
-	for i := range queues {
-		q := &queues[i]
-		if byName[q.Name] != nil {
-			r.complain("queue %q is there twice", q.Name)
-		}
-		byName[q.Name] = q
+	owner := map[string]string{}
+	for _, q := range queues {
 		for _, ns := range q.Namespaces {
 			if owner[ns] != "" {
 				r.complain("namespace %q belongs to the queues %q and %q; one of them should name it in allow_namespaces", ns, owner[ns], q.Name)
@@ -147,40 +147,38 @@ func checkQueues(queues []Queue) []error {
 			owner[ns] = q.Name
 		}
 	}
-	children := map[string]int64{}
-	for _, q := range queues {
-		if q.Parent == "" {
-			continue
-		}
-		if byName[q.Parent] == nil {
-			r.complain("queue %q: parent %q does not exist", q.Name, q.Parent)
-			continue
-		}
-		children[q.Parent] += q.QuotaMilli
-		if inCircle(byName, q.Name) {
-			r.complain("queue %q is its own ancestor", q.Name)
-		}
-	}
-	for _, q := range queues {
-		if sum := children[q.Name]; q.QuotaMilli > 0 && sum > q.QuotaMilli {
-			r.complain("queue %q promises %g GPUs, its children together %g", q.Name, float64(q.QuotaMilli)/1000, float64(sum)/1000)
-		}
+	if _, err := quotas(queues); err != nil {
+		r.errs = append(r.errs, err)
 	}
 	return r.errs
 }
 
-func inCircle(byName map[string]*Queue, name string) bool {
-	at := byName[name].Parent
-	for range len(byName) {
-		if at == name {
-			return true
-		}
-		if byName[at] == nil {
-			return false
-		}
-		at = byName[at].Parent
+// Quotas are the queues as the placement core counts them; nil without queues.
+func (c *Config) Quotas() (*place.Quotas, error) {
+	if len(c.Queues) == 0 {
+		return nil, nil
 	}
-	return true
+	return quotas(c.Queues)
+}
+
+func quotas(queues []Queue) (*place.Quotas, error) {
+	list := make([]place.Queue, len(queues))
+	for i, q := range queues {
+		list[i] = place.Queue{
+			Name: q.Name, Parent: q.Parent, GuaranteeMilli: q.QuotaMilli, GuaranteeMemoryMiB: q.QuotaMemoryMiB, Protected: q.Protected,
+		}
+		list[i].LimitMilli, list[i].LimitMemoryMiB = q.Limit()
+	}
+	return place.NewQuotas(list)
+}
+
+// Limit is the most that the queue may hold, of GPU milli and of MiB of GPU
+// memory; 0: as much as there is.
+func (q *Queue) Limit() (milli, memoryMiB int64) {
+	if q.Borrow {
+		return q.MaxMilli, q.MaxMemoryMiB
+	}
+	return q.QuotaMilli, q.QuotaMemoryMiB
 }
 
 // QueueFromItems reads a queue that lies in a Nomad Variable: the keys of a

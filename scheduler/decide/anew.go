@@ -20,6 +20,7 @@ func (c *choosing) given(was *GroupRecord) []admit.TaskDecision {
 	}
 	if len(was.Blocks) > 0 {
 		c.keepTo(was.Blocks)
+		c.avoid(was.Excluded)
 	}
 	return was.Decision.Tasks
 }

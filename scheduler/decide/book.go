@@ -35,9 +35,9 @@ type Book struct {
 	byJob  map[nomad.JobKey]map[string]*nomad.Alloc
 	rooms  map[string]*room                  // node → what is free
 	usages map[string]map[string]place.Usage // node → usage ID → usage
-	taken  map[string]Charge                 // queue → what it holds
 	snap   *place.Snapshot
 	plan   *place.Planner
+	quotas *place.Quotas   // nil without queues
 	empty  *place.Snapshot // the same nodes with nothing on them
 	ideal  *place.Planner  // plans on empty: what could ever fit
 
@@ -54,8 +54,8 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		flights: map[string]*flight{}, claims: map[string]*Reservation{},
 		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{}, rooms: map[string]*room{},
-		usages: map[string]map[string]place.Usage{}, taken: map[string]Charge{},
-		snap: place.NewSnapshot(), empty: place.NewSnapshot(),
+		usages: map[string]map[string]place.Usage{},
+		snap:   place.NewSnapshot(), empty: place.NewSnapshot(),
 		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{},
 	}
 	b.planAnew()
@@ -66,6 +66,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 func (b *Book) planAnew() {
 	b.plan = place.NewPlanner(b.snap, b.config.Placement.Policy, b.config.Placement.Weights)
 	b.ideal = place.NewPlanner(b.empty, place.PolicyPack, b.config.Placement.Weights)
+	b.setQuotas()
 }
 
 // Configure replaces the configuration.
@@ -78,7 +79,8 @@ func (b *Book) Configure(c *config.Config) {
 		b.planAnew()
 		b.learn()
 	}
-	b.recharge()
+	b.setQuotas()
+	b.requeue()
 	b.version++
 }
 
@@ -268,7 +270,7 @@ func (b *Book) alloc(a *nomad.Alloc) {
 		b.book(b.usageOf(a))
 		return
 	}
-	if len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB {
+	if before.Stopping != a.Stopping || len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB {
 		b.unbook(a.NodeID, a.ID)
 		b.book(b.usageOf(a))
 	}
@@ -298,7 +300,6 @@ func (b *Book) book(u place.Usage) {
 	}
 	b.usages[u.NodeID][u.ID] = u
 	b.rooms[u.NodeID].take(b.nodes[u.NodeID], &u, 1)
-	b.charge(u, 1)
 }
 
 func (b *Book) unbook(node, id string) {
@@ -308,7 +309,6 @@ func (b *Book) unbook(node, id string) {
 	}
 	delete(b.usages[node], id)
 	b.rooms[node].take(b.nodes[node], &u, -1)
-	b.charge(u, -1)
 	if _, err := b.snap.Release(id); err != nil {
 		b.log.trouble(b.now(), err)
 	}

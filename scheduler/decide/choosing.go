@@ -55,11 +55,11 @@ func (c *choosing) stored() admit.Ask {
 func (c *choosing) first() (GroupRecord, error) {
 	b := c.book
 	n := b.nodes[c.form.node]
-	g := GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Cost: chargeOf(n, c.form.usage.Takes)}
+	g := GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Cost: b.snap.Charge(c.form.node, c.form.usage.Takes)}
 	g.Decision = admit.Decision{Group: c.ask.Group}
 	if !c.places() {
 		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, c.form, n)
-		c.forget(&g)
+		forget(&g)
 		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
 		return g, nil
 	}
@@ -93,7 +93,7 @@ func (c *choosing) places() bool {
 }
 
 // forget removes the preferred GPU, which belongs to no particular alloc.
-func (c *choosing) forget(g *GroupRecord) {
+func forget(g *GroupRecord) {
 	for i := range g.Decision.Tasks {
 		for k := range g.Decision.Tasks[i].Devices {
 			g.Decision.Tasks[i].Devices[k].Prefer = ""
@@ -164,7 +164,16 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 		return g, err
 	}
 	units, err := c.units(missing)
-	if err != nil {
+	var over *place.QuotaError
+	switch {
+	case errors.As(err, &over): // what the chosen GPUs cost is more than the least
+		b.dropGroupFlights(c.key, c.ask.Group)
+		hold, err := c.overdrawn(over.Why, running, missing)
+		if err != nil {
+			return g, err
+		}
+		return c.held(g, given, hold), nil
+	case err != nil:
 		return g, err
 	}
 	if len(units) > 0 {
@@ -192,20 +201,25 @@ func (c *choosing) arrive() {
 	}
 }
 
-// quota says whether the group must wait for its queue. A group that runs
-// already is not held, since a hold would cover what runs; it is refused.
-func (c *choosing) quota(cost Charge, running, missing int) (*admit.Hold, error) {
+// quota says whether the group must wait for its queue.
+func (c *choosing) quota(cost place.Charge, running, missing int) (*admit.Hold, error) {
 	if c.queue == nil || missing == 0 {
 		return nil, nil
 	}
-	if why, never := c.book.neverInQuota(c.queue.Name, cost.times(int64(missing))); never {
+	all := cost.Times(int64(missing))
+	if why := c.book.neverInQuota(c.queue.Name, all); why != "" {
 		return nil, forbidden("group %q: %s", c.ask.Group, why)
 	}
-	why := c.book.overQuota(c.queue.Name, cost.times(int64(missing)))
-	switch {
-	case why == "":
-		return nil, nil
-	case running > 0:
+	if why := c.book.overQuota(c.queue.Name, all); why != "" {
+		return c.overdrawn(why, running, missing)
+	}
+	return nil, nil
+}
+
+// overdrawn holds a group that its queue cannot pay for now. A group that runs
+// already is not held, since a hold would cover what runs; it is refused.
+func (c *choosing) overdrawn(why string, running, missing int) (*admit.Hold, error) {
+	if running > 0 {
 		return nil, forbidden("group %q: %d more allocs are over the quota: %s", c.ask.Group, missing, why)
 	}
 	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}, nil
@@ -250,9 +264,9 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 		g.Decision.Tasks = given
 	} else {
 		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
-		g.Cost = chargeOf(b.nodes[model.node], model.usage.Takes)
+		g.Cost = b.snap.Charge(model.node, model.usage.Takes)
 		if len(units) != 1 || c.ask.Count != 1 {
-			c.forget(&g) // one preference cannot be right for several allocs
+			forget(&g) // one preference cannot be right for several allocs
 		}
 	}
 	g.Decision.Preferred = nil

@@ -1,14 +1,12 @@
 package decide
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -50,8 +48,11 @@ func (b *Book) NextDue(skip map[string]bool) *Due {
 func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	due := &Due{Job: key, Revision: Revision{Group: p.Group}}
 	hold := g.Decision.Hold
-	if hold != nil && hold.Kind == view.WaitsForQuota && b.overQuota(p.Queue, g.Cost.times(int64(p.Missing))) != "" {
-		return nil
+	if hold != nil && hold.Kind == view.WaitsForQuota && b.overQuota(p.Queue, g.Cost.Times(int64(p.Missing))) != "" {
+		if p.Missing > 1 {
+			return nil // the group is let go as one
+		}
+		return b.helpByEviction(due, g, p) // of lower priorities in its own queue
 	}
 	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
 		return nil
@@ -70,13 +71,17 @@ func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 		due.Revision.Retry = true
 		return due
 	}
-	if !b.config.Preemption.Enabled || b.now().Sub(p.Since) < settled {
+	return b.helpByEviction(due, g, p)
+}
+
+func (b *Book) helpByEviction(due *Due, g *GroupRecord, p view.Pending) *Due {
+	if !b.config.Preemption.Enabled || b.now().Sub(p.Since) < settled || b.flying(due.Job, p.Group) {
 		return nil
 	}
-	if due.Evict = b.evict(key, g); due.Evict == nil {
+	if due.Evict = b.evict(due.Job, g); due.Evict == nil {
 		return nil
 	}
-	due.Revision.Prefer = due.Evict.Node
+	due.Revision.Prefer, due.Revision.room = due.Evict.Node, due.Evict.room
 	return due
 }
 
@@ -172,56 +177,6 @@ func (b *Book) anyFlight(key nomad.JobKey) bool {
 		}
 	}
 	return false
-}
-
-// Make books the room that an eviction makes for the one that waits, so that
-// nobody else is sent there.
-func (b *Book) Make(e *Eviction) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := b.records[e.For]
-	n := b.nodes[e.Node]
-	if r == nil || n == nil {
-		return
-	}
-	g := r.Groups[e.Group]
-	b.fly(e.For, e.Group, b.madeFor(n, e, &g), true)
-	b.version++
-}
-
-// madeFor is the usage that the waiting alloc will have, where the victims
-// were.
-func (b *Book) madeFor(n *nomad.Node, e *Eviction, g *GroupRecord) place.Usage {
-	u := place.Usage{NodeID: e.Node, Job: e.For.ID, Namespace: e.For.Namespace, Priority: g.Ask.Priority, CPUMHz: g.Ask.CPUMHz, MemoryMiB: g.Ask.MemoryMiB}
-	if q, err := b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue); err == nil && q != nil {
-		u.Queue = q.Name
-	}
-	staying := slices.DeleteFunc(b.usagesOn(e.Node), func(u place.Usage) bool {
-		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.AllocID == u.ID })
-	})
-	r := roomOf(n, staying)
-	before := slices.Clone(r.instances)
-	instances, milli := r.instances, r.milli
-	for _, blk := range g.Blocks {
-		serveOne(n, blk, instances, milli)
-	}
-	for i := range instances {
-		if k := before[i] - instances[i]; k > 0 {
-			t := takeOf(&n.Plan.GPUs[i], k, 0)
-			t.GPU = i
-			u.Takes = append(u.Takes, t)
-		}
-	}
-	slices.SortFunc(u.Takes, func(x, y place.Take) int { return cmp.Compare(x.GPU, y.GPU) })
-	return u
-}
-
-// Unmake ends the promise of an eviction that could not be carried out.
-func (b *Book) Unmake(e *Eviction) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.dropGroupFlights(e.For, e.Group)
-	b.version++
 }
 
 // Note writes an event for people.

@@ -35,6 +35,7 @@ func (b *Book) fly(key nomad.JobKey, group string, u place.Usage, keep bool) {
 			break
 		}
 	}
+	u.Pinned = true
 	b.flights[u.ID] = &flight{key: key, group: group, usage: u, since: b.now(), keep: keep}
 	b.book(u)
 }

@@ -48,8 +48,8 @@ func (b *Book) Moves(most int) []Move {
 // service, has run long enough, and has no sibling on its node, which would
 // have to go too.
 func (b *Book) movable(u *place.Usage) bool {
-	a := b.evictable(u, nomad.JobKey{})
-	if a == nil {
+	a := b.allocs[u.ID]
+	if a == nil || !b.evictable(a) {
 		return false
 	}
 	if r := b.records[a.Key()]; r == nil || len(r.Groups[a.Group].Excluded) > 0 {

@@ -94,7 +94,8 @@ func (b *Book) drawHolder(n *nomad.Node, v *view.Node, a *nomad.Alloc) {
 		for _, at := range slices.Sorted(maps.Keys(count)) {
 			plan := &n.Plan.GPUs[at]
 			take := takeOf(plan, int64(count[at]), b.guarantee(a, d.Task))
-			cost := chargeOf(n, []place.Take{{GPU: at, Milli: take.Milli, Slices: take.Slices, Replicas: take.Replicas}})
+			take.GPU = at
+			cost := b.snap.Charge(n.Plan.ID, []place.Take{take})
 			h := view.Holder{
 				AllocID: a.ID, Namespace: a.Namespace, JobID: a.Job, Group: a.Group, Task: d.Task, Queue: queue,
 				Priority: b.priorityOf(a.Key()), Status: a.Status, Instances: count[at], GuaranteeMilli: take.Milli,
@@ -133,10 +134,12 @@ func (b *Book) drawQueues(pending []view.Pending) []view.Queue {
 	list := make([]view.Queue, 0, len(b.config.Queues))
 	for i := range b.config.Queues {
 		q := &b.config.Queues[i]
-		used := b.taken[q.Name]
-		v := view.Queue{
-			Name: q.Name, Parent: q.Parent, Namespaces: q.Namespaces, QuotaMilli: q.QuotaMilli, MaxMilli: bound(q),
-			UsedMilli: used.Milli, BorrowedMilli: b.borrows(q.Name), QuotaMemoryMiB: q.QuotaMemoryMiB, UsedMemoryMiB: used.MemoryMiB,
+		v := view.Queue{Name: q.Name, Parent: q.Parent, Namespaces: q.Namespaces, QuotaMilli: q.QuotaMilli, QuotaMemoryMiB: q.QuotaMemoryMiB}
+		v.MaxMilli, v.MaxMemoryMiB = q.Limit()
+		if b.quotas != nil {
+			used, borrowed := b.quotas.Used(b.snap, q.Name), b.quotas.Borrowed(b.snap, q.Name)
+			v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB
+			v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
 		}
 		for _, p := range pending {
 			if p.Queue == q.Name {

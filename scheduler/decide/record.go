@@ -42,8 +42,8 @@ type GroupRecord struct {
 	Ask      admit.Ask      `json:"ask"`
 	Decision admit.Decision `json:"decision"`
 	// Blocks are what a node must serve, Cost what a quota pays per alloc.
-	Blocks []block `json:"blocks"`
-	Cost   Charge  `json:"cost"`
+	Blocks []block      `json:"blocks"`
+	Cost   place.Charge `json:"cost"`
 	// Flights are the allocs that this decision placed.
 	Flights []place.Usage `json:"flights,omitempty"`
 	// Excluded nodes are left out of the candidates for a while, because the

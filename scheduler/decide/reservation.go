@@ -114,6 +114,10 @@ func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 	if err != nil {
 		return nil, forbidden("%s", err)
 	}
+	r.Queue = ""
+	if q != nil {
+		r.Queue = q.Name
+	}
 	if err := restrict(r, q); err != nil {
 		return nil, err
 	}
@@ -127,16 +131,14 @@ func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 	if errors.Is(err, place.ErrNoRoom) {
 		return nil, b.noRoom(r, w)
 	}
+	var over *place.QuotaError
+	if errors.As(err, &over) {
+		return nil, forbidden("%s", over.Why)
+	}
 	if err != nil {
 		return nil, err
 	}
-	p.Usage.Queue, p.Usage.Pinned = "", true
-	if q != nil {
-		p.Usage.Queue = q.Name
-		if why := b.overQuota(q.Name, chargeOf(b.nodes[p.NodeID], p.Usage.Takes)); why != "" {
-			return nil, forbidden("%s", why)
-		}
-	}
+	p.Usage.Pinned = true
 	claim := &Reservation{Version: RecordVersion, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: b.now().Add(w.For)}
 	b.claims[r.ID] = claim
 	b.book(claim.Usage)
@@ -246,6 +248,6 @@ func (b *Book) shownHold(r *Reservation) view.Hold {
 		h.GPUs = append(h.GPUs, n.Plan.GPUs[t.GPU].ID)
 		h.Milli += t.Milli
 	}
-	h.MemoryMiB = chargeOf(n, r.Usage.Takes).MemoryMiB
+	h.MemoryMiB = b.snap.Charge(r.Usage.NodeID, r.Usage.Takes).MemoryMiB
 	return h
 }

@@ -1,11 +1,13 @@
 package decide
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -31,5 +33,44 @@ func TestReservedRoomIsKept(t *testing.T) {
 	}
 	if d := b.decide(t, waits); d.Hold != nil || len(d.Preferred) != 1 {
 		t.Errorf("after the release it got %+v", d)
+	}
+}
+
+func TestReservations(t *testing.T) {
+	b := newBench(t, "", machine("a", 1))
+	r, _ := gpu.ParseRequest("10G")
+	hold, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: r, For: time.Minute}, false)
+	if err != nil || hold.MemoryMiB != 10*1024 || hold.NodeName != "a" {
+		t.Fatalf("got %+v, %v", hold, err)
+	}
+	if got, err := b.Held(hold.ID); err != nil || got.ID != hold.ID {
+		t.Errorf("held is %+v, %v", got, err)
+	}
+	if _, err := b.Held("r-none"); !errors.Is(err, reserve.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	if d := b.decide(t, ask("other", "8G", 1)); len(d.Preferred) != 0 {
+		t.Error("reserved room was given away")
+	}
+	a := ask("claims", "8G", 1)
+	a.Reservation = hold.ID
+	if d := b.decide(t, a); len(d.Preferred) != 1 {
+		t.Errorf("the claim got %+v", d)
+	}
+	if len(b.store.items) != 2 { // two decisions, no reservation
+		t.Errorf("%d variables are stored", len(b.store.items))
+	}
+	again := ask("again", "1G", 1)
+	again.Reservation = hold.ID
+	if _, err := b.Decide(t.Context(), []admit.Ask{again}, false); err == nil {
+		t.Error("a reservation was claimed twice")
+	}
+	many, _ := gpu.ParseRequest("65")
+	if _, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: many, For: time.Minute}, false); err == nil || strings.Contains(err.Error(), "r-") {
+		t.Errorf("got %v", err)
+	}
+	big, _ := gpu.ParseRequest("40G")
+	if _, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: big, For: time.Minute}, false); err == nil || !strings.Contains(err.Error(), "ever") {
+		t.Errorf("got %v", err)
 	}
 }

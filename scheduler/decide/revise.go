@@ -19,6 +19,7 @@ type Revision struct {
 	Retry bool
 	// Prefer is a node where room is being made for an alloc of the group.
 	Prefer string
+	room   *made
 	// Exclude is a node to leave out while its room goes to For, Include one
 	// to take back in.
 	Exclude, For string
@@ -115,6 +116,9 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 	if r.Prefer != "" {
 		rest := slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Prefer })
 		g.Decision.Preferred, g.Decision.Hold = append([]string{r.Prefer}, rest...), nil
+		if r.room != nil {
+			b.moveIn(a, &g, r.room)
+		}
 	}
 	if r.Hold != nil {
 		g.Decision.Hold = r.Hold

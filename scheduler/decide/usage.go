@@ -12,13 +12,13 @@ import (
 func (b *Book) usageOf(a *nomad.Alloc) place.Usage {
 	u := place.Usage{
 		ID: a.ID, NodeID: a.NodeID, Job: a.Job, Namespace: a.Namespace, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
-		Priority: b.priorityOf(a.Key()), Start: a.Created,
+		Priority: b.priorityOf(a.Key()), Start: a.Created, Pinned: !b.evictable(a),
 	}
 	if len(a.Devices) == 0 {
 		return u
 	}
 	if q := b.queueOf(a.Key(), a.Group); q != nil {
-		u.Queue = q.Name
+		u.Queue, u.Priority = q.Name, min(u.Priority, q.MaxPriority)
 		u.MinRun = b.config.Preemption.MinRunTime
 		if q.MinRunTime != nil {
 			u.MinRun = *q.MinRunTime

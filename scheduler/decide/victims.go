@@ -2,11 +2,13 @@ package decide
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
@@ -22,6 +24,8 @@ type Eviction struct {
 	Reclaim bool
 	// Text says who, for whom and why.
 	Text string
+
+	room *made
 }
 
 // Victim is an alloc to evict.
@@ -32,162 +36,163 @@ type Victim struct {
 	Queue          string
 }
 
-// option is a node's price for taking the waiting alloc.
-type option struct {
-	node    string
+// made is the room that an eviction makes.
+type made struct {
+	unit
 	victims []place.Usage
-	reclaim bool
+	parts   []part
+	// anew is set when the group's device blocks are to be written for this
+	// room, which may be of another form than they are.
+	anew bool
 }
 
-// evict chooses the victims for one alloc of a waiting group: lowest priority
-// first, fewest victims, least work lost. It starts with all that may be
-// taken on a node, and gives back what is not needed. Nil means that no
-// eviction would help.
+// evict asks the core for the victims that let one alloc of a waiting group
+// start. Nil means that no eviction would help.
 func (b *Book) evict(key nomad.JobKey, g *GroupRecord) *Eviction {
-	priority, queue := g.Ask.Priority, ""
-	if q, err := b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue); err == nil && q != nil {
-		queue, priority = q.Name, min(priority, q.MaxPriority)
-		if b.overQuota(q.Name, g.Cost) != "" {
-			return nil
-		}
-	}
-	owed := queue != "" && b.owed(queue, g.Cost)
-	var best *option
-	for _, id := range b.nodeIDs() {
-		n := b.nodes[id]
-		if n.Plan.Ineligible || !admits(n, &g.Ask) || g.Excluded[id] != "" {
-			continue
-		}
-		if o := b.option(n, key, g, priority, queue, owed); o != nil && (best == nil || b.compareOptions(o, best) < 0) {
-			best = o
-		}
-	}
-	if best == nil {
+	c := &choosing{book: b, key: key, ask: &g.Ask}
+	var err error
+	if c.queue, err = b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
 		return nil
 	}
-	return b.eviction(key, g, best, priority, queue)
+	if c.parts, err = b.parts(&g.Ask, c.queue); err != nil || len(c.parts) == 0 {
+		return nil
+	}
+	anew := c.waits(g)
+	if !anew {
+		c.keepTo(g.Blocks)
+	}
+	c.avoid(g.Excluded)
+	room := c.makeRoom(g, anew)
+	if room == nil {
+		return nil
+	}
+	return b.eviction(c, room)
 }
 
-// option finds the cheapest victims on one node, nil if none suffice.
-func (b *Book) option(n *nomad.Node, key nomad.JobKey, g *GroupRecord, priority int, queue string, owed bool) *option {
-	o := &option{node: n.Plan.ID}
-	usages := b.usagesOn(n.Plan.ID)
-	r := roomOf(n, usages)
-	if r.serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
-		return nil // there is room; Nomad is about to use it
-	}
-	var order []place.Usage
-	borrowed := map[string]int64{}
-	for _, u := range usages {
-		preempts, reclaims := b.mayPreempt(&u, key, priority), owed && b.mayReclaim(&u, key, queue)
-		if reclaims && !preempts {
-			borrowed[u.Queue] = b.borrows(u.Queue)
+// makeRoom tries the core's choices until one gives Nomad room for the group's
+// device blocks, which only count when they are not to be written anew.
+func (c *choosing) makeRoom(g *GroupRecord, anew bool) *made {
+	b := c.book
+	banned := map[string]bool{}
+	for range tries {
+		room, at, err := b.board(false).preempt(c.parts, banned, b.config.Preemption.MinGap, b.now())
+		switch {
+		case err == nil && len(room.victims) == 0:
+			return nil // there is room; Nomad is about to use it
+		case err == nil && (anew || b.servesAfter(room, g)):
+			room.anew, room.parts = anew, c.parts
+			return room
+		case at == "" || err != nil && !errors.Is(err, place.ErrNoRoom):
+			return nil
 		}
-		if preempts || reclaims {
-			order = append(order, u)
-		}
-	}
-	slices.SortFunc(order, func(x, y place.Usage) int { return b.compareVictims(&x, &y) })
-	for _, u := range order {
-		if !b.mayPreempt(&u, key, priority) {
-			if borrowed[u.Queue] <= 0 {
-				continue
-			}
-			borrowed[u.Queue] -= chargeOf(n, u.Takes).Milli
-			o.reclaim = true
-		}
-		r.take(n, &u, -1)
-		o.victims = append(o.victims, u)
-		if r.serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
-			o.giveBack(n, r, g)
-			return o
-		}
+		banned[at] = true
 	}
 	return nil
 }
 
-// giveBack keeps as victims only what is needed, sparing the dearest first.
-func (o *option) giveBack(n *nomad.Node, r room, g *GroupRecord) {
-	for i := len(o.victims) - 1; i >= 0; i-- {
-		r.take(n, &o.victims[i], 1)
-		if r.serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
-			o.victims = slices.Delete(o.victims, i, i+1)
-			continue
+// preempt makes room for one alloc, all parts of it on one node. On failure it
+// returns the node that did not do.
+func (on board) preempt(parts []part, banned map[string]bool, gap int, now time.Time) (*made, string, error) {
+	rs := make([]place.Request, len(parts))
+	for i := range parts {
+		rs[i] = parts[i].req
+		rs[i].Priority -= gap - 1
+	}
+	if len(banned) > 0 {
+		rs[0].Nodes = on.without(rs[0].Nodes, banned)
+	}
+	plan, err := on.plan.Preempt(rs[:1], now)
+	if err != nil {
+		return nil, "", err
+	}
+	node := plan.Placements[0].NodeID
+	if len(rs) > 1 {
+		for i := range rs {
+			rs[i].Nodes = []string{node}
 		}
-		r.take(n, &o.victims[i], -1)
-	}
-}
-
-// evictable is what holds of any victim, whatever the ground.
-func (b *Book) evictable(u *place.Usage, key nomad.JobKey) *nomad.Alloc {
-	a := b.allocs[u.ID]
-	if a == nil || a.Stopping || len(u.Takes) == 0 || u.Pinned || a.Key() == key || b.now().Before(u.Start.Add(u.MinRun)) {
-		return nil
-	}
-	if j := b.jobs[a.Key()]; j == nil || j.Type != "service" && j.Type != "batch" {
-		return nil // the allocs of system jobs come back at once
-	}
-	return a
-}
-
-func (b *Book) mayPreempt(u *place.Usage, key nomad.JobKey, priority int) bool {
-	if b.evictable(u, key) == nil {
-		return false
-	}
-	if q := b.config.Queue(u.Queue); q != nil && q.Protected {
-		return false
-	}
-	return u.Priority+b.config.Preemption.MinGap <= priority
-}
-
-func (b *Book) mayReclaim(u *place.Usage, key nomad.JobKey, queue string) bool {
-	return u.Queue != queue && b.evictable(u, key) != nil && b.borrows(u.Queue) > 0
-}
-
-// compareVictims says who goes first.
-func (b *Book) compareVictims(x, y *place.Usage) int {
-	return cmp.Or(x.Priority-y.Priority, cmp.Compare(b.lost(x), b.lost(y)), strings.Compare(x.ID, y.ID))
-}
-
-// lost is the work that an eviction throws away: compute times seconds.
-func (b *Book) lost(u *place.Usage) int64 {
-	var milli int64
-	for _, t := range u.Takes {
-		milli += max(1, t.Milli)
-	}
-	return milli * int64(max(0, b.now().Sub(u.Start))/time.Second)
-}
-
-func (b *Book) compareOptions(x, y *option) int {
-	top := func(o *option) int {
-		most := 0
-		for _, u := range o.victims {
-			most = max(most, u.Priority)
+		if plan, err = on.plan.Preempt(rs, now); err != nil {
+			return nil, node, err
 		}
-		return most
 	}
-	work := func(o *option) int64 {
-		var sum int64
-		for i := range o.victims {
-			sum += b.lost(&o.victims[i])
-		}
-		return sum
+	u := unit{node: node}
+	for i := range plan.Placements {
+		usage := plan.Placements[i].Usage
+		usage.Priority = parts[i].req.Priority
+		u.parts, u.score = append(u.parts, usage), u.score+plan.Placements[i].Score
 	}
-	return cmp.Or(top(x)-top(y), len(x.victims)-len(y.victims), cmp.Compare(work(x), work(y)), strings.Compare(x.node, y.node))
+	u.usage = merge(u.parts)
+	return &made{unit: u, victims: plan.Victims}, node, nil
 }
 
-func (b *Book) eviction(key nomad.JobKey, g *GroupRecord, o *option, priority int, queue string) *Eviction {
-	e := &Eviction{For: key, Group: g.Ask.Group, Node: o.node, Reclaim: o.reclaim}
+// servesAfter reports whether a node can serve a group's device blocks once
+// the victims are gone.
+func (b *Book) servesAfter(room *made, g *GroupRecord) bool {
+	n := b.nodes[room.node]
+	staying := slices.DeleteFunc(b.usagesOn(room.node), func(u place.Usage) bool {
+		return slices.ContainsFunc(room.victims, func(v place.Usage) bool { return v.ID == u.ID })
+	})
+	return roomOf(n, staying).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks)
+}
+
+// evictable reports whether an alloc may be stopped at all: work with GPUs
+// that does not end already, and does not come back at once as that of system
+// jobs does.
+func (b *Book) evictable(a *nomad.Alloc) bool {
+	j := b.jobs[a.Key()]
+	return !a.Stopping && len(a.Devices) > 0 && j != nil && (j.Type == "service" || j.Type == "batch")
+}
+
+func (b *Book) eviction(c *choosing, room *made) *Eviction {
+	e := &Eviction{For: c.key, Group: c.ask.Group, Node: room.node, room: room}
+	slices.SortFunc(room.victims, func(x, y place.Usage) int {
+		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
+	})
+	priority := c.parts[0].req.Priority
 	var who []string
-	for _, u := range o.victims {
+	for _, u := range room.victims {
 		a := b.allocs[u.ID]
 		e.Victims = append(e.Victims, Victim{AllocID: u.ID, Job: a.Key(), Group: a.Group, Priority: u.Priority, Queue: u.Queue})
 		who = append(who, fmt.Sprintf("%s (priority %d, alloc %.8s)", a.Key(), u.Priority, u.ID))
+		q := b.config.Queue(u.Queue)
+		e.Reclaim = e.Reclaim || u.Priority+b.config.Preemption.MinGap > priority || q != nil && q.Protected
 	}
-	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, g.Ask)
-	if o.reclaim {
-		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", queue, g.Ask)
+	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, c.ask)
+	if e.Reclaim {
+		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", c.queue.Name, c.ask)
 	}
-	e.Text = fmt.Sprintf("%s must leave node %s: job %s %s", strings.Join(who, ", "), b.nodes[o.node].Plan.Name, key, why)
+	e.Text = fmt.Sprintf("%s must leave node %s: job %s %s", strings.Join(who, ", "), b.nodes[room.node].Plan.Name, c.key, why)
 	return e
+}
+
+// Make books the room that an eviction makes for the one that waits, so that
+// nobody else is sent there.
+func (b *Book) Make(e *Eviction) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nodes[e.Node] == nil {
+		return
+	}
+	b.fly(e.For, e.Group, e.room.usage, true)
+	b.version++
+}
+
+// Unmake ends the promise of an eviction that could not be carried out.
+func (b *Book) Unmake(e *Eviction) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropGroupFlights(e.For, e.Group)
+	b.version++
+}
+
+// moveIn writes the device blocks of a group that waits as a whole for the room
+// that is made for it.
+func (b *Book) moveIn(a *admit.Ask, g *GroupRecord, room *made) {
+	if !room.anew || g.Key != a.Key() {
+		return
+	}
+	g.Decision.Tasks, g.Blocks = tasks(a, room.parts, room.unit, b.nodes[room.node])
+	g.Cost = b.snap.Charge(room.node, room.usage.Takes)
+	if a.Count != 1 {
+		forget(g)
+	}
 }

@@ -8,6 +8,18 @@ type Charge struct {
 	MemoryMiB int64 // GPU memory; a turn stands for its part of it
 }
 
+// String names the amounts that are counted: "2.5 GPUs", "81920 MiB".
+func (c Charge) String() string {
+	memory := strconv.FormatInt(c.MemoryMiB, 10) + " MiB"
+	switch {
+	case c.MemoryMiB == 0:
+		return gpus(c.Milli) + " GPUs"
+	case c.Milli == 0:
+		return memory
+	}
+	return gpus(c.Milli) + " GPUs and " + memory
+}
+
 // Plus is the sum of two charges.
 func (c Charge) Plus(d Charge) Charge { return Charge{c.Milli + d.Milli, c.MemoryMiB + d.MemoryMiB} }
 

@@ -279,12 +279,12 @@ func TestNewQuotasRefuses(t *testing.T) {
 		says   string
 		queues []Queue
 	}{
-		{"listed twice", []Queue{{Name: "a"}, {Name: "a"}}},
-		{"no parent", []Queue{{Name: "a", Parent: "b"}}},
+		{"there twice", []Queue{{Name: "a"}, {Name: "a"}}},
+		{`parent "b" does not exist`, []Queue{{Name: "a", Parent: "b"}}},
 		{"own ancestor", []Queue{{Name: "a", Parent: "b"}, {Name: "b", Parent: "a"}}},
-		{"limit 1 milli", []Queue{{Name: "a", GuaranteeMilli: 2, LimitMilli: 1}}},
-		{"guarantee 0 milli and 2 MiB", []Queue{{Name: "a", GuaranteeMemoryMiB: 2, LimitMemoryMiB: 1}}},
-		{"children of queue", []Queue{{Name: "a", GuaranteeMilli: 1}, {Name: "b", Parent: "a", GuaranteeMilli: 2}}},
+		{"at most 0.001 GPUs", []Queue{{Name: "a", GuaranteeMilli: 2, LimitMilli: 1}}},
+		{"promised 2 MiB and may hold at most 1 MiB", []Queue{{Name: "a", GuaranteeMemoryMiB: 2, LimitMemoryMiB: 1}}},
+		{"its children together 0.002 GPUs", []Queue{{Name: "a", GuaranteeMilli: 1}, {Name: "b", Parent: "a", GuaranteeMilli: 2}}},
 	} {
 		if _, err := NewQuotas(c.queues); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: error %v, want %q", c.queues, err, c.says)

@@ -29,17 +29,16 @@ func (c Queue) limit() Charge { return Charge{c.LimitMilli, c.LimitMemoryMiB} }
 // promised reports whether the queue has anything of its own.
 func (c Queue) promised() bool { return c.guarantee() != Charge{} }
 
-func (c Queue) check() error {
-	g, l := c.guarantee(), c.limit()
-	if g.Milli < 0 || g.MemoryMiB < 0 || l.Milli < 0 || l.MemoryMiB < 0 || !g.within(l) {
-		return fmt.Errorf("check quotas: queue %q: guarantee %d milli and %d MiB, limit %d milli and %d MiB",
-			c.Name, g.Milli, g.MemoryMiB, l.Milli, l.MemoryMiB)
-	}
-	return nil
-}
-
 // ErrQuota is wrapped when a queue's limit forbids a placement.
 var ErrQuota = errors.New("over quota")
+
+// QuotaError says which limit forbids a placement. It wraps ErrQuota.
+type QuotaError struct{ Why string }
+
+func (e *QuotaError) Error() string { return ErrQuota.Error() + ": " + e.Why }
+
+// Unwrap is ErrQuota.
+func (e *QuotaError) Unwrap() error { return ErrQuota }
 
 // Quotas are the queues of a cluster. What a queue does not use of its
 // guarantee others may borrow, up to their limits; the owner gets it back by
@@ -50,50 +49,57 @@ type Quotas struct {
 }
 
 // NewQuotas checks the queues: names are unique, parents exist, there is no
-// cycle, a limit is at least the guarantee, and children are not guaranteed
-// more than their parent.
+// cycle, a limit is at least the guarantee, and children are not promised more
+// than their parent is. The error lists all that is wrong.
 func NewQuotas(queues []Queue) (*Quotas, error) {
 	q := &Quotas{queues: map[string]Queue{}}
+	var errs []error
 	for _, c := range queues {
 		if _, twice := q.queues[c.Name]; c.Name == "" || twice {
-			return nil, fmt.Errorf("check quotas: queue %q has no name or is listed twice", c.Name)
-		}
-		if err := c.check(); err != nil {
-			return nil, err
+			errs = append(errs, fmt.Errorf("queue %q has no name or is there twice", c.Name))
+			continue
 		}
 		q.queues[c.Name] = c
 		q.names = append(q.names, c.Name)
 	}
 	slices.Sort(q.names)
 	for _, name := range q.names {
-		if err := q.checkTree(name); err != nil {
-			return nil, err
-		}
+		errs = append(errs, q.checkAmounts(q.queues[name]), q.checkTree(q.queues[name]))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return q, nil
 }
 
-func (q *Quotas) checkTree(name string) error {
-	c := q.queues[name]
-	if c.Parent != "" {
-		if _, ok := q.queues[c.Parent]; !ok {
-			return fmt.Errorf("check quotas: queue %q: no parent %q", name, c.Parent)
-		}
+func (q *Quotas) checkAmounts(c Queue) error {
+	own, most := c.guarantee(), c.limit()
+	if own.Milli < 0 || own.MemoryMiB < 0 || most.Milli < 0 || most.MemoryMiB < 0 {
+		return fmt.Errorf("queue %q: a quota is negative", c.Name)
 	}
-	for at, steps := c.Parent, 0; at != ""; at, steps = q.queues[at].Parent, steps+1 {
-		if at == name || steps > len(q.queues) {
-			return fmt.Errorf("check quotas: queue %q is its own ancestor", name)
-		}
+	if !own.within(most) {
+		return fmt.Errorf("queue %q is promised %s and may hold at most %s", c.Name, own, most)
 	}
 	var children Charge
-	for _, o := range q.names {
-		if q.queues[o].Parent == name {
-			children = children.Plus(q.queues[o].guarantee())
+	for _, name := range q.names {
+		if q.queues[name].Parent == c.Name {
+			children = children.Plus(q.queues[name].guarantee())
 		}
 	}
-	if own := c.guarantee(); !children.within(own) {
-		return fmt.Errorf("check quotas: children of queue %q are guaranteed %d milli and %d MiB, itself %d and %d",
-			name, children.Milli, children.MemoryMiB, own.Milli, own.MemoryMiB)
+	if !children.within(own) {
+		return fmt.Errorf("queue %q is promised %s, its children together %s", c.Name, own, children)
+	}
+	return nil
+}
+
+func (q *Quotas) checkTree(c Queue) error {
+	if _, ok := q.queues[c.Parent]; c.Parent != "" && !ok {
+		return fmt.Errorf("queue %q: parent %q does not exist", c.Name, c.Parent)
+	}
+	for at, steps := c.Parent, 0; at != ""; at, steps = q.queues[at].Parent, steps+1 {
+		if at == c.Name || steps > len(q.queues) {
+			return fmt.Errorf("queue %q is its own ancestor", c.Name)
+		}
 	}
 	return nil
 }
@@ -166,7 +172,7 @@ func overText(queue, held, most, more, unit string) string {
 // limited is Over as an error.
 func (q *Quotas) limited(s *Snapshot, name string, more Charge) error {
 	if over := q.Over(s, name, more); over != "" {
-		return fmt.Errorf("%w: %s", ErrQuota, over)
+		return &QuotaError{over}
 	}
 	return nil
 }

@@ -31,6 +31,12 @@ func (a standing) compare(b standing) int {
 	return cmp.Or(compareBool(a.root, b.root), compareBool(a.leaf, b.leaf), cmp.Compare(a.priority, b.priority))
 }
 
+// earlier orders by who came first: what has started, by its start, then what
+// has not; of equals what was booked first.
+func earlier(a, b *Usage) int {
+	return cmp.Or(compareBool(a.Start.IsZero(), b.Start.IsZero()), a.Start.Compare(b.Start), cmp.Compare(a.seq, b.seq))
+}
+
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -96,7 +102,7 @@ func (st *standings) rank(s *Snapshot, root string, more *Usage) {
 		work = append(work, more)
 	}
 	slices.SortFunc(work, func(a, b *Usage) int {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.seq, b.seq))
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), earlier(a, b))
 	})
 	taken := map[string]Charge{}
 	for _, u := range work {

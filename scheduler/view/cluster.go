@@ -37,10 +37,12 @@ type Queue struct {
 	MaxMilli int64 `json:"max_milli"`
 	// BorrowedMilli is the part of UsedMilli above the quota.
 	BorrowedMilli int64 `json:"borrowed_milli"`
-	// QuotaMemoryMiB bounds GPU memory instead, where it is set.
-	QuotaMemoryMiB int64 `json:"quota_memory_mib,omitempty"`
-	UsedMemoryMiB  int64 `json:"used_memory_mib"`
-	Pending        int   `json:"pending"`
+	// The same of GPU memory; a quota of 0 is none.
+	QuotaMemoryMiB    int64 `json:"quota_memory_mib,omitempty"`
+	UsedMemoryMiB     int64 `json:"used_memory_mib"`
+	MaxMemoryMiB      int64 `json:"max_memory_mib,omitempty"`
+	BorrowedMemoryMiB int64 `json:"borrowed_memory_mib,omitempty"`
+	Pending           int   `json:"pending"`
 }
 
 // Reasons why work waits. A held job carries one of them in the name of the
