@@ -104,12 +104,22 @@ func TestConformance_ContainerAlreadyExists(t *testing.T) {
 
 func TestConformance_CreationIdempotent(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		cfg := e.task(defaultTaskConfig("sleep", "1000"))
+		cfg := e.task(defaultTaskConfig("sh", "-c", "echo ran; while [ ! -e /local/go ]; do sleep 0.02; done; exit 8"))
 		e.start(cfg)
+		pid := e.pid(cfg)
 		// The driver died before Nomad heard of the start, and is asked again.
+		e.restart()
+		e.start(cfg)
+		must.Eq(t, pid, e.pid(cfg), must.Sprint("the task was started twice"))
+		// It dies once more, and the task ends before it is asked.
+		e.driver.Shutdown()
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
+		eventually(t, "the process has ended", func() bool { return processGone(pid) })
 		e.startDriver()
 		e.start(cfg)
-		must.Eq(t, 1, len(e.containers()))
+		must.Eq(t, 8, e.wait(cfg.ID).ExitCode)
+		must.Eq(t, "ran\n", e.logs(cfg, "stdout"))
+		must.Len(t, 0, e.containers())
 	})
 }
 
@@ -180,8 +190,8 @@ func TestConformance_DanglingContainerRemoval(t *testing.T) {
 		e.start(cfg)
 		kept := e.task(defaultTaskConfig("sleep", "1000"))
 		keptHandle := e.start(kept)
-		other := e.task(defaultTaskConfig("sleep", "1000"), func(cfg *drivers.TaskConfig) { cfg.NodeID = "another-node" })
-		e.start(other)
+		another := newEnv(t, e.containerd, nil)
+		another.start(another.task(defaultTaskConfig("sleep", "1000")))
 		e.restart()
 		must.NoError(t, e.harness.RecoverTask(keptHandle))
 		reap := func(began, now time.Time) {
@@ -194,9 +204,7 @@ func TestConformance_DanglingContainerRemoval(t *testing.T) {
 		must.Len(t, 2, e.containers(), must.Sprint("the grace period was not kept"))
 		reap(now, now.Add(time.Hour))
 		must.Len(t, 1, e.containers())
-		found, err := e.driver.runtime.Find(context.Background(), map[string]string{labelNode: "another-node"})
-		must.NoError(t, err)
-		must.Len(t, 1, found, must.Sprint("another node's container was removed"))
+		must.Len(t, 1, another.containers(), must.Sprint("another node's container was removed"))
 		lease, err := e.driver.state.Leases()
 		must.NoError(t, err)
 		must.Len(t, 0, lease, must.Sprint("an hour later the ended lease should be gone"))

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cpustats"
@@ -44,11 +43,8 @@ type Driver struct {
 	state    *statedir.Dir
 	compute  cpustats.Compute
 
-	tasks  taskStore
-	leases leaseBook
-	// node is the ID of the Nomad node, once a task has told it: Nomad tells a
-	// plugin nothing about its client otherwise.
-	node       atomic.Pointer[string]
+	tasks      *taskStore
+	leases     leaseBook
 	background sync.Once
 
 	// failpoint is called at each step of a task's start and stop; tests set it
@@ -67,7 +63,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{
 		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		failpoint: func(string) {},
+		tasks: newTaskStore(), failpoint: func(string) {},
 	}
 }
 

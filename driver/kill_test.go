@@ -286,7 +286,6 @@ func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
 			e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, 0)
 		}
 		e.startDriver()
-		e.driver.node.Store(&e.node)
 		e.nothingLeft()
 	})
 }

@@ -84,6 +84,8 @@ type record struct {
 	// Stop is the image's own stop signal.
 	StopSignal string `json:"stop_signal,omitempty"`
 	TTY        bool   `json:"tty,omitempty"`
+	// Network is what the driver told Nomad of the task's own network.
+	Network *drivers.DriverNetwork `json:"network,omitempty"`
 }
 
 const recordVersion = 1

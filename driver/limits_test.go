@@ -39,15 +39,26 @@ func TestConformance_Stats(t *testing.T) {
 }
 
 // groupFiles starts a task and returns what files of its own control group hold,
-// each named by controller and file, such as "pids/pids.max".
+// as the task sees them, each named by controller and file, such as
+// "pids/pids.max".
 func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), files ...string) []string {
 	e.t.Helper()
-	config.Command, config.Args = "sh", []string{"-c", `for f; do group=$(grep -m1 ":${f%%/*}:\|:[^:]*,${f%%/*}[,:]\|:${f%%/*},[^:]*:" /proc/self/cgroup); cat "/groups/${f%%/*}${group##*:}/${f##*/}"; done`, "sh"}
-	config.Args = append(config.Args, files...)
-	config.Mounts = []spec.MountConfig{{Type: "bind", Source: "/sys/fs/cgroup", Target: "/groups", ReadOnly: true}}
+	config.Command, config.Args = "sh", append([]string{"-c", `cd /sys/fs/cgroup && cat "$@"`, "sh"}, files...)
 	out, result := e.run(config, change)
 	must.Eq(e.t, 0, result.ExitCode, must.Sprint(out))
 	return lines(out)
+}
+
+func TestCgroupNamespace(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", "cat /proc/self/cgroup; touch /sys/fs/cgroup/memory/x")
+		for mode, sees := range map[string]string{"private": ":memory:/\n", "host": ":memory:/" + testNamespace + "/web"} {
+			config.CgroupNSMode = mode
+			out, result := e.run(config)
+			must.StrContains(t, out, sees, must.Sprint(mode))
+			must.Eq(t, 1, result.ExitCode, must.Sprint("a task can write to its control group"))
+		}
+	})
 }
 
 func memoryMax(mib int64) func(*drivers.TaskConfig) {

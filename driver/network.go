@@ -38,7 +38,6 @@ func newBridges(s settings) bridges {
 type network struct {
 	Namespace string
 	IP        string
-	PortMap   map[string]int
 }
 
 // create makes a network namespace and connects it to the driver's bridge.
@@ -59,7 +58,7 @@ func (b bridges) create(ctx context.Context, id string, ports []gocni.PortMappin
 	if err != nil {
 		return network{}, errors.Join(fmt.Errorf("connect network: %w", err), b.remove(context.WithoutCancel(ctx), id))
 	}
-	n := network{Namespace: ns.GetPath(), PortMap: map[string]int{}}
+	n := network{Namespace: ns.GetPath()}
 	for _, config := range result.Interfaces {
 		for _, ip := range config.IPConfigs {
 			if n.IP == "" && !ip.IP.IsLoopback() {
@@ -103,22 +102,8 @@ func (b bridges) remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// ids names the containers for which there is a network older than before.
 func (b bridges) ids(before time.Time) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(b.dir, "netns"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list networks: %w", err)
-	}
-	var ids []string
-	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.ModTime().Before(before) {
-			ids = append(ids, entry.Name())
-		}
-	}
-	return ids, nil
+	return namesOlderThan(filepath.Join(b.dir, "netns"), before)
 }
 
 func (b bridges) cni() (gocni.CNI, error) {
@@ -164,11 +149,11 @@ func (b bridges) conf() map[string]any {
 func checkNetwork(cfg *drivers.TaskConfig, config spec.Config) error {
 	group := cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != ""
 	switch {
-	case group && config.UsesOwnNetwork():
-		return fmt.Errorf("network_mode %q contradicts the group's network, which all its tasks share; remove one of them", config.NetworkMode)
 	case group && config.UsesHostNetwork():
 		return fmt.Errorf("the host's network contradicts the group's network, which all its tasks share; remove one of them")
-	case !group && config.NetworkMode == "group":
+	case group && config.LeavesGroupNetwork():
+		return fmt.Errorf("network_mode %q contradicts the group's network, which all its tasks share; remove one of them", config.NetworkMode)
+	case !group && config.UsesGroupNetwork():
 		return fmt.Errorf("network_mode \"group\" needs a network block in the group, such as network { mode = \"bridge\" }")
 	case len(config.Ports) > 0 && !config.UsesBridge():
 		return fmt.Errorf("ports are mapped by the driver with network_mode \"bridge\" only; Nomad maps those of a group's own network")
@@ -201,19 +186,29 @@ func portMappings(cfg *drivers.TaskConfig, labels []string) ([]gocni.PortMapping
 	return mappings, names, nil
 }
 
-// connect gives a task its own network, if it wants one.
-func (p *startPlan) connect(ctx context.Context) (*drivers.DriverNetwork, error) {
+// connect gives a task what it keeps on the host: a network of its own, and
+// memory that it shares.
+func (p *startPlan) connect(ctx context.Context) error {
+	id := p.record.Lease.Container
+	if p.config.OffersIPC() {
+		dir, err := newSharedMemory(p.settings).create(id, p.config.ShmBytes())
+		if err != nil {
+			return err
+		}
+		p.shmDir = dir
+	}
 	if !p.config.UsesBridge() {
-		return nil, nil
+		return nil
 	}
 	mappings, names, err := portMappings(p.cfg, p.config.Ports)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	n, err := newBridges(p.settings).create(ctx, p.record.Lease.Container, mappings)
+	n, err := newBridges(p.settings).create(ctx, id, mappings)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p.namespace = n.Namespace
-	return &drivers.DriverNetwork{IP: n.IP, PortMap: names}, nil
+	p.namespaces.Network = n.Namespace
+	p.record.Network = &drivers.DriverNetwork{IP: n.IP, PortMap: names}
+	return nil
 }

@@ -84,6 +84,12 @@ func TestConformance_Ports(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(host, "28080")))
 
+		// A start that is repeated tells the same network.
+		e.restart()
+		_, again, err := e.harness.StartTask(cfg)
+		must.NoError(t, err)
+		must.Eq(t, network, again)
+
 		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
 		ids, err := newBridges(e.driver.settings).ids(time.Now().Add(time.Hour))
 		must.NoError(t, err)

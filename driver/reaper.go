@@ -36,13 +36,13 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
 	defer cancel()
 	var problems []error
-	if node := d.node.Load(); node != nil && s.GC.Container && now.Sub(began) >= s.gcGrace {
+	if s.GC.Container && now.Sub(began) >= s.gcGrace {
 		before := now.Add(-s.gcGrace)
 		problems = append(problems,
-			d.reapContainers(ctx, client, *node, before),
-			client.CollectLeftovers(ctx, labelNode, *node, s.Snapshotter, before),
+			d.reapContainers(ctx, client, before),
+			client.CollectLeftovers(ctx, before),
 			d.reapLeases(ctx, client, before),
-			d.reapNetworks(ctx, client, s, before))
+			d.reapBelongings(ctx, client, s, before))
 	}
 	problems = append(problems, d.leases.expire(now))
 	if s.GC.Image {
@@ -55,9 +55,11 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 	return errors.Join(problems...)
 }
 
-// reapContainers removes this node's containers that no task has.
-func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, node string, before time.Time) error {
-	found, err := client.Find(ctx, map[string]string{labelNode: node})
+// reapContainers removes the driver's containers that no task has. They are told
+// from those of other drivers by their owner, not by their node: a node that has
+// no task after a reboot has told nobody its name.
+func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, before time.Time) error {
+	found, err := client.Owned(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,24 +120,23 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 	return nil
 }
 
-// reapNetworks removes networks whose container is gone or was never made.
-func (d *Driver) reapNetworks(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
-	networks := newBridges(s)
-	ids, err := networks.ids(before)
-	if err != nil {
-		return err
+// reapBelongings removes networks and shared memory whose container is gone or
+// was never made.
+func (d *Driver) reapBelongings(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
+	var problems []error
+	for _, b := range s.belongings() {
+		ids, err := b.ids(before)
+		problems = append(problems, err)
+		for _, id := range ids {
+			_, err := client.Load(ctx, id)
+			switch {
+			case err == nil:
+			case errors.Is(err, runtime.ErrNotFound):
+				problems = append(problems, b.remove(ctx, id))
+			default:
+				problems = append(problems, fmt.Errorf("look for container %s: %w", id, err))
+			}
+		}
 	}
-	for _, id := range ids {
-		_, err := client.Load(ctx, id)
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, runtime.ErrNotFound) {
-			return fmt.Errorf("check network of %s: %w", id, err)
-		}
-		if err := networks.remove(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(problems...)
 }

@@ -21,7 +21,6 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		return fmt.Errorf("recover task: the handle is empty")
 	}
 	cfg := handle.Config
-	d.node.Store(&cfg.NodeID)
 	if _, err := d.tasks.get(cfg.ID); err == nil {
 		return nil
 	}

@@ -24,35 +24,89 @@ const appArmorProfile = "nomad-gpu-default"
 // from the image.
 const startTimeout = 2 * time.Minute
 
-// StartTask runs a task. Whatever fails leaves nothing behind.
+// StartTask runs a task. Whatever fails leaves nothing behind. A start that was
+// begun before, by a process that died, is taken up where it is: Nomad asks again
+// with the same ID, and the task must not run twice.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if _, err := d.tasks.get(cfg.ID); err == nil {
 		return nil, nil, fmt.Errorf("task %q is already started", cfg.ID)
 	}
-	d.node.Store(&cfg.NodeID)
-	plan, err := d.plan(cfg)
+	earlier, err := d.earlier(cfg)
 	if err != nil {
 		return nil, nil, recoverable(err)
 	}
-	d.failpoint("planned")
-	if err := d.leases.claim(plan.record.Lease); err != nil {
-		return nil, nil, recoverable(&spec.NotReadyError{UUID: plan.record.Lease.Holdings[0].UUID, Reason: err.Error()})
+	t, err := d.begun(cfg, earlier)
+	if t == nil && err == nil {
+		t, err = d.begin(cfg, earlier)
 	}
-	d.failpoint("claimed")
-	t, err := d.launch(plan)
 	if err != nil {
-		return nil, nil, recoverable(errors.Join(err, d.leases.end(plan.record.Lease, time.Now())))
+		return nil, nil, recoverable(err)
 	}
-	d.failpoint("started")
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config, handle.State = cfg, drivers.TaskStateRunning
 	if err := handle.SetDriverState(handleState{ContainerID: t.container.ID, StartedAt: t.record.StartedAt}); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("encode task handle: %w", err), d.discard(t))
 	}
+	return handle, t.record.Network, nil
+}
+
+// earlier returns the containers that there are of a task of an allocation: of
+// this start, of one that died half-way, or of a run that could not be recovered.
+func (d *Driver) earlier(cfg *drivers.TaskConfig) ([]*runtime.Container, error) {
+	_, client, _, err := d.parts()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
+	defer cancel()
+	return client.Find(ctx, map[string]string{labelNode: cfg.NodeID, labelAlloc: cfg.AllocID, labelTask: cfg.Name})
+}
+
+// begun takes up a task whose process an earlier attempt of the same start ran,
+// whether it still runs or not. It returns nil where there is none.
+func (d *Driver) begun(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*task, error) {
+	for _, c := range earlier {
+		if c.Labels[labelTaskID] != cfg.ID {
+			continue
+		}
+		r, err := recordOf(c)
+		if err != nil {
+			return nil, err
+		}
+		err = d.resume(cfg, c, r)
+		if errors.Is(err, runtime.ErrNotFound) {
+			continue // it never ran
+		}
+		if err != nil {
+			return nil, err
+		}
+		d.logger.Info("a start that was begun before is taken up", "task_id", cfg.ID, "container", c.ID)
+		return d.tasks.get(cfg.ID)
+	}
+	return nil, nil
+}
+
+// begin starts a task anew.
+func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*task, error) {
+	plan, err := d.plan(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d.failpoint("planned")
+	lease := plan.record.Lease
+	if err := d.leases.claim(lease); err != nil {
+		return nil, &spec.NotReadyError{UUID: lease.Holdings[0].UUID, Reason: err.Error()}
+	}
+	d.failpoint("claimed")
+	t, err := d.launch(plan, earlier)
+	if err != nil {
+		return nil, errors.Join(err, d.leases.end(lease, time.Now()))
+	}
+	d.failpoint("started")
 	if len(plan.share.Holdings) > 0 {
 		d.emit(cfg, "GPU share: "+describeShare(plan.share), nil)
 	}
-	return handle, plan.network, nil
+	return t, nil
 }
 
 // handleState is what Nomad keeps for us. Containers are found by label, so it
@@ -73,10 +127,10 @@ type startPlan struct {
 	mounts   []spec.Mount
 	cdiDirs  []string
 	record   record
-	// namespace is the path of a network namespace to join; network is what the
-	// driver made itself.
-	namespace string
-	network   *drivers.DriverNetwork
+	// namespaces are those of others that the container joins.
+	namespaces spec.Namespaces
+	// shmDir is the host's directory that becomes /dev/shm, where tasks share one.
+	shmDir string
 }
 
 // plan decodes and checks everything that can be checked before anything exists.
@@ -95,8 +149,11 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if err := checkNetwork(cfg, p.config); err != nil {
 		return nil, err
 	}
+	if err := checkPartners(cfg, p.config.Partners()); err != nil {
+		return nil, err
+	}
 	if n := cfg.NetworkIsolation; n != nil {
-		p.namespace = n.Path
+		p.namespaces.Network = n.Path
 	}
 	if p.config, err = resolveSources(cfg, p.config, settings.policy); err != nil {
 		return nil, err
@@ -123,13 +180,13 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	return p, nil
 }
 
-// launch makes and starts the container.
-func (d *Driver) launch(p *startPlan) (*task, error) {
+// launch makes and starts the container, after the earlier ones are removed.
+func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
 	output := newOutputs(p.cfg)
 	defer output.release()
-	pipesAlive, err := d.removeEarlier(ctx, p)
+	pipesAlive, err := d.removeEarlier(ctx, p.cfg, earlier)
 	if err != nil {
 		return nil, err
 	}
@@ -144,15 +201,18 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 		}
 	}
 	d.failpoint("image")
+	if err := d.join(ctx, p); err != nil {
+		return nil, err
+	}
 	ctx, cancel = context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if p.network, err = p.connect(ctx); err != nil {
-		return nil, err
+	if err := p.connect(ctx); err != nil {
+		return nil, errors.Join(err, d.removeBelongings(p.record.Lease.Container))
 	}
 	d.failpoint("connected")
 	container, err := d.create(ctx, p, image)
 	if err != nil {
-		return nil, errors.Join(err, d.disconnect(p.record.Lease.Container))
+		return nil, errors.Join(err, d.removeBelongings(p.record.Lease.Container))
 	}
 	d.failpoint("created")
 	if err := output.opening(); err != nil {
@@ -170,20 +230,14 @@ func (d *Driver) launch(p *startPlan) (*task, error) {
 	return d.watch(p.cfg, container, p.record), nil
 }
 
-// removeEarlier removes containers of the same task of the same allocation: a
-// start that died half-way, or a run that could not be recovered. It reports
-// whether one of them, of the same start, had the output pipes open until now.
-func (d *Driver) removeEarlier(ctx context.Context, p *startPlan) (pipesAlive bool, err error) {
-	earlier, err := p.runtime.Find(ctx, map[string]string{
-		labelNode: p.cfg.NodeID, labelAlloc: p.cfg.AllocID, labelTask: p.cfg.Name,
-	})
-	if err != nil {
-		return false, err
-	}
+// removeEarlier removes the earlier containers of a task. It reports whether one
+// of them, of the same start, had the output pipes open until now.
+func (d *Driver) removeEarlier(ctx context.Context, cfg *drivers.TaskConfig, earlier []*runtime.Container) (pipesAlive bool, err error) {
 	for _, c := range earlier {
-		d.logger.Warn("removing an earlier container of the task", "task_id", p.cfg.ID, "container", c.ID)
-		if status, err := c.Status(ctx); err == nil && status.Running && c.Labels[labelTaskID] == p.cfg.ID {
-			pipesAlive = true
+		d.logger.Warn("removing an earlier container of the task", "task_id", cfg.ID, "container", c.ID)
+		if c.Labels[labelTaskID] == cfg.ID {
+			_, err := c.Status(ctx)
+			pipesAlive = pipesAlive || errors.Is(err, runtime.ErrNotStarted)
 		}
 		if err := d.remove(c); err != nil {
 			return false, err
@@ -197,7 +251,7 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
 		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
-		CgroupsPath: p.record.Lease.Cgroup, NetworkNamespace: p.namespace, MaxOpenFiles: maxOpenFiles(),
+		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
 	}
 	if apparmor.HostSupports() {
 		task.AppArmor = appArmorProfile
@@ -218,7 +272,7 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 	return p.runtime.Create(ctx, runtime.NewContainer{
 		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
 		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
-		Labels: p.labels, OwnerLabels: map[string]string{labelNode: p.cfg.NodeID}, Record: record, Runtime: name,
+		Labels: p.labels, Record: record, Runtime: name,
 	})
 }
 
@@ -230,11 +284,11 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err := c.Remove(ctx); err != nil {
 		return err
 	}
-	settings, client, _, err := d.parts()
-	if err != nil {
+	if err := d.removeBelongings(c.ID); err != nil {
 		return err
 	}
-	if err := newBridges(settings).remove(ctx, c.ID); err != nil {
+	_, client, _, err := d.parts()
+	if err != nil {
 		return err
 	}
 	if c.Labels[labelManaged] == "" {
@@ -246,15 +300,32 @@ func (d *Driver) remove(c *runtime.Container) error {
 	return nil
 }
 
-// disconnect removes the network of a container that does not exist.
-func (d *Driver) disconnect(id string) error {
+// belongings are what the driver itself keeps on the host for a container, in a
+// directory named after it.
+type belongings interface {
+	// ids names the containers for which there is something older than before.
+	ids(before time.Time) ([]string, error)
+	// remove undoes what was made, as far as it came; nothing is no error.
+	remove(ctx context.Context, id string) error
+}
+
+func (s settings) belongings() []belongings {
+	return []belongings{newBridges(s), newSharedMemory(s)}
+}
+
+// removeBelongings removes what belongs to a container that does not exist.
+func (d *Driver) removeBelongings(id string) error {
 	settings, _, _, err := d.parts()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return newBridges(settings).remove(ctx, id)
+	var problems []error
+	for _, b := range settings.belongings() {
+		problems = append(problems, b.remove(ctx, id))
+	}
+	return errors.Join(problems...)
 }
 
 // discard forgets a task and removes its container.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"sync"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -11,15 +12,20 @@ import (
 type taskStore struct {
 	mu    sync.RWMutex
 	tasks map[string]*task
+	// added is closed, and replaced, when a task comes.
+	added chan struct{}
+}
+
+func newTaskStore() *taskStore {
+	return &taskStore{tasks: map[string]*task{}, added: make(chan struct{})}
 }
 
 func (s *taskStore) put(t *task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tasks == nil {
-		s.tasks = map[string]*task{}
-	}
 	s.tasks[t.cfg.ID] = t
+	close(s.added)
+	s.added = make(chan struct{})
 }
 
 // get returns drivers.ErrTaskNotFound for a task that is not watched.
@@ -30,6 +36,33 @@ func (s *taskStore) get(id string) (*task, error) {
 		return t, nil
 	}
 	return nil, drivers.ErrTaskNotFound
+}
+
+// running waits until a task of an allocation runs, or ctx ends.
+func (s *taskStore) running(ctx context.Context, allocID, name string) (*task, error) {
+	for {
+		t, added := s.find(allocID, name)
+		if t != nil {
+			return t, nil
+		}
+		select {
+		case <-added:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// find returns a task that runs, or nil and what is closed when another comes.
+func (s *taskStore) find(allocID, name string) (*task, <-chan struct{}) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, t := range s.tasks {
+		if t.cfg.AllocID == allocID && t.cfg.Name == name && !t.exited() {
+			return t, nil
+		}
+	}
+	return nil, s.added
 }
 
 func (s *taskStore) remove(id string) {

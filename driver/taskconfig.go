@@ -48,6 +48,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"host_dns":          defaulted("host_dns", "bool", `true`),
 	"ipc_mode":          hclspec.NewAttr("ipc_mode", "string", false),
 	"pid_mode":          hclspec.NewAttr("pid_mode", "string", false),
+	"cgroupns_mode":     hclspec.NewAttr("cgroupns_mode", "string", false),
 	"pids_limit":        hclspec.NewAttr("pids_limit", "number", false),
 	"ulimit":            hclspec.NewAttr("ulimit", "list(map(string))", false),
 	"sysctl":            hclspec.NewAttr("sysctl", "list(map(string))", false),

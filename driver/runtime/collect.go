@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -23,18 +24,35 @@ const (
 	usedLabel = "io.nomad-gpu.used-at"
 )
 
-// Labels on containerd's leases, which keep its garbage collector away from what
-// is being fetched and unpacked. One of a process that died is void.
 const (
-	ownerLabel   = "io.nomad-gpu.owner"
+	// ownerLabel is on all that the driver makes in containerd but images, so
+	// that leftovers are found, after a reboot too.
+	ownerLabel = "io.nomad-gpu.owner"
+	// processLabel is on leases, which keep containerd's garbage collector away
+	// from what is being fetched and unpacked. One of a process that died is void.
 	processLabel = "io.nomad-gpu.process"
 	leaseExpiry  = 24 * time.Hour
 )
 
+func (r *Runtime) ownerLabels() map[string]string {
+	return map[string]string{ownerLabel: r.config.Owner}
+}
+
+func (r *Runtime) ownerFilter() string {
+	return fmt.Sprintf("labels.%q==%q", ownerLabel, r.config.Owner)
+}
+
+// ownedLabels adds the owner to labels.
+func (r *Runtime) ownedLabels(labels map[string]string) map[string]string {
+	all := maps.Clone(labels)
+	maps.Copy(all, r.ownerLabels())
+	return all
+}
+
 // protect keeps what is made under the returned context until done is called.
 func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(), err error) {
 	ctx, release, err := r.client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseExpiry),
-		leases.WithLabels(map[string]string{ownerLabel: r.config.Owner, processLabel: r.process}))
+		leases.WithLabels(r.ownedLabels(map[string]string{processLabel: r.process})))
 	if err != nil {
 		return nil, nil, fmt.Errorf("protect what is made from containerd's garbage collector: %w", err)
 	}
@@ -49,7 +67,7 @@ func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(), 
 // collects what they had fetched half-way.
 func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
 	service := r.client.LeasesService()
-	all, err := service.List(ctx, fmt.Sprintf("labels.%q==%q", ownerLabel, r.config.Owner))
+	all, err := service.List(ctx, r.ownerFilter())
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
@@ -131,10 +149,10 @@ func unusedSince(image images.Image, before time.Time) bool {
 	return last.Before(before)
 }
 
-// CollectLeftovers removes snapshots and sandbox records that carry a label and
-// were made before the given time, but have no container: what a start left that
-// was cut off in the middle.
-func (r *Runtime) CollectLeftovers(ctx context.Context, label, value, snapshotter string, before time.Time) error {
+// CollectLeftovers removes the driver's snapshots and sandbox records that were
+// made before the given time and have no container, and leases of processes that
+// died: what a start left that was cut off in the middle.
+func (r *Runtime) CollectLeftovers(ctx context.Context, before time.Time) error {
 	ctx = r.with(ctx)
 	orphan := func(id string, created time.Time) (bool, error) {
 		if !created.Before(before) {
@@ -146,16 +164,18 @@ func (r *Runtime) CollectLeftovers(ctx context.Context, label, value, snapshotte
 		}
 		return false, err
 	}
-	filter := fmt.Sprintf("labels.%q==%q", label, value)
-	return errors.Join(
-		r.collectSnapshots(ctx, r.snapshotter(snapshotter), filter, orphan),
-		r.collectSandboxes(ctx, filter, orphan),
-		r.collectLeases(ctx, before))
+	snapshotters, err := r.Snapshotters(ctx)
+	problems := []error{err}
+	for _, name := range snapshotters {
+		problems = append(problems, r.collectSnapshots(ctx, name, orphan))
+	}
+	problems = append(problems, r.collectSandboxes(ctx, orphan), r.collectLeases(ctx, before))
+	return errors.Join(problems...)
 }
 
 type orphanFunc func(id string, created time.Time) (bool, error)
 
-func (r *Runtime) collectSnapshots(ctx context.Context, snapshotter, filter string, orphan orphanFunc) error {
+func (r *Runtime) collectSnapshots(ctx context.Context, snapshotter string, orphan orphanFunc) error {
 	service := r.client.SnapshotService(snapshotter)
 	var keys []string
 	err := service.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
@@ -164,7 +184,7 @@ func (r *Runtime) collectSnapshots(ctx context.Context, snapshotter, filter stri
 			keys = append(keys, info.Name)
 		}
 		return err
-	}, filter)
+	}, r.ownerFilter())
 	if err != nil {
 		return fmt.Errorf("list snapshots: %w", err)
 	}
@@ -176,8 +196,8 @@ func (r *Runtime) collectSnapshots(ctx context.Context, snapshotter, filter stri
 	return nil
 }
 
-func (r *Runtime) collectSandboxes(ctx context.Context, filter string, orphan orphanFunc) error {
-	all, err := r.client.SandboxStore().List(ctx, filter)
+func (r *Runtime) collectSandboxes(ctx context.Context, orphan orphanFunc) error {
+	all, err := r.client.SandboxStore().List(ctx, r.ownerFilter())
 	if errdefs.IsNotImplemented(err) {
 		return nil
 	}

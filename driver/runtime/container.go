@@ -42,9 +42,6 @@ type NewContainer struct {
 	Groups  []string
 	CDI     oci.SpecOpts
 	Labels  map[string]string
-	// OwnerLabels are put on what belongs to the container but is not in it, so
-	// that leftovers are found.
-	OwnerLabels map[string]string
 	// Record is kept with the container, of any size and for any release to read.
 	Record []byte
 	// Runtime is containerd's name of the runtime.
@@ -113,9 +110,9 @@ func (r *Runtime) newContainer(ctx context.Context, n NewContainer, options []oc
 	return r.client.NewContainer(ctx, n.ID,
 		client.WithImage(n.Image.handle),
 		client.WithSnapshotter(n.Image.snapshotter),
-		client.WithNewSnapshot(n.ID, n.Image.handle, snapshots.WithLabels(maps.Clone(n.OwnerLabels))),
+		client.WithNewSnapshot(n.ID, n.Image.handle, snapshots.WithLabels(r.ownerLabels())),
 		client.WithRuntime(n.Runtime, nil),
-		client.WithContainerLabels(maps.Clone(n.Labels)),
+		client.WithContainerLabels(r.ownedLabels(n.Labels)),
 		func(_ context.Context, _ *client.Client, c *containers.Container) error {
 			c.Extensions = map[string]typeurl.Any{recordExtension: record}
 			return nil
@@ -171,6 +168,12 @@ func (r *Runtime) Load(ctx context.Context, id string) (*Container, error) {
 		return nil, fmt.Errorf("load container %s: %w", id, notFound(err))
 	}
 	return r.wrap(ctx, handle)
+}
+
+// Owned returns the containers that the driver made, with this process or an
+// earlier one, for whatever node it served then.
+func (r *Runtime) Owned(ctx context.Context) ([]*Container, error) {
+	return r.Find(ctx, r.ownerLabels())
 }
 
 // Find returns the containers that carry all the labels.
@@ -263,8 +266,11 @@ type Status struct {
 	Exit Exit
 }
 
+// ErrNotStarted means that a container's process was made and never started.
+var ErrNotStarted = fmt.Errorf("its process was never started: %w", ErrNotFound)
+
 // Status returns ErrNotFound for a container whose process containerd does not
-// know: it never started, or its shim and record are gone.
+// know: it was never made, or its shim and record are gone.
 func (c *Container) Status(ctx context.Context) (Status, error) {
 	ctx = c.runtime.with(ctx)
 	task, err := c.handle.Task(ctx, nil)
@@ -279,7 +285,7 @@ func (c *Container) Status(ctx context.Context) (Status, error) {
 	case client.Stopped:
 		return Status{Exit: Exit{Code: int(status.ExitStatus), At: status.ExitTime}}, nil
 	case client.Created:
-		return Status{}, fmt.Errorf("process of container %s was never started: %w", c.ID, ErrNotFound)
+		return Status{}, fmt.Errorf("inspect container %s: %w", c.ID, ErrNotStarted)
 	}
 	return Status{Running: true, PID: int(task.Pid())}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +31,7 @@ type Config struct {
 	Socket string
 	// Namespace is the containerd namespace that everything is kept in.
 	Namespace string
-	// Owner names the driver among those that use this containerd, for as long as
-	// the machine runs.
+	// Owner names the driver among those that use this containerd, for good.
 	Owner string
 	// Snapshotter is used where a task names none; empty for containerd's own
 	// default.
@@ -85,6 +85,22 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("ask containerd at %s for its version: %w", r.config.Socket, err)
 	}
 	return version.Version, nil
+}
+
+// Snapshotters names the snapshotters that containerd has and that work.
+func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
+	answer, err := r.client.IntrospectionService().Plugins(r.with(ctx), "type==io.containerd.snapshotter.v1")
+	if err != nil {
+		return nil, fmt.Errorf("ask containerd at %s for its snapshotters: %w", r.config.Socket, err)
+	}
+	var names []string
+	for _, plugin := range answer.Plugins {
+		if plugin.InitErr == nil {
+			names = append(names, plugin.ID)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // Unavailable reports whether an error says that containerd is away, or too busy

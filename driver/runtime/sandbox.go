@@ -15,7 +15,7 @@ import (
 
 func (r *Runtime) createSandbox(ctx context.Context, n NewContainer) error {
 	_, err := r.client.SandboxStore().Create(ctx, sandbox.Sandbox{
-		ID: n.ID, Labels: n.OwnerLabels, Runtime: sandbox.RuntimeOpts{Name: n.Runtime}, Sandboxer: "shim",
+		ID: n.ID, Labels: r.ownerLabels(), Runtime: sandbox.RuntimeOpts{Name: n.Runtime}, Sandboxer: "shim",
 	})
 	if err != nil && !errdefs.IsAlreadyExists(err) && !errdefs.IsNotImplemented(err) {
 		return fmt.Errorf("record sandbox of container %s: %w", n.ID, err)

@@ -13,15 +13,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-const (
-	networkHost   = "host"
-	networkNone   = "none"
-	networkBridge = "bridge"
-	networkGroup  = "group"
-	modePrivate   = "private"
-	modeHost      = "host"
-)
-
 // Check reports the first thing in c that the driver does not understand or the
 // operator does not allow. Nothing has been started by then.
 func (c Config) Check(policy Policy) error {
@@ -109,28 +100,6 @@ func (c Config) ImageArchive() string {
 		}
 	}
 	return ""
-}
-
-func (c Config) checkModes() error {
-	for _, mode := range []struct {
-		key, value string
-		valid      []string
-	}{
-		{"network_mode", c.NetworkMode, []string{"", networkHost, networkNone, networkBridge, networkGroup}},
-		{"ipc_mode", c.IPCMode, []string{"", modePrivate, modeHost}},
-		{"pid_mode", c.PIDMode, []string{"", modePrivate, modeHost}},
-	} {
-		if !slices.Contains(mode.valid, mode.value) {
-			return fmt.Errorf("%s %q is not one of %s", mode.key, mode.value, strings.Join(mode.valid[1:], ", "))
-		}
-	}
-	if c.HostNetwork && c.NetworkMode != "" && c.NetworkMode != networkHost {
-		return fmt.Errorf("host_network and network_mode %q contradict each other", c.NetworkMode)
-	}
-	if c.IPCMode == modeHost && c.ShmSize != "" {
-		return fmt.Errorf("shm_size cannot be set with ipc_mode \"host\", which uses the host's /dev/shm")
-	}
-	return nil
 }
 
 func (c Config) checkPrivileges(policy Policy) error {

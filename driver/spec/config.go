@@ -32,13 +32,14 @@ type Config struct {
 	Mounts     []MountConfig `codec:"mounts"`
 	ShmSize    string        `codec:"shm_size"`
 
-	HostNetwork bool     `codec:"host_network"`
-	NetworkMode string   `codec:"network_mode"`
-	Ports       []string `codec:"ports"`
-	ExtraHosts  []string `codec:"extra_hosts"`
-	HostDNS     bool     `codec:"host_dns"`
-	IPCMode     string   `codec:"ipc_mode"`
-	PIDMode     string   `codec:"pid_mode"`
+	HostNetwork  bool     `codec:"host_network"`
+	NetworkMode  string   `codec:"network_mode"`
+	Ports        []string `codec:"ports"`
+	ExtraHosts   []string `codec:"extra_hosts"`
+	HostDNS      bool     `codec:"host_dns"`
+	IPCMode      string   `codec:"ipc_mode"`
+	PIDMode      string   `codec:"pid_mode"`
+	CgroupNSMode string   `codec:"cgroupns_mode"`
 
 	PidsLimit    int64               `codec:"pids_limit"`
 	Ulimit       []map[string]string `codec:"ulimit"`

@@ -38,6 +38,17 @@ type limits struct {
 // container's own namespaces; any other would change the host.
 var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
 
+// defaultShmBytes is the size of /dev/shm where the author names none: Docker's.
+const defaultShmBytes = 64 << 20
+
+// ShmBytes is the size of the task's /dev/shm, of a config that was checked.
+func (c Config) ShmBytes() int64 {
+	if bytes, err := units.RAMInBytes(c.ShmSize); err == nil {
+		return bytes
+	}
+	return defaultShmBytes
+}
+
 func (c Config) limits() (limits, error) {
 	var l limits
 	var err error

@@ -31,8 +31,10 @@ type Task struct {
 	Mounts []Mount
 	// Devices are host device nodes that a device plugin asked for.
 	Devices []Device
-	// NetworkNamespace is the path of a network namespace to join.
-	NetworkNamespace string
+	// Namespaces are those of others that the container joins.
+	Namespaces Namespaces
+	// ShmDir is the host's directory that becomes /dev/shm, where tasks share one.
+	ShmDir string
 	// CgroupsPath is where the container's control group is; empty for
 	// containerd's own choice.
 	CgroupsPath string
@@ -146,49 +148,11 @@ func (t Task) cwd(image ispec.ImageConfig) string {
 	return "/"
 }
 
-// networkMode is the mode that the config asks for, "" for the default.
-func (c Config) networkMode() string {
-	if c.HostNetwork {
-		return networkHost
-	}
-	return c.NetworkMode
-}
-
-func (t Task) namespaces() oci.SpecOpts {
-	hostname := t.Config.Hostname
-	if hostname == "" {
-		hostname = t.Hostname
-	}
-	return edit(func(s *oci.Spec) {
-		s.Hostname = hostname
-		if t.Config.networkMode() == networkHost {
-			dropNamespace(s, specs.NetworkNamespace)
-		} else if t.NetworkNamespace != "" {
-			joinNamespace(s, specs.NetworkNamespace, t.NetworkNamespace)
-		}
-		if t.Config.PIDMode == modeHost {
-			dropNamespace(s, specs.PIDNamespace)
-		}
-		if t.Config.IPCMode == modeHost {
-			dropNamespace(s, specs.IPCNamespace)
-		}
-	})
-}
-
-func dropNamespace(s *oci.Spec, kind specs.LinuxNamespaceType) {
-	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
-}
-
-func joinNamespace(s *oci.Spec, kind specs.LinuxNamespaceType, nsPath string) {
-	dropNamespace(s, kind)
-	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: kind, Path: nsPath})
-}
-
 // mounts puts the author's first and ours last, so that nothing of the author's
 // can cover what a GPU share, the allocation or the resolver needs.
 func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
-	if t.Share.MPS && t.Config.ShmSize != "" {
-		return nil, fmt.Errorf("shm_size cannot be set for a task that shares a GPU through MPS: it uses the /dev/shm of the MPS daemon; remove shm_size")
+	if err := t.checkShm(); err != nil {
+		return nil, err
 	}
 	var all []Mount
 	ours := append(slices.Clone(t.Mounts), t.Share.Mounts...)
@@ -212,6 +176,7 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	// What lies deeper comes later, or it would be hidden.
 	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return []oci.SpecOpts{edit(func(s *oci.Spec) {
+		s.Mounts = append(s.Mounts, cgroupMount)
 		for _, m := range all {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(have specs.Mount) bool { return have.Destination == m.Target })
 			s.Mounts = append(s.Mounts, m.oci())
@@ -222,12 +187,39 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 			}
 			switch {
 			case t.Config.IPCMode == modeHost && !t.Share.MPS:
-				s.Mounts[i] = specs.Mount{Type: "bind", Source: shmPath, Destination: shmPath, Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
+				s.Mounts[i] = shmOf(shmPath)
+			case t.ShmDir != "":
+				s.Mounts[i] = shmOf(t.ShmDir)
 			case l.shmBytes > 0 && m.Type == "tmpfs":
 				s.Mounts[i].Options = []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", l.shmBytes)}
 			}
 		}
 	})}, nil
+}
+
+// cgroupMount shows a container its own control group, where programs look for
+// the limits that they have to live with. A privileged one may write there.
+var cgroupMount = specs.Mount{
+	Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup",
+	Options: []string{"ro", "nosuid", "noexec", "nodev", "relatime"},
+}
+
+// shmOf makes a directory of the host the container's /dev/shm.
+func shmOf(dir string) specs.Mount {
+	return specs.Mount{Type: "bind", Source: dir, Destination: shmPath, Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
+}
+
+// checkShm refuses what would want a /dev/shm beside that of an MPS daemon.
+func (t Task) checkShm() error {
+	switch {
+	case !t.Share.MPS:
+		return nil
+	case t.Config.ShmSize != "":
+		return fmt.Errorf("shm_size cannot be set for a task that shares a GPU through MPS: it uses the /dev/shm of the MPS daemon; remove shm_size")
+	case t.ShmDir != "":
+		return fmt.Errorf("ipc_mode %q is not possible for a task that shares a GPU through MPS: it uses the /dev/shm of the MPS daemon, as do the other tasks on that GPU; remove ipc_mode", t.Config.IPCMode)
+	}
+	return nil
 }
 
 // shareStaysWhole refuses mounts inside those of the GPU share: they would hide
@@ -289,7 +281,7 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 	c := t.Config
 	if c.Privileged {
 		// Control groups keep counting, everything else is the host's.
-		return []oci.SpecOpts{oci.WithPrivileged, oci.WithHostDevices, oci.WithAllDevicesAllowed, oci.WithNewPrivileges, oci.WithWriteableSysfs}, nil
+		return []oci.SpecOpts{oci.WithPrivileged, oci.WithHostDevices, oci.WithAllDevicesAllowed, oci.WithNewPrivileges, oci.WithWriteableSysfs, oci.WithWriteableCgroupfs}, nil
 	}
 	caps, err := c.capabilities(t.Policy)
 	if err != nil {
@@ -332,16 +324,4 @@ func mergeRlimits(have, wanted []specs.POSIXRlimit) []specs.POSIXRlimit {
 		return slices.ContainsFunc(wanted, func(w specs.POSIXRlimit) bool { return w.Type == h.Type })
 	})
 	return append(have, wanted...)
-}
-
-// UsesHostNetwork reports whether the author asked for the host's network.
-func (c Config) UsesHostNetwork() bool { return c.networkMode() == networkHost }
-
-// UsesBridge reports whether the author wants a network for the task alone.
-func (c Config) UsesBridge() bool { return c.networkMode() == networkBridge }
-
-// UsesOwnNetwork reports whether the author wants a network namespace for the
-// task alone, connected or not.
-func (c Config) UsesOwnNetwork() bool {
-	return c.networkMode() == networkBridge || c.networkMode() == networkNone
 }

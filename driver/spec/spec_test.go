@@ -76,7 +76,7 @@ func TestGolden(t *testing.T) {
 		"gpu-slice":       {Config: defaults(), Policy: policy, Resources: given, Share: share, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}},
 		"every-option":    {Config: every, Policy: policy, Resources: burst, Mounts: ours, CgroupsPath: "/nomad-gpu/box", InitPath: "/usr/bin/tini-static"},
 		"host-namespaces": {Config: privileged, Policy: policy, Resources: given},
-		"group-network":   {Config: defaults(), Policy: policy, Resources: given, NetworkNamespace: "/run/netns/alloc"},
+		"group-network":   {Config: defaults(), Policy: policy, Resources: given, Namespaces: Namespaces{Network: "/run/netns/alloc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := json.MarshalIndent(generate(t, task), "", "  ")
