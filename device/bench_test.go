@@ -45,7 +45,7 @@ func BenchmarkReserve(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		began := time.Now()
-		if _, err := c.reserve(ids); err != nil {
+		if _, _, err := c.reserve(ids); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(began))

@@ -25,6 +25,7 @@ type engine struct {
 	ledger             *ledger
 	cordons, forgotten Marks
 	state              *statedir.Dir
+	reservations       *reservations
 	names              *cdiNames
 	tracker            *tracker
 	mps                daemons

@@ -74,7 +74,7 @@ var (
 	descFault      = prometheus.NewDesc("nomad_gpu_fault_since_seconds", "Unix time since which the device has a fault.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "code"), nil)
 	descCordoned   = prometheus.NewDesc("nomad_gpu_cordoned", "1 while the device is cordoned.", deviceLabels, nil)
 	descInstances  = prometheus.NewDesc("nomad_gpu_instances", "Instances that the device offers to Nomad.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
-	descHeld       = prometheus.NewDesc("nomad_gpu_instances_held", "Instances that tasks of the containerd driver hold.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
+	descHeld       = prometheus.NewDesc("nomad_gpu_instances_held", "Instances that tasks hold.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
 	descMPSReady   = prometheus.NewDesc("nomad_gpu_mps_ready", "1 while the MPS control daemon has confirmed its limits.", deviceLabels, nil)
 	descMPSStarts  = prometheus.NewDesc("nomad_gpu_mps_generation", "How often the MPS control daemon was started since boot.", deviceLabels, nil)
 	descTaskMemory = prometheus.NewDesc("nomad_gpu_task_memory_used_bytes", "GPU memory that all processes of a task hold.", taskLabels, nil)

@@ -18,9 +18,11 @@ func (e *engine) circumstances(machine hardware.Machine) circumstances {
 	if err != nil {
 		e.looked = time.Time{}
 	}
+	live, recent, reservationsErr := e.reservations.look(leases, e.now())
+	e.complain("reservations", reservationsErr)
 	now := circumstances{
-		holders: holders(liveAfter(leases, e.now())),
-		recent:  holders(liveAfter(leases, e.now().Add(-e.config.modeChangeDelay))),
+		holders: merge(live, holders(liveAfter(leases, e.now()))),
+		recent:  merge(recent, holders(liveAfter(leases, e.now().Add(-e.config.modeChangeDelay)))),
 		busy:    map[string]bool{},
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
@@ -84,17 +86,7 @@ func holders(leases []gpu.Lease) map[string]holder {
 	all := map[string]holder{}
 	for _, l := range leases {
 		for _, h := range l.Holdings {
-			have := all[h.UUID]
-			if len(h.Slices) == 0 {
-				have.all = true
-			}
-			if have.slices == nil {
-				have.slices = map[int]bool{}
-			}
-			for _, n := range h.Slices {
-				have.slices[n] = true
-			}
-			all[h.UUID] = have
+			hold(all, h.UUID, h.Slices)
 		}
 	}
 	return all

@@ -148,7 +148,13 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if latest == nil {
 		return nil, errEarly
 	}
-	return latest.catalogue.reserve(ids)
+	made, given, err := latest.catalogue.reserve(ids)
+	if err != nil {
+		return nil, err
+	}
+	s.engine.reservations.add(made, s.engine.now())
+	s.engine.nudge()
+	return given, nil
 }
 
 // Stats sends measurements at an interval.

@@ -33,30 +33,40 @@ func newCatalogue(units []*unit) catalogue {
 
 // reserve hands instances out. Nomad asks once per device block of a task and
 // keeps the answer for the life of the allocation.
-func (c catalogue) reserve(ids []string) (*device.ContainerReservation, error) {
-	if len(ids) == 0 {
-		return nil, errors.New("reserve devices: no instance is named")
+func (c catalogue) reserve(ids []string) (gpu.Reservation, *device.ContainerReservation, error) {
+	r, units, err := c.collect(ids)
+	if err != nil {
+		return r, nil, err
 	}
+	envs, err := environment(r, units)
+	return r, &device.ContainerReservation{Envs: envs}, err
+}
+
+// collect adds instances up, by the devices that they lie on.
+func (c catalogue) collect(ids []string) (gpu.Reservation, []*unit, error) {
 	r := gpu.Reservation{Version: gpu.ReservationVersion}
+	if len(ids) == 0 {
+		return r, nil, errors.New("reserve devices: no instance is named")
+	}
 	var units []*unit
 	for _, id := range slices.Sorted(slices.Values(ids)) {
 		e, err := c.find(id)
 		if err != nil {
-			return nil, err
+			return r, nil, err
 		}
 		if len(units) > 0 && units[0].group != e.unit.group {
-			return nil, fmt.Errorf("reserve %q: it is of group %s, but %q is of %s; one request is served from one group",
+			return r, nil, fmt.Errorf("reserve %q: it is of group %s, but %q is of %s; one request is served from one group",
 				id, e.unit.group, ids[0], units[0].group)
 		}
 		if at := slices.Index(units, e.unit); at < 0 {
 			units = append(units, e.unit)
 			r.Devices = append(r.Devices, e.unit.reserved())
 		} else if e.unit.offer.Mode == gpu.ModeWhole {
-			return nil, fmt.Errorf("reserve %q: it is named twice", id)
+			return r, nil, fmt.Errorf("reserve %q: it is named twice", id)
 		}
 		if d := &r.Devices[slices.Index(units, e.unit)]; d.Mode != gpu.ModeWhole {
 			if slices.Contains(d.Slices, e.n) {
-				return nil, fmt.Errorf("reserve %q: it is named twice", id)
+				return r, nil, fmt.Errorf("reserve %q: it is named twice", id)
 			}
 			d.Slices = append(d.Slices, e.n)
 		}
@@ -65,11 +75,7 @@ func (c catalogue) reserve(ids []string) (*device.ContainerReservation, error) {
 	for i, u := range units {
 		u.addUp(&r.Devices[i])
 	}
-	envs, err := environment(r, units)
-	if err != nil {
-		return nil, err
-	}
-	return &device.ContainerReservation{Envs: envs}, nil
+	return r, units, nil
 }
 
 // find refuses what must not be handed out and says what to do.

@@ -23,7 +23,7 @@ func reserveFrom(t *testing.T, config string, change func([]*unit), ids ...strin
 	if change != nil {
 		change(units)
 	}
-	r, err := newCatalogue(units).reserve(ids)
+	_, r, err := newCatalogue(units).reserve(ids)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,193 @@
+package device
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// reservations remember what Reserve has handed out until it is known to have
+// come back. A task of our driver writes a lease, which then counts. Drivers
+// such as docker and raw_exec write none, and Nomad does not say when a task
+// ends; but each of its processes was started with the reservation in its
+// environment.
+type reservations struct {
+	state *statedir.Dir
+	// delay is how long one counts after it was made, or last seen in a process.
+	delay time.Duration
+	// environments reads those of all processes.
+	environments func() [][]byte
+
+	// fresh are those that look has not taken in yet: Reserve must not wait.
+	mu    sync.Mutex
+	fresh []gpu.MadeReservation
+
+	made   []madeReservation
+	dirty  bool
+	looked time.Time
+}
+
+// madeReservation is one that no lease stands for yet.
+type madeReservation struct {
+	gpu.MadeReservation
+	// seen is when a process had it last, running whether one has it now.
+	seen    time.Time
+	running bool
+}
+
+const (
+	// lookPause is the shortest time between two looks at all processes.
+	lookPause = 2 * time.Second
+	// beginning is how long a task may take from its reservation to its first
+	// process and still count as running: a pull of its image is on the way.
+	beginning = time.Minute
+)
+
+func newReservations(state *statedir.Dir, delay time.Duration, now time.Time) (*reservations, error) {
+	r := &reservations{state: state, delay: delay, environments: readEnvironments}
+	recorded, err := state.Reservations()
+	for _, one := range recorded {
+		r.made = append(r.made, madeReservation{MadeReservation: one, seen: now})
+	}
+	return r, err
+}
+
+// add takes note of a reservation.
+func (r *reservations) add(one gpu.Reservation, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fresh = append(r.fresh, gpu.MadeReservation{Reservation: one, MadeAt: now.UTC()})
+}
+
+// takeIn adds the fresh ones. Nomad gives an instance out only when it is free,
+// so an earlier reservation of it is over.
+func (r *reservations) takeIn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.fresh {
+		r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return overlap(m.Devices, one.Devices) })
+		r.made = append(r.made, madeReservation{MadeReservation: one, seen: one.MadeAt})
+	}
+	r.dirty = r.dirty || len(r.fresh) > 0
+	r.fresh = nil
+}
+
+// look finds out which reservations are still in use. It returns what those hold
+// whose task runs, or is about to, and beside that what those hold whose task
+// may start again.
+func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map[string]holder, err error) {
+	r.takeIn()
+	count := len(r.made)
+	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return m.leased(leases) })
+	if len(r.made) > 0 && now.Sub(r.looked) >= lookPause {
+		r.looked = now
+		r.match(now)
+	}
+	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
+	if r.dirty || len(r.made) != count {
+		err = r.save()
+	}
+	live, recent = map[string]holder{}, map[string]holder{}
+	for _, m := range r.made {
+		for _, d := range m.Devices {
+			hold(recent, d.UUID, d.Slices)
+			if m.running || m.begins(now) {
+				hold(live, d.UUID, d.Slices)
+			}
+		}
+	}
+	return live, recent, err
+}
+
+// match looks for each reservation in the environments of all processes.
+func (r *reservations) match(now time.Time) {
+	environments := r.environments()
+	for n := range r.made {
+		m := &r.made[n]
+		value, err := m.EnvValue()
+		entry := []byte(m.EnvKey() + "=" + value + "\x00")
+		m.running = err == nil && slices.ContainsFunc(environments, func(env []byte) bool { return bytes.Contains(env, entry) })
+		if m.running {
+			m.seen = now
+		}
+	}
+}
+
+func (r *reservations) save() error {
+	all := make([]gpu.MadeReservation, len(r.made))
+	for n, m := range r.made {
+		all[n] = m.MadeReservation
+	}
+	err := r.state.WriteReservations(all)
+	r.dirty = err != nil
+	return err
+}
+
+// begins reports whether the task may not have had time for a process yet.
+func (m madeReservation) begins(now time.Time) bool { return now.Sub(m.MadeAt) < beginning }
+
+// leased reports whether a lease that is younger stands for the reservation.
+func (m madeReservation) leased(leases []gpu.Lease) bool {
+	return slices.ContainsFunc(leases, func(l gpu.Lease) bool {
+		return !l.StartedAt.Before(m.MadeAt) && slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool {
+			return overlap(m.Devices, []gpu.ReservedDevice{{UUID: h.UUID, Slices: h.Slices}})
+		})
+	})
+}
+
+// overlap reports whether two reservations have an instance in common. One
+// without slices is the whole device.
+func overlap(a, b []gpu.ReservedDevice) bool {
+	return slices.ContainsFunc(a, func(one gpu.ReservedDevice) bool {
+		return slices.ContainsFunc(b, func(other gpu.ReservedDevice) bool {
+			return one.UUID == other.UUID && (len(one.Slices) == 0 || len(other.Slices) == 0 ||
+				slices.ContainsFunc(one.Slices, func(n int) bool { return slices.Contains(other.Slices, n) }))
+		})
+	})
+}
+
+// hold enters what is held of a device; no slices mean all of it.
+func hold(all map[string]holder, uuid string, numbers []int) {
+	have := all[uuid]
+	if have.slices == nil {
+		have.slices = map[int]bool{}
+	}
+	have.all = have.all || len(numbers) == 0
+	for _, n := range numbers {
+		have.slices[n] = true
+	}
+	all[uuid] = have
+}
+
+// merge adds what others hold.
+func merge(all, others map[string]holder) map[string]holder {
+	for uuid, h := range others {
+		if h.all {
+			hold(all, uuid, nil)
+		}
+		if len(h.slices) > 0 {
+			hold(all, uuid, slices.Collect(maps.Keys(h.slices)))
+		}
+	}
+	return all
+}
+
+// readEnvironments reads with what environment each process was started. One
+// that has ended in between has none.
+func readEnvironments() [][]byte {
+	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
+	all := make([][]byte, 0, len(paths))
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+			all = append(all, text)
+		}
+	}
+	return all
+}

@@ -1,0 +1,166 @@
+package device
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+func reservationOf(uuid string, numbers ...int) gpu.Reservation {
+	mode, of := gpu.ModeSlice, 79
+	if len(numbers) == 0 {
+		mode, of = gpu.ModeWhole, 0
+	}
+	return gpu.Reservation{Version: gpu.ReservationVersion, Vendor: "nvidia", Devices: []gpu.ReservedDevice{{UUID: uuid, Mode: mode, Slices: numbers, Of: of}}}
+}
+
+// A reservation counts while a process has it, for a moment after it was made,
+// and, for changes of mode, some time after the last process ended.
+func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
+	state, err := statedir.Open(t.TempDir(), "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	r, err := newReservations(state, 5*time.Minute, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var processes [][]byte
+	r.environments = func() [][]byte { return processes }
+	one := reservationOf(testUUID(0), 3, 4)
+	value, err := one.EnvValue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := [][]byte{[]byte("PATH=/bin\x00" + one.EnvKey() + "=" + value + "\x00HOME=/\x00")}
+	r.add(one, now)
+	for _, step := range []struct {
+		what         string
+		after        time.Duration
+		processes    [][]byte
+		live, recent bool
+	}{
+		{"it is about to start", time.Second, nil, true, true},
+		{"it should have started", 2 * time.Minute, nil, false, true},
+		{"it runs after all", time.Minute, process, true, true},
+		{"it runs for long", time.Hour, process, true, true},
+		{"it has ended", 4 * time.Minute, nil, false, true},
+		{"it ended long ago", 2 * time.Minute, nil, false, false},
+	} {
+		now, processes = now.Add(step.after), step.processes
+		live, recent, err := r.look(nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if live[testUUID(0)].slices[3] != step.live || recent[testUUID(0)].slices[4] != step.recent {
+			t.Errorf("%s: live %v, recent %v", step.what, live, recent)
+		}
+	}
+	if left, err := state.Reservations(); err != nil || len(left) != 0 {
+		t.Errorf("the file has %+v, %v", left, err)
+	}
+}
+
+func TestReservationsEndWithALeaseOrAnotherReservation(t *testing.T) {
+	now := time.Now()
+	lease := func(uuid string, started time.Time, numbers ...int) []gpu.Lease {
+		return []gpu.Lease{{StartedAt: started, Holdings: []gpu.Holding{{UUID: uuid, Slices: numbers}}}}
+	}
+	for _, tc := range []struct {
+		name   string
+		made   gpu.Reservation
+		leases []gpu.Lease
+		later  gpu.Reservation
+		want   bool
+	}{
+		{"a lease of the slices", reservationOf(testUUID(0), 3, 4), lease(testUUID(0), now.Add(time.Second), 3, 4), gpu.Reservation{}, false},
+		{"an older lease", reservationOf(testUUID(0), 3, 4), lease(testUUID(0), now.Add(-time.Second), 3, 4), gpu.Reservation{}, true},
+		{"a lease of other slices", reservationOf(testUUID(0), 3, 4), lease(testUUID(0), now.Add(time.Second), 5), gpu.Reservation{}, true},
+		{"a lease on another GPU", reservationOf(testUUID(0)), lease(testUUID(1), now.Add(time.Second)), gpu.Reservation{}, true},
+		{"a lease of the GPU", reservationOf(testUUID(0)), lease(testUUID(0), now.Add(time.Second)), gpu.Reservation{}, false},
+		{"the same slice again", reservationOf(testUUID(0), 3, 4), nil, reservationOf(testUUID(0), 4, 5), false},
+		{"another slice", reservationOf(testUUID(0), 3, 4), nil, reservationOf(testUUID(0), 5), true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			state, err := statedir.Open(t.TempDir(), "boot")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := newReservations(state, time.Minute, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.environments = func() [][]byte { return nil }
+			r.add(tc.made, now)
+			if tc.later.Devices != nil {
+				r.add(tc.later, now)
+			}
+			live, _, err := r.look(tc.leases, now.Add(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h := live[testUUID(0)]; (h.all || h.slices[3]) != tc.want {
+				t.Errorf("live are %+v, want it there: %v", live, tc.want)
+			}
+		})
+	}
+}
+
+// A task of docker or raw_exec writes no lease. Its GPU is not empty all the
+// same: it keeps its mode, and its slices are spared by a cordon, over a restart
+// of the plugin too.
+func TestTasksOfOtherDriversAreSeen(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	uuid := uuidOf(t, groups, "slice/H100/0")
+	given, err := r.Reserve(sliceIDs(uuid, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := exec.Command("sleep", "600")
+	for key, value := range given.Envs {
+		task.Env = append(task.Env, key+"="+value)
+	}
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = task.Process.Kill()
+		_ = task.Wait()
+	})
+	if err := OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
+		t.Fatal(err)
+	}
+	groups = r.until("one slice is left", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 1 })
+	if g, _ := find(groups, "slice/H100/0"); !g.Devices[3].Healthy {
+		t.Errorf("the task's slice is %q", g.Devices[3].HealthDesc)
+	}
+	if err := OpenCordons(r.dir + "/data").Remove(uuid); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
+	groups = r.until("the others have changed", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == -1 })
+	g, n := find(groups, "slice/H100/0")
+	if n != 1 || !strings.Contains(g.Devices[0].HealthDesc, "waits for its tasks to end") {
+		t.Errorf("%d slices are healthy, the first is %q", n, g.Devices[0].HealthDesc)
+	}
+}
+
+func TestEnvironmentsOfProcesses(t *testing.T) {
+	mine := strings.Join(os.Environ(), "\x00")
+	found := false
+	for _, env := range readEnvironments() {
+		found = found || mine != "" && strings.Contains(string(env), mine[:len(mine)/2])
+	}
+	if !found {
+		t.Error("this process is not among them")
+	}
+}
