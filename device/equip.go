@@ -28,10 +28,8 @@ func (e *engine) equip(units []*unit) {
 	}
 	for _, u := range units {
 		u.cdi = names[u.uuid]
-		if u.offer.Sharing == gpu.SharingHAMi {
-			u.hami = e.config.hami
-		}
 	}
+	e.equipHAMi(units)
 	e.equipMPS(units)
 	e.equipTimeslices(units)
 	e.layOut(units)

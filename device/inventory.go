@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -95,11 +96,14 @@ func takeInventory(c *config) (Inventory, error) {
 		return Inventory{}, err
 	}
 	machine = l.complete(machine)
-	now, leases, err := recorded(c, p.bootID)
+	now, leases, standing, err := recorded(c, p.bootID)
 	if err != nil {
 		return Inventory{}, err
 	}
 	units := plan(c, l, machine, now)
+	for _, u := range units {
+		u.cordon = cmp.Or(u.cordon, standing[u.uuid])
+	}
 	i := Inventory{DriverVersion: machine.DriverVersion, CUDAVersion: machine.CUDAVersion, Simulated: c.simulation != nil,
 		Warnings: c.unmatched(machine.GPUs, l)}
 	for _, u := range units {
@@ -121,35 +125,52 @@ func takeInventory(c *config) (Inventory, error) {
 }
 
 // recorded reads what a running plugin and driver have written down; where they
-// have not run there is nothing.
-func recorded(c *config, bootID string) (circumstances, []gpu.Lease, error) {
-	now := circumstances{faults: map[string][]gpu.Fault{}}
-	var err error
+// have not run there is nothing. standing are the cordons that only the running
+// plugin knows of, by UUID: what it waits for, or how many clients there are.
+func recorded(c *config, bootID string) (now circumstances, leases []gpu.Lease, standing map[string]string, err error) {
+	now = circumstances{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
 	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
-		return now, nil, err
+		return now, nil, nil, err
 	}
 	if _, err := os.Stat(filepath.Join(c.stateDir, "gpus")); err != nil {
-		return now, nil, nil
+		return now, nil, nil, nil
 	}
 	state, err := statedir.Open(c.stateDir, bootID)
 	if err != nil {
-		return now, nil, err
+		return now, nil, nil, err
 	}
-	leases, err := state.Leases()
-	if err != nil {
-		return now, nil, err
-	}
+	standing = map[string]string{}
 	states, err := state.GPUs()
 	if err != nil {
-		return now, nil, err
+		return now, nil, nil, err
 	}
 	for _, s := range states {
 		now.faults[s.UUID] = s.Faults
+		if now.cordons[s.UUID] == "" && now.cordons[s.ParentUUID] == "" && s.CordonReason != "" {
+			standing[s.UUID], now.busy[s.UUID] = s.CordonReason, true
+		}
 	}
-	now.recent = holders(liveAfter(leases, time.Now().Add(-c.modeChangeDelay)))
-	leases = liveAfter(leases, time.Now())
-	now.holders = holders(leases)
-	return now, leases, nil
+	leases, err = now.held(c, state)
+	return now, leases, standing, err
+}
+
+// held enters what tasks hold, and returns the live leases.
+func (now *circumstances) held(c *config, state *statedir.Dir) ([]gpu.Lease, error) {
+	leases, err := state.Leases()
+	if err != nil {
+		return nil, err
+	}
+	clock := time.Now()
+	r, err := newReservations(state, c.modeChangeDelay, clock)
+	if err != nil {
+		return nil, err
+	}
+	r.match(clock)
+	live, recent := r.held(clock)
+	now.recent = merge(recent, holders(liveAfter(leases, clock.Add(-c.modeChangeDelay))))
+	leases = liveAfter(leases, clock)
+	now.holders = merge(live, holders(leases))
+	return leases, nil
 }
 
 func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {

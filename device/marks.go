@@ -47,6 +47,16 @@ func (m Marks) Remove(uuid string) error {
 	return nil
 }
 
+// Has reports whether a device is marked.
+func (m Marks) Has(uuid string) bool {
+	path, err := m.file(uuid)
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(path)
+	return err == nil
+}
+
 // All returns the reason by UUID.
 func (m Marks) All() (map[string]string, error) {
 	entries, err := os.ReadDir(m.dir)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -59,5 +60,35 @@ func TestTimesliceIsSetAndVerified(t *testing.T) {
 	}
 	if s, err := r.openState().GPU(uuidOf(t, groups, "shared/T4/0")); err != nil || s.Timeslice != "short" {
 		t.Errorf("state is %+v, %v", s, err)
+	}
+}
+
+// An inventory is taken by another process: what only the running plugin knows,
+// it must read from the state files.
+func TestInventoryShowsWhatTheRunningPluginWaitsFor(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	full, busy := uuidOf(t, groups, "slice/H100/0"), uuidOf(t, groups, "slice/H100/1")
+	r.happen(full, func(c *sim.Condition) {
+		for pid := range uint32(48) {
+			c.Processes = append(c.Processes, sim.Process{PID: 100000 + pid, MPS: true})
+		}
+	})
+	r.happen(busy, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 4000000}} })
+	r.start("../e2e/topology/dgx-h100.hcl", "gpu {\n uuid = \""+busy+"\"\n mode = \"whole\"\n}\n"+dgxConfig)
+	r.until("one is full and one waits", func(g []*device.DeviceGroup) bool {
+		_, n := find(g, "slice/H100/0")
+		_, m := find(g, "slice/H100/1")
+		return n == 0 && m == 0
+	})
+	inventory, err := takeInventory(r.service.engine.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range inventory.Devices {
+		want := map[string]string{full: "all 48 clients", busy: "waits for its tasks to end, to change from slices"}[d.UUID]
+		if !strings.Contains(d.Cordon, want) || (want == "") != (d.Cordon == "") || d.Mode == gpu.ModeWhole && d.UUID == busy {
+			t.Errorf("%s is %s, cordoned: %q", d.UUID, d.Mode, d.Cordon)
+		}
 	}
 }

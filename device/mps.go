@@ -41,7 +41,7 @@ func (e *engine) equipMPS(units []*unit) {
 		}
 		status := e.mps.Status(u.uuid)
 		u.mps = &gpu.MPSState{PipeDir: status.PipeDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
-			Ready: status.Ready, Generation: status.Generation, MaxClients: e.mpsSpec(u).MaxClients}
+			Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd, MaxClients: e.mpsSpec(u).MaxClients}
 		u.unsettled = u.unsettled || !status.Settled
 		if !status.Ready {
 			u.faults = append(u.faults[:len(u.faults):len(u.faults)], gpu.Fault{

@@ -79,9 +79,8 @@ func (r *reservations) takeIn() {
 	r.fresh = nil
 }
 
-// look finds out which reservations are still in use. It returns what those hold
-// whose task runs, or is about to, and beside that what those hold whose task
-// may start again.
+// look finds out which reservations are still in use, forgets the others, and
+// returns what is held.
 func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map[string]holder, err error) {
 	r.takeIn()
 	count := len(r.made)
@@ -94,6 +93,13 @@ func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map
 	if r.dirty || len(r.made) != count {
 		err = r.save()
 	}
+	live, recent = r.held(now)
+	return live, recent, err
+}
+
+// held is what those hold whose task runs, or is about to, and what all hold:
+// also those whose task may start again.
+func (r *reservations) held(now time.Time) (live, recent map[string]holder) {
 	live, recent = map[string]holder{}, map[string]holder{}
 	for _, m := range r.made {
 		for _, d := range m.Devices {
@@ -103,7 +109,7 @@ func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map
 			}
 		}
 	}
-	return live, recent, err
+	return live, recent
 }
 
 // match looks for each reservation in the environments of all processes.

@@ -108,7 +108,7 @@ func (u *unit) state() gpu.GPUState {
 		Mode: u.offer.Mode, Sharing: u.offer.Sharing, Grade: u.grade(),
 		MemoryMiB: u.memoryMiB, Slices: u.slices, CDIDevice: u.cdi,
 		Timeslice: u.timeslice, MPS: u.mps, HAMi: u.hami,
-		Faults: slices.Clone(u.faults), Cordoned: u.cordon != "",
+		Faults: slices.Clone(u.faults), Cordoned: u.cordon != "", CordonReason: u.cordon,
 	}
 	if u.offered() {
 		s.Group = u.group.String()

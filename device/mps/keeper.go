@@ -37,7 +37,9 @@ type keeper struct {
 	mu     sync.Mutex
 	spec   Spec
 	status Status
-	daemon process
+	daemon daemonRecord
+	// ended is why the last daemon is gone; only run's goroutine uses it.
+	ended  string
 	cancel context.CancelFunc
 	done   chan struct{}
 	// rethink is signalled when other limits are wanted.
@@ -51,6 +53,9 @@ type daemonRecord struct {
 	Version    int     `json:"version"`
 	Process    process `json:"process"`
 	Generation int64   `json:"generation"`
+	// StartedAt is when the generation began, LastEnd why the one before ended.
+	StartedAt time.Time `json:"started_at,omitzero"`
+	LastEnd   string    `json:"last_end,omitempty"`
 	// Own are the daemon's files in its shared memory.
 	Own []string `json:"own,omitempty"`
 }
@@ -92,7 +97,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	generation, err := k.remember(found, strange)
+	daemon, err := k.remember(found, strange)
 	if err != nil {
 		return err
 	}
@@ -103,7 +108,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	k.ready(found, generation)
+	k.ready(daemon)
 	return nil
 }
 
@@ -125,6 +130,7 @@ func (k *keeper) begin(ctx context.Context) (process, error) {
 func (k *keeper) replaceIfStuck(p process, err error) {
 	if errors.Is(err, errTimeout) {
 		k.log.Warn("MPS control daemon does not answer, replacing it", "device", k.control.uuid, "pid", p.PID)
+		k.ended = "it did not answer and was replaced"
 		p.kill()
 	}
 }
@@ -132,18 +138,22 @@ func (k *keeper) replaceIfStuck(p process, err error) {
 // remember writes down who the daemon is. A daemon that the record does not
 // know is of a new generation. What it has in its shared memory by now is its
 // own, but for the strange names, which lay there before it.
-func (k *keeper) remember(p process, strange []string) (int64, error) {
+func (k *keeper) remember(p process, strange []string) (daemonRecord, error) {
 	record := k.readRecord()
 	if record.Process == p && record.Generation > 0 {
-		return record.Generation, nil
+		return record, nil
+	}
+	if k.ended == "" && record.Generation > 0 {
+		k.ended = "it ended while no plugin looked after it"
 	}
 	own := slices.DeleteFunc(k.control.dirs.shmNames(), func(name string) bool { return slices.Contains(strange, name) })
-	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1), Own: own}
+	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1), Own: own,
+		StartedAt: k.now().UTC().Truncate(time.Second), LastEnd: k.ended}
 	text, err := json.Marshal(record)
 	if err != nil {
-		return 0, fmt.Errorf("encode MPS daemon record: %w", err)
+		return record, fmt.Errorf("encode MPS daemon record: %w", err)
 	}
-	return record.Generation, statedir.WriteFile(k.recordPath(), text, 0o600)
+	return record, statedir.WriteFile(k.recordPath(), text, 0o600)
 }
 
 func (k *keeper) readRecord() daemonRecord {
@@ -167,6 +177,7 @@ func (k *keeper) watch(ctx context.Context) error {
 		case <-alive.C:
 			if !k.process().alive() {
 				k.log.Warn("MPS control daemon died", "device", k.control.uuid, "pid", k.process().PID)
+				k.ended = "it died"
 				return errors.New("it died and is being started again")
 			}
 		case moment := <-k.empty:
@@ -203,7 +214,7 @@ func (k *keeper) judge(failures int, err error) (int, error) {
 	switch {
 	case err == nil:
 		if failures > 0 {
-			k.ready(k.process(), k.Status().Generation)
+			k.ready(k.current())
 		}
 		return 0, nil
 	case errors.Is(err, errUntrue):
@@ -233,7 +244,9 @@ func (k *keeper) Status() Status {
 	return k.status
 }
 
-func (k *keeper) process() process {
+func (k *keeper) process() process { return k.current().Process }
+
+func (k *keeper) current() daemonRecord {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.daemon
@@ -265,11 +278,12 @@ func (k *keeper) want(s Spec) {
 	}
 }
 
-func (k *keeper) ready(p process, generation int64) {
+func (k *keeper) ready(d daemonRecord) {
 	k.mu.Lock()
-	k.daemon = p
+	k.daemon = d
 	k.status.Ready, k.status.Reason, k.status.Since = true, "", time.Time{}
-	k.status.Generation, k.status.PID, k.status.Settled = generation, p.PID, true
+	k.status.Generation, k.status.StartedAt, k.status.LastEnd = d.Generation, d.StartedAt, d.LastEnd
+	k.status.PID, k.status.Settled = d.Process.PID, true
 	k.mu.Unlock()
 	k.changed()
 }

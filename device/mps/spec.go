@@ -35,8 +35,11 @@ type Status struct {
 	Since  time.Time
 	// Settled is false until the first attempt to adopt or to start it is over.
 	Settled bool
-	// Generation grows with every start.
+	// Generation grows with every start. StartedAt is when it began, LastEnd why
+	// the one before ended.
 	Generation int64
+	StartedAt  time.Time
+	LastEnd    string
 	// PID is the daemon's, 0 while there is none.
 	PID int
 }

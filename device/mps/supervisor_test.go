@@ -172,8 +172,8 @@ func TestDaemonThatDiesIsReplaced(t *testing.T) {
 		t.Errorf("reason is %q", down.Reason)
 	}
 	second := b.until("another is ready", func(s Status) bool { return ready(s) && s.Generation == 2 })
-	if second.PID == first.PID {
-		t.Error("the process is the same")
+	if second.PID == first.PID || second.LastEnd != "it died" || second.StartedAt.IsZero() || first.LastEnd != "" {
+		t.Errorf("first %+v, second %+v", first, second)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestDaemonThatHangsIsReplaced(t *testing.T) {
 		}
 	}
 	b.behave("")
-	if s := b.until("another is ready", ready); s.Generation < 2 {
+	if s := b.until("another is ready", ready); s.Generation < 2 || s.LastEnd != "it did not answer and was replaced" {
 		t.Errorf("status is %+v", s)
 	}
 }

@@ -39,6 +39,8 @@ type GPUState struct {
 	Faults []Fault `json:"faults,omitempty"`
 	// Cordoned devices take no new work; what runs, and restarts in place, goes on.
 	Cordoned bool `json:"cordoned,omitempty"`
+	// CordonReason says why, for a person.
+	CordonReason string `json:"cordon_reason,omitempty"`
 }
 
 // MPSState is where a device's MPS control daemon is reached, and whether.
@@ -52,6 +54,10 @@ type MPSState struct {
 	// Generation grows with every start of the daemon: clients of an earlier
 	// generation have lost their server.
 	Generation int64 `json:"generation"`
+	// StartedAt is when this generation began, LastEnd why the one before ended,
+	// for a person.
+	StartedAt time.Time `json:"started_at,omitzero"`
+	LastEnd   string    `json:"last_end,omitempty"`
 	// MaxClients is how many client processes the daemon can serve.
 	MaxClients int `json:"max_clients"`
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
+	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
 
@@ -129,7 +130,7 @@ func TestCordonRefusesWhatThePluginDoesNotKnow(t *testing.T) {
 		"no plugin has run with the data directory " + dataDir + ": it has no devices.json; write -data-dir=DIR",
 		`"` + unknown + `" is not known in ` + dataDir + "; known are " + known,
 	} {
-		for _, command := range []string{"cordon", "uncordon"} {
+		for _, command := range []string{"cordon", "uncordon", "forget"} {
 			if code, out, problems := run(command, "-data-dir", dataDir, unknown); code != 1 || out != "" || !strings.Contains(problems, says) {
 				t.Errorf("%s: exit code %d, %q, %q; want %q", command, code, out, problems, says)
 			}
@@ -138,6 +139,26 @@ func TestCordonRefusesWhatThePluginDoesNotKnow(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dataDir, "cordons")); err == nil {
 		t.Error("a refused cordon was written")
+	}
+}
+
+// A cordon may be left of a GPU that was forgotten since, or copied from another
+// machine: it can be ended all the same.
+func TestUncordonEndsWhatIsThere(t *testing.T) {
+	dataDir := t.TempDir()
+	const gone = "GPU-00000000-a4f8-0c0c-665d-78e2a99ea69c"
+	writeLedger(t, dataDir, "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c")
+	if err := device.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, problems := run("uncordon", "-data-dir", dataDir, gone); code != 0 || out != gone+" is uncordoned.\n" {
+		t.Errorf("%d, %q, %q", code, out, problems)
+	}
+	if device.OpenCordons(dataDir).Has(gone) {
+		t.Error("it is still cordoned")
+	}
+	if code, _, problems := run("uncordon", "-data-dir", dataDir, gone); code != 1 || !strings.Contains(problems, "is not known") {
+		t.Errorf("a second time: %d, %q", code, problems)
 	}
 }
 

@@ -44,8 +44,9 @@ Usage: nomad-device-gpu cordon [options] UUID
   runs goes on and may restart in place. A running plugin notices within
   seconds; the cordon stands across restarts and reboots, until uncordon.
 
-  What tasks of drivers other than containerd hold is not known to the plugin
-  and is reported unhealthy like what is free. Nomad leaves such tasks running.
+  Tasks of drivers other than containerd are known by their processes, which
+  have the reservation in their environment; without any process for a minute
+  their instances are closed like free ones. Nomad leaves such tasks running.
 
 Options:
 
@@ -104,11 +105,12 @@ func (c *cordonCommand) mark(dataDir, uuid, reason string) error {
 	if err := device.CheckUUID(uuid); err != nil {
 		return err
 	}
-	if err := device.KnownDevice(dataDir, uuid); err != nil {
+	cordons := device.OpenCordons(dataDir)
+	if !c.cordon && cordons.Has(uuid) {
+		return cordons.Remove(uuid) // of a device that was forgotten, too
+	}
+	if err := device.KnownDevice(dataDir, uuid); err != nil || !c.cordon {
 		return err
 	}
-	if c.cordon {
-		return device.OpenCordons(dataDir).Add(uuid, reason)
-	}
-	return device.OpenCordons(dataDir).Remove(uuid)
+	return cordons.Add(uuid, reason)
 }

@@ -40,10 +40,21 @@ func (c *forgetCommand) Run(args []string) int {
 	if !parse(c.ui, flags, args, 1, 1) {
 		return 1
 	}
-	if err := device.OpenForgotten(*dataDir).Add(flags.Arg(0), "by hand"); err != nil {
+	uuid := flags.Arg(0)
+	if err := mark(*dataDir, uuid); err != nil {
 		c.ui.Error(err.Error())
 		return 1
 	}
-	c.ui.Output(fmt.Sprintf("%s will be forgotten if it is not in the machine.", flags.Arg(0)))
+	c.ui.Output(fmt.Sprintf("%s will be forgotten if it is not in the machine.", uuid))
 	return 0
+}
+
+func mark(dataDir, uuid string) error {
+	if err := device.CheckUUID(uuid); err != nil {
+		return err
+	}
+	if err := device.KnownDevice(dataDir, uuid); err != nil {
+		return err
+	}
+	return device.OpenForgotten(dataDir).Add(uuid, "by hand")
 }
