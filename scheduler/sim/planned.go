@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -12,9 +13,19 @@ import (
 type Planned struct {
 	Snapshot *place.Snapshot
 	Planner  *place.Planner
-	at       map[string]int // node ID to position
-	count    int
+	// MovePercent lets the planner move work: after every rebalanceEvery
+	// arrivals, at most so many moves per hundred tasks placed. Moved work is
+	// not in the Spots of a [Result], which say where tasks went first.
+	MovePercent int
+	Moves       int // made so far
+
+	at     map[string]int // node ID to position
+	count  int
+	placed int
 }
+
+// rebalanceEvery is how many arrivals there are between two looks for moves.
+const rebalanceEvery = 50
 
 // NewPlanned plans for the nodes of a trace; ties go to the earlier node.
 // History becomes the planner's prior demand; without any it keeps its own.
@@ -69,6 +80,9 @@ func RequestOf(t *Task, id string) place.Request {
 func (p *Planned) Place(t *Task) (Spot, bool) {
 	r := RequestOf(t, strconv.Itoa(p.count))
 	p.count++
+	if p.MovePercent > 0 && p.count%rebalanceEvery == 0 {
+		p.rebalance()
+	}
 	p.Planner.Arrive(&r)
 	pl, err := p.Planner.Place(&r)
 	if err != nil {
@@ -77,9 +91,24 @@ func (p *Planned) Place(t *Task) (Spot, bool) {
 	if err := p.Snapshot.Apply(pl.Usage); err != nil {
 		return Spot{}, false
 	}
+	p.placed++
 	spot := Spot{Node: p.at[pl.NodeID]}
 	for _, t := range pl.Usage.Takes {
 		spot.GPUs = append(spot.GPUs, t.GPU)
 	}
 	return spot, true
+}
+
+// rebalance makes the moves that the planner proposes, as many as are allowed.
+func (p *Planned) rebalance() {
+	allowed := p.placed*p.MovePercent/100 - p.Moves
+	for _, m := range p.Planner.Rebalance(place.Rebalancing{Moves: allowed, MinMilli: 20}, time.Time{}) {
+		if _, err := p.Snapshot.Release(m.From.ID); err != nil {
+			return
+		}
+		if err := p.Snapshot.Apply(m.To.Usage); err != nil {
+			return
+		}
+		p.Moves++
+	}
 }

@@ -33,7 +33,7 @@ type simulateOptions struct {
 	nodes, arrivals, order, history, quotas string
 	policy, out, plot                       string
 	seed                                    uint64
-	tile                                    int
+	tile, moves                             int
 	json, live, cpuTime                     bool
 }
 
@@ -50,6 +50,7 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.plot, "plot", "", "write plots to this SVG `file`")
 	fs.Uint64Var(&o.seed, "seed", 1, "seed of the synthetic workload and of the random policy")
 	fs.IntVar(&o.tile, "tile", 1, "repeat the cluster and its arrivals so many `times`, to see what a larger one costs")
+	fs.IntVar(&o.moves, "moves", 0, "let the product's policies move running work, at most so many `percent` of the tasks placed")
 	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	fs.BoolVar(&o.live, "live", false, "replay departures, priorities and quotas too")
@@ -58,6 +59,10 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	}
 	if (o.nodes == "") != (o.arrivals == "") {
 		fmt.Fprintln(stderr, "simulate: -nodes and -arrivals go together")
+		return exitUsage
+	}
+	if o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)) {
+		fmt.Fprintf(stderr, "simulate: -moves %d: want 0 to 100, without -out and -live\n", o.moves)
 		return exitUsage
 	}
 	if o.tile < 1 {
@@ -81,6 +86,7 @@ type report struct {
 	Placed          int     `json:"placed"`
 	Rejected        int     `json:"rejected"`
 	RejectedCPUOnly int     `json:"rejected_cpu_only"`
+	Moves           int     `json:"moves"`
 	PerSecond       float64 `json:"placements_per_second"`
 	P50Micros       float64 `json:"p50_us"`
 	P99Micros       float64 `json:"p99_us"`
@@ -106,7 +112,14 @@ func simulate(o *simulateOptions, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
+		planned, ours := p.(*sim.Planned)
+		if ours {
+			planned.MovePercent = o.moves
+		}
 		reports = append(reports, measure(name, w, p, o.clock()))
+		if ours {
+			reports[len(reports)-1].Moves = planned.Moves
+		}
 		if o.out != "" {
 			if err := writePlacements(fileFor(o.out, name, len(policies)), w, reports[len(reports)-1].result.Spots); err != nil {
 				return err
@@ -274,10 +287,10 @@ func printReports(asJSON bool, reports []report, stdout io.Writer) error {
 		return e.Encode(reports)
 	}
 	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "Policy\t@100%\t@130%\tEnd\tPlaced\tRejected\tCPU-only\tPer second\tp50\tp99\tLongest\tHeap")
+	fmt.Fprintln(t, "Policy\t@100%\t@130%\tEnd\tPlaced\tRejected\tCPU-only\tMoves\tPer second\tp50\tp99\tLongest\tHeap")
 	for _, r := range reports {
-		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%.0f\t%.1f us\t%.1f us\t%.0f us\t%.1f MiB\n", r.Policy, r.At100, r.At130, r.Final,
-			r.Placed, r.Rejected, r.RejectedCPUOnly, r.PerSecond, r.P50Micros, r.P99Micros, r.LongestMicros, r.MemoryMiB)
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%d\t%.0f\t%.1f us\t%.1f us\t%.0f us\t%.1f MiB\n", r.Policy, r.At100, r.At130, r.Final,
+			r.Placed, r.Rejected, r.RejectedCPUOnly, r.Moves, r.PerSecond, r.P50Micros, r.P99Micros, r.LongestMicros, r.MemoryMiB)
 	}
 	return t.Flush()
 }
