@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -83,6 +86,40 @@ func TestGrammar(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+	t.Run("several on one GPU", func(t *testing.T) { severalOnOneGPU(ctx, t, c, r) })
+}
+
+// severalOnOneGPU has Nomad alone choose the GPUs of several allocs: it counts
+// slices, and by them keeps their compute within the GPU. What finds none left
+// waits, and nothing starts that the node would have to refuse.
+func severalOnOneGPU(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica) {
+	several := container("several", map[string]string{"gpu": "8G,0.5(H100)"})
+	several.count = 3
+	if err := submit(ctx, r.API, several); err != nil {
+		t.Fatal(err)
+	}
+	runs(ctx, t, c.API, "several", 2)
+	until(ctx, t, "have the third wait", 20*time.Second, func() (bool, string) {
+		evals, _, err := c.API.Jobs().Evaluations("several", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		return slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" }), fmt.Sprintf("%d evaluations", len(evals))
+	})
+	all, _, err := c.API.Jobs().Allocations("several", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if a.ClientStatus != api.AllocClientStatusRunning {
+			t.Errorf("alloc %s is %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
+			continue
+		}
+		h := leased(t, c, a.ID)
+		if want := (gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 500}); len(h.Slices) != 39 || !within(h.Share, want) {
+			t.Errorf("%d slices and %+v, want 39 and %+v", len(h.Slices), h.Share, want)
+		}
 	}
 }
 

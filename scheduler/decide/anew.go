@@ -34,6 +34,21 @@ func (c *choosing) waits(was *GroupRecord) bool {
 	return waiting && b.live(c.key, c.ask.Group) == 0 && !slices.ContainsFunc(c.ask.Tasks, admit.TaskAsk.Plain)
 }
 
+// asBefore asks for what the device blocks of a group hold, where they are not
+// to be written anew.
+func (c *choosing) asBefore(was *GroupRecord) {
+	if c.waits(was) {
+		return
+	}
+	for i := range c.parts {
+		c.parts[i].req.Cover = was.Covered
+	}
+}
+
+func covered(parts []part) bool {
+	return slices.ContainsFunc(parts, func(p part) bool { return p.req.Cover })
+}
+
 // avoid leaves out nodes whose room is made for somebody else.
 func (c *choosing) avoid(excluded map[string]string) {
 	if len(excluded) == 0 {

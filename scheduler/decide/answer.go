@@ -112,9 +112,9 @@ func constraintsFor(r *place.Request, g *place.GPU, shortType string) []admit.Co
 }
 
 // exact reports whether the number of slices means a part of the GPU and not
-// an amount of memory.
+// only an amount of memory.
 func exact(r *place.Request, g *place.GPU) bool {
-	return g.Mode == gpu.ModeSlice && r.MemoryMiBPerGPU == 0
+	return g.Mode == gpu.ModeSlice && (r.MemoryMiBPerGPU == 0 || r.Cover)
 }
 
 // wholeGPU reports whether a take is all of a GPU.

@@ -1,11 +1,13 @@
 package decide
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
 func TestDeviceBlocks(t *testing.T) {
@@ -47,17 +49,51 @@ func TestDeviceBlocks(t *testing.T) {
 	}
 }
 
-// Nomad counts slices only, so nothing keeps two such allocs off one GPU.
-func TestComputeBeyondMemoryIsWarnedOf(t *testing.T) {
+// Nomad counts slices only, and where it alone chooses the GPU nothing else
+// keeps the compute of several allocs within it: they hold the slices for it.
+func TestComputeIsCoveredBySlicesWhereNomadChooses(t *testing.T) {
+	batch := func(a *admit.Ask) { a.JobType, a.Later = "batch", true }
 	for _, row := range []struct {
 		request string
 		count   int
-		want    bool
-	}{{"4G,0.75", 2, true}, {"4G,0.75", 1, false}, {"4G", 2, false}, {"8G,0.25", 2, false}, {"1", 2, false}} {
+		change  func(*admit.Ask)
+		want    int64 // slices
+		share   gpu.Share
+	}{
+		{"4G,0.75", 1, nil, 4, gpu.Share{GuaranteeMilli: 750}},
+		{"4G,0.75", 2, nil, 12, gpu.Share{MemoryMiB: 4096}},
+		{"4G,0.75", 1, batch, 12, gpu.Share{MemoryMiB: 4096}},
+		{"8G,0.25", 3, nil, 8, gpu.Share{GuaranteeMilli: 250}},
+		{"4G", 3, nil, 4, gpu.Share{}},
+		{"0.3", 3, nil, 5, gpu.Share{GuaranteeMilli: 300}}, // 4 of 16 would let four of them on a GPU
+		{"0.3", 1, nil, 4, gpu.Share{GuaranteeMilli: 300}},
+	} {
 		b := newBench(t, "", machine("a", 2))
-		d := b.decide(t, ask("job", row.request, row.count))
-		if got := slices.Contains(d.Explanation, unpinned); got != row.want {
+		a := ask("job", row.request, row.count)
+		if row.change != nil {
+			row.change(&a)
+		}
+		d := b.decide(t, a)
+		if got := d.Tasks[0]; got.Devices[0].Count != row.want || got.Share != row.share {
+			t.Errorf("%s, count %d: %d slices and %+v, want %d and %+v", row.request, row.count, got.Devices[0].Count, got.Share, row.want, row.share)
+		}
+		if slices.Contains(d.Explanation, unpinned) {
 			t.Errorf("%s, count %d: %q", row.request, row.count, d.Explanation)
 		}
+	}
+}
+
+// What runs keeps its device blocks when the count grows, and its owner is told
+// what they do not protect.
+func TestAGrowingGroupKeepsItsBlocksAndIsWarned(t *testing.T) {
+	b := newBench(t, "", machine("a", 2))
+	a := ask("job", "4G,0.75", 1)
+	first := b.decide(t, a)
+	b.register(a)
+	b.run(a, "alloc", "a", 0, 0, 4)
+	a.Count = 2
+	second := b.decide(t, a)
+	if !reflect.DeepEqual(first.Tasks[0].Devices[0].Count, second.Tasks[0].Devices[0].Count) || !slices.Contains(second.Explanation, unpinned) {
+		t.Errorf("first %+v\nthen  %+v", first, second)
 	}
 }

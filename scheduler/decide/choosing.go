@@ -59,6 +59,7 @@ func (c *choosing) first() (GroupRecord, error) {
 	g.Decision = admit.Decision{Group: c.ask.Group}
 	if !c.places() {
 		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, c.form, n)
+		g.Covered = covered(c.parts)
 		forget(&g)
 		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
 		return g, nil
@@ -264,7 +265,7 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 		g.Decision.Tasks = given
 	} else {
 		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
-		g.Cost = b.snap.Charge(model.node, model.usage.Takes)
+		g.Cost, g.Covered = b.snap.Charge(model.node, model.usage.Takes), covered(c.parts)
 		if len(units) != 1 || c.ask.Count != 1 {
 			forget(&g) // one preference cannot be right for several allocs
 		}
@@ -282,24 +283,26 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 		g.Shown.Choices = append(g.Shown.Choices, c.choice(u))
 	}
 	c.explain(&g)
-	if c.ask.Count > 1 && b.beyond(model) {
+	if nomadChooses(c.ask) && b.beyond(model) {
 		g.Decision.Explanation = append(g.Decision.Explanation, unpinned)
 	}
 	return g
 }
 
 // unpinned warns of what Nomad, which counts slices and knows of no compute,
-// may do to several allocs of one group.
-const unpinned = "with a count above 1 the GPU of each alloc is Nomad's choice: where several share one, " +
-	"compute beyond the memory's proportion may be refused on the node; ask for as much memory, or for groups of one alloc"
+// may do to several allocs of a group whose device blocks are older than its
+// count, and stay as they are since new ones would replace what runs.
+const unpinned = "with a count above 1 the GPU of each alloc is Nomad's choice, and the device blocks are from when " +
+	"the count was 1: where several share one, compute beyond the memory's proportion may be refused on the node; " +
+	"stop the job and submit it again to have it hold the slices for its compute"
 
-// beyond reports whether an alloc is promised more compute than goes with its
-// slices.
+// beyond reports whether an alloc is promised more compute than its slices
+// hold together.
 func (b *Book) beyond(u unit) bool {
 	n := b.nodes[u.node]
 	return slices.ContainsFunc(u.usage.Takes, func(t place.Take) bool {
 		g := &n.Plan.GPUs[t.GPU]
-		return g.Mode == gpu.ModeSlice && t.Milli > proportion(t.Slices, g.Slices)
+		return g.Mode == gpu.ModeSlice && t.Slices > 0 && g.Slices/t.Slices*t.Milli > gpu.MilliPerGPU
 	})
 }
 

@@ -257,6 +257,9 @@ func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord,
 	if len(parts) == 0 {
 		return c.native(), nil
 	}
+	if same {
+		c.asBefore(&was)
+	}
 	if err := c.shape(); err != nil {
 		return GroupRecord{}, err
 	}

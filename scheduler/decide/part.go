@@ -31,6 +31,7 @@ func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
 		if !t.Plain() {
 			r := base
 			r.Ask(t.Request)
+			r.Cover = t.Request.Milli > 0 && nomadChooses(a)
 			if err := b.resource(&r, t.Request); err != nil {
 				return nil, err
 			}
@@ -63,6 +64,14 @@ func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
 		}
 	}
 	return list, nil
+}
+
+// nomadChooses reports whether the GPU of an alloc is Nomad's choice alone: one
+// preference cannot be right for several allocs, and for those that start later
+// there is none. Nomad counts slices and knows of no compute, so that each must
+// hold the slices that go with its compute.
+func nomadChooses(a *admit.Ask) bool {
+	return a.Count > 1 || a.Later || a.JobType == "system" || a.JobType == "sysbatch"
 }
 
 // base is what all parts share.

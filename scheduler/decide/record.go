@@ -44,6 +44,8 @@ type GroupRecord struct {
 	// Blocks are what a node must serve, Cost what a quota pays per alloc.
 	Blocks []block      `json:"blocks"`
 	Cost   place.Charge `json:"cost"`
+	// Covered groups hold the slices that go with their compute.
+	Covered bool `json:"covered,omitempty"`
 	// Flights are the allocs that this decision placed.
 	Flights []place.Usage `json:"flights,omitempty"`
 	// Excluded nodes are left out of the candidates for a while, because the

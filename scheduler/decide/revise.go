@@ -142,6 +142,7 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 		return was, err
 	}
 	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
+	c.asBefore(&was)
 	if err := c.shape(); err != nil {
 		return was, err
 	}

@@ -59,6 +59,7 @@ func (b *Book) evict(key nomad.JobKey, g *GroupRecord) *Eviction {
 	}
 	anew := c.waits(g)
 	if !anew {
+		c.asBefore(g)
 		c.keepTo(g.Blocks)
 	}
 	c.avoid(g.Excluded)
@@ -191,7 +192,7 @@ func (b *Book) moveIn(a *admit.Ask, g *GroupRecord, room *made) {
 		return
 	}
 	g.Decision.Tasks, g.Blocks = tasks(a, room.parts, room.unit, b.nodes[room.node])
-	g.Cost = b.snap.Charge(room.node, room.usage.Takes)
+	g.Cost, g.Covered = b.snap.Charge(room.node, room.usage.Takes), covered(room.parts)
 	if a.Count != 1 {
 		forget(g)
 	}

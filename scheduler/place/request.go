@@ -36,6 +36,7 @@ type Request struct {
 	LimitMilli      int64 // compute ceiling per GPU, enforced on the node, not planned; 0: as the guarantee
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
 	MinMemoryMiB    int64 // with Whole: the card must have this much
+	Cover           bool  // hold as many slices as the share of compute is, where memory needs fewer
 	Close           bool  // several GPUs should reach each other by NVLink
 
 	Vendor      string

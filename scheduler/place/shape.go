@@ -14,7 +14,7 @@ import (
 type shapeKey struct {
 	cpu, memory                 int64
 	gpus                        int
-	whole, shared, close        bool
+	whole, shared, close, cover bool
 	share, gpuMemory, minMemory int64
 	vendor, models, profile     string
 	sharing, datacenters, pools string
@@ -26,7 +26,7 @@ type shapeKey struct {
 func keyOf(r *Request) shapeKey {
 	return shapeKey{
 		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
-		whole: r.Whole, shared: r.Shared, close: r.Close,
+		whole: r.Whole, shared: r.Shared, close: r.Close, cover: r.Cover,
 		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
@@ -145,6 +145,9 @@ func sliceNeed(r *Request, k *kind) need {
 	if count > k.Slices {
 		return need{why: "GPU memory too small"}
 	}
+	if r.Cover {
+		count = max(count, covering(r.ShareMilli, k.Slices))
+	}
 	milli := r.ShareMilli
 	if milli == 0 {
 		// Rounded down, as the device plugin does: rounded up, the last slice of
@@ -153,6 +156,17 @@ func sliceNeed(r *Request, k *kind) need {
 	}
 	share := max(milli, ceilDiv(count*gpuMilli, k.Slices))
 	return need{ok: true, take: Take{Milli: milli, Slices: count}, share: int32(share)}
+}
+
+// covering is the fewest slices at which a GPU is out of slices no later than
+// out of compute, however many tasks of the share are put on it by somebody who
+// counts slices only.
+func covering(share, slices int64) int64 {
+	count := max(1, share*slices/gpuMilli)
+	if slices/count*share > gpuMilli {
+		count++
+	}
+	return count
 }
 
 // nominalMiB is the size a card is sold as: drivers report a little less
