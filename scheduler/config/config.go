@@ -84,6 +84,9 @@ type Preemption struct {
 	MinRunTime   time.Duration
 	// MinGap is by how much the priority of a victim must be lower.
 	MinGap int
+	// HoldDirect stops jobs that came around the service while their queue
+	// holds more than its limit, and has them wait for quota.
+	HoldDirect bool
 }
 
 // Rebalance is about moving running work to better places.

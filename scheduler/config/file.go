@@ -82,6 +82,7 @@ type preemptionBlock struct {
 	Rate    *int    `hcl:"max_per_minute"`
 	MinRun  *string `hcl:"min_run_time"`
 	MinGap  *int    `hcl:"min_priority_gap"`
+	Direct  *bool   `hcl:"hold_direct_jobs"`
 }
 
 type rebalanceBlock struct {
@@ -306,6 +307,7 @@ func (f *file) decisions(c *Config, r *reader) {
 		r.positive("preemption.max_per_minute", &c.Preemption.MaxPerMinute, b.Rate)
 		r.duration("preemption.min_run_time", &c.Preemption.MinRunTime, b.MinRun, 0)
 		r.positive("preemption.min_priority_gap", &c.Preemption.MinGap, b.MinGap)
+		set(&c.Preemption.HoldDirect, b.Direct)
 	}
 	if b := f.Rebalance; b != nil {
 		set(&c.Rebalance.Enabled, b.Enabled)

@@ -29,11 +29,9 @@ func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 		return false
 	}
 	if l.Config().Preemption.DryRun {
-		l.note(e, true)
-		l.skip[due.Job.String()] = time.Now().Add(time.Minute)
-		return true
+		return l.wouldEvict(due)
 	}
-	if !l.limiter.AllowN(time.Now(), min(len(e.Victims), l.limiter.Burst())) {
+	if !l.mayEvict(e) {
 		return false
 	}
 	l.Book.Make(e)
@@ -42,8 +40,50 @@ func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 		l.report("evict for job "+due.Job.String(), err)
 		return false
 	}
-	l.note(e, false)
+	l.note(due, false)
 	return true
+}
+
+// bringBack has a group wait for its quota, and stops what runs of it: a
+// constraint that no node meets does not stop anything by itself.
+func (l *Loop) bringBack(ctx context.Context, due *decide.Due) bool {
+	if l.Config().Preemption.DryRun {
+		return l.wouldEvict(due)
+	}
+	if !l.mayEvict(due.Evict) {
+		return false
+	}
+	_, err := l.revise(ctx, due.Job, due.Revision)
+	if err == nil {
+		err = l.stop(ctx, due.Evict)
+	}
+	if err != nil {
+		l.report("hold job "+due.Job.String(), err)
+		return false
+	}
+	l.note(due, false)
+	return true
+}
+
+// mayEvict counts victims against the rate that the operator allows.
+func (l *Loop) mayEvict(e *decide.Eviction) bool {
+	return l.limiter.AllowN(time.Now(), min(len(e.Victims), l.limiter.Burst()))
+}
+
+// wouldEvict tells of a dry run, once a minute.
+func (l *Loop) wouldEvict(due *decide.Due) bool {
+	l.note(due, true)
+	l.skip[due.Job.String()] = time.Now().Add(time.Minute)
+	return true
+}
+
+func (l *Loop) stop(ctx context.Context, e *decide.Eviction) error {
+	for _, v := range e.Victims {
+		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // confirmed reports whether the node is as it was when the victims were chosen.
@@ -78,25 +118,31 @@ func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
 			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
 		}
 	}
-	for _, v := range e.Victims {
-		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
-			return err
-		}
+	return l.stop(ctx, e)
+}
+
+// kindOf is the kind of the event that tells of what is due.
+func kindOf(due *decide.Due) string {
+	switch {
+	case due.Revision.Hold != nil:
+		return "hold"
+	case due.Evict.Reclaim:
+		return "reclaim"
 	}
-	return nil
+	return "evict"
 }
 
 // note tells people who went, for whom and why.
-func (l *Loop) note(e *decide.Eviction, dryRun bool) {
-	kind := "evict"
-	if e.Reclaim {
-		kind = "reclaim"
+func (l *Loop) note(due *decide.Due, dryRun bool) {
+	e, kind, whom := due.Evict, kindOf(due), ""
+	if kind != "hold" {
+		whom = e.For.String()
 	}
-	l.Logger.Info("eviction", "dry_run", dryRun, "text", e.Text)
+	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
 	for _, v := range e.Victims {
 		l.Book.Note(view.Event{
 			Kind: kind, Namespace: v.Job.Namespace, JobID: v.Job.ID, AllocID: v.AllocID,
-			For: e.For.String(), Text: e.Text, DryRun: dryRun,
+			For: whom, Text: v.Text, DryRun: dryRun,
 		})
 	}
 }

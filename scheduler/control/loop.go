@@ -129,7 +129,10 @@ func (l *Loop) skipped(now time.Time) map[string]bool {
 // do carries out one thing. It returns false when nothing came of it and the
 // job should rest.
 func (l *Loop) do(ctx context.Context, due *decide.Due) bool {
-	if due.Evict != nil {
+	switch {
+	case due.Evict != nil && due.Revision.Hold != nil:
+		return l.bringBack(ctx, due)
+	case due.Evict != nil:
 		return l.evict(ctx, due)
 	}
 	changed, err := l.revise(ctx, due.Job, due.Revision)

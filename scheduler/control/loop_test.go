@@ -163,6 +163,23 @@ func TestNobodyIsEvictedOnABelief(t *testing.T) {
 	}
 }
 
+// What came around the service is held first, so that nothing starts again
+// what is then stopped.
+func TestWorkIsBroughtBackUnderItsQuota(t *testing.T) {
+	due := &decide.Due{
+		Job: key("low"), Revision: decide.Revision{Group: "g", Hold: &admit.Hold{Kind: view.WaitsForQuota, Sentence: "queue q is full"}},
+		Evict: &decide.Eviction{Group: "g", Text: "low must wait", Victims: []decide.Victim{{AllocID: "a1", Group: "g", Job: key("low"), Text: "low must wait"}}},
+	}
+	w := &world{due: []*decide.Due{due}}
+	run(t, w, time.Second)
+	if want := []string{`revise low prefer="" exclude="" for=""`, "register low", "settle low true", "stop a1"}; !slices.Equal(w.script, want) {
+		t.Errorf("got  %q\nwant %q", w.script, want)
+	}
+	if len(w.notes) != 1 || w.notes[0].Kind != "hold" || w.notes[0].For != "" || w.notes[0].Text != "low must wait" {
+		t.Errorf("events %+v", w.notes)
+	}
+}
+
 func TestDryRunSaysAndDoesNothing(t *testing.T) {
 	c := config.Default()
 	c.Preemption.DryRun = true

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -27,6 +28,8 @@ type choosing struct {
 	queue *config.Queue
 	parts []part
 	form  unit // where one alloc would go on an empty cluster
+	// grows is set where the job asks for more allocs than before.
+	grows bool
 	// why is the core's explanation, made before anything of the ask is booked.
 	why place.Explanation
 }
@@ -106,7 +109,7 @@ func forget(g *GroupRecord) {
 // blocks stay as they are, and only new allocs are placed.
 func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
 	g := was
-	g.Ask = c.stored()
+	g.Ask, c.grows = c.stored(), c.ask.Count > was.Ask.Count
 	if !c.places() {
 		return g, nil
 	}
@@ -185,9 +188,14 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	}
 	g = c.settle(g, given, units)
 	if missing > len(units) {
-		if hold := b.reservedAway(c.ask, g.Blocks); hold != nil && running == 0 {
+		hold := b.reservedAway(c.ask, g.Blocks)
+		if hold != nil && running == 0 {
 			b.dropGroupFlights(c.key, c.ask.Group)
 			return c.held(g, given, hold), nil
+		}
+		if hold != nil && c.grows { // Nomad would start the new allocs in reserved room
+			return g, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: no room for %d of %d allocs: %s",
+				c.ask.Group, missing-len(units), c.ask.Count, hold.Sentence)}
 		}
 		c.wait(&g, missing-len(units))
 	}
@@ -337,11 +345,20 @@ func (c *choosing) yield(u unit, g GroupRecord) *admit.Hold {
 				continue
 			}
 			if b.wouldServe(u.node, &w) {
-				return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("job %s with priority %d waits for room that this would take", key, w.Ask.Priority)}
+				return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", c.other(key), w.Ask.Priority)}
 			}
 		}
 	}
 	return nil
+}
+
+// other names another job to the owner of this one, who may not see what runs
+// in other namespaces.
+func (c *choosing) other(key nomad.JobKey) string {
+	if key.Namespace == c.key.Namespace {
+		return "job " + key.ID
+	}
+	return "a job of another namespace"
 }
 
 // wouldServe reports whether a node could serve a waiting group if all work of

@@ -14,7 +14,8 @@ import (
 type Due struct {
 	Job      nomad.JobKey
 	Revision Revision
-	// Evict is set when room must be made first.
+	// Evict is set when room must be made first, or when what the revision
+	// holds must stop.
 	Evict *Eviction
 }
 
@@ -40,6 +41,9 @@ func (b *Book) NextDue(skip map[string]bool) *Due {
 				}
 			}
 		}
+	}
+	if due := b.bringBack(skip); due != nil {
+		return due
 	}
 	return b.reopen(skip)
 }

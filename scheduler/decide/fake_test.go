@@ -158,10 +158,21 @@ func (b *bench) decide(t testing.TB, a admit.Ask) admit.Decision {
 
 // register shows the job to the book, as Nomad would.
 func (b *bench) register(a admit.Ask) {
+	b.show(a, true)
+}
+
+func (b *bench) show(a admit.Ask, admitted bool) {
 	b.index++
+	task := nomad.Task{Name: "t"}
+	for _, d := range a.Tasks[0].Devices {
+		task.Devices = append(task.Devices, nomad.DeviceAsk{Name: d.Name, Count: d.Count})
+	}
+	if !a.Tasks[0].Plain() {
+		task.Request = a.Tasks[0].Request.String()
+	}
 	b.book.Apply([]nomad.Change{{Job: &nomad.Job{
-		Index: b.index, Key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, Type: a.JobType, Priority: a.Priority, GPU: true, Admitted: true,
-		Groups: []nomad.Group{{Name: a.Group, Count: a.Count, Tasks: []nomad.Task{{Name: "t", Request: a.Tasks[0].Request.String()}}}},
+		Index: b.index, Key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, Type: a.JobType, Priority: a.Priority, GPU: true, Admitted: admitted,
+		Groups: []nomad.Group{{Name: a.Group, Count: a.Count, Tasks: []nomad.Task{task}}},
 	}}}, b.index)
 }
 

@@ -22,7 +22,7 @@ func (b *Book) Picture() (*view.Cluster, error) {
 	}
 	c := &view.Cluster{
 		At: b.now(), Index: b.index, Synced: b.synced, DryRun: b.config.Preemption.DryRun,
-		Nodes: []view.Node{}, Queues: []view.Queue{}, Pending: b.pending(), Holds: []view.Hold{},
+		Nodes: []view.Node{}, Queues: []view.Queue{}, Pending: b.pending(),
 		Decisions: newestFirst(b.log.decisions), Events: newestFirst(b.log.events),
 	}
 	holders := b.holders()
@@ -33,9 +33,7 @@ func (b *Book) Picture() (*view.Cluster, error) {
 		return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(x.ID, y.ID))
 	})
 	c.Queues = b.drawQueues(c.Pending)
-	for _, id := range slices.Sorted(maps.Keys(b.claims)) {
-		c.Holds = append(c.Holds, b.shownHold(b.claims[id]))
-	}
+	c.Holds = b.shownHolds()
 	return c, nil
 }
 
@@ -124,12 +122,6 @@ func (b *Book) limitOf(a *nomad.Alloc, task string) int64 {
 	return 0
 }
 
-// direct reports whether a job came around the service.
-func (b *Book) direct(key nomad.JobKey) bool {
-	j := b.jobs[key]
-	return j != nil && !j.Admitted && b.records[key] == nil
-}
-
 func (b *Book) drawQueues(pending []view.Pending) []view.Queue {
 	list := make([]view.Queue, 0, len(b.config.Queues))
 	for i := range b.config.Queues {
@@ -140,6 +132,9 @@ func (b *Book) drawQueues(pending []view.Pending) []view.Queue {
 			used, borrowed := b.quotas.Used(b.snap, q.Name), b.quotas.Borrowed(b.snap, q.Name)
 			v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB
 			v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
+			for _, u := range b.directIn(q.Name) {
+				v.DirectMilli += b.snap.Charge(u.NodeID, u.Takes).Milli
+			}
 		}
 		for _, p := range pending {
 			if p.Queue == q.Name {
@@ -180,6 +175,9 @@ func (b *Book) drawPending(j *nomad.Job, g *nomad.Group, blocked *nomad.Blocked,
 	if q := b.queueOf(j.Key, g.Name); q != nil {
 		p.Queue = q.Name
 		p.Priority = min(p.Priority, q.MaxPriority)
+	}
+	if p.Direct {
+		p.Reason += "; Nomad alone places it, since it came around the service"
 	}
 	r := b.records[j.Key]
 	if r == nil {

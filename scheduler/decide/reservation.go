@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,6 +75,23 @@ func (d *Decider) Held(id string) (view.Hold, error) {
 		return view.Hold{}, fmt.Errorf("reservation %q: %w", id, reserve.ErrNotFound)
 	}
 	return b.shownHold(r), nil
+}
+
+// All lists the reservations as they are now, by ID.
+func (d *Decider) All() []view.Hold {
+	d.book.mu.Lock()
+	defer d.book.mu.Unlock()
+	return d.book.shownHolds()
+}
+
+func (b *Book) shownHolds() []view.Hold {
+	list := []view.Hold{}
+	for _, id := range slices.Sorted(maps.Keys(b.claims)) {
+		if r := b.claims[id]; b.now().Before(r.ExpiresAt) {
+			list = append(list, b.shownHold(r))
+		}
+	}
+	return list
 }
 
 // Release gives a reservation back.

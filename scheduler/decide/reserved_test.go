@@ -74,3 +74,30 @@ func TestReservations(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A group that runs cannot be held without holding what runs, so it does not
+// grow into reserved room.
+func TestAGroupDoesNotGrowIntoReservedRoom(t *testing.T) {
+	b := newBench(t, "", machine("a", 1))
+	a := ask("job", "6G", 1)
+	b.decide(t, a)
+	b.register(a)
+	b.run(a, "alloc", "a", 0, 0, 6)
+	six, _ := gpu.ParseRequest("6G")
+	if _, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: six, For: time.Minute}, false); err != nil {
+		t.Fatal(err)
+	}
+	a.Count = 2
+	_, err := b.Decide(t.Context(), []admit.Ask{a}, false)
+	var refusal *admit.Refusal
+	if !errors.As(err, &refusal) || refusal.Status != 409 || !strings.Contains(refusal.Text, "no room for 1 of 2 allocs: the room on a is reserved until") {
+		t.Fatalf("got %v", err)
+	}
+	if len(b.book.flights) != 0 {
+		t.Errorf("the refusal left %d flights", len(b.book.flights))
+	}
+	a.Count = 1
+	if d := b.decide(t, a); d.Hold != nil {
+		t.Errorf("as it was it is held: %+v", d.Hold)
+	}
+}

@@ -92,6 +92,11 @@ func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revisi
 func (b *Book) adopt(key nomad.JobKey, a *admit.Ask) GroupRecord {
 	c := &choosing{book: b, key: key, ask: a}
 	g := c.native()
+	for _, alloc := range b.allocsOf(key) {
+		if u := b.usages[alloc.NodeID][alloc.ID]; alloc.Group == a.Group && len(u.Takes) > 0 {
+			g.Cost = b.snap.Charge(u.NodeID, u.Takes)
+		}
+	}
 	for _, t := range a.Tasks {
 		for _, d := range t.Devices {
 			g.Blocks = append(g.Blocks, block{Name: d.Name, Count: d.Count})
@@ -122,6 +127,8 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 	}
 	if r.Hold != nil {
 		g.Decision.Hold = r.Hold
+		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = b.now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
+		b.log.decision(g.Shown)
 	}
 	g.Decision.Candidates = b.candidates(&g)
 	if !r.Retry {
@@ -138,8 +145,12 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 		return was, forbidden("group %q: %s", a.Group, err)
 	}
 	parts, err := b.parts(a, q)
-	if err != nil || len(parts) == 0 {
+	if err != nil {
 		return was, err
+	}
+	if len(parts) == 0 { // Nomad alone can judge whether there is room
+		was.Decision.Hold = nil
+		return was, nil
 	}
 	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
 	c.asBefore(&was)

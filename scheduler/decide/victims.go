@@ -22,7 +22,8 @@ type Eviction struct {
 	// Reclaim is set when the room was borrowed from the queue of the one that
 	// waits; otherwise its higher priority decides.
 	Reclaim bool
-	// Text says who, for whom and why.
+	// Text says who, for whom and why; each victim has its own, since who may
+	// see one of them may not see the others.
 	Text string
 
 	room *made
@@ -34,6 +35,7 @@ type Victim struct {
 	Job            nomad.JobKey
 	Priority       int
 	Queue          string
+	Text           string
 }
 
 // made is the room that an eviction makes.
@@ -161,7 +163,11 @@ func (b *Book) eviction(c *choosing, room *made) *Eviction {
 	if e.Reclaim {
 		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", c.queue.Name, c.ask)
 	}
-	e.Text = fmt.Sprintf("%s must leave node %s: job %s %s", strings.Join(who, ", "), b.nodes[room.node].Plan.Name, c.key, why)
+	goes := fmt.Sprintf(" must leave node %s: job %s %s", b.nodes[room.node].Plan.Name, c.key, why)
+	for i := range e.Victims {
+		e.Victims[i].Text = who[i] + goes
+	}
+	e.Text = strings.Join(who, ", ") + goes
 	return e
 }
 

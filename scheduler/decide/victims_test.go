@@ -2,11 +2,13 @@ package decide
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 func TestVictims(t *testing.T) {
@@ -153,5 +155,47 @@ func TestRoomForSeveralTasksIsMadeOnOneNode(t *testing.T) {
 	due := b.book.NextDue(nil)
 	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || len(due.Evict.Victims) != 2 {
 		t.Fatalf("due is %+v", due)
+	}
+}
+
+// The owner of a job that yields may not see what runs in other namespaces, and
+// the owner of a victim may not see the others.
+func TestNamesOfOtherNamespacesAreNotTold(t *testing.T) {
+	for namespace, want := range map[string]string{"default": "job waiting with", "secret": "a job of another namespace with"} {
+		b := newBench(t, "preemption {\n enabled = false\n}", machine("a", 1))
+		tenant := ask("tenant", "4G", 1)
+		b.register(tenant)
+		b.run(tenant, "alloc", "a", 0, 0, 4)
+		waiting := ask("waiting", "16G", 1)
+		waiting.Namespace, waiting.Priority = namespace, 90
+		b.decide(t, waiting)
+		b.register(waiting)
+		b.block(waiting, 1)
+		d := b.decide(t, ask("yields", "8G", 1))
+		if d.Hold == nil || d.Hold.Kind != view.WaitsForPriority || !strings.HasPrefix(d.Hold.Sentence, want) {
+			t.Errorf("%s: got %+v", namespace, d.Hold)
+		}
+	}
+	b := newBench(t, "preemption {\n min_run_time = \"0s\"\n}", machine("a", 1))
+	for i, namespace := range []string{"red", "blue"} {
+		v := ask("victim-of-"+namespace, "8G", 1)
+		v.Namespace, v.Priority = namespace, 20
+		b.register(v)
+		b.run(v, "alloc-"+namespace, "a", 0, 8*i, 8)
+	}
+	high := ask("high", "16G", 1)
+	high.Priority = 80
+	b.decide(t, high)
+	b.register(high)
+	b.block(high, 1)
+	b.clock.at = b.clock.at.Add(settled + time.Second)
+	due := b.book.NextDue(nil)
+	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 2 {
+		t.Fatalf("due is %+v", due)
+	}
+	for _, v := range due.Evict.Victims {
+		if !strings.Contains(v.Text, v.Job.ID) || strings.Count(v.Text, "victim-of-") != 1 || !strings.Contains(v.Text, "job default/high") {
+			t.Errorf("victim %s is told %q", v.Job, v.Text)
+		}
 	}
 }

@@ -139,6 +139,12 @@ func (q *Quotas) Borrowed(s *Snapshot, name string) Charge {
 	return q.Used(s, name).beyond(c.guarantee())
 }
 
+// Excess is what a queue and its descendants hold beyond its limit: work that
+// Nomad started without being told to.
+func (q *Quotas) Excess(s *Snapshot, name string) Charge {
+	return q.Used(s, name).beyond(q.queues[name].limit())
+}
+
 // Over says in a sentence which limit, of the queue or of one above it, forbids
 // so much more; empty when none does.
 func (q *Quotas) Over(s *Snapshot, name string, more Charge) string {
@@ -163,7 +169,10 @@ func (q *Quotas) Over(s *Snapshot, name string, more Charge) string {
 }
 
 func overText(queue, held, most, more, unit string) string {
-	if held == "0" {
+	switch {
+	case more == "0":
+		return fmt.Sprintf("queue %s holds %s of at most %s %s", queue, held, most, unit)
+	case held == "0":
 		return fmt.Sprintf("queue %s may hold at most %s %s, and this needs %s", queue, most, unit, more)
 	}
 	return fmt.Sprintf("queue %s holds %s of at most %s %s, and this needs %s", queue, held, most, unit, more)

@@ -45,6 +45,8 @@ type Keeper interface {
 	Reserve(ctx context.Context, w Want, dryRun bool) (view.Hold, error)
 	// Held returns a hold as it is now, ErrNotFound when it is over.
 	Held(id string) (view.Hold, error)
+	// All lists what is held now, by ID.
+	All() []view.Hold
 	// Release gives a hold's room back. What a job has claimed stays with the
 	// job.
 	Release(ctx context.Context, id string) error

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // recheck handles requests that make Nomad run more of a registered job. The
@@ -35,7 +36,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, true)
 	if err == nil {
-		err = quotaRefusal(decisions)
+		err = heldRefusal(decisions)
 	}
 	if err != nil && refusalOf(err).Status < 500 {
 		p.refuse(s, err)
@@ -48,14 +49,14 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	})
 }
 
-// quotaRefusal refuses what would have to wait for quota: unlike a job, a
-// scaling or a dispatch cannot be registered waiting.
-func quotaRefusal(decisions []admit.Decision) error {
+// heldRefusal refuses what would have to wait for quota or for reserved room:
+// unlike a job, a scaling or a dispatch cannot be registered waiting.
+func heldRefusal(decisions []admit.Decision) error {
 	for _, d := range decisions {
-		if d.Hold != nil && d.Hold.Kind == "quota" {
+		if d.Hold != nil && d.Hold.Kind != view.WaitsForPriority {
 			return &admit.Refusal{Status: http.StatusConflict,
-				Text:    fmt.Sprintf("group %q would wait for quota: %s", d.Group, d.Hold.Sentence),
-				Details: []string{"free some of the quota first, or submit a job: that may wait"}}
+				Text:    fmt.Sprintf("group %q would wait for %s: %s", d.Group, d.Hold.Kind, d.Hold.Sentence),
+				Details: []string{"try again when there is some, or submit a job: that may wait"}}
 		}
 	}
 	return nil

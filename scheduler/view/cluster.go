@@ -42,7 +42,10 @@ type Queue struct {
 	UsedMemoryMiB     int64 `json:"used_memory_mib"`
 	MaxMemoryMiB      int64 `json:"max_memory_mib,omitempty"`
 	BorrowedMemoryMiB int64 `json:"borrowed_memory_mib,omitempty"`
-	Pending           int   `json:"pending"`
+	// DirectMilli is the part of UsedMilli that jobs hold which came around the
+	// service.
+	DirectMilli int64 `json:"direct_milli,omitempty"`
+	Pending     int   `json:"pending"`
 }
 
 // Reasons why work waits. A held job carries one of them in the name of the

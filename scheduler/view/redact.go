@@ -10,7 +10,8 @@ const Hidden = "(hidden)"
 
 // Redact returns the picture without the names of jobs in namespaces that the
 // reader may not see. What they hold stays visible: the room is gone for
-// everybody. What waits, was decided or happened there is left out.
+// everybody. What waits, was decided or happened there is left out, and so is
+// what went wrong in the service itself, which may name any job.
 func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	out := *c
 	out.Nodes = make([]Node, len(c.Nodes))
@@ -24,7 +25,7 @@ func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	out.Pending = keep(c.Pending, func(p Pending) bool { return visible(p.Namespace) })
 	out.Decisions = keep(c.Decisions, func(d Decision) bool { return visible(d.Namespace) })
 	out.Holds = keep(c.Holds, func(h Hold) bool { return visible(h.Namespace) })
-	out.Events = keep(c.Events, func(e Event) bool { return visible(e.Namespace) })
+	out.Events = keep(c.Events, func(e Event) bool { return e.Namespace != "" && visible(e.Namespace) })
 	for i := range out.Events {
 		out.Events[i].redact(visible)
 	}
@@ -82,7 +83,9 @@ func (c *Cluster) Namespaces() []string {
 		seen[h.Namespace] = true
 	}
 	for _, e := range c.Events {
-		seen[e.Namespace] = true
+		if e.Namespace != "" {
+			seen[e.Namespace] = true
+		}
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {

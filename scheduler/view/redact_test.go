@@ -21,7 +21,7 @@ func TestRedactHidesNames(t *testing.T) {
 		Pending:   []Pending{{Namespace: "secret", JobID: "pending-secret"}, {Namespace: "open", JobID: "pending-open"}},
 		Decisions: []Decision{{Namespace: "secret", JobID: "decided-secret"}},
 		Holds:     []Hold{{Namespace: "secret", Owner: "owner-secret"}},
-		Events:    []Event{{Namespace: "secret", Text: "event-secret"}, {Kind: "evict", Namespace: "open", JobID: "victim", For: "secret/winner", Text: "for secret/winner"}},
+		Events:    []Event{{Kind: "error", Text: "trouble with secret/job"}, {Namespace: "secret", Text: "event-secret"}, {Kind: "evict", Namespace: "open", JobID: "victim", For: "secret/winner", Text: "for secret/winner"}},
 	}
 	if got := strings.Join(c.Namespaces(), " "); got != "open secret" {
 		t.Errorf("namespaces %q", got)

@@ -89,13 +89,26 @@ func (s *story) print(w io.Writer) error {
 	for _, d := range newest(s.Decisions) {
 		printDecision(w, d)
 	}
-	if err := section(w, "Waiting", pendingRows(s.Pending)); err != nil {
+	if err := section(w, "Waiting", s.waitingRows()); err != nil {
 		return err
 	}
 	if err := section(w, "Holds", s.holdingRows()); err != nil {
 		return err
 	}
 	return section(w, "Events", eventRows(s.Events))
+}
+
+// waitingRows leaves a reason out that the group's decision gives already.
+func (s *story) waitingRows() [][]string {
+	rows := pendingRows(s.Pending)
+	for i, p := range s.Pending {
+		for _, d := range newest(s.Decisions) {
+			if d.Group == p.Group && d.Outcome == view.Held {
+				rows[i+1][len(rows[i+1])-1] = "see above"
+			}
+		}
+	}
+	return rows
 }
 
 // newest keeps each group's latest decision; they come newest first.

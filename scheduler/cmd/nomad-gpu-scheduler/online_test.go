@@ -63,12 +63,14 @@ func picture() *view.Cluster {
 			{Name: "gpu-1", Status: "ready", Eligible: true, GPUs: []view.GPU{a100, sick}},
 			{Name: "gpu-2", Status: "down", GPUs: []view.GPU{{Group: "nvidia/gpu/Tesla T4", Mode: "whole", MemoryMiB: 15360}}},
 		},
-		Queues:  []view.Queue{{Name: "ml", QuotaMilli: 2000, UsedMilli: 2500, MaxMilli: 4000, BorrowedMilli: 500, UsedMemoryMiB: 40960, Pending: 1}},
-		Pending: []view.Pending{{Namespace: "default", JobID: "train", Group: "g", Missing: 1, Queue: "ml", Priority: 50, Ask: "8G,0.5", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs"}},
+		Queues: []view.Queue{{Name: "ml", QuotaMilli: 2000, UsedMilli: 2500, MaxMilli: 4000, BorrowedMilli: 500, UsedMemoryMiB: 40960, Pending: 1}},
+		Pending: []view.Pending{{Namespace: "default", JobID: "train", Group: "g", Missing: 1, Queue: "ml", Priority: 50, Ask: "8G,0.5", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs"},
+			{Namespace: "default", JobID: "held", Group: "g", Missing: 1, Queue: "ml", Priority: 40, Ask: "1", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs"}},
 		Decisions: []view.Decision{
 			{At: at, Namespace: "default", JobID: "train", Group: "g", Queue: "ml", Priority: 50, Ask: "8G,0.5", Policy: "PACK", Outcome: view.Placed, Choices: []view.Choice{choice},
 				Explanation: view.Explanation{Summary: "gpu-1 wastes least", Fits: 1, Reasons: []view.Reason{{Nodes: 2, Why: "other model", Never: true}}}},
 			{Namespace: "default", JobID: "train", Group: "g", Outcome: view.Held},
+			{At: at, Namespace: "default", JobID: "held", Group: "g", Ask: "1", Outcome: view.Held, Explanation: view.Explanation{Summary: "waits for quota: ml holds 4 of 4 GPUs"}},
 		},
 		Holds:  []view.Hold{{ID: "r-1", Owner: "ada", NodeName: "gpu-1", Milli: 500, ExpiresAt: at}},
 		Events: []view.Event{{At: at, Kind: "evict", Namespace: "default", JobID: "other", AllocID: "cccccccc-dddd", For: "default/train", Text: "other made room for train"}},
@@ -101,6 +103,7 @@ func TestOnline(t *testing.T) {
 		"status":          {args: []string{"status"}},
 		"explain":         {args: []string{"explain", "train"}},
 		"explain-direct":  {args: []string{"explain", "other"}},
+		"explain-held":    {args: []string{"explain", "held"}},
 		"explain-unknown": {args: []string{"explain", "nothing"}, code: exitError},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -89,13 +89,18 @@ func gpuState(n *view.Node, g *view.GPU) string {
 }
 
 func queueRows(c *view.Cluster) [][]string {
-	rows := [][]string{{"Queue", "Uses", "Quota", "At most", "Borrows", "Memory", "Waiting"}}
+	rows := [][]string{{"Queue", "Uses", "Quota", "At most", "Borrows", "Memory", "Memory quota", "Around", "Waiting"}}
 	for _, q := range c.Queues {
 		most := "-"
 		if q.MaxMilli > 0 {
 			most = milli(q.MaxMilli)
 		}
-		rows = append(rows, []string{q.Name, milli(q.UsedMilli), milli(q.QuotaMilli), most, milli(q.BorrowedMilli), gib(q.UsedMemoryMiB), fmt.Sprint(q.Pending)})
+		memory := "-"
+		if q.QuotaMemoryMiB > 0 {
+			memory = gib(q.QuotaMemoryMiB)
+		}
+		rows = append(rows, []string{q.Name, milli(q.UsedMilli), milli(q.QuotaMilli), most, milli(q.BorrowedMilli),
+			gib(q.UsedMemoryMiB), memory, milli(q.DirectMilli), fmt.Sprint(q.Pending)})
 	}
 	return rows
 }

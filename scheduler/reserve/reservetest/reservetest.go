@@ -120,6 +120,13 @@ func (k *Keeper) Held(id string) (view.Hold, error) {
 	return view.Hold{}, fmt.Errorf("reservation %q: %w", id, reserve.ErrNotFound)
 }
 
+// All lists what is held.
+func (k *Keeper) All() []view.Hold {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.live()
+}
+
 // Release forgets a hold.
 func (k *Keeper) Release(_ context.Context, id string) error {
 	k.mu.Lock()

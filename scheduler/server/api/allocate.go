@@ -281,15 +281,20 @@ func (a *API) reservations(w http.ResponseWriter, r *http.Request) error {
 	if err := onlyQuery(r); err != nil {
 		return err
 	}
-	c, err := a.picture(r)
-	if err != nil {
-		return err
+	if _, err := a.Views.View(); err != nil {
+		return blind(err)
 	}
 	list := struct {
 		Reservations []Reservation `json:"reservations"`
 	}{[]Reservation{}}
-	for _, h := range c.Holds {
-		list.Reservations = append(list.Reservations, reservationOf(h))
+	for _, h := range a.Keeper.All() {
+		visible, err := a.visible(r, h.Namespace)
+		if err != nil {
+			return err
+		}
+		if visible {
+			list.Reservations = append(list.Reservations, reservationOf(h))
+		}
 	}
 	answer(w, http.StatusOK, list)
 	return nil
@@ -335,7 +340,7 @@ func (a *API) holdOf(r *http.Request) (view.Hold, error) {
 	if err == nil {
 		err = a.Gate.MayReadNamespace(r.Context(), token(r), h.Namespace)
 	}
-	if errors.Is(err, reserve.ErrNotFound) || errors.Is(err, ErrDenied) {
+	if errors.Is(err, reserve.ErrNotFound) || errors.Is(err, ErrDenied) || errors.Is(err, ErrNoNamespace) {
 		err = fmt.Errorf("reservation %q: %w; it was released, has expired or belongs to a namespace that the token may not read", id, reserve.ErrNotFound)
 	}
 	return h, err

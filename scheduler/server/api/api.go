@@ -107,7 +107,7 @@ var routes = []route{
 	{method: "GET", path: "/api/v1/gpu/cluster", handle: (*API).cluster},
 	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true, open: true},
 	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true, open: true},
-	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations},
+	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations, leads: true},
 	{method: "GET", path: "/api/v1/gpu/reservations/{id}", handle: (*API).reservation, leads: true},
 	{method: "DELETE", path: "/api/v1/gpu/reservations/{id}", handle: (*API).release, leads: true, open: true},
 	{method: "POST", path: "/api/v1/gpu/setup-pytorch", handle: (*API).setupPyTorch, open: true},
@@ -168,12 +168,23 @@ func (a *API) picture(r *http.Request) (*view.Cluster, error) {
 func (a *API) hidden(r *http.Request, c *view.Cluster) (map[string]bool, error) {
 	hidden := map[string]bool{}
 	for _, namespace := range c.Namespaces() {
-		err := a.Gate.MayReadNamespace(r.Context(), token(r), namespace)
-		if errors.Is(err, ErrDenied) {
-			hidden[namespace] = true
-		} else if err != nil {
+		visible, err := a.visible(r, namespace)
+		if err != nil {
 			return nil, err
+		}
+		if !visible {
+			hidden[namespace] = true
 		}
 	}
 	return hidden, nil
+}
+
+// visible reports whether the caller may see what is in a namespace. One that
+// is gone, and of which only the past is told, nobody may.
+func (a *API) visible(r *http.Request, namespace string) (bool, error) {
+	err := a.Gate.MayReadNamespace(r.Context(), token(r), namespace)
+	if errors.Is(err, ErrDenied) || errors.Is(err, ErrNoNamespace) {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -211,6 +211,12 @@ func TestReservationIsKnownAtOnce(t *testing.T) {
 	if err := json.Unmarshal(b.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100"}`).Body.Bytes(), &a); err != nil {
 		t.Fatal(err)
 	}
+	listed := func() bool {
+		return strings.Contains(b.do("GET", "/api/v1/gpu/reservations", "").Body.String(), `"`+a.ReservationID+`"`)
+	}
+	if !listed() {
+		t.Error("what is reserved is not in the list")
+	}
 	path := "/api/v1/gpu/reservations/" + a.ReservationID
 	for i, step := range []struct {
 		method string
@@ -219,6 +225,9 @@ func TestReservationIsKnownAtOnce(t *testing.T) {
 		if w := b.do(step.method, path, ""); w.Code != step.want {
 			t.Errorf("step %d, %s: %d %s", i, step.method, w.Code, w.Body)
 		}
+	}
+	if listed() {
+		t.Error("what was released is in the list")
 	}
 }
 

@@ -60,10 +60,14 @@ func (g *NomadGate) MayRead(ctx context.Context, token string) error {
 	})
 }
 
-// MayReadNamespace needs list-jobs.
+// MayReadNamespace needs list-jobs. Nomad lists no jobs of a namespace that
+// does not exist, and finds nothing wrong with it.
 func (g *NomadGate) MayReadNamespace(ctx context.Context, token, namespace string) error {
 	return g.ask(ctx, token, "list jobs", namespace, func(ctx context.Context) error {
-		_, _, err := g.client.Jobs().List(queryAs(ctx, token, namespace, 1))
+		jobs, _, err := g.client.Jobs().List(queryAs(ctx, token, namespace, 1))
+		if err == nil && len(jobs) == 0 && g.missing(ctx, token, namespace) {
+			return fmt.Errorf("%w: %q", ErrNoNamespace, namespace)
+		}
 		return err
 	})
 }

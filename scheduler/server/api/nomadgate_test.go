@@ -46,3 +46,36 @@ func TestMaySubmit(t *testing.T) {
 		}
 	}
 }
+
+// Nomad answers the question for the jobs of a namespace that does not exist
+// with an empty list.
+func TestMayReadNamespace(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		jobs := r.URL.Path == "/v1/jobs"
+		switch namespace := r.URL.Query().Get("namespace"); {
+		case r.Header.Get("X-Nomad-Token") == "weak":
+			http.Error(w, "Permission denied", http.StatusForbidden)
+		case jobs && namespace == "busy":
+			w.Write([]byte(`[{"ID":"a"}]`)) //nolint:errcheck // a test's server
+		case jobs:
+			w.Write([]byte("[]")) //nolint:errcheck // a test's server
+		case strings.HasSuffix(r.URL.Path, "/idle"):
+			w.Write([]byte("{}")) //nolint:errcheck // a test's server
+		default:
+			http.Error(w, "Namespace not found", http.StatusNotFound)
+		}
+	}))
+	defer s.Close()
+	gate, err := NewNomadGate(nomad.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		token, namespace string
+		want             error
+	}{{"good", "busy", nil}, {"good", "idle", nil}, {"good", "typo", ErrNoNamespace}, {"weak", "busy", ErrDenied}} {
+		if err := gate.MayReadNamespace(t.Context(), row.token, row.namespace); !errors.Is(err, row.want) {
+			t.Errorf("%s in %s: %v, want %v", row.token, row.namespace, err, row.want)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package decide
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// direct reports whether a job, as it is registered now, came around the
+// service.
+func (b *Book) direct(key nomad.JobKey) bool {
+	j := b.jobs[key]
+	return j != nil && !j.Admitted
+}
+
+// directIn lists what jobs that came around the service hold of a queue and the
+// queues below it: the lowest priority first, of equals the youngest.
+func (b *Book) directIn(queue string) []place.Usage {
+	var list []place.Usage
+	for _, a := range b.allocs {
+		u, booked := b.usages[a.NodeID][a.ID]
+		if booked && len(u.Takes) > 0 && b.direct(a.Key()) && b.isWithin(u.Queue, queue) {
+			list = append(list, u)
+		}
+	}
+	slices.SortFunc(list, func(x, y place.Usage) int {
+		return cmp.Or(x.Priority-y.Priority, y.Start.Compare(x.Start), strings.Compare(x.ID, y.ID))
+	})
+	return list
+}
+
+// isWithin reports whether a queue is another or lies below it.
+func (b *Book) isWithin(queue, top string) bool {
+	for q := b.config.Queue(queue); q != nil; q = b.config.Queue(q.Parent) {
+		if q.Name == top {
+			return true
+		}
+	}
+	return false
+}
+
+// bringBack finds a group that came around the service in a queue which holds
+// more than its limit, and has it wait for quota as it would have had to in the
+// first place. It is what the operator asks for with hold_direct_jobs.
+func (b *Book) bringBack(skip map[string]bool) *Due {
+	if !b.config.Preemption.HoldDirect || b.quotas == nil {
+		return nil
+	}
+	for i := range b.config.Queues {
+		queue := b.config.Queues[i].Name
+		if b.quotas.Excess(b.snap, queue) == (place.Charge{}) {
+			continue
+		}
+		if b.leaves(queue) {
+			continue // see first how much is left
+		}
+		for _, u := range b.directIn(queue) {
+			if a := b.allocs[u.ID]; b.evictable(a) && !skip[a.Key().String()] {
+				return b.restraint(a, u.Priority, queue)
+			}
+		}
+	}
+	return nil
+}
+
+// leaves reports whether work of a queue is about to end: Nomad wants it to, or
+// its group was held a moment ago.
+func (b *Book) leaves(queue string) bool {
+	for _, a := range b.allocs {
+		u, booked := b.usages[a.NodeID][a.ID]
+		if !booked || len(u.Takes) == 0 || !b.isWithin(u.Queue, queue) {
+			continue
+		}
+		r := b.records[a.Key()]
+		if a.Stopping || r != nil && r.Groups[a.Group].Decision.Hold != nil && b.now().Sub(r.At) < aloft {
+			return true
+		}
+	}
+	return false
+}
+
+// restraint holds the whole group of an alloc: Nomad has no way to hold less.
+func (b *Book) restraint(of *nomad.Alloc, priority int, queue string) *Due {
+	why := b.overQuota(queue, place.Charge{})
+	e := &Eviction{Group: of.Group}
+	for _, a := range b.allocsOf(of.Key()) {
+		if a.Group == of.Group && b.evictable(a) {
+			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Priority: priority, Queue: queue})
+		}
+	}
+	slices.SortFunc(e.Victims, func(x, y Victim) int { return strings.Compare(x.AllocID, y.AllocID) })
+	e.Text = fmt.Sprintf("group %s of job %s, which came around the service, must wait: %s", of.Group, of.Key(), why)
+	for i := range e.Victims {
+		e.Victims[i].Text = e.Text
+	}
+	return &Due{Job: of.Key(), Evict: e, Revision: Revision{Group: of.Group, Hold: &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}}}
+}
