@@ -56,21 +56,6 @@ func TestConformance_Capabilities(t *testing.T) {
 	})
 }
 
-func TestPrivileged(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("cat", "/proc/self/status")
-		config.Privileged = true
-		_, _, err := e.harness.StartTask(e.quietTask(config))
-		must.ErrorContains(t, err, "has not set allow_privileged")
-
-		allowed := e.with(func(c *Config) { c.AllowPrivileged = true })
-		out, result := allowed.run(config)
-		must.Eq(t, 0, result.ExitCode)
-		must.StrContains(t, out, "Seccomp:\t0")
-		must.StrContains(t, out, "NoNewPrivs:\t0")
-	})
-}
-
 func TestHostnameAndHosts(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", "hostname; cat /etc/hosts; pwd")

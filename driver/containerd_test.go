@@ -27,6 +27,8 @@ type containerd struct {
 	// shared is whether tests use it together. Then what is in it is told apart
 	// by node, and no test may kill it, empty it or collect its images.
 	shared bool
+	// restarts are those that go on beside the test.
+	restarts sync.WaitGroup
 }
 
 // boundProcess is a process that dies with this one.

@@ -254,15 +254,21 @@ func buildTestImage(archive io.Writer, name string) error {
 	if err != nil {
 		return err
 	}
-	files := maps.Clone(programs)
+	files := withUsers(programs)
 	// No two images share a layer, so that each has to be fetched.
 	files["/etc/image"] = testimage.File{Content: []byte(name)}
-	files["/tmp"] = testimage.File{Mode: 0o777 | fs.ModeSticky}
-	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
-	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}
 	return testimage.Build(archive, name, files, ispec.ImageConfig{
 		Env: []string{"PATH=/bin", "FROM_IMAGE=yes", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_VERSION=12"}, Cmd: []string{"sh", "-c", "echo from the image"},
 	})
+}
+
+// withUsers adds what users need.
+func withUsers(programs map[string]testimage.File) map[string]testimage.File {
+	files := maps.Clone(programs)
+	files["/tmp"] = testimage.File{Mode: 0o777 | fs.ModeSticky}
+	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
+	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}
+	return files
 }
 
 // lines returns the lines of what a task wrote.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,17 +80,49 @@ func TestHostileJobs(t *testing.T) {
 		{"unknown ulimit", func(c *spec.Config) { c.Ulimit = []map[string]string{{"everything": "1"}} }, "ulimit"},
 		{"giant shm", func(c *spec.Config) { c.ShmSize = "-1G" }, "shm_size"},
 		{"short period", func(c *spec.Config) { c.CPUCFSPeriod = 5 }, "cpu_cfs_period"},
+		{"relative working directory", func(c *spec.Config) { c.Cwd = "../.." }, `cwd "../.." is not absolute`},
+		{"bad UTF-8 in the working directory", func(c *spec.Config) { c.Cwd = "/\xff" }, "not valid text"},
+		{"bad UTF-8 in a group", func(c *spec.Config) { c.GroupAdd = []string{"a\xff"} }, "group_add"},
+		{"unknown group", func(c *spec.Config) { c.GroupAdd = []string{"nobody-knows"} }, `group_add ["nobody-knows"]`},
+		{"giant argument", func(c *spec.Config) { c.Args = []string{strings.Repeat("x", 1<<20)} }, "the kernel takes"},
+		{"CPUs that are not there", func(c *spec.Config) { c.CPUSetCPUs = "0-4095" }, "cpuset"},
+		{"CPUs that are none", func(c *spec.Config) { c.CPUSetCPUs = "all; reboot" }, "cpuset_cpus"},
+		{"sysctl with a second line", func(c *spec.Config) { c.Sysctl = []map[string]string{{"net.core.somaxconn": "1\n2"}} }, "sysctl"},
+		{"sysctl that climbs", func(c *spec.Config) { c.Sysctl = []map[string]string{{"net/../kernel/core_pattern": "x"}} }, "sysctl"},
+		{"sysctl that climbs behind its prefix", func(c *spec.Config) {
+			c.Sysctl = []map[string]string{{"net.ipv4/../../kernel/core_pattern": "x"}}
+		}, "is no setting"},
+		{"giant ulimit", func(c *spec.Config) { c.Ulimit = []map[string]string{{"nofile": "99999999999999999999"}} }, "ulimit"},
+		{"giant swap", func(c *spec.Config) { c.MemorySwap = "99999999999999999999G" }, "memory_swap"},
+		{"negative swap", func(c *spec.Config) { c.MemorySwap = "-1G" }, "memory_swap"},
+		{"snapshotter that is not there", func(c *spec.Config) { c.Snapshotter = "evil" }, "snapshotter not loaded: evil"},
+		{"snapshotter of another form", func(c *spec.Config) { c.Snapshotter = "../overlayfs" }, "../overlayfs"},
+		{"pull timeout that is none", func(c *spec.Config) { c.Image, c.ImagePullTimeout = "example.test/none:1", "soon" }, `image_pull_timeout "soon"`},
+		{"seccomp profile that is none", func(c *spec.Config) { c.SeccompProfile = "local" }, "cannot load seccomp profile"},
 		{"giant compute", func(c *spec.Config) { c.GPU.Compute = 1 << 50 }, "gpu.compute"},
 		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
 	}
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *Config) { c.Volumes.Enabled = false })
 		newNode(e)
+		refused := func(name, says string, config spec.Config, change ...func(*drivers.TaskConfig)) {
+			t.Helper()
+			_, _, err := e.harness.StartTask(e.quietTask(config, append(change, reserve(gpuA, 0))...))
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: got %v, want %q", name, err, says)
+			}
+		}
 		for _, job := range jobs {
 			config := defaultTaskConfig("true")
 			job.change(&config)
-			_, _, err := e.harness.StartTask(e.quietTask(config))
-			must.ErrorContains(t, err, job.says, must.Sprint(job.name))
+			refused(job.name, job.says, config)
+		}
+		// What stands beside the config block.
+		for _, user := range []string{"nobody-knows", "app:nobody-knows", "-1", "99999999999", "a:b:c", "app\x00root"} {
+			refused("user", fmt.Sprintf("user %q", user), defaultTaskConfig("true"), func(cfg *drivers.TaskConfig) { cfg.User = user })
+		}
+		for key, value := range map[string]string{"BIG": strings.Repeat("x", 1<<20), "NUL": "a\x00b"} {
+			refused("environment", fmt.Sprintf("variable %q", key), defaultTaskConfig("true"), func(cfg *drivers.TaskConfig) { cfg.Env[key] = value })
 		}
 		must.Eq(t, nil, e.leftovers())
 	})

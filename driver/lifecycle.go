@@ -104,13 +104,22 @@ func stopSignal(names ...string) (syscall.Signal, error) {
 		if name == "" {
 			continue
 		}
-		number, err := signal.ParseSignal(name)
+		number, err := parseSignal(name)
 		if err != nil {
-			return 0, fmt.Errorf("stop signal %q: %w", name, err)
+			return 0, fmt.Errorf("stop %w", err)
 		}
 		return number, nil
 	}
 	return syscall.SIGTERM, nil
+}
+
+// parseSignal reads a signal's name or number.
+func parseSignal(name string) (syscall.Signal, error) {
+	number, err := signal.ParseSignal(name)
+	if err != nil || !signal.ValidSignalForPlatform(number) {
+		return 0, fmt.Errorf("signal %q is none: write a name such as \"SIGINT\", or its number", name)
+	}
+	return number, nil
 }
 
 // DestroyTask removes what is left of a task. With force it ends the task
@@ -175,9 +184,9 @@ func (d *Driver) SignalTask(taskID string, name string) error {
 	if err != nil {
 		return err
 	}
-	number, err := signal.ParseSignal(name)
+	number, err := parseSignal(name)
 	if err != nil {
-		return fmt.Errorf("signal %q: %w", name, err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -21,7 +22,22 @@ func TestMain(m *testing.M) {
 		_ = os.Setenv("NOMAD_TEST_LOG_LEVEL", "ERROR")
 	}
 	hclog.SetDefault(hclog.NewNullLogger())
-	code := m.Run()
-	removeSharedContainerds()
-	os.Exit(code)
+	os.Exit(runTests(m))
+}
+
+// runTests keeps all that tests make in one directory, and leaves nothing: Nomad's
+// harness does not remove all of its own.
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "driver")
+	if err == nil {
+		// Tasks of other users look for their files in it.
+		err = errors.Join(os.Chmod(dir, 0o755), os.Setenv("TMPDIR", dir))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	defer removeSharedContainerds()
+	return m.Run()
 }

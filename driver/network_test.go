@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -63,17 +62,13 @@ func TestConformance_Ports(t *testing.T) {
 	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
 		t.Skip("there are no CNI plugins")
 	}
-	binary, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/listen")
-	must.NoError(t, err)
 	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("/local/listen", "8080")
 		config.NetworkMode, config.Ports = "bridge", []string{"web"}
 		cfg := e.task(config, func(cfg *drivers.TaskConfig) {
 			cfg.Resources.Ports = &structs.AllocatedPorts{{Label: "web", Value: 28080, To: 8080}}
 		})
-		text, err := os.ReadFile(binary)
-		must.NoError(t, err)
-		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "listen"), text, 0o755))
+		e.bring(cfg, "listen")
 		_, network, err := e.harness.StartTask(cfg)
 		must.NoError(t, err)
 		defer func() { _ = e.driver.DestroyTask(cfg.ID, true) }()
@@ -99,6 +94,13 @@ func TestConformance_Ports(t *testing.T) {
 		must.ErrorContains(t, err, `ports: "none"`)
 		must.Eq(t, nil, e.leftovers())
 	})
+}
+
+// bring puts a program of testdata into the task's local directory.
+func (e *env) bring(cfg *drivers.TaskConfig, program string) {
+	e.t.Helper()
+	_, err := testimage.BuildGo(context.Background(), cfg.TaskDir().LocalDir, "github.com/nomad-gpu/nomad-gpu/driver/testdata/"+program)
+	must.NoError(e.t, err)
 }
 
 func greeting(t *testing.T, address string) string {

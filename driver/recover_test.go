@@ -3,9 +3,10 @@ package driver
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,9 +100,7 @@ func TestShimDeath(t *testing.T) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)
 		pid := e.pid(cfg)
-		t1, err := e.driver.tasks.get(cfg.ID)
-		must.NoError(t, err)
-		must.NoError(t, exec.Command("kill", "-9", shimOf(t, t1.container.ID)).Run())
+		must.NoError(t, syscall.Kill(shimOf(t, cfg), syscall.SIGKILL))
 		result := e.wait(cfg.ID)
 		must.Eq(t, 137, result.ExitCode)
 		must.ErrorContains(t, result.Err, "lost the task's process")
@@ -111,19 +110,22 @@ func TestShimDeath(t *testing.T) {
 	})
 }
 
-// shimOf finds the shim of a container by its command line.
-func shimOf(t *testing.T, id string) string {
+// shimOf finds the shim of a task by its command line, where the container's
+// name is, and in it the allocation's.
+func shimOf(t *testing.T, cfg *drivers.TaskConfig) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	must.NoError(t, err)
 	for _, entry := range entries {
 		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if err == nil && strings.Contains(string(line), "containerd-shim") && strings.Contains(string(line), id) {
-			return entry.Name()
+		if err == nil && strings.Contains(string(line), "containerd-shim") && strings.Contains(string(line), "-"+cfg.AllocID[:8]) {
+			pid, err := strconv.Atoi(entry.Name())
+			must.NoError(t, err)
+			return pid
 		}
 	}
-	t.Fatalf("no shim of %s", id)
-	return ""
+	t.Fatalf("no shim of %s", cfg.ID)
+	return 0
 }
 
 func TestLogsSurviveTheDriver(t *testing.T) {
@@ -186,7 +188,7 @@ func TestContainerdAway(t *testing.T) {
 		// Nomad destroys once, and does not ask again.
 		must.Error(t, e.driver.DestroyTask(cfg.ID, false))
 		e.containerd.start(t)
-		eventually(t, "containerd answers", func() bool { _, err := e.driver.runtime.Version(context.Background()); return err == nil })
+		e.waitForContainerd()
 		must.Len(t, 1, e.containers())
 		e.nothingLeft()
 		_, err = e.driver.InspectTask(cfg.ID)

@@ -256,6 +256,9 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 	if apparmor.HostSupports() {
 		task.AppArmor = appArmorProfile
 	}
+	if _, err := stopSignal(image.Config.StopSignal); err != nil {
+		return nil, fmt.Errorf("image %q: %w", p.config.Image, err)
+	}
 	options, err := task.Options(image.Config)
 	if err != nil {
 		return nil, err

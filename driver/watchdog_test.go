@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// nextEvent returns the next event whose message holds the text.
+// nextEvent returns the next event.
 func nextEvent(t *testing.T, events <-chan *drivers.TaskEvent) *drivers.TaskEvent {
 	t.Helper()
 	select {
@@ -82,10 +82,11 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *Config) { c.GPU.Watchdog = watchdogWarn })
 		n := newNode(e)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share: ")
 		n.measure(cfg, 5000)
 		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded: ")
 		status, err := e.harness.InspectTask(cfg.ID)

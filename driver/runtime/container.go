@@ -144,12 +144,12 @@ func userOptions(n NewContainer) []oci.SpecOpts {
 	}
 	var options []oci.SpecOpts
 	if user != "" {
-		options = append(options, oci.WithUser(user), func(ctx context.Context, c oci.Client, container *containers.Container, s *oci.Spec) error {
+		options = append(options, plainUserFiles, named(fmt.Sprintf("user %q", user), oci.WithUser(user)), func(ctx context.Context, c oci.Client, container *containers.Container, s *oci.Spec) error {
 			return oci.WithAdditionalGIDs(fmt.Sprint(s.Process.User.UID))(ctx, c, container, s)
 		})
 	}
 	if len(n.Groups) > 0 {
-		options = append(options, oci.WithAppendAdditionalGroups(n.Groups...))
+		options = append(options, plainUserFiles, named(fmt.Sprintf("group_add %q", n.Groups), oci.WithAppendAdditionalGroups(n.Groups...)))
 	}
 	return append(options, func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 		if s.Process.User.UID != 0 {

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/distribution/reference"
 
@@ -45,7 +44,7 @@ func (c Config) checkText() error {
 	}
 	for key, values := range texts {
 		for _, value := range values {
-			if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+			if !validText(value) {
 				return fmt.Errorf("%s %q is not valid text: write UTF-8 without NUL", key, value)
 			}
 		}

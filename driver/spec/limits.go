@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func (c Config) limits() (limits, error) {
 	}
 	if c.MemorySwap != "" {
 		swap, err := units.RAMInBytes(c.MemorySwap)
-		if err != nil {
+		if err != nil || swap < 0 || swap > maxBytes {
 			return l, fmt.Errorf("memory_swap %q is no size: write a number and K, M or G, such as 512M", c.MemorySwap)
 		}
 		l.swapBytes = &swap
@@ -68,7 +69,10 @@ func (c Config) limits() (limits, error) {
 		return l, err
 	}
 	l.sysctl = merged(c.Sysctl)
-	for key := range l.sysctl {
+	for key, value := range l.sysctl {
+		if strings.Contains(key, "..") || strings.ContainsAny(key+value, "\r\n") {
+			return l, fmt.Errorf("sysctl %q = %q is no setting: write one key and one line", key, value)
+		}
 		own := slices.ContainsFunc(namespacedSysctls, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 		if !own {
 			return l, fmt.Errorf("sysctl %q is not a container's own; only %s can be set", key, strings.Join(namespacedSysctls, "*, ")+"*")
@@ -80,7 +84,16 @@ func (c Config) limits() (limits, error) {
 	return l, c.checkNumbers()
 }
 
+// maxBytes is more than any machine has; a larger size is a slip.
+const maxBytes = 1 << 50
+
+// cpuLists are what the kernel takes for cpuset_cpus.
+var cpuLists = regexp.MustCompile(`^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$`)
+
 func (c Config) checkNumbers() error {
+	if c.CPUSetCPUs != "" && !cpuLists.MatchString(c.CPUSetCPUs) {
+		return fmt.Errorf("cpuset_cpus %q is no list of CPUs: write for example \"0-3,8\"", c.CPUSetCPUs)
+	}
 	for _, n := range []struct {
 		key              string
 		value, low, high int64

@@ -57,8 +57,16 @@ const initPath = "/run/nomad-gpu/init"
 // default, which denies every device. Whoever generates the specification adds
 // the user, from the image's files, and CDI devices after them.
 func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
+	cwd, err := t.cwd(image)
+	if err != nil {
+		return nil, err
+	}
 	args, err := t.args(image)
 	if err != nil {
+		return nil, err
+	}
+	env := Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env)
+	if err := checkProcess(args, env); err != nil {
 		return nil, err
 	}
 	limits, err := t.Config.limits()
@@ -82,10 +90,10 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 		// Images have files in /run that their programs need; Docker shows them.
 		oci.WithoutRunMount,
 		edit(func(s *oci.Spec) {
-			s.Process.Env = Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env)
+			s.Process.Env = env
 			s.Process.Terminal = t.Config.TTY
 			s.Process.Rlimits = mergeRlimits(t.openFiles(), limits.rlimits)
-			s.Process.Cwd = t.cwd(image)
+			s.Process.Cwd = cwd
 			s.Linux.Sysctl = limits.sysctl
 			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
 			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.swapBytes)
@@ -138,14 +146,19 @@ func (t Task) args(image ispec.ImageConfig) ([]string, error) {
 	return args, nil
 }
 
-func (t Task) cwd(image ispec.ImageConfig) string {
+func (t Task) cwd(image ispec.ImageConfig) (string, error) {
+	own, ofImage := t.Config.Cwd, image.WorkingDir
 	switch {
-	case t.Config.Cwd != "":
-		return t.Config.Cwd
-	case image.WorkingDir != "":
-		return image.WorkingDir
+	case own != "" && !path.IsAbs(own):
+		return "", fmt.Errorf("cwd %.80q is not absolute", own)
+	case own != "":
+		return own, nil
+	case ofImage != "" && !path.IsAbs(ofImage):
+		return "", fmt.Errorf("image: working directory %.80q is not absolute; set cwd in the task's config", ofImage)
+	case ofImage != "":
+		return ofImage, nil
 	}
-	return "/"
+	return "/", nil
 }
 
 // mounts puts the author's first and ours last, so that nothing of the author's

@@ -49,22 +49,34 @@ type File struct {
 // of an OCI image layout. Keys of files are absolute paths in the image; parent
 // directories come by themselves.
 func Build(w io.Writer, name string, files map[string]File, config ispec.ImageConfig) error {
-	layer, err := layerOf(files)
+	layer, err := Layer(files)
 	if err != nil {
 		return fmt.Errorf("build image %q: %w", name, err)
 	}
+	return BuildLayers(w, name, [][]byte{layer}, config)
+}
+
+// BuildLayers is Build with layers that the caller made, the lowest first. They
+// are tars, and nothing is checked about them.
+func BuildLayers(w io.Writer, name string, layers [][]byte, config ispec.ImageConfig) error {
 	var l layout
-	layerDesc := l.add(ispec.MediaTypeImageLayer, layer)
+	var descriptors []ispec.Descriptor
+	var diffIDs []digest.Digest
+	for _, layer := range layers {
+		desc := l.add(ispec.MediaTypeImageLayer, layer)
+		descriptors = append(descriptors, desc)
+		diffIDs = append(diffIDs, desc.Digest)
+	}
 	configDesc := l.addJSON(ispec.MediaTypeImageConfig, ispec.Image{
 		Platform: ispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
 		Config:   config,
-		RootFS:   ispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDesc.Digest}},
+		RootFS:   ispec.RootFS{Type: "layers", DiffIDs: diffIDs},
 	})
 	manifest := l.addJSON(ispec.MediaTypeImageManifest, ispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: ispec.MediaTypeImageManifest,
 		Config:    configDesc,
-		Layers:    []ispec.Descriptor{layerDesc},
+		Layers:    descriptors,
 	})
 	manifest.Platform = &ispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	manifest.Annotations = map[string]string{"io.containerd.image.name": name, ispec.AnnotationRefName: tagOf(name)}
@@ -116,8 +128,8 @@ func (l *layout) write(w io.Writer, manifest ispec.Descriptor) error {
 	return tw.Close()
 }
 
-// layerOf is the tar of the files and of the directories above them.
-func layerOf(files map[string]File) ([]byte, error) {
+// Layer is the tar of the files and of the directories above them.
+func Layer(files map[string]File) ([]byte, error) {
 	all := maps.Clone(files)
 	for name := range files {
 		if !path.IsAbs(name) || path.Clean(name) != name {

@@ -1,0 +1,78 @@
+package driver
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// TestTwoNomadClientsShareOneContainerd lets two nodes use the same images in
+// one containerd, crash and tidy up: neither touches what is the other's.
+func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, one *env) {
+		other := newEnv(t, one.containerd, nil)
+		newNode(one)
+		newNode(other)
+		r := startRegistry(t, false, "", "")
+		config := imageConfig(r.push(t, "box:1", false, http.DefaultClient))
+		config.Command, config.Args = "sh", []string{"-c", trap}
+
+		// Both pull the image at once; the same slices are different GPUs' there.
+		mine, theirs := one.task(config, reserve(gpuA, 0)), other.task(config, reserve(gpuA, 0))
+		started := make(chan error, 1)
+		go func() {
+			_, _, err := one.harness.StartTask(mine)
+			started <- err
+		}()
+		theirHandle := other.start(theirs)
+		must.NoError(t, <-started)
+		one.waitForLog(mine, "ready")
+		other.waitForLog(theirs, "ready")
+		must.Len(t, 1, one.containers())
+		must.Len(t, 1, other.containers())
+		must.ErrorContains(t, one.harness.SignalTask(theirs.ID, "SIGUSR1"), "not found")
+
+		// The other's driver dies, once in the middle of a start. What it left is
+		// not this one's to remove, however long ago.
+		cut := other.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
+		other.victim(orders{Config: other.config, Task: cut, Driver: defaultTaskConfig("sleep", "1000"), Failpoint: "running"}, 0)
+		other.driver.Shutdown()
+		one.reapLater()
+		must.Len(t, 1, one.containers())
+		other.startDriver()
+		must.NoError(t, other.harness.RecoverTask(theirHandle))
+		must.Len(t, 2, other.containers())
+		live, err := other.driver.leases.live()
+		must.NoError(t, err)
+		must.Len(t, 2, live)
+
+		// Its own driver removes it, and leaves this one's task alone.
+		other.reapLater()
+		must.Len(t, 1, other.containers())
+		must.Len(t, 1, one.containers())
+		for _, e := range []*env{one, other} {
+			_, err := e.driver.runtime.Image(context.Background(), config.Image, "overlayfs")
+			must.NoError(t, err, must.Sprint("an image that both use was removed"))
+		}
+
+		// One node goes; the other's task ends as if it had been alone.
+		must.NoError(t, one.harness.DestroyTask(mine.ID, true))
+		one.driver.Shutdown()
+		must.NoError(t, other.harness.SignalTask(theirs.ID, "SIGUSR1"))
+		must.Eq(t, 42, other.wait(theirs.ID).ExitCode)
+		must.NoError(t, other.harness.DestroyTask(theirs.ID, false))
+		must.Eq(t, nil, other.leftovers())
+	})
+}
+
+// reapLater tidies up as if hours had passed.
+func (e *env) reapLater() {
+	e.t.Helper()
+	settings, client, _, err := e.driver.parts()
+	must.NoError(e.t, err)
+	now := time.Now()
+	must.NoError(e.t, e.driver.reap(client, settings, now, now.Add(time.Hour)))
+}

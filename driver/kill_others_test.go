@@ -1,0 +1,118 @@
+package driver
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+)
+
+// atStep makes the driver do something once, when it comes to a step.
+func (e *env) atStep(step string, do func()) {
+	var once sync.Once
+	e.driver.failpoint = func(now string) {
+		if now == step {
+			once.Do(do)
+		}
+	}
+}
+
+// crash kills containerd and starts it again while the driver goes on.
+func (e *env) crash() {
+	e.containerd.kill()
+	e.t.Cleanup(e.containerd.restarts.Wait)
+	e.containerd.restarts.Go(func() {
+		if err := e.containerd.run(); err != nil {
+			e.t.Errorf("start containerd again: %v", err)
+		}
+	})
+}
+
+// nomadStarts starts a task as Nomad does: what fails for a reason that passes is
+// tried again, as another invocation.
+func (e *env) nomadStarts(cfg *drivers.TaskConfig) *drivers.TaskConfig {
+	e.t.Helper()
+	_, _, err := e.harness.StartTask(cfg)
+	for tries := 0; err != nil && tries < 30; tries++ {
+		must.True(e.t, structs.IsRecoverable(err), must.Sprint(err))
+		_ = e.harness.DestroyTask(cfg.ID, true)
+		e.containerd.restarts.Wait()
+		e.waitForContainerd()
+		cfg = cfg.Copy()
+		cfg.ID = cfg.AllocID + "/web/" + uuid.Short()
+		_, _, err = e.harness.StartTask(cfg)
+	}
+	must.NoError(e.t, err)
+	e.t.Cleanup(func() { _ = e.driver.DestroyTask(cfg.ID, true) })
+	return cfg
+}
+
+// waitForContainerd waits until the driver reaches containerd.
+func (e *env) waitForContainerd() {
+	e.t.Helper()
+	eventually(e.t, "containerd answers", func() bool {
+		_, err := e.driver.runtime.Version(context.Background())
+		return err == nil
+	})
+}
+
+// nomadStops stops and destroys a task as Nomad does, which asks again when a
+// stop fails.
+func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *drivers.ExitResult {
+	e.t.Helper()
+	eventually(e.t, "the task is stopped", func() bool { return e.harness.StopTask(cfg.ID, timeout, "SIGTERM") == nil })
+	result := e.wait(cfg.ID)
+	// It asks once here; the reaper does the rest.
+	_ = e.harness.DestroyTask(cfg.ID, false)
+	return result
+}
+
+func TestContainerdKilledAtEachStep(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for _, step := range slices.Concat(startSteps, stopSteps) {
+			// A task that heeds the signal, and one that must be killed.
+			trap, code, timeout := "exit 43", 43, 10*time.Second
+			if step == "killed" {
+				trap, code, timeout = "", 137, 50*time.Millisecond
+			}
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap '"+trap+"' TERM; touch /local/ready; while true; do sleep 0.05; done"), reserve(gpuA, 0))
+			e.atStep(step, e.crash)
+			cfg = e.nomadStarts(cfg)
+			eventually(t, "the task is ready", func() bool { return fileExists(filepath.Join(cfg.TaskDir().LocalDir, "ready")) })
+			result := e.nomadStops(cfg, timeout)
+			must.NoError(t, result.Err, must.Sprint(step))
+			must.Eq(t, code, result.ExitCode, must.Sprint(step))
+			e.containerd.restarts.Wait()
+			e.nothingLeft()
+		}
+	})
+}
+
+func TestShimKilledAtEachStep(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for _, step := range []string{"running", "started", "stopping", "signalled", "destroying"} {
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"), reserve(gpuA, 0))
+			e.atStep(step, func() {
+				if err := syscall.Kill(shimOf(t, cfg), syscall.SIGKILL); err != nil {
+					t.Errorf("kill the shim at %q: %v", step, err)
+				}
+			})
+			_, _, err := e.harness.StartTask(cfg)
+			must.NoError(t, err, must.Sprint(step))
+			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"), must.Sprint(step))
+			must.Eq(t, 137, e.wait(cfg.ID).ExitCode, must.Sprint(step))
+			_ = e.harness.DestroyTask(cfg.ID, false)
+			e.nothingLeft()
+		}
+	})
+}
