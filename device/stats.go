@@ -61,7 +61,7 @@ func (e *engine) read() []measured {
 
 // stats is what Nomad shows with node and alloc status -stats.
 func (e *engine) stats() []*device.DeviceGroupStats {
-	tasks := e.tenants()
+	tasks, now := e.tenants(), e.now()
 	var groups []*device.DeviceGroupStats
 	byName := map[groupName]*device.DeviceGroupStats{}
 	for _, m := range e.read() {
@@ -74,11 +74,11 @@ func (e *engine) stats() []*device.DeviceGroupStats {
 			byName[m.group] = g
 			groups = append(groups, g)
 		}
-		free := m.instanceStats(nil, 0, e.now()) // the same for every free instance
+		free := m.freeStats(now)
 		for n, id := range m.ids() {
 			g.InstanceStats[id] = free
-			if o := tasks[instanceKey{m.uuid, n}]; o != nil {
-				g.InstanceStats[id] = m.instanceStats(o, n, e.now())
+			if o := tasks[instanceKey{m.uuid, n}]; n == 0 || o != nil {
+				g.InstanceStats[id] = m.instanceStats(o, n, now)
 			}
 		}
 	}
@@ -155,6 +155,19 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 		summary = memory
 	}
 	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
+}
+
+// freeStats are those of every instance of a shared device that no task holds,
+// but for the first: what the device itself reads stands once, not with each of
+// its slices.
+func (m measured) freeStats(now time.Time) *device.DeviceStats {
+	s := m.instanceStats(nil, 0, now)
+	kept := map[string]*structs.StatValue{}
+	if m.offer.Mode == gpu.ModeSlice {
+		kept[statSlice] = s.Summary
+	}
+	s.Stats = &structs.StatObject{Attributes: kept}
+	return s
 }
 
 // describe adds whose the instance is and what that task uses in all.

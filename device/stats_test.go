@@ -77,6 +77,8 @@ func TestStats(t *testing.T) {
 		s := groups[0].InstanceStats[id.String()]
 		fmt.Fprintf(&b, "slice %d\n%s", n, statsText(s))
 	}
+	free := gpu.SliceID{UUID: uuidOf(t, r.groups(), "slice/T4/1"), N: 2}
+	fmt.Fprintf(&b, "free slice\n%s", statsText(groups[1].InstanceStats[free.String()]))
 	golden.Compare(t, "stats.txt", b.String())
 }
 

@@ -11,7 +11,7 @@ type gpmSample struct {
 
 // GpmSampleAlloc makes an empty sample.
 func (m *Machine) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
-	return &gpmSample{GpmSample: unsupportedSample()}, m.ready()
+	return &gpmSample{GpmSample: m.unsupported.sample}, m.ready()
 }
 
 // GpmMetricsGet is the mean of two samples. There is no model of the parts of a

@@ -19,7 +19,7 @@ type gpu struct {
 }
 
 func newGPU(m *Machine, number int, kind GPU) *gpu {
-	return &gpu{Device: unsupportedDevice(), machine: m, number: number,
+	return &gpu{Device: m.unsupported.device, machine: m, number: number,
 		uuid: m.topology.UUID(number), bus: m.topology.PCIBusID(number), kind: kind}
 }
 

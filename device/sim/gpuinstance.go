@@ -14,7 +14,7 @@ type gpuInstance struct {
 }
 
 func newGPUInstance(g *gpu, id int) *gpuInstance {
-	return &gpuInstance{GpuInstance: unsupportedGI(), gpu: g, id: id}
+	return &gpuInstance{GpuInstance: g.machine.unsupported.gi, gpu: g, id: id}
 }
 
 func (gi *gpuInstance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
@@ -43,7 +43,7 @@ func (gi *gpuInstance) GetComputeInstances(info *nvml.ComputeInstanceProfileInfo
 	if !ok || i.Compute != int(info.Id) {
 		return nil, nvml.SUCCESS
 	}
-	return []nvml.ComputeInstance{&computeInstance{ComputeInstance: unsupportedCI(), gi: gi}}, nvml.SUCCESS
+	return []nvml.ComputeInstance{&computeInstance{ComputeInstance: gi.gpu.machine.unsupported.ci, gi: gi}}, nvml.SUCCESS
 }
 
 func (gi *gpuInstance) CreateComputeInstance(info *nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) {
@@ -55,7 +55,7 @@ func (gi *gpuInstance) CreateComputeInstance(info *nvml.ComputeInstanceProfileIn
 		return nil, nvml.ERROR_INSUFFICIENT_RESOURCES
 	}
 	ret := gi.set(func(i *instance) { i.Compute = int(info.Id) })
-	return &computeInstance{ComputeInstance: unsupportedCI(), gi: gi}, ret
+	return &computeInstance{ComputeInstance: gi.gpu.machine.unsupported.ci, gi: gi}, ret
 }
 
 // Destroy refuses while the compute instance is there, as the driver does.

@@ -17,6 +17,7 @@ type Machine struct {
 	control        *watchedControl
 	hardware       *hardware
 	gpus           []*gpu
+	unsupported    unsupported
 	initialised    atomic.Int32
 	nap            time.Duration
 }
@@ -45,12 +46,14 @@ func New(t *Topology, o Options) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	not := newUnsupported()
 	m := &Machine{
-		Interface: unsupportedLibrary(),
-		topology:  t,
-		control:   &watchedControl{dir: o.Dir, report: o.Report},
-		hardware:  hw,
-		nap:       50 * time.Millisecond,
+		Interface:   not.library,
+		topology:    t,
+		control:     &watchedControl{dir: o.Dir, report: o.Report},
+		hardware:    hw,
+		unsupported: not,
+		nap:         50 * time.Millisecond,
 	}
 	for i, g := range t.GPUs {
 		m.gpus = append(m.gpus, newGPU(m, i, g))
@@ -199,7 +202,7 @@ func (m *Machine) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return
 
 // EventSetCreate makes a set that hears of events from now on.
 func (m *Machine) EventSetCreate() (nvml.EventSet, nvml.Return) {
-	return &eventSet{EventSet: unsupportedEventSet(), machine: m}, m.ready()
+	return &eventSet{EventSet: m.unsupported.eventSet, machine: m}, m.ready()
 }
 
 // enumerated lists the GPUs that are not missing, in their present order.

@@ -66,7 +66,7 @@ func (g *gpu) migDevices() []*migDevice {
 	var all []*migDevice
 	for _, i := range g.machine.hardware.get(g.uuid).Instances {
 		if i.Compute >= 0 {
-			all = append(all, &migDevice{Device: unsupportedDevice(), parent: g, instance: i})
+			all = append(all, &migDevice{Device: g.machine.unsupported.device, parent: g, instance: i})
 		}
 	}
 	return all

@@ -7,14 +7,28 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 )
 
-// The calls that the simulator does not model answer as a driver too old for
-// them would: with ERROR_NOT_SUPPORTED, never with a panic.
-func unsupportedLibrary() nvml.Interface  { return Unsupported(&mock.Interface{}) }
-func unsupportedDevice() nvml.Device      { return Unsupported(&mock.Device{}) }
-func unsupportedGI() nvml.GpuInstance     { return Unsupported(&mock.GpuInstance{}) }
-func unsupportedCI() nvml.ComputeInstance { return Unsupported(&mock.ComputeInstance{}) }
-func unsupportedEventSet() nvml.EventSet  { return Unsupported(&mock.EventSet{}) }
-func unsupportedSample() nvml.GpmSample   { return Unsupported(&mock.GpmSample{}) }
+// unsupported answers the calls that the simulator does not model as a driver
+// too old for them would: with ERROR_NOT_SUPPORTED, never with a panic. It has
+// no state, so one does for all.
+type unsupported struct {
+	library  nvml.Interface
+	device   nvml.Device
+	gi       nvml.GpuInstance
+	ci       nvml.ComputeInstance
+	eventSet nvml.EventSet
+	sample   nvml.GpmSample
+}
+
+func newUnsupported() unsupported {
+	return unsupported{
+		library:  Unsupported(&mock.Interface{}),
+		device:   Unsupported(&mock.Device{}),
+		gi:       Unsupported(&mock.GpuInstance{}),
+		ci:       Unsupported(&mock.ComputeInstance{}),
+		eventSet: Unsupported(&mock.EventSet{}),
+		sample:   Unsupported(&mock.GpmSample{}),
+	}
+}
 
 // Unsupported gives every function of one of go-nvml's mocks that is not set the
 // answer ERROR_NOT_SUPPORTED, so that calling it does not panic.

@@ -377,6 +377,7 @@ func TestMeasurements(t *testing.T) {
 	}
 	m.add("GPU-a", stats(now, 30))
 	m.add("GPU-a", stats(now.Add(-time.Minute), 90))
+	m.add("GPU-a", &api.DeviceStats{Timestamp: now.Add(time.Minute), Stats: &api.StatObject{}}) // a free slice
 	if v := m["GPU-a"]; v.Milli != 300 || v.MemoryMiB != 5000 || v.PowerW != 62 || v.TemperatureC != -1 {
 		t.Errorf("got %+v", v)
 	}

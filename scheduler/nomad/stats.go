@@ -48,22 +48,26 @@ func (c *Client) MeasureAll(ctx context.Context, nodeIDs []string, each func(nod
 	_ = group.Wait() // no task fails
 }
 
-// add takes the statistics of one instance. Every slice of a GPU reports the
-// GPU's; the newest counts.
+// add takes the statistics of one instance. Some slices of a GPU report the
+// GPU's; the newest count.
 func (m Measurements) add(uuid string, s *api.DeviceStats) {
 	have, ok := m[uuid]
 	if ok && !s.Timestamp.After(have.At) {
 		return
 	}
+	told := false
 	v := view.Measured{At: s.Timestamp, Milli: view.Unmeasured, MemoryMiB: view.Unmeasured, TemperatureC: view.Unmeasured, PowerW: view.Unmeasured}
 	if s.Stats != nil {
 		for name, value := range s.Stats.Attributes {
 			if take := statistics[name]; take != nil && value != nil {
 				take(&v, value)
+				told = true
 			}
 		}
 	}
-	m[uuid] = v
+	if told {
+		m[uuid] = v
+	}
 }
 
 // statistics says where a device statistic goes; the names are those of
