@@ -65,6 +65,9 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 			HealthDescription: "containerd does not answer at " + settings.Socket + "; running tasks go on, new ones wait until it is back",
 		}
 	}
+	if err := checkSnapshotter(ctx, client, settings.Snapshotter); err != nil {
+		return &drivers.Fingerprint{Health: drivers.HealthStateUnhealthy, HealthDescription: "plugin config: " + err.Error()}
+	}
 	return &drivers.Fingerprint{
 		Health:            drivers.HealthStateHealthy,
 		HealthDescription: drivers.DriverHealthy,

@@ -51,6 +51,19 @@ func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (
 	return spec.NewShare(devices, states, want)
 }
 
+// shareLost says why a start failed for which the share is not ready any more:
+// while it was under way the GPU's MPS daemon was replaced, or the GPU fell ill.
+func shareLost(p *startPlan) error {
+	now, err := shareOf(p.cfg, p.config, p.state)
+	if err != nil || len(now.Holdings) == 0 {
+		return err
+	}
+	if old := p.share.Holdings[0]; now.Holdings[0].MPSGeneration != old.MPSGeneration {
+		return &spec.NotReadyError{UUID: old.UUID, Reason: "its MPS daemon was replaced while the task started"}
+	}
+	return nil
+}
+
 // visibleDevices is how HashiCorp's device plugin says which GPUs a task has.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 

@@ -1,8 +1,11 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 const (
@@ -157,6 +161,71 @@ func lineOf(lines []string, prefix string) string {
 		}
 	}
 	return ""
+}
+
+// answer greets whoever connects.
+func answer(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte("hello from the daemon"))
+		_ = conn.Close()
+	}
+}
+
+func TestGPUTaskCannotTakeTheDaemonFromItsNeighbours(t *testing.T) {
+	dial, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/dial")
+	must.NoError(t, err)
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		pipe := filepath.Join(n.e.dir, "mps", gpuA, "pipe")
+		// A daemon's entries: a socket, a pipe and files.
+		must.NoError(t, os.Remove(filepath.Join(pipe, "control")))
+		listener, err := net.Listen("unix", filepath.Join(pipe, "control"))
+		must.NoError(t, err)
+		defer listener.Close()
+		go answer(listener)
+		must.NoError(t, unix.Mkfifo(filepath.Join(pipe, "log"), 0o666))
+		for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} {
+			must.NoError(t, os.WriteFile(filepath.Join(pipe, name), []byte("4711"), 0o666))
+		}
+		attack := `cd /run/nomad-gpu/mps/pipe; echo evil > mine || exit 2
+for f in control log control_lock nvidia-cuda-mps-control.pid; do rm -f $f; mv mine $f; ln -sf /etc/passwd $f; done
+chmod 0 control log; echo 1 > nvidia-cuda-mps-control.pid; umount control; /local/dial control; echo; echo done; while [ ! -e /local/go ]; do sleep 0.02; done; cat control; ls -l`
+		cfg := e.task(defaultTaskConfig("sh", "-c", attack), reserve(gpuA, 0))
+		program, err := os.ReadFile(dial)
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "dial"), program, 0o755))
+		e.start(cfg)
+		e.waitForLog(cfg, "done")
+		_, err = net.Dial("unix", filepath.Join(pipe, "control"))
+		must.NoError(t, err)
+		info, err := os.Stat(filepath.Join(pipe, "log"))
+		must.NoError(t, err)
+		must.Eq(t, fs.ModeNamedPipe, info.Mode().Type())
+		must.NotEq(t, 0, info.Mode().Perm())
+		for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} {
+			text, err := os.ReadFile(filepath.Join(pipe, name))
+			must.NoError(t, err)
+			must.Eq(t, "4711", string(text), must.Sprint(name))
+		}
+		// The device plugin replaces the daemon: its new entries are seen.
+		must.NoError(t, listener.Close())
+		must.NoError(t, os.WriteFile(filepath.Join(pipe, "control"), []byte("of the new daemon\n"), 0o666))
+		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
+		must.Eq(t, 0, e.wait(cfg.ID).ExitCode)
+		out := e.logs(cfg, "stdout")
+		must.StrContains(t, out, "hello from the daemon", must.Sprint("the task does not reach its daemon"))
+		must.StrContains(t, out, "of the new daemon")
+
+		// A link in the daemon's place leads to nothing of the host's.
+		must.NoError(t, os.Remove(filepath.Join(pipe, "control")))
+		must.NoError(t, os.Symlink("/etc/hostname", filepath.Join(pipe, "control")))
+		_, result := e.run(defaultTaskConfig("cat", "/run/nomad-gpu/mps/pipe/control"), reserve(gpuA, 0))
+		must.Eq(t, 1, result.ExitCode)
+	})
 }
 
 func TestGPUNone(t *testing.T) {

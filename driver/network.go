@@ -185,30 +185,3 @@ func portMappings(cfg *drivers.TaskConfig, labels []string) ([]gocni.PortMapping
 	}
 	return mappings, names, nil
 }
-
-// connect gives a task what it keeps on the host: a network of its own, and
-// memory that it shares.
-func (p *startPlan) connect(ctx context.Context) error {
-	id := p.record.Lease.Container
-	if p.config.OffersIPC() {
-		dir, err := newSharedMemory(p.settings).create(id, p.config.ShmBytes())
-		if err != nil {
-			return err
-		}
-		p.shmDir = dir
-	}
-	if !p.config.UsesBridge() {
-		return nil
-	}
-	mappings, names, err := portMappings(p.cfg, p.config.Ports)
-	if err != nil {
-		return err
-	}
-	n, err := newBridges(p.settings).create(ctx, id, mappings)
-	if err != nil {
-		return err
-	}
-	p.namespaces.Network = n.Namespace
-	p.record.Network = &drivers.DriverNetwork{IP: n.IP, PortMap: names}
-	return nil
-}

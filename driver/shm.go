@@ -40,10 +40,8 @@ func (m sharedMemory) create(id string, bytes int64) (string, error) {
 // remove undoes create. Nothing to undo is no error.
 func (m sharedMemory) remove(_ context.Context, id string) error {
 	dir := m.of(id)
-	err := unix.Unmount(dir, unix.MNT_DETACH)
-	// EINVAL: nothing is mounted there.
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount shared memory %s: %w", dir, err)
+	if err := unmount(dir); err != nil {
+		return fmt.Errorf("remove shared memory: %w", err)
 	}
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove shared memory: %w", err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	goruntime "runtime"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // appArmorProfile is the default profile's name, on hosts with AppArmor.
@@ -122,6 +122,7 @@ type startPlan struct {
 	config   spec.Config
 	settings settings
 	runtime  *runtime.Runtime
+	state    *statedir.Dir
 	share    spec.Share
 	labels   map[string]string
 	mounts   []spec.Mount
@@ -139,7 +140,7 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &startPlan{cfg: cfg, settings: settings, runtime: client, cdiDirs: append([]string{state.CDIDir()}, settings.CDISpecDirs...)}
+	p := &startPlan{cfg: cfg, settings: settings, runtime: client, state: state, cdiDirs: append([]string{state.CDIDir()}, settings.CDISpecDirs...)}
 	if err := cfg.DecodeDriverConfig(&p.config); err != nil {
 		return nil, fmt.Errorf("decode task config: %w", err)
 	}
@@ -167,8 +168,8 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	if p.mounts, err = taskMounts(cfg, p.config, p.share); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(settings.InitPath); p.config.Init && err != nil {
-		return nil, fmt.Errorf("init needs an init program on the node; init_path is %q: %w", settings.InitPath, err)
+	if err := d.checkNode(client, p.config, settings); err != nil {
+		return nil, err
 	}
 	id := newContainerID(cfg)
 	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
@@ -206,7 +207,7 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 	}
 	ctx, cancel = context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := p.connect(ctx); err != nil {
+	if err := p.prepare(ctx); err != nil {
 		return nil, errors.Join(err, d.removeBelongings(p.record.Lease.Container))
 	}
 	d.failpoint("connected")
@@ -219,7 +220,10 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 		return nil, errors.Join(err, d.remove(container))
 	}
 	if err := container.Start(ctx, output.stdio(p.config.TTY, pipesAlive)); err != nil {
-		return nil, errors.Join(err, d.remove(container))
+		return nil, errors.Join(shareLost(p), err, d.remove(container))
+	}
+	if err := newHeldPipes(p.settings).remove(ctx, container.ID); err != nil {
+		d.logger.Warn("mounts of MPS pipes stay until the task ends", "container", container.ID, "error", err)
 	}
 	d.failpoint("running")
 	lease := p.record.Lease
@@ -301,34 +305,6 @@ func (d *Driver) remove(c *runtime.Container) error {
 		d.logger.Debug("use of an image is not recorded", "image", c.Image, "error", err)
 	}
 	return nil
-}
-
-// belongings are what the driver itself keeps on the host for a container, in a
-// directory named after it.
-type belongings interface {
-	// ids names the containers for which there is something older than before.
-	ids(before time.Time) ([]string, error)
-	// remove undoes what was made, as far as it came; nothing is no error.
-	remove(ctx context.Context, id string) error
-}
-
-func (s settings) belongings() []belongings {
-	return []belongings{newBridges(s), newSharedMemory(s)}
-}
-
-// removeBelongings removes what belongs to a container that does not exist.
-func (d *Driver) removeBelongings(id string) error {
-	settings, _, _, err := d.parts()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	var problems []error
-	for _, b := range settings.belongings() {
-		problems = append(problems, b.remove(ctx, id))
-	}
-	return errors.Join(problems...)
 }
 
 // discard forgets a task and removes its container.

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"path"
 	"strconv"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -232,13 +233,57 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 	}
 	s.Mounts = append(s.Mounts,
 		// Writable: it is not known that CUDA can do without, and a client that
-		// cannot reach its daemon runs without limits. So a task can break its
-		// neighbours' daemon, which is then replaced; MPS is no boundary anyway.
+		// cannot reach its daemon runs without limits. See PinPipes.
 		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 		// Clients write no log of their own, and the daemon's tells about others.
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
 		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 	)
+}
+
+// Pipe is an entry of an MPS daemon's pipe directory.
+type Pipe struct {
+	Name string
+	// Source is a host path that leads to the entry, whatever tasks put in its
+	// place meanwhile.
+	Source string
+	// Special is true for a socket or a pipe, and false for a file.
+	Special bool
+}
+
+// mpsPIDFile is how the device plugin finds a daemon again.
+const mpsPIDFile = "nvidia-cuda-mps-control.pid"
+
+// PipeNames are the entries that a daemon makes in its pipe directory.
+var PipeNames = []string{"control", "control_lock", "control_privileged", "log", mpsPIDFile}
+
+// PipeDir is the host's directory of the MPS daemon that the task is a client of,
+// "" for none.
+func (s *Share) PipeDir() string {
+	for _, m := range s.Mounts {
+		if m.Target == mpsPipePath {
+			return m.Source
+		}
+	}
+	return ""
+}
+
+// PinPipes mounts entries of the pipe directory over themselves. A mount point
+// cannot be removed or replaced, also by root in a container, so a task cannot
+// take the daemon from its neighbours. Programs connect to a socket and write to
+// a pipe on a read-only mount as on any other; only its mode is out of reach.
+// When the daemon is replaced on the host, its new entries are seen.
+func (s *Share) PinPipes(pipes []Pipe) {
+	for _, p := range pipes {
+		access := "rw"
+		if p.Special || p.Name == mpsPIDFile {
+			access = "ro"
+		}
+		s.Mounts = append(s.Mounts, Mount{
+			Type: "bind", Source: p.Source, Target: path.Join(mpsPipePath, p.Name),
+			Options: []string{"bind", access, "nosuid", "nodev", "noexec"},
+		})
+	}
 }
 
 func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {

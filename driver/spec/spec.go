@@ -308,9 +308,9 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 		}),
 	}
 	switch {
-	case c.AppArmor != "":
+	case c.WantsAppArmor():
 		options = append(options, oci.WithApparmorProfile(c.AppArmor))
-	case t.AppArmor != "":
+	case t.AppArmor != "" && c.AppArmor == "":
 		options = append(options, apparmor.WithDefaultProfile(t.AppArmor))
 	}
 	if c.SELinuxLabel != "" {
@@ -324,6 +324,12 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 	}
 	return options, nil
 }
+
+// unconfined is the AppArmor profile that is none, on every kernel.
+const unconfined = "unconfined"
+
+// WantsAppArmor reports whether the author names a profile to be held to.
+func (c Config) WantsAppArmor() bool { return c.AppArmor != "" && c.AppArmor != unconfined }
 
 // openFiles is Docker's default limit of open files, as far as the host allows
 // it: containerd's own hard limit of 1024 is less than many programs need.
