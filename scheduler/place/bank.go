@@ -52,13 +52,17 @@ type bank struct {
 	links    [][]uint8 // closeness of every two cells; nil: nothing known
 	topology uint64    // hash of links
 	idle     int32     // cells of share 1000
-	partly   int32     // largest share of the others
+	partly   partly    // what the others have free
 	free     int64     // sum of the shares
 	used     int64     // sum of (compute + memory)/2 allocated, milli
 	measured int64     // the same as measured; allocated where it is not
 	state    uint64    // hash of the kind and the cells
 	stamp    int64     // position of the last change in the snapshot's log
 }
+
+// partly is the most compute and the most memory slices that are free on a GPU
+// in use, not necessarily the same one.
+type partly struct{ milli, slices int32 }
 
 // newBanks splits a node's GPUs into banks, in order of first appearance.
 func newBanks(n *nodeState, intern func(kind) int32) []*bank {
@@ -89,7 +93,7 @@ func freshCell(g *GPU) cell {
 
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
-	b.idle, b.partly, b.free, b.used, b.measured = 0, 0, 0, 0, 0
+	b.idle, b.partly, b.free, b.used, b.measured = 0, partly{}, 0, 0, 0
 	hash := splitmix{b.topology ^ uint64(b.kind)}
 	for i := range b.cells {
 		c := &b.cells[i]
@@ -105,8 +109,9 @@ func (b *bank) refresh(k *kind) {
 		b.measured += b.node.spec.GPUs[b.gpus[i]].measured(compute, memory)
 		if c.share == gpuMilli {
 			b.idle++
-		} else {
-			b.partly = max(b.partly, c.share)
+		} else if c.open && !b.node.spec.Ineligible {
+			b.partly.milli = max(b.partly.milli, c.milli)
+			b.partly.slices = max(b.partly.slices, c.slices)
 		}
 	}
 	b.state = hash.state

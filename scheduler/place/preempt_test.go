@@ -321,15 +321,16 @@ func TestVictimsAreFewest(t *testing.T) {
 				Start: noon.Add(-time.Duration(rng.IntN(100)) * time.Minute),
 			}
 			share := int64(1+rng.IntN(10)) * 100
+			slices := []int64{share * 80 / 1000, 10, 60}[rng.IntN(3)] // memory apart from compute
 			gpus := len(p.snap.nodes[u.NodeID].spec.GPUs)
 			for g := range gpus {
 				if g == i%gpus || rng.IntN(8) == 0 {
-					u.Takes = append(u.Takes, Take{GPU: g, Milli: share, Slices: share * 80 / 1000})
+					u.Takes = append(u.Takes, Take{GPU: g, Milli: share, Slices: slices})
 				}
 			}
 			_ = p.snap.Apply(u) // some do not fit
 		}
-		r := ask(t, "new", []string{"0.3", "0.7", "1", "2"}[rng.IntN(4)])
+		r := ask(t, "new", []string{"0.3", "0.7", "1", "2", "60G", "8G,0.6", "40G,0.2"}[rng.IntN(7)])
 		r.Priority = 35
 		sh := p.shapeOf(&r)
 		plan, err := p.Preempt([]Request{r}, noon)

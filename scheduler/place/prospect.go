@@ -13,7 +13,8 @@ type prospect struct {
 	milli    int32 // GPU held at that priority
 	largest  int32 // most GPU that one usage holds, of any priority
 	kind     int32
-	partly   int32 // largest share that is not 1000
+	partly   partly
+	slices   int32 // of one GPU; 0 where it has none
 	idle     uint8 // GPUs of share 1000
 	held     bool  // by anybody
 }
@@ -35,7 +36,10 @@ func (s *Snapshot) setProspects(n *nodeState) {
 	}
 	p.held = len(n.holders) > 0
 	for _, b := range n.banks {
-		p.kind, p.idle, p.partly = b.kind, uint8(b.idle), b.partly
+		p.kind, p.idle, p.partly, p.slices = b.kind, uint8(b.idle), b.partly, 0
+		if b.kind >= 0 {
+			p.slices = int32(s.kinds[b.kind].Slices)
+		}
 		s.prospects[b.id] = p
 	}
 }
@@ -72,7 +76,14 @@ func (p *prospect) bound(sh *shape, nd *need) bound {
 // short is the least GPU that must be freed, in milli.
 func (p *prospect) short(sh *shape, nd *need) int32 {
 	gpus := int32(sh.req.GPUs) - int32(p.idle)
-	return max(0, gpus) * max(0, nd.share-p.partly)
+	if gpus <= 0 {
+		return 0
+	}
+	perGPU := max(0, int32(nd.take.Milli)-p.partly.milli)
+	if missing := int32(nd.take.Slices) - p.partly.slices; missing > 0 {
+		perGPU = max(perGPU, int32(int64(missing)*gpuMilli/int64(p.slices)))
+	}
+	return gpus * perGPU
 }
 
 // lead is a bank worth a search, with what can be expected there at best.
