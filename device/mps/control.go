@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -217,27 +218,29 @@ func (c control) confirm(ctx context.Context, s Spec) error {
 // errUntrue means that the daemon does not have the limits that it was given.
 var errUntrue = errors.New("the daemon's limits are not as set")
 
-// parseMemory reads an amount as the daemon writes it: a number and a unit, or
-// bytes, the first amount of the answer.
+// memoryAmount is how the daemon may write an amount: "8192M", "8 GB", or bytes,
+// decimal or not, after whatever it says before.
+var memoryAmount = regexp.MustCompile(`(?i)(?:^|[\s:=])(0x[0-9a-f]+|[0-9]+)\s*([kmg]?)i?b?$`)
+
+// parseMemory reads the amount at the end of an answer's first line, in MiB.
 func parseMemory(s string) (int64, error) {
-	word := strings.ToUpper(firstLine(s))
-	if fields := strings.Fields(word); len(fields) > 0 {
-		word = fields[len(fields)-1]
+	match := memoryAmount.FindStringSubmatch(firstLine(s))
+	if match == nil {
+		return 0, fmt.Errorf("read memory limit %q: there is no amount", s)
 	}
-	digits := strings.TrimRight(word, "BIKMG")
-	number, err := strconv.ParseInt(digits, 0, 64)
+	number, err := strconv.ParseInt(match[1], 0, 64)
 	if err != nil {
 		return 0, fmt.Errorf("read memory limit %q: %w", s, err)
 	}
-	if number < 0 || number > math.MaxInt64>>20 {
+	if number > math.MaxInt64>>20 {
 		return 0, fmt.Errorf("read memory limit %q: the amount is out of range", s)
 	}
-	switch {
-	case strings.HasPrefix(word[len(digits):], "G"):
+	switch strings.ToUpper(match[2]) {
+	case "G":
 		return number << 10, nil
-	case strings.HasPrefix(word[len(digits):], "M"):
+	case "M":
 		return number, nil
-	case strings.HasPrefix(word[len(digits):], "K"):
+	case "K":
 		return number >> 10, nil
 	}
 	return number >> 20, nil

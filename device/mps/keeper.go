@@ -143,12 +143,18 @@ func (k *keeper) remember(p process, strange []string) (daemonRecord, error) {
 	if record.Process == p && record.Generation > 0 {
 		return record, nil
 	}
-	if k.ended == "" && record.Generation > 0 {
-		k.ended = "it ended while no plugin looked after it"
+	ended := k.ended
+	switch {
+	case ended != "" || record.Generation == 0:
+	case k.current().Generation > 0:
+		ended = "it ended"
+	default:
+		ended = "it ended while no plugin looked after it"
 	}
+	k.ended = ""
 	own := slices.DeleteFunc(k.control.dirs.shmNames(), func(name string) bool { return slices.Contains(strange, name) })
 	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1), Own: own,
-		StartedAt: k.now().UTC().Truncate(time.Second), LastEnd: k.ended}
+		StartedAt: k.now().UTC().Truncate(time.Second), LastEnd: ended}
 	text, err := json.Marshal(record)
 	if err != nil {
 		return record, fmt.Errorf("encode MPS daemon record: %w", err)

@@ -325,3 +325,15 @@ func TestPIDFileOfAnotherProcessIsNoDaemon(t *testing.T) {
 		t.Error("adopted a process that is no daemon")
 	}
 }
+
+func TestDaemonThatCrashesAtACommandIsReplaced(t *testing.T) {
+	b := newBench(t)
+	b.Want([]Spec{spec()})
+	first := b.until("the daemon is ready", ready)
+	b.behave("crash")
+	b.until("it is noticed", notReady)
+	b.behave("")
+	if s := b.until("another is ready", ready); s.Generation < 2 || s.PID == first.PID || s.LastEnd != "it ended" {
+		t.Errorf("first %+v, then %+v", first, s)
+	}
+}

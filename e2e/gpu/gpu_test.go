@@ -25,12 +25,12 @@ import (
 
 const self = "/proc/self/exe"
 
-// gpus takes inventory, or skips on a machine without a GPU.
-func gpus(t *testing.T) []device.InventoryEntry {
+// look takes inventory, or skips on a machine without a GPU.
+func look(t *testing.T) device.Inventory {
 	t.Helper()
 	inventory, err := device.TakeInventory("")
 	if errors.Is(err, nvml.ErrAbsent) {
-		t.Skip("this machine has no NVIDIA driver: ", err)
+		t.Skipf("this machine has no NVIDIA driver: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -38,13 +38,13 @@ func gpus(t *testing.T) []device.InventoryEntry {
 	if len(inventory.Devices) == 0 {
 		t.Skip("this machine has no NVIDIA GPU")
 	}
-	return inventory.Devices
+	return inventory
 }
 
 // plain is the first GPU that is not cut by MIG.
 func plain(t *testing.T) device.InventoryEntry {
 	t.Helper()
-	for _, g := range gpus(t) {
+	for _, g := range look(t).Devices {
 		if g.Parent == "" && g.Mode != gpu.ModeMIG {
 			return g
 		}
@@ -53,20 +53,40 @@ func plain(t *testing.T) device.InventoryEntry {
 	return device.InventoryEntry{}
 }
 
-func TestFingerprint(t *testing.T) {
-	all := map[string]device.InventoryEntry{}
-	for _, g := range gpus(t) {
-		all[g.UUID] = g
+// idle is plain, and skips where other programs would change what is measured.
+func idle(t *testing.T) device.InventoryEntry {
+	t.Helper()
+	g := plain(t)
+	for _, row := range smi(t, "--query-compute-apps=pid,name", "-i", g.UUID) {
+		t.Skipf("GPU %s is in use by %q; stop it, or run this on an idle GPU", g.UUID, row)
 	}
-	out, err := exec.Command("nvidia-smi", "--query-gpu=uuid,name,memory.total,pci.bus_id", "--format=csv,noheader,nounits").Output()
+	return g
+}
+
+// smi asks nvidia-smi, or skips where there is none.
+func smi(t *testing.T, args ...string) [][]string {
+	t.Helper()
+	out, err := exec.Command("nvidia-smi", append(args, "--format=csv,noheader,nounits")...).Output()
 	if err != nil {
-		t.Skip("nvidia-smi cannot be asked: ", err)
+		t.Skipf("nvidia-smi cannot be asked: %v: %s", err, out)
 	}
 	r := csv.NewReader(strings.NewReader(string(out)))
 	r.TrimLeadingSpace = true
 	rows, err := r.ReadAll()
-	if err != nil || len(rows) == 0 {
-		t.Fatalf("nvidia-smi answers %q (%v)", out, err)
+	if err != nil {
+		t.Fatalf("nvidia-smi answers %q: %v", out, err)
+	}
+	return rows
+}
+
+func TestFingerprint(t *testing.T) {
+	all := map[string]device.InventoryEntry{}
+	for _, g := range look(t).Devices {
+		all[g.UUID] = g
+	}
+	rows := smi(t, "--query-gpu=uuid,name,memory.total,pci.bus_id")
+	if len(rows) == 0 {
+		t.Fatal("nvidia-smi names no GPU")
 	}
 	for _, row := range rows {
 		g, ok := all[row[0]]
@@ -75,6 +95,35 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("nvidia-smi says %q, the plugin %+v", row, g)
 		}
 	}
+}
+
+// What jobs can ask for is what nvidia-smi says. A field that this nvidia-smi or
+// this GPU does not have is left out.
+func TestAttributes(t *testing.T) {
+	for field, attribute := range map[string]string{
+		"driver_version": "driver_version", "compute_cap": "compute_capability", "persistence_mode": "persistence_mode",
+		"enforced.power.limit": "power", "clocks.max.sm": "cores_clock", "clocks.max.memory": "memory_clock",
+	} {
+		t.Run(attribute, func(t *testing.T) {
+			inventory := look(t)
+			for _, row := range smi(t, "--query-gpu=name,"+field) {
+				for _, g := range inventory.Groups {
+					got, _, _ := strings.Cut(g.Attributes[attribute], " ")
+					if g.Name == "nvidia/gpu/"+row[0] && got != "" && !same(got, row[1]) {
+						t.Errorf("nvidia-smi says %q, the plugin %q", row, g.Attributes[attribute])
+					}
+				}
+			}
+		})
+	}
+}
+
+// same compares words, and numbers up to the part after the point that the
+// plugin leaves out.
+func same(plugin, smi string) bool {
+	a, err1 := strconv.ParseFloat(plugin, 64)
+	b, err2 := strconv.ParseFloat(smi, 64)
+	return plugin == smi || strings.Contains(smi, "N/A") || err1 == nil && err2 == nil && b-a >= 0 && b-a < 1
 }
 
 func TestProbe(t *testing.T) {
@@ -92,7 +141,7 @@ func daemon(t *testing.T, uuid string) mps.Status {
 	}
 	program, err := exec.LookPath("nvidia-cuda-mps-control")
 	if err != nil {
-		t.Skip("the driver's MPS is not installed: ", err)
+		t.Skipf("the driver's MPS is not installed: %v", err)
 	}
 	dir, err := os.MkdirTemp("", "mps")
 	if err != nil {
@@ -185,7 +234,7 @@ func scan(line, format string, target any) bool {
 }
 
 func TestShares(t *testing.T) {
-	g := plain(t)
+	g := idle(t)
 	s := daemon(t, g.UUID)
 	small := start(t, g.UUID, s, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30"}, "compute", "8")
 	large := start(t, g.UUID, s, []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60"}, "compute", "8")
@@ -202,9 +251,11 @@ func TestShares(t *testing.T) {
 }
 
 func TestMemoryLimit(t *testing.T) {
-	g := plain(t)
+	g := idle(t)
 	s := daemon(t, g.UUID)
-	neighbour := start(t, g.UUID, s, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M"}, "compute", "8")
+	// Long enough for two other programs: the first context takes seconds on a
+	// large machine.
+	neighbour := start(t, g.UUID, s, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M"}, "compute", "30")
 	if line := neighbour.line(t); line != "started" {
 		t.Fatalf("the neighbour says %q", line)
 	}

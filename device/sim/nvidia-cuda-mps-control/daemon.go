@@ -21,8 +21,12 @@ const (
 	pidFile     = "nvidia-cuda-mps-control.pid"
 )
 
-// errRunning is what a second daemon of one pipe directory says.
-var errRunning = errors.New("an instance of this daemon is already running")
+var (
+	// errRunning is what a second daemon of one pipe directory says.
+	errRunning = errors.New("an instance of this daemon is already running")
+	// errCrash ends a daemon without cleaning up.
+	errCrash = errors.New("told to crash")
+)
 
 // daemonise starts the daemon and returns once it serves.
 func daemonise(pipeDir string) error {
@@ -70,18 +74,17 @@ func serve(pipeDir string) error {
 	}
 	fmt.Fprintln(parent, "ready")
 	parent.Close()
-	d := &daemon{pipeDir: pipeDir, percent: 100, memory: map[string]string{}, stop: func() { listener.Close() }}
-	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return os.Remove(pid)
-		}
-		go d.converse(conn)
+	d := &daemon{pipeDir: pipeDir, percent: 100, memory: map[string]string{}, ended: make(chan error, 1)}
+	go d.accept(listener)
+	if err := <-d.ended; err != nil {
+		listener.SetUnlinkOnClose(false)
+		return err
 	}
+	return os.Remove(pid)
 }
 
 // listen takes the pipe directory, unless a daemon that lives has it.
-func listen(pipeDir string) (net.Listener, error) {
+func listen(pipeDir string) (*net.UnixListener, error) {
 	path := filepath.Join(pipeDir, "control")
 	if conn, err := net.Dial("unix", path); err == nil {
 		conn.Close()
@@ -90,7 +93,7 @@ func listen(pipeDir string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	listener, err := net.Listen("unix", path)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("take pipe directory: %w", err)
 	}
@@ -100,11 +103,30 @@ func listen(pipeDir string) (net.Listener, error) {
 // daemon keeps what it was told.
 type daemon struct {
 	pipeDir string
-	stop    func()
+	// ended takes how the daemon ends: nil when it was told to quit.
+	ended chan error
 
 	mu      sync.Mutex
 	percent float64
 	memory  map[string]string
+}
+
+func (d *daemon) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go d.converse(conn)
+	}
+}
+
+// end ends the daemon; only the first reason counts.
+func (d *daemon) end(reason error) {
+	select {
+	case d.ended <- reason:
+	default:
+	}
 }
 
 func (d *daemon) converse(conn net.Conn) {
@@ -115,7 +137,8 @@ func (d *daemon) converse(conn net.Conn) {
 		case "hang":
 			continue
 		case "crash":
-			os.Exit(3)
+			d.end(errCrash)
+			return
 		}
 		for _, line := range d.answer(strings.Fields(lines.Text())) {
 			fmt.Fprintln(conn, line)
@@ -152,7 +175,7 @@ func (d *daemon) answer(words []string) []string {
 		d.memory[words[1]] = words[2]
 		return nil
 	case words[0] == "quit":
-		d.stop()
+		d.end(nil)
 		return nil
 	}
 	return []string{"Unrecognized command: " + strings.Join(words, " ")}
