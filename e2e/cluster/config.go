@@ -47,6 +47,10 @@ ports {
   rpc  = %d
 }
 disable_update_check = true
+# Without it Nomad has no statistics of tasks.
+telemetry {
+  publish_allocation_metrics = true
+}
 client {
   enabled           = true
   servers           = %s
