@@ -25,6 +25,15 @@ func newCluster(nodes []Node) *cluster {
 	return c
 }
 
+// Capacity is the GPU milli of all nodes.
+func Capacity(nodes []Node) int64 {
+	var sum int64
+	for _, n := range nodes {
+		sum += int64(n.GPUs) * gpuMilli
+	}
+	return sum
+}
+
 // fits reports whether the machine can take the task.
 func (m *machine) fits(t *Task) bool {
 	if m.cpu < t.CPUMilli || m.memory < t.MemoryMiB {

@@ -9,10 +9,8 @@ import "math"
 func Fragmentation(nodes []Node, history, arrivals []Task, spots []Spot) []Point {
 	f := newFGDScore(nodes, history)
 	c := newCluster(nodes)
-	var capacity, arrived int64
-	for _, n := range nodes {
-		capacity += int64(n.GPUs) * gpuMilli
-	}
+	var arrived int64
+	capacity := Capacity(nodes)
 	var out []Point
 	last := -1
 	for i := range arrivals {

@@ -65,12 +65,10 @@ var taskTypes = []taskType{
 func Generate(s Synthetic) Workload {
 	g := &generator{Synthetic: s, rng: rand.New(rand.NewPCG(s.Seed, 0))}
 	w := Workload{}
-	var capacity int64
 	for i := range s.Nodes {
-		n := g.node(i)
-		capacity += int64(n.GPUs) * gpuMilli
-		w.Nodes = append(w.Nodes, n)
+		w.Nodes = append(w.Nodes, g.node(i))
 	}
+	capacity := Capacity(w.Nodes)
 	w.History = g.tasks("history", capacity)
 	w.Arrivals = g.tasks("task", capacity*int64(s.Percent)/100)
 	if s.Live {

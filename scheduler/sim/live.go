@@ -3,6 +3,7 @@ package sim
 import (
 	"container/heap"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -26,12 +27,22 @@ type LiveResult struct {
 	// Fairness is Jain's index over the queues' work done per guarantee: 1 when
 	// all got the same part of their guarantee.
 	Fairness float64
+	Timeline []Moment `json:"-"`
+}
+
+// Moment is the state of a live replay at a time.
+type Moment struct {
+	Second    int64
+	UsedMilli int64
+	ByQueue   map[string]int64 // GPU milli held
+	Waiting   int              // tasks
 }
 
 // Wait sums up waiting times, from arrival to the first start.
 type Wait struct {
 	Tasks      int
 	Mean, P95  time.Duration
+	Longest    time.Duration
 	DoneMilliS int64
 	waits      []time.Duration
 }
@@ -39,8 +50,8 @@ type Wait struct {
 // Live replays arrivals and departures: tasks wait in the planner's order,
 // start when there is room, are evicted for higher priorities and for quotas
 // that are wanted back, then wait again and lose their work.
-func Live(nodes []Node, history, tasks []Task, queues []place.Queue, w place.Weights) (LiveResult, error) {
-	p, err := NewPlanned(nodes, history, place.PolicyBalanced, w)
+func Live(nodes []Node, history, tasks []Task, queues []place.Queue, policy place.Policy, w place.Weights) (LiveResult, error) {
+	p, err := NewPlanned(nodes, history, policy, w)
 	if err != nil {
 		return LiveResult{}, err
 	}
@@ -51,11 +62,9 @@ func Live(nodes []Node, history, tasks []Task, queues []place.Queue, w place.Wei
 		}
 		p.Planner.SetQuotas(q)
 	}
-	l := &live{Planned: p, tasks: tasks, starts: map[string]*running{}, seen: map[int]bool{}}
+	l := &live{Planned: p, tasks: tasks, starts: map[string]*running{}, seen: map[int]bool{}, held: map[string]int64{}}
 	l.result = LiveResult{Waits: map[int]Wait{}, Queues: map[string]Wait{}}
-	for _, n := range nodes {
-		l.capacity += int64(n.GPUs) * gpuMilli
-	}
+	l.capacity = Capacity(nodes)
 	if err := l.run(); err != nil {
 		return LiveResult{}, err
 	}
@@ -71,7 +80,8 @@ type live struct {
 	ends     endHeap
 	seen     map[int]bool // tasks that have started once
 	now      int64
-	used     int64 // milli in use
+	used     int64            // milli in use
+	held     map[string]int64 // by queue
 	area     float64
 	busy     int64 // seconds with work about
 	capacity int64
@@ -108,8 +118,26 @@ func (l *live) run() error {
 		if err := l.schedule(); err != nil {
 			return err
 		}
+		l.note()
 	}
 	return nil
+}
+
+// momentEvery is the least time between two moments of the timeline.
+const momentEvery = 300
+
+// note adds to the timeline.
+func (l *live) note() {
+	line := l.result.Timeline
+	if len(line) == 0 || l.now >= line[len(line)-1].Second+momentEvery {
+		l.result.Timeline = append(line, Moment{l.now, l.used, maps.Clone(l.held), len(l.pending)})
+	}
+}
+
+// hold books what a task holds (sign 1), or that it holds it no more (-1).
+func (l *live) hold(t *Task, sign int64) {
+	l.used += sign * t.Demand()
+	l.held[t.Queue] += sign * t.Demand()
 }
 
 func (l *live) advance(to int64) {
@@ -145,7 +173,7 @@ func (l *live) finish() error {
 			return err
 		}
 		delete(l.starts, strconv.Itoa(r.task))
-		l.used -= t.Demand()
+		l.hold(t, -1)
 		work := t.Demand() * t.RunSeconds
 		l.result.Finished++
 		l.result.DoneMilliS += work
@@ -207,7 +235,7 @@ func (l *live) carryOut(i int, plan place.Plan) ([]place.Request, error) {
 		r.gone = true
 		delete(l.starts, v.ID)
 		t := &l.tasks[r.task]
-		l.used -= t.Demand()
+		l.hold(t, -1)
 		l.result.Evictions++
 		l.result.LostMilliS += t.Demand() * (l.now - r.start)
 		q := RequestOf(t, v.ID)
@@ -224,7 +252,7 @@ func (l *live) begin(i int, u place.Usage) error {
 		return err
 	}
 	t := &l.tasks[i]
-	l.used += t.Demand()
+	l.hold(t, 1)
 	r := &running{task: i, start: l.now, end: l.now + max(1, t.RunSeconds)}
 	l.starts[u.ID] = r
 	heap.Push(&l.ends, r)
@@ -232,13 +260,13 @@ func (l *live) begin(i int, u place.Usage) error {
 		l.seen[i] = true
 		l.result.Started++
 		wait := time.Duration(l.now-t.ArriveSecond) * time.Second
-		note(l.result.Waits, t.Priority, wait)
-		note(l.result.Queues, t.Queue, wait)
+		addWait(l.result.Waits, t.Priority, wait)
+		addWait(l.result.Queues, t.Queue, wait)
 	}
 	return nil
 }
 
-func note[K comparable](m map[K]Wait, key K, wait time.Duration) {
+func addWait[K comparable](m map[K]Wait, key K, wait time.Duration) {
 	w := m[key]
 	w.waits = append(w.waits, wait)
 	m[key] = w
@@ -274,7 +302,7 @@ func (w Wait) summed() Wait {
 	for _, d := range w.waits {
 		sum += d
 	}
-	w.Mean, w.P95 = sum/time.Duration(w.Tasks), w.waits[w.Tasks*95/100]
+	w.Mean, w.P95, w.Longest = sum/time.Duration(w.Tasks), w.waits[w.Tasks*95/100], w.waits[w.Tasks-1]
 	return w
 }
 

@@ -19,7 +19,7 @@ func TestLivePreempts(t *testing.T) {
 		{Name: "lowly", GPUs: 1, GPUMilli: 1000, ArriveSecond: 0, RunSeconds: 100, Priority: 10},
 		{Name: "urgent", GPUs: 1, GPUMilli: 1000, ArriveSecond: 30, RunSeconds: 50, Priority: 90},
 	}
-	r, err := Live(nodes, nil, tasks, nil, quickWeights())
+	r, err := Live(nodes, nil, tasks, nil, place.PolicyBalanced, quickWeights())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestLiveReclaimsQuota(t *testing.T) {
 		{Name: "a2", GPUs: 1, GPUMilli: 1000, RunSeconds: 1000, Priority: 50, Queue: "a"},
 		{Name: "b1", GPUs: 1, GPUMilli: 1000, ArriveSecond: 100, RunSeconds: 100, Priority: 10, Queue: "b"},
 	}
-	r, err := Live(nodes, nil, tasks, EvenQueues(nodes, tasks), quickWeights())
+	r, err := Live(nodes, nil, tasks, EvenQueues(nodes, tasks), place.PolicyBalanced, quickWeights())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +53,21 @@ func TestLiveFinishesGeneratedWork(t *testing.T) {
 	s := DefaultSynthetic()
 	s.Nodes, s.Percent, s.Live = 10, 400, true
 	w := Generate(s)
-	r, err := Live(w.Nodes, w.History, w.Arrivals, EvenQueues(w.Nodes, w.Arrivals), quickWeights())
+	r, err := Live(w.Nodes, w.History, w.Arrivals, EvenQueues(w.Nodes, w.Arrivals), place.PolicyBalanced, quickWeights())
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range r.Timeline {
+		var held int64
+		for _, milli := range m.ByQueue {
+			held += milli
+		}
+		if held != m.UsedMilli || held > Capacity(w.Nodes) {
+			t.Fatalf("at second %d queues hold %d milli, %d are used", m.Second, held, m.UsedMilli)
+		}
+	}
+	if p := r.Panels(Capacity(w.Nodes)); len(p) != 2 || len(p[0].Series) != 5 || len(p[1].Series[0].Points) != len(r.Timeline) {
+		t.Errorf("panels %+v", p)
 	}
 	if r.Finished+r.Never != len(w.Arrivals) || r.Finished == 0 || r.UsedPercent <= 0 || r.UsedPercent > 100 || r.Fairness > 1.0001 {
 		t.Errorf("%+v of %d arrivals", r, len(w.Arrivals))

@@ -31,10 +31,7 @@ func TestUnlimitedMoves(t *testing.T) {
 		t.Skip("OPENB_TRACES does not name a directory with Alibaba's openb traces")
 	}
 	w := openb(t, dir, "default-42")
-	var gpus int
-	for _, n := range w.Nodes {
-		gpus += n.GPUs
-	}
+	gpus := int(Capacity(w.Nodes) / gpuMilli)
 	packed := packing{shares: map[int64]int{}}
 	var c curve
 	var arrived, used int64

@@ -25,10 +25,6 @@ func ReadQueues(r io.Reader) ([]place.Queue, error) {
 // EvenQueues guarantees every queue that the tasks name the same part of the
 // cluster.
 func EvenQueues(nodes []Node, tasks []Task) []place.Queue {
-	var capacity int64
-	for _, n := range nodes {
-		capacity += int64(n.GPUs) * gpuMilli
-	}
 	var out []place.Queue
 	seen := map[string]bool{}
 	for _, t := range tasks {
@@ -38,7 +34,7 @@ func EvenQueues(nodes []Node, tasks []Task) []place.Queue {
 		}
 	}
 	for i := range out {
-		out[i].GuaranteeMilli = capacity / int64(len(out))
+		out[i].GuaranteeMilli = Capacity(nodes) / int64(len(out))
 	}
 	return out
 }

@@ -32,7 +32,8 @@ type Result struct {
 	P50, P99, Max   time.Duration
 }
 
-// Point is the allocation when so much had arrived, in percent of capacity.
+// Point is the allocation when so much had arrived, both in percent of
+// capacity. In plots over time, Arrived is a time.
 type Point struct {
 	Arrived   int
 	Allocated float64
@@ -52,10 +53,8 @@ func (r *Result) At(percent int) float64 {
 // Place; pass time.Now to measure speed.
 func Replay(nodes []Node, arrivals []Task, p Placer, now func() time.Time) Result {
 	r := Result{Arrivals: len(arrivals), Spots: make([]Spot, len(arrivals))}
-	var capacity, arrived, used int64
-	for _, n := range nodes {
-		capacity += int64(n.GPUs) * gpuMilli
-	}
+	var arrived, used int64
+	capacity := Capacity(nodes)
 	times := make([]time.Duration, len(arrivals))
 	var c curve
 	reading := costOf(now)

@@ -13,11 +13,13 @@ type Series struct {
 	Points []Point
 }
 
-// Panel is one chart of lines: percent over arrived demand.
+// Panel is one chart of lines, over arrived demand unless it says over what.
 type Panel struct {
-	Title, Unit string
-	Series      []Series
-	Low, High   float64 // range of the y axis
+	Title, Unit    string
+	Over, OverUnit string
+	Series         []Series
+	Low, High      float64 // range of the y axis
+	From           int     // where the x axis begins
 }
 
 // Heat is one row of cells per node: how full each GPU is, in milli.
@@ -58,13 +60,19 @@ func WriteSVG(w io.Writer, panels []Panel, heats []Heat) error {
 }
 
 func (p *Panel) draw(b *strings.Builder, top int) {
-	lastX := 1
+	over, unit := p.Over, p.OverUnit
+	if over == "" {
+		over, unit = "demand that has arrived, in percent of the GPUs", "%"
+	}
+	lastX := p.From + 1
 	for _, s := range p.Series {
 		for _, pt := range s.Points {
 			lastX = max(lastX, pt.Arrived)
 		}
 	}
-	x := func(arrived int) float64 { return marginLeft + float64(innerWidth)*float64(arrived)/float64(lastX) }
+	x := func(arrived int) float64 {
+		return marginLeft + float64(innerWidth)*float64(arrived-p.From)/float64(lastX-p.From)
+	}
 	y := func(v float64) float64 {
 		v = min(max(v, p.Low), p.High)
 		return float64(top+marginTop) + float64(innerHeight)*(p.High-v)/(p.High-p.Low)
@@ -75,13 +83,16 @@ func (p *Panel) draw(b *strings.Builder, top int) {
 		fmt.Fprintf(b, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g%s</text>\n",
 			marginLeft, marginLeft+innerWidth, y(v), y(v), marginLeft-6, y(v)+4, v, p.Unit)
 	}
-	for a := 0; a <= lastX; a += max(10, lastX/130*10) {
-		fmt.Fprintf(b, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d%%</text>\n", x(a), top+marginTop+innerHeight+18, a)
+	for a := p.From; a <= lastX; a += tick(lastX - p.From) {
+		fmt.Fprintf(b, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d%s</text>\n", x(a), top+marginTop+innerHeight+18, a, unit)
 	}
-	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">demand that has arrived, in percent of the GPUs</text>\n", marginLeft, top+marginTop+innerHeight+38)
+	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", marginLeft, top+marginTop+innerHeight+38, html.EscapeString(over))
 	for i, s := range p.Series {
 		var path strings.Builder
 		for _, pt := range s.Points {
+			if pt.Arrived < p.From {
+				continue
+			}
 			fmt.Fprintf(&path, "%.1f,%.1f ", x(pt.Arrived), y(pt.Allocated))
 		}
 		c := colours[i%len(colours)]
@@ -129,4 +140,14 @@ func HeatOf(title string, nodes []Node, arrivals []Task, spots []Spot) Heat {
 		}
 	}
 	return h
+}
+
+// tick is the distance of the labels on an x axis of a length.
+func tick(length int) int {
+	for _, d := range []int{5, 10, 20, 50, 100} {
+		if length/d < 14 {
+			return d
+		}
+	}
+	return max(1, length/14)
 }

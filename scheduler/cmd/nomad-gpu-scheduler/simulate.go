@@ -26,7 +26,8 @@ separated by commas; files then get the policy in their name.
 
 With -live tasks also leave, and have priorities and queues: the columns
 arrive_second, run_seconds, min_run_seconds, priority and queue are used, and
-waiting times, evictions, work lost and fairness are printed.`
+waiting times, evictions, work lost and fairness are printed; -plot draws them
+over time. Times are those of the trace; evicted tasks start again from nothing.`
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
@@ -59,6 +60,10 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	}
 	if (o.nodes == "") != (o.arrivals == "") {
 		fmt.Fprintln(stderr, "simulate: -nodes and -arrivals go together")
+		return exitUsage
+	}
+	if o.live && o.out != "" {
+		fmt.Fprintln(stderr, "simulate: -live writes no placements: leave out -out")
 		return exitUsage
 	}
 	if o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)) {
@@ -264,7 +269,7 @@ func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
 
 func plot(path string, w *sim.Workload, reports []report) error {
 	allocated := sim.Panel{Title: "GPU allocated, in percent of the cluster", Unit: "%", High: 100}
-	end := sim.Panel{Title: "GPU allocated, the last tenth", Unit: "%", Low: 85, High: 100}
+	end := sim.Panel{Title: "GPU allocated, the last tenth", Unit: "%", Low: 85, High: 100, From: 80}
 	frag := sim.Panel{Title: "Free GPU that a typical task cannot use", Unit: "%", High: 100}
 	var heats []sim.Heat
 	for _, r := range reports {
