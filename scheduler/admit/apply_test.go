@@ -12,34 +12,40 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-var (
-	a100 = Chosen{Group: "nvidia/slice/A100/0", Mode: gpu.ModeSlice, Type: "A100", Model: "NVIDIA A100-SXM4-80GB", Slices: 79, SliceMemoryMiB: 1024, MemoryMiB: 81559}
-	v100 = Chosen{Group: "nvidia/gpu/Tesla V100-SXM2-32GB", Mode: gpu.ModeWhole, Type: "V100", Model: "Tesla V100-SXM2-32GB", MemoryMiB: 32510}
-	mig  = Chosen{Group: "nvidia/mig/1g.10gb", Mode: gpu.ModeWhole, Type: "A100", Model: "NVIDIA A100-SXM4-80GB MIG 1g.10gb", MemoryMiB: 9728}
-)
+// sliced is a block of so many slices of the first A100, for GPUs that meet the
+// constraints.
+func sliced(count int64, constraints ...Constraint) Device {
+	return Device{Name: "nvidia/slice", Count: count, Prefer: "A100/0", Constraints: constraints}
+}
 
-func take(c Chosen, n int64) Chosen { c.Take = n; return c }
+var (
+	isA100   = Constraint{"${device.attr.type}", "A100", "="}
+	ofGiB    = Constraint{"${device.attr.slice_memory}", "1024 MiB", ">="}
+	of79     = Constraint{"${device.attr.slices}", "79", "="}
+	sixteenG = framework.Share{GPUs: 1, Type: "A100", MemoryMiB: 16 * 1024}
+)
 
 // TestApply holds every field that an admission writes, in testdata/*.json: the
 // body as it comes, decided as in the row, gives the .golden beside it.
 func TestApply(t *testing.T) {
-	second := take(a100, 79)
-	second.Group = "nvidia/slice/A100/1"
+	second := sliced(79, isA100, of79)
+	second.Prefer = "A100/1"
 	for name, tc := range map[string]struct {
-		chosen []Chosen
+		task   TaskDecision
 		change func(*Decision)
 	}{
-		"memory-and-fraction": {chosen: []Chosen{take(a100, 8)}},
-		"two-on-slices":       {chosen: []Chosen{take(a100, 79), second}},
-		"plain-device":        {chosen: []Chosen{take(a100, 8)}},
-		"held": {chosen: []Chosen{take(a100, 40)}, change: func(d *Decision) {
+		"memory-and-fraction": {task: TaskDecision{Devices: []Device{sliced(8, ofGiB)}, Share: gpu.Share{GuaranteeMilli: 500, LimitMilli: 800}}},
+		"two-on-slices":       {task: TaskDecision{Devices: []Device{sliced(79, isA100, of79), second}}},
+		"plain-device":        {task: TaskDecision{Devices: []Device{{Prefer: "A100/0"}}}},
+		"held": {task: TaskDecision{Devices: []Device{sliced(40, of79)}, Share: gpu.Share{GuaranteeMilli: 500}}, change: func(d *Decision) {
 			d.Preferred, d.Hold = nil, &Hold{Kind: "quota", Sentence: `team "ml" holds 8 of ${8} GPUs`}
 		}},
-		"framework": {chosen: []Chosen{take(a100, 16)}},
+		"framework": {task: TaskDecision{Devices: []Device{sliced(16, isA100, ofGiB)}, Holds: sixteenG}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -52,11 +58,8 @@ func TestApply(t *testing.T) {
 			}
 			d := Decision{Group: j.Asks[0].Group, Preferred: []string{"node-b", "node-a"}}
 			for _, ask := range j.Asks[0].Tasks {
-				task, err := Blocks(ask, tc.chosen)
-				if err != nil {
-					t.Fatal(err)
-				}
-				d.Tasks = append(d.Tasks, task)
+				tc.task.Task = ask.Task
+				d.Tasks = append(d.Tasks, tc.task)
 			}
 			if tc.change != nil {
 				tc.change(&d)
@@ -136,66 +139,6 @@ func TestApplyKeepsBytes(t *testing.T) {
 		_, value, _ := strings.Cut(part, ":")
 		if !strings.Contains(out, strings.TrimSpace(value)) {
 			t.Errorf("%s is not kept in %s", part, out)
-		}
-	}
-}
-
-func TestBlocks(t *testing.T) {
-	for name, tc := range map[string]struct {
-		request string
-		chosen  []Chosen
-		want    []Device
-		share   gpu.Share
-	}{
-		"memory": {"8G", []Chosen{take(a100, 8)}, []Device{{Name: "nvidia/slice", Count: 8, Prefer: "A100/0",
-			Constraints: []Constraint{{"${device.attr.slice_memory}", "1024 MiB", ">="}}}}, gpu.Share{}},
-		"memory that is not whole slices": {"8600M,0.5", []Chosen{take(a100, 9)}, []Device{{Name: "nvidia/slice", Count: 9, Prefer: "A100/0",
-			Constraints: []Constraint{{"${device.attr.slice_memory}", "1024 MiB", ">="}}}}, gpu.Share{MemoryMiB: 8600, GuaranteeMilli: 500}},
-		"fraction": {"0.5", []Chosen{take(a100, 39)}, []Device{{Name: "nvidia/slice", Count: 39, Prefer: "A100/0",
-			Constraints: []Constraint{{"${device.attr.slices}", "79", "="}}}}, gpu.Share{GuaranteeMilli: 500}},
-		"the nominal size is the whole card": {"80G", []Chosen{take(a100, 79)}, []Device{{Name: "nvidia/slice", Count: 79, Prefer: "A100/0",
-			Constraints: []Constraint{{"${device.attr.slices}", "79", "="}}}}, gpu.Share{}},
-		"whole on slices": {"1(A100)", []Chosen{take(a100, 79)}, []Device{{Name: "nvidia/slice", Count: 79, Prefer: "A100/0",
-			Constraints: []Constraint{{"${device.attr.type}", "A100", "="}, {"${device.attr.slices}", "79", "="}}}}, gpu.Share{}},
-		"whole GPUs": {"2", []Chosen{v100, v100}, []Device{{Name: "nvidia/gpu", Count: 2, Prefer: "Tesla V100-SXM2-32GB"}}, gpu.Share{}},
-		"full model name": {"1(Tesla-V100-SXM2-32GB)", []Chosen{v100}, []Device{{Name: "nvidia/gpu", Count: 1, Prefer: "Tesla V100-SXM2-32GB",
-			Constraints: []Constraint{{"${device.attr.model}", "Tesla V100-SXM2-32GB", "="}}}}, gpu.Share{}},
-		"MIG": {"8G", []Chosen{mig}, []Device{{Name: "nvidia/mig/1g.10gb", Count: 1, Prefer: "1g.10gb"}}, gpu.Share{}},
-		"a plugin without the attribute type": {"1", []Chosen{{Group: "nvidia/gpu/Tesla T4", Mode: gpu.ModeWhole}},
-			[]Device{{Name: "nvidia/gpu/Tesla T4", Count: 1, Prefer: "Tesla T4"}}, gpu.Share{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, err := gpu.ParseRequest(tc.request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := Blocks(TaskAsk{Task: "t", Request: r}, tc.chosen)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, got.Devices); diff != "" {
-				t.Errorf("devices (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.share, got.Share); diff != "" {
-				t.Errorf("share (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestBlocksErrors(t *testing.T) {
-	two := gpu.Request{Kind: gpu.KindCount, Count: 2}
-	memory := gpu.Request{Kind: gpu.KindMemory, MemoryMiB: 8192}
-	for name, tc := range map[string]struct {
-		request gpu.Request
-		chosen  []Chosen
-	}{
-		"too few GPUs":   {two, []Chosen{v100}},
-		"no slices":      {memory, []Chosen{take(a100, 0)}},
-		"too many taken": {memory, []Chosen{take(a100, 80)}},
-	} {
-		if _, err := Blocks(TaskAsk{Task: "t", Request: tc.request}, tc.chosen); err == nil {
-			t.Errorf("%s: no error", name)
 		}
 	}
 }

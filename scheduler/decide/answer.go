@@ -73,8 +73,11 @@ func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool)
 		if len(r.Models) == 1 {
 			b.Model = r.Models[0]
 		}
-		if exact(r, g) {
+		switch {
+		case exact(r, g):
 			b.Of = g.Slices
+		case g.Mode == gpu.ModeSlice && !r.Whole && !plain:
+			b.SliceMiB = g.SliceMiB
 		}
 		blocks = append(blocks, b)
 	}
@@ -91,7 +94,8 @@ func split(group string) (name, model string) {
 
 // constraintsFor keeps a block on the GPUs that were meant, should Nomad or a
 // later move put it elsewhere: on the model that was asked for, and, where a
-// number of slices stands for a part of the GPU, on GPUs of that many.
+// number of slices stands for a part of the GPU, on GPUs of that many; where it
+// stands for memory, on GPUs whose slices are no smaller.
 func constraintsFor(r *place.Request, g *place.GPU, shortType string) []admit.Constraint {
 	var list []admit.Constraint
 	switch {
@@ -105,8 +109,11 @@ func constraintsFor(r *place.Request, g *place.GPU, shortType string) []admit.Co
 	if g.Profile != "" && g.Mode != gpu.ModeWhole {
 		list = append(list, admit.Constraint{LTarget: "${device.attr.profile}", RTarget: g.Profile, Operand: "="})
 	}
-	if exact(r, g) {
+	switch {
+	case exact(r, g):
 		list = append(list, admit.Constraint{LTarget: "${device.attr.slices}", RTarget: itoa(g.Slices), Operand: "="})
+	case g.Mode == gpu.ModeSlice && !r.Whole:
+		list = append(list, admit.Constraint{LTarget: "${device.attr.slice_memory}", RTarget: itoa(g.SliceMiB) + " MiB", Operand: ">="})
 	}
 	return list
 }

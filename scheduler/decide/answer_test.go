@@ -11,6 +11,7 @@ import (
 )
 
 func TestDeviceBlocks(t *testing.T) {
+	const gib = "${device.attr.slice_memory} >= 1024 MiB"
 	for _, row := range []struct {
 		request   string
 		limit     int64
@@ -18,15 +19,15 @@ func TestDeviceBlocks(t *testing.T) {
 		share     gpu.Share
 		constrain string
 	}{
-		{request: "8G", counts: []int64{8}},
-		{request: "7500M", counts: []int64{8}, share: gpu.Share{MemoryMiB: 7500}},
-		{request: "8G,0.25", counts: []int64{8}, share: gpu.Share{GuaranteeMilli: 250}},
-		{request: "8G,0.25", limit: 800, counts: []int64{8}, share: gpu.Share{GuaranteeMilli: 250, LimitMilli: 800}},
+		{request: "8G", counts: []int64{8}, constrain: gib},
+		{request: "7500M", counts: []int64{8}, share: gpu.Share{MemoryMiB: 7500}, constrain: gib},
+		{request: "8G,0.25", counts: []int64{8}, share: gpu.Share{GuaranteeMilli: 250}, constrain: gib},
+		{request: "8G,0.25", limit: 800, counts: []int64{8}, share: gpu.Share{GuaranteeMilli: 250, LimitMilli: 800}, constrain: gib},
 		{request: "0.5", counts: []int64{8}, constrain: "${device.attr.slices} = 16"},
 		{request: "0.25(T4)", counts: []int64{4}, constrain: "${device.attr.type} = T4; ${device.attr.slices} = 16"},
 		{request: "1", counts: []int64{16}, constrain: "${device.attr.slices} = 16"},
 		{request: "2", counts: []int64{16, 16}, constrain: "${device.attr.slices} = 16"},
-		{request: "16G", counts: []int64{16}},
+		{request: "16G", counts: []int64{16}, constrain: gib},
 	} {
 		b := newBench(t, "", machine("a", 2))
 		a := ask("job", row.request, 1)

@@ -17,9 +17,11 @@ type block struct {
 	// Milli is the compute that each instance's GPU must keep free.
 	Milli int64
 	Model string // type or model; empty: any
-	// Of is how many slices the GPU must have; 0: any number.
-	Of      int64
-	Sharing gpu.Sharing
+	// Of is how many slices the GPU must have; 0: any number. SliceMiB is the
+	// least memory of each.
+	Of       int64
+	SliceMiB int64
+	Sharing  gpu.Sharing
 }
 
 // names reports whether a device name means a device group.
@@ -34,7 +36,8 @@ func names(name, group string) bool {
 
 // suits reports whether the block may be served from a GPU, full or not.
 func (b block) suits(g *view.GPU) bool {
-	return names(b.Name, g.Group) && named(g, b.Model) && (b.Of == 0 || b.Of == int64(len(g.Instances))) && (b.Sharing == "" || string(b.Sharing) == g.Sharing)
+	return names(b.Name, g.Group) && named(g, b.Model) && (b.Of == 0 || b.Of == int64(len(g.Instances))) &&
+		g.SliceMemoryMiB >= b.SliceMiB && (b.Sharing == "" || string(b.Sharing) == g.Sharing)
 }
 
 // named reports whether a GPU goes by a name that a user may write: its type,
