@@ -68,7 +68,10 @@ func TestEqualPriorityStays(t *testing.T) {
 	admitted(ctx, t, r, job{id: "all", meta: map[string]string{"gpu": "2"}})
 	before := runs(ctx, t, c.API, "all", 1)[0].ID
 	admitted(ctx, t, r, job{id: "equal", meta: map[string]string{"gpu": "1G"}})
-	time.Sleep(6 * time.Second) // what must not happen has no event to wait for
+	until(ctx, t, "have evictions looked for in vain", 30*time.Second, func() (bool, string) {
+		_, _, text := r.ask(t, "GET", "/api/v1/gpu/cluster", "")
+		return strings.Contains(string(text), "no eviction that is allowed would make room"), string(text)
+	})
 	if live := allocs(ctx, t, c.API, "default", "all"); len(live) != 1 || live[0].ID != before {
 		t.Error("work of equal priority was evicted")
 	}

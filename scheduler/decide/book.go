@@ -29,6 +29,7 @@ type Book struct {
 	jobs    map[nomad.JobKey]*nomad.Job
 	blocked map[nomad.JobKey]*nomad.Blocked
 	flights map[string]*flight
+	futile  map[string]bool // groups that no eviction would help: job/group
 	claims  map[string]*Reservation
 
 	order  []string // the nodes' IDs, in order
@@ -52,7 +53,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 	b := &Book{
 		now: now, config: c, nodes: map[string]*nomad.Node{}, allocs: map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
-		flights: map[string]*flight{}, claims: map[string]*Reservation{},
+		flights: map[string]*flight{}, futile: map[string]bool{}, claims: map[string]*Reservation{},
 		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{}, rooms: map[string]*room{},
 		usages: map[string]map[string]place.Usage{},
 		snap:   place.NewSnapshot(), empty: place.NewSnapshot(),
@@ -138,6 +139,7 @@ func (b *Book) applyWork(c nomad.Change) {
 		b.job(c.Job)
 	case c.JobGone != nil:
 		delete(b.jobs, *c.JobGone)
+		b.forgetFutile(*c.JobGone)
 		delete(b.records, *c.JobGone)
 		b.gone = append(b.gone, *c.JobGone)
 		b.dropFlights(*c.JobGone)
@@ -152,6 +154,7 @@ func (b *Book) applyWork(c nomad.Change) {
 		b.fall(c.Blocked)
 	case c.Unblocked != nil:
 		delete(b.blocked, *c.Unblocked)
+		b.forgetFutile(*c.Unblocked)
 	}
 }
 

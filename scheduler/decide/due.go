@@ -82,11 +82,31 @@ func (b *Book) helpByEviction(due *Due, g *GroupRecord, p view.Pending) *Due {
 	if !b.config.Preemption.Enabled || b.now().Sub(p.Since) < settled || b.flying(due.Job, p.Group) {
 		return nil
 	}
-	if due.Evict = b.evict(due.Job, g); due.Evict == nil {
+	due.Evict = b.evict(due.Job, g)
+	b.noteFutile(due.Job, p.Group, due.Evict == nil)
+	if due.Evict == nil {
 		return nil
 	}
 	due.Revision.Prefer, due.Revision.room = due.Evict.Node, due.Evict.room
 	return due
+}
+
+// noteFutile keeps for people whether evictions were looked for in vain.
+func (b *Book) noteFutile(key nomad.JobKey, group string, futile bool) {
+	name := key.String() + "/" + group
+	if b.futile[name] == futile {
+		return
+	}
+	b.version++
+	if futile {
+		b.futile[name] = true
+	} else {
+		delete(b.futile, name)
+	}
+}
+
+func (b *Book) forgetFutile(key nomad.JobKey) {
+	maps.DeleteFunc(b.futile, func(name string, _ bool) bool { return strings.HasPrefix(name, key.String()+"/") })
 }
 
 func (b *Book) flying(key nomad.JobKey, group string) bool {

@@ -28,11 +28,13 @@ func (b *Book) Moves(most int) []Move {
 	}
 	found := b.plan.Rebalance(place.Rebalancing{Moves: most, CanMove: b.movable}, b.now())
 	var moves []Move
+	moving := map[string]bool{} // groups: one alloc of each at a time, as migrate has it by default
 	for _, m := range found {
 		a := b.allocs[m.From.ID]
-		if a == nil || m.To.NodeID == m.From.NodeID {
+		if a == nil || m.To.NodeID == m.From.NodeID || moving[a.Key().String()+"/"+a.Group] {
 			continue // within a node, the choice of the GPU is Nomad's
 		}
+		moving[a.Key().String()+"/"+a.Group] = true
 		u := m.To.Usage
 		u.Queue, u.Priority = m.From.Queue, m.From.Priority
 		moves = append(moves, Move{
@@ -46,7 +48,8 @@ func (b *Book) Moves(most int) []Move {
 
 // movable reports whether an alloc may be moved: one that came through the
 // service, has run long enough, and has no sibling on its node, which would
-// have to go too.
+// have to go too. All of its group run: none is away for another move, an
+// update or a drain.
 func (b *Book) movable(u *place.Usage) bool {
 	a := b.allocs[u.ID]
 	if a == nil || !b.evictable(a) {
@@ -55,12 +58,18 @@ func (b *Book) movable(u *place.Usage) bool {
 	if r := b.records[a.Key()]; r == nil || len(r.Groups[a.Group].Excluded) > 0 {
 		return false
 	}
+	running := 0
 	for _, sibling := range b.byJob[a.Key()] {
-		if sibling.ID != a.ID && sibling.Group == a.Group && sibling.NodeID == a.NodeID {
+		switch {
+		case sibling.Group != a.Group:
+			continue
+		case sibling.Stopping || sibling.Status != "running", sibling.ID != a.ID && sibling.NodeID == a.NodeID:
 			return false
 		}
+		running++
 	}
-	return true
+	g := b.jobs[a.Key()].Group(a.Group)
+	return g != nil && running == g.Count
 }
 
 // Reserve books the room that a move goes to, so that nobody else is sent

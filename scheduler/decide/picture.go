@@ -176,6 +176,9 @@ func (b *Book) drawPending(j *nomad.Job, g *nomad.Group, blocked *nomad.Blocked,
 		p.Queue = q.Name
 		p.Priority = min(p.Priority, q.MaxPriority)
 	}
+	if b.futile[j.Key.String()+"/"+g.Name] {
+		p.Note = "no eviction that is allowed would make room"
+	}
 	if p.Direct {
 		p.Reason += "; Nomad alone places it, since it came around the service"
 	}

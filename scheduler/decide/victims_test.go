@@ -70,6 +70,9 @@ func TestVictims(t *testing.T) {
 			if !slices.Equal(got, row.want) {
 				t.Errorf("victims %v, want %v", got, row.want)
 			}
+			if p := b.book.pending(); (p[0].Note == "") != (row.want != nil || strings.Contains(row.config, "enabled = false")) {
+				t.Errorf("it is told %q", p[0].Note)
+			}
 		})
 	}
 }

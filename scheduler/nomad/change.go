@@ -37,6 +37,25 @@ type Mirror struct {
 	allocs   map[string]uint64 // modify index
 	jobs     map[JobKey]uint64 // job modify index
 	blocked  map[JobKey]*Blocked
+	at       listed // of the last complete reading
+}
+
+// rewind makes everything that is read from here on count as newer.
+func (m *Mirror) rewind() {
+	for id, n := range m.nodes {
+		old := *n
+		old.Index, m.nodes[id] = 0, &old
+	}
+	for id := range m.allocs {
+		m.allocs[id] = 0
+	}
+	for key := range m.jobs {
+		m.jobs[key] = 0
+	}
+	for key, b := range m.blocked {
+		old := *b
+		old.Index, m.blocked[key] = 0, &old
+	}
 }
 
 // NewMirror returns an empty mirror.

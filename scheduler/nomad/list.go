@@ -31,8 +31,29 @@ func query(ctx context.Context, params ...string) *api.QueryOptions {
 // earlier index says is in the list already.
 type listed struct{ nodes, allocs, jobs, evals uint64 }
 
-// Relist reads everything and returns what is different from the mirror.
+// rewound reports whether Nomad is at an earlier index than it was: its state
+// was restored from a snapshot, or another cluster answers.
+func (l listed) rewound(before listed) bool {
+	return l.nodes < before.nodes || l.allocs < before.allocs || l.jobs < before.jobs || l.evals < before.evals
+}
+
+// relist reads everything and returns what is different from the mirror. After
+// a rewind, what the mirror has is no newer than what is read.
 func (c *Client) relist(ctx context.Context, m *Mirror) ([]Change, listed, error) {
+	changes, at, err := c.lists(ctx, m)
+	if err == nil && at.rewound(m.at) {
+		m.rewind()
+		var more []Change
+		more, at, err = c.lists(ctx, m)
+		changes = append(changes, more...)
+	}
+	if err == nil {
+		m.at = at
+	}
+	return changes, at, err
+}
+
+func (c *Client) lists(ctx context.Context, m *Mirror) ([]Change, listed, error) {
 	var at listed
 	var changes []Change
 	for _, list := range []struct {

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,14 +159,15 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 type fake struct {
 	mu     sync.Mutex
 	nodes  []map[string]any
+	index  string      // 10 when empty
 	stream chan string // lines of the event stream; closing it breaks the stream
 	opened chan struct{}
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Nomad-Index", "10")
 	f.mu.Lock()
 	stream, nodes := f.stream, f.nodes
+	w.Header().Set("X-Nomad-Index", cmp.Or(f.index, "10"))
 	f.mu.Unlock()
 	switch {
 	case r.URL.Path == "/v1/event/stream":
@@ -245,6 +247,30 @@ func TestWatchListsAgainAfterABreak(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// Nomad may be restored from a snapshot, and everything in it is older then
+// than what was heard before.
+func TestARewoundNomadIsBelieved(t *testing.T) {
+	f := &fake{index: "100", nodes: []map[string]any{{"ID": "n1", "Name": "late", "ModifyIndex": 90}, {"ID": "n2", "Name": "two", "ModifyIndex": 80}}}
+	s := httptest.NewServer(f)
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewMirror(Hardware{})
+	if changes, _, err := NewClient(client).relist(t.Context(), m); err != nil || len(changes) != 2 {
+		t.Fatalf("got %+v, %v", changes, err)
+	}
+	f.index, f.nodes = "50", []map[string]any{{"ID": "n1", "Name": "early", "ModifyIndex": 40}}
+	changes, at, err := NewClient(client).relist(t.Context(), m)
+	if err != nil || len(changes) != 2 || changes[0].NodeGone != "n2" || changes[1].Node == nil || changes[1].Node.Plan.Name != "early" || at.nodes != 50 {
+		t.Errorf("after the rewind %+v at %+v, %v", changes, at, err)
+	}
+	if changes, _, err := NewClient(client).relist(t.Context(), m); err != nil || len(changes) != 0 {
+		t.Errorf("then %+v, %v", changes, err)
+	}
 }
 
 // lockServer is a Nomad that grants a lock to one holder.

@@ -69,6 +69,8 @@ type Pending struct {
 	// Kind is one of the reasons above; Reason is a sentence for its owner.
 	Kind   string `json:"kind"`
 	Reason string `json:"reason"`
+	// Note says what was tried for it in vain.
+	Note string `json:"note,omitempty"`
 	// Direct work was submitted around the service.
 	Direct bool `json:"direct,omitempty"`
 }

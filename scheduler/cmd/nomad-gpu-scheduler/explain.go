@@ -104,7 +104,7 @@ func (s *story) waitingRows() [][]string {
 	for i, p := range s.Pending {
 		for _, d := range newest(s.Decisions) {
 			if d.Group == p.Group && d.Outcome == view.Held {
-				rows[i+1][len(rows[i+1])-1] = "see above"
+				rows[i+1][len(rows[i+1])-1] = because("see above", p)
 			}
 		}
 	}

@@ -65,7 +65,8 @@ func picture() *view.Cluster {
 		},
 		Queues: []view.Queue{{Name: "ml", QuotaMilli: 2000, UsedMilli: 2500, MaxMilli: 4000, BorrowedMilli: 500, UsedMemoryMiB: 40960, Pending: 1}},
 		Pending: []view.Pending{{Namespace: "default", JobID: "train", Group: "g", Missing: 1, Queue: "ml", Priority: 50, Ask: "8G,0.5", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs"},
-			{Namespace: "default", JobID: "held", Group: "g", Missing: 1, Queue: "ml", Priority: 40, Ask: "1", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs"}},
+			{Namespace: "default", JobID: "held", Group: "g", Missing: 1, Queue: "ml", Priority: 40, Ask: "1", Kind: view.WaitsForQuota, Reason: "ml holds 4 of 4 GPUs",
+				Note: "no eviction that is allowed would make room"}},
 		Decisions: []view.Decision{
 			{At: at, Namespace: "default", JobID: "train", Group: "g", Queue: "ml", Priority: 50, Ask: "8G,0.5", Policy: "PACK", Outcome: view.Placed, Choices: []view.Choice{choice},
 				Explanation: view.Explanation{Summary: "gpu-1 wastes least", Fits: 1, Reasons: []view.Reason{{Nodes: 2, Why: "other model", Never: true}}}},

@@ -105,10 +105,18 @@ func queueRows(c *view.Cluster) [][]string {
 	return rows
 }
 
+// because is a reason to wait, and what was tried.
+func because(reason string, p view.Pending) string {
+	if p.Note == "" {
+		return reason
+	}
+	return reason + "; " + p.Note
+}
+
 func pendingRows(pending []view.Pending) [][]string {
 	rows := [][]string{{"Job", "Group", "Missing", "Asks for", "Priority", "Queue", "Waits for", "Because"}}
 	for _, p := range pending {
-		rows = append(rows, []string{p.Namespace + "/" + p.JobID, p.Group, fmt.Sprint(p.Missing), p.Ask, fmt.Sprint(p.Priority), dash(p.Queue), p.Kind, p.Reason})
+		rows = append(rows, []string{p.Namespace + "/" + p.JobID, p.Group, fmt.Sprint(p.Missing), p.Ask, fmt.Sprint(p.Priority), dash(p.Queue), p.Kind, because(p.Reason, p)})
 	}
 	return rows
 }

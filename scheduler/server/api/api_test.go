@@ -273,7 +273,9 @@ func TestReservationsAreAudited(t *testing.T) {
 }
 
 func TestBlind(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Views = viewtest.Source{Err: errors.New("nomad has not answered yet")} })
+	b := newBench(t, func(c *Config) {
+		c.Views, c.Gate = viewtest.Source{Err: errors.New("nomad has not answered yet")}, gate{down: true}
+	})
 	for _, path := range []string{"status", "nodes", "health", "monitoring", "cluster", "reservations"} {
 		w := b.do("GET", "/api/v1/gpu/"+path, "")
 		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "nomad has not answered yet") || w.Header().Get("Retry-After") == "" {
