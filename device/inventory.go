@@ -161,7 +161,7 @@ func (now *circumstances) held(c *config, state *statedir.Dir) ([]gpu.Lease, err
 		return nil, err
 	}
 	clock := time.Now()
-	r, err := newReservations(state, c.modeChangeDelay, clock)
+	r, err := openReservations(c.dataDir, c.modeChangeDelay, clock)
 	if err != nil {
 		return nil, err
 	}

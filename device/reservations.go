@@ -2,6 +2,10 @@ package device
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,9 +21,10 @@ import (
 // come back. A task of our driver writes a lease, which then counts. Drivers
 // such as docker and raw_exec write none, and Nomad does not say when a task
 // ends; but each of its processes was started with the reservation in its
-// environment.
+// environment. Nomad asks once in the life of an allocation, so they outlive a
+// reboot.
 type reservations struct {
-	state *statedir.Dir
+	path string
 	// delay is how long one counts after it was made, or last seen in a process.
 	delay time.Duration
 	// environments reads those of all processes.
@@ -27,7 +32,7 @@ type reservations struct {
 
 	// fresh are those that look has not taken in yet: Reserve must not wait.
 	mu    sync.Mutex
-	fresh []gpu.MadeReservation
+	fresh []madeReservation
 
 	made   []madeReservation
 	dirty  bool
@@ -36,11 +41,22 @@ type reservations struct {
 
 // madeReservation is one that no lease stands for yet.
 type madeReservation struct {
-	gpu.MadeReservation
+	gpu.Reservation
+	MadeAt time.Time `json:"made_at"`
 	// seen is when a process had it last, running whether one has it now.
 	seen    time.Time
 	running bool
 }
+
+type reservationsFile struct {
+	Version int               `json:"version"`
+	Made    []madeReservation `json:"made"`
+}
+
+const (
+	reservationsVersion = 1
+	reservationsName    = "reservations.json"
+)
 
 const (
 	// lookPause is the shortest time between two looks at all processes.
@@ -50,20 +66,36 @@ const (
 	beginning = time.Minute
 )
 
-func newReservations(state *statedir.Dir, delay time.Duration, now time.Time) (*reservations, error) {
-	r := &reservations{state: state, delay: delay, environments: readEnvironments}
-	recorded, err := state.Reservations()
-	for _, one := range recorded {
-		r.made = append(r.made, madeReservation{MadeReservation: one, seen: now})
+// openReservations reads what an earlier run has left; without such a file there
+// is nothing.
+func openReservations(dataDir string, delay time.Duration, now time.Time) (*reservations, error) {
+	r := &reservations{path: filepath.Join(dataDir, reservationsName), delay: delay, environments: readEnvironments}
+	text, err := os.ReadFile(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
 	}
-	return r, err
+	if err != nil {
+		return r, fmt.Errorf("read reservations: %w", err)
+	}
+	var file reservationsFile
+	if err := json.Unmarshal(text, &file); err != nil {
+		return r, fmt.Errorf("read reservations %s: %w", r.path, err)
+	}
+	if file.Version < 1 || file.Version > reservationsVersion {
+		return r, fmt.Errorf("reservations %s have version %d, this release reads 1 to %d", r.path, file.Version, reservationsVersion)
+	}
+	r.made = file.Made
+	for n := range r.made {
+		r.made[n].seen = now
+	}
+	return r, nil
 }
 
 // add takes note of a reservation.
 func (r *reservations) add(one gpu.Reservation, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fresh = append(r.fresh, gpu.MadeReservation{Reservation: one, MadeAt: now.UTC()})
+	r.fresh = append(r.fresh, madeReservation{Reservation: one, MadeAt: now.UTC(), seen: now})
 }
 
 // takeIn adds the fresh ones. Nomad gives an instance out only when it is free,
@@ -73,7 +105,7 @@ func (r *reservations) takeIn() {
 	defer r.mu.Unlock()
 	for _, one := range r.fresh {
 		r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return overlap(m.Devices, one.Devices) })
-		r.made = append(r.made, madeReservation{MadeReservation: one, seen: one.MadeAt})
+		r.made = append(r.made, one)
 	}
 	r.dirty = r.dirty || len(r.fresh) > 0
 	r.fresh = nil
@@ -127,11 +159,11 @@ func (r *reservations) match(now time.Time) {
 }
 
 func (r *reservations) save() error {
-	all := make([]gpu.MadeReservation, len(r.made))
-	for n, m := range r.made {
-		all[n] = m.MadeReservation
+	text, err := json.MarshalIndent(reservationsFile{reservationsVersion, r.made}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode reservations: %w", err)
 	}
-	err := r.state.WriteReservations(all)
+	err = statedir.WriteFile(r.path, text, 0o600)
 	r.dirty = err != nil
 	return err
 }

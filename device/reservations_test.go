@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 func reservationOf(uuid string, numbers ...int) gpu.Reservation {
@@ -24,12 +23,8 @@ func reservationOf(uuid string, numbers ...int) gpu.Reservation {
 // A reservation counts while a process has it, for a moment after it was made,
 // and, for changes of mode, some time after the last process ended.
 func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
-	state, err := statedir.Open(t.TempDir(), "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	r, err := newReservations(state, 5*time.Minute, now)
+	dir, now := t.TempDir(), time.Now()
+	r, err := openReservations(dir, 5*time.Minute, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +59,8 @@ func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
 			t.Errorf("%s: live %v, recent %v", step.what, live, recent)
 		}
 	}
-	if left, err := state.Reservations(); err != nil || len(left) != 0 {
-		t.Errorf("the file has %+v, %v", left, err)
+	if again, err := openReservations(dir, 5*time.Minute, now); err != nil || len(again.made) != 0 {
+		t.Errorf("the file has %+v, %v", again.made, err)
 	}
 }
 
@@ -90,11 +85,7 @@ func TestReservationsEndWithALeaseOrAnotherReservation(t *testing.T) {
 		{"another slice", reservationOf(testUUID(0), 3, 4), nil, reservationOf(testUUID(0), 5), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			state, err := statedir.Open(t.TempDir(), "boot")
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := newReservations(state, time.Minute, now)
+			r, err := openReservations(t.TempDir(), time.Minute, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,6 +142,33 @@ func TestTasksOfOtherDriversAreSeen(t *testing.T) {
 	g, n := find(groups, "slice/H100/0")
 	if n != 1 || !strings.Contains(g.Devices[0].HealthDesc, "waits for its tasks to end") {
 		t.Errorf("%d slices are healthy, the first is %q", n, g.Devices[0].HealthDesc)
+	}
+}
+
+// Nomad does not reserve again after a reboot: the file is all there is.
+func TestReservationsOutliveTheMachine(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	r, err := openReservations(dir, time.Minute, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(reservationOf(testUUID(0), 3), now)
+	if _, _, err := r.look(nil, now); err != nil {
+		t.Fatal(err)
+	}
+	later := now.Add(time.Hour)
+	again, err := openReservations(dir, time.Minute, later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, recent := again.held(later); !recent[testUUID(0)].slices[3] {
+		t.Errorf("held are %+v", recent)
+	}
+	for text, says := range map[string]string{`{"version": 9}`: "version 9, this release reads 1 to 1", `{`: "unexpected end"} {
+		writeFile(t, dir+"/reservations.json", text)
+		if _, err := openReservations(dir, time.Minute, later); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

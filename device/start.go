@@ -87,7 +87,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 	}
 	e.chores, e.everSet, e.since = newChores(e.nudge, time.Now), map[string]bool{}, map[string]time.Time{}
 	e.meter = &meter{engine: e, cgroups: readCgroups}
-	e.reservations, err = newReservations(state, c.modeChangeDelay, e.now())
+	e.reservations, err = openReservations(c.dataDir, c.modeChangeDelay, e.now())
 	e.complain("reservations", err)
 	old, err := state.GPUs()
 	e.complain("states", err)

@@ -117,8 +117,8 @@ func (e *engine) tenants() map[instanceKey]*occupant {
 }
 
 func (e *engine) occupants() []occupant {
-	leases, err := e.state.Leases()
-	if err != nil {
+	leases := e.meter.leases.Load()
+	if leases == nil {
 		return nil
 	}
 	usage := map[string]*gpu.TaskUsage{}
@@ -128,10 +128,7 @@ func (e *engine) occupants() []occupant {
 		}
 	}
 	var all []occupant
-	for _, l := range leases {
-		if !l.Live() {
-			continue
-		}
+	for _, l := range *leases {
 		for _, h := range l.Holdings {
 			all = append(all, occupant{l, h, usage[l.ID+h.UUID]})
 		}

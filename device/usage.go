@@ -22,6 +22,9 @@ type meter struct {
 	// /proc/<pid>/cgroup.
 	cgroups func(pid int) []string
 	latest  atomic.Pointer[gpu.Usage]
+	// leases are the live ones of the latest look, for statistics: they are asked
+	// for every second, and there can be many files.
+	leases atomic.Pointer[[]gpu.Lease]
 }
 
 // run measures at an interval until the context ends.
@@ -46,6 +49,7 @@ func (m *meter) measure() {
 	published := e.latest.Load()
 	leases, err := e.state.Leases()
 	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
+	m.leases.Store(&leases)
 	if published == nil || err != nil {
 		return
 	}

@@ -80,20 +80,6 @@ type Fault struct {
 // String is the fault in one line: what is wrong, and what to do.
 func (f Fault) String() string { return f.Message + "; " + f.Action }
 
-// MadeReservation is a reservation that the device plugin made, and when.
-type MadeReservation struct {
-	Reservation
-	MadeAt time.Time `json:"made_at"`
-}
-
-// Reservations are those made for tasks that have no lease, for the device
-// plugin itself after a restart. One state file.
-type Reservations struct {
-	Version int               `json:"version"`
-	BootID  string            `json:"boot_id"`
-	Made    []MadeReservation `json:"made"`
-}
-
 // Usage is what the device plugin measured of every task, for the driver's
 // watchdog and statistics. One state file.
 type Usage struct {

@@ -4,7 +4,6 @@
 //	<dir>/gpus/<uuid>.json     device → driver   gpu.GPUState, one per GPU or MIG instance
 //	<dir>/usage.json           device → driver   gpu.Usage, what every task was measured to use
 //	<dir>/leases/<id>.json     driver → device   gpu.Lease, one per task
-//	<dir>/reservations.json    device → device   gpu.Reservations, what tasks without a lease were given
 //	<dir>/cdi/                 device → driver   CDI specs that the device plugin generated
 //
 // Each file has one writer, is replaced as a whole (temporary file, fsync,
@@ -35,7 +34,6 @@ const (
 	leaseDir = "leases"
 	cdiDir   = "cdi"
 	usageJSN = "usage.json"
-	madeJSN  = "reservations.json"
 	suffix   = ".json"
 )
 
@@ -98,20 +96,6 @@ func (d *Dir) WriteUsage(u gpu.Usage) error {
 // Usage reads the latest measurement, or returns ErrNotFound.
 func (d *Dir) Usage() (gpu.Usage, error) {
 	return readState(d, filepath.Join(d.path, usageJSN), func(u gpu.Usage) (int, string) { return u.Version, u.BootID })
-}
-
-// WriteReservations records what tasks that have no lease were given.
-func (d *Dir) WriteReservations(all []gpu.MadeReservation) error {
-	return writeJSON(filepath.Join(d.path, madeJSN), gpu.Reservations{Version: gpu.StateVersion, BootID: d.bootID, Made: all})
-}
-
-// Reservations reads what WriteReservations recorded; nothing of another boot.
-func (d *Dir) Reservations() ([]gpu.MadeReservation, error) {
-	r, err := readState(d, filepath.Join(d.path, madeJSN), func(r gpu.Reservations) (int, string) { return r.Version, r.BootID })
-	if errors.Is(err, ErrNotFound) {
-		return nil, nil
-	}
-	return r.Made, err
 }
 
 // WriteLease records that a task holds slices.
