@@ -88,14 +88,32 @@ func (d *Driver) kill(t *task) error {
 	}
 }
 
-// signal sends a signal; a process that is gone already is no error.
+// signal sends a signal; a process that is gone already is no error. It waits for
+// a containerd that is being restarted.
 func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if err := t.container.Signal(ctx, number, all); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-		return err
+	err := whileAway(ctx, func() error { return t.container.Signal(ctx, number, all) })
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// whileAway repeats a call as long as containerd is away and ctx lasts, and
+// returns its last error.
+func whileAway(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if err == nil || !runtime.Unavailable(err) {
+			return err
+		}
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // stopSignal is the job's kill_signal, else the image's, else SIGTERM.
@@ -190,5 +208,5 @@ func (d *Driver) SignalTask(taskID string, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	return t.container.Signal(ctx, number, false)
+	return whileAway(ctx, func() error { return t.container.Signal(ctx, number, false) })
 }

@@ -49,20 +49,18 @@ const recoverTimeout = 30 * time.Second
 func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Container, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
-	for {
-		found, err := client.Find(ctx, map[string]string{labelTaskID: cfg.ID, labelNode: cfg.NodeID})
-		switch {
-		case err == nil && len(found) == 0:
-			return nil, drivers.ErrTaskNotFound
-		case err == nil:
-			return found[0], nil
-		}
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
-			return nil, err
-		}
+	var found []*runtime.Container
+	err := whileAway(ctx, func() (err error) {
+		found, err = client.Find(ctx, map[string]string{labelTaskID: cfg.ID, labelNode: cfg.NodeID})
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, drivers.ErrTaskNotFound
 	}
+	return found[0], nil
 }
 
 // resume watches a container again and rebuilds its lease.

@@ -290,14 +290,16 @@ func (c *Container) Status(ctx context.Context) (Status, error) {
 	return Status{Running: true, PID: int(task.Pid())}, nil
 }
 
-// Wait blocks until the process has ended. An error says that nothing is known,
-// for instance because containerd went away; the process may well be running.
+// Wait blocks until the process has ended, also through a time without containerd
+// where the shim can be asked. An error says that nothing is known; the process
+// may well be running.
 func (c *Container) Wait(ctx context.Context) (Exit, error) {
 	ctx = c.runtime.with(ctx)
 	task, err := c.handle.Task(ctx, nil)
 	if err != nil {
 		return Exit{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
 	}
+	socket := shimSocket(task.Pid())
 	statuses, err := task.Wait(ctx)
 	if err != nil {
 		return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
@@ -305,10 +307,18 @@ func (c *Container) Wait(ctx context.Context) (Exit, error) {
 	select {
 	case status := <-statuses:
 		code, at, err := status.Result()
-		if err != nil {
-			return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
+		if err == nil {
+			return Exit{Code: int(code), At: at}, nil
 		}
-		return Exit{Code: int(code), At: at}, nil
+		err = fmt.Errorf("wait for container %s: %w", c.ID, err)
+		if socket == "" {
+			return Exit{}, err
+		}
+		exit, shimErr := c.waitAtShim(ctx, socket)
+		if shimErr != nil {
+			return Exit{}, errors.Join(err, shimErr)
+		}
+		return exit, nil
 	case <-ctx.Done():
 		return Exit{}, ctx.Err()
 	}

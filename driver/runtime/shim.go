@@ -1,0 +1,58 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	task "github.com/containerd/containerd/api/runtime/task/v2"
+	"github.com/containerd/ttrpc"
+)
+
+// Containerd 2, when it starts and finds a shim of containerd 1 whose process has
+// ended, cleans it away with the exit code, and so loses what ends while one is
+// replaced by the other. The shim itself knows until then. So a wait that
+// containerd breaks off is taken to the shim.
+
+// shimSocket finds the socket of the shim of a container of containerd 1 by the
+// container's first process: the shim is its parent and works in the directory
+// of the bundle, where the address stands. It returns "" where there is none, as
+// with containerd 2, which needs no such help (see createSandbox).
+func shimSocket(pid uint32) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// The name in parentheses may hold anything; state and parent follow it.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 2 {
+		return ""
+	}
+	bundle, err := os.Readlink(filepath.Join("/proc", fields[1], "cwd"))
+	if err != nil {
+		return ""
+	}
+	address, err := os.ReadFile(filepath.Join(bundle, "address"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimPrefix(strings.TrimSpace(string(address)), "unix://")
+}
+
+// waitAtShim waits for the end of a container's process without containerd.
+func (c *Container) waitAtShim(ctx context.Context, socket string) (Exit, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return Exit{}, fmt.Errorf("wait for container %s at its shim: %w", c.ID, err)
+	}
+	shim := ttrpc.NewClient(conn)
+	defer shim.Close()
+	end, err := task.NewTTRPCTaskClient(shim).Wait(ctx, &task.WaitRequest{ID: c.ID})
+	if err != nil {
+		return Exit{}, fmt.Errorf("wait for container %s at its shim: %w", c.ID, err)
+	}
+	return Exit{Code: int(end.ExitStatus), At: end.ExitedAt.AsTime()}, nil
+}
