@@ -27,17 +27,10 @@ func impossible(a *admit.Ask, e place.Explanation) error {
 		Text:   fmt.Sprintf("group %q asks for %s, which no node can ever hold", a.Group, a),
 	}
 	for _, why := range e.Reasons {
-		r.Details = append(r.Details, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
+		r.Details = append(r.Details, place.Reason{Nodes: why.Nodes, Why: why.Why}.String())
 	}
 	if len(e.Reasons) == 0 {
 		r.Details = append(r.Details, "no node is known")
 	}
 	return r
-}
-
-func nodes(n int) string {
-	if n == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", n)
 }

@@ -178,7 +178,7 @@ func (b *Book) noRoom(r *place.Request, w reserve.Want) error {
 		return err
 	}
 	for _, why := range e.Reasons {
-		refusal.Details = append(refusal.Details, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
+		refusal.Details = append(refusal.Details, place.Reason{Nodes: why.Nodes, Why: why.Why}.String())
 	}
 	return refusal
 }

@@ -46,7 +46,11 @@ func (c *choosing) explain(g *GroupRecord) {
 	v := &g.Shown
 	v.Fits = c.why.Fits
 	for _, why := range c.why.Reasons {
-		v.Reasons = append(v.Reasons, view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never})
+		r := view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never}
+		if c.book.config.Preemption.Enabled {
+			r.Preempted = why.Preempted
+		}
+		v.Reasons = append(v.Reasons, r)
 	}
 	for _, other := range c.why.Candidates {
 		if n := c.book.nodes[other.NodeID]; n != nil && !chosen(v.Choices, other.NodeID) {
@@ -62,7 +66,7 @@ func (c *choosing) explain(g *GroupRecord) {
 		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("next best: %s, score %d", other.NodeName, other.Score))
 	}
 	for _, why := range v.Reasons {
-		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("%s: %s", nodes(why.Nodes), why.Why))
+		g.Decision.Explanation = append(g.Decision.Explanation, place.Reason{Nodes: why.Nodes, Why: why.Why, Preempted: why.Preempted}.String())
 	}
 }
 

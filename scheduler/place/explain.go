@@ -18,6 +18,9 @@ type Reason struct {
 // String says it in a sentence.
 func (r Reason) String() string {
 	text := fmt.Sprintf("%d nodes: %s", r.Nodes, r.Why)
+	if r.Nodes == 1 {
+		text = "1 node: " + r.Why
+	}
 	if r.Preempted > 0 {
 		text += fmt.Sprintf("; %d of them would do after preempting work of lower priority", r.Preempted)
 	}
@@ -194,30 +197,49 @@ func (s *Snapshot) describe(sh *shape, b *bank, why reason) Reason {
 	case neverSize:
 		return Reason{Why: fmt.Sprintf("fewer than %d like GPUs", r.GPUs), Never: true}
 	case noCPU:
-		return Reason{Why: fmt.Sprintf("less than %d MHz free", r.CPUMHz), Never: r.CPUMHz > b.node.spec.CPUMHz}
+		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.node.spec.CPUMHz)
 	case noMemory:
-		return Reason{Why: fmt.Sprintf("less than %d MiB of memory free", r.MemoryMiB), Never: r.MemoryMiB > b.node.spec.MemoryMiB}
+		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.node.spec.MemoryMiB)
 	}
-	return Reason{Why: "no GPU with " + gpuText(r)}
+	return Reason{Why: gpuText(r)}
 }
 
-// gpuText says what of a GPU the request needs.
+// tooLittle is a lack of something of the node: for now, or for good.
+func tooLittle(what string, never bool) Reason {
+	if never {
+		return Reason{Why: what, Never: true}
+	}
+	return Reason{Why: what + " free"}
+}
+
+// gpuText says what GPUs the request needs and does not find.
 func gpuText(r *Request) string {
-	what := ""
+	if r.GPUs > 1 {
+		return fmt.Sprintf("fewer than %d GPUs with %s", r.GPUs, freeText(r, "them"))
+	}
+	return "no GPU with " + freeText(r, "it")
+}
+
+// freeText says what must be free on a GPU.
+func freeText(r *Request, on string) string {
+	compute := fmt.Sprintf("%s of the compute free", gpus(r.ShareMilli))
 	switch {
 	case r.Whole:
-		what = "nothing on it"
+		return "nothing on " + on
 	case r.Shared:
-		what = "a turn free"
+		return "a turn free"
 	case r.MemoryMiBPerGPU > 0 && r.ShareMilli > 0:
-		what = fmt.Sprintf("%d MiB and %d milli free", r.MemoryMiBPerGPU, r.ShareMilli)
+		return fmt.Sprintf("%s and %s", sizeText(r.MemoryMiBPerGPU), compute)
 	case r.MemoryMiBPerGPU > 0:
-		what = fmt.Sprintf("%d MiB free", r.MemoryMiBPerGPU)
-	default:
-		what = fmt.Sprintf("%d milli free", r.ShareMilli)
+		return sizeText(r.MemoryMiBPerGPU) + " free"
 	}
-	if r.GPUs > 1 {
-		return fmt.Sprintf("%s (%d needed)", what, r.GPUs)
+	return compute
+}
+
+// sizeText writes an amount of memory as people do.
+func sizeText(mib int64) string {
+	if mib >= 1024 && mib%1024 == 0 {
+		return fmt.Sprintf("%d GiB", mib/1024)
 	}
-	return what
+	return fmt.Sprintf("%d MiB", mib)
 }

@@ -104,9 +104,40 @@ func TestExplain(t *testing.T) {
 	for _, why := range e.Reasons {
 		lines = append(lines, why.String())
 	}
-	want := "2 nodes: no GPU with 24576 MiB free; 1 of them would do after preempting work of lower priority\n1 nodes: other model"
+	want := "2 nodes: no GPU with 24 GiB free; 1 of them would do after preempting work of lower priority\n1 node: other model"
 	if got := strings.Join(lines, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestReasonsInWords(t *testing.T) {
+	for _, c := range []struct{ ask, want string }{
+		{"1", "1 node: no GPU with nothing on it; 1 of them would do after preempting work of lower priority"},
+		{"2", "1 node: fewer than 2 GPUs with nothing on them; 1 of them would do after preempting work of lower priority"},
+		{"0.75", "1 node: no GPU with 0.75 of the compute free; 1 of them would do after preempting work of lower priority"},
+		{"1500M,0.6", "1 node: no GPU with 1500 MiB and 0.6 of the compute free; 1 of them would do after preempting work of lower priority"},
+		{"3", "1 node: fewer than 3 like GPUs"},
+		{"100G", "1 node: GPU memory too small"},
+	} {
+		p := testPlanner(t, testNode("n1", "A100", 2))
+		for i := range 2 {
+			held(t, p.snap, string(rune('a'+i)), "n1", i, 500, 10)
+		}
+		r := ask(t, "new", c.ask)
+		r.Priority = 50
+		e, err := p.Explain(&r, noon)
+		if err != nil || len(e.Reasons) != 1 || e.Reasons[0].String() != c.want {
+			t.Errorf("%s: %v, %v; want %q", c.ask, e.Reasons, err, c.want)
+		}
+	}
+	p := testPlanner(t, testNode("n1", "A100", 1))
+	for want, r := range map[string]Request{
+		"1 node: less than 65000 MHz of CPU":  {ID: "r", CPUMHz: 65000},
+		"1 node: less than 512 GiB of memory": {ID: "r", MemoryMiB: 512 << 10},
+	} {
+		if e, err := p.Explain(&r, noon); err != nil || !e.Impossible() || e.Reasons[0].String() != want {
+			t.Errorf("%+v: %v, %v; want %q", r, e.Reasons, err, want)
+		}
 	}
 }
 

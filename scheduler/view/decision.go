@@ -62,4 +62,6 @@ type Reason struct {
 	Why   string `json:"why"`
 	// Never nodes could not take it even when empty.
 	Never bool `json:"never"`
+	// Preempted of these nodes could take it after evictions that are allowed.
+	Preempted int `json:"after_preempting,omitempty"`
 }

@@ -137,11 +137,14 @@ func printDecision(w io.Writer, d view.Decision) {
 		fmt.Fprintf(w, "  %s could take it\n", nodes(d.Fits))
 	}
 	for _, r := range d.Reasons {
-		never := ""
+		never, after := "", ""
 		if r.Never {
 			never = ", even when empty"
 		}
-		fmt.Fprintf(w, "  %s could not%s: %s\n", nodes(r.Nodes), never, r.Why)
+		if r.Preempted > 0 {
+			after = fmt.Sprintf("; %d of them could after evictions", r.Preempted)
+		}
+		fmt.Fprintf(w, "  %s could not%s: %s%s\n", nodes(r.Nodes), never, r.Why, after)
 	}
 }
 
