@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"net/http"
 	"testing"
 	"time"
 
@@ -16,8 +15,8 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		other := newEnv(t, one.containerd, nil)
 		newNode(one)
 		newNode(other)
-		r := startRegistry(t, false, "", "")
-		config := imageConfig(r.push(t, "box:1", false, http.DefaultClient))
+		r := startRegistry(t, false, false)
+		config := imageConfig(r.push(t, "box:1"))
 		config.Command, config.Args = "sh", []string{"-c", trap}
 
 		// Both pull the image at once; the same slices are different GPUs' there.
@@ -40,7 +39,7 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		cut := other.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
 		other.victim(orders{Config: other.config, Task: cut, Driver: defaultTaskConfig("sleep", "1000"), Failpoint: "running"}, 0)
 		other.driver.Shutdown()
-		one.reapLater()
+		one.tidy(time.Hour)
 		must.Len(t, 1, one.containers())
 		other.startDriver()
 		must.NoError(t, other.harness.RecoverTask(theirHandle))
@@ -50,7 +49,7 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		must.Len(t, 2, live)
 
 		// Its own driver removes it, and leaves this one's task alone.
-		other.reapLater()
+		other.tidy(time.Hour)
 		must.Len(t, 1, other.containers())
 		must.Len(t, 1, one.containers())
 		for _, e := range []*env{one, other} {
@@ -66,13 +65,4 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		must.NoError(t, other.harness.DestroyTask(theirs.ID, false))
 		must.Eq(t, nil, other.leftovers())
 	})
-}
-
-// reapLater tidies up as if hours had passed.
-func (e *env) reapLater() {
-	e.t.Helper()
-	settings, client, _, err := e.driver.parts()
-	must.NoError(e.t, err)
-	now := time.Now()
-	must.NoError(e.t, e.driver.reap(client, settings, now, now.Add(time.Hour)))
 }

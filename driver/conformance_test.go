@@ -24,10 +24,12 @@ import (
 
 func TestConformance_Start_Wait(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		out, result := e.run(defaultTaskConfig("sh", "-c", "echo hello; exit 7"))
-		must.Eq(t, "hello\n", out)
+		cfg := e.task(defaultTaskConfig("sh", "-c", "echo hello; exit 7"))
+		e.start(cfg)
+		result := e.wait(cfg.ID)
 		must.Eq(t, 7, result.ExitCode)
 		must.NoError(t, result.Err)
+		must.Eq(t, "hello\n", e.logs(cfg, "stdout"))
 	})
 }
 
@@ -194,15 +196,9 @@ func TestConformance_DanglingContainerRemoval(t *testing.T) {
 		another.start(another.task(defaultTaskConfig("sleep", "1000")))
 		e.restart()
 		must.NoError(t, e.harness.RecoverTask(keptHandle))
-		reap := func(began, now time.Time) {
-			settings, client, _, err := e.driver.parts()
-			must.NoError(t, err)
-			must.NoError(t, e.driver.reap(client, settings, began, now))
-		}
-		now := time.Now()
-		reap(now, now.Add(time.Minute))
+		e.tidy(time.Minute)
 		must.Len(t, 2, e.containers(), must.Sprint("the grace period was not kept"))
-		reap(now, now.Add(time.Hour))
+		e.tidy(time.Hour)
 		must.Len(t, 1, e.containers())
 		must.Len(t, 1, another.containers(), must.Sprint("another node's container was removed"))
 		lease, err := e.driver.state.Leases()

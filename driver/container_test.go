@@ -76,8 +76,10 @@ func TestTTY(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", "[ -t 1 ] && echo terminal")
 		config.TTY = true
-		out, _ := e.run(config)
-		must.Eq(t, "terminal\r\n", out)
+		cfg := e.task(config)
+		e.start(cfg)
+		e.wait(cfg.ID)
+		must.Eq(t, "terminal\r\n", e.logs(cfg, "stdout"))
 	})
 }
 

@@ -122,8 +122,8 @@ func startContainerd(t *testing.T, binary string) *containerd {
 // newContainerd starts a containerd that holds the test image; remove ends it.
 func newContainerd(t *testing.T, binary string) *containerd {
 	t.Helper()
-	// Not t.TempDir: its name is too long for a socket, and mounts may linger.
-	dir, err := os.MkdirTemp("", "ctrd")
+	// Not t.TempDir: its name is too long for sockets, and mounts may linger.
+	dir, err := os.MkdirTemp("", "c")
 	if err != nil {
 		t.Fatal(err)
 	}

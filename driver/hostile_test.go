@@ -95,7 +95,7 @@ func TestHostileJobs(t *testing.T) {
 		{"giant ulimit", func(c *spec.Config) { c.Ulimit = []map[string]string{{"nofile": "99999999999999999999"}} }, "ulimit"},
 		{"giant swap", func(c *spec.Config) { c.MemorySwap = "99999999999999999999G" }, "memory_swap"},
 		{"negative swap", func(c *spec.Config) { c.MemorySwap = "-1G" }, "memory_swap"},
-		{"snapshotter that is not there", func(c *spec.Config) { c.Snapshotter = "evil" }, "snapshotter not loaded: evil"},
+		{"snapshotter that is not there", func(c *spec.Config) { c.Snapshotter = "evil" }, `snapshotter "evil"`},
 		{"snapshotter of another form", func(c *spec.Config) { c.Snapshotter = "../overlayfs" }, "../overlayfs"},
 		{"pull timeout that is none", func(c *spec.Config) { c.Image, c.ImagePullTimeout = "example.test/none:1", "soon" }, `image_pull_timeout "soon"`},
 		{"seccomp profile that is none", func(c *spec.Config) { c.SeccompProfile = "local" }, "cannot load seccomp profile"},

@@ -92,6 +92,7 @@ func TestContainerdKilledAtEachStep(t *testing.T) {
 			must.NoError(t, result.Err, must.Sprint(step))
 			must.Eq(t, code, result.ExitCode, must.Sprint(step))
 			e.containerd.restarts.Wait()
+			e.waitForContainerd()
 			e.nothingLeft()
 		}
 	})

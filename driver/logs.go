@@ -71,27 +71,35 @@ func (o *outputs) release() {
 // stdio returns where the container's output goes. When the pipes were closed,
 // it goes to the log files themselves, after what is there; Nomad's size limits
 // do not hold then, until the task restarts.
-func (o *outputs) stdio(terminal, pipesAlive bool) runtime.Stdio {
+func (o *outputs) stdio(terminal, pipesAlive bool) (runtime.Stdio, error) {
 	s := runtime.Stdio{Stdout: o.cfg.StdoutPath, Stderr: o.cfg.StderrPath, Terminal: terminal}
 	if o.repeated && !pipesAlive && !terminal {
-		s.Stdout, s.Stderr = logFileOf(s.Stdout), logFileOf(s.Stderr)
+		var err error
+		if s.Stdout, err = logFileOf(s.Stdout); err != nil {
+			return s, err
+		}
+		if s.Stderr, err = logFileOf(s.Stderr); err != nil {
+			return s, err
+		}
 	}
-	return s
+	return s, nil
 }
 
 // logFileOf returns the newest log file behind a pipe of Nomad's, such as
-// "file:///…/web.stdout.0" for "/…/.web.stdout.fifo"; other paths stay.
-func logFileOf(pipe string) string {
+// "/…/web.stdout.0" for "/…/.web.stdout.fifo", and makes one where there is none;
+// other paths stay. A shim appends to a file that is named by its path. By a URL
+// it would put both streams into the first.
+func logFileOf(pipe string) (string, error) {
 	dir, base := filepath.Split(pipe)
 	name, isPipe := strings.CutSuffix(base, ".fifo")
 	if !isPipe {
-		return pipe
+		return pipe, nil
 	}
 	name = strings.TrimPrefix(name, ".")
 	newest := 0
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return pipe
+		return "", fmt.Errorf("look for the task's logs: %w", err)
 	}
 	for _, entry := range entries {
 		if number, found := strings.CutPrefix(entry.Name(), name+"."); found {
@@ -100,5 +108,10 @@ func logFileOf(pipe string) string {
 			}
 		}
 	}
-	return "file://" + filepath.Join(dir, name+"."+strconv.Itoa(newest))
+	path := filepath.Join(dir, name+"."+strconv.Itoa(newest))
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return "", fmt.Errorf("open the task's log: %w", err)
+	}
+	return path, f.Close()
 }

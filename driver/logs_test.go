@@ -168,3 +168,20 @@ func TestLogsSurviveTheClient(t *testing.T) {
 		must.True(t, errors.Is(err, fs.ErrNotExist))
 	})
 }
+
+// A start dies after the task has begun, and everything of the first attempt is
+// gone when Nomad repeats it: its log collector does not read any more.
+func TestLogsOfARepeatedStart(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", "echo out; echo err >&2; exit 3")
+		cfg := e.task(config)
+		e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: "running"}, 0)
+		e.waitForLog(cfg, "out\n")
+		e.forgetProcesses()
+		e.startDriver()
+		e.start(cfg)
+		must.Eq(t, 3, e.wait(cfg.ID).ExitCode)
+		must.Eq(t, "out\nout\n", e.logs(cfg, "stdout"))
+		must.Eq(t, "err\nerr\n", e.logs(cfg, "stderr"))
+	})
+}

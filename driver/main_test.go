@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 // runTests keeps all that tests make in one directory, and leaves nothing: Nomad's
 // harness does not remove all of its own.
 func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "driver")
+	dir, err := os.MkdirTemp("", "d")
 	if err == nil {
 		// Tasks of other users look for their files in it.
 		err = errors.Join(os.Chmod(dir, 0o755), os.Setenv("TMPDIR", dir))
@@ -38,6 +39,11 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	// Tests wait for containers more than they compute.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("6")
+	}
 	defer removeSharedContainerds()
 	return m.Run()
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -34,6 +35,9 @@ import (
 // registry is Debian's docker-registry on loopback.
 type registry struct {
 	addr string
+	auth bool
+	// certificate is the file of the certificate that it shows; empty without TLS.
+	certificate string
 }
 
 const (
@@ -41,9 +45,9 @@ const (
 	registryPassword = "s3cret-of-ann"
 )
 
-// startRegistry starts a registry. With auth it wants a login, with a
-// certificate it speaks TLS.
-func startRegistry(t *testing.T, auth bool, certificate, key string) *registry {
+// startRegistry starts a registry. With auth it wants a login, and when secure it
+// speaks TLS.
+func startRegistry(t *testing.T, auth, secure bool) *registry {
 	t.Helper()
 	binary, err := exec.LookPath("docker-registry")
 	if err != nil {
@@ -55,7 +59,10 @@ func startRegistry(t *testing.T, auth bool, certificate, key string) *registry {
 	must.NoError(t, listener.Close())
 	dir := t.TempDir()
 	config := fmt.Sprintf("version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: %s\nhttp:\n  addr: %s\n", dir, addr)
-	if certificate != "" {
+	r := &registry{addr: addr, auth: auth}
+	if secure {
+		certificate, key := selfSigned(t, dir)
+		r.certificate = certificate
 		config += fmt.Sprintf("  tls:\n    certificate: %s\n    key: %s\n", certificate, key)
 	}
 	if auth {
@@ -75,23 +82,33 @@ func startRegistry(t *testing.T, auth bool, certificate, key string) *registry {
 		}
 		return err == nil
 	})
-	return &registry{addr: addr}
+	return r
 }
 
 // push uploads the test image under the given name and returns its reference.
 // It does not go through containerd, which would then hold the layers already.
-func (r *registry) push(t *testing.T, name string, auth bool, client *http.Client) string {
+func (r *registry) push(t *testing.T, name string) string {
 	t.Helper()
-	scheme := "http://"
-	if client != http.DefaultClient {
-		scheme = "https://"
+	return r.pushContent(t, name, r.addr+"/"+name)
+}
+
+// pushContent is push of an image of its own content, whatever its name.
+func (r *registry) pushContent(t *testing.T, name, content string) string {
+	t.Helper()
+	scheme, client := "http://", http.DefaultClient
+	if r.certificate != "" {
+		pool := x509.NewCertPool()
+		text, err := os.ReadFile(r.certificate)
+		must.NoError(t, err)
+		must.True(t, pool.AppendCertsFromPEM(text))
+		scheme, client = "https://", &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	}
 	put := func(path, mediaType string, body []byte) {
 		t.Helper()
 		req, err := http.NewRequest(http.MethodPut, path, bytes.NewReader(body))
 		must.NoError(t, err)
 		req.Header.Set("Content-Type", mediaType)
-		if auth {
+		if r.auth {
 			req.SetBasicAuth(registryUser, registryPassword)
 		}
 		resp, err := client.Do(req)
@@ -103,7 +120,7 @@ func (r *registry) push(t *testing.T, name string, auth bool, client *http.Clien
 		t.Helper()
 		req, err := http.NewRequest(http.MethodPost, scheme+r.addr+"/v2/"+repository+"/blobs/uploads/", nil)
 		must.NoError(t, err)
-		if auth {
+		if r.auth {
 			req.SetBasicAuth(registryUser, registryPassword)
 		}
 		resp, err := client.Do(req)
@@ -113,7 +130,7 @@ func (r *registry) push(t *testing.T, name string, auth bool, client *http.Clien
 	}
 	repository, tag, _ := strings.Cut(name, ":")
 	var archive bytes.Buffer
-	must.NoError(t, buildTestImage(&archive, r.addr+"/"+name))
+	must.NoError(t, buildTestImage(&archive, content))
 	blobs, manifest := layoutOf(t, &archive)
 	for digest, blob := range blobs {
 		if digest != manifest.Digest.String() {
@@ -164,19 +181,21 @@ func selfSigned(t *testing.T, dir string) (certificate, key string) {
 	return certificate, key
 }
 
-// slowRegistry passes on to a registry, and holds layers back until released.
-func slowRegistry(t *testing.T, r *registry, blobs *atomic.Int64, release <-chan struct{}) string {
+// slowRegistry passes on to a registry, and holds layers and configs back, after
+// the first free ones, until released.
+func slowRegistry(t *testing.T, r *registry, blobs *atomic.Int64, free int64, release <-chan struct{}) string {
 	t.Helper()
 	target, err := url.Parse("http://" + r.addr)
 	must.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.Contains(req.URL.Path, "/blobs/") && req.Method == http.MethodGet {
-			blobs.Add(1)
-			select {
-			case <-release:
-			case <-req.Context().Done():
-				return
+			if blobs.Add(1) > free {
+				select {
+				case <-release:
+				case <-req.Context().Done():
+					return
+				}
 			}
 		}
 		proxy.ServeHTTP(w, req)

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -151,7 +150,7 @@ args       = ["container1", "container2"]`))
 
 func TestRoblox_Auth(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		r := startRegistry(t, true, "", "")
+		r := startRegistry(t, true, false)
 		config := oldConfig(t, `
 command = "echo"
 args    = ["pulled"]
@@ -159,7 +158,7 @@ auth {
   username = "`+registryUser+`"
   password = "`+registryPassword+`"
 }`)
-		config.Image = r.push(t, "box:1", true, http.DefaultClient)
+		config.Image = r.push(t, "box:1")
 		out, _ := e.run(config)
 		must.Eq(t, "pulled\n", out)
 	})

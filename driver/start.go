@@ -219,7 +219,11 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 	if err := output.opening(); err != nil {
 		return nil, errors.Join(err, d.remove(container))
 	}
-	if err := container.Start(ctx, output.stdio(p.config.TTY, pipesAlive)); err != nil {
+	stdio, err := output.stdio(p.config.TTY, pipesAlive)
+	if err != nil {
+		return nil, errors.Join(err, d.remove(container))
+	}
+	if err := container.Start(ctx, stdio); err != nil {
 		return nil, errors.Join(shareLost(p), err, d.remove(container))
 	}
 	if err := newHeldPipes(p.settings).remove(ctx, container.ID); err != nil {

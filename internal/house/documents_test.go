@@ -1,6 +1,7 @@
 package house
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -41,9 +42,42 @@ func TestVersionsStandInOnePlace(t *testing.T) {
 	}
 }
 
-// A document that names a make target or a file of ours names one that exists.
+// testNames are the tests of the repository.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			names[match[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// What other drivers' users rely on is listed in full where they look for it.
+func TestConformanceTestsAreListed(t *testing.T) {
+	text := read(t, "docs/driver.md")
+	for name := range testNames(t) {
+		if strings.HasPrefix(name, "TestConformance_") || strings.HasPrefix(name, "TestRoblox_") {
+			if !strings.Contains(text, "`"+name+"`") {
+				t.Errorf("docs/driver.md does not list %s", name)
+			}
+		}
+	}
+}
+
+// A document that names a make target, a test or a file of ours names one that
+// exists.
 func TestDocumentsNameWhatExists(t *testing.T) {
-	makefile := read(t, "GNUmakefile")
+	makefile, tests := read(t, "GNUmakefile"), testNames(t)
 	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +87,11 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 		for _, match := range regexp.MustCompile("`(?:sudo )?make ([a-z-]+)").FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(makefile, "\n"+match[1]+":") {
 				t.Errorf("%s: there is no \"make %s\"", filepath.Base(path), match[1])
+			}
+		}
+		for _, match := range regexp.MustCompile("`(Test[A-Z][A-Za-z_]+)`").FindAllStringSubmatch(text, -1) {
+			if !tests[match[1]] {
+				t.Errorf("%s: there is no test %s", filepath.Base(path), match[1])
 			}
 		}
 		for _, match := range regexp.MustCompile(`\]\(([^)#:]+)`).FindAllStringSubmatch(text, -1) {
