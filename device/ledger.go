@@ -1,12 +1,8 @@
 package device
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // ledger is what must outlive a reboot: the index that belongs to each UUID for
@@ -42,6 +37,8 @@ type ledgerFile struct {
 	Devices map[string]*record `json:"devices"`
 }
 
+func (f ledgerFile) version() int { return f.Version }
+
 const (
 	ledgerVersion = 1
 	ledgerName    = "devices.json"
@@ -58,19 +55,9 @@ func openLedger(dataDir string) (*ledger, error) {
 // readLedger reads the ledger of a node; a node without one gets an empty one.
 func readLedger(dataDir string) (*ledger, error) {
 	l := &ledger{path: filepath.Join(dataDir, ledgerName), records: map[string]*record{}}
-	text, err := os.ReadFile(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
-	}
+	file, text, err := readData[ledgerFile](l.path, ledgerVersion)
 	if err != nil {
 		return nil, fmt.Errorf("read ledger: %w", err)
-	}
-	var file ledgerFile
-	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("read ledger %s: %w", l.path, err)
-	}
-	if file.Version < 1 || file.Version > ledgerVersion {
-		return nil, fmt.Errorf("ledger %s has version %d, this release reads 1 to %d", l.path, file.Version, ledgerVersion)
 	}
 	if file.Devices != nil {
 		l.records = file.Devices
@@ -97,19 +84,9 @@ func KnownDevice(dataDir, uuid string) error {
 }
 
 // save writes the ledger if it has changed.
-func (l *ledger) save() error {
-	text, err := json.MarshalIndent(ledgerFile{ledgerVersion, l.records}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode ledger: %w", err)
-	}
-	if bytes.Equal(text, l.saved) {
-		return nil
-	}
-	if err := statedir.WriteFile(l.path, text, 0o600); err != nil {
-		return err
-	}
-	l.saved = text
-	return nil
+func (l *ledger) save() (err error) {
+	l.saved, err = writeData(l.path, ledgerFile{ledgerVersion, l.records}, l.saved)
+	return err
 }
 
 // complete fills in what a survey could not see of MIG instances with what was

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,13 @@ func TestDeclaredMIGLayoutIsMade(t *testing.T) {
 	if !sameGroups(before, after) {
 		t.Errorf("a restart changed\n%sto\n%s", describeGroups(before), describeGroups(after))
 	}
+	// A reboot forgets what was laid out.
+	r.Close()
+	if err := os.Remove(r.dir + "/sim/hardware.json"); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-a100.hcl", config)
+	r.until("it is laid out again", func(g []*device.DeviceGroup) bool { return sameGroups(before, g) })
 }
 
 func TestImpossibleMIGLayoutSaysWhy(t *testing.T) {

@@ -2,10 +2,7 @@ package device
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 // reservations remember what Reserve has handed out until it is known to have
@@ -35,7 +31,7 @@ type reservations struct {
 	fresh []madeReservation
 
 	made   []madeReservation
-	dirty  bool
+	saved  []byte
 	looked time.Time
 }
 
@@ -52,6 +48,8 @@ type reservationsFile struct {
 	Version int               `json:"version"`
 	Made    []madeReservation `json:"made"`
 }
+
+func (f reservationsFile) version() int { return f.Version }
 
 const (
 	reservationsVersion = 1
@@ -70,20 +68,11 @@ const (
 // is nothing.
 func openReservations(dataDir string, delay time.Duration, now time.Time) (*reservations, error) {
 	r := &reservations{path: filepath.Join(dataDir, reservationsName), delay: delay, environments: readEnvironments}
-	text, err := os.ReadFile(r.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
+	file, text, err := readData[reservationsFile](r.path, reservationsVersion)
 	if err != nil {
 		return r, fmt.Errorf("read reservations: %w", err)
 	}
-	var file reservationsFile
-	if err := json.Unmarshal(text, &file); err != nil {
-		return r, fmt.Errorf("read reservations %s: %w", r.path, err)
-	}
-	if file.Version < 1 || file.Version > reservationsVersion {
-		return r, fmt.Errorf("reservations %s have version %d, this release reads 1 to %d", r.path, file.Version, reservationsVersion)
-	}
+	r.saved = text
 	r.made = file.Made
 	for n := range r.made {
 		r.made[n].seen = now
@@ -107,7 +96,6 @@ func (r *reservations) takeIn() {
 		r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return overlap(m.Devices, one.Devices) })
 		r.made = append(r.made, one)
 	}
-	r.dirty = r.dirty || len(r.fresh) > 0
 	r.fresh = nil
 }
 
@@ -115,16 +103,13 @@ func (r *reservations) takeIn() {
 // returns what is held.
 func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map[string]holder, err error) {
 	r.takeIn()
-	count := len(r.made)
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return m.leased(leases) })
 	if len(r.made) > 0 && now.Sub(r.looked) >= lookPause {
 		r.looked = now
 		r.match(now)
 	}
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
-	if r.dirty || len(r.made) != count {
-		err = r.save()
-	}
+	r.saved, err = writeData(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
 	live, recent = r.held(now)
 	return live, recent, err
 }
@@ -156,16 +141,6 @@ func (r *reservations) match(now time.Time) {
 			m.seen = now
 		}
 	}
-}
-
-func (r *reservations) save() error {
-	text, err := json.MarshalIndent(reservationsFile{reservationsVersion, r.made}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode reservations: %w", err)
-	}
-	err = statedir.WriteFile(r.path, text, 0o600)
-	r.dirty = err != nil
-	return err
 }
 
 // begins reports whether the task may not have had time for a process yet.

@@ -34,7 +34,7 @@ func defaultXIDs() xidClasses {
 	for class, numbers := range map[xidClass][]uint64{
 		xidApplication: {8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 94},
 		xidInformation: {63, 92, 154},
-		xidFatal:       {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143},
+		xidFatal:       {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
 		xidLink:        {74},
 		xidLost:        {79},
 	} {

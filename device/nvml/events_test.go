@@ -1,7 +1,6 @@
 package nvml_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -18,11 +17,7 @@ func TestWatchHearsWhatEachGPUKnows(t *testing.T) {
 	if _, err := r.Survey(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	events, ended := make(chan hardware.Event), make(chan error, 1)
-	go func() {
-		ended <- r.Watch(ctx, []string{r.uuid(0), r.uuid(1)}, func(e hardware.Event) { events <- e })
-	}()
+	events := r.watch(2)
 	heard := func(gpu int, kind uint64) hardware.Event {
 		for {
 			r.happen(gpu, func(c *sim.Condition) { c.Events = append(c.Events, kind) })
@@ -41,12 +36,57 @@ func TestWatchHearsWhatEachGPUKnows(t *testing.T) {
 	if e := heard(1, gonvml.EventTypeGpuUnavailableError); e.Problem.Code != "event-gpu-unavailable" || e.Problem.Action == "" {
 		t.Errorf("got %+v", e)
 	}
-	cancel()
-	for {
+}
+
+func TestWatchThatHangsIsAbandoned(t *testing.T) {
+	r := newRig(t, h100x3)
+	if _, err := r.Survey(); err != nil {
+		t.Fatal(err)
+	}
+	r.happen(1, func(c *sim.Condition) { c.Hang = []string{"RegisterEvents"} })
+	events := r.watch(2)
+	for heard := false; !heard; {
+		r.happen(0, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
 		select {
 		case <-events:
-		case <-ended:
-			return
+			heard = true
+		case <-time.After(50 * time.Millisecond):
 		}
+	}
+	r.happen(1, func(c *sim.Condition) { c.Hang = nil })
+}
+
+// A storm of XIDs arrives complete and in order.
+func TestWatchReportsEveryXID(t *testing.T) {
+	r := newRig(t, h100x3)
+	if _, err := r.Survey(); err != nil {
+		t.Fatal(err)
+	}
+	events := r.watch(2)
+	// The watch hears of what happens after it has registered: make a first
+	// event again and again until it arrives.
+	first := hardware.Event{}
+	for first.XID == 0 {
+		r.happen(1, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
+		select {
+		case first = <-events:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	const storm = 500
+	r.happen(1, func(c *sim.Condition) {
+		for n := range storm {
+			c.XIDs = append(c.XIDs, uint64(1000+n))
+		}
+	})
+	for n := 0; n < storm; {
+		e := <-events
+		if e.XID == 13 {
+			continue
+		}
+		if e.UUID != r.uuid(1) || e.XID != uint64(1000+n) {
+			t.Fatalf("event %d is %+v", n, e)
+		}
+		n++
 	}
 }

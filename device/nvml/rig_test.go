@@ -1,6 +1,8 @@
 package nvml_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvml"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
@@ -56,6 +59,31 @@ func (r *rig) happen(i int, change func(*sim.Condition)) {
 }
 
 var changes int
+
+// watch listens to the first GPUs until the test ends.
+func (r *rig) watch(gpus int) <-chan hardware.Event {
+	ctx, cancel := context.WithCancel(context.Background())
+	events, ended := make(chan hardware.Event), make(chan error, 1)
+	var uuids []string
+	for i := range gpus {
+		uuids = append(uuids, r.uuid(i))
+	}
+	go func() {
+		ended <- r.Watch(ctx, uuids, func(e hardware.Event) {
+			select {
+			case events <- e:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	r.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			r.t.Errorf("the watch ended with %v", err)
+		}
+	})
+	return events
+}
 
 const h100x3 = `
 gpu {

@@ -1,7 +1,6 @@
 package nvml_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -220,37 +219,6 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestWatchThatHangsIsAbandoned(t *testing.T) {
-	r := newRig(t, h100x3)
-	if _, err := r.Survey(); err != nil {
-		t.Fatal(err)
-	}
-	r.happen(1, func(c *sim.Condition) { c.Hang = []string{"RegisterEvents"} })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	events := make(chan hardware.Event)
-	go func() {
-		ended <- r.Watch(ctx, []string{r.uuid(0), r.uuid(1)}, func(e hardware.Event) { events <- e })
-	}()
-	for heard := false; !heard; {
-		r.happen(0, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
-		select {
-		case <-events:
-			heard = true
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	r.happen(1, func(c *sim.Condition) { c.Hang = nil })
-	cancel()
-	for {
-		select {
-		case <-events:
-		case <-ended:
-			return
-		}
-	}
-}
-
 func TestHealthProblems(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -336,48 +304,5 @@ func TestDriverComesAndGoes(t *testing.T) {
 	}
 	if m, err := r.Survey(); err != nil || len(m.GPUs) != 3 {
 		t.Errorf("driver loaded again: %v, %v", m, err)
-	}
-}
-
-// A storm of XIDs arrives complete and in order.
-func TestWatchReportsEveryXID(t *testing.T) {
-	r := newRig(t, h100x3)
-	if _, err := r.Survey(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	events, ended := make(chan hardware.Event), make(chan error, 1)
-	go func() {
-		ended <- r.Watch(ctx, []string{r.uuid(0), r.uuid(1)}, func(e hardware.Event) { events <- e })
-	}()
-	// The watch hears of what happens after it has registered: make a first
-	// event again and again until it arrives.
-	first := hardware.Event{}
-	for first.XID == 0 {
-		r.happen(1, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
-		select {
-		case first = <-events:
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	const storm = 500
-	r.happen(1, func(c *sim.Condition) {
-		for n := range storm {
-			c.XIDs = append(c.XIDs, uint64(1000+n))
-		}
-	})
-	for n := 0; n < storm; {
-		e := <-events
-		if e.XID == 13 {
-			continue
-		}
-		if e.UUID != r.uuid(1) || e.XID != uint64(1000+n) {
-			t.Fatalf("event %d is %+v", n, e)
-		}
-		n++
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the watch ended with %v", err)
 	}
 }
