@@ -8,29 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-// machineOfExamples offers one GPU in slices, one as MIG instances, and the rest
-// whole.
-const machineOfExamples = `
-    gpu {
-      index   = 0
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index   = 1
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index = 4
-      mode  = "mig"
-    }
-    gpu {
-      index = 5
-      mode  = "mig"
-    }
-`
-
 func TestExamplesRun(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*.nomad.hcl"))
@@ -42,7 +19,7 @@ func TestExamplesRun(t *testing.T) {
 			t.Parallel()
 			ctx, c := startWith(t, cluster.Options{
 				Containerd: containerd,
-				Nodes:      []cluster.NodeOptions{{Topology: topology("dgx-h100"), GPUs: machineOfExamples}},
+				Nodes:      []cluster.NodeOptions{cluster.MachineOfExamples(root)},
 			})
 			for _, file := range files {
 				job := strings.TrimSuffix(filepath.Base(file), ".nomad.hcl")
@@ -59,6 +36,12 @@ func TestExamplesRun(t *testing.T) {
 				}
 				if want := gpusOf[job]; len(opens(r)) != want {
 					t.Errorf("%s opens GPUs %v, want %d", job, opens(r), want)
+				}
+				if job == "two-gpus" { // whole-gpu needs one of the two that are whole
+					checkBooking(t, ctx, c)
+					if err := c.Stop(ctx, job); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			checkBooking(t, ctx, c)

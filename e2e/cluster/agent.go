@@ -24,10 +24,10 @@ func (n *Node) StartClient(ctx context.Context) error {
 		return err
 	}
 	n.URL = n.cluster.options.url(ports[0])
-	if n.agent, err = api.NewClient(n.cluster.options.client(n.URL)); err != nil {
+	if n.API, err = api.NewClient(n.cluster.options.client(n.URL)); err != nil {
 		return err
 	}
-	n.agent.SetSecretID(n.cluster.secret)
+	n.API.SetSecretID(n.cluster.secret)
 	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), n.cluster.options.Bin,
 		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
 	ended, err := n.cluster.startAgent(n.machine, n.dir, config)
@@ -64,7 +64,7 @@ func (n *Node) driverConfig() string {
 // waitRegistered returns when the client has told the server about itself.
 func (n *Node) waitRegistered(ctx context.Context, ended <-chan struct{}) error {
 	return retry(ctx, "wait for "+n.Name, ended, n.Log("nomad"), func() error {
-		self, err := n.agent.Agent().Self()
+		self, err := n.API.Agent().Self()
 		if err != nil {
 			return err
 		}

@@ -129,11 +129,10 @@ acl {
 // tlsConfig takes the authority's certificate, and the agent's with its key.
 const tlsConfig = `
 tls {
-  http                   = true
-  verify_https_client    = true
-  verify_server_hostname = true
-  ca_file                = %q
-  cert_file              = %q
-  key_file               = %q
+  http                = true
+  verify_https_client = true
+  ca_file             = %q
+  cert_file           = %q
+  key_file            = %q
 }
 `

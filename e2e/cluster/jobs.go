@@ -96,7 +96,7 @@ func (c *Cluster) RunningAll(ctx context.Context, job string, count int) ([]*api
 }
 
 // WaitAllocs waits until at least count allocations of the job are as wanted,
-// and returns them. A failed one that nobody wanted ends the wait.
+// and returns them.
 func (c *Cluster) WaitAllocs(ctx context.Context, job, what string, wanted func(*api.AllocationListStub) bool, count int) ([]*api.AllocationListStub, error) {
 	var found []*api.AllocationListStub
 	err := c.waitAllocs(ctx, job, what, func(allocs []*api.AllocationListStub) bool {
@@ -191,7 +191,8 @@ func (c *Cluster) WaitBlocked(ctx context.Context, job string) (*api.Evaluation,
 }
 
 // Settled waits until the job either runs or is known to wait. It returns the
-// allocation, or what the job waits for.
+// allocation, or what the job waits for. A job all of whose allocations failed
+// is an error at once.
 func (c *Cluster) Settled(ctx context.Context, job string) (*api.Allocation, string, error) {
 	q := &api.QueryOptions{WaitTime: time.Minute}
 	for {
@@ -204,12 +205,37 @@ func (c *Cluster) Settled(ctx context.Context, job string) (*api.Allocation, str
 				return nil, Reasons(e), nil
 			}
 			if e.Status == "complete" {
-				alloc, err := c.Running(ctx, job)
+				alloc, err := c.runningOrFailed(ctx, job)
 				return alloc, "", err
 			}
 		}
 		q.WaitIndex = meta.LastIndex
 	}
+}
+
+func (c *Cluster) runningOrFailed(ctx context.Context, job string) (*api.Allocation, error) {
+	var runs string
+	var all []*api.AllocationListStub
+	err := c.waitAllocs(ctx, job, "to run", func(allocs []*api.AllocationListStub) bool {
+		all, runs = allocs, ""
+		failed := 0
+		for _, a := range allocs {
+			switch {
+			case a.ClientStatus == api.AllocClientStatusRunning:
+				runs = a.ID
+			case Terminal(a):
+				failed++
+			}
+		}
+		return runs != "" || failed > 0 && failed == len(allocs)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case runs == "":
+		return nil, fmt.Errorf("every allocation of job %s failed\n%s", job, describe(all))
+	}
+	return c.Alloc(ctx, runs)
 }
 
 // Reasons puts into words why an evaluation could not place a job, as

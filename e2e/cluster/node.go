@@ -28,8 +28,11 @@ type NodeOptions struct {
 // Node is one simulated machine with containerd and a Nomad client.
 type Node struct {
 	Name string
-	// ID is what Nomad calls the node, URL the address of its agent.
-	ID, URL string
+	// ID is what Nomad calls the node.
+	ID string
+	// API speaks to the node's agent, URL is its address.
+	API *api.Client
+	URL string
 	// Ready says when a node that starts counts as ready; AllHealthy unless a
 	// test wants GPUs that are not.
 	Ready func(*api.Node) bool
@@ -38,7 +41,6 @@ type Node struct {
 	options NodeOptions
 	dir     string
 	machine *machine
-	agent   *api.Client
 }
 
 // The command lines by which a node's processes are told apart.

@@ -78,12 +78,13 @@ func run(ctx context.Context, keep, simulate bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := show(ctx, c, root); err != nil || !keep {
+	err = show(ctx, c, root)
+	if !keep {
 		progress("cleaning up")
 		return errors.Join(err, c.Close())
 	}
-	fmt.Printf(further, c.URL, c.URL, root)
-	return nil
+	fmt.Printf(further, c.URL, c.URL, root) // what went wrong can be looked at, too
+	return err
 }
 
 const further = `
@@ -104,40 +105,8 @@ func machine(root string, simulate bool) cluster.NodeOptions {
 		return cluster.NodeOptions{GPUs: `mode = "slice"`}
 	}
 	progress("no NVIDIA GPU here: simulating eight H100, four sliced, two with MIG, two whole")
-	return cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "dgx-h100.hcl"), GPUs: offers}
+	return cluster.MachineOfExamples(root)
 }
-
-// offers is the plugin configuration of the simulated machine.
-const offers = `
-    gpu {
-      index   = 0
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index   = 1
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index   = 2
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index   = 3
-      mode    = "slice"
-      sharing = "mps"
-    }
-    gpu {
-      index = 4
-      mode  = "mig"
-    }
-    gpu {
-      index = 5
-      mode  = "mig"
-    }
-`
 
 func realGPUs() int {
 	if nvml.Init() != nvml.SUCCESS {

@@ -76,11 +76,11 @@ func startWith(t *testing.T, machines int, o cluster.Options) (context.Context, 
 type replica struct {
 	URL string
 	API *api.Client // Nomad through the service
-	// cmd and log are of a process that a test started, alloc of one that
-	// Nomad runs.
-	cmd   *exec.Cmd
-	log   string
-	alloc string
+	// cmd, config and log are of a process that a test started, alloc of one
+	// that Nomad runs.
+	cmd         *exec.Cmd
+	config, log string
+	alloc       string
 }
 
 // launch says how to start a replica.
@@ -107,7 +107,7 @@ func serveWith(_ context.Context, t *testing.T, c *cluster.Cluster, l launch) *r
 	if l.client.TLSConfig != nil {
 		scheme = "https://"
 	}
-	r := &replica{URL: scheme + address, log: filepath.Join(dir, "log")}
+	r := &replica{URL: scheme + address, config: file, log: filepath.Join(dir, "log")}
 	log, err := os.Create(r.log)
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +157,10 @@ func (r *replica) said(t *testing.T) string {
 // picture logs what the service believes, without the GPUs' instances.
 func (r *replica) picture(t *testing.T) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // it may hang
+	defer cancel()
 	var picture map[string]any
-	if _, err := r.API.Raw().Query("/api/v1/gpu/cluster", &picture, nil); err != nil {
+	if _, err := r.API.Raw().Query("/api/v1/gpu/cluster", &picture, (&api.QueryOptions{}).WithContext(ctx)); err != nil {
 		t.Log(err)
 		return
 	}

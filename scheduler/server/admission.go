@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -41,11 +42,11 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	if done := p.hand(s); done {
-		return
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.config.Limits.DecideTimeout)
 	defer cancel()
+	if p.hand(ctx, s) {
+		return
+	}
 	p.decide(ctx, s)
 }
 
@@ -103,28 +104,54 @@ func (p *proxy) checkRegion(s *submission) error {
 	return nil
 }
 
-// hand gives the submission to the replica that decides. It returns true when
-// the request is answered.
-func (p *proxy) hand(s *submission) bool {
+// leaderRetry is how often it is looked for a replica that leads.
+const leaderRetry = 500 * time.Millisecond
+
+// hand gives the submission to the replica that decides, and waits for one
+// while none can be reached. It returns true when the request is answered.
+func (p *proxy) hand(ctx context.Context, s *submission) bool {
 	if p.config.Leadership == nil {
 		return false
 	}
-	address, self := p.config.Leadership.Leader()
-	if self {
-		return false
+	for {
+		address, self := p.config.Leadership.Leader()
+		if self {
+			return false
+		}
+		if s.r.Header.Get(forwardedHeader) != "" { // its replica looks for another leader
+			p.leaderless(s.w, s.r, errors.New("another replica takes this one for the leader"))
+			return true
+		}
+		if target, err := url.Parse(address); err == nil && address != "" && p.deliver(s, target) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			s.w.Header().Set("Retry-After", "5")
+			p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
+				Text: "no replica of the placement service leads; see its job and its log, and try again"})
+			return true
+		case <-time.After(leaderRetry):
+		}
 	}
-	target, err := url.Parse(address)
-	if err != nil || address == "" || s.r.Header.Get(forwardedHeader) != "" {
-		s.w.Header().Set("Retry-After", "5")
-		p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
-			Text: "no replica of the placement service leads at the moment; try again in a few seconds"})
-		return true
+}
+
+// deliver sends the submission to the leader and reports whether the request is
+// answered: not when the leader could not be reached at all.
+func (p *proxy) deliver(s *submission, leader *url.URL) bool {
+	marked := *s
+	marked.r = s.r.Clone(s.r.Context())
+	marked.r.Header.Set(forwardedHeader, "1")
+	answered := true
+	to := p.to(leader, p.peers, nil)
+	to.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
+		var dial *net.OpError
+		if answered = !errors.As(err, &dial) || dial.Op != "dial"; answered {
+			p.leaderless(w, r, err)
+		}
 	}
-	s.r.Header.Set(forwardedHeader, "1")
-	leader := p.to(target, p.peers, nil)
-	leader.ErrorHandler = p.leaderless
-	p.forward(s.r.Context(), s, leader, s.body)
-	return true
+	p.forward(marked.r.Context(), &marked, to, s.body)
+	return answered
 }
 
 // decide asks for a decision and acts on it.

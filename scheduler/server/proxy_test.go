@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -282,15 +284,43 @@ func TestFollowerHandsOver(t *testing.T) {
 	if status, _ := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), forwardedHeader, "1"); status != http.StatusServiceUnavailable {
 		t.Errorf("handed to and fro: %d", status)
 	}
+	brief := DefaultLimits()
+	brief.DecideTimeout = time.Nanosecond
+	for name, address := range map[string]string{"nobody leads": "", "the leader is dead": "http://127.0.0.1:1"} {
+		s := newService(t, func(c *Config) { c.Leadership, c.Limits = leads{address: address}, brief })
+		if status, text := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != http.StatusServiceUnavailable || !strings.Contains(text, "no replica") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
 	nobody := newService(t, func(c *Config) { c.Leadership = leads{} })
-	if status, _ := nobody.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != http.StatusServiceUnavailable {
-		t.Errorf("without a leader: %d", status)
-	}
-	dead := newService(t, func(c *Config) { c.Leadership = leads{address: "http://127.0.0.1:1"} })
-	if status, text := dead.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != http.StatusServiceUnavailable || !strings.Contains(text, "leads does not answer") {
-		t.Errorf("the leader is dead: %d %s", status, text)
-	}
 	if status, _ := nobody.do(t, "PUT", "/v1/jobs", `{"Job":{"ID":"a"}}`); status != 200 {
 		t.Errorf("a job without GPUs needs no leader: %d", status)
+	}
+}
+
+// succession is a leader that died, and then another one.
+type succession struct {
+	asked     atomic.Int32
+	dead, now string
+}
+
+func (s *succession) Leader() (string, bool) {
+	if s.asked.Add(1) == 1 {
+		return s.dead, false
+	}
+	return s.now, false
+}
+
+// TestFollowerWaitsForTheNextLeader submits while the leader that is known is
+// dead: the submitter waits, and gets one answer.
+func TestFollowerWaitsForTheNextLeader(t *testing.T) {
+	leader := newService(t, nil)
+	both := &succession{dead: "http://127.0.0.1:1", now: leader.http.URL}
+	follower := newService(t, func(c *Config) { c.Leadership = both })
+	if status, answer := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 200 {
+		t.Fatalf("%d %s", status, answer)
+	}
+	if len(leader.decider.asked) != 1 || both.asked.Load() != 2 {
+		t.Errorf("%d decisions after asking %d times who leads", len(leader.decider.asked), both.asked.Load())
 	}
 }

@@ -31,7 +31,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	if p.hand(s) {
+	if p.hand(ctx, s) {
 		return
 	}
 	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, true)

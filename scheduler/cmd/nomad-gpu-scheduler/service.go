@@ -40,6 +40,7 @@ type service struct {
 	watcher *nomad.Watcher
 	store   *nomad.Store
 	lock    *nomad.Lock
+	loaded  atomic.Bool // what is stored is known: set while this replica decides
 	book    *decide.Book
 	decider *decide.Decider
 	loop    *control.Loop
@@ -63,7 +64,7 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	s.book = decide.NewBook(c, time.Now)
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
-	s.decider = decide.NewDecider(s.book, s.store, s.lock.Leading)
+	s.decider = decide.NewDecider(s.book, s.store, s.decides)
 	s.views = &gallery{book: s.book, leader: s.Leader}
 	reader, silence := nomad.NewClient(s.client), silence{logger: logger}
 	hardware := nomad.Hardware{ResourceNames: c.ResourceNames, ModelMemoryMiB: c.ModelMemoryMiB}
@@ -156,8 +157,17 @@ func (s *service) auditReservation(r *http.Request, token string, e rest.Audited
 func (s *service) View() (*view.Cluster, error) { return s.views.View() }
 
 // Leader returns where the replica that decides is reached, and whether this
-// is it.
-func (s *service) Leader() (address string, self bool) { return s.lock.Leader(), s.lock.Leading() }
+// is it. The address is empty while nobody decides, as a new leader does not
+// before it has read what is stored.
+func (s *service) Leader() (address string, self bool) {
+	if s.lock.Leading() && !s.loaded.Load() {
+		return "", false
+	}
+	return s.lock.Leader(), s.decides()
+}
+
+// decides reports whether this replica decides.
+func (s *service) decides() bool { return s.loaded.Load() && s.lock.Leading() }
 
 // run runs all parts until ctx ends. One that fails ends the others.
 func (s *service) run(ctx context.Context, l net.Listener) error {
@@ -185,7 +195,7 @@ func (s *service) lead(ctx context.Context) {
 			s.logger.Info("this replica does not lead any more")
 			return
 		}
-		s.logger.Info("this replica leads")
+		s.logger.Info("this replica has the leader lock")
 		var term context.Context
 		term, stop = context.WithCancel(ctx)
 		done = make(chan struct{})
@@ -198,17 +208,33 @@ func (s *service) lead(ctx context.Context) {
 	<-done
 }
 
-// term is one time of leading.
+// loadRetry is the pause before a new leader asks again for what is stored.
+const loadRetry = 100 * time.Millisecond
+
+// term is one time of leading. It begins with what earlier leaders decided,
+// promised and reserved: without that the room of others looks free.
 func (s *service) term(ctx context.Context) {
-	for s.book.Ready() != nil {
+	defer s.loaded.Store(false)
+	said := false
+	for {
+		err := s.book.Ready()
+		if err == nil {
+			err = s.decider.Load(ctx)
+		}
+		if err == nil {
+			break
+		}
+		if !said && !errors.Is(err, decide.ErrBlind) {
+			s.logger.Error("could not load what is stored; nothing is decided until then", "error", err)
+			said = true
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(loadRetry):
 		}
 	}
-	if err := s.decider.Load(ctx); err != nil && ctx.Err() == nil {
-		s.logger.Error("could not load what is stored", "error", err)
-	}
+	s.loaded.Store(true)
+	s.logger.Info("this replica decides")
 	s.loop.Run(ctx)
 }

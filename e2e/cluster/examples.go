@@ -1,0 +1,39 @@
+package cluster
+
+import "path/filepath"
+
+// MachineOfExamples is a machine with a GPU for everything that examples/ asks
+// for: of eight H100, four in slices, two as MIG instances and two whole. Root
+// is the repository.
+func MachineOfExamples(root string) NodeOptions {
+	return NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "dgx-h100.hcl"), GPUs: `
+    gpu {
+      index   = 0
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 1
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 2
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 3
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index = 4
+      mode  = "mig"
+    }
+    gpu {
+      index = 5
+      mode  = "mig"
+    }
+`}
+}
