@@ -29,6 +29,8 @@ type Options struct {
 	// TLS makes every agent serve HTTPS and ask clients for certificates; nil is
 	// plain HTTP.
 	TLS *TLS
+	// Images are archives of images that every machine has beside Image.
+	Images [][]byte
 	// Containerd holds containerd's programs; empty finds them on PATH.
 	Containerd string
 	// Detached clusters outlive this process; End stops them.

@@ -36,7 +36,7 @@ func (n *Node) StartContainerd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return retry(ctx, "wait for containerd", ended, n.Log("containerd"), func() error { return n.importImage(ctx) })
+	return retry(ctx, "wait for containerd", ended, n.Log("containerd"), func() error { return n.importImages(ctx) })
 }
 
 func (n *Node) containerdProgram() (string, error) {
@@ -65,12 +65,17 @@ func configVersion(ctx context.Context, program string) (int, error) {
 	return 3, nil
 }
 
-func (n *Node) importImage(ctx context.Context) error {
+func (n *Node) importImages(ctx context.Context) error {
 	client, err := containerd.New(n.machine.path(containerdSocket))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	_, err = client.Import(namespaces.WithNamespace(ctx, taskCgroup(n.dir)), bytes.NewReader(n.cluster.image))
-	return err
+	ctx = namespaces.WithNamespace(ctx, taskCgroup(n.dir))
+	for _, image := range append([][]byte{n.cluster.image}, n.cluster.options.Images...) {
+		if _, err := client.Import(ctx, bytes.NewReader(image)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

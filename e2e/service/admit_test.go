@@ -58,6 +58,7 @@ func wanted(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (n
 }
 
 func TestAdmission(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 2)
 	r := serve(ctx, t, c, "")
 	first := job{id: "first", meta: map[string]string{"gpu": "4G"}}
@@ -117,6 +118,7 @@ func TestAdmission(t *testing.T) {
 // TestPlacedWhereChosen submits jobs one after the other and compares what the
 // service chose with what Nomad did.
 func TestPlacedWhereChosen(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 4)
 	r := serve(ctx, t, c, "")
 	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})

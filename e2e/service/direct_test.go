@@ -27,6 +27,7 @@ queue "q" {
 // queue may hold together: one is brought back, and says why it waits. When the
 // service is gone, its owner lets it go by hand.
 func TestDirectJobs(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	gpu := []*api.RequestedDevice{{Name: "nvidia/slice", Count: new(uint64)}}
 	*gpu[0].Count = 14

@@ -12,6 +12,7 @@ import (
 
 // TestFailover kills the leader and measures how long nobody decides.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	first := serve(ctx, t, c, "")
 	admitted(ctx, t, first, job{id: "before", meta: map[string]string{"gpu": "1G"}})
@@ -52,6 +53,7 @@ func TestFailover(t *testing.T) {
 // TestNodeLost pulls a machine's plug, looks for its work elsewhere, and
 // brings the machine back.
 func TestNodeLost(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 2)
 	r := serve(ctx, t, c, "")
 	admitted(ctx, t, r, job{id: "mover", meta: map[string]string{"gpu": "4G"}})
@@ -92,6 +94,7 @@ func TestNodeLost(t *testing.T) {
 // service is killed again and again: nothing is held twice, nothing is
 // stranded.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 3)
 	r := serve(ctx, t, c, "")
 	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})

@@ -31,6 +31,7 @@ const mixed = `mode    = "slice"
 // TestGrammar runs every form of a request in a container, and compares what
 // the driver holds the task to with what was asked for.
 func TestGrammar(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	c, err := cluster.Start(ctx, cluster.Options{Bin: filepath.Join(root, "bin"), Progress: t.Logf, Nodes: []cluster.NodeOptions{
@@ -75,7 +76,7 @@ func TestGrammar(t *testing.T) {
 			if got := d.Vendor + "/" + d.Type + "/" + d.Name; got != tc.device {
 				t.Errorf("Nomad gave %s, want %s", got, tc.device)
 			}
-			holding := leased(t, c, alloc.ID)
+			holding := leased(t, c, alloc.ID, "probe")
 			if len(holding.Slices) != tc.slices {
 				t.Errorf("%d slices, want %d", len(holding.Slices), tc.slices)
 			}
@@ -116,7 +117,7 @@ func severalOnOneGPU(ctx context.Context, t *testing.T, c *cluster.Cluster, r *r
 			t.Errorf("alloc %s is %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
 			continue
 		}
-		h := leased(t, c, a.ID)
+		h := leased(t, c, a.ID, "probe")
 		if want := (gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 500}); len(h.Slices) != 39 || !within(h.Share, want) {
 			t.Errorf("%d slices and %+v, want 39 and %+v", len(h.Slices), h.Share, want)
 		}
@@ -125,6 +126,7 @@ func severalOnOneGPU(ctx context.Context, t *testing.T, c *cluster.Cluster, r *r
 
 // TestExample runs the job file that shows how to ask.
 func TestExample(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
@@ -145,14 +147,14 @@ func container(id string, meta map[string]string) job {
 	return job{id: id, meta: meta, image: "localhost/gpuprobe:1"}
 }
 
-// leased is what the driver's lease says of the alloc's only GPU.
-func leased(t *testing.T, c *cluster.Cluster, alloc string) gpu.Holding {
+// leased is what the driver's lease says of a task's only GPU.
+func leased(t *testing.T, c *cluster.Cluster, alloc, task string) gpu.Holding {
 	t.Helper()
 	state, err := c.Nodes[0].State()
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := state.Lease(gpu.LeaseID(alloc, "probe"))
+	lease, err := state.Lease(gpu.LeaseID(alloc, task))
 	if err != nil || len(lease.Holdings) != 1 {
 		t.Fatalf("lease %+v: %v", lease, err)
 	}

@@ -12,6 +12,7 @@ import (
 // TestPolicies submits the same jobs under each policy and looks how many GPUs
 // they lie on.
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 3)
 	r := serve(ctx, t, c, "")
 	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})
@@ -58,6 +59,7 @@ func TestPolicies(t *testing.T) {
 // TestAtOnce submits many jobs from many clients at once, and one job of many
 // allocs, and measures how many lie where they were meant to.
 func TestAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 3)
 	r := serve(ctx, t, c, "")
 	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})

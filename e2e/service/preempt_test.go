@@ -16,6 +16,7 @@ preemption { min_run_time = "0s" }
 // TestPreemption fills one GPU with work of two priorities, asks for room with
 // a third, and looks who went and who got the room.
 func TestPreemption(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, quick)
 	// Fourteen slices each: one GPU is full, the other holds low and middle.
@@ -63,6 +64,7 @@ func constraints(j *api.Job) string {
 
 // TestEqualPriorityStays asks for room that only equals hold.
 func TestEqualPriorityStays(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, quick)
 	admitted(ctx, t, r, job{id: "all", meta: map[string]string{"gpu": "2"}})
@@ -100,6 +102,7 @@ queue "c" {
 // TestQuota lets a team borrow, another take its own back, and a third wait
 // for its quota with the reason in Nomad's own words.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	for _, name := range []string{"team-a", "team-b", "team-c"} {
 		if _, err := c.API.Namespaces().Register(&api.Namespace{Name: name}, nil); err != nil {

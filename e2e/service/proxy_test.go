@@ -63,6 +63,7 @@ const sleeper = `job "team/sleeper" {
 // TestNomadCommand has Nomad's own command line, streams and UI go through the
 // service.
 func TestNomadCommand(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)

@@ -39,6 +39,7 @@ func (r *replica) callAs(ctx context.Context, t *testing.T, token, method, path,
 // TestReservations reserves all GPUs of a machine: nobody else gets one, the
 // claimant does, and what is released or expires is free again.
 func TestReservations(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	type allocation struct {

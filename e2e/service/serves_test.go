@@ -11,6 +11,7 @@ import (
 
 // TestServes asks for everything that the service serves beside Nomad's API.
 func TestServes(t *testing.T) {
+	t.Parallel()
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "monitor_update_interval = \"2s\"\n")
 	admitted(ctx, t, r, job{id: "first", meta: map[string]string{"gpu": "4G"}})

@@ -13,6 +13,7 @@ import (
 // TestNomadUI opens Nomad's own UI through the service in a browser: the job is
 // there, and links to the service's page.
 func TestNomadUI(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("no browser:", err)
 	}

@@ -137,7 +137,10 @@ func (g group) applyTask(o *object, ask Ask, t task, a TaskAsk, d TaskDecision) 
 	if err := setUpTask(&changed, setup); err != nil {
 		return nil, err
 	}
-	return changed.raw(), nil
+	if t.header.Driver == containerdDriver {
+		err = shareNetwork(&changed, setup)
+	}
+	return changed.raw(), err
 }
 
 func (t task) apply(ask Ask, a TaskAsk, d TaskDecision) (object, error) {

@@ -34,6 +34,7 @@ func addRendezvous(setup *Setup, o Options, s Share, g Group) error {
 	}
 	name := ServiceName(g)
 	setup.Port = &Port{Label: rendezvousPort}
+	setup.HostNetwork = g.Network == "" || g.Network == "host"
 	setup.Service = &Service{
 		Name: name, PortLabel: rendezvousPort, Provider: "nomad",
 		Tags: []string{"gpu-rendezvous", rankTag + "${NOMAD_ALLOC_INDEX}"},

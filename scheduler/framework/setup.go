@@ -37,6 +37,9 @@ type Setup struct {
 	Templates []Template        `json:"Templates,omitempty"` // of the task
 	Service   *Service          `json:"Service,omitempty"`   // of the group
 	Port      *Port             `json:"Port,omitempty"`      // of the group's network
+	// HostNetwork is set when the task itself must be on the host's network, and
+	// not in one of its own beside it.
+	HostNetwork bool `json:"-"`
 	// Notes are what the author should know, one sentence each.
 	Notes []string `json:"-"`
 }

@@ -70,6 +70,7 @@ func (s *scene) Reserve(context.Context, reserve.Want, bool) (view.Hold, error) 
 	return view.Hold{}, errors.New("not here")
 }
 func (s *scene) Held(string) (view.Hold, error)        { return view.Hold{}, reserve.ErrNotFound }
+func (s *scene) All() []view.Hold                      { return nil }
 func (s *scene) Release(context.Context, string) error { return reserve.ErrNotFound }
 
 func serve(t *testing.T, s *scene) string {
