@@ -69,7 +69,7 @@ func (n *Node) waitRegistered(ctx context.Context, ended <-chan struct{}) error 
 			return err
 		}
 		n.ID = self.Stats["client"]["node_id"]
-		if self.Stats["client"]["heartbeat_ttl"] == "0s" {
+		if ttl := self.Stats["client"]["heartbeat_ttl"]; n.ID == "" || ttl == "" || ttl == "0s" {
 			return errors.New("it has not registered yet")
 		}
 		return nil

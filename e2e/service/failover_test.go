@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -90,22 +91,34 @@ func TestNodeLost(t *testing.T) {
 	doubleBooked(ctx, t, c.API)
 }
 
-// TestChaos submits around the service and through it at once, while the
+// listens waits until a replica that just started answers.
+func listens(ctx context.Context, t *testing.T, r *replica) {
+	t.Helper()
+	until(ctx, t, "listen", 20*time.Second, func() (bool, string) {
+		var alive struct{}
+		_, err := r.API.Raw().Query("/healthz", &alive, (&api.QueryOptions{}).WithContext(ctx))
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// TestChaos submits around the service and through it in turns, while the
 // service is killed again and again: nothing is held twice, nothing is
-// stranded.
+// stranded, and who submits while nobody decides waits.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, 3)
-	r := serve(ctx, t, c, "")
+	const brief = `replica { lock_ttl = "10s" }`
+	r := serve(ctx, t, c, brief)
 	admitted(ctx, t, r, job{id: "warm", meta: map[string]string{"gpu": "1G"}})
 	random := rand.New(rand.NewPCG(1, 2))
 	count := uint64(2)
 	direct := []*api.RequestedDevice{{Name: "nvidia/slice", Count: &count}}
 	accepted := []string{}
 	for i := range 60 {
-		if i%15 == 14 {
+		if i%20 == 19 {
 			r.kill(syscall.SIGKILL)
-			r = serve(ctx, t, c, "")
+			r = serve(ctx, t, c, brief)
+			listens(ctx, t, r)
 		}
 		id := fmt.Sprintf("c-%d", i)
 		if random.IntN(2) == 0 {
@@ -113,10 +126,13 @@ func TestChaos(t *testing.T) {
 				t.Fatal(err)
 			}
 			accepted = append(accepted, id)
-		} else if submit(ctx, r.API, job{id: id, meta: map[string]string{"gpu": fmt.Sprintf("%dG", 1+random.IntN(3))}}) == nil {
+		} else if err := submit(ctx, r.API, job{id: id, meta: map[string]string{"gpu": fmt.Sprintf("%dG", 1+random.IntN(3))}}); err != nil {
+			t.Error(err)
+		} else {
 			accepted = append(accepted, id)
 		}
-		if random.IntN(4) == 0 && len(accepted) > 3 {
+		// Twenty jobs of at most three slices fit on six GPUs of fourteen.
+		if random.IntN(4) == 0 && len(accepted) > 3 || len(accepted) == 20 {
 			gone := random.IntN(len(accepted))
 			if err := c.Stop(ctx, accepted[gone]); err != nil {
 				t.Fatal(err)

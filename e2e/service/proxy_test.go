@@ -185,7 +185,7 @@ func TestLatency(t *testing.T) {
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
-	const rounds = 500
+	const rounds = 300
 	one := uint64(1)
 	kinds := []struct {
 		name string
