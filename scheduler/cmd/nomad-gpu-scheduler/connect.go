@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 
 	"github.com/hashicorp/nomad/api"
@@ -70,34 +72,36 @@ type online struct {
 	args   []string
 }
 
-// parse reads options and between least and most arguments; done is true when
-// there is nothing more to do than to exit with the code.
-func (o *online) parse(fs *flag.FlagSet, args []string, least, most int) (code int, done bool) {
+// parse reads options and so many arguments; done is true when there is nothing
+// more to do than to exit with the code.
+func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, done bool) {
 	o.flags(fs)
 	fs.BoolVar(&o.json, "json", false, "print JSON")
 	if code, done := parseOptions(fs, args, o.stdout); done {
 		return code, true
 	}
 	o.args = fs.Args()
-	if len(o.args) < least || len(o.args) > most {
-		fmt.Fprintf(o.stderr, "%d arguments, want %s\n\n", len(o.args), between(least, most))
-		fs.SetOutput(o.stderr)
-		fs.Usage()
+	if len(o.args) != count {
+		fmt.Fprintf(o.stderr, "this command takes %s, not %d; options come first\nFor more: nomad-gpu-scheduler %s -help\n", arguments(count), len(o.args), fs.Name())
 		return exitUsage, true
 	}
 	return exitOK, false
 }
 
-func between(least, most int) string {
-	if least == most {
-		return fmt.Sprint(least)
+func arguments(count int) string {
+	if count == 1 {
+		return "one argument"
 	}
-	return fmt.Sprintf("%d to %d", least, most)
+	return "no arguments"
 }
 
 // fail prints an error as every subcommand does.
 func (o *online) fail(err error) int {
 	fmt.Fprintf(o.stderr, "Error: %v\n", err)
+	var network *net.OpError
+	if errors.As(err, &network) && network.Op == "dial" {
+		fmt.Fprintln(o.stderr, "Is this where the placement service listens? Say where with -address or NOMAD_GPU_ADDR.")
+	}
 	return exitError
 }
 

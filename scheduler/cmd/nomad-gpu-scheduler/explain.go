@@ -32,7 +32,7 @@ type storyHolding struct {
 
 func runExplain(args []string, stdout, stderr io.Writer) int {
 	o := online{stdout: stdout, stderr: stderr}
-	if code, done := o.parse(newFlags("explain", explainHelp, stderr), args, 1, 1); done {
+	if code, done := o.parse(newFlags("explain <job>", explainHelp, stderr), args, 1); done {
 		return code
 	}
 	cluster, err := o.cluster()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 )
 
 // Exit codes of every subcommand.
@@ -76,11 +77,14 @@ func usage(w io.Writer) {
 }
 
 // newFlags returns a flag set that prints the help text and then the options.
-func newFlags(name, help string, stderr io.Writer) *flag.FlagSet {
+// Usage is the subcommand's name and its arguments: "run <job file>".
+func newFlags(usage, help string, stderr io.Writer) *flag.FlagSet {
+	name, arguments, _ := strings.Cut(usage, " ")
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		fmt.Fprintf(fs.Output(), "Usage: nomad-gpu-scheduler %s [options]\n\n%s\n\nOptions:\n", name, help)
+		line := strings.TrimSpace("nomad-gpu-scheduler " + name + " [options] " + arguments)
+		fmt.Fprintf(fs.Output(), "Usage: %s\n\n%s\n\nOptions:\n", line, help)
 		fs.PrintDefaults()
 	}
 	return fs

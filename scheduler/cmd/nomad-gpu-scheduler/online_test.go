@@ -148,8 +148,8 @@ func TestOnlineUsage(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"run"}, "0 arguments, want 1"},
-		{[]string{"status", "x"}, "1 arguments, want 0"},
+		{[]string{"run"}, "takes one argument, not 0"},
+		{[]string{"status", "x"}, "takes no arguments, not 1"},
 		{[]string{"run", "-var", "x", "f"}, "not key=value"},
 	} {
 		if code, _, stderr := run(tc.args...); code != exitUsage || !strings.Contains(stderr, tc.says) {

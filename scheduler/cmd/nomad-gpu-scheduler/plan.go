@@ -32,9 +32,9 @@ type planOptions struct {
 
 func runPlan(args []string, stdout, stderr io.Writer) int {
 	o := planOptions{online: online{stdout: stdout, stderr: stderr}}
-	fs := newFlags("plan", planHelp, stderr)
+	fs := newFlags("plan <job file>", planHelp, stderr)
 	o.jobFile.flags(fs)
-	if code, done := o.parse(fs, args, 1, 1); done {
+	if code, done := o.parse(fs, args, 1); done {
 		return code
 	}
 	client, err := o.client()

@@ -49,9 +49,9 @@ type registerAnswer struct {
 
 func runRun(args []string, stdout, stderr io.Writer) int {
 	o := runOptions{online: online{stdout: stdout, stderr: stderr}}
-	fs := newFlags("run", runHelp, stderr)
+	fs := newFlags("run <job file>", runHelp, stderr)
 	o.declare(fs)
-	if code, done := o.parse(fs, args, 1, 1); done {
+	if code, done := o.parse(fs, args, 1); done {
 		return code
 	}
 	client, err := o.client()

@@ -16,7 +16,7 @@ const clusterPath = "/api/v1/gpu/cluster"
 
 func runStatus(args []string, stdout, stderr io.Writer) int {
 	o := online{stdout: stdout, stderr: stderr}
-	if code, done := o.parse(newFlags("status", statusHelp, stderr), args, 0, 0); done {
+	if code, done := o.parse(newFlags("status", statusHelp, stderr), args, 0); done {
 		return code
 	}
 	cluster, err := o.cluster()
