@@ -138,11 +138,7 @@ func (b *Book) applyWork(c nomad.Change) {
 	case c.Job != nil:
 		b.job(c.Job)
 	case c.JobGone != nil:
-		delete(b.jobs, *c.JobGone)
-		b.forgetFutile(*c.JobGone)
-		delete(b.records, *c.JobGone)
-		b.gone = append(b.gone, *c.JobGone)
-		b.dropFlights(*c.JobGone)
+		b.jobGone(*c.JobGone)
 	case c.Alloc != nil && c.Alloc.Holds():
 		b.alloc(c.Alloc)
 	case c.Alloc != nil:
@@ -259,6 +255,18 @@ func (b *Book) job(j *nomad.Job) {
 		b.unbook(a.NodeID, a.ID)
 		b.book(b.usageOf(a))
 	}
+}
+
+// jobGone takes a purged job and its allocs off the book.
+func (b *Book) jobGone(key nomad.JobKey) {
+	delete(b.jobs, key)
+	delete(b.blocked, key)
+	for _, a := range b.allocsOf(key) {
+		b.allocGone(a.ID)
+	}
+	b.forgetFutile(key)
+	b.dropFlights(key)
+	b.gone = append(b.gone, key)
 }
 
 func (b *Book) alloc(a *nomad.Alloc) {

@@ -45,6 +45,30 @@ func TestPromisesThatNobodyKeepsEnd(t *testing.T) {
 	}
 }
 
+// Nomad deletes the allocs of a purged job with it and tells of none, and
+// starts others in their room at once. What was decided meanwhile about a job of
+// the same name stays.
+func TestAPurgedJobTakesItsAllocsAlong(t *testing.T) {
+	b := newBench(t, "", machine("a", 1))
+	a := ask("job", "10G", 1)
+	b.decide(t, a)
+	b.register(a)
+	b.run(a, "alloc", "a", 0, 0, 10)
+	key := nomad.JobKey{Namespace: "default", ID: "job"}
+	b.book.Apply([]nomad.Change{{JobGone: &key}}, b.index)
+	if err := b.Purge(t.Context()); err != nil || len(b.store.items) != 1 {
+		t.Errorf("a decision of this moment was deleted: %d are left, %v", len(b.store.items), err)
+	}
+	if d := b.decide(t, ask("next", "16G", 1)); len(d.Preferred) != 1 {
+		t.Errorf("the room is still gone: %+v", d)
+	}
+	b.clock.at = b.clock.at.Add(unseen)
+	b.book.Heard()
+	if err := b.Purge(t.Context()); err != nil || len(b.store.items) != 1 || b.book.records[key] != nil {
+		t.Errorf("%d decisions are left, %v", len(b.store.items), err)
+	}
+}
+
 // A node that changes takes its usage with it. Once, releasing the usage
 // emptied the very map that was to be booked again, and a full GPU looked
 // free after the first measurement.

@@ -4,8 +4,8 @@ import "github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 
 // Confirm compares what the book believes of a node with its allocs as Nomad
 // listed them at an index, and reports whether both are the same. What is gone
-// without a word, as the allocs of a purged job may be, is taken off the book;
-// news that the book has not heard yet will reach it with the event stream.
+// without a word is taken off the book; news that the book has not heard yet
+// will reach it with the event stream.
 func (b *Book) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

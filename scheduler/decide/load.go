@@ -165,12 +165,18 @@ func (d *Decider) Purge(ctx context.Context) error {
 func (b *Book) takeGone() []nomad.JobKey {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var gone []nomad.JobKey
+	var gone, later []nomad.JobKey
 	for _, key := range b.gone {
-		if b.jobs[key] == nil {
+		r := b.records[key]
+		switch {
+		case b.jobs[key] != nil: // it has come back
+		case r != nil && b.now().Sub(r.At) < unseen: // or is about to: this is newer than what is gone
+			later = append(later, key)
+		default:
+			delete(b.records, key)
 			gone = append(gone, key)
 		}
 	}
-	b.gone = nil
+	b.gone = later
 	return gone
 }

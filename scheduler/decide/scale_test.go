@@ -10,13 +10,13 @@ import (
 )
 
 // large is a cluster of 1,000 machines with eight GPUs and 10,000 allocs.
-func large(t testing.TB) *bench {
+func large(t testing.TB, text string) *bench {
 	t.Helper()
 	var machines []*nomad.Node
 	for i := range 1000 {
 		machines = append(machines, machine(fmt.Sprintf("m%04d", i), 8))
 	}
-	b := newBench(t, "", machines...)
+	b := newBench(t, text, machines...)
 	for i := range 10_000 {
 		a := ask(fmt.Sprintf("job-%05d", i), "4G", 1)
 		b.register(a)
@@ -26,21 +26,25 @@ func large(t testing.TB) *bench {
 }
 
 // BenchmarkDecide is one admission on the large cluster, from the ask to the
-// recorded decision.
+// recorded decision, without queues and with all work in one.
 func BenchmarkDecide(b *testing.B) {
-	w := large(b)
-	i := 0
-	for b.Loop() {
-		a := ask(fmt.Sprintf("new-%d", i), []string{"2G", "4G", "0.25", "1G,0.1"}[i%4], 1)
-		w.decide(b, a)
-		w.book.Apply([]nomad.Change{{JobGone: &nomad.JobKey{Namespace: "default", ID: a.JobID}}}, 0)
-		i++
+	for name, text := range map[string]string{"free": "", "queue": "queue \"q\" {\n gpus = 8000\n namespaces = [\"default\"]\n}"} {
+		b.Run(name, func(b *testing.B) {
+			w := large(b, text)
+			i := 0
+			for b.Loop() {
+				a := ask(fmt.Sprintf("new-%d", i), []string{"2G", "4G", "0.25", "1G,0.1"}[i%4], 1)
+				w.decide(b, a)
+				w.book.Apply([]nomad.Change{{JobGone: &nomad.JobKey{Namespace: "default", ID: a.JobID}}}, 0)
+				i++
+			}
+		})
 	}
 }
 
 // BenchmarkPicture is drawing the large cluster for people.
 func BenchmarkPicture(b *testing.B) {
-	w := large(b)
+	w := large(b, "")
 	for b.Loop() {
 		if _, err := w.book.Picture(); err != nil {
 			b.Fatal(err)
@@ -57,7 +61,7 @@ func TestMemoryOfALargeCluster(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	begin := time.Now()
-	b := large(t)
+	b := large(t, "")
 	took := time.Since(begin)
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -9,6 +9,8 @@ type Change struct {
 	Alloc     *Alloc // also when it ended: see Alloc.Holds
 	AllocGone string
 	Job       *Job
+	// JobGone is a job that was purged. Its allocs are gone with it: Nomad
+	// deletes them in the same transaction, and tells of none.
 	JobGone   *JobKey
 	Blocked   *Blocked
 	Unblocked *JobKey

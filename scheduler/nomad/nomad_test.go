@@ -123,6 +123,10 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 		return event{Topic: "Evaluation", Index: index, Payload: json.RawMessage(fmt.Sprintf(
 			`{"Evaluation":{"ID":%q,"Namespace":"n","JobID":"j","Status":%q,"ModifyIndex":%d,"FailedTGAllocs":{"g":{"CoalescedFailures":2}}}}`, id, status, index))}
 	}
+	job := func(index uint64, stop, deleted bool) event {
+		return event{Topic: "Job", Type: "JobDeregistered", Key: "j", Namespace: "n", Index: index, Payload: json.RawMessage(fmt.Sprintf(
+			`{"Job":{"ID":"j","Namespace":"n","Stop":%v,"JobModifyIndex":%d},"Deleted":%v}`, stop, index, deleted))}
+	}
 	for _, row := range []struct {
 		what string
 		e    event
@@ -136,6 +140,10 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 		{"blocked", eval(14, "e", "blocked"), 1},
 		{"another evaluation ends", eval(15, "f", "complete"), 0},
 		{"the blocked one ends", eval(16, "e", "complete"), 1},
+		{"a job", job(17, false, false), 1},
+		{"it is stopped", job(18, true, false), 1},
+		{"it is purged", job(19, true, true), 1},
+		{"purged again", job(20, true, true), 0},
 	} {
 		changes, err := m.event(row.e, at)
 		if err != nil || len(changes) != row.want {
@@ -144,6 +152,9 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 		for _, c := range changes {
 			if c.Alloc != nil && c.Alloc.Holds() && (c.Alloc.CPUMHz != 100 || c.Alloc.Devices[0].Group != "nvidia/slice/T4/0") {
 				t.Errorf("%s: %+v", row.what, c.Alloc)
+			}
+			if c.Job != nil && c.Job.Stopped != (row.what == "it is stopped") || c.JobGone != nil && *c.JobGone != (JobKey{"n", "j"}) {
+				t.Errorf("%s: %+v, gone %v", row.what, c.Job, c.JobGone)
 			}
 			if c.Blocked != nil && c.Blocked.Missing["g"] != 3 {
 				t.Errorf("%s: %+v", row.what, c.Blocked)

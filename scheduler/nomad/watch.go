@@ -19,10 +19,6 @@ const (
 	// refresh is how often everything is read again although the stream is
 	// well: cheap insurance against what nobody thought of.
 	refresh = 5 * time.Minute
-	// purged is how long after a job was deregistered everything is read again:
-	// Nomad can delete the allocs of a purged job without an event that ends
-	// them. Jobs that go within that time share one reading.
-	purged = 10 * time.Second
 	// retry is the pause before Nomad is tried again.
 	retry = time.Second
 )
@@ -76,7 +72,7 @@ func (w *Watcher) round(ctx context.Context) error {
 	w.Heard()
 	old := time.AfterFunc(refresh, func() { cancel(errOld) })
 	defer old.Stop()
-	err = w.follow(body, at, watchdog, old)
+	err = w.follow(body, at, watchdog)
 	if errors.Is(context.Cause(ctx), errOld) {
 		return nil
 	}
@@ -103,8 +99,8 @@ type event struct {
 	Payload                     json.RawMessage
 }
 
-func (w *Watcher) follow(body io.Reader, at listed, watchdog, old *time.Timer) error {
-	dec, soon := json.NewDecoder(body), false
+func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error {
+	dec := json.NewDecoder(body)
 	for {
 		var f frame
 		if err := dec.Decode(&f); err != nil {
@@ -113,10 +109,6 @@ func (w *Watcher) follow(body io.Reader, at listed, watchdog, old *time.Timer) e
 		watchdog.Reset(silence)
 		var changes []Change
 		for _, e := range f.Events {
-			if e.Type == "JobDeregistered" && e.Index > at.jobs && !soon {
-				soon = true
-				old.Reset(purged)
-			}
 			more, err := w.Mirror.event(e, at)
 			if err != nil {
 				return err
@@ -136,6 +128,7 @@ func (m *Mirror) event(e event, at listed) ([]Change, error) {
 		Node       *api.Node
 		Allocation *eventAlloc
 		Job        *api.Job
+		Deleted    bool
 		Evaluation *eventEval
 	}
 	known := map[string]uint64{"Node": at.nodes, "Allocation": at.allocs, "Job": at.jobs, "Evaluation": at.evals}
@@ -152,10 +145,10 @@ func (m *Mirror) event(e event, at listed) ([]Change, error) {
 		return m.node(NewNode(p.Node, m.hardware)), nil
 	case p.Allocation != nil:
 		return m.alloc(p.Allocation.alloc()), nil
+	case p.Job != nil && p.Deleted:
+		return m.jobGone(JobKey{e.Namespace, e.Key}), nil
 	case p.Job != nil:
-		j := NewJob(p.Job)
-		j.Stopped = j.Stopped || e.Type == "JobDeregistered" // a purged one leaves with the next list
-		return m.job(j), nil
+		return m.job(NewJob(p.Job)), nil
 	case p.Evaluation != nil:
 		return m.eval(p.Evaluation), nil
 	}
