@@ -46,13 +46,14 @@ func (e *QuotaError) Unwrap() error { return ErrQuota }
 type Quotas struct {
 	queues map[string]Queue
 	names  []string // sorted
+	paths  map[string][]string
 }
 
 // NewQuotas checks the queues: names are unique, parents exist, there is no
 // cycle, a limit is at least the guarantee, and children are not promised more
 // than their parent is. The error lists all that is wrong.
 func NewQuotas(queues []Queue) (*Quotas, error) {
-	q := &Quotas{queues: map[string]Queue{}}
+	q := &Quotas{queues: map[string]Queue{}, paths: map[string][]string{}}
 	var errs []error
 	for _, c := range queues {
 		if _, twice := q.queues[c.Name]; c.Name == "" || twice {
@@ -68,6 +69,9 @@ func NewQuotas(queues []Queue) (*Quotas, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
+	}
+	for _, name := range q.names {
+		q.paths[name] = q.climb(name)
 	}
 	return q, nil
 }
@@ -105,7 +109,9 @@ func (q *Quotas) checkTree(c Queue) error {
 }
 
 // path is the queue and its ancestors, the queue first; nil when unknown.
-func (q *Quotas) path(name string) []string {
+func (q *Quotas) path(name string) []string { return q.paths[name] }
+
+func (q *Quotas) climb(name string) []string {
 	var out []string
 	for name != "" {
 		c, ok := q.queues[name]

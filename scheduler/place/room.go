@@ -15,6 +15,7 @@ type room struct {
 }
 
 func (e *eviction) room(sh *shape, b *bank) *room {
+	e.rank()
 	r := &room{e: e, owed: e.deficit, shape: sh, bank: b, cpu: b.node.cpu, mem: b.node.memory, cells: slices.Clone(b.cells)}
 	if sh.req.GPUs > 0 {
 		r.need = sh.need(e.p.snap, b.kind)

@@ -119,6 +119,7 @@ func (e *eviction) sift(room *room, candidates []*Usage, rank func(*Usage) int64
 
 // candidates lists what may be evicted from a bank's node.
 func (e *eviction) candidates(b *bank) []*Usage {
+	e.rank()
 	var out []*Usage
 	for _, u := range b.node.holders {
 		if e.allowed(u) {

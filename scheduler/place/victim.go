@@ -6,6 +6,7 @@ import "time"
 type eviction struct {
 	p       *Planner
 	r       *Request
+	sh      *shape
 	own     standing // of the request
 	deficit Charge   // what its own queue must give up first, at its limit
 	now     time.Time
@@ -14,18 +15,23 @@ type eviction struct {
 }
 
 func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
-	e := &eviction{p: p, r: r, now: now, spared: spared, own: standing{priority: r.Priority}}
-	if p.quotas != nil {
-		charge := p.leastCharge(sh)
-		e.ranked = p.standings()
-		e.own = e.ranked.withRequest(p.snap, r, charge)
-		e.deficit = p.quotas.deficit(p.snap, r.Queue, charge)
+	return &eviction{p: p, r: r, sh: sh, now: now, spared: spared, own: standing{priority: r.Priority}}
+}
+
+// rank finds out what quotas have to say. It looks at all work in queues, so it
+// is left until something might have to go.
+func (e *eviction) rank() {
+	if e.p.quotas == nil || e.ranked != nil {
+		return
 	}
-	return e
+	charge := e.p.leastCharge(e.sh)
+	e.ranked = e.p.standings()
+	e.own = e.ranked.withRequest(e.p.snap, e.r, charge)
+	e.deficit = e.p.quotas.deficit(e.p.snap, e.r.Queue, charge)
 }
 
 // reclaims reports whether work of equal or higher priority may have to go.
-func (e *eviction) reclaims() bool { return e.ranked != nil && e.r.Queue != "" }
+func (e *eviction) reclaims() bool { return e.p.quotas != nil && e.r.Queue != "" }
 
 // allowed reports whether a usage may be evicted for the request: it must be
 // of lower [standing]. Equal or higher priority, and work of a protected queue,
