@@ -38,7 +38,9 @@ type engine struct {
 	events   chan hardware.Event
 	wake     chan struct{}
 	outcomes chan outcome
-	probing  map[string]bool
+	// probing are the GPUs that a probe is out for, probed is when the last ended.
+	probing map[string]bool
+	probed  map[string]time.Time
 
 	latest  atomic.Pointer[publication]
 	mu      sync.Mutex

@@ -82,11 +82,11 @@ func (e *engine) lastXID(uuid string) uint64 {
 	return 0
 }
 
-// probe tries the GPUs that may have recovered, each in the background and one
-// attempt at a time.
+// probe tries the GPUs that may have recovered, each in the background, one
+// attempt at a time and with a pause after it: an outcome makes a turn of its own.
 func (e *engine) probe(ctx context.Context) {
 	for _, uuid := range e.tracker.suspects() {
-		if e.probing[uuid] {
+		if e.probing[uuid] || e.now().Sub(e.probed[uuid]) < e.config.health.interval/2 {
 			continue
 		}
 		target := uuid
@@ -115,6 +115,7 @@ type outcome struct {
 // settle takes note of a probe: a GPU that works is healthy again.
 func (e *engine) settle(o outcome) {
 	delete(e.probing, o.uuid)
+	e.probed[o.uuid] = e.now()
 	e.complain("probe of "+o.uuid, o.err)
 	if o.err == nil && e.tracker.cleared(o.uuid) {
 		e.log.Info("the GPU works again", "gpu", o.uuid)

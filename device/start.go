@@ -83,7 +83,7 @@ func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
 		cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), tracker: newTracker(c.health), now: time.Now, began: time.Now(),
 		names:  &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
 		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
-		probing: map[string]bool{}, changed: make(chan struct{}), complained: map[string]string{},
+		probing: map[string]bool{}, probed: map[string]time.Time{}, changed: make(chan struct{}), complained: map[string]string{},
 	}
 	e.chores, e.everSet, e.since = newChores(e.nudge, time.Now), map[string]bool{}, map[string]time.Time{}
 	e.meter = &meter{engine: e, cgroups: readCgroups}
