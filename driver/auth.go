@@ -19,12 +19,14 @@ const (
 )
 
 // credentialsFor finds the login for a registry. In this order: the task's own,
-// the operator's user name, the operator's Docker configuration file (with the
-// helpers that it names), the operator's helper. A login that names a server is
-// sent to that server only.
-func credentialsFor(task spec.Auth, operator AuthConfig) runtime.Credentials {
+// the operator's of that registry, the operator's user name for all, the
+// operator's Docker configuration file (with the helpers that it names), the
+// operator's helper. A login that names a server is sent to that server only.
+func credentialsFor(task spec.Auth, registries []spec.Auth, operator AuthConfig) runtime.Credentials {
+	logins := append([]spec.Auth{task}, registries...)
+	logins = append(logins, spec.Auth{Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress})
 	return func(host string) (string, string, error) {
-		for _, login := range []spec.Auth{task, {Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress}} {
+		for _, login := range logins {
 			if login.Username != "" && (login.ServerAddress == "" || login.ServerAddress == host || login.ServerAddress == serverOf(host)) {
 				return login.Username, login.Password, nil
 			}

@@ -29,6 +29,7 @@ type Config struct {
 	InitPath          string        `codec:"init_path"`
 	HostsDir          string        `codec:"hosts_dir"`
 	Auth              AuthConfig    `codec:"auth"`
+	Registries        []spec.Auth   `codec:"registry"`
 	Volumes           VolumesConfig `codec:"volumes"`
 	GC                GCConfig      `codec:"gc"`
 	GPU               GPUConfig     `codec:"gpu"`
@@ -98,6 +99,11 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"config":         hclspec.NewAttr("config", "string", false),
 		"helper":         hclspec.NewAttr("helper", "string", false),
 	})),
+	"registry": hclspec.NewBlockList("registry", hclspec.NewObject(map[string]*hclspec.Spec{
+		"server_address": hclspec.NewAttr("server_address", "string", true),
+		"username":       hclspec.NewAttr("username", "string", true),
+		"password":       hclspec.NewAttr("password", "string", true),
+	})),
 	"volumes": blockWithDefaults("volumes", map[string]*hclspec.Spec{
 		"enabled":     defaulted("enabled", "bool", `false`),
 		"allow_paths": hclspec.NewAttr("allow_paths", "list(string)", false),
@@ -163,6 +169,11 @@ func (c Config) parse() (settings, error) {
 	}
 	if _, _, err := net.ParseCIDR(c.BridgeSubnet); err != nil {
 		return s, fmt.Errorf("bridge_subnet %q is no network: write for example \"172.26.128.0/20\"", c.BridgeSubnet)
+	}
+	for _, r := range c.Registries {
+		if r.ServerAddress == "" || r.Username == "" {
+			return s, fmt.Errorf("registry: server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
+		}
 	}
 	if c.Namespace == "" || c.ContainerdRuntime == "" {
 		return s, fmt.Errorf("namespace and containerd_runtime must not be empty")

@@ -30,7 +30,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
-		BridgeSubnet: "172.26.128.0/20",
+		BridgeSubnet: "172.26.128.0/20", Registries: []spec.Auth{},
 	}, config)
 	must.Eq(t, time.Second, s.statsInterval)
 }

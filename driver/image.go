@@ -64,7 +64,7 @@ func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers
 	if err != nil {
 		return runtime.Image{}, err
 	}
-	credentials := credentialsFor(config.Auth, settings.Auth)
+	credentials := credentialsFor(config.Auth, settings.Registries, settings.Auth)
 	key := fmt.Sprintf("%s|%s|%s|%s", ref, config.Snapshotter, config.Auth.Username, config.Auth.Password)
 	image, err := client.PullShared(ctx, key, runtime.Pull{
 		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle,

@@ -67,17 +67,23 @@ func BuildLayers(w io.Writer, name string, layers [][]byte, config ispec.ImageCo
 		descriptors = append(descriptors, desc)
 		diffIDs = append(diffIDs, desc.Digest)
 	}
-	configDesc := l.addJSON(ispec.MediaTypeImageConfig, ispec.Image{
+	configDesc, err := l.addJSON(ispec.MediaTypeImageConfig, ispec.Image{
 		Platform: ispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
 		Config:   config,
 		RootFS:   ispec.RootFS{Type: "layers", DiffIDs: diffIDs},
 	})
-	manifest := l.addJSON(ispec.MediaTypeImageManifest, ispec.Manifest{
+	if err != nil {
+		return fmt.Errorf("build image %q: %w", name, err)
+	}
+	manifest, err := l.addJSON(ispec.MediaTypeImageManifest, ispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: ispec.MediaTypeImageManifest,
 		Config:    configDesc,
 		Layers:    descriptors,
 	})
+	if err != nil {
+		return fmt.Errorf("build image %q: %w", name, err)
+	}
 	manifest.Platform = &ispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	manifest.Annotations = map[string]string{"io.containerd.image.name": name, ispec.AnnotationRefName: tagOf(name)}
 	if err := l.write(w, manifest); err != nil {
@@ -102,8 +108,12 @@ func (l *layout) add(mediaType string, content []byte) ispec.Descriptor {
 	return ispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(content))}
 }
 
-func (l *layout) addJSON(mediaType string, value any) ispec.Descriptor {
-	return l.add(mediaType, mustJSON(value))
+func (l *layout) addJSON(mediaType string, value any) (ispec.Descriptor, error) {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return ispec.Descriptor{}, fmt.Errorf("encode %s: %w", mediaType, err)
+	}
+	return l.add(mediaType, content), nil
 }
 
 func (l *layout) write(w io.Writer, manifest ispec.Descriptor) error {
@@ -113,10 +123,10 @@ func (l *layout) write(w io.Writer, manifest ispec.Descriptor) error {
 		MediaType: ispec.MediaTypeImageIndex,
 		Manifests: []ispec.Descriptor{manifest},
 	}
-	if err := writeFile(tw, ispec.ImageLayoutFile, mustJSON(ispec.ImageLayout{Version: ispec.ImageLayoutVersion}), 0o644); err != nil {
+	if err := writeJSON(tw, ispec.ImageLayoutFile, ispec.ImageLayout{Version: ispec.ImageLayoutVersion}); err != nil {
 		return err
 	}
-	if err := writeFile(tw, ispec.ImageIndexFile, mustJSON(index), 0o644); err != nil {
+	if err := writeJSON(tw, ispec.ImageIndexFile, index); err != nil {
 		return err
 	}
 	for _, b := range l.blobs {
@@ -180,6 +190,14 @@ func writeFile(tw *tar.Writer, name string, content []byte, mode fs.FileMode) er
 	return err
 }
 
+func writeJSON(tw *tar.Writer, name string, value any) error {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	return writeFile(tw, name, content, 0o644)
+}
+
 // tarMode is mode with the sticky bit where tar keeps it.
 func tarMode(mode fs.FileMode) int64 {
 	bits := int64(mode.Perm())
@@ -201,13 +219,4 @@ func tagOf(name string) string {
 		return name[i+1:]
 	}
 	return "latest"
-}
-
-// mustJSON is for values of the OCI specification only, which always encode.
-func mustJSON(value any) []byte {
-	text, err := json.Marshal(value)
-	if err != nil {
-		panic(fmt.Sprintf("encode %T: %v", value, err))
-	}
-	return text
 }

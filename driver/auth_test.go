@@ -1,0 +1,47 @@
+package driver
+
+import (
+	"testing"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+func TestLoginsInTheirOrder(t *testing.T) {
+	var config Config
+	parse(t, configSpec, `
+registry {
+  server_address = "a.example"
+  username       = "of-a"
+  password       = "1"
+}
+registry {
+  server_address = "b.example:5000"
+  username       = "of-b"
+  password       = "2"
+}
+auth {
+  username = "of-all"
+  password = "3"
+}`, &config)
+	_, err := config.parse()
+	must.NoError(t, err)
+	for _, test := range []struct {
+		task       spec.Auth
+		host, want string
+	}{
+		{spec.Auth{}, "a.example", "of-a 1"},
+		{spec.Auth{}, "b.example:5000", "of-b 2"},
+		{spec.Auth{}, "c.example", "of-all 3"},
+		{spec.Auth{Username: "of-task", Password: "4"}, "a.example", "of-task 4"},
+		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: "c.example"}, "a.example", "of-a 1"},
+	} {
+		username, secret, err := credentialsFor(test.task, config.Registries, config.Auth)(test.host)
+		must.NoError(t, err)
+		must.Eq(t, test.want, username+" "+secret, must.Sprintf("%+v", test))
+	}
+	config.Registries[0].Username = ""
+	_, err = config.parse()
+	must.ErrorContains(t, err, `registry: server_address "a.example" and username ""`)
+}
