@@ -2,14 +2,11 @@ package driver
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/hashicorp/nomad/client/allocdir"
-	"github.com/hashicorp/nomad/drivers/shared/resolvconf"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -18,7 +15,8 @@ import (
 
 // taskMounts are the mounts that every task gets: the directories of its
 // allocation, the volumes that Nomad prepared, and the files of its network.
-func taskMounts(cfg *drivers.TaskConfig, config spec.Config, share spec.Share) ([]spec.Mount, error) {
+func (p *startPlan) taskMounts() ([]spec.Mount, error) {
+	cfg := p.cfg
 	dir := cfg.TaskDir()
 	mounts := []spec.Mount{
 		bind(dir.SharedAllocDir, allocdir.SharedAllocContainerPath, false, "rprivate"),
@@ -32,14 +30,14 @@ func taskMounts(cfg *drivers.TaskConfig, config spec.Config, share spec.Share) (
 		}
 		mounts = append(mounts, bind(m.HostPath, m.TaskPath, m.Readonly, propagation))
 	}
-	if share.HAMi {
+	if p.share.HAMi {
 		preload := filepath.Join(dir.Dir, "ld.so.preload")
 		if err := statedir.WriteFile(preload, []byte(spec.PreloadContent), 0o644); err != nil {
 			return nil, err
 		}
 		mounts = append(mounts, bind(preload, spec.PreloadPath, true, "rprivate"))
 	}
-	network, err := networkFiles(cfg, config)
+	network, err := p.networkFiles()
 	return append(mounts, network...), err
 }
 
@@ -62,56 +60,6 @@ func propagationOf(mode string) (string, error) {
 		return "rshared", nil
 	}
 	return "", fmt.Errorf("propagation %q is not one of private, host-to-task, bidirectional", mode)
-}
-
-// networkFiles writes the task's hosts and resolver files into its directory,
-// which the container does not see as a whole, and returns their mounts.
-func networkFiles(cfg *drivers.TaskConfig, config spec.Config) ([]spec.Mount, error) {
-	var mounts []spec.Mount
-	if cfg.DNS != nil || config.HostDNS {
-		dns, err := resolvconf.GenerateDNSMount(cfg.TaskDir().Dir, cfg.DNS)
-		if err != nil {
-			return nil, fmt.Errorf("write resolv.conf: %w", err)
-		}
-		mounts = append(mounts, bind(dns.HostPath, dns.TaskPath, true, "rprivate"))
-	}
-	content, err := hostsFile(cfg, config)
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(cfg.TaskDir().Dir, "hosts")
-	if err := statedir.WriteFile(path, []byte(content), 0o644); err != nil {
-		return nil, err
-	}
-	return append(mounts, bind(path, "/etc/hosts", false, "rprivate")), nil
-}
-
-const localHosts = `127.0.0.1 localhost
-::1 localhost ip6-localhost ip6-loopback
-ff02::1 ip6-allnodes
-ff02::2 ip6-allrouters
-`
-
-// hostsFile is the content of /etc/hosts. A task on the host's network sees the
-// host's names.
-func hostsFile(cfg *drivers.TaskConfig, config spec.Config) (string, error) {
-	content := localHosts
-	if config.UsesHostNetwork() {
-		if host, err := os.ReadFile("/etc/hosts"); err == nil {
-			content = string(host)
-		}
-	}
-	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil && n.HostsConfig.Address != "" {
-		content += n.HostsConfig.Address + " " + n.HostsConfig.Hostname + "\n"
-	}
-	for _, entry := range config.ExtraHosts {
-		name, address, found := strings.Cut(entry, ":")
-		if !found || name == "" || strings.ContainsAny(name, " \t\r\n#") || net.ParseIP(address) == nil {
-			return "", fmt.Errorf("extra_hosts: %q is not NAME:ADDRESS, such as \"postgres:10.0.0.5\"", entry)
-		}
-		content += address + " " + name + "\n"
-	}
-	return content, nil
 }
 
 // resolveSources turns the files that the author names into host paths. A

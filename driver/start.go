@@ -125,7 +125,6 @@ type startPlan struct {
 	state    *statedir.Dir
 	share    spec.Share
 	labels   map[string]string
-	mounts   []spec.Mount
 	cdiDirs  []string
 	record   record
 	// namespaces are those of others that the container joins.
@@ -163,9 +162,6 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 		return nil, err
 	}
 	if p.labels, err = containerLabels(cfg, p.config.LabelMap()); err != nil {
-		return nil, err
-	}
-	if p.mounts, err = taskMounts(cfg, p.config, p.share); err != nil {
 		return nil, err
 	}
 	if err := d.checkNode(client, p.config, settings); err != nil {
@@ -255,10 +251,14 @@ func (d *Driver) removeEarlier(ctx context.Context, cfg *drivers.TaskConfig, ear
 }
 
 func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) (*runtime.Container, error) {
+	mounts, err := p.taskMounts()
+	if err != nil {
+		return nil, err
+	}
 	task := spec.Task{
 		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
-		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg),
-		Mounts: p.mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
+		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
+		Mounts: mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
 		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
 	}
 	if apparmor.HostSupports() {
@@ -335,16 +335,6 @@ func maxOpenFiles() uint64 {
 		return 1024
 	}
 	return limit.Max
-}
-
-func hostnameOf(cfg *drivers.TaskConfig) string {
-	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil && n.HostsConfig.Hostname != "" {
-		return n.HostsConfig.Hostname
-	}
-	if len(cfg.AllocID) >= 12 {
-		return cfg.AllocID[:8]
-	}
-	return cfg.Name
 }
 
 func devicesOf(devices []*drivers.DeviceConfig) []spec.Device {

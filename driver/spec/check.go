@@ -16,7 +16,7 @@ import (
 // operator does not allow. Nothing has been started by then.
 func (c Config) Check(policy Policy) error {
 	checks := []func() error{
-		c.checkText, c.checkImage, c.checkModes, c.checkHostname, c.checkTargets,
+		c.checkText, c.checkImage, c.checkModes, c.checkHostname, c.checkHosts, c.checkTargets,
 		func() error { return c.checkDevices(policy) },
 		func() error { return c.checkPrivileges(policy) },
 		func() error { return c.checkRuntime(policy) },
