@@ -273,6 +273,15 @@ func buildTestImage(archive io.Writer, name string) error {
 	})
 }
 
+// boxLayer is the lowest layer of images that tests add theirs to.
+var boxLayer = sync.OnceValues(func() ([]byte, error) {
+	programs, err := boxFiles()
+	if err != nil {
+		return nil, err
+	}
+	return testimage.Layer(withUsers(programs))
+})
+
 // withUsers adds what users need.
 func withUsers(programs map[string]testimage.File) map[string]testimage.File {
 	files := maps.Clone(programs)

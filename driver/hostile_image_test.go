@@ -116,9 +116,7 @@ func TestHostileImages(t *testing.T) {
 // archive is the image, with its prey.
 func (h hostileImage) archive(t *testing.T, host string) []byte {
 	t.Helper()
-	programs, err := boxFiles()
-	must.NoError(t, err)
-	base, err := testimage.Layer(withUsers(programs))
+	base, err := boxLayer()
 	must.NoError(t, err)
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)

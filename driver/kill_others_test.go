@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -113,6 +114,69 @@ func TestShimKilledAtEachStep(t *testing.T) {
 			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"), must.Sprint(step))
 			must.Eq(t, 137, e.wait(cfg.ID).ExitCode, must.Sprint(step))
 			_ = e.harness.DestroyTask(cfg.ID, false)
+			e.nothingLeft()
+		}
+	})
+}
+
+// stubborn is a task that only a kill ends.
+const stubborn = "trap '' TERM; touch /local/ready; while true; do sleep 0.05; done"
+
+// beside does something at a random moment while the test does another thing,
+// and waits for both.
+func beside(do, other func()) {
+	done := make(chan struct{})
+	time.AfterFunc(time.Duration(rand.IntN(400))*time.Millisecond, func() {
+		defer close(done)
+		do()
+	})
+	other()
+	<-done
+}
+
+// TestContainerdKilledAtRandom kills containerd while tasks start and stop.
+func TestContainerdKilledAtRandom(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		// A containerd 1.6 that dies while it unpacks an image may refuse to go on
+		// with it; here the image is there.
+		e.run(defaultTaskConfig("true"))
+		for range kills(2) {
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
+			beside(e.crash, func() { cfg = e.nomadStarts(cfg) })
+			e.containerd.restarts.Wait()
+			e.waitForContainerd()
+			must.Len(t, 1, e.containers())
+			beside(e.crash, func() {
+				result := e.nomadStops(cfg, 50*time.Millisecond)
+				must.NoError(t, result.Err)
+				must.Eq(t, 137, result.ExitCode)
+			})
+			e.containerd.restarts.Wait()
+			e.waitForContainerd()
+			e.nothingLeft()
+		}
+	})
+}
+
+// TestShimKilledAtRandom kills a task's shim while the task starts. The start
+// fails, or the task is lost; the next one runs.
+func TestShimKilledAtRandom(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		for range kills(2) {
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
+			var started error
+			beside(func() {
+				if pid := findShim(cfg); pid != 0 {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}, func() { _, _, started = e.harness.StartTask(cfg) })
+			if started == nil {
+				must.NoError(t, e.harness.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+				must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
+				_ = e.harness.DestroyTask(cfg.ID, false)
+			}
 			e.nothingLeft()
 		}
 	})

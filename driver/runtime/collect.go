@@ -28,10 +28,9 @@ const (
 	// ownerLabel is on all that the driver makes in containerd but images, so
 	// that leftovers are found, after a reboot too.
 	ownerLabel = "io.nomad-gpu.owner"
-	// processLabel is on leases, which keep containerd's garbage collector away
-	// from what is being fetched and unpacked. One of a process that died is void.
-	processLabel = "io.nomad-gpu.process"
-	leaseExpiry  = 24 * time.Hour
+	// leaseExpiry ends the leases that keep containerd's garbage collector away
+	// from what is being fetched and unpacked, if nobody else does.
+	leaseExpiry = 24 * time.Hour
 )
 
 func (r *Runtime) ownerLabels() map[string]string {
@@ -52,19 +51,23 @@ func (r *Runtime) ownedLabels(labels map[string]string) map[string]string {
 // protect keeps what is made under the returned context until done is called.
 func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(), err error) {
 	ctx, release, err := r.client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseExpiry),
-		leases.WithLabels(r.ownedLabels(map[string]string{processLabel: r.process})))
+		leases.WithLabels(r.ownerLabels()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("protect what is made from containerd's garbage collector: %w", err)
 	}
+	id, _ := leases.FromContext(ctx)
+	r.held.Store(id, true)
 	return ctx, func() {
+		r.held.Delete(id)
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		_ = release(cleanup) // it expires otherwise
+		_ = release(cleanup) // else collectLeases does it, or it expires
 	}, nil
 }
 
-// collectLeases removes the leases of processes that died, so that containerd
-// collects what they had fetched half-way.
+// collectLeases removes the leases of processes that died, and those that this one
+// could not give up while containerd was away, so that containerd collects what
+// was fetched half-way.
 func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
 	service := r.client.LeasesService()
 	all, err := service.List(ctx, r.ownerFilter())
@@ -72,7 +75,8 @@ func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
 		return fmt.Errorf("list leases: %w", err)
 	}
 	for _, lease := range all {
-		if lease.Labels[processLabel] == r.process || !lease.CreatedAt.Before(before) {
+		_, held := r.held.Load(lease.ID)
+		if held || !lease.CreatedAt.Before(before) {
 			continue
 		}
 		if err := service.Delete(ctx, lease); err != nil && !errdefs.IsNotFound(err) {

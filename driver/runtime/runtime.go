@@ -9,7 +9,6 @@ package runtime
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"slices"
@@ -48,10 +47,10 @@ type Config struct {
 type Runtime struct {
 	config Config
 	log    *logrus.Entry
-	// process tells this process from earlier ones of the same owner.
-	process string
-	client  *client.Client
-	pulls   pullGroup
+	client *client.Client
+	pulls  pullGroup
+	// held are the IDs of the containerd leases that this process uses now.
+	held sync.Map
 	// configs are ispec.ImageConfig by digest and snapshotter, of images that
 	// were seen unpacked.
 	configs sync.Map
@@ -72,7 +71,7 @@ func New(config Config) (*Runtime, error) {
 	}
 	logger := logrus.New()
 	logger.SetOutput(config.Log)
-	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger), process: rand.Text()}, nil
+	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger)}, nil
 }
 
 // Close ends the connection; what runs goes on.
