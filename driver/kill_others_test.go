@@ -173,7 +173,7 @@ func TestShimKilledAtRandom(t *testing.T) {
 				}
 			}, func() { _, _, started = e.harness.StartTask(cfg) })
 			if started == nil {
-				must.NoError(t, e.harness.StopTask(cfg.ID, 50*time.Millisecond, "SIGTERM"))
+				must.NoError(t, e.harness.StopTask(cfg.ID, time.Minute, "SIGKILL"))
 				must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
 				_ = e.harness.DestroyTask(cfg.ID, false)
 			}
