@@ -171,7 +171,7 @@ func (e *env) leftovers() []string {
 			found = append(found, "mount "+line)
 		}
 	}
-	leases, err := e.driver.leases.live()
+	leases, err := e.driver.leases.started()
 	must.NoError(e.t, err)
 	for _, l := range leases {
 		found = append(found, "lease "+l.ID)

@@ -20,6 +20,9 @@ const leaseRetention = 10 * time.Minute
 type leaseBook struct {
 	mu  sync.Mutex
 	dir *statedir.Dir
+	// starting holds the IDs of leases whose task is being started by this
+	// process. It has no container yet, for as long as its image is pulled.
+	starting map[string]bool
 }
 
 func (b *leaseBook) open(dir *statedir.Dir) {
@@ -30,7 +33,7 @@ func (b *leaseBook) open(dir *statedir.Dir) {
 
 // claim records a lease before its task starts, if its guarantees fit beside
 // those of the live leases. A lease that cannot be read counts as a reason to
-// stop: it may hold what is asked for.
+// stop: it may hold what is asked for. The start ends with settle.
 func (b *leaseBook) claim(l gpu.Lease) error {
 	if len(l.Holdings) == 0 {
 		return nil
@@ -44,7 +47,21 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 	if err := gpu.CheckGuarantees(l, leases); err != nil {
 		return err
 	}
-	return b.dir.WriteLease(l)
+	if err := b.dir.WriteLease(l); err != nil {
+		return err
+	}
+	if b.starting == nil {
+		b.starting = map[string]bool{}
+	}
+	b.starting[l.ID] = true
+	return nil
+}
+
+// settle says that a start is over, whatever came of it.
+func (b *leaseBook) settle(l gpu.Lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.starting, l.ID)
 }
 
 // write records a lease whose task exists already, and so needs no permission.
@@ -91,10 +108,11 @@ func (b *leaseBook) expire(now time.Time) error {
 	return err
 }
 
-// live returns the leases of tasks that may run.
-func (b *leaseBook) live() ([]gpu.Lease, error) {
+// started returns the leases of tasks that may run, without those that this
+// process is starting.
+func (b *leaseBook) started() ([]gpu.Lease, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	leases, err := b.dir.Leases()
-	return slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() }), err
+	return slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() || b.starting[l.ID] }), err
 }

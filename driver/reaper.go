@@ -95,13 +95,13 @@ func (d *Driver) removeWithLease(c *runtime.Container) error {
 	return d.leases.end(r.Lease, time.Now())
 }
 
-// reapLeases ends live leases whose container is gone.
+// reapLeases ends the leases of tasks whose container is gone.
 func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before time.Time) error {
-	live, err := d.leases.live()
+	leases, err := d.leases.started()
 	if err != nil {
 		return err
 	}
-	for _, l := range live {
+	for _, l := range leases {
 		if !l.StartedAt.Before(before) {
 			continue
 		}

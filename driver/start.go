@@ -97,6 +97,7 @@ func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*
 	if err := d.leases.claim(lease); err != nil {
 		return nil, &spec.NotReadyError{UUID: lease.Holdings[0].UUID, Reason: err.Error()}
 	}
+	defer d.leases.settle(lease)
 	d.failpoint("claimed")
 	t, err := d.launch(plan, earlier)
 	if err != nil {

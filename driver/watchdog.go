@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -30,7 +31,7 @@ func (v violation) Error() string { return v.message }
 func (d *Driver) watchdogLoop() {
 	ticker := time.NewTicker(watchdogPeriod)
 	defer ticker.Stop()
-	w := watchdog{driver: d, warned: map[string]bool{}, faults: map[string]map[string]gpu.Fault{}}
+	w := watchdog{driver: d, said: map[topic]bool{}, faults: map[topic]map[string]gpu.Fault{}}
 	for {
 		select {
 		case <-ticker.C:
@@ -44,16 +45,25 @@ func (d *Driver) watchdogLoop() {
 // watchdog remembers what it has said already, so that it says it once.
 type watchdog struct {
 	driver *Driver
-	warned map[string]bool
-	faults map[string]map[string]gpu.Fault
+	said   map[topic]bool
+	faults map[topic]map[string]gpu.Fault // by code
 	seen   time.Time
 }
 
+// topic is what can be said to a task: something of a GPU. The code is empty
+// where all of that GPU is meant, the GPU where all of the task is.
+type topic struct{ taskID, uuid, code string }
+
+// The codes of what only the watchdog knows.
+const (
+	codeUnmeasured = "unmeasured"
+	codeLostServer = "mps-restarted"
+)
+
 func (w *watchdog) round(now time.Time) {
 	tasks := w.gpuTasks()
+	w.forgetAllBut(tasks)
 	if len(tasks) == 0 {
-		clear(w.warned)
-		clear(w.faults)
 		return
 	}
 	settings, _, state, err := w.driver.parts()
@@ -62,13 +72,11 @@ func (w *watchdog) round(now time.Time) {
 	}
 	w.reportFaults(tasks, state)
 	usage, err := state.Usage()
-	if err != nil {
-		if !errors.Is(err, statedir.ErrNotFound) {
-			w.driver.logger.Warn("watchdog cannot read what tasks use", "error", err)
-		}
-		return
+	if err != nil && !errors.Is(err, statedir.ErrNotFound) {
+		w.driver.logger.Warn("watchdog cannot read what tasks use", "error", err)
 	}
-	if now.Sub(usage.MeasuredAt) > usageMaxAge || !usage.MeasuredAt.After(w.seen) {
+	w.reportUnmeasured(tasks, usage.MeasuredAt, now)
+	if err != nil || now.Sub(usage.MeasuredAt) > usageMaxAge || !usage.MeasuredAt.After(w.seen) {
 		return
 	}
 	w.seen = usage.MeasuredAt
@@ -83,6 +91,44 @@ func (w *watchdog) round(now time.Time) {
 		}
 		for _, v := range violations(t.record.Lease, byLease[t.record.Lease.ID]) {
 			w.act(t, v, settings.GPU.Watchdog)
+		}
+	}
+}
+
+// forgetAllBut drops what was said to tasks that have ended.
+func (w *watchdog) forgetAllBut(tasks []*task) {
+	running := map[string]bool{}
+	for _, t := range tasks {
+		running[t.cfg.ID] = true
+	}
+	maps.DeleteFunc(w.said, func(t topic, _ bool) bool { return !running[t.taskID] })
+	maps.DeleteFunc(w.faults, func(t topic, _ map[string]gpu.Fault) bool { return !running[t.taskID] })
+}
+
+// once reports whether this is the first time that the topic comes up.
+func (w *watchdog) once(about topic) bool {
+	first := !w.said[about]
+	w.said[about] = true
+	return first
+}
+
+// reportUnmeasured tells tasks when nobody measures their GPU memory any more,
+// and when somebody does again.
+func (w *watchdog) reportUnmeasured(tasks []*task, measured, now time.Time) {
+	for _, t := range tasks {
+		since, about := measured, topic{t.cfg.ID, "", codeUnmeasured}
+		if t.record.StartedAt.After(since) {
+			since = t.record.StartedAt
+		}
+		annotations := map[string]string{"reason": codeUnmeasured}
+		switch unmeasured := now.Sub(since) > usageMaxAge; {
+		case unmeasured && w.once(about):
+			w.driver.emit(t.cfg, fmt.Sprintf(
+				"GPU memory is not measured since %s, so nobody holds this task to its share: is the device plugin running?",
+				since.UTC().Format(time.TimeOnly)), annotations)
+		case !unmeasured && w.said[about]:
+			delete(w.said, about)
+			w.driver.emit(t.cfg, "GPU memory is measured again", annotations)
 		}
 	}
 }
@@ -122,32 +168,45 @@ func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
 	return found
 }
 
-// act does what the operator chose. A warning is given once per task and kind.
+// act does what the operator chose. It is said once per task and kind; a kill
+// that fails is tried again with the next measurement.
 func (w *watchdog) act(t *task, v violation, action string) {
-	key := t.cfg.ID + "/" + v.uuid + "/" + v.code
-	if w.warned[key] {
+	first := w.once(topic{t.cfg.ID, v.uuid, v.code})
+	does := "GPU limit exceeded: "
+	if action != watchdogWarn {
+		does = "GPU limit exceeded, killing the task: "
+	}
+	if first {
+		w.driver.emit(t.cfg, does+v.message, map[string]string{"gpu": v.uuid, "reason": v.code})
+	}
+	if action == watchdogWarn || !t.condemn(v) {
 		return
 	}
-	w.warned[key] = true
-	annotations := map[string]string{"gpu": v.uuid, "reason": v.code}
-	if action == watchdogWarn {
-		w.driver.emit(t.cfg, "GPU limit exceeded: "+v.message, annotations)
-		return
-	}
-	w.driver.emit(t.cfg, "GPU limit exceeded, killing the task: "+v.message, annotations)
-	t.condemn(v)
 	go func() {
 		if err := w.driver.kill(t); err != nil {
-			t.logger.Error("watchdog could not kill the task", "error", err)
+			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
+			t.pardon()
 		}
 	}()
 }
 
-// condemn makes the task's result say why it was killed.
-func (t *task) condemn(v violation) {
+// condemn makes the task's result say why it was killed. It reports whether the
+// kill is the caller's to do, because none is under way.
+func (t *task) condemn(v violation) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.verdict != nil {
+		return false
+	}
 	t.verdict = fmt.Errorf("killed by the GPU watchdog: %w", v)
+	return true
+}
+
+// pardon takes back what condemn said of a task that was not killed after all.
+func (t *task) pardon() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.verdict = nil
 }
 
 // reportFaults tells tasks of faults of their GPUs, and when they are gone.
@@ -167,18 +226,16 @@ func (w *watchdog) reportFaults(tasks []*task, state *statedir.Dir) {
 // reportLostServer tells a task, once, that the MPS daemon which it is a client
 // of was replaced: CUDA does not reconnect, so the task cannot go on by itself.
 func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
-	key := t.cfg.ID + "/" + s.UUID + "/lost-server"
-	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || w.warned[key] {
+	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || !w.once(topic{t.cfg.ID, s.UUID, codeLostServer}) {
 		return
 	}
-	w.warned[key] = true
 	w.driver.emit(t.cfg, fmt.Sprintf(
 		"GPU %s: its MPS daemon ended and another one was started; what this task had on the GPU is lost, and its CUDA calls fail until it is restarted (nomad alloc restart)",
-		s.UUID), map[string]string{"gpu": s.UUID, "fault": "mps-restarted"})
+		s.UUID), map[string]string{"gpu": s.UUID, "fault": codeLostServer})
 }
 
 func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {
-	key := t.cfg.ID + "/" + s.UUID
+	key := topic{taskID: t.cfg.ID, uuid: s.UUID}
 	now := map[string]gpu.Fault{}
 	for _, f := range s.Faults {
 		now[f.Code] = f

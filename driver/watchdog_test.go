@@ -94,3 +94,57 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 		must.Eq(t, drivers.TaskStateRunning, status.State)
 	})
 }
+
+func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		watched, err := e.driver.tasks.get(cfg.ID)
+		must.NoError(t, err)
+
+		e.containerd.kill()
+		n.measure(cfg, 5000)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded, killing the task")
+		eventually(t, "the kill has failed", func() bool {
+			watched.mu.Lock()
+			defer watched.mu.Unlock()
+			return watched.killed.Load() && watched.verdict == nil
+		})
+		e.containerd.start(t)
+		eventually(t, "the task is killed", func() bool {
+			n.measure(cfg, 5000)
+			return watched.exited()
+		})
+		must.ErrorContains(t, e.wait(cfg.ID).Err, "the task's share is 2G")
+	})
+}
+
+func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		one, err := e.driver.tasks.get(cfg.ID)
+		must.NoError(t, err)
+		begun := one.record.StartedAt
+		w := watchdog{driver: e.driver, said: map[topic]bool{}}
+		look := func(measured, now time.Time) {
+			w.reportUnmeasured([]*task{one}, measured, now)
+		}
+		look(time.Time{}, begun.Add(usageMaxAge)) // the device plugin may be slow to begin
+		go func() {
+			look(begun, begun.Add(usageMaxAge+time.Second))
+			look(begun, begun.Add(usageMaxAge+2*time.Second))
+			look(begun.Add(time.Minute), begun.Add(time.Minute))
+		}()
+		must.StrContains(t, nextEvent(t, events).Message, "GPU memory is not measured since "+begun.UTC().Format(time.TimeOnly))
+		must.Eq(t, "GPU memory is measured again", nextEvent(t, events).Message)
+	})
+}

@@ -94,8 +94,12 @@ func CheckGuarantees(wanted Lease, leases []Lease) error {
 			}
 		}
 		if sum+w.GuaranteeMilli > MilliPerGPU {
-			return fmt.Errorf("compute guarantee of %d milli does not fit on GPU %s: %d of %d are promised to running tasks; ask for at most %d",
-				w.GuaranteeMilli, w.UUID, sum, MilliPerGPU, MilliPerGPU-sum)
+			advice := fmt.Sprintf("ask for at most %d", MilliPerGPU-sum)
+			if sum >= MilliPerGPU {
+				advice = "wait until one of them ends"
+			}
+			return fmt.Errorf("compute guarantee of %d milli does not fit on GPU %s: %d of %d are promised to other tasks; %s",
+				w.GuaranteeMilli, w.UUID, sum, MilliPerGPU, advice)
 		}
 	}
 	return nil
