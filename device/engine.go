@@ -59,10 +59,12 @@ type engine struct {
 	// metricsAddress is where metrics are served, empty if they are not.
 	metricsAddress string
 	// warned is set once the rules were compared with the hardware.
-	warned     bool
-	complained map[string]string
-	watching   watch
-	background sync.WaitGroup
+	warned bool
+	// complaining guards complained: the meter runs beside the engine.
+	complaining sync.Mutex
+	complained  map[string]string
+	watching    watch
+	background  sync.WaitGroup
 }
 
 // publication is one turn's outcome. It is never changed after it was made.
@@ -176,6 +178,8 @@ func (e *engine) complain(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		text = err.Error()
 	}
+	e.complaining.Lock()
+	defer e.complaining.Unlock()
 	if e.complained[what] == text {
 		return
 	}

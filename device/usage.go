@@ -47,10 +47,12 @@ func (m *meter) run(ctx context.Context, interval time.Duration) {
 func (m *meter) measure() {
 	e := m.engine
 	published := e.latest.Load()
+	// A lease that cannot be read leaves its own task unmeasured, and no other.
 	leases, err := e.state.Leases()
+	e.complain("leases to measure", err)
 	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
 	m.leases.Store(&leases)
-	if published == nil || err != nil {
+	if published == nil {
 		return
 	}
 	if last := m.latest.Load(); len(leases) == 0 && last != nil && len(last.Tasks) == 0 {

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -168,28 +170,44 @@ func onlyGPU(t *testing.T, c *cluster.Cluster, alloc *api.Allocation) string {
 	return held[0].UUID
 }
 
-// checkBooking fails when any device or slice of any node is held twice, by the leases or
-// by Nomad's own account, or when the two disagree.
+// checkBooking fails when any device or slice of any node is held twice, by the
+// leases or by Nomad's own account, or when the two stay apart. They may for a
+// moment, while a task starts or ends.
 func checkBooking(t *testing.T, ctx context.Context, c *cluster.Cluster) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
 	for _, n := range c.Nodes {
-		leased := map[string]string{}
-		for _, l := range leases(t, n) {
-			for _, h := range l.Holdings {
-				if len(h.Slices) == 0 {
-					book(t, leased, n.Name, h.UUID, l.AllocID)
-				}
-				for _, slice := range h.Slices {
-					book(t, leased, n.Name, gpu.SliceID{UUID: h.UUID, N: slice}.String(), l.AllocID)
-				}
+		for {
+			leased, booked := leasedOn(t, n), accounted(t, ctx, c, n)
+			if maps.Equal(leased, booked) {
+				break
 			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+			}
+			t.Fatalf("%s: by its leases the allocs hold %v, by Nomad's account %v", n.Name, leased, booked)
 		}
-		for id, alloc := range accounted(t, ctx, c, n) {
-			if leased[id] != alloc {
-				t.Errorf("%s: Nomad gave %s to alloc %.8s, its lease is held by %q", n.Name, id, alloc, leased[id])
+	}
+}
+
+// leasedOn is which allocation holds each device or slice, by the node's leases.
+func leasedOn(t *testing.T, n *cluster.Node) map[string]string {
+	t.Helper()
+	leased := map[string]string{}
+	for _, l := range leases(t, n) {
+		for _, h := range l.Holdings {
+			if len(h.Slices) == 0 {
+				book(t, leased, n.Name, h.UUID, l.AllocID)
+			}
+			for _, slice := range h.Slices {
+				book(t, leased, n.Name, gpu.SliceID{UUID: h.UUID, N: slice}.String(), l.AllocID)
 			}
 		}
 	}
+	return leased
 }
 
 func book(t *testing.T, booked map[string]string, node, id, alloc string) {

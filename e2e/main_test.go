@@ -51,7 +51,9 @@ func startWith(t *testing.T, o cluster.Options) (context.Context, *cluster.Clust
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(c.Diagnosis(context.WithoutCancel(t.Context())))
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+			defer cancel()
+			t.Log(c.Diagnosis(ctx))
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

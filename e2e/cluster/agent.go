@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -88,16 +88,27 @@ func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) error 
 			return nil
 		case err == nil:
 			q.WaitIndex = meta.LastIndex
-		case !strings.Contains(err.Error(), "not found"):
+		case !unknown(err):
 			return fmt.Errorf("wait for %s: %w", n.Name, err)
+		default:
+			time.Sleep(retryPause)
 		}
 	}
 }
 
+// unknown reports whether Nomad does not know what it was asked for.
+func unknown(err error) bool {
+	var refused api.UnexpectedResponseError
+	return errors.As(err, &refused) && refused.StatusCode() == http.StatusNotFound
+}
+
+// retryPause is the time between two questions that Nomad cannot block on.
+const retryPause = 50 * time.Millisecond
+
 // retry calls f until it succeeds, the program that it speaks to ends, or the
 // context does.
 func retry(ctx context.Context, what string, ended <-chan struct{}, log string, f func() error) error {
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(retryPause)
 	defer tick.Stop()
 	for {
 		err := f()

@@ -42,7 +42,7 @@ func (c *Cluster) Run(ctx context.Context, hcl string) (*api.Job, error) {
 	return job, nil
 }
 
-// Stop stops a job, forgets it, and returns when its tasks are gone.
+// Stop stops a job and returns when its tasks are gone.
 func (c *Cluster) Stop(ctx context.Context, job string) error {
 	write := (&api.WriteOptions{}).WithContext(ctx)
 	if _, _, err := c.API.Jobs().Deregister(job, false, write); err != nil {

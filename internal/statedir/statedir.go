@@ -80,12 +80,12 @@ func (d *Dir) RemoveGPU(uuid string) error { return remove(d.file(gpuDir, uuid))
 // GPU reads one device's state. It returns ErrNotFound when there is none of
 // this boot.
 func (d *Dir) GPU(uuid string) (gpu.GPUState, error) {
-	return readState(d, d.file(gpuDir, uuid), gpuHeader)
+	return readState[gpu.GPUState](d, d.file(gpuDir, uuid))
 }
 
 // GPUs reads all devices' states. Files that cannot be read are left out and
 // named in the error; the rest is valid all the same.
-func (d *Dir) GPUs() ([]gpu.GPUState, error) { return readAll(d, gpuDir, gpuHeader) }
+func (d *Dir) GPUs() ([]gpu.GPUState, error) { return readAll[gpu.GPUState](d, gpuDir) }
 
 // WriteUsage publishes what tasks were measured to use.
 func (d *Dir) WriteUsage(u gpu.Usage) error {
@@ -95,7 +95,7 @@ func (d *Dir) WriteUsage(u gpu.Usage) error {
 
 // Usage reads the latest measurement, or returns ErrNotFound.
 func (d *Dir) Usage() (gpu.Usage, error) {
-	return readState(d, filepath.Join(d.path, usageJSN), func(u gpu.Usage) (int, string) { return u.Version, u.BootID })
+	return readState[gpu.Usage](d, filepath.Join(d.path, usageJSN))
 }
 
 // WriteLease records that a task holds slices.
@@ -109,20 +109,17 @@ func (d *Dir) RemoveLease(id string) error { return remove(d.file(leaseDir, id))
 
 // Lease reads one task's lease, or returns ErrNotFound.
 func (d *Dir) Lease(id string) (gpu.Lease, error) {
-	return readState(d, d.file(leaseDir, id), leaseHeader)
+	return readState[gpu.Lease](d, d.file(leaseDir, id))
 }
 
 // Leases reads the leases of this boot. Files that cannot be read are left out
 // and named in the error: whoever must not take a used GPU for a free one stops
 // there.
-func (d *Dir) Leases() ([]gpu.Lease, error) { return readAll(d, leaseDir, leaseHeader) }
-
-func gpuHeader(s gpu.GPUState) (int, string) { return s.Version, s.BootID }
-func leaseHeader(l gpu.Lease) (int, string)  { return l.Version, l.BootID }
+func (d *Dir) Leases() ([]gpu.Lease, error) { return readAll[gpu.Lease](d, leaseDir) }
 
 func (d *Dir) file(sub, name string) string { return filepath.Join(d.path, sub, name+suffix) }
 
-func readAll[T any](d *Dir, sub string, header func(T) (int, string)) ([]T, error) {
+func readAll[T any](d *Dir, sub string) ([]T, error) {
 	entries, err := os.ReadDir(filepath.Join(d.path, sub))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", sub, err)
@@ -133,7 +130,7 @@ func readAll[T any](d *Dir, sub string, header func(T) (int, string)) ([]T, erro
 		if !strings.HasSuffix(entry.Name(), suffix) {
 			continue
 		}
-		one, err := readState(d, filepath.Join(d.path, sub, entry.Name()), header)
+		one, err := readState[T](d, filepath.Join(d.path, sub, entry.Name()))
 		switch {
 		case err == nil:
 			all = append(all, one)
@@ -144,7 +141,7 @@ func readAll[T any](d *Dir, sub string, header func(T) (int, string)) ([]T, erro
 	return all, errors.Join(problems...)
 }
 
-func readState[T any](d *Dir, path string, header func(T) (int, string)) (T, error) {
+func readState[T any](d *Dir, path string) (T, error) {
 	var state, zero T
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -153,15 +150,22 @@ func readState[T any](d *Dir, path string, header func(T) (int, string)) (T, err
 	if err != nil {
 		return zero, fmt.Errorf("read state: %w", err)
 	}
-	if err := json.Unmarshal(text, &state); err != nil {
+	// The header says whether this release can read the rest.
+	var header struct {
+		Version int    `json:"version"`
+		BootID  string `json:"boot_id"`
+	}
+	if err := json.Unmarshal(text, &header); err != nil {
 		return zero, fmt.Errorf("read state %s: %w", path, err)
 	}
-	version, bootID := header(state)
-	if bootID != d.bootID {
+	if header.BootID != d.bootID {
 		return zero, fmt.Errorf("%s is of another boot: %w", path, ErrNotFound)
 	}
-	if version < 1 || version > gpu.StateVersion {
-		return zero, fmt.Errorf("state %s has version %d, this release reads 1 to %d", path, version, gpu.StateVersion)
+	if header.Version < 1 || header.Version > gpu.StateVersion {
+		return zero, fmt.Errorf("state %s has version %d, this release reads 1 to %d", path, header.Version, gpu.StateVersion)
+	}
+	if err := json.Unmarshal(text, &state); err != nil {
+		return zero, fmt.Errorf("read state %s: %w", path, err)
 	}
 	return state, nil
 }
