@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,9 +50,16 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 		c.TemperatureC, c.PowerWatts = 55, 41
 		c.Processes = []sim.Process{{PID: uint32(pid), MemoryMiB: 3000, MPS: true, Percent: 40}}
 	})
+	waitMeasured(t, r, 3000)
+	return r, uuid
+}
+
+// waitMeasured waits until the only task was measured to use so much.
+func waitMeasured(t *testing.T, r *rig, mib int64) {
+	t.Helper()
 	for {
-		if u, err := r.openState().Usage(); err == nil && len(u.Tasks) == 1 && u.Tasks[0].MemoryMiB == 3000 {
-			return r, uuid
+		if u, err := r.openState().Usage(); err == nil && len(u.Tasks) == 1 && u.Tasks[0].MemoryMiB == mib {
+			return
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
@@ -59,6 +67,16 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 			t.Fatal("gave up waiting for a measurement")
 		}
 	}
+}
+
+func TestAnUnreadableLeaseLeavesOtherTasksMeasured(t *testing.T) {
+	r, uuid := tenantRig(t, "")
+	torn := filepath.Join(r.dir, "run", "leases", "torn.json")
+	if err := os.WriteFile(torn, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.happen(uuid, func(c *sim.Condition) { c.Processes[0].MemoryMiB = 4000 })
+	waitMeasured(t, r, 4000)
 }
 
 func TestStats(t *testing.T) {
