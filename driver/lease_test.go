@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,11 +16,11 @@ import (
 func TestAShareIsHeldWhileTheImageIsPulled(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		r := startRegistry(t, false, "", "")
-		r.push(t, "box:1", false, http.DefaultClient)
+		r := startRegistry(t, false, false)
+		r.push(t, "box:1")
 		var blobs atomic.Int64
 		release := make(chan struct{})
-		cfg := e.task(imageConfig(slowRegistry(t, r, &blobs, release)+"/box:1"), reserve(gpuA, 0, 1))
+		cfg := e.task(imageConfig(slowRegistry(t, r, &blobs, 0, release)+"/box:1"), reserve(gpuA, 0, 1))
 		var start sync.WaitGroup
 		start.Go(func() { e.start(cfg) })
 		eventually(t, "a layer is asked for", func() bool { return blobs.Load() > 0 })
