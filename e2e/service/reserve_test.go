@@ -55,12 +55,39 @@ func TestReservations(t *testing.T) {
 		return a, status
 	}
 	var first allocation
+	var status int
 	until(ctx, t, "reserve a GPU", time.Minute, func() (bool, string) {
-		var status int
 		first, status = reserve(`{"gpu_count":1,"gpu_type":"T4","memory_gb":16,"owner":"ada"}`)
 		return status == http.StatusOK, first.Error
 	})
-	second, status := reserve(`{"gpu_count":1,"ttl_seconds":3600}`)
+	// Another replica tells of it at once, and passes requests on.
+	leader := r
+	r = serve(ctx, t, c, "")
+	var brief allocation
+	until(ctx, t, "reserve through the other replica", time.Minute, func() (bool, string) {
+		var status int
+		brief, status = reserve(`{"gpu_count":1,"ttl_seconds":2}`)
+		return status == http.StatusOK, brief.Error
+	})
+	for _, at := range []*replica{leader, r} {
+		for _, id := range []string{first.ReservationID, brief.ReservationID} {
+			var one struct {
+				Error string `json:"error"`
+			}
+			if status := at.call(ctx, t, "GET", "/api/v1/gpu/reservations/"+id, "", &one); status != http.StatusOK {
+				t.Errorf("reservation %s at %s: %d %s", id, at.URL, status, one.Error)
+			}
+		}
+	}
+	// What expires is free again.
+	var second allocation
+	until(ctx, t, "reserve what has expired", 30*time.Second, func() (bool, string) {
+		second, status = reserve(`{"gpu_count":1,"ttl_seconds":3600}`)
+		return status == http.StatusOK, second.Error
+	})
+	if time.Now().Before(brief.ExpiresAt) {
+		t.Errorf("a reservation until %s was given to somebody else", brief.ExpiresAt)
+	}
 	if status != http.StatusOK || !first.Success || second.ReservationID == first.ReservationID || time.Until(second.ExpiresAt) < 50*time.Minute {
 		t.Fatalf("reservations %+v and %+v, status %d", first, second, status)
 	}

@@ -399,7 +399,7 @@ function decisionInside(d) {
   const inside = el("div.inside", el("p", d.summary));
   const all = [...(d.choices || []).map((c) => choiceRow(c, true)), ...(d.runners_up || []).map((c) => choiceRow(c, false))];
   if (all.length) inside.append(el("table", el("caption.unseen", "Nodes that were weighed"), el("thead", el("tr", ...["Node", "GPU", "Score", "Terms"].map((t) => attrs(el("th", t), { scope: "col" })))), el("tbody", ...all)));
-  if ((d.reasons || []).length) inside.append(el("p.note", `${plural(d.fits, "node")} could take it. The others could not:`), el("ul", ...d.reasons.map((r) => el("li", `${plural(r.nodes, "node")}: ${r.why}` + (r.never ? " (never, even when empty)" : "") + (r.after_preempting ? `; ${r.after_preempting} of them could after evictions` : "")))));
+  if ((d.reasons || []).length) inside.append(el("p.note", d.fits ? `${plural(d.fits, "node")} could take it. The others could not:` : "No node could take it:"), el("ul", ...d.reasons.map((r) => el("li", `${plural(r.nodes, "node")}: ${r.why}` + (r.never ? " (never, even when empty)" : "") + (r.after_preempting ? `; ${r.after_preempting} of them could after evictions` : "")))));
   return inside;
 }
 
