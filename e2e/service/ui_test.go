@@ -39,7 +39,7 @@ func TestNomadUI(t *testing.T) {
 		{"/ui/clients", []string{"node-0", "Ready"}},
 		{"/ui/servers", []string{"server.global"}},
 		{"/ui/topology", []string{"node-0"}},
-		{"/ui/allocations/" + alloc.ID, []string{"shown", "node-0"}},
+		{"/ui/allocations/" + alloc.ID, []string{"Allocation shown.g[0]", "RUNNING"}},
 	} {
 		if _, err := chromedp.Run(tab, chromedp.Navigate(r.URL+page.path)); err != nil {
 			t.Fatal(err)
