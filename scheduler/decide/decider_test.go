@@ -122,6 +122,24 @@ func TestANewLeaderKnowsWhatTheOldOnePromised(t *testing.T) {
 	}
 }
 
+// Regression: for two minutes a new leader kept the room of jobs that had been
+// stopped a moment before.
+func TestANewLeaderPromisesNothingToStoppedJobs(t *testing.T) {
+	old := newBench(t, "", machine("a", 1))
+	a := ask("job", "16G", 1)
+	old.decide(t, a)
+	next := newBench(t, "", machine("a", 1))
+	next.store, next.Decider.store = old.store, old.store
+	next.register(a)
+	next.book.jobs[nomad.JobKey{Namespace: "default", ID: "job"}].Stopped = true
+	if err := next.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := next.decide(t, ask("next", "16G", 1)); len(d.Preferred) != 1 {
+		t.Errorf("the room is gone: %+v", d)
+	}
+}
+
 // A changed request replaces what runs, so it is placed as if that were gone;
 // until it is gone, nobody else gets the room.
 func TestAChangedRequestMayUseItsOwnRoom(t *testing.T) {

@@ -84,9 +84,10 @@ func (b *Book) recall(r *Record) bool {
 		return false
 	}
 	b.records[key] = r
+	stopped := b.jobs[key] != nil && b.jobs[key].Stopped
 	for name, g := range r.Groups {
 		b.log.decision(g.Shown)
-		if b.now().Sub(r.At) > fresh {
+		if stopped || b.now().Sub(r.At) > fresh {
 			continue
 		}
 		b.dropGroupFlights(key, name)
