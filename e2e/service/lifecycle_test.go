@@ -1,9 +1,11 @@
 package service
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -32,9 +34,10 @@ func TestLifecycle(t *testing.T) {
 	}
 
 	two, six := 2, 6
-	if _, _, err := r.API.Jobs().Scale("svc", "g", &two, "", false, nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	until(ctx, t, "scale when the deployment is over", 40*time.Second, func() (bool, string) {
+		_, _, err := r.API.Jobs().Scale("svc", "g", &two, "", false, nil, nil)
+		return err == nil, fmt.Sprint(err)
+	})
 	kept("scaling", runs(ctx, t, c.API, "svc", 2))
 	if _, _, err := r.API.Jobs().Scale("svc", "g", &six, "", false, nil, nil); err == nil || !strings.Contains(err.Error(), "over the quota") {
 		t.Errorf("scaling beyond the quota: %v", err)
