@@ -10,6 +10,7 @@ import (
 type demand struct {
 	entries []demandEntry
 	prior   float64 // sum of prior weights
+	worth   float64 // arrivals that the prior as a whole counts for
 	arrived float64 // number of arrivals
 }
 
@@ -34,22 +35,22 @@ func (d *demand) addPrior(sh *shape, weight float64) {
 	d.prior += weight
 }
 
-func (d *demand) forgetPrior() {
+// forgetPrior makes room for another prior, which counts for worth arrivals.
+func (d *demand) forgetPrior(worth int64) {
 	for i := range d.entries {
 		d.entries[i].prior = 0
 	}
-	d.prior = 0
+	d.prior, d.worth = 0, float64(worth)
 }
 
-// weights returns the expected share of every entry, in entry order. The prior
-// as a whole counts for worth arrivals.
-func (d *demand) weights(worth float64) []float64 {
+// weights returns the expected share of every entry, in entry order.
+func (d *demand) weights() []float64 {
 	out := make([]float64, len(d.entries))
 	total := d.arrived
 	scale := 0.0
 	if d.prior > 0 {
-		scale = worth / d.prior
-		total += worth
+		scale = d.worth / d.prior
+		total += d.worth
 	}
 	if total == 0 {
 		return out

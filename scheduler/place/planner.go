@@ -65,10 +65,10 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &demand{}}
 	p.steps = newDivider(w.StepMilli)
 	p.perStep = stepTerm * w.FragmentationMilli / 1000
-	p.rough = newWaste(w.Rough, w.PriorTasks)
+	p.rough = newWaste(w.Rough)
 	p.fine = p.rough
 	if w.Fine.Streams > 0 {
-		p.fine = newWaste(w.Fine, w.PriorTasks)
+		p.fine = newWaste(w.Fine)
 	}
 	p.relearn()
 	p.nextLearn = firstReview
@@ -97,11 +97,12 @@ func (p *Planner) shapeOf(r *Request) *shape {
 }
 
 // Learn sets the prior demand: what a cluster like this has run before. It
-// need not be right: it counts for [Weights.PriorTasks] arrivals. Without it a
-// general mix is assumed.
+// need not be right: it counts for as many arrivals as it has tasks, within
+// [Weights.GuessTasks] and [Weights.HistoryTasks]. Without it a general mix is
+// assumed.
 func (p *Planner) Learn(history []Request) {
 	p.taught = true
-	p.demand.forgetPrior()
+	p.demand.forgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
 	for i := range history {
 		p.demand.addPrior(p.shapeOf(&history[i]), 1)
 	}
@@ -124,7 +125,7 @@ func (p *Planner) Arrive(r *Request) {
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	now := p.demand.weights(float64(p.weights.PriorTasks))
+	now := p.demand.weights()
 	if drift(p.learned, now)*1000 >= float64(p.weights.DriftMilli) {
 		p.relearn()
 	} else {
@@ -136,7 +137,7 @@ func (p *Planner) relearn() {
 	if !p.taught {
 		p.assume()
 	}
-	p.learned = p.demand.weights(float64(p.weights.PriorTasks))
+	p.learned = p.demand.weights()
 	p.rough.learn(p.snap, p.demand)
 	if p.fine != p.rough {
 		p.fine.learn(p.snap, p.demand)

@@ -1,6 +1,9 @@
 package place
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // prices are what a placement costs beyond the waste on its own node: room on
 // models that others depend on, and room for tasks that need several GPUs.
@@ -9,7 +12,7 @@ type prices struct {
 	slots [maxGPUs + 1]int64 // value of a bank by its count of idle GPUs
 }
 
-// constraint demand is grouped by the set of kinds it may run on.
+// claim is demand by the set of kinds that it may run on.
 type claim struct {
 	kinds []int32
 	milli float64
@@ -17,7 +20,7 @@ type claim struct {
 
 func newPrices(s *Snapshot, d *demand, w *Weights) *prices {
 	p := &prices{model: make([]int64, len(s.kinds))}
-	weights := d.weights(float64(w.PriorTasks))
+	weights := d.weights()
 	free := s.freeMilli()
 	p.priceModels(s, d, w, weights, free)
 	p.priceSlots(s, d, w, weights, free)
@@ -62,19 +65,39 @@ func milliOf(r *Request) float64 {
 }
 
 func (p *prices) priceModels(s *Snapshot, d *demand, w *Weights, weights []float64, free float64) {
+	load := make([]float64, len(s.kinds))
+	for _, c := range claimsOf(s, d, weights, free) {
+		pour(c.kinds, c.milli, load, s.stock)
+	}
+	for id := range load {
+		u := load[id] / (float64(s.stock[id].free) + 1)
+		p.model[id] = min(int64(u*float64(w.ModelPriceMilli)), w.ModelPriceCapMilli)
+	}
+}
+
+// claimsOf is the demand to come that is bound to some kinds, the most bound
+// first: tasks that name models, and tasks that fit an empty node of so few
+// kinds that these have less than half of what is free.
+func claimsOf(s *Snapshot, d *demand, weights []float64, free float64) []claim {
 	var total float64
 	var claims []claim
+	biggest := make([]size, len(s.kinds))
+	for id := range biggest {
+		biggest[id] = s.biggest(int32(id))
+	}
 	for i, e := range d.entries {
 		m := weights[i] * milliOf(&e.shape.req)
 		total += m
-		if len(e.shape.req.Models) == 0 || m == 0 {
-			continue
-		}
 		c := claim{milli: m}
+		room := 0.0
 		for id := range s.kinds {
-			if e.shape.need(s, int32(id)).ok {
+			if _, ok := futureOf(s, e.shape, int32(id), biggest[id]); ok {
 				c.kinds = append(c.kinds, int32(id))
+				room += float64(s.stock[id].free)
 			}
+		}
+		if m == 0 || len(c.kinds) == 0 || len(e.shape.req.Models) == 0 && 2*room > free {
+			continue
 		}
 		at := slices.IndexFunc(claims, func(o claim) bool { return slices.Equal(o.kinds, c.kinds) })
 		if at < 0 {
@@ -83,18 +106,11 @@ func (p *prices) priceModels(s *Snapshot, d *demand, w *Weights, weights []float
 			claims[at].milli += m
 		}
 	}
-	if total == 0 {
-		return
+	for i := range claims {
+		claims[i].milli *= free / total
 	}
 	slices.SortStableFunc(claims, func(a, b claim) int { return len(a.kinds) - len(b.kinds) })
-	load := make([]float64, len(s.kinds))
-	for _, c := range claims {
-		pour(c.kinds, c.milli/total*free, load, s.stock)
-	}
-	for id := range load {
-		u := load[id] / (float64(s.stock[id].free) + 1)
-		p.model[id] = min(int64(u*float64(w.ModelPriceMilli)), w.ModelPriceCapMilli)
-	}
+	return claims
 }
 
 // pour spreads an amount over kinds so that load per free milli rises evenly,
@@ -141,12 +157,20 @@ func (p *prices) priceSlots(s *Snapshot, d *demand, w *Weights, weights []float6
 		return
 	}
 	for k := 2; k <= biggestSlot; k++ {
-		slots := s.slots(int32(k))
-		rho := min(1, want[k]*free/mean/(slots+1))
+		rho := scarcity(want[k]*free/mean, s.slots(int32(k)), float64(w.SlotFloorMilli)/1000)
 		for idle := range p.slots {
 			p.slots[idle] += int64(float64(w.SlotPriceMilli) * float64(k) * rho * float64(idle/k))
 		}
 	}
+}
+
+// scarcity is the part, 0 to 1, of its price that is charged for a slot when so
+// many tasks are expected: all of it when they may need every slot (chance
+// included: two standard deviations), soon much less when there are more
+// slots, then proportional to what is needed, at most the floor.
+func scarcity(expected, slots, floor float64) float64 {
+	short := min(1, (expected+2*math.Sqrt(expected))/(slots+1))
+	return max(short*short*short*short, min(floor, 2*expected/(slots+1)))
 }
 
 // slots counts the places for k whole GPUs of one bank.

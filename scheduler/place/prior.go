@@ -11,7 +11,7 @@ type guess struct {
 }
 
 // guesses is a blunt prior on purpose: it only has to keep the first few
-// hundred placements reasonable. Arrivals outweigh it soon (Weights.PriorTasks).
+// hundred placements reasonable. Arrivals outweigh it soon (Weights.GuessTasks).
 var guesses = [...]guess{
 	{weight: 12, gpus: 0, cpuPerGPU: 700},
 	{weight: 46, gpus: 1, share: 1000, cpuPerGPU: 600},
@@ -49,7 +49,7 @@ func (p *Planner) assume() {
 	if gpus == 0 {
 		return
 	}
-	p.demand.forgetPrior()
+	p.demand.forgetPrior(p.weights.GuessTasks)
 	for i := range guesses {
 		r := guesses[i].request(cpu/gpus, memory/gpus)
 		p.demand.addPrior(p.shapeOf(&r), guesses[i].weight)

@@ -10,7 +10,6 @@ import "math"
 // noise. Estimates are remembered by state.
 type waste struct {
 	precision
-	prior   int64    // arrivals that the prior demand counts for
 	futures []future // per kind
 	known   memo
 	current []bankWaste // of banks as they are, by bank ID
@@ -34,11 +33,11 @@ type futureTask struct {
 	share int32 // usable milli
 }
 
-func newWaste(p precision, prior int64) *waste { return &waste{precision: p, prior: prior} }
+func newWaste(p precision) *waste { return &waste{precision: p} }
 
 // learn replaces the futures by draws from the demand.
 func (ws *waste) learn(s *Snapshot, d *demand) {
-	weights := d.weights(float64(ws.prior))
+	weights := d.weights()
 	ws.known.reset()
 	ws.current = ws.current[:0]
 	ws.futures = ws.futures[:0]

@@ -36,8 +36,12 @@ type Weights struct {
 	// ModelPriceCapMilli bounds the price of a model that constrained tasks need.
 	ModelPriceCapMilli int64
 	// SlotPriceMilli is the price, per GPU, of destroying room for tasks that
-	// need several whole GPUs.
+	// need several whole GPUs, where there is no more room than will be needed.
 	SlotPriceMilli int64
+	// SlotFloorMilli bounds the part of that price, in thousandths, which is
+	// charged where there is room enough, so that started nodes are filled
+	// first: twice the tasks expected per place for them.
+	SlotFloorMilli int64
 	// DistancePriceMilli is the price of giving a task that asked for close
 	// GPUs ones without any NVLink between them.
 	DistancePriceMilli int64
@@ -48,8 +52,9 @@ type Weights struct {
 	// arrivals, to be learned again. It is looked at after 100 arrivals
 	// and then whenever their number has doubled.
 	DriftMilli int64
-	// PriorTasks is how many arrivals the prior demand counts for.
-	PriorTasks int64
+	// HistoryTasks is for how many arrivals a long history counts, GuessTasks
+	// for how many a short one or the general mix without any.
+	HistoryTasks, GuessTasks int64
 }
 
 // precision is how carefully waste is estimated: over so many random futures,
@@ -65,8 +70,9 @@ type precision struct {
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Rough: precision{14, 5, 16}, Fine: precision{48, 9, 48}, MarginMilli: 40,
-		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 70, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100, PriorTasks: 500,
+		StepMilli: 20, Rough: precision{14, 9, 48}, Fine: precision{48, 9, 48}, MarginMilli: 40,
+		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 70, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
+		HistoryTasks: 3000, GuessTasks: 500,
 	}
 }
 
@@ -76,5 +82,6 @@ func FastWeights() Weights {
 	w := DefaultWeights()
 	w.Rough, w.Fine, w.MarginMilli = precision{14, 5, 12}, precision{}, 0
 	w.DriftMilli, w.RepriceEvery = 200, 800
+	w.SlotPriceMilli, w.SlotFloorMilli = 35, 2000 // old prices must be no cliff
 	return w
 }
