@@ -62,9 +62,6 @@ func startWith(t *testing.T, o cluster.Options) (context.Context, *cluster.Clust
 	return ctx, c
 }
 
-// topology names one of the machines in e2e/topology.
-func topology(name string) string { return filepath.Join(root, "e2e", "topology", name+".hcl") }
-
 // h100 makes the topology of a machine with count H100 of 79 slices each.
 func h100(t *testing.T, count int) string {
 	t.Helper()
