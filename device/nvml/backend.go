@@ -30,7 +30,7 @@ type Backend struct {
 
 // New wraps a library. Calls that take longer than timeout are abandoned.
 func New(lib nvml.Interface, timeout time.Duration) *Backend {
-	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]<-chan struct{}{}}, samplers: samplers{all: map[string]*sampler{}}}
+	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]int{}}, samplers: samplers{all: map[string]*sampler{}}}
 }
 
 // Close ends the use of NVML. It does not wait for calls that hang.

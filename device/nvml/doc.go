@@ -5,6 +5,6 @@
 // hides what it would have told, and the rest of that GPU is reported. A GPU
 // that fails is reported with what is wrong with it, and the others are
 // untouched. A call that hangs is abandoned after a while: its GPU is reported
-// as hanging and is not asked again until the call has come back, so that at
-// most one goroutine per GPU is ever stuck.
+// as hanging and is not asked again until the call has come back, so that no
+// more goroutines are ever stuck than asked that GPU at one time.
 package nvml

@@ -80,7 +80,7 @@ func run(ctx context.Context, keep, simulate bool) (err error) {
 	}
 	err = show(ctx, c, root)
 	if !keep {
-		progress("cleaning up")
+		progress("cleaning up; make dev leaves it running, with Nomad's UI and the nomad command to look further")
 		return errors.Join(err, c.Close())
 	}
 	fmt.Printf(further, c.URL, c.URL, root) // what went wrong can be looked at, too

@@ -37,10 +37,12 @@ func show(ctx context.Context, c *cluster.Cluster, root string) error {
 		if err != nil {
 			return err
 		}
-		if alloc == nil && waitsFor[job] != "" {
+		holder := slices.IndexFunc(rows, func(r row) bool { return r.job == waitsFor[job] })
+		if alloc == nil && holder >= 0 {
 			if alloc, err = makeRoom(ctx, c, job, reason); err != nil {
 				return err
 			}
+			rows[holder].job += " (stopped)"
 		}
 		if alloc == nil {
 			progress("%s waits: %s", job, reason)
@@ -49,11 +51,6 @@ func show(ctx context.Context, c *cluster.Cluster, root string) error {
 		r, err := describe(ctx, c, alloc)
 		if err != nil {
 			return err
-		}
-		for i := range rows {
-			if rows[i].job == waitsFor[job] {
-				rows[i].job += " (stopped)"
-			}
 		}
 		rows = append(rows, r)
 	}
