@@ -7,6 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -22,6 +23,11 @@ type CDI struct {
 // UUID. Each hook gets an explicit environment: without one it would inherit
 // that of the container runtime, which an image can influence.
 func (c CDI) CDISpec(kind string) (*specs.Spec, error) {
+	// The spec is taken by the container runtime, where a hook that is not there
+	// fails every task with a message that few can read.
+	if err := unix.Access(c.Hook, unix.X_OK); err != nil {
+		return nil, fmt.Errorf("cdi_hook %s cannot be run: %w; install the NVIDIA container toolkit, or say where its nvidia-cdi-hook is", c.Hook, err)
+	}
 	vendor, class, _ := strings.Cut(kind, "/")
 	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
