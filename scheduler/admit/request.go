@@ -224,18 +224,19 @@ func (a *Ask) common(m meta) error {
 	return nil
 }
 
-// limitBy asks for the only sharing that can hold a limit on compute, where one
-// is asked for.
+// limitBy asks for a sharing that can hold a limit on compute, where one is
+// asked for: MPS, unless the author wants HAMi-core.
 func (a *Ask) limitBy() error {
 	for _, t := range a.Tasks {
 		switch {
 		case t.LimitMilli == 0:
 			continue
-		case a.Sharing != "" && a.Sharing != gpu.SharingMPS:
-			return refuse(a.Group, t.Task, fmt.Errorf("%s cannot be held where %s is %s; remove one of them, or write %s = %q",
-				KeyLimit, KeySharing, a.Sharing, KeySharing, gpu.SharingMPS))
+		case a.Sharing == "":
+			a.Sharing = gpu.SharingMPS
+		case a.Sharing != gpu.SharingMPS && a.Sharing != gpu.SharingHAMi:
+			return refuse(a.Group, t.Task, fmt.Errorf("%s cannot be held where %s is %s; remove one of them, or write %s = %q or %q",
+				KeyLimit, KeySharing, a.Sharing, KeySharing, gpu.SharingMPS, gpu.SharingHAMi))
 		}
-		a.Sharing = gpu.SharingMPS
 	}
 	return nil
 }

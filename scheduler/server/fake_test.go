@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
 const goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
@@ -43,7 +44,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/acl/token/self":
 		fmt.Fprint(w, `{"AccessorID":"acc-1","Name":"alice"}`)
-	case f.acl && tokenOf(r.Header) != goodToken:
+	case f.acl && nomad.CallerToken(r.Header) != goodToken:
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	case f.status != 0 && r.Method != http.MethodGet:
 		http.Error(w, "Enforcing job modify index 7: job exists", f.status)

@@ -32,14 +32,14 @@ type Limits struct {
 // DefaultLimits are generous for people and tight for accidents.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxBodyBytes:    32 << 20,
+		MaxBodyBytes:    8 << 20,
 		MaxHeaderBytes:  64 << 10,
-		JobsPerSecond:   100,
-		JobsBurst:       500,
+		JobsPerSecond:   200,
+		JobsBurst:       400,
 		HeaderTimeout:   10 * time.Second,
 		BodyTimeout:     30 * time.Second,
 		IdleTimeout:     2 * time.Minute,
-		DecideTimeout:   30 * time.Second,
+		DecideTimeout:   time.Minute,
 		ShutdownTimeout: shutdownDefault,
 	}
 }

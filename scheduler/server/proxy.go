@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -114,16 +113,4 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		p.admit(w, r, rt)
 	}
-}
-
-// tokenOf is the caller's Nomad token, as Nomad itself looks for it.
-func tokenOf(h http.Header) string {
-	if token := h.Get("X-Nomad-Token"); token != "" {
-		return strings.TrimSpace(token)
-	}
-	kind, token, found := strings.Cut(h.Get("Authorization"), " ")
-	if found && strings.EqualFold(kind, "Bearer") {
-		return strings.TrimSpace(token)
-	}
-	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
 // refuse answers with the refusal's text, which the nomad command prints as it
@@ -85,7 +86,7 @@ func (p *proxy) plan(ctx context.Context, s *submission) (*answer, error) {
 
 // token is the caller's token.
 func (s *submission) token() string {
-	if token := tokenOf(s.r.Header); token != "" {
+	if token := nomad.CallerToken(s.r.Header); token != "" {
 		return token
 	}
 	var envelope struct{ SecretID string }

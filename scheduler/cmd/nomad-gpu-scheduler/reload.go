@@ -61,20 +61,25 @@ func (s *service) reload() {
 	}
 	s.file = next
 	s.logger.SetLevel(hclog.LevelFromString(next.LogLevel))
-	s.logger.Info("configuration read again")
+	s.logger.Info("the file was read again")
 }
 
 // refresh puts the file and the queues of Nomad Variables together.
 func (s *service) refresh(ctx context.Context) {
 	queues, err := s.variableQueues(ctx)
-	if err != nil {
-		s.logger.Warn("could not read queues from Nomad Variables; they stay as they were", "error", err)
-		return
+	var c *config.Config
+	if err == nil {
+		c, err = s.file.WithQueues(queues)
 	}
-	c, err := s.file.WithQueues(queues)
 	if err != nil {
-		s.logger.Warn("queues in Nomad Variables do not fit; they stay as they were", "error", err)
-		return
+		s.logger.Warn("queues in Nomad Variables cannot be used; they stay as they were", "error", err)
+		// What else the file says holds all the same.
+		if c, err = s.file.WithQueues(s.queues); err != nil {
+			s.logger.Error("the file does not go with the queues in Nomad Variables; the old configuration stays", "error", err)
+			return
+		}
+	} else {
+		s.queues = queues
 	}
 	s.config.Store(c)
 	s.book.Configure(c)

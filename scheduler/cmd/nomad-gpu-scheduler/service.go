@@ -36,6 +36,7 @@ type service struct {
 	config  atomic.Pointer[config.Config] // with the queues of Nomad Variables
 	load    func() (*config.Config, error)
 	file    *config.Config
+	queues  []config.Queue // of Nomad Variables, as they last made sense
 	client  *api.Client
 	watcher *nomad.Watcher
 	store   *nomad.Store

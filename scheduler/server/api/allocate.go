@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -101,7 +102,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Gate.MayReadNamespace(r.Context(), token(r), want.Namespace); err != nil {
+	if err := a.Gate.MayReadNamespace(r.Context(), nomad.CallerToken(r.Header), want.Namespace); err != nil {
 		return err
 	}
 	hold, err := a.Keeper.Reserve(r.Context(), want, true)
@@ -163,7 +164,7 @@ func (a *API) configOf(body AllocateRequest, r gpu.Request, h view.Hold) GPUConf
 }
 
 func (a *API) reserve(r *http.Request, w reserve.Want) (view.Hold, error) {
-	if err := a.Gate.MaySubmit(r.Context(), token(r), w.Namespace); err != nil {
+	if err := a.Gate.MaySubmit(r.Context(), nomad.CallerToken(r.Header), w.Namespace); err != nil {
 		return view.Hold{}, err
 	}
 	return a.Keeper.Reserve(r.Context(), w, false)
@@ -187,7 +188,7 @@ func (a *API) audit(r *http.Request, e Audited, err error) {
 		p := describe(err)
 		e.Status, e.Reason = p.status, p.text
 	}
-	a.Audit(r, token(r), e)
+	a.Audit(r, nomad.CallerToken(r.Header), e)
 }
 
 // memoryOf is the memory per GPU that was asked for.
@@ -314,7 +315,7 @@ func (a *API) release(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err = a.Gate.MaySubmit(r.Context(), token(r), h.Namespace); err == nil {
+	if err = a.Gate.MaySubmit(r.Context(), nomad.CallerToken(r.Header), h.Namespace); err == nil {
 		err = a.Keeper.Release(r.Context(), h.ID)
 	}
 	a.audit(r, Audited{Action: "release", Namespace: h.Namespace, Queue: h.Queue, Node: h.NodeName, Reservation: h.ID}, err)
@@ -338,7 +339,7 @@ func (a *API) holdOf(r *http.Request) (view.Hold, error) {
 	id := r.PathValue("id")
 	h, err := a.Keeper.Held(id)
 	if err == nil {
-		err = a.Gate.MayReadNamespace(r.Context(), token(r), h.Namespace)
+		err = a.Gate.MayReadNamespace(r.Context(), nomad.CallerToken(r.Header), h.Namespace)
 	}
 	if errors.Is(err, reserve.ErrNotFound) || errors.Is(err, ErrDenied) || errors.Is(err, ErrNoNamespace) {
 		err = fmt.Errorf("reservation %q: %w; it was released, has expired or belongs to a namespace that the token may not read", id, reserve.ErrNotFound)

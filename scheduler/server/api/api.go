@@ -23,6 +23,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -158,7 +159,7 @@ func (a *API) admit(r *http.Request) error {
 	if _, err := a.Views.View(); err != nil {
 		return blind(err)
 	}
-	return a.Gate.MayRead(r.Context(), token(r))
+	return a.Gate.MayRead(r.Context(), nomad.CallerToken(r.Header))
 }
 
 // picture is the newest view, as far as the caller may see it.
@@ -191,7 +192,7 @@ func (a *API) hidden(r *http.Request, c *view.Cluster) (map[string]bool, error) 
 // visible reports whether the caller may see what is in a namespace. One that
 // is gone, and of which only the past is told, nobody may.
 func (a *API) visible(r *http.Request, namespace string) (bool, error) {
-	err := a.Gate.MayReadNamespace(r.Context(), token(r), namespace)
+	err := a.Gate.MayReadNamespace(r.Context(), nomad.CallerToken(r.Header), namespace)
 	if errors.Is(err, ErrDenied) || errors.Is(err, ErrNoNamespace) {
 		return false, nil
 	}

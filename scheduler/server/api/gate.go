@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"net/http"
-	"strings"
 )
 
 // Gate asks Nomad what the holder of a token may do. With ACLs off Nomad lets
@@ -28,15 +26,3 @@ var (
 	// ErrNoAnswer is when Nomad could not be asked.
 	ErrNoAnswer = errors.New("nomad does not answer")
 )
-
-// token is the caller's Nomad token, from the headers that Nomad reads.
-func token(r *http.Request) string {
-	if secret := r.Header.Get("X-Nomad-Token"); secret != "" {
-		return strings.TrimSpace(secret)
-	}
-	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(secret)
-	}
-	return ""
-}
