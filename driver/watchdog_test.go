@@ -109,18 +109,19 @@ func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
 		e.containerd.kill()
 		n.measure(cfg, 5000)
 		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded, killing the task")
-		eventually(t, "the kill has failed", func() bool {
-			watched.mu.Lock()
-			defer watched.mu.Unlock()
-			return watched.killed.Load() && watched.verdict == nil
-		})
+		eventually(t, "the kill is under way", watched.killed.Load)
 		e.containerd.start(t)
-		eventually(t, "the task is killed", func() bool {
-			n.measure(cfg, 5000)
-			return watched.exited()
-		})
 		must.ErrorContains(t, e.wait(cfg.ID).Err, "the task's share is 2G")
 	})
+}
+
+func TestAKillThatFailedIsDoneAgain(t *testing.T) {
+	one, above := &task{}, violation{message: "above its share"}
+	must.True(t, one.condemn(above))
+	must.False(t, one.condemn(above), must.Sprint("a kill is under way"))
+	one.pardon()
+	must.NoError(t, one.verdict)
+	must.True(t, one.condemn(above))
 }
 
 func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/hashicorp/cli"
@@ -93,24 +92,29 @@ func (c *cordonCommand) Run(args []string) int {
 		return 1
 	}
 	uuid := flags.Arg(0)
-	if err := c.mark(*dataDir, uuid, *reason); err != nil {
+	outcome, err := c.mark(*dataDir, uuid, *reason)
+	if err != nil {
 		c.ui.Error(err.Error())
 		return 1
 	}
-	c.ui.Output(fmt.Sprintf("%s is %sed.", uuid, name))
+	c.ui.Output(uuid + " " + outcome + ".")
 	return 0
 }
 
-func (c *cordonCommand) mark(dataDir, uuid, reason string) error {
+// mark cordons or uncordons a device, and says in words what it is afterwards.
+func (c *cordonCommand) mark(dataDir, uuid, reason string) (outcome string, err error) {
 	if err := device.CheckUUID(uuid); err != nil {
-		return err
+		return "", err
 	}
 	cordons := device.OpenCordons(dataDir)
 	if !c.cordon && cordons.Has(uuid) {
-		return cordons.Remove(uuid) // of a device that was forgotten, too
+		return "is uncordoned", cordons.Remove(uuid) // of a device that was forgotten, too
 	}
-	if err := device.KnownDevice(dataDir, uuid); err != nil || !c.cordon {
-		return err
+	if err := device.KnownDevice(dataDir, uuid); err != nil {
+		return "", err
 	}
-	return cordons.Add(uuid, reason)
+	if !c.cordon {
+		return "was not cordoned", nil
+	}
+	return "is cordoned", cordons.Add(uuid, reason)
 }

@@ -1,0 +1,75 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const rebalanced = `
+preemption { min_run_time = "0s" }
+rebalance {
+  enabled   = true
+  interval  = "10s"
+  max_moves = 1
+}
+`
+
+// TestRebalancing spreads four halves over four GPUs of a cluster that was asked
+// for whole ones before, and waits until whole GPUs are free again. Nothing is
+// lost on the way.
+func TestRebalancing(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 2)
+	before := serve(ctx, t, c, "")
+	for i := range 4 {
+		id := fmt.Sprintf("whole-%d", i)
+		admitted(ctx, t, before, job{id: id, meta: map[string]string{"gpu": "1"}})
+		runs(ctx, t, c.API, id, 1)
+		if err := c.Stop(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before.kill(syscall.SIGTERM)
+
+	r := serve(ctx, t, c, rebalanced)
+	var ids []string
+	for i := range 4 {
+		ids = append(ids, fmt.Sprintf("half-%d", i))
+		admitted(ctx, t, r, job{id: ids[i], meta: map[string]string{"gpu": "0.5", "gpu_policy": "SPREAD"}})
+		runs(ctx, t, c.API, ids[i], 1)
+	}
+	gpus := func() map[string]int {
+		t.Helper()
+		taken := map[string]int{}
+		for _, id := range ids {
+			for _, a := range allocs(ctx, t, c.API, "default", id) {
+				if a.ClientStatus != "running" {
+					continue
+				}
+				node, group := held(ctx, t, c, a)
+				taken[node+" "+group]++
+			}
+		}
+		return taken
+	}
+	if n := len(gpus()); n != 4 {
+		t.Fatalf("SPREAD put four halves on %d GPUs", n)
+	}
+	until(ctx, t, "bring the halves together", 2*time.Minute, func() (bool, string) {
+		now, all := gpus(), 0
+		for _, n := range now {
+			all += n
+		}
+		return all == 4 && len(now) < 4, fmt.Sprint(now)
+	})
+	if _, _, text := r.ask(t, "GET", "/api/v1/gpu/cluster", ""); !strings.Contains(string(text), "milli of GPU from going to waste") {
+		t.Errorf("no event says why work was moved: %s", text)
+	}
+	doubleBooked(ctx, t, c.API)
+	for _, id := range ids {
+		runs(ctx, t, c.API, id, 1)
+	}
+}
