@@ -19,13 +19,33 @@ const blockSize = 16
 
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {
-	ids, ok := p.snap.log.since(ix.at)
-	if !ok || ix.lessons != p.lessons || ix.levels == nil || len(ids) > len(p.snap.banks) {
-		p.rebuild(ix, sh)
-	} else {
+	if ids, ok := p.behind(ix); ok {
 		p.follow(ix, sh, ids)
+	} else {
+		p.rebuild(ix, sh)
 	}
 	ix.at, ix.epoch, ix.lessons = p.snap.log.end(), p.epoch, p.lessons
+}
+
+// behind returns the changes that an index has not followed; ok is false when it
+// is to be built anew.
+func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
+	ids, ok = p.snap.log.since(ix.at)
+	return ids, ok && ix.levels != nil && ix.lessons == p.lessons && len(ids) <= len(p.snap.banks)
+}
+
+// forgetEvery is how many new shapes come between two looks for indexes that
+// nobody uses any more.
+const forgetEvery = 64
+
+// forgetIndexes drops what would be built anew, so that shapes which came once
+// cost little for ever.
+func (p *Planner) forgetIndexes() {
+	for _, ix := range p.indexes {
+		if _, ok := p.behind(ix); !ok {
+			*ix = index{}
+		}
+	}
 }
 
 func (p *Planner) rebuild(ix *index, sh *shape) {

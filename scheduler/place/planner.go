@@ -91,6 +91,9 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		sh.req.Policy = key.policy
 		p.shapes[key] = sh
 		p.indexes = append(p.indexes, &index{})
+		if len(p.indexes)%forgetEvery == 0 {
+			p.forgetIndexes()
+		}
 	}
 	p.last.key, p.last.shape = key, sh
 	return sh
