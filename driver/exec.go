@@ -3,6 +3,7 @@ package driver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +22,9 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	code, err := t.container.Exec(ctx, runtime.Exec{Command: command, Stdout: &stdout, Stderr: &stderr})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, fmt.Errorf("%q had not ended after %s and was killed: %w", command, timeout, ctx.Err())
+	}
 	if err != nil {
 		return nil, err
 	}

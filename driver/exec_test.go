@@ -19,7 +19,7 @@ func TestExecTask(t *testing.T) {
 		must.Eq(t, "err\n", string(result.Stderr))
 		must.Eq(t, 3, result.ExitResult.ExitCode)
 		_, err = e.harness.ExecTask(cfg.ID, []string{"sleep", "1000"}, 300*time.Millisecond)
-		must.ErrorContains(t, err, "deadline exceeded")
+		must.ErrorContains(t, err, `["sleep" "1000"] had not ended after 300ms and was killed`)
 		_, err = e.harness.ExecTask(cfg.ID, []string{"/no/such"}, 10*time.Second)
 		must.ErrorContains(t, err, "/no/such")
 		result, err = e.harness.ExecTask(cfg.ID, []string{"sh", "-c", "ls /proc"}, 10*time.Second)
