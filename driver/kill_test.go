@@ -164,6 +164,11 @@ func (e *env) leftovers() []string {
 			}
 		}
 	}
+	for _, alloc := range e.allocs {
+		for _, dir := range cgroupDirs(cgroupPath(testNamespace, "*-"+alloc[:8]+"*", unified()), unified()) {
+			found = append(found, "control group "+dir)
+		}
+	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	must.NoError(e.t, err)
 	for _, line := range strings.Split(string(mounts), "\n") {

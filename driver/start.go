@@ -299,9 +299,12 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err := d.removeBelongings(c.ID); err != nil {
 		return err
 	}
-	_, client, _, err := d.parts()
+	settings, client, _, err := d.parts()
 	if err != nil {
 		return err
+	}
+	if err := removeCgroup(cgroupPath(settings.Namespace, c.ID, unified()), unified()); err != nil {
+		d.logger.Warn("a control group stays", "container", c.ID, "error", err)
 	}
 	if c.Labels[labelManaged] == "" {
 		return nil
@@ -317,15 +320,6 @@ func (d *Driver) discard(t *task) error {
 	t.cancel()
 	d.tasks.remove(t.cfg.ID)
 	return d.remove(t.container)
-}
-
-// cgroupPath is where a container's control group is, below the mount. On cgroup
-// v2 its name ends as those of Nomad's own tasks do.
-func cgroupPath(namespace, id string, unified bool) string {
-	if unified {
-		return "/" + namespace + "/" + id + ".scope"
-	}
-	return "/" + namespace + "/" + id
 }
 
 // maxOpenFiles is the hard limit of this process, which containerd has as well
