@@ -143,12 +143,13 @@ func TestContainerdKilledAtRandom(t *testing.T) {
 		e.run(defaultTaskConfig("true"))
 		for range kills(2) {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
-			beside(e.crash, func() { cfg = e.nomadStarts(cfg) })
+			var started *drivers.TaskConfig
+			beside(func() { e.crash() }, func() { started = e.nomadStarts(cfg) })
 			e.containerd.restarts.Wait()
 			e.waitForContainerd()
 			must.Len(t, 1, e.containers())
-			beside(e.crash, func() {
-				result := e.nomadStops(cfg, 50*time.Millisecond)
+			beside(func() { e.crash() }, func() {
+				result := e.nomadStops(started, 50*time.Millisecond)
 				must.NoError(t, result.Err)
 				must.Eq(t, 137, result.ExitCode)
 			})
