@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/client"
@@ -158,10 +159,31 @@ func (c *Container) runSession(ctx context.Context, session client.Process, e Ex
 			if err != nil {
 				return 0, fmt.Errorf("wait for exec in container %s: %w", c.ID, err)
 			}
+			awaitOutput(ctx, session)
 			return int(code), nil
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
+	}
+}
+
+// drainTimeout is how long output is waited for that a process which ended has
+// left: a child of it may keep the streams open.
+const drainTimeout = 5 * time.Second
+
+// awaitOutput waits until what a process wrote has been copied. To delete the
+// process of a command that ended at once would close streams that nobody has
+// come to open yet.
+func awaitOutput(ctx context.Context, session client.Process) {
+	copied := make(chan struct{})
+	go func() {
+		session.IO().Wait()
+		close(copied)
+	}()
+	select {
+	case <-copied:
+	case <-time.After(drainTimeout):
+	case <-ctx.Done():
 	}
 }
 
