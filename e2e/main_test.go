@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is the longest that any one test may take.
-const deadline = 4 * time.Minute
+const deadline = 8 * time.Minute
 
 // sliced offers every GPU in slices of 1 GiB, kept apart by MPS.
 const sliced = `

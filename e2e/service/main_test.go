@@ -57,7 +57,7 @@ func startWith(t *testing.T, machines int, o cluster.Options) (context.Context, 
 	for range machines {
 		o.Nodes = append(o.Nodes, cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: cut})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	o.Bin, o.Progress = filepath.Join(root, "bin"), t.Logf
 	c, err := cluster.Start(ctx, o)
