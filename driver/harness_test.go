@@ -38,24 +38,23 @@ const (
 // same time as others and in the same containerd.
 func forEachContainerd(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	t.Parallel()
-	for name, binary := range containerdBinaries(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, newEnv(t, sharedContainerd(t, binary), nil))
-		})
-	}
+	besideOthers(t, sharedContainerd, test)
 }
 
 // forEachOwnContainerd is for tests that kill their containerd, empty it, or
 // collect what is in it.
 func forEachOwnContainerd(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
+	besideOthers(t, startContainerd, test)
+}
+
+func besideOthers(t *testing.T, open func(*testing.T, string) *containerd, test func(t *testing.T, e *env)) {
+	t.Helper()
 	t.Parallel()
 	for name, binary := range containerdBinaries(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newEnv(t, startContainerd(t, binary), nil))
+			test(t, newEnv(t, open(t, binary), nil))
 		})
 	}
 }
@@ -296,8 +295,6 @@ func lines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n")
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// These are the behaviours that users of Nomad's docker and podman drivers rely
-// on, under the names that their tests have.
 // eventually waits until check succeeds.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()

@@ -1,11 +1,7 @@
 package spec
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,10 +11,9 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // defaults is a config as the schema's defaults leave it.
 func defaults() Config {
@@ -83,19 +78,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name+".json")
-			if *update {
-				if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(append(got, '\n'), want) {
-				t.Errorf("specification differs from %s; if it should, run the test with -update and look at the difference\n%s", golden, got)
-			}
+			golden.Compare(t, name+".json", string(got)+"\n")
 		})
 	}
 }

@@ -3,7 +3,6 @@ package admit
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,11 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // sliced is a block of so many slices of the first A100, for GPUs that meet the
 // constraints.
@@ -65,7 +63,7 @@ func TestApply(t *testing.T) {
 				tc.change(&d)
 			}
 			got := applied(t, j, d)
-			compareGolden(t, name, got)
+			golden.Compare(t, name+".golden", indent(t, got))
 			again, err := Read(got, Query{})
 			if err != nil {
 				t.Fatal(err)
@@ -90,24 +88,6 @@ func applied(t *testing.T, j *Job, d Decision) []byte {
 		t.Fatal(err)
 	}
 	return out
-}
-
-func compareGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	text := indent(t, got)
-	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 }
 
 func indent(t *testing.T, text []byte) string {

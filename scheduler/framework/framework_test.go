@@ -3,18 +3,16 @@ package framework
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"text/template"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
+)
 
 func TestParseMeta(t *testing.T) {
 	with := func(pairs ...string) map[string]string {
@@ -109,7 +107,7 @@ func TestPlan(t *testing.T) {
 			}{setup, setup.Notes}); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name+".json", text.Bytes())
+			golden.Compare(t, name+".json", text.String())
 		})
 	}
 }
@@ -271,23 +269,6 @@ func TestHelper(t *testing.T) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
-	}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update when that is meant:\n%s", path, diff)
 	}
 }
 

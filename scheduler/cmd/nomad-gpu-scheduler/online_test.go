@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,10 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // placement answers as the placement service does, and keeps what it was sent.
 type placement struct {
@@ -121,25 +119,8 @@ func TestOnline(t *testing.T) {
 					t.Errorf("%s (-want +got):\n%s\nsent were %v", what, diff, p.sent)
 				}
 			}
-			golden(t, name, stdout+stderr)
+			golden.Compare(t, name+".golden", stdout+stderr)
 		})
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

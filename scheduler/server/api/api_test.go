@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,14 +19,13 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"go.uber.org/goleak"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve/reservetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view/viewtest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // gate lets each token see some namespaces; the token "admin" sees all.
 type gate struct {
@@ -144,7 +141,7 @@ func TestAnswers(t *testing.T) {
 			if kind := w.Header().Get("Content-Type"); kind != "application/json" {
 				t.Errorf("content type %q", kind)
 			}
-			golden(t, name+".txt", fmt.Sprintf("%s %s\n%s\n\n%d\n%s", test.method, test.path, test.body, w.Code, w.Body))
+			golden.Compare(t, name+".txt", fmt.Sprintf("%s %s\n%s\n\n%d\n%s", test.method, test.path, test.body, w.Code, w.Body))
 		})
 	}
 }
@@ -474,24 +471,4 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%s gave a fragment that is no HCL: %v", text, diagnostics)
 		}
 	})
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update when that is meant:\n%s", path, diff)
-	}
 }

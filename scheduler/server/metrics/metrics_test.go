@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,16 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view/viewtest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // shown is a guard that lets everybody see one picture.
 type shown struct{ c *view.Cluster }
@@ -47,19 +44,7 @@ func scrape(t *testing.T, c *view.Cluster, own prometheus.Gatherer) string {
 
 func TestScrape(t *testing.T) {
 	got := scrape(t, viewtest.Small(), nil)
-	path := filepath.Join("testdata", "small.prom")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run with -update when that is meant:\n%s", path, diff)
-	}
+	golden.Compare(t, "small.prom", got)
 	problems, err := promlint.New(strings.NewReader(got)).Lint()
 	if err != nil {
 		t.Fatal(err)
