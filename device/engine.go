@@ -114,7 +114,7 @@ func (e *engine) turn(ctx context.Context) {
 	}
 	e.observe(machine, err)
 	e.watch(ctx, machine)
-	e.forget(machine)
+	e.forget(machine, err)
 	now := e.circumstances(machine)
 	units := plan(e.config, e.ledger, machine, now)
 	e.complain("ledger", e.ledger.save())

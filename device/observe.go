@@ -26,9 +26,12 @@ func (e *engine) observe(machine hardware.Machine, surveyErr error) {
 	}
 }
 
-// forget drops the GPUs that an operator has marked and that are not there. Their
-// indices stay taken.
-func (e *engine) forget(machine hardware.Machine) {
+// forget drops the GPUs that an operator has marked and that are not there, once a
+// survey has seen every GPU that is. Their indices stay taken.
+func (e *engine) forget(machine hardware.Machine, surveyErr error) {
+	if surveyErr != nil || len(machine.Unknown) > 0 {
+		return
+	}
 	marked, err := e.forgotten.All()
 	e.complain("forgotten", err)
 	for uuid := range marked {
@@ -50,7 +53,7 @@ func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 	case len(unknown) > 0:
 		return unknown[0]
 	default:
-		return hardware.Problem{Code: "gpu-missing", Message: "the GPU is not found in this machine",
+		return hardware.Problem{Code: hardware.CodeMissing, Message: "the GPU is not found in this machine",
 			Action: "check the hardware; after it was replaced for good, run nomad-device-gpu forget UUID"}
 	}
 }

@@ -63,13 +63,21 @@ func (t *tracker) survey(uuid string, problems []hardware.Problem, now time.Time
 		if t.ignore[p.Code] {
 			continue
 		}
-		f := gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: now}
-		if old, ok := c.observed[p.Code]; ok {
-			f.Since = old.Since
-		}
-		seen[p.Code] = f
+		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: c.since(p.Code, now)}
 	}
 	c.observed, c.clean = seen, len(seen) == 0
+}
+
+// since is when a fault that is observed now began. A GPU that was lost and is
+// missing now has been gone since it was lost.
+func (c *condition) since(code string, now time.Time) time.Time {
+	if old, ok := c.observed[code]; ok {
+		return old.Since
+	}
+	if lost, ok := c.observed[hardware.CodeLost]; ok && code == hardware.CodeMissing {
+		return lost.Since
+	}
+	return now
 }
 
 const xidPrefix = "xid-"

@@ -92,6 +92,18 @@ func TestObservedFaultKeepsItsBeginning(t *testing.T) {
 	}
 }
 
+// NVML loses a GPU first and does not find it later: to the operator it went once.
+func TestAGPUIsGoneSinceItWasLost(t *testing.T) {
+	tr := newTestTracker()
+	tr.survey("GPU-1", []hardware.Problem{{Code: hardware.CodeLost}}, epoch)
+	for n := range 2 {
+		tr.survey("GPU-1", []hardware.Problem{{Code: hardware.CodeMissing}}, epoch.Add(time.Duration(n+1)*time.Hour))
+		if got := tr.faults("GPU-1"); faultCodes(got) != hardware.CodeMissing || !got[0].Since.Equal(epoch) {
+			t.Errorf("faults are %v", got)
+		}
+	}
+}
+
 func TestIgnoredCodesAreNoFaults(t *testing.T) {
 	tr := newTestTracker("xid-74", "ecc-remap-pending")
 	tr.xid("GPU-1", 74, epoch)

@@ -88,6 +88,13 @@ type Instance struct {
 // Known reports whether the instance told enough to be offered.
 func (i Instance) Known() bool { return i.Profile != "" }
 
+// The codes of a GPU that is gone: first NVML knows it and cannot reach it, then
+// it is not found any more.
+const (
+	CodeLost    = "gpu-lost"
+	CodeMissing = "gpu-missing"
+)
+
 // Problem is one thing that is wrong with a device.
 type Problem struct {
 	// Code is short and stable: "gpu-lost", "nvml-timeout", "ecc-remap-pending".

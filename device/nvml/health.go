@@ -51,7 +51,7 @@ func describe(ret nvml.Return) string {
 func problemOf(ret nvml.Return, doing string) hardware.Problem {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
-		return hardware.Problem{Code: "gpu-lost", Message: "the GPU has fallen off the bus",
+		return hardware.Problem{Code: hardware.CodeLost, Message: "the GPU has fallen off the bus",
 			Action: "drain the node and power-cycle it; if it happens again, replace the GPU"}
 	case nvml.ERROR_RESET_REQUIRED:
 		return hardware.Problem{Code: "reset-required", Message: "the GPU needs a reset",

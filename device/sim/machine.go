@@ -19,7 +19,10 @@ type Machine struct {
 	gpus           []*gpu
 	unsupported    unsupported
 	initialised    atomic.Int32
-	nap            time.Duration
+	// indexed are the GPUs by NVML's index, as Init or DeviceGetCount found them:
+	// an index keeps its GPU until the next count, even where it goes missing.
+	indexed atomic.Pointer[[]*gpu]
+	nap     time.Duration
 }
 
 var _ nvml.Interface = (*Machine)(nil)
@@ -92,6 +95,7 @@ func (m *Machine) Init() nvml.Return {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
 	m.initialised.Add(1)
+	m.index()
 	return nvml.SUCCESS
 }
 
@@ -155,14 +159,20 @@ func (m *Machine) SystemGetCudaDriverVersion() (int, nvml.Return) {
 }
 
 // DeviceGetCount counts the GPUs that are not missing.
-func (m *Machine) DeviceGetCount() (int, nvml.Return) { return len(m.enumerated()), m.ready() }
+func (m *Machine) DeviceGetCount() (int, nvml.Return) { return len(m.index()), m.ready() }
+
+func (m *Machine) index() []*gpu {
+	all := m.enumerated()
+	m.indexed.Store(&all)
+	return all
+}
 
 // DeviceGetHandleByIndex follows the control file's order of enumeration.
 func (m *Machine) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	if ret := m.ready(); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	all := m.enumerated()
+	all := *m.indexed.Load()
 	if index < 0 || index >= len(all) {
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}

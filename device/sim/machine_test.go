@@ -68,6 +68,31 @@ func TestBadControlFileLeavesTheLastGoodInForce(t *testing.T) {
 	}
 }
 
+// Who goes through the indices must not skip a GPU because another went missing.
+func TestAnIndexKeepsItsGPUUntilTheNextCount(t *testing.T) {
+	dir := t.TempDir()
+	m := newMachine(t, dir, "boot", nil)
+	if count, _ := m.DeviceGetCount(); count != 2 {
+		t.Fatalf("%d GPUs", count)
+	}
+	if err := Update(dir, m.topology.UUID(0), func(c *Condition) { c.Missing = true }); err != nil {
+		t.Fatal(err)
+	}
+	if _, ret := m.DeviceGetHandleByIndex(0); ret != nvml.ERROR_GPU_IS_LOST {
+		t.Errorf("the missing GPU: %v", ret)
+	}
+	for _, count := range []int{2, 1} {
+		d, ret := m.DeviceGetHandleByIndex(count - 1)
+		if ret != nvml.SUCCESS {
+			t.Fatalf("of %d GPUs: %v", count, ret)
+		}
+		if uuid, _ := d.GetUUID(); uuid != m.topology.UUID(1) {
+			t.Errorf("of %d GPUs: it is %s", count, uuid)
+		}
+		m.DeviceGetCount()
+	}
+}
+
 func TestWhatIsNotModelledIsNotSupported(t *testing.T) {
 	m := newMachine(t, t.TempDir(), "boot", nil)
 	if _, ret := m.gpus[0].GetFanSpeed(); ret != nvml.ERROR_NOT_SUPPORTED {

@@ -20,8 +20,9 @@ Usage: nomad-device-gpu forget [options] UUID
 
   A GPU that is missing stays known, and unhealthy, so that Nomad does not
   forget what tasks hold of it. This ends that, for a GPU that was taken out of
-  the machine for good. The running plugin does it within seconds. A GPU that is
-  in the machine is not forgotten. Its number is not given to another one.
+  the machine for good. The running plugin does it within seconds, as soon as
+  NVML tells of every GPU that is there. A GPU that is in the machine is not
+  forgotten. Its number is not given to another one.
 
 Options:
 
