@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 type testWriter struct{ t *testing.T }
 

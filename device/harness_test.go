@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2/hcldec"
@@ -18,6 +19,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
 
 // standIn builds the MPS control program once per test run.
@@ -132,6 +135,20 @@ func (r *rig) until(what string, wanted func([]*device.DeviceGroup) bool) []*dev
 	}
 	r.t.Fatalf("gave up waiting until %s; last: %s", what, describeGroups(last))
 	return nil
+}
+
+// listen waits until the plugin hears what happens on a GPU: events are told to who
+// has registered before. The XID that it uses is the application's fault.
+func (r *rig) listen(uuid string) {
+	r.t.Helper()
+	for r.service.engine.lastXID(uuid) == 0 {
+		r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-r.t.Context().Done():
+			r.t.Fatal("gave up waiting for an event")
+		}
+	}
 }
 
 // endDaemons kills the MPS daemons that the plugin leaves behind by design, and

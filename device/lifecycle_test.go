@@ -1,7 +1,6 @@
 package device
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -67,6 +66,7 @@ func (r *rig) groups() []*device.DeviceGroup {
 func TestFatalXIDAndRecovery(t *testing.T) {
 	r := dgx(t)
 	uuid := uuidOf(t, r.groups(), "slice/H100/1")
+	r.listen(uuid)
 	began := time.Now()
 	r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 48); c.RecoveryAction = 1 })
 	groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
@@ -314,18 +314,21 @@ func TestFullMPSServerTakesNoNewWork(t *testing.T) {
 
 func TestNothingChangesNothingIsSent(t *testing.T) {
 	r := dgx(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	stream, err := r.Fingerprint(ctx)
+	stream, err := r.Fingerprint(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := 0
-	for range stream {
-		count++
-	}
-	if count != 1 {
-		t.Errorf("%d fingerprints in ten turns without any change", count)
+	<-stream
+	latest := r.service.engine.latest.Load()
+	for turns := 0; turns < 10; {
+		select {
+		case f := <-stream:
+			t.Fatalf("after %d turns without any change there is another fingerprint:\n%s", turns, describeGroups(f.Devices))
+		case <-time.After(10 * time.Millisecond):
+		}
+		if next := r.service.engine.latest.Load(); next != latest {
+			turns, latest = turns+1, next
+		}
 	}
 }
 
@@ -342,6 +345,7 @@ func TestDisabledPluginSaysSo(t *testing.T) {
 func TestEventsOtherThanXIDs(t *testing.T) {
 	r := dgx(t)
 	uuid := uuidOf(t, r.groups(), "slice/H100/1")
+	r.listen(uuid)
 	r.happen(uuid, func(c *sim.Condition) {
 		c.Events, c.ProbeFails = append(c.Events, gonvml.EventTypeGpuUnavailableError), true
 	})

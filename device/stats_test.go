@@ -139,6 +139,7 @@ func scrape(t *testing.T, r *rig) string {
 func TestMetrics(t *testing.T) {
 	r, uuid := tenantRig(t, "metrics { address = \"127.0.0.1:0\" }")
 	other := uuidOf(t, r.groups(), "slice/T4/1")
+	r.listen(other)
 	r.happen(other, func(c *sim.Condition) { c.XIDs, c.ProbeFails = append(c.XIDs, 79), true })
 	r.until("it is unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/1"); return n == 0 })
 	text := scrape(t, r)

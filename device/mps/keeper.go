@@ -108,7 +108,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	k.ready(daemon)
+	k.ready(daemon, spec)
 	return nil
 }
 
@@ -189,13 +189,16 @@ func (k *keeper) watch(ctx context.Context) error {
 		case moment := <-k.empty:
 			k.sweep(moment)
 		case <-k.rethink:
-			return errors.New("it is being given other limits")
+			if !k.Status().Ready {
+				return errOtherLimits
+			}
 		case <-answer.C:
-			err := k.control.confirm(ctx, k.wanted())
+			spec := k.wanted()
+			err := k.control.confirm(ctx, spec)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			failures, err = k.judge(failures, err)
+			failures, err = k.judge(failures, spec, err)
 			if err != nil {
 				return err
 			}
@@ -216,11 +219,11 @@ func (k *keeper) sweep(empty time.Time) {
 
 // judge decides what an answer means: an untrue one ends the trust at once, a
 // missing one takes readiness away at once and the daemon's life after a while.
-func (k *keeper) judge(failures int, err error) (int, error) {
+func (k *keeper) judge(failures int, asked Spec, err error) (int, error) {
 	switch {
 	case err == nil:
 		if failures > 0 {
-			k.ready(k.current())
+			k.ready(k.current(), asked)
 		}
 		return 0, nil
 	case errors.Is(err, errUntrue):
@@ -264,6 +267,8 @@ func (k *keeper) wanted() Spec {
 	return k.spec
 }
 
+var errOtherLimits = errors.New("it is being given other limits")
+
 // want changes the limits. The daemon is not ready until it has confirmed them.
 func (k *keeper) want(s Spec) {
 	k.mu.Lock()
@@ -278,15 +283,24 @@ func (k *keeper) want(s Spec) {
 		return
 	}
 	k.spec = s
+	if k.status.Ready {
+		k.withdraw(errOtherLimits)
+	}
 	select {
 	case k.rethink <- struct{}{}:
 	default:
 	}
 }
 
-func (k *keeper) ready(d daemonRecord) {
+// ready notes that a daemon has confirmed its limits, unless others are wanted by
+// now: then want has asked for another attempt.
+func (k *keeper) ready(d daemonRecord, confirmed Spec) {
 	k.mu.Lock()
 	k.daemon = d
+	if !k.spec.sameLimits(confirmed) {
+		k.mu.Unlock()
+		return
+	}
 	k.status.Ready, k.status.Reason, k.status.Since = true, "", time.Time{}
 	k.status.Generation, k.status.StartedAt, k.status.LastEnd = d.Generation, d.StartedAt, d.LastEnd
 	k.status.PID, k.status.Settled = d.Process.PID, true
@@ -296,16 +310,20 @@ func (k *keeper) ready(d daemonRecord) {
 
 func (k *keeper) notReady(err error) {
 	k.mu.Lock()
-	reason := err.Error()
-	changed := k.status.Ready || k.status.Reason != reason
+	changed := k.status.Ready || k.status.Reason != err.Error()
+	k.withdraw(err)
+	k.mu.Unlock()
+	if changed {
+		k.log.Warn("MPS control daemon is not ready", "device", k.control.uuid, "reason", err)
+		k.changed()
+	}
+}
+
+// withdraw takes the readiness away. The caller holds mu.
+func (k *keeper) withdraw(err error) {
 	k.status.Settled = true
 	if k.status.Ready || k.status.Since.IsZero() {
 		k.status.Since = k.now().Truncate(time.Second)
 	}
-	k.status.Ready, k.status.Reason, k.status.PID = false, reason, 0
-	k.mu.Unlock()
-	if changed {
-		k.log.Warn("MPS control daemon is not ready", "device", k.control.uuid, "reason", reason)
-		k.changed()
-	}
+	k.status.Ready, k.status.Reason, k.status.PID = false, err.Error(), 0
 }
