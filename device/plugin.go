@@ -11,13 +11,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 // Name is the plugin's name, and that of its binary.
 const Name = "nomad-device-gpu"
-
-// Version is the plugin's version; a release build sets it.
-var Version = "0.1.0"
 
 // Plugin is Nomad's device plugin.
 type Plugin struct {
@@ -41,7 +40,7 @@ func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
 		Type:              base.PluginTypeDevice,
 		PluginApiVersions: []string{device.ApiVersion010},
-		PluginVersion:     Version,
+		PluginVersion:     version.String(),
 		Name:              Name,
 	}, nil
 }

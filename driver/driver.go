@@ -18,13 +18,11 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
-// Name is what jobs call the driver; Version is the plugin's.
-const (
-	Name    = "containerd"
-	Version = "0.1.0"
-)
+// Name is what jobs call the driver.
+const Name = "containerd"
 
 // handleVersion is the version of the task handles that this release writes.
 const handleVersion = 1
@@ -81,7 +79,7 @@ func (d *Driver) Shutdown() {
 func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 	return &base.PluginInfoResponse{
 		Type: base.PluginTypeDriver, Name: Name,
-		PluginApiVersions: []string{drivers.ApiVersion010}, PluginVersion: Version,
+		PluginApiVersions: []string{drivers.ApiVersion010}, PluginVersion: version.String(),
 	}, nil
 }
 

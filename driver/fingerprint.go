@@ -6,6 +6,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 const (
@@ -57,7 +59,7 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fingerprintTimeout)
 	defer cancel()
-	version, err := client.Version(ctx)
+	containerd, err := client.Version(ctx)
 	if err != nil {
 		d.logger.Debug("containerd does not answer", "error", err)
 		return &drivers.Fingerprint{
@@ -73,8 +75,8 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 		HealthDescription: drivers.DriverHealthy,
 		Attributes: map[string]*pstructs.Attribute{
 			"driver.containerd":                    pstructs.NewBoolAttribute(true),
-			"driver.containerd.version":            pstructs.NewStringAttribute(Version),
-			"driver.containerd.containerd_version": pstructs.NewStringAttribute(version),
+			"driver.containerd.version":            pstructs.NewStringAttribute(version.String()),
+			"driver.containerd.containerd_version": pstructs.NewStringAttribute(containerd),
 			"driver.containerd.namespace":          pstructs.NewStringAttribute(settings.Namespace),
 			"driver.containerd.volumes.enabled":    pstructs.NewBoolAttribute(settings.Volumes.Enabled),
 			"driver.containerd.privileged.enabled": pstructs.NewBoolAttribute(settings.AllowPrivileged),

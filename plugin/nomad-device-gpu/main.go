@@ -20,6 +20,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 func main() {
@@ -53,7 +54,7 @@ func serve() {
 // that name.
 func runCommand(args []string, ui cli.Ui) int {
 	c := &cli.CLI{
-		Name: device.Name, Version: device.Version, Args: args, Autocomplete: true,
+		Name: device.Name, Version: version.Line(device.Name), Args: args, Autocomplete: true,
 		HelpFunc: cli.BasicHelpFunc(device.Name), HelpWriter: os.Stdout, ErrorWriter: os.Stderr,
 		Commands: map[string]cli.CommandFactory{
 			"validate":  func() (cli.Command, error) { return &validateCommand{ui}, nil },

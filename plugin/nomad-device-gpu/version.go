@@ -1,11 +1,10 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/hashicorp/cli"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 type versionCommand struct{ ui cli.Ui }
@@ -16,6 +15,6 @@ func (c *versionCommand) Help() string {
 }
 
 func (c *versionCommand) Run([]string) int {
-	c.ui.Output(fmt.Sprintf("%s %s", device.Name, device.Version))
+	c.ui.Output(version.Line(device.Name))
 	return 0
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 func main() {
@@ -45,7 +46,7 @@ func answer(args []string, out, problems io.Writer) int {
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(out, help)
 	case "-v", "-version", "--version", "version":
-		fmt.Fprintln(out, "nomad-driver-containerd", driver.Version)
+		fmt.Fprintln(out, version.Line("nomad-driver-containerd"))
 	default:
 		fmt.Fprintf(problems, "nomad-driver-containerd has no command %q.\n\n%s", args[0], help)
 		return 1

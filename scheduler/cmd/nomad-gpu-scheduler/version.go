@@ -3,20 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
-	"runtime"
-	"runtime/debug"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
-const versionHelp = `Shows the version that Go recorded when the command was built.`
+const versionHelp = `Shows the version, and what the command was built with.`
 
 func runVersion(args []string, stdout, stderr io.Writer) int {
 	if code, done := parseFlags(newFlags("version", versionHelp, stderr), args, stdout); done {
 		return code
 	}
-	version := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = info.Main.Version
-	}
-	fmt.Fprintf(stdout, "nomad-gpu-scheduler %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintln(stdout, version.Line("nomad-gpu-scheduler"))
 	return exitOK
 }

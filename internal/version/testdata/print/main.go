@@ -1,0 +1,10 @@
+// Command print is a program as the build links it.
+package main
+
+import (
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/version"
+)
+
+func main() { fmt.Print(version.String()) }

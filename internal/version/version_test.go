@@ -1,0 +1,51 @@
+package version
+
+import (
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+
+	goversion "github.com/hashicorp/go-version"
+)
+
+func TestWhatGoKnowsIsAVersionForNomad(t *testing.T) {
+	for module, want := range map[string]string{
+		"v1.2.3": "1.2.3",
+		"v0.0.0-20261121222258-bf737370d5e9+dirty": "0.0.0-20261121222258-bf737370d5e9+dirty",
+		"(devel)": unknown,
+		"":        unknown,
+	} {
+		got := ofModule(module)
+		if _, err := goversion.NewVersion(got); err != nil || got != want {
+			t.Errorf("%q is %q, %v; want %q", module, got, err, want)
+		}
+	}
+}
+
+// The build names a variable of this package in a string, which no compiler checks.
+func TestTheBuildSetsTheVersionOfEveryProgram(t *testing.T) {
+	plan, err := exec.Command("make", "--no-print-directory", "-n", "-C", "../..", "build", "VERSION=9.8.7").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"plugin/nomad-device-gpu", "plugin/nomad-driver-containerd", "scheduler/cmd/nomad-gpu-scheduler"} {
+		t.Run(path.Base(program), func(t *testing.T) {
+			if out, err := exec.Command("go", "run", "-ldflags", linkerFlags(string(plan), program), "./testdata/print").Output(); err != nil || string(out) != "9.8.7" {
+				t.Errorf("it says %q, %v; built by\n%s", out, err, plan)
+			}
+		})
+	}
+}
+
+// linkerFlags are those that make would build a program with.
+func linkerFlags(plan, program string) string {
+	for line := range strings.Lines(plan) {
+		if strings.Contains(line, "./"+program) {
+			_, rest, _ := strings.Cut(line, "-ldflags '")
+			flags, _, _ := strings.Cut(rest, "'")
+			return flags
+		}
+	}
+	return ""
+}
