@@ -150,7 +150,7 @@ func (p *proxy) note(request *http.Request, token string, r Record) {
 	if request.TLS != nil && len(request.TLS.PeerCertificates) > 0 {
 		r.Certificate = request.TLS.PeerCertificates[0].Subject.CommonName
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), p.config.Limits.HeaderTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), whoseTimeout)
 	defer cancel()
 	r.Caller = p.callers.who(ctx, token, r.At)
 	if err := p.config.Audit.Write(r); err != nil {

@@ -117,6 +117,9 @@ type service struct {
 	http    *httptest.Server
 }
 
+// testLimits bound nothing that a test does.
+var testLimits = Limits{MaxBodyBytes: 1 << 20, DecideTimeout: time.Minute}
+
 func newService(t *testing.T, change func(*Config)) *service {
 	t.Helper()
 	s := &service{nomad: &fakeNomad{jobs: map[string]string{}}, decider: &fakeDecider{}, audit: &bytes.Buffer{}, log: &bytes.Buffer{}}
@@ -126,7 +129,7 @@ func newService(t *testing.T, change func(*Config)) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Nomad: address, Decider: s.decider, Limits: DefaultLimits(), Audit: NewAudit(s.audit), PageURL: "http://gpu.example/gpu/",
+	c := Config{Nomad: address, Decider: s.decider, Limits: testLimits, Audit: NewAudit(s.audit), PageURL: "http://gpu.example/gpu/",
 		Region: "global", Logger: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Trace})}
 	if change != nil {
 		change(&c)

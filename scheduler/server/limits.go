@@ -11,47 +11,40 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits bound what one client can ask of the service.
+// Limits bound what one client can ask of the service: the operator's.
 type Limits struct {
 	// MaxBodyBytes bounds the body of a job. Other bodies stream through.
 	MaxBodyBytes int64
-	// MaxHeaderBytes bounds a request's headers.
-	MaxHeaderBytes int
 	// JobsPerSecond and JobsBurst bound the job submissions of one client
 	// address; 0 for no bound.
 	JobsPerSecond float64
 	JobsBurst     int
-	// HeaderTimeout is for reading a request's headers, BodyTimeout for a
-	// job's body, IdleTimeout for idle connections, DecideTimeout for a
-	// decision and Nomad's answer to it together.
-	HeaderTimeout, BodyTimeout, IdleTimeout, DecideTimeout time.Duration
-	// ShutdownTimeout is how long a stopping server waits for requests.
-	ShutdownTimeout time.Duration
+	// DecideTimeout is for a decision and Nomad's answer to it together.
+	DecideTimeout time.Duration
 }
 
-// DefaultLimits are generous for people and tight for accidents.
-func DefaultLimits() Limits {
-	return Limits{
-		MaxBodyBytes:    8 << 20,
-		MaxHeaderBytes:  64 << 10,
-		JobsPerSecond:   200,
-		JobsBurst:       400,
-		HeaderTimeout:   10 * time.Second,
-		BodyTimeout:     30 * time.Second,
-		IdleTimeout:     2 * time.Minute,
-		DecideTimeout:   time.Minute,
-		ShutdownTimeout: shutdownDefault,
-	}
-}
+// What nobody needs to set is generous for people and tight for accidents.
+const (
+	maxHeaderBytes = 64 << 10
+	// headerTimeout is for reading a request's headers, bodyTimeout for a job's
+	// body, idleTimeout for idle connections.
+	headerTimeout = 10 * time.Second
+	bodyTimeout   = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	// whoseTimeout is for asking Nomad whose a token is.
+	whoseTimeout = 10 * time.Second
+	// shutdownTimeout is how long a stopping server waits for requests.
+	shutdownTimeout = 5 * time.Second
+)
 
 func (l Limits) validate() error {
 	switch {
-	case l.MaxBodyBytes < 1 || l.MaxHeaderBytes < 1:
-		return fmt.Errorf("limits on bodies and headers must be positive")
+	case l.MaxBodyBytes < 1:
+		return fmt.Errorf("a limit of %d bytes on the body of a job must be positive", l.MaxBodyBytes)
 	case l.JobsPerSecond < 0 || l.JobsPerSecond > 0 && l.JobsBurst < 1:
 		return fmt.Errorf("a rate of %v jobs per second needs a burst of at least 1", l.JobsPerSecond)
-	case min(l.HeaderTimeout, l.BodyTimeout, l.IdleTimeout, l.DecideTimeout, l.ShutdownTimeout) <= 0:
-		return fmt.Errorf("time limits must be positive")
+	case l.DecideTimeout <= 0:
+		return fmt.Errorf("a time limit of %s on decisions must be positive", l.DecideTimeout)
 	}
 	return nil
 }

@@ -284,7 +284,7 @@ func TestFollowerHandsOver(t *testing.T) {
 	if status, _ := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), forwardedHeader, "1"); status != http.StatusServiceUnavailable {
 		t.Errorf("handed to and fro: %d", status)
 	}
-	brief := DefaultLimits()
+	brief := testLimits
 	brief.DecideTimeout = time.Nanosecond
 	for name, address := range map[string]string{"nobody leads": "", "the leader is dead": "http://127.0.0.1:1"} {
 		s := newService(t, func(c *Config) { c.Leadership, c.Limits = leads{address: address}, brief })

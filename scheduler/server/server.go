@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -109,9 +108,9 @@ func (s *Server) route() http.Handler {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &http.Server{
 		Handler:           s.Handler(),
-		ReadHeaderTimeout: s.config.Limits.HeaderTimeout,
-		IdleTimeout:       s.config.Limits.IdleTimeout,
-		MaxHeaderBytes:    s.config.Limits.MaxHeaderBytes,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          s.config.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 		TLSConfig:         s.config.TLS,
 	}
@@ -129,7 +128,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) shutdown(h *http.Server, done <-chan error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.Limits.ShutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	err := h.Shutdown(ctx)
 	if err != nil { // streams do not end by themselves
@@ -139,6 +138,3 @@ func (s *Server) shutdown(h *http.Server, done <-chan error) error {
 	s.proxy.close()
 	return err
 }
-
-// shutdownDefault is how long a stopping server waits for requests.
-const shutdownDefault = 5 * time.Second

@@ -81,7 +81,7 @@ func TestMutualTLS(t *testing.T) {
 func startTLS(t *testing.T, nomad *url.URL, toNomad, serve *tls.Config) (address string, audit func() string) {
 	t.Helper()
 	var log strings.Builder
-	c := Config{Nomad: nomad, NomadTLS: toNomad, TLS: serve, Decider: &fakeDecider{}, Limits: DefaultLimits(),
+	c := Config{Nomad: nomad, NomadTLS: toNomad, TLS: serve, Decider: &fakeDecider{}, Limits: testLimits,
 		Audit: NewAudit(&log), Logger: hclog.NewNullLogger()}
 	server, err := New(c)
 	if err != nil {

@@ -86,7 +86,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	s.own = own
 	sc := server.Config{
 		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Decider: decider, Leadership: s,
-		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c), Logger: s.logger.Named("server"),
+		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -108,13 +108,12 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	return s.addAPI(c, up, sc.PeerTLS)
 }
 
-// limits are the operator's, on top of those that nobody sets.
-func limits(c *config.Config) server.Limits {
-	l := server.DefaultLimits()
-	l.MaxBodyBytes = c.Listen.MaxBodyBytes
-	l.JobsPerSecond, l.JobsBurst = float64(c.Listen.RequestsPerSecond), c.Listen.Burst
-	l.DecideTimeout = c.Listen.RequestTimeout
-	return l
+func limits(l config.Listen) server.Limits {
+	return server.Limits{
+		MaxBodyBytes:  l.MaxBodyBytes,
+		JobsPerSecond: float64(l.RequestsPerSecond), JobsBurst: l.Burst,
+		DecideTimeout: l.RequestTimeout,
+	}
 }
 
 // addAPI puts the REST API, the metrics and the web page beside Nomad's API.
