@@ -16,11 +16,11 @@ type Workload struct {
 type Synthetic struct {
 	Seed     uint64
 	Nodes    int
-	Percent  int  // arrivals add up to so much of the cluster's GPUs
-	Models   int  // percent of the GPU tasks that name models
-	Live     bool // tasks arrive and leave over time, with priorities and queues
-	Teams    int  // queues "team-1" …; with Live
-	MeanLoad int  // percent of the cluster in demand at a time; with Live
+	Percent  int     // arrivals add up to so much of the cluster's GPUs
+	Models   float64 // percent of the GPU tasks that name models
+	Live     bool    // tasks arrive and leave over time, with priorities and queues
+	Teams    int     // queues "team-1" …; with Live
+	MeanLoad int     // percent of the cluster in demand at a time; with Live
 }
 
 // DefaultSynthetic is a cluster of 200 nodes filled to 130%.
@@ -96,7 +96,7 @@ func (g *generator) tasks(name string, milli int64) []Task {
 		t := tt.task
 		t.Name = fmt.Sprintf("%s-%06d", name, len(out))
 		t.RunSeconds = 60 + int64(g.rng.ExpFloat64()*float64(tt.run))
-		if t.GPUs > 0 && g.rng.IntN(100) < g.Models {
+		if t.GPUs > 0 && float64(g.rng.IntN(100)) < g.Models {
 			t.Models = []string{machineTypes[g.rng.IntN(3)].node.Model}
 		}
 		out = append(out, t)

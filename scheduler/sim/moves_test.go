@@ -2,7 +2,6 @@ package sim
 
 import (
 	"maps"
-	"os"
 	"slices"
 	"testing"
 
@@ -26,11 +25,7 @@ func TestMovesAreBounded(t *testing.T) {
 // is admitted is packed anew at every arrival, as if the cluster were one large
 // node. What is still refused then, moves cannot make room for.
 func TestUnlimitedMoves(t *testing.T) {
-	dir := os.Getenv("OPENB_TRACES")
-	if dir == "" {
-		t.Skip("OPENB_TRACES does not name a directory with Alibaba's openb traces")
-	}
-	w := openb(t, dir, "default-42")
+	w := openb(t, "default-42")
 	gpus := int(Capacity(w.Nodes) / gpuMilli)
 	packed := packing{shares: map[int64]int{}}
 	var c curve

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,32 +10,55 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
-const generateHelp = `Writes a synthetic workload: nodes.csv, arrivals.csv and history.csv, with the
-columns that simulate reads. The same options give the same files.`
+const generateHelp = `Writes a workload: nodes.csv, arrivals.csv and history.csv, with the columns
+that simulate reads. The same options give the same files. Without -from it is
+synthetic.
+
+` + sampleHelp
 
 func runGenerate(args []string, stdout, stderr io.Writer) int {
 	s := sim.DefaultSynthetic()
+	var o drawOptions
 	fs := newFlags("generate", generateHelp, stderr)
-	out := fs.String("out", "", "`directory` to write to; created when missing")
-	fs.Uint64Var(&s.Seed, "seed", s.Seed, "seed")
+	out := fs.String("out", "", "`folder` to write to; created when missing")
+	o.register(fs)
+	fs.StringVar(&o.nodes, "nodes", "", "CSV `file` of the nodes to draw for, with -from")
 	fs.IntVar(&s.Nodes, "count", s.Nodes, "number of nodes")
-	fs.IntVar(&s.Percent, "demand", s.Percent, "GPU demand of all arrivals, in percent of the cluster")
-	fs.IntVar(&s.Models, "models", s.Models, "percent of GPU tasks that name a model")
 	fs.BoolVar(&s.Live, "live", false, "with times, priorities and queues, for simulate -live")
 	fs.IntVar(&s.Teams, "teams", s.Teams, "number of queues, with -live")
 	fs.IntVar(&s.MeanLoad, "load", s.MeanLoad, "percent of the cluster wanted at a time, with -live")
 	if code, done := parseFlags(fs, args, stdout); done {
 		return code
 	}
-	if *out == "" || s.Nodes < 1 || s.Percent < 1 || s.Models < 0 || s.Models > 100 {
-		fmt.Fprintln(stderr, "generate: -out is required; -count and -demand must be positive, -models 0 to 100")
+	err := o.check(fs, "count live teams load", "nodes cpu-only shared multi")
+	if err == nil && (*out == "" || s.Nodes < 1) {
+		err = errors.New("-out is required; -count must be positive")
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "generate: %v\n", err)
 		return exitUsage
 	}
-	if err := generate(*out, sim.Generate(s)); err != nil {
+	w, err := o.workload(s)
+	if err == nil {
+		err = generate(*out, w)
+	}
+	if err != nil {
 		fmt.Fprintf(stderr, "generate: %v\n", err)
 		return exitError
 	}
 	return exitOK
+}
+
+// workload is drawn from a list or, without one, synthetic.
+func (o *drawOptions) workload(s sim.Synthetic) (sim.Workload, error) {
+	if o.from != "" {
+		return o.draw()
+	}
+	s.Seed, s.Percent = o.Seed, o.Percent
+	if o.Mix.Models != nil {
+		s.Models = *o.Mix.Models
+	}
+	return sim.Generate(s), nil
 }
 
 func generate(dir string, w sim.Workload) error {

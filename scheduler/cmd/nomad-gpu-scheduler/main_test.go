@@ -29,9 +29,21 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "extra"}, exitUsage, `unexpected argument "extra"`},
 		{[]string{"simulate", "-nodes", "x"}, exitUsage, "go together"},
 		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, exitError, "no-such-file"},
+		{[]string{"simulate", "-from", "x"}, exitUsage, "-from needs -nodes"},
+		{[]string{"simulate", "-from", "x", "-nodes", "x", "-order", "x"}, exitUsage, "-order does not go with -from"},
+		{[]string{"simulate", "-from", "x", "-nodes", "x", "-live"}, exitUsage, "-live does not go with -from"},
+		{[]string{"simulate", "-from", "x", "-nodes", "no-such-file"}, exitError, "no-such-file"},
+		{[]string{"simulate", "-shared", "40"}, exitUsage, "-shared goes with -from"},
+		{[]string{"simulate", "-nodes", "x", "-arrivals", "x", "-models", "40"}, exitUsage, "-models goes with -from"},
+		{[]string{"simulate", "-demand", "0"}, exitUsage, "-demand 0: want 1 to 10000"},
+		{[]string{"simulate", "-shared", "140"}, exitUsage, `invalid value "140" for flag -shared: want a number from 0 to 100`},
 		{[]string{"simulate", "-policy", "BEST"}, exitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
 		{[]string{"version"}, exitOK, "nomad-gpu-scheduler "},
 		{[]string{"generate"}, exitUsage, "-out is required"},
+		{[]string{"generate", "-out", "x", "-multi", "many"}, exitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
+		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, exitUsage, `invalid value "NaN" for flag -cpu-only`},
+		{[]string{"generate", "-out", "x", "-nodes", "x"}, exitUsage, "-nodes goes with -from"},
+		{[]string{"generate", "-out", "x", "-nodes", "x", "-from", "x", "-teams", "2"}, exitUsage, "-teams does not go with -from"},
 	} {
 		code, stdout, stderr := run(c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
@@ -59,6 +71,38 @@ func TestGenerateThenSimulate(t *testing.T) {
 		if data, err := os.ReadFile(file(name)); err != nil || len(data) == 0 {
 			t.Errorf("%s: %d bytes, %v", name, len(data), err)
 		}
+	}
+}
+
+// A workload drawn by generate is the one that simulate draws by itself.
+func TestWorkloadsAreDrawnFromATrace(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-seed", "5"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	draw := []string{"-nodes", file("trace/nodes.csv"), "-from", file("trace/history.csv"), "-seed", "7", "-demand", "120",
+		"-shared", "40", "-multi", "20", "-models", "33", "-cpu-only", "5"}
+	if code, _, stderr := run(append([]string{"generate", "-out", file("drawn")}, draw...)...); code != exitOK {
+		t.Fatal(stderr)
+	}
+	written := []string{"-nodes", file("drawn/nodes.csv"), "-arrivals", file("drawn/arrivals.csv"), "-history", file("drawn/history.csv")}
+	for out, workload := range map[string][]string{"a": draw, "b": written} {
+		args := append([]string{"simulate", "-policy", "BALANCED,fgd", "-out", file(out + ".csv")}, workload...)
+		if code, _, stderr := run(args...); code != exitOK {
+			t.Fatal(stderr)
+		}
+	}
+	for _, policy := range []string{"BALANCED", "fgd"} {
+		a, errA := os.ReadFile(file("a-" + policy + ".csv"))
+		b, errB := os.ReadFile(file("b-" + policy + ".csv"))
+		if errA != nil || errB != nil || len(a) == 0 || !bytes.Equal(a, b) {
+			t.Errorf("%s places the drawn and the written workload otherwise: %v %v", policy, errA, errB)
+		}
+	}
+	code, _, stderr := run("simulate", "-nodes", file("trace/nodes.csv"), "-from", file("trace/history.csv"), "-shared", "60", "-multi", "60")
+	if code != exitError || !strings.Contains(stderr, "history.csv") || !strings.Contains(stderr, "want 100 at most together") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -17,8 +19,11 @@ import (
 )
 
 const simulateHelp = `Replays a workload and prints how much of the GPUs each policy allocates.
-Tasks arrive one by one, never leave and are tried once. Without -nodes and
--arrivals a synthetic workload is used (see the generate command).
+Tasks arrive one by one, never leave and are tried once. Without -nodes a
+synthetic workload is used; with it, -arrivals says what arrives, or -from what
+it is drawn from. The generate command writes such workloads.
+
+` + sampleHelp + `
 
 Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
 weights), fgd, bestfit, random (baselines). Several are run side by side when
@@ -31,16 +36,17 @@ over time. Times are those of the trace; evicted tasks start again from nothing.
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
-	nodes, arrivals, order, history, quotas string
-	policy, out, plot                       string
-	seed                                    uint64
-	tile, moves                             int
-	json, live, cpuTime                     bool
+	drawOptions
+	arrivals, order, history, quotas string
+	policy, out, plot                string
+	tile, moves                      int
+	json, live, cpuTime              bool
 }
 
 func runSimulate(args []string, stdout, stderr io.Writer) int {
 	var o simulateOptions
 	fs := newFlags("simulate", simulateHelp, stderr)
+	o.register(fs)
 	fs.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn,cpu_milli,memory_mib,gpu,model")
 	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival")
 	fs.StringVar(&o.order, "order", "", "CSV `file` of node_name,rank: which node wins ties")
@@ -49,7 +55,6 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write the placements to this CSV `file`")
 	fs.StringVar(&o.plot, "plot", "", "write plots to this SVG `file`")
-	fs.Uint64Var(&o.seed, "seed", 1, "seed of the synthetic workload and of the random policy")
 	fs.IntVar(&o.tile, "tile", 1, "repeat the cluster and its arrivals so many `times`, to see what a larger one costs")
 	fs.IntVar(&o.moves, "moves", 0, "let the product's policies move running work, at most so many `percent` of the tasks placed")
 	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
@@ -58,20 +63,11 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	if code, done := parseFlags(fs, args, stdout); done {
 		return code
 	}
-	if (o.nodes == "") != (o.arrivals == "") {
-		fmt.Fprintln(stderr, "simulate: -nodes and -arrivals go together")
-		return exitUsage
+	if o.live && given(fs, "demand") == "" {
+		o.Percent = liveDemand
 	}
-	if o.live && o.out != "" {
-		fmt.Fprintln(stderr, "simulate: -live writes no placements: leave out -out")
-		return exitUsage
-	}
-	if o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)) {
-		fmt.Fprintf(stderr, "simulate: -moves %d: want 0 to 100, without -out and -live\n", o.moves)
-		return exitUsage
-	}
-	if o.tile < 1 {
-		fmt.Fprintf(stderr, "simulate: -tile %d: want 1 or more\n", o.tile)
+	if err := o.check(fs); err != nil {
+		fmt.Fprintf(stderr, "simulate: %v\n", err)
 		return exitUsage
 	}
 	if err := simulate(&o, stdout); err != nil {
@@ -79,6 +75,28 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	return exitOK
+}
+
+// check reports options that make no sense together.
+func (o *simulateOptions) check(fs *flag.FlagSet) error {
+	needed := "cpu-only shared multi"
+	if o.arrivals != "" {
+		needed += " demand models"
+	}
+	if err := o.drawOptions.check(fs, "arrivals order live", needed); err != nil {
+		return err
+	}
+	switch {
+	case o.from == "" && (o.nodes == "") != (o.arrivals == ""):
+		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
+	case o.live && o.out != "":
+		return errors.New("-live writes no placements: leave out -out")
+	case o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)):
+		return fmt.Errorf("-moves %d: want 0 to 100, without -out and -live", o.moves)
+	case o.tile < 1:
+		return fmt.Errorf("-tile %d: want 1 or more", o.tile)
+	}
+	return nil
 }
 
 // report is what one policy achieved.
@@ -113,7 +131,7 @@ func simulate(o *simulateOptions, stdout io.Writer) error {
 	policies := strings.Split(o.policy, ",")
 	var reports []report
 	for _, name := range policies {
-		p, err := newPlacer(name, w, o.seed)
+		p, err := newPlacer(name, w, o.Seed)
 		if err != nil {
 			return err
 		}
@@ -210,26 +228,36 @@ func newPlacer(name string, w *sim.Workload, seed uint64) (sim.Placer, error) {
 }
 
 func loadWorkload(o *simulateOptions) (*sim.Workload, error) {
-	if o.nodes == "" {
-		s := sim.DefaultSynthetic()
-		s.Seed, s.Live = o.seed, o.live
-		if o.live {
-			s.Nodes, s.Percent = 50, 2000 // enough to reach a steady state
-		}
-		w := sim.Generate(s)
-		return &w, nil
-	}
-	w := &sim.Workload{}
-	err := readFile(o.nodes, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadNodes(r); return })
-	if err == nil {
-		err = readFile(o.arrivals, func(r io.Reader) (err error) { w.Arrivals, err = sim.ReadTasks(r); return })
-	}
-	if err == nil && o.order != "" {
-		err = readFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
-	}
+	w, err := o.source()
 	if err == nil && o.history != "" {
-		err = readFile(o.history, func(r io.Reader) (err error) { w.History, err = sim.ReadTasks(r); return })
+		w.History, err = readTasks(o.history)
 	}
+	return &w, err
+}
+
+// A synthetic live workload is long enough to reach a steady state.
+const (
+	liveNodes  = 50
+	liveDemand = 2000 // percent
+)
+
+// source is the workload that the options name, draw or leave to be synthetic.
+func (o *simulateOptions) source() (w sim.Workload, err error) {
+	if o.arrivals == "" {
+		s := sim.DefaultSynthetic()
+		s.Live = o.live
+		if o.live {
+			s.Nodes = liveNodes
+		}
+		return o.workload(s)
+	}
+	if w.Nodes, err = readNodes(o.nodes); err != nil {
+		return w, err
+	}
+	if w.Arrivals, err = readTasks(o.arrivals); err != nil || o.order == "" {
+		return w, err
+	}
+	err = readFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
 	return w, err
 }
 
