@@ -34,9 +34,9 @@ func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 	if !l.mayEvict(e) {
 		return false
 	}
-	l.Book.Make(e)
+	l.Book.Promise(e.Promise)
 	if err := l.carryOut(ctx, due); err != nil {
-		l.Book.Unmake(e)
+		l.Book.Withdraw(e.Promise)
 		l.report("evict for job "+due.Job.String(), err)
 		return false
 	}
@@ -114,7 +114,7 @@ func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
 			continue
 		}
 		done[v.Job][v.Group] = true
-		if _, err := l.revise(ctx, v.Job, decide.Revision{Group: v.Group, Exclude: e.Node, For: e.For.String()}); err != nil {
+		if _, err := l.revise(ctx, v.Job, decide.Revision{Group: v.Group, Exclude: e.Node, For: e.Job.String()}); err != nil {
 			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
 		}
 	}
@@ -136,7 +136,7 @@ func kindOf(due *decide.Due) string {
 func (l *Loop) note(due *decide.Due, dryRun bool) {
 	e, kind, whom := due.Evict, kindOf(due), ""
 	if kind != "hold" {
-		whom = e.For.String()
+		whom = e.Job.String()
 	}
 	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
 	for _, v := range e.Victims {

@@ -34,13 +34,11 @@ type Decider interface {
 type Book interface {
 	NextDue(skip map[string]bool) *decide.Due
 	Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
-	Make(*decide.Eviction)
-	Unmake(*decide.Eviction)
+	Promise(decide.Promise)
+	Withdraw(decide.Promise)
 	Note(view.Event)
 	Expire() []decide.Reservation
 	Moves(most int) []decide.Move
-	Reserve(*decide.Move)
-	Cancel(*decide.Move)
 }
 
 // Loop is the control loop of a leading replica.

@@ -59,13 +59,11 @@ func (w *world) Allocs(context.Context, string) ([]*nomad.Alloc, uint64, error) 
 }
 func (w *world) Confirm(string, []*nomad.Alloc, uint64) bool { return !w.stale }
 
-func (w *world) Make(e *decide.Eviction)      { _ = w.did("book %s", e.For.ID) }
-func (w *world) Unmake(e *decide.Eviction)    { _ = w.did("unbook %s", e.For.ID) }
+func (w *world) Promise(p decide.Promise)     { _ = w.did("promise %s", p.Job.ID) }
+func (w *world) Withdraw(p decide.Promise)    { _ = w.did("withdraw %s", p.Job.ID) }
 func (w *world) Note(e view.Event)            { w.notes = append(w.notes, e) }
 func (w *world) Expire() []decide.Reservation { return nil }
 func (w *world) Moves(int) []decide.Move      { return w.moves }
-func (w *world) Reserve(m *decide.Move)       { _ = w.did("reserve %s", m.Job.ID) }
-func (w *world) Cancel(m *decide.Move)        { _ = w.did("cancel %s", m.Job.ID) }
 func (w *world) Purge(context.Context) error  { return nil }
 func (w *world) current() *config.Config      { return w.config }
 
@@ -107,7 +105,7 @@ func key(id string) nomad.JobKey { return nomad.JobKey{Namespace: "default", ID:
 func eviction() *decide.Due {
 	return &decide.Due{
 		Job: key("high"), Revision: decide.Revision{Group: "g", Prefer: "n1"},
-		Evict: &decide.Eviction{For: key("high"), Group: "g", Node: "n1", Text: "low must go for high", Victims: []decide.Victim{
+		Evict: &decide.Eviction{Promise: decide.Promise{Job: key("high"), Group: "g"}, Node: "n1", Text: "low must go for high", Victims: []decide.Victim{
 			{AllocID: "a1", Group: "g", Job: key("low")}, {AllocID: "a2", Group: "g", Job: key("low")},
 		}},
 	}
@@ -127,7 +125,7 @@ func TestEvictionGoesInAnOrderInWhichTheRoomCannotGoAstray(t *testing.T) {
 	w := &world{due: []*decide.Due{eviction()}}
 	run(t, w, time.Second)
 	want := []string{
-		"book high",
+		"promise high",
 		`revise high prefer="n1" exclude="" for=""`, "register high", "settle high true",
 		`revise low prefer="" exclude="n1" for="default/high"`, "register low", "settle low true",
 		"stop a1", "stop a2",
@@ -143,7 +141,7 @@ func TestEvictionGoesInAnOrderInWhichTheRoomCannotGoAstray(t *testing.T) {
 func TestAnEvictionThatFailsStopsNobody(t *testing.T) {
 	w := &world{due: []*decide.Due{eviction()}, fails: "register low"}
 	run(t, w, time.Second)
-	if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "unbook high" || !slices.Contains(w.script, "settle low false") {
+	if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "withdraw high" || !slices.Contains(w.script, "settle low false") {
 		t.Errorf("got %q", w.script)
 	}
 	if len(w.notes) != 0 {
@@ -168,7 +166,7 @@ func TestNobodyIsEvictedOnABelief(t *testing.T) {
 func TestWorkIsBroughtBackUnderItsQuota(t *testing.T) {
 	due := &decide.Due{
 		Job: key("low"), Revision: decide.Revision{Group: "g", Hold: &admit.Hold{Kind: view.WaitsForQuota, Sentence: "queue q is full"}},
-		Evict: &decide.Eviction{Group: "g", Text: "low must wait", Victims: []decide.Victim{{AllocID: "a1", Group: "g", Job: key("low"), Text: "low must wait"}}},
+		Evict: &decide.Eviction{Text: "low must wait", Victims: []decide.Victim{{AllocID: "a1", Group: "g", Job: key("low"), Text: "low must wait"}}},
 	}
 	w := &world{due: []*decide.Due{due}}
 	run(t, w, time.Second)
@@ -228,7 +226,7 @@ func TestAJobThatCannotBeHelpedRests(t *testing.T) {
 }
 
 func TestRebalancingIsOffUntilItIsWanted(t *testing.T) {
-	move := decide.Move{AllocID: "a1", Job: key("job"), Group: "g", From: "n1", To: "n2", Text: "it pays"}
+	move := decide.Move{Promise: decide.Promise{Job: key("job"), Group: "g"}, AllocID: "a1", From: "n1", To: "n2", Text: "it pays"}
 	w := &world{moves: []decide.Move{move}}
 	run(t, w, time.Hour)
 	if len(w.script) != 0 {
@@ -238,7 +236,7 @@ func TestRebalancingIsOffUntilItIsWanted(t *testing.T) {
 	c.Rebalance.Enabled = true
 	w = &world{moves: []decide.Move{move}, config: c}
 	run(t, w, c.Rebalance.Interval+2*beat)
-	want := []string{"reserve job", `revise job prefer="n2" exclude="n1" for="default/job"`, "register job", "settle job true", "stop a1"}
+	want := []string{"promise job", `revise job prefer="n2" exclude="n1" for="default/job"`, "register job", "settle job true", "stop a1"}
 	if !slices.Equal(w.script, want) || len(w.notes) != 1 || w.notes[0].Kind != "move" {
 		t.Errorf("did %q, said %+v", w.script, w.notes)
 	}

@@ -23,9 +23,9 @@ func (l *Loop) rebalance(ctx context.Context) {
 			l.noteMove(&m, true)
 			continue
 		}
-		l.Book.Reserve(&m)
+		l.Book.Promise(m.Promise)
 		if err := l.move(ctx, &m); err != nil {
-			l.Book.Cancel(&m)
+			l.Book.Withdraw(m.Promise)
 			l.report("move an alloc of job "+m.Job.String(), err)
 			continue
 		}

@@ -88,7 +88,7 @@ func (b *Book) leaves(queue string) bool {
 // restraint holds the whole group of an alloc: Nomad has no way to hold less.
 func (b *Book) restraint(of *nomad.Alloc, priority int, queue string) *Due {
 	why := b.overQuota(queue, place.Charge{})
-	e := &Eviction{Group: of.Group}
+	e := &Eviction{}
 	for _, a := range b.allocsOf(of.Key()) {
 		if a.Group == of.Group && b.evictable(a) {
 			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Priority: priority, Queue: queue})

@@ -20,6 +20,33 @@ type flight struct {
 	keep bool
 }
 
+// Promise is the room that is made for one alloc of a group, which is not in it yet.
+type Promise struct {
+	Job   nomad.JobKey
+	Group string
+	usage place.Usage
+}
+
+// Promise books room that is being made, so that nobody else is sent there, and the
+// node that a move leaves stays closed to it until it has landed.
+func (b *Book) Promise(p Promise) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nodes[p.usage.NodeID] == nil {
+		return
+	}
+	b.fly(p.Job, p.Group, p.usage, true)
+	b.version++
+}
+
+// Withdraw ends a promise that could not be kept.
+func (b *Book) Withdraw(p Promise) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropGroupFlights(p.Job, p.Group)
+	b.version++
+}
+
 const (
 	// unseen is how long a job may take to reach Nomad after its admission.
 	unseen = 30 * time.Second

@@ -3,19 +3,16 @@ package decide
 import (
 	"fmt"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Move is running work that would pay to be elsewhere.
 type Move struct {
+	Promise  // of its new place
 	AllocID  string
-	Job      nomad.JobKey
-	Group    string
 	From, To string // node IDs
 	// Text says what is won.
-	Text  string
-	usage place.Usage // at its new place
+	Text string
 }
 
 // Moves proposes what to move, at most so many allocs, none while anything
@@ -38,7 +35,7 @@ func (b *Book) Moves(most int) []Move {
 		u := m.To.Usage
 		u.Queue, u.Priority = m.From.Queue, m.From.Priority
 		moves = append(moves, Move{
-			AllocID: a.ID, Job: a.Key(), Group: a.Group, From: m.From.NodeID, To: m.To.NodeID, usage: u,
+			Promise: Promise{a.Key(), a.Group, u}, AllocID: a.ID, From: m.From.NodeID, To: m.To.NodeID,
 			Text: fmt.Sprintf("alloc %.8s of job %s moves from node %s to %s, which saves %d milli of GPU from going to waste",
 				a.ID, a.Key(), b.nodes[m.From.NodeID].Plan.Name, b.nodes[m.To.NodeID].Plan.Name, m.GainMilli),
 		})
@@ -70,21 +67,4 @@ func (b *Book) movable(u *place.Usage) bool {
 	}
 	g := b.jobs[a.Key()].Group(a.Group)
 	return g != nil && running == g.Count
-}
-
-// Reserve books the room that a move goes to, so that nobody else is sent
-// there and the node that it leaves stays closed to it until it has landed.
-func (b *Book) Reserve(m *Move) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fly(m.Job, m.Group, m.usage, true)
-	b.version++
-}
-
-// Cancel ends the promise of a move that could not be carried out.
-func (b *Book) Cancel(m *Move) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.dropGroupFlights(m.Job, m.Group)
-	b.version++
 }

@@ -36,11 +36,11 @@ func TestMoves(t *testing.T) {
 	if m.From == m.To || b.book.allocs[m.AllocID] == nil || !strings.Contains(m.Text, "milli of GPU from going to waste") {
 		t.Errorf("a move that cannot be: %+v", m)
 	}
-	b.book.Reserve(&m)
+	b.book.Promise(m.Promise)
 	if len(b.book.flights) != 1 || b.book.Moves(5) != nil {
 		t.Error("more moves are proposed while one is under way")
 	}
-	b.book.Cancel(&m)
+	b.book.Withdraw(m.Promise)
 	if len(b.book.Moves(5)) != len(moves) {
 		t.Error("a move that was given up is not proposed again")
 	}

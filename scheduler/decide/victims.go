@@ -15,8 +15,7 @@ import (
 
 // Eviction is a choice of work that has to go so that a waiting alloc fits.
 type Eviction struct {
-	For     nomad.JobKey
-	Group   string
+	Promise // to the one that waits
 	Node    string
 	Victims []Victim // lowest priority first
 	// Reclaim is set when the room was borrowed from the queue of the one that
@@ -146,7 +145,7 @@ func (b *Book) evictable(a *nomad.Alloc) bool {
 }
 
 func (b *Book) eviction(c *choosing, room *made) *Eviction {
-	e := &Eviction{For: c.key, Group: c.ask.Group, Node: room.node, room: room}
+	e := &Eviction{Promise: Promise{c.key, c.ask.Group, room.usage}, Node: room.node, room: room}
 	slices.SortFunc(room.victims, func(x, y place.Usage) int {
 		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
 	})
@@ -169,26 +168,6 @@ func (b *Book) eviction(c *choosing, room *made) *Eviction {
 	}
 	e.Text = strings.Join(who, ", ") + goes
 	return e
-}
-
-// Make books the room that an eviction makes for the one that waits, so that
-// nobody else is sent there.
-func (b *Book) Make(e *Eviction) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.nodes[e.Node] == nil {
-		return
-	}
-	b.fly(e.For, e.Group, e.room.usage, true)
-	b.version++
-}
-
-// Unmake ends the promise of an eviction that could not be carried out.
-func (b *Book) Unmake(e *Eviction) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.dropGroupFlights(e.For, e.Group)
-	b.version++
 }
 
 // moveIn writes the device blocks of a group that waits as a whole for the room

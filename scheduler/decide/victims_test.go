@@ -93,7 +93,7 @@ func TestRoomThatIsMadeIsNotGivenAway(t *testing.T) {
 	if due == nil || due.Evict == nil {
 		t.Fatalf("due is %+v", due)
 	}
-	b.book.Make(due.Evict)
+	b.book.Promise(due.Evict.Promise)
 	out, err := b.Revise(t.Context(), []admit.Ask{low}, Revision{Group: "g", Exclude: "id-a", For: "default/high"})
 	if err != nil || !slices.Equal(out[0].Candidates, []string{noNode}) {
 		t.Fatalf("the victim may come back to %v, %v", out, err)
@@ -130,7 +130,7 @@ func TestRoomMayBeMadeInAnotherForm(t *testing.T) {
 	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || due.Evict.Reclaim {
 		t.Fatalf("due is %+v", due)
 	}
-	b.book.Make(due.Evict)
+	b.book.Promise(due.Evict.Promise)
 	d, err := b.Revise(t.Context(), []admit.Ask{a}, due.Revision)
 	if err != nil || d == nil {
 		t.Fatalf("got %+v, %v", d, err)
