@@ -8,26 +8,20 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
-)
-
-// nvidiaMajor and controlMinor are the numbers of NVIDIA's device nodes; GPUs
-// have the minors from 0.
-const (
-	nvidiaMajor  = 195
-	controlMinor = 255
+	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 )
 
 // opens lists the minors of the GPUs that the program could open, by the nodes
 // that it was given and by those that it made itself.
-func opens(r cluster.Report) []int {
+func opens(r probe.Report) []int {
 	minors := map[int]bool{}
 	for _, node := range r.Nodes {
-		if node.Major == nvidiaMajor && node.Minor != controlMinor && node.Open != "EPERM" {
-			minors[node.Minor] = true
+		if node.OpensGPU() {
+			minors[int(node.Minor)] = true
 		}
 	}
 	for minor, answer := range r.Forged {
-		if n, err := strconv.Atoi(minor); err != nil || answer != "EPERM" {
+		if n, err := strconv.Atoi(minor); err != nil || answer != probe.Refused {
 			minors[n] = true
 		}
 	}
@@ -66,7 +60,7 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 		config: "gpu {\n memory = \"7GiB\"\n compute_limit = 300\n}",
 		task:   fmt.Sprintf(hostile, onlyGPU(t, c, neighbour)),
 	})
-	inside := map[string]cluster.Report{"task": report(t, ctx, c, alloc)}
+	inside := map[string]probe.Report{"task": report(t, ctx, c, alloc)}
 	session, err := c.ExecReport(ctx, alloc, "task")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -95,7 +96,7 @@ func stop(t *testing.T, ctx context.Context, c *cluster.Cluster, jobs ...string)
 	}
 }
 
-func report(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api.Allocation) cluster.Report {
+func report(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api.Allocation) probe.Report {
 	t.Helper()
 	r, err := c.Report(ctx, alloc, "task")
 	if err != nil {

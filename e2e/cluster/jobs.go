@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 )
 
 // RunFile registers the job of an HCL file and returns it.
@@ -279,42 +280,26 @@ func (c *Cluster) FirstLine(ctx context.Context, alloc *api.Allocation, task str
 	}
 }
 
-// Report is what gpuprobe found in its container; see that program.
-type Report struct {
-	Env         map[string]string `json:"env"`
-	Nodes       []DeviceNode      `json:"nodes"`
-	Forged      map[string]string `json:"forged"`
-	MemoryLimit string            `json:"memory_limit"`
-}
-
-// DeviceNode is a device node and what opening it answered.
-type DeviceNode struct {
-	Path  string `json:"path"`
-	Major int    `json:"major"`
-	Minor int    `json:"minor"`
-	Open  string `json:"open"`
-}
-
 // Report reads what the task's program found when it started.
-func (c *Cluster) Report(ctx context.Context, alloc *api.Allocation, task string) (Report, error) {
+func (c *Cluster) Report(ctx context.Context, alloc *api.Allocation, task string) (probe.Report, error) {
 	line, err := c.FirstLine(ctx, alloc, task)
 	if err != nil {
-		return Report{}, err
+		return probe.Report{}, err
 	}
-	return parseReport(line)
+	return probe.Parse(line)
 }
 
 // ExecReport runs the program once more, in an exec session of the task.
-func (c *Cluster) ExecReport(ctx context.Context, alloc *api.Allocation, task string) (Report, error) {
+func (c *Cluster) ExecReport(ctx context.Context, alloc *api.Allocation, task string) (probe.Report, error) {
 	out, err := c.Exec(ctx, alloc, task, "/bin/gpuprobe", "-once")
 	if err != nil {
-		return Report{}, err
+		return probe.Report{}, err
 	}
 	line, _, err := bufio.NewReader(bytes.NewReader(out)).ReadLine()
 	if err != nil {
-		return Report{}, fmt.Errorf("read report of exec session: %w", err)
+		return probe.Report{}, fmt.Errorf("read report of exec session: %w", err)
 	}
-	return parseReport(line)
+	return probe.Parse(line)
 }
 
 // Exec runs a program in a task's container and returns what it printed.
@@ -328,12 +313,4 @@ func (c *Cluster) Exec(ctx context.Context, alloc *api.Allocation, task string, 
 		return nil, errors.Join(fmt.Errorf("exec %v in %s: %w", argv, task, err), errors.New(stderr.String()))
 	}
 	return stdout.Bytes(), nil
-}
-
-func parseReport(line []byte) (Report, error) {
-	var r Report
-	if err := json.Unmarshal(line, &r); err != nil {
-		return r, fmt.Errorf("decode report %q: %w", line, err)
-	}
-	return r, nil
 }

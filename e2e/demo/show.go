@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -124,17 +125,17 @@ func (r *row) hold(holdings []gpu.Holding, states map[string]gpu.GPUState) {
 }
 
 // seen says in a few words what the program found.
-func seen(r cluster.Report) string {
+func seen(r probe.Report) string {
 	var open []string
 	for _, node := range r.Nodes {
-		if node.Major == 195 && node.Minor < 255 && node.Open != "EPERM" {
+		if node.OpensGPU() {
 			open = append(open, filepath.Base(node.Path))
 		}
 	}
 	slices.Sort(open)
 	refused := 0
 	for _, answer := range r.Forged {
-		if answer == "EPERM" {
+		if answer == probe.Refused {
 			refused++
 		}
 	}

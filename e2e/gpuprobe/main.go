@@ -21,33 +21,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 )
-
-// nvidiaMajor is the character device number that NVIDIA's GPUs have had on
-// every Linux; minors from 0 are GPUs, 255 is the control node.
-const nvidiaMajor = 195
-
-// Report is what the program finds.
-type Report struct {
-	// Env holds the variables that steer GPU programs.
-	Env map[string]string `json:"env"`
-	// Nodes holds, for every character device below /dev that is not one of the
-	// usual ones, its numbers and what opening it answers.
-	Nodes []Node `json:"nodes"`
-	// Forged holds, for GPU minors 0 to 15, what opening a node answers that
-	// the program made for itself: EPERM is the wall around other tasks' GPUs.
-	Forged map[string]string `json:"forged"`
-	// MemoryLimit is the GPU memory limit that CUDA would obey; empty is none.
-	MemoryLimit string `json:"memory_limit"`
-}
-
-// Node is one device node.
-type Node struct {
-	Path  string `json:"path"`
-	Major uint32 `json:"major"`
-	Minor uint32 `json:"minor"`
-	Open  string `json:"open"`
-}
 
 func main() {
 	once := flag.Bool("once", false, "report and end")
@@ -55,7 +31,7 @@ func main() {
 	flag.Parse()
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
-	if err := json.NewEncoder(os.Stdout).Encode(report()); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(find()); err != nil {
 		fmt.Fprintln(os.Stderr, "write report:", err)
 		os.Exit(1)
 	}
@@ -67,9 +43,9 @@ func main() {
 	}
 }
 
-func report() Report {
+func find() probe.Report {
 	env := gpuEnv(os.Environ())
-	return Report{
+	return probe.Report{
 		Env:         env,
 		Nodes:       deviceNodes("/dev"),
 		Forged:      forge(os.TempDir()),
@@ -97,8 +73,8 @@ var usual = map[string]bool{
 	"tty": true, "ptmx": true, "console": true, "fuse": true,
 }
 
-func deviceNodes(dir string) []Node {
-	nodes := []Node{}
+func deviceNodes(dir string) []probe.Node {
+	nodes := []probe.Node{}
 	// What cannot be listed cannot be reported; the walk goes on with the rest.
 	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Type()&fs.ModeCharDevice == 0 || usual[entry.Name()] || filepath.Base(filepath.Dir(path)) == "pts" {
@@ -106,7 +82,7 @@ func deviceNodes(dir string) []Node {
 		}
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil {
-			nodes = append(nodes, Node{Path: path, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), Open: open(path)})
+			nodes = append(nodes, probe.Node{Path: path, Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), Open: open(path)})
 		}
 		return nil
 	})
@@ -121,7 +97,7 @@ func forge(dir string) map[string]string {
 	}
 	for minor := range uint32(16) {
 		path := filepath.Join(dir, fmt.Sprintf(".gpuprobe-%d-%d", os.Getpid(), minor))
-		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, minor))); err != nil {
+		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(probe.NVIDIAMajor, minor))); err != nil {
 			answers[fmt.Sprint(minor)] = "mknod " + errno(err)
 			continue
 		}

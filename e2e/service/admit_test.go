@@ -40,9 +40,6 @@ func held(ctx context.Context, t *testing.T, c *cluster.Cluster, a *api.Allocati
 // wanted returns the node and the device group that the service chose.
 func wanted(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (node, group string) {
 	t.Helper()
-	var out struct {
-		node, group string
-	}
 	r := record(ctx, t, c.API, "default/"+id)
 	if r == nil {
 		t.Fatalf("no decision about job %s is recorded", id)
@@ -52,9 +49,9 @@ func wanted(ctx context.Context, t *testing.T, c *cluster.Cluster, id string) (n
 		return "", ""
 	}
 	choice := choices[0].(map[string]any)
-	out.node, _ = choice["node_id"].(string)
-	out.group, _ = choice["groups"].([]any)[0].(string)
-	return out.node, out.group
+	node, _ = choice["node_id"].(string)
+	group, _ = choice["groups"].([]any)[0].(string)
+	return node, group
 }
 
 func TestAdmission(t *testing.T) {

@@ -1,0 +1,53 @@
+// Package probe is what the program gpuprobe tells, between it and who reads it.
+package probe
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// NVIDIAMajor is the character device number that NVIDIA's GPUs have had on every
+// Linux; minors below ControlMinor are GPUs, that one is the control node.
+const (
+	NVIDIAMajor  = 195
+	ControlMinor = 255
+)
+
+// Refused is what opening a node answers that is not the task's.
+const Refused = "EPERM"
+
+// Report is what the program finds.
+type Report struct {
+	// Env holds the variables that steer GPU programs.
+	Env map[string]string `json:"env"`
+	// Nodes holds, for every character device below /dev that is not one of the
+	// usual ones, its numbers and what opening it answers.
+	Nodes []Node `json:"nodes"`
+	// Forged holds, for GPU minors 0 to 15, what opening a node answers that
+	// the program made for itself: Refused is the wall around other tasks' GPUs.
+	Forged map[string]string `json:"forged"`
+	// MemoryLimit is the GPU memory limit that CUDA would obey; empty is none.
+	MemoryLimit string `json:"memory_limit"`
+}
+
+// Node is one device node. Open is "ok" or the name of an error.
+type Node struct {
+	Path  string `json:"path"`
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+	Open  string `json:"open"`
+}
+
+// OpensGPU reports whether the node is a GPU that the program may open.
+func (n Node) OpensGPU() bool {
+	return n.Major == NVIDIAMajor && n.Minor < ControlMinor && n.Open != Refused
+}
+
+// Parse reads the line that the program prints.
+func Parse(line []byte) (Report, error) {
+	var r Report
+	if err := json.Unmarshal(line, &r); err != nil {
+		return r, fmt.Errorf("decode report %q: %w", line, err)
+	}
+	return r, nil
+}
