@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
@@ -289,16 +290,18 @@ func (b *Book) form(a *admit.Ask, parts []part) (unit, error) {
 	if !errors.Is(err, place.ErrNoRoom) {
 		return u, err
 	}
+	var q *config.Queue
 	for i := range parts {
+		q = b.config.Queue(parts[i].req.Queue)
 		e, err := b.ideal.Explain(&parts[i].req, b.now())
 		if err != nil {
 			return unit{}, err
 		}
 		if e.Fits == 0 {
-			return unit{}, impossible(a, e)
+			return unit{}, impossible(a, q, e)
 		}
 	}
-	return unit{}, impossible(a, place.Explanation{Reasons: []place.Reason{{Nodes: len(b.nodes), Why: "not all of its device blocks together on one node"}}})
+	return unit{}, impossible(a, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(b.nodes), Why: "not all of its device blocks together on one node"}}})
 }
 
 func (b *Book) board(empty bool) board {

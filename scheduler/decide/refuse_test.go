@@ -16,6 +16,11 @@ queue "small" {
   borrow     = false
   namespaces = ["small"]
   models     = ["T4"]
+}
+queue "modern" {
+  namespaces = ["modern"]
+  models     = ["H100"]
+  node_pools = ["gpu", "default"]
 }`
 	for _, row := range []struct {
 		change func(*admit.Ask)
@@ -25,11 +30,13 @@ queue "small" {
 		{func(a *admit.Ask) { a.Tasks[0].Request.MemoryMiB = 20 << 10 }, 422, "memory too small"},
 		{func(a *admit.Ask) { a.Tasks[0].Request, _ = gpu.ParseRequest("999999G") }, 422, "memory too small"},
 		{func(a *admit.Ask) { a.Tasks[0].Request, _ = gpu.ParseRequest("65") }, 422, `group "g" asks for 65 GPUs on one node`},
-		{func(a *admit.Ask) { a.Tasks[0].Request.Model = "A100" }, 422, "other model"},
+		{func(a *admit.Ask) { a.Tasks[0].Request.Model = "A100" }, 422, "other model than A100"},
+		{func(a *admit.Ask) { a.Namespace = "modern" }, 422, "other model than H100"},
+		{func(a *admit.Ask) { a.Namespace = "modern" }, 422, "queue modern may use only GPUs of model H100, node pool gpu or default"},
 		{func(a *admit.Ask) { a.NodePool = "none" }, 422, "can ever hold"},
 		{func(a *admit.Ask) { a.Queue = "small" }, 403, "may not use queue"},
 		{func(a *admit.Ask) { a.Queue = "none" }, 403, "does not exist"},
-		{func(a *admit.Ask) { a.Namespace = "small"; a.Tasks[0].Request.Model = "V100" }, 403, "may use GPUs of model T4"},
+		{func(a *admit.Ask) { a.Namespace = "small"; a.Tasks[0].Request.Model = "V100" }, 403, "queue small may use GPUs of model T4, not V100"},
 		{func(a *admit.Ask) { a.Namespace = "small"; a.Count = 3 }, 403, "at most 1"},
 		{func(a *admit.Ask) { a.Reservation = "r-1" }, 409, "does not exist"},
 	} {

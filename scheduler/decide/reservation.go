@@ -177,9 +177,7 @@ func (b *Book) noRoom(r *place.Request, w reserve.Want) error {
 	if err != nil {
 		return err
 	}
-	for _, why := range e.Reasons {
-		refusal.Details = append(refusal.Details, place.Reason{Nodes: why.Nodes, Why: why.Why}.String())
-	}
+	refusal.Details = append(reasons(e), rules(b.config.Queue(r.Queue))...)
 	return refusal
 }
 

@@ -104,7 +104,7 @@ func TestExplain(t *testing.T) {
 	for _, why := range e.Reasons {
 		lines = append(lines, why.String())
 	}
-	want := "2 nodes: no GPU with 24 GiB free; 1 of them would do after preempting work of lower priority\n1 node: other model"
+	want := "2 nodes: no GPU with 24 GiB free; 1 of them would do after preempting work of lower priority\n1 node: other model than A100"
 	if got := strings.Join(lines, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -112,7 +112,7 @@ func mismatch(r *Request, k *kind) string {
 	case r.Vendor != "" && !strings.EqualFold(r.Vendor, k.Vendor):
 		return "other vendor"
 	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.named):
-		return "other model"
+		return "other model than " + strings.Join(r.Models, " or ")
 	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
 		return "GPU memory too small" // in whatever mode
 	case !strings.EqualFold(r.Profile, k.Profile):
