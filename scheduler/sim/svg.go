@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 )
 
@@ -15,139 +17,152 @@ type Series struct {
 
 // Panel is one chart of lines, over arrived demand unless it says over what.
 type Panel struct {
-	Title, Unit    string
-	Over, OverUnit string
-	Series         []Series
-	Low, High      float64 // range of the y axis
-	From           int     // where the x axis begins
+	Title, Unit string // the unit of the y axis
+	Axis        Axis
+	Series      []Series
+	Low, High   float64 // range of the y axis
+	From        int     // where the x axis begins
+	Mark        int     // where a dashed line stands; 0: nowhere
+	Last        bool    // the legend shows what the lines end at
 }
 
-// Heat is one row of cells per node: how full each GPU is, in milli.
-type Heat struct {
-	Title string
-	Nodes [][]int64
+// Axis is what an x axis shows.
+type Axis struct {
+	Name, Unit string
+	Per        int // how much of a Point's Arrived is one unit
 }
+
+// demandAxis is that of plots over arrived demand.
+var demandAxis = Axis{"GPU demand that has arrived, in percent of the cluster's GPUs", "%", 1}
 
 const (
-	plotWidth, panelHeight = 900, 320
-	marginLeft, marginTop  = 60, 40
-	innerWidth             = plotWidth - marginLeft - 160
-	innerHeight            = panelHeight - marginTop - 50
+	plotWidth, panelHeight = 1160, 380
+	marginLeft, marginTop  = 64, 48
+	innerWidth             = plotWidth - marginLeft - 180
+	innerHeight            = panelHeight - marginTop - 64
 )
 
-// colours are distinguishable with the common colour blindnesses.
-var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
+// colours are distinguishable with the common colour blindnesses. Lines beyond
+// them are dashed.
+var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a"}
+
+const axisColour, gridColour = "#888", "#ddd"
 
 // WriteSVG draws panels and heat maps below each other.
 func WriteSVG(w io.Writer, panels []Panel, heats []Heat) error {
 	var b strings.Builder
 	y := 0
-	for _, p := range panels {
-		p.draw(&b, y)
+	for i := range panels {
+		panels[i].draw(&b, y)
 		y += panelHeight
 	}
-	for _, h := range heats {
-		y += h.draw(&b, y)
+	for i := range heats {
+		y += heats[i].draw(&b, y)
 	}
-	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">
+	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="sans-serif" font-size="13">
 <rect width="100%%" height="100%%" fill="white"/>
 %s</svg>
-`, plotWidth, y, b.String())
+`, plotWidth, y, plotWidth, y, b.String())
 	if err != nil {
 		return fmt.Errorf("write plot: %w", err)
 	}
 	return nil
 }
 
+// frame is where a panel's points lie on the page.
+type frame struct {
+	*Panel
+	top   int
+	lastX int
+}
+
+func (f *frame) x(arrived int) float64 {
+	return marginLeft + innerWidth*float64(arrived-f.From)/float64(f.lastX-f.From)
+}
+
+func (f *frame) y(v float64) float64 {
+	return float64(f.top+marginTop) + innerHeight*(f.High-v)/(f.High-f.Low)
+}
+
 func (p *Panel) draw(b *strings.Builder, top int) {
-	over, unit := p.Over, p.OverUnit
-	if over == "" {
-		over, unit = "demand that has arrived, in percent of the GPUs", "%"
+	f := frame{Panel: p, top: top, lastX: p.From + 1}
+	if p.Axis.Per == 0 {
+		p.Axis = demandAxis
 	}
-	lastX := p.From + 1
 	for _, s := range p.Series {
 		for _, pt := range s.Points {
-			lastX = max(lastX, pt.Arrived)
+			f.lastX = max(f.lastX, pt.Arrived)
 		}
 	}
-	x := func(arrived int) float64 {
-		return marginLeft + float64(innerWidth)*float64(arrived-p.From)/float64(lastX-p.From)
-	}
-	y := func(v float64) float64 {
-		v = min(max(v, p.Low), p.High)
-		return float64(top+marginTop) + float64(innerHeight)*(p.High-v)/(p.High-p.Low)
-	}
-	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" font-size=\"15\">%s</text>\n", marginLeft, top+24, html.EscapeString(p.Title))
-	for i := range 6 {
-		v := p.Low + (p.High-p.Low)*float64(i)/5
-		fmt.Fprintf(b, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g%s</text>\n",
-			marginLeft, marginLeft+innerWidth, y(v), y(v), marginLeft-6, y(v)+4, v, p.Unit)
-	}
-	for a := p.From; a <= lastX; a += tick(lastX - p.From) {
-		fmt.Fprintf(b, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%d%s</text>\n", x(a), top+marginTop+innerHeight+18, a, unit)
-	}
-	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", marginLeft, top+marginTop+innerHeight+38, html.EscapeString(over))
+	heading(b, top, p.Title)
+	f.axes(b)
 	for i, s := range p.Series {
-		var path strings.Builder
-		for _, pt := range s.Points {
-			if pt.Arrived < p.From {
-				continue
-			}
-			fmt.Fprintf(&path, "%.1f,%.1f ", x(pt.Arrived), y(pt.Allocated))
-		}
-		c := colours[i%len(colours)]
-		fmt.Fprintf(b, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"%s\"/><text x=\"%d\" y=\"%d\" fill=\"%s\">%s</text>\n",
-			c, path.String(), marginLeft+innerWidth+10, top+marginTop+16+18*i, c, html.EscapeString(s.Name))
+		f.line(b, i, &s)
 	}
 }
 
-// draw paints the heat map and returns its height.
-func (h *Heat) draw(b *strings.Builder, top int) int {
-	const cell, gap = 5, 2
-	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" font-size=\"15\">%s (a column per node, a cell per GPU; dark is full)</text>\n",
-		marginLeft, top+24, html.EscapeString(h.Title))
-	perRow := (plotWidth - 2*marginLeft) / (cell + 1)
-	y, tallest := top+marginTop, 0
-	for i, gpus := range h.Nodes {
-		if i > 0 && i%perRow == 0 {
-			y += tallest*cell + gap
-			tallest = 0
-		}
-		tallest = max(tallest, len(gpus))
-		for g, used := range gpus {
-			fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n",
-				marginLeft+i%perRow*(cell+1), y+g*cell, cell, cell-1, shade(used))
-		}
-	}
-	return y + tallest*cell + 20 - top
+func heading(b *strings.Builder, top int, text string) {
+	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" font-size=\"17\" font-weight=\"bold\">%s</text>\n", marginLeft, top+30, html.EscapeString(text))
 }
 
-// shade is a blue whose darkness is the part in use.
-func shade(milli int64) string {
-	milli = min(max(milli, 0), gpuMilli)
-	return fmt.Sprintf("rgb(%d,%d,%d)", 235-227*milli/1000, 243-195*milli/1000, 250-143*milli/1000)
+func (f *frame) axes(b *strings.Builder) {
+	bottom := f.y(f.Low)
+	for _, v := range ticks(f.Low, f.High, 6) {
+		fmt.Fprintf(b, "<path d=\"M%d %.1fh%d\" stroke=\"%s\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+			marginLeft, f.y(v), innerWidth, gridColour, marginLeft-8, f.y(v)+4, number(v)+f.Unit)
+	}
+	per := float64(f.Axis.Per)
+	for _, v := range ticks(float64(f.From)/per, float64(f.lastX)/per, 14) {
+		x := f.x(int(v * per))
+		fmt.Fprintf(b, "<path d=\"M%.1f %.1fv5\" stroke=\"%s\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+			x, bottom, axisColour, x, bottom+20, number(v)+f.Axis.Unit)
+	}
+	fmt.Fprintf(b, "<path d=\"M%d %.1fV%.1fh%d\" fill=\"none\" stroke=\"%s\"/>\n", marginLeft, f.y(f.High), bottom, innerWidth, axisColour)
+	fmt.Fprintf(b, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", marginLeft+innerWidth/2, bottom+42, html.EscapeString(f.Axis.Name))
+	if f.Mark != 0 && f.Mark < f.lastX {
+		fmt.Fprintf(b, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" stroke-dasharray=\"4 4\"/>\n", f.x(f.Mark), f.y(f.High), bottom, axisColour)
+	}
 }
 
-// HeatOf is the final state of a replay as a heat map.
-func HeatOf(title string, nodes []Node, arrivals []Task, spots []Spot) Heat {
-	h := Heat{Title: title}
-	for _, n := range nodes {
-		h.Nodes = append(h.Nodes, make([]int64, n.GPUs))
-	}
-	for i, s := range spots {
-		for _, g := range s.GPUs {
-			h.Nodes[s.Node][g] += arrivals[i].GPUMilli
+// line draws the i-th series and its entry in the legend. What lies outside the
+// panel is cut off.
+func (f *frame) line(b *strings.Builder, i int, s *Series) {
+	var points strings.Builder
+	for _, pt := range s.Points {
+		if pt.Arrived >= f.From {
+			fmt.Fprintf(&points, "%.1f,%.1f ", f.x(pt.Arrived)-marginLeft, f.y(pt.Allocated)-f.y(f.High))
 		}
 	}
-	return h
+	style := fmt.Sprintf("fill=\"none\" stroke=\"%s\" stroke-width=\"2\"", colours[i%len(colours)])
+	if i >= len(colours) {
+		style += " stroke-dasharray=\"6 3\""
+	}
+	fmt.Fprintf(b, "<svg x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\"><polyline %s points=\"%s\"/></svg>\n",
+		marginLeft, f.y(f.High), innerWidth, innerHeight, style, points.String())
+	x, y := marginLeft+innerWidth+14, f.top+marginTop+14+20*i
+	fmt.Fprintf(b, "<path d=\"M%d %dh18\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y-4, style, x+24, y, html.EscapeString(s.Name))
+	if f.Last && len(s.Points) > 0 {
+		last := s.Points[len(s.Points)-1].Allocated
+		fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.1f%s</text>\n", plotWidth-8, y, last, f.Unit)
+	}
 }
 
-// tick is the distance of the labels on an x axis of a length.
-func tick(length int) int {
-	for _, d := range []int{5, 10, 20, 50, 100} {
-		if length/d < 14 {
-			return d
+// ticks are the round values at equal distances from one end of an axis to the
+// other that get a label: the distance is 1, 2 or 5 times a power of ten and
+// goes at most so often into the axis.
+func ticks(from, to float64, most int) []float64 {
+	unit := math.Pow(10, math.Floor(math.Log10((to-from)/float64(most))))
+	step := 10 * unit
+	for _, d := range []float64{5, 2, 1} {
+		if (to-from)/(d*unit) <= float64(most) {
+			step = d * unit
 		}
 	}
-	return max(1, length/14)
+	var out []float64
+	for i := math.Ceil(from / step); i*step <= to; i++ {
+		out = append(out, i*step)
+	}
+	return out
 }
+
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }

@@ -9,20 +9,19 @@ import (
 // Panels are the plots of a live replay on a cluster of so many GPU milli: how
 // much is allocated, to which queue, and how many tasks wait.
 func (r *LiveResult) Panels(capacity int64) []Panel {
-	hour := func(m *Moment) int { return int(m.Second / 3600) }
 	used, waiting := Series{Name: "all"}, Series{Name: "tasks"}
 	queues := map[string]*Series{}
 	most := 1.0
 	for i := range r.Timeline {
 		m := &r.Timeline[i]
-		used.Points = append(used.Points, Point{hour(m), percent(m.UsedMilli, capacity)})
-		waiting.Points = append(waiting.Points, Point{hour(m), float64(m.Waiting)})
+		used.Points = append(used.Points, Point{int(m.Second), percent(m.UsedMilli, capacity)})
+		waiting.Points = append(waiting.Points, Point{int(m.Second), float64(m.Waiting)})
 		most = max(most, float64(m.Waiting))
 		for name, milli := range m.ByQueue {
 			if queues[name] == nil {
 				queues[name] = &Series{Name: name}
 			}
-			queues[name].Points = append(queues[name].Points, Point{hour(m), percent(milli, capacity)})
+			queues[name].Points = append(queues[name].Points, Point{int(m.Second), percent(milli, capacity)})
 		}
 	}
 	allocated := Panel{Title: "GPU allocated, in percent of the cluster", Unit: "%", High: 100, Series: []Series{used}}
@@ -33,7 +32,7 @@ func (r *LiveResult) Panels(capacity int64) []Panel {
 	}
 	panels := []Panel{allocated, {Title: "Tasks that wait", High: math.Ceil(most/5) * 5, Series: []Series{waiting}}}
 	for i := range panels {
-		panels[i].Over, panels[i].OverUnit = "hours", "h"
+		panels[i].Axis = Axis{"time of the trace, in hours", "h", 3600}
 	}
 	return panels
 }

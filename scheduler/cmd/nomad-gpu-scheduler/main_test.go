@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -103,6 +104,15 @@ func TestWorkloadsAreDrawnFromATrace(t *testing.T) {
 	code, _, stderr := run("simulate", "-nodes", file("trace/nodes.csv"), "-from", file("trace/history.csv"), "-shared", "60", "-multi", "60")
 	if code != exitError || !strings.Contains(stderr, "history.csv") || !strings.Contains(stderr, "want 100 at most together") {
 		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+func TestWhatWasNotReachedIsNotZero(t *testing.T) {
+	if code, stdout, stderr := run("simulate", "-policy", "bestfit", "-demand", "110"); code != exitOK || !regexp.MustCompile(`bestfit +\d+\.\d\d +- `).MatchString(stdout) {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	if code, stdout, stderr := run("simulate", "-policy", "bestfit", "-demand", "110", "-json"); code != exitOK || !strings.Contains(stdout, `"allocated_percent_at_130": null`) {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 }
 

@@ -102,8 +102,8 @@ func (o *simulateOptions) check(fs *flag.FlagSet) error {
 // report is what one policy achieved.
 type report struct {
 	Policy          string  `json:"policy"`
-	At100           float64 `json:"allocated_percent_at_100"`
-	At130           float64 `json:"allocated_percent_at_130"`
+	At100           reached `json:"allocated_percent_at_100"`
+	At130           reached `json:"allocated_percent_at_130"`
 	Final           float64 `json:"allocated_percent_final"`
 	Arrivals        int     `json:"arrivals"`
 	Placed          int     `json:"placed"`
@@ -117,6 +117,24 @@ type report struct {
 	MemoryMiB       float64 `json:"heap_mib"`
 
 	result sim.Result
+}
+
+// reached is an allocation in percent; NaN, and null in JSON, when not so much
+// demand arrived.
+type reached float64
+
+func (r reached) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(r)) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(rounded(float64(r)))
+}
+
+func (r reached) String() string {
+	if math.IsNaN(float64(r)) {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", float64(r))
 }
 
 func simulate(o *simulateOptions, stdout io.Writer) error {
@@ -188,20 +206,15 @@ func measure(name string, w *sim.Workload, p sim.Placer, clock func() time.Time)
 	runtime.ReadMemStats(&after)
 	runtime.KeepAlive(p)
 	return report{
-		Policy: name, At100: rounded(r.At(100)), At130: rounded(r.At(130)), Final: rounded(r.FinalPercent),
+		Policy: name, At100: reached(r.At(100)), At130: reached(r.At(130)), Final: rounded(r.FinalPercent),
 		Arrivals: r.Arrivals, Placed: r.Placed, Rejected: r.Rejected, RejectedCPUOnly: r.RejectedCPUOnly,
 		PerSecond: math.Round(r.PerSecond), P50Micros: micros(r.P50), P99Micros: micros(r.P99), LongestMicros: micros(r.Max),
 		MemoryMiB: rounded(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / (1 << 20)), result: r,
 	}
 }
 
-// rounded is to two decimals; what was not reached is 0.
-func rounded(v float64) float64 {
-	if math.IsNaN(v) {
-		return 0
-	}
-	return math.Round(v*100) / 100
-}
+// rounded is to two decimals.
+func rounded(v float64) float64 { return math.Round(v*100) / 100 }
 
 func micros(d time.Duration) float64 { return rounded(float64(d.Nanoseconds()) / 1000) }
 
@@ -295,24 +308,6 @@ func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
 	return writeFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
 }
 
-func plot(path string, w *sim.Workload, reports []report) error {
-	allocated := sim.Panel{Title: "GPU allocated, in percent of the cluster", Unit: "%", High: 100}
-	end := sim.Panel{Title: "GPU allocated, the last tenth", Unit: "%", Low: 85, High: 100, From: 80}
-	frag := sim.Panel{Title: "Free GPU that a typical task cannot use", Unit: "%", High: 100}
-	var heats []sim.Heat
-	for _, r := range reports {
-		allocated.Series = append(allocated.Series, sim.Series{Name: r.Policy, Points: r.result.Curve})
-		end.Series = append(end.Series, sim.Series{Name: r.Policy, Points: r.result.Curve})
-		history := w.History
-		if len(history) == 0 {
-			history = w.Arrivals
-		}
-		frag.Series = append(frag.Series, sim.Series{Name: r.Policy, Points: sim.Fragmentation(w.Nodes, history, w.Arrivals, r.result.Spots)})
-		heats = append(heats, sim.HeatOf("GPUs at the end, "+r.Policy, w.Nodes, w.Arrivals, r.result.Spots))
-	}
-	return writeFile(path, func(f io.Writer) error { return sim.WriteSVG(f, []sim.Panel{allocated, end, frag}, heats) })
-}
-
 func printReports(asJSON bool, reports []report, stdout io.Writer) error {
 	if asJSON {
 		e := json.NewEncoder(stdout)
@@ -322,7 +317,7 @@ func printReports(asJSON bool, reports []report, stdout io.Writer) error {
 	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "Policy\t@100%\t@130%\tEnd\tPlaced\tRejected\tCPU-only\tMoves\tPer second\tp50\tp99\tLongest\tHeap")
 	for _, r := range reports {
-		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%d\t%.0f\t%.1f us\t%.1f us\t%.0f us\t%.1f MiB\n", r.Policy, r.At100, r.At130, r.Final,
+		fmt.Fprintf(t, "%s\t%v\t%v\t%.2f\t%d\t%d\t%d\t%d\t%.0f\t%.1f us\t%.1f us\t%.0f us\t%.1f MiB\n", r.Policy, r.At100, r.At130, r.Final,
 			r.Placed, r.Rejected, r.RejectedCPUOnly, r.Moves, r.PerSecond, r.P50Micros, r.P99Micros, r.LongestMicros, r.MemoryMiB)
 	}
 	return t.Flush()
