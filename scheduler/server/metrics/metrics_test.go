@@ -1,11 +1,13 @@
 package metrics
 
 import (
+	"cmp"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +101,14 @@ func TestDocumented(t *testing.T) {
 	for _, name := range regexp.MustCompile(`nomad_gpu_[a-z_]+`).FindAllString(string(rules), -1) {
 		if !known[name] && !strings.Contains(string(nodes), `"`+name+`"`) {
 			t.Errorf("an alert rule uses %s, which nobody sends", name)
+		}
+	}
+	// All replicas tell the same: what is asked of each fires once for each.
+	asked := regexp.MustCompile(`(\S*) ?\((nomad_gpu_[a-z_]+(?: - nomad_gpu_[a-z_]+)?)|nomad_gpu_[a-z_]+`)
+	for _, m := range asked.FindAllStringSubmatch(string(rules), -1) {
+		name, _, _ := strings.Cut(cmp.Or(m[2], m[0]), " ")
+		if known[name] && !slices.Contains([]string{"(instance)", "(queue)", "max", "sum", "absent"}, strings.Trim(m[1], "'")) {
+			t.Errorf("an alert rule asks each replica for %s; take the worst of them: max without (instance) (…)", name)
 		}
 	}
 	alerts := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(string(rules), -1)
