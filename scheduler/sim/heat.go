@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"html"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -95,22 +96,34 @@ func (h *Heat) draw(b *strings.Builder, top int) int {
 	drawScale(b, top+20)
 	y := top + 54
 	for i := range h.Groups {
-		g := &h.Groups[i]
-		fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", marginLeft, y, html.EscapeString(fmt.Sprintf(
-			"%s, nodes of %d: %.1f%% of %d GPUs allocated", g.Model, g.GPUs, percent(g.used(), g.capacity()), len(g.Nodes)*g.GPUs)))
-		y += 8
-		for row := range slices.Chunk(g.Nodes, heatColumns) {
-			for x, gpus := range row {
-				for at, used := range gpus {
-					fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n",
-						marginLeft+x*heatPitch, y+at*heatPitch, heatCell, heatCell, shade(used))
-				}
-			}
-			y += g.GPUs*heatPitch + 4
-		}
-		y += 20
+		y = h.Groups[i].draw(b, y) + 20
 	}
 	return y - top
+}
+
+// draw paints the group below y and returns where it ends. The cells of a colour
+// are one path: large clusters have many.
+func (g *HeatGroup) draw(b *strings.Builder, y int) int {
+	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", marginLeft, y, html.EscapeString(fmt.Sprintf(
+		"%s, nodes of %d: %.1f%% of %d GPUs allocated", g.Model, g.GPUs, percent(g.used(), g.capacity()), len(g.Nodes)*g.GPUs)))
+	y += 8
+	cells := map[string]*strings.Builder{} // by colour
+	for row := range slices.Chunk(g.Nodes, heatColumns) {
+		for x, gpus := range row {
+			for at, used := range gpus {
+				colour := shade(used)
+				if cells[colour] == nil {
+					cells[colour] = &strings.Builder{}
+				}
+				fmt.Fprintf(cells[colour], "M%d %dh%[3]dv%[3]dh-%[3]dz", marginLeft+x*heatPitch, y+at*heatPitch, heatCell)
+			}
+		}
+		y += g.GPUs*heatPitch + 4
+	}
+	for _, colour := range slices.Sorted(maps.Keys(cells)) {
+		fmt.Fprintf(b, "<path fill=\"%s\" d=\"%s\"/>\n", colour, cells[colour])
+	}
+	return y
 }
 
 // drawScale says what the colours of a heat map mean.
