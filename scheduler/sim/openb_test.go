@@ -280,7 +280,7 @@ func TestUnexpectedWork(t *testing.T) {
 					w.History = told
 					ours := replayBalanced(t, &w)
 					results[c][i] = allocation{fgd: percentages(fgd), balanced: percentages(ours)}
-					t.Log(results[c][i].gain())
+					t.Logf("FGD %.2f, BALANCED %.2f", results[c][i].fgd, results[c][i].balanced)
 				})
 			}
 		}
