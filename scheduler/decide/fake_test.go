@@ -181,7 +181,7 @@ func (b *bench) run(a admit.Ask, id, machine string, index, from, slices int) {
 	b.index++
 	alloc := &nomad.Alloc{
 		Index: b.index, ID: id, Namespace: a.Namespace, Job: a.JobID, Group: a.Group, NodeID: "id-" + machine, NodeName: machine,
-		Status: "running", Created: b.clock.at, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
+		Status: "running", Healthy: true, Created: b.clock.at, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
 	}
 	if slices > 0 {
 		d := nomad.TaskDevices{Task: "t", Group: fmt.Sprintf("nvidia/slice/T4/%d", index)}

@@ -25,7 +25,7 @@ func (b *Book) Moves(most int) []Move {
 	}
 	found := b.plan.Rebalance(place.Rebalancing{Moves: most, CanMove: b.movable}, b.now())
 	var moves []Move
-	moving := map[string]bool{} // groups: one alloc of each at a time, as migrate has it by default
+	moving := map[string]bool{} // groups: one alloc of each at a time
 	for _, m := range found {
 		a := b.allocs[m.From.ID]
 		if a == nil || m.To.NodeID == m.From.NodeID || moving[a.Key().String()+"/"+a.Group] {
@@ -45,8 +45,9 @@ func (b *Book) Moves(most int) []Move {
 
 // movable reports whether an alloc may be moved: one that came through the
 // service, has run long enough, and has no sibling on its node, which would
-// have to go too. All of its group run: none is away for another move, an
-// update or a drain.
+// have to go too. As with a drain, its group's migrate block allows it and all of
+// the group run and are healthy: none is away for another move, an update or a
+// drain. A batch job has no such block, and nobody watches its health.
 func (b *Book) movable(u *place.Usage) bool {
 	a := b.allocs[u.ID]
 	if a == nil || !b.evictable(a) {
@@ -55,16 +56,18 @@ func (b *Book) movable(u *place.Usage) bool {
 	if r := b.records[a.Key()]; r == nil || len(r.Groups[a.Group].Excluded) > 0 {
 		return false
 	}
-	running := 0
+	j, running := b.jobs[a.Key()], 0
 	for _, sibling := range b.byJob[a.Key()] {
 		switch {
 		case sibling.Group != a.Group:
 			continue
-		case sibling.Stopping || sibling.Status != "running", sibling.ID != a.ID && sibling.NodeID == a.NodeID:
+		case sibling.Stopping || sibling.Status != "running", j.Type == "service" && !sibling.Healthy:
+			return false
+		case sibling.ID != a.ID && sibling.NodeID == a.NodeID:
 			return false
 		}
 		running++
 	}
-	g := b.jobs[a.Key()].Group(a.Group)
-	return g != nil && running == g.Count
+	g := j.Group(a.Group)
+	return g != nil && !g.Stays && running == g.Count
 }

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,26 @@ func TestMovesLeaveAGroupItsOthers(t *testing.T) {
 			starting := *b.book.allocs["one"]
 			starting.Status = "pending"
 			b.book.Apply([]nomad.Change{{Alloc: &starting}}, b.index)
+		}, false},
+		"one is not healthy yet": {func(b *bench, _ admit.Ask) {
+			started := *b.book.allocs["one"]
+			started.Healthy = false
+			b.book.Apply([]nomad.Change{{Alloc: &started}}, b.index)
+		}, false},
+		"nobody watches the health of a batch job": {func(b *bench, a admit.Ask) {
+			a.JobType = "batch"
+			b.register(a)
+			for _, id := range []string{"one", "two"} {
+				alloc := *b.book.allocs[id]
+				alloc.Healthy = false
+				b.book.Apply([]nomad.Change{{Alloc: &alloc}}, b.index)
+			}
+		}, true},
+		"its migrate block has it stay": {func(b *bench, a admit.Ask) {
+			job := *b.book.jobs[nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}]
+			job.Groups = slices.Clone(job.Groups)
+			job.Groups[0].Stays = true
+			b.book.Apply([]nomad.Change{{Job: &job}}, b.index)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,10 @@ type Alloc struct {
 	// alloc to end, although it may still be running.
 	Status   string
 	Stopping bool
-	Created  time.Time
+	// Healthy is set once the alloc of a service job has been as well as its update
+	// or migrate block wants, for as long.
+	Healthy bool
+	Created time.Time
 
 	CPUMHz, MemoryMiB int64
 	Devices           []TaskDevices
@@ -43,6 +46,7 @@ func NewAlloc(s *api.AllocationListStub) *Alloc {
 		Index: s.ModifyIndex, ID: s.ID, Namespace: s.Namespace, Job: s.JobID, Group: s.TaskGroup,
 		NodeID: s.NodeID, NodeName: s.NodeName, Status: s.ClientStatus,
 		Stopping: s.DesiredStatus != api.AllocDesiredStatusRun, Created: time.Unix(0, s.CreateTime),
+		Healthy: s.DeploymentStatus != nil && deref(s.DeploymentStatus.Healthy),
 	}
 	a.resources(s.AllocatedResources)
 	return a
@@ -52,6 +56,7 @@ func NewAlloc(s *api.AllocationListStub) *Alloc {
 type eventAlloc struct {
 	ID, Namespace, JobID, TaskGroup, NodeID, NodeName string
 	ClientStatus, DesiredStatus                       string
+	DeploymentStatus                                  *api.AllocDeploymentStatus
 	CreateTime                                        int64
 	ModifyIndex                                       uint64
 	AllocatedResources                                *api.AllocatedResources
@@ -60,7 +65,7 @@ type eventAlloc struct {
 func (e *eventAlloc) alloc() *Alloc {
 	return NewAlloc(&api.AllocationListStub{
 		ID: e.ID, Namespace: e.Namespace, JobID: e.JobID, TaskGroup: e.TaskGroup, NodeID: e.NodeID, NodeName: e.NodeName,
-		ClientStatus: e.ClientStatus, DesiredStatus: e.DesiredStatus, CreateTime: e.CreateTime,
+		ClientStatus: e.ClientStatus, DesiredStatus: e.DesiredStatus, DeploymentStatus: e.DeploymentStatus, CreateTime: e.CreateTime,
 		ModifyIndex: e.ModifyIndex, AllocatedResources: e.AllocatedResources,
 	})
 }

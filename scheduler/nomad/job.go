@@ -32,6 +32,9 @@ type Group struct {
 	Name  string
 	Count int
 	Queue string
+	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
+	// group is moved.
+	Stays bool
 	Tasks []Task
 }
 
@@ -60,7 +63,7 @@ func NewJob(j *api.Job) *Job {
 	}
 	for _, g := range j.TaskGroups {
 		out.Admitted = out.Admitted || admitted(g)
-		group := Group{Name: deref(g.Name), Count: deref(g.Count), Queue: g.Meta["gpu_queue"]}
+		group := Group{Name: deref(g.Name), Count: deref(g.Count), Queue: g.Meta["gpu_queue"], Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0}
 		for _, t := range g.Tasks {
 			task := newTask(t)
 			for _, meta := range []map[string]string{g.Meta, j.Meta} {

@@ -102,6 +102,12 @@ func TestJob(t *testing.T) {
 	if !got.GPU || !got.Admitted || got.Queue != "q" || got.Key.String() != "n/j" || task.GuaranteeMilli != 300 || task.LimitMilli != 800 || got.Group("g").Text() != "8G" {
 		t.Errorf("got %+v", got)
 	}
+	for most, stays := range map[int]bool{0: true, 1: false, 2: false} {
+		j.TaskGroups[0].Migrate = &api.MigrateStrategy{MaxParallel: ptr(most)}
+		if NewJob(j).Group("g").Stays != stays || got.Group("g").Stays {
+			t.Errorf("a group with migrate { max_parallel = %d } stays: %v", most, !stays)
+		}
+	}
 	j.Periodic = &api.PeriodicConfig{}
 	if !NewJob(j).Stopped {
 		t.Error("a periodic job starts nothing itself")
@@ -116,7 +122,7 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 	at := listed{nodes: 10, allocs: 10, jobs: 10, evals: 10}
 	alloc := func(index uint64, status string) event {
 		return event{Topic: "Allocation", Index: index, Payload: json.RawMessage(fmt.Sprintf(
-			`{"Allocation":{"ID":"a","Namespace":"n","JobID":"j","NodeID":"x","ClientStatus":%q,"DesiredStatus":"run","ModifyIndex":%d,
+			`{"Allocation":{"ID":"a","Namespace":"n","JobID":"j","NodeID":"x","ClientStatus":%q,"DesiredStatus":"run","ModifyIndex":%d,"DeploymentStatus":{"Healthy":true},
 			  "AllocatedResources":{"Tasks":{"t":{"Cpu":{"CpuShares":100},"Memory":{"MemoryMB":50},"Devices":[{"Vendor":"nvidia","Type":"slice","Name":"T4/0","DeviceIDs":["G::0"]}]}}}}}`, status, index))}
 	}
 	eval := func(index uint64, id, status string) event {
@@ -150,7 +156,7 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 			t.Errorf("%s: %d changes, %v", row.what, len(changes), err)
 		}
 		for _, c := range changes {
-			if c.Alloc != nil && c.Alloc.Holds() && (c.Alloc.CPUMHz != 100 || c.Alloc.Devices[0].Group != "nvidia/slice/T4/0") {
+			if c.Alloc != nil && c.Alloc.Holds() && (!c.Alloc.Healthy || c.Alloc.CPUMHz != 100 || c.Alloc.Devices[0].Group != "nvidia/slice/T4/0") {
 				t.Errorf("%s: %+v", row.what, c.Alloc)
 			}
 			if c.Job != nil && c.Job.Stopped != (row.what == "it is stopped") || c.JobGone != nil && *c.JobGone != (JobKey{"n", "j"}) {
