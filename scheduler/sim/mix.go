@@ -50,28 +50,42 @@ func kindOf(t *Task) kind {
 	return kindSingle
 }
 
+// pool is the tasks of a kind in a list.
+type pool struct {
+	at     []int // where they stand
+	demand int64 // milli of all
+}
+
+// tasks is how many tasks of the pool ask for so much.
+func (p *pool) tasks(milli float64) float64 {
+	if milli == 0 {
+		return 0
+	}
+	return milli / float64(p.demand) * float64(len(p.at))
+}
+
 // variant draws a list with the mix from a list, in its order. Every task of a
 // kind comes once before any comes twice.
 func (m Mix) variant(rng *rand.Rand, nodes []Node, list []Task) ([]Task, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	var of [kinds][]int
-	var demand [kinds]float64
+	var of [kinds]pool
 	for i := range list {
-		k := kindOf(&list[i])
-		of[k] = append(of[k], i)
-		demand[k] += float64(list[i].Demand())
+		p := &of[kindOf(&list[i])]
+		p.at = append(p.at, i)
+		p.demand += list[i].Demand()
 	}
-	counts, err := m.counts(&of, demand)
+	counts, err := m.counts(&of)
 	if err != nil {
 		return nil, err
 	}
 	times := make([]int, len(list))
 	for k, n := range counts {
 		for n > 0 {
-			for _, at := range rng.Perm(len(of[k]))[:min(n, len(of[k]))] {
-				times[of[k][at]]++
+			some := rng.Perm(len(of[k].at))
+			for _, i := range some[:min(n, len(some))] {
+				times[of[k].at[i]]++
 				n--
 			}
 		}
@@ -112,23 +126,19 @@ func (m Mix) check() error {
 	return nil
 }
 
-// counts is how many tasks of each kind the mix takes from the kinds of a list.
-func (m Mix) counts(of *[kinds][]int, demand [kinds]float64) (counts [kinds]int, err error) {
+// counts is how many tasks the mix takes from each pool.
+func (m Mix) counts(of *[kinds]pool) (counts [kinds]int, err error) {
 	var want [kinds]float64
 	before, after := 0.0, 0.0 // GPU tasks
-	for k, wanted := range m.demands(demand) {
-		n := float64(len(of[k]))
-		switch {
-		case kind(k) == kindCPUOnly:
-			want[k] = n
-			continue
-		case n > 0:
-			want[k] = wanted / demand[k] * n
-		case wanted > 0:
+	for k, milli := range m.demands(of) {
+		if milli > 0 && len(of[k].at) == 0 {
 			return counts, noneOf(kind(k))
 		}
-		before += n
-		after += want[k]
+		want[k] = of[k].tasks(milli)
+		if kind(k) != kindCPUOnly {
+			before += float64(len(of[k].at))
+			after += want[k]
+		}
 	}
 	if m.Shared != nil && after > 0 {
 		for k := kindShared; k < kinds; k++ {
@@ -136,40 +146,42 @@ func (m Mix) counts(of *[kinds][]int, demand [kinds]float64) (counts [kinds]int,
 		}
 		after = before
 	}
+	want[kindCPUOnly] = float64(len(of[kindCPUOnly].at))
 	if m.CPUOnly != nil {
 		want[kindCPUOnly] = *m.CPUOnly / (100 - *m.CPUOnly) * after
+	}
+	if want[kindCPUOnly] > 0 && len(of[kindCPUOnly].at) == 0 {
+		return counts, noneOf(kindCPUOnly)
 	}
 	for k := range want {
 		if want[k] > maxTasks {
 			return counts, fmt.Errorf("it takes %.0f tasks with %v, want %d at most", want[k], kind(k), maxTasks)
 		}
 		counts[k] = int(math.Round(want[k]))
-		if counts[k] > 0 && len(of[k]) == 0 {
-			return counts, noneOf(kind(k))
-		}
 	}
 	return counts, nil
 }
 
 func noneOf(k kind) error { return fmt.Errorf("the list has no task with %v to draw from", k) }
 
-// demands is what each kind asks for in the mix, in any unit, when it asks for
-// so much in the list.
-func (m Mix) demands(list [kinds]float64) [kinds]float64 {
-	want := list
+// demands is what each kind asks for in the mix: in milli where the other kinds
+// stay, else in parts of the whole.
+func (m Mix) demands(of *[kinds]pool) [kinds]float64 {
+	var want [kinds]float64
+	for k := range want {
+		want[k] = float64(of[k].demand)
+	}
+	whole := want[kindSingle] + want[kindMulti]
 	switch {
-	case m.Shared != nil:
-		whole := list[kindSingle] + list[kindMulti]
-		want = [kinds]float64{kindShared: *m.Shared}
-		switch {
-		case m.Multi != nil:
-			want[kindMulti] = *m.Multi
-		case whole > 0:
-			want[kindMulti] = (100 - *m.Shared) * list[kindMulti] / whole
-		}
-		want[kindSingle] = 100 - want[kindShared] - want[kindMulti]
-	case m.Multi != nil:
-		want[kindMulti] = *m.Multi / (100 - *m.Multi) * (list[kindShared] + list[kindSingle])
+	case m.Shared == nil && m.Multi != nil:
+		want[kindMulti] = *m.Multi / (100 - *m.Multi) * (want[kindShared] + want[kindSingle])
+	case m.Shared != nil && m.Multi != nil:
+		want = [kinds]float64{kindShared: *m.Shared, kindMulti: *m.Multi, kindSingle: 100 - *m.Shared - *m.Multi}
+	case m.Shared != nil && whole == 0:
+		want = [kinds]float64{kindShared: *m.Shared, kindSingle: 100 - *m.Shared}
+	case m.Shared != nil: // single and multi-GPU tasks stay in proportion
+		rest := (100 - *m.Shared) / whole
+		want = [kinds]float64{kindShared: *m.Shared, kindMulti: want[kindMulti] * rest, kindSingle: want[kindSingle] * rest}
 	}
 	return want
 }

@@ -32,7 +32,7 @@ func (o *drawOptions) register(fs *flag.FlagSet) {
 	fs.IntVar(&o.Percent, "demand", o.Percent, "GPU demand of all arrivals, in `percent` of the cluster")
 	o.percent(fs, &o.Mix.CPUOnly, "cpu-only", "`percent` of the tasks that ask for no GPU; the others stay (default: as in -from)")
 	o.percent(fs, &o.Mix.Shared, "shared", "`percent` of the GPU demand from tasks with a part of one GPU; as many GPU tasks stay (default: as in -from)")
-	o.percent(fs, &o.Mix.Multi, "multi", "`percent` of the GPU demand from tasks of several GPUs; the others stay (default: as in -from)")
+	o.percent(fs, &o.Mix.Multi, "multi", "`percent` of the GPU demand from tasks of several GPUs; the others stay, or with -shared their number (default: as in -from)")
 	o.percent(fs, &o.Mix.Models, "models", "`percent` of the GPU tasks that name models: those that tasks of as many GPUs name in the list,\n"+
 		"or, when none does, that of a random GPU that could run the task (default: as in -from; without it 10)")
 }

@@ -32,7 +32,8 @@ separated by commas; files then get the policy in their name.
 With -live tasks also leave, and have priorities and queues: the columns
 arrive_second, run_seconds, min_run_seconds, priority and queue are used, and
 waiting times, evictions, work lost and fairness are printed; -plot draws them
-over time. Times are those of the trace; evicted tasks start again from nothing.`
+over time. Times are those of the trace; evicted tasks start again from nothing.
+-demand is 2000 then, unless it is given: long enough for a steady state.`
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
@@ -50,7 +51,7 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn,cpu_milli,memory_mib,gpu,model")
 	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival")
 	fs.StringVar(&o.order, "order", "", "CSV `file` of node_name,rank: which node wins ties")
-	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it")
+	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it (default: with -from what is drawn from)")
 	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -live")
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write the placements to this CSV `file`")
