@@ -322,7 +322,7 @@ func TestGPUGuaranteesAreHeld(t *testing.T) {
 		e.start(first)
 		second := e.quietTask(config, reserve(gpuA, 1))
 		_, _, err := e.harness.StartTask(second)
-		must.ErrorContains(t, err, "at most 400")
+		must.ErrorContains(t, err, "600 of 1000 are promised to other tasks; ask for at most 400. Nomad counts slices, not compute: it tries this GPU again")
 		must.True(t, structs.IsRecoverable(err))
 		must.NoError(t, e.harness.DestroyTask(first.ID, true))
 		e.start(second)

@@ -45,7 +45,7 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 		return fmt.Errorf("read leases: %w", err)
 	}
 	if err := gpu.CheckGuarantees(l, leases); err != nil {
-		return err
+		return fmt.Errorf("%w. Nomad counts slices, not compute: it tries this GPU again until the attempts of the group's restart block are used up, and then another node", err)
 	}
 	if err := b.dir.WriteLease(l); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
@@ -95,7 +96,7 @@ func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*
 	d.failpoint("planned")
 	lease := plan.record.Lease
 	if err := d.leases.claim(lease); err != nil {
-		return nil, &spec.NotReadyError{UUID: lease.Holdings[0].UUID, Reason: err.Error()}
+		return nil, structs.NewRecoverableError(err, true)
 	}
 	defer d.leases.settle(lease)
 	d.failpoint("claimed")
