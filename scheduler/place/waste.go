@@ -164,28 +164,31 @@ func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 // one. A CPU-only task that comes first is taken always. It is over after so
 // many misses in a row. shares is sorted, with at least one entry.
 func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
-	var lost int64
-	shares, lost = f.trim(shares, lost)
-	for missed := 0; len(stream) >= 2 && len(shares) > 0 && cpu >= f.minCPU; stream = stream[2:] {
+	shares, lost := f.trim(shares, 0)
+	if len(shares) == 0 {
+		return lost
+	}
+	top := shares[len(shares)-1]
+	for missed := 0; len(stream) >= 2 && cpu >= f.minCPU; stream = stream[2:] {
 		a, b := stream[0], stream[1]
-		top := shares[len(shares)-1]
-		fitsA, fitsB := a.cpu <= cpu && a.share <= top, b.cpu <= cpu && b.share <= top
-		if !fitsA && !fitsB {
+		leftA, leftB := a.left(cpu, top), b.left(cpu, top)
+		if leftA&leftB < 0 {
 			if missed++; missed == misses {
 				break
 			}
 			continue
 		}
 		missed = 0
-		if !fitsA {
-			a = b
-		} else if a.share > 0 && fitsB && leaves(b.share, shares) < leaves(a.share, shares) {
+		if leftA < 0 || leftB >= 0 && leaves(b.share, shares) < leaves(a.share, shares) {
 			a = b
 		}
 		cpu -= a.cpu
 		if a.share > 0 {
 			occupy(a.share, tightest(a.share, shares), shares)
-			shares, lost = f.trim(shares, lost)
+			if shares, lost = f.trim(shares, lost); len(shares) == 0 {
+				return lost
+			}
+			top = shares[len(shares)-1]
 		}
 	}
 	for _, s := range shares {
@@ -193,6 +196,10 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 	}
 	return lost
 }
+
+// left is negative when a task lacks CPU or a GPU that is free enough: two
+// comparisons in one, since nobody could foretell either.
+func (t futureTask) left(cpu, top int32) int32 { return (cpu - t.cpu) | (top - t.share) }
 
 // trim drops GPUs that have too little free for any task and counts it as
 // lost.
@@ -208,7 +215,7 @@ func (f *future) trim(shares []int32, lost int64) ([]int32, int64) {
 // enough.
 func tightest(share int32, shares []int32) int {
 	at := 0
-	for at < len(shares)-1 && shares[at] < share {
+	for shares[at] < share {
 		at++
 	}
 	return at
