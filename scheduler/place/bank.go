@@ -50,13 +50,12 @@ type bank struct {
 	gpus     []int // positions in Node.GPUs, ascending
 	cells    []cell
 	links    [][]uint8 // closeness of every two cells; nil: nothing known
-	topology uint64    // hash of links
 	idle     int32     // cells of share 1000
 	partly   partly    // what the others have free
 	free     int64     // sum of the shares
 	used     int64     // sum of (compute + memory)/2 allocated, milli
 	measured int64     // the same as measured; allocated where it is not
-	state    uint64    // hash of the kind and the cells
+	shares   stateKey  // the part of the cells
 	stamp    int64     // position of the last change in the snapshot's log
 }
 
@@ -82,7 +81,6 @@ func newBanks(n *nodeState, intern func(kind) int32) []*bank {
 	}
 	for _, b := range banks {
 		b.links = newLinks(&n.spec, b.gpus)
-		b.topology = linksHash(b.links)
 	}
 	return banks
 }
@@ -94,7 +92,7 @@ func freshCell(g *GPU) cell {
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
 	b.idle, b.partly, b.free, b.used, b.measured = 0, partly{}, 0, 0, 0
-	hash := splitmix{b.topology ^ uint64(b.kind)}
+	b.shares = stateKey{}
 	for i := range b.cells {
 		c := &b.cells[i]
 		c.share = 0
@@ -102,8 +100,7 @@ func (b *bank) refresh(k *kind) {
 			c.share = c.usable(k)
 		}
 		b.free += int64(c.share)
-		hash.mix(uint64(c.share)<<32 | uint64(uint32(c.milli)))
-		hash.mix(uint64(uint32(c.slices))<<32 | uint64(uint32(c.replicas)))
+		b.shares = b.shares.plus(keyOfShare(c.share))
 		compute, memory := c.allocated(k)
 		b.used += (compute + memory) / 2
 		b.measured += b.node.spec.GPUs[b.gpus[i]].measured(compute, memory)
@@ -114,7 +111,6 @@ func (b *bank) refresh(k *kind) {
 			b.partly.slices = max(b.partly.slices, c.slices)
 		}
 	}
-	b.state = hash.state
 }
 
 // usable is the milli of the GPU that a task could still be promised: of

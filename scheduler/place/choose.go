@@ -19,7 +19,7 @@ func (p *Planner) choose(sh *shape, b *bank, ws *waste) choice {
 	cpu := b.node.cpu - sh.req.CPUMHz
 	switch sh.req.GPUs {
 	case 0:
-		return choice{waste: ws.idle(b.kind, cpu, p.sorted(b)) - now, idle: b.idle}
+		return choice{waste: p.idle(b, cpu, nil, 0, ws) - now, idle: b.idle}
 	case 1:
 		return p.chooseOne(sh, b, ws, cpu, now)
 	}
@@ -32,7 +32,6 @@ func (p *Planner) choose(sh *shape, b *bank, ws *waste) choice {
 func (p *Planner) chooseOne(sh *shape, b *bank, ws *waste, cpu int64, now int32) choice {
 	nd := sh.need(p.snap, b.kind)
 	best, at := int32(0), -1
-	sorted := p.sorted(b)
 	for i := range b.cells {
 		c := &b.cells[i]
 		if !c.holds(nd) || seenShare(b.cells[:i], c.share, nd) {
@@ -43,19 +42,18 @@ func (p *Planner) chooseOne(sh *shape, b *bank, ws *waste, cpu int64, now int32)
 		case PolicySpread:
 			rank = -c.share
 		case PolicyBalanced:
-			rank = ws.idle(b.kind, cpu, p.less(sorted, c.share, nd.share))
+			rank = p.idle(b, cpu, append(p.cells[:0], i), nd.share, ws)
 		}
 		if at < 0 || rank < best {
 			best, at = rank, i
 		}
 	}
-	share := b.cells[at].share
 	p.cells = append(p.cells[:0], at)
 	ch := choice{cells: p.cells, idle: b.idle, waste: best - now}
 	if sh.req.Policy != PolicyBalanced {
-		ch.waste = ws.idle(b.kind, cpu, p.less(sorted, share, nd.share)) - now
+		ch.waste = p.idle(b, cpu, p.cells, nd.share, ws) - now
 	}
-	if share == gpuMilli {
+	if b.cells[at].share == gpuMilli {
 		ch.idle--
 	}
 	return ch
@@ -71,32 +69,31 @@ func seenShare(cells []cell, share int32, nd *need) bool {
 	return false
 }
 
-// sorted returns the shares of a bank in ascending order.
-func (p *Planner) sorted(b *bank) []int32 {
-	p.shares = p.shares[:0]
-	for i := range b.cells {
-		p.shares = insertSorted(p.shares, b.cells[i].share)
+// idle is the expected waste of a bank if its node had so much CPU free and
+// some of its GPUs had less by take.
+func (p *Planner) idle(b *bank, cpu int64, cells []int, take int32, ws *waste) int32 {
+	key := ws.key(b.kind, cpu).plus(b.shares)
+	for _, i := range cells {
+		key = key.swap(b.cells[i].share, max(0, b.cells[i].share-take))
 	}
-	return p.shares
+	idle, ok := ws.known.get(key)
+	if !ok {
+		idle = ws.estimate(key, b.kind, cpu, p.sorted(b, cells, take))
+	}
+	return idle
 }
 
-// less returns sorted shares with one of them, of value from, smaller by take.
-func (p *Planner) less(sorted []int32, from, take int32) []int32 {
-	out := p.after[:0]
-	to, placed, removed := max(0, from-take), false, false
-	for _, v := range sorted {
-		if !placed && v >= to {
-			out = append(out, to)
-			placed = true
+// sorted returns the shares of a bank in ascending order, some less by take.
+func (p *Planner) sorted(b *bank, cells []int, take int32) []int32 {
+	p.shares = p.shares[:0]
+	for i := range b.cells {
+		v := b.cells[i].share
+		if slices.Contains(cells, i) {
+			v = max(0, v-take)
 		}
-		if !removed && v == from {
-			removed = true
-			continue
-		}
-		out = append(out, v)
+		p.shares = insertSorted(p.shares, v)
 	}
-	p.after = out
-	return out
+	return p.shares
 }
 
 func insertSorted(list []int32, v int32) []int32 {
@@ -131,20 +128,12 @@ func (p *Planner) chooseMany(sh *shape, b *bank, ws *waste, cpu int64, now int32
 	}
 	slices.Sort(p.cells)
 	ch := choice{cells: p.cells, idle: b.idle}
-	after := p.after[:0]
-	for i, at := 0, 0; i < len(b.cells); i++ {
-		v := b.cells[i].share
-		if at < len(p.cells) && p.cells[at] == i {
-			if v == gpuMilli {
-				ch.idle--
-			}
-			v = max(0, v-nd.share)
-			at++
+	for _, i := range p.cells {
+		if b.cells[i].share == gpuMilli {
+			ch.idle--
 		}
-		after = insertSorted(after, v)
 	}
-	p.after = after
-	ch.waste = ws.idle(b.kind, cpu, after) - now
+	ch.waste = p.idle(b, cpu, p.cells, nd.share, ws) - now
 	if sh.req.Close {
 		ch.waste += int32(p.weights.DistancePriceMilli * b.apart(p.cells) / 1000)
 	}
@@ -159,7 +148,7 @@ func (p *Planner) wasteNow(b *bank, ws *waste) int32 {
 	}
 	c := &ws.current[b.id]
 	if c.stamp != b.stamp {
-		*c = bankWaste{b.stamp, ws.idle(b.kind, b.node.cpu, p.sorted(b))}
+		*c = bankWaste{b.stamp, p.idle(b, b.node.cpu, nil, 0, ws)}
 	}
 	return c.waste
 }

@@ -51,12 +51,9 @@ func (p *Planner) forgetIndexes() {
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	ix.verdicts, ix.levels = ix.verdicts[:0], nil
 	ix.grow(len(p.snap.banks))
-	p.batch.clear()
-	p.batching = true
 	for id := range p.snap.banks {
 		ix.levels[0][id] = p.rate(ix, sh, int32(id))
 	}
-	p.batching = false
 	ix.fillLevels()
 }
 

@@ -7,36 +7,49 @@ type memo struct {
 	count int
 }
 
+// memoSlot is free while its key is zero. That a state has that key is less
+// likely than a memory error, and so is that two states share one.
 type memoSlot struct {
 	key   stateKey
 	value int32
-	used  bool
 }
-
-// stateKey identifies the state of a bank: kind, free CPU in steps, and the
-// usable shares of its GPUs. It is a 128-bit hash; that two states share one
-// by chance is less likely than a memory error.
-type stateKey struct{ a, b uint64 }
 
 // maxMemo bounds the number of remembered states (32 bytes each).
 const maxMemo = 1 << 20
 
-func stateKeyOf(kind int32, cpuSteps int64, shares []int32) stateKey {
-	seed := splitmix{uint64(kind)<<40 ^ uint64(cpuSteps)}
-	h := stateKey{seed.next(), seed.next()}
-	for _, v := range shares {
-		h.a = (h.a ^ uint64(v)) * 0xff51afd7ed558ccd
-		h.a ^= h.a >> 32
-		h.b = (h.b + uint64(v)) * 0xc4ceb9fe1a85ec53
-		h.b ^= h.b >> 29
-	}
-	return h
+// stateKey identifies the state of a bank: kind, free CPU in steps, and the
+// usable shares of its GPUs. It is a sum of hashes, so that the key of a state
+// in which one GPU differs is found without a look at the others.
+type stateKey struct {
+	a uint64
+	b uint32
 }
 
-// clear forgets everything and keeps the memory.
-func (m *memo) clear() {
-	clear(m.slots)
-	m.count = 0
+// keyOfShare is the part of a GPU; of one without anything free it is nothing.
+func keyOfShare(share int32) stateKey {
+	if share == 0 {
+		return stateKey{}
+	}
+	return hashed(uint64(share))
+}
+
+// keyOfHost is the part of the kind and of the free CPU.
+func keyOfHost(kind int32, cpuSteps int64) stateKey {
+	return hashed(uint64(kind+1)<<40 ^ uint64(cpuSteps))
+}
+
+func hashed(v uint64) stateKey {
+	r := splitmix{v}
+	return stateKey{r.next(), uint32(r.next())}
+}
+
+func (k stateKey) plus(o stateKey) stateKey { return stateKey{k.a + o.a, k.b + o.b} }
+
+func (k stateKey) minus(o stateKey) stateKey { return stateKey{k.a - o.a, k.b - o.b} }
+
+// swap is the key with one GPU's share another.
+func (k stateKey) swap(from, to int32) stateKey {
+	return k.minus(keyOfShare(from)).plus(keyOfShare(to))
 }
 
 func (m *memo) reset() { m.slots, m.count = nil, 0 }
@@ -46,7 +59,7 @@ func (m *memo) get(k stateKey) (int32, bool) {
 		return 0, false
 	}
 	mask := uint64(len(m.slots) - 1)
-	for i := (k.a ^ k.b) & mask; m.slots[i].used; i = (i + 1) & mask {
+	for i := k.a & mask; m.slots[i].key != (stateKey{}); i = (i + 1) & mask {
 		if m.slots[i].key == k {
 			return m.slots[i].value, true
 		}
@@ -61,14 +74,14 @@ func (m *memo) put(k stateKey, v int32) {
 	if 2*m.count >= len(m.slots) {
 		m.rehash(max(1024, 2*len(m.slots)))
 	}
-	m.insert(memoSlot{k, v, true})
+	m.insert(memoSlot{k, v})
 	m.count++
 }
 
 func (m *memo) insert(s memoSlot) {
 	mask := uint64(len(m.slots) - 1)
-	i := (s.key.a ^ s.key.b) & mask
-	for m.slots[i].used {
+	i := s.key.a & mask
+	for m.slots[i].key != (stateKey{}) {
 		i = (i + 1) & mask
 	}
 	m.slots[i] = s
@@ -78,7 +91,7 @@ func (m *memo) rehash(n int) {
 	old := m.slots
 	m.slots = make([]memoSlot, n)
 	for _, s := range old {
-		if s.used {
+		if s.key != (stateKey{}) {
 			m.insert(s)
 		}
 	}

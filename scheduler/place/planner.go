@@ -43,11 +43,8 @@ type Planner struct {
 		shape *shape
 	}
 
-	batch    memo // effects of one shape by exact state, while batching
-	batching bool
-
-	shares, after []int32 // scratch
-	cells         []int   // scratch
+	shares []int32 // scratch
+	cells  []int   // scratch
 }
 
 // Placement is an answer: where a task goes.

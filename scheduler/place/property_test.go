@@ -293,7 +293,7 @@ func (w *world) fingerprint() string {
 		n := w.snap.nodes[id]
 		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.prospects[n.banks[0].id])
 		for _, bk := range n.banks {
-			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.state)
+			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.shares)
 		}
 		for _, u := range n.holders {
 			fmt.Fprint(&b, u.ID)

@@ -74,7 +74,8 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	if b.kind < 0 {
 		return v
 	}
-	v.guess, v.hunch = p.effect(sh, b)
+	ch := p.choose(sh, b, p.rough)
+	v.guess, v.hunch = ch.waste, uint8(ch.idle)
 	v.waste, v.after = v.guess, v.hunch
 	if sh.req.Policy == PolicyBalanced && p.fine != p.rough {
 		v.guess -= int32(p.weights.MarginMilli)
@@ -104,25 +105,6 @@ func (p *Planner) estimate(sh *shape) *waste {
 		return p.fine
 	}
 	return p.rough
-}
-
-// effect is the waste that the shape roughly adds to a bank and the idle GPUs
-// that it leaves. Where many banks are judged in a row, those in the same
-// state, empty ones above all, share one answer.
-func (p *Planner) effect(sh *shape, b *bank) (waste int32, idle uint8) {
-	if !p.batching {
-		ch := p.choose(sh, b, p.rough)
-		return ch.waste, uint8(ch.idle)
-	}
-	step := p.rough.futures[b.kind].cpuStep
-	key := stateKey{b.state, uint64(b.node.cpu/step)<<32 | uint64((b.node.cpu-sh.req.CPUMHz)/step)}
-	v, ok := p.batch.get(key)
-	if !ok {
-		ch := p.choose(sh, b, p.rough)
-		v = ch.waste<<8 | ch.idle
-		p.batch.put(key, v)
-	}
-	return v >> 8, uint8(v)
 }
 
 // points turns a verdict into the score at the current prices.

@@ -124,23 +124,20 @@ func (s *Snapshot) biggest(id int32) size {
 	return m
 }
 
-// idle returns the expected terminal waste of a state in milli. shares is
-// sorted ascending.
-func (ws *waste) idle(kind int32, cpu int64, shares []int32) int32 {
+// key is the part of a kind and of free CPU.
+func (ws *waste) key(kind int32, cpu int64) stateKey {
+	return keyOfHost(kind, cpu/ws.futures[kind].cpuStep)
+}
+
+// estimate returns the expected terminal waste of a state in milli and
+// remembers it. shares is sorted ascending.
+func (ws *waste) estimate(key stateKey, kind int32, cpu int64, shares []int32) int32 {
 	for len(shares) > 0 && shares[0] == 0 {
 		shares = shares[1:]
 	}
-	if len(shares) == 0 {
-		return 0
-	}
 	f := &ws.futures[kind]
-	steps := cpu / f.cpuStep
-	key := stateKeyOf(kind, steps, shares)
-	v, ok := ws.known.get(key)
-	if !ok {
-		v = ws.play(f, int32(steps*f.cpuStep), shares)
-		ws.known.put(key, v)
-	}
+	v := ws.play(f, int32(cpu/f.cpuStep*f.cpuStep), shares)
+	ws.known.put(key, v)
 	return v
 }
 
