@@ -49,14 +49,15 @@ type bank struct {
 	kind     int32 // in Snapshot.kinds; -1 without GPUs
 	gpus     []int // positions in Node.GPUs, ascending
 	cells    []cell
+	class    int32     // in Snapshot.states; -1: none
 	links    [][]uint8 // closeness of every two cells; nil: nothing known
+	topology uint64    // hash of links
 	idle     int32     // cells of share 1000
 	partly   partly    // what the others have free
 	free     int64     // sum of the shares
 	used     int64     // sum of (compute + memory)/2 allocated, milli
 	measured int64     // the same as measured; allocated where it is not
 	shares   stateKey  // the part of the cells
-	stamp    int64     // position of the last change in the snapshot's log
 }
 
 // partly is the most compute and the most memory slices that are free on a GPU
@@ -80,7 +81,9 @@ func newBanks(n *nodeState, intern func(kind) int32) []*bank {
 		banks = []*bank{{node: n, kind: -1}}
 	}
 	for _, b := range banks {
+		b.class = -1
 		b.links = newLinks(&n.spec, b.gpus)
+		b.topology = linksHash(b.links)
 	}
 	return banks
 }

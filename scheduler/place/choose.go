@@ -140,21 +140,21 @@ func (p *Planner) chooseMany(sh *shape, b *bank, ws *waste, cpu int64, now int32
 	return ch
 }
 
-// wasteNow is the expected waste of a bank as it is, remembered until the bank
-// or the demand changes.
+// wasteNow is the expected waste of a bank as it is, remembered for its class
+// until the demand changes.
 func (p *Planner) wasteNow(b *bank, ws *waste) int32 {
-	for int(b.id) >= len(ws.current) {
-		ws.current = append(ws.current, bankWaste{stamp: -1})
+	for int(b.class) >= len(ws.current) {
+		ws.current = append(ws.current, classWaste{born: -1})
 	}
-	c := &ws.current[b.id]
-	if c.stamp != b.stamp {
-		*c = bankWaste{b.stamp, p.idle(b, b.node.cpu, nil, 0, ws)}
+	c := &ws.current[b.class]
+	if born := p.snap.states.sets[b.class].born; c.born != born {
+		*c = classWaste{born, p.idle(b, b.node.cpu, nil, 0, ws)}
 	}
 	return c.waste
 }
 
-// bankWaste is the expected waste of a bank at a position of the change log.
-type bankWaste struct {
-	stamp int64
+// classWaste is the expected waste of the banks of a class of this birth.
+type classWaste struct {
+	born  int64
 	waste int32
 }

@@ -81,29 +81,37 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 func (p *Planner) candidates(sh *shape) []Candidate {
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
-	var ids []int
-	for id, pts := range ix.levels[0] {
-		if pts == worst {
+	var best []ranked
+	for id := range ix.feed.sets {
+		if ix.levels[0][id] == worst {
 			continue
 		}
-		if v := &ix.verdicts[id]; v.rough {
-			p.refine(v, sh, p.snap.banks[id])
-			pts = p.points(v, sh, p.snap.banks[id])
-			ix.set(id, pts)
+		if ix.verdicts[id].rough {
+			p.refineAt(ix, sh, id)
 		}
-		at, _ := slices.BinarySearchFunc(ids, id, func(o, _ int) int {
-			return cmp.Or(cmp.Compare(pts, ix.levels[0][o]), -1)
-		})
-		if at < explained {
-			ids = slices.Insert(ids, at, id)
-			ids = ids[:min(len(ids), explained)]
+		pts := ix.levels[0][id]
+		for _, bank := range ix.feed.sets[id].banks {
+			at, _ := slices.BinarySearchFunc(best, ranked{bank, id}, func(o, r ranked) int {
+				return cmp.Or(cmp.Compare(pts, ix.levels[0][o.set]), cmp.Compare(o.bank, r.bank))
+			})
+			if at == explained {
+				break
+			}
+			best = slices.Insert(best, at, ranked{bank, id})
+			best = best[:min(len(best), explained)]
 		}
 	}
 	var out []Candidate
-	for _, id := range ids {
-		out = append(out, p.candidate(sh, p.snap.banks[id], &ix.verdicts[id], ix.levels[0][id]))
+	for _, r := range best {
+		out = append(out, p.candidate(sh, p.snap.banks[r.bank], &ix.verdicts[r.set], ix.levels[0][r.set]))
 	}
 	return out
+}
+
+// ranked is a bank and the set that it is in.
+type ranked struct {
+	bank int32
+	set  int
 }
 
 func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate {

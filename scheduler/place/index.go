@@ -1,73 +1,83 @@
 package place
 
-// index remembers, for one shape, the verdict and points of every bank, and
-// finds the best bank without looking at all of them. It follows the snapshot
-// through the change log: a bank is judged again only when it changed.
+// index remembers, for one shape, the verdict and points of every set of banks
+// in a feed, and finds the best bank without looking at all of them. It follows
+// the snapshot through the feed's log: a set is judged when its state is new.
 //
 // Points are kept in blocks of blockSize with the best of each block, in as
 // many levels as it takes, so that finding the best costs the logarithm of the
-// number of banks.
+// number of sets.
 type index struct {
-	at       int64 // position in the change log
+	feed     *feed
+	at       int64 // position in the log
 	epoch    int   // prices that the points were computed with
 	lessons  int   // demand that the verdicts were computed with
 	verdicts []verdict
-	levels   [][]int32 // levels[0]: points per bank; the last has one entry
+	levels   [][]int32 // levels[0]: points per set; the last has one entry
 }
 
 const blockSize = 16
 
+// feed is what a shape's index follows.
+func (s *Snapshot) feed(sh *shape) *feed {
+	if sh.filtered {
+		return &s.each
+	}
+	return &s.states.feed
+}
+
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {
+	ix.grow(len(ix.feed.sets))
 	if ids, ok := p.behind(ix); ok {
 		p.follow(ix, sh, ids)
 	} else {
 		p.rebuild(ix, sh)
 	}
-	ix.at, ix.epoch, ix.lessons = p.snap.log.end(), p.epoch, p.lessons
+	ix.at, ix.epoch, ix.lessons = ix.feed.log.end(), p.epoch, p.lessons
 }
 
 // behind returns the changes that an index has not followed; ok is false when it
-// is to be built anew.
+// is better to look at every set.
 func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
-	ids, ok = p.snap.log.since(ix.at)
-	return ids, ok && ix.levels != nil && ix.lessons == p.lessons && len(ids) <= len(p.snap.banks)
+	ids, ok = ix.feed.log.since(ix.at)
+	return ids, ok && ix.lessons == p.lessons && len(ids) <= len(ix.feed.sets)
 }
 
 // forgetEvery is how many new shapes come between two looks for indexes that
 // nobody uses any more.
 const forgetEvery = 64
 
-// forgetIndexes drops what would be built anew, so that shapes which came once
-// cost little for ever.
+// forgetIndexes drops what is far behind, so that shapes which came once cost
+// little for ever.
 func (p *Planner) forgetIndexes() {
 	for _, ix := range p.indexes {
 		if _, ok := p.behind(ix); !ok {
-			*ix = index{}
+			*ix = index{feed: ix.feed}
 		}
 	}
 }
 
 func (p *Planner) rebuild(ix *index, sh *shape) {
-	ix.verdicts, ix.levels = ix.verdicts[:0], nil
-	ix.grow(len(p.snap.banks))
-	for id := range p.snap.banks {
-		ix.levels[0][id] = p.rate(ix, sh, int32(id))
+	if ix.lessons != p.lessons {
+		clear(ix.verdicts)
+	}
+	for id := range ix.feed.sets {
+		ix.levels[0][id] = p.rate(ix, sh, id)
 	}
 	ix.fillLevels()
 }
 
-// follow judges the banks that changed, each once, and reprices when prices
+// follow looks at the sets that changed, each once, and reprices when prices
 // are new.
 func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
-	ix.grow(len(p.snap.banks))
 	stale := ix.epoch != p.epoch
-	all := stale || len(ids)*blockSize > len(p.snap.banks)
+	all := stale || len(ids)*blockSize > len(ix.feed.sets)
 	for i, id := range ids {
-		if b := p.snap.banks[id]; b != nil && b.stamp != ix.at+int64(i) {
+		if ix.feed.sets[id].stamp != ix.at+int64(i) {
 			continue // changed again later
 		}
-		pts := p.rate(ix, sh, id)
+		pts := p.rate(ix, sh, int(id))
 		if all {
 			ix.levels[0][id] = pts
 		} else {
@@ -81,30 +91,49 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 	}
 }
 
-// rate looks at a bank anew and returns its points.
-func (p *Planner) rate(ix *index, sh *shape, id int32) int32 {
-	b := p.snap.banks[id]
-	if b == nil || p.snap.fit(sh, b) != fitsNow {
+// rate returns the points of a set, and judges its first bank when the state is
+// new to the index.
+func (p *Planner) rate(ix *index, sh *shape, id int) int32 {
+	v := &ix.verdicts[id]
+	if ix.feed.sets[id].born >= ix.at {
+		*v = verdict{}
+	}
+	if len(ix.feed.sets[id].banks) == 0 {
 		return worst
 	}
-	v := &ix.verdicts[id]
-	*v = p.glance(sh, b)
+	b := p.bankOf(ix, id)
+	if !v.seen {
+		if v.seen = true; p.snap.fit(sh, b) == fitsNow {
+			*v = p.glance(sh, b)
+		}
+	}
+	if !v.fits {
+		return worst
+	}
 	return p.points(v, sh, b)
 }
 
-// pick returns the bank with the highest points, the first of several. Banks
-// whose points are rough, and so the most that they can be, are refined when
-// they come to the top: most never are.
+// bankOf is the bank that stands for a set: the first.
+func (p *Planner) bankOf(ix *index, id int) *bank { return p.snap.banks[ix.feed.sets[id].banks[0]] }
+
+// pick returns the set with the highest points, of several the one that has the
+// first bank. Sets whose points are rough, and so the most that they can be,
+// are refined when they come to the top: most never are.
 func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 	for {
 		id, ok = ix.best()
 		if !ok || !ix.verdicts[id].rough {
 			return id, ok
 		}
-		b, v := p.snap.banks[id], &ix.verdicts[id]
-		p.refine(v, sh, b)
-		ix.set(id, p.points(v, sh, b))
+		p.refineAt(ix, sh, id)
 	}
+}
+
+// refineAt makes the verdict on a set fine.
+func (p *Planner) refineAt(ix *index, sh *shape, id int) {
+	b, v := p.bankOf(ix, id), &ix.verdicts[id]
+	p.refine(v, sh, b)
+	ix.set(id, p.points(v, sh, b))
 }
 
 // reprice recomputes all points from the verdicts at new prices.
@@ -112,17 +141,18 @@ func (p *Planner) reprice(ix *index, sh *shape) {
 	leaf := ix.levels[0]
 	for id := range leaf {
 		if leaf[id] != worst {
-			leaf[id] = p.points(&ix.verdicts[id], sh, p.snap.banks[id])
+			leaf[id] = p.points(&ix.verdicts[id], sh, p.bankOf(ix, id))
 		}
 	}
 	ix.fillLevels()
 }
 
-// grow makes room for n banks.
+// grow makes room for n sets, and some more.
 func (ix *index) grow(n int) {
 	if len(ix.verdicts) >= n && ix.levels != nil {
 		return
 	}
+	n += n/4 + blockSize
 	ix.verdicts = append(ix.verdicts, make([]verdict, n-len(ix.verdicts))...)
 	var old []int32
 	if ix.levels != nil {
@@ -183,18 +213,33 @@ func (ix *index) set(id int, pts int32) {
 	}
 }
 
-// best is the first bank with the highest points; ok is false when none fits.
+// best is the set with the highest points, of several the one that has the first
+// bank; ok is false when nothing fits.
 func (ix *index) best() (id int, ok bool) {
 	last := len(ix.levels) - 1
-	if last < 0 || len(ix.levels[last]) == 0 || ix.levels[last][0] == worst {
+	top := ix.levels[last][0]
+	if top == worst {
 		return 0, false
 	}
-	top := ix.levels[last][0]
-	for l := last - 1; l >= 0; l-- {
-		id *= blockSize
-		for ix.levels[l][id] != top {
-			id++
+	return ix.firstOf(last, 0, top), true
+}
+
+// firstOf is the set with the first bank among those of some points below an
+// entry of a level, which is of these points.
+func (ix *index) firstOf(level, at int, pts int32) int {
+	if level == 0 {
+		return at
+	}
+	first := -1
+	below := ix.levels[level-1]
+	for i := at * blockSize; i < min((at+1)*blockSize, len(below)); i++ {
+		if below[i] != pts {
+			continue
+		}
+		id := ix.firstOf(level-1, i, pts)
+		if first < 0 || ix.feed.sets[id].banks[0] < ix.feed.sets[first].banks[0] {
+			first = id
 		}
 	}
-	return id, true
+	return first
 }

@@ -87,7 +87,7 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		sh = newShape(len(p.indexes), r)
 		sh.req.Policy = key.policy
 		p.shapes[key] = sh
-		p.indexes = append(p.indexes, &index{})
+		p.indexes = append(p.indexes, &index{feed: p.snap.feed(sh)})
 		if len(p.indexes)%forgetEvery == 0 {
 			p.forgetIndexes()
 		}
@@ -175,7 +175,7 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	b := p.snap.banks[id]
+	b := p.bankOf(ix, id)
 	pl := Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}
 	return pl, p.withinLimits(&pl.Usage)
 }

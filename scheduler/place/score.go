@@ -30,6 +30,8 @@ type verdict struct {
 	after  uint8 // and after
 	hunch  uint8 // and after by the rough estimate
 	rough  bool  // waste and after are not known yet
+	seen   bool  // anything is known: fits
+	fits   bool
 }
 
 // usageTerms are the utilisation terms of a bank after a placement, in
@@ -69,7 +71,7 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	u := p.usageAfter(sh, b)
 	v := verdict{
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
-		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle),
+		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle), seen: true, fits: true,
 	}
 	if b.kind < 0 {
 		return v

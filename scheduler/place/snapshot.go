@@ -28,8 +28,9 @@ type Snapshot struct {
 	spare  []int32 // bank IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
-	stock  []stock // per kind
-	log    changeLog
+	stock  []stock           // per kind
+	each   feed              // every bank a set of its own
+	states classes           // banks by state
 	queues map[string]Charge // held per queue, for quotas
 
 	prospects []prospect          // by bank ID, for evictions
@@ -63,7 +64,7 @@ type stock struct {
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		nodes: map[string]*nodeState{}, usages: map[string]*Usage{},
-		kindID: map[kind]int32{}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
+		kindID: map[kind]int32{}, states: classes{ids: map[classKey]int32{}}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
 	}
 }
 
@@ -173,7 +174,9 @@ func (s *Snapshot) adopt(b *bank) {
 		b.id = int32(len(s.banks))
 		s.banks = append(s.banks, b)
 		s.prospects = append(s.prospects, prospect{})
+		s.each.sets = append(s.each.sets, bankSet{})
 	}
+	s.each.sets[b.id].banks = []int32{b.id}
 	if b.kind >= 0 {
 		s.stock[b.kind].gpus += int64(len(b.gpus))
 		s.stock[b.kind].idle[b.idle]++
@@ -191,7 +194,9 @@ func (s *Snapshot) disown(b *bank) {
 	s.banks[b.id] = nil
 	s.prospects[b.id] = prospect{}
 	s.spare = append(s.spare, b.id)
-	b.stamp = s.log.add(b.id)
+	s.each.sets[b.id].banks = nil
+	s.each.renew(b.id)
+	s.states.remove(b)
 }
 
 // touch brings what is derived from a bank up to date and logs the change.
@@ -204,5 +209,6 @@ func (s *Snapshot) touch(b *bank) {
 		st.free += b.free
 		st.idle[b.idle]++
 	}
-	b.stamp = s.log.add(b.id)
+	s.each.renew(b.id)
+	s.states.put(b)
 }

@@ -66,10 +66,10 @@ func (q *Quotas) root(name string) string {
 // standings computes all standings, once per change of the snapshot.
 func (p *Planner) standings() *standings {
 	st := p.ranked
-	if st != nil && st.q == p.quotas && st.through == p.snap.log.end() {
+	if st != nil && st.q == p.quotas && st.through == p.snap.each.log.end() {
 		return st
 	}
-	st = &standings{q: p.quotas, of: map[string]standing{}, through: p.snap.log.end()}
+	st = &standings{q: p.quotas, of: map[string]standing{}, through: p.snap.each.log.end()}
 	for _, name := range p.quotas.names {
 		if p.quotas.queues[name].Parent == "" {
 			st.rank(p.snap, name, nil)

@@ -98,3 +98,13 @@ func (b *bank) apart(cells []int) int64 {
 	}
 	return 1000 - 1000*sum/all
 }
+
+func linksHash(links [][]uint8) uint64 {
+	var h splitmix
+	for _, row := range links {
+		for _, l := range row {
+			h.mix(uint64(l))
+		}
+	}
+	return h.state
+}

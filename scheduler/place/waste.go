@@ -12,7 +12,7 @@ type waste struct {
 	precision
 	futures []future // per kind
 	known   memo
-	current []bankWaste // of banks as they are, by bank ID
+	current []classWaste // of banks as they are, by class ID
 	shares  [maxGPUs]int32
 }
 
