@@ -136,12 +136,15 @@ func (p *Planner) refineAt(ix *index, sh *shape, id int) {
 	ix.set(id, p.points(v, sh, b))
 }
 
-// reprice recomputes all points from the verdicts at new prices.
+// reprice recomputes all points from the verdicts at new prices, which only
+// BALANCED pays.
 func (p *Planner) reprice(ix *index, sh *shape) {
-	leaf := ix.levels[0]
-	for id := range leaf {
-		if leaf[id] != worst {
-			leaf[id] = p.points(&ix.verdicts[id], sh, p.bankOf(ix, id))
+	if sh.req.Policy == PolicyBalanced {
+		leaf := ix.levels[0]
+		for id := range leaf {
+			if leaf[id] != worst {
+				leaf[id] = p.balanced(&ix.verdicts[id], sh)
+			}
 		}
 	}
 	ix.fillLevels()

@@ -129,7 +129,7 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	}
 	to, v := p.bankOf(ix, id), &ix.verdicts[id]
 	m := Move{From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
-	m.GainMilli = healed - p.cost(v.waste, v.before, v.after, sh, to)
+	m.GainMilli = healed - p.cost(v.waste, v.after, v, sh)
 	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.withinLimits(&m.To.Usage) == nil
 }
 

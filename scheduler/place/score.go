@@ -25,6 +25,7 @@ const stepTerm = 10 * 1000
 type verdict struct {
 	guess  int32 // waste added by the rough estimate less the margin, milli
 	waste  int32 // waste added, milli; negative: healed
+	kind   int32 // of the bank
 	usage  int16 // weighted utilisation terms after placement, 0..1000
 	before uint8 // idle GPUs of the bank before
 	after  uint8 // and after
@@ -70,6 +71,7 @@ func blend(allocated, measured, part int64) int64 {
 func (p *Planner) glance(sh *shape, b *bank) verdict {
 	u := p.usageAfter(sh, b)
 	v := verdict{
+		kind:   b.kind,
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
 		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle), seen: true, fits: true,
 	}
@@ -117,28 +119,30 @@ func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
 	case PolicySpread:
 		return -int32(v.usage) - p.stranded(v, b)
 	}
-	best := p.balanced(v, p.cost(v.guess, v.before, v.hunch, sh, b))
-	if v.rough || (v.guess == v.waste && v.hunch == v.after) {
-		return best
-	}
-	return min(best, p.balanced(v, p.cost(v.waste, v.before, v.after, sh, b)))
+	return p.balanced(v, sh)
 }
 
-// balanced is the score of BALANCED for a cost in milli.
-func (p *Planner) balanced(v *verdict, cost int64) int32 {
+// balanced is the score of BALANCED: no better than the rough estimate and the
+// margin.
+func (p *Planner) balanced(v *verdict, sh *shape) int32 {
+	cost := p.cost(v.guess, v.hunch, v, sh)
+	if !v.rough {
+		cost = max(cost, p.cost(v.waste, v.after, v, sh))
+	}
 	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
 }
 
-// cost is the waste and the prices of a placement, in milli.
-func (p *Planner) cost(waste int32, before, after uint8, sh *shape, b *bank) int64 {
+// cost is an estimate of waste and the prices of a placement that leaves so many
+// GPUs idle, in milli.
+func (p *Planner) cost(waste int32, idle uint8, v *verdict, sh *shape) int64 {
 	cost := int64(waste)
-	if b.kind < 0 {
+	if v.kind < 0 {
 		return cost
 	}
-	cost += p.prices.slots[before] - p.prices.slots[after]
+	cost += p.prices.slots[v.before] - p.prices.slots[idle]
 	if sh.req.GPUs > 0 {
-		nd := sh.need(p.snap, b.kind)
-		cost += p.prices.model[b.kind] * int64(nd.share) * int64(sh.req.GPUs) / 1000
+		nd := sh.need(p.snap, v.kind)
+		cost += p.prices.model[v.kind] * int64(nd.share) * int64(sh.req.GPUs) / 1000
 	}
 	return cost
 }
