@@ -21,8 +21,8 @@ type bankSet struct {
 	stamp int64   // position of the last entry in the log
 }
 
-// note logs that a set stands for another state, or has become empty, or is no
-// longer.
+// note logs that a set stands for another state, or has become empty, or is
+// empty no longer.
 func (f *feed) note(id int32) { f.sets[id].stamp = f.log.add(id) }
 
 // renew notes another state.

@@ -86,7 +86,7 @@ func (p *Planner) candidates(sh *shape) []Candidate {
 		if ix.levels[0][id] == worst {
 			continue
 		}
-		if ix.verdicts[id].rough {
+		if ix.verdicts[id].known == rough {
 			p.refineAt(ix, sh, id)
 		}
 		pts := ix.levels[0][id]
@@ -126,7 +126,7 @@ func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate
 		frag.ValueMilli = floorDiv(cost, w.StepMilli) * stepTerm
 		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", v.waste, cost-int64(v.waste))
 	} else if w.FragmentationMilli > 0 {
-		frag.ValueMilli = int64(p.stranded(v, b)) * 1000 / w.FragmentationMilli
+		frag.ValueMilli = int64(v.stranded) * 1000 / w.FragmentationMilli
 	}
 	return Candidate{NodeID: b.node.spec.ID, Score: int64(pts), Terms: []Term{
 		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},

@@ -58,14 +58,18 @@ func (p *Planner) forgetIndexes() {
 	}
 }
 
+// rebuild looks at all sets, but judges only what is new.
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	if ix.lessons != p.lessons {
 		clear(ix.verdicts)
+		ix.at = 0
 	}
 	for id := range ix.feed.sets {
-		ix.levels[0][id] = p.rate(ix, sh, id)
+		if ix.feed.sets[id].stamp >= ix.at {
+			ix.levels[0][id] = p.rate(ix, sh, id)
+		}
 	}
-	ix.fillLevels()
+	p.reprice(ix, sh)
 }
 
 // follow looks at the sets that changed, each once, and reprices when prices
@@ -94,23 +98,24 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 // rate returns the points of a set, and judges its first bank when the state is
 // new to the index.
 func (p *Planner) rate(ix *index, sh *shape, id int) int32 {
-	v := &ix.verdicts[id]
-	if ix.feed.sets[id].born >= ix.at {
-		*v = verdict{}
+	set, v := &ix.feed.sets[id], &ix.verdicts[id]
+	if set.born >= ix.at {
+		v.known = unseen
 	}
-	if len(ix.feed.sets[id].banks) == 0 {
+	if len(set.banks) == 0 {
 		return worst
 	}
-	b := p.bankOf(ix, id)
-	if !v.seen {
-		if v.seen = true; p.snap.fit(sh, b) == fitsNow {
+	if v.known == unseen {
+		if b := p.bankOf(ix, id); p.snap.fit(sh, b) == fitsNow {
 			*v = p.glance(sh, b)
+		} else {
+			v.known = unfit
 		}
 	}
-	if !v.fits {
+	if v.known == unfit {
 		return worst
 	}
-	return p.points(v, sh, b)
+	return p.points(v, sh)
 }
 
 // bankOf is the bank that stands for a set: the first.
@@ -122,7 +127,7 @@ func (p *Planner) bankOf(ix *index, id int) *bank { return p.snap.banks[ix.feed.
 func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 	for {
 		id, ok = ix.best()
-		if !ok || !ix.verdicts[id].rough {
+		if !ok || ix.verdicts[id].known != rough {
 			return id, ok
 		}
 		p.refineAt(ix, sh, id)
@@ -133,18 +138,15 @@ func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 func (p *Planner) refineAt(ix *index, sh *shape, id int) {
 	b, v := p.bankOf(ix, id), &ix.verdicts[id]
 	p.refine(v, sh, b)
-	ix.set(id, p.points(v, sh, b))
+	ix.set(id, p.points(v, sh))
 }
 
-// reprice recomputes all points from the verdicts at new prices, which only
-// BALANCED pays.
+// reprice recomputes all points from the verdicts at new prices.
 func (p *Planner) reprice(ix *index, sh *shape) {
-	if sh.req.Policy == PolicyBalanced {
-		leaf := ix.levels[0]
-		for id := range leaf {
-			if leaf[id] != worst {
-				leaf[id] = p.balanced(&ix.verdicts[id], sh)
-			}
+	leaf := ix.levels[0]
+	for id := range leaf {
+		if leaf[id] != worst {
+			leaf[id] = p.points(&ix.verdicts[id], sh)
 		}
 	}
 	ix.fillLevels()
@@ -155,7 +157,7 @@ func (ix *index) grow(n int) {
 	if len(ix.verdicts) >= n && ix.levels != nil {
 		return
 	}
-	n += n/4 + blockSize
+	n += n/2 + 4*blockSize
 	ix.verdicts = append(ix.verdicts, make([]verdict, n-len(ix.verdicts))...)
 	var old []int32
 	if ix.levels != nil {

@@ -190,7 +190,7 @@ func (p *Planner) prepare() {
 // placement is the answer that puts a request on a bank that fits it.
 func (p *Planner) placement(r *Request, sh *shape, b *bank) Placement {
 	v := p.judge(sh, b)
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.points(&v, sh, b))}
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.points(&v, sh))}
 }
 
 // leastCharge is the least that a quota would pay for the shape on any kind.

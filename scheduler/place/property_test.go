@@ -181,7 +181,7 @@ func (w *world) place() {
 			continue
 		}
 		v := w.plan.judge(sh, b)
-		if pts := w.plan.points(&v, sh, b); pts > best {
+		if pts := w.plan.points(&v, sh); pts > best {
 			best, at = pts, id
 		}
 	}

@@ -23,17 +23,26 @@ const stepTerm = 10 * 1000
 
 // verdict is what a shape's placement on a bank does, apart from prices.
 type verdict struct {
-	guess  int32 // waste added by the rough estimate less the margin, milli
-	waste  int32 // waste added, milli; negative: healed
-	kind   int32 // of the bank
-	usage  int16 // weighted utilisation terms after placement, 0..1000
-	before uint8 // idle GPUs of the bank before
-	after  uint8 // and after
-	hunch  uint8 // and after by the rough estimate
-	rough  bool  // waste and after are not known yet
-	seen   bool  // anything is known: fits
-	fits   bool
+	guess    int32 // waste added by the rough estimate less the margin, milli
+	waste    int32 // waste added, milli; negative: healed
+	kind     int32 // of the bank
+	usage    int16 // weighted utilisation terms after placement, 0..1000
+	stranded int16 // weighted fragmentation term of PACK and SPREAD
+	before   uint8 // idle GPUs of the bank before
+	after    uint8 // and after
+	hunch    uint8 // and after by the rough estimate
+	known    knowledge
 }
+
+// knowledge is how much of a verdict is known.
+type knowledge uint8
+
+const (
+	unseen knowledge = iota
+	unfit            // the bank cannot take the shape
+	rough            // waste and after are not known yet
+	fine
+)
 
 // usageTerms are the utilisation terms of a bank after a placement, in
 // thousandths.
@@ -73,7 +82,7 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	v := verdict{
 		kind:   b.kind,
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
-		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle), seen: true, fits: true,
+		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle), known: fine,
 	}
 	if b.kind < 0 {
 		return v
@@ -83,7 +92,10 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	v.waste, v.after = v.guess, v.hunch
 	if sh.req.Policy == PolicyBalanced && p.fine != p.rough {
 		v.guess -= int32(p.weights.MarginMilli)
-		v.rough = true
+		v.known = rough
+	}
+	if sh.req.Policy != PolicyBalanced {
+		v.stranded = p.stranded(v.waste, b)
 	}
 	return v
 }
@@ -91,13 +103,13 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 // refine makes a rough verdict fine.
 func (p *Planner) refine(v *verdict, sh *shape, b *bank) {
 	ch := p.choose(sh, b, p.fine)
-	v.waste, v.after, v.rough = ch.waste, uint8(ch.idle), false
+	v.waste, v.after, v.known = ch.waste, uint8(ch.idle), fine
 }
 
 // judge is a glance, refined where the policy wants it.
 func (p *Planner) judge(sh *shape, b *bank) verdict {
 	v := p.glance(sh, b)
-	if v.rough {
+	if v.known == rough {
 		p.refine(&v, sh, b)
 	}
 	return v
@@ -111,22 +123,18 @@ func (p *Planner) estimate(sh *shape) *waste {
 	return p.rough
 }
 
-// points turns a verdict into the score at the current prices.
-func (p *Planner) points(v *verdict, sh *shape, b *bank) int32 {
+// points turns a verdict into the score at the current prices, which only
+// BALANCED pays. With it no score is better than by the rough estimate and the
+// margin.
+func (p *Planner) points(v *verdict, sh *shape) int32 {
 	switch sh.req.Policy {
 	case PolicyPack:
-		return int32(v.usage) - p.stranded(v, b)
+		return int32(v.usage - v.stranded)
 	case PolicySpread:
-		return -int32(v.usage) - p.stranded(v, b)
+		return int32(-v.usage - v.stranded)
 	}
-	return p.balanced(v, sh)
-}
-
-// balanced is the score of BALANCED: no better than the rough estimate and the
-// margin.
-func (p *Planner) balanced(v *verdict, sh *shape) int32 {
 	cost := p.cost(v.guess, v.hunch, v, sh)
-	if !v.rough {
+	if v.known == fine {
 		cost = max(cost, p.cost(v.waste, v.after, v, sh))
 	}
 	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
@@ -148,13 +156,10 @@ func (p *Planner) cost(waste int32, idle uint8, v *verdict, sh *shape) int64 {
 }
 
 // stranded is the weighted fragmentation term of PACK and SPREAD: the part of
-// the bank that is expected to stay idle for good after the placement.
-func (p *Planner) stranded(v *verdict, b *bank) int32 {
-	if len(b.cells) == 0 {
-		return 0
-	}
-	part := int64(p.wasteNow(b, p.rough)+v.waste) / int64(len(b.cells))
-	return int32(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
+// the bank that is expected to stay idle for good after so much more is wasted.
+func (p *Planner) stranded(waste int32, b *bank) int16 {
+	part := int64(p.wasteNow(b, p.rough)+waste) / int64(len(b.cells))
+	return int16(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }
 
 // divider divides by a constant with a multiplication: prices change often, and
