@@ -37,15 +37,15 @@ type classes struct {
 	feed
 	ids    map[classKey]int32
 	keys   []classKey // by class ID
-	idle   []int32    // classes that may be empty, in the order of becoming so
-	queued []bool     // by class ID: is in idle
+	vacant []int32    // classes that may be empty, in the order of becoming so
+	queued []bool     // by class ID: is in vacant
 }
 
 // classKey identifies the state of a bank by a hash of 128 bits.
 type classKey struct{ a, b uint64 }
 
-// keptIdle is how many empty classes are kept beyond one for each in use.
-const keptIdle = 64
+// keptVacant is how many empty classes are kept beyond one for each in use.
+const keptVacant = 64
 
 // put makes a bank a member of the class of its state alone.
 func (c *classes) put(b *bank) {
@@ -86,7 +86,7 @@ func (c *classes) remove(b *bank) {
 	c.note(id)
 	if !c.queued[id] {
 		c.queued[id] = true
-		c.idle = append(c.idle, id)
+		c.vacant = append(c.vacant, id)
 	}
 }
 
@@ -106,9 +106,9 @@ func (c *classes) create(key classKey) int32 {
 
 // spare returns an empty class to use anew, or -1 while there are few.
 func (c *classes) spare() int32 {
-	for 2*len(c.idle) > len(c.sets)+keptIdle {
-		id := c.idle[0]
-		c.idle = c.idle[1:]
+	for 2*len(c.vacant) > len(c.sets)+keptVacant {
+		id := c.vacant[0]
+		c.vacant = c.vacant[1:]
 		c.queued[id] = false
 		if len(c.sets[id].banks) == 0 {
 			return id

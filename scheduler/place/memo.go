@@ -7,12 +7,15 @@ type memo struct {
 	count int
 }
 
-// memoSlot is free while its key is zero. That a state has that key is less
-// likely than a memory error, and so is that two states share one.
+// memoSlot is a key and a value, free while the key is zero. That a state has
+// that key is less likely than a memory error, and so is that two share one.
 type memoSlot struct {
-	key   stateKey
+	a     uint64
+	b     uint32
 	value int32
 }
+
+func (s *memoSlot) free() bool { return s.a == 0 && s.b == 0 }
 
 // maxMemo bounds the number of remembered states (32 bytes each).
 const maxMemo = 1 << 20
@@ -59,9 +62,9 @@ func (m *memo) get(k stateKey) (int32, bool) {
 		return 0, false
 	}
 	mask := uint64(len(m.slots) - 1)
-	for i := k.a & mask; m.slots[i].key != (stateKey{}); i = (i + 1) & mask {
-		if m.slots[i].key == k {
-			return m.slots[i].value, true
+	for i := k.a & mask; !m.slots[i].free(); i = (i + 1) & mask {
+		if s := &m.slots[i]; s.a == k.a && s.b == k.b {
+			return s.value, true
 		}
 	}
 	return 0, false
@@ -74,14 +77,14 @@ func (m *memo) put(k stateKey, v int32) {
 	if 2*m.count >= len(m.slots) {
 		m.rehash(max(1024, 2*len(m.slots)))
 	}
-	m.insert(memoSlot{k, v})
+	m.insert(memoSlot{k.a, k.b, v})
 	m.count++
 }
 
 func (m *memo) insert(s memoSlot) {
 	mask := uint64(len(m.slots) - 1)
-	i := s.key.a & mask
-	for m.slots[i].key != (stateKey{}) {
+	i := s.a & mask
+	for !m.slots[i].free() {
 		i = (i + 1) & mask
 	}
 	m.slots[i] = s
@@ -91,7 +94,7 @@ func (m *memo) rehash(n int) {
 	old := m.slots
 	m.slots = make([]memoSlot, n)
 	for _, s := range old {
-		if s.key != (stateKey{}) {
+		if !s.free() {
 			m.insert(s)
 		}
 	}
