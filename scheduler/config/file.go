@@ -3,8 +3,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -189,7 +191,22 @@ func (r *reader) positive(key string, to *int, from *int) {
 		return
 	}
 	if *from < 1 {
-		r.complain("%s %d is not a number from 1", key, *from)
+		r.complain("%s %d is too small; the least is 1", key, *from)
+		return
+	}
+	*to = *from
+}
+
+func (r *reader) hostPort(key string, to *string, from *string) {
+	if from == nil {
+		return
+	}
+	_, port, err := net.SplitHostPort(*from)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		r.complain("%s %q is not a host and a port; write one such as \"0.0.0.0:4656\"", key, *from)
 		return
 	}
 	*to = *from
@@ -273,7 +290,7 @@ func (f *file) connections(c *Config, r *reader) {
 	}
 	if b := f.Listen; b != nil {
 		l := &c.Listen
-		set(&l.Address, b.Address)
+		r.hostPort("listen.address", &l.Address, b.Address)
 		set(&l.CertFile, b.CertFile)
 		set(&l.KeyFile, b.KeyFile)
 		set(&l.ClientCAFile, b.ClientCA)

@@ -56,8 +56,12 @@ func NewQuotas(queues []Queue) (*Quotas, error) {
 	q := &Quotas{queues: map[string]Queue{}, paths: map[string][]string{}}
 	var errs []error
 	for _, c := range queues {
-		if _, twice := q.queues[c.Name]; c.Name == "" || twice {
-			errs = append(errs, fmt.Errorf("queue %q has no name or is there twice", c.Name))
+		if c.Name == "" {
+			errs = append(errs, errors.New("a queue has no name"))
+			continue
+		}
+		if _, twice := q.queues[c.Name]; twice {
+			errs = append(errs, fmt.Errorf("queue %q is there twice", c.Name))
 			continue
 		}
 		q.queues[c.Name] = c

@@ -71,18 +71,25 @@ type table struct {
 	err  error
 }
 
+// byteOrderMark is what spreadsheets write before a file.
+const byteOrderMark = "\ufeff"
+
 func newTable(r io.Reader, need ...string) (*table, error) {
 	t := &table{csv: csv.NewReader(r), cols: map[string]int{}}
 	head, err := t.csv.Read()
+	if err == io.EOF {
+		return nil, fmt.Errorf("read header: %w: the file is empty; its first line names the columns %s", ErrTrace, strings.Join(need, ", "))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read header: %w: %w", ErrTrace, err)
 	}
+	head[0] = strings.TrimPrefix(head[0], byteOrderMark)
 	for i, name := range head {
 		t.cols[name] = i
 	}
 	for _, name := range need {
 		if _, ok := t.cols[name]; !ok {
-			return nil, fmt.Errorf("read header: %w: no column %q", ErrTrace, name)
+			return nil, fmt.Errorf("read header: %w: no column %q among %s", ErrTrace, name, strings.Join(head, ", "))
 		}
 	}
 	return t, nil
@@ -122,11 +129,16 @@ func (t *table) number(name string, limit int64) int64 {
 	}
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || v != math.Trunc(v) || v < 0 || v > float64(limit) {
-		line, _ := t.csv.FieldPos(t.cols[name])
-		t.fail(fmt.Errorf("%w: line %d: column %q is %q, want a whole number from 0 to %d", ErrTrace, line, name, s, limit))
+		t.fail(fmt.Errorf("%w: line %d: column %q is %q, want a whole number from 0 to %d", ErrTrace, t.line(name), name, s, limit))
 		return 0
 	}
 	return int64(v)
+}
+
+// line is where a column of the present row stands.
+func (t *table) line(name string) int {
+	line, _ := t.csv.FieldPos(t.cols[name])
+	return line
 }
 
 func (t *table) fail(err error) {
@@ -149,10 +161,13 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 			GPUs: int(t.number("gpu", maxGPUs)), Model: t.text("model"),
 		}
 		if n.Name == "" || seen[n.Name] {
-			t.fail(fmt.Errorf("%w: node name %q is empty or listed twice", ErrTrace, n.Name))
+			t.fail(fmt.Errorf("%w: line %d: node name %q is empty or listed twice", ErrTrace, t.line("sn"), n.Name))
 		}
 		seen[n.Name] = true
 		nodes = append(nodes, n)
+	}
+	if len(nodes) == 0 {
+		t.fail(fmt.Errorf("%w: no node below the header", ErrTrace))
 	}
 	return nodes, t.err
 }
@@ -169,13 +184,16 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 	for t.next() {
 		tasks = append(tasks, t.task())
 	}
+	if len(tasks) == 0 {
+		t.fail(fmt.Errorf("%w: no task below the header", ErrTrace))
+	}
 	return tasks, t.err
 }
 
 func (t *table) task() Task {
 	k := Task{
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
-		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: min(t.number("gpu_milli", maxAmount), gpuMilli),
+		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli),
 		ArriveSecond: t.number("arrive_second", maxAmount), RunSeconds: t.number("run_seconds", maxAmount),
 		MinRunSeconds: t.number("min_run_seconds", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
 	}
@@ -187,7 +205,7 @@ func (t *table) task() Task {
 		return k
 	}
 	if k.GPUMilli == 0 {
-		t.fail(fmt.Errorf("%w: task %q asks for %d GPUs with a share of 0", ErrTrace, k.Name, k.GPUs))
+		t.fail(fmt.Errorf("%w: line %d: task %q asks for %d GPUs with a share of 0", ErrTrace, t.line("gpu_milli"), k.Name, k.GPUs))
 	}
 	for _, m := range strings.Split(t.text("gpu_spec"), "|") {
 		if m != "" {

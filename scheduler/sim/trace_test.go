@@ -19,12 +19,15 @@ func TestReadTasks(t *testing.T) {
 		{name: "models", csv: head + "a,1,2,2,1000,T4|P100\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2, GPUs: 2, GPUMilli: 1000, Models: []string{"T4", "P100"}}}},
 		{name: "CPU only drops the share", csv: head + "a,1,2,0,500,T4\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2}}},
 		{name: "whole numbers with a point", csv: head + "a,1.0,2,0,0,\n", want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2}}},
-		{name: "no header", csv: "", bad: "read header"},
-		{name: "no column", csv: "pod_name\n", bad: `no column "cpu_milli"`},
+		{name: "from a spreadsheet", csv: byteOrderMark + strings.ReplaceAll(head+"a,1,2,0,0,\n", "\n", "\r\n"), want: []Task{{Name: "a", CPUMilli: 1, MemoryMiB: 2}}},
+		{name: "no header", csv: "", bad: "read header: malformed trace: the file is empty; its first line names the columns cpu_milli, "},
+		{name: "no task", csv: head, bad: "no task below the header"},
+		{name: "no column", csv: "pod_name,gpu\n", bad: `no column "cpu_milli" among pod_name, gpu`},
+		{name: "more than a GPU", csv: head + "a,1,2,1,1500,\n", bad: `line 2: column "gpu_milli" is "1500", want a whole number from 0 to 1000`},
 		{name: "not a number", csv: head + "a,x,2,0,0,\n", bad: `line 2: column "cpu_milli" is "x"`},
 		{name: "negative", csv: head + "a,-1,2,0,0,\n", bad: "want a whole number from 0"},
 		{name: "half", csv: head + "a,0.5,2,0,0,\n", bad: "want a whole number"},
-		{name: "no share", csv: head + "a,1,2,1,0,\n", bad: "share of 0"},
+		{name: "no share", csv: head + "a,1,2,1,0,\n", bad: `line 2: task "a" asks for 1 GPUs with a share of 0`},
 		{name: "ragged", csv: head + "a,1\n", bad: "wrong number of fields"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -54,8 +57,11 @@ func TestReadNodesAndOrder(t *testing.T) {
 	if _, err := ReadOrder(strings.NewReader("node_name,rank\na,2\n"), nodes); !errors.Is(err, ErrTrace) {
 		t.Fatalf("a node without rank: %v", err)
 	}
-	if _, err := ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\na,1,2,8,T4\na,1,2,0,\n")); !errors.Is(err, ErrTrace) {
+	if _, err := ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\na,1,2,8,T4\na,1,2,0,\n")); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), "line 3") {
 		t.Fatalf("a node listed twice: %v", err)
+	}
+	if _, err := ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\n")); !errors.Is(err, ErrTrace) {
+		t.Fatalf("no node: %v", err)
 	}
 }
 

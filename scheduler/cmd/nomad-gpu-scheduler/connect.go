@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 
 	"github.com/hashicorp/nomad/api"
@@ -42,6 +43,9 @@ func (c *connection) client() (*api.Client, error) {
 		if address != "" {
 			config.Address = address
 		}
+	}
+	if u, err := url.Parse(config.Address); err != nil || u.Host == "" {
+		return nil, fmt.Errorf("the address %q is not a URL; write one such as %q", config.Address, defaultService)
 	}
 	for _, set := range []struct {
 		to    *string
@@ -82,7 +86,8 @@ func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, do
 	}
 	o.args = fs.Args()
 	if len(o.args) != count {
-		fmt.Fprintf(o.stderr, "this command takes %s, not %d; options come first\nFor more: nomad-gpu-scheduler %s -help\n", arguments(count), len(o.args), fs.Name())
+		fmt.Fprintf(o.stderr, "this command takes %s, not %d; options come first\n", arguments(count), len(o.args))
+		pointToHelp(fs)
 		return exitUsage, true
 	}
 	return exitOK, false

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -100,17 +101,22 @@ func parseFlags(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, do
 	}
 	if fs.NArg() > 0 {
 		fmt.Fprintf(fs.Output(), "unexpected argument %q\n", fs.Arg(0))
+		pointToHelp(fs)
 		return exitUsage, true
 	}
 	return exitOK, false
 }
 
+func pointToHelp(fs *flag.FlagSet) {
+	fmt.Fprintf(fs.Output(), "For more: nomad-gpu-scheduler %s -help\n", fs.Name())
+}
+
 // parseOptions is parseFlags for a subcommand that takes arguments too.
 func parseOptions(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, done bool) {
-	for _, a := range args {
-		if a == "-h" || a == "-help" || a == "--help" {
-			fs.SetOutput(stdout) // help that was asked for is output
-		}
+	if slices.ContainsFunc(args, func(a string) bool { return a == "-h" || a == "-help" || a == "--help" }) {
+		fs.SetOutput(stdout) // help that was asked for is output
+	} else {
+		fs.Usage = func() { pointToHelp(fs) } // a page of help would hide the mistake
 	}
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return exitOK, true

@@ -40,6 +40,9 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "-shared", "140"}, exitUsage, `invalid value "140" for flag -shared: want a number from 0 to 100`},
 		{[]string{"simulate", "-policy", "BEST"}, exitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
 		{[]string{"version"}, exitOK, "nomad-gpu-scheduler "},
+		{[]string{"-version"}, exitOK, "nomad-gpu-scheduler "},
+		{[]string{"validate", "service.hcl"}, exitUsage, "For more: nomad-gpu-scheduler validate -help"},
+		{[]string{"status", "-address", "gpu.example:4656"}, exitError, `the address "gpu.example:4656" is not a URL; write one such as "http://127.0.0.1:4656"`},
 		{[]string{"generate"}, exitUsage, "-out is required"},
 		{[]string{"generate", "-out", "x", "-multi", "many"}, exitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
 		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, exitUsage, `invalid value "NaN" for flag -cpu-only`},
@@ -49,6 +52,15 @@ func TestExitCodes(t *testing.T) {
 		code, stdout, stderr := run(c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%v: exit %d, want %d; says %q, want %q", c.args, code, c.code, stdout+stderr, c.says)
+		}
+	}
+}
+
+func TestAWrongOptionIsNotHiddenByHelp(t *testing.T) {
+	for _, c := range commands {
+		code, stdout, stderr := run(c.name, "-nonsense")
+		if want := "flag provided but not defined: -nonsense\nFor more: nomad-gpu-scheduler " + c.name + " -help\n"; code != exitUsage || stdout != "" || stderr != want {
+			t.Errorf("%s: exit %d, %q, %q", c.name, code, stdout, stderr)
 		}
 	}
 }
