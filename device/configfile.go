@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hcldec"
@@ -19,11 +20,14 @@ import (
 func readConfig(path string) (*config, error) {
 	body := hcl.EmptyBody()
 	if path != "" {
-		file, diags := hclparse.NewParser().ParseHCLFile(path)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+		file, diags := hclparse.NewParser().ParseHCL(text, path)
 		if diags.HasErrors() {
 			return nil, fmt.Errorf("read configuration: %w", diags)
 		}
-		var err error
 		if body, err = pluginBlock(file.Body); err != nil {
 			return nil, fmt.Errorf("read configuration %s: %w", path, err)
 		}

@@ -88,6 +88,9 @@ func takeInventory(c *config) (Inventory, error) {
 	}
 	defer p.close()
 	machine, err := p.observer.Survey()
+	if errors.Is(err, nvml.ErrAbsent) {
+		return Inventory{}, fmt.Errorf("%w; install or load the NVIDIA driver, or name a configuration with a simulation block", err)
+	}
 	if err != nil {
 		return Inventory{}, err
 	}

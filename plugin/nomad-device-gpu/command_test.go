@@ -179,6 +179,15 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 	}
 }
 
+func TestAFileThatCannotBeReadIsNamedWithTheReason(t *testing.T) {
+	for _, command := range []string{"validate", "inventory"} {
+		says := "read configuration: open no-such-file: no such file or directory"
+		if code, _, problems := run(command, "no-such-file"); code != 1 || !strings.Contains(problems, says) {
+			t.Errorf("%s: exit code %d, %q; want %q", command, code, problems, says)
+		}
+	}
+}
+
 func TestUnknownCommandIsNamed(t *testing.T) {
 	says := `has no command "cordn"; it has cordon, forget, inventory, uncordon, validate, version`
 	if code, _, problems := run("cordn", "GPU-1"); code != 127 || !strings.Contains(problems, says) {
