@@ -122,9 +122,9 @@ func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate
 	}
 	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
 	if sh.req.Policy == PolicyBalanced {
-		cost := p.cost(v.waste, v.after, v, sh)
+		cost, waste := p.charged(v, sh)
 		frag.ValueMilli = floorDiv(cost, w.StepMilli) * stepTerm
-		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", v.waste, cost-int64(v.waste))
+		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", waste, cost-int64(waste))
 	} else if w.FragmentationMilli > 0 {
 		frag.ValueMilli = int64(v.stranded) * 1000 / w.FragmentationMilli
 	}

@@ -13,15 +13,15 @@ type guess struct {
 // guesses is a blunt prior on purpose: it only has to keep the first few
 // hundred placements reasonable. Arrivals outweigh it soon (Weights.GuessTasks).
 var guesses = [...]guess{
-	{weight: 12, gpus: 0, cpuPerGPU: 700},
-	{weight: 46, gpus: 1, share: 1000, cpuPerGPU: 600},
+	{weight: 12, gpus: 0, cpuPerGPU: 400},
+	{weight: 46, gpus: 1, share: 1000, cpuPerGPU: 500},
 	{weight: 8, gpus: 1, share: 750, cpuPerGPU: 400},
 	{weight: 14, gpus: 1, share: 500, cpuPerGPU: 400},
 	{weight: 10, gpus: 1, share: 250, cpuPerGPU: 250},
 	{weight: 4, gpus: 1, share: 125, cpuPerGPU: 150},
-	{weight: 3, gpus: 2, share: 1000, cpuPerGPU: 600},
-	{weight: 2, gpus: 4, share: 1000, cpuPerGPU: 600},
-	{weight: 1, gpus: 8, share: 1000, cpuPerGPU: 600},
+	{weight: 3, gpus: 2, share: 1000, cpuPerGPU: 500},
+	{weight: 2, gpus: 4, share: 1000, cpuPerGPU: 500},
+	{weight: 1, gpus: 8, share: 1000, cpuPerGPU: 500},
 }
 
 // request is the guess for a cluster with so much CPU and memory per GPU.

@@ -20,7 +20,7 @@ type Move struct {
 type Rebalancing struct {
 	Moves    int               // at most so many
 	Horizon  time.Duration     // a gain is enjoyed for so long; default one hour
-	MinMilli int64             // smallest gain worth a move; default 100
+	MinMilli int64             // smallest gain worth a move; default 50
 	PerBank  int               // banks looked at per move, those with the most waste; default 16
 	CanMove  func(*Usage) bool // nil: all that are not protected
 }
@@ -55,7 +55,7 @@ func (o Rebalancing) defaults() Rebalancing {
 		o.Horizon = time.Hour
 	}
 	if o.MinMilli == 0 {
-		o.MinMilli = 100
+		o.MinMilli = 50
 	}
 	if o.PerBank == 0 {
 		o.PerBank = 16

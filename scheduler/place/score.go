@@ -133,11 +133,22 @@ func (p *Planner) points(v *verdict, sh *shape) int32 {
 	case PolicySpread:
 		return int32(-v.usage - v.stranded)
 	}
-	cost := p.cost(v.guess, v.hunch, v, sh)
-	if v.known == fine {
-		cost = max(cost, p.cost(v.waste, v.after, v, sh))
-	}
+	cost, _ := p.charged(v, sh)
 	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
+}
+
+// charged is the cost of a placement by BALANCED, in milli, and the waste in
+// it: by the fine estimate, or by the rough one less the margin where that is
+// more or all that is known.
+func (p *Planner) charged(v *verdict, sh *shape) (cost int64, waste int32) {
+	cost, waste = p.cost(v.guess, v.hunch, v, sh), v.guess
+	if v.known != fine {
+		return cost, waste
+	}
+	if c := p.cost(v.waste, v.after, v, sh); c > cost {
+		return c, v.waste
+	}
+	return cost, waste
 }
 
 // cost is an estimate of waste and the prices of a placement that leaves so many

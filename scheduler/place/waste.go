@@ -176,7 +176,7 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 			continue
 		}
 		missed = 0
-		if leftA < 0 || leftB >= 0 && leaves(b.share, shares) < leaves(a.share, shares) {
+		if leftA < 0 || leftB >= 0 && b.tighter(a, shares) {
 			a = b
 		}
 		cpu -= a.cpu
@@ -218,11 +218,15 @@ func tightest(share int32, shares []int32) int {
 	return at
 }
 
-// leaves is what the tightest GPU would have left; nothing for CPU-only tasks.
+// tighter reports whether a task leaves less on its GPU than one that came
+// before. A CPU-only task leaves nothing on any, which says nothing of it: it
+// neither takes precedence nor gives way.
+func (t futureTask) tighter(first futureTask, shares []int32) bool {
+	return t.share > 0 && first.share > 0 && leaves(t.share, shares) < leaves(first.share, shares)
+}
+
+// leaves is what the tightest GPU would have left.
 func leaves(share int32, shares []int32) int32 {
-	if share == 0 {
-		return 0
-	}
 	return shares[tightest(share, shares)] - share
 }
 
