@@ -3,6 +3,7 @@ package decide
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -63,7 +64,7 @@ func (c *choosing) explain(g *GroupRecord) {
 		g.Decision.Explanation = []string{v.Summary}
 	}
 	for _, other := range v.RunnersUp {
-		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("next best: %s, score %d", other.NodeName, other.Score))
+		g.Decision.Explanation = append(g.Decision.Explanation, fmt.Sprintf("next best: %s, score %s", other.NodeName, scoreText(other.Score)))
 	}
 	for _, why := range v.Reasons {
 		g.Decision.Explanation = append(g.Decision.Explanation, place.Reason{Nodes: why.Nodes, Why: why.Why, Preempted: why.Preempted}.String())
@@ -83,10 +84,13 @@ func terms(c place.Candidate) []view.Term {
 	return list
 }
 
+// scoreText writes a score, which is in thousandths, as the page does.
+func scoreText(milli int64) string { return strconv.FormatFloat(float64(milli)/1000, 'f', -1, 64) }
+
 func placedText(choices []view.Choice) string {
 	var parts []string
 	for _, c := range choices {
-		parts = append(parts, fmt.Sprintf("%s (%s, score %d)", c.NodeName, strings.Join(c.Groups, " + "), c.Score))
+		parts = append(parts, fmt.Sprintf("%s (%s, score %s)", c.NodeName, strings.Join(c.Groups, " + "), scoreText(c.Score)))
 		if len(parts) == 4 && len(choices) > 5 {
 			parts = append(parts, fmt.Sprintf("%d more", len(choices)-4))
 			break

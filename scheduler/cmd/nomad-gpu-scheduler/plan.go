@@ -72,12 +72,12 @@ func (a *planAnswer) print(w io.Writer, id string, names map[string]string) erro
 	}
 	for _, group := range slices.Sorted(maps.Keys(a.FailedTGAllocs)) {
 		m := a.FailedTGAllocs[group]
-		fmt.Fprintf(w, "\nGroup %q would wait: Nomad finds no room on %d nodes\n", group, m.NodesEvaluated)
+		fmt.Fprintf(w, "\nGroup %q would wait: Nomad finds no room on %s\n", group, nodes(m.NodesEvaluated))
 		for _, why := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-			fmt.Fprintf(w, "  %d nodes: %s\n", m.ConstraintFiltered[why], why)
+			fmt.Fprintf(w, "  %s: %s\n", nodes(m.ConstraintFiltered[why]), why)
 		}
 		for _, what := range slices.Sorted(maps.Keys(m.DimensionExhausted)) {
-			fmt.Fprintf(w, "  %d nodes: %s\n", m.DimensionExhausted[what], what)
+			fmt.Fprintf(w, "  %s: %s\n", nodes(m.DimensionExhausted[what]), what)
 		}
 	}
 	fmt.Fprintf(w, "\nTo submit it if nothing changes meanwhile: run -check-index %d\n", a.JobModifyIndex)
