@@ -17,7 +17,7 @@ func nextEvent(t *testing.T, events <-chan *drivers.TaskEvent) *drivers.TaskEven
 	select {
 	case event := <-events:
 		return event
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no event came")
 		return nil
 	}
