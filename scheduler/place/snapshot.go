@@ -53,13 +53,6 @@ type spot struct {
 	cell int
 }
 
-// stock sums up the banks of one kind.
-type stock struct {
-	gpus int64
-	free int64         // usable milli
-	idle map[int32]int // number of banks by count of idle GPUs
-}
-
 // NewSnapshot returns an empty cluster.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
@@ -178,18 +171,14 @@ func (s *Snapshot) adopt(b *bank) {
 	}
 	s.each.sets[b.id].banks = []int32{b.id}
 	if b.kind >= 0 {
-		s.stock[b.kind].gpus += int64(len(b.gpus))
-		s.stock[b.kind].idle[b.idle]++
+		s.stock[b.kind].add(b)
 	}
 	s.touch(b)
 }
 
 func (s *Snapshot) disown(b *bank) {
 	if b.kind >= 0 {
-		st := &s.stock[b.kind]
-		st.gpus -= int64(len(b.gpus))
-		st.free -= b.free
-		st.idle[b.idle]--
+		s.stock[b.kind].remove(b)
 	}
 	s.banks[b.id] = nil
 	s.prospects[b.id] = prospect{}

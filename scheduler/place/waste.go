@@ -106,24 +106,6 @@ func streams(weights []float64, tasks []futureTask, count, length int) [][]futur
 	return out
 }
 
-// size is the largest empty node of a kind.
-type size struct {
-	cpu, memory int64
-	gpus        int
-}
-
-func (s *Snapshot) biggest(id int32) size {
-	var m size
-	for _, b := range s.banks {
-		if b != nil && b.kind == id {
-			m.cpu = max(m.cpu, b.node.spec.CPUMHz)
-			m.memory = max(m.memory, b.node.spec.MemoryMiB)
-			m.gpus = max(m.gpus, len(b.cells))
-		}
-	}
-	return m
-}
-
 // key is the part of a kind and of free CPU.
 func (ws *waste) key(kind int32, cpu int64) stateKey {
 	return keyOfHost(kind, cpu/ws.futures[kind].cpuStep)
