@@ -54,7 +54,8 @@ type bank struct {
 	topology uint64    // hash of links
 	idle     int32     // cells of share 1000
 	partly   partly    // what the others have free
-	free     int64     // sum of the shares
+	share    int32     // the largest of the shares
+	free     int64     // and their sum
 	used     int64     // sum of (compute + memory)/2 allocated, milli
 	measured int64     // the same as measured; allocated where it is not
 	shares   stateKey  // the part of the cells
@@ -94,7 +95,7 @@ func freshCell(g *GPU) cell {
 
 // refresh recomputes what is derived from the cells.
 func (b *bank) refresh(k *kind) {
-	b.idle, b.partly, b.free, b.used, b.measured = 0, partly{}, 0, 0, 0
+	b.idle, b.partly, b.share, b.free, b.used, b.measured = 0, partly{}, 0, 0, 0, 0
 	b.shares = stateKey{}
 	for i := range b.cells {
 		c := &b.cells[i]
@@ -102,6 +103,7 @@ func (b *bank) refresh(k *kind) {
 		if c.open && !b.node.spec.Ineligible {
 			c.share = c.usable(k)
 		}
+		b.share = max(b.share, c.share)
 		b.free += int64(c.share)
 		b.shares = b.shares.plus(keyOfShare(c.share))
 		compute, memory := c.allocated(k)

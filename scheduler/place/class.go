@@ -14,21 +14,43 @@ type feed struct {
 	log  changeLog // of set IDs
 }
 
-// bankSet is banks in one state.
+// bankSet is banks in one state, in 64 bytes.
 type bankSet struct {
 	banks []int32 // IDs, ascending
 	born  int64   // position in the log since which the state is the same
 	stamp int64   // position of the last entry in the log
+
+	// What most shapes that do not fit lack, so that no bank is looked at.
+	cpu, memory int64
+	kind        int32
+	share       int32 // the largest of a GPU
+}
+
+// lacks reports that a set is short of something, without being exact.
+func (set *bankSet) lacks(sh *shape, s *Snapshot) bool {
+	if sh.req.CPUMHz > set.cpu || sh.req.MemoryMiB > set.memory {
+		return true
+	}
+	if sh.req.GPUs == 0 {
+		return false
+	}
+	if set.kind < 0 {
+		return true
+	}
+	nd := sh.need(s, set.kind)
+	return !nd.ok || set.share < nd.least
 }
 
 // note logs that a set stands for another state, or has become empty, or is
 // empty no longer.
 func (f *feed) note(id int32) { f.sets[id].stamp = f.log.add(id) }
 
-// renew notes another state.
-func (f *feed) renew(id int32) {
+// renew notes the state of a bank as that of a set.
+func (f *feed) renew(id int32, b *bank) {
 	f.note(id)
-	f.sets[id].born = f.sets[id].stamp
+	set := &f.sets[id]
+	set.born = set.stamp
+	set.cpu, set.memory, set.kind, set.share = b.node.cpu, b.node.memory, b.kind, b.share
 }
 
 // classes is the feed of banks by state. Empty classes are kept for a while:
@@ -44,7 +66,7 @@ type classes struct {
 // classKey identifies the state of a bank by a hash of 128 bits.
 type classKey struct{ a, b uint64 }
 
-// keptVacant is how many empty classes are kept beyond one for each in use.
+// keptVacant is how many empty classes are kept beyond one in sixteen.
 const keptVacant = 64
 
 // put makes a bank a member of the class of its state alone.
@@ -56,7 +78,7 @@ func (c *classes) put(b *bank) {
 	c.remove(b)
 	id, ok := c.ids[key]
 	if !ok {
-		id = c.create(key)
+		id = c.create(key, b)
 	}
 	b.class = id
 	set := &c.sets[id]
@@ -90,8 +112,9 @@ func (c *classes) remove(b *bank) {
 	}
 }
 
-// create returns a new class, or an old one that has been empty for longest.
-func (c *classes) create(key classKey) int32 {
+// create returns a new class for the state of a bank, or makes one of an old
+// class that is empty.
+func (c *classes) create(key classKey, b *bank) int32 {
 	id := c.spare()
 	if id < 0 {
 		id = int32(len(c.sets))
@@ -100,13 +123,13 @@ func (c *classes) create(key classKey) int32 {
 		delete(c.ids, c.keys[id])
 	}
 	c.ids[key], c.keys[id] = id, key
-	c.renew(id)
+	c.renew(id, b)
 	return id
 }
 
 // spare returns an empty class to use anew, or -1 while there are few.
 func (c *classes) spare() int32 {
-	for 2*len(c.vacant) > len(c.sets)+keptVacant {
+	for len(c.vacant) > len(c.sets)/16+keptVacant {
 		id := c.vacant[0]
 		c.vacant = c.vacant[1:]
 		c.queued[id] = false

@@ -106,10 +106,11 @@ func (p *Planner) rate(ix *index, sh *shape, id int) int32 {
 		return worst
 	}
 	if v.known == unseen {
-		if b := p.bankOf(ix, id); p.snap.fit(sh, b) == fitsNow {
-			*v = p.glance(sh, b)
-		} else {
-			v.known = unfit
+		v.known = unfit
+		if !set.lacks(sh, p.snap) {
+			if b := p.bankOf(ix, id); p.snap.fit(sh, b) == fitsNow {
+				*v = p.glance(sh, b)
+			}
 		}
 	}
 	if v.known == unfit {

@@ -75,6 +75,7 @@ type need struct {
 	whole bool  // nobody else may hold a part
 	take  Take  // GPU unset
 	share int32 // usable milli it takes away
+	least int32 // usable milli of any GPU that holds it, at least
 	why   string
 }
 
@@ -100,9 +101,10 @@ func needOf(r *Request, k *kind) need {
 	}
 	switch {
 	case r.Shared:
-		return need{ok: true, take: Take{Replicas: 1}, share: int32(gpuMilli / k.Replicas)}
+		share := int32(gpuMilli / k.Replicas)
+		return need{ok: true, take: Take{Replicas: 1}, share: share, least: share}
 	case r.Whole:
-		return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli}
+		return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli, least: gpuMilli}
 	}
 	return sliceNeed(r, k)
 }
@@ -154,8 +156,11 @@ func sliceNeed(r *Request, k *kind) need {
 		// a GPU that is handed out one by one would find no compute left.
 		milli = count * gpuMilli / k.Slices
 	}
-	share := max(milli, ceilDiv(count*gpuMilli, k.Slices))
-	return need{ok: true, take: Take{Milli: milli, Slices: count}, share: int32(share)}
+	return need{
+		ok: true, take: Take{Milli: milli, Slices: count},
+		share: int32(max(milli, ceilDiv(count*gpuMilli, k.Slices))),
+		least: int32(min(milli, count*gpuMilli/k.Slices)),
+	}
 }
 
 // covering is the fewest slices at which a GPU is out of slices no later than

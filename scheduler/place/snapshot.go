@@ -184,7 +184,7 @@ func (s *Snapshot) disown(b *bank) {
 	s.prospects[b.id] = prospect{}
 	s.spare = append(s.spare, b.id)
 	s.each.sets[b.id].banks = nil
-	s.each.renew(b.id)
+	s.each.renew(b.id, b)
 	s.states.remove(b)
 }
 
@@ -198,6 +198,6 @@ func (s *Snapshot) touch(b *bank) {
 		st.free += b.free
 		st.idle[b.idle]++
 	}
-	s.each.renew(b.id)
+	s.each.renew(b.id, b)
 	s.states.put(b)
 }
