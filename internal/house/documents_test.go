@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/hcl/v2/hclparse"
 )
 
 var root = filepath.Join("..", "..")
@@ -39,6 +41,32 @@ func TestVersionsStandInOnePlace(t *testing.T) {
 				t.Errorf("%s does not say %q, as e2e/versions does", path, want)
 			}
 		}
+	}
+}
+
+// What a reader copies out of the documentation must at least be HCL.
+func TestHCLInDocumentsParses(t *testing.T) {
+	blocks := 0
+	for _, glob := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
+		paths, err := filepath.Glob(filepath.Join(root, glob))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n, block := range regexp.MustCompile("(?ms)^```hcl\n(.*?)^```").FindAllSubmatch(text, -1) {
+				blocks++
+				if _, diags := hclparse.NewParser().ParseHCL(block[1], path); diags.HasErrors() {
+					t.Errorf("block %d: %v\n%s", n+1, diags, block[1])
+				}
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Error("there is no HCL in any document")
 	}
 }
 
