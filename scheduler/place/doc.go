@@ -22,5 +22,6 @@
 //
 // GPUs of one node that are alike (model, mode, memory, sharing) form a bank.
 // A task's GPUs always come from one bank, so that they are equal; a node with
-// one kind of GPU, the usual case, is one bank.
+// one kind of GPU, the usual case, is one bank. Banks in the same state form a
+// class, which is judged once per shape of request; see class.go and index.go.
 package place

@@ -1,0 +1,72 @@
+package place
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Banks are in one class when no request without constraints can tell them
+// apart.
+func TestBanksOfOneStateAreOneClass(t *testing.T) {
+	linked := func(id string, i, j int) Node {
+		n := testNode(id, "A100", 4)
+		n.GPUs[i].Peers, n.GPUs[j].Peers = []int{j}, []int{i}
+		return n
+	}
+	cordoned := testNode("b", "A100", 4)
+	cordoned.GPUs[1].Cordoned = true
+	for _, c := range []struct {
+		why        string
+		a, b       Node
+		gpuA, gpuB int // what holds a part
+		same       bool
+	}{
+		{"equal", testNode("a", "A100", 4), testNode("b", "A100", 4), 0, 0, true},
+		{"the order of GPUs does not matter", testNode("a", "A100", 4), testNode("b", "A100", 4), 0, 3, true},
+		{"but where they are linked", linked("a", 0, 1), linked("b", 0, 1), 0, 3, false},
+		{"other links", linked("a", 0, 1), linked("b", 0, 2), 0, 0, false},
+		{"another model", testNode("a", "A100", 4), testNode("b", "H100", 4), 0, 0, false},
+		{"fewer GPUs", testNode("a", "A100", 4), testNode("b", "A100", 2), 0, 0, false},
+		{"a cordon", testNode("a", "A100", 4), cordoned, 0, 0, false},
+	} {
+		p := testPlanner(t, c.a, c.b)
+		for i, n := range []string{"a", "b"} {
+			u := Usage{ID: "on " + n, NodeID: n, CPUMHz: 1000, Takes: []Take{{GPU: []int{c.gpuA, c.gpuB}[i], Milli: 500, Slices: 10}}}
+			if err := p.snap.Apply(u); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if same := p.snap.banks[0].class == p.snap.banks[1].class; same != c.same {
+			t.Errorf("%s: one class %v, want %v", c.why, same, c.same)
+		}
+	}
+}
+
+// States that are gone are forgotten, and their IDs stand for others: an index
+// that slept through that must not take one for the other.
+func TestClassesAreForgotten(t *testing.T) {
+	p := testPlanner(t, testNode("a", "A100", 4), testNode("b", "A100", 4))
+	sleeper := ask(t, "sleeper", "8G")
+	for i := range 20 * keptVacant {
+		u := Usage{ID: fmt.Sprint("u", i), NodeID: "a", CPUMHz: int64(i * 7919 % 63000)}
+		if err := p.snap.Apply(u); err != nil {
+			t.Fatal(err)
+		}
+		if i%7 == 0 {
+			best := int32(worst)
+			for _, b := range p.snap.banks {
+				if sh := p.shapeOf(&sleeper); p.snap.fit(sh, b) == fitsNow {
+					v := p.judge(sh, b)
+					best = max(best, p.points(&v, sh))
+				}
+			}
+			if got, err := p.Place(&sleeper); err != nil || got.Score != int64(best) {
+				t.Fatalf("after %d states: %+v %v, judged afresh %d", i, got, err, best)
+			}
+		}
+		p.snap.mustRelease(u.ID)
+	}
+	if n := len(p.snap.states.sets); n > 2*keptVacant {
+		t.Errorf("%d classes of two banks are kept", n)
+	}
+}
