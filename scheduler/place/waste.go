@@ -28,10 +28,23 @@ type future struct {
 // several GPUs are played as as many tasks of one: rare large tasks would make
 // the estimate depend on whether a stream happens to have one. Room for them
 // is what the slot price protects.
-type futureTask struct {
-	cpu   int32 // MHz
-	share int32 // usable milli
-}
+//
+// The share, in usable milli, is in the upper half and the CPU, in MHz, in the
+// lower, so that one subtraction compares both with what is free.
+type futureTask uint64
+
+func newFutureTask(cpu, share int32) futureTask { return futureTask(share)<<32 | futureTask(cpu) }
+
+func (t futureTask) cpu() int32 { return int32(t) }
+
+func (t futureTask) share() int32 { return int32(t >> 32) }
+
+// enough is a bit above each half of what is free. Where a task takes more, the
+// subtraction borrows it.
+const enough futureTask = 1<<63 | 1<<31
+
+// within reports that a task fits what is free, which has the bits of enough.
+func (t futureTask) within(free futureTask) bool { return (free-t)&enough == enough }
 
 func newWaste(p precision) *waste { return &waste{precision: p} }
 
@@ -58,8 +71,8 @@ func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) futur
 		}
 		tasks = append(tasks, t)
 		own = append(own, weights[i]*float64(max(1, e.shape.req.GPUs)))
-		if t.share > 0 {
-			f.minCPU, f.minShare = min(f.minCPU, t.cpu), min(f.minShare, t.share)
+		if t.share() > 0 {
+			f.minCPU, f.minShare = min(f.minCPU, t.cpu()), min(f.minShare, t.share())
 		}
 	}
 	f.streams = streams(own, tasks, ws.Streams, streamTasks)
@@ -71,13 +84,13 @@ func (ws *waste) draw(s *Snapshot, d *demand, weights []float64, id int32) futur
 func futureOf(s *Snapshot, sh *shape, id int32, biggest size) (futureTask, bool) {
 	r := &sh.req
 	if r.CPUMHz > biggest.cpu || r.MemoryMiB > biggest.memory || r.GPUs > biggest.gpus {
-		return futureTask{}, false
+		return 0, false
 	}
 	if r.GPUs == 0 {
-		return futureTask{cpu: int32(r.CPUMHz)}, true
+		return newFutureTask(int32(r.CPUMHz), 0), true
 	}
 	nd := sh.need(s, id)
-	return futureTask{cpu: int32(r.CPUMHz / int64(r.GPUs)), share: nd.share}, nd.ok
+	return newFutureTask(int32(r.CPUMHz/int64(r.GPUs)), nd.share), nd.ok
 }
 
 // streamTasks is the length of a stream. A node is full long before its end.
@@ -148,22 +161,20 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 		return lost
 	}
 	top := shares[len(shares)-1]
-	for missed := 0; len(stream) >= 2 && cpu >= f.minCPU; stream = stream[2:] {
-		a, b := stream[0], stream[1]
-		leftA, leftB := a.left(cpu, top), b.left(cpu, top)
-		if leftA&leftB < 0 {
-			if missed++; missed == misses {
-				break
-			}
-			continue
+	for cpu >= f.minCPU {
+		free := newFutureTask(cpu, top) | enough
+		at := nextWithin(free, stream, misses)
+		if at < 0 {
+			break
 		}
-		missed = 0
-		if leftA < 0 || leftB >= 0 && b.tighter(a, shares) {
-			a = b
+		t, b := stream[at], stream[at+1]
+		stream = stream[at+2:]
+		if !t.within(free) || b.within(free) && b.tighter(t, shares) {
+			t = b
 		}
-		cpu -= a.cpu
-		if a.share > 0 {
-			occupy(a.share, tightest(a.share, shares), shares)
+		cpu -= t.cpu()
+		if t.share() > 0 {
+			occupy(t.share(), tightest(t.share(), shares), shares)
 			if shares, lost = f.trim(shares, lost); len(shares) == 0 {
 				return lost
 			}
@@ -176,9 +187,17 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 	return lost
 }
 
-// left is negative when a task lacks CPU or a GPU that is free enough: two
-// comparisons in one, since nobody could foretell either.
-func (t futureTask) left(cpu, top int32) int32 { return (cpu - t.cpu) | (top - t.share) }
+// nextWithin is the position of the first pair of which a task fits, or -1 after
+// so many misses.
+func nextWithin(free futureTask, stream []futureTask, misses int) int {
+	stream = stream[:min(len(stream), 2*misses)]
+	for i := 1; i < len(stream); i += 2 {
+		if stream[i-1].within(free) || stream[i].within(free) {
+			return i - 1
+		}
+	}
+	return -1
+}
 
 // trim drops GPUs that have too little free for any task and counts it as
 // lost.
@@ -204,7 +223,7 @@ func tightest(share int32, shares []int32) int {
 // before. A CPU-only task leaves nothing on any, which says nothing of it: it
 // neither takes precedence nor gives way.
 func (t futureTask) tighter(first futureTask, shares []int32) bool {
-	return t.share > 0 && first.share > 0 && leaves(t.share, shares) < leaves(first.share, shares)
+	return t.share() > 0 && first.share() > 0 && leaves(t.share(), shares) < leaves(first.share(), shares)
 }
 
 // leaves is what the tightest GPU would have left.
