@@ -73,6 +73,11 @@ func (p *prospect) bound(sh *shape, nd *need) bound {
 	return b
 }
 
+// hope is what no lead to the bank is better than, whatever the shape.
+func (p *prospect) hope(id int) lead {
+	return lead{bound{top: p.priority, victims: 1, since: p.youngest}, id}
+}
+
 // short is the least GPU that must be freed, in milli.
 func (p *prospect) short(sh *shape, nd *need) int32 {
 	gpus := int32(sh.req.GPUs) - int32(p.idle)
@@ -150,8 +155,12 @@ func (e *eviction) better(best *spoils, sh *shape, id int) *spoils {
 func (e *eviction) leads(sh *shape) []lead {
 	out := make([]lead, 0, searched+1)
 	for id := range e.p.snap.prospects {
+		full := len(out) == searched
+		if full && e.p.snap.prospects[id].hope(id).compare(out[searched-1]) >= 0 {
+			continue
+		}
 		l, ok := e.lead(sh, id)
-		if !ok || (len(out) == searched && l.compare(out[searched-1]) >= 0) || !e.p.snap.could(sh, e.p.snap.banks[id]) {
+		if !ok || full && l.compare(out[searched-1]) >= 0 || !e.p.snap.could(sh, e.p.snap.banks[id]) {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(out, l, lead.compare)
