@@ -146,22 +146,36 @@ const biggestSlot = 8
 
 func (p *prices) priceSlots(s *Snapshot, d *demand, w *Weights, weights []float64, free float64) {
 	var mean float64
-	var want [biggestSlot + 1]float64
 	for i, e := range d.entries {
 		mean += weights[i] * milliOf(&e.shape.req)
-		if r := &e.shape.req; r.Whole && r.GPUs >= 2 && r.GPUs <= biggestSlot {
-			want[r.GPUs] += weights[i]
-		}
 	}
 	if mean == 0 {
 		return
 	}
+	want := d.wanted()
 	for k := 2; k <= biggestSlot; k++ {
 		rho := scarcity(want[k]*free/mean, s.slots(int32(k)), float64(w.SlotFloorMilli)/1000)
 		for idle := range p.slots {
 			p.slots[idle] += int64(float64(w.SlotPriceMilli) * float64(k) * rho * float64(idle/k))
 		}
 	}
+}
+
+// wanted is which part of the arrivals, 0 to 1, are tasks of so many whole GPUs:
+// by the prior or by what has arrived, whichever is more. Room that is gone does
+// not come back, so neither may play down the other.
+func (d *demand) wanted() (parts [biggestSlot + 1]float64) {
+	var prior, seen [biggestSlot + 1]float64
+	for _, e := range d.entries {
+		if r := &e.shape.req; r.Whole && r.GPUs >= 2 && r.GPUs <= biggestSlot {
+			prior[r.GPUs] += e.prior / max(1, d.prior)
+			seen[r.GPUs] += e.seen / max(firstReview, d.arrived)
+		}
+	}
+	for k := range parts {
+		parts[k] = max(prior[k], seen[k])
+	}
+	return parts
 }
 
 // scarcity is the part, 0 to 1, of its price that is charged for a slot when so
