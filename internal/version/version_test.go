@@ -38,6 +38,16 @@ func TestTheBuildSetsTheVersionOfEveryProgram(t *testing.T) {
 	}
 }
 
+// Containers and CI export VERSION for purposes of their own.
+func TestTheVersionIsNotTakenFromTheEnvironment(t *testing.T) {
+	build := exec.Command("make", "--no-print-directory", "-n", "-C", "../..", "build")
+	build.Env = append(build.Environ(), "VERSION=main")
+	plan, err := build.Output()
+	if err != nil || strings.Contains(string(plan), "version.release=main") || !strings.Contains(string(plan), "version.release=") {
+		t.Errorf("%v; make would run\n%s", err, plan)
+	}
+}
+
 // linkerFlags are those that make would build a program with.
 func linkerFlags(plan, program string) string {
 	for line := range strings.Lines(plan) {
