@@ -94,8 +94,8 @@ func (m *Machine) Init() nvml.Return {
 	if m.control.get().NoNVML {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
-	m.initialised.Add(1)
 	m.index()
+	m.initialised.Add(1)
 	return nvml.SUCCESS
 }
 

@@ -25,6 +25,30 @@ func newMachine(t *testing.T, dir, boot string, report func(error)) *Machine {
 	return m
 }
 
+// Whoever asks while NVML starts hears that it has not, or gets the GPU.
+func TestAnIndexIsThereOnceInitialised(t *testing.T) {
+	for range 50 {
+		m := newMachine(t, t.TempDir(), "boot", nil)
+		m.indexed.Store(nil)
+		m.initialised.Store(0)
+		asked := make(chan nvml.Return)
+		go func() {
+			for {
+				if _, ret := m.DeviceGetHandleByIndex(0); ret != nvml.ERROR_UNINITIALIZED {
+					asked <- ret
+					return
+				}
+			}
+		}()
+		if ret := m.Init(); ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		if ret := <-asked; ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+	}
+}
+
 // What software did to the hardware outlives the plugin, and not a reboot.
 func TestSettingsOutliveThePluginOnly(t *testing.T) {
 	dir := t.TempDir()
