@@ -34,7 +34,7 @@ func documented(t *testing.T, path, begins string) string {
 func TestHeldJobIsLetGoWithoutTheService(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("jq"); err != nil {
-		t.Skip("the command needs jq")
+		t.Skip("no jq:", err)
 	}
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, `
