@@ -19,8 +19,8 @@ type Synthetic struct {
 	Percent  int     // arrivals add up to so much of the cluster's GPUs
 	Models   float64 // percent of the GPU tasks that name models
 	Live     bool    // tasks arrive and leave over time, with priorities and queues
-	Teams    int     // queues "team-1" …; with Live
-	MeanLoad int     // percent of the cluster in demand at a time; with Live
+	Teams    int     // queues "team-1" …, or 0 for none; with Live
+	MeanLoad int     // percent of the cluster in demand at a time, 1 or more; with Live
 }
 
 // DefaultSynthetic is a cluster of 200 nodes filled to 130%.
@@ -96,7 +96,7 @@ func (g *generator) tasks(name string, milli int64) []Task {
 		t := tt.task
 		t.Name = fmt.Sprintf("%s-%06d", name, len(out))
 		t.RunSeconds = 60 + int64(g.rng.ExpFloat64()*float64(tt.run))
-		if t.GPUs > 0 && float64(g.rng.IntN(100)) < g.Models {
+		if t.GPUs > 0 && g.rng.Float64()*100 < g.Models {
 			t.Models = []string{machineTypes[g.rng.IntN(3)].node.Model}
 		}
 		out = append(out, t)
@@ -112,7 +112,7 @@ func (g *generator) schedule(tasks []Task, capacity int64) {
 	for i := range tasks {
 		work += float64(tasks[i].Demand()) * float64(tasks[i].RunSeconds)
 	}
-	gap := work / float64(capacity) / float64(max(1, len(tasks))) * 100 / float64(max(1, g.MeanLoad))
+	gap := work / float64(capacity) / float64(max(1, len(tasks))) * 100 / float64(g.MeanLoad)
 	at := 0.0
 	for i := range tasks {
 		at += g.rng.ExpFloat64() * gap

@@ -39,11 +39,18 @@ type Point struct {
 	Allocated float64
 }
 
-// At returns the allocation at an arrival percentage, or NaN before it.
+// At returns the allocation when so many percent had arrived, or NaN when they
+// never did. What was allocated last holds where one arrival skips percentages,
+// as it does on small clusters; before the first it is 0.
 func (r *Result) At(percent int) float64 {
+	allocated := 0.0
 	for _, p := range r.Curve {
+		if p.Arrived > percent {
+			return allocated
+		}
+		allocated = p.Allocated
 		if p.Arrived == percent {
-			return p.Allocated
+			return allocated
 		}
 	}
 	return math.NaN()

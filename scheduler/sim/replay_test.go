@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -77,6 +78,34 @@ func TestReplayKeepsTheRules(t *testing.T) {
 				t.Fatalf("placed %d, rejected %d of %d, %.2f%% at 100%%", r.Placed, r.Rejected, r.Arrivals, r.At(100))
 			}
 		})
+	}
+}
+
+func TestAllocationHoldsUntilMoreArrives(t *testing.T) {
+	r := Result{Curve: []Point{{33, 33.3}, {100, 66.7}, {133, 99}}}
+	for percent, want := range map[int]float64{32: 0, 33: 33.3, 99: 33.3, 100: 66.7, 130: 66.7, 133: 99} {
+		if got := r.At(percent); got != want {
+			t.Errorf("%g%% allocated when %d%% had arrived, want %g%%", got, percent, want)
+		}
+	}
+	if got := r.At(134); !math.IsNaN(got) {
+		t.Errorf("%g%% allocated when 134%% had arrived, but only 133%% did", got)
+	}
+}
+
+// A fraction of a percent is not rounded up to a whole one.
+func TestFewTasksNameModels(t *testing.T) {
+	s := DefaultSynthetic()
+	s.Nodes, s.Percent, s.Models = 1000, 1000, 0.4
+	named, tasks := 0, 0
+	for _, k := range Generate(s).Arrivals {
+		if k.GPUs > 0 {
+			tasks++
+			named += len(k.Models)
+		}
+	}
+	if got := 100 * float64(named) / float64(tasks); got < 0.3 || got > 0.5 {
+		t.Errorf("%.2f%% of %d tasks name models, want 0.4%%", got, tasks)
 	}
 }
 

@@ -128,8 +128,9 @@ func (f *frame) axes(b *strings.Builder) {
 // panel is cut off.
 func (f *frame) line(b *strings.Builder, i int, s *Series) {
 	var points strings.Builder
-	for _, pt := range s.Points {
-		if pt.Arrived >= f.From {
+	for at, pt := range s.Points {
+		// The last point before the panel is where the line comes in from.
+		if pt.Arrived >= f.From || at+1 < len(s.Points) && s.Points[at+1].Arrived > f.From {
 			fmt.Fprintf(&points, "%.1f,%.1f ", f.x(pt.Arrived)-marginLeft, f.y(pt.Allocated)-f.y(f.High))
 		}
 	}

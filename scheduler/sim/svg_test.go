@@ -55,6 +55,18 @@ func TestHeatShowsTheFullestNodesOfAKindFirst(t *testing.T) {
 	}
 }
 
+// A line comes into a panel from the last point before it.
+func TestCloserLooksBeginAtTheirLeftEdge(t *testing.T) {
+	p := Panel{High: 100, From: 80, Series: []Series{{Name: "few points", Points: []Point{{33, 33}, {67, 67}, {133, 67}}}}}
+	var b bytes.Buffer
+	if err := WriteSVG(&b, []Panel{p}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if points := regexp.MustCompile(`points="(\S+) (\S+) "`).FindStringSubmatch(b.String()); points == nil || !strings.HasPrefix(points[1], "-") {
+		t.Errorf("the line is drawn through %q, want the points of 67 and 133", points)
+	}
+}
+
 // Lines of different names look different, however many there are.
 func TestLinesLookDifferent(t *testing.T) {
 	p := Panel{High: 100}
