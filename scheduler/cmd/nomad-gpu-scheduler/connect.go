@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -44,8 +45,8 @@ func (c *connection) client() (*api.Client, error) {
 			config.Address = address
 		}
 	}
-	if u, err := url.Parse(config.Address); err != nil || u.Host == "" {
-		return nil, fmt.Errorf("the address %q is not a URL; write one such as %q", config.Address, defaultService)
+	if !isURL(config.Address) {
+		return nil, fmt.Errorf("the address %q is not a URL; write one such as %q or \"unix:///run/gpu.sock\"", config.Address, defaultService)
 	}
 	for _, set := range []struct {
 		to    *string
@@ -65,6 +66,18 @@ func (c *connection) client() (*api.Client, error) {
 		return nil, fmt.Errorf("connect to %s: %w", config.Address, err)
 	}
 	return client, nil
+}
+
+// isURL says whether an address names a host, or the absolute path of a socket.
+func isURL(address string) bool {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return false
+	case u.Scheme == "unix":
+		return u.Host == "" && path.IsAbs(u.Path)
+	}
+	return u.Host != ""
 }
 
 // online is a subcommand that talks to the placement service.

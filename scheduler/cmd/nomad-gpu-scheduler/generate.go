@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -31,8 +32,8 @@ func runGenerate(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	err := o.check(fs, "count live teams load", "nodes cpu-only shared multi")
-	if err == nil && (*out == "" || s.Nodes < 1) {
-		err = errors.New("-out is required; -count must be positive")
+	if err == nil {
+		err = checkGenerate(fs, *out, s)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "generate: %v\n", err)
@@ -47,6 +48,24 @@ func runGenerate(args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	return exitOK
+}
+
+// checkGenerate reports options without which, or with which, nothing sensible
+// can be written.
+func checkGenerate(fs *flag.FlagSet, out string, s sim.Synthetic) error {
+	switch name := given(fs, "teams load"); {
+	case out == "":
+		return errors.New("-out is required: the folder to write to")
+	case s.Nodes < 1:
+		return fmt.Errorf("-count %d: want 1 or more", s.Nodes)
+	case s.Teams < 0:
+		return fmt.Errorf("-teams %d: want 0 or more", s.Teams)
+	case s.MeanLoad < 1:
+		return fmt.Errorf("-load %d: want 1 or more", s.MeanLoad)
+	case name != "" && !s.Live:
+		return fmt.Errorf("-%s goes with -live", name)
+	}
+	return nil
 }
 
 // workload is drawn from a list or, without one, synthetic.

@@ -29,6 +29,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "-nonsense"}, exitUsage, "not defined"},
 		{[]string{"simulate", "extra"}, exitUsage, `unexpected argument "extra"`},
 		{[]string{"simulate", "-nodes", "x"}, exitUsage, "go together"},
+		{[]string{"simulate", "-order", "x"}, exitUsage, `-order "x" goes with -nodes and -arrivals`},
+		{[]string{"simulate", "-quotas", "x"}, exitUsage, `-quotas "x" goes with -live`},
 		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, exitError, "no-such-file"},
 		{[]string{"simulate", "-from", "x"}, exitUsage, "-from needs -nodes"},
 		{[]string{"simulate", "-from", "x", "-nodes", "x", "-order", "x"}, exitUsage, "-order does not go with -from"},
@@ -43,7 +45,13 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"-version"}, exitOK, "nomad-gpu-scheduler "},
 		{[]string{"validate", "service.hcl"}, exitUsage, "For more: nomad-gpu-scheduler validate -help"},
 		{[]string{"status", "-address", "gpu.example:4656"}, exitError, `the address "gpu.example:4656" is not a URL; write one such as "http://127.0.0.1:4656"`},
+		{[]string{"status", "-address", "unix://run/gpu.sock"}, exitError, `or "unix:///run/gpu.sock"`},
+		{[]string{"status", "-address", "unix:///no-such-folder/gpu.sock"}, exitError, "dial unix /no-such-folder/gpu.sock"},
 		{[]string{"generate"}, exitUsage, "-out is required"},
+		{[]string{"generate", "-out", "x", "-count", "0"}, exitUsage, "-count 0: want 1 or more"},
+		{[]string{"generate", "-out", "x", "-live", "-teams", "-1"}, exitUsage, "-teams -1: want 0 or more"},
+		{[]string{"generate", "-out", "x", "-live", "-load", "0"}, exitUsage, "-load 0: want 1 or more"},
+		{[]string{"generate", "-out", "x", "-teams", "2"}, exitUsage, "-teams goes with -live"},
 		{[]string{"generate", "-out", "x", "-multi", "many"}, exitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
 		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, exitUsage, `invalid value "NaN" for flag -cpu-only`},
 		{[]string{"generate", "-out", "x", "-nodes", "x"}, exitUsage, "-nodes goes with -from"},
@@ -120,11 +128,40 @@ func TestWorkloadsAreDrawnFromATrace(t *testing.T) {
 }
 
 func TestWhatWasNotReachedIsNotZero(t *testing.T) {
-	if code, stdout, stderr := run("simulate", "-policy", "bestfit", "-demand", "110"); code != exitOK || !regexp.MustCompile(`bestfit +\d+\.\d\d +- `).MatchString(stdout) {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	if code, stdout, stderr := run("simulate", "-policy", "bestfit", "-demand", "110", "-json"); code != exitOK || !strings.Contains(stdout, `"allocated_percent_at_130": null`) {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	// Three GPUs: 33, 67 and then 133 percent arrive.
+	small := []string{
+		"-nodes", file("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,3,T4\n"),
+		"-arrivals", file("arrivals.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,1000\nb,1000,1024,1,1000\nc,1000,1024,2,1000\n"),
+		"-plot", filepath.Join(dir, "plot.svg"),
+	}
+	for _, c := range []struct {
+		name        string
+		args        []string
+		table, json string
+	}{
+		{"less than 130 percent arrive", []string{"-demand", "110"}, `bestfit +\d+\.\d\d +- `, `"allocated_percent_at_130": null`},
+		{"percentages are skipped", small, `bestfit +66\.67 +66\.67 +66\.67 `, `"allocated_percent_at_130": 66.67`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append([]string{"simulate", "-policy", "bestfit"}, c.args...)
+			if code, stdout, stderr := run(args...); code != exitOK || !regexp.MustCompile(c.table).MatchString(stdout) {
+				t.Errorf("exit %d: %s%s", code, stdout, stderr)
+			}
+			if code, stdout, stderr := run(append(args, "-json")...); code != exitOK || !strings.Contains(stdout, c.json) {
+				t.Errorf("exit %d: %s%s", code, stdout, stderr)
+			}
+		})
+	}
+	if picture, err := os.ReadFile(filepath.Join(dir, "plot.svg")); err != nil || !strings.Contains(string(picture), "while the cluster fills up") {
+		t.Errorf("the plot lacks the closer look: %v", err)
 	}
 }
 

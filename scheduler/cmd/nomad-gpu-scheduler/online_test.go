@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -121,6 +122,26 @@ func TestOnline(t *testing.T) {
 			}
 			golden.Compare(t, name+".golden", stdout+stderr)
 		})
+	}
+}
+
+func TestTheServiceIsReachedThroughASocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "") // a socket's path has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", filepath.Join(dir, "gpu.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := httptest.NewUnstartedServer(&placement{sent: map[string]string{}})
+	service.Listener.Close()
+	service.Listener = listener
+	service.Start()
+	defer service.Close()
+	if code, stdout, stderr := run("status", "-address", "unix://"+listener.Addr().String()); code != exitOK || !strings.Contains(stdout, "gpu-1") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 }
 

@@ -90,6 +90,10 @@ func (o *simulateOptions) check(fs *flag.FlagSet) error {
 	switch {
 	case o.from == "" && (o.nodes == "") != (o.arrivals == ""):
 		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
+	case o.order != "" && o.arrivals == "":
+		return fmt.Errorf("-order %q goes with -nodes and -arrivals: without them the nodes are synthetic", o.order)
+	case o.quotas != "" && !o.live:
+		return fmt.Errorf("-quotas %q goes with -live: without it there are no queues", o.quotas)
 	case o.live && o.out != "":
 		return errors.New("-live writes no placements: leave out -out")
 	case o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)):
