@@ -73,7 +73,7 @@ func TestAPurgedJobTakesItsAllocsAlong(t *testing.T) {
 // emptied the very map that was to be booked again, and a full GPU looked
 // free after the first measurement.
 func TestUsageSurvivesAChangedNode(t *testing.T) {
-	b := newBench(t, "", machine("a", 1))
+	b := newBench(t, "placement {\n measured = 0.5\n}", machine("a", 1))
 	first := ask("first", "10G", 1)
 	b.decide(t, first)
 	b.register(first)

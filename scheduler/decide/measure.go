@@ -45,6 +45,9 @@ func (b *Book) withMeasurements(n *nomad.Node) *nomad.Node {
 			continue
 		}
 		out.View.GPUs[i].Measured = v
+		if b.config.Placement.Weights.MeasuredMilli == 0 {
+			continue // to the planner, GPUs do not differ in what it does not read
+		}
 		out.Plan.GPUs[i].MeasuredMilli = or(v.Milli, view.Unmeasured, place.Unmeasured)
 		out.Plan.GPUs[i].MeasuredMemoryMiB = or(v.MemoryMiB, view.Unmeasured, place.Unmeasured)
 	}

@@ -1,6 +1,6 @@
 package place
 
-// changeLog lists which banks changed, in order. Readers keep their position
+// changeLog lists which sets of banks changed, in order. Readers keep their position
 // and look only at what is new; a reader that fell behind the kept part reads
 // everything again.
 type changeLog struct {

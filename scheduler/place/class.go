@@ -5,13 +5,16 @@ import "slices"
 // feed lists what an index chooses from: sets of banks that are all the same to
 // its shape, and which of them changed.
 //
-// A snapshot keeps two. Most requests ask nothing of a node but capacity, and
-// see classes: banks in the same state. There are far fewer of these than
+// A snapshot keeps two. Most requests ask of a node only a datacenter, a pool and
+// capacity, and see classes: banks in the same state. There are far fewer of these than
 // banks, and a bank that enters a class which an index knows costs it nothing.
-// Requests with constraints see every bank as a set of its own.
+// Requests that name nodes or have constraints see every bank as a set of its
+// own.
 type feed struct {
-	sets []bankSet // by set ID
-	log  changeLog // of set IDs
+	sets    []bankSet // by set ID
+	first   []int32   // ID of the first bank by set ID; of an empty set any
+	log     changeLog // of set IDs
+	ordered bool      // sets are in the order of their banks
 }
 
 // bankSet is banks in one state, in 64 bytes.
@@ -87,6 +90,7 @@ func (c *classes) put(b *bank) {
 	}
 	at, _ := slices.BinarySearch(set.banks, b.id)
 	set.banks = slices.Insert(set.banks, at, b.id)
+	c.first[id] = set.banks[0]
 }
 
 // remove takes a bank out of its class.
@@ -103,6 +107,7 @@ func (c *classes) remove(b *bank) {
 		set.banks = slices.Delete(set.banks, at, at+1)
 	}
 	if len(set.banks) > 0 {
+		c.first[id] = set.banks[0]
 		return
 	}
 	c.note(id)
@@ -118,7 +123,8 @@ func (c *classes) create(key classKey, b *bank) int32 {
 	id := c.spare()
 	if id < 0 {
 		id = int32(len(c.sets))
-		c.sets, c.keys, c.queued = append(c.sets, bankSet{}), append(c.keys, classKey{}), append(c.queued, false)
+		c.sets, c.first = append(c.sets, bankSet{}), append(c.first, b.id)
+		c.keys, c.queued = append(c.keys, classKey{}), append(c.queued, false)
 	} else {
 		delete(c.ids, c.keys[id])
 	}
@@ -140,11 +146,12 @@ func (c *classes) spare() int32 {
 	return -1
 }
 
-// classKey is a hash of all that a request without constraints can see of a
-// bank. The order of the GPUs matters only where they are linked.
+// classKey is a hash of all that a request which names no nodes and has no
+// constraints can see of a bank. The order of the GPUs matters only where they are linked.
 func (b *bank) classKey() classKey {
 	n := b.node
 	host := splitmix{uint64(b.kind)}
+	host.mix(uint64(n.group))
 	for _, v := range [...]int64{n.cpu, n.memory, n.spec.CPUMHz, n.spec.MemoryMiB, b.measured} {
 		host.mix(uint64(v))
 	}

@@ -5,14 +5,16 @@ import (
 	"testing"
 )
 
-// Banks are in one class when no request without constraints can tell them
-// apart.
+// Banks are in one class when only a request that names nodes or has constraints
+// could tell them apart.
 func TestBanksOfOneStateAreOneClass(t *testing.T) {
 	linked := func(id string, i, j int) Node {
 		n := testNode(id, "A100", 4)
 		n.GPUs[i].Peers, n.GPUs[j].Peers = []int{j}, []int{i}
 		return n
 	}
+	pooled, distant := testNode("b", "A100", 4), testNode("b", "A100", 4)
+	pooled.Pool, distant.Datacenter = "other", "elsewhere"
 	cordoned := testNode("b", "A100", 4)
 	cordoned.GPUs[1].Cordoned = true
 	for _, c := range []struct {
@@ -27,6 +29,8 @@ func TestBanksOfOneStateAreOneClass(t *testing.T) {
 		{"other links", linked("a", 0, 1), linked("b", 0, 2), 0, 0, false},
 		{"another model", testNode("a", "A100", 4), testNode("b", "H100", 4), 0, 0, false},
 		{"fewer GPUs", testNode("a", "A100", 4), testNode("b", "A100", 2), 0, 0, false},
+		{"another pool", testNode("a", "A100", 4), pooled, 0, 0, false},
+		{"another datacenter", testNode("a", "A100", 4), distant, 0, 0, false},
 		{"a cordon", testNode("a", "A100", 4), cordoned, 0, 0, false},
 	} {
 		p := testPlanner(t, c.a, c.b)

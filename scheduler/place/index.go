@@ -1,12 +1,17 @@
 package place
 
+import (
+	"cmp"
+	"slices"
+)
+
 // index remembers, for one shape, the verdict and points of every set of banks
 // in a feed, and finds the best bank without looking at all of them. It follows
 // the snapshot through the feed's log: a set is judged when its state is new.
 //
 // Points are kept in blocks of blockSize with the best of each block, in as
 // many levels as it takes, so that finding the best costs the logarithm of the
-// number of sets.
+// number of sets, and a look at those that tie with it.
 type index struct {
 	feed     *feed
 	at       int64 // position in the log
@@ -20,7 +25,7 @@ const blockSize = 16
 
 // feed is what a shape's index follows.
 func (s *Snapshot) feed(sh *shape) *feed {
-	if sh.filtered {
+	if sh.apart {
 		return &s.each
 	}
 	return &s.states.feed
@@ -120,7 +125,7 @@ func (p *Planner) rate(ix *index, sh *shape, id int) int32 {
 }
 
 // bankOf is the bank that stands for a set: the first.
-func (p *Planner) bankOf(ix *index, id int) *bank { return p.snap.banks[ix.feed.sets[id].banks[0]] }
+func (p *Planner) bankOf(ix *index, id int) *bank { return p.snap.banks[ix.feed.first[id]] }
 
 // pick returns the set with the highest points, of several the one that has the
 // first bank. Sets whose points are rough, and so the most that they can be,
@@ -131,7 +136,29 @@ func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 		if !ok || ix.verdicts[id].known != rough {
 			return id, ok
 		}
-		p.refineAt(ix, sh, id)
+		if ix.feed.ordered {
+			p.refineAt(ix, sh, id)
+		} else {
+			p.refineTied(ix, sh)
+		}
+	}
+}
+
+// refineTied refines sets with the highest points, in the order of their first
+// banks, until one keeps its points. So many may tie that finding them anew for
+// each would take too long.
+func (p *Planner) refineTied(ix *index, sh *shape) {
+	last := len(ix.levels) - 1
+	top := ix.levels[last][0]
+	p.tied = ix.appendTied(p.tied[:0], last, 0, top)
+	slices.SortFunc(p.tied, func(a, b int32) int { return cmp.Compare(ix.feed.first[a], ix.feed.first[b]) })
+	for _, id := range p.tied {
+		if ix.verdicts[id].known == rough {
+			p.refineAt(ix, sh, int(id))
+		}
+		if ix.levels[0][id] == top {
+			return
+		}
 	}
 }
 
@@ -197,7 +224,7 @@ func (ix *index) blockBest(level, block int) int32 {
 	return best
 }
 
-// set changes the points of one bank.
+// set changes the points of one set of banks.
 func (ix *index) set(id int, pts int32) {
 	was := ix.levels[0][id]
 	ix.levels[0][id] = pts
@@ -236,16 +263,36 @@ func (ix *index) firstOf(level, at int, pts int32) int {
 	if level == 0 {
 		return at
 	}
-	first := -1
+	found := -1
 	below := ix.levels[level-1]
 	for i := at * blockSize; i < min((at+1)*blockSize, len(below)); i++ {
 		if below[i] != pts {
 			continue
 		}
-		id := ix.firstOf(level-1, i, pts)
-		if first < 0 || ix.feed.sets[id].banks[0] < ix.feed.sets[first].banks[0] {
-			first = id
+		id := i
+		if level > 1 {
+			id = ix.firstOf(level-1, i, pts)
+		}
+		if ix.feed.ordered {
+			return id
+		}
+		if found < 0 || ix.feed.first[id] < ix.feed.first[found] {
+			found = id
 		}
 	}
-	return first
+	return found
+}
+
+// appendTied appends the sets of some points below an entry of a level.
+func (ix *index) appendTied(ids []int32, level, at int, pts int32) []int32 {
+	if level == 0 {
+		return append(ids, int32(at))
+	}
+	below := ix.levels[level-1]
+	for i := at * blockSize; i < min((at+1)*blockSize, len(below)); i++ {
+		if below[i] == pts {
+			ids = ix.appendTied(ids, level-1, i, pts)
+		}
+	}
+	return ids
 }

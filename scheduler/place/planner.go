@@ -45,6 +45,7 @@ type Planner struct {
 
 	shares []int32 // scratch
 	cells  []int   // scratch
+	tied   []int32 // scratch
 }
 
 // Placement is an answer: where a task goes.

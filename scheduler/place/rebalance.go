@@ -124,7 +124,7 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)
-	if !ok || p.snap.banks[id].node == b.node {
+	if !ok || p.bankOf(ix, id).node == b.node {
 		return Move{}, false
 	}
 	to, v := p.bankOf(ix, id), &ix.verdicts[id]

@@ -174,7 +174,7 @@ func (p *Planner) stranded(waste int32, b *bank) int16 {
 }
 
 // divider divides by a constant with a multiplication: prices change often, and
-// then every bank's score is computed again.
+// then every set's score is computed again.
 type divider struct{ by, magic int64 }
 
 func newDivider(by int64) divider { return divider{by, 1<<40/by + 1} }

@@ -67,6 +67,7 @@ type shape struct {
 	needs    []need // per kind of the snapshot, grown on demand
 	entry    int    // in the demand; -1: none
 	filtered bool   // asks more of a node than capacity and GPUs
+	apart    bool   // and banks in the same state may differ in it
 }
 
 // need is what a shape takes of one GPU of a kind.
@@ -82,7 +83,8 @@ type need struct {
 func newShape(id int, r *Request) *shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	return &shape{id: id, req: own, entry: -1, filtered: len(r.Datacenters)+len(r.Pools)+len(r.Nodes)+len(r.Constraints) > 0}
+	apart := len(r.Nodes)+len(r.Constraints) > 0
+	return &shape{id: id, req: own, entry: -1, apart: apart, filtered: apart || len(r.Datacenters)+len(r.Pools) > 0}
 }
 
 // need returns what the shape takes of a GPU of the kind.

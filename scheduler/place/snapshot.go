@@ -28,7 +28,8 @@ type Snapshot struct {
 	spare  []int32 // bank IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
-	stock  []stock           // per kind
+	stock  []stock // per kind
+	groups map[nodeGroup]int32
 	each   feed              // every bank a set of its own
 	states classes           // banks by state
 	queues map[string]Charge // held per queue, for quotas
@@ -43,10 +44,14 @@ type nodeState struct {
 	spec    Node
 	cpu     int64 // MHz free
 	memory  int64 // MiB free
+	group   int32 // of Snapshot.groups
 	banks   []*bank
 	where   []spot   // per GPU: its bank and cell
 	holders []*Usage // by ID
 }
+
+// nodeGroup is the nodes that a request may ask for without naming any.
+type nodeGroup struct{ datacenter, pool string }
 
 type spot struct {
 	bank *bank
@@ -57,7 +62,7 @@ type spot struct {
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
 		nodes: map[string]*nodeState{}, usages: map[string]*Usage{},
-		kindID: map[kind]int32{}, states: classes{ids: map[classKey]int32{}}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
+		kindID: map[kind]int32{}, groups: map[nodeGroup]int32{}, each: feed{ordered: true}, states: classes{ids: map[classKey]int32{}}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
 	}
 }
 
@@ -70,7 +75,7 @@ func (s *Snapshot) AddNode(spec Node) error {
 	if s.nodes[spec.ID] != nil {
 		return fmt.Errorf("add node %q: already there", spec.ID)
 	}
-	n := &nodeState{spec: spec, cpu: spec.CPUMHz, memory: spec.MemoryMiB}
+	n := &nodeState{spec: spec, cpu: spec.CPUMHz, memory: spec.MemoryMiB, group: s.groupOf(&spec)}
 	n.banks = newBanks(n, s.intern)
 	n.where = make([]spot, len(spec.GPUs))
 	for _, b := range n.banks {
@@ -147,6 +152,17 @@ func remap(takes []Take, from, to []GPU) []Take {
 	return out
 }
 
+// groupOf numbers the groups of nodes in order of first appearance.
+func (s *Snapshot) groupOf(n *Node) int32 {
+	g := nodeGroup{n.Datacenter, n.Pool}
+	id, ok := s.groups[g]
+	if !ok {
+		id = int32(len(s.groups))
+		s.groups[g] = id
+	}
+	return id
+}
+
 func (s *Snapshot) intern(k kind) int32 {
 	id, ok := s.kindID[k]
 	if !ok {
@@ -167,7 +183,7 @@ func (s *Snapshot) adopt(b *bank) {
 		b.id = int32(len(s.banks))
 		s.banks = append(s.banks, b)
 		s.prospects = append(s.prospects, prospect{})
-		s.each.sets = append(s.each.sets, bankSet{})
+		s.each.sets, s.each.first = append(s.each.sets, bankSet{}), append(s.each.first, b.id)
 	}
 	s.each.sets[b.id].banks = []int32{b.id}
 	if b.kind >= 0 {

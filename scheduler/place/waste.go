@@ -154,7 +154,7 @@ func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 // milli that stay idle. Of two that fit, the one that leaves less on its GPU
 // is taken: a scheduler has a choice of tasks for a node, though not a wide
 // one. A CPU-only task that comes first is taken always. It is over after so
-// many misses in a row. shares is sorted, with at least one entry.
+// many misses in a row. shares is sorted.
 func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
 	shares, lost := f.trim(shares, 0)
 	if len(shares) == 0 {
