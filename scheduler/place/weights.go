@@ -70,7 +70,7 @@ type precision struct {
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Rough: precision{14, 12, 192}, Fine: precision{48, 12, 192}, MarginMilli: 40,
+		StepMilli: 20, Rough: precision{14, 9, 96}, Fine: precision{48, 12, 96}, MarginMilli: 40,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
 		HistoryTasks: 3000, GuessTasks: 500,
 	}
