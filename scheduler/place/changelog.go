@@ -1,8 +1,8 @@
 package place
 
-// changeLog lists which sets of banks changed, in order. Readers keep their position
-// and look only at what is new; a reader that fell behind the kept part reads
-// everything again.
+// changeLog lists which sets of banks changed, in order. Readers keep their
+// position and look only at what is new; a reader that fell behind the kept part
+// reads everything again.
 type changeLog struct {
 	base int64
 	ids  []int32

@@ -6,8 +6,9 @@ import "slices"
 // its shape, and which of them changed.
 //
 // A snapshot keeps two. Most requests ask of a node only a datacenter, a pool and
-// capacity, and see classes: banks in the same state. There are far fewer of these than
-// banks, and a bank that enters a class which an index knows costs it nothing.
+// capacity, and see classes: banks in the same state. There are far fewer of
+// these than banks, and a bank that enters a class which an index knows costs it
+// nothing.
 // Requests that name nodes or have constraints see every bank as a set of its
 // own.
 type feed struct {
@@ -147,7 +148,8 @@ func (c *classes) spare() int32 {
 }
 
 // classKey is a hash of all that a request which names no nodes and has no
-// constraints can see of a bank. The order of the GPUs matters only where they are linked.
+// constraints can see of a bank. The order of the GPUs matters only where they
+// are linked.
 func (b *bank) classKey() classKey {
 	n := b.node
 	host := splitmix{uint64(b.kind)}

@@ -269,10 +269,7 @@ func (ix *index) firstOf(level, at int, pts int32) int {
 		if below[i] != pts {
 			continue
 		}
-		id := i
-		if level > 1 {
-			id = ix.firstOf(level-1, i, pts)
-		}
+		id := ix.firstOf(level-1, i, pts)
 		if ix.feed.ordered {
 			return id
 		}

@@ -124,10 +124,13 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	ix := p.indexes[sh.id]
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)
-	if !ok || p.bankOf(ix, id).node == b.node {
+	if !ok {
 		return Move{}, false
 	}
 	to, v := p.bankOf(ix, id), &ix.verdicts[id]
+	if to.node == b.node {
+		return Move{}, false
+	}
 	m := Move{From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
 	m.GainMilli = healed - p.cost(v.waste, v.after, v, sh)
 	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.withinLimits(&m.To.Usage) == nil
