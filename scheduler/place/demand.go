@@ -1,81 +1,119 @@
 package place
 
-import (
-	"math"
-	"sort"
-)
+import "sort"
 
-// demand is the mix of requests that the cluster is expected to see: a prior,
-// worth a fixed number of arrivals, blended with what has arrived.
+// demand is the mix of requests that the cluster is expected to see. It blends
+// two samples of tasks, each of which counts for a number of arrivals.
 type demand struct {
 	entries []demandEntry
-	prior   float64 // sum of prior weights
-	worth   float64 // arrivals that the prior as a whole counts for
-	arrived float64 // number of arrivals
+	tasks   [samples]int64   // sums over the entries
+	worth   [samples]float64 // arrivals
+	coins   splitmix
 }
+
+// The samples of a demand: the prior, which is assumed or history, and what has
+// arrived.
+const (
+	prior = iota
+	seen
+	samples
+)
 
 // demandEntry is one request shape and how often it is seen.
 type demandEntry struct {
-	shape *shape
-	prior float64
-	seen  float64
+	shape   *shape
+	tasks   [samples]int64
+	learned float64 // weight when the demand was last learned
 }
 
-// entry is the entry of a shape, which belongs to this demand alone.
-func (d *demand) entry(sh *shape) *demandEntry {
+// add counts tasks of a shape, which belongs to this demand alone.
+func (d *demand) add(sh *shape, sample int, tasks int64) {
 	if sh.entry < 0 {
 		sh.entry = len(d.entries)
 		d.entries = append(d.entries, demandEntry{shape: sh})
 	}
-	return &d.entries[sh.entry]
+	d.entries[sh.entry].tasks[sample] += tasks
+	d.tasks[sample] += tasks
 }
 
-func (d *demand) addPrior(sh *shape, weight float64) {
-	d.entry(sh).prior += weight
-	d.prior += weight
+func (d *demand) arrive(sh *shape) {
+	d.add(sh, seen, 1)
+	d.worth[seen]++
 }
 
 // forgetPrior makes room for another prior, which counts for worth arrivals.
 func (d *demand) forgetPrior(worth int64) {
 	for i := range d.entries {
-		d.entries[i].prior = 0
+		d.entries[i].tasks[prior] = 0
 	}
-	d.prior, d.worth = 0, float64(worth)
+	d.tasks[prior], d.worth[prior] = 0, float64(worth)
+}
+
+// thin forgets tasks until at most so many shapes are left: about every other of
+// the larger sample, which counts for as many arrivals as before. Coins decide,
+// because what arrives in turns must not be forgotten in turns.
+func (d *demand) thin(shapes int) {
+	for len(d.entries) > shapes {
+		if d.tasks[prior] > d.tasks[seen] {
+			d.halve(prior)
+		} else {
+			d.halve(seen)
+		}
+	}
+}
+
+func (d *demand) halve(sample int) {
+	d.tasks[sample] = 0
+	kept := d.entries[:0]
+	for _, e := range d.entries {
+		e.tasks[sample] = (e.tasks[sample] + int64(d.coins.next()&1)) / 2
+		d.tasks[sample] += e.tasks[sample]
+		if e.tasks == [samples]int64{} {
+			e.shape.entry = -1
+			continue
+		}
+		e.shape.entry = len(kept)
+		kept = append(kept, e)
+	}
+	clear(d.entries[len(kept):])
+	d.entries = kept
 }
 
 // weights returns the expected share of every entry, in entry order.
 func (d *demand) weights() []float64 {
 	out := make([]float64, len(d.entries))
-	total := d.arrived
-	scale := 0.0
-	if d.prior > 0 {
-		scale = d.worth / d.prior
-		total += d.worth
+	var scale [samples]float64
+	total := 0.0
+	for i, tasks := range d.tasks {
+		if tasks > 0 {
+			scale[i] = d.worth[i] / float64(tasks)
+			total += d.worth[i]
+		}
 	}
 	if total == 0 {
 		return out
 	}
 	for i, e := range d.entries {
-		out[i] = (e.prior*scale + e.seen) / total
+		out[i] = (float64(e.tasks[prior])*scale[prior] + float64(e.tasks[seen])*scale[seen]) / total
 	}
 	return out
 }
 
-// drift is how far two mixes of the same demand are apart: the part of the
-// arrivals, 0 to 1, that would have to be another for them to be equal.
-func drift(a, b []float64) float64 {
-	sum := 0.0
-	for i := range max(len(a), len(b)) {
-		x, y := 0.0, 0.0
-		if i < len(a) {
-			x = a[i]
-		}
-		if i < len(b) {
-			y = b[i]
-		}
-		sum += math.Abs(x - y)
+// learn makes the mix as it is now the one that drift compares with.
+func (d *demand) learn() {
+	for i, w := range d.weights() {
+		d.entries[i].learned = w
 	}
-	return sum / 2
+}
+
+// drift is how far the mix is from the one that was learned: the part of the
+// arrivals, 0 to 1, that is more than it was then. As much is less, or forgotten.
+func (d *demand) drift() float64 {
+	sum := 0.0
+	for i, w := range d.weights() {
+		sum += max(0, w-d.entries[i].learned)
+	}
+	return sum
 }
 
 // sampler finds entries by weight.

@@ -79,7 +79,7 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 
 // candidates are the best banks for the shape, best first.
 func (p *Planner) candidates(sh *shape) []Candidate {
-	ix := p.indexes[sh.id]
+	ix := sh.index
 	p.sync(ix, sh)
 	var best []ranked
 	for id := range ix.feed.sets {

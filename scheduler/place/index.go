@@ -49,20 +49,6 @@ func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
 	return ids, ok && ix.lessons == p.lessons && len(ids) <= len(ix.feed.sets)
 }
 
-// forgetEvery is how many new shapes come between two looks for indexes that
-// nobody uses any more.
-const forgetEvery = 64
-
-// forgetIndexes drops what is far behind, so that shapes which came once cost
-// little for ever.
-func (p *Planner) forgetIndexes() {
-	for _, ix := range p.indexes {
-		if _, ok := p.behind(ix); !ok {
-			*ix = index{feed: ix.feed}
-		}
-	}
-}
-
 // rebuild looks at all sets, but judges only what is new.
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	if ix.lessons != p.lessons {

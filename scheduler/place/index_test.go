@@ -26,12 +26,12 @@ func TestShapesThatCameOnceCostLittle(t *testing.T) {
 		}
 	}
 	built := 0
-	for _, ix := range forgetful.indexes {
-		if ix.levels != nil {
+	for _, sh := range forgetful.shapes {
+		if sh.index.levels != nil {
 			built++
 		}
 	}
-	if built > 2*forgetEvery {
+	if built > 2*forgetAtLeast {
 		t.Errorf("%d shapes that came once keep their indexes", built)
 	}
 	old := ask(t, "again", "1G")

@@ -20,15 +20,14 @@ type Planner struct {
 	policy      Policy
 	weights     Weights
 	shapes      map[shapeKey]*shape
-	indexes     []*index // per shape ID
+	crowded     int // number of shapes at which to look for some to forget
 	demand      *demand
 	quotas      *Quotas // nil: none
 	ranked      *standings
 	rough, fine *waste // estimates of two precisions
 	prices      *prices
 
-	taught    bool      // by Learn
-	learned   []float64 // mix of the demand that the futures are drawn from
+	taught    bool // by Learn
 	arrivals  int64
 	nextLearn int64
 	nextPrice int64
@@ -85,16 +84,35 @@ func (p *Planner) shapeOf(r *Request) *shape {
 	}
 	sh := p.shapes[key]
 	if sh == nil {
-		sh = newShape(len(p.indexes), r)
-		sh.req.Policy = key.policy
-		p.shapes[key] = sh
-		p.indexes = append(p.indexes, &index{feed: p.snap.feed(sh)})
-		if len(p.indexes)%forgetEvery == 0 {
-			p.forgetIndexes()
+		if len(p.shapes) >= p.crowded {
+			p.forget()
 		}
+		sh = newShape(r)
+		sh.req.Policy = key.policy
+		sh.index = &index{feed: p.snap.feed(sh)}
+		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh
 	return sh
+}
+
+// forgetAtLeast is how many new shapes come at least between two looks for what
+// nobody uses any more.
+const forgetAtLeast = 64
+
+// forget makes shapes that came once cost little: indexes that are far behind
+// are dropped and, where there are many shapes, those of which the demand holds
+// no task.
+func (p *Planner) forget() {
+	many := len(p.shapes) >= 2*p.weights.DemandShapes
+	for key, sh := range p.shapes {
+		if many && sh.entry < 0 {
+			delete(p.shapes, key)
+		} else if _, ok := p.behind(sh.index); !ok {
+			*sh.index = index{feed: sh.index.feed}
+		}
+	}
+	p.crowded = len(p.shapes) + max(forgetAtLeast, len(p.shapes)/8)
 }
 
 // Learn sets the prior demand: what a cluster like this has run before. It
@@ -105,7 +123,7 @@ func (p *Planner) Learn(history []Request) {
 	p.taught = true
 	p.demand.forgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
 	for i := range history {
-		p.demand.addPrior(p.shapeOf(&history[i]), 1)
+		p.demand.add(p.shapeOf(&history[i]), prior, 1)
 	}
 	p.relearn()
 }
@@ -113,8 +131,8 @@ func (p *Planner) Learn(history []Request) {
 // Arrive tells the planner that a request has arrived. Call it once per
 // request, before the first Place.
 func (p *Planner) Arrive(r *Request) {
-	p.demand.entry(p.shapeOf(r)).seen++
-	p.demand.arrived++
+	p.demand.arrive(p.shapeOf(r))
+	p.demand.thin(p.weights.DemandShapes)
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
@@ -126,8 +144,7 @@ func (p *Planner) Arrive(r *Request) {
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	now := p.demand.weights()
-	if drift(p.learned, now)*1000 >= float64(p.weights.DriftMilli) {
+	if p.demand.drift()*1000 >= float64(p.weights.DriftMilli) {
 		p.relearn()
 	} else {
 		p.recompute()
@@ -138,7 +155,8 @@ func (p *Planner) relearn() {
 	if !p.taught {
 		p.assume()
 	}
-	p.learned = p.demand.weights()
+	p.demand.thin(p.weights.DemandShapes)
+	p.demand.learn()
 	p.rough.learn(p.snap, p.demand)
 	if p.fine != p.rough {
 		p.fine.learn(p.snap, p.demand)
@@ -170,7 +188,7 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
 		}
 	}
-	ix := p.indexes[sh.id]
+	ix := sh.index
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)
 	if !ok {

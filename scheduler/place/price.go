@@ -85,23 +85,27 @@ func claimsOf(s *Snapshot, d *demand, weights []float64, free float64) []claim {
 	for id := range biggest {
 		biggest[id] = s.biggest(int32(id))
 	}
+	var kinds []int32
 	for i, e := range d.entries {
 		m := weights[i] * milliOf(&e.shape.req)
+		if m == 0 {
+			continue
+		}
 		total += m
-		c := claim{milli: m}
+		kinds = kinds[:0]
 		room := 0.0
 		for id := range s.kinds {
 			if _, ok := futureOf(s, e.shape, int32(id), biggest[id]); ok {
-				c.kinds = append(c.kinds, int32(id))
+				kinds = append(kinds, int32(id))
 				room += float64(s.stock[id].free)
 			}
 		}
-		if m == 0 || len(c.kinds) == 0 || len(e.shape.req.Models) == 0 && 2*room > free {
+		if len(kinds) == 0 || len(e.shape.req.Models) == 0 && 2*room > free {
 			continue
 		}
-		at := slices.IndexFunc(claims, func(o claim) bool { return slices.Equal(o.kinds, c.kinds) })
+		at := slices.IndexFunc(claims, func(o claim) bool { return slices.Equal(o.kinds, kinds) })
 		if at < 0 {
-			claims = append(claims, c)
+			claims = append(claims, claim{slices.Clone(kinds), m})
 		} else {
 			claims[at].milli += m
 		}
@@ -165,15 +169,15 @@ func (p *prices) priceSlots(s *Snapshot, d *demand, w *Weights, weights []float6
 // by the prior or by what has arrived, whichever is more. Room that is gone does
 // not come back, so neither may play down the other.
 func (d *demand) wanted() (parts [biggestSlot + 1]float64) {
-	var prior, seen [biggestSlot + 1]float64
+	var expected, arrived [biggestSlot + 1]float64
 	for _, e := range d.entries {
 		if r := &e.shape.req; r.Whole && r.GPUs >= 2 && r.GPUs <= biggestSlot {
-			prior[r.GPUs] += e.prior / max(1, d.prior)
-			seen[r.GPUs] += e.seen / max(firstReview, d.arrived)
+			expected[r.GPUs] += float64(e.tasks[prior]) / float64(max(1, d.tasks[prior]))
+			arrived[r.GPUs] += float64(e.tasks[seen]) / float64(max(firstReview, d.tasks[seen]))
 		}
 	}
 	for k := range parts {
-		parts[k] = max(prior[k], seen[k])
+		parts[k] = max(expected[k], arrived[k])
 	}
 	return parts
 }

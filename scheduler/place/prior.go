@@ -4,7 +4,7 @@ package place
 // history: common shapes of GPU work, CPU in relation to what the cluster has
 // per GPU.
 type guess struct {
-	weight    float64
+	weight    int64
 	gpus      int
 	share     int64 // milli; 1000: whole GPUs
 	cpuPerGPU int64 // thousandths of the cluster's CPU per GPU; of one GPU's for CPU-only work
@@ -52,6 +52,6 @@ func (p *Planner) assume() {
 	p.demand.forgetPrior(p.weights.GuessTasks)
 	for i := range guesses {
 		r := guesses[i].request(cpu/gpus, memory/gpus)
-		p.demand.addPrior(p.shapeOf(&r), guesses[i].weight)
+		p.demand.add(p.shapeOf(&r), prior, guesses[i].weight)
 	}
 }

@@ -31,7 +31,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, quotas bool) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), snap: NewSnapshot(), now: time.Unix(1_000_000, 0)}
 	weights := DefaultWeights()
-	weights.Rough.Streams, weights.Fine.Streams, weights.RepriceEvery = 2, 4, 50
+	weights.Rough.Streams, weights.Fine.Streams, weights.RepriceEvery, weights.DemandShapes = 2, 4, 50, 500
 	w.plan = NewPlanner(w.snap, PolicyBalanced, weights)
 	if quotas {
 		q, err := NewQuotas([]Queue{
@@ -310,6 +310,9 @@ func (w *world) fingerprint() string {
 func (w *world) check(overfull bool) {
 	if len(w.snap.usages) != len(w.usages) {
 		w.t.Fatalf("%d usages, want %d", len(w.snap.usages), len(w.usages))
+	}
+	if known, most := len(w.plan.demand.entries), w.plan.weights.DemandShapes; known > most {
+		w.t.Fatalf("the demand holds %d shapes, at most %d are meant", known, most)
 	}
 	free := make([]int64, len(w.snap.kinds))
 	queues := map[string]Charge{}

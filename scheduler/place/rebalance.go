@@ -121,7 +121,7 @@ func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move,
 	}
 	healed := before - int64(p.wasteNow(b, p.fine))
 	sh := p.shapeOf(&r)
-	ix := p.indexes[sh.id]
+	ix := sh.index
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)
 	if !ok {

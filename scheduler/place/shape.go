@@ -62,10 +62,10 @@ func constraintKey(cs []Constraint) string {
 // shape is a request reduced to what decides where it fits, with the answer
 // per kind of GPU worked out once.
 type shape struct {
-	id       int
 	req      Request
 	needs    []need // per kind of the snapshot, grown on demand
 	entry    int    // in the demand; -1: none
+	index    *index // of the banks that it may go to
 	filtered bool   // asks more of a node than capacity and GPUs
 	apart    bool   // and banks in the same state may differ in it
 }
@@ -80,11 +80,11 @@ type need struct {
 	why   string
 }
 
-func newShape(id int, r *Request) *shape {
+func newShape(r *Request) *shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
 	apart := len(r.Nodes)+len(r.Constraints) > 0
-	return &shape{id: id, req: own, entry: -1, apart: apart, filtered: apart || len(r.Datacenters)+len(r.Pools) > 0}
+	return &shape{req: own, entry: -1, apart: apart, filtered: apart || len(r.Datacenters)+len(r.Pools) > 0}
 }
 
 // need returns what the shape takes of a GPU of the kind.

@@ -55,6 +55,9 @@ type Weights struct {
 	// HistoryTasks is for how many arrivals a long history counts, GuessTasks
 	// for how many a short one or the general mix without any.
 	HistoryTasks, GuessTasks int64
+	// DemandShapes is how many shapes of task the demand tells apart at most.
+	// Where there are more, every other task of the past is forgotten.
+	DemandShapes int
 }
 
 // precision is how carefully waste is estimated: over so many random futures,
@@ -72,7 +75,7 @@ func DefaultWeights() Weights {
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
 		StepMilli: 20, Rough: precision{14, 9, 96}, Fine: precision{48, 12, 96}, MarginMilli: 40,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
-		HistoryTasks: 3000, GuessTasks: 500,
+		HistoryTasks: 3000, GuessTasks: 500, DemandShapes: 2048,
 	}
 }
 

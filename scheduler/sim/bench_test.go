@@ -59,6 +59,77 @@ func reportReplay(b *testing.B, r Result) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkShapes lets a hundred thousand tasks come and go on a cluster that is
+// nearly full, of few shapes and each of a shape of its own, and reports what the
+// first tenth and the last tenth of them cost: time must not make it more. A
+// shape of its own costs more than few, as every state of a node is new to it.
+func BenchmarkShapes(b *testing.B) {
+	s := DefaultSynthetic()
+	s.Nodes = 1200
+	w := Generate(s)
+	for name, differ := range map[string]bool{"few": false, "own": true} {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				p, err := NewPlanned(w.Nodes, w.History, place.PolicyBalanced, place.DefaultWeights())
+				if err != nil {
+					b.Fatal(err)
+				}
+				first, last := comeAndGo(b, p, w.Arrivals, differ)
+				b.ReportMetric(first, "first-µs")
+				b.ReportMetric(last, "last-µs")
+				b.ReportMetric(heapMiB(), "heap-MiB")
+				b.ReportMetric(0, "ns/op")
+				runtime.KeepAlive(p)
+			}
+		})
+	}
+}
+
+// comeAndGo is what a placement costs, in µs of CPU time, of the first and of the
+// last ten thousand of a hundred thousand. The oldest tasks end. Where tasks differ,
+// no two ask for the same CPU and memory.
+func comeAndGo(b *testing.B, p *Planned, tasks []Task, differ bool) (first, last float64) {
+	b.Helper()
+	const count, tenth, side = 100_000, 10_000, 317 // side² ≥ count
+	running := len(tasks) / 2
+	var spent [count / tenth]time.Duration
+	var placed []string
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for i := range count {
+		t := &tasks[i%len(tasks)]
+		r := RequestOf(t, strconv.Itoa(i))
+		if differ {
+			r.CPUMHz, r.MemoryMiB = r.CPUMHz/side*side+int64(i%side), r.MemoryMiB/side*side+int64(i/side)
+		}
+		start := ThreadClock()
+		p.Planner.Arrive(&r)
+		pl, err := p.Planner.Place(&r)
+		spent[i/tenth] += ThreadClock().Sub(start)
+		if err == nil {
+			if err := p.Snapshot.Apply(pl.Usage); err != nil {
+				b.Fatal(err)
+			}
+			placed = append(placed, r.ID)
+		}
+		if len(placed) > running {
+			if _, err := p.Snapshot.Release(placed[0]); err != nil {
+				b.Fatal(err)
+			}
+			placed = placed[1:]
+		}
+	}
+	perTask := func(d time.Duration) float64 { return float64(d.Microseconds()) / tenth }
+	return perTask(spent[0]), perTask(spent[len(spent)-1])
+}
+
+func heapMiB() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc) / (1 << 20)
+}
+
 // BenchmarkPreempt compares a preemption decision on a full cluster with a
 // plain placement on a nearly full one.
 func BenchmarkPreempt(b *testing.B) {
