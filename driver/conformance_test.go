@@ -250,6 +250,7 @@ func TestConformance_MissingContainer_Cleanup(t *testing.T) {
 		e.start(cfg)
 		watched, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
+		must.NoError(t, watched.container.End(context.Background()))
 		must.NoError(t, watched.container.Remove(context.Background()))
 		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
 		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))

@@ -3,6 +3,8 @@ package driver
 import (
 	"context"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -160,25 +162,108 @@ func TestContainerdKilledAtRandom(t *testing.T) {
 	})
 }
 
-// TestShimKilledAtRandom kills a task's shim while the task starts. The start
-// fails, or the task is lost; the next one runs.
+// TestShimKilledAtRandom kills a task's shim while the task starts, when the shim
+// has begun to do so. The start fails for a reason that passes, or the task is lost;
+// the next one runs.
 func TestShimKilledAtRandom(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for range kills(2) {
+		for range kills(10) {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
-			var started error
-			beside(func() {
-				if pid := findShim(cfg); pid != 0 {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
+			over := make(chan struct{})
+			killed := make(chan struct{})
+			go func() {
+				defer close(killed)
+				for pid := 0; ; pid = findShim(cfg) {
+					select {
+					case <-over:
+						return
+					case <-time.After(time.Duration(rand.IntN(50)) * time.Millisecond):
+					}
+					if pid != 0 {
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+						return
+					}
 				}
-			}, func() { _, _, started = e.harness.StartTask(cfg) })
+			}()
+			_, _, started := e.harness.StartTask(cfg)
+			close(over)
+			<-killed
 			if started == nil {
 				must.NoError(t, e.harness.StopTask(cfg.ID, time.Minute, "SIGKILL"))
 				must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
 				_ = e.harness.DestroyTask(cfg.ID, false)
+			} else {
+				must.True(t, structs.IsRecoverable(started), must.Sprint(started))
 			}
 			e.nothingLeft()
 		}
+	})
+}
+
+// pretend runs a process that looks like another by its command line, until the
+// test ends.
+func pretend(t *testing.T, name string, args ...string) *boundProcess {
+	t.Helper()
+	p, err := startBound(&exec.Cmd{Path: "/bin/sh", Args: append([]string{name, "-c", "sleep 1000; :"}, args...)})
+	must.NoError(t, err)
+	t.Cleanup(p.kill)
+	return p
+}
+
+// TestShimsWithoutAContainerAreKilled: containerd forgets a shim when it dies while
+// it starts it.
+func TestShimsWithoutAContainerAreKilled(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		running := e.start(e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))).Config
+		const shim = "/usr/bin/containerd-shim-runc-v2"
+		forgotten := pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket())
+		others := map[string]*boundProcess{
+			"of another containerd": pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", "/run/other.sock"),
+			"of another namespace":  pretend(t, shim, "-namespace", "other", "-id", "gone", "-address", e.containerd.socket()),
+			"that cleans up":        pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket(), "delete"),
+		}
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), time.Now().Add(-time.Hour)))
+		must.False(t, processGone(forgotten.cmd.Process.Pid), must.Sprint("it is young"))
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), time.Now().Add(time.Hour)))
+		<-forgotten.ended
+		for which, p := range others {
+			must.False(t, processGone(p.cmd.Process.Pid), must.Sprint("a shim ", which, " was killed"))
+		}
+		must.False(t, processGone(shimOf(t, running)), must.Sprint("a task's shim was killed"))
+	})
+}
+
+// leaveDirectories puts directories where containerd makes its next snapshots, as
+// it does when it dies while it makes one.
+func (e *env) leaveDirectories() {
+	for n := range 100 {
+		dir := filepath.Join(e.containerd.dir, "root", "io.containerd.snapshotter.v1.overlayfs", "snapshots", itoa(n))
+		if !fileExists(dir) {
+			must.NoError(e.t, os.MkdirAll(filepath.Join(dir, "fs"), 0o755))
+		}
+	}
+}
+
+func TestContainerdThatLeftASnapshotIsMended(t *testing.T) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		e.run(defaultTaskConfig("true"))
+		e.leaveDirectories()
+		e.run(defaultTaskConfig("true"))
+		// While a container needs the image, its end is waited for.
+		running := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(running)
+		e.leaveDirectories()
+		next := e.quietTask(defaultTaskConfig("true"), reserve(gpuA, 1))
+		_, _, err := e.harness.StartTask(next)
+		must.ErrorContains(t, err, "failed to rename")
+		must.True(t, structs.IsRecoverable(err))
+		must.NoError(t, e.harness.DestroyTask(running.ID, true))
+		e.start(next)
+		must.Eq(t, 0, e.wait(next.ID).ExitCode)
+		must.NoError(t, e.harness.DestroyTask(next.ID, false))
+		e.nothingLeft()
 	})
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -127,8 +128,8 @@ func (e *env) victim(o orders, delay time.Duration) {
 	}
 }
 
-// leftovers names everything of this node that exists in containerd, in the
-// mount table and among the live leases. In a containerd of the test's own, that
+// leftovers names everything of this node that exists in containerd, among the
+// processes, in the mount table and among the live leases. In a containerd of the test's own, that
 // is whatever there is.
 func (e *env) leftovers() []string {
 	e.t.Helper()
@@ -154,19 +155,36 @@ func (e *env) leftovers() []string {
 		return nil
 	}, ofNode...))
 	// What containerd itself keeps of a process.
+	log, err := os.ReadFile(filepath.Join(e.containerd.dir, "log"))
+	must.NoError(e.t, err)
 	for _, dir := range []string{"state", "root"} {
 		bundles, _ := filepath.Glob(filepath.Join(e.containerd.dir, dir, "io.containerd.runtime.v2.task", testNamespace, "*"))
 		for _, bundle := range bundles {
 			// Containerd renames one before it removes it, and does not look at it
-			// again when it dies in between.
-			if e.owns(bundle) && !strings.HasPrefix(filepath.Base(bundle), ".") {
+			// again when it dies in between, nor, before 2.0, when an OCI runtime
+			// without a shim put something there meanwhile.
+			abandoned := strings.HasPrefix(filepath.Base(bundle), ".") ||
+				bytes.Contains(log, []byte("failed to remove bundle rootfs: remove "+bundle))
+			if e.owns(bundle) && !abandoned {
 				found = append(found, "bundle "+bundle)
 			}
 		}
 	}
 	for _, alloc := range e.allocs {
-		for _, dir := range cgroupDirs(cgroupPath(testNamespace, "*-"+alloc[:8]+"*", unified()), unified()) {
+		containers := "*-" + alloc[:8] + "*"
+		for _, dir := range cgroupDirs(cgroupPath(testNamespace, containers, unified()), unified()) {
 			found = append(found, "control group "+dir)
+		}
+		states, _ := filepath.Glob(filepath.Join("/run/containerd/runc", testNamespace, containers))
+		for _, state := range states {
+			found = append(found, "state "+state)
+		}
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, process := range processes {
+		line, err := os.ReadFile(process)
+		if err == nil && bytes.Contains(line, []byte("containerd-shim")) && bytes.Contains(line, []byte(e.containerd.dir)) && e.owns(string(line)) {
+			found = append(found, "shim "+string(bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -250,7 +268,19 @@ func (e *env) nothingLeft() {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	must.Eq(e.t, nil, found)
+	must.Eq(e.t, nil, found, must.Sprint(e.containerd.says(e.allocs)))
+}
+
+// says returns what containerd logged about the last of the allocations.
+func (c *containerd) says(allocs []string) string {
+	text, _ := os.ReadFile(filepath.Join(c.dir, "log"))
+	var said []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "-"+allocs[len(allocs)-1][:8]) {
+			said = append(said, line)
+		}
+	}
+	return "containerd says:\n" + strings.Join(said, "")
 }
 
 // killStop lets a stop die, and checks that the task's end is reported all the

@@ -69,7 +69,7 @@ func (e *env) forgetProcesses() {
 	all, err := client.Find(context.Background(), map[string]string{labelNode: e.node})
 	must.NoError(e.t, err)
 	for _, c := range all {
-		must.NoError(e.t, c.Forget(context.Background()))
+		must.NoError(e.t, c.End(context.Background()))
 	}
 }
 

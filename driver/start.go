@@ -294,18 +294,22 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 func (d *Driver) remove(c *runtime.Container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
+	settings, client, _, err := d.parts()
+	if err != nil {
+		return err
+	}
+	// The record of the container goes last: the reaper looks for it.
+	if err := c.End(ctx); err != nil {
+		return err
+	}
+	if err := removeCgroup(cgroupPath(settings.Namespace, c.ID, unified()), unified()); err != nil {
+		return err
+	}
 	if err := c.Remove(ctx); err != nil {
 		return err
 	}
 	if err := d.removeBelongings(c.ID); err != nil {
 		return err
-	}
-	settings, client, _, err := d.parts()
-	if err != nil {
-		return err
-	}
-	if err := removeCgroup(cgroupPath(settings.Namespace, c.ID, unified()), unified()); err != nil {
-		d.logger.Warn("a control group stays", "container", c.ID, "error", err)
 	}
 	if c.Labels[labelManaged] == "" {
 		return nil

@@ -85,6 +85,11 @@ func (d *Driver) lost(ctx context.Context, t *task) {
 		d.ended(ctx, t, exit, nil)
 		return
 	}
+	// Containerd should have killed what the shim left; nothing may use the GPU when
+	// the lease ends.
+	if killed, err := killCgroup(t.record.Lease.Cgroup, unified()); err != nil || killed > 0 {
+		t.logger.Warn("killed what was left of a task that containerd lost", "processes", killed, "error", err)
+	}
 	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
 }
 

@@ -153,9 +153,9 @@ func unusedSince(image images.Image, before time.Time) bool {
 	return last.Before(before)
 }
 
-// CollectLeftovers removes the driver's snapshots and sandbox records that were
-// made before the given time and have no container, and leases of processes that
-// died: what a start left that was cut off in the middle.
+// CollectLeftovers removes the driver's snapshots and sandbox records and the shims
+// that were made before the given time and have no container, and leases of
+// processes that died: what a start left that was cut off in the middle.
 func (r *Runtime) CollectLeftovers(ctx context.Context, before time.Time) error {
 	ctx = r.with(ctx)
 	orphan := func(id string, created time.Time) (bool, error) {
@@ -173,7 +173,7 @@ func (r *Runtime) CollectLeftovers(ctx context.Context, before time.Time) error 
 	for _, name := range snapshotters {
 		problems = append(problems, r.collectSnapshots(ctx, name, orphan))
 	}
-	problems = append(problems, r.collectSandboxes(ctx, orphan), r.collectLeases(ctx, before))
+	problems = append(problems, r.collectSandboxes(ctx, orphan), r.collectShims(ctx, orphan), r.collectLeases(ctx, before))
 	return errors.Join(problems...)
 }
 

@@ -87,8 +87,12 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		}
 		handle, err = r.newContainer(ctx, n, options)
 	}
+	if leftDirectory(err) {
+		err = r.clearSnapshotter(ctx, n.Image, err)
+	}
 	if errdefs.IsNotFound(err) {
-		// Somebody removed the image's layers, and brought back the image alone.
+		// The image's layers are not there: clearSnapshotter or somebody else
+		// removed them.
 		r.forget(n.Image.Digest)
 		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
 			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
@@ -238,13 +242,10 @@ func (c *Container) Start(ctx context.Context, stdio Stdio) error {
 	ctx = c.runtime.with(ctx)
 	task, err := c.handle.NewTask(ctx, stdio.creator)
 	if err != nil {
-		return fmt.Errorf("create process of container %s: %w", c.ID, err)
+		return fmt.Errorf("create process of container %s: %w", c.ID, lostShim(err))
 	}
 	if err := task.Start(ctx); err != nil {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		_, deleteErr := task.Delete(cleanup, client.WithProcessKill)
-		return errors.Join(fmt.Errorf("start process of container %s: %w", c.ID, err), deleteErr)
+		return fmt.Errorf("start process of container %s: %w", c.ID, lostShim(err))
 	}
 	return nil
 }
@@ -349,15 +350,22 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 	return nil
 }
 
-// Remove kills what still runs and deletes the process's record, the container
-// and its snapshot. What is gone already is no error. It asks containerd for
-// each of them directly: the client's own methods look everything up again
-// before every step.
-func (c *Container) Remove(ctx context.Context) error {
+// End kills what still runs of a container and deletes the record of its process,
+// as a reboot does. What is gone already is no error.
+func (c *Container) End(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
-	if err := c.deleteTask(ctx); err != nil {
+	known, err := c.deleteTask(ctx)
+	if err != nil || known {
 		return err
 	}
+	return c.runtime.killStrays(ctx, c.ID)
+}
+
+// Remove deletes a container that was ended, and its snapshot. What is gone
+// already is no error. It asks containerd for each of them directly: the client's
+// own methods look everything up again before every step.
+func (c *Container) Remove(ctx context.Context) error {
+	ctx = c.runtime.with(ctx)
 	info, err := c.handle.Info(ctx, client.WithoutRefreshedMetadata)
 	if err != nil {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
@@ -373,30 +381,38 @@ func (c *Container) Remove(ctx context.Context) error {
 	return c.runtime.removeSandbox(ctx, c.ID)
 }
 
+// shimLossNoticed is when containerd has at the latest noticed that a shim died,
+// and cleaned up after it.
+const shimLossNoticed = 10 * time.Second
+
 // deleteTask deletes the record of a process, which is killed first where it
-// still runs.
-func (c *Container) deleteTask(ctx context.Context) error {
-	_, err := c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
+// still runs. It reports whether containerd had one to the end: without it, nobody
+// has seen to it that nothing runs.
+func (c *Container) deleteTask(ctx context.Context) (known bool, err error) {
+	_, err = c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
 	err = errgrpc.ToNative(err)
-	if err == nil || errdefs.IsNotFound(err) {
-		return nil
+	for noticed := time.Now().Add(shimLossNoticed); err != nil && !errdefs.IsNotFound(err); time.Sleep(strayPause) {
+		err = c.killTask(ctx)
+		if err == nil || !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed) {
+			break
+		}
 	}
-	task, loadErr := c.handle.Task(ctx, nil)
-	if loadErr == nil {
-		_, err = task.Delete(ctx, client.WithProcessKill)
-	} else if errdefs.IsNotFound(loadErr) {
-		return nil
+	if errdefs.IsNotFound(err) {
+		return false, nil
 	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete process of container %s: %w", c.ID, err)
+	if err != nil {
+		return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
 	}
-	return nil
+	return true, nil
 }
 
-// Forget kills the process and deletes its record, as a reboot does, and leaves
-// the container.
-func (c *Container) Forget(ctx context.Context) error {
-	return c.deleteTask(c.runtime.with(ctx))
+func (c *Container) killTask(ctx context.Context) error {
+	task, err := c.handle.Task(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = task.Delete(ctx, client.WithProcessKill)
+	return err
 }
 
 // notFound marks containerd's own "not found" as ours.

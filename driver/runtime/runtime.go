@@ -9,6 +9,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -103,9 +104,10 @@ func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
 }
 
 // Unavailable reports whether an error says that containerd is away, or too busy
-// to answer, rather than that something is wrong with what it was asked.
+// to answer, or lost what it needed, rather than that something is wrong with what
+// it was asked.
 func Unavailable(err error) bool {
-	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
+	return errors.Is(err, errShimLost) || leftDirectory(err) || errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
 }
 
 // with puts the namespace and the logger into a context.

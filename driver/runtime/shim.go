@@ -10,6 +10,7 @@ import (
 
 	task "github.com/containerd/containerd/api/runtime/task/v2"
 	"github.com/containerd/ttrpc"
+	"github.com/prometheus/procfs"
 )
 
 // Containerd 2, when it starts and finds a shim of containerd 1 whose process has
@@ -22,16 +23,19 @@ import (
 // of the bundle, where the address stands. It returns "" where there is none, as
 // with containerd 2, which needs no such help (see createSandbox).
 func shimSocket(pid uint32) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(int(pid))
 	if err != nil {
 		return ""
 	}
-	// The name in parentheses may hold anything; state and parent follow it.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) < 2 {
+	stat, err := process.Stat()
+	if err != nil {
 		return ""
 	}
-	bundle, err := os.Readlink(filepath.Join("/proc", fields[1], "cwd"))
+	shim, err := procfs.NewProc(stat.PPID)
+	if err != nil {
+		return ""
+	}
+	bundle, err := shim.Cwd()
 	if err != nil {
 		return ""
 	}
