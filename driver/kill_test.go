@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -155,17 +157,12 @@ func (e *env) leftovers() []string {
 		return nil
 	}, ofNode...))
 	// What containerd itself keeps of a process.
-	log, err := os.ReadFile(filepath.Join(e.containerd.dir, "log"))
-	must.NoError(e.t, err)
 	for _, dir := range []string{"state", "root"} {
 		bundles, _ := filepath.Glob(filepath.Join(e.containerd.dir, dir, "io.containerd.runtime.v2.task", testNamespace, "*"))
 		for _, bundle := range bundles {
 			// Containerd renames one before it removes it, and does not look at it
-			// again when it dies in between, nor, before 2.0, when an OCI runtime
-			// without a shim put something there meanwhile.
-			abandoned := strings.HasPrefix(filepath.Base(bundle), ".") ||
-				bytes.Contains(log, []byte("failed to remove bundle rootfs: remove "+bundle))
-			if e.owns(bundle) && !abandoned {
+			// again when it dies in between.
+			if e.owns(bundle) && !strings.HasPrefix(filepath.Base(bundle), ".") && !e.remade(bundle) {
 				found = append(found, "bundle "+bundle)
 			}
 		}
@@ -205,6 +202,24 @@ func (e *env) leftovers() []string {
 		}
 	}
 	return found
+}
+
+// remade reports whether containerd removed a bundle, or could not, because an OCI
+// runtime that had lost its shim made directories there: it finds nobody any more
+// to remove those.
+func (e *env) remade(bundle string) bool {
+	log, err := os.ReadFile(filepath.Join(e.containerd.dir, "log"))
+	must.NoError(e.t, err)
+	if bytes.Contains(log, []byte("failed to remove bundle rootfs: remove "+bundle)) {
+		return true
+	}
+	err = filepath.WalkDir(bundle, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			return fs.ErrExist
+		}
+		return err
+	})
+	return !errors.Is(err, fs.ErrExist)
 }
 
 // owns reports whether a path in the containerd belongs to a task of this test,

@@ -244,7 +244,11 @@ func (c *Container) Start(ctx context.Context, stdio Stdio) error {
 	if err != nil {
 		return fmt.Errorf("create process of container %s: %w", c.ID, lostShim(err))
 	}
-	if err := task.Start(ctx); err != nil {
+	err = task.Start(ctx)
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("%w: %w", errShimLost, err) // it was there a moment ago
+	}
+	if err != nil {
 		return fmt.Errorf("start process of container %s: %w", c.ID, lostShim(err))
 	}
 	return nil
