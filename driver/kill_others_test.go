@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 )
 
 // atStep makes the driver do something once, when it comes to a step.
@@ -71,7 +72,9 @@ func (e *env) waitForContainerd() {
 // stop fails.
 func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *drivers.ExitResult {
 	e.t.Helper()
-	eventually(e.t, "the task is stopped", func() bool { return e.harness.StopTask(cfg.ID, timeout, "SIGTERM") == nil })
+	stop := func() error { return e.harness.StopTask(cfg.ID, timeout, "SIGTERM") }
+	must.Wait(e.t, wait.InitialSuccess(wait.ErrorFunc(stop), wait.Timeout(time.Minute)),
+		must.Func(func() string { return e.containerd.says(e.allocs) }))
 	result := e.wait(cfg.ID)
 	// It asks once here; the reaper does the rest.
 	_ = e.harness.DestroyTask(cfg.ID, false)
