@@ -93,7 +93,7 @@ func TestContainerdKilledAtEachStep(t *testing.T) {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap '"+trap+"' TERM; touch /local/ready; while true; do sleep 0.05; done"), reserve(gpuA, 0))
 			e.atStep(step, e.crash)
 			cfg = e.nomadStarts(cfg)
-			eventually(t, "the task is ready", func() bool { return fileExists(filepath.Join(cfg.TaskDir().LocalDir, "ready")) })
+			e.waitUntilReady(cfg)
 			result := e.nomadStops(cfg, timeout)
 			must.NoError(t, result.Err, must.Sprint(step))
 			must.Eq(t, code, result.ExitCode, must.Sprint(step))
@@ -108,7 +108,7 @@ func TestShimKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for _, step := range []string{"running", "started", "stopping", "signalled", "destroying"} {
-			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"), reserve(gpuA, 0))
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 			e.atStep(step, func() {
 				if err := syscall.Kill(shimOf(t, cfg), syscall.SIGKILL); err != nil {
 					t.Errorf("kill the shim at %q: %v", step, err)
@@ -116,6 +116,9 @@ func TestShimKilledAtEachStep(t *testing.T) {
 			})
 			_, _, err := e.harness.StartTask(cfg)
 			must.NoError(t, err, must.Sprint(step))
+			if slices.Contains(stopSteps, step) {
+				e.waitUntilReady(cfg)
+			}
 			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"), must.Sprint(step))
 			must.Eq(t, 137, e.wait(cfg.ID).ExitCode, must.Sprint(step))
 			_ = e.harness.DestroyTask(cfg.ID, false)
@@ -124,8 +127,14 @@ func TestShimKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// stubborn is a task that only a kill ends.
+// stubborn is a task that only a kill ends, once it is ready: before, a signal
+// meets the OCI runtime that becomes the task.
 const stubborn = "trap '' TERM; touch /local/ready; while true; do sleep 0.05; done"
+
+func (e *env) waitUntilReady(cfg *drivers.TaskConfig) {
+	e.t.Helper()
+	eventually(e.t, "the task is ready", func() bool { return fileExists(filepath.Join(cfg.TaskDir().LocalDir, "ready")) })
+}
 
 // beside does something at a random moment while the test does another thing,
 // and waits for both.
@@ -153,6 +162,7 @@ func TestContainerdKilledAtRandom(t *testing.T) {
 			e.containerd.restarts.Wait()
 			e.waitForContainerd()
 			must.Len(t, 1, e.containers())
+			e.waitUntilReady(started)
 			beside(func() { e.crash() }, func() {
 				result := e.nomadStops(started, 50*time.Millisecond)
 				must.NoError(t, result.Err)
