@@ -125,22 +125,33 @@ func (ws *waste) key(kind int32, cpu int64) stateKey {
 }
 
 // estimate returns the expected terminal waste of a state in milli and
-// remembers it. shares is sorted ascending.
+// remembers it. shares is sorted ascending. What is too little for any task is
+// lost for certain, so that states which differ in nothing else are played once.
 func (ws *waste) estimate(key stateKey, kind int32, cpu int64, shares []int32) int32 {
-	for len(shares) > 0 && shares[0] == 0 {
-		shares = shares[1:]
-	}
 	f := &ws.futures[kind]
-	v := ws.play(f, int32(cpu/f.cpuStep*f.cpuStep), shares)
-	ws.known.put(key, v)
-	return v
-}
-
-// play is the mean over the streams of what stays idle.
-func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 	if len(f.streams) == 0 {
 		return 0
 	}
+	shares, lost := f.trim(shares, 0)
+	rest := ws.key(kind, cpu)
+	for _, s := range shares {
+		rest = rest.plus(keyOfShare(s))
+	}
+	idle, ok := ws.known.get(rest)
+	if !ok {
+		idle = ws.play(f, int32(cpu/f.cpuStep*f.cpuStep), shares)
+		ws.known.put(rest, idle)
+	}
+	if rest != key {
+		idle += int32(lost)
+		ws.known.put(key, idle)
+	}
+	return idle
+}
+
+// play is the mean over the streams of what stays idle of shares that are
+// trimmed.
+func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 	var sum int64
 	buf := ws.shares[:len(shares)]
 	for _, stream := range f.streams {
@@ -154,15 +165,10 @@ func (ws *waste) play(f *future, cpu int32, shares []int32) int32 {
 // milli that stay idle. Of two that fit, the one that leaves less on its GPU
 // is taken: a scheduler has a choice of tasks for a node, though not a wide
 // one. A CPU-only task that comes first is taken always. It is over after so
-// many misses in a row. shares is sorted.
-func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) int64 {
-	shares, lost := f.trim(shares, 0)
-	if len(shares) == 0 {
-		return lost
-	}
-	top := shares[len(shares)-1]
-	for cpu >= f.minCPU {
-		free := newFutureTask(cpu, top) | enough
+// many misses in a row. shares is sorted and trimmed.
+func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int) (lost int64) {
+	for cpu >= f.minCPU && len(shares) > 0 {
+		free := newFutureTask(cpu, shares[len(shares)-1]) | enough
 		at := nextWithin(free, stream, misses)
 		if at < 0 {
 			break
@@ -175,10 +181,7 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 		cpu -= t.cpu()
 		if t.share() > 0 {
 			occupy(t.share(), tightest(t.share(), shares), shares)
-			if shares, lost = f.trim(shares, lost); len(shares) == 0 {
-				return lost
-			}
-			top = shares[len(shares)-1]
+			shares, lost = f.trim(shares, lost)
 		}
 	}
 	for _, s := range shares {
