@@ -118,15 +118,15 @@ func (p *Planner) bankOf(ix *index, id int) *bank { return p.snap.banks[ix.feed.
 // are refined when they come to the top: most never are.
 func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 	for {
-		id, ok = ix.best()
-		if !ok || ix.verdicts[id].known != rough {
-			return id, ok
+		p.tied = ix.top(p.tied[:0])
+		if len(p.tied) == 0 {
+			return 0, false
 		}
-		if ix.feed.ordered {
-			p.refineAt(ix, sh, id)
-		} else {
-			p.refineTied(ix, sh)
+		id := ix.first(p.tied)
+		if ix.verdicts[id].known != rough {
+			return id, true
 		}
+		p.refineTied(ix, sh)
 	}
 }
 
@@ -134,9 +134,7 @@ func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 // banks, until one keeps its points. So many may tie that finding them anew for
 // each would take too long.
 func (p *Planner) refineTied(ix *index, sh *shape) {
-	last := len(ix.levels) - 1
-	top := ix.levels[last][0]
-	p.tied = ix.appendTied(p.tied[:0], last, 0, top)
+	top := ix.levels[0][p.tied[0]]
 	slices.SortFunc(p.tied, func(a, b int32) int { return cmp.Compare(ix.feed.first[a], ix.feed.first[b]) })
 	for _, id := range p.tied {
 		if ix.verdicts[id].known == rough {
@@ -232,50 +230,42 @@ func (ix *index) set(id int, pts int32) {
 	}
 }
 
-// best is the set with the highest points, of several the one that has the first
-// bank; ok is false when nothing fits.
-func (ix *index) best() (id int, ok bool) {
+// top appends the sets with the highest points, none when nothing fits. Of sets in
+// the order of their banks it is the first alone, which wins.
+func (ix *index) top(ids []int32) []int32 {
 	last := len(ix.levels) - 1
-	top := ix.levels[last][0]
-	if top == worst {
-		return 0, false
+	if pts := ix.levels[last][0]; pts != worst {
+		ids = ix.appendTied(ids, last, 0, pts)
 	}
-	return ix.firstOf(last, 0, top), true
+	return ids
 }
 
-// firstOf is the set with the first bank among those of some points below an
-// entry of a level, which is of these points.
-func (ix *index) firstOf(level, at int, pts int32) int {
-	if level == 0 {
-		return at
-	}
-	found := -1
-	below := ix.levels[level-1]
-	for i := at * blockSize; i < min((at+1)*blockSize, len(below)); i++ {
-		if below[i] != pts {
-			continue
-		}
-		id := ix.firstOf(level-1, i, pts)
-		if ix.feed.ordered {
-			return id
-		}
-		if found < 0 || ix.feed.first[id] < ix.feed.first[found] {
-			found = id
-		}
-	}
-	return found
-}
-
-// appendTied appends the sets of some points below an entry of a level.
+// appendTied appends the sets of some points below an entry of a level, which is
+// of these points.
 func (ix *index) appendTied(ids []int32, level, at int, pts int32) []int32 {
 	if level == 0 {
 		return append(ids, int32(at))
 	}
 	below := ix.levels[level-1]
 	for i := at * blockSize; i < min((at+1)*blockSize, len(below)); i++ {
-		if below[i] == pts {
-			ids = ix.appendTied(ids, level-1, i, pts)
+		if below[i] != pts {
+			continue
+		}
+		ids = ix.appendTied(ids, level-1, i, pts)
+		if ix.feed.ordered {
+			break
 		}
 	}
 	return ids
+}
+
+// first is the one of some sets that has the first bank.
+func (ix *index) first(ids []int32) int {
+	best := ids[0]
+	for _, id := range ids[1:] {
+		if ix.feed.first[id] < ix.feed.first[best] {
+			best = id
+		}
+	}
+	return int(best)
 }
