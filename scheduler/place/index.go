@@ -122,21 +122,21 @@ func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 		if len(p.tied) == 0 {
 			return 0, false
 		}
-		id := ix.first(p.tied)
+		id = ix.first(p.tied)
 		if ix.verdicts[id].known != rough {
 			return id, true
 		}
-		p.refineTied(ix, sh)
+		p.refineTied(ix, sh, p.tied)
 	}
 }
 
-// refineTied refines sets with the highest points, in the order of their first
+// refineTied refines the sets with the highest points, in the order of their first
 // banks, until one keeps its points. So many may tie that finding them anew for
 // each would take too long.
-func (p *Planner) refineTied(ix *index, sh *shape) {
-	top := ix.levels[0][p.tied[0]]
-	slices.SortFunc(p.tied, func(a, b int32) int { return cmp.Compare(ix.feed.first[a], ix.feed.first[b]) })
-	for _, id := range p.tied {
+func (p *Planner) refineTied(ix *index, sh *shape, tied []int32) {
+	top := ix.levels[0][tied[0]]
+	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.feed.first[a], ix.feed.first[b]) })
+	for _, id := range tied {
 		if ix.verdicts[id].known == rough {
 			p.refineAt(ix, sh, int(id))
 		}
