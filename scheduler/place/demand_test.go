@@ -43,8 +43,8 @@ func TestDemandOfManyShapesIsASample(t *testing.T) {
 		case e.shape.req.GPUs == 0:
 			hosts += weights[i]
 		}
-		if e.shape.entry != i {
-			t.Errorf("entry %d is of a shape that takes %d for its entry", i, e.shape.entry)
+		if e.shape.entry != i || p.shapes[keyOf(&e.shape.req)] != e.shape {
+			t.Errorf("entry %d is of a shape that takes %d for its entry, or another is known for the same requests", i, e.shape.entry)
 		}
 		if other := twin.demand.entries[i]; other.tasks != e.tasks || keyOf(&other.shape.req) != keyOf(&e.shape.req) {
 			t.Errorf("entry %d: the same arrivals leave %v of %+v and %v of %+v", i, e.tasks, e.shape.req, other.tasks, other.shape.req)
@@ -68,7 +68,8 @@ func TestHistoryOfManyShapesIsASample(t *testing.T) {
 	}
 	p.Learn(history)
 	r := ask(t, "usual", "8G")
-	for range 3000 {
+	for i := range int64(3000) {
+		r.CPUMHz = 20000 + i
 		p.Arrive(&r)
 	}
 	var parts [2]float64 // of the demand, by GPUs
