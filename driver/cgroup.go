@@ -41,24 +41,52 @@ func cgroupDirs(path string, unified bool) []string {
 	return found
 }
 
-// cgroupEnds is how long processes that were killed may take to leave their
-// control group.
-const cgroupEnds = 10 * time.Second
+// cgroupPatience is how long processes that were killed may take to end. One that
+// waits for a GPU's driver may take for ever.
+const cgroupPatience = 10 * time.Second
 
-// removeCgroup kills what is left in the control group of a container that is
-// gone, and removes it with those that its processes made below. The container
-// runtime does that, unless it is killed before it comes to it.
+// cgroupPause is between two looks at a control group.
+const cgroupPause = 10 * time.Millisecond
+
+// errStillRuns means that processes of a container do not end.
+var errStillRuns = errors.New("processes do not end after SIGKILL")
+
+// removeCgroup empties the control group of a container that is gone, and removes
+// it with those that its processes made below. The container runtime does that,
+// unless it is killed before it comes to it.
 func removeCgroup(path string, unified bool) error {
-	for deadline := time.Now().Add(cgroupEnds); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(cgroupPatience); ; time.Sleep(cgroupPause) {
+		if err := emptyCgroup(path, unified); err != nil {
+			return err
+		}
 		dirs, err := cgroupTree(path, unified)
 		if err != nil {
 			return err
 		}
 		err = removeDirs(dirs)
-		if err == nil || !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err
 		}
-		if _, err := killCgroup(path, unified); err != nil {
+	}
+}
+
+// emptyCgroup kills what is left in the control group of a container that is gone,
+// and waits until it has ended. None of it may exist. It returns errStillRuns for
+// processes that do not end.
+func emptyCgroup(path string, unified bool) error {
+	for deadline := time.Now().Add(cgroupPatience); ; time.Sleep(cgroupPause) {
+		dirs, err := cgroupTree(path, unified)
+		if err != nil {
+			return err
+		}
+		pids, err := processesIn(dirs)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("control group %s: %w: %v", path, errStillRuns, pids)
+		}
+		if err := killIn(dirs, pids); err != nil {
 			return err
 		}
 	}
@@ -94,32 +122,61 @@ func removeDirs(dirs []string) error {
 	return nil
 }
 
-// killCgroup kills the processes in a container's control group, and returns how
-// many there were. None of it may exist.
-func killCgroup(path string, unified bool) (int, error) {
-	dirs, err := cgroupTree(path, unified)
-	if err != nil {
-		return 0, err
-	}
-	killed := map[int]bool{}
+// processesIn lists the processes in control groups. One of another PID namespace
+// is 0.
+func processesIn(dirs []string) ([]int, error) {
+	var pids []int
 	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue // removed meanwhile
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue // removed meanwhile, or of threads, whose process the group above lists
 		}
 		if err != nil {
-			return len(killed), fmt.Errorf("list processes of control group: %w", err)
+			return nil, fmt.Errorf("list processes of control group: %w", err)
 		}
 		for _, field := range strings.Fields(string(text)) {
 			pid, err := strconv.Atoi(field)
-			if err != nil || pid <= 0 || killed[pid] {
-				continue // 0 is a process of another PID namespace
+			if err != nil {
+				return nil, fmt.Errorf("list processes of control group %s: %w", dir, err)
 			}
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return len(killed), fmt.Errorf("kill process %d of control group %s: %w", pid, dir, err)
+			if !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
 			}
-			killed[pid] = true
 		}
 	}
-	return len(killed), nil
+	return pids, nil
+}
+
+// killIn kills the processes in control groups: with the kernel's own means where
+// it has them (cgroup v2 since Linux 5.14), else one by one, thawed.
+func killIn(dirs []string, pids []int) error {
+	for _, dir := range dirs {
+		for file, value := range map[string]string{"cgroup.kill": "1", "freezer.state": "THAWED"} {
+			if err := writeControl(filepath.Join(dir, file), value); err != nil {
+				return err
+			}
+		}
+	}
+	for _, pid := range pids {
+		if pid == 0 {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// writeControl writes to a file of a control group, if the kernel offers it.
+func writeControl(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString(value)
+		err = errors.Join(err, file.Close())
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
 }

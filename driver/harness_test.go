@@ -80,6 +80,8 @@ type env struct {
 	config  Config
 	driver  *Driver
 	harness *dtestutil.DriverHarness
+	// losesShims is set where shims are killed in the middle of what they do.
+	losesShims bool
 	// allocs are those whose tasks were made here.
 	allocs []string
 }

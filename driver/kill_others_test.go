@@ -8,15 +8,20 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // atStep makes the driver do something once, when it comes to a step.
@@ -107,6 +112,7 @@ func TestContainerdKilledAtEachStep(t *testing.T) {
 func TestShimKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
+		e.losesShims = true
 		for _, step := range []string{"running", "started", "stopping", "signalled", "destroying"} {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 			e.atStep(step, func() {
@@ -181,6 +187,8 @@ func TestContainerdKilledAtRandom(t *testing.T) {
 func TestShimKilledAtRandom(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
+		e.losesShims = true
+		kill := atomic.Int32{}
 		for range kills(10) {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 			over := make(chan struct{})
@@ -193,8 +201,8 @@ func TestShimKilledAtRandom(t *testing.T) {
 						return
 					case <-time.After(time.Duration(rand.IntN(50)) * time.Millisecond):
 					}
-					if pid != 0 {
-						_ = syscall.Kill(pid, syscall.SIGKILL)
+					if pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil {
+						kill.Add(1)
 						return
 					}
 				}
@@ -211,6 +219,7 @@ func TestShimKilledAtRandom(t *testing.T) {
 			}
 			e.nothingLeft()
 		}
+		must.Positive(t, kill.Load())
 	})
 }
 
@@ -218,7 +227,10 @@ func TestShimKilledAtRandom(t *testing.T) {
 // test ends.
 func pretend(t *testing.T, name string, args ...string) *boundProcess {
 	t.Helper()
-	p, err := startBound(&exec.Cmd{Path: "/bin/sh", Args: append([]string{name, "-c", "sleep 1000; :"}, args...)})
+	cmd := &exec.Cmd{Path: "/bin/sh", Args: append([]string{name, "-c", "read line; :"}, args...)}
+	_, err := cmd.StdinPipe()
+	must.NoError(t, err)
+	p, err := startBound(cmd)
 	must.NoError(t, err)
 	t.Cleanup(p.kill)
 	return p
@@ -227,15 +239,18 @@ func pretend(t *testing.T, name string, args ...string) *boundProcess {
 // TestShimsWithoutAContainerAreKilled: containerd forgets a shim when it dies while
 // it starts it.
 func TestShimsWithoutAContainerAreKilled(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		running := e.start(e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))).Config
 		const shim = "/usr/bin/containerd-shim-runc-v2"
-		forgotten := pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket())
+		gone := newContainerID(running)
+		forgotten := pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket())
 		others := map[string]*boundProcess{
-			"of another containerd": pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", "/run/other.sock"),
-			"of another namespace":  pretend(t, shim, "-namespace", "other", "-id", "gone", "-address", e.containerd.socket()),
-			"that cleans up":        pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket(), "delete"),
+			"of another containerd":       pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", "/run/other.sock"),
+			"of another namespace":        pretend(t, shim, "-namespace", "other", "-id", gone, "-address", e.containerd.socket()),
+			"of somebody else":            pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket()),
+			"that says it is a directory": pretend(t, shim, "-namespace", testNamespace, "-id", "../..", "-address", e.containerd.socket()),
+			"that cleans up":              pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket(), "delete"),
 		}
 		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), time.Now().Add(-time.Hour)))
 		must.False(t, processGone(forgotten.cmd.Process.Pid), must.Sprint("it is young"))
@@ -248,9 +263,37 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 	})
 }
 
+// TestLostTaskIsDeadBeforeItsLeaseEnds: containerd, which cleans up after a shim,
+// does not know of every process in the container's control group.
+func TestLostTaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+		must.NoError(t, err)
+		survivor := pretend(t, "sh")
+		for _, dir := range cgroupDirs(lease.Cgroup, unified()) {
+			must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(itoa(survivor.cmd.Process.Pid)), 0))
+		}
+		must.NoError(t, syscall.Kill(shimOf(t, cfg), syscall.SIGKILL))
+		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
+		must.True(t, processGone(survivor.cmd.Process.Pid))
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
+		must.Eq(t, nil, e.leftovers())
+	})
+}
+
 // leaveDirectories puts directories where containerd makes its next snapshots, as
-// it does when it dies while it makes one.
+// it does when it dies while it makes one, once it has no other reason to look there.
 func (e *env) leaveDirectories() {
+	e.t.Helper()
+	cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
+	must.NoError(e.t, err)
+	defer cl.Close()
+	lease, err := cl.LeasesService().Create(context.Background(), leases.WithRandomID())
+	must.NoError(e.t, err)
+	must.NoError(e.t, cl.LeasesService().Delete(context.Background(), lease, leases.SynchronousDelete))
 	for n := range 100 {
 		dir := filepath.Join(e.containerd.dir, "root", "io.containerd.snapshotter.v1.overlayfs", "snapshots", itoa(n))
 		if !fileExists(dir) {

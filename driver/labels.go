@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -31,6 +32,9 @@ const (
 
 // maxLabel is how many bytes containerd takes for a label's key and value.
 const maxLabel = 4096
+
+// containerIDs is the form of the IDs that newContainerID makes.
+var containerIDs = regexp.MustCompile(`^[A-Za-z0-9]{1,24}-[A-Za-z0-9]{1,8}[a-z2-7]{10}$`)
 
 // newContainerID names a container: the task's name and its allocation's short
 // ID are in it for people. No two attempts to start a task share one, since

@@ -100,12 +100,12 @@ func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
 	return err
 }
 
-// whileAway repeats a call as long as containerd is away and ctx lasts, and
-// returns its last error.
+// whileAway repeats a call as long as containerd is away, or has not noticed that a
+// shim died, and ctx lasts. It returns the last error.
 func whileAway(ctx context.Context, call func() error) error {
 	for {
 		err := call()
-		if err == nil || !runtime.Unavailable(err) {
+		if err == nil || !runtime.Passes(err) {
 			return err
 		}
 		select {

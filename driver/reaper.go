@@ -33,24 +33,29 @@ func (d *Driver) reapLoop() {
 // nothing at all before the driver has run for that long: Nomad's client brings
 // its tasks back one by one.
 func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time) error {
-	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
-	defer cancel()
 	var problems []error
+	// Each step has its own time: what hangs must not keep the others from theirs.
+	step := func(do func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
+		defer cancel()
+		problems = append(problems, do(ctx))
+	}
 	if s.GC.Container && now.Sub(began) >= s.gcGrace {
 		before := now.Add(-s.gcGrace)
-		problems = append(problems,
-			d.reapContainers(ctx, client, before),
-			client.CollectLeftovers(ctx, before),
-			d.reapLeases(ctx, client, before),
-			d.reapBelongings(ctx, client, s, before))
+		step(func(ctx context.Context) error { return d.reapContainers(ctx, client, before) })
+		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, before) })
+		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
+		step(func(ctx context.Context) error { return d.reapBelongings(ctx, client, s, before) })
 	}
 	problems = append(problems, d.leases.expire(now))
 	if s.GC.Image {
-		removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))
-		for _, name := range removed {
-			d.logger.Info("removed an unused image", "image", name)
-		}
-		problems = append(problems, err)
+		step(func(ctx context.Context) error {
+			removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))
+			for _, name := range removed {
+				d.logger.Info("removed an unused image", "image", name)
+			}
+			return err
+		})
 	}
 	return errors.Join(problems...)
 }
@@ -111,6 +116,9 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 		}
 		if !errors.Is(err, runtime.ErrNotFound) {
 			return fmt.Errorf("check lease %s: %w", l.ID, err)
+		}
+		if err := emptyCgroup(l.Cgroup, unified()); err != nil {
+			return fmt.Errorf("lease %s, whose container is gone: %w", l.ID, err)
 		}
 		d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
 		if err := d.leases.end(l, time.Now()); err != nil {

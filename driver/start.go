@@ -101,6 +101,9 @@ func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*
 	defer d.leases.settle(lease)
 	d.failpoint("claimed")
 	t, err := d.launch(plan, earlier)
+	if errors.Is(err, errStays) {
+		return nil, err // with its lease, which the reaper ends
+	}
 	if err != nil {
 		return nil, errors.Join(err, d.leases.end(lease, time.Now()))
 	}
@@ -215,14 +218,14 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 	}
 	d.failpoint("created")
 	if err := output.opening(); err != nil {
-		return nil, errors.Join(err, d.remove(container))
+		return nil, d.abandon(container, err)
 	}
 	stdio, err := output.stdio(p.config.TTY, pipesAlive)
 	if err != nil {
-		return nil, errors.Join(err, d.remove(container))
+		return nil, d.abandon(container, err)
 	}
 	if err := container.Start(ctx, stdio); err != nil {
-		return nil, errors.Join(shareLost(p), err, d.remove(container))
+		return nil, d.abandon(container, errors.Join(shareLost(p), err))
 	}
 	if err := newHeldPipes(p.settings).remove(ctx, container.ID); err != nil {
 		d.logger.Warn("mounts of MPS pipes stay until the task ends", "container", container.ID, "error", err)
@@ -231,7 +234,7 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 	lease := p.record.Lease
 	lease.Phase = gpu.PhaseRunning
 	if err := d.leases.write(lease); err != nil {
-		return nil, errors.Join(err, d.remove(container))
+		return nil, d.abandon(container, err)
 	}
 	return d.watch(p.cfg, container, p.record), nil
 }
@@ -287,6 +290,19 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
 		Labels: p.labels, Record: record, Runtime: name,
 	})
+}
+
+// errStays means that the container of a start that failed is still there, with
+// whatever runs in it.
+var errStays = errors.New("its container stays until the driver can remove it")
+
+// abandon removes the container of a start that failed, and adds to its error what
+// could not be undone.
+func (d *Driver) abandon(c *runtime.Container, cause error) error {
+	if err := d.remove(c); err != nil {
+		return errors.Join(cause, fmt.Errorf("%w: %w", errStays, err))
+	}
+	return cause
 }
 
 // remove deletes a container under a context of its own: it must also succeed

@@ -64,10 +64,14 @@ func (d *Driver) await(ctx context.Context, t *task) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, runtime.ErrNotFound):
-			d.lost(ctx, t)
+			if err := d.lost(ctx, t); err != nil {
+				t.logger.Warn("a task that containerd lost keeps its lease until it has ended", "error", err)
+				break
+			}
 			return
+		default:
+			t.logger.Debug("waiting for containerd", "error", err)
 		}
-		t.logger.Debug("waiting for containerd", "error", err)
 		select {
 		case <-time.After(retryDelay):
 		case <-ctx.Done():
@@ -79,18 +83,19 @@ func (d *Driver) await(ctx context.Context, t *task) {
 // errLost is the result of a task whose process containerd no longer knows.
 var errLost = errors.New("containerd lost the task's process, for instance because its shim died; the exit code is not known")
 
-// lost handles a process that is gone without an exit that anybody saw.
-func (d *Driver) lost(ctx context.Context, t *task) {
+// lost handles a process that is gone without an exit that anybody saw. Containerd
+// should have killed what the shim left; nothing may use the GPU any more when the
+// lease ends, so this makes sure of it, or fails.
+func (d *Driver) lost(ctx context.Context, t *task) error {
 	if exit, ok := recordedExit(t.container.Labels); ok {
 		d.ended(ctx, t, exit, nil)
-		return
+		return nil
 	}
-	// Containerd should have killed what the shim left; nothing may use the GPU when
-	// the lease ends.
-	if killed, err := killCgroup(t.record.Lease.Cgroup, unified()); err != nil || killed > 0 {
-		t.logger.Warn("killed what was left of a task that containerd lost", "processes", killed, "error", err)
+	if err := emptyCgroup(t.record.Lease.Cgroup, unified()); err != nil {
+		return err
 	}
 	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
+	return nil
 }
 
 // ended records how a task ended: in its lease, for who waits, and in its

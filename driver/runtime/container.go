@@ -87,17 +87,8 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		}
 		handle, err = r.newContainer(ctx, n, options)
 	}
-	if leftDirectory(err) {
-		err = r.clearSnapshotter(ctx, n.Image, err)
-	}
-	if errdefs.IsNotFound(err) {
-		// The image's layers are not there: clearSnapshotter or somebody else
-		// removed them.
-		r.forget(n.Image.Digest)
-		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
-			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
-		}
-		handle, err = r.newContainer(ctx, n, options)
+	if leftDirectory(err) || errdefs.IsNotFound(err) {
+		handle, err = r.mend(ctx, n.Image, func() (client.Container, error) { return r.newContainer(ctx, n, options) })
 	}
 	if err != nil {
 		// The snapshot is made before the container is; it must not stay.
@@ -341,7 +332,7 @@ func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool)
 		options = append(options, client.WithKillAll)
 	}
 	if err := task.Kill(ctx, signal, options...); err != nil {
-		return fmt.Errorf("send signal %d to container %s: %w", signal, c.ID, notFound(err))
+		return fmt.Errorf("send signal %d to container %s: %w", signal, c.ID, notFound(lostShim(err)))
 	}
 	return nil
 }
@@ -359,10 +350,10 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 func (c *Container) End(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
 	known, err := c.deleteTask(ctx)
-	if err != nil || known {
+	if known || err != nil {
 		return err
 	}
-	return c.runtime.killStrays(ctx, c.ID)
+	return c.runtime.killShim(ctx, c.ID)
 }
 
 // Remove deletes a container that was ended, and its snapshot. What is gone
@@ -385,29 +376,32 @@ func (c *Container) Remove(ctx context.Context) error {
 	return c.runtime.removeSandbox(ctx, c.ID)
 }
 
-// shimLossNoticed is when containerd has at the latest noticed that a shim died,
-// and cleaned up after it.
+// shimLossNoticed is after what time containerd has certainly noticed that a shim
+// died, and cleaned up after it.
 const shimLossNoticed = 10 * time.Second
 
 // deleteTask deletes the record of a process, which is killed first where it
-// still runs. It reports whether containerd had one to the end: without it, nobody
-// has seen to it that nothing runs.
+// still runs. It reports whether containerd had such a record: if not, nothing
+// tells that nothing runs.
 func (c *Container) deleteTask(ctx context.Context) (known bool, err error) {
 	_, err = c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
-	err = errgrpc.ToNative(err)
-	for noticed := time.Now().Add(shimLossNoticed); err != nil && !errdefs.IsNotFound(err); time.Sleep(strayPause) {
-		err = c.killTask(ctx)
-		if err == nil || !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed) {
-			break
+	if err = errgrpc.ToNative(err); err == nil {
+		return true, nil
+	}
+	for noticed := time.Now().Add(shimLossNoticed); !errdefs.IsNotFound(err); {
+		if err = c.killTask(ctx); err == nil {
+			return true, nil
+		}
+		if !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed) {
+			return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
+		}
+		select {
+		case <-time.After(shimPause):
+		case <-ctx.Done():
+			return false, fmt.Errorf("delete process of container %s: %w", c.ID, ctx.Err())
 		}
 	}
-	if errdefs.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
-	}
-	return true, nil
+	return false, nil
 }
 
 func (c *Container) killTask(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +41,8 @@ type Config struct {
 	HostsDir string
 	// Log receives what containerd's client library logs; nil for nowhere.
 	Log io.Writer
+	// ContainerIDs is the form of the IDs of the driver's containers.
+	ContainerIDs *regexp.Regexp
 	// FIFODir is where the pipes of exec sessions are made.
 	FIFODir string
 }
@@ -50,6 +53,8 @@ type Runtime struct {
 	log    *logrus.Entry
 	client *client.Client
 	pulls  pullGroup
+	// mending is held while containerd is made to clean up after itself.
+	mending sync.Mutex
 	// held are the IDs of the containerd leases that this process uses now.
 	held sync.Map
 	// configs are ispec.ImageConfig by digest and snapshotter, of images that
@@ -103,10 +108,10 @@ func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Unavailable reports whether an error says that containerd is away, or too busy
-// to answer, or lost what it needed, rather than that something is wrong with what
-// it was asked.
-func Unavailable(err error) bool {
+// Passes reports whether an error goes away by itself: containerd is away or too
+// busy to answer, or lost what it needed. Others say that something is wrong with
+// what it was asked.
+func Passes(err error) bool {
 	return errors.Is(err, errShimLost) || leftDirectory(err) || errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
 }
 

@@ -1,0 +1,172 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+	"github.com/prometheus/procfs"
+)
+
+// Containerd cleans up after a shim that dies, but only what is there at that
+// moment. A runc that the shim had begun goes on, and makes the container for
+// nobody. And a containerd that dies while it starts a shim does not know of it
+// afterwards. Both are found by their command lines, where the container's ID
+// stands, which no two containers of ours have in common. A task can write a
+// command line too: so all that may follow from one is the end of its process.
+
+// errShimLost means that a container's shim died while it was asked something.
+var errShimLost = errors.New("the container's shim died")
+
+// lostShim marks the errors of containerd that come of such a death, of which it
+// tells in words only.
+func lostShim(err error) error {
+	if err == nil || errdefs.IsUnavailable(err) {
+		return err
+	}
+	said := err.Error()
+	atStart := strings.Contains(said, "failed to start shim") &&
+		(strings.Contains(said, "signal: killed") || strings.Contains(said, "connection refused"))
+	if atStart || strings.Contains(said, ttrpc.ErrClosed.Error()) {
+		return fmt.Errorf("%w: %w", errShimLost, err)
+	}
+	return err
+}
+
+// ociState is where containerd's shim lets runc keep what it knows of its
+// containers, by namespace.
+const ociState = "/run/containerd/runc"
+
+// shimPause is between two looks at what becomes of a shim.
+const shimPause = 20 * time.Millisecond
+
+// killShim kills what still works for a container that has no process, its shim
+// and a runc that makes it, waits for their end, and removes what runc wrote.
+func (r *Runtime) killShim(ctx context.Context, id string) error {
+	works := func(args []string) bool { return r.shimFor(args) == id || r.creates(args, id) }
+	for {
+		found, err := processes(works)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			break
+		}
+		for _, p := range found {
+			if err := kill(p, works); err != nil {
+				return fmt.Errorf("container %s: %w", id, err)
+			}
+		}
+		select {
+		case <-time.After(shimPause):
+		case <-ctx.Done():
+			return fmt.Errorf("kill what works for container %s: %w", id, ctx.Err())
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(ociState, r.config.Namespace, id)); err != nil {
+		return fmt.Errorf("remove runc's state of container %s: %w", id, err)
+	}
+	return nil
+}
+
+// collectShims kills the shims of this containerd whose container, one of ours, is
+// gone.
+func (r *Runtime) collectShims(ctx context.Context, orphan orphanFunc) error {
+	ours := func(args []string) bool { return r.config.ContainerIDs.MatchString(r.shimFor(args)) }
+	found, err := processes(ours)
+	problems := []error{err}
+	for _, p := range found {
+		stat, statErr := p.Stat()
+		args, argsErr := p.CmdLine()
+		if statErr != nil || argsErr != nil || !ours(args) {
+			continue // it ended
+		}
+		started, err := stat.StartTime()
+		if err != nil {
+			problems = append(problems, fmt.Errorf("read when shim %d started: %w", p.PID, err))
+			continue
+		}
+		id := r.shimFor(args)
+		orphaned, err := orphan(id, time.UnixMilli(int64(started*1000)))
+		if err == nil && orphaned {
+			r.log.Warnf("killing shim %d of container %s, which is gone", p.PID, id)
+			err = kill(p, func(args []string) bool { return r.shimFor(args) == id })
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// processes returns the processes of this machine with matching command lines.
+func processes(matching func(args []string) bool) ([]procfs.Proc, error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
+		args, err := p.CmdLine()
+		return err != nil || len(args) == 0 || !matching(args) // else it ended
+	}), nil
+}
+
+// kill kills a process if it is still the one with a matching command line.
+func kill(p procfs.Proc, matching func(args []string) bool) error {
+	held, err := os.FindProcess(p.PID) // a descriptor, so that no other process gets the number
+	if err != nil {
+		return nil // it ended
+	}
+	defer func() { _ = held.Release() }()
+	args, err := p.CmdLine()
+	if err != nil || len(args) == 0 || !matching(args) {
+		return nil
+	}
+	if err := held.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// shimFor returns the container whose shim, of this containerd and namespace, has
+// this command line, or "". What containerd runs to clean up after a shim, called
+// "delete", is none.
+func (r *Runtime) shimFor(args []string) string {
+	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || args[len(args)-1] == "delete" ||
+		option(args, "-namespace") != r.config.Namespace || !sameFile(option(args, "-address"), r.config.Socket) {
+		return ""
+	}
+	return option(args, "-id")
+}
+
+// creates reports whether a process of this command line is a runc that makes the
+// container.
+func (r *Runtime) creates(args []string, id string) bool {
+	return slices.Contains(args, "create") && args[len(args)-1] == id &&
+		option(args, "--root") == filepath.Join(ociState, r.config.Namespace) && filepath.Base(option(args, "--bundle")) == id
+}
+
+// option returns the argument after the named one, or "".
+func option(args []string, name string) string {
+	if at := slices.Index(args, name); at >= 0 && at+1 < len(args) {
+		return args[at+1]
+	}
+	return ""
+}
+
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	first, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	second, err := os.Stat(b)
+	return err == nil && os.SameFile(first, second)
+}

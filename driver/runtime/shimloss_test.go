@@ -1,0 +1,57 @@
+package runtime
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/shoenig/test/must"
+)
+
+func TestProcessesOfAContainerAreToldByTheirCommandLine(t *testing.T) {
+	r := &Runtime{config: Config{Namespace: "ns", Socket: "/run/c.sock"}}
+	for line, want := range map[string]string{
+		"/usr/bin/containerd-shim-runc-v2 -namespace ns -id a -address /run/c.sock":        "a",
+		"/usr/bin/containerd-shim-runc-v2 -namespace ns -id a -address /run/c.sock start":  "a",
+		"/usr/bin/containerd-shim-runc-v2 -namespace ns -id a -address /run/c.sock delete": "",
+		"/usr/bin/containerd-shim-runc-v2 -namespace ns -address /run/c.sock -id":          "",
+		"/usr/bin/containerd-shim-runc-v2 -namespace ns -id a -address /run/d.sock":        "",
+		"/usr/bin/containerd-shim-runc-v2 -namespace nt -id a -address /run/c.sock":        "",
+		"/usr/bin/other -namespace ns -id a -address /run/c.sock":                          "",
+		"": "",
+	} {
+		must.Eq(t, want, r.shimFor(strings.Split(line, " ")), must.Sprint(line))
+	}
+	for line, want := range map[string]bool{
+		"runc --root /run/containerd/runc/ns --log l create --bundle /b/a --pid-file p a": true,
+		"runc --root /run/containerd/runc/nt --log l create --bundle /b/a --pid-file p a": false,
+		"runc --root /run/containerd/runc/ns --log l create --bundle /b/b --pid-file p a": false,
+		"runc --root /run/containerd/runc/ns --log l create --bundle /b/b --pid-file p b": false,
+		"runc --root /run/containerd/runc/ns --log l delete a":                            false,
+		"a": false,
+	} {
+		must.Eq(t, want, r.creates(strings.Split(line, " "), "a"), must.Sprint(line))
+	}
+}
+
+func TestErrorsThatPass(t *testing.T) {
+	const refused = "failed to start shim: start failed: dial unix /run/containerd/s/1: connect: connection refused"
+	for text, want := range map[string]bool{
+		"failed to create shim task: ttrpc: closed":            true,
+		"failed to start shim: start failed: : signal: killed": true,
+		refused: true,
+		"OCI runtime create failed: hook: dial tcp: connection refused":                            false,
+		"failed to start shim: failed to resolve runtime path: runtime \"x\" binary not installed": false,
+		"failed to rename: rename /a/snapshots/new-1 /a/snapshots/53: file exists":                 true,
+		"failed to rename: rename /a/snapshots/new-1 /a/snapshots/53: directory not empty":         true,
+		"failed to rename: rename /a/snapshots/new-1 /a/snapshots/53: no space left on device":     false,
+		"open /x: file exists": false,
+	} {
+		must.Eq(t, want, Passes(lostShim(errors.New(text))), must.Sprint(text))
+	}
+	must.NoError(t, lostShim(nil))
+	away := errors.Join(errors.New(refused), errdefs.ErrUnavailable)
+	must.False(t, errors.Is(lostShim(away), errShimLost))
+	must.True(t, Passes(away))
+}
