@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -284,42 +286,35 @@ func TestLostTaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
 	})
 }
 
-// leaveDirectories puts directories where containerd makes its next snapshots, as
-// it does when it dies while it makes one, once it has no other reason to look there.
-func (e *env) leaveDirectories() {
+// leaveDirectory puts a directory where containerd makes its next snapshot, as it
+// does when it dies while it makes one.
+func (e *env) leaveDirectory() {
 	e.t.Helper()
 	cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
 	must.NoError(e.t, err)
 	defer cl.Close()
-	lease, err := cl.LeasesService().Create(context.Background(), leases.WithRandomID())
+	ctx := context.Background()
+	service := cl.SnapshotService("overlayfs")
+	mounts, err := service.Prepare(ctx, "probe", "", snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "now"}))
 	must.NoError(e.t, err)
-	must.NoError(e.t, cl.LeasesService().Delete(context.Background(), lease, leases.SynchronousDelete))
-	for n := range 100 {
-		dir := filepath.Join(e.containerd.dir, "root", "io.containerd.snapshotter.v1.overlayfs", "snapshots", itoa(n))
-		if !fileExists(dir) {
-			must.NoError(e.t, os.MkdirAll(filepath.Join(dir, "fs"), 0o755))
-		}
-	}
+	must.NoError(e.t, service.Remove(ctx, "probe"))
+	// Now it has no other reason to look for such directories.
+	lease, err := cl.LeasesService().Create(ctx, leases.WithRandomID())
+	must.NoError(e.t, err)
+	must.NoError(e.t, cl.LeasesService().Delete(ctx, lease, leases.SynchronousDelete))
+	last := filepath.Dir(mounts[0].Source) // of …/snapshots/<number>/fs
+	eventually(e.t, "the last snapshot is removed", func() bool { return !fileExists(last) })
+	number, err := strconv.Atoi(filepath.Base(last))
+	must.NoError(e.t, err)
+	must.NoError(e.t, os.MkdirAll(filepath.Join(filepath.Dir(last), itoa(number+1), "fs"), 0o755))
 }
 
-func TestContainerdThatLeftASnapshotIsMended(t *testing.T) {
+func TestContainerdThatLeftASnapshot(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		e.run(defaultTaskConfig("true"))
-		e.leaveDirectories()
-		e.run(defaultTaskConfig("true"))
-		// While a container needs the image, its end is waited for.
-		running := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(running)
-		e.leaveDirectories()
-		next := e.quietTask(defaultTaskConfig("true"), reserve(gpuA, 1))
-		_, _, err := e.harness.StartTask(next)
-		must.ErrorContains(t, err, "failed to rename")
-		must.True(t, structs.IsRecoverable(err))
-		must.NoError(t, e.harness.DestroyTask(running.ID, true))
-		e.start(next)
-		must.Eq(t, 0, e.wait(next.ID).ExitCode)
-		must.NoError(t, e.harness.DestroyTask(next.ID, false))
-		e.nothingLeft()
+		for _, next := range []string{"the image's layer", "the container's snapshot"} {
+			e.leaveDirectory()
+			_, result := e.run(defaultTaskConfig("true"))
+			must.Eq(t, 0, result.ExitCode, must.Sprint(next))
+		}
 	})
 }

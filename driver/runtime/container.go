@@ -87,8 +87,16 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		}
 		handle, err = r.newContainer(ctx, n, options)
 	}
-	if leftDirectory(err) || errdefs.IsNotFound(err) {
-		handle, err = r.mend(ctx, n.Image, func() (client.Container, error) { return r.newContainer(ctx, n, options) })
+	if leftDirectory(err) {
+		handle, err = r.newContainer(ctx, n, options)
+	}
+	if errdefs.IsNotFound(err) {
+		// Somebody removed the image's layers, and brought back the image alone.
+		r.forget(n.Image.Digest)
+		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
+			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
+		}
+		handle, err = r.newContainer(ctx, n, options)
 	}
 	if err != nil {
 		// The snapshot is made before the container is; it must not stay.

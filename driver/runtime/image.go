@@ -38,7 +38,11 @@ func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter s
 		return err
 	}
 	defer done()
-	if err := handle.Unpack(ctx, snapshotter); err != nil {
+	err = handle.Unpack(ctx, snapshotter)
+	if leftDirectory(err) {
+		err = handle.Unpack(ctx, snapshotter)
+	}
+	if err != nil {
 		return fmt.Errorf("unpack image %q: %w", handle.Name(), err)
 	}
 	return nil

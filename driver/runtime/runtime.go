@@ -14,6 +14,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,8 +54,6 @@ type Runtime struct {
 	log    *logrus.Entry
 	client *client.Client
 	pulls  pullGroup
-	// mending is held while containerd is made to clean up after itself.
-	mending sync.Mutex
 	// held are the IDs of the containerd leases that this process uses now.
 	held sync.Map
 	// configs are ispec.ImageConfig by digest and snapshotter, of images that
@@ -113,6 +112,14 @@ func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
 // what it was asked.
 func Passes(err error) bool {
 	return errors.Is(err, errShimLost) || leftDirectory(err) || errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
+}
+
+// leftDirectory reports whether containerd refuses a snapshot because it died when
+// it made another and left the directory, which it has removed now. It tells it in
+// words only; which ones depends on the file system.
+func leftDirectory(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "failed to rename: ") &&
+		(strings.Contains(err.Error(), "file exists") || strings.Contains(err.Error(), "directory not empty"))
 }
 
 // with puts the namespace and the logger into a context.
