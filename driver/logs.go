@@ -29,7 +29,10 @@ type outputs struct {
 	cfg *drivers.TaskConfig
 	// repeated is whether this start was begun before.
 	repeated bool
-	held     []*os.File
+	// pipesAlive is whether an earlier container of this start had the pipes open
+	// until now.
+	pipesAlive bool
+	held       []*os.File
 }
 
 // newOutputs looks at what an earlier attempt of the same start left; where it
@@ -71,9 +74,9 @@ func (o *outputs) release() {
 // stdio returns where the container's output goes. When the pipes were closed,
 // it goes to the log files themselves, after what is there; Nomad's size limits
 // do not hold then, until the task restarts.
-func (o *outputs) stdio(terminal, pipesAlive bool) (runtime.Stdio, error) {
+func (o *outputs) stdio(terminal bool) (runtime.Stdio, error) {
 	s := runtime.Stdio{Stdout: o.cfg.StdoutPath, Stderr: o.cfg.StderrPath, Terminal: terminal}
-	if o.repeated && !pipesAlive && !terminal {
+	if o.repeated && !o.pipesAlive && !terminal {
 		var err error
 		if s.Stdout, err = logFileOf(s.Stdout); err != nil {
 			return s, err

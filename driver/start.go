@@ -94,13 +94,19 @@ func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*
 		return nil, err
 	}
 	d.failpoint("planned")
+	output := newOutputs(cfg)
+	defer output.release()
+	// One that cannot be removed keeps its lease, and with it the GPU.
+	if output.pipesAlive, err = d.removeEarlier(cfg, earlier); err != nil {
+		return nil, err
+	}
 	lease := plan.record.Lease
 	if err := d.leases.claim(lease); err != nil {
 		return nil, structs.NewRecoverableError(err, true)
 	}
 	defer d.leases.settle(lease)
 	d.failpoint("claimed")
-	t, err := d.launch(plan, earlier)
+	t, err := d.launch(plan, output)
 	if errors.Is(err, errStays) {
 		return nil, err // with its lease, which the reaper ends
 	}
@@ -182,16 +188,10 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 	return p, nil
 }
 
-// launch makes and starts the container, after the earlier ones are removed.
-func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, error) {
+// launch makes and starts the container.
+func (d *Driver) launch(p *startPlan, output *outputs) (*task, error) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
-	output := newOutputs(p.cfg)
-	defer output.release()
-	pipesAlive, err := d.removeEarlier(ctx, p.cfg, earlier)
-	if err != nil {
-		return nil, err
-	}
 	image, err := d.image(ctx, p.runtime, p.cfg, p.config)
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 	if err := output.opening(); err != nil {
 		return nil, d.abandon(container, err)
 	}
-	stdio, err := output.stdio(p.config.TTY, pipesAlive)
+	stdio, err := output.stdio(p.config.TTY)
 	if err != nil {
 		return nil, d.abandon(container, err)
 	}
@@ -241,11 +241,13 @@ func (d *Driver) launch(p *startPlan, earlier []*runtime.Container) (*task, erro
 
 // removeEarlier removes the earlier containers of a task. It reports whether one
 // of them, of the same start, had the output pipes open until now.
-func (d *Driver) removeEarlier(ctx context.Context, cfg *drivers.TaskConfig, earlier []*runtime.Container) (pipesAlive bool, err error) {
+func (d *Driver) removeEarlier(cfg *drivers.TaskConfig, earlier []*runtime.Container) (pipesAlive bool, err error) {
 	for _, c := range earlier {
 		d.logger.Warn("removing an earlier container of the task", "task_id", cfg.ID, "container", c.ID)
 		if c.Labels[labelTaskID] == cfg.ID {
+			ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
 			_, err := c.Status(ctx)
+			cancel()
 			pipesAlive = pipesAlive || errors.Is(err, runtime.ErrNotStarted)
 		}
 		if err := d.remove(c); err != nil {
