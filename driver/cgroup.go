@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // cgroupRoot is where Linux distributions mount control groups.
@@ -29,16 +31,27 @@ func cgroupPath(namespace, id string, unified bool) string {
 // cgroupDirs are the directories that a control group has: one, or one per
 // hierarchy of cgroup v1. The root, or a name that nobody gave, has none: what is
 // done to a container's group must never be done to everything.
-func cgroupDirs(path string, unified bool) []string {
-	if strings.Count(filepath.Clean(path), "/") < 2 {
+func cgroupDirs(path string, unified bool) []string { return dirsBelow(cgroupRoot, path, unified) }
+
+func dirsBelow(root, path string, unified bool) []string {
+	if strings.Count(filepath.Clean(path), "/") < 2 || strings.ContainsAny(path, `*?[\`) {
 		return nil
 	}
-	hierarchies := cgroupRoot + "/*"
+	hierarchies := root + "/*"
 	if unified {
-		hierarchies = cgroupRoot
+		hierarchies = root
 	}
 	found, _ := filepath.Glob(hierarchies + path) // the pattern is valid
 	return found
+}
+
+// cgroupOf is the control group of a lease's container, or "" where the lease
+// names something else.
+func cgroupOf(l gpu.Lease) string {
+	if strings.TrimSuffix(filepath.Base(l.Cgroup), ".scope") != l.Container {
+		return ""
+	}
+	return l.Cgroup
 }
 
 // cgroupPatience is how long processes that were killed may take to end. One that
@@ -64,15 +77,18 @@ func removeCgroup(path string, unified bool) error {
 			return err
 		}
 		err = removeDirs(dirs)
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+		if !errors.Is(err, unix.EBUSY) {
 			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: %w", errStillRuns, err)
 		}
 	}
 }
 
 // emptyCgroup kills what is left in the control group of a container that is gone,
-// and waits until it has ended. None of it may exist. It returns errStillRuns for
-// processes that do not end.
+// and waits until it has ended. A group that does not exist is empty. It returns
+// errStillRuns for processes that do not end.
 func emptyCgroup(path string, unified bool) error {
 	for deadline := time.Now().Add(cgroupPatience); ; time.Sleep(cgroupPause) {
 		dirs, err := cgroupTree(path, unified)
@@ -147,36 +163,49 @@ func processesIn(dirs []string) ([]int, error) {
 	return pids, nil
 }
 
-// killIn kills the processes in control groups: with the kernel's own means where
-// it has them (cgroup v2 since Linux 5.14), else one by one, thawed.
+// killIn kills the processes in control groups: by the kernel's own means where it
+// has them (cgroup v2 since Linux 5.14), else one by one, and thawed.
 func killIn(dirs []string, pids []int) error {
 	for _, dir := range dirs {
-		for file, value := range map[string]string{"cgroup.kill": "1", "freezer.state": "THAWED"} {
-			if err := writeControl(filepath.Join(dir, file), value); err != nil {
-				return err
-			}
+		killed, err := writeControl(filepath.Join(dir, "cgroup.kill"), "1")
+		if killed || err != nil {
+			return err // the groups below it too
+		}
+		if _, err := writeControl(filepath.Join(dir, "freezer.state"), "THAWED"); err != nil {
+			return err
 		}
 	}
+	held := map[int]*os.Process{}
 	for _, pid := range pids {
-		if pid == 0 {
-			continue
+		if process, err := os.FindProcess(pid); err == nil && pid != 0 {
+			held[pid] = process
+			defer func() { _ = process.Release() }()
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	// What is still there now is what is held, and no other of the same number.
+	still, err := processesIn(dirs)
+	if err != nil {
+		return err
+	}
+	for _, pid := range still {
+		if process := held[pid]; process != nil {
+			if err := process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return fmt.Errorf("kill process %d: %w", pid, err)
+			}
 		}
 	}
 	return nil
 }
 
 // writeControl writes to a file of a control group, if the kernel offers it.
-func writeControl(path, value string) error {
+func writeControl(path, value string) (offered bool, err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err == nil {
 		_, err = file.WriteString(value)
 		err = errors.Join(err, file.Close())
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }

@@ -133,7 +133,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	client, err := runtime.New(runtime.Config{
 		Socket: config.Socket, Namespace: config.Namespace, Owner: config.StateDir, Snapshotter: config.Snapshotter,
-		HostsDir: config.HostsDir, FIFODir: fifoDir(config), ContainerIDs: containerIDs,
+		HostsDir: config.HostsDir, FIFODir: fifoDir(config),
 		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})
 	if err != nil {

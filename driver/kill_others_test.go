@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -118,8 +119,8 @@ func TestShimKilledAtEachStep(t *testing.T) {
 		for _, step := range []string{"running", "started", "stopping", "signalled", "destroying"} {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 			e.atStep(step, func() {
-				if err := syscall.Kill(shimOf(t, cfg), syscall.SIGKILL); err != nil {
-					t.Errorf("kill the shim at %q: %v", step, err)
+				if pid := findShim(cfg); pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
+					t.Errorf("the shim is not killed at %q", step)
 				}
 			})
 			_, _, err := e.harness.StartTask(cfg)
@@ -225,17 +226,29 @@ func TestShimKilledAtRandom(t *testing.T) {
 	})
 }
 
-// pretend runs a process that looks like another by its command line, until the
-// test ends.
-func pretend(t *testing.T, name string, args ...string) *boundProcess {
+// pretender is a process that looks like another by its command line.
+type pretender struct {
+	*boundProcess
+	stdin io.Closer
+}
+
+// pretend runs a process until it is told to end, or the test ends.
+func pretend(t *testing.T, name string, args ...string) pretender {
 	t.Helper()
 	cmd := &exec.Cmd{Path: "/bin/sh", Args: append([]string{name, "-c", "read line; :"}, args...)}
-	_, err := cmd.StdinPipe()
+	stdin, err := cmd.StdinPipe()
 	must.NoError(t, err)
 	p, err := startBound(cmd)
 	must.NoError(t, err)
 	t.Cleanup(p.kill)
-	return p
+	return pretender{p, stdin}
+}
+
+// ends tells the process to end, and reports whether it did that by itself.
+func (p pretender) ends() bool {
+	_ = p.stdin.Close()
+	<-p.ended
+	return p.cmd.ProcessState.Exited()
 }
 
 // TestShimsWithoutAContainerAreKilled: containerd forgets a shim when it dies while
@@ -247,41 +260,49 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 		const shim = "/usr/bin/containerd-shim-runc-v2"
 		gone := newContainerID(running)
 		forgotten := pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket())
-		others := map[string]*boundProcess{
+		others := map[string]pretender{
 			"of another containerd":       pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", "/run/other.sock"),
 			"of another namespace":        pretend(t, shim, "-namespace", "other", "-id", gone, "-address", e.containerd.socket()),
 			"of somebody else":            pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket()),
 			"that says it is a directory": pretend(t, shim, "-namespace", testNamespace, "-id", "../..", "-address", e.containerd.socket()),
 			"that cleans up":              pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket(), "delete"),
 		}
-		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), time.Now().Add(-time.Hour)))
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), containerIDs, time.Now().Add(-time.Hour)))
 		must.False(t, processGone(forgotten.cmd.Process.Pid), must.Sprint("it is young"))
-		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), time.Now().Add(time.Hour)))
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), containerIDs, time.Now().Add(time.Hour)))
 		<-forgotten.ended
+		must.False(t, forgotten.ends())
 		for which, p := range others {
-			must.False(t, processGone(p.cmd.Process.Pid), must.Sprint("a shim ", which, " was killed"))
+			must.True(t, p.ends(), must.Sprint("a shim ", which, " was killed"))
 		}
 		must.False(t, processGone(shimOf(t, running)), must.Sprint("a task's shim was killed"))
 	})
 }
 
-// TestLostTaskIsDeadBeforeItsLeaseEnds: containerd, which cleans up after a shim,
-// does not know of every process in the container's control group.
-func TestLostTaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
+// TestAllOfATaskIsDeadBeforeItsLeaseEnds: containerd does not know of every process
+// in the container's control group.
+func TestAllOfATaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
-		must.NoError(t, err)
-		survivor := pretend(t, "sh")
-		for _, dir := range cgroupDirs(lease.Cgroup, unified()) {
-			must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(itoa(survivor.cmd.Process.Pid)), 0))
+		for want, end := range map[int]func(*drivers.TaskConfig) error{
+			137: func(cfg *drivers.TaskConfig) error { return syscall.Kill(shimOf(t, cfg), syscall.SIGKILL) },
+			5: func(cfg *drivers.TaskConfig) error {
+				return os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644)
+			},
+		} {
+			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "while [ ! -e /local/go ]; do sleep 0.05; done; exit 5"), reserve(gpuA, 0))
+			e.start(cfg)
+			lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+			must.NoError(t, err)
+			survivor := pretend(t, "sh")
+			for _, dir := range cgroupDirs(lease.Cgroup, unified()) {
+				must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(itoa(survivor.cmd.Process.Pid)), 0))
+			}
+			must.NoError(t, end(cfg))
+			must.Eq(t, want, e.wait(cfg.ID).ExitCode)
+			must.True(t, processGone(survivor.cmd.Process.Pid))
+			must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
 		}
-		must.NoError(t, syscall.Kill(shimOf(t, cfg), syscall.SIGKILL))
-		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
-		must.True(t, processGone(survivor.cmd.Process.Pid))
-		must.NoError(t, e.harness.DestroyTask(cfg.ID, false))
 		must.Eq(t, nil, e.leftovers())
 	})
 }

@@ -168,7 +168,11 @@ func (e *env) leftovers() []string {
 	}
 	for _, alloc := range e.allocs {
 		containers := "*-" + alloc[:8] + "*"
-		for _, dir := range cgroupDirs(cgroupPath(testNamespace, containers, unified()), unified()) {
+		groups, _ := filepath.Glob(cgroupRoot + "/*/" + testNamespace + "/" + containers)
+		if unified() {
+			groups, _ = filepath.Glob(cgroupRoot + "/" + testNamespace + "/" + containers)
+		}
+		for _, dir := range groups {
 			found = append(found, "control group "+dir)
 		}
 		states, _ := filepath.Glob(filepath.Join("/run/containerd/runc", testNamespace, containers))

@@ -105,7 +105,7 @@ func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
 func whileAway(ctx context.Context, call func() error) error {
 	for {
 		err := call()
-		if err == nil || !runtime.Passes(err) {
+		if err == nil || !runtime.Transient(err) {
 			return err
 		}
 		select {

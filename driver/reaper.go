@@ -34,7 +34,7 @@ func (d *Driver) reapLoop() {
 // its tasks back one by one.
 func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time) error {
 	var problems []error
-	// Each step has its own time: what hangs must not keep the others from theirs.
+	// Each step has its own time with containerd.
 	step := func(do func(ctx context.Context) error) {
 		ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
 		defer cancel()
@@ -43,7 +43,7 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 	if s.GC.Container && now.Sub(began) >= s.gcGrace {
 		before := now.Add(-s.gcGrace)
 		step(func(ctx context.Context) error { return d.reapContainers(ctx, client, before) })
-		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, before) })
+		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, containerIDs, before) })
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapBelongings(ctx, client, s, before) })
 	}
@@ -100,12 +100,14 @@ func (d *Driver) removeWithLease(c *runtime.Container) error {
 	return d.leases.end(r.Lease, time.Now())
 }
 
-// reapLeases ends the leases of tasks whose container is gone.
+// reapLeases ends the leases of tasks whose container is gone, once nothing of them
+// runs.
 func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before time.Time) error {
 	leases, err := d.leases.started()
 	if err != nil {
 		return err
 	}
+	var problems []error
 	for _, l := range leases {
 		if !l.StartedAt.Before(before) {
 			continue
@@ -114,18 +116,18 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, runtime.ErrNotFound) {
-			return fmt.Errorf("check lease %s: %w", l.ID, err)
+		if errors.Is(err, runtime.ErrNotFound) {
+			err = emptyCgroup(cgroupOf(l), unified())
 		}
-		if err := emptyCgroup(l.Cgroup, unified()); err != nil {
-			return fmt.Errorf("lease %s, whose container is gone: %w", l.ID, err)
+		if err == nil {
+			d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
+			err = d.leases.end(l, time.Now())
 		}
-		d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
-		if err := d.leases.end(l, time.Now()); err != nil {
-			return err
+		if err != nil {
+			problems = append(problems, fmt.Errorf("lease %s: %w", l.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(problems...)
 }
 
 // reapBelongings removes networks and shared memory whose container is gone or

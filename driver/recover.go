@@ -90,17 +90,12 @@ func (d *Driver) resume(cfg *drivers.TaskConfig, c *runtime.Container, r record)
 	default:
 		exit = status.Exit
 	}
-	t := d.watchEnded(cfg, c, r)
-	d.ended(ctx, t, exit, nil)
+	d.watchEnded(cfg, c, r, exit)
 	return nil
 }
 
-// watchEnded makes a task that needs no watching any more.
-func (d *Driver) watchEnded(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
-	t := &task{
-		cfg: cfg, container: c, record: r, cancel: func() {}, done: make(chan struct{}),
-		logger: d.logger.With("task_id", cfg.ID, "container", c.ID),
-	}
-	d.tasks.put(t)
-	return t
+// watchEnded makes a task whose first process has ended, and sees to the rest.
+func (d *Driver) watchEnded(cfg *drivers.TaskConfig, c *runtime.Container, r record, exit runtime.Exit) {
+	ctx, t := d.newTask(cfg, c, r)
+	go d.ended(ctx, t, exit, nil)
 }

@@ -63,7 +63,7 @@ func TestReboot(t *testing.T) {
 // forgetProcesses does to containerd what a reboot does.
 func (e *env) forgetProcesses() {
 	e.t.Helper()
-	client, err := runtime.New(runtime.Config{Socket: e.config.Socket, Namespace: e.config.Namespace, ContainerIDs: containerIDs})
+	client, err := runtime.New(runtime.Config{Socket: e.config.Socket, Namespace: e.config.Namespace})
 	must.NoError(e.t, err)
 	defer client.Close()
 	all, err := client.Find(context.Background(), map[string]string{labelNode: e.node})

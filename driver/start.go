@@ -107,8 +107,8 @@ func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*
 	defer d.leases.settle(lease)
 	d.failpoint("claimed")
 	t, err := d.launch(plan, output)
-	if errors.Is(err, errStays) {
-		return nil, err // with its lease, which the reaper ends
+	if errors.Is(err, errNotRemoved) {
+		return nil, err // with its lease, which the reaper ends when it has removed the rest
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.leases.end(lease, time.Now()))
@@ -251,7 +251,7 @@ func (d *Driver) removeEarlier(cfg *drivers.TaskConfig, earlier []*runtime.Conta
 			pipesAlive = pipesAlive || errors.Is(err, runtime.ErrNotStarted)
 		}
 		if err := d.remove(c); err != nil {
-			return false, err
+			return false, structs.NewRecoverableError(err, true)
 		}
 	}
 	return pipesAlive, nil
@@ -294,15 +294,15 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 	})
 }
 
-// errStays means that the container of a start that failed is still there, with
-// whatever runs in it.
-var errStays = errors.New("its container stays until the driver can remove it")
+// errNotRemoved means that of a start that failed something may still be there, and
+// run.
+var errNotRemoved = errors.New("its container could not be removed completely")
 
 // abandon removes the container of a start that failed, and adds to its error what
 // could not be undone.
 func (d *Driver) abandon(c *runtime.Container, cause error) error {
 	if err := d.remove(c); err != nil {
-		return errors.Join(cause, fmt.Errorf("%w: %w", errStays, err))
+		return errors.Join(cause, fmt.Errorf("%w: %w", errNotRemoved, err))
 	}
 	return cause
 }
@@ -316,7 +316,8 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err != nil {
 		return err
 	}
-	// The record of the container goes last: the reaper looks for it.
+	// The record of the container goes after what is found by it alone; belongings
+	// without a container are found by themselves.
 	if err := c.End(ctx); err != nil {
 		return err
 	}

@@ -40,14 +40,20 @@ type task struct {
 
 // watch makes a task and waits for its end in the background.
 func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
+	ctx, t := d.newTask(cfg, c, r)
+	go d.await(ctx, t)
+	return t
+}
+
+// newTask makes a task and the context of its watch.
+func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record) (context.Context, *task) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	t := &task{
 		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
 		logger: d.logger.With("task_id", cfg.ID, "container", c.ID),
 	}
 	d.tasks.put(t)
-	go d.await(ctx, t)
-	return t
+	return ctx, t
 }
 
 // retryDelay paces attempts to reach a containerd that is away.
@@ -64,14 +70,10 @@ func (d *Driver) await(ctx context.Context, t *task) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, runtime.ErrNotFound):
-			if err := d.lost(ctx, t); err != nil {
-				t.logger.Warn("a task that containerd lost keeps its lease until it has ended", "error", err)
-				break
-			}
+			d.lost(ctx, t)
 			return
-		default:
-			t.logger.Debug("waiting for containerd", "error", err)
 		}
+		t.logger.Debug("waiting for containerd", "error", err)
 		select {
 		case <-time.After(retryDelay):
 		case <-ctx.Done():
@@ -83,19 +85,13 @@ func (d *Driver) await(ctx context.Context, t *task) {
 // errLost is the result of a task whose process containerd no longer knows.
 var errLost = errors.New("containerd lost the task's process, for instance because its shim died; the exit code is not known")
 
-// lost handles a process that is gone without an exit that anybody saw. Containerd
-// should have killed what the shim left; nothing may use the GPU any more when the
-// lease ends, so this makes sure of it, or fails.
-func (d *Driver) lost(ctx context.Context, t *task) error {
+// lost handles a process that is gone without an exit that anybody saw.
+func (d *Driver) lost(ctx context.Context, t *task) {
 	if exit, ok := recordedExit(t.container.Labels); ok {
 		d.ended(ctx, t, exit, nil)
-		return nil
-	}
-	if err := emptyCgroup(t.record.Lease.Cgroup, unified()); err != nil {
-		return err
+		return
 	}
 	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
-	return nil
 }
 
 // ended records how a task ended: in its lease, for who waits, and in its
@@ -104,6 +100,20 @@ func (d *Driver) lost(ctx context.Context, t *task) error {
 func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem error) {
 	if exit.Code != 0 && !t.killed.Load() {
 		exit.OOMKilled = exit.OOMKilled || t.container.OOMKilled(ctx)
+	}
+	// The shim's death, or a process ID namespace that others share, may leave
+	// processes; none may use the GPU when the lease has ended.
+	for {
+		err := emptyCgroup(cgroupOf(t.record.Lease), unified())
+		if err == nil {
+			break
+		}
+		t.logger.Warn("an ended task keeps its lease until all its processes have ended", "error", err)
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return
+		}
 	}
 	if err := d.leases.end(t.record.Lease, exit.At); err != nil {
 		t.logger.Error("lease of an ended task stays live", "error", err)

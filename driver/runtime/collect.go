@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"strings"
 	"time"
 
@@ -155,8 +156,9 @@ func unusedSince(image images.Image, before time.Time) bool {
 
 // CollectLeftovers removes the driver's snapshots and sandbox records and the shims
 // that were made before the given time and have no container, and leases of
-// processes that died: what a start left that was cut off in the middle.
-func (r *Runtime) CollectLeftovers(ctx context.Context, before time.Time) error {
+// processes that died: what a start left that was cut off in the middle. Shims carry
+// no owner; they are those of containers with IDs of the driver's form.
+func (r *Runtime) CollectLeftovers(ctx context.Context, ids *regexp.Regexp, before time.Time) error {
 	ctx = r.with(ctx)
 	orphan := func(id string, created time.Time) (bool, error) {
 		if !created.Before(before) {
@@ -173,7 +175,7 @@ func (r *Runtime) CollectLeftovers(ctx context.Context, before time.Time) error 
 	for _, name := range snapshotters {
 		problems = append(problems, r.collectSnapshots(ctx, name, orphan))
 	}
-	problems = append(problems, r.collectSandboxes(ctx, orphan), r.collectShims(ctx, orphan), r.collectLeases(ctx, before))
+	problems = append(problems, r.collectSandboxes(ctx, orphan), r.collectShims(ids, orphan), r.collectLeases(ctx, before))
 	return errors.Join(problems...)
 }
 

@@ -353,12 +353,12 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 	return nil
 }
 
-// End kills what still runs of a container and deletes the record of its process,
-// as a reboot does. What is gone already is no error.
+// End kills what still runs of a container, its shim too, and deletes the record of
+// its process; the container stays. What is gone already is no error.
 func (c *Container) End(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
-	known, err := c.deleteTask(ctx)
-	if known || err != nil {
+	hadRecord, err := c.deleteTask(ctx)
+	if hadRecord || err != nil {
 		return err
 	}
 	return c.runtime.killShim(ctx, c.ID)
@@ -384,14 +384,14 @@ func (c *Container) Remove(ctx context.Context) error {
 	return c.runtime.removeSandbox(ctx, c.ID)
 }
 
-// shimLossNoticed is after what time containerd has certainly noticed that a shim
-// died, and cleaned up after it.
+// shimLossNoticed is how long containerd may take to notice that a shim died and to
+// clean up after it. After that, deleting fails, and is tried again later.
 const shimLossNoticed = 10 * time.Second
 
 // deleteTask deletes the record of a process, which is killed first where it
 // still runs. It reports whether containerd had such a record: if not, nothing
 // tells that nothing runs.
-func (c *Container) deleteTask(ctx context.Context) (known bool, err error) {
+func (c *Container) deleteTask(ctx context.Context) (hadRecord bool, err error) {
 	_, err = c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
 	if err = errgrpc.ToNative(err); err == nil {
 		return true, nil

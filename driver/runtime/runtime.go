@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -42,8 +41,6 @@ type Config struct {
 	HostsDir string
 	// Log receives what containerd's client library logs; nil for nowhere.
 	Log io.Writer
-	// ContainerIDs is the form of the IDs of the driver's containers.
-	ContainerIDs *regexp.Regexp
 	// FIFODir is where the pipes of exec sessions are made.
 	FIFODir string
 }
@@ -107,10 +104,10 @@ func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Passes reports whether an error goes away by itself: containerd is away or too
+// Transient reports whether an error goes away by itself: containerd is away or too
 // busy to answer, or lost what it needed. Others say that something is wrong with
 // what it was asked.
-func Passes(err error) bool {
+func Transient(err error) bool {
 	return errors.Is(err, errShimLost) || leftDirectory(err) || errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
 }
 

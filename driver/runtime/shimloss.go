@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,8 +20,9 @@ import (
 // moment. A runc that the shim had begun goes on, and makes the container for
 // nobody. And a containerd that dies while it starts a shim does not know of it
 // afterwards. Both are found by their command lines, where the container's ID
-// stands, which no two containers of ours have in common. A task can write a
-// command line too: so all that may follow from one is the end of its process.
+// stands, which no two containers of ours have in common. A task that shares the
+// node's process IDs can write such a line too: so all that may follow from one is
+// the end of its process.
 
 // errShimLost means that a container's shim died while it was asked something.
 var errShimLost = errors.New("the container's shim died")
@@ -78,8 +80,8 @@ func (r *Runtime) killShim(ctx context.Context, id string) error {
 
 // collectShims kills the shims of this containerd whose container, one of ours, is
 // gone.
-func (r *Runtime) collectShims(ctx context.Context, orphan orphanFunc) error {
-	ours := func(args []string) bool { return r.config.ContainerIDs.MatchString(r.shimFor(args)) }
+func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
+	ours := func(args []string) bool { return ids.MatchString(r.shimFor(args)) }
 	found, err := processes(ours)
 	problems := []error{err}
 	for _, p := range found {
@@ -104,13 +106,22 @@ func (r *Runtime) collectShims(ctx context.Context, orphan orphanFunc) error {
 	return errors.Join(problems...)
 }
 
-// processes returns the processes of this machine with matching command lines.
+// processes returns the processes of this machine with matching command lines. It
+// leaves out those of other PID namespaces, which no shim has: reading the command
+// line of a process that hangs, in the driver of a GPU say, may hang too.
 func processes(matching func(args []string) bool) ([]procfs.Proc, error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
+	own, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
 	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
+		if namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID)); err != nil || namespace != own {
+			return true
+		}
 		args, err := p.CmdLine()
 		return err != nil || len(args) == 0 || !matching(args) // else it ended
 	}), nil

@@ -48,10 +48,10 @@ func TestErrorsThatPass(t *testing.T) {
 		"failed to rename: rename /a/snapshots/new-1 /a/snapshots/53: no space left on device":     false,
 		"open /x: file exists": false,
 	} {
-		must.Eq(t, want, Passes(lostShim(errors.New(text))), must.Sprint(text))
+		must.Eq(t, want, Transient(lostShim(errors.New(text))), must.Sprint(text))
 	}
 	must.NoError(t, lostShim(nil))
 	away := errors.Join(errors.New(refused), errdefs.ErrUnavailable)
 	must.False(t, errors.Is(lostShim(away), errShimLost))
-	must.True(t, Passes(away))
+	must.True(t, Transient(away))
 }
