@@ -35,8 +35,8 @@ func TestStatisticsOfATaskShowItsGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stats := waitStats(t, ctx, c, alloc, "Task memory")
-	if got := stats["Task memory"]; *got.IntNumeratorVal != 1234 || *got.IntDenominatorVal != 4096 || got.Unit != "MiB" {
+	stats := waitStats(t, ctx, c, alloc, "Task memory", 1234)
+	if got := stats["Task memory"]; *got.IntDenominatorVal != 4096 || got.Unit != "MiB" {
 		t.Errorf("GPU memory of the task is %+v", got)
 	}
 	if got := stats["Task compute"]; got == nil || *got.IntNumeratorVal != 170 {
@@ -62,9 +62,9 @@ func pidInMachine(pid int) (int, error) {
 	return strconv.Atoi(numbers[len(numbers)-2])
 }
 
-// waitStats returns the device statistics of an allocation's task, of the
-// instance that has the wanted one, once there are CPU and memory as well.
-func waitStats(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api.Allocation, wanted string) map[string]*api.StatValue {
+// waitStats returns the device statistics of an allocation's task, of the instance
+// where one has the wanted value, once there are CPU and memory as well.
+func waitStats(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api.Allocation, name string, wanted int64) map[string]*api.StatValue {
 	t.Helper()
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -73,7 +73,7 @@ func waitStats(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api
 		if err == nil && usage.Tasks["task"] != nil && usage.Tasks["task"].ResourceUsage.MemoryStats.Usage > 0 {
 			for _, group := range usage.Tasks["task"].ResourceUsage.DeviceStats {
 				for _, instance := range group.InstanceStats {
-					if instance.Stats.Attributes[wanted] != nil {
+					if got := instance.Stats.Attributes[name]; got != nil && got.IntNumeratorVal != nil && *got.IntNumeratorVal == wanted {
 						return instance.Stats.Attributes
 					}
 				}
@@ -82,7 +82,7 @@ func waitStats(t *testing.T, ctx context.Context, c *cluster.Cluster, alloc *api
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			t.Fatalf("no statistics show %q: %v", wanted, err)
+			t.Fatalf("no statistics show %q as %d: %v", name, wanted, err)
 		}
 	}
 }
