@@ -230,19 +230,20 @@ func (ix *index) set(id int, pts int32) {
 	}
 }
 
-// top appends the sets with the highest points, none when nothing fits. Of sets in
-// the order of their banks it is the first alone, which wins.
+// top appends the sets with the highest points that may win, none when nothing
+// fits.
 func (ix *index) top(ids []int32) []int32 {
 	last := len(ix.levels) - 1
 	if pts := ix.levels[last][0]; pts != worst {
-		ids = ix.appendTied(ids, last, 0, pts)
+		ids = ix.tied(ids, last, 0, pts)
 	}
 	return ids
 }
 
-// appendTied appends the sets of some points below an entry of a level, which is
-// of these points.
-func (ix *index) appendTied(ids []int32, level, at int, pts int32) []int32 {
+// tied appends the sets below an entry of a level that may win: those with the
+// entry's points, or only the first where the feed is ordered, since the first
+// bank wins.
+func (ix *index) tied(ids []int32, level, at int, pts int32) []int32 {
 	if level == 0 {
 		return append(ids, int32(at))
 	}
@@ -251,9 +252,9 @@ func (ix *index) appendTied(ids []int32, level, at int, pts int32) []int32 {
 		if below[i] != pts {
 			continue
 		}
-		ids = ix.appendTied(ids, level-1, i, pts)
+		ids = ix.tied(ids, level-1, i, pts)
 		if ix.feed.ordered {
-			break
+			break // later banks cannot win
 		}
 	}
 	return ids
