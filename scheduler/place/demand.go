@@ -1,12 +1,16 @@
 package place
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // demand is the mix of requests that the cluster is expected to see. It blends
 // two samples of tasks, each of which counts for a number of arrivals.
 type demand struct {
 	entries []demandEntry
 	tasks   [samples]int64   // sums over the entries
+	halved  [samples]int     // how often
 	worth   [samples]float64 // arrivals
 	coins   splitmix
 }
@@ -26,7 +30,15 @@ type demandEntry struct {
 	learned float64 // weight when the demand was last learned
 }
 
-// add counts tasks of a shape, which belongs to this demand alone.
+// count adds a task to a sample. After every halving it takes one more coin to be
+// added at all, so that the latest tasks count no more than those before.
+func (d *demand) count(sh *shape, sample int) {
+	if d.coins.next()&(1<<d.halved[sample]-1) == 0 {
+		d.add(sh, sample, 1)
+	}
+}
+
+// add adds tasks of a shape, which belongs to this demand alone.
 func (d *demand) add(sh *shape, sample int, tasks int64) {
 	if sh.entry < 0 {
 		sh.entry = len(d.entries)
@@ -37,7 +49,7 @@ func (d *demand) add(sh *shape, sample int, tasks int64) {
 }
 
 func (d *demand) arrive(sh *shape) {
-	d.add(sh, seen, 1)
+	d.count(sh, seen)
 	d.worth[seen]++
 }
 
@@ -46,13 +58,17 @@ func (d *demand) forgetPrior(worth int64) {
 	for i := range d.entries {
 		d.entries[i].tasks[prior] = 0
 	}
-	d.tasks[prior], d.worth[prior] = 0, float64(worth)
+	d.tasks[prior], d.halved[prior], d.worth[prior] = 0, 0, float64(worth)
 }
 
-// thin forgets tasks until at most so many shapes are left: about every other of
-// the larger sample, which counts for as many arrivals as before. Coins decide,
-// because what arrives in turns must not be forgotten in turns.
+// thin forgets tasks until at most so many shapes are left: of the larger of the
+// two samples as they are then, about half. The sample counts for as many arrivals
+// as before. Coins decide, because what arrives in turns must not be forgotten in
+// turns.
 func (d *demand) thin(shapes int) {
+	if len(d.entries) > shapes {
+		d.compact()
+	}
 	for len(d.entries) > shapes {
 		if d.tasks[prior] > d.tasks[seen] {
 			d.halve(prior)
@@ -63,20 +79,25 @@ func (d *demand) thin(shapes int) {
 }
 
 func (d *demand) halve(sample int) {
+	d.halved[sample]++
 	d.tasks[sample] = 0
-	kept := d.entries[:0]
-	for _, e := range d.entries {
-		e.tasks[sample] = (e.tasks[sample] + int64(d.coins.next()&1)) / 2
-		d.tasks[sample] += e.tasks[sample]
-		if e.tasks == [samples]int64{} {
-			e.shape.entry = -1
-			continue
-		}
-		e.shape.entry = len(kept)
-		kept = append(kept, e)
+	for i := range d.entries {
+		tasks := &d.entries[i].tasks[sample]
+		*tasks = (*tasks + int64(d.coins.next()&1)) / 2
+		d.tasks[sample] += *tasks
 	}
-	clear(d.entries[len(kept):])
-	d.entries = kept
+	d.compact()
+}
+
+// compact drops the entries without tasks.
+func (d *demand) compact() {
+	d.entries = slices.DeleteFunc(d.entries, func(e demandEntry) bool {
+		e.shape.entry = -1
+		return e.tasks == [samples]int64{}
+	})
+	for i, e := range d.entries {
+		e.shape.entry = i
+	}
 }
 
 // weights returns the expected share of every entry, in entry order.
@@ -94,7 +115,9 @@ func (d *demand) weights() []float64 {
 		return out
 	}
 	for i, e := range d.entries {
-		out[i] = (float64(e.tasks[prior])*scale[prior] + float64(e.tasks[seen])*scale[seen]) / total
+		// Products are rounded before they are added: a fused multiply-add, which
+		// some processors have, would give other answers there.
+		out[i] = (float64(float64(e.tasks[prior])*scale[prior]) + float64(float64(e.tasks[seen])*scale[seen])) / total
 	}
 	return out
 }

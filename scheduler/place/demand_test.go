@@ -14,6 +14,19 @@ func modest(t *testing.T, shapes int) *Planner {
 	return p
 }
 
+// knownAtMost is how many shapes a planner knows whose demand tells so many apart.
+func knownAtMost(shapes int) int { return 2*shapes*9/8 + forgetAtLeast }
+
+// distinct returns tasks that ask for so many GPUs and each for other CPU, from
+// some amount on.
+func distinct(count, gpus int, cpu int64) []Request {
+	tasks := make([]Request, count)
+	for i := range tasks {
+		tasks[i] = Request{GPUs: gpus, Whole: gpus > 0, CPUMHz: cpu + int64(i)}
+	}
+	return tasks
+}
+
 // Half of the arrivals are of one shape. The others are of a shape each, in turns
 // with a GPU and without.
 func TestDemandOfManyShapesIsASample(t *testing.T) {
@@ -30,7 +43,7 @@ func TestDemandOfManyShapesIsASample(t *testing.T) {
 		if len(p.demand.entries) > shapes {
 			t.Fatalf("after %d arrivals the demand holds %d shapes, at most %d are meant", i+1, len(p.demand.entries), shapes)
 		}
-		if most := 2*shapes*9/8 + forgetAtLeast; len(p.shapes) > most {
+		if most := knownAtMost(shapes); len(p.shapes) > most {
 			t.Fatalf("after %d arrivals %d shapes are known, at most %d are meant", i+1, len(p.shapes), most)
 		}
 	}
@@ -58,15 +71,67 @@ func TestDemandOfManyShapesIsASample(t *testing.T) {
 	}
 }
 
+// What has arrived first counts as much as what arrives later, however often the
+// sample was thinned in between.
+func TestDemandOfManyShapesForgetsEvenly(t *testing.T) {
+	const first = 10000
+	p := modest(t, 256)
+	for _, r := range distinct(first, 0, 1) {
+		p.Arrive(&r)
+	}
+	for i, r := range distinct(2*first, 1, 1) {
+		p.Arrive(&r)
+		if i%1000 != 999 {
+			continue
+		}
+		old := int64(0)
+		for _, e := range p.demand.entries {
+			if e.shape.req.GPUs == 0 {
+				old += e.tasks[seen]
+			}
+		}
+		got, want := float64(old)/float64(p.demand.tasks[seen]), first/float64(first+i+1)
+		if math.Abs(got-want) > 0.15 {
+			t.Errorf("after %d other arrivals the first %d are %.2f of the sample, want %.2f", i+1, first, got, want)
+		}
+	}
+}
+
+// Shapes of which no task is left make way before any task is forgotten.
+func TestEmptyEntriesGoFirst(t *testing.T) {
+	p := modest(t, 64)
+	p.Learn(distinct(60, 0, 1))
+	p.Learn(distinct(60, 1, 1))
+	if got := p.demand.tasks[prior]; got != 60 {
+		t.Errorf("%d tasks of a history of 60 are left", got)
+	}
+}
+
+// A demand that should tell no shapes apart tells one.
+func TestDemandHoldsAShape(t *testing.T) {
+	for _, shapes := range []int{0, -1} {
+		w := DefaultWeights()
+		w.DemandShapes = shapes
+		p := NewPlanner(testPlanner(t, testNode("a", "A100", 8)).snap, PolicyBalanced, w)
+		r := ask(t, "usual", "8G")
+		for range 100 {
+			p.Arrive(&r)
+		}
+		if len(p.demand.entries) != 1 {
+			t.Errorf("DemandShapes %d: %d shapes are told apart", shapes, len(p.demand.entries))
+		}
+	}
+}
+
 // A history of more shapes than are told apart counts for as many arrivals as any
 // other, and what arrives does not use it up.
 func TestHistoryOfManyShapesIsASample(t *testing.T) {
-	p := modest(t, 256)
-	history := make([]Request, 10000)
-	for i := range history {
-		history[i] = Request{CPUMHz: int64(1 + i), GPUs: i / 5000, Whole: i >= 5000}
+	const shapes = 256
+	p := modest(t, shapes)
+	p.Learn(append(distinct(5000, 0, 1), distinct(5000, 1, 1)...))
+	if most := knownAtMost(shapes); len(p.shapes) > most || cap(p.demand.entries) > most {
+		t.Errorf("%d shapes are known and there is room for %d, at most %d are meant", len(p.shapes), cap(p.demand.entries), most)
 	}
-	p.Learn(history)
 	r := ask(t, "usual", "8G")
 	for i := range int64(3000) {
 		r.CPUMHz = 20000 + i
@@ -143,7 +208,7 @@ func TestQuestionsLeaveTheDemandAlone(t *testing.T) {
 	if after := fmt.Sprint(p.demand.weights()); after != before {
 		t.Errorf("the demand is %s, before it was asked %s", after, before)
 	}
-	if most := 2*64*9/8 + forgetAtLeast; len(p.shapes) > most {
+	if most := knownAtMost(64); len(p.shapes) > most {
 		t.Errorf("%d shapes are known, at most %d are meant", len(p.shapes), most)
 	}
 }

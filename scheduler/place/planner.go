@@ -59,6 +59,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 	if policy == PolicyDefault {
 		policy = PolicyBalanced
 	}
+	w.DemandShapes = max(1, w.DemandShapes)
 	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &demand{}}
 	p.steps = newDivider(w.StepMilli)
 	p.perStep = stepTerm * w.FragmentationMilli / 1000
@@ -123,7 +124,8 @@ func (p *Planner) Learn(history []Request) {
 	p.taught = true
 	p.demand.forgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
 	for i := range history {
-		p.demand.add(p.shapeOf(&history[i]), prior, 1)
+		p.demand.count(p.shapeOf(&history[i]), prior)
+		p.demand.thin(p.weights.DemandShapes) // each time: a history may have many shapes
 	}
 	p.relearn()
 }
@@ -155,7 +157,6 @@ func (p *Planner) relearn() {
 	if !p.taught {
 		p.assume()
 	}
-	p.demand.thin(p.weights.DemandShapes)
 	p.demand.learn()
 	p.rough.learn(p.snap, p.demand)
 	if p.fine != p.rough {

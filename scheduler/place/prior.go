@@ -54,4 +54,5 @@ func (p *Planner) assume() {
 		r := guesses[i].request(cpu/gpus, memory/gpus)
 		p.demand.add(p.shapeOf(&r), prior, guesses[i].weight)
 	}
+	p.demand.thin(p.weights.DemandShapes)
 }

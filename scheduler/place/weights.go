@@ -1,7 +1,7 @@
 package place
 
-// Weights are the parameters of every policy, in one place. The zero value
-// means the defaults, which [DefaultWeights] lists.
+// Weights are the parameters of every policy, in one place. [DefaultWeights]
+// lists the defaults.
 //
 // The node score of all policies is
 //
@@ -55,8 +55,9 @@ type Weights struct {
 	// HistoryTasks is for how many arrivals a long history counts, GuessTasks
 	// for how many a short one or the general mix without any.
 	HistoryTasks, GuessTasks int64
-	// DemandShapes is how many shapes of task the demand tells apart at most.
-	// Where there are more, every other task of the past is forgotten.
+	// DemandShapes is how many shapes of task the demand tells apart at most; less
+	// than 1 means 1. Where there are more, tasks are forgotten: of the larger of its
+	// two samples, the prior and what arrived, as they are then, about half, by coins.
 	DemandShapes int
 }
 
