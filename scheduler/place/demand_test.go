@@ -212,3 +212,73 @@ func TestQuestionsLeaveTheDemandAlone(t *testing.T) {
 		t.Errorf("%d shapes are known, at most %d are meant", len(p.shapes), most)
 	}
 }
+
+// While there are few shapes, one that nobody asks about any more stays known.
+func TestFewShapesStayKnown(t *testing.T) {
+	p := modest(t, 128)
+	r := ask(t, "task", "8G")
+	known := p.shapeOf(&r)
+	for _, other := range distinct(200, 0, 1) {
+		p.shapeOf(&other)
+	}
+	if len(p.shapes) >= 2*128 {
+		t.Fatalf("%d shapes are many", len(p.shapes))
+	}
+	if p.shapeOf(&r) != known {
+		t.Error("a shape was forgotten")
+	}
+}
+
+// One demand replaces another, and is thinned to so many shapes.
+func TestDrift(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, after [2]int64 // tasks by shape
+		shapes        int
+		want          float64
+	}{
+		{"the same mix of more tasks", [2]int64{10, 10}, [2]int64{20, 20}, 2, 0},
+		{"another", [2]int64{10, 0}, [2]int64{0, 10}, 2, 1},
+		{"half of it", [2]int64{10, 10}, [2]int64{20, 0}, 2, 0.5},
+		{"one is forgotten", [2]int64{9, 1}, [2]int64{9, 1}, 1, 0.1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := demand{}
+			shapes := [2]*shape{newShape(&Request{CPUMHz: 1}), newShape(&Request{CPUMHz: 2})}
+			for _, tasks := range [][2]int64{c.before, c.after} {
+				d.learn()
+				d.forgetPrior(100)
+				for i, sh := range shapes {
+					d.add(sh, prior, tasks[i])
+				}
+			}
+			d.thin(c.shapes)
+			if got := d.drift(); math.Abs(got-c.want) > 1e-9 {
+				t.Errorf("drift is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// What arrives as expected teaches nothing; what does not is learned.
+func TestDemandIsLearnedWhenItMoved(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		gpus    int
+		lessons int // the guess, the history and these
+	}{
+		{"stable", 0, 2},
+		{"moved", 1, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testPlanner(t, testNode("a", "A100", 8))
+			p.Learn(distinct(firstReview, 0, 1))
+			for _, r := range distinct(firstReview, c.gpus, 1) {
+				p.Arrive(&r)
+			}
+			if p.lessons != c.lessons {
+				t.Errorf("the demand was learned %d times, want %d", p.lessons, c.lessons)
+			}
+		})
+	}
+}

@@ -17,6 +17,7 @@ type index struct {
 	at       int64 // position in the log
 	epoch    int   // prices that the points were computed with
 	lessons  int   // demand that the verdicts were computed with
+	look     int   // number of looks of the planner when it was last asked
 	verdicts []verdict
 	levels   [][]int32 // levels[0]: points per set; the last has one entry
 }
@@ -39,7 +40,7 @@ func (p *Planner) sync(ix *index, sh *shape) {
 	} else {
 		p.rebuild(ix, sh)
 	}
-	ix.at, ix.epoch, ix.lessons = ix.feed.log.end(), p.epoch, p.lessons
+	ix.at, ix.epoch, ix.lessons, ix.look = ix.feed.log.end(), p.epoch, p.lessons, p.looks
 }
 
 // behind returns the changes that an index has not followed; ok is false when it

@@ -21,6 +21,7 @@ type Planner struct {
 	weights     Weights
 	shapes      map[shapeKey]*shape
 	crowded     int // number of shapes at which to look for some to forget
+	looks       int // for shapes to forget
 	demand      *demand
 	quotas      *Quotas // nil: none
 	ranked      *standings
@@ -101,18 +102,25 @@ func (p *Planner) shapeOf(r *Request) *shape {
 // nobody uses any more.
 const forgetAtLeast = 64
 
-// forget makes shapes that came once cost little: indexes that are far behind
-// are dropped and, where there are many shapes, those of which the demand holds
-// no task.
+// forget makes shapes that came once cost little: indexes that are far behind, or
+// that nobody has asked since the last look, are dropped and, where there are many
+// shapes, those that nobody has asked about either and of which the demand holds no
+// task. Many is twice what the demand holds, so that half or more of them are not
+// in it. The next look is a part of the number of shapes away: looks cost each of
+// them no more, however many there are.
 func (p *Planner) forget() {
 	many := len(p.shapes) >= 2*p.weights.DemandShapes
 	for key, sh := range p.shapes {
-		if many && sh.entry < 0 {
+		_, near := p.behind(sh.index)
+		idle := sh.index.look < p.looks
+		switch {
+		case many && idle && sh.entry < 0:
 			delete(p.shapes, key)
-		} else if _, ok := p.behind(sh.index); !ok {
+		case idle || !near:
 			*sh.index = index{feed: sh.index.feed}
 		}
 	}
+	p.looks++
 	p.crowded = len(p.shapes) + max(forgetAtLeast, len(p.shapes)/8)
 }
 
