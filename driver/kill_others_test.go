@@ -56,7 +56,6 @@ func (e *env) nomadStarts(cfg *drivers.TaskConfig) *drivers.TaskConfig {
 	for tries := 0; err != nil && tries < 30; tries++ {
 		must.True(e.t, structs.IsRecoverable(err), must.Sprint(err))
 		_ = e.harness.DestroyTask(cfg.ID, true)
-		e.containerd.restarts.Wait()
 		e.waitForContainerd()
 		cfg = cfg.Copy()
 		cfg.ID = cfg.AllocID + "/web/" + uuid.Short()
