@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -130,8 +131,8 @@ func (e *env) victim(o orders, delay time.Duration) {
 }
 
 // leftovers names everything of this node that exists in containerd, among the
-// processes, in the mount table and among the live leases. In a containerd of the test's own, that
-// is whatever there is.
+// processes, in the mount table and among the live leases. In a containerd of the
+// test's own, that is whatever there is.
 func (e *env) leftovers() []string {
 	e.t.Helper()
 	cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
@@ -217,6 +218,9 @@ func (e *env) remade(bundle string) bool {
 	}
 	files := 0
 	must.NoError(e.t, filepath.WalkDir(bundle, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // containerd removes it just now
+		}
 		if err == nil && !entry.IsDir() {
 			files++
 		}

@@ -108,9 +108,7 @@ func whileAway(ctx context.Context, call func() error) error {
 		if err == nil || !runtime.Transient(err) {
 			return err
 		}
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
+		if !pause(ctx) {
 			return err
 		}
 	}

@@ -56,8 +56,18 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record
 	return ctx, t
 }
 
-// retryDelay paces attempts to reach a containerd that is away.
+// retryDelay paces attempts, such as to reach a containerd that is away.
 const retryDelay = time.Second
+
+// pause waits between two attempts, and reports whether ctx lasts.
+func pause(ctx context.Context) bool {
+	select {
+	case <-time.After(retryDelay):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 // await waits for the container's end, through restarts of containerd.
 func (d *Driver) await(ctx context.Context, t *task) {
@@ -74,9 +84,7 @@ func (d *Driver) await(ctx context.Context, t *task) {
 			return
 		}
 		t.logger.Debug("waiting for containerd", "error", err)
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
+		if !pause(ctx) {
 			return
 		}
 	}
@@ -109,9 +117,7 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 			break
 		}
 		t.logger.Warn("an ended task keeps its lease until all its processes have ended", "error", err)
-		select {
-		case <-time.After(retryDelay):
-		case <-ctx.Done():
+		if !pause(ctx) {
 			return
 		}
 	}
