@@ -1,0 +1,160 @@
+// Command mutate measures what the tests of a package notice. It draws single
+// mutations of the package's code at random (see mutations.go for the kinds), runs
+// the package's own tests on each, and says which mutations lived.
+//
+// The sources are not touched: a mutated file travels to the compiler as an overlay.
+// A mutation that does not compile is drawn again. The draw depends on the seed
+// alone, so that a survivor can be had again after a test was written for it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+func main() {
+	count := flag.Int("n", 24, "how many mutations to try of each package")
+	seed := flag.Uint64("seed", 1, "what the draw depends on")
+	run := flag.String("run", "", "run these tests only, as in go test -run")
+	short := flag.Bool("short", false, "run the short tests only")
+	only := flag.String("at", "", "try the mutations at this place alone, as printed: FILE:LINE")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: mutate [-n COUNT] [-seed SEED] [-run TESTS] [-short] [-at FILE:LINE] PACKAGE...")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	args := []string{"-count=1", "-failfast", "-vet=off"}
+	if *run != "" {
+		args = append(args, "-run", *run)
+	}
+	if *short {
+		args = append(args, "-short")
+	}
+	for _, pkg := range flag.Args() {
+		tally, err := measure(pkg, args, *count, *seed, *only)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "mutate: %s: %v\n", pkg, err)
+			os.Exit(1)
+		}
+		fmt.Printf("%s: %d of %d killed\n", pkg, tally.killed, tally.tried)
+	}
+}
+
+// tally is what became of the mutations of a package.
+type tally struct{ tried, killed int }
+
+// measure tries count mutations of a package and prints those that its tests miss.
+func measure(pkg string, args []string, count int, seed uint64, only string) (tally, error) {
+	var done tally
+	files, err := sources(pkg)
+	if err != nil {
+		return done, err
+	}
+	mutations, err := find(files)
+	if err != nil {
+		return done, err
+	}
+	draw := rand.New(rand.NewPCG(seed, 0))
+	draw.Shuffle(len(mutations), func(i, j int) { mutations[i], mutations[j] = mutations[j], mutations[i] })
+
+	began := time.Now()
+	if result, output := test(pkg, args, "", 30*time.Minute); result != lived {
+		return done, fmt.Errorf("the tests fail without any mutation:\n%s", output)
+	}
+	// A mutation may make a loop endless: three times the usual is long enough, with
+	// room for a compiler on a busy machine.
+	patience := 3*time.Since(began) + time.Minute
+
+	for _, m := range mutations {
+		if done.tried == count {
+			break
+		}
+		if only != "" && m.place() != only {
+			continue
+		}
+		overlay, err := m.overlay()
+		if err != nil {
+			return done, err
+		}
+		result, _ := test(pkg, args, overlay, patience)
+		if err := os.RemoveAll(filepath.Dir(overlay)); err != nil {
+			return done, err
+		}
+		switch result {
+		case invalid:
+			continue
+		case killed:
+			done.killed++
+		case lived:
+			fmt.Printf("lived  %s  %s: %s\n", m.place(), m.kind, m.what)
+		}
+		done.tried++
+	}
+	return done, nil
+}
+
+// sources are a package's files as they are built here, without its tests.
+func sources(pkg string) ([]string, error) {
+	out, err := exec.Command("go", "list", "-json=Dir,GoFiles", pkg).Output()
+	if err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+		}
+		return nil, err
+	}
+	var listed struct {
+		Dir     string
+		GoFiles []string
+	}
+	if err := json.Unmarshal(out, &listed); err != nil {
+		return nil, fmt.Errorf("read what go list says: %w", err)
+	}
+	files := make([]string, len(listed.GoFiles))
+	for i, name := range listed.GoFiles {
+		files[i] = filepath.Join(listed.Dir, name)
+	}
+	return files, nil
+}
+
+// result is what the tests made of a mutation.
+type result int
+
+const (
+	lived   result = iota // all tests pass: nobody noticed
+	killed                // a test failed, or did not end
+	invalid               // it does not compile
+)
+
+// test runs a package's tests on the sources as the overlay changes them.
+func test(pkg string, args []string, overlay string, patience time.Duration) (result, string) {
+	// Tests clean up when their own clock ends them; only what does not even hear
+	// that is ended from outside.
+	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Minute)
+	defer cancel()
+	all := append([]string{"test", "-timeout", patience.String()}, args...)
+	if overlay != "" {
+		all = append(all, "-overlay", overlay)
+	}
+	out, err := exec.CommandContext(ctx, "go", append(all, pkg)...).CombinedOutput()
+	switch {
+	case err == nil:
+		return lived, ""
+	case strings.Contains(string(out), "[build failed]"), strings.Contains(string(out), "[setup failed]"):
+		return invalid, string(out)
+	default:
+		return killed, string(out)
+	}
+}

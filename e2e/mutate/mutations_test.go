@@ -1,0 +1,93 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// subject holds one occasion of every kind.
+const subject = `package p
+
+import "sync"
+
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) add(list []int, limit int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range list {
+		if v > limit && v != 0 {
+			return errLimit
+		}
+		c.n += v
+	}
+	return nil
+}
+`
+
+func TestFind_EveryKindOfMistake(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.go")
+	if err := os.WriteFile(file, []byte(subject), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mutations, err := find([]string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{ // kind: a line that the mutated source has
+		"negated condition":       "if !(v > limit && v != 0) {",
+		"boundary":                "if v >= limit && v != 0 {",
+		"logic":                   "if v > limit || v != 0 {",
+		"off by one":              "if v > limit && v != 1 {",
+		"error to nil":            "return nil\n\t\t}",
+		"dropped statement":       "}\n\t\t\n\t}",
+		"skipped first iteration": "if mutateFirst { mutateFirst = false; continue }",
+		"removed lock":            "error {\n\t\n\t\n\tfor",
+	}
+	var kinds []string
+	for _, m := range mutations {
+		kinds = append(kinds, m.kind)
+		mutated := string(m.apply([]byte(subject)))
+		if !strings.Contains(mutated, want[m.kind]) {
+			t.Errorf("%s: %q is not in\n%s", m.kind, want[m.kind], mutated)
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), "p.go", mutated, 0); err != nil {
+			t.Errorf("%s: %v", m.kind, err)
+		}
+	}
+	slices.Sort(kinds)
+	if len(kinds) != len(want) || len(slices.Compact(kinds)) != len(want) {
+		t.Errorf("found %v, want each of the %d kinds once", kinds, len(want))
+	}
+}
+
+func TestMeasure_TellsWhatTestsNotice(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":    "module example.com/p\n\ngo 1.26\n",
+		"p.go":      "package p\n\nfunc Positive(n int) bool {\n\tif n > 0 {\n\t\treturn true\n\t}\n\treturn false\n}\n",
+		"p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) {\n\tif !Positive(5) || Positive(-5) {\n\t\tt.Fatal()\n\t}\n}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	// Three mutations: the negated condition is noticed, and > for >= and 1 for 0 are
+	// not, since no test asks for 0 or 1.
+	got, err := measure(".", []string{"-count=1"}, 10, 1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (tally{tried: 3, killed: 1}); got != want {
+		t.Errorf("measure = %+v, want %+v", got, want)
+	}
+}
