@@ -31,8 +31,14 @@ func newBaseline(nodes []Node, s scorer) *baseline {
 	return &baseline{cluster: newCluster(nodes), scorer: s, shapes: map[taskKey]*scoreRow{}}
 }
 
+// Arrive implements Placer: baselines learn nothing.
+func (b *baseline) Arrive(*Task, float64) {}
+
+// End implements Placer.
+func (b *baseline) End(t *Task, s Spot, _ float64) { b.cluster.nodes[s.Node].free(t, s.GPUs) }
+
 // Place implements Placer.
-func (b *baseline) Place(t *Task) (Spot, bool) {
+func (b *baseline) Place(t *Task, _ float64) (Spot, bool) {
 	row := b.row(t)
 	best, at := int64(unfit), -1
 	for i := range b.cluster.nodes {
@@ -102,8 +108,14 @@ type random struct {
 	rng     *rand.Rand
 }
 
+// Arrive implements Placer: it learns nothing.
+func (r *random) Arrive(*Task, float64) {}
+
+// End implements Placer.
+func (r *random) End(t *Task, s Spot, _ float64) { r.cluster.nodes[s.Node].free(t, s.GPUs) }
+
 // Place implements Placer.
-func (r *random) Place(t *Task) (Spot, bool) {
+func (r *random) Place(t *Task, _ float64) (Spot, bool) {
 	var fit []int
 	for i := range r.cluster.nodes {
 		if r.cluster.nodes[i].fits(t) {

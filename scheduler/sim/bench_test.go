@@ -52,9 +52,9 @@ func timed(w *Workload, p Placer) Result {
 }
 
 func reportReplay(b *testing.B, r Result) {
-	b.ReportMetric(1e6/r.PerSecond, "µs/placement")
-	b.ReportMetric(float64(r.P50.Nanoseconds())/1000, "p50-µs")
-	b.ReportMetric(float64(r.P99.Nanoseconds())/1000, "p99-µs")
+	b.ReportMetric(1e6/r.Speed.PerSecond, "µs/placement")
+	b.ReportMetric(float64(r.Speed.P50.Nanoseconds())/1000, "p50-µs")
+	b.ReportMetric(float64(r.Speed.P99.Nanoseconds())/1000, "p99-µs")
 	b.ReportMetric(r.At(100), "%@100")
 	b.ReportMetric(0, "ns/op")
 }
@@ -170,7 +170,7 @@ func BenchmarkPreempt(b *testing.B) {
 	}
 	b.ReportMetric(float64(sum.Microseconds())/float64(decisions), "µs/decision")
 	b.ReportMetric(float64(evicted)/float64(decisions), "victims/decision")
-	b.ReportMetric(sum.Seconds()/float64(decisions)*plain.PerSecond, "placements/decision")
+	b.ReportMetric(sum.Seconds()/float64(decisions)*plain.Speed.PerSecond, "placements/decision")
 }
 
 // startAll gives everything that runs a start time and a priority of its own,

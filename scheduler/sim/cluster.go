@@ -78,6 +78,16 @@ func (m *machine) book(t *Task, gpus []int) {
 	m.version++
 }
 
+// free gives back what a task has taken.
+func (m *machine) free(t *Task, gpus []int) {
+	m.cpu += t.CPUMilli
+	m.memory += t.MemoryMiB
+	for _, g := range gpus {
+		m.gpus[g] += t.GPUMilli
+	}
+	m.version++
+}
+
 // tightest returns the GPUs with the least room that fit, lowest index first
 // among equals.
 func (m *machine) tightest(t *Task) []int {

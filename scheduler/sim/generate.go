@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 )
 
@@ -95,7 +96,7 @@ func (g *generator) tasks(name string, milli int64) []Task {
 		tt := taskTypes[pick(g.rng, len(taskTypes), func(i int) int { return taskTypes[i].weight })]
 		t := tt.task
 		t.Name = fmt.Sprintf("%s-%06d", name, len(out))
-		t.RunSeconds = 60 + int64(g.rng.ExpFloat64()*float64(tt.run))
+		t.RunSeconds = 60 + math.Trunc(g.rng.ExpFloat64()*float64(tt.run))
 		if t.GPUs > 0 && g.rng.Float64()*100 < g.Models {
 			t.Models = []string{machineTypes[g.rng.IntN(3)].node.Model}
 		}
@@ -110,14 +111,14 @@ func (g *generator) tasks(name string, milli int64) []Task {
 func (g *generator) schedule(tasks []Task, capacity int64) {
 	var work float64
 	for i := range tasks {
-		work += float64(tasks[i].Demand()) * float64(tasks[i].RunSeconds)
+		work += float64(tasks[i].Demand()) * tasks[i].RunSeconds
 	}
 	gap := work / float64(capacity) / float64(max(1, len(tasks))) * 100 / float64(g.MeanLoad)
 	at := 0.0
 	for i := range tasks {
 		at += g.rng.ExpFloat64() * gap
 		t := &tasks[i]
-		t.ArriveSecond = int64(at)
+		t.ArriveSecond = math.Trunc(at)
 		t.Priority = []int{20, 20, 50, 50, 50, 80}[g.rng.IntN(6)]
 		t.MinRunSeconds = 300
 		if g.Teams > 0 {

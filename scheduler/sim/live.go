@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"maps"
@@ -11,107 +12,168 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
-// LiveResult is what a replay with departures measured.
+// LiveOptions say how [Live] replays a workload.
+type LiveOptions struct {
+	// Queue lets tasks wait that find no room; without it they are lost. What
+	// waits is tried whenever a task arrives or ends, in order of arrival (with
+	// the product's policies: in their order), and what is behind a task that
+	// still does not fit may go ahead of it.
+	Queue bool
+	// Quotas are the queues of a cluster, for the product's policies.
+	Quotas []place.Queue
+	// Now is read around every decision; nil: decisions are not timed.
+	Now func() time.Time
+}
+
+// LiveResult is what a replay with departures measured. Used, lost and waits
+// leave out the first third of the time until the last arrival: the cluster
+// fills up then.
 type LiveResult struct {
 	Started    int
 	Finished   int
-	Never      int // tasks that no empty node could hold
+	Never      int // tasks that had not started at the last arrival
 	Evictions  int
 	LostMilliS int64 // work thrown away by evictions, GPU milli-seconds
 	DoneMilliS int64 // work finished, GPU milli-seconds
-	// UsedPercent is the mean allocation over time while work was waiting or
-	// running.
+	// UsedPercent is the mean allocation over time.
 	UsedPercent float64
-	Waits       map[int]Wait    // by priority
-	Queues      map[string]Wait // by queue
+	// LostPercent is the part of the GPU work offered that never started.
+	LostPercent float64
+	Classes     map[Class]ClassResult
+	Priorities  map[int]Wait
+	Queues      map[string]Wait
 	// Fairness is Jain's index over the queues' work done per guarantee: 1 when
 	// all got the same part of their guarantee.
 	Fairness float64
+	Speed    Speed
 	Timeline []Moment `json:"-"`
+	Starts   []Start  `json:"-"` // per task
+}
+
+// ClassResult is what happened to the tasks of one size.
+type ClassResult struct {
+	BlockedPercent float64 // of the work offered
+	Wait           Wait    // with Queue; a task that never started has waited until the last arrival
+}
+
+// Start is when and where a task started; Spot.Node is -1 when it never did.
+type Start struct {
+	Second float64
+	Spot   Spot
 }
 
 // Moment is the state of a live replay at a time.
 type Moment struct {
-	Second    int64
+	Second    float64
 	UsedMilli int64
 	ByQueue   map[string]int64 // GPU milli held
 	Waiting   int              // tasks
 }
 
-// Wait sums up waiting times, from arrival to the first start.
-type Wait struct {
-	Tasks      int
-	Mean, P95  time.Duration
-	Longest    time.Duration
-	DoneMilliS int64
-	waits      []time.Duration
+// Class is a size of task.
+type Class int
+
+// The classes of the protocol, by whole or part GPUs asked for.
+const (
+	ClassCPU   Class = iota // none
+	ClassOne                // one, or a part of one
+	ClassSome               // 2 to 4
+	ClassLarge              // more
+	classes
+)
+
+// String names the number of GPUs.
+func (c Class) String() string { return [classes]string{"cpu", "1", "2-4", "8"}[c] }
+
+// MarshalText makes the name the key in JSON.
+func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// ClassOf is the class of a task.
+func ClassOf(t *Task) Class {
+	switch {
+	case t.GPUs == 0:
+		return ClassCPU
+	case t.GPUs == 1:
+		return ClassOne
+	case t.GPUs <= 4:
+		return ClassSome
+	}
+	return ClassLarge
 }
 
-// Live replays arrivals and departures: tasks wait in the planner's order,
-// start when there is room, are evicted for higher priorities and for quotas
-// that are wanted back, then wait again and lose their work.
-func Live(nodes []Node, history, tasks []Task, queues []place.Queue, policy place.Policy, w place.Weights) (LiveResult, error) {
-	p, err := NewPlanned(nodes, history, policy, w)
-	if err != nil {
-		return LiveResult{}, err
+// warmUp is the part of the time until the last arrival that is not measured.
+const warmUp = 1.0 / 3
+
+// Live replays arrivals and departures through a policy. With a policy of the
+// product tasks with priorities are evicted for higher ones, and for quotas
+// that are wanted back; they wait again then and lose their work.
+func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, error) {
+	l := &live{
+		LiveOptions: o, placer: p, tasks: tasks, running: make([]*running, len(tasks)), held: map[string]int64{},
+		capacity: Capacity(nodes), end: tasks[len(tasks)-1].ArriveSecond,
 	}
-	if len(queues) > 0 {
-		q, err := place.NewQuotas(queues)
-		if err != nil {
-			return LiveResult{}, err
+	l.result = LiveResult{Classes: map[Class]ClassResult{}, Priorities: map[int]Wait{}, Queues: map[string]Wait{}, Starts: make([]Start, len(tasks))}
+	for i := range l.result.Starts {
+		l.result.Starts[i].Spot.Node = -1
+	}
+	if planned, ok := p.(*Planned); ok && o.Queue {
+		l.planned = planned
+		if len(o.Quotas) > 0 {
+			q, err := place.NewQuotas(o.Quotas)
+			if err != nil {
+				return LiveResult{}, err
+			}
+			planned.Planner.SetQuotas(q)
 		}
-		p.Planner.SetQuotas(q)
+		l.evicts = len(o.Quotas) > 0 || slices.ContainsFunc(tasks, func(t Task) bool { return t.Priority != tasks[0].Priority })
+	} else if len(o.Quotas) > 0 {
+		return LiveResult{}, fmt.Errorf("replay with quotas: only the product's policies keep them, and only where tasks wait")
 	}
-	l := &live{Planned: p, tasks: tasks, starts: map[string]*running{}, seen: map[int]bool{}, held: map[string]int64{}}
-	l.result = LiveResult{Waits: map[int]Wait{}, Queues: map[string]Wait{}}
-	l.capacity = Capacity(nodes)
 	if err := l.run(); err != nil {
 		return LiveResult{}, err
 	}
-	l.summarise(queues)
+	l.summarize()
 	return l.result, nil
 }
 
 type live struct {
-	*Planned
+	LiveOptions
+	placer   Placer
+	planned  *Planned // when what waits is ordered by the product
+	evicts   bool
 	tasks    []Task
-	pending  []place.Request
-	starts   map[string]*running
+	running  []*running // by task
+	waiting  []int
 	ends     endHeap
-	seen     map[int]bool // tasks that have started once
-	now      int64
-	used     int64            // milli in use
-	held     map[string]int64 // by queue
+	now      float64
+	end      float64 // of what is measured
+	used     int64   // milli in use
+	held     map[string]int64
 	area     float64
-	busy     int64 // seconds with work about
 	capacity int64
+	spent    []time.Duration
 	result   LiveResult
 }
 
 // running is a task that runs; gone marks an end that no longer happens.
 type running struct {
 	task  int
-	start int64
-	end   int64
+	start float64
+	end   float64
+	spot  Spot
 	gone  bool
 }
 
-// run goes from event to event: the next arrival or the next end.
+// run goes from event to event: the next end or the next arrival. Ends that
+// come at the time of an arrival come first.
 func (l *live) run() error {
 	next := 0
-	for next < len(l.tasks) || l.ends.Len() > 0 {
-		at := int64(1) << 62
-		if next < len(l.tasks) {
-			at = l.tasks[next].ArriveSecond
-		}
-		if l.ends.Len() > 0 {
-			at = min(at, l.ends[0].end)
-		}
-		l.advance(at)
-		if err := l.finish(); err != nil {
-			return err
-		}
-		for next < len(l.tasks) && l.tasks[next].ArriveSecond <= l.now {
+	for next < len(l.tasks) || (l.Queue && l.ends.Len() > 0) {
+		if l.ends.Len() > 0 && (next == len(l.tasks) || l.ends[0].end <= l.tasks[next].ArriveSecond) {
+			l.advance(l.ends[0].end)
+			l.finish(heap.Pop(&l.ends).(*running))
+		} else {
+			l.advance(l.tasks[next].ArriveSecond)
 			l.arrive(next)
 			next++
 		}
@@ -130,7 +192,7 @@ const momentEvery = 300
 func (l *live) note() {
 	line := l.result.Timeline
 	if len(line) == 0 || l.now >= line[len(line)-1].Second+momentEvery {
-		l.result.Timeline = append(line, Moment{l.now, l.used, maps.Clone(l.held), len(l.pending)})
+		l.result.Timeline = append(line, Moment{l.now, l.used, maps.Clone(l.held), len(l.waiting)})
 	}
 }
 
@@ -140,170 +202,251 @@ func (l *live) hold(t *Task, sign int64) {
 	l.held[t.Queue] += sign * t.Demand()
 }
 
-func (l *live) advance(to int64) {
-	if to <= l.now {
-		return
-	}
-	if l.used > 0 || len(l.pending) > 0 {
-		l.area += float64(l.used) * float64(to-l.now)
-		l.busy += to - l.now
+func (l *live) advance(to float64) {
+	if from, until := max(l.now, l.end*warmUp), min(to, l.end); until > from {
+		l.area += float64(l.used) * (until - from)
 	}
 	l.now = to
 }
 
-func (l *live) clock() time.Time { return time.Unix(l.now, 0) }
+// timed runs a decision and notes how long it took.
+func (l *live) timed(decide func()) {
+	if l.Now == nil {
+		decide()
+		return
+	}
+	start := l.Now()
+	decide()
+	l.spent = append(l.spent, l.Now().Sub(start))
+}
 
 func (l *live) arrive(i int) {
-	r := RequestOf(&l.tasks[i], strconv.Itoa(i))
-	r.Submit = l.clock()
-	r.MinRun = time.Duration(l.tasks[i].MinRunSeconds) * time.Second
-	l.Planner.Arrive(&r)
-	l.pending = append(l.pending, r)
+	t := &l.tasks[i]
+	l.timed(func() {
+		l.placer.Arrive(t, l.now)
+		if !l.Queue || len(l.waiting) == 0 {
+			if l.try(i) {
+				return
+			}
+		}
+		if l.Queue {
+			l.waiting = append(l.waiting, i)
+		}
+	})
+}
+
+// try starts a task where there is room.
+func (l *live) try(i int) bool {
+	t := &l.tasks[i]
+	if l.planned != nil && len(l.Quotas) > 0 {
+		return false // its turn depends on the others
+	}
+	spot, ok := l.placer.Place(t, l.now)
+	if ok {
+		l.begin(i, spot)
+	}
+	return ok
 }
 
 // finish ends what has run long enough.
-func (l *live) finish() error {
-	for l.ends.Len() > 0 && l.ends[0].end <= l.now {
-		r := heap.Pop(&l.ends).(*running)
-		if r.gone {
-			continue
-		}
-		t := &l.tasks[r.task]
-		if _, err := l.Snapshot.Release(strconv.Itoa(r.task)); err != nil {
-			return err
-		}
-		delete(l.starts, strconv.Itoa(r.task))
-		l.hold(t, -1)
-		work := t.Demand() * t.RunSeconds
-		l.result.Finished++
-		l.result.DoneMilliS += work
-		q := l.result.Queues[t.Queue]
-		q.DoneMilliS += work
-		l.result.Queues[t.Queue] = q
+func (l *live) finish(r *running) {
+	if r.gone {
+		return
 	}
-	return nil
+	t := &l.tasks[r.task]
+	l.placer.End(t, r.spot, l.now)
+	l.running[r.task] = nil
+	l.hold(t, -1)
+	work := int64(float64(t.Demand()) * t.RunSeconds)
+	l.result.Finished++
+	l.result.DoneMilliS += work
+	q := l.result.Queues[t.Queue]
+	q.DoneMilliS += work
+	l.result.Queues[t.Queue] = q
 }
 
-// shapeOfWork identifies requests with the same chances, so that after one
-// failed the others need not be tried in the same round.
-type shapeOfWork struct {
+// chance identifies tasks with the same chances, so that after one failed the
+// others need not be tried in the same round.
+type chance struct {
 	key      taskKey
 	queue    string
 	priority int
 }
 
-// schedule starts what can start, in the planner's order.
+// schedule starts what can start, in order.
 func (l *live) schedule() error {
-	l.Planner.Order(l.pending)
-	failed := map[shapeOfWork]bool{}
-	var waiting []place.Request
-	for _, r := range slices.Clone(l.pending) {
-		i, err := strconv.Atoi(r.ID)
-		if err != nil {
-			return fmt.Errorf("schedule %q: %w", r.ID, err)
-		}
-		shape := shapeOfWork{keyOf(&l.tasks[i]), r.Queue, r.Priority}
-		if failed[shape] {
-			waiting = append(waiting, r)
+	if len(l.waiting) == 0 {
+		return nil
+	}
+	if l.evicts {
+		l.order()
+	}
+	failed := map[chance]bool{}
+	var waiting []int
+	for _, i := range slices.Clone(l.waiting) {
+		t := &l.tasks[i]
+		c := chance{keyOf(t), t.Queue, t.Priority}
+		if failed[c] {
+			waiting = append(waiting, i)
 			continue
 		}
-		plan, err := l.Planner.Preempt([]place.Request{r}, l.clock())
-		if err != nil {
-			failed[shape] = true
-			waiting = append(waiting, r)
-			continue
+		var evicted []int
+		var ok bool
+		var err error
+		if l.evicts {
+			evicted, ok, err = l.preempt(i)
+		} else {
+			ok = l.try(i)
 		}
-		evicted, err := l.carryOut(i, plan)
 		if err != nil {
 			return err
 		}
+		if !ok {
+			failed[c] = true
+			waiting = append(waiting, i)
+		}
 		waiting = append(waiting, evicted...)
 	}
-	l.pending = waiting
+	l.waiting = waiting
 	return nil
 }
 
-// carryOut evicts and starts what a plan says; it returns requests for the
-// evicted.
-func (l *live) carryOut(i int, plan place.Plan) ([]place.Request, error) {
-	var again []place.Request
-	for _, v := range plan.Victims {
-		if _, err := l.Snapshot.Release(v.ID); err != nil {
-			return nil, err
-		}
-		r := l.starts[v.ID]
-		r.gone = true
-		delete(l.starts, v.ID)
-		t := &l.tasks[r.task]
-		l.hold(t, -1)
-		l.result.Evictions++
-		l.result.LostMilliS += t.Demand() * (l.now - r.start)
-		q := RequestOf(t, v.ID)
-		q.Submit = time.Unix(t.ArriveSecond, 0)
-		q.MinRun = v.MinRun
-		again = append(again, q)
-	}
-	return again, l.begin(i, plan.Placements[0].Usage)
+func (l *live) clock() time.Time { return clock(l.now) }
+
+func (l *live) request(i int) place.Request {
+	t := &l.tasks[i]
+	r := RequestOf(t, l.planned.ids[t])
+	r.Submit = clock(t.ArriveSecond)
+	r.MinRun = time.Duration(t.MinRunSeconds) * time.Second
+	return r
 }
 
-func (l *live) begin(i int, u place.Usage) error {
-	u.Start = l.clock()
-	if err := l.Snapshot.Apply(u); err != nil {
-		return err
+// order sorts what waits as the product would.
+func (l *live) order() {
+	requests := make([]place.Request, len(l.waiting))
+	at := map[string]int{}
+	for n, i := range l.waiting {
+		requests[n] = l.request(i)
+		at[requests[n].ID] = i
 	}
+	l.planned.Planner.Order(requests)
+	for n := range requests {
+		l.waiting[n] = at[requests[n].ID]
+	}
+}
+
+// preempt starts a task, with evictions where it must; it returns the evicted.
+func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
+	plan, err := l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
+	if err != nil {
+		return nil, false, nil // no room: it waits
+	}
+	for _, v := range plan.Victims {
+		j, err := strconv.Atoi(v.ID)
+		if err != nil {
+			return nil, false, fmt.Errorf("evict %q: %w", v.ID, err)
+		}
+		r := l.running[j]
+		r.gone = true
+		l.running[j] = nil
+		l.planned.evict(&l.tasks[j])
+		l.hold(&l.tasks[j], -1)
+		l.result.Evictions++
+		l.result.LostMilliS += int64(float64(l.tasks[j].Demand()) * (l.now - r.start))
+		evicted = append(evicted, j)
+	}
+	spot, err := l.planned.book(&l.tasks[i], plan.Placements[0].Usage, l.now)
+	if err != nil {
+		return nil, false, err
+	}
+	l.begin(i, spot)
+	return evicted, true, nil
+}
+
+func (l *live) begin(i int, spot Spot) {
 	t := &l.tasks[i]
 	l.hold(t, 1)
-	r := &running{task: i, start: l.now, end: l.now + max(1, t.RunSeconds)}
-	l.starts[u.ID] = r
+	r := &running{task: i, start: l.now, end: l.now + t.RunSeconds, spot: spot}
+	l.running[i] = r
 	heap.Push(&l.ends, r)
-	if !l.seen[i] {
-		l.seen[i] = true
+	if s := &l.result.Starts[i]; s.Spot.Node < 0 && l.now <= l.end {
+		*s = Start{l.now, spot}
 		l.result.Started++
-		wait := time.Duration(l.now-t.ArriveSecond) * time.Second
-		addWait(l.result.Waits, t.Priority, wait)
-		addWait(l.result.Queues, t.Queue, wait)
 	}
-	return nil
 }
 
-func addWait[K comparable](m map[K]Wait, key K, wait time.Duration) {
-	w := m[key]
-	w.waits = append(w.waits, wait)
-	m[key] = w
-}
-
-func (l *live) summarise(queues []place.Queue) {
-	l.result.Never = len(l.pending)
-	if l.busy > 0 && l.capacity > 0 {
-		l.result.UsedPercent = 100 * l.area / float64(l.busy) / float64(l.capacity)
+func (l *live) summarize() {
+	r := &l.result
+	r.Never = len(l.tasks) - r.Started
+	r.UsedPercent = 100 * l.area / (l.end * (1 - warmUp)) / float64(max(1, l.capacity))
+	var offered, blocked [classes]float64
+	var waits [classes]waitTimes
+	byPriority, byQueue := map[int]waitTimes{}, map[string]waitTimes{}
+	for i := range l.tasks {
+		t, s := &l.tasks[i], &r.Starts[i]
+		if t.ArriveSecond < l.end*warmUp {
+			continue
+		}
+		work := float64(t.Demand()) * t.RunSeconds
+		if t.GPUs == 0 {
+			work = float64(t.CPUMilli) * t.RunSeconds
+		}
+		c := ClassOf(t)
+		offered[c] += work
+		wait := s.Second - t.ArriveSecond
+		if s.Spot.Node < 0 {
+			blocked[c] += work
+			wait = l.end - t.ArriveSecond
+		}
+		waits[c] = append(waits[c], wait)
+		byPriority[t.Priority] = append(byPriority[t.Priority], wait)
+		byQueue[t.Queue] = append(byQueue[t.Queue], wait)
 	}
-	for k, w := range l.result.Waits {
-		l.result.Waits[k] = w.summed()
+	var all, lost float64
+	for c := range classes {
+		if c != ClassCPU {
+			all, lost = all+offered[c], lost+blocked[c]
+		}
+		if len(waits[c]) > 0 {
+			r.Classes[c] = ClassResult{BlockedPercent: 100 * blocked[c] / max(1, offered[c]), Wait: waits[c].sum()}
+		}
 	}
-	for k, w := range l.result.Queues {
-		l.result.Queues[k] = w.summed()
+	r.LostPercent = 100 * lost / max(1, all)
+	for k, w := range byPriority {
+		r.Priorities[k] = w.sum()
+	}
+	for k, w := range byQueue {
+		sum := w.sum()
+		sum.DoneMilliS = r.Queues[k].DoneMilliS
+		r.Queues[k] = sum
 	}
 	var parts []float64
-	for _, q := range queues {
-		if w, ok := l.result.Queues[q.Name]; ok && q.GuaranteeMilli > 0 {
+	for _, q := range l.Quotas {
+		if w, ok := r.Queues[q.Name]; ok && q.GuaranteeMilli > 0 {
 			parts = append(parts, float64(w.DoneMilliS)/float64(q.GuaranteeMilli))
 		}
 	}
-	l.result.Fairness = jain(parts)
+	r.Fairness = jain(parts)
+	r.Speed = speedOf(l.spent)
 }
 
-func (w Wait) summed() Wait {
-	w.Tasks = len(w.waits)
-	if w.Tasks == 0 {
-		return w
+// Wait sums up waiting times in seconds, from arrival to the first start.
+type Wait struct {
+	Tasks                   int
+	Mean, P95, P99, Longest float64
+	DoneMilliS              int64 `json:",omitempty"`
+}
+
+type waitTimes []float64
+
+func (w waitTimes) sum() Wait {
+	slices.Sort(w)
+	sum := 0.0
+	for _, s := range w {
+		sum += s
 	}
-	slices.Sort(w.waits)
-	var sum time.Duration
-	for _, d := range w.waits {
-		sum += d
-	}
-	w.Mean, w.P95, w.Longest = sum/time.Duration(w.Tasks), w.waits[w.Tasks*95/100], w.waits[w.Tasks-1]
-	return w
+	at := func(percent int) float64 { return w[(len(w)-1)*percent/100] }
+	return Wait{Tasks: len(w), Mean: sum / float64(len(w)), P95: at(95), P99: at(99), Longest: at(100)}
 }
 
 // jain is Jain's fairness index: (Σx)² / (n·Σx²).
@@ -324,7 +467,7 @@ type endHeap []*running
 
 func (h endHeap) Len() int { return len(h) }
 func (h endHeap) Less(i, j int) bool {
-	return h[i].end < h[j].end || (h[i].end == h[j].end && h[i].task < h[j].task)
+	return cmp.Or(cmp.Compare(h[i].end, h[j].end), cmp.Compare(h[i].task, h[j].task)) < 0
 }
 func (h endHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *endHeap) Push(x any)   { *h = append(*h, x.(*running)) }

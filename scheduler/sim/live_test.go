@@ -19,15 +19,15 @@ func TestLivePreempts(t *testing.T) {
 		{Name: "lowly", GPUs: 1, GPUMilli: 1000, ArriveSecond: 0, RunSeconds: 100, Priority: 10},
 		{Name: "urgent", GPUs: 1, GPUMilli: 1000, ArriveSecond: 30, RunSeconds: 50, Priority: 90},
 	}
-	r, err := Live(nodes, nil, tasks, nil, place.PolicyBalanced, quickWeights())
+	r, err := Live(nodes, tasks, planned(t, &Workload{Nodes: nodes}, place.PolicyBalanced, quickWeights()), LiveOptions{Queue: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Finished != 2 || r.Evictions != 1 || r.LostMilliS != 30*1000 || r.DoneMilliS != 150*1000 {
 		t.Errorf("finished %d, evictions %d, lost %d, done %d", r.Finished, r.Evictions, r.LostMilliS, r.DoneMilliS)
 	}
-	if w := r.Waits[90]; w.Mean != 0 {
-		t.Errorf("the urgent task waited %v", w.Mean)
+	if w := r.Priorities[90]; w.Mean != 0 {
+		t.Errorf("the urgent task waited %v s", w.Mean)
 	}
 }
 
@@ -40,12 +40,12 @@ func TestLiveReclaimsQuota(t *testing.T) {
 		{Name: "a2", GPUs: 1, GPUMilli: 1000, RunSeconds: 1000, Priority: 50, Queue: "a"},
 		{Name: "b1", GPUs: 1, GPUMilli: 1000, ArriveSecond: 100, RunSeconds: 100, Priority: 10, Queue: "b"},
 	}
-	r, err := Live(nodes, nil, tasks, EvenQueues(nodes, tasks), place.PolicyBalanced, quickWeights())
+	r, err := Live(nodes, tasks, planned(t, &Workload{Nodes: nodes}, place.PolicyBalanced, quickWeights()), LiveOptions{Queue: true, Quotas: EvenQueues(nodes, tasks)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Evictions != 1 || r.Finished != 3 || r.Queues["b"].Mean != 0 {
-		t.Errorf("evictions %d, finished %d, b waited %v", r.Evictions, r.Finished, r.Queues["b"].Mean)
+		t.Errorf("evictions %d, finished %d, b waited %v s", r.Evictions, r.Finished, r.Queues["b"].Mean)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestLiveFinishesGeneratedWork(t *testing.T) {
 	s := DefaultSynthetic()
 	s.Nodes, s.Percent, s.Live = 10, 400, true
 	w := Generate(s)
-	r, err := Live(w.Nodes, w.History, w.Arrivals, EvenQueues(w.Nodes, w.Arrivals), place.PolicyBalanced, quickWeights())
+	r, err := Live(w.Nodes, w.Arrivals, planned(t, &w, place.PolicyBalanced, quickWeights()), LiveOptions{Queue: true, Quotas: EvenQueues(w.Nodes, w.Arrivals)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +63,14 @@ func TestLiveFinishesGeneratedWork(t *testing.T) {
 			held += milli
 		}
 		if held != m.UsedMilli || held > Capacity(w.Nodes) {
-			t.Fatalf("at second %d queues hold %d milli, %d are used", m.Second, held, m.UsedMilli)
+			t.Fatalf("at second %v queues hold %d milli, %d are used", m.Second, held, m.UsedMilli)
 		}
 	}
 	if p := r.Panels(Capacity(w.Nodes)); len(p) != 2 || len(p[0].Series) != 5 || len(p[1].Series[0].Points) != len(r.Timeline) {
 		t.Errorf("panels %+v", p)
 	}
-	if r.Finished+r.Never != len(w.Arrivals) || r.Finished == 0 || r.UsedPercent <= 0 || r.UsedPercent > 100 || r.Fairness > 1.0001 {
-		t.Errorf("%+v of %d arrivals", r, len(w.Arrivals))
+	if r.Started+r.Never != len(w.Arrivals) || r.Finished < r.Started || r.Finished == 0 || r.UsedPercent <= 0 || r.UsedPercent > 100 || r.Fairness > 1.0001 {
+		t.Errorf("started %d, finished %d, never %d of %d arrivals; used %.1f%%, fairness %.2f", r.Started, r.Finished, r.Never, len(w.Arrivals), r.UsedPercent, r.Fairness)
 	}
 }
 

@@ -20,6 +20,7 @@ type Planned struct {
 	Moves       int // made so far
 
 	at     map[string]int // node ID to position
+	ids    map[*Task]string
 	count  int
 	placed int
 }
@@ -30,7 +31,7 @@ const rebalanceEvery = 50
 // NewPlanned plans for the nodes of a trace; ties go to the earlier node.
 // History becomes the planner's prior demand; without any it keeps its own.
 func NewPlanned(nodes []Node, history []Task, policy place.Policy, w place.Weights) (*Planned, error) {
-	p := &Planned{Snapshot: place.NewSnapshot(), at: map[string]int{}}
+	p := &Planned{Snapshot: place.NewSnapshot(), at: map[string]int{}, ids: map[*Task]string{}}
 	for i, n := range nodes {
 		if err := p.Snapshot.AddNode(placeNode(n)); err != nil {
 			return nil, fmt.Errorf("plan for trace: %w", err)
@@ -76,27 +77,51 @@ func RequestOf(t *Task, id string) place.Request {
 	return r
 }
 
-// Place implements Placer.
-func (p *Planned) Place(t *Task) (Spot, bool) {
-	r := RequestOf(t, strconv.Itoa(p.count))
+// Arrive implements Placer.
+func (p *Planned) Arrive(t *Task, _ float64) {
 	p.count++
 	if p.MovePercent > 0 && p.count%rebalanceEvery == 0 {
 		p.rebalance()
 	}
+	p.ids[t] = strconv.Itoa(p.count - 1)
+	r := RequestOf(t, p.ids[t])
 	p.Planner.Arrive(&r)
+}
+
+// Place implements Placer.
+func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
+	r := RequestOf(t, p.ids[t])
 	pl, err := p.Planner.Place(&r)
 	if err != nil {
 		return Spot{}, false
 	}
-	if err := p.Snapshot.Apply(pl.Usage); err != nil {
-		return Spot{}, false
+	spot, err := p.book(t, pl.Usage, now)
+	return spot, err == nil
+}
+
+// book lets a task start as planned.
+func (p *Planned) book(t *Task, u place.Usage, now float64) (Spot, error) {
+	u.Start = clock(now)
+	if err := p.Snapshot.Apply(u); err != nil {
+		return Spot{}, err
 	}
 	p.placed++
-	spot := Spot{Node: p.at[pl.NodeID]}
-	for _, t := range pl.Usage.Takes {
+	spot := Spot{Node: p.at[u.NodeID]}
+	for _, t := range u.Takes {
 		spot.GPUs = append(spot.GPUs, t.GPU)
 	}
-	return spot, true
+	return spot, nil
+}
+
+// End implements Placer.
+func (p *Planned) End(t *Task, _ Spot, _ float64) {
+	p.evict(t)
+	delete(p.ids, t)
+}
+
+// evict frees what a task holds that will come again.
+func (p *Planned) evict(t *Task) {
+	_, _ = p.Snapshot.Release(p.ids[t]) // it was booked under this ID
 }
 
 // rebalance makes the moves that the planner proposes, as many as are allowed.

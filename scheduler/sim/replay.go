@@ -6,10 +6,15 @@ import (
 	"time"
 )
 
-// Placer is a policy under test. Place decides where the next arrival goes and
-// books it; ok is false when it takes it nowhere.
+// Placer is a policy under test. Times are seconds of the trace.
 type Placer interface {
-	Place(t *Task) (spot Spot, ok bool)
+	// Arrive tells of a task that has arrived, before its first Place.
+	Arrive(t *Task, now float64)
+	// Place decides where a task goes and books it; ok is false when there is no
+	// room for it.
+	Place(t *Task, now float64) (spot Spot, ok bool)
+	// End frees what a task holds.
+	End(t *Task, spot Spot, now float64)
 }
 
 // Spot is where a task went: a node and the GPUs on it, by position.
@@ -28,8 +33,7 @@ type Result struct {
 	RejectedCPUOnly int
 	Curve           []Point // one per whole percent of arrived demand
 	FinalPercent    float64
-	PerSecond       float64 // placements tried per second of Place
-	P50, P99, Max   time.Duration
+	Speed           Speed
 }
 
 // Point is the allocation when so much had arrived, both in percent of
@@ -68,7 +72,8 @@ func Replay(nodes []Node, arrivals []Task, p Placer, now func() time.Time) Resul
 	for i := range arrivals {
 		t := &arrivals[i]
 		start := now()
-		spot, ok := p.Place(t)
+		p.Arrive(t, 0)
+		spot, ok := p.Place(t, 0)
 		times[i] = max(0, now().Sub(start)-reading)
 		arrived += t.Demand()
 		if ok {
@@ -83,7 +88,7 @@ func Replay(nodes []Node, arrivals []Task, p Placer, now func() time.Time) Resul
 	}
 	r.Curve = c.points()
 	r.FinalPercent = percent(used, capacity)
-	r.timing(times)
+	r.Speed = speedOf(times)
 	return r
 }
 
@@ -104,19 +109,26 @@ func (r *Result) reject(t *Task) {
 	}
 }
 
-func (r *Result) timing(times []time.Duration) {
+// Speed is how long decisions took.
+type Speed struct {
+	PerSecond           float64
+	Mean, P50, P99, Max time.Duration
+}
+
+func speedOf(times []time.Duration) (s Speed) {
 	if len(times) == 0 {
-		return
+		return s
 	}
 	var sum time.Duration
 	for _, d := range times {
 		sum += d
 	}
 	slices.Sort(times)
-	r.P50, r.P99, r.Max = times[len(times)/2], times[len(times)*99/100], times[len(times)-1]
+	s.Mean, s.P50, s.P99, s.Max = sum/time.Duration(len(times)), times[len(times)/2], times[len(times)*99/100], times[len(times)-1]
 	if sum > 0 {
-		r.PerSecond = float64(len(times)) / sum.Seconds()
+		s.PerSecond = float64(len(times)) / sum.Seconds()
 	}
+	return s
 }
 
 func percent(part, whole int64) float64 {

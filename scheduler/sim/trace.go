@@ -29,9 +29,9 @@ type Task struct {
 	GPUMilli  int64    // share of each GPU, 1000 = whole; 0 without GPUs
 	Models    []string // any of; empty: all
 
-	// The columns below are for Live replays; zero in the published traces.
-	ArriveSecond  int64
-	RunSeconds    int64
+	// The columns below are for [Live] replays; zero in the published traces.
+	ArriveSecond  float64
+	RunSeconds    float64
 	Priority      int
 	Queue         string
 	MinRunSeconds int64
@@ -135,6 +135,20 @@ func (t *table) number(name string, limit int64) int64 {
 	return int64(v)
 }
 
+// decimal reads a number from 0 to maxAmount; an empty value is 0.
+func (t *table) decimal(name string) float64 {
+	s := t.text(name)
+	if s == "" {
+		return 0
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= 0 && v <= maxAmount) {
+		t.fail(fmt.Errorf("%w: line %d: column %q is %q, want a number from 0 to %d", ErrTrace, t.line(name), name, s, int64(maxAmount)))
+		return 0
+	}
+	return v
+}
+
 // line is where a column of the present row stands.
 func (t *table) line(name string) int {
 	line, _ := t.csv.FieldPos(t.cols[name])
@@ -174,7 +188,8 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 
 // ReadTasks reads arrivals or a pod list: the columns cpu_milli, memory_mib,
 // num_gpu, gpu_milli, a name (pod_name or name), and where present gpu_spec,
-// arrive_second, run_seconds, min_run_seconds, priority, queue.
+// arrival_s, duration_s (or creation_time and deletion_time), min_run_s,
+// priority, queue.
 func ReadTasks(r io.Reader) ([]Task, error) {
 	t, err := newTable(r, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 	if err != nil {
@@ -194,11 +209,14 @@ func (t *table) task() Task {
 	k := Task{
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
 		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli),
-		ArriveSecond: t.number("arrive_second", maxAmount), RunSeconds: t.number("run_seconds", maxAmount),
-		MinRunSeconds: t.number("min_run_seconds", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
+		ArriveSecond: t.decimal("arrival_s"), RunSeconds: t.decimal("duration_s"),
+		MinRunSeconds: t.number("min_run_s", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
 	}
 	if k.Name == "" {
 		k.Name = t.text("name")
+	}
+	if created := t.text("creation_time"); created != "" && t.text("deletion_time") != "" {
+		k.RunSeconds = max(0, t.decimal("deletion_time")-t.decimal("creation_time"))
 	}
 	if k.GPUs == 0 {
 		k.GPUMilli = 0

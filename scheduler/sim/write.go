@@ -45,17 +45,32 @@ func WriteNodes(w io.Writer, nodes []Node) error {
 func WriteTasks(w io.Writer, tasks []Task) error {
 	rows := [][]string{{
 		"arrival_index", "pod_name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec",
-		"arrive_second", "run_seconds", "min_run_seconds", "priority", "queue",
+		"arrival_s", "duration_s", "min_run_s", "priority", "queue",
 	}}
 	for i, t := range tasks {
 		rows = append(rows, []string{
 			strconv.Itoa(i), t.Name, fmt.Sprint(t.CPUMilli), fmt.Sprint(t.MemoryMiB), strconv.Itoa(t.GPUs),
-			fmt.Sprint(t.GPUMilli), strings.Join(t.Models, "|"), fmt.Sprint(t.ArriveSecond), fmt.Sprint(t.RunSeconds),
+			fmt.Sprint(t.GPUMilli), strings.Join(t.Models, "|"), seconds(t.ArriveSecond), seconds(t.RunSeconds),
 			fmt.Sprint(t.MinRunSeconds), strconv.Itoa(t.Priority), t.Queue,
 		})
 	}
 	return writeAll(w, rows)
 }
+
+// WriteStarts writes the columns name, start_s, node_name, gpu_indices: one row
+// per task that has started.
+func WriteStarts(w io.Writer, nodes []Node, tasks []Task, starts []Start) error {
+	rows := [][]string{{"name", "start_s", "node_name", "gpu_indices"}}
+	for i, s := range starts {
+		if s.Spot.Node >= 0 {
+			rows = append(rows, []string{tasks[i].Name, seconds(s.Second), nodes[s.Spot.Node].Name, indices(s.Spot.GPUs)})
+		}
+	}
+	return writeAll(w, rows)
+}
+
+// seconds writes as many digits as it takes to read the same number.
+func seconds(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
 func writeAll(w io.Writer, rows [][]string) error {
 	c := csv.NewWriter(w)

@@ -8,6 +8,8 @@ import (
 	"regexp"
 
 	"github.com/posener/complete"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
 )
 
 // jobFileCommands take a job file as their argument.
@@ -37,10 +39,10 @@ func completion() complete.Command {
 	all := complete.Command{Sub: complete.Commands{}, GlobalFlags: complete.Flags{"-help": complete.PredictNothing}}
 	for _, c := range commands {
 		one := complete.Command{Flags: flagsOf(c), Args: complete.PredictNothing}
-		if jobFileCommands[c.name] {
+		if jobFileCommands[c.Name] {
 			one.Args = complete.PredictFiles("*")
 		}
-		all.Sub[c.name] = one
+		all.Sub[c.Name] = one
 	}
 	return all
 }
@@ -50,9 +52,9 @@ var option = regexp.MustCompile(`(?m)^  (-[a-z0-9-]+)(?: (\S+))?$`)
 
 // flagsOf reads a subcommand's options from its own help, so that neither can
 // fall behind the other.
-func flagsOf(c command) complete.Flags {
+func flagsOf(c cli.Command) complete.Flags {
 	var help bytes.Buffer
-	c.run([]string{"-help"}, &help, io.Discard)
+	c.Run([]string{"-help"}, &help, io.Discard)
 	flags := complete.Flags{}
 	for _, line := range option.FindAllStringSubmatch(help.String(), -1) {
 		switch line[2] {

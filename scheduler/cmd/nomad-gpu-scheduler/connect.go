@@ -11,6 +11,8 @@ import (
 	"path"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
 )
 
 // defaultService is where the placement service listens when nothing is said.
@@ -94,13 +96,13 @@ type online struct {
 func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, done bool) {
 	o.flags(fs)
 	fs.BoolVar(&o.json, "json", false, "print JSON")
-	if code, done := parseOptions(fs, args, o.stdout); done {
+	if code, done := cli.ParseOptions(fs, args, o.stdout); done {
 		return code, true
 	}
 	o.args = fs.Args()
 	if len(o.args) != count {
 		fmt.Fprintf(o.stderr, "this command takes %s, not %d; options come first\n", arguments(count), len(o.args))
-		pointToHelp(fs)
+		cli.PointToHelp(fs)
 		return exitUsage, true
 	}
 	return exitOK, false

@@ -163,8 +163,8 @@ func TestOnlineUsage(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	all := completion()
 	for _, c := range commands {
-		if _, ok := all.Sub[c.name]; !ok {
-			t.Errorf("%s is not completed", c.name)
+		if _, ok := all.Sub[c.Name]; !ok {
+			t.Errorf("%s is not completed", c.Name)
 		}
 	}
 	for _, name := range []string{"-var-file", "-check-index", "-json", "-address", "-token"} {

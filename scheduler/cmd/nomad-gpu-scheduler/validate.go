@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 )
 
@@ -13,7 +14,7 @@ it, without connecting to anything.`
 func runValidate(args []string, stdout, stderr io.Writer) int {
 	fs := newFlags("validate", validateHelp, stderr)
 	path := fs.String("config", "", "the file to read")
-	if code, done := parseFlags(fs, args, stdout); done {
+	if code, done := cli.ParseFlags(fs, args, stdout); done {
 		return code
 	}
 	if *path == "" {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -55,31 +55,17 @@ func (o *drawOptions) check(fs *flag.FlagSet, otherwise, needed string) error {
 	case o.Percent < 1 || o.Percent > sim.MaxPercent:
 		return fmt.Errorf("-demand %d: want 1 to %d", o.Percent, sim.MaxPercent)
 	case o.from == "":
-		if name := given(fs, needed); name != "" {
+		if name := cli.Given(fs, needed); name != "" {
 			return fmt.Errorf("-%s goes with -from", name)
 		}
 	case o.nodes == "":
 		return errors.New("-from needs -nodes: the CSV file of the nodes to draw for")
 	default:
-		if name := given(fs, otherwise); name != "" {
+		if name := cli.Given(fs, otherwise); name != "" {
 			return fmt.Errorf("-%s does not go with -from, which draws what arrives", name)
 		}
 	}
 	return nil
-}
-
-// given is the first of the named options, separated by blanks, that the
-// command line has.
-func given(fs *flag.FlagSet, names string) string {
-	found := ""
-	fs.Visit(func(f *flag.Flag) {
-		for _, name := range strings.Fields(names) {
-			if found == "" && f.Name == name {
-				found = name
-			}
-		}
-	})
-	return found
 }
 
 // draw reads the nodes and the list and draws the workload.
@@ -100,11 +86,11 @@ func (o *drawOptions) draw() (sim.Workload, error) {
 }
 
 func readNodes(path string) (nodes []sim.Node, err error) {
-	err = readFile(path, func(r io.Reader) (err error) { nodes, err = sim.ReadNodes(r); return })
+	err = cli.ReadFile(path, func(r io.Reader) (err error) { nodes, err = sim.ReadNodes(r); return })
 	return nodes, err
 }
 
 func readTasks(path string) (tasks []sim.Task, err error) {
-	err = readFile(path, func(r io.Reader) (err error) { tasks, err = sim.ReadTasks(r); return })
+	err = cli.ReadFile(path, func(r io.Reader) (err error) { tasks, err = sim.ReadTasks(r); return })
 	return tasks, err
 }

@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
@@ -29,19 +28,15 @@ Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
 weights), fgd, bestfit, random (baselines). Several are run side by side when
 separated by commas; files then get the policy in their name.
 
-With -live tasks also leave, and have priorities and queues: the columns
-arrive_second, run_seconds, min_run_seconds, priority and queue are used, and
-waiting times, evictions, work lost and fairness are printed; -plot draws them
-over time. Times are those of the trace; evicted tasks start again from nothing.
--demand is 2000 then, unless it is given: long enough for a steady state.`
+The replay command does the same with tasks that end.`
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	drawOptions
-	arrivals, order, history, quotas string
-	policy, out, plot                string
-	tile, moves                      int
-	json, live, cpuTime              bool
+	arrivals, order, history string
+	policy, out, plot        string
+	tile, moves              int
+	json, cpuTime            bool
 }
 
 func runSimulate(args []string, stdout, stderr io.Writer) int {
@@ -52,7 +47,6 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival")
 	fs.StringVar(&o.order, "order", "", "CSV `file` of node_name,rank: which node wins ties")
 	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it (default: with -from what is drawn from)")
-	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -live")
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write the placements to this CSV `file`")
 	fs.StringVar(&o.plot, "plot", "", "write plots to this SVG `file`")
@@ -60,22 +54,18 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.moves, "moves", 0, "let the product's policies move running work, at most so many `percent` of the tasks placed")
 	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
-	fs.BoolVar(&o.live, "live", false, "replay departures, priorities and quotas too")
-	if code, done := parseFlags(fs, args, stdout); done {
+	if code, done := cli.ParseFlags(fs, args, stdout); done {
 		return code
-	}
-	if o.live && given(fs, "demand") == "" {
-		o.Percent = liveDemand
 	}
 	if err := o.check(fs); err != nil {
 		fmt.Fprintf(stderr, "simulate: %v\n", err)
-		return exitUsage
+		return cli.ExitUsage
 	}
 	if err := simulate(&o, stdout); err != nil {
 		fmt.Fprintf(stderr, "simulate: %v\n", err)
-		return exitError
+		return cli.ExitError
 	}
-	return exitOK
+	return cli.ExitOK
 }
 
 // check reports options that make no sense together.
@@ -84,7 +74,7 @@ func (o *simulateOptions) check(fs *flag.FlagSet) error {
 	if o.arrivals != "" {
 		needed += " demand models"
 	}
-	if err := o.drawOptions.check(fs, "arrivals order live", needed); err != nil {
+	if err := o.drawOptions.check(fs, "arrivals order", needed); err != nil {
 		return err
 	}
 	switch {
@@ -92,12 +82,8 @@ func (o *simulateOptions) check(fs *flag.FlagSet) error {
 		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
 	case o.order != "" && o.arrivals == "":
 		return fmt.Errorf("-order %q goes with -nodes and -arrivals: without them the nodes are synthetic", o.order)
-	case o.quotas != "" && !o.live:
-		return fmt.Errorf("-quotas %q goes with -live: without it there are no queues", o.quotas)
-	case o.live && o.out != "":
-		return errors.New("-live writes no placements: leave out -out")
-	case o.moves < 0 || o.moves > 100 || (o.moves > 0 && (o.out != "" || o.live)):
-		return fmt.Errorf("-moves %d: want 0 to 100, without -out and -live", o.moves)
+	case o.moves < 0 || o.moves > 100 || (o.moves > 0 && o.out != ""):
+		return fmt.Errorf("-moves %d: want 0 to 100, without -out", o.moves)
 	case o.tile < 1:
 		return fmt.Errorf("-tile %d: want 1 or more", o.tile)
 	}
@@ -148,9 +134,6 @@ func simulate(o *simulateOptions, stdout io.Writer) error {
 		return err
 	}
 	*w = w.Tiled(o.tile)
-	if o.live {
-		return simulateLive(o, w, stdout)
-	}
 	policies := strings.Split(o.policy, ",")
 	var reports []report
 	for _, name := range policies {
@@ -213,7 +196,7 @@ func measure(name string, w *sim.Workload, p sim.Placer, clock func() time.Time)
 	return report{
 		Policy: name, At100: reached(r.At(100)), At130: reached(r.At(130)), Final: rounded(r.FinalPercent),
 		Arrivals: r.Arrivals, Placed: r.Placed, Rejected: r.Rejected, RejectedCPUOnly: r.RejectedCPUOnly,
-		PerSecond: math.Round(r.PerSecond), P50Micros: micros(r.P50), P99Micros: micros(r.P99), LongestMicros: micros(r.Max),
+		PerSecond: math.Round(r.Speed.PerSecond), P50Micros: micros(r.Speed.P50), P99Micros: micros(r.Speed.P99), LongestMicros: micros(r.Speed.Max),
 		MemoryMiB: rounded(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / (1 << 20)), result: r,
 	}
 }
@@ -253,21 +236,10 @@ func loadWorkload(o *simulateOptions) (*sim.Workload, error) {
 	return &w, err
 }
 
-// A synthetic live workload is long enough to reach a steady state.
-const (
-	liveNodes  = 50
-	liveDemand = 2000 // percent
-)
-
 // source is the workload that the options name, draw or leave to be synthetic.
 func (o *simulateOptions) source() (w sim.Workload, err error) {
 	if o.arrivals == "" {
-		s := sim.DefaultSynthetic()
-		s.Live = o.live
-		if o.live {
-			s.Nodes = liveNodes
-		}
-		return o.workload(s)
+		return o.workload(sim.DefaultSynthetic())
 	}
 	if w.Nodes, err = readNodes(o.nodes); err != nil {
 		return w, err
@@ -275,42 +247,12 @@ func (o *simulateOptions) source() (w sim.Workload, err error) {
 	if w.Arrivals, err = readTasks(o.arrivals); err != nil || o.order == "" {
 		return w, err
 	}
-	err = readFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
+	err = cli.ReadFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
 	return w, err
 }
 
-func readFile(path string, read func(io.Reader) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := read(bufio.NewReader(f)); err != nil {
-		return fmt.Errorf("read %q: %w", path, err)
-	}
-	return nil
-}
-
-// writeFile creates a file and reports errors of closing it too.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	b := bufio.NewWriter(f)
-	if err := write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := b.Flush(); err != nil {
-		f.Close()
-		return fmt.Errorf("write %q: %w", path, err)
-	}
-	return f.Close()
-}
-
 func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
-	return writeFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
+	return cli.WriteFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
 }
 
 func printReports(asJSON bool, reports []report, stdout io.Writer) error {

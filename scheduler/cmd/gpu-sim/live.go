@@ -1,0 +1,107 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+)
+
+// liveHelp is the part of the help that generate and replay share.
+const liveHelp = `Tasks that end: with -from they arrive at random at the rate at which they offer
+-load percent of the work that -count nodes of -nodes can do, for -hours or until
+there are -tasks. How long one runs is drawn from the tasks of -durations (by
+default the list itself) of the same GPUs and share, at most -cap seconds; the
+list needs the columns creation_time and deletion_time, or duration_s.`
+
+// liveOptions are the flags by which a workload is drawn whose tasks end.
+type liveOptions struct {
+	sim.LiveSampling
+	count     int
+	load      float64
+	durations string
+}
+
+// synthetic workloads have so many nodes unless the command line says otherwise.
+const liveNodes = 50
+
+func (l *liveOptions) register(fs *flag.FlagSet) {
+	l.LiveSampling = sim.DefaultLiveSampling()
+	fs.IntVar(&l.count, "count", 0, "number of nodes (default: 200, of a synthetic cluster with departures 50, with -from and departures 600)")
+	fs.Float64Var(&l.load, "load", 0, "`percent` of the cluster that tasks which end want at a time (default: 90 with -from, else 110)")
+	fs.StringVar(&l.durations, "durations", "", "CSV `file` of tasks to draw durations from, with -from (default: that of -from)")
+	fs.Float64Var(&l.Hours, "hours", l.Hours, "`hours` until the last arrival, with -from")
+	fs.IntVar(&l.Tasks, "tasks", l.Tasks, "at most so many arrivals, with -from")
+	fs.Float64Var(&l.CapSeconds, "cap", l.CapSeconds, "most `seconds` that a task runs, with -from")
+	fs.Float64Var(&l.Wave, "wave", l.Wave, "`part`, 0 to 1, by which the load swings every four hours, with -from")
+}
+
+// check reports options that mean nothing together.
+func (l *liveOptions) check(fs *flag.FlagSet, from, live bool) error {
+	switch name := cli.Given(fs, "durations hours tasks cap wave"); {
+	case name != "" && !(from && live):
+		return fmt.Errorf("-%s goes with -from, for tasks that end", name)
+	case cli.Given(fs, "count") != "" && l.count < 1:
+		return fmt.Errorf("-count %d: want 1 or more", l.count)
+	case cli.Given(fs, "count") != "" && from && !live:
+		return fmt.Errorf("-count goes with tasks that end, or without -from")
+	case cli.Given(fs, "load") != "" && !(l.load >= 1 && l.load <= sim.MaxPercent):
+		return fmt.Errorf("-load %g: want 1 to %d", l.load, sim.MaxPercent)
+	case cli.Given(fs, "demand") != "" && from && live:
+		return fmt.Errorf("-demand does not go with tasks that end: -hours and -tasks say how many arrive")
+	case !(l.Wave >= 0 && l.Wave <= 1):
+		return fmt.Errorf("-wave %g: want 0 to 1", l.Wave)
+	case !(l.Hours > 0) || l.Tasks < 1 || !(l.CapSeconds > 0):
+		return fmt.Errorf("-hours, -tasks and -cap: want more than 0")
+	}
+	return nil
+}
+
+// workload draws what the options say; tasks end where the synthetic one is live.
+func (l *liveOptions) workload(o *drawOptions, s sim.Synthetic) (sim.Workload, error) {
+	if s.Live && o.from != "" {
+		return l.draw(o)
+	}
+	if s.Live {
+		s.Nodes = liveNodes
+	}
+	if l.count > 0 {
+		s.Nodes = l.count
+	}
+	if l.load > 0 {
+		s.MeanLoad = int(l.load)
+	}
+	return o.workload(s)
+}
+
+// draw reads the lists and draws the workload.
+func (l *liveOptions) draw(o *drawOptions) (sim.Workload, error) {
+	nodes, err := readNodes(o.nodes)
+	if err != nil {
+		return sim.Workload{}, err
+	}
+	list, err := readTasks(o.from)
+	if err != nil {
+		return sim.Workload{}, err
+	}
+	timed := list
+	if l.durations != "" {
+		if timed, err = readTasks(l.durations); err != nil {
+			return sim.Workload{}, err
+		}
+	}
+	s := l.LiveSampling
+	s.Seed, s.Mix = o.Seed, o.Mix
+	if l.count > 0 {
+		s.Nodes = l.count
+	}
+	if l.load > 0 {
+		s.Load = l.load
+	}
+	w, err := sim.SampleLive(nodes, list, timed, s)
+	if err != nil {
+		return w, fmt.Errorf("%q: %w", o.from, err)
+	}
+	return w, nil
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+)
+
+const replayHelp = `Replays a workload whose tasks end and prints, for each policy, how much of the
+GPUs was in use over time, how much work was lost, and how long work waited. The
+first third of the time until the last arrival is left out: the cluster fills up.
+
+A task that finds no room is lost; with -queue it waits, and what is behind a
+task that still does not fit may go ahead of it. Tasks have priorities and
+queues where the columns priority, queue and min_run_s say so: with -queue the
+product's policies evict for higher priorities and for quotas that are wanted
+back, and evicted tasks start again from nothing.
+
+Without -nodes a synthetic workload is used; with it, -arrivals says what
+arrives (the columns arrival_s and duration_s are needed), or -from what it is
+drawn from. The generate command writes such workloads.
+
+` + liveHelp + `
+
+Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
+weights), fgd, bestfit, random (baselines). Several are run side by side when
+separated by commas; files then get the policy in their name.`
+
+// replayOptions are the flags of replay.
+type replayOptions struct {
+	drawOptions
+	liveOptions
+	arrivals, history, quotas string
+	policy, out, plot         string
+	queue, json, cpuTime      bool
+}
+
+func runReplay(args []string, stdout, stderr io.Writer) int {
+	var o replayOptions
+	fs := newFlags("replay", replayHelp, stderr)
+	o.drawOptions.register(fs)
+	o.liveOptions.register(fs)
+	fs.StringVar(&o.nodes, "nodes", "", "CSV `file` of nodes: sn,cpu_milli,memory_mib,gpu,model")
+	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival, with arrival_s and duration_s")
+	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it (default: with -from what is drawn from)")
+	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -queue")
+	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
+	fs.StringVar(&o.out, "out", "", "write what started when and where to this CSV `file`")
+	fs.StringVar(&o.plot, "plot", "", "write plots over time to this SVG `file`")
+	fs.BoolVar(&o.queue, "queue", false, "let tasks wait that find no room")
+	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
+	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	if code, done := cli.ParseFlags(fs, args, stdout); done {
+		return code
+	}
+	if err := o.check(fs); err != nil {
+		fmt.Fprintf(stderr, "replay: %v\n", err)
+		return cli.ExitUsage
+	}
+	if err := replay(&o, stdout); err != nil {
+		fmt.Fprintf(stderr, "replay: %v\n", err)
+		return cli.ExitError
+	}
+	return cli.ExitOK
+}
+
+// check reports options that make no sense together.
+func (o *replayOptions) check(fs *flag.FlagSet) error {
+	if err := o.drawOptions.check(fs, "arrivals", "cpu-only shared multi"); err != nil {
+		return err
+	}
+	switch {
+	case o.from == "" && (o.nodes == "") != (o.arrivals == ""):
+		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
+	case o.arrivals != "" && cli.Given(fs, "demand models count load") != "":
+		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", cli.Given(fs, "demand models count load"))
+	case o.quotas != "" && !o.queue:
+		return fmt.Errorf("-quotas %q goes with -queue: without it nothing waits for its quota", o.quotas)
+	}
+	return o.liveOptions.check(fs, o.from != "", true)
+}
+
+// workload reads, draws or makes up what is replayed.
+func (o *replayOptions) workload() (w sim.Workload, err error) {
+	if o.arrivals == "" {
+		s := sim.DefaultSynthetic()
+		s.Live = true
+		if o.Percent == sim.DefaultSampling().Percent {
+			o.Percent = liveDemand
+		}
+		w, err = o.liveOptions.workload(&o.drawOptions, s)
+	} else if w.Nodes, err = readNodes(o.nodes); err == nil {
+		w.Arrivals, err = readTasks(o.arrivals)
+	}
+	if err == nil && o.history != "" {
+		w.History, err = readTasks(o.history)
+	}
+	if err == nil && w.Arrivals[len(w.Arrivals)-1].ArriveSecond == 0 {
+		err = fmt.Errorf("%q: no task arrives after 0 s: the column arrival_s says when", o.arrivals)
+	}
+	return w, err
+}
+
+// liveDemand is how much a synthetic workload asks for in all, in percent of the
+// cluster: long enough for a steady state.
+const liveDemand = 2000
+
+// replayed is what one policy achieved.
+type replayed struct {
+	Policy string
+	sim.LiveResult
+}
+
+func replay(o *replayOptions, stdout io.Writer) error {
+	w, err := o.workload()
+	if err != nil {
+		return err
+	}
+	options := sim.LiveOptions{Queue: o.queue, Now: o.clock()}
+	if o.quotas != "" {
+		err := cli.ReadFile(o.quotas, func(r io.Reader) (err error) { options.Quotas, err = sim.ReadQueues(r); return })
+		if err != nil {
+			return err
+		}
+	}
+	policies := strings.Split(o.policy, ",")
+	var all []replayed
+	for _, name := range policies {
+		p, err := newPlacer(name, &w, o.Seed())
+		if err != nil {
+			return err
+		}
+		r, err := replayOne(&w, p, options)
+		if err != nil {
+			return fmt.Errorf("policy %s: %w", name, err)
+		}
+		all = append(all, replayed{name, r})
+		if o.out != "" {
+			path := fileFor(o.out, name, len(policies))
+			if err := cli.WriteFile(path, func(f io.Writer) error { return sim.WriteStarts(f, w.Nodes, w.Arrivals, r.Starts) }); err != nil {
+				return err
+			}
+		}
+		if o.plot != "" {
+			path := plotFor(o.plot, name, len(policies))
+			if err := cli.WriteFile(path, func(f io.Writer) error { return sim.WriteSVG(f, r.Panels(sim.Capacity(w.Nodes)), nil) }); err != nil {
+				return err
+			}
+		}
+	}
+	if o.json {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	return printReplayed(all, o.queue, stdout)
+}
+
+func replayOne(w *sim.Workload, p sim.Placer, o sim.LiveOptions) (sim.LiveResult, error) {
+	runtime.LockOSThread() // a thread's CPU time is one goroutine's
+	defer runtime.UnlockOSThread()
+	return sim.Live(w.Nodes, w.Arrivals, p, o)
+}
+
+// plotFor puts the policy into a file name when there are several.
+func plotFor(path, policy string, policies int) string {
+	if policies == 1 {
+		return path
+	}
+	return strings.TrimSuffix(path, ".svg") + "-" + policy + ".svg"
+}
+
+// Seed is that of the draw.
+func (o *replayOptions) Seed() uint64 { return o.drawOptions.Seed }
+
+// clock is what decisions are timed with.
+func (o *replayOptions) clock() func() time.Time {
+	if o.cpuTime {
+		return sim.ThreadClock
+	}
+	return time.Now
+}
+
+func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
+	const gpuHour = 1000 * 3600
+	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "Policy\tUsed\tLost\tBlocked: CPU\t1\t2-4\t8 GPUs\tStarted\tNever\tEvicted\tMean\tp50\tp99")
+	for i := range all {
+		r := &all[i]
+		fmt.Fprintf(t, "%s\t%.2f %%\t%.2f %%", r.Policy, r.UsedPercent, r.LostPercent)
+		for c := sim.ClassCPU; c <= sim.ClassLarge; c++ {
+			fmt.Fprintf(t, "\t%.1f %%", r.Classes[c].BlockedPercent)
+		}
+		s := r.Speed
+		fmt.Fprintf(t, "\t%d\t%d\t%d\t%.1f us\t%.1f us\t%.0f us\n", r.Started, r.Never, r.Evictions, micros(s.Mean), micros(s.P50), micros(s.P99))
+	}
+	if queue {
+		fmt.Fprintln(t, "\nPolicy\tGPUs\tTasks\tMean wait\tp95\tp99\tLongest")
+		for i := range all {
+			for c := sim.ClassCPU; c <= sim.ClassLarge; c++ {
+				waitRow(t, all[i].Policy, c.String(), all[i].Classes[c].Wait)
+			}
+		}
+	}
+	for i := range all {
+		r := &all[i]
+		if len(r.Priorities) > 1 {
+			fmt.Fprintln(t, "\nPolicy\tPriority\tTasks\tMean wait\tp95\tp99\tLongest")
+			for _, k := range slices.Sorted(maps.Keys(r.Priorities)) {
+				waitRow(t, r.Policy, fmt.Sprint(k), r.Priorities[k])
+			}
+		}
+		if len(r.Queues) > 1 {
+			fmt.Fprintln(t, "\nPolicy\tQueue\tTasks\tMean wait\tp95\tp99\tLongest\tGPU hours done")
+			for _, k := range slices.Sorted(maps.Keys(r.Queues)) {
+				q := r.Queues[k]
+				fmt.Fprintf(t, "%s\t%s\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.1f\n", r.Policy, k, q.Tasks, q.Mean, q.P95, q.P99, q.Longest, float64(q.DoneMilliS)/gpuHour)
+			}
+			fmt.Fprintf(t, "%s\tfairness\t%.3f\t(Jain's index of work done per guarantee; %.1f GPU hours lost to evictions)\n", r.Policy, r.Fairness, float64(r.LostMilliS)/gpuHour)
+		}
+	}
+	return t.Flush()
+}
+
+func waitRow(w io.Writer, policy, name string, v sim.Wait) {
+	fmt.Fprintf(w, "%s\t%s\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\n", policy, name, v.Tasks, v.Mean, v.P95, v.P99, v.Longest)
+}
