@@ -38,7 +38,7 @@ func attributesOf(v versions, u *unit) map[string]*structs.Attribute {
 	a.text("model", u.gpu.Model)
 	a.text("type", hardware.ShortName(u.gpu.Model))
 	a.number("memory", u.memoryMiB, structs.UnitMiB)
-	a.text("sharing", string(u.offer.Sharing))
+	a.text("sharing", string(u.sharing.Mechanism))
 	a.text("grade", string(u.grade()))
 	a.flag("shared", u.sharedFlag())
 	a.flag("vgpu", u.gpu.Virtual)
@@ -52,12 +52,12 @@ func attributesOf(v versions, u *unit) map[string]*structs.Attribute {
 	a["index"] = structs.NewIntAttribute(int64(u.index), "")
 	a.text("unique.uuid", u.uuid)
 	a.text("unique.pci", u.gpu.PCIBusID)
-	if u.offer.Mode == gpu.ModeSlice {
-		a.number("slice_memory", u.offer.SliceMiB, structs.UnitMiB)
+	if u.sharing.Mode == gpu.ModeSlice {
+		a.number("slice_memory", u.sharing.SliceMiB, structs.UnitMiB)
 	}
 	if u.slices > 0 {
 		a.number("slices", int64(u.slices), "")
-		a.number("compute_burst", u.offer.BurstMilli, "")
+		a.number("compute_burst", u.sharing.BurstMilli, "")
 	}
 	if u.sharedFlag() && u.timeslice != "" {
 		a.text("timeslice", u.timeslice)

@@ -10,8 +10,8 @@ import (
 )
 
 // benchUnits are eight GPUs of 79 slices.
-func benchUnits(b *testing.B) (*config, *ledger, hardware.Machine, []*unit) {
-	c, l, m := testConfig(b, sliced), testLedger(), testMachine(8)
+func benchUnits(b *testing.B) (*config, *deviceRegistry, hardware.Machine, []*unit) {
+	c, l, m := testConfig(b, sliced), testRegistry(), testMachine(8)
 	units := plan(c, l, m, quiet())
 	for _, u := range units {
 		u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
@@ -19,7 +19,7 @@ func benchUnits(b *testing.B) (*config, *ledger, hardware.Machine, []*unit) {
 	return c, l, m, units
 }
 
-// BenchmarkFingerprint is a turn of the engine without asking the hardware:
+// BenchmarkFingerprint is a pass of the reconciler without asking the hardware:
 // plan, groups and comparison with what was published.
 func BenchmarkFingerprint(b *testing.B) {
 	c, l, m, units := benchUnits(b)
@@ -39,7 +39,7 @@ func BenchmarkFingerprint(b *testing.B) {
 // BenchmarkReserve hands eight slices out and reports the slowest hundredth.
 func BenchmarkReserve(b *testing.B) {
 	_, _, _, units := benchUnits(b)
-	c := newCatalogue(units)
+	c := newInstanceIndex(units)
 	ids := sliceIDs(testUUID(3), 8, 9, 10, 11, 12, 13, 14, 15)
 	var took []time.Duration
 	b.ReportAllocs()

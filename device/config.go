@@ -25,7 +25,7 @@ type config struct {
 	nvidiaSMI       string
 	cdiHook         string
 	rules           []rule
-	fallback        offer
+	fallback        sharingConfig
 	mps             rawMPS
 	shmMiB          int64
 	hami            *gpu.HAMiState
@@ -64,7 +64,7 @@ func parseConfig(raw rawConfig) (*config, error) {
 	for _, id := range raw.IgnoredGPUIDs {
 		c.ignored[id] = true
 	}
-	c.fallback = p.offer("", raw.rawOffer, offer{})
+	c.fallback = p.sharing("", raw.rawSharing, sharingConfig{})
 	for i, r := range raw.GPUs {
 		c.rules = append(c.rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.fallback))
 	}
@@ -170,21 +170,21 @@ func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
 	return raw
 }
 
-func (p *configParser) rule(key string, raw rawRule, fallback offer) rule {
+func (p *configParser) rule(key string, raw rawRule, fallback sharingConfig) rule {
 	r := rule{selector: p.selector(key, raw)}
-	r.offer = p.offer(key, raw.rawOffer, fallback)
-	if len(raw.Profiles) > 0 && r.offer.Mode != gpu.ModeMIG {
-		p.fail("%sprofiles is for mode \"mig\", the mode is %q", key, r.offer.Mode)
+	r.sharing = p.sharing(key, raw.rawSharing, fallback)
+	if len(raw.Profiles) > 0 && r.sharing.Mode != gpu.ModeMIG {
+		p.fail("%sprofiles is for mode \"mig\", the mode is %q", key, r.sharing.Mode)
 	}
-	if len(raw.MIG) > 0 && r.offer.Mode != gpu.ModeMIG {
-		p.fail("%smig is for mode \"mig\", the mode is %q", key, r.offer.Mode)
+	if len(raw.MIG) > 0 && r.sharing.Mode != gpu.ModeMIG {
+		p.fail("%smig is for mode \"mig\", the mode is %q", key, r.sharing.Mode)
 	}
 	for i, name := range raw.Profiles {
 		p.profile(fmt.Sprintf("%sprofiles[%d]", key, i), name)
 	}
 	r.profiles = raw.Profiles
 	for i, m := range raw.MIG {
-		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.offer))
+		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.sharing))
 	}
 	return r
 }
@@ -236,7 +236,7 @@ func normalPCI(s string) string {
 	return m[1][len(m[1])-4:] + ":" + m[2]
 }
 
-func (p *configParser) migRule(key string, raw rawMIG, parent offer) migRule {
+func (p *configParser) migRule(key string, raw rawMIG, parent sharingConfig) migRule {
 	r := migRule{profile: "*"}
 	if raw.Profile != nil {
 		r.profile = *raw.Profile
@@ -244,24 +244,24 @@ func (p *configParser) migRule(key string, raw rawMIG, parent offer) migRule {
 			p.fail("%sprofile %q is not a pattern; write a profile such as \"3g.40gb\"", key, r.profile)
 		}
 	}
-	parent.Mode, parent.Sharing = gpu.ModeWhole, gpu.SharingNone
-	r.offer = p.offer(key, raw.rawOffer, parent)
-	if r.offer.Mode == gpu.ModeMIG {
+	parent.Mode, parent.Mechanism = gpu.ModeWhole, gpu.SharingNone
+	r.sharing = p.sharing(key, raw.rawSharing, parent)
+	if r.sharing.Mode == gpu.ModeMIG {
 		p.fail("%smode \"mig\" is for GPUs; an instance's is whole, slice or shared", key)
 	}
 	return r
 }
 
 func (p *configParser) needHAMi(c *config) {
-	offers := []offer{c.fallback}
+	offers := []sharingConfig{c.fallback}
 	for _, r := range c.rules {
-		offers = append(offers, r.offer)
+		offers = append(offers, r.sharing)
 		for _, m := range r.instances {
-			offers = append(offers, m.offer)
+			offers = append(offers, m.sharing)
 		}
 	}
 	for _, o := range offers {
-		if o.Sharing == gpu.SharingHAMi && c.hami == nil {
+		if o.Mechanism == gpu.SharingHAMi && c.hami == nil {
 			p.fail("sharing \"hami\" needs the block hami { library = \"/path/libvgpu.so\" }")
 			return
 		}

@@ -28,7 +28,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := offer{Mode: gpu.ModeWhole, Sharing: gpu.SharingNone, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "default", BurstMilli: 1000}
+	want := sharingConfig{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "default", BurstMilli: 1000}
 	if c.fallback != want || !c.enabled || c.stateDir != "/run/nomad-gpu" || c.mps.Control != "nvidia-cuda-mps-control" || !c.mps.MultiUser {
 		t.Errorf("defaults are %+v", c)
 	}
@@ -61,16 +61,16 @@ func TestRulesInheritAndOverride(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := c.rules[0].offer; o.Mode != gpu.ModeSlice || o.Sharing != gpu.SharingMPS || o.SliceMiB != 2048 {
+	if o := c.rules[0].sharing; o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 2048 {
 		t.Errorf("rule 0 is %+v", o)
 	}
-	if o := c.rules[1].offer; o.Mode != gpu.ModeShared || o.Sharing != gpu.SharingNone || o.Replicas != 8 || o.BurstMilli != 500 {
+	if o := c.rules[1].sharing; o.Mode != gpu.ModeShared || o.Mechanism != gpu.SharingNone || o.Replicas != 8 || o.BurstMilli != 500 {
 		t.Errorf("rule 1 is %+v", o)
 	}
-	if o := c.rules[2].offerInstance("1g.10gb"); o.Mode != gpu.ModeSlice || o.Sharing != gpu.SharingMPS || o.SliceMiB != 512 {
+	if o := c.rules[2].sharingOfInstance("1g.10gb"); o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 512 {
 		t.Errorf("instances of rule 2 are %+v", o)
 	}
-	if o := c.rules[2].offerInstance("3g.40gb"); o.Mode != gpu.ModeWhole {
+	if o := c.rules[2].sharingOfInstance("3g.40gb"); o.Mode != gpu.ModeWhole {
 		t.Errorf("other instances of rule 2 are %+v", o)
 	}
 }
@@ -155,7 +155,7 @@ func TestRuleSelection(t *testing.T) {
 		{"0000:3c:00.0", "Tesla T4", 1, gpu.ModeWhole},
 	} {
 		g.PCIBusID, g.Model = tc.pci, tc.model
-		if got := c.ruleFor(g, tc.index).offer.Mode; got != tc.want {
+		if got := c.ruleFor(g, tc.index).sharing.Mode; got != tc.want {
 			t.Errorf("%+v: got mode %s", tc, got)
 		}
 	}

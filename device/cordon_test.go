@@ -59,7 +59,7 @@ func TestCordonClosesTheSlicesOfEndedTasks(t *testing.T) {
 	if !g.Devices[3].Healthy || g.Devices[4].HealthDesc != "cordoned: new fan" {
 		t.Errorf("slice 3: %q, slice 4: %q", g.Devices[3].HealthDesc, g.Devices[4].HealthDesc)
 	}
-	inventory, err := takeInventory(r.service.engine.config)
+	inventory, err := takeInventory(r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}

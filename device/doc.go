@@ -1,16 +1,19 @@
 // Package device is Nomad's device plugin for GPUs: it tells Nomad what GPUs,
-// slices, turns and MIG instances a node has and how well they are, and hands
+// slices, replicas and MIG instances a node has and how well they are, and hands
 // them out.
 //
-//	            backend (device/nvml on real or simulated hardware)
-//	               │ hardware.Machine, events, readings
-//	config ──► engine ──► plan (pure) ──► units ──► groups ──► Nomad (Fingerprint)
-//	               │                        │
-//	   ledger (what must outlive a reboot)  ├──► state files ──► the task driver
-//	   leases (what the driver runs)        ├──► Reserve, Stats, metrics
-//	                                        └──► MPS daemons (device/mps)
+//	              backend (device/nvidia on real or simulated hardware)
+//	                 │ hardware.Machine, events, readings
+//	config ──► reconciler ──► plan ──► units ──► groups ──► Nomad (Fingerprint)
+//	                 │                   │
+//	   device registry (outlives a       ├──► state files ──► the task driver
+//	     reboot), operator flags,        ├──► instance index ──► Reserve
+//	   leases (what the driver runs)     ├──► monitor ──► Stats, metrics
+//	                                     └──► MPS daemons (device/mps)
 //
-// The engine turns over every few seconds and whenever something happens. Each
-// turn surveys the hardware, decides on a plan, and publishes it; Reserve and
-// Fingerprint read what was published last and never wait for hardware.
+// The reconciler works every few seconds and whenever something happens. Each
+// pass surveys the hardware, decides on a plan, prepares what it needs, and
+// publishes it. Reserve and Fingerprint read what was published last and never
+// wait for hardware; Stats and metrics ask the devices for their readings, with
+// a bound on each answer.
 package device

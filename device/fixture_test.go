@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -45,8 +47,14 @@ func testConfig(t testing.TB, text string) *config {
 	return c
 }
 
-func testLedger() *ledger { return &ledger{records: map[string]*record{}} }
+func testRegistry() *deviceRegistry { return &deviceRegistry{records: map[string]*record{}} }
 
-func quiet() circumstances {
-	return circumstances{holders: map[string]holder{}, recent: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+// testReconciler has what no test needs to differ.
+func testReconciler(c *config) *reconciler {
+	log := hclog.NewNullLogger()
+	return &reconciler{log: log, logOnce: newOnceLogger(log), config: c, registry: testRegistry(), health: newHealthTracker(c.health)}
+}
+
+func quiet() planInputs {
+	return planInputs{holders: map[string]holder{}, recent: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
 }

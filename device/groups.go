@@ -59,5 +59,5 @@ func sameGroups(a, b []*device.DeviceGroup) bool {
 
 // sharedFlag reports whether several tasks may be on the device at once.
 func (u *unit) sharedFlag() bool {
-	return u.offer.Mode == gpu.ModeSlice || u.offer.Mode == gpu.ModeShared
+	return u.sharing.Mode == gpu.ModeSlice || u.sharing.Mode == gpu.ModeShared
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// lockDirMode lets tasks of any user make their locks, and nobody remove
+// lockDirMode lets tasks of any user make their locks, and no one remove
 // another's.
 const lockDirMode = 0o777 | os.ModeSticky
 
-// equipHAMi gives the units HAMi-core. Where its library or its lock directory
+// prepareHAMi gives the units HAMi-core. Where its library or its lock directory
 // is not as tasks need it, that is a fault: a task without it has no limits.
-func (e *engine) equipHAMi(units []*unit) {
+func (r *reconciler) prepareHAMi(units []*unit) {
 	for _, u := range units {
-		if u.offer.Sharing != gpu.SharingHAMi {
+		if u.sharing.Mechanism != gpu.SharingHAMi {
 			continue
 		}
-		u.hami = e.config.hami
-		if err := prepareHAMi(*u.hami); err != nil {
-			u.fault(gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
-				Action: "set that right; it is healthy again when it is"}, e)
+		u.hami = r.config.hami
+		if err := checkHAMi(*u.hami); err != nil {
+			r.addFault(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
+				Action: "set that right; it is healthy again when it is"})
 		}
 	}
 }
 
-// prepareHAMi checks the library, and makes the lock directory where there is
+// checkHAMi checks the library, and makes the lock directory where there is
 // none. One that is there is the operator's, and stays as it is.
-func prepareHAMi(h gpu.HAMiState) error {
+func checkHAMi(h gpu.HAMiState) error {
 	library, err := os.Stat(h.Library)
 	if err != nil {
 		return fmt.Errorf("hami.library: %w", err)

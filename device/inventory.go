@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -64,7 +64,7 @@ func ValidateFile(path string) (warnings []string, err error) {
 		return nil, err
 	}
 	inventory, err := takeInventory(c)
-	if errors.Is(err, nvml.ErrAbsent) {
+	if errors.Is(err, nvidia.ErrAbsent) {
 		return []string{"NVML is not available here, so whether the rules select any GPU is not known"}, nil
 	}
 	return inventory.Warnings, err
@@ -88,13 +88,13 @@ func takeInventory(c *config) (Inventory, error) {
 	}
 	defer p.close()
 	machine, err := p.observer.Survey()
-	if errors.Is(err, nvml.ErrAbsent) {
+	if errors.Is(err, nvidia.ErrAbsent) {
 		return Inventory{}, fmt.Errorf("%w; install or load the NVIDIA driver, or name a configuration with a simulation block", err)
 	}
 	if err != nil {
 		return Inventory{}, err
 	}
-	l, err := readLedger(c.dataDir)
+	l, err := readRegistry(c.dataDir)
 	if err != nil {
 		return Inventory{}, err
 	}
@@ -130,8 +130,8 @@ func takeInventory(c *config) (Inventory, error) {
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing. standing are the cordons that only the running
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
-func recorded(c *config, bootID string) (now circumstances, leases []gpu.Lease, standing map[string]string, err error) {
-	now = circumstances{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
+func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, standing map[string]string, err error) {
+	now = planInputs{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
 	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
@@ -158,7 +158,7 @@ func recorded(c *config, bootID string) (now circumstances, leases []gpu.Lease, 
 }
 
 // held enters what tasks hold, and returns the live leases.
-func (now *circumstances) held(c *config, state *statedir.Dir) ([]gpu.Lease, error) {
+func (now *planInputs) held(c *config, state *statedir.Dir) ([]gpu.Lease, error) {
 	leases, err := state.Leases()
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (now *circumstances) held(c *config, state *statedir.Dir) ([]gpu.Lease, err
 
 func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 	entry := InventoryEntry{Index: u.index, UUID: u.uuid, Parent: u.parent, Model: u.gpu.Model, PCIBusID: u.gpu.PCIBusID,
-		MemoryMiB: u.memoryMiB, Mode: u.offer.Mode, Sharing: u.offer.Sharing, Grade: u.grade(),
+		MemoryMiB: u.memoryMiB, Mode: u.sharing.Mode, Sharing: u.sharing.Mechanism, Grade: u.grade(),
 		Instances: len(u.ids()), Healthy: u.healthy(), Faults: u.faults, Cordon: u.cordon}
 	if u.offered() {
 		entry.Group = u.group.String()
@@ -193,7 +193,7 @@ func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 }
 
 // unmatched warns of what in a configuration concerns no GPU of the machine.
-func (c *config) unmatched(gpus []hardware.GPU, l *ledger) []string {
+func (c *config) unmatched(gpus []hardware.GPU, l *deviceRegistry) []string {
 	var warnings []string
 	first := map[int]bool{}
 	ids := map[string]bool{}

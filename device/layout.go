@@ -12,12 +12,12 @@ import (
 // layOut makes the MIG instances that the configuration declares, on GPUs that
 // are empty. It compares sizes only: what is there already stays, with its UUID,
 // so that a second run changes nothing and a reboot is repaired.
-func (e *engine) layOut(units []*unit) {
+func (r *reconciler) layOut(units []*unit) {
 	for _, u := range units {
-		if u.instance != nil || u.offer.Mode != gpu.ModeMIG || u.gone {
+		if u.instance != nil || u.sharing.Mode != gpu.ModeMIG || u.gone {
 			continue
 		}
-		wanted := sortedCopy(e.config.ruleFor(u.gpu, u.index).profiles)
+		wanted := sortedCopy(r.config.ruleFor(u.gpu, u.index).profiles)
 		if len(wanted) == 0 || u.gpu.MIG && slices.Equal(wanted, profilesOf(u.gpu)) {
 			continue
 		}
@@ -25,13 +25,13 @@ func (e *engine) layOut(units []*unit) {
 			continue // plan has cordoned it, or it must get well first
 		}
 		input := strings.Join(wanted, " ")
-		_, err := e.chores.do("layout "+u.uuid, input, chorePause, func() error {
-			e.log.Info("laying out MIG instances", "gpu", u.uuid, "profiles", input)
-			return e.platform.partitioner.Layout(u.uuid, wanted)
+		_, err := r.background.do("layout "+u.uuid, input, retryInterval, func() error {
+			r.log.Info("laying out MIG instances", "gpu", u.uuid, "profiles", input)
+			return r.platform.partitioner.Layout(u.uuid, wanted)
 		})
 		if err != nil {
-			u.fault(gpu.Fault{Code: "mig-layout-failed", Message: "the MIG instances could not be laid out: " + err.Error(),
-				Action: "compare profiles in the plugin's configuration with nvidia-smi mig -lgip; the instances that were there are offered"}, e)
+			r.addFault(u, gpu.Fault{Code: "mig-layout-failed", Message: "the MIG instances could not be laid out: " + err.Error(),
+				Action: "compare profiles in the plugin's configuration with nvidia-smi mig -lgip; the instances that were there are offered"})
 		}
 	}
 }

@@ -28,7 +28,7 @@ func resources(t *testing.T) (goroutines, files int) {
 // their generations.
 func (r *rig) daemons(groups ...string) (pids []int, generations int64) {
 	for _, name := range groups {
-		s := r.service.engine.mps.Status(uuidOf(r.t, r.groups(), name))
+		s := r.service.reconciler.mps.Status(uuidOf(r.t, r.groups(), name))
 		pids, generations = append(pids, s.PID), generations+s.Generation
 	}
 	return pids, generations

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
@@ -252,7 +252,7 @@ func TestSharedMemoryIsEmptiedAfterTheTask(t *testing.T) {
 // With a task on the device, or without knowing, nothing is emptied.
 func TestOnlyAnEmptyDeviceIsEmpty(t *testing.T) {
 	r := dgx(t)
-	e := &engine{platform: r.service.engine.platform}
+	e := &reconciler{platform: r.service.reconciler.platform}
 	uuid := uuidOf(t, r.groups(), "slice/H100/0")
 	for _, tc := range []struct {
 		unit *unit
@@ -319,15 +319,15 @@ func TestNothingChangesNothingIsSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stream
-	latest := r.service.engine.latest.Load()
-	for turns := 0; turns < 10; {
+	latest := r.service.reconciler.published.latest.Load()
+	for passes := 0; passes < 10; {
 		select {
 		case f := <-stream:
-			t.Fatalf("after %d turns without any change there is another fingerprint:\n%s", turns, describeGroups(f.Devices))
+			t.Fatalf("after %d passes without any change there is another fingerprint:\n%s", passes, describeGroups(f.Devices))
 		case <-time.After(10 * time.Millisecond):
 		}
-		if next := r.service.engine.latest.Load(); next != latest {
-			turns, latest = turns+1, next
+		if next := r.service.reconciler.published.latest.Load(); next != latest {
+			passes, latest = passes+1, next
 		}
 	}
 }
@@ -347,7 +347,7 @@ func TestEventsOtherThanXIDs(t *testing.T) {
 	uuid := uuidOf(t, r.groups(), "slice/H100/1")
 	r.listen(uuid)
 	r.happen(uuid, func(c *sim.Condition) {
-		c.Events, c.ProbeFails = append(c.Events, gonvml.EventTypeGpuUnavailableError), true
+		c.Events, c.ProbeFails = append(c.Events, nvml.EventTypeGpuUnavailableError), true
 	})
 	groups := r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
 	g, _ := find(groups, "slice/H100/1")

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -85,8 +86,8 @@ var (
 
 // collector answers a scrape by measuring.
 type collector struct {
-	engine *engine
-	host   string
+	*monitor
+	host string
 }
 
 // Describe is empty: what is there depends on the hardware.
@@ -94,23 +95,19 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect measures every device once.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	latest := c.engine.latest.Load()
-	if latest == nil {
-		return
-	}
 	labels := map[string][]string{}
-	for _, u := range latest.units {
+	for _, u := range c.published.units() {
 		labels[u.uuid] = u.labels(c.host)
 		c.unit(out, u, labels[u.uuid])
 	}
-	for _, m := range c.engine.read() {
+	for _, m := range c.read() {
 		for _, g := range readingMetrics {
 			if v := g.value(m.Reading); v != hardware.Absent {
 				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v)/g.one, labels[m.uuid]...)
 			}
 		}
 	}
-	for _, o := range c.engine.occupants() {
+	for _, o := range c.occupants() {
 		if of, ok := labels[o.holding.UUID]; ok {
 			o.collect(out, of)
 		}
@@ -124,7 +121,7 @@ func (c collector) unit(out chan<- prometheus.Metric, u *unit, labels []string) 
 	emit(descHealthy, truth(len(u.faults) == 0))
 	emit(descCordoned, truth(u.cordon != ""))
 	if u.parent == "" {
-		emit(descXID, float64(c.engine.lastXID(u.uuid)))
+		emit(descXID, float64(c.health.lastXID(u.uuid)))
 	}
 	for _, f := range u.faults {
 		emit(descFault, float64(f.Since.Unix()), f.Code)
@@ -181,32 +178,32 @@ func truth(b bool) float64 {
 
 // metricsServer is the local endpoint that Prometheus scrapes.
 type metricsServer struct {
-	server *http.Server
-	done   chan struct{}
+	address string
+	server  *http.Server
+	done    chan struct{}
 }
 
 // serveMetrics begins to serve /metrics at an address.
-func serveMetrics(e *engine, address string) (*metricsServer, error) {
+func serveMetrics(m *monitor, log hclog.Logger, address string) (*metricsServer, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{e, host}); err != nil {
+	if err := registry.Register(collector{m, host}); err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
-	e.metricsAddress = listener.Addr().String()
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	s := &metricsServer{&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
+	s := &metricsServer{listener.Addr().String(), &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			e.log.Error("the metrics endpoint ended", "error", err)
+			log.Error("the metrics endpoint ended", "error", err)
 		}
 	}()
 	return s, nil

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
@@ -92,7 +92,7 @@ func TestMIGInstancesThatCannotBeReadStay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.happen(s.ParentUUID, func(c *sim.Condition) { c.Errors = map[string]int{call: int(gonvml.ERROR_UNKNOWN)} })
+			r.happen(s.ParentUUID, func(c *sim.Condition) { c.Errors = map[string]int{call: int(nvml.ERROR_UNKNOWN)} })
 			groups := r.until("they are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "mig/3g.40gb"); return n == 0 })
 			after, _ := find(groups, "mig/3g.40gb")
 			if len(after.Devices) != len(before.Devices) || after.Devices[0].ID != before.Devices[0].ID {

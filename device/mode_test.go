@@ -81,7 +81,7 @@ func TestInventoryShowsWhatTheRunningPluginWaitsFor(t *testing.T) {
 		_, m := find(g, "slice/H100/1")
 		return n == 0 && m == 0
 	})
-	inventory, err := takeInventory(r.service.engine.config)
+	inventory, err := takeInventory(r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}

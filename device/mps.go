@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
@@ -21,27 +22,27 @@ type daemons interface {
 	Close()
 }
 
-// equipMPS asks for the daemons that the units need and takes note of how they
+// prepareMPS asks for the daemons that the units need and takes note of how they
 // are. A daemon that is not ready is a fault of its unit only.
-func (e *engine) equipMPS(units []*unit) {
+func (r *reconciler) prepareMPS(units []*unit, leasesReadAt time.Time) {
 	var wanted []mps.Spec
 	for _, u := range units {
-		if u.offer.Sharing == gpu.SharingMPS {
-			spec := e.mpsSpec(u)
-			if e.empty(u) {
-				spec.EmptyAt = e.looked
+		if u.sharing.Mechanism == gpu.SharingMPS {
+			spec := r.mpsSpec(u)
+			if r.empty(u) {
+				spec.EmptyAt = leasesReadAt
 			}
 			wanted = append(wanted, spec)
 		}
 	}
-	e.mps.Want(wanted)
+	r.mps.Want(wanted)
 	for _, u := range units {
-		if u.offer.Sharing != gpu.SharingMPS {
+		if u.sharing.Mechanism != gpu.SharingMPS {
 			continue
 		}
-		status := e.mps.Status(u.uuid)
+		status := r.mps.Status(u.uuid)
 		u.mps = &gpu.MPSState{PipeDir: status.PipeDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
-			Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd, MaxClients: e.mpsSpec(u).MaxClients}
+			Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd, MaxClients: r.mpsSpec(u).MaxClients}
 		u.unsettled = u.unsettled || !status.Settled
 		if !status.Ready {
 			u.faults = append(u.faults[:len(u.faults):len(u.faults)], gpu.Fault{
@@ -52,7 +53,7 @@ func (e *engine) equipMPS(units []*unit) {
 			})
 			continue
 		}
-		if u.cordon == "" && e.mpsClients(u) >= u.mps.MaxClients {
+		if u.cordon == "" && r.mpsClients(u) >= u.mps.MaxClients {
 			u.cordon = fmt.Sprintf("all %d clients that its MPS server can have are there", u.mps.MaxClients)
 		}
 	}
@@ -60,8 +61,8 @@ func (e *engine) equipMPS(units []*unit) {
 
 // mpsClients counts the programs on a unit's MPS server; none if NVML does not
 // tell.
-func (e *engine) mpsClients(u *unit) int {
-	processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+func (r *reconciler) mpsClients(u *unit) int {
+	processes, err := r.platform.observer.Processes(u.owner(), u.uuid)
 	if err != nil {
 		return 0
 	}
@@ -76,23 +77,23 @@ func (e *engine) mpsClients(u *unit) int {
 
 // empty reports whether no task is on a unit: none of the containerd driver by
 // its lease, and none of another driver by its processes.
-func (e *engine) empty(u *unit) bool {
+func (r *reconciler) empty(u *unit) bool {
 	if u.heldAll || len(u.held) > 0 {
 		return false
 	}
-	processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+	processes, err := r.platform.observer.Processes(u.owner(), u.uuid)
 	return err == nil && !slices.ContainsFunc(processes, func(p hardware.Process) bool { return p.MPS })
 }
 
 // mpsSpec is the daemon that a unit needs. Its limits are the most that any
 // task may have; the tasks' own, which the driver sets, are within them.
-func (e *engine) mpsSpec(u *unit) mps.Spec {
-	s := mps.Spec{UUID: u.uuid, Percent: int(max(1, u.offer.BurstMilli/10)), MaxClients: e.config.mps.MaxClients}
-	if u.offer.Mode == gpu.ModeSlice {
-		s.MemoryMiB = int64(u.slices) * u.offer.SliceMiB
+func (r *reconciler) mpsSpec(u *unit) mps.Spec {
+	s := mps.Spec{UUID: u.uuid, Percent: int(max(1, u.sharing.BurstMilli/10)), MaxClients: r.config.mps.MaxClients}
+	if u.sharing.Mode == gpu.ModeSlice {
+		s.MemoryMiB = int64(u.slices) * u.sharing.SliceMiB
 	}
 	if s.MaxClients == 0 {
-		s.MaxClients = maxClients(u.gpu.ComputeCapability, e.cuda)
+		s.MaxClients = maxClients(u.gpu.ComputeCapability, r.cuda)
 	}
 	return s
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
@@ -20,19 +18,18 @@ func (p *failingProber) Probe(_, _ string) error {
 }
 
 // A GPU that stays broken must not be probed without a pause: each probe is a
-// CUDA program, and its outcome makes a turn of its own, which probes.
+// CUDA program, and its outcome makes a pass of its own, which probes.
 func TestProbesPauseBetweenFailures(t *testing.T) {
 	now, prober := time.Now(), &failingProber{}
 	c := testConfig(t, "")
-	e := &engine{log: hclog.NewNullLogger(), config: c, ledger: testLedger(), tracker: newTracker(c.health), platform: &platform{prober: prober},
-		outcomes: make(chan outcome), probing: map[string]bool{}, probed: map[string]time.Time{}, complained: map[string]string{},
-		now: func() time.Time { return now }}
-	e.tracker.xid(testUUID(0), 48, now)
-	e.tracker.survey(testUUID(0), nil, now)
+	r := testReconciler(c)
+	r.probes, r.now = newProbes(prober, c.health.interval/2), func() time.Time { return now }
+	r.health.xid(testUUID(0), 48, now)
+	r.health.survey(testUUID(0), nil, now)
 	for step, want := range []int{1, 1, 2, 2, 3} {
-		e.probe(t.Context())
-		if e.probing[testUUID(0)] {
-			e.settle(<-e.outcomes)
+		r.probe(t.Context())
+		if r.probes.running[testUUID(0)] {
+			r.onProbe(<-r.probes.outcomes)
 		}
 		if prober.count != want {
 			t.Errorf("after step %d there were %d probes, want %d", step, prober.count, want)
@@ -56,14 +53,15 @@ func TestForgetWaitsForASurveyOfEveryGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			uuid := testUUID(1)
-			e := &engine{log: hclog.NewNullLogger(), ledger: testLedger(), forgotten: OpenForgotten(t.TempDir()), complained: map[string]string{}}
-			e.ledger.admit(ours.GPUs)
-			if err := e.forgotten.Add(uuid, ""); err != nil {
+			r := testReconciler(testConfig(t, ""))
+			r.forgotten = OpenForgotten(t.TempDir())
+			r.registry.admit(ours.GPUs)
+			if err := r.forgotten.Add(uuid, ""); err != nil {
 				t.Fatal(err)
 			}
-			e.forget(tc.machine, tc.err)
-			if forgotten := !slices.Contains(e.ledger.gpus(), uuid); forgotten != tc.forgotten || e.forgotten.Has(uuid) != tc.marked {
-				t.Errorf("forgotten %v, still marked %v", forgotten, e.forgotten.Has(uuid))
+			r.forget(tc.machine, tc.err)
+			if forgotten := !slices.Contains(r.registry.gpus(), uuid); forgotten != tc.forgotten || r.forgotten.Has(uuid) != tc.marked {
+				t.Errorf("forgotten %v, still marked %v", forgotten, r.forgotten.Has(uuid))
 			}
 		})
 	}

@@ -8,68 +8,70 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// circumstances gathers what the plan depends on.
-func (e *engine) circumstances(machine hardware.Machine) circumstances {
-	cordons, err := e.cordons.All()
-	e.complain("cordons", err)
-	e.looked = e.now() // before it: a lease that is written meanwhile is younger
-	leases, err := e.state.Leases()
-	e.complain("leases", err)
+// planInputs gathers what the plan depends on.
+func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
+	cordons, err := r.cordons.All()
+	r.logOnce.report("cordons", err)
+	leasesReadAt := r.now() // before it: a lease that is written meanwhile is younger
+	leases, err := r.state.Leases()
+	r.logOnce.report("leases", err)
 	if err != nil {
-		e.looked = time.Time{}
+		leasesReadAt = time.Time{}
 	}
-	live, recent, reservationsErr := e.reservations.look(leases, e.now())
-	e.complain("reservations", reservationsErr)
-	now := circumstances{
-		holders: merge(live, holders(liveAfter(leases, e.now()))),
-		recent:  merge(recent, holders(liveAfter(leases, e.now().Add(-e.config.modeChangeDelay)))),
+	live, recent, reservationsErr := r.reservations.look(leases, r.now())
+	r.logOnce.report("reservations", reservationsErr)
+	now := planInputs{
+		holders: merge(live, holders(liveAfter(leases, r.now()))),
+		recent:  merge(recent, holders(liveAfter(leases, r.now().Add(-r.config.modeChangeDelay)))),
 		busy:    map[string]bool{},
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
+
+		leasesReadAt: leasesReadAt,
 	}
-	for _, uuid := range e.ledger.gpus() {
-		now.faults[uuid] = e.tracker.faults(uuid)
+	for _, uuid := range r.registry.gpus() {
+		now.faults[uuid] = r.health.faults(uuid)
 	}
 	for _, g := range machine.GPUs {
-		now.faults[g.UUID] = e.tracker.faults(g.UUID)
+		now.faults[g.UUID] = r.health.faults(g.UUID)
 		for _, i := range g.Instances {
-			now.faults[i.UUID] = e.tracker.faults(i.UUID)
+			now.faults[i.UUID] = r.health.faults(i.UUID)
 		}
 		if err != nil {
 			now.busy[g.UUID] = true // what is held is not known
-		} else if e.changing(g) {
-			e.findBusy(g, now.busy)
+		} else if r.changing(g) {
+			r.findBusy(g, now.busy)
 		}
 	}
 	return now
 }
 
 // changing reports whether a GPU is to be offered in another way than before.
-func (e *engine) changing(g hardware.GPU) bool {
-	r := e.ledger.records[g.UUID]
-	if r == nil || r.Offer == (offer{}) {
+func (r *reconciler) changing(g hardware.GPU) bool {
+	known := r.registry.records[g.UUID]
+	if known == nil || known.Sharing == (sharingConfig{}) {
 		return false
 	}
-	rule := e.config.ruleFor(g, r.Index)
-	if !r.Offer.same(rule.offer) || layoutCordon(rule, g, true) != "" {
+	rule := r.config.ruleFor(g, known.Index)
+	if !known.Sharing.same(rule.sharing) || layoutCordon(rule, g, true) != "" {
 		return true
 	}
 	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
-		r := e.ledger.records[i.UUID]
-		return r != nil && r.Offer != offer{} && !r.Offer.same(rule.offerInstance(i.Profile))
+		known := r.registry.records[i.UUID]
+		return known != nil && known.Sharing != sharingConfig{} && !known.Sharing.same(rule.sharingOfInstance(i.Profile))
 	})
 }
 
 // findBusy marks a GPU and its MIG instances that have processes, or that do
 // not tell.
-func (e *engine) findBusy(g hardware.GPU, busy map[string]bool) {
+func (r *reconciler) findBusy(g hardware.GPU, busy map[string]bool) {
 	uuids := []string{g.UUID}
 	for _, i := range g.Instances {
 		uuids = append(uuids, i.UUID)
 	}
 	for _, uuid := range uuids {
-		processes, err := e.platform.observer.Processes(g.UUID, uuid)
-		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !e.mps.Server(p.PID) }) {
+		processes, err := r.platform.observer.Processes(g.UUID, uuid)
+		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !r.mps.Server(p.PID) }) {
 			busy[uuid] = true
 		}
 	}

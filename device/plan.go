@@ -3,14 +3,15 @@ package device
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// circumstances are what a plan depends on beside the hardware, the ledger and
+// planInputs are what a plan depends on beside the hardware, the registry and
 // the configuration.
-type circumstances struct {
+type planInputs struct {
 	// holders tells what live tasks hold, by device UUID: a cordon spares it.
 	holders map[string]holder
 	// recent is holders with the tasks that ended a moment ago, which Nomad may
@@ -22,6 +23,8 @@ type circumstances struct {
 	cordons map[string]string
 	// faults are by UUID; a GPU's are those of its MIG instances too.
 	faults map[string][]gpu.Fault
+	// leasesReadAt is when the leases were read; zero if that failed.
+	leasesReadAt time.Time
 }
 
 // holder is what tasks hold of one device.
@@ -33,9 +36,9 @@ type holder struct {
 func (h holder) any() bool { return h.all || len(h.slices) > 0 }
 
 // plan decides how every device that the node has, or had, is offered. It
-// enters decisions in the ledger and touches nothing else. The order is that of
+// enters decisions in the registry and touches nothing else. The order is that of
 // the indices: GPUs first, each followed by its MIG instances.
-func plan(c *config, l *ledger, machine hardware.Machine, now circumstances) []*unit {
+func plan(c *config, l *deviceRegistry, machine hardware.Machine, now planInputs) []*unit {
 	l.admit(machine.GPUs)
 	present := map[string]hardware.GPU{}
 	for _, g := range machine.GPUs {
@@ -59,25 +62,25 @@ func plan(c *config, l *ledger, machine hardware.Machine, now circumstances) []*
 }
 
 // planGPU decides about one GPU and its MIG instances.
-func planGPU(c *config, l *ledger, g hardware.GPU, gone bool, now circumstances) []*unit {
+func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planInputs) []*unit {
 	r := l.records[g.UUID]
 	rule := c.ruleFor(g, r.Index)
-	wanted := rule.offer
+	wanted := rule.sharing
 	if g.MIG && wanted.Mode != gpu.ModeMIG {
 		// A GPU in MIG mode cannot be used as a whole.
-		wanted.Mode, wanted.Sharing = gpu.ModeMIG, gpu.SharingNone
+		wanted.Mode, wanted.Mechanism = gpu.ModeMIG, gpu.SharingNone
 	}
 	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID],
 		busy: inUse(g, now), gone: gone}
-	u.settle(r, wanted, u.busy || gone, now.cordons[g.UUID])
-	if waits := layoutCordon(rule, g, u.busy); waits != "" && u.offer.Mode == gpu.ModeMIG {
+	u.chooseSharing(r, wanted, u.busy || gone, now.cordons[g.UUID])
+	if waits := layoutCordon(rule, g, u.busy); waits != "" && u.sharing.Mode == gpu.ModeMIG {
 		u.cordon = waits
 	}
-	u.hold(now.holders[g.UUID])
-	u.slices = u.offer.slices(g.MemoryMiB)
+	u.setHolder(now.holders[g.UUID])
+	u.slices = u.sharing.slices(g.MemoryMiB)
 	u.group = u.groupName()
 	units := []*unit{u}
-	if u.offer.Mode != gpu.ModeMIG {
+	if u.sharing.Mode != gpu.ModeMIG {
 		return units
 	}
 	for _, i := range g.Instances {
@@ -88,7 +91,7 @@ func planGPU(c *config, l *ledger, g hardware.GPU, gone bool, now circumstances)
 	return units
 }
 
-func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Instance, now circumstances) *unit {
+func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardware.Instance, now planInputs) *unit {
 	r := l.enter(i.UUID, parent.uuid)
 	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
 		memoryMiB: i.MemoryMiB, faults: union(parent.faults, now.faults[i.UUID])}
@@ -96,11 +99,11 @@ func planInstance(c *config, l *ledger, parent *unit, rule rule, i hardware.Inst
 	if cordon == "" {
 		cordon = parent.cordon
 	}
-	u.settle(r, rule.offerInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
-	u.hold(now.holders[i.UUID])
-	u.slices = u.offer.slices(i.MemoryMiB)
+	u.chooseSharing(r, rule.sharingOfInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
+	u.setHolder(now.holders[i.UUID])
+	u.slices = u.sharing.slices(i.MemoryMiB)
 	u.group = u.groupName()
-	if c.hashicorpMIG && u.offer.Mode == gpu.ModeWhole && i.Name != "" {
+	if c.hashicorpMIG && u.sharing.Mode == gpu.ModeWhole && i.Name != "" {
 		u.group = groupName{parent.gpu.Vendor, "gpu", i.Name}
 	}
 	return u
@@ -119,7 +122,7 @@ func union(parent, own []gpu.Fault) []gpu.Fault {
 
 // inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
 // of its MIG instances.
-func inUse(g hardware.GPU, now circumstances) bool {
+func inUse(g hardware.GPU, now planInputs) bool {
 	if now.busy[g.UUID] || now.recent[g.UUID].any() {
 		return true
 	}
@@ -128,20 +131,20 @@ func inUse(g hardware.GPU, now circumstances) bool {
 	})
 }
 
-// settle chooses between what the device was and what it shall be: a device in
+// chooseSharing chooses between what the device was and what it shall be: a device in
 // use stays what it was, cordoned, until it is empty.
-func (u *unit) settle(r *record, wanted offer, inUse bool, cordon string) {
+func (u *unit) chooseSharing(r *record, wanted sharingConfig, inUse bool, cordon string) {
 	u.cordon = cordon
 	switch {
-	case r.Offer == offer{} || r.Offer.same(wanted) || !inUse:
-		r.Offer = wanted
+	case r.Sharing == sharingConfig{} || r.Sharing.same(wanted) || !inUse:
+		r.Sharing = wanted
 	default:
-		u.cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Offer, wanted)
+		u.cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Sharing, wanted)
 	}
-	u.offer = r.Offer
+	u.sharing = r.Sharing
 }
 
-func (u *unit) hold(h holder) { u.held, u.heldAll = h.slices, h.all }
+func (u *unit) setHolder(h holder) { u.held, u.heldAll = h.slices, h.all }
 
 // groupName is the table of device groups. A group of slices belongs to one
 // GPU, so that Nomad serves a request from one GPU; whole GPUs of one model
@@ -152,7 +155,7 @@ func (u *unit) groupName() groupName {
 	if u.instance != nil {
 		short = u.instance.Profile
 	}
-	switch u.offer.Mode {
+	switch u.sharing.Mode {
 	case gpu.ModeSlice:
 		if u.instance != nil {
 			return groupName{vendor, "mig-slice", short + index}

@@ -33,7 +33,7 @@ func TestGroupNames(t *testing.T) {
 		{"gpu {\n index = 0\n mode = \"shared\"\n}\ngpu {\n mode = \"mig\"\n mig {\n mode = \"shared\"\n }\n}",
 			"shared/1g.10gb/1 shared/3g.40gb/0 shared/H100/0"},
 	} {
-		if got := groupsOf(plan(testConfig(t, tc.config), testLedger(), m, quiet())); got != tc.want {
+		if got := groupsOf(plan(testConfig(t, tc.config), testRegistry(), m, quiet())); got != tc.want {
 			t.Errorf("%s\n got %s\nwant %s", tc.config, got, tc.want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestSliceCounts(t *testing.T) {
 	} {
 		m := testMachine(1)
 		m.GPUs[0].MemoryMiB = tc.mib
-		if u := plan(testConfig(t, tc.config), testLedger(), m, quiet())[0]; u.slices != tc.want || len(u.ids()) != tc.want {
+		if u := plan(testConfig(t, tc.config), testRegistry(), m, quiet())[0]; u.slices != tc.want || len(u.ids()) != tc.want {
 			t.Errorf("%d MiB, %s: %d slices, want %d", tc.mib, tc.config, u.slices, tc.want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestSliceCounts(t *testing.T) {
 // Nomad forgets what is held when a group is renamed: the names must follow the
 // GPUs, not the enumeration.
 func TestNamesFollowTheGPU(t *testing.T) {
-	c, l := testConfig(t, sliced), testLedger()
+	c, l := testConfig(t, sliced), testRegistry()
 	before := map[string]string{}
 	for _, u := range plan(c, l, testMachine(3), quiet()) {
 		before[u.uuid] = u.group.String()
@@ -82,7 +82,7 @@ func TestNamesFollowTheGPU(t *testing.T) {
 }
 
 func TestMissingGPUStaysKnown(t *testing.T) {
-	c, l := testConfig(t, sliced), testLedger()
+	c, l := testConfig(t, sliced), testRegistry()
 	m := testMachine(2)
 	plan(c, l, m, quiet())
 	now := quiet()
@@ -100,14 +100,14 @@ func TestMissingGPUStaysKnown(t *testing.T) {
 }
 
 func TestModeChangesOnlyWhenEmpty(t *testing.T) {
-	l := testLedger()
+	l := testRegistry()
 	plan(testConfig(t, ""), l, testMachine(1), quiet())
 	busy := quiet()
 	busy.holders[testUUID(0)] = holder{all: true}
 	busy.recent = busy.holders
 	u := plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.offer.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
-		t.Errorf("with a task: %s, cordon %q", u.offer, u.cordon)
+	if u.sharing.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
+		t.Errorf("with a task: %s, cordon %q", u.sharing, u.cordon)
 	}
 	if text := u.trouble(0); text != "" {
 		t.Errorf("an instance in use is unhealthy: %s", text)
@@ -115,36 +115,36 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	busy = quiet()
 	busy.busy[testUUID(0)] = true
 	u = plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.offer.Mode != gpu.ModeWhole || u.trouble(0) == "" {
-		t.Errorf("with a process: %s, cordon %q", u.offer, u.cordon)
+	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+		t.Errorf("with a process: %s, cordon %q", u.sharing, u.cordon)
 	}
 	u = plan(testConfig(t, sliced), l, testMachine(1), quiet())[0]
-	if u.offer.Mode != gpu.ModeSlice || u.cordon != "" {
-		t.Errorf("empty: %s, cordon %q", u.offer, u.cordon)
+	if u.sharing.Mode != gpu.ModeSlice || u.cordon != "" {
+		t.Errorf("empty: %s, cordon %q", u.sharing, u.cordon)
 	}
 }
 
 // Nomad may restart a task in place, so its GPU keeps its mode for a while; the
 // slices take no other task meanwhile.
 func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
-	l := testLedger()
+	l := testRegistry()
 	plan(testConfig(t, ""), l, testMachine(1), quiet())
 	now := quiet()
 	now.recent[testUUID(0)] = holder{all: true}
 	u := plan(testConfig(t, sliced), l, testMachine(1), now)[0]
-	if u.offer.Mode != gpu.ModeWhole || u.trouble(0) == "" {
-		t.Errorf("%s, trouble %q", u.offer, u.trouble(0))
+	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+		t.Errorf("%s, trouble %q", u.sharing, u.trouble(0))
 	}
 }
 
 func TestBurstChangesAtOnce(t *testing.T) {
-	l := testLedger()
+	l := testRegistry()
 	plan(testConfig(t, sliced), l, testMachine(1), quiet())
 	busy := quiet()
 	busy.holders[testUUID(0)] = holder{slices: map[int]bool{0: true}}
 	u := plan(testConfig(t, sliced+"compute_burst = 300"), l, testMachine(1), busy)[0]
-	if u.offer.BurstMilli != 300 || u.cordon != "" {
-		t.Errorf("got %+v, cordon %q", u.offer, u.cordon)
+	if u.sharing.BurstMilli != 300 || u.cordon != "" {
+		t.Errorf("got %+v, cordon %q", u.sharing, u.cordon)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestCordonSparesWhatIsHeld(t *testing.T) {
 	now := quiet()
 	now.cordons[testUUID(0)] = "fan replacement"
 	now.holders[testUUID(0)] = holder{slices: map[int]bool{2: true}}
-	u := plan(testConfig(t, sliced), testLedger(), testMachine(1), now)[0]
+	u := plan(testConfig(t, sliced), testRegistry(), testMachine(1), now)[0]
 	if u.trouble(2) != "" || u.trouble(3) != "cordoned: fan replacement" || u.healthy() != 1 {
 		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))
 	}
@@ -167,7 +167,7 @@ func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 	m.GPUs[0].Instances = []hardware.Instance{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
 	now := quiet()
 	now.faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
-	units := plan(testConfig(t, ""), testLedger(), m, now)
+	units := plan(testConfig(t, ""), testRegistry(), m, now)
 	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0), "xid-48: m (since ") {
 		t.Errorf("units are %+v", units)
 	}
@@ -179,13 +179,13 @@ func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 func TestIgnoredDevicesAreNotOffered(t *testing.T) {
 	m := testMachine(2)
 	c := testConfig(t, `ignored_gpu_ids = ["`+testUUID(0)+`"]`)
-	if units := plan(c, testLedger(), m, quiet()); len(units) != 1 || units[0].uuid != testUUID(1) {
+	if units := plan(c, testRegistry(), m, quiet()); len(units) != 1 || units[0].uuid != testUUID(1) {
 		t.Errorf("units are %+v", units)
 	}
 }
 
 func TestUnmatchedRulesAreNamed(t *testing.T) {
-	l := testLedger()
+	l := testRegistry()
 	m := testMachine(2)
 	c := testConfig(t, "ignored_gpu_ids = [\"GPU-9\"]\ngpu { model = \"H100\" }\ngpu { index = 0 }\ngpu { model = \"T4\" }")
 	plan(c, l, m, quiet())

@@ -70,12 +70,8 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	if !checked.enabled {
 		return nil
 	}
-	e, err := prepare(p.log, checked)
-	if err != nil {
-		return err
-	}
-	p.service = &service{engine: e}
-	return nil
+	p.service, err = prepare(p.log, checked)
+	return err
 }
 
 // Close ends the plugin's work. MPS daemons go on: tasks depend on them.
@@ -88,7 +84,7 @@ func (p *Plugin) Close() {
 	}
 }
 
-// configured returns the engine, at work or not.
+// configured returns the service, at work or not.
 func (p *Plugin) configured() (*service, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,12 +103,12 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 		return nil, err
 	}
 	s.begin(p.ctx)
-	e := s.engine
+	published := s.reconciler.published
 	out := make(chan *device.FingerprintResponse)
 	go func() {
 		defer close(out)
 		for {
-			latest, changed := e.current()
+			latest, changed := published.current()
 			if latest != nil {
 				select {
 				case out <- device.NewFingerprint(latest.groups...):
@@ -143,16 +139,16 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	latest := s.engine.latest.Load()
+	latest := s.reconciler.published.latest.Load()
 	if latest == nil {
 		return nil, errEarly
 	}
-	made, given, err := latest.catalogue.reserve(ids)
+	made, given, err := latest.index.reserve(ids)
 	if err != nil {
 		return nil, err
 	}
-	s.engine.reservations.add(made, s.engine.now())
-	s.engine.nudge()
+	s.reconciler.reservations.add(made, s.reconciler.now())
+	s.reconciler.wake.pull()
 	return given, nil
 }
 
@@ -162,7 +158,6 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 	if err != nil {
 		return nil, err
 	}
-	e := s.engine
 	out := make(chan *device.StatsResponse)
 	go func() {
 		defer close(out)
@@ -170,7 +165,7 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 		defer tick.Stop()
 		for {
 			select {
-			case out <- &device.StatsResponse{Groups: e.stats()}:
+			case out <- &device.StatsResponse{Groups: s.monitor.stats()}:
 			case <-ctx.Done():
 				return
 			}

@@ -13,7 +13,7 @@ type rawConfig struct {
 	NvidiaSMI         string   `codec:"nvidia_smi"`
 	CDIHook           string   `codec:"cdi_hook"`
 
-	rawOffer
+	rawSharing
 
 	GPUs       []rawRule      `codec:"gpu"`
 	MPS        *rawMPS        `codec:"mps"`
@@ -23,9 +23,9 @@ type rawConfig struct {
 	Simulation *rawSimulation `codec:"simulation"`
 }
 
-// rawOffer holds the keys that say how a device is offered; absent ones are
+// rawSharing holds the keys that say how a device is offered; absent ones are
 // inherited.
-type rawOffer struct {
+type rawSharing struct {
 	Mode         *string `codec:"mode"`
 	Sharing      *string `codec:"sharing"`
 	SliceMemory  *string `codec:"slice_memory"`
@@ -40,14 +40,14 @@ type rawRule struct {
 	Index *int64  `codec:"index"`
 	PCI   *string `codec:"pci"`
 	Model *string `codec:"model"`
-	rawOffer
+	rawSharing
 	Profiles []string `codec:"profiles"`
 	MIG      []rawMIG `codec:"mig"`
 }
 
 type rawMIG struct {
 	Profile *string `codec:"profile"`
-	rawOffer
+	rawSharing
 }
 
 type rawMPS struct {

@@ -13,16 +13,16 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// catalogue answers Reserve: every instance of a plan by its ID.
-type catalogue map[string]entry
+// instanceIndex answers Reserve: every instance of a plan by its ID.
+type instanceIndex map[string]entry
 
 type entry struct {
 	unit *unit
 	n    int
 }
 
-func newCatalogue(units []*unit) catalogue {
-	c := catalogue{}
+func newInstanceIndex(units []*unit) instanceIndex {
+	c := instanceIndex{}
 	for _, u := range units {
 		for n, id := range u.ids() {
 			c[id] = entry{u, n}
@@ -33,7 +33,7 @@ func newCatalogue(units []*unit) catalogue {
 
 // reserve hands instances out. Nomad asks once per device block of a task and
 // keeps the answer for the life of the allocation.
-func (c catalogue) reserve(ids []string) (gpu.Reservation, *device.ContainerReservation, error) {
+func (c instanceIndex) reserve(ids []string) (gpu.Reservation, *device.ContainerReservation, error) {
 	r, units, err := c.collect(ids)
 	if err != nil {
 		return r, nil, err
@@ -43,7 +43,7 @@ func (c catalogue) reserve(ids []string) (gpu.Reservation, *device.ContainerRese
 }
 
 // collect adds instances up, by the devices that they lie on.
-func (c catalogue) collect(ids []string) (gpu.Reservation, []*unit, error) {
+func (c instanceIndex) collect(ids []string) (gpu.Reservation, []*unit, error) {
 	r := gpu.Reservation{Version: gpu.ReservationVersion}
 	if len(ids) == 0 {
 		return r, nil, errors.New("reserve devices: no instance is named")
@@ -61,7 +61,7 @@ func (c catalogue) collect(ids []string) (gpu.Reservation, []*unit, error) {
 		if at := slices.Index(units, e.unit); at < 0 {
 			units = append(units, e.unit)
 			r.Devices = append(r.Devices, e.unit.reserved())
-		} else if e.unit.offer.Mode == gpu.ModeWhole {
+		} else if e.unit.sharing.Mode == gpu.ModeWhole {
 			return r, nil, fmt.Errorf("reserve %q: it is named twice", id)
 		}
 		if d := &r.Devices[slices.Index(units, e.unit)]; d.Mode != gpu.ModeWhole {
@@ -79,7 +79,7 @@ func (c catalogue) collect(ids []string) (gpu.Reservation, []*unit, error) {
 }
 
 // find refuses what must not be handed out and says what to do.
-func (c catalogue) find(id string) (entry, error) {
+func (c instanceIndex) find(id string) (entry, error) {
 	e, ok := c[id]
 	if !ok {
 		if _, _, err := gpu.ParseSliceID(id); err != nil {
@@ -95,10 +95,10 @@ func (c catalogue) find(id string) (entry, error) {
 
 // reserved is a reservation of the unit without any slice yet.
 func (u *unit) reserved() gpu.ReservedDevice {
-	if u.offer.Mode == gpu.ModeWhole {
+	if u.sharing.Mode == gpu.ModeWhole {
 		return gpu.ReservedDevice{UUID: u.uuid, Mode: gpu.ModeWhole}
 	}
-	return gpu.ReservedDevice{UUID: u.uuid, Mode: u.offer.Mode, Of: u.slices, BurstMilli: u.offer.BurstMilli}
+	return gpu.ReservedDevice{UUID: u.uuid, Mode: u.sharing.Mode, Of: u.slices, BurstMilli: u.sharing.BurstMilli}
 }
 
 // addUp completes a reservation once its slices are known.
@@ -108,7 +108,7 @@ func (u *unit) addUp(d *gpu.ReservedDevice) {
 	case gpu.ModeWhole:
 		d.MemoryMiB, d.Milli, d.BurstMilli = u.memoryMiB, gpu.MilliPerGPU, gpu.MilliPerGPU
 	case gpu.ModeSlice:
-		d.MemoryMiB = int64(len(d.Slices)) * u.offer.SliceMiB
+		d.MemoryMiB = int64(len(d.Slices)) * u.sharing.SliceMiB
 		d.Milli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
 		if d.Whole() {
 			d.MemoryMiB, d.Milli = u.memoryMiB, gpu.MilliPerGPU
@@ -142,7 +142,7 @@ func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
 // limits adds what makes a CUDA program keep to its share.
 func (u *unit) limits(d gpu.ReservedDevice, envs map[string]string) {
 	switch {
-	case u.offer.Sharing == gpu.SharingMPS && u.mps != nil:
+	case u.sharing.Mechanism == gpu.SharingMPS && u.mps != nil:
 		envs["CUDA_MPS_PIPE_DIRECTORY"] = u.mps.PipeDir
 		envs["CUDA_MPS_LOG_DIRECTORY"] = u.mps.LogDir
 		// Not CUDA's: a job of another container driver mounts it as /dev/shm.
@@ -153,7 +153,7 @@ func (u *unit) limits(d gpu.ReservedDevice, envs map[string]string) {
 		} else {
 			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(d.BurstMilli)
 		}
-	case u.offer.Sharing == gpu.SharingHAMi && u.hami != nil:
+	case u.sharing.Mechanism == gpu.SharingHAMi && u.hami != nil:
 		envs["LD_PRELOAD"] = u.hami.Library
 		envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.uuid, d.Slices[0]))
 		if d.Mode == gpu.ModeSlice {

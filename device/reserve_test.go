@@ -15,7 +15,7 @@ import (
 // reserveFrom plans a machine, equips it and reserves.
 func reserveFrom(t *testing.T, config string, change func([]*unit), ids ...string) (map[string]string, error) {
 	t.Helper()
-	units := plan(testConfig(t, config), testLedger(), testMachine(3), quiet())
+	units := plan(testConfig(t, config), testRegistry(), testMachine(3), quiet())
 	for _, u := range units {
 		u.mps = &gpu.MPSState{PipeDir: "/p", LogDir: "/l", ShmDir: "/s", Ready: true}
 		u.hami = &gpu.HAMiState{Library: "/opt/libvgpu.so"}
@@ -23,7 +23,7 @@ func reserveFrom(t *testing.T, config string, change func([]*unit), ids ...strin
 	if change != nil {
 		change(units)
 	}
-	_, r, err := newCatalogue(units).reserve(ids)
+	_, r, err := newInstanceIndex(units).reserve(ids)
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +67,11 @@ func TestReserve(t *testing.T) {
 			"NOMAD_GPU_00000001_0":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[` + commas(allSlices()) + `],"of":79,"memory_mib":81559,"milli":1000,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
 		}},
-		{"a turn", "mode = \"shared\"", sliceIDs(a, 1), map[string]string{
+		{"a replica", "mode = \"shared\"", sliceIDs(a, 1), map[string]string{
 			"NOMAD_GPU_00000001_1":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"shared","slices":[1],"of":4,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
 		}},
-		{"a turn through MPS", "mode = \"shared\"\nsharing = \"mps\"\ncompute_burst = 400", sliceIDs(a, 1), map[string]string{
+		{"a replica through MPS", "mode = \"shared\"\nsharing = \"mps\"\ncompute_burst = 400", sliceIDs(a, 1), map[string]string{
 			"NOMAD_GPU_00000001_1":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"shared","slices":[1],"of":4,"burst_milli":400}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
 			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l", "CUDA_MPS_SHM_DIRECTORY": "/s", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",

@@ -7,55 +7,62 @@ import (
 	"sync"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
-	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
+// service is a reconciler at work, with what belongs to it.
+type service struct {
+	reconciler *reconciler
+	meter      *usageMeter
+	monitor    *monitor
+	// metricsAddress is where metrics are served, empty if they are not.
+	metricsAddress string
+
+	once   sync.Once
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
 // prepare opens everything that a configuration names, and begins nothing: Nomad
 // configures plugins that it stops at once, only to see whether it can.
-func prepare(log hclog.Logger, c *config) (*engine, error) {
+func prepare(log hclog.Logger, c *config) (*service, error) {
 	p, err := openPlatform(log, c)
 	if err != nil {
 		return nil, err
 	}
-	e, err := newEngine(log, c, p)
+	r, err := newReconciler(log, c, p)
 	if err != nil {
 		p.close()
+		return nil, err
 	}
-	return e, err
-}
-
-// service is an engine at work, with what belongs to it.
-type service struct {
-	engine *engine
-	once   sync.Once
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: readCgroups}
+	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now}}, nil
 }
 
 // begin starts the work; a second call changes nothing.
 func (s *service) begin(ctx context.Context) {
 	s.once.Do(func() {
 		ctx, s.cancel = context.WithCancel(ctx)
-		e := s.engine
-		if e.config.metrics != "" {
-			metrics, err := serveMetrics(e, e.config.metrics)
-			e.complain("metrics", err)
+		r := s.reconciler
+		if r.config.metrics != "" {
+			metrics, err := serveMetrics(s.monitor, r.log, r.config.metrics)
+			r.logOnce.report("metrics", err)
 			if err == nil {
+				s.metricsAddress = metrics.address
 				s.work.Go(func() {
 					<-ctx.Done()
 					metrics.close()
 				})
 			}
 		}
-		s.work.Go(func() { e.run(ctx) })
-		s.work.Go(func() { e.meter.run(ctx, e.config.health.measure) })
+		s.work.Go(func() { r.run(ctx) })
+		s.work.Go(func() { s.meter.run(ctx, r.config.health.measure) })
 	})
 }
 
@@ -64,41 +71,41 @@ func (s *service) end() {
 	s.once.Do(func() { s.cancel = func() {} })
 	s.cancel()
 	s.work.Wait()
-	s.engine.mps.Close()
-	s.engine.platform.close()
+	s.reconciler.mps.Close()
+	s.reconciler.platform.close()
 }
 
-// newEngine makes an engine that has not turned yet.
-func newEngine(log hclog.Logger, c *config, p *platform) (*engine, error) {
+// newReconciler makes a reconciler that has done nothing yet.
+func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error) {
 	state, err := statedir.Open(c.stateDir, p.bootID)
 	if err != nil {
 		return nil, err
 	}
-	l, err := openLedger(c.dataDir)
+	registry, err := openRegistry(c.dataDir)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{
-		log: log, config: c, platform: p, ledger: l, state: state,
-		cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), tracker: newTracker(c.health), now: time.Now, began: time.Now(),
-		names:  &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
-		events: make(chan hardware.Event), wake: make(chan struct{}, 1), outcomes: make(chan outcome),
-		probing: map[string]bool{}, probed: map[string]time.Time{}, changed: make(chan struct{}), complained: map[string]string{},
+	wake, logOnce := newTrigger(), newOnceLogger(log)
+	r := &reconciler{
+		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
+		registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), state: state,
+		health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
+		cdi:        &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
+		background: newBackground(wake.pull, time.Now), timeslices: timesliceHistory{},
+		published: newPublisher(time.Now()), wake: wake,
 	}
-	e.chores, e.everSet, e.since = newChores(e.nudge, time.Now), map[string]bool{}, map[string]time.Time{}
-	e.meter = &meter{engine: e, cgroups: readCgroups}
-	e.reservations, err = openReservations(c.dataDir, c.modeChangeDelay, e.now())
-	e.complain("reservations", err)
+	r.reservations, err = openReservations(c.dataDir, c.modeChangeDelay, r.now())
+	logOnce.report("reservations", err)
 	old, err := state.GPUs()
-	e.complain("states", err)
-	e.tracker.restore(old)
+	logOnce.report("states", err)
+	r.health.restore(old)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	e.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self,
-		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: e.nudge})
-	return e, err
+	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self,
+		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: wake.pull})
+	return r, err
 }
 
 // probeTimeout is how long a CUDA program may take to show that a GPU works:
@@ -118,14 +125,14 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	lib := gonvml.New()
-	backend := nvml.New(lib, c.health.timeout)
+	lib := nvml.New()
+	backend := nvidia.New(lib, c.health.timeout)
 	return &platform{
 		observer:    backend,
-		prober:      nvml.Prober{Self: self, Timeout: probeTimeout},
-		timeslicer:  nvml.SMI{Program: c.nvidiaSMI},
+		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout},
+		timeslicer:  nvidia.SMI{Program: c.nvidiaSMI},
 		partitioner: backend,
-		cdi:         nvml.CDI{Library: lib, Log: log, Hook: c.cdiHook},
+		cdi:         nvidia.CDI{Library: lib, Log: log, Hook: c.cdiHook},
 		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
 		bootID:      bootID,
 		close:       backend.Close,
@@ -147,6 +154,6 @@ func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, erro
 		return nil, err
 	}
 	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
-	backend := nvml.New(machine, c.health.timeout)
+	backend := nvidia.New(machine, c.health.timeout)
 	return &platform{observer: backend, prober: machine, timeslicer: machine, partitioner: backend, cdi: machine, bootID: bootID, close: backend.Close}, nil
 }

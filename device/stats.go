@@ -44,15 +44,21 @@ type measured struct {
 	hardware.Reading
 }
 
-// read measures every offered device. One that does not answer is left out.
-func (e *engine) read() []measured {
-	latest := e.latest.Load()
-	if latest == nil {
-		return nil
-	}
+// monitor answers for statistics and metrics, from what was published and
+// measured last and from what the devices read now.
+type monitor struct {
+	observer  observer
+	published *publisher
+	meter     *usageMeter
+	health    *healthTracker
+	now       func() time.Time
+}
+
+// read measures every device. One that does not answer is left out.
+func (m *monitor) read() []measured {
 	var all []measured
-	for _, u := range latest.units {
-		if r, err := e.platform.observer.Reading(u.owner(), u.uuid); err == nil {
+	for _, u := range m.published.units() {
+		if r, err := m.observer.Reading(u.owner(), u.uuid); err == nil {
 			all = append(all, measured{u, r})
 		}
 	}
@@ -60,25 +66,25 @@ func (e *engine) read() []measured {
 }
 
 // stats is what Nomad shows with node and alloc status -stats.
-func (e *engine) stats() []*device.DeviceGroupStats {
-	tasks, now := e.tenants(), e.now()
+func (m *monitor) stats() []*device.DeviceGroupStats {
+	tasks, now := m.tenants(), m.now()
 	var groups []*device.DeviceGroupStats
 	byName := map[groupName]*device.DeviceGroupStats{}
-	for _, m := range e.read() {
-		if !m.offered() {
+	for _, u := range m.read() {
+		if !u.offered() {
 			continue
 		}
-		g := byName[m.group]
+		g := byName[u.group]
 		if g == nil {
-			g = &device.DeviceGroupStats{Vendor: m.group.vendor, Type: m.group.kind, Name: m.group.name, InstanceStats: map[string]*device.DeviceStats{}}
-			byName[m.group] = g
+			g = &device.DeviceGroupStats{Vendor: u.group.vendor, Type: u.group.kind, Name: u.group.name, InstanceStats: map[string]*device.DeviceStats{}}
+			byName[u.group] = g
 			groups = append(groups, g)
 		}
-		free := m.freeStats(now)
-		for n, id := range m.ids() {
+		free := u.freeStats(now)
+		for n, id := range u.ids() {
 			g.InstanceStats[id] = free
-			if o := tasks[instanceKey{m.uuid, n}]; n == 0 || o != nil {
-				g.InstanceStats[id] = m.instanceStats(o, n, now)
+			if o := tasks[instanceKey{u.uuid, n}]; n == 0 || o != nil {
+				g.InstanceStats[id] = u.instanceStats(o, n, now)
 			}
 		}
 	}
@@ -102,9 +108,9 @@ type occupant struct {
 }
 
 // tenants finds the live task of each instance.
-func (e *engine) tenants() map[instanceKey]*occupant {
+func (m *monitor) tenants() map[instanceKey]*occupant {
 	all := map[instanceKey]*occupant{}
-	for _, o := range e.occupants() {
+	for _, o := range m.occupants() {
 		numbers := o.holding.Slices
 		if len(numbers) == 0 {
 			numbers = []int{0}
@@ -116,13 +122,14 @@ func (e *engine) tenants() map[instanceKey]*occupant {
 	return all
 }
 
-func (e *engine) occupants() []occupant {
-	leases := e.meter.leases.Load()
+// occupants are the live tasks, with what they were measured to use.
+func (m *monitor) occupants() []occupant {
+	leases := m.meter.leases.Load()
 	if leases == nil {
 		return nil
 	}
 	usage := map[string]*gpu.TaskUsage{}
-	if u := e.meter.latest.Load(); u != nil {
+	if u := m.meter.latest.Load(); u != nil {
 		for i := range u.Tasks {
 			usage[u.Tasks[i].LeaseID+u.Tasks[i].UUID] = &u.Tasks[i]
 		}
@@ -145,10 +152,10 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 		o.describe(s)
 	}
 	switch memory, ok := s[statTaskMemory]; {
-	case m.offer.Mode == gpu.ModeSlice:
-		s.add(statSlice, o.sliceMiB(n), m.offer.SliceMiB, structs.UnitMiB, "Memory that the task uses of the slice / the slice")
+	case m.sharing.Mode == gpu.ModeSlice:
+		s.add(statSlice, o.sliceMiB(n), m.sharing.SliceMiB, structs.UnitMiB, "Memory that the task uses of the slice / the slice")
 		summary = s[statSlice]
-	case m.offer.Mode == gpu.ModeShared && ok:
+	case m.sharing.Mode == gpu.ModeShared && ok:
 		summary = memory
 	}
 	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
@@ -160,7 +167,7 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 func (m measured) freeStats(now time.Time) *device.DeviceStats {
 	s := m.instanceStats(nil, 0, now)
 	kept := map[string]*structs.StatValue{}
-	if m.offer.Mode == gpu.ModeSlice {
+	if m.sharing.Mode == gpu.ModeSlice {
 		kept[statSlice] = s.Summary
 	}
 	s.Stats = &structs.StatObject{Attributes: kept}

@@ -37,7 +37,7 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 		Namespace: "default", Job: "bert", Group: "g", Task: "train", Cgroup: "/task", Phase: gpu.PhaseRunning,
 		Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{1, 2}, Share: gpu.Share{MemoryMiB: 8192}}}}
 	pid := sleeper.Process.Pid
-	r.service.engine.meter.cgroups = func(p int) []string {
+	r.service.meter.cgroups = func(p int) []string {
 		if p == pid {
 			return []string{"0::/task"}
 		}
@@ -124,7 +124,7 @@ func statsText(s *device.DeviceStats) string {
 // scrape reads the metrics as Prometheus does.
 func scrape(t *testing.T, r *rig) string {
 	t.Helper()
-	response, err := http.Get("http://" + r.service.engine.metricsAddress + "/metrics")
+	response, err := http.Get("http://" + r.service.metricsAddress + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

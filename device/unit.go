@@ -24,7 +24,7 @@ type unit struct {
 	instance *hardware.Instance
 	// index is the number in the group's name, which belongs to the UUID for good.
 	index     int
-	offer     offer
+	sharing   sharingConfig
 	slices    int
 	memoryMiB int64
 	group     groupName
@@ -55,11 +55,11 @@ func (u *unit) owner() string {
 
 // offered reports whether the unit has instances of its own; a GPU with MIG has
 // none, its MIG instances do.
-func (u *unit) offered() bool { return u.offer.Mode != gpu.ModeMIG }
+func (u *unit) offered() bool { return u.sharing.Mode != gpu.ModeMIG }
 
 // ids are the unit's Nomad instances in order.
 func (u *unit) ids() []string {
-	switch u.offer.Mode {
+	switch u.sharing.Mode {
 	case gpu.ModeMIG:
 		return nil
 	case gpu.ModeWhole:
@@ -105,7 +105,7 @@ func faultText(f gpu.Fault) string {
 func (u *unit) state() gpu.GPUState {
 	s := gpu.GPUState{
 		UUID: u.uuid, ParentUUID: u.parent, Vendor: u.gpu.Vendor, Model: u.gpu.Model,
-		Mode: u.offer.Mode, Sharing: u.offer.Sharing, Grade: u.grade(),
+		Mode: u.sharing.Mode, Sharing: u.sharing.Mechanism, Grade: u.grade(),
 		MemoryMiB: u.memoryMiB, Slices: u.slices, CDIDevice: u.cdi,
 		Timeslice: u.timeslice, MPS: u.mps, HAMi: u.hami,
 		Faults: slices.Clone(u.faults), Cordoned: u.cordon != "", CordonReason: u.cordon,
@@ -113,8 +113,8 @@ func (u *unit) state() gpu.GPUState {
 	if u.offered() {
 		s.Group = u.group.String()
 	}
-	if u.offer.Mode == gpu.ModeSlice {
-		s.SliceMemoryMiB = u.offer.SliceMiB
+	if u.sharing.Mode == gpu.ModeSlice {
+		s.SliceMemoryMiB = u.sharing.SliceMiB
 	}
 	if u.instance != nil {
 		s.Profile = u.instance.Profile
@@ -124,8 +124,8 @@ func (u *unit) state() gpu.GPUState {
 
 // grade is how hard the tasks of different instances are kept apart.
 func (u *unit) grade() gpu.Grade {
-	if u.offer.Mode == gpu.ModeWhole || u.offer.Mode == gpu.ModeMIG {
+	if u.sharing.Mode == gpu.ModeWhole || u.sharing.Mode == gpu.ModeMIG {
 		return gpu.GradeHardware
 	}
-	return u.offer.Sharing.Grade()
+	return u.sharing.Mechanism.Grade()
 }

@@ -12,12 +12,17 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// meter measures what tasks use of the devices, for the driver's watchdog and
-// for statistics. It runs beside the engine, more often than the engine turns.
-type meter struct {
-	engine *engine
+// usageMeter measures what tasks use of the devices, for the driver's watchdog
+// and for statistics. It runs beside the reconciler, and more often.
+type usageMeter struct {
+	observer  observer
+	state     *statedir.Dir
+	published *publisher
+	logOnce   *onceLogger
+	now       func() time.Time
 	// cgroups reads the control groups of a process: the lines of its
 	// /proc/<pid>/cgroup.
 	cgroups func(pid int) []string
@@ -28,7 +33,7 @@ type meter struct {
 }
 
 // run measures at an interval until the context ends.
-func (m *meter) run(ctx context.Context, interval time.Duration) {
+func (m *usageMeter) run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
@@ -44,36 +49,34 @@ func (m *meter) run(ctx context.Context, interval time.Duration) {
 // measure asks the devices that have tasks for their processes and writes down
 // whose they are. Without tasks there is nothing to ask, and nothing to write
 // once that has been written.
-func (m *meter) measure() {
-	e := m.engine
-	published := e.latest.Load()
+func (m *usageMeter) measure() {
 	// A lease that cannot be read leaves its own task unmeasured, and no other.
-	leases, err := e.state.Leases()
-	e.complain("leases to measure", err)
+	leases, err := m.state.Leases()
+	m.logOnce.report("leases to measure", err)
 	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
 	m.leases.Store(&leases)
-	if published == nil {
+	units := m.published.units()
+	if units == nil {
 		return
 	}
 	if last := m.latest.Load(); len(leases) == 0 && last != nil && len(last.Tasks) == 0 {
 		return
 	}
-	usage := gpu.Usage{MeasuredAt: e.now().UTC()}
-	for _, u := range published.units {
+	usage := gpu.Usage{MeasuredAt: m.now().UTC()}
+	for _, u := range units {
 		on := holdingsOf(leases, u.uuid)
 		if len(on) == 0 {
 			continue
 		}
-		processes, err := e.platform.observer.Processes(u.owner(), u.uuid)
+		processes, err := m.observer.Processes(u.owner(), u.uuid)
 		if err != nil {
 			continue // it does not tell: no entry, rather than an entry of zero
 		}
 		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.cgroups)...)
 	}
 	m.latest.Store(&usage)
-	if err := e.state.WriteUsage(usage); err != nil {
-		e.log.Error("cannot write what tasks use", "error", err)
-	}
+	m.logOnce.report("usage", m.state.WriteUsage(usage))
+
 }
 
 // tenant is a live lease and what it holds of the device in question.
@@ -123,7 +126,7 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 // underMPS reports whether the programs of a holding must be MPS clients: a
 // task that has all slices runs without MPS.
 func (u *unit) underMPS(h gpu.Holding) bool {
-	return u.offer.Sharing == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
+	return u.sharing.Mechanism == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
 		!(h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices)
 }
 

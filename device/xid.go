@@ -26,7 +26,7 @@ func (c xidClass) String() string {
 }
 
 // xidClasses gives every known XID its class. The lists follow NVIDIA's
-// catalogue of XIDs and the actions that it names.
+// catalog of XIDs and the actions that it names.
 type xidClasses map[uint64]xidClass
 
 func defaultXIDs() xidClasses {

@@ -2,7 +2,7 @@
 // in words that hold for every vendor: GPUs, their parts, their processes,
 // their readings and their events.
 //
-// A backend (device/nvml, or one for another vendor) fills these structures;
+// A backend (device/nvidia, or one for another vendor) fills these structures;
 // the rest of the plugin decides on them and never talks to a driver. They are
 // plain data, copied freely, and say nothing of Nomad.
 package hardware

@@ -4,7 +4,7 @@ package hardware
 // are -1: a reading of zero is a reading.
 type Reading struct {
 	PowerWatts, PowerLimitWatts int64
-	// The utilisations are in percent.
+	// The utilizations are in percent.
 	GPUPercent, MemoryPercent, EncoderPercent, DecoderPercent int64
 	TemperatureC                                              int64
 	MemoryUsedMiB, MemoryTotalMiB                             int64

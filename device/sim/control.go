@@ -17,7 +17,7 @@ import (
 // Control is what happens to a simulated machine: the content of control.json.
 // Whatever is absent is well. People and tests write it while the plugin runs.
 type Control struct {
-	// NoNVML makes NVML's initialisation fail as on a machine without a driver.
+	// NoNVML makes NVML's initialization fail as on a machine without a driver.
 	NoNVML bool `json:"no_nvml,omitempty"`
 	// NoSymbols names functions that the driver's library does not have.
 	NoSymbols []string `json:"no_symbols,omitempty"`

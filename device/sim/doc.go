@@ -3,7 +3,7 @@
 // topology file would, so that everything above NVML runs unchanged on a laptop
 // or in a test.
 //
-//	topology.hcl ──► Machine (nvml.Interface) ──► device/nvml ──► the plugin
+//	topology.hcl ──► Machine (nvml.Interface) ──► device/nvidia ──► the plugin
 //	                    ▲            │
 //	   control.json ────┘            └──► hardware.json, dev/nvidia0 …
 //	   (people and tests write)           (the machine writes)

@@ -18,7 +18,7 @@ type Machine struct {
 	hardware       *hardware
 	gpus           []*gpu
 	unsupported    unsupported
-	initialised    atomic.Int32
+	initialized    atomic.Int32
 	// indexed are the GPUs by NVML's index, as Init or DeviceGetCount found them:
 	// an index keeps its GPU until the next count, even where it goes missing.
 	indexed atomic.Pointer[[]*gpu]
@@ -95,14 +95,14 @@ func (m *Machine) Init() nvml.Return {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
 	m.index()
-	m.initialised.Add(1)
+	m.initialized.Add(1)
 	return nvml.SUCCESS
 }
 
 // Shutdown undoes one Init.
 func (m *Machine) Shutdown() nvml.Return {
-	if m.initialised.Add(-1) < 0 {
-		m.initialised.Store(0)
+	if m.initialized.Add(-1) < 0 {
+		m.initialized.Store(0)
 		return nvml.ERROR_UNINITIALIZED
 	}
 	return nvml.SUCCESS
@@ -135,7 +135,7 @@ func (m *Machine) call(symbol string) {
 // ready says whether NVML answers at all.
 func (m *Machine) ready() nvml.Return {
 	switch {
-	case m.initialised.Load() == 0:
+	case m.initialized.Load() == 0:
 		return nvml.ERROR_UNINITIALIZED
 	case m.control.get().NoNVML:
 		return nvml.ERROR_DRIVER_NOT_LOADED

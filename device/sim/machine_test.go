@@ -30,7 +30,7 @@ func TestAnIndexIsThereOnceInitialised(t *testing.T) {
 	for range 50 {
 		m := newMachine(t, t.TempDir(), "boot", nil)
 		m.indexed.Store(nil)
-		m.initialised.Store(0)
+		m.initialized.Store(0)
 		asked := make(chan nvml.Return)
 		go func() {
 			for {

@@ -22,7 +22,7 @@ import (
 //	  cuda   = "13.0"
 //	}
 //	gpu {
-//	  model = "H100"           # a name of the catalogue, see Models
+//	  model = "H100"           # a name of the catalog, see Models
 //	  count = 4
 //	  numa  = 0                # optional
 //	  mig   = ["1g.10gb"]      # optional: MIG instances that are already laid out
@@ -158,8 +158,8 @@ func (p *topologyParser) gpu(block *hcl.Block, t *Topology) {
 	p.value(attrs["mig"], cty.List(cty.String), &g.MIG)
 	p.value(attrs["vgpu"], cty.Bool, &g.VGPU)
 	var known bool
-	if g.product, known = catalogue[g.Model]; !known && attrs["model"] != nil {
-		p.fail(rangeOf(attrs["model"], block), fmt.Sprintf("model %q is not in the catalogue", g.Model), "Write one of "+strings.Join(Models(), ", ")+".")
+	if g.product, known = catalog[g.Model]; !known && attrs["model"] != nil {
+		p.fail(rangeOf(attrs["model"], block), fmt.Sprintf("model %q is not in the catalog", g.Model), "Write one of "+strings.Join(Models(), ", ")+".")
 		return
 	}
 	if count < 1 || count > maxGPUs {

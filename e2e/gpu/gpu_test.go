@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
-	"github.com/nomad-gpu/nomad-gpu/device/nvml"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -29,7 +29,7 @@ const self = "/proc/self/exe"
 func look(t *testing.T) device.Inventory {
 	t.Helper()
 	inventory, err := device.TakeInventory("")
-	if errors.Is(err, nvml.ErrAbsent) {
+	if errors.Is(err, nvidia.ErrAbsent) {
 		t.Skipf("this machine has no NVIDIA driver: %v", err)
 	}
 	if err != nil {

@@ -91,8 +91,8 @@ func TestMergeDevicesAddsUpWhatOneGPUServes(t *testing.T) {
 func TestWholeIsOneInstanceOrAllSlices(t *testing.T) {
 	all := ReservedDevice{UUID: uuidA, Mode: ModeSlice, Slices: []int{0, 1}, Of: 2}
 	part := ReservedDevice{UUID: uuidA, Mode: ModeSlice, Slices: []int{1}, Of: 2}
-	turns := ReservedDevice{UUID: uuidA, Mode: ModeShared, Slices: []int{0}, Of: 1}
-	if !all.Whole() || part.Whole() || turns.Whole() || !(ReservedDevice{Mode: ModeWhole}).Whole() {
+	replicas := ReservedDevice{UUID: uuidA, Mode: ModeShared, Slices: []int{0}, Of: 1}
+	if !all.Whole() || part.Whole() || replicas.Whole() || !(ReservedDevice{Mode: ModeWhole}).Whole() {
 		t.Error("Whole() is wrong")
 	}
 }

@@ -16,7 +16,7 @@ const (
 	ModeWhole Mode = "whole"
 	// ModeSlice offers the device's memory in fixed amounts, counted by Nomad.
 	ModeSlice Mode = "slice"
-	// ModeShared offers turns on the device, without any memory accounting.
+	// ModeShared offers replicas of the device, without any memory accounting.
 	ModeShared Mode = "shared"
 	// ModeMIG, of a physical GPU, offers its MIG instances. A MIG instance has
 	// a mode of its own: ModeWhole, ModeSlice or ModeShared.

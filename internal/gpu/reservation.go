@@ -32,7 +32,7 @@ type ReservedDevice struct {
 	UUID string `json:"uuid"`
 	// Mode is how the device was offered: ModeWhole, ModeSlice or ModeShared.
 	Mode Mode `json:"mode"`
-	// Slices are the numbers of the reserved slices or turns, ascending, and Of
+	// Slices are the numbers of the reserved slices or replicas, ascending, and Of
 	// is how many the device had. Both are empty for ModeWhole.
 	Slices []int `json:"slices,omitempty"`
 	Of     int   `json:"of,omitempty"`

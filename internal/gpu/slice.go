@@ -10,7 +10,7 @@ import (
 // of any vendor contains it.
 const sliceSeparator = "::"
 
-// SliceID names one slice, or one turn, of a device: "<uuid>::<n>" with n from
+// SliceID names one slice, or one replica, of a device: "<uuid>::<n>" with n from
 // 0. It is the ID of a Nomad device instance.
 type SliceID struct {
 	UUID string

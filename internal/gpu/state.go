@@ -25,7 +25,7 @@ type GPUState struct {
 	Sharing Sharing `json:"sharing"`
 	Grade   Grade   `json:"grade"`
 	// MemoryMiB is the whole device's memory, SliceMemoryMiB one slice's, and
-	// Slices how many slices or turns there are.
+	// Slices how many slices or replicas there are.
 	MemoryMiB      int64 `json:"memory_mib"`
 	SliceMemoryMiB int64 `json:"slice_memory_mib,omitempty"`
 	Slices         int   `json:"slices,omitempty"`

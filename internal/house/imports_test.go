@@ -71,11 +71,11 @@ var rules = []rule{
 	},
 	{
 		name: "the simulator is hardware", from: []string{"device/sim"},
-		forbids: []string{"device", "device/nvml", "device/mps"},
+		forbids: []string{"device", "device/nvidia", "device/mps"},
 		reason:  "the simulator stands below NVML, so that what is tested on it is what runs on a GPU",
 	},
 	{
-		name: "backends do not know each other", from: []string{"device/nvml", "device/sysfs"},
+		name: "backends do not know each other", from: []string{"device/nvidia", "device/sysfs"},
 		forbids: []string{"device", "device/sim", "device/mps"},
 		reason:  "a vendor is added or removed without a look at the others",
 	},

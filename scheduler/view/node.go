@@ -45,7 +45,7 @@ type GPU struct {
 	MemoryMiB      int64 `json:"memory_mib"`
 	SliceMemoryMiB int64 `json:"slice_memory_mib,omitempty"`
 	// Instances are Nomad's device instances, in number order: one for a whole
-	// GPU, else one per slice or turn.
+	// GPU, else one per slice or replica.
 	Instances []Instance `json:"instances"`
 
 	Healthy  bool   `json:"healthy"`

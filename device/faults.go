@@ -1,0 +1,28 @@
+package device
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// faultClock keeps since when the faults stand that preparing a unit comes upon:
+// of the pass before, and of this one.
+type faultClock struct {
+	since, next map[string]time.Time
+}
+
+func (c *faultClock) begin() { c.next = map[string]time.Time{} }
+func (c *faultClock) end()   { c.since = c.next }
+
+// addFault adds a fault of this unit only.
+func (r *reconciler) addFault(u *unit, f gpu.Fault) {
+	key := u.uuid + " " + f.Code
+	since, ok := r.faults.since[key]
+	if !ok {
+		since = r.now()
+	}
+	r.faults.next[key] = since
+	f.Since = since
+	u.faults = append(u.faults[:len(u.faults):len(u.faults)], f)
+}

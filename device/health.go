@@ -1,0 +1,188 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// healthTracker turns what is seen and heard of GPUs into faults, each with the time
+// since when it stands. Two kinds of fault differ in how they end: an observed
+// one ends when a survey no longer sees it, a latched one, made by an event,
+// when a survey is clean and a probe of the GPU has succeeded.
+type healthTracker struct {
+	classes xidClasses
+	ignore  map[string]bool
+	gpus    map[string]*condition
+	// xids are the last by UUID; metrics ask for them from other goroutines.
+	xids sync.Map
+}
+
+// condition is what is wrong with one GPU, by code.
+type condition struct {
+	observed, latched map[string]gpu.Fault
+	// clean is true when the last survey saw nothing wrong.
+	clean bool
+}
+
+func newHealthTracker(h healthConfig) *healthTracker {
+	return &healthTracker{classes: h.classes, ignore: h.ignore, gpus: map[string]*condition{}}
+}
+
+func (t *healthTracker) condition(uuid string) *condition {
+	c := t.gpus[uuid]
+	if c == nil {
+		c = &condition{observed: map[string]gpu.Fault{}, latched: map[string]gpu.Fault{}}
+		t.gpus[uuid] = c
+	}
+	return c
+}
+
+// restore takes over latched faults, and since when the others stand, from the
+// state that an earlier run of the plugin left. Those of a MIG instance are its
+// GPU's, or observed.
+func (t *healthTracker) restore(states []gpu.GPUState) {
+	for _, s := range states {
+		for _, f := range s.Faults {
+			if s.ParentUUID == "" && (strings.HasPrefix(f.Code, xidPrefix) || strings.HasPrefix(f.Code, hardware.EventCode)) {
+				t.condition(s.UUID).latched[f.Code] = f
+			} else {
+				t.condition(s.UUID).observed[f.Code] = f
+			}
+		}
+	}
+}
+
+// survey takes note of what a survey saw of one GPU.
+func (t *healthTracker) survey(uuid string, problems []hardware.Problem, now time.Time) {
+	c := t.condition(uuid)
+	seen := map[string]gpu.Fault{}
+	for _, p := range problems {
+		if t.ignore[p.Code] {
+			continue
+		}
+		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: c.since(p.Code, now)}
+	}
+	c.observed, c.clean = seen, len(seen) == 0
+}
+
+// since is when a fault that is observed now began. A GPU that was lost and is
+// missing now has been gone since it was lost.
+func (c *condition) since(code string, now time.Time) time.Time {
+	if old, ok := c.observed[code]; ok {
+		return old.Since
+	}
+	if lost, ok := c.observed[hardware.CodeLost]; ok && code == hardware.CodeMissing {
+		return lost.Since
+	}
+	return now
+}
+
+const xidPrefix = "xid-"
+
+// xid takes note of an event and returns its class.
+func (t *healthTracker) xid(uuid string, number uint64, now time.Time) xidClass {
+	t.xids.Store(uuid, number)
+	class := t.classes[number]
+	if f, bad := xidFault(number, class); bad {
+		t.latch(uuid, f, now)
+	}
+	return class
+}
+
+// lastXID is the last XID that a GPU reported since the plugin started, or 0.
+func (t *healthTracker) lastXID(uuid string) uint64 {
+	if n, ok := t.xids.Load(uuid); ok {
+		return n.(uint64)
+	}
+	return 0
+}
+
+// event takes note of an event that is no XID. Without a problem it changes
+// nothing.
+func (t *healthTracker) event(uuid string, p hardware.Problem, now time.Time) {
+	if p.Code != "" {
+		t.latch(uuid, gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action}, now)
+	}
+}
+
+// latch enters a fault that stands until a probe succeeds.
+func (t *healthTracker) latch(uuid string, f gpu.Fault, now time.Time) {
+	if t.ignore[f.Code] {
+		return
+	}
+	c := t.condition(uuid)
+	if _, known := c.latched[f.Code]; !known {
+		f.Since = now
+		c.latched[f.Code] = f
+	}
+	c.clean = false
+}
+
+func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
+	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number)}
+	switch class {
+	case xidFatal:
+		f.Message = fmt.Sprintf("the driver reported XID %d, after which the GPU cannot be relied on", number)
+		f.Action = "stop its tasks and run nvidia-smi --gpu-reset; it is healthy again when the reset is verified"
+	case xidLink:
+		f.Message = fmt.Sprintf("the driver reported XID %d, a fault of NVLink", number)
+		f.Action = "check nvidia-smi nvlink --status; it is healthy again after a reset, or add the code to health.ignore"
+	case xidLost:
+		f.Message = fmt.Sprintf("the driver reported XID %d, the GPU has fallen off the bus", number)
+		f.Action = "drain the node and power-cycle it; if it happens again, replace the GPU"
+	default:
+		return f, false
+	}
+	return f, true
+}
+
+// suspects are the GPUs that a probe could clear: latched, and clean otherwise.
+func (t *healthTracker) suspects() []string {
+	var all []string
+	for uuid, c := range t.gpus {
+		if len(c.latched) > 0 && c.clean {
+			all = append(all, uuid)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// cleared ends the latched faults of a GPU whose probe has succeeded, unless
+// something has happened since.
+func (t *healthTracker) cleared(uuid string) bool {
+	c := t.condition(uuid)
+	if !c.clean || len(c.latched) == 0 {
+		return false
+	}
+	c.latched = map[string]gpu.Fault{}
+	return true
+}
+
+// faults are all faults of a GPU, the oldest first.
+func (t *healthTracker) faults(uuid string) []gpu.Fault {
+	c, ok := t.gpus[uuid]
+	if !ok {
+		return nil
+	}
+	var all []gpu.Fault
+	for _, f := range c.latched {
+		all = append(all, f)
+	}
+	for _, f := range c.observed {
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b gpu.Fault) int {
+		if d := a.Since.Compare(b.Since); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Code, b.Code)
+	})
+	return all
+}

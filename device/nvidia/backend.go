@@ -1,0 +1,170 @@
+package nvidia
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+)
+
+// ErrAbsent means that there is no NVML to talk to: no driver, or none loaded.
+var ErrAbsent = errors.New("NVML is not available")
+
+// Vendor is the vendor of every device that this backend sees.
+const Vendor = "nvidia"
+
+// Backend sees the GPUs of one NVML library. Its methods may be called from
+// many goroutines.
+type Backend struct {
+	lib      nvml.Interface
+	guard    *guard
+	samplers samplers
+
+	mu sync.Mutex
+	up bool
+}
+
+// New wraps a library. Calls that take longer than timeout are abandoned.
+func New(lib nvml.Interface, timeout time.Duration) *Backend {
+	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]int{}}, samplers: samplers{all: map[string]*sampler{}}}
+}
+
+// Close ends the use of NVML. It does not wait for calls that hang.
+func (b *Backend) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up {
+		b.up = false
+		_, _ = call(b.guard, "library", func() nvml.Return {
+			b.samplers.free()
+			return b.lib.Shutdown()
+		})
+	}
+}
+
+// open initializes NVML where that has not been done.
+func (b *Backend) open() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up {
+		return nil
+	}
+	ret, err := call(b.guard, "library", b.lib.Init)
+	if err != nil {
+		return fmt.Errorf("initialize NVML: %w", err)
+	}
+	if ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
+		return fmt.Errorf("%w: %s", ErrAbsent, describe(ret))
+	}
+	b.up = true
+	return nil
+}
+
+// Survey asks every GPU who and how it is. The error is ErrAbsent when NVML is
+// not there, and says that nothing was seen, not that nothing is there.
+func (b *Backend) Survey() (hardware.Machine, error) {
+	if err := b.open(); err != nil {
+		return hardware.Machine{}, err
+	}
+	machine, err := call(b.guard, "library", b.system)
+	if err != nil {
+		return hardware.Machine{}, fmt.Errorf("survey GPUs: %w", err)
+	}
+	if machine.ret != nvml.SUCCESS {
+		// The driver went away under us: start again with the next survey.
+		b.Close()
+		return hardware.Machine{}, fmt.Errorf("%w: %s", ErrAbsent, describe(machine.ret))
+	}
+	found := hardware.Machine{DriverVersion: machine.driver, CUDAVersion: machine.cuda}
+	for i := range machine.count {
+		b.one(i, &found)
+	}
+	return found, nil
+}
+
+type system struct {
+	driver, cuda string
+	count        int
+	ret          nvml.Return
+}
+
+func (b *Backend) system() system {
+	var s system
+	s.driver, _ = b.lib.SystemGetDriverVersion()
+	if v, ret := b.lib.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
+		s.cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+	}
+	s.count, s.ret = b.lib.DeviceGetCount()
+	return s
+}
+
+// one adds the GPU at a position to the survey, as far as it answers.
+func (b *Backend) one(index int, found *hardware.Machine) {
+	place := fmt.Sprintf("index %d", index)
+	who, err := call(b.guard, place, func() identity { return b.identify(index) })
+	switch {
+	case err != nil:
+		found.Unknown = append(found.Unknown, hanging(place))
+		return
+	case who.ret != nvml.SUCCESS:
+		found.Unknown = append(found.Unknown, problemOf(who.ret, "GPU at "+place))
+		return
+	}
+	g, err := call(b.guard, who.uuid, func() hardware.GPU { return b.inspect(who.device, who.uuid) })
+	if err != nil {
+		g = hardware.GPU{UUID: who.uuid, Problems: []hardware.Problem{hanging("GPU")}}
+	}
+	g.Vendor, g.Type, g.Index = Vendor, "gpu", index
+	found.GPUs = append(found.GPUs, g)
+}
+
+type identity struct {
+	device nvml.Device
+	uuid   string
+	ret    nvml.Return
+}
+
+func (b *Backend) identify(index int) identity {
+	device, ret := b.lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return identity{ret: ret}
+	}
+	uuid, ret := device.GetUUID()
+	return identity{device, uuid, ret}
+}
+
+// handle finds a device by its UUID.
+func (b *Backend) handle(uuid string) (nvml.Device, error) {
+	device, ret := b.lib.DeviceGetHandleByUUID(uuid)
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("find device %s: %w", uuid, returnError(ret))
+	}
+	return device, nil
+}
+
+// on runs f with a device, bounded in time; owner is the physical GPU's UUID.
+func on[T any](b *Backend, owner, uuid string, f func(nvml.Device) T) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	if err := b.open(); err != nil {
+		var zero T
+		return zero, err
+	}
+	o, err := call(b.guard, owner, func() outcome {
+		device, err := b.handle(uuid)
+		if err != nil {
+			return outcome{err: err}
+		}
+		return outcome{value: f(device)}
+	})
+	if err != nil {
+		return o.value, fmt.Errorf("ask device %s: %w", uuid, err)
+	}
+	return o.value, o.err
+}

@@ -1,0 +1,144 @@
+package nvidia
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+)
+
+// inspect asks one GPU everything that a survey needs. What a GPU does not tell
+// stays empty; only what it cannot be used without is a problem.
+func (b *Backend) inspect(d nvml.Device, uuid string) hardware.GPU {
+	g := hardware.GPU{UUID: uuid}
+	var ret nvml.Return
+	if g.Model, ret = d.GetName(); ret != nvml.SUCCESS {
+		g.Problems = append(g.Problems, problemOf(ret, "reading the GPU's name"))
+		return g
+	}
+	pci, ret := d.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		g.Problems = append(g.Problems, problemOf(ret, "reading the GPU's PCI address"))
+		return g
+	}
+	g.PCIBusID = busID(pci)
+	memory, ret := d.GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		g.Problems = append(g.Problems, problemOf(ret, "reading the GPU's memory"))
+		return g
+	}
+	g.MemoryMiB = int64(memory.Total >> 20)
+	g.Minor, _ = d.GetMinorNumber()
+	g.Traits = b.traits(d, g.PCIBusID)
+	findInstances(d, memory.Total, &g)
+	g.Problems = health(d)
+	return g
+}
+
+// busID spells a PCI address as sysfs does: NVML pads the domain to eight
+// digits and writes capitals.
+func busID(info nvml.PciInfo) string {
+	var raw []byte
+	for _, c := range info.BusId {
+		if c == 0 {
+			break
+		}
+		raw = append(raw, byte(c))
+	}
+	id := strings.ToLower(string(raw))
+	if domain, rest, found := strings.Cut(id, ":"); found && len(domain) == 8 && strings.HasPrefix(domain, "0000") {
+		return domain[4:] + ":" + rest
+	}
+	return id
+}
+
+func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
+	t := hardware.Traits{NUMANode: b.numaNode(d, bus), NVLinkPeers: nvlinkPeers(d, bus)}
+	if bar1, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
+		t.BAR1MiB = int64(bar1.Bar1Total >> 20)
+	}
+	if milliwatts, ret := d.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
+		t.PowerLimitWatts = int64(milliwatts / 1000)
+	}
+	if mhz, ret := d.GetMaxClockInfo(nvml.CLOCK_SM); ret == nvml.SUCCESS {
+		t.CoreClockMHz = int64(mhz)
+	}
+	if mhz, ret := d.GetMaxClockInfo(nvml.CLOCK_MEM); ret == nvml.SUCCESS {
+		t.MemoryClockMHz = int64(mhz)
+	}
+	generation, ret := d.GetMaxPcieLinkGeneration()
+	if width, ret2 := d.GetMaxPcieLinkWidth(); ret == nvml.SUCCESS && ret2 == nvml.SUCCESS {
+		t.PCIBandwidthMBps = pciBandwidth(generation, width)
+	}
+	if state, ret := d.GetDisplayMode(); ret == nvml.SUCCESS {
+		t.DisplayState = stateName(state)
+	}
+	if state, ret := d.GetPersistenceMode(); ret == nvml.SUCCESS {
+		t.PersistenceMode = stateName(state)
+	}
+	if major, minor, ret := d.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+		t.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
+	}
+	if mode, ret := d.GetComputeMode(); ret == nvml.SUCCESS {
+		t.Exclusive = mode != nvml.COMPUTEMODE_DEFAULT
+	}
+	if mode, ret := d.GetVirtualizationMode(); ret == nvml.SUCCESS {
+		t.Virtual = mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU
+	}
+	return t
+}
+
+// laneMBps is what one PCIe lane of a generation carries, in MB/s.
+var laneMBps = map[int]int64{1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
+
+func pciBandwidth(generation, width int) int64 { return laneMBps[generation] * int64(width) }
+
+func stateName(state nvml.EnableState) string {
+	if state == nvml.FEATURE_ENABLED {
+		return "Enabled"
+	}
+	return "Disabled"
+}
+
+// numaNode asks NVML, which knows on few machines, and then sysfs.
+func (b *Backend) numaNode(d nvml.Device, bus string) int {
+	if b.has(symbolNUMANode) {
+		if node, ret := d.GetNumaNodeId(); ret == nvml.SUCCESS {
+			return node
+		}
+	}
+	text, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", bus, "numa_node"))
+	if err != nil {
+		return -1
+	}
+	node, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return -1
+	}
+	return node
+}
+
+// nvlinkPeers are the PCI addresses at the other ends of the active links.
+// Through an NVSwitch that is the switch's address, and no GPU's.
+func nvlinkPeers(d nvml.Device, self string) []string {
+	var peers []string
+	for link := range nvml.NVLINK_MAX_LINKS {
+		state, ret := d.GetNvLinkState(link)
+		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
+			continue
+		}
+		if remote, ret := d.GetNvLinkRemotePciInfo(link); ret == nvml.SUCCESS {
+			if id := busID(remote); id != self {
+				peers = append(peers, id)
+			}
+		}
+	}
+	slices.Sort(peers)
+	return slices.Compact(peers)
+}

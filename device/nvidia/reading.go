@@ -1,0 +1,138 @@
+package nvidia
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+)
+
+// Reading measures a GPU, or a MIG instance of it as far as the hardware tells;
+// owner is the UUID of the physical GPU.
+func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
+	return on(b, owner, uuid, func(d nvml.Device) hardware.Reading {
+		r := read(d)
+		r.Activity = b.activity(d, uuid)
+		return r
+	})
+}
+
+func read(d nvml.Device) hardware.Reading {
+	r := hardware.NoReading()
+	if m, ret := d.GetMemoryInfo(); ret == nvml.SUCCESS {
+		r.MemoryUsedMiB, r.MemoryTotalMiB = int64(m.Used>>20), int64(m.Total>>20)
+	}
+	if m, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
+		r.BAR1UsedMiB, r.BAR1TotalMiB = int64(m.Bar1Used>>20), int64(m.Bar1Total>>20)
+	}
+	if mw, ret := d.GetPowerUsage(); ret == nvml.SUCCESS {
+		r.PowerWatts = int64(mw / 1000)
+	}
+	if mw, ret := d.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
+		r.PowerLimitWatts = int64(mw / 1000)
+	}
+	if c, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+		r.TemperatureC = int64(c)
+	}
+	if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS {
+		r.EnergyMilliJoules = int64(mj)
+	}
+	readUse(d, &r)
+	if ecc, ret := d.GetDetailedEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS {
+		r.ECCL1, r.ECCL2, r.ECCMemory = int64(ecc.L1Cache), int64(ecc.L2Cache), int64(ecc.DeviceMemory)
+	}
+	return r
+}
+
+func readUse(d nvml.Device, r *hardware.Reading) {
+	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
+		r.GPUPercent, r.MemoryPercent = int64(u.Gpu), int64(u.Memory)
+	}
+	if percent, _, ret := d.GetEncoderUtilization(); ret == nvml.SUCCESS {
+		r.EncoderPercent = int64(percent)
+	}
+	if percent, _, ret := d.GetDecoderUtilization(); ret == nvml.SUCCESS {
+		r.DecoderPercent = int64(percent)
+	}
+	if mhz, ret := d.GetClockInfo(nvml.CLOCK_SM); ret == nvml.SUCCESS {
+		r.SMClockMHz = int64(mhz)
+	}
+	if mhz, ret := d.GetClockInfo(nvml.CLOCK_MEM); ret == nvml.SUCCESS {
+		r.MemoryClockMHz = int64(mhz)
+	}
+}
+
+// Processes lists the programs on a GPU, or on a MIG instance of it.
+func (b *Backend) Processes(owner, uuid string) ([]hardware.Process, error) {
+	type outcome struct {
+		found []hardware.Process
+		err   error
+	}
+	o, err := on(b, owner, uuid, func(d nvml.Device) outcome {
+		found, err := b.processes(d)
+		return outcome{found, err}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o.found, o.err
+}
+
+func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
+	plain, ret := d.GetComputeRunningProcesses()
+	if ret != nvml.SUCCESS {
+		return nil, returnError(ret)
+	}
+	// Drivers before MPS was told apart, and MIG instances, do not have the
+	// second list; graphics is absent on data-centre GPUs.
+	var clients []nvml.ProcessInfo
+	if b.has(symbolMPSProcesses) {
+		clients, _ = d.GetMPSComputeRunningProcesses()
+	}
+	graphics, _ := d.GetGraphicsRunningProcesses()
+	busy := utilization(d)
+	byPID := map[int]int{}
+	var found []hardware.Process
+	add := func(list []nvml.ProcessInfo, mps bool) {
+		for _, p := range list {
+			if _, seen := byPID[int(p.Pid)]; seen {
+				continue
+			}
+			byPID[int(p.Pid)] = len(found)
+			found = append(found, process(p, mps, busy))
+		}
+	}
+	add(clients, true)
+	add(plain, false)
+	add(graphics, false)
+	return found, nil
+}
+
+// unknownMemory is NVML's value for "not available".
+const unknownMemory = ^uint64(0)
+
+func process(p nvml.ProcessInfo, mps bool, busy map[uint32]int64) hardware.Process {
+	one := hardware.Process{PID: int(p.Pid), MPS: mps, MemoryMiB: hardware.Absent, Milli: hardware.Absent}
+	if p.UsedGpuMemory != unknownMemory {
+		one.MemoryMiB = int64(p.UsedGpuMemory >> 20)
+	}
+	if milli, ok := busy[p.Pid]; ok {
+		one.Milli = milli
+	}
+	return one
+}
+
+// utilization is each process's latest use of the multiprocessors. MIG has none.
+func utilization(d nvml.Device) map[uint32]int64 {
+	samples, ret := d.GetProcessUtilization(0)
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	latest, busy := map[uint32]uint64{}, map[uint32]int64{}
+	for _, s := range samples {
+		if s.TimeStamp >= latest[s.Pid] {
+			latest[s.Pid] = s.TimeStamp
+			busy[s.Pid] = int64(s.SmUtil) * 10
+		}
+	}
+	return busy
+}

@@ -1,0 +1,16 @@
+package nvidia
+
+// The calls that not every driver's library has. go-nvml binds a function when
+// it is first called, and where the library does not have it the dynamic linker
+// ends the whole process: no return code tells.
+const (
+	symbolNUMANode     = "nvmlDeviceGetNumaNodeId"                 // since driver 550
+	symbolActivity     = "nvmlGpmMigSampleGet"                     // since driver 520
+	symbolMPSProcesses = "nvmlDeviceGetMPSComputeRunningProcesses" // since driver 470
+)
+
+// has reports whether the driver's library has a function.
+func (b *Backend) has(symbol string) bool {
+	library := b.lib.Extensions()
+	return library == nil || library.LookupSymbol(symbol) == nil
+}

@@ -1,0 +1,83 @@
+package device
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/device"
+)
+
+// publication is the outcome of one pass of the reconciler. It is never changed
+// after it was made.
+type publication struct {
+	groups []*device.DeviceGroup
+	units  []*unit
+	index  instanceIndex
+}
+
+// publisher hands the latest publication to Reserve, Stats and Fingerprint.
+type publisher struct {
+	latest atomic.Pointer[publication]
+
+	mu      sync.Mutex
+	changed chan struct{} // closed, and replaced, when Nomad would see a difference
+
+	began time.Time
+	// deadline ends the wait for the first publication.
+	deadline sync.Once
+}
+
+func newPublisher(now time.Time) *publisher {
+	return &publisher{began: now, changed: make(chan struct{})}
+}
+
+// firstWait is how long the first publication waits for MPS daemons, so that a
+// restart of the plugin does not make slices unhealthy for a moment: Nomad would
+// take that for a change of the node.
+const firstWait = 3 * time.Second
+
+// early reports whether it is better to wait with the first publication; wake is
+// pulled when the wait is over.
+func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
+	if p.latest.Load() != nil || now.Sub(p.began) >= firstWait {
+		return false
+	}
+	waiting := slices.ContainsFunc(units, func(u *unit) bool { return u.unsettled })
+	if waiting {
+		p.deadline.Do(func() { time.AfterFunc(firstWait, wake.pull) })
+	}
+	return waiting
+}
+
+// publish makes the units visible, and wakes Fingerprint if Nomad would see a
+// difference.
+func (p *publisher) publish(v versions, units []*unit) {
+	next := &publication{groups: buildGroups(v, units), units: units, index: newInstanceIndex(units)}
+	previous := p.latest.Load()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latest.Store(next)
+	if previous != nil && sameGroups(previous.groups, next.groups) {
+		return
+	}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// current returns the latest publication, nil before the first, and a channel
+// that is closed when there is another.
+func (p *publisher) current() (*publication, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest.Load(), p.changed
+}
+
+// units are those of the latest publication.
+func (p *publisher) units() []*unit {
+	if latest := p.latest.Load(); latest != nil {
+		return latest.units
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package device
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// prepareSharing gives the units what their tasks need: CDI names, MPS daemons, HAMi-core
+// and time slices. What fails is a fault of that unit only.
+func (r *reconciler) prepareSharing(units []*unit, inputs planInputs) {
+	r.faults.begin()
+	var uuids []string
+	for _, u := range units {
+		if u.offered() {
+			uuids = append(uuids, u.uuid)
+		}
+	}
+	names, missing := r.cdi.resolve(uuids)
+	if len(missing) > 0 {
+		_, err := r.background.do("cdi", strings.Join(missing, " "), retryInterval, r.cdi.generate)
+		r.logOnce.report("cdi", err)
+		for _, u := range units {
+			u.unsettled = err == nil && slices.Contains(missing, u.uuid)
+		}
+	}
+	for _, u := range units {
+		u.cdi = names[u.uuid]
+	}
+	r.prepareHAMi(units)
+	r.prepareMPS(units, inputs.leasesReadAt)
+	r.prepareTimeslices(units)
+	r.layOut(units)
+	for _, u := range units {
+		r.checkComputeMode(u)
+	}
+	r.faults.end()
+}
+
+// checkComputeMode finds GPUs whose compute mode lets only one program in.
+func (r *reconciler) checkComputeMode(u *unit) {
+	if u.gpu.Exclusive && u.sharedFlag() && u.sharing.Mechanism != gpu.SharingMPS {
+		r.addFault(u, gpu.Fault{Code: "compute-mode", Message: "the GPU's compute mode is not Default, so that only one program can use it",
+			Action: "run nvidia-smi -i " + u.owner() + " -c DEFAULT"})
+	}
+}
+
+// writeStates publishes the units to the task driver.
+func (r *reconciler) writeStates(units []*unit) {
+	written := map[string]bool{}
+	for _, u := range units {
+		written[u.uuid] = true
+		r.logOnce.report("state of "+u.uuid, r.state.WriteGPU(u.state()))
+	}
+	old, err := r.state.GPUs()
+	r.logOnce.report("states", err)
+	for _, s := range old {
+		if !written[s.UUID] {
+			r.logOnce.report("state of "+s.UUID, r.state.RemoveGPU(s.UUID))
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package device
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// sharingConfig is how a device is given to Nomad. It is what the
+// registry remembers of a
+// device, so that a change is noticed.
+type sharingConfig struct {
+	Mode gpu.Mode `json:"mode"`
+	// Mechanism is what keeps the tasks on the device apart.
+	Mechanism   gpu.Sharing `json:"sharing"`
+	SliceMiB    int64       `json:"slice_mib,omitempty"`
+	HeadroomMiB int64       `json:"headroom_mib,omitempty"`
+	Replicas    int64       `json:"replicas,omitempty"`
+	Timeslice   string      `json:"timeslice,omitempty"`
+	BurstMilli  int64       `json:"burst_milli,omitempty"`
+}
+
+// timeslices are the lengths that nvidia-smi knows, in order of its numbers.
+var timeslices = []string{"default", "short", "medium", "long"}
+
+const (
+	maxReplicas = 1000
+	maxSliceMiB = 1 << 20
+)
+
+// sharing fills in what a block leaves out from the block around it and checks
+// the whole.
+func (p *configParser) sharing(key string, raw rawSharing, around sharingConfig) sharingConfig {
+	o := around
+	if raw.Mode != nil {
+		mode, err := gpu.ParseMode(*raw.Mode)
+		if err != nil {
+			p.fail("%s%w", key, err)
+		}
+		if mode != o.Mode {
+			o.Mode, o.Mechanism = mode, defaultSharing(mode)
+		}
+	}
+	if raw.Sharing != nil {
+		sharing, err := gpu.ParseSharing(*raw.Sharing)
+		if err != nil {
+			p.fail("%s%w", key, err)
+		}
+		o.Mechanism = sharing
+	}
+	p.amount(key+"slice_memory", raw.SliceMemory, &o.SliceMiB)
+	p.amount(key+"headroom", raw.Headroom, &o.HeadroomMiB)
+	p.number(key+"replicas", raw.Replicas, &o.Replicas, 1, maxReplicas)
+	p.number(key+"compute_burst", raw.ComputeBurst, &o.BurstMilli, 1, gpu.MilliPerGPU)
+	if raw.Timeslice != nil {
+		o.Timeslice = p.oneOf(key+"timeslice", *raw.Timeslice, timeslices...)
+	}
+	if (o.Mode == gpu.ModeWhole || o.Mode == gpu.ModeMIG) && raw.Sharing != nil && o.Mechanism != gpu.SharingNone {
+		p.fail("%ssharing %q does not go with mode %q: nothing is shared there; leave it out", key, o.Mechanism, o.Mode)
+	}
+	return o
+}
+
+// defaultSharing is what keeps tasks apart unless the operator says otherwise.
+func defaultSharing(mode gpu.Mode) gpu.Sharing {
+	switch mode {
+	case gpu.ModeSlice:
+		return gpu.SharingMPS
+	case gpu.ModeShared:
+		return gpu.SharingTimeslice
+	default:
+		return gpu.SharingNone
+	}
+}
+
+func (p *configParser) amount(key string, text *string, target *int64) {
+	if text == nil {
+		return
+	}
+	mib, err := gpu.ParseMemory(*text)
+	if err != nil {
+		p.fail("%s: %w", key, err)
+		return
+	}
+	p.number(key, &mib, target, 1, maxSliceMiB)
+}
+
+func (p *configParser) number(key string, value, target *int64, least, most int64) {
+	if value == nil {
+		return
+	}
+	if *value < least || *value > most {
+		p.fail("%s %d is not a number from %d to %d", key, *value, least, most)
+		return
+	}
+	*target = *value
+}
+
+// slices is how many slices, or replicas, an amount of memory gives.
+func (o sharingConfig) slices(memoryMiB int64) int {
+	switch o.Mode {
+	case gpu.ModeSlice:
+		return int(max(0, (memoryMiB-o.HeadroomMiB)/o.SliceMiB))
+	case gpu.ModeShared:
+		return int(o.Replicas)
+	default:
+		return 0
+	}
+}
+
+// same reports whether a device that is offered in one way already is offered
+// in the other: nothing that a running task relies on differs.
+func (o sharingConfig) same(other sharingConfig) bool { return o.identity() == other.identity() }
+
+// identity leaves out what may change under running tasks, and what the mode
+// does not use.
+func (o sharingConfig) identity() sharingConfig {
+	kept := sharingConfig{Mode: o.Mode, Mechanism: o.Mechanism}
+	switch o.Mode {
+	case gpu.ModeSlice:
+		kept.SliceMiB, kept.HeadroomMiB = o.SliceMiB, o.HeadroomMiB
+	case gpu.ModeShared:
+		kept.Replicas = o.Replicas
+	}
+	return kept
+}
+
+// String is the configuration in a few words, for messages.
+func (o sharingConfig) String() string {
+	switch o.Mode {
+	case gpu.ModeSlice:
+		return fmt.Sprintf("slices of %s with %s", gpu.FormatMemory(o.SliceMiB), o.Mechanism)
+	case gpu.ModeShared:
+		return fmt.Sprintf("%d replicas with %s", o.Replicas, o.Mechanism)
+	default:
+		return string(o.Mode)
+	}
+}
+
+// rule says how the GPUs that it selects are offered.
+type rule struct {
+	selector  selector
+	sharing   sharingConfig
+	profiles  []string
+	instances []migRule
+}
+
+// migRule says how the MIG instances of some profiles are offered.
+type migRule struct {
+	profile string
+	sharing sharingConfig
+}
+
+// selector picks GPUs; everything that is set must fit.
+type selector struct {
+	uuid, pci, model string
+	index            *int
+}
+
+func (s selector) matches(g hardware.GPU, index int) bool {
+	return (s.uuid == "" || s.uuid == g.UUID) &&
+		(s.pci == "" || s.pci == g.PCIBusID) &&
+		(s.index == nil || *s.index == index) &&
+		(s.model == "" || glob(s.model, g.Model) || glob(s.model, hardware.ShortName(g.Model)))
+}
+
+func glob(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}
+
+// ruleFor is the first rule that selects a GPU, or the one made of the defaults.
+func (c *config) ruleFor(g hardware.GPU, index int) rule {
+	for _, r := range c.rules {
+		if r.selector.matches(g, index) {
+			return r
+		}
+	}
+	return rule{sharing: c.fallback}
+}
+
+// sharingOfInstance is how a rule offers a MIG instance: whole unless it says
+// otherwise.
+func (r rule) sharingOfInstance(profile string) sharingConfig {
+	for _, m := range r.instances {
+		if glob(m.profile, profile) {
+			return m.sharing
+		}
+	}
+	return sharingConfig{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone}
+}
