@@ -11,21 +11,40 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // cgroupRoot is where Linux distributions mount control groups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroupPath is where a container's control group is, below the mount. On cgroup
-// v2 its name ends as those of Nomad's own tasks do.
-func cgroupPath(namespace, id string, unified bool) string {
-	if unified {
-		return "/" + namespace + "/" + id + ".scope"
+// cgroupPath is where a container's control group is made, below the mount. On
+// cgroup v2 it lies where Nomad keeps such tasks, and so under the client's
+// cgroup_parent, and its name ends as theirs do. On v1 it lies apart: Nomad could
+// not take shared cores back from a group that has others in it.
+func cgroupPath(namespace, id string, r *drivers.Resources, unified bool) string {
+	if !unified {
+		return "/" + namespace + "/" + id
 	}
-	return "/" + namespace + "/" + id
+	parent := strings.TrimPrefix(partitionDir(r, unified), cgroupRoot)
+	if parent == "" {
+		parent = "/" + namespace
+	}
+	return parent + "/" + id + ".scope"
+}
+
+// cgroupOfContainer is where the control group of a container is, and of one
+// without a readable record where it would be that Nomad gave no place.
+func cgroupOfContainer(namespace string, c *runtime.Container) string {
+	if r, err := recordOf(c); err == nil {
+		if path := cgroupOf(r.Lease); path != "" {
+			return path
+		}
+	}
+	return cgroupPath(namespace, c.ID, nil, unified())
 }
 
 // cgroupDirs are the directories that a control group has: one, or one per

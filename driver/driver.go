@@ -153,6 +153,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		}
 		go d.reapLoop()
 		go d.watchdogLoop()
+		go d.cpusetLoop()
 	})
 	return nil
 }

@@ -88,6 +88,8 @@ type record struct {
 	// Stop is the image's own stop signal.
 	StopSignal string `json:"stop_signal,omitempty"`
 	TTY        bool   `json:"tty,omitempty"`
+	// CPUSetCPUs are the cores that the author named.
+	CPUSetCPUs string `json:"cpuset_cpus,omitempty"`
 	// Network is what the driver told Nomad of the task's own network.
 	Network *drivers.DriverNetwork `json:"network,omitempty"`
 }

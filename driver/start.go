@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
@@ -179,10 +178,10 @@ func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
 		return nil, err
 	}
 	id := newContainerID(cfg)
-	p.record = record{Version: recordVersion, TTY: p.config.TTY, Lease: gpu.Lease{
+	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
-		Container: id, Cgroup: cgroupPath(settings.Namespace, id, unified()),
+		Container: id, Cgroup: cgroupPath(settings.Namespace, id, cfg.Resources, unified()),
 		Phase: gpu.PhaseStarting, Holdings: p.share.Holdings, StartedAt: time.Now().UTC(),
 	}}
 	return p, nil
@@ -262,8 +261,12 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 	if err != nil {
 		return nil, err
 	}
+	resources, err := resourcesOf(p.cfg.Resources, p.config.CPUSetCPUs)
+	if err != nil {
+		return nil, err
+	}
 	task := spec.Task{
-		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resourcesOf(p.cfg.Resources),
+		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
 		Mounts: mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
 		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
@@ -321,7 +324,7 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err := c.End(ctx); err != nil {
 		return err
 	}
-	if err := removeCgroup(cgroupPath(settings.Namespace, c.ID, unified()), unified()); err != nil {
+	if err := removeCgroup(cgroupOfContainer(settings.Namespace, c), unified()); err != nil {
 		return err
 	}
 	if err := c.Remove(ctx); err != nil {
@@ -360,22 +363,6 @@ func devicesOf(devices []*drivers.DeviceConfig) []spec.Device {
 	var all []spec.Device
 	for _, d := range devices {
 		all = append(all, spec.Device{HostPath: d.HostPath, ContainerPath: d.TaskPath, Permissions: d.Permissions})
-	}
-	return all
-}
-
-func resourcesOf(r *drivers.Resources) spec.Resources {
-	all := spec.Resources{CPUs: goruntime.NumCPU(), SwapAccounting: swapAccounting()}
-	if r == nil {
-		return all
-	}
-	if l := r.LinuxResources; l != nil {
-		all.CPUShares, all.CPUFraction, all.CPUSet = l.CPUShares, l.PercentTicks, l.CpusetCpus
-		all.MemoryBytes = l.MemoryLimitBytes
-	}
-	if n := r.NomadResources; n != nil {
-		all.MemoryBytes = n.Memory.MemoryMB << 20
-		all.MemoryMaxBytes = n.Memory.MemoryMaxMB << 20 // -1 for no limit stays below 0
 	}
 	return all
 }

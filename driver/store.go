@@ -65,6 +65,13 @@ func (s *taskStore) find(allocID, name string) (*task, <-chan struct{}) {
 	return nil, s.added
 }
 
+// changed returns what is closed when the next task comes.
+func (s *taskStore) changed() <-chan struct{} {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.added
+}
+
 func (s *taskStore) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

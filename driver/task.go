@@ -23,6 +23,9 @@ type task struct {
 	logger    hclog.Logger
 	// cancel ends the watch.
 	cancel context.CancelFunc
+	// sharedCores is where the cores stand that the driver keeps the task to, ""
+	// for none; coresSeen is what it gave last, and belongs to cpusetLoop.
+	sharedCores, coresSeen string
 	// killed is set before the driver itself kills the task.
 	killed atomic.Bool
 	// abandoned is set when Nomad destroyed the task and containerd could not: the
@@ -50,7 +53,8 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record
 	ctx, cancel := context.WithCancel(d.ctx)
 	t := &task{
 		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
-		logger: d.logger.With("task_id", cfg.ID, "container", c.ID),
+		sharedCores: followsCores(cfg, cgroupOf(r.Lease), unified()),
+		logger:      d.logger.With("task_id", cfg.ID, "container", c.ID),
 	}
 	d.tasks.put(t)
 	return ctx, t

@@ -55,6 +55,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"cpu_hard_limit":    hclspec.NewAttr("cpu_hard_limit", "bool", false),
 	"cpu_cfs_period":    hclspec.NewAttr("cpu_cfs_period", "number", false),
 	"cpuset_cpus":       hclspec.NewAttr("cpuset_cpus", "string", false),
+	"cpuset_mems":       hclspec.NewAttr("cpuset_mems", "string", false),
 	"memory_swap":       hclspec.NewAttr("memory_swap", "string", false),
 	"memory_swappiness": defaulted("memory_swappiness", "number", `-1`),
 	"oom_score_adj":     hclspec.NewAttr("oom_score_adj", "number", false),

@@ -47,6 +47,7 @@ type Config struct {
 	CPUHardLimit bool                `codec:"cpu_hard_limit"`
 	CPUCFSPeriod int64               `codec:"cpu_cfs_period"`
 	CPUSetCPUs   string              `codec:"cpuset_cpus"`
+	CPUSetMems   string              `codec:"cpuset_mems"`
 	MemorySwap   string              `codec:"memory_swap"`
 	Swappiness   int64               `codec:"memory_swappiness"`
 	OOMScoreAdj  int64               `codec:"oom_score_adj"`

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -17,7 +16,8 @@ type Resources struct {
 	// hard limit.
 	CPUFraction float64
 	CPUs        int
-	// CPUSet is the list of cores that Nomad reserved for the task.
+	// CPUSet is the list of cores that the task runs on, "" for those of the
+	// control group above.
 	CPUSet string
 	// MemoryBytes is reserved, MemoryMaxBytes the most that it may use: 0 for no
 	// more than is reserved, below 0 for no limit.
@@ -87,12 +87,13 @@ func (c Config) limits() (limits, error) {
 // maxBytes is more than any machine has; a larger size is a slip.
 const maxBytes = 1 << 50
 
-// cpuLists are what the kernel takes for cpuset_cpus.
-var cpuLists = regexp.MustCompile(`^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$`)
-
 func (c Config) checkNumbers() error {
-	if c.CPUSetCPUs != "" && !cpuLists.MatchString(c.CPUSetCPUs) {
-		return fmt.Errorf("cpuset_cpus %q is no list of CPUs: write for example \"0-3,8\"", c.CPUSetCPUs)
+	for _, list := range []struct{ key, value, of string }{
+		{"cpuset_cpus", c.CPUSetCPUs, "CPUs"}, {"cpuset_mems", c.CPUSetMems, "memory nodes"},
+	} {
+		if _, err := ParseCPUs(list.value); err != nil {
+			return fmt.Errorf("%s: %q is not a list of %s (write for example \"0-3,8\")", list.key, list.value, list.of)
+		}
 	}
 	for _, n := range []struct {
 		key              string
@@ -129,10 +130,7 @@ func rlimitsOf(ulimits map[string]string) ([]specs.POSIXRlimit, error) {
 
 // cpu returns the CPU part of the cgroup.
 func (r Resources) cpu(c Config) *specs.LinuxCPU {
-	cpu := &specs.LinuxCPU{Cpus: r.CPUSet}
-	if c.CPUSetCPUs != "" {
-		cpu.Cpus = c.CPUSetCPUs
-	}
+	cpu := &specs.LinuxCPU{Cpus: r.CPUSet, Mems: c.CPUSetMems}
 	if r.CPUShares > 0 {
 		// The kernel's range.
 		shares := uint64(min(max(r.CPUShares, 2), 262144))

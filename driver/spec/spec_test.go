@@ -60,12 +60,12 @@ func TestGolden(t *testing.T) {
 	every.CapDrop, every.PidsLimit, every.OOMScoreAdj, every.CPUHardLimit = []string{"mknod"}, 64, 10, true
 	every.Ulimit, every.Sysctl = []map[string]string{{"nofile": "1:2"}}, []map[string]string{{"net.core.somaxconn": "9"}}
 	every.Mounts = []MountConfig{{Source: "/srv/x", Target: "/x", ReadOnly: true}, {Type: "tmpfs", Target: "/t", Size: "1M"}}
-	every.MemorySwap, every.Swappiness, every.CPUSetCPUs = "64M", 0, "0-1"
+	every.MemorySwap, every.Swappiness, every.CPUSetMems = "64M", 0, "0"
 	ours := []Mount{{Type: "bind", Source: "/alloc/local", Target: "/local", Options: []string{"rbind", "rw"}}}
 	privileged := defaults()
 	privileged.HostNetwork, privileged.PIDMode, privileged.IPCMode = true, "host", "host"
 	burst := given
-	burst.MemoryMaxBytes = 512 << 20
+	burst.MemoryMaxBytes, burst.CPUSet = 512<<20, "0-1"
 	for name, task := range map[string]Task{
 		"plain":           {Config: defaults(), Policy: policy, Resources: given, Mounts: ours, Hostname: "1a2b3c4d", Env: map[string]string{"A": "b"}},
 		"gpu-slice":       {Config: defaults(), Policy: policy, Resources: given, Share: share, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}},

@@ -1,0 +1,180 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/client/lib/idset"
+	"github.com/hashicorp/nomad/client/lib/numalib/hw"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// nomadCores is Nomad's own management of cores, as its client does it, in
+// control groups of the test's own.
+type nomadCores struct {
+	t         *testing.T
+	partition cgroupslib.Partition
+}
+
+func newNomadCores(t *testing.T) *nomadCores {
+	t.Helper()
+	root := filepath.Join(cgroupRoot, "cpuset")
+	if unified() {
+		root = cgroupRoot
+	}
+	usable, err := sharedCPUs(root, unified())
+	must.NoError(t, err)
+	cpus, err := spec.ParseCPUs(usable)
+	must.NoError(t, err)
+	if !cpus[0] || !cpus[1] {
+		t.Skipf("the machine's CPUs are %s, and the test needs 0 and 1", usable)
+	}
+	before := cgroupslib.NomadCgroupParent
+	cgroupslib.NomadCgroupParent = "/nomad-test.slice"
+	t.Cleanup(func() {
+		removeTree(t, cgroupslib.NomadCgroupParent)
+		cgroupslib.NomadCgroupParent = before
+	})
+	must.NoError(t, cgroupslib.Init(hclog.NewNullLogger(), "0-1"))
+	cores := &nomadCores{t: t, partition: cgroupslib.NewPartition(hclog.NewNullLogger(), coreSet(0, 1))}
+	must.NoError(t, cores.partition.Reserve(coreSet()))
+	return cores
+}
+
+func coreSet(ids ...hw.CoreID) *idset.Set[hw.CoreID] { return idset.From[hw.CoreID](ids) }
+
+// removeTree removes control groups that hold no process any more.
+func removeTree(t *testing.T, path string) {
+	t.Helper()
+	hierarchies := []string{filepath.Join(cgroupRoot, path)}
+	if !unified() {
+		hierarchies, _ = filepath.Glob(filepath.Join(cgroupRoot, "*", path))
+	}
+	for _, dir := range hierarchies {
+		eventually(t, "no process is left in "+dir, func() bool {
+			var dirs []string
+			must.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+				if err == nil && entry.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return nil
+			}))
+			return removeDirs(dirs) == nil
+		})
+	}
+}
+
+// place does to a task what Nomad's client does before it asks the driver.
+func (n *nomadCores) place(cores ...string) func(*drivers.TaskConfig) {
+	return func(cfg *drivers.TaskConfig) {
+		group := cgroupslib.Factory(cfg.AllocID, cfg.Name, len(cores) > 0)
+		must.NoError(n.t, group.Setup())
+		cfg.Resources.LinuxResources.CpusetCpus = strings.Join(cores, ",")
+		cfg.Resources.LinuxResources.CpusetCgroupPath = cgroupslib.LinuxResourcesPath(cfg.AllocID, cfg.Name, len(cores) > 0)
+	}
+}
+
+// cores are those that a running task may use.
+func (e *env) cores(cfg *drivers.TaskConfig) string {
+	e.t.Helper()
+	status, err := os.ReadFile(filepath.Join("/proc", itoa(e.pid(cfg)), "status"))
+	must.NoError(e.t, err)
+	for _, line := range lines(string(status)) {
+		if list, found := strings.CutPrefix(line, "Cpus_allowed_list:\t"); found {
+			return list
+		}
+	}
+	e.t.Fatal("the kernel does not say which CPUs a process may use")
+	return ""
+}
+
+// Cores that Nomad reserves for one task are nobody else's, from the moment of the
+// reservation to its end.
+func TestReservedCoresAreExclusive(t *testing.T) {
+	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+		nomad := newNomadCores(t)
+		plain := e.quietTask(defaultTaskConfig("sleep", "1000"), nomad.place())
+		handle := e.start(plain)
+		choosy := defaultTaskConfig("sleep", "1000")
+		choosy.CPUSetCPUs = "1"
+		chosen := e.quietTask(choosy, nomad.place())
+		e.start(chosen)
+		must.Eq(t, "0-1", e.cores(plain))
+		must.Eq(t, "1", e.cores(chosen))
+
+		must.NoError(t, nomad.partition.Reserve(coreSet(1)))
+		owner := e.quietTask(defaultTaskConfig("sleep", "1000"), nomad.place("1"))
+		e.start(owner)
+		must.Eq(t, "1", e.cores(owner))
+		eventually(t, "the others leave the reserved core", func() bool { return e.cores(plain) == "0" && e.cores(chosen) == "0" })
+
+		// One that comes now does not get there, and a session in one neither.
+		late := e.quietTask(defaultTaskConfig("sleep", "1000"), nomad.place())
+		e.start(late)
+		must.Eq(t, "0", e.cores(late))
+		session, err := e.harness.ExecTask(plain.ID, []string{"sh", "-c", "grep Cpus_allowed_list /proc/self/status"}, 10*time.Second)
+		must.NoError(t, err)
+		must.StrContains(t, string(session.Stdout), "\t0\n")
+		_, _, err = e.harness.StartTask(e.quietTask(choosy, nomad.place()))
+		must.ErrorContains(t, err, `cpuset_cpus "1": none of them is shared now`)
+		must.True(t, structs.IsRecoverable(err))
+		both := defaultTaskConfig("true")
+		both.CPUSetCPUs = "0"
+		_, _, err = e.harness.StartTask(e.quietTask(both, nomad.place("1")))
+		must.ErrorContains(t, err, `cpuset_cpus "0" contradicts the task's cores`)
+
+		// A driver that was away while cores changed hands catches up.
+		e.driver.Shutdown()
+		must.NoError(t, nomad.partition.Release(coreSet(1)))
+		must.NoError(t, nomad.partition.Reserve(coreSet(0)))
+		e.startDriver()
+		must.NoError(t, e.harness.RecoverTask(handle))
+		eventually(t, "a task that was recovered follows", func() bool { return e.cores(plain) == "1" })
+
+		must.NoError(t, nomad.partition.Release(coreSet(0)))
+		eventually(t, "what was reserved is shared again", func() bool { return e.cores(plain) == "0-1" })
+		for _, cfg := range []*drivers.TaskConfig{plain, chosen, owner, late} {
+			must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
+		}
+	})
+}
+
+func TestControlGroupsLieWhereNomadKeepsSuchTasks(t *testing.T) {
+	in := func(path, cores string) *drivers.Resources {
+		return &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCgroupPath: path, CpusetCpus: cores}}
+	}
+	for _, test := range []struct {
+		name      string
+		resources *drivers.Resources
+		unified   bool
+		want      string
+		follows   string
+	}{
+		{"v2, shared cores", in("/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope", ""), true, "/nomad.slice/share.slice/web-1.scope", ""},
+		{"v2, own cores", in("/sys/fs/cgroup/nomad.slice/reserve.slice/a.web.scope", "2"), true, "/nomad.slice/reserve.slice/web-1.scope", ""},
+		{"v2, the client's own cgroup_parent", in("/sys/fs/cgroup/batch/x.slice/share.slice/a.web.scope", ""), true, "/batch/x.slice/share.slice/web-1.scope", ""},
+		{"v2, no place given", in("", ""), true, "/nomad-gpu/web-1.scope", ""},
+		{"v2, no resources", nil, true, "/nomad-gpu/web-1.scope", ""},
+		{"v2, outside of the mount", in("/srv/cgroup/share.slice/a.web.scope", ""), true, "/nomad-gpu/web-1.scope", ""},
+		{"v2, out of the mount", in("/sys/fs/cgroup/../../srv/share.slice/a.web.scope", ""), true, "/nomad-gpu/web-1.scope", ""},
+		{"v1, shared cores", in("/sys/fs/cgroup/cpuset/nomad/share", ""), false, "/nomad-gpu/web-1", "/sys/fs/cgroup/cpuset/nomad/share"},
+		{"v1, own cores", in("/sys/fs/cgroup/cpuset/nomad/reserve/a.web", "2"), false, "/nomad-gpu/web-1", ""},
+		{"v1, no place given", in("", ""), false, "/nomad-gpu/web-1", ""},
+	} {
+		path := cgroupPath("nomad-gpu", "web-1", test.resources, test.unified)
+		must.Eq(t, test.want, path, must.Sprint(test.name))
+		must.Eq(t, test.follows, followsCores(&drivers.TaskConfig{Resources: test.resources}, path, test.unified), must.Sprint(test.name))
+	}
+	// The container of an earlier release, which lies elsewhere, is kept in step by the driver.
+	must.Eq(t, "/sys/fs/cgroup/nomad.slice/share.slice", followsCores(
+		&drivers.TaskConfig{Resources: in("/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope", "")}, "/nomad-gpu/web-1.scope", true))
+}
