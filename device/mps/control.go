@@ -66,6 +66,8 @@ type control struct {
 	uuid      string
 	dirs      dirs
 	timeout   time.Duration
+	// startScope moves processes to a systemd scope; nil without systemd.
+	startScope func(context.Context, scope) error
 }
 
 // environment names the daemon that is meant. Nothing of the plugin's own

@@ -97,6 +97,10 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := k.control.separate(ctx, found); err != nil {
+		k.log.Warn("MPS control daemon stays in the control group of Nomad's service and ends with it, unless the service has KillMode=process",
+			"device", k.control.uuid, "pid", found.PID, "error", err)
+	}
 	daemon, err := k.remember(found, strange)
 	if err != nil {
 		return err

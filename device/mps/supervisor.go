@@ -29,9 +29,10 @@ type Options struct {
 	// ShmMiB is the size of a daemon's own /dev/shm, which its tasks share.
 	ShmMiB int64
 	// Changed is called whenever a daemon became ready, or ceased to be.
-	Changed func()
-	pace    pace
-	timeout time.Duration
+	Changed    func()
+	pace       pace
+	timeout    time.Duration
+	startScope func(context.Context, scope) error
 }
 
 const hostShm = "/dev/shm"
@@ -56,6 +57,9 @@ func New(o Options) (*Supervisor, error) {
 	}
 	if o.timeout == 0 {
 		o.timeout = 5 * time.Second
+	}
+	if o.startScope == nil && systemdRunning() {
+		o.startScope = startSystemdScope
 	}
 	root := filepath.Join(o.StateDir, "mps")
 	if longest := len(root) + len(longestSocket); longest > maxSocketPath {
@@ -120,7 +124,7 @@ func (s *Supervisor) sweep(folders map[string]bool) {
 
 func (s *Supervisor) control(uuid string) control {
 	return control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
-		hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout}
+		hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout, startScope: s.options.startScope}
 }
 
 // Status tells how a device's daemon is.

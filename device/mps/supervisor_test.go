@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,8 @@ type bench struct {
 	dir     string
 	changed chan struct{}
 	hostShm bool
+	// startScope stands in for systemd's where a test sets it.
+	startScope func(context.Context, scope) error
 }
 
 func newBench(t *testing.T) *bench { return newBenchWith(t, false) }
@@ -91,7 +94,7 @@ func (b *bench) start() {
 			}
 		},
 		pace:    pace{alive: 20 * time.Millisecond, answer: 100 * time.Millisecond, retry: 20 * time.Millisecond, patience: 2},
-		timeout: time.Second,
+		timeout: time.Second, startScope: b.startScope,
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -1,0 +1,106 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+)
+
+// A daemon begins in the control group of what started it, which under systemd is
+// Nomad's service. There it would end with the service, and with it the CUDA context
+// of every task on its GPU, although the tasks go on. So it is moved to a scope of
+// its own, which ends when its last process does:
+//
+//	system.slice/nomad-gpu-mps-GPU-1a2b3c4d-5e6f-123456.scope
+//
+// The number is the daemon's start in ticks since boot: no two daemons share a name.
+
+const scopePrefix = "nomad-gpu-mps-"
+
+// scope names a systemd scope and what is moved to it.
+type scope struct {
+	name, description string
+	pids              []uint32
+}
+
+// separate moves a daemon and its servers out of Nomad's service, unless that was
+// done before. Without systemd there is no service to end.
+func (c control) separate(ctx context.Context, p process) error {
+	if c.startScope == nil || strings.HasPrefix(unitOf(p.PID), scopePrefix) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	s := scope{
+		name:        fmt.Sprintf("%s%s-%d.scope", scopePrefix, path.Base(c.dirs.base), p.Start),
+		description: "MPS control daemon of " + c.uuid,
+	}
+	for _, pid := range slices.Concat([]int{p.PID}, children(p.PID)) {
+		s.pids = append(s.pids, uint32(pid))
+	}
+	if err := c.startScope(ctx, s); err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	return nil
+}
+
+// unitOf is the last part of a process's control group as systemd keeps it, such as
+// "nomad.service", or "" where there is none.
+func unitOf(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return ""
+	}
+	return parseUnit(string(text))
+}
+
+// parseUnit reads /proc/<pid>/cgroup: systemd's hierarchy is the unified one, or on
+// cgroup v1 the one that has its name.
+func parseUnit(text string) string {
+	for _, hierarchy := range []string{":name=systemd:", "0::"} {
+		for line := range strings.Lines(text) {
+			if _, group, found := strings.Cut(line, hierarchy); found {
+				return strings.Trim(path.Base(strings.TrimSpace(group)), "/.")
+			}
+		}
+	}
+	return ""
+}
+
+// systemdRunning reports whether systemd manages this machine, as sd_booted does.
+func systemdRunning() bool {
+	info, err := os.Lstat("/run/systemd/system")
+	return err == nil && info.IsDir()
+}
+
+// startSystemdScope asks systemd for a scope and waits until it has the processes.
+func startSystemdScope(ctx context.Context, s scope) error {
+	conn, err := systemd.NewWithContext(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to systemd: %w", err)
+	}
+	defer conn.Close()
+	finished := make(chan string, 1)
+	if _, err := conn.StartTransientUnitContext(ctx, s.name, "fail", []systemd.Property{
+		systemd.PropDescription(s.description),
+		systemd.PropSlice("system.slice"),
+		systemd.PropPids(s.pids...),
+	}, finished); err != nil {
+		return err
+	}
+	select {
+	case result := <-finished:
+		if result != "done" {
+			return errors.New("systemd says " + result)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,76 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParseUnit(t *testing.T) {
+	for text, want := range map[string]string{
+		"0::/system.slice/nomad.service\n":                                             "nomad.service",
+		"0::/system.slice/nomad-gpu-mps-GPU-11111111-2222-77.scope\n":                  "nomad-gpu-mps-GPU-11111111-2222-77.scope",
+		"3:pids:/x\n1:name=systemd:/system.slice/nomad.service\n0::/elsewhere.scope\n": "nomad.service",
+		"12:cpu,cpuacct:/\n0::/\n":                                                     "",
+		"":                                                                             "",
+		"0::/system.slice/with:colons:name=systemd.service\n":                          "with:colons:name=systemd.service",
+	} {
+		if got := parseUnit(text); got != want {
+			t.Errorf("parseUnit(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A daemon in Nomad's service ends with it; so does one that an earlier release left
+// there, unless it is moved when it is adopted.
+func TestADaemonIsMovedToAScopeWhenItIsStartedAndWhenItIsAdopted(t *testing.T) {
+	b := newBench(t)
+	b.Want([]Spec{spec()})
+	started := b.until("ready", ready)
+	b.Close()
+
+	asked := make(chan scope, 4)
+	b.startScope = func(_ context.Context, s scope) error { asked <- s; return nil }
+	b.start()
+	b.Want([]Spec{spec()})
+	if adopted := b.until("adopted", ready); adopted.PID != started.PID {
+		t.Fatalf("the daemon was %d, now it is %d", started.PID, adopted.PID)
+	}
+	checkScope(t, <-asked, started.PID)
+
+	if err := unix.Kill(started.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	restarted := b.until("another one is ready", func(s Status) bool { return s.Ready && s.PID != started.PID })
+	checkScope(t, <-asked, restarted.PID)
+}
+
+func checkScope(t *testing.T, s scope, pid int) {
+	t.Helper()
+	p, err := findProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("nomad-gpu-mps-%s-%d.scope", device[:shortUUID], p.Start); s.name != want {
+		t.Errorf("the scope is %q, want %q", s.name, want)
+	}
+	if !slices.Contains(s.pids, uint32(pid)) || !strings.Contains(s.description, device) {
+		t.Errorf("the scope is %+v, want process %d of %s in it", s, pid, device)
+	}
+}
+
+func TestADaemonWithoutAScopeServesAllTheSame(t *testing.T) {
+	b := newBench(t)
+	b.Want([]Spec{spec()})
+	b.until("ready", ready)
+	b.Close()
+	b.startScope = func(context.Context, scope) error { return errors.New("no bus") }
+	b.start()
+	b.Want([]Spec{spec()})
+	b.until("ready without a scope", ready)
+}
