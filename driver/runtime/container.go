@@ -393,23 +393,36 @@ const shimLossNoticed = 10 * time.Second
 // tells that nothing runs.
 func (c *Container) deleteTask(ctx context.Context) (hadRecord bool, err error) {
 	_, err = c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
-	if err = errgrpc.ToNative(err); err == nil {
+	switch err = errgrpc.ToNative(err); {
+	case err == nil:
 		return true, nil
+	case errdefs.IsNotFound(err):
+		return false, nil
 	}
-	for noticed := time.Now().Add(shimLossNoticed); !errdefs.IsNotFound(err); {
-		if err = c.killTask(ctx); err == nil {
+	if hadRecord, err = untilDeleted(ctx, c.killTask); err != nil {
+		return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
+	}
+	return hadRecord, nil
+}
+
+// untilDeleted kills a process until its record is gone: by this, or because
+// containerd noticed meanwhile that the shim died, and cleaned up.
+func untilDeleted(ctx context.Context, kill func(context.Context) error) (hadRecord bool, err error) {
+	for noticed := time.Now().Add(shimLossNoticed); ; {
+		switch err := kill(ctx); {
+		case err == nil:
 			return true, nil
-		}
-		if !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed) {
-			return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
+		case errdefs.IsNotFound(err):
+			return false, nil
+		case !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed):
+			return false, err
 		}
 		select {
 		case <-time.After(shimPause):
 		case <-ctx.Done():
-			return false, fmt.Errorf("delete process of container %s: %w", c.ID, ctx.Err())
+			return false, ctx.Err()
 		}
 	}
-	return false, nil
 }
 
 func (c *Container) killTask(ctx context.Context) error {

@@ -8,11 +8,17 @@
 package agentlog
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/syslog"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,13 +26,21 @@ import (
 
 // Outlive makes the calling plugin survive its agent. What it logs afterwards,
 // through loggers that are made from now on, goes to the machine's system log
-// under the plugin's name, since the next agent does not read it.
+// under the plugin's name, since the next agent does not read it: there as text,
+// and from level info on, which the agent would have seen to.
 func Outlive(plugin string) {
 	// Not signal.Ignore: the programs that the plugin starts would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	hclog.DefaultOutput = &writer{agent: os.Stderr, orphaned: func() (io.Writer, error) {
+	hclog.DefaultOutput = &writer{agent: os.Stderr, orphaned: func() (systemLog, error) {
 		return syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, plugin)
 	}}
+}
+
+// systemLog takes a line by its importance, as syslog.Writer does.
+type systemLog interface {
+	Info(line string) error
+	Warning(line string) error
+	Err(line string) error
 }
 
 // writer writes to the agent while that reads. A logger calls it one line at a
@@ -34,8 +48,8 @@ func Outlive(plugin string) {
 type writer struct {
 	agent io.Writer
 	// orphaned opens the log that serves without an agent; system is that log.
-	orphaned func() (io.Writer, error)
-	system   io.Writer
+	orphaned func() (systemLog, error)
+	system   systemLog
 }
 
 func (w *writer) Write(line []byte) (int, error) {
@@ -45,8 +59,56 @@ func (w *writer) Write(line []byte) (int, error) {
 			return n, err
 		}
 		if w.system, err = w.orphaned(); err != nil {
-			w.system = io.Discard // a machine without a system log
+			w.system = nowhere{} // a machine without a system log
 		}
 	}
-	return w.system.Write(line)
+	level, text := readable(line)
+	var err error
+	switch {
+	case level >= hclog.Error:
+		err = w.system.Err(text)
+	case level == hclog.Warn:
+		err = w.system.Warning(text)
+	case level == hclog.Info || level == hclog.NoLevel:
+		err = w.system.Info(text)
+	}
+	return len(line), err
 }
+
+// readable turns a line that is meant for an agent, JSON of every level, into what
+// a person reads. What is not such a line stays as it is.
+func readable(line []byte) (hclog.Level, string) {
+	var fields map[string]any
+	if json.Unmarshal(line, &fields) != nil {
+		return hclog.NoLevel, string(line)
+	}
+	take := func(key string) string {
+		value, _ := fields[key].(string)
+		delete(fields, key)
+		return value
+	}
+	level, message, module := hclog.LevelFromString(take("@level")), take("@message"), take("@module")
+	delete(fields, "@timestamp") // the system log has its own
+	var text strings.Builder
+	if module != "" {
+		text.WriteString(module + ": ")
+	}
+	text.WriteString(message)
+	separator := ": "
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		value := fmt.Sprint(fields[key])
+		if strings.ContainsAny(value, " \t\n\"") {
+			value = strconv.Quote(value)
+		}
+		fmt.Fprintf(&text, "%s%s=%s", separator, key, value)
+		separator = " "
+	}
+	return level, text.String()
+}
+
+// nowhere drops every line.
+type nowhere struct{}
+
+func (nowhere) Info(string) error    { return nil }
+func (nowhere) Warning(string) error { return nil }
+func (nowhere) Err(string) error     { return nil }

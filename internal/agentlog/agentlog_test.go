@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -68,27 +69,56 @@ func TestAPluginOutlivesItsAgent(t *testing.T) {
 	}
 }
 
-func TestWithoutAnAgentLinesGoToTheSystemLog(t *testing.T) {
+// recorder is a system log that keeps its lines.
+type recorder struct{ lines []string }
+
+func (r *recorder) Info(line string) error    { return r.add("info", line) }
+func (r *recorder) Warning(line string) error { return r.add("warning", line) }
+func (r *recorder) Err(line string) error     { return r.add("error", line) }
+
+func (r *recorder) add(priority, line string) error {
+	r.lines = append(r.lines, priority+" "+line)
+	return nil
+}
+
+// deadAgent is the writing end of a pipe that nobody reads any more.
+func deadAgent(t *testing.T) *os.File {
+	t.Helper()
 	read, agent, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer agent.Close()
+	t.Cleanup(func() { agent.Close() })
 	read.Close()
-	var system bytes.Buffer
-	opened := 0
-	w := &writer{agent: agent, orphaned: func() (io.Writer, error) { opened++; return &system, nil }}
-	for _, line := range []string{"one\n", "two\n"} {
-		if n, err := w.Write([]byte(line)); n != len(line) || err != nil {
-			t.Errorf("writing %q gives %d, %v", line, n, err)
-		}
-	}
-	if system.String() != "one\ntwo\n" || opened != 1 {
-		t.Errorf("the system log, opened %d times, has %q", opened, system.String())
-	}
+	return agent
+}
 
-	w = &writer{agent: agent, orphaned: func() (io.Writer, error) { return nil, errors.New("no system log here") }}
-	if n, err := w.Write([]byte("three\n")); n != 6 || err != nil {
-		t.Errorf("without a system log, writing gives %d, %v", n, err)
+// A plugin's logger writes JSON of every level, and leaves it to the agent to choose
+// and to make it readable. The system log does neither.
+func TestWithoutAnAgentPeopleReadTheSystemLog(t *testing.T) {
+	system, opened := &recorder{}, 0
+	w := &writer{agent: deadAgent(t), orphaned: func() (systemLog, error) { opened++; return system, nil }}
+	log := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: w}).Named("driver")
+	log.Trace("called", "method", "Fingerprint")
+	log.Debug("detail")
+	log.Info("started", "pid", 7, "task", "a b")
+	log.Warn("late")
+	log.Error("lost", "error", errors.New("gone"))
+	want := []string{`info driver: started: pid=7 task="a b"`, "warning driver: late", "error driver: lost: error=gone"}
+	if !slices.Equal(system.lines, want) || opened != 1 {
+		t.Errorf("the system log, opened %d times, has %q, want %q", opened, system.lines, want)
+	}
+	// What a library prints by itself.
+	if n, err := w.Write([]byte("plain\n")); n != 6 || err != nil || system.lines[len(system.lines)-1] != "info plain\n" {
+		t.Errorf("writing gives %d, %v, and the system log has %q", n, err, system.lines)
+	}
+}
+
+func TestWithoutASystemLogLinesAreDropped(t *testing.T) {
+	w := &writer{agent: deadAgent(t), orphaned: func() (systemLog, error) { return nil, errors.New("no system log here") }}
+	for range 2 {
+		if n, err := w.Write([]byte("line\n")); n != 5 || err != nil {
+			t.Errorf("writing gives %d, %v", n, err)
+		}
 	}
 }
