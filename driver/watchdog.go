@@ -3,7 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -31,7 +31,7 @@ func (v violation) Error() string { return v.message }
 func (d *Driver) watchdogLoop() {
 	ticker := time.NewTicker(watchdogPeriod)
 	defer ticker.Stop()
-	w := watchdog{driver: d, said: map[topic]bool{}, faults: map[topic]map[string]gpu.Fault{}}
+	w := watchdog{driver: d}
 	for {
 		select {
 		case <-ticker.C:
@@ -42,17 +42,12 @@ func (d *Driver) watchdogLoop() {
 	}
 }
 
-// watchdog remembers what it has said already, so that it says it once.
+// watchdog tells each task a thing once; said is what it has told.
 type watchdog struct {
 	driver *Driver
-	said   map[topic]bool
-	faults map[topic]map[string]gpu.Fault // by code
+	said   notices
 	seen   time.Time
 }
-
-// topic is what can be said to a task: something of a GPU. The code is empty
-// where all of that GPU is meant, the GPU where all of the task is.
-type topic struct{ taskID, uuid, code string }
 
 // The codes of what only the watchdog knows.
 const (
@@ -61,15 +56,25 @@ const (
 )
 
 func (w *watchdog) round(now time.Time) {
-	tasks := w.gpuTasks()
-	w.forgetAllBut(tasks)
-	if len(tasks) == 0 {
-		return
-	}
 	settings, _, state, err := w.driver.parts()
 	if err != nil {
 		return
 	}
+	if err := w.said.load(state); err != nil {
+		w.driver.logger.Warn("watchdog cannot read what tasks were told, and may say it again", "error", err)
+	}
+	tasks := w.gpuTasks()
+	w.said.forgetEnded(tasks, state)
+	if len(tasks) > 0 {
+		w.look(tasks, state, settings.GPU.Watchdog, now)
+	}
+	if err := w.said.save(state); err != nil {
+		w.driver.logger.Warn("watchdog cannot note what tasks were told, and may say it again", "error", err)
+	}
+}
+
+// look tells tasks what happened to their GPUs, and acts on what was measured.
+func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now time.Time) {
 	w.reportFaults(tasks, state)
 	usage, err := state.Usage()
 	if err != nil && !errors.Is(err, statedir.ErrNotFound) {
@@ -90,44 +95,26 @@ func (w *watchdog) round(now time.Time) {
 			continue
 		}
 		for _, v := range violations(t.record.Lease, byLease[t.record.Lease.ID]) {
-			w.act(t, v, settings.GPU.Watchdog)
+			w.act(t, v, action)
 		}
 	}
-}
-
-// forgetAllBut drops what was said to tasks that have ended.
-func (w *watchdog) forgetAllBut(tasks []*task) {
-	running := map[string]bool{}
-	for _, t := range tasks {
-		running[t.cfg.ID] = true
-	}
-	maps.DeleteFunc(w.said, func(t topic, _ bool) bool { return !running[t.taskID] })
-	maps.DeleteFunc(w.faults, func(t topic, _ map[string]gpu.Fault) bool { return !running[t.taskID] })
-}
-
-// once reports whether this is the first time that the topic comes up.
-func (w *watchdog) once(about topic) bool {
-	first := !w.said[about]
-	w.said[about] = true
-	return first
 }
 
 // reportUnmeasured tells tasks when nobody measures their GPU memory any more,
 // and when somebody does again.
 func (w *watchdog) reportUnmeasured(tasks []*task, measured, now time.Time) {
 	for _, t := range tasks {
-		since, about := measured, topic{t.cfg.ID, "", codeUnmeasured}
+		since, about := measured, topic{Container: t.container.ID, Code: codeUnmeasured}
 		if t.record.StartedAt.After(since) {
 			since = t.record.StartedAt
 		}
 		annotations := map[string]string{"reason": codeUnmeasured}
 		switch unmeasured := now.Sub(since) > usageMaxAge; {
-		case unmeasured && w.once(about):
+		case unmeasured && w.said.first(about):
 			w.driver.emit(t.cfg, fmt.Sprintf(
 				"GPU memory is not measured since %s, so nobody holds this task to its share: is the device plugin running?",
 				since.UTC().Format(time.TimeOnly)), annotations)
-		case !unmeasured && w.said[about]:
-			delete(w.said, about)
+		case !unmeasured && w.said.forget(about):
 			w.driver.emit(t.cfg, "GPU memory is measured again", annotations)
 		}
 	}
@@ -171,7 +158,7 @@ func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
 // act does what the operator chose. It is said once per task and kind; a kill
 // that fails is tried again with the next measurement.
 func (w *watchdog) act(t *task, v violation, action string) {
-	first := w.once(topic{t.cfg.ID, v.uuid, v.code})
+	first := w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: v.code})
 	does := "GPU limit exceeded: "
 	if action != watchdogWarn {
 		does = "GPU limit exceeded, killing the task: "
@@ -226,7 +213,7 @@ func (w *watchdog) reportFaults(tasks []*task, state *statedir.Dir) {
 // reportLostServer tells a task, once, that the MPS daemon which it is a client
 // of was replaced: CUDA does not reconnect, so the task cannot go on by itself.
 func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
-	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || !w.once(topic{t.cfg.ID, s.UUID, codeLostServer}) {
+	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || !w.said.first(topic{Container: t.container.ID, UUID: s.UUID, Code: codeLostServer}) {
 		return
 	}
 	w.driver.emit(t.cfg, fmt.Sprintf(
@@ -235,18 +222,17 @@ func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
 }
 
 func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {
-	key := topic{taskID: t.cfg.ID, uuid: s.UUID}
-	now := map[string]gpu.Fault{}
 	for _, f := range s.Faults {
-		now[f.Code] = f
-		if _, known := w.faults[key][f.Code]; !known {
+		if w.said.first(topic{Container: t.container.ID, UUID: s.UUID, Code: f.Code, Fault: true}) {
 			w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: %s", s.UUID, f), map[string]string{"gpu": s.UUID, "fault": f.Code})
 		}
 	}
-	for code := range w.faults[key] {
-		if _, still := now[code]; !still {
-			w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: %s is over", s.UUID, code), map[string]string{"gpu": s.UUID, "fault": code})
-		}
+	over := w.said.matching(func(about topic) bool {
+		return about.Container == t.container.ID && about.UUID == s.UUID && about.Fault &&
+			!slices.ContainsFunc(s.Faults, func(f gpu.Fault) bool { return f.Code == about.Code })
+	})
+	for _, about := range over {
+		w.said.forget(about)
+		w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: %s is over", s.UUID, about.Code), map[string]string{"gpu": s.UUID, "fault": about.Code})
 	}
-	w.faults[key] = now
 }

@@ -78,6 +78,41 @@ func TestTasksHearThatTheirMPSDaemonWasReplaced(t *testing.T) {
 	})
 }
 
+func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		handle := e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		old := gpu.Fault{Code: "xid-31", Message: "page fault"}
+		restarted := func(s *gpu.GPUState) { s.MPS.Generation, s.Faults = 4, []gpu.Fault{old} }
+		n.publish(gpuA, restarted)
+		must.StrContains(t, nextEvent(t, events).Message, "page fault")
+		must.StrContains(t, nextEvent(t, events).Message, "its MPS daemon ended")
+		eventually(t, "it is noted", func() bool { told, err := n.dir.Notices(); return err == nil && len(told.Told) == 2 })
+
+		e.driver.Shutdown()
+		e.startDriver()
+		events, err = e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		must.NoError(t, e.harness.RecoverTask(handle))
+		n.publish(gpuA, func(s *gpu.GPUState) {
+			restarted(s)
+			s.Faults = append(s.Faults, gpu.Fault{Code: "xid-13", Message: "something new"})
+		})
+		must.StrContains(t, nextEvent(t, events).Message, "something new")
+		n.publish(gpuA, func(s *gpu.GPUState) { restarted(s); s.Faults = nil })
+		must.StrContains(t, nextEvent(t, events).Message, "xid-13 is over")
+		must.StrContains(t, nextEvent(t, events).Message, "xid-31 is over")
+
+		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
+		eventually(t, "the task is forgotten", func() bool { told, err := n.dir.Notices(); return err == nil && len(told.Told) == 0 })
+	})
+}
+
 func TestWatchdogMayOnlyWarn(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *Config) { c.GPU.Watchdog = watchdogWarn })
@@ -135,7 +170,7 @@ func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {
 		one, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
 		begun := one.record.StartedAt
-		w := watchdog{driver: e.driver, said: map[topic]bool{}}
+		w := watchdog{driver: e.driver}
 		look := func(measured, now time.Time) {
 			w.reportUnmeasured([]*task{one}, measured, now)
 		}

@@ -101,3 +101,20 @@ type TaskUsage struct {
 	// where only MPS clients belong: they slipped past their limits.
 	BesideMPS []int `json:"beside_mps,omitempty"`
 }
+
+// Notices are what tasks were told of their GPUs, so that nobody is told twice. The
+// driver's own state file; the device plugin does not read it.
+type Notices struct {
+	Version int      `json:"version"`
+	BootID  string   `json:"boot_id"`
+	Told    []Notice `json:"told"`
+}
+
+// Notice is something that one container's task was told. UUID is empty for what is
+// not of one GPU; Fault marks the code of a fault of the GPU.
+type Notice struct {
+	Container string `json:"container"`
+	UUID      string `json:"uuid,omitempty"`
+	Code      string `json:"code"`
+	Fault     bool   `json:"fault,omitempty"`
+}

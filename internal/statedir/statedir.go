@@ -4,6 +4,7 @@
 //	<dir>/gpus/<uuid>.json     device → driver   gpu.GPUState, one per GPU or MIG instance
 //	<dir>/usage.json           device → driver   gpu.Usage, what every task was measured to use
 //	<dir>/leases/<id>.json     driver → device   gpu.Lease, one per task
+//	<dir>/notices.json         driver → driver   gpu.Notices, what tasks were told
 //	<dir>/cdi/                 device → driver   CDI specs that the device plugin generated
 //
 // Each file has one writer, is replaced as a whole (temporary file, fsync,
@@ -34,6 +35,7 @@ const (
 	leaseDir = "leases"
 	cdiDir   = "cdi"
 	usageJSN = "usage.json"
+	noticesJ = "notices.json"
 	suffix   = ".json"
 )
 
@@ -96,6 +98,17 @@ func (d *Dir) WriteUsage(u gpu.Usage) error {
 // Usage reads the latest measurement, or returns ErrNotFound.
 func (d *Dir) Usage() (gpu.Usage, error) {
 	return readState[gpu.Usage](d, filepath.Join(d.path, usageJSN))
+}
+
+// WriteNotices records what tasks were told of their GPUs.
+func (d *Dir) WriteNotices(n gpu.Notices) error {
+	n.Version, n.BootID = gpu.StateVersion, d.bootID
+	return writeJSON(filepath.Join(d.path, noticesJ), n)
+}
+
+// Notices reads what tasks were told, or returns ErrNotFound.
+func (d *Dir) Notices() (gpu.Notices, error) {
+	return readState[gpu.Notices](d, filepath.Join(d.path, noticesJ))
 }
 
 // WriteLease records that a task holds slices.
