@@ -240,7 +240,7 @@ func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 }
 
 // boxPrograms are what the test image is made of.
-var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod", "grep", "rm", "mv", "ln", "umount"}
+var boxPrograms = []string{"sh", "cat", "echo", "env", "head", "sleep", "stty", "mktemp", "id", "ls", "touch", "stat", "dd", "seq", "true", "pwd", "hostname", "mknod", "tail", "readlink", "nproc", "chmod", "grep", "rm", "mv", "ln", "mount", "umount"}
 
 // testArchive is the test image, made once.
 func testArchive(t *testing.T) []byte {

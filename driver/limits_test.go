@@ -3,12 +3,14 @@ package driver
 import (
 	"context"
 	goruntime "runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -17,6 +19,7 @@ func TestConformance_OOMKilled(t *testing.T) {
 		_, result := e.run(defaultTaskConfig("tail", "/dev/zero"), func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMB = 16 })
 		must.True(t, result.OOMKilled)
 		must.Eq(t, 137, result.ExitCode)
+		must.ErrorContains(t, result.Err, "OOM Killed")
 	})
 }
 
@@ -31,7 +34,11 @@ func TestConformance_Stats(t *testing.T) {
 		for usage := range ch {
 			cpu, memory := usage.ResourceUsage.CpuStats, usage.ResourceUsage.MemoryStats
 			// Percent of one CPU, of which a busy machine leaves the task a part.
-			if cpu.Percent > 1 && cpu.TotalTicks > 0 && memory.Cache >= 8<<20 && memory.RSS > 0 && memory.Usage >= memory.RSS && memory.MaxUsage >= memory.Usage {
+			if cpu.Percent > 1 && cpu.TotalTicks > 0 && memory.Cache >= 8<<20 && memory.RSS > 0 && memory.Usage >= memory.RSS {
+				// A kernel that does not know a maximum must not be said to have measured one.
+				known := slices.Contains(memory.Measured, "Max Usage")
+				must.Eq(t, known, memory.MaxUsage >= memory.Usage, must.Sprint(memory))
+
 				return
 			}
 		}
@@ -127,4 +134,16 @@ func TestConformance_Sysctl_Ulimit(t *testing.T) {
 		out, _ := e.run(config)
 		must.Eq(t, []string{"2048", "4096", "777", "7", "2048", "4096"}, lines(out))
 	})
+}
+
+// What a kernel does not count is absent, not 0.
+func TestStatisticsNameWhatWasMeasured(t *testing.T) {
+	old := measuredMemory(runtime.Metrics{RSS: 1, MemoryUsage: 1})
+	must.SliceContains(t, old, "Usage")
+	must.SliceNotContains(t, old, "Max Usage")
+	must.SliceNotContains(t, old, "Kernel Max Usage")
+	all := measuredMemory(runtime.Metrics{MemoryMaxUsage: 2, KernelMax: 1})
+	must.SliceContains(t, all, "Max Usage")
+	must.SliceContains(t, all, "Kernel Max Usage")
+	must.Eq(t, swapAccounting(), slices.Contains(all, "Swap"))
 }

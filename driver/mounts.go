@@ -37,6 +37,17 @@ func (p *startPlan) taskMounts() ([]spec.Mount, error) {
 		}
 		mounts = append(mounts, bind(preload, spec.PreloadPath, true, "rprivate"))
 	}
+	authors := make([]spec.Mount, 0, len(p.config.Mounts))
+	for _, m := range p.config.Mounts {
+		mount, err := m.Mount()
+		if err != nil {
+			return nil, err
+		}
+		authors = append(authors, mount)
+	}
+	if err := checkPropagation(append(authors, mounts...)); err != nil {
+		return nil, err
+	}
 	network, err := p.networkFiles()
 	return append(mounts, network...), err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,6 +144,17 @@ func (b bridges) conf() map[string]any {
 			{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}, "snat": true},
 		},
 	}
+}
+
+// networkSysctls are the defaults for networks, without those that this kernel
+// does not have: a container with such a one would not start.
+func networkSysctls() map[string]string {
+	have := maps.Clone(spec.NetworkSysctls)
+	maps.DeleteFunc(have, func(key, _ string) bool {
+		_, err := os.Stat("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
+		return err != nil
+	})
+	return have
 }
 
 // checkNetwork holds the mode against the network that the group has.

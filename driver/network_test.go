@@ -136,3 +136,40 @@ func TestConformance_DNS(t *testing.T) {
 		}
 	})
 }
+
+// As with Docker and Kubernetes: in a network of its own.
+func TestEveryUserMayListenAndPing(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		ns, err := netns.NewNetNS(e.dir)
+		must.NoError(t, err)
+		defer func() { must.NoError(t, ns.Remove()) }()
+		group := func(cfg *drivers.TaskConfig) {
+			cfg.NetworkIsolation = &drivers.NetworkIsolationSpec{Mode: drivers.NetIsolationModeGroup, Path: ns.GetPath()}
+		}
+		run := func(user string, change ...func(*drivers.TaskConfig)) *drivers.ExitResult {
+			config := defaultTaskConfig("/local/unprivileged")
+			config.CapDrop = []string{"all"}
+			cfg := e.quietTask(config, append(change, func(cfg *drivers.TaskConfig) { cfg.User = user })...)
+			cfg.StdoutPath, cfg.StderrPath = os.DevNull, os.DevNull
+			e.bring(cfg, "unprivileged")
+			e.start(cfg)
+			return e.wait(cfg.ID)
+		}
+		must.Eq(t, 0, run("1000").ExitCode)
+		must.Eq(t, 0, run("1000", group).ExitCode)
+		must.Eq(t, 0, run("0").ExitCode)
+
+		settings := []string{"-c", "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"}
+		config := defaultTaskConfig("sh", settings...)
+		config.Sysctl = []map[string]string{{"net.ipv4.ip_unprivileged_port_start": "512"}}
+		out, _ := e.run(config)
+		must.Eq(t, []string{"512", "0\t2147483647"}, lines(out), must.Sprint("the author's word counts"))
+		config = defaultTaskConfig("sh", settings...)
+		config.HostNetwork = true
+		out, _ = e.run(config)
+		before, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+		must.NoError(t, err)
+		must.Eq(t, string(before), lines(out)[0]+"\n")
+		must.NotEq(t, "0\n", string(before), must.Sprint("the host's own setting was changed"))
+	})
+}

@@ -269,6 +269,7 @@ func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) 
 		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
 		Mounts: mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
+		Unified: unified(), NetworkSysctls: networkSysctls(),
 		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
 	}
 	if apparmor.HostSupports() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cpustats"
@@ -89,10 +90,23 @@ func (d *Driver) statsLoop(ctx context.Context, t *task, interval time.Duration,
 	}
 }
 
-var (
-	measuredCPU    = []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time", "Total Ticks"}
-	measuredMemory = []string{"RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage", "Kernel Usage", "Kernel Max Usage"}
-)
+var measuredCPU = []string{"System Mode", "User Mode", "Percent", "Throttled Periods", "Throttled Time", "Total Ticks"}
+
+// measuredMemory names what a kernel told. A maximum of nothing is none: cgroup v2
+// counts one for the kernel's part nowhere, and one for all of it since Linux 5.19
+// only.
+func measuredMemory(m runtime.Metrics) []string {
+	names := []string{"RSS", "Cache", "Mapped File", "Usage", "Kernel Usage"}
+	for name, told := range map[string]bool{
+		"Swap": swapAccounting(), "Max Usage": m.MemoryMaxUsage > 0, "Kernel Max Usage": m.KernelMax > 0,
+	} {
+		if told {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // usageMeter turns growing CPU times into percentages of the time between.
 type usageMeter struct {
@@ -113,7 +127,7 @@ func (u *usageMeter) usage(m runtime.Metrics) *cstructs.TaskResourceUsage {
 			MemoryStats: &cstructs.MemoryStats{
 				RSS: m.RSS, Cache: m.Cache, Swap: m.Swap, MappedFile: m.MappedFile,
 				Usage: m.MemoryUsage, MaxUsage: m.MemoryMaxUsage, KernelUsage: m.Kernel, KernelMaxUsage: m.KernelMax,
-				Measured: measuredMemory,
+				Measured: measuredMemory(m),
 			},
 		},
 	}

@@ -149,10 +149,17 @@ func (t *task) finish(exit runtime.Exit, problem error) {
 	close(t.done)
 }
 
+// errOOM is the message of a task that the kernel killed at its memory limit, in
+// the words of Nomad's docker driver: what looks for it there finds it here.
+var errOOM = errors.New("OOM Killed")
+
 // exitResult translates an exit. Containerd reports a process that a signal
 // ended as 128 plus the signal, as a shell does.
 func exitResult(exit runtime.Exit, problem error) *drivers.ExitResult {
 	result := &drivers.ExitResult{ExitCode: exit.Code, OOMKilled: exit.OOMKilled, Err: problem}
+	if exit.OOMKilled && problem == nil {
+		result.Err = errOOM
+	}
 	if signal := exit.Code - 128; signal > 0 && signal <= 64 {
 		result.Signal = signal
 	}

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -38,6 +39,25 @@ type limits struct {
 // namespacedSysctls are the prefixes of kernel settings that belong to a
 // container's own namespaces; any other would change the host.
 var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
+
+// NetworkSysctls let programs of any user listen on every port and send pings, as
+// Docker's and Kubernetes' containers do. What is the network's own decides about
+// nobody else.
+var NetworkSysctls = map[string]string{
+	"net.ipv4.ip_unprivileged_port_start": "0",
+	"net.ipv4.ping_group_range":           "0 2147483647",
+}
+
+// sysctl adds the author's settings to the defaults of the task's network. That of
+// another task has them already, and the host's is left alone.
+func (t Task) sysctl(author map[string]string) map[string]string {
+	settings := map[string]string{}
+	if t.Config.networkMode() != networkHost && t.Config.Partners().Network == "" {
+		maps.Copy(settings, t.NetworkSysctls)
+	}
+	maps.Copy(settings, author)
+	return settings
+}
 
 // defaultShmBytes is the size of /dev/shm where the author names none: Docker's.
 const defaultShmBytes = 64 << 20

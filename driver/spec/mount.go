@@ -95,6 +95,32 @@ func (m MountConfig) options(kind string) ([]string, error) {
 	return options, nil
 }
 
+// PropagationOf is the stronger of the propagations among a mount's options:
+// "rshared" for mounts that are seen on both sides, "rslave" for those of the host
+// that the container sees, "" for neither.
+func PropagationOf(options []string) string {
+	mode := ""
+	for _, option := range options {
+		switch option {
+		case "shared", "rshared":
+			return "rshared"
+		case "slave", "rslave":
+			mode = "rslave"
+		}
+	}
+	return mode
+}
+
+// rootPropagation is what a container's mount namespace must let through, for all
+// of its mounts. The kernel cuts off a mount when the root above it is cut off.
+func rootPropagation(mounts []Mount) string {
+	var options []string
+	for _, m := range mounts {
+		options = append(options, m.Options...)
+	}
+	return PropagationOf(options)
+}
+
 // PathAllowed reports whether the operator lets a task mount a host path, which
 // the caller has freed of symbolic links.
 func (p Policy) PathAllowed(hostPath string) error {

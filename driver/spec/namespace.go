@@ -115,12 +115,21 @@ func (t Task) namespaces() oci.SpecOpts {
 		setNamespace(s, specs.NetworkNamespace, t.Config.networkMode() == networkHost, t.Namespaces.Network)
 		setNamespace(s, specs.PIDNamespace, t.Config.PIDMode == modeHost, t.Namespaces.PID)
 		setNamespace(s, specs.IPCNamespace, t.Config.IPCMode == modeHost, t.Namespaces.IPC)
-		// Left alone it is containerd's choice, which is Docker's: the host's on
-		// cgroup v1, one of its own on v2.
-		if t.Config.CgroupNSMode != "" {
-			setNamespace(s, specs.CgroupNamespace, t.Config.CgroupNSMode == modeHost, "")
-		}
+		setNamespace(s, specs.CgroupNamespace, t.cgroupNSMode() == modeHost, "")
 	})
+}
+
+// cgroupNSMode is Docker's choice where the author makes none: the host's on
+// cgroup v1, one of its own on v2, where the host's would show a task everybody's
+// control groups and hide its own limits.
+func (t Task) cgroupNSMode() string {
+	switch {
+	case t.Config.CgroupNSMode != "":
+		return t.Config.CgroupNSMode
+	case t.Unified:
+		return modePrivate
+	}
+	return modeHost
 }
 
 // setNamespace gives the container the host's namespace, the one at a path, or,

@@ -38,6 +38,11 @@ type Task struct {
 	// CgroupsPath is where the container's control group is; empty for
 	// containerd's own choice.
 	CgroupsPath string
+	// Unified is whether the node has cgroup v2 alone.
+	Unified bool
+	// NetworkSysctls are the defaults of a network that is not the host's, as far
+	// as the node's kernel has such settings.
+	NetworkSysctls map[string]string
 	// AppArmor is the name of the default profile, where the host has AppArmor.
 	AppArmor string
 	// MaxOpenFiles is the highest limit that the host can give.
@@ -94,7 +99,7 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 			s.Process.Terminal = t.Config.TTY
 			s.Process.Rlimits = mergeRlimits(t.openFiles(), limits.rlimits)
 			s.Process.Cwd = cwd
-			s.Linux.Sysctl = limits.sysctl
+			s.Linux.Sysctl = t.sysctl(limits.sysctl)
 			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
 			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.swapBytes)
 			s.Linux.Resources.Pids = t.Config.pids(t.Policy)
@@ -190,6 +195,9 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return []oci.SpecOpts{edit(func(s *oci.Spec) {
 		s.Mounts = append(s.Mounts, cgroupMount)
+		if propagation := rootPropagation(all); propagation != "" {
+			s.Linux.RootfsPropagation = propagation
+		}
 		for _, m := range all {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(have specs.Mount) bool { return have.Destination == m.Target })
 			s.Mounts = append(s.Mounts, m.oci())

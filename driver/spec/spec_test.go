@@ -32,7 +32,7 @@ var (
 // differs from machine to machine.
 func generate(t *testing.T, task Task) *oci.Spec {
 	t.Helper()
-	task.MaxOpenFiles = 1 << 20
+	task.MaxOpenFiles, task.NetworkSysctls = 1<<20, NetworkSysctls
 	options, err := task.Options(image)
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +71,7 @@ func TestGolden(t *testing.T) {
 		"gpu-slice":       {Config: defaults(), Policy: policy, Resources: given, Share: share, Env: map[string]string{"CUDA_VISIBLE_DEVICES": "0"}},
 		"every-option":    {Config: every, Policy: policy, Resources: burst, Mounts: ours, CgroupsPath: "/nomad-gpu/box", InitPath: "/usr/bin/tini-static"},
 		"host-namespaces": {Config: privileged, Policy: policy, Resources: given},
+		"cgroup-v2":       {Config: defaults(), Policy: policy, Resources: given, Unified: true, Mounts: []Mount{{Type: "bind", Source: "/srv/v", Target: "/v", Options: []string{"rbind", "rslave"}}}},
 		"group-network":   {Config: defaults(), Policy: policy, Resources: given, Namespaces: Namespaces{Network: "/run/netns/alloc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
