@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
@@ -80,11 +81,17 @@ func (g group) constrain(o *object, d Decision) error {
 	if err != nil {
 		return err
 	}
+	canaries, err := g.setCanaries(o, d)
+	if err != nil {
+		return err
+	}
 	node := Constraint{LTarget: nodeTarget, RTarget: owner, Operand: isNot}
 	if len(d.Candidates) > 0 {
-		candidates := slices.Clone(d.Candidates)
-		slices.Sort(candidates)
-		node = Constraint{LTarget: nodeTarget, RTarget: markedSet(slices.Compact(candidates)), Operand: anyOf}
+		candidates := slices.Compact(slices.Sorted(slices.Values(d.Candidates)))
+		node = Constraint{LTarget: nodeTarget, RTarget: markedSet(candidates), Operand: anyOf}
+	}
+	if canaries > 0 {
+		node.RTarget += "," + canariesMember + strconv.Itoa(canaries)
 	}
 	list = append(list, encode(node))
 	if d.Hold != nil {
@@ -92,6 +99,32 @@ func (g group) constrain(o *object, d Decision) error {
 	}
 	o.set("Constraints", rawArray(list))
 	return nil
+}
+
+// setCanaries sets the author's canaries aside, or brings them back. It returns
+// how many are set aside.
+func (g group) setCanaries(o *object, d Decision) (int, error) {
+	update, err := parseObject(o.get("Update"))
+	if err != nil {
+		return 0, fmt.Errorf("update: %w", err)
+	}
+	var canaries int
+	if err := update.decode("Canary", &canaries); err != nil {
+		return 0, fmt.Errorf("update: %w", err)
+	}
+	author := canaries
+	if was := g.earlier(); was != nil && was.Canaries != nil && canaries == 0 {
+		author = *was.Canaries
+	}
+	now, aside := author, 0
+	if d.WithoutCanaries {
+		now, aside = 0, author
+	}
+	if now != canaries {
+		update.set("Canary", encode(now))
+		o.set("Update", update.raw())
+	}
+	return aside, nil
 }
 
 // prefer writes the group's affinities: the user's, then ours.
@@ -210,13 +243,7 @@ func preferGroup(name string) Affinity {
 
 // block is the device block as Nomad's JSON has it.
 func (d Device) block(sharing gpu.Sharing) json.RawMessage {
-	constraints := slices.Clone(d.Constraints)
-	if sharing != "" {
-		constraints = append(constraints, Constraint{LTarget: "${device.attr.sharing}", RTarget: string(sharing), Operand: "="})
-	}
-	if d.Pin != "" {
-		constraints = append(constraints, Constraint{LTarget: groupTarget, RTarget: d.Pin, Operand: "="})
-	}
+	constraints := d.bounds(sharing)
 	var affinities []Affinity
 	if d.Prefer != "" {
 		affinities = append(affinities, preferGroup(d.Prefer))
@@ -227,6 +254,19 @@ func (d Device) block(sharing gpu.Sharing) json.RawMessage {
 		Constraints []Constraint
 		Affinities  []Affinity
 	}{d.Name, d.Count, constraints, affinities})
+}
+
+// bounds are the constraints of the block, the sharing last.
+func (d Device) bounds(sharing gpu.Sharing) []Constraint {
+	constraints := slices.Clone(d.Constraints)
+	if sharing != "" {
+		constraints = append(constraints, sharingIs(sharing))
+	}
+	return constraints
+}
+
+func sharingIs(s gpu.Sharing) Constraint {
+	return Constraint{LTarget: "${device.attr.sharing}", RTarget: string(s), Operand: "="}
 }
 
 // limit writes the driver's gpu block. Other drivers have none: their tasks get
@@ -255,6 +295,31 @@ type shareBlock struct {
 	Memory  string `json:"memory,omitempty"`
 	Compute int64  `json:"compute,omitempty"`
 	Limit   int64  `json:"compute_limit,omitempty"`
+}
+
+// share reads what driverShare wrote. Nomad keeps a block as an object or as a
+// list with one object.
+func (t task) share() gpu.Share {
+	config, err := parseMap(t.object.get("Config"))
+	if err != nil {
+		return gpu.Share{}
+	}
+	raw := config.get("gpu")
+	var list []shareBlock
+	if json.Unmarshal(raw, &list) != nil {
+		list = make([]shareBlock, 1)
+		if json.Unmarshal(raw, &list[0]) != nil {
+			return gpu.Share{}
+		}
+	}
+	if len(list) == 0 {
+		return gpu.Share{}
+	}
+	s := gpu.Share{GuaranteeMilli: list[0].Compute, LimitMilli: list[0].Limit}
+	if memory, err := gpu.ParseMemory(list[0].Memory); err == nil {
+		s.MemoryMiB = memory
+	}
+	return s
 }
 
 func driverShare(s gpu.Share) shareBlock {

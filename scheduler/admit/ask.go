@@ -95,8 +95,14 @@ type Affinity struct {
 type Earlier struct {
 	// Candidates and Preferred are node IDs, Preferred best first.
 	Candidates, Preferred []string
-	// Hold is the sentence by which the group waits; empty when it does not.
+	// Hold is the kind and the sentence by which the group waits; empty when it
+	// does not.
 	Hold string
+	// Canaries is the author's number of canaries where an admission set it
+	// aside.
+	Canaries *int
+	// Tasks are the device blocks and shares of the ask's tasks, in order.
+	Tasks []TaskDecision
 	// Groups are the preferred device groups, by task and device block.
 	Groups map[string][]string
 }

@@ -19,6 +19,10 @@ type Decision struct {
 	Tasks []TaskDecision
 	// Hold is set when the group must wait.
 	Hold *Hold
+	// WithoutCanaries has a change that moves allocs take effect at once. Nomad
+	// would first start canaries and wait for their promotion, and meanwhile
+	// replace what is stopped by the version before the change.
+	WithoutCanaries bool `json:",omitempty"`
 	// Explanation says in a few lines why, for the person who submits.
 	Explanation []string
 }
@@ -43,10 +47,7 @@ type Device struct {
 	Count int64
 	// Prefer is the device group to prefer, as ${device.model} has it:
 	// "A100/0". Empty for none.
-	Prefer string
-	// Pin is the only device group that will do. A pinned group cannot be
-	// replaced by its neighbour when that node's GPU dies: rather prefer.
-	Pin         string
+	Prefer      string
 	Constraints []Constraint
 }
 

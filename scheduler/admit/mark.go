@@ -3,7 +3,10 @@ package admit
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // What an admission writes beside the user's own constraints and affinities is
@@ -38,6 +41,24 @@ func markedSet(members []string) string { return owner + "," + strings.Join(memb
 
 func members(set string) []string { return strings.Split(set, ",")[1:] }
 
+// canariesMember keeps the author's number of canaries in the set of candidates
+// while an admission has set it to none. No node is named like it.
+const canariesMember = "canary="
+
+// splitCanaries takes the author's number of canaries out of the members of a
+// set; nil when it is not there.
+func splitCanaries(list []string) (nodes []string, canaries *int) {
+	for _, m := range list {
+		number, found := strings.CutPrefix(m, canariesMember)
+		if n, err := strconv.Atoi(number); found && err == nil && n > 0 {
+			canaries = &n
+			continue
+		}
+		nodes = append(nodes, m)
+	}
+	return nodes, canaries
+}
+
 // ours reports whether an admission wrote the constraint.
 func (c Constraint) ours() bool {
 	onNode := c.LTarget == nodeTarget && (c.Operand == anyOf || c.Operand == isNot)
@@ -52,13 +73,23 @@ func (a *affinity) ours() bool { return a.Operand == anyOf && marked(a.RTarget) 
 
 // holdConstraint keeps a group from every node and says why.
 func holdConstraint(h Hold) Constraint {
-	text := strings.Map(func(r rune) rune {
+	return Constraint{LTarget: holdPrefix + h.text(), Operand: "=", RTarget: holdTarget}
+}
+
+// text is the hold in one line that Nomad does not interpolate.
+func (h Hold) text() string {
+	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == '$' || r == '%' {
 			return -1
 		}
 		return r
 	}, h.Kind+": "+h.Sentence)
-	return Constraint{LTarget: holdPrefix + text, Operand: "=", RTarget: holdTarget}
+}
+
+// parseHold reads what text wrote.
+func parseHold(text string) *Hold {
+	kind, sentence, _ := strings.Cut(text, ": ")
+	return &Hold{Kind: kind, Sentence: sentence}
 }
 
 // earlier reads what an admission left in the group.
@@ -72,7 +103,9 @@ func (g group) earlier() *Earlier {
 		case c.holds():
 			e.Hold = strings.TrimPrefix(c.LTarget, holdPrefix)
 		case c.Operand == anyOf:
-			e.Candidates = members(c.RTarget)
+			e.Candidates, e.Canaries = splitCanaries(members(c.RTarget))
+		default:
+			_, e.Canaries = splitCanaries(members(c.RTarget))
 		}
 		found = true
 	}
@@ -89,6 +122,39 @@ func (g group) earlier() *Earlier {
 		return nil
 	}
 	return &e
+}
+
+// readTasks reads the device blocks and the shares that an admission wrote for
+// the tasks of an ask.
+func (g group) readTasks(a *Ask) []TaskDecision {
+	list := make([]TaskDecision, len(a.Tasks))
+	for i := range a.Tasks {
+		list[i].Task = a.Tasks[i].Task
+		at := slices.IndexFunc(g.tasks, func(t task) bool { return t.header.Name == a.Tasks[i].Task })
+		if at < 0 {
+			continue
+		}
+		t := g.tasks[at]
+		for _, block := range t.blocks {
+			d := Device{Name: block.Name, Count: block.Count, Prefer: preferredGroup(t.devices[block.Index])}
+			if !a.Tasks[i].Plain() {
+				d.Constraints = withoutSharing(block.Constraints, a.Sharing)
+			}
+			list[i].Devices = append(list[i].Devices, d)
+		}
+		if !a.Tasks[i].Plain() && t.header.Driver == containerdDriver {
+			list[i].Share = t.share()
+		}
+	}
+	return list
+}
+
+// withoutSharing takes off the condition that block adds.
+func withoutSharing(list []Constraint, sharing gpu.Sharing) []Constraint {
+	if n := len(list); sharing != "" && n > 0 && list[n-1] == sharingIs(sharing) {
+		return list[:n-1]
+	}
+	return list
 }
 
 // preferredGroups reads the preferred device groups of every GPU block.

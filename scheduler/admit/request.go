@@ -85,6 +85,9 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	if err := ask.limitBy(); err != nil {
 		return nil, err
 	}
+	if was != nil {
+		was.Tasks = g.readTasks(&ask)
+	}
 	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
 	return &ask, nil
 }

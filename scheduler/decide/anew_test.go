@@ -108,6 +108,7 @@ func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 		if _, err := b.Revise(t.Context(), []admit.Ask{a}, exclude); err != nil {
 			t.Fatal(err)
 		}
+		b.register(a)
 		b.block(ask("high", "16G", 1), 1)
 		b.end("alloc-slices")
 		if due := b.book.NextDue(nil); due != nil {

@@ -44,6 +44,7 @@ type Book struct {
 
 	measured map[string]nomad.Measurements // node → GPUs
 	records  map[nomad.JobKey]*Record      // as far as read
+	drift    map[nomad.JobKey]bool         // jobs that are not registered as recorded
 	gone     []nomad.JobKey                // jobs that left, whose records can go
 	log      diary
 }
@@ -57,7 +58,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{}, rooms: map[string]*room{},
 		usages: map[string]map[string]place.Usage{},
 		snap:   place.NewSnapshot(), empty: place.NewSnapshot(),
-		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{},
+		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{}, drift: map[nomad.JobKey]bool{},
 	}
 	b.planAnew()
 	return b
@@ -245,6 +246,7 @@ func (b *Book) forgetNode(id string) {
 func (b *Book) job(j *nomad.Job) {
 	before := b.jobs[j.Key]
 	b.jobs[j.Key] = j
+	b.compare(j.Key)
 	if j.Stopped {
 		b.dropFlights(j.Key)
 	}
@@ -261,6 +263,7 @@ func (b *Book) job(j *nomad.Job) {
 func (b *Book) jobGone(key nomad.JobKey) {
 	delete(b.jobs, key)
 	delete(b.blocked, key)
+	delete(b.drift, key)
 	for _, a := range b.allocsOf(key) {
 		b.allocGone(a.ID)
 	}

@@ -48,7 +48,7 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 	if err := d.book.Ready(); err != nil {
 		return nil, err
 	}
-	have, err := readRecord(ctx, d.store, key)
+	have, err := d.read(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,31 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 	return answers, nil
 }
 
+// read returns what was decided about a job. Where the Variable is lost, what
+// this replica remembers of it counts.
+func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*Record, error) {
+	r, err := readRecord(ctx, d.store, key)
+	if err != nil || r.stored.index != 0 {
+		return r, err
+	}
+	if known := d.book.recordOf(key); known != nil {
+		lost := known.clone()
+		lost.stored = stored{}
+		return lost, nil
+	}
+	return r, nil
+}
+
+// recordOf is the record of a job that Nomad has.
+func (b *Book) recordOf(key nomad.JobKey) *Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.jobs[key] == nil {
+		return nil
+	}
+	return b.records[key]
+}
+
 // Settle follows a decision: accepted is whether Nomad took the job. A
 // decision is recorded before Nomad hears of it, so that a crash in between
 // cannot lose what a running job was given; one that Nomad refused is taken
@@ -88,6 +113,7 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	delete(d.before, key)
 	d.mu.Unlock()
 	if accepted {
+		d.book.settled(key)
 		d.consume(ctx, asks)
 		return
 	}
@@ -121,15 +147,15 @@ func (b *Book) takeBack(ctx context.Context, before *Record, s Store) error {
 	now := b.records[key]
 	b.version++
 	b.mu.Unlock()
-	if now == nil || now.index == before.index {
+	if now == nil || now.stored.index == before.stored.index {
 		return nil
 	}
 	if len(before.Groups) == 0 {
 		b.forgetRecord(key)
-		return s.Delete(ctx, recordPath(key), now.index)
+		return now.remove(ctx, s)
 	}
 	again := before.clone()
-	again.index = now.index
+	again.stored = now.stored
 	if err := again.write(ctx, s); err != nil {
 		return err
 	}
@@ -149,6 +175,7 @@ func (b *Book) forgetRecord(key nomad.JobKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.records, key)
+	b.compare(key)
 }
 
 // Ready reports why the book cannot be decided with, if so.
@@ -179,7 +206,7 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.flightsOf(key)
-	next := &Record{Version: RecordVersion, At: b.now(), Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}, index: have.index}
+	next := &Record{Version: RecordVersion, At: b.now(), Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}, stored: have.stored}
 	claimed := b.claimedBy(key)
 	undo := func() {
 		b.restore(key, before)
@@ -218,8 +245,27 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 func (b *Book) remember(r *Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.records[r.key()] = r
+	b.keep(r)
 	b.version++
+}
+
+// keep takes a record as that of its job.
+func (b *Book) keep(r *Record) {
+	for name, g := range r.Groups {
+		g.print = g.Ask.Fingerprint(&g.Decision)
+		r.Groups[name] = g
+	}
+	b.records[r.key()] = r
+	b.compare(r.key())
+}
+
+// settled notes that Nomad has what was recorded about a job.
+func (b *Book) settled(key nomad.JobKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r := b.records[key]; r != nil {
+		r.settled = b.now()
+	}
 }
 
 // flightsOf copies the flights of a job.
@@ -251,10 +297,10 @@ func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord,
 	if err != nil {
 		return GroupRecord{}, err
 	}
-	was, known := have.Groups[a.Group]
-	same := known && was.Key == a.Key() && b.alive(key, have)
-	b.dropGroupFlights(key, a.Group)
 	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
+	was, known := c.known(have)
+	same := known && b.alive(key, have)
+	b.dropGroupFlights(key, a.Group)
 	if len(parts) == 0 {
 		return c.native(), nil
 	}

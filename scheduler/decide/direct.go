@@ -13,19 +13,52 @@ import (
 )
 
 // direct reports whether a job, as it is registered now, came around the
-// service.
+// service: a group that asks for GPUs is not what was recorded about it, or for
+// a child about its parent.
 func (b *Book) direct(key nomad.JobKey) bool {
 	j := b.jobs[key]
-	return j != nil && !j.Admitted
+	if j == nil {
+		return false
+	}
+	r := b.records[key]
+	if r != nil && b.underWayTo(r) {
+		return false
+	}
+	parent := b.parentRecord(j)
+	return slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
+		return g.GPU() && !recorded(r, &g) && !inherited(parent, &g)
+	})
 }
 
-// directIn lists what jobs that came around the service hold of a queue and the
-// queues below it: the lowest priority first, of equals the youngest.
-func (b *Book) directIn(queue string) []place.Usage {
+// parentRecord is what was recorded about the parent of a child; nil for none.
+func (b *Book) parentRecord(j *nomad.Job) *Record {
+	if j.Parent == "" {
+		return nil
+	}
+	return b.records[nomad.JobKey{Namespace: j.Key.Namespace, ID: j.Parent}]
+}
+
+// mayHold reports whether a job may be made to wait for quota although it runs:
+// Nomad started it by itself, as a child, or after the service had admitted
+// something else; and where the operator wants that, it came around the service.
+func (b *Book) mayHold(key nomad.JobKey) bool {
+	j := b.jobs[key]
+	if j == nil {
+		return false
+	}
+	if j.Parent != "" || j.Marked() && b.direct(key) {
+		return true
+	}
+	return b.config.Preemption.HoldDirect && b.direct(key)
+}
+
+// holdersIn lists what the jobs that match hold of a queue and the queues below
+// it: the lowest priority first, of equals the youngest.
+func (b *Book) holdersIn(queue string, matches func(nomad.JobKey) bool) []place.Usage {
 	var list []place.Usage
 	for _, a := range b.allocs {
 		u, booked := b.usages[a.NodeID][a.ID]
-		if booked && len(u.Takes) > 0 && b.direct(a.Key()) && b.isWithin(u.Queue, queue) {
+		if booked && len(u.Takes) > 0 && matches(a.Key()) && b.isWithin(u.Queue, queue) {
 			list = append(list, u)
 		}
 	}
@@ -45,11 +78,12 @@ func (b *Book) isWithin(queue, top string) bool {
 	return false
 }
 
-// bringBack finds a group that came around the service in a queue which holds
+// bringBack finds a group that nobody admitted as it is in a queue which holds
 // more than its limit, and has it wait for quota as it would have had to in the
-// first place. It is what the operator asks for with hold_direct_jobs.
+// first place: what Nomad started by itself, and with hold_direct_jobs what came
+// around the service.
 func (b *Book) bringBack(skip map[string]bool) *Due {
-	if !b.config.Preemption.HoldDirect || b.quotas == nil {
+	if b.quotas == nil {
 		return nil
 	}
 	for i := range b.config.Queues {
@@ -60,8 +94,8 @@ func (b *Book) bringBack(skip map[string]bool) *Due {
 		if b.leaves(queue) {
 			continue // see first how much is left
 		}
-		for _, u := range b.directIn(queue) {
-			if a := b.allocs[u.ID]; b.evictable(a) && !skip[a.Key().String()] {
+		for _, u := range b.holdersIn(queue, b.mayHold) {
+			if a := b.allocs[u.ID]; b.stoppable(a) && !skip[a.Key().String()] {
 				return b.restraint(a, u.Priority, queue)
 			}
 		}
@@ -90,12 +124,16 @@ func (b *Book) restraint(of *nomad.Alloc, priority int, queue string) *Due {
 	why := b.overQuota(queue, place.Charge{})
 	e := &Eviction{}
 	for _, a := range b.allocsOf(of.Key()) {
-		if a.Group == of.Group && b.evictable(a) {
+		if a.Group == of.Group && b.stoppable(a) {
 			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Priority: priority, Queue: queue})
 		}
 	}
 	slices.SortFunc(e.Victims, func(x, y Victim) int { return strings.Compare(x.AllocID, y.AllocID) })
-	e.Text = fmt.Sprintf("group %s of job %s, which came around the service, must wait: %s", of.Group, of.Key(), why)
+	origin := "which came around the service"
+	if !b.direct(of.Key()) {
+		origin = "which Nomad started"
+	}
+	e.Text = fmt.Sprintf("group %s of job %s, %s, must wait: %s", of.Group, of.Key(), origin, why)
 	for i := range e.Victims {
 		e.Victims[i].Text = e.Text
 	}

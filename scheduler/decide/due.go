@@ -34,7 +34,16 @@ func (b *Book) NextDue(skip map[string]bool) *Due {
 	}
 	for _, p := range b.pending() {
 		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
-		if r := b.records[key]; r != nil && !skip[key.String()] {
+		if skip[key.String()] {
+			continue
+		}
+		if b.drift[key] { // what it waits for is not what was recorded
+			if due := b.driftOf(key); due != nil {
+				return due
+			}
+			continue
+		}
+		if r := b.records[key]; r != nil {
 			if g, ok := r.Groups[p.Group]; ok {
 				if due := b.help(key, &g, p); due != nil {
 					return due
@@ -43,6 +52,9 @@ func (b *Book) NextDue(skip map[string]bool) *Due {
 		}
 	}
 	if due := b.bringBack(skip); due != nil {
+		return due
+	}
+	if due := b.drifted(skip); due != nil {
 		return due
 	}
 	return b.reopen(skip)

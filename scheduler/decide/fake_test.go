@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -53,6 +54,13 @@ func (m *memory) Put(_ context.Context, item nomad.Item) (uint64, error) {
 	defer m.mu.Unlock()
 	if m.items[item.Path].Index != item.Index {
 		return 0, fmt.Errorf("put: %w", nomad.ErrConflict)
+	}
+	size := 0
+	for k, v := range item.Values {
+		size += len(k) + len(v)
+	}
+	if size > 64<<10 { // as Nomad says it
+		return 0, errors.New("variables are limited to 64KiB in total size")
 	}
 	m.index++
 	item.Index = m.index
@@ -170,10 +178,30 @@ func (b *bench) show(a admit.Ask, admitted bool) {
 	if !a.Tasks[0].Plain() {
 		task.Request = a.Tasks[0].Request.String()
 	}
+	key := nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}
+	group := nomad.Group{Name: a.Group, Count: a.Count, Queue: a.Queue, Tasks: []nomad.Task{task}, Key: a.Key(), Registered: a.Registered()}
+	if r := b.book.records[key]; admitted && r != nil {
+		group.Registered = r.Groups[a.Group].print
+		group.Was = wasOf(r.Groups[a.Group].Decision)
+	}
 	b.book.Apply([]nomad.Change{{Job: &nomad.Job{
-		Index: b.index, Key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, Type: a.JobType, Priority: a.Priority, GPU: true, Admitted: admitted,
-		Groups: []nomad.Group{{Name: a.Group, Count: a.Count, Tasks: []nomad.Task{task}}},
+		Index: b.index, Key: key, Type: a.JobType, Priority: a.Priority, GPU: true, Groups: []nomad.Group{group},
 	}}}, b.index)
+}
+
+// wasOf is what an admission leaves in a job.
+func wasOf(d admit.Decision) *admit.Earlier {
+	was := &admit.Earlier{Candidates: d.Candidates, Preferred: d.Preferred, Tasks: d.Tasks}
+	if d.Hold != nil {
+		was.Hold = d.Hold.Kind + ": " + d.Hold.Sentence
+	}
+	return was
+}
+
+// reread is the ask of a job as it is read from Nomad after a decision.
+func reread(a admit.Ask, d admit.Decision) admit.Ask {
+	a.Was = wasOf(d)
+	return a
 }
 
 // run shows an alloc of the job with some slices of a GPU.

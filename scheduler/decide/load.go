@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -34,21 +35,40 @@ func (d *Decider) Load(ctx context.Context) error {
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelReads)
+	var mu sync.Mutex
+	series := map[string]bool{} // of parts that a record names
+	unread := false
 	for path := range paths {
+		if isPart(path) {
+			continue
+		}
 		group.Go(func() error {
 			r, err := readRecordAt(groupCtx, d.store, path, nomad.JobKey{})
 			if err != nil {
 				d.book.Trouble(err) // one bad record must not stop the service
+				mu.Lock()
+				defer mu.Unlock()
+				unread = true
 				return groupCtx.Err()
 			}
 			if !d.book.recall(r) {
-				return d.store.Delete(groupCtx, path, r.index)
+				return r.remove(groupCtx, d.store)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			series[r.stored.series] = true
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("load decisions: %w", err)
+	}
+	for path := range paths {
+		if !unread && isPart(path) && !series[seriesOf(path)] {
+			if err := removeItem(ctx, d.store, path); err != nil {
+				return fmt.Errorf("delete a part that no decision names: %w", err)
+			}
+		}
 	}
 	d.book.settleIn()
 	return d.loadReservations(ctx)
@@ -83,7 +103,7 @@ func (b *Book) recall(r *Record) bool {
 	if b.jobs[key] == nil && b.now().Sub(r.At) > orphaned {
 		return false
 	}
-	b.records[key] = r
+	b.keep(r)
 	stopped := b.jobs[key] != nil && b.jobs[key].Stopped
 	for name, g := range r.Groups {
 		b.log.decision(g.Shown)
@@ -153,10 +173,10 @@ func (d *Decider) Purge(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if r.index == 0 {
+		if r.stored.index == 0 {
 			continue
 		}
-		if err := d.store.Delete(ctx, recordPath(key), r.index); err != nil {
+		if err := r.remove(ctx, d.store); err != nil {
 			return err
 		}
 	}
@@ -175,6 +195,7 @@ func (b *Book) takeGone() []nomad.JobKey {
 			later = append(later, key)
 		default:
 			delete(b.records, key)
+			b.compare(key)
 			gone = append(gone, key)
 		}
 	}

@@ -132,7 +132,7 @@ func (b *Book) drawQueues(pending []view.Pending) []view.Queue {
 			used, borrowed := b.quotas.Used(b.snap, q.Name), b.quotas.Borrowed(b.snap, q.Name)
 			v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB
 			v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
-			for _, u := range b.directIn(q.Name) {
+			for _, u := range b.holdersIn(q.Name, b.direct) {
 				v.DirectMilli += b.snap.Charge(u.NodeID, u.Takes).Milli
 			}
 		}

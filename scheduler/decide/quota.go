@@ -25,9 +25,6 @@ func (b *Book) queueOf(key nomad.JobKey, group string) *config.Queue {
 		if g := j.Group(group); g != nil {
 			named = g.Queue
 		}
-		if named == "" {
-			named = j.Queue
-		}
 	}
 	q, err := b.config.QueueFor(key.Namespace, named)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -32,7 +33,9 @@ type Record struct {
 	// Groups are by name.
 	Groups map[string]GroupRecord `json:"groups"`
 
-	index uint64 // of the variable; 0: not written yet
+	stored stored // where it lies
+	// settled is when Nomad took what was recorded; zero: not known.
+	settled time.Time
 }
 
 // GroupRecord is what was decided about one group.
@@ -52,6 +55,8 @@ type GroupRecord struct {
 	// room there was made for somebody else: node → namespace/job.
 	Excluded map[string]string `json:"excluded,omitempty"`
 	Shown    view.Decision     `json:"shown"`
+
+	print string // Ask.Fingerprint of the decision, while the book has it
 }
 
 func (r *Record) key() nomad.JobKey { return nomad.JobKey{Namespace: r.Namespace, ID: r.JobID} }
@@ -76,13 +81,11 @@ func readRecord(ctx context.Context, s Store, key nomad.JobKey) (*Record, error)
 }
 
 func readRecordAt(ctx context.Context, s Store, path string, key nomad.JobKey) (*Record, error) {
-	item, err := s.Get(ctx, path)
+	text, at, err := readText(ctx, s, path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read decision of job %q: %w", key, err)
 	}
-	r := &Record{Version: RecordVersion, Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}}
-	r.index = item.Index
-	text := item.Values["record"]
+	r := &Record{Version: RecordVersion, Namespace: key.Namespace, JobID: key.ID, Groups: map[string]GroupRecord{}, stored: at}
 	if text == "" {
 		return r, nil
 	}
@@ -93,7 +96,7 @@ func readRecordAt(ctx context.Context, s Store, path string, key nomad.JobKey) (
 	if stored.Version < 1 || stored.Version > RecordVersion {
 		return nil, fmt.Errorf("decision of job %q has version %d, this release reads 1 to %d", key, stored.Version, RecordVersion)
 	}
-	stored.index = item.Index
+	stored.stored = at
 	return &stored, nil
 }
 
@@ -103,15 +106,13 @@ func (r *Record) write(ctx context.Context, s Store) error {
 	if err != nil {
 		return fmt.Errorf("encode decision of job %q: %w", r.key(), err)
 	}
-	index, err := s.Put(ctx, nomad.Item{
-		Path: recordPath(r.key()), Index: r.index,
-		Values: map[string]string{"record": string(text), "job": r.key().String()},
-	})
-	if err != nil {
-		return err
-	}
-	r.index = index
-	return nil
+	r.stored, err = writeText(ctx, s, recordPath(r.key()), r.key().String(), string(text), r.stored)
+	return err
+}
+
+// remove deletes the record if nobody wrote it since it was read.
+func (r *Record) remove(ctx context.Context, s Store) error {
+	return removeText(ctx, s, recordPath(r.key()), r.stored)
 }
 
 // clone is a copy whose groups can be changed.
@@ -129,3 +130,13 @@ func (r *Record) clone() *Record {
 var ErrBusy = errors.New("the job is being decided about by another request; try again")
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// atoi reads the number that a text begins with; 0 where it begins with none.
+func atoi(text string) int64 {
+	number, _, _ := strings.Cut(text, " ")
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

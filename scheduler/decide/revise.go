@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -17,6 +19,8 @@ type Revision struct {
 	Group string
 	// Retry places again what waits.
 	Retry bool
+	// Align brings the record and what is registered together.
+	Align bool
 	// Prefer is a node where room is being made for an alloc of the group.
 	Prefer string
 	room   *made
@@ -29,8 +33,8 @@ type Revision struct {
 }
 
 // Revise changes the decision about a job, whose asks were read from Nomad
-// just now. It returns nil when nothing is different; otherwise the change is
-// recorded and must be settled like any decision.
+// just now, and records the change. It returns nil when nothing has to be
+// registered; otherwise the change must be settled like any decision.
 func (d *Decider) Revise(ctx context.Context, asks []admit.Ask, r Revision) ([]admit.Decision, error) {
 	if len(asks) == 0 {
 		return nil, nil
@@ -39,70 +43,64 @@ func (d *Decider) Revise(ctx context.Context, asks []admit.Ask, r Revision) ([]a
 	if !d.leading() {
 		return nil, fmt.Errorf("revise job %q: %w", key, ErrNotLeading)
 	}
-	have, err := readRecord(ctx, d.store, key)
+	have, err := d.read(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	next, answers, err := d.book.revise(key, asks, have, r)
-	if err != nil || answers == nil {
+	revised, err := d.book.revise(key, asks, have, r)
+	if err != nil || !revised.record && !revised.job {
 		return nil, err
 	}
-	if err := next.write(ctx, d.store); err != nil {
+	if err := revised.next.write(ctx, d.store); err != nil {
 		return nil, err
 	}
-	d.book.remember(next)
+	d.book.remember(revised.next)
+	if !revised.job {
+		d.book.settled(key)
+		return nil, nil
+	}
 	d.mu.Lock()
 	d.before[key] = have
 	d.mu.Unlock()
-	return answers, nil
+	return revised.answers, nil
 }
 
-func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revision) (*Record, []admit.Decision, error) {
+// revised is what a revision changes: the record, the registered job, or both.
+type revised struct {
+	next        *Record
+	answers     []admit.Decision
+	record, job bool
+}
+
+func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revision) (revised, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	next := have.clone()
-	next.At = b.now()
-	answers := make([]admit.Decision, len(asks))
-	changed := false
+	out := revised{next: have.clone(), answers: make([]admit.Decision, len(asks))}
+	out.next.At, out.next.settled = b.now(), time.Time{}
 	for i := range asks {
-		was, known := have.Groups[asks[i].Group]
-		if !known || was.Key != asks[i].Key() {
-			was = b.adopt(key, &asks[i])
+		a := &asks[i]
+		was, known := have.Groups[a.Group]
+		adopted := !known || was.Key != a.Key()
+		if adopted {
+			was = (&choosing{book: b, key: key, ask: a}).adopt(a.Was)
 		}
 		g := was
-		if asks[i].Group == r.Group {
+		if a.Group == r.Group {
 			var err error
-			if g, err = b.reviseGroup(key, &asks[i], was, r); err != nil {
-				return nil, nil, err
+			if g, err = b.reviseGroup(key, a, was, r); err != nil {
+				return revised{}, err
 			}
-			changed = changed || !sameDecision(&was.Decision, &g.Decision) || !maps.Equal(was.Excluded, g.Excluded)
 		}
-		next.Groups[asks[i].Group] = g
-		answers[i] = g.Decision
+		different := !sameDecision(&was.Decision, &g.Decision)
+		out.record = out.record || adopted || different || !maps.Equal(was.Excluded, g.Excluded)
+		out.job = out.job || different || a.Registered() != a.Fingerprint(&g.Decision)
+		out.next.Groups[a.Group] = g
+		out.answers[i] = g.Decision
 	}
-	if !changed {
-		return nil, nil, nil
+	if out.record || out.job {
+		b.version++
 	}
-	b.version++
-	return next, answers, nil
-}
-
-// adopt makes the record of a group that came around the service: nothing in
-// it is changed.
-func (b *Book) adopt(key nomad.JobKey, a *admit.Ask) GroupRecord {
-	c := &choosing{book: b, key: key, ask: a}
-	g := c.native()
-	for _, alloc := range b.allocsOf(key) {
-		if u := b.usages[alloc.NodeID][alloc.ID]; alloc.Group == a.Group && len(u.Takes) > 0 {
-			g.Cost = b.snap.Charge(u.NodeID, u.Takes)
-		}
-	}
-	for _, t := range a.Tasks {
-		for _, d := range t.Devices {
-			g.Blocks = append(g.Blocks, block{Name: d.Name, Count: d.Count})
-		}
-	}
-	return g
+	return out, nil
 }
 
 func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Revision) (GroupRecord, error) {
@@ -111,12 +109,18 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 	if g.Excluded == nil {
 		g.Excluded = map[string]string{}
 	}
+	if r.Align {
+		g, r.Retry = b.align(key, a, g)
+	}
 	if r.Exclude != "" {
-		g.Excluded[r.Exclude] = r.For
+		g.Excluded[r.Exclude], g.Decision.WithoutCanaries = r.For, true
 		g.Decision.Preferred = slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Exclude })
 	}
 	for _, id := range r.Include {
 		delete(g.Excluded, id)
+	}
+	if len(g.Excluded) == 0 && r.Hold == nil {
+		g.Decision.WithoutCanaries = false
 	}
 	if r.Prefer != "" {
 		rest := slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Prefer })
@@ -126,7 +130,7 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 		}
 	}
 	if r.Hold != nil {
-		g.Decision.Hold = r.Hold
+		g.Decision.Hold, g.Decision.WithoutCanaries = r.Hold, true
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = b.now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
 		b.log.decision(g.Shown)
 	}
@@ -157,6 +161,9 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	if err := c.shape(); err != nil {
 		return was, err
 	}
+	if was.Cost == (place.Charge{}) {
+		was.Cost = b.snap.Charge(c.form.node, c.form.usage.Takes)
+	}
 	before := b.flightsOf(key)
 	b.dropGroupFlights(key, a.Group)
 	g, err := c.fill(was, c.given(&was), b.live(key, a.Group))
@@ -173,13 +180,13 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 
 func sameDecision(x, y *admit.Decision) bool {
 	sameHold := x.Hold == nil && y.Hold == nil || x.Hold != nil && y.Hold != nil && *x.Hold == *y.Hold
-	return sameHold && slices.Equal(x.Candidates, y.Candidates) && slices.Equal(x.Preferred, y.Preferred) && sameDevices(x.Tasks, y.Tasks)
+	return sameHold && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Candidates, y.Candidates) && slices.Equal(x.Preferred, y.Preferred) && sameDevices(x.Tasks, y.Tasks)
 }
 
 func sameDevices(x, y []admit.TaskDecision) bool {
 	return slices.EqualFunc(x, y, func(s, t admit.TaskDecision) bool {
 		return s.Task == t.Task && s.Share == t.Share && slices.EqualFunc(s.Devices, t.Devices, func(d, e admit.Device) bool {
-			return d.Name == e.Name && d.Count == e.Count && d.Prefer == e.Prefer && d.Pin == e.Pin && slices.Equal(d.Constraints, e.Constraints)
+			return d.Name == e.Name && d.Count == e.Count && d.Prefer == e.Prefer && slices.Equal(d.Constraints, e.Constraints)
 		})
 	})
 }

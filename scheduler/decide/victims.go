@@ -136,12 +136,28 @@ func (b *Book) servesAfter(room *made, g *GroupRecord) bool {
 	return roomOf(n, staying).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks)
 }
 
-// evictable reports whether an alloc may be stopped at all: work with GPUs
-// that does not end already, and does not come back at once as that of system
-// jobs does.
-func (b *Book) evictable(a *nomad.Alloc) bool {
+// stoppable reports whether an alloc may be stopped at all: work with GPUs that
+// does not end already, and does not come back at once as that of system jobs
+// does.
+func (b *Book) stoppable(a *nomad.Alloc) bool {
 	j := b.jobs[a.Key()]
 	return !a.Stopping && len(a.Devices) > 0 && j != nil && (j.Type == "service" || j.Type == "batch")
+}
+
+// evictable reports whether an alloc may have to make room for another. While
+// canaries of its group wait for promotion, none does: the change that keeps the
+// group off its node would end the deployment, and with it the choice whether the
+// new version is to replace the old one.
+func (b *Book) evictable(a *nomad.Alloc) bool {
+	if !b.stoppable(a) {
+		return false
+	}
+	for _, sibling := range b.byJob[a.Key()] {
+		if sibling.Canary && sibling.Group == a.Group && !sibling.Stopping {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *Book) eviction(c *choosing, room *made) *Eviction {

@@ -18,6 +18,8 @@ type Alloc struct {
 	// Healthy is set once the alloc of a service job has been as well as its update
 	// or migrate block wants, for as long.
 	Healthy bool
+	// Canary is set while the alloc waits for its promotion.
+	Canary  bool
 	Created time.Time
 
 	CPUMHz, MemoryMiB int64
@@ -47,6 +49,7 @@ func NewAlloc(s *api.AllocationListStub) *Alloc {
 		NodeID: s.NodeID, NodeName: s.NodeName, Status: s.ClientStatus,
 		Stopping: s.DesiredStatus != api.AllocDesiredStatusRun, Created: time.Unix(0, s.CreateTime),
 		Healthy: s.DeploymentStatus != nil && deref(s.DeploymentStatus.Healthy),
+		Canary:  s.DeploymentStatus != nil && s.DeploymentStatus.Canary,
 	}
 	a.resources(s.AllocatedResources)
 	return a

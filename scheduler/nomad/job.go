@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
 // Job is what placement needs of a job.
@@ -17,21 +18,34 @@ type Job struct {
 	Type     string
 	Priority int
 	Version  uint64
+	// Parent is the job that this one is a child of: periodic or parameterized.
+	Parent string
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
 	// nothing themselves.
 	Stopped bool
-	Queue   string // gpu_queue of the job's meta
 	Groups  []Group
-	// GPU is whether any task asks for a GPU, Admitted whether the job came
-	// through the service.
-	GPU, Admitted bool
+	// GPU is whether any task asks for a GPU.
+	GPU bool
+}
+
+// Marked reports whether a group bears the marks of an admission.
+func (j *Job) Marked() bool {
+	return slices.ContainsFunc(j.Groups, func(g Group) bool { return g.Was != nil })
 }
 
 // Group is a task group.
 type Group struct {
 	Name  string
 	Count int
+	// Queue is the gpu_queue that counts for its GPU tasks.
 	Queue string
+	// Key and Registered are those of the group's ask as Nomad has it, Was what
+	// it holds of an admission: nil for none. Anybody can write that; whether the
+	// service did is for its record to say.
+	Key, Registered string
+	Was             *admit.Earlier
+	// Inherited is Registered as its parent's would be, for a child.
+	Inherited string
 	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
 	// group is moved.
 	Stays bool
@@ -58,35 +72,62 @@ type DeviceAsk struct {
 func NewJob(j *api.Job) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
-		Priority: deref(j.Priority), Version: deref(j.Version), Queue: j.Meta["gpu_queue"],
+		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID),
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
 	for _, g := range j.TaskGroups {
-		out.Admitted = out.Admitted || admitted(g)
-		group := Group{Name: deref(g.Name), Count: deref(g.Count), Queue: g.Meta["gpu_queue"], Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0}
+		group := Group{Name: deref(g.Name), Count: deref(g.Count), Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0}
 		for _, t := range g.Tasks {
 			task := newTask(t)
-			for _, meta := range []map[string]string{g.Meta, j.Meta} {
-				if task.Request == "" {
-					task.Request = meta["gpu"]
-				}
+			task.Request = inherited(admit.KeyGPU, t.Meta, g.Meta, j.Meta)
+			if task.asks() && group.Queue == "" {
+				group.Queue = inherited(admit.KeyQueue, t.Meta, g.Meta, j.Meta)
 			}
-			out.GPU = out.GPU || len(task.Devices) > 0 || task.Request != ""
+			out.GPU = out.GPU || task.asks()
 			group.Tasks = append(group.Tasks, task)
 		}
 		out.Groups = append(out.Groups, group)
 	}
 	if !out.GPU {
 		out.Groups = nil
+		return out
 	}
+	out.readMarks(j)
 	return out
 }
 
-// admitted recognises what an admission writes into a group.
-func admitted(g *api.TaskGroup) bool {
-	return slices.ContainsFunc(g.Constraints, func(c *api.Constraint) bool {
-		return strings.HasPrefix(c.RTarget, "nomad-gpu") || strings.HasPrefix(c.LTarget, "nomad-gpu")
-	})
+// inherited is a meta key as a task has it: its own level counts before the
+// group's, and that before the job's, also where it is empty.
+func inherited(key string, levels ...map[string]string) string {
+	for _, meta := range levels {
+		if value, found := meta[key]; found {
+			return value
+		}
+	}
+	return ""
+}
+
+// readMarks notes what the groups hold of an admission, as the service itself
+// would read it.
+func (j *Job) readMarks(from *api.Job) {
+	body, err := json.Marshal(map[string]*api.Job{"Job": from})
+	if err != nil {
+		return
+	}
+	read, err := admit.Read(body, admit.Query{Namespace: j.Key.Namespace})
+	if err != nil {
+		return // it did not come through the service, which would have refused it
+	}
+	for i := range read.Asks {
+		a := &read.Asks[i]
+		if g := j.Group(a.Group); g != nil {
+			g.Key, g.Registered, g.Was = a.Key(), a.Registered(), a.Was
+			if j.Parent != "" {
+				a.JobID = j.Parent
+				g.Inherited = a.Registered()
+			}
+		}
+	}
 }
 
 func deref[T any](p *T) T {
@@ -118,7 +159,7 @@ func (g *Group) Task(name string) *Task {
 }
 
 func newTask(t *api.Task) Task {
-	out := Task{Name: t.Name, Request: t.Meta["gpu"]}
+	out := Task{Name: t.Name}
 	if t.Resources != nil {
 		for _, d := range t.Resources.Devices {
 			out.Devices = append(out.Devices, DeviceAsk{Name: d.Name, Count: int64(deref(d.Count))})
@@ -127,6 +168,9 @@ func newTask(t *api.Task) Task {
 	out.GuaranteeMilli, out.LimitMilli = driverShare(t.Config["gpu"])
 	return out
 }
+
+// asks reports whether the task asks for devices or, by its meta, for a GPU.
+func (t *Task) asks() bool { return len(t.Devices) > 0 || t.Request != "" }
 
 // driverShare reads the gpu block of the driver's configuration. Nomad keeps a
 // block as an object or as a list with one object.

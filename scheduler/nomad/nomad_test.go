@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -99,8 +100,23 @@ func TestJob(t *testing.T) {
 	}
 	got := NewJob(j)
 	task := got.Group("g").Task("t")
-	if !got.GPU || !got.Admitted || got.Queue != "q" || got.Key.String() != "n/j" || task.GuaranteeMilli != 300 || task.LimitMilli != 800 || got.Group("g").Text() != "8G" {
+	if !got.GPU || got.Group("g").Was == nil || !got.Marked() || got.Group("g").Registered == "" || got.Group("g").Queue != "q" || got.Key.String() != "n/j" || task.GuaranteeMilli != 300 || task.LimitMilli != 800 || got.Group("g").Text() != "8G" {
 		t.Errorf("got %+v", got)
+	}
+	for _, row := range []struct {
+		job, group, task map[string]string
+		want             string
+	}{
+		{nil, nil, nil, ""},
+		{map[string]string{"gpu_queue": "j"}, map[string]string{"gpu_queue": "g"}, map[string]string{"gpu_queue": "t"}, "t"},
+		{map[string]string{"gpu_queue": "j"}, map[string]string{"gpu_queue": "g"}, nil, "g"},
+		{map[string]string{"gpu_queue": "j"}, map[string]string{"gpu_queue": ""}, nil, ""},
+	} {
+		j.Meta, j.TaskGroups[0].Meta, j.TaskGroups[0].Tasks[0].Meta = row.job, row.group, map[string]string{"gpu": "8G"}
+		maps.Copy(j.TaskGroups[0].Tasks[0].Meta, row.task)
+		if got := NewJob(j).Group("g").Queue; got != row.want {
+			t.Errorf("gpu_queue in %v, %v, %v: the queue is %q, want %q", row.job, row.group, row.task, got, row.want)
+		}
 	}
 	for most, stays := range map[int]bool{0: true, 1: false, 2: false} {
 		j.TaskGroups[0].Migrate = &api.MigrateStrategy{MaxParallel: ptr(most)}

@@ -1,0 +1,94 @@
+package admit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// written is everything of a decision that binds a group once it stands in the
+// job. Preferences are left out: they bind nothing.
+type written struct {
+	Key        string
+	Marked     bool
+	Hold       string
+	Candidates []string
+	Tasks      []writtenTask
+}
+
+type writtenTask struct {
+	Devices []writtenDevice
+	Share   shareBlock
+}
+
+type writtenDevice struct {
+	Name        string
+	Count       int64
+	Constraints []Constraint
+}
+
+// Fingerprint names what a decision writes into the group of an ask. A job that
+// Nomad has is known by it: [Ask.Registered] gives the same for a group that is
+// registered as it was decided, and for no other.
+func (a *Ask) Fingerprint(d *Decision) string {
+	w := written{Key: a.Key(), Marked: true, Candidates: slices.Compact(slices.Sorted(slices.Values(d.Candidates)))}
+	if d.Hold != nil {
+		w.Hold = d.Hold.text()
+	}
+	for i := range a.Tasks {
+		if i < len(d.Tasks) {
+			w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], d.Tasks[i].Devices, d.Tasks[i].Share))
+		}
+	}
+	return w.sum()
+}
+
+// Registered names what the group of an ask holds of an earlier admission.
+func (a *Ask) Registered() string {
+	if a.Was == nil {
+		return written{Key: a.Key()}.sum()
+	}
+	w := written{Key: a.Key(), Marked: true, Hold: a.Was.Hold, Candidates: slices.Sorted(slices.Values(a.Was.Candidates))}
+	for i := range a.Tasks {
+		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], a.Was.Tasks[i].Devices, a.Was.Tasks[i].Share))
+	}
+	return w.sum()
+}
+
+// written is empty for a task that asks with its own device blocks: these are
+// part of the key.
+func (a *Ask) written(t *TaskAsk, devices []Device, s gpu.Share) writtenTask {
+	if t.Plain() {
+		return writtenTask{}
+	}
+	var w writtenTask
+	for _, d := range devices {
+		w.Devices = append(w.Devices, writtenDevice{d.Name, d.Count, d.bounds(a.Sharing)})
+	}
+	if t.Driver == containerdDriver {
+		w.Share = driverShare(s)
+	}
+	return w
+}
+
+func (w written) sum() string {
+	text, err := json.Marshal(w)
+	if err != nil { // strings and integers always marshal
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Decision is what an earlier admission wrote, as a decision: applied to the
+// ask's job it changes nothing.
+func (e *Earlier) Decision(group string) Decision {
+	d := Decision{Group: group, Candidates: slices.Clone(e.Candidates), Preferred: slices.Clone(e.Preferred), Tasks: slices.Clone(e.Tasks), WithoutCanaries: e.Canaries != nil}
+	if e.Hold != "" {
+		d.Hold = parseHold(e.Hold)
+	}
+	return d
+}

@@ -1,0 +1,118 @@
+package admit
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// A registered job is known by what was written, so everything that binds must
+// come back as it was decided, and any change of it must show.
+func TestWhatIsWrittenIsReadBack(t *testing.T) {
+	decided := func(change func(*Decision)) Decision {
+		d := Decision{
+			Group: "g", Candidates: []string{"node-b", "node-a"}, Preferred: []string{"node-a"}, Hold: &Hold{Kind: "quota", Sentence: `queue "ml": 8 of ${8}`},
+			Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8, isA100, ofGiB), sliced(8)}, Share: gpu.Share{MemoryMiB: 7000, GuaranteeMilli: 500, LimitMilli: 800}}},
+		}
+		if change != nil {
+			change(&d)
+		}
+		return d
+	}
+	body := jobWith(`"Meta":{"gpu":"2","gpu_sharing":"mps"}`)
+	body = strings.Replace(body, `"Name":"g"`, `"Name":"g","Update":{"Canary":2,"MaxParallel":1}`, 1)
+	register := func(d Decision) Ask {
+		j, err := Read([]byte(body), Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Read(applied(t, j, d), Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return again.Asks[0]
+	}
+	first := decided(nil)
+	ask := register(first)
+	print := ask.Fingerprint(&first)
+	if ask.Registered() != print {
+		t.Errorf("registered as %+v, decided %+v", ask.Was, first)
+	}
+	adopted := ask.Was.Decision("g")
+	if ask.Fingerprint(&adopted) != print || *adopted.Hold != (Hold{"quota", `queue "ml": 8 of {8}`}) {
+		t.Errorf("adopted as %+v", adopted)
+	}
+	for name, change := range map[string]func(*Decision){
+		"no hold":      func(d *Decision) { d.Hold = nil },
+		"another hold": func(d *Decision) { d.Hold = &Hold{Kind: "room", Sentence: "x"} },
+		"candidates":   func(d *Decision) { d.Candidates = nil },
+		"count":        func(d *Decision) { d.Tasks[0].Devices[0].Count = 7 },
+		"constraint":   func(d *Decision) { d.Tasks[0].Devices[0].Constraints = nil },
+		"blocks":       func(d *Decision) { d.Tasks[0].Devices = d.Tasks[0].Devices[:1] },
+		"share":        func(d *Decision) { d.Tasks[0].Share.GuaranteeMilli = 400 },
+	} {
+		other := register(decided(change))
+		if other.Registered() == print {
+			t.Errorf("another %s is not seen", name)
+		}
+	}
+	bare, err := Read([]byte(jobWith(`"Resources":{"Devices":[{"Name":"nvidia/slice","Count":8}]}`)), Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := Decision{Group: "g", Tasks: []TaskDecision{{Task: "t"}}}
+	if bare.Asks[0].Registered() == bare.Asks[0].Fingerprint(&plain) {
+		t.Error("a job without a mark counts as admitted")
+	}
+}
+
+// With canaries a change that moves allocs waits for promotion, and what is
+// stopped meanwhile comes back where it was. So they are set aside, and come
+// back with the change that lifts it.
+func TestCanariesAreSetAside(t *testing.T) {
+	for name, candidates := range map[string][]string{"candidates": {"node-a"}, "every node": nil} {
+		body := strings.Replace(jobWith(`"Meta":{"gpu":"1"}`), `"Name":"g"`, `"Name":"g","Update":{"Stagger":5,"Canary":2,"AutoRevert":true}`, 1)
+		d := Decision{Group: "g", Candidates: candidates, WithoutCanaries: true, Tasks: []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 1}}}}}
+		for step, want := range []string{`"Canary":0,"AutoRevert":true`, `"Canary":0,"AutoRevert":true`, `"Canary":2,"AutoRevert":true`} {
+			d.WithoutCanaries = step < 2
+			j, err := Read([]byte(body), Query{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = string(applied(t, j, d))
+			if !strings.Contains(body, want) || strings.Contains(body, "canary=2") != (step < 2) {
+				t.Errorf("%s, step %d: %s", name, step, body)
+			}
+			again, err := Read([]byte(body), Query{})
+			if err != nil || len(again.Asks[0].Was.Candidates) != len(candidates) {
+				t.Errorf("%s, step %d: read back %+v, %v", name, step, again.Asks[0].Was, err)
+			}
+		}
+	}
+}
+
+// Every golden file of an admission is read back as what was decided.
+func TestGoldenJobsAreReadBack(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join("testdata", "*.golden"))
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	for _, path := range paths {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, err := Read(body, Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range j.Asks {
+			if d := a.Was.Decision(a.Group); a.Registered() != a.Fingerprint(&d) {
+				t.Errorf("%s: group %s: %+v", path, a.Group, d)
+			}
+		}
+	}
+}
