@@ -219,6 +219,7 @@ type job struct {
 	meta                map[string]string
 	devices             []*api.RequestedDevice
 	image               string // runs in a container, as task "probe"
+	update              *api.UpdateStrategy
 }
 
 func (j job) api() *api.Job {
@@ -245,6 +246,7 @@ func (j job) api() *api.Job {
 	task.Resources, task.Meta, task.KillTimeout = &api.Resources{CPU: &cpu, MemoryMB: &memory, Devices: j.devices}, j.meta, &kill
 	group := api.NewTaskGroup("g", j.count).AddTask(task)
 	zero := 0
+	group.Update = j.update
 	group.RestartPolicy = &api.RestartPolicy{Attempts: &zero}
 	return out.AddTaskGroup(group)
 }

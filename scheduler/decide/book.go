@@ -279,6 +279,9 @@ func (b *Book) alloc(a *nomad.Alloc) {
 		b.byJob[a.Key()] = map[string]*nomad.Alloc{}
 	}
 	b.byJob[a.Key()][a.ID] = a
+	if a.Canary != (before != nil && before.Canary) {
+		defer b.rebookGroup(a)
+	}
 	if before == nil {
 		b.land(a)
 		b.book(b.usageOf(a))
@@ -301,6 +304,20 @@ func (b *Book) allocGone(id string) {
 		delete(b.byJob, a.Key())
 	}
 	b.unbook(a.NodeID, id)
+	if a.Canary {
+		b.rebookGroup(a)
+	}
+}
+
+// rebookGroup books the siblings of an alloc again: who may be evicted is
+// different now.
+func (b *Book) rebookGroup(of *nomad.Alloc) {
+	for _, a := range b.byJob[of.Key()] {
+		if a.Group == of.Group {
+			b.unbook(a.NodeID, a.ID)
+			b.book(b.usageOf(a))
+		}
+	}
 }
 
 // book enters a usage that is a fact or a promise.

@@ -38,7 +38,9 @@ type stored struct {
 	parts  int
 }
 
-func (at stored) part(path string, i int) string { return path + "/" + at.series + "/" + strconv.Itoa(i) }
+func (at stored) part(path string, i int) string {
+	return path + "/" + at.series + "/" + strconv.Itoa(i)
+}
 
 // isPart reports whether a path below recordPrefix is that of a part.
 func isPart(path string) bool { return seriesOf(path) != "" }

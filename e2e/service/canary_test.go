@@ -1,0 +1,110 @@
+package service
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// canaries is an update block by which every destructive change waits for its
+// promotion, after so many canaries.
+func canaries(n int) *api.UpdateStrategy {
+	parallel, healthy, deadline, progress := 1, 100*time.Millisecond, time.Minute, 2*time.Minute
+	return &api.UpdateStrategy{Canary: &n, MaxParallel: &parallel, MinHealthyTime: &healthy, HealthyDeadline: &deadline, ProgressDeadline: &progress}
+}
+
+// deployed waits until the newest deployment of a job has succeeded.
+func deployed(t *testing.T, c *api.Client, id string) {
+	t.Helper()
+	until(t.Context(), t, "deploy job "+id, 40*time.Second, func() (bool, string) {
+		d, _, err := c.Jobs().LatestDeployment(id, nil)
+		if err != nil || d == nil {
+			return false, fmt.Sprint(d, err)
+		}
+		return d.Status == "successful", d.Status + " " + d.StatusDescription
+	})
+}
+
+// Regression: the change that keeps a victim off its node waited for the promotion
+// of a canary, and Nomad restarted the version before it on the same node, every
+// two minutes for ever.
+func TestAVictimWithCanariesGivesWayOnce(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, quick)
+	admitted(ctx, t, r, job{id: "full", priority: 70, meta: map[string]string{"gpu": "1"}})
+	admitted(ctx, t, r, job{id: "low", priority: 20, meta: map[string]string{"gpu": "9G"}, update: canaries(1)})
+	runs(ctx, t, c.API, "full", 1)
+	runs(ctx, t, c.API, "low", 1)
+	deployed(t, c.API, "low")
+	admitted(ctx, t, r, job{id: "high", priority: 60, meta: map[string]string{"gpu": "8G"}})
+	runs(ctx, t, c.API, "high", 1)
+	if live := allocs(ctx, t, c.API, "default", "low"); len(live) != 0 {
+		t.Errorf("job low still has %d allocs", len(live))
+	}
+	if err := c.Stop(ctx, "high"); err != nil {
+		t.Fatal(err)
+	}
+	runs(ctx, t, c.API, "low", 1)
+	until(ctx, t, "bring the canaries back", 20*time.Second, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("low", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		n := *j.TaskGroups[0].Update.Canary
+		return n == 1 && constraints(j) == "${node.unique.id} != nomad-gpu", fmt.Sprintf("%d canaries, %s", n, constraints(j))
+	})
+	all, _, err := c.API.Jobs().Allocations("low", true, nil)
+	if err != nil || len(all) != 2 {
+		t.Errorf("job low had %d allocs, want one that gave way and one that came back; %v", len(all), err)
+	}
+	// The author's own change still waits for promotion.
+	again := job{id: "low", priority: 20, meta: map[string]string{"gpu": "7G"}, update: canaries(1)}
+	admitted(ctx, t, r, again)
+	until(ctx, t, "start a canary", 30*time.Second, func() (bool, string) {
+		d, _, err := c.API.Jobs().LatestDeployment("low", nil)
+		if err != nil || d == nil {
+			return false, fmt.Sprint(d, err)
+		}
+		return d.StatusDescription == "Deployment is running but requires manual promotion", d.StatusDescription
+	})
+	doubleBooked(ctx, t, c.API)
+}
+
+// Nomad brings back a version as it was registered, held or with a node left out.
+func TestARevertedJobRuns(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, strict)
+	admitted(ctx, t, r, job{id: "first", meta: map[string]string{"gpu": "1"}})
+	runs(ctx, t, c.API, "first", 1)
+	if err := submit(ctx, r.API, job{id: "second", meta: map[string]string{"gpu": "9G"}}); err != nil {
+		t.Fatal(err)
+	}
+	until(ctx, t, "hold the second", 20*time.Second, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("second", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(j.TaskGroups[0].Constraints) == 2, constraints(j)
+	})
+	if err := c.Stop(ctx, "first"); err != nil {
+		t.Fatal(err)
+	}
+	before := runs(ctx, t, c.API, "second", 1)[0].ID
+	if _, _, err := c.API.Jobs().Revert("second", 0, nil, nil, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	until(ctx, t, "take the hold of the reverted version away", 40*time.Second, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("second", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		return constraints(j) == "${node.unique.id} != nomad-gpu", constraints(j)
+	})
+	after := runs(ctx, t, c.API, "second", 1)[0].ID
+	t.Logf("the alloc is the same: %v", before == after)
+	doubleBooked(ctx, t, c.API)
+}
