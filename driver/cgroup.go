@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -86,9 +87,9 @@ var errStillRuns = errors.New("processes do not end after SIGKILL")
 // removeCgroup empties the control group of a container that is gone, and removes
 // it with those that its processes made below. The container runtime does that,
 // unless it is killed before it comes to it.
-func removeCgroup(path string, unified bool) error {
-	for deadline := time.Now().Add(cgroupPatience); ; time.Sleep(cgroupPause) {
-		if err := emptyCgroup(path, unified); err != nil {
+func removeCgroup(ctx context.Context, path string, unified bool) error {
+	for deadline := time.Now().Add(cgroupPatience); ; {
+		if err := emptyCgroup(ctx, path, unified); err != nil {
 			return err
 		}
 		dirs, err := cgroupTree(path, unified)
@@ -102,14 +103,17 @@ func removeCgroup(path string, unified bool) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%w: %w", errStillRuns, err)
 		}
+		if !pause(ctx, cgroupPause) {
+			return errors.Join(err, ctx.Err())
+		}
 	}
 }
 
 // emptyCgroup kills what is left in the control group of a container that is gone,
 // and waits until it has ended. A group that does not exist is empty. It returns
 // errStillRuns for processes that do not end.
-func emptyCgroup(path string, unified bool) error {
-	for deadline := time.Now().Add(cgroupPatience); ; time.Sleep(cgroupPause) {
+func emptyCgroup(ctx context.Context, path string, unified bool) error {
+	for deadline := time.Now().Add(cgroupPatience); ; {
 		dirs, err := cgroupTree(path, unified)
 		if err != nil {
 			return err
@@ -123,6 +127,9 @@ func emptyCgroup(path string, unified bool) error {
 		}
 		if err := killIn(dirs, pids); err != nil {
 			return err
+		}
+		if !pause(ctx, cgroupPause) {
+			return fmt.Errorf("control group %s: wait for the end of processes %v: %w", path, pids, ctx.Err())
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		// The other's driver dies, once in the middle of a start. What it left is
 		// not this one's to remove, however long ago.
 		cut := other.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
-		other.victim(orders{Config: other.config, Task: cut, Driver: defaultTaskConfig("sleep", "1000"), Failpoint: "running"}, 0)
+		other.victim(orders{Config: other.config, Task: cut, Driver: defaultTaskConfig("sleep", "1000"), DieAfter: "run"}, 0)
 		other.driver.Shutdown()
 		one.tidy(time.Hour)
 		must.Len(t, 1, one.containers())

@@ -34,20 +34,25 @@ type Driver struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// mu guards what SetConfig sets.
-	mu       sync.RWMutex
+	// mu guards environment.
+	mu sync.RWMutex
+	environment
+
+	tasks      *taskStore
+	starts     *startBook
+	leases     leaseBook
+	background sync.Once
+
+	// steps are what a start does, in this order.
+	steps []step
+}
+
+// environment is what SetConfig makes of the plugin's configuration.
+type environment struct {
 	settings settings
 	runtime  *runtime.Runtime
 	state    *statedir.Dir
 	compute  cpustats.Compute
-
-	tasks      *taskStore
-	leases     leaseBook
-	background sync.Once
-
-	// failpoint is called at each step of a task's start and stop; tests set it
-	// to die there.
-	failpoint func(step string)
 }
 
 var (
@@ -61,7 +66,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{
 		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		tasks: newTaskStore(), failpoint: func(string) {},
+		tasks: newTaskStore(), starts: newStartBook(), steps: startSteps,
 	}
 }
 
@@ -144,7 +149,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if d.runtime != nil {
 		_ = d.runtime.Close()
 	}
-	d.settings, d.runtime, d.state, d.compute = parsed, client, state, computeOf(c)
+	d.environment = environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
 	d.leases.open(state)
 	d.background.Do(func() {
 		// Pipes of exec sessions whose driver died.
@@ -162,12 +167,12 @@ func fifoDir(c Config) string { return filepath.Join(c.StateDir, "exec") }
 
 var errDisabled = errors.New("the containerd driver is disabled in the plugin config")
 
-// parts returns what SetConfig made, or an error when there is none.
-func (d *Driver) parts() (settings, *runtime.Runtime, *statedir.Dir, error) {
+// configured returns what SetConfig made, or an error when there is none.
+func (d *Driver) configured() (environment, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.runtime == nil {
-		return settings{}, nil, nil, errDisabled
+		return environment{}, errDisabled
 	}
-	return d.settings, d.runtime, d.state, nil
+	return d.environment, nil
 }

@@ -41,7 +41,7 @@ func TestExecSessionsEndWithTheDriver(t *testing.T) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"))
 		handle := e.start(cfg)
 		config := defaultTaskConfig("sleep", "1000")
-		e.victim(orders{Config: e.config, Task: cfg, Driver: config, Exec: []string{"sleep", "4711"}, Failpoint: "exec"}, 0)
+		e.victim(orders{Config: e.config, Task: cfg, Driver: config, Exec: []string{"sleep", "4711"}, DieAfter: "exec"}, 0)
 		e.restart()
 		must.NoError(t, e.harness.RecoverTask(handle))
 		result, err := e.harness.ExecTask(cfg.ID, []string{"sh", "-c", "cat /proc/[0-9]*/cmdline"}, callTimeout)

@@ -53,21 +53,21 @@ func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerp
 }
 
 func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
-	settings, client, _, err := d.parts()
+	n, err := d.configured()
 	if err != nil {
 		return &drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "disabled in the plugin config"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, fingerprintTimeout)
 	defer cancel()
-	containerd, err := client.Version(ctx)
+	containerd, err := n.runtime.Version(ctx)
 	if err != nil {
 		d.logger.Debug("containerd does not answer", "error", err)
 		return &drivers.Fingerprint{
 			Health:            drivers.HealthStateUnhealthy,
-			HealthDescription: "containerd does not answer at " + settings.Socket + "; running tasks go on, new ones wait until it is back",
+			HealthDescription: "containerd does not answer at " + n.settings.Socket + "; running tasks go on, new ones wait until it is back",
 		}
 	}
-	if err := checkSnapshotter(ctx, client, settings.Snapshotter); err != nil {
+	if err := checkSnapshotter(ctx, n.runtime, n.settings.Snapshotter); err != nil {
 		return &drivers.Fingerprint{Health: drivers.HealthStateUnhealthy, HealthDescription: "plugin config: " + err.Error()}
 	}
 	return &drivers.Fingerprint{
@@ -77,10 +77,10 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 			"driver.containerd":                    pstructs.NewBoolAttribute(true),
 			"driver.containerd.version":            pstructs.NewStringAttribute(version.String()),
 			"driver.containerd.containerd_version": pstructs.NewStringAttribute(containerd),
-			"driver.containerd.namespace":          pstructs.NewStringAttribute(settings.Namespace),
-			"driver.containerd.volumes.enabled":    pstructs.NewBoolAttribute(settings.Volumes.Enabled),
-			"driver.containerd.privileged.enabled": pstructs.NewBoolAttribute(settings.AllowPrivileged),
-			"driver.containerd.gpu.watchdog":       pstructs.NewStringAttribute(settings.GPU.Watchdog),
+			"driver.containerd.namespace":          pstructs.NewStringAttribute(n.settings.Namespace),
+			"driver.containerd.volumes.enabled":    pstructs.NewBoolAttribute(n.settings.Volumes.Enabled),
+			"driver.containerd.privileged.enabled": pstructs.NewBoolAttribute(n.settings.AllowPrivileged),
+			"driver.containerd.gpu.watchdog":       pstructs.NewStringAttribute(n.settings.GPU.Watchdog),
 		},
 	}
 }

@@ -54,7 +54,7 @@ func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (
 // shareLost says why a start failed for which the share is not ready any more:
 // while it was under way the GPU's MPS daemon was replaced, or the GPU fell ill.
 func shareLost(p *startPlan) error {
-	now, err := shareOf(p.cfg, p.config, p.state)
+	now, err := shareOf(p.cfg, p.config, p.env.state)
 	if err != nil || len(now.Holdings) == 0 {
 		return err
 	}

@@ -60,11 +60,11 @@ func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers
 		return runtime.Image{}, fmt.Errorf("image_pull_timeout %q is no duration: write for example \"5m\"", config.ImagePullTimeout)
 	}
 	d.emit(cfg, "Pulling image "+ref, nil)
-	settings, _, _, err := d.parts()
+	n, err := d.configured()
 	if err != nil {
 		return runtime.Image{}, err
 	}
-	credentials := credentialsFor(config.Auth, settings.Registries, settings.Auth)
+	credentials := credentialsFor(config.Auth, n.settings.Registries, n.settings.Auth)
 	key := fmt.Sprintf("%s|%s|%s|%s", ref, config.Snapshotter, config.Auth.Username, config.Auth.Password)
 	image, err := client.PullShared(ctx, key, runtime.Pull{
 		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle,

@@ -90,7 +90,7 @@ func TestTaskThatIsNotThereIsWaitedForAndNamed(t *testing.T) {
 		config := defaultTaskConfig("true")
 		config.PIDMode = "task:db"
 		cfg := e.quietTask(config)
-		plan, err := e.driver.plan(cfg)
+		plan, err := e.driver.plan(context.Background(), cfg)
 		must.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()

@@ -27,14 +27,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// atStep makes the driver do something once, when it comes to a step.
-func (e *env) atStep(step string, do func()) {
+// afterStep makes the driver do something once, after a step of a start.
+func (e *env) afterStep(step string, do func()) {
 	var once sync.Once
-	e.driver.failpoint = func(now string) {
+	e.driver.after(func(now string) {
 		if now == step {
 			once.Do(do)
 		}
-	}
+	})
 }
 
 // crash kills containerd and starts it again while the driver goes on.
@@ -91,16 +91,20 @@ func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *driver
 func TestContainerdKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range slices.Concat(startSteps, stopSteps) {
+		for _, step := range slices.Concat(namesOf(startSteps), stopSteps) {
 			// A task that heeds the signal, and one that must be killed.
 			trap, code, timeout := "exit 43", 43, 10*time.Second
 			if step == "killed" {
 				trap, code, timeout = "", 137, 50*time.Millisecond
 			}
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap '"+trap+"' TERM; touch /local/ready; while true; do sleep 0.05; done"), reserve(gpuA, 0))
-			e.atStep(step, e.crash)
+			e.afterStep(step, e.crash)
 			cfg = e.nomadStarts(cfg)
 			e.waitUntilReady(cfg)
+			if slices.Contains(stopSteps, step) {
+				must.NoError(t, e.driver.stopUntil(step, cfg.ID, timeout))
+				e.crash()
+			}
 			result := e.nomadStops(cfg, timeout)
 			must.NoError(t, result.Err, must.Sprint(step))
 			must.Eq(t, code, result.ExitCode, must.Sprint(step))
@@ -115,17 +119,20 @@ func TestShimKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		e.losesShims = true
-		for _, step := range []string{"running", "started", "stopping", "signalled", "destroying"} {
+		for _, step := range slices.Concat([]string{"run", "watch"}, stopSteps) {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
-			e.atStep(step, func() {
+			killShim := func() {
 				if pid := findShim(cfg); pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
 					t.Errorf("the shim is not killed at %q", step)
 				}
-			})
+			}
+			e.afterStep(step, killShim)
 			_, _, err := e.harness.StartTask(cfg)
 			must.NoError(t, err, must.Sprint(step))
 			if slices.Contains(stopSteps, step) {
 				e.waitUntilReady(cfg)
+				must.NoError(t, e.driver.stopUntil(step, cfg.ID, 200*time.Millisecond))
+				killShim()
 			}
 			must.NoError(t, e.harness.StopTask(cfg.ID, 200*time.Millisecond, "SIGTERM"), must.Sprint(step))
 			must.Eq(t, 137, e.wait(cfg.ID).ExitCode, must.Sprint(step))

@@ -35,20 +35,61 @@ const victimEnv = "NOMAD_GPU_TEST_VICTIM"
 
 // orders tell a victim what to do, and where to die.
 type orders struct {
-	Config    Config
-	Task      *drivers.TaskConfig
-	Driver    spec.Config
-	Stop      bool
-	Exec      []string
-	Failpoint string
+	Config Config
+	Task   *drivers.TaskConfig
+	Driver spec.Config
+	Stop   bool
+	Exec   []string
+	// DieAfter is the step of a start after which it dies, or one of stopSteps.
+	DieAfter string
 	// Timeout is how long a stop waits before it kills.
 	Timeout time.Duration
 }
 
-var (
-	startSteps = []string{"planned", "claimed", "image", "connected", "created", "running", "started"}
-	stopSteps  = []string{"stopping", "signalled", "killed", "destroying"}
-)
+// stopSteps are the moments of a stop: before it, when the task has its signal, when
+// it was killed, and before it is destroyed.
+var stopSteps = []string{"stopping", "signaled", "killed", "destroying"}
+
+// namesOf are the names of steps.
+func namesOf(steps []step) []string {
+	var names []string
+	for _, s := range steps {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// after makes a driver do something after each step of a start.
+func (d *Driver) after(do func(step string)) {
+	d.steps = slices.Clone(startSteps)
+	for i, s := range startSteps {
+		d.steps[i].do = func(st *start, ctx context.Context) error {
+			err := s.do(st, ctx)
+			if err == nil {
+				do(s.name)
+			}
+			return err
+		}
+	}
+}
+
+// stopUntil does what a stop does, up to one of stopSteps.
+func (d *Driver) stopUntil(step, taskID string, timeout time.Duration) error {
+	t, err := d.tasks.get(taskID)
+	if err != nil {
+		return err
+	}
+	switch step {
+	case "signaled":
+		return d.signal(t, syscall.SIGTERM, false)
+	case "killed":
+		t.killed.Store(true)
+		return d.signal(t, syscall.SIGKILL, true)
+	case "destroying":
+		return d.StopTask(taskID, timeout, "SIGTERM")
+	}
+	return nil
+}
 
 // victimMain is the process that dies. It exits with 0 when it got through.
 func victimMain(path string) error {
@@ -64,12 +105,13 @@ func victimMain(path string) error {
 		return err
 	}
 	d := New(context.Background(), hclog.NewNullLogger())
-	d.failpoint = func(step string) {
-		if step == o.Failpoint {
+	die := func(step string) {
+		if step == o.DieAfter {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
 	}
+	d.after(die)
 	var data []byte
 	if err := base.MsgPackEncode(&data, o.Config); err != nil {
 		return err
@@ -98,9 +140,15 @@ func victimMain(path string) error {
 				return err
 			}
 			if running > 0 {
-				d.failpoint("exec")
+				die("exec")
 			}
 		}
+	}
+	if slices.Contains(stopSteps, o.DieAfter) {
+		if err := d.stopUntil(o.DieAfter, o.Task.ID, o.Timeout); err != nil {
+			return err
+		}
+		die(o.DieAfter)
 	}
 	if err := d.StopTask(o.Task.ID, o.Timeout, "SIGTERM"); err != nil {
 		return err
@@ -126,7 +174,7 @@ func (e *env) victim(o orders, delay time.Duration) {
 	err = cmd.Wait()
 	killed := cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
 	if err != nil && !killed || delay == 0 && !killed {
-		e.t.Fatalf("the victim did not die at %q: %v", o.Failpoint, err)
+		e.t.Fatalf("the victim did not die at %q: %v", o.DieAfter, err)
 	}
 }
 
@@ -241,7 +289,7 @@ func (e *env) killStart(step string, delay time.Duration) {
 	e.t.Helper()
 	config := defaultTaskConfig("sh", "-c", trap)
 	cfg := e.task(config, reserve(gpuA, 0, 1))
-	e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, delay)
+	e.victim(orders{Config: e.config, Task: cfg, Driver: config, DieAfter: step}, delay)
 	e.startDriver()
 	e.start(cfg)
 	must.Eq(e.t, 1, e.running())
@@ -320,7 +368,7 @@ func (e *env) killStop(step string, delay time.Duration) {
 	handle := e.start(cfg)
 	e.waitForLog(cfg, "ready")
 	e.driver.Shutdown()
-	e.victim(orders{Config: e.config, Task: cfg, Driver: config, Stop: true, Failpoint: step, Timeout: timeout}, delay)
+	e.victim(orders{Config: e.config, Task: cfg, Driver: config, Stop: true, DieAfter: step, Timeout: timeout}, delay)
 	e.startDriver()
 	if err := e.harness.RecoverTask(handle); err != nil {
 		// The stop was over, and its container removed. Nomad destroys then.
@@ -342,7 +390,7 @@ func (e *env) killStop(step string, delay time.Duration) {
 func TestKillAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range startSteps {
+		for _, step := range namesOf(startSteps) {
 			e.killStart(step, 0)
 		}
 		for _, step := range stopSteps {
@@ -354,10 +402,10 @@ func TestKillAtEachStep(t *testing.T) {
 func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range startSteps {
+		for _, step := range namesOf(startSteps) {
 			config := defaultTaskConfig("sleep", "1000")
 			cfg := e.quietTask(config, reserve(gpuA, 0))
-			e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: step}, 0)
+			e.victim(orders{Config: e.config, Task: cfg, Driver: config, DieAfter: step}, 0)
 		}
 		e.startDriver()
 		e.nothingLeft()

@@ -25,10 +25,10 @@ func TestAShareIsHeldWhileTheImageIsPulled(t *testing.T) {
 		start.Go(func() { e.start(cfg) })
 		eventually(t, "a layer is asked for", func() bool { return blobs.Load() > 0 })
 
-		settings, client, _, err := e.driver.parts()
+		own, err := e.driver.configured()
 		must.NoError(t, err)
 		now := time.Now()
-		must.NoError(t, e.driver.reap(client, settings, now, now.Add(time.Hour)))
+		must.NoError(t, e.driver.reap(own.runtime, own.settings, now, now.Add(time.Hour)))
 		lease, err := n.dir.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
 		must.NoError(t, err)
 		must.True(t, lease.Live(), must.Sprint("the lease of a task that is being started was ended"))

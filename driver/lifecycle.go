@@ -42,9 +42,17 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 }
 
 // StopTask asks a task to end with a signal, and kills it when it has not ended
-// after timeout. It returns when the task has ended.
+// after timeout. It returns when the task has ended. A task that is still being
+// started does not start.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName string) error {
+	canceled, err := d.cancelStart(taskID)
+	if err != nil {
+		return err
+	}
 	t, err := d.tasks.get(taskID)
+	if errors.Is(err, drivers.ErrTaskNotFound) && canceled {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -52,7 +60,6 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	if err != nil {
 		return err
 	}
-	d.failpoint("stopping")
 	if t.exited() {
 		return nil
 	}
@@ -60,7 +67,6 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	if err := d.signal(t, number, false); err != nil {
 		return err
 	}
-	d.failpoint("signalled")
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
@@ -71,13 +77,20 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	return d.kill(t)
 }
 
+// cancelStart ends the start of a task, where one is under way, and waits for what it
+// takes back. It reports whether there was one.
+func (d *Driver) cancelStart(taskID string) (bool, error) {
+	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
+	defer cancel()
+	return d.starts.cancel(ctx, taskID)
+}
+
 // kill ends a task for certain.
 func (d *Driver) kill(t *task) error {
 	t.killed.Store(true)
 	if err := d.signal(t, syscall.SIGKILL, true); err != nil {
 		return err
 	}
-	d.failpoint("killed")
 	timer := time.NewTimer(callTimeout)
 	defer timer.Stop()
 	select {
@@ -93,22 +106,22 @@ func (d *Driver) kill(t *task) error {
 func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	err := whileAway(ctx, func() error { return t.container.Signal(ctx, number, all) })
+	err := retryTransient(ctx, func() error { return t.container.Signal(ctx, number, all) })
 	if errors.Is(err, runtime.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// whileAway repeats a call as long as containerd is away, or has not noticed that a
+// retryTransient repeats a call as long as containerd is away, or has not noticed that a
 // shim died, and ctx lasts. It returns the last error.
-func whileAway(ctx context.Context, call func() error) error {
+func retryTransient(ctx context.Context, call func() error) error {
 	for {
 		err := call()
 		if err == nil || !runtime.Transient(err) {
 			return err
 		}
-		if !pause(ctx) {
+		if !pause(ctx, retryDelay) {
 			return err
 		}
 	}
@@ -139,11 +152,23 @@ func parseSignal(name string) (syscall.Signal, error) {
 }
 
 // DestroyTask removes what is left of a task. With force it ends the task
-// first, and finds its container by label when this process does not know it.
+// first, also one that is still being started, and finds its container by label when
+// this process does not know it.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
+	canceled := false
+	if force {
+		var err error
+		if canceled, err = d.cancelStart(taskID); err != nil {
+			return err
+		}
+	}
 	t, err := d.tasks.get(taskID)
 	if err != nil {
-		return d.destroyUnknown(taskID, force)
+		err = d.destroyUnknown(taskID, force)
+		if canceled && errors.Is(err, drivers.ErrTaskNotFound) {
+			return nil
+		}
+		return err
 	}
 	if !t.exited() {
 		if !force {
@@ -153,7 +178,6 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 			return err
 		}
 	}
-	d.failpoint("destroying")
 	if err := d.remove(t.container); err != nil {
 		t.abandoned.Store(true)
 		return err
@@ -164,13 +188,13 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 }
 
 func (d *Driver) destroyUnknown(taskID string, force bool) error {
-	_, client, _, err := d.parts()
+	n, err := d.configured()
 	if err != nil || !force {
 		return drivers.ErrTaskNotFound
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	found, err := client.Find(ctx, map[string]string{labelTaskID: taskID})
+	found, err := n.runtime.Find(ctx, map[string]string{labelTaskID: taskID})
 	if err != nil {
 		return err
 	}
@@ -206,5 +230,5 @@ func (d *Driver) SignalTask(taskID string, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	return whileAway(ctx, func() error { return t.container.Signal(ctx, number, false) })
+	return retryTransient(ctx, func() error { return t.container.Signal(ctx, number, false) })
 }

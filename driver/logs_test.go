@@ -175,7 +175,7 @@ func TestLogsOfARepeatedStart(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", "echo out; echo err >&2; exit 3")
 		cfg := e.task(config)
-		e.victim(orders{Config: e.config, Task: cfg, Driver: config, Failpoint: "running"}, 0)
+		e.victim(orders{Config: e.config, Task: cfg, Driver: config, DieAfter: "run"}, 0)
 		e.waitForLog(cfg, "out\n")
 		e.forgetProcesses()
 		e.startDriver()

@@ -15,7 +15,7 @@ import (
 
 // checkNode refuses what this node's containerd and kernel do not have, before an
 // image is pulled for it.
-func (d *Driver) checkNode(client *runtime.Runtime, config spec.Config, s settings) error {
+func checkNode(ctx context.Context, client *runtime.Runtime, config spec.Config, s settings) error {
 	if config.WantsAppArmor() && !apparmor.HostSupports() {
 		return fmt.Errorf("apparmor_profile %q is asked for, but this node's kernel has no AppArmor; remove it, or choose a node that has", config.AppArmor)
 	}
@@ -25,7 +25,7 @@ func (d *Driver) checkNode(client *runtime.Runtime, config spec.Config, s settin
 	if _, err := os.Stat(s.InitPath); config.Init && err != nil {
 		return fmt.Errorf("init needs an init program on the node; init_path is %q: %w", s.InitPath, err)
 	}
-	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return checkSnapshotter(ctx, client, config.Snapshotter)
 }

@@ -319,12 +319,12 @@ func (e *env) holds(name string) bool {
 // tidy does a round of tidying up, so much later.
 func (e *env) tidy(later time.Duration) {
 	e.t.Helper()
-	settings, cl, _, err := e.driver.parts()
+	n, err := e.driver.configured()
 	must.NoError(e.t, err)
-	now := time.Now()
+	settings, now := n.settings, time.Now()
 	// The images of a containerd that tests share are not one test's to remove.
 	settings.GC.Image = settings.GC.Image && !e.containerd.shared
-	must.NoError(e.t, e.driver.reap(cl, settings, now, now.Add(later)))
+	must.NoError(e.t, e.driver.reap(n.runtime, settings, now, now.Add(later)))
 }
 
 func TestConformance_ImageGC_On(t *testing.T) {

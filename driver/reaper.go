@@ -14,16 +14,16 @@ import (
 func (d *Driver) reapLoop() {
 	began := time.Now()
 	for {
-		settings, client, _, err := d.parts()
+		n, err := d.configured()
 		if err != nil {
 			return
 		}
 		select {
-		case <-time.After(settings.gcPeriod):
+		case <-time.After(n.settings.gcPeriod):
 		case <-d.ctx.Done():
 			return
 		}
-		if err := d.reap(client, settings, began, time.Now()); err != nil {
+		if err := d.reap(n.runtime, n.settings, began, time.Now()); err != nil {
 			d.logger.Warn("tidying up was not complete", "error", err)
 		}
 	}
@@ -45,7 +45,7 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 		step(func(ctx context.Context) error { return d.reapContainers(ctx, client, before) })
 		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, containerIDs, before) })
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
-		step(func(ctx context.Context) error { return d.reapBelongings(ctx, client, s, before) })
+		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
 	problems = append(problems, d.leases.expire(now))
 	if s.GC.Image {
@@ -117,7 +117,7 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 			continue
 		}
 		if errors.Is(err, runtime.ErrNotFound) {
-			err = emptyCgroup(cgroupOf(l), unified())
+			err = emptyCgroup(ctx, cgroupOf(l), unified())
 		}
 		if err == nil {
 			d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
@@ -130,19 +130,19 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 	return errors.Join(problems...)
 }
 
-// reapBelongings removes networks and shared memory whose container is gone or
+// reapHostResources removes networks and shared memory whose container is gone or
 // was never made.
-func (d *Driver) reapBelongings(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
+func (d *Driver) reapHostResources(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
 	var problems []error
-	for _, b := range s.belongings() {
-		ids, err := b.ids(before)
+	for _, r := range s.hostResources() {
+		ids, err := r.ids(before)
 		problems = append(problems, err)
 		for _, id := range ids {
 			_, err := client.Load(ctx, id)
 			switch {
 			case err == nil:
 			case errors.Is(err, runtime.ErrNotFound):
-				problems = append(problems, b.remove(ctx, id))
+				problems = append(problems, r.remove(ctx, id))
 			default:
 				problems = append(problems, fmt.Errorf("look for container %s: %w", id, err))
 			}

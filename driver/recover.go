@@ -27,11 +27,11 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if handle.Version > handleVersion {
 		return fmt.Errorf("recover task %q: its handle has version %d, this release reads 1 to %d", cfg.ID, handle.Version, handleVersion)
 	}
-	_, client, _, err := d.parts()
+	n, err := d.configured()
 	if err != nil {
 		return err
 	}
-	container, err := findTask(client, cfg)
+	container, err := findTask(n.runtime, cfg)
 	if err != nil {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	}
@@ -39,7 +39,12 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if err != nil {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	}
-	return d.resume(cfg, container, r)
+	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
+	defer cancel()
+	if _, err := d.resume(ctx, cfg, container, r); err != nil {
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	}
+	return nil
 }
 
 // recoverTimeout is how long recovery waits for a containerd that is away:
@@ -50,7 +55,7 @@ func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Contai
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
 	var found []*runtime.Container
-	err := whileAway(ctx, func() (err error) {
+	err := retryTransient(ctx, func() (err error) {
 		found, err = client.Find(ctx, map[string]string{labelTaskID: cfg.ID, labelNode: cfg.NodeID})
 		return err
 	})
@@ -64,38 +69,29 @@ func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Contai
 }
 
 // resume watches a container again and rebuilds its lease.
-func (d *Driver) resume(cfg *drivers.TaskConfig, c *runtime.Container, r record) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
+func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime.Container, r record) (*task, error) {
 	status, err := c.Status(ctx)
 	exit, seen := recordedExit(c.Labels)
 	switch {
 	case errors.Is(err, runtime.ErrNotFound) && seen:
 		// The process's record is gone, its exit code is not.
-	case errors.Is(err, runtime.ErrNotFound):
-		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	case err != nil:
-		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+		return nil, err
 	case status.Running:
 		lease := r.Lease
 		lease.Phase = gpu.PhaseRunning
 		if err := d.leases.write(lease); err != nil {
-			return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+			return nil, err
 		}
 		if err := c.EndSessions(ctx); err != nil {
 			d.logger.Warn("exec sessions of an earlier process may still run", "task_id", cfg.ID, "error", err)
 		}
-		d.watch(cfg, c, r)
-		return nil
+		return d.watch(cfg, c, r), nil
 	default:
 		exit = status.Exit
 	}
-	d.watchEnded(cfg, c, r, exit)
-	return nil
-}
-
-// watchEnded makes a task whose first process has ended, and sees to the rest.
-func (d *Driver) watchEnded(cfg *drivers.TaskConfig, c *runtime.Container, r record, exit runtime.Exit) {
-	ctx, t := d.newTask(cfg, c, r)
-	go d.ended(ctx, t, exit, nil)
+	// Its first process has ended; the rest is still to be seen to.
+	watch, t := d.newTask(cfg, c, r)
+	go d.ended(watch, t, exit, nil)
+	return t, nil
 }

@@ -4,21 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
-
-// appArmorProfile is the default profile's name, on hosts with AppArmor.
-const appArmorProfile = "nomad-gpu-default"
 
 // startTimeout bounds what containerd is asked for when a task starts, apart
 // from the image.
@@ -26,18 +20,20 @@ const startTimeout = 2 * time.Minute
 
 // StartTask runs a task. Whatever fails leaves nothing behind. A start that was
 // begun before, by a process that died, is taken up where it is: Nomad asks again
-// with the same ID, and the task must not run twice.
+// with the same ID, and the task must not run twice. StopTask and DestroyTask
+// cancel a start that is under way.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if _, err := d.tasks.get(cfg.ID); err == nil {
 		return nil, nil, fmt.Errorf("task %q is already started", cfg.ID)
 	}
-	earlier, err := d.earlier(cfg)
+	ctx, done, err := d.starts.begin(d.ctx, cfg)
 	if err != nil {
-		return nil, nil, recoverable(err)
+		return nil, nil, err
 	}
-	t, err := d.begun(cfg, earlier)
-	if t == nil && err == nil {
-		t, err = d.begin(cfg, earlier)
+	defer done()
+	t, err := d.startOrAdopt(ctx, cfg)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStartStopped) {
+		return nil, nil, errors.Join(cause, err)
 	}
 	if err != nil {
 		return nil, nil, recoverable(err)
@@ -45,78 +41,11 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config, handle.State = cfg, drivers.TaskStateRunning
 	if err := handle.SetDriverState(handleState{ContainerID: t.container.ID, StartedAt: t.record.StartedAt}); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("encode task handle: %w", err), d.discard(t))
+		t.cancel()
+		d.tasks.remove(cfg.ID)
+		return nil, nil, errors.Join(fmt.Errorf("encode task handle: %w", err), d.remove(t.container))
 	}
 	return handle, t.record.Network, nil
-}
-
-// earlier returns the containers that there are of a task of an allocation: of
-// this start, of one that died half-way, or of a run that could not be recovered.
-func (d *Driver) earlier(cfg *drivers.TaskConfig) ([]*runtime.Container, error) {
-	_, client, _, err := d.parts()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
-	defer cancel()
-	return client.Find(ctx, map[string]string{labelNode: cfg.NodeID, labelAlloc: cfg.AllocID, labelTask: cfg.Name})
-}
-
-// begun takes up a task whose process an earlier attempt of the same start ran,
-// whether it still runs or not. It returns nil where there is none.
-func (d *Driver) begun(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*task, error) {
-	for _, c := range earlier {
-		if c.Labels[labelTaskID] != cfg.ID {
-			continue
-		}
-		r, err := recordOf(c)
-		if err != nil {
-			return nil, err
-		}
-		err = d.resume(cfg, c, r)
-		if errors.Is(err, runtime.ErrNotFound) {
-			continue // it never ran
-		}
-		if err != nil {
-			return nil, err
-		}
-		d.logger.Info("a start that was begun before is taken up", "task_id", cfg.ID, "container", c.ID)
-		return d.tasks.get(cfg.ID)
-	}
-	return nil, nil
-}
-
-// begin starts a task anew.
-func (d *Driver) begin(cfg *drivers.TaskConfig, earlier []*runtime.Container) (*task, error) {
-	plan, err := d.plan(cfg)
-	if err != nil {
-		return nil, err
-	}
-	d.failpoint("planned")
-	output := newOutputs(cfg)
-	defer output.release()
-	// One that cannot be removed keeps its lease, and with it the GPU.
-	if output.pipesAlive, err = d.removeEarlier(cfg, earlier); err != nil {
-		return nil, err
-	}
-	lease := plan.record.Lease
-	if err := d.leases.claim(lease); err != nil {
-		return nil, structs.NewRecoverableError(err, true)
-	}
-	defer d.leases.settle(lease)
-	d.failpoint("claimed")
-	t, err := d.launch(plan, output)
-	if errors.Is(err, errNotRemoved) {
-		return nil, err // with its lease, which the reaper ends when it has removed the rest
-	}
-	if err != nil {
-		return nil, errors.Join(err, d.leases.end(lease, time.Now()))
-	}
-	d.failpoint("started")
-	if len(plan.share.Holdings) > 0 {
-		d.emit(cfg, "GPU share: "+describeShare(plan.share), nil)
-	}
-	return t, nil
 }
 
 // handleState is what Nomad keeps for us. Containers are found by label, so it
@@ -126,244 +55,243 @@ type handleState struct {
 	StartedAt   time.Time
 }
 
-// startPlan is a task, decoded and checked, with nothing started.
-type startPlan struct {
-	cfg      *drivers.TaskConfig
-	config   spec.Config
-	settings settings
-	runtime  *runtime.Runtime
-	state    *statedir.Dir
-	share    spec.Share
-	labels   map[string]string
-	cdiDirs  []string
-	record   record
-	// namespaces are those of others that the container joins.
-	namespaces spec.Namespaces
-	// shmDir is the host's directory that becomes /dev/shm, where tasks share one.
-	shmDir string
-}
-
-// plan decodes and checks everything that can be checked before anything exists.
-func (d *Driver) plan(cfg *drivers.TaskConfig) (*startPlan, error) {
-	settings, client, state, err := d.parts()
+func (d *Driver) startOrAdopt(ctx context.Context, cfg *drivers.TaskConfig) (*task, error) {
+	existing, err := d.findExisting(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	p := &startPlan{cfg: cfg, settings: settings, runtime: client, state: state, cdiDirs: append([]string{state.CDIDir()}, settings.CDISpecDirs...)}
-	if err := cfg.DecodeDriverConfig(&p.config); err != nil {
-		return nil, fmt.Errorf("decode task config: %w", err)
+	if t, err := d.adopt(ctx, cfg, existing); t != nil || err != nil {
+		return t, err
 	}
-	if err := p.config.Check(settings.policy); err != nil {
-		return nil, err
-	}
-	if err := checkNetwork(cfg, p.config); err != nil {
-		return nil, err
-	}
-	if err := checkPartners(cfg, p.config.Partners()); err != nil {
-		return nil, err
-	}
-	if n := cfg.NetworkIsolation; n != nil {
-		p.namespaces.Network = n.Path
-	}
-	if p.config, err = resolveSources(cfg, p.config, settings.policy); err != nil {
-		return nil, err
-	}
-	if p.share, err = shareOf(cfg, p.config, state); err != nil {
-		return nil, err
-	}
-	if p.labels, err = containerLabels(cfg, p.config.LabelMap()); err != nil {
-		return nil, err
-	}
-	if err := d.checkNode(client, p.config, settings); err != nil {
-		return nil, err
-	}
-	id := newContainerID(cfg)
-	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, Lease: gpu.Lease{
-		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
-		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
-		Container: id, Cgroup: cgroupPath(settings.Namespace, id, cfg.Resources, unified()),
-		Phase: gpu.PhaseStarting, Holdings: p.share.Holdings, StartedAt: time.Now().UTC(),
-	}}
-	return p, nil
+	return d.start(ctx, cfg, existing)
 }
 
-// launch makes and starts the container.
-func (d *Driver) launch(p *startPlan, output *outputs) (*task, error) {
-	ctx, cancel := context.WithCancel(d.ctx)
+// findExisting returns the containers that there are of a task of an allocation: of
+// this start, of one that died half-way, or of a run that could not be recovered.
+func (d *Driver) findExisting(ctx context.Context, cfg *drivers.TaskConfig) ([]*runtime.Container, error) {
+	n, err := d.configured()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	image, err := d.image(ctx, p.runtime, p.cfg, p.config)
-	if err != nil {
-		return nil, err
-	}
-	if image.Managed() {
-		p.labels[labelManaged] = "true"
-		if err := p.runtime.TouchImage(ctx, image.Name, time.Now()); err != nil {
+	return n.runtime.Find(ctx, map[string]string{labelNode: cfg.NodeID, labelAlloc: cfg.AllocID, labelTask: cfg.Name})
+}
+
+// adopt takes up a task whose process an earlier attempt of the same start ran,
+// whether it still runs or not. It returns nil where there is none.
+func (d *Driver) adopt(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
+	for _, c := range existing {
+		if c.Labels[labelTaskID] != cfg.ID {
+			continue
+		}
+		r, err := recordOf(c)
+		if err != nil {
 			return nil, err
 		}
+		t, err := d.resume(ctx, cfg, c, r)
+		if errors.Is(err, runtime.ErrNotFound) {
+			continue // it never ran
+		}
+		if err != nil {
+			return nil, err
+		}
+		d.logger.Info("a start that was begun before is taken up", "task_id", cfg.ID, "container", c.ID)
+		return t, nil
 	}
-	d.failpoint("image")
-	if err := d.join(ctx, p); err != nil {
-		return nil, err
-	}
-	ctx, cancel = context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := p.prepare(ctx); err != nil {
-		return nil, errors.Join(err, d.removeBelongings(p.record.Lease.Container))
-	}
-	d.failpoint("connected")
-	container, err := d.create(ctx, p, image)
-	if err != nil {
-		return nil, errors.Join(err, d.removeBelongings(p.record.Lease.Container))
-	}
-	d.failpoint("created")
-	if err := output.opening(); err != nil {
-		return nil, d.abandon(container, err)
-	}
-	stdio, err := output.stdio(p.config.TTY)
-	if err != nil {
-		return nil, d.abandon(container, err)
-	}
-	if err := container.Start(ctx, stdio); err != nil {
-		return nil, d.abandon(container, errors.Join(shareLost(p), err))
-	}
-	if err := newHeldPipes(p.settings).remove(ctx, container.ID); err != nil {
-		d.logger.Warn("mounts of MPS pipes stay until the task ends", "container", container.ID, "error", err)
-	}
-	d.failpoint("running")
-	lease := p.record.Lease
-	lease.Phase = gpu.PhaseRunning
-	if err := d.leases.write(lease); err != nil {
-		return nil, d.abandon(container, err)
-	}
-	return d.watch(p.cfg, container, p.record), nil
+	return nil, nil
 }
 
-// removeEarlier removes the earlier containers of a task. It reports whether one
-// of them, of the same start, had the output pipes open until now.
-func (d *Driver) removeEarlier(cfg *drivers.TaskConfig, earlier []*runtime.Container) (pipesAlive bool, err error) {
-	for _, c := range earlier {
-		d.logger.Warn("removing an earlier container of the task", "task_id", cfg.ID, "container", c.ID)
-		if c.Labels[labelTaskID] == cfg.ID {
-			ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
-			_, err := c.Status(ctx)
-			cancel()
-			pipesAlive = pipesAlive || errors.Is(err, runtime.ErrNotStarted)
+// start runs a task anew, step by step. When a step fails, or the start is
+// canceled, it and those before are undone, the last first. What cannot be undone
+// keeps what was made before it: a container that cannot be removed keeps its lease.
+func (d *Driver) start(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
+	s := &start{driver: d, cfg: cfg, existing: existing}
+	defer s.settle()
+	for i, step := range d.steps {
+		err := step.do(s, ctx)
+		if err == nil {
+			err = ctx.Err()
 		}
-		if err := d.remove(c); err != nil {
-			return false, structs.NewRecoverableError(err, true)
+		if err != nil {
+			return nil, errors.Join(err, s.undo(d.steps[:i+1]))
 		}
 	}
-	return pipesAlive, nil
+	return s.task, nil
 }
 
-func (d *Driver) create(ctx context.Context, p *startPlan, image runtime.Image) (*runtime.Container, error) {
-	mounts, err := p.taskMounts()
-	if err != nil {
-		return nil, err
-	}
-	resources, err := resourcesOf(p.cfg.Resources, p.config.CPUSetCPUs)
-	if err != nil {
-		return nil, err
-	}
-	task := spec.Task{
-		Config: p.config, Policy: p.settings.policy, Share: p.share, Resources: resources,
-		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
-		Mounts: mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.settings.InitPath,
-		Unified: unified(), NetworkSysctls: networkSysctls(),
-		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
-	}
-	if apparmor.HostSupports() {
-		task.AppArmor = appArmorProfile
-	}
-	if _, err := stopSignal(image.Config.StopSignal); err != nil {
-		return nil, fmt.Errorf("image %q: %w", p.config.Image, err)
-	}
-	options, err := task.Options(image.Config)
-	if err != nil {
-		return nil, err
-	}
-	p.record.StartedAt, p.record.StopSignal = time.Now().UTC(), image.Config.StopSignal
-	record, err := p.record.encode()
-	if err != nil {
-		return nil, fmt.Errorf("encode container record: %w", err)
-	}
-	name := p.config.Runtime
-	if name == "" {
-		name = p.settings.ContainerdRuntime
-	}
-	return p.runtime.Create(ctx, runtime.NewContainer{
-		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
-		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
-		Labels: p.labels, Record: record, Runtime: name,
-	})
-}
-
-// errNotRemoved means that of a start that failed something may still be there, and
-// run.
-var errNotRemoved = errors.New("its container could not be removed completely")
-
-// abandon removes the container of a start that failed, and adds to its error what
-// could not be undone.
-func (d *Driver) abandon(c *runtime.Container, cause error) error {
-	if err := d.remove(c); err != nil {
-		return errors.Join(cause, fmt.Errorf("%w: %w", errNotRemoved, err))
-	}
-	return cause
-}
-
-// remove deletes a container under a context of its own: it must also succeed
-// when the call that needs it was cancelled.
-func (d *Driver) remove(c *runtime.Container) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	settings, client, _, err := d.parts()
-	if err != nil {
-		return err
-	}
-	// The record of the container goes after what is found by it alone; belongings
-	// without a container are found by themselves.
-	if err := c.End(ctx); err != nil {
-		return err
-	}
-	if err := removeCgroup(cgroupOfContainer(settings.Namespace, c), unified()); err != nil {
-		return err
-	}
-	if err := c.Remove(ctx); err != nil {
-		return err
-	}
-	if err := d.removeBelongings(c.ID); err != nil {
-		return err
-	}
-	if c.Labels[labelManaged] == "" {
-		return nil
-	}
-	if err := client.TouchImage(ctx, c.Image, time.Now()); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-		d.logger.Debug("use of an image is not recorded", "image", c.Image, "error", err)
+// undo takes back steps, the last first.
+func (s *start) undo(steps []step) error {
+	for _, step := range slices.Backward(steps) {
+		if step.undo == nil {
+			continue
+		}
+		if err := step.undo(s); err != nil {
+			return fmt.Errorf("what the start made could not be removed completely: %w", err)
+		}
 	}
 	return nil
 }
 
-// discard forgets a task and removes its container.
-func (d *Driver) discard(t *task) error {
-	t.cancel()
-	d.tasks.remove(t.cfg.ID)
-	return d.remove(t.container)
+// step is a part of a start. Undo takes back what do made, all of it, a part or
+// nothing, under a context of its own: it must also succeed when the start was
+// canceled.
+type step struct {
+	name string
+	do   func(*start, context.Context) error
+	undo func(*start) error
 }
 
-// maxOpenFiles is the hard limit of this process, which containerd has as well
-// where a service manager started both.
-func maxOpenFiles() uint64 {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 1024
-	}
-	return limit.Max
+// startSteps are a start in the order in which it happens. A process that dies
+// between any two of them leaves what the next start, or the reaper, finds.
+var startSteps = []step{
+	{name: "plan", do: (*start).makePlan},
+	{name: "clear", do: (*start).removeExisting},
+	{name: "claim", do: (*start).claimLease, undo: (*start).endLease},
+	{name: "image", do: (*start).getImage},
+	{name: "prepare", do: (*start).prepareHost, undo: (*start).removeHostResources},
+	{name: "create", do: (*start).createContainer, undo: (*start).removeContainer},
+	{name: "run", do: (*start).runContainer},
+	{name: "watch", do: (*start).watchTask, undo: (*start).forgetTask},
 }
 
-func devicesOf(devices []*drivers.DeviceConfig) []spec.Device {
-	var all []spec.Device
-	for _, d := range devices {
-		all = append(all, spec.Device{HostPath: d.HostPath, ContainerPath: d.TaskPath, Permissions: d.Permissions})
+// start is one attempt to run a task, and what it has made so far.
+type start struct {
+	driver   *Driver
+	cfg      *drivers.TaskConfig
+	existing []*runtime.Container
+
+	plan      *startPlan
+	output    *outputs
+	claimed   bool
+	image     runtime.Image
+	container *runtime.Container
+	task      *task
+}
+
+func (s *start) makePlan(ctx context.Context) (err error) {
+	s.plan, err = s.driver.plan(ctx, s.cfg)
+	return err
+}
+
+// removeExisting removes earlier containers of the task. One that cannot be removed
+// keeps its lease, and with it the GPU.
+func (s *start) removeExisting(ctx context.Context) error {
+	s.output = newOutputs(s.cfg)
+	for _, c := range s.existing {
+		s.driver.logger.Warn("removing an earlier container of the task", "task_id", s.cfg.ID, "container", c.ID)
+		if c.Labels[labelTaskID] == s.cfg.ID {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			_, err := c.Status(ctx)
+			cancel()
+			s.output.pipesAlive = s.output.pipesAlive || errors.Is(err, runtime.ErrNotStarted)
+		}
+		if err := s.driver.remove(c); err != nil {
+			return structs.NewRecoverableError(err, true)
+		}
 	}
-	return all
+	return nil
+}
+
+func (s *start) claimLease(context.Context) error {
+	if err := s.driver.leases.claim(s.plan.record.Lease); err != nil {
+		return structs.NewRecoverableError(err, true)
+	}
+	s.claimed = true
+	return nil
+}
+
+func (s *start) endLease() error {
+	if !s.claimed {
+		return nil
+	}
+	return s.driver.leases.end(s.plan.record.Lease, time.Now())
+}
+
+// settle ends what lasts as long as the start, whatever came of it.
+func (s *start) settle() {
+	if s.output != nil {
+		s.output.release()
+	}
+	if s.claimed {
+		s.driver.leases.settle(s.plan.record.Lease)
+	}
+}
+
+func (s *start) getImage(ctx context.Context) (err error) {
+	s.image, err = s.driver.image(ctx, s.plan.env.runtime, s.cfg, s.plan.config)
+	if err != nil || !s.image.Managed() {
+		return err
+	}
+	s.plan.labels[labelManaged] = "true"
+	return s.plan.env.runtime.TouchImage(ctx, s.image.Name, time.Now())
+}
+
+// prepareHost joins the namespaces of partners, and makes what the driver keeps on
+// the host for the task.
+func (s *start) prepareHost(ctx context.Context) error {
+	if err := s.driver.join(ctx, s.plan); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return s.plan.prepare(ctx)
+}
+
+func (s *start) removeHostResources() error {
+	return s.driver.removeHostResources(s.plan.record.Lease.Container)
+}
+
+func (s *start) createContainer(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	s.container, err = s.plan.create(ctx, s.image)
+	return err
+}
+
+func (s *start) removeContainer() error {
+	if s.container == nil {
+		return nil
+	}
+	return s.driver.remove(s.container)
+}
+
+func (s *start) runContainer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := s.output.opening(); err != nil {
+		return err
+	}
+	stdio, err := s.output.stdio(s.plan.config.TTY)
+	if err != nil {
+		return err
+	}
+	if err := s.container.Start(ctx, stdio); err != nil {
+		return errors.Join(shareLost(s.plan), err)
+	}
+	if err := newHeldPipes(s.plan.env.settings).remove(ctx, s.container.ID); err != nil {
+		s.driver.logger.Warn("mounts of MPS pipes stay until the task ends", "container", s.container.ID, "error", err)
+	}
+	return nil
+}
+
+func (s *start) watchTask(context.Context) error {
+	lease := s.plan.record.Lease
+	lease.Phase = gpu.PhaseRunning
+	if err := s.driver.leases.write(lease); err != nil {
+		return err
+	}
+	s.task = s.driver.watch(s.cfg, s.container, s.plan.record)
+	if len(s.plan.share.Holdings) > 0 {
+		s.driver.emit(s.cfg, "GPU share: "+describeShare(s.plan.share), nil)
+	}
+	return nil
+}
+
+func (s *start) forgetTask() error {
+	if s.task != nil {
+		s.task.cancel()
+		s.driver.tasks.remove(s.cfg.ID)
+	}
+	return nil
 }

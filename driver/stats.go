@@ -44,12 +44,12 @@ func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Dur
 	if err != nil {
 		return nil, err
 	}
-	settings, _, _, err := d.parts()
+	n, err := d.configured()
 	if err != nil {
 		return nil, err
 	}
 	if interval <= 0 {
-		interval = settings.statsInterval
+		interval = n.settings.statsInterval
 	}
 	ch := make(chan *cstructs.TaskResourceUsage)
 	go d.statsLoop(ctx, t, interval, ch)

@@ -64,9 +64,9 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record
 const retryDelay = time.Second
 
 // pause waits between two attempts, and reports whether ctx lasts.
-func pause(ctx context.Context) bool {
+func pause(ctx context.Context, delay time.Duration) bool {
 	select {
-	case <-time.After(retryDelay):
+	case <-time.After(delay):
 		return true
 	case <-ctx.Done():
 		return false
@@ -88,7 +88,7 @@ func (d *Driver) await(ctx context.Context, t *task) {
 			return
 		}
 		t.logger.Debug("waiting for containerd", "error", err)
-		if !pause(ctx) {
+		if !pause(ctx, retryDelay) {
 			return
 		}
 	}
@@ -116,12 +116,12 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 	// The shim's death, or a process ID namespace that others share, may leave
 	// processes; none may use the GPU when the lease has ended.
 	for {
-		err := emptyCgroup(cgroupOf(t.record.Lease), unified())
+		err := emptyCgroup(ctx, cgroupOf(t.record.Lease), unified())
 		if err == nil {
 			break
 		}
 		t.logger.Warn("an ended task keeps its lease until all its processes have ended", "error", err)
-		if !pause(ctx) {
+		if !pause(ctx, retryDelay) {
 			return
 		}
 	}

@@ -56,19 +56,19 @@ const (
 )
 
 func (w *watchdog) round(now time.Time) {
-	settings, _, state, err := w.driver.parts()
+	n, err := w.driver.configured()
 	if err != nil {
 		return
 	}
-	if err := w.said.load(state); err != nil {
+	if err := w.said.load(n.state); err != nil {
 		w.driver.logger.Warn("watchdog cannot read what tasks were told, and may say it again", "error", err)
 	}
 	tasks := w.gpuTasks()
-	w.said.forgetEnded(tasks, state)
+	w.said.forgetEnded(tasks, n.state)
 	if len(tasks) > 0 {
-		w.look(tasks, state, settings.GPU.Watchdog, now)
+		w.look(tasks, n.state, n.settings.GPU.Watchdog, now)
 	}
-	if err := w.said.save(state); err != nil {
+	if err := w.said.save(n.state); err != nil {
 		w.driver.logger.Warn("watchdog cannot note what tasks were told, and may say it again", "error", err)
 	}
 }
@@ -166,20 +166,20 @@ func (w *watchdog) act(t *task, v violation, action string) {
 	if first {
 		w.driver.emit(t.cfg, does+v.message, map[string]string{"gpu": v.uuid, "reason": v.code})
 	}
-	if action == watchdogWarn || !t.condemn(v) {
+	if action == watchdogWarn || !t.markKilled(v) {
 		return
 	}
 	go func() {
 		if err := w.driver.kill(t); err != nil {
 			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
-			t.pardon()
+			t.clearKilled()
 		}
 	}()
 }
 
-// condemn makes the task's result say why it was killed. It reports whether the
+// markKilled makes the task's result say why it was killed. It reports whether the
 // kill is the caller's to do, because none is under way.
-func (t *task) condemn(v violation) bool {
+func (t *task) markKilled(v violation) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.verdict != nil {
@@ -189,8 +189,8 @@ func (t *task) condemn(v violation) bool {
 	return true
 }
 
-// pardon takes back what condemn said of a task that was not killed after all.
-func (t *task) pardon() {
+// clearKilled takes back what markKilled said of a task that was not killed after all.
+func (t *task) clearKilled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.verdict = nil

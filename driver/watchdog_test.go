@@ -152,11 +152,11 @@ func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
 
 func TestAKillThatFailedIsDoneAgain(t *testing.T) {
 	one, above := &task{}, violation{message: "above its share"}
-	must.True(t, one.condemn(above))
-	must.False(t, one.condemn(above), must.Sprint("a kill is under way"))
-	one.pardon()
+	must.True(t, one.markKilled(above))
+	must.False(t, one.markKilled(above), must.Sprint("a kill is under way"))
+	one.clearKilled()
 	must.NoError(t, one.verdict)
-	must.True(t, one.condemn(above))
+	must.True(t, one.markKilled(above))
 }
 
 func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {

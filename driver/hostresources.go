@@ -1,0 +1,104 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// hostResources are what the driver itself keeps on the host for containers, of one
+// kind, each in a directory named after its container.
+type hostResources interface {
+	// ids names the containers for which there is something older than before.
+	ids(before time.Time) ([]string, error)
+	// remove undoes what was made, as far as it came; nothing is no error.
+	remove(ctx context.Context, id string) error
+}
+
+func (s settings) hostResources() []hostResources {
+	return []hostResources{newBridges(s), newSharedMemory(s), newHeldPipes(s)}
+}
+
+// remove deletes a container and all that belongs to it, under a context of its
+// own: it must also succeed when the call that needs it was canceled. Its record
+// goes after what is found by it alone; host resources without a container are found
+// by themselves.
+func (d *Driver) remove(c *runtime.Container) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	n, err := d.configured()
+	if err != nil {
+		return err
+	}
+	if err := c.End(ctx); err != nil {
+		return err
+	}
+	if err := removeCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()); err != nil {
+		return err
+	}
+	if err := c.Remove(ctx); err != nil {
+		return err
+	}
+	if err := d.removeHostResources(c.ID); err != nil {
+		return err
+	}
+	if c.Labels[labelManaged] == "" {
+		return nil
+	}
+	if err := n.runtime.TouchImage(ctx, c.Image, time.Now()); err != nil && !errors.Is(err, runtime.ErrNotFound) {
+		d.logger.Debug("use of an image is not recorded", "image", c.Image, "error", err)
+	}
+	return nil
+}
+
+// removeHostResources removes what belongs to a container that does not exist.
+func (d *Driver) removeHostResources(id string) error {
+	n, err := d.configured()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	var problems []error
+	for _, r := range n.settings.hostResources() {
+		problems = append(problems, r.remove(ctx, id))
+	}
+	return errors.Join(problems...)
+}
+
+// prepare makes what the driver keeps on the host for a task: MPS pipes, memory
+// that it shares, and a network of its own.
+func (p *startPlan) prepare(ctx context.Context) error {
+	id := p.record.Lease.Container
+	pipes, err := newHeldPipes(p.env.settings).create(id, p.share)
+	if err != nil {
+		return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
+	}
+	p.share.PinPipes(pipes)
+	if p.config.OffersIPC() {
+		dir, err := newSharedMemory(p.env.settings).create(id, p.config.ShmBytes())
+		if err != nil {
+			return err
+		}
+		p.shmDir = dir
+	}
+	if !p.config.UsesBridge() {
+		return nil
+	}
+	mappings, names, err := portMappings(p.cfg, p.config.Ports)
+	if err != nil {
+		return err
+	}
+	n, err := newBridges(p.env.settings).create(ctx, id, mappings)
+	if err != nil {
+		return err
+	}
+	p.namespaces.Network = n.Namespace
+	p.record.Network = &drivers.DriverNetwork{IP: n.IP, PortMap: names}
+	return nil
+}
