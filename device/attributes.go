@@ -1,9 +1,9 @@
 package device
 
 import (
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
@@ -14,60 +14,61 @@ import (
 // attributes are what constraints and affinities in jobs can ask of a group.
 // Those of HashiCorp's plugin keep their names and units; an attribute in which
 // the members of a group differ is left out, since it would be wrong for some.
-func attributes(v versions, members []*unit) map[string]*structs.Attribute {
-	all := attributesOf(v, members[0])
-	for _, u := range members[1:] {
-		for key, value := range attributesOf(v, u) {
-			if all[key] != nil && !value.Equal(all[key]) {
-				delete(all, key)
-			}
-		}
-	}
+func attributes(m machineTraits, members []*unit) map[string]*structs.Attribute {
+	all := attributesOf(m, members[0])
+	gpus, parents := make([]string, 0, len(members)), gpu.Parents{}
 	healthy := 0
 	for _, u := range members {
+		own := attributesOf(m, u)
+		maps.DeleteFunc(all, func(key string, value *structs.Attribute) bool { return own[key] == nil || !value.Equal(own[key]) })
+		gpus = append(gpus, u.owner())
+		if u.parent != "" {
+			parents[u.uuid] = u.parent
+		}
 		healthy += u.healthy()
 	}
 	// Nomad remembers per node class whether a job fits; with the number of
 	// healthy instances in the class, a sick node does not hide its twins.
-	all["healthy"] = structs.NewIntAttribute(int64(healthy), "")
+	all[gpu.AttrHealthy] = structs.NewIntAttribute(int64(healthy), "")
+	attributeSet(all).text(gpu.AttrParents, parents.String())
+	attributeSet(all).text(gpu.AttrCloseness, m.closeness.Around(gpus...).String())
 	return all
 }
 
-func attributesOf(v versions, u *unit) map[string]*structs.Attribute {
+func attributesOf(m machineTraits, u *unit) map[string]*structs.Attribute {
 	a := attributeSet{}
-	a.text("model", u.gpu.Model)
-	a.text("type", hardware.ShortName(u.gpu.Model))
-	a.number("memory", u.memoryMiB, structs.UnitMiB)
-	a.text("sharing", string(u.sharing.Mechanism))
-	a.text("grade", string(u.grade()))
-	a.flag("shared", u.sharedFlag())
-	a.flag("vgpu", u.gpu.Virtual)
-	a.text("driver_version", v.driver)
-	a.text("cuda_version", v.cuda)
-	a.decimal("compute_capability", u.gpu.ComputeCapability)
+	a.text(gpu.AttrModel, u.gpu.Model)
+	a.text(gpu.AttrType, gpu.ShortModel(u.gpu.Model))
+	a.number(gpu.AttrMemory, u.memoryMiB, structs.UnitMiB)
+	a.text(gpu.AttrSharing, string(u.sharing.Mechanism))
+	a.text(gpu.AttrGrade, string(u.grade()))
+	a.flag(gpu.AttrShared, u.sharedFlag())
+	a.flag(gpu.AttrVirtual, u.gpu.Virtual)
+	a.text(gpu.AttrDriverVersion, m.driver)
+	a.text(gpu.AttrCUDAVersion, m.cuda)
+	a.decimal(gpu.AttrComputeCapability, u.gpu.ComputeCapability)
 	if u.gpu.NUMANode >= 0 {
-		a["numa_node"] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
+		a[gpu.AttrNUMANode] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
 	}
-	a.text("nvlink_peers", strings.Join(u.gpu.NVLinkPeers, ","))
-	a["index"] = structs.NewIntAttribute(int64(u.index), "")
-	a.text("unique.uuid", u.uuid)
-	a.text("unique.pci", u.gpu.PCIBusID)
+	a[gpu.AttrIndex] = structs.NewIntAttribute(int64(u.index), "")
+	a.text(gpu.AttrUUID, u.uuid)
+	a.text(gpu.AttrPCI, u.gpu.PCIBusID)
 	if u.sharing.Mode == gpu.ModeSlice {
-		a.number("slice_memory", u.sharing.SliceMiB, structs.UnitMiB)
+		a.number(gpu.AttrSliceMemory, u.sharing.SliceMiB, structs.UnitMiB)
 	}
 	if u.slices > 0 {
-		a.number("slices", int64(u.slices), "")
-		a.number("compute_burst", u.sharing.BurstMilli, "")
+		a.number(gpu.AttrSlices, int64(u.slices), "")
+		a.number(gpu.AttrComputeBurst, u.sharing.BurstMilli, "")
 	}
 	if u.sharedFlag() && u.timeslice != "" {
-		a.text("timeslice", u.timeslice)
+		a.text(gpu.AttrTimeslice, u.timeslice)
 	}
 	if u.mps != nil {
-		a.number("max_clients", int64(u.mps.MaxClients), "")
+		a.number(gpu.AttrMaxClients, int64(u.mps.MaxClients), "")
 	}
 	if u.instance != nil {
-		a.text("profile", u.instance.Profile)
-		a.text("unique.parent", u.parent)
+		a.text(gpu.AttrProfile, u.instance.Profile)
+		a.text(gpu.AttrParent, u.parent)
 	}
 	a.hashicorp(u.gpu)
 	return a

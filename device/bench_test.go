@@ -23,14 +23,14 @@ func benchUnits(b *testing.B) (*config, *deviceRegistry, hardware.Machine, []*un
 // plan, groups and comparison with what was published.
 func BenchmarkFingerprint(b *testing.B) {
 	c, l, m, units := benchUnits(b)
-	published := buildGroups(versions{}, units)
+	published := buildGroups(traitsOf(m, units), units)
 	b.ReportAllocs()
 	for b.Loop() {
 		units := plan(c, l, m, quiet())
 		for _, u := range units {
 			u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
 		}
-		if !sameGroups(published, buildGroups(versions{}, units)) {
+		if !sameGroups(published, buildGroups(traitsOf(m, units), units)) {
 			b.Fatal("the groups differ")
 		}
 	}

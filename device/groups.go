@@ -6,13 +6,14 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // buildGroups turns a plan into what Nomad is told. Groups are ordered by name
 // and instances as the plan has them, since Nomad takes any difference, order
 // included, for a change of the node.
-func buildGroups(m versions, units []*unit) []*device.DeviceGroup {
+func buildGroups(m machineTraits, units []*unit) []*device.DeviceGroup {
 	byName := map[groupName][]*unit{}
 	var names []groupName
 	for _, u := range units {
@@ -32,20 +33,35 @@ func buildGroups(m versions, units []*unit) []*device.DeviceGroup {
 	return groups
 }
 
-func buildGroup(m versions, name groupName, members []*unit) *device.DeviceGroup {
+func buildGroup(m machineTraits, name groupName, members []*unit) *device.DeviceGroup {
 	g := &device.DeviceGroup{Vendor: name.vendor, Type: name.kind, Name: name.name, Attributes: attributes(m, members)}
 	for _, u := range members {
 		locality := &device.DeviceLocality{PciBusID: u.gpu.PCIBusID}
 		for n, id := range u.ids() {
-			trouble := u.trouble(n)
+			trouble := u.trouble(n).String()
 			g.Devices = append(g.Devices, &device.Device{ID: id, Healthy: trouble == "", HealthDesc: trouble, HwLocality: locality})
 		}
 	}
 	return g
 }
 
-// versions are the machine's.
-type versions struct{ driver, cuda string }
+// machineTraits are what the attributes of every group tell of the machine.
+type machineTraits struct {
+	driver, cuda string
+	closeness    gpu.Closeness
+}
+
+func traitsOf(m hardware.Machine, units []*unit) machineTraits {
+	// What was known of a GPU that is missing now stands: a planner that lost its
+	// neighborhood would see the others change.
+	var gpus []hardware.GPU
+	for _, u := range units {
+		if u.instance == nil {
+			gpus = append(gpus, u.gpu)
+		}
+	}
+	return machineTraits{m.DriverVersion, m.CUDAVersion, closeness(gpus)}
+}
 
 // sameGroups compares what Nomad would compare.
 func sameGroups(a, b []*device.DeviceGroup) bool {

@@ -112,7 +112,7 @@ func takeInventory(c *config) (Inventory, error) {
 	for _, u := range units {
 		i.Devices = append(i.Devices, u.inventory(leases))
 	}
-	for _, g := range buildGroups(versions{machine.DriverVersion, machine.CUDAVersion}, units) {
+	for _, g := range buildGroups(traitsOf(machine, units), units) {
 		group := InventoryGroup{Name: groupName{g.Vendor, g.Type, g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
 		for _, d := range g.Devices {
 			if d.Healthy {

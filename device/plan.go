@@ -150,7 +150,7 @@ func (u *unit) setHolder(h holder) { u.held, u.heldAll = h.slices, h.all }
 // GPU, so that Nomad serves a request from one GPU; whole GPUs of one model
 // share a group.
 func (u *unit) groupName() groupName {
-	vendor, short := u.gpu.Vendor, hardware.ShortName(u.gpu.Model)
+	vendor, short := u.gpu.Vendor, gpu.ShortModel(u.gpu.Model)
 	index := fmt.Sprintf("/%d", u.index)
 	if u.instance != nil {
 		short = u.instance.Profile
@@ -158,14 +158,14 @@ func (u *unit) groupName() groupName {
 	switch u.sharing.Mode {
 	case gpu.ModeSlice:
 		if u.instance != nil {
-			return groupName{vendor, "mig-slice", short + index}
+			return groupName{vendor, gpu.TypeMIGSlice, short + index}
 		}
-		return groupName{vendor, "slice", short + index}
+		return groupName{vendor, gpu.TypeSlice, short + index}
 	case gpu.ModeShared:
-		return groupName{vendor, "shared", short + index}
+		return groupName{vendor, gpu.TypeShared, short + index}
 	}
 	if u.instance != nil {
-		return groupName{vendor, "mig", short}
+		return groupName{vendor, gpu.TypeMIG, short}
 	}
 	return groupName{vendor, u.gpu.Type, u.gpu.Model}
 }

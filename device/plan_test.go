@@ -12,7 +12,7 @@ const sliced = "mode = \"slice\"\n"
 
 func groupsOf(units []*unit) string {
 	var names []string
-	for _, g := range buildGroups(versions{}, units) {
+	for _, g := range buildGroups(machineTraits{}, units) {
 		names = append(names, g.Type+"/"+g.Name)
 	}
 	return strings.Join(names, " ")
@@ -109,13 +109,13 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	if u.sharing.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
 		t.Errorf("with a task: %s, cordon %q", u.sharing, u.cordon)
 	}
-	if text := u.trouble(0); text != "" {
+	if text := u.trouble(0).String(); text != "" {
 		t.Errorf("an instance in use is unhealthy: %s", text)
 	}
 	busy = quiet()
 	busy.busy[testUUID(0)] = true
 	u = plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
 		t.Errorf("with a process: %s, cordon %q", u.sharing, u.cordon)
 	}
 	u = plan(testConfig(t, sliced), l, testMachine(1), quiet())[0]
@@ -132,7 +132,7 @@ func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
 	now := quiet()
 	now.recent[testUUID(0)] = holder{all: true}
 	u := plan(testConfig(t, sliced), l, testMachine(1), now)[0]
-	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == "" {
+	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
 		t.Errorf("%s, trouble %q", u.sharing, u.trouble(0))
 	}
 }
@@ -153,7 +153,7 @@ func TestCordonSparesWhatIsHeld(t *testing.T) {
 	now.cordons[testUUID(0)] = "fan replacement"
 	now.holders[testUUID(0)] = holder{slices: map[int]bool{2: true}}
 	u := plan(testConfig(t, sliced), testRegistry(), testMachine(1), now)[0]
-	if u.trouble(2) != "" || u.trouble(3) != "cordoned: fan replacement" || u.healthy() != 1 {
+	if u.trouble(2) != (gpu.Health{}) || u.trouble(3).String() != "cordoned: fan replacement" || u.healthy() != 1 {
 		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))
 	}
 	if s := u.state(); !s.Cordoned || len(s.Faults) != 0 {
@@ -168,7 +168,7 @@ func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 	now := quiet()
 	now.faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
 	units := plan(testConfig(t, ""), testRegistry(), m, now)
-	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0), "xid-48: m (since ") {
+	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0).String(), "xid-48: m (since ") {
 		t.Errorf("units are %+v", units)
 	}
 	if s := units[1].state(); s.ParentUUID != testUUID(0) || s.Profile != "1g.10gb" || len(s.Faults) != 1 {

@@ -53,8 +53,8 @@ func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
 
 // publish makes the units visible, and wakes Fingerprint if Nomad would see a
 // difference.
-func (p *publisher) publish(v versions, units []*unit) {
-	next := &publication{groups: buildGroups(v, units), units: units, index: newInstanceIndex(units)}
+func (p *publisher) publish(m machineTraits, units []*unit) {
+	next := &publication{groups: buildGroups(m, units), units: units, index: newInstanceIndex(units)}
 	previous := p.latest.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -92,7 +92,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.prepareSharing(units, inputs)
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake) {
-		r.published.publish(versions{machine.DriverVersion, machine.CUDAVersion}, units)
+		r.published.publish(traitsOf(machine, units), units)
 	}
 	r.probe(ctx)
 }

@@ -3,9 +3,9 @@ package device
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/plugins/device"
@@ -87,7 +87,7 @@ func (c instanceIndex) find(id string) (entry, error) {
 		}
 		return e, fmt.Errorf("reserve %q: this node has no such device; its GPUs have changed since Nomad last heard of them, submit the job again", id)
 	}
-	if trouble := e.unit.trouble(e.n); trouble != "" {
+	if trouble := e.unit.trouble(e.n); trouble != (gpu.Health{}) {
 		return e, fmt.Errorf("reserve %q: the device takes no new work: %s", id, trouble)
 	}
 	return e, nil
@@ -129,40 +129,32 @@ func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
 	}
 	visible := strings.Join(uuids, ",")
 	envs := map[string]string{
-		r.EnvKey():               value,
-		"NVIDIA_VISIBLE_DEVICES": visible,
-		"CUDA_VISIBLE_DEVICES":   visible,
+		r.EnvKey():           value,
+		gpu.EnvNVIDIAVisible: visible,
+		gpu.EnvCUDAVisible:   visible,
 	}
 	if d, u := r.Devices[0], units[0]; len(units) == 1 && !d.Whole() {
-		u.limits(d, envs)
+		maps.Copy(envs, u.limits(d))
 	}
 	return envs, nil
 }
 
-// limits adds what makes a CUDA program keep to its share.
-func (u *unit) limits(d gpu.ReservedDevice, envs map[string]string) {
+// limits are what makes a CUDA program keep to its share.
+func (u *unit) limits(d gpu.ReservedDevice) map[string]string {
+	share := gpu.Share{MemoryMiB: d.MemoryMiB, LimitMilli: d.BurstMilli}
+	if d.Mode == gpu.ModeSlice {
+		share.LimitMilli = min(d.Milli, d.BurstMilli)
+	}
 	switch {
 	case u.sharing.Mechanism == gpu.SharingMPS && u.mps != nil:
-		envs["CUDA_MPS_PIPE_DIRECTORY"] = u.mps.PipeDir
-		envs["CUDA_MPS_LOG_DIRECTORY"] = u.mps.LogDir
-		// Not CUDA's: a job of another container driver mounts it as /dev/shm.
-		envs["CUDA_MPS_SHM_DIRECTORY"] = u.mps.ShmDir
-		if d.Mode == gpu.ModeSlice {
-			envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", d.MemoryMiB)
-			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(min(d.Milli, d.BurstMilli))
-		} else {
-			envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = percent(d.BurstMilli)
-		}
+		env := gpu.MPSEnv(u.mps.PipeDir, u.mps.LogDir, share)
+		env[gpu.EnvMPSShmDir] = u.mps.ShmDir
+		return env
 	case u.sharing.Mechanism == gpu.SharingHAMi && u.hami != nil:
-		envs["LD_PRELOAD"] = u.hami.Library
-		envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.uuid, d.Slices[0]))
-		if d.Mode == gpu.ModeSlice {
-			envs["CUDA_DEVICE_MEMORY_LIMIT_0"] = fmt.Sprintf("%dm", d.MemoryMiB)
-			envs["CUDA_DEVICE_SM_LIMIT"] = percent(min(d.Milli, d.BurstMilli))
-		}
+		env := gpu.HAMiEnv(filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.uuid, d.Slices[0])), share)
+		env["LD_PRELOAD"] = u.hami.Library
+		return env
+	default:
+		return nil
 	}
 }
-
-// percent writes milli as the percentage that CUDA reads. A share under one
-// percent is one: zero would mean no limit.
-func percent(milli int64) string { return strconv.FormatInt(max(1, milli/10), 10) }

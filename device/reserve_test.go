@@ -61,7 +61,7 @@ func TestReserve(t *testing.T) {
 			"NOMAD_GPU_00000001_9":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[9,10,11],"of":79,"memory_mib":3072,"milli":37,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
 			"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l", "CUDA_MPS_SHM_DIRECTORY": "/s",
-			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "3",
+			"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3072M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "4",
 		}},
 		{"all slices are the GPU", sliced, sliceIDs(a, allSlices()...), map[string]string{
 			"NOMAD_GPU_00000001_0":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[` + commas(allSlices()) + `],"of":79,"memory_mib":81559,"milli":1000,"burst_milli":1000}]}`,
@@ -79,7 +79,7 @@ func TestReserve(t *testing.T) {
 		{"slices through HAMi-core", sliced + "sharing = \"hami\"\nhami { library = \"/opt/libvgpu.so\" }", sliceIDs(a, 0, 1), map[string]string{
 			"NOMAD_GPU_00000001_0":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[0,1],"of":79,"memory_mib":2048,"milli":25,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
-			"LD_PRELOAD": "/opt/libvgpu.so", "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m", "CUDA_DEVICE_SM_LIMIT": "2",
+			"LD_PRELOAD": "/opt/libvgpu.so", "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m", "CUDA_DEVICE_SM_LIMIT": "3",
 			"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/nomad-gpu-" + a + "-0.cache",
 		}},
 	} {

@@ -163,7 +163,7 @@ func (s selector) matches(g hardware.GPU, index int) bool {
 	return (s.uuid == "" || s.uuid == g.UUID) &&
 		(s.pci == "" || s.pci == g.PCIBusID) &&
 		(s.index == nil || *s.index == index) &&
-		(s.model == "" || glob(s.model, g.Model) || glob(s.model, hardware.ShortName(g.Model)))
+		(s.model == "" || glob(s.model, g.Model) || glob(s.model, gpu.ShortModel(g.Model)))
 }
 
 func glob(pattern, name string) bool {

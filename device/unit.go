@@ -72,33 +72,29 @@ func (u *unit) ids() []string {
 	return ids
 }
 
-// trouble says why an instance takes no new work; empty means that it is
-// healthy. Only its own text decides whether Nomad sees a change, so there is
-// nothing in it that moves.
-func (u *unit) trouble(n int) string {
-	if len(u.faults) > 0 {
-		return faultText(u.faults[0])
+// trouble says why an instance takes no new work; it is zero for a healthy one.
+// Only its own text decides whether Nomad sees a change, so there is nothing in
+// it that moves.
+func (u *unit) trouble(n int) gpu.Health {
+	switch {
+	case len(u.faults) > 0:
+		return gpu.Health{Fault: u.faults[0]}
+	case !u.heldAll && !u.held[n]:
+		return gpu.Health{Cordon: u.cordon}
+	default:
+		return gpu.Health{}
 	}
-	if u.cordon != "" && !u.heldAll && !u.held[n] {
-		return "cordoned: " + u.cordon
-	}
-	return ""
 }
 
 // healthy counts the instances that take new work.
 func (u *unit) healthy() int {
 	count := 0
 	for n := range u.ids() {
-		if u.trouble(n) == "" {
+		if u.trouble(n) == (gpu.Health{}) {
 			count++
 		}
 	}
 	return count
-}
-
-// faultText is a fault for people: what, since when, what to do.
-func faultText(f gpu.Fault) string {
-	return f.Code + ": " + f.Message + " (since " + f.Since.UTC().Format("2006-01-02 15:04:05 MST") + "); " + f.Action
 }
 
 // state is what the task driver is told about the unit.

@@ -33,7 +33,7 @@ func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (
 	if request := cfg.Env[requestMeta]; request != "" && len(reservations) == 0 {
 		return spec.Share{}, fmt.Errorf("task asks for GPUs by meta { gpu = %q }, but was given none: the job was submitted to Nomad itself; submit it to the placement service, or ask for devices in the task's resources", request)
 	}
-	if len(reservations) == 0 && cfg.DeviceEnv[visibleDevices] != "" {
+	if len(reservations) == 0 && cfg.DeviceEnv[gpu.EnvNVIDIAVisible] != "" {
 		return foreignShare(cfg, config)
 	}
 	devices, err := gpu.MergeDevices(reservations)
@@ -64,18 +64,16 @@ func shareLost(p *startPlan) error {
 	return nil
 }
 
-// visibleDevices is how HashiCorp's device plugin says which GPUs a task has.
-const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
-
 // foreignShare is the share of a task whose whole GPUs were given by HashiCorp's
-// device plugin, which knows nothing of slices, states and leases. The operator's
+// device plugin, which says which by NVIDIA's variable and knows nothing of
+// slices, states and leases. The operator's
 // CDI specs name GPUs by the same UUIDs.
 func foreignShare(cfg *drivers.TaskConfig, config spec.Config) (spec.Share, error) {
 	if want, err := config.GPURequest(); err != nil || want.Set() {
 		return spec.Share{}, errors.Join(err, fmt.Errorf("the gpu block needs slices of nomad-device-gpu, and the task's GPUs come from another device plugin; remove the block"))
 	}
 	share := spec.Share{Env: map[string]string{}}
-	for _, uuid := range strings.Split(cfg.DeviceEnv[visibleDevices], ",") {
+	for _, uuid := range strings.Split(cfg.DeviceEnv[gpu.EnvNVIDIAVisible], ",") {
 		share.Devices = append(share.Devices, "nvidia.com/gpu="+uuid)
 	}
 	return share, nil

@@ -62,12 +62,20 @@ type Traits struct {
 	ComputeCapability string
 	// NUMANode is -1 where the machine has none or does not tell.
 	NUMANode int
-	// NVLinkPeers are the PCI addresses that NVLink connects to, sorted.
-	NVLinkPeers []string
+	// NVLinks are the active ones, by what is at their other end.
+	NVLinks NVLinks
 	// Exclusive means that the compute mode lets only one program in.
 	Exclusive bool
 	// Virtual marks a vGPU seen from inside a guest.
 	Virtual bool
+}
+
+// NVLinks counts a GPU's active links.
+type NVLinks struct {
+	// Peers are those that lead to another GPU, by its PCI address.
+	Peers map[string]int `json:",omitempty"`
+	// Switches are those that lead to NVSwitches, which join all their GPUs.
+	Switches int `json:",omitempty"`
 }
 
 // Instance is a MIG instance: a part of a GPU that is isolated by hardware.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -59,7 +58,7 @@ func busID(info nvml.PciInfo) string {
 }
 
 func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
-	t := hardware.Traits{NUMANode: b.numaNode(d, bus), NVLinkPeers: nvlinkPeers(d, bus)}
+	t := hardware.Traits{NUMANode: b.numaNode(d, bus), NVLinks: b.nvlinks(d, bus)}
 	if bar1, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
 		t.BAR1MiB = int64(bar1.Bar1Total >> 20)
 	}
@@ -124,21 +123,28 @@ func (b *Backend) numaNode(d nvml.Device, bus string) int {
 	return node
 }
 
-// nvlinkPeers are the PCI addresses at the other ends of the active links.
-// Through an NVSwitch that is the switch's address, and no GPU's.
-func nvlinkPeers(d nvml.Device, self string) []string {
-	var peers []string
+// nvlinks counts the active links by what is at their other end. A library that
+// cannot tell a switch from a GPU gives its PCI address, which is no GPU's.
+func (b *Backend) nvlinks(d nvml.Device, self string) hardware.NVLinks {
+	var found hardware.NVLinks
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.GetNvLinkState(link)
 		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
 			continue
 		}
-		if remote, ret := d.GetNvLinkRemotePciInfo(link); ret == nvml.SUCCESS {
-			if id := busID(remote); id != self {
-				peers = append(peers, id)
+		if b.has(symbolNVLinkRemote) {
+			if kind, ret := d.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
+				found.Switches++
+				continue
 			}
 		}
+		remote, ret := d.GetNvLinkRemotePciInfo(link)
+		if id := busID(remote); ret == nvml.SUCCESS && id != self {
+			if found.Peers == nil {
+				found.Peers = map[string]int{}
+			}
+			found.Peers[id]++
+		}
 	}
-	slices.Sort(peers)
-	return slices.Compact(peers)
+	return found
 }

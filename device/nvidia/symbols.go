@@ -6,6 +6,7 @@ package nvidia
 const (
 	symbolNUMANode     = "nvmlDeviceGetNumaNodeId"                 // since driver 550
 	symbolActivity     = "nvmlGpmMigSampleGet"                     // since driver 520
+	symbolNVLinkRemote = "nvmlDeviceGetNvLinkRemoteDeviceType"     // since driver 465
 	symbolMPSProcesses = "nvmlDeviceGetMPSComputeRunningProcesses" // since driver 470
 )
 

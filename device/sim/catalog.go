@@ -17,7 +17,7 @@ type product struct {
 	coreMHz      uint32
 	memoryMHz    uint32
 	pcieGen      int
-	nvlink       bool
+	nvlinks      int
 	rowRemapping bool
 }
 
@@ -30,14 +30,14 @@ var catalog = map[string]product{
 	},
 	"V100": {
 		Config:  gpus.Config{Name: "Tesla V100-SXM2-32GB", Architecture: nvml.DEVICE_ARCH_VOLTA, Brand: nvml.BRAND_TESLA, MemoryMB: 32768, CudaMajor: 7, CudaMinor: 0, PciDeviceId: 0x1DB510DE},
-		bar1MiB: 32768, powerWatts: 300, coreMHz: 1530, memoryMHz: 877, pcieGen: 3, nvlink: true,
+		bar1MiB: 32768, powerWatts: 300, coreMHz: 1530, memoryMHz: 877, pcieGen: 3, nvlinks: 6,
 	},
 	"A30":       {Config: renamed(gpus.A30_PCIE_24GB, "NVIDIA A30", 24576), bar1MiB: 32768, powerWatts: 165, coreMHz: 1440, memoryMHz: 1215, pcieGen: 4, rowRemapping: true},
-	"A100-40GB": {Config: renamed(gpus.A100_SXM4_40GB, "NVIDIA A100-SXM4-40GB", 40960), bar1MiB: 65536, powerWatts: 400, coreMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlink: true, rowRemapping: true},
-	"A100-80GB": {Config: renamed(gpus.A100_SXM4_80GB, "NVIDIA A100-SXM4-80GB", 81920), bar1MiB: 131072, powerWatts: 400, coreMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlink: true, rowRemapping: true},
-	"H100":      {Config: renamed(gpus.H100_SXM5_80GB, "NVIDIA H100 80GB HBM3", 81559), bar1MiB: 131072, powerWatts: 700, coreMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlink: true, rowRemapping: true},
-	"H200":      {Config: renamed(gpus.H200_SXM5_141GB, "NVIDIA H200", 143771), bar1MiB: 262144, powerWatts: 700, coreMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlink: true, rowRemapping: true},
-	"B200":      {Config: renamed(gpus.B200_SXM5_180GB, "NVIDIA B200", 183359), bar1MiB: 262144, powerWatts: 1000, coreMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlink: true, rowRemapping: true},
+	"A100-40GB": {Config: renamed(gpus.A100_SXM4_40GB, "NVIDIA A100-SXM4-40GB", 40960), bar1MiB: 65536, powerWatts: 400, coreMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12, rowRemapping: true},
+	"A100-80GB": {Config: renamed(gpus.A100_SXM4_80GB, "NVIDIA A100-SXM4-80GB", 81920), bar1MiB: 131072, powerWatts: 400, coreMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlinks: 12, rowRemapping: true},
+	"H100":      {Config: renamed(gpus.H100_SXM5_80GB, "NVIDIA H100 80GB HBM3", 81559), bar1MiB: 131072, powerWatts: 700, coreMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlinks: 18, rowRemapping: true},
+	"H200":      {Config: renamed(gpus.H200_SXM5_141GB, "NVIDIA H200", 143771), bar1MiB: 262144, powerWatts: 700, coreMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18, rowRemapping: true},
+	"B200":      {Config: renamed(gpus.B200_SXM5_180GB, "NVIDIA B200", 183359), bar1MiB: 262144, powerWatts: 1000, coreMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18, rowRemapping: true},
 }
 
 // renamed corrects go-nvml's table: it has marketing names and nominal memory.

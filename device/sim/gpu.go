@@ -84,9 +84,15 @@ func (g *gpu) GetCudaComputeCapability() (int, int, nvml.Return) {
 func (g *gpu) GetPciInfo() (nvml.PciInfo, nvml.Return) { return answer(g, "GetPciInfo", g.pci()) }
 
 func (g *gpu) pci() nvml.PciInfo {
-	info := nvml.PciInfo{PciDeviceId: g.kind.PciDeviceId, Bus: uint32(0x10 + g.number)}
-	for i := range len(g.bus) {
-		info.BusId[i] = int8(g.bus[i])
+	info := pciInfo(g.bus)
+	info.PciDeviceId, info.Bus = g.kind.PciDeviceId, uint32(0x10+g.number)
+	return info
+}
+
+func pciInfo(bus string) nvml.PciInfo {
+	var info nvml.PciInfo
+	for i := range len(bus) {
+		info.BusId[i] = int8(bus[i])
 	}
 	return info
 }
@@ -249,23 +255,6 @@ func (g *gpu) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		}
 	}
 	return nvml.SUCCESS
-}
-
-func (g *gpu) GetNvLinkState(link int) (nvml.EnableState, nvml.Return) {
-	if !g.kind.nvlink || link >= len(g.machine.gpus) {
-		return nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED
-	}
-	if link == g.number {
-		return nvml.FEATURE_DISABLED, nvml.SUCCESS
-	}
-	return answer(g, "GetNvLinkState", nvml.FEATURE_ENABLED)
-}
-
-func (g *gpu) GetNvLinkRemotePciInfo(link int) (nvml.PciInfo, nvml.Return) {
-	if link < 0 || link >= len(g.machine.gpus) {
-		return nvml.PciInfo{}, nvml.ERROR_INVALID_ARGUMENT
-	}
-	return answer(g, "GetNvLinkRemotePciInfo", g.machine.gpus[link].pci())
 }
 
 // RegisterEvents refuses types that the GPU does not know, as NVML does.

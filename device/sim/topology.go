@@ -20,6 +20,7 @@ import (
 //	machine "dgx" {            # its name makes the UUIDs: other name, other UUIDs
 //	  driver = "580.95.05"
 //	  cuda   = "13.0"
+//	  nvswitch = 4             # optional: how many switches NVLink leads to, else GPU to GPU
 //	}
 //	gpu {
 //	  model = "H100"           # a name of the catalog, see Models
@@ -29,11 +30,12 @@ import (
 //	  vgpu  = false            # optional: a vGPU seen from inside a guest
 //	}
 type Topology struct {
-	Name    string
-	Driver  string
-	CUDA    string
-	GPUs    []GPU
-	cudaInt int
+	Name       string
+	Driver     string
+	CUDA       string
+	NVSwitches int
+	GPUs       []GPU
+	cudaInt    int
 }
 
 // GPU is one simulated GPU as the topology file describes it.
@@ -47,6 +49,9 @@ type GPU struct {
 
 // maxGPUs is what one machine can hold; more is taken for a slip of the keyboard.
 const maxGPUs = 64
+
+// maxSwitches is how many NVSwitches the largest machines have.
+const maxSwitches = 18
 
 // ReadTopology reads a topology file. Errors name file and line, the value, and
 // what is valid. A name that is not empty replaces the machine's, so that many
@@ -139,9 +144,13 @@ func (p *topologyParser) machine(block *hcl.Block, t *Topology) {
 	if t.Name == "" {
 		p.fail(block.LabelRanges[0], "the machine has no name", "Write one: it makes the UUIDs of its GPUs.")
 	}
-	attrs := p.attributes(block.Body, nil, []string{"driver", "cuda"})
+	attrs := p.attributes(block.Body, nil, []string{"driver", "cuda", "nvswitch"})
 	p.value(attrs["driver"], cty.String, &t.Driver)
 	p.value(attrs["cuda"], cty.String, &t.CUDA)
+	p.value(attrs["nvswitch"], cty.Number, &t.NVSwitches)
+	if t.NVSwitches < 0 || t.NVSwitches > maxSwitches {
+		p.fail(rangeOf(attrs["nvswitch"], block), fmt.Sprintf("nvswitch %d is out of range", t.NVSwitches), fmt.Sprintf("Write a number from 0 to %d.", maxSwitches))
+	}
 	var major, minor int
 	if n, err := fmt.Sscanf(t.CUDA, "%d.%d", &major, &minor); err != nil || n != 2 || fmt.Sprintf("%d.%d", major, minor) != t.CUDA {
 		p.fail(rangeOf(attrs["cuda"], block), fmt.Sprintf("cuda %q is not a version", t.CUDA), `Write major and minor, such as "13.0".`)

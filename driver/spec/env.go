@@ -8,19 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// guardedPrefixes start the variables that decide which GPU a program gets and
-// how much of it. Only the driver sets them.
-var guardedPrefixes = []string{"NVIDIA_", "CUDA_MPS_", "CUDA_DEVICE_"}
-
-// Guarded reports whether a variable is the driver's to set, whatever the image,
-// the task or a template says.
-func Guarded(key string) bool {
-	if key == "CUDA_VISIBLE_DEVICES" || gpu.IsReservationKey(key) {
-		return true
-	}
-	return slices.ContainsFunc(guardedPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
-}
-
 // Env merges the environment of a container, in rising precedence: the image's
 // ("KEY=value"), the task's with its templates, the devices', and what the
 // driver computed. Guarded variables are taken from computed alone. The result
@@ -33,10 +20,10 @@ func Env(image []string, task, device, computed map[string]string) []string {
 	}
 	maps.Copy(env, task)
 	maps.Copy(env, device)
-	maps.DeleteFunc(env, func(key, _ string) bool { return Guarded(key) || !validKey(key) })
+	maps.DeleteFunc(env, func(key, _ string) bool { return gpu.GuardedEnv(key) || !validKey(key) })
 	// A container engine with NVIDIA's own hook hands out GPUs by this variable,
 	// or, when an old CUDA image lacks it, all of them. CDI has done that already.
-	env["NVIDIA_VISIBLE_DEVICES"] = voidVisibility
+	env[gpu.EnvNVIDIAVisible] = voidVisibility
 	maps.Copy(env, computed)
 	list := make([]string, 0, len(env))
 	for key, value := range env {

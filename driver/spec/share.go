@@ -2,8 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"path"
-	"strconv"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -224,13 +224,7 @@ func (s *Share) add(d gpu.ReservedDevice, state gpu.GPUState, h gpu.Holding) {
 
 func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 	s.MPS = true
-	s.Env["CUDA_MPS_PIPE_DIRECTORY"] = mpsPipePath
-	s.Env["CUDA_MPS_LOG_DIRECTORY"] = mpsLogPath
-	s.Env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.FormatInt(percent(h.LimitMilli), 10)
-	if h.MemoryMiB > 0 {
-		// 0 is the only device that the container sees.
-		s.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = fmt.Sprintf("0=%dM", h.MemoryMiB)
-	}
+	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, h.Share))
 	s.Mounts = append(s.Mounts,
 		// Writable: it is not known that CUDA can do without, and a client that
 		// cannot reach its daemon runs without limits. See PinPipes.
@@ -288,11 +282,7 @@ func (s *Share) PinPipes(pipes []Pipe) {
 
 func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
 	s.HAMi = true
-	if h.MemoryMiB > 0 {
-		s.Env["CUDA_DEVICE_MEMORY_LIMIT_0"] = fmt.Sprintf("%dm", h.MemoryMiB)
-	}
-	s.Env["CUDA_DEVICE_SM_LIMIT"] = strconv.FormatInt(percent(h.LimitMilli), 10)
-	s.Env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = hamiCachePath + "/vgpu.cache"
+	maps.Copy(s.Env, gpu.HAMiEnv(hamiCachePath+"/vgpu.cache", h.Share))
 	s.Mounts = append(s.Mounts,
 		Mount{Type: "bind", Source: hami.Library, Target: hamiLibPath, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: hamiCachePath, Options: []string{"nosuid", "nodev", "noexec", "size=16m", "mode=1777"}},
@@ -308,7 +298,3 @@ const (
 	PreloadPath    = "/etc/ld.so.preload"
 	PreloadContent = hamiLibPath + "\n"
 )
-
-// percent rounds up to whole percents, which is what MPS and HAMi-core take: a
-// limit never falls below what was asked for.
-func percent(milli int64) int64 { return (milli + 9) / 10 }

@@ -130,10 +130,11 @@ func TestNewShareRefuses(t *testing.T) {
 func TestEnvPrecedence(t *testing.T) {
 	got := Env(
 		[]string{"A=image", "B=image", "C=image", "D=image", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_REQUIRE_CUDA=cuda>=12", "EMPTY="},
-		map[string]string{"B": "task", "C": "task", "D": "task", "CUDA_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES=1": "smuggled", "": "nameless"},
+		map[string]string{"B": "task", "C": "task", "D": "task", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVIDIA_API_KEY": "key", "CUDA_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES=1": "smuggled", "": "nameless"},
 		map[string]string{"C": "device", "D": "device", "CUDA_MPS_PIPE_DIRECTORY": "/device"},
 		map[string]string{"D": "driver", "CUDA_MPS_PIPE_DIRECTORY": "/driver"})
-	want := []string{"A=image", "B=task", "C=device", "CUDA_MPS_PIPE_DIRECTORY=/driver", "D=driver", "EMPTY=", "NVIDIA_VISIBLE_DEVICES=void"}
+	want := []string{"A=image", "B=task", "C=device", "CUDA_DEVICE_MAX_CONNECTIONS=1", "CUDA_MPS_PIPE_DIRECTORY=/driver", "D=driver", "EMPTY=",
+		"NVIDIA_API_KEY=key", "NVIDIA_REQUIRE_CUDA=cuda>=12", "NVIDIA_VISIBLE_DEVICES=void"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -147,7 +148,7 @@ func FuzzEnvNeverLetsGuardedVariablesThrough(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, value string) {
 		for _, entry := range Env([]string{key + "=" + value}, map[string]string{key: value}, nil, nil) {
 			name, _, _ := strings.Cut(entry, "=")
-			if Guarded(name) && entry != "NVIDIA_VISIBLE_DEVICES=void" {
+			if gpu.GuardedEnv(name) && entry != "NVIDIA_VISIBLE_DEVICES=void" {
 				t.Fatalf("%q=%q let %q through", key, value, entry)
 			}
 		}

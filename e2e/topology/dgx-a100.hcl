@@ -2,6 +2,8 @@
 machine "dgx-a100" {
   driver = "550.163.01"
   cuda   = "12.4"
+
+  nvswitch = 6
 }
 
 gpu {

@@ -4,6 +4,8 @@
 machine "dgx-h100" {
   driver = "580.95.05"
   cuda   = "13.0"
+
+  nvswitch = 4
 }
 
 # index 0 to 3: slices

@@ -49,7 +49,7 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 	slices.SortFunc(found, func(a, b device) int {
 		return cmp.Or(strings.Compare(a.view.Group, b.view.Group), strings.Compare(a.view.UUID, b.view.UUID))
 	})
-	linkPeers(found, groups)
+	joinNeighbors(found, groups)
 	return found
 }
 
@@ -57,11 +57,11 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 // which it is offered itself.
 func (h Hardware) modeOf(g *api.NodeDeviceResource) (gpu.Mode, bool) {
 	switch g.Type {
-	case "slice", "mig-slice":
+	case gpu.TypeSlice, gpu.TypeMIGSlice:
 		return gpu.ModeSlice, true
-	case "shared", "mig-shared":
+	case gpu.TypeShared, gpu.TypeMIGShared:
 		return gpu.ModeShared, true
-	case "gpu", "npu", "mig":
+	case "gpu", "npu", gpu.TypeMIG:
 		return gpu.ModeWhole, true
 	}
 	for _, name := range h.ResourceNames {
@@ -79,22 +79,23 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 		return x.N - y.N
 	})
 	a := attributes(g.Attributes)
+	// What cannot be read tells nothing, as from a plugin that says nothing.
+	parents, _ := gpu.ParseParents(a.text(gpu.AttrParents))
 	d := device{view: view.GPU{
-		UUID: uuid, ParentUUID: a.text("unique.parent"), Vendor: g.Vendor, Model: a.text("model"), Type: a.text("type"),
-		Group: g.ID(), Mode: string(mode), Sharing: a.text("sharing"), Grade: a.text("grade"),
-		MemoryMiB: a.mib("memory"), SliceMemoryMiB: a.mib("slice_memory"), Instances: instances, Healthy: true,
+		UUID: uuid, ParentUUID: parents[uuid], Vendor: g.Vendor, Model: a.text(gpu.AttrModel), Type: a.text(gpu.AttrType),
+		Group: g.ID(), Mode: string(mode), Sharing: a.text(gpu.AttrSharing), Grade: a.text(gpu.AttrGrade),
+		MemoryMiB: a.mib(gpu.AttrMemory), SliceMemoryMiB: a.mib(gpu.AttrSliceMemory), Instances: instances, Healthy: true,
 		Measured: view.Measured{Milli: view.Unmeasured, MemoryMiB: view.Unmeasured, TemperatureC: view.Unmeasured, PowerW: view.Unmeasured},
 	}}
 	if d.view.Model == "" {
 		d.view.Model, _, _ = strings.Cut(g.Name, "/")
 	}
 	if d.view.Type == "" {
-		d.view.Type = shortType(d.view.Model)
+		d.view.Type = gpu.ShortModel(d.view.Model)
 	}
-	if g.Type == "mig" || strings.HasPrefix(g.Type, "mig-") {
-		if d.view.Profile = a.text("profile"); d.view.Profile == "" {
-			d.view.Profile, _, _ = strings.Cut(g.Name, "/")
-		}
+	d.view.Profile = a.text(gpu.AttrProfile)
+	if mig := g.Type == gpu.TypeMIG || g.Type == gpu.TypeMIGSlice || g.Type == gpu.TypeMIGShared; mig && d.view.Profile == "" {
+		d.view.Profile, _, _ = strings.Cut(g.Name, "/")
 	}
 	if d.view.MemoryMiB == 0 {
 		d.view.MemoryMiB = h.ModelMemoryMiB[d.view.Type]
@@ -102,7 +103,7 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 	d.health(g)
 	d.plan = place.GPU{
 		ID: uuid, Vendor: g.Vendor, Model: d.view.Model, Type: d.view.Type, Mode: mode, Sharing: gpu.Sharing(d.view.Sharing),
-		Profile: d.view.Profile, MemoryMiB: d.view.MemoryMiB, NUMA: int(a.number("numa_node", -1)),
+		Profile: d.view.Profile, MemoryMiB: d.view.MemoryMiB, NUMA: int(a.number(gpu.AttrNUMANode, -1)),
 		Unhealthy: !d.view.Healthy, Cordoned: d.view.Cordoned,
 		MeasuredMilli: place.Unmeasured, MeasuredMemoryMiB: place.Unmeasured,
 	}
@@ -110,23 +111,20 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 	return d
 }
 
-// health sums up the instances. Devices in use stay healthy for Nomad while a
-// GPU is cordoned, so a mixture is a cordon.
+// health sums up the instances. Those in use stay healthy for Nomad while a GPU
+// is cordoned; a fault is one of all of them.
 func (d *device) health(g *api.NodeDeviceResource) {
-	bad := 0
 	for i, in := range d.view.Instances {
 		if in.Healthy {
 			continue
 		}
-		bad++
-		if d.view.Health == "" {
-			at := slices.IndexFunc(g.Instances, func(n *api.NodeDevice) bool { return n.ID == d.view.Instances[i].ID })
-			d.view.Health = g.Instances[at].HealthDescription
-		}
+		at := slices.IndexFunc(g.Instances, func(n *api.NodeDevice) bool { return n.ID == d.view.Instances[i].ID })
+		d.view.Health = g.Instances[at].HealthDescription
+		why, ours := gpu.ParseHealth(d.view.Health)
+		d.view.Cordoned = ours && why.Cordon != ""
+		d.view.Healthy = d.view.Cordoned
+		return
 	}
-	cordoned := strings.Contains(strings.ToLower(d.view.Health), "cordon")
-	d.view.Cordoned = bad > 0 && (cordoned || bad < len(d.view.Instances))
-	d.view.Healthy = bad == 0 || d.view.Cordoned
 }
 
 // amounts sets how much of the device there is to give away.
@@ -145,41 +143,30 @@ func (d *device) amounts() {
 	}
 }
 
-// linkPeers translates the NVLink peers, which are UUIDs or indexes in an
-// attribute, to positions.
-func linkPeers(found []device, groups []*api.NodeDeviceResource) {
+// joinNeighbors translates the closeness of the GPUs, which is told by UUID, to
+// positions. A group of several GPUs has no NUMA node of its own.
+func joinNeighbors(found []device, groups []*api.NodeDeviceResource) {
+	near := map[string]gpu.Closeness{}
 	for _, g := range groups {
-		a := attributes(g.Attributes)
-		peers := a.text("nvlink_peers")
-		if peers == "" {
-			continue
-		}
-		for i := range found {
-			if found[i].view.Group != g.ID() {
-				continue
-			}
-			for _, name := range strings.Split(peers, ",") {
-				at := slices.IndexFunc(found, func(d device) bool { return d.view.UUID == strings.TrimSpace(name) })
-				if at >= 0 && at != i {
-					found[i].plan.Peers = append(found[i].plan.Peers, at)
-				}
-			}
-			slices.Sort(found[i].plan.Peers)
-		}
+		// What cannot be read tells nothing: GPUs are then as far as they may be.
+		near[g.ID()], _ = gpu.ParseCloseness(attributes(g.Attributes).text(gpu.AttrCloseness))
 	}
-}
-
-// shortType makes "A100" of "NVIDIA A100-PCIE-40GB": the first word that holds
-// a digit, up to a dash.
-func shortType(model string) string {
-	for _, word := range strings.Fields(strings.ReplaceAll(model, "_", " ")) {
-		for _, part := range strings.Split(word, "-") {
-			if strings.ContainsAny(part, "0123456789") {
-				return part
+	for i := range found {
+		d := &found[i]
+		c, uuid := near[d.view.Group], cmp.Or(d.view.ParentUUID, d.view.UUID)
+		if node, known := c.NUMANode(uuid); known {
+			d.plan.NUMA = node
+		}
+		if d.view.ParentUUID != "" {
+			continue // a MIG instance has no NVLink
+		}
+		for _, peer := range c.NVLinkPeers(uuid) {
+			if at := slices.IndexFunc(found, func(o device) bool { return o.view.UUID == peer }); at >= 0 {
+				d.plan.Peers = append(d.plan.Peers, at)
 			}
 		}
+		slices.Sort(d.plan.Peers)
 	}
-	return model
 }
 
 // attributes reads a device group's typed attributes.

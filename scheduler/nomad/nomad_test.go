@@ -40,9 +40,9 @@ func TestDevices(t *testing.T) {
 	groups := []*api.NodeDeviceResource{
 		{Vendor: "nvidia", Type: "slice", Name: "T4/1", Instances: instances("", "GPU-b::1", "GPU-b::0"), Attributes: map[string]*api.Attribute{
 			"model": word("Tesla T4"), "type": word("T4"), "memory": number(15, "GiB"), "slice_memory": number(1024, "MiB"), "sharing": word("mps")}},
-		{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100-SXM4-80GB", Instances: instances("", "GPU-c", "GPU-d"), Attributes: map[string]*api.Attribute{"memory": number(81920, "MiB"), "nvlink_peers": word("GPU-c,GPU-d")}},
-		{Vendor: "nvidia", Type: "mig", Name: "3g.20gb", Instances: instances("", "MIG-e"), Attributes: map[string]*api.Attribute{"profile": word("3g.20gb"), "unique.parent": word("GPU-p")}},
-		{Vendor: "nvidia", Type: "shared", Name: "T4/2", Instances: instances("cordoned by hand", "GPU-f::0", "GPU-f::1")},
+		{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100-SXM4-80GB", Instances: instances("", "GPU-c", "GPU-d"), Attributes: map[string]*api.Attribute{"memory": number(81920, "MiB"), "unique.closeness": word("numa:1=GPU-c,GPU-d;nvlink:2=GPU-c,GPU-d")}},
+		{Vendor: "nvidia", Type: "mig", Name: "3g.20gb", Instances: instances("", "MIG-e"), Attributes: map[string]*api.Attribute{"profile": word("3g.20gb"), "unique.parents": word("GPU-p=MIG-e,MIG-z")}},
+		{Vendor: "nvidia", Type: "shared", Name: "T4/2", Instances: instances("cordoned: by hand", "GPU-f::0", "GPU-f::1")},
 		{Vendor: "amd", Type: "gpu", Name: "MI250", Instances: instances("xid 79", "GPU-g")},
 		{Vendor: "acme", Type: "fpga", Name: "x", Instances: instances("", "F-1")},
 		{Vendor: "acme", Type: "tpu", Name: "y", Instances: instances("", "T-1")},
@@ -57,7 +57,7 @@ func TestDevices(t *testing.T) {
 	}
 	for uuid, ok := range map[string]bool{
 		"GPU-b": got["GPU-b"].plan.Mode == gpu.ModeSlice && got["GPU-b"].plan.Slices == 2 && got["GPU-b"].plan.SliceMiB == 1024 && got["GPU-b"].plan.MemoryMiB == 15*1024 && got["GPU-b"].view.Instances[0].ID == "GPU-b::0",
-		"GPU-c": got["GPU-c"].plan.Mode == gpu.ModeWhole && got["GPU-c"].plan.Type == "A100" && len(got["GPU-c"].plan.Peers) == 1,
+		"GPU-c": got["GPU-c"].plan.Mode == gpu.ModeWhole && got["GPU-c"].plan.Type == "A100" && len(got["GPU-c"].plan.Peers) == 1 && got["GPU-c"].plan.NUMA == 1,
 		"MIG-e": got["MIG-e"].plan.Profile == "3g.20gb" && got["MIG-e"].view.ParentUUID == "GPU-p",
 		"GPU-f": got["GPU-f"].plan.Replicas == 2 && got["GPU-f"].plan.Cordoned && !got["GPU-f"].plan.Unhealthy,
 		"GPU-g": got["GPU-g"].plan.Unhealthy && got["GPU-g"].view.Health == "xid 79" && got["GPU-g"].plan.MemoryMiB == 1234,
