@@ -98,7 +98,7 @@ func TestHostileJobs(t *testing.T) {
 		{"snapshotter that is not there", func(c *spec.Config) { c.Snapshotter = "evil" }, `snapshotter "evil"`},
 		{"snapshotter of another form", func(c *spec.Config) { c.Snapshotter = "../overlayfs" }, "../overlayfs"},
 		{"pull timeout that is none", func(c *spec.Config) { c.Image, c.ImagePullTimeout = "example.test/none:1", "soon" }, `image_pull_timeout "soon"`},
-		{"seccomp profile that is none", func(c *spec.Config) { c.SeccompProfile = "local" }, "cannot load seccomp profile"},
+		{"seccomp profile that is none", func(c *spec.Config) { c.SeccompProfile = "local" }, "not a regular file"},
 		{"giant compute", func(c *spec.Config) { c.GPU.Compute = 1 << 50 }, "gpu.compute"},
 		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -14,15 +13,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// networkFiles writes the task's hosts and resolver files into its directory,
-// which the container does not see as a whole, and returns their mounts.
+// networkFiles writes the task's hosts and resolver files, and returns their
+// mounts.
 func (p *startPlan) networkFiles() ([]spec.Mount, error) {
 	var mounts []spec.Mount
 	if p.cfg.DNS != nil || p.config.HostDNS {
-		dns, err := resolvconf.GenerateDNSMount(p.cfg.TaskDir().Dir, p.cfg.DNS)
+		dns, err := resolvconf.GenerateDNSMount(p.stage.Dir(), p.cfg.DNS)
 		if err != nil {
 			return nil, fmt.Errorf("write resolv.conf: %w", err)
 		}
@@ -32,11 +30,33 @@ func (p *startPlan) networkFiles() ([]spec.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(p.cfg.TaskDir().Dir, "hosts")
-	if err := statedir.WriteFile(path, []byte(content), 0o644); err != nil {
+	hosts, err := p.stage.Write("hosts", []byte(content))
+	if err != nil {
 		return nil, err
 	}
-	return append(mounts, bind(path, "/etc/hosts", false, "rprivate")), nil
+	return append(mounts, bind(hosts, "/etc/hosts", false, "rprivate")), nil
+}
+
+// checkNames refuses what would write a second line, or a second word, into the
+// files of a task's network. All of it is the author's, also what Nomad hands on.
+func checkNames(cfg *drivers.TaskConfig) error {
+	if dns := cfg.DNS; dns != nil {
+		for key, values := range map[string][]string{"servers": dns.Servers, "searches": dns.Searches, "options": dns.Options} {
+			for _, value := range values {
+				if !spec.IsLine(value) {
+					return fmt.Errorf("dns: %s: %.80q has characters that cannot be printed", key, value)
+				}
+			}
+		}
+	}
+	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil {
+		for _, value := range []string{n.HostsConfig.Hostname, n.HostsConfig.Address} {
+			if value != "" && !spec.IsWord(value) {
+				return fmt.Errorf("network: hostname %.80q is not one word", value)
+			}
+		}
+	}
+	return nil
 }
 
 const (

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/distribution/reference"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -36,11 +36,15 @@ func (d *Driver) image(ctx context.Context, client *runtime.Runtime, cfg *driver
 }
 
 func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
-	path, err := inTaskDir(cfg, archive)
+	handle, err := openTaskFile(cfg, archive)
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image: %w", err)
 	}
-	f, err := os.Open(path)
+	defer handle.Close()
+	if !handle.IsRegular() {
+		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, rooted.ErrKind)
+	}
+	f, err := handle.Open()
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, err)
 	}

@@ -239,7 +239,7 @@ func (e *env) leftovers() []string {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	must.NoError(e.t, err)
 	for _, line := range strings.Split(string(mounts), "\n") {
-		if strings.Contains(line, e.containerd.dir+"/state/io.containerd.runtime") && e.owns(line) {
+		if strings.Contains(line, e.containerd.dir+"/state/io.containerd.runtime") && e.owns(line) || strings.Contains(line, filepath.Join(e.config.StateDir, "stages")) {
 			found = append(found, "mount "+line)
 		}
 	}

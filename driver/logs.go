@@ -1,15 +1,20 @@
 package driver
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -19,14 +24,15 @@ import (
 // repeat a start. So a start leaves a mark before the pipe is opened, and a start
 // that finds its own mark must neither let the pipe close nor write to one that
 // was closed: nobody would read it, and the task would block when it is full.
-
-// outputMark is the file in the task's directory, out of the container's sight,
-// that holds the ID of the start which opened the pipes.
-const outputMark = "output-opened-by"
+//
+// The pipes lie in a directory that tasks of other drivers may write to, so what
+// is opened must be a pipe, and what the shim opens later must be the same one.
 
 // outputs is where a task's output goes.
 type outputs struct {
-	cfg *drivers.TaskConfig
+	mark outputMark
+	// streams are stdout and stderr.
+	streams [2]stream
 	// repeated is whether this start was begun before.
 	repeated bool
 	// pipesAlive is whether an earlier container of this start had the pipes open
@@ -35,86 +41,213 @@ type outputs struct {
 	held       []*os.File
 }
 
-// newOutputs looks at what an earlier attempt of the same start left; where it
-// had opened the pipes, they stay open from now on.
-func newOutputs(cfg *drivers.TaskConfig) *outputs {
-	o := &outputs{cfg: cfg}
-	mark, err := os.ReadFile(o.mark())
-	if err != nil || string(mark) != cfg.ID {
-		return o
-	}
-	o.repeated = true
-	for _, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
-		// A pipe that nobody reads cannot be held, and needs not be.
-		if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-			o.held = append(o.held, os.NewFile(uintptr(fd), path))
-		}
-	}
-	return o
+// stream is one of a task's outputs: a file, nil for nowhere, and the directory
+// that it lies in where Nomad collects it.
+type stream struct {
+	name, base string
+	file, dir  *rooted.Handle
 }
 
-// opening leaves the mark, before the container opens the pipes.
-func (o *outputs) opening() error {
-	if err := os.WriteFile(o.mark(), []byte(o.cfg.ID), 0o600); err != nil {
-		return fmt.Errorf("mark the task's output: %w", err)
+// newOutputs looks at what an earlier attempt of the same start left; where it
+// had opened the pipes, they stay open from now on.
+func newOutputs(cfg *drivers.TaskConfig, s settings) (*outputs, error) {
+	o := &outputs{mark: newOutputMarks(s).of(cfg.ID)}
+	for i, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
+		var err error
+		if o.streams[i], err = openStream(cfg.AllocDir, []string{"stdout", "stderr"}[i], path); err != nil {
+			o.release()
+			return nil, err
+		}
+	}
+	o.repeated = o.mark.exists()
+	if !o.repeated {
+		return o, nil
+	}
+	for _, s := range o.streams {
+		if s.file == nil {
+			continue
+		}
+		// A pipe that nobody reads cannot be held, and needs not be.
+		if f, err := s.file.OpenWriter(); err == nil {
+			o.held = append(o.held, f)
+		}
+	}
+	return o, nil
+}
+
+// openStream opens the end of an output that Nomad made: a pipe in the
+// allocation's directory, which tasks can write to, or /dev/null.
+func openStream(allocDir, name, path string) (stream, error) {
+	s := stream{name: name, base: filepath.Base(path)}
+	if path == "" {
+		return s, nil
+	}
+	err := s.open(allocDir, path)
+	if err == nil {
+		return s, nil
+	}
+	s.close()
+	return stream{}, fmt.Errorf("open the task's %s: %w", name, err)
+}
+
+func (s *stream) open(allocDir, path string) error {
+	within, err := filepath.Rel(allocDir, filepath.Dir(path))
+	if err != nil || !filepath.IsLocal(within) {
+		s.file, err = rooted.OpenHost(path)
+		if err == nil && !s.file.IsNull() && !s.file.IsPipe() && !s.file.IsRegular() {
+			err = rooted.ErrKind
+		}
+		return err
+	}
+	alloc, err := rooted.OpenHost(allocDir)
+	if err != nil {
+		return err
+	}
+	defer alloc.Close()
+	if s.dir, err = alloc.Child(strings.Split(within, "/")...); err != nil {
+		return err
+	}
+	if s.file, err = s.dir.Child(s.base); err != nil {
+		return err
+	}
+	if !s.file.IsPipe() {
+		return fmt.Errorf("%q is not a pipe", s.base)
 	}
 	return nil
 }
 
-func (o *outputs) mark() string { return filepath.Join(o.cfg.TaskDir().Dir, outputMark) }
+func (s *stream) close() {
+	for _, h := range []*rooted.Handle{s.file, s.dir} {
+		if h != nil {
+			_ = h.Close()
+		}
+	}
+}
+
+// opening leaves the mark, before the container opens the pipes.
+func (o *outputs) opening() error { return o.mark.set() }
 
 // release closes what was held, once the container has the pipes.
 func (o *outputs) release() {
 	for _, f := range o.held {
 		_ = f.Close()
 	}
+	for i := range o.streams {
+		o.streams[i].close()
+	}
 	o.held = nil
 }
 
-// stdio returns where the container's output goes. When the pipes were closed,
-// it goes to the log files themselves, after what is there; Nomad's size limits
-// do not hold then, until the task restarts.
-func (o *outputs) stdio(terminal bool) (runtime.Stdio, error) {
-	s := runtime.Stdio{Stdout: o.cfg.StdoutPath, Stderr: o.cfg.StderrPath, Terminal: terminal}
-	if o.repeated && !o.pipesAlive && !terminal {
-		var err error
-		if s.Stdout, err = logFileOf(s.Stdout); err != nil {
-			return s, err
+// stdio returns where the container's output goes, in its stage. When the pipes
+// were closed, it goes to the log files themselves, after what is there; Nomad's
+// size limits do not hold then, until the task restarts.
+func (o *outputs) stdio(stage *rooted.Stage, terminal bool) (runtime.Stdio, error) {
+	var paths [2]string
+	for i := range o.streams {
+		s := &o.streams[i]
+		if s.file == nil {
+			continue
 		}
-		if s.Stderr, err = logFileOf(s.Stderr); err != nil {
-			return s, err
+		if o.repeated && !o.pipesAlive && !terminal {
+			if err := s.useLogFile(); err != nil {
+				return runtime.Stdio{}, err
+			}
+		}
+		var err error
+		if paths[i], err = stage.Bind(s.name, s.file, rooted.Binding{Propagation: rooted.Private}); err != nil {
+			return runtime.Stdio{}, err
 		}
 	}
-	return s, nil
+	return runtime.Stdio{Stdout: paths[0], Stderr: paths[1], Terminal: terminal}, nil
 }
 
-// logFileOf returns the newest log file behind a pipe of Nomad's, such as
-// "/…/web.stdout.0" for "/…/.web.stdout.fifo", and makes one where there is none;
-// other paths stay. A shim appends to a file that is named by its path. By a URL
-// it would put both streams into the first.
-func logFileOf(pipe string) (string, error) {
-	dir, base := filepath.Split(pipe)
-	name, isPipe := strings.CutSuffix(base, ".fifo")
-	if !isPipe {
-		return pipe, nil
+// useLogFile takes the newest log file behind a pipe of Nomad's, such as
+// "web.stdout.0" for ".web.stdout.fifo", and makes one where there is none; other
+// files stay. A shim appends to a file that is named by its path. By a URL it
+// would put both streams into the first.
+func (s *stream) useLogFile() error {
+	name, isPipe := strings.CutSuffix(s.base, ".fifo")
+	if s.dir == nil || !isPipe {
+		return nil
 	}
-	name = strings.TrimPrefix(name, ".")
-	newest := 0
-	entries, err := os.ReadDir(dir)
+	newest, err := newestLog(s.dir, strings.TrimPrefix(name, ".")+".")
 	if err != nil {
-		return "", fmt.Errorf("look for the task's logs: %w", err)
+		return fmt.Errorf("look for the task's logs: %w", err)
 	}
-	for _, entry := range entries {
-		if number, found := strings.CutPrefix(entry.Name(), name+"."); found {
+	file, err := s.dir.CreateFile(newest, 0o644)
+	if err != nil {
+		return fmt.Errorf("open the task's log %q: %w", newest, err)
+	}
+	_ = s.file.Close()
+	s.file = file
+	return nil
+}
+
+// newestLog returns the name with the highest number behind prefix.
+func newestLog(dir *rooted.Handle, prefix string) (string, error) {
+	f, err := dir.Open()
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return "", err
+	}
+	newest := 0
+	for _, name := range names {
+		if number, found := strings.CutPrefix(name, prefix); found {
 			if n, err := strconv.Atoi(number); err == nil {
 				newest = max(newest, n)
 			}
 		}
 	}
-	path := filepath.Join(dir, name+"."+strconv.Itoa(newest))
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return "", fmt.Errorf("open the task's log: %w", err)
+	return prefix + strconv.Itoa(newest), nil
+}
+
+// outputMark is the file that says that a start has opened its pipes. It lies in
+// the state directory under a name made of the start's ID.
+type outputMark struct{ path string }
+
+func (m outputMark) exists() bool {
+	_, err := os.Stat(m.path)
+	return err == nil
+}
+
+func (m outputMark) set() error {
+	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
+		return fmt.Errorf("mark the task's output: %w", err)
 	}
-	return path, f.Close()
+	if err := os.WriteFile(m.path, nil, 0o600); err != nil {
+		return fmt.Errorf("mark the task's output: %w", err)
+	}
+	return nil
+}
+
+// outputMarks are those of all starts.
+type outputMarks struct{ dir string }
+
+func newOutputMarks(s settings) outputMarks {
+	return outputMarks{dir: filepath.Join(s.StateDir, "outputs")}
+}
+
+func (m outputMarks) of(taskID string) outputMark {
+	id := sha256.Sum256([]byte(taskID))
+	return outputMark{filepath.Join(m.dir, hex.EncodeToString(id[:]))}
+}
+
+// markRetention is how long a mark stays. Nomad repeats a start as soon as the
+// driver is back.
+const markRetention = 24 * time.Hour
+
+// expire removes the marks of starts that nobody will repeat.
+func (m outputMarks) expire(now time.Time) error {
+	old, err := namesOlderThan(m.dir, now.Add(-markRetention))
+	problems := []error{err}
+	for _, name := range old {
+		if err := os.Remove(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
 }

@@ -7,8 +7,10 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -30,6 +32,12 @@ type startPlan struct {
 	namespaces spec.Namespaces
 	// shmDir is the host's directory that becomes /dev/shm, where tasks share one.
 	shmDir string
+	// files are what the task is to see of the host; stage shows them, by name at
+	// the paths in shown, from prepare on.
+	files   *taskFiles
+	stage   *rooted.Stage
+	shown   map[string]string
+	seccomp *specs.LinuxSeccomp
 }
 
 // plan decodes and checks everything that can be checked before anything exists.
@@ -39,6 +47,9 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 		return nil, err
 	}
 	p := &startPlan{env: env, cfg: cfg, cdiDirs: append([]string{env.state.CDIDir()}, env.settings.CDISpecDirs...)}
+	if err := spec.CheckTaskName(cfg.Name); err != nil {
+		return nil, err
+	}
 	if err := cfg.DecodeDriverConfig(&p.config); err != nil {
 		return nil, fmt.Errorf("decode task config: %w", err)
 	}
@@ -54,7 +65,13 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if n := cfg.NetworkIsolation; n != nil {
 		p.namespaces.Network = n.Path
 	}
-	if p.config, err = resolveSources(cfg, p.config, env.settings.policy); err != nil {
+	if err := checkVolumes(cfg, p.config); err != nil {
+		return nil, err
+	}
+	if err := checkNames(cfg); err != nil {
+		return nil, err
+	}
+	if p.seccomp, err = seccompProfile(cfg, p.config, env.settings.policy); err != nil {
 		return nil, err
 	}
 	if p.share, err = shareOf(cfg, p.config, env.state); err != nil {
@@ -64,6 +81,9 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 		return nil, err
 	}
 	if err := checkNode(ctx, env.runtime, p.config, env.settings); err != nil {
+		return nil, err
+	}
+	if p.files, err = openTaskFiles(cfg, p.config, env.settings.policy); err != nil {
 		return nil, err
 	}
 	id := newContainerID(cfg)
@@ -82,6 +102,10 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := p.volumeMounts()
+	if err != nil {
+		return nil, err
+	}
 	resources, err := resourcesOf(p.cfg.Resources, p.config.CPUSetCPUs)
 	if err != nil {
 		return nil, err
@@ -89,7 +113,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 	task := spec.Task{
 		Config: p.config, Policy: p.env.settings.policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
-		Mounts: mounts, Devices: devicesOf(p.cfg.Devices), InitPath: p.env.settings.InitPath,
+		Volumes: volumes, Mounts: mounts, SeccompProfile: p.seccomp, Devices: devicesOf(p.cfg.Devices), InitPath: p.env.settings.InitPath,
 		Unified: unified(), NetworkSysctls: networkSysctls(),
 		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
 	}
@@ -115,6 +139,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 	return p.env.runtime.Create(ctx, runtime.NewContainer{
 		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
 		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
+		Place:  p.placeMounts,
 		Labels: p.labels, Record: record, Runtime: name,
 	})
 }

@@ -47,7 +47,7 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
-	problems = append(problems, d.leases.expire(now))
+	problems = append(problems, d.leases.expire(now), newOutputMarks(s).expire(now))
 	if s.GC.Image {
 		step(func(ctx context.Context) error {
 			removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))

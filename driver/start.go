@@ -177,7 +177,10 @@ func (s *start) makePlan(ctx context.Context) (err error) {
 // removeExisting removes earlier containers of the task. One that cannot be removed
 // keeps its lease, and with it the GPU.
 func (s *start) removeExisting(ctx context.Context) error {
-	s.output = newOutputs(s.cfg)
+	var err error
+	if s.output, err = newOutputs(s.cfg, s.plan.env.settings); err != nil {
+		return err
+	}
 	for _, c := range s.existing {
 		s.driver.logger.Warn("removing an earlier container of the task", "task_id", s.cfg.ID, "container", c.ID)
 		if c.Labels[labelTaskID] == s.cfg.ID {
@@ -212,6 +215,9 @@ func (s *start) endLease() error {
 func (s *start) settle() {
 	if s.output != nil {
 		s.output.release()
+	}
+	if s.plan != nil {
+		s.plan.files.close()
 	}
 	if s.claimed {
 		s.driver.leases.settle(s.plan.record.Lease)
@@ -262,15 +268,16 @@ func (s *start) runContainer(ctx context.Context) error {
 	if err := s.output.opening(); err != nil {
 		return err
 	}
-	stdio, err := s.output.stdio(s.plan.config.TTY)
+	stdio, err := s.output.stdio(s.plan.stage, s.plan.config.TTY)
 	if err != nil {
 		return err
 	}
 	if err := s.container.Start(ctx, stdio); err != nil {
 		return errors.Join(shareLost(s.plan), err)
 	}
-	if err := newHeldPipes(s.plan.env.settings).remove(ctx, s.container.ID); err != nil {
-		s.driver.logger.Warn("mounts of MPS pipes stay until the task ends", "container", s.container.ID, "error", err)
+	settings := s.plan.env.settings
+	if err := errors.Join(newHeldPipes(settings).remove(ctx, s.container.ID), newStages(settings).remove(ctx, s.container.ID)); err != nil {
+		s.driver.logger.Warn("mounts that only the start needed stay until the task ends", "container", s.container.ID, "error", err)
 	}
 	return nil
 }

@@ -36,11 +36,14 @@ const (
 type NewContainer struct {
 	ID    string
 	Image Image
-	// Options make the OCI specification; User comes after them, then CDI.
+	// Options make the OCI specification; User comes after them, then CDI, and
+	// last Place, which is shown the container's root directory, as its image left
+	// it, and may change where mounts lie.
 	Options []oci.SpecOpts
 	User    string
 	Groups  []string
 	CDI     oci.SpecOpts
+	Place   func(root string, s *oci.Spec) error
 	Labels  map[string]string
 	// Record is kept with the container, of any size and for any release to read.
 	Record []byte
@@ -64,11 +67,7 @@ type Container struct {
 // Create makes a container and its snapshot. Nothing runs yet.
 func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error) {
 	ctx = r.with(ctx)
-	options := slices.Clone(n.Options)
-	options = append(options, userOptions(n)...)
-	if n.CDI != nil {
-		options = append(options, n.CDI)
-	}
+	options := append(slices.Clone(n.Options), withRootfs(n))
 	// The client would take a lease of its own, which nobody could tell from
 	// others' when this process dies.
 	ctx, done, err := r.protect(ctx)
@@ -147,12 +146,12 @@ func userOptions(n NewContainer) []oci.SpecOpts {
 	}
 	var options []oci.SpecOpts
 	if user != "" {
-		options = append(options, plainUserFiles, named(fmt.Sprintf("user %q", user), oci.WithUser(user)), func(ctx context.Context, c oci.Client, container *containers.Container, s *oci.Spec) error {
+		options = append(options, named(fmt.Sprintf("user %q", user), oci.WithUser(user)), func(ctx context.Context, c oci.Client, container *containers.Container, s *oci.Spec) error {
 			return oci.WithAdditionalGIDs(fmt.Sprint(s.Process.User.UID))(ctx, c, container, s)
 		})
 	}
 	if len(n.Groups) > 0 {
-		options = append(options, plainUserFiles, named(fmt.Sprintf("group_add %q", n.Groups), oci.WithAppendAdditionalGroups(n.Groups...)))
+		options = append(options, named(fmt.Sprintf("group_add %q", n.Groups), oci.WithAppendAdditionalGroups(n.Groups...)))
 	}
 	return append(options, func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 		if s.Process.User.UID != 0 {

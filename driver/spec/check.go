@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/distribution/reference"
 
@@ -52,16 +54,48 @@ func (c Config) checkText() error {
 	return nil
 }
 
-// kernelPaths are what the runtime itself mounts; without them, or with others
-// in their place, a container does not start or sees another's devices.
-var kernelPaths = []string{"/proc", "/sys", "/dev"}
+// KernelPaths are what the runtime itself mounts and works in while it makes a
+// container: with something of a task's in their place, it could be led to files
+// of the host.
+var KernelPaths = []string{"/proc", "/sys", "/dev"}
 
-// checkTargets leaves privileged tasks alone, which may want the host's /dev.
+// InKernelPath reports whether a place in a container is one of them or lies in
+// one.
+func InKernelPath(place string) bool {
+	return slices.ContainsFunc(KernelPaths, func(k string) bool { return Covers(k, place) })
+}
+
 func (c Config) checkTargets() error {
 	for _, m := range c.Mounts {
-		if !c.Privileged && slices.Contains(kernelPaths, m.Target) {
-			return fmt.Errorf("mounts: target %q is the runtime's, as are %s; mount elsewhere", m.Target, strings.Join(kernelPaths, ", "))
+		if err := c.CheckTarget(m.Target); err != nil {
+			return fmt.Errorf("mounts: %w", err)
 		}
+	}
+	return nil
+}
+
+// CheckTarget reports whether a mount of the author's may lie on target. It
+// leaves privileged tasks alone, which may want the host's /dev.
+func (c Config) CheckTarget(target string) error {
+	if !cleanTarget(target) {
+		return fmt.Errorf("target %q is no absolute, clean path below /", target)
+	}
+	if InKernelPath(target) && target != shmPath && !c.Privileged {
+		return fmt.Errorf("target %q is the runtime's, as is all of %s; mount elsewhere", target, strings.Join(KernelPaths, ", "))
+	}
+	return nil
+}
+
+func cleanTarget(target string) bool {
+	return path.IsAbs(target) && path.Clean(target) == target && target != "/"
+}
+
+// CheckTaskName refuses names that are places in a directory or that would break
+// a line. Nomad refuses slashes, NUL and "alloc".
+func CheckTaskName(name string) error {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '/' }
+	if name == "" || name == "." || name == ".." || name == "alloc" || !utf8.ValidString(name) || strings.ContainsFunc(name, odd) {
+		return fmt.Errorf("task name %q is not a name: it is a directory's, or has characters that cannot be printed", name)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // HostGateway stands for the address at which a task reaches the host.
@@ -30,9 +32,18 @@ func (c Config) checkHosts() error {
 	for i, h := range c.Hosts() {
 		address, err := netip.ParseAddr(h.Address)
 		valid := err == nil && address.Zone() == "" || h.IsGateway()
-		if !valid || h.Name == "" || strings.ContainsAny(h.Name, " \t\r\n#") {
+		if !valid || !IsWord(h.Name) {
 			return fmt.Errorf("extra_hosts: %q is not NAME:ADDRESS, such as \"postgres:10.0.0.5\" or \"host.docker.internal:%s\"", c.ExtraHosts[i], HostGateway)
 		}
 	}
 	return nil
 }
+
+// IsLine reports whether a text stays in its line of /etc/resolv.conf, and IsWord
+// whether it is one word of a line in /etc/hosts.
+func IsLine(s string) bool {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, odd)
+}
+
+func IsWord(s string) bool { return s != "" && IsLine(s) && !strings.ContainsAny(s, " #") }

@@ -32,8 +32,8 @@ var (
 	tmpfsOptions = []string{"size", "mode", "uid", "gid", "nr_inodes", "nr_blocks"}
 )
 
-// Mount translates what the author wrote. A relative source lies in the task
-// directory and is returned as it is: only its owner can tell where that is.
+// Mount translates what the author wrote. A source is returned as it is: only its
+// owner can tell where that is.
 func (m MountConfig) Mount() (Mount, error) {
 	kind := m.Type
 	if kind == "" {
@@ -43,7 +43,7 @@ func (m MountConfig) Mount() (Mount, error) {
 	switch {
 	case !slices.Contains(mountTypes, kind):
 		return Mount{}, fmt.Errorf("%s: type %q is not one of %s", where, m.Type, strings.Join(mountTypes, ", "))
-	case !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/":
+	case !cleanTarget(m.Target):
 		return Mount{}, fmt.Errorf("%s is no absolute, clean path below /", where)
 	case kind != "tmpfs" && m.Source == "":
 		return Mount{}, fmt.Errorf("%s: source is missing", where)

@@ -26,9 +26,13 @@ type Task struct {
 	Env, DeviceEnv map[string]string
 	// Hostname is used where the config names none.
 	Hostname string
-	// Mounts come after the author's: the allocation's directories, volumes,
-	// hosts and resolver files.
+	// Volumes are what Nomad mounts where the author says.
+	Volumes []Mount
+	// Mounts come after those: the allocation's directories, hosts and resolver
+	// files.
 	Mounts []Mount
+	// SeccompProfile is what the author's profile holds, nil for none.
+	SeccompProfile *specs.LinuxSeccomp
 	// Devices are host device nodes that a device plugin asked for.
 	Devices []Device
 	// Namespaces are those of others that the container joins.
@@ -172,20 +176,25 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	if err := t.checkShm(); err != nil {
 		return nil, err
 	}
-	var all []Mount
 	ours := append(slices.Clone(t.Mounts), t.Share.Mounts...)
 	if t.Config.Init {
 		ours = append(ours, Mount{Type: "bind", Source: t.InitPath, Target: initPath, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
+	all := slices.Clone(t.Volumes)
 	for _, m := range t.Config.Mounts {
 		mount, err := m.Mount()
 		if err != nil {
 			return nil, err
 		}
-		if i := slices.IndexFunc(ours, func(o Mount) bool { return covers(mount.Target, o.Target) }); i >= 0 {
-			return nil, fmt.Errorf("mounts: target %q would cover %q, which the driver mounts", mount.Target, ours[i].Target)
-		}
 		all = append(all, mount)
+	}
+	for i, m := range all {
+		if i := slices.IndexFunc(ours, func(o Mount) bool { return Covers(m.Target, o.Target) }); i >= 0 {
+			return nil, fmt.Errorf("mounts: target %q would cover %q, which the driver mounts", m.Target, ours[i].Target)
+		}
+		if i >= len(t.Volumes) && slices.ContainsFunc(t.Volumes, func(v Mount) bool { return Covers(m.Target, v.Target) }) {
+			return nil, fmt.Errorf("mounts: target %q would cover a volume", m.Target)
+		}
 	}
 	if err := t.shareStaysWhole(append(slices.Clone(all), t.Mounts...)); err != nil {
 		return nil, err
@@ -247,15 +256,15 @@ func (t Task) checkShm() error {
 // a socket, or be made in a directory that tasks share.
 func (t Task) shareStaysWhole(mounts []Mount) error {
 	for _, m := range mounts {
-		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return covers(o.Target, m.Target) }); i >= 0 {
+		if i := slices.IndexFunc(t.Share.Mounts, func(o Mount) bool { return Covers(o.Target, m.Target) }); i >= 0 {
 			return fmt.Errorf("mounts: target %q lies in %q, which belongs to the task's GPU share; mount it elsewhere", m.Target, t.Share.Mounts[i].Target)
 		}
 	}
 	return nil
 }
 
-// covers reports whether a mount on target hides inner.
-func covers(target, inner string) bool {
+// Covers reports whether a mount on target hides inner.
+func Covers(target, inner string) bool {
 	return target == inner || strings.HasPrefix(inner, path.Clean(target)+"/")
 }
 
@@ -325,8 +334,8 @@ func (t Task) security() ([]oci.SpecOpts, error) {
 		options = append(options, oci.WithSelinuxLabel(c.SELinuxLabel))
 	}
 	switch {
-	case c.SeccompProfile != "":
-		options = append(options, seccomp.WithProfile(c.SeccompProfile))
+	case t.SeccompProfile != nil:
+		options = append(options, edit(func(s *oci.Spec) { s.Linux.Seccomp = t.SeccompProfile }))
 	case c.Seccomp:
 		options = append(options, seccomp.WithDefaultProfile())
 	}

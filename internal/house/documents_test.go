@@ -33,6 +33,7 @@ func TestVersionsStandInOnePlace(t *testing.T) {
 		"README.md":                   {"Nomad " + versions["NOMAD_VERSION"], "containerd " + versions["CONTAINERD_OLDEST"], versions["CONTAINERD_VERSION"], "Debian " + versions["DEBIAN_VERSION"], "Go " + versions["GO_VERSION"]},
 		"e2e/tools/nomad/go.mod":      {"github.com/hashicorp/nomad v" + versions["NOMAD_VERSION"]},
 		"e2e/tools/containerd/go.mod": {"github.com/containerd/containerd/v2 v" + versions["CONTAINERD_VERSION"]},
+		"e2e/tools/runc/go.mod":       {"github.com/opencontainers/runc v" + versions["RUNC_VERSION"]},
 		"go.mod":                      {"go " + versions["GO_VERSION"], "github.com/hashicorp/nomad v" + versions["NOMAD_VERSION"]},
 	} {
 		text := read(t, path)

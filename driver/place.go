@@ -1,0 +1,212 @@
+package driver
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// placement is where one mount lies in the container.
+type placement struct {
+	specs.Mount
+	// at is the target without links.
+	at string
+	// authors is whether the author chose the target.
+	authors bool
+	// shown is the mount's source in the stage, "" while it is not there.
+	shown string
+}
+
+// placeMounts gives every mount the place that its target is in the container,
+// after all links of the image, and holds that to the rules that the target as it
+// is written kept already. The runtime finds no link on its way to any of them:
+// what lies in another mount, which tasks may be writing to, is put there now.
+func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
+	places := rooted.NewPlaces(root)
+	for _, dir := range spec.KernelPaths {
+		at, err := places.Find(dir)
+		if err != nil {
+			return err
+		}
+		if at != dir {
+			return fmt.Errorf("image %q: %s is a symbolic link, and the runtime's", p.config.Image, dir)
+		}
+		places.Cover(dir)
+	}
+	var runtimes, all []placement
+	for _, m := range s.Mounts {
+		one := placement{Mount: m, at: m.Destination, authors: p.authorsTarget(m.Destination)}
+		if !one.authors && spec.InKernelPath(m.Destination) {
+			runtimes = append(runtimes, one)
+			continue
+		}
+		var err error
+		if one.at, err = places.Find(m.Destination); err != nil {
+			return err
+		}
+		places.Cover(one.at)
+		all = append(all, one)
+	}
+	// What lies deeper comes later, or it would be hidden.
+	slices.SortStableFunc(all, func(a, b placement) int { return depth(a.at) - depth(b.at) })
+	if err := checkPlaces(all, p.config.Privileged); err != nil {
+		return err
+	}
+	left, err := p.nest(all)
+	if err != nil {
+		return err
+	}
+	s.Mounts = s.Mounts[:0]
+	for _, one := range append(runtimes, left...) {
+		one.Destination = one.at
+		s.Mounts = append(s.Mounts, one.Mount)
+	}
+	return nil
+}
+
+func depth(place string) int { return strings.Count(strings.TrimSuffix(place, "/"), "/") }
+
+func (p *startPlan) authorsTarget(target string) bool {
+	for _, m := range p.config.Mounts {
+		if m.Target == target {
+			return true
+		}
+	}
+	for _, m := range p.cfg.Mounts {
+		if path.Clean(m.TaskPath) == target {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPlaces refuses links of an image that lead a mount into the runtime's
+// directories, and mounts of the author's that would cover the driver's.
+func checkPlaces(all []placement, privileged bool) error {
+	for i, m := range all {
+		if spec.InKernelPath(m.at) && m.at != m.Destination && !privileged {
+			return fmt.Errorf("target %q is %q in this image, which is the runtime's; mount elsewhere", m.Destination, m.at)
+		}
+		if !m.authors {
+			continue
+		}
+		if m.at == "/" {
+			return fmt.Errorf("mounts: target %q is the root directory in this image; mount elsewhere", m.Destination)
+		}
+		for j, other := range all {
+			if i != j && (!other.authors && spec.Covers(m.at, other.at) || m.at == other.at) {
+				return fmt.Errorf("mounts: target %q would cover %q in this image", m.Destination, other.Destination)
+			}
+		}
+	}
+	return nil
+}
+
+// nest puts mounts that lie in a directory of the host into that directory, in the
+// stage, and returns the others. The deepest are first: they come along when what
+// they lie in is put into something itself.
+func (p *startPlan) nest(all []placement) ([]placement, error) {
+	nested := make([]bool, len(all))
+	for i := len(all) - 1; i >= 0; i-- {
+		in := -1
+		for j := range i {
+			if spec.Covers(all[j].at, all[i].at) {
+				in = j // the last is the deepest
+			}
+		}
+		if in < 0 || all[in].Type == "tmpfs" {
+			continue // the root directory and a new file system hold no links by now
+		}
+		if err := p.putInto(&all[in], &all[i]); err != nil {
+			return nil, fmt.Errorf("mount %q in %q: %w", all[i].Destination, all[in].Destination, err)
+		}
+		nested[i] = true
+	}
+	var left []placement
+	for i, one := range all {
+		if !nested[i] {
+			left = append(left, one)
+		}
+	}
+	return left, nil
+}
+
+func (p *startPlan) putInto(outer, inner *placement) error {
+	if slices.Contains(outer.Options, "rshared") || slices.Contains(outer.Options, "shared") {
+		return fmt.Errorf("the host would get the mount as well: the outer one has propagation rshared")
+	}
+	for _, m := range []*placement{outer, inner} {
+		if err := p.showSource(m); err != nil {
+			return err
+		}
+	}
+	rest := strings.TrimPrefix(strings.TrimPrefix(inner.at, outer.at), "/")
+	if err := p.stage.BindBelow(outer.shown, rest, inner.shown, restrictions(inner.Options)); err != nil {
+		return err
+	}
+	// The outer mount takes the inner one along, with its own propagation.
+	outer.Options = slices.Clone(outer.Options)
+	for i, option := range outer.Options {
+		switch option {
+		case "bind":
+			outer.Options[i] = "rbind"
+		case "rprivate":
+			outer.Options[i] = "private"
+		case "rslave":
+			outer.Options[i] = "slave"
+		}
+	}
+	return nil
+}
+
+// showSource puts into the stage what is not there yet.
+func (p *startPlan) showSource(m *placement) error {
+	if path.Dir(m.Source) == p.stage.Dir() {
+		m.shown = m.Source
+	}
+	if m.shown != "" {
+		return nil
+	}
+	var err error
+	if m.Type == "tmpfs" {
+		m.shown, err = p.stage.Tmpfs(p.stage.Name(), m.Options)
+		return err
+	}
+	source, err := rooted.OpenHost(m.Source)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if m.shown, err = p.stage.Bind(p.stage.Name(), source, rooted.Binding{Propagation: rooted.Slave}); err != nil {
+		return err
+	}
+	m.Source = m.shown
+	return nil
+}
+
+// restrictions are those options of a mount that take something away.
+func restrictions(options []string) uintptr {
+	var flags uintptr
+	for _, option := range options {
+		switch option {
+		case "ro":
+			flags |= unix.MS_RDONLY
+		case "rw":
+			flags &^= unix.MS_RDONLY
+		case "nosuid":
+			flags |= unix.MS_NOSUID
+		case "nodev":
+			flags |= unix.MS_NODEV
+		case "noexec":
+			flags |= unix.MS_NOEXEC
+		}
+	}
+	return flags
+}

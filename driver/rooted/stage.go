@@ -1,0 +1,174 @@
+package rooted
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+)
+
+// Stage is a small file system in memory that shows files of tenants under names
+// of the driver's own, and holds the files that the driver writes for one
+// container. It is there while the container is made; what the container has
+// mounted by then it keeps.
+type Stage struct {
+	dir    string
+	serial int
+}
+
+// What a Stage may take: a few small files and the names of mounts. A container
+// can write to one of the files, /etc/hosts.
+const stageLimits = "mode=0700,size=1m,nr_inodes=512"
+
+// NewStage mounts a stage on a directory that does not exist yet.
+func NewStage(dir string) (*Stage, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make a stage: %w", err)
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("stage", dir, "tmpfs", flags, stageLimits); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a stage on %s: %w", dir, err), os.Remove(dir))
+	}
+	return &Stage{dir: dir}, nil
+}
+
+// Dir is where the stage is.
+func (s *Stage) Dir() string { return s.dir }
+
+// Name returns one that is not taken yet.
+func (s *Stage) Name() string {
+	s.serial++
+	return fmt.Sprintf("other%d", s.serial)
+}
+
+// Write makes a file of the driver's own, and returns its path.
+func (s *Stage) Write(name string, content []byte) (string, error) {
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return "", fmt.Errorf("write %s: %w", name, err)
+	}
+	return path, os.Chmod(path, 0o644) // whatever the umask is
+}
+
+// Binding says how a file is shown in a stage.
+type Binding struct {
+	// Alone leaves out what is mounted below a directory.
+	Alone bool
+	// Propagation is what mounts the stage and the host tell each other: Private,
+	// Slave or Shared.
+	Propagation Propagation
+}
+
+// Propagation of a mount.
+type Propagation uintptr
+
+const (
+	Private Propagation = unix.MS_PRIVATE
+	Slave   Propagation = unix.MS_SLAVE
+	Shared  Propagation = unix.MS_SHARED
+)
+
+// Bind shows a file under a name, and returns its path.
+func (s *Stage) Bind(name string, h *Handle, b Binding) (string, error) {
+	path := filepath.Join(s.dir, name)
+	if err := makeLike(path, h); err != nil {
+		return "", fmt.Errorf("show %s: %w", name, err)
+	}
+	flags := uintptr(unix.MS_BIND | unix.MS_REC)
+	if b.Alone {
+		flags = unix.MS_BIND
+	}
+	err := h.control(func(fd int) error { return unix.Mount(descriptor(fd), path, "", flags, "") })
+	if err == nil && b.Propagation != Shared {
+		// A copy of a mount of the host is its peer, and what is mounted on one
+		// appears on the other.
+		err = unix.Mount("", path, "", uintptr(b.Propagation)|unix.MS_REC, "")
+	}
+	if err != nil {
+		return "", fmt.Errorf("show %s: %w", name, err)
+	}
+	return path, nil
+}
+
+func makeLike(path string, h *Handle) error {
+	if h.IsDir() {
+		return os.Mkdir(path, 0o700)
+	}
+	return os.WriteFile(path, nil, 0o600)
+}
+
+// Tmpfs mounts a new file system in memory under a name, and returns its path.
+func (s *Stage) Tmpfs(name string, options []string) (string, error) {
+	path := filepath.Join(s.dir, name)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return "", fmt.Errorf("show %s: %w", name, err)
+	}
+	if err := (&mount.Mount{Type: "tmpfs", Source: "tmpfs", Options: options}).Mount(path); err != nil {
+		return "", fmt.Errorf("show %s: %w", name, err)
+	}
+	return path, nil
+}
+
+// BindBelow mounts what is shown under one path of the stage into a directory
+// that is shown under another, at a path below that, which a tenant may name.
+// flags are added to the mount, such as unix.MS_RDONLY.
+func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
+	where, err := OpenHost(dir)
+	if err != nil {
+		return err
+	}
+	defer where.Close()
+	what, err := OpenHost(source)
+	if err != nil {
+		return err
+	}
+	defer what.Close()
+	if err := addFlags(source, flags); err != nil {
+		return fmt.Errorf("mount below %q: %w", path, err)
+	}
+	point, err := where.MakeMountPoint(path, what)
+	if err != nil {
+		return fmt.Errorf("make mount point %q: %w", path, err)
+	}
+	defer point.Close()
+	err = point.control(func(fd int) error { return unix.Mount(source, descriptor(fd), "", unix.MS_BIND|unix.MS_REC, "") })
+	if err != nil {
+		return fmt.Errorf("mount on %q: %w", path, err)
+	}
+	return nil
+}
+
+// addFlags restricts a mount further.
+func addFlags(path string, flags uintptr) error {
+	if flags == 0 {
+		return nil
+	}
+	var have unix.Statfs_t
+	if err := unix.Statfs(path, &have); err != nil {
+		return err
+	}
+	const kept = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC // statfs has the same bits
+	return unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|flags|uintptr(have.Flags)&kept, "")
+}
+
+// RemoveStage takes a stage away, as far as there is one.
+func RemoveStage(dir string) error {
+	// Nothing of this may reach the mounts of the host that were copied here.
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && !absent(err) {
+		return &fs.PathError{Op: "make private", Path: dir, Err: err}
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !absent(err) {
+		return &fs.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// absent reports whether nothing is mounted there.
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }

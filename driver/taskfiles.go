@@ -1,0 +1,253 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
+
+// taskFiles are the files of the host that a task is to see, each opened once, in
+// the beginning of a start. What the task or one beside it does to their names
+// from then on means nothing.
+type taskFiles struct {
+	// shown are mounted in the container's stage, under their names.
+	shown []shownFile
+}
+
+type shownFile struct {
+	name    string
+	handle  *rooted.Handle
+	binding rooted.Binding
+}
+
+// Names of what every task sees of its allocation.
+const (
+	shownAlloc   = "alloc"
+	shownLogs    = "logs"
+	shownLocal   = "local"
+	shownSecrets = "secrets"
+)
+
+func shownVolume(i int) string { return fmt.Sprintf("volume%d", i) }
+func shownMount(i int) string  { return fmt.Sprintf("mount%d", i) }
+
+// openTaskFiles opens the directories of the allocation, the volumes that Nomad
+// prepared, and what the author mounts.
+func openTaskFiles(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (files *taskFiles, err error) {
+	files = &taskFiles{}
+	defer func() {
+		if err != nil {
+			files.close()
+		}
+	}()
+	alloc, err := rooted.OpenHost(cfg.AllocDir)
+	if err != nil {
+		return files, fmt.Errorf("open the allocation's directory: %w", err)
+	}
+	defer alloc.Close()
+	for name, way := range map[string][]string{
+		shownAlloc:   {allocdir.SharedAllocName},
+		shownLogs:    {allocdir.SharedAllocName, allocdir.LogDirName},
+		shownLocal:   {cfg.Name, allocdir.TaskLocal},
+		shownSecrets: {cfg.Name, allocdir.TaskSecrets},
+	} {
+		dir, err := alloc.Child(way...)
+		if err != nil {
+			return files, fmt.Errorf("open the allocation's directory: %w", err)
+		}
+		files.add(name, dir, rooted.Binding{Propagation: rooted.Private})
+		if !dir.IsDir() {
+			return files, fmt.Errorf("open the allocation's directory: %q is not a directory", path.Join(way...))
+		}
+	}
+	for i, m := range cfg.Mounts {
+		if err := files.openVolume(shownVolume(i), m); err != nil {
+			return files, fmt.Errorf("volume at %q: %w", m.TaskPath, err)
+		}
+	}
+	for i, m := range config.Mounts {
+		if m.Type == "tmpfs" || m.Source == "" {
+			continue
+		}
+		handle, err := openSource(alloc, cfg.Name, m.Source, policy)
+		if err != nil {
+			return files, fmt.Errorf("mounts: target %q: %w", m.Target, err)
+		}
+		files.add(shownMount(i), handle, bindingOf(m))
+		if !handle.Mountable() {
+			return files, fmt.Errorf("mounts: target %q: source %q is a device; see devices", m.Target, m.Source)
+		}
+		if err := checkPropagation(handle, bindingOf(m).Propagation); err != nil {
+			return files, fmt.Errorf("mounts: target %q: %w", m.Target, err)
+		}
+	}
+	return files, nil
+}
+
+func (f *taskFiles) add(name string, h *rooted.Handle, b rooted.Binding) {
+	f.shown = append(f.shown, shownFile{name, h, b})
+}
+
+// close lets all files go; a container that was made keeps what it mounted.
+func (f *taskFiles) close() {
+	for _, s := range f.shown {
+		_ = s.handle.Close()
+	}
+}
+
+// show mounts all of them in a stage and returns their paths by name.
+func (f *taskFiles) show(stage *rooted.Stage) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, s := range f.shown {
+		path, err := stage.Bind(s.name, s.handle, s.binding)
+		if err != nil {
+			return nil, err
+		}
+		paths[s.name] = path
+	}
+	return paths, nil
+}
+
+// openVolume opens what Nomad or a device plugin mounts: a path of the operator's.
+func (f *taskFiles) openVolume(name string, m *drivers.MountConfig) error {
+	propagation, err := propagationOf(m.PropagationMode)
+	if err != nil {
+		return err
+	}
+	handle, err := rooted.OpenHost(m.HostPath)
+	if err != nil {
+		return err
+	}
+	f.add(name, handle, rooted.Binding{Propagation: stagePropagation(propagation)})
+	return checkPropagation(handle, stagePropagation(propagation))
+}
+
+// stagePropagation is what a stage needs for a container's mount to get what it
+// wants of the host's mounts.
+func stagePropagation(options ...string) rooted.Propagation {
+	switch spec.PropagationOf(options) {
+	case "rshared":
+		return rooted.Shared
+	case "rslave":
+		return rooted.Slave
+	}
+	return rooted.Private
+}
+
+// bindingOf tells how the source of an author's mount is shown.
+func bindingOf(m spec.MountConfig) rooted.Binding {
+	return rooted.Binding{
+		Alone:       slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind"),
+		Propagation: stagePropagation(append(slices.Clone(m.Options), m.Propagation)...),
+	}
+}
+
+// openSource opens a file that the author names. A relative one lies in the task
+// directory and cannot leave it; an absolute one must be allowed, with all links
+// followed.
+func openSource(alloc *rooted.Handle, task, source string, policy spec.Policy) (*rooted.Handle, error) {
+	if !filepath.IsAbs(source) {
+		return openInTaskDir(alloc, task, source)
+	}
+	// Before links are followed, so that nobody learns what exists.
+	if err := policy.PathAllowed(filepath.Clean(source)); err != nil {
+		return nil, err
+	}
+	handle, err := openHostFile(source)
+	if err != nil {
+		return nil, err
+	}
+	real, err := handle.HostPath()
+	if err == nil {
+		err = policy.PathAllowed(real)
+	}
+	if err != nil {
+		return nil, errors.Join(err, handle.Close())
+	}
+	return handle, nil
+}
+
+// openHostFile follows links, but not those of /proc, which lead out of any
+// directory.
+func openHostFile(path string) (*rooted.Handle, error) {
+	root, err := rooted.OpenHost("/")
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.Resolve(path)
+}
+
+// openInTaskDir opens a file that a task names relative to its directory. The
+// directory itself is Nomad's, with more in it than the task may see, so a name
+// must lead further, into one of the directories or files in it; that is the root
+// in which links are followed.
+func openInTaskDir(alloc *rooted.Handle, task, name string) (*rooted.Handle, error) {
+	clean := filepath.Clean(name)
+	if !filepath.IsLocal(name) {
+		return nil, fmt.Errorf("path %q leaves the task directory", name)
+	}
+	first, rest, _ := strings.Cut(clean, "/")
+	if first == "." || first == allocdir.TaskPrivate {
+		return nil, fmt.Errorf("path %q is not the task's: write one below %s or %s", name, allocdir.TaskLocal, allocdir.TaskSecrets)
+	}
+	top, err := alloc.Child(task, first)
+	if err != nil {
+		return nil, fmt.Errorf("path %q is not in the task directory: %w", name, err)
+	}
+	defer top.Close()
+	handle, err := top.Resolve(rest)
+	if err != nil {
+		return nil, fmt.Errorf("path %q is not in the task directory: %w", name, err)
+	}
+	return handle, nil
+}
+
+// openTaskFile is openInTaskDir for a file that the driver itself reads.
+func openTaskFile(cfg *drivers.TaskConfig, name string) (*rooted.Handle, error) {
+	alloc, err := rooted.OpenHost(cfg.AllocDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the allocation's directory: %w", err)
+	}
+	defer alloc.Close()
+	return openInTaskDir(alloc, cfg.Name, name)
+}
+
+// maxProfile is how large a seccomp profile may be; Docker's has 15 KiB.
+const maxProfile = 1 << 20
+
+// seccompProfile reads the author's profile, nil for none.
+func seccompProfile(cfg *drivers.TaskConfig, config spec.Config, policy spec.Policy) (*specs.LinuxSeccomp, error) {
+	if config.SeccompProfile == "" {
+		return nil, nil
+	}
+	alloc, err := rooted.OpenHost(cfg.AllocDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the allocation's directory: %w", err)
+	}
+	defer alloc.Close()
+	handle, err := openSource(alloc, cfg.Name, config.SeccompProfile, policy)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp_profile: %w", err)
+	}
+	defer handle.Close()
+	text, err := handle.ReadAll(maxProfile)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp_profile %q: %w", config.SeccompProfile, err)
+	}
+	profile, err := spec.ParseSeccomp(text)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp_profile %q: %w", config.SeccompProfile, err)
+	}
+	return profile, nil
+}
