@@ -55,7 +55,7 @@ var rules = []rule{
 		reason:  "a main package decides how to run, not what to do: what others need belongs below",
 	},
 	{
-		name: "placement is pure", from: []string{"scheduler/place"},
+		name: "placement is pure", from: []string{"scheduler/place", "scheduler/constraint"},
 		forbids: []string{"github.com/hashicorp/nomad/...", "net", "net/http", "os", "io", "context", "math/rand", "math/rand/v2", "sync"},
 		reason:  "the same snapshot must give the same answer, in the service, in a replay and in a test",
 	},

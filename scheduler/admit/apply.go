@@ -243,7 +243,7 @@ func preferGroup(name string) Affinity {
 
 // block is the device block as Nomad's JSON has it.
 func (d Device) block(sharing gpu.Sharing) json.RawMessage {
-	constraints := d.bounds(sharing)
+	constraints := d.Bounds(sharing)
 	var affinities []Affinity
 	if d.Prefer != "" {
 		affinities = append(affinities, preferGroup(d.Prefer))
@@ -256,8 +256,8 @@ func (d Device) block(sharing gpu.Sharing) json.RawMessage {
 	}{d.Name, d.Count, constraints, affinities})
 }
 
-// bounds are the constraints of the block, the sharing last.
-func (d Device) bounds(sharing gpu.Sharing) []Constraint {
+// Bounds are the constraints of the block, the sharing last.
+func (d Device) Bounds(sharing gpu.Sharing) []Constraint {
 	constraints := slices.Clone(d.Constraints)
 	if sharing != "" {
 		constraints = append(constraints, sharingIs(sharing))

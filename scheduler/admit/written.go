@@ -66,7 +66,7 @@ func (a *Ask) written(t *TaskAsk, devices []Device, s gpu.Share) writtenTask {
 	}
 	var w writtenTask
 	for _, d := range devices {
-		w.Devices = append(w.Devices, writtenDevice{d.Name, d.Count, d.bounds(a.Sharing)})
+		w.Devices = append(w.Devices, writtenDevice{d.Name, d.Count, d.Bounds(a.Sharing)})
 	}
 	if t.Driver == containerdDriver {
 		w.Share = driverShare(s)

@@ -18,10 +18,8 @@ func (c *choosing) given(was *GroupRecord) []admit.TaskDecision {
 			return nil
 		}
 	}
-	if len(was.Blocks) > 0 {
-		c.keepTo(was.Blocks)
-		c.avoid(was.Excluded)
-	}
+	c.keepTo(was.Decision.Tasks)
+	c.avoid(was.Excluded)
 	return was.Decision.Tasks
 }
 
@@ -72,7 +70,7 @@ func (c *choosing) hasRoom() bool {
 // not for the device blocks that it waits with.
 func (b *Book) otherwise(key nomad.JobKey, g *GroupRecord) bool {
 	c := &choosing{book: b, key: key, ask: &g.Ask}
-	if !c.waits(g) || len(g.Blocks) == 0 || b.served(g) {
+	if !c.waits(g) || b.served(g) {
 		return false
 	}
 	q, err := b.config.QueueFor(g.Ask.Namespace, g.Ask.Queue)
@@ -89,7 +87,6 @@ func (b *Book) otherwise(key nomad.JobKey, g *GroupRecord) bool {
 // served reports whether a node that a group may use has room for its device
 // blocks as they are.
 func (b *Book) served(g *GroupRecord) bool {
-	return slices.ContainsFunc(b.nodeIDs(), func(id string) bool {
-		return g.Excluded[id] == "" && b.rank(b.nodes[id], g) == fitsNow
-	})
+	w := b.writtenAs(g)
+	return slices.ContainsFunc(b.nodeIDs(), func(id string) bool { return g.Excluded[id] == "" && b.servesNow(id, w, nil) })
 }

@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -10,23 +9,16 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
-// tasks writes the answer to an ask's tasks for an alloc on a node, and the
-// blocks that any other node must be able to serve.
-func tasks(a *admit.Ask, parts []part, u unit, n *nomad.Node) ([]admit.TaskDecision, []block) {
+// tasks writes the answer to an ask's tasks for an alloc on a node.
+func tasks(a *admit.Ask, parts []part, u unit, n *nomad.Node) []admit.TaskDecision {
 	out := make([]admit.TaskDecision, len(a.Tasks))
-	var blocks []block
 	for i, t := range a.Tasks {
 		out[i] = admit.TaskDecision{Task: t.Task}
 		for k, p := range parts {
 			if p.task != i {
 				continue
 			}
-			devices, more := devicesFor(&p.req, u.parts[k].Takes, n, t.Plain())
-			if t.Plain() {
-				more = plainBlocks(&p.req, t, more)
-			}
-			out[i].Devices = append(out[i].Devices, devices...)
-			blocks = append(blocks, more...)
+			out[i].Devices = append(out[i].Devices, devicesFor(&p.req, u.parts[k].Takes, n, t.Plain())...)
 			take := u.parts[k].Takes[0]
 			g := &n.Plan.GPUs[take.GPU]
 			out[i].Holds.GPUs += len(u.parts[k].Takes)
@@ -38,14 +30,13 @@ func tasks(a *admit.Ask, parts []part, u unit, n *nomad.Node) ([]admit.TaskDecis
 			}
 		}
 	}
-	return out, blocks
+	return out
 }
 
 // devicesFor makes the device blocks that give a task the GPUs of some takes:
 // one block for whole devices of one group, one per GPU for slices.
-func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool) ([]admit.Device, []block) {
+func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool) []admit.Device {
 	var devices []admit.Device
-	var blocks []block
 	for _, t := range takes {
 		g, seen := &n.Plan.GPUs[t.GPU], &n.View.GPUs[t.GPU]
 		name, group := split(seen.Group)
@@ -56,32 +47,18 @@ func devicesFor(r *place.Request, takes []place.Take, n *nomad.Node, plain bool)
 		last := len(devices) - 1
 		if g.Mode == gpu.ModeWhole && last >= 0 && devices[last].Name == name {
 			devices[last].Count++
-			blocks[last].Count++
 			if devices[last].Prefer != group {
 				devices[last].Prefer = ""
 			}
 			continue
 		}
 		d := admit.Device{Name: name, Count: count, Prefer: group}
-		if plain {
-			d.Constraints = nil
-		} else {
+		if !plain {
 			d.Constraints = constraintsFor(r, g, seen.Type)
 		}
 		devices = append(devices, d)
-		b := block{Name: name, Count: count, Milli: t.Milli, Sharing: r.Sharing}
-		if len(r.Models) == 1 {
-			b.Model = r.Models[0]
-		}
-		switch {
-		case exact(r, g):
-			b.Of = g.Slices
-		case g.Mode == gpu.ModeSlice && !r.Whole && !plain:
-			b.SliceMiB = g.SliceMiB
-		}
-		blocks = append(blocks, b)
 	}
-	return devices, blocks
+	return devices
 }
 
 // split takes a device group apart: the name for a device block, and the name
@@ -159,17 +136,4 @@ func share(t admit.TaskAsk, take place.Take, g *place.GPU) gpu.Share {
 		s.GuaranteeMilli = take.Milli
 	}
 	return s
-}
-
-// plainBlocks are a user's own blocks: name and count stay as written.
-func plainBlocks(r *place.Request, t admit.TaskAsk, placed []block) []block {
-	var out []block
-	for _, d := range t.Devices {
-		b := block{Name: d.Name, Count: d.Count, Sharing: r.Sharing}
-		if at := slices.IndexFunc(placed, func(p block) bool { return names(d.Name, p.Name) || p.Name == d.Name }); at >= 0 {
-			b.Milli, b.Model = placed[at].Milli, placed[at].Model
-			out = append(out, b)
-		}
-	}
-	return out
 }

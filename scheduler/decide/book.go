@@ -2,7 +2,6 @@ package decide
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -34,8 +33,6 @@ type Book struct {
 
 	order  []string // the nodes' IDs, in order
 	byJob  map[nomad.JobKey]map[string]*nomad.Alloc
-	rooms  map[string]*room                  // node → what is free
-	usages map[string]map[string]place.Usage // node → usage ID → usage
 	snap   *place.Snapshot
 	plan   *place.Planner
 	quotas *place.Quotas   // nil without queues
@@ -55,9 +52,8 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		now: now, config: c, nodes: map[string]*nomad.Node{}, allocs: map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		flights: map[string]*flight{}, futile: map[string]bool{}, claims: map[string]*Reservation{},
-		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{}, rooms: map[string]*room{},
-		usages: map[string]map[string]place.Usage{},
-		snap:   place.NewSnapshot(), empty: place.NewSnapshot(),
+		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
+		snap:  place.NewSnapshot(), empty: place.NewSnapshot(),
 		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{}, drift: map[nomad.JobKey]bool{},
 	}
 	b.planAnew()
@@ -159,10 +155,10 @@ func (b *Book) applyWork(c nomad.Change) {
 // have changed.
 func (b *Book) node(n *nomad.Node) {
 	id := n.Plan.ID
-	_, known := b.usages[id]
-	held := slices.Sorted(maps.Keys(b.usages[id]))
-	for _, usage := range held {
-		b.unbook(id, usage)
+	known := b.nodes[id] != nil
+	held := b.snap.UsagesOn(id)
+	for _, u := range held {
+		b.unbook(u.ID)
 	}
 	b.forgetNode(id)
 	n = b.withMeasurements(n)
@@ -176,10 +172,9 @@ func (b *Book) node(n *nomad.Node) {
 	if at, found := slices.BinarySearch(b.order, id); !found {
 		b.order = slices.Insert(slices.Clone(b.order), at, id)
 	}
-	free := roomOf(n, nil)
-	b.nodes[id], b.usages[id], b.rooms[id] = n, map[string]place.Usage{}, &free
-	for _, usage := range held {
-		b.rebook(usage)
+	b.nodes[id] = n
+	for _, u := range held {
+		b.rebook(u.ID)
 	}
 	if known {
 		return
@@ -218,8 +213,8 @@ func healthy(gpus []place.GPU) []place.GPU {
 }
 
 func (b *Book) nodeGone(id string) {
-	for usage := range b.usages[id] {
-		b.unbook(id, usage)
+	for _, u := range b.snap.UsagesOn(id) {
+		b.unbook(u.ID)
 	}
 	b.forgetNode(id)
 }
@@ -230,8 +225,6 @@ func (b *Book) forgetNode(id string) {
 		return
 	}
 	delete(b.nodes, id)
-	delete(b.usages, id)
-	delete(b.rooms, id)
 	if at, found := slices.BinarySearch(b.order, id); found {
 		b.order = slices.Delete(slices.Clone(b.order), at, at+1)
 	}
@@ -254,7 +247,7 @@ func (b *Book) job(j *nomad.Job) {
 		return
 	}
 	for _, a := range b.allocsOf(j.Key) {
-		b.unbook(a.NodeID, a.ID)
+		b.unbook(a.ID)
 		b.book(b.usageOf(a))
 	}
 }
@@ -288,7 +281,7 @@ func (b *Book) alloc(a *nomad.Alloc) {
 		return
 	}
 	if before.Stopping != a.Stopping || len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB {
-		b.unbook(a.NodeID, a.ID)
+		b.unbook(a.ID)
 		b.book(b.usageOf(a))
 	}
 }
@@ -303,7 +296,7 @@ func (b *Book) allocGone(id string) {
 	if len(b.byJob[a.Key()]) == 0 {
 		delete(b.byJob, a.Key())
 	}
-	b.unbook(a.NodeID, id)
+	b.unbook(id)
 	if a.Canary {
 		b.rebookGroup(a)
 	}
@@ -314,7 +307,7 @@ func (b *Book) allocGone(id string) {
 func (b *Book) rebookGroup(of *nomad.Alloc) {
 	for _, a := range b.byJob[of.Key()] {
 		if a.Group == of.Group {
-			b.unbook(a.NodeID, a.ID)
+			b.unbook(a.ID)
 			b.book(b.usageOf(a))
 		}
 	}
@@ -322,37 +315,21 @@ func (b *Book) rebookGroup(of *nomad.Alloc) {
 
 // book enters a usage that is a fact or a promise.
 func (b *Book) book(u place.Usage) {
-	if b.nodes[u.NodeID] == nil || b.usages[u.NodeID] == nil {
+	if b.nodes[u.NodeID] == nil {
 		return // it is booked once the node is known
 	}
 	if err := b.snap.Observe(u); err != nil {
 		b.log.trouble(b.now(), err)
-		return
 	}
-	b.usages[u.NodeID][u.ID] = u
-	b.rooms[u.NodeID].take(b.nodes[u.NodeID], &u, 1)
 }
 
-func (b *Book) unbook(node, id string) {
-	u, ok := b.usages[node][id]
-	if !ok {
+func (b *Book) unbook(id string) {
+	if _, booked := b.snap.Usage(id); !booked {
 		return
 	}
-	delete(b.usages[node], id)
-	b.rooms[node].take(b.nodes[node], &u, -1)
 	if _, err := b.snap.Release(id); err != nil {
 		b.log.trouble(b.now(), err)
 	}
-}
-
-// usagesOn lists what lies on a node, by ID.
-func (b *Book) usagesOn(node string) []place.Usage {
-	on := b.usages[node]
-	list := make([]place.Usage, 0, len(on))
-	for _, id := range slices.Sorted(maps.Keys(on)) {
-		list = append(list, on[id])
-	}
-	return list
 }
 
 // live counts the allocs of a group that run or are about to.

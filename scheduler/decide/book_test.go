@@ -157,7 +157,7 @@ func TestBookKeepsCount(t *testing.T) {
 		var sum place.Charge
 		for _, node := range []string{"a", "b"} {
 			var got int64
-			for _, u := range b.book.usagesOn("id-" + node) {
+			for _, u := range b.book.snap.UsagesOn("id-" + node) {
 				got += u.Takes[0].Slices
 				sum = sum.Plus(b.book.snap.Charge(u.NodeID, u.Takes))
 			}

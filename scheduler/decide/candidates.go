@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // candidates are the nodes that may run a group. Nil means every node: in
@@ -22,13 +23,13 @@ func (b *Book) candidates(g *GroupRecord) []string {
 		limit = everyNode
 	}
 	var list, later, last []string
-	start := startAt(g, len(b.order))
+	start, w := startAt(g, len(b.order)), b.writtenAs(g)
 	for i := range b.order {
 		id := b.order[(start+i)%len(b.order)]
 		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) {
 			continue
 		}
-		switch b.rank(b.nodes[id], g) {
+		switch b.rank(id, w) {
 		case fitsNow:
 			list = append(list, id)
 		case fitsLater:
@@ -73,25 +74,20 @@ const (
 	fitsWhenBack // when the node takes work again
 )
 
-func (b *Book) rank(n *nomad.Node, g *GroupRecord) fit {
-	serves := func(r room) bool {
-		return len(g.Blocks) == 0 || r.serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks)
-	}
+func (b *Book) rank(node string, w *written) fit {
+	n := b.nodes[node]
 	switch {
-	case !admits(n, &g.Ask):
+	case !b.snap.Admits(node, &w.node):
 		return fitsNever
-	case !n.Plan.Ineligible && serves(b.roomOn(n)):
+	case !n.Plan.Ineligible && b.snap.Serves(node, &w.alloc, nil):
 		return fitsNow
-	case !serves(roomOf(n, nil)):
+	case !b.snap.Serves(node, &w.alloc, place.Everything):
 		return fitsNever
 	case n.Plan.Ineligible:
 		return fitsWhenBack
 	}
 	return fitsLater
 }
-
-// roomOn is what is free on a node now. It must not be changed.
-func (b *Book) roomOn(n *nomad.Node) room { return *b.rooms[n.Plan.ID] }
 
 // nodeIDs lists all nodes in order. The list must not be changed.
 func (b *Book) nodeIDs() []string { return b.order }

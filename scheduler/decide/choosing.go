@@ -30,18 +30,19 @@ type choosing struct {
 	form  unit // where one alloc would go on an empty cluster
 	// grows is set where the job asks for more allocs than before.
 	grows bool
+	// unreserved is set where the reservation that the ask names is over.
+	unreserved bool
 	// why is the core's explanation, made before anything of the ask is booked.
 	why place.Explanation
 }
 
-// native is the answer to an ask that only Nomad can place: it gets no
-// preference, and every node is looked at.
+// native is a group as it came, without a preference: every node is looked at.
 func (c *choosing) native() GroupRecord {
 	d := admit.Decision{Group: c.ask.Group, Tasks: make([]admit.TaskDecision, len(c.ask.Tasks))}
 	for i, t := range c.ask.Tasks {
 		d.Tasks[i].Task = t.Task
 	}
-	d.Explanation = []string{"the device blocks name a group or a condition that only Nomad can judge; no preference is set"}
+	d.Explanation = []string{"it came around the service; no preference is set"}
 	shown := c.shown(view.Placed, d.Explanation[0])
 	return GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Decision: d, Shown: shown}
 }
@@ -58,14 +59,22 @@ func (c *choosing) stored() admit.Ask {
 func (c *choosing) first() (GroupRecord, error) {
 	b := c.book
 	n := b.nodes[c.form.node]
-	g := GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Cost: b.snap.Charge(c.form.node, c.form.usage.Takes)}
+	g := GroupRecord{Key: c.ask.Key(), Ask: c.stored(), Cost: c.leastCost()}
 	g.Decision = admit.Decision{Group: c.ask.Group}
 	if !c.places() {
-		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, c.form, n)
+		if err := c.payable(); err != nil {
+			return g, err
+		}
+		g.Decision.Tasks = tasks(c.ask, c.parts, c.form, n)
 		g.Covered = covered(c.parts)
 		forget(&g)
 		g.Shown = c.shown(view.Placed, "Nomad places it when it starts")
 		return g, nil
+	}
+	if c.ask.Reservation != "" {
+		if err := c.claimable(); err != nil {
+			return g, err
+		}
 	}
 	c.arrive()
 	defer c.setAside()()
@@ -80,7 +89,7 @@ func (c *choosing) setAside() func() {
 	for _, a := range c.book.allocsOf(c.key) {
 		if a.Group == c.ask.Group {
 			old = append(old, a)
-			c.book.unbook(a.NodeID, a.ID)
+			c.book.unbook(a.ID)
 		}
 	}
 	return func() {
@@ -108,10 +117,13 @@ func forget(g *GroupRecord) {
 // again decides about an ask that was decided before and may run: the device
 // blocks stay as they are, and only new allocs are placed.
 func (c *choosing) again(was GroupRecord) (GroupRecord, error) {
-	g := was
+	g, b := was, c.book
 	g.Ask, c.grows = c.stored(), c.ask.Count > was.Ask.Count
 	if !c.places() {
-		return g, nil
+		return g, c.payable()
+	}
+	if c.ask.Reservation != "" && b.claims[c.ask.Reservation] == nil {
+		c.unreserved = true // it was claimed, or is over: the job goes on without it
 	}
 	given := c.given(&was)
 	missing := c.ask.Count - c.book.live(c.key, c.ask.Group)
@@ -133,11 +145,11 @@ func (c *choosing) underWay(was *GroupRecord) bool {
 }
 
 // keepTo leaves only nodes that can serve device blocks which are given.
-func (c *choosing) keepTo(blocks []block) {
+func (c *choosing) keepTo(given []admit.TaskDecision) {
+	w := c.book.writtenOf(c.ask, given)
 	var able []string
 	for _, id := range c.book.nodeIDs() {
-		n := c.book.nodes[id]
-		if admits(n, c.ask) && roomOf(n, nil).serve(n, c.ask.CPUMHz, c.ask.MemoryMiB, blocks) {
+		if c.book.snap.Admits(id, &w.node) && c.book.snap.Serves(id, &w.alloc, place.Everything) {
 			able = append(able, id)
 		}
 	}
@@ -158,6 +170,7 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	b := c.book
 	missing := max(0, c.ask.Count-running)
 	g.Flights, g.Decision.Hold = nil, nil
+	defer c.openReservation()()
 	if hold, err := c.quota(g.Cost, running, missing); err != nil {
 		return g, err
 	} else if hold != nil {
@@ -181,14 +194,14 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 		return g, err
 	}
 	if len(units) > 0 {
-		if hold := c.yield(units[0], g); hold != nil && running == 0 {
+		if hold := c.yield(units[0].node); hold != nil && running == 0 {
 			b.dropGroupFlights(c.key, c.ask.Group)
 			return c.held(g, given, hold), nil
 		}
 	}
 	g = c.settle(g, given, units)
 	if missing > len(units) {
-		hold := b.reservedAway(c.ask, g.Blocks)
+		hold := b.reservedAway(&g)
 		if hold != nil && running == 0 {
 			b.dropGroupFlights(c.key, c.ask.Group)
 			return c.held(g, given, hold), nil
@@ -202,12 +215,48 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	return g, nil
 }
 
+// payable refuses work that Nomad starts by itself, now or later, where its queue
+// could not pay for it: a system job for every node that it starts on, a periodic
+// or parameterized one for one child.
+func (c *choosing) payable() error {
+	if c.queue == nil {
+		return nil
+	}
+	b, cost := c.book, c.leastCost()
+	if c.ask.Later {
+		if why := b.neverInQuota(c.queue.Name, cost); why != "" {
+			return forbidden("group %q: %s", c.ask.Group, why)
+		}
+		return nil
+	}
+	w, missing := b.writtenOf(c.ask, tasks(c.ask, c.parts, c.form, b.nodes[c.form.node])), -b.live(c.key, c.ask.Group)
+	for _, id := range b.nodeIDs() {
+		if !b.nodes[id].Plan.Ineligible && b.snap.Admits(id, &w.node) && b.snap.Serves(id, &w.alloc, place.Everything) {
+			missing += max(1, c.ask.Count)
+		}
+	}
+	if why := b.overQuota(c.queue.Name, cost.Times(int64(max(0, missing)))); missing > 0 && why != "" {
+		return forbidden("group %q of a %s job starts on %d nodes: %s", c.ask.Group, c.ask.JobType, missing, why)
+	}
+	return nil
+}
+
 // arrive lets the core learn what is asked for. Asks that are tried again are
 // not new demand.
 func (c *choosing) arrive() {
 	for i := range c.parts {
 		c.book.plan.Arrive(&c.parts[i].req)
 	}
+}
+
+// leastCost is the least that one alloc costs its queue, on whatever GPU. On
+// which it lands, and what that costs, is seen when it is placed.
+func (c *choosing) leastCost() place.Charge {
+	var sum place.Charge
+	for i := range c.parts {
+		sum = sum.Plus(c.book.plan.LeastCharge(&c.parts[i].req))
+	}
+	return sum
 }
 
 // quota says whether the group must wait for its queue.
@@ -256,7 +305,7 @@ func (c *choosing) units(missing int) ([]unit, error) {
 // unit places the i-th alloc; the first one takes the reservation if there is
 // one.
 func (c *choosing) unit(i int) (unit, error) {
-	if i > 0 || c.ask.Reservation == "" {
+	if i > 0 || c.ask.Reservation == "" || c.unreserved {
 		return c.book.board(false).place(c.parts)
 	}
 	return c.claim()
@@ -272,8 +321,8 @@ func (c *choosing) settle(g GroupRecord, given []admit.TaskDecision, units []uni
 	if given != nil {
 		g.Decision.Tasks = given
 	} else {
-		g.Decision.Tasks, g.Blocks = tasks(c.ask, c.parts, model, b.nodes[model.node])
-		g.Cost, g.Covered = b.snap.Charge(model.node, model.usage.Takes), covered(c.parts)
+		g.Decision.Tasks = tasks(c.ask, c.parts, model, b.nodes[model.node])
+		g.Covered = covered(c.parts)
 		if len(units) != 1 || c.ask.Count != 1 {
 			forget(&g) // one preference cannot be right for several allocs
 		}
@@ -335,7 +384,7 @@ func (c *choosing) wait(g *GroupRecord, missing int) {
 }
 
 // yield holds an ask back when its room is what a higher priority waits for.
-func (c *choosing) yield(u unit, g GroupRecord) *admit.Hold {
+func (c *choosing) yield(node string) *admit.Hold {
 	b := c.book
 	for _, key := range b.waiting() {
 		r := b.records[key]
@@ -344,7 +393,7 @@ func (c *choosing) yield(u unit, g GroupRecord) *admit.Hold {
 			if key == c.key || b.blocked[key].Missing[name] == 0 || w.Decision.Hold != nil || w.Ask.Priority <= c.ask.Priority {
 				continue
 			}
-			if b.wouldServe(u.node, &w) {
+			if b.wouldServe(node, &w) {
 				return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", c.other(key), w.Ask.Priority)}
 			}
 		}
@@ -364,17 +413,7 @@ func (c *choosing) other(key nomad.JobKey) string {
 // wouldServe reports whether a node could serve a waiting group if all work of
 // lower priority were gone.
 func (b *Book) wouldServe(node string, w *GroupRecord) bool {
-	n := b.nodes[node]
-	if n == nil || n.Plan.Ineligible || !admits(n, &w.Ask) {
-		return false
-	}
-	var staying []place.Usage
-	for _, u := range b.usagesOn(node) {
-		if u.Priority >= w.Ask.Priority || len(u.Takes) == 0 {
-			staying = append(staying, u)
-		}
-	}
-	return roomOf(n, staying).serve(n, w.Ask.CPUMHz, w.Ask.MemoryMiB, w.Blocks)
+	return b.servesNow(node, b.writtenAs(w), func(u *place.Usage) bool { return u.Priority < w.Ask.Priority && len(u.Takes) > 0 })
 }
 
 // waiting lists the jobs with a record that Nomad cannot place, in order.

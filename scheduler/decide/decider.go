@@ -129,13 +129,21 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 // job itself holds the room.
 func (d *Decider) consume(ctx context.Context, asks []admit.Ask) {
 	for i := range asks {
-		if asks[i].Reservation == "" {
+		if asks[i].Reservation == "" || !d.book.claimed(asks[i].Reservation, nomad.JobKey{Namespace: asks[i].Namespace, ID: asks[i].JobID}) {
 			continue
 		}
 		if err := d.Forget(ctx, Reservation{ID: asks[i].Reservation}); err != nil {
 			d.book.Trouble(err)
 		}
 	}
+}
+
+// claimed reports whether a job has taken a reservation's room.
+func (b *Book) claimed(reservation string, key nomad.JobKey) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.claims[reservation]
+	return r != nil && r.ClaimedBy == key.String()
 }
 
 // takeBack ends a job's flights and stores its earlier record again.
@@ -301,9 +309,6 @@ func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord,
 	was, known := c.known(have)
 	same := known && b.alive(key, have)
 	b.dropGroupFlights(key, a.Group)
-	if len(parts) == 0 {
-		return c.native(), nil
-	}
 	if same {
 		c.asBefore(&was)
 	}

@@ -59,7 +59,7 @@ func TestDryRunLeavesNoTrace(t *testing.T) {
 	if _, err := b.Decide(t.Context(), []admit.Ask{ask("job", "8G", 1)}, true); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.book.flights) != 0 || len(b.store.items) != 0 || len(b.book.usages["id-a"]) != 0 {
+	if len(b.book.flights) != 0 || len(b.store.items) != 0 || len(b.book.snap.UsagesOn("id-a")) != 0 {
 		t.Errorf("%d flights, %d variables", len(b.book.flights), len(b.store.items))
 	}
 }

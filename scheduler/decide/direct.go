@@ -57,7 +57,7 @@ func (b *Book) mayHold(key nomad.JobKey) bool {
 func (b *Book) holdersIn(queue string, matches func(nomad.JobKey) bool) []place.Usage {
 	var list []place.Usage
 	for _, a := range b.allocs {
-		u, booked := b.usages[a.NodeID][a.ID]
+		u, booked := b.snap.Usage(a.ID)
 		if booked && len(u.Takes) > 0 && matches(a.Key()) && b.isWithin(u.Queue, queue) {
 			list = append(list, u)
 		}
@@ -107,7 +107,7 @@ func (b *Book) bringBack(skip map[string]bool) *Due {
 // its group was held a moment ago.
 func (b *Book) leaves(queue string) bool {
 	for _, a := range b.allocs {
-		u, booked := b.usages[a.NodeID][a.ID]
+		u, booked := b.snap.Usage(a.ID)
 		if !booked || len(u.Takes) == 0 || !b.isWithin(u.Queue, queue) {
 			continue
 		}

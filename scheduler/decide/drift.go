@@ -121,46 +121,13 @@ func (c *choosing) adopt(was *admit.Earlier) GroupRecord {
 		g.Decision = was.Decision(c.ask.Group)
 		g.Decision.Explanation = []string{"adopted as it is registered"}
 	}
-	g.Blocks = blocksOf(c.ask, g.Decision.Tasks)
 	g.Shown.Summary = g.Decision.Explanation[0]
 	for _, a := range c.book.allocsOf(c.key) {
-		if u := c.book.usages[a.NodeID][a.ID]; a.Group == c.ask.Group && len(u.Takes) > 0 {
+		if u, _ := c.book.snap.Usage(a.ID); a.Group == c.ask.Group && len(u.Takes) > 0 {
 			g.Cost = c.book.snap.Charge(u.NodeID, u.Takes)
 		}
 	}
 	return g
-}
-
-// blocksOf are the device blocks of a group, as what a node must serve.
-func blocksOf(a *admit.Ask, tasks []admit.TaskDecision) []block {
-	var blocks []block
-	for i, t := range a.Tasks {
-		for _, d := range t.Devices {
-			blocks = append(blocks, block{Name: d.Name, Count: d.Count, Sharing: a.Sharing})
-		}
-		if t.Plain() || i >= len(tasks) {
-			continue
-		}
-		for _, d := range tasks[i].Devices {
-			blocks = append(blocks, boundBy(block{Name: d.Name, Count: d.Count, Milli: tasks[i].Share.GuaranteeMilli, Sharing: a.Sharing}, d.Constraints))
-		}
-	}
-	return blocks
-}
-
-// boundBy reads back what constraintsFor wrote.
-func boundBy(b block, constraints []admit.Constraint) block {
-	for _, c := range constraints {
-		switch c.LTarget {
-		case "${device.attr.type}", "${device.attr.model}":
-			b.Model = c.RTarget
-		case "${device.attr.slices}":
-			b.Of = atoi(c.RTarget)
-		case "${device.attr.slice_memory}":
-			b.SliceMiB = atoi(c.RTarget)
-		}
-	}
-	return b
 }
 
 // align brings what was recorded about a group and what is registered together.
@@ -175,6 +142,5 @@ func (b *Book) align(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	}
 	was.Decision.Hold = nil
 	was.Decision.Tasks = a.Was.Decision(a.Group).Tasks
-	was.Blocks = blocksOf(a, was.Decision.Tasks)
 	return was, false
 }

@@ -73,7 +73,7 @@ func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
 		return nil
 	}
-	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(&g.Ask, g.Blocks) != nil && !b.otherwise(key, g) {
+	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(g) != nil && !b.otherwise(key, g) {
 		return nil
 	}
 	if b.flying(key, p.Group) {
@@ -134,14 +134,13 @@ func (b *Book) flying(key nomad.JobKey, group string) bool {
 // priority would take its room still.
 func (b *Book) stillYields(key nomad.JobKey, g *GroupRecord) bool {
 	c := &choosing{book: b, key: key, ask: &g.Ask}
-	free := false
+	free, w := false, b.writtenAs(g)
 	for _, id := range b.nodeIDs() {
-		n := b.nodes[id]
-		if n.Plan.Ineligible || !admits(n, &g.Ask) || !b.roomOn(n).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+		if !b.servesNow(id, w, nil) {
 			continue
 		}
 		free = true
-		if c.yield(unit{node: id}, *g) == nil {
+		if c.yield(id) == nil {
 			return false
 		}
 	}
@@ -162,9 +161,9 @@ func (b *Book) outside(g *GroupRecord) bool {
 	if len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 {
 		return false
 	}
-	found := false
-	for id, n := range b.nodes {
-		if n.Plan.Ineligible || !admits(n, &g.Ask) || !b.roomOn(n).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks) {
+	found, w := false, b.writtenAs(g)
+	for id := range b.nodes {
+		if !b.servesNow(id, w, nil) {
 			continue
 		}
 		if slices.Contains(g.Decision.Candidates, id) {

@@ -198,6 +198,8 @@ func wasOf(d admit.Decision) *admit.Earlier {
 	return was
 }
 
+func keyOf(a admit.Ask) nomad.JobKey { return nomad.JobKey{Namespace: a.Namespace, ID: a.JobID} }
+
 // reread is the ask of a job as it is read from Nomad after a decision.
 func reread(a admit.Ask, d admit.Decision) admit.Ask {
 	a.Was = wasOf(d)

@@ -95,9 +95,8 @@ func (b *Book) fall(blocked *nomad.Blocked) {
 }
 
 func (b *Book) endFlight(id string) {
-	f := b.flights[id]
 	delete(b.flights, id)
-	b.unbook(f.usage.NodeID, id)
+	b.unbook(id)
 }
 
 func (b *Book) dropFlights(key nomad.JobKey) {

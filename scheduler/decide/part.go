@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
@@ -19,8 +20,7 @@ type part struct {
 }
 
 // parts translates an ask. Every part goes to the same node; the first one
-// carries the group's CPU and memory. No parts and no error means that the ask
-// is beyond what the core can express, and only Nomad can place it.
+// carries the group's CPU and memory.
 func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
 	base, err := b.base(a, q)
 	if err != nil {
@@ -44,8 +44,8 @@ func (b *Book) parts(a *admit.Ask, q *config.Queue) ([]part, error) {
 		}
 		for _, d := range t.Devices {
 			r := base
-			if !b.plain(&r, d) {
-				return nil, nil
+			if err := plain(&r, d); err != nil {
+				return nil, err
 			}
 			list = append(list, part{i, r})
 		}
@@ -91,57 +91,8 @@ func (b *Book) base(a *admit.Ask, q *config.Queue) (place.Request, error) {
 		r.Pools = []string{a.NodePool}
 	}
 	r.Datacenters = b.datacenters(a.Datacenters)
-	simple := true
-	for _, c := range a.Constraints {
-		attribute, isTarget := strings.CutPrefix(c.LTarget, "${")
-		switch {
-		case !isTarget || strings.Contains(c.RTarget, "${"):
-			simple = false
-		case slices.Contains([]string{"=", "!=", "is_set", "is_not_set"}, c.Operand):
-			r.Constraints = append(r.Constraints, place.Constraint{Attribute: strings.TrimSuffix(attribute, "}"), Operator: c.Operand, Value: c.RTarget})
-		default:
-			simple = false
-		}
-	}
-	if !simple {
-		r.Constraints, r.Nodes = nil, b.nodesFor(a)
-	}
+	r.Constraints = conditions(a.Constraints)
 	return r, restrict(&r, q)
-}
-
-// datacenters resolves globs; none means all.
-func (b *Book) datacenters(globs []string) []string {
-	if len(globs) == 0 || slices.Contains(globs, "*") {
-		return nil
-	}
-	found := []string{}
-	for _, n := range b.nodes {
-		dc := n.Plan.Datacenter
-		if !slices.Contains(found, dc) && slices.ContainsFunc(globs, func(g string) bool { return globbed(g, dc) }) {
-			found = append(found, dc)
-		}
-	}
-	if len(found) == 0 {
-		return globs
-	}
-	slices.Sort(found)
-	return found
-}
-
-// nodesFor lists the nodes that constraints admit which the core does not
-// understand.
-func (b *Book) nodesFor(a *admit.Ask) []string {
-	found := []string{}
-	for id, n := range b.nodes {
-		if admits(n, a) {
-			found = append(found, id)
-		}
-	}
-	if len(found) == 0 {
-		return []string{noNode}
-	}
-	slices.Sort(found)
-	return found
 }
 
 // restrict adds the rules of a queue.
@@ -157,11 +108,19 @@ func restrict(r *place.Request, q *config.Queue) error {
 		return err
 	}
 	for _, c := range q.Constraints {
-		attribute := strings.TrimSuffix(strings.TrimPrefix(c.Attribute, "${"), "}")
-		r.Constraints = append(r.Constraints, place.Constraint{Attribute: attribute, Operator: c.Operator, Value: c.Value})
+		r.Constraints = append(r.Constraints, constraint.Constraint{Left: targetOf(c.Attribute), Operand: c.Operator, Right: c.Value})
 	}
 	r.Priority = min(r.Priority, q.MaxPriority)
 	return nil
+}
+
+// targetOf is an attribute of a node as constraints name it; queues may leave the
+// braces out.
+func targetOf(attribute string) string {
+	if strings.HasPrefix(attribute, "${") {
+		return attribute
+	}
+	return "${" + attribute + "}"
 }
 
 // both is what is in two lists, either of which may be empty for "any".
@@ -212,53 +171,25 @@ func (b *Book) resource(r *place.Request, asked gpu.Request) error {
 	return nil
 }
 
-// plain translates a device block that the user wrote. It returns false for
-// one that the core cannot express.
-func (b *Book) plain(r *place.Request, d admit.DeviceAsk) bool {
-	vendor, rest, found := strings.Cut(d.Name, "/")
+// plain translates a device block that the user wrote. The core evaluates its name
+// and constraints as Nomad does.
+func plain(r *place.Request, d admit.DeviceAsk) error {
+	if d.Count < 1 {
+		return &admit.Refusal{Status: http.StatusBadRequest, Text: fmt.Sprintf("device %q: count %d: ask for at least one", d.Name, d.Count)}
+	}
+	r.Device, r.Conditions = d.Name, conditions(d.Constraints)
+	_, deviceType, found := strings.Cut(d.Name, "/")
 	if !found {
-		vendor, rest = "", d.Name
+		deviceType = d.Name
 	}
-	deviceType, name, _ := strings.Cut(rest, "/")
-	r.Vendor = vendor
-	if vendor == "" && deviceType == "gpu" {
-		r.Vendor = ""
-	}
+	deviceType, _, _ = strings.Cut(deviceType, "/")
 	switch deviceType {
 	case "slice", "mig-slice":
-		r.Mode, r.GPUs, r.MemoryMiBPerGPU = gpu.ModeSlice, 1, d.Count*b.sliceMiB()
+		r.Mode, r.GPUs, r.Instances = gpu.ModeSlice, 1, d.Count
 	case "shared", "mig-shared":
-		r.Mode, r.GPUs, r.Shared = gpu.ModeShared, 1, true
+		r.Mode, r.GPUs, r.Shared, r.Instances = gpu.ModeShared, 1, true, d.Count
 	default:
-		r.Mode, r.GPUs, r.Whole = gpu.ModeWhole, int(d.Count), true
+		r.Mode, r.GPUs, r.Whole = gpu.ModeWhole, int(min(d.Count, 1<<16)), true
 	}
-	if strings.HasPrefix(deviceType, "mig") {
-		if name == "" || strings.Contains(name, "/") {
-			return false
-		}
-		r.Profile, name = name, ""
-	}
-	if name != "" || d.Count < 1 || d.Count > 64 && r.Whole {
-		return false
-	}
-	for _, c := range d.Constraints {
-		if c.Operand != "=" || c.LTarget != "${device.attr.type}" && c.LTarget != "${device.attr.model}" {
-			return false
-		}
-		r.Models = []string{c.RTarget}
-	}
-	return true
-}
-
-// sliceMiB is the memory of a slice, which is meant to be one setting for the
-// whole cluster.
-func (b *Book) sliceMiB() int64 {
-	for _, n := range b.nodes {
-		for i := range n.Plan.GPUs {
-			if m := n.Plan.GPUs[i].SliceMiB; m > 0 {
-				return m
-			}
-		}
-	}
-	return 1024
+	return nil
 }

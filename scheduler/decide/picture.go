@@ -54,7 +54,7 @@ func (b *Book) holders() map[string][]*nomad.Alloc {
 func (b *Book) drawNode(id string, holders []*nomad.Alloc) view.Node {
 	n := b.nodes[id]
 	v := n.View
-	for _, u := range b.usages[id] {
+	for _, u := range b.snap.UsagesOn(id) {
 		v.CPUUsedMHz += u.CPUMHz
 		v.MemoryUsedMiB += u.MemoryMiB
 	}

@@ -38,9 +38,9 @@ func (b *Book) queueOf(key nomad.JobKey, group string) *config.Queue {
 // requeue books all allocs again, after queues changed.
 func (b *Book) requeue() {
 	for _, id := range b.order {
-		for _, usage := range b.usagesOn(id) {
+		for _, usage := range b.snap.UsagesOn(id) {
 			if a := b.allocs[usage.ID]; a != nil {
-				b.unbook(id, a.ID)
+				b.unbook(a.ID)
 				b.book(b.usageOf(a))
 			}
 		}

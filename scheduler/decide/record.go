@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -44,9 +43,8 @@ type GroupRecord struct {
 	Key      string         `json:"key"`
 	Ask      admit.Ask      `json:"ask"`
 	Decision admit.Decision `json:"decision"`
-	// Blocks are what a node must serve, Cost what a quota pays per alloc.
-	Blocks []block      `json:"blocks"`
-	Cost   place.Charge `json:"cost"`
+	// Cost is the least that a quota pays per alloc.
+	Cost place.Charge `json:"cost"`
 	// Covered groups hold the slices that go with their compute.
 	Covered bool `json:"covered,omitempty"`
 	// Flights are the allocs that this decision placed.
@@ -130,13 +128,3 @@ func (r *Record) clone() *Record {
 var ErrBusy = errors.New("the job is being decided about by another request; try again")
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
-
-// atoi reads the number that a text begins with; 0 where it begins with none.
-func atoi(text string) int64 {
-	number, _, _ := strings.Cut(text, " ")
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}

@@ -193,35 +193,60 @@ func (b *Book) release(id string) (Reservation, bool) {
 }
 
 func (b *Book) forgetClaim(id string) {
-	b.unbook(b.claims[id].Usage.NodeID, id)
+	b.unbook(id)
 	delete(b.claims, id)
 	b.version++
 }
 
-// claim places an alloc in the room of its reservation.
-func (c *choosing) claim() (unit, error) {
+// openReservation takes the reservation that the ask claims off the books, so that
+// its room and its charge count for the claim alone. The result puts it back,
+// unless it was claimed meanwhile.
+func (c *choosing) openReservation() func() {
 	b := c.book
 	r := b.claims[c.ask.Reservation]
-	refuse := func(format string, args ...any) error {
-		return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("reservation %q: ", c.ask.Reservation) + fmt.Sprintf(format, args...)}
+	if r == nil || c.unreserved || r.Namespace != c.key.Namespace || r.ClaimedBy != "" {
+		return func() {}
 	}
+	b.unbook(r.ID)
+	return func() {
+		if r.ClaimedBy == "" {
+			b.book(r.Usage)
+		}
+	}
+}
+
+// claimable refuses a claim of what is not the job's to claim.
+func (c *choosing) claimable() error {
+	r := c.book.claims[c.ask.Reservation]
 	switch {
 	case r == nil:
-		return unit{}, refuse("it does not exist or has expired")
+		return c.refuseClaim("it does not exist or has expired")
 	case r.Namespace != c.key.Namespace:
-		return unit{}, refuse("it belongs to namespace %q", r.Namespace)
+		return c.refuseClaim("it belongs to namespace %q", r.Namespace)
 	case r.ClaimedBy != "" && r.ClaimedBy != c.key.String():
-		return unit{}, refuse("job %s has claimed it", r.ClaimedBy)
+		return c.refuseClaim("job %s has claimed it", r.ClaimedBy)
 	}
-	b.unbook(r.Usage.NodeID, r.ID)
+	return nil
+}
+
+func (c *choosing) refuseClaim(format string, args ...any) error {
+	return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("reservation %q: ", c.ask.Reservation) + fmt.Sprintf(format, args...)}
+}
+
+// claim places an alloc in the room of its reservation, which is open.
+func (c *choosing) claim() (unit, error) {
+	b := c.book
+	if err := c.claimable(); err != nil {
+		return unit{}, err
+	}
+	r := b.claims[c.ask.Reservation]
 	parts := append([]part(nil), c.parts...)
 	for i := range parts {
 		parts[i].req.Nodes = []string{r.Usage.NodeID}
 	}
 	u, err := b.board(false).place(parts)
 	if err != nil {
-		b.book(r.Usage)
-		return unit{}, refuse("it does not hold what group %q asks for", c.ask.Group)
+		return unit{}, c.refuseClaim("it does not hold what group %q asks for", c.ask.Group)
 	}
 	r.ClaimedBy = c.key.String()
 	return u, nil

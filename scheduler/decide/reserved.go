@@ -2,50 +2,47 @@ package decide
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // reservedAway is the hold of a group that finds no room, and would if nobody
 // had reserved any. Nomad knows of no reservation: without the hold it would
 // start the group in the reserved room. Nil when that is not the reason.
-func (b *Book) reservedAway(a *admit.Ask, blocks []block) *admit.Hold {
+func (b *Book) reservedAway(g *GroupRecord) *admit.Hold {
 	var hold *admit.Hold
 	var soonest time.Time
+	w := b.writtenAs(g)
 	for _, id := range b.nodeIDs() {
-		n := b.nodes[id]
-		if n.Plan.Ineligible || !admits(n, a) {
-			continue
-		}
-		r := b.roomOn(n)
-		if r.serve(n, a.CPUMHz, a.MemoryMiB, blocks) {
+		if b.servesNow(id, w, nil) {
 			return nil
 		}
-		r.instances, r.milli = slices.Clone(r.instances), slices.Clone(r.milli)
-		until := b.withoutReservations(id, &r)
-		if until.IsZero() || !r.serve(n, a.CPUMHz, a.MemoryMiB, blocks) || hold != nil && !until.Before(soonest) {
+		until := b.reservedUntil(id)
+		if until.IsZero() || hold != nil && !until.Before(soonest) || !b.servesNow(id, w, b.isReserved) {
 			continue
 		}
 		soonest = until
-		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", n.Plan.Name, until.UTC().Format(time.RFC3339))}
+		hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("the room on %s is reserved until %s", b.nodes[id].Plan.Name, until.UTC().Format(time.RFC3339))}
 	}
 	return hold
 }
 
-// withoutReservations frees what nobody has claimed on a node, and returns when
-// the last of it expires; zero when nothing is reserved there.
-func (b *Book) withoutReservations(node string, r *room) time.Time {
+// isReserved reports whether a usage is a reservation that nobody has claimed.
+func (b *Book) isReserved(u *place.Usage) bool {
+	r := b.claims[u.ID]
+	return r != nil && r.ClaimedBy == ""
+}
+
+// reservedUntil is when the last reservation on a node expires that nobody has
+// claimed; zero when there is none.
+func (b *Book) reservedUntil(node string) time.Time {
 	var until time.Time
-	for _, claim := range b.claims {
-		if claim.ClaimedBy != "" || claim.Usage.NodeID != node {
-			continue
-		}
-		r.take(b.nodes[node], &claim.Usage, -1)
-		if claim.ExpiresAt.After(until) {
-			until = claim.ExpiresAt
+	for _, r := range b.claims {
+		if r.ClaimedBy == "" && r.Usage.NodeID == node && r.ExpiresAt.After(until) {
+			until = r.ExpiresAt
 		}
 	}
 	return until

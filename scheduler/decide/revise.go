@@ -9,7 +9,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -152,18 +151,13 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	if err != nil {
 		return was, err
 	}
-	if len(parts) == 0 { // Nomad alone can judge whether there is room
-		was.Decision.Hold = nil
-		return was, nil
-	}
 	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
+	c.unreserved = b.claims[a.Reservation] == nil
 	c.asBefore(&was)
 	if err := c.shape(); err != nil {
 		return was, err
 	}
-	if was.Cost == (place.Charge{}) {
-		was.Cost = b.snap.Charge(c.form.node, c.form.usage.Takes)
-	}
+	was.Cost = c.leastCost()
 	before := b.flightsOf(key)
 	b.dropGroupFlights(key, a.Group)
 	g, err := c.fill(was, c.given(&was), b.live(key, a.Group))

@@ -61,7 +61,7 @@ func (b *Book) evict(key nomad.JobKey, g *GroupRecord) *Eviction {
 	anew := c.waits(g)
 	if !anew {
 		c.asBefore(g)
-		c.keepTo(g.Blocks)
+		c.keepTo(g.Decision.Tasks)
 	}
 	c.avoid(g.Excluded)
 	room := c.makeRoom(g, anew)
@@ -129,11 +129,9 @@ func (on board) preempt(parts []part, banned map[string]bool, gap int, now time.
 // servesAfter reports whether a node can serve a group's device blocks once
 // the victims are gone.
 func (b *Book) servesAfter(room *made, g *GroupRecord) bool {
-	n := b.nodes[room.node]
-	staying := slices.DeleteFunc(b.usagesOn(room.node), func(u place.Usage) bool {
+	return b.snap.Serves(room.node, &b.writtenAs(g).alloc, func(u *place.Usage) bool {
 		return slices.ContainsFunc(room.victims, func(v place.Usage) bool { return v.ID == u.ID })
 	})
-	return roomOf(n, staying).serve(n, g.Ask.CPUMHz, g.Ask.MemoryMiB, g.Blocks)
 }
 
 // stoppable reports whether an alloc may be stopped at all: work with GPUs that
@@ -192,8 +190,8 @@ func (b *Book) moveIn(a *admit.Ask, g *GroupRecord, room *made) {
 	if !room.anew || g.Key != a.Key() {
 		return
 	}
-	g.Decision.Tasks, g.Blocks = tasks(a, room.parts, room.unit, b.nodes[room.node])
-	g.Cost, g.Covered = b.snap.Charge(room.node, room.usage.Takes), covered(room.parts)
+	g.Decision.Tasks = tasks(a, room.parts, room.unit, b.nodes[room.node])
+	g.Covered = covered(room.parts)
 	if a.Count != 1 {
 		forget(g)
 	}

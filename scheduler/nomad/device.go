@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -42,8 +43,11 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 			}
 			byUUID[id.UUID] = append(byUUID[id.UUID], view.Instance{ID: in.ID, Healthy: in.Healthy})
 		}
+		group := deviceGroup(g)
 		for uuid, instances := range byUUID {
-			found = append(found, h.device(g, mode, uuid, instances))
+			d := h.device(g, mode, uuid, instances)
+			d.plan.Device = group
+			found = append(found, d)
 		}
 	}
 	slices.SortFunc(found, func(a, b device) int {
@@ -51,6 +55,28 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 	})
 	joinNeighbors(found, groups)
 	return found
+}
+
+// deviceGroup is a group as constraints see it.
+func deviceGroup(g *api.NodeDeviceResource) *constraint.Device {
+	d := &constraint.Device{Vendor: g.Vendor, Type: g.Type, Name: g.Name, Attributes: make(map[string]constraint.Value, len(g.Attributes))}
+	for _, in := range g.Instances {
+		d.IDs = append(d.IDs, in.ID)
+	}
+	for name, a := range g.Attributes {
+		switch {
+		case a == nil:
+		case a.IntVal != nil:
+			d.Attributes[name] = constraint.Int(*a.IntVal, a.Unit)
+		case a.FloatVal != nil:
+			d.Attributes[name] = constraint.Float(*a.FloatVal, a.Unit)
+		case a.BoolVal != nil:
+			d.Attributes[name] = constraint.Bool(*a.BoolVal)
+		case a.StringVal != nil:
+			d.Attributes[name] = constraint.Text(*a.StringVal)
+		}
+	}
+	return d
 }
 
 // modeOf reads the mode off the device type. A MIG instance has the mode in

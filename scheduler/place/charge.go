@@ -26,6 +26,17 @@ func (c Charge) Plus(d Charge) Charge { return Charge{c.Milli + d.Milli, c.Memor
 // Times is the charge of n of its kind; -1 takes it back.
 func (c Charge) Times(n int64) Charge { return Charge{c.Milli * n, c.MemoryMiB * n} }
 
+// part is an nth of the charge; what is bounded stays so.
+func (c Charge) part(n int) Charge {
+	divide := func(v int64) int64 {
+		if v == 0 {
+			return 0
+		}
+		return max(1, v/int64(max(1, n)))
+	}
+	return Charge{divide(c.Milli), divide(c.MemoryMiB)}
+}
+
 // beyond is what exceeds an amount. What the amount has 0 of is not counted.
 func (c Charge) beyond(most Charge) Charge {
 	return Charge{above(c.Milli, most.Milli), above(c.MemoryMiB, most.MemoryMiB)}

@@ -34,7 +34,7 @@ func (p *Planner) chooseOne(sh *shape, b *bank, ws *waste, cpu int64, now int32)
 	best, at := int32(0), -1
 	for i := range b.cells {
 		c := &b.cells[i]
-		if !c.holds(nd) || seenShare(b.cells[:i], c.share, nd) {
+		if !c.holds(nd) || !sh.suits(b, i) || sh.meets == nil && seenShare(b.cells[:i], c.share, nd) {
 			continue
 		}
 		rank := c.share
@@ -112,7 +112,7 @@ func (p *Planner) chooseMany(sh *shape, b *bank, ws *waste, cpu int64, now int32
 	nd := sh.need(p.snap, b.kind)
 	p.cells = p.cells[:0]
 	for i := range b.cells {
-		if b.cells[i].holds(nd) {
+		if b.cells[i].holds(nd) && sh.suits(b, i) {
 			p.cells = append(p.cells, i)
 		}
 	}

@@ -202,6 +202,8 @@ func (s *Snapshot) describe(sh *shape, b *bank, why reason) Reason {
 			return Reason{Why: "no GPU", Never: true}
 		}
 		return Reason{Why: sh.need(s, b.kind).why, Never: true}
+	case neverDevice:
+		return Reason{Why: "no GPU meets the device block's constraints", Never: true}
 	case neverSize:
 		return Reason{Why: fmt.Sprintf("fewer than %d like GPUs", r.GPUs), Never: true}
 	case noCPU:

@@ -1,6 +1,10 @@
 package place
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+)
 
 // reason is why a bank cannot take a task now, or ever.
 type reason uint8
@@ -10,6 +14,7 @@ const (
 	notEligible
 	notFiltered
 	neverKind
+	neverDevice
 	neverSize
 	noCPU
 	noMemory
@@ -54,7 +59,7 @@ func (s *Snapshot) could(sh *shape, b *bank) bool {
 	if r.GPUs == 0 {
 		return b == n.banks[0]
 	}
-	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= len(b.cells)
+	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= sh.suiting(b)
 }
 
 func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
@@ -65,12 +70,15 @@ func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
 	if !nd.ok {
 		return neverKind
 	}
-	if sh.req.GPUs > len(b.cells) {
+	switch all := sh.suiting(b); {
+	case all == 0:
+		return neverDevice
+	case sh.req.GPUs > all:
 		return neverSize
 	}
 	found := 0
 	for i := range b.cells {
-		if b.cells[i].holds(nd) {
+		if b.cells[i].holds(nd) && sh.suits(b, i) {
 			if found++; found == sh.req.GPUs {
 				return fitsNow
 			}
@@ -96,23 +104,5 @@ func admits(n *Node, r *Request) bool {
 	if len(r.Nodes) > 0 && !slices.Contains(r.Nodes, n.ID) {
 		return false
 	}
-	for _, c := range r.Constraints {
-		if !c.holds(n.Attributes) {
-			return false
-		}
-	}
-	return true
-}
-
-func (c Constraint) holds(attributes map[string]string) bool {
-	v, ok := attributes[c.Attribute]
-	switch c.Operator {
-	case "=":
-		return ok && v == c.Value
-	case "!=":
-		return v != c.Value
-	case "is_set":
-		return ok
-	}
-	return !ok
+	return !slices.ContainsFunc(r.Constraints, func(c constraint.Constraint) bool { return !c.OnNode(n.Attributes) })
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
 // Unmeasured marks a utilisation that nobody has measured.
@@ -24,9 +25,12 @@ type GPU struct {
 	Slices    int64  // number of slices, in mode slice
 	Replicas  int64  // turns that may be held at once, in mode shared
 	NUMA      int    // NUMA node, -1 when unknown
-	Peers     []int  // positions in Node.GPUs that NVLink reaches directly
-	Unhealthy bool   // takes no new work
-	Cordoned  bool   // takes no new work; running work stays
+	// Device is the device group that the GPU belongs to; nil: it meets no
+	// condition on one.
+	Device    *constraint.Device
+	Peers     []int // positions in Node.GPUs that NVLink reaches directly
+	Unhealthy bool  // takes no new work
+	Cordoned  bool  // takes no new work; running work stays
 
 	MeasuredMilli     int64 // measured compute, 0..1000, or Unmeasured
 	MeasuredMemoryMiB int64 // measured memory, or Unmeasured

@@ -197,6 +197,23 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
 		}
 	}
+	pl, err := p.placeShape(r, sh)
+	if err != nil {
+		return pl, err
+	}
+	over := p.withinLimits(&pl.Usage)
+	if over == nil || r.most != (Charge{}) {
+		return pl, over
+	}
+	cheaper := *r // another kind of GPU may cost its queue less
+	cheaper.most = p.quotas.left(p.snap, r.Queue).part(r.GPUs)
+	if pl, err := p.placeShape(&cheaper, p.shapeOf(&cheaper)); err == nil {
+		return pl, p.withinLimits(&pl.Usage)
+	}
+	return pl, over
+}
+
+func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 	ix := sh.index
 	p.sync(ix, sh)
 	id, ok := p.pick(ix, sh)
@@ -204,9 +221,12 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
 	b := p.bankOf(ix, id)
-	pl := Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}
-	return pl, p.withinLimits(&pl.Usage)
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}, nil
 }
+
+// LeastCharge is the least that a quota would pay for the request on any kind of
+// GPU that is known.
+func (p *Planner) LeastCharge(r *Request) Charge { return p.leastCharge(p.shapeOf(r)) }
 
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {

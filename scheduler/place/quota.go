@@ -206,6 +206,29 @@ func (q *Quotas) deficit(s *Snapshot, name string, more Charge) Charge {
 	return over
 }
 
+// left is how much more a queue may hold; an amount that nothing bounds is 0, and
+// one that is used up 1, the least that bounds.
+func (q *Quotas) left(s *Snapshot, name string) Charge {
+	var least Charge
+	for _, o := range q.path(name) {
+		used, most := q.Used(s, o), q.queues[o].limit()
+		least.Milli = tighter(least.Milli, used.Milli, most.Milli)
+		least.MemoryMiB = tighter(least.MemoryMiB, used.MemoryMiB, most.MemoryMiB)
+	}
+	return least
+}
+
+func tighter(least, used, most int64) int64 {
+	if most == 0 {
+		return least
+	}
+	free := max(1, most-used)
+	if least == 0 {
+		return free
+	}
+	return min(least, free)
+}
+
 // SetQuotas makes the planner keep quotas; nil for none.
 func (p *Planner) SetQuotas(q *Quotas) { p.quotas = q }
 

@@ -3,9 +3,11 @@ package place
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
 // Request is what one task asks for. The GPU part has one of five shapes:
@@ -40,25 +42,28 @@ type Request struct {
 	Close           bool  // several GPUs should reach each other by NVLink
 
 	Vendor      string
-	Models      []string    // any of; NVML name, label style or short type
-	Profile     string      // MIG profile
-	Sharing     gpu.Sharing // only GPUs with this sharing; empty: any
-	Mode        gpu.Mode    // only GPUs handed out in this mode; empty: any
-	Datacenters []string    // any of; empty: all
-	Pools       []string    // any of; empty: all
-	Nodes       []string    // node IDs, any of; empty: all
-	Constraints []Constraint
+	Models      []string                // any of; NVML name, label style or short type
+	Profile     string                  // MIG profile
+	Sharing     gpu.Sharing             // only GPUs with this sharing; empty: any
+	Mode        gpu.Mode                // only GPUs handed out in this mode; empty: any
+	Datacenters []string                // any of; empty: all
+	Pools       []string                // any of; empty: all
+	Nodes       []string                // node IDs, any of; empty: all
+	Constraints []constraint.Constraint // on the node
+
+	// Device and Conditions say which device groups will do, as a device block
+	// does: its name (type, vendor/type or vendor/type/name) and its constraints.
+	// Instances is how many of Nomad's instances of each GPU it takes, in modes
+	// slice and shared; 0: as many as the share needs.
+	Device     string
+	Conditions []constraint.Constraint
+	Instances  int64
 
 	Policy Policy        // PolicyDefault: the planner's
 	Submit time.Time     // for the order of the pending queue
 	MinRun time.Duration // once started, not evicted earlier than this
-}
 
-// Constraint is a condition on a node attribute.
-type Constraint struct {
-	Attribute string
-	Operator  string // "=", "!=", "is_set", "is_not_set"
-	Value     string
+	most Charge // that a GPU may cost; what is 0 is not bounded
 }
 
 // ErrRequest is wrapped by every error about a request that makes no sense on
@@ -87,18 +92,18 @@ func (r *Request) Fault() string {
 		return "a whole GPU has no share; use MinMemoryMiB for the size of the card"
 	case r.Shared && (r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
 		return "a turn on a shared GPU promises neither compute nor memory"
-	case r.GPUs > 0 && !r.Whole && !r.Shared && r.ShareMilli == 0 && r.MemoryMiBPerGPU == 0:
+	case r.GPUs > 0 && !r.Whole && !r.Shared && r.ShareMilli == 0 && r.MemoryMiBPerGPU == 0 && r.Instances == 0:
 		return "GPUs without whole, shared, share or memory"
 	case r.ShareMilli < 0 || r.ShareMilli > 999:
 		return fmt.Sprintf("share %d, want 1 to 999 milli", r.ShareMilli)
+	case r.Instances < 0 || r.Instances > 0 && r.Whole:
+		return fmt.Sprintf("%d instances of each GPU", r.Instances)
 	case r.LimitMilli != 0 && (r.LimitMilli < r.ShareMilli || r.LimitMilli > 1000):
 		return fmt.Sprintf("limit %d, want %d to 1000 milli", r.LimitMilli, r.ShareMilli)
 	}
-	for _, c := range r.Constraints {
-		switch c.Operator {
-		case "=", "!=", "is_set", "is_not_set":
-		default:
-			return fmt.Sprintf("constraint operator %q, want =, !=, is_set or is_not_set", c.Operator)
+	for _, c := range slices.Concat(r.Constraints, r.Conditions) {
+		if !c.Known() {
+			return fmt.Sprintf("a constraint with operator %q, which Nomad does not have", c.Operand)
 		}
 	}
 	return ""

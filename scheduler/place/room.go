@@ -57,7 +57,7 @@ func (r *room) fits() bool {
 	}
 	found := 0
 	for i := range r.cells {
-		if r.need != nil && r.cells[i].holds(r.need) {
+		if r.need != nil && r.cells[i].holds(r.need) && r.shape.suits(r.bank, i) {
 			found++
 		}
 	}

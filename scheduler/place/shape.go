@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
 // shapeKey identifies requests that every node treats alike: all that matters
@@ -20,6 +21,9 @@ type shapeKey struct {
 	sharing, datacenters, pools string
 	mode                        gpu.Mode
 	nodes, constraints          string
+	device, conditions          string
+	instances                   int64
+	most                        Charge
 	policy                      Policy
 }
 
@@ -31,6 +35,7 @@ func keyOf(r *Request) shapeKey {
 		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
 		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), policy: r.Policy,
+		device: r.Device, conditions: constraintKey(r.Conditions), instances: r.Instances, most: r.most,
 	}
 }
 
@@ -48,13 +53,13 @@ func joined(list []string) string {
 	return b.String()
 }
 
-func constraintKey(cs []Constraint) string {
+func constraintKey(cs []constraint.Constraint) string {
 	if len(cs) == 0 {
 		return ""
 	}
 	var list []string
 	for _, c := range cs {
-		list = append(list, c.Attribute, c.Operator, c.Value)
+		list = append(list, c.Left, c.Operand, c.Right)
 	}
 	return joined(list)
 }
@@ -68,6 +73,9 @@ type shape struct {
 	index    *index // of the banks that it may go to
 	filtered bool   // asks more of a node than capacity and GPUs
 	apart    bool   // and banks in the same state may differ in it
+	// meets is which device groups meet the conditions, as far as looked at; nil
+	// where the shape has none.
+	meets map[*constraint.Device]bool
 }
 
 // need is what a shape takes of one GPU of a kind.
@@ -83,8 +91,44 @@ type need struct {
 func newShape(r *Request) *shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	apart := len(r.Nodes)+len(r.Constraints) > 0
-	return &shape{req: own, entry: -1, apart: apart, filtered: apart || len(r.Datacenters)+len(r.Pools) > 0}
+	sh := &shape{req: own, entry: -1, apart: len(r.Nodes)+len(r.Constraints) > 0}
+	if r.Device != "" || len(r.Conditions) > 0 {
+		sh.apart, sh.meets = true, map[*constraint.Device]bool{}
+	}
+	sh.filtered = sh.apart || len(r.Datacenters)+len(r.Pools) > 0
+	return sh
+}
+
+// suits reports whether a GPU of a bank, full or not, is of a device group that
+// will do.
+func (sh *shape) suits(b *bank, cell int) bool {
+	if sh.meets == nil {
+		return true
+	}
+	d := b.node.spec.GPUs[b.gpus[cell]].Device
+	if d == nil {
+		return false
+	}
+	ok, known := sh.meets[d]
+	if !known {
+		ok = (sh.req.Device == "" || d.Named(sh.req.Device)) && d.Meets(sh.req.Conditions)
+		sh.meets[d] = ok
+	}
+	return ok
+}
+
+// suiting counts the GPUs of a bank that will do.
+func (sh *shape) suiting(b *bank) int {
+	if sh.meets == nil {
+		return len(b.cells)
+	}
+	n := 0
+	for i := range b.cells {
+		if sh.suits(b, i) {
+			n++
+		}
+	}
+	return n
 }
 
 // need returns what the shape takes of a GPU of the kind.
@@ -101,14 +145,31 @@ func needOf(r *Request, k *kind) need {
 	if why := mismatch(r, k); why != "" {
 		return need{why: why}
 	}
+	nd := sliceNeed
 	switch {
 	case r.Shared:
-		share := int32(gpuMilli / k.Replicas)
-		return need{ok: true, take: Take{Replicas: 1}, share: share, least: share}
+		nd = turnNeed
 	case r.Whole:
-		return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli, least: gpuMilli}
+		nd = wholeNeed
 	}
-	return sliceNeed(r, k)
+	n := nd(r, k)
+	if n.ok && !chargeOf(k, n.take).within(r.most) {
+		return need{why: "its queue may not hold as much more as this GPU costs"}
+	}
+	return n
+}
+
+func wholeNeed(_ *Request, k *kind) need {
+	return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli, least: gpuMilli}
+}
+
+func turnNeed(r *Request, k *kind) need {
+	turns := max(1, r.Instances)
+	if turns > k.Replicas {
+		return need{why: "fewer turns"}
+	}
+	share := int32(turns * gpuMilli / k.Replicas)
+	return need{ok: true, take: Take{Replicas: turns}, share: share, least: share}
 }
 
 func mismatch(r *Request, k *kind) string {
@@ -119,7 +180,7 @@ func mismatch(r *Request, k *kind) string {
 		return "other model than " + strings.Join(r.Models, " or ")
 	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
 		return "GPU memory too small" // in whatever mode
-	case !strings.EqualFold(r.Profile, k.Profile):
+	case r.Device == "" && !strings.EqualFold(r.Profile, k.Profile): // a block's name says it
 		return "other MIG profile"
 	case r.Sharing != "" && r.Sharing != k.Sharing:
 		return "other sharing"
@@ -145,6 +206,9 @@ func sliceNeed(r *Request, k *kind) need {
 		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k.MemoryMiB) {
 			count = k.Slices
 		}
+	}
+	if r.Instances > 0 {
+		count = r.Instances
 	}
 	if count > k.Slices {
 		return need{why: "GPU memory too small"}

@@ -3,6 +3,8 @@ package place
 import (
 	"fmt"
 	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
 // BenchmarkTies places on idle nodes that are as good as each other, the worst
@@ -13,7 +15,7 @@ func BenchmarkTies(b *testing.B) {
 	ask := Request{GPUs: 1, MemoryMiBPerGPU: 8 << 10, CPUMHz: 1000, MemoryMiB: 1024}
 	pooled, constrained := ask, ask
 	pooled.Pools = []string{"default"}
-	constrained.Constraints = []Constraint{{Attribute: "kernel.name", Operator: "=", Value: "linux"}}
+	constrained.Constraints = []constraint.Constraint{{Left: "${kernel.name}", Operand: "=", Right: "linux"}}
 	for _, c := range []struct {
 		name    string
 		request Request
