@@ -15,7 +15,7 @@ func TestTwoDeviceBlocksGiveTwoWholeSlicedGPUs(t *testing.T) {
 		t.Errorf("the task holds %+v", held)
 	}
 	r := report(t, ctx, c, alloc)
-	if open := opens(r); len(open) != 2 {
+	if open := r.Opens(); len(open) != 2 {
 		t.Errorf("it opens GPUs %v, want two", open)
 	}
 	if r.MemoryLimit != "" {

@@ -34,8 +34,8 @@ func TestExamplesRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want := gpusOf[job]; len(opens(r)) != want {
-					t.Errorf("%s opens GPUs %v, want %d", job, opens(r), want)
+				if want := cluster.GPUsOfExamples[job]; len(r.Opens()) != want {
+					t.Errorf("%s opens GPUs %v, want %d", job, r.Opens(), want)
 				}
 				if job == "two-gpus" { // whole-gpu needs one of the two that are whole
 					checkBooking(t, ctx, c)
@@ -47,9 +47,4 @@ func TestExamplesRun(t *testing.T) {
 			checkBooking(t, ctx, c)
 		})
 	}
-}
-
-// gpusOf is how many GPUs each example's container can open.
-var gpusOf = map[string]int{
-	"all-slices": 1, "burst": 1, "mig": 1, "no-gpu": 0, "slice": 1, "two-gpus": 2, "whole-gpu": 1,
 }

@@ -4,29 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 	"github.com/nomad-gpu/nomad-gpu/e2e/probe"
 )
-
-// opens lists the minors of the GPUs that the program could open, by the nodes
-// that it was given and by those that it made itself.
-func opens(r probe.Report) []int {
-	minors := map[int]bool{}
-	for _, node := range r.Nodes {
-		if node.OpensGPU() {
-			minors[int(node.Minor)] = true
-		}
-	}
-	for minor, answer := range r.Forged {
-		if n, err := strconv.Atoi(minor); err != nil || answer != probe.Refused {
-			minors[n] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(minors))
-}
 
 // The image asks for all GPUs (cluster.Image), and so do the job's environment
 // and a template. The forged reservation names the neighbour's slices.
@@ -54,7 +36,7 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
 	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(79)})
-	theirs := opens(report(t, ctx, c, neighbour))
+	theirs := report(t, ctx, c, neighbour).Opens()
 	alloc := run(t, ctx, c, jobSpec{
 		id: "hostile", devices: slicesOf(8),
 		config: "gpu {\n memory = \"7GiB\"\n compute_limit = 300\n}",
@@ -67,7 +49,7 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 	}
 	inside["exec session"] = session
 	for where, r := range inside {
-		if open := opens(r); len(open) != 1 || slices.Equal(open, theirs) {
+		if open := r.Opens(); len(open) != 1 || slices.Equal(open, theirs) {
 			t.Errorf("%s: opens GPUs %v, the neighbour has %v", where, open, theirs)
 		}
 		if len(r.Forged) != 16 {
@@ -92,7 +74,7 @@ func TestWithoutADeviceBlockThereIsNoGPU(t *testing.T) {
 	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(8)})
 	for id, task := range map[string]string{"plain": "", "hostile": fmt.Sprintf(hostile, onlyGPU(t, c, neighbour))} {
 		r := report(t, ctx, c, run(t, ctx, c, jobSpec{id: id, task: task}))
-		if open := opens(r); len(open) != 0 || len(r.Nodes) != 0 {
+		if open := r.Opens(); len(open) != 0 || len(r.Nodes) != 0 {
 			t.Errorf("%s: opens GPUs %v, has nodes %v", id, open, r.Nodes)
 		}
 		if want := (map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}); !maps.Equal(r.Env, want) {

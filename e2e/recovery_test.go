@@ -148,8 +148,8 @@ func (s survivor) waitStarted(t *testing.T, ctx context.Context, c *cluster.Clus
 	if err != nil {
 		t.Fatal(err)
 	}
-	if session.MemoryLimit != "0=8192M" || len(opens(session)) != 1 {
-		t.Errorf("after its restart the task opens GPUs %v with the limit %q", opens(session), session.MemoryLimit)
+	if session.MemoryLimit != "0=8192M" || len(session.Opens()) != 1 {
+		t.Errorf("after its restart the task opens GPUs %v with the limit %q", session.Opens(), session.MemoryLimit)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestAllSlicesAreTheWholeGPU(t *testing.T) {
 			t.Errorf("a task alone on its GPU has %s=%s", key, value)
 		}
 	}
-	if open := opens(r); len(open) != 1 {
+	if open := r.Opens(); len(open) != 1 {
 		t.Errorf("it opens GPUs %v", open)
 	}
 }

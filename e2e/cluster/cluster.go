@@ -108,7 +108,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 			err = errors.Join(fmt.Errorf("start cluster: %w", err), c.Close())
 		}
 	}()
-	if c.image, err = buildImage(o.Bin); err != nil {
+	if c.image, err = ImageArchive(o.Bin); err != nil {
 		return nil, err
 	}
 	o.Progress("starting a Nomad server")
@@ -136,6 +136,14 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	return c, c.record()
+}
+
+// Attach speaks to a Nomad that somebody else started. There is nothing to close.
+func Attach(url string) (*Cluster, error) {
+	c := &Cluster{URL: url}
+	var err error
+	c.API, err = api.NewClient(c.options.client(url))
+	return c, err
 }
 
 // Close ends every process, drops every mount and removes every file.

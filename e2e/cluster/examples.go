@@ -37,3 +37,8 @@ func MachineOfExamples(root string) NodeOptions {
     }
 `}
 }
+
+// GPUsOfExamples is how many GPUs each example's container can open.
+var GPUsOfExamples = map[string]int{
+	"all-slices": 1, "burst": 1, "mig": 1, "no-gpu": 0, "slice": 1, "two-gpus": 2, "whole-gpu": 1,
+}

@@ -14,7 +14,8 @@ import (
 // NVIDIA's own images do.
 const Image = "localhost/gpuprobe:1"
 
-func buildImage(bin string) ([]byte, error) {
+// ImageArchive makes that image from what "make build" made in bin.
+func ImageArchive(bin string) ([]byte, error) {
 	var archive bytes.Buffer
 	files := map[string]testimage.File{
 		"/bin/gpuprobe": {Source: filepath.Join(bin, "e2e", "gpuprobe"), Mode: 0o755},

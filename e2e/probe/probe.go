@@ -4,6 +4,9 @@ package probe
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 )
 
 // NVIDIAMajor is the character device number that NVIDIA's GPUs have had on every
@@ -41,6 +44,23 @@ type Node struct {
 // OpensGPU reports whether the node is a GPU that the program may open.
 func (n Node) OpensGPU() bool {
 	return n.Major == NVIDIAMajor && n.Minor < ControlMinor && n.Open != Refused
+}
+
+// Opens lists the minors of the GPUs that the program can open, through the nodes that
+// it was given and through those that it forged.
+func (r Report) Opens() []int {
+	minors := map[int]bool{}
+	for _, node := range r.Nodes {
+		if node.OpensGPU() {
+			minors[int(node.Minor)] = true
+		}
+	}
+	for minor, answer := range r.Forged {
+		if n, err := strconv.Atoi(minor); err != nil || answer != Refused {
+			minors[n] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(minors))
 }
 
 // Parse reads the line that the program prints.

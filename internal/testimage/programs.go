@@ -11,8 +11,17 @@ import (
 
 // BuildGo compiles the main package pkg, such as
 // "github.com/nomad-gpu/nomad-gpu/internal/testimage/probe", as a static program
-// into dir and returns its path. Go's build cache makes a second call cheap.
+// into dir and returns its path. Go's build cache makes a second call cheap. On a
+// machine without Go it is taken from the folder $NOMAD_GPU_PROGRAMS, which BuildGo
+// filled elsewhere.
 func BuildGo(ctx context.Context, dir, pkg string) (string, error) {
+	if built := os.Getenv("NOMAD_GPU_PROGRAMS"); built != "" {
+		path := filepath.Join(built, filepath.Base(pkg))
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("find %s: %w", pkg, err)
+		}
+		return path, nil
+	}
 	out := filepath.Join(dir, filepath.Base(pkg))
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

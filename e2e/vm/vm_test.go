@@ -1,0 +1,201 @@
+package vm
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+var releases = flag.String("debian", "", "Debian releases to test on, such as 12,13")
+
+// root is the repository: tests run in their package's folder.
+var root, _ = filepath.Abs("../..")
+
+// lane is a machine that is a node, and Nomad's API of it.
+type lane struct {
+	*testing.T
+	*Machine
+	cluster *cluster.Cluster
+	// ran is what was started and is to survive: PIDs by container or by unit.
+	debian string
+}
+
+// deadline is the longest that one release may take.
+const deadline = 3 * time.Hour
+
+func TestMachine(t *testing.T) {
+	if *releases == "" {
+		t.Skip("takes an hour: make vm runs it, make vm-short its shortest part")
+	}
+	if reason := missing(); reason != "" {
+		t.Skip(reason)
+	}
+	for _, debian := range strings.Split(*releases, ",") {
+		t.Run("debian "+debian, func(t *testing.T) { testMachine(t, debian) })
+	}
+}
+
+func testMachine(t *testing.T, debian string) {
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	make := exec.CommandContext(ctx, filepath.Join(root, "e2e", "vm", "image"), debian)
+	make.Stderr = os.Stderr
+	image, err := make.Output()
+	if err != nil {
+		t.Fatalf("make the image of Debian %s: %v", debian, err)
+	}
+	disk, err := payload(ctx, root, t.TempDir(), !testing.Short())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMachine(strings.TrimSpace(string(image)), t.TempDir(), disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.PowerOff)
+	began := time.Now()
+	if err := m.PowerOn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("takes commands after %s", time.Since(began).Round(time.Second))
+	c, err := cluster.Attach(fmt.Sprintf("http://127.0.0.1:%d", m.NomadPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lane{T: t, Machine: m, cluster: c, debian: debian}
+	for _, step := range steps {
+		if testing.Short() && !step.short {
+			continue
+		}
+		ok := t.Run(step.name, func(t *testing.T) {
+			began := time.Now()
+			defer func() { t.Logf("took %s", time.Since(began).Round(time.Second)) }()
+			inner := *l
+			inner.T = t
+			step.run(ctx, &inner)
+			if t.Failed() {
+				inner.diagnose(ctx)
+			}
+		})
+		if !ok && step.vital {
+			return
+		}
+	}
+}
+
+// steps are done in this order on one machine. Nothing makes sense after a vital one
+// failed; short ones are all that -short does.
+var steps = []struct {
+	name         string
+	vital, short bool
+	run          func(context.Context, *lane)
+}{
+	{"it has systemd, cgroup v2 and AppArmor", true, true, testBase},
+	{"it becomes a node", true, true, testNode},
+	{"every example runs", true, true, testExamples},
+	{"a container is confined", false, true, testConfined},
+	{"a task that is out of memory says so", false, false, testOOM},
+	{"statistics are what the kernel counts", false, false, testStatistics},
+	{"MPS daemons are in units of their own", false, true, testScopes},
+	{"nothing ends when Nomad's service is restarted", false, true, testRestartNomad},
+	{"nothing ends when the service takes its control group along", false, true, testRestartGroup},
+	{"nothing ends when containerd is restarted", false, true, testRestartContainerd},
+	{"nothing ends when everything of ours is killed", false, false, testKills},
+	{"what the plugins log without an agent is for people", false, false, testSystemLog},
+	{"both cgroup drivers of containerd will do", false, false, testCgroupDrivers},
+	{"nothing ends on an overloaded machine", false, false, testOverload},
+	{"a reboot brings the tasks back on their GPUs", false, false, testReboot},
+	{"so does a pulled plug", false, false, testPlug},
+	{"the driver's own tests pass", false, false, testSuites},
+}
+
+// run runs a script that must succeed, and returns what it printed.
+func (l *lane) run(ctx context.Context, script string) string {
+	l.Helper()
+	out, err := l.Exec(ctx, script)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return out
+}
+
+func (l *lane) diagnose(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	out, _ := l.Exec(ctx, "systemctl --no-pager --failed; systemd-cgls --no-pager | head -60; journalctl --no-pager -n 60 -u nomad -u containerd; nomad job status || true")
+	l.Log(out)
+}
+
+// patience is how long Nomad may take for one thing on a slow machine.
+const patience = 10 * time.Minute
+
+// within gives a step's question to Nomad a deadline of its own.
+func within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, patience)
+}
+
+// eventually waits for a condition that nothing announces.
+func (l *lane) eventually(ctx context.Context, what string, condition func() (bool, string)) {
+	l.Helper()
+	ctx, cancel := within(ctx)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for {
+		ok, now := condition()
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			l.Fatalf("gave up waiting until %s; now: %s", what, now)
+		}
+	}
+}
+
+// nodeReady waits until Nomad may place work on the machine.
+func (l *lane) nodeReady(ctx context.Context) {
+	l.Helper()
+	l.eventually(ctx, "the node is ready", func() (bool, string) {
+		nodes, _, err := l.cluster.API.Nodes().List((&api.QueryOptions{}).WithContext(ctx))
+		if err != nil || len(nodes) != 1 {
+			return false, fmt.Sprintf("%d nodes, %v", len(nodes), err)
+		}
+		node, _, err := l.cluster.API.Nodes().Info(nodes[0].ID, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			return false, err.Error()
+		}
+		return cluster.Ready(node), node.Status
+	})
+}
+
+// running waits until the job runs, and returns its allocation.
+func (l *lane) running(ctx context.Context, job string) *api.Allocation {
+	l.Helper()
+	ctx, cancel := within(ctx)
+	defer cancel()
+	alloc, err := l.cluster.Running(ctx, job)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return alloc
+}
+
+// submit runs a job written in HCL.
+func (l *lane) submit(ctx context.Context, hcl string) {
+	l.Helper()
+	if _, err := l.cluster.Run(ctx, hcl); err != nil {
+		l.Fatal(err)
+	}
+}
