@@ -39,8 +39,8 @@ type partitioner interface {
 
 // cdiSource describes how containers get the devices.
 type cdiSource interface {
-	// CDISpec describes all devices under a kind of ours.
-	CDISpec(kind string) (*specs.Spec, error)
+	// CDISpec describes devices under a kind of ours, and says of which it cannot.
+	CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error)
 }
 
 // platform is a machine's hardware with all that is done to it.

@@ -2,12 +2,19 @@ package device
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -21,60 +28,99 @@ const (
 	cdiFile = "nomad-gpu-nvidia.json"
 )
 
-// cdiNames finds, and where need be makes, the CDI names of devices.
-type cdiNames struct {
+// cdiSpecs find, and where need be make, the CDI names of devices, and see to it
+// that what they stand for is there.
+type cdiSpecs struct {
 	source cdiSource
 	// operatorDirs are where the operator's specs lie, ourDir where ours go.
 	operatorDirs []string
 	ourDir       string
 
-	mu        sync.Mutex
-	generated map[string]bool
+	mu sync.Mutex
+	// generated is our spec as it was written last, failed are the devices that
+	// it could not describe.
+	generated *specs.Spec
+	failed    map[string]error
+	// well is true while nothing is wrong with it; breaks counts how often that
+	// ended.
+	well   bool
+	breaks int
 }
 
-// resolve returns the CDI name of each device, and the devices that have none
-// yet. The operator's spec comes first.
-func (c *cdiNames) resolve(uuids []string) (names map[string]string, missing []string) {
-	names = map[string]string{}
-	operator := c.operatorNames()
+// cdiName is how a container runtime gets a device, or why it cannot.
+type cdiName struct {
+	name string
+	err  error
+	// operators says that the spec is the operator's, and so not ours to repair.
+	operators bool
+}
+
+// resolve returns the CDI name of each device; one that has none yet is left out.
+// The operator's spec comes first.
+func (c *cdiSpecs) resolve(uuids []string) map[string]cdiName {
+	names := map[string]cdiName{}
+	operators := c.operatorSpecs()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	broken := false
 	for _, uuid := range uuids {
 		switch {
-		case operator[uuid]:
-			names[uuid] = operatorKind + "=" + uuid
-		case c.generated[uuid]:
-			names[uuid] = ourKind + "=" + uuid
-		default:
-			missing = append(missing, uuid)
+		case operators[uuid] != nil:
+			names[uuid] = cdiName{operatorKind + "=" + uuid, nvidia.CheckSpec(operators[uuid], []string{uuid}), true}
+		case c.describes(uuid):
+			names[uuid] = cdiName{name: ourKind + "=" + uuid, err: c.check(uuid)}
+			broken = broken || names[uuid].err != nil
+		case c.failed[uuid] != nil:
+			names[uuid] = cdiName{err: c.failed[uuid]}
 		}
 	}
-	return names, missing
-}
-
-// operatorNames are the devices that the operator's specs name.
-func (c *cdiNames) operatorNames() map[string]bool {
-	names := map[string]bool{}
-	if len(c.operatorDirs) == 0 {
-		return names
+	if broken && c.well {
+		c.breaks++
 	}
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(c.operatorDirs...), cdi.WithAutoRefresh(false))
-	if err != nil {
-		return names
-	}
-	for _, qualified := range cache.ListDevices() {
-		if d := cache.GetDevice(qualified); d != nil && d.GetSpec().Kind == operatorKind {
-			names[d.Name] = true
-		}
-	}
+	c.well = c.generated != nil && !broken
 	return names
 }
 
-// generate makes our spec, of all devices that are there. It asks the driver and
-// reads its libraries, which can take long.
-func (c *cdiNames) generate() error {
-	spec, err := c.source.CDISpec(ourKind)
+// describes reports whether our spec has a device.
+func (c *cdiSpecs) describes(uuid string) bool {
+	return c.generated != nil && slices.ContainsFunc(c.generated.Devices, func(d specs.Device) bool { return d.Name == uuid })
+}
+
+// check says what is wrong with our spec, for one device.
+func (c *cdiSpecs) check(uuid string) error {
+	if _, err := os.Stat(filepath.Join(c.ourDir, cdiFile)); err != nil {
+		return errors.New("the generated CDI spec is gone")
+	}
+	return nvidia.CheckSpec(c.generated, []string{uuid})
+}
+
+// operatorSpecs are the operator's specs by the devices that they name.
+func (c *cdiSpecs) operatorSpecs() map[string]*specs.Spec {
+	found := map[string]*specs.Spec{}
+	if len(c.operatorDirs) == 0 {
+		return found
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(c.operatorDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
+		return found
+	}
+	for _, qualified := range cache.ListDevices() {
+		if d := cache.GetDevice(qualified); d != nil && d.GetSpec().Kind == operatorKind {
+			found[d.Name] = d.GetSpec().Spec
+		}
+	}
+	return found
+}
+
+// generate makes our spec of the given devices. It asks the driver and reads its
+// libraries, which can take long. A device that cannot be described leaves the
+// others theirs; only a spec that serves none is an error.
+func (c *cdiSpecs) generate(uuids []string) error {
+	spec, failed, err := c.source.CDISpec(ourKind, uuids)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.generated, c.failed = nil, failed
 		return fmt.Errorf("generate CDI spec: %w", err)
 	}
 	text, err := json.MarshalIndent(spec, "", "  ")
@@ -84,11 +130,55 @@ func (c *cdiNames) generate() error {
 	if err := statedir.WriteFile(filepath.Join(c.ourDir, cdiFile), text, 0o644); err != nil {
 		return err
 	}
+	c.generated, c.failed = spec, failed
+	return nvidia.CheckSpec(spec, nil)
+}
+
+// input is what a spec is made for: the devices, and how often one broke. What
+// could not be made is tried again after a while; what breaks later is repaired
+// at once.
+func (c *cdiSpecs) input(uuids []string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.generated = map[string]bool{}
-	for _, d := range spec.Devices {
-		c.generated[d.Name] = true
+	return fmt.Sprintf("%d %s", c.breaks, strings.Join(uuids, " "))
+}
+
+// prepareCDI gives the units the names by which container runtimes know them.
+// Without one, or with one that stands for what is not there, no container can
+// start: that is a fault.
+func (r *reconciler) prepareCDI(units []*unit) {
+	var uuids []string
+	for _, u := range units {
+		if u.offered() && !u.gone {
+			uuids = append(uuids, u.uuid)
+		}
 	}
-	return nil
+	names := r.cdi.resolve(uuids)
+	broken := slices.ContainsFunc(uuids, func(uuid string) bool {
+		n, known := names[uuid]
+		return !known || n.err != nil && !n.operators
+	})
+	var failure error
+	if broken {
+		_, failure = r.background.do("cdi", r.cdi.input(uuids), retryInterval, func() error { return r.cdi.generate(uuids) })
+		r.logOnce.report("cdi", failure)
+	}
+	for _, u := range units {
+		n, known := names[u.uuid]
+		u.cdi = n.name
+		switch {
+		case !slices.Contains(uuids, u.uuid):
+		case n.err != nil:
+			action := "it is made again every minute; see the plugin's log"
+			if n.operators {
+				action = "make it anew with nvidia-ctk cdi generate, or remove it, and the plugin makes its own"
+			}
+			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "the CDI spec that gives containers the device is broken: " + n.err.Error(), Action: action})
+		case !known && failure != nil:
+			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "no CDI spec could be made: " + failure.Error(),
+				Action: "it is tried again every minute; a spec of your own in /etc/cdi serves as well"})
+		case !known:
+			u.unsettled = true
+		}
+	}
 }

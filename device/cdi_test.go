@@ -5,30 +5,53 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// specOf is a source that knows some devices.
-type specOf []string
+// specOf is a source that knows some devices; what it hands to containers are the
+// files of a directory.
+type specOf struct {
+	dir   string
+	known []string
+	count int
+}
 
-func (s specOf) CDISpec(kind string) (*specs.Spec, error) {
-	if len(s) == 0 {
-		return nil, errors.New("no driver")
+// nodes are the device nodes that every machine has.
+func (s *specOf) CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error) {
+	s.count++
+	if len(s.known) == 0 {
+		return nil, nil, errors.New("no driver")
 	}
-	spec := &specs.Spec{Version: "0.5.0", Kind: kind}
-	for _, name := range s {
-		spec.Devices = append(spec.Devices, specs.Device{Name: name})
+	spec, failed := &specs.Spec{Version: "0.5.0", Kind: kind}, map[string]error{}
+	spec.ContainerEdits.DeviceNodes = []*specs.DeviceNode{{Path: "/dev/nvidiactl", HostPath: "/dev/null"}, {Path: "/dev/nvidia-uvm", HostPath: "/dev/zero"}}
+	spec.ContainerEdits.Mounts = []*specs.Mount{{HostPath: s.dir + "/libcuda.so.1", ContainerPath: "/libcuda.so.1"}}
+	for _, uuid := range uuids {
+		if !slices.Contains(s.known, uuid) {
+			failed[uuid] = errors.New("it is lost")
+			continue
+		}
+		spec.Devices = append(spec.Devices, specs.Device{Name: uuid})
 	}
-	return spec, nil
+	return spec, failed, nil
 }
 
 func TestOperatorsCDISpecComesFirst(t *testing.T) {
-	operator, ours := t.TempDir(), t.TempDir()
+	operator, ours, driver := t.TempDir(), t.TempDir(), t.TempDir()
+	writeFile(t, filepath.Join(driver, "libcuda.so.1"), "")
 	writeFile(t, filepath.Join(operator, "nvidia.yaml"), `
 cdiVersion: "0.5.0"
 kind: nvidia.com/gpu
+containerEdits:
+  deviceNodes:
+    - path: /dev/nvidiactl
+      hostPath: /dev/null
+    - path: /dev/nvidia-uvm
+      hostPath: /dev/null
 devices:
   - name: GPU-1
     containerEdits:
@@ -36,26 +59,103 @@ devices:
         - path: /dev/null
 `)
 	writeFile(t, filepath.Join(operator, "broken.yaml"), "kind: [")
-	c := &cdiNames{source: specOf{"GPU-1", "GPU-2"}, operatorDirs: []string{operator}, ourDir: ours}
-	names, missing := c.resolve([]string{"GPU-1", "GPU-2"})
-	if names["GPU-1"] != "nvidia.com/gpu=GPU-1" || !slices.Equal(missing, []string{"GPU-2"}) {
-		t.Errorf("got %v, missing %v", names, missing)
+	c := &cdiSpecs{source: &specOf{dir: driver, known: []string{"GPU-1", "GPU-2"}}, operatorDirs: []string{operator}, ourDir: ours}
+	all := []string{"GPU-1", "GPU-2", "GPU-3"}
+	names := c.resolve(all)
+	if n := names["GPU-1"]; n.name != "nvidia.com/gpu=GPU-1" || n.err != nil || len(names) != 1 {
+		t.Errorf("got %v", names)
 	}
-	if err := c.generate(); err != nil {
+	if err := c.generate(all); err != nil {
 		t.Fatal(err)
 	}
-	names, missing = c.resolve([]string{"GPU-1", "GPU-2", "GPU-3"})
-	if names["GPU-1"] != "nvidia.com/gpu=GPU-1" || names["GPU-2"] != ourKind+"=GPU-2" || !slices.Equal(missing, []string{"GPU-3"}) {
-		t.Errorf("got %v, missing %v", names, missing)
+	names = c.resolve(all)
+	if names["GPU-1"].name != "nvidia.com/gpu=GPU-1" || names["GPU-2"].name != ourKind+"=GPU-2" || names["GPU-2"].err != nil {
+		t.Errorf("got %v", names)
+	}
+	// The one that cannot be described takes nothing from the others.
+	if n := names["GPU-3"]; n.name != "" || n.err == nil {
+		t.Errorf("GPU-3 is %v", n)
 	}
 	if _, err := os.Stat(filepath.Join(ours, cdiFile)); err != nil {
 		t.Error(err)
 	}
 }
 
+func TestOperatorsBrokenCDISpecIsSaidToBe(t *testing.T) {
+	operator := t.TempDir()
+	writeFile(t, filepath.Join(operator, "nvidia.yaml"), `
+cdiVersion: "0.5.0"
+kind: nvidia.com/gpu
+devices:
+  - name: GPU-1
+    containerEdits:
+      deviceNodes:
+        - path: /dev/nvidiactl
+          hostPath: /dev/null
+`)
+	c := &cdiSpecs{source: &specOf{}, operatorDirs: []string{operator}}
+	if n := c.resolve([]string{"GPU-1"})["GPU-1"]; !n.operators || n.err == nil || !strings.Contains(n.err.Error(), "nvidia-uvm") {
+		t.Errorf("got %v", n)
+	}
+}
+
 func TestCDISpecThatCannotBeMadeIsAnError(t *testing.T) {
-	c := &cdiNames{source: specOf{}, ourDir: t.TempDir()}
-	if err := c.generate(); err == nil {
+	c := &cdiSpecs{source: &specOf{}, ourDir: t.TempDir()}
+	if err := c.generate([]string{"GPU-1"}); err == nil {
 		t.Error("succeeded")
 	}
+}
+
+// A spec is made anew at once when it breaks, and after a while when it could not
+// be made; meanwhile the devices have a fault that says why.
+func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
+	driver, ours := t.TempDir(), t.TempDir()
+	library := filepath.Join(driver, "libcuda.so.1")
+	writeFile(t, library, "")
+	synctest.Test(t, func(t *testing.T) {
+		r := testReconciler(testConfig(t, ""))
+		source := &specOf{dir: driver, known: []string{testUUID(0)}}
+		r.cdi = &cdiSpecs{source: source, ourDir: ours}
+		r.now = time.Now
+		r.background = newBackground(func() {}, time.Now)
+		// look makes passes until there is nothing more to do, and returns the unit.
+		look := func() *unit {
+			var u *unit
+			for range 3 {
+				u = &unit{uuid: testUUID(0), gpu: testGPU(testUUID(0), 0), sharing: r.config.fallback}
+				r.faults.begin()
+				r.prepareCDI([]*unit{u})
+				r.faults.end()
+				synctest.Wait()
+			}
+			return u
+		}
+		if u := look(); u.cdi != ourKind+"="+testUUID(0) || len(u.faults) != 0 || source.count != 1 {
+			t.Errorf("at first: %q, %v, made %d times", u.cdi, u.faults, source.count)
+		}
+		// The driver was upgraded: its libraries have other names.
+		if err := os.Remove(library); err != nil {
+			t.Fatal(err)
+		}
+		u := look()
+		if len(u.faults) != 1 || u.faults[0].Code != "cdi-not-ready" || !strings.Contains(u.faults[0].Message, library) || source.count != 2 {
+			t.Errorf("with a path that is gone: %v, made %d times", u.faults, source.count)
+		}
+		since := u.faults[0].Since
+		time.Sleep(retryInterval)
+		if u := look(); len(u.faults) != 1 || !u.faults[0].Since.Equal(since) || source.count != 3 {
+			t.Errorf("a minute later: %v, made %d times", u.faults, source.count)
+		}
+		writeFile(t, library, "")
+		if u := look(); len(u.faults) != 0 || source.count != 3 {
+			t.Errorf("with the path back: %v, made %d times", u.faults, source.count)
+		}
+		// Someone empties the directory.
+		if err := os.Remove(filepath.Join(ours, cdiFile)); err != nil {
+			t.Fatal(err)
+		}
+		if u := look(); len(u.faults) != 0 || source.count != 4 {
+			t.Errorf("with the spec gone: %v, made %d times", u.faults, source.count)
+		}
+	})
 }

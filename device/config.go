@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -23,7 +24,8 @@ type config struct {
 	hashicorpMIG    bool
 	modeChangeDelay time.Duration
 	nvidiaSMI       string
-	cdiHook         string
+	cdiHook         string // empty: the plugin itself
+	driver          nvidia.Driver
 	rules           []rule
 	fallback        sharingConfig
 	mps             rawMPS
@@ -53,7 +55,8 @@ func parseConfig(raw rawConfig) (*config, error) {
 		hashicorpMIG:    p.oneOf("mig_names", raw.MIGNames, "profile", "hashicorp") == "hashicorp",
 		modeChangeDelay: p.duration("mode_change_delay", raw.ModeChangeDelay, 0),
 		nvidiaSMI:       raw.NvidiaSMI,
-		cdiHook:         p.absolute("cdi_hook", raw.CDIHook),
+		cdiHook:         p.path("cdi_hook", raw.CDIHook),
+		driver:          p.driver(raw),
 		mps:             p.mps(raw.MPS),
 		hami:            p.hami(raw.HAMi),
 		health:          p.health(raw.Health),
@@ -92,6 +95,22 @@ func (p *configParser) absolute(key, value string) string {
 		p.fail("%s %q is not an absolute path", key, value)
 	}
 	return filepath.Clean(value)
+}
+
+// path is an absolute path, or nothing.
+func (p *configParser) path(key, value string) string {
+	if value == "" {
+		return ""
+	}
+	return p.absolute(key, value)
+}
+
+func (p *configParser) driver(raw rawConfig) nvidia.Driver {
+	d := nvidia.Driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
+	for i, dir := range raw.LibraryPath {
+		d.LibraryPaths = append(d.LibraryPaths, p.absolute(fmt.Sprintf("library_path[%d]", i), dir))
+	}
+	return d
 }
 
 func (p *configParser) oneOf(key, value string, valid ...string) string {

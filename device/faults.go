@@ -15,8 +15,11 @@ type faultClock struct {
 func (c *faultClock) begin() { c.next = map[string]time.Time{} }
 func (c *faultClock) end()   { c.since = c.next }
 
-// addFault adds a fault of this unit only.
+// addFault adds a fault of this unit only, unless the operator ignores it.
 func (r *reconciler) addFault(u *unit, f gpu.Fault) {
+	if r.config.health.ignore[f.Code] {
+		return
+	}
 	key := u.uuid + " " + f.Code
 	since, ok := r.faults.since[key]
 	if !ok {

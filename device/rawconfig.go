@@ -12,6 +12,9 @@ type rawConfig struct {
 	ModeChangeDelay   string   `codec:"mode_change_delay"`
 	NvidiaSMI         string   `codec:"nvidia_smi"`
 	CDIHook           string   `codec:"cdi_hook"`
+	DriverRoot        string   `codec:"driver_root"`
+	DevRoot           string   `codec:"dev_root"`
+	LibraryPath       []string `codec:"library_path"`
 
 	rawSharing
 

@@ -33,7 +33,7 @@ type reconciler struct {
 	listener   *eventListener
 	probes     *probes
 	mps        daemons
-	cdi        *cdiNames
+	cdi        *cdiSpecs
 	timeslices timesliceHistory
 	background *background
 	faults     faultClock

@@ -13,7 +13,10 @@ var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"mig_names":          withDefault("mig_names", "string", `"profile"`),
 	"mode_change_delay":  withDefault("mode_change_delay", "string", `"5m"`),
 	"nvidia_smi":         withDefault("nvidia_smi", "string", `"nvidia-smi"`),
-	"cdi_hook":           withDefault("cdi_hook", "string", `"/usr/bin/nvidia-cdi-hook"`),
+	"cdi_hook":           withDefault("cdi_hook", "string", `""`),
+	"driver_root":        withDefault("driver_root", "string", `"/"`),
+	"dev_root":           withDefault("dev_root", "string", `""`),
+	"library_path":       withDefault("library_path", "list(string)", `[]`),
 
 	"mode":          withDefault("mode", "string", `"whole"`),
 	"sharing":       hclspec.NewAttr("sharing", "string", false),

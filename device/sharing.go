@@ -1,9 +1,6 @@
 package device
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -11,23 +8,7 @@ import (
 // and time slices. What fails is a fault of that unit only.
 func (r *reconciler) prepareSharing(units []*unit, inputs planInputs) {
 	r.faults.begin()
-	var uuids []string
-	for _, u := range units {
-		if u.offered() {
-			uuids = append(uuids, u.uuid)
-		}
-	}
-	names, missing := r.cdi.resolve(uuids)
-	if len(missing) > 0 {
-		_, err := r.background.do("cdi", strings.Join(missing, " "), retryInterval, r.cdi.generate)
-		r.logOnce.report("cdi", err)
-		for _, u := range units {
-			u.unsettled = err == nil && slices.Contains(missing, u.uuid)
-		}
-	}
-	for _, u := range units {
-		u.cdi = names[u.uuid]
-	}
+	r.prepareCDI(units)
 	r.prepareHAMi(units)
 	r.prepareMPS(units, inputs.leasesReadAt)
 	r.prepareTimeslices(units)

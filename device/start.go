@@ -1,13 +1,13 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
@@ -90,7 +90,7 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
 		registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), state: state,
 		health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
-		cdi:        &cdiNames{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
+		cdi:        &cdiSpecs{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
 		background: newBackground(wake.pull, time.Now), timeslices: timesliceHistory{},
 		published: newPublisher(time.Now()), wake: wake,
 	}
@@ -125,14 +125,14 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	lib := nvml.New()
+	lib := c.driver.Library()
 	backend := nvidia.New(lib, c.health.timeout)
 	return &platform{
 		observer:    backend,
-		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout},
-		timeslicer:  nvidia.SMI{Program: c.nvidiaSMI},
+		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: c.driver.LibraryPath()},
+		timeslicer:  nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)},
 		partitioner: backend,
-		cdi:         nvidia.CDI{Library: lib, Log: log, Hook: c.cdiHook},
+		cdi:         nvidia.CDI{Library: lib, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)},
 		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
 		bootID:      bootID,
 		close:       backend.Close,

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 // On a machine with a GPU this is a real probe; on one without, it shows that
 // the lack of a driver is an error and nothing worse.
 func TestProbe(t *testing.T) {
-	err := Probe("/proc/self/exe", "", time.Minute)
+	err := Probe("/proc/self/exe", "", "", time.Minute)
 	if _, openErr := Open(0); errors.Is(openErr, ErrUnavailable) {
 		if err == nil || !strings.Contains(err.Error(), "CUDA is not available") {
 			t.Errorf("without CUDA: %v", err)
@@ -39,7 +39,7 @@ func TestProbeDoesNotWaitForever(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\nexec sleep 60\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Probe(path, "GPU-1", 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "does not come back") {
+	if err := Probe(path, "GPU-1", "", 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "does not come back") {
 		t.Errorf("got %v", err)
 	}
 }

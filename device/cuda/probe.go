@@ -17,14 +17,18 @@ import (
 const ProbeCommand = "cuda-probe"
 
 // Probe tries a GPU or MIG instance in a process of its own: it makes a
-// context, fills memory, computes and compares. self is the binary that is run.
-func Probe(self, uuid string, timeout time.Duration) error {
+// context, fills memory, computes and compares. self is the binary that is run,
+// libraryPath where it finds the driver if not in the usual places.
+func Probe(self, uuid, libraryPath string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, ProbeCommand)
 	// Without a daemon in the pipe directory CUDA runs without MPS, which is
 	// meant here: the GPU is tried, and no daemon.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=" + uuid, "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", "CUDA_CACHE_DISABLE=1"}
+	if libraryPath != "" {
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libraryPath)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer

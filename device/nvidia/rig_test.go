@@ -3,6 +3,7 @@ package nvidia_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +16,17 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is the hook of the specs that it generates.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == nvidia.HookCommand {
+		if err := nvidia.Hook(os.Args); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a backend on a simulated machine.
 type rig struct {

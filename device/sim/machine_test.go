@@ -133,7 +133,8 @@ func TestCDISpecNamesEveryDevice(t *testing.T) {
 	}
 	dir := t.TempDir()
 	m := newMachine(t, dir, "boot", nil)
-	spec, err := m.CDISpec("ours/gpu")
+	uuids := []string{m.topology.UUID(0), m.topology.UUID(1), m.gpus[0].migDevices()[0].uuid()}
+	spec, _, err := m.CDISpec("ours/gpu", uuids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestCDISpecNamesEveryDevice(t *testing.T) {
 	if _, err := os.Open(filepath.Join(dir, "dev", "nvidia1")); !os.IsNotExist(err) && !strings.Contains(err.Error(), "no such device") {
 		t.Errorf("opening a node of a driver that is not there: %v", err)
 	}
-	if _, err := m.CDISpec("ours/gpu"); err != nil {
+	if _, _, err := m.CDISpec("ours/gpu", uuids); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,12 +20,18 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 func main() {
 	switch {
+	case filepath.Base(os.Args[0]) == nvidia.HookCommand:
+		if err := nvidia.Hook(os.Args); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	case len(os.Args) > 1 && os.Args[1] == mps.ExecCommand:
 		fmt.Fprintln(os.Stderr, mps.Exec(os.Args[2:], os.Environ()))
 		os.Exit(1)
