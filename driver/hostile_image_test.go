@@ -157,7 +157,7 @@ func TestHostileArchives(t *testing.T) {
 		}{
 			"empty":               {nil, `image "local/image.tar"`},
 			"cut off":             {good[:len(good)/2], `image "local/image.tar"`},
-			"of another content":  {flipped, "digest"},
+			"of another content":  {flipped, "does not hold"},
 			"no tar":              {[]byte("#!/bin/sh\n"), `image "local/image.tar"`},
 			"gzip that is broken": {[]byte("\x1f\x8b\x08\x00broken"), `image "local/image.tar"`},
 		} {

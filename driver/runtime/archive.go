@@ -14,21 +14,24 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 // archivePrefix starts the names of images that came from archives.
-const archivePrefix = "nomad.local/archive@"
+const archivePrefix = spec.ArchiveDomain + "/archive@"
 
 // Import brings in the one image of a tar, compressed or not: an OCI image layout or what "docker
 // save" writes. It is called by its digest, never by the name in the archive:
-// otherwise a task could pass off its own image as somebody else's.
+// otherwise a task could pass off its own image as somebody else's. All of it must
+// be in the tar: otherwise a task could run somebody else's image by its digests.
 func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string) (Image, error) {
 	ctx, done, err := r.protect(r.with(ctx))
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	defer done()
-	store := r.client.ContentStore()
+	store := newArchiveStore(r.client.ContentStore())
 	plain, err := compression.DecompressStream(tar)
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
@@ -42,13 +45,21 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
-	handler := images.SetChildrenLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default()))
+	handler := images.Handlers(store, images.SetChildrenLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), platforms.Default())))
 	if err := images.WalkNotEmpty(ctx, handler, manifest); err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	image := images.Image{
 		Name: archivePrefix + manifest.Digest.String(), Target: manifest,
 		Labels: map[string]string{managedLabel: "true"},
+	}
+	handle := client.NewImage(r.client, image)
+	snapshotter = r.snapshotter(snapshotter)
+	if err := r.unpack(ctx, handle, snapshotter); err != nil {
+		return Image{}, err
+	}
+	if err := verifyLayers(ctx, handle); err != nil {
+		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	stored, err := r.client.ImageService().Create(ctx, image)
 	if errdefs.IsAlreadyExists(err) {

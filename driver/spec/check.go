@@ -115,11 +115,19 @@ func (c Config) checkImage() error {
 	if c.ImageArchive() != "" {
 		return nil
 	}
-	if _, err := reference.ParseDockerRef(c.Image); err != nil {
+	named, err := reference.ParseDockerRef(c.Image)
+	if err != nil {
 		return fmt.Errorf("image %q is no reference: %w", c.Image, err)
+	}
+	if reference.Domain(named) == ArchiveDomain {
+		return fmt.Errorf("image %q is another task's archive; name the archive, such as \"local/image.tar\"", c.Image)
 	}
 	return nil
 }
+
+// ArchiveDomain is the registry in the names of images that came from archives. A
+// task has such an image only by having the archive.
+const ArchiveDomain = "nomad.local"
 
 // archiveSuffixes tell an image file of the task directory from a reference.
 var archiveSuffixes = []string{".tar", ".tar.gz", ".tgz"}
