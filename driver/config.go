@@ -141,9 +141,18 @@ type settings struct {
 	policy                                       spec.Policy
 }
 
-// parse checks every value; an error names the key and what is valid.
+// parse checks every value; its error names all that are wrong, each with its key
+// and what is valid.
 func (c Config) parse() (settings, error) {
+	var m spec.Mistakes
 	s := settings{Config: c}
+	if c.Namespace == "" {
+		m.Add("namespace", "is missing (write a name of containerd's namespaces, such as \"nomad-gpu\")")
+	}
+	if c.ContainerdRuntime == "" {
+		m.Add("containerd_runtime", "is missing (write a runtime of containerd's, such as \"io.containerd.runc.v2\")")
+	}
+	c.checkPaths(&m)
 	for _, d := range []struct {
 		key, text string
 		into      *time.Duration
@@ -155,49 +164,54 @@ func (c Config) parse() (settings, error) {
 	} {
 		value, err := time.ParseDuration(d.text)
 		if err != nil || value <= 0 {
-			return s, fmt.Errorf("%s %q is no duration above zero: write for example \"30s\" or \"5m\"", d.key, d.text)
+			m.Add(d.key, "%q is not a duration above zero (write for example \"30s\" or \"5m\")", d.text)
 		}
 		*d.into = value
 	}
-	if c.GPU.Watchdog != watchdogKill && c.GPU.Watchdog != watchdogWarn {
-		return s, fmt.Errorf("gpu.watchdog %q is not one of %s, %s", c.GPU.Watchdog, watchdogKill, watchdogWarn)
-	}
-	for key, path := range c.paths() {
-		if !filepath.IsAbs(path) {
-			return s, fmt.Errorf("%s %q is not an absolute path", key, path)
+	for i, r := range c.Registries {
+		if r.ServerAddress == "" || r.Username == "" {
+			m.Add(fmt.Sprintf("registry[%d]", i), "server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
 		}
+	}
+	if c.GPU.Watchdog != watchdogKill && c.GPU.Watchdog != watchdogWarn {
+		m.Add("gpu.watchdog", "%q is not one of %s, %s", c.GPU.Watchdog, watchdogKill, watchdogWarn)
 	}
 	if _, _, err := net.ParseCIDR(c.BridgeSubnet); err != nil {
-		return s, fmt.Errorf("bridge_subnet %q is no network: write for example \"172.26.128.0/20\"", c.BridgeSubnet)
+		m.Add("bridge_subnet", "%q is not a network (write for example \"172.26.128.0/20\")", c.BridgeSubnet)
 	}
-	for _, r := range c.Registries {
-		if r.ServerAddress == "" || r.Username == "" {
-			return s, fmt.Errorf("registry: server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
-		}
-	}
-	if c.Namespace == "" || c.ContainerdRuntime == "" {
-		return s, fmt.Errorf("namespace and containerd_runtime must not be empty")
-	}
-	s.policy = spec.Policy{
+	s.policy = c.policy()
+	m.AddErr("policy", s.policy.Check())
+	return s, m.ErrIn(Config{})
+}
+
+// policy is what the configuration lets tasks do.
+func (c Config) policy() spec.Policy {
+	return spec.Policy{
 		AllowPrivileged: c.AllowPrivileged, AllowCaps: c.AllowCaps,
 		AllowDevices: c.AllowDevices, AllowCDIDevices: c.AllowCDIDevices,
 		AllowRuntimes: c.AllowRuntimes, DefaultRuntime: c.ContainerdRuntime,
 		VolumesEnabled: c.Volumes.Enabled, AllowPaths: c.Volumes.AllowPaths,
 		PidsLimit: c.PidsLimit,
 	}
-	return s, s.policy.Check()
 }
 
-func (c Config) paths() map[string]string {
-	paths := map[string]string{"socket": c.Socket, "state_dir": c.StateDir, "init_path": c.InitPath}
-	for i, dir := range c.CDISpecDirs {
-		paths[fmt.Sprintf("cdi_spec_dirs[%d]", i)] = dir
+// checkPaths wants paths that mean the same wherever the driver was started.
+func (c Config) checkPaths(m *spec.Mistakes) {
+	check := func(key, path string) {
+		if !filepath.IsAbs(path) {
+			m.Add(key, "%q is not an absolute path", path)
+		}
+	}
+	check("socket", c.Socket)
+	check("init_path", c.InitPath)
+	if c.HostsDir != "" {
+		check("hosts_dir", c.HostsDir)
 	}
 	for i, dir := range c.Volumes.AllowPaths {
-		paths[fmt.Sprintf("volumes.allow_paths[%d]", i)] = dir
+		check(fmt.Sprintf("volumes.allow_paths[%d]", i), dir)
 	}
-	if c.HostsDir != "" {
-		paths["hosts_dir"] = c.HostsDir
+	check("state_dir", c.StateDir)
+	for i, dir := range c.CDISpecDirs {
+		check(fmt.Sprintf("cdi_spec_dirs[%d]", i), dir)
 	}
-	return paths
 }

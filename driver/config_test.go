@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"regexp"
 	"testing"
 	"time"
 
@@ -52,21 +53,53 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 	var good Config
 	parse(t, configSpec, ``, &good)
 	for says, change := range map[string]func(*Config){
-		`stats_interval "soon"`:                 func(c *Config) { c.StatsInterval = "soon" },
-		`gc.grace "-1s"`:                        func(c *Config) { c.GC.Grace = "-1s" },
-		`gpu.watchdog "shout" is not one of`:    func(c *Config) { c.GPU.Watchdog = "shout" },
-		`socket "run/x" is not an absolute`:     func(c *Config) { c.Socket = "run/x" },
-		`cdi_spec_dirs[0] "cdi"`:                func(c *Config) { c.CDISpecDirs = []string{"cdi"} },
-		`volumes.allow_paths[0] "srv"`:          func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
-		`allow_caps: unknown capability "fly"`:  func(c *Config) { c.AllowCaps = []string{"fly"} },
-		`bridge_subnet "10.0.0.0"`:              func(c *Config) { c.BridgeSubnet = "10.0.0.0" },
-		`namespace and containerd_runtime must`: func(c *Config) { c.Namespace = "" },
+		`stats_interval: "soon"`:               func(c *Config) { c.StatsInterval = "soon" },
+		`gc.grace: "-1s"`:                      func(c *Config) { c.GC.Grace = "-1s" },
+		`gpu.watchdog: "shout" is not one of`:  func(c *Config) { c.GPU.Watchdog = "shout" },
+		`socket: "run/x" is not an absolute`:   func(c *Config) { c.Socket = "run/x" },
+		`cdi_spec_dirs[0]: "cdi"`:              func(c *Config) { c.CDISpecDirs = []string{"cdi"} },
+		`volumes.allow_paths[0]: "srv"`:        func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
+		`allow_caps: unknown capability "fly"`: func(c *Config) { c.AllowCaps = []string{"fly"} },
+		`bridge_subnet: "10.0.0.0"`:            func(c *Config) { c.BridgeSubnet = "10.0.0.0" },
+		`namespace: is missing`:                func(c *Config) { c.Namespace = "" },
 	} {
 		config := good
 		change(&config)
 		_, err := config.parse()
 		must.ErrorContains(t, err, says)
 	}
+}
+
+// Every run tells the same mistakes, all of them, in the order of the reference.
+func TestMistakesAreToldAllAtOnce(t *testing.T) {
+	var plugin Config
+	parse(t, configSpec, ``, &plugin)
+	plugin.BridgeSubnet, plugin.Socket, plugin.GC.Period, plugin.CDISpecDirs = "x", "s", "p", []string{"a", "b"}
+	plugin.Volumes.AllowPaths, plugin.AllowCaps, plugin.StateDir = []string{"v"}, []string{"fly"}, "d"
+	task := defaultTaskConfig("")
+	task.Image, task.Hostname, task.CapAdd, task.CapDrop = "", "-", []string{"fly", "sys_admin"}, []string{"dive"}
+	task.Privileged, task.PIDMode, task.IPCMode, task.ShmSize = true, "host", "host", "big"
+	task.Mounts = []spec.MountConfig{{Type: "bind", Target: "x"}, {Type: "odd", Target: "/y"}}
+	task.Ulimit = []map[string]string{{"b": "1", "a": "1"}}
+	task.Sysctl = []map[string]string{{"z.z": "1", "a.a": "1"}}
+	task.GPU = spec.GPUConfig{Memory: "lots", Compute: -1, ComputeLimit: 2000}
+	for range 20 {
+		_, err := plugin.parse()
+		must.Eq(t, []string{"socket", "allow_caps", "volumes.allow_paths[0]", "gc.period", "state_dir", "cdi_spec_dirs[0]", "cdi_spec_dirs[1]", "bridge_subnet"}, mistakenKeys(err))
+		err = task.Check(spec.Policy{AllowCaps: spec.DefaultCaps})
+		must.Eq(t, []string{
+			"image", "hostname", "cap_add", "cap_drop", "privileged", "mounts", "mounts", "shm_size", "shm_size",
+			"ipc_mode", "pid_mode", "ulimit", "ulimit", "sysctl", "sysctl", "gpu.memory", "gpu.compute", "gpu.compute_limit",
+		}, mistakenKeys(err), must.Sprint(err))
+	}
+}
+
+func mistakenKeys(err error) []string {
+	var keys []string
+	for _, match := range regexp.MustCompile(` \(\d+\) ([^:]+): `).FindAllStringSubmatch(err.Error(), -1) {
+		keys = append(keys, match[1])
+	}
+	return keys
 }
 
 func TestTaskConfigEveryOption(t *testing.T) {

@@ -230,7 +230,7 @@ func TestConformance_IPCMode_ShmSizeConflict(t *testing.T) {
 		must.Eq(t, host+"\n", out)
 		config.ShmSize = "64M"
 		_, _, err = allowed.harness.StartTask(allowed.quietTask(config))
-		must.ErrorContains(t, err, `shm_size cannot be set with ipc_mode "host"`)
+		must.ErrorContains(t, err, `shm_size: cannot be set with ipc_mode "host"`)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/distribution/reference"
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -59,9 +58,9 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 // pull fetches an image. A registry that fails now may answer later, so its
 // errors are recoverable; what it refuses or lacks it will not have later.
 func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, ref string) (runtime.Image, error) {
-	idle, err := time.ParseDuration(config.ImagePullTimeout)
-	if err != nil || idle < 0 {
-		return runtime.Image{}, fmt.Errorf("image_pull_timeout %q is no duration: write for example \"5m\"", config.ImagePullTimeout)
+	idle, err := config.PullTimeout()
+	if err != nil {
+		return runtime.Image{}, err
 	}
 	d.emit(cfg, "Pulling image "+ref, nil)
 	n, err := d.configured()

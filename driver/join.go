@@ -18,13 +18,15 @@ import (
 const joinTimeout = time.Minute
 
 // checkPartners refuses a task that wants to share a namespace with itself.
-func checkPartners(cfg *drivers.TaskConfig, partners spec.Partners) error {
-	for key, name := range map[string]string{"network_mode": partners.Network, "ipc_mode": partners.IPC, "pid_mode": partners.PID} {
-		if name == cfg.Name {
-			return fmt.Errorf("%s \"task:%s\" names the task itself; name another one of the group", key, name)
+func checkPartners(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
+	partners := config.Partners()
+	for _, shared := range []struct{ key, task string }{
+		{"network_mode", partners.Network}, {"ipc_mode", partners.IPC}, {"pid_mode", partners.PID},
+	} {
+		if shared.task == cfg.Name {
+			m.Add(shared.key, "\"task:%s\" names the task itself; name another one of the group", cfg.Name)
 		}
 	}
-	return nil
 }
 
 // join finds the namespaces that the task shares with others of its allocation,

@@ -66,10 +66,10 @@ func TestNamespacesThatCannotBeShared(t *testing.T) {
 			says   string
 		}{
 			{"IPC that is private", func(c *spec.Config) { c.IPCMode = "task:web" }, `give it ipc_mode = "shareable"`},
-			{"itself", func(c *spec.Config) { c.PIDMode = "task:side" }, `pid_mode "task:side" names the task itself`},
-			{"no name", func(c *spec.Config) { c.PIDMode = "task:" }, `pid_mode "task:" is not one of private, host, task:<name of another task of the group>`},
-			{"PID namespaces have no such mode", func(c *spec.Config) { c.PIDMode = "shareable" }, `pid_mode "shareable" is not one of`},
-			{"a size for what another task brings", func(c *spec.Config) { c.IPCMode, c.ShmSize = "task:web", "1G" }, "shm_size cannot be set"},
+			{"itself", func(c *spec.Config) { c.PIDMode = "task:side" }, `pid_mode: "task:side" names the task itself`},
+			{"no name", func(c *spec.Config) { c.PIDMode = "task:" }, `pid_mode: "task:" is not one of private, host, task:<name of another task of the group>`},
+			{"PID namespaces have no such mode", func(c *spec.Config) { c.PIDMode = "shareable" }, `pid_mode: "shareable" is not one of`},
+			{"a size for what another task brings", func(c *spec.Config) { c.IPCMode, c.ShmSize = "task:web", "1G" }, "shm_size: cannot be set"},
 		} {
 			config := defaultTaskConfig("true")
 			test.change(&config)

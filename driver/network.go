@@ -158,19 +158,21 @@ func networkSysctls() map[string]string {
 }
 
 // checkNetwork holds the mode against the network that the group has.
-func checkNetwork(cfg *drivers.TaskConfig, config spec.Config) error {
+func checkNetwork(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
 	group := cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != ""
-	switch {
-	case group && config.UsesHostNetwork():
-		return fmt.Errorf("the host's network contradicts the group's network, which all its tasks share; remove one of them")
-	case group && config.LeavesGroupNetwork():
-		return fmt.Errorf("network_mode %q contradicts the group's network, which all its tasks share; remove one of them", config.NetworkMode)
-	case !group && config.UsesGroupNetwork():
-		return fmt.Errorf("network_mode \"group\" needs a network block in the group, such as network { mode = \"bridge\" }")
-	case len(config.Ports) > 0 && !config.UsesBridge():
-		return fmt.Errorf("ports are mapped by the driver with network_mode \"bridge\" only; Nomad maps those of a group's own network")
+	key := "network_mode"
+	if config.HostNetwork {
+		key = "host_network"
 	}
-	return nil
+	switch {
+	case group && config.LeavesGroupNetwork():
+		m.Add(key, "contradicts the group's network, which all its tasks share; remove one of them")
+	case !group && config.UsesGroupNetwork():
+		m.Add(key, "\"group\" needs a network block in the group, such as network { mode = \"bridge\" }")
+	}
+	if len(config.Ports) > 0 && !config.UsesBridge() {
+		m.Add("ports", "are mapped by the driver with network_mode \"bridge\" only; Nomad maps those of a group's own network")
+	}
 }
 
 // portMappings translates the labels in ports into what CNI maps, and into what

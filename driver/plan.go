@@ -47,19 +47,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 		return nil, err
 	}
 	p := &startPlan{env: env, cfg: cfg, cdiDirs: append([]string{env.state.CDIDir()}, env.settings.CDISpecDirs...)}
-	if err := spec.CheckTaskName(cfg.Name); err != nil {
-		return nil, err
-	}
-	if err := cfg.DecodeDriverConfig(&p.config); err != nil {
-		return nil, fmt.Errorf("decode task config: %w", err)
-	}
-	if err := p.config.Check(env.settings.policy); err != nil {
-		return nil, err
-	}
-	if err := checkNetwork(cfg, p.config); err != nil {
-		return nil, err
-	}
-	if err := checkPartners(cfg, p.config.Partners()); err != nil {
+	if p.config, err = taskConfigOf(cfg, env.settings.policy); err != nil {
 		return nil, err
 	}
 	if n := cfg.NetworkIsolation; n != nil {

@@ -1,9 +1,17 @@
 package driver
 
-import "github.com/hashicorp/nomad/plugins/shared/hclspec"
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+)
 
 // taskConfigSpec is the config block of a task. Its Go form is spec.Config.
-var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+var taskConfigSpec = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"image":              hclspec.NewAttr("image", "string", true),
 	"command":            hclspec.NewAttr("command", "string", false),
 	"args":               hclspec.NewAttr("args", "list(string)", false),
@@ -40,6 +48,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"propagation": hclspec.NewAttr("propagation", "string", false),
 		"size":        hclspec.NewAttr("size", "string", false),
 	})),
+	"volumes":           hclspec.NewAttr("volumes", "list(string)", false),
 	"shm_size":          hclspec.NewAttr("shm_size", "string", false),
 	"host_network":      hclspec.NewAttr("host_network", "bool", false),
 	"network_mode":      hclspec.NewAttr("network_mode", "string", false),
@@ -51,6 +60,7 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	"cgroupns_mode":     hclspec.NewAttr("cgroupns_mode", "string", false),
 	"pids_limit":        hclspec.NewAttr("pids_limit", "number", false),
 	"ulimit":            hclspec.NewAttr("ulimit", "list(map(string))", false),
+	"file_limit":        hclspec.NewAttr("file_limit", "number", false),
 	"sysctl":            hclspec.NewAttr("sysctl", "list(map(string))", false),
 	"cpu_hard_limit":    hclspec.NewAttr("cpu_hard_limit", "bool", false),
 	"cpu_cfs_period":    hclspec.NewAttr("cpu_cfs_period", "number", false),
@@ -67,4 +77,85 @@ var taskConfigSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		"compute":       hclspec.NewAttr("compute", "number", false),
 		"compute_limit": hclspec.NewAttr("compute_limit", "number", false),
 	})),
-})
+	"logging": hclspec.NewBlock("logging", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"type":   hclspec.NewAttr("type", "string", false),
+		"driver": hclspec.NewAttr("driver", "string", false),
+		"config": hclspec.NewAttr("config", "list(map(string))", false),
+	})),
+	"healthchecks": hclspec.NewBlock("healthchecks", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"disable": hclspec.NewAttr("disable", "bool", false),
+	})),
+}))
+
+// withDocker adds the options of Docker's driver that are understood in order to be
+// answered: without them Nomad says of a job that used to run only that it knows no
+// such argument.
+func withDocker(options map[string]*hclspec.Spec) map[string]*hclspec.Spec {
+	options["mount"] = hclspec.NewBlockList("mount", hclspec.NewObject(dockerMount))
+	options["storage_opt"] = hclspec.NewBlockAttrs("storage_opt", "string", false)
+	for _, option := range spec.DockerOptions {
+		if _, ours := options[option.Name]; !ours && option.Understood() {
+			options[option.Name] = hclspec.NewAttr(option.Name, option.Type, false)
+		}
+	}
+	return options
+}
+
+// dockerMount is the body of Docker's mount block.
+var dockerMount = map[string]*hclspec.Spec{
+	"type":     hclspec.NewAttr("type", "string", false),
+	"target":   hclspec.NewAttr("target", "string", false),
+	"source":   hclspec.NewAttr("source", "string", false),
+	"readonly": hclspec.NewAttr("readonly", "bool", false),
+	"bind_options": hclspec.NewBlock("bind_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"propagation": hclspec.NewAttr("propagation", "string", false),
+	})),
+	"tmpfs_options": hclspec.NewBlock("tmpfs_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"size": hclspec.NewAttr("size", "number", false),
+		"mode": hclspec.NewAttr("mode", "number", false),
+	})),
+	"volume_options": hclspec.NewBlock("volume_options", false, hclspec.NewObject(map[string]*hclspec.Spec{
+		"no_copy": hclspec.NewAttr("no_copy", "bool", false),
+		"labels":  hclspec.NewAttr("labels", "list(map(string))", false),
+		"driver_config": hclspec.NewBlock("driver_config", false, hclspec.NewObject(map[string]*hclspec.Spec{
+			"name":    hclspec.NewAttr("name", "string", false),
+			"options": hclspec.NewAttr("options", "list(map(string))", false),
+		})),
+	})),
+}
+
+// taskConfigOf reads the config block of a task and checks all that can be checked
+// without looking at the node. Its error names every mistake.
+func taskConfigOf(cfg *drivers.TaskConfig, policy spec.Policy) (spec.Config, error) {
+	var config spec.Config
+	var written map[string]any
+	for _, into := range []any{&config, &written} {
+		if err := cfg.DecodeDriverConfig(into); err != nil {
+			return config, fmt.Errorf("decode task config: %w", err)
+		}
+	}
+	config.Docker = map[string]bool{}
+	for _, option := range spec.DockerOptions {
+		config.Docker[option.Name] = option.Understood() && !isEmpty(written[option.Name])
+	}
+	config.Mounts = append(config.Mounts, config.VolumeMounts()...)
+	var m spec.Mistakes
+	m.AddErr("task name", spec.CheckTaskName(cfg.Name))
+	m.AddErr("config", config.Check(policy))
+	checkNetwork(cfg, config, &m)
+	checkPartners(cfg, config, &m)
+	return config, m.ErrIn(config)
+}
+
+// isEmpty reports whether a value says nothing, as that of an option does which the
+// author left out.
+func isEmpty(value any) bool {
+	switch v := reflect.ValueOf(value); v.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Slice, reflect.Map:
+		return v.Len() == 0
+	default:
+		return v.IsZero()
+	}
+}

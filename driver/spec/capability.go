@@ -27,21 +27,16 @@ func capName(s string) string {
 // capabilities returns what the task runs with: the defaults, plus cap_add,
 // minus cap_drop, all of it allowed by the operator.
 func (c Config) capabilities(policy Policy) ([]string, error) {
+	var m Mistakes
 	allowed, err := capSet(policy.AllowCaps, cap.Known())
-	if err != nil {
-		return nil, fmt.Errorf("allow_caps: %w", err)
-	}
+	m.AddErr("allow_caps", err)
 	add, err := capSet(c.CapAdd, slices.Collect(maps.Keys(allowed)))
-	if err != nil {
-		return nil, fmt.Errorf("cap_add: %w", err)
-	}
+	m.AddErr("cap_add", err)
 	drop, err := capSet(c.CapDrop, cap.Known())
-	if err != nil {
-		return nil, fmt.Errorf("cap_drop: %w", err)
-	}
+	m.AddErr("cap_drop", err)
 	for _, name := range slices.Sorted(maps.Keys(add)) {
 		if !allowed[name] {
-			return nil, fmt.Errorf("cap_add: %s is not allowed on this node; allowed are %s", name, strings.Join(slices.Sorted(maps.Keys(allowed)), ", "))
+			m.Add("cap_add", "%s is not allowed on this node; allowed are %s", name, strings.Join(slices.Sorted(maps.Keys(allowed)), ", "))
 		}
 	}
 	var have []string
@@ -56,7 +51,7 @@ func (c Config) capabilities(policy Policy) ([]string, error) {
 		}
 	}
 	slices.Sort(have)
-	return have, nil
+	return have, m.Err()
 }
 
 // capSet reads a list of names, in which "all" stands for every one of all.
@@ -79,15 +74,18 @@ func capSet(names, all []string) (map[string]bool, error) {
 
 // Check reports what is wrong with an operator's policy.
 func (p Policy) Check() error {
-	if _, err := capSet(p.AllowCaps, cap.Known()); err != nil {
-		return fmt.Errorf("allow_caps: %w", err)
-	}
-	for key, patterns := range map[string][]string{"allow_devices": p.AllowDevices, "allow_cdi_devices": p.AllowCDIDevices} {
-		for _, pattern := range patterns {
+	var m Mistakes
+	_, err := capSet(p.AllowCaps, cap.Known())
+	m.AddErr("allow_caps", err)
+	for _, list := range []struct {
+		key      string
+		patterns []string
+	}{{"allow_devices", p.AllowDevices}, {"allow_cdi_devices", p.AllowCDIDevices}} {
+		for _, pattern := range list.patterns {
 			if _, err := path.Match(pattern, ""); err != nil {
-				return fmt.Errorf("%s: pattern %q: %w", key, pattern, err)
+				m.Add(list.key, "pattern %q: %v", pattern, err)
 			}
 		}
 	}
-	return nil
+	return m.Err()
 }

@@ -2,10 +2,12 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,44 +16,50 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// Check reports the first thing in c that the driver does not understand or the
-// operator does not allow. Nothing has been started by then.
+// Check reports everything in c that the driver does not understand or the
+// operator does not allow, in the order of the reference. Nothing has been started
+// by then.
 func (c Config) Check(policy Policy) error {
-	checks := []func() error{
-		c.checkText, c.checkImage, c.checkModes, c.checkHostname, c.checkHosts, c.checkTargets,
-		func() error { return c.checkDevices(policy) },
-		func() error { return c.checkPrivileges(policy) },
-		func() error { return c.checkRuntime(policy) },
-		func() error { _, err := c.GPURequest(); return err },
-		func() error { _, err := c.limits(); return err },
-	}
-	for _, check := range checks {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	var texts, m Mistakes
+	c.checkText(&texts)
+	c.checkImage(&m)
+	c.checkHostname(&m)
+	c.checkPrivileges(policy, &m)
+	c.checkDevices(policy, &m)
+	c.checkMounts(&m)
+	c.checkLogging(&m)
+	c.checkDocker(&m)
+	c.checkHosts(&m)
+	c.checkModes(&m)
+	c.checkRuntime(policy, &m)
+	c.limits(&m)
+	_, err := c.GPURequest()
+	m.AddErr("gpu", err)
+	// What is no text is nothing else either.
+	m.all = slices.DeleteFunc(m.all, func(mistake Mistake) bool {
+		return slices.ContainsFunc(texts.all, func(text Mistake) bool { return text.Key == mistake.option() })
+	})
+	m.all = append(m.all, texts.all...)
+	return m.ErrIn(c)
 }
 
 // checkText refuses what would reach containerd as broken text: its API, and
 // the kernel behind it, take neither bad UTF-8 nor NUL.
-func (c Config) checkText() error {
+func (c Config) checkText(m *Mistakes) {
 	texts := map[string][]string{
 		"image": {c.Image}, "command": {c.Command}, "args": c.Args, "entrypoint": c.Entrypoint, "cwd": {c.Cwd},
 		"hostname": {c.Hostname}, "extra_hosts": c.ExtraHosts, "devices": c.Devices, "cdi_devices": c.CDIDevices,
 		"labels": flatten(c.LabelMap()), "sysctl": flatten(merged(c.Sysctl)), "ulimit": flatten(merged(c.Ulimit)),
+		"volumes": c.Volumes,
 	}
-	for _, m := range c.Mounts {
-		texts["mounts"] = append(texts["mounts"], m.Source, m.Target)
+	for _, mount := range c.Mounts {
+		texts["mounts"] = append(texts["mounts"], mount.Source, mount.Target)
 	}
-	for key, values := range texts {
-		for _, value := range values {
-			if !validText(value) {
-				return fmt.Errorf("%s %q is not valid text: write UTF-8 without NUL", key, value)
-			}
+	for _, key := range slices.Sorted(maps.Keys(texts)) {
+		if i := slices.IndexFunc(texts[key], func(value string) bool { return !validText(value) }); i >= 0 {
+			m.Add(key, "%.80q is not valid text (write UTF-8 without NUL)", texts[key][i])
 		}
 	}
-	return nil
 }
 
 // KernelPaths are what the runtime itself mounts and works in while it makes a
@@ -65,20 +73,26 @@ func InKernelPath(place string) bool {
 	return slices.ContainsFunc(KernelPaths, func(k string) bool { return Covers(k, place) })
 }
 
-func (c Config) checkTargets() error {
-	for _, m := range c.Mounts {
-		if err := c.CheckTarget(m.Target); err != nil {
-			return fmt.Errorf("mounts: %w", err)
+func (c Config) checkMounts(m *Mistakes) {
+	for _, mount := range c.Mounts {
+		if err := c.CheckTarget(mount.Target); err != nil {
+			m.AddErr("mounts", err)
+			continue
 		}
+		_, err := mount.Mount()
+		m.AddErr("mounts", err)
 	}
-	return nil
+	for _, text := range c.Volumes {
+		_, err := ParseVolume(text)
+		m.AddErr("volumes", err)
+	}
 }
 
 // CheckTarget reports whether a mount of the author's may lie on target. It
 // leaves privileged tasks alone, which may want the host's /dev.
 func (c Config) CheckTarget(target string) error {
 	if !cleanTarget(target) {
-		return fmt.Errorf("target %q is no absolute, clean path below /", target)
+		return fmt.Errorf("target %q is not an absolute, clean path below /", target)
 	}
 	if InKernelPath(target) && target != shmPath && !c.Privileged {
 		return fmt.Errorf("target %q is the runtime's, as is all of %s; mount elsewhere", target, strings.Join(KernelPaths, ", "))
@@ -95,34 +109,41 @@ func cleanTarget(target string) bool {
 func CheckTaskName(name string) error {
 	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '/' }
 	if name == "" || name == "." || name == ".." || name == "alloc" || !utf8.ValidString(name) || strings.ContainsFunc(name, odd) {
-		return fmt.Errorf("task name %q is not a name: it is a directory's, or has characters that cannot be printed", name)
+		return fmt.Errorf("%q is not a name: it is a directory's, or has characters that cannot be printed", name)
 	}
 	return nil
 }
 
 func flatten(m map[string]string) []string {
 	var all []string
-	for key, value := range m {
-		all = append(all, key, value)
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, key, m[key])
 	}
 	return all
 }
 
-func (c Config) checkImage() error {
-	if c.Image == "" {
-		return fmt.Errorf("image is missing: write a reference such as \"docker.io/library/redis:7\", or the path of a tar in the task directory such as \"local/image.tar\"")
-	}
-	if c.ImageArchive() != "" {
-		return nil
-	}
+func (c Config) checkImage(m *Mistakes) {
 	named, err := reference.ParseDockerRef(c.Image)
-	if err != nil {
-		return fmt.Errorf("image %q is no reference: %w", c.Image, err)
+	switch {
+	case c.Image == "":
+		m.Add("image", "is missing (write a reference such as \"docker.io/library/redis:7\", or the path of a tar in the task directory such as \"local/image.tar\")")
+	case c.ImageArchive() != "":
+	case err != nil:
+		m.Add("image", "%q is not a reference: %v", c.Image, err)
+	case reference.Domain(named) == ArchiveDomain:
+		m.Add("image", "%q is another task's archive; name the archive, such as \"local/image.tar\"", c.Image)
 	}
-	if reference.Domain(named) == ArchiveDomain {
-		return fmt.Errorf("image %q is another task's archive; name the archive, such as \"local/image.tar\"", c.Image)
+	_, err = c.PullTimeout()
+	m.AddErr("image_pull_timeout", err)
+}
+
+// PullTimeout is how long a pull may receive nothing.
+func (c Config) PullTimeout() (time.Duration, error) {
+	idle, err := time.ParseDuration(c.ImagePullTimeout)
+	if err != nil || idle < 0 {
+		return 0, &Mistakes{[]Mistake{{"image_pull_timeout", fmt.Sprintf("%q is not a duration (write for example \"5m\")", c.ImagePullTimeout)}}}
 	}
-	return nil
+	return idle, nil
 }
 
 // ArchiveDomain is the registry in the names of images that came from archives. A
@@ -143,54 +164,48 @@ func (c Config) ImageArchive() string {
 	return ""
 }
 
-func (c Config) checkPrivileges(policy Policy) error {
-	host := []string{}
-	for key, set := range map[string]bool{
-		"privileged": c.Privileged, "pid_mode \"host\"": c.PIDMode == modeHost, "ipc_mode \"host\"": c.IPCMode == modeHost,
+func (c Config) checkPrivileges(policy Policy, m *Mistakes) {
+	for _, host := range []struct {
+		key string
+		set bool
+	}{
+		{"privileged", c.Privileged}, {"pid_mode", c.PIDMode == modeHost}, {"ipc_mode", c.IPCMode == modeHost},
 	} {
-		if set {
-			host = append(host, key)
+		if host.set && !policy.AllowPrivileged {
+			m.Add(host.key, "is not allowed on this node: the operator has not set allow_privileged")
 		}
 	}
-	slices.Sort(host)
-	if len(host) > 0 && !policy.AllowPrivileged {
-		return fmt.Errorf("%s is not allowed on this node: the operator has not set allow_privileged", host[0])
-	}
 	if !c.Seccomp && c.SeccompProfile != "" {
-		return fmt.Errorf("seccomp_profile %q contradicts seccomp = false", c.SeccompProfile)
+		m.Add("seccomp_profile", "%q contradicts seccomp = false", c.SeccompProfile)
 	}
 	_, err := c.capabilities(policy)
-	return err
+	m.AddErr("cap_add", err)
 }
 
 // hostnames are what the kernel and DNS both take.
 var hostnames = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
 
-func (c Config) checkHostname() error {
+func (c Config) checkHostname(m *Mistakes) {
 	if c.Hostname != "" && !hostnames.MatchString(c.Hostname) {
-		return fmt.Errorf("hostname %.80q is not 1 to 63 letters, digits, dots and hyphens", c.Hostname)
+		m.Add("hostname", "%.80q is not 1 to 63 letters, digits, dots and hyphens", c.Hostname)
 	}
-	return nil
 }
 
 // checkDevices lets through what the operator allows; a privileged task has
 // every device anyway.
-func (c Config) checkDevices(policy Policy) error {
+func (c Config) checkDevices(policy Policy, m *Mistakes) {
 	for _, text := range c.Devices {
 		d, err := ParseDevice(text)
-		if err != nil {
-			return err
+		if err == nil && !c.Privileged && !matchesAny(policy.AllowDevices, d.HostPath) {
+			m.Add("devices", "%q is not allowed on this node; allow_devices is %q", d.HostPath, policy.AllowDevices)
 		}
-		if !c.Privileged && !matchesAny(policy.AllowDevices, d.HostPath) {
-			return fmt.Errorf("devices: %q is not allowed on this node; allow_devices is %q", d.HostPath, policy.AllowDevices)
-		}
+		m.AddErr("devices", err)
 	}
 	for _, name := range c.CDIDevices {
 		if !matchesAny(policy.AllowCDIDevices, name) {
-			return fmt.Errorf("cdi_devices: %q is not allowed on this node; allow_cdi_devices is %q. GPUs are asked for with a device block in resources", name, policy.AllowCDIDevices)
+			m.Add("cdi_devices", "%q is not allowed on this node; allow_cdi_devices is %q. GPUs are asked for with a device block in resources", name, policy.AllowCDIDevices)
 		}
 	}
-	return nil
 }
 
 func matchesAny(patterns []string, name string) bool {
@@ -200,30 +215,33 @@ func matchesAny(patterns []string, name string) bool {
 	})
 }
 
-func (c Config) checkRuntime(policy Policy) error {
-	if c.Runtime == "" || c.Runtime == policy.DefaultRuntime || slices.Contains(policy.AllowRuntimes, c.Runtime) {
-		return nil
+func (c Config) checkRuntime(policy Policy, m *Mistakes) {
+	allowed := append([]string{policy.DefaultRuntime}, policy.AllowRuntimes...)
+	if c.Runtime != "" && !slices.Contains(allowed, c.Runtime) {
+		m.Add("runtime", "%q is not allowed on this node; allowed are %q", c.Runtime, allowed)
 	}
-	return fmt.Errorf("runtime %q is not allowed on this node; allowed are %q", c.Runtime, append([]string{policy.DefaultRuntime}, policy.AllowRuntimes...))
 }
 
 // GPURequest reads the gpu block.
 func (c Config) GPURequest() (GPURequest, error) {
+	var m Mistakes
 	want := GPURequest{ComputeMilli: c.GPU.Compute, ComputeLimitMilli: c.GPU.ComputeLimit}
 	if c.GPU.Memory != "" {
-		mib, err := gpu.ParseMemory(c.GPU.Memory)
-		if err != nil {
-			return want, fmt.Errorf("gpu.%w", err)
+		var err error
+		if want.MemoryMiB, err = gpu.ParseMemory(c.GPU.Memory); err != nil {
+			m.Add("gpu.memory", "%s", strings.TrimPrefix(err.Error(), "memory "))
 		}
-		want.MemoryMiB = mib
 	}
-	for key, milli := range map[string]int64{"gpu.compute": c.GPU.Compute, "gpu.compute_limit": c.GPU.ComputeLimit} {
-		if milli < 0 || milli > gpu.MilliPerGPU {
-			return want, fmt.Errorf("%s %d is not between 1 and %d milli", key, milli, gpu.MilliPerGPU)
+	for _, compute := range []struct {
+		key   string
+		milli int64
+	}{{"gpu.compute", c.GPU.Compute}, {"gpu.compute_limit", c.GPU.ComputeLimit}} {
+		if compute.milli < 0 || compute.milli > gpu.MilliPerGPU {
+			m.Add(compute.key, "%d is not between 1 and %d milli", compute.milli, gpu.MilliPerGPU)
 		}
 	}
 	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli < want.ComputeMilli {
-		return want, fmt.Errorf("gpu.compute_limit %d is below gpu.compute %d; write at least %d", want.ComputeLimitMilli, want.ComputeMilli, want.ComputeMilli)
+		m.Add("gpu.compute_limit", "%d is below gpu.compute %d; write at least %d", want.ComputeLimitMilli, want.ComputeMilli, want.ComputeMilli)
 	}
-	return want, nil
+	return want, m.Err()
 }

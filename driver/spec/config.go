@@ -30,6 +30,7 @@ type Config struct {
 	Devices    []string      `codec:"devices"`
 	CDIDevices []string      `codec:"cdi_devices"`
 	Mounts     []MountConfig `codec:"mounts"`
+	Volumes    []string      `codec:"volumes"`
 	ShmSize    string        `codec:"shm_size"`
 
 	HostNetwork  bool     `codec:"host_network"`
@@ -43,6 +44,7 @@ type Config struct {
 
 	PidsLimit    int64               `codec:"pids_limit"`
 	Ulimit       []map[string]string `codec:"ulimit"`
+	FileLimit    int64               `codec:"file_limit"`
 	Sysctl       []map[string]string `codec:"sysctl"`
 	CPUHardLimit bool                `codec:"cpu_hard_limit"`
 	CPUCFSPeriod int64               `codec:"cpu_cfs_period"`
@@ -56,6 +58,12 @@ type Config struct {
 	Snapshotter string              `codec:"snapshotter"`
 	Labels      []map[string]string `codec:"labels"`
 	GPU         GPUConfig           `codec:"gpu"`
+
+	// What jobs for Docker's driver have. Docker says of options that are not known
+	// here whether they were written.
+	Logging      LoggingConfig       `codec:"logging"`
+	Healthchecks *HealthchecksConfig `codec:"healthchecks"`
+	Docker       map[string]bool     `codec:"-"`
 }
 
 // Auth is how a registry is logged in to.

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"unicode"
@@ -28,15 +27,14 @@ func (c Config) Hosts() []Host {
 	return hosts
 }
 
-func (c Config) checkHosts() error {
+func (c Config) checkHosts(m *Mistakes) {
 	for i, h := range c.Hosts() {
 		address, err := netip.ParseAddr(h.Address)
 		valid := err == nil && address.Zone() == "" || h.IsGateway()
 		if !valid || !IsWord(h.Name) {
-			return fmt.Errorf("extra_hosts: %q is not NAME:ADDRESS, such as \"postgres:10.0.0.5\" or \"host.docker.internal:%s\"", c.ExtraHosts[i], HostGateway)
+			m.Add("extra_hosts", "%q is not NAME:ADDRESS, such as \"postgres:10.0.0.5\" or \"host.docker.internal:%s\"", c.ExtraHosts[i], HostGateway)
 		}
 	}
-	return nil
 }
 
 // IsLine reports whether a text stays in its line of /etc/resolv.conf, and IsWord

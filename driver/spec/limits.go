@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -70,49 +69,52 @@ func (c Config) ShmBytes() int64 {
 	return defaultShmBytes
 }
 
-func (c Config) limits() (limits, error) {
+// limits reads what the author wrote as text, and notes what cannot be read.
+func (c Config) limits(m *Mistakes) limits {
 	var l limits
 	var err error
 	if c.ShmSize != "" {
 		if l.shmBytes, err = units.RAMInBytes(c.ShmSize); err != nil || l.shmBytes <= 0 {
-			return l, fmt.Errorf("shm_size %q is no size: write a number and K, M or G, such as 128M", c.ShmSize)
+			m.Add("shm_size", "%q is not a size (write a number and K, M or G, such as 128M)", c.ShmSize)
 		}
 	}
 	if c.MemorySwap != "" {
 		swap, err := units.RAMInBytes(c.MemorySwap)
 		if err != nil || swap < 0 || swap > maxBytes {
-			return l, fmt.Errorf("memory_swap %q is no size: write a number and K, M or G, such as 512M", c.MemorySwap)
+			m.Add("memory_swap", "%q is not a size (write a number and K, M or G, such as 512M)", c.MemorySwap)
 		}
 		l.swapBytes = &swap
 	}
-	if l.rlimits, err = rlimitsOf(merged(c.Ulimit)); err != nil {
-		return l, err
-	}
+	l.rlimits = c.rlimits(m)
 	l.sysctl = merged(c.Sysctl)
-	for key, value := range l.sysctl {
-		if strings.Contains(key, "..") || strings.ContainsAny(key+value, "\r\n") {
-			return l, fmt.Errorf("sysctl %q = %q is no setting: write one key and one line", key, value)
-		}
+	for _, key := range slices.Sorted(maps.Keys(l.sysctl)) {
+		value := l.sysctl[key]
 		own := slices.ContainsFunc(namespacedSysctls, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
-		if !own {
-			return l, fmt.Errorf("sysctl %q is not a container's own; only %s can be set", key, strings.Join(namespacedSysctls, "*, ")+"*")
-		}
-		if strings.HasPrefix(key, "net.") && c.networkMode() == networkHost {
-			return l, fmt.Errorf("sysctl %q would change the host's network, which the task uses", key)
+		switch {
+		case strings.Contains(key, "..") || strings.ContainsAny(key+value, "\r\n"):
+			m.Add("sysctl", "%q = %q is not a setting (write one key and one line)", key, value)
+		case !own:
+			m.Add("sysctl", "%q is not a container's own; only %s can be set", key, strings.Join(namespacedSysctls, "*, ")+"*")
+		case strings.HasPrefix(key, "net.") && c.networkMode() == networkHost:
+			m.Add("sysctl", "%q would change the host's network, which the task uses", key)
 		}
 	}
-	return l, c.checkNumbers()
+	c.checkNumbers(m)
+	return l
 }
 
 // maxBytes is more than any machine has; a larger size is a slip.
 const maxBytes = 1 << 50
 
-func (c Config) checkNumbers() error {
+// maxFiles is the highest limit of open files that a kernel can be given.
+const maxFiles = 1 << 30
+
+func (c Config) checkNumbers(m *Mistakes) {
 	for _, list := range []struct{ key, value, of string }{
 		{"cpuset_cpus", c.CPUSetCPUs, "CPUs"}, {"cpuset_mems", c.CPUSetMems, "memory nodes"},
 	} {
 		if _, err := ParseCPUs(list.value); err != nil {
-			return fmt.Errorf("%s: %q is not a list of %s (write for example \"0-3,8\")", list.key, list.value, list.of)
+			m.Add(list.key, "%q is not a list of %s (write for example \"0-3,8\")", list.value, list.of)
 		}
 	}
 	for _, n := range []struct {
@@ -120,32 +122,39 @@ func (c Config) checkNumbers() error {
 		value, low, high int64
 	}{
 		{"pids_limit", c.PidsLimit, -1, 1 << 22},
+		{"file_limit", c.FileLimit, 0, maxFiles},
 		{"cpu_cfs_period", c.CPUCFSPeriod, 0, 1000000},
 		{"memory_swappiness", c.Swappiness, -1, 100},
 		{"oom_score_adj", c.OOMScoreAdj, 0, 1000},
 	} {
 		if n.value < n.low || n.value > n.high {
-			return fmt.Errorf("%s %d is not between %d and %d", n.key, n.value, n.low, n.high)
+			m.Add(n.key, "%d is not between %d and %d", n.value, n.low, n.high)
 		}
 	}
-	if c.CPUCFSPeriod != 0 && c.CPUCFSPeriod < 1000 {
-		return fmt.Errorf("cpu_cfs_period %d is below the kernel's least, 1000 microseconds", c.CPUCFSPeriod)
+	if c.CPUCFSPeriod > 0 && c.CPUCFSPeriod < 1000 {
+		m.Add("cpu_cfs_period", "%d is below the kernel's least, 1000 microseconds", c.CPUCFSPeriod)
 	}
-	return nil
 }
 
-// rlimitsOf reads entries such as nofile = "1024:2048".
-func rlimitsOf(ulimits map[string]string) ([]specs.POSIXRlimit, error) {
+// rlimits reads entries such as nofile = "1024:2048", and file_limit.
+func (c Config) rlimits(m *Mistakes) []specs.POSIXRlimit {
 	var all []specs.POSIXRlimit
-	for name, value := range ulimits {
-		parsed, err := units.ParseUlimit(name + "=" + value)
+	ulimits := merged(c.Ulimit)
+	for _, name := range slices.Sorted(maps.Keys(ulimits)) {
+		parsed, err := units.ParseUlimit(name + "=" + ulimits[name])
 		if err != nil {
-			return nil, fmt.Errorf("ulimit %s = %q: %w", name, value, err)
+			m.Add("ulimit", "%s = %q: %v", name, ulimits[name], err)
+			continue
 		}
 		all = append(all, specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(parsed.Name), Soft: uint64(parsed.Soft), Hard: uint64(parsed.Hard)})
 	}
-	slices.SortFunc(all, func(a, b specs.POSIXRlimit) int { return strings.Compare(a.Type, b.Type) })
-	return all, nil
+	if c.FileLimit <= 0 {
+		return all
+	}
+	if value, both := ulimits["nofile"]; both {
+		m.Add("file_limit", "%d contradicts ulimit { nofile = %q }; remove one of them", c.FileLimit, value)
+	}
+	return append(all, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: uint64(c.FileLimit), Hard: uint64(c.FileLimit)})
 }
 
 // cpu returns the CPU part of the cgroup.

@@ -39,12 +39,12 @@ func (m MountConfig) Mount() (Mount, error) {
 	if kind == "" {
 		kind = "volume"
 	}
-	where := fmt.Sprintf("mounts: target %q", m.Target)
+	where := fmt.Sprintf("target %q", m.Target)
 	switch {
 	case !slices.Contains(mountTypes, kind):
 		return Mount{}, fmt.Errorf("%s: type %q is not one of %s", where, m.Type, strings.Join(mountTypes, ", "))
 	case !cleanTarget(m.Target):
-		return Mount{}, fmt.Errorf("%s is no absolute, clean path below /", where)
+		return Mount{}, fmt.Errorf("%s is not an absolute, clean path below /", where)
 	case kind != "tmpfs" && m.Source == "":
 		return Mount{}, fmt.Errorf("%s: source is missing", where)
 	case kind == "tmpfs" && m.Source != "" && m.Source != "tmpfs":
@@ -76,8 +76,8 @@ func (m MountConfig) options(kind string) ([]string, error) {
 		options = append([]string{"nosuid", "nodev"}, options...)
 		if m.Size != "" {
 			size, err := units.RAMInBytes(m.Size)
-			if err != nil {
-				return nil, fmt.Errorf("size %q: %w", m.Size, err)
+			if err != nil || size <= 0 {
+				return nil, fmt.Errorf("size %q is not a size (write a number and K, M or G, such as 128M)", m.Size)
 			}
 			options = append(options, fmt.Sprintf("size=%d", size))
 		}

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -77,7 +76,7 @@ func (c Config) LeavesGroupNetwork() bool {
 // IPC namespace and its /dev/shm.
 func (c Config) OffersIPC() bool { return c.IPCMode == modeShareable }
 
-func (c Config) checkModes() error {
+func (c Config) checkModes(m *Mistakes) {
 	for _, mode := range []struct {
 		key, value string
 		valid      []string
@@ -94,15 +93,14 @@ func (c Config) checkModes() error {
 			continue
 		}
 		valid := strings.ReplaceAll(strings.Join(mode.valid, ", "), taskPrefix, taskPrefix+"<name of another task of the group>")
-		return fmt.Errorf("%s %q is not one of %s", mode.key, mode.value, valid)
+		m.Add(mode.key, "%q is not one of %s", mode.value, valid)
 	}
 	if c.HostNetwork && c.NetworkMode != "" && c.NetworkMode != networkHost {
-		return fmt.Errorf("host_network and network_mode %q contradict each other", c.NetworkMode)
+		m.Add("host_network", "contradicts network_mode %q; remove one of them", c.NetworkMode)
 	}
 	if c.ShmSize != "" && (c.IPCMode == modeHost || c.Partners().IPC != "") {
-		return fmt.Errorf("shm_size cannot be set with ipc_mode %q, which brings a /dev/shm of its own", c.IPCMode)
+		m.Add("shm_size", "cannot be set with ipc_mode %q, which brings a /dev/shm of its own", c.IPCMode)
 	}
-	return nil
 }
 
 func (t Task) namespaces() oci.SpecOpts {

@@ -78,8 +78,9 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 	if err := checkProcess(args, env); err != nil {
 		return nil, err
 	}
-	limits, err := t.Config.limits()
-	if err != nil {
+	var mistakes Mistakes
+	limits := t.Config.limits(&mistakes)
+	if err := mistakes.Err(); err != nil {
 		return nil, err
 	}
 	mounts, err := t.mounts(limits)
@@ -184,7 +185,7 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	for _, m := range t.Config.Mounts {
 		mount, err := m.Mount()
 		if err != nil {
-			return nil, err
+			return nil, Mistake{"mounts", err.Error()}
 		}
 		all = append(all, mount)
 	}
@@ -273,7 +274,7 @@ func (t Task) devices() ([]oci.SpecOpts, error) {
 	for _, text := range t.Config.Devices {
 		device, err := ParseDevice(text)
 		if err != nil {
-			return nil, err
+			return nil, Mistake{"devices", err.Error()}
 		}
 		all = append(all, device)
 	}
@@ -300,7 +301,7 @@ func ParseDevice(text string) (Device, error) {
 		valid = valid && strings.HasPrefix(p, "/dev/") && path.Clean(p) == p
 	}
 	if !valid {
-		return Device{}, fmt.Errorf("devices: %q is not HOST[:CONTAINER[:PERMISSIONS]] with clean paths below /dev and permissions of r, w and m", text)
+		return Device{}, fmt.Errorf("%q is not HOST[:CONTAINER[:PERMISSIONS]] with clean paths below /dev and permissions of r, w and m", text)
 	}
 	return d, nil
 }
