@@ -1,0 +1,145 @@
+package driver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
+)
+
+// recordedDockerOptions are those of Nomad 1.11.3; a test in e2e/tools/nomad holds
+// the list against its code.
+func recordedDockerOptions(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/docker-options.txt")
+	must.NoError(t, err)
+	return strings.Fields(string(text))
+}
+
+// Every option of Docker's driver has a row in the documentation, which says what
+// is true of the schema.
+func TestDockerOptionsAreDocumented(t *testing.T) {
+	recorded := recordedDockerOptions(t)
+	schema := taskConfigSpec.GetObject().GetAttributes()
+	var names []string
+	var rows strings.Builder
+	rows.WriteString("| option | here | |\n|---|---|---|\n")
+	for _, option := range spec.DockerOptions {
+		names = append(names, option.Name)
+		must.MapContainsKey(t, schema, option.Name)
+		if option.Kind != spec.DockerSame {
+			must.NotEq(t, "", option.Note, must.Sprint(option.Name, " says nothing"))
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", option.Name, option.Kind, option.Note)
+	}
+	must.Eq(t, recorded, names)
+	page := filepath.Join("..", "docs", "docker.md")
+	text, err := os.ReadFile(page)
+	must.NoError(t, err)
+	golden.Compare(t, filepath.Join("..", page), between(t, string(text), "options", rows.String()))
+}
+
+// between replaces what a page has between two marks.
+func between(t *testing.T, page, mark, text string) string {
+	t.Helper()
+	before, rest, found := strings.Cut(page, "<!-- "+mark+" -->\n")
+	must.True(t, found)
+	_, after, found := strings.Cut(rest, "<!-- /"+mark+" -->")
+	must.True(t, found)
+	return before + "<!-- " + mark + " -->\n" + text + "<!-- /" + mark + " -->" + after
+}
+
+// written is a task whose config block has HCL in it, checked as a start would.
+func written(t *testing.T, hcl string) (spec.Config, error) {
+	t.Helper()
+	var raw map[string]any
+	parse(t, taskConfigSpec, "image = \"redis:7\"\n"+hcl, &raw)
+	cfg := &drivers.TaskConfig{Name: "web"}
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(&raw))
+	return taskConfigOf(cfg, spec.Policy{AllowCaps: spec.DefaultCaps})
+}
+
+func TestDockerOptionsAreAnswered(t *testing.T) {
+	samples := map[string]string{
+		"bool": "true", "number": "5", "string": `"x"`, "list(string)": `["x"]`, "list(map(number))": "{ web = 80 }",
+	}
+	blocks := map[string]string{
+		"mount": "mount {\n type = \"bind\"\n source = \"a\"\n target = \"/a\"\n bind_options {\n propagation = \"rslave\"\n }\n}", "storage_opt": "storage_opt {\n size = \"10G\"\n}",
+	}
+	for _, option := range spec.DockerOptions {
+		if !option.Understood() {
+			continue
+		}
+		hcl := blocks[option.Name]
+		if hcl == "" {
+			must.MapContainsKey(t, samples, option.Type)
+			hcl = option.Name + " = " + samples[option.Type]
+		}
+		_, err := written(t, hcl)
+		must.EqError(t, err, option.Name+": is an option of Docker's driver; "+option.Note)
+	}
+	// What says nothing asks for nothing.
+	_, err := written(t, "interactive = false\nwork_dir = \"\"\ndns_servers = []")
+	must.NoError(t, err)
+}
+
+func TestDockersOwnWords(t *testing.T) {
+	for _, test := range []struct{ hcl, says string }{
+		{`logging { type = "json-file" }`, ""},
+		{"logging {\n driver = \"local\"\n}", ""},
+		{"logging {\n type = \"json-file\"\n config {\n max-size = \"1m\"\n max-file = 2\n }\n}", `2 mistakes: (1) logging: max-file: Nomad keeps the output; write logs { max_files = 10, max_file_size = 10 } in the task, in MiB. (2) logging: max-size: `},
+		{`logging { type = "none" }`, `logging: "none": write logs { disabled = true } in the task`},
+		{"logging {\n driver = \"fluentd\"\n config { fluentd-address = \"x\" }\n}", `logging: "fluentd": the output goes to Nomad`},
+		{`healthchecks { disable = true }`, ""},
+		{`healthchecks { disable = false }`, "healthchecks: an image's own health checks never run"},
+		{`volumes = ["local/a:/a"]`, ""},
+		{`volumes = ["local/a:/a:ro,rslave", "/srv:/srv"]`, ""},
+		{`volumes = ["/only"]`, `volumes: "/only" is not SOURCE:TARGET`},
+		{`volumes = ["a:b:c:d"]`, `volumes: "a:b:c:d" is not SOURCE:TARGET`},
+		{`volumes = [":/a"]`, `volumes: ":/a" is not SOURCE:TARGET`},
+		{`volumes = ["a:"]`, `volumes: "a:" is not SOURCE:TARGET`},
+		{`volumes = ["local/a:/a:Z"]`, `volumes: "local/a:/a:Z": option Z changes the SELinux label`},
+		{`volumes = ["local/a:/a:nocopy"]`, `volumes: "local/a:/a:nocopy": option "nocopy" is not one of ro, rw, `},
+		{`volumes = ["local/a:/proc"]`, `mounts: target "/proc" is the runtime's`},
+		{`volumes = ["local/a:a"]`, `mounts: target "a" is not an absolute`},
+		{`file_limit = 2048`, ""},
+		{`file_limit = -1`, "file_limit: -1 is not between 0 and"},
+		{"file_limit = 2048\nulimit { nofile = \"1:2\" }", `file_limit: 2048 contradicts ulimit { nofile = "1:2" }`},
+		{`cpuset_mems = "0-"`, `cpuset_mems: "0-" is not a list of memory nodes`},
+	} {
+		_, err := written(t, test.hcl)
+		if test.says == "" {
+			must.NoError(t, err, must.Sprint(test.hcl))
+			continue
+		}
+		must.ErrorContains(t, err, test.says, must.Sprint(test.hcl))
+	}
+	config, err := written(t, `volumes = ["local/a:/a:ro,rslave", "/srv:/srv"]`)
+	must.NoError(t, err)
+	must.Eq(t, []spec.MountConfig{
+		{Type: "bind", Source: "local/a", Target: "/a", Options: []string{"ro", "rslave"}}, {Type: "bind", Source: "/srv", Target: "/srv"},
+	}, config.Mounts)
+	must.True(t, slices.Contains(config.Volumes, "/srv:/srv"))
+}
+
+func TestVolumesAndFileLimit(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", "touch /conf/x 2>/dev/null && echo writable; touch /local/y; ls /conf; ulimit -n; ulimit -Hn; grep Mems_allowed_list /proc/self/status")
+		config.Volumes, config.FileLimit, config.CPUSetMems = []string{"local:/conf:ro"}, 4321, "0"
+		out, _ := e.run(config)
+		must.StrHasPrefix(t, "y\n4321\n4321\n", out)
+		must.StrContains(t, out, "Mems_allowed_list:\t0\n")
+		e.driver.settings.policy.VolumesEnabled = false
+		config.Volumes = []string{"/etc:/conf"}
+		_, _, err := e.harness.StartTask(e.quietTask(config))
+		must.ErrorContains(t, err, "volumes are disabled")
+	})
+}

@@ -1,0 +1,3 @@
+// Package nomad pins the Nomad that the tests run, and holds what the driver's
+// tests know of Nomad's docker driver against its code.
+package nomad
