@@ -424,7 +424,7 @@ func TestHostileVolumes(t *testing.T) {
 		must.NoError(t, os.Mkdir(volume, 0o777))
 		for target, says := range map[string]string{
 			"/dev": "is the runtime's", "/dev/": "is the runtime's", "/proc/sys": "is the runtime's", "/sys/fs/cgroup": "is the runtime's",
-			"/": "no absolute", "": "no absolute", "relative": "no absolute", "/a/../..": "no absolute",
+			"/": "not an absolute", "": "not an absolute", "relative": "not an absolute", "/a/../..": "not an absolute",
 			"/local": `would cover "/local"`, "/secrets/": `would cover "/secrets"`, "/alloc/logs": `would cover "/alloc/logs"`, "/etc": "would cover",
 		} {
 			e.refused(e.quietTask(defaultTaskConfig("true"), func(cfg *drivers.TaskConfig) {
