@@ -144,14 +144,11 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.runtime != nil {
-		_ = d.runtime.Close()
-	}
-	d.environment = environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
+	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
+	d.use(env)
 	d.leases.open(state)
 	d.background.Do(func() {
+		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.
 		if err := os.RemoveAll(fifoDir(config)); err != nil {
 			d.logger.Warn("pipes of old exec sessions stay", "error", err)
@@ -161,6 +158,16 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		go d.cpusetLoop()
 	})
 	return nil
+}
+
+// use puts an environment in the place of the one before.
+func (d *Driver) use(env environment) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.runtime != nil {
+		_ = d.runtime.Close()
+	}
+	d.environment = env
 }
 
 func fifoDir(c Config) string { return filepath.Join(c.StateDir, "exec") }

@@ -21,7 +21,7 @@ type hostResources interface {
 }
 
 func (s settings) hostResources() []hostResources {
-	return []hostResources{newBridges(s), newSharedMemory(s), newHeldPipes(s), newStages(s)}
+	return []hostResources{newBridges(s), newSharedMemory(s), newHeldPipes(s), newStages(s), newTaskRecords(s)}
 }
 
 // remove deletes a container and all that belongs to it, under a context of its
@@ -36,7 +36,8 @@ func (d *Driver) remove(c *runtime.Container) error {
 		return err
 	}
 	if err := c.End(ctx); err != nil {
-		return err
+		// Whatever becomes of its record: nothing of it may run.
+		return errors.Join(err, emptyCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()))
 	}
 	if err := removeCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()); err != nil {
 		return err

@@ -345,3 +345,17 @@ func TestContainerdThatLeftASnapshot(t *testing.T) {
 		}
 	})
 }
+
+// firstProcess is the first process in a task's control group, also while containerd
+// is away.
+func firstProcess(t *testing.T, cfg *drivers.TaskConfig) int {
+	t.Helper()
+	for _, pattern := range []string{cgroupRoot + "/*/" + testNamespace + "/*", cgroupRoot + "/*/*/*"} {
+		dirs, _ := filepath.Glob(pattern + "-" + cfg.AllocID[:8] + "*")
+		if pids, err := processesIn(dirs); err == nil && len(pids) > 0 {
+			return slices.Min(pids)
+		}
+	}
+	t.Fatal("the task has no process")
+	return 0
+}

@@ -81,10 +81,10 @@ func (d *Driver) stopUntil(step, taskID string, timeout time.Duration) error {
 	}
 	switch step {
 	case "signaled":
-		return d.signal(t, syscall.SIGTERM, false)
+		return d.signal(t, syscall.SIGTERM, false, awayTimeout)
 	case "killed":
 		t.killed.Store(true)
-		return d.signal(t, syscall.SIGKILL, true)
+		return d.signal(t, syscall.SIGKILL, true, awayTimeout)
 	case "destroying":
 		return d.StopTask(taskID, timeout, "SIGTERM")
 	}
@@ -402,9 +402,9 @@ func TestKillAtEachStep(t *testing.T) {
 func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range namesOf(startSteps) {
+		for i, step := range namesOf(startSteps) {
 			config := defaultTaskConfig("sleep", "1000")
-			cfg := e.quietTask(config, reserve(gpuA, 0))
+			cfg := e.quietTask(config, reserve(gpuA, i)) // nobody else is given what one left holds
 			e.victim(orders{Config: e.config, Task: cfg, Driver: config, DieAfter: step}, 0)
 		}
 		e.startDriver()

@@ -44,6 +44,9 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 	if err != nil {
 		return fmt.Errorf("read leases: %w", err)
 	}
+	if err := gpu.CheckSlices(l, leases); err != nil {
+		return fmt.Errorf("%w. The driver removes it as soon as containerd lets it, and Nomad tries again", err)
+	}
 	if err := gpu.CheckGuarantees(l, leases); err != nil {
 		return fmt.Errorf("%w. Nomad counts slices, not compute: it tries this GPU again until the attempts of the group's restart block are used up, and then another node", err)
 	}

@@ -50,6 +50,9 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 		return err
 	}
 	t, err := d.tasks.get(taskID)
+	if errors.Is(err, drivers.ErrTaskNotFound) {
+		t, err = d.adoptUnknown(taskID)
+	}
 	if errors.Is(err, drivers.ErrTaskNotFound) && canceled {
 		return nil
 	}
@@ -63,18 +66,44 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	if t.exited() {
 		return nil
 	}
-	t.killed.Store(number == syscall.SIGKILL)
-	if err := d.signal(t, number, false); err != nil {
-		return err
-	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
+	t.killed.Store(number == syscall.SIGKILL)
+	if err := d.signal(t, number, false, max(timeout, awayTimeout)); err != nil && !runtime.Transient(err) {
+		return err
+	}
 	select {
 	case <-t.done:
 		return nil
 	case <-timer.C:
 	}
 	return d.kill(t)
+}
+
+// adoptUnknown takes up a task that this process does not know yet: Nomad may stop
+// one while it still recovers others.
+func (d *Driver) adoptUnknown(taskID string) (*task, error) {
+	containers, err := d.containersOf(taskID)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range containers {
+		r, err := recordOf(c)
+		if err != nil {
+			return nil, err
+		}
+		cfg := &drivers.TaskConfig{ID: taskID, AllocID: r.Lease.AllocID, Name: r.Lease.Task, NodeID: c.Labels[labelNode]}
+		ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
+		t, err := d.resume(ctx, cfg, c, r)
+		cancel()
+		if runtime.Transient(err) {
+			return d.watch(cfg, c, r), nil // how it is comes out when containerd is back
+		}
+		if !errors.Is(err, runtime.ErrNotFound) {
+			return t, err
+		}
+	}
+	return nil, drivers.ErrTaskNotFound
 }
 
 // cancelStart ends the start of a task, where one is under way, and waits for what it
@@ -85,10 +114,15 @@ func (d *Driver) cancelStart(taskID string) (bool, error) {
 	return d.starts.cancel(ctx, taskID)
 }
 
-// kill ends a task for certain.
+// kill ends a task for certain: through containerd or, while that is away, by the
+// task's control group.
 func (d *Driver) kill(t *task) error {
 	t.killed.Store(true)
-	if err := d.signal(t, syscall.SIGKILL, true); err != nil {
+	err := d.signal(t, syscall.SIGKILL, true, awayTimeout)
+	if runtime.Transient(err) {
+		return d.killWithoutContainerd(t)
+	}
+	if err != nil {
 		return err
 	}
 	timer := time.NewTimer(callTimeout)
@@ -101,10 +135,26 @@ func (d *Driver) kill(t *task) error {
 	}
 }
 
+// killWithoutContainerd ends a task of which containerd cannot be asked.
+func (d *Driver) killWithoutContainerd(t *task) error {
+	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
+	defer cancel()
+	if err := emptyCgroup(ctx, cgroupOf(t.record.Lease), unified()); err != nil {
+		return err
+	}
+	t.logger.Warn("killed a task by its control group: containerd is away")
+	d.ended(ctx, t, runtime.Exit{Code: 128 + int(syscall.SIGKILL), At: time.Now()}, nil)
+	return nil
+}
+
+// awayTimeout is how long what ends a task waits for a containerd that is away: long
+// enough for one that is being restarted.
+const awayTimeout = 10 * time.Second
+
 // signal sends a signal; a process that is gone already is no error. It waits for
-// a containerd that is being restarted.
-func (d *Driver) signal(t *task, number syscall.Signal, all bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+// a containerd that is away.
+func (d *Driver) signal(t *task, number syscall.Signal, all bool, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
 	err := retryTransient(ctx, func() error { return t.container.Signal(ctx, number, all) })
 	if errors.Is(err, runtime.ErrNotFound) {
@@ -149,64 +199,6 @@ func parseSignal(name string) (syscall.Signal, error) {
 		return 0, fmt.Errorf("signal %q is none: write a name such as \"SIGINT\", or its number", name)
 	}
 	return number, nil
-}
-
-// DestroyTask removes what is left of a task. With force it ends the task
-// first, also one that is still being started, and finds its container by label when
-// this process does not know it.
-func (d *Driver) DestroyTask(taskID string, force bool) error {
-	canceled := false
-	if force {
-		var err error
-		if canceled, err = d.cancelStart(taskID); err != nil {
-			return err
-		}
-	}
-	t, err := d.tasks.get(taskID)
-	if err != nil {
-		err = d.destroyUnknown(taskID, force)
-		if canceled && errors.Is(err, drivers.ErrTaskNotFound) {
-			return nil
-		}
-		return err
-	}
-	if !t.exited() {
-		if !force {
-			return fmt.Errorf("task %q still runs; destroying it needs force", taskID)
-		}
-		if err := d.kill(t); err != nil {
-			return err
-		}
-	}
-	if err := d.remove(t.container); err != nil {
-		t.abandoned.Store(true)
-		return err
-	}
-	t.cancel()
-	d.tasks.remove(taskID)
-	return nil
-}
-
-func (d *Driver) destroyUnknown(taskID string, force bool) error {
-	n, err := d.configured()
-	if err != nil || !force {
-		return drivers.ErrTaskNotFound
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	found, err := n.runtime.Find(ctx, map[string]string{labelTaskID: taskID})
-	if err != nil {
-		return err
-	}
-	if len(found) == 0 {
-		return drivers.ErrTaskNotFound
-	}
-	for _, c := range found {
-		if err := d.removeWithLease(c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // InspectTask shows a task as it is now.

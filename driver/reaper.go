@@ -70,34 +70,15 @@ func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, be
 	}
 	var problems []error
 	for _, c := range found {
-		watched, err := d.tasks.get(c.Labels[labelTaskID])
-		if err == nil && !watched.abandoned.Load() || !c.CreatedAt.Before(before) {
+		if _, err := d.tasks.get(c.Labels[labelTaskID]); err == nil || !c.CreatedAt.Before(before) {
 			continue
 		}
 		d.logger.Warn("removing a container that no task has", "container", c.ID, "alloc", c.Labels[labelAlloc], "task", c.Labels[labelTask])
 		if err := d.removeWithLease(c); err != nil {
 			problems = append(problems, err)
-			continue
-		}
-		if watched != nil {
-			watched.cancel()
-			d.tasks.remove(watched.cfg.ID)
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// removeWithLease removes a container that is known by its labels only.
-func (d *Driver) removeWithLease(c *runtime.Container) error {
-	r, recordErr := recordOf(c)
-	if err := d.remove(c); err != nil {
-		return err
-	}
-	if recordErr != nil {
-		d.logger.Warn("container had no readable record", "container", c.ID, "error", recordErr)
-		return nil
-	}
-	return d.leases.end(r.Lease, time.Now())
 }
 
 // reapLeases ends the leases of tasks whose container is gone, once nothing of them

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -32,6 +31,9 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 		return err
 	}
 	container, err := findTask(n.runtime, cfg)
+	if runtime.Transient(err) {
+		return d.recoverWithoutContainerd(n, cfg, err)
+	}
 	if err != nil {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	}
@@ -47,12 +49,25 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	return nil
 }
 
-// recoverTimeout is how long recovery waits for a containerd that is away:
-// client and containerd often restart together.
-const recoverTimeout = 30 * time.Second
+// recoverWithoutContainerd takes up a task of which containerd cannot be asked: what
+// the driver itself knows of it is enough to stop it. How it is comes out when
+// containerd is back. A failed recovery would have Nomad give its GPU to others.
+func (d *Driver) recoverWithoutContainerd(env environment, cfg *drivers.TaskConfig, away error) error {
+	records, err := newTaskRecords(env.settings).ofTask(cfg.ID)
+	if err != nil || len(records) == 0 {
+		return fmt.Errorf("recover task %q: %w", cfg.ID, errors.Join(away, err))
+	}
+	c, err := records[0].container(env.runtime)
+	if err != nil {
+		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
+	}
+	d.logger.Warn("a task is recovered while containerd is away", "task_id", cfg.ID, "container", c.ID)
+	d.watch(cfg, c, records[0].Record)
+	return nil
+}
 
 func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Container, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout)
 	defer cancel()
 	var found []*runtime.Container
 	err := retryTransient(ctx, func() (err error) {
@@ -85,6 +100,9 @@ func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime
 		}
 		if err := c.EndSessions(ctx); err != nil {
 			d.logger.Warn("exec sessions of an earlier process may still run", "task_id", cfg.ID, "error", err)
+		}
+		if err := d.recordTask(c, r); err != nil {
+			return nil, err // an earlier release wrote none
 		}
 		return d.watch(cfg, c, r), nil
 	default:

@@ -189,7 +189,7 @@ func (s *start) removeExisting(ctx context.Context) error {
 			cancel()
 			s.output.pipesAlive = s.output.pipesAlive || errors.Is(err, runtime.ErrNotStarted)
 		}
-		if err := s.driver.remove(c); err != nil {
+		if err := s.driver.removeWithLease(c); err != nil {
 			return structs.NewRecoverableError(err, true)
 		}
 	}
@@ -251,15 +251,21 @@ func (s *start) removeHostResources() error {
 func (s *start) createContainer(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	s.container, err = s.plan.create(ctx, s.image)
-	return err
+	if s.container, err = s.plan.create(ctx, s.image); err != nil {
+		return err
+	}
+	return s.driver.recordTask(s.container, s.plan.record)
 }
 
 func (s *start) removeContainer() error {
 	if s.container == nil {
 		return nil
 	}
-	return s.driver.remove(s.container)
+	err := s.driver.remove(s.container)
+	if err != nil {
+		s.driver.removeLater(s.container, err)
+	}
+	return err
 }
 
 func (s *start) runContainer(ctx context.Context) error {

@@ -20,6 +20,7 @@ type startBook struct {
 }
 
 type startInFlight struct {
+	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// done is closed when nothing of the start goes on.
 	done chan struct{}
@@ -36,7 +37,7 @@ func (b *startBook) begin(ctx context.Context, cfg *drivers.TaskConfig) (_ conte
 		return nil, nil, fmt.Errorf("task %q is being started already", cfg.ID)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	f := &startInFlight{cancel: cancel, done: make(chan struct{})}
+	f := &startInFlight{ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	b.flight[cfg.ID] = f
 	return ctx, func() {
 		cancel(nil)

@@ -54,3 +54,11 @@ func TestAStartIsCanceledAtEachStep(t *testing.T) {
 		e.start(e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0)))
 	})
 }
+
+// canceled reports whether a start that is under way has been canceled.
+func (b *startBook) canceled(taskID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.flight[taskID]
+	return f != nil && f.ctx.Err() != nil
+}

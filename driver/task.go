@@ -28,9 +28,6 @@ type task struct {
 	sharedCores, coresSeen string
 	// killed is set before the driver itself kills the task.
 	killed atomic.Bool
-	// abandoned is set when Nomad destroyed the task and containerd could not: the
-	// reaper does it later, since Nomad does not ask again.
-	abandoned atomic.Bool
 	// done is closed when result and endedAt are set.
 	done chan struct{}
 
@@ -99,9 +96,11 @@ var errLost = errors.New("containerd lost the task's process, for instance becau
 
 // lost handles a process that is gone without an exit that anybody saw.
 func (d *Driver) lost(ctx context.Context, t *task) {
-	if exit, ok := recordedExit(t.container.Labels); ok {
-		d.ended(ctx, t, exit, nil)
-		return
+	if labels, err := t.container.CurrentLabels(ctx); err == nil {
+		if exit, ok := recordedExit(labels); ok {
+			d.ended(ctx, t, exit, nil)
+			return
+		}
 	}
 	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -61,7 +62,57 @@ type Container struct {
 	CreatedAt time.Time
 
 	runtime *Runtime
-	handle  client.Container
+	mu      sync.Mutex
+	known   client.Container // nil until containerd was asked
+}
+
+// Unloaded is a container of which containerd is asked only when something is to be
+// done with it, because it is away now.
+func (r *Runtime) Unloaded(id, image string, labels map[string]string, record []byte) *Container {
+	return &Container{ID: id, Image: image, Labels: labels, Record: record, runtime: r}
+}
+
+// handle returns containerd's own handle. It returns ErrNotFound for a container
+// that is not there.
+func (c *Container) handle(ctx context.Context) (client.Container, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known != nil {
+		return c.known, nil
+	}
+	known, err := c.runtime.client.LoadContainer(ctx, c.ID)
+	if err != nil {
+		return nil, fmt.Errorf("load container %s: %w", c.ID, notFound(err))
+	}
+	c.known = known
+	return known, nil
+}
+
+// task returns containerd's handle of the container's process. It returns ErrNotFound
+// where there is none.
+func (c *Container) task(ctx context.Context) (client.Task, error) {
+	handle, err := c.handle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	task, err := handle.Task(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+	}
+	return task, nil
+}
+
+// CurrentLabels asks containerd for the container's labels as they are now.
+func (c *Container) CurrentLabels(ctx context.Context) (map[string]string, error) {
+	handle, err := c.handle(c.runtime.with(ctx))
+	if err != nil {
+		return nil, err
+	}
+	labels, err := handle.Labels(c.runtime.with(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("read labels of container %s: %w", c.ID, notFound(err))
+	}
+	return labels, nil
 }
 
 // Create makes a container and its snapshot. Nothing runs yet.
@@ -205,7 +256,7 @@ func (r *Runtime) wrap(ctx context.Context, handle client.Container) (*Container
 	if err != nil {
 		return nil, fmt.Errorf("read container %s: %w", handle.ID(), err)
 	}
-	c := &Container{ID: handle.ID(), Image: info.Image, Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, handle: handle}
+	c := &Container{ID: handle.ID(), Image: info.Image, Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, known: handle}
 	if record, ok := info.Extensions[recordExtension]; ok {
 		c.Record = record.GetValue()
 	}
@@ -238,7 +289,11 @@ func (stdioPaths) Close() error { return nil }
 // Start runs the container's process.
 func (c *Container) Start(ctx context.Context, stdio Stdio) error {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.NewTask(ctx, stdio.creator)
+	handle, err := c.handle(ctx)
+	if err != nil {
+		return err
+	}
+	task, err := handle.NewTask(ctx, stdio.creator)
 	if err != nil {
 		return fmt.Errorf("create process of container %s: %w", c.ID, lostShim(err))
 	}
@@ -276,9 +331,9 @@ var ErrNotStarted = fmt.Errorf("its process was never started: %w", ErrNotFound)
 // know: it was never made, or its shim and record are gone.
 func (c *Container) Status(ctx context.Context) (Status, error) {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
-		return Status{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return Status{}, err
 	}
 	status, err := task.Status(ctx)
 	if err != nil {
@@ -298,9 +353,9 @@ func (c *Container) Status(ctx context.Context) (Status, error) {
 // may well be running.
 func (c *Container) Wait(ctx context.Context) (Exit, error) {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
-		return Exit{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return Exit{}, err
 	}
 	socket := shimSocket(task.Pid())
 	statuses, err := task.Wait(ctx)
@@ -330,9 +385,9 @@ func (c *Container) Wait(ctx context.Context) (Exit, error) {
 // Signal sends a signal to the container's first process, or to all of them.
 func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool) error {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
-		return fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return err
 	}
 	var options []client.KillOpts
 	if all {
@@ -346,7 +401,12 @@ func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool)
 
 // SetLabels adds labels to the container.
 func (c *Container) SetLabels(ctx context.Context, labels map[string]string) error {
-	if _, err := c.handle.SetLabels(c.runtime.with(ctx), labels); err != nil {
+	ctx = c.runtime.with(ctx)
+	handle, err := c.handle(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := handle.SetLabels(ctx, labels); err != nil {
 		return fmt.Errorf("label container %s: %w", c.ID, notFound(err))
 	}
 	return nil
@@ -368,7 +428,14 @@ func (c *Container) End(ctx context.Context) error {
 // own methods look everything up again before every step.
 func (c *Container) Remove(ctx context.Context) error {
 	ctx = c.runtime.with(ctx)
-	info, err := c.handle.Info(ctx, client.WithoutRefreshedMetadata)
+	handle, err := c.handle(ctx)
+	if errors.Is(err, ErrNotFound) {
+		return c.runtime.removeSandbox(ctx, c.ID)
+	}
+	if err != nil {
+		return err
+	}
+	info, err := handle.Info(ctx, client.WithoutRefreshedMetadata)
 	if err != nil {
 		return fmt.Errorf("delete container %s: %w", c.ID, err)
 	}
@@ -425,7 +492,7 @@ func untilDeleted(ctx context.Context, kill func(context.Context) error) (hadRec
 }
 
 func (c *Container) killTask(ctx context.Context) error {
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
 		return err
 	}

@@ -62,9 +62,9 @@ func (c *Container) Sessions(ctx context.Context) (int, error) {
 }
 
 func (c *Container) sessions(ctx context.Context) (client.Task, []string, error) {
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return nil, nil, err
 	}
 	processes, err := task.Pids(ctx)
 	if err != nil {
@@ -96,11 +96,15 @@ func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
 	if len(e.Command) == 0 {
 		return 0, fmt.Errorf("exec in container %s: the command is empty", c.ID)
 	}
-	task, err := c.handle.Task(ctx, nil)
+	handle, err := c.handle(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return 0, err
 	}
-	spec, err := c.handle.Spec(ctx)
+	task, err := c.task(ctx)
+	if err != nil {
+		return 0, err
+	}
+	spec, err := handle.Spec(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read specification of container %s: %w", c.ID, err)
 	}

@@ -29,9 +29,9 @@ type Metrics struct {
 // Metrics reads the container's control group through containerd.
 func (c *Container) Metrics(ctx context.Context) (Metrics, error) {
 	ctx = c.runtime.with(ctx)
-	task, err := c.handle.Task(ctx, nil)
+	task, err := c.task(ctx)
 	if err != nil {
-		return Metrics{}, fmt.Errorf("find process of container %s: %w", c.ID, notFound(err))
+		return Metrics{}, err
 	}
 	return metricsOf(ctx, task)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -76,6 +77,36 @@ func LeaseID(allocID, task string) string {
 
 // Live reports whether the lease's task may be using its devices.
 func (l Lease) Live() bool { return l.Phase != PhaseEnded }
+
+// CheckSlices reports whether none of what wanted holds is held by a live lease of
+// another task: Nomad may take a task for ended that is not.
+func CheckSlices(wanted Lease, leases []Lease) error {
+	for _, w := range wanted.Holdings {
+		for _, l := range leases {
+			if l.ID == wanted.ID || !l.Live() {
+				continue
+			}
+			for _, h := range l.Holdings {
+				if h.overlaps(w) {
+					return fmt.Errorf("GPU %s: what the task was given is still held by task %q of allocation %s, whose container %s is not proven to be gone", w.UUID, l.Task, l.AllocID, l.Container)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// overlaps reports whether two tasks would use the same part of a device. Holdings
+// without slices are the whole device.
+func (h Holding) overlaps(other Holding) bool {
+	if h.UUID != other.UUID {
+		return false
+	}
+	if len(h.Slices) == 0 || len(other.Slices) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(h.Slices, func(s int) bool { return slices.Contains(other.Slices, s) })
+}
 
 // CheckGuarantees reports whether the guarantees of the live leases on each of
 // wanted's devices, with wanted added, stay within one GPU. A lease with
