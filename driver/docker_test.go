@@ -44,17 +44,7 @@ func TestDockerOptionsAreDocumented(t *testing.T) {
 	page := filepath.Join("..", "docs", "docker.md")
 	text, err := os.ReadFile(page)
 	must.NoError(t, err)
-	golden.Compare(t, filepath.Join("..", page), between(t, string(text), "options", rows.String()))
-}
-
-// between replaces what a page has between two marks.
-func between(t *testing.T, page, mark, text string) string {
-	t.Helper()
-	before, rest, found := strings.Cut(page, "<!-- "+mark+" -->\n")
-	must.True(t, found)
-	_, after, found := strings.Cut(rest, "<!-- /"+mark+" -->")
-	must.True(t, found)
-	return before + "<!-- " + mark + " -->\n" + text + "<!-- /" + mark + " -->" + after
+	golden.Compare(t, filepath.Join("..", page), golden.Between(t, string(text), "options", rows.String()))
 }
 
 // written is a task whose config block has HCL in it, checked as a start would.

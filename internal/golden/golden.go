@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,4 +31,16 @@ func Compare(t testing.TB, name, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s differs (-want +got); run with -update if that is right:\n%s", name, diff)
 	}
+}
+
+// Between returns a page with text in place of what stands between the comments
+// <!-- mark --> and <!-- /mark -->: what a test derives may so stand in a document.
+func Between(t testing.TB, page, mark, text string) string {
+	t.Helper()
+	before, rest, found := strings.Cut(page, "<!-- "+mark+" -->\n")
+	_, after, closed := strings.Cut(rest, "<!-- /"+mark+" -->")
+	if !found || !closed {
+		t.Fatalf("the page has no marks %q", mark)
+	}
+	return before + "<!-- " + mark + " -->\n" + text + "<!-- /" + mark + " -->" + after
 }
