@@ -154,7 +154,7 @@ func (b *bank) classKey() classKey {
 	n := b.node
 	host := splitmix{uint64(b.kind)}
 	host.mix(uint64(n.group))
-	for _, v := range [...]int64{n.cpu, n.memory, n.spec.CPUMHz, n.spec.MemoryMiB, b.measured} {
+	for _, v := range [...]int64{n.cpu, n.memory, n.spec.CPUMHz, n.spec.MemoryMiB, b.measured, int64(len(n.holders))} {
 		host.mix(uint64(v))
 	}
 	host.mix(bit(n.spec.Ineligible) | bit(b == n.banks[0])<<1)

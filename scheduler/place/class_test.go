@@ -60,8 +60,7 @@ func TestClassesAreForgotten(t *testing.T) {
 			best := int32(worst)
 			for _, b := range p.snap.banks {
 				if sh := p.shapeOf(&sleeper); p.snap.fit(sh, b) == fitsNow {
-					v := p.judge(sh, b)
-					best = max(best, p.points(&v, sh))
+					best = max(best, p.score(sh, b))
 				}
 			}
 			if got, err := p.Place(&sleeper); err != nil || got.Score != int64(best) {

@@ -19,7 +19,8 @@ type index struct {
 	lessons  int   // demand that the verdicts were computed with
 	look     int   // number of looks of the planner when it was last asked
 	verdicts []verdict
-	levels   [][]int32 // levels[0]: points per set; the last has one entry
+	places   []placeCounts // what a placement would break, where tasks end
+	levels   [][]int32     // levels[0]: points per set; the last has one entry
 }
 
 const blockSize = 16
@@ -54,6 +55,7 @@ func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	if ix.lessons != p.lessons {
 		clear(ix.verdicts)
+		ix.places = nil
 		ix.at = 0
 	}
 	for id := range ix.feed.sets {
@@ -102,13 +104,33 @@ func (p *Planner) rate(ix *index, sh *shape, id int) int32 {
 		if !set.lacks(sh, p.snap) {
 			if b := p.bankOf(ix, id); p.snap.fit(sh, b) == fitsNow {
 				*v = p.glance(sh, b)
+				p.setPlaces(ix, sh, b, id)
 			}
 		}
 	}
 	if v.known == unfit {
 		return worst
 	}
-	return p.points(v, sh)
+	return p.points(v, ix.broken(id), sh)
+}
+
+// setPlaces notes what a placement would break.
+func (p *Planner) setPlaces(ix *index, sh *shape, b *bank, id int) {
+	if !p.turnover.lives {
+		return
+	}
+	if len(ix.places) < len(ix.verdicts) {
+		ix.places = append(ix.places, make([]placeCounts, len(ix.verdicts)-len(ix.places))...)
+	}
+	ix.places[id] = p.breaks(sh, b, int32(ix.verdicts[id].hunch))
+}
+
+// broken is what a placement on a set would break; nil where nothing is known.
+func (ix *index) broken(id int) *placeCounts {
+	if id < len(ix.places) {
+		return &ix.places[id]
+	}
+	return nil
 }
 
 // bankOf is the bank that stands for a set: the first.
@@ -151,7 +173,7 @@ func (p *Planner) refineTied(ix *index, sh *shape, tied []int32) {
 func (p *Planner) refineAt(ix *index, sh *shape, id int) {
 	b, v := p.bankOf(ix, id), &ix.verdicts[id]
 	p.refine(v, sh, b)
-	ix.set(id, p.points(v, sh))
+	ix.set(id, p.points(v, ix.broken(id), sh))
 }
 
 // reprice recomputes all points from the verdicts at new prices.
@@ -159,7 +181,7 @@ func (p *Planner) reprice(ix *index, sh *shape) {
 	leaf := ix.levels[0]
 	for id := range leaf {
 		if leaf[id] != worst {
-			leaf[id] = p.points(&ix.verdicts[id], sh)
+			leaf[id] = p.points(&ix.verdicts[id], ix.broken(id), sh)
 		}
 	}
 	ix.fillLevels()

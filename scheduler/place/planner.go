@@ -27,6 +27,9 @@ type Planner struct {
 	ranked      *standings
 	rough, fine *waste // estimates of two precisions
 	prices      *prices
+	places      *places
+	turnover    turnover
+	largest     struct{ cpu, milli int64 } // node with GPUs
 
 	taught    bool // by Learn
 	arrivals  int64
@@ -143,12 +146,25 @@ func (p *Planner) Learn(history []Request) {
 func (p *Planner) Arrive(r *Request) {
 	p.demand.arrive(p.shapeOf(r))
 	p.demand.thin(p.weights.DemandShapes)
+	p.turnover.arrive()
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
 		p.review()
 	} else if p.arrivals >= p.nextPrice {
 		p.recompute()
+	}
+}
+
+// Depart tells the planner that a task has ended by itself. Call it once per task,
+// besides [Snapshot.Release].
+func (p *Planner) Depart() { p.turnover.depart() }
+
+// flow notices that tasks have begun to end, or ceased to: then all verdicts are
+// about the wrong things.
+func (p *Planner) flow() {
+	if p.turnover.change() {
+		p.lessons++
 	}
 }
 
@@ -170,13 +186,22 @@ func (p *Planner) relearn() {
 	if p.fine != p.rough {
 		p.fine.learn(p.snap, p.demand)
 	}
+	p.largest.cpu, p.largest.milli = p.snap.largestNode()
+	p.places = newPlaces(p.snap, p.demand, p.demand.weights())
 	p.lessons++
 	p.recompute()
 }
 
 func (p *Planner) recompute() {
+	p.flow()
 	now := newPrices(p.snap, p.demand, &p.weights)
-	if p.prices == nil || !p.prices.equal(now) {
+	was := p.places.price
+	p.places.setPrices(p.snap, p.demand, p.demand.weights(), p.snap.freeMilli(), p.turnover.rate)
+	now.fill(1 - p.turnover.rate)
+	if p.turnover.lives {
+		now.spare = spareAt(p.snap.cpuPerGPU(), p.turnover.rate)
+	}
+	if p.prices == nil || !p.prices.equal(now) || p.places.price != was {
 		p.prices = now
 		p.epoch++
 	}
@@ -237,8 +262,7 @@ func (p *Planner) prepare() {
 
 // placement is the answer that puts a request on a bank that fits it.
 func (p *Planner) placement(r *Request, sh *shape, b *bank) Placement {
-	v := p.judge(sh, b)
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.points(&v, sh))}
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
 }
 
 // leastCharge is the least that a quota would pay for the shape on any kind.

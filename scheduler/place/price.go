@@ -10,6 +10,7 @@ import (
 type prices struct {
 	model []int64            // per kind, milli of price per milli·1000 of demand
 	slots [maxGPUs + 1]int64 // value of a bank by its count of idle GPUs
+	spare int64              // milli per thousandth of a node that is left
 }
 
 // claim is demand by the set of kinds that it may run on.
@@ -44,7 +45,19 @@ func (p *prices) coarsen() {
 	}
 }
 
-func (p *prices) equal(o *prices) bool { return slices.Equal(p.model, o.model) && p.slots == o.slots }
+// fill scales the prices that hold where a cluster only fills up.
+func (p *prices) fill(part float64) {
+	if part == 1 {
+		return
+	}
+	for i := range p.slots {
+		p.slots[i] = int64(float64(p.slots[i])*part/slotGrain+0.5) * slotGrain
+	}
+}
+
+func (p *prices) equal(o *prices) bool {
+	return slices.Equal(p.model, o.model) && p.slots == o.slots && p.spare == o.spare
+}
 
 func (s *Snapshot) freeMilli() float64 {
 	var sum int64

@@ -180,8 +180,7 @@ func (w *world) place() {
 		if b == nil || w.snap.fit(sh, b) != fitsNow {
 			continue
 		}
-		v := w.plan.judge(sh, b)
-		if pts := w.plan.points(&v, sh); pts > best {
+		if pts := w.plan.score(sh, b); pts > best {
 			best, at = pts, id
 		}
 	}
@@ -215,6 +214,7 @@ func (w *world) release() {
 			w.t.Fatal(err)
 		}
 	}
+	w.plan.Depart()
 	w.forget(id)
 }
 

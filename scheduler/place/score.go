@@ -27,6 +27,7 @@ type verdict struct {
 	waste    int32 // waste added, milli; negative: healed
 	kind     int32 // of the bank
 	usage    int16 // weighted utilisation terms after placement, 0..1000
+	left     int16 // of the node after placement, in thousandths of the largest
 	stranded int16 // weighted fragmentation term of PACK and SPREAD
 	before   uint8 // idle GPUs of the bank before
 	after    uint8 // and after
@@ -82,6 +83,7 @@ func (p *Planner) glance(sh *shape, b *bank) verdict {
 	v := verdict{
 		kind:   b.kind,
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
+		left:   p.left(sh, b),
 		before: uint8(b.idle), after: uint8(b.idle), hunch: uint8(b.idle), known: fine,
 	}
 	if b.kind < 0 {
@@ -115,6 +117,16 @@ func (p *Planner) judge(sh *shape, b *bank) verdict {
 	return v
 }
 
+// score is the points of a bank that fits a shape, judged afresh.
+func (p *Planner) score(sh *shape, b *bank) int32 {
+	v := p.judge(sh, b)
+	if !p.turnover.lives {
+		return p.points(&v, nil, sh)
+	}
+	broken := p.breaks(sh, b, int32(v.hunch))
+	return p.points(&v, &broken, sh)
+}
+
 // estimate is the precision that decides for a shape which GPUs it gets.
 func (p *Planner) estimate(sh *shape) *waste {
 	if sh.req.Policy == PolicyBalanced {
@@ -126,7 +138,7 @@ func (p *Planner) estimate(sh *shape) *waste {
 // points turns a verdict into the score at the current prices, which only
 // BALANCED pays. With it no score is better than by the rough estimate and the
 // margin.
-func (p *Planner) points(v *verdict, sh *shape) int32 {
+func (p *Planner) points(v *verdict, broken *placeCounts, sh *shape) int32 {
 	switch sh.req.Policy {
 	case PolicyPack:
 		return int32(v.usage - v.stranded)
@@ -134,6 +146,9 @@ func (p *Planner) points(v *verdict, sh *shape) int32 {
 		return int32(-v.usage - v.stranded)
 	}
 	cost, _ := p.charged(v, sh)
+	if broken != nil {
+		cost += p.places.cost(broken)
+	}
 	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
 }
 
@@ -154,7 +169,7 @@ func (p *Planner) charged(v *verdict, sh *shape) (cost int64, waste int32) {
 // cost is an estimate of waste and the prices of a placement that leaves so many
 // GPUs idle, in milli.
 func (p *Planner) cost(waste int32, idle uint8, v *verdict, sh *shape) int64 {
-	cost := int64(waste)
+	cost := int64(waste) + p.prices.spare*int64(v.left)
 	if v.kind < 0 {
 		return cost
 	}

@@ -116,6 +116,7 @@ func (p *Planned) book(t *Task, u place.Usage, now float64) (Spot, error) {
 // End implements Placer.
 func (p *Planned) End(t *Task, _ Spot, _ float64) {
 	p.evict(t)
+	p.Planner.Depart()
 	delete(p.ids, t)
 }
 
