@@ -63,6 +63,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 // planAnew makes planners with the present configuration.
 func (b *Book) planAnew() {
 	b.plan = place.NewPlanner(b.snap, b.config.Placement.Policy, b.config.Placement.Weights)
+	b.plan.ExpectEnds()
 	b.ideal = place.NewPlanner(b.empty, place.PolicyPack, b.config.Placement.Weights)
 	b.setQuotas()
 }
@@ -276,6 +277,7 @@ func (b *Book) alloc(a *nomad.Alloc) {
 		defer b.rebookGroup(a)
 	}
 	if before == nil {
+		b.plan.Started()
 		b.land(a)
 		b.book(b.usageOf(a))
 		return
@@ -291,6 +293,7 @@ func (b *Book) allocGone(id string) {
 	if a == nil {
 		return
 	}
+	b.plan.Ended()
 	delete(b.allocs, id)
 	delete(b.byJob[a.Key()], id)
 	if len(b.byJob[a.Key()]) == 0 {

@@ -8,6 +8,10 @@ import (
 // ErrNoRoom is wrapped by Place's error when no node can take the request now.
 var ErrNoRoom = errors.New("no room")
 
+// changesPerArrival is how many changes of the snapshot age prices as much as an
+// arrival does: what arrives starts and ends, and now and then a node changes.
+const changesPerArrival = 4
+
 // firstReview is after how many arrivals the demand is first looked at anew;
 // from then on whenever their number has doubled.
 const firstReview = 100
@@ -31,12 +35,13 @@ type Planner struct {
 	turnover    turnover
 	largest     struct{ cpu, milli int64 } // node with GPUs
 
-	taught    bool // by Learn
-	arrivals  int64
-	nextLearn int64
-	nextPrice int64
-	lessons   int // how often the demand was learned
-	epoch     int // how often prices were computed
+	taught     bool // by Learn
+	arrivals   int64
+	nextLearn  int64
+	nextPrice  int64 // arrivals at which to compute prices again
+	stalePrice int64 // or changes of the snapshot
+	lessons    int   // how often the demand was learned
+	epoch      int   // how often prices were computed
 
 	steps   divider // by Weights.StepMilli
 	perStep int64   // points of one step of cost
@@ -146,7 +151,6 @@ func (p *Planner) Learn(history []Request) {
 func (p *Planner) Arrive(r *Request) {
 	p.demand.arrive(p.shapeOf(r))
 	p.demand.thin(p.weights.DemandShapes)
-	p.turnover.arrive()
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
@@ -156,9 +160,21 @@ func (p *Planner) Arrive(r *Request) {
 	}
 }
 
-// Depart tells the planner that a task has ended by itself. Call it once per task,
-// besides [Snapshot.Release].
-func (p *Planner) Depart() { p.turnover.depart() }
+// Started tells the planner that a task has started, and Ended that one has ended:
+// what room is worth depends on whether tasks end. Call them once per task, besides
+// [Snapshot.Apply] and [Snapshot.Release]; work that moves does neither.
+func (p *Planner) Started() { p.turnover.start() }
+
+// Ended tells the planner that a task has ended; see [Planner.Started].
+func (p *Planner) Ended() { p.turnover.end() }
+
+// ExpectEnds tells the planner to begin as in a cluster where as many tasks end as
+// start, not as in one that only fills up: a service that has just come up has seen
+// neither, and real clusters live.
+func (p *Planner) ExpectEnds() {
+	p.turnover.rate = 1
+	p.recompute()
+}
 
 // flow notices that tasks have begun to end, or ceased to: then all verdicts are
 // about the wrong things.
@@ -205,7 +221,8 @@ func (p *Planner) recompute() {
 		p.prices = now
 		p.epoch++
 	}
-	p.nextPrice = p.arrivals + max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.banks))/1200)
+	every := max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.banks))/1200)
+	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.each.log.end()+changesPerArrival*every
 }
 
 // Place finds the best node for a request now. It does not book anything: pass
@@ -255,8 +272,11 @@ func (p *Planner) LeastCharge(r *Request) Charge { return p.leastCharge(p.shapeO
 
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
-	if len(p.prices.model) < len(p.snap.kinds) {
+	switch {
+	case len(p.prices.model) < len(p.snap.kinds):
 		p.relearn()
+	case p.snap.each.log.end() >= p.stalePrice:
+		p.recompute()
 	}
 }
 

@@ -160,6 +160,7 @@ func (w *world) apply(u Usage) {
 		w.t.Fatalf("a placement cannot be booked: %v", err)
 	}
 	w.usages = append(w.usages, u.ID)
+	w.plan.Started()
 }
 
 // place checks that the answer is the same twice, that it is the best of all
@@ -214,7 +215,7 @@ func (w *world) release() {
 			w.t.Fatal(err)
 		}
 	}
-	w.plan.Depart()
+	w.plan.Ended()
 	w.forget(id)
 }
 

@@ -1,6 +1,6 @@
 package place
 
-// turnover is how many tasks end per task that arrives, from 0, a cluster that only
+// turnover is how many tasks end per task that starts, from 0, a cluster that only
 // fills up, to 1, one that is as full as it gets. The last few hundred events
 // count.
 type turnover struct {
@@ -11,9 +11,9 @@ type turnover struct {
 // turnoverMemory is over how many events the rate is a mean.
 const turnoverMemory = 500
 
-func (t *turnover) arrive() { t.rate *= 1 - 1.0/turnoverMemory }
+func (t *turnover) start() { t.rate *= 1 - 1.0/turnoverMemory }
 
-func (t *turnover) depart() { t.rate = min(1, t.rate+1.0/turnoverMemory) }
+func (t *turnover) end() { t.rate = min(1, t.rate+1.0/turnoverMemory) }
 
 // Between these rates nothing changes.
 const dies, lives = 0.01, 0.02

@@ -106,6 +106,7 @@ func (p *Planned) book(t *Task, u place.Usage, now float64) (Spot, error) {
 		return Spot{}, err
 	}
 	p.placed++
+	p.Planner.Started()
 	spot := Spot{Node: p.at[u.NodeID]}
 	for _, t := range u.Takes {
 		spot.GPUs = append(spot.GPUs, t.GPU)
@@ -116,7 +117,7 @@ func (p *Planned) book(t *Task, u place.Usage, now float64) (Spot, error) {
 // End implements Placer.
 func (p *Planned) End(t *Task, _ Spot, _ float64) {
 	p.evict(t)
-	p.Planner.Depart()
+	p.Planner.Ended()
 	delete(p.ids, t)
 }
 
