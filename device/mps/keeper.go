@@ -13,37 +13,43 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// pace is how often a keeper does what.
-type pace struct {
+// intervals are how often a keeper does what.
+type intervals struct {
 	// alive is between looks whether the process lives, answer between questions
-	// to it, and retry before another attempt to start it.
-	alive, answer, retry time.Duration
-	// patience is how many questions in a row may stay without an answer before
-	// the daemon is replaced.
-	patience int
+	// to it, and retry before another attempt to start it, which becomes rarer up
+	// to maxRetry while attempts fail.
+	alive, answer, retry, maxRetry time.Duration
+	// maxFailures is how many questions in a row may stay without an answer before
+	// the daemon is not ready. Slow is not dead: on a busy machine a question or
+	// two take long, and every task of the GPU depends on the daemon.
+	maxFailures int
 }
 
 // keeper keeps the daemon of one device running.
 type keeper struct {
-	log     hclog.Logger
-	control control
-	pace    pace
-	now     func() time.Time
-	changed func()
+	log       hclog.Logger
+	control   control
+	intervals intervals
+	now       func() time.Time
+	changed   func()
 
 	mu     sync.Mutex
 	spec   Spec
 	status Status
 	daemon daemonRecord
+	// downSince is when the daemon ceased to be ready, emptyAt the last moment
+	// known at which no task was on the device.
+	downSince, emptyAt time.Time
 	// ended is why the last daemon is gone; only run's goroutine uses it.
 	ended  string
 	cancel context.CancelFunc
 	done   chan struct{}
-	// rethink is signalled when other limits are wanted.
-	rethink chan struct{}
+	// reload is signalled when other limits are wanted.
+	reload chan struct{}
 	// empty brings moments at which no task was on the device.
 	empty chan time.Time
 }
@@ -65,35 +71,48 @@ func (k *keeper) recordPath() string { return filepath.Join(k.control.dirs.base,
 // run keeps the daemon until the context ends; the daemon goes on.
 func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
+	pause := k.intervals.retry
 	for ctx.Err() == nil {
 		err := k.acquire(ctx)
 		if err == nil {
+			pause = k.intervals.retry
 			err = k.watch(ctx)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		k.notReady(err)
+		k.markNotReady(err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(k.pace.retry):
+		case <-k.reload:
+			pause = k.intervals.retry
+		case <-time.After(pause):
+			pause = min(2*pause, k.intervals.maxRetry)
 		}
 	}
 }
 
-// acquire adopts the daemon that lives, or starts one, and gives it its limits.
+// acquire adopts the daemon that lives, or starts one, and gives it and its
+// server their limits.
 func (k *keeper) acquire(ctx context.Context) error {
 	if err := k.control.dirs.make(); err != nil {
 		return err
 	}
 	found, err := k.control.find()
+	if err != nil && !errors.Is(err, errGone) {
+		return k.replaceIfEmpty(err)
+	}
 	if err := k.control.limitShm(found); err != nil {
 		return err
 	}
 	var strange []string
 	if err != nil {
+		if err := k.clearLeftovers(); err != nil {
+			return err
+		}
 		strange = k.control.dirs.shmNames()
-		if found, err = k.begin(ctx); err != nil {
+		k.log.Info("starting MPS control daemon", "device", k.control.uuid)
+		if found, err = k.control.start(ctx); err != nil {
 			return err
 		}
 	}
@@ -106,37 +125,95 @@ func (k *keeper) acquire(ctx context.Context) error {
 		return err
 	}
 	spec := k.wanted()
-	if err := k.control.confirm(ctx, spec); err != nil {
-		if err := k.control.setLimits(ctx, spec); err != nil {
-			k.replaceIfStuck(found, err)
-			return err
-		}
+	server, err := k.prepare(ctx, spec)
+	if err != nil {
+		return k.replaceIfEmpty(err)
 	}
-	k.ready(daemon, spec)
+	k.markReady(daemon, spec, multiUserServer(server))
 	return nil
 }
 
-// begin starts a daemon and waits for its PID file.
-func (k *keeper) begin(ctx context.Context) (process, error) {
-	k.log.Info("starting MPS control daemon", "device", k.control.uuid)
-	if err := k.control.start(ctx); err != nil {
-		return process{}, err
+// prepare gives the daemon its limits, starts its server where there is none,
+// and gives that its limits too. It returns the server that takes clients.
+func (k *keeper) prepare(ctx context.Context, spec Spec) (int, error) {
+	if err := k.control.confirmLimits(ctx, daemonLimits, spec); err != nil {
+		if err := k.control.setLimits(ctx, daemonLimits, spec); err != nil {
+			return 0, err
+		}
 	}
-	found, err := k.control.find()
+	server, err := k.control.server(ctx)
 	if err != nil {
-		return process{}, fmt.Errorf("MPS control daemon did not stay: %w", err)
+		return 0, err
 	}
-	return found, nil
+	if err := k.control.takesClients(ctx, server); err != nil {
+		return 0, err
+	}
+	limits := serverLimits(server)
+	if err := k.control.confirmLimits(ctx, limits, spec); err != nil {
+		if err := k.control.setLimits(ctx, limits, spec); err != nil {
+			return 0, err
+		}
+		k.log.Info("the running MPS server has other limits now; programs that it serves already keep theirs", "device", k.control.uuid, "server", server)
+	}
+	return server, nil
 }
 
-// replaceIfStuck ends a daemon that does not answer, so that the next attempt
-// starts a new one.
-func (k *keeper) replaceIfStuck(p process, err error) {
-	if errors.Is(err, errTimeout) {
-		k.log.Warn("MPS control daemon does not answer, replacing it", "device", k.control.uuid, "pid", p.PID)
-		k.ended = "it did not answer and was replaced"
-		p.kill()
+// confirm asks whether all is as prepare left it.
+func (k *keeper) confirm(ctx context.Context, spec Spec) error {
+	if err := k.control.confirmLimits(ctx, daemonLimits, spec); err != nil {
+		return err
 	}
+	servers, err := k.control.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	if len(servers) == 0 {
+		return &serverError{"", "its server has ended"}
+	}
+	server := servers[len(servers)-1]
+	if err := k.control.takesClients(ctx, server); err != nil {
+		return err
+	}
+	return k.control.confirmLimits(ctx, serverLimits(server), spec)
+}
+
+// clearLeftovers ends what no socket leads to, so that another daemon can start.
+// A control daemon that lives although its socket is gone may have tasks: they
+// come first. Servers whose daemon has died can no longer be asked or limited.
+func (k *keeper) clearLeftovers() error {
+	if left := k.control.running(roleDaemon); len(left) > 0 && !k.deviceEmpty() && k.readRecord().Process == left[0] {
+		return &actionError{
+			reason: fmt.Sprintf("process %d, its control daemon, lives, but its socket %s was removed", left[0].PID, k.control.dirs.socket()),
+			action: "it is replaced when no task is on the device any more",
+		}
+	}
+	return k.control.endLeftovers(k.log)
+}
+
+// replaceIfEmpty ends a daemon that does not answer if no task can lose by that,
+// so that the next attempt starts a new one. It returns why the daemon is not
+// ready.
+func (k *keeper) replaceIfEmpty(err error) error {
+	if !errors.Is(err, mpsctl.ErrTimeout) && !errors.Is(err, errBusy) {
+		return err
+	}
+	if !k.deviceEmpty() {
+		return &actionError{reason: err.Error(), action: "it is replaced when no task is on the device any more"}
+	}
+	k.log.Warn("MPS control daemon does not answer and no task is there, replacing it", "device", k.control.uuid)
+	k.ended = "it did not answer and was replaced"
+	if problem := k.control.endLeftovers(k.log); problem != nil {
+		return problem
+	}
+	return err
+}
+
+// deviceEmpty reports whether no task is on the device: none was at a moment when
+// the daemon was not ready any more, and since then none can have started.
+func (k *keeper) deviceEmpty() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.status.Ready && !k.downSince.IsZero() && k.emptyAt.After(k.downSince)
 }
 
 // remember writes down who the daemon is. A daemon that the record does not
@@ -176,7 +253,7 @@ func (k *keeper) readRecord() daemonRecord {
 
 // watch returns when the daemon has died or cannot be trusted.
 func (k *keeper) watch(ctx context.Context) error {
-	alive, answer := time.NewTicker(k.pace.alive), time.NewTicker(k.pace.answer)
+	alive, answer := time.NewTicker(k.intervals.alive), time.NewTicker(k.intervals.answer)
 	defer alive.Stop()
 	defer answer.Stop()
 	failures := 0
@@ -192,18 +269,23 @@ func (k *keeper) watch(ctx context.Context) error {
 			}
 		case moment := <-k.empty:
 			k.sweep(moment)
-		case <-k.rethink:
+		case <-k.reload:
 			if !k.Status().Ready {
 				return errOtherLimits
 			}
 		case <-answer.C:
-			spec := k.wanted()
-			err := k.control.confirm(ctx, spec)
+			// Tasks that are root can change the modes of what they see.
+			err := k.control.dirs.make()
+			if err == nil {
+				err = k.confirm(ctx, k.wanted())
+			}
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			failures, err = k.judge(failures, spec, err)
-			if err != nil {
+			if err := k.control.dirs.boundLogs(); err != nil {
+				k.log.Warn("cannot truncate the logs of MPS", "device", k.control.uuid, "error", err)
+			}
+			if failures, err = k.onProbe(failures, err); err != nil {
 				return err
 			}
 		}
@@ -221,24 +303,17 @@ func (k *keeper) sweep(empty time.Time) {
 	}
 }
 
-// judge decides what an answer means: an untrue one ends the trust at once, a
-// missing one takes readiness away at once and the daemon's life after a while.
-func (k *keeper) judge(failures int, asked Spec, err error) (int, error) {
-	switch {
-	case err == nil:
-		if failures > 0 {
-			k.ready(k.current(), asked)
-		}
-		return 0, nil
-	case errors.Is(err, errUntrue):
+// onProbe decides what an answer means: an untrue one ends the trust at once, and
+// so does a daemon that went on too long without any.
+func (k *keeper) onProbe(failures int, err error) (int, error) {
+	if !errors.Is(err, mpsctl.ErrTimeout) {
 		return 0, err
 	}
-	k.notReady(err)
-	if failures+1 >= k.pace.patience {
-		k.replaceIfStuck(k.process(), errTimeout)
-		return 0, err
+	if failures++; failures < k.intervals.maxFailures {
+		k.log.Warn("MPS control daemon is slow", "device", k.control.uuid, "questions", failures)
+		return failures, nil
 	}
-	return failures + 1, nil
+	return failures, err
 }
 
 // stop ends the keeper, and the daemon too if nobody needs it any more.
@@ -278,6 +353,7 @@ func (k *keeper) want(s Spec) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !s.EmptyAt.IsZero() {
+		k.emptyAt = s.EmptyAt
 		select {
 		case k.empty <- s.EmptyAt:
 		default: // an earlier moment is not dealt with yet, the next will come
@@ -288,34 +364,35 @@ func (k *keeper) want(s Spec) {
 	}
 	k.spec = s
 	if k.status.Ready {
-		k.withdraw(errOtherLimits)
+		k.setNotReady(errOtherLimits)
 	}
 	select {
-	case k.rethink <- struct{}{}:
+	case k.reload <- struct{}{}:
 	default:
 	}
 }
 
-// ready notes that a daemon has confirmed its limits, unless others are wanted by
-// now: then want has asked for another attempt.
-func (k *keeper) ready(d daemonRecord, confirmed Spec) {
+// markReady notes that a daemon and its server have confirmed their limits,
+// unless others are wanted by now: then want has asked for another attempt.
+func (k *keeper) markReady(d daemonRecord, confirmed Spec, multiUser bool) {
 	k.mu.Lock()
 	k.daemon = d
 	if !k.spec.sameLimits(confirmed) {
 		k.mu.Unlock()
 		return
 	}
-	k.status.Ready, k.status.Reason, k.status.Since = true, "", time.Time{}
+	k.status.Ready, k.status.Reason, k.status.Action, k.status.Since = true, "", "", time.Time{}
 	k.status.Generation, k.status.StartedAt, k.status.LastEnd = d.Generation, d.StartedAt, d.LastEnd
 	k.status.PID, k.status.Settled = d.Process.PID, true
+	k.status.Server, k.status.MultiUser = ServerActive, multiUser
 	k.mu.Unlock()
 	k.changed()
 }
 
-func (k *keeper) notReady(err error) {
+func (k *keeper) markNotReady(err error) {
 	k.mu.Lock()
 	changed := k.status.Ready || k.status.Reason != err.Error()
-	k.withdraw(err)
+	k.setNotReady(err)
 	k.mu.Unlock()
 	if changed {
 		k.log.Warn("MPS control daemon is not ready", "device", k.control.uuid, "reason", err)
@@ -323,11 +400,21 @@ func (k *keeper) notReady(err error) {
 	}
 }
 
-// withdraw takes the readiness away. The caller holds mu.
-func (k *keeper) withdraw(err error) {
+// setNotReady takes the readiness away. The caller holds mu.
+func (k *keeper) setNotReady(err error) {
 	k.status.Settled = true
 	if k.status.Ready || k.status.Since.IsZero() {
-		k.status.Since = k.now().Truncate(time.Second)
+		k.downSince = k.now()
+		k.status.Since = k.downSince.Truncate(time.Second)
 	}
 	k.status.Ready, k.status.Reason, k.status.PID = false, err.Error(), 0
+	k.status.Action, k.status.Server = "", ""
+	var advice *actionError
+	if errors.As(err, &advice) {
+		k.status.Action = advice.action
+	}
+	var server *serverError
+	if errors.As(err, &server) {
+		k.status.Server = server.state
+	}
 }

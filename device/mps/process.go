@@ -1,14 +1,18 @@
 package mps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,30 +53,6 @@ func findProcess(pid int) (process, error) {
 	return process{pid, ticks}, nil
 }
 
-// readPIDFile finds the process that a PID file names.
-func readPIDFile(path string) (process, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return process{}, fmt.Errorf("read PID file: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid <= 1 {
-		return process{}, fmt.Errorf("read PID file %s: %q is not a process ID", path, firstLine(string(text)))
-	}
-	return findProcess(pid)
-}
-
-// kill ends a process and its children, the MPS servers.
-func (p process) kill() {
-	if !p.alive() {
-		return
-	}
-	for _, child := range children(p.PID) {
-		_ = unix.Kill(child, unix.SIGKILL)
-	}
-	_ = unix.Kill(p.PID, unix.SIGKILL)
-}
-
 func children(pid int) []int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
@@ -87,11 +67,107 @@ func children(pid int) []int {
 	return all
 }
 
-// environHas reports whether a process was started with a variable: a PID file
-// may name a process that is no MPS daemon of ours.
-func (p process) environHas(entry string) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-	return err == nil && strings.Contains("\x00"+string(text), "\x00"+entry+"\x00")
+// role is what a process does for a daemon.
+type role int
+
+const (
+	roleNone role = iota
+	// roleDaemon is a control daemon, or the plugin's binary about to become one.
+	roleDaemon
+	// roleServer is an MPS server, with its parent or after it.
+	roleServer
+)
+
+// serverProgram is how control daemons start their servers.
+const serverProgram = "nvidia-cuda-mps-server"
+
+// roleOf tells what a process is for the daemon's directories. A container's
+// processes have another PID namespace, whatever they call themselves; questions
+// to the daemon, and host tasks with its directory in their environment, are
+// another program or lack the option.
+func (c control) roleOf(pid int) role {
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil || !strings.Contains("\x00"+string(environment), "\x00CUDA_MPS_PIPE_DIRECTORY="+c.dirs.pipe+"\x00") {
+		return roleNone
+	}
+	mine, err1 := os.Readlink("/proc/self/ns/pid")
+	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err1 != nil || err2 != nil || mine != its {
+		return roleNone
+	}
+	args := arguments(pid)
+	switch {
+	case len(args) == 0:
+	case filepath.Base(args[0]) == serverProgram:
+		return roleServer
+	case filepath.Base(args[0]) == filepath.Base(c.Program) && slices.Contains(args[1:], "-d"),
+		len(args) > 2 && args[1] == ExecCommand && args[2] == c.dirs.shm:
+		return roleDaemon
+	}
+	return roleNone
+}
+
+func arguments(pid int) []string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(text) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+}
+
+// running lists all processes of a role that were ever started for the
+// directories, known to anybody or not.
+func (c control) running(roles ...role) []process {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []process
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		p, err := findProcess(pid)
+		if err == nil && slices.Contains(roles, c.roleOf(pid)) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// killWait is how long processes may take to end after SIGKILL.
+const killWait = 10 * time.Second
+
+// endLeftovers kills all that was ever started for the directories: daemons and
+// servers, also those that no socket and no record leads to. A daemon that is
+// about to start a server can leave one behind, so it looks again.
+func (c control) endLeftovers(log hclog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), killWait)
+	defer cancel()
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	said := map[process]bool{}
+	for {
+		left := c.running(roleDaemon, roleServer)
+		if len(left) == 0 {
+			return nil
+		}
+		for _, p := range left {
+			if !said[p] {
+				said[p] = true
+				log.Info("ending MPS process", "device", c.uuid, "pid", p.PID)
+			}
+			if p.alive() {
+				_ = unix.Kill(p.PID, unix.SIGKILL)
+			}
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return fmt.Errorf("process %d does not end after SIGKILL", left[0].PID)
+		}
+	}
 }
 
 func lookPath(program string) (string, error) {

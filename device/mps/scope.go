@@ -35,7 +35,7 @@ func (c control) separate(ctx context.Context, p process) error {
 	if c.startScope == nil || strings.HasPrefix(unitOf(p.PID), scopePrefix) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	s := scope{
 		name:        fmt.Sprintf("%s%s-%d.scope", scopePrefix, path.Base(c.dirs.base), p.Start),

@@ -30,14 +30,14 @@ func TestParseUnit(t *testing.T) {
 // there, unless it is moved when it is adopted.
 func TestADaemonIsMovedToAScopeWhenItIsStartedAndWhenItIsAdopted(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	started := b.until("ready", ready)
 	b.Close()
 
 	asked := make(chan scope, 4)
 	b.startScope = func(_ context.Context, s scope) error { asked <- s; return nil }
 	b.start()
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	if adopted := b.until("adopted", ready); adopted.PID != started.PID {
 		t.Fatalf("the daemon was %d, now it is %d", started.PID, adopted.PID)
 	}
@@ -66,11 +66,11 @@ func checkScope(t *testing.T, s scope, pid int) {
 
 func TestADaemonWithoutAScopeServesAllTheSame(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	b.until("ready", ready)
 	b.Close()
 	b.startScope = func(context.Context, scope) error { return errors.New("no bus") }
 	b.start()
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	b.until("ready without a scope", ready)
 }

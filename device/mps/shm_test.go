@@ -27,7 +27,7 @@ func mountsOn(t *testing.T, path string) int {
 
 func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	s := b.until("the daemon is ready", ready)
 	if err := os.WriteFile(filepath.Join(s.ShmDir, "seen"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -44,14 +44,14 @@ func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 // A task must not fill the host's memory through what it shares.
 func TestSharedMemoryIsLimited(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	first := b.until("the daemon is ready", ready)
 	if err := b.leave(first, "large", 17<<20); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("17 MiB in 16 MiB: %v", err)
 	}
 	b.Close() // as with a plugin that is killed: nothing is unmounted
 	b.start()
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	if second := b.until("it is adopted", ready); second.PID != first.PID {
 		t.Error("the daemon was replaced")
 	}
@@ -71,14 +71,14 @@ func TestSharedMemoryIsLimited(t *testing.T) {
 
 func TestDaemonWithAnotherSharedMemoryIsNotReady(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	s := b.until("the daemon is ready", ready)
 	b.Close()
 	if err := unix.Unmount(s.ShmDir, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	b.start()
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	if s := b.until("it is noticed", func(s Status) bool { return s.Settled }); s.Ready || !strings.Contains(s.Reason, "is not the shared memory of process") {
 		t.Errorf("status is %+v", s)
 	}
@@ -123,12 +123,12 @@ func TestLeftoversOfTasksAreRemoved(t *testing.T) {
 
 func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{spec()})
+	b.Want([]Spec{b.spec()})
 	s := b.until("the daemon is ready", ready)
 	if err := b.leave(s, "left", 1); err != nil {
 		t.Fatal(err)
 	}
-	empty := spec()
+	empty := b.spec()
 	empty.EmptyAt = time.Now().Add(time.Hour)
 	b.Want([]Spec{empty})
 	for deadline := time.Now().Add(20 * time.Second); len(dirsIn(b.root, device).shmNames()) > 0; {
@@ -146,8 +146,8 @@ func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 }
 
 func TestDaemonSharesTheHostsSharedMemory(t *testing.T) {
-	b := newBenchWith(t, true)
-	b.Want([]Spec{spec()})
+	b := newBenchWith(t, newest, true)
+	b.Want([]Spec{b.spec()})
 	s := b.until("the daemon is ready", ready)
 	mine, err1 := os.Readlink("/proc/self/ns/mnt")
 	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", s.PID))

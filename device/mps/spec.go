@@ -13,7 +13,8 @@ type Spec struct {
 	// MaxClients is how many clients there can be.
 	MaxClients int
 	// EmptyAt is a moment at which no task was on the device, zero while there
-	// may be one. What tasks left in the shared memory before is removed.
+	// may be one. What tasks left in the shared memory before is removed, and a
+	// daemon that does not answer may be replaced.
 	EmptyAt time.Time
 }
 
@@ -23,15 +24,31 @@ func (s Spec) sameLimits(other Spec) bool {
 	return s == other
 }
 
+// ServerState is what an MPS server says of itself.
+type ServerState string
+
+const (
+	// ServerInitializing servers make their context and refuse clients.
+	ServerInitializing ServerState = "INITIALIZING"
+	// ServerActive servers take clients.
+	ServerActive ServerState = "ACTIVE"
+	// ServerFault servers lost a client to a fatal error: they refuse new clients
+	// until all that were there have ended.
+	ServerFault ServerState = "FAULT"
+)
+
 // Status is how a daemon is.
 type Status struct {
 	// PipeDir, LogDir and ShmDir are its directories on the host.
 	PipeDir, LogDir, ShmDir string
-	// Ready is true while the daemon lives and its limits are confirmed.
+	// Ready is true while the daemon lives, its server takes clients, and the
+	// limits of both are confirmed.
 	Ready bool
 	// Reason says why it is not ready, in words that stay the same while that
-	// lasts, and Since when that began.
+	// lasts, and Since when that began. Action says what to do, where there is
+	// more to do than to wait.
 	Reason string
+	Action string
 	Since  time.Time
 	// Settled is false until the first attempt to adopt or to start it is over.
 	Settled bool
@@ -42,4 +59,8 @@ type Status struct {
 	LastEnd    string
 	// PID is the daemon's, 0 while there is none.
 	PID int
+	// Server is the state of its server, empty while there is none.
+	Server ServerState
+	// MultiUser is true when the server was seen to take clients of every user.
+	MultiUser bool
 }

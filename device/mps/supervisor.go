@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
 // Options of a supervisor.
@@ -29,9 +31,10 @@ type Options struct {
 	// ShmMiB is the size of a daemon's own /dev/shm, which its tasks share.
 	ShmMiB int64
 	// Changed is called whenever a daemon became ready, or ceased to be.
-	Changed    func()
-	pace       pace
-	timeout    time.Duration
+	Changed   func()
+	intervals intervals
+	timeout   time.Duration
+	// startScope moves processes to a systemd scope; nil for systemd's own.
 	startScope func(context.Context, scope) error
 }
 
@@ -52,11 +55,11 @@ type Supervisor struct {
 
 // New makes a supervisor that keeps nothing yet.
 func New(o Options) (*Supervisor, error) {
-	if o.pace == (pace{}) {
-		o.pace = pace{alive: time.Second, answer: 10 * time.Second, retry: time.Second, patience: 2}
+	if o.intervals == (intervals{}) {
+		o.intervals = intervals{alive: time.Second, answer: 10 * time.Second, retry: time.Second, maxRetry: 30 * time.Second, maxFailures: 3}
 	}
 	if o.timeout == 0 {
-		o.timeout = 5 * time.Second
+		o.timeout = 10 * time.Second
 	}
 	if o.startScope == nil && systemdRunning() {
 		o.startScope = startSystemdScope
@@ -123,8 +126,13 @@ func (s *Supervisor) sweep(folders map[string]bool) {
 }
 
 func (s *Supervisor) control(uuid string) control {
-	return control{program: s.options.Program, self: s.options.Self, multiUser: s.options.MultiUser,
-		hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: dirsIn(s.root, uuid), timeout: s.options.timeout, startScope: s.options.startScope}
+	d := dirsIn(s.root, uuid)
+	return control{
+		Control: mpsctl.Control{Program: s.options.Program, PipeDir: d.pipe, Timeout: s.options.timeout,
+			Env: []string{"CUDA_VISIBLE_DEVICES=" + uuid, "CUDA_MPS_LOG_DIRECTORY=" + d.log}},
+		self: s.options.Self, multiUser: s.options.MultiUser, hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: d,
+		startScope: s.options.startScope,
+	}
 }
 
 // Status tells how a device's daemon is.
@@ -143,8 +151,8 @@ func (s *Supervisor) Server(pid int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.keepers {
-		daemon := k.Status().PID
-		if daemon != 0 && (pid == daemon || slices.Contains(children(daemon), pid)) {
+		daemon := k.process()
+		if daemon.alive() && (pid == daemon.PID || slices.Contains(children(daemon.PID), pid)) {
 			return true
 		}
 	}
@@ -167,14 +175,15 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 	if s.options.HostShm {
 		d.shm = hostShm
 	}
+	now := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{
-		log:     s.options.Logger,
-		control: s.control(spec.UUID),
-		pace:    s.options.pace, now: time.Now, changed: s.options.Changed,
-		spec: spec, cancel: cancel, done: make(chan struct{}), rethink: make(chan struct{}, 1), empty: make(chan time.Time, 1),
-		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm,
-			Reason: "it is being started", Since: time.Now().Truncate(time.Second)},
+		log:       s.options.Logger,
+		control:   s.control(spec.UUID),
+		intervals: s.options.intervals, now: time.Now, changed: s.options.Changed,
+		spec: spec, emptyAt: spec.EmptyAt, downSince: now,
+		cancel: cancel, done: make(chan struct{}), reload: make(chan struct{}, 1), empty: make(chan time.Time, 1),
+		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm, Reason: "it is being started", Since: now.Truncate(time.Second)},
 	}
 	go k.run(ctx)
 	return k

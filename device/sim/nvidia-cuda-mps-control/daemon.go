@@ -2,35 +2,34 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
+	"time"
 )
 
 const (
-	// serveFlag is how the program runs itself as the daemon.
-	serveFlag   = "--serve"
-	endOfAnswer = "."
-	pidFile     = "nvidia-cuda-mps-control.pid"
+	// serveVariable is how the program tells itself to be the daemon.
+	serveVariable = "MPS_STAND_IN_SERVE=yes"
+	pidFile       = "nvidia-cuda-mps-control.pid"
 )
 
 var (
 	// errRunning is what a second daemon of one pipe directory says.
-	errRunning = errors.New("an instance of this daemon is already running")
+	errRunning = errors.New("An instance of this daemon is already running")
 	// errCrash ends a daemon without cleaning up.
 	errCrash = errors.New("told to crash")
 )
 
 // daemonise starts the daemon and returns once it serves.
-func daemonise(pipeDir string) error {
-	if behaviour(pipeDir) == "refuse" {
+func daemonise(pipeDir string, args []string) error {
+	if behaves(pipeDir, "refuse") {
 		return errors.New("cannot start: told to refuse")
 	}
 	read, write, err := os.Pipe()
@@ -42,7 +41,8 @@ func daemonise(pipeDir string) error {
 	if err != nil {
 		return fmt.Errorf("find own binary: %w", err)
 	}
-	cmd := exec.Command(self, serveFlag)
+	cmd := exec.Command(self, append([]string{"-d"}, args...)...)
+	cmd.Env = append(os.Environ(), serveVariable)
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
@@ -58,134 +58,248 @@ func daemonise(pipeDir string) error {
 }
 
 // serve is the daemon. It reports to its parent on descriptor 3.
-func serve(pipeDir string) error {
+func serve(pipeDir string, b branch, args []string) error {
 	parent := os.NewFile(3, "parent")
 	defer parent.Close()
-	listener, err := listen(pipeDir)
+	report := func(err error) error {
+		fmt.Fprintln(parent, err)
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(pipeDir, "control_lock"), os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
-		fmt.Fprintln(parent, err)
-		return err
+		return report(err)
 	}
-	defer listener.Close()
-	pid := filepath.Join(pipeDir, pidFile)
-	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
-		fmt.Fprintln(parent, err)
-		return err
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return report(errRunning)
 	}
+	_ = lock.Chmod(0o666)
+	open, err := listen(pipeDir, "control", 0o666)
+	if err != nil {
+		return report(err)
+	}
+	privileged, err := listen(pipeDir, "control_privileged", 0o755)
+	if err != nil {
+		return report(err)
+	}
+	pipe := filepath.Join(pipeDir, "log")
+	_ = os.Remove(pipe)
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o777), os.Chmod(pipe, 0o777)); err != nil {
+		return report(err)
+	}
+	if b.status {
+		path := filepath.Join(pipeDir, pidFile)
+		if err := errors.Join(os.WriteFile(path, fmt.Append(nil, os.Getpid()), 0o666), os.Chmod(path, 0o666)); err != nil {
+			return report(err)
+		}
+	}
+	d := &daemon{branch: b, pipeDir: pipeDir, args: args, percent: 100, memory: map[uint32]uint64{}}
+	d.log("Starting control daemon using socket " + filepath.Join(pipeDir, "control"))
+	d.log("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" + pipeDir)
 	fmt.Fprintln(parent, "ready")
 	parent.Close()
-	d := &daemon{pipeDir: pipeDir, percent: 100, memory: map[string]string{}, ended: make(chan error, 1)}
-	go d.accept(listener)
-	if err := <-d.ended; err != nil {
-		listener.SetUnlinkOnClose(false)
-		return err
-	}
-	return os.Remove(pid)
+	return d.serve(open, privileged)
 }
 
-// listen takes the pipe directory, unless a daemon that lives has it.
-func listen(pipeDir string) (*net.UnixListener, error) {
-	path := filepath.Join(pipeDir, "control")
-	if conn, err := net.Dial("unix", path); err == nil {
-		conn.Close()
-		return nil, errRunning
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+// listen takes the place of an earlier daemon's socket.
+func listen(pipeDir, name string, mode os.FileMode) (*net.UnixListener, error) {
+	path := filepath.Join(pipeDir, name)
+	_ = os.Remove(path)
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return nil, fmt.Errorf("take pipe directory: %w", err)
 	}
-	return listener, os.Chmod(path, 0o666)
+	listener.SetUnlinkOnClose(false)
+	return listener, os.Chmod(path, mode)
 }
 
-// daemon keeps what it was told.
+// daemon keeps what it was told. Like the original it does one thing at a time:
+// who connects and stays silent holds up everyone else.
 type daemon struct {
-	pipeDir string
-	// ended takes how the daemon ends: nil when it was told to quit.
-	ended chan error
-
-	mu      sync.Mutex
-	percent float64
-	memory  map[string]string
+	branch
+	pipeDir  string
+	args     []string
+	percent  float64
+	memory   map[uint32]uint64
+	priority uint32
+	server   *registered
 }
 
-func (d *daemon) accept(listener net.Listener) {
+// registered is the server that the daemon started; it has no connection until
+// the server registers.
+type registered struct {
+	connection
+	cmd    *exec.Cmd
+	uid    string
+	exited chan struct{}
+}
+
+type accepted struct {
+	conn       connection
+	privileged bool
+}
+
+// serve returns nil when it was told to quit.
+func (d *daemon) serve(open, privileged *net.UnixListener) error {
+	arrivals := make(chan accepted)
+	accept := func(l *net.UnixListener, privileged bool) {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			arrivals <- accepted{connection{conn}, privileged}
+		}
+	}
+	go accept(open, false)
+	go accept(privileged, true)
 	for {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
+		var exited chan struct{}
+		if d.server != nil {
+			exited = d.server.exited
 		}
-		go d.converse(conn)
+		select {
+		case <-exited:
+			d.log(fmt.Sprintf("Server %d exited with status %d", d.server.cmd.Process.Pid, d.server.cmd.ProcessState.ExitCode()))
+			d.server = nil
+		case a := <-arrivals:
+			d.log("Accepting connection...")
+			if quit, err := d.greet(a); quit || err != nil {
+				return err
+			}
+		}
 	}
 }
 
-// end ends the daemon; only the first reason counts.
-func (d *daemon) end(reason error) {
-	select {
-	case d.ended <- reason:
-	default:
+// greet learns who has connected, and waits for that as long as it takes.
+func (d *daemon) greet(a accepted) (quit bool, err error) {
+	if _, err := a.conn.Write([]byte(hello)); err != nil {
+		a.conn.Close()
+		return false, nil
 	}
-}
-
-func (d *daemon) converse(conn net.Conn) {
-	defer conn.Close()
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		switch behaviour(d.pipeDir) {
-		case "hang":
-			continue
-		case "crash":
-			d.end(errCrash)
-			return
-		}
-		for _, line := range d.answer(strings.Fields(lines.Text())) {
-			fmt.Fprintln(conn, line)
-		}
-		fmt.Fprintln(conn, endOfAnswer)
+	if packet, err := a.conn.receive(); err != nil || string(packet) != credentials {
+		d.log("User did not send valid credentials")
+		a.conn.Close()
+		return false, nil
 	}
-}
-
-// answer carries a command out.
-func (d *daemon) answer(words []string) []string {
-	if len(words) == 0 {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	lying := behaviour(d.pipeDir) == "lie"
+	kind, err := a.conn.receive32()
 	switch {
-	case words[0] == "get_server_list", words[0] == "get_client_list", words[0] == "ps":
-		return nil
-	case words[0] == "get_default_active_thread_percentage" && lying:
-		return []string{"7.0"}
-	case words[0] == "get_default_active_thread_percentage":
-		return []string{fmt.Sprintf("%.1f", d.percent)}
-	case words[0] == "set_default_active_thread_percentage" && len(words) == 2:
-		percent, err := strconv.ParseFloat(words[1], 64)
-		if err != nil || percent <= 0 || percent > 100 {
-			return []string{"Invalid percentage: " + words[1]}
-		}
-		d.percent = percent
-		return []string{fmt.Sprintf("%.1f", d.percent)}
-	case words[0] == "get_default_device_pinned_mem_limit" && len(words) == 2:
-		return []string{d.memory[words[1]]}
-	case words[0] == "set_default_device_pinned_mem_limit" && len(words) == 3:
-		d.memory[words[1]] = words[2]
-		return nil
-	case words[0] == "quit":
-		d.end(nil)
-		return nil
+	case err == nil && kind == kindServer:
+		d.register(a.conn)
+	case err == nil && kind == kindUI:
+		d.log("NEW UI")
+		quit, err := d.converse(a)
+		a.conn.Close()
+		return quit, err
+	default:
+		a.conn.Close()
 	}
-	return []string{"Unrecognized command: " + strings.Join(words, " ")}
+	return false, nil
 }
 
-// behaviour is how the daemon was told to misbehave.
-func behaviour(pipeDir string) string {
-	word, err := os.ReadFile(filepath.Join(pipeDir, "behaviour"))
-	if err != nil {
-		return ""
+// register tells a new server its limits.
+func (d *daemon) register(c connection) {
+	if d.server == nil || d.server.UnixConn != nil {
+		c.Close()
+		return
 	}
-	return strings.TrimSpace(string(word))
+	d.log(fmt.Sprintf("NEW SERVER %d: Ready", d.server.cmd.Process.Pid))
+	if _, err := c.receive(); err != nil {
+		c.Close()
+		return
+	}
+	_ = c.sendFloat(d.percent)
+	if d.branch.memory {
+		_ = c.send64(memoryDevices)
+		for device := range uint32(memoryDevices) {
+			_ = c.send64(d.memory[device])
+		}
+		_ = c.send32(d.priority)
+	}
+	d.server.connection = c
+}
+
+// startServer starts a server, of which there can be one.
+func (d *daemon) startServer(uid string) {
+	if d.server != nil {
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return
+	}
+	cmd := exec.Command(self, d.args...)
+	cmd.Args[0] = serverName
+	if err := cmd.Start(); err != nil {
+		d.log("Failed to start server: " + err.Error())
+		return
+	}
+	d.log(fmt.Sprintf("Starting new server %d for user %s", cmd.Process.Pid, uid))
+	d.server = &registered{cmd: cmd, uid: uid, exited: make(chan struct{})}
+	go func(s *registered) {
+		_ = cmd.Wait()
+		close(s.exited)
+	}(d.server)
+}
+
+// converse answers a UI until it has no more commands.
+func (d *daemon) converse(a accepted) (quit bool, err error) {
+	for {
+		packet, err := a.conn.receive()
+		if err != nil || len(packet) < 8 || binary.LittleEndian.Uint64(packet) == 0 {
+			break
+		}
+		line, err := a.conn.receive()
+		if err != nil {
+			break
+		}
+		for behaves(d.pipeDir, "hang") {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if behaves(d.pipeDir, "crash") {
+			return true, errCrash
+		}
+		command := strings.TrimRight(string(line), "\n\x00")
+		d.log("Cmd:" + command)
+		answer, ends := d.answer(strings.Fields(command), a.privileged)
+		if ends {
+			d.end()
+			_, _ = a.conn.receive() // what is left unread would reset the connection
+			_, _ = a.conn.Write([]byte{uiDone, 0, 0, 0, 0, 0, 0, 0})
+			return true, nil
+		}
+		for _, line := range answer {
+			d.log(line)
+			_, _ = a.conn.Write(append(make([]byte, 4), line...))
+		}
+	}
+	d.log("UI closed")
+	_, _ = a.conn.Write([]byte{uiDone, 0, 0, 0, 0, 0, 0, 0})
+	return false, nil
+}
+
+// end ends the server, and removes what the original removes: the sockets stay.
+func (d *daemon) end() {
+	if d.server != nil {
+		_ = d.server.cmd.Process.Kill()
+		<-d.server.exited
+		d.log(fmt.Sprintf("Server %d exited with status 0", d.server.cmd.Process.Pid))
+	}
+	_, _ = os.Remove(filepath.Join(d.pipeDir, pidFile)), os.Remove(filepath.Join(d.pipeDir, "log"))
+	d.log("Removed Shm file at ")
+	d.log("Exit with status 0")
+}
+
+// log writes a line as the original does.
+func (d *daemon) log(line string) {
+	dir := os.Getenv("CUDA_MPS_LOG_DIRECTORY")
+	if dir == "" {
+		return
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	fmt.Fprintf(file, "[%s Control %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), line)
 }

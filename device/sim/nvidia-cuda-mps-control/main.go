@@ -1,48 +1,82 @@
 // Command nvidia-cuda-mps-control stands in for NVIDIA's program of the same
-// name on a simulated machine. It speaks the same protocol: with -d it becomes a
-// daemon that serves a pipe directory, without it sends the commands on its
-// standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY and prints the
-// answers.
+// name, and for nvidia-cuda-mps-server, on machines without a GPU. It answers as
+// the original does, with its flaws; the files in testdata hold what the original
+// of each driver branch answered, and a test holds this program to them.
 //
-// A file named "behaviour" in the pipe directory makes the daemon misbehave,
-// one word at a time: "hang" (it takes commands and does not answer), "lie" (it
-// takes limits and reports others), "crash" (it ends at the next command),
-// "refuse" (it does not start).
+// With -d it becomes a daemon that serves a pipe directory; without, it sends the
+// commands on its standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY and
+// prints the answers. Run as nvidia-cuda-mps-server it registers with the daemon
+// that started it, this one or NVIDIA's. It speaks the originals' wire format, so
+// each part works with the original of the other.
+//
+// The driver branch is the name of the directory that the program lies in (470,
+// 535, 550 or 555), and 555 in any other.
+//
+// A file named "behaviour" in the pipe directory makes both misbehave, a line for
+// each way. The daemon's: "hang" (it takes commands and does not answer), "lie"
+// (it takes limits and reports others), "crash" (it ends at the next command),
+// "refuse" (it does not start), "no-server" (its servers end at once). The
+// server's: "initializing" and "fault" are its state, "clients 12 13" are its
+// clients by process ID, "stubborn" keeps it from terminating them. What it
+// terminated stands in the file "terminated" there.
 package main
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 )
 
+// serverName is the name by which the program is the server.
+const serverName = "nvidia-cuda-mps-server"
+
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "nvidia-cuda-mps-control:", err)
-		os.Exit(1)
+	code, err := run(os.Args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
+	os.Exit(code)
 }
 
-func run(args []string) error {
+func run(args []string) (int, error) {
 	pipeDir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
 	if pipeDir == "" {
 		pipeDir = "/tmp/nvidia-mps"
 	}
+	if filepath.Base(args[0]) == serverName {
+		if err := serveClients(pipeDir); err != nil {
+			return 1, err
+		}
+		return 0, nil
+	}
+	b := ownBranch()
+	if slices.Contains(os.Environ(), serveVariable) {
+		if err := serve(pipeDir, b, args[2:]); err != nil {
+			return 1, err
+		}
+		return 0, nil
+	}
+	multiUser := []string{}
 	daemon := false
-	for _, arg := range args {
-		switch arg {
-		case "-d":
+	for _, arg := range args[1:] {
+		switch {
+		case arg == "-d":
 			daemon = true
-		case "-multiuser-server", serveFlag:
+		case arg == multiUserFlag && b.multiUser:
+			multiUser = append(multiUser, arg)
+		case b.usage:
+			return 1, fmt.Errorf("CUDA MPS Control for Linux/Unix")
 		default:
-			return fmt.Errorf("unknown option %q", arg)
+			// Older branches take what they do not know for a wish to be a client.
+			return ask(pipeDir, os.Stdin, os.Stdout)
 		}
 	}
-	switch {
-	case len(args) > 0 && args[0] == serveFlag:
-		return serve(pipeDir)
-	case daemon:
-		return daemonise(pipeDir)
-	default:
-		return client(pipeDir, os.Stdin, os.Stdout)
+	if !daemon {
+		return ask(pipeDir, os.Stdin, os.Stdout)
 	}
+	if err := daemonise(pipeDir, multiUser); err != nil {
+		return 1, err
+	}
+	return 0, nil
 }

@@ -1,0 +1,251 @@
+package mps
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+)
+
+// standInDir holds the stand-in for NVIDIA's control program, once per branch,
+// and in bin as the server. They are started exactly as the originals would be.
+var standInDir string
+
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == ExecCommand:
+		fmt.Fprintln(os.Stderr, Exec(os.Args[2:], os.Environ()))
+		os.Exit(1)
+	case len(os.Args) > 1 && os.Args[1] == superviseCommand:
+		supervise(os.Args[2:])
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nomad-gpu-mps")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	standInDir = dir
+	server := filepath.Join(dir, "bin", serverProgram)
+	if out, err := exec.Command("go", "build", "-o", server, "../sim/nvidia-cuda-mps-control").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build stand-in: %v\n%s", err, out)
+		return 1
+	}
+	for _, v := range variants {
+		if err := os.MkdirAll(filepath.Join(dir, v.branch), 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		if err := os.Link(server, filepath.Join(dir, v.branch, "nvidia-cuda-mps-control")); err != nil && !os.IsExist(err) {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	// The originals find their server on the path.
+	os.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+	code := m.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// variant is a control program: NVIDIA's of a driver branch, or the stand-in for
+// it. NVIDIA's server needs a GPU, so with the originals, too, the stand-in is
+// the server.
+type variant struct {
+	branch            string
+	original          bool
+	memory, multiUser bool
+}
+
+var variants = []variant{
+	{branch: "470"}, {branch: "535", memory: true}, {branch: "550", memory: true}, {branch: "555", memory: true, multiUser: true},
+	{branch: "470", original: true}, {branch: "535", original: true, memory: true},
+	{branch: "550", original: true, memory: true}, {branch: "555", original: true, memory: true, multiUser: true},
+}
+
+func (v variant) String() string {
+	if v.original {
+		return "NVIDIA's " + v.branch
+	}
+	return "stand-in " + v.branch
+}
+
+func (v variant) program(t *testing.T) string {
+	t.Helper()
+	if !v.original {
+		return filepath.Join(standInDir, v.branch, "nvidia-cuda-mps-control")
+	}
+	cache := os.Getenv("NOMAD_GPU_CACHE")
+	if cache == "" {
+		cache = "/var/cache/nomad-gpu"
+	}
+	path := filepath.Join(cache, "nvidia", v.branch, "usr/bin/nvidia-cuda-mps-control")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("NVIDIA's control program of branch %s is not there; e2e/prepare tests fetches it from Debian where it can: %v", v.branch, err)
+	}
+	return path
+}
+
+// newest is the stand-in that most tests of the supervisor alone run with.
+var newest = variant{branch: "555", memory: true, multiUser: true}
+
+// withEach runs a test with every control program.
+func withEach(t *testing.T, test func(t *testing.T, b *bench)) {
+	for _, v := range variants {
+		t.Run(v.String(), func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			test(t, newBenchWith(t, v, false))
+		})
+	}
+}
+
+const device = "GPU-11111111-2222-3333-4444-555555555555"
+
+// bench is a supervisor with a state directory, restarted at will.
+type bench struct {
+	*Supervisor
+	variant
+	t       *testing.T
+	dir     string
+	changed chan struct{}
+	hostShm bool
+	program string
+	// startScope stands in for systemd's where a test sets it.
+	startScope func(context.Context, scope) error
+}
+
+func newBench(t *testing.T) *bench { return newBenchWith(t, newest, false) }
+
+func newBenchWith(t *testing.T, v variant, hostShm bool) *bench {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("an MPS control daemon needs a mount namespace of its own, and that needs root")
+	}
+	// Not t.TempDir: the path of a socket is limited to 107 characters.
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = dirsIn(filepath.Join(dir, "mps"), device).unmountShm() })
+	b := &bench{variant: v, t: t, dir: dir, changed: make(chan struct{}, 1), hostShm: hostShm, program: v.program(t)}
+	b.start()
+	t.Cleanup(func() {
+		b.Want(nil)
+		b.Close()
+		if left := b.control(device).running(roleDaemon, roleServer); len(left) > 0 {
+			t.Errorf("%v are left", left)
+		}
+	})
+	return b
+}
+
+func benchOptions(dir, program string) Options {
+	return Options{
+		Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: "/proc/self/exe", MultiUser: true, ShmMiB: 16,
+		Changed:   func() {},
+		intervals: intervals{alive: 20 * time.Millisecond, answer: 100 * time.Millisecond, retry: 20 * time.Millisecond, maxRetry: 100 * time.Millisecond, maxFailures: 2},
+		timeout:   3 * time.Second,
+	}
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	o := benchOptions(b.dir, b.program)
+	o.HostShm, o.startScope = b.hostShm, b.startScope
+	o.Changed = func() {
+		select {
+		case b.changed <- struct{}{}:
+		default:
+		}
+	}
+	s, err := New(o)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.Supervisor = s
+}
+
+// until waits for a status.
+func (b *bench) until(what string, wanted func(Status) bool) Status {
+	b.t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		if s := b.Status(device); wanted(s) {
+			return s
+		}
+		select {
+		case <-b.changed:
+		case <-limit:
+			b.t.Fatalf("gave up waiting until %s; now %+v", what, b.Status(device))
+		}
+	}
+}
+
+func ready(s Status) bool    { return s.Ready }
+func notReady(s Status) bool { return !s.Ready }
+
+func reason(part string) func(Status) bool {
+	return func(s Status) bool { return !s.Ready && strings.Contains(s.Reason, part) }
+}
+
+// behave makes the daemon or its server misbehave, a line for each way.
+func (b *bench) behave(lines ...string) {
+	b.t.Helper()
+	path := filepath.Join(b.pipes(), "behaviour")
+	if err := os.WriteFile(path+".new", []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) pipes() string { return dirsIn(filepath.Join(b.dir, "mps"), device).pipe }
+
+func (b *bench) ask(command string) string {
+	b.t.Helper()
+	answer, err := b.control(device).Ask(b.t.Context(), command)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return answer
+}
+
+func (b *bench) server() int {
+	b.t.Helper()
+	servers, err := b.control(device).Servers(b.t.Context())
+	if err != nil || len(servers) != 1 {
+		b.t.Fatalf("servers are %v, %v", servers, err)
+	}
+	return servers[0]
+}
+
+// spec is what is wanted of the device: on branches without memory limits it is
+// one that is shared.
+func (b *bench) spec() Spec {
+	s := Spec{UUID: device, MemoryMiB: 80896, Percent: 80, MaxClients: 48}
+	if !b.memory {
+		s.MemoryMiB = 0
+	}
+	return s
+}
+
+// errSlow is what a question without an answer in time returns.
+var errSlow = mpsctl.ErrTimeout

@@ -1,0 +1,123 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+)
+
+// errUntrue means that a daemon or its server does not have the limits that it
+// was given.
+var errUntrue = errors.New("the limits are not as set")
+
+// A holder has limits: the daemon, which gives them to its next server, or a
+// running server, which gives them to its next clients.
+type holder struct {
+	what string
+	// get and set are the beginnings of commands: what follows is the device.
+	getMemory, setMemory, getPercent, setPercent string
+}
+
+var daemonLimits = holder{"daemon",
+	"get_default_device_pinned_mem_limit 0", "set_default_device_pinned_mem_limit 0",
+	"get_default_active_thread_percentage", "set_default_active_thread_percentage"}
+
+func serverLimits(pid int) holder {
+	return holder{"server",
+		fmt.Sprintf("get_device_pinned_mem_limit %d 0", pid), fmt.Sprintf("set_device_pinned_mem_limit %d 0", pid),
+		fmt.Sprintf("get_active_thread_percentage %d", pid), fmt.Sprintf("set_active_thread_percentage %d", pid)}
+}
+
+// setLimits gives a holder its limits and reads them back: what takes a command
+// need not have understood it.
+func (c control) setLimits(ctx context.Context, h holder, s Spec) error {
+	_, err := c.Ask(ctx, fmt.Sprintf("%s %dM", h.setMemory, s.MemoryMiB)) // 0 sets none
+	switch {
+	case errors.Is(err, mpsctl.ErrUnknown) && s.MemoryMiB > 0:
+		return errNoMemoryLimits
+	case err != nil && !errors.Is(err, mpsctl.ErrUnknown):
+		return err
+	}
+	if _, err := c.Ask(ctx, fmt.Sprintf("%s %d", h.setPercent, s.Percent)); err != nil {
+		return err
+	}
+	return c.confirmLimits(ctx, h, s)
+}
+
+// confirmLimits asks whether the limits are in force.
+func (c control) confirmLimits(ctx context.Context, h holder, s Spec) error {
+	answer, err := c.Value(ctx, h.getMemory)
+	switch {
+	case errors.Is(err, mpsctl.ErrUnknown) && s.MemoryMiB > 0:
+		return errNoMemoryLimits
+	case err != nil && !errors.Is(err, mpsctl.ErrUnknown):
+		return err
+	case err == nil && !sameMemory(answer, s.MemoryMiB):
+		return fmt.Errorf("%w: the memory limit of the %s is %q, not %dM", errUntrue, h.what, mpsctl.FirstLine(answer), s.MemoryMiB)
+	}
+	answer, err = c.Value(ctx, h.getPercent)
+	if err != nil {
+		return err
+	}
+	if percent, err := strconv.ParseFloat(strings.TrimSuffix(mpsctl.FirstLine(answer), "%"), 64); err != nil || int(percent+0.5) != s.Percent {
+		return fmt.Errorf("%w: the thread percentage of the %s is %q, not %d", errUntrue, h.what, mpsctl.FirstLine(answer), s.Percent)
+	}
+	return nil
+}
+
+// errNoMemoryLimits is the reason on branches that lack them.
+var errNoMemoryLimits = &actionError{
+	reason: "the MPS of this driver has no memory limits, and without them slices could not be kept apart",
+	action: "install a driver of branch 535 or newer, or offer this GPU as \"shared\" or with sharing = \"timeslice\"",
+}
+
+// actionError is a reason with something to do about it.
+type actionError struct{ reason, action string }
+
+func (e *actionError) Error() string { return e.reason }
+
+// sameMemory reports whether an answer can be a limit of so many MiB; no limit is
+// 0, or no answer. Daemons round down to whole GiB where there is one, so what
+// they were given is known no better than that.
+func sameMemory(answer string, mib int64) bool {
+	if answer == "" {
+		return mib == 0
+	}
+	got, unit, err := parseMemory(answer)
+	return err == nil && (got == mib || unit == "G" && got == mib>>10<<10)
+}
+
+// memoryAmount is how a daemon may write an amount: "8192M", "8 GB", or bytes,
+// decimal or not, after whatever it says before.
+var memoryAmount = regexp.MustCompile(`(?i)(?:^|[\s:=])(0x[0-9a-f]+|[0-9]+)\s*([kmg]?)i?b?$`)
+
+// parseMemory reads the amount at the end of an answer's first line, in MiB, and
+// the unit that it is written in.
+func parseMemory(s string) (mib int64, unit string, err error) {
+	match := memoryAmount.FindStringSubmatch(mpsctl.FirstLine(s))
+	if match == nil {
+		return 0, "", fmt.Errorf("read memory limit %q: there is no amount", s)
+	}
+	number, err := strconv.ParseInt(match[1], 0, 64)
+	if err != nil {
+		return 0, "", fmt.Errorf("read memory limit %q: %w", s, err)
+	}
+	if number > math.MaxInt64>>20 {
+		return 0, "", fmt.Errorf("read memory limit %q: the amount is out of range", s)
+	}
+	switch unit = strings.ToUpper(match[2]); unit {
+	case "G":
+		return number << 10, unit, nil
+	case "M":
+		return number, unit, nil
+	case "K":
+		return number >> 10, unit, nil
+	}
+	return number >> 20, unit, nil
+}

@@ -1,0 +1,53 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// errBusy means that a daemon is there and takes no connection now.
+var errBusy = errors.New("its socket takes no connection: other processes hold it up")
+
+// find returns the daemon that listens in the directories. Who that is, is the
+// kernel's word: files there, the PID file among them, belong to tasks as well.
+func (c control) find() (process, error) {
+	pid, err := listener(c.dirs.socket())
+	if err != nil {
+		return process{}, err
+	}
+	found, err := findProcess(pid)
+	if err != nil {
+		return process{}, err
+	}
+	if c.roleOf(pid) != roleDaemon {
+		return process{}, fmt.Errorf("process %d listens on %s and is not the MPS control daemon: %w", pid, c.dirs.socket(), errGone)
+	}
+	return found, nil
+}
+
+// listener returns the process that listens on a socket. It waits for nothing: a
+// daemon that is held up, and whatever a task puts in the socket's place, must
+// not hold up the plugin.
+func listener(path string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("make socket: %w", err)
+	}
+	defer unix.Close(fd)
+	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); {
+	case errors.Is(err, unix.EAGAIN):
+		return 0, errBusy
+	case err != nil:
+		return 0, fmt.Errorf("connect to %s: %w (%w)", path, err, errGone)
+	}
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, fmt.Errorf("ask who listens on %s: %w", path, err)
+	}
+	if peer.Pid <= 1 {
+		return 0, fmt.Errorf("process %d listens on %s: %w", peer.Pid, path, errGone) // 0 is one of another namespace
+	}
+	return int(peer.Pid), nil
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+)
+
+const multiUserFlag = "-multiuser-server"
+
+// branch is what a driver branch's daemon can do.
+type branch struct {
+	// memory: limits of memory, priorities, and ending single clients.
+	memory bool
+	// status: it tells a server's state, and writes a PID file.
+	status bool
+	// multiUser: it knows multiUserFlag. usage: it refuses unknown options.
+	multiUser, usage bool
+}
+
+var branches = map[string]branch{
+	"470": {},
+	"535": {memory: true},
+	"550": {memory: true, status: true},
+	"555": {memory: true, status: true, multiUser: true, usage: true},
+}
+
+func ownBranch() branch {
+	path, err := os.Executable()
+	if err == nil {
+		if b, ok := branches[filepath.Base(filepath.Dir(path))]; ok {
+			return b
+		}
+	}
+	return branches["555"]
+}

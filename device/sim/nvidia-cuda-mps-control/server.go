@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// server is an MPS server without a GPU: it keeps what the daemon tells it.
+type server struct {
+	connection
+	pipeDir string
+	percent float64
+	memory  map[uint32]uint64
+	gone    map[int]bool
+}
+
+// serveClients registers with the daemon of a pipe directory, and answers it
+// until it goes.
+func serveClients(pipeDir string) error {
+	if behaves(pipeDir, "no-server") {
+		return fmt.Errorf("told to end")
+	}
+	for behaves(pipeDir, "initializing") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	conn, err := dial(pipeDir, "control", kindServer)
+	if err != nil {
+		return fmt.Errorf("register with MPS control daemon: %w", err)
+	}
+	defer conn.Close()
+	s := &server{connection: conn, pipeDir: pipeDir, memory: map[uint32]uint64{}, gone: map[int]bool{}}
+	if _, err := s.Write(make([]byte, 516)); err != nil {
+		return err
+	}
+	if s.percent, err = s.receiveFloat(); err != nil {
+		return err
+	}
+	for {
+		packet, err := s.receive()
+		switch {
+		case err != nil:
+			return nil // the daemon has ended
+		case len(packet) == 8: // the count of the limits that follow; branch 470 has none
+			if err := s.receiveLimits(); err != nil {
+				return err
+			}
+		case binary.LittleEndian.Uint32(packet) == opShutdown:
+			if len(s.clients()) == 0 {
+				return nil
+			}
+		default:
+			if err := s.answer(binary.LittleEndian.Uint32(packet)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// receiveLimits takes the memory limits, and the priority of new clients.
+func (s *server) receiveLimits() error {
+	for device := range uint32(memoryDevices) {
+		limit, err := s.receive64()
+		if err != nil {
+			return err
+		}
+		s.memory[device] = limit
+	}
+	_, err := s.receive32()
+	return err
+}
+
+func (s *server) answer(op uint32) error {
+	switch op {
+	case opClients:
+		return s.sendClients()
+	case opDevices, opSnapshot:
+		return s.send32(0)
+	case opPercent:
+		return s.sendFloat(s.percent)
+	case opSetPercent:
+		percent, err := s.receiveFloat()
+		if !behaves(s.pipeDir, "keep") {
+			s.percent = percent
+		}
+		return err
+	case opMemory:
+		device, err := s.receive32()
+		if err != nil {
+			return err
+		}
+		return s.send64(s.memory[device])
+	case opSetMemory:
+		device, err := s.receive32()
+		if err != nil {
+			return err
+		}
+		limit, err := s.receive64()
+		if !behaves(s.pipeDir, "keep") {
+			s.memory[device] = limit
+		}
+		return err
+	case opTerminate:
+		pid, err := s.receive32()
+		if err != nil {
+			return err
+		}
+		return s.terminate(int(pid))
+	case opStatus:
+		return s.send32(s.state())
+	}
+	return nil // the end of the greeting
+}
+
+// state is 0 for FAULT, anything else for ACTIVE. INITIALIZING is what the daemon
+// says of a server that has not registered.
+func (s *server) state() uint32 {
+	if behaves(s.pipeDir, "fault") {
+		return 0
+	}
+	return 1
+}
+
+// clients are those that the behaviour names, as long as they live.
+func (s *server) clients() []int {
+	var all []int
+	for _, line := range behaviours(s.pipeDir) {
+		words := strings.Fields(line)
+		if words[0] != "clients" {
+			continue
+		}
+		for _, word := range words[1:] {
+			pid, err := strconv.Atoi(word)
+			if err != nil || s.gone[pid] {
+				continue
+			}
+			if alive(pid) {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
+}
+
+func (s *server) sendClients() error {
+	clients := s.clients()
+	if err := s.send32(uint32(len(clients))); err != nil {
+		return err
+	}
+	for _, pid := range clients {
+		if err := s.send32(uint32(pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) terminate(pid int) error {
+	if !slices.Contains(s.clients(), pid) || behaves(s.pipeDir, "stubborn") {
+		return s.send32(1)
+	}
+	s.gone[pid] = true
+	list, err := os.OpenFile(filepath.Join(s.pipeDir, "terminated"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(list, pid)
+	list.Close()
+	return s.send32(0)
+}
+
+// behaviours are the lines that tell how to misbehave.
+func behaviours(pipeDir string) []string {
+	text, err := os.ReadFile(filepath.Join(pipeDir, "behaviour"))
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
+}
+
+func behaves(pipeDir, word string) bool { return slices.Contains(behaviours(pipeDir), word) }
+
+func alive(pid int) bool {
+	_, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid)))
+	return err == nil
+}
