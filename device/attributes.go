@@ -65,6 +65,7 @@ func attributesOf(m machineTraits, u *unit) map[string]*structs.Attribute {
 	}
 	if u.mps != nil {
 		a.number(gpu.AttrMaxClients, int64(u.mps.MaxClients), "")
+		a.text(gpu.AttrMPSUsers, u.mps.Users)
 	}
 	if u.instance != nil {
 		a.text(gpu.AttrProfile, u.instance.Profile)

@@ -42,13 +42,32 @@ func (r *reconciler) prepareMPS(units []*unit, leasesReadAt time.Time) {
 		}
 		status := r.mps.Status(u.uuid)
 		u.mps = &gpu.MPSState{PipeDir: status.PipeDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
-			Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd, MaxClients: r.mpsSpec(u).MaxClients}
+			Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
+			Control: r.config.mps.Control, MaxClients: r.mpsSpec(u).MaxClients}
+		switch {
+		case status.Generation == 0: // it was never seen with a server
+		case status.MultiUser:
+			u.mps.Users = gpu.MPSUsersAny
+		default:
+			u.mps.Users = gpu.MPSUsersOne
+		}
 		u.unsettled = u.unsettled || !status.Settled
-		if !status.Ready {
+		switch {
+		case status.Server == mps.ServerFault || status.Server == mps.ServerInitializing:
+			// What runs goes on, and the server takes clients again by itself.
+			if u.cordon == "" {
+				u.cordon = "the MPS server takes no new clients: " + status.Reason
+			}
+			continue
+		case !status.Ready:
+			action := status.Action
+			if action == "" {
+				action = "read the logs in " + status.LogDir + "; it is healthy again when the daemon answers"
+			}
 			u.faults = append(u.faults[:len(u.faults):len(u.faults)], gpu.Fault{
 				Code:    "mps-not-ready",
 				Message: "the MPS control daemon is not ready: " + status.Reason,
-				Action:  "read the logs in " + status.LogDir + "; it is healthy again when the daemon answers",
+				Action:  action,
 				Since:   status.Since,
 			})
 			continue

@@ -27,6 +27,7 @@ const (
 	AttrDriverVersion     = "driver_version"
 	AttrCUDAVersion       = "cuda_version"
 	AttrMaxClients        = "max_clients"
+	AttrMPSUsers          = "mps_users" // MPSUsersAny or MPSUsersOne
 	AttrTimeslice         = "timeslice"
 	AttrVirtual           = "vgpu"
 )

@@ -58,9 +58,22 @@ type MPSState struct {
 	// for a person.
 	StartedAt time.Time `json:"started_at,omitzero"`
 	LastEnd   string    `json:"last_end,omitempty"`
+	// Control is the program that speaks to the daemon, by path or by name.
+	Control string `json:"control,omitempty"`
+	// Users says whose programs its server takes: MPSUsersAny or MPSUsersOne, or
+	// empty from releases that did not look.
+	Users string `json:"users,omitempty"`
 	// MaxClients is how many client processes the daemon can serve.
 	MaxClients int `json:"max_clients"`
 }
+
+// An MPS server takes clients of every user, or of one at a time: then a client
+// of another user waits, without a word, until all clients of the first have
+// ended.
+const (
+	MPSUsersAny = "any"
+	MPSUsersOne = "one"
+)
 
 // HAMiState is where HAMi-core lies on the host.
 type HAMiState struct {

@@ -22,6 +22,8 @@ const (
 
 var (
 	// errRunning is what a second daemon of one pipe directory says.
+	//
+	//lint:ignore ST1005 The original says it so.
 	errRunning = errors.New("An instance of this daemon is already running")
 	// errCrash ends a daemon without cleaning up.
 	errCrash = errors.New("told to crash")

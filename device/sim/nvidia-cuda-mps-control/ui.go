@@ -19,6 +19,7 @@ func ask(pipeDir string, in io.Reader, out io.Writer) (int, error) {
 		}
 	}
 	if err != nil {
+		//lint:ignore ST1005 The original says it so.
 		return 1, errors.New("Cannot find MPS control daemon process")
 	}
 	defer conn.Close()
