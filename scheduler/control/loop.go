@@ -32,7 +32,7 @@ type Decider interface {
 
 // Book says what there is to do; *decide.Book does.
 type Book interface {
-	NextDue(skip map[string]bool) *decide.Due
+	NextDue(skip map[string]bool, mayEvict bool) *decide.Due
 	Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 	Promise(decide.Promise)
 	Withdraw(decide.Promise)
@@ -88,7 +88,7 @@ func (l *Loop) round(ctx context.Context) {
 	l.report("purge decisions about jobs that are gone", l.Decider.Purge(ctx))
 	l.limit()
 	for range perRound {
-		due := l.Book.NextDue(l.skipped(time.Now()))
+		due := l.Book.NextDue(l.skipped(time.Now()), l.limiter.Tokens() >= 1 || l.Config().Preemption.DryRun)
 		if ctx.Err() != nil {
 			return
 		}

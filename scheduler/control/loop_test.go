@@ -42,8 +42,11 @@ func (w *world) did(format string, args ...any) error {
 	return nil
 }
 
-func (w *world) NextDue(skip map[string]bool) *decide.Due {
+func (w *world) NextDue(skip map[string]bool, mayEvict bool) *decide.Due {
 	for i, d := range w.due {
+		if d.Evict != nil && !mayEvict {
+			continue
+		}
 		if !skip[d.Job.String()] {
 			w.due = slices.Delete(w.due, i, i+1)
 			return d

@@ -39,7 +39,7 @@ func (b *bench) hold(a admit.Ask, id, machine string) {
 
 // waiter is a job that waits with the block nvidia/gpu; a sliced GPU exists
 // since, and is taken.
-func waiter(t *testing.T, b *bench) admit.Ask {
+func waitingJob(t *testing.T, b *bench) admit.Ask {
 	t.Helper()
 	tenant := ask("tenant", "1", 1)
 	b.register(tenant)
@@ -57,7 +57,7 @@ func waiter(t *testing.T, b *bench) admit.Ask {
 	other := ask("other", "16G", 1)
 	b.register(other)
 	b.run(other, "alloc-slices", "b", 0, 0, 16)
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Fatalf("nothing is free, and yet %+v", due)
 	}
 	return a
@@ -76,9 +76,9 @@ func wantSlices(t *testing.T, d *admit.Decision) {
 func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 	t.Run("by itself", func(t *testing.T) {
 		b := newBench(t, "", wholeMachine("a"))
-		a := waiter(t, b)
+		a := waitingJob(t, b)
 		b.end("alloc-slices")
-		due := b.book.NextDue(nil)
+		due := b.book.NextDue(nil, true)
 		if due == nil || due.Job.ID != "waiting" || !due.Revision.Retry {
 			t.Fatalf("due is %+v", due)
 		}
@@ -87,13 +87,13 @@ func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 			t.Fatalf("got %+v, %v", d, err)
 		}
 		wantSlices(t, &d[0])
-		if due := b.book.NextDue(nil); due != nil {
+		if due := b.book.NextDue(nil, true); due != nil {
 			t.Errorf("it was helped, and yet %+v", due)
 		}
 	})
 	t.Run("when it is submitted again", func(t *testing.T) {
 		b := newBench(t, "", wholeMachine("a"))
-		a := waiter(t, b)
+		a := waitingJob(t, b)
 		if d := b.decide(t, a); d.Tasks[0].Devices[0].Name != "nvidia/gpu" {
 			t.Errorf("no room, and yet its blocks are new: %+v", d)
 		}
@@ -103,7 +103,7 @@ func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 	})
 	t.Run("after an eviction", func(t *testing.T) {
 		b := newBench(t, "", wholeMachine("a"))
-		a := waiter(t, b)
+		a := waitingJob(t, b)
 		exclude := Revision{Group: "g", Exclude: "id-b", For: "default/high"}
 		if _, err := b.Revise(t.Context(), []admit.Ask{a}, exclude); err != nil {
 			t.Fatal(err)
@@ -111,11 +111,11 @@ func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 		b.register(a)
 		b.block(ask("high", "16G", 1), 1)
 		b.end("alloc-slices")
-		if due := b.book.NextDue(nil); due != nil {
+		if due := b.book.NextDue(nil, true); due != nil {
 			t.Errorf("the room is made for somebody else, and yet %+v", due)
 		}
 		b.book.Apply([]nomad.Change{{Node: machine("c", 1)}}, b.index)
-		due := b.book.NextDue(nil)
+		due := b.book.NextDue(nil, true)
 		if due == nil || !due.Revision.Retry {
 			t.Fatalf("due is %+v", due)
 		}
@@ -134,7 +134,7 @@ func TestWhatRunsKeepsItsForm(t *testing.T) {
 	b.hold(a, "alloc-1", "a")
 	b.block(a, 1)
 	b.book.Apply([]nomad.Change{{Node: machine("b", 1)}}, b.index)
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Errorf("a changed block would replace the running alloc, and yet %+v", due)
 	}
 	if d := b.decide(t, a); d.Tasks[0].Devices[0].Name != "nvidia/gpu" {

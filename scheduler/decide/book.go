@@ -18,10 +18,12 @@ type Book struct {
 
 	mu      sync.Mutex
 	config  *config.Config
-	index   uint64    // Nomad's, of the last change
-	synced  time.Time // when Nomad was last heard; zero: never
-	blind   error     // why Nomad cannot be heard
-	version uint64    // grows with every change
+	index   uint64           // Nomad's, of the last change
+	synced  time.Time        // when Nomad was last heard; zero: never
+	blind   error            // why Nomad cannot be heard
+	version uint64           // grows with every change
+	epoch   uint64           // grows with every change of what fits where
+	tried   map[string]trial // what was looked for in vain, by name
 
 	nodes   map[string]*nomad.Node
 	allocs  map[string]*nomad.Alloc
@@ -54,7 +56,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		flights: map[string]*flight{}, futile: map[string]bool{}, claims: map[string]*Reservation{},
 		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		snap:  place.NewSnapshot(), empty: place.NewSnapshot(),
-		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{}, drift: map[nomad.JobKey]bool{},
+		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{}, drift: map[nomad.JobKey]bool{}, tried: map[string]trial{},
 	}
 	b.planAnew()
 	return b
@@ -81,6 +83,7 @@ func (b *Book) Configure(c *config.Config) {
 	b.setQuotas()
 	b.requeue()
 	b.version++
+	b.epoch++
 }
 
 // Heard notes that Nomad has spoken.
@@ -129,6 +132,7 @@ func (b *Book) Apply(changes []nomad.Change, index uint64) {
 	}
 	b.index = max(b.index, index)
 	b.version++
+	b.epoch++
 }
 
 func (b *Book) applyWork(c nomad.Change) {
@@ -258,6 +262,7 @@ func (b *Book) jobGone(key nomad.JobKey) {
 	delete(b.jobs, key)
 	delete(b.blocked, key)
 	delete(b.drift, key)
+	b.forgetTrials(key)
 	for _, a := range b.allocsOf(key) {
 		b.allocGone(a.ID)
 	}
@@ -321,6 +326,7 @@ func (b *Book) book(u place.Usage) {
 	if b.nodes[u.NodeID] == nil {
 		return // it is booked once the node is known
 	}
+	b.epoch++
 	if err := b.snap.Observe(u); err != nil {
 		b.log.trouble(b.now(), err)
 	}
@@ -330,6 +336,7 @@ func (b *Book) unbook(id string) {
 	if _, booked := b.snap.Usage(id); !booked {
 		return
 	}
+	b.epoch++
 	if _, err := b.snap.Release(id); err != nil {
 		b.log.trouble(b.now(), err)
 	}

@@ -33,7 +33,7 @@ func TestCandidates(t *testing.T) {
 	}
 	b.end("alloc")
 	b.block(a, 1)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || !due.Revision.Retry {
 		t.Fatalf("all candidates are dead, and due is %+v", due)
 	}

@@ -3,7 +3,6 @@ package decide
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 
@@ -32,6 +31,8 @@ type choosing struct {
 	grows bool
 	// unreserved is set where the reservation that the ask names is over.
 	unreserved bool
+	ahead      []waiter // what waits, as far as looked up
+	looked     bool
 	// why is the core's explanation, made before anything of the ask is booked.
 	why place.Explanation
 }
@@ -180,7 +181,7 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	if c.why, err = b.plan.Explain(&c.parts[0].req, b.now()); err != nil {
 		return g, err
 	}
-	units, err := c.units(missing)
+	units, kept, err := c.units(missing, running)
 	var over *place.QuotaError
 	switch {
 	case errors.As(err, &over): // what the chosen GPUs cost is more than the least
@@ -193,11 +194,8 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	case err != nil:
 		return g, err
 	}
-	if len(units) > 0 {
-		if hold := c.yield(units[0].node); hold != nil && running == 0 {
-			b.dropGroupFlights(c.key, c.ask.Group)
-			return c.held(g, given, hold), nil
-		}
+	if kept != nil && running == 0 && len(units) == 0 {
+		return c.held(g, given, kept), nil
 	}
 	g = c.settle(g, given, units)
 	if missing > len(units) {
@@ -283,32 +281,38 @@ func (c *choosing) overdrawn(why string, running, missing int) (*admit.Hold, err
 	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}, nil
 }
 
-// units places allocs one after the other and books each as a flight. It
-// stops where there is no room for the next.
-func (c *choosing) units(missing int) ([]unit, error) {
+// units places allocs one after the other and books each as a flight. It stops
+// where there is no room for the next, or, for a group of which nothing runs, only
+// such as is kept for others.
+func (c *choosing) units(missing, running int) ([]unit, *admit.Hold, error) {
 	b := c.book
 	var units []unit
 	for i := range missing {
-		u, err := c.unit(i)
+		u, kept, err := c.unit(i, running)
 		if errors.Is(err, place.ErrNoRoom) {
-			break
+			return units, kept, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		units = append(units, u)
 		b.fly(c.key, c.ask.Group, u.usage, false)
 	}
-	return units, nil
+	return units, nil, nil
 }
 
 // unit places the i-th alloc; the first one takes the reservation if there is
 // one.
-func (c *choosing) unit(i int) (unit, error) {
-	if i > 0 || c.ask.Reservation == "" || c.unreserved {
-		return c.book.board(false).place(c.parts)
+func (c *choosing) unit(i, running int) (unit, *admit.Hold, error) {
+	if i == 0 && c.ask.Reservation != "" && !c.unreserved {
+		u, err := c.claim()
+		return u, nil, err
 	}
-	return c.claim()
+	if running > 0 {
+		u, err := c.book.board(false).place(c.parts)
+		return u, nil, err
+	}
+	return c.unkept(c.parts)
 }
 
 // settle writes down where the allocs go.
@@ -383,24 +387,6 @@ func (c *choosing) wait(g *GroupRecord, missing int) {
 	g.Decision.Explanation = append([]string{text}, g.Decision.Explanation...)
 }
 
-// yield holds an ask back when its room is what a higher priority waits for.
-func (c *choosing) yield(node string) *admit.Hold {
-	b := c.book
-	for _, key := range b.waiting() {
-		r := b.records[key]
-		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
-			w := r.Groups[name]
-			if key == c.key || b.blocked[key].Missing[name] == 0 || w.Decision.Hold != nil || w.Ask.Priority <= c.ask.Priority {
-				continue
-			}
-			if b.wouldServe(node, &w) {
-				return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", c.other(key), w.Ask.Priority)}
-			}
-		}
-	}
-	return nil
-}
-
 // other names another job to the owner of this one, who may not see what runs
 // in other namespaces.
 func (c *choosing) other(key nomad.JobKey) string {
@@ -408,22 +394,4 @@ func (c *choosing) other(key nomad.JobKey) string {
 		return "job " + key.ID
 	}
 	return "a job of another namespace"
-}
-
-// wouldServe reports whether a node could serve a waiting group if all work of
-// lower priority were gone.
-func (b *Book) wouldServe(node string, w *GroupRecord) bool {
-	return b.servesNow(node, b.writtenAs(w), func(u *place.Usage) bool { return u.Priority < w.Ask.Priority && len(u.Takes) > 0 })
-}
-
-// waiting lists the jobs with a record that Nomad cannot place, in order.
-func (b *Book) waiting() []nomad.JobKey {
-	var keys []nomad.JobKey
-	for key := range b.blocked {
-		if b.records[key] != nil {
-			keys = append(keys, key)
-		}
-	}
-	slices.SortFunc(keys, compareKeys)
-	return keys
 }

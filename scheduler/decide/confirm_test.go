@@ -60,13 +60,13 @@ func TestRoomOfAPhantomIsFree(t *testing.T) {
 	b.register(high)
 	b.block(high, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	if due := b.book.NextDue(nil); due == nil || due.Evict == nil {
+	if due := b.book.NextDue(nil, true); due == nil || due.Evict == nil {
 		t.Fatalf("due is %+v", due)
 	}
 	if b.book.Confirm("id-a", []*nomad.Alloc{b.book.allocs["alloc-low"]}, 100) {
 		t.Error("the phantom was confirmed")
 	}
-	if due := b.book.NextDue(nil); due != nil && due.Evict != nil {
+	if due := b.book.NextDue(nil, true); due != nil && due.Evict != nil {
 		t.Errorf("there is room, and yet %+v", due.Evict)
 	}
 }

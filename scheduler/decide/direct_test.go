@@ -32,7 +32,7 @@ func TestJobsThatCameAroundAreCounted(t *testing.T) {
 	if d := b.decide(t, ask("next", "1G", 1)); d.Hold == nil || d.Hold.Sentence != "queue q holds 1.5 of at most 1 GPUs, and this needs 0.062" {
 		t.Errorf("got %+v", d.Hold)
 	}
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Errorf("nobody asked for it, and yet %+v", due)
 	}
 }
@@ -44,7 +44,7 @@ func TestJobsThatCameAroundAreBroughtBack(t *testing.T) {
 	low, high := b.around("low", 20, 16), b.around("high", 50, 8)
 	b.run(low, "alloc-low", "a", 0, 0, 16)
 	b.run(high, "alloc-high", "a", 1, 0, 8)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Job.ID != "low" || due.Revision.Hold == nil || due.Revision.Hold.Sentence != "queue q holds 1.5 of at most 1 GPUs" ||
 		len(due.Evict.Victims) != 1 || due.Evict.Victims[0].AllocID != "alloc-low" || !strings.Contains(due.Evict.Text, "came around the service, must wait") {
 		t.Fatalf("due is %+v", due)
@@ -54,12 +54,12 @@ func TestJobsThatCameAroundAreBroughtBack(t *testing.T) {
 		t.Fatalf("got %+v, %v", d, err)
 	}
 	b.register(low) // with the service's mark
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Errorf("it has not stopped yet, and the next one goes: %+v", due)
 	}
 	b.end("alloc-low")
 	b.block(low, 1)
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Errorf("half a GPU is left, and yet %+v", due)
 	}
 	if p := b.book.pending(); len(p) != 1 || p[0].Kind != view.WaitsForQuota {
@@ -67,7 +67,7 @@ func TestJobsThatCameAroundAreBroughtBack(t *testing.T) {
 	}
 	b.end("alloc-high")
 	b.clock.at = b.clock.at.Add(time.Second)
-	due = b.book.NextDue(nil)
+	due = b.book.NextDue(nil, true)
 	if due == nil || due.Job.ID != "low" || !due.Revision.Retry {
 		t.Fatalf("due is %+v", due)
 	}

@@ -32,7 +32,7 @@ func (b *bench) letTimePass() {
 // returns what it is registered as then.
 func (b *bench) aligned(t *testing.T, a admit.Ask) *admit.Decision {
 	t.Helper()
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Job.ID != a.JobID || !due.Revision.Align {
 		t.Fatalf("due is %+v", due)
 	}
@@ -68,7 +68,7 @@ func TestARevertedJobIsDecidedAbout(t *testing.T) {
 			d := b.decide(t, a)
 			b.register(a)
 			b.letTimePass()
-			if due := b.book.NextDue(nil); due != nil {
+			if due := b.book.NextDue(nil, true); due != nil {
 				t.Fatalf("nothing is different, and yet %+v", due)
 			}
 			a = b.registerAs(a, was(d))
@@ -79,7 +79,7 @@ func TestARevertedJobIsDecidedAbout(t *testing.T) {
 			}
 			b.register(a)
 			b.letTimePass()
-			if due := b.book.NextDue(nil); due != nil && due.Revision.Align {
+			if due := b.book.NextDue(nil, true); due != nil && due.Revision.Align {
 				t.Errorf("it is registered as decided, and yet %+v", due)
 			}
 		})
@@ -115,7 +115,7 @@ func TestAHeldJobWithoutARecordIsLetGo(t *testing.T) {
 			second = b.registerAs(second, wasOf(d))
 			b.block(second, 1)
 			b.letTimePass()
-			due := b.book.NextDue(nil)
+			due := b.book.NextDue(nil, true)
 			if due == nil {
 				t.Fatal("it waits for ever")
 			}
@@ -154,7 +154,7 @@ func TestAForgedMarkAdmitsNothing(t *testing.T) {
 	other := b.around("other", 60, 16)
 	b.run(forged, "alloc-forged", "a", 0, 0, 16)
 	b.run(other, "alloc-other", "a", 1, 0, 16)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Job.ID != "forged" || due.Revision.Hold == nil {
 		t.Fatalf("due is %+v", due)
 	}
@@ -200,7 +200,7 @@ func TestAChildIsTreatedLikeAnyJob(t *testing.T) {
 		}
 		b.register(c)
 		b.letTimePass()
-		due := b.book.NextDue(nil)
+		due := b.book.NextDue(nil, true)
 		if due == nil || due.Evict == nil || due.Evict.Victims[0].AllocID != "alloc-low" {
 			t.Errorf("due is %+v", due)
 		}
@@ -219,7 +219,7 @@ func TestAChildIsTreatedLikeAnyJob(t *testing.T) {
 			b.clock.at = b.clock.at.Add(time.Second)
 		}
 		b.letTimePass()
-		due := b.book.NextDue(nil)
+		due := b.book.NextDue(nil, true)
 		if due == nil || due.Job.ID != "parent/periodic-2" || due.Revision.Hold == nil {
 			t.Errorf("due is %+v", due)
 		}

@@ -23,84 +23,87 @@ type Due struct {
 // it: Nomad may be about to place it.
 const settled = 2 * time.Second
 
-// NextDue returns what to do for the first waiting group, in order of
-// priority, that can be helped, and which skip does not name. Nil means that
-// everything that waits has to wait.
-func (b *Book) NextDue(skip map[string]bool) *Due {
+// NextDue returns the next thing to do about a job that skip does not name. Nil
+// means that everything that waits has to wait. What is let go comes before what
+// needs evictions, of which there are none without mayEvict; each in the order of
+// what waits.
+func (b *Book) NextDue(skip map[string]bool, mayEvict bool) *Due {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ready() != nil {
 		return nil
 	}
-	for _, p := range b.pending() {
-		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
-		if skip[key.String()] {
-			continue
-		}
-		if b.drift[key] { // what it waits for is not what was recorded
-			if due := b.driftOf(key); due != nil {
-				return due
-			}
-			continue
-		}
-		if r := b.records[key]; r != nil {
-			if g, ok := r.Groups[p.Group]; ok {
-				if due := b.help(key, &g, p); due != nil {
-					return due
-				}
-			}
-		}
-	}
-	if due := b.bringBack(skip); due != nil {
+	pending := b.pending()
+	if due := b.firstDue(pending, skip, b.letGo); due != nil {
 		return due
 	}
 	if due := b.drifted(skip); due != nil {
 		return due
 	}
-	return b.reopen(skip)
+	if due := b.reopen(skip); due != nil || !mayEvict {
+		return due
+	}
+	if due := b.bringBack(skip); due != nil {
+		return due
+	}
+	return b.firstDue(pending, skip, b.helpByEviction)
 }
 
-// help finds what would help a waiting group.
-func (b *Book) help(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
-	due := &Due{Job: key, Revision: Revision{Group: p.Group}}
-	hold := g.Decision.Hold
-	if hold != nil && hold.Kind == view.WaitsForQuota && b.overQuota(p.Queue, g.Cost.Times(int64(p.Missing))) != "" {
-		if p.Missing > 1 {
-			return nil // the group is let go as one
+// firstDue is the first thing to do for what waits. What is not registered as it
+// was decided is left to drifted.
+func (b *Book) firstDue(pending []view.Pending, skip map[string]bool, find func(nomad.JobKey, *GroupRecord, view.Pending) *Due) *Due {
+	for _, p := range pending {
+		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
+		r := b.records[key]
+		if r == nil || skip[key.String()] || b.drift[key] {
+			continue
 		}
-		return b.helpByEviction(due, g, p) // of lower priorities in its own queue
+		if g, ok := r.Groups[p.Group]; ok && !b.flying(key, p.Group) { // else room is on its way
+			if due := find(key, &g, p); due != nil {
+				return due
+			}
+		}
 	}
-	if hold != nil && hold.Kind == view.WaitsForPriority && b.stillYields(key, g) {
-		return nil
-	}
-	if hold != nil && hold.Kind == view.WaitsForRoom && b.reservedAway(g) != nil && !b.otherwise(key, g) {
-		return nil
-	}
-	if b.flying(key, p.Group) {
-		return nil // room is on its way
-	}
-	switch {
-	case hold != nil && hold.Kind != "":
-		due.Revision.Retry = true
-		return due
-	case b.outside(g), b.otherwise(key, g):
-		due.Revision.Retry = true
-		return due
-	}
-	return b.helpByEviction(due, g, p)
+	return nil
 }
 
-func (b *Book) helpByEviction(due *Due, g *GroupRecord, p view.Pending) *Due {
-	if !b.config.Preemption.Enabled || b.now().Sub(p.Since) < settled || b.flying(due.Job, p.Group) {
+// letGo finds a group that need not wait any more, or not with what it waits
+// with.
+func (b *Book) letGo(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
+	if g.Decision.Hold != nil {
+		if !b.wouldGo(key, g) {
+			return nil
+		}
+	} else if !b.outside(g) && !b.otherwise(key, g) {
 		return nil
 	}
-	due.Evict = b.evict(due.Job, g)
-	b.noteFutile(due.Job, p.Group, due.Evict == nil)
-	if due.Evict == nil {
+	return &Due{Job: key, Revision: Revision{Group: p.Group, Retry: true}}
+}
+
+// helpByEviction finds what has to go for a group that waits for room, or, in its
+// own queue, for quota.
+func (b *Book) helpByEviction(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
+	name := "evict " + key.String() + "/" + p.Group
+	hold := g.Decision.Hold
+	switch {
+	case !b.config.Preemption.Enabled, b.now().Sub(p.Since) < settled, b.triedInVain(name):
+		return nil
+	case hold != nil && (hold.Kind != view.WaitsForQuota || p.Missing > 1): // what is held is let go as one
 		return nil
 	}
-	due.Revision.Prefer, due.Revision.room = due.Evict.Node, due.Evict.room
-	return due
+	epoch := b.epoch
+	e := b.evict(key, g)
+	b.epoch = epoch
+	b.noteFutile(key, p.Group, e == nil)
+	if e == nil {
+		b.noteVain(name)
+		return nil
+	}
+	if len(e.Victims) == 0 { // what is stopping leaves enough
+		b.fly(key, p.Group, e.usage, true)
+		return nil
+	}
+	return &Due{Job: key, Evict: e, Revision: Revision{Group: p.Group, Prefer: e.Node, room: e.room}}
 }
 
 // noteFutile keeps for people whether evictions were looked for in vain.
@@ -128,31 +131,6 @@ func (b *Book) flying(key nomad.JobKey, group string) bool {
 		}
 	}
 	return false
-}
-
-// stillYields reports whether a group that was held back for a higher
-// priority would take its room still.
-func (b *Book) stillYields(key nomad.JobKey, g *GroupRecord) bool {
-	c := &choosing{book: b, key: key, ask: &g.Ask}
-	free, w := false, b.writtenAs(g)
-	for _, id := range b.nodeIDs() {
-		if !b.servesNow(id, w, nil) {
-			continue
-		}
-		free = true
-		if c.yield(id) == nil {
-			return false
-		}
-	}
-	return free || len(b.waitingAbove(g.Ask.Priority, key)) > 0
-}
-
-// waitingAbove lists the waiting jobs with a higher priority.
-func (b *Book) waitingAbove(priority int, than nomad.JobKey) []nomad.JobKey {
-	return slices.DeleteFunc(b.waiting(), func(key nomad.JobKey) bool {
-		j := b.jobs[key]
-		return key == than || j == nil || j.Priority <= priority
-	})
 }
 
 // outside reports whether a node that is not among the candidates has room

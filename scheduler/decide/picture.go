@@ -161,10 +161,14 @@ func (b *Book) pending() []view.Pending {
 		}
 	}
 	slices.SortFunc(list, func(x, y view.Pending) int {
-		return cmp.Or(y.Priority-x.Priority, x.Since.Compare(y.Since), strings.Compare(x.Namespace, y.Namespace),
-			strings.Compare(x.JobID, y.JobID), strings.Compare(x.Group, y.Group))
+		return b.plan.Compare(turnOf(&x), turnOf(&y))
 	})
 	return list
+}
+
+// turnOf is something that waits, as far as the order goes.
+func turnOf(p *view.Pending) *place.Request {
+	return &place.Request{ID: p.Namespace + "/" + p.JobID + "/" + p.Group, Queue: p.Queue, Priority: p.Priority, Submit: p.Since}
 }
 
 func (b *Book) drawPending(j *nomad.Job, g *nomad.Group, blocked *nomad.Blocked, missing int) view.Pending {

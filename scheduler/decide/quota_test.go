@@ -22,11 +22,11 @@ func TestHeldByQuotaThenReleased(t *testing.T) {
 	}
 	b.register(second)
 	b.block(second, 1)
-	if due := b.book.NextDue(nil); due != nil {
+	if due := b.book.NextDue(nil, true); due != nil {
 		t.Errorf("nothing can be done, and yet %+v", due)
 	}
 	b.end("alloc-1")
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Job.ID != "second" || !due.Revision.Retry {
 		t.Fatalf("due is %+v", due)
 	}
@@ -54,7 +54,7 @@ func TestAQueueAtItsLimitGivesWayToItsOwnPriority(t *testing.T) {
 	b.register(high)
 	b.block(high, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 1 || due.Evict.Victims[0].Job.ID != "low" {
 		t.Fatalf("due is %+v", due)
 	}
@@ -93,7 +93,7 @@ func TestMemoryQuotaIsBorrowedAndReclaimed(t *testing.T) {
 	b.register(owner)
 	b.block(owner, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil || !due.Evict.Reclaim || !strings.Contains(due.Evict.Text, "takes back what was borrowed from queue owner") {
 		t.Fatalf("due is %+v", due)
 	}

@@ -140,9 +140,25 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 	return b.retry(key, a, g)
 }
 
-// retry decides anew about a group that waits. Its device blocks are only
-// written anew while nothing of it runs.
+// retry decides anew about a group that waits, and tells of it when it need not
+// wait any more.
 func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupRecord, error) {
+	before := b.flightsOf(key)
+	g, err := b.reconsider(key, a, was)
+	if err != nil {
+		b.restore(key, before)
+		return was, err
+	}
+	if was.Decision.Hold != nil && g.Decision.Hold == nil {
+		b.log.decision(g.Shown)
+		b.log.event(view.Event{At: b.now(), Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
+	}
+	return g, nil
+}
+
+// reconsider decides about a group that waits as if it came now. Its device blocks
+// are only written anew while nothing of it runs.
+func (b *Book) reconsider(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupRecord, error) {
 	q, err := b.config.QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		return was, forbidden("group %q: %s", a.Group, err)
@@ -158,18 +174,8 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 		return was, err
 	}
 	was.Cost = c.leastCost()
-	before := b.flightsOf(key)
 	b.dropGroupFlights(key, a.Group)
-	g, err := c.fill(was, c.given(&was), b.live(key, a.Group))
-	if err != nil {
-		b.restore(key, before)
-		return was, err
-	}
-	if was.Decision.Hold != nil && g.Decision.Hold == nil {
-		b.log.decision(g.Shown)
-		b.log.event(view.Event{At: b.now(), Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
-	}
-	return g, nil
+	return c.fill(was, c.given(&was), b.live(key, a.Group))
 }
 
 func sameDecision(x, y *admit.Decision) bool {

@@ -64,11 +64,29 @@ func (b *Book) evict(key nomad.JobKey, g *GroupRecord) *Eviction {
 		c.keepTo(g.Decision.Tasks)
 	}
 	c.avoid(g.Excluded)
+	defer b.withoutStopping()()
 	room := c.makeRoom(g, anew)
 	if room == nil {
 		return nil
 	}
 	return b.eviction(c, room)
+}
+
+// withoutStopping takes what is about to end off the books: room that is being
+// made already need not be made again. The result puts it back.
+func (b *Book) withoutStopping() func() {
+	var stopping []*nomad.Alloc
+	for _, a := range b.allocs {
+		if _, booked := b.snap.Usage(a.ID); booked && a.Stopping {
+			stopping = append(stopping, a)
+			b.unbook(a.ID)
+		}
+	}
+	return func() {
+		for _, a := range stopping {
+			b.book(b.usageOf(a))
+		}
+	}
 }
 
 // makeRoom tries the core's choices until one gives Nomad room for the group's
@@ -79,8 +97,8 @@ func (c *choosing) makeRoom(g *GroupRecord, anew bool) *made {
 	for range tries {
 		room, at, err := b.board(false).preempt(c.parts, banned, b.config.Preemption.MinGap, b.now())
 		switch {
-		case err == nil && len(room.victims) == 0:
-			return nil // there is room; Nomad is about to use it
+		case err == nil && len(room.victims) == 0 && b.roomNow(room.node, g):
+			return nil // Nomad is about to use it
 		case err == nil && (anew || b.servesAfter(room, g)):
 			room.anew, room.parts = anew, c.parts
 			return room
@@ -90,6 +108,16 @@ func (c *choosing) makeRoom(g *GroupRecord, anew bool) *made {
 		banned[at] = true
 	}
 	return nil
+}
+
+// roomNow reports whether a node has room for a group beside what is stopping.
+func (b *Book) roomNow(node string, g *GroupRecord) bool {
+	for _, a := range b.allocs {
+		if a.NodeID == node && a.Stopping {
+			return false
+		}
+	}
+	return b.snap.Serves(node, &b.writtenAs(g).alloc, nil)
 }
 
 // preempt makes room for one alloc, all parts of it on one node. On failure it

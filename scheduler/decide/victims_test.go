@@ -60,7 +60,7 @@ func TestVictims(t *testing.T) {
 			b.register(a)
 			b.block(a, 1)
 			b.clock.at = b.clock.at.Add(settled + time.Second)
-			due := b.book.NextDue(nil)
+			due := b.book.NextDue(nil, true)
 			var got []string
 			if due != nil && due.Evict != nil {
 				for _, v := range due.Evict.Victims {
@@ -89,7 +89,7 @@ func TestRoomThatIsMadeIsNotGivenAway(t *testing.T) {
 	b.register(high)
 	b.block(high, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil {
 		t.Fatalf("due is %+v", due)
 	}
@@ -104,7 +104,7 @@ func TestRoomThatIsMadeIsNotGivenAway(t *testing.T) {
 	}
 	b.run(high, "alloc-high", "a", 0, 0, 8)
 	b.book.Apply([]nomad.Change{{Unblocked: &nomad.JobKey{Namespace: "default", ID: "high"}}}, 99)
-	if due := b.book.NextDue(nil); due == nil || due.Job.ID != "low" || !slices.Equal(due.Revision.Include, []string{"id-a"}) {
+	if due := b.book.NextDue(nil, true); due == nil || due.Job.ID != "low" || !slices.Equal(due.Revision.Include, []string{"id-a"}) {
 		t.Errorf("the node is not taken back in: %+v", due)
 	}
 }
@@ -126,7 +126,7 @@ func TestRoomMayBeMadeInAnotherForm(t *testing.T) {
 	b.register(low)
 	b.run(low, "alloc-low", "b", 0, 0, 16)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || due.Evict.Reclaim {
 		t.Fatalf("due is %+v", due)
 	}
@@ -155,7 +155,7 @@ func TestRoomForSeveralTasksIsMadeOnOneNode(t *testing.T) {
 	b.register(a)
 	b.block(a, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || len(due.Evict.Victims) != 2 {
 		t.Fatalf("due is %+v", due)
 	}
@@ -165,7 +165,7 @@ func TestRoomForSeveralTasksIsMadeOnOneNode(t *testing.T) {
 // the owner of a victim may not see the others.
 func TestNamesOfOtherNamespacesAreNotTold(t *testing.T) {
 	for namespace, want := range map[string]string{"default": "job waiting with", "secret": "a job of another namespace with"} {
-		b := newBench(t, "preemption {\n enabled = false\n}", machine("a", 1))
+		b := newBench(t, "", machine("a", 1))
 		tenant := ask("tenant", "4G", 1)
 		b.register(tenant)
 		b.run(tenant, "alloc", "a", 0, 0, 4)
@@ -192,7 +192,7 @@ func TestNamesOfOtherNamespacesAreNotTold(t *testing.T) {
 	b.register(high)
 	b.block(high, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil)
+	due := b.book.NextDue(nil, true)
 	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 2 {
 		t.Fatalf("due is %+v", due)
 	}

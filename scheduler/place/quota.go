@@ -232,9 +232,7 @@ func tighter(least, used, most int64) int64 {
 // SetQuotas makes the planner keep quotas; nil for none.
 func (p *Planner) SetQuotas(q *Quotas) { p.quotas = q }
 
-// Order sorts pending requests as they should be tried: higher priority first,
-// then the queue that has the smallest part of its guarantee in use, then the
-// earlier submission, then the ID.
+// Order sorts pending requests as they should be tried.
 func (p *Planner) Order(pending []Request) {
 	part := map[string]int64{}
 	for i := range pending {
@@ -243,12 +241,21 @@ func (p *Planner) Order(pending []Request) {
 			part[name] = p.guaranteeUsed(name)
 		}
 	}
-	slices.SortStableFunc(pending, func(a, b Request) int {
-		return cmp.Or(
-			cmp.Compare(b.Priority, a.Priority), cmp.Compare(part[a.Queue], part[b.Queue]),
-			a.Submit.Compare(b.Submit), cmp.Compare(a.ID, b.ID),
-		)
-	})
+	slices.SortStableFunc(pending, func(a, b Request) int { return compareTurn(&a, &b, part[a.Queue], part[b.Queue]) })
+}
+
+// Compare orders two requests by whose turn it is: higher priority first, then
+// the queue that has the smallest part of its guarantee in use, then the earlier
+// submission, then the ID. What waits, what yields and what is let go follow it.
+func (p *Planner) Compare(a, b *Request) int {
+	if a.Queue == b.Queue {
+		return compareTurn(a, b, 0, 0)
+	}
+	return compareTurn(a, b, p.guaranteeUsed(a.Queue), p.guaranteeUsed(b.Queue))
+}
+
+func compareTurn(a, b *Request, partA, partB int64) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(partA, partB), a.Submit.Compare(b.Submit), cmp.Compare(a.ID, b.ID))
 }
 
 // guaranteeUsed is the part of its guarantee that a queue has in use, in
