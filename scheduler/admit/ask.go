@@ -20,6 +20,8 @@ const (
 	KeyQueue       = "gpu_queue"       // which quota pays
 	KeyFramework   = "gpu_framework"   // pytorch or tensorflow; more keys in package framework
 	KeyReservation = "gpu_reservation" // a reservation's ID, to claim it
+	KeyGang        = "gpu_gang"        // "true": all allocs start together or none
+	KeyGangMin     = "gpu_gang_min"    // "2": so many are enough to start
 )
 
 // Ask is what one task group wants of the cluster's GPUs.
@@ -50,6 +52,11 @@ type Ask struct {
 	Policy      string // "", SPREAD, PACK or BALANCED
 	Sharing     gpu.Sharing
 	Reservation string
+	// Gang is set where the group's allocs start together or not at all, with
+	// those of the job's other gang groups; so does every distributed training.
+	// GangMin is how many are enough; 0: all.
+	Gang    bool `json:",omitempty"`
+	GangMin int  `json:",omitempty"`
 
 	Tasks []TaskAsk // those that need GPUs, in the job's order
 	// Was is what an earlier admission left in the job; nil if there was none.
@@ -105,6 +112,18 @@ type Earlier struct {
 	Tasks []TaskDecision
 	// Groups are the preferred device groups, by task and device block.
 	Groups map[string][]string
+}
+
+// Together is how many of the group's allocs start together at least; 0 where
+// each may start alone.
+func (a *Ask) Together() int {
+	switch {
+	case !a.Gang:
+		return 0
+	case a.GangMin > 0:
+		return min(a.GangMin, a.Count)
+	}
+	return a.Count
 }
 
 // Plain reports whether the task asks with device blocks.

@@ -3,6 +3,7 @@ package admit
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -10,7 +11,7 @@ import (
 )
 
 var (
-	keys = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyReservation,
+	keys = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyReservation, KeyGang, KeyGangMin,
 		KeyFramework, framework.MetaMemory, framework.MetaFraction, framework.MetaPrecision,
 		framework.MetaDistributed, framework.MetaInterface, framework.MetaHelper}
 	policies = []string{"SPREAD", "PACK", "BALANCED"}
@@ -84,6 +85,10 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	}
 	if err := ask.limitBy(); err != nil {
 		return nil, err
+	}
+	ask.Gang = ask.Gang || slices.ContainsFunc(ask.Tasks, func(t TaskAsk) bool { return t.Framework != nil && t.Framework.Distributed })
+	if ask.GangMin > 0 && (!ask.Gang || ask.GangMin > ask.Count) {
+		return nil, refuse(g.name, ask.Tasks[0].Task, fmt.Errorf("%s = %q: write a number from 1 to the group's count, %d, beside %s = %q", KeyGangMin, strconv.Itoa(ask.GangMin), ask.Count, KeyGang, "true"))
 	}
 	if was != nil {
 		was.Tasks = g.readTasks(&ask)
@@ -212,6 +217,9 @@ func (a *Ask) common(m meta) error {
 		}
 	}
 	first := len(a.Tasks) == 0
+	if err := a.readGang(m, first); err != nil {
+		return err
+	}
 	sharing := string(a.Sharing)
 	for _, setting := range []struct {
 		key string
@@ -224,6 +232,24 @@ func (a *Ask) common(m meta) error {
 		}
 	}
 	a.Sharing = gpu.Sharing(sharing)
+	return nil
+}
+
+func (a *Ask) readGang(m meta, first bool) error {
+	if err := oneOf(KeyGang, m.merged[KeyGang], []string{"true", "false"}); err != nil {
+		return err
+	}
+	gang, least := m.merged[KeyGang] == "true", 0
+	if text := m.merged[KeyGangMin]; text != "" {
+		var err error
+		if least, err = strconv.Atoi(text); err != nil || least < 1 {
+			return fmt.Errorf("%s = %q is not a number from 1 to the group's count", KeyGangMin, text)
+		}
+	}
+	if !first && (a.Gang != gang || a.GangMin != least) {
+		return fmt.Errorf("%s and %s differ from an earlier task's of the group; a group is placed as one", KeyGang, KeyGangMin)
+	}
+	a.Gang, a.GangMin = gang, least
 	return nil
 }
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -34,9 +34,13 @@ func (l *Loop) evict(ctx context.Context, due *decide.Due) bool {
 	if !l.mayEvict(e) {
 		return false
 	}
-	l.Book.Promise(e.Promise)
+	for _, p := range e.Promises {
+		l.Book.Promise(p)
+	}
 	if err := l.carryOut(ctx, due); err != nil {
-		l.Book.Withdraw(e.Promise)
+		for _, p := range e.Promises {
+			l.Book.Withdraw(p)
+		}
 		l.report("evict for job "+due.Job.String(), err)
 		return false
 	}
@@ -86,35 +90,48 @@ func (l *Loop) stop(ctx context.Context, e *decide.Eviction) error {
 	return nil
 }
 
-// confirmed reports whether the node is as it was when the victims were chosen.
+// confirmed reports whether the nodes are as they were when the victims were
+// chosen.
 func (l *Loop) confirmed(ctx context.Context, due *decide.Due) bool {
-	allocs, index, err := l.Actor.Allocs(ctx, due.Evict.Node)
-	if err != nil {
-		l.report("read the node before evicting for job "+due.Job.String(), err)
-		return false
+	seen := map[string]bool{}
+	for _, v := range due.Evict.Victims {
+		if seen[v.Node] {
+			continue
+		}
+		seen[v.Node] = true
+		allocs, index, err := l.Actor.Allocs(ctx, v.Node)
+		if err != nil {
+			l.report("read the node before evicting for job "+due.Job.String(), err)
+			return false
+		}
+		if !l.Book.Confirm(v.Node, allocs, index) {
+			l.Logger.Info("no eviction: the node is not as it was", "node", v.Node, "job", due.Job.String())
+			return false
+		}
 	}
-	same := l.Book.Confirm(due.Evict.Node, allocs, index)
-	if !same {
-		l.Logger.Info("no eviction: the node is not as it was", "node", due.Evict.Node, "job", due.Job.String())
-	}
-	return same
+	return true
 }
 
 func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
 	e := due.Evict
-	if _, err := l.revise(ctx, due.Job, due.Revision); err != nil {
-		return err
-	}
-	done := map[nomad.JobKey]map[string]bool{}
-	for _, v := range e.Victims {
-		if done[v.Job] == nil {
-			done[v.Job] = map[string]bool{}
+	if due.Revision.Prefer != "" {
+		if _, err := l.revise(ctx, due.Job, due.Revision); err != nil {
+			return err
 		}
-		if done[v.Job][v.Group] {
+	}
+	done := map[string]bool{}
+	for _, v := range e.Victims {
+		r := decide.Revision{Group: v.Group, Exclude: v.Node, For: e.Job.String()}
+		at := v.Job.String() + "/" + v.Group + "/" + v.Node
+		if v.Gang { // all of it goes, and comes back as one
+			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
+			at = v.Job.String()
+		}
+		if done[at] {
 			continue
 		}
-		done[v.Job][v.Group] = true
-		if _, err := l.revise(ctx, v.Job, decide.Revision{Group: v.Group, Exclude: e.Node, For: e.Job.String()}); err != nil {
+		done[at] = true
+		if _, err := l.revise(ctx, v.Job, r); err != nil {
 			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
 		}
 	}

@@ -108,8 +108,8 @@ func key(id string) nomad.JobKey { return nomad.JobKey{Namespace: "default", ID:
 func eviction() *decide.Due {
 	return &decide.Due{
 		Job: key("high"), Revision: decide.Revision{Group: "g", Prefer: "n1"},
-		Evict: &decide.Eviction{Promise: decide.Promise{Job: key("high"), Group: "g"}, Node: "n1", Text: "low must go for high", Victims: []decide.Victim{
-			{AllocID: "a1", Group: "g", Job: key("low")}, {AllocID: "a2", Group: "g", Job: key("low")},
+		Evict: &decide.Eviction{Job: key("high"), Group: "g", Promises: []decide.Promise{{Job: key("high"), Group: "g"}}, Text: "low must go for high", Victims: []decide.Victim{
+			{AllocID: "a1", Group: "g", Job: key("low"), Node: "n1"}, {AllocID: "a2", Group: "g", Job: key("low"), Node: "n1"},
 		}},
 	}
 }

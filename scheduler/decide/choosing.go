@@ -194,6 +194,13 @@ func (c *choosing) fill(g GroupRecord, given []admit.TaskDecision, running int) 
 	case err != nil:
 		return g, err
 	}
+	if running == 0 && len(units) < c.ask.Together() {
+		b.dropGroupFlights(c.key, c.ask.Group)
+		if kept == nil {
+			kept = c.tooFew(len(units))
+		}
+		return c.held(g, given, kept), nil
+	}
 	if kept != nil && running == 0 && len(units) == 0 {
 		return c.held(g, given, kept), nil
 	}
@@ -369,8 +376,12 @@ func (b *Book) beyond(u unit) bool {
 
 // held is the answer to a group that must wait.
 func (c *choosing) held(g GroupRecord, given []admit.TaskDecision, hold *admit.Hold) GroupRecord {
-	g = c.settle(g, given, nil)
+	return c.markHeld(c.settle(g, given, nil), hold)
+}
+
+func (c *choosing) markHeld(g GroupRecord, hold *admit.Hold) GroupRecord {
 	g.Decision.Hold = hold
+	g.Shown.Choices = nil
 	g.Shown.Outcome, g.Shown.Summary = view.Held, "waits for "+hold.Kind+": "+hold.Sentence
 	g.Decision.Explanation = []string{g.Shown.Summary}
 	return g

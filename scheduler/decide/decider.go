@@ -230,6 +230,7 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 		}
 		next.Groups[asks[i].Group] = g
 	}
+	b.holdGang(key, asks, next.Groups)
 	answers := make([]admit.Decision, len(asks))
 	for i := range asks {
 		answers[i] = next.Groups[asks[i].Group].Decision

@@ -124,8 +124,9 @@ func (b *Book) restraint(of *nomad.Alloc, priority int, queue string) *Due {
 	why := b.overQuota(queue, place.Charge{})
 	e := &Eviction{}
 	for _, a := range b.allocsOf(of.Key()) {
-		if a.Group == of.Group && b.stoppable(a) {
-			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Priority: priority, Queue: queue})
+		together := b.isGang(of.Key(), of.Group) && b.isGang(of.Key(), a.Group)
+		if (a.Group == of.Group || together) && b.stoppable(a) {
+			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: priority, Queue: queue})
 		}
 	}
 	slices.SortFunc(e.Victims, func(x, y Victim) int { return strings.Compare(x.AllocID, y.AllocID) })

@@ -46,6 +46,9 @@ func (b *Book) NextDue(skip map[string]bool, mayEvict bool) *Due {
 	if due := b.bringBack(skip); due != nil {
 		return due
 	}
+	if due := b.brokenGang(pending, skip); due != nil {
+		return due
+	}
 	return b.firstDue(pending, skip, b.helpByEviction)
 }
 
@@ -58,7 +61,9 @@ func (b *Book) firstDue(pending []view.Pending, skip map[string]bool, find func(
 		if r == nil || skip[key.String()] || b.drift[key] {
 			continue
 		}
-		if g, ok := r.Groups[p.Group]; ok && !b.flying(key, p.Group) { // else room is on its way
+		g, ok := r.Groups[p.Group]
+		promised := b.flying(key, p.Group) // its room is on its way; a gang is held until it is there
+		if ok && (!promised || g.Ask.Gang && g.Decision.Hold != nil) {
 			if due := find(key, &g, p); due != nil {
 				return due
 			}
@@ -88,11 +93,19 @@ func (b *Book) helpByEviction(key nomad.JobKey, g *GroupRecord, p view.Pending) 
 	switch {
 	case !b.config.Preemption.Enabled, b.now().Sub(p.Since) < settled, b.triedInVain(name):
 		return nil
+	case b.flying(key, p.Group):
+		return nil
+	case hold != nil && g.Ask.Gang && hold.Kind == view.WaitsForRoom:
 	case hold != nil && (hold.Kind != view.WaitsForQuota || p.Missing > 1): // what is held is let go as one
 		return nil
 	}
 	epoch := b.epoch
-	e := b.evict(key, g)
+	var e *Eviction
+	if hold != nil && g.Ask.Gang {
+		e = b.evictForGang(key)
+	} else {
+		e = b.evict(key, g)
+	}
 	b.epoch = epoch
 	b.noteFutile(key, p.Group, e == nil)
 	if e == nil {
@@ -100,10 +113,16 @@ func (b *Book) helpByEviction(key nomad.JobKey, g *GroupRecord, p view.Pending) 
 		return nil
 	}
 	if len(e.Victims) == 0 { // what is stopping leaves enough
-		b.fly(key, p.Group, e.usage, true)
+		for _, promise := range e.Promises {
+			b.fly(key, promise.Group, promise.usage, true)
+		}
 		return nil
 	}
-	return &Due{Job: key, Evict: e, Revision: Revision{Group: p.Group, Prefer: e.Node, room: e.room}}
+	due := &Due{Job: key, Evict: e, Revision: Revision{Group: p.Group}}
+	if e.room != nil { // else it is let go once all of it is there
+		due.Revision.Prefer, due.Revision.room = e.room.node, e.room
+	}
+	return due
 }
 
 // noteFutile keeps for people whether evictions were looked for in vain.

@@ -179,7 +179,7 @@ func (b *bench) show(a admit.Ask, admitted bool) {
 		task.Request = a.Tasks[0].Request.String()
 	}
 	key := nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}
-	group := nomad.Group{Name: a.Group, Count: a.Count, Queue: a.Queue, Tasks: []nomad.Task{task}, Key: a.Key(), Registered: a.Registered()}
+	group := nomad.Group{Name: a.Group, Count: a.Count, Queue: a.Queue, Tasks: []nomad.Task{task}, Key: a.Key(), Registered: a.Registered(), Gang: a.Gang}
 	if r := b.book.records[key]; admitted && r != nil {
 		group.Registered = r.Groups[a.Group].print
 		group.Was = wasOf(r.Groups[a.Group].Decision)

@@ -76,6 +76,8 @@ func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revisi
 	defer b.mu.Unlock()
 	out := revised{next: have.clone(), answers: make([]admit.Decision, len(asks))}
 	out.next.At, out.next.settled = b.now(), time.Time{}
+	wasOf := map[string]GroupRecord{}
+	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil)
 	for i := range asks {
 		a := &asks[i]
 		was, known := have.Groups[a.Group]
@@ -84,16 +86,23 @@ func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revisi
 			was = (&choosing{book: b, key: key, ask: a}).adopt(a.Was)
 		}
 		g := was
-		if a.Group == r.Group {
+		if a.Group == r.Group || gang && a.Gang {
 			var err error
 			if g, err = b.reviseGroup(key, a, was, r); err != nil {
 				return revised{}, err
 			}
 		}
+		out.record = out.record || adopted
+		out.next.Groups[a.Group], wasOf[a.Group] = g, was
+	}
+	if gang {
+		b.holdGang(key, asks, out.next.Groups)
+	}
+	for i := range asks {
+		a, was, g := &asks[i], wasOf[asks[i].Group], out.next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.record = out.record || adopted || different || !maps.Equal(was.Excluded, g.Excluded)
+		out.record = out.record || different || !maps.Equal(was.Excluded, g.Excluded)
 		out.job = out.job || different || a.Registered() != a.Fingerprint(&g.Decision)
-		out.next.Groups[a.Group] = g
 		out.answers[i] = g.Decision
 	}
 	if out.record || out.job {

@@ -215,13 +215,13 @@ func (b *Book) wouldGo(key nomad.JobKey, g *GroupRecord) bool {
 		return false
 	}
 	epoch, before, claimed := b.epoch, b.flightsOf(key), b.claimedBy(key)
-	next, err := b.reconsider(key, &g.Ask, *g)
+	next, err := b.reconsiderAll(key, &g.Ask, b.records[key].Groups)
 	b.restore(key, before)
 	if !claimed {
 		b.unclaim(key)
 	}
 	b.epoch = epoch
-	if err == nil && next.Decision.Hold == nil {
+	if err == nil && next[g.Ask.Group].Decision.Hold == nil {
 		return true
 	}
 	b.noteVain(name)

@@ -118,7 +118,7 @@ func TestRoomIsMadeOnce(t *testing.T) {
 	for i := range 13 {
 		b.waits(t, fmt.Sprintf("one-%02d", i), "1G", 80)
 		for due := b.book.NextDue(nil, true); due != nil && due.Evict != nil; due = b.book.NextDue(nil, true) {
-			b.book.Promise(due.Evict.Promise)
+			b.book.Promise(due.Evict.Promises[0])
 			for _, v := range due.Evict.Victims {
 				stopped[v.AllocID] = true
 				b.stop(v.AllocID)

@@ -17,6 +17,9 @@ func (b *Book) usageOf(a *nomad.Alloc) place.Usage {
 	if len(a.Devices) == 0 {
 		return u
 	}
+	if b.isGang(a.Key(), a.Group) {
+		u.Gang = a.Key().String()
+	}
 	if q := b.queueOf(a.Key(), a.Group); q != nil {
 		u.Queue, u.Priority = q.Name, min(u.Priority, q.MaxPriority)
 		u.MinRun = b.config.Preemption.MinRunTime

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -15,9 +14,10 @@ import (
 
 // Eviction is a choice of work that has to go so that a waiting alloc fits.
 type Eviction struct {
-	Promise // to the one that waits
-	Node    string
-	Victims []Victim // lowest priority first
+	Job      nomad.JobKey // that waits
+	Group    string
+	Promises []Promise // to it
+	Victims  []Victim  // lowest priority first
 	// Reclaim is set when the room was borrowed from the queue of the one that
 	// waits; otherwise its higher priority decides.
 	Reclaim bool
@@ -30,11 +30,13 @@ type Eviction struct {
 
 // Victim is an alloc to evict.
 type Victim struct {
-	AllocID, Group string
-	Job            nomad.JobKey
-	Priority       int
-	Queue          string
-	Text           string
+	AllocID, Group, Node string
+	Job                  nomad.JobKey
+	// Gang victims go with all of their gang, and wait as one.
+	Gang     bool
+	Priority int
+	Queue    string
+	Text     string
 }
 
 // made is the room that an eviction makes.
@@ -95,7 +97,7 @@ func (c *choosing) makeRoom(g *GroupRecord, anew bool) *made {
 	b := c.book
 	banned := map[string]bool{}
 	for range tries {
-		room, at, err := b.board(false).preempt(c.parts, banned, b.config.Preemption.MinGap, b.now())
+		room, at, err := b.preempt(c.parts, banned, b.config.Preemption.MinGap)
 		switch {
 		case err == nil && len(room.victims) == 0 && b.roomNow(room.node, g):
 			return nil // Nomad is about to use it
@@ -122,16 +124,16 @@ func (b *Book) roomNow(node string, g *GroupRecord) bool {
 
 // preempt makes room for one alloc, all parts of it on one node. On failure it
 // returns the node that did not do.
-func (on board) preempt(parts []part, banned map[string]bool, gap int, now time.Time) (*made, string, error) {
+func (b *Book) preempt(parts []part, banned map[string]bool, gap int) (*made, string, error) {
 	rs := make([]place.Request, len(parts))
 	for i := range parts {
 		rs[i] = parts[i].req
 		rs[i].Priority -= gap - 1
 	}
 	if len(banned) > 0 {
-		rs[0].Nodes = on.without(rs[0].Nodes, banned)
+		rs[0].Nodes = b.board(false).without(rs[0].Nodes, banned)
 	}
-	plan, err := on.plan.Preempt(rs[:1], now)
+	plan, err := b.preemptSparing(rs[:1])
 	if err != nil {
 		return nil, "", err
 	}
@@ -140,7 +142,7 @@ func (on board) preempt(parts []part, banned map[string]bool, gap int, now time.
 		for i := range rs {
 			rs[i].Nodes = []string{node}
 		}
-		if plan, err = on.plan.Preempt(rs, now); err != nil {
+		if plan, err = b.preemptSparing(rs); err != nil {
 			return nil, node, err
 		}
 	}
@@ -187,29 +189,34 @@ func (b *Book) evictable(a *nomad.Alloc) bool {
 }
 
 func (b *Book) eviction(c *choosing, room *made) *Eviction {
-	e := &Eviction{Promise: Promise{c.key, c.ask.Group, room.usage}, Node: room.node, room: room}
-	slices.SortFunc(room.victims, func(x, y place.Usage) int {
+	e := &Eviction{Job: c.key, Group: c.ask.Group, Promises: []Promise{{c.key, c.ask.Group, room.usage}}, room: room}
+	b.describe(e, c, room.victims)
+	return e
+}
+
+// describe fills in who goes, with the rest of their gangs, and why.
+func (b *Book) describe(e *Eviction, c *choosing, victims []place.Usage) {
+	victims = b.withGangs(victims)
+	slices.SortFunc(victims, func(x, y place.Usage) int {
 		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
 	})
 	priority := c.parts[0].req.Priority
 	var who []string
-	for _, u := range room.victims {
+	for _, u := range victims {
 		a := b.allocs[u.ID]
-		e.Victims = append(e.Victims, Victim{AllocID: u.ID, Job: a.Key(), Group: a.Group, Priority: u.Priority, Queue: u.Queue})
+		e.Victims = append(e.Victims, Victim{AllocID: u.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: u.Priority, Queue: u.Queue, Gang: u.Gang != ""})
 		who = append(who, fmt.Sprintf("%s (priority %d, alloc %.8s)", a.Key(), u.Priority, u.ID))
 		q := b.config.Queue(u.Queue)
 		e.Reclaim = e.Reclaim || u.Priority+b.config.Preemption.MinGap > priority || q != nil && q.Protected
 	}
 	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, c.ask)
-	if e.Reclaim {
+	if e.Reclaim && c.queue != nil {
 		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", c.queue.Name, c.ask)
 	}
-	goes := fmt.Sprintf(" must leave node %s: job %s %s", b.nodes[room.node].Plan.Name, c.key, why)
 	for i := range e.Victims {
-		e.Victims[i].Text = who[i] + goes
+		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], b.nodes[e.Victims[i].Node].Plan.Name, c.key, why)
 	}
-	e.Text = strings.Join(who, ", ") + goes
-	return e
+	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), c.key, why)
 }
 
 // moveIn writes the device blocks of a group that waits as a whole for the room

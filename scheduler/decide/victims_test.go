@@ -93,7 +93,7 @@ func TestRoomThatIsMadeIsNotGivenAway(t *testing.T) {
 	if due == nil || due.Evict == nil {
 		t.Fatalf("due is %+v", due)
 	}
-	b.book.Promise(due.Evict.Promise)
+	b.book.Promise(due.Evict.Promises[0])
 	out, err := b.Revise(t.Context(), []admit.Ask{low}, Revision{Group: "g", Exclude: "id-a", For: "default/high"})
 	if err != nil || !slices.Equal(out[0].Candidates, []string{noNode}) {
 		t.Fatalf("the victim may come back to %v, %v", out, err)
@@ -127,10 +127,10 @@ func TestRoomMayBeMadeInAnotherForm(t *testing.T) {
 	b.run(low, "alloc-low", "b", 0, 0, 16)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
 	due := b.book.NextDue(nil, true)
-	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || due.Evict.Reclaim {
+	if due == nil || due.Evict == nil || due.Revision.Prefer != "id-b" || due.Evict.Reclaim {
 		t.Fatalf("due is %+v", due)
 	}
-	b.book.Promise(due.Evict.Promise)
+	b.book.Promise(due.Evict.Promises[0])
 	d, err := b.Revise(t.Context(), []admit.Ask{a}, due.Revision)
 	if err != nil || d == nil {
 		t.Fatalf("got %+v, %v", d, err)
@@ -156,7 +156,7 @@ func TestRoomForSeveralTasksIsMadeOnOneNode(t *testing.T) {
 	b.block(a, 1)
 	b.clock.at = b.clock.at.Add(settled + time.Second)
 	due := b.book.NextDue(nil, true)
-	if due == nil || due.Evict == nil || due.Evict.Node != "id-b" || len(due.Evict.Victims) != 2 {
+	if due == nil || due.Evict == nil || due.Revision.Prefer != "id-b" || len(due.Evict.Victims) != 2 {
 		t.Fatalf("due is %+v", due)
 	}
 }

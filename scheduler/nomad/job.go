@@ -46,6 +46,8 @@ type Group struct {
 	Was             *admit.Earlier
 	// Inherited is Registered as its parent's would be, for a child.
 	Inherited string
+	// Gang is set where the allocs start together or not at all.
+	Gang bool
 	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
 	// group is moved.
 	Stays bool
@@ -121,7 +123,7 @@ func (j *Job) readMarks(from *api.Job) {
 	for i := range read.Asks {
 		a := &read.Asks[i]
 		if g := j.Group(a.Group); g != nil {
-			g.Key, g.Registered, g.Was = a.Key(), a.Registered(), a.Was
+			g.Key, g.Registered, g.Was, g.Gang = a.Key(), a.Registered(), a.Was, a.Gang
 			if j.Parent != "" {
 				a.JobID = j.Parent
 				g.Inherited = a.Registered()

@@ -63,6 +63,9 @@ type Request struct {
 	Submit time.Time     // for the order of the pending queue
 	MinRun time.Duration // once started, not evicted earlier than this
 
+	// SpareGangs leaves out victims that would take others with them.
+	SpareGangs bool
+
 	most Charge // that a GPU may cost; what is 0 is not bounded
 }
 

@@ -24,6 +24,7 @@ type Usage struct {
 	CPUMHz    int64
 	MemoryMiB int64
 	Takes     []Take // in ascending GPU order
+	Gang      string // of work that starts and ends together; empty: it stands alone
 
 	Start     time.Time     // zero: not started yet
 	MinRun    time.Duration // protected from eviction until Start+MinRun

@@ -40,7 +40,7 @@ func (e *eviction) reclaims() bool { return e.p.quotas != nil && e.r.Queue != ""
 // across trees of queues while its tree is within its guarantee. A request
 // whose queue is at its limit can only take from its own queue.
 func (e *eviction) allowed(u *Usage) bool {
-	if u.protected(e.now) || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
+	if u.protected(e.now) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
 	if e.deficit != (Charge{}) && u.Queue != e.r.Queue {
