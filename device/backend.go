@@ -13,6 +13,9 @@ import (
 type observer interface {
 	// Survey sees all GPUs. An error means that nothing was seen.
 	Survey() (hardware.Machine, error)
+	// Replaced reports whether the driver's library is another on disk than in this
+	// process.
+	Replaced() bool
 	// Watch reports events until the context ends or the driver fails.
 	Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error
 	// Reading and Processes ask a device; owner is the physical GPU's UUID.

@@ -44,12 +44,19 @@ func (t *healthTracker) condition(uuid string) *condition {
 }
 
 // restore takes over latched faults, and since when the others stand, from the
-// state that an earlier run of the plugin left. Those of a MIG instance are its
-// GPU's, or observed.
+// state that an earlier run of the plugin left. The faults of a MIG instance are
+// its GPU's and its own.
 func (t *healthTracker) restore(states []gpu.GPUState) {
+	parents := map[string][]gpu.Fault{}
+	for _, s := range states {
+		parents[s.UUID] = s.Faults
+	}
 	for _, s := range states {
 		for _, f := range s.Faults {
-			if s.ParentUUID == "" && (strings.HasPrefix(f.Code, xidPrefix) || strings.HasPrefix(f.Code, hardware.EventCode)) {
+			if slices.ContainsFunc(parents[s.ParentUUID], func(p gpu.Fault) bool { return p.Code == f.Code }) {
+				continue
+			}
+			if strings.HasPrefix(f.Code, xidPrefix) || strings.HasPrefix(f.Code, hardware.EventCode) {
 				t.condition(s.UUID).latched[f.Code] = f
 			} else {
 				t.condition(s.UUID).observed[f.Code] = f
@@ -66,7 +73,7 @@ func (t *healthTracker) survey(uuid string, problems []hardware.Problem, now tim
 		if t.ignore[p.Code] {
 			continue
 		}
-		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: c.since(p.Code, now)}
+		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: c.since(p.Code, now), Fatal: p.Fatal}
 	}
 	c.observed, c.clean = seen, len(seen) == 0
 }
@@ -85,9 +92,11 @@ func (c *condition) since(code string, now time.Time) time.Time {
 
 const xidPrefix = "xid-"
 
+// noteXID keeps the last XID of a GPU for metrics.
+func (t *healthTracker) noteXID(uuid string, number uint64) { t.xids.Store(uuid, number) }
+
 // xid takes note of an event and returns its class.
 func (t *healthTracker) xid(uuid string, number uint64, now time.Time) xidClass {
-	t.xids.Store(uuid, number)
 	class := t.classes[number]
 	if f, bad := xidFault(number, class); bad {
 		t.latch(uuid, f, now)
@@ -107,7 +116,7 @@ func (t *healthTracker) lastXID(uuid string) uint64 {
 // nothing.
 func (t *healthTracker) event(uuid string, p hardware.Problem, now time.Time) {
 	if p.Code != "" {
-		t.latch(uuid, gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action}, now)
+		t.latch(uuid, gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Fatal: p.Fatal}, now)
 	}
 }
 
@@ -125,7 +134,7 @@ func (t *healthTracker) latch(uuid string, f gpu.Fault, now time.Time) {
 }
 
 func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
-	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number)}
+	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number), Fatal: class != xidLink}
 	switch class {
 	case xidFatal:
 		f.Message = fmt.Sprintf("the driver reported XID %d, after which the GPU cannot be relied on", number)
@@ -142,7 +151,7 @@ func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
 	return f, true
 }
 
-// suspects are the GPUs that a probe could clear: latched, and clean otherwise.
+// suspects are the devices that a probe could clear: latched, and clean otherwise.
 func (t *healthTracker) suspects() []string {
 	var all []string
 	for uuid, c := range t.gpus {

@@ -1,9 +1,11 @@
 package device
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 )
 
 // observe tells the health tracker how each known GPU is. When nothing could be seen,
@@ -46,19 +48,22 @@ func (r *reconciler) forget(machine hardware.Machine, surveyErr error) {
 // absence says why a GPU that the node once had is not seen.
 func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 	switch {
+	case errors.Is(surveyErr, nvidia.ErrMismatch):
+		return hardware.Problem{Code: "driver-mismatch", Message: nvidia.ErrMismatch.Error(),
+			Action: "after an upgrade of the driver, reload its kernel modules or reboot the node; the plugin begins anew by itself"}
 	case surveyErr != nil:
 		return hardware.Problem{Code: "nvml-absent", Message: "NVML is not available",
 			Action: "install or load the NVIDIA driver; it is healthy again when NVML answers"}
 	case len(unknown) > 0:
 		return unknown[0]
 	default:
-		return hardware.Problem{Code: hardware.CodeMissing, Message: "the GPU is not found in this machine",
+		return hardware.Problem{Code: hardware.CodeMissing, Fatal: true, Message: "the GPU is not found in this machine",
 			Action: "check the hardware; after it was replaced for good, run nomad-device-gpu forget UUID"}
 	}
 }
 
-// onEvent takes note of an event; one without a device concerns every GPU. The
-// pass that follows sees the rest.
+// onEvent takes note of an event; one without a device concerns every GPU, one of
+// a MIG instance that instance alone. The pass that follows sees the rest.
 func (r *reconciler) onEvent(event hardware.Event) {
 	uuids := []string{event.UUID}
 	if event.UUID == "" {
@@ -70,7 +75,12 @@ func (r *reconciler) onEvent(event hardware.Event) {
 			r.health.event(uuid, event.Problem, r.now())
 			continue
 		}
+		r.health.noteXID(uuid, event.XID)
+		// A GPU that is gone is gone with all its instances.
+		if instance := r.registry.instance(uuid, event.GI, event.CI); instance != "" && r.health.classes[event.XID] != xidLost {
+			uuid = instance
+		}
 		class := r.health.xid(uuid, event.XID, r.now())
-		r.log.Warn("the driver reported an XID", "gpu", uuid, "xid", event.XID, "class", class.String())
+		r.log.Warn("the driver reported an XID", "device", uuid, "xid", event.XID, "class", class.String())
 	}
 }

@@ -77,7 +77,7 @@ func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planIn
 		u.cordon = waits
 	}
 	u.setHolder(now.holders[g.UUID])
-	u.slices = u.sharing.slices(g.MemoryMiB)
+	u.slices = u.sharing.slices(g.MemoryMiB, g.ReservedMiB)
 	u.group = u.groupName()
 	units := []*unit{u}
 	if u.sharing.Mode != gpu.ModeMIG {
@@ -101,7 +101,7 @@ func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardw
 	}
 	u.chooseSharing(r, rule.sharingOfInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
 	u.setHolder(now.holders[i.UUID])
-	u.slices = u.sharing.slices(i.MemoryMiB)
+	u.slices = u.sharing.slices(i.MemoryMiB, 0)
 	u.group = u.groupName()
 	if c.hashicorpMIG && u.sharing.Mode == gpu.ModeWhole && i.Name != "" {
 		u.group = groupName{parent.gpu.Vendor, "gpu", i.Name}

@@ -25,6 +25,9 @@ type Plugin struct {
 
 	mu      sync.Mutex
 	service *service
+
+	outdated chan struct{}
+	end      sync.Once // closes outdated
 }
 
 var _ device.DevicePlugin = (*Plugin)(nil)
@@ -32,8 +35,13 @@ var _ device.DevicePlugin = (*Plugin)(nil)
 // NewPlugin makes a plugin that does nothing before SetConfig. It ends with the
 // context.
 func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
-	return &Plugin{log: log.Named("gpu"), ctx: ctx}
+	return &Plugin{log: log.Named("gpu"), ctx: ctx, outdated: make(chan struct{})}
 }
+
+// Outdated is closed when only a new process can serve this machine, because its
+// driver was upgraded: the plugin's process is to end, and Nomad starts it anew.
+// What it keeps, MPS daemons too, outlives it.
+func (p *Plugin) Outdated() <-chan struct{} { return p.outdated }
 
 // PluginInfo tells Nomad what the plugin is.
 func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
@@ -70,7 +78,7 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	if !checked.enabled {
 		return nil
 	}
-	p.service, err = prepare(p.log, checked)
+	p.service, err = prepare(p.log, checked, func() { p.end.Do(func() { close(p.outdated) }) })
 	return err
 }
 

@@ -28,15 +28,15 @@ func newProbes(p prober, pause time.Duration) *probes {
 	return &probes{prober: p, pause: pause, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
 }
 
-// start tries target, a GPU or a MIG instance of it, unless a probe of the GPU is
-// under way or ended a moment ago.
-func (p *probes) start(ctx context.Context, uuid, target string, now time.Time) {
+// start tries target, of the GPU owner, for the device that may have recovered,
+// unless a probe of that is under way or ended a moment ago.
+func (p *probes) start(ctx context.Context, uuid, owner, target string, now time.Time) {
 	if p.running[uuid] || now.Sub(p.ended[uuid]) < p.pause {
 		return
 	}
 	p.running[uuid] = true
 	p.going.Go(func() {
-		err := p.prober.Probe(uuid, target)
+		err := p.prober.Probe(owner, target)
 		select {
 		case p.outcomes <- outcome{uuid, err}:
 		case <-ctx.Done():
@@ -53,15 +53,20 @@ func (p *probes) note(uuid string, now time.Time) {
 // wait returns when no probe is under way.
 func (p *probes) wait() { p.going.Wait() }
 
-// probe tries the GPUs that may have recovered. An outcome makes a pass of its
+// probe tries the devices that may have recovered. An outcome makes a pass of its
 // own.
 func (r *reconciler) probe(ctx context.Context) {
 	for _, uuid := range r.health.suspects() {
-		target := uuid
-		if known := r.registry.records[uuid]; known != nil && known.Hardware != nil && len(known.Hardware.Instances) > 0 {
-			target = known.Hardware.Instances[0].UUID
+		known := r.registry.records[uuid]
+		owner, target := uuid, uuid
+		switch {
+		case known == nil:
+		case known.Parent != "":
+			owner = known.Parent
+		case known.Hardware != nil && len(known.Hardware.Instances) > 0:
+			target = known.Hardware.Instances[0].UUID // a GPU with MIG runs nothing itself
 		}
-		r.probes.start(ctx, uuid, target, r.now())
+		r.probes.start(ctx, uuid, owner, target, r.now())
 	}
 }
 

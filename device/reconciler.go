@@ -2,11 +2,13 @@ package device
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -41,6 +43,10 @@ type reconciler struct {
 	published *publisher
 	// wake asks for another pass.
 	wake trigger
+	// outdated is called when only a new process can serve the driver; worked is set
+	// once this one could.
+	outdated func()
+	worked   bool
 	// unmatched compares the rules with the hardware once.
 	unmatched sync.Once
 }
@@ -76,6 +82,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 		r.cuda = machine.CUDAVersion
 		machine = r.registry.complete(machine)
 	}
+	r.checkDriver(err)
 	r.observe(machine, err)
 	r.listener.watch(ctx, machine)
 	r.forget(machine, err)
@@ -95,6 +102,16 @@ func (r *reconciler) reconcile(ctx context.Context) {
 		r.published.publish(traitsOf(machine, units), units)
 	}
 	r.probe(ctx)
+}
+
+// checkDriver finds a driver that was upgraded under the plugin: a process keeps the
+// library that it loaded. One that never worked would find the same again.
+func (r *reconciler) checkDriver(surveyErr error) {
+	r.worked = r.worked || surveyErr == nil
+	if r.worked && (errors.Is(surveyErr, nvidia.ErrMismatch) || r.platform.observer.Replaced()) {
+		r.log.Warn("the driver was changed under the plugin, which ends to be started anew")
+		r.outdated()
+	}
 }
 
 // trigger asks for something to be done soon, once however often it is pulled.

@@ -183,3 +183,18 @@ func (l *deviceRegistry) gpus() []string {
 	slices.SortFunc(all, func(a, b string) int { return l.records[a].Index - l.records[b].Index })
 	return all
 }
+
+// instance is the UUID of a GPU's MIG instance by its numbers; empty where there is
+// none of these, or no number is given. A number that is absent fits any.
+func (l *deviceRegistry) instance(uuid string, gi, ci int) string {
+	known := l.records[uuid]
+	if gi == hardware.Absent || known == nil || known.Hardware == nil {
+		return ""
+	}
+	for _, i := range known.Hardware.Instances {
+		if i.GI == gi && (ci == hardware.Absent || i.CI == ci) {
+			return i.UUID
+		}
+	}
+	return ""
+}

@@ -98,11 +98,13 @@ func (p *configParser) number(key string, value, target *int64, least, most int6
 	*target = *value
 }
 
-// slices is how many slices, or replicas, an amount of memory gives.
-func (o sharingConfig) slices(memoryMiB int64) int {
+// slices is how many slices, or replicas, an amount of memory gives. What the
+// driver keeps for itself is part of the headroom, which grows where it is not
+// enough.
+func (o sharingConfig) slices(memoryMiB, reservedMiB int64) int {
 	switch o.Mode {
 	case gpu.ModeSlice:
-		return int(max(0, (memoryMiB-o.HeadroomMiB)/o.SliceMiB))
+		return int(max(0, (memoryMiB-max(o.HeadroomMiB, reservedMiB))/o.SliceMiB))
 	case gpu.ModeShared:
 		return int(o.Replicas)
 	default:

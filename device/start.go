@@ -31,7 +31,8 @@ type service struct {
 
 // prepare opens everything that a configuration names, and begins nothing: Nomad
 // configures plugins that it stops at once, only to see whether it can.
-func prepare(log hclog.Logger, c *config) (*service, error) {
+// outdated is called when only a new process can go on.
+func prepare(log hclog.Logger, c *config, outdated func()) (*service, error) {
 	p, err := openPlatform(log, c)
 	if err != nil {
 		return nil, err
@@ -41,6 +42,7 @@ func prepare(log hclog.Logger, c *config) (*service, error) {
 		p.close()
 		return nil, err
 	}
+	r.outdated = outdated
 	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: readCgroups}
 	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now}}, nil
 }

@@ -116,7 +116,7 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 		if p.Milli != hardware.Absent {
 			s.Milli = max(0, s.Milli) + p.Milli
 		}
-		if !p.MPS && u.underMPS(on[i].holding) {
+		if !p.MPS && !p.MPSUnknown && u.underMPS(on[i].holding) {
 			s.BesideMPS = append(s.BesideMPS, p.PID)
 		}
 	}

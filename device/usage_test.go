@@ -34,7 +34,7 @@ func TestWithin(t *testing.T) {
 
 func TestAttribute(t *testing.T) {
 	cgroups := map[int][]string{
-		10: {"0::/nomad/a"}, 11: {"0::/nomad/a/child"}, 20: {"0::/nomad/b"}, 30: {"0::/nomad/whole"}, 99: {"0::/system.slice/other"},
+		10: {"0::/nomad/a"}, 11: {"0::/nomad/a/child"}, 20: {"0::/nomad/b"}, 21: {"0::/nomad/b"}, 30: {"0::/nomad/whole"}, 99: {"0::/system.slice/other"},
 	}
 	tenantOf := func(id string, mode gpu.Mode, numbers ...int) tenant {
 		return tenant{gpu.Lease{ID: id, Cgroup: "/nomad/" + id}, gpu.Holding{UUID: "GPU-1", Mode: mode, Slices: numbers}}
@@ -45,11 +45,12 @@ func TestAttribute(t *testing.T) {
 		{PID: 10, MemoryMiB: 100, MPS: true, Milli: 50},
 		{PID: 11, MemoryMiB: 20, MPS: true, Milli: hardware.Absent},
 		{PID: 20, MemoryMiB: hardware.Absent, MPS: false, Milli: hardware.Absent},
+		{PID: 21, MemoryMiB: 7, MPSUnknown: true, Milli: hardware.Absent}, // not told apart is not beside
 		{PID: 99, MemoryMiB: 500, MPS: false, Milli: 10},
 	}, lookup)
 	want := []gpu.TaskUsage{
 		{LeaseID: "a", UUID: "GPU-1", MemoryMiB: 120, Milli: 50, Processes: 2},
-		{LeaseID: "b", UUID: "GPU-1", Milli: -1, Processes: 1, BesideMPS: []int{20}},
+		{LeaseID: "b", UUID: "GPU-1", MemoryMiB: 7, Milli: -1, Processes: 2, BesideMPS: []int{20}},
 		{LeaseID: "c", UUID: "GPU-1", Milli: -1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

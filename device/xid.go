@@ -35,8 +35,9 @@ func defaultXIDs() xidClasses {
 		xidApplication: {8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 94},
 		xidInformation: {63, 92, 154},
 		xidFatal:       {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
-		xidLink:        {74},
-		xidLost:        {79},
+		// 144 to 150 are those of NVLink from Blackwell on.
+		xidLink: {74, 144, 145, 146, 147, 148, 149, 150},
+		xidLost: {79},
 	} {
 		for _, n := range numbers {
 			classes[n] = class

@@ -34,7 +34,7 @@ type task struct {
 	mu      sync.Mutex
 	result  *drivers.ExitResult
 	endedAt time.Time
-	// verdict is what the watchdog found before it killed the task.
+	// verdict is why the watchdog killed the task.
 	verdict error
 }
 
@@ -143,7 +143,8 @@ func (t *task) finish(exit runtime.Exit, problem error) {
 		problem = t.verdict
 	}
 	t.result = exitResult(exit, problem)
-	t.result.OOMKilled = t.result.OOMKilled || t.verdict != nil
+	var above violation
+	t.result.OOMKilled = t.result.OOMKilled || errors.As(t.verdict, &above) && above.code == codeMemory
 	t.endedAt = exit.At
 	close(t.done)
 }

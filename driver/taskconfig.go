@@ -76,6 +76,7 @@ var taskConfigSpec = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 		"memory":        hclspec.NewAttr("memory", "string", false),
 		"compute":       hclspec.NewAttr("compute", "number", false),
 		"compute_limit": hclspec.NewAttr("compute_limit", "number", false),
+		"on_fault":      defaulted("on_fault", "string", `"restart"`),
 	})),
 	"logging": hclspec.NewBlock("logging", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"type":   hclspec.NewAttr("type", "string", false),

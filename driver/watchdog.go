@@ -14,6 +14,13 @@ const (
 	watchdogPeriod = time.Second
 	// usageMaxAge is how old a measurement may be to act upon.
 	usageMaxAge = 30 * time.Second
+	// actAfter is how many measurements in a row must find the same: one can catch
+	// a program between two of its allocations, or in the middle of its start.
+	actAfter = 3
+	// A task is above its share when it is measured above it by more than this: NVML
+	// counts what the driver keeps for a context, which a program cannot choose.
+	toleranceMiB     = 64
+	tolerancePercent = 2
 )
 
 // violation is what a task did beyond its share of one GPU.
@@ -47,10 +54,14 @@ type watchdog struct {
 	driver *Driver
 	said   notices
 	seen   time.Time
+	// strikes counts the measurements in a row that found a violation.
+	strikes map[topic]int
 }
 
 // The codes of what only the watchdog knows.
 const (
+	codeMemory     = "memory"
+	codeBesideMPS  = "beside-mps"
 	codeUnmeasured = "unmeasured"
 	codeLostServer = "mps-restarted"
 )
@@ -89,15 +100,20 @@ func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now t
 	for _, u := range usage.Tasks {
 		byLease[u.LeaseID] = append(byLease[u.LeaseID], u)
 	}
+	strikes := map[topic]int{}
 	for _, t := range tasks {
 		// A measurement from before the task began is of its predecessor.
 		if usage.MeasuredAt.Before(t.record.StartedAt) {
 			continue
 		}
 		for _, v := range violations(t.record.Lease, byLease[t.record.Lease.ID]) {
-			w.act(t, v, action)
+			about := topic{Container: t.container.ID, UUID: v.uuid, Code: v.code}
+			if strikes[about] = w.strikes[about] + 1; strikes[about] >= actAfter {
+				w.act(t, v, action)
+			}
 		}
 	}
+	w.strikes = strikes
 }
 
 // reportUnmeasured tells tasks when nobody measures their GPU memory any more,
@@ -142,18 +158,21 @@ func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
 			used += u.MemoryMiB
 			processes += u.Processes
 			if len(u.BesideMPS) > 0 {
-				found = append(found, violation{h.UUID, "beside-mps", fmt.Sprintf(
+				found = append(found, violation{h.UUID, codeBesideMPS, fmt.Sprintf(
 					"processes %v use GPU %s without its MPS daemon, where no limit holds them", u.BesideMPS, h.UUID)})
 			}
 		}
-		if h.MemoryMiB > 0 && used > h.MemoryMiB {
-			found = append(found, violation{h.UUID, "memory", fmt.Sprintf(
+		if h.MemoryMiB > 0 && used > h.MemoryMiB+tolerance(h.MemoryMiB) {
+			found = append(found, violation{h.UUID, codeMemory, fmt.Sprintf(
 				"%d processes use %s of memory of GPU %s together, the task's share is %s",
 				processes, gpu.FormatMemory(used), h.UUID, gpu.FormatMemory(h.MemoryMiB))})
 		}
 	}
 	return found
 }
+
+// tolerance is how far above a share a task may be measured.
+func tolerance(shareMiB int64) int64 { return max(toleranceMiB, shareMiB*tolerancePercent/100) }
 
 // act does what the operator chose. It is said once per task and kind; a kill
 // that fails is tried again with the next measurement.
@@ -166,7 +185,15 @@ func (w *watchdog) act(t *task, v violation, action string) {
 	if first {
 		w.driver.emit(t.cfg, does+v.message, map[string]string{"gpu": v.uuid, "reason": v.code})
 	}
-	if action == watchdogWarn || !t.markKilled(v) {
+	if action != watchdogWarn {
+		w.kill(t, fmt.Errorf("killed by the GPU watchdog: %w", v))
+	}
+}
+
+// kill ends a task unless that is under way, with the reason as its result. One
+// that fails is tried again when there is a reason again.
+func (w *watchdog) kill(t *task, reason error) {
+	if !t.markKilled(reason) {
 		return
 	}
 	go func() {
@@ -179,13 +206,13 @@ func (w *watchdog) act(t *task, v violation, action string) {
 
 // markKilled makes the task's result say why it was killed. It reports whether the
 // kill is the caller's to do, because none is under way.
-func (t *task) markKilled(v violation) bool {
+func (t *task) markKilled(reason error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.verdict != nil {
 		return false
 	}
-	t.verdict = fmt.Errorf("killed by the GPU watchdog: %w", v)
+	t.verdict = reason
 	return true
 }
 
@@ -206,18 +233,21 @@ func (w *watchdog) reportFaults(tasks []*task, state *statedir.Dir) {
 			}
 			w.reportFaultsOf(t, s)
 			w.reportLostServer(t, h, s)
+			if v, found := fatal(h, s); found {
+				w.recoverTask(t, v)
+			}
 		}
 	}
 }
 
 // reportLostServer tells a task, once, that the MPS daemon which it is a client
-// of was replaced: CUDA does not reconnect, so the task cannot go on by itself.
+// of was replaced.
 func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
-	if h.MPSGeneration == 0 || s.MPS == nil || s.MPS.Generation <= h.MPSGeneration || !w.said.first(topic{Container: t.container.ID, UUID: s.UUID, Code: codeLostServer}) {
+	if !lostServer(h, s) || !w.said.first(topic{Container: t.container.ID, UUID: s.UUID, Code: codeLostServer}) {
 		return
 	}
 	w.driver.emit(t.cfg, fmt.Sprintf(
-		"GPU %s: its MPS daemon ended and another one was started; what this task had on the GPU is lost, and its CUDA calls fail until it is restarted (nomad alloc restart)",
+		"GPU %s: its MPS daemon ended and another one was started; what this task had on the GPU is lost, and its CUDA calls fail until it is restarted",
 		s.UUID), map[string]string{"gpu": s.UUID, "fault": codeLostServer})
 }
 

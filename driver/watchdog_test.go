@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -30,6 +31,109 @@ func (n *node) measure(cfg *drivers.TaskConfig, mib int64, beside ...int) {
 	}}))
 }
 
+// exceed measures the same again and again, as the device plugin does, until the
+// watchdog says something.
+func (n *node) exceed(events <-chan *drivers.TaskEvent, cfg *drivers.TaskConfig, mib int64, beside ...int) *drivers.TaskEvent {
+	n.e.t.Helper()
+	for range 300 {
+		n.measure(cfg, mib, beside...)
+		select {
+		case event := <-events:
+			return event
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	n.e.t.Fatal("no event came")
+	return nil
+}
+
+// One measurement is none: it needs as many in a row as the documents say, each of
+// them above the tolerance.
+func TestWatchdogNeedsMeasurementsInARow(t *testing.T) {
+	lease := gpu.Lease{ID: "l", Holdings: []gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1000}}, {UUID: gpuB, Share: gpu.Share{MemoryMiB: 10000}}}}
+	for _, tc := range []struct {
+		uuid   string
+		mib    int64
+		beside []int
+		want   int
+	}{
+		{gpuA, 1064, nil, 0}, {gpuA, 1065, nil, 1},
+		{gpuB, 10200, nil, 0}, {gpuB, 10201, nil, 1},
+		{gpuA, 1, []int{7}, 1},
+	} {
+		if got := violations(lease, []gpu.TaskUsage{{LeaseID: "l", UUID: tc.uuid, MemoryMiB: tc.mib, BesideMPS: tc.beside}}); len(got) != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		e.start(cfg)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		watched, err := e.driver.tasks.get(cfg.ID)
+		must.NoError(t, err)
+		w := watchdog{driver: e.driver}
+		parts, err := e.driver.configured()
+		must.NoError(t, err)
+		look := func(mib int64) {
+			n.measure(cfg, mib)
+			w.look([]*task{watched}, parts.state, watchdogWarn, time.Now())
+		}
+		for range 3 {
+			for range actAfter - 1 {
+				look(5000)
+			}
+			look(100)
+		}
+		select {
+		case event := <-events:
+			t.Fatalf("it was said that %s", event.Message)
+		default:
+		}
+		for range actAfter {
+			look(5000)
+		}
+		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded")
+	})
+}
+
+func TestTasksOfABrokenGPUAreStartedAgain(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		broken := gpu.Fault{Code: "xid-79", Message: "the GPU has fallen off the bus", Action: "replace it", Fatal: true}
+		for name, tc := range map[string]struct {
+			happens func(*gpu.GPUState)
+			says    string
+		}{
+			"a fatal fault":     {func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "xid-74"}, broken} }, "the GPU has fallen off the bus"},
+			"the daemon's loss": {func(s *gpu.GPUState) { s.MPS.Generation = 4 }, "the MPS daemon that the task was a client of has ended"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
+				ends := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+				stays := defaultTaskConfig("sleep", "1000")
+				stays.GPU.OnFault = spec.OnFaultEvent
+				told := e.task(stays, reserve(gpuA, 1))
+				e.start(ends)
+				e.start(told)
+				// Nothing ends for a fault that lets programs go on.
+				n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3; s.Faults = []gpu.Fault{{Code: "xid-74"}} })
+				n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3; tc.happens(s) })
+				result := e.wait(ends.ID)
+				must.ErrorContains(t, result.Err, tc.says)
+				must.False(t, result.OOMKilled)
+				must.NotEq(t, 0, result.ExitCode)
+				status, err := e.harness.InspectTask(told.ID)
+				must.NoError(t, err)
+				must.Eq(t, drivers.TaskStateRunning, status.State)
+				must.NoError(t, e.harness.DestroyTask(told.ID, true))
+			})
+		}
+	})
+}
+
 func TestWatchdogKillsAboveTheShare(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
@@ -45,8 +149,7 @@ func TestWatchdogKillsAboveTheShare(t *testing.T) {
 		must.StrContains(t, nextEvent(t, events).Message, "page fault; look at the task")
 		n.publish(gpuA, func(*gpu.GPUState) {})
 		must.StrContains(t, nextEvent(t, events).Message, "xid-31 is over")
-		n.measure(cfg, 2049)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded, killing the task: 3 processes use 2049M of memory")
+		must.StrContains(t, n.exceed(events, cfg, 2113).Message, "GPU limit exceeded, killing the task: 3 processes use 2113M of memory")
 		result := e.wait(cfg.ID)
 		must.True(t, result.OOMKilled)
 		must.Eq(t, 137, result.ExitCode)
@@ -57,9 +160,12 @@ func TestWatchdogKillsAboveTheShare(t *testing.T) {
 func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		e.start(cfg)
-		n.measure(cfg, 10, 4711)
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		must.StrContains(t, n.exceed(events, cfg, 10, 4711).Message, "GPU limit exceeded, killing the task")
 		must.ErrorContains(t, e.wait(cfg.ID).Err, "processes [4711] use GPU "+gpuA+" without its MPS daemon")
 	})
 }
@@ -84,7 +190,9 @@ func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		config := defaultTaskConfig("sleep", "1000")
+		config.GPU.OnFault = spec.OnFaultEvent
+		cfg := e.task(config, reserve(gpuA, 0))
 		handle := e.start(cfg)
 		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
 		old := gpu.Fault{Code: "xid-31", Message: "page fault"}
@@ -122,8 +230,7 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		e.start(cfg)
 		must.StrContains(t, nextEvent(t, events).Message, "GPU share: ")
-		n.measure(cfg, 5000)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded: ")
+		must.StrContains(t, n.exceed(events, cfg, 5000).Message, "GPU limit exceeded: ")
 		status, err := e.harness.InspectTask(cfg.ID)
 		must.NoError(t, err)
 		must.Eq(t, drivers.TaskStateRunning, status.State)
@@ -142,8 +249,7 @@ func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
 		must.NoError(t, err)
 
 		e.containerd.kill()
-		n.measure(cfg, 5000)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU limit exceeded, killing the task")
+		must.StrContains(t, n.exceed(events, cfg, 5000).Message, "GPU limit exceeded, killing the task")
 		eventually(t, "the kill is under way", watched.killed.Load)
 		e.containerd.start(t)
 		must.ErrorContains(t, e.wait(cfg.ID).Err, "the task's share is 2G")

@@ -5,6 +5,9 @@ type Event struct {
 	// UUID is the physical GPU's; empty when the driver names none, which
 	// concerns every GPU.
 	UUID string
+	// GI and CI are the numbers of the MIG instance that it concerns alone, Absent
+	// where it concerns the whole GPU.
+	GI, CI int
 	// Name is what it tells of, in a word or two: "XID", "memory retirement".
 	Name string
 	// XID is NVIDIA's number of the error, 0 for events of another kind.

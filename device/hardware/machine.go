@@ -34,6 +34,10 @@ type GPU struct {
 	// Model is the vendor's full name: "NVIDIA H100 80GB HBM3".
 	Model     string
 	MemoryMiB int64
+	// ReservedMiB is what no program can have of it.
+	ReservedMiB int64 `json:",omitempty"`
+	// Unified is true where the memory is the host's.
+	Unified bool `json:",omitempty"`
 	Traits
 	// MIG says whether the device is partitioned now; Instances are its parts.
 	MIG       bool
@@ -111,4 +115,6 @@ type Problem struct {
 	Message string
 	// Action says what to do about it.
 	Action string
+	// Fatal problems end what runs on the device.
+	Fatal bool `json:",omitempty"`
 }

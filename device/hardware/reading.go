@@ -52,8 +52,9 @@ type Process struct {
 	PID int
 	// MemoryMiB is what it holds, Absent where the driver does not tell.
 	MemoryMiB int64
-	// MPS is true for a client of an MPS server.
-	MPS bool
+	// MPS is true for a client of an MPS server. Where the driver does not tell who
+	// is one, MPSUnknown is true: then nobody can be said not to be.
+	MPS, MPSUnknown bool
 	// Milli is its use of compute, Absent where the driver does not tell.
 	Milli int64
 }

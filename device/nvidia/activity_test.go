@@ -104,7 +104,8 @@ func TestOldDriverIsAskedOnlyWhatItHas(t *testing.T) {
 		t.Errorf("a new driver: %+v, %v", m.GPUs, err)
 	}
 	err := sim.WriteControl(r.dir, sim.Control{NoSymbols: []string{
-		"nvmlDeviceGetNumaNodeId", "nvmlGpmMigSampleGet", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMPSComputeRunningProcesses"}})
+		"nvmlDeviceGetNumaNodeId", "nvmlGpmMigSampleGet", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMPSComputeRunningProcesses",
+		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetNvLinkRemoteDeviceType"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestOldDriverIsAskedOnlyWhatItHas(t *testing.T) {
 	if m, err := r.Survey(); err != nil || len(m.GPUs[0].Problems) != 0 {
 		t.Errorf("an old driver: %+v, %v", m.GPUs, err)
 	}
-	if all, err := r.Processes(r.uuid(0), r.uuid(0)); err != nil || len(all) != 1 {
+	if all, err := r.Processes(r.uuid(0), r.uuid(0)); err != nil || len(all) != 2 || !all[0].MPSUnknown || !all[1].MPSUnknown {
 		t.Errorf("its processes: %+v, %v", all, err)
 	}
 }

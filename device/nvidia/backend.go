@@ -14,6 +14,19 @@ import (
 // ErrAbsent means that there is no NVML to talk to: no driver, or none loaded.
 var ErrAbsent = errors.New("NVML is not available")
 
+// ErrMismatch means that the driver was changed under its library: the kernel
+// module that runs and the library are of different versions. Once a library is
+// loaded a process keeps it: only a new process sees a new one.
+var ErrMismatch = errors.New("the driver's kernel module and its library have different versions")
+
+// absent is the error of a library that cannot be used.
+func absent(ret nvml.Return) error {
+	if ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
+		return ErrMismatch
+	}
+	return fmt.Errorf("%w: %s", ErrAbsent, describe(ret))
+}
+
 // Vendor is the vendor of every device that this backend sees.
 const Vendor = "nvidia"
 
@@ -23,6 +36,8 @@ type Backend struct {
 	lib      nvml.Interface
 	guard    *guard
 	samplers samplers
+	// hostMemory is the machine's memory in MiB.
+	hostMemory func() (int64, error)
 
 	mu sync.Mutex
 	up bool
@@ -30,7 +45,11 @@ type Backend struct {
 
 // New wraps a library. Calls that take longer than timeout are abandoned.
 func New(lib nvml.Interface, timeout time.Duration) *Backend {
-	return &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]int{}}, samplers: samplers{all: map[string]*sampler{}}}
+	b := &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]int{}}, samplers: samplers{all: map[string]*sampler{}}, hostMemory: hostMemoryMiB}
+	if simulated, ok := lib.(interface{ HostMemoryMiB() (int64, error) }); ok {
+		b.hostMemory = simulated.HostMemoryMiB
+	}
+	return b
 }
 
 // Close ends the use of NVML. It does not wait for calls that hang.
@@ -58,7 +77,7 @@ func (b *Backend) open() error {
 		return fmt.Errorf("initialize NVML: %w", err)
 	}
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
-		return fmt.Errorf("%w: %s", ErrAbsent, describe(ret))
+		return absent(ret)
 	}
 	b.up = true
 	return nil
@@ -77,7 +96,7 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 	if machine.ret != nvml.SUCCESS {
 		// The driver went away under us: start again with the next survey.
 		b.Close()
-		return hardware.Machine{}, fmt.Errorf("%w: %s", ErrAbsent, describe(machine.ret))
+		return hardware.Machine{}, absent(machine.ret)
 	}
 	found := hardware.Machine{DriverVersion: machine.driver, CUDAVersion: machine.cuda}
 	for i := range machine.count {

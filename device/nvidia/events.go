@@ -28,10 +28,10 @@ var kinds = []struct {
 	{kind: nvml.EventTypeDramRetirementFailure, name: "failed retirement of memory"},
 	{kind: nvml.EventTypeNonFatalPoisonError, name: "contained memory poison"},
 	{kind: nvml.EventTypeFatalPoisonError, name: "memory poison", problem: hardware.Problem{
-		Code: hardware.EventCode + "memory-poison", Message: "the driver reported poisoned memory that it could not contain",
+		Code: hardware.EventCode + "memory-poison", Fatal: true, Message: "the driver reported poisoned memory that it could not contain",
 		Action: "stop its tasks and run nvidia-smi --gpu-reset; it is healthy again when the reset is verified"}},
 	{kind: nvml.EventTypeGpuUnavailableError, name: "GPU unavailable", problem: hardware.Problem{
-		Code: hardware.EventCode + "gpu-unavailable", Message: "the driver reported that the GPU is unavailable",
+		Code: hardware.EventCode + "gpu-unavailable", Fatal: true, Message: "the driver reported that the GPU is unavailable",
 		Action: "look for NVRM lines in the kernel log; it is healthy again when a CUDA program works, else reboot the node"}},
 	{kind: nvml.EventTypeGpuRecoveryAction, name: "change of the recovery action"},
 	{kind: nvml.EventMigConfigChange, name: "change of the MIG instances"},
@@ -108,9 +108,17 @@ func (b *Backend) listen(ctx context.Context, set nvml.EventSet, emit func(hardw
 	return ctx.Err()
 }
 
+// number is that of a MIG instance: NVML writes all ones for none.
+func number(id uint32) int {
+	if id == ^uint32(0) {
+		return hardware.Absent
+	}
+	return int(id)
+}
+
 // event translates NVML's event. On a GPU with MIG the device is the parent's.
 func event(data nvml.EventData) hardware.Event {
-	e := hardware.Event{Name: fmt.Sprintf("event of type %#x", data.EventType)}
+	e := hardware.Event{GI: number(data.GpuInstanceId), CI: number(data.ComputeInstanceId), Name: fmt.Sprintf("event of type %#x", data.EventType)}
 	for _, k := range kinds {
 		if k.kind == data.EventType {
 			e.Name, e.Problem = k.name, k.problem

@@ -51,10 +51,10 @@ func describe(ret nvml.Return) string {
 func problemOf(ret nvml.Return, doing string) hardware.Problem {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
-		return hardware.Problem{Code: hardware.CodeLost, Message: "the GPU has fallen off the bus",
+		return hardware.Problem{Code: hardware.CodeLost, Fatal: true, Message: "the GPU has fallen off the bus",
 			Action: "drain the node and power-cycle it; if it happens again, replace the GPU"}
 	case nvml.ERROR_RESET_REQUIRED:
-		return hardware.Problem{Code: "reset-required", Message: "the GPU needs a reset",
+		return hardware.Problem{Code: "reset-required", Fatal: true, Message: "the GPU needs a reset",
 			Action: "stop its tasks and run nvidia-smi --gpu-reset, or reboot the node"}
 	default:
 		return hardware.Problem{Code: "nvml-error", Message: fmt.Sprintf("NVML failed (%s): %s", doing, describe(ret)),
@@ -70,13 +70,13 @@ func hanging(what string) hardware.Problem {
 // recoveryActions are NVML's words for what a GPU needs, in order of its numbers.
 var recoveryActions = []hardware.Problem{
 	{},
-	{Code: "recovery-gpu-reset", Message: "the driver asks for a reset of the GPU", Action: "stop its tasks and run nvidia-smi --gpu-reset"},
-	{Code: "recovery-node-reboot", Message: "the driver asks for a reboot of the node", Action: "drain the node and reboot it"},
+	{Code: "recovery-gpu-reset", Fatal: true, Message: "the driver asks for a reset of the GPU", Action: "stop its tasks and run nvidia-smi --gpu-reset"},
+	{Code: "recovery-node-reboot", Fatal: true, Message: "the driver asks for a reboot of the node", Action: "drain the node and reboot it"},
 	{Code: "recovery-drain-p2p", Message: "the driver asks to end peer-to-peer traffic with the GPU", Action: "stop tasks that use several GPUs, then run nvidia-smi --gpu-reset"},
-	{Code: "recovery-drain-and-reset", Message: "the driver asks for a drain and a reset of the GPU", Action: "stop its tasks, then run nvidia-smi --gpu-reset"},
+	{Code: "recovery-drain-and-reset", Fatal: true, Message: "the driver asks for a drain and a reset of the GPU", Action: "stop its tasks, then run nvidia-smi --gpu-reset"},
 	{Code: "recovery-imex-domain", Message: "the driver asks for a recovery of the IMEX domain", Action: "restart nvidia-imex on the nodes of the domain"},
-	{Code: "recovery-bus-reset", Message: "the driver asks for a reset of the GPU's bus", Action: "drain the node and reset the bus, or reboot"},
-	{Code: "recovery-system-reboot", Message: "the driver asks for a reboot of the system", Action: "drain the node and power-cycle it"},
+	{Code: "recovery-bus-reset", Fatal: true, Message: "the driver asks for a reset of the GPU's bus", Action: "drain the node and reset the bus, or reboot"},
+	{Code: "recovery-system-reboot", Fatal: true, Message: "the driver asks for a reboot of the system", Action: "drain the node and power-cycle it"},
 }
 
 // health asks a GPU for what it knows to be wrong with itself.

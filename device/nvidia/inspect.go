@@ -27,16 +27,14 @@ func (b *Backend) inspect(d nvml.Device, uuid string) hardware.GPU {
 		return g
 	}
 	g.PCIBusID = busID(pci)
-	memory, ret := d.GetMemoryInfo()
-	if ret != nvml.SUCCESS {
+	if ret = b.memoryOf(d, &g); ret != nvml.SUCCESS {
 		g.Problems = append(g.Problems, problemOf(ret, "reading the GPU's memory"))
 		return g
 	}
-	g.MemoryMiB = int64(memory.Total >> 20)
 	g.Minor, _ = d.GetMinorNumber()
 	g.Traits = b.traits(d, g.PCIBusID)
-	findInstances(d, memory.Total, &g)
-	g.Problems = health(d)
+	findInstances(d, uint64(g.MemoryMiB)<<20, &g)
+	g.Problems = append(health(d), b.fabric(d)...)
 	return g
 }
 

@@ -1,6 +1,8 @@
 package nvidia
 
 import (
+	"fmt"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
@@ -11,6 +13,7 @@ import (
 func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
 	return on(b, owner, uuid, func(d nvml.Device) hardware.Reading {
 		r := read(d)
+		b.readMemory(d, &r)
 		r.Activity = b.activity(d, uuid)
 		return r
 	})
@@ -18,9 +21,6 @@ func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
 
 func read(d nvml.Device) hardware.Reading {
 	r := hardware.NoReading()
-	if m, ret := d.GetMemoryInfo(); ret == nvml.SUCCESS {
-		r.MemoryUsedMiB, r.MemoryTotalMiB = int64(m.Used>>20), int64(m.Total>>20)
-	}
 	if m, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
 		r.BAR1UsedMiB, r.BAR1TotalMiB = int64(m.Bar1Used>>20), int64(m.Bar1Total>>20)
 	}
@@ -82,12 +82,11 @@ func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 	if ret != nvml.SUCCESS {
 		return nil, returnError(ret)
 	}
-	// Drivers before MPS was told apart, and MIG instances, do not have the
-	// second list; graphics is absent on data-centre GPUs.
-	var clients []nvml.ProcessInfo
-	if b.has(symbolMPSProcesses) {
-		clients, _ = d.GetMPSComputeRunningProcesses()
+	clients, told, err := b.mpsClients(d)
+	if err != nil {
+		return nil, err
 	}
+	// Graphics is absent on data-center GPUs.
 	graphics, _ := d.GetGraphicsRunningProcesses()
 	busy := utilization(d)
 	byPID := map[int]int{}
@@ -98,7 +97,9 @@ func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 				continue
 			}
 			byPID[int(p.Pid)] = len(found)
-			found = append(found, process(p, mps, busy))
+			one := process(p, busy)
+			one.MPS, one.MPSUnknown = mps, !told
+			found = append(found, one)
 		}
 	}
 	add(clients, true)
@@ -107,11 +108,30 @@ func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 	return found, nil
 }
 
+// mpsClients are the clients of MPS servers. Drivers before MPS was told apart,
+// and MIG instances, do not have the list: then told is false. A list that cannot
+// be read this time is an error: without it every client would look like a
+// program that has slipped past MPS.
+func (b *Backend) mpsClients(d nvml.Device) (clients []nvml.ProcessInfo, told bool, err error) {
+	if !b.has(symbolMPSProcesses) {
+		return nil, false, nil
+	}
+	clients, ret := d.GetMPSComputeRunningProcesses()
+	switch ret {
+	case nvml.SUCCESS:
+		return clients, true, nil
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return nil, false, nil
+	default:
+		return nil, false, fmt.Errorf("list MPS clients: %w", returnError(ret))
+	}
+}
+
 // unknownMemory is NVML's value for "not available".
 const unknownMemory = ^uint64(0)
 
-func process(p nvml.ProcessInfo, mps bool, busy map[uint32]int64) hardware.Process {
-	one := hardware.Process{PID: int(p.Pid), MPS: mps, MemoryMiB: hardware.Absent, Milli: hardware.Absent}
+func process(p nvml.ProcessInfo, busy map[uint32]int64) hardware.Process {
+	one := hardware.Process{PID: int(p.Pid), MemoryMiB: hardware.Absent, Milli: hardware.Absent}
 	if p.UsedGpuMemory != unknownMemory {
 		one.MemoryMiB = int64(p.UsedGpuMemory >> 20)
 	}

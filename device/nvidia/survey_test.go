@@ -25,7 +25,7 @@ var calls = []string{
 	"GetMaxClockInfo", "GetMaxPcieLinkGeneration", "GetMaxPcieLinkWidth", "GetDisplayMode", "GetPersistenceMode",
 	"GetCudaComputeCapability", "GetVirtualizationMode", "GetComputeMode", "GetMigMode", "GetMaxMigDeviceCount",
 	"GetMigDeviceHandleByIndex", "GetAttributes", "GetGpuInstanceId", "GetComputeInstanceId", "GetFieldValues",
-	"GetRemappedRows", "GetTotalEccErrors", "GetNvLinkState", "GetPowerUsage", "GetTemperature", "GetUtilizationRates",
+	"GetRemappedRows", "GetTotalEccErrors", "GetNvLinkState", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetGpuFabricInfo", "GetMemoryInfo_v2", "GetPowerUsage", "GetTemperature", "GetUtilizationRates",
 	"GetEncoderUtilization", "GetDecoderUtilization", "GetClockInfo", "GetDetailedEccErrors", "GetComputeRunningProcesses",
 	"GetMPSComputeRunningProcesses", "GetGraphicsRunningProcesses", "GetProcessUtilization", "RegisterEvents",
 	"GetSupportedEventTypes", "GpmQueryDeviceSupport", "GpmSampleGet", "GpmMigSampleGet", "GpmMetricsGet",
@@ -85,7 +85,7 @@ gpu {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := hardware.GPU{UUID: r.uuid(0), Vendor: "nvidia", Type: "gpu", PCIBusID: "0000:10:00.0", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559,
+	want := hardware.GPU{UUID: r.uuid(0), Vendor: "nvidia", Type: "gpu", PCIBusID: "0000:10:00.0", Model: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ReservedMiB: 503,
 		Traits: hardware.Traits{BAR1MiB: 131072, PowerLimitWatts: 700, CoreClockMHz: 1980, MemoryClockMHz: 2619, PCIBandwidthMBps: 63008,
 			DisplayState: "Disabled", PersistenceMode: "Enabled", ComputeCapability: "9.0", NUMANode: 1, NVLinks: hardware.NVLinks{Peers: map[string]int{"0000:11:00.0": 18}}}}
 	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
@@ -151,14 +151,24 @@ func TestSurveySurvivesEveryFailure(t *testing.T) {
 
 func TestReadingAndProcessesSurviveEveryFailure(t *testing.T) {
 	r := newRig(t, h100x3)
+	r.happen(0, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 1, MemoryMiB: 10, MPS: true}} })
 	for _, call := range calls {
 		for _, code := range returns() {
 			r.happen(0, func(c *sim.Condition) { c.Errors = map[string]int{call: code} })
 			if _, err := r.Reading(r.uuid(0), r.uuid(0)); err != nil {
 				t.Errorf("%s returns %d: reading: %v", call, code, err)
 			}
-			if _, err := r.Processes(r.uuid(0), r.uuid(0)); (err != nil) != (call == "GetComputeRunningProcesses") {
+			untold := code == int(nvml.ERROR_NOT_SUPPORTED) || code == int(nvml.ERROR_FUNCTION_NOT_FOUND)
+			fails := call == "GetComputeRunningProcesses" || call == "GetMPSComputeRunningProcesses" && !untold
+			processes, err := r.Processes(r.uuid(0), r.uuid(0))
+			if (err != nil) != fails {
 				t.Errorf("%s returns %d: processes: %v", call, code, err)
+			}
+			// Whatever happens, a client is not taken for a program beside MPS.
+			for _, p := range processes {
+				if !p.MPS && !p.MPSUnknown {
+					t.Errorf("%s returns %d: the client is %+v", call, code, p)
+				}
 			}
 		}
 	}

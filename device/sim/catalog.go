@@ -19,6 +19,8 @@ type product struct {
 	pcieGen      int
 	nvlinks      int
 	rowRemapping bool
+	// unified GPUs have the host's memory: MemoryMB is then the host's.
+	unified bool
 }
 
 // catalog holds the GPUs that a topology file can name. Memory is what NVML
@@ -31,6 +33,10 @@ var catalog = map[string]product{
 	"V100": {
 		Config:  gpus.Config{Name: "Tesla V100-SXM2-32GB", Architecture: nvml.DEVICE_ARCH_VOLTA, Brand: nvml.BRAND_TESLA, MemoryMB: 32768, CudaMajor: 7, CudaMinor: 0, PciDeviceId: 0x1DB510DE},
 		bar1MiB: 32768, powerWatts: 300, coreMHz: 1530, memoryMHz: 877, pcieGen: 3, nvlinks: 6,
+	},
+	"GB10": {
+		Config:  gpus.Config{Name: "NVIDIA GB10", Architecture: nvml.DEVICE_ARCH_BLACKWELL, Brand: nvml.BRAND_NVIDIA, MemoryMB: 122502, CudaMajor: 12, CudaMinor: 1, PciDeviceId: 0x2E1210DE},
+		coreMHz: 3003, pcieGen: 5, unified: true,
 	},
 	"A30":       {Config: renamed(gpus.A30_PCIE_24GB, "NVIDIA A30", 24576), bar1MiB: 32768, powerWatts: 165, coreMHz: 1440, memoryMHz: 1215, pcieGen: 4, rowRemapping: true},
 	"A100-40GB": {Config: renamed(gpus.A100_SXM4_40GB, "NVIDIA A100-SXM4-40GB", 40960), bar1MiB: 65536, powerWatts: 400, coreMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12, rowRemapping: true},

@@ -19,6 +19,10 @@ import (
 type Control struct {
 	// NoNVML makes NVML's initialization fail as on a machine without a driver.
 	NoNVML bool `json:"no_nvml,omitempty"`
+	// Driver is the version of the kernel module that runs now; empty is the
+	// topology's. A Machine keeps the library that it began with, as a process does:
+	// with another module it answers that the versions differ.
+	Driver string `json:"driver,omitempty"`
 	// NoSymbols names functions that the driver's library does not have.
 	NoSymbols []string `json:"no_symbols,omitempty"`
 	// Order lists UUIDs in the order of enumeration; GPUs left out follow in the
@@ -40,6 +44,13 @@ type Condition struct {
 	Errors map[string]int `json:"errors,omitempty"`
 	// XIDs are the errors that the driver reported, oldest first: append to it.
 	XIDs []uint64 `json:"xids,omitempty"`
+	// XIDInstance is the UUID of the MIG instance that the XIDs concern; empty is the
+	// whole GPU.
+	XIDInstance string `json:"xid_instance,omitempty"`
+	// FabricState is NVML's: 1 not started, 2 in progress; 0 gives a fabric that is
+	// ready, where there is one. FabricStatus is the NVML return code of its end.
+	FabricState  uint8  `json:"fabric_state,omitempty"`
+	FabricStatus uint32 `json:"fabric_status,omitempty"`
 	// Events are the driver's other events by NVML's numbers, oldest first, such
 	// as 2 for an uncorrected ECC error: append to it.
 	Events []uint64 `json:"events,omitempty"`

@@ -67,6 +67,11 @@ func (r *registration) next() (nvml.EventData, bool) {
 	event := nvml.EventData{Device: r.gpu, GpuInstanceId: ^uint32(0), ComputeInstanceId: ^uint32(0)}
 	if xid, ok := untold(c.XIDs, &r.xids); ok {
 		event.EventType, event.EventData = nvml.EventTypeXidCriticalError, xid
+		for _, d := range r.gpu.migDevices() {
+			if d.uuid() == c.XIDInstance {
+				event.GpuInstanceId, event.ComputeInstanceId = uint32(d.instance.ID), 0
+			}
+		}
 		return event, r.types&event.EventType != 0
 	}
 	kind, ok := untold(c.Events, &r.events)

@@ -113,11 +113,26 @@ func (g *gpu) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) 
 	return answer(g, "GetVirtualizationMode", mode)
 }
 
+// GetMemoryInfo is not supported where the memory is the host's.
 func (g *gpu) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	if g.kind.unified {
+		return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED
+	}
 	total := g.kind.MemoryMB << 20
 	used := min(g.usedMiB("")<<20, total)
 	return answer(g, "GetMemoryInfo", nvml.Memory{Total: total, Used: used, Free: total - used})
 }
+
+// GetMemoryInfo_v2 tells also what the driver keeps.
+func (g *gpu) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
+	g.machine.call("nvmlDeviceGetMemoryInfo_v2")
+	m, ret := g.GetMemoryInfo()
+	reserved := min(g.reservedMiB()<<20, m.Free)
+	return nvml.Memory_v2{Version: 2, Total: m.Total, Reserved: reserved, Used: m.Used, Free: m.Free - reserved}, ret
+}
+
+// reservedMiB is what the driver keeps: more on larger GPUs.
+func (g *gpu) reservedMiB() uint64 { return 300 + g.kind.MemoryMB/400 }
 
 // usedMiB is what the processes on the GPU, or on one MIG instance of it, hold.
 func (g *gpu) usedMiB(instance string) uint64 {

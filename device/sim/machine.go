@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -19,6 +21,7 @@ type Machine struct {
 	gpus           []*gpu
 	unsupported    unsupported
 	initialized    atomic.Int32
+	library        string // the driver's version when the machine was made
 	// indexed are the GPUs by NVML's index, as Init or DeviceGetCount found them:
 	// an index keeps its GPU until the next count, even where it goes missing.
 	indexed atomic.Pointer[[]*gpu]
@@ -58,10 +61,22 @@ func New(t *Topology, o Options) (*Machine, error) {
 		unsupported: not,
 		nap:         50 * time.Millisecond,
 	}
+	m.library = m.driver()
 	for i, g := range t.GPUs {
 		m.gpus = append(m.gpus, newGPU(m, i, g))
 	}
 	return m, nil
+}
+
+// HostMemoryMiB is the machine's memory, which is that of its GPU where they share
+// one.
+func (m *Machine) HostMemoryMiB() (int64, error) {
+	for _, g := range m.topology.GPUs {
+		if g.unified {
+			return int64(g.MemoryMB), nil
+		}
+	}
+	return 0, errors.New("the topology does not say")
 }
 
 // Topology is the hardware that the machine was made with.
@@ -93,6 +108,9 @@ func (m *Machine) SetTimeslice(uuid, level string) error {
 func (m *Machine) Init() nvml.Return {
 	if m.control.get().NoNVML {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
+	}
+	if m.driver() != m.library {
+		return nvml.ERROR_LIB_RM_VERSION_MISMATCH
 	}
 	m.index()
 	m.initialized.Add(1)
@@ -139,13 +157,18 @@ func (m *Machine) ready() nvml.Return {
 		return nvml.ERROR_UNINITIALIZED
 	case m.control.get().NoNVML:
 		return nvml.ERROR_DRIVER_NOT_LOADED
+	case m.driver() != m.library:
+		return nvml.ERROR_LIB_RM_VERSION_MISMATCH
 	}
 	return nvml.SUCCESS
 }
 
+// driver is the version of the kernel module.
+func (m *Machine) driver() string { return cmp.Or(m.control.get().Driver, m.topology.Driver) }
+
 // SystemGetDriverVersion is the topology's.
 func (m *Machine) SystemGetDriverVersion() (string, nvml.Return) {
-	return m.topology.Driver, m.ready()
+	return m.driver(), m.ready()
 }
 
 // SystemGetNVMLVersion follows the driver's.

@@ -72,3 +72,17 @@ func (t *Topology) Joined(i, j int) bool {
 	a, b := t.GPUs[i], t.GPUs[j]
 	return i != j && a.nvlinks > 0 && b.nvlinks > 0 && (t.NVSwitches > 0 || a.Name == b.Name)
 }
+
+// GetGpuFabricInfo is there from Hopper on, on machines with NVSwitches.
+func (g *gpu) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
+	g.machine.call("nvmlDeviceGetGpuFabricInfo")
+	if g.machine.topology.NVSwitches == 0 || g.kind.Architecture < nvml.DEVICE_ARCH_HOPPER {
+		return answer(g, "GetGpuFabricInfo", nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_NOT_SUPPORTED})
+	}
+	c := g.condition()
+	info := nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_COMPLETED, Status: c.FabricStatus}
+	if c.FabricState != 0 {
+		info.State = c.FabricState
+	}
+	return answer(g, "GetGpuFabricInfo", info)
+}

@@ -15,10 +15,12 @@ func (g *gpu) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return answer(g, "GetGraphicsRunningProcesses", []nvml.ProcessInfo(nil))
 }
 
-func (g *gpu) processes(instance string, mps bool) []nvml.ProcessInfo {
+// processes lists those on the GPU, or on one MIG instance of it: the clients of
+// MPS only, or all, since a client has a context as any other.
+func (g *gpu) processes(instance string, clients bool) []nvml.ProcessInfo {
 	var found []nvml.ProcessInfo
 	for _, p := range g.condition().Processes {
-		if p.MPS == mps && p.Instance == instance {
+		if (p.MPS || !clients) && p.Instance == instance {
 			found = append(found, nvml.ProcessInfo{Pid: p.PID, UsedGpuMemory: p.MemoryMiB << 20})
 		}
 	}

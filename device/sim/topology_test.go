@@ -18,7 +18,7 @@ func TestTopologyMistakes(t *testing.T) {
 		{"machine \"m\" {\n cuda = \"13\"\n}", `t.hcl:2,9-13: cuda "13" is not a version; Write major and minor, such as "13.0".`},
 		{"machine \"m\" {\n colour = 1\n}", `t.hcl:2,2-8: Unsupported argument`},
 		{machine + "gpu {}", `The argument "model" is required`},
-		{machine + "gpu {\n model = \"X1\"\n}", `t.hcl:3,10-14: model "X1" is not in the catalog; Write one of A100-40GB, A100-80GB, A30, B200, H100, H200, T4, V100.`},
+		{machine + "gpu {\n model = \"X1\"\n}", `t.hcl:3,10-14: model "X1" is not in the catalog; Write one of A100-40GB, A100-80GB, A30, B200, GB10, H100, H200, T4, V100.`},
 		{machine + "gpu {\n model = \"T4\"\n count = 0\n}", `t.hcl:4,10-11: count 0 is out of range; Write a number from 1 to 64.`},
 		{machine + "gpu {\n model = \"T4\"\n count = \"many\"\n}", `t.hcl:4,10-16: count has a bad value`},
 		{machine + "gpu {\n model = \"T4\"\n count = 1.5\n}", `count has a bad value`},

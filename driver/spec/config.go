@@ -89,7 +89,15 @@ type GPUConfig struct {
 	Memory       string `codec:"memory"`
 	Compute      int64  `codec:"compute"`
 	ComputeLimit int64  `codec:"compute_limit"`
+	// OnFault is what happens when the task cannot go on on its GPU.
+	OnFault string `codec:"on_fault"`
 }
+
+// What happens to a task that cannot go on on its GPU.
+const (
+	OnFaultRestart = "restart"
+	OnFaultEvent   = "event"
+)
 
 // Policy is what the operator lets tasks do.
 type Policy struct {

@@ -88,6 +88,8 @@ type Fault struct {
 	Message string    `json:"message"`
 	Action  string    `json:"action"`
 	Since   time.Time `json:"since"`
+	// Fatal faults end what runs on the device: its programs cannot go on.
+	Fatal bool `json:"fatal,omitempty"`
 }
 
 // String is the fault in one line: what is wrong, and what to do.

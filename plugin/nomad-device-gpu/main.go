@@ -52,6 +52,11 @@ func serve() {
 	var plugin *device.Plugin
 	plugins.ServeCtx(func(ctx context.Context, log hclog.Logger) any {
 		plugin = device.NewPlugin(ctx, log)
+		go func() {
+			<-plugin.Outdated()
+			plugin.Close()
+			os.Exit(0)
+		}()
 		return plugin
 	})
 	plugin.Close()

@@ -1,0 +1,51 @@
+package driver
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// fatal returns why a task cannot go on on a device that it holds: a fault that
+// ends what runs there, or the loss of the MPS daemon whose client it is.
+func fatal(h gpu.Holding, s gpu.GPUState) (violation, bool) {
+	if at := slices.IndexFunc(s.Faults, func(f gpu.Fault) bool { return f.Fatal }); at >= 0 {
+		return violation{h.UUID, s.Faults[at].Code, fmt.Sprintf("GPU %s: %s", h.UUID, s.Faults[at].Message)}, true
+	}
+	if lostServer(h, s) {
+		return violation{h.UUID, codeLostServer, fmt.Sprintf("GPU %s: the MPS daemon that the task was a client of has ended", h.UUID)}, true
+	}
+	return violation{}, false
+}
+
+// lostServer reports whether the MPS daemon of a holding was replaced: CUDA does
+// not reconnect, so what the task had on the GPU is lost.
+func lostServer(h gpu.Holding, s gpu.GPUState) bool {
+	return h.MPSGeneration != 0 && s.MPS != nil && s.MPS.Generation > h.MPSGeneration
+}
+
+// recoverTask ends a task that cannot go on, so that Nomad starts it again under
+// its restart policy: here when the GPU is well, and elsewhere when it stays ill.
+// A task that says so is only told.
+func (w *watchdog) recoverTask(t *task, v violation) {
+	if onFault(t.cfg) == spec.OnFaultEvent {
+		return
+	}
+	if w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: "restart-" + v.code}) {
+		w.driver.emit(t.cfg, "The task cannot go on, and is ended for Nomad to start it again: "+v.message, map[string]string{"gpu": v.uuid, "fault": v.code})
+	}
+	w.kill(t, fmt.Errorf("ended for a restart: %w", v))
+}
+
+// onFault is what the task's author chose.
+func onFault(cfg *drivers.TaskConfig) string {
+	var config spec.Config
+	if err := cfg.DecodeDriverConfig(&config); err != nil {
+		return spec.OnFaultRestart // it was decoded when the task was started
+	}
+	return config.GPU.OnFault
+}
