@@ -222,8 +222,8 @@ func TestConformance_GroupAdd(t *testing.T) {
 // The list stands in docs/docker.md.
 func TestDeviceNodesOfATask(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		out, _ := e.run(defaultTaskConfig("sh", "-c", "cd /dev; for f in *; do [ -c $f ] && echo $f; done; [ ! -b x ]"))
-		must.Eq(t, []string{"full", "null", "ptmx", "random", "tty", "urandom", "zero"}, lines(out))
+		out, _ := e.run(defaultTaskConfig("sh", "-c", "cd /dev; for f in *; do [ -c $f ] && [ ! -L $f ] && echo $f; done"))
+		must.Eq(t, []string{"full", "null", "random", "tty", "urandom", "zero"}, lines(out))
 	})
 }
 
