@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 
@@ -16,18 +18,27 @@ import (
 const (
 	dockerHubHost   = "registry-1.docker.io"
 	dockerHubServer = "https://index.docker.io/v1/"
+	dockerHub       = "docker.io"
 )
 
 // credentialsFor finds the login for a registry. In this order: the task's own,
 // the operator's of that registry, the operator's user name for all, the
 // operator's Docker configuration file (with the helpers that it names), the
-// operator's helper. A login that names a server is sent to that server only.
-func credentialsFor(task spec.Auth, registries []spec.Auth, operator AuthConfig) runtime.Credentials {
+// operator's helper. A login is sent to its own server only: without a server it is
+// the task's for the registry of its image, and the operator's for Docker Hub.
+func credentialsFor(task spec.Auth, registry string, registries []spec.Auth, operator AuthConfig) runtime.Credentials {
+	if task.ServerAddress == "" {
+		task.ServerAddress = registry
+	}
 	logins := append([]spec.Auth{task}, registries...)
-	logins = append(logins, spec.Auth{Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress})
+	all := spec.Auth{Username: operator.Username, Password: operator.Password, ServerAddress: operator.ServerAddress}
+	if all.ServerAddress == "" {
+		all.ServerAddress = dockerHub
+	}
+	logins = append(logins, all)
 	return func(host string) (string, string, error) {
 		for _, login := range logins {
-			if login.Username != "" && (login.ServerAddress == "" || login.ServerAddress == host || login.ServerAddress == serverOf(host)) {
+			if login.Username != "" && isServer(login.ServerAddress, host) {
 				return login.Username, login.Password, nil
 			}
 		}
@@ -37,6 +48,21 @@ func credentialsFor(task spec.Auth, registries []spec.Auth, operator AuthConfig)
 		}
 		return fromHelper(operator.Helper, host)
 	}
+}
+
+// isServer reports whether a host is the one that a login is for.
+func isServer(server, host string) bool {
+	return server == host || server == serverOf(host) || server == dockerHub && host == dockerHubHost
+}
+
+// accessOf tells logins apart: who has the same one gets the same text, and nobody can
+// read the login in it.
+func accessOf(login spec.Auth) string {
+	if login.Username == "" {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{login.ServerAddress, login.Username, login.Password}))
+	return hex.EncodeToString(sum[:12])
 }
 
 func serverOf(host string) string {

@@ -33,15 +33,17 @@ auth {
 	}{
 		{spec.Auth{}, "a.example", "of-a 1"},
 		{spec.Auth{}, "b.example:5000", "of-b 2"},
-		{spec.Auth{}, "c.example", "of-all 3"},
+		{spec.Auth{}, "registry-1.docker.io", "of-all 3"},
+		{spec.Auth{}, "c.example", " "},
+		{spec.Auth{Username: "of-task", Password: "4"}, "mirror.example", " "},
 		{spec.Auth{Username: "of-task", Password: "4"}, "a.example", "of-task 4"},
 		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: "c.example"}, "a.example", "of-a 1"},
 	} {
-		username, secret, err := credentialsFor(test.task, config.Registries, config.Auth)(test.host)
+		username, secret, err := credentialsFor(test.task, "a.example", config.Registries, config.Auth)(test.host)
 		must.NoError(t, err)
 		must.Eq(t, test.want, username+" "+secret, must.Sprintf("%+v", test))
 	}
 	config.Registries[0].Username = ""
 	_, err = config.parse()
-	must.ErrorContains(t, err, `registry: server_address "a.example" and username ""`)
+	must.ErrorContains(t, err, `registry[0]: server_address "a.example" and username ""`)
 }

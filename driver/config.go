@@ -26,6 +26,8 @@ type Config struct {
 	AllowDevices      []string      `codec:"allow_devices"`
 	AllowCDIDevices   []string      `codec:"allow_cdi_devices"`
 	PidsLimit         int64         `codec:"pids_limit"`
+	AllowUnconfined   bool          `codec:"allow_unconfined"`
+	AllowSnapshotters []string      `codec:"allow_snapshotters"`
 	InitPath          string        `codec:"init_path"`
 	HostsDir          string        `codec:"hosts_dir"`
 	Auth              AuthConfig    `codec:"auth"`
@@ -89,9 +91,14 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 		`["audit_write","chown","dac_override","fowner","fsetid","kill","mknod","net_bind_service","setfcap","setgid","setpcap","setuid","sys_chroot"]`),
 	"allow_devices":     hclspec.NewAttr("allow_devices", "list(string)", false),
 	"allow_cdi_devices": hclspec.NewAttr("allow_cdi_devices", "list(string)", false),
-	"pids_limit":        defaulted("pids_limit", "number", `0`),
-	"init_path":         defaulted("init_path", "string", `"/usr/bin/tini-static"`),
-	"hosts_dir":         defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
+	// Above what any framework is known to need on a machine with eight GPUs, and
+	// below what a fork bomb needs to take a node from others. Docker and CRI have no
+	// limit of their own; Podman has 2048, and OpenShift 4096.
+	"pids_limit":         defaulted("pids_limit", "number", `16384`),
+	"allow_unconfined":   defaulted("allow_unconfined", "bool", `false`),
+	"allow_snapshotters": hclspec.NewAttr("allow_snapshotters", "list(string)", false),
+	"init_path":          defaulted("init_path", "string", `"/usr/bin/tini-static"`),
+	"hosts_dir":          defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"username":       hclspec.NewAttr("username", "string", false),
 		"password":       hclspec.NewAttr("password", "string", false),
@@ -173,6 +180,9 @@ func (c Config) parse() (settings, error) {
 			m.Add(fmt.Sprintf("registry[%d]", i), "server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
 		}
 	}
+	if c.PidsLimit < 0 {
+		m.Add("pids_limit", "%d is below 0 (0 is no limit)", c.PidsLimit)
+	}
 	if c.GPU.Watchdog != watchdogKill && c.GPU.Watchdog != watchdogWarn {
 		m.Add("gpu.watchdog", "%q is not one of %s, %s", c.GPU.Watchdog, watchdogKill, watchdogWarn)
 	}
@@ -191,7 +201,8 @@ func (c Config) policy() spec.Policy {
 		AllowDevices: c.AllowDevices, AllowCDIDevices: c.AllowCDIDevices,
 		AllowRuntimes: c.AllowRuntimes, DefaultRuntime: c.ContainerdRuntime,
 		VolumesEnabled: c.Volumes.Enabled, AllowPaths: c.Volumes.AllowPaths,
-		PidsLimit: c.PidsLimit,
+		PidsLimit: c.PidsLimit, AllowUnconfined: c.AllowUnconfined,
+		AllowSnapshotters: c.AllowSnapshotters, DefaultSnapshotter: c.Snapshotter,
 	}
 }
 

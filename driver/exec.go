@@ -12,7 +12,31 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
-// ExecTask runs a command in a task and returns what it wrote.
+// maxExecOutput is how much of each stream of a command is kept, where it is delivered
+// as a whole: Nomad's script checks show a few lines of it.
+const maxExecOutput = 1 << 20
+
+// boundedBuffer keeps the first of what is written, and counts the rest.
+type boundedBuffer struct {
+	kept    bytes.Buffer
+	dropped int64
+}
+
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	room := min(len(p), maxExecOutput-b.kept.Len())
+	b.kept.Write(p[:room])
+	b.dropped += int64(len(p) - room)
+	return len(p), nil
+}
+
+func (b *boundedBuffer) content() []byte {
+	if b.dropped > 0 {
+		return fmt.Appendf(b.kept.Bytes(), "\n[%d more bytes]\n", b.dropped)
+	}
+	return b.kept.Bytes()
+}
+
+// ExecTask runs a command in a task and returns the first of what it wrote.
 func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	t, err := d.tasks.get(taskID)
 	if err != nil {
@@ -20,7 +44,7 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, timeout)
 	defer cancel()
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr boundedBuffer
 	code, err := t.container.Exec(ctx, runtime.Exec{Command: command, Stdout: &stdout, Stderr: &stderr})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%q had not ended after %s and was killed: %w", command, timeout, ctx.Err())
@@ -28,7 +52,7 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	if err != nil {
 		return nil, err
 	}
-	return &drivers.ExecTaskResult{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitResult: exitResult(runtime.Exit{Code: code}, nil)}, nil
+	return &drivers.ExecTaskResult{Stdout: stdout.content(), Stderr: stderr.content(), ExitResult: exitResult(runtime.Exit{Code: code}, nil)}, nil
 }
 
 // ExecTaskStreaming runs a command in a task for somebody who watches. When they

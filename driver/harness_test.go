@@ -94,9 +94,9 @@ func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
 	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
 		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: VolumesConfig{Enabled: true},
-		GC:      GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
-		GPU:     GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
+		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, AllowSnapshotters: []string{"*"},
+		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
+		GPU: GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(dir, "cdi")},
 		CNIPath:     "/opt/cni/bin:/usr/lib/cni", BridgeSubnet: "172.26.240.0/24",
 	}}

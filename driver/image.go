@@ -24,14 +24,16 @@ func (d *Driver) image(ctx context.Context, client *runtime.Runtime, cfg *driver
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image %q is no reference: %w", config.Image, err)
 	}
-	ref := named.String()
 	if !config.ForcePull {
-		image, err := client.Image(ctx, ref, config.Snapshotter)
-		if err == nil || !errors.Is(err, runtime.ErrNoImage) {
+		image, err := client.Image(ctx, named.String(), config.Snapshotter)
+		// What somebody pulled with a login of their own is there for those who have the
+		// login; the registry says who else may have it.
+		mayUse := err == nil && (image.Access() == "" || image.Access() == accessOf(config.Auth))
+		if mayUse || err != nil && !errors.Is(err, runtime.ErrNoImage) {
 			return image, err
 		}
 	}
-	return d.pull(ctx, client, cfg, config, ref)
+	return d.pull(ctx, client, cfg, config, named)
 }
 
 func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
@@ -57,7 +59,8 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 
 // pull fetches an image. A registry that fails now may answer later, so its
 // errors are recoverable; what it refuses or lacks it will not have later.
-func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, ref string) (runtime.Image, error) {
+func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
+	ref := named.String()
 	idle, err := config.PullTimeout()
 	if err != nil {
 		return runtime.Image{}, err
@@ -67,16 +70,16 @@ func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers
 	if err != nil {
 		return runtime.Image{}, err
 	}
-	credentials := credentialsFor(config.Auth, n.settings.Registries, n.settings.Auth)
-	key := fmt.Sprintf("%s|%s|%s|%s", ref, config.Snapshotter, config.Auth.Username, config.Auth.Password)
+	credentials := credentialsFor(config.Auth, reference.Domain(named), n.settings.Registries, n.settings.Auth)
+	key := fmt.Sprintf("%q", []string{ref, config.Snapshotter, config.Auth.Username, config.Auth.Password, config.Auth.ServerAddress})
 	image, err := client.PullShared(ctx, key, runtime.Pull{
-		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle,
+		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle, Access: accessOf(config.Auth),
 		Progress: func(received int64) {
 			d.emit(cfg, fmt.Sprintf("Pulling image %s: %d MiB received", ref, received>>20), nil)
 		},
 	})
 	if err != nil {
-		return runtime.Image{}, structs.NewRecoverableError(err, !errors.Is(err, runtime.ErrPullMissing) && !errors.Is(err, runtime.ErrPullDenied))
+		return runtime.Image{}, structs.NewRecoverableError(err, !errors.Is(err, runtime.ErrPullMissing) && !errors.Is(err, runtime.ErrPullDenied) && !errors.Is(err, runtime.ErrImageTooLarge))
 	}
 	return image, nil
 }

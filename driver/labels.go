@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +27,12 @@ const (
 	labelExitCode = "io.nomad-gpu.exit-code"
 	labelExitAt   = "io.nomad-gpu.exited-at"
 	labelExitOOM  = "io.nomad-gpu.exit-oom"
-
-	reservedLabelPrefix = "io.nomad-gpu."
 )
+
+// reservedLabels start the labels upon which programs of the host act: ours,
+// containerd, and the tools of those who use the same containerd. nerdctl removes, as
+// root, the directory that a container's label names.
+var reservedLabels = []string{"io.nomad-gpu.", "containerd.io/", "io.containerd.", "io.cri-containerd", "nerdctl/", "io.kubernetes.", "com.docker."}
 
 // maxLabel is how many bytes containerd takes for a label's key and value.
 const maxLabel = 4096
@@ -61,7 +65,7 @@ func newContainerID(cfg *drivers.TaskConfig) string {
 func containerLabels(cfg *drivers.TaskConfig, author map[string]string) (map[string]string, error) {
 	labels := map[string]string{}
 	for key, value := range author {
-		if strings.HasPrefix(key, reservedLabelPrefix) || strings.HasPrefix(key, "containerd.io/") || strings.HasPrefix(key, "io.cri-containerd") {
+		if slices.ContainsFunc(reservedLabels, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 			return nil, fmt.Errorf("labels: %q is reserved", key)
 		}
 		if key == "" || len(key)+len(value) > maxLabel {

@@ -95,6 +95,14 @@ func (r *registry) push(t *testing.T, name string) string {
 // pushContent is push of an image of its own content, whatever its name.
 func (r *registry) pushContent(t *testing.T, name, content string) string {
 	t.Helper()
+	var archive bytes.Buffer
+	must.NoError(t, buildTestImage(&archive, content))
+	return r.pushArchive(t, name, archive.Bytes())
+}
+
+// pushArchive pushes the image of an archive.
+func (r *registry) pushArchive(t *testing.T, name string, archive []byte) string {
+	t.Helper()
 	scheme, client := "http://", http.DefaultClient
 	if r.certificate != "" {
 		pool := x509.NewCertPool()
@@ -129,9 +137,7 @@ func (r *registry) pushContent(t *testing.T, name, content string) string {
 		return resp.Header.Get("Location")
 	}
 	repository, tag, _ := strings.Cut(name, ":")
-	var archive bytes.Buffer
-	must.NoError(t, buildTestImage(&archive, content))
-	blobs, manifest := layoutOf(t, &archive)
+	blobs, manifest := layoutOf(t, bytes.NewReader(archive))
 	for digest, blob := range blobs {
 		if digest != manifest.Digest.String() {
 			put(upload(repository)+"&digest="+digest, "application/octet-stream", blob)

@@ -37,7 +37,9 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	defer plain.Close()
-	index, err := archive.ImportIndex(ctx, store, plain)
+	bounded := boundedTar(plain)
+	defer bounded.Close()
+	index, err := archive.ImportIndex(ctx, store, bounded)
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
@@ -74,6 +76,9 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 // onlyManifest returns the image that an archive's index names. It may be a
 // further index, of one image for several platforms.
 func onlyManifest(ctx context.Context, store content.Store, desc ispec.Descriptor) (ispec.Descriptor, error) {
+	if err := checkDescriptions(ctx, store, desc); err != nil {
+		return ispec.Descriptor{}, err
+	}
 	text, err := content.ReadBlob(ctx, store, desc)
 	if err != nil {
 		return ispec.Descriptor{}, err

@@ -21,6 +21,8 @@ import (
 const (
 	// managedLabel marks images that the driver brought in, and may remove again.
 	managedLabel = "io.nomad-gpu.managed"
+	// accessLabel is who may use an image without asking its registry.
+	accessLabel = "io.nomad-gpu.access"
 	// usedLabel says when an image was last used.
 	usedLabel = "io.nomad-gpu.used-at"
 )

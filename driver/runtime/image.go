@@ -48,6 +48,10 @@ func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter s
 	return nil
 }
 
+// Access is the key that was given with the login by which the image was pulled, ""
+// for an image that everybody may use.
+func (i Image) Access() string { return i.Labels[accessLabel] }
+
 // Managed reports whether the driver brought the image in, and may remove it.
 func (i Image) Managed() bool { return i.Labels[managedLabel] != "" }
 
@@ -81,6 +85,9 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 	if known, ok := r.configs.Load(key); ok {
 		image.Config = known.(ispec.ImageConfig)
 		return image, nil
+	}
+	if err := checkDescriptions(ctx, handle.ContentStore(), handle.Target()); err != nil {
+		return Image{}, fmt.Errorf("image %q: %w", handle.Name(), err)
 	}
 	unpacked, err := handle.IsUnpacked(ctx, snapshotter)
 	if err != nil {

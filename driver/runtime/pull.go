@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -20,9 +21,12 @@ type Pull struct {
 	Ref         string
 	Snapshotter string
 	Credentials Credentials
-	// IdleTimeout ends a pull that receives nothing for so long; 0 for never. A
-	// big image over a slow line may take as long as it moves.
+	// IdleTimeout ends a pull that waits for its registry and receives next to nothing
+	// for so long; 0 for never. A big image over a slow line may take as long as it
+	// moves, and unpacking is not waiting.
 	IdleTimeout time.Duration
+	// Access is kept with the image, for whoever wants it without asking the registry.
+	Access string
 	// Progress is called with the bytes received so far, now and then.
 	Progress func(received int64)
 }
@@ -46,6 +50,10 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 		return Image{}, err
 	}
 	defer done()
+	labels, err := r.labelsOfPull(ctx, p)
+	if err != nil {
+		return Image{}, err
+	}
 	meter := newMeter(p, cancel)
 	defer meter.stop()
 
@@ -53,7 +61,8 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 	options := []client.RemoteOpt{
 		client.WithResolver(resolver),
 		client.WithPullUnpack,
-		client.WithPullLabel(managedLabel, "true"),
+		client.WithPullLabels(labels),
+		client.WithImageHandlerWrapper(boundedHandler),
 	}
 	if s := r.snapshotter(p.Snapshotter); s != "" {
 		options = append(options, client.WithPullSnapshotter(s))
@@ -65,12 +74,35 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 	return r.ready(ctx, handle, p.Snapshotter)
 }
 
+// labelsOfPull are those that an image gets. One that somebody else brought in stays
+// theirs: it keeps its labels, and is not collected.
+func (r *Runtime) labelsOfPull(ctx context.Context, p Pull) (map[string]string, error) {
+	labels := map[string]string{managedLabel: "true"}
+	have, err := r.client.ImageService().Get(ctx, p.Ref)
+	switch {
+	case err == nil && have.Labels[managedLabel] == "":
+		labels = maps.Clone(have.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+	case err != nil && !errdefs.IsNotFound(err):
+		return nil, fmt.Errorf("look up image %q: %w", p.Ref, err)
+	}
+	delete(labels, accessLabel)
+	if p.Access != "" {
+		labels[accessLabel] = p.Access
+	}
+	return labels, nil
+}
+
 // explain names the reason of a failed pull, where there is a name for it.
 func (m *meter) explain(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case cause != nil:
 		return cause
+	case errors.Is(err, ErrImageTooLarge):
+		return err
 	case m.denied.Load():
 		return fmt.Errorf("%w: %w", ErrPullDenied, err)
 	case errdefs.IsNotFound(err):
@@ -85,22 +117,26 @@ type meter struct {
 	// denied is whether the last answer was a refusal. Containerd's errors tell
 	// that in their text only.
 	denied   atomic.Bool
-	idle     *time.Timer
+	cancel   context.CancelCauseFunc
 	timeout  time.Duration
+	mu       sync.Mutex
+	idle     *time.Timer // runs while a request waits for the registry
+	waiting  int
+	recent   int64 // bytes since the timer began
 	progress func(int64)
 	done     chan struct{}
 	once     sync.Once
 }
 
-const progressInterval = 5 * time.Second
+const (
+	progressInterval = 5 * time.Second
+	// leastProgress is what a registry must send within the idle timeout: one that
+	// sends a byte now and then sends nothing.
+	leastProgress = 64 << 10
+)
 
 func newMeter(p Pull, cancel context.CancelCauseFunc) *meter {
-	m := &meter{timeout: p.IdleTimeout, progress: p.Progress, done: make(chan struct{})}
-	if p.IdleTimeout > 0 {
-		m.idle = time.AfterFunc(p.IdleTimeout, func() {
-			cancel(fmt.Errorf("%w for %s", ErrPullIdle, p.IdleTimeout))
-		})
-	}
+	m := &meter{timeout: p.IdleTimeout, progress: p.Progress, cancel: cancel, done: make(chan struct{})}
 	if p.Progress != nil {
 		go m.report()
 	}
@@ -123,10 +159,33 @@ func (m *meter) report() {
 func (m *meter) stop() {
 	m.once.Do(func() {
 		close(m.done)
-		if m.idle != nil {
-			m.idle.Stop()
-		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.timeout = 0
+		m.restart()
 	})
+}
+
+// wait says that one more request waits for the registry, or one less. The time runs
+// while there are any.
+func (m *meter) wait(change int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting += change
+	m.restart()
+}
+
+// restart begins the idle time anew; the caller holds the lock.
+func (m *meter) restart() {
+	m.recent = 0
+	if m.idle != nil {
+		m.idle.Stop()
+		m.idle = nil
+	}
+	if m.waiting > 0 && m.timeout > 0 {
+		timeout := m.timeout
+		m.idle = time.AfterFunc(timeout, func() { m.cancel(fmt.Errorf("%w for %s", ErrPullIdle, timeout)) })
+	}
 }
 
 func (m *meter) add(n int) {
@@ -134,8 +193,10 @@ func (m *meter) add(n int) {
 		return
 	}
 	m.received.Add(int64(n))
-	if m.idle != nil {
-		m.idle.Reset(m.timeout)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.recent += int64(n); m.recent >= leastProgress {
+		m.restart()
 	}
 }
 
@@ -144,10 +205,17 @@ func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
 		next = http.DefaultTransport
 	}
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		m.wait(1)
 		resp, err := next.RoundTrip(req)
-		if err == nil {
+		if err != nil {
+			m.wait(-1)
+		} else {
 			m.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
-			resp.Body = &meteredBody{resp.Body, m}
+			body := &meteredBody{ReadCloser: resp.Body, meter: m}
+			if resp.StatusCode >= http.StatusMultipleChoices || req.Method == http.MethodHead {
+				body.end() // nobody need read these
+			}
+			resp.Body = body
 		}
 		return resp, err
 	})
@@ -157,16 +225,28 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
+// meteredBody is an answer that is waited for until it was read or closed.
 type meteredBody struct {
 	io.ReadCloser
 	meter *meter
+	over  sync.Once
 }
 
 func (b *meteredBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.meter.add(n)
+	if err != nil {
+		b.end()
+	}
 	return n, err
 }
+
+func (b *meteredBody) Close() error {
+	b.end()
+	return b.ReadCloser.Close()
+}
+
+func (b *meteredBody) end() { b.over.Do(func() { b.meter.wait(-1) }) }
 
 // pullGroup lets tasks that want the same image share one pull. The pull ends
 // when the last of them has gone.

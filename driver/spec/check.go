@@ -175,6 +175,19 @@ func (c Config) checkPrivileges(policy Policy, m *Mistakes) {
 			m.Add(host.key, "is not allowed on this node: the operator has not set allow_privileged")
 		}
 	}
+	// A profile of the author's own may allow everything; whether it does cannot be
+	// told here.
+	for _, loose := range []struct {
+		key string
+		set bool
+	}{
+		{"no_new_privileges", !c.NoNewPrivileges}, {"seccomp", !c.Seccomp}, {"seccomp_profile", c.SeccompProfile != ""},
+		{"apparmor_profile", c.AppArmor != ""}, {"selinux_label", c.SELinuxLabel != ""},
+	} {
+		if loose.set && !c.Privileged && !policy.AllowUnconfined {
+			m.Add(loose.key, "leaves the node's defaults, which is not allowed on this node: the operator has not set allow_unconfined")
+		}
+	}
 	if !c.Seccomp && c.SeccompProfile != "" {
 		m.Add("seccomp_profile", "%q contradicts seccomp = false", c.SeccompProfile)
 	}
@@ -219,6 +232,12 @@ func (c Config) checkRuntime(policy Policy, m *Mistakes) {
 	allowed := append([]string{policy.DefaultRuntime}, policy.AllowRuntimes...)
 	if c.Runtime != "" && !slices.Contains(allowed, c.Runtime) {
 		m.Add("runtime", "%q is not allowed on this node; allowed are %q", c.Runtime, allowed)
+	}
+	if c.Snapshotter != "" && c.Snapshotter != policy.DefaultSnapshotter && !matchesAny(policy.AllowSnapshotters, c.Snapshotter) {
+		m.Add("snapshotter", "%q is not allowed on this node; allow_snapshotters is %q", c.Snapshotter, policy.AllowSnapshotters)
+	}
+	if limit := policy.PidsLimit; limit > 0 && (c.PidsLimit > limit || c.PidsLimit < 0) {
+		m.Add("pids_limit", "%d is above the %d that this node's operator allows", c.PidsLimit, limit)
 	}
 }
 

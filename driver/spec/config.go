@@ -114,8 +114,16 @@ type Policy struct {
 	// around Nomad's accounting.
 	AllowDevices    []string
 	AllowCDIDevices []string
-	// PidsLimit holds for tasks that set none; 0 is no limit.
+	// PidsLimit is the most processes and threads that a task may have, and what it
+	// has when it sets none; 0 is no limit.
 	PidsLimit int64
+	// AllowUnconfined lets a task replace the default seccomp profile, AppArmor
+	// profile or SELinux label, or gain privileges by execve.
+	AllowUnconfined bool
+	// AllowSnapshotters are patterns, as of path.Match, of snapshotters that a task
+	// may name beside DefaultSnapshotter.
+	AllowSnapshotters  []string
+	DefaultSnapshotter string
 }
 
 // merged joins what HCL may deliver as several maps into one.

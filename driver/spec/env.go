@@ -19,7 +19,14 @@ func Env(image []string, task, device, computed map[string]string) []string {
 		env[key] = value
 	}
 	maps.Copy(env, task)
-	maps.Copy(env, device)
+	for key, value := range device {
+		// A device plugin names a library of the host there, for drivers that cannot
+		// show it to a task in another way; a container finds it by PreloadPath, and
+		// keeps its own.
+		if key != "LD_PRELOAD" {
+			env[key] = value
+		}
+	}
 	maps.DeleteFunc(env, func(key, _ string) bool { return gpu.GuardedEnv(key) || !validKey(key) })
 	// A container engine with NVIDIA's own hook hands out GPUs by this variable,
 	// or, when an old CUDA image lacks it, all of them. CDI has done that already.

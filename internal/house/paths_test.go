@@ -39,6 +39,7 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/nodecheck.go":        {"checkNode", "the host's /sys, and the operator's init_path"},
 	"driver/pipes.go":            {"create bindEntry remove unmount", "the driver's state directory; what daemons make is opened without links"},
 	"driver/shm.go":              {"create remove namesOlderThan", "the driver's state directory"},
+	"driver/taskrecord.go":       {"write read remove", "the driver's state directory, by names that the driver made"},
 	"driver/stats.go":            {"unified swapAccounting", "the host's /sys"},
 	"driver/runtime/shim.go":     {"shimSocket", "what containerd keeps"},
 	"driver/runtime/shimloss.go": {"killShim processes sameFile", "what containerd and the kernel keep of shims"},

@@ -1,0 +1,49 @@
+package runtime
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// TestAPullThatOnlyTricklesIsIdle: a registry with one byte per second would keep a
+// start for ever.
+func TestAPullThatOnlyTricklesIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		m := newMeter(Pull{IdleTimeout: 5 * time.Minute}, cancel)
+		defer m.stop()
+		m.wait(1)
+		began := time.Now()
+		for ctx.Err() == nil && time.Since(began) < time.Hour {
+			time.Sleep(time.Second)
+			m.add(1)
+		}
+		must.ErrorIs(t, context.Cause(ctx), ErrPullIdle)
+		must.Eq(t, 5*time.Minute, time.Since(began).Truncate(time.Minute))
+	})
+}
+
+// TestUnpackingIsNotWaiting: a layer may take longer to unpack than a registry may be
+// silent.
+func TestUnpackingIsNotWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		m := newMeter(Pull{IdleTimeout: 5 * time.Minute}, cancel)
+		defer m.stop()
+		m.wait(1)
+		for range 100 { // a slow line that moves
+			time.Sleep(4 * time.Minute)
+			m.add(leastProgress)
+		}
+		m.wait(-1)
+		time.Sleep(24 * time.Hour)
+		must.NoError(t, ctx.Err())
+		m.wait(1) // the next layer
+		time.Sleep(6 * time.Minute)
+		must.ErrorIs(t, context.Cause(ctx), ErrPullIdle)
+	})
+}
