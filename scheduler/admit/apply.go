@@ -215,6 +215,9 @@ func (t task) decided(ask Ask, a TaskAsk, d TaskDecision) ([]json.RawMessage, er
 func (t task) preferDevices(a TaskAsk, d TaskDecision) ([]json.RawMessage, error) {
 	list := slices.Clone(t.devices)
 	for i, block := range a.Devices {
+		if block.Alternative {
+			continue // which of them it will be is not known
+		}
 		o, err := parseObject(list[block.Index])
 		if err != nil {
 			return nil, err

@@ -85,6 +85,9 @@ type DeviceAsk struct {
 	Count       int64
 	Constraints []Constraint
 	Affinities  []Affinity
+	// Alternative is set where the block leaves Nomad the choice among several, of
+	// which this is the first for a GPU.
+	Alternative bool `json:",omitempty"`
 }
 
 // Constraint is Nomad's, on a node or on a device.

@@ -17,6 +17,9 @@ var ErrNoJob = errors.New("the request holds no job")
 type Query struct {
 	Namespace string
 	Region    string
+	// Devices are further names of device blocks for GPUs, as the operator's
+	// resource_name has them.
+	Devices []string
 }
 
 // Job is a submitted job: the request's body and what was read out of it.
@@ -87,7 +90,7 @@ func Read(body []byte, q Query) (*Job, error) {
 	if err := j.fill(h, q); err != nil {
 		return nil, unreadable(err)
 	}
-	if err := j.readGroups(); err != nil {
+	if err := j.readGroups(q.Devices); err != nil {
 		return nil, unreadable(err)
 	}
 	return j, j.readAsks(h)
@@ -128,13 +131,13 @@ func (j *Job) fill(h header, q Query) error {
 	return nil
 }
 
-func (j *Job) readGroups() error {
+func (j *Job) readGroups(devices []string) error {
 	raws, err := parseArray(j.job.get("TaskGroups"))
 	if err != nil {
 		return err
 	}
 	for _, raw := range raws {
-		g, err := readGroup(raw)
+		g, err := readGroup(raw, devices)
 		if err != nil {
 			return err
 		}
@@ -143,7 +146,7 @@ func (j *Job) readGroups() error {
 	return nil
 }
 
-func readGroup(raw []byte) (group, error) {
+func readGroup(raw []byte, devices []string) (group, error) {
 	g := group{raw: raw}
 	var err error
 	if g.object, err = parseObject(raw); err != nil {
@@ -161,7 +164,7 @@ func readGroup(raw []byte) (group, error) {
 		return g, err
 	}
 	for _, raw := range raws {
-		t, err := readTask(raw)
+		t, err := readTask(raw, devices)
 		if err != nil {
 			return g, fmt.Errorf("group %q: %w", g.name, err)
 		}

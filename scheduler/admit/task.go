@@ -37,7 +37,7 @@ type affinity struct {
 // maxBlocks is beyond what any machine has of GPUs and MIG instances.
 const maxBlocks = 256
 
-func readTask(raw []byte) (task, error) {
+func readTask(raw []byte, devices []string) (task, error) {
 	var t task
 	var err error
 	if t.object, err = parseObject(raw); err != nil {
@@ -59,11 +59,11 @@ func readTask(raw []byte) (task, error) {
 		return t, fmt.Errorf("task %q: %w", h.Name, err)
 	}
 	for i, raw := range t.devices {
-		block, err := readDevice(i, raw)
+		block, err := readDevice(i, raw, devices)
 		if err != nil {
 			return t, fmt.Errorf("task %q: %w", h.Name, err)
 		}
-		if isGPU(block.Name) {
+		if isGPU(block.Name, devices) {
 			t.blocks = append(t.blocks, block)
 		}
 	}
@@ -73,7 +73,22 @@ func readTask(raw []byte) (task, error) {
 	return t, nil
 }
 
-func readDevice(index int, raw []byte) (DeviceAsk, error) {
+// firstGPU reads the first of some alternatives that is a GPU.
+func firstGPU(index int, alternatives []json.RawMessage, devices []string) (DeviceAsk, error) {
+	for _, raw := range alternatives {
+		d, err := readDevice(index, raw, devices)
+		if err != nil {
+			return DeviceAsk{}, err
+		}
+		if isGPU(d.Name, devices) {
+			d.Alternative = true
+			return d, nil
+		}
+	}
+	return DeviceAsk{Index: index}, nil
+}
+
+func readDevice(index int, raw []byte, devices []string) (DeviceAsk, error) {
 	o, err := parseObject(raw)
 	if err != nil {
 		return DeviceAsk{}, err
@@ -86,6 +101,13 @@ func readDevice(index int, raw []byte) (DeviceAsk, error) {
 		"Name": &d.Name, "Count": &count, "Constraints": &constraints, "Affinities": &affinities,
 	}); err != nil {
 		return DeviceAsk{}, err
+	}
+	if d.Name == "" { // the first of several that is available: Nomad tries them in order
+		var alternatives []json.RawMessage
+		if err := o.decode("FirstAvailable", &alternatives); err != nil {
+			return DeviceAsk{}, err
+		}
+		return firstGPU(index, alternatives, devices)
 	}
 	d.Count = int64(or(count, 1))
 	d.Constraints = theirs(constraints)
@@ -114,12 +136,16 @@ func theirs(constraints []*Constraint) []Constraint {
 
 var (
 	gpuVendors = []string{"nvidia", "amd", "intel", "huawei"}
-	gpuTypes   = []string{"gpu", "npu", "slice", "shared", "mig", "mig-slice"}
+	gpuTypes   = []string{"gpu", "npu", "partition", "vf", "vnpu", "slice", "shared", "mig", "mig-slice", "mig-shared"}
 )
 
 // isGPU reports whether a device block's name (type, vendor/type or
-// vendor/type/name) is one of a GPU.
-func isGPU(name string) bool {
+// vendor/type/name) is one of a GPU, by itself or as one of the operator's names
+// for GPUs.
+func isGPU(name string, devices []string) bool {
+	if slices.ContainsFunc(devices, func(d string) bool { return name == d || strings.HasPrefix(name, d+"/") }) {
+		return true
+	}
 	parts := strings.SplitN(name, "/", 3)
 	if len(parts) == 1 {
 		return slices.Contains(gpuTypes, parts[0])

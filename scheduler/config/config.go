@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -76,12 +78,19 @@ type Placement struct {
 	Candidates int
 }
 
+// DeviceNames are the operator's names of whole devices.
+func (c *Config) DeviceNames() []string {
+	return slices.Compact(slices.Sorted(maps.Values(c.ResourceNames)))
+}
+
 // Preemption is what the service may do to running work.
 type Preemption struct {
 	Enabled      bool
 	DryRun       bool // say what would be done, and do nothing
 	MaxPerMinute int
-	MinRunTime   time.Duration
+	// MaxPerJob is how many evictions one job bears within an hour.
+	MaxPerJob  int
+	MinRunTime time.Duration
 	// MinGap is by how much the priority of a victim must be lower.
 	MinGap int
 	// HoldDirect stops jobs that came around the service while their queue
@@ -123,7 +132,7 @@ func Default() *Config {
 		Nomad:       Nomad{VariablesNamespace: "default"},
 		Listen:      Listen{Address: "127.0.0.1:4656", MaxBodyBytes: 8 << 20, RequestsPerSecond: 200, Burst: 400, RequestTimeout: time.Minute},
 		Placement:   Placement{Policy: place.PolicyBalanced, Weights: place.DefaultWeights(), Candidates: 64},
-		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MinRunTime: time.Minute, MinGap: 1},
+		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MinRunTime: time.Minute, MinGap: 1},
 		Rebalance:   Rebalance{Interval: 10 * time.Minute, MaxMoves: 2},
 		Reservation: Reservation{DefaultTTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Replica:     Replica{LockTTL: 15 * time.Second},

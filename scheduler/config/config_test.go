@@ -58,6 +58,7 @@ preemption {
   enabled          = false
   dry_run          = true
   max_per_minute   = 3
+  max_per_job      = 2
   min_run_time     = "5m"
   min_priority_gap = 10
   hold_direct_jobs = true
@@ -113,7 +114,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second,
 		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
 		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10,
-		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MinRunTime: 5 * time.Minute, MinGap: 10, HoldDirect: true},
+		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MaxPerJob: 2, MinRunTime: 5 * time.Minute, MinGap: 10, HoldDirect: true},
 		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},
 		"ttl":        c.Reservation == Reservation{DefaultTTL: time.Minute, MaxTTL: time.Hour} && c.Replica.LockTTL == 20*time.Second,
 		"quota":      vision.QuotaMilli == 2500 && vision.QuotaMemoryMiB == 80*1024 && !vision.Borrow && vision.Parent == "research",

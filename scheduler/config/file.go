@@ -82,6 +82,7 @@ type preemptionBlock struct {
 	Enabled *bool   `hcl:"enabled"`
 	DryRun  *bool   `hcl:"dry_run"`
 	Rate    *int    `hcl:"max_per_minute"`
+	PerJob  *int    `hcl:"max_per_job"`
 	MinRun  *string `hcl:"min_run_time"`
 	MinGap  *int    `hcl:"min_priority_gap"`
 	Direct  *bool   `hcl:"hold_direct_jobs"`
@@ -322,6 +323,7 @@ func (f *file) decisions(c *Config, r *reader) {
 		set(&c.Preemption.Enabled, b.Enabled)
 		set(&c.Preemption.DryRun, b.DryRun)
 		r.positive("preemption.max_per_minute", &c.Preemption.MaxPerMinute, b.Rate)
+		r.positive("preemption.max_per_job", &c.Preemption.MaxPerJob, b.PerJob)
 		r.duration("preemption.min_run_time", &c.Preemption.MinRunTime, b.MinRun, 0)
 		r.positive("preemption.min_priority_gap", &c.Preemption.MinGap, b.MinGap)
 		set(&c.Preemption.HoldDirect, b.Direct)

@@ -28,6 +28,7 @@ type Decider interface {
 	Settle(ctx context.Context, asks []admit.Ask, decisions []admit.Decision, accepted bool)
 	Purge(ctx context.Context) error
 	Forget(ctx context.Context, r decide.Reservation) error
+	Save(ctx context.Context) error
 }
 
 // Book says what there is to do; *decide.Book does.
@@ -37,6 +38,7 @@ type Book interface {
 	Promise(decide.Promise)
 	Withdraw(decide.Promise)
 	Note(view.Event)
+	Untold() []view.Event
 	Expire() []decide.Reservation
 	Moves(most int) []decide.Move
 }
@@ -48,6 +50,8 @@ type Loop struct {
 	Actor   Actor
 	Config  func() *config.Config
 	Logger  hclog.Logger
+	// Audit writes what was done into the audit log; nil for none.
+	Audit func(view.Event)
 
 	skip     map[string]time.Time // jobs that could not be helped, until when
 	limiter  *rate.Limiter
@@ -100,6 +104,18 @@ func (l *Loop) round(ctx context.Context) {
 		}
 	}
 	l.rebalance(ctx)
+	l.tell(ctx)
+}
+
+// tell writes down what was done: into the audit log, and where the next leader
+// finds it.
+func (l *Loop) tell(ctx context.Context) {
+	for _, e := range l.Book.Untold() {
+		if l.Audit != nil {
+			l.Audit(e)
+		}
+	}
+	l.report("store what was done", l.Decider.Save(ctx))
 }
 
 // limit applies the configured rate of evictions, which may be another now.
@@ -144,7 +160,7 @@ func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) 
 	if err != nil {
 		return false, err
 	}
-	job, err := admit.Read(body, admit.Query{Namespace: key.Namespace})
+	job, err := admit.Read(body, admit.Query{Namespace: key.Namespace, Devices: l.Config().DeviceNames()})
 	if err != nil {
 		return false, err
 	}

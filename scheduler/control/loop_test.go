@@ -30,6 +30,8 @@ type world struct {
 	config *config.Config
 	notes  []view.Event
 	moves  []decide.Move
+	saved  int
+	told   int  // of the notes
 	stale  bool // the book is not what Nomad says
 }
 
@@ -69,6 +71,13 @@ func (w *world) Expire() []decide.Reservation { return nil }
 func (w *world) Moves(int) []decide.Move      { return w.moves }
 func (w *world) Purge(context.Context) error  { return nil }
 func (w *world) current() *config.Config      { return w.config }
+
+func (w *world) Save(context.Context) error { w.saved++; return nil }
+func (w *world) Untold() []view.Event {
+	list := w.notes[w.told:]
+	w.told = len(w.notes)
+	return list
+}
 
 func (w *world) Forget(context.Context, decide.Reservation) error { return nil }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // Book is what the service believes of the cluster: what Nomad showed, and
@@ -46,6 +47,10 @@ type Book struct {
 	drift    map[nomad.JobKey]bool         // jobs that are not registered as recorded
 	gone     []nomad.JobKey                // jobs that left, whose records can go
 	log      diary
+	untold   []view.Event // for the audit log
+	evicted  map[nomad.JobKey][]time.Time
+	saved    stored // where the history lies
+	unsaved  bool   // something was done since
 }
 
 // NewBook returns a book that knows nothing yet.
@@ -57,6 +62,7 @@ func NewBook(c *config.Config, now func() time.Time) *Book {
 		byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		snap:  place.NewSnapshot(), empty: place.NewSnapshot(),
 		measured: map[string]nomad.Measurements{}, records: map[nomad.JobKey]*Record{}, drift: map[nomad.JobKey]bool{}, tried: map[string]trial{},
+		evicted: map[nomad.JobKey][]time.Time{},
 	}
 	b.planAnew()
 	return b

@@ -192,14 +192,19 @@ func (b *Book) reopen(skip map[string]bool) *Due {
 func (b *Book) over(excluded map[string]string) []string {
 	var nodes []string
 	for node, who := range excluded {
-		namespace, id, _ := strings.Cut(who, "/")
-		key := nomad.JobKey{Namespace: namespace, ID: id}
+		key := parseKey(who)
 		if b.blocked[key] == nil && !b.anyFlight(key) {
 			nodes = append(nodes, node)
 		}
 	}
 	slices.Sort(nodes)
 	return nodes
+}
+
+// parseKey reads what JobKey.String wrote.
+func parseKey(name string) nomad.JobKey {
+	namespace, id, _ := strings.Cut(name, "/")
+	return nomad.JobKey{Namespace: namespace, ID: id}
 }
 
 func (b *Book) anyFlight(key nomad.JobKey) bool {
@@ -209,13 +214,4 @@ func (b *Book) anyFlight(key nomad.JobKey) bool {
 		}
 	}
 	return false
-}
-
-// Note writes an event for people.
-func (b *Book) Note(e view.Event) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e.At = b.now()
-	b.log.event(e)
-	b.version++
 }

@@ -121,6 +121,7 @@ func (b *Book) Expire() []Reservation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
+	b.forgetEvictions()
 	for id, f := range b.flights {
 		limit := aloft
 		if b.jobs[f.key] == nil {

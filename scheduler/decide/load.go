@@ -71,6 +71,9 @@ func (d *Decider) Load(ctx context.Context) error {
 		}
 	}
 	d.book.settleIn()
+	if err := d.loadHistory(ctx); err != nil {
+		return fmt.Errorf("load what was done: %w", err)
+	}
 	return d.loadReservations(ctx)
 }
 

@@ -133,6 +133,9 @@ func (b *Book) reserve(r *place.Request, w reserve.Want) (*Reservation, error) {
 	if err != nil {
 		return nil, forbidden("%s", err)
 	}
+	if err := b.resource(r, w.Request); err != nil {
+		return nil, err
+	}
 	r.Queue = ""
 	if q != nil {
 		r.Queue = q.Name

@@ -160,7 +160,7 @@ func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupReco
 	}
 	if was.Decision.Hold != nil && g.Decision.Hold == nil {
 		b.log.decision(g.Shown)
-		b.log.event(view.Event{At: b.now(), Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
+		b.note(view.Event{Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
 	}
 	return g, nil
 }

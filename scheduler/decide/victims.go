@@ -177,7 +177,7 @@ func (b *Book) stoppable(a *nomad.Alloc) bool {
 // group off its node would end the deployment, and with it the choice whether the
 // new version is to replace the old one.
 func (b *Book) evictable(a *nomad.Alloc) bool {
-	if !b.stoppable(a) {
+	if !b.stoppable(a) || b.spent(a.Key()) {
 		return false
 	}
 	for _, sibling := range b.byJob[a.Key()] {

@@ -3,6 +3,7 @@ package nomad
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -71,7 +72,7 @@ type DeviceAsk struct {
 }
 
 // NewJob translates Nomad's job.
-func NewJob(j *api.Job) *Job {
+func NewJob(j *api.Job, h Hardware) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
 		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID),
@@ -94,7 +95,7 @@ func NewJob(j *api.Job) *Job {
 		out.Groups = nil
 		return out
 	}
-	out.readMarks(j)
+	out.readMarks(j, h)
 	return out
 }
 
@@ -111,12 +112,12 @@ func inherited(key string, levels ...map[string]string) string {
 
 // readMarks notes what the groups hold of an admission, as the service itself
 // would read it.
-func (j *Job) readMarks(from *api.Job) {
+func (j *Job) readMarks(from *api.Job, h Hardware) {
 	body, err := json.Marshal(map[string]*api.Job{"Job": from})
 	if err != nil {
 		return
 	}
-	read, err := admit.Read(body, admit.Query{Namespace: j.Key.Namespace})
+	read, err := admit.Read(body, admit.Query{Namespace: j.Key.Namespace, Devices: slices.Sorted(maps.Values(h.ResourceNames))})
 	if err != nil {
 		return // it did not come through the service, which would have refused it
 	}

@@ -132,7 +132,7 @@ func (c *Client) listJobs(ctx context.Context, m *Mirror) ([]Change, uint64, err
 			q.Namespace = key.Namespace
 			j, _, err := c.api.Jobs().Info(key.ID, q)
 			if err == nil {
-				full[i] = NewJob(j)
+				full[i] = NewJob(j, m.hardware)
 			}
 			return ignoreMissing(err)
 		})

@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -30,17 +31,19 @@ type Lock struct {
 	path      string
 	ttl       time.Duration
 	address   string
+	own       string // secret of this replica, by which it knows others while it leads
 
 	mu     sync.Mutex
 	id     string    // of the held lock; empty without
 	until  time.Time // the lock is trusted
 	leader string    // address of whoever holds it
+	secret string    // and its secret
 }
 
 // NewLock makes the lock at a path. Address is where the other replicas reach
 // this one.
 func NewLock(c *api.Client, namespace, path, address string, ttl time.Duration) *Lock {
-	return &Lock{vars: c.Variables(), namespace: namespace, path: path, ttl: ttl, address: address}
+	return &Lock{vars: c.Variables(), namespace: namespace, path: path, ttl: ttl, address: address, own: rand.Text()}
 }
 
 // Leading reports whether this replica may decide now.
@@ -55,6 +58,14 @@ func (l *Lock) Leader() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.leader
+}
+
+// Secret is what the replica that leads knows the others by; empty while it is not
+// known. It lies beside the leader's address, where only replicas may read.
+func (l *Lock) Secret() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.secret
 }
 
 // Run holds the lock whenever it can, until the context ends, and gives it
@@ -112,7 +123,7 @@ func (l *Lock) step(ctx context.Context) error {
 
 func (l *Lock) acquire(ctx context.Context, asked time.Time) error {
 	v := &api.Variable{
-		Namespace: l.namespace, Path: l.path, Items: api.VariableItems{"address": l.address},
+		Namespace: l.namespace, Path: l.path, Items: api.VariableItems{"address": l.address, "secret": l.own},
 		Lock: &api.VariableLock{TTL: l.ttl.String(), LockDelay: lockDelay.String()},
 	}
 	held, _, err := l.vars.AcquireLock(v, l.write(ctx))
@@ -136,9 +147,9 @@ func (l *Lock) learnLeader(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leader = ""
+	l.leader, l.secret = "", ""
 	if v != nil {
-		l.leader = v.Items["address"]
+		l.leader, l.secret = v.Items["address"], v.Items["secret"]
 	}
 	return nil
 }
@@ -146,13 +157,13 @@ func (l *Lock) learnLeader(ctx context.Context) error {
 func (l *Lock) hold(id string, asked time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.id, l.until, l.leader = id, asked.Add(l.ttl-margin), l.address
+	l.id, l.until, l.leader, l.secret = id, asked.Add(l.ttl-margin), l.address, l.own
 }
 
 func (l *Lock) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.id, l.leader = "", ""
+	l.id, l.leader, l.secret = "", "", ""
 }
 
 func (l *Lock) deadline() time.Time {

@@ -98,7 +98,7 @@ func TestJob(t *testing.T) {
 			}},
 		}},
 	}
-	got := NewJob(j)
+	got := NewJob(j, Hardware{})
 	task := got.Group("g").Task("t")
 	if !got.GPU || got.Group("g").Was == nil || !got.Marked() || got.Group("g").Registered == "" || got.Group("g").Queue != "q" || got.Key.String() != "n/j" || task.GuaranteeMilli != 300 || task.LimitMilli != 800 || got.Group("g").Text() != "8G" {
 		t.Errorf("got %+v", got)
@@ -114,18 +114,18 @@ func TestJob(t *testing.T) {
 	} {
 		j.Meta, j.TaskGroups[0].Meta, j.TaskGroups[0].Tasks[0].Meta = row.job, row.group, map[string]string{"gpu": "8G"}
 		maps.Copy(j.TaskGroups[0].Tasks[0].Meta, row.task)
-		if got := NewJob(j).Group("g").Queue; got != row.want {
+		if got := NewJob(j, Hardware{}).Group("g").Queue; got != row.want {
 			t.Errorf("gpu_queue in %v, %v, %v: the queue is %q, want %q", row.job, row.group, row.task, got, row.want)
 		}
 	}
 	for most, stays := range map[int]bool{0: true, 1: false, 2: false} {
 		j.TaskGroups[0].Migrate = &api.MigrateStrategy{MaxParallel: ptr(most)}
-		if NewJob(j).Group("g").Stays != stays || got.Group("g").Stays {
+		if NewJob(j, Hardware{}).Group("g").Stays != stays || got.Group("g").Stays {
 			t.Errorf("a group with migrate { max_parallel = %d } stays: %v", most, !stays)
 		}
 	}
 	j.Periodic = &api.PeriodicConfig{}
-	if !NewJob(j).Stopped {
+	if !NewJob(j, Hardware{}).Stopped {
 		t.Error("a periodic job starts nothing itself")
 	}
 	if guarantee, _ := driverShare(map[string]any{"compute": 250}); guarantee != 250 {

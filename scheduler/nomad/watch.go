@@ -148,7 +148,7 @@ func (m *Mirror) event(e event, at listed) ([]Change, error) {
 	case p.Job != nil && p.Deleted:
 		return m.jobGone(JobKey{e.Namespace, e.Key}), nil
 	case p.Job != nil:
-		return m.job(NewJob(p.Job)), nil
+		return m.job(NewJob(p.Job, m.hardware)), nil
 	case p.Evaluation != nil:
 		return m.eval(p.Evaluation), nil
 	}

@@ -57,7 +57,7 @@ func (p *proxy) read(s *submission) error {
 		return err
 	}
 	query := s.r.URL.Query()
-	s.job, err = admit.Read(s.body, admit.Query{Namespace: query.Get("namespace"), Region: query.Get("region")})
+	s.job, err = admit.Read(s.body, admit.Query{Namespace: query.Get("namespace"), Region: query.Get("region"), Devices: p.config.Devices})
 	if errors.Is(err, admit.ErrNoJob) {
 		s.job = nil
 		return nil
@@ -89,7 +89,7 @@ func (p *proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error)
 // see. Plain device blocks need no decision and pass.
 func (p *proxy) checkRegion(s *submission) error {
 	region := s.job.Region
-	if region == "" || region == "global" || p.config.Region == "" || region == p.config.Region {
+	if region == "global" || p.ownRegion(region) { // jobs say "global" by default
 		return nil
 	}
 	for _, ask := range s.job.Asks {
@@ -102,6 +102,12 @@ func (p *proxy) checkRegion(s *submission) error {
 	}
 	s.job.Asks = nil
 	return nil
+}
+
+// ownRegion reports whether a region that a request names is the one that this
+// service decides for.
+func (p *proxy) ownRegion(region string) bool {
+	return region == "" || p.config.Region == "" || region == p.config.Region
 }
 
 // leaderRetry is how often it is looked for a replica that leads.
@@ -141,7 +147,7 @@ func (p *proxy) hand(ctx context.Context, s *submission) bool {
 func (p *proxy) deliver(s *submission, leader *url.URL) bool {
 	marked := *s
 	marked.r = s.r.Clone(s.r.Context())
-	marked.r.Header.Set(forwardedHeader, "1")
+	marked.r.Header.Set(forwardedHeader, p.config.Leadership.Secret())
 	answered := true
 	to := p.to(leader, p.peers, nil)
 	to.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // AuditVersion is the version of the audit log's records.
@@ -30,9 +32,11 @@ type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
 	// Action is register, plan, validate, scale, dispatch or revert; reserve or
-	// release for reservations.
+	// release for reservations; evict, reclaim, move, hold or let_go for what the
+	// service did to a job by itself.
 	Action string `json:"action"`
-	// Outcome is placed, held, refused or rejected (by Nomad).
+	// Outcome is placed, held, refused or rejected (by Nomad); done or dry_run for
+	// what the service did by itself.
 	Outcome string `json:"outcome"`
 	Status  int    `json:"status"`
 	// Remote is the client's address, Certificate the name in its certificate
@@ -48,7 +52,11 @@ type Record struct {
 	Reservation string  `json:"reservation,omitempty"`
 	Priority    int     `json:"priority,omitempty"`
 	Groups      []Group `json:"groups,omitempty"`
-	// Reason is why it was refused.
+	// AllocID and For are of what the service did by itself: the alloc that had to
+	// go, and the namespace/job that its room was for.
+	AllocID string `json:"alloc_id,omitempty"`
+	For     string `json:"for,omitempty"`
+	// Reason is why it was refused, or done.
 	Reason string `json:"reason,omitempty"`
 	// DecideMicros is how long the service took before Nomad was asked.
 	DecideMicros int64 `json:"decide_us,omitempty"`
@@ -144,7 +152,7 @@ func (p *proxy) note(request *http.Request, token string, r Record) {
 		return
 	}
 	r.At, r.Remote = time.Now().UTC(), request.RemoteAddr
-	if client := request.Header.Get("X-Forwarded-For"); client != "" && request.Header.Get(forwardedHeader) != "" {
+	if client := request.Header.Get("X-Forwarded-For"); client != "" && p.fromReplica(request) {
 		r.Remote, r.Via = client, request.RemoteAddr
 	}
 	if request.TLS != nil && len(request.TLS.PeerCertificates) > 0 {
@@ -156,6 +164,28 @@ func (p *proxy) note(request *http.Request, token string, r Record) {
 	if err := p.config.Audit.Write(r); err != nil {
 		p.log.Error("audit log is not written", "error", err)
 	}
+}
+
+// Did writes a record of what the service did to a job by itself.
+func (a *Audit) Did(e view.Event) error {
+	r := Record{At: e.At.UTC(), Action: e.Kind, Outcome: "done", Namespace: e.Namespace, JobID: e.JobID, AllocID: e.AllocID, For: e.For, Reason: e.Text}
+	if e.Kind == "release" { // of a hold; reservations are released too
+		r.Action = "let_go"
+	}
+	if e.DryRun {
+		r.Outcome = "dry_run"
+	}
+	return a.Write(r)
+}
+
+// fromReplica reports whether another replica passed a request on. The header alone
+// says nothing: every client can send it.
+func (p *proxy) fromReplica(request *http.Request) bool {
+	if p.config.Leadership == nil {
+		return false
+	}
+	secret := p.config.Leadership.Secret()
+	return secret != "" && subtle.ConstantTimeCompare([]byte(secret), []byte(request.Header.Get(forwardedHeader))) == 1
 }
 
 // Note writes a record of what a registered handler did for a request; who

@@ -267,10 +267,12 @@ type leads struct {
 	self    bool
 }
 
+func (l leads) Secret() string { return "of the leader" }
+
 func (l leads) Leader() (string, bool) { return l.address, l.self }
 
 func TestFollowerHandsOver(t *testing.T) {
-	leader := newService(t, nil)
+	leader := newService(t, func(c *Config) { c.Leadership = leads{self: true} })
 	follower := newService(t, func(c *Config) { c.Leadership = leads{address: leader.http.URL} })
 	if status, answer := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 200 {
 		t.Fatalf("%d %s", status, answer)
@@ -298,11 +300,40 @@ func TestFollowerHandsOver(t *testing.T) {
 	}
 }
 
+// The audit log believes what a replica says of the client, and nobody else:
+// everybody can send the header by which replicas mark what they pass on.
+func TestTheClientsAddressIsNotForged(t *testing.T) {
+	for header, forged := range map[string]bool{"1": false, "": false, "of another": false, "of the leader": true} {
+		s := newService(t, func(c *Config) { c.Leadership = leads{self: true} })
+		if status, text := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), forwardedHeader, header, "X-Forwarded-For", "203.0.113.7"); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+		if got := strings.Contains(s.audit.String(), `"remote":"203.0.113.7"`); got != forged {
+			t.Errorf("header %q: the log has %s", header, s.audit.String())
+		}
+	}
+}
+
+// What is meant for another region is about a job that is not seen here.
+func TestAnotherRegionsJobsAreNotJudgedHere(t *testing.T) {
+	s := newService(t, func(c *Config) { c.Region = "here" })
+	s.nomad.jobs = map[string]string{"/v1/job/a": `{"ID":"a","TaskGroups":[{"Name":"g","Count":1,"Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}]}`}
+	for query, asked := range map[string]int{"?region=there": 0, "?region=here": 1, "": 1} {
+		s.decider.asked = nil
+		s.do(t, "PUT", "/v1/job/a/scale"+query, `{"Count":3,"Target":{"Group":"g"}}`)
+		if got := len(s.decider.asked); got != asked {
+			t.Errorf("%q: %d decisions", query, got)
+		}
+	}
+}
+
 // succession is a leader that died, and then another one.
 type succession struct {
 	asked     atomic.Int32
 	dead, now string
 }
+
+func (*succession) Secret() string { return "of the leader" }
 
 func (s *succession) Leader() (string, bool) {
 	if s.asked.Add(1) == 1 {

@@ -24,6 +24,10 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
+	if !p.ownRegion(r.URL.Query().Get("region")) { // its jobs are not seen here
+		p.toNomad(s, s.body, nil)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.config.Limits.DecideTimeout)
 	defer cancel()
 	s.job = p.registered(ctx, s)
@@ -120,7 +124,7 @@ func (p *proxy) fetch(ctx context.Context, s *submission, version int64) *admit.
 			return nil
 		}
 	}
-	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.r.URL.Query().Get("namespace")})
+	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.r.URL.Query().Get("namespace"), Devices: p.config.Devices})
 	if err != nil {
 		return nil
 	}

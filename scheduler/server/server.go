@@ -38,6 +38,9 @@ type Leadership interface {
 	// Leader returns the base URL of the replica that decides, and whether
 	// this is it. The URL is empty while nobody leads.
 	Leader() (address string, self bool)
+	// Secret is what the replica that leads knows the others by; empty while it is
+	// not known.
+	Secret() string
 }
 
 // Config is what a Server is made of.
@@ -49,7 +52,9 @@ type Config struct {
 	// PeerTLS is how to speak to the replica that leads.
 	PeerTLS *tls.Config
 	// Region is Nomad's; jobs for another one are not decided here.
-	Region     string
+	Region string
+	// Devices are the operator's names of device blocks for GPUs.
+	Devices    []string
 	Decider    Decider
 	Leadership Leadership // nil: this replica decides
 	// PageURL is where people find the service's page; admitted jobs link to

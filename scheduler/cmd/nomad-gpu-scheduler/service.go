@@ -85,7 +85,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	decider, own := newMetered(s.decider)
 	s.own = own
 	sc := server.Config{
-		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Decider: decider, Leadership: s,
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Leadership: s,
 		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
@@ -101,6 +101,11 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 			return fmt.Errorf("open audit log: %w", err)
 		}
 		sc.Audit = server.NewAudit(s.audit)
+	}
+	s.loop.Audit = func(e view.Event) {
+		if err := sc.Audit.Did(e); err != nil {
+			s.logger.Error("audit log is not written", "error", err)
+		}
 	}
 	if s.server, err = server.New(sc); err != nil {
 		return err
@@ -165,6 +170,9 @@ func (s *service) Leader() (address string, self bool) {
 	}
 	return s.lock.Leader(), s.decides()
 }
+
+// Secret is what the replica that leads knows the others by.
+func (s *service) Secret() string { return s.lock.Secret() }
 
 // decides reports whether this replica decides.
 func (s *service) decides() bool { return s.loaded.Load() && s.lock.Leading() }

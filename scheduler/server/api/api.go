@@ -30,6 +30,8 @@ import (
 
 // Leadership says who decides.
 type Leadership interface {
+	// Secret is what the replica that leads knows the others by.
+	Secret() string
 	// Leader returns the base URL of the replica that decides, and whether
 	// this is it. The URL is empty while nobody leads.
 	Leader() (address string, self bool)

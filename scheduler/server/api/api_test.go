@@ -354,6 +354,8 @@ type leadership struct {
 	self    bool
 }
 
+func (l leadership) Secret() string { return "of the leader" }
+
 func (l leadership) Leader() (string, bool) { return l.address, l.self }
 
 func TestFollowersPassOn(t *testing.T) {
@@ -383,11 +385,31 @@ func TestFollowersPassOn(t *testing.T) {
 	}
 }
 
+// The training gets the GPUs that were asked for, shared evenly by its nodes.
+func TestSetupGivesTheGPUsThatWereAskedFor(t *testing.T) {
+	for _, row := range []struct {
+		gpus, nodes  int
+		count, ranks string
+	}{{4, 0, `gpu = "2(A100)"`, "count = 2"}, {4, 4, `gpu = "1(A100)"`, "count = 4"}, {3, 0, `gpu = "1(A100)"`, "count = 3"}, {1, 0, `gpu = "1(A100)"`, "count = 1"}} {
+		reply, err := setupOf(SetupRequest{GPUCount: row.gpus, GPUType: "A100", DistributedTraining: true, Nodes: row.nodes}, framework.PyTorch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(strings.Fields(reply.JobFragment), " ")
+		if reply.GPUConfig.GPUCount != row.gpus || !strings.Contains(text, row.count) || !strings.Contains(text, row.ranks) {
+			t.Errorf("%d GPUs on %d nodes: told %d, written\n%s", row.gpus, row.nodes, reply.GPUConfig.GPUCount, reply.JobFragment)
+		}
+	}
+	if _, err := setupOf(SetupRequest{GPUCount: 4, DistributedTraining: true, Nodes: 3}, framework.PyTorch); err == nil {
+		t.Error("four GPUs were shared evenly by three nodes")
+	}
+}
+
 // TestFragmentsAreHCL reads every fragment as Nomad would, and its meta as
 // admission would.
 func TestFragmentsAreHCL(t *testing.T) {
 	for _, body := range []SetupRequest{
-		{GPUCount: 1}, {GPUCount: 4, GPUType: "A100", DistributedTraining: true, Nodes: 8, MixedPrecision: true},
+		{GPUCount: 1}, {GPUCount: 8, GPUType: "A100", DistributedTraining: true, Nodes: 4, MixedPrecision: true},
 		{Request: "0.5(nvidia,H100)", MemoryMode: "dynamic"}, {Request: "8G,0.5", GPUMemoryFraction: 0.123, ReservationID: "r-1"},
 	} {
 		reply, err := setupOf(body, framework.PyTorch)

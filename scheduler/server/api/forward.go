@@ -34,7 +34,7 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(leader)
 			p.SetXForwarded() // the leader's audit log names the client
-			p.Out.Header.Set(forwardedHeader, "1")
+			p.Out.Header.Set(forwardedHeader, a.Leadership.Secret())
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Logger.Warn("pass request on to the leader", "leader", address, "error", err)

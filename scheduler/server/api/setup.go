@@ -10,6 +10,7 @@ import (
 
 // SetupRequest is the body of /setup-pytorch and /setup-tensorflow.
 type SetupRequest struct {
+	// GPUCount is of the whole training; its nodes share it evenly.
 	GPUCount int     `json:"gpu_count"`
 	GPUType  string  `json:"gpu_type"`
 	MemoryGB float64 `json:"memory_gb"`
@@ -21,7 +22,8 @@ type SetupRequest struct {
 	MemoryMode          string  `json:"memory_mode"`
 	DistributedTraining bool    `json:"distributed_training"`
 	MixedPrecision      bool    `json:"mixed_precision"`
-	// Nodes is the number of allocations of a distributed training; 0 for 2.
+	// Nodes is the number of allocations of a distributed training; 0 for as few
+	// as share the GPUs evenly, 2 of a part of a GPU each.
 	Nodes int `json:"nodes"`
 	// ReservationID is claimed by the job fragment.
 	ReservationID string `json:"reservation_id"`
@@ -72,8 +74,16 @@ func setupOf(body SetupRequest, kind framework.Kind) (SetupAnswer, error) {
 	if err != nil {
 		return SetupAnswer{}, err
 	}
+	asked := max(1, request.Count)
+	count, err := ranks(body, request)
+	if err != nil {
+		return SetupAnswer{}, err
+	}
+	if request.Kind == gpu.KindCount {
+		request.Count = asked / count
+	}
 	share := shareOf(request)
-	group := framework.Group{Job: "train", Group: "train", Task: "train", Count: ranks(body), Network: "host"}
+	group := framework.Group{Job: "train", Group: "train", Task: "train", Count: count, Network: "host"}
 	plan, err := framework.Plan(options, share, group)
 	if err != nil {
 		return SetupAnswer{}, problemf(http.StatusBadRequest, "%v", err)
@@ -88,20 +98,32 @@ func setupOf(body SetupRequest, kind framework.Kind) (SetupAnswer, error) {
 	return SetupAnswer{
 		Success: true, Framework: string(kind), Environment: plan.Env, Notes: notes,
 		GPUConfig: GPUConfig{
-			GPUCount: share.GPUs, GPUType: request.Model, MemoryGB: memoryOf(body.MemoryGB, request), DistributedTraining: body.DistributedTraining,
+			GPUCount: asked, GPUType: request.Model, MemoryGB: memoryOf(body.MemoryGB, request), DistributedTraining: body.DistributedTraining,
 		},
 		JobFragment: fragment(request, options, group, body.ReservationID),
 	}, nil
 }
 
-func ranks(body SetupRequest) int {
+// ranks is how many allocations share the GPUs that were asked for.
+func ranks(body SetupRequest, r gpu.Request) (int, error) {
 	switch {
 	case !body.DistributedTraining:
-		return 1
-	case body.Nodes == 0:
-		return 2
+		return 1, nil
+	case r.Kind != gpu.KindCount && body.Nodes == 0:
+		return 2, nil
+	case r.Kind != gpu.KindCount:
+		return body.Nodes, nil
+	case body.Nodes > 0 && r.Count%body.Nodes != 0:
+		return 0, problemf(http.StatusBadRequest, "%d GPUs on %d nodes: each node gets as many, so write a gpu_count that nodes divides", r.Count, body.Nodes)
+	case body.Nodes > 0:
+		return body.Nodes, nil
 	}
-	return body.Nodes
+	for n := 2; n <= r.Count; n++ {
+		if r.Count%n == 0 {
+			return n, nil
+		}
+	}
+	return 1, nil
 }
 
 func optionsOf(body SetupRequest, kind framework.Kind) (framework.Options, error) {

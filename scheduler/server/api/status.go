@@ -1,11 +1,13 @@
 package api
 
 import (
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -28,9 +30,13 @@ type NodeStatus struct {
 	NodeName string `json:"node_name"`
 	GPUType  string `json:"gpu_type"`
 	// AvailableGPUs have nothing on them and take new work.
-	AvailableGPUs int     `json:"available_gpus"`
-	MemoryPerGPU  gb      `json:"memory_per_gpu"`
-	Utilization   float64 `json:"utilization"`
+	AvailableGPUs int `json:"available_gpus"`
+	// FreeMemoryGB and FreeCompute are what new work could still get of all GPUs,
+	// of those in use too; compute in GPUs.
+	FreeMemoryGB gb      `json:"free_memory_gb"`
+	FreeCompute  float64 `json:"free_compute"`
+	MemoryPerGPU gb      `json:"memory_per_gpu"`
+	Utilization  float64 `json:"utilization"`
 }
 
 // NodeList is the answer of /nodes.
@@ -48,6 +54,16 @@ type NodeDetail struct {
 	HealthyGPUs int    `json:"healthy_gpus"`
 	// Ready is whether Nomad starts new work there.
 	Ready bool `json:"ready"`
+	// GPUs are each of them, as far as new work could get it.
+	GPUs []FreeGPU `json:"gpus"`
+}
+
+// FreeGPU is what new work could still get of one GPU.
+type FreeGPU struct {
+	UUID         string  `json:"uuid"`
+	Mode         string  `json:"mode"`
+	FreeMemoryGB gb      `json:"free_memory_gb"`
+	FreeCompute  float64 `json:"free_compute"` // 0 to 1
 }
 
 func (a *API) status(w http.ResponseWriter, r *http.Request) error {
@@ -65,7 +81,7 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) error {
 			s.TotalNodes++
 		}
 		for _, d := range a.details(&c.Nodes[i], filter{}, held) {
-			if d.AvailableGPUs > 0 {
+			if d.AvailableGPUs > 0 || d.FreeMemoryGB > 0 && d.FreeCompute > 0 {
 				s.AvailableNodes = append(s.AvailableNodes, d.NodeStatus)
 			}
 		}
@@ -146,6 +162,31 @@ func named(g *view.GPU, name string) bool {
 		strings.EqualFold(name, strings.ReplaceAll(g.Model, " ", "-"))
 }
 
+// freeOf is the memory and the compute of a GPU that nobody holds. A whole GPU is
+// free or not; of a sliced one the memory is in slices.
+func freeOf(g *view.GPU) (memory gb, compute float64) {
+	if g.Mode == "mig" { // its instances are handed out
+		return 0, 0
+	}
+	if g.Mode == string(gpu.ModeWhole) {
+		if g.HeldInstances > 0 || !g.Idle() {
+			return 0, 0
+		}
+		return gb(roundTo(float64(g.MemoryMiB) / 1024)), 1
+	}
+	mib := g.MemoryMiB - g.HeldMemoryMiB
+	if g.SliceMemoryMiB > 0 {
+		mib = int64(len(g.Instances)-g.HeldInstances) * g.SliceMemoryMiB
+	}
+	if g.Mode == string(gpu.ModeShared) && len(g.Instances) > 0 {
+		return gb(roundTo(float64(g.MemoryMiB) / 1024 * float64(len(g.Instances)-g.HeldInstances) / float64(len(g.Instances)))), round(ratio(int64(len(g.Instances)-g.HeldInstances), int64(len(g.Instances))))
+	}
+	return gb(roundTo(float64(max(0, mib)) / 1024)), round(1 - ratio(g.HeldMilli, gpu.MilliPerGPU))
+}
+
+// roundTo keeps one decimal, as sizes are written.
+func roundTo(v float64) float64 { return math.Round(v*10) / 10 }
+
 // details groups a node's GPUs by type and size, in the node's order. Held GPUs
 // are reserved for somebody.
 func (a *API) details(n *view.Node, f filter, held map[string]bool) []NodeDetail {
@@ -180,6 +221,12 @@ func (a *API) details(n *view.Node, f filter, held map[string]bool) []NodeDetail
 		if available(n, g) && !held[g.UUID] {
 			d.AvailableGPUs++
 		}
+		free := FreeGPU{UUID: g.UUID, Mode: g.Mode}
+		if takes := n.Ready() && g.Healthy && !g.Cordoned && !held[g.UUID]; takes {
+			free.FreeMemoryGB, free.FreeCompute = freeOf(g)
+		}
+		d.GPUs = append(d.GPUs, free)
+		d.FreeMemoryGB, d.FreeCompute = gb(roundTo(float64(d.FreeMemoryGB+free.FreeMemoryGB))), round(d.FreeCompute+free.FreeCompute)
 	}
 	return list
 }
