@@ -5,6 +5,7 @@
 //	demo          start, run, show, clean up
 //	demo -keep    start, run, show, and leave it running
 //	demo -stop    end what -keep left
+//	demo -image FILE  write the examples' image, for a client of your own
 //
 // The GPUs are this machine's if NVML answers, otherwise simulated.
 package main
@@ -39,15 +40,19 @@ const patience = 5 * time.Minute
 func main() {
 	keep := flag.Bool("keep", false, "leave everything running")
 	stop := flag.Bool("stop", false, "end what -keep left running")
+	image := flag.String("image", "", "write the image of the examples to this file, and do nothing else")
 	simulate := flag.Bool("simulate", false, "use simulated GPUs although there are real ones")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer cancel()
 	var err error
-	if *stop {
+	switch {
+	case *image != "":
+		err = writeImage(*image)
+	case *stop:
 		progress("stopping what \"make dev\" started")
 		err = cluster.End(keptDir)
-	} else {
+	default:
 		err = run(ctx, *keep, *simulate)
 	}
 	if err != nil {
@@ -85,6 +90,15 @@ func run(ctx context.Context, keep, simulate bool) (err error) {
 	}
 	fmt.Printf(further, c.URL, c.URL, root) // what went wrong can be looked at, too
 	return err
+}
+
+// writeImage makes the archive that "ctr images import" reads.
+func writeImage(path string) error {
+	archive, err := cluster.ImageArchive("bin")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, archive, 0o644)
 }
 
 const further = `

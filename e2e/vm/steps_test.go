@@ -38,13 +38,14 @@ func testExamples(ctx context.Context, l *lane) {
 	if err != nil || len(examples) != len(resident)+1 {
 		l.Fatalf("there are %d examples, %v", len(examples), err)
 	}
-	for _, job := range append([]string{"two-gpus"}, resident...) {
+	l.example(ctx, "two-gpus")
+	stop, cancel := within(ctx)
+	defer cancel()
+	if err := l.cluster.Stop(stop, "two-gpus"); err != nil {
+		l.Fatal(err)
+	}
+	for _, job := range resident {
 		l.example(ctx, job)
-		if job == "two-gpus" {
-			if err := l.cluster.Stop(ctx, job); err != nil {
-				l.Fatal(err)
-			}
-		}
 	}
 }
 
@@ -57,6 +58,8 @@ func (l *lane) example(ctx context.Context, job string) {
 	}
 	l.submit(ctx, string(text))
 	alloc := l.running(ctx, job)
+	ctx, cancel := within(ctx)
+	defer cancel()
 	report, err := l.cluster.Report(ctx, alloc, alloc.Job.TaskGroups[0].Tasks[0].Name)
 	if err != nil {
 		l.Fatal(err)
@@ -135,7 +138,7 @@ job "one-shot" {
 }
 `
 
-// events are what the plugins told the resident tasks.
+// events are what the resident tasks were told of their MPS daemons.
 func (l *lane) events(ctx context.Context) []string {
 	l.Helper()
 	var all []string
@@ -143,7 +146,7 @@ func (l *lane) events(ctx context.Context) []string {
 		alloc := l.running(ctx, job)
 		for task, state := range alloc.TaskStates {
 			for _, e := range state.Events {
-				if e.Type == "Driver" {
+				if e.Type == "Driver" && strings.Contains(e.DisplayMessage, "MPS daemon") {
 					all = append(all, fmt.Sprintf("%s/%s: %s", job, task, e.DisplayMessage))
 				}
 			}
