@@ -4,6 +4,7 @@ import (
 	"context"
 	goruntime "runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,9 +47,27 @@ func TestConformance_Stats(t *testing.T) {
 	})
 }
 
-// groupFiles starts a task and returns what files of its own control group hold,
-// as the task sees them, each named by controller and file, such as
-// "pids/pids.max".
+// onGroups chooses by the version of control groups that this machine has: v1 or v2.
+func onGroups(v1, v2 string) string {
+	if unified() {
+		return v2
+	}
+	return v1
+}
+
+// The files that hold a limit, below /sys/fs/cgroup.
+var (
+	fileMemory     = onGroups("memory/memory.limit_in_bytes", "memory.max")
+	fileMemorySoft = onGroups("memory/memory.soft_limit_in_bytes", "memory.low")
+	fileSwap       = onGroups("memory/memory.memsw.limit_in_bytes", "memory.swap.max")
+	fileShares     = onGroups("cpu/cpu.shares", "cpu.weight")
+	fileQuota      = onGroups("cpu/cpu.cfs_quota_us", "cpu.max")
+	fileCPUs       = onGroups("cpuset/cpuset.cpus", "cpuset.cpus")
+	filePIDs       = onGroups("pids/pids.max", "pids.max")
+)
+
+// groupFiles starts a task and returns what files of its own control group hold, as
+// the task sees them.
 func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), files ...string) []string {
 	e.t.Helper()
 	config.Command, config.Args = "sh", append([]string{"-c", `cd /sys/fs/cgroup && cat "$@"`, "sh"}, files...)
@@ -59,11 +78,15 @@ func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), f
 
 func TestCgroupNamespace(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("sh", "-c", "cat /proc/self/cgroup; touch /sys/fs/cgroup/memory/x")
-		for mode, sees := range map[string]string{"private": ":memory:/\n", "host": ":memory:/" + testNamespace + "/web"} {
+		config := defaultTaskConfig("sh", "-c", "cat /proc/self/cgroup; touch /sys/fs/cgroup/"+onGroups("memory/x", "x"))
+		sees := map[string]string{
+			"private": onGroups(":memory:/\n", "0::/\n"),
+			"host":    onGroups(":memory:/"+testNamespace+"/web", ".scope\n"),
+		}
+		for mode, want := range sees {
 			config.CgroupNSMode = mode
 			out, result := e.run(config)
-			must.StrContains(t, out, sees, must.Sprint(mode))
+			must.StrContains(t, out, want, must.Sprint(mode))
 			must.Eq(t, 1, result.ExitCode, must.Sprint("a task can write to its control group"))
 		}
 	})
@@ -77,31 +100,36 @@ func unchanged(*drivers.TaskConfig) {}
 
 func TestConformance_MemoryLimits(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		files := []string{"memory/memory.limit_in_bytes", "memory/memory.soft_limit_in_bytes"}
-		must.Eq(t, []string{"268435456", "134217728"}, e.groupFiles(defaultTaskConfig(""), memoryMax(256), files...))
-		must.Eq(t, "134217728", e.groupFiles(defaultTaskConfig(""), unchanged, files[0])[0])
-		must.Eq(t, "9223372036854771712", e.groupFiles(defaultTaskConfig(""), memoryMax(-1), files[0])[0], must.Sprint("memory_max = -1 is no limit"))
+		must.Eq(t, []string{"268435456", "134217728"}, e.groupFiles(defaultTaskConfig(""), memoryMax(256), fileMemory, fileMemorySoft))
+		must.Eq(t, []string{"134217728"}, e.groupFiles(defaultTaskConfig(""), unchanged, fileMemory))
+		none := onGroups("9223372036854771712", "max")
+		must.Eq(t, []string{none}, e.groupFiles(defaultTaskConfig(""), memoryMax(-1), fileMemory), must.Sprint("memory_max = -1 is no limit"))
 	})
 }
 
+// On cgroup v1 memory and swap are one limit, on v2 swap has its own.
 func TestConformance_Swap(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		file := "memory/memory.memsw.limit_in_bytes"
-		must.Eq(t, []string{"134217728"}, e.groupFiles(defaultTaskConfig(""), unchanged, file))
+		must.Eq(t, []string{onGroups("134217728", "0")}, e.groupFiles(defaultTaskConfig(""), unchanged, fileSwap))
 		config := defaultTaskConfig("")
 		config.MemorySwap = "16M"
-		must.Eq(t, []string{"150994944"}, e.groupFiles(config, unchanged, file))
+		must.Eq(t, []string{onGroups("150994944", "16777216")}, e.groupFiles(config, unchanged, fileSwap))
 	})
 }
 
 func TestConformance_CPUHardLimit(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		files := []string{"cpu/cpu.shares", "cpu/cpu.cfs_quota_us"}
-		must.Eq(t, []string{"100", "-1"}, e.groupFiles(defaultTaskConfig(""), unchanged, files...))
+		// runc turns 100 shares into a weight of 4, and since 1.4 into one of 17.
+		shares := strings.Split(onGroups("100", "4 17"), " ")
+		soft := e.groupFiles(defaultTaskConfig(""), unchanged, fileShares, fileQuota)
+		must.SliceContains(t, shares, soft[0])
+		must.Eq(t, onGroups("-1", "max 100000"), soft[1])
 		config := defaultTaskConfig("")
 		config.CPUHardLimit = true
 		quota := itoa(goruntime.NumCPU() * 10000) // a tenth of each
-		must.Eq(t, []string{"100", quota}, e.groupFiles(config, unchanged, files...))
+		hard := e.groupFiles(config, unchanged, fileShares, fileQuota)
+		must.SliceContains(t, shares, hard[0])
+		must.Eq(t, onGroups(quota, quota+" 100000"), hard[1])
 	})
 }
 
@@ -109,19 +137,19 @@ func TestConformance_Cpuset(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("")
 		config.CPUSetCPUs = "0"
-		must.Eq(t, []string{"0"}, e.groupFiles(config, unchanged, "cpuset/cpuset.cpus"))
+		must.Eq(t, []string{"0"}, e.groupFiles(config, unchanged, fileCPUs))
 	})
 }
 
 func TestConformance_PidsLimit(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		operator := e.with(func(c *Config) { c.PidsLimit = 44 })
-		must.Eq(t, []string{"44"}, operator.groupFiles(defaultTaskConfig(""), unchanged, "pids/pids.max"))
+		must.Eq(t, []string{"44"}, operator.groupFiles(defaultTaskConfig(""), unchanged, filePIDs))
 		config := defaultTaskConfig("")
 		config.PidsLimit = 33
-		must.Eq(t, []string{"33"}, operator.groupFiles(config, unchanged, "pids/pids.max"))
+		must.Eq(t, []string{"33"}, operator.groupFiles(config, unchanged, filePIDs))
 		config.PidsLimit = -1
-		must.Eq(t, []string{"max"}, operator.groupFiles(config, unchanged, "pids/pids.max"))
+		must.Eq(t, []string{"max"}, operator.groupFiles(config, unchanged, filePIDs))
 	})
 }
 
