@@ -19,6 +19,9 @@ func TestNomadUI(t *testing.T) {
 		t.Skip("no browser:", err)
 	}
 	ctx, c := start(t, 1)
+	if !hasUI(ctx, t, c.URL) {
+		t.Skip("this Nomad was built without its UI")
+	}
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
 	if err := submit(ctx, r.API, job{id: "shown", meta: map[string]string{"gpu": "1G"}}); err != nil {
