@@ -69,14 +69,15 @@ func (l *lane) example(ctx context.Context, job string) {
 	}
 }
 
-// pids are the first processes of our containers, by container, and the MPS daemons,
-// by their scopes.
+// pids are the first processes of our containers, by container, and the MPS daemons
+// with their servers, by their scopes.
 func (l *lane) pids(ctx context.Context) map[string]string {
 	l.Helper()
 	out := l.run(ctx, `
 ctr -n nomad-gpu tasks ls | awk 'NR > 1 && $3 == "RUNNING" {print $1, $2}'
-for pid in $(pgrep -f 'nvidia-cuda-mps-control' || true); do
-  echo "$(sed -n 's/^0:://p' /proc/$pid/cgroup | xargs basename) $pid"
+cd /sys/fs/cgroup/system.slice
+for scope in nomad-gpu-mps-*.scope; do
+  [ ! -d "$scope" ] || echo "$scope $(sort -n "$scope/cgroup.procs" | paste -sd,)"
 done`)
 	found := map[string]string{}
 	for line := range strings.Lines(out) {
