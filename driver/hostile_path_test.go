@@ -538,13 +538,17 @@ func TestImagesWithLinksForOurMounts(t *testing.T) {
 			cfg.DNS = &drivers.DNSConfig{Servers: []string{"192.0.2.77"}}
 		})
 		// As systemd-resolved, and images of Alpine, have them.
-		image := linked(t, map[string]string{"etc/resolv.conf": "../run/systemd/resolve/stub-resolv.conf", "etc/hosts": "/local/hosts", "data": "/srv/data"})
-		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), image, 0o644))
-		must.NoError(t, os.Mkdir(filepath.Join(cfg.TaskDir().LocalDir, "data"), 0o777))
-		out, result := e.runPrepared(cfg)
-		must.Eq(t, 0, result.ExitCode, must.Sprint(out))
-		must.StrContains(t, out, "127.0.0.1")
-		must.StrContains(t, out, "192.0.2.77")
+		for i, resolver := range []string{"../run/systemd/resolve/stub-resolv.conf", "/local/resolver"} {
+			cfg := cfg.Copy()
+			cfg.ID += itoa(i)
+			image := linked(t, map[string]string{"etc/resolv.conf": resolver, "etc/hosts": "/local/hosts", "data": "/srv/data"})
+			must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), image, 0o644))
+			must.NoError(t, os.MkdirAll(filepath.Join(cfg.TaskDir().LocalDir, "data"), 0o777))
+			out, result := e.runPrepared(cfg)
+			must.Eq(t, 0, result.ExitCode, must.Sprint(out))
+			must.StrContains(t, out, "127.0.0.1")
+			must.StrContains(t, out, "192.0.2.77")
+		}
 		must.Eq(t, nil, e.leftovers())
 	})
 }

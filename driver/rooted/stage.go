@@ -127,15 +127,24 @@ func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 		return err
 	}
 	defer what.Close()
-	if err := addFlags(source, flags); err != nil {
-		return fmt.Errorf("mount below %q: %w", path, err)
-	}
 	point, err := where.MakeMountPoint(path, what)
 	if err != nil {
 		return fmt.Errorf("make mount point %q: %w", path, err)
 	}
 	defer point.Close()
-	err = point.control(func(fd int) error { return unix.Mount(source, descriptor(fd), "", unix.MS_BIND|unix.MS_REC, "") })
+	// A mount gets its flags by its path, so it gets them here first.
+	restricted := filepath.Join(s.dir, s.Name())
+	if err := makeLike(restricted, what); err != nil {
+		return fmt.Errorf("mount on %q: %w", path, err)
+	}
+	const flagsOfCopies = unix.MS_BIND | unix.MS_REC
+	if err := unix.Mount(source, restricted, "", flagsOfCopies, ""); err != nil {
+		return fmt.Errorf("mount on %q: %w", path, err)
+	}
+	if err := addFlags(restricted, flags); err != nil {
+		return fmt.Errorf("mount on %q: %w", path, err)
+	}
+	err = point.control(func(fd int) error { return unix.Mount(restricted, descriptor(fd), "", flagsOfCopies, "") })
 	if err != nil {
 		return fmt.Errorf("mount on %q: %w", path, err)
 	}
