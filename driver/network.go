@@ -43,7 +43,11 @@ type network struct {
 
 // create makes a network namespace and connects it to the driver's bridge.
 func (b bridges) create(ctx context.Context, id string, ports []gocni.PortMapping) (network, error) {
-	cni, err := b.cni()
+	bridge, err := chooseBridge(b.subnet)
+	if err != nil {
+		return network{}, err
+	}
+	cni, err := b.cni(bridge)
 	if err != nil {
 		return network{}, err
 	}
@@ -82,7 +86,7 @@ func (b bridges) remove(ctx context.Context, id string) error {
 	}
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
-		cni, err := b.cni()
+		cni, err := b.cni(bridge{}) // which does not matter to what is removed
 		if err != nil {
 			return err
 		}
@@ -107,7 +111,7 @@ func (b bridges) ids(before time.Time) ([]string, error) {
 	return namesOlderThan(filepath.Join(b.dir, "netns"), before)
 }
 
-func (b bridges) cni() (gocni.CNI, error) {
+func (b bridges) cni(on bridge) (gocni.CNI, error) {
 	found := slices.ContainsFunc(b.plugins, func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "bridge"))
 		return err == nil
@@ -115,7 +119,7 @@ func (b bridges) cni() (gocni.CNI, error) {
 	if !found {
 		return nil, fmt.Errorf("network_mode \"bridge\" needs the CNI plugins, and cni_path %q has none; install them, or give the group a network", strings.Join(b.plugins, ":"))
 	}
-	conf, err := json.Marshal(b.conf())
+	conf, err := json.Marshal(b.conf(on))
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}
@@ -128,12 +132,12 @@ func (b bridges) cni() (gocni.CNI, error) {
 
 // conf is the bridge's CNI configuration. Addresses are counted in the state
 // directory, which a reboot empties together with the network namespaces.
-func (b bridges) conf() map[string]any {
+func (b bridges) conf(on bridge) map[string]any {
 	return map[string]any{
 		"cniVersion": "0.4.0", "name": "nomad-gpu",
 		"plugins": []map[string]any{
 			{
-				"type": "bridge", "bridge": "nomad-gpu0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+				"type": "bridge", "bridge": on.name, "forceAddress": on.unused, "isGateway": true, "ipMasq": true, "hairpinMode": true,
 				"ipam": map[string]any{
 					"type": "host-local", "dataDir": filepath.Join(b.dir, "addresses"),
 					"ranges": [][]map[string]string{{{"subnet": b.subnet}}},

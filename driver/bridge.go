@@ -1,0 +1,109 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+)
+
+// bridge is one of the driver's bridges on the host. There is one, until the
+// operator changes bridge_subnet: tasks that run keep their addresses and their
+// bridge, and new ones get another.
+type bridge struct {
+	name string
+	// subnet is that of its address, invalid for none.
+	subnet netip.Prefix
+	// unused is set where no container is on it, and its address can be changed.
+	unused bool
+}
+
+// maxBridges is how many changes of bridge_subnet tasks can outlive.
+const maxBridges = 16
+
+// hostBridges are the bridges that there are.
+func hostBridges() ([]bridge, error) {
+	var all []bridge
+	for i := range maxBridges {
+		b := bridge{name: fmt.Sprintf("nomad-gpu%d", i)}
+		members, err := os.ReadDir(filepath.Join("/sys/class/net", b.name, "brif"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for bridges: %w", err)
+		}
+		b.unused = len(members) == 0
+		if b.subnet, err = subnetOf(b.name); err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func subnetOf(name string) (netip.Prefix, error) {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("look for bridges: %w", err)
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("look for the address of bridge %s: %w", name, err)
+	}
+	for _, address := range addresses {
+		if prefix, err := netip.ParsePrefix(address.String()); err == nil && prefix.Addr().Is4() {
+			return prefix.Masked(), nil
+		}
+	}
+	return netip.Prefix{}, nil
+}
+
+// chooseBridge returns the bridge for a subnet.
+func chooseBridge(subnet string) (bridge, error) {
+	want, err := netip.ParsePrefix(subnet)
+	if err != nil {
+		return bridge{}, fmt.Errorf("bridge_subnet: %w", err)
+	}
+	have, err := hostBridges()
+	if err != nil {
+		return bridge{}, err
+	}
+	return bridgeFor(want.Masked(), have)
+}
+
+// bridgeFor prefers the bridge of the subnet, then one that nobody uses, and of
+// those one that would be in the way, then a new one. Two bridges of overlapping
+// subnets would each get the other's packets.
+func bridgeFor(want netip.Prefix, have []bridge) (bridge, error) {
+	if i := slices.IndexFunc(have, func(b bridge) bool { return b.subnet == want }); i >= 0 {
+		return bridge{name: have[i].name, subnet: want}, nil
+	}
+	var free *bridge
+	for i, b := range have {
+		overlaps := b.subnet.IsValid() && b.subnet.Overlaps(want)
+		if overlaps && !b.unused {
+			return bridge{}, structs.NewRecoverableError(fmt.Errorf(
+				"bridge_subnet %s overlaps %s, where tasks still run from before it was changed; it can be used when they have ended", want, b.subnet), true)
+		}
+		if b.unused && (free == nil || overlaps) {
+			free = &have[i]
+		}
+	}
+	if free != nil {
+		return *free, nil
+	}
+	for i := range maxBridges {
+		name := fmt.Sprintf("nomad-gpu%d", i)
+		if !slices.ContainsFunc(have, func(b bridge) bool { return b.name == name }) {
+			return bridge{name: name}, nil
+		}
+	}
+	return bridge{}, structs.NewRecoverableError(fmt.Errorf("bridge_subnet was changed %d times while tasks ran; restart the oldest ones", maxBridges), true)
+}
