@@ -29,6 +29,7 @@ var opening = map[string][]string{
 // opened by driver/rooted.
 var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/auth.go":             {"fromDockerConfig", "the operator's file with logins"},
+	"driver/bridge.go":           {"hostBridges", "the host's /sys"},
 	"driver/cgroup.go":           {"dirsBelow cgroupTree processesIn removeDirs writeControl", "control groups: that file system has no links"},
 	"driver/cpuset.go":           {"sharedCPUs", "control groups: that file system has no links"},
 	"driver/driver.go":           {"SetConfig", "the driver's state directory"},
