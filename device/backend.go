@@ -16,6 +16,8 @@ type observer interface {
 	// Replaced reports whether the driver's library is another on disk than in this
 	// process.
 	Replaced() bool
+	// Release does something while the backend holds no device open.
+	Release(func() error) error
 	// Watch reports events until the context ends or the driver fails.
 	Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error
 	// Reading and Processes ask a device; owner is the physical GPU's UUID.
@@ -23,16 +25,20 @@ type observer interface {
 	Processes(owner, uuid string) ([]hardware.Process, error)
 }
 
-// prober tries whether a GPU that was in trouble works again. owner is the
-// physical GPU, uuid what a program can use of it: a MIG instance, or itself.
+// prober tries whether a GPU that was in trouble works again.
 type prober interface {
-	Probe(owner, uuid string) error
+	Probe(what hardware.ProbeTarget) error
 }
 
 // timeslicer reads and sets the length of a GPU's time slices.
 type timeslicer interface {
 	Timeslice(uuid string) (string, error)
 	SetTimeslice(uuid, level string) error
+}
+
+// resetter resets GPUs that no program uses, this one included.
+type resetter interface {
+	Reset(uuid string) error
 }
 
 // partitioner lays MIG instances out. It takes seconds.
@@ -51,6 +57,7 @@ type platform struct {
 	observer    observer
 	prober      prober
 	timeslicer  timeslicer
+	resetter    resetter
 	partitioner partitioner
 	cdi         cdiSource
 	// operatorCDI are the directories of the operator's CDI specs.

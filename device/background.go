@@ -57,6 +57,13 @@ func (b *background) do(name, input string, again time.Duration, f func() error)
 	return fresh && last.err == nil, last.errIf(fresh)
 }
 
+// forget drops the outcome of a job, so that it can be asked for anew.
+func (b *background) forget(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.jobs, name)
+}
+
 func (j *backgroundJob) errIf(fresh bool) error {
 	if fresh {
 		return j.err

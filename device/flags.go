@@ -21,6 +21,15 @@ func OpenCordons(dataDir string) OperatorFlags {
 	return OperatorFlags{filepath.Join(dataDir, "cordons")}
 }
 
+// OpenReleases finds the devices that the plugin is to let go of; what a flag says
+// is ReleaseReset, or nothing. The plugin takes each away when that is done.
+func OpenReleases(dataDir string) OperatorFlags {
+	return OperatorFlags{filepath.Join(dataDir, "releases")}
+}
+
+// ReleaseReset asks for a reset of the GPU.
+const ReleaseReset = "reset"
+
 // OpenForgotten finds the devices that will not come back; the plugin takes each
 // mark away when it has forgotten the device.
 func OpenForgotten(dataDir string) OperatorFlags {

@@ -2,7 +2,9 @@ package device
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +30,8 @@ type condition struct {
 	observed, latched map[string]gpu.Fault
 	// clean is true when the last survey saw nothing wrong.
 	clean bool
+	// recovered are the times at which latched faults were cleared.
+	recovered []time.Time
 }
 
 func newHealthTracker(h healthConfig) *healthTracker {
@@ -138,7 +142,7 @@ func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
 	switch class {
 	case xidFatal:
 		f.Message = fmt.Sprintf("the driver reported XID %d, after which the GPU cannot be relied on", number)
-		f.Action = "stop its tasks and run nvidia-smi --gpu-reset; it is healthy again when the reset is verified"
+		f.Action = "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset); it is healthy again when the reset is verified"
 	case xidLink:
 		f.Message = fmt.Sprintf("the driver reported XID %d, a fault of NVLink", number)
 		f.Action = "check nvidia-smi nvlink --status; it is healthy again after a reset, or add the code to health.ignore"
@@ -165,13 +169,32 @@ func (t *healthTracker) suspects() []string {
 
 // cleared ends the latched faults of a GPU whose probe has succeeded, unless
 // something has happened since.
-func (t *healthTracker) cleared(uuid string) bool {
+func (t *healthTracker) cleared(uuid string, now time.Time) bool {
 	c := t.condition(uuid)
 	if !c.clean || len(c.latched) == 0 {
 		return false
 	}
 	c.latched = map[string]gpu.Fault{}
+	c.recovered = append(c.recovered, now)
 	return true
+}
+
+// recoveries counts how often a device has recovered since some moment.
+func (t *healthTracker) recoveries(uuid string, since time.Time) int {
+	c := t.condition(uuid)
+	c.recovered = slices.DeleteFunc(c.recovered, func(at time.Time) bool { return at.Before(since) })
+	return len(c.recovered)
+}
+
+// latched are the faults of a device that only a probe ends.
+func (t *healthTracker) latched(uuid string) []gpu.Fault {
+	return slices.Collect(maps.Values(t.condition(uuid).latched))
+}
+
+// ofLink reports whether a fault is one of NVLink.
+func (t *healthTracker) ofLink(f gpu.Fault) bool {
+	number, err := strconv.ParseUint(strings.TrimPrefix(f.Code, xidPrefix), 10, 64)
+	return err == nil && t.classes[number] == xidLink
 }
 
 // faults are all faults of a GPU, the oldest first.

@@ -53,11 +53,11 @@ func TestLatchedFaultNeedsACleanSurveyAndAProbe(t *testing.T) {
 	tr := newTestHealth()
 	tr.survey("GPU-1", nil, epoch)
 	tr.xid("GPU-1", 48, epoch)
-	if tr.cleared("GPU-1") {
+	if tr.cleared("GPU-1", epoch) {
 		t.Error("cleared before any survey")
 	}
 	tr.survey("GPU-1", []hardware.Problem{{Code: "recovery-gpu-reset"}}, epoch.Add(time.Second))
-	if len(tr.suspects()) != 0 || tr.cleared("GPU-1") {
+	if len(tr.suspects()) != 0 || tr.cleared("GPU-1", epoch) {
 		t.Error("cleared although NVML asks for a reset")
 	}
 	if got := faultCodes(tr.faults("GPU-1")); got != "xid-48 recovery-gpu-reset" {
@@ -69,11 +69,11 @@ func TestLatchedFaultNeedsACleanSurveyAndAProbe(t *testing.T) {
 	}
 	// Something happens while the probe runs.
 	tr.xid("GPU-1", 95, epoch.Add(3*time.Second))
-	if tr.cleared("GPU-1") {
+	if tr.cleared("GPU-1", epoch) {
 		t.Error("cleared by a probe that began before the last event")
 	}
 	tr.survey("GPU-1", nil, epoch.Add(4*time.Second))
-	if !tr.cleared("GPU-1") || len(tr.faults("GPU-1")) != 0 {
+	if !tr.cleared("GPU-1", epoch) || len(tr.faults("GPU-1")) != 0 {
 		t.Errorf("faults are %v", tr.faults("GPU-1"))
 	}
 }

@@ -27,7 +27,7 @@ type daemons interface {
 func (r *reconciler) prepareMPS(units []*unit, leasesReadAt time.Time) {
 	var wanted []mps.Spec
 	for _, u := range units {
-		if u.sharing.Mechanism == gpu.SharingMPS {
+		if u.sharing.Mechanism == gpu.SharingMPS && !u.released {
 			spec := r.mpsSpec(u)
 			if r.empty(u) {
 				spec.EmptyAt = leasesReadAt
@@ -37,7 +37,7 @@ func (r *reconciler) prepareMPS(units []*unit, leasesReadAt time.Time) {
 	}
 	r.mps.Want(wanted)
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingMPS {
+		if u.sharing.Mechanism != gpu.SharingMPS || u.released {
 			continue
 		}
 		status := r.mps.Status(u.uuid)

@@ -12,7 +12,7 @@ import (
 // failingProber counts, and finds that nothing works.
 type failingProber struct{ count int }
 
-func (p *failingProber) Probe(_, _ string) error {
+func (p *failingProber) Probe(hardware.ProbeTarget) error {
 	p.count++
 	return errors.New("a CUDA program fails")
 }
@@ -23,11 +23,12 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 	now, prober := time.Now(), &failingProber{}
 	c := testConfig(t, "")
 	r := testReconciler(c)
+	r.platform = &platform{observer: fixedObserver{}}
 	r.probes, r.now = newProbes(prober, c.health.interval/2), func() time.Time { return now }
 	r.health.xid(testUUID(0), 48, now)
 	r.health.survey(testUUID(0), nil, now)
 	for step, want := range []int{1, 1, 2, 2, 3} {
-		r.probe(t.Context())
+		r.probe(t.Context(), nil)
 		if r.probes.running[testUUID(0)] {
 			r.onProbe(<-r.probes.outcomes)
 		}

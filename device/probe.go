@@ -2,8 +2,12 @@ package device
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
 // probes tries GPUs that may have recovered, each in the background, one attempt
@@ -28,15 +32,15 @@ func newProbes(p prober, pause time.Duration) *probes {
 	return &probes{prober: p, pause: pause, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
 }
 
-// start tries target, of the GPU owner, for the device that may have recovered,
-// unless a probe of that is under way or ended a moment ago.
-func (p *probes) start(ctx context.Context, uuid, owner, target string, now time.Time) {
+// start tries something for the device that may have recovered, unless a probe for
+// it is under way or ended a moment ago.
+func (p *probes) start(ctx context.Context, uuid string, what hardware.ProbeTarget, now time.Time) {
 	if p.running[uuid] || now.Sub(p.ended[uuid]) < p.pause {
 		return
 	}
 	p.running[uuid] = true
 	p.going.Go(func() {
-		err := p.prober.Probe(owner, target)
+		err := p.prober.Probe(what)
 		select {
 		case p.outcomes <- outcome{uuid, err}:
 		case <-ctx.Done():
@@ -53,28 +57,75 @@ func (p *probes) note(uuid string, now time.Time) {
 // wait returns when no probe is under way.
 func (p *probes) wait() { p.going.Wait() }
 
-// probe tries the devices that may have recovered. An outcome makes a pass of its
-// own.
-func (r *reconciler) probe(ctx context.Context) {
+// probe tries the devices that may have recovered, and of which a probe can tell.
+// An outcome makes a pass of its own.
+func (r *reconciler) probe(ctx context.Context, units []*unit) {
 	for _, uuid := range r.health.suspects() {
 		known := r.registry.records[uuid]
-		owner, target := uuid, uuid
+		what := hardware.ProbeTarget{Owner: uuid, UUID: uuid}
 		switch {
 		case known == nil:
 		case known.Parent != "":
-			owner = known.Parent
+			what.Owner = known.Parent
 		case known.Hardware != nil && len(known.Hardware.Instances) > 0:
-			target = known.Hardware.Instances[0].UUID // a GPU with MIG runs nothing itself
+			what.UUID = known.Hardware.Instances[0].UUID // a GPU with MIG runs nothing itself
 		}
-		r.probes.start(ctx, uuid, owner, target, r.now())
+		if why := r.cannotJudge(uuid, what.Owner); why != nil {
+			r.logOnce.report("probe of "+uuid, why)
+			continue
+		}
+		for _, u := range units {
+			if u.uuid == what.UUID && u.mps != nil && u.mps.Ready {
+				what.PipeDir, what.LogDir, what.ShmDir = u.mps.PipeDir, u.mps.LogDir, u.mps.ShmDir
+			}
+		}
+		r.probes.start(ctx, uuid, what, r.now())
 	}
 }
 
-// onProbe takes note of a probe: a GPU that works is healthy again.
+// cannotJudge says why a program that works would not show that a device's faults
+// are over.
+func (r *reconciler) cannotJudge(uuid, owner string) error {
+	faults := r.health.latched(uuid)
+	if known := r.registry.records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.ofLink) {
+		if now := known.Hardware.NVLinks.Total(); now < known.NVLinks {
+			return fmt.Errorf("%d of its %d NVLinks are down", known.NVLinks-now, known.NVLinks)
+		}
+	}
+	for _, f := range faults {
+		if !f.Fatal {
+			continue
+		}
+		// Until they end the reset that such a fault needs cannot have been done.
+		processes, err := r.platform.observer.Processes(owner, uuid)
+		if err != nil {
+			return fmt.Errorf("its processes are not known: %w", err)
+		}
+		for _, p := range processes {
+			if started, running := r.startOf(p.PID); running && started.Before(f.Since) && !r.mps.Server(p.PID) {
+				return fmt.Errorf("process %d is on it since before %s", p.PID, f.Code)
+			}
+		}
+	}
+	return nil
+}
+
+// A device that fails so often within so long is cordoned until a person has looked.
+const (
+	flapCount  = 3
+	flapPeriod = time.Hour
+)
+
+// onProbe takes note of a probe: a device that works is healthy again.
 func (r *reconciler) onProbe(o outcome) {
 	r.probes.note(o.uuid, r.now())
 	r.logOnce.report("probe of "+o.uuid, o.err)
-	if o.err == nil && r.health.cleared(o.uuid) {
-		r.log.Info("the GPU works again", "gpu", o.uuid)
+	if o.err != nil || !r.health.cleared(o.uuid, r.now()) {
+		return
+	}
+	r.log.Info("the GPU works again", "gpu", o.uuid)
+	if r.health.recoveries(o.uuid, r.now().Add(-flapPeriod)) >= flapCount && !r.cordons.Has(o.uuid) {
+		r.logOnce.report("cordon of "+o.uuid, r.cordons.Add(o.uuid,
+			fmt.Sprintf("it failed and recovered %d times within an hour; look at it, then run nomad-device-gpu uncordon", flapCount)))
 	}
 }

@@ -21,11 +21,14 @@ type reconciler struct {
 	config   *config
 	platform *platform
 	now      func() time.Time
+	// startOf tells when a process of the host began, and whether it runs.
+	startOf func(pid int) (time.Time, bool)
 
 	// What outlives the plugin: on disk, and in the state directory.
 	registry     *deviceRegistry
 	cordons      OperatorFlags
 	forgotten    OperatorFlags
+	releases     OperatorFlags
 	reservations *reservations
 	state        *statedir.Dir
 
@@ -96,12 +99,13 @@ func (r *reconciler) reconcile(ctx context.Context) {
 			}
 		})
 	}
+	r.release(units)
 	r.prepareSharing(units, inputs)
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake) {
 		r.published.publish(traitsOf(machine, units), units)
 	}
-	r.probe(ctx)
+	r.probe(ctx, units)
 }
 
 // checkDriver finds a driver that was upgraded under the plugin: a process keeps the

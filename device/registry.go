@@ -30,6 +30,8 @@ type record struct {
 	Parent string `json:"parent,omitempty"`
 	// Hardware is the GPU as last seen; absent for MIG instances.
 	Hardware *hardware.GPU `json:"hardware,omitempty"`
+	// NVLinks is the most links that the GPU was seen to have.
+	NVLinks int `json:"nvlinks,omitempty"`
 }
 
 type registryFile struct {
@@ -150,7 +152,8 @@ func (l *deviceRegistry) admit(gpus []hardware.GPU) {
 		for n := range seen.Instances {
 			seen.Instances[n].Problems = nil
 		}
-		l.enter(g.UUID, "").Hardware = &seen
+		known := l.enter(g.UUID, "")
+		known.Hardware, known.NVLinks = &seen, max(known.NVLinks, seen.NVLinks.Total())
 		for _, i := range g.Instances {
 			l.enter(i.UUID, g.UUID)
 		}

@@ -89,8 +89,8 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 	}
 	wake, logOnce := newTrigger(), newOnceLogger(log)
 	r := &reconciler{
-		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
-		registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), state: state,
+		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now, startOf: processStart,
+		registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), releases: OpenReleases(c.dataDir), state: state,
 		health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
 		cdi:        &cdiSpecs{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
 		background: newBackground(wake.pull, time.Now), timeslices: timesliceHistory{},
@@ -128,11 +128,12 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
 	lib := c.driver.Library()
-	backend := nvidia.New(lib, c.health.timeout)
+	backend, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)}
 	return &platform{
 		observer:    backend,
-		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: c.driver.LibraryPath()},
-		timeslicer:  nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)},
+		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: c.driver.LibraryPath(), Exec: mps.ExecCommand},
+		timeslicer:  smi,
+		resetter:    smi,
 		partitioner: backend,
 		cdi:         nvidia.CDI{Library: lib, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)},
 		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
@@ -157,5 +158,5 @@ func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, erro
 	}
 	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
 	backend := nvidia.New(machine, c.health.timeout)
-	return &platform{observer: backend, prober: machine, timeslicer: machine, partitioner: backend, cdi: machine, bootID: bootID, close: backend.Close}, nil
+	return &platform{observer: backend, prober: machine, timeslicer: machine, resetter: machine, partitioner: backend, cdi: machine, bootID: bootID, close: backend.Close}, nil
 }

@@ -35,6 +35,8 @@ type unit struct {
 	// held are the instances that tasks hold; heldAll stands for every one.
 	held    map[int]bool
 	heldAll bool
+	// released devices are let go of, and have no daemon.
+	released bool
 	// busy GPUs are not touched; gone ones are not in the machine.
 	busy, gone bool
 	// numbers that the MPS daemon and the driver brought along

@@ -55,8 +55,12 @@ type Error struct {
 	Name string
 }
 
-// OutOfMemory is the code with which an allocation is refused.
-const OutOfMemory = 2
+const (
+	// OutOfMemory is the code with which an allocation is refused.
+	OutOfMemory = 2
+	// Unavailable is the code of a GPU that lets one program in and has one.
+	Unavailable = 46
+)
 
 // Error names the call and the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }

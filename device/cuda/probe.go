@@ -10,26 +10,45 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // ProbeCommand is the first argument with which a binary runs itself to probe;
 // its main must then call Check.
 const ProbeCommand = "cuda-probe"
 
-// Probe tries a GPU or MIG instance in a process of its own: it makes a
-// context, fills memory, computes and compares. self is the binary that is run,
-// libraryPath where it finds the driver if not in the usual places.
-func Probe(self, uuid, libraryPath string, timeout time.Duration) error {
+// Target is what a probe tries, and how it is reached.
+type Target struct {
+	// UUID is a GPU or MIG instance.
+	UUID string
+	// LibraryPath is where the program finds the driver, if not in the usual places.
+	LibraryPath string
+	// PipeDir and LogDir are those of the device's MPS daemon; empty without one:
+	// CUDA then runs without MPS.
+	PipeDir, LogDir string
+	// Before is put before the program: what gives it the daemon's shared memory.
+	Before []string
+}
+
+// The limits of a probe under MPS: it takes next to nothing from its neighbors.
+const (
+	probeMemoryMiB    = 512
+	probeComputeMilli = 50
+)
+
+// Probe tries a device in a process of its own: it makes a context, fills memory,
+// computes and compares. self is the binary that is run.
+func Probe(self string, target Target, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, ProbeCommand)
-	// Without a daemon in the pipe directory CUDA runs without MPS, which is
-	// meant here: the GPU is tried, and no daemon.
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=" + uuid, "CUDA_MPS_PIPE_DIRECTORY=/nonexistent", "CUDA_CACHE_DISABLE=1"}
-	if libraryPath != "" {
-		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libraryPath)
-	}
+	args := append(append([]string{}, target.Before...), self, ProbeCommand)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = target.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if len(target.Before) > 0 {
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	}
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -52,8 +71,41 @@ func Probe(self, uuid, libraryPath string, timeout time.Duration) error {
 	return errors.New("a CUDA program does not come back")
 }
 
+func (t Target) environment() []string {
+	env := map[string]string{"PATH": os.Getenv("PATH"), gpu.EnvCUDAVisible: t.UUID, "CUDA_CACHE_DISABLE": "1",
+		// Without a daemon in the pipe directory CUDA runs without MPS.
+		gpu.EnvMPSPipeDir: "/nonexistent"}
+	if t.PipeDir != "" {
+		for key, value := range gpu.MPSEnv(t.PipeDir, t.LogDir, gpu.Share{MemoryMiB: probeMemoryMiB, LimitMilli: probeComputeMilli}) {
+			env[key] = value
+		}
+	}
+	if t.LibraryPath != "" {
+		env["LD_LIBRARY_PATH"] = t.LibraryPath
+	}
+	list := make([]string, 0, len(env))
+	for key, value := range env {
+		list = append(list, key+"="+value)
+	}
+	return list
+}
+
+// alive reports whether an error shows that the GPU works: it has no room for one
+// more program, or lets none in beside the one that it has.
+func alive(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && (refused.Code == OutOfMemory || refused.Code == Unavailable)
+}
+
 // Check is the probe itself, in its own process.
 func Check() error {
+	if err := check(); err != nil && !alive(err) {
+		return err
+	}
+	return nil
+}
+
+func check() error {
 	const blocks, rounds, words = 64, 1000, 64 * Threads
 	c, err := Open(0)
 	if err != nil {

@@ -82,6 +82,15 @@ type NVLinks struct {
 	Switches int `json:",omitempty"`
 }
 
+// Total is how many links are active.
+func (n NVLinks) Total() int {
+	sum := n.Switches
+	for _, links := range n.Peers {
+		sum += links
+	}
+	return sum
+}
+
 // Instance is a MIG instance: a part of a GPU that is isolated by hardware.
 type Instance struct {
 	UUID string

@@ -39,6 +39,9 @@ type Backend struct {
 	// hostMemory is the machine's memory in MiB.
 	hostMemory func() (int64, error)
 
+	// gate is held for writing while the library is let go of.
+	gate sync.RWMutex
+
 	mu sync.Mutex
 	up bool
 }
@@ -65,6 +68,15 @@ func (b *Backend) Close() {
 	}
 }
 
+// Release does something while this process has no GPU open: a reset, say. What
+// else is asked of the GPUs waits meanwhile.
+func (b *Backend) Release(f func() error) error {
+	b.gate.Lock()
+	defer b.gate.Unlock()
+	b.Close()
+	return f()
+}
+
 // open initializes NVML where that has not been done.
 func (b *Backend) open() error {
 	b.mu.Lock()
@@ -86,6 +98,8 @@ func (b *Backend) open() error {
 // Survey asks every GPU who and how it is. The error is ErrAbsent when NVML is
 // not there, and says that nothing was seen, not that nothing is there.
 func (b *Backend) Survey() (hardware.Machine, error) {
+	b.gate.RLock()
+	defer b.gate.RUnlock()
 	if err := b.open(); err != nil {
 		return hardware.Machine{}, err
 	}
@@ -171,6 +185,8 @@ func on[T any](b *Backend, owner, uuid string, f func(nvml.Device) T) (T, error)
 		value T
 		err   error
 	}
+	b.gate.RLock()
+	defer b.gate.RUnlock()
 	if err := b.open(); err != nil {
 		var zero T
 		return zero, err

@@ -29,7 +29,7 @@ var kinds = []struct {
 	{kind: nvml.EventTypeNonFatalPoisonError, name: "contained memory poison"},
 	{kind: nvml.EventTypeFatalPoisonError, name: "memory poison", problem: hardware.Problem{
 		Code: hardware.EventCode + "memory-poison", Fatal: true, Message: "the driver reported poisoned memory that it could not contain",
-		Action: "stop its tasks and run nvidia-smi --gpu-reset; it is healthy again when the reset is verified"}},
+		Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset); it is healthy again when the reset is verified"}},
 	{kind: nvml.EventTypeGpuUnavailableError, name: "GPU unavailable", problem: hardware.Problem{
 		Code: hardware.EventCode + "gpu-unavailable", Fatal: true, Message: "the driver reported that the GPU is unavailable",
 		Action: "look for NVRM lines in the kernel log; it is healthy again when a CUDA program works, else reboot the node"}},
@@ -92,10 +92,12 @@ type received struct {
 func (b *Backend) listen(ctx context.Context, set nvml.EventSet, emit func(hardware.Event)) error {
 	wait := min(longestWait, b.guard.timeout/2)
 	for ctx.Err() == nil {
+		b.gate.RLock()
 		r, err := call(b.guard, "events", func() received {
 			data, ret := set.Wait(uint32(wait.Milliseconds()))
 			return received{data, ret}
 		})
+		b.gate.RUnlock()
 		switch {
 		case err != nil:
 			return fmt.Errorf("wait for NVML events: %w", err)

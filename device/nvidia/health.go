@@ -55,7 +55,7 @@ func problemOf(ret nvml.Return, doing string) hardware.Problem {
 			Action: "drain the node and power-cycle it; if it happens again, replace the GPU"}
 	case nvml.ERROR_RESET_REQUIRED:
 		return hardware.Problem{Code: "reset-required", Fatal: true, Message: "the GPU needs a reset",
-			Action: "stop its tasks and run nvidia-smi --gpu-reset, or reboot the node"}
+			Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset), or reboot the node"}
 	default:
 		return hardware.Problem{Code: "nvml-error", Message: fmt.Sprintf("NVML failed (%s): %s", doing, describe(ret)),
 			Action: "look for NVRM lines in the kernel log; it is healthy again when NVML answers"}
@@ -70,10 +70,10 @@ func hanging(what string) hardware.Problem {
 // recoveryActions are NVML's words for what a GPU needs, in order of its numbers.
 var recoveryActions = []hardware.Problem{
 	{},
-	{Code: "recovery-gpu-reset", Fatal: true, Message: "the driver asks for a reset of the GPU", Action: "stop its tasks and run nvidia-smi --gpu-reset"},
+	{Code: "recovery-gpu-reset", Fatal: true, Message: "the driver asks for a reset of the GPU", Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset)"},
 	{Code: "recovery-node-reboot", Fatal: true, Message: "the driver asks for a reboot of the node", Action: "drain the node and reboot it"},
-	{Code: "recovery-drain-p2p", Message: "the driver asks to end peer-to-peer traffic with the GPU", Action: "stop tasks that use several GPUs, then run nvidia-smi --gpu-reset"},
-	{Code: "recovery-drain-and-reset", Fatal: true, Message: "the driver asks for a drain and a reset of the GPU", Action: "stop its tasks, then run nvidia-smi --gpu-reset"},
+	{Code: "recovery-drain-p2p", Message: "the driver asks to end peer-to-peer traffic with the GPU", Action: "stop tasks that use several GPUs, then run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset)"},
+	{Code: "recovery-drain-and-reset", Fatal: true, Message: "the driver asks for a drain and a reset of the GPU", Action: "stop its tasks, then run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset)"},
 	{Code: "recovery-imex-domain", Message: "the driver asks for a recovery of the IMEX domain", Action: "restart nvidia-imex on the nodes of the domain"},
 	{Code: "recovery-bus-reset", Fatal: true, Message: "the driver asks for a reset of the GPU's bus", Action: "drain the node and reset the bus, or reboot"},
 	{Code: "recovery-system-reboot", Fatal: true, Message: "the driver asks for a reboot of the system", Action: "drain the node and power-cycle it"},
@@ -101,19 +101,19 @@ func memoryHealth(d nvml.Device) []hardware.Problem {
 	case ret == nvml.SUCCESS && failed:
 		return []hardware.Problem{{Code: "ecc-remap-failed", Message: "a broken row of memory could not be remapped", Action: "replace the GPU"}}
 	case ret == nvml.SUCCESS && pending:
-		return []hardware.Problem{{Code: "ecc-remap-pending", Message: "a broken row of memory waits to be remapped", Action: "stop its tasks and run nvidia-smi --gpu-reset"}}
+		return []hardware.Problem{{Code: "ecc-remap-pending", Message: "a broken row of memory waits to be remapped", Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset)"}}
 	case ret == nvml.SUCCESS:
 		return nil
 	}
 	if state, ret := d.GetRetiredPagesPendingStatus(); ret == nvml.SUCCESS && state == nvml.FEATURE_ENABLED {
-		return []hardware.Problem{{Code: "ecc-retirement-pending", Message: "a broken page of memory waits to be retired", Action: "stop its tasks and run nvidia-smi --gpu-reset"}}
+		return []hardware.Problem{{Code: "ecc-retirement-pending", Message: "a broken page of memory waits to be retired", Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset)"}}
 	}
 	count, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
 	if ret != nvml.SUCCESS || count == 0 {
 		return nil
 	}
 	return []hardware.Problem{{Code: "ecc-uncorrected", Message: "the memory had uncorrected errors since the driver was loaded",
-		Action: "stop its tasks and run nvidia-smi --gpu-reset; if it happens again, replace the GPU"}}
+		Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset); if it happens again, replace the GPU"}}
 }
 
 // recoveryAction reads NVML's field; older drivers and GPUs do not have it.

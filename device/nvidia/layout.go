@@ -17,6 +17,8 @@ import (
 //
 // It can take seconds and is not bounded: call it in the background.
 func (b *Backend) Layout(uuid string, profiles []string) error {
+	b.gate.RLock()
+	defer b.gate.RUnlock()
 	if err := b.open(); err != nil {
 		return err
 	}

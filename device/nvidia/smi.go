@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// SMI sets time slices with nvidia-smi, since NVML has no call for it.
+// SMI does with nvidia-smi what NVML has no call for: time slices and resets.
 type SMI struct {
 	// Program is nvidia-smi, by path or by name.
 	Program string
@@ -19,7 +19,10 @@ type SMI struct {
 // levels are the lengths in order of nvidia-smi's numbers.
 var levels = []string{"default", "short", "medium", "long"}
 
-const smiTimeout = 10 * time.Second
+const (
+	smiTimeout   = 10 * time.Second
+	resetTimeout = 2 * time.Minute
+)
 
 // Timeslice reads the length in force.
 func (s SMI) Timeslice(uuid string) (string, error) {
@@ -40,8 +43,17 @@ func (s SMI) SetTimeslice(uuid, level string) error {
 	return err
 }
 
-func (s SMI) run(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), smiTimeout)
+// Reset resets a GPU. It fails while any program has it open, and on GPUs that can
+// only be reset together with their NVLink neighbors.
+func (s SMI) Reset(uuid string) error {
+	_, err := s.runFor(resetTimeout, "--gpu-reset", "-i", uuid)
+	return err
+}
+
+func (s SMI) run(args ...string) (string, error) { return s.runFor(smiTimeout, args...) }
+
+func (s SMI) runFor(timeout time.Duration, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.Program, args...)
 	cmd.WaitDelay = time.Second

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	hw "github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
 // Machine is a simulated machine as NVML shows it.
@@ -83,12 +85,24 @@ func (m *Machine) HostMemoryMiB() (int64, error) {
 func (m *Machine) Topology() *Topology { return m.topology }
 
 // Probe stands in for a CUDA program that is run to see whether a GPU works.
-func (m *Machine) Probe(owner, uuid string) error {
-	c := m.control.gpu(owner)
+func (m *Machine) Probe(what hw.ProbeTarget) error {
+	c := m.control.gpu(what.Owner)
 	if c.ProbeFails || c.Lost || c.Missing {
-		return fmt.Errorf("a simulated CUDA program fails on %s", uuid)
+		return fmt.Errorf("a simulated CUDA program fails on %s", what.UUID)
 	}
 	return nil
+}
+
+// Reset mends a GPU as a reset does. It is refused while anything has the GPU open:
+// a program, or an NVML that is initialized.
+func (m *Machine) Reset(uuid string) error {
+	c := m.control.gpu(uuid)
+	if len(c.Processes) > 0 || m.initialized.Load() > 0 {
+		return fmt.Errorf("GPU %s is in use by another client", uuid)
+	}
+	return Update(m.control.dir, uuid, func(c *Condition) {
+		c.RecoveryAction, c.RemapPending, c.ECCUncorrected, c.ProbeFails = 0, false, 0, false
+	})
 }
 
 // Timeslice is the time-slice length in force on a GPU.

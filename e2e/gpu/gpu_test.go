@@ -128,7 +128,7 @@ func same(plugin, smi string) bool {
 
 func TestProbe(t *testing.T) {
 	g := plain(t)
-	if err := cuda.Probe(self, g.UUID, "", time.Minute); err != nil {
+	if err := cuda.Probe(self, cuda.Target{UUID: g.UUID}, time.Minute); err != nil {
 		t.Error(err)
 	}
 }

@@ -189,7 +189,7 @@ func TestAFileThatCannotBeReadIsNamedWithTheReason(t *testing.T) {
 }
 
 func TestUnknownCommandIsNamed(t *testing.T) {
-	says := `has no command "cordn"; it has cordon, forget, inventory, uncordon, validate, version`
+	says := `has no command "cordn"; it has cordon, forget, inventory, release, uncordon, validate, version`
 	if code, _, problems := run("cordn", "GPU-1"); code != 127 || !strings.Contains(problems, says) {
 		t.Errorf("exit code %d, %q; want %q", code, problems, says)
 	}

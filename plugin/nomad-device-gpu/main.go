@@ -74,6 +74,7 @@ func runCommand(args []string, ui cli.Ui) int {
 			"cordon":    func() (cli.Command, error) { return &cordonCommand{ui, true}, nil },
 			"uncordon":  func() (cli.Command, error) { return &cordonCommand{ui, false}, nil },
 			"forget":    func() (cli.Command, error) { return &forgetCommand{ui}, nil },
+			"release":   func() (cli.Command, error) { return &releaseCommand{ui}, nil },
 			"version":   func() (cli.Command, error) { return &versionCommand{ui}, nil },
 		},
 	}
