@@ -130,6 +130,7 @@ func cdiDevices(dirs, names []string) oci.SpecOpts {
 		if err != nil {
 			return fmt.Errorf("inject CDI devices %s: %w", strings.Join(names, ", "), err)
 		}
+		s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return spec.MPSProgram(m.Destination) })
 		s.Process.Env = spec.KeepGuarded(env, s.Process.Env)
 		setHookEnv(s.Hooks)
 		return nil

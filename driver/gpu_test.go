@@ -188,12 +188,13 @@ func TestGPUTaskCannotTakeTheDaemonFromItsNeighbours(t *testing.T) {
 		defer listener.Close()
 		go answer(listener)
 		must.NoError(t, unix.Mkfifo(filepath.Join(pipe, "log"), 0o666))
-		for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} {
+		for _, name := range []string{"control_lock", "control_privileged", "nvidia-cuda-mps-control.pid"} {
 			must.NoError(t, os.WriteFile(filepath.Join(pipe, name), []byte("4711"), 0o666))
 		}
-		attack := `cd /run/nomad-gpu/mps/pipe; echo evil > mine || exit 2
-for f in control log control_lock nvidia-cuda-mps-control.pid; do rm -f $f; mv mine $f; ln -sf /etc/passwd $f; done
-chmod 0 control log; echo 1 > nvidia-cuda-mps-control.pid; umount control; /local/dial control; echo; echo done; while [ ! -e /local/go ]; do sleep 0.02; done; cat control; ls -l`
+		attack := `cd /run/nomad-gpu/mps/pipe; echo seen: *; echo evil > mine || exit 2
+for f in control log control_lock nvidia-cuda-mps-control.pid control_privileged; do rm -f $f; mv mine $f; ln -sf /etc/passwd $f; done
+chmod 0 . control log; echo 1 > control_lock; echo 1 > nvidia-cuda-mps-control.pid; umount control; /local/dial control; echo
+echo done; while [ ! -e /local/go ]; do sleep 0.02; done; cat control control_privileged; ls -l`
 		cfg := e.task(defaultTaskConfig("sh", "-c", attack), reserve(gpuA, 0))
 		program, err := os.ReadFile(dial)
 		must.NoError(t, err)
@@ -206,25 +207,33 @@ chmod 0 control log; echo 1 > nvidia-cuda-mps-control.pid; umount control; /loca
 		must.NoError(t, err)
 		must.Eq(t, fs.ModeNamedPipe, info.Mode().Type())
 		must.NotEq(t, 0, info.Mode().Perm())
-		for _, name := range []string{"control_lock", "nvidia-cuda-mps-control.pid"} {
+		for _, name := range []string{"control_lock", "control_privileged", "nvidia-cuda-mps-control.pid"} {
 			text, err := os.ReadFile(filepath.Join(pipe, name))
 			must.NoError(t, err)
 			must.Eq(t, "4711", string(text), must.Sprint(name))
 		}
-		// The device plugin replaces the daemon: its new entries are seen.
+		entries, err := os.ReadDir(pipe)
+		must.NoError(t, err)
+		must.Len(t, 5, entries, must.Sprintf("the task made something beside the daemon's own: %v", entries))
+		// The device plugin replaces the daemon: the task does not see the new one.
 		must.NoError(t, listener.Close())
-		must.NoError(t, os.WriteFile(filepath.Join(pipe, "control"), []byte("of the new daemon\n"), 0o666))
+		for _, name := range []string{"control", "control_privileged"} {
+			_ = os.Remove(filepath.Join(pipe, name))
+			must.NoError(t, os.WriteFile(filepath.Join(pipe, name), []byte("of the new daemon\n"), 0o666))
+		}
 		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "go"), nil, 0o644))
-		must.Eq(t, 0, e.wait(cfg.ID).ExitCode)
+		e.wait(cfg.ID)
 		out := e.logs(cfg, "stdout")
+		must.StrContains(t, out, "seen: control control_lock log\n")
 		must.StrContains(t, out, "hello from the daemon", must.Sprint("the task does not reach its daemon"))
-		must.StrContains(t, out, "of the new daemon")
+		must.StrNotContains(t, out, "of the new daemon")
 
 		// A link in the daemon's place leads to nothing of the host's.
 		must.NoError(t, os.Remove(filepath.Join(pipe, "control")))
 		must.NoError(t, os.Symlink("/etc/hostname", filepath.Join(pipe, "control")))
-		_, result := e.run(defaultTaskConfig("cat", "/run/nomad-gpu/mps/pipe/control"), reserve(gpuA, 0))
-		must.Eq(t, 1, result.ExitCode)
+		_, _, err = e.harness.StartTask(e.quietTask(defaultTaskConfig("cat", "/run/nomad-gpu/mps/pipe/control"), reserve(gpuA, 0)))
+		must.ErrorContains(t, err, "the socket of its MPS daemon is gone")
+		must.True(t, structs.IsRecoverable(err))
 	})
 }
 

@@ -84,7 +84,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 	if err != nil {
 		return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
 	}
-	p.share.PinPipes(pipes)
+	p.share.ShowPipes(pipes)
 	if p.config.OffersIPC() {
 		dir, err := newSharedMemory(p.env.settings).create(id, p.config.ShmBytes())
 		if err != nil {

@@ -15,9 +15,9 @@ import (
 )
 
 // heldPipes shows the entries of an MPS daemon's pipe directory in a directory
-// of the driver's own, one per container, while the container starts. Tasks with
-// root can write into the daemon's: by its names, the runtime could be led to any
-// file of the host, by a symbolic link that a task puts there in the right moment.
+// of the driver's own, one per container, while the container starts. Tasks of
+// other drivers can write into the daemon's: by its names, the runtime could be led
+// to any file of the host, by a symbolic link put there in the right moment.
 type heldPipes struct{ dir string }
 
 func newHeldPipes(s settings) heldPipes {
@@ -35,43 +35,44 @@ func (h heldPipes) create(id string, share spec.Share) ([]spec.Pipe, error) {
 	}
 	var held []spec.Pipe
 	for _, name := range spec.PipeNames {
-		special, err := bindEntry(filepath.Join(from, name), filepath.Join(to, name))
+		err := bindEntry(filepath.Join(from, name), filepath.Join(to, name))
 		switch {
 		case err == nil:
-			held = append(held, spec.Pipe{Name: name, Source: filepath.Join(to, name), Special: special})
+			held = append(held, spec.Pipe{Name: name, Source: filepath.Join(to, name)})
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("hold MPS pipes: %w", err)
 		}
 	}
+	if len(held) == 0 || held[0].Name != spec.PipeNames[0] {
+		return nil, fmt.Errorf("hold MPS pipes: the socket of its MPS daemon is gone")
+	}
 	return held, nil
 }
 
-// bindEntry mounts a socket, a pipe or a file on a new path, and reports whether
-// it is no file. Whatever else lies there is no daemon's, and does not exist.
-func bindEntry(path, target string) (special bool, err error) {
+// bindEntry mounts a socket, a pipe or a file on a new path. Whatever else lies
+// there is not a daemon's, and does not exist.
+func bindEntry(path, target string) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false, &fs.PathError{Op: "open", Path: path, Err: err}
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	switch stat.Mode & unix.S_IFMT {
-	case unix.S_IFSOCK, unix.S_IFIFO:
-		special = true
-	case unix.S_IFREG:
+	case unix.S_IFSOCK, unix.S_IFIFO, unix.S_IFREG:
 	default:
-		return false, &fs.PathError{Op: "hold", Path: path, Err: fs.ErrNotExist}
+		return &fs.PathError{Op: "hold", Path: path, Err: fs.ErrNotExist}
 	}
 	if err := os.WriteFile(target, nil, 0o600); err != nil {
-		return false, err
+		return err
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), target, "", unix.MS_BIND, ""); err != nil {
-		return false, &fs.PathError{Op: "mount", Path: target, Err: err}
+		return &fs.PathError{Op: "mount", Path: target, Err: err}
 	}
-	return special, nil
+	return nil
 }
 
 // remove lets go; a container that has started keeps its own mounts.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -43,6 +44,8 @@ type Share struct {
 	// MPS is true for a task that is a client of an MPS daemon, whose /dev/shm
 	// it must share.
 	MPS bool
+	// pipeDir is the daemon's pipe directory on the host.
+	pipeDir string
 	// HAMi is true for a task that loads HAMi-core.
 	HAMi bool
 }
@@ -225,10 +228,12 @@ func (s *Share) add(d gpu.ReservedDevice, state gpu.GPUState, h gpu.Holding) {
 func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 	s.MPS = true
 	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, h.Share))
+	s.pipeDir = mps.PipeDir
 	s.Mounts = append(s.Mounts,
-		// Writable: it is not known that CUDA can do without, and a client that
-		// cannot reach its daemon runs without limits. See PinPipes.
-		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
+		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
+		// since it is not known that CUDA can do without, and a client that cannot
+		// reach its daemon runs without limits.
+		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsPipePath, Options: []string{"nosuid", "nodev", "noexec", "size=64k", "mode=0755"}},
 		// Clients write no log of their own, and the daemon's tells about others.
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
 		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
@@ -241,41 +246,35 @@ type Pipe struct {
 	// Source is a host path that leads to the entry, whatever tasks put in its
 	// place meanwhile.
 	Source string
-	// Special is true for a socket or a pipe, and false for a file.
-	Special bool
 }
 
-// mpsPIDFile is how the device plugin finds a daemon again.
-const mpsPIDFile = "nvidia-cuda-mps-control.pid"
+// PipeNames are the entries of a daemon's pipe directory that clients get. Not
+// among them is control_privileged, by which root in any container could change
+// the limits of all and end the daemon: on control, the daemon refuses that.
+var PipeNames = []string{"control", "control_lock", "log"}
 
-// PipeNames are the entries that a daemon makes in its pipe directory.
-var PipeNames = []string{"control", "control_lock", "control_privileged", "log", mpsPIDFile}
+// mpsPrograms speak to daemons, and become ones. NVIDIA's CDI specs bring them
+// into containers, where nothing needs them.
+var mpsPrograms = []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
+
+// MPSProgram reports whether a path in a container is one of MPS's programs.
+func MPSProgram(target string) bool { return slices.Contains(mpsPrograms, path.Base(target)) }
 
 // PipeDir is the host's directory of the MPS daemon that the task is a client of,
 // "" for none.
-func (s *Share) PipeDir() string {
-	for _, m := range s.Mounts {
-		if m.Target == mpsPipePath {
-			return m.Source
-		}
-	}
-	return ""
-}
+func (s *Share) PipeDir() string { return s.pipeDir }
 
-// PinPipes mounts entries of the pipe directory over themselves. A mount point
-// cannot be removed or replaced, also by root in a container, so a task cannot
-// take the daemon from its neighbours. Programs connect to a socket and write to
-// a pipe on a read-only mount as on any other; only its mode is out of reach.
-// When the daemon is replaced on the host, its new entries are seen.
-func (s *Share) PinPipes(pipes []Pipe) {
+// ShowPipes mounts entries of the daemon's pipe directory into the task's own. A
+// task reaches the daemon by them and nothing else: it can neither remove nor
+// replace what its neighbours use, nor write to a file of the host. Programs
+// connect to a socket and write to a pipe on a read-only mount as on any other. A
+// daemon that is replaced is not seen: its clients have lost their server, and
+// must be started anew.
+func (s *Share) ShowPipes(pipes []Pipe) {
 	for _, p := range pipes {
-		access := "rw"
-		if p.Special || p.Name == mpsPIDFile {
-			access = "ro"
-		}
 		s.Mounts = append(s.Mounts, Mount{
 			Type: "bind", Source: p.Source, Target: path.Join(mpsPipePath, p.Name),
-			Options: []string{"bind", access, "nosuid", "nodev", "noexec"},
+			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 		})
 	}
 }

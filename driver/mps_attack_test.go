@@ -1,0 +1,188 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
+)
+
+// nvidiaControl is NVIDIA's MPS control program of a driver branch, where
+// e2e/prepare could fetch it.
+func nvidiaControl(t *testing.T, branch string) string {
+	t.Helper()
+	cache := os.Getenv("NOMAD_GPU_CACHE")
+	if cache == "" {
+		cache = "/var/cache/nomad-gpu"
+	}
+	path := filepath.Join(cache, "nvidia", branch, "usr/bin/nvidia-cuda-mps-control")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("NVIDIA's control program of branch %s is not there; e2e/prepare tests fetches it from Debian where it can: %v", branch, err)
+	}
+	return path
+}
+
+// standInServer builds a server for NVIDIA's daemons, whose own needs a GPU.
+func standInServer(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	built, err := testimage.BuildGo(context.Background(), dir, "github.com/nomad-gpu/nomad-gpu/device/sim/nvidia-cuda-mps-control")
+	must.NoError(t, err)
+	server := filepath.Join(dir, "bin", "nvidia-cuda-mps-server")
+	must.NoError(t, os.MkdirAll(filepath.Dir(server), 0o755))
+	must.NoError(t, os.Link(built, server))
+	return server
+}
+
+// startControl starts a daemon in a GPU's directories, with a server, and gives
+// it limits.
+func startControl(t *testing.T, n *node, program, server string) (mpsctl.Control, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mps") // the path of a socket is short
+	must.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for _, sub := range []string{"pipe", "log", "shm"} {
+		must.NoError(t, os.Mkdir(filepath.Join(dir, sub), 0o755))
+	}
+	n.publish(gpuA, func(s *gpu.GPUState) {
+		s.MPS.PipeDir, s.MPS.LogDir, s.MPS.ShmDir = filepath.Join(dir, "pipe"), filepath.Join(dir, "log"), filepath.Join(dir, "shm")
+		s.MPS.Control = program
+	})
+	c := mpsctl.Control{Program: program, PipeDir: filepath.Join(dir, "pipe"), Timeout: 20 * time.Second,
+		Env: []string{"PATH=" + filepath.Dir(server) + ":" + os.Getenv("PATH"), "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(dir, "log")}}
+	_, err = c.Run(t.Context(), program, []string{"-d"}, "", nil)
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_, _ = c.Ask(ctx, "quit -t 1")
+	})
+	for _, command := range []string{"set_default_active_thread_percentage 50", "start_server -uid 0"} {
+		_, err := c.Ask(t.Context(), command)
+		must.NoError(t, err)
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		servers, err := c.Servers(t.Context())
+		must.NoError(t, err)
+		if len(servers) == 0 {
+			continue
+		}
+		if answer, err := c.Ask(t.Context(), "get_active_thread_percentage "+itoa(servers[0])); err == nil && answer == "50.0" {
+			return c, itoa(servers[0])
+		}
+	}
+	t.Fatal("the server does not come")
+	return c, ""
+}
+
+// bring copies a program of the host with its libraries into a task's directory,
+// and returns how the task runs it.
+func bring(t *testing.T, program, dir string) string {
+	t.Helper()
+	out, err := exec.Command("ldd", program).Output()
+	must.NoError(t, err)
+	loader := ""
+	for _, field := range strings.Fields(string(out)) {
+		if !strings.HasPrefix(field, "/") {
+			continue
+		}
+		text, err := os.ReadFile(field)
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(field)), text, 0o755))
+		if strings.HasPrefix(filepath.Base(field), "ld-linux") {
+			loader = filepath.Base(field)
+		}
+	}
+	text, err := os.ReadFile(program)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "mps"), text, 0o755))
+	return "/local/" + loader + " --library-path /local /local/mps"
+}
+
+// A task with the sockets that clients get, and NVIDIA's own program, cannot do to
+// its neighbours what the daemon takes from the privileged socket alone. What the
+// daemon allows on the other socket depends on the branch and on the user: see
+// "MPS" in docs/security.md.
+func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbours(t *testing.T) {
+	server := standInServer(t)
+	quit := []string{"quit", "quit -t 1"}
+	defaults := append([]string{
+		"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 81920M", "set_default_client_priority 1",
+	}, quit...)
+	all := append([]string{
+		"set_active_thread_percentage S 100", "set_device_pinned_mem_limit S 0 81920M", "terminate_client S C",
+		"shutdown_server S -f", "shutdown_server S", "start_server -uid 0",
+	}, defaults...)
+	for _, tc := range []struct {
+		branch, user string
+		attacks      []string
+	}{
+		{"470", "0", quit}, {"535", "0", quit}, {"550", "0", defaults}, {"555", "0", defaults},
+		{"470", "65534", quit}, {"535", "65534", quit}, {"550", "65534", all}, {"555", "65534", all},
+	} {
+		t.Run(tc.branch+" as user "+tc.user, func(t *testing.T) {
+			program := nvidiaControl(t, tc.branch)
+			forEachContainerd(t, func(t *testing.T, e *env) { attackDaemon(t, e, program, server, tc.user, tc.attacks) })
+		})
+	}
+}
+
+func attackDaemon(t *testing.T, e *env, program, server, user string, attacks []string) {
+	n := newNode(e)
+	control, pid := startControl(t, n, program, server)
+	neighbour := exec.Command("sleep", "600")
+	must.NoError(t, neighbour.Start())
+	defer func() { _, _ = neighbour.Process.Kill(), neighbour.Wait() }()
+	client := itoa(neighbour.Process.Pid)
+	must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behaviour"), []byte("clients "+client+"\n"), 0o644))
+	questions := []string{
+		"get_server_list", "get_default_active_thread_percentage", "get_active_thread_percentage " + pid, "get_client_list " + pid,
+		"get_default_device_pinned_mem_limit 0", "get_device_pinned_mem_limit " + pid + " 0", "get_default_client_priority",
+	}
+	answers := func() (all []string) {
+		for _, question := range questions {
+			answer, err := control.Value(t.Context(), question)
+			if !errors.Is(err, mpsctl.ErrUnknown) {
+				must.NoError(t, err)
+			}
+			all = append(all, question+": "+answer)
+		}
+		return all
+	}
+	before := answers()
+	must.SliceContains(t, before, "get_client_list "+pid+": "+client)
+
+	script := &bytes.Buffer{}
+	cfg := e.task(defaultTaskConfig("sh", "/local/attack"), reserve(gpuA, 0), func(cfg *drivers.TaskConfig) { cfg.User = user })
+	run := bring(t, program, cfg.TaskDir().LocalDir)
+	script.WriteString("echo reaches: $(echo get_default_active_thread_percentage | " + run + ")\n")
+	names := strings.NewReplacer(" S", " "+pid, " C", " "+client)
+	for _, attack := range attacks {
+		script.WriteString("echo '" + names.Replace(attack) + "' | " + run + "\n")
+	}
+	script.WriteString("find / -name 'control_privileged' -o -name 'nvidia-cuda-mps*' 2>/dev/null | grep -v ^/proc\necho over\n")
+	must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "attack"), script.Bytes(), 0o755))
+	e.start(cfg)
+	e.wait(cfg.ID)
+	out := e.logs(cfg, "stdout")
+	must.StrContains(t, out, "reaches: 50.0", must.Sprint("the attacker does not reach the daemon"))
+	must.StrContains(t, out, "Not enough privilege to execute quit command")
+	must.StrContains(t, out, "over")
+	must.StrNotContains(t, out, "/control_privileged")
+	must.StrNotContains(t, out, "/nvidia-cuda-mps")
+	must.Eq(t, before, answers())
+	_, err := os.Stat(filepath.Join(control.PipeDir, "terminated"))
+	must.ErrorIs(t, err, os.ErrNotExist)
+}
