@@ -553,6 +553,26 @@ func TestImagesWithLinksForOurMounts(t *testing.T) {
 	})
 }
 
+// What tasks of one allocation leave for each other is neither a device nor a way
+// to another user.
+func TestFilesOfTheAllocationGiveNothing(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("sh", "-c", `grep -E ' /(alloc|alloc/logs|local|secrets) ' /proc/self/mountinfo | head -n 9
+			mknod /alloc/data/zero c 1 5; cat /alloc/data/zero || echo no device`)
+		out, _ := e.run(config)
+		found := 0
+		for _, line := range lines(out) {
+			if fields := strings.Fields(line); len(fields) > 5 {
+				found++
+				must.StrContains(t, fields[5], "nosuid", must.Sprint(line))
+				must.StrContains(t, fields[5], "nodev", must.Sprint(line))
+			}
+		}
+		must.Eq(t, 4, found)
+		must.StrContains(t, out, "no device")
+	})
+}
+
 // The files of a task's stage are gone from the host when the task has started,
 // and what the host has mounted stays.
 func TestStageLeavesTheHostsMountsAlone(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,13 +41,8 @@ func (p *Places) Find(path string) (string, error) {
 func (p *Places) Cover(place string) { p.covered = append(p.covered, place) }
 
 func (p *Places) hidden(name string) bool {
-	place := strings.TrimPrefix(strings.TrimPrefix(name, p.root), "/")
-	for _, c := range p.covered {
-		if strings.HasPrefix("/"+place, c+"/") {
-			return true
-		}
-	}
-	return false
+	place := filepath.Clean(strings.TrimPrefix(name, p.root))
+	return slices.ContainsFunc(p.covered, func(c string) bool { return strings.HasPrefix(place, c+"/") })
 }
 
 // Lstat and Readlink are what securejoin sees.
