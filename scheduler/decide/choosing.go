@@ -77,7 +77,6 @@ func (c *choosing) first() (GroupRecord, error) {
 			return g, err
 		}
 	}
-	c.arrive()
 	defer c.setAside()()
 	return c.fill(g, nil, 0)
 }
@@ -246,14 +245,6 @@ func (c *choosing) payable() error {
 	return nil
 }
 
-// arrive lets the core learn what is asked for. Asks that are tried again are
-// not new demand.
-func (c *choosing) arrive() {
-	for i := range c.parts {
-		c.book.plan.Arrive(&c.parts[i].req)
-	}
-}
-
 // leastCost is the least that one alloc costs its queue, on whatever GPU. On
 // which it lands, and what that costs, is seen when it is placed.
 func (c *choosing) leastCost() place.Charge {
@@ -276,7 +267,50 @@ func (c *choosing) quota(cost place.Charge, running, missing int) (*admit.Hold, 
 	if why := c.book.overQuota(c.queue.Name, all); why != "" {
 		return c.overdrawn(why, running, missing)
 	}
+	if first := c.firstInQueue(all); first != nil && running == 0 {
+		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", c.other(first.key), first.turn.Priority)}, nil
+	}
 	return nil, nil
+}
+
+// firstInQueue is a group that goes before the ask and waits for the same quota,
+// of which too little would be left for it; nil for none. Without it small jobs
+// would take what comes free, one after the other, and a larger one never runs.
+func (c *choosing) firstInQueue(own place.Charge) *waiter {
+	b, turn := c.book, c.turn()
+	for key, blocked := range b.blocked {
+		r := b.records[key]
+		if r == nil || key == c.key {
+			continue
+		}
+		for name, missing := range blocked.Missing {
+			g, known := r.Groups[name]
+			if !known || missing == 0 || g.Decision.Hold == nil || g.Decision.Hold.Kind != view.WaitsForQuota {
+				continue
+			}
+			w := waiter{key: key, group: name, turn: b.turnOf(&g.Ask, blocked.Since)}
+			patient := w.turn.Priority == turn.Priority && b.now().Sub(w.turn.Submit) >= patience && b.plan.Compare(&w.turn, &turn) < 0
+			if w.turn.Priority <= turn.Priority && !patient || !b.sharesLimit(w.turn.Queue, c.queue.Name) {
+				continue
+			}
+			all := g.Cost.Times(int64(missing))
+			if b.neverInQuota(w.turn.Queue, all) == "" && b.overQuota(w.turn.Queue, all.Plus(own)) != "" {
+				return &w
+			}
+		}
+	}
+	return nil
+}
+
+// sharesLimit reports whether what one queue holds counts for a limit of the other.
+func (b *Book) sharesLimit(x, y string) bool {
+	for q := b.config.Queue(x); q != nil; q = b.config.Queue(q.Parent) {
+		milli, memory := q.Limit()
+		if (milli > 0 || memory > 0) && b.isWithin(y, q.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // overdrawn holds a group that its queue cannot pay for now. A group that runs

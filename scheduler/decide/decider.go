@@ -114,6 +114,7 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	d.mu.Unlock()
 	if accepted {
 		d.book.settled(key)
+		d.book.learnOf(asks)
 		d.consume(ctx, asks)
 		return
 	}
@@ -239,9 +240,6 @@ func (b *Book) decide(key nomad.JobKey, asks []admit.Ask, have *Record, dryRun b
 		undo()
 		return nil, answers, nil, nil
 	}
-	for i := range asks {
-		b.log.decision(next.Groups[asks[i].Group].Shown)
-	}
 	b.version++
 	return next, answers, func() {
 		b.mu.Lock()
@@ -275,6 +273,39 @@ func (b *Book) settled(key nomad.JobKey) {
 	if r := b.records[key]; r != nil {
 		r.settled = b.now()
 	}
+}
+
+// learnOf tells people and the core what was asked for and decided. Nomad has taken
+// it: what it refused, to whoever may not submit, is nobody's demand.
+func (b *Book) learnOf(asks []admit.Ask) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(asks) == 0 {
+		return
+	}
+	r := b.records[nomad.JobKey{Namespace: asks[0].Namespace, ID: asks[0].JobID}]
+	if r == nil {
+		return
+	}
+	for i := range asks {
+		g, known := r.Groups[asks[i].Group]
+		if !known || b.log.knows(g.Shown) {
+			continue // an unchanged job that came again is no new demand
+		}
+		b.log.decision(g.Shown)
+		q, err := b.config.QueueFor(asks[i].Namespace, asks[i].Queue)
+		if err != nil {
+			continue
+		}
+		parts, err := b.parts(&asks[i], q)
+		if err != nil {
+			continue
+		}
+		for k := range parts {
+			b.plan.Arrive(&parts[k].req)
+		}
+	}
+	b.version++
 }
 
 // flightsOf copies the flights of a job.

@@ -19,11 +19,16 @@ type diary struct {
 // decision notes a decision. One that is stored may be read again when a
 // replica begins to lead, and is noted once.
 func (d *diary) decision(v view.Decision) {
-	if !slices.ContainsFunc(d.decisions, func(have view.Decision) bool {
-		return have.At.Equal(v.At) && have.Namespace == v.Namespace && have.JobID == v.JobID && have.Group == v.Group
-	}) {
+	if !d.knows(v) {
 		d.decisions = last(append(d.decisions, v))
 	}
+}
+
+// knows reports whether a decision is noted.
+func (d *diary) knows(v view.Decision) bool {
+	return slices.ContainsFunc(d.decisions, func(have view.Decision) bool {
+		return have.At.Equal(v.At) && have.Namespace == v.Namespace && have.JobID == v.JobID && have.Group == v.Group
+	})
 }
 
 func (d *diary) event(e view.Event) { d.events = last(append(d.events, e)) }

@@ -175,3 +175,65 @@ func TestReleasesDoNotWaitBehindEvictions(t *testing.T) {
 		t.Errorf("an eviction although none is allowed now: %+v", due)
 	}
 }
+
+// Regression: a group of three with priority 90 waited for quota while every new
+// single of priority 30 in its queue ran.
+func TestALargeGroupIsNotStarvedOfItsQuota(t *testing.T) {
+	b := newBench(t, "queue \"q\" {\n gpus = 3\n borrow = false\n namespaces = [\"default\"]\n}\n", machine("a", 2), machine("b", 2))
+	single := func(i int) admit.Ask {
+		a := ask(fmt.Sprintf("single-%d", i), "1", 1)
+		a.Priority = 30
+		return a
+	}
+	for i := range 2 {
+		a := single(i)
+		b.decide(t, a)
+		b.register(a)
+		b.run(a, fmt.Sprintf("alloc-%d", i), "a", i, 0, 16)
+	}
+	large := ask("large", "1", 3)
+	large.Priority = 90
+	if d := b.decide(t, large); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+		t.Fatalf("got %+v", d)
+	}
+	b.register(large)
+	b.block(large, 3)
+	later := single(2)
+	if d := b.decide(t, later); d.Hold == nil || d.Hold.Sentence != "job large with priority 90 waits for what this would take of the quota" {
+		t.Fatalf("a later single takes the quota: %+v", d.Hold)
+	}
+	b.register(later)
+	b.block(later, 1)
+	b.end("alloc-0")
+	b.end("alloc-1")
+	b.letTimePass()
+	due := b.book.NextDue(nil, false)
+	if due == nil || due.Job.ID != "large" {
+		t.Fatalf("due is %+v", due)
+	}
+	d, err := b.Revise(t.Context(), []admit.Ask{reread(large, b.book.records[keyOf(large)].Groups["g"].Decision)}, due.Revision)
+	if err != nil || d == nil || d[0].Hold != nil {
+		t.Errorf("got %+v, %v", d, err)
+	}
+}
+
+// What Nomad refuses, to whoever may not submit, is neither shown nor learned from.
+func TestRefusedCallersLeaveNoTrace(t *testing.T) {
+	b := newBench(t, "", machine("a", 1))
+	asks := []admit.Ask{ask("refused", "8G", 1)}
+	d, err := b.Decide(t.Context(), asks, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Settle(t.Context(), asks, d, false)
+	if _, err := b.Decide(t.Context(), asks, true); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.book.log.decisions); n != 0 || len(b.store.items) != 0 {
+		t.Errorf("%d decisions are shown, %d stored", n, len(b.store.items))
+	}
+	b.decide(t, ask("taken", "8G", 1))
+	if n := len(b.book.log.decisions); n != 1 {
+		t.Errorf("%d decisions are shown of one", n)
+	}
+}
