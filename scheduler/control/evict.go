@@ -17,7 +17,8 @@ import (
 //  1. the room is booked for the one that waits, so that no admission takes it;
 //  2. its job is made to prefer the node;
 //  3. the victims' jobs leave the node out, so that no replacement of a victim
-//     takes the room back in the very plan that stops it;
+//     takes the room back in the very plan that stops it, and so do jobs that wait
+//     and that Nomad would give the room first;
 //  4. the victims are stopped. Nomad then unblocks by priority.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
@@ -117,6 +118,11 @@ func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
 	if due.Revision.Prefer != "" {
 		if _, err := l.revise(ctx, due.Job, due.Revision); err != nil {
 			return err
+		}
+	}
+	for _, r := range e.Rivals {
+		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Node, For: e.Job.String()}); err != nil {
+			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
 		}
 	}
 	done := map[string]bool{}

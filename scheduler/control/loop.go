@@ -69,9 +69,7 @@ const (
 
 // Run loops until the context ends, which is when this replica ceases to lead.
 func (l *Loop) Run(ctx context.Context) {
-	l.skip, l.balanced = map[string]time.Time{}, time.Now()
-	perMinute := l.Config().Preemption.MaxPerMinute
-	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
+	l.begin()
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
@@ -82,6 +80,13 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// begin forgets what an earlier time of leading left.
+func (l *Loop) begin() {
+	l.skip, l.balanced = map[string]time.Time{}, time.Now()
+	perMinute := l.Config().Preemption.MaxPerMinute
+	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
 }
 
 // round does what is due now.

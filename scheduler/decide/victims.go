@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,6 +19,8 @@ type Eviction struct {
 	Group    string
 	Promises []Promise // to it
 	Victims  []Victim  // lowest priority first
+	// Rivals wait as well, and Nomad would give them the room first.
+	Rivals []Rival
 	// Reclaim is set when the room was borrowed from the queue of the one that
 	// waits; otherwise its higher priority decides.
 	Reclaim bool
@@ -26,6 +29,12 @@ type Eviction struct {
 	Text string
 
 	room *made
+}
+
+// Rival is a waiting group to keep off a node where room is made for another.
+type Rival struct {
+	Job         nomad.JobKey
+	Group, Node string
 }
 
 // Victim is an alloc to evict.
@@ -216,7 +225,60 @@ func (b *Book) describe(e *Eviction, c *choosing, victims []place.Usage) {
 	for i := range e.Victims {
 		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], b.nodes[e.Victims[i].Node].Plan.Name, c.key, why)
 	}
+	e.Rivals = b.rivals(e)
 	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), c.key, why)
+}
+
+// rivals are the groups that wait for room too and would take what is made: Nomad
+// goes by the priority of jobs alone, and knows of no queue that takes back its own.
+func (b *Book) rivals(e *Eviction) []Rival {
+	var list []Rival
+	goes := func(u *place.Usage) bool {
+		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.AllocID == u.ID })
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(b.blocked), compareKeys) {
+		j := b.jobs[key]
+		if j == nil || key == e.Job || j.Stopped || j.Priority < b.priorityOf(e.Job) {
+			continue
+		}
+		for i := range j.Groups {
+			g := &j.Groups[i]
+			w := b.writtenFor(key, g)
+			if b.blocked[key].Missing[g.Name] == 0 || w == nil {
+				continue
+			}
+			for _, p := range e.Promises {
+				r := Rival{key, g.Name, p.usage.NodeID}
+				if b.servesNow(r.Node, w, goes) && !slices.Contains(list, r) {
+					list = append(list, r)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// writtenFor is a registered group with its device blocks; nil where it waits for
+// something else than room.
+func (b *Book) writtenFor(key nomad.JobKey, g *nomad.Group) *written {
+	if r := b.records[key]; r != nil {
+		if known, found := r.Groups[g.Name]; found {
+			if known.Decision.Hold != nil {
+				return nil
+			}
+			return b.writtenAs(&known)
+		}
+	}
+	w := &written{}
+	for _, t := range g.Tasks {
+		for _, d := range t.Devices {
+			w.alloc.Devices = append(w.alloc.Devices, place.Block{Device: d.Name, Count: d.Count})
+		}
+	}
+	if len(w.alloc.Devices) == 0 {
+		return nil
+	}
+	return w
 }
 
 // moveIn writes the device blocks of a group that waits as a whole for the room
