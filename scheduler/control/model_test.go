@@ -585,11 +585,11 @@ func constraintsOf(g *api.TaskGroup) []string {
 // and jobs that go around it. After each quiet time no queue is above its bound,
 // no gang runs in part, nothing is evicted any more, and what waits alone runs.
 func TestRandomHistories(t *testing.T) {
-	histories := uint64(220)
+	histories := uint64(40)
 	if testing.Short() {
 		histories = 5
 	}
-	for seed := uint64(40); seed < histories; seed++ {
+	for seed := range histories {
 		synctest.Test(t, func(t *testing.T) {
 			c, err := config.Parse("model.hcl", []byte(modelConfig))
 			if err != nil {
