@@ -267,10 +267,40 @@ func (c *choosing) quota(cost place.Charge, running, missing int) (*admit.Hold, 
 	if why := c.book.overQuota(c.queue.Name, all); why != "" {
 		return c.overdrawn(why, running, missing)
 	}
+	if owed := c.owed(); owed != (place.Charge{}) {
+		if why := c.book.overQuota(c.queue.Name, all.Plus(owed)); why != "" {
+			return c.overdrawn(fmt.Sprintf("%s of it are for work that was admitted and waits for room", owed), running, missing)
+		}
+	}
 	if first := c.firstInQueue(all); first != nil && running == 0 {
 		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", c.other(first.key), first.turn.Priority)}, nil
 	}
 	return nil, nil
+}
+
+// owed is what work of the ask's queue costs that was admitted and waits for room:
+// Nomad may start it at any time, and nobody asks then.
+func (c *choosing) owed() place.Charge {
+	b, sum := c.book, place.Charge{}
+	for key, blocked := range b.blocked {
+		r := b.records[key]
+		if r == nil || key == c.key {
+			continue
+		}
+		for name, missing := range blocked.Missing {
+			g, known := r.Groups[name]
+			if !known || g.Decision.Hold != nil || !b.sharesLimit(b.turnOf(&g.Ask, blocked.Since).Queue, c.queue.Name) {
+				continue
+			}
+			for _, f := range b.flights { // what is booked counts already
+				if f.key == key && f.group == name {
+					missing--
+				}
+			}
+			sum = sum.Plus(g.Cost.Times(int64(max(0, missing))))
+		}
+	}
+	return sum
 }
 
 // firstInQueue is a group that goes before the ask and waits for the same quota,

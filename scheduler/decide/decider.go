@@ -348,6 +348,7 @@ func (b *Book) group(key nomad.JobKey, a *admit.Ask, have *Record) (GroupRecord,
 		return GroupRecord{}, err
 	}
 	if same {
+		was.Direct = false
 		return c.again(was)
 	}
 	return c.first()

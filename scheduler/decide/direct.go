@@ -26,7 +26,8 @@ func (b *Book) direct(key nomad.JobKey) bool {
 	}
 	parent := b.parentRecord(j)
 	return slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
-		return g.GPU() && !recorded(r, &g) && !inherited(parent, &g)
+		admitted := recorded(r, &g) && !r.Groups[g.Name].Direct
+		return g.GPU() && !admitted && !inherited(parent, &g)
 	})
 }
 

@@ -122,6 +122,8 @@ func (c *choosing) adopt(was *admit.Earlier) GroupRecord {
 		g.Decision.Explanation = []string{"adopted as it is registered"}
 	}
 	g.Shown.Summary = g.Decision.Explanation[0]
+	j := c.book.jobs[c.key]
+	g.Direct = j == nil || j.Parent == ""
 	for _, a := range c.book.allocsOf(c.key) {
 		if u, _ := c.book.snap.Usage(a.ID); a.Group == c.ask.Group && len(u.Takes) > 0 {
 			g.Cost = c.book.snap.Charge(u.NodeID, u.Takes)

@@ -58,7 +58,7 @@ func (b *Book) firstDue(pending []view.Pending, skip map[string]bool, find func(
 	for _, p := range pending {
 		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
 		r := b.records[key]
-		if r == nil || skip[key.String()] || b.drift[key] {
+		if r == nil || skip[key.String()] || b.drift[key] || b.unrecorded(key) {
 			continue
 		}
 		g, ok := r.Groups[p.Group]
@@ -70,6 +70,13 @@ func (b *Book) firstDue(pending []view.Pending, skip map[string]bool, find func(
 		}
 	}
 	return nil
+}
+
+// unrecorded reports whether a job is registered otherwise than it was recorded: the
+// record is of an earlier one of that name, and Nomad alone places this.
+func (b *Book) unrecorded(key nomad.JobKey) bool {
+	j, r := b.jobs[key], b.records[key]
+	return j != nil && !b.underWayTo(r) && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool { return g.GPU() && !recorded(r, &g) })
 }
 
 // letGo finds a group that need not wait any more, or not with what it waits

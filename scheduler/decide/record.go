@@ -45,6 +45,9 @@ type GroupRecord struct {
 	Decision admit.Decision `json:"decision"`
 	// Cost is the least that a quota pays per alloc.
 	Cost place.Charge `json:"cost"`
+	// Direct groups came around the service, and were only changed since to keep
+	// them off a node or to hold them.
+	Direct bool `json:"direct,omitempty"`
 	// Covered groups hold the slices that go with their compute.
 	Covered bool `json:"covered,omitempty"`
 	// Flights are the allocs that this decision placed.

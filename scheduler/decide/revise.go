@@ -182,7 +182,7 @@ func (b *Book) reconsider(key nomad.JobKey, a *admit.Ask, was GroupRecord) (Grou
 	if err := c.shape(); err != nil {
 		return was, err
 	}
-	was.Cost = c.leastCost()
+	was.Cost, was.Direct = c.leastCost(), false
 	b.dropGroupFlights(key, a.Group)
 	return c.fill(was, c.given(&was), b.live(key, a.Group))
 }

@@ -51,7 +51,7 @@ func (b *Book) waiters() []waiter {
 	var list []waiter
 	for key, blocked := range b.blocked {
 		r := b.records[key]
-		if r == nil || b.drift[key] {
+		if r == nil || b.drift[key] || b.unrecorded(key) {
 			continue
 		}
 		for name, missing := range blocked.Missing {
