@@ -219,6 +219,21 @@ func TestConformance_GroupAdd(t *testing.T) {
 	})
 }
 
+// A privileged task may write to its control group, and those that start after it
+// may not: that would undo their limits.
+func TestOnlyPrivilegedTasksWriteToControlGroups(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		e = e.with(func(c *Config) { c.AllowPrivileged = true })
+		config := defaultTaskConfig("grep", "-c", " /sys/fs/cgroup[^ ]* cgroup2* rw", "/proc/mounts")
+		config.Privileged = true
+		out, _ := e.run(config)
+		must.NotEq(t, "0\n", out)
+		config.Privileged = false
+		out, _ = e.run(config)
+		must.Eq(t, "0\n", out)
+	})
+}
+
 // The list stands in docs/docker.md.
 func TestDeviceNodesOfATask(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {

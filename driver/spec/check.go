@@ -260,7 +260,7 @@ func (c Config) GPURequest() (GPURequest, error) {
 		}
 	}
 	if c.GPU.OnFault != "" && c.GPU.OnFault != OnFaultRestart && c.GPU.OnFault != OnFaultEvent {
-		return want, fmt.Errorf("gpu.on_fault %q is not valid (%s, %s)", c.GPU.OnFault, OnFaultRestart, OnFaultEvent)
+		m.Add("gpu.on_fault", "%q is not valid (%s, %s)", c.GPU.OnFault, OnFaultRestart, OnFaultEvent)
 	}
 	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli < want.ComputeMilli {
 		m.Add("gpu.compute_limit", "%d is below gpu.compute %d; write at least %d", want.ComputeLimitMilli, want.ComputeMilli, want.ComputeMilli)

@@ -91,7 +91,7 @@ var parts = []struct{ name, note string }{
 
 // difference says what ours has and another lacks, and the other way round.
 func difference(ours, theirs []string) string {
-	less := func(a, b []string) []string {
+	missingIn := func(a, b []string) []string {
 		rest := slices.DeleteFunc(slices.Sorted(slices.Values(a)), func(s string) bool { return slices.Contains(b, s) })
 		for i, text := range rest {
 			rest[i] = "`" + text + "`"
@@ -99,10 +99,10 @@ func difference(ours, theirs []string) string {
 		return slices.Compact(rest)
 	}
 	var texts []string
-	if more := less(ours, theirs); len(more) > 0 {
+	if more := missingIn(ours, theirs); len(more) > 0 {
 		texts = append(texts, "has also "+strings.Join(more, ", "))
 	}
-	if missing := less(theirs, ours); len(missing) > 0 {
+	if missing := missingIn(theirs, ours); len(missing) > 0 {
 		texts = append(texts, "lacks "+strings.Join(missing, ", "))
 	}
 	if texts == nil {

@@ -17,7 +17,7 @@ type Mount struct {
 }
 
 func (m Mount) oci() specs.Mount {
-	return specs.Mount{Type: m.Type, Source: m.Source, Destination: m.Target, Options: m.Options}
+	return specs.Mount{Type: m.Type, Source: m.Source, Destination: m.Target, Options: slices.Clone(m.Options)}
 }
 
 var (

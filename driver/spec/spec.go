@@ -204,7 +204,7 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	// What lies deeper comes later, or it would be hidden.
 	slices.SortStableFunc(all, func(a, b Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return []oci.SpecOpts{edit(func(s *oci.Spec) {
-		s.Mounts = append(s.Mounts, cgroupMount)
+		s.Mounts = append(s.Mounts, cgroupMount())
 		if propagation := rootPropagation(all); propagation != "" {
 			s.Linux.RootfsPropagation = propagation
 		}
@@ -229,10 +229,13 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 }
 
 // cgroupMount shows a container its own control group, where programs look for
-// the limits that they have to live with. A privileged one may write there.
-var cgroupMount = specs.Mount{
-	Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup",
-	Options: []string{"ro", "nosuid", "noexec", "nodev", "relatime"},
+// the limits that they have to live with. A privileged one may write there: its
+// options are changed in place, so each container has its own.
+func cgroupMount() specs.Mount {
+	return specs.Mount{
+		Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup",
+		Options: []string{"ro", "nosuid", "noexec", "nodev", "relatime"},
+	}
 }
 
 // shmOf makes a directory of the host the container's /dev/shm.
