@@ -4,13 +4,16 @@ package place
 // them is inevitable, and what counts is that CPU is left in large pieces. There
 // what a node has to spare after a placement has a price:
 //
-//	P_spare = δ·s·20·left,  left = 500·(CPU left / largest node's + GPU left / largest node's)
+//	P_spare = δ·s·20·left,  left = 800·CPU left / largest node's + 200·GPU left / largest node's
 //
 // s rises from 0 to 1 while the ratio of CPU to GPU in use, each in parts of what
 // GPU nodes have, rises from 0.92 to 1.02.
 
 // sparePrice is the most that a thousandth of a node costs, in milli.
 const sparePrice = 20
+
+// spareCPU is the part of CPU in what is left, in thousandths.
+const spareCPU = 800
 
 // spareFrom is the ratio of CPU to GPU in use at which CPU begins to be what is
 // scarce, and spareWithin the range over which it becomes so.
@@ -65,5 +68,5 @@ func (p *Planner) left(sh *shape, b *bank) int16 {
 	if sh.req.GPUs > 0 {
 		free -= int64(sh.need(p.snap, b.kind).share) * int64(sh.req.GPUs)
 	}
-	return int16(min(1000, 500*(b.node.cpu-sh.req.CPUMHz)/p.largest.cpu+500*free/p.largest.milli))
+	return int16(min(1000, spareCPU*(b.node.cpu-sh.req.CPUMHz)/p.largest.cpu+(1000-spareCPU)*free/p.largest.milli))
 }
