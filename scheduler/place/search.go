@@ -35,7 +35,8 @@ func (sp *spoils) add(u *Usage, e *eviction) {
 // search finds victims on a bank that make room for the shape. One victim that
 // is enough is found by trying each. Where it takes several, all candidates are
 // taken, then given back as long as the task fits, in several orders of which
-// the best outcome counts (see [eviction.sift]).
+// the best outcome counts (see [eviction.sift]); where there might be fewer, sets of
+// them are tried ([eviction.fewest]).
 func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 	room, candidates := e.room(sh, b), e.candidates(b)
 	one := e.alone(room, candidates)
@@ -59,7 +60,7 @@ func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 			return room.value(u)
 		}))
 	}
-	return best, true
+	return e.fewest(sh, b, candidates, best), true
 }
 
 func (e *eviction) consider(best **spoils, other *spoils) {

@@ -1,0 +1,118 @@
+package place
+
+import (
+	"flag"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+var bruteClusters = flag.Int("place.clusters", 2000, "random clusters on which victims are compared with all sets of victims")
+
+// No set of victims that would do has a lower highest priority, or as low a one and
+// fewer victims: beside the planner all sets are tried, on every node.
+func TestVictimsAreTheFewest(t *testing.T) {
+	for seed := range *bruteClusters {
+		rng := rand.New(rand.NewPCG(uint64(seed), 11))
+		s := NewSnapshot()
+		for n := range 1 + rng.IntN(3) {
+			node := Node{ID: fmt.Sprint("n", n), CPUMHz: 20_000, MemoryMiB: 20_000}
+			for i := range 1 + rng.IntN(4) {
+				node.GPUs = append(node.GPUs, GPU{
+					ID: fmt.Sprint(n, "-", i), Model: "T4", Type: "T4", Mode: gpu.ModeSlice, MemoryMiB: 10, SliceMiB: 1, Slices: 10,
+					MeasuredMilli: Unmeasured, MeasuredMemoryMiB: Unmeasured,
+				})
+			}
+			if err := s.AddNode(node); err != nil {
+				t.Fatal(err)
+			}
+			for u := range rng.IntN(10) {
+				usage := Usage{ID: fmt.Sprint(n, "u", u), NodeID: node.ID, CPUMHz: int64(rng.IntN(6)) * 1000, MemoryMiB: int64(rng.IntN(6)) * 1000, Priority: 10 * rng.IntN(4), Start: time.Unix(int64(rng.IntN(1000)), 0)}
+				for _, g := range rng.Perm(len(node.GPUs))[:rng.IntN(min(3, 1+len(node.GPUs)))] {
+					usage.Takes = append(usage.Takes, Take{GPU: g, Milli: 100 * int64(1+rng.IntN(6)), Slices: int64(1 + rng.IntN(6))})
+				}
+				if len(usage.Takes) == 2 && usage.Takes[0].GPU > usage.Takes[1].GPU {
+					usage.Takes[0], usage.Takes[1] = usage.Takes[1], usage.Takes[0]
+				}
+				_ = s.Apply(usage) // what does not fit is not there
+			}
+		}
+		r := Request{ID: "urgent", Priority: 25, CPUMHz: int64(rng.IntN(20)) * 1000, MemoryMiB: int64(rng.IntN(20)) * 1000, GPUs: rng.IntN(4)}
+		switch {
+		case r.GPUs > 0 && rng.IntN(2) == 0:
+			r.Whole = true
+		case r.GPUs > 0:
+			r.ShareMilli = 100 * int64(1+rng.IntN(9))
+		}
+		p := NewPlanner(s, PolicyPack, quick())
+		plan, err := p.Preempt([]Request{r}, time.Unix(2000, 0))
+		top, fewest, possible := fewestByForce(s, &r)
+		if possible != (err == nil) {
+			t.Fatalf("cluster %d: %v, but evictions would do: %v", seed, err, possible)
+		}
+		if err != nil {
+			continue
+		}
+		got := 0
+		for _, v := range plan.Victims {
+			got = max(got, v.Priority+1)
+		}
+		if got != top || len(plan.Victims) != fewest {
+			t.Fatalf("cluster %d, request %+v: %d victims of priority below %d, want %d below %d", seed, r, len(plan.Victims), got, fewest, top)
+		}
+	}
+}
+
+// quick are weights under which nothing is played for long.
+func quick() Weights {
+	w := FastWeights()
+	w.Rough.Streams = 1
+	return w
+}
+
+// fewestByForce tries all sets of victims on all nodes: the highest priority among
+// the best, plus one, and how many they are.
+func fewestByForce(s *Snapshot, r *Request) (top, victims int, ok bool) {
+	for _, n := range s.nodes {
+		var may []*Usage
+		for _, u := range n.holders {
+			if u.Priority < r.Priority {
+				may = append(may, u)
+			}
+		}
+		for set := range 1 << len(may) {
+			cpu, memory, high := n.cpu, n.memory, 0
+			milli, slices, tasks := make([]int64, len(n.spec.GPUs)), make([]int64, len(n.spec.GPUs)), make([]int32, len(n.spec.GPUs))
+			for i := range milli {
+				c := n.where[i].bank.cells[n.where[i].cell]
+				milli[i], slices[i], tasks[i] = int64(c.milli), int64(c.slices), c.tasks
+			}
+			for i, u := range may {
+				if set>>i&1 == 0 {
+					continue
+				}
+				cpu, memory, high = cpu+u.CPUMHz, memory+u.MemoryMiB, max(high, u.Priority+1)
+				for _, t := range u.Takes {
+					milli[t.GPU], slices[t.GPU], tasks[t.GPU] = milli[t.GPU]+t.Milli, slices[t.GPU]+t.Slices, tasks[t.GPU]-1
+				}
+			}
+			room := 0
+			for i := range milli {
+				if r.Whole && tasks[i] == 0 || !r.Whole && milli[i] >= r.ShareMilli && slices[i] >= r.ShareMilli/100 {
+					room++
+				}
+			}
+			if cpu < r.CPUMHz || memory < r.MemoryMiB || room < r.GPUs {
+				continue
+			}
+			if count := bits.OnesCount(uint(set)); !ok || high < top || high == top && count < victims {
+				top, victims, ok = high, count, true
+			}
+		}
+	}
+	return top, victims, ok
+}
