@@ -13,25 +13,6 @@ type Plan struct {
 	Victims    []Usage     // by ID; none when there was room
 }
 
-// PlaceGang places all requests or none. The larger are placed first; the
-// answers are in the order of the requests. Nothing is booked.
-func (p *Planner) PlaceGang(rs []Request) ([]Placement, error) {
-	t := p.begin()
-	defer t.rollback()
-	out := make([]Placement, len(rs))
-	for _, i := range bySize(rs) {
-		pl, err := p.Place(&rs[i])
-		if err != nil {
-			return nil, fmt.Errorf("place group of %d: %w", len(rs), err)
-		}
-		if err := t.apply(pl.Usage); err != nil {
-			return nil, err
-		}
-		out[i] = pl
-	}
-	return out, nil
-}
-
 // bySize returns positions in descending size of the requests.
 func bySize(rs []Request) []int {
 	order := make([]int, len(rs))

@@ -1,0 +1,101 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// PlaceGang places all requests or none. The larger are placed first, each on the
+// best node; where that leaves no room for all of them, other nodes are tried. The
+// answers are in the order of the requests. Nothing is booked.
+func (p *Planner) PlaceGang(rs []Request) ([]Placement, error) {
+	t := p.begin()
+	defer t.rollback()
+	out := make([]Placement, len(rs))
+	for _, i := range bySize(rs) {
+		pl, err := p.Place(&rs[i])
+		if err == nil {
+			err = t.apply(pl.Usage)
+		}
+		if err != nil {
+			t.rollback()
+			return p.searchGang(rs, err)
+		}
+		out[i] = pl
+	}
+	return out, nil
+}
+
+// mostGangTries bounds how many placements are tried for a gang that does not fit
+// where each of its tasks would go by itself.
+const mostGangTries = 2000
+
+// searchGang tries the nodes of every class for every request, those first that
+// have the fewest, the best nodes first, and goes back where it gets no further.
+func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
+	fits := make([]int, len(rs))
+	for i := range rs {
+		if fits[i] = len(p.choices(&rs[i])); fits[i] == 0 {
+			return nil, fmt.Errorf("place group of %d: %w", len(rs), why)
+		}
+	}
+	order := bySize(rs)
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(fits[a], fits[b]) })
+	out := make([]Placement, len(rs))
+	tries := mostGangTries
+	var from func(n int) bool
+	from = func(n int) bool {
+		if n == len(order) {
+			return true
+		}
+		i := order[n]
+		for _, b := range p.choices(&rs[i]) {
+			if tries--; tries < 0 {
+				return false
+			}
+			pl := p.placement(&rs[i], p.shapeOf(&rs[i]), b)
+			if p.overLimits(&rs[i], &pl.Usage) || p.snap.Apply(pl.Usage) != nil {
+				continue
+			}
+			out[i] = pl
+			done := from(n + 1)
+			p.snap.mustRelease(pl.Usage.ID)
+			if done {
+				return true
+			}
+		}
+		return false
+	}
+	if !from(0) {
+		return nil, fmt.Errorf("place group of %d: %w", len(rs), why)
+	}
+	return out, nil
+}
+
+// overLimits reports whether a quota forbids what a placement takes.
+func (p *Planner) overLimits(r *Request, u *Usage) bool {
+	return p.quotas != nil && (p.quotas.limited(p.snap, r.Queue, p.leastCharge(p.shapeOf(r))) != nil || p.withinLimits(u) != nil)
+}
+
+// choices are the banks that a request fits now, one of each that are alike, the best
+// first.
+func (p *Planner) choices(r *Request) []*bank {
+	sh := p.shapeOf(r)
+	ix := sh.index
+	p.sync(ix, sh)
+	var sets []int
+	for id := range ix.feed.sets {
+		if ix.levels[0][id] != worst {
+			sets = append(sets, id)
+		}
+	}
+	slices.SortFunc(sets, func(a, b int) int {
+		return cmp.Or(cmp.Compare(ix.levels[0][b], ix.levels[0][a]), cmp.Compare(ix.feed.first[a], ix.feed.first[b]))
+	})
+	banks := make([]*bank, len(sets))
+	for i, id := range sets {
+		banks[i] = p.bankOf(ix, id)
+	}
+	return banks
+}
