@@ -83,6 +83,23 @@ func TestMergeDevicesAddsUpWhatOneGPUServes(t *testing.T) {
 	if len(got) != 2 || got[0].UUID != uuidA || !reflect.DeepEqual(got[0].Slices, []int{3, 9, 10}) || got[0].MemoryMiB != 3072 {
 		t.Errorf("got %+v", got)
 	}
+	compute := func(milli, burst int64, slices ...int) Reservation {
+		r := slicesOf(uuidA, slices...)
+		r.Devices[0].Milli, r.Devices[0].BurstMilli = milli, burst
+		return r
+	}
+	// The reservations themselves stay as they are: room behind a slice is not the
+	// merged device's to write to.
+	given := append(make([]int, 0, 8), 5)
+	first := compute(100, 900, 5)
+	first.Devices[0].Slices = given
+	got, err = MergeDevices([]Reservation{first, compute(50, 800, 2), compute(25, 1000, 7)})
+	if err != nil || len(got) != 1 || got[0].Milli != 175 || got[0].BurstMilli != 800 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if given = given[:3]; !reflect.DeepEqual(given, []int{5, 0, 0}) {
+		t.Errorf("the reservation became %v", given)
+	}
 	if _, err := MergeDevices([]Reservation{slicesOf(uuidA, 3), slicesOf(uuidA, 3)}); err == nil {
 		t.Error("the same slice twice was accepted")
 	}
@@ -111,6 +128,21 @@ func TestCheckGuarantees(t *testing.T) {
 	}
 	if err := CheckGuarantees(lease("a", PhaseStarting, 700), leases); err != nil {
 		t.Errorf("a task's own lease counted against it: %v", err)
+	}
+	// All devices of a lease count, and all that are wanted, in any order.
+	two := func(id string, a, b int64) Lease {
+		l := lease(id, PhaseRunning, a)
+		l.Holdings = append(l.Holdings, Holding{UUID: uuidB, Share: Share{GuaranteeMilli: b}})
+		return l
+	}
+	if err := CheckGuarantees(two("d", 100, 301), []Lease{two("a", 100, 700)}); err == nil || !strings.Contains(err.Error(), uuidB) || !strings.Contains(err.Error(), "at most 300") {
+		t.Errorf("one too many on the second device: %v", err)
+	}
+	if err := CheckGuarantees(two("d", 900, 300), []Lease{two("a", 100, 700)}); err != nil {
+		t.Errorf("exactly full on both: %v", err)
+	}
+	if err := CheckGuarantees(lease("d", PhaseStarting, 1), []Lease{lease("a", PhaseRunning, 1000)}); err == nil || !strings.Contains(err.Error(), "wait until one of them ends") {
+		t.Errorf("on a full device: %v", err)
 	}
 }
 
