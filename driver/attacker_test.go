@@ -59,7 +59,10 @@ func pick[T any](a *attacker, from ...T) T { return from[a.IntN(len(from))] }
 // prey is where a link leads to.
 func (a *attacker) prey() string {
 	path := pick(a, append(append([]string{}, a.dirs...), a.files...)...)
-	return pick(a, path, climb+path, "/proc/self/root"+path, "/proc/1/root"+path, "/", "..", "/proc", "/proc/sys/kernel", "/sys/fs/cgroup", "/dev", "/dev/pts", "/dev/null", "/alloc", "/local", "/alloc/logs", "/etc", filepath.Dir(path))
+	if a.chance(60) {
+		return pick(a, path, path, climb+path, "/proc/self/root"+path)
+	}
+	return pick(a, "/proc/1/root"+path, "/", "..", "/proc", "/proc/sys/kernel", "/sys/fs/cgroup", "/dev", "/dev/pts", "/dev/null", "/alloc", "/local", "/alloc/logs", "/etc", filepath.Dir(path))
 }
 
 // attackPlaces are where mounts and links may do harm, and forbiddenPlaces where
@@ -148,7 +151,11 @@ func (a *attacker) attack(volume string) attack {
 	for _, m := range h.config.Mounts {
 		// What is mounted must be there, behind what was planted.
 		if filepath.IsLocal(m.Source) {
-			h.plants = append(h.plants, plant{path: h.name + "/" + m.Source, kind: tar.TypeDir})
+			p := plant{path: h.name + "/" + filepath.Clean(m.Source), kind: tar.TypeDir}
+			if a.chance(40) {
+				p.kind, p.to = tar.TypeSymlink, a.prey()
+			}
+			h.plants = append(h.plants, p)
 		}
 	}
 	if a.chance(25) {
@@ -196,7 +203,7 @@ func (a *attacker) payload() string {
 		script.WriteString(" '" + dir + "'")
 	}
 	// Only a prey that it reached has such a file, and such a name beside it.
-	script.WriteString(`; do f="$d$p/file"; [ -e "$f" ] || continue; [ -p "$f" ] && continue; grep -s . "$f" && echo evil > "$f"; [ -e "$d$p/` + canaryName + `" ] && touch "$d$p/evil" && chmod 777 "$d$p" && rm -rf "$d$p/file"; done; done 2>/dev/null; `)
+	script.WriteString(`; do for f in "$d$p/file" "$d$p"; do [ -f "$f" ] && grep -s . "$f" && echo evil > "$f"; done; [ -e "$d$p/` + canaryName + `" ] && touch "$d$p/evil" && chmod 777 "$d$p" && rm -rf "$d$p/file"; done; done 2>/dev/null; `)
 	script.WriteString(fmt.Sprintf("kill -9 -1 %s 2>/dev/null; true", neighborVariable))
 	return script.String()
 }
