@@ -69,6 +69,9 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	t.killed.Store(number == syscall.SIGKILL)
+	if number == syscall.SIGKILL {
+		return d.kill(t)
+	}
 	if err := d.signal(t, number, false, max(timeout, awayTimeout)); err != nil && !runtime.Transient(err) {
 		return err
 	}
@@ -118,6 +121,10 @@ func (d *Driver) cancelStart(taskID string) (bool, error) {
 // task's control group.
 func (d *Driver) kill(t *task) error {
 	t.killed.Store(true)
+	if err := d.terminateClients(t); err != nil {
+		t.logger.Warn("killing a task whose MPS clients could not be terminated", "error", err)
+		d.tellNeighbors(t, err.Error())
+	}
 	err := d.signal(t, syscall.SIGKILL, true, awayTimeout)
 	if runtime.Transient(err) {
 		return d.killWithoutContainerd(t)

@@ -114,7 +114,7 @@ func bring(t *testing.T, program, dir string) string {
 // A task with the sockets that clients get, and NVIDIA's own program, cannot do to
 // its neighbours what the daemon takes from the privileged socket alone. What the
 // daemon allows on the other socket depends on the branch and on the user: see
-// "MPS" in docs/security.md.
+// docs/driver.md.
 func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbours(t *testing.T) {
 	server := standInServer(t)
 	quit := []string{"quit", "quit -t 1"}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -111,6 +112,9 @@ func (d *Driver) lost(ctx context.Context, t *task) {
 func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem error) {
 	if exit.Code != 0 && !t.killed.Load() {
 		exit.OOMKilled = exit.OOMKilled || t.container.OOMKilled(ctx)
+	}
+	if exit.Code == 128+int(syscall.SIGKILL) && !t.killed.Load() {
+		d.tellNeighbors(t, "it ended by SIGKILL, which did not come from the driver")
 	}
 	// The shim's death, or a process ID namespace that others share, may leave
 	// processes; none may use the GPU when the lease has ended.

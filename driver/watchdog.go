@@ -58,12 +58,13 @@ type watchdog struct {
 	strikes map[topic]int
 }
 
-// The codes of what only the watchdog knows.
+// The codes of what only the driver knows.
 const (
-	codeMemory     = "memory"
-	codeBesideMPS  = "beside-mps"
-	codeUnmeasured = "unmeasured"
-	codeLostServer = "mps-restarted"
+	codeMemory         = "memory"
+	codeBesideMPS      = "beside-mps"
+	codeUnmeasured     = "unmeasured"
+	codeLostServer     = "mps-restarted"
+	codeKilledNeighbor = "mps-neighbor-killed"
 )
 
 func (w *watchdog) round(now time.Time) {

@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// NVIDIA asks that clients of MPS are terminated before they are killed.
+func TestMPSClientsAreTerminatedBeforeTheyAreKilled(t *testing.T) {
+	server := standInServer(t)
+	for _, tc := range []struct {
+		branch, behaviour string
+		// told is what the neighbours hear of a kill that went around MPS.
+		told string
+	}{
+		{"535", "", ""}, {"555", "", ""},
+		{"470", "", "does not know the command"},
+		{"555", "stubborn\n", "terminate_client"},
+	} {
+		t.Run(tc.branch+" "+strings.TrimSpace(tc.behaviour), func(t *testing.T) {
+			program := nvidiaControl(t, tc.branch)
+			forEachContainerd(t, func(t *testing.T, e *env) {
+				n := newNode(e)
+				control, _ := startControl(t, n, program, server)
+				events, err := e.driver.TaskEvents(context.Background())
+				must.NoError(t, err)
+				neighbour := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
+				e.start(neighbour)
+				must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+				// The shell ignores the signal: it must be killed.
+				cfg := e.task(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 1; done"), reserve(gpuA, 0))
+				e.start(cfg)
+				must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+				own, other := itoa(e.pid(cfg)), itoa(e.pid(neighbour))
+				must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behaviour"), []byte(tc.behaviour+"clients "+own+" "+other+"\n"), 0o644))
+				must.NoError(t, e.harness.StopTask(cfg.ID, time.Millisecond, "SIGTERM"))
+				e.wait(cfg.ID)
+				terminated, _ := os.ReadFile(filepath.Join(control.PipeDir, "terminated"))
+				if tc.told == "" {
+					must.Eq(t, own+"\n", string(terminated))
+				} else {
+					must.Eq(t, "", string(terminated))
+					event := nextEvent(t, events)
+					must.Eq(t, neighbour.ID, event.TaskID)
+					must.StrContains(t, event.Message, tc.told)
+				}
+				n.publish(gpuA, func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "next", Message: "the next event"}} })
+				must.StrContains(t, nextEvent(t, events).Message, "the next event")
+			})
+		})
+	}
+}
+
+// A daemon that does not answer holds up a kill for a moment only.
+func TestKillIsNotHeldUpByMPS(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		slow := filepath.Join(e.dir, "slow")
+		must.NoError(t, os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Control = slow })
+		cfg := e.task(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 1; done"), reserve(gpuA, 0))
+		e.start(cfg)
+		began := time.Now()
+		must.NoError(t, e.harness.StopTask(cfg.ID, time.Millisecond, "SIGTERM"))
+		must.Less(t, time.Minute, time.Since(began))
+		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
+	})
+}
+
+func TestNeighborsHearOfAKillThatWasNotTheDrivers(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Control = "/nonexistent" })
+		events, err := e.driver.TaskEvents(context.Background())
+		must.NoError(t, err)
+		neighbour := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
+		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		elsewhere := e.task(defaultTaskConfig("sleep", "1000"))
+		for _, c := range []*drivers.TaskConfig{neighbour, cfg} {
+			e.start(c)
+			must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		}
+		e.start(elsewhere)
+		must.NoError(t, unix.Kill(e.pid(cfg), unix.SIGKILL))
+		e.wait(cfg.ID)
+		event := nextEvent(t, events)
+		must.Eq(t, neighbour.ID, event.TaskID)
+		must.StrContains(t, event.Message, "did not come from the driver")
+		n.publish(gpuA, func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "next", Message: "the next event"}} })
+		must.StrContains(t, nextEvent(t, events).Message, "the next event")
+	})
+}
