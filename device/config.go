@@ -33,6 +33,7 @@ type config struct {
 	hami            *gpu.HAMiState
 	health          healthConfig
 	metrics         string
+	dcgmNames       bool
 	simulation      *rawSimulation
 }
 
@@ -63,6 +64,7 @@ func parseConfig(raw rawConfig) (*config, error) {
 		metrics:         p.metrics(raw.Metrics),
 		simulation:      p.simulation(raw.Simulation),
 	}
+	c.dcgmNames = raw.Metrics != nil && raw.Metrics.DCGM
 	c.shmMiB = p.shmSize(c.mps.ShmSize)
 	for _, id := range raw.IgnoredGPUIDs {
 		c.ignored[id] = true

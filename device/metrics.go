@@ -20,7 +20,7 @@ import (
 
 // deviceLabels are those of dcgm-exporter, so that its dashboards and rules
 // find them.
-var deviceLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "GPU_I_PROFILE", "GPU_I_ID"}
+var deviceLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname", "GPU_I_PROFILE", "GPU_I_ID"}
 
 var taskLabels = append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "namespace", "job", "task_group", "task", "alloc_id")
 
@@ -34,6 +34,10 @@ type gauge struct {
 
 func deviceGauge(name, help string, value func(hardware.Reading) int64) gauge {
 	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.GaugeValue, 1, value}
+}
+
+func deviceCounter(name, help string, value func(hardware.Reading) int64) gauge {
+	return gauge{prometheus.NewDesc(name, help, deviceLabels, nil), prometheus.CounterValue, 1, value}
 }
 
 // ratioGauge is a gauge of thousandths.
@@ -54,8 +58,18 @@ var readingMetrics = []gauge{
 	deviceGauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", func(r hardware.Reading) int64 { return r.MemoryUsedMiB }),
 	deviceGauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", freeMiB),
 	deviceGauge("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory total (in MiB).", func(r hardware.Reading) int64 { return r.MemoryTotalMiB }),
-	{prometheus.NewDesc("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Total energy consumption since boot (in mJ).", deviceLabels, nil),
-		prometheus.CounterValue, 1, func(r hardware.Reading) int64 { return r.EnergyMilliJoules }},
+	deviceCounter("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Total energy consumption since boot (in mJ).", func(r hardware.Reading) int64 { return r.EnergyMilliJoules }),
+	deviceGauge("DCGM_FI_DEV_MEMORY_TEMP", "Memory temperature (in C).", func(r hardware.Reading) int64 { return r.MemoryTemperatureC }),
+	deviceGauge("DCGM_FI_DEV_FB_RESERVED", "Framebuffer memory reserved (in MiB).", func(r hardware.Reading) int64 { return r.MemoryReservedMiB }),
+	deviceGauge("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "Bits of why the clocks are not higher.", func(r hardware.Reading) int64 { return r.ClockReasons }),
+	deviceCounter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Total number of PCIe retries.", func(r hardware.Reading) int64 { return r.PCIeReplays }),
+	deviceCounter("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "Number of remapped rows for correctable errors.", func(r hardware.Reading) int64 { return r.RowsCorrectable }),
+	deviceCounter("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "Number of remapped rows for uncorrectable errors.", func(r hardware.Reading) int64 { return r.RowsUncorrectable }),
+	deviceGauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed.", func(r hardware.Reading) int64 { return r.RowRemapFailed }),
+	deviceCounter("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Total number of double-bit volatile ECC errors.", func(r hardware.Reading) int64 { return r.ECCMemory }),
+	deviceCounter("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "Data that all NVLinks have carried, both ways (in KiB).", func(r hardware.Reading) int64 { return r.NVLinkKiB }),
+	deviceGauge("DCGM_FI_PROF_PCIE_TX_BYTES", "PCIe traffic sent (in bytes per second).", func(r hardware.Reading) int64 { return r.PCIeSentBytes }),
+	deviceGauge("DCGM_FI_PROF_PCIE_RX_BYTES", "PCIe traffic received (in bytes per second).", func(r hardware.Reading) int64 { return r.PCIeReceivedBytes }),
 	ratioGauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", func(r hardware.Reading) int64 { return r.GraphicsMilli }),
 	ratioGauge("DCGM_FI_PROF_SM_ACTIVE", "Ratio of the multiprocessors that have work.", func(r hardware.Reading) int64 { return r.SMMilli }),
 	ratioGauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor cores are active.", func(r hardware.Reading) int64 { return r.TensorMilli }),
@@ -76,6 +90,8 @@ var (
 	descCordoned   = prometheus.NewDesc("nomad_gpu_cordoned", "1 while the device is cordoned.", deviceLabels, nil)
 	descInstances  = prometheus.NewDesc("nomad_gpu_instances", "Instances that the device offers to Nomad.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
 	descHeld       = prometheus.NewDesc("nomad_gpu_instances_held", "Instances that tasks hold.", append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "group"), nil)
+	descForeign    = prometheus.NewDesc("nomad_gpu_foreign_processes", "Processes on the device that belong to no task of Nomad.", deviceLabels, nil)
+	descMPSMemory  = prometheus.NewDesc("nomad_gpu_mps_server_memory_bytes", "GPU memory that the MPS server itself holds.", deviceLabels, nil)
 	descMPSReady   = prometheus.NewDesc("nomad_gpu_mps_ready", "1 while the MPS control daemon has confirmed its limits.", deviceLabels, nil)
 	descMPSStarts  = prometheus.NewDesc("nomad_gpu_mps_generation", "How often the MPS control daemon was started since boot.", deviceLabels, nil)
 	descTaskMemory = prometheus.NewDesc("nomad_gpu_task_memory_used_bytes", "GPU memory that all processes of a task hold.", taskLabels, nil)
@@ -88,6 +104,8 @@ var (
 type collector struct {
 	*monitor
 	host string
+	// dcgm says whether the names of dcgm-exporter are served.
+	dcgm bool
 }
 
 // Describe is empty: what is there depends on the hardware.
@@ -101,13 +119,27 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		c.unit(out, u, labels[u.uuid])
 	}
 	for _, m := range c.read() {
+		if !c.dcgm {
+			break // dcgm-exporter runs beside: its sums are not to be doubled
+		}
 		for _, g := range readingMetrics {
 			if v := g.value(m.Reading); v != hardware.Absent {
 				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v)/g.one, labels[m.uuid]...)
 			}
 		}
 	}
-	for _, o := range c.occupants() {
+	seen := c.look()
+	for _, u := range c.published.units() {
+		s, told := seen.devices[u.uuid]
+		if !told {
+			continue
+		}
+		out <- prometheus.MustNewConstMetric(descForeign, prometheus.GaugeValue, float64(s.foreign), labels[u.uuid]...)
+		if u.mps != nil && s.serverMiB > 0 {
+			out <- prometheus.MustNewConstMetric(descMPSMemory, prometheus.GaugeValue, float64(s.serverMiB<<20), labels[u.uuid]...)
+		}
+	}
+	for _, o := range append(c.occupants(), seen.others...) {
 		if of, ok := labels[o.holding.UUID]; ok {
 			o.collect(out, of)
 		}
@@ -184,13 +216,13 @@ type metricsServer struct {
 }
 
 // serveMetrics begins to serve /metrics at an address.
-func serveMetrics(m *monitor, log hclog.Logger, address string) (*metricsServer, error) {
+func serveMetrics(m *monitor, log hclog.Logger, address string, dcgm bool) (*metricsServer, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{m, host}); err != nil {
+	if err := registry.Register(collector{m, host, dcgm}); err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	listener, err := net.Listen("tcp", address)

@@ -77,6 +77,7 @@ type rawHealth struct {
 
 type rawMetrics struct {
 	Address string `codec:"address"`
+	DCGM    bool   `codec:"dcgm"`
 }
 
 type rawSimulation struct {

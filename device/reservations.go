@@ -3,8 +3,8 @@ package device
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -23,8 +23,8 @@ type reservations struct {
 	path string
 	// delay is how long one counts after it was made, or last seen in a process.
 	delay time.Duration
-	// environments reads those of all processes.
-	environments func() [][]byte
+	// environments reads those of all processes, one after the other.
+	environments iter.Seq[[]byte]
 
 	// fresh are those that look has not taken in yet: Reserve must not wait.
 	mu    sync.Mutex
@@ -131,14 +131,18 @@ func (r *reservations) held(now time.Time) (live, recent map[string]holder) {
 
 // match looks for each reservation in the environments of all processes.
 func (r *reservations) match(now time.Time) {
-	environments := r.environments()
+	entries := make([][]byte, len(r.made))
 	for n := range r.made {
-		m := &r.made[n]
-		value, err := m.EnvValue()
-		entry := []byte(m.EnvKey() + "=" + value + "\x00")
-		m.running = err == nil && slices.ContainsFunc(environments, func(env []byte) bool { return bytes.Contains(env, entry) })
-		if m.running {
-			m.seen = now
+		r.made[n].running = false
+		if value, err := r.made[n].EnvValue(); err == nil {
+			entries[n] = []byte(r.made[n].EnvKey() + "=" + value + "\x00")
+		}
+	}
+	for env := range r.environments {
+		for n := range r.made {
+			if entries[n] != nil && bytes.Contains(env, entries[n]) {
+				r.made[n].running, r.made[n].seen = true, now
+			}
 		}
 	}
 }
@@ -192,15 +196,13 @@ func merge(all, others map[string]holder) map[string]holder {
 	return all
 }
 
-// readEnvironments reads with what environment each process was started. One
-// that has ended in between has none.
-func readEnvironments() [][]byte {
+// readEnvironments reads with what environment each process was started, so far
+// as that is bounded. One that has ended in between has none.
+func readEnvironments(yield func([]byte) bool) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
-	all := make([][]byte, 0, len(paths))
 	for _, path := range paths {
-		if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
-			all = append(all, text)
+		if text := readBounded(path); len(text) > 0 && !yield(text) {
+			return
 		}
 	}
-	return all
 }

@@ -3,6 +3,7 @@ package device
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var processes [][]byte
-	r.environments = func() [][]byte { return processes }
+	r.environments = func(yield func([]byte) bool) { slices.Values(processes)(yield) }
 	one := reservationOf(testUUID(0), 3, 4)
 	value, err := one.EnvValue()
 	if err != nil {
@@ -89,7 +90,7 @@ func TestReservationsEndWithALeaseOrAnotherReservation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.environments = func() [][]byte { return nil }
+			r.environments = func(func([]byte) bool) {}
 			r.add(tc.made, now)
 			if tc.later.Devices != nil {
 				r.add(tc.later, now)
@@ -175,7 +176,7 @@ func TestReservationsOutliveTheMachine(t *testing.T) {
 func TestEnvironmentsOfProcesses(t *testing.T) {
 	mine := strings.Join(os.Environ(), "\x00")
 	found := false
-	for _, env := range readEnvironments() {
+	for env := range readEnvironments {
 		found = found || mine != "" && strings.Contains(string(env), mine[:len(mine)/2])
 	}
 	if !found {

@@ -87,6 +87,7 @@ var healthSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 
 var metricsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"address": hclspec.NewAttr("address", "string", true),
+	"dcgm":    withDefault("dcgm", "bool", `true`),
 })
 
 var simulationSchema = hclspec.NewObject(map[string]*hclspec.Spec{

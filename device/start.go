@@ -44,7 +44,7 @@ func prepare(log hclog.Logger, c *config, outdated func()) (*service, error) {
 	}
 	r.outdated = outdated
 	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: readCgroups}
-	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now}}, nil
+	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: readEnviron}}, nil
 }
 
 // begin starts the work; a second call changes nothing.
@@ -53,7 +53,7 @@ func (s *service) begin(ctx context.Context) {
 		ctx, s.cancel = context.WithCancel(ctx)
 		r := s.reconciler
 		if r.config.metrics != "" {
-			metrics, err := serveMetrics(s.monitor, r.log, r.config.metrics)
+			metrics, err := serveMetrics(s.monitor, r.log, r.config.metrics, r.config.dcgmNames)
 			r.logOnce.report("metrics", err)
 			if err == nil {
 				s.metricsAddress = metrics.address

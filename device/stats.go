@@ -52,6 +52,10 @@ type monitor struct {
 	meter     *usageMeter
 	health    *healthTracker
 	now       func() time.Time
+	// server tells the processes of MPS daemons, environ with what environment a
+	// process began.
+	server  func(pid int) bool
+	environ func(pid int) []byte
 }
 
 // read measures every device. One that does not answer is left out.
@@ -110,7 +114,7 @@ type occupant struct {
 // tenants finds the live task of each instance.
 func (m *monitor) tenants() map[instanceKey]*occupant {
 	all := map[instanceKey]*occupant{}
-	for _, o := range m.occupants() {
+	for _, o := range append(m.occupants(), m.look().others...) {
 		numbers := o.holding.Slices
 		if len(numbers) == 0 {
 			numbers = []int{0}

@@ -144,7 +144,7 @@ func TestMetrics(t *testing.T) {
 	r.until("it is unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/1"); return n == 0 })
 	text := scrape(t, r)
 	host, _ := os.Hostname()
-	text = strings.ReplaceAll(text, `Hostname="`+host+`"`, `Hostname="HOST"`)
+	text = strings.ReplaceAll(text, `hostname="`+host+`"`, `hostname="HOST"`)
 	text = strings.ReplaceAll(strings.ReplaceAll(text, uuid, "GPU-A"), other, "GPU-B")
 	text = regexp.MustCompile(`(?m)^(nomad_gpu_fault_since_seconds\{.*\}) .*$`).ReplaceAllString(text, "$1 TIME")
 	golden.Compare(t, "metrics.txt", text)

@@ -13,6 +13,16 @@ type Reading struct {
 	EnergyMilliJoules                                         int64
 	// Volatile uncorrected ECC errors since the driver was loaded.
 	ECCL1, ECCL2, ECCMemory int64
+	MemoryTemperatureC      int64
+	// MemoryReservedMiB is what the driver keeps.
+	MemoryReservedMiB int64
+	PCIeReplays       int64
+	// Rows of memory that were remapped after errors, and whether one could not be.
+	RowsCorrectable, RowsUncorrectable, RowRemapFailed int64
+	// ClockReasons are NVML's bits of why the clocks are not higher.
+	ClockReasons int64
+	// NVLinkKiB is the data that all links have carried, both ways.
+	NVLinkKiB int64
 	Activity
 }
 
@@ -24,11 +34,13 @@ type Activity struct {
 	// use of the multiprocessors, TensorMilli that of their tensor cores, and
 	// DRAMMilli the share of the memory's bandwidth.
 	GraphicsMilli, SMMilli, TensorMilli, DRAMMilli int64
+	// PCIe traffic, in bytes a second.
+	PCIeSentBytes, PCIeReceivedBytes int64
 }
 
 // NoActivity is an Activity in which everything is absent.
 func NoActivity() Activity {
-	return Activity{GraphicsMilli: Absent, SMMilli: Absent, TensorMilli: Absent, DRAMMilli: Absent}
+	return Activity{GraphicsMilli: Absent, SMMilli: Absent, TensorMilli: Absent, DRAMMilli: Absent, PCIeSentBytes: Absent, PCIeReceivedBytes: Absent}
 }
 
 // Absent is the value of a reading that the device does not give.
@@ -42,6 +54,8 @@ func NoReading() Reading {
 		TemperatureC: Absent, MemoryUsedMiB: Absent, MemoryTotalMiB: Absent,
 		BAR1UsedMiB: Absent, BAR1TotalMiB: Absent, SMClockMHz: Absent, MemoryClockMHz: Absent,
 		EnergyMilliJoules: Absent, ECCL1: Absent, ECCL2: Absent, ECCMemory: Absent,
+		MemoryTemperatureC: Absent, MemoryReservedMiB: Absent, PCIeReplays: Absent, RowsCorrectable: Absent, RowsUncorrectable: Absent,
+		RowRemapFailed: Absent, ClockReasons: Absent, NVLinkKiB: Absent,
 		Activity: NoActivity(),
 	}
 }

@@ -124,14 +124,19 @@ func (s *sampler) measure(lib nvml.Interface, take func(nvml.GpmSample) nvml.Ret
 // compare is what a device did between two samples.
 func compare(lib nvml.Interface, before, after nvml.GpmSample) hardware.Activity {
 	a := hardware.NoActivity()
+	milli := func(percent float64) int64 { return int64(math.Round(min(percent, 100) * 10)) }
+	bytes := func(mib float64) int64 { return int64(mib * (1 << 20)) }
 	wanted := []struct {
 		id    nvml.GpmMetricId
-		milli *int64
+		value *int64
+		in    func(float64) int64
 	}{
-		{nvml.GPM_METRIC_GRAPHICS_UTIL, &a.GraphicsMilli},
-		{nvml.GPM_METRIC_SM_UTIL, &a.SMMilli},
-		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, &a.TensorMilli},
-		{nvml.GPM_METRIC_DRAM_BW_UTIL, &a.DRAMMilli},
+		{nvml.GPM_METRIC_GRAPHICS_UTIL, &a.GraphicsMilli, milli},
+		{nvml.GPM_METRIC_SM_UTIL, &a.SMMilli, milli},
+		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, &a.TensorMilli, milli},
+		{nvml.GPM_METRIC_DRAM_BW_UTIL, &a.DRAMMilli, milli},
+		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, &a.PCIeSentBytes, bytes},
+		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, &a.PCIeReceivedBytes, bytes},
 	}
 	request := nvml.GpmMetricsGetType{NumMetrics: uint32(len(wanted)), Sample1: before, Sample2: after}
 	for n, w := range wanted {
@@ -142,7 +147,7 @@ func compare(lib nvml.Interface, before, after nvml.GpmSample) hardware.Activity
 	}
 	for n, w := range wanted {
 		if m := request.Metrics[n]; m.NvmlReturn == uint32(nvml.SUCCESS) && m.Value >= 0 && !math.IsNaN(m.Value) {
-			*w.milli = int64(math.Round(min(m.Value, 100) * 10))
+			*w.value = w.in(m.Value)
 		}
 	}
 	return a

@@ -39,7 +39,7 @@ func TestActivityIsThatOfTheMIGInstance(t *testing.T) {
 		t.Errorf("one sample tells %+v, %v", first.Activity, err)
 	}
 	for uuid, want := range map[string]int64{busy: 700, idle: 0, r.uuid(0): 700} {
-		if got := r.activity(uuid); got != (hardware.Activity{GraphicsMilli: want, SMMilli: want, TensorMilli: want, DRAMMilli: want}) {
+		if got := r.activity(uuid); got != (hardware.Activity{GraphicsMilli: want, SMMilli: want, TensorMilli: want, DRAMMilli: want, PCIeSentBytes: want / 10 << 20, PCIeReceivedBytes: want / 10 << 20}) {
 			t.Errorf("%s: got %+v, want %d", uuid, got, want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestOldDriverIsAskedOnlyWhatItHas(t *testing.T) {
 	}
 	err := sim.WriteControl(r.dir, sim.Control{NoSymbols: []string{
 		"nvmlDeviceGetNumaNodeId", "nvmlGpmMigSampleGet", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMPSComputeRunningProcesses",
-		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetNvLinkRemoteDeviceType"}})
+		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetCurrentClocksEventReasons"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
 	return on(b, owner, uuid, func(d nvml.Device) hardware.Reading {
 		r := read(d)
 		b.readMemory(d, &r)
+		b.readCounters(d, &r)
 		r.Activity = b.activity(d, uuid)
 		return r
 	})
@@ -97,8 +98,8 @@ func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 				continue
 			}
 			byPID[int(p.Pid)] = len(found)
-			one := process(p, busy)
-			one.MPS, one.MPSUnknown = mps, !told
+			one := process(p, mps, busy)
+			one.MPSUnknown = !told
 			found = append(found, one)
 		}
 	}
@@ -130,12 +131,14 @@ func (b *Backend) mpsClients(d nvml.Device) (clients []nvml.ProcessInfo, told bo
 // unknownMemory is NVML's value for "not available".
 const unknownMemory = ^uint64(0)
 
-func process(p nvml.ProcessInfo, busy map[uint32]int64) hardware.Process {
-	one := hardware.Process{PID: int(p.Pid), MemoryMiB: hardware.Absent, Milli: hardware.Absent}
+func process(p nvml.ProcessInfo, mps bool, busy map[uint32]int64) hardware.Process {
+	one := hardware.Process{PID: int(p.Pid), MPS: mps, MemoryMiB: hardware.Absent, Milli: hardware.Absent}
 	if p.UsedGpuMemory != unknownMemory {
 		one.MemoryMiB = int64(p.UsedGpuMemory >> 20)
 	}
-	if milli, ok := busy[p.Pid]; ok {
+	// NVML credits an MPS server with what its clients do: nothing of a client is not
+	// known to be nothing.
+	if milli, ok := busy[p.Pid]; ok && !(mps && milli == 0) {
 		one.Milli = milli
 	}
 	return one

@@ -26,7 +26,7 @@ var calls = []string{
 	"GetCudaComputeCapability", "GetVirtualizationMode", "GetComputeMode", "GetMigMode", "GetMaxMigDeviceCount",
 	"GetMigDeviceHandleByIndex", "GetAttributes", "GetGpuInstanceId", "GetComputeInstanceId", "GetFieldValues",
 	"GetRemappedRows", "GetTotalEccErrors", "GetNvLinkState", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetGpuFabricInfo", "GetMemoryInfo_v2", "GetPowerUsage", "GetTemperature", "GetUtilizationRates",
-	"GetEncoderUtilization", "GetDecoderUtilization", "GetClockInfo", "GetDetailedEccErrors", "GetComputeRunningProcesses",
+	"GetEncoderUtilization", "GetDecoderUtilization", "GetClockInfo", "GetDetailedEccErrors", "GetPcieReplayCounter", "GetCurrentClocksEventReasons", "GetComputeRunningProcesses",
 	"GetMPSComputeRunningProcesses", "GetGraphicsRunningProcesses", "GetProcessUtilization", "RegisterEvents",
 	"GetSupportedEventTypes", "GpmQueryDeviceSupport", "GpmSampleGet", "GpmMigSampleGet", "GpmMetricsGet",
 	"DeviceGetHandleByIndex",

@@ -7,6 +7,7 @@ const (
 	symbolNUMANode     = "nvmlDeviceGetNumaNodeId"                 // since driver 550
 	symbolMemoryV2     = "nvmlDeviceGetMemoryInfo_v2"              // since driver 510
 	symbolFabric       = "nvmlDeviceGetGpuFabricInfo"              // since driver 535
+	symbolClockReasons = "nvmlDeviceGetCurrentClocksEventReasons"  // since driver 535
 	symbolActivity     = "nvmlGpmMigSampleGet"                     // since driver 520
 	symbolNVLinkRemote = "nvmlDeviceGetNvLinkRemoteDeviceType"     // since driver 465
 	symbolMPSProcesses = "nvmlDeviceGetMPSComputeRunningProcesses" // since driver 470

@@ -256,6 +256,16 @@ func (g *gpu) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
 	return 0, 0, c.RemapPending, c.RemapFailed, g.failure("GetRemappedRows")
 }
 
+func (g *gpu) GetPcieReplayCounter() (int, nvml.Return) {
+	return answer(g, "GetPcieReplayCounter", 0)
+}
+
+// GetCurrentClocksEventReasons says that an idle GPU needs no higher clocks.
+func (g *gpu) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
+	g.machine.call("nvmlDeviceGetCurrentClocksEventReasons")
+	return answer(g, "GetCurrentClocksEventReasons", uint64(nvml.ClocksEventReasonGpuIdle))
+}
+
 // GetFieldValues knows the recovery action, as drivers from Hopper on do.
 func (g *gpu) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	if ret := g.failure("GetFieldValues"); ret != nvml.SUCCESS {
@@ -263,6 +273,10 @@ func (g *gpu) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	}
 	for i := range values {
 		values[i].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+		if values[i].FieldId == nvml.FI_DEV_MEMORY_TEMP && g.kind.rowRemapping { // HBM has a sensor
+			values[i].NvmlReturn, values[i].ValueType = uint32(nvml.SUCCESS), uint32(nvml.VALUE_TYPE_UNSIGNED_INT)
+			binary.NativeEndian.PutUint64(values[i].Value[:], 41)
+		}
 		if values[i].FieldId == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION && g.kind.Architecture >= nvml.DEVICE_ARCH_HOPPER {
 			values[i].NvmlReturn = uint32(nvml.SUCCESS)
 			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_INT)

@@ -1,0 +1,138 @@
+package device
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// census is who is on the devices beside the tasks of the containerd driver.
+type census struct {
+	// others are tasks of other drivers, known by the reservation in the environment
+	// of their processes.
+	others []occupant
+	// devices are those that told.
+	devices map[string]deviceCensus
+}
+
+type deviceCensus struct {
+	// foreign counts the processes that are no task's, serverMiB is what the MPS
+	// server holds for itself.
+	foreign   int
+	serverMiB int64
+}
+
+// look asks every device who is on it.
+func (m *monitor) look() census {
+	c := census{devices: map[string]deviceCensus{}}
+	var leases []gpu.Lease
+	if known := m.meter.leases.Load(); known != nil {
+		leases = *known
+	}
+	for _, u := range m.published.units() {
+		processes, err := m.observer.Processes(u.owner(), u.uuid)
+		if err != nil || !u.offered() {
+			continue
+		}
+		var d deviceCensus
+		on := holdingsOf(leases, u.uuid)
+		for _, p := range processes {
+			switch lines := m.meter.cgroups(p.PID); {
+			case m.server(p.PID):
+				d.serverMiB += max(0, p.MemoryMiB)
+			case slices.ContainsFunc(on, func(t tenant) bool { return within(lines, t.lease.Cgroup) }):
+			default:
+				if !c.count(u, p, m.environ(p.PID)) {
+					d.foreign++
+				}
+			}
+		}
+		c.devices[u.uuid] = d
+	}
+	return c
+}
+
+// count adds a process to its task; false if it is no task's on that device.
+func (c *census) count(u *unit, p hardware.Process, environ []byte) bool {
+	lease, holding, ok := taskOf(environ, u.uuid)
+	if !ok {
+		return false
+	}
+	at := slices.IndexFunc(c.others, func(o occupant) bool { return o.lease.ID == lease.ID && o.holding.UUID == u.uuid })
+	if at < 0 {
+		at = len(c.others)
+		c.others = append(c.others, occupant{lease, holding, &gpu.TaskUsage{LeaseID: lease.ID, UUID: u.uuid, Milli: hardware.Absent}})
+	}
+	usage := c.others[at].usage
+	usage.Processes++
+	usage.MemoryMiB += max(0, p.MemoryMiB)
+	if p.Milli != hardware.Absent {
+		usage.Milli = max(0, usage.Milli) + p.Milli
+	}
+	if !p.MPS && !p.MPSUnknown && u.underMPS(holding) {
+		usage.BesideMPS = append(usage.BesideMPS, p.PID)
+	}
+	return true
+}
+
+// taskOf reads whose a process is and what it was given of a device, as Nomad wrote
+// it into the environment with which the process began. A program can lie about
+// it, so it serves to show and not to act.
+func taskOf(environ []byte, uuid string) (gpu.Lease, gpu.Holding, bool) {
+	env, reserved := map[string]string{}, map[string]string{}
+	for entry := range bytes.SplitSeq(environ, []byte{0}) {
+		key, value, _ := strings.Cut(string(entry), "=")
+		switch {
+		case gpu.IsReservationKey(key):
+			reserved[key] = value
+		case strings.HasPrefix(key, "NOMAD_"):
+			env[key] = label(value)
+		}
+	}
+	reservations, err := gpu.ReservationsFromEnv(reserved)
+	if err != nil {
+		return gpu.Lease{}, gpu.Holding{}, false
+	}
+	for _, r := range reservations {
+		for _, d := range r.Devices {
+			if d.UUID == uuid {
+				lease := gpu.Lease{ID: gpu.LeaseID(env["NOMAD_ALLOC_ID"], env["NOMAD_TASK_NAME"]), AllocID: env["NOMAD_ALLOC_ID"], Namespace: env["NOMAD_NAMESPACE"],
+					Job: env["NOMAD_JOB_NAME"], Group: env["NOMAD_GROUP_NAME"], Task: env["NOMAD_TASK_NAME"]}
+				return lease, gpu.Holding{UUID: d.UUID, Mode: d.Mode, Slices: d.Slices, Share: gpu.Share{MemoryMiB: d.MemoryMiB}}, true
+			}
+		}
+	}
+	return gpu.Lease{}, gpu.Holding{}, false
+}
+
+// label makes a value fit for a metric: it is short, and text.
+func label(value string) string {
+	const longest = 128
+	return strings.ToValidUTF8(value[:min(len(value), longest)], "?")
+}
+
+// maxEnvironment is how much of a process's environment is read: programs choose
+// its size, and this one's memory is not theirs.
+const maxEnvironment = 256 << 10
+
+// readEnviron is nil for a process that has ended.
+func readEnviron(pid int) []byte { return readBounded(fmt.Sprintf("/proc/%d/environ", pid)) }
+
+func readBounded(path string) []byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxEnvironment))
+	if err != nil {
+		return nil
+	}
+	return text
+}

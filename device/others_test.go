@@ -1,0 +1,128 @@
+package device
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// A task of another driver, which writes no lease, is known by the reservation in
+// its environment; what is neither is told apart.
+func TestTasksOfOtherDriversAreMeasured(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/t4.hcl", "mode = \"slice\"\nslice_memory = \"4GiB\"\nmetrics { address = \"127.0.0.1:0\" }")
+	uuid := uuidOf(t, r.until("all is healthy", allHealthy), "slice/T4/0")
+	given, err := r.Reserve([]string{uuid + "::1", uuid + "::2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := []string{"NOMAD_ALLOC_ID=11111111-2222-3333-4444-555555555555", "NOMAD_TASK_NAME=train", "NOMAD_JOB_NAME=bert", "NOMAD_GROUP_NAME=g", "NOMAD_NAMESPACE=ml\xff"}
+	for key, value := range given.Envs {
+		task = append(task, key+"="+value)
+	}
+	pid := func(env ...string) uint32 {
+		sleeper := exec.Command("sleep", "600")
+		sleeper.Env = append(sleeper.Env, env...)
+		if err := sleeper.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+		return uint32(sleeper.Process.Pid)
+	}
+	server := r.service.reconciler.mps.Status(uuid).PID
+	r.happen(uuid, func(c *sim.Condition) {
+		c.Processes = []sim.Process{
+			{PID: pid(task...), MemoryMiB: 3000, MPS: true}, {PID: pid(task...), MemoryMiB: 500, MPS: true},
+			{PID: pid("PATH=/bin"), MemoryMiB: 70}, {PID: uint32(server), MemoryMiB: 30},
+		}
+	})
+	text := scrape(t, r)
+	for _, want := range []string{
+		`alloc_id="11111111-2222-3333-4444-555555555555"`, `job="bert"`, `namespace="ml?"`,
+		"nomad_gpu_task_memory_used_bytes{", " 3.670016e+09", // 3500 MiB
+		" 8.589934592e+09", // its limit
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
+	}
+	for name, want := range map[string]string{"nomad_gpu_foreign_processes": " 1", "nomad_gpu_mps_server_memory_bytes": " 3.145728e+07", "nomad_gpu_task_beside_mps_processes": " 0"} {
+		if got := metric(text, name, uuid); got != want {
+			t.Errorf("%s is%s, want%s", name, got, want)
+		}
+	}
+	// Under MPS NVML credits the server: what a client uses is not known to be none.
+	if got := metric(text, "nomad_gpu_task_compute_ratio", uuid); got != "" {
+		t.Errorf("its compute is%s", got)
+	}
+	stats := r.service.monitor.stats()
+	if got := statsText(stats[0].InstanceStats[uuid+"::2"]); !strings.Contains(got, "Task memory = 3500 / 8192 MiB") || !strings.Contains(got, "bert/train") {
+		t.Errorf("statistics are\n%s", got)
+	}
+}
+
+// metric is the value of a device's sample, with the space before it.
+func metric(text, name, uuid string) string {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, name+"{") && strings.Contains(line, uuid) {
+			_, value, _ := strings.Cut(line, "}")
+			return strings.TrimSuffix(value, "\n")
+		}
+	}
+	return ""
+}
+
+func TestTaskIsReadFromItsEnvironmentOnly(t *testing.T) {
+	r := gpu.Reservation{Version: 1, Vendor: "nvidia", Devices: []gpu.ReservedDevice{{UUID: "GPU-1", Mode: gpu.ModeWhole, MemoryMiB: 7}}}
+	value := must(r.EnvValue())
+	for name, tc := range map[string]struct {
+		environ, uuid string
+		want          bool
+	}{
+		"its own":         {"A=b\x00" + r.EnvKey() + "=" + value + "\x00NOMAD_JOB_NAME=j\x00", "GPU-1", true},
+		"another device":  {r.EnvKey() + "=" + value, "GPU-2", false},
+		"no reservation":  {"NOMAD_JOB_NAME=j", "GPU-1", false},
+		"a broken one":    {r.EnvKey() + "={", "GPU-1", false},
+		"nothing at all":  {"", "GPU-1", false},
+		"a name, no more": {r.EnvKey(), "GPU-1", false},
+	} {
+		lease, holding, ok := taskOf([]byte(tc.environ), tc.uuid)
+		if ok != tc.want || ok && (holding.UUID != "GPU-1" || holding.MemoryMiB != 7 || lease.Job != "j") {
+			t.Errorf("%s: %+v, %+v, %v", name, lease, holding, ok)
+		}
+	}
+	if got := label(strings.Repeat("é", 100)); len(got) > 130 || !strings.HasPrefix(got, "é") {
+		t.Errorf("a long label is %q", got)
+	}
+}
+
+func TestEnvironmentsAreReadUpToABound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "environ")
+	if err := os.WriteFile(path, make([]byte, 3*maxEnvironment), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(readBounded(path)); got != maxEnvironment {
+		t.Errorf("%d bytes were read", got)
+	}
+	if got := readBounded(path + "-gone"); got != nil {
+		t.Errorf("of no process: %q", got)
+	}
+	if got := readEnviron(os.Getpid()); len(got) == 0 {
+		t.Error("this process has no environment")
+	}
+}
+
+// Beside dcgm-exporter its names are left to it.
+func TestDCGMNamesCanBeLeftOut(t *testing.T) {
+	r := newRig(t)
+	r.start("../e2e/topology/t4.hcl", "metrics {\n address = \"127.0.0.1:0\"\n dcgm = false\n}")
+	r.until("all is healthy", allHealthy)
+	if text := scrape(t, r); strings.Contains(text, "DCGM_FI_DEV_FB_USED") || !strings.Contains(text, "nomad_gpu_healthy") {
+		t.Errorf("metrics are\n%s", text)
+	}
+}
