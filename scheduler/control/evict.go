@@ -133,6 +133,10 @@ func (l *Loop) carryOut(ctx context.Context, due *decide.Due) error {
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
 			at = v.Job.String()
 		}
+		if v.Quota && !v.Gang { // what else runs of the group goes on: a hold stops nothing
+			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("a job with a higher priority goes first in queue %s", v.Queue)}}
+			at = v.Job.String() + "/" + v.Group
+		}
 		if done[at] {
 			continue
 		}

@@ -125,6 +125,9 @@ func (b *Book) helpByEviction(key nomad.JobKey, g *GroupRecord, p view.Pending) 
 		}
 		return nil
 	}
+	for i := range e.Victims {
+		e.Victims[i].Quota = hold != nil && hold.Kind == view.WaitsForQuota
+	}
 	due := &Due{Job: key, Evict: e, Revision: Revision{Group: p.Group}}
 	if e.room != nil { // else it is let go once all of it is there
 		due.Revision.Prefer, due.Revision.room = e.room.node, e.room

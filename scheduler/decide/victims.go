@@ -42,7 +42,9 @@ type Victim struct {
 	AllocID, Group, Node string
 	Job                  nomad.JobKey
 	// Gang victims go with all of their gang, and wait as one.
-	Gang     bool
+	Gang bool
+	// Quota victims give up quota, not only room: elsewhere they would take it back.
+	Quota    bool
 	Priority int
 	Queue    string
 	Text     string
