@@ -21,7 +21,7 @@ func recorded(r *Record, g *nomad.Group) bool {
 		return false
 	}
 	known, found := r.Groups[g.Name]
-	return found && known.print == g.Registered
+	return found && known.print == g.Registered && g.Count <= known.Ask.Count // more were not decided about
 }
 
 // inherited reports whether a child's group is as it was recorded of its parent.
@@ -136,6 +136,8 @@ func (c *choosing) adopt(was *admit.Earlier) GroupRecord {
 // What runs keeps the device blocks that it runs with; what waits is decided
 // about again; a node that is left out stays so.
 func (b *Book) align(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupRecord, bool) {
+	was.Ask = *a
+	was.Ask.Was = nil
 	if len(was.Excluded) > 0 || a.Was == nil {
 		return was, false
 	}

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -224,4 +225,41 @@ func TestAChildIsTreatedLikeAnyJob(t *testing.T) {
 			t.Errorf("due is %+v", due)
 		}
 	})
+}
+
+// Growth that nobody decided about is charged like anything else: within the limit
+// it is adopted, above it the group goes back to waiting.
+func TestGrowthAroundTheServiceIsBroughtBack(t *testing.T) {
+	for name, row := range map[string]struct {
+		slices int
+		held   bool
+	}{"within the limit": {8, false}, "above it": {16, true}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, oneGPU, machine("a", 2))
+			a := ask("job", fmt.Sprintf("%dG", row.slices), 1)
+			d := b.decide(t, a)
+			b.register(a)
+			b.run(a, "alloc-0", "a", 0, 0, row.slices)
+			b.letTimePass()
+			if due := b.book.NextDue(nil, true); due != nil {
+				t.Fatalf("nothing is different, and yet %+v", due)
+			}
+			a.Count = 2
+			a = b.registerAs(a, wasOf(d))
+			b.run(a, "alloc-1", "a", 1, 0, row.slices)
+			due := b.book.NextDue(nil, true)
+			if due == nil || (due.Revision.Hold != nil) != row.held || due.Revision.Align == row.held {
+				t.Fatalf("due is %+v", due)
+			}
+			if row.held {
+				return
+			}
+			if changed, err := b.Revise(t.Context(), []admit.Ask{a}, due.Revision); err != nil || changed != nil {
+				t.Errorf("got %+v, %v", changed, err)
+			}
+			if due := b.book.NextDue(nil, true); due != nil {
+				t.Errorf("it is adopted, and yet %+v", due)
+			}
+		})
+	}
 }

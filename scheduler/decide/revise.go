@@ -101,7 +101,7 @@ func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revisi
 	for i := range asks {
 		a, was, g := &asks[i], wasOf[asks[i].Group], out.next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.record = out.record || different || !maps.Equal(was.Excluded, g.Excluded)
+		out.record = out.record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded)
 		out.job = out.job || different || a.Registered() != a.Fingerprint(&g.Decision)
 		out.answers[i] = g.Decision
 	}
