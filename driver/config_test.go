@@ -27,7 +27,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
 		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
-		AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
+		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
@@ -173,7 +173,7 @@ gpu {
 		Ulimit: []map[string]string{{"nofile": "1:2"}}, Sysctl: []map[string]string{{"net.core.somaxconn": "1"}},
 		CPUHardLimit: true, CPUCFSPeriod: 50000, CPUSetCPUs: "0", MemorySwap: "1M", Swappiness: 10, OOMScoreAdj: 5,
 		Runtime: "r", Snapshotter: "native", Labels: []map[string]string{{"team": "a"}},
-		GPU: spec.GPUConfig{Memory: "7GiB", Compute: 500, ComputeLimit: 800},
+		GPU: spec.GPUConfig{Memory: "7GiB", Compute: 500, ComputeLimit: 800, OnFault: spec.OnFaultRestart},
 	}, config)
 }
 

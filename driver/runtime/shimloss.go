@@ -148,7 +148,8 @@ func kill(p procfs.Proc, matching func(args []string) bool) error {
 // this command line, or "". What containerd runs to clean up after a shim, called
 // "delete", is none.
 func (r *Runtime) shimFor(args []string) string {
-	if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || args[len(args)-1] == "delete" ||
+	// A process that has just ended has no command line any more.
+	if len(args) == 0 || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || args[len(args)-1] == "delete" ||
 		option(args, "-namespace") != r.config.Namespace || !sameFile(option(args, "-address"), r.config.Socket) {
 		return ""
 	}

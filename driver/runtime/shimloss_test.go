@@ -23,6 +23,7 @@ func TestProcessesOfAContainerAreToldByTheirCommandLine(t *testing.T) {
 	} {
 		must.Eq(t, want, r.shimFor(strings.Split(line, " ")), must.Sprint(line))
 	}
+	must.Eq(t, "", r.shimFor(nil), must.Sprint("a process that has ended has no command line"))
 	for line, want := range map[string]bool{
 		"runc --root /run/containerd/runc/ns --log l create --bundle /b/a --pid-file p a": true,
 		"runc --root /run/containerd/runc/nt --log l create --bundle /b/a --pid-file p a": false,
