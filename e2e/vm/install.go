@@ -2,9 +2,48 @@ package vm
 
 import (
 	"fmt"
-
-	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
+
+// topology is a machine with just the GPUs that the examples need beside each other:
+// every one more is work for a processor that may be emulated.
+const topology = `machine "vm" {}
+
+gpu {
+  model = "H100"
+  count = 2
+}
+
+gpu {
+  model = "H100"
+  mig   = ["1g.10gb", "1g.10gb"]
+}
+
+gpu {
+  model = "H100"
+  count = 2
+}
+`
+
+// daemons is how many MPS daemons that makes.
+const daemons = 2
+
+// gpuRules says what the machine's GPUs are.
+const gpuRules = `
+    gpu {
+      index   = 0
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index   = 1
+      mode    = "slice"
+      sharing = "mps"
+    }
+    gpu {
+      index = 2
+      mode  = "mig"
+    }
+`
 
 // nomadUnit is the unit of docs/install-systemd.md, with the paths of the payload.
 const nomadUnit = `[Unit]
@@ -64,7 +103,7 @@ plugin "nomad-device-gpu" {
   config {
     data_dir = "/var/lib/nomad-gpu"
     simulation {
-      topology = "/opt/gpu/topology/dgx-h100.hcl"
+      topology = "/opt/gpu/topology.hcl"
       dir      = "/var/lib/nomad-gpu-simulation"
     }
     mps {
@@ -79,7 +118,7 @@ plugin "nomad-driver-containerd" {
 `
 
 // install is a script that makes a fresh machine a node.
-func install(root string) string {
+func install() string {
 	return fmt.Sprintf(`
 mkdir -p /etc/nomad.d /var/lib/nomad-gpu-simulation
 grep -q /opt/gpu /etc/fstab || echo '/dev/vdb /opt/gpu ext4 ro 0 0' >>/etc/fstab
@@ -93,5 +132,5 @@ EOF
 for image in /opt/gpu/images/*.tar; do ctr -n nomad-gpu images import "$image"; done
 systemctl daemon-reload
 systemctl enable --now nomad
-`, fmt.Sprintf(nomadConfig, cluster.MachineOfExamples(root).GPUs), nomadUnit)
+`, fmt.Sprintf(nomadConfig, gpuRules), nomadUnit)
 }

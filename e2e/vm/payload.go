@@ -29,7 +29,7 @@ var testPrograms = []string{"driver/testdata/dial", "driver/testdata/listen", "p
 //	bin/         nomad, the plugins and the stand-in for NVIDIA's MPS control program
 //	containerd/  the newest release
 //	images/      archives of images
-//	topology/    of simulated machines
+//	topology.hcl the simulated machine
 //	tests/       test programs, and below src/ what they read
 func payload(ctx context.Context, root, dir string, withSuites bool) (string, error) {
 	files := filepath.Join(dir, "payload")
@@ -45,12 +45,14 @@ func payload(ctx context.Context, root, dir string, withSuites bool) (string, er
 		{filepath.Join(bin, "e2e", "nomad"), "bin/nomad"},
 		{filepath.Join(bin, "e2e", "nvidia-cuda-mps-control"), "bin/"},
 		{filepath.Join(bin, "e2e", "containerd") + "/.", "containerd"},
-		{filepath.Join(root, "e2e", "topology"), "topology"},
 	}
 	for _, c := range copies {
 		if err := run(ctx, root, "cp", "-rL", c[0], filepath.Join(files, c[1])); err != nil {
 			return "", err
 		}
+	}
+	if err := os.WriteFile(filepath.Join(files, "topology.hcl"), []byte(topology), 0o644); err != nil {
+		return "", err
 	}
 	if err := images(ctx, bin, filepath.Join(files, "images")); err != nil {
 		return "", err

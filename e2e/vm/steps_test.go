@@ -24,7 +24,7 @@ systemctl --version | head -n 1; containerd --version; runc --version | head -n 
 }
 
 func testNode(ctx context.Context, l *lane) {
-	l.run(ctx, install(root))
+	l.run(ctx, install())
 	l.nodeReady(ctx)
 	l.Log(l.run(ctx, "nomad version | head -n 1"))
 }
@@ -243,8 +243,8 @@ func testScopes(ctx context.Context, l *lane) {
 			scopes++
 		}
 	}
-	if scopes != 4 {
-		l.Errorf("%d MPS daemons are in scopes, want 4: %v", scopes, l.pids(ctx))
+	if scopes != daemons {
+		l.Errorf("%d MPS daemons are in scopes, want %d: %v", scopes, daemons, l.pids(ctx))
 	}
 	l.Log(l.run(ctx, "systemctl --no-pager --plain --no-legend list-units 'nomad-gpu-mps-*'"))
 }
