@@ -83,7 +83,8 @@ func (b *Book) unrecorded(key nomad.JobKey) bool {
 // with.
 func (b *Book) letGo(key nomad.JobKey, g *GroupRecord, p view.Pending) *Due {
 	if g.Decision.Hold != nil {
-		if !b.wouldGo(key, g) {
+		stops := b.live(key, p.Group)+p.Missing > g.Ask.Count // something is about to, and is not seen to yet
+		if stops || !b.wouldGo(key, g) {
 			return nil
 		}
 	} else if !b.outside(g) && !b.otherwise(key, g) {
