@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -297,6 +299,9 @@ func (s *start) watchTask(context.Context) error {
 	s.task = s.driver.watch(s.cfg, s.container, s.plan.record)
 	if len(s.plan.share.Holdings) > 0 {
 		s.driver.emit(s.cfg, "GPU share: "+describeShare(s.plan.share), nil)
+	}
+	if dropped := spec.Dropped(s.cfg.Env, s.cfg.DeviceEnv); len(dropped) > 0 {
+		s.driver.emit(s.cfg, "left out of the environment, since the driver alone says which GPU a task has: "+strings.Join(dropped, ", "), nil)
 	}
 	return nil
 }

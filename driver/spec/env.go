@@ -40,6 +40,19 @@ func Env(image []string, task, device, computed map[string]string) []string {
 	return list
 }
 
+// Dropped are the variables that a task set, or a template of its, and that Env
+// leaves to the driver, sorted. Nomad's own are in the task's environment too.
+func Dropped(task, device map[string]string) []string {
+	var keys []string
+	for key, value := range task {
+		if gpu.GuardedEnv(key) && device[key] != value {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // validKey refuses names that would become another variable's: the name
 // "CUDA_VISIBLE_DEVICES=0" is none of ours, but what it sets is.
 func validKey(key string) bool { return key != "" && !strings.ContainsAny(key, "=\x00") }

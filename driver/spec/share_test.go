@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,6 +138,15 @@ func TestEnvPrecedence(t *testing.T) {
 		"NVIDIA_API_KEY=key", "NVIDIA_REQUIRE_CUDA=cuda>=12", "NVIDIA_VISIBLE_DEVICES=void"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestDroppedVariablesAreThoseOfTheTask(t *testing.T) {
+	device := map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/device", "NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+	got := Dropped(map[string]string{"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "all",
+		"CUDA_MPS_PIPE_DIRECTORY": "/device", "CUDA_VISIBLE_DEVICES": "0"}, device)
+	if want := []string{"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
