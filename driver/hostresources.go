@@ -21,7 +21,7 @@ type hostResources interface {
 }
 
 func (s settings) hostResources() []hostResources {
-	return []hostResources{newBridges(s), newSharedMemory(s), newHeldPipes(s), newStages(s), newTaskRecords(s)}
+	return []hostResources{newBridges(s), newSharedMemory(s), newPipeDirs(s), newStages(s), newTaskRecords(s)}
 }
 
 // remove deletes a container and all that belongs to it, under a context of its
@@ -73,18 +73,20 @@ func (d *Driver) removeHostResources(id string) error {
 }
 
 // prepare makes what the driver keeps on the host for a task: a stage with the
-// files that it is to see, MPS pipes, memory that it shares, and a network of its
+// files that it is to see, an MPS directory, memory that it shares, and a network of its
 // own.
 func (p *startPlan) prepare(ctx context.Context) error {
 	id := p.record.Lease.Container
 	if err := p.setStage(id); err != nil {
 		return err
 	}
-	pipes, err := newHeldPipes(p.env.settings).create(id, p.share)
-	if err != nil {
-		return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
+	if daemon := p.share.PipeDir(); daemon != "" {
+		dir, err := newPipeDirs(p.env.settings).create(id, daemon)
+		if err != nil {
+			return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
+		}
+		p.share.ShowPipes(dir)
 	}
-	p.share.ShowPipes(pipes)
 	if p.config.OffersIPC() {
 		dir, err := newSharedMemory(p.env.settings).create(id, p.config.ShmBytes())
 		if err != nil {

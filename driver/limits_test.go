@@ -148,8 +148,13 @@ func TestConformance_PidsLimit(t *testing.T) {
 		config := defaultTaskConfig("")
 		config.PidsLimit = 33
 		must.Eq(t, []string{"33"}, operator.groupFiles(config, unchanged, filePIDs))
+		for _, above := range []int64{45, -1} {
+			config.PidsLimit = above
+			_, _, err := operator.driver.StartTask(operator.quietTask(config))
+			must.ErrorContains(t, err, "is above the 44 that this node's operator allows")
+		}
 		config.PidsLimit = -1
-		must.Eq(t, []string{"max"}, operator.groupFiles(config, unchanged, filePIDs))
+		must.Eq(t, []string{"max"}, e.groupFiles(config, unchanged, filePIDs))
 	})
 }
 

@@ -14,83 +14,179 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// heldPipes shows the entries of an MPS daemon's pipe directory in a directory
-// of the driver's own, one per container, while the container starts. Tasks of
-// other drivers can write into the daemon's: by its names, the runtime could be led
-// to any file of the host, by a symbolic link put there in the right moment.
-type heldPipes struct{ dir string }
+// pipeDirs are the directories in which containers find the MPS daemon of their GPU:
+// a small file system in memory for each, of which nothing is anybody else's but the
+// daemon's sockets, mounted one by one. A container sees nothing of the daemon's own
+// directory, so it cannot take that from its neighbors, lock them out or fill the
+// host's /run; what it does to its own directory is its own loss.
+//
+// When a daemon is replaced, a new directory with the sockets of the new one is mounted
+// over the old one, also in containers that run: what is mounted here appears there.
+// So a program that is started then meets limits again. There is no moment in which a
+// task could put something of its own in the place of a socket, and no file that a
+// task made is ever used.
+type pipeDirs struct{ dir string }
 
-func newHeldPipes(s settings) heldPipes {
-	return heldPipes{dir: filepath.Join(s.StateDir, "pipes")}
+func newPipeDirs(s settings) pipeDirs {
+	return pipeDirs{dir: filepath.Join(s.StateDir, "pipes")}
 }
 
-// create holds what the daemon of a share made. A share without one has nothing.
-func (h heldPipes) create(id string, share spec.Share) ([]spec.Pipe, error) {
-	from, to := share.PipeDir(), filepath.Join(h.dir, id)
-	if from == "" {
-		return nil, nil
-	}
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return nil, fmt.Errorf("hold MPS pipes: %w", err)
-	}
-	var held []spec.Pipe
-	for _, name := range spec.PipeNames {
-		err := bindEntry(filepath.Join(from, name), filepath.Join(to, name))
-		switch {
-		case err == nil:
-			held = append(held, spec.Pipe{Name: name, Source: filepath.Join(to, name)})
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("hold MPS pipes: %w", err)
+// shown is the directory that a container sees, next the one that it is to see.
+func (d pipeDirs) shown(id string) string { return filepath.Join(d.dir, id, "pipe") }
+func (d pipeDirs) next(id string) string  { return filepath.Join(d.dir, id, "next") }
+
+const (
+	pipeDirFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	// pipeDirLimits are what a task may put into its directory.
+	pipeDirLimits = "mode=0755,size=64k,nr_inodes=64"
+)
+
+// create makes the directory of a container with the entries of a daemon's.
+func (d pipeDirs) create(id, daemon string) (string, error) {
+	shown := d.shown(id)
+	for _, dir := range []string{shown, d.next(id)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", fmt.Errorf("make MPS directory: %w", err)
 		}
 	}
-	if len(held) == 0 || held[0].Name != spec.PipeNames[0] {
-		return nil, fmt.Errorf("hold MPS pipes: the socket of its MPS daemon is gone")
+	if err := unix.Mount("mps", shown, "tmpfs", pipeDirFlags, pipeDirLimits); err != nil {
+		return "", fmt.Errorf("make MPS directory %s: %w", shown, err)
 	}
-	return held, nil
+	if err := unix.Mount("", shown, "", unix.MS_SHARED, ""); err != nil {
+		return "", fmt.Errorf("make MPS directory %s: %w", shown, err)
+	}
+	return shown, d.show(id, daemon)
 }
 
-// bindEntry mounts a socket, a pipe or a file on a new path. Whatever else lies
-// there is not a daemon's, and does not exist.
-func bindEntry(path, target string) error {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// show mounts a new directory over what a container sees, with the entries that a
+// daemon's directory has now.
+func (d pipeDirs) show(id, daemon string) (err error) {
+	next := d.next(id)
+	if err := unix.Mount("mps", next, "tmpfs", pipeDirFlags, pipeDirLimits); err != nil {
+		return fmt.Errorf("show MPS daemon: %w", err)
+	}
+	defer func() { err = errors.Join(err, unmountAlone(next)) }()
+	for i, name := range spec.PipeNames {
+		err := bindEntry(filepath.Join(daemon, name), filepath.Join(next, name))
+		if err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {
+			return fmt.Errorf("show MPS daemon: %w", err) // without the first there is none
+		}
+	}
+	// The daemon's own is a lock against a second daemon, which a task could hold.
+	lock := filepath.Join(next, "control_lock")
+	if err := errors.Join(os.WriteFile(lock, nil, 0o666), os.Chmod(lock, 0o666)); err != nil {
+		return fmt.Errorf("show MPS daemon: %w", err)
+	}
+	if err := unix.Mount(next, d.shown(id), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("show MPS daemon: %w", err)
+	}
+	return nil
+}
+
+// bindEntry mounts an entry of a daemon's directory, read-only: programs connect to a
+// socket and write to a pipe all the same, and its mode is out of reach.
+func bindEntry(source, target string) error {
+	fd, _, err := openEntry(source)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return err
 	}
 	defer unix.Close(fd)
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	switch stat.Mode & unix.S_IFMT {
-	case unix.S_IFSOCK, unix.S_IFIFO, unix.S_IFREG:
-	default:
-		return &fs.PathError{Op: "hold", Path: path, Err: fs.ErrNotExist}
-	}
 	if err := os.WriteFile(target, nil, 0o600); err != nil {
 		return err
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), target, "", unix.MS_BIND, ""); err != nil {
 		return &fs.PathError{Op: "mount", Path: target, Err: err}
 	}
+	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|pipeDirFlags, ""); err != nil {
+		return &fs.PathError{Op: "mount", Path: target, Err: err}
+	}
 	return nil
 }
 
-// remove lets go; a container that has started keeps its own mounts.
-func (h heldPipes) remove(_ context.Context, id string) error {
-	dir := filepath.Join(h.dir, id)
-	var problems []error
-	for _, name := range spec.PipeNames {
-		problems = append(problems, unmount(filepath.Join(dir, name)))
+// openEntry opens a socket, a pipe or a file without effect on it. Whatever else lies
+// there is no daemon's, and does not exist.
+func openEntry(path string) (int, unix.Stat_t, error) {
+	var stat unix.Stat_t
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, stat, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	if err := errors.Join(problems...); err != nil {
-		return err
+	if err := unix.Fstat(fd, &stat); err != nil {
+		_ = unix.Close(fd)
+		return -1, stat, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return os.RemoveAll(dir)
+	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK, unix.S_IFIFO, unix.S_IFREG:
+		return fd, stat, nil
+	}
+	_ = unix.Close(fd)
+	return -1, stat, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 }
 
-func (h heldPipes) ids(before time.Time) ([]string, error) { return namesOlderThan(h.dir, before) }
+// follow shows a container the daemon that there is now, and reports whether that is
+// another than before. A container of an earlier release has no directory here.
+func (d pipeDirs) follow(id, daemon string) (changed bool, err error) {
+	if _, err := os.Lstat(d.shown(id)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	for _, name := range spec.PipeNames {
+		now, is, err := openEntry(filepath.Join(daemon, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		_ = unix.Close(now)
+		have, was, err := openEntry(filepath.Join(d.shown(id), name))
+		if err == nil {
+			_ = unix.Close(have)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		changed = changed || is.Dev != was.Dev || is.Ino != was.Ino
+	}
+	if !changed {
+		return false, nil
+	}
+	return true, d.show(id, daemon)
+}
 
-// unmount takes a mount away, where there is one.
+// remove undoes create, as far as that came; nothing is no error.
+func (d pipeDirs) remove(_ context.Context, id string) error {
+	for _, dir := range []string{d.next(id), d.shown(id)} {
+		if err := unmountAlone(dir); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(filepath.Join(d.dir, id))
+}
+
+func (d pipeDirs) ids(before time.Time) ([]string, error) { return namesOlderThan(d.dir, before) }
+
+// followDaemons shows tasks the MPS daemons that their GPUs have now.
+func (d *Driver) followDaemons(env environment, tasks []*task) {
+	dirs := newPipeDirs(env.settings)
+	for _, t := range tasks {
+		for _, h := range t.record.Lease.Holdings {
+			if h.MPSGeneration == 0 {
+				continue
+			}
+			s, err := env.state.GPU(h.UUID)
+			if err != nil || s.MPS == nil || !s.MPS.Ready {
+				continue // when there is one, the device plugin says so
+			}
+			changed, err := dirs.follow(t.container.ID, s.MPS.PipeDir)
+			if err != nil {
+				t.logger.Warn("the task does not see its GPU's new MPS daemon", "error", err)
+			} else if changed {
+				t.logger.Info("the task sees its GPU's new MPS daemon")
+			}
+		}
+	}
+}
+
+// unmount takes a mount away with all below it, where there is one.
 func unmount(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	// EINVAL: nothing is mounted there.
@@ -98,4 +194,21 @@ func unmount(path string) error {
 		return nil
 	}
 	return &fs.PathError{Op: "unmount", Path: path, Err: err}
+}
+
+// unmountAlone takes away all that is mounted on a directory, one over the other, and
+// nothing anywhere else: what a task sees stays.
+func unmountAlone(path string) error {
+	for {
+		err := unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "")
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
+			return nil // nothing is mounted there
+		}
+		if err == nil {
+			err = unmount(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

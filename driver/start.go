@@ -284,7 +284,7 @@ func (s *start) runContainer(ctx context.Context) error {
 		return errors.Join(shareLost(s.plan), err)
 	}
 	settings := s.plan.env.settings
-	if err := errors.Join(newHeldPipes(settings).remove(ctx, s.container.ID), newStages(settings).remove(ctx, s.container.ID)); err != nil {
+	if err := newStages(settings).remove(ctx, s.container.ID); err != nil {
 		s.driver.logger.Warn("mounts that only the start needed stay until the task ends", "container", s.container.ID, "error", err)
 	}
 	return nil

@@ -78,6 +78,7 @@ func (w *watchdog) round(now time.Time) {
 	tasks := w.gpuTasks()
 	w.said.forgetEnded(tasks, n.state)
 	if len(tasks) > 0 {
+		w.driver.followDaemons(n, tasks)
 		w.look(tasks, n.state, n.settings.GPU.Watchdog, now)
 	}
 	if err := w.said.save(n.state); err != nil {

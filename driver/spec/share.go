@@ -233,25 +233,18 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
 		// since it is not known that CUDA can do without, and a client that cannot
 		// reach its daemon runs without limits.
-		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsPipePath, Options: []string{"nosuid", "nodev", "noexec", "size=64k", "mode=0755"}},
+		Mount{Type: "bind", Source: mps.PipeDir, Target: mpsPipePath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec", "rslave"}},
 		// Clients write no log of their own, and the daemon's tells about others.
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: mpsLogPath, Options: []string{"nosuid", "nodev", "noexec", "size=1m", "mode=1777"}},
 		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 	)
 }
 
-// Pipe is an entry of an MPS daemon's pipe directory.
-type Pipe struct {
-	Name string
-	// Source is a host path that leads to the entry, whatever tasks put in its
-	// place meanwhile.
-	Source string
-}
-
-// PipeNames are the entries of a daemon's pipe directory that clients get. Not
-// among them is control_privileged, by which root in any container could change
-// the limits of all and end the daemon: on control, the daemon refuses that.
-var PipeNames = []string{"control", "control_lock", "log"}
+// PipeNames are the entries of a daemon's pipe directory that clients get: where they
+// connect to, and where they log. Not among them is control_privileged, by which root
+// in any container could change the limits of all and end the daemon: on control, the
+// daemon refuses that.
+var PipeNames = []string{"control", "log"}
 
 // mpsPrograms speak to daemons, and become ones. NVIDIA's CDI specs bring them
 // into containers, where nothing needs them.
@@ -264,18 +257,12 @@ func MPSProgram(target string) bool { return slices.Contains(mpsPrograms, path.B
 // "" for none.
 func (s *Share) PipeDir() string { return s.pipeDir }
 
-// ShowPipes mounts entries of the daemon's pipe directory into the task's own. A
-// task reaches the daemon by them and nothing else: it can neither remove nor
-// replace what its neighbours use, nor write to a file of the host. Programs
-// connect to a socket and write to a pipe on a read-only mount as on any other. A
-// daemon that is replaced is not seen: its clients have lost their server, and
-// must be started anew.
-func (s *Share) ShowPipes(pipes []Pipe) {
-	for _, p := range pipes {
-		s.Mounts = append(s.Mounts, Mount{
-			Type: "bind", Source: p.Source, Target: path.Join(mpsPipePath, p.Name),
-			Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
-		})
+// ShowPipes makes the task see another directory in the place of the daemon's own.
+func (s *Share) ShowPipes(dir string) {
+	for i := range s.Mounts {
+		if s.Mounts[i].Target == mpsPipePath {
+			s.Mounts[i].Source = dir
+		}
 	}
 }
 

@@ -38,7 +38,7 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/logs.go":             {"exists set expire", "marks in the driver's state directory, by names that the driver made"},
 	"driver/network.go":          {"create remove cni networkSysctls", "the driver's state directory, the operator's cni_path, and the host's /proc"},
 	"driver/nodecheck.go":        {"checkNode", "the host's /sys, and the operator's init_path"},
-	"driver/pipes.go":            {"create bindEntry remove unmount", "the driver's state directory; what daemons make is opened without links"},
+	"driver/pipes.go":            {"create show bindEntry openEntry follow remove unmount unmountAlone", "the driver's state directory; what daemons make is opened without links"},
 	"driver/shm.go":              {"create remove namesOlderThan", "the driver's state directory"},
 	"driver/taskrecord.go":       {"write read remove", "the driver's state directory, by names that the driver made"},
 	"driver/stats.go":            {"unified swapAccounting", "the host's /sys"},
