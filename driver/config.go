@@ -26,6 +26,8 @@ type Config struct {
 	AllowDevices      []string      `codec:"allow_devices"`
 	AllowCDIDevices   []string      `codec:"allow_cdi_devices"`
 	PidsLimit         int64         `codec:"pids_limit"`
+	MaxStarts         int64         `codec:"max_starts"`
+	ImageTimeout      string        `codec:"image_timeout"`
 	AllowUnconfined   bool          `codec:"allow_unconfined"`
 	AllowSnapshotters []string      `codec:"allow_snapshotters"`
 	InitPath          string        `codec:"init_path"`
@@ -95,6 +97,8 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	// below what a fork bomb needs to take a node from others. Docker and CRI have no
 	// limit of their own; Podman has 2048, and OpenShift 4096.
 	"pids_limit":         defaulted("pids_limit", "number", `16384`),
+	"max_starts":         defaulted("max_starts", "number", `100`),
+	"image_timeout":      defaulted("image_timeout", "string", `"2h"`),
 	"allow_unconfined":   defaulted("allow_unconfined", "bool", `false`),
 	"allow_snapshotters": hclspec.NewAttr("allow_snapshotters", "list(string)", false),
 	"init_path":          defaulted("init_path", "string", `"/usr/bin/tini-static"`),
@@ -144,8 +148,8 @@ func blockWithDefaults(name string, attributes map[string]*hclspec.Spec, literal
 // settings is the configuration in the types that the driver works with.
 type settings struct {
 	Config
-	statsInterval, imageDelay, gcPeriod, gcGrace time.Duration
-	policy                                       spec.Policy
+	statsInterval, imageTimeout, imageDelay, gcPeriod, gcGrace time.Duration
+	policy                                                     spec.Policy
 }
 
 // parse checks every value; its error names all that are wrong, each with its key
@@ -165,6 +169,7 @@ func (c Config) parse() (settings, error) {
 		into      *time.Duration
 	}{
 		{"stats_interval", c.StatsInterval, &s.statsInterval},
+		{"image_timeout", c.ImageTimeout, &s.imageTimeout},
 		{"gc.image_delay", c.GC.ImageDelay, &s.imageDelay},
 		{"gc.period", c.GC.Period, &s.gcPeriod},
 		{"gc.grace", c.GC.Grace, &s.gcGrace},
@@ -179,6 +184,9 @@ func (c Config) parse() (settings, error) {
 		if r.ServerAddress == "" || r.Username == "" {
 			m.Add(fmt.Sprintf("registry[%d]", i), "server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
 		}
+	}
+	if c.MaxStarts < 0 {
+		m.Add("max_starts", "%d is below 0 (0 is no limit)", c.MaxStarts)
 	}
 	if c.PidsLimit < 0 {
 		m.Add("pids_limit", "%d is below 0 (0 is no limit)", c.PidsLimit)

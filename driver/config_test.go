@@ -27,7 +27,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
 		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
-		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
+		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, ImageTimeout: "2h", InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",

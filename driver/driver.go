@@ -41,6 +41,7 @@ type Driver struct {
 	tasks      *taskStore
 	starts     *startBook
 	leases     leaseBook
+	runc       runcCheck
 	background sync.Once
 
 	// steps are what a start does, in this order.
@@ -147,6 +148,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
 	d.use(env)
 	d.leases.open(state)
+	d.starts.setLimit(int(parsed.MaxStarts))
 	d.background.Do(func() {
 		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.

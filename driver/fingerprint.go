@@ -70,7 +70,7 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 	if err := checkSnapshotter(ctx, n.runtime, n.settings.Snapshotter); err != nil {
 		return &drivers.Fingerprint{Health: drivers.HealthStateUnhealthy, HealthDescription: "plugin config: " + err.Error()}
 	}
-	return &drivers.Fingerprint{
+	fingerprint := &drivers.Fingerprint{
 		Health:            drivers.HealthStateHealthy,
 		HealthDescription: drivers.DriverHealthy,
 		Attributes: map[string]*pstructs.Attribute{
@@ -83,4 +83,27 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 			"driver.containerd.gpu.watchdog":       pstructs.NewStringAttribute(n.settings.GPU.Watchdog),
 		},
 	}
+	d.describeRunc(ctx, n, fingerprint)
+	return fingerprint
 }
+
+// describeRunc adds what is known of the runc that containers are started with.
+func (d *Driver) describeRunc(ctx context.Context, env environment, f *drivers.Fingerprint) {
+	if env.settings.ContainerdRuntime != runcRuntime {
+		return
+	}
+	version, err := d.runc.get(ctx, env.runtime)
+	if err != nil {
+		d.logger.Debug("the version of runc is not known", "error", err)
+		return
+	}
+	safe, why := judgeRunc(version)
+	f.Attributes["driver.containerd.runc_version"] = pstructs.NewStringAttribute(version.Version)
+	f.Attributes["driver.containerd.runc_safe"] = pstructs.NewStringAttribute(string(safe))
+	if why != "" {
+		f.HealthDescription += "; " + why
+	}
+}
+
+// runcRuntime is containerd's name of the runtime that is runc.
+const runcRuntime = "io.containerd.runc.v2"

@@ -94,7 +94,7 @@ func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
 	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
 		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, AllowSnapshotters: []string{"*"},
+		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(dir, "cdi")},

@@ -142,3 +142,35 @@ func TestForcePullOfAnImageOfTheOperators(t *testing.T) {
 		must.True(t, e.holds(ref), must.Sprint("an image of the operator's was removed"))
 	})
 }
+
+// TestSharedMemoryIsTheTasks: what others leave in it is within the limit of the task
+// that offers it, and gone with the last who has it.
+func TestSharedMemoryIsTheTasks(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		owner := defaultTaskConfig("sleep", "1000")
+		owner.IPCMode, owner.ShmSize = "shareable", "100G"
+		_, _, err := e.driver.StartTask(e.quietTask(owner))
+		must.ErrorContains(t, err, "shm_size: 102400 MiB that other tasks share are taken from the task's memory, which is 128 MiB")
+		must.Eq(t, nil, e.leftovers())
+
+		owner.ShmSize = "32M"
+		limit := "memory/memory.limit_in_bytes"
+		if unified() {
+			limit = "memory.max"
+		}
+		must.Eq(t, []string{itoa(96 << 20)}, e.groupFiles(owner, unchanged, limit))
+		ownerCfg := e.quietTask(owner)
+		e.start(ownerCfg)
+		// Each writer ends and is started again, and leaves as much as it can.
+		for i := range 4 {
+			writer := defaultTaskConfig("sh", "-c", "dd if=/dev/zero of=/dev/shm/left"+itoa(i)+" bs=1M count=20; stat -f -c '%b %f' /dev/shm")
+			writer.IPCMode = "task:web"
+			out, _ := e.run(writer, inAllocOf(ownerCfg, "side"))
+			must.StrHasPrefix(t, "8192 ", out, must.Sprint("it is larger than its size"))
+		}
+		must.NoError(t, e.driver.DestroyTask(ownerCfg.ID, true))
+		mounts, err := os.ReadFile("/proc/self/mounts")
+		must.NoError(t, err)
+		must.StrNotContains(t, string(mounts), e.config.StateDir+"/shm")
+	})
+}

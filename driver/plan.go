@@ -98,6 +98,12 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 	if err != nil {
 		return nil, err
 	}
+	if p.config.OffersIPC() {
+		resources.SharedBytes = p.config.ShmBytes()
+	}
+	if err := resources.CheckShared(); err != nil {
+		return nil, err
+	}
 	task := spec.Task{
 		Config: p.config, Policy: p.env.settings.policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),

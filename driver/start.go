@@ -33,7 +33,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, err
 	}
 	defer done()
-	t, err := d.startOrAdopt(ctx, cfg)
+	t, err := d.admitted(ctx, cfg)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStartStopped) {
 		return nil, nil, errors.Join(cause, err)
 	}
@@ -55,6 +55,16 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 type handleState struct {
 	ContainerID string
 	StartedAt   time.Time
+}
+
+// admitted starts a task once there is room for another start.
+func (d *Driver) admitted(ctx context.Context, cfg *drivers.TaskConfig) (*task, error) {
+	release, err := d.starts.admit(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return d.startOrAdopt(ctx, cfg)
 }
 
 func (d *Driver) startOrAdopt(ctx context.Context, cfg *drivers.TaskConfig) (*task, error) {
@@ -227,6 +237,14 @@ func (s *start) settle() {
 }
 
 func (s *start) getImage(ctx context.Context) (err error) {
+	limit := s.plan.env.settings.imageTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))
+	defer cancel()
+	defer func() {
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = structs.NewRecoverableError(errors.Join(context.Cause(ctx), err), true)
+		}
+	}()
 	s.image, err = s.driver.image(ctx, s.plan.env.runtime, s.cfg, s.plan.config)
 	if err != nil || !s.image.Managed() {
 		return err

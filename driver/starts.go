@@ -17,6 +17,13 @@ var errStartStopped = errors.New("the task was stopped before it had started")
 type startBook struct {
 	mu     sync.Mutex
 	flight map[string]*startInFlight // by task ID
+	// limit is how many may be at work at once, of one job a quarter of them: the
+	// others wait. 0 is no limit.
+	limit  int
+	atWork map[string]int // by job
+	total  int
+	// changed is closed, and replaced, when there may be room for another.
+	changed chan struct{}
 }
 
 type startInFlight struct {
@@ -26,7 +33,55 @@ type startInFlight struct {
 	done chan struct{}
 }
 
-func newStartBook() *startBook { return &startBook{flight: map[string]*startInFlight{}} }
+func newStartBook() *startBook {
+	return &startBook{flight: map[string]*startInFlight{}, atWork: map[string]int{}, changed: make(chan struct{})}
+}
+
+// setLimit changes how many starts may be at work.
+func (b *startBook) setLimit(limit int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit = limit
+	b.wake()
+}
+
+// wake lets those that wait look for room; the caller holds the lock.
+func (b *startBook) wake() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// admit waits until there is room for a start of a job, and returns what gives the
+// room back.
+func (b *startBook) admit(ctx context.Context, cfg *drivers.TaskConfig) (release func(), err error) {
+	job := cfg.Namespace + "/" + cfg.JobID
+	for {
+		b.mu.Lock()
+		if b.limit == 0 || b.total < b.limit && b.atWork[job] < max(1, b.limit/4) {
+			b.total++
+			b.atWork[job]++
+			b.mu.Unlock()
+			return func() { b.leave(job) }, nil
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (b *startBook) leave(job string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.total--
+	if b.atWork[job]--; b.atWork[job] == 0 {
+		delete(b.atWork, job)
+	}
+	b.wake()
+}
 
 // begin records a start until done is called. Its context ends with the driver's and
 // when the task is stopped.

@@ -3,9 +3,14 @@ package driver
 import (
 	"context"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 )
 
@@ -61,4 +66,67 @@ func (b *startBook) canceled(taskID string) bool {
 	defer b.mu.Unlock()
 	f := b.flight[taskID]
 	return f != nil && f.ctx.Err() != nil
+}
+
+// TestStartsAreBounded: of all, and of a job a quarter, so that no job keeps others
+// from starting.
+func TestStartsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newStartBook()
+		b.setLimit(8)
+		admitted := map[string]int{}
+		var releases []func()
+		var mu sync.Mutex
+		start := func(ctx context.Context, job string) {
+			go func() {
+				release, err := b.admit(ctx, &drivers.TaskConfig{JobID: job})
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				admitted[job]++
+				releases = append(releases, release)
+			}()
+		}
+		for range 5 {
+			start(t.Context(), "hostile")
+		}
+		synctest.Wait()
+		must.Eq(t, map[string]int{"hostile": 2}, admitted)
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, job := range []string{"a", "b", "c", "d"} {
+			start(ctx, job)
+			start(ctx, job)
+		}
+		synctest.Wait()
+		must.Len(t, 8, releases, must.Sprint("more starts are at work than may be"))
+		cancel() // those that wait give up
+		for _, release := range releases {
+			release()
+		}
+		synctest.Wait()
+		must.Eq(t, 4, admitted["hostile"])
+		for _, release := range releases[8:] {
+			release()
+		}
+		synctest.Wait()
+		must.Eq(t, 5, admitted["hostile"])
+	})
+}
+
+// TestGettingAnImageEnds, whatever the job says about it.
+func TestGettingAnImageEnds(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		limited := e.with(func(c *Config) { c.ImageTimeout = "300ms" })
+		r := startRegistry(t, false, false)
+		r.push(t, "box:1")
+		var blobs atomic.Int64
+		config := imageConfig(slowRegistry(t, r, &blobs, 0, make(chan struct{})) + "/box:1")
+		config.ImagePullTimeout = "1000h"
+		_, _, err := limited.driver.StartTask(limited.quietTask(config))
+		must.ErrorContains(t, err, "took longer than image_timeout, 300ms")
+		must.True(t, structs.IsRecoverable(err))
+		must.Eq(t, nil, limited.leftovers())
+	})
 }

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,6 +24,10 @@ type Resources struct {
 	// more than is reserved, below 0 for no limit.
 	MemoryBytes    int64
 	MemoryMaxBytes int64
+	// SharedBytes is the size of a /dev/shm that outlives the processes which write to
+	// it: the kernel stops counting what they leave there when their control group
+	// goes, so it is taken from the task's memory.
+	SharedBytes int64
 	// SwapAccounting is whether the node's kernel can limit swap.
 	SwapAccounting bool
 }
@@ -176,6 +181,19 @@ func (r Resources) cpu(c Config) *specs.LinuxCPU {
 	return cpu
 }
 
+// leastMemoryBytes is what a task needs beside the memory that it shares.
+const leastMemoryBytes = 8 << 20
+
+// CheckShared refuses shared memory that the task's own cannot hold.
+func (r Resources) CheckShared() error {
+	memory := max(r.MemoryMaxBytes, r.MemoryBytes)
+	if r.SharedBytes == 0 || memory <= 0 || r.SharedBytes+leastMemoryBytes <= memory {
+		return nil
+	}
+	return fmt.Errorf("shm_size: %d MiB that other tasks share are taken from the task's memory, which is %d MiB and must leave %d; write a smaller shm_size, or ask for more memory",
+		r.SharedBytes>>20, memory>>20, leastMemoryBytes>>20)
+}
+
 // memory returns the memory part of the cgroup: a hard limit at memory_max, and
 // below it the reservation that the kernel reclaims down to under pressure.
 func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
@@ -186,6 +204,7 @@ func (r Resources) memory(c Config, swap *int64) *specs.LinuxMemory {
 	if hard <= 0 {
 		return nil
 	}
+	hard -= r.SharedBytes
 	memory := &specs.LinuxMemory{Limit: &hard}
 	if r.MemoryBytes < hard && r.MemoryBytes > 0 {
 		memory.Reservation = &r.MemoryBytes

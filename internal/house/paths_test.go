@@ -42,6 +42,7 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/shm.go":              {"create remove namesOlderThan", "the driver's state directory"},
 	"driver/taskrecord.go":       {"write read remove", "the driver's state directory, by names that the driver made"},
 	"driver/stats.go":            {"unified swapAccounting", "the host's /sys"},
+	"driver/runtime/runc.go":     {"runcPath", "containerd's own PATH"},
 	"driver/runtime/shim.go":     {"shimSocket", "what containerd keeps"},
 	"driver/runtime/shimloss.go": {"killShim processes sameFile", "what containerd and the kernel keep of shims"},
 }
