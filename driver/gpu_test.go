@@ -244,8 +244,10 @@ chmod 0 control log; echo 1 > nvidia-cuda-mps-control.pid; umount control; /loca
 		// A link in the daemon's place leads to nothing of the host's.
 		must.NoError(t, os.Remove(filepath.Join(pipe, "control")))
 		must.NoError(t, os.Symlink("/etc/hostname", filepath.Join(pipe, "control")))
-		_, result := e.run(defaultTaskConfig("cat", "/run/nomad-gpu/mps/pipe/control"), reserve(gpuA, 0))
-		must.Eq(t, 1, result.ExitCode)
+		_, _, err = e.driver.StartTask(e.quietTask(defaultTaskConfig("true"), reserve(gpuA, 0)))
+		must.ErrorContains(t, err, "is not ready: show MPS daemon")
+		must.True(t, structs.IsRecoverable(err))
+		must.Eq(t, nil, e.pipeMounts())
 	})
 }
 

@@ -154,11 +154,7 @@ func TestSharedMemoryIsTheTasks(t *testing.T) {
 		must.Eq(t, nil, e.leftovers())
 
 		owner.ShmSize = "32M"
-		limit := "memory/memory.limit_in_bytes"
-		if unified() {
-			limit = "memory.max"
-		}
-		must.Eq(t, []string{itoa(96 << 20)}, e.groupFiles(owner, unchanged, limit))
+		must.Eq(t, []string{itoa(96 << 20)}, e.groupFiles(owner, unchanged, fileMemory))
 		ownerCfg := e.quietTask(owner)
 		e.start(ownerCfg)
 		// Each writer ends and is started again, and leaves as much as it can.
