@@ -96,7 +96,7 @@ func TestConformance_Start_LoadImage(t *testing.T) {
 func TestConformance_Start_NoImage(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		_, _, err := e.harness.StartTask(e.quietTask(imageConfig("")))
-		must.ErrorContains(t, err, "image is missing: write a reference")
+		must.ErrorContains(t, err, "image: is missing (write a reference")
 		r := startRegistry(t, false, false)
 		_, _, err = e.harness.StartTask(e.quietTask(imageConfig(r.addr + "/none:1")))
 		must.ErrorContains(t, err, "has no such image")

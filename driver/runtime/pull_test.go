@@ -72,14 +72,18 @@ func TestMeterEndsAnIdlePull(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		m := newMeter(Pull{IdleTimeout: 10 * time.Second}, cancel)
 		defer m.stop()
+		time.Sleep(time.Minute) // the bubble's clock
+		m.wait(1)
 		for range 5 {
-			time.Sleep(9 * time.Second) // the bubble's clock
-			m.add(1)
+			time.Sleep(9 * time.Second)
+			m.add(leastProgress)
 		}
 		if ctx.Err() != nil {
 			t.Fatal("a pull that moves was ended")
 		}
-		time.Sleep(11 * time.Second)
+		time.Sleep(9 * time.Second)
+		m.add(leastProgress - 1)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if !errors.Is(context.Cause(ctx), ErrPullIdle) {
 			t.Errorf("cause is %v", context.Cause(ctx))

@@ -53,7 +53,7 @@ var (
 	gpuComputeUsed   = define("device_compute_used_ratio", "Compute in use, measured, 0 to 1.", "node", "uuid")
 	gpuTemperature   = define("device_temperature_celsius", "Temperature of the GPU.", "node", "uuid")
 	gpuPower         = define("device_power_watts", "Power draw of the GPU.", "node", "uuid")
-	gpuInstances     = define("device_instances", "Nomad device instances: slices, turns, or 1.", "node", "uuid")
+	gpuInstances     = define("device_instances", "Nomad device instances: slices, replicas, or 1.", "node", "uuid")
 	gpuInstancesHeld = define("device_instances_held", "Nomad device instances that tasks hold.", "node", "uuid")
 
 	taskMemory    = define("task_memory_bytes", "GPU memory that the task holds.", taskLabels...)
