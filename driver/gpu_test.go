@@ -349,7 +349,7 @@ func TestGPUErrors(t *testing.T) {
 			says        string
 			recoverable bool
 		}{
-			{"memory above the slices", withGPU("", "3G", 0, 0), "gpu.memory 3G is more than the 2G", false},
+			{"memory above the slices", withGPU("", "3G", 0, 0), "gpu.memory: 3G is more than the 2G", false},
 			{"limit below guarantee", withGPU("", "", 500, 400), "gpu.compute_limit: 400 is below gpu.compute 500", false},
 			{"limit above the burst", withGPU("", "", 500, 950), "above the 900 milli", false},
 			{"memory without unit", withGPU("", "3", 0, 0), "unit is missing", false},

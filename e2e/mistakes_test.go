@@ -22,19 +22,19 @@ func TestMistakesInJobsAreExplained(t *testing.T) {
 	}{
 		"memory above the slices": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n memory = \"9GiB\"\n}"},
-			[]string{"gpu.memory 9G", "8G", "at most"},
+			[]string{"gpu.memory: 9G", "8G", "at most"},
 		},
 		"memory without a unit": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n memory = \"7\"\n}"},
-			[]string{`gpu.memory "7"`, "unit", "8G or 512MiB"},
+			[]string{`gpu.memory: "7"`, "unit", "8G or 512MiB"},
 		},
 		"limit below the guarantee": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n compute = 500\n compute_limit = 400\n}"},
-			[]string{"gpu.compute_limit 400", "gpu.compute 500", "at least 500"},
+			[]string{"gpu.compute_limit: 400", "gpu.compute 500", "at least 500"},
 		},
 		"compute above a GPU": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n compute = 1001\n}"},
-			[]string{"gpu.compute 1001", "between 1 and 1000"},
+			[]string{"gpu.compute: 1001", "between 1 and 1000"},
 		},
 		"unknown key": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n memori = \"7GiB\"\n}"},

@@ -95,8 +95,8 @@ func TestSharesOfBothKinds(t *testing.T) {
 		}
 	}
 	for want, says := range map[GPURequest]string{
-		{MemoryMiB: -1}: "gpu.memory is negative", {ComputeMilli: 1001}: "gpu.compute 1001 is not between", {ComputeMilli: -1}: "gpu.compute -1",
-		{ComputeLimitMilli: -1}: "gpu.compute_limit -1 is not between",
+		{MemoryMiB: -1}: "gpu.memory: is negative", {ComputeMilli: 1001}: "gpu.compute: 1001 is not between", {ComputeMilli: -1}: "gpu.compute: -1",
+		{ComputeLimitMilli: -1}: "gpu.compute_limit: -1 is not between",
 	} {
 		_, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingMPS)}, want)
 		if err == nil || !strings.Contains(err.Error(), says) {

@@ -150,7 +150,7 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 		h.GuaranteeMilli = want.ComputeMilli
 	}
 	if h.GuaranteeMilli < 0 || h.GuaranteeMilli > gpu.MilliPerGPU {
-		return h, fmt.Errorf("gpu.compute %d is not between 1 and %d milli", want.ComputeMilli, gpu.MilliPerGPU)
+		return h, fmt.Errorf("gpu.compute: %d is not between 1 and %d milli", want.ComputeMilli, gpu.MilliPerGPU)
 	}
 	h.LimitMilli, err = limitOf(d, state, h.GuaranteeMilli, want)
 	return h, err
@@ -163,9 +163,9 @@ func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64
 	}
 	switch {
 	case want.MemoryMiB < 0:
-		return 0, fmt.Errorf("gpu.memory is negative")
+		return 0, fmt.Errorf("gpu.memory: is negative (write 8G or 512MiB)")
 	case want.MemoryMiB > given:
-		return 0, fmt.Errorf("gpu.memory %s is more than the %s that the task's slices of GPU %s give; ask for more slices, or write at most %s",
+		return 0, fmt.Errorf("gpu.memory: %s is more than the %s that the task's slices of GPU %s give; ask for more slices, or write at most %s",
 			gpu.FormatMemory(want.MemoryMiB), gpu.FormatMemory(given), d.UUID, gpu.FormatMemory(given))
 	case want.MemoryMiB > 0:
 		return want.MemoryMiB, nil
@@ -199,14 +199,14 @@ func limitOf(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPU
 	case limit == 0:
 		return guarantee, nil
 	case !limited:
-		return 0, fmt.Errorf("gpu.compute_limit %d cannot be held on GPU %s, whose sharing is %s; remove it, or ask for a GPU with sharing %s",
+		return 0, fmt.Errorf("gpu.compute_limit: %d cannot be held on GPU %s, whose sharing is %s; remove it, or ask for a GPU with sharing %s",
 			limit, d.UUID, state.Sharing, gpu.SharingMPS)
 	case limit < 0 || limit > gpu.MilliPerGPU:
-		return 0, fmt.Errorf("gpu.compute_limit %d is not between 1 and %d milli", limit, gpu.MilliPerGPU)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is not between 1 and %d milli", limit, gpu.MilliPerGPU)
 	case limit < guarantee:
-		return 0, fmt.Errorf("gpu.compute_limit %d is below the guarantee of %d milli; write at least %d", limit, guarantee, guarantee)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is below the guarantee of %d milli; write at least %d", limit, guarantee, guarantee)
 	case limit > ceiling:
-		return 0, fmt.Errorf("gpu.compute_limit %d is above the %d milli that this node's operator allows on GPU %s", limit, ceiling, d.UUID)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is above the %d milli that this node's operator allows on GPU %s", limit, ceiling, d.UUID)
 	}
 	return limit, nil
 }

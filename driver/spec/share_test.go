@@ -93,7 +93,7 @@ func TestNewShareRefuses(t *testing.T) {
 		says    string
 		waiting bool
 	}{
-		{"memory above the slices", part, good, GPURequest{MemoryMiB: 8193}, "gpu.memory 8193M is more than the 8G", false},
+		{"memory above the slices", part, good, GPURequest{MemoryMiB: 8193}, "gpu.memory: 8193M is more than the 8G", false},
 		{"limit below the guarantee of the slices", part, good, GPURequest{ComputeLimitMilli: 100}, "below the guarantee of 101", false},
 		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above the 900 milli", false},
 		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
