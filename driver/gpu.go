@@ -114,10 +114,10 @@ const hookPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 // from the operator's directories and from the one that the device plugin
 // writes.
 func cdiDevices(dirs, names []string) oci.SpecOpts {
-	if len(names) == 0 {
-		return nil
-	}
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+		if len(names) == 0 {
+			return nil
+		}
 		env := slices.Clone(s.Process.Env) // the library edits in place
 		cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -98,5 +99,26 @@ func TestNeighborsHearOfAKillThatWasNotTheDrivers(t *testing.T) {
 		must.StrContains(t, event.Message, "did not come from the driver")
 		n.publish(gpuA, func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "next", Message: "the next event"}} })
 		must.StrContains(t, nextEvent(t, events).Message, "the next event")
+	})
+}
+
+// In single-user mode CUDA makes a program of another user wait without a word.
+func TestTaskOfAnotherUserWaitsWithAReason(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		n := newNode(e)
+		user := func(uid string) func(*drivers.TaskConfig) {
+			return func(cfg *drivers.TaskConfig) { cfg.User = uid }
+		}
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Users = gpu.MPSUsersOne })
+		first := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0), user("1000"))
+		e.start(first)
+		other := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1), user("1001"))
+		_, _, err := e.harness.StartTask(other)
+		must.ErrorContains(t, err, "runs there as user 1000, and this one is for user 1001")
+		must.True(t, structs.IsRecoverable(err))
+		e.start(e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 2), user("1000")))
+		e.start(e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuB, 0), user("1001")))
+		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Users = gpu.MPSUsersAny })
+		e.start(other)
 	})
 }

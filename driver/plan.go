@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -132,7 +133,8 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 	}
 	return p.env.runtime.Create(ctx, runtime.NewContainer{
 		ID: p.record.Lease.Container, Image: image, Options: options, User: p.cfg.User, Groups: p.config.GroupAdd,
-		CDI:    cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...)),
+		CDI: oci.Compose(p.oneUser,
+			cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...))),
 		Place:  p.placeMounts,
 		Labels: p.labels, Record: record, Runtime: name,
 	})

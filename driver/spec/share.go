@@ -44,6 +44,8 @@ type Share struct {
 	// MPS is true for a task that is a client of an MPS daemon, whose /dev/shm
 	// it must share.
 	MPS bool
+	// OneUser is true where the daemon's server takes programs of one user at a time.
+	OneUser bool
 	// pipeDir is the daemon's pipe directory on the host.
 	pipeDir string
 	// HAMi is true for a task that loads HAMi-core.
@@ -228,7 +230,7 @@ func (s *Share) add(d gpu.ReservedDevice, state gpu.GPUState, h gpu.Holding) {
 func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 	s.MPS = true
 	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, h.Share))
-	s.pipeDir = mps.PipeDir
+	s.pipeDir, s.OneUser = mps.PipeDir, mps.Users == gpu.MPSUsersOne
 	s.Mounts = append(s.Mounts,
 		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
 		// since it is not known that CUDA can do without, and a client that cannot
