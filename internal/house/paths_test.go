@@ -35,6 +35,7 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/driver.go":           {"SetConfig", "the driver's state directory"},
 	"driver/hosts.go":            {"hostsFile gateway", "the host's own /etc/hosts and /proc"},
 	"driver/join.go":             {"join", "the driver's state directory"},
+	"driver/mpsclients.go":       {"oneUser", "the host's /proc"},
 	"driver/logs.go":             {"exists set expire", "marks in the driver's state directory, by names that the driver made"},
 	"driver/network.go":          {"create remove cni networkSysctls", "the driver's state directory, the operator's cni_path, and the host's /proc"},
 	"driver/nodecheck.go":        {"checkNode", "the host's /sys, and the operator's init_path"},
