@@ -45,6 +45,13 @@ func TestReboot(t *testing.T) {
 		handle := e.start(cfg)
 		e.driver.Shutdown()
 		e.forgetProcesses()
+		// It takes mounts, too.
+		pipes := newPipeDirs(settings{Config: e.config})
+		ids, err := pipes.ids(time.Now().Add(time.Hour))
+		must.NoError(t, err)
+		for _, id := range ids {
+			must.NoError(t, pipes.remove(context.Background(), id))
+		}
 		must.NoError(t, os.RemoveAll(e.config.StateDir))
 		e.startDriver()
 		must.ErrorContains(t, e.harness.RecoverTask(handle), "not found")
@@ -53,7 +60,7 @@ func TestReboot(t *testing.T) {
 		must.Len(t, 0, e.containers())
 		again := cfg.Copy()
 		again.ID = cfg.AllocID + "/web/" + uuid.Short()
-		_, _, err := e.harness.StartTask(again)
+		_, _, err = e.harness.StartTask(again)
 		must.ErrorContains(t, err, "published no state")
 		newNodeFiles(n)
 		e.start(again)
