@@ -65,7 +65,26 @@ func newBare(e *env, like *drivers.TaskConfig) *bare {
 	must.NoError(e.t, err)
 	b.spec, err = container.Spec(b.ctx)
 	must.NoError(e.t, err)
+	b.standIn()
 	return b
+}
+
+// standIn gives the specification other files and directories where it names those
+// of the driver's stage, which are gone once a container has started.
+func (b *bare) standIn() {
+	dir := b.t.TempDir()
+	for i, m := range b.spec.Mounts {
+		if _, err := os.Stat(m.Source); !filepath.IsAbs(m.Source) || err == nil {
+			continue
+		}
+		source := filepath.Join(dir, fmt.Sprint(i))
+		if strings.HasPrefix(m.Destination, "/etc/") {
+			must.NoError(b.t, os.WriteFile(source, nil, 0o644))
+		} else {
+			must.NoError(b.t, os.Mkdir(source, 0o755))
+		}
+		b.spec.Mounts[i].Source = source
+	}
 }
 
 func (b *bare) start(id string) (client.Container, client.Task, <-chan client.ExitStatus) {
