@@ -13,7 +13,8 @@ func (b *Backend) fabric(d nvml.Device) []hardware.Problem {
 	if !b.has(symbolFabric) {
 		return nil
 	}
-	//lint:ignore SA1019 every driver from 535 on has it, the later call not before 550, and it tells no more of this
+	// Every driver from 535 on has this call; the later one is there from 550 on, and
+	// tells no more of this.
 	info, ret := d.GetGpuFabricInfo()
 	if ret != nvml.SUCCESS {
 		return nil

@@ -25,14 +25,6 @@ type waiter struct {
 	node   string
 }
 
-// priorityIn is a priority as a queue counts it.
-func (b *Book) priorityIn(namespace, queue string, priority int) int {
-	if q, err := b.config.QueueFor(namespace, queue); err == nil && q != nil {
-		return min(priority, q.MaxPriority)
-	}
-	return priority
-}
-
 // turnOf is a group's place in the order of what waits.
 func (b *Book) turnOf(a *admit.Ask, since time.Time) place.Request {
 	r := place.Request{ID: a.Namespace + "/" + a.JobID + "/" + a.Group, Priority: a.Priority, Submit: since}
