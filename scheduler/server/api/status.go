@@ -25,18 +25,15 @@ type Status struct {
 	Timestamp      stamp        `json:"timestamp"`
 }
 
-// NodeStatus is a node's GPUs of one type.
+// NodeStatus is a node's GPUs of one type, with the fields that callers were promised
+// and no others.
 type NodeStatus struct {
 	NodeName string `json:"node_name"`
 	GPUType  string `json:"gpu_type"`
 	// AvailableGPUs have nothing on them and take new work.
-	AvailableGPUs int `json:"available_gpus"`
-	// FreeMemoryGB and FreeCompute are what new work could still get of all GPUs,
-	// of those in use too; compute in GPUs.
-	FreeMemoryGB gb      `json:"free_memory_gb"`
-	FreeCompute  float64 `json:"free_compute"`
-	MemoryPerGPU gb      `json:"memory_per_gpu"`
-	Utilization  float64 `json:"utilization"`
+	AvailableGPUs int     `json:"available_gpus"`
+	MemoryPerGPU  gb      `json:"memory_per_gpu"`
+	Utilization   float64 `json:"utilization"`
 }
 
 // NodeList is the answer of /nodes.
@@ -54,6 +51,10 @@ type NodeDetail struct {
 	HealthyGPUs int    `json:"healthy_gpus"`
 	// Ready is whether Nomad starts new work there.
 	Ready bool `json:"ready"`
+	// FreeMemoryGB and FreeCompute are what new work could still get of all GPUs,
+	// of those in use too; compute in GPUs.
+	FreeMemoryGB gb      `json:"free_memory_gb"`
+	FreeCompute  float64 `json:"free_compute"`
 	// GPUs are each of them, as far as new work could get it.
 	GPUs []FreeGPU `json:"gpus"`
 }
