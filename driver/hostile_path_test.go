@@ -417,6 +417,31 @@ func TestMountsInMounts(t *testing.T) {
 	})
 }
 
+// A mount point is made on the host, by root: not where the task may only read.
+func TestReadOnlyMountsGetNoMountPoints(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		volume := filepath.Join(e.dir, "volume")
+		must.NoError(t, os.MkdirAll(filepath.Join(volume, "there"), 0o755))
+		below := func(targets ...string) *drivers.TaskConfig {
+			config := defaultTaskConfig("sh", "-c", "touch /vol/there/in && touch /vol/x || echo read-only")
+			for _, target := range targets {
+				config.Mounts = append(config.Mounts, spec.MountConfig{Type: "tmpfs", Target: target})
+			}
+			return e.quietTask(config, func(cfg *drivers.TaskConfig) {
+				cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/vol", Readonly: true}}
+			})
+		}
+		e.refused(below("/vol/made/by/task"), "the outer mount is read-only")
+		e.refused(below("/alloc/logs/web.stdout.99"), "the outer mount is read-only")
+		out, result := e.runPrepared(below("/vol/there"))
+		must.Eq(t, 0, result.ExitCode, must.Sprint(out))
+		must.StrContains(t, out, "read-only")
+		entries, err := os.ReadDir(volume)
+		must.NoError(t, err)
+		must.Len(t, 1, entries, must.Sprint("the task made something on the volume"))
+	})
+}
+
 // What Nomad mounts where the author says is held to the rules for mounts.
 func TestHostileVolumes(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -35,22 +37,17 @@ func (d *Driver) join(ctx context.Context, p *startPlan) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	partners := p.config.Partners()
-	for _, shared := range []struct {
-		key, task, kind string
-		into            *string
-	}{
-		{"network_mode", partners.Network, "net", &p.namespaces.Network},
-		{"ipc_mode", partners.IPC, "ipc", &p.namespaces.IPC},
-		{"pid_mode", partners.PID, "pid", &p.namespaces.PID},
+	for _, shared := range []struct{ key, task, kind string }{
+		{"network_mode", partners.Network, "net"}, {"ipc_mode", partners.IPC, "ipc"}, {"pid_mode", partners.PID, "pid"},
 	} {
 		if shared.task == "" {
 			continue
 		}
-		owner, pid, err := d.partner(ctx, p.cfg.AllocID, shared.task)
+		owner, namespace, err := d.partner(ctx, p.cfg.AllocID, shared.task, shared.kind)
 		if err != nil {
 			return structs.NewRecoverableError(fmt.Errorf("%s \"task:%s\": %w", shared.key, shared.task, err), true)
 		}
-		*shared.into = fmt.Sprintf("/proc/%d/ns/%s", pid, shared.kind)
+		p.files.shown = append(p.files.shown, shownFile{name: shownNamespace(shared.kind), handle: namespace, binding: rooted.Binding{Propagation: rooted.Private}})
 		if shared.task != partners.IPC {
 			continue
 		}
@@ -62,19 +59,55 @@ func (d *Driver) join(ctx context.Context, p *startPlan) error {
 	return nil
 }
 
-// partner waits until a task of the allocation runs, and returns its container
-// and its first process.
-func (d *Driver) partner(ctx context.Context, allocID, name string) (*runtime.Container, int, error) {
+// partner waits until a task of the allocation runs, and returns its container and
+// a namespace of its first process.
+func (d *Driver) partner(ctx context.Context, allocID, name, kind string) (*runtime.Container, *rooted.Handle, error) {
 	t, err := d.tasks.running(ctx, allocID, name)
 	if err != nil {
-		return nil, 0, fmt.Errorf("no task %q of this allocation runs with this driver; start it first, as a prestart task (lifecycle { hook = \"prestart\" sidecar = true }): %w", name, err)
+		return nil, nil, fmt.Errorf("no task %q of this allocation runs with this driver; start it first, as a prestart task (lifecycle { hook = \"prestart\" sidecar = true }): %w", name, err)
 	}
-	status, err := t.container.Status(ctx)
+	namespace, err := holdNamespace(kind, func() (runtime.Status, error) { return t.container.Status(ctx) })
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, fmt.Errorf("task %q: %w", name, err)
 	}
-	if !status.Running {
-		return nil, 0, fmt.Errorf("task %q has just ended", name)
+	return t.container, namespace, nil
+}
+
+// holdNamespace opens a namespace of a task's first process. Once that process has
+// ended its number can be another's, the host's own too, so the task is asked again
+// afterwards: a process that runs now had its number all the while. From then on the
+// namespace is held, and its process is not looked up any more.
+func holdNamespace(kind string, status func() (runtime.Status, error)) (*rooted.Handle, error) {
+	before, err := status()
+	if err != nil {
+		return nil, err
 	}
-	return t.container, status.PID, nil
+	if !before.Running {
+		return nil, errJustEnded
+	}
+	namespace, err := rooted.OpenHost(fmt.Sprintf("/proc/%d/ns/%s", before.PID, kind))
+	if err != nil {
+		return nil, err
+	}
+	after, err := status()
+	if err == nil && (!after.Running || after.PID != before.PID) {
+		err = errJustEnded
+	}
+	if err != nil {
+		return nil, errors.Join(err, namespace.Close())
+	}
+	return namespace, nil
+}
+
+var errJustEnded = errors.New("it has just ended")
+
+func shownNamespace(kind string) string { return "ns-" + kind }
+
+// useNamespaces has the container join what the stage shows of its partners.
+func (p *startPlan) useNamespaces() {
+	for kind, into := range map[string]*string{"net": &p.namespaces.Network, "ipc": &p.namespaces.IPC, "pid": &p.namespaces.PID} {
+		if path, ok := p.shown[shownNamespace(kind)]; ok {
+			*into = path
+		}
+	}
 }

@@ -2,14 +2,20 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -98,4 +104,44 @@ func TestTaskThatIsNotThereIsWaitedForAndNamed(t *testing.T) {
 		must.ErrorContains(t, err, `pid_mode "task:db": no task "db" of this allocation runs with this driver`)
 		must.True(t, structs.IsRecoverable(recoverable(err)))
 	})
+}
+
+// A namespace is held from the moment that its task was known to run: a number of a
+// process that has ended can be the host's own.
+func TestNamespacesAreHeldNotLookedUpAgain(t *testing.T) {
+	sleeper := exec.Command("unshare", "--ipc", "sleep", "1000")
+	must.NoError(t, sleeper.Start())
+	running := runtime.Status{Running: true, PID: sleeper.Process.Pid}
+	own := fmt.Sprintf("/proc/%d/ns/ipc", sleeper.Process.Pid)
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
+		theirs, err := os.Readlink(own)
+		ours, _ := os.Readlink("/proc/self/ns/ipc")
+		return err == nil && theirs != ours
+	}), wait.Timeout(30*time.Second), wait.Gap(10*time.Millisecond)))
+	want, err := os.Stat(own)
+	must.NoError(t, err)
+
+	held, err := holdNamespace("ipc", func() (runtime.Status, error) { return running, nil })
+	must.NoError(t, err)
+	defer held.Close()
+	asked := 0
+	_, err = holdNamespace("ipc", func() (runtime.Status, error) {
+		if asked++; asked == 1 {
+			return running, nil
+		}
+		must.NoError(t, sleeper.Process.Kill())
+		_ = sleeper.Wait()
+		return runtime.Status{PID: running.PID}, nil
+	})
+	must.ErrorIs(t, err, errJustEnded)
+
+	// It is the same one still, although its process is gone, where a container finds it.
+	stage, err := rooted.NewStage(filepath.Join(t.TempDir(), "stage"))
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, rooted.RemoveStage(stage.Dir())) })
+	path, err := stage.Bind("ns-ipc", held, rooted.Binding{Propagation: rooted.Private})
+	must.NoError(t, err)
+	got, err := os.Stat(path)
+	must.NoError(t, err)
+	must.True(t, os.SameFile(want, got))
 }

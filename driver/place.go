@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -147,8 +148,16 @@ func (p *startPlan) putInto(outer, inner *placement) error {
 			return err
 		}
 	}
+	// What a task may not write to gets no mount points either.
+	if err := rooted.Restrict(outer.shown, restrictions(outer.Options)); err != nil {
+		return err
+	}
 	rest := strings.TrimPrefix(strings.TrimPrefix(inner.at, outer.at), "/")
-	if err := p.stage.BindBelow(outer.shown, rest, inner.shown, restrictions(inner.Options)); err != nil {
+	err := p.stage.BindBelow(outer.shown, rest, inner.shown, restrictions(inner.Options))
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("the outer mount is read-only and has nothing at %q to mount on: %w", rest, err)
+	}
+	if err != nil {
 		return err
 	}
 	// The outer mount takes the inner one along, with its own propagation.

@@ -33,6 +33,7 @@ func (p *startPlan) setStage(id string) (err error) {
 	if p.shown, err = p.files.show(p.stage); err != nil {
 		return err
 	}
+	p.useNamespaces()
 	p.config.Mounts = slices.Clone(p.config.Mounts)
 	for i := range p.config.Mounts {
 		if path, ok := p.shown[shownMount(i)]; ok {

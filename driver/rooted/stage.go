@@ -141,7 +141,7 @@ func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	if err := unix.Mount(source, restricted, "", flagsOfCopies, ""); err != nil {
 		return fmt.Errorf("mount on %q: %w", path, err)
 	}
-	if err := addFlags(restricted, flags); err != nil {
+	if err := Restrict(restricted, flags); err != nil {
 		return fmt.Errorf("mount on %q: %w", path, err)
 	}
 	err = point.control(func(fd int) error { return unix.Mount(restricted, descriptor(fd), "", flagsOfCopies, "") })
@@ -151,8 +151,9 @@ func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	return nil
 }
 
-// addFlags restricts a mount further.
-func addFlags(path string, flags uintptr) error {
+// Restrict takes more away from a mount of the driver's own: flags are such as
+// unix.MS_RDONLY, and what it lacks already it lacks still.
+func Restrict(path string, flags uintptr) error {
 	if flags == 0 {
 		return nil
 	}
