@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -67,6 +68,20 @@ func (w *archiveWriter) Commit(ctx context.Context, size int64, expected digest.
 		w.store.add(written)
 	}
 	return err
+}
+
+// ReaderAt refuses what describes an image and is too large: it would be read as a
+// whole, and the archive names the file that is its configuration. Layers are read in
+// parts, and have no type until they were looked into.
+func (s *archiveStore) ReaderAt(ctx context.Context, desc ispec.Descriptor) (content.ReaderAt, error) {
+	reader, err := s.Store.ReaderAt(ctx, desc)
+	if err != nil || desc.MediaType == "" || images.IsLayerType(desc.MediaType) {
+		return reader, err
+	}
+	if err := checkDescription(desc, reader.Size()); err != nil {
+		return nil, errors.Join(err, reader.Close())
+	}
+	return reader, nil
 }
 
 // Handle refuses a part of an image that the archive does not hold. It may hold a
