@@ -127,9 +127,9 @@ func TestVolumesAndFileLimit(t *testing.T) {
 		out, _ := e.run(config)
 		must.StrHasPrefix(t, "y\n4321\n4321\n", out)
 		must.StrContains(t, out, "Mems_allowed_list:\t0\n")
-		e.driver.settings.policy.VolumesEnabled = false
+		closed := e.with(func(c *Config) { c.Volumes.Enabled = false })
 		config.Volumes = []string{"/etc:/conf"}
-		_, _, err := e.harness.StartTask(e.quietTask(config))
+		_, _, err := closed.harness.StartTask(closed.quietTask(config))
 		must.ErrorContains(t, err, "volumes are disabled")
 	})
 }
