@@ -1,0 +1,74 @@
+// Command release makes the files of a release from programs that are built:
+// packages for Debian and Red Hat, tarballs, a list of what is in the programs,
+// and checksums. The same programs make the same bytes.
+//
+//	go run . -version 0.1.0 -date 1767225600 -bin ../../bin/release/amd64 -arch amd64 -out ../../bin/release
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// release is what is made, and of what.
+type release struct {
+	version string    // "0.1.0", or "0.1.0+5fe9d2c"
+	date    time.Time // of every file
+	arch    string    // as Go and Debian call it: amd64, arm64
+	bin     string    // where the programs are
+	files   string    // where units, configurations and scripts are
+	out     string
+}
+
+func main() {
+	var r release
+	date := flag.Int64("date", 0, "Unix `time` of every file")
+	flag.StringVar(&r.version, "version", "", "the release, such as 0.1.0")
+	flag.StringVar(&r.arch, "arch", "amd64", "what the programs are built for")
+	flag.StringVar(&r.bin, "bin", "", "the `folder` of the programs")
+	flag.StringVar(&r.files, "files", "files", "the `folder` of units, configurations and scripts")
+	flag.StringVar(&r.out, "out", "", "the `folder` to write to")
+	sums := flag.Bool("sums", false, "only write the checksums of what is in -out")
+	flag.Parse()
+	r.date = time.Unix(*date, 0).UTC()
+	var err error
+	if *sums {
+		err = checksums(r.out)
+	} else {
+		err = r.make()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// make writes all files of one architecture.
+func (r release) make() error {
+	if r.version == "" || r.bin == "" || r.out == "" {
+		return fmt.Errorf("-version, -bin and -out must be given")
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
+	for _, p := range r.packages() {
+		for _, format := range []string{"deb", "rpm"} {
+			if err := r.pack(p, format); err != nil {
+				return fmt.Errorf("make %s of %s: %w", format, p.name, err)
+			}
+		}
+	}
+	if err := r.tarball(); err != nil {
+		return fmt.Errorf("make tarball: %w", err)
+	}
+	if err := r.bill(); err != nil {
+		return fmt.Errorf("list what the programs contain: %w", err)
+	}
+	return nil
+}
+
+// path is where a file of the release goes.
+func (r release) path(name string) string { return filepath.Join(r.out, name) }

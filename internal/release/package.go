@@ -1,0 +1,104 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/deb" // the format
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm" // the format
+)
+
+// pkg is a package: what is in it, and what it needs.
+type pkg struct {
+	name, summary       string
+	contents            files.Contents
+	depends, recommends map[string][]string // by format
+	scripts             nfpm.Scripts
+}
+
+// packages are the plugins, for Nomad's clients, and the placement service.
+func (r release) packages() []pkg {
+	return []pkg{
+		{
+			name: "nomad-gpu-plugins",
+			summary: "GPU sharing for HashiCorp Nomad: device plugin and containerd task driver\n" +
+				"Offers GPUs whole, in slices, in turns and as MIG instances, and runs tasks\nwith exactly the share that Nomad gave them.",
+			contents: files.Contents{
+				r.program("nomad-device-gpu", "/opt/nomad/plugins"), r.program("nomad-driver-containerd", "/opt/nomad/plugins"),
+				link("/usr/bin/nomad-device-gpu", "/opt/nomad/plugins/nomad-device-gpu"),
+				link("/usr/bin/nomad-driver-containerd", "/opt/nomad/plugins/nomad-driver-containerd"),
+				r.program("nomad-gpu-doctor", "/usr/bin"), r.program("nomad-gpu-self", "/usr/bin"),
+				r.file("nomad-gpu.hcl", "/usr/share/doc/nomad-gpu-plugins/nomad-gpu.hcl"),
+			},
+			depends:    map[string][]string{"deb": {"libc6 (>= 2.34)", "containerd | containerd.io"}, "rpm": {"glibc >= 2.34", "(containerd or containerd.io)"}},
+			recommends: map[string][]string{"deb": {"nomad", "containernetworking-plugins", "iptables"}, "rpm": {"nomad", "containernetworking-plugins", "iptables"}},
+			scripts:    nfpm.Scripts{PostInstall: r.source("plugins.postinstall"), PostRemove: r.source("plugins.postremove")},
+		},
+		{
+			name: "nomad-gpu-scheduler",
+			summary: "GPU placement service for HashiCorp Nomad\n" +
+				"Chooses nodes and GPUs, keeps team quotas, and makes room for what matters more,\nbeside Nomad and never instead of it.",
+			contents: files.Contents{
+				r.program("nomad-gpu-scheduler", "/usr/bin"), r.program("gpu-sim", "/usr/bin"),
+				r.file("nomad-gpu-scheduler.service", "/usr/lib/systemd/system/nomad-gpu-scheduler.service"),
+				r.config("scheduler.hcl", "/etc/nomad-gpu/scheduler.hcl", 0o644),
+				r.config("scheduler.env", "/etc/nomad-gpu/scheduler.env", 0o600),
+			},
+			scripts: nfpm.Scripts{PostInstall: r.source("scheduler.postinstall"), PreRemove: r.source("scheduler.preremove"), PostRemove: r.source("scheduler.postremove")},
+		},
+	}
+}
+
+func (r release) source(name string) string { return filepath.Join(r.files, name) }
+
+func (r release) program(name, folder string) *files.Content {
+	return &files.Content{Source: filepath.Join(r.bin, name), Destination: folder + "/" + name, FileInfo: r.info(0o755)}
+}
+
+func (r release) file(name, destination string) *files.Content {
+	return &files.Content{Source: r.source(name), Destination: destination, FileInfo: r.info(0o644)}
+}
+
+// config is a file that is the operator's once it is installed.
+func (r release) config(name, destination string, mode os.FileMode) *files.Content {
+	return &files.Content{Source: r.source(name), Destination: destination, Type: files.TypeConfigNoReplace, FileInfo: r.info(mode)}
+}
+
+func (r release) info(mode os.FileMode) *files.ContentFileInfo {
+	return &files.ContentFileInfo{Owner: "root", Group: "root", Mode: mode, MTime: r.date}
+}
+
+func link(from, to string) *files.Content {
+	return &files.Content{Source: to, Destination: from, Type: files.TypeSymlink}
+}
+
+// pack writes one package in one format.
+func (r release) pack(p pkg, format string) error {
+	packager, err := nfpm.Get(format)
+	if err != nil {
+		return err
+	}
+	info := nfpm.WithDefaults(&nfpm.Info{
+		Name: p.name, Arch: r.arch, Platform: "linux", Version: r.version, MTime: r.date,
+		Section: "admin", Priority: "optional", Maintainer: "nomad-gpu maintainers",
+		Description: p.summary, Homepage: "https://github.com/nomad-gpu/nomad-gpu", License: "MPL-2.0",
+		Overridables: nfpm.Overridables{
+			Contents: p.contents, Depends: p.depends[format], Recommends: p.recommends[format], Scripts: p.scripts,
+			RPM: nfpm.RPM{Compression: "gzip", BuildHost: "localhost"},
+		},
+	})
+	if err := nfpm.PrepareForPackager(info, format); err != nil {
+		return err
+	}
+	out, err := os.Create(r.path(packager.ConventionalFileName(info)))
+	if err != nil {
+		return err
+	}
+	if err := packager.Package(info, out); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
