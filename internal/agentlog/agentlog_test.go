@@ -81,7 +81,7 @@ func (r *recorder) add(priority, line string) error {
 	return nil
 }
 
-// deadAgent is the writing end of a pipe that nobody reads any more.
+// deadAgent is the writing end of a pipe without a reader.
 func deadAgent(t *testing.T) *os.File {
 	t.Helper()
 	read, agent, err := os.Pipe()

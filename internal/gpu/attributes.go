@@ -1,9 +1,14 @@
 package gpu
 
+import (
+	"slices"
+	"strings"
+)
+
 // The names of a device group's attributes, which the device plugin publishes,
 // the placement service reads and jobs put constraints on. Memory is in MiB,
 // with its unit; the others are plain numbers, words and flags. What begins with
-// "unique." is no part of Nomad's node class.
+// "unique." is not part of Nomad's node class.
 const (
 	AttrModel             = "model" // NVML's name
 	AttrType              = "type"  // ShortModel of it
@@ -14,6 +19,7 @@ const (
 	AttrHealthy           = "healthy"       // how many instances are
 	AttrSharing           = "sharing"
 	AttrGrade             = "grade"
+	AttrComputeGrade      = "compute_grade" // ComputeEnforced, or absent
 	AttrShared            = "shared"
 	AttrProfile           = "profile" // of a MIG instance
 	AttrIndex             = "index"
@@ -29,7 +35,12 @@ const (
 	AttrMaxClients        = "max_clients"
 	AttrMPSUsers          = "mps_users" // MPSUsersAny or MPSUsersOne
 	AttrTimeslice         = "timeslice"
+	AttrSeatPriority      = "seat_priority" // the highest that a job may give a task with a seat
 	AttrVirtual           = "vgpu"
+	AttrTarget            = "gfx_target" // AMD's instruction set: gfx942
+	AttrTiles             = "tiles"      // Intel's
+	AttrFunctions         = "sriov_vfs"  // Intel's: how many virtual functions a card can have
+	AttrAICores           = "ai_cores"   // Huawei's
 )
 
 // The types of device groups: the middle word of their names.
@@ -39,4 +50,35 @@ const (
 	TypeMIG       = "mig"
 	TypeMIGSlice  = "mig-slice"
 	TypeMIGShared = "mig-shared"
+	// The parts of other vendors' devices; sliced, their types end with "-slice".
+	TypePartition = "partition"
+	TypeVF        = "vf"
+	TypeVNPU      = "vnpu"
 )
+
+// partTypes are those of groups whose devices are parts of GPUs, given out as they are.
+var partTypes = []string{TypeMIG, TypePartition, TypeVF, TypeVNPU}
+
+// ModeOfType is how the devices of a group are offered, by its type; part is set where
+// they are parts of GPUs. The last result is false for what is no type of ours.
+func ModeOfType(name string) (mode Mode, part, known bool) {
+	switch name {
+	case TypeSlice:
+		return ModeSlice, false, true
+	case TypeShared:
+		return ModeShared, false, true
+	case "gpu", "npu":
+		return ModeWhole, false, true
+	}
+	base, sliced := strings.CutSuffix(name, "-"+TypeSlice)
+	base, shared := strings.CutSuffix(base, "-"+TypeShared)
+	switch {
+	case !slices.Contains(partTypes, base) || sliced && shared:
+		return "", false, false
+	case sliced:
+		return ModeSlice, true, true
+	case shared:
+		return ModeShared, true, true
+	}
+	return ModeWhole, true, true
+}

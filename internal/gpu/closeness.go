@@ -14,9 +14,9 @@ type Closeness []Neighborhood
 
 // Neighborhood is a set of GPUs of which each is as near to each other one.
 type Neighborhood struct {
-	// By is what joins them: NearNVLink, NearNVSwitch or NearNUMA.
+	// By is what joins them: NearNVLink, NearNVSwitch, NearXGMI, NearHCCS or NearNUMA.
 	By string
-	// N is the number of NVLinks between two of them, or from each to the
+	// N is the number of links between two of them, or from each to the
 	// switches; of a NUMA node it is the node's number.
 	N     int
 	UUIDs []string // sorted
@@ -26,10 +26,12 @@ type Neighborhood struct {
 const (
 	NearNVLink   = "nvlink"
 	NearNVSwitch = "nvswitch"
+	NearXGMI     = "xgmi"
+	NearHCCS     = "hccs"
 	NearNUMA     = "numa"
 )
 
-var nears = []string{NearNVLink, NearNVSwitch, NearNUMA}
+var nears = []string{NearNVLink, NearNVSwitch, NearXGMI, NearHCCS, NearNUMA}
 
 // String is the closeness as an attribute, in an order that depends on nothing
 // but its content:
@@ -87,8 +89,8 @@ func (c Closeness) Around(uuids ...string) Closeness {
 	return part
 }
 
-// NVLinkPeers are the GPUs that NVLink joins to one, directly or by switches.
-func (c Closeness) NVLinkPeers(uuid string) []string {
+// LinkPeers are the GPUs that links join to one, directly or by switches.
+func (c Closeness) LinkPeers(uuid string) []string {
 	var peers []string
 	for _, n := range c.Around(uuid) {
 		if n.By == NearNUMA {

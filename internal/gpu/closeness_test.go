@@ -3,6 +3,7 @@ package gpu
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -22,7 +23,7 @@ func TestClosenessIsReadAsItWasWritten(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(back, c.sorted()) {
 		t.Errorf("read back as %v, %v", back, err)
 	}
-	if peers := back.NVLinkPeers("GPU-a"); !slices.Equal(peers, []string{"GPU-c", "GPU-e"}) {
+	if peers := back.LinkPeers("GPU-a"); !slices.Equal(peers, []string{"GPU-c", "GPU-e"}) {
 		t.Errorf("peers are %v", peers)
 	}
 	if node, known := back.NUMANode("GPU-a"); !known || node != 1 {
@@ -47,6 +48,32 @@ func TestClosenessOfALaterRelease(t *testing.T) {
 	for _, bad := range []string{"GPU-a,GPU-b", "numa=GPU-a", "numa:x=GPU-a", "numa:-1=GPU-a", "numa:0=", "numa:0=GPU-a;"} {
 		if _, err := ParseCloseness(bad); err == nil {
 			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+// A GPU's peers are all that any link joins to it, wherever that is said; a NUMA node is
+// no link.
+func TestPeersAndNodesInEveryPlace(t *testing.T) {
+	for text, want := range map[string]struct {
+		peers string
+		node  int
+	}{
+		"":                                      {"", -1},
+		"numa:0=GPU-a,GPU-b":                    {"", 0},
+		"numa:1=GPU-b;numa:3=GPU-a":             {"", 3},
+		"nvlink:4=GPU-a,GPU-b":                  {"GPU-b", -1},
+		"numa:2=GPU-a,GPU-c;xgmi:4=GPU-a,GPU-b": {"GPU-b", 2},
+		"hccs:7=GPU-a,GPU-b;nvlink:1=GPU-a,GPU-b;nvswitch:18=GPU-a,GPU-c": {"GPU-b GPU-c", -1},
+		"nvlink:4=GPU-b,GPU-c": {"", -1},
+	} {
+		c, err := ParseCloseness(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, known := c.NUMANode("GPU-a")
+		if peers := strings.Join(c.LinkPeers("GPU-a"), " "); peers != want.peers || known != (want.node >= 0) || known && node != want.node {
+			t.Errorf("%q: peers %q, node %d, %v", text, peers, node, known)
 		}
 	}
 }

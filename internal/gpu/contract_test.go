@@ -164,3 +164,23 @@ func FuzzParseSliceID(f *testing.F) {
 		}
 	})
 }
+
+// Keys tell the reservations of a task apart, whatever a vendor calls its devices.
+func TestKeysOfDevicesThatBeginAlikeDiffer(t *testing.T) {
+	seen := map[string]string{}
+	for _, uuid := range []string{
+		"GPU-1a2b3c4d-0000-0000-0000-000000000000", "MIG-2a2b3c4d-0000-0000-0000-000000000000", "MIG-GPU-3a2b3c4d-0000-0000-0000-000000000000/1/0",
+		"GPU-e3a9a1b2c3d4e5f6", "GPU-e3a9a1b2c3d4e5f6-p0", "GPU-e3a9a1b2c3d4e5f6-p1", "NPU-66802010-20a08b2e", "NPU-66802010-20a08b2f",
+	} {
+		key := Reservation{Devices: []ReservedDevice{{UUID: uuid}}}.EnvKey()
+		if other := seen[key]; other != "" {
+			t.Errorf("%s and %s have the key %s", other, uuid, key)
+		}
+		seen[key] = uuid
+	}
+	for _, key := range []string{"NOMAD_GPU_1a2b3c4d_0", "NOMAD_GPU_2a2b3c4d_0", "NOMAD_GPU_3a2b3c4d_0"} {
+		if seen[key] == "" {
+			t.Errorf("no UUID of NVIDIA's gives %s: the keys of allocations that run would change", key)
+		}
+	}
+}

@@ -13,10 +13,11 @@ const (
 	EnvNVIDIAVisible = "NVIDIA_VISIBLE_DEVICES"
 	EnvCUDAVisible   = "CUDA_VISIBLE_DEVICES"
 
-	EnvMPSPipeDir = "CUDA_MPS_PIPE_DIRECTORY"
-	EnvMPSLogDir  = "CUDA_MPS_LOG_DIRECTORY"
-	EnvMPSThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-	EnvMPSMemory  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	EnvMPSPipeDir  = "CUDA_MPS_PIPE_DIRECTORY"
+	EnvMPSLogDir   = "CUDA_MPS_LOG_DIRECTORY"
+	EnvMPSThreads  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	EnvMPSMemory   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	EnvMPSPriority = "CUDA_MPS_CLIENT_PRIORITY"
 	// EnvMPSShmDir is not CUDA's: a job of another container driver mounts it as
 	// /dev/shm.
 	EnvMPSShmDir = "CUDA_MPS_SHM_DIRECTORY"
@@ -25,6 +26,17 @@ const (
 	EnvHAMiMemory = "CUDA_DEVICE_MEMORY_LIMIT"
 	EnvHAMiSM     = "CUDA_DEVICE_SM_LIMIT"
 	EnvHAMiCache  = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+
+	// AMD's: ROCr takes UUIDs or positions, HIP positions among what ROCr shows.
+	EnvROCRVisible = "ROCR_VISIBLE_DEVICES"
+	EnvHIPVisible  = "HIP_VISIBLE_DEVICES"
+	// Intel's, for Level Zero: positions.
+	EnvZEAffinity = "ZE_AFFINITY_MASK"
+	// Huawei's: of the container runtime and of the Ascend runtime, positions.
+	EnvAscendVisible   = "ASCEND_VISIBLE_DEVICES"
+	EnvAscendRTVisible = "ASCEND_RT_VISIBLE_DEVICES"
+	// EnvAscendOptions tells Huawei's container runtime that the number is a vNPU's.
+	EnvAscendOptions = "ASCEND_RUNTIME_OPTIONS"
 )
 
 // guardedEnv are the variables that decide which GPU a program gets and how much
@@ -39,10 +51,16 @@ var guardedEnv = []string{
 	EnvCUDAVisible,
 	// MPS: of a client, of a daemon, and of both.
 	EnvMPSPipeDir, EnvMPSLogDir, EnvMPSThreads, EnvMPSMemory, EnvMPSShmDir,
-	"CUDA_MPS_CLIENT_PRIORITY", "CUDA_MPS_SM_PARTITION", "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+	EnvMPSPriority, EnvMPSPartition, "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
 	// HAMi-core, with its off-switches.
 	EnvHAMiMemory, EnvHAMiSM, EnvHAMiCache, "CUDA_DISABLE_CONTROL", "GPU_CORE_UTILIZATION_POLICY", "CUDA_OVERSUBSCRIBE",
 	"CUDA_TASK_PRIORITY", "ACTIVE_OOM_KILLER",
+	// Other vendors' choice of devices. A container has the nodes of its own alone,
+	// among which positions begin anew: the host's would be wrong there.
+	EnvROCRVisible, EnvHIPVisible, "GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES", "DOCKER_RESOURCE_ID",
+	EnvZEAffinity, EnvAscendVisible, EnvAscendRTVisible, EnvAscendOptions, "ASCEND_VNPU_SPECS",
+	// Where the task asks about its share.
+	EnvSelfSocket,
 }
 
 // guardedIndexed are those that HAMi-core also reads with a device's position.
@@ -70,8 +88,8 @@ func MPSEnv(pipeDir, logDir string, s Share) map[string]string {
 	if s.LimitMilli > 0 {
 		env[EnvMPSThreads] = strconv.FormatInt(Percent(s.LimitMilli), 10)
 	}
-	if s.MemoryMiB > 0 {
-		env[EnvMPSMemory] = fmt.Sprintf("0=%dM", s.MemoryMiB)
+	if most := s.MostMiB(); most > 0 {
+		env[EnvMPSMemory] = fmt.Sprintf("0=%dM", most)
 	}
 	return env
 }

@@ -32,13 +32,17 @@ func TestPercentIsNeverBelowTheLimit(t *testing.T) {
 }
 
 func TestLimitsInTheEnvironment(t *testing.T) {
-	full, none := Share{MemoryMiB: 2048, GuaranteeMilli: 25, LimitMilli: 301}, Share{}
+	full, least, none := Share{MemoryMiB: 2048, GuaranteeMilli: 25, LimitMilli: 301}, Share{MemoryMiB: 1, LimitMilli: 1}, Share{}
 	for name, tc := range map[string]struct{ got, want map[string]string }{
 		"MPS": {MPSEnv("/p", "/l", full), map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l",
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "31", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M"}},
+		"MPS, the least": {MPSEnv("/p", "/l", least), map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}},
 		"MPS without limits": {MPSEnv("/p", "/l", none), map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l"}},
 		"HAMi": {HAMiEnv("/c", full), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "31",
 			"CUDA_DEVICE_MEMORY_LIMIT_0": "2048m"}},
+		"HAMi, the least": {HAMiEnv("/c", least), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "1",
+			"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}},
 		"HAMi without limits": {HAMiEnv("/c", none), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c"}},
 	} {
 		if !maps.Equal(tc.got, tc.want) {

@@ -52,6 +52,13 @@ type Holding struct {
 	// MPSGeneration is the start of the MPS daemon whose client the task is; 0
 	// for a task without MPS. Under a later one the task has lost its server.
 	MPSGeneration int64 `json:"mps_generation,omitempty"`
+	// Partition is the task's under static partitioning; nil elsewhere. Its ID is empty
+	// until it is made.
+	Partition *Partition `json:"partition,omitempty"`
+	// SeatMiB is what a task with a seat may need of the host's memory while it is
+	// suspended; 0 for a task without one. SeatPriority says who goes first.
+	SeatMiB      int64 `json:"seat_mib,omitempty"`
+	SeatPriority int   `json:"seat_priority,omitempty"`
 	Share
 }
 
@@ -59,11 +66,17 @@ type Holding struct {
 type Share struct {
 	// MemoryMiB caps the task's GPU memory, all its processes together.
 	MemoryMiB int64 `json:"memory_mib,omitempty"`
+	// MemoryLimitMiB is the most that the task may have while others leave it, where that
+	// is more than MemoryMiB, which is then its own whatever others want.
+	MemoryLimitMiB int64 `json:"memory_limit_mib,omitempty"`
 	// GuaranteeMilli is the compute that the planner keeps free for the task,
 	// LimitMilli the most that it may use.
 	GuaranteeMilli int64 `json:"guarantee_milli,omitempty"`
 	LimitMilli     int64 `json:"limit_milli,omitempty"`
 }
+
+// MostMiB is how much memory the task may have at any time; 0 is not limited.
+func (s Share) MostMiB() int64 { return max(s.MemoryMiB, s.MemoryLimitMiB) }
 
 // LeaseID names a task of an allocation; it is safe as a file name.
 func LeaseID(allocID, task string) string {

@@ -21,10 +21,15 @@ const (
 	// ModeMIG, of a physical GPU, offers its MIG instances. A MIG instance has
 	// a mode of its own: ModeWhole, ModeSlice or ModeShared.
 	ModeMIG Mode = "mig"
+	// ModePartition is that for other vendors' GPUs: it offers the partitions.
+	ModePartition Mode = "partition"
 )
 
 // modes holds every mode, in the order in which help texts name them.
-var modes = []Mode{ModeWhole, ModeSlice, ModeShared, ModeMIG}
+var modes = []Mode{ModeWhole, ModeSlice, ModeShared, ModeMIG, ModePartition}
+
+// InParts reports whether a device in this mode is offered as its parts alone.
+func (m Mode) InParts() bool { return m == ModeMIG || m == ModePartition }
 
 // ParseMode reads a mode as written in a configuration.
 func ParseMode(s string) (Mode, error) { return parseWord("mode", s, modes) }
@@ -39,11 +44,16 @@ const (
 	SharingTimeslice Sharing = "timeslice"
 	// SharingHAMi limits through HAMi-core's interception library.
 	SharingHAMi Sharing = "hami"
+	// SharingDmem limits the memory of a task by control groups of the kernel.
+	SharingDmem Sharing = "dmem"
+	// SharingSuspend lets tasks make room for each other: the memory of those that wait is
+	// on the host.
+	SharingSuspend Sharing = "suspend"
 	// SharingNone applies no mechanism.
 	SharingNone Sharing = "none"
 )
 
-var sharings = []Sharing{SharingMPS, SharingTimeslice, SharingHAMi, SharingNone}
+var sharings = []Sharing{SharingMPS, SharingTimeslice, SharingHAMi, SharingDmem, SharingSuspend, SharingNone}
 
 // ParseSharing reads a sharing mechanism as written in a configuration.
 func ParseSharing(s string) (Sharing, error) { return parseWord("sharing", s, sharings) }
@@ -64,9 +74,12 @@ const (
 
 // Grade reports how hard tasks that share a device through s are kept apart.
 // MPS and HAMi-core read their limits from the environment of the very program
-// that they limit, so neither is a security boundary.
+// that they limit, so neither is a security boundary. Control groups are the
+// kernel's: of memory, no program gets more.
 func (s Sharing) Grade() Grade {
 	switch s {
+	case SharingDmem:
+		return GradeEnforced
 	case SharingMPS, SharingHAMi:
 		return GradeCooperative
 	default:

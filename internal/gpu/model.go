@@ -6,10 +6,11 @@ import (
 )
 
 // brandWords are the parts of a full name that say nothing about which GPU it is.
-var brandWords = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID", "AMD", "Instinct", "Radeon", "Intel"}
+var brandWords = []string{"NVIDIA", "Tesla", "GeForce", "Quadro", "GRID", "AMD", "Instinct", "Radeon", "Intel",
+	"Data", "Center", "GPU", "Arc", "Pro", "Huawei", "Ascend"}
 
 // seriesWords are no name by themselves: the number that follows belongs to them.
-var seriesWords = []string{"RTX", "GTX", "TITAN", "PRO"}
+var seriesWords = []string{"RTX", "GTX", "TITAN", "PRO", "Flex", "Max"}
 
 // suffixWords make another GPU of the same number.
 var suffixWords = []string{"Ti", "SUPER", "Ada", "D"}

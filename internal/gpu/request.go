@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,12 +21,18 @@ const (
 
 // Request is what a user asks for, parsed.
 //
-//	request  = ( count | fraction | memory [ "," fraction ] ) [ "(" [ vendor "," ] model ")" ]
+//	request  = ( count | fraction | memory [ "," fraction ] ) [ "(" which ")" ]
 //	count    = "1" … "9999"                       whole GPUs, exclusive
 //	fraction = "0.001" … "0.999"                  at most three decimals
 //	memory   = number ( "G" | "GiB" | "M" | "MiB" )
+//	which    = vendor | [ vendor "," ] models
 //	vendor   = "nvidia" | "amd" | "intel" | "huawei"
+//	models   = ( model { "|" model } | excluded ) { "," excluded }
+//	excluded = "!" model
 //	model    = letter or digit, then letters, digits, "-", "_" or "."
+//
+// "H100|A100" is an H100 or, where none has room, an A100; "!T4,!V100" is any model but
+// these two.
 //
 // There is no white space and no other spelling. Requests are comparable with
 // ==, and Parse(r.String()) == r.
@@ -38,9 +45,25 @@ type Request struct {
 	// Milli is the compute share. For KindMemory 0 means in proportion to the
 	// memory.
 	Milli int64
-	// Vendor and Model are empty when any will do. Vendor is set only with a
-	// Model.
+	// Vendor and Model are empty when any will do. Vendor alone means any of the
+	// vendor's models. Model is one model, or several in order of preference, joined
+	// as they are written; [Request.Models] takes them apart.
 	Vendor, Model string
+	// Not are the models that will not do, joined by ","; see [Request.Excluded].
+	Not string `json:",omitempty"`
+}
+
+// Models are the models that will do, in order of preference; none when any will.
+func (r Request) Models() []string { return splitList(r.Model, "|") }
+
+// Excluded are the models that will not do.
+func (r Request) Excluded() []string { return splitList(r.Not, ",") }
+
+func splitList(text, separator string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, separator)
 }
 
 // RequestError says where a request is malformed and what would be valid.
@@ -60,12 +83,14 @@ func (e *RequestError) Error() string {
 
 const (
 	maxCount     = 9999
-	requestHelp  = `write whole GPUs ("2"), a fraction ("0.5"), memory ("8G") or both ("8G,0.5"), each with an optional "(model)" or "(vendor,model)"`
+	requestHelp  = `write whole GPUs ("2"), a fraction ("0.5"), memory ("8G") or both ("8G,0.5"), each with optional brackets: a vendor, models, or both`
 	fractionHelp = `write a fraction from 0.001 to 0.999, or "1" for one whole GPU`
-	modelHelp    = `write "(model)" or "(vendor,model)", such as "(A100)" or "(nvidia,A100)"`
 )
 
 var vendors = []string{"nvidia", "amd", "intel", "huawei"}
+
+// Vendors are the words for vendors in requests and device groups.
+func Vendors() []string { return slices.Clone(vendors) }
 
 // ParseRequest reads a request. Every error is a *RequestError.
 func ParseRequest(s string) (Request, error) {
@@ -94,11 +119,17 @@ func (r Request) String() string {
 			b.WriteString("," + FormatFraction(r.Milli))
 		}
 	}
-	switch {
-	case r.Vendor != "":
-		b.WriteString("(" + r.Vendor + "," + r.Model + ")")
-	case r.Model != "":
-		b.WriteString("(" + r.Model + ")")
+	var which []string
+	for _, term := range []string{r.Vendor, r.Model} {
+		if term != "" {
+			which = append(which, term)
+		}
+	}
+	for _, model := range r.Excluded() {
+		which = append(which, "!"+model)
+	}
+	if len(which) > 0 {
+		b.WriteString("(" + strings.Join(which, ",") + ")")
 	}
 	return b.String()
 }
@@ -226,66 +257,6 @@ func aboveOneHelp(whole, decimals string) string {
 		return fmt.Sprintf("write %q for whole GPUs", whole)
 	}
 	return "a fraction is a share of one GPU; " + fractionHelp
-}
-
-func (p *requestParser) brackets(r *Request) bool {
-	if !strings.HasPrefix(p.rest(), "(") {
-		return p.fail(p.at, requestHelp, "unexpected %q", p.rest())
-	}
-	p.at++
-	first := p.at
-	name := p.word()
-	if strings.HasPrefix(p.rest(), ",") {
-		if !p.vendor(first, name) {
-			return false
-		}
-		r.Vendor = name
-		p.at++
-		first = p.at
-		name = p.word()
-	}
-	if !p.model(first, name, r.Vendor != "") {
-		return false
-	}
-	r.Model = name
-	return p.close()
-}
-
-func (p *requestParser) vendor(at int, name string) bool {
-	for _, v := range vendors {
-		if name == v {
-			return true
-		}
-	}
-	return p.fail(at, "write one of "+strings.Join(vendors, ", "), "unknown vendor %q", name)
-}
-
-func (p *requestParser) model(at int, name string, afterVendor bool) bool {
-	if name == "" {
-		return p.fail(at, modelHelp, "a model is missing")
-	}
-	for i := range len(name) {
-		if c := name[i]; !isAlphanumeric(c) && (i == 0 || !strings.ContainsRune("-_.", rune(c))) {
-			return p.fail(at+i, modelHelp, "model %q has %q in it, letters, digits, '-', '_' and '.' are valid", name, c)
-		}
-	}
-	for _, v := range vendors {
-		if name == v && !afterVendor {
-			return p.fail(at, fmt.Sprintf(`write "(%s,MODEL)"`, v), "%q is a vendor, not a model", name)
-		}
-	}
-	return true
-}
-
-func (p *requestParser) close() bool {
-	if !strings.HasPrefix(p.rest(), ")") {
-		return p.fail(p.at, modelHelp, "the closing bracket is missing")
-	}
-	p.at++
-	if p.at < len(p.input) {
-		return p.fail(p.at, requestHelp, "unexpected %q after the bracket", p.rest())
-	}
-	return true
 }
 
 func isAlphanumeric(c byte) bool {

@@ -8,20 +8,27 @@ import (
 
 func TestParseRequest(t *testing.T) {
 	valid := map[string]Request{
-		"1":                        {Kind: KindCount, Count: 1},
-		"2(A100)":                  {Kind: KindCount, Count: 2, Model: "A100"},
-		"1(nvidia,V100)":           {Kind: KindCount, Count: 1, Vendor: "nvidia", Model: "V100"},
-		"4(NVIDIA-A100-PCIE-40GB)": {Kind: KindCount, Count: 4, Model: "NVIDIA-A100-PCIE-40GB"},
-		"0.5":                      {Kind: KindFraction, Milli: 500},
-		"0.001":                    {Kind: KindFraction, Milli: 1},
-		"0.999":                    {Kind: KindFraction, Milli: 999},
-		"0.25(A100)":               {Kind: KindFraction, Milli: 250, Model: "A100"},
-		"8G":                       {Kind: KindMemory, MemoryMiB: 8192},
-		"8GiB":                     {Kind: KindMemory, MemoryMiB: 8192},
-		"512M":                     {Kind: KindMemory, MemoryMiB: 512},
-		"512MiB":                   {Kind: KindMemory, MemoryMiB: 512},
-		"8G,0.5":                   {Kind: KindMemory, MemoryMiB: 8192, Milli: 500},
-		"8G,0.5(nvidia,H100)":      {Kind: KindMemory, MemoryMiB: 8192, Milli: 500, Vendor: "nvidia", Model: "H100"},
+		"1":                                    {Kind: KindCount, Count: 1},
+		"2(A100)":                              {Kind: KindCount, Count: 2, Model: "A100"},
+		"1(nvidia,V100)":                       {Kind: KindCount, Count: 1, Vendor: "nvidia", Model: "V100"},
+		"4(NVIDIA-A100-PCIE-40GB)":             {Kind: KindCount, Count: 4, Model: "NVIDIA-A100-PCIE-40GB"},
+		"0.5":                                  {Kind: KindFraction, Milli: 500},
+		"0.001":                                {Kind: KindFraction, Milli: 1},
+		"0.999":                                {Kind: KindFraction, Milli: 999},
+		"0.25(A100)":                           {Kind: KindFraction, Milli: 250, Model: "A100"},
+		"8G":                                   {Kind: KindMemory, MemoryMiB: 8192},
+		"8GiB":                                 {Kind: KindMemory, MemoryMiB: 8192},
+		"512M":                                 {Kind: KindMemory, MemoryMiB: 512},
+		"512MiB":                               {Kind: KindMemory, MemoryMiB: 512},
+		"8G,0.5":                               {Kind: KindMemory, MemoryMiB: 8192, Milli: 500},
+		"1(amd)":                               {Kind: KindCount, Count: 1, Vendor: "amd"},
+		"0.5(intel)":                           {Kind: KindFraction, Milli: 500, Vendor: "intel"},
+		"8G,0.5(nvidia,H100)":                  {Kind: KindMemory, MemoryMiB: 8192, Milli: 500, Vendor: "nvidia", Model: "H100"},
+		"1(H100|A100)":                         {Kind: KindCount, Count: 1, Model: "H100|A100"},
+		"0.5(amd,MI300X|MI210)":                {Kind: KindFraction, Milli: 500, Vendor: "amd", Model: "MI300X|MI210"},
+		"1(!T4)":                               {Kind: KindCount, Count: 1, Not: "T4"},
+		"1(nvidia,!T4,!V100)":                  {Kind: KindCount, Count: 1, Vendor: "nvidia", Not: "T4,V100"},
+		"8G(H100|A100,!NVIDIA-A100-PCIE-40GB)": {Kind: KindMemory, MemoryMiB: 8192, Model: "H100|A100", Not: "NVIDIA-A100-PCIE-40GB"},
 	}
 	for input, want := range valid {
 		got, err := ParseRequest(input)
@@ -65,11 +72,27 @@ func TestParseRequestErrors(t *testing.T) {
 		{"1()", 3, "a model is missing"},
 		{"1(A100", 7, "closing bracket"},
 		{"1(A100)x", 8, "after the bracket"},
-		{"1(nvidia)", 3, `write "(nvidia,MODEL)"`},
+		{"1(nvidia", 9, "closing bracket"},
 		{"1(acme,X1)", 3, "unknown vendor"},
 		{"1(A 100)", 4, "in it"},
 		{"1(nvidia,)", 10, "a model is missing"},
 		{"1)", 2, "unexpected"},
+		{"1(H100|)", 8, "a model is missing"},
+		{"1(|H100)", 3, "a model is missing"},
+		{"1(H100|h100)", 8, "stands twice"},
+		{"1(H100|amd)", 8, "is a vendor"},
+		{"1(!amd)", 4, "is a vendor"},
+		{"1(nvidia,amd)", 10, "is a vendor"},
+		{"1(!)", 4, "a model is missing"},
+		{"1(!T4|V100)", 6, "does not stand there"},
+		{"1(!T4,V100)", 7, "behind a comma"},
+		{"1(!T4,!t4)", 8, "stands twice"},
+		{"1(H100|!T4)", 8, "does not stand there"},
+		{"1(H100,!h100)", 8, "asked for and excluded"},
+		{"1(H100,)", 3, "unknown vendor"},
+		{"1(H100,!T4", 11, "closing bracket"},
+		{"1(" + strings.Repeat("a|", 16) + "b)", 5, "stands twice"},
+		{"1(a|b|c|d|e|f|g|h|i|j|k|l|m|n|o|p|q)", 35, "more than 16"},
 	}
 	for _, test := range tests {
 		_, err := ParseRequest(test.input)
@@ -85,7 +108,7 @@ func TestParseRequestErrors(t *testing.T) {
 }
 
 func FuzzParseRequest(f *testing.F) {
-	for _, seed := range []string{"1", "2(A100)", "0.5", "8G,0.5(nvidia,H100)", "512MiB", "1.0", "8GB", "((", "0.0001"} {
+	for _, seed := range []string{"1", "2(A100)", "0.5", "8G,0.5(nvidia,H100)", "512MiB", "1.0", "8GB", "((", "0.0001", "1(H100|A100,!T4)", "0.5(amd,!MI210,!MI250)"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, input string) {

@@ -1,8 +1,11 @@
 package gpu
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -75,19 +78,19 @@ func (r Reservation) EnvValue() (string, error) {
 	return string(text), err
 }
 
-// shortUUID is the first eight letters and digits after the vendor's prefix:
-// "GPU-1a2b3c4d-…" gives "1a2b3c4d", "MIG-GPU-1a…" and "MIG-1a…" likewise.
+// nvidiaUUID is how NVIDIA writes the UUIDs of GPUs and MIG instances, the latter in the
+// older form with two numbers behind as well. What it finds is the first eight digits.
+var nvidiaUUID = regexp.MustCompile(`^(?:MIG-)?(?:GPU-)?([0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:/[0-9]+/[0-9]+)?$`)
+
+// shortUUID is the first eight digits of NVIDIA's UUIDs after their prefix:
+// "GPU-1a2b3c4d-…" gives "1a2b3c4d", "MIG-GPU-1a…" and "MIG-1a…" likewise. What other
+// vendors' devices are called can begin alike: of those it is a digest.
 func shortUUID(uuid string) string {
-	for _, prefix := range []string{"MIG-", "GPU-"} {
-		uuid = strings.TrimPrefix(uuid, prefix)
+	if found := nvidiaUUID.FindStringSubmatch(uuid); found != nil {
+		return found[1]
 	}
-	short := make([]byte, 0, 8)
-	for i := 0; i < len(uuid) && len(short) < cap(short); i++ {
-		if isAlphanumeric(uuid[i]) {
-			short = append(short, uuid[i])
-		}
-	}
-	return string(short)
+	sum := sha256.Sum256([]byte(uuid))
+	return hex.EncodeToString(sum[:4])
 }
 
 // ReservationsFromEnv finds and reads every reservation in the environment that

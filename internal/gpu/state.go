@@ -32,9 +32,20 @@ type GPUState struct {
 	// CDIDevice is the qualified CDI name that gives a container the device.
 	CDIDevice string `json:"cdi_device"`
 	// Timeslice is the time-slice length in force; empty for the default.
-	Timeslice string     `json:"timeslice,omitempty"`
-	MPS       *MPSState  `json:"mps,omitempty"`
-	HAMi      *HAMiState `json:"hami,omitempty"`
+	Timeslice string `json:"timeslice,omitempty"`
+	// Exclusive devices let in their MPS server only: a task that holds all of one, and
+	// so runs without MPS, waits until it is open.
+	Exclusive bool `json:"exclusive,omitempty"`
+	// Limiter is what has the vendor's driver hold a task's control group to its slices'
+	// memory; nil where it cannot.
+	Limiter *MemoryLimiter `json:"limiter,omitempty"`
+	MPS     *MPSState      `json:"mps,omitempty"`
+	HAMi    *HAMiState     `json:"hami,omitempty"`
+	// Seats are the rules by which tasks make room for each other, under SharingSuspend.
+	Seats *SeatRules `json:"seats,omitempty"`
+	// Dmem is the region of the device's memory for control groups: under SharingDmem
+	// the task's is limited there.
+	Dmem string `json:"dmem,omitempty"`
 	// Faults are the reasons why no task may start here now; none is healthy.
 	Faults []Fault `json:"faults,omitempty"`
 	// Cordoned devices take no new work; what runs, and restarts in place, goes on.
@@ -43,12 +54,22 @@ type GPUState struct {
 	CordonReason string `json:"cordon_reason,omitempty"`
 }
 
+// MemoryLimiter is a program, with its first arguments, that sets limits of GPU memory.
+// After those come the device's UUID, the control group's directory, and what is
+// guaranteed and the limit, in MiB.
+type MemoryLimiter struct {
+	Command []string `json:"command"`
+}
+
 // MPSState is where a device's MPS control daemon is reached, and whether.
 type MPSState struct {
 	// PipeDir, LogDir and ShmDir are host paths; ShmDir is the daemon's /dev/shm.
 	PipeDir string `json:"pipe_dir"`
 	LogDir  string `json:"log_dir"`
 	ShmDir  string `json:"shm_dir"`
+	// ControlDir is where the daemon takes commands; in PipeDir it has a gate, which
+	// hands on CUDA programs alone. Empty from releases that had none.
+	ControlDir string `json:"control_dir,omitempty"`
 	// Ready is true only after the daemon answered and confirmed its limits.
 	Ready bool `json:"ready"`
 	// Generation grows with every start of the daemon: clients of an earlier
@@ -63,8 +84,25 @@ type MPSState struct {
 	// Users says whose programs its server takes: MPSUsersAny or MPSUsersOne, or
 	// empty from releases that did not look.
 	Users string `json:"users,omitempty"`
+	// Priorities says whether programs can have one (CUDA_MPS_CLIENT_PRIORITY).
+	Priorities bool `json:"priorities,omitempty"`
+	// Fault is set while a fatal error of one client keeps the server from taking
+	// others: the programs of all tasks on it have lost what they had on the GPU.
+	// FaultOf is the lease of the task whose program it was, empty where it is unknown.
+	Fault   *Fault `json:"fault,omitempty"`
+	FaultOf string `json:"fault_of,omitempty"`
+	// Partitioning is set where every task has multiprocessors of its own.
+	Partitioning *MPSPartitioning `json:"partitioning,omitempty"`
 	// MaxClients is how many client processes the daemon can serve.
 	MaxClients int `json:"max_clients"`
+}
+
+// CommandDir is the pipe directory in which the daemon takes commands.
+func (s MPSState) CommandDir() string {
+	if s.ControlDir != "" {
+		return s.ControlDir
+	}
+	return s.PipeDir
 }
 
 // An MPS server takes clients of every user, or of one at a time: then a client
@@ -102,6 +140,15 @@ type Usage struct {
 	BootID     string      `json:"boot_id"`
 	MeasuredAt time.Time   `json:"measured_at"`
 	Tasks      []TaskUsage `json:"tasks"`
+	// Devices are those whose tasks make room for each other.
+	Devices []DeviceUsage `json:"devices,omitempty"`
+}
+
+// DeviceUsage is a device's memory: what all programs hold of it, and what they can.
+type DeviceUsage struct {
+	UUID        string `json:"uuid"`
+	UsedMiB     int64  `json:"used_mib"`
+	CapacityMiB int64  `json:"capacity_mib"`
 }
 
 // TaskUsage is what one task, all its processes together, uses of one device.
@@ -117,7 +164,7 @@ type TaskUsage struct {
 	BesideMPS []int `json:"beside_mps,omitempty"`
 }
 
-// Notices are what tasks were told of their GPUs, so that nobody is told twice. The
+// Notices are what tasks were told of their GPUs, so that no task is told twice. The
 // driver's own state file; the device plugin does not read it.
 type Notices struct {
 	Version int      `json:"version"`

@@ -1,7 +1,8 @@
 package house
 
 import (
-	"io/fs"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,17 +10,15 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/documents"
 )
 
 var root = filepath.Join("..", "..")
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return documents.Read(t, root, path)
 }
 
 // The versions that the README names are those of e2e/versions, the nested
@@ -47,27 +46,10 @@ func TestVersionsStandInOnePlace(t *testing.T) {
 
 // What a reader copies out of the documentation must at least be HCL.
 func TestHCLInDocumentsParses(t *testing.T) {
-	blocks := 0
-	for _, glob := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
-		paths, err := filepath.Glob(filepath.Join(root, glob))
-		if err != nil {
-			t.Fatal(err)
+	for _, block := range documents.HCL(t, root) {
+		if _, diags := hclparse.NewParser().ParseHCL([]byte(block.Text), block.Path); diags.HasErrors() {
+			t.Errorf("%s:%d: %v", block.Path, block.Line, diags)
 		}
-		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for n, block := range regexp.MustCompile("(?ms)^```hcl\n(.*?)^```").FindAllSubmatch(text, -1) {
-				blocks++
-				if _, diags := hclparse.NewParser().ParseHCL(block[1], path); diags.HasErrors() {
-					t.Errorf("block %d: %v\n%s", n+1, diags, block[1])
-				}
-			}
-		}
-	}
-	if blocks == 0 {
-		t.Error("there is no HCL in any document")
 	}
 }
 
@@ -75,18 +57,13 @@ func TestHCLInDocumentsParses(t *testing.T) {
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
+	for _, path := range documents.Files(t, root, ".go") {
+		if !strings.HasSuffix(path, "_test.go") {
+			continue
 		}
-		text, err := os.ReadFile(path)
-		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, path), -1) {
 			names[match[1]] = true
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return names
 }
@@ -103,29 +80,82 @@ func TestConformanceTestsAreListed(t *testing.T) {
 	}
 }
 
-// A document that names a make target, a test or a file of ours names one that
-// exists.
+// A document that names a make target, a test, a file of ours or a heading in it
+// names one that exists.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	makefile, tests := read(t, "GNUmakefile"), testNames(t)
-	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range append(documents, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md")) {
-		text := read(t, strings.TrimPrefix(path, root+"/"))
+	for _, path := range documents.All(t, root) {
+		text := read(t, path)
 		for _, match := range regexp.MustCompile("`(?:sudo )?make ([a-z0-9-]+)").FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(makefile, "\n"+match[1]+":") {
-				t.Errorf("%s: there is no \"make %s\"", filepath.Base(path), match[1])
+				t.Errorf("%s: there is no \"make %s\"", path, match[1])
 			}
 		}
 		for _, match := range regexp.MustCompile("`(Test[A-Z][A-Za-z_]+)`").FindAllStringSubmatch(text, -1) {
 			if !tests[match[1]] {
-				t.Errorf("%s: there is no test %s", filepath.Base(path), match[1])
+				t.Errorf("%s: there is no test %s", path, match[1])
 			}
 		}
-		for _, match := range regexp.MustCompile(`\]\(([^)#:]+)`).FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), match[1])); err != nil {
-				t.Errorf("%s: link to %s: %v", filepath.Base(path), match[1], err)
+		for _, match := range regexp.MustCompile(`\]\(([^)#: ]*)(?:#([^)]+))?\)`).FindAllStringSubmatch(text, -1) {
+			target := filepath.Join(filepath.Dir(path), match[1])
+			if match[1] == "" {
+				target = path
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s: link to %s: %v", path, match[1], err)
+			} else if match[2] != "" && !headings(read(t, target))[match[2]] {
+				t.Errorf("%s: %s has no heading #%s", path, target, match[2])
+			}
+		}
+	}
+}
+
+// headings are the names under which a document's headings can be linked to.
+func headings(text string) map[string]bool {
+	names := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N}\- _]`).ReplaceAllString(strings.ToLower(match[1]), "")
+		names[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return names
+}
+
+// Prose, names and messages are spelled as Nomad, containerd and NVIDIA spell.
+func TestSpellingIsAmerican(t *testing.T) {
+	british := regexp.MustCompile(`(?i)\w*(?:` + strings.Join([]string{
+		"behaviour", "colour", "favour", "honour", "neighbour", "catalogue", "cancelled", "isation", "initialis[ei]",
+		"recognis[ei]", "optimis[ei]", "serialis[ei]", "normalis[ei]", "summaris[ei]",
+	}, "|") + `)\w*`)
+	for _, path := range documents.Files(t, root, ".go", ".md") {
+		if filepath.Base(path) == "documents_test.go" {
+			continue // names them
+		}
+		for _, word := range british.FindAllString(read(t, path), -1) {
+			t.Errorf("%s: %q", path, word)
+		}
+	}
+}
+
+// Documents and comments say who or what acts, in the words of the field.
+func TestProseNamesWhoActs(t *testing.T) {
+	vague := regexp.MustCompile(`(?i)\b(?:nobody|somebody|anybody|becomes of|by coins|in thought|as as)\b`)
+	code := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	for _, path := range documents.Files(t, root, ".md") {
+		for _, word := range vague.FindAllString(code.ReplaceAllString(read(t, path), ""), -1) {
+			t.Errorf("%s: %q", path, word)
+		}
+	}
+	for _, path := range documents.Files(t, root, ".go") {
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, filepath.Join(root, path), nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, comment := range file.Comments {
+			for _, line := range comment.List {
+				for _, word := range vague.FindAllString(line.Text, -1) {
+					t.Errorf("%s: %q", files.Position(line.Pos()), word)
+				}
 			}
 		}
 	}

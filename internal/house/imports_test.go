@@ -17,14 +17,16 @@ import (
 
 const module = "github.com/nomad-gpu/nomad-gpu/"
 
-// rule forbids imports. Paths below our module are written without it; one that
-// ends in "/..." means everything below as well.
+// rule forbids imports, also through other packages of ours. Paths below our module
+// are written without it; one that ends in "/..." means everything below as well.
 type rule struct {
 	name    string
 	from    []string
 	forbids []string
 	// except lists packages of from that the rule does not bind.
 	except []string
+	// direct rules are about what a package imports itself.
+	direct bool
 	reason string
 }
 
@@ -55,9 +57,64 @@ var rules = []rule{
 		reason:  "a main package decides how to run, not what to do: what others need belongs below",
 	},
 	{
-		name: "placement is pure", from: []string{"scheduler/place", "scheduler/constraint"},
+		name: "placement is pure", from: []string{"scheduler/place/...", "scheduler/constraint"},
 		forbids: []string{"github.com/hashicorp/nomad/...", "net", "net/http", "os", "io", "context", "math/rand", "math/rand/v2", "sync"},
 		reason:  "the same snapshot must give the same answer, in the service, in a replay and in a test",
+	},
+	{
+		name: "ranking, quotas and draws stand alone", from: []string{"scheduler/place/ranking", "scheduler/place/quota", "scheduler/place/splitmix"},
+		forbids: []string{"internal/gpu", "scheduler/...", "third-party"},
+		reason:  "what ranks and what teams were promised can be read, and tested, without a word about GPUs",
+	},
+	{
+		name: "the forecast knows no nodes", from: []string{"scheduler/place/forecast"},
+		forbids: []string{"internal/gpu", "scheduler/place", "scheduler/place/quota", "scheduler/place/ranking", "scheduler/constraint", "third-party"},
+		reason:  "what is expected depends on amounts alone; the planner translates nodes and requests once",
+	},
+	{
+		name: "decisions are pure", from: []string{"scheduler/decide"}, direct: true,
+		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "io", "context", "math/rand", "math/rand/v2", "sync"},
+		reason:  "a decision is made of a transaction alone: what it reads is under the lock, and nothing waits there",
+	},
+	{
+		name: "the state is below all who use it", from: []string{"scheduler/state", "scheduler/record"},
+		forbids: []string{"scheduler/decide", "scheduler/leader", "scheduler/reconcile", "scheduler/show", "scheduler/server/..."},
+		reason:  "there is one model of the cluster, and it can be read without knowing what is done with it",
+	},
+	{
+		name: "what decides, what reconciles and what shows are apart", from: []string{"scheduler/decide"},
+		forbids: []string{"scheduler/leader", "scheduler/reconcile", "scheduler/show", "scheduler/server/..."},
+		reason:  "each can be read alone",
+	},
+	{
+		name: "accounting is pure", from: []string{"scheduler/ledger"},
+		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "context", "sync", "scheduler/state", "scheduler/config", "scheduler/view"},
+		reason:  "the same records must give the same bill, whoever stores them",
+	},
+	{
+		name: "what reconciles acts through decisions", from: []string{"scheduler/reconcile"},
+		forbids: []string{"scheduler/leader", "scheduler/show", "scheduler/server/..."},
+		reason:  "the loop is given who records and who acts, so that a test can play both",
+	},
+	{
+		name: "what shows decides nothing", from: []string{"scheduler/show", "scheduler/view"},
+		forbids: []string{"scheduler/decide", "scheduler/leader", "scheduler/reconcile", "scheduler/server/..."},
+		reason:  "looking must not change what is decided",
+	},
+	{
+		name: "traces know nothing of the cluster", from: []string{"scheduler/trace"},
+		forbids: []string{"scheduler/...", "github.com/hashicorp/nomad/..."},
+		reason:  "who traces says in a few words what may leave the service: no job, token or variable is in reach here",
+	},
+	{
+		name: "the API knows no decider", from: []string{"scheduler/server/..."},
+		forbids: []string{"scheduler/state", "scheduler/decide", "scheduler/leader", "scheduler/reconcile", "scheduler/show"},
+		reason:  "requests come from anybody: what they may ask for is a few methods of interfaces",
+	},
+	{
+		name: "test scenes are for tests", from: []string{"scheduler/..."}, except: []string{"scheduler/servicetest", "scheduler/nomad/nomadtest", "scheduler/trace/tracetest"},
+		forbids: []string{"scheduler/trace/tracetest", "scheduler/servicetest", "scheduler/nomad/nomadtest", "scheduler/view/viewtest", "scheduler/reserve/reservetest", "testing"},
+		reason:  "what plays Nomad must not reach a program",
 	},
 	{
 		name: "container specifications are pure", from: []string{"driver/spec"},
@@ -65,18 +122,38 @@ var rules = []rule{
 		reason:  "what a task may touch is decided by values alone, so that a table of tests can show all of it",
 	},
 	{
-		name: "one caller of containerd", from: []string{"driver/..."}, except: []string{"driver/runtime"},
+		name: "seats are decided apart", from: []string{"driver/seats"},
+		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "os/exec", "math/rand", "math/rand/v2", "driver", "driver/spec", "driver/runtime", "third-party"},
+		reason:  "who is on a GPU, and what is done after a crash, is tried against simulated hardware, with every step killed",
+	},
+	{
+		name: "one caller of containerd", from: []string{"driver/..."}, except: []string{"driver/runtime"}, direct: true,
 		forbids: []string{"github.com/containerd/containerd/v2/client"},
 		reason:  "containerd dies and comes back: one place knows what its errors then mean",
 	},
 	{
 		name: "the simulator is hardware", from: []string{"device/sim"},
-		forbids: []string{"device", "device/nvidia", "device/mps"},
-		reason:  "the simulator stands below NVML, so that what is tested on it is what runs on a GPU",
+		forbids: []string{"device", "device/nvidia", "device/amd", "device/intel", "device/ascend", "device/dcmi", "device/sysfs", "device/mps"},
+		reason:  "the simulator stands below NVML and the kernel's files, so that what is tested on it is what runs on a GPU",
 	},
 	{
 		name: "backends do not know each other", from: []string{"device/nvidia", "device/sysfs"},
-		forbids: []string{"device", "device/sim", "device/mps"},
+		forbids: []string{"device", "device/sim", "device/mps", "device/amd", "device/intel", "device/ascend"},
+		reason:  "a vendor is added or removed without a look at the others",
+	},
+	{
+		name: "AMD's backend knows no other", from: []string{"device/amd"},
+		forbids: []string{"device", "device/sim", "device/mps", "device/nvidia", "device/intel", "device/ascend", "github.com/NVIDIA/..."},
+		reason:  "a vendor is added or removed without a look at the others",
+	},
+	{
+		name: "Intel's backend knows no other", from: []string{"device/intel"},
+		forbids: []string{"device", "device/sim", "device/mps", "device/nvidia", "device/amd", "device/ascend", "github.com/NVIDIA/..."},
+		reason:  "a vendor is added or removed without a look at the others",
+	},
+	{
+		name: "Huawei's backend knows no other", from: []string{"device/ascend", "device/dcmi"},
+		forbids: []string{"device", "device/sim", "device/mps", "device/nvidia", "device/amd", "device/intel", "github.com/NVIDIA/..."},
 		reason:  "a vendor is added or removed without a look at the others",
 	},
 	{
@@ -94,7 +171,7 @@ type pkg struct {
 	Imports    []string
 }
 
-func packages(t *testing.T) []pkg {
+func packages(t *testing.T) map[string]*pkg {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports", "./...")
 	cmd.Dir = filepath.Join("..", "..")
@@ -102,7 +179,7 @@ func packages(t *testing.T) []pkg {
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	var all []pkg
+	all := map[string]*pkg{}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
@@ -111,7 +188,7 @@ func packages(t *testing.T) []pkg {
 			t.Fatal(err)
 		}
 		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
-		all = append(all, p)
+		all[p.ImportPath] = &p
 	}
 }
 
@@ -123,13 +200,51 @@ func TestImportsFollowTheRules(t *testing.T) {
 				if !matchesAny(r.from, p.ImportPath) || slices.Contains(r.except, p.ImportPath) {
 					continue
 				}
-				for _, imported := range p.Imports {
-					if path := strings.TrimPrefix(imported, module); path != p.ImportPath && matchesAny(r.forbids, path) {
-						t.Errorf("%s imports %s: %s", p.ImportPath, path, r.reason)
+				for _, via := range reach(all, p, r.direct) {
+					for _, imported := range via.Imports {
+						if path := strings.TrimPrefix(imported, module); path != p.ImportPath && matchesAny(r.forbids, path) {
+							t.Errorf("%s imports %s (in %s): %s", p.ImportPath, path, via.ImportPath, r.reason)
+						}
 					}
 				}
 			}
 		})
+	}
+}
+
+// reach lists a package and, unless only what it imports itself counts, all of ours
+// that it imports through others.
+func reach(all map[string]*pkg, from *pkg, direct bool) []*pkg {
+	list := []*pkg{from}
+	if direct {
+		return list
+	}
+	for i := 0; i < len(list); i++ {
+		for _, imported := range list[i].Imports {
+			if p := all[strings.TrimPrefix(imported, module)]; p != nil && !slices.Contains(list, p) {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
+}
+
+// A rule about a package that was renamed would hold for ever.
+func TestRulesNamePackagesThatExist(t *testing.T) {
+	all := packages(t)
+	for _, r := range rules {
+		for _, pattern := range slices.Concat(r.from, r.forbids, r.except) {
+			_, ours := all[pattern]
+			top, _, _ := strings.Cut(pattern, "/")
+			if path, below := strings.CutSuffix(pattern, "/..."); below {
+				for name := range all {
+					ours = ours || name == path || strings.HasPrefix(name, path+"/")
+				}
+			}
+			if slices.Contains([]string{"device", "driver", "scheduler", "internal", "plugin", "e2e"}, top) && !ours {
+				t.Errorf("%s: there is no package %s", r.name, pattern)
+			}
+		}
 	}
 }
 
@@ -169,7 +284,7 @@ var clock = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Ti
 // What is pure may use durations and instants, but not ask for them.
 func TestPurePackagesHaveNoClock(t *testing.T) {
 	for _, p := range packages(t) {
-		if !slices.Contains([]string{"internal/gpu", "scheduler/place", "driver/spec"}, p.ImportPath) {
+		if !matchesAny([]string{"internal/gpu", "scheduler/place/...", "scheduler/constraint", "scheduler/decide", "scheduler/record", "driver/spec"}, p.ImportPath) {
 			continue
 		}
 		for _, name := range p.GoFiles {

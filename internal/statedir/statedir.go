@@ -4,7 +4,9 @@
 //	<dir>/gpus/<uuid>.json     device → driver   gpu.GPUState, one per GPU or MIG instance
 //	<dir>/usage.json           device → driver   gpu.Usage, what every task was measured to use
 //	<dir>/leases/<id>.json     driver → device   gpu.Lease, one per task
+//	<dir>/seats/<uuid>.json    driver → device   gpu.Seats, whose turn it is on a device with seats
 //	<dir>/notices.json         driver → driver   gpu.Notices, what tasks were told
+//	<dir>/driver.json          driver → device   gpu.DriverCounts, what the driver did since boot
 //	<dir>/cdi/                 device → driver   CDI specs that the device plugin generated
 //
 // Each file has one writer, is replaced as a whole (temporary file, fsync,
@@ -33,9 +35,11 @@ var ErrNotFound = errors.New("no such state")
 const (
 	gpuDir   = "gpus"
 	leaseDir = "leases"
+	seatDir  = "seats"
 	cdiDir   = "cdi"
 	usageJSN = "usage.json"
 	noticesJ = "notices.json"
+	countsJ  = "driver.json"
 	suffix   = ".json"
 )
 
@@ -50,7 +54,7 @@ func Open(path, bootID string) (*Dir, error) {
 	if bootID == "" {
 		return nil, fmt.Errorf("open state directory %q: the boot ID is empty", path)
 	}
-	for _, sub := range []string{gpuDir, leaseDir, cdiDir} {
+	for _, sub := range []string{gpuDir, leaseDir, seatDir, cdiDir} {
 		if err := os.MkdirAll(filepath.Join(path, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("open state directory: %w", err)
 		}
@@ -109,6 +113,31 @@ func (d *Dir) WriteNotices(n gpu.Notices) error {
 // Notices reads what tasks were told, or returns ErrNotFound.
 func (d *Dir) Notices() (gpu.Notices, error) {
 	return readState[gpu.Notices](d, filepath.Join(d.path, noticesJ))
+}
+
+// WriteSeats records whose turn it is on a device.
+func (d *Dir) WriteSeats(s gpu.Seats) error {
+	s.Version, s.BootID = gpu.StateVersion, d.bootID
+	return writeJSON(d.file(seatDir, s.UUID), s)
+}
+
+// Seats reads whose turn it is on a device, or returns ErrNotFound.
+func (d *Dir) Seats(uuid string) (gpu.Seats, error) {
+	return readState[gpu.Seats](d, d.file(seatDir, uuid))
+}
+
+// SeatLock is the file that a program holds which moves tasks of a device.
+func (d *Dir) SeatLock(uuid string) string { return filepath.Join(d.path, seatDir, uuid+".lock") }
+
+// WriteDriverCounts publishes what the driver did since the machine booted.
+func (d *Dir) WriteDriverCounts(c gpu.DriverCounts) error {
+	c.Version, c.BootID = gpu.StateVersion, d.bootID
+	return writeJSON(filepath.Join(d.path, countsJ), c)
+}
+
+// DriverCounts reads what the driver did, or returns ErrNotFound.
+func (d *Dir) DriverCounts() (gpu.DriverCounts, error) {
+	return readState[gpu.DriverCounts](d, filepath.Join(d.path, countsJ))
 }
 
 // WriteLease records that a task holds slices.

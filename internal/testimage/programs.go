@@ -12,17 +12,17 @@ import (
 // BuildGo compiles the main package pkg, such as
 // "github.com/nomad-gpu/nomad-gpu/internal/testimage/probe", as a static program
 // into dir and returns its path. Go's build cache makes a second call cheap. On a
-// machine without Go it is taken from the folder $NOMAD_GPU_PROGRAMS, which BuildGo
+// machine without Go it is copied from the folder $NOMAD_GPU_PROGRAMS, which BuildGo
 // filled elsewhere.
 func BuildGo(ctx context.Context, dir, pkg string) (string, error) {
+	out := filepath.Join(dir, filepath.Base(pkg))
 	if built := os.Getenv("NOMAD_GPU_PROGRAMS"); built != "" {
-		path := filepath.Join(built, filepath.Base(pkg))
-		if _, err := os.Stat(path); err != nil {
+		program, err := os.ReadFile(filepath.Join(built, filepath.Base(pkg)))
+		if err != nil {
 			return "", fmt.Errorf("find %s: %w", pkg, err)
 		}
-		return path, nil
+		return out, os.WriteFile(out, program, 0o755)
 	}
-	out := filepath.Join(dir, filepath.Base(pkg))
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {

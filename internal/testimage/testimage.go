@@ -59,13 +59,29 @@ func Build(w io.Writer, name string, files map[string]File, config ispec.ImageCo
 // BuildLayers is Build with layers that the caller made, the lowest first. They
 // are tars, and nothing is checked about them.
 func BuildLayers(w io.Writer, name string, layers [][]byte, config ispec.ImageConfig) error {
+	packed := make([]Packed, len(layers))
+	for i, layer := range layers {
+		packed[i] = Packed{MediaType: ispec.MediaTypeImageLayer, Content: layer, DiffID: digest.FromBytes(layer)}
+	}
+	return BuildPacked(w, name, packed, config)
+}
+
+// Packed is a layer as registries keep it.
+type Packed struct {
+	MediaType string
+	Content   []byte
+	// DiffID is the digest of the tar that is packed in it.
+	DiffID digest.Digest
+}
+
+// BuildPacked is BuildLayers with layers that the caller also packed.
+func BuildPacked(w io.Writer, name string, layers []Packed, config ispec.ImageConfig) error {
 	var l layout
 	var descriptors []ispec.Descriptor
 	var diffIDs []digest.Digest
 	for _, layer := range layers {
-		desc := l.add(ispec.MediaTypeImageLayer, layer)
-		descriptors = append(descriptors, desc)
-		diffIDs = append(diffIDs, desc.Digest)
+		descriptors = append(descriptors, l.add(layer.MediaType, layer.Content))
+		diffIDs = append(diffIDs, layer.DiffID)
 	}
 	configDesc, err := l.addJSON(ispec.MediaTypeImageConfig, ispec.Image{
 		Platform: ispec.Platform{OS: "linux", Architecture: runtime.GOARCH},

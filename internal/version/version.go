@@ -12,7 +12,7 @@ import (
 // release is set by the build, with -ldflags "-X …/internal/version.release=1.2.3".
 var release string
 
-// unknown is what a build says that nobody numbered: a test, or one without Git.
+// unknown is what a build without a version says: a test, or one without Git.
 const unknown = "0.0.0"
 
 // String is the version, such as "1.2.3" or "1.2.3+5fe9d2c", in a form that Nomad

@@ -1,0 +1,43 @@
+package gpu
+
+import (
+	"fmt"
+	"time"
+)
+
+// TimeLimit is how long work runs at most, as its author says; 0: nothing is said.
+type TimeLimit = time.Duration
+
+// longestLimit is the longest that a time limit can be.
+const longestLimit = 365 * 24 * time.Hour
+
+// ParseTimeLimit reads a time limit, such as 90m or 36h; "" is 0.
+func ParseTimeLimit(text string) (TimeLimit, error) {
+	if text == "" {
+		return 0, nil
+	}
+	limit, err := time.ParseDuration(text)
+	if err != nil || limit < time.Second || limit > longestLimit {
+		return 0, fmt.Errorf("%q is not valid (how long an allocation runs at most, from 1s to %.0fh: 90m, 36h)", text, longestLimit.Hours())
+	}
+	return limit, nil
+}
+
+// Bounds and default of how long work waits for a GPU until it falls back to the CPU.
+const (
+	defaultFallback = 10 * time.Minute
+	longestFallback = 30 * 24 * time.Hour
+)
+
+// ParseFallbackAfter reads how long work waits for a GPU until it falls back to the CPU, such
+// as 10m or 2h; "" is 10 minutes.
+func ParseFallbackAfter(text string) (TimeLimit, error) {
+	if text == "" {
+		return defaultFallback, nil
+	}
+	after, err := time.ParseDuration(text)
+	if err != nil || after < time.Second || after > longestFallback {
+		return 0, fmt.Errorf("%q is not valid (how long to wait for a GPU, from 1s to %.0fh: 10m, 2h)", text, longestFallback.Hours())
+	}
+	return after, nil
+}
