@@ -44,8 +44,12 @@ func attributesOf(m machineTraits, u *unit) map[string]*structs.Attribute {
 	a.text(gpu.AttrGrade, string(u.grade()))
 	a.flag(gpu.AttrShared, u.sharedFlag())
 	a.flag(gpu.AttrVirtual, u.gpu.Virtual)
-	a.text(gpu.AttrDriverVersion, m.driver)
-	a.text(gpu.AttrCUDAVersion, m.cuda)
+	a.text(gpu.AttrDriverVersion, m.drivers[u.gpu.Vendor].Version)
+	a.text(gpu.AttrCUDAVersion, m.drivers[u.gpu.Vendor].Platform)
+	a.text(gpu.AttrTarget, u.gpu.Target)
+	a.number(gpu.AttrAICores, int64(u.gpu.AICores), "")
+	a.number(gpu.AttrTiles, int64(u.gpu.Tiles), "")
+	a.number(gpu.AttrFunctions, int64(u.gpu.Functions), "")
 	a.decimal(gpu.AttrComputeCapability, u.gpu.ComputeCapability)
 	if u.gpu.NUMANode >= 0 {
 		a[gpu.AttrNUMANode] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
@@ -63,9 +67,15 @@ func attributesOf(m machineTraits, u *unit) map[string]*structs.Attribute {
 	if u.sharedFlag() && u.timeslice != "" {
 		a.text(gpu.AttrTimeslice, u.timeslice)
 	}
+	if u.seats != nil {
+		a.number(gpu.AttrSeatPriority, int64(u.seats.MaxPriority), "")
+	}
 	if u.mps != nil {
 		a.number(gpu.AttrMaxClients, int64(u.mps.MaxClients), "")
 		a.text(gpu.AttrMPSUsers, u.mps.Users)
+		if u.mps.Partitioning != nil {
+			a.text(gpu.AttrComputeGrade, gpu.ComputeEnforced)
+		}
 	}
 	if u.instance != nil {
 		a.text(gpu.AttrProfile, u.instance.Profile)

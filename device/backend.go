@@ -8,17 +8,46 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// observer is the part of a backend that looks at the hardware. Every call is
+// backend is one vendor's devices with all that is done to them. What the vendor
+// has not is nil.
+type backend struct {
+	vendor      string
+	observer    vendorObserver
+	prober      prober
+	timeslicer  timeslicer
+	moder       computeModer
+	resetter    resetter
+	partitioner partitioner
+	cdi         cdiSource
+	close       func()
+	// seen is the last survey that did not fail.
+	seen hardware.Machine
+}
+
+// vendorObserver is the part of a backend that looks at the hardware. Every call is
 // bounded in time by the backend.
-type observer interface {
-	// Survey sees all GPUs. An error means that nothing was seen.
+type vendorObserver interface {
+	// Survey sees all of the vendor's devices. An error means that nothing was
+	// seen; it is a hardware.ErrAbsent where the driver is not there.
 	Survey() (hardware.Machine, error)
-	// Replaced reports whether the driver's library is another on disk than in this
-	// process.
-	Replaced() bool
+	// Absence is what such an error means for the devices that were there.
+	Absence(error) hardware.Driver
 	// Release does something while the backend holds no device open.
 	Release(func() error) error
 	// Watch reports events until the context ends or the driver fails.
+	Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error
+	// Reading and Processes ask a device; owner is the physical GPU's UUID.
+	Reading(owner, uuid string) (hardware.Reading, error)
+	Processes(owner, uuid string) ([]hardware.Process, error)
+}
+
+// observer looks at the devices of all vendors.
+type observer interface {
+	// Survey sees everything that can be seen.
+	Survey() hardware.Machine
+	// Release does something while nothing of the owner's vendor is held open.
+	Release(owner string, f func() error) error
+	// Watch reports events until the context ends or a driver fails.
 	Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error
 	// Reading and Processes ask a device; owner is the physical GPU's UUID.
 	Reading(owner, uuid string) (hardware.Reading, error)
@@ -36,12 +65,19 @@ type timeslicer interface {
 	SetTimeslice(uuid, level string) error
 }
 
+// computeModer reads and sets which programs a device lets in; owner is the physical
+// GPU's UUID.
+type computeModer interface {
+	ComputeMode(owner, uuid string) (hardware.ComputeMode, error)
+	SetComputeMode(owner, uuid string, mode hardware.ComputeMode) error
+}
+
 // resetter resets GPUs that no program uses, this one included.
 type resetter interface {
 	Reset(uuid string) error
 }
 
-// partitioner lays MIG instances out. It takes seconds.
+// partitioner lays a GPU's partitions out. It takes seconds.
 type partitioner interface {
 	Layout(uuid string, profiles []string) error
 }
@@ -50,6 +86,11 @@ type partitioner interface {
 type cdiSource interface {
 	// CDISpec describes devices under a kind of ours, and says of which it cannot.
 	CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error)
+	// CheckCDI says what is wrong with a spec on this machine, for some of its devices
+	// by name.
+	CheckCDI(s *specs.Spec, names []string) error
+	// Stands says which device an operator's CDI device is, by UUID; empty for none.
+	Stands(d specs.Device) string
 }
 
 // platform is a machine's hardware with all that is done to it.
@@ -57,9 +98,11 @@ type platform struct {
 	observer    observer
 	prober      prober
 	timeslicer  timeslicer
+	moder       computeModer
 	resetter    resetter
 	partitioner partitioner
-	cdi         cdiSource
+	// cdi are the sources of CDI specs by vendor.
+	cdi map[string]cdiSource
 	// operatorCDI are the directories of the operator's CDI specs.
 	operatorCDI []string
 	bootID      string

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,24 +14,18 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-const (
-	// operatorKind is the kind of the specs that operators make with nvidia-ctk.
-	operatorKind = "nvidia.com/gpu"
-	// ourKind is the kind of the specs that the plugin generates. It differs from
-	// the operator's because two specs with one name cancel each other.
-	ourKind = "nomad-gpu/nvidia"
-	// cdiFile is the generated spec's name below the state directory's cdi folder.
-	cdiFile = "nomad-gpu-nvidia.json"
-)
+// operatorKinds are the kinds of the specs that operators make with their vendor's
+// tools.
+var operatorKinds = map[string]string{"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "intel.com/gpu", "huawei": "huawei.com/npu"}
 
-// cdiSpecs find, and where need be make, the CDI names of devices, and see to it
-// that what they stand for is there.
+// cdiSpecs find, and where need be make, the CDI names of one vendor's devices, and
+// see to it that what they stand for is there.
 type cdiSpecs struct {
+	vendor string
 	source cdiSource
 	// operatorDirs are where the operator's specs lie, ourDir where ours go.
 	operatorDirs []string
@@ -46,6 +41,22 @@ type cdiSpecs struct {
 	well   bool
 	breaks int
 }
+
+// newCDISpecs has those of every vendor.
+func newCDISpecs(p *platform, dir string) []*cdiSpecs {
+	var all []*cdiSpecs
+	for _, vendor := range slices.Sorted(maps.Keys(p.cdi)) {
+		all = append(all, &cdiSpecs{vendor: vendor, source: p.cdi[vendor], operatorDirs: p.operatorCDI, ourDir: dir})
+	}
+	return all
+}
+
+// kind is that of the specs that the plugin generates. It differs from the
+// operator's because two specs with one name cancel each other.
+func (c *cdiSpecs) kind() string { return "nomad-gpu/" + c.vendor }
+
+// path is where the generated spec lies.
+func (c *cdiSpecs) path() string { return filepath.Join(c.ourDir, "nomad-gpu-"+c.vendor+".json") }
 
 // cdiName is how a container runtime gets a device, or why it cannot.
 type cdiName struct {
@@ -66,9 +77,10 @@ func (c *cdiSpecs) resolve(uuids []string) map[string]cdiName {
 	for _, uuid := range uuids {
 		switch {
 		case operators[uuid] != nil:
-			names[uuid] = cdiName{operatorKind + "=" + uuid, nvidia.CheckSpec(operators[uuid], []string{uuid}), true}
+			d := operators[uuid]
+			names[uuid] = cdiName{d.GetQualifiedName(), c.source.CheckCDI(d.GetSpec().Spec, []string{d.Name}), true}
 		case c.describes(uuid):
-			names[uuid] = cdiName{name: ourKind + "=" + uuid, err: c.check(uuid)}
+			names[uuid] = cdiName{name: c.kind() + "=" + uuid, err: c.check(uuid)}
 			broken = broken || names[uuid].err != nil
 		case c.failed[uuid] != nil:
 			names[uuid] = cdiName{err: c.failed[uuid]}
@@ -88,15 +100,15 @@ func (c *cdiSpecs) describes(uuid string) bool {
 
 // check says what is wrong with our spec, for one device.
 func (c *cdiSpecs) check(uuid string) error {
-	if _, err := os.Stat(filepath.Join(c.ourDir, cdiFile)); err != nil {
+	if _, err := os.Stat(c.path()); err != nil {
 		return errors.New("the generated CDI spec is gone")
 	}
-	return nvidia.CheckSpec(c.generated, []string{uuid})
+	return c.source.CheckCDI(c.generated, []string{uuid})
 }
 
-// operatorSpecs are the operator's specs by the devices that they name.
-func (c *cdiSpecs) operatorSpecs() map[string]*specs.Spec {
-	found := map[string]*specs.Spec{}
+// operatorSpecs are the operator's CDI devices by the UUIDs of what they stand for.
+func (c *cdiSpecs) operatorSpecs() map[string]*cdi.Device {
+	found := map[string]*cdi.Device{}
 	if len(c.operatorDirs) == 0 {
 		return found
 	}
@@ -105,8 +117,12 @@ func (c *cdiSpecs) operatorSpecs() map[string]*specs.Spec {
 		return found
 	}
 	for _, qualified := range cache.ListDevices() {
-		if d := cache.GetDevice(qualified); d != nil && d.GetSpec().Kind == operatorKind {
-			found[d.Name] = d.GetSpec().Spec
+		d := cache.GetDevice(qualified)
+		if d == nil || d.GetSpec().Kind != operatorKinds[c.vendor] {
+			continue
+		}
+		if uuid := c.source.Stands(*d.Device); uuid != "" && found[uuid] == nil {
+			found[uuid] = d
 		}
 	}
 	return found
@@ -116,7 +132,7 @@ func (c *cdiSpecs) operatorSpecs() map[string]*specs.Spec {
 // libraries, which can take long. A device that cannot be described leaves the
 // others theirs; only a spec that serves none is an error.
 func (c *cdiSpecs) generate(uuids []string) error {
-	spec, failed, err := c.source.CDISpec(ourKind, uuids)
+	spec, failed, err := c.source.CDISpec(c.kind(), uuids)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -127,11 +143,11 @@ func (c *cdiSpecs) generate(uuids []string) error {
 	if err != nil {
 		return fmt.Errorf("encode CDI spec: %w", err)
 	}
-	if err := statedir.WriteFile(filepath.Join(c.ourDir, cdiFile), text, 0o644); err != nil {
+	if err := statedir.WriteFile(c.path(), text, 0o644); err != nil {
 		return err
 	}
 	c.generated, c.failed = spec, failed
-	return nvidia.CheckSpec(spec, nil)
+	return c.source.CheckCDI(spec, nil)
 }
 
 // input is what a spec is made for: the devices, and how often one broke. What
@@ -147,21 +163,27 @@ func (c *cdiSpecs) input(uuids []string) string {
 // Without one, or with one that stands for what is not there, no container can
 // start: that is a fault.
 func (r *reconciler) prepareCDI(units []*unit) {
+	for _, c := range r.cdi {
+		r.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *unit) bool { return u.gpu.Vendor != c.vendor }))
+	}
+}
+
+func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*unit) {
 	var uuids []string
 	for _, u := range units {
 		if u.offered() && !u.gone {
 			uuids = append(uuids, u.uuid)
 		}
 	}
-	names := r.cdi.resolve(uuids)
+	names := c.resolve(uuids)
 	broken := slices.ContainsFunc(uuids, func(uuid string) bool {
 		n, known := names[uuid]
 		return !known || n.err != nil && !n.operators
 	})
 	var failure error
 	if broken {
-		_, failure = r.background.do("cdi", r.cdi.input(uuids), retryInterval, func() error { return r.cdi.generate(uuids) })
-		r.logOnce.report("cdi", failure)
+		_, failure = r.background.do("cdi of "+c.vendor, c.input(uuids), retryInterval, func() error { return c.generate(uuids) })
+		r.logOnce.report("cdi of "+c.vendor, failure)
 	}
 	for _, u := range units {
 		n, known := names[u.uuid]
@@ -171,7 +193,7 @@ func (r *reconciler) prepareCDI(units []*unit) {
 		case n.err != nil:
 			action := "it is made again every minute; see the plugin's log"
 			if n.operators {
-				action = "make it anew with nvidia-ctk cdi generate, or remove it, and the plugin makes its own"
+				action = "make it anew with the vendor's tool, such as nvidia-ctk cdi generate, or remove it, and the plugin makes its own"
 			}
 			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "the CDI spec that gives containers the device is broken: " + n.err.Error(), Action: action})
 		case !known && failure != nil:

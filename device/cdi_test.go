@@ -11,11 +11,14 @@ import (
 	"time"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 )
 
 // specOf is a source that knows some devices; what it hands to containers are the
 // files of a directory.
 type specOf struct {
+	nvidia.CDI
 	dir   string
 	known []string
 	count int
@@ -59,7 +62,7 @@ devices:
         - path: /dev/null
 `)
 	writeFile(t, filepath.Join(operator, "broken.yaml"), "kind: [")
-	c := &cdiSpecs{source: &specOf{dir: driver, known: []string{"GPU-1", "GPU-2"}}, operatorDirs: []string{operator}, ourDir: ours}
+	c := &cdiSpecs{vendor: "nvidia", source: &specOf{dir: driver, known: []string{"GPU-1", "GPU-2"}}, operatorDirs: []string{operator}, ourDir: ours}
 	all := []string{"GPU-1", "GPU-2", "GPU-3"}
 	names := c.resolve(all)
 	if n := names["GPU-1"]; n.name != "nvidia.com/gpu=GPU-1" || n.err != nil || len(names) != 1 {
@@ -69,14 +72,14 @@ devices:
 		t.Fatal(err)
 	}
 	names = c.resolve(all)
-	if names["GPU-1"].name != "nvidia.com/gpu=GPU-1" || names["GPU-2"].name != ourKind+"=GPU-2" || names["GPU-2"].err != nil {
+	if names["GPU-1"].name != "nvidia.com/gpu=GPU-1" || names["GPU-2"].name != "nomad-gpu/nvidia=GPU-2" || names["GPU-2"].err != nil {
 		t.Errorf("got %v", names)
 	}
 	// The one that cannot be described takes nothing from the others.
 	if n := names["GPU-3"]; n.name != "" || n.err == nil {
 		t.Errorf("GPU-3 is %v", n)
 	}
-	if _, err := os.Stat(filepath.Join(ours, cdiFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(ours, "nomad-gpu-nvidia.json")); err != nil {
 		t.Error(err)
 	}
 }
@@ -93,14 +96,14 @@ devices:
         - path: /dev/nvidiactl
           hostPath: /dev/null
 `)
-	c := &cdiSpecs{source: &specOf{}, operatorDirs: []string{operator}}
+	c := &cdiSpecs{vendor: "nvidia", source: &specOf{}, operatorDirs: []string{operator}}
 	if n := c.resolve([]string{"GPU-1"})["GPU-1"]; !n.operators || n.err == nil || !strings.Contains(n.err.Error(), "nvidia-uvm") {
 		t.Errorf("got %v", n)
 	}
 }
 
 func TestCDISpecThatCannotBeMadeIsAnError(t *testing.T) {
-	c := &cdiSpecs{source: &specOf{}, ourDir: t.TempDir()}
+	c := &cdiSpecs{vendor: "nvidia", source: &specOf{}, ourDir: t.TempDir()}
 	if err := c.generate([]string{"GPU-1"}); err == nil {
 		t.Error("succeeded")
 	}
@@ -115,7 +118,7 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testReconciler(testConfig(t, ""))
 		source := &specOf{dir: driver, known: []string{testUUID(0)}}
-		r.cdi = &cdiSpecs{source: source, ourDir: ours}
+		r.cdi = []*cdiSpecs{{vendor: "nvidia", source: source, ourDir: ours}}
 		r.now = time.Now
 		r.background = newBackground(func() {}, time.Now)
 		// look makes passes until there is nothing more to do, and returns the unit.
@@ -130,7 +133,7 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 			}
 			return u
 		}
-		if u := look(); u.cdi != ourKind+"="+testUUID(0) || len(u.faults) != 0 || source.count != 1 {
+		if u := look(); u.cdi != "nomad-gpu/nvidia="+testUUID(0) || len(u.faults) != 0 || source.count != 1 {
 			t.Errorf("at first: %q, %v, made %d times", u.cdi, u.faults, source.count)
 		}
 		// The driver was upgraded: its libraries have other names.
@@ -142,6 +145,9 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 			t.Errorf("with a path that is gone: %v, made %d times", u.faults, source.count)
 		}
 		since := u.faults[0].Since
+		if !since.Equal(time.Now()) {
+			t.Errorf("it is since %s, and began now", since)
+		}
 		time.Sleep(retryInterval)
 		if u := look(); len(u.faults) != 1 || !u.faults[0].Since.Equal(since) || source.count != 3 {
 			t.Errorf("a minute later: %v, made %d times", u.faults, source.count)
@@ -151,7 +157,7 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 			t.Errorf("with the path back: %v, made %d times", u.faults, source.count)
 		}
 		// Someone empties the directory.
-		if err := os.Remove(filepath.Join(ours, cdiFile)); err != nil {
+		if err := os.Remove(filepath.Join(ours, "nomad-gpu-nvidia.json")); err != nil {
 			t.Fatal(err)
 		}
 		if u := look(); len(u.faults) != 0 || source.count != 4 {

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -8,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// closeness finds which GPUs of a machine are near each other. Two that NVLink
+// closeness finds which GPUs of a machine are near each other. Two that a link
 // joins are a neighborhood of their own, as are all that lead to switches, and
 // all of a NUMA node.
 func closeness(gpus []hardware.GPU) gpu.Closeness {
@@ -17,18 +18,22 @@ func closeness(gpus []hardware.GPU) gpu.Closeness {
 	for _, g := range gpus {
 		byPCI[g.PCIBusID] = g.UUID
 	}
-	numa, switched := map[int][]string{}, map[int][]string{}
+	numa, switched := map[int][]string{}, map[fabric]map[int][]string{}
 	for _, g := range gpus {
 		if g.NUMANode >= 0 {
 			numa[g.NUMANode] = append(numa[g.NUMANode], g.UUID)
 		}
-		if n := g.NVLinks.Switches; n > 0 {
-			switched[n] = append(switched[n], g.UUID)
+		if n := g.Links.Switches; n > 0 {
+			f := fabric{cmp.Or(g.Links.Kind, gpu.NearNVSwitch), g.Links.Fabric}
+			if switched[f] == nil {
+				switched[f] = map[int][]string{}
+			}
+			switched[f][n] = append(switched[f][n], g.UUID)
 		}
-		for pci, links := range g.NVLinks.Peers {
+		for pci, links := range g.Links.Peers {
 			// Each end tells of the link; a peer that is no GPU of ours is none.
 			if peer := byPCI[pci]; peer != "" && (g.UUID < peer || linksTo(gpus, peer, g.PCIBusID) == 0) {
-				found = append(found, gpu.Neighborhood{By: gpu.NearNVLink, N: links, UUIDs: []string{g.UUID, peer}})
+				found = append(found, gpu.Neighborhood{By: cmp.Or(g.Links.Kind, gpu.NearNVLink), N: links, UUIDs: []string{g.UUID, peer}})
 			}
 		}
 	}
@@ -37,14 +42,17 @@ func closeness(gpus []hardware.GPU) gpu.Closeness {
 	}
 	// GPUs with fewer links to the switches, some being down, are still joined to
 	// the others: all of them are one neighborhood, with the least for its number.
-	if len(switched) > 0 {
-		least := slices.Min(slices.Collect(maps.Keys(switched)))
-		found = append(found, gpu.Neighborhood{By: gpu.NearNVSwitch, N: least, UUIDs: slices.Concat(slices.Collect(maps.Values(switched))...)})
+	for f, members := range switched {
+		least := slices.Min(slices.Collect(maps.Keys(members)))
+		found = append(found, gpu.Neighborhood{By: f.by, N: least, UUIDs: slices.Concat(slices.Collect(maps.Values(members))...)})
 	}
 	return found
 }
 
+// fabric is what joins GPUs by switches, or as if by them.
+type fabric struct{ by, name string }
+
 func linksTo(gpus []hardware.GPU, uuid, pci string) int {
 	at := slices.IndexFunc(gpus, func(g hardware.GPU) bool { return g.UUID == uuid })
-	return gpus[at].NVLinks.Peers[pci]
+	return gpus[at].Links.Peers[pci]
 }

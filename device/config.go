@@ -3,13 +3,16 @@ package device
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -31,10 +34,13 @@ type config struct {
 	mps             rawMPS
 	shmMiB          int64
 	hami            *gpu.HAMiState
+	seats           *gpu.SeatRules // nil without a suspend block
 	health          healthConfig
 	metrics         string
 	dcgmNames       bool
 	simulation      *rawSimulation
+	vendors         map[string]bool
+	memoryLimits    bool
 }
 
 type healthConfig struct {
@@ -51,7 +57,7 @@ func parseConfig(raw rawConfig) (*config, error) {
 		enabled:         raw.Enabled,
 		ignored:         map[string]bool{},
 		period:          p.duration("fingerprint_period", raw.FingerprintPeriod, time.Second),
-		stateDir:        p.absolute("state_dir", raw.StateDir),
+		stateDir:        p.stateDir(raw.StateDir),
 		dataDir:         p.absolute("data_dir", raw.DataDir),
 		hashicorpMIG:    p.oneOf("mig_names", raw.MIGNames, "profile", "hashicorp") == "hashicorp",
 		modeChangeDelay: p.duration("mode_change_delay", raw.ModeChangeDelay, 0),
@@ -60,10 +66,13 @@ func parseConfig(raw rawConfig) (*config, error) {
 		driver:          p.driver(raw),
 		mps:             p.mps(raw.MPS),
 		hami:            p.hami(raw.HAMi),
+		seats:           p.suspend(raw.Suspend),
 		health:          p.health(raw.Health),
 		metrics:         p.metrics(raw.Metrics),
 		simulation:      p.simulation(raw.Simulation),
 	}
+	c.vendors = p.vendors(raw.Vendors)
+	c.memoryLimits = raw.MemoryLimits
 	c.dcgmNames = raw.Metrics != nil && raw.Metrics.DCGM
 	c.shmMiB = p.shmSize(c.mps.ShmSize)
 	for _, id := range raw.IgnoredGPUIDs {
@@ -74,6 +83,7 @@ func parseConfig(raw rawConfig) (*config, error) {
 		c.rules = append(c.rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.fallback))
 	}
 	p.needHAMi(c)
+	p.checkSuspend(c)
 	return c, errors.Join(p.problems...)
 }
 
@@ -97,6 +107,26 @@ func (p *configParser) absolute(key, value string) string {
 		p.fail("%s %q is not an absolute path", key, value)
 	}
 	return filepath.Clean(value)
+}
+
+func (p *configParser) stateDir(value string) string {
+	dir := p.absolute("state_dir", value)
+	if err := mps.CheckStateDir(dir); err != nil {
+		p.problems = append(p.problems, err)
+	}
+	return dir
+}
+
+// vendors are those whose devices are looked for; none means all.
+func (p *configParser) vendors(names []string) map[string]bool {
+	wanted, known := map[string]bool{}, slices.Sorted(maps.Keys(vendors))
+	for i, name := range names {
+		wanted[p.oneOf(fmt.Sprintf("vendors[%d]", i), name, known...)] = true
+	}
+	for _, name := range known {
+		wanted[name] = wanted[name] || len(names) == 0
+	}
+	return wanted
 }
 
 // path is an absolute path, or nothing.
@@ -132,8 +162,8 @@ func (p *configParser) mps(raw *rawMPS) rawMPS {
 	if raw.Control == "" {
 		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
 	}
-	if raw.MaxClients < 0 {
-		p.fail("mps.max_clients %d is negative; write 0 to use the limit of the GPU and CUDA version", raw.MaxClients)
+	if raw.MaxClients < 0 || raw.MaxClients > mostClients {
+		p.fail("mps.max_clients %d is not valid (from 1 to %d, which an MPS server takes with CUDA 13.1 and later, or 0 for the limit of the GPU and CUDA version)", raw.MaxClients, mostClients)
 	}
 	return *raw
 }
@@ -187,6 +217,9 @@ func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
 	if raw != nil {
 		p.absolute("simulation.topology", raw.Topology)
 		p.absolute("simulation.dir", raw.Dir)
+		if raw.DCMI != "" {
+			p.absolute("simulation.dcmi", raw.DCMI)
+		}
 	}
 	return raw
 }
@@ -194,11 +227,11 @@ func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
 func (p *configParser) rule(key string, raw rawRule, fallback sharingConfig) rule {
 	r := rule{selector: p.selector(key, raw)}
 	r.sharing = p.sharing(key, raw.rawSharing, fallback)
-	if len(raw.Profiles) > 0 && r.sharing.Mode != gpu.ModeMIG {
-		p.fail("%sprofiles is for mode \"mig\", the mode is %q", key, r.sharing.Mode)
+	if len(raw.Profiles) > 0 && !r.sharing.Mode.InParts() {
+		p.fail("%sprofiles is for modes \"mig\" and \"partition\", the mode is %q", key, r.sharing.Mode)
 	}
-	if len(raw.MIG) > 0 && r.sharing.Mode != gpu.ModeMIG {
-		p.fail("%smig is for mode \"mig\", the mode is %q", key, r.sharing.Mode)
+	if len(raw.MIG) > 0 && !r.sharing.Mode.InParts() {
+		p.fail("%smig is for modes \"mig\" and \"partition\", the mode is %q", key, r.sharing.Mode)
 	}
 	for i, name := range raw.Profiles {
 		p.profile(fmt.Sprintf("%sprofiles[%d]", key, i), name)
@@ -210,20 +243,26 @@ func (p *configParser) rule(key string, raw rawRule, fallback sharingConfig) rul
 	return r
 }
 
-// profileName is how NVIDIA names MIG profiles: "1g.10gb", "1g.10gb+me".
-var profileName = regexp.MustCompile(`^[1-8]g\.[1-9][0-9]{0,2}gb([+-][a-z.,]+)?$`)
+// profileName is how NVIDIA names MIG profiles: "1g.10gb", "1g.10gb+me"; modeName is how
+// AMD's partition modes are written here: "cpx", "cpx-nps4"; vnpuName is how Huawei names
+// templates of vNPUs: "vir10_3c_32g".
+var (
+	profileName = regexp.MustCompile(`^[1-8]g\.[1-9][0-9]{0,2}gb([+-][a-z.,]+)?$`)
+	modeName    = regexp.MustCompile(`^[sdtqc]px(-nps[1248])?$`)
+	vnpuName    = regexp.MustCompile(`^vir[0-9]{2}(_[0-9]{1,2}c)?(_[0-9]{1,3}g)?(_[a-z]{1,5})?$`)
+)
 
 func (p *configParser) profile(key, name string) {
-	if !profileName.MatchString(name) {
-		p.fail("%s %q is not a MIG profile; write one such as \"1g.10gb\", nvidia-smi mig -lgip lists them", key, name)
+	if !profileName.MatchString(name) && !modeName.MatchString(name) && !vnpuName.MatchString(name) {
+		p.fail("%s %q is not a MIG profile; write one such as \"1g.10gb\", nvidia-smi mig -lgip lists them; of AMD's GPUs a partition mode, such as \"cpx-nps4\"; of Huawei's devices a vNPU template, such as \"vir10_3c_32g\"", key, name)
 	}
 }
 
 func (p *configParser) selector(key string, raw rawRule) selector {
 	var s selector
 	if raw.UUID != nil {
-		if s.uuid = *raw.UUID; !strings.HasPrefix(s.uuid, "GPU-") {
-			p.fail("%suuid %q is not a GPU's UUID; nvidia-smi -L lists them", key, s.uuid)
+		if s.uuid = *raw.UUID; !strings.HasPrefix(s.uuid, "GPU-") && !strings.HasPrefix(s.uuid, "NPU-") {
+			p.fail("%suuid %q is not a GPU's UUID; nomad-device-gpu inventory lists them", key, s.uuid)
 		}
 	}
 	if raw.Index != nil {
@@ -236,6 +275,9 @@ func (p *configParser) selector(key string, raw rawRule) selector {
 		if s.pci = normalPCI(*raw.PCI); s.pci == "" {
 			p.fail("%spci %q is not a PCI address; write one such as \"0000:3b:00.0\"", key, *raw.PCI)
 		}
+	}
+	if raw.Vendor != nil {
+		s.vendor = p.oneOf(key+"vendor", *raw.Vendor, slices.Sorted(maps.Keys(vendors))...)
 	}
 	if raw.Model != nil {
 		s.model = *raw.Model
@@ -267,8 +309,8 @@ func (p *configParser) migRule(key string, raw rawMIG, parent sharingConfig) mig
 	}
 	parent.Mode, parent.Mechanism = gpu.ModeWhole, gpu.SharingNone
 	r.sharing = p.sharing(key, raw.rawSharing, parent)
-	if r.sharing.Mode == gpu.ModeMIG {
-		p.fail("%smode \"mig\" is for GPUs; an instance's is whole, slice or shared", key)
+	if r.sharing.Mode.InParts() {
+		p.fail("%smode %q is for GPUs; an instance's is whole, slice or shared", key, r.sharing.Mode)
 	}
 	return r
 }

@@ -4,23 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/hcl/v2/hclparse"
-
+	"github.com/nomad-gpu/nomad-gpu/internal/documents"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // configOf reads a configuration as validate and Nomad do.
 func configOf(t *testing.T, text string) (*config, error) {
 	t.Helper()
-	file, diags := hclparse.NewParser().ParseHCL([]byte(text), "test.hcl")
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	raw, err := decodeConfig(file.Body)
-	if err != nil {
-		return nil, err
-	}
-	return parseConfig(raw)
+	path := t.TempDir() + "/test.hcl"
+	writeFile(t, path, text)
+	return readConfig(path)
 }
 
 func TestConfigDefaults(t *testing.T) {
@@ -80,7 +73,7 @@ func TestConfigMistakes(t *testing.T) {
 		{`fingerprint_period = "soon"`, `fingerprint_period "soon" is not a duration`},
 		{`fingerprint_period = "1ms"`, `of at least 1s`},
 		{`mode = "half"`, `mode "half" is not one of whole, slice, shared, mig`},
-		{`sharing = "luck"`, `sharing "luck" is not one of mps, timeslice, hami, none`},
+		{`sharing = "luck"`, `sharing "luck" is not one of mps, timeslice, hami, dmem, suspend, none`},
 		{`sharing = "mps"`, `sharing "mps" does not go with mode "whole"`},
 		{`slice_memory = "1GB"`, `slice_memory: memory "1GB": unit "GB" is decimal`},
 		{`headroom = "0M"`, `headroom: memory "0M"`},
@@ -89,20 +82,32 @@ func TestConfigMistakes(t *testing.T) {
 		{`timeslice = "forever"`, `timeslice "forever" is not one of default, short, medium, long`},
 		{`mig_names = "mine"`, `mig_names "mine" is not one of profile, hashicorp`},
 		{`state_dir = "run"`, `state_dir "run" is not an absolute path`},
-		{`colour = "red"`, `An argument named "colour" is not expected here`},
-		{`gpu { colour = "red" }`, `An argument named "colour" is not expected here`},
+		{`state_dir = "/` + strings.Repeat("x", 99) + `"`, `is too long for the sockets of MPS; take one that is `},
+		{`color = "red"`, `An argument named "color" is not expected here`},
+		{`gpu { color = "red" }`, `An argument named "color" is not expected here`},
 		{`gpu { uuid = "0" }`, `gpu[0].uuid "0" is not a GPU's UUID`},
 		{`gpu { index = -1 }`, `gpu[0].index -1 is negative`},
 		{`gpu { pci = "3b:00.0" }`, `gpu[0].pci "3b:00.0" is not a PCI address`},
 		{`gpu { model = "[" }`, `gpu[0].model "[" is not a pattern`},
-		{"gpu {\n mode = \"slice\"\n profiles = [\"1g.10gb\"]\n}", `gpu[0].profiles is for mode "mig"`},
+		{"gpu {\n mode = \"slice\"\n profiles = [\"1g.10gb\"]\n}", `gpu[0].profiles is for modes "mig" and "partition"`},
 		{"gpu {\n mode = \"mig\"\n profiles = [\"big\"]\n}", `gpu[0].profiles[0] "big" is not a MIG profile`},
 		{"gpu {\n mode = \"mig\"\n mig { mode = \"mig\" }\n}", `gpu[0].mig[0].mode "mig" is for GPUs`},
-		{"gpu {\n mode = \"slice\"\n mig {}\n}", `gpu[0].mig is for mode "mig"`},
+		{"gpu {\n mode = \"slice\"\n mig {}\n}", `gpu[0].mig is for modes "mig" and "partition"`},
 		{"gpu {\n mode = \"slice\"\n sharing = \"hami\"\n}", `needs the block hami`},
 		{`hami { library = "libvgpu.so" }`, `hami.library "libvgpu.so" is not an absolute path`},
 		{`hami {}`, `The argument "library" is required`},
-		{`mps { max_clients = -1 }`, `mps.max_clients -1 is negative`},
+		{"mode = \"shared\"\nsharing = \"suspend\"", `sharing "suspend" needs the block suspend { host_memory`},
+		{"gpu {\n mode = \"slice\"\n sharing = \"suspend\"\n}", `gpu[0].sharing "suspend" is for mode "shared", the mode is "slice"`},
+		{"gpu {\n mode = \"mig\"\n mig {\n mode = \"shared\"\n sharing = \"suspend\"\n }\n}", `gpu[0].mig[0].sharing "suspend": CUDA cannot suspend programs on MIG instances`},
+		{`suspend {}`, `The argument "host_memory" is required`},
+		{`suspend { host_memory = "much" }`, `suspend.host_memory: memory "much"`},
+		{"suspend {\n host_memory = \"1GiB\"\n idle = \"soon\"\n}", `suspend.idle "soon" is not a duration`},
+		{"suspend {\n host_memory = \"1GiB\"\n max_switching = 0\n}", `suspend.max_switching 0 is not a number from 1 to 50`},
+		{"suspend {\n host_memory = \"1GiB\"\n unsuspendable = \"kill\"\n}", `suspend.unsuspendable "kill" is not one of keep, refuse`},
+		{"suspend {\n host_memory = \"1GiB\"\n max_priority = 101\n}", `suspend.max_priority 101 is not a number from 1 to 100`},
+		{`mps { max_clients = -1 }`, `mps.max_clients -1 is not valid (from 1 to 60`},
+		{`mps { max_clients = 61 }`, `mps.max_clients 61 is not valid (from 1 to 60`},
+		{`mps { max_clients = 4096 }`, `mps.max_clients 4096 is not valid`},
 		{`mps { shm_size = "0" }`, `mps.shm_size "0" is not a size of at least 1 MiB`},
 		{`mps { shm_size = "plenty" }`, `mps.shm_size "plenty" is not a size`},
 		{`mps { control = "" }`, `mps.control is empty`},
@@ -120,7 +125,7 @@ func TestConfigMistakes(t *testing.T) {
 
 func TestEveryMistakeIsNamedAtOnce(t *testing.T) {
 	_, err := configOf(t, "replicas = 0\ntimeslice = \"forever\"")
-	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+	if err == nil || strings.Count(err.Error(), "\n") != 2 { // the file, and a line for each
 		t.Errorf("got %v", err)
 	}
 }
@@ -161,18 +166,15 @@ func TestRuleSelection(t *testing.T) {
 	}
 }
 
-func TestPluginBlockIsFoundInTheAgentsConfiguration(t *testing.T) {
-	for _, tc := range []struct{ text, says string }{
-		{"data_dir = \"/opt\"\nplugin \"nomad-device-gpu\" {\n config {\n mode = \"half\"\n }\n}", `mode "half"`},
-		{"client {}\nplugin \"nomad-device-gpu\" {}", ""},
-		{"plugin \"docker\" {}", `there is no block plugin "nomad-device-gpu"`},
-		{"mode = \"half\"", `mode "half"`},
-	} {
+func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
+	for _, block := range documents.HCL(t, "..", "plugin", "plugin_dir", "data_dir") {
+		if !strings.Contains(block.Text, `plugin "`+Name+`"`) {
+			continue
+		}
 		path := t.TempDir() + "/agent.hcl"
-		writeFile(t, path, tc.text)
-		_, err := readConfig(path)
-		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%q: got %v, want %q", tc.text, err, tc.says)
+		writeFile(t, path, block.Text)
+		if _, err := readConfig(path); err != nil {
+			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func testGPU(uuid string, n int) hardware.GPU {
 func testUUID(n int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", n+1) }
 
 func testMachine(count int) hardware.Machine {
-	m := hardware.Machine{DriverVersion: "580.95.05", CUDAVersion: "13.0"}
+	m := hardware.Machine{Drivers: map[string]hardware.Driver{"nvidia": {Version: "580.95.05", Platform: "13.0"}}}
 	for n := range count {
 		m.GPUs = append(m.GPUs, testGPU(testUUID(n), n))
 	}
@@ -52,7 +52,15 @@ func testRegistry() *deviceRegistry { return &deviceRegistry{records: map[string
 // testReconciler has what no test needs to differ.
 func testReconciler(c *config) *reconciler {
 	log := hclog.NewNullLogger()
-	return &reconciler{log: log, logOnce: newOnceLogger(log), config: c, registry: testRegistry(), health: newHealthTracker(c.health)}
+	return &reconciler{
+		log: log, logOnce: newOnceLogger(log), config: c,
+		records: records{registry: testRegistry()},
+		observation: observation{
+			health: newHealthTracker(c.health), culprits: map[string]culprit{}, cgroups: func(int) []string { return nil },
+			platforms: map[string]string{}, worked: map[string]bool{},
+		},
+		preparation: preparation{modes: &computeModes{}},
+	}
 }
 
 func quiet() planInputs {

@@ -94,14 +94,14 @@ func (m OperatorFlags) All() (map[string]string, error) {
 }
 
 func (m OperatorFlags) file(uuid string) (string, error) {
-	if err := CheckUUID(uuid); err != nil {
+	if err := checkUUID(uuid); err != nil {
 		return "", err
 	}
 	return filepath.Join(m.dir, uuid), nil
 }
 
-// CheckUUID refuses what does not look like the UUID of a device.
-func CheckUUID(uuid string) error {
+// checkUUID refuses what does not look like the UUID of a device.
+func checkUUID(uuid string) error {
 	if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") || strings.ContainsAny(uuid, "/.") {
 		return fmt.Errorf("%q is not the UUID of a GPU or MIG instance", uuid)
 	}

@@ -47,8 +47,8 @@ func buildGroup(m machineTraits, name groupName, members []*unit) *device.Device
 
 // machineTraits are what the attributes of every group tell of the machine.
 type machineTraits struct {
-	driver, cuda string
-	closeness    gpu.Closeness
+	drivers   map[string]hardware.Driver // by vendor
+	closeness gpu.Closeness
 }
 
 func traitsOf(m hardware.Machine, units []*unit) machineTraits {
@@ -60,7 +60,7 @@ func traitsOf(m hardware.Machine, units []*unit) machineTraits {
 			gpus = append(gpus, u.gpu)
 		}
 	}
-	return machineTraits{m.DriverVersion, m.CUDAVersion, closeness(gpus)}
+	return machineTraits{m.Drivers, closeness(gpus)}
 }
 
 // sameGroups compares what Nomad would compare.

@@ -17,7 +17,7 @@ const lockDirMode = 0o777 | os.ModeSticky
 // is not as tasks need it, that is a fault: a task without it has no limits.
 func (r *reconciler) prepareHAMi(units []*unit) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingHAMi {
+		if u.sharing.Mechanism != gpu.SharingHAMi || u.unable() != "" {
 			continue
 		}
 		u.hami = r.config.hami

@@ -1,7 +1,10 @@
 package device
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,14 +16,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/hcl/v2/hcldec"
-	"github.com/hashicorp/hcl/v2/hclparse"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
-	"github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
 
 // standIn builds the MPS control program once per test run.
@@ -40,19 +42,7 @@ var standIn = sync.OnceValues(func() (string, error) {
 // encode turns HCL into what Nomad hands to SetConfig.
 func encode(t *testing.T, text string) []byte {
 	t.Helper()
-	file, diags := hclparse.NewParser().ParseHCL([]byte(text), "test.hcl")
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	spec, diags := hclspecutils.Convert(configSchema)
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	value, diags := hcldec.Decode(file.Body, spec, nil)
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	raw, err := msgpack.Marshal(value, value.Type())
+	raw, err := agentconfig.Encode(configSchema, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,17 +54,15 @@ type rig struct {
 	*Plugin
 	t   *testing.T
 	dir string
+	// mps is what a test adds to the mps block.
+	mps string
+	// branch is the driver branch that the MPS control program stands in for.
+	branch string
+	// interval is that of surveys, in place of a short one.
+	interval string
 }
 
-func newRig(t *testing.T) *rig {
-	// Not t.TempDir: the path of an MPS socket is limited to 107 characters.
-	dir, err := os.MkdirTemp("", "gpu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &rig{t: t, dir: dir}
-}
+func newRig(t *testing.T) *rig { return &rig{t: t, dir: tmpfs.Dir(t)} }
 
 // start runs the plugin with a configuration to which the rig adds its
 // directories. A second start is a restart.
@@ -83,6 +71,21 @@ func (r *rig) start(topology, config string) {
 	if r.Plugin != nil {
 		r.Close()
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.Plugin = NewPlugin(ctx, hclog.New(&hclog.LoggerOptions{Output: testWriter{r.t}, Level: hclog.Debug}))
+	r.t.Cleanup(func() { r.Close(); cancel(); r.endDaemons() })
+	raw := encode(r.t, r.config(topology, config))
+	if err := r.SetConfig(&base.Config{PluginConfig: raw}); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.service != nil {
+		r.service.begin(ctx)
+	}
+}
+
+// config is what start hands to the plugin.
+func (r *rig) config(topology, config string) string {
+	r.t.Helper()
 	topology, err := filepath.Abs(topology)
 	if err != nil {
 		r.t.Fatal(err)
@@ -91,28 +94,42 @@ func (r *rig) start(topology, config string) {
 	if err != nil {
 		r.t.Fatal(control, err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r.Plugin = NewPlugin(ctx, hclog.New(&hclog.LoggerOptions{Output: testWriter{r.t}, Level: hclog.Debug}))
-	r.t.Cleanup(func() { r.Close(); cancel(); r.endDaemons() })
-	raw := encode(r.t, config+`
-		state_dir = "`+r.dir+`/run"
-		data_dir  = "`+r.dir+`/data"
-		mps { control = "`+control+`" }
+	if r.branch != "" {
+		of := filepath.Join(filepath.Dir(control), r.branch, filepath.Base(control))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(of), 0o755), link(control, of)); err != nil {
+			r.t.Fatal(err)
+		}
+		control = of
+	}
+	library, err := dcmi.Once()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return config + `
+		state_dir = "` + r.dir + `/run"
+		data_dir  = "` + r.dir + `/data"
+		mps {
+			control = "` + control + `"
+			` + r.mps + `
+		}
 		health {
-			interval = "100ms"
+			interval = "` + cmp.Or(r.interval, "100ms") + `"
 			measure  = "100ms"
 			timeout  = "1s"
 		}
 		simulation {
-			topology = "`+topology+`"
-			dir      = "`+r.dir+`/sim"
-		}`)
-	if err := r.SetConfig(&base.Config{PluginConfig: raw}); err != nil {
-		r.t.Fatal(err)
+			topology = "` + topology + `"
+			dir      = "` + r.dir + `/sim"
+			dcmi     = "` + library + `"
+		}`
+}
+
+// link is os.Link, which may have been done before.
+func link(old, as string) error {
+	if err := os.Link(old, as); !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	if r.service != nil {
-		r.service.begin(ctx)
-	}
+	return nil
 }
 
 // until reads fingerprints until one is as wanted.
@@ -151,17 +168,18 @@ func (r *rig) listen(uuid string) {
 	}
 }
 
-// endDaemons kills the MPS daemons that the plugin leaves behind by design, and
-// unmounts their shared memory.
+// endDaemons kills the MPS daemons that the plugin leaves behind by design, with
+// their servers and gates, and unmounts their shared memory.
 func (r *rig) endDaemons() {
 	mounts, _ := filepath.Glob(filepath.Join(r.dir, "run/mps/*/shm"))
 	for _, path := range mounts {
 		_ = syscall.Unmount(path, syscall.MNT_DETACH)
 	}
-	files, _ := filepath.Glob(filepath.Join(r.dir, "run/mps/*/pipe/nvidia-cuda-mps-control.pid"))
-	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+	environments, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environments {
+		text, _ := os.ReadFile(path)
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err == nil && strings.Contains(string(text), "CUDA_MPS_PIPE_DIRECTORY="+r.dir+"/run/mps/") {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}

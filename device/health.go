@@ -20,7 +20,9 @@ import (
 type healthTracker struct {
 	classes xidClasses
 	ignore  map[string]bool
-	gpus    map[string]*condition
+	// patience is how long a tentative problem lasts before it is a fault.
+	patience time.Duration
+	gpus     map[string]*condition
 	// xids are the last by UUID; metrics ask for them from other goroutines.
 	xids sync.Map
 }
@@ -28,6 +30,8 @@ type healthTracker struct {
 // condition is what is wrong with one GPU, by code.
 type condition struct {
 	observed, latched map[string]gpu.Fault
+	// tentative is since when problems that are no faults yet have lasted.
+	tentative map[string]time.Time
 	// clean is true when the last survey saw nothing wrong.
 	clean bool
 	// recovered are the times at which latched faults were cleared.
@@ -35,7 +39,7 @@ type condition struct {
 }
 
 func newHealthTracker(h healthConfig) *healthTracker {
-	return &healthTracker{classes: h.classes, ignore: h.ignore, gpus: map[string]*condition{}}
+	return &healthTracker{classes: h.classes, ignore: h.ignore, patience: hardware.HangTimeouts * h.timeout, gpus: map[string]*condition{}}
 }
 
 func (t *healthTracker) condition(uuid string) *condition {
@@ -72,17 +76,22 @@ func (t *healthTracker) restore(states []gpu.GPUState) {
 // survey takes note of what a survey saw of one GPU.
 func (t *healthTracker) survey(uuid string, problems []hardware.Problem, now time.Time) {
 	c := t.condition(uuid)
-	seen := map[string]gpu.Fault{}
+	seen, tentative := map[string]gpu.Fault{}, map[string]time.Time{}
 	for _, p := range problems {
 		if t.ignore[p.Code] {
 			continue
 		}
-		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: c.since(p.Code, now), Fatal: p.Fatal}
+		since := c.since(p.Code, now)
+		if p.Tentative && now.Sub(since) < t.patience {
+			tentative[p.Code] = since
+			continue
+		}
+		seen[p.Code] = gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Since: since, Fatal: p.Fatal}
 	}
-	c.observed, c.clean = seen, len(seen) == 0
+	c.observed, c.tentative, c.clean = seen, tentative, len(seen)+len(tentative) == 0
 }
 
-// since is when a fault that is observed now began. A GPU that was lost and is
+// since is when a problem that is observed now began. A GPU that was lost and is
 // missing now has been gone since it was lost.
 func (c *condition) since(code string, now time.Time) time.Time {
 	if old, ok := c.observed[code]; ok {
@@ -90,6 +99,9 @@ func (c *condition) since(code string, now time.Time) time.Time {
 	}
 	if lost, ok := c.observed[hardware.CodeLost]; ok && code == hardware.CodeMissing {
 		return lost.Since
+	}
+	if began, ok := c.tentative[code]; ok {
+		return began
 	}
 	return now
 }

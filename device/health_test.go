@@ -125,3 +125,42 @@ func TestFaultsOutliveThePlugin(t *testing.T) {
 		t.Errorf("faults are %v", got)
 	}
 }
+
+// An answer that takes long on a busy machine is not a fault; one that does not come is.
+func TestSlowIsNotAFaultUntilItLasts(t *testing.T) {
+	tr := newHealthTracker(healthConfig{timeout: 5 * time.Second, classes: defaultXIDs()})
+	late := []hardware.Problem{{Code: "nvml-timeout", Tentative: true}}
+	tr.survey("GPU-1", late, epoch)
+	tr.survey("GPU-1", late, epoch.Add(29*time.Second))
+	if got := tr.faults("GPU-1"); len(got) != 0 {
+		t.Errorf("a late answer is taken for %v", got)
+	}
+	tr.survey("GPU-1", nil, epoch.Add(30*time.Second))
+	tr.survey("GPU-1", late, epoch.Add(31*time.Second))
+	if got := tr.faults("GPU-1"); len(got) != 0 {
+		t.Errorf("two late answers with one in time between them are taken for %v", got)
+	}
+	tr.survey("GPU-1", late, epoch.Add(61*time.Second))
+	if got := tr.faults("GPU-1"); faultCodes(got) != "nvml-timeout" || !got[0].Since.Equal(epoch.Add(31*time.Second)) {
+		t.Errorf("an answer that does not come makes %v", got)
+	}
+	tr.survey("GPU-1", nil, epoch.Add(62*time.Second))
+	if got := tr.faults("GPU-1"); len(got) != 0 {
+		t.Errorf("it has come, and still there are %v", got)
+	}
+}
+
+// A plugin that starts while an answer is out goes on where the last one stopped.
+func TestALateAnswerNeitherClearsNorProves(t *testing.T) {
+	tr := newHealthTracker(healthConfig{timeout: 5 * time.Second, classes: defaultXIDs()})
+	tr.restore([]gpu.GPUState{{UUID: "GPU-1", Faults: []gpu.Fault{{Code: "nvml-timeout", Since: epoch}}}})
+	tr.survey("GPU-1", []hardware.Problem{{Code: "nvml-timeout", Tentative: true}}, epoch.Add(time.Minute))
+	if got := tr.faults("GPU-1"); faultCodes(got) != "nvml-timeout" || !got[0].Since.Equal(epoch) {
+		t.Errorf("it hung when the last plugin ended, and now there are %v", got)
+	}
+	tr.xid("GPU-2", 48, epoch)
+	tr.survey("GPU-2", []hardware.Problem{{Code: "nvml-timeout", Tentative: true}}, epoch.Add(time.Second))
+	if got := tr.suspects(); len(got) != 0 {
+		t.Errorf("%v would be probed, and does not answer", got)
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -64,8 +66,8 @@ func ValidateFile(path string) (warnings []string, err error) {
 		return nil, err
 	}
 	inventory, err := takeInventory(c)
-	if errors.Is(err, nvidia.ErrAbsent) {
-		return []string{"NVML is not available here, so whether the rules select any GPU is not known"}, nil
+	if errors.Is(err, hardware.ErrAbsent) {
+		return []string{"no GPU driver answers here, so whether the rules select any GPU is not known"}, nil
 	}
 	return inventory.Warnings, err
 }
@@ -87,28 +89,13 @@ func takeInventory(c *config) (Inventory, error) {
 		return Inventory{}, err
 	}
 	defer p.close()
-	machine, err := p.observer.Survey()
-	if errors.Is(err, nvidia.ErrAbsent) {
-		return Inventory{}, fmt.Errorf("%w; install or load the NVIDIA driver, or name a configuration with a simulation block", err)
-	}
+	seen, err := c.look(p)
 	if err != nil {
 		return Inventory{}, err
 	}
-	l, err := readRegistry(c.dataDir)
-	if err != nil {
-		return Inventory{}, err
-	}
-	machine = l.complete(machine)
-	now, leases, standing, err := recorded(c, p.bootID)
-	if err != nil {
-		return Inventory{}, err
-	}
-	units := plan(c, l, machine, now)
-	for _, u := range units {
-		u.cordon = cmp.Or(u.cordon, standing[u.uuid])
-	}
-	i := Inventory{DriverVersion: machine.DriverVersion, CUDAVersion: machine.CUDAVersion, Simulated: c.simulation != nil,
-		Warnings: c.unmatched(machine.GPUs, l)}
+	machine, units, leases := seen.machine, seen.units, seen.leases
+	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.simulation != nil,
+		Warnings: append(c.unmatched(machine.GPUs, seen.registry), c.crowded(units, machine)...)}
 	for _, u := range units {
 		i.Devices = append(i.Devices, u.inventory(leases))
 	}
@@ -127,6 +114,62 @@ func takeInventory(c *config) (Inventory, error) {
 	return i, nil
 }
 
+// sight is what one look at a node shows.
+type sight struct {
+	machine  hardware.Machine
+	registry *deviceRegistry
+	units    []*unit
+	leases   []gpu.Lease // live
+}
+
+// look sees the hardware and what a running plugin and driver have written down.
+func (c *config) look(p *platform) (sight, error) {
+	machine := p.observer.Survey()
+	if err := nothingSeen(machine); err != nil {
+		return sight{}, err
+	}
+	l, err := readRegistry(c.dataDir)
+	if err != nil {
+		return sight{}, err
+	}
+	machine = l.complete(machine)
+	now, leases, standing, err := recorded(c, p.bootID)
+	if err != nil {
+		return sight{}, err
+	}
+	units := plan(c, l, machine, now)
+	for _, u := range units {
+		u.cordon = cmp.Or(u.cordon, standing[u.uuid])
+	}
+	return sight{machine, l, units, leases}, nil
+}
+
+// nothingSeen is why a survey has seen nothing at all.
+func nothingSeen(machine hardware.Machine) error {
+	var why unseen
+	for _, vendor := range slices.Sorted(maps.Keys(machine.Drivers)) {
+		d := machine.Drivers[vendor]
+		if d.Absent == nil {
+			return nil
+		}
+		why = append(why, d.Err)
+	}
+	return fmt.Errorf("%w; install or load the driver, or name a configuration with a simulation block", why)
+}
+
+// unseen is why no vendor's devices could be seen.
+type unseen []error
+
+func (u unseen) Error() string {
+	text := make([]string, len(u))
+	for n, err := range u {
+		text[n] = err.Error()
+	}
+	return strings.Join(text, ", ")
+}
+
+func (u unseen) Unwrap() []error { return u }
+
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing. standing are the cordons that only the running
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
@@ -135,11 +178,8 @@ func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, sta
 	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
-	if _, err := os.Stat(filepath.Join(c.stateDir, "gpus")); err != nil {
-		return now, nil, nil, nil
-	}
-	state, err := statedir.Open(c.stateDir, bootID)
-	if err != nil {
+	state, err := c.state(bootID)
+	if err != nil || state == nil {
 		return now, nil, nil, err
 	}
 	standing = map[string]string{}
@@ -155,6 +195,15 @@ func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, sta
 	}
 	leases, err = now.held(c, state)
 	return now, leases, standing, err
+}
+
+// state is the state directory; nil where no plugin has made it, since a command that only
+// looks must not.
+func (c *config) state(bootID string) (*statedir.Dir, error) {
+	if _, err := os.Stat(filepath.Join(c.stateDir, "gpus")); err != nil {
+		return nil, nil
+	}
+	return statedir.Open(c.stateDir, bootID)
 }
 
 // held enters what tasks hold, and returns the live leases.
@@ -192,14 +241,39 @@ func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 	return entry
 }
 
+// crowded warns of devices with more instances than their MPS server takes clients, and of
+// those whose server takes fewer than mps.max_clients.
+func (c *config) crowded(units []*unit, machine hardware.Machine) []string {
+	var warnings []string
+	for _, u := range units {
+		cuda := machine.Drivers[u.gpu.Vendor].Platform
+		most := c.maxClients(u, cuda)
+		if can := maxClients(u.gpu.ComputeCapability, cuda); u.needsDaemon() && most > can {
+			warnings = append(warnings, fmt.Sprintf("mps.max_clients %d: the MPS server of %s takes %d (compute capability %s, CUDA %s); programs beyond that get an error of CUDA's",
+				most, u.group, can, cmp.Or(u.gpu.ComputeCapability, "unknown"), cmp.Or(cuda, "unknown")))
+		}
+		if count := len(u.ids()); u.sharing.Mechanism == gpu.SharingMPS && u.offered() && count > most {
+			warnings = append(warnings, fmt.Sprintf(
+				"%s: %d instances, and its MPS server has %d clients at most, which are counted by CUDA contexts: when they are used up, the instances that are left take no work; make slices larger (slice_memory) unless tasks hold several",
+				u.group, count, most))
+		}
+	}
+	return warnings
+}
+
 // unmatched warns of what in a configuration concerns no GPU of the machine.
+// There is nothing to say before every GPU has told what it is: until then it is not
+// known which rule is for it.
 func (c *config) unmatched(gpus []hardware.GPU, l *deviceRegistry) []string {
+	if !l.knows(gpus) {
+		return nil
+	}
 	var warnings []string
 	first := map[int]bool{}
 	ids := map[string]bool{}
 	for _, g := range gpus {
 		ids[g.UUID] = true
-		for _, i := range g.Instances {
+		for _, i := range g.Partitions {
 			ids[i.UUID] = true
 		}
 		at := slices.IndexFunc(c.rules, func(r rule) bool { return r.selector.matches(g, l.records[g.UUID].Index) })
@@ -212,7 +286,7 @@ func (c *config) unmatched(gpus []hardware.GPU, l *deviceRegistry) []string {
 	}
 	for id := range c.ignored {
 		if !ids[id] {
-			warnings = append(warnings, fmt.Sprintf("ignored_gpu_ids: %q is no device of this machine", id))
+			warnings = append(warnings, fmt.Sprintf("ignored_gpu_ids: %q is not a device of this machine", id))
 		}
 	}
 	slices.Sort(warnings)

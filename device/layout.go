@@ -14,11 +14,11 @@ import (
 // so that a second run changes nothing and a reboot is repaired.
 func (r *reconciler) layOut(units []*unit) {
 	for _, u := range units {
-		if u.instance != nil || u.sharing.Mode != gpu.ModeMIG || u.gone {
+		if u.instance != nil || !u.sharing.Mode.InParts() || u.gone {
 			continue
 		}
 		wanted := sortedCopy(r.config.ruleFor(u.gpu, u.index).profiles)
-		if len(wanted) == 0 || u.gpu.MIG && slices.Equal(wanted, profilesOf(u.gpu)) {
+		if len(wanted) == 0 || laidOut(u.gpu, wanted) {
 			continue
 		}
 		if u.busy || len(u.faults) > 0 || unclear(u.gpu) {
@@ -26,12 +26,12 @@ func (r *reconciler) layOut(units []*unit) {
 		}
 		input := strings.Join(wanted, " ")
 		_, err := r.background.do("layout "+u.uuid, input, retryInterval, func() error {
-			r.log.Info("laying out MIG instances", "gpu", u.uuid, "profiles", input)
+			r.log.Info("laying out partitions", "gpu", u.uuid, "profiles", input)
 			return r.platform.partitioner.Layout(u.uuid, wanted)
 		})
 		if err != nil {
-			r.addFault(u, gpu.Fault{Code: "mig-layout-failed", Message: "the MIG instances could not be laid out: " + err.Error(),
-				Action: "compare profiles in the plugin's configuration with nvidia-smi mig -lgip; the instances that were there are offered"})
+			r.addFault(u, gpu.Fault{Code: "mig-layout-failed", Message: "the " + string(u.sharing.Mode) + " layout could not be made: " + err.Error(),
+				Action: "compare profiles in the plugin's configuration with what the GPU knows (nvidia-smi mig -lgip, amd-smi partition, npu-smi info -t template-info); what was there is offered"})
 		}
 	}
 }
@@ -40,20 +40,34 @@ func (r *reconciler) layOut(units []*unit) {
 // to be laid out anew; empty when it does not.
 func layoutCordon(r rule, g hardware.GPU, inUse bool) string {
 	wanted := sortedCopy(r.profiles)
-	if len(wanted) == 0 || !inUse || g.MIG && slices.Equal(wanted, profilesOf(g)) {
+	if len(wanted) == 0 || !inUse || laidOut(g, wanted) {
 		return ""
 	}
-	return fmt.Sprintf("waits for its tasks to end, to lay out MIG instances %s", strings.Join(wanted, " "))
+	return fmt.Sprintf("waits for its tasks to end, to lay out %s", strings.Join(wanted, " "))
+}
+
+// laidOut reports whether a GPU's partitions are those that are wanted: each profile
+// as often, or of a GPU with one mode for all, that mode. Without partitions a GPU of
+// AMD's is in mode SPX.
+func laidOut(g hardware.GPU, wanted []string) bool {
+	have := profilesOf(g)
+	if vendors[g.Vendor].mixed {
+		return g.Partitioned && slices.Equal(wanted, have)
+	}
+	if !g.Partitioned {
+		return strings.HasPrefix(wanted[0], "spx")
+	}
+	return !slices.ContainsFunc(have, func(profile string) bool { return profile != wanted[0] && !strings.HasPrefix(profile, wanted[0]+"-") })
 }
 
 // unclear reports whether not all is known of a GPU's MIG instances now.
 func unclear(g hardware.GPU) bool {
-	return g.MIGProblem != nil || slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool { return len(i.Problems) > 0 })
+	return g.PartitionProblem != nil || slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool { return len(i.Problems) > 0 })
 }
 
 func profilesOf(g hardware.GPU) []string {
 	var all []string
-	for _, i := range g.Instances {
+	for _, i := range g.Partitions {
 		all = append(all, i.Profile)
 	}
 	slices.Sort(all)

@@ -1,7 +1,10 @@
 package device
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +24,12 @@ func TestModeChangeWaitsForTheTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
-	groups := r.until("the others have changed", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == -1 })
+	// The daemon of the slices is adopted meanwhile.
+	groups := r.until("the others have changed", func(g []*device.DeviceGroup) bool {
+		_, others := find(g, "slice/H100/1")
+		_, n := find(g, "slice/H100/0")
+		return others == -1 && n != 0
+	})
 	g, n := find(groups, "slice/H100/0")
 	if n < 0 {
 		t.Fatal("the group in use was withdrawn")
@@ -60,6 +68,30 @@ func TestTimesliceIsSetAndVerified(t *testing.T) {
 	}
 	if s, err := r.openState().GPU(uuidOf(t, groups, "shared/T4/0")); err != nil || s.Timeslice != "short" {
 		t.Errorf("state is %+v, %v", s, err)
+	}
+	// The plugin's report is one thing, the GPU another.
+	hardware, err := os.ReadFile(filepath.Join(r.dir, "sim", "hardware.json"))
+	if err != nil || !regexp.MustCompile(`"timeslice": ?"short"`).Match(hardware) {
+		t.Errorf("the GPU is %s, %v", hardware, err)
+	}
+}
+
+// Each task that holds a part of a device will have a client, if it has none yet.
+func TestTasksThatHoldADeviceCountAsClients(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	uuid := uuidOf(t, groups, "slice/H100/0")
+	state := r.openState()
+	for n := range 48 {
+		lease := gpu.Lease{ID: fmt.Sprintf("a.task-%d", n), Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{n}}}}
+		if err := state.WriteLease(lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	groups = r.until("the free instances are closed", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 48 })
+	g, _ := find(groups, "slice/H100/0")
+	if got := g.Devices[50].HealthDesc; !strings.Contains(got, "its MPS server can have 48 clients, and as many tasks hold a part of it") {
+		t.Errorf("the reason is %q", got)
 	}
 }
 

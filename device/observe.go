@@ -1,43 +1,44 @@
 package device
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 )
 
-// observe tells the health tracker how each known GPU is. When nothing could be seen,
-// every GPU that was there is in trouble.
-func (r *reconciler) observe(machine hardware.Machine, surveyErr error) {
+// observe tells the health tracker how each known GPU is. When nothing could be seen of
+// a vendor's, every one that was there is in trouble.
+func (r *reconciler) observe(machine hardware.Machine) {
 	seen := map[string]bool{}
 	now := r.now()
 	for _, g := range machine.GPUs {
 		seen[g.UUID] = true
 		r.health.survey(g.UUID, g.Problems, now)
-		for _, i := range g.Instances {
+		for _, i := range g.Partitions {
 			r.health.survey(i.UUID, i.Problems, now)
 		}
 	}
 	for _, uuid := range r.registry.gpus() {
 		if !seen[uuid] {
-			r.health.survey(uuid, []hardware.Problem{absence(surveyErr, machine.Unknown)}, now)
+			r.health.survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.records[uuid].Hardware.Vendor])}, now)
 		}
 	}
 }
 
 // forget drops the GPUs that an operator has marked and that are not there, once a
-// survey has seen every GPU that is. Their indices stay taken.
-func (r *reconciler) forget(machine hardware.Machine, surveyErr error) {
-	if surveyErr != nil || len(machine.Unknown) > 0 {
-		return
-	}
+// survey has seen every GPU of the vendor that is. Their indices stay taken.
+func (r *reconciler) forget(machine hardware.Machine) {
 	marked, err := r.forgotten.All()
 	r.logOnce.report("forgotten", err)
 	for uuid := range marked {
 		here := slices.ContainsFunc(machine.GPUs, func(g hardware.GPU) bool { return g.UUID == uuid })
-		if known := r.registry.records[uuid]; known != nil && !here {
+		known := r.registry.records[uuid]
+		if known != nil && known.Hardware != nil {
+			if d := machine.Drivers[known.Hardware.Vendor]; d.Absent != nil || len(d.Unknown) > 0 {
+				continue // it may be one of those that were not seen
+			}
+		}
+		if known != nil && !here {
 			r.log.Info("forgetting a GPU", "gpu", uuid)
 			known.Hardware = nil
 		}
@@ -46,16 +47,12 @@ func (r *reconciler) forget(machine hardware.Machine, surveyErr error) {
 }
 
 // absence says why a GPU that the node once had is not seen.
-func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
+func absence(d hardware.Driver) hardware.Problem {
 	switch {
-	case errors.Is(surveyErr, nvidia.ErrMismatch):
-		return hardware.Problem{Code: "driver-mismatch", Message: nvidia.ErrMismatch.Error(),
-			Action: "after an upgrade of the driver, reload its kernel modules or reboot the node; the plugin begins anew by itself"}
-	case surveyErr != nil:
-		return hardware.Problem{Code: "nvml-absent", Message: "NVML is not available",
-			Action: "install or load the NVIDIA driver; it is healthy again when NVML answers"}
-	case len(unknown) > 0:
-		return unknown[0]
+	case d.Absent != nil:
+		return *d.Absent
+	case len(d.Unknown) > 0:
+		return d.Unknown[0]
 	default:
 		return hardware.Problem{Code: hardware.CodeMissing, Fatal: true, Message: "the GPU is not found in this machine",
 			Action: "check the hardware; after it was replaced for good, run nomad-device-gpu forget UUID"}
@@ -67,7 +64,7 @@ func absence(surveyErr error, unknown []hardware.Problem) hardware.Problem {
 func (r *reconciler) onEvent(event hardware.Event) {
 	uuids := []string{event.UUID}
 	if event.UUID == "" {
-		uuids = r.registry.gpus()
+		uuids = slices.DeleteFunc(r.registry.gpus(), func(uuid string) bool { return r.registry.records[uuid].Hardware.Vendor != event.Vendor })
 	}
 	for _, uuid := range uuids {
 		if event.XID == 0 {

@@ -43,14 +43,14 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 func TestForgetWaitsForASurveyOfEveryGPU(t *testing.T) {
 	ours, others := testMachine(2), testMachine(1)
 	for name, tc := range map[string]struct {
-		machine           hardware.Machine
-		err               error
+		gpus              []hardware.GPU
+		driver            hardware.Driver
 		forgotten, marked bool
 	}{
-		"NVML is absent":      {hardware.Machine{}, errors.New("no driver"), false, true},
-		"a GPU does not tell": {hardware.Machine{GPUs: others.GPUs, Unknown: []hardware.Problem{{Code: "nvml-timeout"}}}, nil, false, true},
-		"it is there":         {ours, nil, false, false},
-		"it is not there":     {others, nil, true, false},
+		"NVML is absent":      {nil, hardware.Driver{Absent: &hardware.Problem{Code: "nvml-absent"}}, false, true},
+		"a GPU does not tell": {others.GPUs, hardware.Driver{Unknown: []hardware.Problem{{Code: "nvml-timeout"}}}, false, true},
+		"it is there":         {ours.GPUs, hardware.Driver{}, false, false},
+		"it is not there":     {others.GPUs, hardware.Driver{}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uuid := testUUID(1)
@@ -60,7 +60,7 @@ func TestForgetWaitsForASurveyOfEveryGPU(t *testing.T) {
 			if err := r.forgotten.Add(uuid, ""); err != nil {
 				t.Fatal(err)
 			}
-			r.forget(tc.machine, tc.err)
+			r.forget(hardware.Machine{GPUs: tc.gpus, Drivers: map[string]hardware.Driver{"nvidia": tc.driver}})
 			if forgotten := !slices.Contains(r.registry.gpus(), uuid); forgotten != tc.forgotten || r.forgotten.Has(uuid) != tc.marked {
 				t.Errorf("forgotten %v, still marked %v", forgotten, r.forgotten.Has(uuid))
 			}

@@ -27,6 +27,8 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
 
+		tasks:        tasksOn(liveAfter(leases, r.now())),
+		leases:       leases,
 		leasesReadAt: leasesReadAt,
 	}
 	for _, uuid := range r.registry.gpus() {
@@ -34,7 +36,7 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 	}
 	for _, g := range machine.GPUs {
 		now.faults[g.UUID] = r.health.faults(g.UUID)
-		for _, i := range g.Instances {
+		for _, i := range g.Partitions {
 			now.faults[i.UUID] = r.health.faults(i.UUID)
 		}
 		if err != nil {
@@ -56,7 +58,7 @@ func (r *reconciler) changing(g hardware.GPU) bool {
 	if !known.Sharing.same(rule.sharing) || layoutCordon(rule, g, true) != "" {
 		return true
 	}
-	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
+	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
 		known := r.registry.records[i.UUID]
 		return known != nil && known.Sharing != sharingConfig{} && !known.Sharing.same(rule.sharingOfInstance(i.Profile))
 	})
@@ -66,7 +68,7 @@ func (r *reconciler) changing(g hardware.GPU) bool {
 // not tell.
 func (r *reconciler) findBusy(g hardware.GPU, busy map[string]bool) {
 	uuids := []string{g.UUID}
-	for _, i := range g.Instances {
+	for _, i := range g.Partitions {
 		uuids = append(uuids, i.UUID)
 	}
 	for _, uuid := range uuids {
@@ -81,6 +83,17 @@ func (r *reconciler) findBusy(g hardware.GPU, busy map[string]bool) {
 // moment. With the present for the moment, those are the live ones.
 func liveAfter(leases []gpu.Lease, moment time.Time) []gpu.Lease {
 	return slices.DeleteFunc(slices.Clone(leases), func(l gpu.Lease) bool { return !l.Live() && !l.EndedAt.After(moment) })
+}
+
+// tasksOn counts the tasks that share each device.
+func tasksOn(leases []gpu.Lease) map[string]int {
+	all := map[string]int{}
+	for _, l := range leases {
+		for _, h := range l.Holdings {
+			all[h.UUID]++
+		}
+	}
+	return all
 }
 
 // holders sums up what leases hold.

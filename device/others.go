@@ -46,7 +46,7 @@ func (m *monitor) look() census {
 			switch lines := m.meter.cgroups(p.PID); {
 			case m.server(p.PID):
 				d.serverMiB += max(0, p.MemoryMiB)
-			case slices.ContainsFunc(on, func(t tenant) bool { return within(lines, t.lease.Cgroup) }):
+			case slices.ContainsFunc(on, func(t tenant) bool { return gpu.WithinCgroup(lines, t.lease.Cgroup) }):
 			default:
 				if !c.count(u, p, m.environ(p.PID)) {
 					d.foreign++
@@ -67,7 +67,7 @@ func (c *census) count(u *unit, p hardware.Process, environ []byte) bool {
 	at := slices.IndexFunc(c.others, func(o occupant) bool { return o.lease.ID == lease.ID && o.holding.UUID == u.uuid })
 	if at < 0 {
 		at = len(c.others)
-		c.others = append(c.others, occupant{lease, holding, &gpu.TaskUsage{LeaseID: lease.ID, UUID: u.uuid, Milli: hardware.Absent}})
+		c.others = append(c.others, occupant{lease, holding, &gpu.TaskUsage{LeaseID: lease.ID, UUID: u.uuid, Milli: hardware.Absent}, nil})
 	}
 	usage := c.others[at].usage
 	usage.Processes++

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -23,6 +24,9 @@ type planInputs struct {
 	cordons map[string]string
 	// faults are by UUID; a GPU's are those of its MIG instances too.
 	faults map[string][]gpu.Fault
+	// tasks is how many tasks share each device, by those leases that are live.
+	tasks  map[string]int
+	leases []gpu.Lease
 	// leasesReadAt is when the leases were read; zero if that failed.
 	leasesReadAt time.Time
 }
@@ -66,24 +70,24 @@ func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planIn
 	r := l.records[g.UUID]
 	rule := c.ruleFor(g, r.Index)
 	wanted := rule.sharing
-	if g.MIG && wanted.Mode != gpu.ModeMIG {
-		// A GPU in MIG mode cannot be used as a whole.
-		wanted.Mode, wanted.Mechanism = gpu.ModeMIG, gpu.SharingNone
+	if g.Partitioned && !wanted.Mode.InParts() {
+		// A GPU that is partitioned cannot be used as a whole.
+		wanted.Mode, wanted.Mechanism = vendors[g.Vendor].parts, gpu.SharingNone
 	}
 	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID],
 		busy: inUse(g, now), gone: gone}
 	u.chooseSharing(r, wanted, u.busy || gone, now.cordons[g.UUID])
-	if waits := layoutCordon(rule, g, u.busy); waits != "" && u.sharing.Mode == gpu.ModeMIG {
+	if waits := layoutCordon(rule, g, u.busy); waits != "" && u.sharing.Mode.InParts() {
 		u.cordon = waits
 	}
 	u.setHolder(now.holders[g.UUID])
 	u.slices = u.sharing.slices(g.MemoryMiB, g.ReservedMiB)
 	u.group = u.groupName()
 	units := []*unit{u}
-	if u.sharing.Mode != gpu.ModeMIG {
+	if !u.sharing.Mode.InParts() {
 		return units
 	}
-	for _, i := range g.Instances {
+	for _, i := range g.Partitions {
 		if !c.ignored[i.UUID] {
 			units = append(units, planInstance(c, l, u, rule, i, now))
 		}
@@ -91,7 +95,7 @@ func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planIn
 	return units
 }
 
-func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardware.Instance, now planInputs) *unit {
+func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardware.Partition, now planInputs) *unit {
 	r := l.enter(i.UUID, parent.uuid)
 	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
 		memoryMiB: i.MemoryMiB, faults: union(parent.faults, now.faults[i.UUID])}
@@ -126,7 +130,7 @@ func inUse(g hardware.GPU, now planInputs) bool {
 	if now.busy[g.UUID] || now.recent[g.UUID].any() {
 		return true
 	}
-	return slices.ContainsFunc(g.Instances, func(i hardware.Instance) bool {
+	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
 		return now.busy[i.UUID] || now.recent[i.UUID].any()
 	})
 }
@@ -136,7 +140,7 @@ func inUse(g hardware.GPU, now planInputs) bool {
 func (u *unit) chooseSharing(r *record, wanted sharingConfig, inUse bool, cordon string) {
 	u.cordon = cordon
 	switch {
-	case r.Sharing == sharingConfig{} || r.Sharing.same(wanted) || !inUse:
+	case r.Sharing == (sharingConfig{}) || r.Sharing.same(wanted) || !inUse:
 		r.Sharing = wanted
 	default:
 		u.cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Sharing, wanted)
@@ -158,14 +162,14 @@ func (u *unit) groupName() groupName {
 	switch u.sharing.Mode {
 	case gpu.ModeSlice:
 		if u.instance != nil {
-			return groupName{vendor, gpu.TypeMIGSlice, short + index}
+			return groupName{vendor, cmp.Or(u.instance.Kind, gpu.TypeMIG) + "-slice", short + index}
 		}
 		return groupName{vendor, gpu.TypeSlice, short + index}
 	case gpu.ModeShared:
 		return groupName{vendor, gpu.TypeShared, short + index}
 	}
 	if u.instance != nil {
-		return groupName{vendor, gpu.TypeMIG, short}
+		return groupName{vendor, cmp.Or(u.instance.Kind, gpu.TypeMIG), short}
 	}
 	return groupName{vendor, u.gpu.Type, u.gpu.Model}
 }

@@ -1,6 +1,9 @@
 package device
 
 import (
+	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,8 +23,8 @@ func groupsOf(units []*unit) string {
 
 func TestGroupNames(t *testing.T) {
 	m := testMachine(2)
-	m.GPUs[1].MIG = true
-	m.GPUs[1].Instances = []hardware.Instance{
+	m.GPUs[1].Partitioned = true
+	m.GPUs[1].Partitions = []hardware.Partition{
 		{UUID: "MIG-1", Profile: "3g.40gb", Name: "NVIDIA H100 80GB HBM3 MIG 3g.40gb", MemoryMiB: 40448},
 		{UUID: "MIG-2", Profile: "1g.10gb", Name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", MemoryMiB: 9984},
 	}
@@ -156,20 +159,23 @@ func TestCordonSparesWhatIsHeld(t *testing.T) {
 	if u.trouble(2) != (gpu.Health{}) || u.trouble(3).String() != "cordoned: fan replacement" || u.healthy() != 1 {
 		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))
 	}
-	if s := u.state(); !s.Cordoned || len(s.Faults) != 0 {
+	if s := u.state(); !s.Cordoned || len(s.Faults) != 0 || s.Group != u.group.String() {
 		t.Errorf("state is %+v", s)
 	}
 }
 
 func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 	m := testMachine(1)
-	m.GPUs[0].MIG = true
-	m.GPUs[0].Instances = []hardware.Instance{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
+	m.GPUs[0].Partitioned = true
+	m.GPUs[0].Partitions = []hardware.Partition{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
 	now := quiet()
 	now.faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
 	units := plan(testConfig(t, ""), testRegistry(), m, now)
 	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0).String(), "xid-48: m (since ") {
 		t.Errorf("units are %+v", units)
+	}
+	if s := units[0].state(); s.Group != "" {
+		t.Errorf("a GPU in parts is offered as %s", s.Group)
 	}
 	if s := units[1].state(); s.ParentUUID != testUUID(0) || s.Profile != "1g.10gb" || len(s.Faults) != 1 {
 		t.Errorf("state is %+v", s)
@@ -184,13 +190,68 @@ func TestIgnoredDevicesAreNotOffered(t *testing.T) {
 	}
 }
 
+func TestMoreInstancesThanClientsAreNamed(t *testing.T) {
+	m := testMachine(1)
+	for config, want := range map[string]bool{
+		"mode = \"slice\"\nmps { max_clients = 4 }":                     true,
+		"mode = \"slice\"\nmps { max_clients = 60 }":                    false,
+		"mode = \"slice\"\nsharing = \"none\"\nmps { max_clients = 4 }": false,
+		"mode = \"whole\"\nmps { max_clients = 4 }":                     false,
+	} {
+		c := testConfig(t, config)
+		units := plan(c, testRegistry(), m, quiet())
+		got := strings.Join(c.crowded(units, m), "; ")
+		if strings.Contains(got, "its MPS server has 4 clients at most") != want {
+			t.Errorf("%s: warnings are %q", config, got)
+		}
+	}
+}
+
+// A number that is more than the GPU's server takes is not the operator's to choose.
+func TestMoreClientsThanTheServerTakesAreNamed(t *testing.T) {
+	for config, want := range map[string]bool{
+		"mode = \"slice\"\nmps { max_clients = 48 }":                     false,
+		"mode = \"slice\"\nmps { max_clients = 49 }":                     true,
+		"mode = \"slice\"\nsharing = \"none\"\nmps { max_clients = 49 }": false,
+	} {
+		m := testMachine(1)
+		driver := m.Drivers[m.GPUs[0].Vendor]
+		driver.Platform = "13.0"
+		m.Drivers[m.GPUs[0].Vendor] = driver
+		c := testConfig(t, config)
+		warnings := strings.Join(c.crowded(plan(c, testRegistry(), m, quiet()), m), "; ")
+		if strings.Contains(warnings, "mps.max_clients 49: the MPS server of nvidia/slice/") != want {
+			t.Errorf("%s: warnings are %q", config, warnings)
+		}
+	}
+}
+
 func TestUnmatchedRulesAreNamed(t *testing.T) {
 	l := testRegistry()
 	m := testMachine(2)
-	c := testConfig(t, "ignored_gpu_ids = [\"GPU-9\"]\ngpu { model = \"H100\" }\ngpu { index = 0 }\ngpu { model = \"T4\" }")
+	m.GPUs[1].Partitions = []hardware.Partition{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
+	c := testConfig(t, "ignored_gpu_ids = [\"GPU-9\", \"MIG-1\"]\ngpu { model = \"H100\" }\ngpu { index = 0 }\ngpu { model = \"T4\" }")
 	plan(c, l, m, quiet())
+	// A GPU that could not be read from the start is not judged, nor are the rules: one may
+	// be for it.
+	silent := testGPU("GPU-silent", 7)
+	silent.Model, silent.MemoryMiB = "", 0
+	both := hardware.Machine{GPUs: append(slices.Clone(m.GPUs), silent)}
+	plan(c, l, both, quiet())
+	if got := c.unmatched(both.GPUs, l); got != nil {
+		t.Errorf("beside a GPU that has not told what it is there are warnings: %q", got)
+	}
 	got := strings.Join(c.unmatched(m.GPUs, l), "; ")
-	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) {
+	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) || strings.Contains(got, "MIG-1") {
 		t.Errorf("warnings are %s", got)
+	}
+}
+
+// A registry that cannot be read is no empty one: with that, slices would get other numbers.
+func TestARegistryOfALaterReleaseIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, registryName), fmt.Sprintf(`{"version": %d, "devices": {}}`, registryVersion+1))
+	if _, err := readRegistry(dir); err == nil || !strings.Contains(err.Error(), registryName) {
+		t.Errorf("it is read: %v", err)
 	}
 }

@@ -155,6 +155,9 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.reconciler.reserveModes(latest.units, made); err != nil {
+		return nil, err
+	}
 	s.reconciler.reservations.add(made, s.reconciler.now())
 	s.reconciler.wake.pull()
 	return given, nil

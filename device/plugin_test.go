@@ -11,9 +11,20 @@ import (
 
 // The test binary stands in for the plugin's, which starts MPS daemons.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == mps.ExecCommand {
-		_, _ = os.Stderr.WriteString(mps.Exec(os.Args[2:], os.Environ()).Error() + "\n")
-		os.Exit(1)
+	if len(os.Args) > 1 {
+		var err error
+		switch os.Args[1] {
+		case mps.ExecCommand:
+			err = mps.Exec(os.Args[2:], os.Environ())
+		case mps.GateCommand:
+			if err = mps.RunGate(os.Args[2:]); err == nil {
+				os.Exit(0)
+			}
+		}
+		if err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
 	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

@@ -67,15 +67,16 @@ func (r *reconciler) probe(ctx context.Context, units []*unit) {
 		case known == nil:
 		case known.Parent != "":
 			what.Owner = known.Parent
-		case known.Hardware != nil && len(known.Hardware.Instances) > 0:
-			what.UUID = known.Hardware.Instances[0].UUID // a GPU with MIG runs nothing itself
+		case known.Hardware != nil && len(known.Hardware.Partitions) > 0:
+			what.UUID = known.Hardware.Partitions[0].UUID // a GPU with MIG runs nothing itself
 		}
 		if why := r.cannotJudge(uuid, what.Owner); why != nil {
 			r.logOnce.report("probe of "+uuid, why)
 			continue
 		}
 		for _, u := range units {
-			if u.uuid == what.UUID && u.mps != nil && u.mps.Ready {
+			// Where every client needs a partition the probe runs beside MPS.
+			if u.uuid == what.UUID && u.mps != nil && u.mps.Ready && u.mps.Partitioning == nil {
 				what.PipeDir, what.LogDir, what.ShmDir = u.mps.PipeDir, u.mps.LogDir, u.mps.ShmDir
 			}
 		}
@@ -88,8 +89,8 @@ func (r *reconciler) probe(ctx context.Context, units []*unit) {
 func (r *reconciler) cannotJudge(uuid, owner string) error {
 	faults := r.health.latched(uuid)
 	if known := r.registry.records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.ofLink) {
-		if now := known.Hardware.NVLinks.Total(); now < known.NVLinks {
-			return fmt.Errorf("%d of its %d NVLinks are down", known.NVLinks-now, known.NVLinks)
+		if now := known.Hardware.Links.Total(); now < known.Links {
+			return fmt.Errorf("%d of its %d links are down", known.Links-now, known.Links)
 		}
 	}
 	for _, f := range faults {

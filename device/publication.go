@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
 // publication is the outcome of one pass of the reconciler. It is never changed
@@ -15,6 +17,8 @@ type publication struct {
 	groups []*device.DeviceGroup
 	units  []*unit
 	index  instanceIndex
+	// drivers are those of the survey, by vendor.
+	drivers map[string]hardware.Driver
 }
 
 // publisher hands the latest publication to Reserve, Stats and Fingerprint.
@@ -54,7 +58,7 @@ func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
 // publish makes the units visible, and wakes Fingerprint if Nomad would see a
 // difference.
 func (p *publisher) publish(m machineTraits, units []*unit) {
-	next := &publication{groups: buildGroups(m, units), units: units, index: newInstanceIndex(units)}
+	next := &publication{groups: buildGroups(m, units), units: units, index: newInstanceIndex(units), drivers: m.drivers}
 	previous := p.latest.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,6 +76,14 @@ func (p *publisher) current() (*publication, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.latest.Load(), p.changed
+}
+
+// drivers are those of the latest publication, by vendor.
+func (p *publisher) drivers() map[string]hardware.Driver {
+	if latest := p.latest.Load(); latest != nil {
+		return latest.drivers
+	}
+	return nil
 }
 
 // units are those of the latest publication.

@@ -13,14 +13,17 @@ type rawConfig struct {
 	NvidiaSMI         string   `codec:"nvidia_smi"`
 	CDIHook           string   `codec:"cdi_hook"`
 	DriverRoot        string   `codec:"driver_root"`
+	MemoryLimits      bool     `codec:"memory_limits"`
 	DevRoot           string   `codec:"dev_root"`
 	LibraryPath       []string `codec:"library_path"`
 
 	rawSharing
 
+	Vendors    []string       `codec:"vendors"`
 	GPUs       []rawRule      `codec:"gpu"`
 	MPS        *rawMPS        `codec:"mps"`
 	HAMi       *rawHAMi       `codec:"hami"`
+	Suspend    *rawSuspend    `codec:"suspend"`
 	Health     *rawHealth     `codec:"health"`
 	Metrics    *rawMetrics    `codec:"metrics"`
 	Simulation *rawSimulation `codec:"simulation"`
@@ -39,10 +42,11 @@ type rawSharing struct {
 }
 
 type rawRule struct {
-	UUID  *string `codec:"uuid"`
-	Index *int64  `codec:"index"`
-	PCI   *string `codec:"pci"`
-	Model *string `codec:"model"`
+	UUID   *string `codec:"uuid"`
+	Index  *int64  `codec:"index"`
+	PCI    *string `codec:"pci"`
+	Model  *string `codec:"model"`
+	Vendor *string `codec:"vendor"`
 	rawSharing
 	Profiles []string `codec:"profiles"`
 	MIG      []rawMIG `codec:"mig"`
@@ -59,11 +63,25 @@ type rawMPS struct {
 	MaxClients int    `codec:"max_clients"`
 	HostShm    bool   `codec:"host_shm"`
 	ShmSize    string `codec:"shm_size"`
+	Exclusive  bool   `codec:"exclusive"`
+	Static     bool   `codec:"static_partitioning"`
 }
 
 type rawHAMi struct {
 	Library string `codec:"library"`
 	LockDir string `codec:"lock_dir"`
+}
+
+type rawSuspend struct {
+	HostMemory   string `codec:"host_memory"`
+	Idle         string `codec:"idle"`
+	Headroom     string `codec:"headroom"`
+	MinTurn      string `codec:"min_turn"`
+	MaxWait      string `codec:"max_wait"`
+	MaxSwitching int64  `codec:"max_switching"`
+	MaxPriority  int64  `codec:"max_priority"`
+
+	Unsuspendable string `codec:"unsuspendable"`
 }
 
 type rawHealth struct {
@@ -85,4 +103,5 @@ type rawSimulation struct {
 	Dir      string `codec:"dir"`
 	Machine  string `codec:"machine"`
 	BootID   string `codec:"boot_id"`
+	DCMI     string `codec:"dcmi"`
 }

@@ -2,13 +2,12 @@ package device
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -21,37 +20,52 @@ type reconciler struct {
 	config   *config
 	platform *platform
 	now      func() time.Time
-	// startOf tells when a process of the host began, and whether it runs.
-	startOf func(pid int) (time.Time, bool)
 
-	// What outlives the plugin: on disk, and in the state directory.
-	registry     *deviceRegistry
-	cordons      OperatorFlags
-	forgotten    OperatorFlags
-	releases     OperatorFlags
-	reservations *reservations
-	state        *statedir.Dir
-
-	// What is known of the GPUs, and what is done to them.
-	health     *healthTracker
-	cuda       string // the CUDA version of the last survey
-	listener   *eventListener
-	probes     *probes
-	mps        daemons
-	cdi        *cdiSpecs
-	timeslices timesliceHistory
-	background *background
-	faults     faultClock
+	records
+	observation
+	preparation
 
 	published *publisher
 	// wake asks for another pass.
 	wake trigger
-	// outdated is called when only a new process can serve the driver; worked is set
-	// once this one could.
+	// outdated is called when only a new process can serve a driver.
 	outdated func()
-	worked   bool
 	// unmatched compares the rules with the hardware once.
 	unmatched sync.Once
+}
+
+// records are what outlives the plugin: on disk, and in the state directory.
+type records struct {
+	registry                     *deviceRegistry
+	cordons, forgotten, releases OperatorFlags
+	reservations                 *reservations
+	state                        *statedir.Dir
+}
+
+// observation is what is known of the GPUs and their programs beside the last survey.
+type observation struct {
+	health   *healthTracker
+	listener *eventListener
+	probes   *probes
+	faults   faultClock
+	culprits map[string]culprit // by device, of server faults that stand
+	// cgroups reads those of a process, also of one that ended a while ago; startOf tells
+	// when a process of the host began, and whether it runs.
+	cgroups func(pid int) []string
+	startOf func(pid int) (time.Time, bool)
+	// platforms are the newest CUDA and the like of the last survey, by vendor; worked
+	// names the vendors whose driver this process could use.
+	platforms map[string]string
+	worked    map[string]bool
+}
+
+// preparation is what is done to the GPUs for their tasks.
+type preparation struct {
+	mps        daemons
+	cdi        []*cdiSpecs // by vendor
+	timeslices timesliceHistory
+	modes      *computeModes
+	background *background
 }
 
 // run reconciles until the context ends.
@@ -79,20 +93,15 @@ func (r *reconciler) run(ctx context.Context) {
 // reconcile looks at everything once, brings it closer to what is wanted, and
 // publishes what it found.
 func (r *reconciler) reconcile(ctx context.Context) {
-	machine, err := r.platform.observer.Survey()
-	r.logOnce.report("survey", err)
-	if err == nil {
-		r.cuda = machine.CUDAVersion
-		machine = r.registry.complete(machine)
-	}
-	r.checkDriver(err)
-	r.observe(machine, err)
+	machine := r.registry.complete(r.platform.observer.Survey())
+	r.checkDrivers(machine)
+	r.observe(machine)
 	r.listener.watch(ctx, machine)
-	r.forget(machine, err)
+	r.forget(machine)
 	inputs := r.gatherInputs(machine)
 	units := plan(r.config, r.registry, machine, inputs)
 	r.logOnce.report("device registry", r.registry.save())
-	if len(machine.GPUs) > 0 {
+	if len(machine.GPUs) > 0 && r.registry.knows(machine.GPUs) {
 		r.unmatched.Do(func() {
 			for _, w := range r.config.unmatched(machine.GPUs, r.registry) {
 				r.log.Warn("configuration", "warning", w)
@@ -100,7 +109,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 		})
 	}
 	r.release(units)
-	r.prepareSharing(units, inputs)
+	r.prepareSharing(units, machine, inputs)
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake) {
 		r.published.publish(traitsOf(machine, units), units)
@@ -108,14 +117,30 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.probe(ctx, units)
 }
 
-// checkDriver finds a driver that was upgraded under the plugin: a process keeps the
+// checkDrivers finds a driver that was upgraded under the plugin: a process keeps the
 // library that it loaded. One that never worked would find the same again.
-func (r *reconciler) checkDriver(surveyErr error) {
-	r.worked = r.worked || surveyErr == nil
-	if r.worked && (errors.Is(surveyErr, nvidia.ErrMismatch) || r.platform.observer.Replaced()) {
-		r.log.Warn("the driver was changed under the plugin, which ends to be started anew")
-		r.outdated()
+func (r *reconciler) checkDrivers(machine hardware.Machine) {
+	for vendor, d := range machine.Drivers {
+		r.worked[vendor] = r.worked[vendor] || d.Absent == nil
+		r.reportAbsence(vendor, d)
+		if d.Absent == nil && d.Platform != "" {
+			r.platforms[vendor] = d.Platform
+		}
+		if r.worked[vendor] && d.Outdated {
+			r.log.Warn("the driver was changed under the plugin, which ends to be started anew", "vendor", vendor)
+			r.outdated()
+		}
 	}
+}
+
+// reportAbsence logs that a vendor's driver is not there, unless the node has nothing
+// of that vendor and something of another.
+func (r *reconciler) reportAbsence(vendor string, d hardware.Driver) {
+	var err error
+	if d.Absent != nil && (r.registry.hasVendor(vendor) || !r.registry.hasVendor("")) {
+		err = d.Err
+	}
+	r.logOnce.report("survey of "+vendor, err)
 }
 
 // trigger asks for something to be done soon, once however often it is pulled.

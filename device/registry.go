@@ -30,8 +30,8 @@ type record struct {
 	Parent string `json:"parent,omitempty"`
 	// Hardware is the GPU as last seen; absent for MIG instances.
 	Hardware *hardware.GPU `json:"hardware,omitempty"`
-	// NVLinks is the most links that the GPU was seen to have.
-	NVLinks int `json:"nvlinks,omitempty"`
+	// Links is the most links to others that the GPU was seen to have.
+	Links int `json:"nvlinks,omitempty"`
 }
 
 type registryFile struct {
@@ -68,21 +68,58 @@ func readRegistry(dataDir string) (*deviceRegistry, error) {
 	return l, nil
 }
 
-// KnownDevice refuses a UUID that no plugin with this data directory has seen,
-// so that a slip of the pen, or of the directory, is not taken for done.
-func KnownDevice(dataDir, uuid string) error {
+// FindDevice returns the UUID that is given, or that alone begins with what is given.
+// It refuses one that no plugin with this data directory has seen and that is not
+// cordoned in it, so that a typing mistake, or another directory, is not taken for done.
+func FindDevice(dataDir, given string) (uuid string, err error) {
+	if err := checkUUID(given); err != nil {
+		return "", err
+	}
 	l, err := readRegistry(dataDir)
 	if err != nil {
-		return err
+		return "", err
+	}
+	if l.records[given] != nil || OpenCordons(dataDir).Has(given) {
+		return given, nil
 	}
 	if l.saved == nil {
-		return fmt.Errorf("no plugin has run with the data directory %s: it has no %s; write -data-dir=DIR with the data_dir of the plugin's configuration", dataDir, registryName)
+		return "", fmt.Errorf("no plugin has run with the data directory %s: it has no %s; write -data-dir=DIR with the data_dir of the plugin's configuration", dataDir, registryName)
 	}
-	if l.records[uuid] == nil {
-		known := slices.Sorted(maps.Keys(l.records))
-		return fmt.Errorf("%q is not known in %s; known are %s. Write -data-dir=DIR if the plugin's data_dir is another", uuid, dataDir, strings.Join(known, ", "))
+	known := slices.Sorted(maps.Keys(l.records))
+	matches := slices.DeleteFunc(slices.Clone(known), func(uuid string) bool { return !strings.HasPrefix(uuid, given) })
+	switch len(matches) {
+	case 0:
+		return "", fmt.Errorf("%q is not known in %s; known are %s. Write -data-dir=DIR if the plugin's data_dir is another", given, dataDir, strings.Join(known, ", "))
+	case 1:
+		return matches[0], nil
 	}
-	return nil
+	return "", fmt.Errorf("%q is not one device: %s begin with it", given, strings.Join(matches, ", "))
+}
+
+// KnownDevices are the UUIDs that FindDevice finds, in order; none where they cannot be
+// read.
+func KnownDevices(dataDir string) []string {
+	l, err := readRegistry(dataDir)
+	if err != nil {
+		return nil
+	}
+	cordons, err := OpenCordons(dataDir).All()
+	if err != nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for uuid := range l.records {
+		known[uuid] = true
+	}
+	for uuid := range cordons {
+		known[uuid] = true
+	}
+	return slices.Sorted(maps.Keys(known))
+}
+
+// knows reports whether all of some GPUs are entered.
+func (l *deviceRegistry) knows(gpus []hardware.GPU) bool {
+	return !slices.ContainsFunc(gpus, func(g hardware.GPU) bool { return l.records[g.UUID] == nil })
 }
 
 // save writes the registry if it has changed.
@@ -106,12 +143,12 @@ func (l *deviceRegistry) complete(machine hardware.Machine) hardware.Machine {
 }
 
 func complete(g hardware.GPU, last *hardware.GPU) hardware.GPU {
-	var before, now []hardware.Instance
+	var before, now []hardware.Partition
 	if last != nil {
-		before = last.Instances
+		before = last.Partitions
 	}
-	for _, i := range g.Instances {
-		at := slices.IndexFunc(before, func(b hardware.Instance) bool { return b.UUID == i.UUID })
+	for _, i := range g.Partitions {
+		at := slices.IndexFunc(before, func(b hardware.Partition) bool { return b.UUID == i.UUID })
 		if !i.Known() && at >= 0 {
 			problems := i.Problems
 			i = before[at]
@@ -121,20 +158,20 @@ func complete(g hardware.GPU, last *hardware.GPU) hardware.GPU {
 			now = append(now, i)
 		}
 	}
-	if g.MIGProblem != nil {
+	if g.PartitionProblem != nil {
 		if last == nil {
-			g.Problems = append(slices.Clone(g.Problems), *g.MIGProblem)
+			g.Problems = append(slices.Clone(g.Problems), *g.PartitionProblem)
 		}
-		g.MIG = g.MIG || last != nil && last.MIG
+		g.Partitioned = g.Partitioned || last != nil && last.Partitioned
 		for _, i := range before {
-			if !slices.ContainsFunc(now, func(n hardware.Instance) bool { return n.UUID == i.UUID }) {
-				i.Problems = []hardware.Problem{*g.MIGProblem}
+			if !slices.ContainsFunc(now, func(n hardware.Partition) bool { return n.UUID == i.UUID }) {
+				i.Problems = []hardware.Problem{*g.PartitionProblem}
 				now = append(now, i)
 			}
 		}
 	}
-	slices.SortStableFunc(now, func(a, b hardware.Instance) int { return cmp.Or(a.GI-b.GI, a.CI-b.CI) })
-	g.Instances = now
+	slices.SortStableFunc(now, func(a, b hardware.Partition) int { return cmp.Or(a.GI-b.GI, a.CI-b.CI) })
+	g.Partitions = now
 	return g
 }
 
@@ -148,13 +185,13 @@ func (l *deviceRegistry) admit(gpus []hardware.GPU) {
 			continue // what was known of it stays
 		}
 		seen := g
-		seen.Problems, seen.MIGProblem, seen.Instances = nil, nil, slices.Clone(g.Instances)
-		for n := range seen.Instances {
-			seen.Instances[n].Problems = nil
+		seen.Problems, seen.PartitionProblem, seen.Partitions = nil, nil, slices.Clone(g.Partitions)
+		for n := range seen.Partitions {
+			seen.Partitions[n].Problems = nil
 		}
 		known := l.enter(g.UUID, "")
-		known.Hardware, known.NVLinks = &seen, max(known.NVLinks, seen.NVLinks.Total())
-		for _, i := range g.Instances {
+		known.Hardware, known.Links = &seen, max(known.Links, seen.Links.Total())
+		for _, i := range g.Partitions {
 			l.enter(i.UUID, g.UUID)
 		}
 	}
@@ -187,6 +224,16 @@ func (l *deviceRegistry) gpus() []string {
 	return all
 }
 
+// hasVendor reports whether the node has, or had, a GPU of a vendor; of any for "".
+func (l *deviceRegistry) hasVendor(vendor string) bool {
+	for _, r := range l.records {
+		if r.Hardware != nil && (vendor == "" || r.Hardware.Vendor == vendor) {
+			return true
+		}
+	}
+	return false
+}
+
 // instance is the UUID of a GPU's MIG instance by its numbers; empty where there is
 // none of these, or no number is given. A number that is absent fits any.
 func (l *deviceRegistry) instance(uuid string, gi, ci int) string {
@@ -194,7 +241,7 @@ func (l *deviceRegistry) instance(uuid string, gi, ci int) string {
 	if gi == hardware.Absent || known == nil || known.Hardware == nil {
 		return ""
 	}
-	for _, i := range known.Hardware.Instances {
+	for _, i := range known.Hardware.Partitions {
 		if i.GI == gi && (ci == hardware.Absent || i.CI == ci) {
 			return i.UUID
 		}

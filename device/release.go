@@ -45,14 +45,14 @@ func (r *reconciler) release(units []*unit) {
 	}
 }
 
-// holdsOn says who is on a device, but for MPS servers; empty if nobody is.
+// holdsOn says what is on a device besides MPS servers; empty if nothing is.
 func (r *reconciler) holdsOn(u *unit) string {
 	if u.heldAll || len(u.held) > 0 {
 		return "its tasks to end"
 	}
 	processes, err := r.platform.observer.Processes(u.owner(), u.uuid)
 	if err != nil {
-		return "NVML to tell who is on it"
+		return "the driver to tell who is on it"
 	}
 	for _, p := range processes {
 		if !r.mps.Server(p.PID) {
@@ -71,7 +71,7 @@ func (r *reconciler) serverOn(uuid string) bool {
 // letGo resets a GPU while the plugin does not hold it open. Whether it works then
 // is found by the probe that every fault waits for.
 func (r *reconciler) letGo(uuid string, reset bool) error {
-	return r.platform.observer.Release(func() error {
+	return r.platform.observer.Release(uuid, func() error {
 		if !reset {
 			return nil
 		}

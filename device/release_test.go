@@ -107,9 +107,9 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 		"a program from after":      {48, 4, fixedObserver{processes: []hardware.Process{{PID: 2}}}, ""},
 		"a program that has ended":  {48, 4, fixedObserver{processes: []hardware.Process{{PID: 3}}}, ""},
 		"an MPS server from before": {48, 4, fixedObserver{processes: []hardware.Process{{PID: 4}}}, ""},
-		"nobody knows":              {48, 4, fixedObserver{err: errors.New("no answer")}, "its processes are not known"},
+		"the driver is silent":      {48, 4, fixedObserver{err: errors.New("no answer")}, "its processes are not known"},
 		"links are up":              {74, 4, fixedObserver{processes: []hardware.Process{{PID: 1}}}, ""},
-		"a link is down":            {149, 3, fixedObserver{}, "1 of its 4 NVLinks are down"},
+		"a link is down":            {149, 3, fixedObserver{}, "1 of its 4 links are down"},
 		"a link is down, as before": {48, 3, fixedObserver{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 			r.startOf = func(pid int) (time.Time, bool) { at, ok := starts[pid]; return at, ok }
 			g := testGPU(testUUID(0), 0)
 			for _, links := range []int{4, tc.links} {
-				g.NVLinks.Switches = links
+				g.Links.Switches = links
 				r.registry.admit([]hardware.GPU{g})
 			}
 			r.health.xid(g.UUID, tc.xid, fault)

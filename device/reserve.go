@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/plugins/device"
 
@@ -123,16 +122,11 @@ func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserve: %w", err)
 	}
-	uuids := make([]string, len(units))
-	for i, u := range units {
-		uuids[i] = u.uuid
+	envs := units[0].traits().visible(units)
+	if units[0].sharing.Mechanism == gpu.SharingSuspend {
+		envs = seatsOnly()
 	}
-	visible := strings.Join(uuids, ",")
-	envs := map[string]string{
-		r.EnvKey():           value,
-		gpu.EnvNVIDIAVisible: visible,
-		gpu.EnvCUDAVisible:   visible,
-	}
+	envs[r.EnvKey()] = value
 	if d, u := r.Devices[0], units[0]; len(units) == 1 && !d.Whole() {
 		maps.Copy(envs, u.limits(d))
 	}

@@ -128,6 +128,6 @@ func TestReserveRefuses(t *testing.T) {
 		}
 	}
 	if _, err := reserveFrom(t, sliced, sick, sliceIDs(b, 1)...); err != nil {
-		t.Errorf("its neighbour: %v", err)
+		t.Errorf("its neighbor: %v", err)
 	}
 }

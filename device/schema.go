@@ -15,8 +15,11 @@ var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"nvidia_smi":         withDefault("nvidia_smi", "string", `"nvidia-smi"`),
 	"cdi_hook":           withDefault("cdi_hook", "string", `""`),
 	"driver_root":        withDefault("driver_root", "string", `"/"`),
+	"memory_limits":      withDefault("memory_limits", "bool", `true`),
 	"dev_root":           withDefault("dev_root", "string", `""`),
 	"library_path":       withDefault("library_path", "list(string)", `[]`),
+
+	"vendors": withDefault("vendors", "list(string)", `[]`),
 
 	"mode":          withDefault("mode", "string", `"whole"`),
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
@@ -29,6 +32,7 @@ var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"gpu":        hclspec.NewBlockList("gpu", ruleSchema),
 	"mps":        hclspec.NewBlock("mps", false, mpsSchema),
 	"hami":       hclspec.NewBlock("hami", false, hamiSchema),
+	"suspend":    hclspec.NewBlock("suspend", false, suspendSchema),
 	"health":     hclspec.NewBlock("health", false, healthSchema),
 	"metrics":    hclspec.NewBlock("metrics", false, metricsSchema),
 	"simulation": hclspec.NewBlock("simulation", false, simulationSchema),
@@ -36,10 +40,11 @@ var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 
 // ruleSchema is one "gpu" block: which GPUs, and how they are offered.
 var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
-	"uuid":  hclspec.NewAttr("uuid", "string", false),
-	"index": hclspec.NewAttr("index", "number", false),
-	"pci":   hclspec.NewAttr("pci", "string", false),
-	"model": hclspec.NewAttr("model", "string", false),
+	"uuid":   hclspec.NewAttr("uuid", "string", false),
+	"index":  hclspec.NewAttr("index", "number", false),
+	"pci":    hclspec.NewAttr("pci", "string", false),
+	"model":  hclspec.NewAttr("model", "string", false),
+	"vendor": hclspec.NewAttr("vendor", "string", false),
 
 	"mode":          hclspec.NewAttr("mode", "string", false),
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
@@ -69,11 +74,25 @@ var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"max_clients": withDefault("max_clients", "number", `0`),
 	"host_shm":    withDefault("host_shm", "bool", `false`),
 	"shm_size":    withDefault("shm_size", "string", `"1GiB"`),
+	"exclusive":   withDefault("exclusive", "bool", `false`),
+
+	"static_partitioning": withDefault("static_partitioning", "bool", `false`),
 })
 
 var hamiSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"library":  hclspec.NewAttr("library", "string", true),
 	"lock_dir": withDefault("lock_dir", "string", `"/tmp/vgpulock"`),
+})
+
+var suspendSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+	"host_memory":   hclspec.NewAttr("host_memory", "string", true),
+	"idle":          withDefault("idle", "string", `"5m"`),
+	"headroom":      withDefault("headroom", "string", `"1GiB"`),
+	"min_turn":      withDefault("min_turn", "string", `"30s"`),
+	"max_wait":      withDefault("max_wait", "string", `"1h"`),
+	"max_switching": withDefault("max_switching", "number", `10`),
+	"max_priority":  withDefault("max_priority", "number", `50`),
+	"unsuspendable": withDefault("unsuspendable", "string", `"keep"`),
 })
 
 var healthSchema = hclspec.NewObject(map[string]*hclspec.Spec{
@@ -95,6 +114,7 @@ var simulationSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"dir":      hclspec.NewAttr("dir", "string", true),
 	"machine":  hclspec.NewAttr("machine", "string", false),
 	"boot_id":  hclspec.NewAttr("boot_id", "string", false),
+	"dcmi":     hclspec.NewAttr("dcmi", "string", false),
 })
 
 func withDefault(name, kind, value string) *hclspec.Spec {

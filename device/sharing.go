@@ -1,16 +1,24 @@
 package device
 
 import (
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// prepareSharing gives the units what their tasks need: CDI names, MPS daemons, HAMi-core
-// and time slices. What fails is a fault of that unit only.
-func (r *reconciler) prepareSharing(units []*unit, inputs planInputs) {
+// prepareSharing gives the units what their tasks need: CDI names, compute modes, MPS
+// daemons, HAMi-core and time slices. What fails is a fault of that unit only.
+func (r *reconciler) prepareSharing(units []*unit, machine hardware.Machine, inputs planInputs) {
 	r.faults.begin()
+	for _, u := range units {
+		u.static = r.config.mps.Static && u.sharing.Mechanism == gpu.SharingMPS
+		r.checkVendor(u)
+	}
 	r.prepareCDI(units)
 	r.prepareHAMi(units)
-	r.prepareMPS(units, inputs.leasesReadAt)
+	r.prepareMemoryLimits(units)
+	r.prepareSeats(units, machine)
+	r.prepareComputeModes(units, inputs) // before the MPS servers, which the mode is for
+	r.prepareMPS(units, inputs)
 	r.prepareTimeslices(units)
 	r.layOut(units)
 	for _, u := range units {

@@ -20,6 +20,8 @@ type sharingConfig struct {
 	Replicas    int64       `json:"replicas,omitempty"`
 	Timeslice   string      `json:"timeslice,omitempty"`
 	BurstMilli  int64       `json:"burst_milli,omitempty"`
+	// chosen says that the operator named the mechanism.
+	chosen bool
 }
 
 // timeslices are the lengths that nvidia-smi knows, in order of its numbers.
@@ -40,7 +42,7 @@ func (p *configParser) sharing(key string, raw rawSharing, around sharingConfig)
 			p.fail("%s%w", key, err)
 		}
 		if mode != o.Mode {
-			o.Mode, o.Mechanism = mode, defaultSharing(mode)
+			o.Mode, o.Mechanism, o.chosen = mode, defaultSharing(mode), false
 		}
 	}
 	if raw.Sharing != nil {
@@ -48,7 +50,7 @@ func (p *configParser) sharing(key string, raw rawSharing, around sharingConfig)
 		if err != nil {
 			p.fail("%s%w", key, err)
 		}
-		o.Mechanism = sharing
+		o.Mechanism, o.chosen = sharing, true
 	}
 	p.amount(key+"slice_memory", raw.SliceMemory, &o.SliceMiB)
 	p.amount(key+"headroom", raw.Headroom, &o.HeadroomMiB)
@@ -57,7 +59,7 @@ func (p *configParser) sharing(key string, raw rawSharing, around sharingConfig)
 	if raw.Timeslice != nil {
 		o.Timeslice = p.oneOf(key+"timeslice", *raw.Timeslice, timeslices...)
 	}
-	if (o.Mode == gpu.ModeWhole || o.Mode == gpu.ModeMIG) && raw.Sharing != nil && o.Mechanism != gpu.SharingNone {
+	if (o.Mode == gpu.ModeWhole || o.Mode.InParts()) && raw.Sharing != nil && o.Mechanism != gpu.SharingNone {
 		p.fail("%ssharing %q does not go with mode %q: nothing is shared there; leave it out", key, o.Mechanism, o.Mode)
 	}
 	return o
@@ -143,6 +145,7 @@ func (o sharingConfig) String() string {
 
 // rule says how the GPUs that it selects are offered.
 type rule struct {
+	vendor    string // of the GPU that it was found for
 	selector  selector
 	sharing   sharingConfig
 	profiles  []string
@@ -157,12 +160,13 @@ type migRule struct {
 
 // selector picks GPUs; everything that is set must fit.
 type selector struct {
-	uuid, pci, model string
-	index            *int
+	uuid, pci, model, vendor string
+	index                    *int
 }
 
 func (s selector) matches(g hardware.GPU, index int) bool {
 	return (s.uuid == "" || s.uuid == g.UUID) &&
+		(s.vendor == "" || s.vendor == g.Vendor) &&
 		(s.pci == "" || s.pci == g.PCIBusID) &&
 		(s.index == nil || *s.index == index) &&
 		(s.model == "" || glob(s.model, g.Model) || glob(s.model, gpu.ShortModel(g.Model)))
@@ -177,10 +181,11 @@ func glob(pattern, name string) bool {
 func (c *config) ruleFor(g hardware.GPU, index int) rule {
 	for _, r := range c.rules {
 		if r.selector.matches(g, index) {
+			r.vendor, r.sharing = g.Vendor, r.sharing.fit(g.Vendor)
 			return r
 		}
 	}
-	return rule{sharing: c.fallback}
+	return rule{vendor: g.Vendor, sharing: c.fallback.fit(g.Vendor)}
 }
 
 // sharingOfInstance is how a rule offers a MIG instance: whole unless it says
@@ -188,7 +193,7 @@ func (c *config) ruleFor(g hardware.GPU, index int) rule {
 func (r rule) sharingOfInstance(profile string) sharingConfig {
 	for _, m := range r.instances {
 		if glob(m.profile, profile) {
-			return m.sharing
+			return m.sharing.fit(r.vendor)
 		}
 	}
 	return sharingConfig{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone}

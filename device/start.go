@@ -5,14 +5,20 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/amd"
+	"github.com/nomad-gpu/nomad-gpu/device/ascend"
+	"github.com/nomad-gpu/nomad-gpu/device/intel"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -43,8 +49,8 @@ func prepare(log hclog.Logger, c *config, outdated func()) (*service, error) {
 		return nil, err
 	}
 	r.outdated = outdated
-	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: readCgroups}
-	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: readEnviron}}, nil
+	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: r.cgroups}
+	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: readEnviron, driverCounts: r.state.DriverCounts}}, nil
 }
 
 // begin starts the work; a second call changes nothing.
@@ -89,15 +95,20 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 	}
 	wake, logOnce := newTrigger(), newOnceLogger(log)
 	r := &reconciler{
-		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now, startOf: processStart,
-		registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), releases: OpenReleases(c.dataDir), state: state,
-		health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
-		cdi:        &cdiSpecs{source: p.cdi, operatorDirs: p.operatorCDI, ourDir: state.CDIDir()},
-		background: newBackground(wake.pull, time.Now), timeslices: timesliceHistory{},
-		published: newPublisher(time.Now()), wake: wake,
+		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
+		records: records{registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), releases: OpenReleases(c.dataDir), state: state},
+		observation: observation{
+			health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
+			culprits: map[string]culprit{}, cgroups: newCgroupMemory(readCgroups, time.Now).of, startOf: processStart,
+			platforms: map[string]string{}, worked: map[string]bool{},
+		},
+		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},
+		published:   newPublisher(time.Now()), wake: wake,
 	}
 	r.reservations, err = openReservations(c.dataDir, c.modeChangeDelay, r.now())
 	logOnce.report("reservations", err)
+	r.modes, err = openComputeModes(p.moder, c.stateDir, p.bootID)
+	logOnce.report("compute modes", err)
 	old, err := state.GPUs()
 	logOnce.report("states", err)
 	r.health.restore(old)
@@ -105,7 +116,7 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self,
+	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self, LibraryPath: c.driver.LibraryPath(),
 		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: wake.pull})
 	return r, err
 }
@@ -127,19 +138,41 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
+	var backends []*backend
+	if c.vendors[nvidia.Vendor] {
+		backends = append(backends, nvidiaBackend(log, c, self))
+	}
+	options := sysfs.Options{Root: "/", Timeout: c.health.timeout}
+	if c.vendors[amd.Vendor] {
+		b := amd.New(options)
+		backends = append(backends, &backend{vendor: amd.Vendor, observer: b, prober: b, partitioner: b, cdi: b, close: b.Close})
+	}
+	if c.vendors[intel.Vendor] {
+		b := intel.New(options)
+		backends = append(backends, &backend{vendor: intel.Vendor, observer: b, prober: b, cdi: b, close: b.Close})
+	}
+	if c.vendors[ascend.Vendor] {
+		b := ascend.New(options)
+		backends = append(backends, &backend{vendor: ascend.Vendor, observer: b, prober: b, partitioner: b, cdi: b, close: b.Close})
+	}
+	return newPlatform(bootID, []string{"/etc/cdi", "/var/run/cdi"}, backends...), nil
+}
+
+// nvidiaBackend is that of this machine's NVIDIA GPUs.
+func nvidiaBackend(log hclog.Logger, c *config, self string) *backend {
 	lib := c.driver.Library()
-	backend, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)}
-	return &platform{
-		observer:    backend,
+	nvml, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)}
+	return &backend{
+		vendor:      nvidia.Vendor,
+		observer:    nvml,
 		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: c.driver.LibraryPath(), Exec: mps.ExecCommand},
 		timeslicer:  smi,
+		moder:       nvml,
 		resetter:    smi,
-		partitioner: backend,
+		partitioner: nvml,
 		cdi:         nvidia.CDI{Library: lib, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)},
-		operatorCDI: []string{"/etc/cdi", "/var/run/cdi"},
-		bootID:      bootID,
-		close:       backend.Close,
-	}, nil
+		close:       nvml.Close,
+	}
 }
 
 func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, error) {
@@ -150,13 +183,74 @@ func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, erro
 	if c.simulation.BootID != "" {
 		bootID = c.simulation.BootID
 	}
-	machine, err := sim.New(topology, sim.Options{Dir: c.simulation.Dir, BootID: bootID, Report: func(err error) {
+	options := sim.Options{Dir: c.simulation.Dir, BootID: bootID, DCMI: c.simulation.DCMI, Report: func(err error) {
 		log.Error("the simulator keeps to what it read before", "error", err)
-	}})
-	if err != nil {
-		return nil, err
-	}
+	}}
 	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
-	backend := nvidia.New(machine, c.health.timeout)
-	return &platform{observer: backend, prober: machine, timeslicer: machine, resetter: machine, partitioner: backend, cdi: machine, bootID: bootID, close: backend.Close}, nil
+	var backends []*backend
+	if len(topology.GPUs) > 0 || len(topology.Cards) == 0 {
+		machine, err := sim.New(topology, options)
+		if err != nil {
+			return nil, err
+		}
+		nvml := nvidia.New(machine, c.health.timeout)
+		cdi, err := simulatedSpecs(log, c, machine)
+		if err != nil {
+			return nil, err
+		}
+		backends = append(backends, &backend{vendor: nvidia.Vendor, observer: nvml, prober: machine, timeslicer: machine, moder: nvml, resetter: machine,
+			partitioner: nvml, cdi: cdi, close: nvml.Close})
+	}
+	if len(topology.Cards) > 0 {
+		kernel, err := sim.NewKernel(topology, options)
+		if err != nil {
+			return nil, err
+		}
+		backends = append(backends, simulatedCards(c, kernel)...)
+	}
+	return newPlatform(bootID, nil, slices.DeleteFunc(backends, func(b *backend) bool { return !c.vendors[b.vendor] })...), nil
+}
+
+// simulatedCards are the backends of a simulated machine's devices of other vendors.
+func simulatedCards(c *config, kernel *sim.Kernel) []*backend {
+	listen := func(ctx context.Context, emit func(sysfs.Uevent)) error {
+		return kernel.Listen(ctx, func(message []byte) {
+			if u, ok := sysfs.ParseUevent(message); ok {
+				emit(u)
+			}
+		})
+	}
+	options := sysfs.Options{Root: kernel.Root(), Timeout: c.health.timeout, Refresh: kernel.Refresh, Listen: listen}
+	a := amd.New(options)
+	i := intel.New(options)
+	h := ascend.New(options)
+	return []*backend{
+		{vendor: ascend.Vendor, observer: h, prober: kernel, partitioner: h, cdi: h, close: h.Close},
+		{vendor: amd.Vendor, observer: a, prober: kernel, partitioner: kernel, cdi: a, close: a.Close},
+		{vendor: intel.Vendor, observer: i, prober: kernel, cdi: i, close: i.Close},
+	}
+}
+
+// simulatedSpecs makes the specs of a simulated machine; where a driver's files are
+// there (driver_root), as on a real one.
+func simulatedSpecs(log hclog.Logger, c *config, machine *sim.Machine) (cdiSource, error) {
+	if c.driver.Root == "/" {
+		return simulatedCDI{machine: machine}, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
+	}
+	return nvidia.CDI{Library: machine, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)}, nil
+}
+
+// simulatedCDI makes specs of a simulated machine's device nodes, and checks specs as
+// on a real one.
+type simulatedCDI struct {
+	nvidia.CDI
+	machine *sim.Machine
+}
+
+func (s simulatedCDI) CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error) {
+	return s.machine.CDISpec(kind, uuids)
 }

@@ -34,8 +34,9 @@ const (
 	statSMClock     = "SM clock"
 	statMemoryClock = "Memory clock"
 	statTask        = "Task"
-	statTaskMemory  = "Task memory"
-	statTaskCompute = "Task compute"
+	statTaskMemory  = gpu.StatTaskMemory
+	statTaskCompute = gpu.StatTaskCompute
+	statTaskSeat    = gpu.StatTaskSeat
 )
 
 // measured is a unit with its reading.
@@ -56,6 +57,8 @@ type monitor struct {
 	// process began.
 	server  func(pid int) bool
 	environ func(pid int) []byte
+	// driverCounts is what the task driver of the node did.
+	driverCounts func() (gpu.DriverCounts, error)
 }
 
 // read measures every device. One that does not answer is left out.
@@ -109,6 +112,7 @@ type occupant struct {
 	lease   gpu.Lease
 	holding gpu.Holding
 	usage   *gpu.TaskUsage
+	seat    *gpu.Seat // nil: it has none that is known
 }
 
 // tenants finds the live task of each instance.
@@ -139,12 +143,33 @@ func (m *monitor) occupants() []occupant {
 		}
 	}
 	var all []occupant
+	seats := map[string][]gpu.Seat{}
 	for _, l := range *leases {
 		for _, h := range l.Holdings {
-			all = append(all, occupant{l, h, usage[l.ID+h.UUID]})
+			all = append(all, occupant{l, h, usage[l.ID+h.UUID], m.meter.seatOf(l, h, seats)})
 		}
 	}
 	return all
+}
+
+// seatOf is the seat of a task as the task driver keeps it; nil where there is none.
+// Seats that were read are kept in the map, by device.
+func (m *usageMeter) seatOf(l gpu.Lease, h gpu.Holding, read map[string][]gpu.Seat) *gpu.Seat {
+	if h.SeatMiB == 0 {
+		return nil
+	}
+	list, known := read[h.UUID]
+	if !known {
+		if all, err := m.state.Seats(h.UUID); err == nil {
+			list = all.Seats
+		}
+		read[h.UUID] = list
+	}
+	at := slices.IndexFunc(list, func(s gpu.Seat) bool { return s.LeaseID == l.ID })
+	if at < 0 {
+		return nil
+	}
+	return &list[at]
 }
 
 // instanceStats are the readings of the device, and for a slice what its task
@@ -153,7 +178,7 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 	s := deviceStats(m.Reading)
 	summary := s[statMemory]
 	if o != nil {
-		o.describe(s)
+		o.describe(s, m.seats)
 	}
 	switch memory, ok := s[statTaskMemory]; {
 	case m.sharing.Mode == gpu.ModeSlice:
@@ -179,23 +204,46 @@ func (m measured) freeStats(now time.Time) *device.DeviceStats {
 }
 
 // describe adds whose the instance is and what that task uses in all.
-func (o *occupant) describe(s statSet) {
+func (o *occupant) describe(s statSet, rules *gpu.SeatRules) {
 	text := fmt.Sprintf("%s/%s (alloc %.8s)", o.lease.Job, o.lease.Task, o.lease.AllocID)
 	s[statTask] = &structs.StatValue{StringVal: &text, Desc: "Job and task that hold the instance"}
+	o.describeSeat(s, rules)
 	if o.usage == nil {
 		return
 	}
 	limit := int64(hardware.Absent)
-	if o.holding.MemoryMiB > 0 {
-		limit = o.holding.MemoryMiB
+	if o.holding.MostMiB() > 0 {
+		limit = o.holding.MostMiB()
 	}
 	s.add(statTaskMemory, o.usage.MemoryMiB, limit, structs.UnitMiB, "GPU memory of all processes of the task / its limit")
 	s.add(statTaskCompute, o.usage.Milli, hardware.Absent, "milli", "Use of the GPU's multiprocessors by the task, 1000 is all")
 }
 
+// describeSeat adds where a task with a seat is, since when and why, and when its turn is
+// at the latest.
+func (o *occupant) describeSeat(s statSet, rules *gpu.SeatRules) {
+	if o.seat == nil {
+		return
+	}
+	add := func(name, text, description string) {
+		if text != "" {
+			s[name] = &structs.StatValue{StringVal: &text, Desc: description}
+		}
+	}
+	add(statTaskSeat, string(o.seat.Where()), "Where a task with a seat is: waiting, resident, suspending, suspended, idle (suspended since it did not use the GPU), resuming or lost")
+	add(gpu.StatTaskSeatWhy, o.seat.Reason, "Why the task is there, or what hinders it")
+	if o.seat.Since.IsZero() {
+		return
+	}
+	add(gpu.StatTaskSeatSince, o.seat.Since.UTC().Format(time.RFC3339), "Since when the task is there")
+	if rules != nil && o.seat.Away() {
+		add(gpu.StatTaskSeatFirst, o.seat.Since.Add(time.Duration(rules.MaxWaitMS)*time.Millisecond).UTC().Format(time.RFC3339), "From when on the task comes before all others")
+	}
+}
+
 // sliceMiB is what the task of a slice uses of it. Memory belongs to no slice:
 // what the task uses is spread over all of its own, so that they add up to it.
-// Nobody uses a free slice; what a task uses that was not measured is absent.
+// Nothing of a free slice is used; what a task uses that was not measured is absent.
 func (o *occupant) sliceMiB(n int) int64 {
 	if o == nil {
 		return 0

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -182,5 +183,14 @@ func TestMIGInstancesTellHowBusyTheyAre(t *testing.T) {
 	}
 	if text := scrape(t, r); !regexp.MustCompile(`(?m)^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_PROFILE="3g\.40gb".*UUID="` + instance + `".*\} 0\.6$`).MatchString(text) {
 		t.Errorf("metrics are\n%s", text)
+	}
+}
+
+func TestActivityIsInPercent(t *testing.T) {
+	s := deviceStats(hardware.Reading{Activity: hardware.Activity{SMMilli: 270, TensorMilli: 280, DRAMMilli: 290}})
+	for name, want := range map[string]int64{statSM: 27, statTensor: 28, statDRAM: 29} {
+		if got := s[name]; got == nil || *got.IntNumeratorVal != want {
+			t.Errorf("%s is %v, want %d", name, got, want)
+		}
 	}
 }

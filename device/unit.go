@@ -21,7 +21,7 @@ type unit struct {
 	parent string
 	// gpu is the physical device in either case.
 	gpu      hardware.GPU
-	instance *hardware.Instance
+	instance *hardware.Partition
 	// index is the number in the group's name, which belongs to the UUID for good.
 	index     int
 	sharing   sharingConfig
@@ -41,7 +41,11 @@ type unit struct {
 	busy, gone bool
 	// numbers that the MPS daemon and the driver brought along
 	mps       *gpu.MPSState
-	unsettled bool // its CDI name or its MPS daemon is in the making
+	limiter   *gpu.MemoryLimiter // where the driver holds slices to their memory
+	static    bool               // its MPS daemon is to give each task multiprocessors of its own
+	seats     *gpu.SeatRules     // where tasks make room for each other
+	exclusive bool               // it lets in the MPS server only
+	unsettled bool               // its CDI name or its MPS daemon is in the making
 	hami      *gpu.HAMiState
 	timeslice string
 	cdi       string
@@ -57,12 +61,12 @@ func (u *unit) owner() string {
 
 // offered reports whether the unit has instances of its own; a GPU with MIG has
 // none, its MIG instances do.
-func (u *unit) offered() bool { return u.sharing.Mode != gpu.ModeMIG }
+func (u *unit) offered() bool { return !u.sharing.Mode.InParts() }
 
 // ids are the unit's Nomad instances in order.
 func (u *unit) ids() []string {
 	switch u.sharing.Mode {
-	case gpu.ModeMIG:
+	case gpu.ModeMIG, gpu.ModePartition:
 		return nil
 	case gpu.ModeWhole:
 		return []string{u.uuid}
@@ -105,7 +109,7 @@ func (u *unit) state() gpu.GPUState {
 		UUID: u.uuid, ParentUUID: u.parent, Vendor: u.gpu.Vendor, Model: u.gpu.Model,
 		Mode: u.sharing.Mode, Sharing: u.sharing.Mechanism, Grade: u.grade(),
 		MemoryMiB: u.memoryMiB, Slices: u.slices, CDIDevice: u.cdi,
-		Timeslice: u.timeslice, MPS: u.mps, HAMi: u.hami,
+		Timeslice: u.timeslice, Exclusive: u.exclusive, Limiter: u.limiter, MPS: u.mps, HAMi: u.hami, Seats: u.seats,
 		Faults: slices.Clone(u.faults), Cordoned: u.cordon != "", CordonReason: u.cordon,
 	}
 	if u.offered() {
@@ -117,13 +121,19 @@ func (u *unit) state() gpu.GPUState {
 	if u.instance != nil {
 		s.Profile = u.instance.Profile
 	}
+	if u.sharing.Mechanism == gpu.SharingDmem && u.instance == nil {
+		s.Dmem = u.gpu.Dmem
+	}
 	return s
 }
 
 // grade is how hard the tasks of different instances are kept apart.
 func (u *unit) grade() gpu.Grade {
-	if u.sharing.Mode == gpu.ModeWhole || u.sharing.Mode == gpu.ModeMIG {
+	if u.sharing.Mode == gpu.ModeWhole || u.sharing.Mode.InParts() {
 		return gpu.GradeHardware
+	}
+	if u.limiter != nil {
+		return gpu.GradeEnforced
 	}
 	return u.sharing.Mechanism.Grade()
 }

@@ -73,6 +73,9 @@ func (m *usageMeter) measure() {
 			continue // it does not tell: no entry, rather than an entry of zero
 		}
 		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.cgroups)...)
+		if d, told := m.memoryInUse(u); told {
+			usage.Devices = append(usage.Devices, d)
+		}
 	}
 	m.latest.Store(&usage)
 	m.logOnce.report("usage", m.state.WriteUsage(usage))
@@ -106,7 +109,7 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 	}
 	for _, p := range processes {
 		lines := cgroups(p.PID)
-		i := slices.IndexFunc(on, func(t tenant) bool { return within(lines, t.lease.Cgroup) })
+		i := slices.IndexFunc(on, func(t tenant) bool { return gpu.WithinCgroup(lines, t.lease.Cgroup) })
 		if i < 0 {
 			continue
 		}
@@ -128,18 +131,6 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 func (u *unit) underMPS(h gpu.Holding) bool {
 	return u.sharing.Mechanism == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
 		!(h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices)
-}
-
-// within reports whether a process is in a control group or below it.
-func within(lines []string, cgroup string) bool {
-	if strings.Trim(cgroup, "/") == "" {
-		return false
-	}
-	return slices.ContainsFunc(lines, func(line string) bool {
-		// hierarchy-ID:controllers:path
-		fields := strings.SplitN(line, ":", 3)
-		return len(fields) == 3 && (fields[2] == cgroup || strings.HasPrefix(fields[2], strings.TrimSuffix(cgroup, "/")+"/"))
-	})
 }
 
 // readCgroups is nil for a process that has ended.

@@ -9,29 +9,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-func TestWithin(t *testing.T) {
-	v2 := []string{"0::/nomad/abc/init"}
-	v1 := []string{"9:name=systemd:/nomad/abc", "4:memory:/nomad/abc", "0::/"}
-	for _, tc := range []struct {
-		lines  []string
-		cgroup string
-		want   bool
-	}{
-		{v2, "/nomad/abc", true},
-		{v1, "/nomad/abc", true},
-		{v2, "/nomad/ab", false},
-		{v2, "/nomad/abc/init/deeper", false},
-		{v2, "", false},
-		{v2, "/", false},
-		{nil, "/nomad/abc", false},
-		{[]string{"garbage"}, "/nomad/abc", false},
-	} {
-		if got := within(tc.lines, tc.cgroup); got != tc.want {
-			t.Errorf("within(%q, %q) = %v", tc.lines, tc.cgroup, got)
-		}
-	}
-}
-
 func TestAttribute(t *testing.T) {
 	cgroups := map[int][]string{
 		10: {"0::/nomad/a"}, 11: {"0::/nomad/a/child"}, 20: {"0::/nomad/b"}, 21: {"0::/nomad/b"}, 30: {"0::/nomad/whole"}, 99: {"0::/system.slice/other"},

@@ -71,14 +71,14 @@ type Context struct{ kernel unsafe.Pointer }
 
 // Open takes the n-th of the devices that CUDA_VISIBLE_DEVICES shows.
 func Open(n int) (*Context, error) {
-	if message := C.load(); message != nil {
-		return nil, fmt.Errorf("%w: %s", ErrUnavailable, C.GoString(message))
+	if err := loadLibrary(); err != nil {
+		return nil, err
 	}
 	runtime.LockOSThread()
 	var device C.int
 	var context unsafe.Pointer
 	if err := first(
-		func() error { return with("cuInit", func(f unsafe.Pointer) C.int { return C.init(f) }) },
+		initialize,
 		func() error {
 			return with("cuDeviceGet", func(f unsafe.Pointer) C.int { return C.device(f, &device, C.int(n)) })
 		},
@@ -92,6 +92,17 @@ func Open(n int) (*Context, error) {
 		return nil, err
 	}
 	return &Context{}, nil
+}
+
+func loadLibrary() error {
+	if message := C.load(); message != nil {
+		return fmt.Errorf("%w: %s", ErrUnavailable, C.GoString(message))
+	}
+	return nil
+}
+
+func initialize() error {
+	return with("cuInit", func(f unsafe.Pointer) C.int { return C.init(f) })
 }
 
 // Alloc takes bytes of device memory.

@@ -3,8 +3,8 @@ package hardware
 // Event is a message of the driver about one device.
 type Event struct {
 	// UUID is the physical GPU's; empty when the driver names none, which
-	// concerns every GPU.
-	UUID string
+	// concerns every GPU of the vendor.
+	UUID, Vendor string
 	// GI and CI are the numbers of the MIG instance that it concerns alone, Absent
 	// where it concerns the whole GPU.
 	GI, CI int

@@ -23,6 +23,8 @@ type Reading struct {
 	ClockReasons int64
 	// NVLinkKiB is the data that all links have carried, both ways.
 	NVLinkKiB int64
+	// VGPULicensed is 1 while the license of a vGPU holds, 0 without one.
+	VGPULicensed int64
 	Activity
 }
 
@@ -55,7 +57,7 @@ func NoReading() Reading {
 		BAR1UsedMiB: Absent, BAR1TotalMiB: Absent, SMClockMHz: Absent, MemoryClockMHz: Absent,
 		EnergyMilliJoules: Absent, ECCL1: Absent, ECCL2: Absent, ECCMemory: Absent,
 		MemoryTemperatureC: Absent, MemoryReservedMiB: Absent, PCIeReplays: Absent, RowsCorrectable: Absent, RowsUncorrectable: Absent,
-		RowRemapFailed: Absent, ClockReasons: Absent, NVLinkKiB: Absent,
+		RowRemapFailed: Absent, ClockReasons: Absent, NVLinkKiB: Absent, VGPULicensed: Absent,
 		Activity: NoActivity(),
 	}
 }
@@ -67,7 +69,7 @@ type Process struct {
 	// MemoryMiB is what it holds, Absent where the driver does not tell.
 	MemoryMiB int64
 	// MPS is true for a client of an MPS server. Where the driver does not tell who
-	// is one, MPSUnknown is true: then nobody can be said not to be.
+	// is one, MPSUnknown is true: then MPS is false and says nothing.
 	MPS, MPSUnknown bool
 	// Milli is its use of compute, Absent where the driver does not tell.
 	Milli int64

@@ -3,9 +3,11 @@ package mps
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +15,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
 
 // standInDir holds the stand-in for NVIDIA's control program, once per branch,
@@ -22,14 +26,33 @@ var standInDir string
 
 func TestMain(m *testing.M) {
 	switch {
+	case slices.Contains(os.Environ(), waitVariable):
+		fmt.Print("+")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
 	case len(os.Args) > 1 && os.Args[1] == ExecCommand:
 		fmt.Fprintln(os.Stderr, Exec(os.Args[2:], os.Environ()))
 		os.Exit(1)
+	case len(os.Args) > 1 && os.Args[1] == GateCommand:
+		if err := RunGate(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case len(os.Args) > 1 && os.Args[1] == cuda.ProbeCommand:
+		fmt.Fprintln(os.Stderr, cuda.Check())
+		os.Exit(1)
+	case len(os.Args) > 1 && os.Args[1] == connectCommand:
+		connect(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == superviseCommand:
 		supervise(os.Args[2:])
 	}
 	os.Exit(runTests(m))
 }
+
+// waitVariable has the tests wait for the end of their standard input, whatever their
+// arguments are.
+const waitVariable = "NOMAD_GPU_TEST_WAITS=yes"
 
 func runTests(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "nomad-gpu-mps")
@@ -39,12 +62,16 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	standInDir = dir
+	if err := os.Chmod(dir, 0o711); err != nil { // servers run as any user
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	server := filepath.Join(dir, "bin", serverProgram)
 	if out, err := exec.Command("go", "build", "-o", server, "../sim/nvidia-cuda-mps-control").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build stand-in: %v\n%s", err, out)
 		return 1
 	}
-	for _, v := range variants {
+	for _, v := range append(variants, partitioner) {
 		if err := os.MkdirAll(filepath.Join(dir, v.branch), 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -79,6 +106,10 @@ var variants = []variant{
 	{branch: "550", original: true, memory: true}, {branch: "555", original: true, memory: true, multiUser: true},
 }
 
+// partitioner is the stand-in for the branch that has static partitions, which could not
+// be had.
+var partitioner = variant{branch: "590", memory: true, multiUser: true}
+
 func (v variant) String() string {
 	if v.original {
 		return "NVIDIA's " + v.branch
@@ -91,23 +122,33 @@ func (v variant) program(t *testing.T) string {
 	if !v.original {
 		return filepath.Join(standInDir, v.branch, "nvidia-cuda-mps-control")
 	}
-	cache := os.Getenv("NOMAD_GPU_CACHE")
-	if cache == "" {
-		cache = "/var/cache/nomad-gpu"
-	}
-	path := filepath.Join(cache, "nvidia", v.branch, "usr/bin/nvidia-cuda-mps-control")
+	path := filepath.Join(v.driver(), "usr/bin/nvidia-cuda-mps-control")
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("NVIDIA's control program of branch %s is not there; e2e/prepare tests fetches it from Debian where it can: %v", v.branch, err)
 	}
 	return path
 }
 
+// driver is where NVIDIA's driver of the branch is unpacked.
+func (v variant) driver() string {
+	cache := os.Getenv("NOMAD_GPU_CACHE")
+	if cache == "" {
+		cache = "/var/cache/nomad-gpu"
+	}
+	return filepath.Join(cache, "nvidia", v.branch)
+}
+
 // newest is the stand-in that most tests of the supervisor alone run with.
 var newest = variant{branch: "555", memory: true, multiUser: true}
 
-// withEach runs a test with every control program.
+// withEach runs a test with every control program, or with that alone which
+// NOMAD_GPU_MPS_PROGRAM names: "stand-in 555", "NVIDIA's 535".
 func withEach(t *testing.T, test func(t *testing.T, b *bench)) {
+	only := os.Getenv("NOMAD_GPU_MPS_PROGRAM")
 	for _, v := range variants {
+		if only != "" && only != v.String() {
+			continue
+		}
 		t.Run(v.String(), func(t *testing.T) {
 			t.Parallel() // they mostly wait
 			test(t, newBenchWith(t, v, false))
@@ -126,6 +167,8 @@ type bench struct {
 	changed chan struct{}
 	hostShm bool
 	program string
+	// libraries is the library path that a test sets.
+	libraries string
 	// startScope stands in for systemd's where a test sets it.
 	startScope func(context.Context, scope) error
 }
@@ -137,19 +180,14 @@ func newBenchWith(t *testing.T, v variant, hostShm bool) *bench {
 	if os.Getuid() != 0 {
 		t.Skip("an MPS control daemon needs a mount namespace of its own, and that needs root")
 	}
-	// Not t.TempDir: the path of a socket is limited to 107 characters.
-	dir, err := os.MkdirTemp("", "mps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := tmpfs.Dir(t)
 	t.Cleanup(func() { _ = dirsIn(filepath.Join(dir, "mps"), device).unmountShm() })
 	b := &bench{variant: v, t: t, dir: dir, changed: make(chan struct{}, 1), hostShm: hostShm, program: v.program(t)}
 	b.start()
 	t.Cleanup(func() {
 		b.Want(nil)
 		b.Close()
-		if left := b.control(device).running(roleDaemon, roleServer); len(left) > 0 {
+		if left := b.control(device).running(roleDaemon, roleServer, roleGate); len(left) > 0 {
 			t.Errorf("%v are left", left)
 		}
 	})
@@ -168,7 +206,7 @@ func benchOptions(dir, program string) Options {
 func (b *bench) start() {
 	b.t.Helper()
 	o := benchOptions(b.dir, b.program)
-	o.HostShm, o.startScope = b.hostShm, b.startScope
+	o.HostShm, o.startScope, o.LibraryPath = b.hostShm, b.startScope, b.libraries
 	o.Changed = func() {
 		select {
 		case b.changed <- struct{}{}:
@@ -208,7 +246,7 @@ func reason(part string) func(Status) bool {
 // behave makes the daemon or its server misbehave, a line for each way.
 func (b *bench) behave(lines ...string) {
 	b.t.Helper()
-	path := filepath.Join(b.pipes(), "behaviour")
+	path := filepath.Join(b.pipes(), "behavior")
 	if err := os.WriteFile(path+".new", []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
@@ -217,11 +255,20 @@ func (b *bench) behave(lines ...string) {
 	}
 }
 
-func (b *bench) pipes() string { return dirsIn(filepath.Join(b.dir, "mps"), device).pipe }
+// pipes is the daemon's own directory, which it and its server see as that of tasks.
+func (b *bench) pipes() string { return dirsIn(filepath.Join(b.dir, "mps"), device).own }
+
+// asking is the control of a daemon for a test's own questions: the supervisor's go on
+// beside them, which on a busy machine takes a while.
+func (b *bench) asking() control {
+	c := b.control(device)
+	c.Timeout = time.Minute
+	return c
+}
 
 func (b *bench) ask(command string) string {
 	b.t.Helper()
-	answer, err := b.control(device).Ask(b.t.Context(), command)
+	answer, err := b.asking().Ask(b.t.Context(), command)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -230,7 +277,7 @@ func (b *bench) ask(command string) string {
 
 func (b *bench) server() int {
 	b.t.Helper()
-	servers, err := b.control(device).Servers(b.t.Context())
+	servers, err := b.asking().Servers(b.t.Context())
 	if err != nil || len(servers) != 1 {
 		b.t.Fatalf("servers are %v, %v", servers, err)
 	}

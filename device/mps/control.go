@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
@@ -15,12 +18,16 @@ import (
 // control starts, finds and ends one daemon, and asks it.
 type control struct {
 	mpsctl.Control
-	self      string
+	self, libraryPath string
+
 	multiUser bool
-	hostShm   bool
-	shmMiB    int64
-	uuid      string
-	dirs      dirs
+	// static daemons divide the multiprocessors into partitions; partitioned says that
+	// the one that runs does.
+	static, partitioned bool
+	hostShm             bool
+	shmMiB              int64
+	uuid                string
+	dirs                dirs
 	// startScope moves processes to a systemd scope; nil without systemd.
 	startScope func(context.Context, scope) error
 }
@@ -29,10 +36,10 @@ type control struct {
 // them or none, and refuse or ignore the others.
 var multiUserFlags = []string{"-multiuser-server", "--multiuser-server", "-M"}
 
-// start runs the daemon. The daemon sees its own directory as /dev/shm, which
-// clients share and whose size is limited (see limitShm), in a mount namespace of
-// its own: the plugin runs itself again there to mount it (see Exec). Or it
-// shares the host's with tasks that do.
+// start runs the daemon, in a mount namespace of its own: the plugin runs itself
+// again there to mount what the daemon sees (see Exec). That is its own directory in
+// the place of the gate's, and as /dev/shm one which its clients share and whose
+// size is limited (see limitShm), or the host's with tasks that share that.
 func (c control) start(ctx context.Context) (process, error) {
 	attempts := [][]string{{"-d"}}
 	if c.multiUser {
@@ -48,6 +55,9 @@ func (c control) start(ctx context.Context) (process, error) {
 	}
 	var problem error
 	for _, args := range attempts {
+		if c.static {
+			args = append(args, staticFlag)
+		}
 		problem = c.launch(ctx, args)
 		if errors.Is(problem, mpsctl.ErrTimeout) || ctx.Err() != nil {
 			break
@@ -62,17 +72,50 @@ func (c control) start(ctx context.Context) (process, error) {
 			problem = fmt.Errorf("it did not stay: %w", err)
 		}
 	}
+	if c.static && ctx.Err() == nil && !errors.Is(problem, mpsctl.ErrTimeout) {
+		problem = noStatic(problem)
+	}
 	return process{}, fmt.Errorf("start MPS control daemon: %w", problem)
 }
 
+// in is the same control of other directories.
+func (c control) in(d dirs) control {
+	c.dirs, c.PipeDir = d, d.own
+	return c
+}
+
 func (c control) launch(ctx context.Context, args []string) error {
-	attr, program := &syscall.SysProcAttr{Setsid: true}, c.Program
+	before := []string{ExecCommand, c.dirs.own, c.dirs.pipe}
 	if !c.hostShm {
-		args = append([]string{ExecCommand, c.dirs.shm, c.Program}, args...)
-		program, attr.Unshareflags = c.self, syscall.CLONE_NEWNS
+		before = append(before, c.dirs.shm, hostShm)
 	}
-	_, err := c.Run(ctx, program, args, "", attr)
+	daemon := c.Control
+	daemon.PipeDir, daemon.Env = c.dirs.pipe, slices.Concat(c.Env, c.driverEnv())
+	_, err := daemon.Run(ctx, c.self, slices.Concat(before, []string{"--", c.Program}, args), "",
+		&syscall.SysProcAttr{Setsid: true, Unshareflags: syscall.CLONE_NEWNS})
 	return err
+}
+
+// driverEnv leads a daemon to the driver, where that is not installed as usual: the
+// server's program lies beside the daemon's or in sbin, and loads libraries.
+func (c control) driverEnv() []string {
+	var env []string
+	if dir := filepath.Dir(c.Program); filepath.IsAbs(dir) {
+		env = append(env, "PATH="+strings.Join([]string{os.Getenv("PATH"), dir, filepath.Join(dir, "../sbin")}, ":"))
+	}
+	if c.libraryPath != "" {
+		env = append(env, "LD_LIBRARY_PATH="+c.libraryPath)
+	}
+	return env
+}
+
+// knows reports whether the daemon's branch has a command that changes nothing.
+func (c control) knows(ctx context.Context, command string) (bool, error) {
+	_, err := c.Ask(ctx, command)
+	if errors.Is(err, mpsctl.ErrUnknown) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // end stops the daemon, by force if it does not listen, with all that was ever
@@ -82,7 +125,7 @@ func (c control) end(log hclog.Logger) {
 		log.Info("stopping MPS control daemon", "device", c.uuid, "pid", p.PID)
 		_, _ = c.Ask(context.Background(), "quit -t 1")
 	}
-	if err := c.endLeftovers(log); err != nil {
+	if err := c.endAll(log, roleDaemon, roleServer, roleGate); err != nil {
 		log.Warn("cannot end MPS processes", "device", c.uuid, "error", err)
 	}
 	if err := c.dirs.unmountShm(); err != nil {

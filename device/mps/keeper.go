@@ -44,10 +44,16 @@ type keeper struct {
 	// downSince is when the daemon ceased to be ready, emptyAt the last moment
 	// known at which no task was on the device.
 	downSince, emptyAt time.Time
-	// ended is why the last daemon is gone; only run's goroutine uses it.
-	ended  string
-	cancel context.CancelFunc
-	done   chan struct{}
+	// ended is why the last daemon is gone, unanswered how many attempts in a row to
+	// adopt the daemon brought no answer, gate the process before the daemon; only
+	// run's goroutine uses them.
+	ended      string
+	unanswered int
+	gate       process
+	// replacing is set when a daemon is to go that is not as one is started now.
+	replacing bool
+	cancel    context.CancelFunc
+	done      chan struct{}
 	// reload is signalled when other limits are wanted.
 	reload chan struct{}
 	// empty brings moments at which no task was on the device.
@@ -64,6 +70,9 @@ type daemonRecord struct {
 	LastEnd   string    `json:"last_end,omitempty"`
 	// Own are the daemon's files in its shared memory.
 	Own []string `json:"own,omitempty"`
+	// Server is the process ID of the server that has the partitions of a daemon which
+	// makes some.
+	Server int `json:"server,omitempty"`
 }
 
 func (k *keeper) recordPath() string { return filepath.Join(k.control.dirs.base, "daemon.json") }
@@ -75,7 +84,7 @@ func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := k.acquire(ctx)
 		if err == nil {
-			pause = k.intervals.retry
+			pause, k.unanswered = k.intervals.retry, 0
 			err = k.watch(ctx)
 		}
 		if ctx.Err() != nil {
@@ -98,7 +107,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 	if err := k.control.dirs.make(); err != nil {
 		return err
 	}
-	found, err := k.control.find()
+	found, err := k.locate()
 	if err != nil && !errors.Is(err, errGone) {
 		return k.replaceIfEmpty(err)
 	}
@@ -116,21 +125,44 @@ func (k *keeper) acquire(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := k.control.separate(ctx, found); err != nil {
-		k.log.Warn("MPS control daemon stays in the control group of Nomad's service and ends with it, unless the service has KillMode=process",
-			"device", k.control.uuid, "pid", found.PID, "error", err)
+	if err := k.openGate(ctx); err != nil {
+		return err
 	}
+	k.separate(ctx, found, k.gate)
 	daemon, err := k.remember(found, strange)
 	if err != nil {
 		return err
 	}
 	spec := k.wanted()
+	k.control.partitioned = staticDaemon(found.PID)
 	server, err := k.prepare(ctx, spec)
 	if err != nil {
 		return k.replaceIfEmpty(err)
 	}
-	k.markReady(daemon, spec, multiUserServer(server))
+	priorities, err := k.control.knows(ctx, "get_default_client_priority")
+	if err != nil {
+		return k.replaceIfEmpty(err)
+	}
+	partitioning, err := k.partitioning(ctx, &daemon, server)
+	if err != nil {
+		return k.replaceIfEmpty(err)
+	}
+	k.markReady(daemon, spec, features{multiUser: multiUserServer(server), priorities: priorities, partitioning: partitioning})
 	return nil
+}
+
+// separate moves processes out of Nomad's service, into one scope where none is in
+// one yet.
+func (k *keeper) separate(ctx context.Context, all ...process) {
+	for i, p := range all {
+		if p == (process{}) {
+			continue // there is no gate
+		}
+		if err := k.control.separate(ctx, p, all[i+1:]...); err != nil {
+			k.log.Warn("MPS stays in the control group of Nomad's service and ends with it, unless the service has KillMode=process",
+				"device", k.control.uuid, "pid", p.PID, "error", err)
+		}
+	}
 }
 
 // prepare gives the daemon its limits, starts its server where there is none,
@@ -145,7 +177,7 @@ func (k *keeper) prepare(ctx context.Context, spec Spec) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := k.control.takesClients(ctx, server); err != nil {
+	if err := k.control.awaitClients(ctx, server); err != nil {
 		return 0, err
 	}
 	limits := serverLimits(server)
@@ -168,39 +200,35 @@ func (k *keeper) confirm(ctx context.Context, spec Spec) error {
 		return err
 	}
 	if len(servers) == 0 {
-		return &serverError{"", "its server has ended"}
+		return &serverError{reason: "its server has ended"}
 	}
 	server := servers[len(servers)-1]
 	if err := k.control.takesClients(ctx, server); err != nil {
 		return err
 	}
+	if known := k.current().Server; known != 0 && known != server {
+		return errPartitionsLost
+	}
 	return k.control.confirmLimits(ctx, serverLimits(server), spec)
 }
 
-// clearLeftovers ends what no socket leads to, so that another daemon can start.
-// A control daemon that lives although its socket is gone may have tasks: they
-// come first. Servers whose daemon has died can no longer be asked or limited.
-func (k *keeper) clearLeftovers() error {
-	if left := k.control.running(roleDaemon); len(left) > 0 && !k.deviceEmpty() && k.readRecord().Process == left[0] {
-		return &actionError{
-			reason: fmt.Sprintf("process %d, its control daemon, lives, but its socket %s was removed", left[0].PID, k.control.dirs.socket()),
-			action: "it is replaced when no task is on the device any more",
-		}
-	}
-	return k.control.endLeftovers(k.log)
-}
-
-// replaceIfEmpty ends a daemon that does not answer if no task can lose by that,
-// so that the next attempt starts a new one. It returns why the daemon is not
-// ready.
+// replaceIfEmpty ends a daemon that does not answer time and again, if no task can
+// lose by that, so that the next attempt starts a new one. It returns why the daemon
+// is not ready. On a busy machine the next daemon would be as slow.
 func (k *keeper) replaceIfEmpty(err error) error {
 	if !errors.Is(err, mpsctl.ErrTimeout) && !errors.Is(err, errBusy) {
+		k.unanswered = 0
 		return err
 	}
+	k.unanswered++
 	if !k.deviceEmpty() {
 		return &actionError{reason: err.Error(), action: "it is replaced when no task is on the device any more"}
 	}
+	if k.unanswered < k.intervals.maxFailures {
+		return err
+	}
 	k.log.Warn("MPS control daemon does not answer and no task is there, replacing it", "device", k.control.uuid)
+	k.unanswered = 0
 	k.ended = "it did not answer and was replaced"
 	if problem := k.control.endLeftovers(k.log); problem != nil {
 		return problem
@@ -236,11 +264,15 @@ func (k *keeper) remember(p process, strange []string) (daemonRecord, error) {
 	own := slices.DeleteFunc(k.control.dirs.shmNames(), func(name string) bool { return slices.Contains(strange, name) })
 	record = daemonRecord{Version: 1, Process: p, Generation: max(record.Generation+1, k.Status().Generation+1), Own: own,
 		StartedAt: k.now().UTC().Truncate(time.Second), LastEnd: ended}
+	return record, k.writeRecord(record)
+}
+
+func (k *keeper) writeRecord(record daemonRecord) error {
 	text, err := json.Marshal(record)
 	if err != nil {
-		return record, fmt.Errorf("encode MPS daemon record: %w", err)
+		return fmt.Errorf("encode MPS daemon record: %w", err)
 	}
-	return record, statedir.WriteFile(k.recordPath(), text, 0o600)
+	return statedir.WriteFile(k.recordPath(), text, 0o600)
 }
 
 func (k *keeper) readRecord() daemonRecord {
@@ -267,15 +299,27 @@ func (k *keeper) watch(ctx context.Context) error {
 				k.ended = "it died"
 				return errors.New("it died and is being started again")
 			}
+			if !k.gate.alive() {
+				if err := k.openGate(ctx); err != nil {
+					return err
+				}
+			}
 		case moment := <-k.empty:
 			k.sweep(moment)
+			if err := k.outdated(); err != nil {
+				k.replacing = true
+				return err
+			}
 		case <-k.reload:
 			if !k.Status().Ready {
 				return errOtherLimits
 			}
 		case <-answer.C:
-			// Tasks that are root can change the modes of what they see.
+			// Host tasks that are root can change the modes of what they see.
 			err := k.control.dirs.make()
+			if err == nil {
+				err = k.openGate(ctx)
+			}
 			if err == nil {
 				err = k.confirm(ctx, k.wanted())
 			}
@@ -316,7 +360,7 @@ func (k *keeper) onProbe(failures int, err error) (int, error) {
 	return failures, err
 }
 
-// stop ends the keeper, and the daemon too if nobody needs it any more.
+// stop ends the keeper, and the daemon too if it is no longer needed.
 func (k *keeper) stop(endDaemon bool) {
 	k.cancel()
 	<-k.done
@@ -372,9 +416,15 @@ func (k *keeper) want(s Spec) {
 	}
 }
 
+// features are what not every branch has.
+type features struct {
+	multiUser, priorities bool
+	partitioning          Partitioning
+}
+
 // markReady notes that a daemon and its server have confirmed their limits,
 // unless others are wanted by now: then want has asked for another attempt.
-func (k *keeper) markReady(d daemonRecord, confirmed Spec, multiUser bool) {
+func (k *keeper) markReady(d daemonRecord, confirmed Spec, f features) {
 	k.mu.Lock()
 	k.daemon = d
 	if !k.spec.sameLimits(confirmed) {
@@ -384,7 +434,9 @@ func (k *keeper) markReady(d daemonRecord, confirmed Spec, multiUser bool) {
 	k.status.Ready, k.status.Reason, k.status.Action, k.status.Since = true, "", "", time.Time{}
 	k.status.Generation, k.status.StartedAt, k.status.LastEnd = d.Generation, d.StartedAt, d.LastEnd
 	k.status.PID, k.status.Settled = d.Process.PID, true
-	k.status.Server, k.status.MultiUser = ServerActive, multiUser
+	k.status.ControlDir = k.control.dirs.own
+	k.status.Server, k.status.MultiUser, k.status.Priorities = ServerActive, f.multiUser, f.priorities
+	k.status.Partitioning = f.partitioning
 	k.mu.Unlock()
 	k.changed()
 }
@@ -408,13 +460,13 @@ func (k *keeper) setNotReady(err error) {
 		k.status.Since = k.downSince.Truncate(time.Second)
 	}
 	k.status.Ready, k.status.Reason, k.status.PID = false, err.Error(), 0
-	k.status.Action, k.status.Server = "", ""
+	k.status.Action, k.status.Server, k.status.Culprit = "", "", 0
 	var advice *actionError
 	if errors.As(err, &advice) {
 		k.status.Action = advice.action
 	}
 	var server *serverError
 	if errors.As(err, &server) {
-		k.status.Server = server.state
+		k.status.Server, k.status.Culprit = server.state, server.culprit
 	}
 }

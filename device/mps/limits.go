@@ -44,6 +44,9 @@ func (c control) setLimits(ctx context.Context, h holder, s Spec) error {
 	case err != nil && !errors.Is(err, mpsctl.ErrUnknown):
 		return err
 	}
+	if c.partitioned {
+		return c.confirmLimits(ctx, h, s)
+	}
 	if _, err := c.Ask(ctx, fmt.Sprintf("%s %d", h.setPercent, s.Percent)); err != nil {
 		return err
 	}
@@ -60,6 +63,9 @@ func (c control) confirmLimits(ctx context.Context, h holder, s Spec) error {
 		return err
 	case err == nil && !sameMemory(answer, s.MemoryMiB):
 		return fmt.Errorf("%w: the memory limit of the %s is %q, not %dM", errUntrue, h.what, mpsctl.FirstLine(answer), s.MemoryMiB)
+	}
+	if c.partitioned {
+		return nil // partitions are in the place of percentages
 	}
 	answer, err = c.Value(ctx, h.getPercent)
 	if err != nil {

@@ -1,6 +1,15 @@
 package mps
 
-import "testing"
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
+)
 
 func TestMemoryIsTheSameAsRounded(t *testing.T) {
 	for _, tc := range []struct {
@@ -47,4 +56,68 @@ func FuzzParseMemory(f *testing.F) {
 			t.Errorf("parseMemory(%q) = %d", answer, mib)
 		}
 	})
+}
+
+// limitsScript answers questions about limits, one line of "question=answer" each.
+func limitsScript(t *testing.T, answers string) control {
+	t.Helper()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "control")
+	text := "#!/bin/sh\nread -r q\ncase \"$q\" in\n" + answers + "\n*) echo 'Unknown command';;\nesac\n"
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return control{Control: mpsctl.Control{Program: script, PipeDir: filepath.Join(dir, "pipe"), Timeout: time.Minute}}
+}
+
+func TestLimitsAreConfirmed(t *testing.T) {
+	const memory, percent = "get_default_device*) echo ", "get_default_active*) echo "
+	for name, tc := range map[string]struct {
+		answers string
+		spec    Spec
+		err     error
+		says    string
+	}{
+		"as set":                         {memory + "79G;;\n" + percent + "80.0;;", Spec{MemoryMiB: 80896, Percent: 80}, nil, ""},
+		"a little less":                  {memory + "79G;;\n" + percent + "79.6;;", Spec{MemoryMiB: 80896, Percent: 80}, nil, ""},
+		"other memory":                   {memory + "78G;;\n" + percent + "80.0;;", Spec{MemoryMiB: 80896, Percent: 80}, errUntrue, `the memory limit of the daemon is "78G", not 80896M`},
+		"memory where none is wanted":    {memory + "1G;;\n" + percent + "80.0;;", Spec{Percent: 80}, errUntrue, `"1G"`},
+		"another percentage":             {memory + "79G;;\n" + percent + "79.4;;", Spec{MemoryMiB: 80896, Percent: 80}, errUntrue, `the thread percentage of the daemon is "79.4", not 80`},
+		"no percentage":                  {memory + "79G;;\n" + percent + "none;;", Spec{MemoryMiB: 80896, Percent: 80}, errUntrue, `"none"`},
+		"a branch without memory limits": {percent + "80.0;;", Spec{MemoryMiB: 80896, Percent: 80}, errNoMemoryLimits, ""},
+		"where none is needed":           {percent + "80.0;;", Spec{Percent: 80}, nil, ""},
+		"no answer about memory":         {"get_default_device*) exit 3;;\n" + percent + "80.0;;", Spec{Percent: 80}, nil, "exit status 3"},
+		"no answer about the percentage": {memory + "79G;;\nget_default_active*) exit 3;;", Spec{MemoryMiB: 80896, Percent: 80}, nil, "exit status 3"},
+	} {
+		err := limitsScript(t, tc.answers).confirmLimits(t.Context(), daemonLimits, tc.spec)
+		switch {
+		case tc.err == nil && tc.says == "":
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case err == nil, tc.err != nil && !errors.Is(err, tc.err), !strings.Contains(err.Error(), tc.says):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLimitsAreSetAndReadBack(t *testing.T) {
+	const read = "get_default_device*) echo 8G;;\nget_default_active*) echo 80.0;;\n"
+	want := Spec{MemoryMiB: 8192, Percent: 80}
+	for name, tc := range map[string]struct {
+		answers string
+		err     error
+		says    string
+	}{
+		"taken":                   {read + "set_default_device*8192M) true;;\nset_default_active*80) echo 80.0;;", nil, ""},
+		"memory limits unknown":   {read + "set_default_active*) true;;", errNoMemoryLimits, ""},
+		"memory limits refused":   {read + "set_default_device*) echo 'Insufficient privileges';;\nset_default_active*) true;;", mpsctl.ErrRefused, ""},
+		"percentages refused":     {read + "set_default_device*) true;;\nset_default_active*) echo 'Insufficient privileges';;", mpsctl.ErrRefused, ""},
+		"taken and not in effect": {"get_default_device*) echo 4G;;\nset_default_device*) true;;\nset_default_active*) true;;", errUntrue, "4G"},
+	} {
+		err := limitsScript(t, tc.answers).setLimits(t.Context(), daemonLimits, want)
+		if tc.err == nil && err != nil || tc.err != nil && (!errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

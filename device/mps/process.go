@@ -53,15 +53,22 @@ func findProcess(pid int) (process, error) {
 	return process{pid, ticks}, nil
 }
 
+// children are the processes that any thread of a process has started.
 func children(pid int) []int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil
 	}
 	var all []int
-	for _, field := range strings.Fields(string(text)) {
-		if child, err := strconv.Atoi(field); err == nil {
-			all = append(all, child)
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(all, child)
+			}
 		}
 	}
 	return all
@@ -76,6 +83,8 @@ const (
 	roleDaemon
 	// roleServer is an MPS server, with its parent or after it.
 	roleServer
+	// roleGate is the gate before a daemon.
+	roleGate
 )
 
 // serverProgram is how control daemons start their servers.
@@ -101,8 +110,10 @@ func (c control) roleOf(pid int) role {
 	case filepath.Base(args[0]) == serverProgram:
 		return roleServer
 	case filepath.Base(args[0]) == filepath.Base(c.Program) && slices.Contains(args[1:], "-d"),
-		len(args) > 2 && args[1] == ExecCommand && args[2] == c.dirs.shm:
+		len(args) > 2 && args[1] == ExecCommand && args[2] == c.dirs.own:
 		return roleDaemon
+	case len(args) > 2 && args[1] == GateCommand && args[2] == c.dirs.pipe:
+		return roleGate
 	}
 	return roleNone
 }
@@ -116,7 +127,7 @@ func arguments(pid int) []string {
 }
 
 // running lists all processes of a role that were ever started for the
-// directories, known to anybody or not.
+// directories, known to the supervisor or not.
 func (c control) running(roles ...role) []process {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -139,17 +150,22 @@ func (c control) running(roles ...role) []process {
 // killWait is how long processes may take to end after SIGKILL.
 const killWait = 10 * time.Second
 
-// endLeftovers kills all that was ever started for the directories: daemons and
-// servers, also those that no socket and no record leads to. A daemon that is
-// about to start a server can leave one behind, so it looks again.
+// endLeftovers kills all daemons and servers that were ever started for the
+// directories, also those that no socket and no record leads to.
 func (c control) endLeftovers(log hclog.Logger) error {
+	return c.endAll(log, roleDaemon, roleServer)
+}
+
+// endAll kills all processes of some roles. A daemon that is about to start a
+// server can leave one behind, so it looks again.
+func (c control) endAll(log hclog.Logger, roles ...role) error {
 	ctx, cancel := context.WithTimeout(context.Background(), killWait)
 	defer cancel()
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
 	said := map[process]bool{}
 	for {
-		left := c.running(roleDaemon, roleServer)
+		left := c.running(roles...)
 		if len(left) == 0 {
 			return nil
 		}

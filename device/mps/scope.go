@@ -29,9 +29,9 @@ type scope struct {
 	pids              []uint32
 }
 
-// separate moves a daemon and its servers out of Nomad's service, unless that was
-// done before. Without systemd there is no service to end.
-func (c control) separate(ctx context.Context, p process) error {
+// separate moves a daemon or a gate, with its children and others, out of Nomad's
+// service, unless that was done before. Without systemd there is no service to end.
+func (c control) separate(ctx context.Context, p process, others ...process) error {
 	if c.startScope == nil || strings.HasPrefix(unitOf(p.PID), scopePrefix) {
 		return nil
 	}
@@ -39,7 +39,12 @@ func (c control) separate(ctx context.Context, p process) error {
 	defer cancel()
 	s := scope{
 		name:        fmt.Sprintf("%s%s-%d.scope", scopePrefix, path.Base(c.dirs.base), p.Start),
-		description: "MPS control daemon of " + c.uuid,
+		description: "CUDA MPS of " + c.uuid,
+	}
+	for _, other := range others {
+		if other != (process{}) && !strings.HasPrefix(unitOf(other.PID), scopePrefix) {
+			s.pids = append(s.pids, uint32(other.PID))
+		}
 	}
 	for _, pid := range slices.Concat([]int{p.PID}, children(p.PID)) {
 		s.pids = append(s.pids, uint32(pid))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ const serverPoll = 100 * time.Millisecond
 type serverError struct {
 	state  ServerState
 	reason string
+	// culprit is the client that caused a FAULT, 0 where it is not known.
+	culprit int
 }
 
 func (e *serverError) Error() string { return e.reason }
@@ -63,7 +66,7 @@ func (c control) awaitServer(ctx context.Context) ([]int, error) {
 			if line := c.dirs.lastLine("server.log", notice); line != "" {
 				reason += ": " + line
 			}
-			return nil, &serverError{"", reason}
+			return nil, &serverError{reason: reason}
 		}
 	}
 }
@@ -86,7 +89,7 @@ func (c control) state(ctx context.Context, pid int) (ServerState, error) {
 	case ServerInitializing, ServerActive, ServerFault:
 		return s, nil
 	default:
-		return "", &serverError{"", fmt.Sprintf("server %d is gone: %s", pid, mpsctl.FirstLine(answer))}
+		return "", &serverError{reason: fmt.Sprintf("server %d is gone: %s", pid, mpsctl.FirstLine(answer))}
 	}
 }
 
@@ -97,15 +100,36 @@ func (c control) takesClients(ctx context.Context, pid int) error {
 	case err != nil:
 		return err
 	case state == ServerInitializing:
-		return &serverError{state, "its server is initializing"}
+		return &serverError{state: state, reason: "its server is initializing"}
 	case state == ServerFault:
 		reason := "a client had a fatal GPU error: its server takes no new ones until all that were there have ended"
-		if line := c.dirs.lastLine("server.log", culprit); line != "" {
+		line := c.dirs.lastLine("server.log", culprit)
+		if line != "" {
 			reason += " (server.log: " + line + ")"
 		}
-		return &serverError{state, reason}
+		return &serverError{state, reason, processOf(line)}
 	}
 	return nil
+}
+
+// awaitClients is takesClients for a server that may have started a moment ago: that
+// it initializes is no fault yet.
+func (c control) awaitClients(ctx context.Context, pid int) error {
+	limit := time.After(c.Timeout)
+	for {
+		err := c.takesClients(ctx, pid)
+		var server *serverError
+		if !errors.As(err, &server) || server.state != ServerInitializing {
+			return err
+		}
+		select {
+		case <-time.After(serverPoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit:
+			return err
+		}
+	}
 }
 
 // multiUserServer reports whether a server was started for all users. The option
@@ -120,6 +144,23 @@ var (
 	culprit = regexp.MustCompile(`(?i)client.*[0-9].*(fatal|exception|fault|error)|(fatal|exception|fault|error).*client.*[0-9]`)
 	notice  = regexp.MustCompile(`(?i)fail|error|fatal|exception|not supported|only supported|unable`)
 )
+
+// clientNumber is how a server's log names a client, by its process ID on the host:
+// "Client process 4711", "Client 4711".
+var clientNumber = regexp.MustCompile(`(?i)client[^0-9]*([0-9]+)`)
+
+// processOf is the client that a line of the log tells of, 0 for none.
+func processOf(line string) int {
+	match := clientNumber.FindStringSubmatch(line)
+	if match == nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(match[1])
+	if err != nil {
+		return 0
+	}
+	return pid
+}
 
 // logTail is how much of a log is looked through, and kept when it is truncated.
 const logTail = 64 << 10
@@ -142,6 +183,9 @@ func (d dirs) lastLine(name string, matches *regexp.Regexp) string {
 	return ""
 }
 
+// gateLog is what a gate writes.
+const gateLog = "gate.log"
+
 // maxLog is how large a log may grow: it lies in memory.
 const maxLog = 1 << 20
 
@@ -149,7 +193,7 @@ const maxLog = 1 << 20
 // them. Daemons append, so they go on at the new end.
 func (d dirs) boundLogs() error {
 	var problems []error
-	for _, name := range []string{"control.log", "server.log"} {
+	for _, name := range []string{"control.log", "server.log", gateLog} {
 		path := filepath.Join(d.log, name)
 		info, err := os.Lstat(path)
 		if err != nil || !info.Mode().IsRegular() || info.Size() <= maxLog {

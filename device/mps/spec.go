@@ -12,6 +12,8 @@ type Spec struct {
 	Percent int
 	// MaxClients is how many clients there can be.
 	MaxClients int
+	// Static divides the multiprocessors into partitions, in the place of Percent.
+	Static bool
 	// EmptyAt is a moment at which no task was on the device, zero while there
 	// may be one. What tasks left in the shared memory before is removed, and a
 	// daemon that does not answer may be replaced.
@@ -39,8 +41,9 @@ const (
 
 // Status is how a daemon is.
 type Status struct {
-	// PipeDir, LogDir and ShmDir are its directories on the host.
-	PipeDir, LogDir, ShmDir string
+	// PipeDir, LogDir and ShmDir are the directories that tasks see, on the host;
+	// ControlDir is where the daemon itself is asked.
+	PipeDir, ControlDir, LogDir, ShmDir string
 	// Ready is true while the daemon lives, its server takes clients, and the
 	// limits of both are confirmed.
 	Ready bool
@@ -59,8 +62,15 @@ type Status struct {
 	LastEnd    string
 	// PID is the daemon's, 0 while there is none.
 	PID int
-	// Server is the state of its server, empty while there is none.
-	Server ServerState
+	// Server is the state of its server, empty while there is none. Culprit is the
+	// process that brought a server into FAULT, 0 where its log does not tell.
+	Server  ServerState
+	Culprit int
+	// Priorities is true when the daemon knows priorities of clients.
+	Priorities bool
 	// MultiUser is true when the server was seen to take clients of every user.
 	MultiUser bool
+	// Partitioning is how the daemon divides the multiprocessors, which is not as wanted
+	// until a former daemon is replaced.
+	Partitioning Partitioning
 }

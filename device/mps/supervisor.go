@@ -22,6 +22,9 @@ type Options struct {
 	StateDir string
 	// Program is NVIDIA's control program, by path or by name.
 	Program string
+	// LibraryPath is where servers find the driver's libraries, if not in the usual
+	// places, as in LD_LIBRARY_PATH.
+	LibraryPath string
 	// Self is the plugin's own binary, which starts daemons (see Exec).
 	Self string
 	// MultiUser lets clients of different users share a server.
@@ -47,7 +50,7 @@ type Supervisor struct {
 
 	mu      sync.Mutex
 	keepers map[string]*keeper
-	// swept is set once daemons that an earlier run left, and that nobody wants
+	// swept is set once daemons that an earlier run left, and that are not wanted
 	// any more, were ended.
 	swept   bool
 	stopped sync.WaitGroup
@@ -64,9 +67,9 @@ func New(o Options) (*Supervisor, error) {
 	if o.startScope == nil && systemdRunning() {
 		o.startScope = startSystemdScope
 	}
-	root := filepath.Join(o.StateDir, "mps")
-	if longest := len(root) + len(longestSocket); longest > maxSocketPath {
-		return nil, fmt.Errorf("state_dir %q is too long for the sockets of MPS; take one that is %d characters shorter", o.StateDir, longest-maxSocketPath)
+	root := rootIn(o.StateDir)
+	if err := CheckStateDir(o.StateDir); err != nil {
+		return nil, err
 	}
 	if o.ShmMiB <= 0 && !o.HostShm {
 		return nil, fmt.Errorf("shared memory of %d MiB is none: the kernel would take 0 for no limit", o.ShmMiB)
@@ -128,9 +131,9 @@ func (s *Supervisor) sweep(folders map[string]bool) {
 func (s *Supervisor) control(uuid string) control {
 	d := dirsIn(s.root, uuid)
 	return control{
-		Control: mpsctl.Control{Program: s.options.Program, PipeDir: d.pipe, Timeout: s.options.timeout,
+		Control: mpsctl.Control{Program: s.options.Program, PipeDir: d.own, Timeout: s.options.timeout,
 			Env: []string{"CUDA_VISIBLE_DEVICES=" + uuid, "CUDA_MPS_LOG_DIRECTORY=" + d.log}},
-		self: s.options.Self, multiUser: s.options.MultiUser, hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: d,
+		self: s.options.Self, libraryPath: s.options.LibraryPath, multiUser: s.options.MultiUser, hostShm: s.options.HostShm, shmMiB: s.options.ShmMiB, uuid: uuid, dirs: d,
 		startScope: s.options.startScope,
 	}
 }
@@ -183,8 +186,9 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 		intervals: s.options.intervals, now: time.Now, changed: s.options.Changed,
 		spec: spec, emptyAt: spec.EmptyAt, downSince: now,
 		cancel: cancel, done: make(chan struct{}), reload: make(chan struct{}, 1), empty: make(chan time.Time, 1),
-		status: Status{PipeDir: d.pipe, LogDir: d.log, ShmDir: d.shm, Reason: "it is being started", Since: now.Truncate(time.Second)},
+		status: Status{PipeDir: d.pipe, ControlDir: d.own, LogDir: d.log, ShmDir: d.shm, Reason: "it is being started", Since: now.Truncate(time.Second)},
 	}
+	k.control.static = spec.Static
 	go k.run(ctx)
 	return k
 }

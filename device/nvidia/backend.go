@@ -8,11 +8,18 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/nomad-gpu/nomad-gpu/device/guard"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// ErrAbsent means that there is no NVML to talk to: no driver, or none loaded.
-var ErrAbsent = errors.New("NVML is not available")
+// ErrAbsent means that there is no NVML to talk to: no driver, or none loaded. It
+// is a hardware.ErrAbsent.
+var ErrAbsent error = noLibrary{}
+
+type noLibrary struct{}
+
+func (noLibrary) Error() string        { return "NVML is not available" }
+func (noLibrary) Is(target error) bool { return target == hardware.ErrAbsent }
 
 // ErrMismatch means that the driver was changed under its library: the kernel
 // module that runs and the library are of different versions. Once a library is
@@ -34,10 +41,12 @@ const Vendor = "nvidia"
 // many goroutines.
 type Backend struct {
 	lib      nvml.Interface
-	guard    *guard
+	guard    *guard.Guard
 	samplers samplers
 	// hostMemory is the machine's memory in MiB.
 	hostMemory func() (int64, error)
+	// unified says whether cgroup v2 is mounted where the driver looks.
+	unified func() bool
 
 	// gate is held for writing while the library is let go of.
 	gate sync.RWMutex
@@ -48,9 +57,12 @@ type Backend struct {
 
 // New wraps a library. Calls that take longer than timeout are abandoned.
 func New(lib nvml.Interface, timeout time.Duration) *Backend {
-	b := &Backend{lib: lib, guard: &guard{timeout: timeout, stuck: map[string]int{}}, samplers: samplers{all: map[string]*sampler{}}, hostMemory: hostMemoryMiB}
+	b := &Backend{lib: lib, guard: guard.New(timeout), samplers: samplers{all: map[string]*sampler{}}, hostMemory: hostMemoryMiB, unified: unifiedCgroups}
 	if simulated, ok := lib.(interface{ HostMemoryMiB() (int64, error) }); ok {
 		b.hostMemory = simulated.HostMemoryMiB
+	}
+	if simulated, ok := lib.(interface{ Unified() bool }); ok {
+		b.unified = simulated.Unified
 	}
 	return b
 }
@@ -61,7 +73,7 @@ func (b *Backend) Close() {
 	defer b.mu.Unlock()
 	if b.up {
 		b.up = false
-		_, _ = call(b.guard, "library", func() nvml.Return {
+		_, _ = guard.Call(b.guard, "library", func() nvml.Return {
 			b.samplers.free()
 			return b.lib.Shutdown()
 		})
@@ -84,7 +96,7 @@ func (b *Backend) open() error {
 	if b.up {
 		return nil
 	}
-	ret, err := call(b.guard, "library", b.lib.Init)
+	ret, err := guard.Call(b.guard, "library", b.lib.Init)
 	if err != nil {
 		return fmt.Errorf("initialize NVML: %w", err)
 	}
@@ -103,7 +115,7 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 	if err := b.open(); err != nil {
 		return hardware.Machine{}, err
 	}
-	machine, err := call(b.guard, "library", b.system)
+	machine, err := guard.Call(b.guard, "library", b.system)
 	if err != nil {
 		return hardware.Machine{}, fmt.Errorf("survey GPUs: %w", err)
 	}
@@ -112,10 +124,12 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 		b.Close()
 		return hardware.Machine{}, absent(machine.ret)
 	}
-	found := hardware.Machine{DriverVersion: machine.driver, CUDAVersion: machine.cuda}
+	var found hardware.Machine
+	driver := hardware.Driver{Version: machine.driver, Platform: machine.cuda, Outdated: b.replaced()}
 	for i := range machine.count {
-		b.one(i, &found)
+		b.one(i, &found, &driver)
 	}
+	found.Drivers = map[string]hardware.Driver{Vendor: driver}
 	return found, nil
 }
 
@@ -136,18 +150,18 @@ func (b *Backend) system() system {
 }
 
 // one adds the GPU at a position to the survey, as far as it answers.
-func (b *Backend) one(index int, found *hardware.Machine) {
+func (b *Backend) one(index int, found *hardware.Machine, driver *hardware.Driver) {
 	place := fmt.Sprintf("index %d", index)
-	who, err := call(b.guard, place, func() identity { return b.identify(index) })
+	who, err := guard.Call(b.guard, place, func() identity { return b.identify(index) })
 	switch {
 	case err != nil:
-		found.Unknown = append(found.Unknown, hanging(place))
+		driver.Unknown = append(driver.Unknown, hanging(place))
 		return
 	case who.ret != nvml.SUCCESS:
-		found.Unknown = append(found.Unknown, problemOf(who.ret, "GPU at "+place))
+		driver.Unknown = append(driver.Unknown, problemOf(who.ret, "GPU at "+place))
 		return
 	}
-	g, err := call(b.guard, who.uuid, func() hardware.GPU { return b.inspect(who.device, who.uuid) })
+	g, err := guard.Call(b.guard, who.uuid, func() hardware.GPU { return b.inspect(who.device, who.uuid) })
 	if err != nil {
 		g = hardware.GPU{UUID: who.uuid, Problems: []hardware.Problem{hanging("GPU")}}
 	}
@@ -191,7 +205,7 @@ func on[T any](b *Backend, owner, uuid string, f func(nvml.Device) T) (T, error)
 		var zero T
 		return zero, err
 	}
-	o, err := call(b.guard, owner, func() outcome {
+	o, err := guard.Call(b.guard, owner, func() outcome {
 		device, err := b.handle(uuid)
 		if err != nil {
 			return outcome{err: err}

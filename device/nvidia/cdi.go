@@ -84,6 +84,10 @@ func (c CDI) CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error
 	for i := range raw.Devices {
 		c.finish(&raw.Devices[i].ContainerEdits)
 	}
+	// NVIDIA's library leaves out what it does not find.
+	if !slices.ContainsFunc(raw.ContainerEdits.Mounts, func(m *specs.Mount) bool { return strings.HasPrefix(filepath.Base(m.HostPath), "libcuda.so.") }) {
+		return nil, nil, fmt.Errorf("generate CDI spec: the driver's libcuda.so is not found below %s; install the driver's CUDA library, or say with driver_root and library_path where it is", c.Driver.root())
+	}
 	return raw, failed, nil
 }
 
@@ -128,10 +132,14 @@ func (c CDI) finish(edits *specs.ContainerEdits) {
 	edits.Mounts = slices.DeleteFunc(edits.Mounts, func(m *specs.Mount) bool { return slices.Contains(mpsFiles, filepath.Base(m.HostPath)) })
 }
 
-// CheckSpec says what is wrong with a spec on this machine: what a CUDA program
+// Stands is the GPU or MIG instance of an operator's CDI device: nvidia-ctk can name
+// them by UUID.
+func (c CDI) Stands(d specs.Device) string { return d.Name }
+
+// CheckCDI says what is wrong with a spec on this machine: what a CUDA program
 // cannot do without, and paths that are gone. Names are those of some of its
 // devices.
-func CheckSpec(s *specs.Spec, names []string) error {
+func (c CDI) CheckCDI(s *specs.Spec, names []string) error {
 	edits := []specs.ContainerEdits{s.ContainerEdits}
 	for _, d := range s.Devices {
 		if slices.Contains(names, d.Name) {

@@ -150,8 +150,29 @@ func TestCDISpecHooksRun(t *testing.T) {
 	if out, err := unknown.CombinedOutput(); err != nil {
 		t.Errorf("an unknown hook: %v: %s", err, out)
 	}
-	if err := nvidia.CheckSpec(spec, deviceNames(spec)); err != nil {
+	if err := (nvidia.CDI{}).CheckCDI(spec, deviceNames(spec)); err != nil {
 		t.Errorf("it is said to be broken: %v", err)
+	}
+}
+
+// The toolkit's other program has the hooks under a command of its own, and every hook
+// gets a PATH of ours, whatever one it had.
+func TestHooksOfTheToolkitsOtherProgram(t *testing.T) {
+	r := newRig(t, h100x3)
+	g := generator(t, r, driverRoot(t, 3))
+	g.Hook = filepath.Join(t.TempDir(), "nvidia-ctk")
+	if err := os.WriteFile(g.Hook, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec, _, err := g.CDISpec("ours/gpu", []string{r.uuid(0)})
+	if err != nil || len(spec.ContainerEdits.Hooks) == 0 {
+		t.Fatal(spec, err)
+	}
+	for _, h := range spec.ContainerEdits.Hooks {
+		paths := slices.DeleteFunc(slices.Clone(h.Env), func(e string) bool { return !strings.HasPrefix(e, "PATH=") })
+		if h.Path != g.Hook || len(h.Args) < 3 || h.Args[0] != "nvidia-ctk" || h.Args[1] != "hook" || len(paths) != 1 {
+			t.Errorf("%s %q %q", h.Path, h.Args, h.Env)
+		}
 	}
 }
 
@@ -167,6 +188,20 @@ func TestCDISpecLeavesMPSOut(t *testing.T) {
 	}
 	if strings.Contains(string(text), "mps") || !strings.Contains(string(text), "nvidia-smi") || !strings.Contains(string(text), "libcuda.so.580.95.05") {
 		t.Errorf("the spec is %s", text)
+	}
+}
+
+// Regression: a driver whose libraries were half installed made a spec with which
+// tasks started and found no CUDA.
+func TestCDISpecNeedsCUDA(t *testing.T) {
+	r := newRig(t, h100x3)
+	root := driverRoot(t, 3)
+	if err := os.Remove(filepath.Join(root, driverLibraries, "libcuda.so.580.95.05")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := generator(t, r, root).CDISpec("ours/gpu", []string{r.uuid(0)})
+	if err == nil || !strings.Contains(err.Error(), "libcuda.so is not found below "+root) {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -187,7 +222,7 @@ func TestCDISpecWithoutOneLostGPU(t *testing.T) {
 	}
 }
 
-func TestCheckSpec(t *testing.T) {
+func TestCheckCDI(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -213,7 +248,7 @@ func TestCheckSpec(t *testing.T) {
 	} {
 		spec := &specs.Spec{ContainerEdits: tc.common, Devices: []specs.Device{{Name: "GPU-1", ContainerEdits: tc.device},
 			{Name: "GPU-2", ContainerEdits: specs.ContainerEdits{Mounts: []*specs.Mount{{HostPath: dir + "/of-another"}}}}}}
-		err := nvidia.CheckSpec(spec, []string{"GPU-1"})
+		err := nvidia.CDI{}.CheckCDI(spec, []string{"GPU-1"})
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", name, err, tc.says)
 		}

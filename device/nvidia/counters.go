@@ -27,6 +27,9 @@ func (b *Backend) readCounters(d nvml.Device, r *hardware.Reading) {
 			r.ClockReasons = int64(reasons)
 		}
 	}
+	if features, ret := d.GetGridLicensableFeatures(); ret == nvml.SUCCESS {
+		r.VGPULicensed = licensed(features)
+	}
 	// All links together have the highest number for theirs.
 	const allLinks = ^uint32(0)
 	fields := []nvml.FieldValue{{FieldId: nvml.FI_DEV_MEMORY_TEMP},
@@ -42,6 +45,17 @@ func (b *Backend) readCounters(d nvml.Device, r *hardware.Reading) {
 	if ok && ok2 {
 		r.NVLinkKiB = sent + received
 	}
+}
+
+// licensed is 1 if one of the features for which a vGPU needs a license has it.
+func licensed(all nvml.GridLicensableFeatures) int64 {
+	count := min(int(all.LicensableFeaturesCount), len(all.GridLicensableFeatures))
+	for _, f := range all.GridLicensableFeatures[:count] {
+		if all.IsGridLicenseSupported != 0 && f.FeatureState != 0 {
+			return 1
+		}
+	}
+	return 0
 }
 
 // fieldNumber reads a field that is a whole number.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/nomad-gpu/nomad-gpu/device/guard"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
@@ -43,7 +44,7 @@ func (b *Backend) Watch(ctx context.Context, uuids []string, emit func(hardware.
 	if err := b.open(); err != nil {
 		return err
 	}
-	created, err := call(b.guard, "events", func() created {
+	created, err := guard.Call(b.guard, "events", func() created {
 		set, ret := b.lib.EventSetCreate()
 		return created{set, ret}
 	})
@@ -58,7 +59,7 @@ func (b *Backend) Watch(ctx context.Context, uuids []string, emit func(hardware.
 		_, _ = on(b, uuid, uuid, func(d nvml.Device) nvml.Return { return register(d, created.set) })
 	}
 	err = b.listen(ctx, created.set, emit)
-	if !errors.Is(err, errHangs) {
+	if !errors.Is(err, guard.ErrHangs) {
 		created.set.Free() // not under a call that is still out
 	}
 	return err
@@ -90,10 +91,11 @@ type received struct {
 }
 
 func (b *Backend) listen(ctx context.Context, set nvml.EventSet, emit func(hardware.Event)) error {
-	wait := min(longestWait, b.guard.timeout/2)
+	wait := min(longestWait, b.guard.Timeout/2)
 	for ctx.Err() == nil {
 		b.gate.RLock()
-		r, err := call(b.guard, "events", func() received {
+		// An answer that is given up may have been an XID.
+		r, err := guard.CallFor(b.guard, "events", hardware.HangTimeouts*b.guard.Timeout, func() received {
 			data, ret := set.Wait(uint32(wait.Milliseconds()))
 			return received{data, ret}
 		})

@@ -40,6 +40,7 @@ func TestWatchHearsWhatEachGPUKnows(t *testing.T) {
 
 func TestWatchThatHangsIsAbandoned(t *testing.T) {
 	r := newRig(t, h100x3)
+	r.impatient()
 	if _, err := r.Survey(); err != nil {
 		t.Fatal(err)
 	}

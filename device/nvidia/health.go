@@ -62,8 +62,10 @@ func problemOf(ret nvml.Return, doing string) hardware.Problem {
 	}
 }
 
+// hanging is the problem of a call that has not come back. It is tentative: on a busy
+// machine an answer takes long.
 func hanging(what string) hardware.Problem {
-	return hardware.Problem{Code: "nvml-timeout", Message: "NVML does not answer for this " + what,
+	return hardware.Problem{Code: "nvml-timeout", Tentative: true, Message: "NVML does not answer for this " + what,
 		Action: "look for NVRM lines in the kernel log; it is healthy again when NVML answers, else reboot the node"}
 }
 

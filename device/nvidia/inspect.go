@@ -56,7 +56,7 @@ func busID(info nvml.PciInfo) string {
 }
 
 func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
-	t := hardware.Traits{NUMANode: b.numaNode(d, bus), NVLinks: b.nvlinks(d, bus)}
+	t := hardware.Traits{NUMANode: b.numaNode(d, bus), Links: b.nvlinks(d, bus)}
 	if bar1, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
 		t.BAR1MiB = int64(bar1.Bar1Total >> 20)
 	}
@@ -88,6 +88,7 @@ func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
 	if mode, ret := d.GetVirtualizationMode(); ret == nvml.SUCCESS {
 		t.Virtual = mode == nvml.GPU_VIRTUALIZATION_MODE_VGPU
 	}
+	t.MemoryLimits = b.canLimitMemory(d)
 	return t
 }
 
@@ -123,8 +124,8 @@ func (b *Backend) numaNode(d nvml.Device, bus string) int {
 
 // nvlinks counts the active links by what is at their other end. A library that
 // cannot tell a switch from a GPU gives its PCI address, which is no GPU's.
-func (b *Backend) nvlinks(d nvml.Device, self string) hardware.NVLinks {
-	var found hardware.NVLinks
+func (b *Backend) nvlinks(d nvml.Device, self string) hardware.Links {
+	var found hardware.Links
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.GetNvLinkState(link)
 		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {

@@ -18,7 +18,7 @@ func (r *rig) profiles() map[string]string {
 		r.t.Fatal(err)
 	}
 	all := map[string]string{}
-	for _, i := range m.GPUs[0].Instances {
+	for _, i := range m.GPUs[0].Partitions {
 		all[i.UUID] = i.Profile
 	}
 	return all

@@ -11,11 +11,11 @@ import (
 )
 
 // findInstances adds a GPU's MIG instances. What cannot be seen of them is said,
-// so that nobody takes it for gone.
+// so that it does not pass for gone.
 func findInstances(d nvml.Device, totalBytes uint64, g *hardware.GPU) {
 	fail := func(ret nvml.Return, doing string) {
 		p := problemOf(ret, doing)
-		g.MIGProblem = &p
+		g.PartitionProblem = &p
 	}
 	mode, _, ret := d.GetMigMode()
 	switch {
@@ -27,7 +27,7 @@ func findInstances(d nvml.Device, totalBytes uint64, g *hardware.GPU) {
 	case mode != nvml.DEVICE_MIG_ENABLE:
 		return
 	}
-	g.MIG = true
+	g.Partitioned = true
 	count, ret := d.GetMaxMigDeviceCount()
 	if ret != nvml.SUCCESS {
 		fail(ret, "counting the GPU's MIG instances")
@@ -46,12 +46,12 @@ func findInstances(d nvml.Device, totalBytes uint64, g *hardware.GPU) {
 			fail(ret, "finding the GPU's MIG instances")
 			continue
 		}
-		g.Instances = append(g.Instances, instance(m, uuid, totalBytes))
+		g.Partitions = append(g.Partitions, instance(m, uuid, totalBytes))
 	}
 }
 
-func instance(m nvml.Device, uuid string, totalBytes uint64) hardware.Instance {
-	i := hardware.Instance{UUID: uuid}
+func instance(m nvml.Device, uuid string, totalBytes uint64) hardware.Partition {
+	i := hardware.Partition{UUID: uuid}
 	attributes, ret := m.GetAttributes()
 	if ret != nvml.SUCCESS {
 		i.Problems = []hardware.Problem{problemOf(ret, "reading the MIG instance's attributes")}

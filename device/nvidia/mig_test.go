@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
 
-// What cannot be read of MIG is said: nobody may take it for gone.
+// What cannot be read of MIG is said: it must not pass for gone.
 func TestMIGInstancesThatCannotBeRead(t *testing.T) {
 	for _, tc := range []struct {
 		call      string
@@ -35,18 +35,18 @@ func TestMIGInstancesThatCannotBeRead(t *testing.T) {
 			}
 			g := m.GPUs[0]
 			var problems []hardware.Problem
-			if g.MIGProblem != nil {
-				problems = append(problems, *g.MIGProblem)
+			if g.PartitionProblem != nil {
+				problems = append(problems, *g.PartitionProblem)
 			}
-			for _, i := range g.Instances {
+			for _, i := range g.Partitions {
 				problems = append(problems, i.Problems...)
 				if i.UUID == "" || i.Known() {
 					t.Errorf("instance is %+v", i)
 				}
 			}
-			if len(g.Instances) != tc.instances || len(problems) > 0 != (tc.says != "") ||
+			if len(g.Partitions) != tc.instances || len(problems) > 0 != (tc.says != "") ||
 				slices.ContainsFunc(problems, func(p hardware.Problem) bool { return !strings.Contains(p.Message, tc.says) }) {
-				t.Errorf("%d instances, problems %+v", len(g.Instances), problems)
+				t.Errorf("%d instances, problems %+v", len(g.Partitions), problems)
 			}
 		})
 	}

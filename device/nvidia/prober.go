@@ -24,7 +24,7 @@ func (p Prober) Probe(what hardware.ProbeTarget) error {
 	target := cuda.Target{UUID: what.UUID, LibraryPath: p.LibraryPath}
 	if what.PipeDir != "" {
 		target.PipeDir, target.LogDir = what.PipeDir, what.LogDir
-		target.Before = []string{p.Self, p.Exec, what.ShmDir}
+		target.Before = []string{p.Self, p.Exec, what.ShmDir, "/dev/shm", "--"}
 	}
 	return cuda.Probe(p.Self, target, p.Timeout)
 }

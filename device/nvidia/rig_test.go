@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
 
 // The test binary is the hook of the specs that it generates.
@@ -36,7 +37,12 @@ type rig struct {
 	machine *sim.Machine
 }
 
-const timeout = 200 * time.Millisecond
+// No answer of the simulator takes so long, however busy the machine is; timeout is
+// for rigs with a call that hangs.
+const (
+	forever = time.Minute
+	timeout = 2 * time.Second
+)
 
 func newRig(t *testing.T, gpus string) *rig {
 	t.Helper()
@@ -44,13 +50,19 @@ func newRig(t *testing.T, gpus string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: t.TempDir()}
+	r := &rig{t: t, dir: tmpfs.Dir(t)}
 	if r.machine, err = sim.New(topology, sim.Options{Dir: r.dir, BootID: "boot", Report: func(err error) { t.Error(err) }}); err != nil {
 		t.Fatal(err)
 	}
-	r.Backend = nvidia.New(r.machine, timeout)
-	t.Cleanup(r.Close)
+	r.Backend = nvidia.New(r.machine, forever)
+	t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// impatient gives the rig another backend, which gives calls up.
+func (r *rig) impatient() {
+	r.Close()
+	r.Backend = nvidia.New(r.machine, timeout)
 }
 
 func (r *rig) uuid(i int) string { return r.machine.Topology().UUID(i) }

@@ -9,11 +9,11 @@ func TestReplacedLibraryIsSeen(t *testing.T) {
 		other = "7f2c0000-7f2d0000 rw-s 00000000 00:01 43 /dev/zero (deleted)\n"
 	)
 	for maps, want := range map[string]bool{"": false, there: false, there + other: false, other + gone: true} {
-		if got := replaced(maps); got != want {
-			t.Errorf("replaced(%q) = %v", maps, got)
+		if got := deletedLibrary(maps); got != want {
+			t.Errorf("deletedLibrary(%q) = %v", maps, got)
 		}
 	}
-	if (&Backend{}).Replaced() {
+	if (&Backend{}).replaced() {
 		t.Error("a library that is not loaded was replaced")
 	}
 }

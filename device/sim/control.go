@@ -28,6 +28,14 @@ type Control struct {
 	// Order lists UUIDs in the order of enumeration; GPUs left out follow in the
 	// order of the topology.
 	Order []string `json:"order,omitempty"`
+	// NoDriver names vendors whose kernel driver is not loaded, Drivers the versions
+	// of those that are, where it is not the usual one.
+	NoDriver []string          `json:"no_driver,omitempty"`
+	Drivers  map[string]string `json:"drivers,omitempty"`
+	// Dmem gives the kernel control groups for the memory of devices.
+	Dmem bool `json:"dmem,omitempty"`
+	// Unified gives the machine cgroup v2 at /sys/fs/cgroup, in the eyes of NVIDIA's driver.
+	Unified bool `json:"unified,omitempty"`
 	// GPUs holds conditions by UUID.
 	GPUs map[string]Condition `json:"gpus,omitempty"`
 }
@@ -38,9 +46,10 @@ type Condition struct {
 	Missing bool `json:"missing,omitempty"`
 	Lost    bool `json:"lost,omitempty"`
 	// Hang names NVML calls of the device that never return, such as
-	// "GetMemoryInfo"; "*" is all of them.
+	// "GetMemoryInfo", or of DCMI, "dcmi_get_device_health"; "*" is all of them.
 	Hang []string `json:"hang,omitempty"`
-	// Errors gives calls the NVML return code that they fail with; "*" is all.
+	// Errors gives calls the return code of NVML or DCMI that they fail with; "*" is
+	// all.
 	Errors map[string]int `json:"errors,omitempty"`
 	// XIDs are the errors that the driver reported, oldest first: append to it.
 	XIDs []uint64 `json:"xids,omitempty"`
@@ -62,6 +71,22 @@ type Condition struct {
 	RemapPending   bool   `json:"remap_pending,omitempty"`
 	RemapFailed    bool   `json:"remap_failed,omitempty"`
 	ECCUncorrected uint64 `json:"ecc_uncorrected,omitempty"`
+	// Health is DCMI's grade of the worst of Faults, which are its codes in
+	// hexadecimal: 1 minor, 2 major, 3 critical.
+	Health uint32   `json:"health,omitempty"`
+	Faults []string `json:"faults,omitempty"`
+	// PassedFaults are codes with their grade, "80E01801:3", of faults that did not last,
+	// oldest first: append to it.
+	PassedFaults []string `json:"passed_faults,omitempty"`
+	// LostPartitions are the numbers of a card's partitions that are not there.
+	LostPartitions []int `json:"lost_partitions,omitempty"`
+	// LinkErrors counts uncorrected errors of the links to other cards.
+	LinkErrors uint64 `json:"link_errors,omitempty"`
+	// EnergyJoules is a card's counter of energy.
+	EnergyJoules uint64 `json:"energy_joules,omitempty"`
+	// Uevents are the kernel's messages about a card, oldest first, such as
+	// "WEDGED=rebind": append to it.
+	Uevents []string `json:"uevents,omitempty"`
 	// The readings; 0 gives a plausible idle value.
 	TemperatureC  uint32    `json:"temperature_c,omitempty"`
 	PowerWatts    uint32    `json:"power_watts,omitempty"`
@@ -78,6 +103,10 @@ type Process struct {
 	MPS bool `json:"mps,omitempty"`
 	// Percent is its use of compute.
 	Percent uint32 `json:"percent,omitempty"`
+	// BusySeconds is for how long engines of Intel's have worked for it.
+	BusySeconds uint32 `json:"busy_seconds,omitempty"`
+	// ClockSeconds is for how long the clock has run by which xe counts that.
+	ClockSeconds uint32 `json:"clock_seconds,omitempty"`
 	// Instance is the UUID of the MIG instance that it runs on.
 	Instance string `json:"instance,omitempty"`
 }

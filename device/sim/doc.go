@@ -13,5 +13,5 @@
 // control.json in the simulator's folder, is read again whenever it changes and
 // so outlives the plugin. What software did to the hardware (MIG instances,
 // time-slice lengths) stands in hardware.json, and is lost with a reboot as on a
-// real machine.
+// real machine. Which processes CUDA has suspended stands in cuda.json.
 package sim

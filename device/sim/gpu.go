@@ -113,22 +113,23 @@ func (g *gpu) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) 
 	return answer(g, "GetVirtualizationMode", mode)
 }
 
-// GetMemoryInfo is not supported where the memory is the host's.
+// GetMemoryInfo counts what the driver keeps as used. It is not supported where the
+// memory is the host's.
 func (g *gpu) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	if g.kind.unified {
 		return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED
 	}
 	total := g.kind.MemoryMB << 20
-	used := min(g.usedMiB("")<<20, total)
+	used := min((g.reservedMiB()+g.usedMiB(""))<<20, total)
 	return answer(g, "GetMemoryInfo", nvml.Memory{Total: total, Used: used, Free: total - used})
 }
 
-// GetMemoryInfo_v2 tells also what the driver keeps.
+// GetMemoryInfo_v2 tells what the driver keeps apart from what is used.
 func (g *gpu) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	g.machine.call("nvmlDeviceGetMemoryInfo_v2")
 	m, ret := g.GetMemoryInfo()
-	reserved := min(g.reservedMiB()<<20, m.Free)
-	return nvml.Memory_v2{Version: 2, Total: m.Total, Reserved: reserved, Used: m.Used, Free: m.Free - reserved}, ret
+	reserved := min(g.reservedMiB()<<20, m.Used)
+	return nvml.Memory_v2{Version: 2, Total: m.Total, Reserved: reserved, Used: m.Used - reserved, Free: m.Free}, ret
 }
 
 // reservedMiB is what the driver keeps: more on larger GPUs.
@@ -137,7 +138,7 @@ func (g *gpu) reservedMiB() uint64 { return 300 + g.kind.MemoryMB/400 }
 // usedMiB is what the processes on the GPU, or on one MIG instance of it, hold.
 func (g *gpu) usedMiB(instance string) uint64 {
 	used := uint64(0)
-	for _, p := range g.condition().Processes {
+	for _, p := range g.present() {
 		if instance == "" || p.Instance == instance {
 			used += p.MemoryMiB
 		}
@@ -193,10 +194,6 @@ func (g *gpu) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	return answer(g, "GetPersistenceMode", nvml.FEATURE_ENABLED)
 }
 
-func (g *gpu) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return answer(g, "GetComputeMode", nvml.COMPUTEMODE_DEFAULT)
-}
-
 func (g *gpu) GetTemperature(nvml.TemperatureSensors) (uint32, nvml.Return) {
 	degrees := g.condition().TemperatureC
 	if degrees == 0 {
@@ -220,7 +217,7 @@ func (g *gpu) busyPercent(instance string) uint32 {
 	if instance == "" {
 		busy = c.GPUPercent
 	}
-	for _, p := range c.Processes {
+	for _, p := range g.present() {
 		if instance == "" || p.Instance == instance {
 			busy += p.Percent
 		}
@@ -254,6 +251,16 @@ func (g *gpu) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
 		return 0, 0, false, false, nvml.ERROR_NOT_SUPPORTED
 	}
 	return 0, 0, c.RemapPending, c.RemapFailed, g.failure("GetRemappedRows")
+}
+
+// GetGridLicensableFeatures knows of one license, where the GPU is a vGPU.
+func (g *gpu) GetGridLicensableFeatures() (nvml.GridLicensableFeatures, nvml.Return) {
+	var features nvml.GridLicensableFeatures
+	if g.kind.VGPU {
+		features.IsGridLicenseSupported, features.LicensableFeaturesCount = 1, 1
+		features.GridLicensableFeatures[0].FeatureState = 1
+	}
+	return answer(g, "GetGridLicensableFeatures", features)
 }
 
 func (g *gpu) GetPcieReplayCounter() (int, nvml.Return) {

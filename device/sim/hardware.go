@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,10 @@ type settings struct {
 	MIG       bool       `json:"mig"`
 	Instances []instance `json:"instances,omitempty"`
 	Timeslice string     `json:"timeslice,omitempty"`
+	// ComputeMode is NVML's number; 0 lets every program in.
+	ComputeMode int32 `json:"compute_mode,omitempty"`
+	// Mode is a card's partition mode.
+	Mode string `json:"mode,omitempty"`
 }
 
 // hardware keeps the settings of all GPUs in hardware.json.
@@ -40,7 +45,24 @@ const hardwareVersion = 1
 // openHardware reads the settings, or makes those of a fresh boot: the MIG
 // instances that the topology file lays out.
 func openHardware(dir, bootID string, t *Topology) (*hardware, error) {
-	h := &hardware{path: filepath.Join(dir, "hardware.json"), bootID: bootID, gpus: map[string]settings{}}
+	return openSettings(filepath.Join(dir, "hardware.json"), bootID, func(h *hardware) error {
+		for i, g := range t.GPUs {
+			if _, ok := h.gpus[t.UUID(i)]; ok {
+				continue
+			}
+			placed, err := layOut(g.product, g.MIG)
+			if err != nil {
+				return err
+			}
+			h.gpus[t.UUID(i)] = settings{MIG: len(placed) > 0, Instances: placed}
+		}
+		return nil
+	})
+}
+
+// openSettings reads a file of settings; fresh fills in those that are not there.
+func openSettings(path, bootID string, fresh func(*hardware) error) (*hardware, error) {
+	h := &hardware{path: path, bootID: bootID, gpus: map[string]settings{}}
 	var file hardwareFile
 	text, err := os.ReadFile(h.path)
 	switch {
@@ -55,15 +77,8 @@ func openHardware(dir, bootID string, t *Topology) (*hardware, error) {
 	if file.BootID == bootID && file.GPUs != nil {
 		h.gpus = file.GPUs
 	}
-	for i, g := range t.GPUs {
-		if _, ok := h.gpus[t.UUID(i)]; ok {
-			continue
-		}
-		placed, err := layOut(g.product, g.MIG)
-		if err != nil {
-			return nil, err
-		}
-		h.gpus[t.UUID(i)] = settings{MIG: len(placed) > 0, Instances: placed}
+	if err := fresh(h); err != nil {
+		return nil, err
 	}
 	return h, h.save()
 }
@@ -87,6 +102,9 @@ func (h *hardware) save() error {
 	text, err := json.MarshalIndent(hardwareFile{hardwareVersion, h.bootID, h.gpus}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode simulated hardware: %w", err)
+	}
+	if now, err := os.ReadFile(h.path); err == nil && bytes.Equal(now, text) {
+		return nil // another process may be about to change it
 	}
 	return statedir.WriteFile(h.path, text, 0o600)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +28,9 @@ type Machine struct {
 	// indexed are the GPUs by NVML's index, as Init or DeviceGetCount found them:
 	// an index keeps its GPU until the next count, even where it goes missing.
 	indexed atomic.Pointer[[]*gpu]
-	nap     time.Duration
+	// hostRoom is how much memory a process's control group has left, in bytes.
+	hostRoom func(pid int) uint64
+	nap      time.Duration
 }
 
 var _ nvml.Interface = (*Machine)(nil)
@@ -38,6 +41,11 @@ type Options struct {
 	Dir string
 	// BootID names the present boot: another one forgets the hardware's state.
 	BootID string
+	// DCMI is the simulated libdcmi.so, for machines with Ascend devices.
+	DCMI string
+	// HostRoom is how much memory a process's control group has left, in bytes; nil asks
+	// the kernel.
+	HostRoom func(pid int) uint64
 	// Report hears of a control file that cannot be read.
 	Report func(error)
 }
@@ -46,6 +54,9 @@ type Options struct {
 func New(t *Topology, o Options) (*Machine, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make simulator folder: %w", err)
+	}
+	if o.HostRoom == nil {
+		o.HostRoom = cgroupRoom
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}
@@ -61,6 +72,7 @@ func New(t *Topology, o Options) (*Machine, error) {
 		control:     &watchedControl{dir: o.Dir, report: o.Report},
 		hardware:    hw,
 		unsupported: not,
+		hostRoom:    o.HostRoom,
 		nap:         50 * time.Millisecond,
 	}
 	m.library = m.driver()
@@ -153,8 +165,15 @@ func (m *Machine) LookupSymbol(name string) error {
 	if slices.Contains(m.control.get().NoSymbols, name) {
 		return fmt.Errorf("the driver's library has no %s", name)
 	}
+	var branch int
+	if _, err := fmt.Sscanf(m.library, "%d.", &branch); err == nil && branch < memoryLimitsBranch && strings.HasSuffix(name, "MemoryLimits_v1") {
+		return fmt.Errorf("the library of branch %d has no %s", branch, name)
+	}
 	return nil
 }
+
+// memoryLimitsBranch is the first that holds control groups to their memory.
+const memoryLimitsBranch = 615
 
 // call ends the process where the driver's library does not have a function, as
 // the dynamic linker does.

@@ -26,7 +26,7 @@ func newMachine(t *testing.T, dir, boot string, report func(error)) *Machine {
 }
 
 // Whoever asks while NVML starts hears that it has not, or gets the GPU.
-func TestAnIndexIsThereOnceInitialised(t *testing.T) {
+func TestAnIndexIsThereOnceInitialized(t *testing.T) {
 	for range 50 {
 		m := newMachine(t, t.TempDir(), "boot", nil)
 		m.indexed.Store(nil)

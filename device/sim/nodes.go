@@ -49,6 +49,11 @@ func (m *Machine) makeNodes(dir string) error {
 	for _, g := range m.gpus {
 		all = append(all, m.gpuNode(dir, g.number))
 	}
+	return mknods(all)
+}
+
+// mknods makes character devices that every user may open.
+func mknods(all []node) error {
 	for _, n := range all {
 		err := unix.Mknod(n.host, unix.S_IFCHR|0o666, int(unix.Mkdev(n.major, n.minor)))
 		if err != nil && !errors.Is(err, fs.ErrExist) {

@@ -19,7 +19,7 @@ func (g *gpu) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 // MPS only, or all, since a client has a context as any other.
 func (g *gpu) processes(instance string, clients bool) []nvml.ProcessInfo {
 	var found []nvml.ProcessInfo
-	for _, p := range g.condition().Processes {
+	for _, p := range g.present() {
 		if (p.MPS || !clients) && p.Instance == instance {
 			found = append(found, nvml.ProcessInfo{Pid: p.PID, UsedGpuMemory: p.MemoryMiB << 20})
 		}
@@ -32,7 +32,7 @@ func (g *gpu) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nv
 		return nil, nvml.ERROR_NOT_SUPPORTED
 	}
 	var samples []nvml.ProcessUtilizationSample
-	for _, p := range g.condition().Processes {
+	for _, p := range g.present() {
 		samples = append(samples, nvml.ProcessUtilizationSample{Pid: p.PID, SmUtil: p.Percent, TimeStamp: 1})
 	}
 	if len(samples) == 0 {

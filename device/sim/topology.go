@@ -29,13 +29,21 @@ import (
 //	  mig   = ["1g.10gb"]      # optional: MIG instances that are already laid out
 //	  vgpu  = false            # optional: a vGPU seen from inside a guest
 //	}
+//	gpu {
+//	  model = "MI300X"         # or a name of CardModels: a device of another vendor
+//	  count = 2
+//	  numa  = 1
+//	  mode  = "cpx-nps4"       # optional: the partition mode that it begins with
+//	}
 type Topology struct {
 	Name       string
 	Driver     string
 	CUDA       string
 	NVSwitches int
 	GPUs       []GPU
-	cudaInt    int
+	// Cards are the devices of other vendors.
+	Cards   []Card
+	cudaInt int
 }
 
 // GPU is one simulated GPU as the topology file describes it.
@@ -133,8 +141,8 @@ func (p *topologyParser) file(body hcl.Body) *Topology {
 	if machines == 0 {
 		p.fail(body.MissingItemRange(), `no "machine" block`, `Write machine "name" {}: the name makes the UUIDs of its GPUs.`)
 	}
-	if len(t.GPUs) > maxGPUs {
-		p.fail(body.MissingItemRange(), fmt.Sprintf("%d GPUs", len(t.GPUs)), fmt.Sprintf("A machine holds at most %d.", maxGPUs))
+	if n := len(t.GPUs) + len(t.Cards); n > maxGPUs {
+		p.fail(body.MissingItemRange(), fmt.Sprintf("%d GPUs", n), fmt.Sprintf("A machine holds at most %d.", maxGPUs))
 	}
 	return t
 }
@@ -159,16 +167,17 @@ func (p *topologyParser) machine(block *hcl.Block, t *Topology) {
 }
 
 func (p *topologyParser) gpu(block *hcl.Block, t *Topology) {
-	attrs := p.attributes(block.Body, []string{"model"}, []string{"count", "numa", "mig", "vgpu"})
+	attrs := p.attributes(block.Body, []string{"model"}, []string{"count", "numa", "mig", "vgpu", "mode"})
 	g, count := GPU{NUMA: -1}, 1
 	p.value(attrs["model"], cty.String, &g.Model)
 	p.value(attrs["count"], cty.Number, &count)
 	p.value(attrs["numa"], cty.Number, &g.NUMA)
 	p.value(attrs["mig"], cty.List(cty.String), &g.MIG)
 	p.value(attrs["vgpu"], cty.Bool, &g.VGPU)
+	product, other := cards[g.Model]
 	var known bool
-	if g.product, known = catalog[g.Model]; !known && attrs["model"] != nil {
-		p.fail(rangeOf(attrs["model"], block), fmt.Sprintf("model %q is not in the catalog", g.Model), "Write one of "+strings.Join(Models(), ", ")+".")
+	if g.product, known = catalog[g.Model]; !known && !other && attrs["model"] != nil {
+		p.fail(rangeOf(attrs["model"], block), fmt.Sprintf("model %q is not in the catalog", g.Model), "Write one of "+strings.Join(slices.Concat(Models(), CardModels()), ", ")+".")
 		return
 	}
 	if count < 1 || count > maxGPUs {
@@ -178,11 +187,39 @@ func (p *topologyParser) gpu(block *hcl.Block, t *Topology) {
 	if g.NUMA < -1 || g.NUMA > 63 {
 		p.fail(rangeOf(attrs["numa"], block), fmt.Sprintf("numa %d is out of range", g.NUMA), "Write a node from 0 to 63, or -1 for none.")
 	}
+	if other {
+		p.card(block, attrs, Card{Model: g.Model, NUMA: g.NUMA, CardProduct: product}, count, t)
+		return
+	}
+	if attrs["mode"] != nil {
+		p.fail(rangeOf(attrs["mode"], block), "mode is not for this model", "NVIDIA's GPUs are partitioned by mig.")
+	}
 	if _, err := layOut(g.product, g.MIG); err != nil {
 		p.fail(rangeOf(attrs["mig"], block), "the MIG instances do not fit", err.Error()+".")
 	}
 	for range count {
 		t.GPUs = append(t.GPUs, g)
+	}
+}
+
+// card reads what is left of a block for another vendor's device.
+func (p *topologyParser) card(block *hcl.Block, attrs hcl.Attributes, c Card, count int, t *Topology) {
+	p.value(attrs["mode"], cty.String, &c.Mode)
+	if c.Mode != "" {
+		if _, err := c.parts(c.Mode); err != nil {
+			p.fail(rangeOf(attrs["mode"], block), "the partition mode is not possible", err.Error()+".")
+		}
+	}
+	if c.Vendor == "amd" && c.Mode != "" && !strings.Contains(c.Mode, "-") {
+		c.Mode += "-nps1"
+	}
+	for _, name := range []string{"mig", "vgpu"} {
+		if attrs[name] != nil {
+			p.fail(rangeOf(attrs[name], block), name+" is not for this model", "It is for NVIDIA's GPUs.")
+		}
+	}
+	for range count {
+		t.Cards = append(t.Cards, c)
 	}
 }
 

@@ -5,7 +5,10 @@ import (
 	"path/filepath"
 )
 
-const multiUserFlag = "-multiuser-server"
+const (
+	multiUserFlag = "-multiuser-server"
+	staticFlag    = "-S"
+)
 
 // branch is what a driver branch's daemon can do.
 type branch struct {
@@ -13,8 +16,9 @@ type branch struct {
 	memory bool
 	// status: it tells a server's state, and writes a PID file.
 	status bool
-	// multiUser: it knows multiUserFlag. usage: it refuses unknown options.
-	multiUser, usage bool
+	// multiUser: it knows multiUserFlag. usage: it refuses unknown options. static: it
+	// knows staticFlag.
+	multiUser, usage, static bool
 }
 
 var branches = map[string]branch{
@@ -22,6 +26,7 @@ var branches = map[string]branch{
 	"535": {memory: true},
 	"550": {memory: true, status: true},
 	"555": {memory: true, status: true, multiUser: true, usage: true},
+	"590": {memory: true, status: true, multiUser: true, usage: true, static: true},
 }
 
 func ownBranch() branch {

@@ -12,7 +12,7 @@ func (d *daemon) answer(words []string, privileged bool) (lines []string, quit b
 		return nil, false
 	}
 	command, args := words[0], words[1:]
-	changes := strings.HasPrefix(command, "set_") || command == "start_server" || command == "shutdown_server" || command == "terminate_client"
+	changes := strings.HasPrefix(command, "set_") || command == "start_server" || command == "shutdown_server" || command == "terminate_client" || command == "sm_partition"
 	known := d.known(command)
 	switch {
 	case !known:
@@ -39,6 +39,8 @@ func (d *daemon) known(command string) bool {
 		return d.branch.memory
 	case "get_server_status":
 		return d.branch.status
+	case "lspart", "sm_partition":
+		return d.branch.static
 	}
 	return false
 }
@@ -86,34 +88,42 @@ func (d *daemon) carryOut(command string, args []string) []string {
 		return nil
 	case "ps":
 		return []string{"Server not found"}
+	case "lspart", "sm_partition":
+		return d.partition(command, args)
 	}
 	return d.askServer(command, args)
 }
 
+// askBusyServer carries out a command for a server that has not connected yet: it has no
+// answer of its own.
+func (d *daemon) askBusyServer(command, pid string) []string {
+	switch command {
+	case "get_server_status":
+		return []string{"INITIALIZING"}
+	case "terminate_client":
+		return []string{"Server " + pid + " not found!", "1"}
+	case "shutdown_server":
+		_ = d.server.cmd.Process.Kill()
+		return nil
+	}
+	d.log("Server " + pid + " is <busy>")
+	return nil
+}
+
 // askServer carries out a command that is for a server, whose process ID comes
-// first. A server that is busy has no answer.
+// first.
 func (d *daemon) askServer(command string, args []string) []string {
 	if d.server == nil || len(args) == 0 || args[0] != strconv.Itoa(d.server.cmd.Process.Pid) {
 		return noServer(command, args)
 	}
 	s := d.server.connection
 	if s.UnixConn == nil {
-		switch command {
-		case "get_server_status":
-			return []string{"INITIALIZING"}
-		case "terminate_client":
-			return []string{"Server " + args[0] + " not found!", "1"}
-		case "shutdown_server":
-			_ = d.server.cmd.Process.Kill()
-			return nil
-		}
-		d.log("Server " + args[0] + " is <busy>")
-		return nil
+		return d.askBusyServer(command, args[0])
 	}
 	switch command {
 	case "get_server_status":
-		_ = s.send32(opStatus)
-		if state, err := s.receive32(); err != nil || state == 0 {
+		_ = s.Send32(opStatus)
+		if state, err := s.Receive32(); err != nil || state == 0 {
 			return []string{"FAULT"}
 		}
 		return []string{"ACTIVE"}
@@ -126,19 +136,19 @@ func (d *daemon) askServer(command string, args []string) []string {
 		if err != nil || percent <= 0 || percent > 100 {
 			return []string{"Invalid percentage, expected between (0.0, 100.0]"}
 		}
-		_ = s.send32(opSetPercent)
-		_ = s.sendFloat(percent)
+		_ = s.Send32(opSetPercent)
+		_ = s.SendFloat(percent)
 		return s.percentage()
 	case "get_device_pinned_mem_limit":
-		_ = s.send32(opMemory)
-		_ = s.send32(device(last(args)))
-		bytes, _ := s.receive64()
+		_ = s.Send32(opMemory)
+		_ = s.Send32(device(last(args)))
+		bytes, _ := s.Receive64()
 		return printLimit(bytes)
 	case "set_device_pinned_mem_limit":
 		if len(args) == 3 {
-			_ = s.send32(opSetMemory)
-			_ = s.send32(device(args[1]))
-			_ = s.send64(parseMemory(args[2]))
+			_ = s.Send32(opSetMemory)
+			_ = s.Send32(device(args[1]))
+			_ = s.Send64(parseMemory(args[2]))
 		}
 		return nil
 	case "terminate_client":
@@ -146,13 +156,13 @@ func (d *daemon) askServer(command string, args []string) []string {
 		if err != nil || !alive(pid) {
 			return []string{fmt.Sprintf("Invalid process %s!", last(args)), "1"}
 		}
-		_ = s.send32(opTerminate)
-		_ = s.send32(uint32(pid))
-		status, _ := s.receive32()
+		_ = s.Send32(opTerminate)
+		_ = s.Send32(uint32(pid))
+		status, _ := s.Receive32()
 		return []string{strconv.Itoa(int(status))}
 	case "shutdown_server":
 		d.log(fmt.Sprintf("Try shutting down server %s, backoff is disabled", args[0]))
-		_ = s.send32(opShutdown)
+		_ = s.Send32(opShutdown)
 	}
 	return nil
 }
@@ -171,12 +181,12 @@ func noServer(command string, args []string) []string {
 }
 
 func (c connection) clientList() []string {
-	_ = c.send32(opClients)
-	count, err := c.receive32()
+	_ = c.Send32(opClients)
+	count, err := c.Receive32()
 	var lines []string
 	for ; err == nil && count > 0; count-- {
 		var pid uint32
-		if pid, err = c.receive32(); err == nil {
+		if pid, err = c.Receive32(); err == nil {
 			lines = append(lines, strconv.Itoa(int(pid)))
 		}
 	}
@@ -184,8 +194,8 @@ func (c connection) clientList() []string {
 }
 
 func (c connection) percentage() []string {
-	_ = c.send32(opPercent)
-	percent, err := c.receiveFloat()
+	_ = c.Send32(opPercent)
+	percent, err := c.ReceiveFloat()
 	if err != nil {
 		return nil
 	}

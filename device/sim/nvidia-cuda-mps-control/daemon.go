@@ -9,9 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
 
 const (
@@ -89,15 +93,20 @@ func serve(pipeDir string, b branch, args []string) error {
 	if err := errors.Join(syscall.Mkfifo(pipe, 0o777), os.Chmod(pipe, 0o777)); err != nil {
 		return report(err)
 	}
+	logs, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		return report(err)
+	}
 	if b.status {
 		path := filepath.Join(pipeDir, pidFile)
 		if err := errors.Join(os.WriteFile(path, fmt.Append(nil, os.Getpid()), 0o666), os.Chmod(path, 0o666)); err != nil {
 			return report(err)
 		}
 	}
-	d := &daemon{branch: b, pipeDir: pipeDir, args: args, percent: 100, memory: map[uint32]uint64{}}
+	d := &daemon{branch: b, pipeDir: pipeDir, args: args, percent: 100, memory: map[uint32]uint64{}, partitions: partitions{}}
 	d.log("Starting control daemon using socket " + filepath.Join(pipeDir, "control"))
 	d.log("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" + pipeDir)
+	go d.readLogs(logs)
 	fmt.Fprintln(parent, "ready")
 	parent.Close()
 	return d.serve(open, privileged)
@@ -125,6 +134,11 @@ type daemon struct {
 	memory   map[uint32]uint64
 	priority uint32
 	server   *registered
+	pending  []client
+	partitions
+	// stuck is set for good when something else than a log is written to the log's
+	// FIFO.
+	stuck atomic.Bool
 }
 
 // registered is the server that the daemon started; it has no connection until
@@ -150,12 +164,13 @@ func (d *daemon) serve(open, privileged *net.UnixListener) error {
 			if err != nil {
 				return
 			}
-			arrivals <- accepted{connection{conn}, privileged}
+			arrivals <- accepted{connection{mpswire.Conn{UnixConn: conn}}, privileged}
 		}
 	}
 	go accept(open, false)
 	go accept(privileged, true)
 	for {
+		d.waitWhileStuck()
 		var exited chan struct{}
 		if d.server != nil {
 			exited = d.server.exited
@@ -163,7 +178,8 @@ func (d *daemon) serve(open, privileged *net.UnixListener) error {
 		select {
 		case <-exited:
 			d.log(fmt.Sprintf("Server %d exited with status %d", d.server.cmd.Process.Pid, d.server.cmd.ProcessState.ExitCode()))
-			d.server = nil
+			d.server, d.partitions = nil, partitions{}
+			d.passPending()
 		case a := <-arrivals:
 			d.log("Accepting connection...")
 			if quit, err := d.greet(a); quit || err != nil {
@@ -175,26 +191,33 @@ func (d *daemon) serve(open, privileged *net.UnixListener) error {
 
 // greet learns who has connected, and waits for that as long as it takes.
 func (d *daemon) greet(a accepted) (quit bool, err error) {
-	if _, err := a.conn.Write([]byte(hello)); err != nil {
-		a.conn.Close()
-		return false, nil
-	}
-	if packet, err := a.conn.receive(); err != nil || string(packet) != credentials {
+	who, err := a.conn.Greet()
+	if err != nil {
 		d.log("User did not send valid credentials")
 		a.conn.Close()
 		return false, nil
 	}
-	kind, err := a.conn.receive32()
-	switch {
-	case err == nil && kind == kindServer:
+	kind, err := a.conn.Receive32()
+	if err != nil {
+		a.conn.Close()
+		return false, nil
+	}
+	switch mpswire.Kind(kind) {
+	case mpswire.KindServer:
 		d.register(a.conn)
-	case err == nil && kind == kindUI:
+	case mpswire.KindClient:
+		d.takeClient(client{a.conn, who})
+	case mpswire.KindDebuggee:
+		d.log(fmt.Sprintf("NEW DEBUGGEE %d from user %d", who.Pid, who.Uid))
+		d.shutDownServer()
+		a.conn.Close()
+	case mpswire.KindUI:
 		d.log("NEW UI")
 		quit, err := d.converse(a)
 		a.conn.Close()
 		return quit, err
 	default:
-		a.conn.Close()
+		d.log("Unknown type of connection") // and it stays open
 	}
 	return false, nil
 }
@@ -206,19 +229,20 @@ func (d *daemon) register(c connection) {
 		return
 	}
 	d.log(fmt.Sprintf("NEW SERVER %d: Ready", d.server.cmd.Process.Pid))
-	if _, err := c.receive(); err != nil {
+	if _, err := c.Receive(); err != nil {
 		c.Close()
 		return
 	}
-	_ = c.sendFloat(d.percent)
+	_ = c.SendFloat(d.percent)
 	if d.branch.memory {
-		_ = c.send64(memoryDevices)
+		_ = c.Send64(memoryDevices)
 		for device := range uint32(memoryDevices) {
-			_ = c.send64(d.memory[device])
+			_ = c.Send64(d.memory[device])
 		}
-		_ = c.send32(d.priority)
+		_ = c.Send32(d.priority)
 	}
 	d.server.connection = c
+	d.passPending()
 }
 
 // startServer starts a server, of which there can be one.
@@ -230,7 +254,7 @@ func (d *daemon) startServer(uid string) {
 	if err != nil {
 		return
 	}
-	cmd := exec.Command(self, d.args...)
+	cmd := exec.Command(self, slices.DeleteFunc(slices.Clone(d.args), func(arg string) bool { return arg != multiUserFlag })...)
 	cmd.Args[0] = serverName
 	if err := cmd.Start(); err != nil {
 		d.log("Failed to start server: " + err.Error())
@@ -247,11 +271,11 @@ func (d *daemon) startServer(uid string) {
 // converse answers a UI until it has no more commands.
 func (d *daemon) converse(a accepted) (quit bool, err error) {
 	for {
-		packet, err := a.conn.receive()
+		packet, err := a.conn.Receive()
 		if err != nil || len(packet) < 8 || binary.LittleEndian.Uint64(packet) == 0 {
 			break
 		}
-		line, err := a.conn.receive()
+		line, err := a.conn.Receive()
 		if err != nil {
 			break
 		}
@@ -266,7 +290,7 @@ func (d *daemon) converse(a accepted) (quit bool, err error) {
 		answer, ends := d.answer(strings.Fields(command), a.privileged)
 		if ends {
 			d.end()
-			_, _ = a.conn.receive() // what is left unread would reset the connection
+			_, _ = a.conn.Receive() // what is left unread would reset the connection
 			_, _ = a.conn.Write([]byte{uiDone, 0, 0, 0, 0, 0, 0, 0})
 			return true, nil
 		}

@@ -10,15 +10,19 @@
 // each part works with the original of the other.
 //
 // The driver branch is the name of the directory that the program lies in (470,
-// 535, 550 or 555), and 555 in any other.
+// 535, 550, 555 or 590), and 555 in any other. The original of 590 could not be had:
+// what that branch has beside 555, static partitions, is as NVIDIA documents it, and as
+// others have seen it (see partitions.go).
 //
-// A file named "behaviour" in the pipe directory makes both misbehave, a line for
+// A file named "behavior" in the pipe directory makes both misbehave, a line for
 // each way. The daemon's: "hang" (it takes commands and does not answer), "lie"
 // (it takes limits and reports others), "crash" (it ends at the next command),
 // "refuse" (it does not start), "no-server" (its servers end at once). The
 // server's: "initializing" and "fault" are its state, "clients 12 13" are its
-// clients by process ID, "stubborn" keeps it from terminating them. What it
-// terminated stands in the file "terminated" there.
+// clients by process ID, and while there is any of those a fault lasts; "stubborn"
+// keeps it from terminating them. What it terminated stands in the file "terminated"
+// there. "multiprocessors 56 4" is a device with so many, in chunks of so many, in the
+// place of 132 in chunks of 8.
 package main
 
 import (
@@ -57,14 +61,14 @@ func run(args []string) (int, error) {
 		}
 		return 0, nil
 	}
-	multiUser := []string{}
+	var options []string
 	daemon := false
 	for _, arg := range args[1:] {
 		switch {
 		case arg == "-d":
 			daemon = true
-		case arg == multiUserFlag && b.multiUser:
-			multiUser = append(multiUser, arg)
+		case arg == multiUserFlag && b.multiUser, arg == staticFlag && b.static:
+			options = append(options, arg)
 		case b.usage:
 			return 1, fmt.Errorf("CUDA MPS Control for Linux/Unix")
 		default:
@@ -75,7 +79,7 @@ func run(args []string) (int, error) {
 	if !daemon {
 		return ask(pipeDir, os.Stdin, os.Stdout)
 	}
-	if err := daemonise(pipeDir, multiUser); err != nil {
+	if err := daemonise(pipeDir, options); err != nil {
 		return 1, err
 	}
 	return 0, nil

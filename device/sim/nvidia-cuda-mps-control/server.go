@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
 
 // server is an MPS server without a GPU: it keeps what the daemon tells it.
@@ -29,7 +31,7 @@ func serveClients(pipeDir string) error {
 	for behaves(pipeDir, "initializing") {
 		time.Sleep(10 * time.Millisecond)
 	}
-	conn, err := dial(pipeDir, "control", kindServer)
+	conn, err := dial(pipeDir, "control", mpswire.KindServer)
 	if err != nil {
 		return fmt.Errorf("register with MPS control daemon: %w", err)
 	}
@@ -38,11 +40,11 @@ func serveClients(pipeDir string) error {
 	if _, err := s.Write(make([]byte, 516)); err != nil {
 		return err
 	}
-	if s.percent, err = s.receiveFloat(); err != nil {
+	if s.percent, err = s.ReceiveFloat(); err != nil {
 		return err
 	}
 	for {
-		packet, err := s.receive()
+		packet, err := s.Receive()
 		switch {
 		case err != nil:
 			return nil // the daemon has ended
@@ -65,54 +67,60 @@ func serveClients(pipeDir string) error {
 // receiveLimits takes the memory limits, and the priority of new clients.
 func (s *server) receiveLimits() error {
 	for device := range uint32(memoryDevices) {
-		limit, err := s.receive64()
+		limit, err := s.Receive64()
 		if err != nil {
 			return err
 		}
 		s.memory[device] = limit
 	}
-	_, err := s.receive32()
+	_, err := s.Receive32()
 	return err
 }
 
 func (s *server) answer(op uint32) error {
 	switch op {
+	case opClient:
+		fd, err := s.ReceiveFile()
+		if err == nil {
+			go holdClient(fd)
+		}
+		return err
 	case opClients:
 		return s.sendClients()
 	case opDevices, opSnapshot:
-		return s.send32(0)
+		return s.Send32(0)
 	case opPercent:
-		return s.sendFloat(s.percent)
+		return s.SendFloat(s.percent)
 	case opSetPercent:
-		percent, err := s.receiveFloat()
+		percent, err := s.ReceiveFloat()
 		if !behaves(s.pipeDir, "keep") {
 			s.percent = percent
 		}
 		return err
 	case opMemory:
-		device, err := s.receive32()
+		device, err := s.Receive32()
 		if err != nil {
 			return err
 		}
-		return s.send64(s.memory[device])
+		return s.Send64(s.memory[device])
 	case opSetMemory:
-		device, err := s.receive32()
+		device, err := s.Receive32()
 		if err != nil {
 			return err
 		}
-		limit, err := s.receive64()
+		limit, err := s.Receive64()
 		if !behaves(s.pipeDir, "keep") {
 			s.memory[device] = limit
 		}
 		return err
 	case opTerminate:
-		pid, err := s.receive32()
+		pid, err := s.Receive32()
 		if err != nil {
 			return err
 		}
 		return s.terminate(int(pid))
 	case opStatus:
-		return s.send32(s.state())
+		return s.Send32(s.state())
 	}
 	return nil // the end of the greeting
 }
@@ -120,16 +128,20 @@ func (s *server) answer(op uint32) error {
 // state is 0 for FAULT, anything else for ACTIVE. INITIALIZING is what the daemon
 // says of a server that has not registered.
 func (s *server) state() uint32 {
-	if behaves(s.pipeDir, "fault") {
+	if behaves(s.pipeDir, "fault") && (!s.namesClients() || len(s.clients()) > 0) {
 		return 0
 	}
 	return 1
 }
 
-// clients are those that the behaviour names, as long as they live.
+func (s *server) namesClients() bool {
+	return slices.ContainsFunc(behaviors(s.pipeDir), func(line string) bool { return strings.HasPrefix(line, "clients ") })
+}
+
+// clients are those that the behavior names, as long as they live.
 func (s *server) clients() []int {
 	var all []int
-	for _, line := range behaviours(s.pipeDir) {
+	for _, line := range behaviors(s.pipeDir) {
 		words := strings.Fields(line)
 		if words[0] != "clients" {
 			continue
@@ -149,11 +161,11 @@ func (s *server) clients() []int {
 
 func (s *server) sendClients() error {
 	clients := s.clients()
-	if err := s.send32(uint32(len(clients))); err != nil {
+	if err := s.Send32(uint32(len(clients))); err != nil {
 		return err
 	}
 	for _, pid := range clients {
-		if err := s.send32(uint32(pid)); err != nil {
+		if err := s.Send32(uint32(pid)); err != nil {
 			return err
 		}
 	}
@@ -162,7 +174,7 @@ func (s *server) sendClients() error {
 
 func (s *server) terminate(pid int) error {
 	if !slices.Contains(s.clients(), pid) || behaves(s.pipeDir, "stubborn") {
-		return s.send32(1)
+		return s.Send32(1)
 	}
 	s.gone[pid] = true
 	list, err := os.OpenFile(filepath.Join(s.pipeDir, "terminated"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -171,19 +183,19 @@ func (s *server) terminate(pid int) error {
 	}
 	fmt.Fprintln(list, pid)
 	list.Close()
-	return s.send32(0)
+	return s.Send32(0)
 }
 
-// behaviours are the lines that tell how to misbehave.
-func behaviours(pipeDir string) []string {
-	text, err := os.ReadFile(filepath.Join(pipeDir, "behaviour"))
+// behaviors are the lines that tell how to misbehave.
+func behaviors(pipeDir string) []string {
+	text, err := os.ReadFile(filepath.Join(pipeDir, "behavior"))
 	if err != nil {
 		return nil
 	}
 	return slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return strings.TrimSpace(line) == "" })
 }
 
-func behaves(pipeDir, word string) bool { return slices.Contains(behaviours(pipeDir), word) }
+func behaves(pipeDir, word string) bool { return slices.Contains(behaviors(pipeDir), word) }
 
 func alive(pid int) bool {
 	_, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid)))

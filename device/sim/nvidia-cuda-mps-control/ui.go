@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
 
 // ask sends the commands that it reads, one per line, and prints the answers. It
@@ -14,7 +16,7 @@ func ask(pipeDir string, in io.Reader, out io.Writer) (int, error) {
 	var conn connection
 	err := errors.New("not tried")
 	for _, socket := range []string{"control_privileged", "control"} {
-		if conn, err = dial(pipeDir, socket, kindUI); err == nil {
+		if conn, err = dial(pipeDir, socket, mpswire.KindUI); err == nil {
 			break
 		}
 	}
@@ -26,17 +28,17 @@ func ask(pipeDir string, in io.Reader, out io.Writer) (int, error) {
 	go func() {
 		for commands := bufio.NewScanner(in); commands.Scan(); {
 			line := commands.Text() + "\n\x00"
-			if conn.send64(uint64(len(line))) != nil {
+			if conn.Send64(uint64(len(line))) != nil {
 				return
 			}
 			if _, err := conn.Write([]byte(line)); err != nil {
 				return
 			}
 		}
-		_ = conn.send64(0)
+		_ = conn.Send64(0)
 	}()
 	for {
-		packet, err := conn.receive()
+		packet, err := conn.Receive()
 		if err != nil || len(packet) < 4 {
 			return 1, nil
 		}

@@ -1,0 +1,205 @@
+package device
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Slices are counted from what is left when the driver, or the headroom if that is
+// more, has its part.
+func TestSlicesLeaveTheDriverItsMemory(t *testing.T) {
+	for _, tc := range []struct {
+		memory, reserved, headroom, slice int64
+		want                              int
+	}{
+		{81559, 0, 512, 1024, 79},
+		{81559, 503, 512, 1024, 79},
+		{81559, 512, 512, 1024, 79},
+		{81559, 700, 512, 1024, 78}, // 80859 MiB are left: not quite 79 slices
+		{81559, 663, 512, 1024, 79}, // 80896 MiB are left: 79 slices to the MiB
+		{81559, 664, 512, 1024, 78},
+		{122502, 12250, 512, 1024, 107},
+		{1536, 0, 512, 1024, 1},
+		{1535, 0, 512, 1024, 0},
+		{100, 500, 512, 1024, 0},
+		{0, 0, 512, 1024, 0},
+	} {
+		o := sharingConfig{Mode: gpu.ModeSlice, HeadroomMiB: tc.headroom, SliceMiB: tc.slice, Replicas: 4}
+		if got := o.slices(tc.memory, tc.reserved); got != tc.want {
+			t.Errorf("%d MiB, %d reserved, headroom %d: %d slices, want %d", tc.memory, tc.reserved, tc.headroom, got, tc.want)
+		}
+	}
+	for mode, want := range map[gpu.Mode]int{gpu.ModeShared: 4, gpu.ModeWhole: 0, gpu.ModeMIG: 0, gpu.ModePartition: 0} {
+		if got := (sharingConfig{Mode: mode, SliceMiB: 1024, Replicas: 4}).slices(81559, 0); got != want {
+			t.Errorf("mode %s: %d instances, want %d", mode, got, want)
+		}
+	}
+	// The plan counts with what the survey tells of the reserve.
+	m := testMachine(1)
+	m.GPUs[0].ReservedMiB = 2000
+	if u := plan(testConfig(t, sliced), testRegistry(), m, quiet())[0]; u.slices != 77 {
+		t.Errorf("the plan has %d slices", u.slices)
+	}
+}
+
+func TestClientsOfAnMPSServer(t *testing.T) {
+	for _, tc := range []struct {
+		capability, cuda string
+		want             int
+	}{
+		{"5.0", "11.4", 16}, {"6.1", "13.1", 16}, {"7.0", "11.4", 48}, {"7.5", "12.9", 48}, {"9.0", "13.0", 48}, {"9.0", "13.1", 60},
+		{"9.0", "13.2", 60}, {"9.0", "14.0", 60}, {"12.0", "13.1", 60}, {"10.0", "12.8", 48}, {"", "13.1", 60}, {"", "", 48}, {"9.0", "x", 48}, {"9.0", "14", 48},
+	} {
+		if got := maxClients(tc.capability, tc.cuda); got != tc.want {
+			t.Errorf("compute capability %q, CUDA %q: %d clients, want %d", tc.capability, tc.cuda, got, tc.want)
+		}
+	}
+	c := testConfig(t, "mps { max_clients = 7 }")
+	if got := c.maxClients(&unit{gpu: testGPU("GPU-1", 0)}, "13.1"); got != 7 {
+		t.Errorf("the operator says 7, the plugin %d", got)
+	}
+}
+
+// A change of the configuration waits for an empty device if, and only if, a running
+// task relies on what changes.
+func TestWhatChangesUnderTasks(t *testing.T) {
+	base := sharingConfig{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "short", BurstMilli: 1000}
+	shared := base
+	shared.Mode, shared.Mechanism = gpu.ModeShared, gpu.SharingTimeslice
+	whole := base
+	whole.Mode, whole.Mechanism = gpu.ModeWhole, gpu.SharingNone
+	changes := map[string]func(*sharingConfig){
+		"mode": func(o *sharingConfig) { o.Mode = gpu.ModeMIG }, "mechanism": func(o *sharingConfig) { o.Mechanism = gpu.SharingHAMi },
+		"slice": func(o *sharingConfig) { o.SliceMiB = 2048 }, "headroom": func(o *sharingConfig) { o.HeadroomMiB = 1024 },
+		"replicas": func(o *sharingConfig) { o.Replicas = 5 }, "timeslice": func(o *sharingConfig) { o.Timeslice = "long" },
+		"burst": func(o *sharingConfig) { o.BurstMilli = 500 }, "who chose": func(o *sharingConfig) { o.chosen = true },
+	}
+	waits := map[string]map[string]bool{
+		"slices":   {"mode": true, "mechanism": true, "slice": true, "headroom": true},
+		"replicas": {"mode": true, "mechanism": true, "replicas": true},
+		"whole":    {"mode": true, "mechanism": true},
+	}
+	for name, from := range map[string]sharingConfig{"slices": base, "replicas": shared, "whole": whole} {
+		for what, change := range changes {
+			to := from
+			change(&to)
+			if got := !from.same(to); got != waits[name][what] {
+				t.Errorf("%s: a change of %s waits: %v", name, what, got)
+			}
+		}
+	}
+}
+
+// A fault counts with every device of the GPU, and each once.
+func TestFaultsOfPartsAreCountedOnce(t *testing.T) {
+	fault := func(codes ...string) (all []gpu.Fault) {
+		for _, code := range codes {
+			all = append(all, gpu.Fault{Code: code})
+		}
+		return all
+	}
+	for _, tc := range []struct{ parent, own, want []gpu.Fault }{
+		{nil, nil, nil},
+		{fault("a"), nil, fault("a")},
+		{nil, fault("b"), fault("b")},
+		{fault("a"), fault("a"), fault("a")},
+		{fault("a", "b"), fault("b", "c"), fault("a", "b", "c")},
+	} {
+		if got := union(tc.parent, tc.own); faultCodes(got) != faultCodes(tc.want) {
+			t.Errorf("%v and %v are %v", tc.parent, tc.own, got)
+		}
+	}
+}
+
+// Every XID of NVIDIA's catalog that the documentation names has its class, those of
+// NVLink from Blackwell on too, and the operator can move any.
+func TestEveryXIDHasItsClass(t *testing.T) {
+	want := map[uint64]xidClass{}
+	for class, numbers := range map[xidClass][]uint64{
+		xidApplication: {8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 94},
+		xidInformation: {63, 92, 154},
+		xidFatal:       {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
+		xidLink:        {74, 144, 145, 146, 147, 148, 149, 150},
+		xidLost:        {79},
+	} {
+		for _, n := range numbers {
+			want[n] = class
+		}
+	}
+	says := map[xidClass]string{xidFatal: "release -reset", xidLink: "nvlink", xidLost: "power-cycle"}
+	for n := range uint64(200) {
+		got := defaultXIDs()[n]
+		if got != want[n] {
+			t.Errorf("XID %d is %s, want %s", n, got, want[n])
+		}
+		f, bad := xidFault(n, got)
+		if bad != (says[got] != "") {
+			t.Errorf("XID %d of class %s is a fault: %v", n, got, bad)
+		}
+		if bad && (f.Code != fmt.Sprintf("xid-%d", n) || f.Fatal != (got != xidLink)) {
+			t.Errorf("XID %d: %+v", n, f)
+		}
+	}
+	c := testConfig(t, "health {\n application_xids = [48]\n fatal_xids = [13, 999]\n}")
+	for n, class := range map[uint64]xidClass{48: xidApplication, 13: xidFatal, 999: xidFatal, 79: xidLost} {
+		if got := c.health.classes[n]; got != class {
+			t.Errorf("XID %d is %s, want %s", n, got, class)
+		}
+	}
+	for _, text := range []string{"application_xids = [1, 5]\n fatal_xids = [5]", "application_xids = [5]\n fatal_xids = [2, 5]"} {
+		if _, err := configOf(t, "health {\n "+text+"\n}"); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
+}
+
+// What tasks hold of a device is added up, and all of it stays all.
+func TestWhatIsHeldAddsUp(t *testing.T) {
+	lease := func(uuid string, slices ...int) gpu.Lease {
+		return gpu.Lease{Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: uuid, Slices: slices}, {UUID: "GPU-z", Slices: []int{9}}}}
+	}
+	sum := merge(holders([]gpu.Lease{lease("GPU-a", 1, 2), lease("GPU-a", 5), lease("GPU-b")}), holders([]gpu.Lease{lease("GPU-b", 3), lease("GPU-c"), lease("GPU-a", 7)}))
+	for uuid, want := range map[string]string{"GPU-a": "map[1:true 2:true 5:true 7:true] false", "GPU-b": "map[3:true] true", "GPU-c": "map[] true", "GPU-z": "map[9:true] false"} {
+		if got := fmt.Sprint(sum[uuid].slices, sum[uuid].all); got != want {
+			t.Errorf("%s: %s, want %s", uuid, got, want)
+		}
+	}
+	for name, tc := range map[string]struct {
+		h    holder
+		want bool
+	}{"nothing": {holder{}, false}, "an empty set": {holder{slices: map[int]bool{}}, false}, "a slice": {holder{slices: map[int]bool{0: true}}, true}, "all": {holder{all: true}, true}} {
+		if tc.h.any() != tc.want {
+			t.Errorf("%s is held: %v", name, tc.h.any())
+		}
+	}
+	if got := tasksOn([]gpu.Lease{lease("GPU-a"), lease("GPU-b")}); got["GPU-a"] != 1 || got["GPU-z"] != 2 {
+		t.Errorf("tasks are %v", got)
+	}
+}
+
+// The way in which other drivers are told of devices follows the vendor.
+func TestVisibleDevicesOfEachVendor(t *testing.T) {
+	unitAt := func(uuid string, gpuPosition int, part *hardware.Partition) *unit {
+		return &unit{uuid: uuid, gpu: hardware.GPU{Position: gpuPosition}, instance: part}
+	}
+	a, b := unitAt("GPU-aaaa", 0, nil), unitAt("GPU-bbbb", 3, nil)
+	part, card := unitAt("GPU-aaaa-p2", 0, &hardware.Partition{Position: 2}), unitAt("GPU-0000-3b-00", 5, nil)
+	for _, tc := range []struct {
+		vendor string
+		units  []*unit
+		want   map[string]string
+	}{
+		{"nvidia", []*unit{a, b}, map[string]string{gpu.EnvNVIDIAVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvCUDAVisible: "GPU-aaaa,GPU-bbbb"}},
+		{"amd", []*unit{a, b}, map[string]string{gpu.EnvROCRVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
+		{"amd", []*unit{part, b}, map[string]string{gpu.EnvROCRVisible: "2,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
+		{"amd", []*unit{card}, map[string]string{gpu.EnvROCRVisible: "5", gpu.EnvHIPVisible: "0"}},
+		{"intel", []*unit{b, part}, map[string]string{gpu.EnvZEAffinity: "3,2"}},
+	} {
+		if got := fmt.Sprint(vendors[tc.vendor].visible(tc.units)); got != fmt.Sprint(tc.want) {
+			t.Errorf("%s: %s, want %v", tc.vendor, got, tc.want)
+		}
+	}
+}

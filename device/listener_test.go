@@ -1,0 +1,259 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// watchedDevices notes what is listened to, and fails when it is told to.
+type watchedDevices struct {
+	observer
+	mu    sync.Mutex
+	began []string
+	going int
+	fail  chan error
+}
+
+// seen is what was begun so far, and how much of it goes on.
+func (w *watchedDevices) seen() (began []string, going int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.began), w.going
+}
+
+func (w *watchedDevices) begin(uuids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.began = append(w.began, strings.Join(uuids, " "))
+	w.going++
+}
+
+func (w *watchedDevices) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.going--
+}
+
+func (w *watchedDevices) Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error {
+	w.begin(uuids)
+	defer w.end()
+	emit(hardware.Event{UUID: uuids[0]})
+	select {
+	case err := <-w.fail:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// The devices that are there are listened to, once each; when they change, or listening
+// fails, it begins anew, and the reconciler is woken, since something may have been missed.
+func TestListeningFollowsTheDevices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watchedDevices{fail: make(chan error)}
+		wake := newTrigger()
+		l := newEventListener(hclog.NewNullLogger(), w, wake)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		heard := []string{}
+		listen := func(uuids ...string) {
+			var m hardware.Machine
+			for _, uuid := range uuids {
+				m.GPUs = append(m.GPUs, hardware.GPU{UUID: uuid})
+			}
+			l.watch(ctx, m)
+			for synctest.Wait(); ; synctest.Wait() {
+				select {
+				case e := <-l.events:
+					heard = append(heard, e.UUID)
+					continue
+				default:
+				}
+				break
+			}
+		}
+		expect := func(what string, began []string, going int) {
+			t.Helper()
+			if begun, goes := w.seen(); !slices.Equal(begun, began) || goes != going || len(heard) != len(began) {
+				t.Errorf("%s: begun for %q, %d going, heard %v", what, begun, goes, heard)
+			}
+		}
+		listen()
+		expect("without devices", nil, 0)
+		listen("GPU-b", "GPU-a")
+		listen("GPU-a", "GPU-b")
+		expect("two in any order", []string{"GPU-a GPU-b"}, 1)
+		listen("GPU-a")
+		expect("one is gone", []string{"GPU-a GPU-b", "GPU-a"}, 1)
+		select {
+		case <-wake:
+			t.Error("woken without a failure")
+		default:
+		}
+		w.fail <- errors.New("the driver went away")
+		synctest.Wait()
+		if _, going := w.seen(); going != 0 || len(wake) != 1 {
+			t.Errorf("after a failure %d are going, %d wake-ups", going, len(wake))
+		}
+		time.Sleep(listenPause - 1)
+		listen("GPU-a")
+		expect("before the pause is over", []string{"GPU-a GPU-b", "GPU-a"}, 0)
+		time.Sleep(time.Nanosecond)
+		listen("GPU-a")
+		expect("after the pause", []string{"GPU-a GPU-b", "GPU-a", "GPU-a"}, 1)
+		listen()
+		expect("all are gone", []string{"GPU-a GPU-b", "GPU-a", "GPU-a"}, 0)
+		listen("GPU-a")
+		l.stop()
+		if _, going := w.seen(); going != 0 {
+			t.Error("it goes on after the end")
+		}
+	})
+}
+
+// A failure is said when it begins, changes and ends, each once.
+func TestFailuresAreSaidOnce(t *testing.T) {
+	var out bytes.Buffer
+	l := newOnceLogger(hclog.New(&hclog.LoggerOptions{Output: &out, DisableTime: true}))
+	for _, step := range []struct {
+		what string
+		err  error
+		says string
+	}{
+		{"a", nil, ""},
+		{"a", errors.New("no"), "[ERROR] cannot go on with this, trying again: what=a error=no"},
+		{"a", errors.New("no"), ""},
+		{"b", errors.New("no"), "what=b error=no"},
+		{"a", errors.New("other"), "what=a error=other"},
+		{"a", nil, "[INFO]  recovered: from=a"},
+		{"a", nil, ""},
+		{"b", fmt.Errorf("stopped: %w", context.Canceled), "recovered: from=b"}, // the end of the plugin is no failure
+		{"c", context.Canceled, ""},
+	} {
+		out.Reset()
+		l.report(step.what, step.err)
+		if got := strings.TrimSpace(out.String()); (got == "") != (step.says == "") || !strings.Contains(got, step.says) {
+			t.Errorf("%s, %v: %q, want %q", step.what, step.err, got, step.says)
+		}
+	}
+}
+
+// What an operator says of a device is kept by its UUID, and nothing else is a mark.
+func TestFlagsOfOperators(t *testing.T) {
+	dir := t.TempDir()
+	f := OpenCordons(dir)
+	if all, err := f.All(); err != nil || len(all) != 0 || f.Has("GPU-1") || f.Remove("GPU-1") != nil {
+		t.Errorf("at first: %v, %v", all, err)
+	}
+	if err := errors.Join(f.Add("GPU-1", "new fan"), f.Add("MIG-2", ""), f.Add("GPU-1", "newer fan")); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "cordons", ".GPU-3.tmp"), "half")
+	if err := os.Mkdir(filepath.Join(dir, "cordons", "GPU-4"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	all, err := f.All()
+	if err != nil || fmt.Sprint(all) != "map[GPU-1:newer fan MIG-2:]" || !f.Has("GPU-1") || f.Has("GPU-3") {
+		t.Errorf("marks are %v, %v", all, err)
+	}
+	if err := f.Remove("GPU-1"); err != nil || f.Has("GPU-1") || !f.Has("MIG-2") {
+		t.Errorf("removed: %v", err)
+	}
+	for _, bad := range []string{"", "0", "GPU-1/../2", "GPU-.", "../GPU-1", "gpu-1"} {
+		if f.Add(bad, "") == nil || f.Remove(bad) == nil || f.Has(bad) {
+			t.Errorf("%q is a UUID", bad)
+		}
+	}
+	for a, b := range map[OperatorFlags]OperatorFlags{OpenCordons(dir): OpenReleases(dir), OpenForgotten(dir): OpenCordons(dir), OpenReleases(dir): OpenForgotten(dir)} {
+		if a == b {
+			t.Errorf("two kinds of marks lie in %v", a)
+		}
+	}
+	writeFile(t, filepath.Join(dir, "file"), "")
+	if _, err := OpenCordons(filepath.Join(dir, "file")).All(); err == nil {
+		t.Error("marks that cannot be listed are none")
+	}
+}
+
+// The faults of an earlier run are taken over, each with the device that has it: those
+// of events until a probe, the others until a survey, and a GPU's are not its parts' own.
+func TestFaultsOfAnEarlierRun(t *testing.T) {
+	tr := newTestHealth()
+	at := func(codes ...string) (all []gpu.Fault) {
+		for n, code := range codes {
+			all = append(all, gpu.Fault{Code: code, Since: epoch.Add(time.Duration(n) * time.Second)})
+		}
+		return all
+	}
+	tr.restore([]gpu.GPUState{
+		{UUID: "MIG-1", ParentUUID: "GPU-1", Faults: at("xid-48", "xid-95")},
+		{UUID: "GPU-1", Faults: at("xid-48", "gpu-lost", "event-memory-poison")},
+		{UUID: "GPU-2"},
+	})
+	for uuid, want := range map[string]string{"GPU-1": "xid-48 gpu-lost event-memory-poison", "MIG-1": "xid-95", "GPU-2": "", "GPU-3": ""} {
+		if got := faultCodes(tr.faults(uuid)); got != want {
+			t.Errorf("%s: %q, want %q", uuid, got, want)
+		}
+	}
+	later := epoch.Add(time.Hour)
+	for _, uuid := range []string{"GPU-1", "MIG-1", "GPU-2"} {
+		tr.survey(uuid, nil, later)
+	}
+	if got := faultCodes(tr.faults("GPU-1")) + ", " + faultCodes(tr.faults("MIG-1")); got != "xid-48 event-memory-poison, xid-95" {
+		t.Errorf("after a clean survey: %s", got)
+	}
+	if got := fmt.Sprint(tr.suspects()); got != "[GPU-1 MIG-1]" {
+		t.Errorf("a probe could clear %s", got)
+	}
+	if !tr.cleared("MIG-1", later) || tr.cleared("MIG-1", later) || tr.cleared("GPU-2", later) || len(tr.latched("GPU-1")) != 2 {
+		t.Error("the wrong ones are cleared")
+	}
+	if n := tr.recoveries("MIG-1", later); n != 1 {
+		t.Errorf("%d recoveries", n)
+	}
+	if n := tr.recoveries("MIG-1", later.Add(1)); n != 0 {
+		t.Errorf("%d recoveries since", n)
+	}
+}
+
+// Faults are told the oldest first, and those of one moment by their codes.
+func TestFaultsAreInOrder(t *testing.T) {
+	tr := newTestHealth()
+	tr.survey("GPU-1", []hardware.Problem{{Code: "b"}}, epoch.Add(time.Second))
+	tr.xid("GPU-1", 79, epoch)
+	tr.survey("GPU-1", []hardware.Problem{{Code: "b"}, {Code: "a"}}, epoch.Add(time.Second))
+	tr.xid("GPU-1", 48, epoch.Add(time.Second))
+	if got := faultCodes(tr.faults("GPU-1")); got != "xid-79 a b xid-48" {
+		t.Errorf("faults are %s", got)
+	}
+	tr.xid("GPU-1", 79, epoch.Add(time.Hour)) // it stands since it began
+	if got := tr.faults("GPU-1"); faultCodes(got) != "xid-79 a b xid-48" || !got[0].Since.Equal(epoch) {
+		t.Errorf("faults are %v", got)
+	}
+	// An event that means nothing by itself is no fault.
+	tr.event("GPU-2", hardware.Problem{}, epoch)
+	tr.event("GPU-3", hardware.Problem{Code: "event-x", Message: "m", Action: "a", Fatal: true}, epoch)
+	if got := tr.faults("GPU-3"); len(tr.faults("GPU-2")) != 0 || len(got) != 1 || got[0] != (gpu.Fault{Code: "event-x", Message: "m", Action: "a", Since: epoch, Fatal: true}) {
+		t.Errorf("faults are %v and %v", tr.faults("GPU-2"), got)
+	}
+	for code, want := range map[string]bool{"xid-74": true, "xid-149": true, "xid-48": false, "xid-": false, "gpu-lost": false, "xid-74x": false} {
+		if got := tr.ofLink(gpu.Fault{Code: code}); got != want {
+			t.Errorf("%s is one of NVLink: %v", code, got)
+		}
+	}
+}

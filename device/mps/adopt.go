@@ -1,0 +1,84 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+)
+
+// locate returns the daemon that lives. One that an earlier release started, without
+// a gate, or one that divides its multiprocessors in another way than is wanted, is kept
+// while tasks may be on the device, and replaced when none is.
+func (k *keeper) locate() (process, error) {
+	k.control = k.control.in(dirsIn(filepath.Dir(k.control.dirs.base), k.control.uuid))
+	found, err := k.control.find()
+	if err == nil {
+		return k.keepOrReplace(found)
+	}
+	if !errors.Is(err, errGone) {
+		return found, err
+	}
+	old := k.control.in(k.control.dirs.withoutGate())
+	ungated, problem := old.find()
+	switch {
+	case problem != nil:
+		return found, err
+	case k.replacing && k.deviceEmpty():
+		k.ended = "an earlier release had started it without a gate, and it was replaced"
+		return found, err // what is left of it is ended before another starts
+	case k.replacing:
+		return found, errUngated
+	}
+	k.log.Warn("the MPS control daemon was started by an earlier release: until no task is on the device and it is replaced, tasks reach it without a gate",
+		"device", k.control.uuid, "pid", ungated.PID)
+	k.control = old
+	return ungated, nil
+}
+
+// errUngated means that a daemon of an earlier release is about to be replaced.
+var errUngated = &actionError{
+	reason: "its control daemon was started by an earlier release, which gave tasks all of its socket",
+	action: "it is replaced when no task is on the device",
+}
+
+// keepOrReplace returns a daemon, or errGone where it is to be replaced now because it
+// divides the multiprocessors in another way than is wanted.
+func (k *keeper) keepOrReplace(found process) (process, error) {
+	static := staticDaemon(found.PID)
+	switch {
+	case static == k.control.static:
+		return found, nil
+	case k.replacing && k.deviceEmpty():
+		k.ended = "it was replaced by one that divides the multiprocessors in another way"
+		return process{}, fmt.Errorf("process %d: %w", found.PID, errGone)
+	case k.replacing:
+		return process{}, errOtherPartitioning
+	}
+	k.log.Info("the MPS control daemon divides the multiprocessors in another way than is wanted: it is replaced when no task is on the device",
+		"device", k.control.uuid, "pid", found.PID, "static_partitioning", static)
+	return found, nil
+}
+
+// outdated says why the daemon is to be replaced when no task is on the device.
+func (k *keeper) outdated() error {
+	switch {
+	case k.control.dirs.ungated():
+		return errUngated
+	case staticDaemon(k.process().PID) != k.control.static:
+		return errOtherPartitioning
+	}
+	return nil
+}
+
+// clearLeftovers ends what no socket leads to, so that another daemon can start.
+// A control daemon that lives although its socket is gone may have tasks: they
+// come first. Servers whose daemon has died can no longer be asked or limited.
+func (k *keeper) clearLeftovers() error {
+	if left := k.control.running(roleDaemon); len(left) > 0 && !k.deviceEmpty() && k.readRecord().Process == left[0] {
+		return &actionError{
+			reason: fmt.Sprintf("process %d, its control daemon, lives, but its socket %s was removed", left[0].PID, k.control.dirs.socket()),
+			action: "it is replaced when no task is on the device any more",
+		}
+	}
+	return k.control.endLeftovers(k.log)
+}

@@ -1,0 +1,266 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
+)
+
+// A daemon's own socket lets who reaches it do too much: change limits, terminate
+// other programs, shut the server down, and hold up all others by silence. So tasks
+// get a gate's in its place. The gate learns what a program is and hands on CUDA
+// programs, with nothing but their credentials; the daemon's answer is a descriptor
+// that leads to the server, and from then on the gate has no part in it.
+//
+// A gate is a process of its own, since tasks start programs also while the plugin
+// is away. It outlives the daemon too: where that is gone, CUDA fails, instead of
+// finding no socket and going on without limits.
+
+// GateCommand is the first argument with which the plugin's binary runs itself as
+// a gate; its main must then call RunGate.
+const GateCommand = "mps-gate"
+
+// RunGate serves a gate until the process ends. args are the directory that tasks
+// see and the daemon's own; after "detach" it starts such a gate and returns.
+func RunGate(args []string) error {
+	if len(args) > 0 && args[0] == detach {
+		return detachGate(args[1:])
+	}
+	if len(args) != 2 {
+		return fmt.Errorf("%s: want two directories, got %q", GateCommand, args)
+	}
+	g := newGate(hclog.New(&hclog.LoggerOptions{Name: "mps-gate", Output: os.Stderr}), filepath.Join(args[1], controlSocket))
+	logs, err := openLogPipe(filepath.Join(args[0], logPipe))
+	if err != nil {
+		return err
+	}
+	go drop(logs)
+	listener, err := openGate(args[0])
+	if err != nil {
+		return err
+	}
+	return g.serve(context.Background(), listener)
+}
+
+const (
+	controlSocket = "control"
+	logPipe       = "log"
+)
+
+// openGate takes the place of an earlier gate in a pipe directory.
+func openGate(dir string) (*net.UnixListener, error) {
+	path := filepath.Join(dir, controlSocket)
+	next := path + ".new"
+	if err := os.RemoveAll(next); err != nil {
+		return nil, fmt.Errorf("open gate: %w", err)
+	}
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: next, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("open gate: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	own, err := setMode(next, unix.S_IFSOCK, 0o666)
+	if err == nil {
+		err = errors.Join(own.Close(), takePlace(next, path))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open gate: %w", err), listener.Close())
+	}
+	return listener, nil
+}
+
+// takePlace renames, and removes a directory that is in the way.
+func takePlace(from, to string) error {
+	if info, err := os.Lstat(to); err == nil && info.IsDir() {
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
+	}
+	return os.Rename(from, to)
+}
+
+// openLogPipe makes the FIFO into which CUDA programs log. What they write is
+// dropped: the daemon's own reader believes what it finds, and other bytes than a
+// log stop the daemon for good.
+func openLogPipe(path string) (*os.File, error) {
+	if err := os.RemoveAll(path); err != nil {
+		return nil, fmt.Errorf("make log pipe: %w", err)
+	}
+	if err := unix.Mkfifo(path, 0o622); err != nil {
+		return nil, fmt.Errorf("make log pipe: %w", err)
+	}
+	own, err := setMode(path, unix.S_IFIFO, 0o622)
+	if err != nil {
+		return nil, fmt.Errorf("make log pipe: %w", err)
+	}
+	defer own.Close()
+	pipe, err := os.OpenFile(throughDescriptor(own), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make log pipe: %w", err)
+	}
+	return pipe, nil
+}
+
+// setMode changes the mode of a file that was just made, and returns its file info. A task
+// that can write to the directory may have put a link to a file of the host in its place.
+func setMode(path string, kind, mode uint32) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	own := os.NewFile(uintptr(fd), path)
+	var info unix.Stat_t
+	err = unix.Fstat(fd, &info)
+	if err == nil && (info.Mode&unix.S_IFMT != kind || info.Nlink != 1) {
+		err = fmt.Errorf("%s was replaced", path)
+	}
+	if err == nil {
+		err = unix.Chmod(throughDescriptor(own), mode)
+	}
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	return own, nil
+}
+
+// throughDescriptor is a path to an open file that no link can redirect.
+func throughDescriptor(file *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", file.Fd()) }
+
+func drop(logs *os.File) { _, _ = io.Copy(io.Discard, logs) }
+
+// gate hands CUDA programs on to a daemon.
+type gate struct {
+	log hclog.Logger
+	// daemon is the path of the daemon's own socket.
+	daemon string
+	// introduction is how long a program may take to say what it is, and status how
+	// long the daemon waits for the status of a program that it gave to its server.
+	introduction, status time.Duration
+	peers                *peers
+}
+
+func newGate(log hclog.Logger, daemon string) *gate {
+	return &gate{log: log, daemon: daemon, introduction: 10 * time.Second, status: time.Second, peers: newPeers(time.Now)}
+}
+
+func (g *gate) serve(ctx context.Context, listener *net.UnixListener) error {
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	for {
+		conn, err := listener.AcceptUnix()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			g.log.Warn("cannot take a connection", "error", err)
+			time.Sleep(100 * time.Millisecond) // out of descriptors, say: others close theirs
+			continue
+		}
+		go g.handle(ctx, mpswire.Conn{UnixConn: conn})
+	}
+}
+
+// handle serves one connection.
+func (g *gate) handle(ctx context.Context, client mpswire.Conn) {
+	defer client.Close()
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	peer, err := peerOf(client)
+	if err != nil {
+		g.log.Warn("a connection is refused", "error", err)
+		return
+	}
+	leave, err := g.peers.enter(peer)
+	if err == nil {
+		err = g.admit(client, peer)
+		leave()
+	}
+	if err != nil && g.peers.mayComplain(peer) {
+		g.log.Warn("a connection is refused", "pid", peer.Pid, "user", peer.Uid, "control_group", peer.group, "error", err)
+	}
+}
+
+// admit learns what a program is, and hands it on if it is a CUDA program.
+func (g *gate) admit(client mpswire.Conn, p peer) error {
+	if err := client.SetDeadline(time.Now().Add(g.introduction)); err != nil {
+		return err
+	}
+	if _, err := client.Greet(); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+			return nil // CUDA looks first whether there is a daemon
+		}
+		return fmt.Errorf("it did not introduce itself: %w", err)
+	}
+	kind, err := client.Receive()
+	if err != nil {
+		return fmt.Errorf("it did not say what it is: %w", err)
+	}
+	if got, ok := mpswire.ParseKind(kind); !ok || got != mpswire.KindClient {
+		return fmt.Errorf("it says that it is %s, and CUDA programs alone pass", got)
+	}
+	if err := client.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	daemon, err := mpswire.Dial(g.daemon)
+	if err != nil {
+		return fmt.Errorf("reach the daemon: %w", err)
+	}
+	defer daemon.Close()
+	return g.handOn(client, daemon, p)
+}
+
+// handOn introduces a program to the daemon, gives it the daemon's answer, and the
+// daemon the program's.
+func (g *gate) handOn(client, daemon mpswire.Conn, p peer) error {
+	if err := daemon.ExpectHello(); err != nil {
+		return fmt.Errorf("reach the daemon: %w", err)
+	}
+	if err := g.peers.checkUser(p, daemon); err != nil {
+		return err
+	}
+	if err := daemon.Introduce(p.Ucred, mpswire.KindClient); err != nil {
+		return err
+	}
+	// The daemon answers when it has a server for this program, and not before. A
+	// program that ends meanwhile is not waited for.
+	var answered atomic.Bool
+	status := make(chan []byte, 1)
+	go func() {
+		packet, _ := client.Receive()
+		if !answered.Load() {
+			daemon.Close()
+		}
+		status <- packet
+	}()
+	server, err := daemon.ReceiveFile()
+	answered.Store(true)
+	if err != nil {
+		return fmt.Errorf("the daemon has no server for it: %w", err)
+	}
+	g.peers.admitted(p)
+	err = client.SendFile(server)
+	_ = unix.Close(server)
+	if err != nil {
+		return fmt.Errorf("hand the server on: %w", err)
+	}
+	select {
+	case packet := <-status:
+		if len(packet) == 4 {
+			_, _ = daemon.Write(packet) // the daemon goes on either way
+		}
+	case <-g.peers.patience(p, g.status):
+		g.peers.silent(p)
+		daemon.Close()
+		<-status // CUDA ends by SIGPIPE when its status is not heard
+	}
+	return nil
+}

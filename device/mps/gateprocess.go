@@ -1,0 +1,126 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// gateName is what a gate is called in lists of processes.
+const gateName = "nomad-gpu-mps-gate"
+
+// gatePoll is how often to look for a gate that is being started.
+const gatePoll = 10 * time.Millisecond
+
+// openGate adopts the gate that lives, or starts one. What programs have by then
+// from an earlier gate is a connection to their server, which stays.
+func (k *keeper) openGate(ctx context.Context) error {
+	if k.control.dirs.ungated() {
+		return nil
+	}
+	found, err := k.control.findGate()
+	switch {
+	case errors.Is(err, errBusy) && k.gate.alive():
+		return nil
+	case errors.Is(err, errBusy):
+		return err
+	case err != nil:
+		k.log.Info("starting the gate of an MPS control daemon", "device", k.control.uuid)
+		if found, err = k.control.startGate(ctx); err != nil {
+			return fmt.Errorf("start the gate before the daemon: %w", err)
+		}
+		k.control.endOtherGates(found)
+	}
+	if k.gate != (process{}) && k.gate != found {
+		k.separate(ctx, found)
+	}
+	k.gate = found
+	return nil
+}
+
+// endOtherGates ends gates that no task finds any more.
+func (c control) endOtherGates(than process) {
+	for _, p := range c.running(roleGate) {
+		if p != than && p.alive() {
+			_ = unix.Kill(p.PID, unix.SIGKILL)
+		}
+	}
+}
+
+// findGate returns the gate that listens where tasks connect.
+func (c control) findGate() (process, error) {
+	pid, err := listener(c.dirs.gate())
+	if err != nil {
+		return process{}, err
+	}
+	if c.roleOf(pid) != roleGate {
+		return process{}, fmt.Errorf("process %d listens on %s and is not the gate: %w", pid, c.dirs.gate(), errGone)
+	}
+	return findProcess(pid)
+}
+
+// startGate runs a gate, which takes the place of whatever listens where tasks
+// connect. Its log lies beside the daemon's.
+func (c control) startGate(parent context.Context) (process, error) {
+	ctx, cancel := context.WithTimeout(parent, c.Timeout)
+	defer cancel()
+	log, err := os.OpenFile(filepath.Join(c.dirs.log, gateLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return process{}, err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, c.self, GateCommand, detach, c.dirs.pipe, c.dirs.own)
+	cmd.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe}
+	cmd.Dir, cmd.Stderr = "/", log
+	said, err := cmd.Output()
+	if err != nil {
+		return process{}, fmt.Errorf("%w; see %s", err, log.Name())
+	}
+	pid, err := strconv.Atoi(string(said))
+	if err != nil {
+		return process{}, fmt.Errorf("its number is %q: %w", said, err)
+	}
+	for {
+		if found, err := c.findGate(); err == nil && found.PID == pid {
+			return found, nil
+		}
+		if _, err := findProcess(pid); err != nil {
+			return process{}, fmt.Errorf("it ended; see %s", log.Name())
+		}
+		select {
+		case <-time.After(gatePoll):
+		case <-ctx.Done():
+			_ = unix.Kill(pid, unix.SIGKILL)
+			if parent.Err() != nil {
+				return process{}, parent.Err()
+			}
+			return process{}, errors.New("it does not listen")
+		}
+	}
+}
+
+// detach, as the first argument of a gate, has it start the gate in a session of
+// its own and end: a gate, like a daemon, is no child of the plugin, and leaves no
+// zombie.
+const detach = "detach"
+
+// detachGate starts a gate, and prints its number.
+func detachGate(args []string) error {
+	cmd := exec.Command("/proc/self/exe", slices.Insert(slices.Clone(args), 0, GateCommand)...)
+	cmd.Args[0] = gateName // who looks for the plugin does not find this
+	cmd.Dir, cmd.Stderr, cmd.SysProcAttr = "/", os.Stderr, &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	_, err := fmt.Print(cmd.Process.Pid)
+	return err
+}

@@ -1,0 +1,103 @@
+package mps
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// superviseCommand runs the test binary as a plugin that can be killed.
+const superviseCommand = "supervise"
+
+// supervise keeps a daemon until it is killed: args are the state directory, the
+// program and the memory of the device.
+func supervise(args []string) {
+	mib, err := strconv.ParseInt(args[2], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	s, err := New(benchOptions(args[0], args[1]))
+	if err != nil {
+		panic(err)
+	}
+	s.Want([]Spec{{UUID: device, MemoryMiB: mib, Percent: 80, MaxClients: 48}})
+	select {}
+}
+
+// kills is how many processes TestNothingIsLeftAfterKills kills with each program, at least.
+func kills(t *testing.T) int {
+	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_KILLS")); err == nil {
+		return n
+	}
+	if testing.Short() {
+		return 3
+	}
+	return 10
+}
+
+// What was started always ends, whoever is killed at whatever moment: plugin,
+// daemon, server or gate.
+func TestNothingIsLeftAfterKills(t *testing.T) {
+	withEach(t, func(t *testing.T, b *bench) {
+		b.Close()
+		random := rand.New(rand.NewPCG(1, uint64(len(b.String()))))
+		c := b.control(device)
+		var plugin *exec.Cmd
+		end := func() {
+			if plugin != nil {
+				_, _ = plugin.Process.Kill(), plugin.Wait()
+				plugin = nil
+			}
+		}
+		defer end()
+		killed := map[string]int{}
+		for killed["plugin"]+killed["daemon, server or gate"] < kills(t) {
+			if plugin == nil {
+				plugin = exec.Command("/proc/self/exe", superviseCommand, b.dir, b.program, fmt.Sprint(b.spec().MemoryMiB))
+				if err := plugin.Start(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// From before the daemon starts until after it is ready.
+			<-time.After(time.Duration(random.IntN(250)) * time.Millisecond)
+			var victims []process
+			switch random.IntN(4) {
+			case 0:
+				end()
+				killed["plugin"]++
+			case 3:
+				victims = c.running(roleGate)
+			case 1:
+				victims = c.running(roleDaemon)
+			case 2:
+				victims = c.running(roleServer)
+			}
+			for _, p := range victims {
+				_ = unix.Kill(p.PID, syscall.SIGKILL)
+				killed["daemon, server or gate"]++
+			}
+			if daemons := c.running(roleDaemon); len(daemons) > 2 {
+				t.Fatalf("%d daemons run", len(daemons)) // one, and one that is about to become it
+			}
+		}
+		end()
+		b.start()
+		b.Want([]Spec{b.spec()})
+		b.until("the daemon is ready after all", ready)
+		b.oneOfEach()
+		b.Want(nil)
+		b.Close()
+		if left := c.running(roleDaemon, roleServer, roleGate); len(left) > 0 {
+			t.Errorf("%v are left", left)
+		}
+		b.start()
+		t.Logf("killed %v", killed)
+	})
+}

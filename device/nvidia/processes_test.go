@@ -1,0 +1,234 @@
+package nvidia
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nomad-gpu/nomad-gpu/device/guard"
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/sim"
+)
+
+// NVML's lists overlap: a program is listed once, as an MPS client if it is one, with
+// its latest use.
+func TestProgramsOfAllLists(t *testing.T) {
+	const mib, absent = 1 << 20, hardware.Absent
+	at := func(pid uint32, mib uint64) nvml.ProcessInfo {
+		return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: mib << 20}
+	}
+	d := sim.Unsupported(&mock.Device{
+		GetMPSComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{at(1, 100), at(2, 200), at(3, 300)}, nvml.SUCCESS
+		},
+		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{at(2, 9), at(4, 400), {Pid: 5, UsedGpuMemory: unknownMemory}}, nvml.SUCCESS
+		},
+		GetGraphicsRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{at(4, 9), at(6, 600)}, nvml.SUCCESS
+		},
+		GetProcessUtilizationFunc: func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return []nvml.ProcessUtilizationSample{
+				{Pid: 1, TimeStamp: 5, SmUtil: 0}, // NVML credits the server
+				{Pid: 2, TimeStamp: 5, SmUtil: 20},
+				{Pid: 4, TimeStamp: 7, SmUtil: 40}, {Pid: 4, TimeStamp: 6, SmUtil: 99}, {Pid: 4, TimeStamp: 7, SmUtil: 41},
+				{Pid: 6, TimeStamp: 1, SmUtil: 0},
+			}, nvml.SUCCESS
+		},
+	})
+	want := []hardware.Process{
+		{PID: 1, MemoryMiB: 100, MPS: true, Milli: absent}, {PID: 2, MemoryMiB: 200, MPS: true, Milli: 200}, {PID: 3, MemoryMiB: 300, MPS: true, Milli: absent},
+		{PID: 4, MemoryMiB: 400, Milli: 410}, {PID: 5, MemoryMiB: absent, Milli: absent}, {PID: 6, MemoryMiB: 600, Milli: 0},
+	}
+	got, err := everything().processes(d)
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v; the programs differ (-want +got):\n%s", err, diff)
+	}
+	// Without the list of clients no program is known to be one, or not to be one.
+	for ret, fails := range map[nvml.Return]bool{nvml.ERROR_NOT_SUPPORTED: false, nvml.ERROR_FUNCTION_NOT_FOUND: false, nvml.ERROR_UNKNOWN: true} {
+		d.GetMPSComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return []nvml.ProcessInfo{at(4, 1)}, ret }
+		got, err := everything().processes(d)
+		if (err != nil) != fails || !fails && (len(got) != 4 || got[1].PID != 4 || got[1].MPS || !got[1].MPSUnknown) {
+			t.Errorf("%s: %+v, %v", describe(ret), got, err)
+		}
+	}
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
+	if got, err := everything().processes(d); err == nil {
+		t.Errorf("a list that cannot be read is %+v", got)
+	}
+}
+
+// An event says which instance it concerns, if it concerns one, and what it means.
+func TestEventsAreTranslated(t *testing.T) {
+	d := sim.Unsupported(&mock.Device{GetUUIDFunc: func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS }})
+	nameless := sim.Unsupported(&mock.Device{GetUUIDFunc: func() (string, nvml.Return) { return "GPU-2", nvml.ERROR_GPU_IS_LOST }})
+	const none = ^uint32(0)
+	for _, tc := range []struct {
+		data nvml.EventData
+		want string
+	}{
+		{nvml.EventData{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: none, ComputeInstanceId: none}, "GPU-1 XID 79 of -1/-1: "},
+		{nvml.EventData{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 13, GpuInstanceId: 0, ComputeInstanceId: 3}, "GPU-1 XID 13 of 0/3: "},
+		{nvml.EventData{Device: d, EventType: nvml.EventTypeFatalPoisonError, EventData: 5, GpuInstanceId: none}, "GPU-1 memory poison 0 of -1/0: event-memory-poison"},
+		{nvml.EventData{Device: d, EventType: nvml.EventTypeGpuUnavailableError}, "GPU-1 GPU unavailable 0 of 0/0: event-gpu-unavailable"},
+		{nvml.EventData{Device: d, EventType: nvml.EventTypeDoubleBitEccError}, "GPU-1 uncorrected ECC error 0 of 0/0: "},
+		{nvml.EventData{Device: nameless, EventType: nvml.EventMigConfigChange}, " change of the MIG instances 0 of 0/0: "},
+		{nvml.EventData{EventType: 1 << 40}, " event of type 0x10000000000 0 of 0/0: "},
+	} {
+		e := event(tc.data)
+		if got := fmt.Sprintf("%s %s %d of %d/%d: %s", e.UUID, e.Name, e.XID, e.GI, e.CI, e.Problem.Code); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+		if e.Problem.Code != "" && (!e.Problem.Fatal || e.Problem.Action == "") {
+			t.Errorf("%+v", e.Problem)
+		}
+	}
+}
+
+// A device is asked for those of our events that it knows, and for XIDs at least.
+func TestEventsThatAreAskedFor(t *testing.T) {
+	all := uint64(0)
+	for _, k := range kinds {
+		all |= k.kind
+	}
+	for name, tc := range map[string]struct {
+		supported uint64
+		ret       nvml.Return
+		want      uint64
+	}{
+		"all":      {^uint64(0), nvml.SUCCESS, all},
+		"XIDs":     {nvml.EventTypeXidCriticalError | nvml.EventTypeClock, nvml.SUCCESS, nvml.EventTypeXidCriticalError},
+		"none":     {0, nvml.SUCCESS, 0},
+		"not told": {0, nvml.ERROR_NOT_SUPPORTED, nvml.EventTypeXidCriticalError},
+	} {
+		asked := uint64(1)
+		d := sim.Unsupported(&mock.Device{
+			GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return tc.supported, tc.ret },
+			RegisterEventsFunc:         func(types uint64, _ nvml.EventSet) nvml.Return { asked = types; return nvml.SUCCESS },
+		})
+		if ret := register(d, nil); ret != nvml.SUCCESS || asked != tc.want {
+			t.Errorf("%s: asked for %#x, want %#x", name, asked, tc.want)
+		}
+	}
+}
+
+// Instances are made from the largest to the smallest, each once, and those that are
+// there are counted.
+func TestInstancesAreMadeLargestFirst(t *testing.T) {
+	slicesOf := map[int]uint32{0: 1, 1: 2, 2: 3, 4: 7, 7: 1}
+	var made []int
+	there := map[int]int{1: 1}
+	d := sim.Unsupported(&mock.Device{
+		GetGpuInstanceProfileInfoFunc: func(id int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
+			if slicesOf[id] == 0 {
+				return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
+			}
+			return nvml.GpuInstanceProfileInfo{Id: uint32(id), SliceCount: slicesOf[id]}, nvml.SUCCESS
+		},
+		GetGpuInstancesFunc: func(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
+			return make([]nvml.GpuInstance, there[int(info.Id)]), nvml.SUCCESS
+		},
+		CreateGpuInstanceFunc: func(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
+			made = append(made, int(info.Id))
+			return sim.Unsupported(&mock.GpuInstance{
+				GetComputeInstanceProfileInfoFunc: func(int, int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+					return nvml.ComputeInstanceProfileInfo{}, nvml.SUCCESS
+				},
+				CreateComputeInstanceFunc: func(*nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) { return nil, nvml.SUCCESS },
+			}), nvml.SUCCESS
+		},
+	})
+	if err := fill(d, map[int]int{0: 2, 1: 2, 2: 1, 4: 0, 7: 1, 9: 1}); err != nil || fmt.Sprint(made) != "[2 1 0 0 7]" {
+		t.Errorf("made %v, %v", made, err)
+	}
+}
+
+// Only a GPU that says so is sampled.
+func TestActivityOfWhatCanBeSampled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		supported uint32
+		ret       nvml.Return
+		samples   bool
+	}{"yes": {1, nvml.SUCCESS, true}, "no": {0, nvml.SUCCESS, false}, "an error": {1, nvml.ERROR_NOT_SUPPORTED, false}} {
+		taken := false
+		b := &Backend{samplers: samplers{all: map[string]*sampler{}}, lib: sim.Unsupported(&mock.Interface{
+			ExtensionsFunc:     func() nvml.ExtendedInterface { return nil },
+			GpmSampleAllocFunc: func() (nvml.GpmSample, nvml.Return) { return sim.Unsupported(&mock.GpmSample{}), nvml.SUCCESS },
+		})}
+		d := sim.Unsupported(&mock.Device{
+			GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: tc.supported}, tc.ret },
+			GpmSampleGetFunc:          func(nvml.GpmSample) nvml.Return { taken = true; return nvml.SUCCESS },
+		})
+		if b.activity(d, "GPU-1"); taken != tc.samples {
+			t.Errorf("%s: sampled %v", name, taken)
+		}
+	}
+}
+
+// A MIG instance is sampled through its GPU, if both tell which it is.
+func TestActivityOfAMIGInstanceNeedsItsGPU(t *testing.T) {
+	for name, tc := range map[string]struct {
+		parent, gi nvml.Return
+		samples    bool
+	}{"both tell": {nvml.SUCCESS, nvml.SUCCESS, true}, "no GPU": {nvml.ERROR_UNKNOWN, nvml.SUCCESS, false}, "no number": {nvml.SUCCESS, nvml.ERROR_UNKNOWN, false}} {
+		taken := -1
+		b := everything()
+		b.samplers = samplers{all: map[string]*sampler{}}
+		b.lib.(*mock.Interface).GpmSampleAllocFunc = func() (nvml.GpmSample, nvml.Return) { return sim.Unsupported(&mock.GpmSample{}), nvml.SUCCESS }
+		parent := sim.Unsupported(&mock.Device{
+			GpmQueryDeviceSupportFunc: func() (nvml.GpmSupport, nvml.Return) { return nvml.GpmSupport{IsSupportedDevice: 1}, nvml.SUCCESS },
+			GpmMigSampleGetFunc:       func(gi int, _ nvml.GpmSample) nvml.Return { taken = gi; return nvml.SUCCESS },
+		})
+		d := sim.Unsupported(&mock.Device{
+			IsMigDeviceHandleFunc:                  func() (bool, nvml.Return) { return true, nvml.SUCCESS },
+			GetDeviceHandleFromMigDeviceHandleFunc: func() (nvml.Device, nvml.Return) { return parent, tc.parent },
+			GetGpuInstanceIdFunc:                   func() (int, nvml.Return) { return 5, tc.gi },
+		})
+		if b.activity(d, "MIG-1"); (taken == 5) != tc.samples || !tc.samples && taken != -1 {
+			t.Errorf("%s: sampled %d", name, taken)
+		}
+	}
+}
+
+// A GPU that does not even say who it is counts as one that is not known.
+func TestAGPUThatDoesNotSayWhoItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := everything()
+		b.guard = guard.New(time.Second)
+		b.lib.(*mock.Interface).DeviceGetHandleByIndexFunc = func(index int) (nvml.Device, nvml.Return) {
+			if index == 0 {
+				<-release
+			}
+			return nil, nvml.ERROR_GPU_IS_LOST
+		}
+		var found hardware.Machine
+		var driver hardware.Driver
+		b.one(0, &found, &driver)
+		b.one(1, &found, &driver)
+		if got := codes(driver.Unknown); got != "nvml-timeout gpu-lost" || len(found.GPUs) != 0 {
+			t.Errorf("unknown are %q, found %v", got, found.GPUs)
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+// What is asked of a device that the library does not find is an error.
+func TestADeviceThatIsNotFound(t *testing.T) {
+	b := everything()
+	b.guard, b.up = guard.New(time.Minute), true
+	b.lib.(*mock.Interface).DeviceGetHandleByUUIDFunc = func(string) (nvml.Device, nvml.Return) { return nil, nvml.ERROR_NOT_FOUND }
+	if _, err := b.Reading("GPU-1", "GPU-1"); err == nil || !strings.Contains(err.Error(), "find device GPU-1: not found") {
+		t.Errorf("a reading: %v", err)
+	}
+	if _, err := b.Processes("GPU-1", "GPU-1"); err == nil {
+		t.Error("its programs are listed")
+	}
+}

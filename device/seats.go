@@ -1,0 +1,165 @@
+package device
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// checkpointBranch is the first of NVIDIA's driver that suspends processes.
+const checkpointBranch = 570
+
+// suspend reads the rules of devices whose tasks make room for each other.
+func (p *configParser) suspend(raw *rawSuspend) *gpu.SeatRules {
+	if raw == nil {
+		return nil
+	}
+	r := &gpu.SeatRules{
+		IdleMS:    p.duration("suspend.idle", raw.Idle, time.Second).Milliseconds(),
+		MinTurnMS: p.duration("suspend.min_turn", raw.MinTurn, time.Second).Milliseconds(),
+		MaxWaitMS: p.duration("suspend.max_wait", raw.MaxWait, time.Second).Milliseconds(),
+	}
+	const mostMiB = 64 << 20
+	host := &r.HostMemoryMiB
+	if mib, err := gpu.ParseMemory(raw.HostMemory); err != nil {
+		p.fail("suspend.host_memory: %w", err)
+	} else {
+		p.number("suspend.host_memory (MiB)", &mib, host, 1, mostMiB)
+	}
+	p.amount("suspend.headroom", &raw.Headroom, &r.HeadroomMiB)
+	p.number("suspend.max_switching", &raw.MaxSwitching, &r.SwitchPercent, 1, 50)
+	priority := int64(0)
+	p.number("suspend.max_priority", &raw.MaxPriority, &priority, gpu.MinSeatPriority, gpu.MaxSeatPriority)
+	r.MaxPriority = int(priority)
+	r.Unsuspendable = p.oneOf("suspend.unsuspendable", raw.Unsuspendable, gpu.UnsuspendableKeep, gpu.UnsuspendableRefuse)
+	return r
+}
+
+// checkSuspend finds devices that are to be shared by suspension and cannot.
+func (p *configParser) checkSuspend(c *config) {
+	check := func(key string, o sharingConfig) {
+		switch {
+		case o.Mechanism != gpu.SharingSuspend:
+		case o.Mode != gpu.ModeShared:
+			p.fail("%ssharing \"suspend\" is for mode \"shared\", the mode is %q", key, o.Mode)
+		case c.seats == nil:
+			p.fail("%ssharing \"suspend\" needs the block suspend { host_memory = \"256GiB\" }: how much of the host's memory suspended tasks may take", key)
+		}
+	}
+	check("", c.fallback)
+	for i, r := range c.rules {
+		if r.sharing != c.fallback {
+			check(fmt.Sprintf("gpu[%d].", i), r.sharing)
+		}
+		for n, m := range r.instances {
+			if m.sharing.Mechanism == gpu.SharingSuspend {
+				p.fail("gpu[%d].mig[%d].sharing \"suspend\": CUDA cannot suspend programs on MIG instances; write timeslice, mps or none", i, n)
+			}
+		}
+	}
+}
+
+// prepareSeats gives devices whose tasks make room for each other their rules.
+func (r *reconciler) prepareSeats(units []*unit, machine hardware.Machine) {
+	for _, u := range units {
+		if u.sharing.Mechanism != gpu.SharingSuspend || u.unable() != "" {
+			continue
+		}
+		if r.config.seats == nil { // the operator wants it otherwise, and tasks are still there
+			if old, err := r.state.GPU(u.uuid); err == nil {
+				u.seats = old.Seats
+			}
+			continue
+		}
+		if why := r.cannotSuspend(machine.Drivers[u.gpu.Vendor]); why != "" {
+			r.addFault(u, gpu.Fault{Code: "sharing-impossible", Message: "sharing \"suspend\": " + why, Action: "change the plugin's configuration, or what the message names"})
+			continue
+		}
+		rules := *r.config.seats
+		if rules.Suspender = r.suspender(); rules.Suspender.Command != nil {
+			u.seats = &rules
+		}
+	}
+}
+
+// cannotSuspend says why this machine cannot suspend programs; empty if it can.
+func (r *reconciler) cannotSuspend(driver hardware.Driver) string {
+	var branch int
+	if _, err := fmt.Sscanf(driver.Version, "%d.", &branch); err == nil && branch < checkpointBranch {
+		return fmt.Sprintf("NVIDIA's driver %s cannot suspend programs; branch %d and later can", driver.Version, checkpointBranch)
+	}
+	var host unix.Sysinfo_t
+	if r.config.simulation != nil || unix.Sysinfo(&host) != nil {
+		return ""
+	}
+	if have := int64(host.Totalram) * int64(host.Unit) >> 20; r.config.seats.HostMemoryMiB > have {
+		return fmt.Sprintf("suspend.host_memory: %s is not valid (this machine has %s)", gpu.FormatMemory(r.config.seats.HostMemoryMiB), gpu.FormatMemory(have))
+	}
+	return ""
+}
+
+// suspender is what the task driver runs to move the memory of tasks.
+func (r *reconciler) suspender() gpu.Suspender {
+	c := limiterConfig{Root: r.config.driver.Root, LibraryPaths: r.config.driver.LibraryPaths, Simulation: r.config.simulation, BootID: r.platform.bootID}
+	text, err := json.Marshal(c)
+	self, problem := os.Executable()
+	if err = errors.Join(err, problem); err != nil {
+		r.logOnce.report("command for suspensions", err)
+		return gpu.Suspender{}
+	}
+	s := gpu.Suspender{Command: []string{self, CheckpointCommand, string(text)}}
+	if path := (nvidia.Driver{Root: c.Root, LibraryPaths: c.LibraryPaths}).LibraryPath(); path != "" && c.Simulation == nil {
+		s.Env = []string{"LD_LIBRARY_PATH=" + path}
+	}
+	return s
+}
+
+// memoryInUse measures a device whose tasks make room for each other.
+func (m *usageMeter) memoryInUse(u *unit) (gpu.DeviceUsage, bool) {
+	if u.seats == nil {
+		return gpu.DeviceUsage{}, false
+	}
+	r, err := m.observer.Reading(u.owner(), u.uuid)
+	if err != nil || r.MemoryUsedMiB == hardware.Absent || r.MemoryTotalMiB == hardware.Absent {
+		return gpu.DeviceUsage{}, false
+	}
+	reserved := max(0, r.MemoryReservedMiB)
+	return gpu.DeviceUsage{UUID: u.uuid, UsedMiB: max(0, r.MemoryUsedMiB-reserved), CapacityMiB: r.MemoryTotalMiB - reserved}, true
+}
+
+// seatsOnly is what other drivers are told of a device that only tasks of ours can have
+// a seat on: no program sees it.
+func seatsOnly() map[string]string {
+	return map[string]string{
+		gpu.EnvNVIDIAVisible: "void", gpu.EnvCUDAVisible: "void",
+		"GPU_REFUSED": "tasks on this GPU make room for each other (sharing = \"suspend\"), which the containerd driver sees to: write driver = \"containerd\"",
+	}
+}
+
+// seat are the metrics of a task's seat, as the task driver keeps it.
+func (c collector) seat(out chan<- prometheus.Metric, o occupant, labels []string) {
+	s := o.seat
+	if s == nil {
+		return
+	}
+	labels = append(labels[:len(labels):len(labels)], o.lease.Namespace, o.lease.Job, o.lease.Group, o.lease.Task, o.lease.AllocID)
+	host := int64(0)
+	if s.State == gpu.SeatSuspended {
+		host = s.MemoryMiB << 20
+	}
+	out <- prometheus.MustNewConstMetric(descSeat, prometheus.GaugeValue, 1, append(labels[:len(labels):len(labels)], string(s.State))...)
+	out <- prometheus.MustNewConstMetric(descSeatSince, prometheus.GaugeValue, float64(s.Since.Unix()), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatMoves, prometheus.CounterValue, float64(s.Switches), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatBytes, prometheus.CounterValue, float64(s.MovedMiB<<20), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatTime, prometheus.CounterValue, float64(s.SwitchMS)/1000, labels...)
+	out <- prometheus.MustNewConstMetric(descSeatHost, prometheus.GaugeValue, float64(host), labels...)
+}
