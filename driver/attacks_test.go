@@ -21,7 +21,7 @@ import (
 )
 
 // preserve is what no attack may read, change, mount or signal: a directory of the
-// host, a neighbor's allocation, a process, and a socket that nobody connects to.
+// host, a neighbor's allocation, a process, and a socket that must see no connection.
 type preserve struct {
 	t        *testing.T
 	dirs     []string
@@ -116,7 +116,7 @@ func (p *preserve) harmed(output string) string {
 	case processGone(p.neighbor.cmd.Process.Pid):
 		return "a process of the host was killed"
 	case p.visitors.Load() > 0:
-		return "somebody connected to a socket of the host"
+		return "a task connected to a socket of the host"
 	}
 	return ""
 }
@@ -155,7 +155,7 @@ func (e *env) suffers(job attack, neighbor int) (string, error) {
 	}
 	began := time.Now()
 	_, _, err = e.harness.StartTask(cfg)
-	must.Less(e.t, time.Minute, time.Since(began), must.Sprintf("a start did not end: %+v", job))
+	must.Less(e.t, patience, time.Since(began), must.Sprintf("a start did not end: %+v", job))
 	if err == nil {
 		e.wait(cfg.ID)
 		must.NoError(e.t, e.harness.DestroyTask(cfg.ID, true))

@@ -55,8 +55,8 @@ func isServer(server, host string) bool {
 	return server == host || server == serverOf(host) || server == dockerHub && host == dockerHubHost
 }
 
-// accessOf tells logins apart: who has the same one gets the same text, and nobody can
-// read the login in it.
+// accessOf tells logins apart: the same login gets the same text, in which the
+// login cannot be read.
 func accessOf(login spec.Auth) string {
 	if login.Username == "" {
 		return ""
@@ -73,7 +73,7 @@ func serverOf(host string) string {
 }
 
 // fromDockerConfig reads a file such as ~/.docker/config.json anew each time, so
-// that a token which somebody refreshes there is used.
+// that a token which is refreshed there is used.
 func fromDockerConfig(path, host string) (string, string, error) {
 	if path == "" {
 		return "", "", nil

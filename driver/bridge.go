@@ -78,7 +78,7 @@ func chooseBridge(subnet string) (bridge, error) {
 	return bridgeFor(want.Masked(), have)
 }
 
-// bridgeFor prefers the bridge of the subnet, then one that nobody uses, and of
+// bridgeFor prefers the bridge of the subnet, then one that is unused, and of
 // those one that would be in the way, then a new one. Two bridges of overlapping
 // subnets would each get the other's packets.
 func bridgeFor(want netip.Prefix, have []bridge) (bridge, error) {

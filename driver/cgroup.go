@@ -49,7 +49,7 @@ func cgroupOfContainer(namespace string, c *runtime.Container) string {
 }
 
 // cgroupDirs are the directories that a control group has: one, or one per
-// hierarchy of cgroup v1. The root, or a name that nobody gave, has none: what is
+// hierarchy of cgroup v1. The root, or an empty name, has none: what is
 // done to a container's group must never be done to everything.
 func cgroupDirs(path string, unified bool) []string { return dirsBelow(cgroupRoot, path, unified) }
 

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/docker/go-units"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -27,10 +29,15 @@ type Config struct {
 	AllowCDIDevices   []string      `codec:"allow_cdi_devices"`
 	PidsLimit         int64         `codec:"pids_limit"`
 	MaxStarts         int64         `codec:"max_starts"`
+	MaxExecSessions   int64         `codec:"max_exec_sessions"`
+	MaxSwap           string        `codec:"max_swap"`
+	MaxImageSize      string        `codec:"max_image_size"`
+	MaxUnpackedSize   string        `codec:"max_unpacked_size"`
 	ImageTimeout      string        `codec:"image_timeout"`
 	AllowUnconfined   bool          `codec:"allow_unconfined"`
 	AllowSnapshotters []string      `codec:"allow_snapshotters"`
 	InitPath          string        `codec:"init_path"`
+	SelfPath          string        `codec:"self_path"`
 	HostsDir          string        `codec:"hosts_dir"`
 	Auth              AuthConfig    `codec:"auth"`
 	Registries        []spec.Auth   `codec:"registry"`
@@ -96,12 +103,18 @@ var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
 	// Above what any framework is known to need on a machine with eight GPUs, and
 	// below what a fork bomb needs to take a node from others. Docker and CRI have no
 	// limit of their own; Podman has 2048, and OpenShift 4096.
-	"pids_limit":         defaulted("pids_limit", "number", `16384`),
-	"max_starts":         defaulted("max_starts", "number", `100`),
+	"pids_limit":        defaulted("pids_limit", "number", `16384`),
+	"max_starts":        defaulted("max_starts", "number", `100`),
+	"max_exec_sessions": defaulted("max_exec_sessions", "number", `100`),
+	"max_swap":          defaulted("max_swap", "string", `"0"`),
+	// The largest images of frameworks have some 20 GB, and twice that unpacked.
+	"max_image_size":     defaulted("max_image_size", "string", `"100G"`),
+	"max_unpacked_size":  defaulted("max_unpacked_size", "string", `"200G"`),
 	"image_timeout":      defaulted("image_timeout", "string", `"2h"`),
 	"allow_unconfined":   defaulted("allow_unconfined", "bool", `false`),
 	"allow_snapshotters": hclspec.NewAttr("allow_snapshotters", "list(string)", false),
 	"init_path":          defaulted("init_path", "string", `"/usr/bin/tini-static"`),
+	"self_path":          defaulted("self_path", "string", `"nomad-gpu-self"`),
 	"hosts_dir":          defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"username":       hclspec.NewAttr("username", "string", false),
@@ -149,6 +162,7 @@ func blockWithDefaults(name string, attributes map[string]*hclspec.Spec, literal
 type settings struct {
 	Config
 	statsInterval, imageTimeout, imageDelay, gcPeriod, gcGrace time.Duration
+	maxImage, maxUnpacked                                      int64
 	policy                                                     spec.Policy
 }
 
@@ -188,6 +202,9 @@ func (c Config) parse() (settings, error) {
 	if c.MaxStarts < 0 {
 		m.Add("max_starts", "%d is below 0 (0 is no limit)", c.MaxStarts)
 	}
+	if c.MaxExecSessions < 0 {
+		m.Add("max_exec_sessions", "%d is below 0 (0 is no limit)", c.MaxExecSessions)
+	}
 	if c.PidsLimit < 0 {
 		m.Add("pids_limit", "%d is below 0 (0 is no limit)", c.PidsLimit)
 	}
@@ -198,8 +215,27 @@ func (c Config) parse() (settings, error) {
 		m.Add("bridge_subnet", "%q is not a network (write for example \"172.26.128.0/20\")", c.BridgeSubnet)
 	}
 	s.policy = c.policy()
+	c.sizes(&m, &s)
 	m.AddErr("policy", s.policy.Check())
 	return s, m.ErrIn(Config{})
+}
+
+// sizes reads what the operator wrote as sizes.
+func (c Config) sizes(m *spec.Mistakes, s *settings) {
+	for _, size := range []struct {
+		key, text, zero string
+		into            *int64
+	}{
+		{"max_swap", c.MaxSwap, "none", &s.policy.MaxSwapBytes},
+		{"max_image_size", c.MaxImageSize, "no limit", &s.maxImage},
+		{"max_unpacked_size", c.MaxUnpackedSize, "no limit", &s.maxUnpacked},
+	} {
+		value, err := units.RAMInBytes(size.text)
+		if err != nil || value < 0 {
+			m.Add(size.key, "%q is not a size (write for example \"8G\", or 0 for %s)", size.text, size.zero)
+		}
+		*size.into = value
+	}
 }
 
 // policy is what the configuration lets tasks do.
@@ -223,6 +259,9 @@ func (c Config) checkPaths(m *spec.Mistakes) {
 	}
 	check("socket", c.Socket)
 	check("init_path", c.InitPath)
+	if strings.Contains(c.SelfPath, "/") {
+		check("self_path", c.SelfPath)
+	}
 	if c.HostsDir != "" {
 		check("hosts_dir", c.HostsDir)
 	}

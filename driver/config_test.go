@@ -27,7 +27,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
 		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
-		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, ImageTimeout: "2h", InitPath: "/usr/bin/tini-static", HostsDir: "/etc/containerd/certs.d",
+		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "0", MaxImageSize: "100G", MaxUnpackedSize: "200G", ImageTimeout: "2h", InitPath: "/usr/bin/tini-static", SelfPath: "nomad-gpu-self", HostsDir: "/etc/containerd/certs.d",
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
@@ -61,6 +61,14 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 		`volumes.allow_paths[0]: "srv"`:        func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
 		`allow_caps: unknown capability "fly"`: func(c *Config) { c.AllowCaps = []string{"fly"} },
 		`bridge_subnet: "10.0.0.0"`:            func(c *Config) { c.BridgeSubnet = "10.0.0.0" },
+		`max_swap: "much" is not a size`:       func(c *Config) { c.MaxSwap = "much" },
+		`max_image_size: "-1" is not a size`:   func(c *Config) { c.MaxImageSize = "-1" },
+		`max_unpacked_size: "x" is not a size`: func(c *Config) { c.MaxUnpackedSize = "x" },
+		`max_exec_sessions: -1 is below 0`:     func(c *Config) { c.MaxExecSessions = -1 },
+		`max_starts: -1 is below 0`:            func(c *Config) { c.MaxStarts = -1 },
+		`pids_limit: -1 is below 0`:            func(c *Config) { c.PidsLimit = -1 },
+		`registry[0]: server_address`:          func(c *Config) { c.Registries = []spec.Auth{{Username: "a"}} },
+		`containerd_runtime: is missing`:       func(c *Config) { c.ContainerdRuntime = "" },
 		`namespace: is missing`:                func(c *Config) { c.Namespace = "" },
 	} {
 		config := good

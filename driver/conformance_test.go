@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// The tests called TestConformance_… are the behaviours that users of Nomad's
+// The tests called TestConformance_… are the behaviors that users of Nomad's
 // exec, docker and podman drivers rely on, under the names that those drivers'
 // tests have. They lie beside what they are about: here how a task lives and
 // ends, elsewhere its image, its files, its limits and its network. The list in
@@ -63,8 +63,8 @@ func TestConformance_StopSignal(t *testing.T) {
 			e.start(cfg)
 			e.waitForLog(cfg, "ready")
 			began := time.Now()
-			must.NoError(t, e.harness.StopTask(cfg.ID, time.Minute, signal))
-			must.Less(t, time.Minute, time.Since(began), must.Sprint("the kill timeout was slept in full"))
+			must.NoError(t, e.harness.StopTask(cfg.ID, patience, signal))
+			must.Less(t, patience, time.Since(began), must.Sprint("the kill timeout was slept in full"))
 			must.Eq(t, code, e.wait(cfg.ID).ExitCode)
 		}
 		must.ErrorContains(t, func() error {
@@ -209,7 +209,7 @@ func TestConformance_DanglingContainerRemoval(t *testing.T) {
 
 func TestConformance_FingerprintHealth(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		ch, err := e.driver.Fingerprint(ctx)
 		must.NoError(t, err)
@@ -242,7 +242,7 @@ func TestConformance_LogCollectionDisabled(t *testing.T) {
 	})
 }
 
-// Somebody removes the container behind Nomad's back.
+// The container is removed behind Nomad's back.
 func TestConformance_MissingContainer_Cleanup(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)

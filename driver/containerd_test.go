@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/containerd/containerd/v2/client"
 )
@@ -219,7 +218,7 @@ func (c *containerd) run() error {
 		return err
 	}
 	defer cl.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if ok, err := cl.IsServing(ctx); !ok {
 		return fmt.Errorf("containerd does not serve: %w", err)
@@ -263,7 +262,7 @@ func (c *containerd) sweep() {
 		return
 	}
 	defer cl.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	containers, err := cl.Containers(ctx)
 	if err != nil {

@@ -95,7 +95,7 @@ func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
 		return nil, errors.Join(err, recordErr)
 	}
 	if len(records) == 0 {
-		return nil, err // nobody can say that there is none
+		return nil, err // it may still run
 	}
 	for _, r := range records {
 		c, err := r.container(env.runtime)

@@ -43,7 +43,8 @@ func TestDestroyedWhileOthersAreAway(t *testing.T) {
 				pid := e.pid(cfg)
 				away(e, cfg, handle)
 				must.Error(t, e.driver.DestroyTask(cfg.ID, true), must.Sprint("its container is still there"))
-				must.True(t, processGone(pid), must.Sprint("the task runs on with its GPU"))
+				// A process has closed its files when it leaves its control group, and is gone a little later.
+				eventually(t, "the task does not run on with its GPU", func() bool { return processGone(pid) })
 				// Also the driver goes before it can remove the container.
 				e.restart()
 				e.containerd.start(t)
@@ -66,7 +67,7 @@ func TestStoppedWhileContainerdIsAway(t *testing.T) {
 		pid := e.pid(cfg)
 		e.containerd.kill()
 		must.NoError(t, e.driver.StopTask(cfg.ID, 100*time.Millisecond, "SIGTERM"))
-		must.True(t, processGone(pid))
+		eventually(t, "the task is dead", func() bool { return processGone(pid) })
 		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
 		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
 		must.NoError(t, err)
@@ -97,7 +98,8 @@ func TestAStartThatLosesContainerdRunsNowhere(t *testing.T) {
 		})
 		_, _, err := e.driver.StartTask(cfg)
 		must.ErrorIs(t, err, errStartStopped)
-		must.True(t, processGone(pid), must.Sprint("the task runs on with its GPU"))
+		// A process has closed its files when it leaves its control group, and is gone a little later.
+		eventually(t, "the task does not run on with its GPU", func() bool { return processGone(pid) })
 		lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
 		must.NoError(t, err)
 		must.True(t, lease.Live(), must.Sprint("the lease ended before its container was gone"))

@@ -91,7 +91,8 @@ func TestDockersOwnWords(t *testing.T) {
 		{`healthchecks { disable = true }`, ""},
 		{`healthchecks { disable = false }`, "healthchecks: an image's own health checks never run"},
 		{`volumes = ["local/a:/a"]`, ""},
-		{`volumes = ["local/a:/a:ro,rslave", "/srv:/srv"]`, ""},
+		{`volumes = ["local/a:/a:rw,rslave", "/srv:/srv:ro"]`, ""},
+		{`volumes = ["local/a:/a:ro,rslave"]`, "mounts: target \"/a\": propagation rslave brings"},
 		{`volumes = ["/only"]`, `volumes: "/only" is not SOURCE:TARGET`},
 		{`volumes = ["a:b:c:d"]`, `volumes: "a:b:c:d" is not SOURCE:TARGET`},
 		{`volumes = [":/a"]`, `volumes: ":/a" is not SOURCE:TARGET`},
@@ -112,12 +113,12 @@ func TestDockersOwnWords(t *testing.T) {
 		}
 		must.ErrorContains(t, err, test.says, must.Sprint(test.hcl))
 	}
-	config, err := written(t, `volumes = ["local/a:/a:ro,rslave", "/srv:/srv"]`)
+	config, err := written(t, `volumes = ["local/a:/a:rw,rslave", "/srv:/srv:ro"]`)
 	must.NoError(t, err)
 	must.Eq(t, []spec.MountConfig{
-		{Type: "bind", Source: "local/a", Target: "/a", Options: []string{"ro", "rslave"}}, {Type: "bind", Source: "/srv", Target: "/srv"},
+		{Type: "bind", Source: "local/a", Target: "/a", Options: []string{"rw", "rslave"}}, {Type: "bind", Source: "/srv", Target: "/srv", Options: []string{"ro"}},
 	}, config.Mounts)
-	must.True(t, slices.Contains(config.Volumes, "/srv:/srv"))
+	must.True(t, slices.Contains(config.Volumes, "/srv:/srv:ro"))
 }
 
 func TestVolumesAndFileLimit(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cpustats"
@@ -41,11 +42,20 @@ type Driver struct {
 	tasks      *taskStore
 	starts     *startBook
 	leases     leaseBook
+	partitions partitionMu
+	seats      seatBook
+	selfView   selfView
 	runc       runcCheck
+	dataDir    dataDirCheck
 	background sync.Once
+	counts     counts
 
 	// steps are what a start does, in this order.
 	steps []step
+	// watcherPatience is how long a session of a command lasts without a heartbeat.
+	watcherPatience time.Duration
+	// savedEvery is how often at most Nomad is told that a task's work is on disk.
+	savedEvery time.Duration
 }
 
 // environment is what SetConfig makes of the plugin's configuration.
@@ -57,8 +67,9 @@ type environment struct {
 }
 
 var (
-	_ drivers.DriverPlugin            = (*Driver)(nil)
-	_ drivers.ExecTaskStreamingDriver = (*Driver)(nil)
+	_ drivers.DriverPlugin               = (*Driver)(nil)
+	_ drivers.ExecTaskStreamingDriver    = (*Driver)(nil)
+	_ drivers.ExecTaskStreamingRawDriver = (*Driver)(nil)
 )
 
 // New makes a driver that is configured by SetConfig and ends with ctx.
@@ -67,7 +78,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{
 		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		tasks: newTaskStore(), starts: newStartBook(), steps: startSteps,
+		tasks: newTaskStore(), starts: newStartBook(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
 	}
 }
 
@@ -139,7 +150,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	client, err := runtime.New(runtime.Config{
 		Socket: config.Socket, Namespace: config.Namespace, Owner: config.StateDir, Snapshotter: config.Snapshotter,
-		HostsDir: config.HostsDir, FIFODir: fifoDir(config),
+		HostsDir: config.HostsDir, FIFODir: fifoDir(config), MaxImageBytes: parsed.maxImage, MaxUnpackedBytes: parsed.maxUnpacked,
 		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})
 	if err != nil {
@@ -157,6 +168,8 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		}
 		go d.reapLoop()
 		go d.watchdogLoop()
+		go d.seatLoop()
+		go d.countsLoop()
 		go d.cpusetLoop()
 	})
 	return nil

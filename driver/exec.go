@@ -42,6 +42,11 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	if err != nil {
 		return nil, err
 	}
+	leave, err := d.enterTask(t)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(d.ctx, timeout)
 	defer cancel()
 	var stdout, stderr boundedBuffer
@@ -55,7 +60,7 @@ func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration
 	return &drivers.ExecTaskResult{Stdout: stdout.content(), Stderr: stderr.content(), ExitResult: exitResult(runtime.Exit{Code: code}, nil)}, nil
 }
 
-// ExecTaskStreaming runs a command in a task for somebody who watches. When they
+// ExecTaskStreaming runs a command in a task for a caller who watches. When they
 // leave, the command is killed.
 func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *drivers.ExecOptions) (*drivers.ExitResult, error) {
 	t, err := d.tasks.get(taskID)
@@ -65,6 +70,11 @@ func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *
 	if t.exited() {
 		return nil, fmt.Errorf("task %q has ended", taskID)
 	}
+	leave, err := d.enterTask(t)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Whoever feeds and reads the streams must not wait for a command that ended.
@@ -80,6 +90,21 @@ func (d *Driver) ExecTaskStreaming(ctx context.Context, taskID string, options *
 		return nil, err
 	}
 	return exitResult(runtime.Exit{Code: code}, nil), nil
+}
+
+// enterTask counts one more command that runs in a task, until leave is called. Each
+// has pipes on the host, and goroutines here and in the shim.
+func (d *Driver) enterTask(t *task) (leave func(), err error) {
+	n, err := d.configured()
+	if err != nil {
+		return nil, err
+	}
+	limit := n.settings.MaxExecSessions
+	if running := t.sessions.Add(1); limit > 0 && running > limit {
+		t.sessions.Add(-1)
+		return nil, fmt.Errorf("task %q has %d commands running besides its own, and max_exec_sessions of this node's operator is %d: wait until one of them ends", t.cfg.Name, running-1, limit)
+	}
+	return func() { t.sessions.Add(-1) }, nil
 }
 
 // sizes translates Nomad's terminal sizes until ctx ends.

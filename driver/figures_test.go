@@ -1,8 +1,11 @@
 package driver
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,12 +24,13 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
-// figures skips unless somebody asked for measurements, which take minutes and
+// figures skips unless measurements were asked for, which take minutes and
 // mean something on a quiet machine only.
 func figures(t *testing.T) {
 	t.Helper()
@@ -156,6 +160,53 @@ func TestFiguresStartStop(t *testing.T) {
 		report("start", driverStart, bareStart)
 		report("stop", driverStop, bareStop)
 	})
+}
+
+// TestFiguresUnpack: layers are unpacked in the driver, and by a bare client in
+// containerd, each of which has its own to unpack.
+func TestFiguresUnpack(t *testing.T) {
+	figures(t)
+	for name, binary := range containerdBinaries(t) {
+		e := newEnv(t, startContainerd(t, binary), nil)
+		cl, err := client.New(e.config.Socket, client.WithDefaultNamespace(testNamespace))
+		must.NoError(t, err)
+		ctx := namespaces.WithNamespace(context.Background(), testNamespace)
+		var driver, bare []time.Duration
+		for i := range 10 {
+			ref := fmt.Sprintf("example.test/unpack:%d", i)
+			var archive bytes.Buffer
+			must.NoError(t, testimage.BuildPacked(&archive, ref, []testimage.Packed{packed(t, gzipLayer, someLayer(t, ref))}, ispec.ImageConfig{}))
+			imported, err := cl.Import(ctx, &archive)
+			must.NoError(t, err)
+			began := time.Now()
+			if i%2 == 0 {
+				_, err = e.driver.runtime.Image(ctx, ref, "overlayfs")
+				driver = append(driver, time.Since(began))
+			} else {
+				err = client.NewImage(cl, imported[0]).Unpack(ctx, "overlayfs")
+				bare = append(bare, time.Since(began))
+			}
+			must.NoError(t, err)
+		}
+		must.NoError(t, cl.Close())
+		d, b := median(driver), median(bare)
+		fmt.Printf("figure: %s %s 100 MiB in 2000 files: driver %s, containerd %s, ratio %.2f\n", t.Name(), name, d.Round(time.Millisecond), b.Round(time.Millisecond), float64(d)/float64(b))
+	}
+}
+
+// someLayer has files that compress to about half.
+func someLayer(t *testing.T, seed string) []byte {
+	t.Helper()
+	random := rand.NewChaCha8(sha256.Sum256([]byte(seed)))
+	files := map[string]testimage.File{}
+	for i := range 2000 {
+		content := make([]byte, 51<<10)
+		_, _ = random.Read(content[:len(content)/2])
+		files[fmt.Sprintf("/d%d/f%d", i%20, i)] = testimage.File{Content: content}
+	}
+	layer, err := testimage.Layer(files)
+	must.NoError(t, err)
+	return layer
 }
 
 func TestFiguresAtOnce(t *testing.T) {

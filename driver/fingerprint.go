@@ -2,10 +2,13 @@ package driver
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
@@ -13,6 +16,9 @@ import (
 const (
 	fingerprintPeriod  = 5 * time.Second
 	fingerprintTimeout = 3 * time.Second
+	// maxLate is how many times in a row containerd may be late before it does not
+	// answer: on a busy machine one answer takes long, and it is well.
+	maxLate = 6
 )
 
 // Fingerprint reports whether containerd answers, whenever that changes.
@@ -27,12 +33,17 @@ func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerp
 	ticker := time.NewTicker(fingerprintPeriod)
 	defer ticker.Stop()
 	var last string
+	late := 0
 	for {
-		next := d.fingerprint(ctx)
+		next, answered := d.fingerprint(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if now := string(next.Health) + next.HealthDescription; now != last {
+		if late++; answered {
+			late = 0
+		}
+		now := string(next.Health) + next.HealthDescription + d.dataDir.get()
+		if now != last && (answered || late >= maxLate) {
 			last = now
 			select {
 			case ch <- next:
@@ -52,28 +63,31 @@ func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerp
 	}
 }
 
-func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
+// fingerprint looks at the node once, and reports whether containerd has answered, or is
+// gone: while an answer is out nothing is known yet.
+func (d *Driver) fingerprint(ctx context.Context) (found *drivers.Fingerprint, answered bool) {
 	n, err := d.configured()
 	if err != nil {
-		return &drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "disabled in the plugin config"}
+		return &drivers.Fingerprint{Health: drivers.HealthStateUndetected, HealthDescription: "disabled in the plugin config"}, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, fingerprintTimeout)
 	defer cancel()
 	containerd, err := n.runtime.Version(ctx)
+	if err == nil {
+		err = checkSnapshotter(ctx, n.runtime, n.settings.Snapshotter)
+	}
+	if errors.Is(err, errUnknownSnapshotter) {
+		return unhealthy("plugin config: " + err.Error()), true
+	}
 	if err != nil {
 		d.logger.Debug("containerd does not answer", "error", err)
-		return &drivers.Fingerprint{
-			Health:            drivers.HealthStateUnhealthy,
-			HealthDescription: "containerd does not answer at " + n.settings.Socket + "; running tasks go on, new ones wait until it is back",
-		}
-	}
-	if err := checkSnapshotter(ctx, n.runtime, n.settings.Snapshotter); err != nil {
-		return &drivers.Fingerprint{Health: drivers.HealthStateUnhealthy, HealthDescription: "plugin config: " + err.Error()}
+		return unhealthy("containerd does not answer at " + n.settings.Socket + "; running tasks go on, new ones wait until it is back"), !listens(n.settings.Socket)
 	}
 	fingerprint := &drivers.Fingerprint{
 		Health:            drivers.HealthStateHealthy,
 		HealthDescription: drivers.DriverHealthy,
 		Attributes: map[string]*pstructs.Attribute{
+			healthyAttribute:                       pstructs.NewBoolAttribute(true),
 			"driver.containerd":                    pstructs.NewBoolAttribute(true),
 			"driver.containerd.version":            pstructs.NewStringAttribute(version.String()),
 			"driver.containerd.containerd_version": pstructs.NewStringAttribute(containerd),
@@ -83,8 +97,33 @@ func (d *Driver) fingerprint(ctx context.Context) *drivers.Fingerprint {
 			"driver.containerd.gpu.watchdog":       pstructs.NewStringAttribute(n.settings.GPU.Watchdog),
 		},
 	}
+	if safe := d.dataDir.get(); safe != "" {
+		fingerprint.Attributes["driver.containerd.data_dir_safe"] = pstructs.NewStringAttribute(safe)
+	}
 	d.describeRunc(ctx, n, fingerprint)
-	return fingerprint
+	return fingerprint, true
+}
+
+// healthyAttribute makes nodes with a healthy driver another class than those without.
+// Nomad keeps which classes have no room for a job, and looks at them again when they
+// change; a driver's health alone does not change them, so that a job submitted while
+// the driver is unhealthy would wait for good.
+const healthyAttribute = "driver.containerd.healthy"
+
+func unhealthy(why string) *drivers.Fingerprint {
+	return &drivers.Fingerprint{Health: drivers.HealthStateUnhealthy, HealthDescription: why,
+		Attributes: map[string]*pstructs.Attribute{healthyAttribute: pstructs.NewBoolAttribute(false)}}
+}
+
+// listens reports whether a process has the socket: an error of a call does not tell a
+// daemon that is late from one that is gone.
+func listens(socket string) bool {
+	connection, err := net.Dial("unix", socket)
+	if err == nil {
+		connection.Close()
+	}
+	// EAGAIN is a queue of connections that is full.
+	return err == nil || errors.Is(err, unix.EAGAIN)
 }
 
 // describeRunc adds what is known of the runc that containers are started with.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -30,11 +31,11 @@ func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (
 	if err != nil {
 		return spec.Share{}, err
 	}
+	if len(reservations) == 0 && givenByAnother(cfg) {
+		return foreignShare(cfg, config)
+	}
 	if request := cfg.Env[requestMeta]; request != "" && len(reservations) == 0 {
 		return spec.Share{}, fmt.Errorf("task asks for GPUs by meta { gpu = %q }, but was given none: the job was submitted to Nomad itself; submit it to the placement service, or ask for devices in the task's resources", request)
-	}
-	if len(reservations) == 0 && cfg.DeviceEnv[gpu.EnvNVIDIAVisible] != "" {
-		return foreignShare(cfg, config)
 	}
 	devices, err := gpu.MergeDevices(reservations)
 	if err != nil {
@@ -64,17 +65,43 @@ func shareLost(p *startPlan) error {
 	return nil
 }
 
-// foreignShare is the share of a task whose whole GPUs were given by HashiCorp's
-// device plugin, which says which by NVIDIA's variable and knows nothing of
-// slices, states and leases. The operator's
-// CDI specs name GPUs by the same UUIDs.
+// foreignKinds are the variables by which other device plugins say which GPUs they gave,
+// with the kind of the operator's CDI specs that names GPUs by the same IDs.
+var foreignKinds = map[string]string{gpu.EnvNVIDIAVisible: "nvidia.com/gpu", "AMD_VISIBLE_DEVICES": "amd.com/gpu"}
+
+// foreignNodes are where the nodes of GPUs lie that other device plugins hand in
+// themselves.
+var foreignNodes = []string{"/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/davinci", "/dev/vdavinci", "/dev/accel/"}
+
+// givenByAnother reports whether a device plugin that is not ours gave the task GPUs. What
+// it gave comes from Nomad's device hook alone.
+func givenByAnother(cfg *drivers.TaskConfig) bool {
+	for key := range foreignKinds {
+		if cfg.DeviceEnv[key] != "" {
+			return true
+		}
+	}
+	return slices.ContainsFunc(cfg.Devices, func(d *drivers.DeviceConfig) bool {
+		return slices.ContainsFunc(foreignNodes, func(node string) bool { return strings.HasPrefix(d.TaskPath, node) })
+	})
+}
+
+// foreignShare is the share of a task whose whole GPUs were given by another device
+// plugin, such as HashiCorp's, which knows nothing of slices, states and leases. Nodes
+// that it hands in are the container's already; GPUs that it names by a variable are those
+// of the operator's CDI specs.
 func foreignShare(cfg *drivers.TaskConfig, config spec.Config) (spec.Share, error) {
 	if want, err := config.GPURequest(); err != nil || want.Set() {
 		return spec.Share{}, errors.Join(err, fmt.Errorf("the gpu block needs slices of nomad-device-gpu, and the task's GPUs come from another device plugin; remove the block"))
 	}
 	share := spec.Share{Env: map[string]string{}}
-	for _, uuid := range strings.Split(cfg.DeviceEnv[gpu.EnvNVIDIAVisible], ",") {
-		share.Devices = append(share.Devices, "nvidia.com/gpu="+uuid)
+	for _, key := range slices.Sorted(maps.Keys(foreignKinds)) {
+		if cfg.DeviceEnv[key] == "" {
+			continue
+		}
+		for _, id := range strings.Split(cfg.DeviceEnv[key], ",") {
+			share.Devices = append(share.Devices, foreignKinds[key]+"="+id)
+		}
 	}
 	return share, nil
 }
@@ -158,10 +185,15 @@ func describeShare(share spec.Share) string {
 		text := "GPU " + h.UUID
 		if h.MemoryMiB > 0 {
 			text += ", " + gpu.FormatMemory(h.MemoryMiB) + " memory"
+			if h.MemoryLimitMiB > 0 {
+				text += " and up to " + gpu.FormatMemory(h.MemoryLimitMiB) + " while others leave it"
+			}
 		} else if len(h.Slices) == 0 || h.GuaranteeMilli == gpu.MilliPerGPU {
 			text += ", all of it"
 		}
-		if h.LimitMilli > 0 {
+		if h.Partition != nil {
+			text += fmt.Sprintf(", %d chunks of multiprocessors of its own for %d milli", h.Partition.Chunks, h.GuaranteeMilli)
+		} else if h.LimitMilli > 0 {
 			text += fmt.Sprintf(", compute %d to %d milli", h.GuaranteeMilli, h.LimitMilli)
 		}
 		parts = append(parts, text)

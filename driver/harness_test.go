@@ -94,7 +94,7 @@ func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
 	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
 		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
+		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(dir, "cdi")},
@@ -119,7 +119,10 @@ func (e *env) with(change func(*Config)) *env {
 // startDriver makes a new driver process, as far as it can be told apart.
 func (e *env) startDriver() {
 	e.t.Helper()
-	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr}))
+	d := New(context.Background(), hclog.New(&hclog.LoggerOptions{
+		Level: hclog.Warn, Output: os.Stderr,
+		Exclude: hclog.ExcludeByPrefix("Nomad's data_dir is not mounted").Exclude, // it never is
+	}))
 	e.driver = d
 	e.harness = dtestutil.NewDriverHarness(e.t, d)
 	e.t.Cleanup(d.Shutdown)
@@ -142,7 +145,7 @@ func (e *env) task(config spec.Config, change ...func(*drivers.TaskConfig)) *dri
 	return e.newTask(config, true, change...)
 }
 
-// quietTask is a task without logs: nobody opens the pipes of one that is
+// quietTask is a task without logs: no process opens the pipes of one that is
 // refused, and the log collector would wait for that.
 func (e *env) quietTask(config spec.Config, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	e.t.Helper()
@@ -182,10 +185,14 @@ func (e *env) start(cfg *drivers.TaskConfig) *drivers.TaskHandle {
 	return handle
 }
 
+// patience is how long a test waits for what comes at once on a machine with nothing
+// else to do.
+const patience = 3 * time.Minute
+
 // wait returns the task's result.
 func (e *env) wait(id string) *drivers.ExitResult {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ch, err := e.harness.WaitTask(ctx, id)
 	must.NoError(e.t, err)
@@ -225,8 +232,8 @@ func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 	// Nomad's collector does not say when it has read everything, so the log is
 	// complete when it has not grown for a while.
 	var text []byte
-	deadline := time.Now().Add(10 * time.Second)
-	for still, last := 0, -1; still < 8 && time.Now().Before(deadline); {
+	deadline := time.Now().Add(20 * time.Second)
+	for still, last := 0, -1; still < 20 && time.Now().Before(deadline); {
 		text, _ = os.ReadFile(filepath.Join(cfg.TaskDir().LogDir, cfg.Name+"."+stream+".0"))
 		if len(text) > 0 && len(text) == last {
 			still++
@@ -300,7 +307,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // eventually waits until check succeeds.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(check), wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint(what))
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(check), wait.Timeout(patience), wait.Gap(20*time.Millisecond)), must.Sprint(what))
 }
 
 func (e *env) waitForLog(cfg *drivers.TaskConfig, text string) {

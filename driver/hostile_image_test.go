@@ -56,8 +56,8 @@ var hostileImages = []hostileImage{
 	{name: "passwd is a pipe", entries: []tar.Header{{Typeflag: tar.TypeFifo, Name: "etc/passwd", Mode: 0o644}}, user: "app", says: "etc/passwd is not a regular file"},
 	{name: "group is a pipe", entries: []tar.Header{{Typeflag: tar.TypeFifo, Name: "etc/group", Mode: 0o644}}, user: "app", says: "etc/group is not a regular file"},
 
-	{name: "user that nobody knows", config: ispec.ImageConfig{User: "ghost"}, says: `user "ghost"`},
-	{name: "group that nobody knows", config: ispec.ImageConfig{User: "app:ghosts"}, says: `user "app:ghosts"`},
+	{name: "unknown user", config: ispec.ImageConfig{User: "ghost"}, says: `user "ghost"`},
+	{name: "unknown group", config: ispec.ImageConfig{User: "app:ghosts"}, says: `user "app:ghosts"`},
 	{name: "negative user", config: ispec.ImageConfig{User: "-5"}, says: `"-5"`},
 	{name: "user above the kernel's", config: ispec.ImageConfig{User: "4294967296"}, says: `"4294967296"`},
 	{name: "user of three parts", config: ispec.ImageConfig{User: "a:b:c"}, says: `"a:b:c"`},
@@ -70,6 +70,7 @@ var hostileImages = []hostileImage{
 	{name: "command with NUL", config: ispec.ImageConfig{Entrypoint: []string{"sh\x00"}}, says: "is not valid text"},
 	{name: "working directory that climbs", config: ispec.ImageConfig{WorkingDir: "../../.."}, says: `working directory "../../.." is not absolute`},
 	{name: "working directory of a descriptor", config: ispec.ImageConfig{WorkingDir: "/proc/self/fd/8"}, says: "/proc/self/fd/8"},
+	{name: "working directory behind a link", entries: []tar.Header{link("wd", "proc/self/fd/8")}, config: ispec.ImageConfig{WorkingDir: "/wd"}, says: `working directory "/wd" is "/proc/self/fd/8" in this image`},
 	{name: "stop signal that is none", config: ispec.ImageConfig{StopSignal: "SIGNONSENSE"}, says: `stop signal "SIGNONSENSE"`},
 	{name: "stop signal that no kernel has", config: ispec.ImageConfig{StopSignal: "4711"}, says: `stop signal "4711"`},
 }

@@ -21,7 +21,8 @@ type hostResources interface {
 }
 
 func (s settings) hostResources() []hostResources {
-	return []hostResources{newBridges(s), newSharedMemory(s), newPipeDirs(s), newStages(s), newTaskRecords(s)}
+	// While a start is under way its stage has mounts in the directory of the task's socket.
+	return []hostResources{newBridges(s), newSharedMemory(s), newPipeDirs(s), newStages(s), newSelfDirs(s), newTaskRecords(s)}
 }
 
 // remove deletes a container and all that belongs to it, under a context of its
@@ -35,12 +36,16 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err != nil {
 		return err
 	}
+	d.releaseMemory(ctx, n, c) // the control group ends with the process
 	if err := c.End(ctx); err != nil {
-		// Whatever becomes of its record: nothing of it may run.
+		// Whatever happens to its record: nothing of it may run.
 		return errors.Join(err, emptyCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()))
 	}
 	if err := removeCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()); err != nil {
 		return err
+	}
+	if r, err := recordOf(c); err == nil {
+		d.returnPartition(ctx, n, r.Lease)
 	}
 	if err := c.Remove(ctx); err != nil {
 		return err
@@ -86,6 +91,9 @@ func (p *startPlan) prepare(ctx context.Context) error {
 			return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
 		}
 		p.share.ShowPipes(dir)
+	}
+	if err := p.prepareSelf(id); err != nil {
+		return err
 	}
 	if p.config.OffersIPC() {
 		dir, err := newSharedMemory(p.env.settings).create(id, p.config.ShmBytes())

@@ -145,7 +145,7 @@ func defaultRoute(table string) (string, error) {
 		}
 		raw, err := hex.DecodeString(fields[2])
 		if err != nil || len(raw) != 4 {
-			return "", fmt.Errorf("read routes: gateway %q is no address", fields[2])
+			return "", fmt.Errorf("read routes: gateway %q is not an address", fields[2])
 		}
 		var address [4]byte
 		binary.NativeEndian.PutUint32(address[:], binary.BigEndian.Uint32(raw))

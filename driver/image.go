@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/distribution/reference"
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -22,12 +24,12 @@ func (d *Driver) image(ctx context.Context, client *runtime.Runtime, cfg *driver
 	}
 	named, err := reference.ParseDockerRef(config.Image)
 	if err != nil {
-		return runtime.Image{}, fmt.Errorf("image %q is no reference: %w", config.Image, err)
+		return runtime.Image{}, fmt.Errorf("image %q is not a reference: %w", config.Image, err)
 	}
 	if !config.ForcePull {
 		image, err := client.Image(ctx, named.String(), config.Snapshotter)
-		// What somebody pulled with a login of their own is there for those who have the
-		// login; the registry says who else may have it.
+		// What was pulled with a login is there for those who have the
+		// same login; the registry says who else may have it.
 		mayUse := err == nil && (image.Access() == "" || image.Access() == accessOf(config.Auth))
 		if mayUse || err != nil && !errors.Is(err, runtime.ErrNoImage) {
 			return image, err
@@ -57,6 +59,9 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 	return image, nil
 }
 
+// finalPullErrors are those that trying again does not help.
+var finalPullErrors = []error{runtime.ErrPullMissing, runtime.ErrPullDenied, runtime.ErrImageTooLarge, runtime.ErrLayerKind, runtime.ErrNotPossessed}
+
 // pull fetches an image. A registry that fails now may answer later, so its
 // errors are recoverable; what it refuses or lacks it will not have later.
 func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
@@ -72,14 +77,17 @@ func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers
 	}
 	credentials := credentialsFor(config.Auth, reference.Domain(named), n.settings.Registries, n.settings.Auth)
 	key := fmt.Sprintf("%q", []string{ref, config.Snapshotter, config.Auth.Username, config.Auth.Password, config.Auth.ServerAddress})
+	begin := time.Now()
 	image, err := client.PullShared(ctx, key, runtime.Pull{
 		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle, Access: accessOf(config.Auth),
 		Progress: func(received int64) {
 			d.emit(cfg, fmt.Sprintf("Pulling image %s: %d MiB received", ref, received>>20), nil)
 		},
 	})
+	d.counts.pull(err, time.Since(begin))
 	if err != nil {
-		return runtime.Image{}, structs.NewRecoverableError(err, !errors.Is(err, runtime.ErrPullMissing) && !errors.Is(err, runtime.ErrPullDenied) && !errors.Is(err, runtime.ErrImageTooLarge))
+		final := slices.ContainsFunc(finalPullErrors, func(reason error) bool { return errors.Is(err, reason) })
+		return runtime.Image{}, structs.NewRecoverableError(err, !final)
 	}
 	return image, nil
 }

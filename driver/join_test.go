@@ -117,7 +117,7 @@ func TestNamespacesAreHeldNotLookedUpAgain(t *testing.T) {
 		theirs, err := os.Readlink(own)
 		ours, _ := os.Readlink("/proc/self/ns/ipc")
 		return err == nil && theirs != ours
-	}), wait.Timeout(30*time.Second), wait.Gap(10*time.Millisecond)))
+	}), wait.Timeout(patience), wait.Gap(10*time.Millisecond)))
 	want, err := os.Stat(own)
 	must.NoError(t, err)
 

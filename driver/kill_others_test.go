@@ -53,10 +53,11 @@ func (e *env) crash() {
 func (e *env) nomadStarts(cfg *drivers.TaskConfig) *drivers.TaskConfig {
 	e.t.Helper()
 	_, _, err := e.harness.StartTask(cfg)
-	for tries := 0; err != nil && tries < 30; tries++ {
+	for until := time.Now().Add(patience); err != nil && time.Now().Before(until); {
 		must.True(e.t, structs.IsRecoverable(err), must.Sprint(err))
 		_ = e.harness.DestroyTask(cfg.ID, true)
 		e.waitForContainerd()
+		time.Sleep(100 * time.Millisecond) // Nomad waits for longer
 		cfg = cfg.Copy()
 		cfg.ID = cfg.AllocID + "/web/" + uuid.Short()
 		_, _, err = e.harness.StartTask(cfg)
@@ -80,7 +81,7 @@ func (e *env) waitForContainerd() {
 func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *drivers.ExitResult {
 	e.t.Helper()
 	stop := func() error { return e.harness.StopTask(cfg.ID, timeout, "SIGTERM") }
-	must.Wait(e.t, wait.InitialSuccess(wait.ErrorFunc(stop), wait.Timeout(time.Minute)),
+	must.Wait(e.t, wait.InitialSuccess(wait.ErrorFunc(stop), wait.Timeout(patience)),
 		must.Func(func() string { return e.containerd.says(e.allocs) }))
 	result := e.wait(cfg.ID)
 	// It asks once here; the reaper does the rest.
@@ -269,7 +270,7 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 		others := map[string]pretender{
 			"of another containerd":       pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", "/run/other.sock"),
 			"of another namespace":        pretend(t, shim, "-namespace", "other", "-id", gone, "-address", e.containerd.socket()),
-			"of somebody else":            pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket()),
+			"of another owner":            pretend(t, shim, "-namespace", testNamespace, "-id", "gone", "-address", e.containerd.socket()),
 			"that says it is a directory": pretend(t, shim, "-namespace", testNamespace, "-id", "../..", "-address", e.containerd.socket()),
 			"that cleans up":              pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket(), "delete"),
 		}

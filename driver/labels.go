@@ -94,6 +94,9 @@ type record struct {
 	TTY        bool   `json:"tty,omitempty"`
 	// CPUSetCPUs are the cores that the author named.
 	CPUSetCPUs string `json:"cpuset_cpus,omitempty"`
+	// CeilingMilli is the most compute that the operator lets a task with a part of a GPU
+	// use.
+	CeilingMilli int64 `json:"ceiling_milli,omitempty"`
 	// Network is what the driver told Nomad of the task's own network.
 	Network *drivers.DriverNetwork `json:"network,omitempty"`
 }

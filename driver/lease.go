@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -33,7 +34,7 @@ func (b *leaseBook) open(dir *statedir.Dir) {
 
 // claim records a lease before its task starts, if its guarantees fit beside
 // those of the live leases. A lease that cannot be read counts as a reason to
-// stop: it may hold what is asked for. The start ends with settle.
+// stop: it may hold what is asked for. The start ends with startEnded.
 func (b *leaseBook) claim(l gpu.Lease) error {
 	if len(l.Holdings) == 0 {
 		return nil
@@ -50,6 +51,9 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 	if err := gpu.CheckGuarantees(l, leases); err != nil {
 		return fmt.Errorf("%w. Nomad counts slices, not compute: it tries this GPU again until the attempts of the group's restart block are used up, and then another node", err)
 	}
+	if err := b.checkSeat(l, leases); err != nil {
+		return err
+	}
 	if err := b.dir.WriteLease(l); err != nil {
 		return err
 	}
@@ -60,8 +64,25 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 	return nil
 }
 
-// settle says that a start is over, whatever came of it.
-func (b *leaseBook) settle(l gpu.Lease) {
+// checkSeat refuses a seat for which the host has no memory left.
+func (b *leaseBook) checkSeat(l gpu.Lease, leases []gpu.Lease) error {
+	for _, h := range l.Holdings {
+		if h.SeatMiB == 0 {
+			continue
+		}
+		s, err := b.dir.GPU(h.UUID)
+		if err != nil || s.Seats == nil {
+			return fmt.Errorf("GPU %s: the device plugin does not say how its tasks make room for each other", h.UUID)
+		}
+		if err := gpu.CheckHostMemory(l, leases, s.Seats.HostMemoryMiB); err != nil {
+			return fmt.Errorf("GPU %s: %w", h.UUID, err)
+		}
+	}
+	return nil
+}
+
+// startEnded says that a start is over, whatever came of it.
+func (b *leaseBook) startEnded(l gpu.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.starting, l.ID)
@@ -74,6 +95,25 @@ func (b *leaseBook) write(l gpu.Lease) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.dir.WriteLease(l)
+}
+
+// resize records another share of a task that runs, if its guarantee fits beside those of
+// the others.
+func (b *leaseBook) resize(l gpu.Lease) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	leases, err := b.dir.Leases()
+	if err != nil {
+		return errors.New("resize: the node's leases cannot be read") // more would tell of others
+	}
+	at := slices.IndexFunc(leases, func(have gpu.Lease) bool { return have.ID == l.ID })
+	if at < 0 || !leases[at].Live() || leases[at].Container != l.Container {
+		return errors.New("resize: the task is ending")
+	}
+	if err := gpu.CheckGuarantees(l, leases); err != nil {
+		return fmt.Errorf("resize: %w", err)
+	}
 	return b.dir.WriteLease(l)
 }
 

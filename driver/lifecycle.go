@@ -121,6 +121,7 @@ func (d *Driver) cancelStart(taskID string) (bool, error) {
 // task's control group.
 func (d *Driver) kill(t *task) error {
 	t.killed.Store(true)
+	d.leaveGPU(t)
 	if err := d.terminateClients(t); err != nil {
 		t.logger.Warn("killing a task whose MPS clients could not be terminated", "error", err)
 		d.tellNeighbors(t, err.Error())

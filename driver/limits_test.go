@@ -28,7 +28,7 @@ func TestConformance_Stats(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", "dd if=/dev/zero of=/tmp/f bs=1M count=8 2>/dev/null; while true; do :; done"))
 		e.start(cfg)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		ch, err := e.harness.TaskStats(ctx, cfg.ID, 200*time.Millisecond)
 		must.NoError(t, err)
@@ -78,6 +78,7 @@ func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), f
 
 func TestCgroupNamespace(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
+		e = e.with(func(c *Config) { c.AllowPrivileged = true })
 		config := defaultTaskConfig("sh", "-c", "cat /proc/self/cgroup; touch /sys/fs/cgroup/"+onGroups("memory/x", "x"))
 		sees := map[string]string{
 			"private": onGroups(":memory:/\n", "0::/\n"),

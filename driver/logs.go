@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 // each restart of the task, but not when it asks a new process of the driver to
 // repeat a start. So a start leaves a mark before the pipe is opened, and a start
 // that finds its own mark must neither let the pipe close nor write to one that
-// was closed: nobody would read it, and the task would block when it is full.
+// was closed: it would have no reader, and the task would block when it is full.
 //
 // The pipes lie in a directory that tasks of other drivers may write to, so what
 // is opened must be a pipe, and what the shim opens later must be the same one.
@@ -67,7 +68,7 @@ func newOutputs(cfg *drivers.TaskConfig, s settings) (*outputs, error) {
 		if s.file == nil {
 			continue
 		}
-		// A pipe that nobody reads cannot be held, and needs not be.
+		// A pipe without a reader cannot be held, and needs not be.
 		if f, err := s.file.OpenWriter(); err == nil {
 			o.held = append(o.held, f)
 		}
@@ -190,9 +191,13 @@ func newestLog(dir *rooted.Handle, prefix string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
+	// Tasks of other drivers make as many files there as they like.
+	names, err := f.Readdirnames(maxLogFiles + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return "", err
+	}
+	if len(names) > maxLogFiles {
+		return "", fmt.Errorf("the directory holds more than %d files", maxLogFiles)
 	}
 	newest := 0
 	for _, name := range names {
@@ -204,6 +209,10 @@ func newestLog(dir *rooted.Handle, prefix string) (string, error) {
 	}
 	return prefix + strconv.Itoa(newest), nil
 }
+
+// maxLogFiles is how many files a directory of logs may hold for a task to go on in the
+// newest of its own.
+const maxLogFiles = 4096
 
 // outputMark is the file that says that a start has opened its pipes. It lies in
 // the state directory under a name made of the start's ID.
@@ -240,7 +249,7 @@ func (m outputMarks) of(taskID string) outputMark {
 // driver is back.
 const markRetention = 24 * time.Hour
 
-// expire removes the marks of starts that nobody will repeat.
+// expire removes the marks of starts that will not be repeated.
 func (m outputMarks) expire(now time.Time) error {
 	old, err := namesOlderThan(m.dir, now.Add(-markRetention))
 	problems := []error{err}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 
@@ -18,11 +19,20 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if dir := os.Getenv(suspenderEnv); dir != "" {
+		if err := suspenderMain(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "suspender:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	// Nomad's harness logs every line of its own machinery otherwise.
 	if os.Getenv("NOMAD_TEST_LOG_LEVEL") == "" {
 		_ = os.Setenv("NOMAD_TEST_LOG_LEVEL", "ERROR")
 	}
 	hclog.SetDefault(hclog.NewNullLogger())
+	// So do its plugin connections, by loggers that name no output. The driver's has one.
+	hclog.DefaultOutput = io.Discard
 	os.Exit(runTests(m))
 }
 

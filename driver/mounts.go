@@ -76,11 +76,20 @@ func propagationOf(mode string) (string, error) {
 }
 
 // checkVolumes holds what Nomad mounts to the rules for what an author mounts:
-// volume_mount names the place in the container, and Nomad takes any.
+// volume_mount names the place in the container and the propagation, and Nomad takes
+// any. One that goes both ways is left to Nomad, which gives it to CSI plugins: a task
+// that is not privileged cannot mount anything.
 func checkVolumes(cfg *drivers.TaskConfig, config spec.Config) error {
 	for _, m := range cfg.Mounts {
 		if err := config.CheckTarget(path.Clean(m.TaskPath)); err != nil {
 			return fmt.Errorf("volume_mount: %w", err)
+		}
+		propagation, err := propagationOf(m.PropagationMode)
+		if err == nil && m.Readonly {
+			err = config.CheckPropagation([]string{"ro", propagation})
+		}
+		if err != nil {
+			return fmt.Errorf("volume at %q: %w", m.TaskPath, err)
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
@@ -48,24 +49,26 @@ func standInServer(t *testing.T) string {
 
 // startControl starts a daemon in a GPU's directories, with a server, and gives
 // it limits.
-func startControl(t *testing.T, n *node, program, server string) (mpsctl.Control, string) {
+func startControl(t *testing.T, n *node, program, server string, options ...string) (mpsctl.Control, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mps") // the path of a socket is short
 	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	for _, sub := range []string{"pipe", "log", "shm"} {
+	own := filepath.Join(dir, "own")
+	for _, sub := range []string{"pipe", "own", "log", "shm"} {
 		must.NoError(t, os.Mkdir(filepath.Join(dir, sub), 0o755))
 	}
+	startGate(t, filepath.Join(dir, "pipe"), own)
 	n.publish(gpuA, func(s *gpu.GPUState) {
 		s.MPS.PipeDir, s.MPS.LogDir, s.MPS.ShmDir = filepath.Join(dir, "pipe"), filepath.Join(dir, "log"), filepath.Join(dir, "shm")
-		s.MPS.Control = program
+		s.MPS.Control, s.MPS.ControlDir = program, own
 	})
-	c := mpsctl.Control{Program: program, PipeDir: filepath.Join(dir, "pipe"), Timeout: 20 * time.Second,
-		Env: []string{"PATH=" + filepath.Dir(server) + ":" + os.Getenv("PATH"), "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(dir, "log")}}
-	_, err = c.Run(t.Context(), program, []string{"-d"}, "", nil)
+	c := mpsctl.Control{Program: program, PipeDir: own, Timeout: patience,
+		Env: []string{"PATH=" + filepath.Dir(server) + ":" + os.Getenv("PATH"), "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(dir, "log"), "CUDA_VISIBLE_DEVICES=" + gpuA}}
+	_, err = c.Run(t.Context(), program, append([]string{"-d"}, options...), "", nil)
 	must.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_, _ = c.Ask(ctx, "quit -t 1")
 	})
@@ -73,7 +76,7 @@ func startControl(t *testing.T, n *node, program, server string) (mpsctl.Control
 		_, err := c.Ask(t.Context(), command)
 		must.NoError(t, err)
 	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		servers, err := c.Servers(t.Context())
 		must.NoError(t, err)
 		if len(servers) == 0 {
@@ -85,6 +88,20 @@ func startControl(t *testing.T, n *node, program, server string) (mpsctl.Control
 	}
 	t.Fatal("the server does not come")
 	return c, ""
+}
+
+// startGate puts the device plugin's gate before a daemon.
+func startGate(t *testing.T, pipe, daemon string) {
+	t.Helper()
+	gate, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/e2e/mpsgate")
+	must.NoError(t, err)
+	cmd := exec.Command(gate, pipe, daemon)
+	must.NoError(t, cmd.Start())
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error {
+		_, err := os.Stat(filepath.Join(pipe, "control"))
+		return err
+	}), wait.Timeout(patience), wait.Gap(10*time.Millisecond)))
 }
 
 // bring copies a program of the host with its libraries into a task's directory,
@@ -111,42 +128,44 @@ func bring(t *testing.T, program, dir string) string {
 	return "/local/" + loader + " --library-path /local /local/mps"
 }
 
-// A task with the sockets that clients get, and NVIDIA's own program, cannot do to
-// its neighbours what the daemon takes from the privileged socket alone. What the
-// daemon allows on the other socket depends on the branch and on the user: see
-// docs/driver.md.
-func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbours(t *testing.T) {
+// mpsCommands are what a task tries with NVIDIA's own program; S is the server, C a
+// client of a neighbor.
+var mpsCommands = []string{
+	"set_active_thread_percentage S 100", "set_device_pinned_mem_limit S 0 81920M", "terminate_client S C",
+	"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 81920M", "set_default_client_priority 1",
+	"start_server -uid 0", "start_server -uid 65534", "shutdown_server S", "shutdown_server S -f", "quit", "quit -t 1",
+}
+
+// A task with what clients get of MPS, and NVIDIA's own program, changes nothing of
+// its neighbors, on every branch and as any user: not by commands, not as another
+// kind of program, not by silence, and not by what it logs.
+func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbors(t *testing.T) {
 	server := standInServer(t)
-	quit := []string{"quit", "quit -t 1"}
-	defaults := append([]string{
-		"set_default_active_thread_percentage 100", "set_default_device_pinned_mem_limit 0 81920M", "set_default_client_priority 1",
-	}, quit...)
-	all := append([]string{
-		"set_active_thread_percentage S 100", "set_device_pinned_mem_limit S 0 81920M", "terminate_client S C",
-		"shutdown_server S -f", "shutdown_server S", "start_server -uid 0",
-	}, defaults...)
-	for _, tc := range []struct {
-		branch, user string
-		attacks      []string
-	}{
-		{"470", "0", quit}, {"535", "0", quit}, {"550", "0", defaults}, {"555", "0", defaults},
-		{"470", "65534", quit}, {"535", "65534", quit}, {"550", "65534", all}, {"555", "65534", all},
-	} {
-		t.Run(tc.branch+" as user "+tc.user, func(t *testing.T) {
-			program := nvidiaControl(t, tc.branch)
-			forEachContainerd(t, func(t *testing.T, e *env) { attackDaemon(t, e, program, server, tc.user, tc.attacks) })
-		})
+	for _, branch := range []string{"470", "535", "550", "555"} {
+		for _, user := range []string{"0", "65534"} {
+			t.Run(branch+" as user "+user, func(t *testing.T) {
+				program := nvidiaControl(t, branch)
+				forEachContainerd(t, func(t *testing.T, e *env) { attackDaemon(t, e, program, server, user) })
+			})
+		}
 	}
 }
 
-func attackDaemon(t *testing.T, e *env, program, server, user string, attacks []string) {
+func attackDaemon(t *testing.T, e *env, program, server, user string) {
 	n := newNode(e)
 	control, pid := startControl(t, n, program, server)
-	neighbour := exec.Command("sleep", "600")
-	must.NoError(t, neighbour.Start())
-	defer func() { _, _ = neighbour.Process.Kill(), neighbour.Wait() }()
-	client := itoa(neighbour.Process.Pid)
-	must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behaviour"), []byte("clients "+client+"\n"), 0o644))
+	tool, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/mpsattack")
+	must.NoError(t, err)
+	neighbor := exec.Command(tool, "stay")
+	neighbor.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(filepath.Dir(control.PipeDir), "pipe")}
+	passed, err := neighbor.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, neighbor.Start())
+	defer func() { _, _ = neighbor.Process.Kill(), neighbor.Wait() }()
+	_, err = passed.Read(make([]byte, 64))
+	must.NoError(t, err)
+	client := itoa(neighbor.Process.Pid)
+	must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behavior"), []byte("clients "+client+"\n"), 0o644))
 	questions := []string{
 		"get_server_list", "get_default_active_thread_percentage", "get_active_thread_percentage " + pid, "get_client_list " + pid,
 		"get_default_device_pinned_mem_limit 0", "get_device_pinned_mem_limit " + pid + " 0", "get_default_client_priority",
@@ -167,22 +186,28 @@ func attackDaemon(t *testing.T, e *env, program, server, user string, attacks []
 	script := &bytes.Buffer{}
 	cfg := e.task(defaultTaskConfig("sh", "/local/attack"), reserve(gpuA, 0), func(cfg *drivers.TaskConfig) { cfg.User = user })
 	run := bring(t, program, cfg.TaskDir().LocalDir)
-	script.WriteString("echo reaches: $(echo get_default_active_thread_percentage | " + run + ")\n")
+	must.NoError(t, exec.Command("cp", tool, cfg.TaskDir().LocalDir).Run())
+	script.WriteString("/local/mpsattack client\n")
 	names := strings.NewReplacer(" S", " "+pid, " C", " "+client)
-	for _, attack := range attacks {
-		script.WriteString("echo '" + names.Replace(attack) + "' | " + run + "\n")
+	for _, command := range mpsCommands {
+		script.WriteString("echo '" + names.Replace(command) + "' | " + run + "\n")
 	}
+	script.WriteString("/local/mpsattack kinds; /local/mpsattack log; /local/mpsattack silence & sleep 1; /local/mpsattack client\n")
 	script.WriteString("find / -name 'control_privileged' -o -name 'nvidia-cuda-mps*' 2>/dev/null | grep -v ^/proc\necho over\n")
 	must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "attack"), script.Bytes(), 0o755))
 	e.start(cfg)
 	e.wait(cfg.ID)
 	out := e.logs(cfg, "stdout")
-	must.StrContains(t, out, "reaches: 50.0", must.Sprint("the attacker does not reach the daemon"))
-	must.StrContains(t, out, "Not enough privilege to execute quit command")
+	if user == "0" {
+		must.Eq(t, 2, strings.Count(out, "a CUDA program passes"), must.Sprint(out))
+	} else { // the server takes one user at a time, and has the neighbor
+		must.Eq(t, 2, strings.Count(out, "client fails: "), must.Sprint(out))
+	}
+	must.StrContains(t, out, "kind 3 is refused")
 	must.StrContains(t, out, "over")
 	must.StrNotContains(t, out, "/control_privileged")
 	must.StrNotContains(t, out, "/nvidia-cuda-mps")
 	must.Eq(t, before, answers())
-	_, err := os.Stat(filepath.Join(control.PipeDir, "terminated"))
+	_, err = os.Stat(filepath.Join(control.PipeDir, "terminated"))
 	must.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -37,7 +37,7 @@ func (d *Driver) terminateClients(t *task) error {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, terminateTimeout)
 	defer cancel()
-	c := mpsctl.Control{Program: state.Control, PipeDir: state.PipeDir, Timeout: questionTimeout}
+	c := mpsctl.Control{Program: state.Control, PipeDir: state.CommandDir(), Timeout: questionTimeout}
 	servers, err := c.Servers(ctx)
 	if err != nil {
 		return err
@@ -120,8 +120,19 @@ func (d *Driver) mpsOf(t *task) (gpu.Holding, gpu.MPSState, bool) {
 	return gpu.Holding{}, gpu.MPSState{}, false
 }
 
+// sudden are the signals by which programs end that had no time to leave MPS: kills of
+// others, and crashes. What SIGTERM and SIGINT end mostly ends by itself, and says so
+// with the same code.
+var sudden = []unix.Signal{unix.SIGKILL, unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGQUIT}
+
+// diedOf is the signal that an exit code stands for, where it is a sudden one.
+func diedOf(code int) (unix.Signal, bool) {
+	signal := unix.Signal(code - 128)
+	return signal, slices.Contains(sudden, signal)
+}
+
 // tellNeighbors tells the other clients of a task's MPS server that it was killed
-// around MPS: what becomes of their work on the GPU is undefined.
+// around MPS: what happens to their work on the GPU is undefined.
 func (d *Driver) tellNeighbors(t *task, reason string) {
 	holding, _, found := d.mpsOf(t)
 	if !found {

@@ -20,30 +20,31 @@ import (
 func TestMPSClientsAreTerminatedBeforeTheyAreKilled(t *testing.T) {
 	server := standInServer(t)
 	for _, tc := range []struct {
-		branch, behaviour string
-		// told is what the neighbours hear of a kill that went around MPS.
+		branch, behavior string
+		// told is what the neighbors hear of a kill that went around MPS.
 		told string
 	}{
 		{"535", "", ""}, {"555", "", ""},
 		{"470", "", "does not know the command"},
 		{"555", "stubborn\n", "terminate_client"},
 	} {
-		t.Run(tc.branch+" "+strings.TrimSpace(tc.behaviour), func(t *testing.T) {
+		t.Run(tc.branch+" "+strings.TrimSpace(tc.behavior), func(t *testing.T) {
 			program := nvidiaControl(t, tc.branch)
 			forEachContainerd(t, func(t *testing.T, e *env) {
 				n := newNode(e)
 				control, _ := startControl(t, n, program, server)
 				events, err := e.driver.TaskEvents(context.Background())
 				must.NoError(t, err)
-				neighbour := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
-				e.start(neighbour)
+				neighbor := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
+				e.start(neighbor)
 				must.StrContains(t, nextEvent(t, events).Message, "GPU share")
 				// The shell ignores the signal: it must be killed.
-				cfg := e.task(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 1; done"), reserve(gpuA, 0))
+				cfg := e.task(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 				e.start(cfg)
+				e.waitUntilReady(cfg)
 				must.StrContains(t, nextEvent(t, events).Message, "GPU share")
-				own, other := itoa(e.pid(cfg)), itoa(e.pid(neighbour))
-				must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behaviour"), []byte(tc.behaviour+"clients "+own+" "+other+"\n"), 0o644))
+				own, other := itoa(e.pid(cfg)), itoa(e.pid(neighbor))
+				must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behavior"), []byte(tc.behavior+"clients "+own+" "+other+"\n"), 0o644))
 				must.NoError(t, e.harness.StopTask(cfg.ID, time.Millisecond, "SIGTERM"))
 				e.wait(cfg.ID)
 				terminated, _ := os.ReadFile(filepath.Join(control.PipeDir, "terminated"))
@@ -52,7 +53,7 @@ func TestMPSClientsAreTerminatedBeforeTheyAreKilled(t *testing.T) {
 				} else {
 					must.Eq(t, "", string(terminated))
 					event := nextEvent(t, events)
-					must.Eq(t, neighbour.ID, event.TaskID)
+					must.Eq(t, neighbor.ID, event.TaskID)
 					must.StrContains(t, event.Message, tc.told)
 				}
 				n.publish(gpuA, func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "next", Message: "the next event"}} })
@@ -69,34 +70,45 @@ func TestKillIsNotHeldUpByMPS(t *testing.T) {
 		slow := filepath.Join(e.dir, "slow")
 		must.NoError(t, os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Control = slow })
-		cfg := e.task(defaultTaskConfig("sh", "-c", "trap '' TERM; while true; do sleep 1; done"), reserve(gpuA, 0))
+		cfg := e.task(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 		e.start(cfg)
+		e.waitUntilReady(cfg)
 		began := time.Now()
 		must.NoError(t, e.harness.StopTask(cfg.ID, time.Millisecond, "SIGTERM"))
-		must.Less(t, time.Minute, time.Since(began))
+		must.Less(t, patience, time.Since(began))
 		must.Eq(t, 137, e.wait(cfg.ID).ExitCode)
 	})
 }
 
 func TestNeighborsHearOfAKillThatWasNotTheDrivers(t *testing.T) {
+	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGSEGV, unix.SIGTERM} {
+		t.Run(unix.SignalName(signal), func(t *testing.T) { neighborsHearOf(t, signal) })
+	}
+}
+
+// neighborsHearOf lets a task end by a signal. What ends by SIGTERM left in time.
+func neighborsHearOf(t *testing.T, signal unix.Signal) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Control = "/nonexistent" })
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
-		neighbour := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+		neighbor := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1))
+		cfg := e.task(defaultTaskConfig("sh", "-c", "trap 'exit 139' SEGV; trap 'exit 143' TERM; touch /local/ready; while true; do sleep 0.05; done"), reserve(gpuA, 0))
 		elsewhere := e.task(defaultTaskConfig("sleep", "1000"))
-		for _, c := range []*drivers.TaskConfig{neighbour, cfg} {
+		for _, c := range []*drivers.TaskConfig{neighbor, cfg} {
 			e.start(c)
 			must.StrContains(t, nextEvent(t, events).Message, "GPU share")
 		}
 		e.start(elsewhere)
-		must.NoError(t, unix.Kill(e.pid(cfg), unix.SIGKILL))
-		e.wait(cfg.ID)
-		event := nextEvent(t, events)
-		must.Eq(t, neighbour.ID, event.TaskID)
-		must.StrContains(t, event.Message, "did not come from the driver")
+		e.waitUntilReady(cfg)
+		must.NoError(t, unix.Kill(e.pid(cfg), signal))
+		must.Eq(t, 128+int(signal), e.wait(cfg.ID).ExitCode)
+		if signal != unix.SIGTERM {
+			event := nextEvent(t, events)
+			must.Eq(t, neighbor.ID, event.TaskID)
+			must.StrContains(t, event.Message, "it ended by "+unix.SignalName(signal)+", which did not come from the driver")
+		}
 		n.publish(gpuA, func(s *gpu.GPUState) { s.Faults = []gpu.Fault{{Code: "next", Message: "the next event"}} })
 		must.StrContains(t, nextEvent(t, events).Message, "the next event")
 	})

@@ -111,12 +111,16 @@ func (b bridges) ids(before time.Time) ([]string, error) {
 	return namesOlderThan(filepath.Join(b.dir, "netns"), before)
 }
 
-func (b bridges) cni(on bridge) (gocni.CNI, error) {
-	found := slices.ContainsFunc(b.plugins, func(dir string) bool {
+// found reports whether the CNI plugins are there.
+func (b bridges) found() bool {
+	return slices.ContainsFunc(b.plugins, func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "bridge"))
 		return err == nil
 	})
-	if !found {
+}
+
+func (b bridges) cni(on bridge) (gocni.CNI, error) {
+	if !b.found() {
 		return nil, fmt.Errorf("network_mode \"bridge\" needs the CNI plugins, and cni_path %q has none; install them, or give the group a network", strings.Join(b.plugins, ":"))
 	}
 	conf, err := json.Marshal(b.conf(on))

@@ -105,7 +105,7 @@ func (e *env) bring(cfg *drivers.TaskConfig, program string) {
 
 func greeting(t *testing.T, address string) string {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
+	conn, err := net.DialTimeout("tcp", address, patience)
 	must.NoError(t, err)
 	defer conn.Close()
 	text, err := io.ReadAll(conn)

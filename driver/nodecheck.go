@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -30,6 +31,9 @@ func checkNode(ctx context.Context, client *runtime.Runtime, config spec.Config,
 	return checkSnapshotter(ctx, client, config.Snapshotter)
 }
 
+// errUnknownSnapshotter is an answer of containerd, unlike a question that it did not answer.
+var errUnknownSnapshotter = errors.New("not one of those that this node's containerd has")
+
 // checkSnapshotter holds a name against what containerd has; "" is its default.
 func checkSnapshotter(ctx context.Context, client *runtime.Runtime, name string) error {
 	if name == "" {
@@ -40,7 +44,7 @@ func checkSnapshotter(ctx context.Context, client *runtime.Runtime, name string)
 		return err
 	}
 	if !slices.Contains(have, name) {
-		return fmt.Errorf("snapshotter %q is not one of those that this node's containerd has: %s", name, strings.Join(have, ", "))
+		return fmt.Errorf("snapshotter %q is %w: %s", name, errUnknownSnapshotter, strings.Join(have, ", "))
 	}
 	return nil
 }

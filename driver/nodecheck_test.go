@@ -65,7 +65,7 @@ func TestRuntimeThatIsNotInstalled(t *testing.T) {
 func TestFingerprintNamesASnapshotterThatContainerdLacks(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		wrong := e.with(func(c *Config) { c.Snapshotter = "stargz" })
-		got := wrong.driver.fingerprint(context.Background())
+		got, _ := wrong.driver.fingerprint(context.Background())
 		must.Eq(t, drivers.HealthStateUnhealthy, got.Health)
 		must.StrContains(t, got.HealthDescription, `plugin config: snapshotter "stargz" is not one of`)
 	})

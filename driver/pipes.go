@@ -15,7 +15,7 @@ import (
 )
 
 // pipeDirs are the directories in which containers find the MPS daemon of their GPU:
-// a small file system in memory for each, of which nothing is anybody else's but the
+// a small file system in memory for each, in which lie only the
 // daemon's sockets, mounted one by one. A container sees nothing of the daemon's own
 // directory, so it cannot take that from its neighbors, lock them out or fill the
 // host's /run; what it does to its own directory is its own loss.

@@ -21,9 +21,13 @@ type placement struct {
 	at string
 	// authors is whether the author chose the target.
 	authors bool
+	// ofShare is whether the mount belongs to the GPU share.
+	ofShare bool
 	// shown is the mount's source in the stage, "" while it is not there.
 	shown string
 }
+
+func (m placement) restrictions() uintptr { return spec.Mount{Options: m.Options}.Restrictions() }
 
 // placeMounts gives every mount the place that its target is in the container,
 // after all links of the image, and holds that to the rules that the target as it
@@ -41,9 +45,16 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 		}
 		places.Cover(dir)
 	}
+	cwd, err := places.Find(s.Process.Cwd)
+	if err != nil {
+		return err
+	}
+	if spec.InProc(cwd) && !p.config.Privileged {
+		return fmt.Errorf("working directory %q is %q in this image, which is the runtime's; set another cwd", s.Process.Cwd, cwd)
+	}
 	var runtimes, all []placement
 	for _, m := range s.Mounts {
-		one := placement{Mount: m, at: m.Destination, authors: p.authorsTarget(m.Destination)}
+		one := placement{Mount: m, at: m.Destination, authors: p.authorsTarget(m.Destination), ofShare: p.sharesTarget(m.Destination)}
 		if !one.authors && spec.InKernelPath(m.Destination) {
 			runtimes = append(runtimes, one)
 			continue
@@ -67,12 +78,30 @@ func (p *startPlan) placeMounts(root string, s *specs.Spec) error {
 	s.Mounts = s.Mounts[:0]
 	for _, one := range append(runtimes, left...) {
 		one.Destination = one.at
+		if err := p.keepRestrictions(&one); err != nil {
+			return err
+		}
 		s.Mounts = append(s.Mounts, one.Mount)
 	}
 	return nil
 }
 
+// keepRestrictions writes down what a mount in the stage lacks: a runtime that changes
+// one option of a mount sets them all, and would give back what the host took away.
+func (p *startPlan) keepRestrictions(m *placement) error {
+	if path.Dir(m.Source) != p.stage.Dir() {
+		return nil
+	}
+	lacks, err := rooted.RestrictionsOf(m.Source)
+	m.Options = spec.Mount{Options: m.Options}.Restricted(lacks).Options
+	return err
+}
+
 func depth(place string) int { return strings.Count(strings.TrimSuffix(place, "/"), "/") }
+
+func (p *startPlan) sharesTarget(target string) bool {
+	return target == spec.InitTarget || slices.ContainsFunc(p.share.Mounts, func(m spec.Mount) bool { return m.Target == target })
+}
 
 func (p *startPlan) authorsTarget(target string) bool {
 	for _, m := range p.config.Mounts {
@@ -89,11 +118,15 @@ func (p *startPlan) authorsTarget(target string) bool {
 }
 
 // checkPlaces refuses links of an image that lead a mount into the runtime's
-// directories, and mounts of the author's that would cover the driver's.
+// directories or into the GPU share, and mounts of the author's that would cover the
+// driver's.
 func checkPlaces(all []placement, privileged bool) error {
 	for i, m := range all {
 		if spec.InKernelPath(m.at) && m.at != m.Destination && !privileged {
 			return fmt.Errorf("target %q is %q in this image, which is the runtime's; mount elsewhere", m.Destination, m.at)
+		}
+		if i := slices.IndexFunc(all, func(o placement) bool { return o.ofShare && spec.Covers(o.at, m.at) }); i >= 0 && !m.ofShare {
+			return fmt.Errorf("mounts: target %q lies in %q in this image, which belongs to the task's GPU share; mount elsewhere", m.Destination, all[i].Destination)
 		}
 		if !m.authors {
 			continue
@@ -148,12 +181,9 @@ func (p *startPlan) putInto(outer, inner *placement) error {
 			return err
 		}
 	}
-	// What a task may not write to gets no mount points either.
-	if err := rooted.Restrict(outer.shown, restrictions(outer.Options)); err != nil {
-		return err
-	}
 	rest := strings.TrimPrefix(strings.TrimPrefix(inner.at, outer.at), "/")
-	err := p.stage.BindBelow(outer.shown, rest, inner.shown, restrictions(inner.Options))
+	// What a task may not write to gets no mount points either: it is read-only here.
+	err := p.stage.BindBelow(outer.shown, rest, inner.shown, inner.restrictions())
 	if errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("the outer mount is read-only and has nothing at %q to mount on: %w", rest, err)
 	}
@@ -193,29 +223,9 @@ func (p *startPlan) showSource(m *placement) error {
 		return err
 	}
 	defer source.Close()
-	if m.shown, err = p.stage.Bind(p.stage.Name(), source, rooted.Binding{Propagation: rooted.Slave}); err != nil {
+	if m.shown, err = p.stage.Bind(p.stage.Name(), source, rooted.Binding{Propagation: rooted.Slave, Restrictions: m.restrictions()}); err != nil {
 		return err
 	}
 	m.Source = m.shown
 	return nil
-}
-
-// restrictions are those options of a mount that take something away.
-func restrictions(options []string) uintptr {
-	var flags uintptr
-	for _, option := range options {
-		switch option {
-		case "ro":
-			flags |= unix.MS_RDONLY
-		case "rw":
-			flags &^= unix.MS_RDONLY
-		case "nosuid":
-			flags |= unix.MS_NOSUID
-		case "nodev":
-			flags |= unix.MS_NODEV
-		case "noexec":
-			flags |= unix.MS_NOEXEC
-		}
-	}
-	return flags
 }

@@ -39,6 +39,8 @@ type startPlan struct {
 	stage   *rooted.Stage
 	shown   map[string]string
 	seccomp *specs.LinuxSeccomp
+	// selfHidden is the target of the author's mount for which the task has no socket.
+	selfHidden string
 }
 
 // plan decodes and checks everything that can be checked before anything exists.
@@ -75,8 +77,11 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if p.files, err = openTaskFiles(cfg, p.config, env.settings.policy); err != nil {
 		return nil, err
 	}
+	if d.dataDir.look(cfg.AllocDir) {
+		d.logger.Warn("Nomad's data_dir is not mounted with nosuid and nodev: setuid programs and devices that tasks leave there work for people who log in to this node", "path", cfg.AllocDir)
+	}
 	id := newContainerID(cfg)
-	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, Lease: gpu.Lease{
+	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
 		Container: id, Cgroup: cgroupPath(env.settings.Namespace, id, cfg.Resources, unified()),

@@ -74,7 +74,7 @@ func TestConformance_Pull_Timeout(t *testing.T) {
 func TestConformance_Start_LoadImage(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		var archive bytes.Buffer
-		// The name in the archive is somebody else's, and must stay theirs.
+		// The name in the archive is another image's, and must stay so.
 		must.NoError(t, buildTestImage(&archive, "docker.io/library/redis:7"))
 		config := imageConfig("local/image.tar")
 		cfg := e.task(config)
@@ -109,7 +109,7 @@ func TestConformance_Start_BadPull_Recoverable(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		must.NoError(t, err)
-		must.NoError(t, listener.Close()) // nobody listens there now
+		must.NoError(t, listener.Close()) // nothing listens there now
 		_, _, err = e.harness.StartTask(e.quietTask(imageConfig(listener.Addr().String() + "/box:1")))
 		must.ErrorContains(t, err, "connection refused")
 		must.True(t, structs.IsRecoverable(err))
@@ -176,7 +176,7 @@ func TestConformance_AuthFromTaskConfig(t *testing.T) {
 }
 
 // TestAuthFromPluginConfig logs in with what the operator wrote, each way for an
-// image that nobody has pulled before.
+// image that was not pulled before.
 func TestAuthFromPluginConfig(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
@@ -342,7 +342,7 @@ func TestConformance_ImageGC_On(t *testing.T) {
 		must.True(t, e.holds(ref), must.Sprint("the delay was not kept"))
 		e.tidy(time.Hour)
 		must.False(t, e.holds(ref))
-		must.True(t, e.holds(testImage), must.Sprint("somebody else's image was removed"))
+		must.True(t, e.holds(testImage), must.Sprint("another owner's image was removed"))
 	})
 }
 

@@ -62,7 +62,7 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 
 // reapContainers removes the driver's containers that no task has. They are told
 // from those of other drivers by their owner, not by their node: a node that has
-// no task after a reboot has told nobody its name.
+// no task after a reboot has told no name.
 func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, before time.Time) error {
 	found, err := client.Owned(ctx)
 	if err != nil {

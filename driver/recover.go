@@ -93,7 +93,7 @@ func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime
 	case err != nil:
 		return nil, err
 	case status.Running:
-		lease := r.Lease
+		lease := d.currentLease(r.Lease)
 		lease.Phase = gpu.PhaseRunning
 		if err := d.leases.write(lease); err != nil {
 			return nil, err

@@ -199,11 +199,10 @@ func TestContainerdAway(t *testing.T) {
 		_, _, err := e.harness.StartTask(e.quietTask(defaultTaskConfig("true")))
 		must.Error(t, err)
 		must.True(t, structs.IsRecoverable(err), must.Sprint(err))
-		// Nomad destroys once, and does not ask again.
+		// Nomad destroys once, and does not ask again: the driver goes on when containerd is back.
 		must.Error(t, e.driver.DestroyTask(cfg.ID, false))
 		e.containerd.start(t)
 		e.waitForContainerd()
-		must.Len(t, 1, e.containers())
 		e.nothingLeft()
 		_, err = e.driver.InspectTask(cfg.ID)
 		must.ErrorIs(t, err, drivers.ErrTaskNotFound)

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// The tests called TestRoblox_… are the behaviours that nomad-driver-containerd
+// The tests called TestRoblox_… are the behaviors that nomad-driver-containerd
 // of Roblox shows end to end, each with a config block in that driver's words.
 
 // oldConfig is a task's config block as a user of that driver wrote it.

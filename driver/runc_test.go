@@ -45,7 +45,7 @@ func TestFingerprintNamesTheRunc(t *testing.T) {
 		own, err := e.driver.runtime.Runc(t.Context())
 		must.NoError(t, err)
 		safe, why := judgeRunc(own)
-		f := e.driver.fingerprint(t.Context())
+		f, _ := e.driver.fingerprint(t.Context())
 		must.Eq(t, own.Version, f.Attributes["driver.containerd.runc_version"].GoString())
 		must.Eq(t, string(safe), f.Attributes["driver.containerd.runc_safe"].GoString())
 		if why != "" {

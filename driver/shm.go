@@ -24,6 +24,13 @@ func newSharedMemory(s settings) sharedMemory {
 // of returns the directory of a container; it need not exist.
 func (m sharedMemory) of(id string) string { return filepath.Join(m.dir, id) }
 
+// Files take the kernel's memory beside their size: one for each bytesPerFile is more than
+// frameworks make, and a small part of it.
+const (
+	leastFiles   = 1024
+	bytesPerFile = 16 << 10
+)
+
 // create mounts the memory of a container and returns its directory.
 func (m sharedMemory) create(id string, bytes int64) (string, error) {
 	dir := m.of(id)
@@ -31,7 +38,8 @@ func (m sharedMemory) create(id string, bytes int64) (string, error) {
 		return "", fmt.Errorf("make shared memory: %w", err)
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	if err := unix.Mount("shm", dir, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", bytes)); err != nil {
+	options := fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", bytes, max(leastFiles, bytes/bytesPerFile))
+	if err := unix.Mount("shm", dir, "tmpfs", flags, options); err != nil {
 		return "", errors.Join(fmt.Errorf("mount shared memory on %s: %w", dir, err), os.Remove(dir))
 	}
 	return dir, nil

@@ -118,17 +118,23 @@ func (d *Driver) adopt(ctx context.Context, cfg *drivers.TaskConfig, existing []
 // canceled, it and those before are undone, the last first. What cannot be undone
 // keeps what was made before it: a container that cannot be removed keeps its lease.
 func (d *Driver) start(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
-	s := &start{driver: d, cfg: cfg, existing: existing}
-	defer s.settle()
+	s, begin := &start{driver: d, cfg: cfg, existing: existing}, time.Now()
+	defer s.release()
 	for i, step := range d.steps {
 		err := step.do(s, ctx)
 		if err == nil {
 			err = ctx.Err()
 		}
 		if err != nil {
+			outcome := step.name
+			if ctx.Err() != nil {
+				outcome = gpu.StartStopped
+			}
+			d.counts.start(outcome, time.Since(begin))
 			return nil, errors.Join(err, s.undo(d.steps[:i+1]))
 		}
 	}
+	d.counts.start(gpu.StartDone, time.Since(begin))
 	return s.task, nil
 }
 
@@ -160,9 +166,11 @@ var startSteps = []step{
 	{name: "plan", do: (*start).makePlan},
 	{name: "clear", do: (*start).removeExisting},
 	{name: "claim", do: (*start).claimLease, undo: (*start).endLease},
+	{name: "open", do: (*start).awaitOpen},
 	{name: "image", do: (*start).getImage},
 	{name: "prepare", do: (*start).prepareHost, undo: (*start).removeHostResources},
 	{name: "create", do: (*start).createContainer, undo: (*start).removeContainer},
+	{name: "seat", do: (*start).awaitSeat},
 	{name: "run", do: (*start).runContainer},
 	{name: "watch", do: (*start).watchTask, undo: (*start).forgetTask},
 }
@@ -223,8 +231,8 @@ func (s *start) endLease() error {
 	return s.driver.leases.end(s.plan.record.Lease, time.Now())
 }
 
-// settle ends what lasts as long as the start, whatever came of it.
-func (s *start) settle() {
+// release ends what lasts as long as the start, whatever came of it.
+func (s *start) release() {
 	if s.output != nil {
 		s.output.release()
 	}
@@ -232,7 +240,8 @@ func (s *start) settle() {
 		s.plan.files.close()
 	}
 	if s.claimed {
-		s.driver.leases.settle(s.plan.record.Lease)
+		s.driver.leases.startEnded(s.plan.record.Lease)
+		s.driver.seats.setReady(s.plan.record.Lease.ID, false)
 	}
 }
 
@@ -261,10 +270,16 @@ func (s *start) prepareHost(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	if err := s.driver.takePartition(ctx, s.plan); err != nil {
+		return err
+	}
 	return s.plan.prepare(ctx)
 }
 
 func (s *start) removeHostResources() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	s.driver.returnPartition(ctx, s.plan.env, s.plan.record.Lease)
 	return s.driver.removeHostResources(s.plan.record.Lease.Container)
 }
 
@@ -298,7 +313,7 @@ func (s *start) runContainer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.container.Start(ctx, stdio); err != nil {
+	if err := s.container.Start(ctx, stdio, s.plan.limitMemory); err != nil {
 		return errors.Join(shareLost(s.plan), err)
 	}
 	settings := s.plan.env.settings
@@ -317,6 +332,9 @@ func (s *start) watchTask(context.Context) error {
 	s.task = s.driver.watch(s.cfg, s.container, s.plan.record)
 	if len(s.plan.share.Holdings) > 0 {
 		s.driver.emit(s.cfg, "GPU share: "+describeShare(s.plan.share), nil)
+	}
+	if s.plan.selfHidden != "" {
+		s.driver.emit(s.cfg, fmt.Sprintf("the task has no %s: its mount at %q is where it would be", gpu.SelfSocket, s.plan.selfHidden), nil)
 	}
 	if dropped := spec.Dropped(s.cfg.Env, s.cfg.DeviceEnv); len(dropped) > 0 {
 		s.driver.emit(s.cfg, "left out of the environment, since the driver alone says which GPU a task has: "+strings.Join(dropped, ", "), nil)

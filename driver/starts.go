@@ -31,6 +31,8 @@ type startInFlight struct {
 	cancel context.CancelCauseFunc
 	// done is closed when nothing of the start goes on.
 	done chan struct{}
+	// release gives its place among those at work back; nil before it has one.
+	release func()
 }
 
 func newStartBook() *startBook {
@@ -60,8 +62,12 @@ func (b *startBook) admit(ctx context.Context, cfg *drivers.TaskConfig) (release
 		if b.limit == 0 || b.total < b.limit && b.atWork[job] < max(1, b.limit/4) {
 			b.total++
 			b.atWork[job]++
+			release = sync.OnceFunc(func() { b.leave(job) })
+			if f := b.flight[cfg.ID]; f != nil {
+				f.release = release
+			}
 			b.mu.Unlock()
-			return func() { b.leave(job) }, nil
+			return release, nil
 		}
 		changed := b.changed
 		b.mu.Unlock()
@@ -70,6 +76,16 @@ func (b *startBook) admit(ctx context.Context, cfg *drivers.TaskConfig) (release
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+}
+
+// makeWay lets other starts work while one waits for something that may take long.
+func (b *startBook) makeWay(taskID string) {
+	b.mu.Lock()
+	f := b.flight[taskID]
+	b.mu.Unlock()
+	if f != nil && f.release != nil {
+		f.release()
 	}
 }
 

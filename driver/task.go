@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
@@ -29,6 +29,12 @@ type task struct {
 	sharedCores, coresSeen string
 	// killed is set before the driver itself kills the task.
 	killed atomic.Bool
+	// own is what it has made of its share.
+	own ownShare
+	// saved is when its work was on disk.
+	saved savedWork
+	// sessions counts the commands that run in it beside its own.
+	sessions atomic.Int64
 	// done is closed when result and endedAt are set.
 	done chan struct{}
 
@@ -43,6 +49,7 @@ type task struct {
 func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
 	ctx, t := d.newTask(cfg, c, r)
 	go d.await(ctx, t)
+	go d.serveSelf(ctx, t)
 	return t
 }
 
@@ -53,6 +60,9 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record
 		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
 		sharedCores: followsCores(cfg, cgroupOf(r.Lease), unified()),
 		logger:      d.logger.With("task_id", cfg.ID, "container", c.ID),
+	}
+	if now := d.currentLease(r.Lease); len(now.Holdings) > 0 {
+		t.own.holdings.Store(&now.Holdings)
 	}
 	d.tasks.put(t)
 	return ctx, t
@@ -95,7 +105,7 @@ func (d *Driver) await(ctx context.Context, t *task) {
 // errLost is the result of a task whose process containerd no longer knows.
 var errLost = errors.New("containerd lost the task's process, for instance because its shim died; the exit code is not known")
 
-// lost handles a process that is gone without an exit that anybody saw.
+// lost handles a process that is gone without an exit that was seen.
 func (d *Driver) lost(ctx context.Context, t *task) {
 	if labels, err := t.container.CurrentLabels(ctx); err == nil {
 		if exit, ok := recordedExit(labels); ok {
@@ -113,8 +123,8 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 	if exit.Code != 0 && !t.killed.Load() {
 		exit.OOMKilled = exit.OOMKilled || t.container.OOMKilled(ctx)
 	}
-	if exit.Code == 128+int(syscall.SIGKILL) && !t.killed.Load() {
-		d.tellNeighbors(t, "it ended by SIGKILL, which did not come from the driver")
+	if signal, died := diedOf(exit.Code); died && !t.killed.Load() {
+		d.tellNeighbors(t, fmt.Sprintf("it ended by %s, which did not come from the driver", unix.SignalName(signal)))
 	}
 	// The shim's death, or a process ID namespace that others share, may leave
 	// processes; none may use the GPU when the lease has ended.
@@ -128,7 +138,7 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 			return
 		}
 	}
-	if err := d.leases.end(t.record.Lease, exit.At); err != nil {
+	if err := d.leases.end(t.lease(), exit.At); err != nil {
 		t.logger.Error("lease of an ended task stays live", "error", err)
 	}
 	t.finish(exit, problem)

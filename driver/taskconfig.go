@@ -74,8 +74,10 @@ var taskConfigSpec = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"labels":            hclspec.NewAttr("labels", "list(map(string))", false),
 	"gpu": hclspec.NewBlock("gpu", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"memory":        hclspec.NewAttr("memory", "string", false),
+		"memory_limit":  hclspec.NewAttr("memory_limit", "string", false),
 		"compute":       hclspec.NewAttr("compute", "number", false),
 		"compute_limit": hclspec.NewAttr("compute_limit", "number", false),
+		"priority":      hclspec.NewAttr("priority", "string", false),
 		"on_fault":      defaulted("on_fault", "string", `"restart"`),
 	})),
 	"logging": hclspec.NewBlock("logging", false, hclspec.NewObject(map[string]*hclspec.Spec{

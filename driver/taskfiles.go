@@ -38,6 +38,11 @@ const (
 	shownSecrets = "secrets"
 )
 
+// maxSecrets is how many files a task's directory of secrets can hold, where that is a
+// file system in memory of its own. Nomad bounds its size, and files without content have
+// none.
+const maxSecrets = 4096
+
 func shownVolume(i int) string { return fmt.Sprintf("volume%d", i) }
 func shownMount(i int) string  { return fmt.Sprintf("mount%d", i) }
 
@@ -55,20 +60,8 @@ func openTaskFiles(cfg *drivers.TaskConfig, config spec.Config, policy spec.Poli
 		return files, fmt.Errorf("open the allocation's directory: %w", err)
 	}
 	defer alloc.Close()
-	for name, way := range map[string][]string{
-		shownAlloc:   {allocdir.SharedAllocName},
-		shownLogs:    {allocdir.SharedAllocName, allocdir.LogDirName},
-		shownLocal:   {cfg.Name, allocdir.TaskLocal},
-		shownSecrets: {cfg.Name, allocdir.TaskSecrets},
-	} {
-		dir, err := alloc.Child(way...)
-		if err != nil {
-			return files, fmt.Errorf("open the allocation's directory: %w", err)
-		}
-		files.add(name, dir, rooted.Binding{Propagation: rooted.Private})
-		if !dir.IsDir() {
-			return files, fmt.Errorf("open the allocation's directory: %q is not a directory", path.Join(way...))
-		}
+	if err := files.openAllocation(alloc, cfg.Name); err != nil {
+		return files, fmt.Errorf("open the allocation's directory: %w", err)
 	}
 	for i, m := range cfg.Mounts {
 		if err := files.openVolume(shownVolume(i), m); err != nil {
@@ -83,15 +76,45 @@ func openTaskFiles(cfg *drivers.TaskConfig, config spec.Config, policy spec.Poli
 		if err != nil {
 			return files, fmt.Errorf("mounts: target %q: %w", m.Target, err)
 		}
-		files.add(shownMount(i), handle, bindingOf(m))
+		binding, err := bindingOf(m)
+		files.add(shownMount(i), handle, binding)
+		if err != nil {
+			return files, fmt.Errorf("mounts: %w", err)
+		}
 		if !handle.Mountable() {
 			return files, fmt.Errorf("mounts: target %q: source %q is a device; see devices", m.Target, m.Source)
 		}
-		if err := checkPropagation(handle, bindingOf(m).Propagation); err != nil {
+		if err := checkPropagation(handle, binding.Propagation); err != nil {
 			return files, fmt.Errorf("mounts: target %q: %w", m.Target, err)
 		}
 	}
 	return files, nil
+}
+
+// openAllocation opens the directories of the allocation that every task sees.
+func (f *taskFiles) openAllocation(alloc *rooted.Handle, task string) error {
+	for name, way := range map[string][]string{
+		shownAlloc:   {allocdir.SharedAllocName},
+		shownLogs:    {allocdir.SharedAllocName, allocdir.LogDirName},
+		shownLocal:   {task, allocdir.TaskLocal},
+		shownSecrets: {task, allocdir.TaskSecrets},
+	} {
+		dir, err := alloc.Child(way...)
+		if err != nil {
+			return err
+		}
+		f.add(name, dir, rooted.Binding{Propagation: rooted.Private, Restrictions: ofAllocation("", "", name == shownLogs).Restrictions()})
+		if !dir.IsDir() {
+			return fmt.Errorf("%q is not a directory", path.Join(way...))
+		}
+		if name != shownSecrets {
+			continue
+		}
+		if err := dir.LimitInodes(maxSecrets); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *taskFiles) add(name string, h *rooted.Handle, b rooted.Binding) {
@@ -128,7 +151,10 @@ func (f *taskFiles) openVolume(name string, m *drivers.MountConfig) error {
 	if err != nil {
 		return err
 	}
-	f.add(name, handle, rooted.Binding{Propagation: stagePropagation(propagation)})
+	f.add(name, handle, rooted.Binding{
+		Propagation:  stagePropagation(propagation),
+		Restrictions: bind("", "", m.Readonly, propagation).Restrictions(),
+	})
 	return checkPropagation(handle, stagePropagation(propagation))
 }
 
@@ -145,11 +171,13 @@ func stagePropagation(options ...string) rooted.Propagation {
 }
 
 // bindingOf tells how the source of an author's mount is shown.
-func bindingOf(m spec.MountConfig) rooted.Binding {
+func bindingOf(m spec.MountConfig) (rooted.Binding, error) {
+	mount, err := m.Mount()
 	return rooted.Binding{
-		Alone:       slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind"),
-		Propagation: stagePropagation(append(slices.Clone(m.Options), m.Propagation)...),
-	}
+		Alone:        slices.Contains(mount.Options, "bind") && !slices.Contains(mount.Options, "rbind"),
+		Propagation:  stagePropagation(mount.Options...),
+		Restrictions: mount.Restrictions(),
+	}, err
 }
 
 // openSource opens a file that the author names. A relative one lies in the task
@@ -159,7 +187,7 @@ func openSource(alloc *rooted.Handle, task, source string, policy spec.Policy) (
 	if !filepath.IsAbs(source) {
 		return openInTaskDir(alloc, task, source)
 	}
-	// Before links are followed, so that nobody learns what exists.
+	// Before links are followed, so that a task cannot learn what exists.
 	if err := policy.PathAllowed(filepath.Clean(source)); err != nil {
 		return nil, err
 	}

@@ -64,6 +64,7 @@ const (
 	codeBesideMPS      = "beside-mps"
 	codeUnmeasured     = "unmeasured"
 	codeLostServer     = "mps-restarted"
+	codeServerFault    = "mps-fault"
 	codeKilledNeighbor = "mps-neighbor-killed"
 )
 
@@ -108,7 +109,7 @@ func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now t
 		if usage.MeasuredAt.Before(t.record.StartedAt) {
 			continue
 		}
-		for _, v := range violations(t.record.Lease, byLease[t.record.Lease.ID]) {
+		for _, v := range violations(t.lease(), byLease[t.record.Lease.ID]) {
 			about := topic{Container: t.container.ID, UUID: v.uuid, Code: v.code}
 			if strikes[about] = w.strikes[about] + 1; strikes[about] >= actAfter {
 				w.act(t, v, action)
@@ -118,8 +119,8 @@ func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now t
 	w.strikes = strikes
 }
 
-// reportUnmeasured tells tasks when nobody measures their GPU memory any more,
-// and when somebody does again.
+// reportUnmeasured tells tasks when their GPU memory is no longer measured,
+// and when it is again.
 func (w *watchdog) reportUnmeasured(tasks []*task, measured, now time.Time) {
 	for _, t := range tasks {
 		since, about := measured, topic{Container: t.container.ID, Code: codeUnmeasured}
@@ -130,7 +131,7 @@ func (w *watchdog) reportUnmeasured(tasks []*task, measured, now time.Time) {
 		switch unmeasured := now.Sub(since) > usageMaxAge; {
 		case unmeasured && w.said.first(about):
 			w.driver.emit(t.cfg, fmt.Sprintf(
-				"GPU memory is not measured since %s, so nobody holds this task to its share: is the device plugin running?",
+				"GPU memory is not measured since %s, so this task is not held to its share: is the device plugin running?",
 				since.UTC().Format(time.TimeOnly)), annotations)
 		case !unmeasured && w.said.forget(about):
 			w.driver.emit(t.cfg, "GPU memory is measured again", annotations)
@@ -164,10 +165,10 @@ func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
 					"processes %v use GPU %s without its MPS daemon, where no limit holds them", u.BesideMPS, h.UUID)})
 			}
 		}
-		if h.MemoryMiB > 0 && used > h.MemoryMiB+tolerance(h.MemoryMiB) {
+		if most := h.MostMiB(); most > 0 && used > most+tolerance(most) {
 			found = append(found, violation{h.UUID, codeMemory, fmt.Sprintf(
 				"%d processes use %s of memory of GPU %s together, the task's share is %s",
-				processes, gpu.FormatMemory(used), h.UUID, gpu.FormatMemory(h.MemoryMiB))})
+				processes, gpu.FormatMemory(used), h.UUID, gpu.FormatMemory(most))})
 		}
 	}
 	return found
@@ -202,7 +203,9 @@ func (w *watchdog) kill(t *task, reason error) {
 		if err := w.driver.kill(t); err != nil {
 			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
 			t.clearKilled()
+			return
 		}
+		w.driver.counts.kill(reason)
 	}()
 }
 
@@ -235,7 +238,8 @@ func (w *watchdog) reportFaults(tasks []*task, state *statedir.Dir) {
 			}
 			w.reportFaultsOf(t, s)
 			w.reportLostServer(t, h, s)
-			if v, found := fatal(h, s); found {
+			w.reportServerFault(t, h, s)
+			if v, found := fatal(t.record.Lease, h, s); found {
 				w.recoverTask(t, v)
 			}
 		}
@@ -251,6 +255,19 @@ func (w *watchdog) reportLostServer(t *task, h gpu.Holding, s gpu.GPUState) {
 	w.driver.emit(t.cfg, fmt.Sprintf(
 		"GPU %s: its MPS daemon ended and another one was started; what this task had on the GPU is lost, and its CUDA calls fail until it is restarted",
 		s.UUID), map[string]string{"gpu": s.UUID, "fault": codeLostServer})
+}
+
+// reportServerFault tells a task, once, that its MPS server had a fault, and when it
+// takes programs again.
+func (w *watchdog) reportServerFault(t *task, h gpu.Holding, s gpu.GPUState) {
+	about, annotations := topic{Container: t.container.ID, UUID: s.UUID, Code: codeServerFault}, map[string]string{"gpu": s.UUID, "fault": codeServerFault}
+	v, stands := serverFault(t.record.Lease, h, s)
+	switch {
+	case stands && w.said.first(about):
+		w.driver.emit(t.cfg, v.message+"; CUDA calls of this task fail until it is restarted, and the GPU takes no new work until all its tasks have been", annotations)
+	case !stands && w.said.forget(about):
+		w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: its MPS server takes programs again", s.UUID), annotations)
+	}
 }
 
 func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {

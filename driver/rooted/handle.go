@@ -208,7 +208,7 @@ func (h *Handle) ReadAll(limit int64) ([]byte, error) {
 	return text, err
 }
 
-// OpenWriter opens a pipe for writing. It fails where nobody reads the pipe.
+// OpenWriter opens a pipe for writing. It fails where the pipe has no reader.
 func (h *Handle) OpenWriter() (*os.File, error) {
 	if !h.IsPipe() {
 		return nil, ErrKind

@@ -13,8 +13,8 @@ import (
 )
 
 // Places finds where mounts lie in a container: an image can hold links, and then
-// "/data" may be a place in "/proc". The root directory must be one that nobody
-// else can change, as that of a container that has not started.
+// "/data" may be a place in "/proc". The root directory must be one that no task
+// can change, as that of a container that has not started.
 type Places struct {
 	root    string
 	covered []string

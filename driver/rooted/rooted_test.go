@@ -270,3 +270,36 @@ func TestStage(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "", string(text))
 }
+
+// Where the kernel can restrict one mount only, one with others below is refused.
+func TestRestrict(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	dir := t.TempDir()
+	mountOn := func(path string, flags uintptr) {
+		must.NoError(t, os.MkdirAll(path, 0o755))
+		must.NoError(t, unix.Mount("t", path, "tmpfs", flags, ""))
+		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	}
+	for name, way := range map[string]func(string, uintptr) error{"all": restrict, "alone": restrictAlone} {
+		outer, inner := filepath.Join(dir, name), filepath.Join(dir, name, "inner")
+		mountOn(outer, unix.MS_NODEV)
+		must.NoError(t, way(outer, unix.MS_NOSUID))
+		mountOn(inner, 0)
+		err := way(outer, unix.MS_RDONLY)
+		if name == "alone" {
+			must.ErrorContains(t, err, "\"/inner\"")
+			must.NoError(t, unix.Unmount(inner, 0))
+			must.NoError(t, way(outer, unix.MS_RDONLY))
+		} else {
+			must.NoError(t, err)
+			has, err := RestrictionsOf(inner)
+			must.NoError(t, err)
+			must.Eq(t, unix.MS_RDONLY, has)
+		}
+		has, err := RestrictionsOf(outer)
+		must.NoError(t, err)
+		must.Eq(t, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, has)
+	}
+}

@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -61,6 +63,9 @@ type Binding struct {
 	// Propagation is what mounts the stage and the host tell each other: Private,
 	// Slave or Shared.
 	Propagation Propagation
+	// Restrictions are flags of mount(2), such as unix.MS_RDONLY, for the file and all
+	// that is mounted below it by now.
+	Restrictions uintptr
 }
 
 // Propagation of a mount.
@@ -87,6 +92,9 @@ func (s *Stage) Bind(name string, h *Handle, b Binding) (string, error) {
 		// A copy of a mount of the host is its peer, and what is mounted on one
 		// appears on the other.
 		err = unix.Mount("", path, "", uintptr(b.Propagation)|unix.MS_REC, "")
+	}
+	if err == nil {
+		err = restrict(path, b.Restrictions)
 	}
 	if err != nil {
 		return "", fmt.Errorf("show %s: %w", name, err)
@@ -115,7 +123,8 @@ func (s *Stage) Tmpfs(name string, options []string) (string, error) {
 
 // BindBelow mounts what is shown under one path of the stage into a directory
 // that is shown under another, at a path below that, which a tenant may name.
-// flags are added to the mount, such as unix.MS_RDONLY.
+// flags, such as unix.MS_RDONLY, are added to the mount, and not to what was put below it
+// before.
 func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	where, err := OpenHost(dir)
 	if err != nil {
@@ -141,7 +150,7 @@ func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	if err := unix.Mount(source, restricted, "", flagsOfCopies, ""); err != nil {
 		return fmt.Errorf("mount on %q: %w", path, err)
 	}
-	if err := Restrict(restricted, flags); err != nil {
+	if err := restrictOne(restricted, flags); err != nil {
 		return fmt.Errorf("mount on %q: %w", path, err)
 	}
 	err = point.control(func(fd int) error { return unix.Mount(restricted, descriptor(fd), "", flagsOfCopies, "") })
@@ -151,18 +160,56 @@ func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	return nil
 }
 
-// Restrict takes more away from a mount of the driver's own: flags are such as
-// unix.MS_RDONLY, and what it lacks already it lacks still.
-func Restrict(path string, flags uintptr) error {
+// restrictable are the flags of mounts that take something away. Mount(2), statfs(2)
+// and mount_setattr(2) have the same bits for them.
+const restrictable = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+
+// restrict takes more away from a mount of the driver's own, and from all that is
+// mounted below it: flags are such as unix.MS_RDONLY, and what a mount lacks already it
+// lacks still.
+func restrict(path string, flags uintptr) error {
 	if flags == 0 {
 		return nil
 	}
-	var have unix.Statfs_t
-	if err := unix.Statfs(path, &have); err != nil {
+	attributes := unix.MountAttr{Attr_set: uint64(flags & restrictable)}
+	err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_RECURSIVE, &attributes)
+	if errors.Is(err, unix.ENOSYS) {
+		return restrictAlone(path, flags)
+	}
+	return err
+}
+
+// restrictAlone is restrict for kernels before 5.12, which can change one mount at a
+// time: they refuse where something is mounted below.
+func restrictAlone(path string, flags uintptr) error {
+	below, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+	if err != nil {
 		return err
 	}
-	const kept = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC // statfs has the same bits
-	return unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|flags|uintptr(have.Flags)&kept, "")
+	for _, m := range below {
+		if m.Mountpoint != path {
+			return fmt.Errorf("something is mounted below, at %q, and this kernel cannot restrict that as well (mount it alone, with the option bind, or use Linux 5.12)", strings.TrimPrefix(m.Mountpoint, path))
+		}
+	}
+	return restrictOne(path, flags)
+}
+
+// restrictOne takes more away from one mount, and leaves alone what is mounted below.
+func restrictOne(path string, flags uintptr) error {
+	have, err := RestrictionsOf(path)
+	if err != nil || flags&^have == 0 {
+		return err
+	}
+	return unix.Mount("", path, "", unix.MS_BIND|unix.MS_REMOUNT|flags|have, "")
+}
+
+// RestrictionsOf returns what a mount lacks, as flags of mount(2).
+func RestrictionsOf(path string) (uintptr, error) {
+	var have unix.Statfs_t
+	if err := unix.Statfs(path, &have); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return uintptr(have.Flags) & restrictable, nil
 }
 
 // RemoveStage takes a stage away, as far as there is one.

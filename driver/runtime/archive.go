@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -23,21 +22,21 @@ const archivePrefix = spec.ArchiveDomain + "/archive@"
 
 // Import brings in the one image of a tar, compressed or not: an OCI image layout or what "docker
 // save" writes. It is called by its digest, never by the name in the archive:
-// otherwise a task could pass off its own image as somebody else's. All of it must
-// be in the tar: otherwise a task could run somebody else's image by its digests.
-func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string) (Image, error) {
+// otherwise a task could pass off its own image as another's. All of it must
+// be in the tar: otherwise a task could run another's image by its digests.
+func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string) (_ Image, err error) {
 	ctx, done, err := r.protect(r.with(ctx))
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
-	defer done()
+	defer func() { done(err) }()
 	store := newArchiveStore(r.client.ContentStore())
-	plain, err := compression.DecompressStream(tar)
+	plain, err := decompress(tar)
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	defer plain.Close()
-	bounded := boundedTar(plain)
+	bounded := r.boundedTar(plain)
 	defer bounded.Close()
 	index, err := archive.ImportIndex(ctx, store, bounded)
 	if err != nil {
@@ -60,7 +59,7 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 	if err := r.unpack(ctx, handle, snapshotter); err != nil {
 		return Image{}, err
 	}
-	if err := verifyLayers(ctx, handle); err != nil {
+	if err := r.verifyLayers(ctx, handle); err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	stored, err := r.client.ImageService().Create(ctx, image)

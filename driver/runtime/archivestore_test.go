@@ -26,7 +26,7 @@ func TestAConfigurationIsNotReadWhenItIsTooLarge(t *testing.T) {
 		must.NoError(t, w.Close())
 		store, err := local.NewStore(t.TempDir())
 		must.NoError(t, err)
-		from := boundedTar(&archived)
+		from := (&Runtime{}).boundedTar(&archived)
 		_, err = archive.ImportIndex(t.Context(), newArchiveStore(store), from)
 		must.NoError(t, from.Close())
 		if refused != errors.Is(err, ErrImageTooLarge) || !refused && err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ const (
 	// that leftovers are found, after a reboot too.
 	ownerLabel = "io.nomad-gpu.owner"
 	// leaseExpiry ends the leases that keep containerd's garbage collector away
-	// from what is being fetched and unpacked, if nobody else does.
+	// from what is being fetched and unpacked, if no other client does.
 	leaseExpiry = 24 * time.Hour
 )
 
@@ -46,25 +45,37 @@ func (r *Runtime) ownerFilter() string {
 
 // ownedLabels adds the owner to labels.
 func (r *Runtime) ownedLabels(labels map[string]string) map[string]string {
-	all := maps.Clone(labels)
-	maps.Copy(all, r.ownerLabels())
+	all := r.ownerLabels()
+	for key, value := range labels {
+		if key != ownerLabel {
+			all[key] = value
+		}
+	}
 	return all
 }
 
-// protect keeps what is made under the returned context until done is called.
-func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(), err error) {
-	ctx, release, err := r.client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseExpiry),
-		leases.WithLabels(r.ownerLabels()))
+// protect keeps what is made under the returned context until done is called with what
+// came of it. Of an image that is too large nothing stays: else one refused start
+// after the other would fill the disk until containerd collects its garbage.
+func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(error), err error) {
+	if _, protected := leases.FromContext(ctx); protected {
+		return ctx, func(error) {}, nil
+	}
+	service := r.client.LeasesService()
+	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseExpiry), leases.WithLabels(r.ownerLabels()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("protect what is made from containerd's garbage collector: %w", err)
 	}
-	id, _ := leases.FromContext(ctx)
-	r.held.Store(id, true)
-	return ctx, func() {
-		r.held.Delete(id)
+	r.held.Store(lease.ID, true)
+	return leases.WithLease(ctx, lease.ID), func(outcome error) {
+		r.held.Delete(lease.ID)
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		_ = release(cleanup) // else collectLeases does it, or it expires
+		var options []leases.DeleteOpt
+		if errors.Is(outcome, ErrImageTooLarge) {
+			options = append(options, leases.SynchronousDelete)
+		}
+		_ = service.Delete(cleanup, lease, options...) // else collectLeases does it, or it expires
 	}, nil
 }
 
@@ -89,7 +100,7 @@ func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
 	return nil
 }
 
-// TouchImage records that an image is used now. Images that somebody else
+// TouchImage records that an image is used now. Images that another client
 // brought into containerd are left alone.
 func (r *Runtime) TouchImage(ctx context.Context, name string, now time.Time) error {
 	ctx = r.with(ctx)

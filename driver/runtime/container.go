@@ -11,14 +11,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -119,13 +117,13 @@ func (c *Container) CurrentLabels(ctx context.Context) (map[string]string, error
 func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error) {
 	ctx = r.with(ctx)
 	options := append(slices.Clone(n.Options), withRootfs(n))
-	// The client would take a lease of its own, which nobody could tell from
+	// The client would take a lease of its own, which cannot be told from
 	// others' when this process dies.
 	ctx, done, err := r.protect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer done(nil)
 	if err := r.createSandbox(ctx, n); err != nil {
 		return nil, err
 	}
@@ -141,7 +139,7 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		handle, err = r.newContainer(ctx, n, options)
 	}
 	if errdefs.IsNotFound(err) {
-		// Somebody removed the image's layers, and brought back the image alone.
+		// The image's layers were removed, and the image alone came back.
 		r.forget(n.Image.Digest)
 		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
 			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
@@ -174,7 +172,7 @@ func (r *Runtime) newContainer(ctx context.Context, n NewContainer, options []oc
 	)
 }
 
-// cleanupTimeout bounds what is done after a failure or a cancelled call.
+// cleanupTimeout bounds what is done after a failure or a canceled call.
 const cleanupTimeout = 20 * time.Second
 
 func (r *Runtime) removeSnapshot(ctx context.Context, snapshotter, key string) error {
@@ -273,7 +271,7 @@ type Stdio struct {
 
 func (s Stdio) creator(string) (cio.IO, error) { return stdioPaths(s), nil }
 
-// stdioPaths implements containerd's IO for paths that somebody else owns.
+// stdioPaths implements containerd's IO for paths that the caller owns.
 type stdioPaths Stdio
 
 func (s stdioPaths) Config() cio.Config {
@@ -286,8 +284,9 @@ func (stdioPaths) Cancel()      {}
 func (stdioPaths) Wait()        {}
 func (stdioPaths) Close() error { return nil }
 
-// Start runs the container's process.
-func (c *Container) Start(ctx context.Context, stdio Stdio) error {
+// Start runs the container's process. What is to be done before is done when its control
+// group is there and nothing of it has run.
+func (c *Container) Start(ctx context.Context, stdio Stdio, before ...func(context.Context) error) error {
 	ctx = c.runtime.with(ctx)
 	handle, err := c.handle(ctx)
 	if err != nil {
@@ -296,6 +295,11 @@ func (c *Container) Start(ctx context.Context, stdio Stdio) error {
 	task, err := handle.NewTask(ctx, stdio.creator)
 	if err != nil {
 		return fmt.Errorf("create process of container %s: %w", c.ID, lostShim(err))
+	}
+	for _, do := range before {
+		if err := do(ctx); err != nil {
+			return err
+		}
 	}
 	err = task.Start(ctx)
 	if errdefs.IsNotFound(err) {
@@ -410,94 +414,6 @@ func (c *Container) SetLabels(ctx context.Context, labels map[string]string) err
 		return fmt.Errorf("label container %s: %w", c.ID, notFound(err))
 	}
 	return nil
-}
-
-// End kills what still runs of a container, its shim too, and deletes the record of
-// its process; the container stays. What is gone already is no error.
-func (c *Container) End(ctx context.Context) error {
-	ctx = c.runtime.with(ctx)
-	hadRecord, err := c.deleteTask(ctx)
-	if hadRecord || err != nil {
-		return err
-	}
-	return c.runtime.killShim(ctx, c.ID)
-}
-
-// Remove deletes a container that was ended, and its snapshot. What is gone
-// already is no error. It asks containerd for each of them directly: the client's
-// own methods look everything up again before every step.
-func (c *Container) Remove(ctx context.Context) error {
-	ctx = c.runtime.with(ctx)
-	handle, err := c.handle(ctx)
-	if errors.Is(err, ErrNotFound) {
-		return c.runtime.removeSandbox(ctx, c.ID)
-	}
-	if err != nil {
-		return err
-	}
-	info, err := handle.Info(ctx, client.WithoutRefreshedMetadata)
-	if err != nil {
-		return fmt.Errorf("delete container %s: %w", c.ID, err)
-	}
-	if info.SnapshotKey != "" {
-		if err := c.runtime.client.SnapshotService(info.Snapshotter).Remove(ctx, info.SnapshotKey); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("delete snapshot of container %s: %w", c.ID, err)
-		}
-	}
-	if err := c.runtime.client.ContainerService().Delete(ctx, c.ID); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete container %s: %w", c.ID, err)
-	}
-	return c.runtime.removeSandbox(ctx, c.ID)
-}
-
-// shimLossNoticed is how long containerd may take to notice that a shim died and to
-// clean up after it. After that, deleting fails, and is tried again later.
-const shimLossNoticed = 10 * time.Second
-
-// deleteTask deletes the record of a process, which is killed first where it
-// still runs. It reports whether containerd had such a record: if not, nothing
-// tells that nothing runs.
-func (c *Container) deleteTask(ctx context.Context) (hadRecord bool, err error) {
-	_, err = c.runtime.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: c.ID})
-	switch err = errgrpc.ToNative(err); {
-	case err == nil:
-		return true, nil
-	case errdefs.IsNotFound(err):
-		return false, nil
-	}
-	if hadRecord, err = untilDeleted(ctx, c.killTask); err != nil {
-		return false, fmt.Errorf("delete process of container %s: %w", c.ID, err)
-	}
-	return hadRecord, nil
-}
-
-// untilDeleted kills a process until its record is gone: by this, or because
-// containerd noticed meanwhile that the shim died, and cleaned up.
-func untilDeleted(ctx context.Context, kill func(context.Context) error) (hadRecord bool, err error) {
-	for noticed := time.Now().Add(shimLossNoticed); ; {
-		switch err := kill(ctx); {
-		case err == nil:
-			return true, nil
-		case errdefs.IsNotFound(err):
-			return false, nil
-		case !errors.Is(lostShim(err), errShimLost) || time.Now().After(noticed):
-			return false, err
-		}
-		select {
-		case <-time.After(shimPause):
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-}
-
-func (c *Container) killTask(ctx context.Context) error {
-	task, err := c.task(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = task.Delete(ctx, client.WithProcessKill)
-	return err
 }
 
 // notFound marks containerd's own "not found" as ours.

@@ -122,11 +122,23 @@ func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
 	if e.Terminal {
 		streams = append(streams, cio.WithTerminal)
 	}
-	session, err := task.Exec(ctx, execPrefix+rand.Text(), &process, cio.NewCreator(streams...))
+	begin, cancel := beginning(ctx)
+	defer cancel()
+	session, err := task.Exec(begin, execPrefix+rand.Text(), &process, cio.NewCreator(streams...))
 	if err != nil {
 		return 0, fmt.Errorf("exec %q in container %s: %w", e.Command[0], c.ID, err)
 	}
 	return c.runSession(ctx, session, e, stdin)
+}
+
+// beginTimeout is how long a command may take to begin.
+const beginTimeout = time.Minute
+
+// beginning is the context in which a command begins. It goes on when the caller leaves:
+// a runtime that is in the middle of it starts the command all the same, and one that
+// has not begun cannot be killed.
+func beginning(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), beginTimeout)
 }
 
 func (c *Container) runSession(ctx context.Context, session client.Process, e Exec, stdin *signalledReader) (code int, err error) {
@@ -135,7 +147,9 @@ func (c *Container) runSession(ctx context.Context, session client.Process, e Ex
 	if err != nil {
 		return 0, fmt.Errorf("wait for exec in container %s: %w", c.ID, err)
 	}
-	if err := session.Start(ctx); err != nil {
+	begin, cancel := beginning(ctx)
+	defer cancel()
+	if err := session.Start(begin); err != nil {
 		return 0, fmt.Errorf("exec %q in container %s: %w", e.Command[0], c.ID, err)
 	}
 	var stdinEnded chan struct{}
@@ -160,6 +174,9 @@ func (c *Container) runSession(ctx context.Context, session client.Process, e Ex
 			_ = session.Resize(ctx, uint32(size.Width), uint32(size.Height))
 		case status := <-statuses:
 			code, _, err := status.Result()
+			if ctx.Err() != nil && err != nil {
+				return 0, ctx.Err() // the call that waited ended with its caller
+			}
 			if err != nil {
 				return 0, fmt.Errorf("wait for exec in container %s: %w", c.ID, err)
 			}
@@ -176,7 +193,7 @@ func (c *Container) runSession(ctx context.Context, session client.Process, e Ex
 const drainTimeout = 5 * time.Second
 
 // awaitOutput waits until what a process wrote has been copied. To delete the
-// process of a command that ended at once would close streams that nobody has
+// process of a command that ended at once would close streams that no client has
 // come to open yet.
 func awaitOutput(ctx context.Context, session client.Process) {
 	copied := make(chan struct{})

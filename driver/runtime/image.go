@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
@@ -32,12 +33,19 @@ type Image struct {
 	snapshotter string
 }
 
-func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter string) error {
-	ctx, done, err := r.protect(ctx)
+func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter string) (err error) {
+	ctx, done, err := r.protect(r.withRoom(ctx))
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer func() { done(err) }()
+	manifest, err := images.Manifest(ctx, handle.ContentStore(), handle.Target(), handle.Platform())
+	if err != nil {
+		return fmt.Errorf("read manifest of image %q: %w", handle.Name(), err)
+	}
+	if err := checkKinds(manifest.Layers); err != nil {
+		return fmt.Errorf("unpack image %q: %w", handle.Name(), err)
+	}
 	err = handle.Unpack(ctx, snapshotter)
 	if leftDirectory(err) {
 		err = handle.Unpack(ctx, snapshotter)

@@ -33,8 +33,10 @@ func checkDescription(desc ispec.Descriptor, size int64) error {
 }
 
 // boundedHandler refuses, before it is fetched, what describes an image and is too
-// large. A manifest's first child is its configuration, whatever it says of itself.
-func boundedHandler(next images.Handler) images.Handler {
+// large, an image that is larger than the operator's limit, 0 for none, and one that
+// cannot be unpacked. A manifest's first child is its configuration, whatever it says of
+// itself.
+func (r *Runtime) boundedHandler(next images.Handler) images.Handler {
 	return images.HandlerFunc(func(ctx context.Context, desc ispec.Descriptor) ([]ispec.Descriptor, error) {
 		if !images.IsLayerType(desc.MediaType) {
 			if err := checkDescription(desc, desc.Size); err != nil {
@@ -43,10 +45,30 @@ func boundedHandler(next images.Handler) images.Handler {
 		}
 		children, err := next.Handle(ctx, desc)
 		if err == nil && images.IsManifestType(desc.MediaType) && len(children) > 0 {
-			err = checkDescription(children[0], children[0].Size)
+			err = errors.Join(checkDescription(children[0], children[0].Size), r.checkSize(children), checkKinds(children))
 		}
 		return children, err
 	})
+}
+
+// checkSize refuses an image whose parts are too large together, as they are fetched.
+func (r *Runtime) checkSize(parts []ispec.Descriptor) error {
+	var size int64
+	for _, part := range parts {
+		if size += part.Size; r.above(size) {
+			return r.tooLarge()
+		}
+	}
+	return nil
+}
+
+// above reports whether a size, which may have overflowed, is above the limit.
+func (r *Runtime) above(size int64) bool {
+	return r.config.MaxImageBytes > 0 && (size > r.config.MaxImageBytes || size < 0)
+}
+
+func (r *Runtime) tooLarge() error {
+	return fmt.Errorf("%w: it is larger than the %d MiB that this node's operator allows (max_image_size)", ErrImageTooLarge, r.config.MaxImageBytes>>20)
 }
 
 // checkDescriptions refuses an image that containerd holds, by the sizes that its
@@ -89,14 +111,15 @@ var descriptions = map[string]bool{"manifest.json": true, "index.json": true, "o
 // boundedTar passes a tar on, and ends it with an error when a file that describes
 // the image is too large, or there are too many files. Whoever reads it must close
 // it, and gets the error from reading.
-func boundedTar(r io.Reader) io.ReadCloser {
+func (r *Runtime) boundedTar(archive io.Reader) io.ReadCloser {
 	out, in := io.Pipe()
-	go func() { _ = in.CloseWithError(copyBounded(in, r)) }()
+	go func() { _ = in.CloseWithError(r.copyBounded(in, archive)) }()
 	return out
 }
 
-func copyBounded(w io.Writer, r io.Reader) error {
-	from, to := tar.NewReader(r), tar.NewWriter(w)
+func (r *Runtime) copyBounded(w io.Writer, archive io.Reader) error {
+	from, to := tar.NewReader(archive), tar.NewWriter(w)
+	var size int64
 	for entries := 0; ; entries++ {
 		header, err := from.Next()
 		if errors.Is(err, io.EOF) {
@@ -110,6 +133,9 @@ func copyBounded(w io.Writer, r io.Reader) error {
 		}
 		if descriptions[nameOf(header)] && header.Size > maxDescription {
 			return fmt.Errorf("%w: %s has %d bytes, and %d are allowed", ErrImageTooLarge, nameOf(header), header.Size, maxDescription)
+		}
+		if size += header.Size; r.above(size) {
+			return r.tooLarge()
 		}
 		header.Format = tar.FormatUnknown
 		if err := to.WriteHeader(header); err != nil {

@@ -2,22 +2,58 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// ErrLayerKind means that an image has a layer that the driver does not unpack.
+var ErrLayerKind = errors.New("the image cannot be unpacked")
+
+// packings are what a tar may be packed with, as media types say it.
+var packings = []string{"", "gzip", "zstd"}
+
+// checkKind refuses a layer by its media type, before it is fetched. The driver unpacks
+// layers itself (see unpack.go), so what containerd's stream processors would make of an
+// encrypted one, with the node's keys, does not happen. What is no layer passes.
+func checkKind(desc ispec.Descriptor) error {
+	if !images.IsLayerType(desc.MediaType) {
+		return nil
+	}
+	base, packing, _ := strings.Cut(desc.MediaType, "+")
+	if _, err := images.DiffCompression(context.Background(), base); err == nil && slices.Contains(packings, packing) {
+		return nil
+	}
+	valid := "a tar, plain or packed with gzip or zstd"
+	if strings.HasSuffix(packing, "encrypted") {
+		valid += ": nothing here decrypts layers, so store the image decrypted in a registry that wants a login"
+	}
+	return fmt.Errorf("%w: layer %s: media type %q is not valid (%s)", ErrLayerKind, desc.Digest, desc.MediaType, valid)
+}
+
+// checkKinds refuses an image of which one part cannot be unpacked.
+func checkKinds(parts []ispec.Descriptor) error {
+	for _, part := range parts {
+		if err := checkKind(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // verifyLayers holds the layers of an unpacked image against what its config says
 // is in them. Containerd believes a config whose layers it has unpacked for some
-// other image: by their digests alone, one could run what somebody else keeps
+// other image: by their digests alone, one could run what another tenant keeps
 // private.
-func verifyLayers(ctx context.Context, handle client.Image) error {
+func (r *Runtime) verifyLayers(ctx context.Context, handle client.Image) error {
 	store := handle.ContentStore()
 	manifest, err := images.Manifest(ctx, store, handle.Target(), handle.Platform())
 	if err != nil {
@@ -37,7 +73,7 @@ func verifyLayers(ctx context.Context, handle client.Image) error {
 		return fmt.Errorf("image %q has %d layers, and its config %d", handle.Name(), len(layers), len(diffs))
 	}
 	for i, layer := range layers {
-		is, err := contentOf(ctx, store, layer)
+		is, err := r.contentOf(ctx, layer)
 		if err != nil {
 			return fmt.Errorf("read layer %s of image %q: %w", layer.Digest, handle.Name(), err)
 		}
@@ -50,7 +86,8 @@ func verifyLayers(ctx context.Context, handle client.Image) error {
 
 // contentOf returns the digest of a layer without its compression. It is written
 // down with the layer, here or by whoever unpacked it.
-func contentOf(ctx context.Context, store content.Store, layer ispec.Descriptor) (digest.Digest, error) {
+func (r *Runtime) contentOf(ctx context.Context, layer ispec.Descriptor) (digest.Digest, error) {
+	store := r.client.ContentStore()
 	info, err := store.Info(ctx, layer.Digest)
 	if err != nil {
 		return "", err
@@ -58,20 +95,15 @@ func contentOf(ctx context.Context, store content.Store, layer ispec.Descriptor)
 	if known := info.Labels[labels.LabelUncompressed]; known != "" {
 		return digest.Digest(known), nil
 	}
-	reader, err := store.ReaderAt(ctx, layer)
-	if err != nil {
-		return "", err
-	}
-	defer reader.Close()
-	plain, err := compression.DecompressStream(content.NewReader(reader))
+	plain, err := r.plainLayer(ctx, layer)
 	if err != nil {
 		return "", err
 	}
 	defer plain.Close()
-	is, err := digest.FromReader(plain)
-	if err != nil {
+	if _, err := io.Copy(io.Discard, plain); err != nil {
 		return "", err
 	}
+	is := plain.digester.Digest()
 	info.Labels = map[string]string{labels.LabelUncompressed: is.String()}
 	_, err = store.Update(ctx, info, "labels."+labels.LabelUncompressed)
 	return is, err

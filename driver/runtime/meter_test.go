@@ -2,7 +2,10 @@ package runtime
 
 import (
 	"context"
+	"io"
+	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -46,4 +49,17 @@ func TestUnpackingIsNotWaiting(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		must.ErrorIs(t, context.Cause(ctx), ErrPullIdle)
 	})
+}
+
+// TestShortBodiesEnd where they are too long, however they are read.
+func TestShortBodiesEnd(t *testing.T) {
+	for size, whole := range map[int]bool{0: true, 9: true, 10: true, 11: false, 1000: false} {
+		for _, reader := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r }} {
+			text := strings.Repeat("x", size)
+			got, err := io.ReadAll(reader(&shortBody{io.NopCloser(strings.NewReader(text)), 10}))
+			must.Eq(t, whole, err == nil, must.Sprint(size))
+			must.Eq(t, whole, string(got) == text)
+			must.LessEq(t, 10, len(got))
+		}
+	}
 }

@@ -12,8 +12,11 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 )
 
 // Pull says what to fetch.
@@ -31,7 +34,7 @@ type Pull struct {
 	Progress func(received int64)
 }
 
-// Reasons why a pull failed, beside those that nobody can name.
+// Reasons why a pull failed, beside those without a name.
 var (
 	// ErrPullIdle means that a registry sent nothing for the idle timeout.
 	ErrPullIdle = errors.New("no data from the registry")
@@ -42,27 +45,38 @@ var (
 )
 
 // Pull fetches and unpacks an image.
-func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
-	ctx, cancel := context.WithCancelCause(r.with(ctx))
+func (r *Runtime) Pull(ctx context.Context, p Pull) (_ Image, err error) {
+	ctx, cancel := context.WithCancelCause(r.withRoom(r.with(ctx)))
 	defer cancel(nil)
 	ctx, done, err := r.protect(ctx)
 	if err != nil {
 		return Image{}, err
 	}
-	defer done()
-	labels, err := r.labelsOfPull(ctx, p)
-	if err != nil {
-		return Image{}, err
+	defer func() { done(err) }()
+	have, err := r.client.ImageService().Get(ctx, p.Ref)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return Image{}, fmt.Errorf("look up image %q: %w", p.Ref, err)
 	}
 	meter := newMeter(p, cancel)
 	defer meter.stop()
 
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: r.hosts(ctx, p.Credentials, meter.wrap)})
+	named, err := reference.ParseDockerRef(p.Ref)
+	if err != nil {
+		return Image{}, fmt.Errorf("image %q is not a reference: %w", p.Ref, err)
+	}
+	resolver := newProvingResolver(docker.NewResolver(docker.ResolverOptions{Hosts: r.hosts(ctx, p.Credentials, meter.wrap)}), reference.Domain(named))
+	pending := maps.Clone(have.Labels)
+	if pending == nil {
+		pending = map[string]string{managedLabel: "true"}
+	}
+	pending[accessLabel] = unproven
 	options := []client.RemoteOpt{
 		client.WithResolver(resolver),
 		client.WithPullUnpack,
-		client.WithPullLabels(labels),
-		client.WithImageHandlerWrapper(boundedHandler),
+		// Of layers that are unpacked already too: verifyLayers reads all.
+		client.WithUnpackOpts([]client.UnpackOpt{client.WithUnpackFetchAllContent()}),
+		client.WithPullLabels(pending),
+		client.WithImageHandlerWrapper(r.boundedHandler),
 	}
 	if s := r.snapshotter(p.Snapshotter); s != "" {
 		options = append(options, client.WithPullSnapshotter(s))
@@ -71,28 +85,59 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
 	if err != nil {
 		return Image{}, fmt.Errorf("pull image %q: %w", p.Ref, meter.explain(ctx, err))
 	}
-	return r.ready(ctx, handle, p.Snapshotter)
+	if err := r.accept(ctx, handle, resolver, have); err != nil {
+		return Image{}, errors.Join(fmt.Errorf("pull image %q: %w", p.Ref, meter.explain(ctx, err)), r.restore(ctx, p.Ref, have))
+	}
+	image, err := r.client.ImageService().Update(ctx, images.Image{Name: handle.Name(), Target: handle.Target(), Labels: labelsOfPull(have, handle.Target().Digest, p)})
+	if err != nil {
+		return Image{}, fmt.Errorf("pull image %q: %w", p.Ref, err)
+	}
+	return r.ready(ctx, client.NewImageWithPlatform(r.client, image, handle.Platform()), p.Snapshotter)
 }
 
-// labelsOfPull are those that an image gets. One that somebody else brought in stays
-// theirs: it keeps its labels, and is not collected.
-func (r *Runtime) labelsOfPull(ctx context.Context, p Pull) (map[string]string, error) {
+// accept decides whether an image that was fetched may be used.
+func (r *Runtime) accept(ctx context.Context, handle client.Image, resolver *provingResolver, have images.Image) error {
+	if err := checkDescriptions(ctx, handle.ContentStore(), handle.Target()); err != nil {
+		return err
+	}
+	if err := resolver.prove(ctx, handle); err != nil {
+		return err
+	}
+	return r.verifyLayers(ctx, handle)
+}
+
+// restore undoes what a pull that failed made of an image's name.
+func (r *Runtime) restore(ctx context.Context, ref string, had images.Image) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	service := r.client.ImageService()
+	if had.Name == "" {
+		if err := service.Delete(ctx, ref); !errdefs.IsNotFound(err) {
+			return err
+		}
+		return nil
+	}
+	_, err := service.Update(ctx, had)
+	return err
+}
+
+// labelsOfPull are those that an image gets. One that another client brought in stays
+// theirs: it keeps its labels, and is not collected. One that everybody may use already
+// is not taken from them by whoever pulls it with a login.
+func labelsOfPull(have images.Image, is digest.Digest, p Pull) map[string]string {
 	labels := map[string]string{managedLabel: "true"}
-	have, err := r.client.ImageService().Get(ctx, p.Ref)
-	switch {
-	case err == nil && have.Labels[managedLabel] == "":
+	if have.Name != "" && have.Labels[managedLabel] == "" {
 		labels = maps.Clone(have.Labels)
 		if labels == nil {
 			labels = map[string]string{}
 		}
-	case err != nil && !errdefs.IsNotFound(err):
-		return nil, fmt.Errorf("look up image %q: %w", p.Ref, err)
 	}
 	delete(labels, accessLabel)
-	if p.Access != "" {
+	everybodys := have.Target.Digest == is && have.Labels[accessLabel] == ""
+	if p.Access != "" && !everybodys {
 		labels[accessLabel] = p.Access
 	}
-	return labels, nil
+	return labels
 }
 
 // explain names the reason of a failed pull, where there is a name for it.
@@ -101,7 +146,7 @@ func (m *meter) explain(ctx context.Context, err error) error {
 	switch {
 	case cause != nil:
 		return cause
-	case errors.Is(err, ErrImageTooLarge):
+	case errors.Is(err, ErrImageTooLarge), errors.Is(err, ErrNotPossessed), errors.Is(err, ErrLayerKind):
 		return err
 	case m.denied.Load():
 		return fmt.Errorf("%w: %w", ErrPullDenied, err)
@@ -212,8 +257,11 @@ func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
 		} else {
 			m.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
 			body := &meteredBody{ReadCloser: resp.Body, meter: m}
+			if req.Header.Get("Accept") == "" {
+				body.ReadCloser = &shortBody{ReadCloser: resp.Body, left: maxToken}
+			}
 			if resp.StatusCode >= http.StatusMultipleChoices || req.Method == http.MethodHead {
-				body.end() // nobody need read these
+				body.end() // these need not be read
 			}
 			resp.Body = body
 		}
@@ -247,6 +295,25 @@ func (b *meteredBody) Close() error {
 }
 
 func (b *meteredBody) end() { b.over.Do(func() { b.meter.wait(-1) }) }
+
+// maxToken bounds what is read of an answer that is no part of an image: the tokens of
+// a registry's login, which the client reads into memory as a whole. It asks for them
+// without saying what it accepts.
+const maxToken = 1 << 20
+
+// shortBody is an answer that ends with an error when it is too long.
+type shortBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *shortBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
+	if b.left -= n; b.left < 0 {
+		return 0, fmt.Errorf("the registry's login sends an answer of more than %d MiB", maxToken>>20)
+	}
+	return n, err
+}
 
 // pullGroup lets tasks that want the same image share one pull. The pull ends
 // when the last of them has gone.

@@ -3,10 +3,17 @@ package runtime
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/shoenig/test/must"
 )
 
 func TestPullGroupSharesOnePull(t *testing.T) {
@@ -59,7 +66,7 @@ func TestPullEndsWithItsLastWaiter(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-ended:
-			t.Fatal("the pull ended although somebody still waits")
+			t.Fatal("the pull ended although a caller still waits")
 		default:
 		}
 		cancelSecond()
@@ -76,17 +83,105 @@ func TestMeterEndsAnIdlePull(t *testing.T) {
 		m.wait(1)
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			m.add(leastProgress)
+			m.add(64 << 10)
 		}
 		if ctx.Err() != nil {
 			t.Fatal("a pull that moves was ended")
 		}
 		time.Sleep(9 * time.Second)
-		m.add(leastProgress - 1)
+		m.add(64<<10 - 1)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if !errors.Is(context.Cause(ctx), ErrPullIdle) {
 			t.Errorf("cause is %v", context.Cause(ctx))
 		}
 	})
+}
+
+// together calls do often and from many sides: what it shares without a lock goes wrong.
+func together(do func(worker, n int)) {
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			for n := range 5000 {
+				do(worker, n)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Each pull is over when the last that wanted it has gone, and is then forgotten.
+func TestPullsAreSharedByMany(t *testing.T) {
+	var g pullGroup
+	var mu sync.Mutex
+	var pulls []context.Context
+	together(func(worker, n int) {
+		key := fmt.Sprint(n % 2)
+		image, err := g.do(t.Context(), key, func(ctx context.Context) (Image, error) {
+			mu.Lock()
+			pulls = append(pulls, ctx)
+			mu.Unlock()
+			runtime.Gosched()
+			return Image{Name: key}, nil
+		})
+		if err != nil || image.Name != key {
+			t.Errorf("pulling %q gives %q, %v", key, image.Name, err)
+		}
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	must.MapEmpty(t, g.flight)
+	for _, ctx := range pulls {
+		must.ErrorIs(t, ctx.Err(), context.Canceled)
+	}
+}
+
+func TestRequestsAreCountedByMany(t *testing.T) {
+	m := newMeter(Pull{IdleTimeout: time.Hour}, func(error) {})
+	together(func(worker, n int) {
+		m.wait(1)
+		m.add(1)
+		m.wait(-1)
+	})
+	must.Eq(t, 0, m.waiting)
+	must.Nil(t, m.idle)
+	must.Eq(t, 8*5000, m.received.Load())
+	m.stop()
+}
+
+func TestWhatARegistrySentIsNotedByMany(t *testing.T) {
+	r := newProvingResolver(nil, "host")
+	together(func(worker, n int) {
+		text := fmt.Sprint(worker, n%100)
+		body := r.noting(io.NopCloser(strings.NewReader(text)), digest.FromString(text))
+		_, _ = io.Copy(io.Discard, body)
+		lie := r.noting(io.NopCloser(strings.NewReader("lie")), digest.FromString(text+"?"))
+		_, _ = io.Copy(io.Discard, lie)
+	})
+	must.MapLen(t, 800, r.sent)
+}
+
+type closer struct {
+	io.Reader
+	err error
+}
+
+func (c closer) Close() error { return c.err }
+
+// TestAnAnswerIsClosedOnce for the meter, and each time for whoever sent it.
+func TestAnAnswerIsClosedOnce(t *testing.T) {
+	failed := errors.New("failed")
+	m := newMeter(Pull{}, func(error) {})
+	defer m.stop()
+	m.wait(2)
+	body := &meteredBody{ReadCloser: closer{strings.NewReader("x"), failed}, meter: m}
+	for range 2 {
+		must.ErrorIs(t, body.Close(), failed)
+	}
+	must.Eq(t, 1, m.waiting)
+	_, err := io.ReadAll(&meteredBody{ReadCloser: closer{strings.NewReader("xy"), nil}, meter: m})
+	must.NoError(t, err)
+	must.Eq(t, 0, m.waiting)
+	must.Eq(t, 2, m.received.Load())
 }

@@ -16,7 +16,7 @@ import (
 // withRootfs does what needs the container's own root directory, which holds what
 // the image's author put there: it chooses users from the image's files, adds CDI
 // devices, and last finds the places of all mounts. The directory is mounted once,
-// and nobody else can change it.
+// and nothing else can change it.
 func withRootfs(n NewContainer) oci.SpecOpts {
 	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 		mounts, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)

@@ -22,6 +22,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -43,6 +45,11 @@ type Config struct {
 	Log io.Writer
 	// FIFODir is where the pipes of exec sessions are made.
 	FIFODir string
+	// MaxImageBytes is how much of an image is fetched or read; 0 for no limit.
+	MaxImageBytes int64
+	// MaxUnpackedBytes is how much the layers of an image that are unpacked for a start
+	// may take; 0 for no limit.
+	MaxUnpackedBytes int64
 }
 
 // Runtime is one containerd namespace.
@@ -58,22 +65,31 @@ type Runtime struct {
 	configs sync.Map
 }
 
-// reconnectDelay bounds how long the connection stays down after containerd has
-// come back.
-const reconnectDelay = 2 * time.Second
+// A containerd that is away is looked for after the first pause, and then after longer
+// ones: it is on this machine, and a restart takes it less than a second. The longest
+// pause bounds how long the connection stays down after containerd has come back.
+const (
+	firstPause   = 50 * time.Millisecond
+	longestPause = 2 * time.Second
+)
 
 // New makes a Runtime. It does not need containerd to be there yet.
 func New(config Config) (*Runtime, error) {
-	c, err := client.New(config.Socket, client.WithDefaultNamespace(config.Namespace), client.WithTimeout(reconnectDelay))
+	r := &Runtime{config: config}
+	pauses := backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause}
+	c, err := client.New(config.Socket, client.WithDefaultNamespace(config.Namespace), client.WithTimeout(longestPause),
+		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: longestPause})}),
+		client.WithServices(client.WithDiffService(unpacker{r})))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", config.Socket, err)
 	}
-	if config.Log == nil {
-		config.Log = io.Discard
-	}
 	logger := logrus.New()
 	logger.SetOutput(config.Log)
-	return &Runtime{config: config, client: c, log: logrus.NewEntry(logger)}, nil
+	if config.Log == nil {
+		logger.SetOutput(io.Discard)
+	}
+	r.client, r.log = c, logrus.NewEntry(logger)
+	return r, nil
 }
 
 // Close ends the connection; what runs goes on.

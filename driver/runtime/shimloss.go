@@ -17,8 +17,8 @@ import (
 )
 
 // Containerd cleans up after a shim that dies, but only what is there at that
-// moment. A runc that the shim had begun goes on, and makes the container for
-// nobody. And a containerd that dies while it starts a shim does not know of it
+// moment. A runc that the shim had begun goes on, and makes a container that has
+// no task. And a containerd that dies while it starts a shim does not know of it
 // afterwards. Both are found by their command lines, where the container's ID
 // stands, which no two containers of ours have in common. A task that shares the
 // node's process IDs can write such a line too: so all that may follow from one is
@@ -27,6 +27,10 @@ import (
 // errShimLost means that a container's shim died while it was asked something.
 var errShimLost = errors.New("the container's shim died")
 
+// deathsAtStart are what containerd says of a shim that dies while it starts: the last when
+// it has removed the shim's folder already, while it still writes there.
+var deathsAtStart = []string{"signal: killed", "connection refused", "failed to write bootstrap.json"}
+
 // lostShim marks the errors of containerd that come of such a death, of which it
 // tells in words only.
 func lostShim(err error) error {
@@ -34,8 +38,7 @@ func lostShim(err error) error {
 		return err
 	}
 	said := err.Error()
-	atStart := strings.Contains(said, "failed to start shim") &&
-		(strings.Contains(said, "signal: killed") || strings.Contains(said, "connection refused"))
+	atStart := strings.Contains(said, "failed to start shim") && slices.ContainsFunc(deathsAtStart, func(death string) bool { return strings.Contains(said, death) })
 	if atStart || strings.Contains(said, ttrpc.ErrClosed.Error()) {
 		return fmt.Errorf("%w: %w", errShimLost, err)
 	}
@@ -46,7 +49,7 @@ func lostShim(err error) error {
 // containers, by namespace.
 const ociState = "/run/containerd/runc"
 
-// shimPause is between two looks at what becomes of a shim.
+// shimPause is between two looks at how a shim does.
 const shimPause = 20 * time.Millisecond
 
 // killShim kills what still works for a container that has no process, its shim
@@ -85,9 +88,8 @@ func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
 	found, err := processes(ours)
 	problems := []error{err}
 	for _, p := range found {
-		stat, statErr := p.Stat()
-		args, argsErr := p.CmdLine()
-		if statErr != nil || argsErr != nil || !ours(args) {
+		stat, err := p.Stat()
+		if err != nil {
 			continue // it ended
 		}
 		started, err := stat.StartTime()
@@ -95,7 +97,7 @@ func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
 			problems = append(problems, fmt.Errorf("read when shim %d started: %w", p.PID, err))
 			continue
 		}
-		id := r.shimFor(args)
+		id := r.shimFor(p.args)
 		orphaned, err := orphan(id, time.UnixMilli(int64(started*1000)))
 		if err == nil && orphaned {
 			r.log.Warnf("killing shim %d of container %s, which is gone", p.PID, id)
@@ -106,10 +108,16 @@ func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
 	return errors.Join(problems...)
 }
 
+// process is one of this machine, with the command line that it was found by.
+type process struct {
+	procfs.Proc
+	args []string
+}
+
 // processes returns the processes of this machine with matching command lines. It
 // leaves out those of other PID namespaces, which no shim has: reading the command
 // line of a process that hangs, in the driver of a GPU say, may hang too.
-func processes(matching func(args []string) bool) ([]procfs.Proc, error) {
+func processes(matching func(args []string) bool) ([]process, error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -118,17 +126,20 @@ func processes(matching func(args []string) bool) ([]procfs.Proc, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	return slices.DeleteFunc(all, func(p procfs.Proc) bool {
+	var found []process
+	for _, p := range all {
 		if namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID)); err != nil || namespace != own {
-			return true
+			continue
 		}
-		args, err := p.CmdLine()
-		return err != nil || len(args) == 0 || !matching(args) // else it ended
-	}), nil
+		if args, err := p.CmdLine(); err == nil && len(args) > 0 && matching(args) { // else it ended
+			found = append(found, process{p, args})
+		}
+	}
+	return found, nil
 }
 
 // kill kills a process if it is still the one with a matching command line.
-func kill(p procfs.Proc, matching func(args []string) bool) error {
+func kill(p process, matching func(args []string) bool) error {
 	held, err := os.FindProcess(p.PID) // a descriptor, so that no other process gets the number
 	if err != nil {
 		return nil // it ended

@@ -42,6 +42,8 @@ func TestErrorsThatPass(t *testing.T) {
 		"failed to create shim task: ttrpc: closed":            true,
 		"failed to start shim: start failed: : signal: killed": true,
 		refused: true,
+		"failed to start shim: start failed: failed to write bootstrap.json: failed to rename \"/s/a/367\" to \"/s/a/bootstrap.json\": no such file or directory": true,
+		"OCI runtime create failed: failed to write bootstrap.json":                                false,
 		"OCI runtime create failed: hook: dial tcp: connection refused":                            false,
 		"failed to start shim: failed to resolve runtime path: runtime \"x\" binary not installed": false,
 		"failed to rename: rename /a/snapshots/new-1 /a/snapshots/53: file exists":                 true,

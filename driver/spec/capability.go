@@ -72,6 +72,12 @@ func capSet(names, all []string) (map[string]bool, error) {
 	return set, nil
 }
 
+// allowsCap reports whether a task can have a capability.
+func (p Policy) allowsCap(name string) bool {
+	allowed, err := capSet(p.AllowCaps, cap.Known())
+	return err == nil && allowed[capName(name)]
+}
+
 // Check reports what is wrong with an operator's policy.
 func (p Policy) Check() error {
 	var m Mistakes

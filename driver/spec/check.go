@@ -6,12 +6,14 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/distribution/reference"
+	"github.com/docker/go-units"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -32,6 +34,7 @@ func (c Config) Check(policy Policy) error {
 	c.checkHosts(&m)
 	c.checkModes(&m)
 	c.checkRuntime(policy, &m)
+	c.checkCeilings(policy, &m)
 	c.limits(&m)
 	_, err := c.GPURequest()
 	m.AddErr("gpu", err)
@@ -73,19 +76,31 @@ func InKernelPath(place string) bool {
 	return slices.ContainsFunc(KernelPaths, func(k string) bool { return Covers(k, place) })
 }
 
+// InProc reports whether a place in a container lies in /proc.
+func InProc(place string) bool { return Covers("/proc", path.Clean(place)) }
+
 func (c Config) checkMounts(m *Mistakes) {
 	for _, mount := range c.Mounts {
-		if err := c.CheckTarget(mount.Target); err != nil {
-			m.AddErr("mounts", err)
-			continue
-		}
-		_, err := mount.Mount()
-		m.AddErr("mounts", err)
+		m.AddErr("mounts", c.checkMount(mount))
 	}
-	for _, text := range c.Volumes {
+	for _, text := range c.Volumes { // they are among the mounts as well
 		_, err := ParseVolume(text)
 		m.AddErr("volumes", err)
 	}
+}
+
+func (c Config) checkMount(m MountConfig) error {
+	if err := c.CheckTarget(m.Target); err != nil {
+		return err
+	}
+	mount, err := m.Mount()
+	if err != nil {
+		return err
+	}
+	if err := c.CheckPropagation(mount.Options); err != nil {
+		return fmt.Errorf("target %q: %w", m.Target, err)
+	}
+	return nil
 }
 
 // CheckTarget reports whether a mount of the author's may lie on target. It
@@ -170,6 +185,7 @@ func (c Config) checkPrivileges(policy Policy, m *Mistakes) {
 		set bool
 	}{
 		{"privileged", c.Privileged}, {"pid_mode", c.PIDMode == modeHost}, {"ipc_mode", c.IPCMode == modeHost},
+		{"cgroupns_mode", c.CgroupNSMode == modeHost},
 	} {
 		if host.set && !policy.AllowPrivileged {
 			m.Add(host.key, "is not allowed on this node: the operator has not set allow_privileged")
@@ -236,8 +252,20 @@ func (c Config) checkRuntime(policy Policy, m *Mistakes) {
 	if c.Snapshotter != "" && c.Snapshotter != policy.DefaultSnapshotter && !matchesAny(policy.AllowSnapshotters, c.Snapshotter) {
 		m.Add("snapshotter", "%q is not allowed on this node; allow_snapshotters is %q", c.Snapshotter, policy.AllowSnapshotters)
 	}
+}
+
+// checkCeilings refuses what would take from others what no task has reserved.
+func (c Config) checkCeilings(policy Policy, m *Mistakes) {
 	if limit := policy.PidsLimit; limit > 0 && (c.PidsLimit > limit || c.PidsLimit < 0) {
 		m.Add("pids_limit", "%d is above the %d that this node's operator allows", c.PidsLimit, limit)
+	}
+	if swap, err := units.RAMInBytes(c.MemorySwap); err == nil && swap > policy.MaxSwapBytes && swap <= maxBytes {
+		m.Add("memory_swap", "%q is above the %d MiB that this node's operator allows (max_swap)", c.MemorySwap, policy.MaxSwapBytes>>20)
+	}
+	// A program of such a priority that loops leaves its CPUs to nothing else, the
+	// node's daemons included, whatever its shares are.
+	if limit, set := merged(c.Ulimit)["rtprio"]; set && !c.Privileged && !policy.allowsCap("sys_nice") {
+		m.Add("ulimit", "rtprio = %q takes CPUs from everything else on the node, and needs sys_nice among the operator's allow_caps", limit)
 	}
 }
 
@@ -251,6 +279,12 @@ func (c Config) GPURequest() (GPURequest, error) {
 			m.Add("gpu.memory", "%s", strings.TrimPrefix(err.Error(), "memory "))
 		}
 	}
+	if c.GPU.MemoryLimit != "" {
+		var err error
+		if want.MemoryLimitMiB, err = gpu.ParseMemory(c.GPU.MemoryLimit); err != nil {
+			m.Add("gpu.memory_limit", "%s", strings.TrimPrefix(err.Error(), "memory "))
+		}
+	}
 	for _, compute := range []struct {
 		key   string
 		milli int64
@@ -261,6 +295,18 @@ func (c Config) GPURequest() (GPURequest, error) {
 	}
 	if c.GPU.OnFault != "" && c.GPU.OnFault != OnFaultRestart && c.GPU.OnFault != OnFaultEvent {
 		m.Add("gpu.on_fault", "%q is not valid (%s, %s)", c.GPU.OnFault, OnFaultRestart, OnFaultEvent)
+	}
+	switch c.GPU.Priority {
+	case "", PriorityNormal:
+	case PriorityBelowNormal:
+		want.BelowNormal = true
+	default:
+		n, err := strconv.Atoi(c.GPU.Priority)
+		if err != nil || n < gpu.MinSeatPriority || n > gpu.MaxSeatPriority {
+			m.Add("gpu.priority", "%q is not valid (%s, %s; where tasks make room for each other also a number from %d to %d)",
+				c.GPU.Priority, PriorityNormal, PriorityBelowNormal, gpu.MinSeatPriority, gpu.MaxSeatPriority)
+		}
+		want.SeatPriority = n
 	}
 	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli < want.ComputeMilli {
 		m.Add("gpu.compute_limit", "%d is below gpu.compute %d; write at least %d", want.ComputeLimitMilli, want.ComputeMilli, want.ComputeMilli)

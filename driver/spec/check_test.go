@@ -13,7 +13,7 @@ import (
 func TestCheck(t *testing.T) {
 	node := Policy{
 		AllowCaps: DefaultCaps, DefaultRuntime: "runc", AllowRuntimes: []string{"runsc"},
-		AllowDevices: []string{"/dev/fuse", "/dev/loop*"}, AllowCDIDevices: []string{"a.b/c=*"},
+		AllowDevices: []string{"/dev/fuse", "/dev/loop*"}, AllowCDIDevices: []string{"a.b/c=*"}, MaxSwapBytes: 1 << 40,
 	}
 	text := strings.Repeat("x", 63)
 	var said strings.Builder
@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"nothing", func(c *Config) {}},
 		{"no image", func(c *Config) { c.Image = "" }},
-		{"image that is no reference", func(c *Config) { c.Image = "UPPER" }},
+		{"image that is not a reference", func(c *Config) { c.Image = "UPPER" }},
 		{"archive", func(c *Config) { c.Image = "local/My Image.tar.gz" }},
 		{"image of an archive", func(c *Config) { c.Image = ArchiveDomain + "/archive@sha256:" + strings.Repeat("a", 64) }},
 		{"no pull timeout", func(c *Config) { c.ImagePullTimeout = "" }},
@@ -59,7 +59,14 @@ func TestCheck(t *testing.T) {
 				{Source: "a", Target: "/e", Size: "1M"}, {Source: "a", Target: "/f", Options: []string{"ro", "lowerdir=/"}}, {Source: "a", Target: "/g", Options: []string{"size=1"}},
 				{Type: "tmpfs", Target: "/h", Options: []string{"size"}}, {Type: "tmpfs", Target: "/i", Size: "big"}, {Type: "tmpfs", Target: "/j", Size: "0"}}
 		}},
-		{"volumes", func(c *Config) { c.Volumes = []string{"a:/a", "/b:/b:ro", "c:/c:rw,rshared"} }},
+		{"volumes", func(c *Config) { c.Volumes = []string{"a:/a", "/b:/b:ro", "c:/c:rw,rslave"} }},
+		{"propagation", func(c *Config) {
+			c.Mounts = []MountConfig{{Source: "a", Target: "/a", Propagation: "shared"}, {Source: "b", Target: "/b", ReadOnly: true, Options: []string{"slave"}}, {Source: "c", Target: "/c", Options: []string{"ro", "rw", "slave"}}}
+		}},
+		{"propagation of a privileged task", func(c *Config) {
+			c.Privileged = true
+			c.Mounts = []MountConfig{{Source: "a", Target: "/a", Propagation: "rshared"}, {Source: "b", Target: "/b", ReadOnly: true, Propagation: "rslave"}}
+		}},
 		{"volumes with mistakes", func(c *Config) {
 			c.Volumes = []string{"a", ":/b", "c:", "d:/d:ro:x", "e:/e:z", "f:/f:Z", "g:/g:nocopy", "h:/h:"}
 		}},
@@ -103,7 +110,9 @@ func TestCheck(t *testing.T) {
 		{"shm_size of another task", func(c *Config) { c.ShmSize, c.IPCMode = "1M", "task:a" }},
 		{"sizes with mistakes", func(c *Config) { c.ShmSize, c.MemorySwap = "0", "much" }},
 		{"negative sizes", func(c *Config) { c.ShmSize, c.MemorySwap = "-1", "-1" }},
-		{"swap, none and most", func(c *Config) { c.MemorySwap = "1048576G" }},
+		{"swap, none and most", func(c *Config) { c.MemorySwap = "1024G" }},
+		{"swap above the operator's", func(c *Config) { c.MemorySwap = "1025G" }},
+		{"a priority above all others", func(c *Config) { c.Ulimit = []map[string]string{{"rtprio": "1"}} }},
 		{"swap, too much", func(c *Config) { c.MemorySwap = "1048577G" }},
 		{"no swap", func(c *Config) { c.MemorySwap = "0" }},
 		{"lowest numbers", func(c *Config) {
@@ -140,9 +149,13 @@ func TestCheck(t *testing.T) {
 		{"a share above", func(c *Config) { c.GPU = GPUConfig{Memory: "1T", Compute: 1001, ComputeLimit: 1001} }},
 		{"a limit below the guarantee", func(c *Config) { c.GPU = GPUConfig{Compute: 500, ComputeLimit: 499} }},
 		{"a limit at the guarantee", func(c *Config) { c.GPU = GPUConfig{Compute: 500, ComputeLimit: 500} }},
+		{"a memory limit", func(c *Config) { c.GPU = GPUConfig{MemoryLimit: "10GiB"} }},
+		{"a memory limit without unit", func(c *Config) { c.GPU = GPUConfig{MemoryLimit: "10"} }},
 		{"on_fault", func(c *Config) { c.GPU.OnFault = OnFaultEvent }},
 		{"on_fault to restart", func(c *Config) { c.GPU.OnFault = OnFaultRestart }},
 		{"on_fault of another kind", func(c *Config) { c.GPU.OnFault = "panic" }},
+		{"priority", func(c *Config) { c.GPU.Priority = PriorityBelowNormal }},
+		{"priority of another kind", func(c *Config) { c.GPU.Priority = "high" }},
 	} {
 		config := defaults()
 		config.ImagePullTimeout = "5m"

@@ -87,8 +87,11 @@ type MountConfig struct {
 // GPUConfig is the gpu block as its author wrote it.
 type GPUConfig struct {
 	Memory       string `codec:"memory"`
+	MemoryLimit  string `codec:"memory_limit"`
 	Compute      int64  `codec:"compute"`
 	ComputeLimit int64  `codec:"compute_limit"`
+	// Priority is that of the task's programs on an MPS server.
+	Priority string `codec:"priority"`
 	// OnFault is what happens when the task cannot go on on its GPU.
 	OnFault string `codec:"on_fault"`
 }
@@ -97,6 +100,12 @@ type GPUConfig struct {
 const (
 	OnFaultRestart = "restart"
 	OnFaultEvent   = "event"
+)
+
+// The priorities of programs on an MPS server.
+const (
+	PriorityNormal      = "normal"
+	PriorityBelowNormal = "below_normal"
 )
 
 // Policy is what the operator lets tasks do.
@@ -117,6 +126,8 @@ type Policy struct {
 	// PidsLimit is the most processes and threads that a task may have, and what it
 	// has when it sets none; 0 is no limit.
 	PidsLimit int64
+	// MaxSwapBytes is the most swap that a task may use, which is the node's.
+	MaxSwapBytes int64
 	// AllowUnconfined lets a task replace the default seccomp profile, AppArmor
 	// profile or SELinux label, or gain privileges by execve.
 	AllowUnconfined bool

@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -22,27 +24,81 @@ import (
 // of texts that can be compared.
 type peerDefaults map[string][]string
 
-// dockerDefaults are Docker's, as a test in e2e/tools/defaults recorded them from
-// its code.
-func dockerDefaults(t *testing.T) peerDefaults {
+// recordedDefaults are Docker's, and what containerd's Kubernetes plugin makes of
+// containerd's own, as a test in e2e/tools/defaults recorded them from their code.
+func recordedDefaults(t *testing.T) (docker, cri peerDefaults) {
 	t.Helper()
-	var docker struct {
+	var record struct {
 		Capabilities, Masked, Readonly []string
 		Mounts                         []specs.Mount
+		Devices                        []specs.LinuxDeviceCgroup
+		Namespaces                     []specs.LinuxNamespace
+		Propagation                    string
+		Sysctls                        []string
+		CRISysctls                     []string            `json:"cri sysctls"`
+		Limits                         []specs.POSIXRlimit `json:"limits"`
+		CRILimits                      []specs.POSIXRlimit `json:"cri limits"`
+		OOMScore                       *int                `json:"oom score"`
+		CRIOOMScore                    *int                `json:"cri oom score"`
 		Seccomp                        map[string][]string
 	}
 	text, err := os.ReadFile("testdata/docker-defaults.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &docker); err != nil {
+	if err := json.Unmarshal(text, &record); err != nil {
 		t.Fatal(err)
 	}
 	return peerDefaults{
-		"capabilities": docker.Capabilities, "masked paths": docker.Masked, "read-only paths": docker.Readonly,
-		"mounts": mountTexts(docker.Mounts), "system calls": docker.Seccomp["always"],
-		"system calls, some arguments": docker.Seccomp["with arguments"],
+			"capabilities": record.Capabilities, "masked paths": record.Masked, "read-only paths": record.Readonly,
+			"mounts": mountTexts(record.Mounts), "system calls": record.Seccomp["always"],
+			"system calls, some arguments": record.Seccomp["with arguments"],
+			"device rules":                 deviceTexts(record.Devices), "namespaces": namespaceTexts(record.Namespaces),
+			"propagation": {"of the root directory: " + record.Propagation}, "kernel settings": record.Sysctls,
+			"resource limits": limitTexts(record.Limits), "OOM score": scoreTexts(record.OOMScore),
+		}, peerDefaults{
+			"kernel settings": record.CRISysctls,
+			"resource limits": limitTexts(record.CRILimits), "OOM score": scoreTexts(record.CRIOOMScore),
+		}
+}
+
+// limitTexts are resource limits; what has none has those of whoever starts it.
+func limitTexts(limits []specs.POSIXRlimit) []string {
+	all := []string{}
+	for _, l := range limits {
+		all = append(all, fmt.Sprintf("%s %d:%d", strings.ToLower(strings.TrimPrefix(l.Type, "RLIMIT_")), l.Soft, l.Hard))
 	}
+	return all
+}
+
+func scoreTexts(score *int) []string {
+	if score == nil {
+		return []string{"that of whoever starts it"}
+	}
+	return []string{fmt.Sprint(*score)}
+}
+
+func deviceTexts(rules []specs.LinuxDeviceCgroup) []string {
+	number := func(n *int64) string {
+		if n == nil || *n < 0 {
+			return "*"
+		}
+		return fmt.Sprint(*n)
+	}
+	var all []string
+	for _, r := range rules {
+		kind := map[bool]string{true: "allow", false: "deny"}[r.Allow]
+		all = append(all, fmt.Sprintf("%s %s %s:%s %s", kind, cmp.Or(r.Type, "a"), number(r.Major), number(r.Minor), r.Access))
+	}
+	return all
+}
+
+func namespaceTexts(namespaces []specs.LinuxNamespace) []string {
+	var all []string
+	for _, n := range namespaces {
+		all = append(all, string(n.Type)+n.Path)
+	}
+	return all
 }
 
 // defaultsOf are those of a specification.
@@ -50,6 +106,12 @@ func defaultsOf(s *oci.Spec) peerDefaults {
 	all := peerDefaults{
 		"capabilities": s.Process.Capabilities.Bounding, "masked paths": s.Linux.MaskedPaths,
 		"read-only paths": s.Linux.ReadonlyPaths, "mounts": mountTexts(s.Mounts),
+		"device rules": deviceTexts(s.Linux.Resources.Devices), "namespaces": namespaceTexts(s.Linux.Namespaces),
+		"propagation":     {"of the root directory: " + s.Linux.RootfsPropagation},
+		"resource limits": limitTexts(s.Process.Rlimits), "OOM score": scoreTexts(s.Process.OOMScoreAdj),
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Linux.Sysctl)) {
+		all["kernel settings"] = append(all["kernel settings"], key+"="+s.Linux.Sysctl[key])
 	}
 	if s.Linux.Seccomp == nil {
 		return all
@@ -85,6 +147,12 @@ var parts = []struct{ name, note string }{
 	{"masked paths", ""},
 	{"read-only paths", ""},
 	{"mounts", "an image's own files in /run are seen, and control groups too, as with Docker"},
+	{"device rules", "runc itself allows these, its default devices, and no /dev/fuse (10:229)"},
+	{"namespaces", ""},
+	{"propagation", ""},
+	{"kernel settings", ""},
+	{"resource limits", "theirs are those of the daemon that starts the container; these are systemd's for services"},
+	{"OOM score", ""},
 	{"system calls", "it is containerd's profile: the three are about a program's own security labels, the one is of RISC-V"},
 	{"system calls, some arguments", ""},
 }
@@ -117,7 +185,7 @@ func TestDefaultsAreThoseOfOthers(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the record of Docker's system calls is that of AMD64")
 	}
-	options, err := Task{Config: defaults(), Policy: policy, Resources: given, MaxOpenFiles: 1 << 20}.Options(image)
+	options, err := Task{Config: defaults(), Policy: policy, Resources: given, MaxOpenFiles: 1 << 20, NetworkSysctls: NetworkSysctls}.Options(image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +198,9 @@ func TestDefaultsAreThoseOfOthers(t *testing.T) {
 		s.Linux.MaskedPaths = slices.DeleteFunc(s.Linux.MaskedPaths, func(path string) bool { return filepath.Dir(filepath.Dir(path)) == "/sys/devices/system/cpu" })
 		return s
 	}
-	ours, docker, containerd := defaultsOf(generated(options...)), dockerDefaults(t), defaultsOf(generated())
+	ours, containerd := defaultsOf(generated(options...)), defaultsOf(generated())
+	docker, cri := recordedDefaults(t)
+	maps.Copy(containerd, cri)
 	var rows strings.Builder
 	rows.WriteString("| | beside Docker | beside containerd | |\n|---|---|---|---|\n")
 	for _, part := range parts {

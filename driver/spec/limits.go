@@ -45,8 +45,8 @@ type limits struct {
 var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
 
 // NetworkSysctls let programs of any user listen on every port and send pings, as
-// Docker's and Kubernetes' containers do. What is the network's own decides about
-// nobody else.
+// Docker's and Kubernetes' containers do. What is the network's own has no
+// effect on others.
 var NetworkSysctls = map[string]string{
 	"net.ipv4.ip_unprivileged_port_start": "0",
 	"net.ipv4.ping_group_range":           "0 2147483647",

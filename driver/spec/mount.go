@@ -8,6 +8,7 @@ import (
 
 	"github.com/docker/go-units"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // Mount is one mount of a container; Source is a host path for a bind.
@@ -20,15 +21,52 @@ func (m Mount) oci() specs.Mount {
 	return specs.Mount{Type: m.Type, Source: m.Source, Destination: m.Target, Options: slices.Clone(m.Options)}
 }
 
+// Restrictions are what the mount's options take away, as flags of mount(2).
+func (m Mount) Restrictions() uintptr {
+	var flags uintptr
+	for _, option := range m.Options {
+		for _, r := range restrictions {
+			switch option {
+			case r.taken:
+				flags |= r.flag
+			case r.given:
+				flags &^= r.flag
+			}
+		}
+	}
+	return flags
+}
+
+// Restricted adds the options of flags of mount(2) that take something away.
+func (m Mount) Restricted(flags uintptr) Mount {
+	m.Options = slices.Clone(m.Options)
+	for _, r := range restrictions {
+		if flags&r.flag != 0 {
+			m.Options = append(m.Options, r.taken)
+		}
+	}
+	return m
+}
+
+var restrictions = []struct {
+	taken, given string
+	flag         uintptr
+}{
+	{"ro", "rw", unix.MS_RDONLY},
+	{"nosuid", "suid", unix.MS_NOSUID},
+	{"nodev", "dev", unix.MS_NODEV},
+	{"noexec", "exec", unix.MS_NOEXEC},
+}
+
 var (
 	mountTypes   = []string{"bind", "volume", "tmpfs"}
 	propagations = []string{"private", "rprivate", "slave", "rslave", "shared", "rshared"}
-	// plainOptions are the mount options that a task may write; what is missing
-	// here would change the mount into something else (an overlay's lowerdir, a
-	// device).
-	plainOptions = append([]string{
-		"bind", "rbind", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime", "sync", "async",
-	}, propagations...)
+	// plainOptions are the mount options that a task may write for any mount. What is
+	// missing here would make another mount of it: an overlay's lowerdir, a device.
+	plainOptions = []string{
+		"ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime", "sync", "async",
+	}
+	bindOptions  = append([]string{"bind", "rbind"}, append(slices.Clone(plainOptions), propagations...)...)
 	tmpfsOptions = []string{"size", "mode", "uid", "gid", "nr_inodes", "nr_blocks"}
 )
 
@@ -49,18 +87,17 @@ func (m MountConfig) Mount() (Mount, error) {
 		return Mount{}, fmt.Errorf("%s: source is missing", where)
 	case kind == "tmpfs" && m.Source != "" && m.Source != "tmpfs":
 		return Mount{}, fmt.Errorf("%s: a tmpfs has no source, found %q", where, m.Source)
+	case kind == "tmpfs" && m.Propagation != "":
+		return Mount{}, fmt.Errorf("%s: propagation is for bind mounts, and a tmpfs has %q; remove it", where, m.Propagation)
 	case m.Propagation != "" && !slices.Contains(propagations, m.Propagation):
 		return Mount{}, fmt.Errorf("%s: propagation %q is not one of %s", where, m.Propagation, strings.Join(propagations, ", "))
 	case m.Size != "" && kind != "tmpfs":
 		return Mount{}, fmt.Errorf("%s: size is for type tmpfs", where)
 	}
-	for _, option := range m.Options {
-		name, _, hasValue := strings.Cut(option, "=")
-		if !slices.Contains(plainOptions, option) && !(kind == "tmpfs" && hasValue && slices.Contains(tmpfsOptions, name)) {
-			return Mount{}, fmt.Errorf("%s: option %q is not allowed; use %s, and for a tmpfs %s", where, option, strings.Join(plainOptions, ", "), strings.Join(tmpfsOptions, "=, ")+"=")
-		}
+	options, err := m.bindOptions()
+	if kind == "tmpfs" {
+		options, err = m.tmpfsOptions()
 	}
-	options, err := m.options(kind)
 	if err != nil {
 		return Mount{}, fmt.Errorf("%s: %w", where, err)
 	}
@@ -70,18 +107,35 @@ func (m MountConfig) Mount() (Mount, error) {
 	return Mount{Type: "bind", Source: m.Source, Target: m.Target, Options: options}, nil
 }
 
-func (m MountConfig) options(kind string) ([]string, error) {
-	options := slices.Clone(m.Options)
-	if kind == "tmpfs" {
-		options = append([]string{"nosuid", "nodev"}, options...)
-		if m.Size != "" {
-			size, err := units.RAMInBytes(m.Size)
-			if err != nil || size <= 0 {
-				return nil, fmt.Errorf("size %q is not a size (write a number and K, M or G, such as 128M)", m.Size)
-			}
-			options = append(options, fmt.Sprintf("size=%d", size))
+func (m MountConfig) tmpfsOptions() ([]string, error) {
+	for _, option := range m.Options {
+		name, _, hasValue := strings.Cut(option, "=")
+		if !slices.Contains(plainOptions, option) && !(hasValue && slices.Contains(tmpfsOptions, name)) {
+			return nil, fmt.Errorf("option %q is not one of a tmpfs's (%s, %s=)", option, strings.Join(plainOptions, ", "), strings.Join(tmpfsOptions, "=, "))
 		}
-	} else if !slices.Contains(options, "bind") && !slices.Contains(options, "rbind") {
+	}
+	options := append([]string{"nosuid", "nodev"}, m.Options...)
+	if m.Size != "" {
+		size, err := units.RAMInBytes(m.Size)
+		if err != nil || size <= 0 {
+			return nil, fmt.Errorf("size %q is not a size (write a number and K, M or G, such as 128M)", m.Size)
+		}
+		options = append(options, fmt.Sprintf("size=%d", size))
+	}
+	if m.ReadOnly {
+		options = append(options, "ro")
+	}
+	return options, nil
+}
+
+func (m MountConfig) bindOptions() ([]string, error) {
+	for _, option := range m.Options {
+		if !slices.Contains(bindOptions, option) {
+			return nil, fmt.Errorf("option %q is not one of a bind mount's (%s)", option, strings.Join(bindOptions, ", "))
+		}
+	}
+	options := slices.Clone(m.Options)
+	if !slices.Contains(options, "bind") && !slices.Contains(options, "rbind") {
 		options = append([]string{"rbind"}, options...)
 	}
 	if m.ReadOnly {
@@ -89,10 +143,36 @@ func (m MountConfig) options(kind string) ([]string, error) {
 	}
 	if m.Propagation != "" {
 		options = append(options, m.Propagation)
-	} else if kind != "tmpfs" && !slices.ContainsFunc(options, func(o string) bool { return slices.Contains(propagations, o) }) {
+	} else if !slices.ContainsFunc(options, func(o string) bool { return slices.Contains(propagations, o) }) {
 		options = append(options, "rprivate")
 	}
 	return options, nil
+}
+
+// CheckPropagation reports whether the task may have a mount with these options. What
+// a mount hands on to the host is the business of privileged tasks alone, such as CSI
+// node plugins; and what the host mounts later comes with the host's own options, so
+// such a mount is not read-only.
+func (c Config) CheckPropagation(options []string) error {
+	mode := PropagationOf(options)
+	switch {
+	case c.Privileged || mode == "":
+		return nil
+	case mode == "rshared":
+		return fmt.Errorf("propagation rshared lets the task mount on the host, which only a privileged task may (write rslave, or remove it)")
+	case ReadOnly(options):
+		return fmt.Errorf("propagation rslave brings what the host mounts there later, which would not be read-only (remove the propagation, or do without read-only)")
+	}
+	return nil
+}
+
+// ReadOnly reports whether a mount with these options is.
+func ReadOnly(options []string) bool {
+	readOnly := false
+	for _, option := range options {
+		readOnly = option == "ro" || readOnly && option != "rw"
+	}
+	return readOnly
 }
 
 // PropagationOf is the stronger of the propagations among a mount's options:

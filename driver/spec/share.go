@@ -1,10 +1,12 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -25,8 +27,13 @@ const (
 // Zero means not set.
 type GPURequest struct {
 	MemoryMiB         int64
+	MemoryLimitMiB    int64
 	ComputeMilli      int64
 	ComputeLimitMilli int64
+	// BelowNormal programs give way to others on their MPS server.
+	BelowNormal bool
+	// SeatPriority is that of a task with a seat, 0 where a word says it.
+	SeatPriority int
 }
 
 // Set reports whether the task wrote anything into the block.
@@ -50,6 +57,12 @@ type Share struct {
 	pipeDir string
 	// HAMi is true for a task that loads HAMi-core.
 	HAMi bool
+	// Dmem are limits of GPU memory in bytes that the kernel holds, by region.
+	Dmem map[string]int64
+	// CeilingMilli is the most compute that the operator lets the task use.
+	CeilingMilli int64
+	// MemoryLimits are what the vendor's driver is asked to hold the task to.
+	MemoryLimits []MemoryLimit
 }
 
 // NotReadyError says that a GPU cannot be used now, though nothing is wrong with
@@ -89,9 +102,35 @@ func NewShare(devices []gpu.ReservedDevice, states map[string]gpu.GPUState, want
 		if err != nil {
 			return Share{}, err
 		}
+		if err := errors.Join(priorityOn(d, state, want), oneSeat(d, state, len(devices))); err != nil {
+			return Share{}, err
+		}
+		if holding, err = seatOf(holding, state, want); err != nil {
+			return Share{}, err
+		}
 		share.add(d, state, holding)
+		if want.BelowNormal && state.Sharing == gpu.SharingMPS {
+			share.Env[gpu.EnvMPSPriority] = "1"
+		}
 	}
 	return share, nil
+}
+
+// priorityOn refuses a priority that nothing would keep.
+func priorityOn(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) error {
+	switch {
+	case state.Sharing == gpu.SharingSuspend && !d.Whole():
+		return nil // seatOf looks at it
+	case want.SeatPriority != 0:
+		return fmt.Errorf("gpu.priority: %d is for tasks that make room for each other (sharing = %q), and GPU %s is not shared so; remove it", want.SeatPriority, gpu.SharingSuspend, d.UUID)
+	case !want.BelowNormal:
+		return nil
+	case d.Whole() || state.Sharing != gpu.SharingMPS:
+		return fmt.Errorf("gpu.priority: %q is for tasks that share a GPU through MPS, and GPU %s is not shared so; remove it", PriorityBelowNormal, d.UUID)
+	case state.MPS == nil || !state.MPS.Priorities:
+		return fmt.Errorf("gpu.priority: %q is not known to the MPS of this node's NVIDIA driver; remove it, or use a driver of branch 535 or newer", PriorityBelowNormal)
+	}
+	return nil
 }
 
 // usableState returns the state of a device that a task may start on.
@@ -107,11 +146,19 @@ func usableState(d gpu.ReservedDevice, states map[string]gpu.GPUState) (gpu.GPUS
 	case state.CDIDevice == "":
 		return state, &NotReadyError{d.UUID, "the device plugin names no CDI device for it"}
 	case d.Whole() || state.Sharing != gpu.SharingMPS:
-		return state, hamiReady(d, state)
+		return state, errors.Join(hamiReady(d, state), kernelReady(d, state))
 	case state.MPS == nil || !state.MPS.Ready:
 		return state, &NotReadyError{d.UUID, "its MPS daemon is not ready, and without it no limit would hold"}
 	}
 	return state, nil
+}
+
+// kernelReady: where the kernel is to hold the limit, it must know the device.
+func kernelReady(d gpu.ReservedDevice, state gpu.GPUState) error {
+	if !d.Whole() && state.Sharing == gpu.SharingDmem && state.Dmem == "" {
+		return &NotReadyError{d.UUID, "the kernel has no control group for its memory, and without it no limit would hold"}
+	}
+	return nil
 }
 
 func hamiReady(d gpu.ReservedDevice, state gpu.GPUState) error {
@@ -140,6 +187,9 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 	if h.MemoryMiB, err = memoryCap(d, state, want); err != nil {
 		return h, err
 	}
+	if h.MemoryLimitMiB, err = memoryBurst(d, state, h.MemoryMiB, want); err != nil {
+		return h, err
+	}
 	if d.Whole() {
 		h.GuaranteeMilli = gpu.MilliPerGPU
 		return h, wholeRefuses(d, want)
@@ -154,8 +204,26 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 	if h.GuaranteeMilli < 0 || h.GuaranteeMilli > gpu.MilliPerGPU {
 		return h, fmt.Errorf("gpu.compute: %d is not between 1 and %d milli", want.ComputeMilli, gpu.MilliPerGPU)
 	}
+	if state.Sharing == gpu.SharingMPS && state.MPS != nil && state.MPS.Partitioning != nil {
+		return partitionOf(d, h, *state.MPS.Partitioning, want)
+	}
 	h.LimitMilli, err = limitOf(d, state, h.GuaranteeMilli, want)
 	return h, err
+}
+
+// partitionOf gives a task as many chunks of multiprocessors of its own as its guarantee
+// takes. It has no others; a replica's part is as large as every other's.
+func partitionOf(d gpu.ReservedDevice, h gpu.Holding, p gpu.MPSPartitioning, want GPURequest) (gpu.Holding, error) {
+	if h.GuaranteeMilli == 0 {
+		h.GuaranteeMilli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
+	}
+	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli != h.GuaranteeMilli {
+		return h, fmt.Errorf("gpu.compute_limit: %d is not the guarantee of %d milli, and on GPU %s every task has multiprocessors of its own and no others (mps { static_partitioning }); remove it, or write gpu.compute",
+			want.ComputeLimitMilli, h.GuaranteeMilli, d.UUID)
+	}
+	h.LimitMilli = h.GuaranteeMilli
+	h.Partition = &gpu.Partition{Chunks: p.For(h.GuaranteeMilli)}
+	return h, nil
 }
 
 func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64, error) {
@@ -177,7 +245,7 @@ func memoryCap(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (int64
 	return given, nil
 }
 
-// wholeRefuses: a task with the whole GPU runs beside nobody, so there is no
+// wholeRefuses: a task with the whole GPU runs alone on it, so there is no
 // daemon that could hold it to a part of the compute.
 func wholeRefuses(d gpu.ReservedDevice, want GPURequest) error {
 	if want.ComputeMilli != 0 || want.ComputeLimitMilli != 0 {
@@ -219,17 +287,46 @@ func (s *Share) add(d gpu.ReservedDevice, state gpu.GPUState, h gpu.Holding) {
 	if d.Whole() {
 		return
 	}
+	if s.CeilingMilli = d.BurstMilli; s.CeilingMilli == 0 {
+		s.CeilingMilli = gpu.MilliPerGPU
+	}
+	if state.Limiter != nil && h.MemoryMiB > 0 {
+		s.MemoryLimits = append(s.MemoryLimits, MemoryLimit{UUID: d.UUID, Command: state.Limiter.Command, GuaranteeMiB: h.MemoryMiB, LimitMiB: h.MostMiB()})
+	}
 	switch state.Sharing {
 	case gpu.SharingMPS:
 		s.addMPS(state.MPS, h)
 	case gpu.SharingHAMi:
 		s.addHAMi(state.HAMi, h)
+	case gpu.SharingDmem:
+		if h.MemoryMiB > 0 {
+			if s.Dmem == nil {
+				s.Dmem = map[string]int64{}
+			}
+			s.Dmem[state.Dmem] = h.MemoryMiB << 20
+		}
 	}
+}
+
+// unified are the settings of the task's control group that OCI has no fields for.
+func (s *Share) unified() map[string]string {
+	if len(s.Dmem) == 0 {
+		return nil
+	}
+	lines := make([]string, 0, len(s.Dmem))
+	for _, region := range slices.Sorted(maps.Keys(s.Dmem)) {
+		lines = append(lines, fmt.Sprintf("%s %d", region, s.Dmem[region]))
+	}
+	return map[string]string{"dmem.max": strings.Join(lines, "\n")}
 }
 
 func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 	s.MPS = true
-	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, h.Share))
+	limits := h.Share
+	if h.Partition != nil {
+		limits.LimitMilli = 0 // a percentage would mean nothing
+	}
+	maps.Copy(s.Env, gpu.MPSEnv(mpsPipePath, mpsLogPath, limits))
 	s.pipeDir, s.OneUser = mps.PipeDir, mps.Users == gpu.MPSUsersOne
 	s.Mounts = append(s.Mounts,
 		// The task's own, with the daemon's entries in it: see ShowPipes. Writable,
@@ -241,6 +338,9 @@ func (s *Share) addMPS(mps *gpu.MPSState, h gpu.Holding) {
 		Mount{Type: "bind", Source: mps.ShmDir, Target: shmPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}},
 	)
 }
+
+// SetPartition has the task's programs run on a partition of a device.
+func (s *Share) SetPartition(uuid, id string) { s.Env[gpu.EnvMPSPartition] = uuid + "/" + id }
 
 // PipeNames are the entries of a daemon's pipe directory that clients get: where they
 // connect to, and where they log. Not among them is control_privileged, by which root

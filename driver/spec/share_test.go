@@ -22,6 +22,30 @@ func state(uuid string, sharing gpu.Sharing) gpu.GPUState {
 		CDIDevice: "nvidia.com/gpu=" + uuid,
 		MPS:       &gpu.MPSState{PipeDir: "/mps/pipe", LogDir: "/mps/log", ShmDir: "/mps/shm", Ready: true},
 		HAMi:      &gpu.HAMiState{Library: "/hami/libvgpu.so", LockDir: "/hami/lock"},
+		Dmem:      "drm/0000:83:00.0/vram",
+	}
+}
+
+// What the kernel is to hold stands in the control group of the task; without a region
+// to hold it in no task starts.
+func TestMemoryLimitsOfControlGroups(t *testing.T) {
+	with := state(uuidA, gpu.SharingDmem)
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{})
+	if err != nil || share.unified()["dmem.max"] != "drm/0000:83:00.0/vram 8589934592" {
+		t.Errorf("the control group gets %v, %v", share.unified(), err)
+	}
+	tighter, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{MemoryMiB: 1024})
+	if err != nil || tighter.unified()["dmem.max"] != "drm/0000:83:00.0/vram 1073741824" {
+		t.Errorf("a tighter task's control group gets %v, %v", tighter.unified(), err)
+	}
+	whole, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{})
+	if err != nil || whole.unified() != nil {
+		t.Errorf("a task with the whole GPU is limited: %v, %v", whole.unified(), err)
+	}
+	with.Dmem = ""
+	var notReady *NotReadyError
+	if _, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 8)}, map[string]gpu.GPUState{uuidA: with}, GPURequest{}); !errors.As(err, &notReady) {
+		t.Errorf("a task without a limit starts: %v", err)
 	}
 }
 
@@ -194,4 +218,38 @@ func FuzzMount(f *testing.F) {
 			t.Fatalf("%q %q %q %q gave %+v", kind, target, source, option, m)
 		}
 	})
+}
+
+func TestSharePriority(t *testing.T) {
+	below := GPURequest{BelowNormal: true}
+	knows := func(sharing gpu.Sharing, priorities bool) map[string]gpu.GPUState {
+		s := state(uuidA, sharing)
+		s.MPS.Priorities = priorities
+		return map[string]gpu.GPUState{uuidA: s}
+	}
+	for _, tc := range []struct {
+		name   string
+		states map[string]gpu.GPUState
+		slices int
+		want   GPURequest
+		env    string
+		err    string
+	}{
+		{"none asked for", knows(gpu.SharingMPS, true), 8, GPURequest{}, "", ""},
+		{"below normal", knows(gpu.SharingMPS, true), 8, below, "1", ""},
+		{"a branch without", knows(gpu.SharingMPS, false), 8, below, "", "use a driver of branch 535 or newer"},
+		{"a whole GPU", knows(gpu.SharingMPS, true), 79, below, "", "is not shared so"},
+		{"another sharing", knows(gpu.SharingHAMi, true), 8, below, "", "is not shared so"},
+	} {
+		share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, tc.slices)}, tc.states, tc.want)
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v", tc.name, err)
+			}
+			continue
+		}
+		if got := share.Env[gpu.EnvMPSPriority]; err != nil || got != tc.env {
+			t.Errorf("%s: priority is %q, %v", tc.name, got, err)
+		}
+	}
 }

@@ -60,7 +60,8 @@ type Device struct {
 	HostPath, ContainerPath, Permissions string
 }
 
-const initPath = "/run/nomad-gpu/init"
+// InitTarget is where the init program is in a container.
+const InitTarget = "/run/nomad-gpu/init"
 
 // Options returns the OCI specification of a task as options upon containerd's
 // default, which denies every device. Whoever generates the specification adds
@@ -74,7 +75,7 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env)
+	env := t.Share.withSelfOnPath(Env(image.Env, t.Env, t.DeviceEnv, t.Share.Env))
 	if err := checkProcess(args, env); err != nil {
 		return nil, err
 	}
@@ -108,6 +109,7 @@ func (t Task) Options(image ispec.ImageConfig) ([]oci.SpecOpts, error) {
 			s.Linux.Resources.CPU = t.Resources.cpu(t.Config)
 			s.Linux.Resources.Memory = t.Resources.memory(t.Config, limits.swapBytes)
 			s.Linux.Resources.Pids = t.Config.pids(t.Policy)
+			s.Linux.Resources.Unified = t.Share.unified()
 			score := int(t.Config.OOMScoreAdj)
 			s.Process.OOMScoreAdj = &score
 			if t.CgroupsPath != "" {
@@ -151,7 +153,7 @@ func (t Task) args(image ispec.ImageConfig) ([]string, error) {
 		return nil, fmt.Errorf("nothing to run: image %q has no entrypoint and no command, and the config has neither entrypoint, command nor args", c.Image)
 	}
 	if c.Init {
-		args = append([]string{initPath, "--"}, args...)
+		args = append([]string{InitTarget, "--"}, args...)
 	}
 	return args, nil
 }
@@ -161,10 +163,14 @@ func (t Task) cwd(image ispec.ImageConfig) (string, error) {
 	switch {
 	case own != "" && !path.IsAbs(own):
 		return "", fmt.Errorf("cwd %.80q is not absolute", own)
+	case own != "" && InProc(own):
+		return "", fmt.Errorf("cwd %.80q lies in /proc, where descriptors of the runtime's lead out of the container", own)
 	case own != "":
 		return own, nil
 	case ofImage != "" && !path.IsAbs(ofImage):
 		return "", fmt.Errorf("image: working directory %.80q is not absolute; set cwd in the task's config", ofImage)
+	case InProc(ofImage):
+		return "", fmt.Errorf("image: working directory %.80q lies in /proc, where descriptors of the runtime's lead out of the container; set cwd in the task's config", ofImage)
 	case ofImage != "":
 		return ofImage, nil
 	}
@@ -179,7 +185,7 @@ func (t Task) mounts(l limits) ([]oci.SpecOpts, error) {
 	}
 	ours := append(slices.Clone(t.Mounts), t.Share.Mounts...)
 	if t.Config.Init {
-		ours = append(ours, Mount{Type: "bind", Source: t.InitPath, Target: initPath, Options: []string{"bind", "ro", "nosuid", "nodev"}})
+		ours = append(ours, Mount{Type: "bind", Source: t.InitPath, Target: InitTarget, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
 	all := slices.Clone(t.Volumes)
 	for _, m := range t.Config.Mounts {
@@ -352,8 +358,8 @@ const unconfined = "unconfined"
 // WantsAppArmor reports whether the author names a profile to be held to.
 func (c Config) WantsAppArmor() bool { return c.AppArmor != "" && c.AppArmor != unconfined }
 
-// openFiles is Docker's default limit of open files, as far as the host allows
-// it: containerd's own hard limit of 1024 is less than many programs need.
+// openFiles is systemd's default limit of open files for services, as far as the host
+// allows it: containerd's own hard limit of 1024 is less than many programs need.
 func (t Task) openFiles() []specs.POSIXRlimit {
 	const soft, hard = 1024, 524288
 	return []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: min(soft, t.MaxOpenFiles), Hard: min(hard, t.MaxOpenFiles)}}

@@ -1,0 +1,178 @@
+package runtime
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/shoenig/test/must"
+)
+
+func TestRoomEndsAtTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		limit   int64
+		takes   []int64
+		refused int // which of them, counted from 1; 0 for none
+	}{
+		{limit: 10, takes: []int64{0, 10}},
+		{limit: 10, takes: []int64{11}, refused: 1},
+		{limit: 10, takes: []int64{4, 6, 0, 1}, refused: 4},
+		{limit: 10, takes: []int64{-1}, refused: 1},
+		{limit: 10, takes: []int64{9, math.MaxInt64}, refused: 2},
+		{limit: 1, takes: []int64{1, 1, 0}, refused: 2},
+		{limit: 0, takes: []int64{math.MaxInt64, math.MaxInt64, -1}},
+	} {
+		left := &room{limit: c.limit}
+		for i, n := range c.takes {
+			err := left.take(&left.files, n)
+			if i+1 == c.refused {
+				must.ErrorIs(t, err, ErrImageTooLarge, must.Sprint(c))
+				break
+			}
+			must.NoError(t, err, must.Sprint(c, i))
+		}
+		must.NoError(t, left.take(&left.bytes, c.limit)) // has a count of its own
+	}
+}
+
+// TestFilesAreCountedAsTheyWillBe on disk, and in this process's memory.
+func TestFilesAreCountedAsTheyWillBe(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, c := range map[string]struct {
+		limit int64
+		file  tar.Header
+		fit   int
+		says  string
+	}{
+		"empty files":         {40 << 10, tar.Header{Name: "a"}, 10, "max_unpacked_size"},
+		"files with content":  {40<<10 + 10, tar.Header{Name: "a", Size: 4<<10 + 1}, 5, "max_unpacked_size"},
+		"a hole":              {1 << 40, tar.Header{Name: "a", Size: math.MaxInt64}, 0, "max_unpacked_size"},
+		"long names":          {1 << 40, tar.Header{Name: long}, 511, "names"},
+		"long links":          {1 << 40, tar.Header{Linkname: long}, 511, "names"},
+		"names of attributes": {1 << 40, tar.Header{PAXRecords: map[string]string{long: ""}}, 511, "names"},
+		"attributes":          {1 << 40, tar.Header{PAXRecords: map[string]string{"": long}}, 511, "names"},
+	} {
+		filter := counted(&room{limit: c.limit})
+		for i := range c.fit {
+			write, err := filter(&c.file)
+			must.NoError(t, err, must.Sprint(name, i))
+			must.True(t, write)
+		}
+		write, err := filter(&c.file)
+		must.ErrorIs(t, err, ErrImageTooLarge, must.Sprint(name))
+		must.ErrorContains(t, err, c.says)
+		must.False(t, write && err == nil)
+	}
+}
+
+func zstdOf(t *testing.T, window int, text []byte) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	w, err := zstd.NewWriter(&packed, zstd.WithWindowSize(window), zstd.WithSingleSegment(false))
+	must.NoError(t, err)
+	for _, part := range [][]byte{text[:len(text)/2], text[len(text)/2:]} {
+		_, err = w.Write(part)
+		must.NoError(t, err)
+		must.NoError(t, w.Flush())
+	}
+	must.NoError(t, w.Close())
+	return packed.Bytes()
+}
+
+func TestDecompress(t *testing.T) {
+	text := bytes.Repeat([]byte("layer"), 1<<10)
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	_, err := w.Write(text)
+	must.NoError(t, err)
+	must.NoError(t, w.Close())
+	for name, packed := range map[string][]byte{
+		"plain": text, "gzip": zipped.Bytes(), "zstd": zstdOf(t, 1<<20, text), "zstd's own largest window": zstdOf(t, maxWindow, text),
+	} {
+		plain, err := decompress(bytes.NewReader(packed))
+		must.NoError(t, err, must.Sprint(name))
+		is, err := io.ReadAll(plain)
+		must.NoError(t, err, must.Sprint(name))
+		must.Eq(t, text, is, must.Sprint(name))
+		must.NoError(t, plain.Close())
+	}
+	empty, err := decompress(bytes.NewReader(nil))
+	must.NoError(t, err)
+	is, err := io.ReadAll(empty)
+	must.NoError(t, err)
+	must.SliceEmpty(t, is)
+	// It would be kept in memory as a whole.
+	plain, err := decompress(bytes.NewReader(zstdOf(t, 2*maxWindow, text)))
+	must.NoError(t, err)
+	_, err = io.ReadAll(plain)
+	must.ErrorIs(t, err, zstd.ErrWindowSizeExceeded)
+}
+
+func layerOf(t *testing.T, files ...tar.Header) io.Reader {
+	t.Helper()
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	for _, f := range files {
+		f.Mode = 0o640
+		must.NoError(t, w.WriteHeader(&f))
+		_, err := w.Write(bytes.Repeat([]byte("x"), int(f.Size)))
+		must.NoError(t, err)
+	}
+	must.NoError(t, w.Close())
+	return &layer
+}
+
+// TestApplyWritesWhereTheSnapshotIs: overlayfs gives an upper directory, in which what a
+// layer removes is marked, and the native snapshotter a directory with what lies below.
+func TestApplyWritesWhereTheSnapshotIs(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("files of layers have owners")
+	}
+	ctx := context.Background()
+	lower, upper, native := t.TempDir(), t.TempDir(), t.TempDir()
+	must.NoError(t, os.Mkdir(filepath.Join(lower, "dir"), 0o711))
+	overlay := []mount.Mount{{Type: "overlay", Options: []string{"index=off", "workdir=/none", "upperdir=" + upper, "lowerdir=/none:" + lower}}}
+	bind := []mount.Mount{{Type: "bind", Source: native, Options: []string{"rbind", "rw"}}}
+	must.NoError(t, os.WriteFile(filepath.Join(native, "gone"), make([]byte, 10*leastFile), 0o600))
+
+	for dir, mounts := range map[string][]mount.Mount{upper: overlay, native: bind} {
+		layer := layerOf(t, tar.Header{Name: "dir/file", Size: 3}, tar.Header{Name: ".wh.gone"})
+		must.NoError(t, applyTo(ctx, mounts, layer, &room{limit: 100 * leastFile}))
+		content, err := os.ReadFile(filepath.Join(dir, "dir", "file"))
+		must.NoError(t, err)
+		must.Eq(t, "xxx", string(content))
+	}
+	marker, err := os.Lstat(filepath.Join(upper, "gone"))
+	must.NoError(t, err)
+	must.Eq(t, os.ModeCharDevice|os.ModeDevice, marker.Mode().Type())
+	_, err = os.Lstat(filepath.Join(native, "gone"))
+	must.ErrorIs(t, err, os.ErrNotExist)
+	made, err := os.Stat(filepath.Join(upper, "dir")) // as the layer below has it
+	must.NoError(t, err)
+	must.Eq(t, 0o711, made.Mode().Perm())
+
+	// What the native snapshotter copied counts.
+	must.NoError(t, os.WriteFile(filepath.Join(native, "below"), make([]byte, 10*leastFile), 0o600))
+	for fits, limit := range map[bool]int64{true: 14 * leastFile, false: 10 * leastFile} {
+		left := &room{limit: limit}
+		err := applyTo(ctx, bind, layerOf(t, tar.Header{Name: "more"}), left)
+		must.Eq(t, fits, err == nil, must.Sprint(left.files.Load()))
+		must.Eq(t, !fits, errors.Is(err, ErrImageTooLarge))
+	}
+	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "bind", Source: filepath.Join(native, "none")}}, layerOf(t), &room{}))
+	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "none such"}}, layerOf(t), &room{}))
+	_, err = unpacker{}.Compare(ctx, nil, nil, []diff.Opt{}...)
+	must.True(t, errdefs.IsNotImplemented(err))
+}

@@ -1,0 +1,285 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/seats"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// seatPeriod is how often it is looked whose turn it is, seatPoll how often a start looks
+// whether it has a seat.
+const (
+	seatPeriod = time.Second
+	seatPoll   = 250 * time.Millisecond
+)
+
+// seatBook are the devices whose tasks make room for each other. A controller of each
+// decides who is on it (see driver/seats); this is what it is told, and how it acts.
+type seatBook struct {
+	mu      sync.Mutex
+	devices map[string]*seatDevice
+	// ready are the leases of starts that only wait for a seat, by ID.
+	ready map[string]bool
+	// wishes are what tasks have asked for and no step has seen yet, by lease.
+	wishes map[string]seats.Wish
+}
+
+type seatDevice struct {
+	// mu is held while tasks are moved.
+	mu         sync.Mutex
+	controller *seats.Controller
+	// hostMiB is what its tasks have on the host.
+	hostMiB int64
+}
+
+// known is a device that is kept already, or nil.
+func (b *seatBook) known(uuid string) *seatDevice {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.devices[uuid]
+}
+
+// device returns the device and whether it is a new one, which the caller then keeps.
+func (b *seatBook) device(uuid string) (*seatDevice, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d := b.devices[uuid]; d != nil {
+		return d, false
+	}
+	if b.devices == nil {
+		b.devices = map[string]*seatDevice{}
+	}
+	b.devices[uuid] = &seatDevice{}
+	return b.devices[uuid], true
+}
+
+// othersMiB is what tasks of the other devices have on the host.
+func (b *seatBook) othersMiB(uuid string) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	sum := int64(0)
+	for other, d := range b.devices {
+		if other != uuid {
+			sum += d.hostMiB
+		}
+	}
+	return sum
+}
+
+func (b *seatBook) noteHost(d *seatDevice, mib int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d.hostMiB = mib
+}
+
+func (b *seatBook) setReady(leaseID string, ready bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ready == nil {
+		b.ready = map[string]bool{}
+	}
+	if b.ready[leaseID] = ready; !ready {
+		delete(b.ready, leaseID)
+	}
+}
+
+func (b *seatBook) isReady(leaseID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready[leaseID]
+}
+
+// ask notes what a task asks for; the last word counts.
+func (b *seatBook) ask(leaseID string, w seats.Wish) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wishes == nil {
+		b.wishes = map[string]seats.Wish{}
+	}
+	b.wishes[leaseID] = w
+}
+
+// asked is what a task has asked for and no step has seen yet; take takes it away.
+func (b *seatBook) asked(leaseID string, take bool) seats.Wish {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.wishes[leaseID]
+	if take {
+		delete(b.wishes, leaseID)
+	}
+	return w
+}
+
+// seatLoop finds the devices with seats, and keeps each apart: moving tasks of one may
+// take minutes.
+func (d *Driver) seatLoop() {
+	for first := true; first || pause(d.ctx, seatPeriod); first = false {
+		n, err := d.configured()
+		if err != nil {
+			continue
+		}
+		states, _ := n.state.GPUs() // what cannot be read has no seats now
+		for _, s := range states {
+			if s.Seats == nil {
+				continue
+			}
+			if device, fresh := d.seats.device(s.UUID); fresh {
+				go d.keepSeats(s.UUID, device)
+			}
+		}
+	}
+}
+
+// keepSeats keeps the seats of one device.
+func (d *Driver) keepSeats(uuid string, device *seatDevice) {
+	said := ""
+	for first := true; first || pause(d.ctx, seatPeriod); first = false {
+		n, err := d.configured()
+		if err != nil {
+			continue
+		}
+		if err := d.seatStep(n.state, uuid, device); err != nil {
+			if text := err.Error(); text != said {
+				d.logger.Warn("the seats of a GPU stay as they are", "gpu", uuid, "error", err)
+				said = text
+			}
+			continue
+		}
+		said = ""
+	}
+}
+
+func (d *Driver) seatStep(state *statedir.Dir, uuid string, device *seatDevice) error {
+	device.mu.Lock()
+	defer device.mu.Unlock()
+	now, err := d.seatsNow(state, uuid)
+	if err != nil {
+		return err
+	}
+	if device.controller == nil {
+		left, err := state.Seats(uuid)
+		if err != nil && !errors.Is(err, statedir.ErrNotFound) {
+			return err
+		}
+		device.controller = &seats.Controller{UUID: uuid, Host: &seatHost{driver: d, uuid: uuid}, Now: time.Now, Patience: seats.Patience}
+		device.controller.Restore(left)
+	}
+	move, err := device.controller.Step(d.ctx, now)
+	if move.Do != seats.Nothing {
+		d.logger.Info("seats", "gpu", uuid, "move", move.Do, "task", move.LeaseID, "for", move.For, "reason", move.Reason)
+	}
+	d.seats.noteHost(device, device.controller.HostMiB())
+	return err
+}
+
+// seatsNow gathers what is known of a device and of the tasks with a seat on it.
+func (d *Driver) seatsNow(state *statedir.Dir, uuid string) (seats.Device, error) {
+	s, err := state.GPU(uuid)
+	if err != nil {
+		return seats.Device{}, err
+	}
+	if s.Seats == nil {
+		return seats.Device{}, fmt.Errorf("GPU %s is not shared by suspension any more", uuid)
+	}
+	leases, err := state.Leases()
+	if err != nil {
+		return seats.Device{}, err
+	}
+	usage, err := state.Usage()
+	if err != nil && !errors.Is(err, statedir.ErrNotFound) {
+		return seats.Device{}, err
+	}
+	now := seats.Device{HostMiB: d.seats.othersMiB(uuid), Rules: rulesOf(*s.Seats)}
+	if at := slices.IndexFunc(usage.Devices, func(u gpu.DeviceUsage) bool { return u.UUID == uuid }); at >= 0 && time.Since(usage.MeasuredAt) < usageMaxAge {
+		now.CapacityMiB, now.UsedMiB, now.MeasuredAt = usage.Devices[at].CapacityMiB, usage.Devices[at].UsedMiB, usage.MeasuredAt
+	}
+	for _, l := range leases {
+		at := slices.IndexFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == uuid && h.SeatMiB > 0 })
+		starting := l.Phase == gpu.PhaseStarting
+		if at < 0 || !l.Live() || starting && !d.seats.isReady(l.ID) {
+			continue
+		}
+		task := seatTask(l, l.Holdings[at], usage)
+		task.Wish = d.seats.asked(l.ID, true)
+		now.Tasks = append(now.Tasks, task)
+	}
+	return now, nil
+}
+
+func seatTask(l gpu.Lease, h gpu.Holding, usage gpu.Usage) seats.Task {
+	t := seats.Task{LeaseID: l.ID, StartedAt: l.StartedAt, Starting: l.Phase == gpu.PhaseStarting,
+		Priority: h.SeatPriority, DeclaredMiB: h.MemoryMiB}
+	for _, u := range usage.Tasks {
+		if u.LeaseID == l.ID && u.UUID == h.UUID {
+			t.Measured, t.MeasuredMiB, t.Milli = true, u.MemoryMiB, u.Milli
+			if u.Processes == 0 {
+				t.Milli = max(0, t.Milli) // a task without a program on the device does not use it
+			}
+		}
+	}
+	return t
+}
+
+func rulesOf(r gpu.SeatRules) seats.Rules {
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return seats.Rules{Idle: ms(r.IdleMS), MinTurn: ms(r.MinTurnMS), MaxWait: ms(r.MaxWaitMS),
+		SwitchPercent: r.SwitchPercent, HeadroomMiB: r.HeadroomMiB, HostMiB: r.HostMemoryMiB, RefuseFixed: r.Unsuspendable == gpu.UnsuspendableRefuse}
+}
+
+// awaitSeat lets a task wait until it has a seat, before its program runs.
+func (s *start) awaitSeat(ctx context.Context) error {
+	lease := s.plan.record.Lease
+	for _, h := range lease.Holdings {
+		if h.SeatMiB == 0 {
+			continue
+		}
+		s.driver.starts.makeWay(s.cfg.ID)
+		s.driver.seats.setReady(lease.ID, true)
+		for told := false; ; {
+			if state, err := s.plan.env.state.GPU(h.UUID); err != nil || state.Seats == nil {
+				return &spec.NotReadyError{UUID: h.UUID, Reason: "the device plugin does not say any more how its tasks make room for each other"}
+			}
+			waits, seated := seatIn(s.plan.env.state, h.UUID, lease)
+			if seated {
+				break
+			}
+			if waits != "" && !told {
+				told = true
+				s.driver.emit(s.cfg, "GPU "+h.UUID+": "+waits, map[string]string{"gpu": h.UUID, "seat": string(gpu.SeatWaiting)})
+			}
+			if !pause(ctx, seatPoll) {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// seatIn reports whether a start has its seat, and what it waits for.
+func seatIn(state *statedir.Dir, uuid string, lease gpu.Lease) (waits string, seated bool) {
+	all, err := state.Seats(uuid)
+	if err != nil {
+		return "", false
+	}
+	residents := 0
+	for _, s := range all.Seats {
+		if s.LeaseID == lease.ID && s.StartedAt.Equal(lease.StartedAt) {
+			waits = "waits for a seat"
+			seated = s.State == gpu.SeatResident
+		} else if s.State == gpu.SeatResident {
+			residents++
+		}
+	}
+	if waits != "" && residents > 0 {
+		waits = fmt.Sprintf("waits for a seat: %d tasks are on the GPU now", residents)
+	}
+	return waits, seated
+}

@@ -1,0 +1,61 @@
+package driver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+func TestAProgramThatHangsIsKilled(t *testing.T) {
+	hangs := gpu.Suspender{Command: []string{"/bin/sh", "-c", "exec sleep 600"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := runSuspender(ctx, hangs, nil); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("got %v", err)
+	}
+	answers := gpu.Suspender{Command: []string{"/bin/sh", "-c", `echo "$WORD$(cat)"`}, Env: []string{"WORD=got "}}
+	if out, err := runSuspender(t.Context(), answers, []byte("it")); err != nil || string(out) != "got it\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	fails := gpu.Suspender{Command: []string{"/bin/sh", "-c", "echo no CUDA >&2; exit 1"}}
+	if _, err := runSuspender(t.Context(), fails, nil); err == nil || !strings.Contains(err.Error(), "no CUDA") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Files that a task has read are no reason to leave it a raised limit: the kernel gives
+// their memory up.
+func TestMemoryOfFilesCanBeReclaimed(t *testing.T) {
+	if got := reclaimable("anon 100\nfile 70\nshmem 40\ninactive_anon 5\ninactive_file 20\nactive_file 10\nunevictable 3\n"); got != 30 {
+		t.Errorf("got %d", got)
+	}
+}
+
+// The host must have room for all tasks with seats, so that each can leave.
+func TestSeatsForWhichTheHostHasNoMemory(t *testing.T) {
+	dir, err := statedir.Open(t.TempDir(), "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.WriteGPU(gpu.GPUState{UUID: "GPU-1", Mode: gpu.ModeShared, Sharing: gpu.SharingSuspend, Seats: &gpu.SeatRules{HostMemoryMiB: 100}}); err != nil {
+		t.Fatal(err)
+	}
+	b := leaseBook{}
+	b.open(dir)
+	lease := func(id string, n int, mib int64) gpu.Lease {
+		return gpu.Lease{ID: id, Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: "GPU-1", Mode: gpu.ModeShared, Slices: []int{n}, SeatMiB: mib}}}
+	}
+	if err := b.claim(lease("a", 0, 60)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.claim(lease("b", 1, 41)); err == nil || !strings.Contains(err.Error(), "60M of the 100M that suspend.host_memory allows are promised") {
+		t.Errorf("got %v", err)
+	}
+	if err := b.claim(lease("b", 1, 40)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,116 @@
+package seats
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+var (
+	start = time.Unix(1e9, 0)
+	rules = Rules{Idle: time.Minute, SwitchPercent: 10, MinTurn: 30 * time.Second, MaxWait: time.Hour, HeadroomMiB: 1024, HostMiB: 100 << 10}
+)
+
+// seated is a task of 40 GiB that came to where it is so long ago, and computes.
+func seated(id string, state gpu.SeatState, priority int, ago time.Duration) gpu.Seat {
+	return gpu.Seat{LeaseID: id, State: state, Priority: priority, MemoryMiB: 40 << 10, Since: start.Add(-ago), LastUse: start, Switches: 1}
+}
+
+func with(s gpu.Seat, change func(*gpu.Seat)) gpu.Seat {
+	change(&s)
+	return s
+}
+
+func TestNext(t *testing.T) {
+	const resident, suspended, waiting = gpu.SeatResident, gpu.SeatSuspended, gpu.SeatWaiting
+	slow := func(s *gpu.Seat) { s.OutMS, s.InMS = 10_000, 10_000 }
+	for name, tc := range map[string]struct {
+		seats []gpu.Seat
+		host  int64
+		want  string
+		why   string
+	}{
+		"nobody waits":               {[]gpu.Seat{seated("a", resident, 50, time.Hour)}, 0, "", ""},
+		"there is room":              {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.MemoryMiB = 10 << 10 }), seated("b", suspended, 50, 0)}, 0, "resume b", ""},
+		"a turn goes on":             {[]gpu.Seat{seated("a", resident, 50, 20*time.Second), seated("b", suspended, 50, 0)}, 0, "", ""},
+		"a turn is over":             {[]gpu.Seat{seated("a", resident, 50, 40*time.Second), seated("b", suspended, 50, 0)}, 0, "suspend a", "turn of 30s is over"},
+		"a switch costs 40 s":        {[]gpu.Seat{with(seated("a", resident, 50, 350*time.Second), slow), with(seated("b", suspended, 50, 0), slow)}, 0, "", ""},
+		"and is a tenth of the time": {[]gpu.Seat{with(seated("a", resident, 50, 361*time.Second), slow), with(seated("b", suspended, 50, 0), slow)}, 0, "suspend a", "turn of 6m0s"},
+		"higher priority comes":      {[]gpu.Seat{seated("a", resident, 50, 0), seated("b", suspended, 60, 0)}, 0, "suspend a", "higher priority"},
+		"lower priority waits":       {[]gpu.Seat{seated("a", resident, 50, 40*time.Minute), seated("b", suspended, 40, 40*time.Minute)}, 0, "", ""},
+		"but not for ever":           {[]gpu.Seat{seated("a", resident, 50, 3*time.Hour), seated("b", suspended, 40, time.Hour)}, 0, "suspend a", "another task has waited for 1h"},
+		"and keeps its turn":         {[]gpu.Seat{with(seated("a", resident, 40, 20*time.Second), func(s *gpu.Seat) { s.Overdue = true }), seated("b", suspended, 50, 0)}, 0, "", ""},
+		"who computes stays, who is idle leaves": {[]gpu.Seat{with(seated("a", resident, 60, 2*time.Minute), func(s *gpu.Seat) { s.LastUse = start.Add(-90 * time.Second) }),
+			seated("b", suspended, 40, 0)}, 0, "suspend a", "not used the GPU for 1m30s"},
+		"where nobody tells, nobody is idle":       {[]gpu.Seat{with(seated("a", resident, 60, time.Hour), func(s *gpu.Seat) { s.LastUse = time.Time{} }), seated("b", suspended, 40, 0)}, 0, "", ""},
+		"an idle task has its trial later":         {[]gpu.Seat{with(seated("b", suspended, 50, 8*time.Minute), func(s *gpu.Seat) { s.Idle = true })}, 0, "", ""},
+		"and then it has":                          {[]gpu.Seat{with(seated("b", suspended, 50, 10*time.Minute), func(s *gpu.Seat) { s.Idle = true })}, 0, "resume b", ""},
+		"trials in vain become rarer":              {[]gpu.Seat{with(seated("b", suspended, 50, 30*time.Minute), func(s *gpu.Seat) { s.Idle, s.Trials = true, 2 })}, 0, "", ""},
+		"a trial drives nobody out by priority":    {[]gpu.Seat{seated("a", resident, 50, 0), with(seated("b", suspended, 60, 20*time.Minute), func(s *gpu.Seat) { s.Idle = true })}, 0, "", ""},
+		"who has waited longest comes":             {[]gpu.Seat{seated("b", suspended, 50, time.Minute), seated("a", suspended, 50, 0)}, 0, "resume b", ""},
+		"the host's memory is full":                {[]gpu.Seat{seated("a", resident, 50, time.Minute), seated("b", suspended, 60, 0)}, 61 << 10, "", ""},
+		"a task that starts has the GPU alone":     {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.MemoryMiB = 1 }), with(seated("b", waiting, 50, 0), func(s *gpu.Seat) { s.MemoryMiB, s.Switches = 0, 0 })}, 0, "", ""},
+		"unless it says what it takes":             {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.MemoryMiB = 1 }), with(seated("b", waiting, 50, 0), func(s *gpu.Seat) { s.MemoryMiB, s.DeclaredMiB = 0, 60<<10 })}, 0, "resume b", ""},
+		"nothing moves while a state is not known": {[]gpu.Seat{with(seated("a", resident, 50, time.Hour), func(s *gpu.Seat) { s.Unknown = true }), seated("b", suspended, 60, 0)}, 0, "", ""},
+		"the smaller of two is enough": {[]gpu.Seat{with(seated("a", resident, 50, time.Minute), func(s *gpu.Seat) { s.MemoryMiB = 2 << 10 }), with(seated("c", resident, 50, 40*time.Second), func(s *gpu.Seat) { s.MemoryMiB = 60 << 10 }),
+			seated("b", suspended, 50, 0)}, 0, "suspend c", ""},
+		"who has grown drives the latest out":     {[]gpu.Seat{with(seated("a", resident, 50, time.Minute), func(s *gpu.Seat) { s.MemoryMiB = 45 << 10 }), seated("b", resident, 50, 0)}, 0, "suspend b", "have grown"},
+		"what cannot be suspended is tried later": {[]gpu.Seat{with(seated("a", resident, 50, time.Hour), func(s *gpu.Seat) { s.Fixed, s.NotBefore = true, start.Add(1) }), seated("b", suspended, 60, 0)}, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := Next(View{CapacityMiB: 80 << 10, HostMiB: tc.host, Seats: tc.seats}, rules, start)
+			if got := strings.TrimSpace(string(m.Do) + " " + m.LeaseID); got != tc.want || !strings.Contains(m.Reason, tc.why) {
+				t.Errorf("got %+v", m)
+			}
+		})
+	}
+}
+
+// What a task asks for itself: it leaves at once, and comes back no more often than
+// switching may take, so that it cannot hold up its neighbors.
+func TestNextByTheTasksOwnWish(t *testing.T) {
+	const resident, suspended, waiting = gpu.SeatResident, gpu.SeatSuspended, gpu.SeatWaiting
+	small := func(s *gpu.Seat) { s.MemoryMiB, s.OutMS, s.InMS = 10<<10, 5000, 5000 }
+	wants := func(s *gpu.Seat) { small(s); s.Yielded = true }
+	idle := func(s *gpu.Seat) { small(s); s.Yielded, s.Idle, s.Trials = true, true, 1 }
+	for name, tc := range map[string]struct {
+		seats []gpu.Seat
+		host  int64
+		want  string
+	}{
+		"it leaves at once":              {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.Yield = true })}, 0, "suspend a"},
+		"unless the host has no room":    {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.Yield = true })}, 70 << 10, ""},
+		"or it cannot now":               {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.Yield, s.Fixed, s.NotBefore = true, true, start.Add(1) })}, 0, ""},
+		"it stays away":                  {[]gpu.Seat{with(seated("a", suspended, 50, 2*time.Minute), idle)}, 0, ""},
+		"until its trial":                {[]gpu.Seat{with(seated("a", suspended, 50, 30*time.Minute), idle)}, 0, "resume a"},
+		"beside a neighbor it is paced":  {[]gpu.Seat{seated("b", resident, 50, time.Hour), with(seated("a", suspended, 50, 80*time.Second), wants)}, 0, ""},
+		"by what switching costs":        {[]gpu.Seat{seated("b", resident, 50, time.Hour), with(seated("a", suspended, 50, 90*time.Second), wants)}, 0, "resume a"},
+		"of all seats together":          {[]gpu.Seat{seated("b", resident, 50, time.Hour), with(seated("a", suspended, 50, 90*time.Second), wants), with(seated("c", suspended, 50, 100*time.Second), wants)}, 0, ""},
+		"alone it comes soon":            {[]gpu.Seat{with(seated("a", suspended, 50, 10*time.Second), wants)}, 0, "resume a"},
+		"who waits does not wait for it": {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.Yield = true }), seated("b", waiting, 50, 0)}, 0, "suspend a"},
+		"who wants is not idle": {[]gpu.Seat{with(seated("a", resident, 60, 2*time.Minute), func(s *gpu.Seat) { s.LastUse, s.WantedAt = start.Add(-90*time.Second), start.Add(-time.Second) }),
+			seated("b", suspended, 40, 0)}, 0, ""},
+		"and loses its turn all the same": {[]gpu.Seat{with(seated("a", resident, 50, 2*time.Minute), func(s *gpu.Seat) { s.WantedAt = start }), seated("b", suspended, 50, 0)}, 0, "suspend a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := Next(View{CapacityMiB: 80 << 10, HostMiB: tc.host, Seats: tc.seats}, rules, start)
+			if got := strings.TrimSpace(string(m.Do) + " " + m.LeaseID); got != tc.want {
+				t.Errorf("got %+v", m)
+			}
+		})
+	}
+}
+
+func TestQueue(t *testing.T) {
+	mine := seated("mine", gpu.SeatSuspended, 50, time.Minute)
+	all := []gpu.Seat{mine, seated("resident", gpu.SeatResident, 90, 0), seated("higher", gpu.SeatWaiting, 60, 0), seated("longer", gpu.SeatSuspended, 50, time.Hour),
+		seated("shorter", gpu.SeatSuspended, 50, 0), with(seated("idle", gpu.SeatSuspended, 90, time.Hour), func(s *gpu.Seat) { s.Idle = true })}
+	if waiting, ahead := Queue(all, mine); waiting != 3 || ahead != 2 {
+		t.Errorf("got %d waiting, %d ahead", waiting, ahead)
+	}
+	if waiting, ahead := Queue(all, all[1]); waiting != 4 || ahead != 0 {
+		t.Errorf("got %d waiting, %d ahead of a resident", waiting, ahead)
+	}
+}

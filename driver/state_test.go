@@ -1,0 +1,348 @@
+package driver
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// What the driver keeps in files is read by its next process, and by the device plugin.
+
+func openState(t *testing.T) (*statedir.Dir, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "state")
+	dir, err := statedir.Open(path, "boot")
+	must.NoError(t, err)
+	return dir, path
+}
+
+func leaseOf(id, container string, milli int64, slices ...int) gpu.Lease {
+	return gpu.Lease{ID: id, Container: container, Phase: gpu.PhaseRunning, StartedAt: time.Unix(1000, 0).UTC(),
+		Holdings: []gpu.Holding{{UUID: gpuA, Slices: slices, Share: gpu.Share{MemoryMiB: 1024, GuaranteeMilli: milli}}}}
+}
+
+func TestLeasesAreClaimedOnce(t *testing.T) {
+	dir, path := openState(t)
+	book := &leaseBook{}
+	must.NoError(t, book.expire(time.Now())) // before there is a directory
+	book.open(dir)
+	first, second := leaseOf("a", "c1", 600, 1), leaseOf("b", "c2", 400, 2)
+	must.NoError(t, book.claim(gpu.Lease{ID: "none"}))
+	must.NoError(t, book.write(gpu.Lease{ID: "none"}))
+	must.NoError(t, book.end(gpu.Lease{ID: "none"}, time.Now()))
+	_, err := dir.Lease("none")
+	must.ErrorIs(t, err, statedir.ErrNotFound)
+
+	must.NoError(t, book.claim(first))
+	must.ErrorContains(t, book.claim(leaseOf("c", "c3", 401, 3)), "Nomad counts slices, not compute")
+	must.ErrorContains(t, book.claim(leaseOf("c", "c3", 100, 1)), "Nomad tries again")
+	must.NoError(t, book.claim(second))
+
+	// Those that are being started are not started yet.
+	started, err := book.started()
+	must.NoError(t, err)
+	must.SliceEmpty(t, started)
+	book.startEnded(first)
+	started, err = book.started()
+	must.NoError(t, err)
+	must.Len(t, 1, started)
+	must.Eq(t, "a", started[0].ID)
+	book.startEnded(second)
+
+	// The end of an earlier container is not that of the task.
+	ended := time.Now().UTC().Truncate(time.Second)
+	earlier := first
+	earlier.Container = "c0"
+	must.NoError(t, book.end(earlier, ended))
+	is, err := dir.Lease("a")
+	must.NoError(t, err)
+	must.True(t, is.Live())
+	must.NoError(t, book.end(first, ended))
+	is, err = dir.Lease("a")
+	must.NoError(t, err)
+	must.False(t, is.Live())
+	must.True(t, is.EndedAt.Equal(ended))
+	must.NoError(t, book.claim(leaseOf("c", "c3", 600, 1)), must.Sprint("what has ended holds nothing"))
+
+	must.NoError(t, book.expire(ended.Add(leaseRetention-time.Second)))
+	_, err = dir.Lease("a")
+	must.NoError(t, err)
+	must.NoError(t, book.expire(ended.Add(leaseRetention)))
+	_, err = dir.Lease("a")
+	must.ErrorIs(t, err, statedir.ErrNotFound)
+	_, err = dir.Lease("b")
+	must.NoError(t, err)
+	must.NoError(t, book.write(leaseOf("d", "c4", 1000, 4)), must.Sprint("what runs already needs no permission"))
+
+	// One that cannot be read may hold what is asked for.
+	must.NoError(t, os.WriteFile(filepath.Join(path, "leases", "broken.json"), []byte("{"), 0o600))
+	must.ErrorContains(t, book.claim(leaseOf("e", "c5", 0, 5)), "read leases")
+	_, err = book.started()
+	must.Error(t, err)
+	must.Error(t, book.expire(time.Now()))
+}
+
+func TestNoticesAreToldOnce(t *testing.T) {
+	dir, path := openState(t)
+	var n notices
+	one, two := topic{Container: "b", UUID: gpuA, Code: "x"}, topic{Container: "a", UUID: gpuB, Code: "y"}
+	must.NoError(t, n.load(dir))
+	must.NoError(t, n.save(dir))
+	_, err := dir.Notices()
+	must.ErrorIs(t, err, statedir.ErrNotFound, must.Sprint("there was nothing to save"))
+	must.True(t, n.first(one))
+	must.False(t, n.first(one))
+	must.True(t, n.first(two))
+	must.False(t, n.forget(topic{Container: "c"}))
+	must.NoError(t, n.save(dir))
+
+	var next notices
+	must.NoError(t, next.load(dir))
+	must.False(t, next.unsaved)
+	must.False(t, next.first(one))
+	must.Eq(t, []topic{two, one}, next.matching(func(topic) bool { return true }))
+	must.True(t, next.forget(one))
+	must.True(t, next.unsaved)
+	must.True(t, next.first(one))
+	must.True(t, next.forget(one))
+	must.NoError(t, next.save(dir))
+	must.NoError(t, next.load(dir), must.Sprint("it is read once"))
+	must.True(t, next.first(one))
+
+	// A task that has ended is forgotten; one that Nomad has not named yet is not.
+	alive := leaseOf("l", "a", 0, 1)
+	must.NoError(t, dir.WriteLease(alive))
+	next.forgetEnded(nil, dir)
+	must.Eq(t, []topic{two}, next.matching(func(topic) bool { return true }))
+	next.first(one)
+	next.forgetEnded([]*task{{container: &runtime.Container{ID: "b"}}}, dir)
+	must.Eq(t, []topic{two, one}, next.matching(func(topic) bool { return true }))
+	alive.Phase = gpu.PhaseEnded
+	must.NoError(t, dir.WriteLease(alive))
+	next.forgetEnded([]*task{{container: &runtime.Container{ID: "b"}}}, dir)
+	must.Eq(t, []topic{one}, next.matching(func(topic) bool { return true }))
+
+	// An unreadable file says so, once, and is replaced.
+	must.NoError(t, os.WriteFile(filepath.Join(path, "notices.json"), []byte("{"), 0o600))
+	var broken notices
+	must.Error(t, broken.load(dir))
+	must.NoError(t, broken.load(dir))
+	must.True(t, broken.first(one))
+	must.NoError(t, broken.save(dir))
+	var after notices
+	must.NoError(t, after.load(dir))
+	must.False(t, after.first(one))
+}
+
+func TestRecordsOfTasks(t *testing.T) {
+	s := settings{Config: Config{StateDir: t.TempDir()}}
+	records := newTaskRecords(s)
+	none, err := records.ofTask("t")
+	must.NoError(t, err)
+	must.SliceEmpty(t, none)
+	must.NoError(t, records.markDestroyed("none"))
+	_, err = os.Stat(filepath.Join(s.StateDir, "tasks"))
+	must.ErrorIs(t, err, fs.ErrNotExist)
+
+	for container, task := range map[string]string{"c1": "t", "c2": "t", "c3": "u"} {
+		must.NoError(t, records.write(taskRecord{Container: container, Image: "i", Labels: map[string]string{labelTaskID: task}, Record: record{StopSignal: "SIGINT"}}))
+	}
+	found, err := records.ofTask("t")
+	must.NoError(t, err)
+	must.Len(t, 2, found)
+	must.NoError(t, records.markDestroyed("c1"))
+	found, err = records.find(func(t taskRecord) bool { return t.Destroyed })
+	must.NoError(t, err)
+	must.Len(t, 1, found)
+	must.Eq(t, "c1", found[0].Container)
+	c, err := found[0].container(nil)
+	must.NoError(t, err)
+	must.Eq(t, "c1", c.ID)
+	must.Eq(t, "i", c.Image)
+	r, err := recordOf(c)
+	must.NoError(t, err)
+	must.Eq(t, "SIGINT", r.StopSignal)
+	must.NoError(t, records.remove(t.Context(), "c1"))
+	must.NoError(t, records.remove(t.Context(), "c1"))
+	_, err = records.read("c1")
+	must.ErrorIs(t, err, fs.ErrNotExist)
+
+	for name, text := range map[string]string{
+		"broken":         `{`,
+		"newer":          `{"version":2,"container":"newer"}`,
+		"of another one": `{"version":1,"container":"c2"}`,
+	} {
+		must.NoError(t, os.MkdirAll(filepath.Dir(records.path(name)), 0o700))
+		must.NoError(t, os.WriteFile(records.path(name), []byte(text), 0o600))
+		_, err := records.read(name)
+		must.ErrorContains(t, err, name)
+		must.Error(t, records.markDestroyed(name))
+		found, err := records.ofTask("t")
+		must.ErrorContains(t, err, name)
+		must.Len(t, 1, found, must.Sprint("the others are found all the same"))
+		must.NoError(t, records.remove(t.Context(), name))
+	}
+	_, err = recordOf(&runtime.Container{ID: "x", Record: []byte("{")})
+	must.ErrorContains(t, err, "read record of container x")
+}
+
+func TestNamesOlderThan(t *testing.T) {
+	dir := t.TempDir()
+	names, err := namesOlderThan(filepath.Join(dir, "none"), time.Now())
+	must.NoError(t, err)
+	must.SliceEmpty(t, names)
+	at := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for i, name := range []string{"a", "b", "c"} {
+		must.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		must.NoError(t, os.Chtimes(filepath.Join(dir, name), at, at.Add(time.Duration(i)*time.Minute)))
+	}
+	names, err = namesOlderThan(dir, at.Add(time.Minute))
+	must.NoError(t, err)
+	must.Eq(t, []string{"a"}, names)
+	file := filepath.Join(dir, "file")
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = namesOlderThan(file, time.Now())
+	must.ErrorContains(t, err, "list "+file)
+
+	marks := newOutputMarks(settings{Config: Config{StateDir: dir}})
+	mark := marks.of("task")
+	must.False(t, mark.exists())
+	must.NoError(t, mark.set())
+	must.True(t, mark.exists())
+	must.False(t, marks.of("other").exists())
+	must.NoError(t, marks.expire(time.Now()))
+	must.True(t, mark.exists())
+	must.NoError(t, marks.expire(time.Now().Add(markRetention+time.Minute)))
+	must.False(t, mark.exists())
+}
+
+// TestTasksThatAreWatched: a task that comes is told, one that has ended is no namespace.
+func TestTasksThatAreWatched(t *testing.T) {
+	s := newTaskStore()
+	_, err := s.get("id")
+	must.ErrorIs(t, err, drivers.ErrTaskNotFound)
+	changed := s.changed()
+	one := &task{cfg: &drivers.TaskConfig{ID: "id", AllocID: "a", Name: "web"}, done: make(chan struct{})}
+	s.put(one)
+	<-changed
+	got, err := s.get("id")
+	must.NoError(t, err)
+	must.Eq(t, one, got)
+	must.Len(t, 1, s.all())
+	for _, miss := range [][2]string{{"a", "db"}, {"b", "web"}} {
+		got, added := s.find(miss[0], miss[1])
+		must.Nil(t, got)
+		must.NotNil(t, added)
+	}
+	got, err = s.running(t.Context(), "a", "web")
+	must.NoError(t, err)
+	must.Eq(t, one, got)
+	s.remove("id")
+	must.SliceEmpty(t, s.all())
+}
+
+func TestWordsOfVolumes(t *testing.T) {
+	for mode, want := range map[string]string{"": "rprivate", "private": "rprivate", "host-to-task": "rslave", "bidirectional": "rshared"} {
+		is, err := propagationOf(mode)
+		must.NoError(t, err)
+		must.Eq(t, want, is)
+	}
+	_, err := propagationOf("shared")
+	must.ErrorContains(t, err, `propagation "shared" is not one of private, host-to-task, bidirectional`)
+	volume := func(path, mode string, readonly bool) *drivers.TaskConfig {
+		return &drivers.TaskConfig{Mounts: []*drivers.MountConfig{{TaskPath: "/fine"}, {TaskPath: path, PropagationMode: mode, Readonly: readonly}}}
+	}
+	for says, cfg := range map[string]*drivers.TaskConfig{
+		"volume_mount":         volume("/proc/x", "", false),
+		`volume at "/v": prop`: volume("/v", "shared", false),
+	} {
+		must.ErrorContains(t, checkVolumes(cfg, spec.Config{}), says)
+	}
+	must.Error(t, checkVolumes(volume("/v", "host-to-task", true), spec.Config{}))
+	for _, cfg := range []*drivers.TaskConfig{volume("/v", "host-to-task", false), volume("/v", "", true), volume("/v", "bidirectional", false), {}} {
+		must.NoError(t, checkVolumes(cfg, spec.Config{}))
+	}
+	of := ofAllocation("/a", "/b", true)
+	for _, option := range []string{"nosuid", "nodev"} {
+		must.SliceContains(t, of.Options, option)
+	}
+}
+
+func TestCoresOfATask(t *testing.T) {
+	for _, unified := range []bool{false, true} {
+		own := func(l *drivers.LinuxResources) *drivers.Resources { return &drivers.Resources{LinuxResources: l} }
+		for name, c := range map[string]struct {
+			r       *drivers.Resources
+			wanted  string
+			want    string
+			refused string
+		}{
+			"no resources":           {nil, "0", "0", ""},
+			"of no Linux":            {&drivers.Resources{}, "0", "0", ""},
+			"reserved":               {own(&drivers.LinuxResources{CpusetCpus: "1,2"}), "", "1,2", ""},
+			"reserved and named":     {own(&drivers.LinuxResources{CpusetCpus: "1,2"}), "0", "", `cpuset_cpus "0" contradicts`},
+			"no groups":              {own(&drivers.LinuxResources{}), "0", "0", ""},
+			"groups elsewhere":       {own(&drivers.LinuxResources{CpusetCgroupPath: "/elsewhere/x"}), "0", "0", ""},
+			"groups that are gone":   {own(&drivers.LinuxResources{CpusetCgroupPath: cgroupRoot + "/no/such/group"}), "0", "0", ""},
+			"a name like the root's": {own(&drivers.LinuxResources{CpusetCgroupPath: cgroupRoot + "-other/x"}), "0", "0", ""},
+		} {
+			got, err := cpuset(c.r, c.wanted, unified)
+			if c.refused != "" {
+				must.ErrorContains(t, err, c.refused, must.Sprint(name))
+				continue
+			}
+			must.NoError(t, err, must.Sprint(name))
+			must.Eq(t, c.want, got, must.Sprint(name))
+		}
+	}
+	_, err := sharedCPUs("/proc/self/cmdline", false) // a file is no directory
+	must.Error(t, err)
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "cpuset.effective_cpus"), []byte("0-3\n"), 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "cpuset.cpus.effective"), []byte("4-7\n"), 0o600))
+	for unified, want := range map[bool]string{false: "0-3", true: "4-7"} {
+		is, err := sharedCPUs(dir, unified)
+		must.NoError(t, err)
+		must.Eq(t, want, is)
+	}
+	for path, want := range map[string][2]string{
+		cgroupRoot + "/nomad/share":                {cgroupRoot + "/nomad/share", cgroupRoot + "/nomad"},
+		cgroupRoot + "/nomad/../../etc/share":      {"", ""},
+		cgroupRoot:                                 {"", ""},
+		cgroupRoot + "/nomad.slice/share/a.scope/": {cgroupRoot + "/nomad.slice/share/a.scope", cgroupRoot + "/nomad.slice/share"},
+	} {
+		r := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCgroupPath: path}}
+		must.Eq(t, want[0], partitionDir(r, false), must.Sprint(path))
+		must.Eq(t, want[1], partitionDir(r, true), must.Sprint(path))
+		r.LinuxResources.CpusetCpus = "1"
+		must.Eq(t, want[1], partitionDir(r, false), must.Sprint(path))
+	}
+	must.Eq(t, "", partitionDir(nil, true))
+}
+
+// TestWhichErrorsPass by themselves.
+func TestWhichErrorsPass(t *testing.T) {
+	for _, err := range []error{
+		&spec.NotReadyError{UUID: gpuA, Reason: "ill"}, structs.NewRecoverableError(errors.New("x"), true), errStillRuns,
+	} {
+		must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
+		must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("y"), err))), must.Sprint(err))
+	}
+	for _, err := range []error{errors.New("x"), structs.NewRecoverableError(errors.New("x"), false), rooted.ErrKind} {
+		must.False(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
+	}
+	must.NoError(t, recoverable(nil))
+}
