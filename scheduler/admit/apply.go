@@ -54,6 +54,9 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 	if err := g.prefer(&o, ask, d); err != nil {
 		return nil, err
 	}
+	if d.OnCPU {
+		return g.withoutGPU(&o, ask)
+	}
 	tasks, err := parseArray(o.get("Tasks"))
 	if err != nil {
 		return nil, err
@@ -93,12 +96,28 @@ func (g group) constrain(o *object, d Decision) error {
 	if canaries > 0 {
 		node.RTarget += "," + canariesMember + strconv.Itoa(canaries)
 	}
-	list = append(list, encode(node))
+	var ours []json.RawMessage
+	for _, c := range d.Bounds {
+		switch c = bound(c); {
+		case c.ours():
+			ours = append(ours, encode(c))
+		case !g.has(c): // it stands where it would be read again as the user's
+			list = append(list, encode(c))
+		}
+	}
+	if !d.OnCPU { // what asks for no GPU bears no mark
+		list = append(append(list, encode(node)), ours...)
+	}
 	if d.Hold != nil {
 		list = append(list, encode(holdConstraint(*d.Hold)))
 	}
 	o.set("Constraints", rawArray(list))
 	return nil
+}
+
+// has reports whether the group has a constraint already.
+func (g group) has(c Constraint) bool {
+	return slices.ContainsFunc(g.header.Constraints, func(have *Constraint) bool { return have != nil && *have == c })
 }
 
 // setCanaries sets the author's canaries aside, or brings them back. It returns
@@ -160,14 +179,15 @@ func (g group) applyTask(o *object, ask Ask, t task, a TaskAsk, d TaskDecision) 
 	if err != nil || a.Framework == nil {
 		return changed.raw(), err
 	}
-	setup, err := framework.Plan(*a.Framework, d.Holds, g.standing(ask, a))
+	standing := g.standing(ask, a)
+	setup, err := framework.Plan(*a.Framework, d.Holds, standing)
 	if err != nil {
 		return nil, refuse(g.name, a.Task, err)
 	}
 	if err := setUpGroup(o, setup); err != nil {
 		return nil, err
 	}
-	if err := setUpTask(&changed, setup); err != nil {
+	if err := setUpTask(&changed, setup, ask.toldEnv(a, d.Holds, standing)); err != nil {
 		return nil, err
 	}
 	if t.header.Driver == containerdDriver {
@@ -188,7 +208,7 @@ func (t task) apply(ask Ask, a TaskAsk, d TaskDecision) (object, error) {
 	if a.Plain() {
 		return o, nil
 	}
-	return o, t.limit(&o, ask, d.Share)
+	return o, t.limit(&o, ask, d)
 }
 
 // decided returns the task's device blocks.
@@ -211,16 +231,20 @@ func (t task) decided(ask Ask, a TaskAsk, d TaskDecision) ([]json.RawMessage, er
 	return list, nil
 }
 
-// preferDevices adds the preferred GPU to the blocks that the user wrote.
+// preferDevices adds to the blocks that the user wrote the preferred GPU, and the models
+// that their queue may use.
 func (t task) preferDevices(a TaskAsk, d TaskDecision) ([]json.RawMessage, error) {
 	list := slices.Clone(t.devices)
 	for i, block := range a.Devices {
-		if block.Alternative {
-			continue // which of them it will be is not known
-		}
 		o, err := parseObject(list[block.Index])
 		if err != nil {
 			return nil, err
+		}
+		if block.Alternative { // which of them it will be is not known: no GPU is preferred
+			if list[block.Index], err = bindAlternatives(o, block, d.Bound); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		affinities, err := without(o.get("Affinities"), func(raw json.RawMessage) bool {
 			var a affinity
@@ -228,6 +252,12 @@ func (t task) preferDevices(a TaskAsk, d TaskDecision) ([]json.RawMessage, error
 		})
 		if err != nil {
 			return nil, err
+		}
+		if d.Bound != nil || boundOf(list[block.Index]) != nil {
+			if err := setBound(&o, d.Bound); err != nil {
+				return nil, err
+			}
+			list[block.Index] = o.raw()
 		}
 		if i < len(d.Devices) && d.Devices[i].Prefer != "" {
 			affinities = append(affinities, encode(preferGroup(d.Devices[i].Prefer)))
@@ -238,6 +268,54 @@ func (t task) preferDevices(a TaskAsk, d TaskDecision) ([]json.RawMessage, error
 		list[block.Index] = o.raw()
 	}
 	return list, nil
+}
+
+// bindAlternatives writes a bound into those alternatives of a block that are GPUs.
+func bindAlternatives(o object, block DeviceAsk, bound *Constraint) (json.RawMessage, error) {
+	var list []json.RawMessage
+	var around string
+	if err := o.decodeAll(map[string]any{firstAvailable: &list, "Name": &around}); err != nil {
+		return nil, err
+	}
+	changed := false
+	for at := range list {
+		one, err := parseObject(list[at])
+		if err != nil {
+			return nil, err
+		}
+		var name string
+		if err := one.decode("Name", &name); err != nil {
+			return nil, err
+		}
+		named := func(d DeviceAsk) bool { return d.Name == firstOf(name, around) }
+		if !slices.ContainsFunc(slices.Concat([]DeviceAsk{block}, block.Or), named) || bound == nil && boundOf(list[at]) == nil {
+			continue
+		}
+		if err := setBound(&one, bound); err != nil {
+			return nil, err
+		}
+		list[at], changed = one.raw(), true
+	}
+	if changed {
+		o.set(firstAvailable, rawArray(list))
+	}
+	return o.raw(), nil
+}
+
+// setBound writes a bound into a user's device block, in place of an earlier one.
+func setBound(o *object, bound *Constraint) error {
+	list, err := without(o.get("Constraints"), func(raw json.RawMessage) bool {
+		var c Constraint
+		return json.Unmarshal(raw, &c) == nil && c.binds()
+	})
+	if err != nil {
+		return err
+	}
+	if bound != nil {
+		list = append(list, encode(bind(*bound)))
+	}
+	o.set("Constraints", rawArray(list))
+	return nil
 }
 
 func preferGroup(name string) Affinity {
@@ -251,6 +329,10 @@ func (d Device) block(sharing gpu.Sharing) json.RawMessage {
 	if d.Prefer != "" {
 		affinities = append(affinities, preferGroup(d.Prefer))
 	}
+	for _, a := range d.Rank {
+		a.RTarget = markedSet([]string{a.RTarget})
+		affinities = append(affinities, a)
+	}
 	return encode(struct {
 		Name        string
 		Count       int64
@@ -262,7 +344,7 @@ func (d Device) block(sharing gpu.Sharing) json.RawMessage {
 // Bounds are the constraints of the block, the sharing last.
 func (d Device) Bounds(sharing gpu.Sharing) []Constraint {
 	constraints := slices.Clone(d.Constraints)
-	if sharing != "" {
+	if sharing != "" && !slices.Contains(constraints, sharingIs(sharing)) {
 		constraints = append(constraints, sharingIs(sharing))
 	}
 	return constraints
@@ -274,7 +356,7 @@ func sharingIs(s gpu.Sharing) Constraint {
 
 // limit writes the driver's gpu block. Other drivers have none: their tasks get
 // what the device plugin sets for the slices.
-func (t task) limit(o *object, ask Ask, s gpu.Share) error {
+func (t task) limit(o *object, ask Ask, d TaskDecision) error {
 	config, err := parseMap(o.get("Config"))
 	if err != nil {
 		return fmt.Errorf("config: %w", err)
@@ -286,8 +368,8 @@ func (t task) limit(o *object, ask Ask, s gpu.Share) error {
 		return malformed("config has a gpu block beside meta " + KeyGPU + "; say it in meta alone, with " + KeyLimit)
 	}
 	config.remove("gpu")
-	if s != (gpu.Share{}) {
-		config.set("gpu", rawArray([]json.RawMessage{encode(driverShare(s))}))
+	if b := driverBlock(&d); b != (shareBlock{}) {
+		config.set("gpu", rawArray([]json.RawMessage{encode(b)}))
 	}
 	o.set("Config", config.raw())
 	return nil
@@ -298,37 +380,42 @@ type shareBlock struct {
 	Memory  string `json:"memory,omitempty"`
 	Compute int64  `json:"compute,omitempty"`
 	Limit   int64  `json:"compute_limit,omitempty"`
+	// Priority is that of its seat: a word, or a number with or without quotes.
+	Priority any `json:"priority,omitempty"`
 }
 
-// share reads what driverShare wrote. Nomad keeps a block as an object or as a
+// share reads what driverBlock wrote. Nomad keeps a block as an object or as a
 // list with one object.
-func (t task) share() gpu.Share {
+func (t task) share() (s gpu.Share, seatPriority int) {
 	config, err := parseMap(t.object.get("Config"))
 	if err != nil {
-		return gpu.Share{}
+		return s, 0
 	}
 	raw := config.get("gpu")
 	var list []shareBlock
 	if json.Unmarshal(raw, &list) != nil {
 		list = make([]shareBlock, 1)
 		if json.Unmarshal(raw, &list[0]) != nil {
-			return gpu.Share{}
+			return s, 0
 		}
 	}
 	if len(list) == 0 {
-		return gpu.Share{}
+		return s, 0
 	}
-	s := gpu.Share{GuaranteeMilli: list[0].Compute, LimitMilli: list[0].Limit}
+	s = gpu.Share{GuaranteeMilli: list[0].Compute, LimitMilli: list[0].Limit}
 	if memory, err := gpu.ParseMemory(list[0].Memory); err == nil {
 		s.MemoryMiB = memory
 	}
-	return s
+	return s, gpu.SeatPriorityOf(fmt.Sprint(list[0].Priority))
 }
 
-func driverShare(s gpu.Share) shareBlock {
-	b := shareBlock{Compute: s.GuaranteeMilli, Limit: s.LimitMilli}
-	if s.MemoryMiB > 0 {
-		b.Memory = gpu.FormatMemory(s.MemoryMiB)
+func driverBlock(d *TaskDecision) shareBlock {
+	b := shareBlock{Compute: d.Share.GuaranteeMilli, Limit: d.Share.LimitMilli}
+	if d.Share.MemoryMiB > 0 {
+		b.Memory = gpu.FormatMemory(d.Share.MemoryMiB)
+	}
+	if d.SeatPriority > 0 {
+		b.Priority = strconv.Itoa(d.SeatPriority)
 	}
 	return b
 }

@@ -16,12 +16,17 @@ const (
 	KeyGPU         = "gpu"             // "8G,0.5": see gpu.Request
 	KeyLimit       = "gpu_limit"       // "0.8": the most compute, at least the guarantee
 	KeyPolicy      = "gpu_policy"      // SPREAD, PACK or BALANCED
-	KeySharing     = "gpu_sharing"     // mps, timeslice, hami or none: selects GPUs
+	KeySharing     = "gpu_sharing"     // mps, timeslice, hami, suspend or none: selects GPUs
 	KeyQueue       = "gpu_queue"       // which quota pays
 	KeyFramework   = "gpu_framework"   // pytorch or tensorflow; more keys in package framework
 	KeyReservation = "gpu_reservation" // a reservation's ID, to claim it
 	KeyGang        = "gpu_gang"        // "true": all allocs start together or none
 	KeyGangMin     = "gpu_gang_min"    // "2": so many are enough to start
+	KeyTimeLimit   = "gpu_time_limit"  // "2h30m": how long an alloc runs at most, for planning
+	// KeyFallback is "cpu" where the group runs without a GPU once it has waited for one
+	// as long as KeyFallbackAfter says.
+	KeyFallback      = "gpu_fallback"
+	KeyFallbackAfter = "gpu_fallback_after"
 )
 
 // Ask is what one task group wants of the cluster's GPUs.
@@ -37,6 +42,10 @@ type Ask struct {
 	// registration, so no node and no GPU is worth preferring.
 	Later bool
 
+	// Canaries is how many allocs of a new version start beside the old one, and wait
+	// for their promotion.
+	Canaries int `json:",omitempty"`
+
 	NodePool    string
 	Datacenters []string // may hold globs, as in the job
 	// CPUMHz and MemoryMiB are the host's, of all tasks of the group together;
@@ -48,20 +57,41 @@ type Ask struct {
 	// them: those of an earlier admission are left out.
 	Constraints []Constraint
 
+	// Distinct is which allocs take a node each, by a constraint distinct_hosts or a
+	// static port: those of the group, or those of the job; empty: none.
+	Distinct Distinct `json:",omitempty"`
+
 	Queue       string
 	Policy      string // "", SPREAD, PACK or BALANCED
 	Sharing     gpu.Sharing
 	Reservation string
 	// Gang is set where the group's allocs start together or not at all, with
 	// those of the job's other gang groups; so does every distributed training.
-	// GangMin is how many are enough; 0: all.
-	Gang    bool `json:",omitempty"`
-	GangMin int  `json:",omitempty"`
+	// GangMin is how many are enough; 0: all. RanksMost is how many allocs an
+	// elastic training takes at most: no more can join without a restart; 0 where
+	// the number is fixed.
+	Gang      bool `json:",omitempty"`
+	GangMin   int  `json:",omitempty"`
+	RanksMost int  `json:",omitempty"`
+	// TimeLimit is how long the author says an alloc runs at most; 0: nothing is said.
+	// It is planned with, not enforced.
+	TimeLimit gpu.TimeLimit `json:",omitempty"`
+	// FallbackAfter is how long the group waits for GPUs until it is registered without;
+	// 0: it waits for good.
+	FallbackAfter gpu.TimeLimit `json:",omitempty"`
 
 	Tasks []TaskAsk // those that need GPUs, in the job's order
 	// Was is what an earlier admission left in the job; nil if there was none.
 	Was *Earlier
 }
+
+// Distinct says which allocs do not share a node.
+type Distinct string
+
+const (
+	DistinctInGroup Distinct = "group"
+	DistinctInJob   Distinct = "job"
+)
 
 // TaskAsk is what one task wants. Exactly one of Request and Devices is set.
 type TaskAsk struct {
@@ -73,6 +103,9 @@ type TaskAsk struct {
 	Devices []DeviceAsk
 	// LimitMilli is the compute ceiling; 0 where none is asked for.
 	LimitMilli int64
+	// SeatPriority is what the author of device blocks gives the task's seat; 0: nothing. It
+	// decides nothing that is written.
+	SeatPriority int `json:"-"`
 	// Framework is nil where the task names none.
 	Framework *framework.Options
 }
@@ -85,9 +118,11 @@ type DeviceAsk struct {
 	Count       int64
 	Constraints []Constraint
 	Affinities  []Affinity
-	// Alternative is set where the block leaves Nomad the choice among several, of
-	// which this is the first for a GPU.
-	Alternative bool `json:",omitempty"`
+	// Alternative is set where the block leaves Nomad the choice among several
+	// (first_available), of which this is the first for a GPU. Or are the others for
+	// GPUs, in order.
+	Alternative bool        `json:",omitempty"`
+	Or          []DeviceAsk `json:",omitempty"`
 }
 
 // Constraint is Nomad's, on a node or on a device.
@@ -105,6 +140,8 @@ type Affinity struct {
 type Earlier struct {
 	// Candidates and Preferred are node IDs, Preferred best first.
 	Candidates, Preferred []string
+	// Bounds are those of the group's queue that bear a mark.
+	Bounds []Constraint
 	// Hold is the kind and the sentence by which the group waits; empty when it
 	// does not.
 	Hold string
@@ -113,6 +150,9 @@ type Earlier struct {
 	Canaries *int
 	// Tasks are the device blocks and shares of the ask's tasks, in order.
 	Tasks []TaskDecision
+	// Ranks is how many allocs a distributed training was told to have: "4", or
+	// "2:4"; empty where there is none.
+	Ranks string
 	// Groups are the preferred device groups, by task and device block.
 	Groups map[string][]string
 }
@@ -140,6 +180,9 @@ func (t TaskAsk) String() string {
 	parts := make([]string, len(t.Devices))
 	for i, d := range t.Devices {
 		parts[i] = fmt.Sprintf("%d x %s", d.Count, d.Name)
+		for _, or := range d.Or {
+			parts[i] += fmt.Sprintf(" or %d x %s", or.Count, or.Name)
+		}
 	}
 	return strings.Join(parts, " + ")
 }

@@ -45,6 +45,7 @@ type header struct {
 	Stop                                  *bool
 	Meta                                  map[string]string
 	Constraints                           []*Constraint
+	Update                                *updateHeader
 }
 
 // group is a task group that is read but not yet changed.
@@ -62,7 +63,16 @@ type groupHeader struct {
 	Meta        map[string]string
 	Constraints []*Constraint
 	Affinities  []*affinity
-	Networks    []struct{ Mode string }
+	Networks    []network
+	Scaling     *struct{ Max *int }
+	Update      *updateHeader
+}
+
+type updateHeader struct{ Canary *int }
+
+type network struct {
+	Mode          string
+	ReservedPorts []json.RawMessage
 }
 
 // Read reads the body of a request to Nomad's job routes. The error is ErrNoJob,
@@ -84,6 +94,7 @@ func Read(body []byte, q Query) (*Job, error) {
 		"ID": &h.ID, "Region": &h.Region, "Namespace": &h.Namespace, "Type": &h.Type, "NodePool": &h.NodePool,
 		"Priority": &h.Priority, "Datacenters": &h.Datacenters, "Periodic": &h.Periodic,
 		"ParameterizedJob": &h.ParameterizedJob, "Stop": &h.Stop, "Meta": &h.Meta, "Constraints": &h.Constraints,
+		"Update": &h.Update,
 	}); err != nil {
 		return nil, unreadable(err)
 	}
@@ -155,6 +166,7 @@ func readGroup(raw []byte, devices []string) (group, error) {
 	if err := g.object.decodeAll(map[string]any{
 		"Name": &g.header.Name, "Count": &g.header.Count, "Meta": &g.header.Meta,
 		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities, "Networks": &g.header.Networks,
+		"Scaling": &g.header.Scaling, "Update": &g.header.Update,
 	}); err != nil {
 		return g, err
 	}
@@ -190,7 +202,7 @@ func (o object) decodeAll(fields map[string]any) error {
 }
 
 // unreadable refuses a job whose meaning is not certain: it might ask for GPUs
-// in a place where nobody would see it.
+// in a place where it would not be seen.
 func unreadable(err error) error {
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
 		return err

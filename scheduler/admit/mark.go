@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 )
 
 // What an admission writes beside the user's own constraints and affinities is
@@ -18,13 +19,22 @@ const (
 	// holdPrefix starts the constraint that keeps a group waiting. It is text,
 	// not an attribute, so it equals nothing and no node passes; nomad job
 	// status shows it as it stands.
-	holdPrefix = owner + ": waits for "
+	holdPrefix = owner + HoldMark
 	holdTarget = "admitted"
 
 	anyOf       = "set_contains_any"
 	isNot       = "!=" // true of every node: none is named like the owner
 	nodeTarget  = "${node.unique.id}"
 	groupTarget = "${device.model}"
+)
+
+// HoldMark is in whatever Nomad says of a constraint by which a group waits.
+const HoldMark = ": waits for "
+
+// What a queue's bounds are about.
+const (
+	DatacenterTarget = "${node.datacenter}"
+	PoolTarget       = "${node.pool}"
 )
 
 // maxPreferred is how many nodes are preferred in the job: one for the
@@ -62,7 +72,33 @@ func splitCanaries(list []string) (nodes []string, canaries *int) {
 // ours reports whether an admission wrote the constraint.
 func (c Constraint) ours() bool {
 	onNode := c.LTarget == nodeTarget && (c.Operand == anyOf || c.Operand == isNot)
-	return onNode && marked(c.RTarget) || c.holds()
+	return onNode && marked(c.RTarget) || c.holds() || c.binds() || c.bounds()
+}
+
+// bounds reports whether an admission wrote the constraint for the group's queue. The
+// operator's own conditions bear no mark: nothing in them could.
+func (c Constraint) bounds() bool {
+	return (c.LTarget == DatacenterTarget || c.LTarget == PoolTarget) && c.Operand == anyOf && marked(c.RTarget)
+}
+
+// bound is one of a decision's bounds as it stands in the job.
+func bound(c Constraint) Constraint {
+	if (c.LTarget == DatacenterTarget || c.LTarget == PoolTarget) && c.Operand == anyOf {
+		return bind(c)
+	}
+	return c
+}
+
+// binds reports whether an admission wrote the constraint into a user's device block, to
+// keep it on the models of its queue. No model is named like the owner.
+func (c Constraint) binds() bool {
+	return (strings.HasPrefix(c.LTarget, "${device.attr.") || c.LTarget == groupTarget) && c.Operand == anyOf && marked(c.RTarget)
+}
+
+// bind marks a condition that an admission writes.
+func bind(bound Constraint) Constraint {
+	bound.RTarget = markedSet([]string{bound.RTarget})
+	return bound
 }
 
 func (c Constraint) holds() bool {
@@ -102,6 +138,8 @@ func (g group) earlier() *Earlier {
 			continue
 		case c.holds():
 			e.Hold = strings.TrimPrefix(c.LTarget, holdPrefix)
+		case c.bounds():
+			e.Bounds = append(e.Bounds, Constraint{LTarget: c.LTarget, Operand: c.Operand, RTarget: strings.Join(members(c.RTarget), ",")})
 		case c.Operand == anyOf:
 			e.Candidates, e.Canaries = splitCanaries(members(c.RTarget))
 		default:
@@ -135,18 +173,47 @@ func (g group) readTasks(a *Ask) []TaskDecision {
 			continue
 		}
 		t := g.tasks[at]
+		if a.Tasks[i].Framework != nil {
+			list[i].Holds = framework.WrittenShare(t.env())
+		}
 		for _, block := range t.blocks {
 			d := Device{Name: block.Name, Count: block.Count, Prefer: preferredGroup(t.devices[block.Index])}
-			if !a.Tasks[i].Plain() {
+			if a.Tasks[i].Plain() {
+				list[i].Bound = boundOf(t.devices[block.Index])
+			} else {
 				d.Constraints = withoutSharing(block.Constraints, a.Sharing)
+				d.Rank = rankOf(t.devices[block.Index])
 			}
 			list[i].Devices = append(list[i].Devices, d)
 		}
 		if !a.Tasks[i].Plain() && t.header.Driver == containerdDriver {
-			list[i].Share = t.share()
+			list[i].Share, list[i].SeatPriority = t.share()
 		}
 	}
 	return list
+}
+
+// boundOf reads the bound that an admission wrote into a user's device block, or into its
+// alternatives; nil where it wrote none.
+func boundOf(raw json.RawMessage) *Constraint {
+	type conditions struct{ Constraints []*Constraint }
+	var block struct {
+		conditions
+		FirstAvailable []conditions
+	}
+	if json.Unmarshal(raw, &block) != nil {
+		return nil
+	}
+	list := block.Constraints
+	for _, one := range block.FirstAvailable {
+		list = append(list, one.Constraints...)
+	}
+	for _, c := range list {
+		if c != nil && c.binds() {
+			return &Constraint{LTarget: c.LTarget, Operand: c.Operand, RTarget: strings.Join(members(c.RTarget), ",")}
+		}
+	}
+	return nil
 }
 
 // withoutSharing takes off the condition that block adds.
@@ -180,18 +247,42 @@ func (g group) preferredGroups() map[string][]string {
 }
 
 func preferredGroup(raw json.RawMessage) string {
-	o, err := parseObject(raw)
-	if err != nil {
-		return ""
-	}
-	var affinities []*affinity
-	if err := o.decode("Affinities", &affinities); err != nil {
-		return ""
-	}
-	for _, a := range affinities {
-		if a != nil && a.ours() && a.LTarget == groupTarget {
-			return strings.Join(members(a.RTarget), ",")
+	for _, a := range ourAffinities(raw) {
+		if a.LTarget == groupTarget {
+			return a.RTarget
 		}
 	}
 	return ""
+}
+
+// rankOf reads the affinities that prefer models in order.
+func rankOf(raw json.RawMessage) []Affinity {
+	var rank []Affinity
+	for _, a := range ourAffinities(raw) {
+		if a.LTarget != groupTarget {
+			rank = append(rank, a)
+		}
+	}
+	return rank
+}
+
+// ourAffinities are those that an admission wrote into a device block, without its mark.
+func ourAffinities(raw json.RawMessage) []Affinity {
+	o, err := parseObject(raw)
+	if err != nil {
+		return nil
+	}
+	var affinities []*affinity
+	if err := o.decode("Affinities", &affinities); err != nil {
+		return nil
+	}
+	var ours []Affinity
+	for _, a := range affinities {
+		if a != nil && a.ours() {
+			plain := a.plain()
+			plain.RTarget = strings.Join(members(a.RTarget), ",")
+			ours = append(ours, plain)
+		}
+	}
+	return ours
 }

@@ -75,7 +75,7 @@ func TestReadRefusals(t *testing.T) {
 		"limit in memory":     {jobWith(`"Meta":{"gpu":"0.5","gpu_limit":"8G"}`), "not a share of one GPU"},
 		"limit beside device": {jobWith(`"Meta":{"gpu_limit":"0.5"},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}`), "compute_limit"},
 		"policy":              {jobWith(`"Meta":{"gpu":"1","gpu_policy":"pack"}`), "SPREAD, PACK, BALANCED"},
-		"sharing":             {jobWith(`"Meta":{"gpu":"1","gpu_sharing":"mpss"}`), "mps, timeslice, hami, none"},
+		"sharing":             {jobWith(`"Meta":{"gpu":"1","gpu_sharing":"mpss"}`), "mps, timeslice, hami, dmem, suspend, none"},
 		"framework":           {jobWith(`"Meta":{"gpu":"1","gpu_framework":"jax"}`), "pytorch, tensorflow"},
 		"unknown key":         {jobWith(`"Meta":{"gpu":"1","gpu_polcy":"PACK"}`), `unknown meta key "gpu_polcy"`},
 		"two heirs": {`{"Job":{"ID":"a","Meta":{"gpu":"1"},"TaskGroups":[{"Name":"g","Tasks":[{"Name":"a"},{"Name":"b"}]}]}}`,
@@ -87,6 +87,7 @@ func TestReadRefusals(t *testing.T) {
 		"long s":              {`{"Job":{"TaskGroups":[],"TaskGroup\u017f":[]}}`, "given twice"},
 		"too many blocks":     {jobWith(`"Resources":{"Devices":[` + strings.Repeat(`{"Name":"gpu"},`, 256) + `{"Name":"gpu"}]}`), "at most 256"},
 		"group of wrong type": {`{"Job":{"TaskGroups":[7]}}`, "cannot be read"},
+		"no list of groups":   {`{"Job":{"TaskGroups":7}}`, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Read([]byte(tc.body), Query{})
@@ -213,4 +214,30 @@ func decideAnyhow(asks []Ask) []Decision {
 		decisions = append(decisions, d)
 	}
 	return decisions
+}
+
+// TestWhatIdentifiesAJob: what the query says goes before what the request says, and that
+// before the job; the rest are Nomad's defaults.
+func TestWhatIdentifiesAJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		body, namespace, region string
+		q                       Query
+		priority                int
+	}{
+		"of the job":      {`{"Job":{"ID":"a","Priority":70,"Namespace":"n","Region":"eu"}}`, "n", "eu", Query{}, 70},
+		"of the request":  {`{"Namespace":"m","Region":"us","Job":{"ID":"a","Priority":1,"Namespace":"n","Region":"eu"}}`, "m", "us", Query{}, 1},
+		"of the query":    {`{"Namespace":"m","Region":"us","Job":{"ID":"a","Priority":100,"Namespace":"n","Region":"eu"}}`, "q", "asia", Query{Namespace: "q", Region: "asia"}, 100},
+		"of nothing":      {`{"Job":{"ID":"a"}}`, "default", "", Query{}, 50},
+		"a priority of 0": {`{"Job":{"ID":"a","Priority":0}}`, "default", "", Query{}, 50},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, err := Read([]byte(c.body), c.q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if j.Namespace != c.namespace || j.Region != c.region || j.Priority != c.priority {
+				t.Errorf("namespace %q, region %q, priority %d", j.Namespace, j.Region, j.Priority)
+			}
+		})
+	}
 }

@@ -2,8 +2,12 @@ package admit
 
 import "strings"
 
-// badRequest is the HTTP status of a job that makes no sense.
-const badRequest = 400
+// The HTTP statuses of a job that makes no sense, and of a change that what runs
+// does not allow.
+const (
+	badRequest = 400
+	conflict   = 409
+)
 
 // Refusal is the answer to a job that is not admitted.
 type Refusal struct {

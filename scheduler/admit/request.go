@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	keys = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyReservation, KeyGang, KeyGangMin,
+	keys = []string{KeyGPU, KeyLimit, KeyPolicy, KeySharing, KeyQueue, KeyReservation, KeyGang, KeyGangMin, KeyTimeLimit, KeyFallback, KeyFallbackAfter,
 		KeyFramework, framework.MetaMemory, framework.MetaFraction, framework.MetaPrecision,
 		framework.MetaDistributed, framework.MetaInterface, framework.MetaHelper}
 	policies = []string{"SPREAD", "PACK", "BALANCED"}
@@ -47,7 +47,7 @@ func (j *Job) readAsks(h header) error {
 			j.Asks = append(j.Asks, *ask)
 		}
 	}
-	return nil
+	return j.checkGangFallback()
 }
 
 // askOf returns nil for a group without GPUs.
@@ -64,6 +64,13 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	}
 	if len(ask.Datacenters) == 0 {
 		ask.Datacenters = []string{"*"}
+	}
+	ask.Canaries = canariesOf(h.Update, g.header.Update, was)
+	switch {
+	case distinctHosts(h.Constraints):
+		ask.Distinct = DistinctInJob
+	case distinctHosts(g.header.Constraints), g.staticPort():
+		ask.Distinct = DistinctInGroup
 	}
 	for _, t := range g.tasks {
 		ask.Constraints = append(ask.Constraints, theirs(t.header.Constraints)...)
@@ -86,19 +93,48 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	if err := ask.limitBy(); err != nil {
 		return nil, err
 	}
-	ask.Gang = ask.Gang || slices.ContainsFunc(ask.Tasks, func(t TaskAsk) bool { return t.Framework != nil && t.Framework.Distributed })
+	ask.Gang = ask.Gang || ask.distributed() != nil
 	if ask.GangMin > 0 && (!ask.Gang || ask.GangMin > ask.Count) {
 		return nil, refuse(g.name, ask.Tasks[0].Task, fmt.Errorf("%s = %q: write a number from 1 to the group's count, %d, beside %s = %q", KeyGangMin, strconv.Itoa(ask.GangMin), ask.Count, KeyGang, "true"))
 	}
 	if was != nil {
-		was.Tasks = g.readTasks(&ask)
+		was.Tasks, was.Ranks = g.readTasks(&ask), g.readRanks(&ask)
+	}
+	ask.RanksMost = g.ranksMost(&ask)
+	if err := ask.checkElastic(); err != nil {
+		return nil, err
+	}
+	if err := g.checkFallback(&ask, !isNull(h.ParameterizedJob)); err != nil {
+		return nil, err
 	}
 	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
 	return &ask, nil
 }
 
+// distinctHosts reports whether constraints keep allocs on different nodes, as Nomad
+// reads them.
+func distinctHosts(list []*Constraint) bool {
+	return slices.ContainsFunc(list, func(c *Constraint) bool {
+		if c == nil {
+			return false
+		}
+		ofNode := c.LTarget == nodeTarget || c.LTarget == "${node.unique.name}"
+		return c.Operand == "distinct_hosts" && c.RTarget != "false" ||
+			c.Operand == "distinct_property" && ofNode && (c.RTarget == "" || c.RTarget == "1")
+	})
+}
+
+// staticPort reports whether an alloc of the group takes a port that no second one on
+// its node can have.
+func (g *group) staticPort() bool {
+	static := func(networks []network) bool {
+		return slices.ContainsFunc(networks, func(n network) bool { return len(n.ReservedPorts) > 0 })
+	}
+	return static(g.header.Networks) || slices.ContainsFunc(g.tasks, func(t task) bool { return static(t.header.Networks) })
+}
+
 // checkInheritance refuses a request of the job or group that several tasks
-// would inherit: Nomad hands meta down to every task, and nobody wants a log
+// would inherit: Nomad hands meta down to every task, and a log is not wanted
 // shipper to hold a GPU by accident.
 func (g *group) checkInheritance(job map[string]string) error {
 	inherited := firstOf(g.header.Meta[KeyGPU])
@@ -132,6 +168,9 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 		return nil, m.checkUnused()
 	case text == "":
 		one.Devices = t.blocks
+		if t.header.Driver == containerdDriver {
+			_, one.SeatPriority = t.share()
+		}
 		if m.own[KeyLimit] != "" {
 			return nil, fmt.Errorf("%s goes with %s; beside a device block write compute_limit into the driver's gpu block", KeyLimit, KeyGPU)
 		}
@@ -171,7 +210,7 @@ func (t *TaskAsk) read(m meta) (err error) {
 		return fmt.Errorf("%s: %w", KeyLimit, err)
 	case r == gpu.Request{Kind: gpu.KindCount, Count: 1}:
 		t.LimitMilli = gpu.MilliPerGPU
-	case r.Kind == gpu.KindFraction && r.Model == "":
+	case r == gpu.Request{Kind: gpu.KindFraction, Milli: r.Milli}:
 		t.LimitMilli = r.Milli
 	default:
 		return fmt.Errorf(`%s = %q is not a share of one GPU; write a fraction from 0.001 to 0.999, or "1"`, KeyLimit, limit)
@@ -220,6 +259,22 @@ func (a *Ask) common(m meta) error {
 	if err := a.readGang(m, first); err != nil {
 		return err
 	}
+	limit, err := gpu.ParseTimeLimit(m.merged[KeyTimeLimit])
+	if err != nil {
+		return fmt.Errorf("%s = %w", KeyTimeLimit, err)
+	}
+	if !first && limit != a.TimeLimit {
+		return fmt.Errorf("%s = %q, but an earlier task of the group has %q; a group is placed as one", KeyTimeLimit, limit, a.TimeLimit)
+	}
+	a.TimeLimit = limit
+	after, err := readFallback(m)
+	if err != nil {
+		return err
+	}
+	if !first && after != a.FallbackAfter {
+		return fmt.Errorf("%s and %s differ from an earlier task's of the group; a group falls back as one", KeyFallback, KeyFallbackAfter)
+	}
+	a.FallbackAfter = after
 	sharing := string(a.Sharing)
 	for _, setting := range []struct {
 		key string
@@ -288,4 +343,19 @@ func sortedKeys(m map[string]string) []string {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// canariesOf is how many canaries a group has by its author: its own update block comes
+// before the job's, and an admission may have set them aside.
+func canariesOf(job, group *updateHeader, was *Earlier) int {
+	canaries := 0
+	for _, u := range []*updateHeader{job, group} {
+		if u != nil {
+			canaries = or(u.Canary, canaries)
+		}
+	}
+	if canaries == 0 && was != nil {
+		canaries = or(was.Canaries, 0)
+	}
+	return canaries
 }

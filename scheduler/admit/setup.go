@@ -11,7 +11,8 @@ import (
 
 // standing is where a task stands, as its framework needs to know.
 func (g group) standing(ask Ask, a TaskAsk) framework.Group {
-	s := framework.Group{Job: ask.JobID, Group: g.name, Task: a.Task, Count: ask.Count}
+	s := ask.standing()
+	s.Task = a.Task
 	if len(g.header.Networks) > 0 {
 		s.Network = g.header.Networks[0].Mode
 	}
@@ -20,9 +21,9 @@ func (g group) standing(ask Ask, a TaskAsk) framework.Group {
 
 // setUpTask adds a framework's environment and templates to a task. Templates
 // of an earlier admission are replaced: they are known by where they are
-// written.
-func setUpTask(o *object, s framework.Setup) error {
-	if err := setUpEnv(o, s); err != nil {
+// written, and its variables by their values, before.
+func setUpTask(o *object, s framework.Setup, before map[string]string) error {
+	if err := setUpEnv(o, s, before); err != nil {
 		return err
 	}
 	if len(s.Templates) == 0 {
@@ -59,7 +60,7 @@ func shareNetwork(o *object, s framework.Setup) error {
 	return nil
 }
 
-func setUpEnv(o *object, s framework.Setup) error {
+func setUpEnv(o *object, s framework.Setup, before map[string]string) error {
 	env, err := parseMap(o.get("Env"))
 	if err != nil {
 		return fmt.Errorf("env: %w", err)
@@ -72,6 +73,9 @@ func setUpEnv(o *object, s framework.Setup) error {
 		}
 		if ours, both := s.Env[m.name]; both { // an earlier admission extended it
 			value = strings.TrimSuffix(value, ":"+ours)
+			if told, known := before[m.name]; known && told == value {
+				continue // it is the number of ranks before the count was changed
+			}
 		}
 		have[m.name] = value
 	}

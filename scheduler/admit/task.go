@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // task is a task that is read but not yet changed.
@@ -26,6 +28,7 @@ type taskHeader struct {
 	}
 	CPU, Cores *int
 	MemoryMB   *int
+	Networks   []network
 }
 
 // affinity is Nomad's JSON form.
@@ -33,6 +36,9 @@ type affinity struct {
 	LTarget, RTarget, Operand string
 	Weight                    *int8
 }
+
+// firstAvailable is where a block of a newer Nomad has its alternatives.
+const firstAvailable = "FirstAvailable"
 
 // maxBlocks is beyond what any machine has of GPUs and MIG instances.
 const maxBlocks = 256
@@ -52,7 +58,7 @@ func readTask(raw []byte, devices []string) (task, error) {
 	if t.resources, err = parseObject(t.object.get("Resources")); err != nil {
 		return t, fmt.Errorf("task %q: %w", h.Name, err)
 	}
-	if err := t.resources.decodeAll(map[string]any{"CPU": &h.CPU, "Cores": &h.Cores, "MemoryMB": &h.MemoryMB}); err != nil {
+	if err := t.resources.decodeAll(map[string]any{"CPU": &h.CPU, "Cores": &h.Cores, "MemoryMB": &h.MemoryMB, "Networks": &h.Networks}); err != nil {
 		return t, fmt.Errorf("task %q: %w", h.Name, err)
 	}
 	if t.devices, err = parseArray(t.resources.get("Devices")); err != nil {
@@ -73,41 +79,68 @@ func readTask(raw []byte, devices []string) (task, error) {
 	return t, nil
 }
 
-// firstGPU reads the first of some alternatives that is a GPU.
-func firstGPU(index int, alternatives []json.RawMessage, devices []string) (DeviceAsk, error) {
-	for _, raw := range alternatives {
-		d, err := readDevice(index, raw, devices)
+// readAlternatives reads those of some alternatives that are GPUs. What one does not say
+// it has from the block around it.
+func readAlternatives(around DeviceAsk, list []json.RawMessage, devices []string) (DeviceAsk, error) {
+	first := DeviceAsk{Index: around.Index, Alternative: true}
+	for _, raw := range list {
+		d, counted, err := readBlock(around.Index, raw)
 		if err != nil {
 			return DeviceAsk{}, err
 		}
-		if isGPU(d.Name, devices) {
+		if d.Name = firstOf(d.Name, around.Name); !counted {
+			d.Count = around.Count
+		}
+		d.Constraints, d.Affinities = slices.Concat(around.Constraints, d.Constraints), slices.Concat(around.Affinities, d.Affinities)
+		switch {
+		case !isGPU(d.Name, devices):
+			continue
+		case first.Name == "":
 			d.Alternative = true
-			return d, nil
+			first = d
+		default:
+			first.Or = append(first.Or, d)
 		}
 	}
-	return DeviceAsk{Index: index}, nil
+	return first, nil
 }
 
+// readDevice reads a device block, or one that leaves Nomad the choice: the first of its
+// alternatives that is available.
 func readDevice(index int, raw []byte, devices []string) (DeviceAsk, error) {
-	o, err := parseObject(raw)
+	d, _, err := readBlock(index, raw)
 	if err != nil {
 		return DeviceAsk{}, err
 	}
-	d := DeviceAsk{Index: index}
+	alternatives, err := alternativesOf(raw)
+	if err != nil || len(alternatives) == 0 {
+		return d, err
+	}
+	return readAlternatives(d, alternatives, devices)
+}
+
+func alternativesOf(raw []byte) (list []json.RawMessage, err error) {
+	o, err := parseObject(raw)
+	if err != nil {
+		return nil, err
+	}
+	return list, o.decode(firstAvailable, &list)
+}
+
+// readBlock reads what a device block says itself, and whether it says how many.
+func readBlock(index int, raw []byte) (d DeviceAsk, counted bool, err error) {
+	o, err := parseObject(raw)
+	if err != nil {
+		return d, false, err
+	}
+	d.Index = index
 	var count *uint64
 	var constraints []*Constraint
 	var affinities []*affinity
 	if err := o.decodeAll(map[string]any{
 		"Name": &d.Name, "Count": &count, "Constraints": &constraints, "Affinities": &affinities,
 	}); err != nil {
-		return DeviceAsk{}, err
-	}
-	if d.Name == "" { // the first of several that is available: Nomad tries them in order
-		var alternatives []json.RawMessage
-		if err := o.decode("FirstAvailable", &alternatives); err != nil {
-			return DeviceAsk{}, err
-		}
-		return firstGPU(index, alternatives, devices)
+		return d, false, err
 	}
 	d.Count = int64(or(count, 1))
 	d.Constraints = theirs(constraints)
@@ -116,7 +149,7 @@ func readDevice(index int, raw []byte, devices []string) (DeviceAsk, error) {
 			d.Affinities = append(d.Affinities, a.plain())
 		}
 	}
-	return d, nil
+	return d, count != nil, nil
 }
 
 func (a *affinity) plain() Affinity {
@@ -134,21 +167,21 @@ func theirs(constraints []*Constraint) []Constraint {
 	return out
 }
 
-var (
-	gpuVendors = []string{"nvidia", "amd", "intel", "huawei"}
-	gpuTypes   = []string{"gpu", "npu", "partition", "vf", "vnpu", "slice", "shared", "mig", "mig-slice", "mig-shared"}
-)
-
 // isGPU reports whether a device block's name (type, vendor/type or
 // vendor/type/name) is one of a GPU, by itself or as one of the operator's names
 // for GPUs.
 func isGPU(name string, devices []string) bool {
-	if slices.ContainsFunc(devices, func(d string) bool { return name == d || strings.HasPrefix(name, d+"/") }) {
+	parts := strings.SplitN(name, "/", 3)
+	if slices.ContainsFunc(devices, func(d string) bool {
+		// A name without a vendor is a type: of whichever vendor, as the service writes it.
+		return name == d || strings.HasPrefix(name, d+"/") || !strings.Contains(d, "/") && len(parts) > 1 && parts[1] == d
+	}) {
 		return true
 	}
-	parts := strings.SplitN(name, "/", 3)
 	if len(parts) == 1 {
-		return slices.Contains(gpuTypes, parts[0])
+		_, _, known := gpu.ModeOfType(parts[0])
+		return known
 	}
-	return slices.Contains(gpuVendors, parts[0]) && slices.Contains(gpuTypes, parts[1])
+	_, _, known := gpu.ModeOfType(parts[1])
+	return known && slices.Contains(gpu.Vendors(), parts[0])
 }

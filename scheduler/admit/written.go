@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
-
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // written is everything of a decision that binds a group once it stands in the
@@ -15,12 +13,15 @@ type written struct {
 	Key        string
 	Marked     bool
 	Hold       string
+	Ranks      string `json:",omitempty"`
 	Candidates []string
+	Bounds     []Constraint `json:",omitempty"` // those that bear a mark
 	Tasks      []writtenTask
 }
 
 type writtenTask struct {
 	Devices []writtenDevice
+	Bound   *Constraint `json:",omitempty"`
 	Share   shareBlock
 }
 
@@ -34,13 +35,18 @@ type writtenDevice struct {
 // Nomad has is known by it: [Ask.Registered] gives the same for a group that is
 // registered as it was decided, and for no other.
 func (a *Ask) Fingerprint(d *Decision) string {
-	w := written{Key: a.Key(), Marked: true, Candidates: slices.Compact(slices.Sorted(slices.Values(d.Candidates)))}
+	w := written{Key: a.Key(), Marked: true, Ranks: a.ranks(), Candidates: slices.Compact(slices.Sorted(slices.Values(d.Candidates)))}
+	for _, c := range d.Bounds {
+		if bound(c).ours() {
+			w.Bounds = append(w.Bounds, c)
+		}
+	}
 	if d.Hold != nil {
 		w.Hold = d.Hold.text()
 	}
 	for i := range a.Tasks {
 		if i < len(d.Tasks) {
-			w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], d.Tasks[i].Devices, d.Tasks[i].Share))
+			w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], &d.Tasks[i]))
 		}
 	}
 	return w.sum()
@@ -51,25 +57,25 @@ func (a *Ask) Registered() string {
 	if a.Was == nil {
 		return written{Key: a.Key()}.sum()
 	}
-	w := written{Key: a.Key(), Marked: true, Hold: a.Was.Hold, Candidates: slices.Sorted(slices.Values(a.Was.Candidates))}
+	w := written{Key: a.Key(), Marked: true, Hold: a.Was.Hold, Ranks: a.toldRanks(), Candidates: slices.Sorted(slices.Values(a.Was.Candidates)), Bounds: a.Was.Bounds}
 	for i := range a.Tasks {
-		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], a.Was.Tasks[i].Devices, a.Was.Tasks[i].Share))
+		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], &a.Was.Tasks[i]))
 	}
 	return w.sum()
 }
 
-// written is empty for a task that asks with its own device blocks: these are
+// written is only the bound for a task that asks with its own device blocks: these are
 // part of the key.
-func (a *Ask) written(t *TaskAsk, devices []Device, s gpu.Share) writtenTask {
+func (a *Ask) written(t *TaskAsk, decided *TaskDecision) writtenTask {
 	if t.Plain() {
-		return writtenTask{}
+		return writtenTask{Bound: decided.Bound}
 	}
 	var w writtenTask
-	for _, d := range devices {
+	for _, d := range decided.Devices {
 		w.Devices = append(w.Devices, writtenDevice{d.Name, d.Count, d.Bounds(a.Sharing)})
 	}
 	if t.Driver == containerdDriver {
-		w.Share = driverShare(s)
+		w.Share = driverBlock(decided)
 	}
 	return w
 }
@@ -86,7 +92,7 @@ func (w written) sum() string {
 // Decision is what an earlier admission wrote, as a decision: applied to the
 // ask's job it changes nothing.
 func (e *Earlier) Decision(group string) Decision {
-	d := Decision{Group: group, Candidates: slices.Clone(e.Candidates), Preferred: slices.Clone(e.Preferred), Tasks: slices.Clone(e.Tasks), WithoutCanaries: e.Canaries != nil}
+	d := Decision{Group: group, Candidates: slices.Clone(e.Candidates), Bounds: slices.Clone(e.Bounds), Preferred: slices.Clone(e.Preferred), Tasks: slices.Clone(e.Tasks), WithoutCanaries: e.Canaries != nil}
 	if e.Hold != "" {
 		d.Hold = parseHold(e.Hold)
 	}

@@ -15,7 +15,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	decided := func(change func(*Decision)) Decision {
 		d := Decision{
 			Group: "g", Candidates: []string{"node-b", "node-a"}, Preferred: []string{"node-a"}, Hold: &Hold{Kind: "quota", Sentence: `queue "ml": 8 of ${8}`},
-			Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8, isA100, ofGiB), sliced(8)}, Share: gpu.Share{MemoryMiB: 7000, GuaranteeMilli: 500, LimitMilli: 800}}},
+			Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8, isA100, ofGiB), sliced(8)}, Share: gpu.Share{MemoryMiB: 7000, GuaranteeMilli: 500, LimitMilli: 800}, SeatPriority: 40}},
 		}
 		if change != nil {
 			change(&d)
@@ -52,6 +52,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		"count":        func(d *Decision) { d.Tasks[0].Devices[0].Count = 7 },
 		"constraint":   func(d *Decision) { d.Tasks[0].Devices[0].Constraints = nil },
 		"blocks":       func(d *Decision) { d.Tasks[0].Devices = d.Tasks[0].Devices[:1] },
+		"seat":         func(d *Decision) { d.Tasks[0].SeatPriority = 50 },
 		"share":        func(d *Decision) { d.Tasks[0].Share.GuaranteeMilli = 400 },
 	} {
 		other := register(decided(change))
@@ -113,6 +114,29 @@ func TestGoldenJobsAreReadBack(t *testing.T) {
 			if d := a.Was.Decision(a.Group); a.Registered() != a.Fingerprint(&d) {
 				t.Errorf("%s: group %s: %+v", path, a.Group, d)
 			}
+		}
+	}
+}
+
+// How many canaries a group has stands in its update block or in the job's, and beside the
+// candidates where an admission set them aside.
+func TestCanariesAreRead(t *testing.T) {
+	for body, want := range map[string]int{
+		`{"Job":{"ID":"j","TaskGroups":[{"Name":"g","Tasks":[TASK]}]}}`:                                                                                                                     0,
+		`{"Job":{"ID":"j","TaskGroups":[{"Name":"g","Update":{"Canary":2},"Tasks":[TASK]}]}}`:                                                                                               2,
+		`{"Job":{"ID":"j","Update":{"Canary":3},"TaskGroups":[{"Name":"g","Tasks":[TASK]}]}}`:                                                                                               3,
+		`{"Job":{"ID":"j","Update":{"Canary":3},"TaskGroups":[{"Name":"g","Update":{"Canary":1},"Tasks":[TASK]}]}}`:                                                                         1,
+		`{"Job":{"ID":"j","Update":{"Canary":3},"TaskGroups":[{"Name":"g","Update":{"MaxParallel":1},"Tasks":[TASK]}]}}`:                                                                    3,
+		`{"Job":{"ID":"j","Update":null,"TaskGroups":[{"Name":"g","Update":null,"Tasks":[TASK]}]}}`:                                                                                         0,
+		`{"Job":{"ID":"j","TaskGroups":[{"Name":"g","Constraints":[{"LTarget":"${node.unique.id}","Operand":"!=","RTarget":"nomad-gpu,canary=4"}],"Update":{"Canary":0},"Tasks":[TASK]}]}}`: 4,
+	} {
+		j, err := Read([]byte(strings.Replace(body, "TASK", `{"Name":"t","Driver":"docker","Meta":{"gpu":"1"}}`, 1)), Query{})
+		if err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
+		if got := j.Asks[0].Canaries; got != want {
+			t.Errorf("%s: %d canaries, want %d", body, got, want)
 		}
 	}
 }

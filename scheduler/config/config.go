@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
@@ -14,8 +16,8 @@ import (
 type Config struct {
 	LogLevel string // TRACE, DEBUG, INFO, WARN or ERROR
 
-	// MonitorInterval is how often utilisation is read from Nomad's clients;
-	// ChangeThresholdMilli is the smallest change of a GPU's utilisation that
+	// MonitorInterval is how often utilization is read from Nomad's clients;
+	// ChangeThresholdMilli is the smallest change of a GPU's utilization that
 	// placement takes notice of.
 	MonitorInterval      time.Duration
 	ChangeThresholdMilli int64
@@ -28,14 +30,47 @@ type Config struct {
 	// ModelMemoryMiB is the memory of a model where the hardware does not tell.
 	ModelMemoryMiB map[string]int64
 
-	Nomad       Nomad
-	Listen      Listen
-	Placement   Placement
-	Preemption  Preemption
+	Nomad  Nomad
+	Listen Listen
+	// ExpectedModels are GPU models of nodes that may join: what asks for one waits until
+	// there is one, and is not refused.
+	ExpectedModels []string
+	Placement      Placement
+	Preemption     Preemption
+	// HalfLife is after how long what a queue used counts half in the order of what
+	// waits; 0: what was used does not count.
+	HalfLife    time.Duration
 	Rebalance   Rebalance
 	Reservation Reservation
 	Replica     Replica
+	Ledger      Ledger
+	Prices      ledger.Prices
+	Traces      Traces
 	Queues      []Queue // by name
+}
+
+// Ledger is where it is kept who held which GPU when, and for how long.
+type Ledger struct {
+	// Path is a folder, and Postgres the URL of a database in its place. Without either
+	// there is no ledger.
+	Path     string
+	Postgres string
+	Keep     time.Duration
+	MaxBytes int64
+	// Measure has the use of all tasks read from Nomad's clients at all times.
+	Measure bool
+	// Currency is that of the prices.
+	Currency string
+}
+
+// Traces says where traces of admissions go.
+type Traces struct {
+	// Endpoint is the URL of a collector of OpenTelemetry; empty: there are no traces.
+	Endpoint string
+	// CAFile is what the collector's certificate is signed by; empty: the system's roots.
+	CAFile string
+	// Ratio is how many of the traces that no client began are kept, 0 to 1.
+	Ratio float64
 }
 
 // Nomad is how the service reaches Nomad. Empty fields are taken from the
@@ -89,14 +124,26 @@ type Preemption struct {
 	DryRun       bool // say what would be done, and do nothing
 	MaxPerMinute int
 	// MaxPerJob is how many evictions one job bears within an hour.
-	MaxPerJob  int
-	MinRunTime time.Duration
+	MaxPerJob int
+	// MaxPerQueue is how many the jobs of one queue bear.
+	MaxPerQueue int
+	MinRunTime  time.Duration
 	// MinGap is by how much the priority of a victim must be lower.
 	MinGap int
+	// Prefer is what happens when a free seat would do for a job that waits for room:
+	// PreferSuspend or PreferEvict.
+	Prefer string
 	// HoldDirect stops jobs that came around the service while their queue
 	// holds more than its limit, and has them wait for quota.
 	HoldDirect bool
 }
+
+const (
+	// PreferSuspend has the job take the seat, and the tasks there step aside.
+	PreferSuspend = "suspend"
+	// PreferEvict has work evicted for it.
+	PreferEvict = "evict"
+)
 
 // Rebalance is about moving running work to better places.
 type Rebalance struct {
@@ -132,11 +179,23 @@ func Default() *Config {
 		Nomad:       Nomad{VariablesNamespace: "default"},
 		Listen:      Listen{Address: "127.0.0.1:4656", MaxBodyBytes: 8 << 20, RequestsPerSecond: 200, Burst: 400, RequestTimeout: time.Minute},
 		Placement:   Placement{Policy: place.PolicyBalanced, Weights: place.DefaultWeights(), Candidates: 64},
-		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MinRunTime: time.Minute, MinGap: 1},
+		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MaxPerQueue: 60, MinRunTime: time.Minute, MinGap: 1, Prefer: PreferSuspend},
+		HalfLife:    24 * time.Hour,
 		Rebalance:   Rebalance{Interval: 10 * time.Minute, MaxMoves: 2},
 		Reservation: Reservation{DefaultTTL: 10 * time.Minute, MaxTTL: 24 * time.Hour},
 		Replica:     Replica{LockTTL: 15 * time.Second},
+		Ledger:      Ledger{Path: ledgerPath(), Keep: 400 * 24 * time.Hour, MaxBytes: 2048 << 20, Measure: true},
+		Traces:      Traces{Ratio: 1},
 	}
+}
+
+// ledgerPath is below the folder that systemd makes for a unit with StateDirectory=, and
+// that outlives the service.
+func ledgerPath() string {
+	if dir := os.Getenv("STATE_DIRECTORY"); dir != "" {
+		return filepath.Join(dir, "ledger")
+	}
+	return ""
 }
 
 // Load reads the operator's file. An empty path gives the defaults.

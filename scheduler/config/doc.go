@@ -1,6 +1,6 @@
 // Package config reads the operator's file of the placement service.
 //
-// The file is HCL, and strict: a key that nobody knows, a value out of range
+// The file is HCL, and strict: an unknown key, a value out of range
 // and a queue that cannot be are errors with a line and a column. What is left
 // out has the value that [Default] gives it. Queues may also lie in Nomad
 // Variables below nomad-gpu/queues/, one each, with the same keys

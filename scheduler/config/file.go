@@ -28,9 +28,12 @@ type file struct {
 	Listen      *listenBlock       `hcl:"listen,block"`
 	Placement   *placementBlock    `hcl:"placement,block"`
 	Preemption  *preemptionBlock   `hcl:"preemption,block"`
+	Fairness    *fairnessBlock     `hcl:"fairness,block"`
 	Rebalance   *rebalanceBlock    `hcl:"rebalance,block"`
 	Reservation *reservationBlock  `hcl:"reservation,block"`
 	Replica     *replicaBlock      `hcl:"replica,block"`
+	Ledger      *ledgerBlock       `hcl:"ledger,block"`
+	Telemetry   *telemetryBlock    `hcl:"telemetry,block"`
 	Queues      []queueBlock       `hcl:"queue,block"`
 }
 
@@ -76,6 +79,7 @@ type placementBlock struct {
 	Fragmentation *float64 `hcl:"fragmentation_weight"`
 	Measured      *float64 `hcl:"measured"`
 	Candidates    *int     `hcl:"candidates"`
+	Expected      []string `hcl:"expected_models,optional"`
 }
 
 type preemptionBlock struct {
@@ -83,9 +87,15 @@ type preemptionBlock struct {
 	DryRun  *bool   `hcl:"dry_run"`
 	Rate    *int    `hcl:"max_per_minute"`
 	PerJob  *int    `hcl:"max_per_job"`
+	PerQ    *int    `hcl:"max_per_queue"`
 	MinRun  *string `hcl:"min_run_time"`
 	MinGap  *int    `hcl:"min_priority_gap"`
 	Direct  *bool   `hcl:"hold_direct_jobs"`
+	Prefer  *string `hcl:"prefer"`
+}
+
+type fairnessBlock struct {
+	HalfLife *string `hcl:"half_life"`
 }
 
 type rebalanceBlock struct {
@@ -120,10 +130,14 @@ func Parse(name string, text []byte) (*Config, error) {
 	return c, nil
 }
 
-// plain makes one error per diagnostic, so that an operator sees all of them.
+// plain makes one error per mistake, so that an operator sees all of them. What follows
+// from a mistake in the same place is not another one.
 func plain(diags hcl.Diagnostics) error {
 	errs := make([]error, 0, len(diags))
-	for _, d := range diags {
+	for at, d := range diags {
+		if at > 0 && d.Subject != nil && diags[at-1].Subject != nil && *d.Subject == *diags[at-1].Subject {
+			continue
+		}
 		errs = append(errs, d)
 	}
 	return errors.Join(errs...)
@@ -193,6 +207,17 @@ func (r *reader) positive(key string, to *int, from *int) {
 	}
 	if *from < 1 {
 		r.complain("%s %d is too small; the least is 1", key, *from)
+		return
+	}
+	*to = *from
+}
+
+func (r *reader) oneOf(key string, to *string, from *string, valid ...string) {
+	if from == nil {
+		return
+	}
+	if !slices.Contains(valid, *from) {
+		r.complain("%s: %q is not valid (%s)", key, *from, strings.Join(valid, ", "))
 		return
 	}
 	*to = *from
@@ -318,15 +343,26 @@ func (f *file) connections(c *Config, r *reader) {
 func (f *file) decisions(c *Config, r *reader) {
 	if b := f.Placement; b != nil {
 		b.apply(&c.Placement, r)
+		c.ExpectedModels = b.Expected
+		for i, model := range b.Expected {
+			if strings.TrimSpace(model) == "" || slices.Contains(b.Expected[:i], model) {
+				r.complain("placement.expected_models: %q is not valid (each GPU model once, such as \"H100\")", model)
+			}
+		}
 	}
 	if b := f.Preemption; b != nil {
 		set(&c.Preemption.Enabled, b.Enabled)
 		set(&c.Preemption.DryRun, b.DryRun)
 		r.positive("preemption.max_per_minute", &c.Preemption.MaxPerMinute, b.Rate)
 		r.positive("preemption.max_per_job", &c.Preemption.MaxPerJob, b.PerJob)
+		r.positive("preemption.max_per_queue", &c.Preemption.MaxPerQueue, b.PerQ)
 		r.duration("preemption.min_run_time", &c.Preemption.MinRunTime, b.MinRun, 0)
 		r.positive("preemption.min_priority_gap", &c.Preemption.MinGap, b.MinGap)
 		set(&c.Preemption.HoldDirect, b.Direct)
+		r.oneOf("preemption.prefer", &c.Preemption.Prefer, b.Prefer, PreferSuspend, PreferEvict)
+	}
+	if b := f.Fairness; b != nil {
+		r.duration("fairness.half_life", &c.HalfLife, b.HalfLife, 0)
 	}
 	if b := f.Rebalance; b != nil {
 		set(&c.Rebalance.Enabled, b.Enabled)
@@ -342,6 +378,12 @@ func (f *file) decisions(c *Config, r *reader) {
 	}
 	if b := f.Replica; b != nil {
 		r.duration("replica.lock_ttl", &c.Replica.LockTTL, b.LockTTL, 10*time.Second)
+	}
+	if b := f.Ledger; b != nil {
+		b.apply(c, r)
+	}
+	if b := f.Telemetry; b != nil && b.Traces != nil {
+		b.Traces.apply(&c.Traces, r)
 	}
 }
 

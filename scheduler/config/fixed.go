@@ -19,6 +19,8 @@ func (c *Config) KeepFixed(running *Config) []string {
 		{"listen", &c.Listen, &running.Listen},
 		{"reservation", &c.Reservation, &running.Reservation},
 		{"replica", &c.Replica, &running.Replica},
+		{"ledger (but for prices)", &c.Ledger, &running.Ledger},
+		{"telemetry", &c.Traces, &running.Traces},
 	} {
 		now, to := reflect.ValueOf(part.now).Elem(), reflect.ValueOf(part.to).Elem()
 		if !reflect.DeepEqual(now.Interface(), to.Interface()) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -44,6 +45,34 @@ type Queue struct {
 	Protected bool
 	// MinRunTime replaces the service's preemption.min_run_time.
 	MinRunTime *time.Duration
+
+	// IdleAfter is after how long without use of its GPUs an alloc counts as idle;
+	// IdleAction is what happens then. Zero and empty: see [Queue.IdleRule].
+	IdleAfter  time.Duration
+	IdleAction string
+}
+
+// What happens to GPUs that are held and not used.
+const (
+	// IdleReport lists them in the idle report, and nothing else.
+	IdleReport = "report"
+	// IdleSuspend has a task with a seat step aside for jobs of any priority: nothing is ended.
+	IdleSuspend = "suspend"
+	// IdleEvict evicts idle work for work that waits and would get its place.
+	IdleEvict = "evict"
+)
+
+// DefaultIdleAfter is after how long work counts as idle if its queue does not say.
+const DefaultIdleAfter = 30 * time.Minute
+
+// IdleRule is after how long work of the queue counts as idle, and what happens then.
+func (q *Queue) IdleRule() (after time.Duration, action string) {
+	return cmp.Or(q.IdleAfter, DefaultIdleAfter), cmp.Or(q.IdleAction, IdleReport)
+}
+
+// WatchesIdle reports whether some queue needs to know at all times what is idle.
+func (c *Config) WatchesIdle() bool {
+	return slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.IdleAfter > 0 || q.IdleAction != "" })
 }
 
 // Constraint is a condition on a node, as in a job.
@@ -75,6 +104,8 @@ type queueBody struct {
 	MaxPriority *int         `hcl:"max_priority"`
 	Protected   bool         `hcl:"protected,optional"`
 	MinRunTime  *string      `hcl:"min_run_time"`
+	IdleAfter   *string      `hcl:"idle_after"`
+	IdleAction  *string      `hcl:"idle_action"`
 	Constraints []Constraint `hcl:"constraint,block"`
 }
 
@@ -102,6 +133,8 @@ func readQueue(name string, body hcl.Body) (Queue, error) {
 		q.MinRunTime = new(time.Duration)
 		r.duration("min_run_time", q.MinRunTime, b.MinRunTime, 0)
 	}
+	r.duration("idle_after", &q.IdleAfter, b.IdleAfter, time.Second)
+	r.oneOf("idle_action", &q.IdleAction, b.IdleAction, IdleReport, IdleSuspend, IdleEvict)
 	q.check(r)
 	if len(r.errs) > 0 {
 		return Queue{}, fmt.Errorf("queue %q: %w", name, errors.Join(r.errs...))

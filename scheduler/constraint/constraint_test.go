@@ -171,3 +171,25 @@ func ExampleConstraint_OnDevice() {
 	fmt.Println(Constraint{"${device.attr.memory}", ">=", "16 GiB"}.OnDevice(d), Constraint{"${device.attr.memory}", ">", "16 GiB"}.OnDevice(d))
 	// Output: true false
 }
+
+// As Nomad's device allocator: what names instances is asked of each, on the right.
+func TestOnInstance(t *testing.T) {
+	for _, row := range []struct {
+		c    Constraint
+		want []bool // of GPU-1::0 and GPU-1::1
+	}{
+		{Constraint{"${device.ids}", "set_contains_any", "GPU-1::1,GPU-2::0"}, []bool{false, true}},
+		{Constraint{"${device.ids}", "set_contains", "GPU-1::1"}, []bool{false, true}},
+		{Constraint{"GPU-1::1", "!=", "${device.ids}"}, []bool{true, false}},
+		{Constraint{"GPU-9::0", "!=", "${device.ids}"}, []bool{true, true}},
+		{Constraint{"${device.ids}", "is_set", ""}, []bool{true, true}},
+		{Constraint{"${device.attr.model}", "=", "another"}, []bool{true, true}},
+	} {
+		d := device()
+		for i, id := range d.IDs {
+			if got := row.c.OnInstance(d, id); got != row.want[i] {
+				t.Errorf("%+v of %s is %v", row.c, id, got)
+			}
+		}
+	}
+}

@@ -16,14 +16,12 @@ type Device struct {
 // Named reports whether a device block's name means the group: type, vendor/type
 // or vendor/type/name.
 func (d *Device) Named(name string) bool {
-	parts := strings.SplitN(name, "/", 3)
-	switch len(parts) {
-	case 1:
-		return parts[0] == "" || parts[0] == d.Type
-	case 2:
-		return (parts[0] == "" || parts[0] == d.Vendor) && (parts[1] == "" || parts[1] == d.Type)
+	first, rest, more := strings.Cut(name, "/")
+	if !more {
+		return first == "" || first == d.Type
 	}
-	return (parts[0] == "" || parts[0] == d.Vendor) && (parts[1] == "" || parts[1] == d.Type) && (parts[2] == "" || parts[2] == d.Name)
+	second, third, _ := strings.Cut(rest, "/")
+	return (first == "" || first == d.Vendor) && (second == "" || second == d.Type) && (third == "" || third == d.Name)
 }
 
 // Meets reports whether the group meets all conditions.
@@ -62,6 +60,25 @@ func (c Constraint) OnDevice(d *Device) bool {
 		}
 	}
 	return left.kind == isText && right.kind == isText && matches(c.Operand, left.text, right.text)
+}
+
+// OnInstance evaluates what the condition says of one instance of a group that meets
+// it. Nomad compares the other side of ${device.ids} with the instance's ID, always
+// on the left, and asks nothing else.
+func (c Constraint) OnInstance(d *Device, id string) bool {
+	const ids = "${device.ids}"
+	other := c.Right
+	switch {
+	case c.Left == ids:
+	case c.Right == ids:
+		other = c.Left
+	default:
+		return true
+	}
+	if value, found := d.resolve(other); found {
+		return Constraint{"${device.attr.other}", c.Operand, ids}.OnDevice(&Device{IDs: []string{id}, Attributes: map[string]Value{"other": value}})
+	}
+	return false
 }
 
 // resolve is the value that a target stands for on a device group. Text that is

@@ -1,4 +1,4 @@
-package decide
+package decide_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 )
 
 // In a cluster that Nomad does not look at as a whole, the candidates are
@@ -16,24 +17,24 @@ import (
 func TestCandidates(t *testing.T) {
 	var machines []*nomad.Node
 	for i := range 150 {
-		machines = append(machines, machine(fmt.Sprintf("m%03d", i), 1))
+		machines = append(machines, servicetest.Machine(fmt.Sprintf("m%03d", i), 1))
 	}
-	b := newBench(t, "placement {\n candidates = 10\n}", machines...)
-	a := ask("job", "8G", 1)
-	d := b.decide(t, a)
+	b := servicetest.New(t, "placement {\n candidates = 10\n}", machines...)
+	a := servicetest.Ask("job", "8G", 1)
+	d := b.Submit(t, a)
 	if len(d.Candidates) != 10 || !slices.Contains(d.Candidates, d.Preferred[0]) {
 		t.Fatalf("candidates %v, preferred %v", d.Candidates, d.Preferred)
 	}
-	b.register(a)
-	b.run(a, "alloc", strings.TrimPrefix(d.Preferred[0], "id-"), 0, 0, 8)
+	b.Register(a)
+	b.Run(a, "alloc", strings.TrimPrefix(d.Preferred[0], "id-"), 0, 0, 8)
 	for _, id := range d.Candidates {
-		dead := machine(strings.TrimPrefix(id, "id-"), 1)
+		dead := servicetest.Machine(strings.TrimPrefix(id, "id-"), 1)
 		dead.Index, dead.Plan.Ineligible, dead.View.Status = 2, true, "down"
-		b.book.Apply([]nomad.Change{{Node: dead}}, 50)
+		b.State.Apply([]nomad.Change{{Node: dead}}, 50)
 	}
-	b.end("alloc")
-	b.block(a, 1)
-	due := b.book.NextDue(nil, true)
+	b.End("alloc")
+	b.Block(a, 1)
+	due := b.Next(nil, true)
 	if due == nil || !due.Revision.Retry {
 		t.Fatalf("all candidates are dead, and due is %+v", due)
 	}

@@ -1,18 +1,16 @@
-// Package decide answers what a job's groups ask for: where, or why not.
+// Package decide answers what a job's groups ask for: where, or why not. It is pure
+// over a transaction of the cluster's state: no network, no clock, no lock.
 //
-//	nomad ── changes ──► Book ── snapshot ──► place.Planner
-//	                      ▲                        │
-//	            flights: what was promised and     ▼
-//	            Nomad does not show yet       Decider ──► admit.Decision
-//	                                               │
-//	                                               ▼
-//	                             Record in a Nomad Variable, compare-and-set
+//	admit.Ask ──► parts: place.Request per device block
+//	                │  quota, order of what waits, gangs, reservations
+//	                ▼
+//	            place.Planner on state.Tx.Snapshot
+//	                │
+//	                ▼
+//	            placedAlloc ──► admit.Decision, record.Group
 //
-// The Book is what the service believes: Nomad's nodes and allocs, plus the
-// flights. Nomad stays the referee. A belief that was wrong costs a worse
-// placement, never a double booking.
-//
-// A decision is recorded under the key of what was asked, because Nomad
-// replaces every alloc whose device block changes: the same ask must come out
-// as before, while the rest of the job may change.
+// [Job] decides about a job as it is submitted, [Revise] about one that is
+// registered, [Evict] and [EvictForGang] who has to go so that one can start,
+// [Reservation] what is kept free. What was placed is assumed in the transaction, so
+// that the next decision sees it.
 package decide

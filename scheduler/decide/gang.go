@@ -1,15 +1,15 @@
 package decide
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -18,26 +18,16 @@ import (
 // none; as a victim a gang goes as a whole; and one of which Nomad started, or
 // kept, only a part goes back to waiting as one.
 
-// isGang reports whether a group is part of its job's gang.
-func (b *Book) isGang(key nomad.JobKey, group string) bool {
-	j := b.jobs[key]
-	if j == nil {
-		return false
-	}
-	g := j.Group(group)
-	return g != nil && g.Gang
-}
-
 // holdGang holds every group of a job's gang where one of them has to wait. A gang
 // of which something runs is not held here: the hold would cover what runs.
-func (b *Book) holdGang(key nomad.JobKey, asks []admit.Ask, groups map[string]GroupRecord) {
+func holdGang(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, groups map[string]record.Group) {
 	var why *admit.Hold
 	first := ""
 	for i := range asks {
 		if !asks[i].Gang {
 			continue
 		}
-		if b.live(key, asks[i].Group) > 0 {
+		if tx.Live(key, asks[i].Group) > 0 {
 			return
 		}
 		if hold := groups[asks[i].Group].Decision.Hold; why == nil && hold != nil {
@@ -52,22 +42,22 @@ func (b *Book) holdGang(key nomad.JobKey, asks []admit.Ask, groups map[string]Gr
 		if !known || !asks[i].Gang || g.Decision.Hold != nil {
 			continue
 		}
-		b.dropGroupFlights(key, asks[i].Group)
-		c := &choosing{book: b, key: key, ask: &asks[i]}
-		c.queue, _ = b.config.QueueFor(asks[i].Namespace, asks[i].Queue) // it was found a moment ago
+		tx.ForgetGroup(key, asks[i].Group)
+		p := &groupPlacer{tx: tx, key: key, ask: &asks[i]}
+		p.queue, _ = tx.Config().QueueFor(asks[i].Namespace, asks[i].Queue) // it was found a moment ago
 		hold := &admit.Hold{Kind: why.Kind, Sentence: fmt.Sprintf("it starts together with group %s: %s", first, why.Sentence)}
-		g.Flights, g.Decision.Preferred = nil, nil
-		groups[asks[i].Group] = c.markHeld(g, hold)
+		g.Assumed, g.Decision.Preferred = nil, nil
+		groups[asks[i].Group] = p.markHeld(g, hold)
 	}
 }
 
 // tooFew is the hold of a gang group for which there is room for some only.
-func (c *choosing) tooFew(found int) *admit.Hold {
-	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", c.ask.Together(), found)}
+func (p *groupPlacer) tooFew(found int) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", p.ask.Together(), found)}
 }
 
 // gangAsks are the asks of a job's gang as they were recorded, by group.
-func (r *Record) gangAsks() []admit.Ask {
+func gangAsks(r *record.Record) []admit.Ask {
 	var asks []admit.Ask
 	for _, g := range r.Groups {
 		if g.Ask.Gang {
@@ -80,90 +70,134 @@ func (r *Record) gangAsks() []admit.Ask {
 
 // reconsiderAll decides about a group that waits as if it came now, and about all
 // of its gang.
-func (b *Book) reconsiderAll(key nomad.JobKey, a *admit.Ask, groups map[string]GroupRecord) (map[string]GroupRecord, error) {
+func reconsiderAll(tx *state.Tx, key nomad.JobKey, a *admit.Ask, groups map[string]record.Group, window *Window) (map[string]record.Group, error) {
 	asks := []admit.Ask{*a}
 	if a.Gang {
-		asks = b.records[key].gangAsks()
+		asks = gangAsks(tx.Record(key))
+		for i := range asks {
+			asks[i] = asRegistered(tx, key, asks[i])
+		}
 	}
-	next := map[string]GroupRecord{}
+	next := map[string]record.Group{}
 	for i := range asks {
 		was, known := groups[asks[i].Group]
-		if !known || b.live(key, asks[i].Group) > 0 && asks[i].Group != a.Group {
+		if !known || tx.Live(key, asks[i].Group) > 0 && asks[i].Group != a.Group {
 			continue
 		}
-		g, err := b.reconsider(key, &asks[i], was)
+		g, err := reconsider(tx, key, &asks[i], was, window)
 		if err != nil {
 			return nil, err
 		}
 		next[asks[i].Group] = g
 	}
-	b.holdGang(key, asks, next)
+	holdGang(tx, key, asks, next)
 	return next, nil
 }
 
-// evictForGang plans the evictions that let a whole gang start; nil where there
-// are none, for one of its allocs at least.
-func (b *Book) evictForGang(key nomad.JobKey) *Eviction {
-	asks := b.records[key].gangAsks()
-	var rs []place.Request
-	var of []*choosing
-	for i := range asks {
-		a := &asks[i]
-		c := &choosing{book: b, key: key, ask: a}
-		var err error
-		if c.queue, err = b.config.QueueFor(a.Namespace, a.Queue); err != nil || b.live(key, a.Group) > 0 {
-			return nil
-		}
-		if c.parts, err = b.parts(a, c.queue); err != nil || len(c.parts) != 1 {
-			return nil // several device blocks are placed on one node: the core plans one request each
-		}
-		for n := range a.Together() {
-			r := c.parts[0].req
-			r.ID = fmt.Sprintf("%s/%d", r.ID, n)
-			r.Priority -= b.config.Preemption.MinGap - 1
-			rs, of = append(rs, r), append(of, c)
+// asRegistered is a recorded ask with the count that Nomad has, where that is smaller: a
+// group may be scaled down around the service while it is held.
+func asRegistered(tx *state.Tx, key nomad.JobKey, a admit.Ask) admit.Ask {
+	if j := tx.Job(key); j != nil && (a.JobType == "service" || a.JobType == "batch") {
+		if g := j.Group(a.Group); g != nil {
+			a.Count = min(a.Count, g.Count)
 		}
 	}
-	defer b.withoutStopping()()
-	plan, err := b.preemptSparing(rs)
+	return a
+}
+
+// gangRequests is a job's whole gang as the core takes it, and whose each request is; none
+// where the core cannot plan for it, or something of it runs.
+func gangRequests(tx *state.Tx, key nomad.JobKey) (rs []place.Request, of []*groupPlacer) {
+	asks := gangAsks(tx.Record(key))
+	for i := range asks {
+		a := &asks[i]
+		p := &groupPlacer{tx: tx, key: key, ask: a}
+		var err error
+		if p.queue, err = tx.Config().QueueFor(a.Namespace, a.Queue); err != nil || tx.Live(key, a.Group) > 0 {
+			return nil, nil
+		}
+		if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a) {
+			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
+		}
+		for n := range a.Together() {
+			r := p.parts[0].req
+			r.ID = fmt.Sprintf("%s/%d", r.ID, n)
+			rs, of = append(rs, r), append(of, p)
+		}
+	}
+	return rs, of
+}
+
+// EvictForGang plans the evictions that let a whole gang start; nil where there
+// are none, for one of its allocs at least.
+func EvictForGang(tx *state.Tx, key nomad.JobKey) *Eviction {
+	rs, of := gangRequests(tx, key)
+	if len(rs) == 0 {
+		return nil
+	}
+	for i := range rs {
+		rs[i].Priority -= tx.Config().Preemption.MinGap - 1
+	}
+	defer withoutStopping(tx)()
+	plan, err := preemptSparing(tx, rs)
 	if err != nil || len(plan.Victims) == 0 {
 		return nil
 	}
-	e := &Eviction{Job: key, Group: asks[0].Group}
+	e := &Eviction{Job: key, Group: of[0].ask.Group}
 	for i := range plan.Placements {
 		u := plan.Placements[i].Usage
 		u.Priority = of[i].parts[0].req.Priority
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
-	b.describe(e, of[0], plan.Victims)
-	return e
+	g := tx.Record(key).Groups[e.Group]
+	payable := false
+	if e.Yielding, payable = yielding(tx, key, &g, e.Promises, plan.Victims); !payable {
+		return nil
+	}
+	e.describe(of[0], plan.Victims)
+	return e.unlessInVain(tx)
 }
 
-// preemptSparing looks for victims that stand alone before it takes whole gangs.
-func (b *Book) preemptSparing(rs []place.Request) (place.Plan, error) {
+// apart reports whether allocs of a gang group take a node each.
+func apart(a *admit.Ask) bool {
+	return a.Distinct == admit.DistinctInJob || a.Distinct == admit.DistinctInGroup && a.Together() > 1
+}
+
+// preemptSparing looks for victims that do not use their GPUs, where there may be any; then
+// for such as stand alone before it takes whole gangs.
+func preemptSparing(tx *state.Tx, rs []place.Request) (place.Plan, error) {
+	if tx.Snapshot().AnyReclaimable() {
+		idle := slices.Clone(rs)
+		for i := range idle {
+			idle[i].OnlyIdle = true
+		}
+		if plan, err := tx.Planner().Preempt(idle, tx.Now()); err == nil {
+			return plan, nil
+		}
+	}
 	for i := range rs {
 		rs[i].SpareGangs = true
 	}
-	plan, err := b.plan.Preempt(rs, b.now())
+	plan, err := tx.Planner().Preempt(rs, tx.Now())
 	if err == nil {
 		return plan, nil
 	}
 	for i := range rs {
 		rs[i].SpareGangs = false
 	}
-	return b.plan.Preempt(rs, b.now())
+	return tx.Planner().Preempt(rs, tx.Now())
 }
 
 // withGangs adds to some victims the rest of their gangs.
-func (b *Book) withGangs(victims []place.Usage) []place.Usage {
+func withGangs(tx *state.Tx, victims []place.Usage) []place.Usage {
 	out := slices.Clone(victims)
 	for _, v := range victims {
-		a := b.allocs[v.ID]
+		a := tx.Alloc(v.ID)
 		if v.Gang == "" || a == nil {
 			continue
 		}
-		for _, rank := range b.allocsOf(a.Key()) {
-			u, booked := b.snap.Usage(rank.ID)
+		for _, rank := range tx.AllocsOf(a.Key()) {
+			u, booked := tx.Usage(rank.ID)
 			if booked && u.Gang == v.Gang && !rank.Stopping && !slices.ContainsFunc(out, func(have place.Usage) bool { return have.ID == u.ID }) {
 				out = append(out, u)
 			}
@@ -172,46 +206,15 @@ func (b *Book) withGangs(victims []place.Usage) []place.Usage {
 	return out
 }
 
-// gangPatience is how long a gang may run in part: Nomad may be about to start the
-// rest.
-const gangPatience = time.Minute
-
-// brokenGang finds a gang of which too few run, and has it wait as a whole.
-func (b *Book) brokenGang(pending []view.Pending, skip map[string]bool) *Due {
-	for _, p := range pending {
-		key := nomad.JobKey{Namespace: p.Namespace, ID: p.JobID}
-		r := b.records[key]
-		if r == nil || skip[key.String()] || b.drift[key] || b.now().Sub(p.Since) < gangPatience || b.anyFlight(key) {
-			continue
-		}
-		g, known := r.Groups[p.Group]
-		if !known || !g.Ask.Gang || g.Decision.Hold != nil || b.live(key, p.Group) >= g.Ask.Together() {
-			continue
-		}
-		if due := b.sendBack(key, p.Group); due != nil {
-			return due
-		}
-	}
-	return nil
-}
-
-// sendBack has a gang wait as a whole; nil where nothing of it runs.
-func (b *Book) sendBack(key nomad.JobKey, group string) *Due {
-	e := &Eviction{Job: key, Group: group}
-	for _, a := range b.allocsOf(key) {
-		if b.isGang(key, a.Group) && b.stoppable(a) {
-			e.Victims = append(e.Victims, Victim{AllocID: a.ID, Job: key, Group: a.Group, Node: a.NodeID, Priority: b.priorityOf(key)})
-		}
-	}
-	if len(e.Victims) == 0 {
-		return nil
-	}
-	slices.SortFunc(e.Victims, func(x, y Victim) int {
-		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.AllocID, y.AllocID))
+// WouldStart reports whether a group that is held, and all of its gang, would be let
+// go if it was decided about now. Nothing is changed.
+func WouldStart(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) bool {
+	would := false
+	tx.Try(func() {
+		defer tx.Savepoint(key)()
+		asked := asRegistered(tx, key, g.Ask)
+		next, err := reconsiderAll(tx, key, &asked, tx.Record(key).Groups, window)
+		would = err == nil && next[g.Ask.Group].Decision.Hold == nil
 	})
-	e.Text = fmt.Sprintf("job %s starts together or not at all, and %d of its allocs found no room for the others", key, len(e.Victims))
-	for i := range e.Victims {
-		e.Victims[i].Text = e.Text
-	}
-	return &Due{Job: key, Evict: e, Revision: Revision{Group: group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "its allocs start together, and only some found room"}}}
+	return would
 }

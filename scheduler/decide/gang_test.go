@@ -1,69 +1,74 @@
-package decide
+package decide_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // gang is a group of so many whole GPUs that start together.
 func gang(job string, count, priority int) admit.Ask {
-	a := ask(job, "1", count)
+	a := servicetest.Ask(job, "1", count)
 	a.Gang, a.Priority = true, priority
 	return a
 }
 
-func sixGPUs() []*nomad.Node { return []*nomad.Node{machine("a", 2), machine("b", 2), machine("c", 2)} }
+func sixGPUs() []*nomad.Node {
+	return []*nomad.Node{servicetest.Machine("a", 2), servicetest.Machine("b", 2), servicetest.Machine("c", 2)}
+}
 
 // fill shows so many allocs of a job, each with a whole GPU, from a position on.
-func (b *bench) fill(a admit.Ask, from, count int) {
+func fill(b *servicetest.Service, a admit.Ask, from, count int) {
 	for i := from; i < from+count; i++ {
-		b.run(a, fmt.Sprintf("alloc-%s-%d", a.JobID, i), string(rune('a'+i/2)), i%2, 0, 16)
+		b.Run(a, fmt.Sprintf("alloc-%s-%d", a.JobID, i), string(rune('a'+i/2)), i%2, 0, 16)
 	}
 }
 
 // Two trainings of four on six GPUs: never do both hold three.
 func TestAGangStartsTogetherOrNotAtAll(t *testing.T) {
-	b := newBench(t, "", sixGPUs()...)
+	b := servicetest.New(t, "", sixGPUs()...)
 	first, second := gang("first", 4, 50), gang("second", 4, 50)
-	if d := b.decide(t, first); d.Hold != nil || len(b.book.flights) != 4 {
-		t.Fatalf("%+v, %d flights", d, len(b.book.flights))
+	if d := b.Submit(t, first); d.Hold != nil || len(b.AllAssumed()) != 4 {
+		t.Fatalf("%+v, %d assumed", d, len(b.AllAssumed()))
 	}
-	b.register(first)
-	d := b.decide(t, second)
+	b.Register(first)
+	d := b.Submit(t, second)
 	if d.Hold == nil || d.Hold.Kind != view.WaitsForRoom || d.Hold.Sentence != "its 4 allocs start together, and there is room for 2" {
 		t.Fatalf("got %+v", d.Hold)
 	}
-	if len(b.book.flights) != 4 {
-		t.Errorf("what is held holds %d GPUs", len(b.book.flights)-4)
+	if len(b.AllAssumed()) != 4 {
+		t.Errorf("what is held holds %d GPUs", len(b.AllAssumed())-4)
 	}
-	b.register(second)
-	b.fill(first, 0, 4)
-	b.block(second, 4)
-	b.letTimePass()
-	b.end("alloc-first-0")
-	if due := b.book.NextDue(nil, true); due != nil {
+	b.Register(second)
+	fill(b, first, 0, 4)
+	b.Block(second, 4)
+	b.LetTimePass()
+	b.End("alloc-first-0")
+	if due := b.Next(nil, true); due != nil {
 		t.Errorf("three GPUs are free, and yet %+v", due)
 	}
-	b.end("alloc-first-1")
-	due := b.book.NextDue(nil, true)
+	b.End("alloc-first-1")
+	due := b.Next(nil, true)
 	if due == nil || due.Job.ID != "second" || !due.Revision.Retry {
 		t.Fatalf("four GPUs are free, and due is %+v", due)
 	}
-	again, err := b.Revise(t.Context(), []admit.Ask{reread(second, d)}, due.Revision)
-	if err != nil || again == nil || again[0].Hold != nil || len(b.book.flights) != 4 {
-		t.Errorf("%+v, %v, %d flights", again, err, len(b.book.flights))
+	again, err := b.Revise(t.Context(), []admit.Ask{servicetest.Reread(second, d)}, due.Revision)
+	if err != nil || again == nil || again[0].Hold != nil || len(b.AllAssumed()) != 4 {
+		t.Errorf("%+v, %v, %d assumed", again, err, len(b.AllAssumed()))
 	}
 }
 
 // Several groups of a job are one gang, and a minimum lets it start with fewer.
 func TestAGangOfSeveralGroups(t *testing.T) {
-	b := newBench(t, "", sixGPUs()...)
-	b.fill(b.tenant(t, "tenant", 50, "a", 0, 0, 16), 1, 2) // three GPUs are left
+	b := servicetest.New(t, "", sixGPUs()...)
+	fill(b, b.Tenant(t, "tenant", 50, "a", 0, 0, 16), 1, 2) // three GPUs are left
 	workers, chief := gang("job", 3, 50), gang("job", 1, 50)
 	chief.Group = "chief"
 	for _, row := range []struct{ least, held int }{{0, 2}, {2, 0}} {
@@ -78,7 +83,7 @@ func TestAGangOfSeveralGroups(t *testing.T) {
 				held++
 			}
 		}
-		if held != row.held || len(b.book.flights) != 0 {
+		if held != row.held || len(b.AllAssumed()) != 0 {
 			t.Errorf("with a minimum of %d, %d groups are held: %+v", row.least, held, d)
 		}
 		if row.held == 2 && !strings.Contains(d[0].Hold.Sentence, "it starts together with group g: its 3 allocs") {
@@ -87,27 +92,27 @@ func TestAGangOfSeveralGroups(t *testing.T) {
 	}
 }
 
-// Nobody is evicted for a gang that could not start then, and for one that could
+// No task is evicted for a gang that could not start then, and for one that could
 // all are evicted at once.
 func TestAGangIsEvictedForAsAWhole(t *testing.T) {
 	for name, row := range map[string]struct{ protected, victims int }{"it can start": {2, 4}, "one rank could never start": {3, 0}} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, quick, sixGPUs()...)
+			b := servicetest.New(t, servicetest.Quick, sixGPUs()...)
 			for i := range 6 {
 				priority := 20
 				if i < row.protected {
 					priority = 90
 				}
-				b.tenant(t, fmt.Sprintf("tenant-%d", i), priority, string(rune('a'+i/2)), i%2, 0, 16)
+				b.Tenant(t, fmt.Sprintf("tenant-%d", i), priority, string(rune('a'+i/2)), i%2, 0, 16)
 			}
 			a := gang("gang", 4, 80)
-			if d := b.decide(t, a); d.Hold == nil {
+			if d := b.Submit(t, a); d.Hold == nil {
 				t.Fatalf("got %+v", d)
 			}
-			b.register(a)
-			b.block(a, 4)
-			b.letTimePass()
-			due := b.book.NextDue(nil, true)
+			b.Register(a)
+			b.Block(a, 4)
+			b.LetTimePass()
+			due := b.Next(nil, true)
 			if row.victims == 0 {
 				if due != nil {
 					t.Fatalf("due is %+v", due)
@@ -118,18 +123,18 @@ func TestAGangIsEvictedForAsAWhole(t *testing.T) {
 				t.Fatalf("due is %+v", due)
 			}
 			for _, p := range due.Evict.Promises {
-				b.book.Promise(p)
+				b.Assume(p)
 			}
 			for i, v := range due.Evict.Victims {
-				b.stop(v.AllocID)
-				if next := b.book.NextDue(nil, true); next != nil {
+				b.Stop(v.AllocID)
+				if next := b.Next(nil, true); next != nil {
 					t.Errorf("while %d stop: %+v", i+1, next)
 				}
 			}
 			for _, v := range due.Evict.Victims {
-				b.end(v.AllocID)
+				b.End(v.AllocID)
 			}
-			due = b.book.NextDue(nil, true)
+			due = b.Next(nil, true)
 			if due == nil || due.Job.ID != "gang" || !due.Revision.Retry {
 				t.Fatalf("the room is there, and due is %+v", due)
 			}
@@ -144,14 +149,14 @@ func TestAGangIsAVictimAsAWhole(t *testing.T) {
 		gang            bool
 	}{"a single job will do": {30, 1, false}, "only a gang will do": {90, 4, true}} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, quick, machine("a", 2), machine("b", 2), machine("c", 1))
+			b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2), servicetest.Machine("b", 2), servicetest.Machine("c", 1))
 			low := gang("low", 4, 20)
-			b.decide(t, low)
-			b.register(low)
-			b.fill(low, 0, 4)
-			b.tenant(t, "single", row.single, "c", 0, 0, 16)
-			b.waits(t, "waiting", "1", 80)
-			due := b.book.NextDue(nil, true)
+			b.Submit(t, low)
+			b.Register(low)
+			fill(b, low, 0, 4)
+			b.Tenant(t, "single", row.single, "c", 0, 0, 16)
+			b.Waits(t, "waiting", "1", 80)
+			due := b.Next(nil, true)
 			if due == nil || due.Evict == nil || len(due.Evict.Victims) != row.victims || due.Evict.Victims[0].Gang != row.gang {
 				t.Fatalf("due is %+v", due)
 			}
@@ -161,42 +166,101 @@ func TestAGangIsAVictimAsAWhole(t *testing.T) {
 
 // A gang of which Nomad started only a part, or that lost a rank, goes back as one.
 func TestHalfAGangGoesBack(t *testing.T) {
-	b := newBench(t, "", sixGPUs()...)
+	b := servicetest.New(t, "", sixGPUs()...)
 	a := gang("gang", 4, 50)
-	b.decide(t, a)
-	b.register(a)
-	b.fill(a, 0, 3)
-	b.clock.at = b.clock.at.Add(aloft)
-	b.block(a, 1)
-	b.book.Heard()
-	b.book.Expire()
-	if due := b.book.NextDue(nil, true); due != nil {
+	b.Submit(t, a)
+	b.Register(a)
+	fill(b, a, 0, 3)
+	b.Clock.At = b.Clock.At.Add(state.Unplaced)
+	b.Block(a, 1)
+	b.State.Heard()
+	b.Expire()
+	if due := b.Next(nil, true); due != nil {
 		t.Fatalf("Nomad may be about to place the rest, and yet %+v", due)
 	}
-	b.tenant(t, "elsewhere", 50, "b", 1, 0, 16)
-	b.clock.at = b.clock.at.Add(aloft + gangPatience)
-	b.book.Heard()
-	b.book.Expire()
-	due := b.book.NextDue(nil, true)
+	b.Tenant(t, "elsewhere", 50, "b", 1, 0, 16)
+	b.Pass(state.Unplaced + time.Minute)
+	b.Expire()
+	due := b.Next(nil, true)
 	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 3 || due.Revision.Hold == nil {
 		t.Fatalf("due is %+v", due)
 	}
-	d := b.book.records[keyOf(a)].Groups["g"].Decision
-	held, err := b.Revise(t.Context(), []admit.Ask{reread(a, d)}, due.Revision)
+	d := b.Record(servicetest.KeyOf(a)).Groups["g"].Decision
+	held, err := b.Revise(t.Context(), []admit.Ask{servicetest.Reread(a, d)}, due.Revision)
 	if err != nil || held == nil || held[0].Hold == nil {
 		t.Errorf("got %+v, %v", held, err)
 	}
 	elastic := gang("elastic", 4, 50)
 	elastic.GangMin = 3
-	e := newBench(t, "", sixGPUs()...)
-	e.decide(t, elastic)
-	e.register(elastic)
-	e.fill(elastic, 0, 3)
-	e.block(elastic, 1)
-	e.clock.at = e.clock.at.Add(aloft + gangPatience)
-	e.book.Heard()
-	e.book.Expire()
-	if due := e.book.NextDue(nil, true); due != nil && due.Evict != nil {
+	e := servicetest.New(t, "", sixGPUs()...)
+	e.Submit(t, elastic)
+	e.Register(elastic)
+	fill(e, elastic, 0, 3)
+	e.Block(elastic, 1)
+	e.Pass(state.Unplaced + time.Minute)
+	e.Expire()
+	if due := e.Next(nil, true); due != nil && due.Evict != nil {
 		t.Errorf("three of four are enough, and yet %+v", due)
+	}
+}
+
+// A gang whose allocs must be on different nodes waits for as many nodes, not for as
+// many GPUs: Nomad would start a part of it only, for ever again.
+func TestDistinctHosts(t *testing.T) {
+	for _, row := range []struct {
+		name                string
+		workers, chiefs     int
+		distinct            admit.Distinct
+		workersHeld, placed int
+	}{
+		{"as many nodes", 3, 0, admit.DistinctInGroup, 0, 3},
+		{"too few nodes", 4, 0, admit.DistinctInGroup, 1, 0},
+		{"groups beside each other", 3, 1, admit.DistinctInGroup, 0, 4},
+		{"the job's on different nodes", 3, 1, admit.DistinctInJob, 1, 0},
+		{"no such constraint", 4, 1, "", 0, 5},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := servicetest.New(t, "", sixGPUs()...)
+			workers := gang("job", row.workers, 50)
+			workers.Distinct = row.distinct
+			asks := []admit.Ask{workers}
+			if row.chiefs > 0 {
+				chief := gang("job", row.chiefs, 50)
+				chief.Group, chief.Distinct = "chief", row.distinct
+				asks = append([]admit.Ask{chief}, asks...)
+			}
+			decisions, err := b.Decide(t.Context(), asks, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold := decisions[len(decisions)-1].Hold
+			if (hold != nil) != (row.workersHeld > 0) || len(b.AllAssumed()) != row.placed {
+				t.Errorf("held: %+v; %d allocs are placed, want %d", hold, len(b.AllAssumed()), row.placed)
+			}
+			nodes := map[string]int{}
+			for _, f := range b.AllAssumed() {
+				nodes[f.Group+f.Usage.NodeID]++
+			}
+			for at, n := range nodes {
+				if n > 1 && row.distinct != "" {
+					t.Errorf("%d allocs at %s", n, at)
+				}
+			}
+		})
+	}
+}
+
+// The node of an alloc that runs takes no second one.
+func TestDistinctHostsKeepsToWhatRuns(t *testing.T) {
+	b := servicetest.New(t, "", servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+	one := servicetest.Ask("job", "1", 1)
+	one.Distinct = admit.DistinctInGroup
+	b.Submit(t, one)
+	b.Register(one)
+	b.Run(one, "alloc-1", "a", 0, 0, 16)
+	two := one
+	two.Count = 2
+	if d := b.Submit(t, two); d.Preferred[0] != "id-b" {
+		t.Errorf("the second goes to %v", d.Preferred)
 	}
 }

@@ -9,26 +9,27 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
 // shape finds out which device blocks the ask takes at all. Memory that no
 // sliced GPU can ever hold may still be found in a MIG instance of its own: the
 // smallest profile that is large enough is taken.
-func (c *choosing) shape() (err error) {
-	if c.form, err = c.book.form(c.ask, c.parts); err == nil {
+func (p *groupPlacer) shape() (err error) {
+	if p.form, err = form(p.tx, p.ask, p.parts); err == nil {
 		return nil
 	}
 	var refusal *admit.Refusal
 	if !errors.As(err, &refusal) || refusal.Status != http.StatusUnprocessableEntity {
 		return err
 	}
-	for _, p := range c.book.profiles() {
-		parts, ok := c.asInstance(p)
+	for _, one := range profiles(p.tx) {
+		parts, ok := p.asInstance(one)
 		if !ok {
 			continue
 		}
-		if form, failed := c.book.form(c.ask, parts); failed == nil {
-			c.parts, c.form = parts, form
+		if form, failed := form(p.tx, p.ask, parts); failed == nil {
+			p.parts, p.form = parts, form
 			return nil
 		}
 	}
@@ -42,10 +43,10 @@ type profile struct {
 }
 
 // profiles lists the MIG profiles, smallest first.
-func (b *Book) profiles() []profile {
+func profiles(tx *state.Tx) []profile {
 	var list []profile
-	for _, id := range b.nodeIDs() {
-		for _, g := range b.nodes[id].Plan.GPUs {
+	for _, id := range tx.NodeIDs() {
+		for _, g := range tx.Node(id).Plan.GPUs {
 			p := profile{g.Profile, g.MemoryMiB}
 			if g.Profile != "" && g.Mode == gpu.ModeWhole && !slices.Contains(list, p) {
 				list = append(list, p)
@@ -62,15 +63,15 @@ func (b *Book) profiles() []profile {
 // profile. It returns false where that is no answer: a fraction means a part of
 // a GPU, a count means whole GPUs, and plain blocks say themselves what they
 // want.
-func (c *choosing) asInstance(p profile) ([]part, bool) {
-	parts := slices.Clone(c.parts)
+func (p *groupPlacer) asInstance(of profile) ([]part, bool) {
+	parts := slices.Clone(p.parts)
 	for i := range parts {
 		r := &parts[i].req
-		t := c.ask.Tasks[parts[i].task]
-		if t.Plain() || t.Request.Kind != gpu.KindMemory || r.MemoryMiBPerGPU > p.memoryMiB {
+		t := p.ask.Tasks[parts[i].task]
+		if t.Plain() || t.Request.Kind != gpu.KindMemory || r.MemoryMiBPerGPU > of.memoryMiB {
 			return nil, false
 		}
-		r.Profile, r.Whole, r.MinMemoryMiB = p.name, true, r.MemoryMiBPerGPU
+		r.Profile, r.Whole, r.MinMemoryMiB = of.name, true, r.MemoryMiBPerGPU
 		r.MemoryMiBPerGPU, r.ShareMilli, r.LimitMilli = 0, 0, 0
 	}
 	return parts, true

@@ -1,4 +1,4 @@
-package decide
+package decide_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 )
 
 func TestMemoryIsFoundInAMIGInstance(t *testing.T) {
@@ -20,14 +21,14 @@ func TestMemoryIsFoundInAMIGInstance(t *testing.T) {
 			Attributes: map[string]*api.Attribute{"model": word("NVIDIA A100-SXM4-80GB"), "type": word("A100"), "memory": number(gib*1024, "MiB"), "profile": word(profile)},
 		})
 	}
-	b := newBench(t, "", machine("a", 1), nomad.NewNode(n, nomad.Hardware{}))
+	b := servicetest.New(t, "", servicetest.Machine("a", 1), nomad.NewNode(n, nomad.Hardware{}))
 	for request, want := range map[string]string{"8G": "nvidia/slice", "30G": "nvidia/mig/3g.40gb", "20G(A100)": "nvidia/mig/3g.40gb"} {
-		d := b.decide(t, ask("job-"+request, request, 1))
+		d := b.Submit(t, servicetest.Ask("job-"+request, request, 1))
 		if got := d.Tasks[0].Devices[0]; got.Name != want {
 			t.Errorf("%s: got %+v, want %s", request, got, want)
 		}
 	}
-	if _, err := b.Decide(t.Context(), []admit.Ask{ask("huge", "100G", 1)}, false); err == nil {
+	if _, err := b.Decide(t.Context(), []admit.Ask{servicetest.Ask("huge", "100G", 1)}, false); err == nil {
 		t.Error("100G was found somewhere")
 	}
 }

@@ -1,4 +1,4 @@
-package decide
+package decide_test
 
 import (
 	"errors"
@@ -9,13 +9,16 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // blocksWith is a job with a device block of its own.
 func blocksWith(job string, count int64, constraints ...admit.Constraint) admit.Ask {
-	a := ask(job, "1G", 1)
+	a := servicetest.Ask(job, "1G", 1)
 	a.Tasks = []admit.TaskAsk{{Task: "t", Driver: "docker", Devices: []admit.DeviceAsk{{Name: "nvidia/slice", Count: count, Constraints: constraints}}}}
 	return a
 }
@@ -32,10 +35,10 @@ func TestDeviceConstraintsAreEvaluated(t *testing.T) {
 		"a regular expression":     {admit.Constraint{LTarget: "${device.model}", Operand: "regexp", RTarget: "^T4/"}, true},
 		"a set":                    {admit.Constraint{LTarget: "${device.attr.type}", Operand: "set_contains_any", RTarget: "A100,T4"}, true},
 		"another model":            {admit.Constraint{LTarget: "${device.attr.type}", Operand: "!=", RTarget: "T4"}, false},
-		"an instance":              {admit.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: instance("a", 1, 3)}, true},
+		"an instance":              {admit.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: servicetest.Instance("a", 1, 3)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, oneGPU, machine("a", 2))
+			b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
 			first := blocksWith("first", 16, row.constraint)
 			d, err := b.Decide(t.Context(), []admit.Ask{first}, false)
 			var refusal *admit.Refusal
@@ -48,7 +51,7 @@ func TestDeviceConstraintsAreEvaluated(t *testing.T) {
 			if err != nil || d[0].Hold != nil || len(d[0].Preferred) != 1 {
 				t.Fatalf("got %+v, %v", d, err)
 			}
-			if d := b.decide(t, blocksWith("second", 1, row.constraint)); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+			if d := b.Submit(t, blocksWith("second", 1, row.constraint)); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
 				t.Errorf("the second is not held: %+v", d)
 			}
 		})
@@ -57,9 +60,9 @@ func TestDeviceConstraintsAreEvaluated(t *testing.T) {
 
 // The core evaluates what users ask of nodes with the operators of Nomad.
 func TestNodeConstraints(t *testing.T) {
-	b := newBench(t, "", machine("a", 1), machine("b", 1))
+	b := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
 	for operand, right := range map[string]string{"regexp": "b", "set_contains": "b", ">": "a", "=": "b"} {
-		a := ask("job", "4G", 1)
+		a := servicetest.Ask("job", "4G", 1)
 		a.Constraints = []admit.Constraint{{LTarget: "${node.unique.name}", Operand: operand, RTarget: right}}
 		if d, err := b.Decide(t.Context(), []admit.Ask{a}, true); err != nil || !slices.Equal(d[0].Preferred, []string{"id-b"}) {
 			t.Errorf("%s %s: %+v, %v", operand, right, d, err)
@@ -70,9 +73,9 @@ func TestNodeConstraints(t *testing.T) {
 // A system job starts on every node, so its queue must pay for every node.
 func TestASystemJobIsPaidForOnEveryNode(t *testing.T) {
 	for gpus, fits := range map[string]bool{"gpus = 3\n": true, "gpus = 2.5\n": false} {
-		b := newBench(t, strings.Replace(oneGPU, "gpus = 1\n", gpus, 1), machine("a", 1), machine("b", 1), machine("c", 2))
+		b := servicetest.New(t, strings.Replace(servicetest.OneGPU, "gpus = 1\n", gpus, 1), servicetest.Machine("a", 1), servicetest.Machine("b", 1), servicetest.Machine("c", 2))
 		for _, kind := range []string{"system", "sysbatch"} {
-			a := ask("everywhere", "1", 1)
+			a := servicetest.Ask("everywhere", "1", 1)
 			a.JobType = kind
 			_, err := b.Decide(t.Context(), []admit.Ask{a}, true)
 			var refusal *admit.Refusal
@@ -87,13 +90,13 @@ func TestASystemJobIsPaidForOnEveryNode(t *testing.T) {
 // that it fits best when all are empty, so that jobs were refused for good which
 // other GPUs hold for less.
 func TestTheCheapestGPUDecidesWhatAQueueMayEverHold(t *testing.T) {
-	large := machine("large", 1)
+	large := servicetest.Machine("large", 1)
 	for i := range large.Plan.GPUs { // one slice of it is a 64th
 		g := &large.Plan.GPUs[i]
 		g.Slices, g.MemoryMiB = 64, 64<<10
 	}
-	b := newBench(t, oneGPU, machine("small", 4), large)
-	a := ask("many", "1G", 60)
+	b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("small", 4), large)
+	a := servicetest.Ask("many", "1G", 60)
 	a.CPUMHz, a.MemoryMiB = 10, 10
 	d, err := b.Decide(t.Context(), []admit.Ask{a}, false)
 	if err != nil || d[0].Hold != nil {
@@ -108,36 +111,54 @@ func TestTheCheapestGPUDecidesWhatAQueueMayEverHold(t *testing.T) {
 // Variable was deleted although nothing was claimed, and what waited for it failed
 // to be revised for ever once it was over.
 func TestAReservationPaysForItsClaim(t *testing.T) {
-	b := newBench(t, oneGPU, machine("a", 2))
+	b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
 	one, _ := gpu.ParseRequest("1")
 	hold, err := b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: one, For: time.Minute}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := b.decide(t, ask("other", "1G", 1)); d.Hold == nil {
+	if d := b.Submit(t, servicetest.Ask("other", "1G", 1)); d.Hold == nil {
 		t.Error("the reservation is not charged")
 	}
-	a := ask("claims", "1", 1)
+	a := servicetest.Ask("claims", "1", 1)
 	a.Reservation = hold.ID
-	if d := b.decide(t, a); d.Hold != nil || len(d.Preferred) != 1 {
+	if d := b.Submit(t, a); d.Hold != nil || len(d.Preferred) != 1 {
 		t.Fatalf("got %+v", d)
 	}
-	b.register(a)
-	for path := range b.store.items {
-		if strings.HasPrefix(path, reservationPrefix) {
+	b.Register(a)
+	for path := range b.Store.Items {
+		if strings.HasPrefix(path, "nomad-gpu/reservations/") {
 			t.Error("the claimed reservation is still stored")
 		}
 	}
-	b.clock.at = b.clock.at.Add(time.Hour)
-	b.book.Heard()
-	b.book.Expire()
-	b.block(a, 1)
-	if d, err := b.Revise(t.Context(), []admit.Ask{reread(a, b.book.records[keyOf(a)].Groups["g"].Decision)}, Revision{Group: "g", Retry: true}); err != nil {
+	b.Pass(time.Hour)
+	b.Expire()
+	b.Block(a, 1)
+	if d, err := b.Revise(t.Context(), []admit.Ask{servicetest.Reread(a, b.Record(servicetest.KeyOf(a)).Groups["g"].Decision)}, decide.Revision{Group: "g", Retry: true}); err != nil {
 		t.Errorf("it is not revised any more: %+v, %v", d, err)
 	}
-	late := ask("late", "1", 1)
+	late := servicetest.Ask("late", "1", 1)
 	late.Reservation = hold.ID
 	if _, err := b.Decide(t.Context(), []admit.Ask{late}, false); err == nil {
 		t.Error("a reservation that is over was claimed")
+	}
+}
+
+// What was admitted and waits for room is paid for before a system job is.
+func TestASystemJobLeavesWhatWasAdmittedItsQuota(t *testing.T) {
+	b := servicetest.New(t, strings.Replace(servicetest.OneGPU, "gpus = 1\n", "gpus = 3\n", 1), servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+	waits := servicetest.Ask("waits", "1", 2)
+	b.Submit(t, waits)
+	b.Register(waits)
+	b.Block(waits, 2)
+	b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(waits), "g") })
+	for request, refused := range map[string]bool{"0.5": false, "1": true} {
+		a := servicetest.Ask("everywhere", request, 1)
+		a.JobType = "system"
+		_, err := b.Decide(t.Context(), []admit.Ask{a}, true)
+		var refusal *admit.Refusal
+		if refused != (errors.As(err, &refusal) && strings.Contains(refusal.Text, "admitted and waits for room")) {
+			t.Errorf("%s: %v", request, err)
+		}
 	}
 }

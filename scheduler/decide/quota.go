@@ -1,67 +1,122 @@
 package decide
 
 import (
-	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"fmt"
+	"net/http"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// setQuotas hands the configured queues to the core. They were checked when the
-// configuration was read.
-func (b *Book) setQuotas() {
-	q, err := b.config.Quotas()
-	if err != nil {
-		b.log.trouble(b.now(), err)
-		return
+// payable refuses work that Nomad starts by itself, now or later, where its queue
+// could not pay for it: a system job for every node that it starts on, a periodic
+// or parameterized one for one child.
+func (p *groupPlacer) payable() error {
+	if p.queue == nil {
+		return nil
 	}
-	b.quotas = q
-	b.plan.SetQuotas(q)
-}
-
-// queueOf is the queue that pays for a group of a known job.
-func (b *Book) queueOf(key nomad.JobKey, group string) *config.Queue {
-	named := ""
-	if j := b.jobs[key]; j != nil {
-		if g := j.Group(group); g != nil {
-			named = g.Queue
+	tx, cost := p.tx, p.leastCost()
+	if p.ask.Later {
+		if why := tx.NeverInQuota(p.queue.Name, cost); why != "" {
+			return forbidden("group %q: %s", p.ask.Group, why)
 		}
+		return nil
 	}
-	q, err := b.config.QueueFor(key.Namespace, named)
-	if err != nil {
-		// Submitted around the service with a queue that it may not use: its
-		// namespace pays.
-		q, _ = b.config.QueueFor(key.Namespace, "")
+	room := tx.RoomFor(needOf(tx, p.ask, tasks(p.tx, p.ask, p.parts, p.form)))
+	nodes := room.Count(state.FitsNow) + room.Count(state.FitsLater)
+	missing := nodes*max(1, p.ask.Count) - tx.Live(p.key, p.ask.Group)
+	if owed, why := tx.OverWithOwed(p.queue.Name, cost.Times(int64(max(0, missing))), p.key); missing > 0 && why != "" {
+		if owed != (place.Charge{}) {
+			why += fmt.Sprintf(", with %s of it for work that was admitted and waits for room", owed)
+		}
+		return forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, missing, why)
 	}
-	return q
+	return nil
 }
 
-// requeue books all allocs again, after queues changed.
-func (b *Book) requeue() {
-	for _, id := range b.order {
-		for _, usage := range b.snap.UsagesOn(id) {
-			if a := b.allocs[usage.ID]; a != nil {
-				b.unbook(a.ID)
-				b.book(b.usageOf(a))
+// leastCost is the least that one alloc costs its queue, on whatever GPU. On
+// which it lands, and what that costs, is seen when it is placed.
+func (p *groupPlacer) leastCost() place.Charge {
+	var sum place.Charge
+	for i := range p.parts {
+		var least place.Charge
+		p.parts[i].each(func(r *place.Request) {
+			switch c := p.tx.Planner().LeastCharge(r); {
+			case least == place.Charge{}:
+				least = c
+			case c != place.Charge{}: // some GPU can hold it
+				least = c.Smaller(least)
 			}
+		})
+		sum = sum.Plus(least)
+	}
+	return sum
+}
+
+// quota says whether the group must wait for its queue.
+func (p *groupPlacer) quota(cost place.Charge, running, missing int) (*admit.Hold, error) {
+	if p.queue == nil || missing == 0 {
+		return nil, nil
+	}
+	return p.quotaFor(cost.Times(int64(missing)), running, missing)
+}
+
+// quotaFor is quota for what all missing allocs cost together.
+func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.Hold, error) {
+	if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
+		return nil, forbidden("group %q: %s", p.ask.Group, why)
+	}
+	if p.canaries > 0 {
+		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.runningCharge())); why != "" {
+			return nil, forbidden("group %q: its canaries run beside what runs of it: %s", p.ask.Group, why)
 		}
 	}
-}
-
-// overQuota says why a queue may not take a charge more; empty when it may.
-// Borrowing is allowed as far as the limits go, as long as there is room;
-// whoever's quota it is takes it back by reclaim.
-func (b *Book) overQuota(queue string, cost place.Charge) string {
-	return over(b.quotas, b.snap, queue, cost)
-}
-
-// neverInQuota says why a charge is over a limit even on an idle cluster.
-func (b *Book) neverInQuota(queue string, cost place.Charge) string {
-	return over(b.quotas, b.empty, queue, cost)
-}
-
-func over(q *place.Quotas, s *place.Snapshot, queue string, cost place.Charge) string {
-	if q == nil {
-		return ""
+	if why := p.tx.OverQuota(p.queue.Name, all); why != "" {
+		return p.overdrawn(why, running, missing)
 	}
-	return q.Over(s, queue, cost)
+	if owed, why := p.tx.OverWithOwed(p.queue.Name, all, p.key); why != "" {
+		return p.overdrawn(fmt.Sprintf("%s of it are for work that was admitted and waits for room", owed), running, missing)
+	}
+	if first := p.firstInQueue(all); first != nil && running == 0 {
+		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", p.other(first.Job), first.Turn.Priority)}, nil
+	}
+	return nil, nil
+}
+
+// firstInQueue is a group that goes before the ask and waits for the same quota,
+// of which too little would be left for it; nil for none. Without it small jobs
+// would take what comes free, one after the other, and a larger one never runs.
+func (p *groupPlacer) firstInQueue(own place.Charge) *state.Waiting {
+	type claim struct {
+		queue string
+		all   place.Charge
+	}
+	tx, turn, payable := p.tx, turnOf(p.tx, p.ask), map[claim]bool{}
+	for w := range tx.WaitingFor(view.WaitsForQuota) {
+		r := tx.Record(w.Job)
+		if r == nil || w.Job == p.key || !tx.ShareLimit(w.Turn.Queue, p.queue.Name) || !goesFirst(tx, w.Turn, turn) {
+			continue
+		}
+		g := r.Groups[w.Group]
+		c := claim{w.Turn.Queue, g.Cost.Times(int64(w.Missing))}
+		if payable[c] {
+			continue
+		}
+		payable[c] = true
+		if tx.NeverInQuota(c.queue, c.all) == "" && tx.OverQuota(c.queue, c.all.Plus(own)) != "" {
+			return w
+		}
+	}
+	return nil
+}
+
+// overdrawn holds a group that its queue cannot pay for now. A group that runs
+// already is not held, since a hold would cover what runs; it is refused.
+func (p *groupPlacer) overdrawn(why string, running, missing int) (*admit.Hold, error) {
+	if running > 0 {
+		return nil, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: %d more allocs are over the quota: %s", p.ask.Group, missing, why)}
+	}
+	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}, nil
 }

@@ -1,4 +1,4 @@
-package decide
+package decide_test
 
 import (
 	"strings"
@@ -6,27 +6,28 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 func TestHeldByQuotaThenReleased(t *testing.T) {
-	b := newBench(t, "queue \"q\" {\n gpus = 1\n borrow = false\n namespaces = [\"default\"]\n}", machine("a", 2))
-	first := ask("first", "1", 1)
-	b.decide(t, first)
-	b.register(first)
-	b.run(first, "alloc-1", "a", 0, 0, 16)
-	second := ask("second", "0.5", 1)
-	d := b.decide(t, second)
+	b := servicetest.New(t, "queue \"q\" {\n gpus = 1\n borrow = false\n namespaces = [\"default\"]\n}", servicetest.Machine("a", 2))
+	first := servicetest.Ask("first", "1", 1)
+	b.Submit(t, first)
+	b.Register(first)
+	b.Run(first, "alloc-1", "a", 0, 0, 16)
+	second := servicetest.Ask("second", "0.5", 1)
+	d := b.Submit(t, second)
 	if d.Hold == nil || d.Hold.Kind != view.WaitsForQuota || !strings.Contains(d.Hold.Sentence, "queue q holds 1 of at most 1") {
 		t.Fatalf("got %+v", d.Hold)
 	}
-	b.register(second)
-	b.block(second, 1)
-	if due := b.book.NextDue(nil, true); due != nil {
+	b.Register(second)
+	b.Block(second, 1)
+	if due := b.Next(nil, true); due != nil {
 		t.Errorf("nothing can be done, and yet %+v", due)
 	}
-	b.end("alloc-1")
-	due := b.book.NextDue(nil, true)
+	b.End("alloc-1")
+	due := b.Next(nil, true)
 	if due == nil || due.Job.ID != "second" || !due.Revision.Retry {
 		t.Fatalf("due is %+v", due)
 	}
@@ -39,22 +40,22 @@ func TestHeldByQuotaThenReleased(t *testing.T) {
 // At its limit a queue makes room in itself, and nowhere else.
 func TestAQueueAtItsLimitGivesWayToItsOwnPriority(t *testing.T) {
 	const text = "preemption {\n min_run_time = \"0s\"\n}\nqueue \"q\" {\n gpus = 1\n borrow = false\n namespaces = [\"q\"]\n}"
-	b := newBench(t, text, machine("a", 2))
-	other, low := ask("other", "16G", 1), ask("low", "16G", 1)
+	b := servicetest.New(t, text, servicetest.Machine("a", 2))
+	other, low := servicetest.Ask("other", "16G", 1), servicetest.Ask("low", "16G", 1)
 	other.Priority, low.Priority, low.Namespace = 10, 20, "q"
 	for i, v := range []admit.Ask{other, low} {
-		b.register(v)
-		b.run(v, "alloc-"+v.JobID, "a", i, 0, 16)
+		b.Register(v)
+		b.Run(v, "alloc-"+v.JobID, "a", i, 0, 16)
 	}
-	high := ask("high", "8G", 1)
+	high := servicetest.Ask("high", "8G", 1)
 	high.Priority, high.Namespace = 80, "q"
-	if d := b.decide(t, high); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+	if d := b.Submit(t, high); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
 		t.Fatalf("got %+v", d)
 	}
-	b.register(high)
-	b.block(high, 1)
-	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil, true)
+	b.Register(high)
+	b.Block(high, 1)
+	b.Clock.At = b.Clock.At.Add(2*time.Second + time.Second)
+	due := b.Next(nil, true)
 	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 1 || due.Evict.Victims[0].Job.ID != "low" {
 		t.Fatalf("due is %+v", due)
 	}
@@ -70,30 +71,30 @@ func TestMemoryQuotaIsBorrowedAndReclaimed(t *testing.T) {
 	const text = "preemption {\n min_run_time = \"0s\"\n}\n" +
 		"queue \"big\" {\n gpu_memory_gb = 8\n max_gpu_memory_gb = 16\n namespaces = [\"big\"]\n}\n" +
 		"queue \"owner\" {\n gpu_memory_gb = 8\n namespaces = [\"owner\"]\n}"
-	b := newBench(t, text, machine("a", 1))
-	borrower := ask("borrower", "16G", 1)
+	b := servicetest.New(t, text, servicetest.Machine("a", 1))
+	borrower := servicetest.Ask("borrower", "16G", 1)
 	borrower.Namespace = "big"
-	if d := b.decide(t, borrower); d.Hold != nil || len(d.Preferred) != 1 {
+	if d := b.Submit(t, borrower); d.Hold != nil || len(d.Preferred) != 1 {
 		t.Fatalf("got %+v", d)
 	}
-	b.register(borrower)
-	b.run(borrower, "alloc", "a", 0, 0, 16)
-	more := ask("more", "1G", 1)
+	b.Register(borrower)
+	b.Run(borrower, "alloc", "a", 0, 0, 16)
+	more := servicetest.Ask("more", "1G", 1)
 	more.Namespace = "big"
-	if d := b.decide(t, more); d.Hold == nil || d.Hold.Sentence != "queue big holds 16384 of at most 16384 MiB of GPU memory, and this needs 1024" {
+	if d := b.Submit(t, more); d.Hold == nil || d.Hold.Sentence != "queue big holds 16384 of at most 16384 MiB of GPU memory, and this needs 1024" {
 		t.Errorf("got %+v", d.Hold)
 	}
-	c, err := b.book.Picture()
-	if err != nil || c.Queues[0].BorrowedMemoryMiB != 8<<10 || c.Queues[0].MaxMemoryMiB != 16<<10 || c.Queues[0].UsedMemoryMiB != 16<<10 {
-		t.Errorf("the picture has %+v, %v", c.Queues, err)
+	c := b.Cluster(t)
+	if c.Queues[0].BorrowedMemoryMiB != 8<<10 || c.Queues[0].MaxMemoryMiB != 16<<10 || c.Queues[0].UsedMemoryMiB != 16<<10 {
+		t.Errorf("people see %+v", c.Queues)
 	}
-	owner := ask("owner", "8G", 1)
+	owner := servicetest.Ask("owner", "8G", 1)
 	owner.Namespace = "owner"
-	b.decide(t, owner)
-	b.register(owner)
-	b.block(owner, 1)
-	b.clock.at = b.clock.at.Add(settled + time.Second)
-	due := b.book.NextDue(nil, true)
+	b.Submit(t, owner)
+	b.Register(owner)
+	b.Block(owner, 1)
+	b.Clock.At = b.Clock.At.Add(2*time.Second + time.Second)
+	due := b.Next(nil, true)
 	if due == nil || due.Evict == nil || !due.Evict.Reclaim || !strings.Contains(due.Evict.Text, "takes back what was borrowed from queue owner") {
 		t.Fatalf("due is %+v", due)
 	}

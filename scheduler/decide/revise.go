@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +8,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -22,103 +23,96 @@ type Revision struct {
 	Align bool
 	// Prefer is a node where room is being made for an alloc of the group.
 	Prefer string
-	room   *made
+	// Room is what is made there, where it is known; see Eviction.
+	Room *Room
 	// Exclude is a node to leave out while its room goes to For, Include one
 	// to take back in.
 	Exclude, For string
 	Include      []string
-	// Hold makes the group wait.
-	Hold *admit.Hold
+	// Only are the nodes that a system group is held to; Everywhere ends that.
+	Only       []string
+	Everywhere bool
+	// Hold makes the group wait. SentBack is set where that is because Nomad started it
+	// in part only, and says how.
+	Hold     *admit.Hold
+	SentBack string
+	// OnCPU registers the group, and all of its gang, without GPUs.
+	OnCPU bool
 }
 
-// Revise changes the decision about a job, whose asks were read from Nomad
-// just now, and records the change. It returns nil when nothing has to be
-// registered; otherwise the change must be settled like any decision.
-func (d *Decider) Revise(ctx context.Context, asks []admit.Ask, r Revision) ([]admit.Decision, error) {
-	if len(asks) == 0 {
-		return nil, nil
-	}
-	key := nomad.JobKey{Namespace: asks[0].Namespace, ID: asks[0].JobID}
-	if !d.leading() {
-		return nil, fmt.Errorf("revise job %q: %w", key, ErrNotLeading)
-	}
-	have, err := d.read(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	revised, err := d.book.revise(key, asks, have, r)
-	if err != nil || !revised.record && !revised.job {
-		return nil, err
-	}
-	if err := revised.next.write(ctx, d.store); err != nil {
-		return nil, err
-	}
-	d.book.remember(revised.next)
-	if !revised.job {
-		d.book.settled(key)
-		return nil, nil
-	}
-	d.mu.Lock()
-	d.before[key] = have
-	d.mu.Unlock()
-	return revised.answers, nil
+// Revised is what a revision changes: the record, the registered job, or both.
+type Revised struct {
+	Next        *record.Record
+	Answers     []admit.Decision
+	Record, Job bool
 }
 
-// revised is what a revision changes: the record, the registered job, or both.
-type revised struct {
-	next        *Record
-	answers     []admit.Decision
-	record, job bool
-}
-
-func (b *Book) revise(key nomad.JobKey, asks []admit.Ask, have *Record, r Revision) (revised, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := revised{next: have.clone(), answers: make([]admit.Decision, len(asks))}
-	out.next.At, out.next.settled = b.now(), time.Time{}
-	wasOf := map[string]GroupRecord{}
-	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil)
+// Revise changes what was decided about a job, whose asks were read from Nomad just
+// now. The group, and with it its gang where that starts or waits as one, is decided
+// about; the others stay.
+func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
+	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
+	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
+	before := map[string]record.Group{}
+	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]
 		was, known := have.Groups[a.Group]
 		adopted := !known || was.Key != a.Key()
 		if adopted {
-			was = (&choosing{book: b, key: key, ask: a}).adopt(a.Was)
+			was = (&groupPlacer{tx: tx, key: key, ask: a}).adopt(a.Was)
 		}
 		g := was
 		if a.Group == r.Group || gang && a.Gang {
 			var err error
-			if g, err = b.reviseGroup(key, a, was, r); err != nil {
-				return revised{}, err
+			if g, err = reviseGroup(tx, key, a, was, r); err != nil {
+				return Revised{}, err
 			}
 		}
-		out.record = out.record || adopted
-		out.next.Groups[a.Group], wasOf[a.Group] = g, was
+		out.Record = out.Record || adopted
+		out.Next.Groups[a.Group], before[a.Group] = g, was
 	}
-	if gang {
-		b.holdGang(key, asks, out.next.Groups)
+	if gang && !r.OnCPU {
+		holdGang(tx, key, asks, out.Next.Groups)
 	}
 	for i := range asks {
-		a, was, g := &asks[i], wasOf[asks[i].Group], out.next.Groups[asks[i].Group]
+		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.record = out.record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded)
-		out.job = out.job || different || a.Registered() != a.Fingerprint(&g.Decision)
-		out.answers[i] = g.Decision
+		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || was.Attempts != g.Attempts
+		out.Job = out.Job || !tx.Unchangeable(key) && (different || a.Registered() != a.Fingerprint(&g.Decision))
+		out.Answers[i] = g.Decision
 	}
-	if out.record || out.job {
-		b.version++
+	if out.Record || out.Job {
+		tx.Changed()
 	}
 	return out, nil
 }
 
-func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Revision) (GroupRecord, error) {
+// gangRuns reports whether something of a job's gang runs.
+func gangRuns(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) bool {
+	return slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Gang && tx.Live(key, a.Group) > 0 })
+}
+
+func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, r Revision) (record.Group, error) {
 	g := was
+	if tx.Unchangeable(key) {
+		if r.Prefer != "" {
+			g.Attempts = roomMade(tx, key, &g)
+		}
+		return g, nil
+	}
+	if r.OnCPU {
+		return onCPU(tx, key, a, was)
+	}
+	if was.Decision.OnCPU { // it was never registered so, or is not any more
+		g = (&groupPlacer{tx: tx, key: key, ask: a}).adopt(a.Was)
+	}
 	g.Excluded = maps.Clone(was.Excluded)
 	if g.Excluded == nil {
 		g.Excluded = map[string]string{}
 	}
 	if r.Align {
-		g, r.Retry = b.align(key, a, g)
+		g, r.Retry = align(tx, key, a, g)
 	}
 	if r.Exclude != "" {
 		g.Excluded[r.Exclude], g.Decision.WithoutCanaries = r.For, true
@@ -133,68 +127,78 @@ func (b *Book) reviseGroup(key nomad.JobKey, a *admit.Ask, was GroupRecord, r Re
 	if r.Prefer != "" {
 		rest := slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Prefer })
 		g.Decision.Preferred, g.Decision.Hold = append([]string{r.Prefer}, rest...), nil
-		if r.room != nil {
-			b.moveIn(a, &g, r.room)
+		g.Attempts = roomMade(tx, key, &g)
+		if r.Room != nil {
+			moveIn(tx, a, &g, r.Room)
 		}
+	}
+	if len(r.Only) > 0 || r.Everywhere {
+		g.Only = r.Only
+	}
+	if r.SentBack != "" {
+		g.Attempts = g.Attempts.Again(tx.Now(), 0, r.SentBack)
+		r.Hold = restHold(&g.Attempts)
 	}
 	if r.Hold != nil {
 		g.Decision.Hold, g.Decision.WithoutCanaries = r.Hold, true
-		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = b.now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
-		b.log.decision(g.Shown)
+		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
+		tx.NoteDecision(g.Shown)
 	}
-	g.Decision.Candidates = b.candidates(&g)
+	g.Decision.Candidates = candidates(tx, &g)
 	if !r.Retry {
 		return g, nil
 	}
-	return b.retry(key, a, g)
+	return retry(tx, key, a, g)
 }
 
 // retry decides anew about a group that waits, and tells of it when it need not
 // wait any more.
-func (b *Book) retry(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupRecord, error) {
-	before := b.flightsOf(key)
-	g, err := b.reconsider(key, a, was)
+func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, error) {
+	rollback := tx.Savepoint(key)
+	g, err := reconsider(tx, key, a, was, nil)
 	if err != nil {
-		b.restore(key, before)
+		rollback()
 		return was, err
 	}
 	if was.Decision.Hold != nil && g.Decision.Hold == nil {
-		b.log.decision(g.Shown)
-		b.note(view.Event{Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
+		tx.NoteDecision(g.Shown)
+		tx.Note(view.Event{Kind: "release", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s need not wait any more for %s", a.Group, key, was.Decision.Hold.Kind)})
 	}
 	return g, nil
 }
 
 // reconsider decides about a group that waits as if it came now. Its device blocks
-// are only written anew while nothing of it runs.
-func (b *Book) reconsider(key nomad.JobKey, a *admit.Ask, was GroupRecord) (GroupRecord, error) {
-	q, err := b.config.QueueFor(a.Namespace, a.Queue)
+// are only written anew while nothing of it runs. With a window it is a trial: of the
+// answer only the hold counts.
+func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, window *Window) (record.Group, error) {
+	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		return was, forbidden("group %q: %s", a.Group, err)
 	}
-	parts, err := b.parts(a, q)
+	parts, err := parts(tx, a, q)
 	if err != nil {
 		return was, err
 	}
-	c := &choosing{book: b, key: key, ask: a, queue: q, parts: parts}
-	c.unreserved = b.claims[a.Reservation] == nil
-	c.asBefore(&was)
-	if err := c.shape(); err != nil {
+	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts, window: window, trial: window != nil}
+	p.unreserved = tx.Reservation(a.Reservation) == nil
+	p.asBefore(&was)
+	if err := p.shape(); err != nil {
 		return was, err
 	}
-	was.Cost, was.Direct = c.leastCost(), false
-	b.dropGroupFlights(key, a.Group)
-	return c.fill(was, c.given(&was), b.live(key, a.Group))
+	was.Cost, was.Direct = p.leastCost(), false
+	tx.ForgetGroup(key, a.Group)
+	return p.refill(was, p.given(&was))
 }
 
 func sameDecision(x, y *admit.Decision) bool {
 	sameHold := x.Hold == nil && y.Hold == nil || x.Hold != nil && y.Hold != nil && *x.Hold == *y.Hold
-	return sameHold && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Candidates, y.Candidates) && slices.Equal(x.Preferred, y.Preferred) && sameDevices(x.Tasks, y.Tasks)
+	return sameHold && x.OnCPU == y.OnCPU && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Candidates, y.Candidates) && slices.Equal(x.Preferred, y.Preferred) && slices.Equal(x.Bounds, y.Bounds) && sameDevices(x.Tasks, y.Tasks)
 }
 
 func sameDevices(x, y []admit.TaskDecision) bool {
 	return slices.EqualFunc(x, y, func(s, t admit.TaskDecision) bool {
-		return s.Task == t.Task && s.Share == t.Share && slices.EqualFunc(s.Devices, t.Devices, func(d, e admit.Device) bool {
+		sameBound := s.Bound == nil && t.Bound == nil || s.Bound != nil && t.Bound != nil && *s.Bound == *t.Bound
+		return s.Task == t.Task && s.Share == t.Share && s.SeatPriority == t.SeatPriority && sameBound && slices.EqualFunc(s.Devices, t.Devices, func(d, e admit.Device) bool {
 			return d.Name == e.Name && d.Count == e.Count && d.Prefer == e.Prefer && slices.Equal(d.Constraints, e.Constraints)
 		})
 	})

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"text/template"
@@ -77,18 +79,20 @@ func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		options Options
 		share   Share
+		group   Group
 	}{
-		"pytorch-slice":              {Options{Kind: PyTorch, Memory: Conservative}, Share{GPUs: 1, MemoryMiB: 8192, Type: "A100"}},
-		"pytorch-dynamic":            {Options{Kind: PyTorch, Memory: Dynamic, NoHelper: true}, Share{GPUs: 1, MemoryMiB: 8192}},
-		"pytorch-distributed":        {Options{Kind: PyTorch, Memory: Aggressive, MixedPrecision: true, Distributed: true}, Share{GPUs: 1, Whole: true, Type: "V100"}},
-		"pytorch-distributed-multi":  {Options{Kind: PyTorch, Memory: Aggressive, MixedPrecision: true, Distributed: true, Interface: "ib0"}, Share{GPUs: 4, Whole: true, Type: "H100"}},
-		"tensorflow-fraction":        {Options{Kind: TensorFlow, Memory: Conservative, FractionMilli: 900, MixedPrecision: true}, Share{GPUs: 1, MemoryMiB: 20480, Type: "A100"}},
-		"tensorflow-dynamic":         {Options{Kind: TensorFlow, Memory: Dynamic}, Share{GPUs: 1, Whole: true}},
-		"tensorflow-distributed":     {Options{Kind: TensorFlow, Memory: Conservative, Distributed: true}, Share{GPUs: 1, Whole: true}},
-		"pytorch-distributed-shares": {Options{Kind: PyTorch, Memory: Conservative, Distributed: true, Interface: "^lo"}, Share{GPUs: 1, MemoryMiB: 4096}},
+		"pytorch-slice":              {Options{Kind: PyTorch, Memory: Conservative}, Share{GPUs: 1, MemoryMiB: 8192, Type: "A100"}, group},
+		"pytorch-dynamic":            {Options{Kind: PyTorch, Memory: Dynamic, NoHelper: true}, Share{GPUs: 1, MemoryMiB: 8192}, group},
+		"pytorch-distributed":        {Options{Kind: PyTorch, Memory: Aggressive, MixedPrecision: true, Distributed: true}, Share{GPUs: 1, Whole: true, Type: "V100"}, group},
+		"pytorch-distributed-multi":  {Options{Kind: PyTorch, Memory: Aggressive, MixedPrecision: true, Distributed: true, Interface: "ib0"}, Share{GPUs: 4, Whole: true, Type: "H100"}, group},
+		"tensorflow-fraction":        {Options{Kind: TensorFlow, Memory: Conservative, FractionMilli: 900, MixedPrecision: true}, Share{GPUs: 1, MemoryMiB: 20480, Type: "A100"}, group},
+		"tensorflow-dynamic":         {Options{Kind: TensorFlow, Memory: Dynamic}, Share{GPUs: 1, Whole: true}, group},
+		"tensorflow-distributed":     {Options{Kind: TensorFlow, Memory: Conservative, Distributed: true}, Share{GPUs: 1, Whole: true}, group},
+		"pytorch-distributed-shares": {Options{Kind: PyTorch, Memory: Conservative, Distributed: true, Interface: "^lo"}, Share{GPUs: 1, MemoryMiB: 4096}, group},
+		"pytorch-elastic":            {Options{Kind: PyTorch, Memory: Aggressive, Distributed: true}, Share{GPUs: 2, Whole: true, Type: "H100"}, Group{Job: "train", Group: "ranks", Task: "rank", Count: 3, Least: 2, Most: 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			setup, err := Plan(test.options, test.share, group)
+			setup, err := Plan(test.options, test.share, test.group)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +127,9 @@ func TestPlanRefuses(t *testing.T) {
 		"no GPU":  {Options{Kind: PyTorch, Memory: Conservative}, 0, Group{}, "framework pytorch needs at least one GPU, the task has 0"},
 		"options": {Options{Kind: "jax"}, 1, Group{}, `framework "jax" is not one of pytorch, tensorflow`},
 		"count":   {distributed, 1, Group{}, "distributed training needs a group count of at least 1, it is 0"},
-		"bridge":  {distributed, 1, Group{Group: "g", Count: 2, Network: "bridge"}, `distributed training in group "g" needs network mode "host" or a CNI network that routes between the nodes: the ranks open ports of their own, which mode "bridge" does not forward`},
+		"elastic TensorFlow": {Options{Kind: TensorFlow, Memory: Conservative, Distributed: true}, 1, Group{Count: 4, Least: 2, Most: 4},
+			"a distributed TensorFlow training needs all of its 4 workers: TF_CONFIG lists them; leave gpu_gang_min out, or use PyTorch with torchrun"},
+		"bridge": {distributed, 1, Group{Group: "g", Count: 2, Network: "bridge"}, `distributed training in group "g" needs network mode "host" or a CNI network that routes between the nodes: the ranks open ports of their own, which mode "bridge" does not forward`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Plan(test.options, Share{GPUs: test.gpus}, test.group)
@@ -141,6 +147,10 @@ func TestMerge(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+	told := Setup{Env: map[string]string{EnvRanks: "2:4"}}
+	if got := told.Merge(map[string]string{EnvRanks: "7"})[EnvRanks]; got != "2:4" {
+		t.Errorf("a forged number of ranks stands: %q", got)
+	}
 	if again := setup.Merge(map[string]string{pythonPath: "/ours"}); again[pythonPath] != "/ours" {
 		t.Errorf("merged twice: %q", again[pythonPath])
 	}
@@ -153,8 +163,9 @@ type service struct {
 	Tags    []string
 }
 
-// render runs a template as Nomad would and reports whether it must wait.
-func render(t *testing.T, text string, services ...service) (string, bool) {
+// render runs a template as Nomad would in the allocation of an index, and reports
+// whether it must wait.
+func render(t *testing.T, text, index string, services ...service) (string, bool) {
 	t.Helper()
 	waits := false
 	functions := template.FuncMap{
@@ -170,7 +181,16 @@ func render(t *testing.T, text string, services ...service) (string, bool) {
 		},
 		"nomadVarExists": func(string) bool { return false },
 		"nomadVar":       func(string) map[string]string { waits = true; return nil },
-		"env":            func(string) string { return "1" },
+		"env":            func(string) string { return index },
+		"parseInt":       func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) },
+		"add":            func(b, a any) int64 { return reflect.ValueOf(a).Int() + reflect.ValueOf(b).Int() },
+		"loop": func(n int64) []int64 {
+			all := make([]int64, n)
+			for i := range all {
+				all[i] = int64(i)
+			}
+			return all
+		},
 	}
 	var out strings.Builder
 	if err := template.Must(template.New("").Funcs(functions).Parse(text)).Execute(&out, nil); err != nil {
@@ -182,27 +202,42 @@ func render(t *testing.T, text string, services ...service) (string, bool) {
 func TestRendezvousWaitsForItsRanks(t *testing.T) {
 	zero := service{"10.0.0.1", 20001, []string{"gpu-rendezvous", "rank-0"}}
 	one := service{"10.0.0.2", 20002, []string{"gpu-rendezvous", "rank-1"}}
-	torch, tf := pytorchRendezvous("s"), tensorflowRendezvous("s", 2)
+	two := service{"10.0.0.3", 20003, []string{"gpu-rendezvous", "rank-2"}}
+	elastic := torchrunRendezvous("s", 2, 3)
+	meet := func(endpoint, host, own string) string {
+		return "PET_RDZV_ENDPOINT=" + endpoint + "\nPET_RDZV_CONF=is_host=" + host + "\nPET_LOCAL_ADDR=" + own
+	}
+	torch, tf := pytorchRendezvous("s", 2), tensorflowRendezvous("s", 2)
 	torchEnv := "MASTER_ADDR=10.0.0.1\nMASTER_PORT=20001\nPET_MASTER_ADDR=10.0.0.1\nPET_MASTER_PORT=20001"
 	tfEnv := `TF_CONFIG='{"cluster":{"worker":["10.0.0.1:20001","10.0.0.2:20002"]},"task":{"type":"worker","index":1}}'`
 	for name, test := range map[string]struct {
-		template string
-		services []service
-		want     string
-		waits    bool
+		template, index string
+		services        []service
+		want            string
+		waits           bool
 	}{
-		"torch, nobody":            {torch, nil, "", true},
-		"torch, only rank 1":       {torch, []service{one}, "", true},
-		"torch, rank 0":            {torch, []service{zero}, torchEnv, false},
-		"torch, all":               {torch, []service{one, zero}, torchEnv, false},
-		"torch, rank 0 twice":      {torch, []service{zero, zero}, "", true},
-		"tensorflow, nobody":       {tf, nil, "", true},
-		"tensorflow, one missing":  {tf, []service{zero}, "", true},
-		"tensorflow, all":          {tf, []service{one, zero}, tfEnv, false},
-		"tensorflow, rank 1 twice": {tf, []service{zero, one, one}, "", true},
+		"torch, nobody":             {torch, "1", nil, "", true},
+		"torch, only rank 1":        {torch, "1", []service{one}, "", true},
+		"torch, rank 0":             {torch, "1", []service{zero}, torchEnv, false},
+		"torch, all":                {torch, "1", []service{one, zero}, torchEnv, false},
+		"torch, rank 0 twice":       {torch, "1", []service{zero, zero}, "", true},
+		"torch, one rank too many":  {torch, "2", []service{zero, one, two}, "", true},
+		"tensorflow, nobody":        {tf, "1", nil, "", true},
+		"tensorflow, one missing":   {tf, "1", []service{zero}, "", true},
+		"tensorflow, all":           {tf, "1", []service{one, zero}, tfEnv, false},
+		"tensorflow, rank 1 twice":  {tf, "1", []service{zero, one, one}, "", true},
+		"tensorflow, one too many":  {tf, "2", []service{zero, one, two}, "", true},
+		"elastic, too few":          {elastic, "1", []service{one}, "", true},
+		"elastic, the least":        {elastic, "1", []service{one, zero}, meet("10.0.0.1:20001", "0", "10.0.0.2"), false},
+		"elastic, where they meet":  {elastic, "0", []service{one, zero}, meet("10.0.0.1:20001", "1", "10.0.0.1"), false},
+		"elastic, another joined":   {elastic, "1", []service{two, one, zero}, meet("10.0.0.1:20001", "0", "10.0.0.2"), false},
+		"elastic, rank 0 is lost":   {elastic, "1", []service{two, one}, meet("10.0.0.2:20002", "1", "10.0.0.2"), false},
+		"elastic, not itself there": {elastic, "2", []service{zero, one}, "", true},
+		"elastic, one is replaced":  {elastic, "2", []service{zero, one, two, two}, "", true},
+		"elastic, one too many":     {elastic, "3", []service{zero, one, two, {"10.0.0.4", 20004, []string{"rank-3"}}}, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, waits := render(t, test.template, test.services...)
+			got, waits := render(t, test.template, test.index, test.services...)
 			if got != test.want || waits != test.waits {
 				t.Errorf("rendered %q, waits %v; want %q, %v", got, waits, test.want, test.waits)
 			}
@@ -277,4 +312,72 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// TestASetupIsReadBack: a job is known by what is registered, so the share that a
+// setup was made for must come out of it, and make the same setup.
+func TestASetupIsReadBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		options Options
+		share   Share
+		group   Group
+	}{
+		"slices": {Options{Kind: PyTorch, Memory: Conservative, MixedPrecision: true}, Share{GPUs: 1, MemoryMiB: 8192, Type: "A100"}, Group{}},
+		"whole":  {Options{Kind: TensorFlow, Memory: Dynamic, MixedPrecision: true}, Share{GPUs: 1, Whole: true, Type: "V100"}, Group{}},
+		"ranks":  {Options{Kind: PyTorch, Memory: Aggressive, Distributed: true}, Share{GPUs: 4, Whole: true, Type: "H100"}, Group{Count: 3}},
+		"torchrun": {Options{Kind: PyTorch, Memory: Aggressive, Distributed: true}, Share{GPUs: 1, Whole: true, Type: "H100"},
+			Group{Count: 3, Least: 2, Most: 5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			setup, err := Plan(test.options, test.share, test.group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := Plan(test.options, WrittenShare(setup.Env), test.group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(setup, again); diff != "" {
+				t.Errorf("planned, read and planned again (-first +again):\n%s", diff)
+			}
+		})
+	}
+	if got := WrittenShare(map[string]string{"PATH": "/bin"}); got != (Share{}) {
+		t.Errorf("a task without a setup has %+v", got)
+	}
+}
+
+// Each vendor's builds of a framework have variables of their own; what an earlier setup
+// was made for is known again.
+func TestVendorsHaveTheirOwnNames(t *testing.T) {
+	allocators := []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF"}
+	for vendor, want := range map[string]struct{ variable, device, told string }{
+		"":       {"PYTORCH_CUDA_ALLOC_CONF", `"cuda"`, ""},
+		"nvidia": {"PYTORCH_CUDA_ALLOC_CONF", `"cuda"`, ""},
+		"amd":    {"PYTORCH_HIP_ALLOC_CONF", `"cuda"`, "amd"},
+		"intel":  {"", `"xpu"`, "intel"},
+		"huawei": {"PYTORCH_NPU_ALLOC_CONF", `"npu"`, "huawei"},
+	} {
+		share := Share{GPUs: 1, MemoryMiB: 8192, Vendor: vendor, Type: "MI300X"}
+		setup, err := Plan(Options{Kind: PyTorch, Memory: Conservative, MixedPrecision: true}, share, Group{Job: "j", Group: "g", Task: "t", Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range allocators {
+			if (setup.Env[name] != "") != (name == want.variable) {
+				t.Errorf("%s: %s is %q", vendor, name, setup.Env[name])
+			}
+		}
+		if notes := strings.Join(setup.Notes, " "); !strings.Contains(notes, "autocast("+want.device) || setup.Env[EnvVendor] != want.told || setup.Env[EnvPrecision] != "bf16" {
+			t.Errorf("%s: %v, %s", vendor, setup.Env, notes)
+		}
+		again, err := Plan(Options{Kind: PyTorch, Memory: Conservative, MixedPrecision: true}, WrittenShare(setup.Env), Group{Job: "j", Group: "g", Task: "t", Count: 1})
+		if err != nil || !reflect.DeepEqual(again.Env, setup.Env) {
+			t.Errorf("%s: another time %s, %v", vendor, cmp.Diff(setup.Env, again.Env), err)
+		}
+		grown, err := Plan(Options{Kind: TensorFlow, Memory: Dynamic}, share, Group{Job: "j", Group: "g", Task: "t", Count: 1})
+		if err != nil || (grown.Env["TF_GPU_ALLOCATOR"] != "") != (want.told == "") {
+			t.Errorf("%s: TensorFlow gets %v, %v", vendor, grown.Env, err)
+		}
+	}
 }

@@ -10,22 +10,39 @@ var pytorchAllocator = map[Memory]string{
 	Dynamic:      "expandable_segments:True",
 }
 
+// pytorchSettings are the variables by which builds for each vendor's devices take these
+// settings, and the devices' name in a program. Builds for Intel's take none yet.
+var pytorchSettings = map[string]struct{ variable, device string }{
+	nvidia:   {"PYTORCH_CUDA_ALLOC_CONF", "cuda"},
+	"amd":    {"PYTORCH_HIP_ALLOC_CONF", "cuda"},
+	"intel":  {"", "xpu"},
+	"huawei": {"PYTORCH_NPU_ALLOC_CONF", "npu"},
+}
+
+const nvidia = "nvidia"
+
 func pytorch(setup *Setup, o Options, s Share) {
-	setup.Env["PYTORCH_CUDA_ALLOC_CONF"] = pytorchAllocator[o.Memory]
+	settings, known := pytorchSettings[s.Vendor]
+	if !known {
+		settings = pytorchSettings[nvidia]
+	}
+	if settings.variable != "" {
+		setup.Env[settings.variable] = pytorchAllocator[o.Memory]
+	}
 	if !o.MixedPrecision {
 		return
 	}
-	precision := precisionOf(s.Type)
+	precision := s.precision()
 	setup.Env[EnvPrecision] = precision
 	// Hugging Face Accelerate and Lightning read these; plain PyTorch has no
 	// switch outside the program.
 	setup.Env["ACCELERATE_MIXED_PRECISION"] = precision
 	setup.Env["PL_TRAINER_PRECISION"] = lightningPrecision[precision]
-	if precision == bf16 {
+	if precision == bf16 && settings == pytorchSettings[nvidia] {
 		setup.Env["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "1"
 	}
 	setup.Notes = append(setup.Notes, "mixed precision: Accelerate and Lightning follow the environment; "+
-		"a plain PyTorch program wraps its steps in torch.autocast(\"cuda\", dtype=torch."+torchDtype[precision]+")")
+		"a plain PyTorch program wraps its steps in torch.autocast(\""+settings.device+"\", dtype=torch."+torchDtype[precision]+")")
 }
 
 const (
@@ -44,11 +61,16 @@ var bfloat16Types = map[string]bool{
 	"A100": true, "A30": true, "A40": true, "A10": true, "A16": true, "A2": true, "A6000": true,
 	"L4": true, "L40": true, "L40S": true, "H100": true, "H200": true, "H20": true, "GH200": true,
 	"B100": true, "B200": true, "B300": true, "GB200": true,
+	"MI210": true, "MI250": true, "MI250X": true, "MI300A": true, "MI300X": true, "MI308X": true, "MI325X": true, "MI350X": true, "MI355X": true,
+	"910B1": true, "910B2": true, "910B3": true, "910B4": true,
 	"RTX3090": true, "RTX4090": true, "RTX5090": true,
 }
 
-func precisionOf(gpuType string) string {
-	if bfloat16Types[gpuType] {
+func (s Share) precision() string {
+	switch {
+	case s.Precision != "":
+		return s.Precision
+	case bfloat16Types[s.Type]:
 		return bf16
 	}
 	return fp16

@@ -31,6 +31,8 @@ func addRendezvous(setup *Setup, o Options, s Share, g Group) error {
 	case g.Network == "bridge" || g.Network == "none":
 		return fmt.Errorf("distributed training in group %q needs network mode \"host\" or a CNI network that routes between the nodes: "+
 			"the ranks open ports of their own, which mode %q does not forward", g.Group, g.Network)
+	case g.elastic() && o.Kind == TensorFlow:
+		return fmt.Errorf("a distributed TensorFlow training needs all of its %d workers: TF_CONFIG lists them; leave gpu_gang_min out, or use PyTorch with torchrun", g.Count)
 	}
 	name := ServiceName(g)
 	setup.Port = &Port{Label: rendezvousPort}
@@ -39,13 +41,17 @@ func addRendezvous(setup *Setup, o Options, s Share, g Group) error {
 		Name: name, PortLabel: rendezvousPort, Provider: "nomad",
 		Tags: []string{"gpu-rendezvous", rankTag + "${NOMAD_ALLOC_INDEX}"},
 	}
-	text := pytorchRendezvous(name)
-	if o.Kind == TensorFlow {
-		text = tensorflowRendezvous(name, g.Count)
+	setup.Env[EnvRanks] = g.Ranks()
+	t := Template{DestPath: "local/gpu-rendezvous.env", ChangeMode: "restart", Envvars: true, Perms: "0644"}
+	switch {
+	case o.Kind == TensorFlow:
+		t.EmbeddedTmpl = tensorflowRendezvous(name, g.Count)
+	case g.elastic():
+		t.EmbeddedTmpl, t.Wait = torchrunRendezvous(name, g.Least, g.Most), settled
+	default:
+		t.EmbeddedTmpl = pytorchRendezvous(name, g.Count)
 	}
-	setup.Templates = append(setup.Templates, Template{
-		EmbeddedTmpl: text, DestPath: "local/gpu-rendezvous.env", ChangeMode: "restart", Envvars: true, Perms: "0644",
-	})
+	setup.Templates = append(setup.Templates, t)
 	addRanks(setup, o, s, g)
 	if !s.Whole {
 		setup.Notes = append(setup.Notes, "ranks that share one physical GPU: NCCL refuses two ranks on the same GPU; "+
@@ -54,9 +60,20 @@ func addRendezvous(setup *Setup, o Options, s Share, g Group) error {
 	return nil
 }
 
+// elastic reports whether the training goes on with fewer or more allocations.
+func (g Group) elastic() bool { return g.Most > g.Least && g.Least > 0 }
+
+// Ranks is how many allocations take part: "4", or from how many to how many, "2:4".
+func (g Group) Ranks() string {
+	if g.elastic() {
+		return fmt.Sprintf("%d:%d", g.Least, g.Most)
+	}
+	return strconv.Itoa(g.Count)
+}
+
 // addRanks sets what is known before the task starts. One GPU per allocation
 // makes it a rank; with several, torchrun starts one process for each and
-// numbers them itself.
+// numbers them itself. In an elastic training only torchrun knows the numbers.
 func addRanks(setup *Setup, o Options, s Share, g Group) {
 	env := setup.Env
 	env["NCCL_SOCKET_IFNAME"] = "^lo,docker,nomad,veth,cni"
@@ -70,9 +87,19 @@ func addRanks(setup *Setup, o Options, s Share, g Group) {
 	if o.Kind == TensorFlow {
 		return
 	}
+	env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+	if g.elastic() {
+		env["PET_NNODES"] = g.Ranks()
+		env[envPerNode] = strconv.Itoa(s.GPUs)
+		env["PET_RDZV_BACKEND"] = "c10d"
+		env["PET_RDZV_ID"] = setup.Service.Name
+		env["PET_MAX_RESTARTS"] = maxRestarts
+		setup.Notes = append(setup.Notes, fmt.Sprintf("%d to %d allocations: start the program with torchrun, which takes its arguments from PET_* "+
+			"and sets RANK and WORLD_SIZE anew whenever an allocation joins or is lost; the program goes on from its last checkpoint", g.Least, g.Most))
+		return
+	}
 	env["WORLD_SIZE"] = strconv.Itoa(g.Count * s.GPUs)
 	env["NODE_RANK"] = "${NOMAD_ALLOC_INDEX}"
-	env["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
 	if s.GPUs == 1 {
 		env["RANK"] = "${NOMAD_ALLOC_INDEX}"
 		env["LOCAL_RANK"] = "0"
@@ -80,15 +107,25 @@ func addRanks(setup *Setup, o Options, s Share, g Group) {
 		return
 	}
 	env["PET_NNODES"] = strconv.Itoa(g.Count)
-	env["PET_NPROC_PER_NODE"] = strconv.Itoa(s.GPUs)
+	env[envPerNode] = strconv.Itoa(s.GPUs)
 	env["PET_NODE_RANK"] = "${NOMAD_ALLOC_INDEX}"
 	setup.Notes = append(setup.Notes, fmt.Sprintf("%d GPUs per allocation: start the program with torchrun, which takes its arguments from PET_* and sets RANK for each of the %d processes", s.GPUs, s.GPUs))
 }
 
+// settled spares the ranks that start together a restart for each that comes later.
+var settled = &Wait{Min: 2e9, Max: 20e9}
+
+// maxRestarts is how often torchrun starts its processes again after one failed,
+// as all do when one is lost. Then it ends, and Nomad's restart block counts.
+const maxRestarts = "3"
+
 // pytorchRendezvous needs rank 0 alone: the others come to it. Two services
-// with its tag, while one allocation replaces another, count as none.
-func pytorchRendezvous(service string) string {
-	return byRank(service) + `{{ $master := index $ranks "` + rankTag + `0" }}{{ if eq (len $master) 1 }}{{ with index $master 0 -}}
+// with its tag, while one allocation replaces another, count as none. A rank
+// beyond the number that all were told, which comes of a count that was changed
+// around the service, waits until they are told the new one.
+func pytorchRendezvous(service string, count int) string {
+	return byRank(service) + `{{ $master := index $ranks "` + rankTag + `0" }}` +
+		`{{ if and (eq (len $master) 1) ` + below(count) + ` }}{{ with index $master 0 -}}
 MASTER_ADDR={{ .Address }}
 MASTER_PORT={{ .Port }}
 PET_MASTER_ADDR={{ .Address }}
@@ -97,10 +134,30 @@ PET_MASTER_PORT={{ .Port }}
 `
 }
 
+// torchrunRendezvous is for a training that goes on with fewer or more
+// allocations: torchrun meets at the lowest rank that is there, which is another
+// one when that rank is lost.
+func torchrunRendezvous(service string, least, most int) string {
+	return byRank(service) + fmt.Sprintf(`{{ $there := 0 }}{{ $first := "" }}{{ $here := print "%[1]s" (env "NOMAD_ALLOC_INDEX") }}`+
+		`{{ range $rank := loop %[2]d }}{{ $tag := print "%[1]s" $rank }}`+
+		`{{ if eq (len (index $ranks $tag)) 1 }}{{ $there = add $there 1 }}{{ if eq $first "" }}{{ $first = $tag }}{{ end }}{{ end }}{{ end }}`+
+		`{{ if and (ge $there %[3]d) (eq (len (index $ranks $here)) 1) %[4]s -}}
+{{ with index (index $ranks $first) 0 }}PET_RDZV_ENDPOINT={{ .Address }}:{{ .Port }}{{ end }}
+PET_RDZV_CONF=is_host={{ if eq $first $here }}1{{ else }}0{{ end }}
+{{ with index (index $ranks $here) 0 }}PET_LOCAL_ADDR={{ .Address }}{{ end }}
+{{ else }}`, rankTag, most, least, below(most)) + awaitTemplate + `{{ end }}
+`
+}
+
+// below is true in a template of the first count allocations of a group.
+func below(count int) string {
+	return fmt.Sprintf(`(lt (env "NOMAD_ALLOC_INDEX" | parseInt) %d)`, count)
+}
+
 // tensorflowRendezvous needs every rank: TF_CONFIG lists them all, in order.
 // The value is quoted, since Nomad strips double quotes from a bare one.
 func tensorflowRendezvous(service string, count int) string {
-	var ready, list []string
+	ready, list := []string{below(count)}, []string(nil)
 	for rank := range count {
 		found := fmt.Sprintf(`(index $ranks "%s%d")`, rankTag, rank)
 		ready = append(ready, fmt.Sprintf("(eq (len %s) 1)", found))

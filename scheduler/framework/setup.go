@@ -12,11 +12,31 @@ type Share struct {
 	GPUs int
 	// Whole is set when the task has its GPUs for itself.
 	Whole bool
-	// MemoryMiB is the task's memory on each GPU; 0 when nobody promised any,
+	// MemoryMiB is the task's memory on each GPU; 0 when none is promised,
 	// and then the device's own size counts.
 	MemoryMiB int64
+	// Vendor is the GPU's: "amd"; empty is NVIDIA.
+	Vendor string
 	// Type is the GPU's short name, "A100"; empty when any will do.
 	Type string
+	// Precision is what an earlier setup chose for the type; empty: choose anew.
+	Precision string
+}
+
+// WrittenShare is the share that an earlier setup was made for, out of the
+// environment that it wrote; zero where there was none.
+func WrittenShare(env map[string]string) Share {
+	if env[EnvFramework] == "" {
+		return Share{}
+	}
+	s := Share{GPUs: 1, Whole: true, Precision: env[EnvPrecision], Vendor: env[EnvVendor]}
+	if memory, err := strconv.ParseInt(env[EnvShare], 10, 64); err == nil && memory > 0 {
+		s.Whole, s.MemoryMiB = false, memory
+	}
+	if gpus, err := strconv.Atoi(env[envPerNode]); err == nil && gpus > 0 {
+		s.GPUs = gpus
+	}
+	return s
 }
 
 // Group is where the task stands: its job, its task group and that group's
@@ -26,6 +46,9 @@ type Group struct {
 	// Count is the group's count: the number of ranks, or of machines that hold
 	// several ranks each.
 	Count int
+	// Least and Most bound the allocations of a training that goes on with fewer
+	// or more; both 0 where the number is fixed.
+	Least, Most int
 	// Network is the mode of the group's network; empty when it has none.
 	Network string
 }
@@ -51,6 +74,13 @@ type Template struct {
 	ChangeMode   string
 	Envvars      bool
 	Perms        string
+	Wait         *Wait `json:",omitempty"`
+}
+
+// Wait is how long what a template reads must be unchanged before it is
+// rendered, and how long that may take.
+type Wait struct {
+	Min, Max int64 // nanoseconds
 }
 
 // Service is a service block of a group.
@@ -73,7 +103,12 @@ const (
 	EnvMode      = "GPU_MEMORY_MODE"      // conservative, aggressive, dynamic
 	EnvPrecision = "GPU_MIXED_PRECISION"  // "bf16" or "fp16"; absent without
 	EnvFramework = "GPU_FRAMEWORK"        // pytorch, tensorflow
+	EnvVendor    = "GPU_VENDOR"           // amd, intel, huawei; absent for NVIDIA
+	EnvRanks     = "GPU_RANKS"            // allocations of a distributed training: "4", or "2:4"
 )
+
+// envPerNode is how many processes torchrun starts: one per GPU.
+const envPerNode = "PET_NPROC_PER_NODE"
 
 // Plan works out the setup. It is deterministic: the same arguments give the
 // same setup, so an unchanged job submitted again stays unchanged.
@@ -92,6 +127,9 @@ func Plan(o Options, s Share, g Group) (Setup, error) {
 	if !s.Whole && s.MemoryMiB > 0 {
 		setup.Env[EnvShare] = strconv.FormatInt(s.MemoryMiB, 10)
 	}
+	if s.Vendor != "" && s.Vendor != nvidia {
+		setup.Env[EnvVendor] = s.Vendor
+	}
 	switch o.Kind {
 	case PyTorch:
 		pytorch(&setup, o, s)
@@ -108,11 +146,16 @@ func Plan(o Options, s Share, g Group) (Setup, error) {
 }
 
 // Merge returns a task's environment with the setup's beside it. What the
-// author wrote stands; PYTHONPATH is extended, since both must be found.
+// author wrote stands; PYTHONPATH is extended, since both must be found, and the
+// number of allocations is what it is.
 func (s Setup) Merge(env map[string]string) map[string]string {
 	merged := maps.Clone(s.Env)
 	for key, value := range env {
-		if ours, ok := s.Env[key]; ok && key == pythonPath && value != ours {
+		ours, ok := s.Env[key]
+		switch {
+		case ok && key == EnvRanks:
+			value = ours
+		case ok && key == pythonPath && value != ours:
 			value += ":" + ours
 		}
 		merged[key] = value

@@ -7,6 +7,7 @@ it never makes a program fail: what goes wrong is one line on stderr.
   GPU_MEMORY_FRACTION   part of the share that the framework may take, 0 to 1
   GPU_MEMORY_SHARE_MIB  the share of each GPU; absent: the whole device
   GPU_MEMORY_MODE       conservative, aggressive or dynamic
+  GPU_VENDOR            amd, intel or huawei; absent: NVIDIA
   GPU_MIXED_PRECISION   bf16 or fp16; absent: leave precision alone
 """
 import importlib.abc
@@ -36,17 +37,24 @@ def limit_mib(total_mib):
     return int(min(share, total_mib) * _fraction())
 
 
-def _torch(torch):
-    def apply():
-        for device in range(torch.cuda.device_count()):
-            total = torch.cuda.get_device_properties(device).total_memory
-            part = limit_mib(total / MIB) * MIB / total
-            if part < 1:
-                torch.cuda.set_per_process_memory_fraction(part, device)
+def _limit(backend):
+    for device in range(backend.device_count()):
+        total = backend.get_device_properties(device).total_memory
+        part = limit_mib(total / MIB) * MIB / total
+        if part < 1:
+            backend.set_per_process_memory_fraction(part, device)
 
-    # Runs when the program first uses CUDA, or at once if it already did:
-    # initialising CUDA here would break programs that fork.
-    torch.cuda._lazy_call(apply)
+
+def _torch(torch):
+    # ROCm's builds call their devices CUDA's, Intel's are XPUs.
+    backend = torch.xpu if os.environ.get("GPU_VENDOR") == "intel" else torch.cuda
+    # Runs when the program first uses a device, or at once if it already did:
+    # initialising it here would break programs that fork.
+    backend._lazy_call(lambda: _limit(backend))
+
+
+def _torch_npu(torch_npu):
+    torch_npu.npu._lazy_call(lambda: _limit(torch_npu.npu))
 
 
 def _tensorflow(tf):
@@ -78,6 +86,9 @@ def _device_mib(tf, device):
 
 
 _AFTER = {"torch": _torch, "tensorflow": _tensorflow}
+if os.environ.get("GPU_VENDOR") == "huawei":
+    _AFTER["torch_npu"] = _torch_npu
+    del _AFTER["torch"]
 
 
 class _Loader(importlib.abc.Loader):

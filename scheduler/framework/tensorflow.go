@@ -6,12 +6,14 @@ package framework
 func tensorflow(setup *Setup, o Options, s Share) {
 	if o.Memory == Dynamic {
 		setup.Env["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-		setup.Env["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
+		if s.Vendor == "" || s.Vendor == nvidia {
+			setup.Env["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
+		}
 	}
 	if !o.MixedPrecision {
 		return
 	}
-	precision := precisionOf(s.Type)
+	precision := s.precision()
 	setup.Env[EnvPrecision] = precision
 	// NVIDIA's builds rewrite the graph on this variable; the helper sets the
 	// Keras policy, which every build has.

@@ -42,6 +42,10 @@ func (a *Actor) Read(ctx context.Context, key JobKey) ([]byte, error) {
 	if err := json.Unmarshal(job, &head); err != nil {
 		return nil, fmt.Errorf("decode job %q: %w", key, err)
 	}
+	job, err := withoutTag(job)
+	if err != nil {
+		return nil, fmt.Errorf("decode job %q: %w", key, err)
+	}
 	body := registration{Job: job, EnforceIndex: true, JobModifyIndex: head.JobModifyIndex}
 	var source json.RawMessage
 	q.Params = map[string]string{"version": strconv.FormatUint(head.Version, 10)}
@@ -51,7 +55,21 @@ func (a *Actor) Read(ctx context.Context, key JobKey) ([]byte, error) {
 	return json.Marshal(body)
 }
 
-// Register submits a body that Read made and somebody changed. It fails with
+// withoutTag takes the tag off that its author gave to a version of a job: it is of that
+// version, and Nomad would give it to the next one too.
+func withoutTag(job json.RawMessage) (json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(job, &fields); err != nil {
+		return nil, err
+	}
+	if tag, found := fields["VersionTag"]; !found || string(tag) == "null" {
+		return job, nil
+	}
+	delete(fields, "VersionTag")
+	return json.Marshal(fields)
+}
+
+// Register submits a body that Read made and the caller changed. It fails with
 // ErrConflict when the job is not as it was read any more.
 func (a *Actor) Register(ctx context.Context, key JobKey, body []byte) error {
 	q := (&api.WriteOptions{Namespace: key.Namespace}).WithContext(ctx)
@@ -65,7 +83,7 @@ func (a *Actor) Register(ctx context.Context, key JobKey, body []byte) error {
 	return fmt.Errorf("revise job %q: %w", key, err)
 }
 
-// enforceIndexFailed recognises Nomad's refusal of a stale index, which has no
+// enforceIndexFailed recognizes Nomad's refusal of a stale index, which has no
 // status of its own.
 func enforceIndexFailed(err error) bool {
 	return status(err) == http.StatusConflict ||

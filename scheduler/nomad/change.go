@@ -8,7 +8,9 @@ type Change struct {
 	NodeGone  string
 	Alloc     *Alloc // also when it ended: see Alloc.Holds
 	AllocGone string
-	Job       *Job
+	// Past is an alloc that ended before anything was heard of it.
+	Past *Alloc
+	Job  *Job
 	// JobGone is a job that was purged. Its allocs are gone with it: Nomad
 	// deletes them in the same transaction, and tells of none.
 	JobGone   *JobKey
@@ -18,11 +20,16 @@ type Change struct {
 
 // Blocked is a job some of whose allocs Nomad cannot place now.
 type Blocked struct {
-	Index   uint64
-	EvalID  string
-	Key     JobKey
+	Index  uint64
+	EvalID string
+	Key    JobKey
+	// Queued is the index at which the evaluation was made: of equal priority, Nomad
+	// looks at the oldest first. A job that is registered again has a new one.
+	Queued  uint64
 	Missing map[string]int // group → allocs not placed
 	Since   time.Time
+	// Why is what Nomad says of each group.
+	Why map[string]string
 }
 
 // Sink takes the changes, in order.
@@ -134,28 +141,4 @@ func (m *Mirror) eval(e *eventEval) []Change {
 	}
 	delete(m.blocked, key)
 	return []Change{{Unblocked: &key}}
-}
-
-// eventEval is the part of an evaluation that is used.
-type eventEval struct {
-	ID, Namespace, JobID, Status string
-	QueuedAllocations            map[string]int
-	FailedTGAllocs               map[string]*struct{ CoalescedFailures int }
-	CreateTime                   int64
-	ModifyIndex                  uint64
-}
-
-func (e *eventEval) blocked(before *Blocked) *Blocked {
-	b := &Blocked{Index: e.ModifyIndex, EvalID: e.ID, Key: JobKey{e.Namespace, e.JobID}, Missing: map[string]int{}, Since: time.Unix(0, e.CreateTime)}
-	if before != nil {
-		b.Since = before.Since
-	}
-	for group, failed := range e.FailedTGAllocs {
-		n := 1
-		if failed != nil {
-			n += failed.CoalescedFailures
-		}
-		b.Missing[group] = max(n, e.QueuedAllocations[group])
-	}
-	return b
 }

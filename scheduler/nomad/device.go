@@ -35,17 +35,17 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 		if !ok {
 			continue
 		}
-		byUUID := map[string][]view.Instance{}
+		byUUID := map[string][]part{}
 		for _, in := range g.Instances {
 			id, _, err := gpu.ParseSliceID(in.ID)
 			if err != nil {
 				continue
 			}
-			byUUID[id.UUID] = append(byUUID[id.UUID], view.Instance{ID: in.ID, Healthy: in.Healthy})
+			byUUID[id.UUID] = append(byUUID[id.UUID], part{id.N, view.Instance{ID: in.ID, Healthy: in.Healthy}})
 		}
 		group := deviceGroup(g)
-		for uuid, instances := range byUUID {
-			d := h.device(g, mode, uuid, instances)
+		for uuid, parts := range byUUID {
+			d := h.device(g, mode, uuid, inOrder(parts))
 			d.plan.Device = group
 			found = append(found, d)
 		}
@@ -57,9 +57,24 @@ func (h Hardware) devices(groups []*api.NodeDeviceResource) []device {
 	return found
 }
 
+// part is an instance with its number on the GPU.
+type part struct {
+	number   int
+	instance view.Instance
+}
+
+func inOrder(parts []part) []view.Instance {
+	slices.SortFunc(parts, func(a, b part) int { return a.number - b.number })
+	instances := make([]view.Instance, len(parts))
+	for i := range parts {
+		instances[i] = parts[i].instance
+	}
+	return instances
+}
+
 // deviceGroup is a group as constraints see it.
 func deviceGroup(g *api.NodeDeviceResource) *constraint.Device {
-	d := &constraint.Device{Vendor: g.Vendor, Type: g.Type, Name: g.Name, Attributes: make(map[string]constraint.Value, len(g.Attributes))}
+	d := &constraint.Device{Vendor: g.Vendor, Type: g.Type, Name: g.Name, Attributes: make(map[string]constraint.Value, len(g.Attributes)), IDs: make([]string, 0, len(g.Instances))}
 	for _, in := range g.Instances {
 		d.IDs = append(d.IDs, in.ID)
 	}
@@ -82,13 +97,8 @@ func deviceGroup(g *api.NodeDeviceResource) *constraint.Device {
 // modeOf reads the mode off the device type. A MIG instance has the mode in
 // which it is offered itself.
 func (h Hardware) modeOf(g *api.NodeDeviceResource) (gpu.Mode, bool) {
-	switch g.Type {
-	case gpu.TypeSlice, gpu.TypeMIGSlice:
-		return gpu.ModeSlice, true
-	case gpu.TypeShared, gpu.TypeMIGShared:
-		return gpu.ModeShared, true
-	case "gpu", "npu", gpu.TypeMIG:
-		return gpu.ModeWhole, true
+	if mode, _, known := gpu.ModeOfType(g.Type); known {
+		return mode, true
 	}
 	for _, name := range h.ResourceNames {
 		if name == g.Type || name == g.Vendor+"/"+g.Type {
@@ -99,11 +109,6 @@ func (h Hardware) modeOf(g *api.NodeDeviceResource) (gpu.Mode, bool) {
 }
 
 func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, instances []view.Instance) device {
-	slices.SortFunc(instances, func(a, b view.Instance) int {
-		x, _, _ := gpu.ParseSliceID(a.ID)
-		y, _, _ := gpu.ParseSliceID(b.ID)
-		return x.N - y.N
-	})
 	a := attributes(g.Attributes)
 	// What cannot be read tells nothing, as from a plugin that says nothing.
 	parents, _ := gpu.ParseParents(a.text(gpu.AttrParents))
@@ -120,7 +125,7 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 		d.view.Type = gpu.ShortModel(d.view.Model)
 	}
 	d.view.Profile = a.text(gpu.AttrProfile)
-	if mig := g.Type == gpu.TypeMIG || g.Type == gpu.TypeMIGSlice || g.Type == gpu.TypeMIGShared; mig && d.view.Profile == "" {
+	if _, part, _ := gpu.ModeOfType(g.Type); part && d.view.Profile == "" {
 		d.view.Profile, _, _ = strings.Cut(g.Name, "/")
 	}
 	if d.view.MemoryMiB == 0 {
@@ -131,7 +136,7 @@ func (h Hardware) device(g *api.NodeDeviceResource, mode gpu.Mode, uuid string, 
 		ID: uuid, Vendor: g.Vendor, Model: d.view.Model, Type: d.view.Type, Mode: mode, Sharing: gpu.Sharing(d.view.Sharing),
 		Profile: d.view.Profile, MemoryMiB: d.view.MemoryMiB, NUMA: int(a.number(gpu.AttrNUMANode, -1)),
 		Unhealthy: !d.view.Healthy, Cordoned: d.view.Cordoned,
-		MeasuredMilli: place.Unmeasured, MeasuredMemoryMiB: place.Unmeasured,
+		MeasuredMilli: place.Unmeasured, MeasuredMemoryMiB: place.Unmeasured, SeatPriority: a.seatPriority(),
 	}
 	d.amounts()
 	return d
@@ -169,6 +174,15 @@ func (d *device) amounts() {
 	}
 }
 
+// seatPriority is the highest that a job may give a task with a seat: the default of a
+// plugin that does not tell.
+func (a attributes) seatPriority() int {
+	if a.text(gpu.AttrSharing) != string(gpu.SharingSuspend) {
+		return 0
+	}
+	return int(a.number(gpu.AttrSeatPriority, gpu.NormalSeatPriority))
+}
+
 // joinNeighbors translates the closeness of the GPUs, which is told by UUID, to
 // positions. A group of several GPUs has no NUMA node of its own.
 func joinNeighbors(found []device, groups []*api.NodeDeviceResource) {
@@ -186,7 +200,7 @@ func joinNeighbors(found []device, groups []*api.NodeDeviceResource) {
 		if d.view.ParentUUID != "" {
 			continue // a MIG instance has no NVLink
 		}
-		for _, peer := range c.NVLinkPeers(uuid) {
+		for _, peer := range c.LinkPeers(uuid) {
 			if at := slices.IndexFunc(found, func(o device) bool { return o.view.UUID == peer }); at >= 0 {
 				d.plan.Peers = append(d.plan.Peers, at)
 			}

@@ -2,7 +2,7 @@
 // place that does.
 //
 //	Watch ──► Mirror ──► []Change ──► a Sink      what the cluster is
-//	Stats ──► measured utilisation                what its GPUs do
+//	Stats ──► measured utilization                what its GPUs do
 //	Store ──► Nomad Variables, compare-and-set    what must survive
 //	Lock  ──► who leads
 //	Actor ──► jobs revised, allocs stopped        what is carried out

@@ -21,6 +21,8 @@ type Job struct {
 	Version  uint64
 	// Parent is the job that this one is a child of: periodic or parameterized.
 	Parent string
+	// Dispatched jobs are children, which Nomad does not let be changed.
+	Dispatched bool
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
 	// nothing themselves.
 	Stopped bool
@@ -41,7 +43,7 @@ type Group struct {
 	// Queue is the gpu_queue that counts for its GPU tasks.
 	Queue string
 	// Key and Registered are those of the group's ask as Nomad has it, Was what
-	// it holds of an admission: nil for none. Anybody can write that; whether the
+	// it holds of an admission: nil for none. Anyone can write that; whether the
 	// service did is for its record to say.
 	Key, Registered string
 	Was             *admit.Earlier
@@ -49,6 +51,10 @@ type Group struct {
 	Inherited string
 	// Gang is set where the allocs start together or not at all.
 	Gang bool
+	// TimeLimit is how long the author says an alloc runs at most; 0: nothing is said.
+	TimeLimit gpu.TimeLimit
+	// FallbackAfter is how long it waits for GPUs until it is to run without; 0: for good.
+	FallbackAfter gpu.TimeLimit
 	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
 	// group is moved.
 	Stays bool
@@ -63,6 +69,8 @@ type Task struct {
 	// GuaranteeMilli and LimitMilli are what the containerd driver's gpu block
 	// says; 0 is in proportion to the memory.
 	GuaranteeMilli, LimitMilli int64
+	// SeatPriority is what that block says of it; 0: nothing that is a priority of a seat.
+	SeatPriority int
 }
 
 // DeviceAsk is a device block.
@@ -75,7 +83,7 @@ type DeviceAsk struct {
 func NewJob(j *api.Job, h Hardware) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
-		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID),
+		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Dispatched: j.Dispatched,
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
 	for _, g := range j.TaskGroups {
@@ -85,6 +93,9 @@ func NewJob(j *api.Job, h Hardware) *Job {
 			task.Request = inherited(admit.KeyGPU, t.Meta, g.Meta, j.Meta)
 			if task.asks() && group.Queue == "" {
 				group.Queue = inherited(admit.KeyQueue, t.Meta, g.Meta, j.Meta)
+			}
+			if task.asks() && group.TimeLimit == 0 {
+				group.TimeLimit, _ = gpu.ParseTimeLimit(inherited(admit.KeyTimeLimit, t.Meta, g.Meta, j.Meta)) // around the service anything may be written
 			}
 			out.GPU = out.GPU || task.asks()
 			group.Tasks = append(group.Tasks, task)
@@ -124,7 +135,7 @@ func (j *Job) readMarks(from *api.Job, h Hardware) {
 	for i := range read.Asks {
 		a := &read.Asks[i]
 		if g := j.Group(a.Group); g != nil {
-			g.Key, g.Registered, g.Was, g.Gang = a.Key(), a.Registered(), a.Was, a.Gang
+			g.Key, g.Registered, g.Was, g.Gang, g.FallbackAfter = a.Key(), a.Registered(), a.Was, a.Gang, a.FallbackAfter
 			if j.Parent != "" {
 				a.JobID = j.Parent
 				g.Inherited = a.Registered()
@@ -168,36 +179,35 @@ func newTask(t *api.Task) Task {
 			out.Devices = append(out.Devices, DeviceAsk{Name: d.Name, Count: int64(deref(d.Count))})
 		}
 	}
-	out.GuaranteeMilli, out.LimitMilli = driverShare(t.Config["gpu"])
+	block := readDriverBlock(t.Config["gpu"])
+	out.SeatPriority = gpu.SeatPriorityOf(fmt.Sprint(block.Priority))
+	if block.Compute >= 0 && block.Compute <= gpu.MilliPerGPU {
+		out.GuaranteeMilli, out.LimitMilli = block.Compute, block.Limit
+	}
 	return out
 }
 
 // asks reports whether the task asks for devices or, by its meta, for a GPU.
 func (t *Task) asks() bool { return len(t.Devices) > 0 || t.Request != "" }
 
-// driverShare reads the gpu block of the driver's configuration. Nomad keeps a
-// block as an object or as a list with one object.
-func driverShare(block any) (guarantee, limit int64) {
+// driverBlock is the gpu block of the driver's configuration, as far as it matters here.
+type driverBlock struct {
+	Compute  int64 `json:"compute"`
+	Limit    int64 `json:"compute_limit"`
+	Priority any   `json:"priority"` // a word, or a number with or without quotes
+}
+
+// readDriverBlock reads it. Nomad keeps a block as an object or as a list with one object.
+func readDriverBlock(block any) (one driverBlock) {
 	text, err := json.Marshal(block)
-	if err != nil {
-		return 0, 0
+	if err != nil || json.Unmarshal(text, &one) == nil {
+		return one
 	}
-	type share struct {
-		Compute int64 `json:"compute"`
-		Limit   int64 `json:"compute_limit"`
+	var list []driverBlock
+	if json.Unmarshal(text, &list) != nil || len(list) == 0 {
+		return driverBlock{}
 	}
-	var one share
-	if json.Unmarshal(text, &one) != nil {
-		var list []share
-		if json.Unmarshal(text, &list) != nil || len(list) == 0 {
-			return 0, 0
-		}
-		one = list[0]
-	}
-	if one.Compute < 0 || one.Compute > gpu.MilliPerGPU {
-		return 0, 0
-	}
-	return one.Compute, one.Limit
+	return list[0]
 }
 
 // GPU reports whether a task of the group asks for a GPU.

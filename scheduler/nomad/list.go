@@ -47,31 +47,46 @@ func (c *Client) relist(ctx context.Context, m *Mirror) ([]Change, listed, error
 		more, at, err = c.lists(ctx, m)
 		changes = append(changes, more...)
 	}
+	if err == nil && m.at == (listed{}) {
+		changes = append(changes, c.listEnded(ctx)...)
+	}
 	if err == nil {
 		m.at = at
 	}
 	return changes, at, err
 }
 
+// merge brings what was read into the mirror, and returns what is different.
+type merge func() []Change
+
+// lists reads all lists at once, and then brings them into the mirror one after the other.
 func (c *Client) lists(ctx context.Context, m *Mirror) ([]Change, listed, error) {
 	var at listed
-	var changes []Change
-	for _, list := range []struct {
+	var merges [4]merge
+	group, ctx := errgroup.WithContext(ctx)
+	for i, list := range []struct {
 		what string
-		read func(context.Context, *Mirror) ([]Change, uint64, error)
+		read func(context.Context, *Mirror) (merge, uint64, error)
 		at   *uint64
 	}{{"nodes", c.listNodes, &at.nodes}, {"jobs", c.listJobs, &at.jobs}, {"allocations", c.listAllocs, &at.allocs}, {"evaluations", c.listEvals, &at.evals}} {
-		more, index, err := list.read(ctx, m)
-		if err != nil {
-			return nil, at, fmt.Errorf("list %s: %w", list.what, err)
-		}
-		changes = append(changes, more...)
-		*list.at = index
+		group.Go(func() (err error) {
+			if merges[i], *list.at, err = list.read(ctx, m); err != nil {
+				return fmt.Errorf("list %s: %w", list.what, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, at, err
+	}
+	var changes []Change
+	for _, merge := range merges {
+		changes = append(changes, merge()...)
 	}
 	return changes, at, nil
 }
 
-func (c *Client) listNodes(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+func (c *Client) listNodes(ctx context.Context, m *Mirror) (merge, uint64, error) {
 	stubs, meta, err := c.api.Nodes().List(query(ctx))
 	if err != nil {
 		return nil, 0, err
@@ -86,33 +101,31 @@ func (c *Client) listNodes(ctx context.Context, m *Mirror) ([]Change, uint64, er
 			continue
 		}
 		group.Go(func() error {
-			n, _, err := c.api.Nodes().Info(s.ID, query(ctx))
+			n, err := c.readNode(ctx, s.ID)
 			if err == nil {
 				full[i] = NewNode(n, m.hardware)
 			}
 			return ignoreMissing(err)
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, 0, err
-	}
-	var changes []Change
-	for _, n := range full {
-		if n != nil {
-			changes = append(changes, m.node(n)...)
+	return func() (changes []Change) {
+		for _, n := range full {
+			if n != nil {
+				changes = append(changes, m.node(n)...)
+			}
 		}
-	}
-	for id := range m.nodes {
-		if !seen[id] {
-			changes = append(changes, m.nodeGone(id)...)
+		for id := range m.nodes {
+			if !seen[id] {
+				changes = append(changes, m.nodeGone(id)...)
+			}
 		}
-	}
-	return changes, meta.LastIndex, nil
+		return changes
+	}, meta.LastIndex, group.Wait()
 }
 
 // listJobs reads the jobs that are new or changed. A job that is gone between
 // list and read is left to the next list.
-func (c *Client) listJobs(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+func (c *Client) listJobs(ctx context.Context, m *Mirror) (merge, uint64, error) {
 	stubs, meta, err := c.api.Jobs().List(query(ctx))
 	if err != nil {
 		return nil, 0, err
@@ -137,21 +150,19 @@ func (c *Client) listJobs(ctx context.Context, m *Mirror) ([]Change, uint64, err
 			return ignoreMissing(err)
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, 0, err
-	}
-	var changes []Change
-	for _, j := range full {
-		if j != nil {
-			changes = append(changes, m.job(j)...)
+	return func() (changes []Change) {
+		for _, j := range full {
+			if j != nil {
+				changes = append(changes, m.job(j)...)
+			}
 		}
-	}
-	for key := range m.jobs {
-		if !seen[key] {
-			changes = append(changes, m.jobGone(key)...)
+		for key := range m.jobs {
+			if !seen[key] {
+				changes = append(changes, m.jobGone(key)...)
+			}
 		}
-	}
-	return changes, meta.LastIndex, nil
+		return changes
+	}, meta.LastIndex, group.Wait()
 }
 
 // allocPage is how many allocs are read at once.
@@ -160,9 +171,9 @@ const allocPage = 1000
 // occupying is Alloc.Holds as a filter of Nomad's.
 const occupying = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
 
-func (c *Client) listAllocs(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
-	var changes []Change
-	seen, index := map[string]bool{}, uint64(0)
+func (c *Client) listAllocs(ctx context.Context, m *Mirror) (merge, uint64, error) {
+	var list []*Alloc
+	index := uint64(0)
 	for token := ""; ; {
 		q := query(ctx, "resources", "true", "task_states", "false")
 		q.PerPage, q.NextToken = allocPage, token
@@ -175,23 +186,82 @@ func (c *Client) listAllocs(ctx context.Context, m *Mirror) ([]Change, uint64, e
 			index = meta.LastIndex
 		}
 		for _, s := range stubs {
-			seen[s.ID] = true
-			changes = append(changes, m.alloc(NewAlloc(s))...)
+			list = append(list, NewAlloc(s))
 		}
 		if token = meta.NextToken; token == "" {
 			break
 		}
 	}
-	for id := range m.allocs {
-		if !seen[id] {
-			delete(m.allocs, id)
-			changes = append(changes, Change{AllocGone: id})
+	return func() (changes []Change) {
+		seen := make(map[string]bool, len(list))
+		for _, a := range list {
+			seen[a.ID] = true
+			changes = append(changes, m.alloc(a)...)
 		}
-	}
-	return changes, index, nil
+		for id := range m.allocs {
+			if !seen[id] {
+				delete(m.allocs, id)
+				changes = append(changes, Change{AllocGone: id})
+			}
+		}
+		return changes
+	}, index, nil
 }
 
-func (c *Client) listEvals(ctx context.Context, m *Mirror) ([]Change, uint64, error) {
+// endedAlone is what ended by itself, as a filter of Nomad's.
+const endedAlone = `ClientStatus == "complete" and DesiredStatus == "run"`
+
+// mostEnded is how many allocs that ended are read.
+const mostEnded = 5 * allocPage
+
+// listEnded lists allocs that ended by themselves, as far as Nomad remembers them: how long
+// they ran says how long others will. Who cannot read them learns from what ends later.
+func (c *Client) listEnded(ctx context.Context) (changes []Change) {
+	for token := ""; len(changes) < mostEnded; {
+		q := query(ctx, "resources", "true", "task_states", "true")
+		q.PerPage, q.NextToken = allocPage, token
+		q.Filter = endedAlone
+		stubs, meta, err := c.api.Allocations().List(q)
+		if err != nil {
+			return changes
+		}
+		for _, s := range stubs {
+			changes = append(changes, Change{Past: NewAlloc(s)})
+		}
+		if token = meta.NextToken; token == "" {
+			break
+		}
+	}
+	return changes
+}
+
+// over is what holds nothing any more, as a filter of Nomad's.
+const over = `ClientStatus == "complete" or ClientStatus == "failed" or ClientStatus == "lost"`
+
+// Ended hands over, by pages, the allocs with devices that ended and that Nomad still
+// remembers.
+func (c *Client) Ended(ctx context.Context, each func([]*Alloc)) error {
+	for token := ""; ; {
+		q := query(ctx, "resources", "true", "task_states", "true")
+		q.PerPage, q.NextToken, q.Filter = allocPage, token, over
+		stubs, meta, err := c.api.Allocations().List(q)
+		if err != nil {
+			return fmt.Errorf("list allocations that ended: %w", err)
+		}
+		var page []*Alloc
+		for _, s := range stubs {
+			if a := NewAlloc(s); len(a.Devices) > 0 {
+				page = append(page, a)
+			}
+		}
+		each(page)
+		if token = meta.NextToken; token == "" {
+			return nil
+		}
+	}
+}
+
+func (c *Client) listEvals(ctx context.Context, m *Mirror) (merge, uint64, error) {
 	q := query(ctx)
 	q.Filter = `Status == "blocked"`
 	var evals []*eventEval
@@ -199,17 +269,18 @@ func (c *Client) listEvals(ctx context.Context, m *Mirror) ([]Change, uint64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	var changes []Change
-	seen := map[JobKey]bool{}
-	for _, e := range evals {
-		seen[JobKey{e.Namespace, e.JobID}] = true
-		changes = append(changes, m.eval(e)...)
-	}
-	for key := range m.blocked {
-		if !seen[key] {
-			delete(m.blocked, key)
-			changes = append(changes, Change{Unblocked: &key})
+	return func() (changes []Change) {
+		seen := map[JobKey]bool{}
+		for _, e := range evals {
+			seen[JobKey{e.Namespace, e.JobID}] = true
+			changes = append(changes, m.eval(e)...)
 		}
-	}
-	return changes, meta.LastIndex, nil
+		for key := range m.blocked {
+			if !seen[key] {
+				delete(m.blocked, key)
+				changes = append(changes, Change{Unblocked: &key})
+			}
+		}
+		return changes
+	}, meta.LastIndex, nil
 }

@@ -128,7 +128,21 @@ func TestJob(t *testing.T) {
 	if !NewJob(j, Hardware{}).Stopped {
 		t.Error("a periodic job starts nothing itself")
 	}
-	if guarantee, _ := driverShare(map[string]any{"compute": 250}); guarantee != 250 {
+	for block, want := range map[*any]int{
+		ptr[any](map[string]any{"priority": "40"}):           40,
+		ptr[any]([]any{map[string]any{"priority": 40}}):      40, // without quotes
+		ptr[any](map[string]any{"priority": "below_normal"}): gpu.BelowNormalSeatPriority,
+		ptr[any](map[string]any{"priority": "101"}):          0,
+		ptr[any](map[string]any{"priority": "${meta.p}"}):    0,
+		ptr[any]("gpu"): 0,
+		ptr[any](nil):   0,
+	} {
+		task := newTask(&api.Task{Name: "t", Config: map[string]any{"gpu": *block}})
+		if task.SeatPriority != want {
+			t.Errorf("the priority of the seat in %v is %d, want %d", *block, task.SeatPriority, want)
+		}
+	}
+	if task := newTask(&api.Task{Name: "t", Config: map[string]any{"gpu": map[string]any{"compute": 250}}}); task.GuaranteeMilli != 250 {
 		t.Error("a gpu block as an object is not read")
 	}
 }
@@ -164,6 +178,7 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 		{"the blocked one ends", eval(16, "e", "complete"), 1},
 		{"a job", job(17, false, false), 1},
 		{"it is stopped", job(18, true, false), 1},
+		{"it is stopped", job(18, true, false), 1}, // told again: other fields than the job's changed
 		{"it is purged", job(19, true, true), 1},
 		{"purged again", job(20, true, true), 0},
 	} {
@@ -426,7 +441,7 @@ func TestStoreComparesAndSets(t *testing.T) {
 }
 
 func TestMeasurements(t *testing.T) {
-	m := Measurements{}
+	m := NewMeasurements()
 	now := time.Unix(1000, 0)
 	stats := func(at time.Time, percent int64) *api.DeviceStats {
 		return &api.DeviceStats{Timestamp: at, Stats: &api.StatObject{Attributes: map[string]*api.StatValue{
@@ -437,7 +452,7 @@ func TestMeasurements(t *testing.T) {
 	m.add("GPU-a", stats(now, 30))
 	m.add("GPU-a", stats(now.Add(-time.Minute), 90))
 	m.add("GPU-a", &api.DeviceStats{Timestamp: now.Add(time.Minute), Stats: &api.StatObject{}}) // a free slice
-	if v := m["GPU-a"]; v.Milli != 300 || v.MemoryMiB != 5000 || v.PowerW != 62 || v.TemperatureC != -1 {
+	if v := m.GPUs["GPU-a"]; v.Milli != 300 || v.MemoryMiB != 5000 || v.PowerW != 62 || v.TemperatureC != -1 {
 		t.Errorf("got %+v", v)
 	}
 }
@@ -458,5 +473,23 @@ func TestActorReadsTheAllocsOfANode(t *testing.T) {
 	allocs, index, err := NewActor(client).Allocs(t.Context(), "n1")
 	if err != nil || index != 10 || len(allocs) != 1 || !allocs[0].Stopping || allocs[0].Index != 9 {
 		t.Errorf("got %+v at %d, %v", allocs, index, err)
+	}
+}
+
+// TestALeaderStopsBeforeItsLockDoes: 3 seconds before its time is over.
+func TestALeaderStopsBeforeItsLockDoes(t *testing.T) {
+	s := httptest.NewServer(&lockServer{})
+	defer s.Close()
+	client, err := api.NewClient(&api.Config{Address: s.URL, HttpClient: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewLock(client, "default", "p", "http://one", 15*time.Second)
+	before := time.Now()
+	if err := l.step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if early, late := before.Add(12*time.Second), time.Now().Add(12*time.Second); l.until.Before(early) || l.until.After(late) {
+		t.Errorf("it leads until %s, want %s to %s", l.until, early, late)
 	}
 }

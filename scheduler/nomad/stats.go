@@ -10,24 +10,78 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Measurements are a node's GPUs as measured, by UUID.
-type Measurements map[string]view.Measured
+// Measurements are what was measured on a node.
+type Measurements struct {
+	GPUs  map[string]view.Measured // by UUID
+	Tasks map[string]TaskUse       // by device instance that the task holds
+}
+
+// TaskUse is what all processes of a task use of a GPU; view.Unmeasured where it is not
+// known.
+type TaskUse struct {
+	At               time.Time
+	Milli, MemoryMiB int64
+	// Seat is where a task with a seat is, since when and why, and from when on it comes
+	// before all others; empty for one that has none.
+	Seat                 gpu.SeatState
+	SeatSince, SeatFirst time.Time
+	SeatWhy              string
+}
 
 // Measure reads the device statistics of a node from its Nomad client.
 func (c *Client) Measure(ctx context.Context, nodeID string) (Measurements, error) {
 	stats, err := c.api.Nodes().Stats(nodeID, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return nil, err
+		return Measurements{}, err
 	}
-	found := Measurements{}
+	found := NewMeasurements()
 	for _, group := range stats.DeviceStats {
 		for id, s := range group.InstanceStats {
 			if slice, _, err := gpu.ParseSliceID(id); err == nil && s != nil {
 				found.add(slice.UUID, s)
+				found.addTask(id, s)
 			}
 		}
 	}
 	return found, nil
+}
+
+// NewMeasurements are none.
+func NewMeasurements() Measurements {
+	return Measurements{map[string]view.Measured{}, map[string]TaskUse{}}
+}
+
+// addTask takes what the task of an instance uses, where it is told.
+func (m Measurements) addTask(id string, s *api.DeviceStats) {
+	if s.Stats == nil {
+		return
+	}
+	use := TaskUse{At: s.Timestamp, Milli: view.Unmeasured, MemoryMiB: view.Unmeasured}
+	use.Seat, use.SeatWhy = gpu.SeatState(text(s, gpu.StatTaskSeat)), text(s, gpu.StatTaskSeatWhy)
+	use.SeatSince, use.SeatFirst = moment(s, gpu.StatTaskSeatSince), moment(s, gpu.StatTaskSeatFirst)
+	memory, compute := s.Stats.Attributes[gpu.StatTaskMemory], s.Stats.Attributes[gpu.StatTaskCompute]
+	if memory != nil {
+		use.MemoryMiB = numerator(memory)
+	}
+	if compute != nil {
+		use.Milli = numerator(compute)
+	}
+	if memory != nil || compute != nil || use.Seat != "" {
+		m.Tasks[id] = use
+	}
+}
+
+func text(s *api.DeviceStats, name string) string {
+	if value := s.Stats.Attributes[name]; value != nil && value.StringVal != nil {
+		return *value.StringVal
+	}
+	return ""
+}
+
+// moment is a time that a device plugin told; zero where it told none.
+func moment(s *api.DeviceStats, name string) time.Time {
+	at, _ := time.Parse(time.RFC3339, text(s, name))
+	return at
 }
 
 // MeasureAll reads several nodes, a few at a time, and hands each result over.
@@ -51,7 +105,7 @@ func (c *Client) MeasureAll(ctx context.Context, nodeIDs []string, each func(nod
 // add takes the statistics of one instance. Some slices of a GPU report the
 // GPU's; the newest count.
 func (m Measurements) add(uuid string, s *api.DeviceStats) {
-	have, ok := m[uuid]
+	have, ok := m.GPUs[uuid]
 	if ok && !s.Timestamp.After(have.At) {
 		return
 	}
@@ -66,7 +120,7 @@ func (m Measurements) add(uuid string, s *api.DeviceStats) {
 		}
 	}
 	if told {
-		m[uuid] = v
+		m.GPUs[uuid] = v
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrConflict is wrapped when a variable changed since it was read.
-var ErrConflict = errors.New("changed by somebody else")
+var ErrConflict = errors.New("changed by another client")
 
 // Item is a Nomad Variable.
 type Item struct {

@@ -17,7 +17,7 @@ const (
 	// every thirty seconds.
 	silence = 45 * time.Second
 	// refresh is how often everything is read again although the stream is
-	// well: cheap insurance against what nobody thought of.
+	// well: cheap insurance against the unforeseen.
 	refresh = 5 * time.Minute
 	// retry is the pause before Nomad is tried again.
 	retry = time.Second

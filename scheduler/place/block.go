@@ -14,6 +14,7 @@ type Block struct {
 	Count      int64  // of the group's instances
 	Milli      int64  // compute that is promised of each GPU; 0: in proportion
 	Conditions []constraint.Constraint
+	Or         []Block // what will do as well, in order, where there is no room for it
 }
 
 // Blocks is what one alloc of a job needs whose device blocks are written.
@@ -56,13 +57,13 @@ func (s *Snapshot) Admits(nodeID string, r *Request) bool {
 // unused is what a node has free, per GPU in the node's order.
 type unused struct {
 	cpu, memory int64
-	cells       []cell
+	gpus        []gpuState
 }
 
 func (n *nodeState) unused() unused {
-	free := unused{cpu: n.cpu, memory: n.memory, cells: make([]cell, len(n.where))}
+	free := unused{cpu: n.cpu, memory: n.memory, gpus: make([]gpuState, len(n.where))}
 	for i, at := range n.where {
-		free.cells[i] = at.bank.cells[at.cell]
+		free.gpus[i] = at.pool.gpus[at.index]
 	}
 	return free
 }
@@ -72,7 +73,7 @@ func (f *unused) add(n *nodeState, u *Usage) {
 	f.cpu += u.CPUMHz
 	f.memory += u.MemoryMiB
 	for _, t := range u.Takes {
-		c := &f.cells[t.GPU]
+		c := &f.gpus[t.GPU]
 		c.milli += int32(t.Milli)
 		c.slices += int32(t.Slices)
 		c.replicas += int32(t.Replicas)
@@ -82,7 +83,7 @@ func (f *unused) add(n *nodeState, u *Usage) {
 
 // instances is how many of Nomad's instances a GPU has free for a block, whose
 // compute it must have too.
-func (c *cell) instances(g *GPU, b *Block) int64 {
+func (c *gpuState) instances(g *GPU, b *Block) int64 {
 	if !c.open || int64(c.milli) < b.Milli {
 		return 0
 	}
@@ -95,15 +96,25 @@ func (c *cell) instances(g *GPU, b *Block) int64 {
 	case gpu.ModeShared:
 		return int64(c.replicas)
 	}
-	if c.tasks > 0 {
+	if c.tasks > 0 || !g.named(b.Conditions) {
 		return 0
 	}
 	return 1
 }
 
-// take takes a block out of what is free: from the device group that suits and
-// has the least that is enough.
+// named reports whether a whole GPU, whose ID is its instance's, is among the
+// instances that conditions name.
+func (g *GPU) named(conditions []constraint.Constraint) bool {
+	return !slices.ContainsFunc(conditions, func(c constraint.Constraint) bool { return !c.OnInstance(g.Device, g.ID) })
+}
+
+// take takes a block out of what is free, or the first of its alternatives that is there.
 func (f *unused) take(n *nodeState, b *Block) bool {
+	return f.takeOne(n, b) || slices.ContainsFunc(b.Or, func(or Block) bool { return f.takeOne(n, &or) })
+}
+
+// takeOne takes a block from the device group that suits and has the least that is enough.
+func (f *unused) takeOne(n *nodeState, b *Block) bool {
 	have := map[*constraint.Device]int64{}
 	var order []*constraint.Device
 	for i := range n.spec.GPUs {
@@ -114,11 +125,11 @@ func (f *unused) take(n *nodeState, b *Block) bool {
 		if _, seen := have[g.Device]; !seen {
 			order = append(order, g.Device)
 		}
-		have[g.Device] += f.cells[i].instances(g, b)
+		have[g.Device] += f.gpus[i].instances(g, b)
 	}
 	var best *constraint.Device
 	for _, d := range order {
-		if d.Named(b.Device) && d.Meets(b.Conditions) && have[d] >= b.Count && (best == nil || have[d] < have[best]) {
+		if have[d] >= b.Count && (best == nil || have[d] < have[best]) && d.Named(b.Device) && d.Meets(b.Conditions) { // the dear ones last
 			best = d
 		}
 	}
@@ -129,14 +140,14 @@ func (f *unused) take(n *nodeState, b *Block) bool {
 	for i := range n.spec.GPUs {
 		g := &n.spec.GPUs[i]
 		if g.Device == best && left > 0 {
-			left -= f.cells[i].give(g, b, min(left, f.cells[i].instances(g, b)))
+			left -= f.gpus[i].give(g, b, min(left, f.gpus[i].instances(g, b)))
 		}
 	}
 	return true
 }
 
 // give takes so many instances off a GPU.
-func (c *cell) give(g *GPU, b *Block, count int64) int64 {
+func (c *gpuState) give(g *GPU, b *Block, count int64) int64 {
 	if count <= 0 {
 		return 0
 	}

@@ -1,12 +1,12 @@
 package place
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // Apply books a usage. It fails with ErrCapacity, and changes nothing, when
@@ -45,9 +45,15 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	s.move(n, u, -1)
 	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
 	n.holders = slices.Delete(n.holders, at, at+1)
-	s.setProspects(n)
+	s.setEvictables(n)
 	delete(s.usages, id)
-	s.dequeue(u)
+	if s.ranks[u.Priority]--; s.ranks[u.Priority] == 0 {
+		delete(s.ranks, u.Priority)
+	}
+	if u.Reclaim {
+		s.reclaimable--
+	}
+	s.ledger.Free(&u.claim)
 	return *u, nil
 }
 
@@ -81,7 +87,7 @@ func (n *nodeState) fits(u *Usage) error {
 		return fmt.Errorf("%w: node %q has %d MHz and %d MiB free", ErrCapacity, n.spec.ID, n.cpu, n.memory)
 	}
 	for _, t := range u.Takes {
-		c := &n.where[t.GPU].bank.cells[n.where[t.GPU].cell]
+		c := &n.where[t.GPU].pool.gpus[n.where[t.GPU].index]
 		whole := n.spec.GPUs[t.GPU].Mode == gpu.ModeWhole && c.tasks > 0
 		if whole || t.Milli > int64(c.milli) || t.Slices > int64(c.slices) || t.Replicas > int64(c.replicas) {
 			return fmt.Errorf("%w: GPU %q of node %q", ErrCapacity, n.spec.GPUs[t.GPU].ID, n.spec.ID)
@@ -93,13 +99,30 @@ func (n *nodeState) fits(u *Usage) error {
 func (s *Snapshot) book(n *nodeState, u *Usage) {
 	own := *u
 	own.Takes = slices.Clone(u.Takes)
-	own.charge = s.charge(n, u.Takes)
+	own.claim = u.claim.Again(u.ID, u.Queue, u.Priority, u.Start, s.charge(n, u.Takes))
 	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
 	n.holders = slices.Insert(n.holders, at, &own)
 	s.usages[u.ID] = &own
-	s.enqueue(&own)
+	s.ranks[u.Priority]++
+	if u.Reclaim {
+		s.reclaimable++
+	}
+	s.ledger.Book(&own.claim)
 	s.move(n, &own, 1)
-	s.setProspects(n)
+	s.setEvictables(n)
+}
+
+// AnyReclaimable reports whether any work may be evicted since it does not use its GPUs.
+func (s *Snapshot) AnyReclaimable() bool { return s.reclaimable > 0 }
+
+// anyBelow reports whether any work has a lower priority.
+func (s *Snapshot) anyBelow(priority int) bool {
+	for rank := range s.ranks {
+		if rank < priority {
+			return true
+		}
+	}
+	return false
 }
 
 // restore books a usage that was just released: it fitted before.
@@ -112,32 +135,6 @@ func (s *Snapshot) mustRelease(id string) {
 	}
 }
 
-// enqueue lists a usage in its queue. Work that was released and comes back
-// keeps its place.
-func (s *Snapshot) enqueue(u *Usage) {
-	if u.seq == 0 {
-		s.booked++
-		u.seq = s.booked
-	}
-	if u.Queue == "" {
-		return
-	}
-	list := s.byQueue[u.Queue]
-	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
-	s.byQueue[u.Queue] = slices.Insert(list, at, u)
-}
-
-func (s *Snapshot) dequeue(u *Usage) {
-	if u.Queue == "" {
-		return
-	}
-	list := s.byQueue[u.Queue]
-	at, _ := slices.BinarySearchFunc(list, u.seq, bySeq)
-	s.byQueue[u.Queue] = slices.Delete(list, at, at+1)
-}
-
-func bySeq(u *Usage, seq int64) int { return cmp.Compare(u.seq, seq) }
-
 func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }
 
 // move books (sign 1) or frees (sign -1) the amounts of a usage.
@@ -145,19 +142,49 @@ func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
 	n.cpu -= sign * u.CPUMHz
 	n.memory -= sign * u.MemoryMiB
 	for _, t := range u.Takes {
-		c := &n.where[t.GPU].bank.cells[n.where[t.GPU].cell]
+		c := &n.where[t.GPU].pool.gpus[n.where[t.GPU].index]
 		c.milli -= int32(sign * t.Milli)
 		c.slices -= int32(sign * t.Slices)
 		c.replicas -= int32(sign * t.Replicas)
 		c.tasks += int32(sign)
 	}
-	if u.Queue != "" {
-		s.queues[u.Queue] = s.queues[u.Queue].Plus(u.charge.Times(sign))
-		if s.queues[u.Queue] == (Charge{}) {
-			delete(s.queues, u.Queue)
-		}
-	}
-	for _, b := range n.banks {
+	for _, b := range n.pools {
 		s.touch(b)
 	}
+}
+
+// Held is what the work of a queue holds, without that of queues below it.
+func (s *Snapshot) Held(queue string) quota.Charge { return s.ledger.Held(queue) }
+
+// Claims is the work of a queue in the order in which it was booked.
+func (s *Snapshot) Claims(queue string) []*quota.Claim { return s.ledger.Claims(queue) }
+
+// Charge is what a quota pays for takes on a node; nothing where the node is
+// not there.
+func (s *Snapshot) Charge(nodeID string, takes []Take) Charge {
+	n := s.nodes[nodeID]
+	if n == nil {
+		return Charge{}
+	}
+	return s.charge(n, takes)
+}
+
+func (s *Snapshot) charge(n *nodeState, takes []Take) Charge {
+	var sum Charge
+	for _, t := range takes {
+		sum = sum.Plus(chargeOf(&s.kinds[n.where[t.GPU].pool.kind], t))
+	}
+	return sum
+}
+
+// chargeOf rounds down, as compute in proportion to slices does: all slices of
+// a GPU, handed out one by one, cost no more than the GPU.
+func chargeOf(k *kind, t Take) Charge {
+	switch {
+	case k.Slices > 0:
+		return Charge{Milli: max(t.Milli, t.Slices*gpuMilli/k.Slices), MemoryMiB: t.Slices * k.SliceMiB}
+	case k.Replicas > 0:
+		return Charge{Milli: t.Replicas * gpuMilli / k.Replicas, MemoryMiB: t.Replicas * k.MemoryMiB / k.Replicas}
+	}
+	return Charge{Milli: t.Milli, MemoryMiB: k.MemoryMiB}
 }

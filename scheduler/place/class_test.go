@@ -1,8 +1,11 @@
 package place
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // Banks are in one class when only a request that names nodes or has constraints
@@ -40,7 +43,7 @@ func TestBanksOfOneStateAreOneClass(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if same := p.snap.banks[0].class == p.snap.banks[1].class; same != c.same {
+		if same := p.snap.pools[0].class == p.snap.pools[1].class; same != c.same {
 			t.Errorf("%s: one class %v, want %v", c.why, same, c.same)
 		}
 	}
@@ -58,18 +61,50 @@ func TestClassesAreForgotten(t *testing.T) {
 		}
 		if i%7 == 0 {
 			best := int32(worst)
-			for _, b := range p.snap.banks {
+			for _, b := range p.snap.pools {
 				if sh := p.shapeOf(&sleeper); p.snap.fit(sh, b) == fitsNow {
 					best = max(best, p.score(sh, b))
 				}
 			}
 			if got, err := p.Place(&sleeper); err != nil || got.Score != int64(best) {
-				t.Fatalf("after %d states: %+v %v, judged afresh %d", i, got, err, best)
+				t.Fatalf("after %d states: %+v %v, evaluated afresh %d", i, got, err, best)
 			}
 		}
 		p.snap.mustRelease(u.ID)
 	}
-	if n := len(p.snap.states.sets); n > 2*keptVacant {
-		t.Errorf("%d classes of two banks are kept", n)
+	if n := len(p.snap.states.classes); n > 2*keptVacant {
+		t.Errorf("%d classes of two pools are kept", n)
+	}
+}
+
+// Regression: the numbers of a node's pool and of its kind of GPU were mixed into one
+// hash so that two of each could cancel out, and what asked for the second pool never
+// saw its nodes.
+func TestEveryPoolAndKindIsAClassOfItsOwn(t *testing.T) {
+	s := NewSnapshot()
+	p := NewPlanner(s, PolicyBalanced, DefaultWeights())
+	models, pools := []string{"A", "B", "C", "D"}, []string{"one", "two", "three", "four"}
+	ask := func(model, pool string) Request {
+		return Request{ID: model + pool, GPUs: 1, Whole: true, Models: []string{model}, Pools: []string{pool}}
+	}
+	for i := range models {
+		for k := range pools {
+			model, pool := models[i], pools[(i+k)%len(pools)]
+			r := ask(model, pool)
+			if _, err := p.Place(&r); !errors.Is(err, ErrNoRoom) {
+				t.Fatalf("%s in %s before there is any: %v", model, pool, err)
+			}
+			if err := s.AddNode(Node{ID: model + pool, Pool: pool, GPUs: []GPU{{ID: "g", Model: model, Type: model, Mode: gpu.ModeWhole, MemoryMiB: 1024}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, model := range models {
+		for _, pool := range pools {
+			r := ask(model, pool)
+			if got, err := p.Place(&r); err != nil || got.NodeID != model+pool {
+				t.Errorf("%s in %s: %q, %v", model, pool, got.NodeID, err)
+			}
+		}
 	}
 }

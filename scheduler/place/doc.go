@@ -18,10 +18,14 @@
 //     tasks that start together, [Planner.Preempt] when room must be made,
 //     [Planner.Rebalance] for moves that would pay.
 //   - [Weights] and [Policy] say what "best" means; every number is in
-//     weights.go.
+//     weights.go, and each policy with its formula in a file of its own.
 //
-// GPUs of one node that are alike (model, mode, memory, sharing) form a bank.
-// A task's GPUs always come from one bank, so that they are equal; a node with
-// one kind of GPU, the usual case, is one bank. Banks in the same state form a
-// class, which is judged once per shape of request; see class.go and index.go.
+// Below it are four packages, each of which can be read alone: ranking (the best
+// of many scores, kept up to date), forecast (demand, lifetimes, waste, prices),
+// quota (queues, guarantees, who yields to whom) and splitmix (random draws).
+//
+// GPUs of one node that are alike (model, mode, memory, sharing) form a pool.
+// A task's GPUs always come from one pool, so that they are equal; a node with
+// one kind of GPU, the usual case, is one pool. Pools in the same state form a
+// class, which is evaluated once per shape of request; see class.go and index.go.
 package place

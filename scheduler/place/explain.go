@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // Reason is why a number of nodes cannot take a request.
@@ -32,7 +34,6 @@ type Term struct {
 	Name        string
 	ValueMilli  int64
 	WeightMilli int64
-	Note        string
 }
 
 // Candidate is a node that could take the request, with its score.
@@ -40,6 +41,12 @@ type Candidate struct {
 	NodeID string
 	Score  int64 // thousandths: the sum of the terms
 	Terms  []Term
+	// LostMilli is what the placement takes from later work, in thousandths of a GPU; below
+	// 0 it leaves more than before.
+	LostMilli int64
+	// Whole is how many of the GPUs that would do have nothing on them afterwards, WholeNow
+	// before.
+	Whole, WholeNow int
 }
 
 // Explanation is why a request has the answer it has.
@@ -68,129 +75,83 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 	sh := p.shapeOf(r)
 	var e Explanation
 	if p.quotas != nil {
-		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
 			e.Quota = err.Error()
 		}
 	}
 	e.Candidates = p.candidates(sh)
-	p.refusals(&e, r, sh, now)
+	p.refuse(&e, r, sh, now)
 	return e, nil
 }
 
-// candidates are the best banks for the shape, best first.
+// candidates are the best pools for the shape, best first: those of the best classes,
+// each of which has the best pool at least.
 func (p *Planner) candidates(sh *shape) []Candidate {
 	ix := sh.index
 	p.sync(ix, sh)
 	var best []ranked
-	for id := range ix.feed.sets {
-		if ix.levels[0][id] == worst {
-			continue
+	points := map[int]int32{} // of the classes that were taken out
+	for range explained {
+		id, ok := p.pick(ix, sh)
+		if !ok {
+			break
 		}
-		if ix.verdicts[id].known == rough {
-			p.refineAt(ix, sh, id)
+		points[id] = ix.tree.Scores()[id]
+		for _, pool := range ix.list.classes[id].pools[:min(explained, len(ix.list.classes[id].pools))] {
+			best = append(best, ranked{pool, id})
 		}
-		pts := ix.levels[0][id]
-		for _, bank := range ix.feed.sets[id].banks {
-			at, _ := slices.BinarySearchFunc(best, ranked{bank, id}, func(o, r ranked) int {
-				return cmp.Or(cmp.Compare(pts, ix.levels[0][o.set]), cmp.Compare(o.bank, r.bank))
-			})
-			if at == explained {
-				break
-			}
-			best = slices.Insert(best, at, ranked{bank, id})
-			best = best[:min(len(best), explained)]
-		}
+		ix.tree.Set(id, worst)
 	}
+	for id, pts := range points {
+		ix.tree.Set(id, pts)
+	}
+	slices.SortFunc(best, func(x, y ranked) int {
+		return cmp.Or(cmp.Compare(points[y.class], points[x.class]), cmp.Compare(x.pool, y.pool))
+	})
 	var out []Candidate
-	for _, r := range best {
-		out = append(out, p.candidate(sh, p.snap.banks[r.bank], &ix.verdicts[r.set], ix.levels[0][r.set]))
+	for _, r := range best[:min(explained, len(best))] {
+		out = append(out, p.candidate(sh, p.snap.pools[r.pool], &ix.estimates[r.class], points[r.class]))
 	}
 	return out
 }
 
-// ranked is a bank and the set that it is in.
+// ranked is a pool and the class that it is in.
 type ranked struct {
-	bank int32
-	set  int
+	pool  int32
+	class int
 }
 
-func (p *Planner) candidate(sh *shape, b *bank, v *verdict, pts int32) Candidate {
-	w, u := &p.weights, p.usageAfter(sh, b)
-	sign := int64(1)
-	if sh.req.Policy == PolicySpread {
-		sign = -1
-	}
+func (p *Planner) candidate(sh *shape, b *gpuPool, v *estimate, pts int32) Candidate {
+	w, u, sign := &p.weights, p.usageAfter(sh, b), sh.policy.sign()
 	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
-	if sh.req.Policy == PolicyBalanced {
-		cost, waste := p.charged(v, sh)
-		frag.ValueMilli = floorDiv(cost, w.StepMilli) * stepTerm
-		frag.Note = fmt.Sprintf("%d milli of waste expected from it, %d of price for scarce models and room for several GPUs", waste, cost-int64(waste))
-	} else if w.FragmentationMilli > 0 {
-		frag.ValueMilli = int64(v.stranded) * 1000 / w.FragmentationMilli
+	if w.FragmentationMilli > 0 { // what the other terms do not make up
+		frag.ValueMilli = (sign*int64(v.usage) - int64(pts)) * 1000 / w.FragmentationMilli
 	}
 	return Candidate{NodeID: b.node.spec.ID, Score: int64(pts), Terms: []Term{
 		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},
 		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
 		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
 		frag,
-	}}
+	}, LostMilli: sh.policy.lost(p, frag.ValueMilli, b), Whole: p.wholeAfter(sh, b), WholeNow: int(b.idle)}
 }
 
-// refusals counts why nodes cannot take the shape and how many of them would
-// after evictions.
-func (p *Planner) refusals(e *Explanation, r *Request, sh *shape, now time.Time) {
-	ev := p.newEviction(r, sh, now, nil)
-	at := map[Reason]*Reason{}
-	for _, n := range p.snap.nodes {
-		why := p.snap.refusal(sh, n)
-		if why.Why == "" {
-			e.Fits++
-			continue
-		}
-		c := at[why]
-		if c == nil {
-			c = &Reason{Why: why.Why, Never: why.Never}
-			at[why] = c
-		}
-		c.Nodes++
-		if !why.Never && ev.helps(sh, n) {
-			c.Preempted++
-		}
+// wholeAfter is how many GPUs of a pool have nothing on them once a task is on it.
+func (p *Planner) wholeAfter(sh *shape, b *gpuPool) int {
+	if b.kind < 0 {
+		return 0
 	}
-	for _, c := range at {
-		e.Reasons = append(e.Reasons, *c)
-	}
-	slices.SortFunc(e.Reasons, func(a, b Reason) int {
-		return cmp.Or(b.Nodes-a.Nodes, cmp.Compare(a.Why, b.Why))
-	})
+	return int(p.choose(sh, b, sh.policy.precision(p)).idle)
 }
 
 // helps reports whether evictions on the node would make the shape fit.
 func (e *eviction) helps(sh *shape, n *nodeState) bool {
-	return slices.ContainsFunc(n.banks, func(b *bank) bool {
-		_, ok := e.lead(sh, int(b.id))
-		return ok && e.p.snap.could(sh, b) && e.room(sh, b).empty(e.candidates(b))
+	return slices.ContainsFunc(n.pools, func(b *gpuPool) bool {
+		_, ok := e.target(sh, int(b.id))
+		return ok && e.p.snap.could(sh, b) && e.trial(sh, b).empty(e.candidates(b))
 	})
 }
 
-// refusal is why a node cannot take the shape; no Why when it can. Of several
-// banks the one that comes closest speaks for the node.
-func (s *Snapshot) refusal(sh *shape, n *nodeState) Reason {
-	closest := reason(0)
-	var at *bank
-	for _, b := range n.banks {
-		why := s.fit(sh, b)
-		if why == fitsNow {
-			return Reason{}
-		}
-		if why > closest || at == nil {
-			closest, at = why, b
-		}
-	}
-	return s.describe(sh, at, closest)
-}
-
-func (s *Snapshot) describe(sh *shape, b *bank, why reason) Reason {
+func (s *Snapshot) describe(sh *shape, b *gpuPool, why reason) Reason {
 	r := &sh.req
 	switch why {
 	case notEligible:
@@ -232,7 +193,7 @@ func gpuText(r *Request) string {
 
 // freeText says what must be free on a GPU.
 func freeText(r *Request, on string) string {
-	compute := fmt.Sprintf("%s of the compute free", gpus(r.ShareMilli))
+	compute := fmt.Sprintf("%s of the compute free", quota.GPUs(r.ShareMilli))
 	switch {
 	case r.Whole:
 		return "nothing on " + on

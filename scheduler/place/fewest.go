@@ -2,15 +2,15 @@ package place
 
 import "slices"
 
-// mostSubsets bounds how many sets of victims are tried on one bank for fewer than
+// mostSubsets bounds how many sets of victims are tried on one pool for fewer than
 // the orders of [eviction.search] find.
 const mostSubsets = 1 << 14
 
 // fewest looks for fewer victims than a set has, none of higher priority: all sets
 // of candidates are tried, the small first, from as many on as it takes at least.
 // The orders nearly always find as few, and then nothing needs to be tried.
-func (e *eviction) fewest(sh *shape, b *bank, candidates []*Usage, found *spoils) *spoils {
-	room := e.room(sh, b)
+func (e *eviction) fewest(sh *shape, b *gpuPool, candidates []*Usage, found *victimSet) *victimSet {
+	room := e.trial(sh, b)
 	var may []*Usage
 	for _, u := range candidates {
 		if u.Priority <= found.top {
@@ -19,18 +19,18 @@ func (e *eviction) fewest(sh *shape, b *bank, candidates []*Usage, found *spoils
 	}
 	tries := mostSubsets
 	for size := room.atLeast(may); size < len(found.victims); size++ {
-		var best *spoils
+		var best *victimSet
 		chosen := make([]*Usage, 0, size)
 		var choose func(from int)
 		choose = func(from int) {
 			if len(chosen) == size {
 				tries--
 				if room.fits() {
-					sp := &spoils{bank: b}
+					sp := &victimSet{pool: b}
 					for _, u := range chosen {
 						sp.add(u, e)
 					}
-					if best == nil || compareSpoils(sp, best) < 0 {
+					if best == nil || e.compareVictims(sp, best) < 0 {
 						best = sp
 					}
 				}
@@ -57,7 +57,7 @@ func (e *eviction) fewest(sh *shape, b *bank, candidates []*Usage, found *spoils
 
 // atLeast is how many of the candidates must go at least, for CPU, for memory and
 // for GPUs each by itself.
-func (r *room) atLeast(candidates []*Usage) int {
+func (r *trial) atLeast(candidates []*Usage) int {
 	least := max(
 		largest(candidates, r.shape.req.CPUMHz-r.cpu, func(u *Usage) int64 { return u.CPUMHz }),
 		largest(candidates, r.shape.req.MemoryMiB-r.mem, func(u *Usage) int64 { return u.MemoryMiB }),
@@ -68,9 +68,9 @@ func (r *room) atLeast(candidates []*Usage) int {
 	var perGPU []int // victims that it takes on each GPU that lacks room
 	wide := false    // some hold parts of several, and count for each
 	short := r.shape.req.GPUs
-	for i := range r.cells {
-		c := &r.cells[i]
-		if !r.shape.suits(r.bank, i) || !c.open {
+	for i := range r.gpus {
+		c := &r.gpus[i]
+		if !r.shape.suits(r.pool, i) || !c.open {
 			continue
 		}
 		if c.holds(r.need) {
@@ -80,7 +80,7 @@ func (r *room) atLeast(candidates []*Usage) int {
 		var holders []Take
 		for _, u := range candidates {
 			for _, t := range u.Takes {
-				if at := r.bank.node.where[t.GPU]; at.bank == r.bank && at.cell == i {
+				if at := r.pool.node.where[t.GPU]; at.pool == r.pool && at.index == i {
 					holders = append(holders, t)
 					wide = wide || len(u.Takes) > 1
 				}

@@ -88,7 +88,7 @@ func fewestByForce(s *Snapshot, r *Request) (top, victims int, ok bool) {
 			cpu, memory, high := n.cpu, n.memory, 0
 			milli, slices, tasks := make([]int64, len(n.spec.GPUs)), make([]int64, len(n.spec.GPUs)), make([]int32, len(n.spec.GPUs))
 			for i := range milli {
-				c := n.where[i].bank.cells[n.where[i].cell]
+				c := n.where[i].pool.gpus[n.where[i].index]
 				milli[i], slices[i], tasks[i] = int64(c.milli), int64(c.slices), c.tasks
 			}
 			for i, u := range may {

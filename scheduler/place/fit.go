@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
-// reason is why a bank cannot take a task now, or ever.
+// reason is why a pool cannot take a task now, or ever.
 type reason uint8
 
 const (
@@ -21,8 +21,8 @@ const (
 	noGPU
 )
 
-// fit decides whether a bank can take a shape now.
-func (s *Snapshot) fit(sh *shape, b *bank) reason {
+// fit decides whether a pool can take a shape now.
+func (s *Snapshot) fit(sh *shape, b *gpuPool) reason {
 	n := b.node
 	r := &sh.req
 	if r.CPUMHz > n.cpu {
@@ -38,16 +38,16 @@ func (s *Snapshot) fit(sh *shape, b *bank) reason {
 		return notFiltered
 	}
 	if r.GPUs == 0 {
-		if b != n.banks[0] {
-			return neverKind // one bank stands for the node
+		if b != n.pools[0] {
+			return neverKind // one pool stands for the node
 		}
 		return fitsNow
 	}
 	return s.fitGPUs(sh, b)
 }
 
-// could decides whether a bank could take a shape if it were empty.
-func (s *Snapshot) could(sh *shape, b *bank) bool {
+// could decides whether a pool could take a shape if it were empty.
+func (s *Snapshot) could(sh *shape, b *gpuPool) bool {
 	n := b.node
 	r := &sh.req
 	if n.spec.Ineligible || r.CPUMHz > n.spec.CPUMHz || r.MemoryMiB > n.spec.MemoryMiB {
@@ -57,12 +57,12 @@ func (s *Snapshot) could(sh *shape, b *bank) bool {
 		return false
 	}
 	if r.GPUs == 0 {
-		return b == n.banks[0]
+		return b == n.pools[0]
 	}
 	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= sh.suiting(b)
 }
 
-func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
+func (s *Snapshot) fitGPUs(sh *shape, b *gpuPool) reason {
 	if b.kind < 0 {
 		return neverKind
 	}
@@ -77,8 +77,8 @@ func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
 		return neverSize
 	}
 	found := 0
-	for i := range b.cells {
-		if b.cells[i].holds(nd) && sh.suits(b, i) {
+	for i := range b.gpus {
+		if b.gpus[i].holds(nd) && sh.suits(b, i) {
 			if found++; found == sh.req.GPUs {
 				return fitsNow
 			}
@@ -88,7 +88,7 @@ func (s *Snapshot) fitGPUs(sh *shape, b *bank) reason {
 }
 
 // holds reports whether the GPU has room for the need now.
-func (c *cell) holds(nd *need) bool {
+func (c *gpuState) holds(nd *need) bool {
 	return c.open && int64(c.milli) >= nd.take.Milli && int64(c.slices) >= nd.take.Slices &&
 		int64(c.replicas) >= nd.take.Replicas && (!nd.whole || c.tasks == 0)
 }

@@ -48,27 +48,3 @@ func FuzzSnapshot(f *testing.F) {
 		}
 	})
 }
-
-// FuzzQuotas: whatever the queues, they are refused or can be asked.
-func FuzzQuotas(f *testing.F) {
-	f.Add("a", "", int64(1), int64(2), "b", "a", int64(1), int64(0))
-	f.Add("a", "b", int64(1), int64(2), "b", "a", int64(1), int64(0))
-	f.Fuzz(func(t *testing.T, n1, p1 string, g1, l1 int64, n2, p2 string, g2, l2 int64) {
-		q, err := NewQuotas([]Queue{
-			{Name: n1, Parent: p1, GuaranteeMilli: g1, LimitMilli: l1, GuaranteeMemoryMiB: g2},
-			{Name: n2, Parent: p2, GuaranteeMilli: g2, LimitMilli: l2, LimitMemoryMiB: l1},
-		})
-		if err != nil {
-			return
-		}
-		s := NewSnapshot()
-		one := Charge{Milli: 1, MemoryMiB: 1}
-		if d := q.deficit(s, n1, one); d.Milli < 0 || d.MemoryMiB < 0 || q.Used(s, n1) != (Charge{}) {
-			t.Fatalf("queue %q: deficit %+v", n1, d)
-		}
-		st := &standings{q: q, of: map[string]standing{}}
-		if got := st.withRequest(s, &Request{ID: "r", Queue: n1}, one); got.leaf && !q.queues[n1].promised() {
-			t.Fatalf("queue %q without a guarantee stands at %+v", n1, got)
-		}
-	})
-}

@@ -75,27 +75,27 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 
 // overLimits reports whether a quota forbids what a placement takes.
 func (p *Planner) overLimits(r *Request, u *Usage) bool {
-	return p.quotas != nil && (p.quotas.limited(p.snap, r.Queue, p.leastCharge(p.shapeOf(r))) != nil || p.withinLimits(u) != nil)
+	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.leastCharge(p.shapeOf(r))) != nil || p.withinLimits(u) != nil)
 }
 
-// choices are the banks that a request fits now, one of each that are alike, the best
+// choices are the pools that a request fits now, one of each that are alike, the best
 // first.
-func (p *Planner) choices(r *Request) []*bank {
+func (p *Planner) choices(r *Request) []*gpuPool {
 	sh := p.shapeOf(r)
 	ix := sh.index
 	p.sync(ix, sh)
 	var sets []int
-	for id := range ix.feed.sets {
-		if ix.levels[0][id] != worst {
+	for id := range ix.list.classes {
+		if ix.tree.Scores()[id] != worst {
 			sets = append(sets, id)
 		}
 	}
 	slices.SortFunc(sets, func(a, b int) int {
-		return cmp.Or(cmp.Compare(ix.levels[0][b], ix.levels[0][a]), cmp.Compare(ix.feed.first[a], ix.feed.first[b]))
+		return cmp.Or(cmp.Compare(ix.tree.Scores()[b], ix.tree.Scores()[a]), cmp.Compare(ix.list.first[a], ix.list.first[b]))
 	})
-	banks := make([]*bank, len(sets))
+	pools := make([]*gpuPool, len(sets))
 	for i, id := range sets {
-		banks[i] = p.bankOf(ix, id)
+		pools[i] = p.poolOf(ix, id)
 	}
-	return banks
+	return pools
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
-// Unmeasured marks a utilisation that nobody has measured.
+// Unmeasured marks a utilization that has not been measured.
 const Unmeasured = -1
 
 // GPU is one physical device, or one MIG instance: a GPU in MIG mode is listed
@@ -24,7 +24,9 @@ type GPU struct {
 	SliceMiB  int64  // memory of one slice; in mode slice
 	Slices    int64  // number of slices, in mode slice
 	Replicas  int64  // turns that may be held at once, in mode shared
-	NUMA      int    // NUMA node, -1 when unknown
+	// SeatPriority is the highest that tasks may have which make room for each other there.
+	SeatPriority int
+	NUMA         int // NUMA node, -1 when unknown
 	// Device is the device group that the GPU belongs to; nil: it meets no
 	// condition on one.
 	Device    *constraint.Device
@@ -95,6 +97,10 @@ func (g *GPU) validate(onNode int) error {
 	}
 	return nil
 }
+
+// hasSeats reports whether tasks make room for each other on the GPU: each that has a seat
+// can have all of it, the others are suspended meanwhile.
+func (g *GPU) hasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
 
 // takesWork reports whether new work may start on the GPU.
 func (g *GPU) takesWork() bool { return !g.Unhealthy && !g.Cordoned }

@@ -3,6 +3,9 @@ package place
 import (
 	"errors"
 	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // ErrNoRoom is wrapped by Place's error when no node can take the request now.
@@ -11,10 +14,6 @@ var ErrNoRoom = errors.New("no room")
 // changesPerArrival is how many changes of the snapshot age prices as much as an
 // arrival does: what arrives starts and ends, and now and then a node changes.
 const changesPerArrival = 4
-
-// firstReview is after how many arrivals the demand is first looked at anew;
-// from then on whenever their number has doubled.
-const firstReview = 100
 
 // Planner answers questions about one snapshot. It learns the demand from what
 // arrives ([Planner.Arrive]) and from history ([Planner.Learn]). It is not safe
@@ -26,14 +25,16 @@ type Planner struct {
 	shapes      map[shapeKey]*shape
 	crowded     int // number of shapes at which to look for some to forget
 	looks       int // for shapes to forget
-	demand      *demand
-	quotas      *Quotas // nil: none
-	ranked      *standings
-	rough, fine *waste // estimates of two precisions
-	prices      *prices
-	places      *places
-	turnover    turnover
-	largest     struct{ cpu, milli int64 } // node with GPUs
+	demand      *forecast.Demand
+	quotas      *Quotas     // nil: none
+	past        *quota.Past // nil: none
+	ranked      rankedWork
+	rough, fine *wasteEstimator // of two precisions
+	prices      *forecast.Prices
+	places      *forecast.Places
+	turnover    forecast.Turnover
+	trend       forecast.Trend
+	largest     forecast.Largest
 
 	taught     bool // by Learn
 	arrivals   int64
@@ -43,7 +44,7 @@ type Planner struct {
 	lessons    int   // how often the demand was learned
 	epoch      int   // how often prices were computed
 
-	steps   divider // by Weights.StepMilli
+	steps   divider // of cost, by Weights.StepMilli or what takes its place
 	perStep int64   // points of one step of cost
 
 	last struct { // what was asked for last
@@ -52,7 +53,8 @@ type Planner struct {
 	}
 
 	shares []int32 // scratch
-	cells  []int   // scratch
+	parts  []forecast.Part
+	gpus   []int   // scratch
 	tied   []int32 // scratch
 }
 
@@ -69,16 +71,13 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	w.DemandShapes = max(1, w.DemandShapes)
-	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &demand{}}
-	p.steps = newDivider(w.StepMilli)
+	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &forecast.Demand{}}
 	p.perStep = stepTerm * w.FragmentationMilli / 1000
-	p.rough = newWaste(w.Rough)
-	p.fine = p.rough
-	if w.Fine.Streams > 0 {
-		p.fine = newWaste(w.Fine)
+	for _, g := range forecast.Guesses(0, 0) {
+		p.trend.Expect(g.GPUs, g.Milli, float64(g.Tasks*w.GuessTasks)/100)
 	}
 	p.relearn()
-	p.nextLearn = firstReview
+	p.nextLearn = forecast.FirstReview
 	return p
 }
 
@@ -97,9 +96,9 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		if len(p.shapes) >= p.crowded {
 			p.forget()
 		}
-		sh = newShape(r)
-		sh.req.Policy = key.policy
-		sh.index = &index{feed: p.snap.feed(sh)}
+		sh = newShape(r, p.snap)
+		sh.req.Policy, sh.policy = key.policy, policies[key.policy]
+		sh.index = &index{list: p.snap.classesFor(sh)}
 		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh
@@ -107,12 +106,12 @@ func (p *Planner) shapeOf(r *Request) *shape {
 }
 
 // forgetAtLeast is how many new shapes come at least between two looks for what
-// nobody uses any more.
+// is unused.
 const forgetAtLeast = 64
 
 // forget makes shapes that came once cost little: indexes that are far behind, or
-// that nobody has asked since the last look, are dropped and, where there are many
-// shapes, those that nobody has asked about either and of which the demand holds no
+// that were not asked about since the last look, are dropped and, where there are many
+// shapes, those that were not asked about either and of which the demand holds no
 // task. Many is twice what the demand holds, so that half or more of them are not
 // in it. The next look is a part of the number of shapes away: looks cost each of
 // them no more, however many there are.
@@ -122,10 +121,11 @@ func (p *Planner) forget() {
 		_, near := p.behind(sh.index)
 		idle := sh.index.look < p.looks
 		switch {
-		case many && idle && sh.entry < 0:
+		case many && idle && !sh.demand.InDemand():
 			delete(p.shapes, key)
 		case idle || !near:
-			*sh.index = index{feed: sh.index.feed}
+			*sh.index = index{list: sh.index.list}
+			sh.refusals = nil
 		}
 	}
 	p.looks++
@@ -138,10 +138,10 @@ func (p *Planner) forget() {
 // assumed.
 func (p *Planner) Learn(history []Request) {
 	p.taught = true
-	p.demand.forgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
+	p.demand.ForgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
 	for i := range history {
-		p.demand.count(p.shapeOf(&history[i]), prior)
-		p.demand.thin(p.weights.DemandShapes) // each time: a history may have many shapes
+		p.demand.Count(&p.shapeOf(&history[i]).demand, forecast.Prior)
+		p.demand.Thin(p.weights.DemandShapes) // each time: a history may have many shapes
 	}
 	p.relearn()
 }
@@ -149,8 +149,9 @@ func (p *Planner) Learn(history []Request) {
 // Arrive tells the planner that a request has arrived. Call it once per
 // request, before the first Place.
 func (p *Planner) Arrive(r *Request) {
-	p.demand.arrive(p.shapeOf(r))
-	p.demand.thin(p.weights.DemandShapes)
+	p.demand.Arrive(&p.shapeOf(r).demand)
+	p.demand.Thin(p.weights.DemandShapes)
+	p.trend.Arrive(r.GPUs, milliPerGPU(r))
 	p.arrivals++
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
@@ -163,30 +164,30 @@ func (p *Planner) Arrive(r *Request) {
 // Started tells the planner that a task has started, and Ended that one has ended:
 // what room is worth depends on whether tasks end. Call them once per task, besides
 // [Snapshot.Apply] and [Snapshot.Release]; work that moves does neither.
-func (p *Planner) Started() { p.turnover.start() }
+func (p *Planner) Started() { p.turnover.Start() }
 
 // Ended tells the planner that a task has ended; see [Planner.Started].
-func (p *Planner) Ended() { p.turnover.end() }
+func (p *Planner) Ended() { p.turnover.End() }
 
 // ExpectEnds tells the planner to begin as in a cluster where as many tasks end as
 // start, not as in one that only fills up: a service that has just come up has seen
 // neither, and real clusters live.
 func (p *Planner) ExpectEnds() {
-	p.turnover.rate = 1
+	p.turnover.Rate = 1
 	p.recompute()
 }
 
-// flow notices that tasks have begun to end, or ceased to: then all verdicts are
-// about the wrong things.
-func (p *Planner) flow() {
-	if p.turnover.change() {
-		p.lessons++
+// milliPerGPU is about how much of each GPU a request takes.
+func milliPerGPU(r *Request) int64 {
+	if r.Whole {
+		return gpuMilli
 	}
+	return r.ShareMilli
 }
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	if p.demand.drift()*1000 >= float64(p.weights.DriftMilli) {
+	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) {
 		p.relearn()
 	} else {
 		p.recompute()
@@ -197,45 +198,98 @@ func (p *Planner) relearn() {
 	if !p.taught {
 		p.assume()
 	}
-	p.demand.learn()
-	p.rough.learn(p.snap, p.demand)
-	if p.fine != p.rough {
-		p.fine.learn(p.snap, p.demand)
+	for _, sh := range p.shapes {
+		sh.size(p.snap)
 	}
-	p.largest.cpu, p.largest.milli = p.snap.largestNode()
-	p.places = newPlaces(p.snap, p.demand, p.demand.weights())
+	supply := p.snap.supply()
+	p.demand.Learn()
+	w := &p.weights
+	rough, fine, step := w.Rough, w.Fine, w.StepMilli
+	switch {
+	case p.turnover.Lives:
+		rough, fine = w.LiveRough, w.LiveFine
+	case p.demand.Coarse():
+		rough.Misses, fine.Misses, step = min(rough.Misses, w.CoarseMisses), w.CoarseMisses, w.CoarseStepMilli
+	}
+	p.estimateWith(rough, fine)
+	p.steps = newDivider(step)
+	p.rough.learn(supply, p.demand)
+	if p.fine != p.rough {
+		p.fine.learn(supply, p.demand)
+	}
+	p.largest = supply.Largest()
+	p.places = forecast.NewPlaces(supply, p.demand, p.demand.Weights())
 	p.lessons++
 	p.recompute()
 }
 
-func (p *Planner) recompute() {
-	p.flow()
-	now := newPrices(p.snap, p.demand, &p.weights)
-	was := p.places.price
-	p.places.setPrices(p.snap, p.demand, p.demand.weights(), p.snap.freeMilli(), p.turnover.rate)
-	now.fill(1 - p.turnover.rate)
-	if p.turnover.lives {
-		now.spare = spareAt(p.snap.cpuPerGPU(), p.turnover.rate)
+// estimateWith estimates waste with two precisions from now on.
+func (p *Planner) estimateWith(rough, fine forecast.Precision) {
+	p.rough = newWasteEstimator(rough)
+	p.fine = p.rough
+	if fine.Streams > 0 {
+		p.fine = newWasteEstimator(fine)
 	}
-	if p.prices == nil || !p.prices.equal(now) || p.places.price != was {
+}
+
+// recompute works out the prices. Where tasks have begun or ceased to end, all
+// estimates are about the wrong things.
+func (p *Planner) recompute() {
+	if p.turnover.Change() {
+		p.relearn()
+		return
+	}
+	supply, w := p.snap.supply(), &p.weights
+	pricing := forecast.Pricing{ModelMilli: w.ModelPriceMilli, ModelCapMilli: w.ModelPriceCapMilli, SlotMilli: w.SlotPriceMilli, SlotFloor: w.SlotFloorMilli}
+	if !p.taught && !p.turnover.Lives && p.trend.Odd() {
+		pricing = pricing.Careful(w.OddPrices)
+	}
+	now := forecast.NewPrices(supply, p.demand, &pricing)
+	was := p.places.Price
+	p.places.SetPrices(supply, p.demand, p.demand.Weights(), supply.Free(), p.turnover.Rate)
+	now.Fill(1 - p.turnover.Rate)
+	if p.turnover.Lives {
+		now.Spare = forecast.SparePrice(p.snap.cpuPerGPU(), p.turnover.Rate)
+	}
+	if p.prices == nil || !p.prices.Equal(now) || p.places.Price != was {
 		p.prices = now
 		p.epoch++
 	}
-	every := max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.banks))/1200)
-	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.each.log.end()+changesPerArrival*every
+	every := max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.pools))/1200)
+	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.each.log.End()+changesPerArrival*every
 }
 
 // Place finds the best node for a request now. It does not book anything: pass
 // the Placement's usage to [Snapshot.Apply]. When nothing fits the error wraps
 // ErrNoRoom, and [Planner.Explain] says why; ErrQuota when a limit forbids it.
 func (p *Planner) Place(r *Request) (Placement, error) {
+	if !r.Ordered || len(r.Models) < 2 {
+		return p.placeAny(r)
+	}
+	var why error
+	for i := range r.Models {
+		one := *r
+		one.Models = r.Models[i : i+1]
+		pl, err := p.placeAny(&one)
+		if err == nil {
+			return pl, nil
+		}
+		if why == nil || errors.Is(why, ErrNoRoom) {
+			why = err
+		}
+	}
+	return Placement{}, why
+}
+
+// placeAny places a request on any of its models.
+func (p *Planner) placeAny(r *Request) (Placement, error) {
 	if err := r.Validate(); err != nil {
 		return Placement{}, err
 	}
 	p.prepare()
 	sh := p.shapeOf(r)
 	if p.quotas != nil {
-		if err := p.quotas.limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
 		}
 	}
@@ -248,7 +302,7 @@ func (p *Planner) Place(r *Request) (Placement, error) {
 		return pl, over
 	}
 	cheaper := *r // another kind of GPU may cost its queue less
-	cheaper.most = p.quotas.left(p.snap, r.Queue).part(r.GPUs)
+	cheaper.most = p.quotas.Left(p.snap, r.Queue).Part(r.GPUs)
 	if pl, err := p.placeShape(&cheaper, p.shapeOf(&cheaper)); err == nil {
 		return pl, p.withinLimits(&pl.Usage)
 	}
@@ -262,8 +316,8 @@ func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	b := p.bankOf(ix, id)
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.levels[0][id])}, nil
+	b := p.poolOf(ix, id)
+	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.tree.Scores()[id])}, nil
 }
 
 // LeastCharge is the least that a quota would pay for the request on any kind of
@@ -273,15 +327,15 @@ func (p *Planner) LeastCharge(r *Request) Charge { return p.leastCharge(p.shapeO
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
 	switch {
-	case len(p.prices.model) < len(p.snap.kinds):
+	case len(p.prices.Model) < len(p.snap.kinds):
 		p.relearn()
-	case p.snap.each.log.end() >= p.stalePrice:
+	case p.snap.each.log.End() >= p.stalePrice:
 		p.recompute()
 	}
 }
 
-// placement is the answer that puts a request on a bank that fits it.
-func (p *Planner) placement(r *Request, sh *shape, b *bank) Placement {
+// placement is the answer that puts a request on a pool that fits it.
+func (p *Planner) placement(r *Request, sh *shape, b *gpuPool) Placement {
 	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
 }
 
@@ -296,7 +350,7 @@ func (p *Planner) leastCharge(sh *shape) Charge {
 		}
 		c := chargeOf(&p.snap.kinds[id], nd.take).Times(int64(sh.req.GPUs))
 		if found {
-			c = c.smaller(least)
+			c = c.Smaller(least)
 		}
 		least, found = c, true
 	}
@@ -309,23 +363,45 @@ func (p *Planner) withinLimits(u *Usage) error {
 	if p.quotas == nil || u.Queue == "" {
 		return nil
 	}
-	return p.quotas.limited(p.snap, u.Queue, p.snap.Charge(u.NodeID, u.Takes))
+	return p.quotas.Limited(p.snap, u.Queue, p.snap.Charge(u.NodeID, u.Takes))
 }
 
-func (p *Planner) usage(r *Request, sh *shape, b *bank) Usage {
+func (p *Planner) usage(r *Request, sh *shape, b *gpuPool) Usage {
 	u := Usage{
-		ID: r.ID, NodeID: b.node.spec.ID, Job: r.Job, Namespace: r.Namespace, Queue: r.Queue, Priority: r.Priority,
+		ID: r.ID, NodeID: b.node.spec.ID, Job: r.Job, Namespace: r.Namespace, Queue: r.Queue, Priority: r.Priority, SeatPriority: r.SeatPriority,
 		CPUMHz: r.CPUMHz, MemoryMiB: r.MemoryMiB, MinRun: r.MinRun,
 	}
 	if r.GPUs == 0 {
 		return u
 	}
-	ch := p.choose(sh, b, p.estimate(sh))
+	ch := p.choose(sh, b, sh.policy.precision(p))
 	nd := sh.need(p.snap, b.kind)
-	for _, i := range ch.cells {
+	for _, i := range ch.gpus {
 		t := nd.take
-		t.GPU = b.gpus[i]
+		t.GPU = b.positions[i]
 		u.Takes = append(u.Takes, t)
 	}
 	return u
+}
+
+// assume sets a general mix as prior demand, for a cluster as it is now.
+func (p *Planner) assume() {
+	var cpu, memory, gpus int64
+	for _, n := range p.snap.nodes {
+		if len(n.spec.GPUs) > 0 {
+			cpu, memory, gpus = cpu+n.spec.CPUMHz, memory+n.spec.MemoryMiB, gpus+int64(len(n.spec.GPUs))
+		}
+	}
+	if gpus == 0 {
+		return
+	}
+	p.demand.ForgetPrior(p.weights.GuessTasks)
+	for _, g := range forecast.Guesses(cpu/gpus, memory/gpus) {
+		r := Request{GPUs: g.GPUs, CPUMHz: g.CPU, MemoryMiB: g.Memory, Whole: g.Milli == gpuMilli}
+		if !r.Whole {
+			r.ShareMilli = g.Milli
+		}
+		p.demand.Add(&p.shapeOf(&r).demand, forecast.Prior, g.Tasks)
+	}
+	p.demand.Thin(p.weights.DemandShapes)
 }

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -167,22 +168,49 @@ func TestExplanationAddsUp(t *testing.T) {
 	}
 }
 
-// Two half-used GPUs become a full and an empty one.
-func TestRebalanceHeals(t *testing.T) {
-	p := testPlanner(t, testNode("n1", "A100", 1), testNode("n2", "A100", 1))
-	p.Learn([]Request{{GPUs: 1, Whole: true, CPUMHz: 1000}}) // nobody wants half a GPU
-	fresh := func(u *Usage) { u.Start = noon }
-	held(t, p.snap, "a", "n1", 0, 500, 10, fresh)
-	held(t, p.snap, "b", "n2", 0, 500, 10, fresh)
-	moves := p.Rebalance(Rebalancing{Moves: 5}, noon)
-	if len(moves) != 1 || moves[0].GainMilli < 100 || moves[0].From.NodeID == moves[0].To.NodeID {
-		t.Fatalf("moves %+v", moves)
+// A GPU that is measured hot is not chosen as if it were idle, under any policy.
+func TestHotGPUsAreAvoided(t *testing.T) {
+	hot := func(id string, gpu int, milli int64) Node {
+		n := testNode(id, "A100", 2)
+		n.GPUs[gpu].MeasuredMilli = milli
+		return n
 	}
-	if n := len(p.snap.UsagesOn("n1")); n != 1 {
-		t.Errorf("proposing moved something: %d on n1", n)
-	}
-	late := noon.Add(1000 * time.Hour)
-	if moves := p.Rebalance(Rebalancing{Moves: 5}, late); len(moves) != 0 {
-		t.Errorf("moves that lose more work than they gain: %+v", moves)
+	for _, c := range []struct {
+		name     string
+		policy   Policy
+		measured int64
+		nodes    []Node
+		ask      string
+		want     string // node and GPUs
+	}{
+		{"measurement does not count", PolicyBalanced, 0, []Node{hot("a", 0, 900)}, "0.5", "a [0]"},
+		{"the other GPU", PolicyBalanced, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
+		{"the other GPU under PACK", PolicyPack, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
+		{"the other GPU under SPREAD", PolicySpread, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
+		{"it has enough left", PolicyBalanced, 1000, []Node{hot("a", 0, 500)}, "0.5", "a [0]"},
+		{"whole ones too", PolicyBalanced, 1000, []Node{hot("a", 0, 900)}, "1", "a [1]"},
+		{"of several the cool", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs = append(n.GPUs, testGPU("a-3", "A100")); return n }()}, "2", "a [1 2]"},
+		{"another node", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs[1].MeasuredMilli = 900; return n }(), testNode("b", "A100", 2)}, "2", "b [0 1]"},
+	} {
+		s := NewSnapshot()
+		for _, n := range c.nodes {
+			if err := s.AddNode(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := DefaultWeights()
+		w.MeasuredMilli = c.measured
+		r := ask(t, "task", c.ask)
+		pl, err := NewPlanner(s, c.policy, w).Place(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var gpus []int
+		for _, take := range pl.Usage.Takes {
+			gpus = append(gpus, take.GPU)
+		}
+		if got := fmt.Sprint(pl.NodeID, " ", gpus); got != c.want {
+			t.Errorf("%s: goes to %s, want %s", c.name, got, c.want)
+		}
 	}
 }

@@ -21,13 +21,14 @@ func bySize(rs []Request) []int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		x, y := &rs[a], &rs[b]
-		return cmp.Or(cmp.Compare(milliOf(y), milliOf(x)), cmp.Compare(y.CPUMHz, x.CPUMHz))
+		return cmp.Or(cmp.Compare(y.milli(), x.milli()), cmp.Compare(y.CPUMHz, x.CPUMHz))
 	})
 	return order
 }
 
 // Preempt plans evictions that let a group of requests start together: victims
-// of the lowest priority, as few as possible, with the least work lost, never
+// of the lowest priority, as few as possible, of the queues that are last in the order
+// ([quota.Order]), with the least work lost, never
 // of equal or higher priority unless they are on quota that the request's
 // queue wants back. Work on what the group does not need is given back. The
 // snapshot is left as it was. The error wraps ErrNoRoom when no evictions that
@@ -80,7 +81,7 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 			return Placement{}, nil, err
 		}
 	}
-	pl = p.placement(r, sh, sp.bank)
+	pl = p.placement(r, sh, sp.pool)
 	if err := p.withinLimits(&pl.Usage); err != nil {
 		return Placement{}, nil, fmt.Errorf("preempt for %q: %w", r.ID, err)
 	}
@@ -90,9 +91,10 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 // giveBack returns the victims that must go: all those that no longer fit next
 // to the group, tried in order of what their loss would cost.
 func (p *Planner) giveBack(t *transaction, victims []Usage, now time.Time) []Usage {
+	order := p.Order()
 	slices.SortFunc(victims, func(a, b Usage) int {
 		return cmp.Or(
-			cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.lostMilliSeconds(now), a.lostMilliSeconds(now)),
+			cmp.Compare(b.Priority, a.Priority), order.CompareQueues(a.Queue, b.Queue), cmp.Compare(b.lostMilliSeconds(now), a.lostMilliSeconds(now)),
 			cmp.Compare(a.ID, b.ID),
 		)
 	})

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -155,7 +158,7 @@ func quotaPlanner(t *testing.T, gpus int, queues ...Queue) *Planner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.SetQuotas(q)
+	p.SetQuotas(q, nil)
 	return p
 }
 
@@ -193,7 +196,7 @@ func TestMemoryQuotas(t *testing.T) {
 	p := quotaPlanner(t, 2, Queue{Name: "a", GuaranteeMemoryMiB: 80 << 10, LimitMemoryMiB: 120 << 10}, Queue{Name: "b"})
 	held(t, p.snap, "b0", "n1", 0, 1000, 50, inQueue("b"))
 	held(t, p.snap, "b1", "n1", 1, 600, 90, inQueue("b"))
-	if got := p.quotas.Borrowed(p.snap, "b"); got != (Charge{1600, 128 << 10}) {
+	if got := p.quotas.Borrowed(p.snap, "b"); got != (Charge{Milli: 1600, MemoryMiB: 128 << 10}) {
 		t.Errorf("a queue without a guarantee borrows all that it holds, not %+v", got)
 	}
 	r := ask(t, "a0", "79G")
@@ -217,7 +220,7 @@ func TestMemoryQuotas(t *testing.T) {
 	}
 }
 
-// Protected work gives way to the owner of what it borrowed, and to nobody else.
+// Protected work gives way to the owner of what it borrowed, and to no other.
 func TestProtectedQueues(t *testing.T) {
 	p := quotaPlanner(t, 1, Queue{Name: "a", Protected: true}, Queue{Name: "b", GuaranteeMilli: 1000})
 	held(t, p.snap, "a0", "n1", 0, 1000, 10, inQueue("a"))
@@ -230,7 +233,7 @@ func TestProtectedQueues(t *testing.T) {
 	}
 }
 
-// What nobody was promised is the owner's to take, also from work of no queue.
+// What was not promised is the owner's to take, also from work of no queue.
 func TestWorkWithoutAQueueGivesWayToOwners(t *testing.T) {
 	p := quotaPlanner(t, 1, Queue{Name: "a", GuaranteeMilli: 1000})
 	held(t, p.snap, "x", "n1", 0, 1000, 90)
@@ -254,7 +257,7 @@ func TestBorrowersDoNotEvictOwners(t *testing.T) {
 }
 
 // org's two teams share its guarantee: they settle borrowing among themselves
-// before anybody else's work is touched, and limits hold on every level.
+// before any other work is touched, and limits hold on every level.
 func TestQuotasAreHierarchical(t *testing.T) {
 	p := quotaPlanner(t, 4,
 		Queue{Name: "org", GuaranteeMilli: 3000, LimitMilli: 3000},
@@ -295,11 +298,11 @@ func TestNewQuotasRefuses(t *testing.T) {
 func TestOrder(t *testing.T) {
 	p := quotaPlanner(t, 2, Queue{Name: "a", GuaranteeMilli: 1000}, Queue{Name: "b", GuaranteeMilli: 1000})
 	held(t, p.snap, "a0", "n1", 0, 500, 50, inQueue("a"))
-	at := func(id, queue string, priority, minute int) Request {
-		return Request{ID: id, Queue: queue, Priority: priority, Submit: noon.Add(time.Duration(minute) * time.Minute)}
+	at := func(id, queue string, priority, minute int) quota.Turn {
+		return quota.Turn{ID: id, Queue: queue, Priority: priority, Since: noon.Add(time.Duration(minute) * time.Minute)}
 	}
-	pending := []Request{at("late", "b", 50, 9), at("a", "a", 50, 1), at("early", "b", 50, 2), at("urgent", "a", 90, 10)}
-	p.Order(pending)
+	pending := []quota.Turn{at("late", "b", 50, 9), at("a", "a", 50, 1), at("early", "b", 50, 2), at("urgent", "a", 90, 10)}
+	slices.SortFunc(pending, p.Order().Compare)
 	var ids []string
 	for _, r := range pending {
 		ids = append(ids, r.ID)
@@ -343,13 +346,13 @@ func TestVictimsAreFewest(t *testing.T) {
 }
 
 // fewest tries every set of victims on every node.
-func fewest(p *Planner, sh *shape, now time.Time) (*spoils, bool) {
+func fewest(p *Planner, sh *shape, now time.Time) (*victimSet, bool) {
 	e := p.newEviction(&sh.req, sh, now, nil)
-	var best *spoils
-	for _, b := range p.snap.banks {
+	var best *victimSet
+	for _, b := range p.snap.pools {
 		holders := b.node.holders
 		for set := range 1 << len(holders) {
-			room := e.room(sh, b)
+			room := e.trial(sh, b)
 			var gone []Usage
 			for i, u := range holders {
 				if set>>i&1 == 1 {
@@ -366,8 +369,8 @@ func fewest(p *Planner, sh *shape, now time.Time) (*spoils, bool) {
 	return best, best != nil
 }
 
-func costOf(gone []Usage, now time.Time) *spoils {
-	sp := &spoils{}
+func costOf(gone []Usage, now time.Time) *victimSet {
+	sp := &victimSet{}
 	for i := range gone {
 		sp.add(&gone[i], &eviction{now: now})
 	}

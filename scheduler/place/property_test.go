@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func newWorld(t *testing.T, seed uint64, quotas bool) *world {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.plan.SetQuotas(q)
+		w.plan.SetQuotas(q, nil)
 	}
 	for range 12 {
 		w.addNode()
@@ -164,7 +165,7 @@ func (w *world) apply(u Usage) {
 }
 
 // place checks that the answer is the same twice, that it is the best of all
-// banks judged afresh, and that a refusal means that no bank fits.
+// pools evaluated afresh, and that a refusal means that no pool fits.
 func (w *world) place() {
 	r := w.request()
 	w.plan.Arrive(&r)
@@ -175,9 +176,10 @@ func (w *world) place() {
 	if errors.Is(err, ErrQuota) {
 		return
 	}
+	w.explain(&r)
 	sh := w.plan.shapeOf(&r)
 	best, at := int32(worst), -1
-	for id, b := range w.snap.banks {
+	for id, b := range w.snap.pools {
 		if b == nil || w.snap.fit(sh, b) != fitsNow {
 			continue
 		}
@@ -186,12 +188,16 @@ func (w *world) place() {
 		}
 	}
 	if (at < 0) != (err != nil) {
-		w.t.Fatalf("request %+v: error %v, but the best bank is %d", r, err, at)
+		w.t.Fatalf("request %+v: error %v, but the best pool is %d", r, err, at)
 	}
 	if at < 0 {
 		return
 	}
-	if got := w.snap.banks[at].node.spec.ID; got != pl.NodeID || int64(best) != pl.Score {
+	if first := w.plan.placement(&r, sh, w.snap.pools[at]); w.plan.withinLimits(&first.Usage) != nil {
+		w.apply(pl.Usage) // on a kind of GPU that costs its queue less
+		return
+	}
+	if got := w.snap.pools[at].node.spec.ID; got != pl.NodeID || int64(best) != pl.Score {
 		w.t.Fatalf("request %+v: placed on %s with %d, best is %s with %d", r, pl.NodeID, pl.Score, got, best)
 	}
 	w.apply(pl.Usage)
@@ -287,20 +293,58 @@ func (w *world) rebalance() {
 	}
 }
 
+// relieve checks that looking for moves for what waits changes nothing, and that they can be
+// carried out.
+func (w *world) relieve() {
+	rs := []Request{w.request()}
+	for range w.rng.IntN(3) {
+		rs = append(rs, w.request())
+	}
+	before := w.fingerprint()
+	relief, err := w.plan.RoomByMoving(rs, time.Hour, Rebalancing{Moves: 3}, w.now)
+	if after := w.fingerprint(); after != before {
+		w.t.Fatalf("looking for moves changed the snapshot")
+	}
+	if err != nil {
+		if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrQuota) && !errors.Is(err, ErrUnpaid) {
+			w.t.Fatal(err)
+		}
+		return
+	}
+	for _, m := range relief.Moves {
+		if m.From.protected(w.now) {
+			w.t.Fatalf("%+v is moved", m.From)
+		}
+		if _, err := w.snap.Release(m.From.ID); err != nil {
+			w.t.Fatal(err)
+		}
+		w.forget(m.From.ID)
+	}
+	for _, pl := range relief.Placements {
+		w.apply(pl.Usage)
+	}
+	for _, m := range relief.Moves {
+		w.apply(m.To.Usage)
+	}
+}
+
 // fingerprint is everything that planning depends on, in a fixed order.
 func (w *world) fingerprint() string {
 	var b strings.Builder
 	for _, id := range w.nodes {
 		n := w.snap.nodes[id]
-		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.prospects[n.banks[0].id])
-		for _, bk := range n.banks {
-			fmt.Fprint(&b, bk.cells, bk.idle, bk.free, bk.used, bk.measured, bk.shares)
+		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.evictables[n.pools[0].id])
+		for _, bk := range n.pools {
+			fmt.Fprint(&b, bk.gpus, bk.idle, bk.free, bk.used, bk.measured, bk.shares)
 		}
 		for _, u := range n.holders {
 			fmt.Fprint(&b, u.ID)
 		}
 	}
-	fmt.Fprint(&b, w.snap.queues, len(w.snap.usages))
+	for _, q := range []string{"org", "a", "b", "c", "d"} {
+		fmt.Fprint(&b, w.snap.Held(q))
+	}
+	fmt.Fprint(&b, len(w.snap.usages))
 	for i := range w.snap.stock {
 		fmt.Fprint(&b, w.snap.stock[i].free, w.snap.stock[i].gpus)
 	}
@@ -312,8 +356,15 @@ func (w *world) check(overfull bool) {
 	if len(w.snap.usages) != len(w.usages) {
 		w.t.Fatalf("%d usages, want %d", len(w.snap.usages), len(w.usages))
 	}
-	if known, most := len(w.plan.demand.entries), w.plan.weights.DemandShapes; known > most {
+	if known, most := w.plan.demand.Shapes(), w.plan.weights.DemandShapes; known > most {
 		w.t.Fatalf("the demand holds %d shapes, at most %d are meant", known, most)
+	}
+	ranks := map[int]int{}
+	for _, u := range w.snap.usages {
+		ranks[u.Priority]++
+	}
+	if !maps.Equal(ranks, w.snap.ranks) {
+		w.t.Fatalf("work by priority: %v on the books, %v counted", w.snap.ranks, ranks)
 	}
 	free := make([]int64, len(w.snap.kinds))
 	queues := map[string]Charge{}
@@ -326,13 +377,13 @@ func (w *world) check(overfull bool) {
 		}
 	}
 	for q, held := range queues {
-		if w.snap.queues[q] != held {
-			w.t.Fatalf("queue %q: %+v on the books, %+v counted", q, w.snap.queues[q], held)
+		if w.snap.Held(q) != held {
+			w.t.Fatalf("queue %q: %+v on the books, %+v counted", q, w.snap.Held(q), held)
 		}
 	}
 	if q := w.plan.quotas; q != nil {
-		for _, name := range q.names {
-			if used, most := q.Used(w.snap, name), q.queues[name].limit(); !used.within(most) {
+		for _, name := range q.Names() {
+			if used, most := q.Used(w.snap, name), q.Queue(name).Limit(); !used.Within(most) {
 				w.t.Fatalf("queue %q holds %+v of at most %+v", name, used, most)
 			}
 		}
@@ -341,14 +392,14 @@ func (w *world) check(overfull bool) {
 
 func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[string]Charge) {
 	cpu, memory := n.spec.CPUMHz, n.spec.MemoryMiB
-	cells := make([]cell, len(n.spec.GPUs))
-	for i := range cells {
-		cells[i] = freshCell(&n.spec.GPUs[i])
+	gpus := make([]gpuState, len(n.spec.GPUs))
+	for i := range gpus {
+		gpus[i] = newGPUState(&n.spec.GPUs[i])
 	}
 	for _, u := range n.holders {
 		cpu, memory = cpu-u.CPUMHz, memory-u.MemoryMiB
 		for _, t := range u.Takes {
-			c := &cells[t.GPU]
+			c := &gpus[t.GPU]
 			c.milli, c.slices, c.replicas, c.tasks = c.milli-int32(t.Milli), c.slices-int32(t.Slices), c.replicas-int32(t.Replicas), c.tasks+1
 		}
 		if u.Queue != "" {
@@ -358,9 +409,9 @@ func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[
 	if cpu != n.cpu || memory != n.memory || (!overfull && (cpu < 0 || memory < 0)) {
 		w.t.Fatalf("node %s: %d MHz and %d MiB free, counted %d and %d", n.spec.ID, n.cpu, n.memory, cpu, memory)
 	}
-	for i, want := range cells {
+	for i, want := range gpus {
 		at := n.where[i]
-		got := at.bank.cells[at.cell]
+		got := at.pool.gpus[at.index]
 		want.share = got.share
 		if got != want || (!overfull && (got.milli < 0 || got.slices < 0 || got.replicas < 0)) {
 			w.t.Fatalf("node %s GPU %d: %+v, counted %+v", n.spec.ID, i, got, want)
@@ -369,7 +420,7 @@ func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[
 			w.t.Fatalf("node %s GPU %d: %d tasks on a whole GPU", n.spec.ID, i, got.tasks)
 		}
 	}
-	for _, b := range n.banks {
+	for _, b := range n.pools {
 		if b.kind >= 0 {
 			free[b.kind] += b.free
 		}
@@ -395,8 +446,10 @@ func TestRandomOperationsKeepTheBooks(t *testing.T) {
 					w.flipGPU()
 				case op < 97:
 					w.removeNode()
-				case op < 98:
+				case op < 98 && w.rng.IntN(2) == 0:
 					w.rebalance()
+				case op < 98:
+					w.relieve()
 				case op < 99 && len(w.nodes) < 20:
 					w.addNode()
 				}

@@ -41,7 +41,7 @@ func (s *Snapshot) Free(id string) (Free, bool) {
 	}
 	f := Free{CPUMHz: n.cpu, MemoryMiB: n.memory, GPUs: make([]FreeGPU, len(n.where))}
 	for i, at := range n.where {
-		c := &at.bank.cells[at.cell]
+		c := &at.pool.gpus[at.index]
 		f.GPUs[i] = FreeGPU{Milli: int64(c.milli), Slices: int64(c.slices), Replicas: int64(c.replicas), Tasks: int64(c.tasks)}
 	}
 	return f, true

@@ -4,40 +4,65 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 )
 
-// Move is a proposal to take work from where it is to another place.
+// Move is a proposal to take work from where it is to another node.
 type Move struct {
+	Why  MoveReason
 	From Usage
 	To   Placement
-	// GainMilli is the GPU milli that would not be wasted any more.
+	// GainMilli is the GPU milli that are won: not wasted any more, relieved of a
+	// measured overload, or emptied; for MovesForRoom what starts.
 	GainMilli int64
-	// LostMilliSeconds is the work that moving throws away.
+	// LostMilliSeconds is the work that moving throws away: what ran since the work was
+	// saved last.
 	LostMilliSeconds int64
 }
 
-// Rebalancing bounds what [Planner.Rebalance] proposes.
+// MoveReason is what a move is for.
+type MoveReason uint8
+
+const (
+	MovesForWaste MoveReason = iota // less goes to waste
+	MovesForHeat                    // a GPU that several tasks overload has one less
+	MovesToEmpty                    // its node is to be emptied
+	MovesForRoom                    // something that waits starts in its place
+)
+
+// Rebalancing bounds what [Planner.Rebalance] and [Planner.RoomByMoving] propose.
 type Rebalancing struct {
 	Moves    int               // at most so many
 	Horizon  time.Duration     // a gain is enjoyed for so long; default one hour
 	MinMilli int64             // smallest gain worth a move; default 50
-	PerBank  int               // banks looked at per move, those with the most waste; default 16
+	PerBank  int               // pools looked at per move, those with the most waste; default 16
 	CanMove  func(*Usage) bool // nil: all that are not protected
+	// Request is what a usage asked for; nil: what it holds, on the same kind of GPU in
+	// the same datacenter and pool. What it does not know is not moved.
+	Request func(*Usage) (Request, bool)
+	// Hot are the GPUs, by ID, that have been measured to be fully used for long.
+	Hot map[string]bool
+	// Emptying are the nodes, by ID, that are to be emptied. Work that ends by itself is
+	// moved off them; other work Nomad moves.
+	Emptying map[string]bool
+
+	closed map[string]bool // nodes that have got work off a hot GPU: what is measured there is old
 }
 
-// Rebalance proposes moves that pay: over the horizon, the waste that they heal
-// is worth more than the work that they lose. The moves are to be made in their
+// Rebalance proposes moves that pay: over the horizon, what they win is worth more
+// than the work that they lose. The moves are to be made in their
 // order; each is chosen with the earlier ones made. The snapshot is left as it
 // was.
 func (p *Planner) Rebalance(o Rebalancing, now time.Time) []Move {
 	p.prepare()
-	o = o.defaults()
+	o = o.defaults(p)
 	t := p.begin()
 	defer t.rollback()
 	var moves []Move
 	moved := map[string]bool{}
 	for len(moves) < o.Moves {
-		m, ok := p.bestMove(t, o, now, moved)
+		m, ok := p.bestMove(&o, now, moved)
 		if !ok {
 			break
 		}
@@ -45,12 +70,14 @@ func (p *Planner) Rebalance(o Rebalancing, now time.Time) []Move {
 			break
 		}
 		moved[m.From.ID] = true
-		moves = append(moves, m)
+		if moves = append(moves, m); m.Why == MovesForHeat {
+			o.closed[m.To.NodeID] = true
+		}
 	}
 	return moves
 }
 
-func (o Rebalancing) defaults() Rebalancing {
+func (o Rebalancing) defaults(p *Planner) Rebalancing {
 	if o.Horizon == 0 {
 		o.Horizon = time.Hour
 	}
@@ -60,37 +87,76 @@ func (o Rebalancing) defaults() Rebalancing {
 	if o.PerBank == 0 {
 		o.PerBank = 16
 	}
+	if o.CanMove == nil {
+		o.CanMove = func(*Usage) bool { return true }
+	}
+	if o.Request == nil {
+		o.Request = p.requestOf
+	}
+	o.closed = map[string]bool{}
 	return o
 }
 
-// bestMove tries every movable usage of the banks with the most waste.
-func (p *Planner) bestMove(t *transaction, o Rebalancing, now time.Time, moved map[string]bool) (Move, bool) {
-	var best Move
-	found := false
+// takes reports whether work that is moved may go to a node.
+func (o *Rebalancing) takes(n *nodeState) bool { return !o.Emptying[n.spec.ID] && !o.closed[n.spec.ID] }
+
+// movable reports whether a usage may be moved at now.
+func (o *Rebalancing) movable(u *Usage, now time.Time) bool { return !u.protected(now) && o.CanMove(u) }
+
+// worth is what is gained over the horizon, less what is lost, in
+// milli-seconds.
+func (m *Move) worth(o *Rebalancing) int64 {
+	return m.GainMilli*int64(o.Horizon/time.Second) - m.LostMilliSeconds
+}
+
+// bestMove tries every movable usage of the pools with the most waste, of those with hot
+// GPUs, and of the nodes that are to be emptied.
+func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool) (best Move, found bool) {
+	try := func(u *Usage, why MoveReason) {
+		if moved[u.ID] || !o.movable(u, now) {
+			return
+		}
+		m, ok := p.tryMove(*u, why, o, now)
+		if ok && (!found || m.worth(o) > best.worth(o)) {
+			best, found = m, true
+		}
+	}
 	for _, b := range p.wasteful(o.PerBank) {
 		for _, u := range slices.Clone(b.node.holders) {
-			if moved[u.ID] || u.protected(now) || (o.CanMove != nil && !o.CanMove(u)) {
-				continue
-			}
-			m, ok := p.tryMove(b, *u, o, now)
-			if ok && (!found || m.worth(o) > best.worth(o)) {
-				best, found = m, true
+			try(u, MovesForWaste)
+		}
+	}
+	for _, id := range sortedKeys(p.snap.nodes) {
+		n := p.snap.nodes[id]
+		for _, u := range slices.Clone(n.holders) {
+			switch {
+			case o.Emptying[id] && u.Ends:
+				try(u, MovesToEmpty)
+			case u.hotUse(n, o.Hot) > 0:
+				try(u, MovesForHeat)
 			}
 		}
 	}
 	return best, found
 }
 
-// worth is what is gained over the horizon, less what is lost, in
-// milli-seconds.
-func (m *Move) worth(o Rebalancing) int64 {
-	return m.GainMilli*int64(o.Horizon/time.Second) - m.LostMilliSeconds
+// hotUse is how much a usage seems to use of GPUs that are hot and that it shares with
+// others.
+func (u *Usage) hotUse(n *nodeState, hot map[string]bool) int64 {
+	var sum int64
+	for _, t := range u.Takes {
+		at := n.where[t.GPU]
+		if c := &at.pool.gpus[at.index]; hot[n.spec.GPUs[t.GPU].ID] && c.tasks > 1 {
+			sum += c.useBy(t)
+		}
+	}
+	return sum
 }
 
-// wasteful lists the banks with the most expected waste, the most first.
-func (p *Planner) wasteful(n int) []*bank {
-	var out []*bank
-	for _, b := range p.snap.banks {
+// wasteful lists the pools with the most expected waste, the most first.
+func (p *Planner) wasteful(n int) []*gpuPool {
+	var out []*gpuPool
+	for _, b := range p.snap.pools {
 		if b == nil || b.kind < 0 || len(b.node.holders) == 0 {
 			continue
 		}
@@ -106,39 +172,134 @@ func (p *Planner) wasteful(n int) []*bank {
 	return out
 }
 
-// tryMove takes a usage away, finds its best other place and works out what
+// tryMove takes a usage away, finds its best place on another node and works out what
 // that gains. The snapshot is left as it was.
-func (p *Planner) tryMove(b *bank, u Usage, o Rebalancing, now time.Time) (Move, bool) {
-	r, ok := p.requestOf(&u)
+func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time) (Move, bool) {
+	r, ok := o.Request(&u)
 	if !ok {
 		return Move{}, false
 	}
-	before := int64(p.wasteNow(b, p.fine))
+	sh := p.shapeOf(&r)
+	from := p.snap.nodes[u.NodeID]
+	b := from.pools[0]
+	if len(u.Takes) > 0 {
+		b = from.where[u.Takes[0].GPU].pool
+	}
+	relief, use := u.hotUse(from, o.Hot), u.mostUse(from)
+	before := p.standing(b)
 	t := p.begin()
 	defer t.rollback()
 	if t.release(u.ID) != nil {
 		return Move{}, false
 	}
-	healed := before - int64(p.wasteNow(b, p.fine))
-	sh := p.shapeOf(&r)
+	after := p.standing(b)
+	to := p.elsewhere(sh, func(n *nodeState) bool { return n != from && o.takes(n) })
+	if to == nil {
+		return Move{}, false
+	}
+	m := Move{Why: why, From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
+	if m.GainMilli = u.milli(); why != MovesToEmpty {
+		m.GainMilli = p.healed(&before, &after) + p.modelPrice(sh, b.kind) - p.costAt(sh, to)
+	}
+	if why == MovesForHeat {
+		m.GainMilli += relief
+	}
+	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.staysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
+}
+
+// CoolMilli is up to which measured use a GPU is not hot.
+const CoolMilli = 950
+
+// useBy is how much of a GPU a task there seems to use: of what was measured its part by
+// what it holds, and what it holds at least.
+func (c *gpuState) useBy(t Take) int64 {
+	if held := int64(gpuMilli - c.milli); held > 0 {
+		return max(t.Milli, int64(c.hot)*t.Milli/held)
+	}
+	return t.Milli
+}
+
+// mostUse is the most that a usage seems to use of any GPU.
+func (u *Usage) mostUse(n *nodeState) int64 {
+	var most int64
+	for _, t := range u.Takes {
+		at := n.where[t.GPU]
+		most = max(most, at.pool.gpus[at.index].useBy(t))
+	}
+	return most
+}
+
+// staysCool reports whether the GPUs of a placement that are in use would not be hot with it.
+func (b *gpuPool) staysCool(u *Usage, use int64) bool {
+	return !slices.ContainsFunc(u.Takes, func(t Take) bool {
+		at := b.node.where[t.GPU]
+		hot := int64(at.pool.gpus[at.index].hot)
+		return hot > 0 && hot+use > CoolMilli
+	})
+}
+
+// standing is what a pool is worth to later work as it is.
+type standing struct {
+	waste, slots int64
+	places       forecast.PlaceCounts
+}
+
+func (p *Planner) standing(b *gpuPool) standing {
+	if b.kind < 0 {
+		return standing{}
+	}
+	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.prices.Slots[b.idle]}
+	if p.turnover.Lives {
+		room := b.supply()
+		s.places = p.places.Counts(&room)
+	}
+	return s
+}
+
+// healed is what a pool gains that has come from one standing to another, in milli.
+func (p *Planner) healed(before, after *standing) int64 {
+	gained := after.places.Minus(&before.places)
+	return before.waste - after.waste + after.slots - before.slots + p.places.Cost(&gained)
+}
+
+// costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
+func (p *Planner) costAt(sh *shape, b *gpuPool) int64 {
+	v := p.evaluate(sh, b)
+	cost := balanced{}.cost(p, v.waste, v.after, &v, sh) - p.prices.Spare*int64(v.left)
+	if p.turnover.Lives {
+		broken := p.breaks(sh, b, int32(v.after))
+		cost += p.places.Cost(&broken)
+	}
+	return cost
+}
+
+// elsewhere is the best pool for a shape on a node that will do; nil: there is none.
+func (p *Planner) elsewhere(sh *shape, will func(*nodeState) bool) *gpuPool {
 	ix := sh.index
 	p.sync(ix, sh)
-	id, ok := p.pick(ix, sh)
-	if !ok {
-		return Move{}, false
+	out := map[int]int32{} // classes that were taken out
+	defer func() {
+		for id, points := range out {
+			ix.tree.Set(id, points)
+		}
+	}()
+	for {
+		id, ok := p.pick(ix, sh)
+		if !ok {
+			return nil
+		}
+		for _, pool := range ix.list.classes[id].pools {
+			if b := p.snap.pools[pool]; will(b.node) {
+				return b
+			}
+		}
+		out[id] = ix.tree.Scores()[id]
+		ix.tree.Set(id, worst)
 	}
-	to, v := p.bankOf(ix, id), &ix.verdicts[id]
-	if to.node == b.node {
-		return Move{}, false
-	}
-	m := Move{From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
-	m.GainMilli = healed - p.cost(v.waste, v.after, v, sh)
-	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.withinLimits(&m.To.Usage) == nil
 }
 
 // requestOf is a request for what a usage holds, on the same kind of GPU and in
-// the same datacenter and pool. Constraints of its job are not known here: the
-// caller checks a move against them, or leaves them to Nomad.
+// the same datacenter and pool. Constraints of its job are not known here.
 func (p *Planner) requestOf(u *Usage) (Request, bool) {
 	n := p.snap.nodes[u.NodeID]
 	r := Request{
@@ -150,10 +311,10 @@ func (p *Planner) requestOf(u *Usage) (Request, bool) {
 		return r, true
 	}
 	t := u.Takes[0]
-	b := n.where[t.GPU].bank
+	b := n.where[t.GPU].pool
 	k := &p.snap.kinds[b.kind]
 	if slices.ContainsFunc(u.Takes, func(o Take) bool {
-		return n.where[o.GPU].bank != b || cmp.Or(cmp.Compare(o.Milli, t.Milli), cmp.Compare(o.Slices, t.Slices)) != 0
+		return n.where[o.GPU].pool != b || cmp.Or(cmp.Compare(o.Milli, t.Milli), cmp.Compare(o.Slices, t.Slices)) != 0
 	}) {
 		return r, false // uneven: not the answer to one request
 	}

@@ -37,12 +37,14 @@ type Request struct {
 	ShareMilli      int64 // guaranteed compute per GPU, 1..999
 	LimitMilli      int64 // compute ceiling per GPU, enforced on the node, not planned; 0: as the guarantee
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
-	MinMemoryMiB    int64 // with Whole: the card must have this much
+	MinMemoryMiB    int64 // with Whole or Shared: the card must have this much
 	Cover           bool  // hold as many slices as the share of compute is, where memory needs fewer
 	Close           bool  // several GPUs should reach each other by NVLink
 
 	Vendor      string
 	Models      []string                // any of; NVML name, label style or short type
+	Ordered     bool                    // Models are in order of preference: the first that has room
+	Not         []string                // none of these models
 	Profile     string                  // MIG profile
 	Sharing     gpu.Sharing             // only GPUs with this sharing; empty: any
 	Mode        gpu.Mode                // only GPUs handed out in this mode; empty: any
@@ -59,12 +61,19 @@ type Request struct {
 	Conditions []constraint.Constraint
 	Instances  int64
 
+	// Beside says whom it may sit with where tasks make room for each other, and
+	// SeatPriority which priority its seat will have, as far as the GPU allows it; 0: the
+	// normal one.
+	Beside       Beside
+	SeatPriority int
+
 	Policy Policy        // PolicyDefault: the planner's
-	Submit time.Time     // for the order of the pending queue
 	MinRun time.Duration // once started, not evicted earlier than this
 
-	// SpareGangs leaves out victims that would take others with them.
+	// SpareGangs leaves out victims that would take others with them; OnlyIdle all that are
+	// not to be reclaimed, and of those leaves out none for its priority.
 	SpareGangs bool
+	OnlyIdle   bool
 
 	most Charge // that a GPU may cost; what is 0 is not bounded
 }
@@ -116,10 +125,8 @@ func (r *Request) Fault() string {
 func (r *Request) Ask(g gpu.Request) {
 	r.GPUs, r.Whole, r.Shared = 1, false, false
 	r.ShareMilli, r.MemoryMiBPerGPU = g.Milli, g.MemoryMiB
-	r.Vendor, r.Models = g.Vendor, nil
-	if g.Model != "" {
-		r.Models = []string{g.Model}
-	}
+	r.Vendor, r.Models, r.Not = g.Vendor, g.Models(), g.Excluded()
+	r.Ordered = len(r.Models) > 1
 	if g.Kind == gpu.KindCount {
 		r.GPUs, r.Whole = g.Count, true
 	}

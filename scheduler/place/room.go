@@ -2,40 +2,37 @@ package place
 
 import "slices"
 
-// room is a copy of what a bank has free, to try evictions on.
+// room is a copy of what a node has free, to try on what would fit.
 type room struct {
-	shape *shape
-	bank  *bank
-	need  *need
-	cpu   int64
-	mem   int64
-	cells []cell
-	owed  Charge // what the request's own queue has yet to give up
-	e     *eviction
+	node        *nodeState
+	cpu, memory int64
+	gpus        [][]gpuState // by pool
 }
 
-func (e *eviction) room(sh *shape, b *bank) *room {
-	e.rank()
-	r := &room{e: e, owed: e.deficit, shape: sh, bank: b, cpu: b.node.cpu, mem: b.node.memory, cells: slices.Clone(b.cells)}
-	if sh.req.GPUs > 0 {
-		r.need = sh.need(e.p.snap, b.kind)
+func newRoom(n *nodeState) room {
+	r := room{node: n, cpu: n.cpu, memory: n.memory}
+	for _, b := range n.pools {
+		r.gpus = append(r.gpus, slices.Clone(b.gpus))
 	}
 	return r
 }
 
-// add frees (sign 1) or takes back (sign -1) what a usage holds.
+func (r *room) copy() room {
+	out := *r
+	out.gpus = make([][]gpuState, len(r.gpus))
+	for i := range r.gpus {
+		out.gpus[i] = slices.Clone(r.gpus[i])
+	}
+	return out
+}
+
+// add frees (sign 1) or takes (sign -1) what a usage holds.
 func (r *room) add(u *Usage, sign int64) {
 	r.cpu += sign * u.CPUMHz
-	r.mem += sign * u.MemoryMiB
-	if r.e.deficit != (Charge{}) && u.Queue == r.e.r.Queue {
-		r.owed = r.owed.Plus(u.charge.Times(-sign))
-	}
+	r.memory += sign * u.MemoryMiB
 	for _, t := range u.Takes {
-		at := r.bank.node.where[t.GPU]
-		if at.bank != r.bank {
-			continue
-		}
-		c := &r.cells[at.cell]
+		at := r.node.where[t.GPU]
+		c := &r.gpus[slices.Index(r.node.pools, at.pool)][at.index]
 		c.milli += int32(sign * t.Milli)
 		c.slices += int32(sign * t.Slices)
 		c.replicas += int32(sign * t.Replicas)
@@ -43,43 +40,54 @@ func (r *room) add(u *Usage, sign int64) {
 	}
 }
 
-// empty frees what all candidates hold and reports whether the shape fits then.
-func (r *room) empty(candidates []*Usage) bool {
-	for _, u := range candidates {
-		r.add(u, 1)
+// fits is the first pool that a shape fits now; nil for none.
+func (r *room) fits(s *Snapshot, sh *shape) *gpuPool {
+	if sh.req.CPUMHz > r.cpu || sh.req.MemoryMiB > r.memory {
+		return nil
 	}
-	return r.fits()
+	for i, b := range r.node.pools {
+		if r.holds(s, sh, i) && s.could(sh, b) {
+			return b
+		}
+	}
+	return nil
 }
 
-func (r *room) fits() bool {
-	if r.owed.Milli > 0 || r.owed.MemoryMiB > 0 || r.shape.req.CPUMHz > r.cpu || r.shape.req.MemoryMiB > r.mem {
+// holds reports whether enough GPUs of a pool hold what a shape needs of each.
+func (r *room) holds(s *Snapshot, sh *shape, pool int) bool {
+	b := r.node.pools[pool]
+	if sh.req.GPUs == 0 {
+		return true
+	}
+	if b.kind < 0 || len(b.gpus) < sh.req.GPUs {
 		return false
 	}
-	found := 0
-	for i := range r.cells {
-		if r.need != nil && r.cells[i].holds(r.need) && r.shape.suits(r.bank, i) {
+	nd, found := sh.need(s, b.kind), 0
+	for i := range r.gpus[pool] {
+		if nd.ok && r.gpus[pool][i].holds(nd) && sh.suits(b, i) {
 			found++
 		}
 	}
-	return found >= r.shape.req.GPUs
+	return found >= sh.req.GPUs
 }
 
-// touches reports whether a usage holds a part of one of a set of cells.
-func (r *room) touches(u *Usage, cells uint64) bool {
-	return slices.ContainsFunc(u.Takes, func(t Take) bool {
-		at := r.bank.node.where[t.GPU]
-		return at.bank == r.bank && cells>>at.cell&1 == 1
-	})
-}
-
-// value is how much of what the shape needs a usage would free, for choosing
-// few large victims over many small ones.
-func (r *room) value(u *Usage) int64 {
-	var sum int64
-	for _, t := range u.Takes {
-		if r.need != nil && r.bank.node.where[t.GPU].bank == r.bank {
-			sum += gpuMilli * max(t.Milli, t.Slices, t.Replicas)
+// take lets a shape start on a pool that it fits, on the first GPUs that hold it, and
+// returns what it holds.
+func (r *room) take(s *Snapshot, sh *shape, b *gpuPool) *Usage {
+	u := &Usage{NodeID: r.node.spec.ID, CPUMHz: sh.req.CPUMHz, MemoryMiB: sh.req.MemoryMiB}
+	gpus := r.gpus[slices.Index(r.node.pools, b)]
+	for i := range gpus {
+		if len(u.Takes) == sh.req.GPUs {
+			break
 		}
+		nd := sh.need(s, b.kind)
+		if !gpus[i].holds(nd) || !sh.suits(b, i) {
+			continue
+		}
+		t := nd.take
+		t.GPU = b.positions[i]
+		u.Takes = append(u.Takes, t)
 	}
-	return sum + min(u.CPUMHz, r.shape.req.CPUMHz)
+	r.add(u, -1)
+	return u
 }

@@ -3,42 +3,62 @@ package place
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
-// spoils is a set of victims on one bank, with what they cost.
-type spoils struct {
-	bank    *bank
+// victimSet is a set of victims on one pool, with what they cost.
+type victimSet struct {
+	pool    *gpuPool
 	victims []*Usage
-	top     int   // highest priority among them
-	lost    int64 // work lost, milli-seconds
+	top     int    // highest priority among them
+	first   string // of their queues the one whose turn comes first
+	lost    int64  // work lost, milli-seconds
 }
 
-// compareSpoils orders by lowest priority, fewest victims, least work lost,
-// then by the place of the bank.
-func compareSpoils(a, b *spoils) int {
-	return cmp.Or(a.bound().compare(b.bound()), cmp.Compare(a.lost, b.lost), cmp.Compare(a.bank.id, b.bank.id))
+// compareVictims orders by lowest priority, fewest victims, those whose queues come last
+// in the order ([quota.Order]), least work lost, then by the place of the pool. Where work
+// is moved, by least work lost, then fewest.
+func (e *eviction) compareVictims(a, b *victimSet) int {
+	if e.movable != nil {
+		return cmp.Or(cmp.Compare(a.lost, b.lost), cmp.Compare(len(a.victims), len(b.victims)), cmp.Compare(a.pool.id, b.pool.id))
+	}
+	return cmp.Or(a.bound().compare(b.bound()), e.compareQueues(b.first, a.first), cmp.Compare(a.lost, b.lost), cmp.Compare(a.pool.id, b.pool.id))
 }
 
-func (sp *spoils) bound() bound { return bound{top: sp.top, victims: len(sp.victims)} }
+// compareQueues is negative when it is the turn of queue a before that of queue b.
+func (e *eviction) compareQueues(a, b string) int {
+	if e.order == nil {
+		return 0
+	}
+	return e.order.CompareQueues(a, b)
+}
 
-// free reports that victims lose no work and that a lead cannot do with fewer.
-func (sp *spoils) free(l lead) bool { return sp.lost == 0 && l.bound.compare(sp.bound()) >= 0 }
+func (sp *victimSet) bound() bound { return bound{top: sp.top, victims: len(sp.victims)} }
 
-func (sp *spoils) add(u *Usage, e *eviction) {
+// free reports that victims lose no work, and that a target cannot do with fewer or
+// with those of another queue.
+func (e *eviction) free(sp *victimSet, l target) bool {
+	return e.order == nil && sp.lost == 0 && l.bound.compare(sp.bound()) >= 0
+}
+
+func (sp *victimSet) add(u *Usage, e *eviction) {
 	if len(sp.victims) == 0 || u.Priority > sp.top {
 		sp.top = u.Priority
+	}
+	if len(sp.victims) == 0 || e.compareQueues(u.Queue, sp.first) < 0 {
+		sp.first = u.Queue
 	}
 	sp.lost += u.lostMilliSeconds(e.now)
 	sp.victims = append(sp.victims, u)
 }
 
-// search finds victims on a bank that make room for the shape. One victim that
+// search finds victims on a pool that make room for the shape. One victim that
 // is enough is found by trying each. Where it takes several, all candidates are
 // taken, then given back as long as the task fits, in several orders of which
-// the best outcome counts (see [eviction.sift]); where there might be fewer, sets of
+// the best outcome counts (see [eviction.fillBack]); where there might be fewer, sets of
 // them are tried ([eviction.fewest]).
-func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
-	room, candidates := e.room(sh, b), e.candidates(b)
+func (e *eviction) search(sh *shape, b *gpuPool) (*victimSet, bool) {
+	room, candidates := e.trial(sh, b), e.candidates(b)
 	one := e.alone(room, candidates)
 	if one != nil && one.top == lowest(candidates) {
 		return one, true
@@ -46,15 +66,19 @@ func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 	if !room.empty(candidates) {
 		return nil, false
 	}
-	best := e.sift(room, candidates, room.value)
+	best := e.fillBack(room, candidates, room.value)
 	e.consider(&best, one)
-	e.consider(&best, e.sift(room, candidates, func(u *Usage) int64 { return -u.lostMilliSeconds(e.now) }))
+	e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 { return -u.lostMilliSeconds(e.now) }))
+	if e.order != nil {
+		queues := e.queuesOf(candidates)
+		e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 { return int64(slices.Index(queues, u.Queue)) }))
+	}
 	if len(best.victims) <= 2 {
 		return best, true // fewer would be one, and be known
 	}
-	for cells := range combinations(len(b.cells), sh.req.GPUs) {
-		e.consider(&best, e.sift(room, candidates, func(u *Usage) int64 {
-			if room.touches(u, cells) {
+	for gpus := range combinations(len(b.gpus), sh.req.GPUs) {
+		e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 {
+			if room.touches(u, gpus) {
 				return room.value(u) + 1<<40
 			}
 			return room.value(u)
@@ -63,22 +87,34 @@ func (e *eviction) search(sh *shape, b *bank) (*spoils, bool) {
 	return e.fewest(sh, b, candidates, best), true
 }
 
-func (e *eviction) consider(best **spoils, other *spoils) {
-	if other != nil && compareSpoils(other, *best) < 0 {
+// queuesOf lists the queues of some work in their order.
+func (e *eviction) queuesOf(work []*Usage) []string {
+	var queues []string
+	for _, u := range work {
+		if !slices.Contains(queues, u.Queue) {
+			queues = append(queues, u.Queue)
+		}
+	}
+	slices.SortFunc(queues, func(a, b string) int { return cmp.Or(e.compareQueues(a, b), strings.Compare(a, b)) })
+	return queues
+}
+
+func (e *eviction) consider(best **victimSet, other *victimSet) {
+	if other != nil && e.compareVictims(other, *best) < 0 {
 		*best = other
 	}
 }
 
 // alone is the cheapest single victim that is enough; nil when none is.
-func (e *eviction) alone(room *room, candidates []*Usage) *spoils {
-	var best *spoils
+func (e *eviction) alone(room *trial, candidates []*Usage) *victimSet {
+	var best *victimSet
 	for _, u := range candidates {
-		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), cmp.Compare(u.lostMilliSeconds(e.now), best.lost)) >= 0 {
+		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), e.compareQueues(best.first, u.Queue), cmp.Compare(u.lostMilliSeconds(e.now), best.lost)) >= 0 {
 			continue
 		}
 		room.add(u, 1)
 		if room.fits() {
-			best = &spoils{bank: room.bank}
+			best = &victimSet{pool: room.pool}
 			best.add(u, e)
 		}
 		room.add(u, -1)
@@ -90,18 +126,18 @@ func lowest(candidates []*Usage) int {
 	return slices.MinFunc(candidates, func(a, b *Usage) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
 }
 
-// sift gives candidates back as long as the shape fits: the highest priority
+// fillBack gives candidates back as long as the shape fits: the highest priority
 // first, and of one priority the lowest rank first. It returns those that must
 // go, and leaves the room as it was. By size as rank, few large ones remain; by
 // work lost, cheap ones; with those on certain GPUs last, those GPUs are freed.
-func (e *eviction) sift(room *room, candidates []*Usage, rank func(*Usage) int64) *spoils {
+func (e *eviction) fillBack(room *trial, candidates []*Usage, rank func(*Usage) int64) *victimSet {
 	slices.SortFunc(candidates, func(x, y *Usage) int {
 		return cmp.Or(
 			cmp.Compare(y.Priority, x.Priority), cmp.Compare(rank(x), rank(y)),
 			cmp.Compare(y.lostMilliSeconds(e.now), x.lostMilliSeconds(e.now)), cmp.Compare(x.ID, y.ID),
 		)
 	})
-	sp := &spoils{bank: room.bank}
+	sp := &victimSet{pool: room.pool}
 	var kept []*Usage
 	for _, u := range candidates {
 		room.add(u, -1)
@@ -118,8 +154,8 @@ func (e *eviction) sift(room *room, candidates []*Usage, rank func(*Usage) int64
 	return sp
 }
 
-// candidates lists what may be evicted from a bank's node.
-func (e *eviction) candidates(b *bank) []*Usage {
+// candidates lists what may be evicted from a pool's node.
+func (e *eviction) candidates(b *gpuPool) []*Usage {
 	e.rank()
 	var out []*Usage
 	for _, u := range b.node.holders {
@@ -133,7 +169,7 @@ func (e *eviction) candidates(b *bank) []*Usage {
 // mostCombinations bounds how many sets of GPUs are tried: any number of eight.
 const mostCombinations = 70
 
-// combinations yields the sets of k out of n cells as bit masks, in ascending
+// combinations yields the sets of k out of n GPUs as bit masks, in ascending
 // order; none when there are too many to try.
 func combinations(n, k int) func(yield func(uint64) bool) {
 	return func(yield func(uint64) bool) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 )
 
 // shapeKey identifies requests that every node treats alike: all that matters
@@ -17,7 +18,8 @@ type shapeKey struct {
 	gpus                        int
 	whole, shared, close, cover bool
 	share, gpuMemory, minMemory int64
-	vendor, models, profile     string
+	vendor, models, not         string
+	profile                     string
 	sharing, datacenters, pools string
 	mode                        gpu.Mode
 	nodes, constraints          string
@@ -25,14 +27,21 @@ type shapeKey struct {
 	instances                   int64
 	most                        Charge
 	policy                      Policy
+	beside                      Beside
+	seat                        int
 }
 
 func keyOf(r *Request) shapeKey {
+	seat := 0
+	if r.Beside == BesideLower {
+		seat = r.SeatPriority
+	}
 	return shapeKey{
+		beside: r.Beside, seat: seat,
 		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
 		whole: r.Whole, shared: r.Shared, close: r.Close, cover: r.Cover,
 		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
-		vendor: r.Vendor, models: joined(r.Models), profile: r.Profile,
+		vendor: r.Vendor, models: joined(r.Models), not: joined(r.Not), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
 		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), policy: r.Policy,
 		device: r.Device, conditions: constraintKey(r.Conditions), instances: r.Instances, most: r.most,
@@ -68,11 +77,13 @@ func constraintKey(cs []constraint.Constraint) string {
 // per kind of GPU worked out once.
 type shape struct {
 	req      Request
-	needs    []need // per kind of the snapshot, grown on demand
-	entry    int    // in the demand; -1: none
-	index    *index // of the banks that it may go to
-	filtered bool   // asks more of a node than capacity and GPUs
-	apart    bool   // and banks in the same state may differ in it
+	needs    []need         // per kind of the snapshot, grown on demand
+	demand   forecast.Shape // what the forecast knows of it
+	index    *index         // of the pools that it may go to
+	refusals *refusals      // of the nodes that cannot take it; nil until asked for
+	policy   policy         // of the request, or the planner's
+	filtered bool           // asks more of a node than capacity and GPUs
+	apart    bool           // and pools in the same state may differ in it
 	// meets is which device groups meet the conditions, as far as looked at; nil
 	// where the shape has none.
 	meets map[*constraint.Device]bool
@@ -81,31 +92,55 @@ type shape struct {
 // need is what a shape takes of one GPU of a kind.
 type need struct {
 	ok    bool
-	whole bool  // nobody else may hold a part
+	whole bool  // no other task may hold a part
 	take  Take  // GPU unset
 	share int32 // usable milli it takes away
 	least int32 // usable milli of any GPU that holds it, at least
 	why   string
 }
 
-func newShape(r *Request) *shape {
+func newShape(r *Request, s *Snapshot) *shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	sh := &shape{req: own, entry: -1, apart: len(r.Nodes)+len(r.Constraints) > 0}
+	sh := &shape{req: own, apart: len(r.Nodes)+len(r.Constraints) > 0 || r.Beside != BesideAny}
 	if r.Device != "" || len(r.Conditions) > 0 {
 		sh.apart, sh.meets = true, map[*constraint.Device]bool{}
 	}
+	sh.demand = forecast.Shape{
+		CPU: r.CPUMHz, Memory: r.MemoryMiB, GPUs: r.GPUs, Milli: r.milli(), Whole: r.Whole, Bound: len(r.Models)+len(r.Not) > 0,
+		Takes: func(kind int32) (int32, bool) { nd := sh.need(s, kind); return nd.share, nd.ok },
+		Parts: func(kind int32) (int32, int32) { return sh.need(s, kind).parts(&s.kinds[kind]) },
+	}
+	sh.size(s)
 	sh.filtered = sh.apart || len(r.Datacenters)+len(r.Pools) > 0
 	return sh
 }
 
-// suits reports whether a GPU of a bank, full or not, is of a device group that
-// will do.
-func (sh *shape) suits(b *bank, cell int) bool {
-	if sh.meets == nil {
+// size works out how much GPU a shape asks for that says it in memory or turns: the mean
+// over the kinds that hold it.
+func (sh *shape) size(s *Snapshot) {
+	if sh.req.GPUs == 0 || sh.req.Whole || sh.req.ShareMilli > 0 {
+		return
+	}
+	var sum, kinds int64
+	for id := range s.kinds {
+		if nd := sh.need(s, int32(id)); nd.ok {
+			sum, kinds = sum+int64(nd.share), kinds+1
+		}
+	}
+	sh.demand.Milli = int64(sh.req.GPUs) * max(1, sum/max(1, kinds))
+}
+
+// suits reports whether a GPU of a pool, full or not, is of a device group that
+// will do, and, where tasks make room for each other, beside whom it may sit.
+func (sh *shape) suits(b *gpuPool, index int) bool {
+	switch {
+	case !sh.sits(b, index):
+		return false
+	case sh.meets == nil:
 		return true
 	}
-	d := b.node.spec.GPUs[b.gpus[cell]].Device
+	d := b.node.spec.GPUs[b.positions[index]].Device
 	if d == nil {
 		return false
 	}
@@ -117,13 +152,13 @@ func (sh *shape) suits(b *bank, cell int) bool {
 	return ok
 }
 
-// suiting counts the GPUs of a bank that will do.
-func (sh *shape) suiting(b *bank) int {
-	if sh.meets == nil {
-		return len(b.cells)
+// suiting counts the GPUs of a pool that will do.
+func (sh *shape) suiting(b *gpuPool) int {
+	if sh.meets == nil && sh.req.Beside == BesideAny {
+		return len(b.gpus)
 	}
 	n := 0
-	for i := range b.cells {
+	for i := range b.gpus {
 		if sh.suits(b, i) {
 			n++
 		}
@@ -137,6 +172,14 @@ func (sh *shape) need(s *Snapshot, id int32) *need {
 		sh.needs = append(sh.needs, needOf(&sh.req, &s.kinds[len(sh.needs)]))
 	}
 	return &sh.needs[id]
+}
+
+// parts is what it takes of compute and of memory, in milli.
+func (nd *need) parts(k *kind) (compute, memory int32) {
+	if nd.whole || k.Slices == 0 {
+		return nd.share, nd.share
+	}
+	return int32(nd.take.Milli), int32(ceilDiv(nd.take.Slices*gpuMilli, k.Slices))
 }
 
 // needOf translates a request into amounts of one GPU of a kind, or says why
@@ -153,7 +196,7 @@ func needOf(r *Request, k *kind) need {
 		nd = wholeNeed
 	}
 	n := nd(r, k)
-	if n.ok && !chargeOf(k, n.take).within(r.most) {
+	if n.ok && !chargeOf(k, n.take).Within(r.most) {
 		return need{why: "its queue may not hold as much more as this GPU costs"}
 	}
 	return n
@@ -178,6 +221,8 @@ func mismatch(r *Request, k *kind) string {
 		return "other vendor"
 	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.named):
 		return "other model than " + strings.Join(r.Models, " or ")
+	case slices.ContainsFunc(r.Not, k.named):
+		return "model " + k.Type + ", which is excluded"
 	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
 		return "GPU memory too small" // in whatever mode
 	case r.Device == "" && !strings.EqualFold(r.Profile, k.Profile): // a block's name says it
@@ -188,7 +233,7 @@ func mismatch(r *Request, k *kind) string {
 		return fmt.Sprintf("GPUs in mode %s", k.Mode)
 	case r.Shared != (k.Replicas > 0):
 		return fmt.Sprintf("GPUs in mode %s", k.Mode)
-	case r.Whole && r.MinMemoryMiB > k.MemoryMiB:
+	case r.Whole && r.MinMemoryMiB > k.MemoryMiB, r.Shared && r.MinMemoryMiB > nominalMiB(k.MemoryMiB):
 		return "GPU memory too small"
 	case !r.Whole && !r.Shared && k.Slices == 0:
 		return "GPUs not sliced"
@@ -230,7 +275,7 @@ func sliceNeed(r *Request, k *kind) need {
 }
 
 // covering is the fewest slices at which a GPU is out of slices no later than
-// out of compute, however many tasks of the share are put on it by somebody who
+// out of compute, however many tasks of the share are put on it by a job that
 // counts slices only.
 func covering(share, slices int64) int64 {
 	count := max(1, share*slices/gpuMilli)
@@ -245,3 +290,14 @@ func covering(share, slices int64) int64 {
 func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// milli is the GPU that a request asks for, over all its GPUs.
+func (r *Request) milli() int64 {
+	switch {
+	case r.GPUs == 0:
+		return 0
+	case r.Whole:
+		return int64(r.GPUs) * gpuMilli
+	}
+	return int64(r.GPUs) * r.ShareMilli // see shape.size where it says none
+}

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // gpuMilli is the compute of one GPU.
@@ -12,7 +15,7 @@ const gpuMilli = 1000
 // Limits of what is planned for. A node with 8 GPUs cut into 7 MIG instances
 // each has 56.
 const (
-	maxGPUs   = 64
+	maxGPUs   = forecast.MaxGPUs
 	maxSlices = 1 << 20
 )
 
@@ -24,19 +27,22 @@ var ErrCapacity = errors.New("over capacity")
 type Snapshot struct {
 	nodes  map[string]*nodeState
 	usages map[string]*Usage
-	banks  []*bank // by bank ID; nil where a node was removed
-	spare  []int32 // bank IDs to use again
+	pools  []*gpuPool // by pool ID; nil where a node was removed
+	spare  []int32    // pool IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
 	stock  []stock // per kind
 	groups map[nodeGroup]int32
-	each   feed              // every bank a set of its own
-	states classes           // banks by state
-	queues map[string]Charge // held per queue, for quotas
+	each   classList    // every pool a class of its own
+	states stateClasses // pools by state
+	ledger quota.Ledger // what queues hold
 
-	prospects []prospect          // by bank ID, for evictions
-	byQueue   map[string][]*Usage // in order of booking
-	booked    int64               // number of bookings so far
+	evictables []evictable // by pool ID, for evictions
+	ranks      map[int]int // how many usages have each priority
+	// seatBounds is on how many GPUs seats have which highest priority.
+	seatBounds map[int]int
+	// reclaimable is how many usages may be evicted since they do not use their GPUs.
+	reclaimable int
 }
 
 // nodeState is a node with what is free on it.
@@ -45,24 +51,24 @@ type nodeState struct {
 	cpu     int64 // MHz free
 	memory  int64 // MiB free
 	group   int32 // of Snapshot.groups
-	banks   []*bank
-	where   []spot   // per GPU: its bank and cell
-	holders []*Usage // by ID
+	pools   []*gpuPool
+	where   []poolGPU // per GPU: its pool and place in it
+	holders []*Usage  // by ID
 }
 
 // nodeGroup is the nodes that a request may ask for without naming any.
 type nodeGroup struct{ datacenter, pool string }
 
-type spot struct {
-	bank *bank
-	cell int
+type poolGPU struct {
+	pool  *gpuPool
+	index int // in pool.gpus
 }
 
 // NewSnapshot returns an empty cluster.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
-		nodes: map[string]*nodeState{}, usages: map[string]*Usage{},
-		kindID: map[kind]int32{}, groups: map[nodeGroup]int32{}, each: feed{ordered: true}, states: classes{ids: map[classKey]int32{}}, queues: map[string]Charge{}, byQueue: map[string][]*Usage{},
+		nodes: map[string]*nodeState{}, usages: map[string]*Usage{}, ranks: map[int]int{}, seatBounds: map[int]int{},
+		kindID: map[kind]int32{}, groups: map[nodeGroup]int32{}, each: classList{ordered: true}, states: stateClasses{ids: map[classKey]int32{}},
 	}
 }
 
@@ -76,16 +82,17 @@ func (s *Snapshot) AddNode(spec Node) error {
 		return fmt.Errorf("add node %q: already there", spec.ID)
 	}
 	n := &nodeState{spec: spec, cpu: spec.CPUMHz, memory: spec.MemoryMiB, group: s.groupOf(&spec)}
-	n.banks = newBanks(n, s.intern)
-	n.where = make([]spot, len(spec.GPUs))
-	for _, b := range n.banks {
-		for i, g := range b.gpus {
-			n.where[g] = spot{b, i}
+	n.pools = newPools(n, s.intern)
+	n.where = make([]poolGPU, len(spec.GPUs))
+	for _, b := range n.pools {
+		for i, g := range b.positions {
+			n.where[g] = poolGPU{b, i}
 		}
 		s.adopt(b)
 	}
 	s.nodes[spec.ID] = n
-	s.setProspects(n)
+	s.countSeats(&n.spec, 1)
+	s.setEvictables(n)
 	return nil
 }
 
@@ -103,9 +110,10 @@ func (s *Snapshot) RemoveNode(id string) ([]Usage, error) {
 		}
 		gone = append(gone, u)
 	}
-	for _, b := range slices.Backward(n.banks) {
+	for _, b := range slices.Backward(n.pools) {
 		s.disown(b) // backward, so that IDs come back in the same order
 	}
+	s.countSeats(&n.spec, -1)
 	delete(s.nodes, id)
 	return gone, nil
 }
@@ -174,38 +182,38 @@ func (s *Snapshot) intern(k kind) int32 {
 	return id
 }
 
-func (s *Snapshot) adopt(b *bank) {
+func (s *Snapshot) adopt(b *gpuPool) {
 	if last := len(s.spare) - 1; last >= 0 {
 		b.id = s.spare[last]
 		s.spare = s.spare[:last]
-		s.banks[b.id] = b
+		s.pools[b.id] = b
 	} else {
-		b.id = int32(len(s.banks))
-		s.banks = append(s.banks, b)
-		s.prospects = append(s.prospects, prospect{})
-		s.each.sets, s.each.first = append(s.each.sets, bankSet{}), append(s.each.first, b.id)
+		b.id = int32(len(s.pools))
+		s.pools = append(s.pools, b)
+		s.evictables = append(s.evictables, evictable{})
+		s.each.classes, s.each.first = append(s.each.classes, poolClass{}), append(s.each.first, b.id)
 	}
-	s.each.sets[b.id].banks = []int32{b.id}
+	s.each.classes[b.id].pools = []int32{b.id}
 	if b.kind >= 0 {
 		s.stock[b.kind].add(b)
 	}
 	s.touch(b)
 }
 
-func (s *Snapshot) disown(b *bank) {
+func (s *Snapshot) disown(b *gpuPool) {
 	if b.kind >= 0 {
 		s.stock[b.kind].remove(b)
 	}
-	s.banks[b.id] = nil
-	s.prospects[b.id] = prospect{}
+	s.pools[b.id] = nil
+	s.evictables[b.id] = evictable{}
 	s.spare = append(s.spare, b.id)
-	s.each.sets[b.id].banks = nil
+	s.each.classes[b.id].pools = nil
 	s.each.renew(b.id, b)
 	s.states.remove(b)
 }
 
-// touch brings what is derived from a bank up to date and logs the change.
-func (s *Snapshot) touch(b *bank) {
+// touch brings what is derived from a pool up to date and logs the change.
+func (s *Snapshot) touch(b *gpuPool) {
 	if b.kind >= 0 {
 		st := &s.stock[b.kind]
 		st.free -= b.free

@@ -1,14 +1,18 @@
 package place
 
-import "slices"
+import (
+	"slices"
 
-// Closeness of two GPUs of a bank: a direct NVLink beats sharing a NUMA node.
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/splitmix"
+)
+
+// Closeness of two GPUs of a pool: a direct NVLink beats sharing a NUMA node.
 const (
 	linkNear = 2 // NVLink
 	linkNUMA = 1
 )
 
-// newLinks tabulates the closeness of every two cells; nil when nothing is
+// newLinks tabulates the closeness of every two GPUs; nil when nothing is
 // known about any.
 func newLinks(spec *Node, gpus []int) [][]uint8 {
 	links := make([][]uint8, len(gpus))
@@ -37,36 +41,49 @@ func closeness(spec *Node, g, h int) uint8 {
 	return 0
 }
 
+// EquallyNear reports whether any two of some GPUs are as near to each other as any
+// other two, so that it does not matter which of them a task of several gets.
+func (n *Node) EquallyNear(gpus []int) bool {
+	for i, g := range gpus {
+		for _, h := range gpus[:i] {
+			if closeness(n, g, h) != closeness(n, gpus[0], gpus[1]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // hasNUMA reports whether the node's GPUs are on more than one NUMA node; on
 // one alone NUMA says nothing.
 func hasNUMA(spec *Node) bool {
 	return slices.ContainsFunc(spec.GPUs, func(g GPU) bool { return g.NUMA != spec.GPUs[0].NUMA })
 }
 
-// nearest picks n of the cells that are as close to each other as can be found
-// by growing a set from every cell; the first in order where sets are equal.
-func (b *bank) nearest(cells []int, n int) []int {
-	if b.links == nil || n >= len(cells) {
-		return cells[:n]
+// nearest picks n of the GPUs that are as close to each other as can be found
+// by growing a set from every GPU; the first in order where sets are equal.
+func (b *gpuPool) nearest(gpus []int, n int) []int {
+	if b.links == nil || n >= len(gpus) {
+		return gpus[:n]
 	}
 	var best []int
 	top := -1
-	for _, seed := range cells {
-		set, sum := b.grow(cells, seed, n)
+	for _, seed := range gpus {
+		set, sum := b.grow(gpus, seed, n)
 		if sum > top {
 			best, top = set, sum
 		}
 	}
-	return append(cells[:0], best...)
+	return append(gpus[:0], best...)
 }
 
-// grow adds to a seed the cell with the most links to the set until there are
+// grow adds to a seed the GPU with the most links to the set until there are
 // n, and returns the sum of their closeness.
-func (b *bank) grow(cells []int, seed, n int) ([]int, int) {
+func (b *gpuPool) grow(gpus []int, seed, n int) ([]int, int) {
 	set, sum := []int{seed}, 0
 	for len(set) < n {
 		at, top := -1, -1
-		for _, c := range cells {
+		for _, c := range gpus {
 			if slices.Contains(set, c) {
 				continue
 			}
@@ -85,13 +102,13 @@ func (b *bank) grow(cells []int, seed, n int) ([]int, int) {
 
 // apart is how far a set is from being linked by NVLink throughout, in
 // thousandths.
-func (b *bank) apart(cells []int) int64 {
-	if b.links == nil || len(cells) < 2 {
+func (b *gpuPool) apart(gpus []int) int64 {
+	if b.links == nil || len(gpus) < 2 {
 		return 1000
 	}
 	var sum, all int64
-	for i, c := range cells {
-		for _, o := range cells[:i] {
+	for i, c := range gpus {
+		for _, o := range gpus[:i] {
 			sum += int64(b.links[c][o])
 			all += linkNear
 		}
@@ -100,11 +117,11 @@ func (b *bank) apart(cells []int) int64 {
 }
 
 func linksHash(links [][]uint8) uint64 {
-	var h splitmix
+	var h splitmix.Source
 	for _, row := range links {
 		for _, l := range row {
-			h.mix(uint64(l))
+			h.Mix(uint64(l))
 		}
 	}
-	return h.state
+	return uint64(h)
 }

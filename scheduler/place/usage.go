@@ -3,6 +3,8 @@ package place
 import (
 	"math"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // Take is what a usage holds of one GPU.
@@ -30,10 +32,20 @@ type Usage struct {
 	MinRun    time.Duration // protected from eviction until Start+MinRun
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
 	Pinned    bool          // never a victim, never moved
+	Ends      bool          `json:"-"` // by itself or already, as the work of batch jobs does
 
-	charge Charge // what its queue pays; set while booked
-	seq    int64  // order of booking
+	// Idle is set once it has not used its GPUs for so long that its seats make room for
+	// others, Reclaim where it may be evicted then for whatever waits.
+	Idle    bool `json:"-"`
+	Reclaim bool `json:"-"`
+	// SeatPriority is the priority of its seats, as far as GPUs allow it; 0: the normal one.
+	SeatPriority int `json:"-"`
+
+	claim quota.Claim // what its queue pays; set while booked
 }
+
+// Charge is what the usage costs its queue; nothing while it is not booked.
+func (u *Usage) Charge() Charge { return u.claim.Charge }
 
 // protected reports whether the usage may not be evicted at now.
 func (u *Usage) protected(now time.Time) bool {

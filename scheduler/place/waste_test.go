@@ -1,13 +1,17 @@
 package place
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+)
 
 // What is too little for any task is lost, whatever else a node has free, and
 // does not make another state of it.
 func TestUselessSharesAreLost(t *testing.T) {
 	p := testPlanner(t, testNode("a", "A100", 4))
 	p.Learn([]Request{ask(t, "half", "0.5"), ask(t, "quarter", "0.25"), ask(t, "whole", "1")})
-	least := p.fine.futures[0].minShare
+	const least = 250 // the smallest of the tasks
 	for _, c := range []struct {
 		cpu           int64
 		shares, alike []int32
@@ -19,19 +23,19 @@ func TestUselessSharesAreLost(t *testing.T) {
 		{0, []int32{40, 500, 1000}, []int32{500, 1000}, 40},
 	} {
 		p.relearn() // forgets what other rows made known
-		key := func(shares []int32) stateKey {
-			k := p.fine.key(0, c.cpu)
+		key := func(shares []int32) forecast.StateKey {
+			k := p.fine.Key(0, c.cpu)
 			for _, s := range shares {
-				k = k.plus(keyOfShare(s))
+				k = k.Plus(forecast.KeyOfShare(s))
 			}
 			return k
 		}
-		got := p.fine.estimate(key(c.shares), 0, c.cpu, c.shares)
-		if _, ok := p.fine.known.get(key(c.alike)); !ok {
+		got := p.fine.Estimate(key(c.shares), 0, c.cpu, c.shares)
+		if _, ok := p.fine.Known(key(c.alike)); !ok {
 			t.Errorf("%d MHz: after %v, %v is not known", c.cpu, c.shares, c.alike)
 		}
 		p.relearn()
-		if alone := p.fine.estimate(key(c.alike), 0, c.cpu, c.alike); got != alone+c.lost {
+		if alone := p.fine.Estimate(key(c.alike), 0, c.cpu, c.alike); got != alone+c.lost {
 			t.Errorf("%d MHz and %v: %d milli are wasted, want %d more than of %v, %d", c.cpu, c.shares, got, c.lost, c.alike, alone)
 		}
 	}

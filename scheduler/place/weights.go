@@ -1,5 +1,7 @@
 package place
 
+import "github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+
 // Weights are the parameters of every policy, in one place. [DefaultWeights]
 // lists the defaults.
 //
@@ -10,24 +12,34 @@ package place
 // with the terms that score.go defines. Weights are in thousandths, so that
 // scores are integers.
 type Weights struct {
-	GPUMilli           int64 // 400: utilisation of the node's GPUs, compute and memory
-	MemoryMilli        int64 // 300: utilisation of host memory
-	CPUMilli           int64 // 200: utilisation of CPU
+	GPUMilli           int64 // 400: utilization of the node's GPUs, compute and memory
+	MemoryMilli        int64 // 300: utilization of host memory
+	CPUMilli           int64 // 200: utilization of CPU
 	FragmentationMilli int64 // 100: what the placement breaks for later work
 
-	// MeasuredMilli blends measurement into the utilisation terms: 0 is
-	// allocation alone, 1000 measurement alone where there is one.
+	// MeasuredMilli blends measurement into the utilization terms: 0 is
+	// allocation alone, 1000 measurement alone where there is one. It also scales the
+	// price of a GPU whose measured use leaves less than a task takes: a milli at 1000.
 	MeasuredMilli int64
 
 	// StepMilli is the resolution of expected waste, in GPU milli. Within one
-	// step the utilisation terms decide.
+	// step the utilization terms decide.
 	StepMilli int64
+	// CoarseStepMilli and CoarseMisses take the place of StepMilli and of the misses
+	// of Fine in a cluster that only fills up, where hardly any task takes little of
+	// a GPU ([forecast.Demand.Coarse]): there the tightest fit is nearly as good as
+	// any, and waste only decides what it tells apart clearly.
+	CoarseStepMilli int64
+	CoarseMisses    int
 	// Rough and Fine set how carefully waste is estimated. Every node is looked
 	// at roughly; those that could be the best by MarginMilli are looked at
 	// finely. No node scores better than its rough estimate and the margin.
 	// Without Fine streams the rough estimate decides.
-	Rough, Fine precision
-	MarginMilli int64
+	Rough, Fine forecast.Precision
+	// LiveRough and LiveFine take their place where tasks end: what a node has left
+	// is offered to few tasks there before a neighbor is gone and it is another node.
+	LiveRough, LiveFine forecast.Precision
+	MarginMilli         int64
 
 	// ModelPriceMilli scales the price of models that constrained tasks need:
 	// 1000 charges a model that they will need in full as much as the task
@@ -42,11 +54,15 @@ type Weights struct {
 	// charged where there is room enough, so that started nodes are filled
 	// first: twice the tasks expected per place for them.
 	SlotFloorMilli int64
+	// OddPrices is how many times as high prices are ([forecast.Pricing.Careful]) in a cluster
+	// that only fills up, where nothing was learned from a history and what arrives lately is
+	// unlike what arrived in all ([forecast.Trend]): what comes next may need room for several.
+	OddPrices int64
 	// DistancePriceMilli is the price of giving a task that asked for close
 	// GPUs ones without any NVLink between them.
 	DistancePriceMilli int64
 	// RepriceEvery is the number of arrivals between two computations of the
-	// prices on a cluster of up to 1,200 banks; larger ones wait in proportion.
+	// prices on a cluster of up to 1,200 pools; larger ones wait in proportion.
 	RepriceEvery int64
 	// DriftMilli is how far the demand must have moved, in thousandths of the
 	// arrivals, to be learned again. It is looked at after 100 arrivals
@@ -57,25 +73,17 @@ type Weights struct {
 	HistoryTasks, GuessTasks int64
 	// DemandShapes is how many shapes of task the demand tells apart at most; less
 	// than 1 means 1. Where there are more, tasks are forgotten: of the larger of its
-	// two samples, the prior and what arrived, as they are then, about half, by coins.
+	// two samples, the prior and what arrived, as they are then, about half, at random.
 	DemandShapes int
-}
-
-// precision is how carefully waste is estimated: over so many random futures,
-// each over after so many pairs of tasks in a row that did not fit, with free
-// CPU rounded to so many steps of the largest node of a kind.
-type precision struct {
-	Streams  int
-	Misses   int
-	CPUSteps int64
 }
 
 // DefaultWeights are the defaults of every field.
 func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
-		StepMilli: 20, Rough: precision{14, 9, 96}, Fine: precision{48, 12, 96}, MarginMilli: 40,
-		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
+		StepMilli: 20, CoarseStepMilli: 150, CoarseMisses: 6, Rough: forecast.Precision{Streams: 14, Misses: 9, CPUSteps: 96}, Fine: forecast.Precision{Streams: 48, Misses: 12, CPUSteps: 96}, MarginMilli: 40,
+		LiveRough: forecast.Precision{Streams: 20, Misses: 1, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 1, CPUSteps: 96},
+		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
 		HistoryTasks: 3000, GuessTasks: 500, DemandShapes: 2048,
 	}
 }
@@ -84,7 +92,8 @@ func DefaultWeights() Weights {
 // times faster on large clusters, a few tenths of a point less allocated.
 func FastWeights() Weights {
 	w := DefaultWeights()
-	w.Rough, w.Fine, w.MarginMilli = precision{14, 5, 12}, precision{}, 0
+	w.Rough, w.Fine, w.MarginMilli = forecast.Precision{Streams: 14, Misses: 5, CPUSteps: 12}, forecast.Precision{}, 0
+	w.LiveRough, w.LiveFine = forecast.Precision{Streams: 24, Misses: 1, CPUSteps: 12}, forecast.Precision{}
 	w.DriftMilli, w.RepriceEvery = 200, 800
 	w.SlotPriceMilli, w.SlotFloorMilli = 35, 2000 // old prices must be no cliff
 	return w

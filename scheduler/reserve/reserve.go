@@ -1,5 +1,5 @@
 // Package reserve says what a reservation is: GPU room that is kept free until
-// a job claims it, somebody releases it, or it expires.
+// a job claims it, it is released, or it expires.
 //
 //	allocate ── Want ──► Keeper ──► view.Hold ──┬─ claimed by a job's meta gpu_reservation
 //	                                            ├─ Release
@@ -22,7 +22,7 @@ import (
 // ErrNotFound is wrapped when no reservation of that ID is held.
 var ErrNotFound = errors.New("no such reservation")
 
-// Want is what somebody wants to reserve.
+// Want is what a caller wants to reserve.
 type Want struct {
 	Namespace string
 	// Queue pays; empty: the one of the namespace.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 )
 
 // forwardedHeader marks a submission that one replica handed to the one that
@@ -28,6 +29,10 @@ type submission struct {
 	body  []byte
 	job   *admit.Job
 	began time.Time
+	span  *trace.Span // nil: it is not traced
+	// gangRuns is set where the group that is scaled starts together with others, which
+	// were let go: what waits as one would stop them.
+	gangRuns bool
 }
 
 // admit reads the job, has it decided, writes the decision into it and hands it
@@ -42,7 +47,14 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), p.config.Limits.DecideTimeout)
+	if rt.kind == registered {
+		ctx, span := p.config.Traces.Request(r, s.began)
+		defer span.End()
+		span.Set("nomad.namespace", s.job.Namespace)
+		span.Set("nomad.job.id", s.job.ID)
+		s.r, s.span = r.WithContext(ctx), span
+	}
+	ctx, cancel := context.WithTimeout(s.r.Context(), p.config.Limits.DecideTimeout)
 	defer cancel()
 	if p.hand(ctx, s) {
 		return
@@ -148,6 +160,11 @@ func (p *proxy) deliver(s *submission, leader *url.URL) bool {
 	marked := *s
 	marked.r = s.r.Clone(s.r.Context())
 	marked.r.Header.Set(forwardedHeader, p.config.Leadership.Secret())
+	if s.span != nil {
+		ctx, span := p.config.Traces.Begin(s.r.Context(), trace.HandOver)
+		defer span.End()
+		p.config.Traces.Pass(ctx, marked.r.Header)
+	}
 	answered := true
 	to := p.to(leader, p.peers, nil)
 	to.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
@@ -174,7 +191,7 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 	if s.job.PreserveCounts {
 		p.preserveCounts(ctx, s)
 	}
-	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, dry)
+	decisions, err := p.askDecider(ctx, s, dry)
 	decided := time.Now()
 	if err != nil {
 		p.refuseDecided(ctx, s, err)
@@ -187,7 +204,12 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 		return
 	}
 	settled := false
+	if s.span != nil {
+		_, span := p.config.Traces.Begin(s.r.Context(), trace.Register)
+		defer span.End()
+	}
 	p.toNomad(s, body, func(resp *http.Response) error {
+		s.traceOutcome(outcomeOf(decisions, resp.StatusCode))
 		// Before the submitter has the answer, and submits the next job.
 		p.settle(ctx, s, decisions, dry, resp.StatusCode < 300)
 		settled = true
@@ -197,6 +219,23 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 	})
 	if !settled { // Nomad may have the job: the cluster view tells in the end
 		p.settle(ctx, s, decisions, dry, true)
+	}
+}
+
+// askDecider decides, in a span.
+func (p *proxy) askDecider(ctx context.Context, s *submission, dry bool) ([]admit.Decision, error) {
+	if s.span != nil {
+		_, span := p.config.Traces.Begin(ctx, trace.Decide)
+		defer span.End()
+	}
+	return p.config.Decider.Decide(ctx, s.job.Asks, dry)
+}
+
+// traceOutcome says what came of the submission.
+func (s *submission) traceOutcome(r Record) {
+	if s.span != nil {
+		s.span.Set("gpu.outcome", r.Outcome)
+		s.span.Number("http.response.status_code", r.Status)
 	}
 }
 

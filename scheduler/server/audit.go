@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,9 @@ const AuditVersion = 1
 // Audit writes one JSON object per decision and line. A record names who asked,
 // for what, and what was answered; it never holds a token.
 type Audit struct {
+	// Count is told of every record; nil: records are not counted.
+	Count func(Record)
+
 	mu  sync.Mutex
 	out io.Writer
 }
@@ -32,11 +36,11 @@ type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
 	// Action is register, plan, validate, scale, dispatch or revert; reserve or
-	// release for reservations; evict, reclaim, move, hold or let_go for what the
+	// release for reservations; evict, reclaim, move, hold, let_go or fallback for what the
 	// service did to a job by itself.
 	Action string `json:"action"`
-	// Outcome is placed, held, refused or rejected (by Nomad); done or dry_run for
-	// what the service did by itself.
+	// Outcome is placed, registered, waits or held (see [view.Decision]), refused, or
+	// rejected (by Nomad); done or dry_run for what the service did by itself.
 	Outcome string `json:"outcome"`
 	Status  int    `json:"status"`
 	// Remote is the client's address, Certificate the name in its certificate
@@ -75,6 +79,9 @@ type Group struct {
 
 // Write appends a record.
 func (a *Audit) Write(r Record) error {
+	if a.Count != nil {
+		a.Count(r)
+	}
 	r.Version = AuditVersion
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -93,14 +100,19 @@ var actions = map[routeKind]string{
 	scaled: "scale", dispatched: "dispatch", reverted: "revert",
 }
 
-// outcomeOf is what became of decisions that Nomad answered with status.
-func outcomeOf(decisions []admit.Decision, status int) Record {
-	r := Record{Status: status, Outcome: "placed"}
-	for _, d := range decisions {
-		if d.Hold != nil {
-			r.Outcome = "held"
+// Outcome is what comes of a job as a whole: where a group waits, the job does.
+func Outcome(decisions []admit.Decision) string {
+	for _, outcome := range []string{view.Held, view.Waits, view.Registered} {
+		if slices.ContainsFunc(decisions, func(d admit.Decision) bool { return d.Outcome == outcome }) {
+			return outcome
 		}
 	}
+	return view.Placed
+}
+
+// outcomeOf is the outcome of decisions that Nomad answered with status.
+func outcomeOf(decisions []admit.Decision, status int) Record {
+	r := Record{Status: status, Outcome: Outcome(decisions)}
 	if status >= http.StatusMultipleChoices {
 		r.Outcome = "rejected"
 	}

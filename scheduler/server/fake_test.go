@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 const goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
@@ -29,6 +30,9 @@ type fakeNomad struct {
 	// status answers writes where it is not 0; acl asks for goodToken.
 	status int
 	acl    bool
+	// refusesScale and refusesRevert are what every scaling and every revert is refused
+	// with; empty: it is not.
+	refusesScale, refusesRevert string
 }
 
 type call struct {
@@ -48,6 +52,14 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	case f.status != 0 && r.Method != http.MethodGet:
 		http.Error(w, "Enforcing job modify index 7: job exists", f.status)
+	case strings.HasSuffix(r.URL.Path, "/scale") && f.refusesScale != "":
+		http.Error(w, f.refusesScale, http.StatusBadRequest)
+	case strings.HasSuffix(r.URL.Path, "/scale") && strings.Contains(string(body), `"JobModifyIndex":18446744073709551615`):
+		http.Error(w, "Enforcing job modify index 18446744073709551615: job exists with conflicting job modify index: 7", http.StatusInternalServerError)
+	case strings.HasSuffix(r.URL.Path, "/revert") && f.refusesRevert != "":
+		http.Error(w, f.refusesRevert, http.StatusInternalServerError)
+	case strings.HasSuffix(r.URL.Path, "/revert") && strings.Contains(string(body), `"EnforcePriorVersion":18446744073709551615`):
+		http.Error(w, "Current job has version 3; enforcing version 18446744073709551615", http.StatusInternalServerError)
 	case r.Method == http.MethodGet && f.jobs[r.URL.EscapedPath()] != "":
 		fmt.Fprint(w, f.jobs[r.URL.EscapedPath()])
 	case r.Method == http.MethodGet:
@@ -89,9 +101,12 @@ func (d *fakeDecider) Decide(_ context.Context, asks []admit.Ask, dry bool) ([]a
 		if d.most > 0 && a.Count > d.most {
 			return nil, &admit.Refusal{Status: 422, Text: "no node has room for it", Details: []string{"5 nodes: GPU memory too small"}}
 		}
-		one := admit.Decision{Group: a.Group, Preferred: []string{"node-1"}, Explanation: []string{"node-1 is best"}}
-		if a.Queue == "full" {
-			one.Hold = &admit.Hold{Kind: "quota", Sentence: "full holds 8 of 8 GPUs"}
+		one := admit.Decision{Group: a.Group, Preferred: []string{"node-1"}, Explanation: []string{"node-1 is best"}, Outcome: view.Placed}
+		switch a.Queue {
+		case "full":
+			one.Hold, one.Outcome = &admit.Hold{Kind: "quota", Sentence: "full holds 8 of 8 GPUs"}, view.Held
+		case "busy":
+			one.Outcome = view.Waits
 		}
 		for _, t := range a.Tasks {
 			td := admit.TaskDecision{Task: t.Task, Devices: []admit.Device{{Name: "nvidia/gpu", Count: 1, Prefer: "A100"}}}

@@ -23,7 +23,7 @@ type Limits struct {
 	DecideTimeout time.Duration
 }
 
-// What nobody needs to set is generous for people and tight for accidents.
+// Limits that need no key are generous for people and tight for accidents.
 const (
 	maxHeaderBytes = 64 << 10
 	// headerTimeout is for reading a request's headers, bodyTimeout for a job's

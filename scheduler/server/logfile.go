@@ -6,7 +6,7 @@ import (
 )
 
 // LogFile is a file that is only appended to, and that is opened anew after
-// somebody renamed it.
+// it was renamed.
 type LogFile struct {
 	path string
 	mu   sync.Mutex

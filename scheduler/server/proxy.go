@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 )
 
 // proxy stands in front of Nomad's HTTP API. What carries no job goes through
@@ -26,6 +28,9 @@ type proxy struct {
 }
 
 func newProxy(c Config) *proxy {
+	if c.Traces == nil {
+		c.Traces = trace.Off()
+	}
 	p := &proxy{config: c, transport: NewTransport(c.NomadTLS), peers: NewTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
 	p.through = p.to(c.Nomad, p.transport, nil)
 	p.callers = newCallers(p.nomadGet)
@@ -87,7 +92,7 @@ func (p *proxy) leaderless(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "the replica of the placement service that leads does not answer; another one takes over, try again in a few seconds", http.StatusServiceUnavailable)
 }
 
-// away notes that somebody gives no answer, and reports whether it is the
+// away notes that a server gives no answer, and reports whether it is the
 // client who went away.
 func (p *proxy) away(r *http.Request, who string, err error) bool {
 	if errors.Is(err, context.Canceled) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -149,7 +150,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Nobody learns about the cluster who may not submit the job.
+// A caller who may not submit the job learns nothing about the cluster.
 func TestRefusalIsForThoseWhoMaySubmit(t *testing.T) {
 	s := newService(t, nil)
 	s.nomad.acl, s.decider.most = true, 1
@@ -182,6 +183,7 @@ func TestNomadsRefusalPasses(t *testing.T) {
 
 func TestRechecks(t *testing.T) {
 	registeredJob := strings.TrimPrefix(strings.SplitN(gpuJob("a/b", `{"gpu":"1"}`), `,"EnforceIndex"`, 2)[0], `{"Job":`)
+	ranks := strings.TrimPrefix(strings.SplitN(gpuJob("ranks", `{"gpu":"1","gpu_framework":"pytorch","gpu_distributed":"true"}`), `,"EnforceIndex"`, 2)[0], `{"Job":`)
 	full := strings.TrimPrefix(strings.SplitN(gpuJob("full", `{"gpu":"1","gpu_queue":"full"}`), `,"EnforceIndex"`, 2)[0], `{"Job":`)
 	for name, tc := range map[string]struct {
 		path, body string
@@ -192,15 +194,17 @@ func TestRechecks(t *testing.T) {
 		"scale down":        {"/v1/job/a%2Fb/scale", `{"Count":0,"Target":{"Group":"g"}}`, 200},
 		"scale event":       {"/v1/job/a%2Fb/scale", `{"Message":"hello","Target":{"Group":"g"}}`, 200},
 		"dispatch":          {"/v1/job/a%2Fb/dispatch", ``, 200},
-		"dispatch in quota": {"/v1/job/full/dispatch", `{}`, 409},
+		"dispatch in quota": {"/v1/job/full/dispatch", `{}`, 409}, // Nomad has no way to have it wait
+		"scale in quota":    {"/v1/job/full/scale", `{"Count":2,"Target":{"Group":"g"}}`, 409},
 		"revert":            {"/v1/job/a%2Fb/revert", `{"JobID":"a/b","JobVersion":3}`, 200},
 		"revert too far":    {"/v1/job/a%2Fb/revert", `{"JobID":"a/b","JobVersion":4}`, 422},
+		"scale a training":  {"/v1/job/ranks/scale", `{"Count":3,"Target":{"Group":"g"}}`, 409},
 		"unknown job":       {"/v1/job/none/scale", `{"Count":5,"Target":{"Group":"g"}}`, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, nil)
 			s.decider.most = 3
-			s.nomad.jobs["/v1/job/a%2Fb"], s.nomad.jobs["/v1/job/full"] = registeredJob, full
+			s.nomad.jobs["/v1/job/a%2Fb"], s.nomad.jobs["/v1/job/full"], s.nomad.jobs["/v1/job/ranks"] = registeredJob, full, ranks
 			s.nomad.jobs["/v1/job/a%2Fb/versions"] = `{"Versions":[` + strings.Replace(registeredJob, `"Count":1`, `"Count":9`, 1)[:len(registeredJob)-1] +
 				`,"Version":4},` + registeredJob[:len(registeredJob)-1] + `,"Version":3}]}`
 			status, answer := s.do(t, "POST", tc.path, tc.body)
@@ -239,6 +243,8 @@ func TestAuditHasNoToken(t *testing.T) {
 	body := strings.Replace(gpuJob("a", oneGPU), `{"Job"`, `{"SecretID":"`+goodToken+`","Job"`, 1)
 	s.do(t, "PUT", "/v1/jobs", body, "X-Nomad-Token", goodToken)
 	s.do(t, "PUT", "/v1/jobs", gpuJob("b", `{"gpu":"x"}`), "Authorization", "Bearer "+goodToken)
+	s.do(t, "PUT", "/v1/jobs", gpuJob("c", `{"gpu":"1","gpu_queue":"busy"}`), "X-Nomad-Token", goodToken)
+	s.do(t, "PUT", "/v1/jobs", gpuJob("d", `{"gpu":"1","gpu_queue":"full"}`), "X-Nomad-Token", goodToken)
 	s.nomad.status = 500
 	s.do(t, "PUT", "/v1/jobs", body)
 	var records []Record
@@ -252,9 +258,12 @@ func TestAuditHasNoToken(t *testing.T) {
 	}
 	var got []string
 	for _, r := range records {
+		if r.Version != AuditVersion || !strings.HasPrefix(r.Remote, "127.0.0.1:") || time.Since(r.At) > time.Minute {
+			t.Errorf("record %+v", r)
+		}
 		got = append(got, r.Action+" "+r.Outcome+" "+r.Caller.Name)
 	}
-	if want := "register placed alice, register refused alice, register rejected alice"; strings.Join(got, ", ") != want {
+	if want := "register placed alice, register refused alice, register waits alice, register held alice, register rejected alice"; strings.Join(got, ", ") != want {
 		t.Errorf("audit %q, want %q", got, want)
 	}
 	if strings.Contains(s.audit.String()+s.log.String(), goodToken) {
@@ -300,7 +309,7 @@ func TestFollowerHandsOver(t *testing.T) {
 	}
 }
 
-// The audit log believes what a replica says of the client, and nobody else:
+// The audit log believes what a replica says of the client, and no one else:
 // everybody can send the header by which replicas mark what they pass on.
 func TestTheClientsAddressIsNotForged(t *testing.T) {
 	for header, forged := range map[string]bool{"1": false, "": false, "of another": false, "of the leader": true} {
@@ -353,5 +362,26 @@ func TestFollowerWaitsForTheNextLeader(t *testing.T) {
 	}
 	if len(leader.decider.asked) != 1 || both.asked.Load() != 2 {
 		t.Errorf("%d decisions after asking %d times who leads", len(leader.decider.asked), both.asked.Load())
+	}
+}
+
+// TestPreservedCounts: with -preserve-counts Nomad keeps the counts that are registered,
+// so these are decided about, each for its own group; without it the job's own.
+func TestPreservedCounts(t *testing.T) {
+	groups := func(g, h int) string {
+		one := func(name string, count int) string {
+			return fmt.Sprintf(`{"Name":%q,"Count":%d,"Tasks":[{"Name":"t","Driver":"docker","Meta":{"gpu":"1"}}]}`, name, count)
+		}
+		return `{"ID":"a","TaskGroups":[` + one("g", g) + "," + one("h", h) + `]}`
+	}
+	for preserve, want := range map[bool][]int{true: {3, 2}, false: {1, 1}} {
+		s := newService(t, nil)
+		s.nomad.jobs["/v1/job/a"] = groups(3, 2)
+		if status, answer := s.do(t, "PUT", "/v1/jobs", fmt.Sprintf(`{"Job":%s,"PreserveCounts":%v}`, groups(1, 1), preserve)); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+		if got := []int{s.decider.asked[0].Count, s.decider.asked[1].Count}; !slices.Equal(got, want) {
+			t.Errorf("preserve %v: decided about %v, want %v", preserve, got, want)
+		}
 	}
 }

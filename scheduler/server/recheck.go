@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -15,8 +17,9 @@ import (
 // recheck handles requests that make Nomad run more of a registered job. The
 // job has its device blocks since it was admitted, so the request goes to Nomad
 // as it came; but what could never be placed, or is above the quota, is refused
-// while there is somebody to tell. Whatever cannot be checked passes: Nomad
-// counts, and the control loop sees it.
+// while there is a caller to tell. What Nomad itself refuses is refused with its own
+// words, and what is scaled from zero may wait, as a job may. Whatever cannot be
+// checked passes: Nomad counts, and the control loop sees it.
 func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	s := &submission{w: w, r: r, route: rt, began: time.Now()}
 	var err error
@@ -30,31 +33,54 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.config.Limits.DecideTimeout)
 	defer cancel()
-	s.job = p.registered(ctx, s)
-	if s.job == nil || len(s.job.Asks) == 0 {
+	s.job, err = p.registered(ctx, s)
+	if err == nil && (s.job == nil || len(s.job.Asks) == 0) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	if p.hand(ctx, s) {
-		return
-	}
-	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, true)
+	var decisions []admit.Decision
 	if err == nil {
+		if p.hand(ctx, s) {
+			return
+		}
+		decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true)
+	}
+	if err != nil && refusalOf(err).Status >= 500 {
+		err = nil
+	}
+	if err == nil && s.route.kind == scaled {
+		err = p.wait(ctx, s, decisions)
+	} else if err == nil {
 		err = heldRefusal(decisions)
 	}
-	if err != nil && refusalOf(err).Status < 500 {
-		p.refuse(s, err)
+	if err != nil {
+		p.refuseRecheck(ctx, s, err)
 		return
 	}
 	decided := time.Now()
 	p.toNomad(s, s.body, func(resp *http.Response) error {
-		p.audit(s, groupsOf(s.job.Asks, decisions), outcomeOf(decisions, resp.StatusCode), decided)
-		return nil
+		groups := groupsOf(s.job.Asks, decisions)
+		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
+		if rt.kind != scaled {
+			return nil
+		}
+		return annotate(resp, notes(registered, decisions), groups)
 	})
 }
 
-// heldRefusal refuses what would have to wait for quota or for reserved room:
-// unlike a job, a scaling or a dispatch cannot be registered waiting.
+// refuseRecheck refuses, with Nomad's own words where Nomad would refuse as well.
+func (p *proxy) refuseRecheck(ctx context.Context, s *submission, err error) {
+	var refusal *nomadRefusal
+	if tried := p.attempt(ctx, s); errors.As(tried, &refusal) {
+		refusal.write(s.w)
+		return
+	}
+	p.refuse(s, err)
+}
+
+// heldRefusal refuses what would have to wait for quota or for reserved room: unlike
+// a job, a dispatch or a revert cannot be registered waiting, and Nomad takes no
+// change of a dispatched job.
 func heldRefusal(decisions []admit.Decision) error {
 	for _, d := range decisions {
 		if d.Hold != nil && d.Hold.Kind != view.WaitsForPriority {
@@ -68,48 +94,80 @@ func heldRefusal(decisions []admit.Decision) error {
 
 // registered is the job that the request is about, as it would run; nil where
 // nothing has to be checked.
-func (p *proxy) registered(ctx context.Context, s *submission) *admit.Job {
+func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, error) {
 	var body struct {
-		Count      *int64
-		Target     map[string]string
-		JobVersion uint64
+		Count          *int64
+		Target         map[string]string
+		JobVersion     uint64
+		JobModifyIndex uint64
 	}
 	if err := json.Unmarshal(s.body, &body); err != nil && s.route.kind != dispatched {
-		return nil
+		return nil, nil
 	}
 	version := int64(-1)
 	if s.route.kind == reverted {
 		version = int64(body.JobVersion)
 	}
-	job := p.fetch(ctx, s, version)
+	text := p.fetchText(ctx, s, version)
+	if s.route.kind == scaled && body.JobModifyIndex != 0 && body.JobModifyIndex != modifyIndex(text) {
+		return nil, nil // Nomad refuses it
+	}
+	job := p.readFetched(s, text)
 	if job == nil {
-		return nil
+		return nil, nil
 	}
 	switch s.route.kind {
 	case scaled:
-		job.Asks = grown(job.Asks, body.Target["Group"], body.Count)
+		s.gangRuns = othersRun(job.Asks, body.Target["Group"])
+		var err error
+		if job.Asks, err = scaledTo(job.Asks, body.Target["Group"], body.Count); err != nil {
+			return nil, err
+		}
 	case dispatched: // the child runs at once
 		for i := range job.Asks {
 			job.Asks[i].Later = false
 		}
 	}
-	return job
+	return job, nil
 }
 
-// grown is the ask of the group that gets more allocs; none when it does not.
-func grown(asks []admit.Ask, group string, count *int64) []admit.Ask {
-	for _, ask := range asks {
-		if ask.Group == group && count != nil && *count > int64(ask.Count) {
-			ask.Count = int(*count)
-			return []admit.Ask{ask}
+// scaledTo is the ask of the group that gets more allocs, and behind it those that it
+// starts together with; none when it does not.
+func scaledTo(asks []admit.Ask, group string, count *int64) ([]admit.Ask, error) {
+	for i, ask := range asks {
+		if ask.Group != group || count == nil {
+			continue
 		}
+		if err := ask.CheckScale(int(*count)); err != nil {
+			return nil, err
+		}
+		if *count <= int64(ask.Count) {
+			continue
+		}
+		fromZero := ask.Count == 0
+		ask.Count = int(*count)
+		together := []admit.Ask{ask}
+		for k, other := range asks {
+			if k != i && fromZero && ask.Gang && other.Gang {
+				together = append(together, other)
+			}
+		}
+		return together, nil
 	}
-	return nil
+	return nil, nil
 }
 
-// fetch reads a registered job with the caller's token; version -1 is the
-// newest.
-func (p *proxy) fetch(ctx context.Context, s *submission, version int64) *admit.Job {
+// othersRun reports whether a group starts together with others of which some were let go.
+func othersRun(asks []admit.Ask, group string) bool {
+	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == group && a.Gang })
+	return gang && slices.ContainsFunc(asks, func(a admit.Ask) bool {
+		return a.Group != group && a.Gang && a.Count > 0 && (a.Was == nil || a.Was.Hold == "")
+	})
+}
+
+// fetchText reads a registered job with the caller's token; version -1 is the
+// newest. It is nil where there is none to read.
+func (p *proxy) fetchText(ctx context.Context, s *submission, version int64) []byte {
 	path := jobPrefix + url.PathEscape(s.route.jobID)
 	if version >= 0 {
 		path += "/versions"
@@ -118,11 +176,16 @@ func (p *proxy) fetch(ctx context.Context, s *submission, version int64) *admit.
 	if err != nil || got.status != http.StatusOK {
 		return nil
 	}
-	text := got.body
 	if version >= 0 {
-		if text = jobVersion(text, version); text == nil {
-			return nil
-		}
+		return jobVersion(got.body, version)
+	}
+	return got.body
+}
+
+// readFetched is a job as Nomad gave it; nil where it cannot be read.
+func (p *proxy) readFetched(s *submission, text []byte) *admit.Job {
+	if text == nil {
+		return nil
 	}
 	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.r.URL.Query().Get("namespace"), Devices: p.config.Devices})
 	if err != nil {
@@ -154,7 +217,7 @@ func wrapJob(job []byte) []byte {
 func (p *proxy) preserveCounts(ctx context.Context, s *submission) {
 	registered := *s
 	registered.route.jobID = s.job.ID
-	job := p.fetch(ctx, &registered, -1)
+	job := p.readFetched(s, p.fetchText(ctx, &registered, -1))
 	if job == nil {
 		return
 	}

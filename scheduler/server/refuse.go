@@ -19,6 +19,7 @@ import (
 func (p *proxy) refuse(s *submission, err error) {
 	refusal := refusalOf(err)
 	p.auditRefusal(s, refusal)
+	s.traceOutcome(Record{Outcome: "refused", Status: refusal.Status})
 	if refusal.Status >= 500 {
 		p.log.Warn("admission failed", "path", s.r.URL.Path, "error", err)
 	}
@@ -34,7 +35,7 @@ func (p *proxy) refuse(s *submission, err error) {
 }
 
 // invalid is the refusal as an answer to a validation: an error status would
-// make the nomad command believe that it reached nobody.
+// make the nomad command believe that it reached no server.
 func invalid(w http.ResponseWriter, refusal *admit.Refusal) {
 	w.Header().Set("Content-Type", "application/json")
 	// The client that cannot be written to is gone.
@@ -53,7 +54,7 @@ func refusalOf(err error) *admit.Refusal {
 	return &admit.Refusal{Status: http.StatusServiceUnavailable, Text: "the placement service cannot decide: " + err.Error()}
 }
 
-// refuseDecided refuses on grounds that lie in the cluster. Nobody learns them
+// refuseDecided refuses on grounds that lie in the cluster. No caller learns them
 // who may not submit the job: Nomad is asked first, with the caller's token.
 func (p *proxy) refuseDecided(ctx context.Context, s *submission, err error) {
 	if refusalOf(err).Status < 500 {
@@ -63,6 +64,7 @@ func (p *proxy) refuseDecided(ctx context.Context, s *submission, err error) {
 			return
 		}
 		if denied != nil {
+			s.traceOutcome(Record{Outcome: "rejected", Status: denied.status})
 			http.Error(s.w, string(denied.body), denied.status)
 			return
 		}

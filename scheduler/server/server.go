@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 )
 
 // Decider says where GPU work goes. It is asked by one replica at a time.
@@ -36,7 +37,7 @@ type Decider interface {
 // Leadership says who decides.
 type Leadership interface {
 	// Leader returns the base URL of the replica that decides, and whether
-	// this is it. The URL is empty while nobody leads.
+	// this is it. The URL is empty while there is no leader.
 	Leader() (address string, self bool)
 	// Secret is what the replica that leads knows the others by; empty while it is
 	// not known.
@@ -57,6 +58,9 @@ type Config struct {
 	Devices    []string
 	Decider    Decider
 	Leadership Leadership // nil: this replica decides
+	// Hold has a registered group, of which nothing runs, wait, so that it can be scaled
+	// to what has no room yet; nil: such scalings are refused.
+	Hold func(ctx context.Context, namespace, jobID, group string, hold admit.Hold) error
 	// PageURL is where people find the service's page; admitted jobs link to
 	// it. Empty for no link.
 	PageURL string
@@ -64,6 +68,8 @@ type Config struct {
 	TLS    *tls.Config
 	Limits Limits
 	Audit  *Audit // nil: no audit log
+	// Traces are of admissions; nil: none.
+	Traces *trace.Tracer
 	Logger hclog.Logger
 }
 

@@ -13,7 +13,7 @@ type turns struct {
 	jobs map[string]*turn
 }
 
-// turn is one job's; its channel holds a token while somebody's turn lasts.
+// turn is one job's; its channel holds a token while a turn lasts.
 type turn struct {
 	taken   chan struct{}
 	waiting int
@@ -40,7 +40,7 @@ func (t *turns) take(ctx context.Context, job string) (done func(), err error) {
 	}
 }
 
-// leave forgets a job that nobody waits for.
+// leave forgets a job that no request waits for.
 func (t *turns) leave(job string, one *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

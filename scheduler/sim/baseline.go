@@ -129,7 +129,7 @@ func (r *random) Place(t *Task, _ float64) (Spot, bool) {
 	m := &r.cluster.nodes[at]
 	var gpus []int
 	for _, i := range r.rng.Perm(len(m.gpus)) {
-		if len(gpus) < t.GPUs && m.gpus[i] >= t.GPUMilli {
+		if len(gpus) < t.GPUs && m.holds(i, t) {
 			gpus = append(gpus, i)
 		}
 	}

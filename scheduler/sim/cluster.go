@@ -10,15 +10,16 @@ type machine struct {
 	model       string
 	cpu, memory int64
 	gpus        []int64 // milli free
+	gpuMemory   []int64 // milli of their memory free
 	version     int32
 }
 
 func newCluster(nodes []Node) *cluster {
 	c := &cluster{}
 	for _, n := range nodes {
-		m := machine{model: n.Model, cpu: n.CPUMilli, memory: n.MemoryMiB, gpus: make([]int64, n.GPUs), version: 1}
+		m := machine{model: n.Model, cpu: n.CPUMilli, memory: n.MemoryMiB, gpus: make([]int64, n.GPUs), gpuMemory: make([]int64, n.GPUs), version: 1}
 		for i := range m.gpus {
-			m.gpus[i] = gpuMilli
+			m.gpus[i], m.gpuMemory[i] = gpuMilli, gpuMilli
 		}
 		c.nodes = append(c.nodes, m)
 	}
@@ -48,12 +49,17 @@ func (m *machine) fits(t *Task) bool {
 // count is the number of GPUs with the task's share free.
 func (m *machine) count(t *Task) int {
 	n := 0
-	for _, g := range m.gpus {
-		if g >= t.GPUMilli {
+	for i := range m.gpus {
+		if m.holds(i, t) {
 			n++
 		}
 	}
 	return n
+}
+
+// holds reports whether a GPU has the task's share free.
+func (m *machine) holds(i int, t *Task) bool {
+	return m.gpus[i] >= t.GPUMilli && m.gpuMemory[i] >= t.memoryMilli()
 }
 
 func mayUse(t *Task, model string) bool {
@@ -74,6 +80,7 @@ func (m *machine) book(t *Task, gpus []int) {
 	m.memory -= t.MemoryMiB
 	for _, g := range gpus {
 		m.gpus[g] -= t.GPUMilli
+		m.gpuMemory[g] -= t.memoryMilli()
 	}
 	m.version++
 }
@@ -84,6 +91,7 @@ func (m *machine) free(t *Task, gpus []int) {
 	m.memory += t.MemoryMiB
 	for _, g := range gpus {
 		m.gpus[g] += t.GPUMilli
+		m.gpuMemory[g] += t.memoryMilli()
 	}
 	m.version++
 }
@@ -96,7 +104,7 @@ func (m *machine) tightest(t *Task) []int {
 	for len(out) < t.GPUs {
 		best := -1
 		for i, g := range m.gpus {
-			if !used[i] && g >= t.GPUMilli && (best < 0 || g < m.gpus[best]) {
+			if !used[i] && m.holds(i, t) && (best < 0 || g < m.gpus[best]) {
 				best = i
 			}
 		}

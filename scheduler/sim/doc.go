@@ -1,5 +1,5 @@
-// Package sim replays workloads through the placement core and measures what
-// becomes of the GPUs.
+// Package sim replays workloads through the placement core and measures how
+// the GPUs are used.
 //
 // [Replay] is the protocol of the published comparisons on Alibaba's openb
 // traces: tasks arrive one by one, never leave and are tried once, until more

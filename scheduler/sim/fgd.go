@@ -70,7 +70,7 @@ func typical(history []Task) []class {
 	var all []class
 	for _, t := range history {
 		key := keyOf(&t)
-		key.memory = 0 // host memory is no part of a class
+		key.memory, key.gpuMemory = 0, 0 // memory is no part of a class
 		at, ok := index[key]
 		if !ok {
 			at = len(all)
@@ -109,7 +109,7 @@ func (f *fgd) score(m *machine, t *Task) (int64, []int) {
 	}
 	best, at := int64(-1), 0
 	for i, g := range m.gpus {
-		if g < t.GPUMilli || slices.Contains(m.gpus[:i], g) {
+		if !m.holds(i, t) || m.alike(i) {
 			continue
 		}
 		after.gpus[i] -= t.GPUMilli
@@ -121,10 +121,20 @@ func (f *fgd) score(m *machine, t *Task) (int64, []int) {
 	return best, []int{at}
 }
 
+// alike reports whether an earlier GPU has as much free.
+func (m *machine) alike(i int) bool {
+	for j := range i {
+		if m.gpus[j] == m.gpus[i] && m.gpuMemory[j] == m.gpuMemory[i] {
+			return true
+		}
+	}
+	return false
+}
+
 func firstFit(m *machine, t *Task) []int {
 	var out []int
-	for i, g := range m.gpus {
-		if len(out) < t.GPUs && g >= t.GPUMilli {
+	for i := range m.gpus {
+		if len(out) < t.GPUs && m.holds(i, t) {
 			out = append(out, i)
 		}
 	}

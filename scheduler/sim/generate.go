@@ -29,7 +29,7 @@ func DefaultSynthetic() Synthetic {
 	return Synthetic{Seed: 1, Nodes: 200, Percent: 130, Models: 10, Teams: 4, MeanLoad: 110}
 }
 
-// machineType is a line of the hardware catalogue.
+// machineType is a line of the hardware catalog.
 type machineType struct {
 	weight int
 	node   Node
@@ -43,7 +43,7 @@ var machineTypes = []machineType{
 	{5, Node{CPUMilli: 32000, MemoryMiB: 131072, GPUs: 1, Model: "A40"}},
 }
 
-// taskType is a line of the workload catalogue.
+// taskType is a line of the workload catalog.
 type taskType struct {
 	weight int
 	task   Task

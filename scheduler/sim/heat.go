@@ -101,32 +101,32 @@ func (h *Heat) draw(b *strings.Builder, top int) int {
 	return y - top
 }
 
-// draw paints the group below y and returns where it ends. The cells of a colour
+// draw paints the group below y and returns where it ends. The cells of a color
 // are one path: large clusters have many.
 func (g *HeatGroup) draw(b *strings.Builder, y int) int {
 	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", marginLeft, y, html.EscapeString(fmt.Sprintf(
 		"%s, nodes of %d: %.1f%% of %d GPUs allocated", g.Model, g.GPUs, percent(g.used(), g.capacity()), len(g.Nodes)*g.GPUs)))
 	y += 8
-	cells := map[string]*strings.Builder{} // by colour
+	cells := map[string]*strings.Builder{} // by color
 	for row := range slices.Chunk(g.Nodes, heatColumns) {
 		for x, gpus := range row {
 			for at, used := range gpus {
-				colour := shade(used)
-				if cells[colour] == nil {
-					cells[colour] = &strings.Builder{}
+				color := shade(used)
+				if cells[color] == nil {
+					cells[color] = &strings.Builder{}
 				}
-				fmt.Fprintf(cells[colour], "M%d %dh%[3]dv%[3]dh-%[3]dz", marginLeft+x*heatPitch, y+at*heatPitch, heatCell)
+				fmt.Fprintf(cells[color], "M%d %dh%[3]dv%[3]dh-%[3]dz", marginLeft+x*heatPitch, y+at*heatPitch, heatCell)
 			}
 		}
 		y += g.GPUs*heatPitch + 4
 	}
-	for _, colour := range slices.Sorted(maps.Keys(cells)) {
-		fmt.Fprintf(b, "<path fill=\"%s\" d=\"%s\"/>\n", colour, cells[colour])
+	for _, color := range slices.Sorted(maps.Keys(cells)) {
+		fmt.Fprintf(b, "<path fill=\"%s\" d=\"%s\"/>\n", color, cells[color])
 	}
 	return y
 }
 
-// drawScale says what the colours of a heat map mean.
+// drawScale says what the colors of a heat map mean.
 func drawScale(b *strings.Builder, y int) {
 	x := plotWidth - 330
 	for _, s := range []struct {
@@ -134,12 +134,12 @@ func drawScale(b *strings.Builder, y int) {
 		milli int64
 	}{{"free", 0}, {"10%", 100}, {"50%", 500}, {"90%", 900}, {"full", gpuMilli}} {
 		fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\" stroke=\"%s\"/><text x=\"%d\" y=\"%d\">%s</text>\n",
-			x, y, shade(s.milli), gridColour, x+19, y+12, s.name)
+			x, y, shade(s.milli), gridColor, x+19, y+12, s.name)
 		x += 62
 	}
 }
 
-// shade is the colour of a GPU: dark when it is full, so that what is left of
+// shade is the color of a GPU: dark when it is full, so that what is left of
 // the others shows, and the lighter the less is in use.
 func shade(milli int64) string {
 	if milli >= gpuMilli {

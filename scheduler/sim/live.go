@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // LiveOptions say how [Live] replays a workload.
@@ -19,86 +20,24 @@ type LiveOptions struct {
 	// the product's policies: in their order), and what is behind a task that
 	// still does not fit may go ahead of it.
 	Queue bool
+	// All counts the whole time, and waits until they end, also after the last arrival:
+	// what a cluster really was asked for has no steady state to wait for.
+	All bool
 	// Quotas are the queues of a cluster, for the product's policies.
 	Quotas []place.Queue
+	// HalfLife is after how long what a queue used counts half in the order; 0: it
+	// does not count.
+	HalfLife time.Duration
+	// Outlook estimates when tasks will start that begin to wait, every so many-th of
+	// them, by how long those ran that have ended; 0: none. It needs a policy of the
+	// product, and no priorities and queues.
+	Outlook int
+	// learned is what estimates learn of a task that has ended: nil, it was not like that;
+	// limit is how long it says itself that it runs. Tests distort them.
+	learned func(*Task) *Task
+	limit   func(*Task) time.Duration
 	// Now is read around every decision; nil: decisions are not timed.
 	Now func() time.Time
-}
-
-// LiveResult is what a replay with departures measured. Used, lost and waits
-// leave out the first third of the time until the last arrival: the cluster
-// fills up then.
-type LiveResult struct {
-	Started    int
-	Finished   int
-	Never      int // tasks that had not started at the last arrival
-	Evictions  int
-	LostMilliS int64 // work thrown away by evictions, GPU milli-seconds
-	DoneMilliS int64 // work finished, GPU milli-seconds
-	// UsedPercent is the mean allocation over time.
-	UsedPercent float64
-	// LostPercent is the part of the GPU work offered that never started.
-	LostPercent float64
-	Classes     map[Class]ClassResult
-	Priorities  map[int]Wait
-	Queues      map[string]Wait
-	// Fairness is Jain's index over the queues' work done per guarantee: 1 when
-	// all got the same part of their guarantee.
-	Fairness float64
-	Speed    Speed
-	Timeline []Moment `json:"-"`
-	Starts   []Start  `json:"-"` // per task
-}
-
-// ClassResult is what happened to the tasks of one size.
-type ClassResult struct {
-	BlockedPercent float64 // of the work offered
-	Wait           Wait    // with Queue; a task that never started has waited until the last arrival
-}
-
-// Start is when and where a task started; Spot.Node is -1 when it never did.
-type Start struct {
-	Second float64
-	Spot   Spot
-}
-
-// Moment is the state of a live replay at a time.
-type Moment struct {
-	Second    float64
-	UsedMilli int64
-	ByQueue   map[string]int64 // GPU milli held
-	Waiting   int              // tasks
-}
-
-// Class is a size of task.
-type Class int
-
-// The classes of the protocol, by whole or part GPUs asked for.
-const (
-	ClassCPU   Class = iota // none
-	ClassOne                // one, or a part of one
-	ClassSome               // 2 to 4
-	ClassLarge              // more
-	classes
-)
-
-// String names the number of GPUs.
-func (c Class) String() string { return [classes]string{"cpu", "1", "2-4", "8"}[c] }
-
-// MarshalText makes the name the key in JSON.
-func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// ClassOf is the class of a task.
-func ClassOf(t *Task) Class {
-	switch {
-	case t.GPUs == 0:
-		return ClassCPU
-	case t.GPUs == 1:
-		return ClassOne
-	case t.GPUs <= 4:
-		return ClassSome
-	}
-	return ClassLarge
 }
 
 // warmUp is the part of the time until the last arrival that is not measured.
@@ -110,7 +49,7 @@ const warmUp = 1.0 / 3
 func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, error) {
 	l := &live{
 		LiveOptions: o, placer: p, tasks: tasks, running: make([]*running, len(tasks)), held: map[string]int64{},
-		capacity: Capacity(nodes), end: tasks[len(tasks)-1].ArriveSecond,
+		empty: newCluster(nodes), capacity: Capacity(nodes), end: tasks[len(tasks)-1].ArriveSecond,
 	}
 	l.result = LiveResult{Classes: map[Class]ClassResult{}, Priorities: map[int]Wait{}, Queues: map[string]Wait{}, Starts: make([]Start, len(tasks))}
 	for i := range l.result.Starts {
@@ -123,11 +62,21 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 			if err != nil {
 				return LiveResult{}, err
 			}
-			planned.Planner.SetQuotas(q)
+			l.quotas, l.past = q, quota.NewPast(o.HalfLife)
+			planned.Planner.SetQuotas(q, l.past)
 		}
 		l.evicts = len(o.Quotas) > 0 || slices.ContainsFunc(tasks, func(t Task) bool { return t.Priority != tasks[0].Priority })
 	} else if len(o.Quotas) > 0 {
 		return LiveResult{}, fmt.Errorf("replay with quotas: only the product's policies keep them, and only where tasks wait")
+	}
+	if o.Outlook > 0 {
+		if l.planned == nil || l.evicts {
+			return LiveResult{}, fmt.Errorf("estimate starts: only with the product's policies, where tasks wait, without priorities and queues")
+		}
+		l.outlook = newForesight(l)
+	}
+	if !o.All {
+		l.from = l.end * warmUp
 	}
 	if err := l.run(); err != nil {
 		return LiveResult{}, err
@@ -140,14 +89,19 @@ type live struct {
 	LiveOptions
 	placer   Placer
 	planned  *Planned // when what waits is ordered by the product
+	quotas   *place.Quotas
+	past     *quota.Past
 	evicts   bool
+	outlook  *foresight // nil: none
+	empty    *cluster   // with nothing on it
 	tasks    []Task
 	running  []*running // by task
 	waiting  []int
 	ends     endHeap
 	now      float64
-	end      float64 // of what is measured
-	used     int64   // milli in use
+	from     float64 // what is measured
+	end      float64
+	used     int64 // milli in use
 	held     map[string]int64
 	area     float64
 	capacity int64
@@ -180,6 +134,9 @@ func (l *live) run() error {
 		if err := l.schedule(); err != nil {
 			return err
 		}
+		if l.outlook != nil {
+			l.outlook.look()
+		}
 		l.note()
 	}
 	return nil
@@ -203,7 +160,10 @@ func (l *live) hold(t *Task, sign int64) {
 }
 
 func (l *live) advance(to float64) {
-	if from, until := max(l.now, l.end*warmUp), min(to, l.end); until > from {
+	if l.quotas != nil {
+		l.past.Account(l.quotas, l.planned.Snapshot, clock(to))
+	}
+	if from, until := max(l.now, l.from), min(to, l.end); until > from {
 		l.area += float64(l.used) * (until - from)
 	}
 	l.now = to
@@ -257,6 +217,9 @@ func (l *live) finish(r *running) {
 	l.placer.End(t, r.spot, l.now)
 	l.running[r.task] = nil
 	l.hold(t, -1)
+	if l.outlook != nil {
+		l.outlook.ended(t)
+	}
 	work := int64(float64(t.Demand()) * t.RunSeconds)
 	l.result.Finished++
 	l.result.DoneMilliS += work
@@ -316,23 +279,18 @@ func (l *live) clock() time.Time { return clock(l.now) }
 func (l *live) request(i int) place.Request {
 	t := &l.tasks[i]
 	r := RequestOf(t, l.planned.ids[t])
-	r.Submit = clock(t.ArriveSecond)
 	r.MinRun = time.Duration(t.MinRunSeconds) * time.Second
 	return r
 }
 
 // order sorts what waits as the product would.
 func (l *live) order() {
-	requests := make([]place.Request, len(l.waiting))
-	at := map[string]int{}
-	for n, i := range l.waiting {
-		requests[n] = l.request(i)
-		at[requests[n].ID] = i
+	order := l.planned.Planner.Order()
+	turn := func(i int) quota.Turn {
+		t := &l.tasks[i]
+		return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(t.ArriveSecond)}
 	}
-	l.planned.Planner.Order(requests)
-	for n := range requests {
-		l.waiting[n] = at[requests[n].ID]
-	}
+	slices.SortStableFunc(l.waiting, func(x, y int) int { return order.Compare(turn(x), turn(y)) })
 }
 
 // preempt starts a task, with evictions where it must; it returns the evicted.
@@ -369,97 +327,13 @@ func (l *live) begin(i int, spot Spot) {
 	r := &running{task: i, start: l.now, end: l.now + t.RunSeconds, spot: spot}
 	l.running[i] = r
 	heap.Push(&l.ends, r)
-	if s := &l.result.Starts[i]; s.Spot.Node < 0 && l.now <= l.end {
+	if s := &l.result.Starts[i]; s.Spot.Node < 0 && (l.All || l.now <= l.end) {
 		*s = Start{l.now, spot}
 		l.result.Started++
-	}
-}
-
-func (l *live) summarize() {
-	r := &l.result
-	r.Never = len(l.tasks) - r.Started
-	r.UsedPercent = 100 * l.area / (l.end * (1 - warmUp)) / float64(max(1, l.capacity))
-	var offered, blocked [classes]float64
-	var waits [classes]waitTimes
-	byPriority, byQueue := map[int]waitTimes{}, map[string]waitTimes{}
-	for i := range l.tasks {
-		t, s := &l.tasks[i], &r.Starts[i]
-		if t.ArriveSecond < l.end*warmUp {
-			continue
-		}
-		work := float64(t.Demand()) * t.RunSeconds
-		if t.GPUs == 0 {
-			work = float64(t.CPUMilli) * t.RunSeconds
-		}
-		c := ClassOf(t)
-		offered[c] += work
-		wait := s.Second - t.ArriveSecond
-		if s.Spot.Node < 0 {
-			blocked[c] += work
-			wait = l.end - t.ArriveSecond
-		}
-		waits[c] = append(waits[c], wait)
-		byPriority[t.Priority] = append(byPriority[t.Priority], wait)
-		byQueue[t.Queue] = append(byQueue[t.Queue], wait)
-	}
-	var all, lost float64
-	for c := range classes {
-		if c != ClassCPU {
-			all, lost = all+offered[c], lost+blocked[c]
-		}
-		if len(waits[c]) > 0 {
-			r.Classes[c] = ClassResult{BlockedPercent: 100 * blocked[c] / max(1, offered[c]), Wait: waits[c].sum()}
+		if l.outlook != nil {
+			l.outlook.started(i)
 		}
 	}
-	r.LostPercent = 100 * lost / max(1, all)
-	for k, w := range byPriority {
-		r.Priorities[k] = w.sum()
-	}
-	for k, w := range byQueue {
-		sum := w.sum()
-		sum.DoneMilliS = r.Queues[k].DoneMilliS
-		r.Queues[k] = sum
-	}
-	var parts []float64
-	for _, q := range l.Quotas {
-		if w, ok := r.Queues[q.Name]; ok && q.GuaranteeMilli > 0 {
-			parts = append(parts, float64(w.DoneMilliS)/float64(q.GuaranteeMilli))
-		}
-	}
-	r.Fairness = jain(parts)
-	r.Speed = speedOf(l.spent)
-}
-
-// Wait sums up waiting times in seconds, from arrival to the first start.
-type Wait struct {
-	Tasks                   int
-	Mean, P95, P99, Longest float64
-	DoneMilliS              int64 `json:",omitempty"`
-}
-
-type waitTimes []float64
-
-func (w waitTimes) sum() Wait {
-	slices.Sort(w)
-	sum := 0.0
-	for _, s := range w {
-		sum += s
-	}
-	at := func(percent int) float64 { return w[(len(w)-1)*percent/100] }
-	return Wait{Tasks: len(w), Mean: sum / float64(len(w)), P95: at(95), P99: at(99), Longest: at(100)}
-}
-
-// jain is Jain's fairness index: (Σx)² / (n·Σx²).
-func jain(xs []float64) float64 {
-	var sum, squares float64
-	for _, x := range xs {
-		sum += x
-		squares += x * x
-	}
-	if squares == 0 {
-		return 1
-	}
-	return sum * sum / (float64(len(xs)) * squares)
 }
 
 // endHeap orders running tasks by end, then by task.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -46,6 +47,65 @@ func TestLiveReclaimsQuota(t *testing.T) {
 	}
 	if r.Evictions != 1 || r.Finished != 3 || r.Queues["b"].Mean != 0 {
 		t.Errorf("evictions %d, finished %d, b waited %v s", r.Evictions, r.Finished, r.Queues["b"].Mean)
+	}
+}
+
+// Two teams that want all of the cluster all the time, of which one came first and
+// waits with ten times as many tasks: in the replay each gets its share of the work,
+// and without queues the one that asks for more gets nearly all.
+func TestLiveSharesAreFair(t *testing.T) {
+	nodes := []Node{{Name: "n", CPUMilli: 64000, MemoryMiB: 65536, GPUs: 4, Model: "T4"}}
+	var tasks []Task
+	for i := range 1000 {
+		tasks = append(tasks, Task{Name: fmt.Sprintf("greedy-%d", i), GPUs: 1, GPUMilli: 1000, ArriveSecond: float64(i) / 100, RunSeconds: 100, Queue: "greedy", MinRunSeconds: 1000})
+	}
+	for i := range 100 {
+		tasks = append(tasks, Task{Name: fmt.Sprintf("modest-%d", i), GPUs: 1, GPUMilli: 1000, ArriveSecond: 100 + float64(i), RunSeconds: 100, Queue: "modest", MinRunSeconds: 1000})
+	}
+	for _, row := range []struct {
+		name           string
+		greedy, modest int64 // guarantees
+		low, high      float64
+	}{
+		{"even", 2000, 2000, 0.45, 0.55}, {"three to one", 3000, 1000, 0.2, 0.3},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			queues := []place.Queue{{Name: "greedy", GuaranteeMilli: row.greedy}, {Name: "modest", GuaranteeMilli: row.modest}}
+			r, err := Live(nodes, tasks, planned(t, &Workload{Nodes: nodes}, place.PolicyBalanced, quickWeights()), LiveOptions{Queue: true, Quotas: queues, HalfLife: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var modest, all float64
+			for _, m := range r.Timeline {
+				if m.Second > 1000 && m.Second < 4000 { // both wait all the time
+					modest, all = modest+float64(m.ByQueue["modest"]), all+float64(m.UsedMilli)
+				}
+			}
+			t.Logf("of 4 GPUs: greedy %.2f, modest %.2f", 4*(all-modest)/all, 4*modest/all)
+			if part := modest / all; part < row.low || part > row.high {
+				t.Errorf("the modest team held %.2f of the cluster, want %.2f to %.2f", part, row.low, row.high)
+			}
+			if r.Evictions != 0 {
+				t.Errorf("%d evictions of work that may not be evicted", r.Evictions)
+			}
+		})
+	}
+}
+
+// What no node could hold is refused by the product, and does not wait.
+func TestWhatIsImpossibleDoesNotWait(t *testing.T) {
+	nodes := []Node{{Name: "n1", CPUMilli: 4000, MemoryMiB: 1000, GPUs: 2, Model: "T4"}}
+	var tasks []Task
+	for i, gpus := range []int{1, 2, 3, 8, 1} {
+		tasks = append(tasks, Task{Name: fmt.Sprint(i), GPUs: gpus, GPUMilli: 1000, ArriveSecond: float64(100 * i), RunSeconds: 150})
+	}
+	r, err := Live(nodes, tasks, planned(t, &Workload{Nodes: nodes}, place.PolicyBalanced, quickWeights()), LiveOptions{Queue: true, All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	some, large := r.Classes[ClassSome], r.Classes[ClassLarge]
+	if r.Never != 2 || r.Impossible != 2 || some.Wait.Tasks != 1 || some.Wait.Mean != 50 || large.Wait.Tasks != 0 || large.BlockedPercent != 100 {
+		t.Errorf("never %d, impossible %d, 2 to 4 GPUs %+v, 8 GPUs %+v", r.Never, r.Impossible, some, large)
 	}
 }
 

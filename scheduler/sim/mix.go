@@ -17,8 +17,8 @@ type Mix struct {
 	// Multi of the GPU demand comes from tasks of several GPUs; the others
 	// stay. Together with Shared, as many GPU tasks as before stay.
 	Multi *float64
-	// Models of the GPU tasks name the models that they may use. Who does so
-	// anew takes the models of a task of its kind that does, or, when nobody
+	// Models of the GPU tasks name the models that they may use. One that does so
+	// anew takes the models of a task of its kind that does, or, when no task
 	// in the list does, that of a GPU that could run it.
 	Models *float64
 }

@@ -19,7 +19,8 @@ type Planned struct {
 	MovePercent int
 	Moves       int // made so far
 
-	at     map[string]int // node ID to position
+	at     map[string]int     // node ID to position
+	cut    map[string]*Layout // models whose GPUs are cut
 	ids    map[*Task]string
 	count  int
 	placed int
@@ -31,18 +32,21 @@ const rebalanceEvery = 50
 // NewPlanned plans for the nodes of a trace; ties go to the earlier node.
 // History becomes the planner's prior demand; without any it keeps its own.
 func NewPlanned(nodes []Node, history []Task, policy place.Policy, w place.Weights) (*Planned, error) {
-	p := &Planned{Snapshot: place.NewSnapshot(), at: map[string]int{}, ids: map[*Task]string{}}
+	p := &Planned{Snapshot: place.NewSnapshot(), at: map[string]int{}, ids: map[*Task]string{}, cut: map[string]*Layout{}}
 	for i, n := range nodes {
 		if err := p.Snapshot.AddNode(placeNode(n)); err != nil {
 			return nil, fmt.Errorf("plan for trace: %w", err)
 		}
 		p.at[n.Name] = i
+		if n.Layout != nil {
+			p.cut[n.Model] = n.Layout
+		}
 	}
 	p.Planner = place.NewPlanner(p.Snapshot, policy, w)
 	if len(history) > 0 {
 		prior := make([]place.Request, len(history))
 		for i := range history {
-			prior[i] = RequestOf(&history[i], "")
+			prior[i] = p.requests(&history[i], "")[0]
 		}
 		p.Planner.Learn(prior)
 	}
@@ -50,10 +54,19 @@ func NewPlanned(nodes []Node, history []Task, policy place.Policy, w place.Weigh
 }
 
 // placeNode translates a node. Traces know GPU memory only as part of the
-// share, so a GPU is 1000 slices of one thousandth.
+// share, so a GPU is 1000 slices of one thousandth; of one that is cut, the instances.
 func placeNode(n Node) place.Node {
 	out := place.Node{ID: n.Name, Name: n.Name, CPUMHz: n.CPUMilli, MemoryMiB: n.MemoryMiB}
 	for i := range n.GPUs {
+		if n.Layout != nil {
+			for k, in := range *n.Layout {
+				out.GPUs = append(out.GPUs, place.GPU{
+					ID: fmt.Sprintf("%s/%d/%d", n.Name, i, k), Model: n.Model, Type: n.Model, Mode: gpu.ModeWhole, Profile: in.Profile,
+					MemoryMiB: in.MemoryMilli, MeasuredMilli: place.Unmeasured, MeasuredMemoryMiB: place.Unmeasured,
+				})
+			}
+			continue
+		}
 		out.GPUs = append(out.GPUs, place.GPU{
 			ID: n.Name + "/" + strconv.Itoa(i), Model: n.Model, Type: n.Model, Mode: gpu.ModeSlice,
 			MemoryMiB: gpuMilli, SliceMiB: 1, Slices: gpuMilli,
@@ -69,9 +82,12 @@ func RequestOf(t *Task, id string) place.Request {
 		ID: id, Job: t.Name, Queue: t.Queue, Priority: t.Priority,
 		CPUMHz: t.CPUMilli, MemoryMiB: t.MemoryMiB, GPUs: t.GPUs, Models: t.Models,
 	}
-	if t.GPUs > 0 && t.GPUMilli == gpuMilli {
+	switch {
+	case t.GPUs > 0 && t.GPUMilli == gpuMilli:
 		r.Whole = true
-	} else {
+	case t.memoryMilli() != t.GPUMilli:
+		r.ShareMilli, r.MemoryMiBPerGPU = t.GPUMilli, t.GPUMemoryMilli // placeNode: a MiB is a milli
+	default:
 		r.ShareMilli = t.GPUMilli
 	}
 	return r
@@ -84,19 +100,26 @@ func (p *Planned) Arrive(t *Task, _ float64) {
 		p.rebalance()
 	}
 	p.ids[t] = strconv.Itoa(p.count - 1)
-	r := RequestOf(t, p.ids[t])
+	r := p.requests(t, p.ids[t])[0]
 	p.Planner.Arrive(&r)
+}
+
+// requests are the ways to place a task, in the order in which they are tried: on MIG
+// instances that are enough for it, so that other GPUs stay free for what needs more, then as it asks.
+func (p *Planned) requests(t *Task, id string) []place.Request {
+	r := RequestOf(t, id)
+	return append(instances(p.cut, t, r), r)
 }
 
 // Place implements Placer.
 func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
-	r := RequestOf(t, p.ids[t])
-	pl, err := p.Planner.Place(&r)
-	if err != nil {
-		return Spot{}, false
+	for _, r := range p.requests(t, p.ids[t]) {
+		if pl, err := p.Planner.Place(&r); err == nil {
+			spot, err := p.book(t, pl.Usage, now)
+			return spot, err == nil
+		}
 	}
-	spot, err := p.book(t, pl.Usage, now)
-	return spot, err == nil
+	return Spot{}, false
 }
 
 // book lets a task start as planned.

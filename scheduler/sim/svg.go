@@ -42,11 +42,11 @@ const (
 	innerHeight            = panelHeight - marginTop - 64
 )
 
-// colours are distinguishable with the common colour blindnesses. Lines beyond
+// colors are distinguishable with the common color blindnesses. Lines beyond
 // them are dashed.
-var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a"}
+var colors = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a"}
 
-const axisColour, gridColour = "#888", "#ddd"
+const axisColor, gridColor = "#888", "#ddd"
 
 // WriteSVG draws panels and heat maps below each other.
 func WriteSVG(w io.Writer, panels []Panel, heats []Heat) error {
@@ -109,18 +109,18 @@ func (f *frame) axes(b *strings.Builder) {
 	bottom := f.y(f.Low)
 	for _, v := range ticks(f.Low, f.High, 6) {
 		fmt.Fprintf(b, "<path d=\"M%d %.1fh%d\" stroke=\"%s\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
-			marginLeft, f.y(v), innerWidth, gridColour, marginLeft-8, f.y(v)+4, number(v)+f.Unit)
+			marginLeft, f.y(v), innerWidth, gridColor, marginLeft-8, f.y(v)+4, number(v)+f.Unit)
 	}
 	per := float64(f.Axis.Per)
 	for _, v := range ticks(float64(f.From)/per, float64(f.lastX)/per, 14) {
 		x := f.x(int(v * per))
 		fmt.Fprintf(b, "<path d=\"M%.1f %.1fv5\" stroke=\"%s\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
-			x, bottom, axisColour, x, bottom+20, number(v)+f.Axis.Unit)
+			x, bottom, axisColor, x, bottom+20, number(v)+f.Axis.Unit)
 	}
-	fmt.Fprintf(b, "<path d=\"M%d %.1fV%.1fh%d\" fill=\"none\" stroke=\"%s\"/>\n", marginLeft, f.y(f.High), bottom, innerWidth, axisColour)
+	fmt.Fprintf(b, "<path d=\"M%d %.1fV%.1fh%d\" fill=\"none\" stroke=\"%s\"/>\n", marginLeft, f.y(f.High), bottom, innerWidth, axisColor)
 	fmt.Fprintf(b, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", marginLeft+innerWidth/2, bottom+42, html.EscapeString(f.Axis.Name))
 	if f.Mark != 0 && f.Mark < f.lastX {
-		fmt.Fprintf(b, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" stroke-dasharray=\"4 4\"/>\n", f.x(f.Mark), f.y(f.High), bottom, axisColour)
+		fmt.Fprintf(b, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" stroke-dasharray=\"4 4\"/>\n", f.x(f.Mark), f.y(f.High), bottom, axisColor)
 	}
 }
 
@@ -134,8 +134,8 @@ func (f *frame) line(b *strings.Builder, i int, s *Series) {
 			fmt.Fprintf(&points, "%.1f,%.1f ", f.x(pt.Arrived)-marginLeft, f.y(pt.Allocated)-f.y(f.High))
 		}
 	}
-	style := fmt.Sprintf("fill=\"none\" stroke=\"%s\" stroke-width=\"2\"", colours[i%len(colours)])
-	if i >= len(colours) {
+	style := fmt.Sprintf("fill=\"none\" stroke=\"%s\" stroke-width=\"2\"", colors[i%len(colors)])
+	if i >= len(colors) {
 		style += " stroke-dasharray=\"6 3\""
 	}
 	fmt.Fprintf(b, "<svg x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\"><polyline %s points=\"%s\"/></svg>\n",

@@ -70,7 +70,7 @@ func TestCloserLooksBeginAtTheirLeftEdge(t *testing.T) {
 // Lines of different names look different, however many there are.
 func TestLinesLookDifferent(t *testing.T) {
 	p := Panel{High: 100}
-	for i := range 2 * len(colours) {
+	for i := range 2 * len(colors) {
 		p.Series = append(p.Series, Series{Name: strings.Repeat("x", i+1), Points: []Point{{0, 0}, {100, float64(i)}}})
 	}
 	var b bytes.Buffer

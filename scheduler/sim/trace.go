@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -18,6 +19,10 @@ type Node struct {
 	MemoryMiB int64
 	GPUs      int
 	Model     string
+	// GPUMemoryMiB is the memory of a GPU; 0: not known.
+	GPUMemoryMiB int64
+	// Layout is how its GPUs are cut into MIG instances; nil: they are not.
+	Layout *Layout
 }
 
 // Task is a task of a trace.
@@ -26,8 +31,11 @@ type Task struct {
 	CPUMilli  int64
 	MemoryMiB int64
 	GPUs      int
-	GPUMilli  int64    // share of each GPU, 1000 = whole; 0 without GPUs
-	Models    []string // any of; empty: all
+	GPUMilli  int64 // share of each GPU, 1000 = whole; 0 without GPUs
+	// GPUMemoryMilli is the share of each GPU's memory where it is another than that of
+	// its compute, GPUMilli; 0: the same.
+	GPUMemoryMilli int64
+	Models         []string // any of; empty: all
 
 	// The columns below are for [Live] replays; zero in the published traces.
 	ArriveSecond  float64
@@ -40,15 +48,21 @@ type Task struct {
 // Demand is the GPU milli that the task asks for.
 func (t *Task) Demand() int64 { return int64(t.GPUs) * t.GPUMilli }
 
+// memoryDemand is the milli of GPU memory that the task asks for.
+func (t *Task) memoryDemand() int64 { return int64(t.GPUs) * t.memoryMilli() }
+
+// memoryMilli is the share of each GPU's memory.
+func (t *Task) memoryMilli() int64 { return cmp.Or(t.GPUMemoryMilli, t.GPUMilli) }
+
 // taskKey identifies tasks that every node treats alike.
 type taskKey struct {
-	cpu, memory, milli int64
-	gpus               int
-	models             string
+	cpu, memory, milli, gpuMemory int64
+	gpus                          int
+	models                        string
 }
 
 func keyOf(t *Task) taskKey {
-	return taskKey{t.CPUMilli, t.MemoryMiB, t.GPUMilli, t.GPUs, strings.Join(t.Models, "|")}
+	return taskKey{t.CPUMilli, t.MemoryMiB, t.GPUMilli, t.memoryMilli(), t.GPUs, strings.Join(t.Models, "|")}
 }
 
 // gpuMilli is one GPU.
@@ -173,6 +187,7 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 		n := Node{
 			Name: t.text("sn"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
 			GPUs: int(t.number("gpu", maxGPUs)), Model: t.text("model"),
+			GPUMemoryMiB: t.number("gpu_memory_mib", maxAmount),
 		}
 		if n.Name == "" || seen[n.Name] {
 			t.fail(fmt.Errorf("%w: line %d: node name %q is empty or listed twice", ErrTrace, t.line("sn"), n.Name))
@@ -187,7 +202,8 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 }
 
 // ReadTasks reads arrivals or a pod list: the columns cpu_milli, memory_mib,
-// num_gpu, gpu_milli, a name (pod_name or name), and where present gpu_spec,
+// num_gpu, gpu_milli, a name (pod_name or name), and where present
+// gpu_memory_milli, gpu_spec,
 // arrival_s, duration_s (or creation_time and deletion_time), min_run_s,
 // priority, queue.
 func ReadTasks(r io.Reader) ([]Task, error) {
@@ -208,7 +224,7 @@ func ReadTasks(r io.Reader) ([]Task, error) {
 func (t *table) task() Task {
 	k := Task{
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
-		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli),
+		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli), GPUMemoryMilli: t.number("gpu_memory_milli", gpuMilli),
 		ArriveSecond: t.decimal("arrival_s"), RunSeconds: t.decimal("duration_s"),
 		MinRunSeconds: t.number("min_run_s", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
 	}
@@ -219,7 +235,7 @@ func (t *table) task() Task {
 		k.RunSeconds = max(0, t.decimal("deletion_time")-t.decimal("creation_time"))
 	}
 	if k.GPUs == 0 {
-		k.GPUMilli = 0
+		k.GPUMilli, k.GPUMemoryMilli = 0, 0
 		return k
 	}
 	if k.GPUMilli == 0 {

@@ -16,13 +16,25 @@ type Cluster struct {
 	Leader  string `json:"leader"`
 	Leading bool   `json:"leading"`
 	DryRun  bool   `json:"dry_run"`
+	// Ledger is set while this replica's ledger cannot be written.
+	Ledger *LedgerOutage `json:"ledger_outage,omitempty"`
 
 	Nodes     []Node     `json:"nodes"`     // by name, then ID
 	Queues    []Queue    `json:"queues"`    // by name
 	Pending   []Pending  `json:"pending"`   // in the order in which they are tried
+	OnCPU     []FellBack `json:"on_cpu"`    // by namespace, job and group
 	Decisions []Decision `json:"decisions"` // newest first
 	Holds     []Hold     `json:"holds"`     // by ID
 	Events    []Event    `json:"events"`    // newest first
+}
+
+// LedgerOutage is a time in which the ledger takes nothing. Decisions go on.
+type LedgerOutage struct {
+	Since time.Time `json:"since"`
+	// Waiting records are in memory, and are stored when the ledger takes them. Dropped ones
+	// were given up because there were too many.
+	Waiting int `json:"waiting_records"`
+	Dropped int `json:"dropped_records"`
 }
 
 // Queue is a team's quota and what it uses.
@@ -45,7 +57,10 @@ type Queue struct {
 	// DirectMilli is the part of UsedMilli that jobs hold which came around the
 	// service.
 	DirectMilli int64 `json:"direct_milli,omitempty"`
-	Pending     int   `json:"pending"`
+	// Above says by how much the queue is above its limit, and why that stays so; empty
+	// where it is not.
+	Above   string `json:"above,omitempty"`
+	Pending int    `json:"pending"`
 }
 
 // Reasons why work waits. A held job carries one of them in the name of the
@@ -62,6 +77,7 @@ type Pending struct {
 	JobID     string    `json:"job_id"`
 	Group     string    `json:"group"`
 	Missing   int       `json:"missing"` // allocs that do not run yet
+	Milli     int64     `json:"milli"`   // thousandths of GPUs that these ask for
 	Queue     string    `json:"queue,omitempty"`
 	Priority  int       `json:"priority"`
 	Ask       string    `json:"ask"` // "8G,0.5"
@@ -69,10 +85,26 @@ type Pending struct {
 	// Kind is one of the reasons above; Reason is a sentence for its owner.
 	Kind   string `json:"kind"`
 	Reason string `json:"reason"`
+	// Start is when it is likely to start; nil where nothing is estimated yet.
+	Start *Start `json:"start,omitempty"`
+	// Fits is what would start now in its place; nil where nothing is known yet, or can be
+	// said: of what runs in part, or asks in several device blocks or groups at once.
+	Fits *Fits `json:"would_fit,omitempty"`
 	// Note says what was tried for it in vain.
 	Note string `json:"note,omitempty"`
 	// Direct work was submitted around the service.
 	Direct bool `json:"direct,omitempty"`
+}
+
+// FellBack is a task group that waited for GPUs as long as it said, and runs without.
+type FellBack struct {
+	Namespace string    `json:"namespace"`
+	JobID     string    `json:"job_id"`
+	Group     string    `json:"group"`
+	Ask       string    `json:"ask"` // what it asked for: "8G,0.5"
+	Since     time.Time `json:"since"`
+	// Text says how long it waited, and what takes it back to a GPU.
+	Text string `json:"text"`
 }
 
 // Hold is GPU room that is kept free: a reservation.
@@ -94,7 +126,7 @@ type Hold struct {
 // Event is something that the service did to running or waiting work.
 type Event struct {
 	At time.Time `json:"at"`
-	// Kind is evict, reclaim, move, hold, release, widen or error.
+	// Kind is evict, reclaim, idle, suspend, move, hold, release, fallback, widen or error.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	JobID     string `json:"job_id"`

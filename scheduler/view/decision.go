@@ -12,7 +12,7 @@ type Decision struct {
 	Priority  int       `json:"priority"`
 	Ask       string    `json:"ask"`
 	Policy    string    `json:"policy"`
-	// Outcome is placed, held or refused.
+	// Outcome is one of those below.
 	Outcome string `json:"outcome"`
 	// Choices are where the allocs should go, best first; empty unless placed.
 	Choices []Choice `json:"choices,omitempty"`
@@ -21,8 +21,18 @@ type Decision struct {
 
 // Outcomes of a decision.
 const (
-	Placed  = "placed"
-	Held    = "held"
+	// Placed work has room for all of its allocs.
+	Placed = "placed"
+	// Registered work is placed by Nomad alone: when it is started, on every node, or
+	// because it came around the service.
+	Registered = "registered"
+	// Waits is registered work for which there is no room yet, or not for all of it.
+	// Nomad starts it when room returns.
+	Waits = "waits"
+	// Held work is registered, and kept from starting.
+	Held = "held"
+	// OnCPU is work that waited for GPUs as long as it said, and was registered without.
+	OnCPU   = "on_cpu"
 	Refused = "refused"
 )
 
@@ -35,6 +45,13 @@ type Choice struct {
 	// Score is in thousandths; the higher the better. Terms add up to it.
 	Score int64  `json:"score"`
 	Terms []Term `json:"terms,omitempty"`
+	// LostMilli is what it takes from later work, in thousandths of a GPU.
+	LostMilli int64 `json:"lost_milli,omitempty"`
+	// Whole is how many GPUs there have nothing on them afterwards, WholeNow before.
+	Whole    int `json:"whole"`
+	WholeNow int `json:"whole_now"`
+	// Why says what speaks for it or, of a node that was not chosen, against it.
+	Why string `json:"why,omitempty"`
 }
 
 // Term is one part of a score.

@@ -2,7 +2,7 @@ package view
 
 import "time"
 
-// Unmeasured is the value of a measurement that nobody has made.
+// Unmeasured is the value of a measurement that was not made.
 const Unmeasured = -1
 
 // Node is one Nomad client, with or without GPUs.
@@ -101,4 +101,27 @@ type Holder struct {
 	Since          time.Time `json:"since"`
 	// Direct work was submitted around the service.
 	Direct bool `json:"direct,omitempty"`
+	// Use is what it was measured to use last; nil: that is not known.
+	Use *Use `json:"use,omitempty"`
+}
+
+// Use is what a task uses of a GPU.
+type Use struct {
+	At        time.Time `json:"at"`
+	Milli     int64     `json:"milli"`      // Unmeasured where it is not known
+	MemoryMiB int64     `json:"memory_mib"` // likewise
+	// Seat is where a task with a seat is: waiting, resident, suspended, idle and others.
+	Seat string `json:"seat,omitempty"`
+	// SeatSince is since when and SeatWhy why it is there; from SeatFirst on it comes
+	// before all others.
+	SeatSince time.Time `json:"seat_since,omitzero"`
+	SeatFirst time.Time `json:"seat_first,omitzero"`
+	SeatWhy   string    `json:"seat_reason,omitempty"`
+	// UnusedSince is since when it was measured again and again to compute nothing; zero
+	// where it does, or where that is not known.
+	UnusedSince time.Time `json:"unused_since,omitzero"`
+	// Idle is set once that is as long as its queue allows; Action is what its queue has
+	// decided of idle work: report, suspend or evict.
+	Idle   bool   `json:"idle,omitempty"`
+	Action string `json:"idle_action,omitempty"`
 }

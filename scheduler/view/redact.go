@@ -8,10 +8,10 @@ import (
 // Hidden stands for a name that the reader may not see.
 const Hidden = "(hidden)"
 
-// Redact returns the picture without the names of jobs in namespaces that the
-// reader may not see. What they hold stays visible: the room is gone for
-// everybody. What waits, was decided or happened there is left out, and so is
-// what went wrong in the service itself, which may name any job.
+// Redact returns the view without the names of jobs in namespaces that the
+// reader may not see. What they hold, and what is kept free for them, stays
+// visible: no other job can have it. What waits, was decided or happened there is
+// left out, and so is what went wrong in the service itself, which may name any job.
 func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	out := *c
 	out.Nodes = make([]Node, len(c.Nodes))
@@ -23,13 +23,28 @@ func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 		out.Nodes[i] = n
 	}
 	out.Pending = keep(c.Pending, func(p Pending) bool { return visible(p.Namespace) })
+	out.OnCPU = keep(c.OnCPU, func(f FellBack) bool { return visible(f.Namespace) })
 	out.Decisions = keep(c.Decisions, func(d Decision) bool { return visible(d.Namespace) })
-	out.Holds = keep(c.Holds, func(h Hold) bool { return visible(h.Namespace) })
+	out.Holds = slices.Clone(c.Holds)
+	for i := range out.Holds {
+		out.Holds[i].redact(visible)
+	}
 	out.Events = keep(c.Events, func(e Event) bool { return e.Namespace != "" && visible(e.Namespace) })
 	for i := range out.Events {
 		out.Events[i].redact(visible)
 	}
 	return &out
+}
+
+// redact hides for which job room is kept free, but not that it is.
+func (h *Hold) redact(visible func(string) bool) {
+	if visible(h.Namespace) {
+		return
+	}
+	h.ID, h.Namespace, h.Queue, h.Owner = Hidden, Hidden, "", ""
+	if h.ClaimedBy != "" {
+		h.ClaimedBy = Hidden
+	}
 }
 
 // redact hides for whom something was done; the sentence names it too.
@@ -76,6 +91,9 @@ func (c *Cluster) Namespaces() []string {
 	for _, p := range c.Pending {
 		seen[p.Namespace] = true
 	}
+	for _, f := range c.OnCPU {
+		seen[f.Namespace] = true
+	}
 	for _, d := range c.Decisions {
 		seen[d.Namespace] = true
 	}
@@ -85,6 +103,9 @@ func (c *Cluster) Namespaces() []string {
 	for _, e := range c.Events {
 		if e.Namespace != "" {
 			seen[e.Namespace] = true
+		}
+		if namespace, _, found := strings.Cut(e.For, "/"); found {
+			seen[namespace] = true
 		}
 	}
 	names := make([]string, 0, len(seen))

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -31,7 +31,7 @@ func runGenerate(args []string, stdout, stderr io.Writer) int {
 	fs.BoolVar(&s.Live, "live", false, "with times, for replay; without -from with priorities and queues too")
 	fs.IntVar(&s.Teams, "teams", s.Teams, "number of queues, with -live and without -from")
 	l.register(fs)
-	if code, done := cli.ParseFlags(fs, args, stdout); done {
+	if code, done := command.ParseFlags(fs, args, stdout); done {
 		return code
 	}
 	err := o.check(fs, "teams", "nodes cpu-only shared multi")
@@ -40,7 +40,7 @@ func runGenerate(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "generate: %v\n", err)
-		return cli.ExitUsage
+		return command.ExitUsage
 	}
 	w, err := l.workload(&o, s)
 	if err == nil {
@@ -48,15 +48,15 @@ func runGenerate(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "generate: %v\n", err)
-		return cli.ExitError
+		return command.ExitError
 	}
-	return cli.ExitOK
+	return command.ExitOK
 }
 
 // checkGenerate reports options without which, or with which, nothing sensible
 // can be written.
 func checkGenerate(fs *flag.FlagSet, out string, s sim.Synthetic, o *drawOptions, l *liveOptions) error {
-	switch name := cli.Given(fs, "teams load"); {
+	switch name := command.Given(fs, "teams load"); {
 	case out == "":
 		return errors.New("-out is required: the folder to write to")
 	case s.Teams < 0:
@@ -88,7 +88,7 @@ func generate(dir string, w sim.Workload) error {
 		"arrivals.csv": func(f io.Writer) error { return sim.WriteTasks(f, w.Arrivals) },
 		"history.csv":  func(f io.Writer) error { return sim.WriteTasks(f, w.History) },
 	} {
-		if err := cli.WriteFile(filepath.Join(dir, name), write); err != nil {
+		if err := command.WriteFile(filepath.Join(dir, name), write); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"fmt"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -39,16 +39,16 @@ func (l *liveOptions) register(fs *flag.FlagSet) {
 
 // check reports options that mean nothing together.
 func (l *liveOptions) check(fs *flag.FlagSet, from, live bool) error {
-	switch name := cli.Given(fs, "durations hours tasks cap wave"); {
+	switch name := command.Given(fs, "durations hours tasks cap wave"); {
 	case name != "" && !(from && live):
 		return fmt.Errorf("-%s goes with -from, for tasks that end", name)
-	case cli.Given(fs, "count") != "" && l.count < 1:
+	case command.Given(fs, "count") != "" && l.count < 1:
 		return fmt.Errorf("-count %d: want 1 or more", l.count)
-	case cli.Given(fs, "count") != "" && from && !live:
+	case command.Given(fs, "count") != "" && from && !live:
 		return fmt.Errorf("-count goes with tasks that end, or without -from")
-	case cli.Given(fs, "load") != "" && !(l.load >= 1 && l.load <= sim.MaxPercent):
+	case command.Given(fs, "load") != "" && !(l.load >= 1 && l.load <= sim.MaxPercent):
 		return fmt.Errorf("-load %g: want 1 to %d", l.load, sim.MaxPercent)
-	case cli.Given(fs, "demand") != "" && from && live:
+	case command.Given(fs, "demand") != "" && from && live:
 		return fmt.Errorf("-demand does not go with tasks that end: -hours and -tasks say how many arrive")
 	case !(l.Wave >= 0 && l.Wave <= 1):
 		return fmt.Errorf("-wave %g: want 0 to 1", l.Wave)

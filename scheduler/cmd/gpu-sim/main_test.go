@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
 func run(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = dispatch(args, &out, &errs)
+	code = program.Run(args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -24,37 +24,38 @@ func TestExitCodes(t *testing.T) {
 		code int
 		says string
 	}{
-		{nil, cli.ExitUsage, "Usage: gpu-sim"},
-		{[]string{"version"}, cli.ExitOK, "gpu-sim "},
-		{[]string{"simulate", "-help"}, cli.ExitOK, "-arrivals"},
-		{[]string{"simulate", "-nonsense"}, cli.ExitUsage, "not defined"},
-		{[]string{"simulate", "extra"}, cli.ExitUsage, `unexpected argument "extra"`},
-		{[]string{"simulate", "-nodes", "x"}, cli.ExitUsage, "go together"},
-		{[]string{"simulate", "-order", "x"}, cli.ExitUsage, `-order "x" goes with -nodes and -arrivals`},
-		{[]string{"replay", "-quotas", "x"}, cli.ExitUsage, `-quotas "x" goes with -queue`},
-		{[]string{"replay", "-nodes", "x"}, cli.ExitUsage, "go together"},
-		{[]string{"replay", "-nodes", "x", "-arrivals", "x", "-load", "90"}, cli.ExitUsage, "-load does not go with -arrivals"},
-		{[]string{"replay", "-hours", "3"}, cli.ExitUsage, "-hours goes with -from"},
-		{[]string{"replay", "-from", "x", "-nodes", "x", "-wave", "2"}, cli.ExitUsage, "-wave 2: want 0 to 1"},
-		{[]string{"replay", "-policy", "BEST"}, cli.ExitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
-		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, cli.ExitError, "no-such-file"},
-		{[]string{"simulate", "-from", "x"}, cli.ExitUsage, "-from needs -nodes"},
-		{[]string{"simulate", "-from", "x", "-nodes", "x", "-order", "x"}, cli.ExitUsage, "-order does not go with -from"},
-		{[]string{"simulate", "-from", "x", "-nodes", "no-such-file"}, cli.ExitError, "no-such-file"},
-		{[]string{"simulate", "-shared", "40"}, cli.ExitUsage, "-shared goes with -from"},
-		{[]string{"simulate", "-nodes", "x", "-arrivals", "x", "-models", "40"}, cli.ExitUsage, "-models goes with -from"},
-		{[]string{"simulate", "-demand", "0"}, cli.ExitUsage, "-demand 0: want 1 to 10000"},
-		{[]string{"simulate", "-shared", "140"}, cli.ExitUsage, `invalid value "140" for flag -shared: want a number from 0 to 100`},
-		{[]string{"simulate", "-policy", "BEST"}, cli.ExitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
-		{[]string{"generate"}, cli.ExitUsage, "-out is required"},
-		{[]string{"generate", "-out", "x", "-count", "0"}, cli.ExitUsage, "-count 0: want 1 or more"},
-		{[]string{"generate", "-out", "x", "-live", "-teams", "-1"}, cli.ExitUsage, "-teams -1: want 0 or more"},
-		{[]string{"generate", "-out", "x", "-live", "-load", "0"}, cli.ExitUsage, "-load 0: want 1 to 10000"},
-		{[]string{"generate", "-out", "x", "-teams", "2"}, cli.ExitUsage, "-teams goes with -live"},
-		{[]string{"generate", "-out", "x", "-multi", "many"}, cli.ExitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
-		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, cli.ExitUsage, `invalid value "NaN" for flag -cpu-only`},
-		{[]string{"generate", "-out", "x", "-nodes", "x"}, cli.ExitUsage, "-nodes goes with -from"},
-		{[]string{"generate", "-out", "x", "-nodes", "x", "-from", "x", "-teams", "2"}, cli.ExitUsage, "-teams does not go with -from"},
+		{nil, command.ExitUsage, "Usage: gpu-sim"},
+		{[]string{"version"}, command.ExitOK, "gpu-sim "},
+		{[]string{"simulate", "-help"}, command.ExitOK, "-arrivals"},
+		{[]string{"simulate", "-nonsense"}, command.ExitUsage, "not defined"},
+		{[]string{"simulate", "extra"}, command.ExitUsage, `unexpected argument "extra"`},
+		{[]string{"simulate", "-nodes", "x"}, command.ExitUsage, "go together"},
+		{[]string{"simulate", "-order", "x"}, command.ExitUsage, `-order "x" goes with -nodes and -arrivals`},
+		{[]string{"replay", "-quotas", "x"}, command.ExitUsage, `-quotas "x" goes with -queue`},
+		{[]string{"replay", "-more", "n=2"}, command.ExitUsage, `-more "n=2" goes with -nodes and -arrivals`},
+		{[]string{"replay", "-nodes", "x"}, command.ExitUsage, "go together"},
+		{[]string{"replay", "-nodes", "x", "-arrivals", "x", "-load", "90"}, command.ExitUsage, "-load does not go with -arrivals"},
+		{[]string{"replay", "-hours", "3"}, command.ExitUsage, "-hours goes with -from"},
+		{[]string{"replay", "-from", "x", "-nodes", "x", "-wave", "2"}, command.ExitUsage, "-wave 2: want 0 to 1"},
+		{[]string{"replay", "-policy", "BEST"}, command.ExitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
+		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, command.ExitError, "no-such-file"},
+		{[]string{"simulate", "-from", "x"}, command.ExitUsage, "-from needs -nodes"},
+		{[]string{"simulate", "-from", "x", "-nodes", "x", "-order", "x"}, command.ExitUsage, "-order does not go with -from"},
+		{[]string{"simulate", "-from", "x", "-nodes", "no-such-file"}, command.ExitError, "no-such-file"},
+		{[]string{"simulate", "-shared", "40"}, command.ExitUsage, "-shared goes with -from"},
+		{[]string{"simulate", "-nodes", "x", "-arrivals", "x", "-models", "40"}, command.ExitUsage, "-models goes with -from"},
+		{[]string{"simulate", "-demand", "0"}, command.ExitUsage, "-demand 0: want 1 to 10000"},
+		{[]string{"simulate", "-shared", "140"}, command.ExitUsage, `invalid value "140" for flag -shared: want a number from 0 to 100`},
+		{[]string{"simulate", "-policy", "BEST"}, command.ExitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
+		{[]string{"generate"}, command.ExitUsage, "-out is required"},
+		{[]string{"generate", "-out", "x", "-count", "0"}, command.ExitUsage, "-count 0: want 1 or more"},
+		{[]string{"generate", "-out", "x", "-live", "-teams", "-1"}, command.ExitUsage, "-teams -1: want 0 or more"},
+		{[]string{"generate", "-out", "x", "-live", "-load", "0"}, command.ExitUsage, "-load 0: want 1 to 10000"},
+		{[]string{"generate", "-out", "x", "-teams", "2"}, command.ExitUsage, "-teams goes with -live"},
+		{[]string{"generate", "-out", "x", "-multi", "many"}, command.ExitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
+		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, command.ExitUsage, `invalid value "NaN" for flag -cpu-only`},
+		{[]string{"generate", "-out", "x", "-nodes", "x"}, command.ExitUsage, "-nodes goes with -from"},
+		{[]string{"generate", "-out", "x", "-nodes", "x", "-from", "x", "-teams", "2"}, command.ExitUsage, "-teams does not go with -from"},
 	} {
 		code, stdout, stderr := run(c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
@@ -65,13 +66,13 @@ func TestExitCodes(t *testing.T) {
 
 func TestGenerateThenSimulate(t *testing.T) {
 	dir := t.TempDir()
-	if code, _, stderr := run("generate", "-out", dir, "-count", "20"); code != cli.ExitOK {
+	if code, _, stderr := run("generate", "-out", dir, "-count", "20"); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
 	code, stdout, stderr := run("simulate", "-nodes", file("nodes.csv"), "-arrivals", file("arrivals.csv"),
 		"-history", file("history.csv"), "-policy", "BALANCED,fgd", "-out", file("placed.csv"), "-plot", file("plot.svg"), "-json")
-	if code != cli.ExitOK {
+	if code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	var reports []report
@@ -89,18 +90,18 @@ func TestGenerateThenSimulate(t *testing.T) {
 func TestWorkloadsAreDrawnFromATrace(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-seed", "5"); code != cli.ExitOK {
+	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-seed", "5"); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	draw := []string{"-nodes", file("trace/nodes.csv"), "-from", file("trace/history.csv"), "-seed", "7", "-demand", "120",
 		"-shared", "40", "-multi", "20", "-models", "33", "-cpu-only", "5"}
-	if code, _, stderr := run(append([]string{"generate", "-out", file("drawn")}, draw...)...); code != cli.ExitOK {
+	if code, _, stderr := run(append([]string{"generate", "-out", file("drawn")}, draw...)...); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	written := []string{"-nodes", file("drawn/nodes.csv"), "-arrivals", file("drawn/arrivals.csv"), "-history", file("drawn/history.csv")}
 	for out, workload := range map[string][]string{"a": draw, "b": written} {
 		args := append([]string{"simulate", "-policy", "BALANCED,fgd", "-out", file(out + ".csv")}, workload...)
-		if code, _, stderr := run(args...); code != cli.ExitOK {
+		if code, _, stderr := run(args...); code != command.ExitOK {
 			t.Fatal(stderr)
 		}
 	}
@@ -112,7 +113,7 @@ func TestWorkloadsAreDrawnFromATrace(t *testing.T) {
 		}
 	}
 	code, _, stderr := run("simulate", "-nodes", file("trace/nodes.csv"), "-from", file("trace/history.csv"), "-shared", "60", "-multi", "60")
-	if code != cli.ExitError || !strings.Contains(stderr, "history.csv") || !strings.Contains(stderr, "want 100 at most together") {
+	if code != command.ExitError || !strings.Contains(stderr, "history.csv") || !strings.Contains(stderr, "want 100 at most together") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
@@ -142,10 +143,10 @@ func TestWhatWasNotReachedIsNotZero(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := append([]string{"simulate", "-policy", "bestfit"}, c.args...)
-			if code, stdout, stderr := run(args...); code != cli.ExitOK || !regexp.MustCompile(c.table).MatchString(stdout) {
+			if code, stdout, stderr := run(args...); code != command.ExitOK || !regexp.MustCompile(c.table).MatchString(stdout) {
 				t.Errorf("exit %d: %s%s", code, stdout, stderr)
 			}
-			if code, stdout, stderr := run(append(args, "-json")...); code != cli.ExitOK || !strings.Contains(stdout, c.json) {
+			if code, stdout, stderr := run(append(args, "-json")...); code != command.ExitOK || !strings.Contains(stdout, c.json) {
 				t.Errorf("exit %d: %s%s", code, stdout, stderr)
 			}
 		})
@@ -158,17 +159,17 @@ func TestWhatWasNotReachedIsNotZero(t *testing.T) {
 func TestGenerateThenReplay(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	if code, _, stderr := run("generate", "-out", dir, "-count", "5", "-demand", "300", "-live"); code != cli.ExitOK {
+	if code, _, stderr := run("generate", "-out", dir, "-count", "5", "-demand", "300", "-live"); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	workload := []string{"replay", "-nodes", file("nodes.csv"), "-arrivals", file("arrivals.csv"), "-history", file("history.csv")}
 	code, stdout, stderr := run(append(workload, "-queue", "-plot", file("plot.svg"))...)
-	if code != cli.ExitOK || !strings.Contains(stdout, "fairness") || !strings.Contains(stdout, "team-1") {
+	if code != command.ExitOK || !strings.Contains(stdout, "fairness") || !strings.Contains(stdout, "team-1") {
 		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = run(append(workload, "-policy", "BALANCED,fgd", "-out", file("starts.csv"), "-json")...)
 	var got []struct{ UsedPercent float64 }
-	if err := json.Unmarshal([]byte(stdout), &got); code != cli.ExitOK || err != nil || len(got) != 2 || got[1].UsedPercent <= 0 {
+	if err := json.Unmarshal([]byte(stdout), &got); code != command.ExitOK || err != nil || len(got) != 2 || got[1].UsedPercent <= 0 {
 		t.Fatalf("exit %d: %s%s: %v", code, stdout, stderr, err)
 	}
 	for _, name := range []string{"starts-BALANCED.csv", "starts-fgd.csv", "plot.svg"} {
@@ -178,20 +179,105 @@ func TestGenerateThenReplay(t *testing.T) {
 	}
 }
 
+// More nodes of a kind that is there keep what was lost.
+func TestReplayWithMoreNodes(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{
+		"nodes.csv": "sn,cpu_milli,memory_mib,gpu,model\ngpu-1,8000,8192,1,T4\n",
+		"tasks.csv": "name,arrival_s,duration_s,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,0,100,1000,1024,1,1000,\nb,50,100,1000,1024,1,1000,\nc,60,100,1000,1024,1,1000,\n",
+	} {
+		if err := os.WriteFile(file(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	workload := []string{"replay", "-nodes", file("nodes.csv"), "-arrivals", file("tasks.csv"), "-json"}
+	for _, c := range []struct {
+		more    string
+		started int
+	}{{"", 1}, {"gpu-1=1", 2}, {"gpu-1=2", 3}} {
+		code, stdout, stderr := run(append(workload, "-more", c.more)...)
+		var got []struct{ Started int }
+		if err := json.Unmarshal([]byte(stdout), &got); code != command.ExitOK || err != nil || got[len(got)-1].Started != c.started || got[0].Started != 1 {
+			t.Errorf("with %q: exit %d, started %+v, want %d: %s", c.more, code, got, c.started, stderr)
+		}
+	}
+	for _, more := range []string{"gpu-1", "gpu-1=0", "gpu-1=x", "gpu-9=1"} {
+		if code, _, stderr := run(append(workload, "-more", more)...); code != command.ExitError || !strings.Contains(stderr, more) {
+			t.Errorf("-more %s: exit %d, %s", more, code, stderr)
+		}
+	}
+}
+
+// A cluster that was exported is replayed as it is and as it would be.
+func TestReplayOfACluster(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"nodes.csv": "sn,cpu_milli,memory_mib,gpu,model,gpu_memory_mib\ngpu-1,8000,8192,1,A100,81559\n",
+		"tasks.csv": "name,arrival_s,duration_s,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_memory_milli,gpu_spec\na,0,100,1000,1024,1,500,,\nb,0,100,1000,1024,1,500,,\nc,90,100,1000,1024,1,300,200,\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type outcome struct {
+		Policy  string
+		Classes map[string]struct{ Wait struct{ Longest float64 } }
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want map[string]float64 // longest wait, by policy
+	}{
+		"as it is":          {nil, map[string]float64{"BALANCED": 10}},
+		"more nodes":        {[]string{"-more", "gpu-1=1", "-policy", "PACK,BALANCED"}, map[string]float64{"as-it-is": 10, "PACK": 0, "BALANCED": 0}},
+		"three slices":      {[]string{"-slices", "3"}, map[string]float64{"as-it-is": 10, "BALANCED": 100}},
+		"two instances":     {[]string{"-mig", "A100=4g.40gb+3g.40gb"}, map[string]float64{"as-it-is": 10, "BALANCED": 100}},
+		"seven instances":   {[]string{"-mig", "a100=4g.40gb+1g.10gb+1g.10gb", "-more", "gpu-1=1"}, map[string]float64{"as-it-is": 10, "BALANCED": 10}},
+		"as many as enough": {[]string{"-slices", "10"}, map[string]float64{"as-it-is": 10, "BALANCED": 10}},
+	} {
+		code, stdout, stderr := run(append([]string{"replay", "-cluster", dir, "-json", "-plot", filepath.Join(dir, "p.svg")}, c.args...)...)
+		var got []outcome
+		if err := json.Unmarshal([]byte(stdout), &got); code != command.ExitOK || err != nil || len(got) != len(c.want) {
+			t.Errorf("%s: exit %d, %s%s: %v", name, code, stdout, stderr, err)
+		}
+		for _, g := range got {
+			if want, ok := c.want[g.Policy]; !ok || g.Classes["1"].Wait.Longest != want {
+				t.Errorf("%s: %s waits for %v, want %v", name, g.Policy, g.Classes["1"].Wait.Longest, want)
+			}
+		}
+	}
+	for _, args := range [][]string{{"-slices", "-1"}, {"-slices", "1001"}, {"-nodes", "x"}, {"-from", "x"}} {
+		if code, _, stderr := run(append([]string{"replay", "-cluster", dir}, args...)...); code != command.ExitUsage || !strings.Contains(stderr, args[0]) {
+			t.Errorf("%v: exit %d, %s", args, code, stderr)
+		}
+	}
+	for args, says := range map[string]string{
+		"-mig A100": "a model, =, and profiles", "-mig H100=7g.80gb": `no node has a GPU of model "H100"`, "-mig A100=8g.80gb": "is not a profile",
+		"-mig A100=7g.80gb -policy fgd": "the product's policies", "-mig A100=7g.80gb -outlook 1": "the product's policies",
+	} {
+		if code, _, stderr := run(append([]string{"replay", "-cluster", dir}, strings.Fields(args)...)...); code == command.ExitOK || !strings.Contains(stderr, says) {
+			t.Errorf("%s: exit %d, %s", args, code, stderr)
+		}
+	}
+	if code, _, stderr := run("replay", "-slices", "4"); code != command.ExitUsage || !strings.Contains(stderr, "-cluster") {
+		t.Errorf("-slices alone: exit %d, %s", code, stderr)
+	}
+}
+
 // What generate draws from a list is what replay draws by itself.
 func TestLiveWorkloadsAreDrawnFromATrace(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-live"); code != cli.ExitOK {
+	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-live"); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	draw := []string{"-nodes", file("trace/nodes.csv"), "-from", file("trace/arrivals.csv"), "-count", "10", "-load", "95", "-multi", "30", "-tasks", "500", "-hours", "300", "-wave", "0.2"}
-	if code, _, stderr := run(append([]string{"generate", "-live", "-out", file("drawn")}, draw...)...); code != cli.ExitOK {
+	if code, _, stderr := run(append([]string{"generate", "-live", "-out", file("drawn")}, draw...)...); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
 	written := []string{"-nodes", file("drawn/nodes.csv"), "-arrivals", file("drawn/arrivals.csv"), "-history", file("drawn/history.csv")}
 	for out, workload := range map[string][]string{"a": draw, "b": written} {
-		if code, _, stderr := run(append([]string{"replay", "-queue", "-out", file(out + ".csv")}, workload...)...); code != cli.ExitOK {
+		if code, _, stderr := run(append([]string{"replay", "-queue", "-out", file(out + ".csv")}, workload...)...); code != command.ExitOK {
 			t.Fatal(stderr)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -35,7 +35,7 @@ func plot(path string, w *sim.Workload, reports []report) error {
 		panels = append(panels, closer(allocated, reports))
 	}
 	panels = append(panels, unusable)
-	return cli.WriteFile(path, func(f io.Writer) error { return sim.WriteSVG(f, panels, heats) })
+	return command.WriteFile(path, func(f io.Writer) error { return sim.WriteSVG(f, panels, heats) })
 }
 
 // closer is the part of a panel in which policies differ.

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -35,15 +35,25 @@ drawn from. The generate command writes such workloads.
 
 Policies: BALANCED, PACK, SPREAD (the product's), fast (BALANCED with the fast
 weights), fgd, bestfit, random (baselines). Several are run side by side when
-separated by commas; files then get the policy in their name.`
+separated by commas; files then get the policy in their name.
+
+With -cluster it replays a cluster that nomad-gpu-scheduler exported. With -more,
+-slices or -mig it replays the first policy without them, too, as "as-it-is".
+
+With -mig a task that takes a part of a GPU goes to the smallest instance that has
+as much compute and memory, and no other task to that; where none is free, to a GPU
+that is not cut. The list of nodes must say the GPUs' memory: gpu_memory_mib.`
 
 // replayOptions are the flags of replay.
 type replayOptions struct {
 	drawOptions
 	liveOptions
+	whatIf
 	arrivals, history, quotas string
 	policy, out, plot         string
 	queue, json, cpuTime      bool
+	halfLife                  time.Duration
+	outlook                   int
 }
 
 func runReplay(args []string, stdout, stderr io.Writer) int {
@@ -55,24 +65,31 @@ func runReplay(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.arrivals, "arrivals", "", "CSV `file` of tasks in order of arrival, with arrival_s and duration_s")
 	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it (default: with -from what is drawn from)")
 	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -queue")
+	fs.DurationVar(&o.halfLife, "half-life", 24*time.Hour, "after which `time` what a queue used counts half in the order of what waits; with -quotas")
+	o.whatIf.register(fs)
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write what started when and where to this CSV `file`")
 	fs.StringVar(&o.plot, "plot", "", "write plots over time to this SVG `file`")
 	fs.BoolVar(&o.queue, "queue", false, "let tasks wait that find no room")
+	fs.IntVar(&o.outlook, "outlook", 0, "estimate for every `n`-th task that begins to wait when it starts, and tell how often that was right; with -queue")
 	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
-	if code, done := cli.ParseFlags(fs, args, stdout); done {
+	if code, done := command.ParseFlags(fs, args, stdout); done {
 		return code
+	}
+	if err := o.resolve(fs); err != nil {
+		fmt.Fprintf(stderr, "replay: %v\n", err)
+		return command.ExitUsage
 	}
 	if err := o.check(fs); err != nil {
 		fmt.Fprintf(stderr, "replay: %v\n", err)
-		return cli.ExitUsage
+		return command.ExitUsage
 	}
 	if err := replay(&o, stdout); err != nil {
 		fmt.Fprintf(stderr, "replay: %v\n", err)
-		return cli.ExitError
+		return command.ExitError
 	}
-	return cli.ExitOK
+	return command.ExitOK
 }
 
 // check reports options that make no sense together.
@@ -83,10 +100,18 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 	switch {
 	case o.from == "" && (o.nodes == "") != (o.arrivals == ""):
 		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
-	case o.arrivals != "" && cli.Given(fs, "demand models count load") != "":
-		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", cli.Given(fs, "demand models count load"))
+	case o.arrivals != "" && command.Given(fs, "demand models count load") != "":
+		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", command.Given(fs, "demand models count load"))
 	case o.quotas != "" && !o.queue:
 		return fmt.Errorf("-quotas %q goes with -queue: without it nothing waits for its quota", o.quotas)
+	}
+	for name := range strings.SplitSeq(o.policy, ",") {
+		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || slices.Contains([]string{"fgd", "bestfit", "random"}, name)) {
+			return fmt.Errorf("-mig %q goes with the product's policies, without -quotas and -outlook", o.mig[0])
+		}
+	}
+	if err := o.whatIf.check(o.arrivals); err != nil {
+		return err
 	}
 	return o.liveOptions.check(fs, o.from != "", true)
 }
@@ -127,36 +152,30 @@ func replay(o *replayOptions, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	options := sim.LiveOptions{Queue: o.queue, Now: o.clock()}
+	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock()}
 	if o.quotas != "" {
-		err := cli.ReadFile(o.quotas, func(r io.Reader) (err error) { options.Quotas, err = sim.ReadQueues(r); return })
+		err := command.ReadFile(o.quotas, func(r io.Reader) (err error) { options.Quotas, err = sim.ReadQueues(r); return })
 		if err != nil {
 			return err
 		}
 	}
-	policies := strings.Split(o.policy, ",")
+	scenes, err := o.scenes(w, options)
+	if err != nil {
+		return err
+	}
 	var all []replayed
-	for _, name := range policies {
-		p, err := newPlacer(name, &w, o.Seed())
+	for _, s := range scenes {
+		p, err := newPlacer(s.policy, &s.Workload, o.Seed())
 		if err != nil {
 			return err
 		}
-		r, err := replayOne(&w, p, options)
+		r, err := replayOne(&s.Workload, p, s.options)
 		if err != nil {
-			return fmt.Errorf("policy %s: %w", name, err)
+			return fmt.Errorf("policy %s: %w", s.name, err)
 		}
-		all = append(all, replayed{name, r})
-		if o.out != "" {
-			path := fileFor(o.out, name, len(policies))
-			if err := cli.WriteFile(path, func(f io.Writer) error { return sim.WriteStarts(f, w.Nodes, w.Arrivals, r.Starts) }); err != nil {
-				return err
-			}
-		}
-		if o.plot != "" {
-			path := plotFor(o.plot, name, len(policies))
-			if err := cli.WriteFile(path, func(f io.Writer) error { return sim.WriteSVG(f, r.Panels(sim.Capacity(w.Nodes)), nil) }); err != nil {
-				return err
-			}
+		all = append(all, replayed{s.name, r})
+		if err := o.write(&s, &r, len(scenes)); err != nil {
+			return err
 		}
 	}
 	if o.json {
@@ -165,6 +184,46 @@ func replay(o *replayOptions, stdout io.Writer) error {
 		return e.Encode(all)
 	}
 	return printReplayed(all, o.queue, stdout)
+}
+
+// scene is one replay.
+type scene struct {
+	sim.Workload
+	name, policy string
+	options      sim.LiveOptions
+}
+
+// scenes are the replays: each policy, and where something is to be other than it is,
+// before that the first one with everything as it is.
+func (o *replayOptions) scenes(w sim.Workload, options sim.LiveOptions) ([]scene, error) {
+	other, err := o.whatIf.apply(w)
+	if err != nil {
+		return nil, err
+	}
+	var list []scene
+	policies := strings.Split(o.policy, ",")
+	if o.asks() {
+		list = append(list, scene{w, "as-it-is", policies[0], options})
+	}
+	for _, name := range policies {
+		list = append(list, scene{other, name, name, options})
+	}
+	return list, nil
+}
+
+// write writes the files of a replay that are wanted.
+func (o *replayOptions) write(s *scene, r *sim.LiveResult, scenes int) error {
+	if o.out != "" {
+		path := fileFor(o.out, s.name, scenes)
+		if err := command.WriteFile(path, func(f io.Writer) error { return sim.WriteStarts(f, s.Nodes, s.Arrivals, r.Starts) }); err != nil {
+			return err
+		}
+	}
+	if o.plot == "" {
+		return nil
+	}
+	path := plotFor(o.plot, s.name, scenes)
+	return command.WriteFile(path, func(f io.Writer) error { return sim.WriteSVG(f, r.Panels(sim.Capacity(s.Nodes)), nil) })
 }
 
 func replayOne(w *sim.Workload, p sim.Placer, o sim.LiveOptions) (sim.LiveResult, error) {
@@ -211,6 +270,15 @@ func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
 			for c := sim.ClassCPU; c <= sim.ClassLarge; c++ {
 				waitRow(t, all[i].Policy, c.String(), all[i].Classes[c].Wait)
 			}
+			if n := all[i].Impossible; n > 0 {
+				fmt.Fprintf(t, "%s\timpossible\t%d\t(no node could hold them, even when empty: the service refuses them)\n", all[i].Policy, n)
+			}
+		}
+	}
+	for i := range all {
+		if c := all[i].Outlook; c != nil {
+			fmt.Fprintln(t, "\nPolicy\tEstimates\tUnknown\tSooner\tWithin\tLater\tOff, median\tWidth, median")
+			fmt.Fprintf(t, "%s\t%d\t%d\t%.0f %%\t%.0f %%\t%.0f %%\t%.0f s\t%.0f s\n", all[i].Policy, c.Estimates, c.Unknown, c.Sooner, c.Within, c.Later, c.LikelyOff, c.Width)
 		}
 	}
 	for i := range all {

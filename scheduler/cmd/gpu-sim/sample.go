@@ -7,7 +7,7 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -55,13 +55,13 @@ func (o *drawOptions) check(fs *flag.FlagSet, otherwise, needed string) error {
 	case o.Percent < 1 || o.Percent > sim.MaxPercent:
 		return fmt.Errorf("-demand %d: want 1 to %d", o.Percent, sim.MaxPercent)
 	case o.from == "":
-		if name := cli.Given(fs, needed); name != "" {
+		if name := command.Given(fs, needed); name != "" {
 			return fmt.Errorf("-%s goes with -from", name)
 		}
 	case o.nodes == "":
 		return errors.New("-from needs -nodes: the CSV file of the nodes to draw for")
 	default:
-		if name := cli.Given(fs, otherwise); name != "" {
+		if name := command.Given(fs, otherwise); name != "" {
 			return fmt.Errorf("-%s does not go with -from, which draws what arrives", name)
 		}
 	}
@@ -86,11 +86,11 @@ func (o *drawOptions) draw() (sim.Workload, error) {
 }
 
 func readNodes(path string) (nodes []sim.Node, err error) {
-	err = cli.ReadFile(path, func(r io.Reader) (err error) { nodes, err = sim.ReadNodes(r); return })
+	err = command.ReadFile(path, func(r io.Reader) (err error) { nodes, err = sim.ReadNodes(r); return })
 	return nodes, err
 }
 
 func readTasks(path string) (tasks []sim.Task, err error) {
-	err = cli.ReadFile(path, func(r io.Reader) (err error) { tasks, err = sim.ReadTasks(r); return })
+	err = command.ReadFile(path, func(r io.Reader) (err error) { tasks, err = sim.ReadTasks(r); return })
 	return tasks, err
 }

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
@@ -54,18 +54,18 @@ func runSimulate(args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.moves, "moves", 0, "let the product's policies move running work, at most so many `percent` of the tasks placed")
 	fs.BoolVar(&o.cpuTime, "cpu-time", false, "measure CPU time, which is the same on a busy machine, instead of the clock's")
 	fs.BoolVar(&o.json, "json", false, "print JSON instead of a table")
-	if code, done := cli.ParseFlags(fs, args, stdout); done {
+	if code, done := command.ParseFlags(fs, args, stdout); done {
 		return code
 	}
 	if err := o.check(fs); err != nil {
 		fmt.Fprintf(stderr, "simulate: %v\n", err)
-		return cli.ExitUsage
+		return command.ExitUsage
 	}
 	if err := simulate(&o, stdout); err != nil {
 		fmt.Fprintf(stderr, "simulate: %v\n", err)
-		return cli.ExitError
+		return command.ExitError
 	}
-	return cli.ExitOK
+	return command.ExitOK
 }
 
 // check reports options that make no sense together.
@@ -247,12 +247,12 @@ func (o *simulateOptions) source() (w sim.Workload, err error) {
 	if w.Arrivals, err = readTasks(o.arrivals); err != nil || o.order == "" {
 		return w, err
 	}
-	err = cli.ReadFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
+	err = command.ReadFile(o.order, func(r io.Reader) (err error) { w.Nodes, err = sim.ReadOrder(r, w.Nodes); return })
 	return w, err
 }
 
 func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
-	return cli.WriteFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
+	return command.WriteFile(path, func(f io.Writer) error { return sim.WritePlacements(f, w.Nodes, w.Arrivals, spots) })
 }
 
 func printReports(asJSON bool, reports []report, stdout io.Writer) error {

@@ -1,70 +1,112 @@
 package main
 
 import (
-	"bytes"
-	"flag"
-	"io"
-	"os"
-	"regexp"
+	"cmp"
+	"context"
+	"maps"
 
-	"github.com/posener/complete"
+	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// jobFileCommands take a job file as their argument.
-var jobFileCommands = map[string]bool{"run": true, "plan": true}
+// predictors complete the values of options by the options' names.
+type predictors = map[string]command.Predictor
 
-// completed answers a shell that asks for completions, and the options
-// -autocomplete-install and -autocomplete-uninstall that teach it to ask, as in
-// HashiCorp's tools. It reports whether that was all there was to do.
-func completed(args []string) bool {
-	c := complete.New("nomad-gpu-scheduler", complete.Command{})
-	if os.Getenv("COMP_LINE") != "" {
-		c.Command = completion()
-	}
-	c.InstallName, c.UninstallName = "autocomplete-install", "autocomplete-uninstall"
-	fs := flag.NewFlagSet("nomad-gpu-scheduler", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	c.AddFlags(fs)
-	// Whoever gives the option has said yes.
-	if fs.Parse(append([]string{"-y"}, args...)) != nil { // none of ours, so it is a subcommand's business
-		return false
-	}
-	return c.Complete()
-}
-
-// completion is what can follow the program's name.
-func completion() complete.Command {
-	all := complete.Command{Sub: complete.Commands{}, GlobalFlags: complete.Flags{"-help": complete.PredictNothing}}
-	for _, c := range commands {
-		one := complete.Command{Flags: flagsOf(c), Args: complete.PredictNothing}
-		if jobFileCommands[c.Name] {
-			one.Args = complete.PredictFiles("*")
-		}
-		all.Sub[c.Name] = one
-	}
+// completed adds what the options of every online subcommand are completed with.
+func completed(values predictors) predictors {
+	all := predictors{"namespace": asked(namespaces)}
+	maps.Copy(all, values)
 	return all
 }
 
-// option is a line of a subcommand's help: "  -var-file file".
-var option = regexp.MustCompile(`(?m)^  (-[a-z0-9-]+)(?: (\S+))?$`)
+func namespaces(client *api.Client, q *api.QueryOptions, _ string) (names []string, err error) {
+	all, _, err := client.Namespaces().List(q)
+	for _, n := range all {
+		names = append(names, n.Name)
+	}
+	return names, err
+}
 
-// flagsOf reads a subcommand's options from its own help, so that neither can
-// fall behind the other.
-func flagsOf(c cli.Command) complete.Flags {
-	var help bytes.Buffer
-	c.Run([]string{"-help"}, &help, io.Discard)
-	flags := complete.Flags{}
-	for _, line := range option.FindAllStringSubmatch(help.String(), -1) {
-		switch line[2] {
-		case "":
-			flags[line[1]] = complete.PredictNothing
-		case "file", "folder":
-			flags[line[1]] = complete.PredictFiles("*")
-		default:
-			flags[line[1]] = complete.PredictAnything
+// groupings complete what a report can be by.
+func groupings() command.Predictor {
+	words := make([]string, len(ledger.Groupings))
+	for i, g := range ledger.Groupings {
+		words[i] = string(g)
+	}
+	return command.OneOf(words...)
+}
+
+// The names of nodes, queues and jobs are those that the service knows.
+var (
+	nodeNamesSeen = seen(func(c *view.Cluster, _ string) (names []string) {
+		for i := range c.Nodes {
+			names = append(names, c.Nodes[i].Name)
+		}
+		return names
+	})
+	queueNames = seen(func(c *view.Cluster, _ string) (names []string) {
+		for _, q := range c.Queues {
+			names = append(names, q.Name)
+		}
+		return names
+	})
+	jobIDs = seen(jobsOf)
+	// explain looks into one namespace, the default one if none is given.
+	jobsToExplain = seen(func(c *view.Cluster, namespace string) []string { return jobsOf(c, cmp.Or(namespace, "default")) })
+)
+
+// jobsOf are the IDs of a namespace's jobs that have GPUs, want some or had; of all
+// namespaces if none is given.
+func jobsOf(c *view.Cluster, namespace string) (ids []string) {
+	add := func(ns, id string) {
+		if namespace == "" || ns == namespace {
+			ids = append(ids, id)
 		}
 	}
-	return flags
+	for i := range c.Nodes {
+		for j := range c.Nodes[i].GPUs {
+			for _, h := range c.Nodes[i].GPUs[j].Holders {
+				add(h.Namespace, h.JobID)
+			}
+		}
+	}
+	for _, p := range c.Pending {
+		add(p.Namespace, p.JobID)
+	}
+	for i := range c.Decisions {
+		add(c.Decisions[i].Namespace, c.Decisions[i].JobID)
+	}
+	return ids
+}
+
+// seen completes names of the service's view of the cluster.
+func seen(names func(c *view.Cluster, namespace string) []string) command.Predictor {
+	return asked(func(client *api.Client, q *api.QueryOptions, namespace string) ([]string, error) {
+		var c view.Cluster
+		_, err := client.Raw().Query(clusterPath, &c, q)
+		return names(&c, namespace), err
+	})
+}
+
+// asked completes names that the service, or Nomad behind it, answers with. The address and
+// token are those of the rest of the command line and the environment.
+func asked(names func(client *api.Client, q *api.QueryOptions, namespace string) ([]string, error)) command.Predictor {
+	return command.Names(func(ctx context.Context, given func(string) string) []string {
+		c := connection{
+			address: given("address"), namespace: given("namespace"), token: given("token"),
+			caCert: given("ca-cert"), clientCert: given("client-cert"), clientKey: given("client-key"), serverName: given("tls-server-name"),
+		}
+		client, err := c.client()
+		if err != nil {
+			return nil
+		}
+		all, err := names(client, (&api.QueryOptions{}).WithContext(ctx), c.namespace)
+		if err != nil {
+			return nil
+		}
+		return all
+	})
 }

@@ -9,10 +9,11 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
 // defaultService is where the placement service listens when nothing is said.
@@ -96,28 +97,19 @@ type online struct {
 func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, done bool) {
 	o.flags(fs)
 	fs.BoolVar(&o.json, "json", false, "print JSON")
-	if code, done := cli.ParseOptions(fs, args, o.stdout); done {
-		return code, true
-	}
+	code, done = command.ParseArguments(fs, args, count, count, o.stdout)
 	o.args = fs.Args()
-	if len(o.args) != count {
-		fmt.Fprintf(o.stderr, "this command takes %s, not %d; options come first\n", arguments(count), len(o.args))
-		cli.PointToHelp(fs)
-		return exitUsage, true
-	}
-	return exitOK, false
-}
-
-func arguments(count int) string {
-	if count == 1 {
-		return "one argument"
-	}
-	return "no arguments"
+	return code, done
 }
 
 // fail prints an error as every subcommand does.
 func (o *online) fail(err error) int {
-	fmt.Fprintf(o.stderr, "Error: %v\n", err)
+	text := err.Error()
+	var answer api.UnexpectedResponseError
+	if errors.As(err, &answer) && answer.HasBody() { // what the service says, without Nomad's words around it
+		text = strings.Replace(text, answer.Error(), strings.TrimSpace(answer.Body()), 1)
+	}
+	fmt.Fprintf(o.stderr, "Error: %s\n", text)
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" {
 		fmt.Fprintln(o.stderr, "Is this where the placement service listens? Say where with -address or NOMAD_GPU_ADDR.")

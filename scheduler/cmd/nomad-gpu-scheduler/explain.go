@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -19,8 +20,11 @@ type story struct {
 	JobID     string          `json:"job_id"`
 	Decisions []view.Decision `json:"decisions"`
 	Pending   []view.Pending  `json:"pending"`
+	OnCPU     []view.FellBack `json:"on_cpu,omitempty"`
 	Holds     []storyHolding  `json:"holds"`
 	Events    []view.Event    `json:"events"`
+
+	at time.Time // of the picture
 }
 
 // storyHolding is a part of a GPU that the job holds.
@@ -48,7 +52,7 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 
 // tell gathers what the picture holds of a job.
 func tell(c *view.Cluster, namespace, job string) *story {
-	s := &story{Namespace: namespace, JobID: job}
+	s := &story{Namespace: namespace, JobID: job, at: c.At}
 	for _, d := range c.Decisions {
 		if d.Namespace == namespace && d.JobID == job {
 			s.Decisions = append(s.Decisions, d)
@@ -57,6 +61,11 @@ func tell(c *view.Cluster, namespace, job string) *story {
 	for _, p := range c.Pending {
 		if p.Namespace == namespace && p.JobID == job {
 			s.Pending = append(s.Pending, p)
+		}
+	}
+	for _, f := range c.OnCPU {
+		if f.Namespace == namespace && f.JobID == job {
+			s.OnCPU = append(s.OnCPU, f)
 		}
 	}
 	for _, e := range c.Events {
@@ -81,15 +90,18 @@ func (s *story) hold(n *view.Node, g *view.GPU) {
 }
 
 func (s *story) empty() bool {
-	return len(s.Decisions)+len(s.Pending)+len(s.Holds)+len(s.Events) == 0
+	return len(s.Decisions)+len(s.Pending)+len(s.OnCPU)+len(s.Holds)+len(s.Events) == 0
 }
 
 func (s *story) print(w io.Writer) error {
-	fmt.Fprintf(w, "Job %q in namespace %q\n", s.JobID, s.Namespace)
+	terminal.Printf(w, "Job %q in namespace %q\n", s.JobID, s.Namespace)
 	for _, d := range newest(s.Decisions) {
 		printDecision(w, d)
 	}
 	if err := section(w, "Waiting", s.waitingRows()); err != nil {
+		return err
+	}
+	if err := section(w, "On the CPU", cpuRows(s.OnCPU)); err != nil {
 		return err
 	}
 	if err := section(w, "Holds", s.holdingRows()); err != nil {
@@ -100,10 +112,10 @@ func (s *story) print(w io.Writer) error {
 
 // waitingRows leaves a reason out that the group's decision gives already.
 func (s *story) waitingRows() [][]string {
-	rows := pendingRows(s.Pending)
+	rows := pendingRows(s.Pending, s.at)
 	for i, p := range s.Pending {
 		for _, d := range newest(s.Decisions) {
-			if d.Group == p.Group && d.Outcome == view.Held {
+			if d.Group == p.Group && (d.Outcome == view.Held || d.Outcome == view.Waits) {
 				rows[i+1][len(rows[i+1])-1] = because("see above", p)
 			}
 		}
@@ -125,16 +137,16 @@ func newest(decisions []view.Decision) []view.Decision {
 }
 
 func printDecision(w io.Writer, d view.Decision) {
-	fmt.Fprintf(w, "\nGroup %q asked for %s at %s: %s\n", d.Group, d.Ask, d.At.UTC().Format(time.RFC3339), d.Outcome)
+	terminal.Printf(w, "\nGroup %q asked for %s at %s: %s\n", d.Group, d.Ask, d.At.UTC().Format(time.RFC3339), d.Outcome)
 	for _, line := range append([]string{d.Summary}, policyLine(d)...) {
 		if line != "" {
-			fmt.Fprintf(w, "  %s\n", line)
+			terminal.Printf(w, "  %s\n", line)
 		}
 	}
 	printChoices(w, "chosen", d.Choices)
 	printChoices(w, "next best", d.RunnersUp)
 	if d.Fits > 0 {
-		fmt.Fprintf(w, "  %s could take it\n", nodes(d.Fits))
+		terminal.Printf(w, "  %s could take it\n", nodes(d.Fits))
 	}
 	for _, r := range d.Reasons {
 		never, after := "", ""
@@ -144,7 +156,7 @@ func printDecision(w io.Writer, d view.Decision) {
 		if r.Preempted > 0 {
 			after = fmt.Sprintf("; %d of them could after evictions", r.Preempted)
 		}
-		fmt.Fprintf(w, "  %s could not%s: %s%s\n", nodes(r.Nodes), never, r.Why, after)
+		terminal.Printf(w, "  %s could not%s: %s%s\n", nodes(r.Nodes), never, r.Why, after)
 	}
 }
 
@@ -161,27 +173,15 @@ func policyLine(d view.Decision) []string {
 
 func printChoices(w io.Writer, title string, choices []view.Choice) {
 	for _, c := range choices {
-		fmt.Fprintf(w, "  %s: %s (%s), score %s%s\n", title, c.NodeName, strings.Join(c.Groups, ", "), signed(c.Score), terms(c.Terms))
+		where, why := c.NodeName, ""
+		if len(c.Groups) > 0 {
+			where += " (" + strings.Join(c.Groups, ", ") + ")"
+		}
+		if c.Why != "" {
+			why = ": " + c.Why
+		}
+		terminal.Printf(w, "  %s: %s%s\n", title, where, why)
 	}
-}
-
-// terms writes how a score came about.
-func terms(list []view.Term) string {
-	if len(list) == 0 {
-		return ""
-	}
-	parts := make([]string, len(list))
-	for i, t := range list {
-		parts[i] = fmt.Sprintf("%s x %s %s", signed(t.Weight), signed(t.Value), t.Name)
-	}
-	return " = " + strings.Join(parts, " + ")
-}
-
-func signed(n int64) string {
-	if n < 0 {
-		return "-" + milli(-n)
-	}
-	return milli(n)
 }
 
 func nodes(n int) string {

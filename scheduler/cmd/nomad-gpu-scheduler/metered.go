@@ -1,34 +1,86 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 )
 
 // metered counts and times what a decider does.
 type metered struct {
-	*decide.Decider
-	seconds *prometheus.HistogramVec
+	*leader.Decider
+	seconds  *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
+	actions  *prometheus.CounterVec
 }
 
 // newMetered returns the decider with its metrics, and the registry that holds
 // them beside those of the process.
-func newMetered(d *decide.Decider) (*metered, *prometheus.Registry) {
-	m := &metered{d, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "nomad_gpu_decision_duration_seconds",
-		Help:    "Time to decide about a job, with the writing down of it, by outcome: placed, held, refused or failed.",
-		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
-	}, []string{"outcome"})}
+func newMetered(d *leader.Decider) (*metered, *prometheus.Registry) {
+	m := &metered{
+		Decider: d,
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "nomad_gpu_decision_duration_seconds",
+			Help:    "Time to decide about a job, with the writing down of it, by outcome: placed, registered, waits, held, refused or failed.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}, []string{"outcome"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nomad_gpu_refusals_total",
+			Help: "Jobs and reservations that were refused, by reason: malformed, quota, room, impossible, too_large, unavailable or nomad.",
+		}, []string{"reason"}),
+		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nomad_gpu_actions_total",
+			Help: "What the service did to jobs by itself: evict, reclaim, idle, suspend, move, hold, let_go or fallback; outcome is done or dry_run.",
+		}, []string{"action", "outcome"}),
+	}
+	m.begin()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m.seconds, m.refusals, m.actions, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m, registry
+}
+
+// reasons of refusals by HTTP status. Nomad's own no is a rejection.
+var reasons = map[int]string{
+	http.StatusBadRequest: "malformed", http.StatusForbidden: "quota", http.StatusConflict: "room", http.StatusUnprocessableEntity: "impossible",
+	http.StatusRequestEntityTooLarge: "too_large", http.StatusRequestTimeout: "malformed", http.StatusServiceUnavailable: "unavailable",
+}
+
+// begin lets every counter exist from the start, so that its first increase is seen.
+func (m *metered) begin() {
+	for _, reason := range append(slices.Collect(maps.Values(reasons)), rejected) {
+		m.refusals.WithLabelValues(reason)
+	}
+	for _, action := range []string{"evict", "reclaim", "idle", "suspend", "move", "hold", "let_go", "fallback"} {
+		for _, outcome := range []string{"done", "dry_run"} {
+			m.actions.WithLabelValues(action, outcome)
+		}
+	}
+}
+
+// rejected is the reason of what Nomad refused itself.
+const rejected = "nomad"
+
+// count counts a record of the audit log.
+func (m *metered) count(r server.Record) {
+	switch {
+	case r.Outcome == "refused":
+		m.refusals.WithLabelValues(cmp.Or(reasons[r.Status], "other")).Inc()
+	case r.Outcome == "rejected":
+		m.refusals.WithLabelValues(rejected).Inc()
+	case r.Outcome == "done", r.Outcome == "dry_run":
+		m.actions.WithLabelValues(r.Action, r.Outcome).Inc()
+	}
 }
 
 // Decide decides and measures.
@@ -49,10 +101,5 @@ func outcome(decisions []admit.Decision, err error) string {
 	case err != nil:
 		return "failed"
 	}
-	for _, d := range decisions {
-		if d.Hold != nil {
-			return "held"
-		}
-	}
-	return "placed"
+	return server.Outcome(decisions)
 }

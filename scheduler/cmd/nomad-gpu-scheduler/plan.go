@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 )
 
@@ -66,21 +67,21 @@ func (o *planOptions) plan(client *api.Client) (*planAnswer, error) {
 }
 
 func (a *planAnswer) print(w io.Writer, id string, names map[string]string) error {
-	fmt.Fprintf(w, "Job %q: %s\n", id, a.change())
+	terminal.Printf(w, "Job %q: %s\n", id, a.change())
 	if err := printGroups(w, a.GPUGroups, names); err != nil {
 		return err
 	}
 	for _, group := range slices.Sorted(maps.Keys(a.FailedTGAllocs)) {
 		m := a.FailedTGAllocs[group]
-		fmt.Fprintf(w, "\nGroup %q would wait: Nomad finds no room on %s\n", group, nodes(m.NodesEvaluated))
+		terminal.Printf(w, "\nGroup %q would wait: Nomad finds no room on %s\n", group, nodes(m.NodesEvaluated))
 		for _, why := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-			fmt.Fprintf(w, "  %s: %s\n", nodes(m.ConstraintFiltered[why]), why)
+			terminal.Printf(w, "  %s: %s\n", nodes(m.ConstraintFiltered[why]), why)
 		}
 		for _, what := range slices.Sorted(maps.Keys(m.DimensionExhausted)) {
-			fmt.Fprintf(w, "  %s: %s\n", nodes(m.DimensionExhausted[what]), what)
+			terminal.Printf(w, "  %s: %s\n", nodes(m.DimensionExhausted[what]), what)
 		}
 	}
-	fmt.Fprintf(w, "\nTo submit it if nothing changes meanwhile: run -check-index %d\n", a.JobModifyIndex)
+	terminal.Printf(w, "\nTo submit it if nothing changes meanwhile: run -check-index %d\n", a.JobModifyIndex)
 	return nil
 }
 

@@ -82,7 +82,7 @@ func (s *service) refresh(ctx context.Context) {
 		s.queues = queues
 	}
 	s.config.Store(c)
-	s.book.Configure(c)
+	s.decider.Configure(c)
 }
 
 const queuePrefix = "nomad-gpu/queues/"

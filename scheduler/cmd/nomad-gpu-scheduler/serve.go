@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 )
 
@@ -26,7 +26,7 @@ func runServe(args []string, stdout, stderr io.Writer) int {
 	path := fs.String("config", "", "the configuration file; none for the defaults")
 	listen := fs.String("listen", "", "the address to serve on, in place of the file's")
 	dryRun := fs.Bool("dry-run", false, "say what would be evicted, and evict nothing")
-	if code, done := cli.ParseFlags(fs, args, stdout); done {
+	if code, done := command.ParseFlags(fs, args, stdout); done {
 		return code
 	}
 	load := func() (*config.Config, error) {

@@ -17,13 +17,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/control"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/follow"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/reconcile"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/metrics"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/page"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/show"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -42,14 +46,17 @@ type service struct {
 	store   *nomad.Store
 	lock    *nomad.Lock
 	loaded  atomic.Bool // what is stored is known: set while this replica decides
-	book    *decide.Book
-	decider *decide.Decider
-	loop    *control.Loop
-	meter   *control.Meter
+	state   *state.State
+	decider *leader.Decider
+	loop    *reconcile.Loop
+	meter   *reconcile.Meter
 	server  *server.Server
-	views   *gallery
+	views   *show.Cache
 	own     *prometheus.Registry // the service's own metrics
 	audit   *server.LogFile      // nil: decisions go to the log
+	books   *books               // nil: there is no ledger
+	traces  *trace.Tracer
+	follow  *follow.Follower
 }
 
 func newService(c *config.Config, load func() (*config.Config, error), logger hclog.Logger) (*service, error) {
@@ -62,21 +69,35 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	if s.client, err = up.client(); err != nil {
 		return nil, err
 	}
-	s.book = decide.NewBook(c, time.Now)
+	if s.traces, err = newTracer(c, logger); err != nil {
+		return nil, err
+	}
+	s.state = state.New(c, time.Now)
+	s.follow = &follow.Follower{Traces: s.traces, State: s.state, Decides: s.decides, Now: time.Now}
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
-	s.decider = decide.NewDecider(s.book, s.store, s.decides)
-	s.views = &gallery{book: s.book, leader: s.Leader}
+	s.decider = leader.New(s.state, s.store, s.decides)
+	looks := make(chan struct{}, 1)
+	s.views = &show.Cache{State: s.state, Leader: s.Leader, Looks: looks}
 	reader, silence := nomad.NewClient(s.client), silence{logger: logger}
 	hardware := nomad.Hardware{ResourceNames: c.ResourceNames, ModelMemoryMiB: c.ModelMemoryMiB}
 	s.watcher = &nomad.Watcher{
-		Client: reader, Mirror: nomad.NewMirror(hardware), Sink: s.book,
-		Heard: func() { s.book.Heard(); silence.end() },
-		Lost:  func(err error) { s.book.Lost(err); silence.lasts(err) },
+		Client: reader, Mirror: nomad.NewMirror(hardware), Sink: s.follow,
+		Heard: func() { s.state.Heard(); silence.end() },
+		Lost:  func(err error) { s.state.Lost(err); silence.lasts(err) },
 	}
 	actor := nomad.NewActor(s.client)
-	s.loop = &control.Loop{Book: s.book, Decider: s.decider, Actor: actor, Config: s.config.Load, Logger: logger.Named("control")}
-	s.meter = &control.Meter{Reader: reader, Book: s.book, Config: s.config.Load}
+	s.loop = &reconcile.Loop{
+		State: s.state, Work: reconcile.NewFinder(), Decider: s.decider, Keeper: s.decider, Actor: actor,
+		Config: s.config.Load, Logger: logger.Named("reconcile"),
+	}
+	s.meter = &reconcile.Meter{Reader: reader, Meters: s.state, Config: s.config.Load, Looks: looks}
+	if s.books, err = openBooks(s, reader); err != nil {
+		return nil, err
+	}
+	if s.books != nil {
+		s.views.Outage = s.books.outage.Load
+	}
 	return s, s.newServer(c, up)
 }
 
@@ -84,9 +105,12 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	decider, own := newMetered(s.decider)
 	s.own = own
+	if s.books != nil {
+		own.MustRegister(s.books.tallies.all()...)
+	}
 	sc := server.Config{
-		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Leadership: s,
-		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Logger: s.logger.Named("server"),
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Leadership: s, Hold: s.loop.Hold,
+		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Traces: s.traces, Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -102,7 +126,9 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 		}
 		sc.Audit = server.NewAudit(s.audit)
 	}
+	sc.Audit.Count = decider.count
 	s.loop.Audit = func(e view.Event) {
+		s.follow.Event(e)
 		if err := sc.Audit.Did(e); err != nil {
 			s.logger.Error("audit log is not written", "error", err)
 		}
@@ -131,8 +157,12 @@ func (s *service) addAPI(c *config.Config, up *upstream, peers *tls.Config) erro
 	for model, mib := range c.ModelMemoryMiB {
 		models[model] = float64(mib) / 1024
 	}
+	var books rest.Books
+	if s.books != nil {
+		books = s.books
+	}
 	a, err := rest.New(rest.Config{
-		Views: s, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
+		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
 		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
 		Forward: &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}, Audit: s.auditReservation, Logger: s.logger.Named("api"),
 	})
@@ -158,11 +188,21 @@ func (s *service) auditReservation(r *http.Request, token string, e rest.Audited
 	})
 }
 
-// View returns the newest picture, with who leads.
+// heard is when Nomad was last heard; an error while it never was.
+func (s *service) heard() (at time.Time, err error) {
+	s.state.View(func(r *state.Reader) {
+		if at = r.Synced(); at.IsZero() {
+			err = r.Ready()
+		}
+	})
+	return at, err
+}
+
+// View returns the newest view, with who leads.
 func (s *service) View() (*view.Cluster, error) { return s.views.View() }
 
 // Leader returns where the replica that decides is reached, and whether this
-// is it. The address is empty while nobody decides, as a new leader does not
+// is it. The address is empty while no replica decides, as a new leader does not
 // before it has read what is stored.
 func (s *service) Leader() (address string, self bool) {
 	if s.lock.Leading() && !s.loaded.Load() {
@@ -185,7 +225,14 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	group.Go(func() error { s.lead(ctx); return nil })
 	group.Go(func() error { s.meter.Run(ctx); return nil })
 	group.Go(func() error { s.reloads(ctx); return nil })
+	if s.books != nil {
+		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
+	}
 	err := group.Wait()
+	s.traces.Close()
+	if s.books != nil {
+		err = errors.Join(err, s.books.store.Close())
+	}
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
 	}
@@ -225,14 +272,15 @@ func (s *service) term(ctx context.Context) {
 	defer s.loaded.Store(false)
 	said := false
 	for {
-		err := s.book.Ready()
+		var err error
+		s.state.View(func(r *state.Reader) { err = r.Ready() })
 		if err == nil {
 			err = s.decider.Load(ctx)
 		}
 		if err == nil {
 			break
 		}
-		if !said && !errors.Is(err, decide.ErrBlind) {
+		if !said && !errors.Is(err, state.ErrBlind) {
 			s.logger.Error("could not load what is stored; nothing is decided until then", "error", err)
 			said = true
 		}
@@ -243,6 +291,7 @@ func (s *service) term(ctx context.Context) {
 		}
 	}
 	s.loaded.Store(true)
+	s.follow.Lead()
 	s.logger.Info("this replica decides")
 	s.loop.Run(ctx)
 }

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 )
 
@@ -31,7 +31,10 @@ func printGroups(w io.Writer, groups []server.Group, names map[string]string) er
 	}
 	for _, g := range groups {
 		if len(g.Why) > 0 {
-			fmt.Fprintf(w, "\nGroup %q\n  %s\n", g.Group, strings.Join(g.Why, "\n  "))
+			fmt.Fprintf(w, "\nGroup %q\n", g.Group)
+			for _, line := range g.Why {
+				terminal.Printf(w, "  %s\n", line)
+			}
 		}
 	}
 	return nil
@@ -72,11 +75,21 @@ func dash(text string) string {
 
 // table prints rows in columns, the first as a heading.
 func table(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+	return terminal.Table(w, cells(rows, nil), false)
+}
+
+// cells are rows whose colors a function says by the heading of the column and the text.
+func cells(rows [][]string, color func(column, text string) terminal.Color) [][]terminal.Cell {
+	all := make([][]terminal.Cell, len(rows))
+	for n, row := range rows {
+		all[n] = terminal.Row(row...)
+		for i := range row {
+			if n > 0 && color != nil {
+				all[n][i].Color = color(rows[0][i], row[i])
+			}
+		}
 	}
-	return t.Flush()
+	return all
 }
 
 // section prints a heading and a table, or nothing where there is nothing.

@@ -67,7 +67,7 @@ func tlsOf(address *url.URL, f *api.TLSConfig) (*tls.Config, error) {
 	case address.Scheme != "https" || address.Host == "":
 		return nil, fmt.Errorf("address %q is not a URL such as \"https://nomad.example:4646\"", address)
 	case f.Insecure:
-		return nil, errors.New("NOMAD_SKIP_VERIFY is set, and tokens do not go to servers that nobody verified; name the CA with NOMAD_CACERT")
+		return nil, errors.New("NOMAD_SKIP_VERIFY is set, and tokens do not go to servers that are not verified; name the CA with NOMAD_CACERT")
 	case f.CAPath != "":
 		return nil, errors.New("NOMAD_CAPATH is set, and only a file is read; name it with NOMAD_CACERT")
 	}

@@ -3,30 +3,35 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/cmd/internal/cli"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 )
 
 const validateHelp = `Reads a configuration of the service and says everything that is wrong with
-it, without connecting to anything.`
+it, without connecting to anything. Files that it names and that cannot be read
+are warnings: they may be elsewhere.`
 
 func runValidate(args []string, stdout, stderr io.Writer) int {
-	fs := newFlags("validate", validateHelp, stderr)
-	path := fs.String("config", "", "the file to read")
-	if code, done := cli.ParseFlags(fs, args, stdout); done {
+	fs := newFlags("validate <file>", validateHelp, stderr)
+	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
 		return code
 	}
-	if *path == "" {
-		fmt.Fprintln(stderr, "which file? write -config FILE")
-		return exitUsage
-	}
-	c, err := config.Load(*path)
+	path := fs.Arg(0)
+	c, err := config.Load(path)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitError
 	}
-	fmt.Fprintf(stdout, "%s is valid: policy %s, %s\n", *path, c.Placement.Policy, queues(len(c.Queues)))
+	for _, f := range c.Files() {
+		if file, err := os.Open(f.Path); err != nil {
+			fmt.Fprintf(stderr, "Warning: %s cannot be read here: %v\n", f.Key, err)
+		} else {
+			file.Close() //nolint:errcheck // nothing was written
+		}
+	}
+	fmt.Fprintf(stdout, "%s is valid: policy %s, %s\n", path, c.Placement.Policy, queues(len(c.Queues)))
 	return exitOK
 }
 

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -85,6 +87,12 @@ func (k *Keeper) Reserve(_ context.Context, w reserve.Want, dryRun bool) (view.H
 	return view.Hold{}, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("no room for %s now", w.Request), Details: []string{"1 node: no GPU with nothing on it"}}
 }
 
+// wanted reports whether a request is for GPUs of a type.
+func wanted(r gpu.Request, gpuType string) bool {
+	same := func(name string) bool { return strings.EqualFold(name, gpuType) }
+	return (r.Model == "" || slices.ContainsFunc(r.Models(), same)) && !slices.ContainsFunc(r.Excluded(), same)
+}
+
 // free are a node's GPUs that are free for a want, how many would do if they
 // were, and the memory of one.
 func (k *Keeper) free(n *view.Node, w reserve.Want) (free []string, like int, memory int64) {
@@ -96,7 +104,7 @@ func (k *Keeper) free(n *view.Node, w reserve.Want) (free []string, like int, me
 	}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		if w.Request.Model != "" && !strings.EqualFold(w.Request.Model, g.Type) || g.MemoryMiB < w.MinMemoryMiB || g.ParentUUID != "" || g.Mode == "mig" {
+		if !wanted(w.Request, g.Type) || g.MemoryMiB < w.MinMemoryMiB || g.ParentUUID != "" || g.Mode == "mig" {
 			continue
 		}
 		like++

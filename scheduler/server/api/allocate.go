@@ -152,7 +152,7 @@ func (a *API) configOf(body AllocateRequest, r gpu.Request, h view.Hold) GPUConf
 			if g.UUID != h.GPUs[0] {
 				continue
 			}
-			if c.GPUType == "" {
+			if len(r.Models()) != 1 {
 				c.GPUType = g.Type
 			}
 			if c.MemoryGB == 0 && r.Kind == gpu.KindCount {
@@ -228,7 +228,7 @@ func (a *API) want(body AllocateRequest) (reserve.Want, error) {
 	if w.Namespace == "" {
 		w.Namespace = "default"
 	}
-	w.MinMemoryMiB = a.smallest(c, request.Model, body.MemoryGB)
+	w.MinMemoryMiB = a.smallest(c, request, body.MemoryGB)
 	return w, nil
 }
 
@@ -259,7 +259,7 @@ func requestOf(count int, gpuType string, memoryGB float64, text string) (gpu.Re
 // smallest is the reported memory of the smallest GPU whose nominal size is at
 // least what is asked for. When there is none it is the size itself, which the
 // core then refuses with its reasons.
-func (a *API) smallest(c *view.Cluster, model string, memoryGB float64) int64 {
+func (a *API) smallest(c *view.Cluster, r gpu.Request, memoryGB float64) int64 {
 	if memoryGB == 0 {
 		return 0
 	}
@@ -267,7 +267,7 @@ func (a *API) smallest(c *view.Cluster, model string, memoryGB float64) int64 {
 	for i := range c.Nodes {
 		for k := range c.Nodes[i].GPUs {
 			g := &c.Nodes[i].GPUs[k]
-			if (filter{model, memoryGB}).matches(a, g) && (least == 0 || g.MemoryMiB < least) {
+			if (filter{r.Models(), r.Excluded(), memoryGB}).matches(a, g) && (least == 0 || g.MemoryMiB < least) {
 				least = g.MemoryMiB
 			}
 		}
@@ -282,7 +282,7 @@ func (a *API) reservations(w http.ResponseWriter, r *http.Request) error {
 	if err := onlyQuery(r); err != nil {
 		return err
 	}
-	if _, err := a.Views.View(); err != nil {
+	if _, err := a.Heard(); err != nil {
 		return blind(err)
 	}
 	list := struct {
@@ -333,7 +333,7 @@ func (a *API) release(w http.ResponseWriter, r *http.Request) error {
 // the caller. The picture is too old to be asked: it may not show yet what the
 // caller was given a moment ago.
 func (a *API) holdOf(r *http.Request) (view.Hold, error) {
-	if _, err := a.Views.View(); err != nil {
+	if _, err := a.Heard(); err != nil {
 		return view.Hold{}, blind(err)
 	}
 	id := r.PathValue("id")

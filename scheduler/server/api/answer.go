@@ -51,7 +51,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	answer(w, p.status, Failure{Error: p.text, Details: p.details})
 }
 
-// describe finds the status of an error. One that nobody foresaw is the
+// describe finds the status of an error. An unforeseen one is the
 // service's fault, and its text may name what is no caller's business.
 func describe(err error) *problem {
 	var known *problem
@@ -63,6 +63,8 @@ func describe(err error) *problem {
 		return &problem{refusal.Status, refusal.Text, refusal.Details}
 	case errors.Is(err, reserve.ErrNotFound), errors.Is(err, ErrNoNamespace):
 		return problemf(http.StatusNotFound, "%v", err)
+	case errors.Is(err, ErrLedgerAway):
+		return problemf(http.StatusServiceUnavailable, "%v", ErrLedgerAway)
 	case errors.Is(err, ErrDenied):
 		return problemf(http.StatusForbidden, "%v", err)
 	case errors.Is(err, ErrNoAnswer):
@@ -86,7 +88,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 		header.Set("Cache-Control", "no-store")
 	}
 	w.WriteHeader(status)
-	w.Write(append(text, '\n')) //nolint:errcheck // the client has gone; nobody is left to tell
+	w.Write(append(text, '\n')) //nolint:errcheck // the client has gone
 }
 
 func wrongMethod(allowed []string) http.Handler {

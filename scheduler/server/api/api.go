@@ -6,6 +6,8 @@
 //	DELETE /api/v1/gpu/reservations/{id}
 //	POST   /api/v1/gpu/setup-pytorch, /setup-tensorflow       environment and job fragment
 //	GET    /api/v1/gpu/cluster                                everything, for programs
+//	GET    /api/v1/gpu/idle                                   who holds what and does not use it
+//	GET    /api/v1/gpu/ledger, /ledger/advice                 who held and used what, as JSON or CSV
 //	GET    /api/v1/openapi.json, /healthz, /readyz
 //
 // Every answer is JSON. An error has a 4xx or 5xx status and says in "error"
@@ -33,7 +35,7 @@ type Leadership interface {
 	// Secret is what the replica that leads knows the others by.
 	Secret() string
 	// Leader returns the base URL of the replica that decides, and whether
-	// this is it. The URL is empty while nobody leads.
+	// this is it. The URL is empty while there is no leader.
 	Leader() (address string, self bool)
 }
 
@@ -41,6 +43,8 @@ type Leadership interface {
 type Config struct {
 	Views  view.Source
 	Keeper reserve.Keeper
+	// Books are the ledger; nil where none is kept.
+	Books Books
 	// Gate asks Nomad what a caller may do.
 	Gate Gate
 	// Leadership is nil where this replica always decides.
@@ -56,8 +60,11 @@ type Config struct {
 	DefaultHold, LongestHold time.Duration
 	// Forward sends requests to the replica that leads; nil for the default.
 	Forward http.RoundTripper
-	// Audit notes what was decided about a reservation; nil for nobody.
+	// Audit notes what was decided about a reservation; nil for no log.
 	Audit func(r *http.Request, token string, e Audited)
+	// Heard is when Nomad was last heard; an error while it never was. Nil: as the views
+	// say, which takes drawing one.
+	Heard func() (time.Time, error)
 	// Now is the clock; nil for the real one.
 	Now    func() time.Time
 	Logger hclog.Logger
@@ -85,6 +92,15 @@ func New(c Config) (*API, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.Heard == nil {
+		c.Heard = func() (time.Time, error) {
+			seen, err := c.Views.View()
+			if err != nil {
+				return time.Time{}, err
+			}
+			return seen.Synced, nil
+		}
+	}
 	if c.Forward == nil {
 		c.Forward = http.DefaultTransport
 	}
@@ -108,6 +124,9 @@ var routes = []route{
 	{method: "GET", path: "/api/v1/gpu/health", handle: (*API).health},
 	{method: "GET", path: "/api/v1/gpu/monitoring", handle: (*API).monitoring},
 	{method: "GET", path: "/api/v1/gpu/cluster", handle: (*API).cluster},
+	{method: "GET", path: "/api/v1/gpu/idle", handle: (*API).idle},
+	{method: "GET", path: "/api/v1/gpu/ledger", handle: (*API).report},
+	{method: "GET", path: "/api/v1/gpu/ledger/advice", handle: (*API).advice},
 	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true, open: true},
 	{method: "POST", path: "/api/v1/gpu/allocate", handle: (*API).allocate, leads: true, open: true},
 	{method: "GET", path: "/api/v1/gpu/reservations", handle: (*API).reservations, leads: true},
@@ -156,9 +175,9 @@ func (a *API) wrap(r route) http.Handler {
 }
 
 // admit lets a caller read. That there is no view is told to everybody: without
-// Nomad nobody can be asked who the caller is.
+// Nomad there is no way to ask who the caller is.
 func (a *API) admit(r *http.Request) error {
-	if _, err := a.Views.View(); err != nil {
+	if _, err := a.Heard(); err != nil {
 		return blind(err)
 	}
 	return a.Gate.MayRead(r.Context(), nomad.CallerToken(r.Header))
@@ -170,29 +189,21 @@ func (a *API) picture(r *http.Request) (*view.Cluster, error) {
 	if err != nil {
 		return nil, blind(err)
 	}
-	hidden, err := a.hidden(r, c)
-	if err != nil || len(hidden) == 0 {
-		return c, err
-	}
-	return c.Redact(func(namespace string) bool { return !hidden[namespace] }), nil
-}
-
-func (a *API) hidden(r *http.Request, c *view.Cluster) (map[string]bool, error) {
-	hidden := map[string]bool{}
+	visible, all := map[string]bool{}, true
 	for _, namespace := range c.Namespaces() {
-		visible, err := a.visible(r, namespace)
-		if err != nil {
+		if visible[namespace], err = a.visible(r, namespace); err != nil {
 			return nil, err
 		}
-		if !visible {
-			hidden[namespace] = true
-		}
+		all = all && visible[namespace]
 	}
-	return hidden, nil
+	if all {
+		return c, nil
+	}
+	return c.Redact(func(namespace string) bool { return visible[namespace] }), nil
 }
 
 // visible reports whether the caller may see what is in a namespace. One that
-// is gone, and of which only the past is told, nobody may.
+// is gone, and of which only the past is told, no one may.
 func (a *API) visible(r *http.Request, namespace string) (bool, error) {
 	err := a.Gate.MayReadNamespace(r.Context(), nomad.CallerToken(r.Header), namespace)
 	if errors.Is(err, ErrDenied) || errors.Is(err, ErrNoNamespace) {

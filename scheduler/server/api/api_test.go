@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve/reservetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view/viewtest"
@@ -104,6 +105,9 @@ func TestAnswers(t *testing.T) {
 		"nodes-label":        {"GET", "/api/v1/gpu/nodes?gpu_type=nvidia-h100-80gb-hbm3&min_memory_gb=80", ""},
 		"health":             {"GET", "/api/v1/gpu/health", ""},
 		"monitoring":         {"GET", "/api/v1/gpu/monitoring", ""},
+		"idle":               {"GET", "/api/v1/gpu/idle", ""},
+		"idle-for":           {"GET", "/api/v1/gpu/idle?for=1h", ""},
+		"error-for":          {"GET", "/api/v1/gpu/idle?for=long", ""},
 		"validate":           {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0}`},
 		"validate-refused":   {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"A100","memory_gb":80.0}`},
 		"allocate":           {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0,"distributed_training":true,"mixed_precision":true}`},
@@ -374,7 +378,7 @@ func TestFollowersPassOn(t *testing.T) {
 	}
 	orphan := newBench(t, func(c *Config) { c.Leadership = leadership{} })
 	if w := orphan.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("nobody leads: %d", w.Code)
+		t.Errorf("without a leader: %d", w.Code)
 	}
 	if w := orphan.do("GET", "/api/v1/gpu/status", ""); w.Code != http.StatusOK {
 		t.Errorf("reading without a leader: %d", w.Code)
@@ -459,7 +463,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s is not in the document", r.method, r.path)
 		}
 	}
-	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}} {
+	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}, ledger.Report{}, ledger.Row{}, ledger.Used{}, Advices{}, ledger.Advice{}, view.IdleReport{}, view.Idle{}} {
 		kind := reflect.TypeOf(body)
 		var want, got []string
 		for _, field := range reflect.VisibleFields(kind) {

@@ -63,7 +63,7 @@ func Tagged(w http.ResponseWriter, r *http.Request, body any) error {
 		header.Set("Content-Encoding", "gzip")
 		text = compress(text)
 	}
-	w.Write(text) //nolint:errcheck // the client has gone; nobody is left to tell
+	w.Write(text) //nolint:errcheck // the client has gone
 	return nil
 }
 

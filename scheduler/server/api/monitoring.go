@@ -1,25 +1,30 @@
 package api
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // Health is the answer of /health.
 type Health struct {
-	// Status is healthy, degraded (some GPU takes no work) or unhealthy (none
-	// does).
-	Status      string    `json:"status"`
+	// Status is healthy, degraded (some GPU takes no work, or the ledger cannot be
+	// written) or unhealthy (none does).
+	Status string `json:"status"`
+	// A GPU that is divided into MIG instances counts once, and is healthy if all of
+	// them are.
 	TotalGPUs   int       `json:"total_gpus"`
 	HealthyGPUs int       `json:"healthy_gpus"`
 	Problems    []Problem `json:"problems"`
 	Timestamp   stamp     `json:"timestamp"`
 }
 
-// Problem is one GPU or node that takes no new work.
+// Problem is one GPU or node that takes no new work, or the ledger.
 type Problem struct {
-	NodeName string `json:"node_name"`
+	NodeName string `json:"node_name"`      // empty when it is the ledger
 	UUID     string `json:"uuid,omitempty"` // empty when it is the node
 	GPUType  string `json:"gpu_type,omitempty"`
 	// Reason says what is wrong and what to do.
@@ -41,8 +46,8 @@ type Monitoring struct {
 	Timestamp   stamp        `json:"timestamp"`
 }
 
-// GPUReading is what one GPU or MIG instance does now. A reading that nobody
-// has made is null.
+// GPUReading is what one GPU or MIG instance does now. A reading that was not
+// made is null.
 type GPUReading struct {
 	NodeName     string   `json:"node_name"`
 	UUID         string   `json:"uuid"`
@@ -73,7 +78,7 @@ func (a *API) health(w http.ResponseWriter, r *http.Request) error {
 
 func healthOf(c *view.Cluster) Health {
 	h := Health{Problems: []Problem{}, Timestamp: stamp(c.At)}
-	usable := 0
+	usable, well := 0, map[string]bool{} // of physical GPUs: MIG instances are parts of one
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		if reason := nodeProblem(n); reason != "" && len(n.GPUs) > 0 {
@@ -81,16 +86,24 @@ func healthOf(c *view.Cluster) Health {
 		}
 		for k := range n.GPUs {
 			g := &n.GPUs[k]
-			h.TotalGPUs++
-			if g.Healthy {
-				h.HealthyGPUs++
-			}
+			physical := cmp.Or(g.ParentUUID, g.UUID)
+			before, known := well[physical]
+			well[physical] = g.Healthy && (before || !known)
 			if reason := gpuProblem(g); reason != "" {
 				h.Problems = append(h.Problems, Problem{NodeName: n.Name, UUID: g.UUID, GPUType: g.Type, Reason: reason})
 			} else if n.Ready() {
 				usable++
 			}
 		}
+	}
+	for _, is := range well {
+		h.TotalGPUs++
+		if is {
+			h.HealthyGPUs++
+		}
+	}
+	if reason := ledgerProblem(c.Ledger); reason != "" {
+		h.Problems = append(h.Problems, Problem{Reason: reason})
 	}
 	switch {
 	case usable == 0:
@@ -101,6 +114,18 @@ func healthOf(c *view.Cluster) Health {
 		h.Status = healthy
 	}
 	return h
+}
+
+// ledgerProblem says that the ledger takes nothing; empty where it does.
+func ledgerProblem(o *view.LedgerOutage) string {
+	if o == nil {
+		return ""
+	}
+	text := fmt.Sprintf("the ledger takes nothing since %s, and decisions go on: %d records wait in memory", o.Since.UTC().Format(time.RFC3339), o.Waiting)
+	if o.Dropped > 0 {
+		text += fmt.Sprintf(", and %d were dropped", o.Dropped)
+	}
+	return text + "; see its disk or database, and the service's log"
 }
 
 // nodeProblem says why a node takes no new work; empty when it does.

@@ -12,6 +12,6 @@ func (a *API) openapi(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	w.Write(openapiDocument) //nolint:errcheck // the client has gone; nobody is left to tell
+	w.Write(openapiDocument) //nolint:errcheck // the client has gone
 	return nil
 }

@@ -21,11 +21,11 @@ func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
 
 // readyz says whether requests get answers that are worth something.
 func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
-	c, err := a.Views.View()
+	heard, err := a.Heard()
 	if err != nil {
 		return blind(err)
 	}
-	age := a.Now().Sub(c.Synced)
+	age := a.Now().Sub(heard)
 	if age > a.StaleAfter {
 		return problemf(http.StatusServiceUnavailable, "the service last heard from Nomad %s ago; check that Nomad has a leader and that the service's token is valid", age.Round(time.Second))
 	}

@@ -143,7 +143,7 @@ func optionsOf(body SetupRequest, kind framework.Kind) (framework.Options, error
 	case body.Nodes > 1 && !body.DistributedTraining:
 		return o, problemf(http.StatusBadRequest, "nodes %d needs distributed_training", body.Nodes)
 	case !reservationID.MatchString(body.ReservationID):
-		return o, problemf(http.StatusBadRequest, "reservation_id %q is no reservation's", body.ReservationID)
+		return o, problemf(http.StatusBadRequest, "reservation_id %q is not a reservation", body.ReservationID)
 	}
 	if err := o.Validate(); err != nil {
 		return o, problemf(http.StatusBadRequest, "%v", err)
@@ -153,5 +153,9 @@ func optionsOf(body SetupRequest, kind framework.Kind) (framework.Options, error
 
 // shareOf is what the request itself promises; the rest is known once a GPU is.
 func shareOf(r gpu.Request) framework.Share {
-	return framework.Share{GPUs: max(1, r.Count), Whole: r.Kind == gpu.KindCount, MemoryMiB: r.MemoryMiB, Type: r.Model}
+	s := framework.Share{GPUs: max(1, r.Count), Whole: r.Kind == gpu.KindCount, MemoryMiB: r.MemoryMiB}
+	if models := r.Models(); len(models) == 1 {
+		s.Type = models[0]
+	}
+	return s
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,8 @@ func (a *API) nodes(w http.ResponseWriter, r *http.Request) error {
 
 // filter selects GPUs by type and size.
 type filter struct {
-	gpuType  string
+	types    []string // any of; none: all
+	not      []string // none of
 	memoryGB float64
 }
 
@@ -120,7 +122,10 @@ func parseFilter(r *http.Request) (filter, error) {
 	if err := onlyQuery(r, "gpu_type", "min_memory_gb"); err != nil {
 		return filter{}, err
 	}
-	f := filter{gpuType: r.URL.Query().Get("gpu_type")}
+	var f filter
+	if name := r.URL.Query().Get("gpu_type"); name != "" {
+		f.types = []string{name}
+	}
 	text := r.URL.Query().Get("min_memory_gb")
 	if text == "" {
 		return f, nil
@@ -153,7 +158,8 @@ func onlyQuery(r *http.Request, valid ...string) error {
 }
 
 func (f filter) matches(a *API, g *view.GPU) bool {
-	return (f.gpuType == "" || named(g, f.gpuType)) && float64(a.nominalGB(g)) >= f.memoryGB
+	return (len(f.types) == 0 || slices.ContainsFunc(f.types, func(name string) bool { return named(g, name) })) &&
+		!slices.ContainsFunc(f.not, func(name string) bool { return named(g, name) }) && float64(a.nominalGB(g)) >= f.memoryGB
 }
 
 // named reports whether a GPU goes by a name that people write: its type, its
@@ -163,7 +169,7 @@ func named(g *view.GPU, name string) bool {
 		strings.EqualFold(name, strings.ReplaceAll(g.Model, " ", "-"))
 }
 
-// freeOf is the memory and the compute of a GPU that nobody holds. A whole GPU is
+// freeOf is the memory and the compute of a GPU that no task holds. A whole GPU is
 // free or not; of a sliced one the memory is in slices.
 func freeOf(g *view.GPU) (memory gb, compute float64) {
 	if g.Mode == "mig" { // its instances are handed out
@@ -189,7 +195,7 @@ func freeOf(g *view.GPU) (memory gb, compute float64) {
 func roundTo(v float64) float64 { return math.Round(v*10) / 10 }
 
 // details groups a node's GPUs by type and size, in the node's order. Held GPUs
-// are reserved for somebody.
+// are reserved.
 func (a *API) details(n *view.Node, f filter, held map[string]bool) []NodeDetail {
 	type key struct {
 		gpuType string

@@ -13,7 +13,7 @@ type use struct {
 	compute, memory, weight float64
 }
 
-// add counts a device. What nobody measured counts as used as far as it is
+// add counts a device. What was not measured counts as used as far as it is
 // held: a reservation is the best that is known of it.
 func (u *use) add(g *view.GPU, weight float64) {
 	compute, memory := g.HeldMilli, g.HeldMemoryMiB

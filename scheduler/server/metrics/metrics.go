@@ -1,9 +1,9 @@
 // Package metrics serves the cluster's GPUs to Prometheus.
 //
-// Every figure comes from the picture that the page shows too: a scrape asks
-// nobody, and two replicas tell the same. Names start with nomad_gpu_ and end
-// in their unit: bytes, celsius, watts, seconds, or ratio (0 to 1). What nobody
-// has measured has no sample at all, so that it is not taken for zero.
+// Every figure comes from the snapshot that the page shows too: a scrape sends
+// no request, and two replicas tell the same. Names start with nomad_gpu_ and end
+// in their unit: bytes, celsius, watts, seconds, or ratio (0 to 1). What was not
+// measured has no sample at all, so that it is not taken for zero.
 package metrics
 
 import (
@@ -144,16 +144,18 @@ func queue(out chan<- prometheus.Metric, q *view.Queue) {
 
 func (p picture) pending(out chan<- prometheus.Metric) {
 	type key struct{ namespace, queue, kind string }
-	groups, allocs, oldest := map[key]float64{}, map[key]float64{}, map[key]float64{}
+	groups, allocs, gpus, oldest := map[key]float64{}, map[key]float64{}, map[key]float64{}, map[key]float64{}
 	for _, w := range p.c.Pending {
 		k := key{w.Namespace, w.Queue, w.Kind}
 		groups[k]++
 		allocs[k] += float64(w.Missing)
+		gpus[k] += float64(w.Milli) / 1000
 		oldest[k] = max(oldest[k], p.now.Sub(w.Since).Seconds())
 	}
 	for k := range groups {
 		pendingGroups.send(out, groups[k], k.namespace, k.queue, k.kind)
 		pendingAllocs.send(out, allocs[k], k.namespace, k.queue, k.kind)
+		pendingGPUs.send(out, gpus[k], k.namespace, k.queue, k.kind)
 		pendingOldest.send(out, oldest[k], k.namespace, k.queue, k.kind)
 	}
 }

@@ -18,7 +18,7 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 	out <- sample
 }
 
-// measured sends a measurement in units of its own; none if nobody has made it.
+// measured sends a measurement in units of its own; none if there is none.
 func (m *metric) measured(out chan<- prometheus.Metric, value int64, unit float64, labels ...string) {
 	if value >= 0 {
 		m.send(out, float64(value)*unit, labels...)
@@ -68,6 +68,7 @@ var (
 
 	pendingGroups = define("pending_groups", "Task groups that wait for GPUs; kind is quota, priority or room.", "namespace", "queue", "kind")
 	pendingAllocs = define("pending_allocs", "Allocations that these groups still miss.", "namespace", "queue", "kind")
+	pendingGPUs   = define("pending_gpus", "GPUs that these allocations ask for, parts as parts; 0 where no GPU that is known would do.", "namespace", "queue", "kind")
 	pendingOldest = define("pending_oldest_seconds", "How long the oldest of them waits.", "namespace", "queue", "kind")
 
 	reservedGPUs = define("reserved_gpus", "GPUs in reservations; state is open or claimed.", "namespace", "state")

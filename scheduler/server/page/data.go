@@ -18,6 +18,8 @@ type data struct {
 	Synced *time.Time `json:"synced,omitempty"`
 	Index  uint64     `json:"index,omitempty"`
 	Nodes  []node     `json:"nodes"`
+	// Idle is what has been held and not used for as long as queues allow.
+	Idle []view.Idle `json:"idle,omitempty"`
 }
 
 type node struct {
@@ -29,14 +31,14 @@ type device struct {
 	view.GPU
 	Instances int `json:"instances"`
 	// Runs are the instances: who holds them (an index into holders, -1 for
-	// nobody), how many, and whether they are healthy (1 or 0).
+	// none), how many, and whether they are healthy (1 or 0).
 	Runs []run `json:"runs"`
 }
 
 type run [3]int
 
 func dataOf(c *view.Cluster) data {
-	d := data{Cluster: *c, Nodes: make([]node, len(c.Nodes))}
+	d := data{Cluster: *c, Nodes: make([]node, len(c.Nodes)), Idle: c.IdleReport(0).Idle}
 	for i := range c.Nodes {
 		n := node{Node: c.Nodes[i], GPUs: make([]device, len(c.Nodes[i].GPUs))}
 		for k := range c.Nodes[i].GPUs {

@@ -7,7 +7,7 @@
 // The files have no names or figures in them and need no token; the data does,
 // the reader's Nomad token, which the script sends. The script builds elements
 // and sets their text, it never makes HTML out of data: a job's name is
-// whatever somebody chose to type.
+// whatever a user chose to type.
 package page
 
 import (

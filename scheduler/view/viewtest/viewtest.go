@@ -36,9 +36,14 @@ func Small() *view.Cluster {
 			{Name: "students", Parent: "research", Namespaces: []string{"students"}, QuotaMilli: 1000, UsedMilli: 0, QuotaMemoryMiB: 40_960},
 		},
 		Pending: []view.Pending{
-			{Namespace: "serving", JobID: "llm-large", Group: "api", Missing: 1, Queue: "serving", Priority: 70, Ask: "4(A100)", Since: Now.Add(-12 * time.Minute), Kind: view.WaitsForRoom, Reason: "4 free A100 on one node are needed; at most 2 are free on gpu-node-3"},
-			{Namespace: "research", JobID: "sweep", Group: "trial", Missing: 6, Queue: "research", Priority: 50, Ask: "0.5", Since: Now.Add(-3 * time.Hour), Kind: view.WaitsForQuota, Reason: "queue research uses 5.25 of its 4 GPUs, and serving has asked for what it lent"},
-			{Namespace: "default", JobID: HostileJob, Group: "g", Missing: 1, Queue: "serving", Priority: 20, Ask: "8G,0.5", Since: Now.Add(-40 * time.Second), Kind: view.WaitsForPriority, Reason: "llm-large goes first: priority 70 against 20", Direct: true},
+			{Namespace: "serving", JobID: "llm-large", Group: "api", Missing: 1, Milli: 4000, Queue: "serving", Priority: 70, Ask: "4(A100)", Since: Now.Add(-12 * time.Minute), Kind: view.WaitsForRoom, Reason: "4 free A100 on one node are needed; at most 2 are free on gpu-node-3",
+				Start: &view.Start{Turn: 1, Of: 3, Known: true, Soonest: Now.Add(20 * time.Minute), Likely: Now.Add(time.Hour), Latest: Now.Add(3 * time.Hour)},
+				Fits:  &view.Fits{Ask: "2(A100)", Allocs: 1, Nodes: 1}},
+			{Namespace: "research", JobID: "sweep", Group: "trial", Missing: 6, Milli: 3000, Queue: "research", Priority: 50, Ask: "0.5", Since: Now.Add(-3 * time.Hour), Kind: view.WaitsForQuota, Reason: "queue research uses 5.25 of its 4 GPUs, and serving has asked for what it lent"},
+			{Namespace: "default", JobID: HostileJob, Group: "g", Missing: 1, Milli: 500, Queue: "serving", Priority: 20, Ask: "8G,0.5", Since: Now.Add(-40 * time.Second), Kind: view.WaitsForPriority, Reason: "llm-large goes first: priority 70 against 20", Direct: true},
+		},
+		OnCPU: []view.FellBack{
+			{Namespace: "research", JobID: "tokenize", Group: "prepare", Ask: "8G", Since: Now.Add(-30 * time.Minute), Text: "it waited 10m0s for 8G and runs without a GPU, until it is submitted again"},
 		},
 		Decisions: decisions(),
 		Holds: []view.Hold{
@@ -56,7 +61,9 @@ func sliced() view.Node {
 	n := node(1, "gpu-node-1", 16)
 	a := slices("A100", "NVIDIA A100-SXM4-40GB", "GPU-a0000000-0000", 0, 40_960, 40)
 	hold(&a, holder("a1", "serving", "llm", "api", "serve", 70, 16, 400, 800), 16)
-	hold(&a, holder("a2", "research", "notebook-3", "nb", "jupyter", 20, 8, 200, 0), 8)
+	notebook := holder("a2", "research", "notebook-3", "nb", "jupyter", 20, 8, 200, 0)
+	notebook.Use = &view.Use{At: Now, MemoryMiB: 1900, UnusedSince: Now.Add(-50 * time.Minute), Idle: true, Action: "evict"}
+	hold(&a, notebook, 8)
 	hold(&a, holder("a3", "default", HostileJob, "g", "t", 50, 4, 100, 0), 4)
 	a.Measured = view.Measured{At: Now, Milli: 630, MemoryMiB: 21_300, TemperatureC: 61, PowerW: 243}
 	b := slices("A100", "NVIDIA A100-SXM4-40GB", "GPU-a0000001-0000", 1, 40_960, 40)
@@ -95,6 +102,7 @@ func migAndShared() view.Node {
 	}
 	h := holder("b2", "students", "lab", "lab", "notebook", 10, 1, 0, 0)
 	h.MemoryMiB, h.Direct = 0, true
+	h.Use = &view.Use{At: Now, Milli: view.Unmeasured, MemoryMiB: 2_048, Seat: "suspended", SeatSince: Now.Add(-12 * time.Minute), SeatFirst: Now.Add(48 * time.Minute), SeatWhy: "a task of higher priority wants the GPU"}
 	hold(&shared, h, 1)
 	shared.HeldMemoryMiB = 0
 	n.GPUs = append(n.GPUs, shared)
@@ -125,14 +133,18 @@ func whole() view.Node {
 func decisions() []view.Decision {
 	choice := func(name, id, gpu, group string, score int64) view.Choice {
 		return view.Choice{NodeID: id, NodeName: name, GPUs: []string{gpu}, Groups: []string{group}, Score: score, Terms: []view.Term{
-			{Name: "gpu utilisation", Weight: 400, Value: 530}, {Name: "memory utilisation", Weight: 300, Value: 410}, {Name: "cpu utilisation", Weight: 200, Value: 250}, {Name: "fragmentation", Weight: 100, Value: 900},
+			{Name: "gpu utilization", Weight: 400, Value: 530}, {Name: "memory utilization", Weight: 300, Value: 410}, {Name: "cpu utilization", Weight: 200, Value: 250}, {Name: "fragmentation", Weight: 100, Value: 900},
 		}}
+	}
+	behind := func(c view.Choice) view.Choice {
+		c.Why = "it would take 0.18 GPU more from later work (fragmentation_weight)"
+		return c
 	}
 	return []view.Decision{
 		{At: Now.Add(-90 * time.Second), Namespace: "serving", JobID: "llm", Group: "api", Queue: "serving", Priority: 70, Ask: "16G,0.4", Policy: "PACK", Outcome: view.Placed,
 			Choices: []view.Choice{choice("gpu-node-1", "node-0001-id", "GPU-a0000000-0000", "nvidia/slice/A100/0", 612)},
 			Explanation: view.Explanation{Summary: "gpu-node-1 has the fullest GPU that still holds 16 GiB", Fits: 2,
-				RunnersUp: []view.Choice{choice("gpu-node-2", "node-0002-id", "GPU-b0000000-0000", "nvidia/slice/H100/0", 540)},
+				RunnersUp: []view.Choice{behind(choice("gpu-node-2", "node-0002-id", "GPU-b0000000-0000", "nvidia/slice/H100/0", 540))},
 				Reasons:   []view.Reason{{Nodes: 1, Why: "no sliced GPU", Never: true}}}},
 		{At: Now.Add(-11 * time.Minute), Namespace: "serving", JobID: "llm-large", Group: "api", Queue: "serving", Priority: 70, Ask: "4(A100)", Policy: "SPREAD", Outcome: view.Held,
 			Explanation: view.Explanation{Summary: "no node has 4 free A100", Reasons: []view.Reason{{Nodes: 2, Why: "fewer than 4 like GPUs", Never: true}, {Nodes: 1, Why: "no GPU with nothing on it (4 needed)"}}}},

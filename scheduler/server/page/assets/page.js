@@ -1,43 +1,22 @@
 // The page asks for /gpu/data every two seconds and draws what changed. Nothing
 // here makes HTML out of data: elements are built, and text is set as text.
 
-const PERIOD = 2000, RETRY = 5000, LATE = 60;
-const byId = (id) => document.getElementById(id);
+import { ago, attrs, byId, cell, el, gib, gpus, jobLink, link, rows, token, vars, when } from "./elements.js";
+import { drawIdle } from "./idle.js";
+import "./ledger.js";
 
-/** Builds an element: el("p.note.warn", "text", child, …). */
-function el(name, ...children) {
-  const [tag, ...classes] = name.split(".");
-  const node = document.createElement(tag);
-  if (classes.length) node.className = classes.join(" ");
-  node.append(...children.filter((c) => c !== null && c !== undefined && c !== ""));
-  return node;
-}
-const link = (href, ...text) => { const a = el("a", ...text); a.href = href; return a; };
-const vars = (node, values) => { for (const k in values) node.style.setProperty("--" + k, values[k]); return node; };
-const attrs = (node, values) => { for (const k in values) node.setAttribute(k, values[k]); return node; };
+const PERIOD = 2000, RETRY = 5000, LATE = 60;
 
 // ---- words and figures
 
-const short = (v) => v.toLocaleString("en", { maximumFractionDigits: v >= 100 ? 0 : 1 });
-const gib = (mib) => (mib >= 10 * 1048576 ? short(mib / 1048576) + "\u00a0TiB" : short(mib / 1024) + "\u00a0GiB");
-const gpus = (milli) => (milli / 1000).toLocaleString("en", { maximumFractionDigits: 2 });
 const percent = (part, whole) => (whole > 0 ? Math.round((100 * part) / whole) : 0) + "\u00a0%";
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
-function ago(time, now) {
-  const s = Math.round((now - new Date(time)) / 1000);
-  const span = (v) => v < 60 ? v + "\u00a0s" : v < 3600 ? Math.floor(v / 60) + "\u00a0min" : v < 172800 ? Math.floor(v / 3600) + "\u00a0h" : Math.floor(v / 86400) + "\u00a0d";
-  return s >= 0 ? span(s) + "\u00a0ago" : "in\u00a0" + span(-s);
-}
-function when(time, now) {
-  return attrs(el("time", ago(time, now)), { datetime: time, title: new Date(time).toLocaleString() });
-}
 /** A job's look is a function of its name: the same on every GPU and every day. */
 function look(holder) {
   let h = 2166136261;
   for (const c of holder.namespace + "/" + holder.job_id) h = Math.imul(h ^ c.codePointAt(0), 16777619) >>> 0;
   return { hue: [205, 265, 28, 330, 175, 50, 230, 0, 95][h % 9], pattern: "p" + ((h >>> 8) % 6) };
 }
-const jobLink = (namespace, job) => link("/ui/jobs/" + encodeURIComponent(job) + "@" + encodeURIComponent(namespace), job);
 const hidden = (h) => h.job_id === "(hidden)";
 
 // ---- GPUs
@@ -118,6 +97,16 @@ function figures(g, few) {
   return out;
 }
 
+/** Where a task is that makes room for others: since when, why, and when its turn is at the latest. */
+function seat(use, now) {
+  const name = use.seat === "idle" ? "suspended" : use.seat;
+  const out = el("span.sub", el("span.tag" + (name === "resident" ? "" : ".warn"), name));
+  if (use.seat_since) out.append(" ", when(use.seat_since, now));
+  if (use.seat_reason) out.append(" · " + use.seat_reason);
+  if (use.seat_first) out.append(" · comes first ", when(use.seat_first, now));
+  return out;
+}
+
 function holderTable(g, now) {
   const table = el("table");
   const caption = el("caption.unseen", "Who holds " + gpuName(g));
@@ -131,15 +120,13 @@ function holderTable(g, now) {
       attrs(el("th", vars(el("i.swatch.job." + pattern), { hue }), hidden(h) ? "(another team's)" : jobLink(h.namespace, h.job_id),
         hidden(h) ? "" : el("span.sub", h.namespace + " · ", link("/ui/allocations/" + encodeURIComponent(h.alloc_id), h.task)),
         h.direct ? el("span.sub", "submitted around the service") : ""), { scope: "row" }),
-      cell("Share", share.filter(Boolean).join(", ")),
+      cell("Share", share.filter(Boolean).join(", "), h.use && h.use.seat ? seat(h.use, now) : ""),
       cell("Priority", h.priority),
       cell("Since", h.since.startsWith("0001") ? "" : when(h.since, now))));
   }
   table.append(caption, head, body);
   return table;
 }
-
-function cell(label, ...children) { return attrs(el("td", ...children.map((c) => (typeof c === "number" ? String(c) : c))), { "data-label": label }); }
 
 function gpuInside(g, now, holds) {
   const inside = el("div.inside");
@@ -340,10 +327,6 @@ function troubles(data) {
 
 // ---- tables
 
-function rows(id, list, columns, none, draw) {
-  byId(id).replaceChildren(...(list && list.length ? list.map(draw) : [el("tr", attrs(el("td.none", none), { colspan: columns }))]));
-}
-
 function drawQueues(data) {
   byId("queues-count").textContent = (data.queues || []).length || "";
   rows("queue-rows", data.queues, 6, "No queues are configured: everybody may use everything.", (q) => {
@@ -356,19 +339,43 @@ function drawQueues(data) {
       attrs(el("th", el("strong", q.name), q.parent ? el("span.sub", "in " + q.parent) : ""), { scope: "row" }),
       cell("Namespaces", (q.namespaces || []).join(", ")),
       cell("Use of the quota", bar, q.borrowed_milli > 0 ? el("span.sub", `▨ ${gpus(q.borrowed_milli)} borrowed`) : ""),
-      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : ""),
+      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : "", q.above ? el("span.sub.bad", "✕ " + q.above) : ""),
       cell("Memory", gib(q.used_memory_mib) + (q.quota_memory_mib ? ` of ${gib(q.quota_memory_mib)}` : "")),
       cell("Waiting", q.pending || 0));
   });
 }
 
+// starts is when something that waits is likely to start.
+function starts(s) {
+  const at = (time) => new Date(time).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
+  const turn = `number ${s.turn} of ${s.of} that wait`;
+  return s.known ? `${turn} · likely to start ${at(s.likely)}, between ${at(s.soonest)} and ${at(s.latest)}` : `${turn} · when it starts is not known`;
+}
+
+// fits is what would start now in place of something that waits.
+function fits(f) {
+  if (!f.ask) return "nothing smaller would start now";
+  return f.allocs > 1 ? `${f.allocs} allocs of ${f.ask} each would start now, on ${plural(f.nodes, "node")}` : `${f.ask} would start now on ${plural(f.nodes, "node")}`;
+}
+
 function drawPending(data, now) {
   byId("pending-count").textContent = (data.pending || []).length || "";
-  rows("pending-rows", data.pending, 6, "Nothing waits.", (p) => el("tr",
+  rows("pending-rows", [...(data.pending || []), ...(data.on_cpu || [])], 6, "Nothing waits.", (p) => (p.kind ? pendingRow(p, now) : onCPURow(p, now)));
+}
+
+function onCPURow(f, now) {
+  return el("tr",
+    attrs(el("th", jobLink(f.namespace, f.job_id), el("span.sub", `${f.namespace} · group ${f.group}`)), { scope: "row" }),
+    cell("Asks for", el("code", f.ask)), cell("Priority", "–"), cell("Queue", "–"), cell("Since", when(f.since, now)),
+    cell("Waits for", el("span.tag", "on the CPU"), " ", f.text));
+}
+
+function pendingRow(p, now) {
+  return el("tr",
     attrs(el("th", jobLink(p.namespace, p.job_id), el("span.sub", `${p.namespace} · group ${p.group}` + (p.direct ? " · submitted around the service" : ""))), { scope: "row" }),
     cell("Asks for", el("code", p.ask), p.missing > 1 ? el("span.sub", `${p.missing} times`) : ""),
     cell("Priority", p.priority), cell("Queue", p.queue || "–"), cell("Since", when(p.since, now)),
-    cell("Waits for", el("span.tag.warn", p.kind), " ", p.reason)));
+    cell("Waits for", el("span.tag.warn", p.kind), " ", p.reason, p.start ? el("span.sub", starts(p.start)) : "", p.would_fit ? el("span.sub", fits(p.would_fit)) : ""));
 }
 
 function drawReservations(data, now) {
@@ -389,16 +396,15 @@ function drawEvents(data, now) {
 // ---- decisions
 
 function choiceRow(c, best) {
-  const terms = (c.terms || []).map((t) => `${t.name} ${(t.value / 1000).toFixed(2)} × ${(t.weight / 1000).toFixed(2)}`).join(" + ");
   return el("tr",
     attrs(el("th", c.node_name, best ? " " : "", best ? el("span.tag.good", "✓ chosen") : ""), { scope: "row" }),
-    cell("GPUs", el("code", (c.groups || []).join(", "))), cell("Score", (c.score / 1000).toFixed(3)), cell("Terms", terms));
+    cell("GPUs", el("code", (c.groups || []).join(", "))), cell("Why", c.why || ""));
 }
 
 function decisionInside(d) {
   const inside = el("div.inside", el("p", d.summary));
   const all = [...(d.choices || []).map((c) => choiceRow(c, true)), ...(d.runners_up || []).map((c) => choiceRow(c, false))];
-  if (all.length) inside.append(el("table", el("caption.unseen", "Nodes that were weighed"), el("thead", el("tr", ...["Node", "GPU", "Score", "Terms"].map((t) => attrs(el("th", t), { scope: "col" })))), el("tbody", ...all)));
+  if (all.length) inside.append(el("table", el("caption.unseen", "Nodes that were weighed"), el("thead", el("tr", ...["Node", "GPU", "Why"].map((t) => attrs(el("th", t), { scope: "col" })))), el("tbody", ...all)));
   if ((d.reasons || []).length) inside.append(el("p.note", d.fits ? `${plural(d.fits, "node")} could take it. The others could not:` : "No node could take it:"), el("ul", ...d.reasons.map((r) => el("li", `${plural(r.nodes, "node")}: ${r.why}` + (r.never ? " (never, even when empty)" : "") + (r.after_preempting ? `; ${r.after_preempting} of them could after evictions` : "")))));
   return inside;
 }
@@ -406,7 +412,7 @@ function decisionInside(d) {
 function drawDecisions(data, now) {
   const list = (data.decisions || []).slice(0, 100);
   byId("decision-list").replaceChildren(...(list.length ? list.map((d, i) => {
-    const kind = { placed: ["good", "✓ placed"], held: ["warn", "‖ held"], refused: ["bad", "✕ refused"] }[d.outcome] || ["", d.outcome];
+    const kind = { placed: ["good", "✓ placed"], waits: ["warn", "… waits"], held: ["warn", "‖ held"], refused: ["bad", "✕ refused"], on_cpu: ["", "on the CPU"] }[d.outcome] || ["", d.outcome];
     const where = (d.choices || []).map((c) => c.node_name).join(", ");
     const node = details(`decision ${d.at} ${d.job_id} ${d.group}`, false, () => decisionInside(d));
     node.className = "decision";
@@ -434,16 +440,13 @@ function draw(data, now) {
   drawOverview(data, now);
   drawNodes(data, now);
   drawQueues(data);
+  drawIdle(data, now);
   drawPending(data, now);
   drawDecisions(data, now);
   drawReservations(data, now);
   drawEvents(data, now);
+  document.documentElement.dataset.now = now.toISOString();
   document.documentElement.dataset.drawn = "yes";
-}
-
-/** The token given here, or that of Nomad's own UI at this address. */
-function token() {
-  try { return sessionStorage.getItem("nomad-gpu-token") || localStorage.getItem("nomadTokenSecret") || ""; } catch { return ""; }
 }
 
 async function refresh() {
@@ -472,6 +475,13 @@ function failed(error) {
   banner(denied ? error.message : (error.status ? "" : "The service does not answer: ") + error.message + (last ? ". What is shown may be old." : ""), last ? "late" : "");
 }
 
+// What to say while the ledger cannot be written: decisions go on.
+function ledgerOutage(outage) {
+  if (!outage) return "";
+  const dropped = outage.dropped_records ? ` and ${outage.dropped_records} were dropped` : "";
+  return `The ledger takes nothing since ${new Date(outage.since).toLocaleString()}. Decisions go on; ${outage.waiting_records} records wait in memory${dropped}.`;
+}
+
 async function loop() {
   let wait = PERIOD;
   if (!document.hidden) {
@@ -483,7 +493,7 @@ async function loop() {
         banner(`The service last heard from Nomad ${Math.round(age)} seconds ago. What is shown may be old.`, "late");
       } else {
         status("on", last.leading ? "live" : last.leader ? "live, second replica" : "live, nobody leads");
-        banner("");
+        banner(ledgerOutage(last.ledger_outage), "late");
       }
     } catch (error) {
       failed(error);

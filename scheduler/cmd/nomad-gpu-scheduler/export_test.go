@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// exportCluster is what Nomad and the service tell of one node with two GPUs, one of
+// them in slices, and one without.
+func exportCluster(noon time.Time) http.HandlerFunc {
+	text := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+	mib := func(n int64) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: "MiB"} }
+	instances := func(ids ...string) (out []*api.NodeDevice) {
+		for _, id := range ids {
+			out = append(out, &api.NodeDevice{ID: id, Healthy: true})
+		}
+		return out
+	}
+	alloc := func(id, job, node, device string, began, ended time.Time, ids ...string) *api.AllocationListStub {
+		a := &api.AllocationListStub{ID: id, Namespace: "default", JobID: job, NodeID: node, ClientStatus: "running", DesiredStatus: "run", CreateTime: began.UnixNano(),
+			TaskStates: map[string]*api.TaskState{"t": {StartedAt: began, FinishedAt: ended}}}
+		if !ended.IsZero() {
+			a.ClientStatus = "complete"
+		}
+		if began.IsZero() {
+			a.CreateTime, a.ClientStatus = noon.UnixNano(), "pending"
+		}
+		task := &api.AllocatedTaskResources{Cpu: api.AllocatedCpuResources{CpuShares: 500}, Memory: api.AllocatedMemoryResources{MemoryMB: 256}}
+		if len(ids) > 0 {
+			task.Devices = []*api.AllocatedDeviceResource{{Vendor: "nvidia", Type: device, Name: "A100/0", DeviceIDs: ids}}
+		}
+		a.AllocatedResources = &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": task}}
+		return a
+	}
+	gpuNode := &api.Node{ID: "n1", Name: "gpu-1", Status: "ready", SchedulingEligibility: "eligible", NodeResources: &api.NodeResources{
+		Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 262144},
+		Devices: []*api.NodeDeviceResource{
+			{Vendor: "nvidia", Type: "slice", Name: "A100/0", Instances: instances("GPU-a::0", "GPU-a::1", "GPU-a::2"), Attributes: map[string]*api.Attribute{
+				"model": text("NVIDIA A100"), "type": text("A100"), "memory": mib(3072), "slice_memory": mib(1024)}},
+			{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100", Instances: instances("GPU-b"), Attributes: map[string]*api.Attribute{"model": text("NVIDIA A100"), "type": text("A100"), "memory": mib(3072)}},
+		},
+	}}
+	cpu, memory, group := 700, 300, "g"
+	answers := map[string]any{
+		"/v1/nodes":   []*api.NodeListStub{{ID: "n1"}, {ID: "n2"}},
+		"/v1/node/n1": gpuNode,
+		"/v1/node/n2": &api.Node{ID: "n2", Name: "cpu-1", NodeResources: &api.NodeResources{}},
+		"/v1/allocations": []*api.AllocationListStub{
+			alloc("ended", "train", "n1", "slice", noon, noon.Add(100*time.Second), "GPU-a::0", "GPU-a::1"),
+			alloc("runs", "train", "n1", "slice", noon.Add(50*time.Second), time.Time{}, "GPU-a::0", "GPU-a::1", "GPU-a::2"),
+			alloc("long", "other", "n1", "gpu", noon.Add(60*time.Second), time.Time{}, "GPU-b"),
+			alloc("host", "web", "n1", "", noon.Add(70*time.Second), noon.Add(80*time.Second)),
+			alloc("elsewhere", "web", "n2", "", noon, noon.Add(time.Hour)),
+			alloc("never", "web", "n1", "", time.Time{}, time.Time{}),
+		},
+		"/v1/job/train": &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Resources: &api.Resources{CPU: &cpu, MemoryMB: &memory}}}}}},
+		clusterPath: &view.Cluster{Pending: []view.Pending{
+			{Namespace: "default", JobID: "train", Group: "g", Missing: 2, Ask: "1G", Since: noon.Add(90 * time.Second)},
+			{Namespace: "default", JobID: "train", Group: "g", Missing: 1, Ask: "2", Since: noon.Add(95 * time.Second)},
+			{Namespace: "default", JobID: "own", Group: "g", Missing: 1, Ask: "nvidia/slice ×3", Since: noon},
+		}},
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if answer, ok := answers[r.URL.Path]; ok {
+			_ = json.NewEncoder(w).Encode(answer)
+			return
+		}
+		http.NotFound(w, r)
+	}
+}
+
+func exportTo(t *testing.T, dir string, now time.Time, h http.Handler) (code int, stdout, stderr string) {
+	t.Helper()
+	service := httptest.NewServer(h)
+	defer service.Close()
+	var out, errs bytes.Buffer
+	o := exportOptions{online: online{stdout: &out, stderr: &errs}, out: dir, now: now}
+	o.address = service.URL
+	done, err := o.export()
+	if err != nil {
+		return o.fail(err), out.String(), errs.String()
+	}
+	return exitOK, strings.Join([]string{done.NodesFile, done.TasksFile}, " "), ""
+}
+
+// What is exported is what gpu-sim reads.
+func TestExportIsWhatTheSimulatorReads(t *testing.T) {
+	noon, dir := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC), t.TempDir()
+	code, _, stderr := exportTo(t, dir, noon.Add(250*time.Second), exportCluster(noon))
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	open := func(name string) *os.File {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	nodes, err := sim.ReadNodes(open("nodes.csv"))
+	if err != nil || len(nodes) != 1 || nodes[0] != (sim.Node{Name: "gpu-1", CPUMilli: 64000, MemoryMiB: 262144, GPUs: 2, Model: "A100", GPUMemoryMiB: 3072}) {
+		t.Errorf("nodes %+v, %v", nodes, err)
+	}
+	tasks, err := sim.ReadTasks(open("tasks.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type line struct {
+		name        string
+		arrive, run float64
+		cpu         int64
+		gpus        int
+		milli       int64
+	}
+	var got []line
+	for _, task := range tasks {
+		got = append(got, line{task.Name, task.ArriveSecond, task.RunSeconds, task.CPUMilli, task.GPUs, task.GPUMilli})
+	}
+	want := []line{
+		{"ended", 0, 100, 500, 1, 666},
+		{"runs", 50, 200, 500, 1, 1000}, // longer than those of its job that have ended
+		{"long", 60, 190, 500, 1, 1000},
+		{"host", 70, 10, 500, 0, 0},
+		{"default/train/g/0", 90, 100, 700, 1, 333}, // as long as those of its job
+		{"default/train/g/1", 90, 100, 700, 1, 333},
+		{"default/train/g/0", 95, 100, 700, 2, 1000},
+	}
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("tasks %+v, want %+v", got, want)
+		}
+	}
+}
+
+func TestExportSaysWhatFails(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	whole := exportCluster(noon)
+	for _, c := range []struct{ missing, says string }{
+		{"/v1/nodes", "list nodes"}, {"/v1/node/n1", `read node "n1"`}, {"/v1/allocations", "list allocs"},
+		{"/v1/job/train", `read job "train"`}, {clusterPath, "ask the placement service what waits"},
+	} {
+		code, _, stderr := exportTo(t, t.TempDir(), noon, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == c.missing {
+				http.Error(w, "no", http.StatusForbidden)
+				return
+			}
+			whole(w, r)
+		}))
+		if code != exitError || !strings.Contains(stderr, c.says) {
+			t.Errorf("without %s: exit %d, %q", c.missing, code, stderr)
+		}
+	}
+	if code, _, stderr := exportTo(t, filepath.Join(t.TempDir(), "gone"), noon, whole); code != exitError || !strings.Contains(stderr, "nodes.csv") {
+		t.Errorf("without a directory: exit %d, %q", code, stderr)
+	}
+}
+
+// What has not ended runs as long as the ended of its job, of all, or an hour.
+func TestEstimateRuns(t *testing.T) {
+	tasks := []exportedTask{{job: "a", run: 10}, {job: "a", run: 100, ended: true}, {job: "a", run: 300, ended: true}, {job: "b", run: 5}, {job: "b", run: 1000}}
+	estimateRuns(tasks)
+	for i, want := range []time.Duration{200, 100, 300, 200, 1000} {
+		if tasks[i].run != want {
+			t.Errorf("task %d runs %d, want %d", i, tasks[i].run, want)
+		}
+	}
+	alone := []exportedTask{{job: "a", run: 10}}
+	if estimateRuns(alone); alone[0].run != time.Hour {
+		t.Errorf("where nothing has ended a task runs %s", alone[0].run)
+	}
+}

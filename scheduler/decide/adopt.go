@@ -1,0 +1,72 @@
+package decide
+
+import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// known is what was decided about the ask: its record, or where that is lost or
+// another, what is registered. Only what runs is worth keeping as it is.
+func (p *groupPlacer) known(have *record.Record) (record.Group, bool) {
+	was, found := have.Groups[p.ask.Group]
+	if found && was.Key == p.ask.Key() {
+		return was, true
+	}
+	if j := p.tx.Job(p.key); j != nil && p.tx.Live(p.key, p.ask.Group) > 0 {
+		if g := j.Group(p.ask.Group); g != nil && g.Was != nil && g.Key == p.ask.Key() {
+			return p.adopt(g.Was), true
+		}
+	}
+	return record.Group{}, false
+}
+
+// adopt makes the record of a group of which only the registration is known.
+func (p *groupPlacer) adopt(was *admit.Earlier) record.Group {
+	g := p.unmanaged()
+	if was != nil {
+		g.Decision = was.Decision(p.ask.Group)
+		g.Decision.Explanation = []string{"adopted as it is registered"}
+	}
+	g.Shown.Summary = g.Decision.Explanation[0]
+	j := p.tx.Job(p.key)
+	g.Direct = j == nil || j.Parent == ""
+	for _, a := range p.tx.AllocsOf(p.key) {
+		if u, _ := p.tx.Usage(a.ID); a.Group == p.ask.Group && len(u.Takes) > 0 {
+			g.Cost = p.tx.Charge(u.NodeID, u.Takes)
+		}
+	}
+	return g
+}
+
+// align brings what was recorded about a group and what is registered together.
+// What runs keeps the device blocks that it runs with; what waits is decided
+// about again; a node that is left out stays so.
+func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, bool) {
+	decided := was.Ask.Count
+	was.Ask = *a
+	was.Ask.Was = nil
+	if a.Count > decided && !CanGrow(tx, key, &was, a.Count) {
+		was.Ask.Count = decided // what Nomad starts beyond that came around the service
+	}
+	if len(was.Excluded) > 0 || a.Was == nil {
+		return was, false
+	}
+	if tx.Live(key, a.Group) == 0 {
+		return was, true
+	}
+	was.Decision.Hold = nil
+	was.Decision.Tasks = a.Was.Decision(a.Group).Tasks
+	return was, false
+}
+
+// CanGrow reports whether the queue of a group that runs can pay for so many allocs of it.
+func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
+	q, running := tx.QueueOf(key, g.Ask.Group), tx.Live(key, g.Ask.Group)
+	if q == nil || running == 0 || count <= running {
+		return true
+	}
+	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(count-running)), key)
+	return why == ""
+}

@@ -1,0 +1,92 @@
+package decide
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// A node pool that is scaled from zero has no node until work waits for one. What
+// names such a pool, or a model that the operator expects, is not refused because
+// nothing there could hold it: it waits until a node joins.
+
+// defaultPool is the pool of jobs that name none. Where it has no GPUs, they are refused:
+// their author forgot to name one.
+const defaultPool = "default"
+
+// awaited is the hold of a group that was refused because no node could ever hold it,
+// where a node that could may join; nil where none is expected.
+func (p *groupPlacer) awaited(refused error) *admit.Hold {
+	var refusal *admit.Refusal
+	if !errors.As(refused, &refusal) || refusal.Status != http.StatusUnprocessableEntity || !p.places() {
+		return nil
+	}
+	r := &p.parts[0].req
+	if len(r.Pools) > 0 && !slices.Contains(r.Pools, defaultPool) && !p.anyGPU(func(n *place.Node, _ *place.GPU) bool { return slices.Contains(r.Pools, n.Pool) }) {
+		return waitsForNode("node pool %s has no node with GPUs yet", strings.Join(r.Pools, " or "))
+	}
+	for i := range p.parts {
+		if model := p.expected(p.parts[i].req.Models); model != "" {
+			return waitsForNode("no node with GPUs of model %s has joined yet", model)
+		}
+	}
+	return nil
+}
+
+func waitsForNode(format string, args ...any) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf(format, args...)}
+}
+
+// anyGPU reports whether the cluster has a GPU that satisfies a condition.
+func (p *groupPlacer) anyGPU(is func(*place.Node, *place.GPU) bool) bool {
+	for _, id := range p.tx.NodeIDs() {
+		n := &p.tx.Node(id).Plan
+		for i := range n.GPUs {
+			if is(n, &n.GPUs[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// expected is the first of some models that the operator expects and that no GPU of the
+// cluster is of; empty: there is none.
+func (p *groupPlacer) expected(models []string) string {
+	for _, model := range models {
+		known := func(_ *place.Node, g *place.GPU) bool { return g.Is(model) }
+		if slices.ContainsFunc(p.tx.Config().ExpectedModels, func(e string) bool { return strings.EqualFold(e, model) }) && !p.anyGPU(known) {
+			return model
+		}
+	}
+	return ""
+}
+
+// heldUntilOneJoins is the answer to a group for which there is no node yet. Which device
+// blocks it takes is seen when there is one; those that it waits with keep it from
+// running without a GPU if its hold is taken away by hand.
+func (p *groupPlacer) heldUntilOneJoins(hold *admit.Hold) record.Group {
+	g := p.unmanaged()
+	g.Decision.Bounds, g.Cost = boundsOf(p.queue), p.leastCost()
+	for _, one := range p.parts {
+		if p.ask.Tasks[one.task].Plain() {
+			continue
+		}
+		name := cmp.Or(one.req.Vendor, "nvidia") + "/" + gpu.TypeSlice
+		if one.req.Whole {
+			name = cmp.Or(one.req.Vendor, "nvidia") + "/" + "gpu"
+		}
+		t := &g.Decision.Tasks[one.task]
+		t.Devices = append(t.Devices, admit.Device{Name: name, Count: int64(max(1, one.req.GPUs))})
+	}
+	return p.markHeld(g, hold)
+}

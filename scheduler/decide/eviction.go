@@ -1,0 +1,340 @@
+package decide
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Eviction is a choice of work that has to go so that a waiting alloc fits.
+type Eviction struct {
+	Job      nomad.JobKey // that waits
+	Group    string
+	Promises []Promise // to it
+	Victims  []Victim  // lowest priority first
+	// Rivals wait as well, and Nomad would give them the room first.
+	Rivals []Rival
+	// Yielding groups wait as well, and give up their claim on the quota.
+	Yielding []Yielding
+	// Reclaim is set when the room was borrowed from the queue of the one that
+	// waits; otherwise its higher priority decides.
+	Reclaim bool
+	// Idle is set when all that goes does not use its GPUs, and its queues have that evicted.
+	Idle bool
+	// Moves is set when the victims are moved, and their new places promised to them.
+	Moves bool
+	// Text says who, for whom and why; each victim has its own, since who may
+	// see one of them may not see the others.
+	Text string
+
+	// Room is where the one that waits goes; nil for a gang, which is let go once all
+	// of its room is there.
+	Room *Room
+}
+
+// Promise is the room that is made for one alloc of a group, which is not in it yet.
+type Promise struct {
+	Job   nomad.JobKey
+	Group string
+	Usage place.Usage
+}
+
+// Assume books promised room, so that no other group is sent there, and the node that a
+// move leaves stays closed to it until it has arrived.
+func (p Promise) Assume(tx *state.Tx) {
+	if tx.Node(p.Usage.NodeID) == nil {
+		return
+	}
+	tx.Assume(p.Job, p.Group, p.Usage, true)
+	tx.Changed()
+}
+
+// Forget ends a promise that could not be kept.
+func (p Promise) Forget(tx *state.Tx) {
+	tx.ForgetGroup(p.Job, p.Group)
+	tx.Changed()
+}
+
+// Rival is a waiting group to keep off a node where room is made for another.
+type Rival struct {
+	Job         nomad.JobKey
+	Group, Node string
+}
+
+// Victim is an alloc to evict.
+type Victim struct {
+	AllocID, Group, Node string
+	To                   string // where a victim that is moved goes
+	Job                  nomad.JobKey
+	// Gang victims go with all of their gang, and wait as one.
+	Gang bool
+	// Quota victims give up quota, not only room: elsewhere they would take it back.
+	Quota    bool
+	Priority int
+	Queue    string
+	Text     string
+}
+
+// Room is the room that an eviction makes.
+type Room struct {
+	placedAlloc
+	victims []place.Usage
+	parts   []part
+	// why says in a sentence where it goes, for what takes a seat; empty elsewhere.
+	why string
+	// rewrite is set when the group's device blocks are to be written for this
+	// room, which may be of another form than they are.
+	rewrite bool
+}
+
+// Node is where the room is.
+func (r *Room) Node() string { return r.node }
+
+// Evict asks the core for the victims that let one alloc of a waiting group start.
+// Nil means that no eviction would help.
+func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
+	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask}
+	var err error
+	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
+		return nil
+	}
+	if p.parts, err = parts(tx, &g.Ask, p.queue); err != nil || len(p.parts) == 0 {
+		return nil
+	}
+	rewrite := p.waits(g) && !tx.Unchangeable(key)
+	if !rewrite {
+		p.asBefore(g)
+		p.keepTo(g.Decision.Tasks)
+	}
+	p.avoid(g.Excluded)
+	defer withoutStopping(tx)()
+	room := p.makeRoom(g, rewrite)
+	if room == nil {
+		return nil
+	}
+	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.usage}}, Room: room}
+	payable := false
+	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
+		return nil
+	}
+	e.describe(p, room.victims)
+	return e.unlessInVain(tx)
+}
+
+// unlessInVain is nil where another group that waits would take the room and cannot be
+// kept off it.
+func (e *Eviction) unlessInVain(tx *state.Tx) *Eviction {
+	if slices.ContainsFunc(e.Rivals, func(r Rival) bool { return tx.Unchangeable(r.Job) }) {
+		return nil
+	}
+	return e
+}
+
+// withoutStopping takes what is about to end off the books: room that is being
+// made already need not be made again. The result puts it back.
+func withoutStopping(tx *state.Tx) func() {
+	return tx.Without(tx.Stopping())
+}
+
+// makeRoom tries the core's choices until one gives Nomad room for the group's
+// device blocks, which only count when they are not to be rewritten.
+func (p *groupPlacer) makeRoom(g *record.Group, rewrite bool) *Room {
+	tx := p.tx
+	banned := map[string]bool{}
+	for range tries {
+		room, at, err := preempt(tx, p.parts, banned, tx.Config().Preemption.MinGap)
+		switch {
+		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.node, g):
+			return nil // Nomad is about to use it
+		case err == nil && (rewrite || servesAfter(tx, room, g)):
+			room.rewrite, room.parts = rewrite, p.parts
+			return room
+		case at == "" || err != nil && !errors.Is(err, place.ErrNoRoom):
+			return nil
+		}
+		banned[at] = true
+	}
+	return nil
+}
+
+// roomNow reports whether a node has room for a group beside what is stopping.
+func roomNow(tx *state.Tx, node string, g *record.Group) bool {
+	for a := range tx.AllocsOn(node) {
+		if a.Stopping {
+			return false
+		}
+	}
+	return tx.Serves(node, needAs(tx, g), nil)
+}
+
+// preempt makes room for one alloc, all parts of it on one node. On failure it
+// returns the node that did not do.
+func preempt(tx *state.Tx, parts []part, banned map[string]bool, gap int) (*Room, string, error) {
+	rs := make([]place.Request, len(parts))
+	for i := range parts {
+		rs[i] = parts[i].req
+		rs[i].Priority -= gap - 1
+	}
+	if len(banned) > 0 {
+		rs[0].Nodes = clusterScratch(tx).without(rs[0].Nodes, banned)
+	}
+	plan, err := preemptSparing(tx, rs[:1])
+	if err != nil {
+		return nil, "", err
+	}
+	node := plan.Placements[0].NodeID
+	if len(rs) > 1 {
+		for i := range rs {
+			rs[i].Nodes = []string{node}
+		}
+		if plan, err = preemptSparing(tx, rs); err != nil {
+			return nil, node, err
+		}
+	}
+	u := placedAlloc{node: node}
+	for i := range plan.Placements {
+		usage := plan.Placements[i].Usage
+		usage.Priority = parts[i].req.Priority
+		u.parts, u.score = append(u.parts, usage), u.score+plan.Placements[i].Score
+	}
+	u.usage = merge(u.parts)
+	return &Room{placedAlloc: u, victims: plan.Victims}, node, nil
+}
+
+// servesAfter reports whether a node can serve a group's device blocks once
+// the victims are gone.
+func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
+	return tx.Serves(room.node, needAs(tx, g), func(u *place.Usage) bool {
+		return slices.ContainsFunc(room.victims, func(v place.Usage) bool { return v.ID == u.ID })
+	})
+}
+
+// describe fills in who goes, with the rest of their gangs, and why.
+func (e *Eviction) describe(p *groupPlacer, victims []place.Usage) {
+	tx := p.tx
+	victims = withGangs(tx, victims)
+	slices.SortFunc(victims, func(x, y place.Usage) int {
+		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
+	})
+	priority := p.parts[0].req.Priority
+	var who []string
+	e.Idle = len(victims) > 0
+	for _, u := range victims {
+		a := tx.Alloc(u.ID)
+		e.Idle = e.Idle && u.Reclaim
+		e.Victims = append(e.Victims, Victim{AllocID: u.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: u.Priority, Queue: u.Queue, Gang: u.Gang != ""})
+		who = append(who, fmt.Sprintf("%s (priority %d, alloc %.8s)", a.Key(), u.Priority, u.ID))
+		q := tx.Config().Queue(u.Queue)
+		e.Reclaim = e.Reclaim || u.Priority+tx.Config().Preemption.MinGap > priority || q != nil && q.Protected
+	}
+	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, p.ask)
+	if seat := p.noSeat(); seat != "" {
+		why += "; " + seat
+	}
+	switch {
+	case e.Idle:
+		why = fmt.Sprintf("waits for %s, and what goes does not use its GPUs", p.ask)
+	case e.Reclaim && p.queue != nil:
+		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", p.queue.Name, p.ask)
+	}
+	for i := range e.Victims {
+		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, p.key, why)
+		if e.Idle {
+			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), p.key, p.ask)
+		}
+	}
+	e.Rivals = rivals(tx, e)
+	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), p.key, why)
+}
+
+// idleText says for how long an alloc has not used its GPUs, and who wants it to go then.
+func idleText(tx *state.Tx, id string) string {
+	a := tx.Alloc(id)
+	since, _ := tx.IdleSince(a)
+	after, action := tx.IdleRule(a)
+	text := fmt.Sprintf("it has not used its GPUs since %s UTC", since.UTC().Format("2006-01-02 15:04"))
+	if q := tx.QueueOf(a.Key(), a.Group); q != nil {
+		text += fmt.Sprintf(" (queue %s: idle_after %s, idle_action %q)", q.Name, after, action)
+	}
+	return text
+}
+
+// rivals are the groups that wait for room too and would take what is made: Nomad
+// goes by the priority of jobs alone, and knows of no queue that takes back its own.
+func rivals(tx *state.Tx, e *Eviction) []Rival {
+	var list []Rival
+	goes := func(u *place.Usage) bool {
+		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.AllocID == u.ID })
+	}
+	for w := range tx.WaitingFor("") {
+		if w.Job == e.Job || tx.PriorityOf(w.Job) < tx.PriorityOf(e.Job) {
+			continue
+		}
+		need := needFor(tx, w.Job, tx.Job(w.Job).Group(w.Group))
+		if need == nil {
+			continue
+		}
+		for _, p := range e.Promises {
+			r := Rival{w.Job, w.Group, p.Usage.NodeID}
+			if tx.ServesNow(r.Node, need, goes) && !slices.Contains(list, r) {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// needFor is what a registered group needs; nil where it waits for
+// something else than room.
+func needFor(tx *state.Tx, key nomad.JobKey, g *nomad.Group) *state.Need {
+	if r := tx.Record(key); r != nil {
+		if known, found := r.Groups[g.Name]; found {
+			if known.Decision.Hold != nil {
+				return nil
+			}
+			return needAs(tx, &known)
+		}
+	}
+	need := &state.Need{}
+	for _, t := range g.Tasks {
+		for _, d := range t.Devices {
+			need.Alloc.Devices = append(need.Alloc.Devices, place.Block{Device: d.Name, Count: d.Count})
+		}
+	}
+	if len(need.Alloc.Devices) == 0 {
+		return nil
+	}
+	return need
+}
+
+// moveIn writes the device blocks of a group that waits as a whole for the room
+// that is made for it.
+func moveIn(tx *state.Tx, a *admit.Ask, g *record.Group, room *Room) {
+	if !room.rewrite || g.Key != a.Key() {
+		return
+	}
+	g.Decision.Tasks = tasks(tx, a, room.parts, room.placedAlloc)
+	if a.Count == 1 {
+		keepClose(tx, g.Decision.Tasks, a, room.parts, []placedAlloc{room.placedAlloc})
+	}
+	g.Covered = covered(room.parts)
+	if a.Count != 1 {
+		unpin(g)
+	}
+	if room.why != "" {
+		p := &groupPlacer{tx: tx, key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, ask: a}
+		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Placed, room.why
+		g.Shown.Choices = []view.Choice{p.choice(room.placedAlloc)}
+		g.Decision.Explanation = []string{room.why}
+		tx.NoteDecision(g.Shown)
+	}
+}

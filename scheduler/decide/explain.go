@@ -1,0 +1,117 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// shown starts what people see of a decision.
+func (p *groupPlacer) shown(outcome, summary string) view.Decision {
+	v := view.Decision{
+		At: p.tx.Now(), Namespace: p.key.Namespace, JobID: p.key.ID, Group: p.ask.Group,
+		Priority: p.ask.Priority, Ask: p.ask.String(), Policy: p.ask.Policy, Outcome: outcome,
+	}
+	if v.Policy == "" {
+		v.Policy = p.tx.Config().Placement.Policy.String()
+	}
+	if p.queue != nil {
+		v.Queue = p.queue.Name
+	}
+	v.Summary = summary
+	return v
+}
+
+// choice is a placed alloc for people.
+func (p *groupPlacer) choice(u placedAlloc) view.Choice {
+	n := p.tx.Node(u.node)
+	out := view.Choice{NodeID: u.node, NodeName: n.Plan.Name, Score: u.score}
+	for _, candidate := range p.why.Candidates {
+		if candidate.NodeID == u.node {
+			weighed(&out, &candidate)
+			out.Why = leftWhole(&out)
+		}
+	}
+	for _, t := range u.usage.Takes {
+		out.GPUs = append(out.GPUs, n.Plan.GPUs[t.GPU].ID)
+		out.Groups = append(out.Groups, n.View.GPUs[t.GPU].Group)
+	}
+	return out
+}
+
+// explain writes down the core's explanation.
+func (p *groupPlacer) explain(g *record.Group) {
+	v := &g.Shown
+	v.Fits = p.why.Fits
+	for _, why := range p.why.Reasons {
+		r := view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never}
+		if p.tx.Config().Preemption.Enabled {
+			r.Preempted = why.Preempted
+		}
+		v.Reasons = append(v.Reasons, r)
+	}
+	for _, other := range p.why.Candidates {
+		if n := p.tx.Node(other.NodeID); n != nil && !chosen(v.Choices, other.NodeID) {
+			next := view.Choice{NodeID: other.NodeID, NodeName: n.Plan.Name, Score: other.Score}
+			weighed(&next, &other)
+			if len(v.Choices) > 0 {
+				next.Why = against(&next, &v.Choices[0])
+			}
+			v.RunnersUp = append(v.RunnersUp, next)
+		}
+	}
+	g.Decision.Explanation = nil
+	if len(v.Choices) > 0 {
+		v.Summary = placedText(v.Choices)
+		g.Decision.Explanation = []string{v.Summary}
+	}
+	for _, other := range v.RunnersUp {
+		g.Decision.Explanation = append(g.Decision.Explanation, nextBest(&other))
+	}
+	for _, why := range v.Reasons {
+		g.Decision.Explanation = append(g.Decision.Explanation, place.Reason{Nodes: why.Nodes, Why: why.Why, Preempted: why.Preempted}.String())
+	}
+}
+
+// behindFirst says which models had no room for allocs that went to one which the
+// request names behind them; empty where all have the first.
+func (p *groupPlacer) behindFirst(units []placedAlloc) string {
+	for _, u := range units {
+		n := p.tx.Node(u.node)
+		for k, part := range p.parts {
+			if !part.req.Ordered {
+				continue
+			}
+			g := &n.Plan.GPUs[u.parts[k].Takes[0].GPU]
+			at := slices.IndexFunc(part.req.Models, g.Is)
+			if at > 0 {
+				return fmt.Sprintf("there is no room for it on %s, before %s in its order", strings.Join(part.req.Models[:at], ", "), part.req.Models[at])
+			}
+		}
+	}
+	return ""
+}
+
+func chosen(choices []view.Choice, node string) bool {
+	return slices.ContainsFunc(choices, func(c view.Choice) bool { return c.NodeID == node })
+}
+
+func placedText(choices []view.Choice) string {
+	var parts []string
+	for _, c := range choices {
+		parts = append(parts, fmt.Sprintf("%s (%s)", c.NodeName, strings.Join(c.Groups, " + ")))
+		if len(parts) == 4 && len(choices) > 5 {
+			parts = append(parts, fmt.Sprintf("%d more", len(choices)-4))
+			break
+		}
+	}
+	text := "goes to " + strings.Join(parts, ", ")
+	if len(choices) == 1 && choices[0].Why != "" {
+		text += ": " + choices[0].Why
+	}
+	return text
+}

@@ -1,0 +1,67 @@
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// FallsBack reports whether a group has waited for GPUs as long as its author lets it, and is
+// to run without: one of which nothing runs, and nothing is about to. A gang falls back as a
+// whole.
+func FallsBack(tx *state.Tx, w *state.Waiting, g *record.Group) bool {
+	j := tx.Job(w.Job)
+	after := fallbackAfter(j, w.Group)
+	if after == 0 || !g.FellBack.IsZero() || tx.Now().Sub(w.Turn.Since) < after || tx.Unchangeable(w.Job) {
+		return false
+	}
+	for name, other := range tx.Record(w.Job).Groups {
+		if name != w.Group && !(g.Ask.Gang && other.Ask.Gang) {
+			continue
+		}
+		if tx.Live(w.Job, name) > 0 || tx.Assumed(w.Job, name) > 0 || fallbackAfter(j, name) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// fallbackAfter is what a group is registered with, which may be another time than it was
+// decided about with.
+func fallbackAfter(j *nomad.Job, group string) time.Duration {
+	if g := j.Group(group); g != nil {
+		return g.FallbackAfter
+	}
+	return 0
+}
+
+// onCPU is the decision to run a group without GPUs. From here on it costs its queue nothing
+// and is no work of the service's, until it is submitted again.
+func onCPU(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, error) {
+	if a.FallbackAfter == 0 {
+		return was, fmt.Errorf("group %q of job %q is registered without %s by now", a.Group, key, admit.KeyFallback)
+	}
+	tx.ForgetGroup(key, a.Group)
+	g := record.Group{Key: a.Key(), Ask: *a, Shown: was.Shown, FellBack: tx.Now()}
+	g.Ask.Was = nil
+	g.Decision = admit.Decision{Group: a.Group, OnCPU: true, Bounds: was.Decision.Bounds, Tasks: make([]admit.TaskDecision, len(a.Tasks))}
+	for i, t := range a.Tasks {
+		g.Decision.Tasks[i].Task = t.Task
+	}
+	waited := a.FallbackAfter
+	if b := tx.Blocked(key); b != nil {
+		waited = tx.Now().Sub(b.Since).Round(time.Second)
+	}
+	text := fmt.Sprintf("it waited %s for %s and runs without a GPU, until it is submitted again", waited, a)
+	g.Decision.Explanation = []string{text}
+	g.Shown.At, g.Shown.Outcome, g.Shown.Choices = tx.Now(), view.OnCPU, nil
+	g.Shown.Explanation = view.Explanation{Summary: text}
+	tx.NoteDecision(g.Shown)
+	tx.Note(view.Event{Kind: "fallback", Namespace: key.Namespace, JobID: key.ID, Text: fmt.Sprintf("group %s of job %s: %s", a.Group, key, text)})
+	return g, nil
+}

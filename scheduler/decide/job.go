@@ -1,0 +1,162 @@
+package decide
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// mostGroups bounds what one job has decided at once.
+const mostGroups = 500
+
+// Job decides about the asks of one job: what is to be recorded, and the answers in
+// the order of the asks. What it places is assumed from here on. When it fails,
+// everything is as it was. It goes on while inTime has no error: nothing else is decided
+// meanwhile.
+func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record) (*record.Record, []admit.Decision, error) {
+	rollback := tx.Savepoint(key)
+	next := record.New(key).Replacing(have)
+	next.At, next.Index = tx.Now(), tx.Index()
+	if len(asks) > mostGroups {
+		return nil, nil, &admit.Refusal{Status: http.StatusUnprocessableEntity,
+			Text: fmt.Sprintf("the job has %d groups that ask for GPUs, and %d are the most: submit it as several jobs", len(asks), mostGroups)}
+	}
+	for i := range asks {
+		g, err := group(tx, key, &asks[i], have)
+		if err == nil {
+			err = inTime()
+		}
+		if err != nil {
+			rollback()
+			return nil, nil, withFits(tx, key, asks, i, err)
+		}
+		next.Groups[asks[i].Group] = g
+	}
+	holdGang(tx, key, asks, next.Groups)
+	answers := make([]admit.Decision, len(asks))
+	for i := range asks {
+		answers[i] = next.Groups[asks[i].Group].Decision
+	}
+	return next, answers, nil
+}
+
+// group decides about one ask.
+func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record) (record.Group, error) {
+	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
+	if err != nil {
+		return record.Group{}, forbidden("group %q: %s", a.Group, err)
+	}
+	for _, t := range a.Tasks {
+		if q != nil && t.SeatPriority > q.MaxPriority {
+			return record.Group{}, forbidden("group %q, task %q: gpu.priority: %d is not valid (1 to %d: queue %s allows no more, max_priority)", a.Group, t.Task, t.SeatPriority, q.MaxPriority, q.Name)
+		}
+	}
+	parts, err := parts(tx, a, q)
+	if err != nil {
+		return record.Group{}, err
+	}
+	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts}
+	was, known := p.known(have)
+	same := known && was.FellBack.IsZero() && tx.Alive(key, have) // what fell back is tried anew
+	tx.ForgetGroup(key, a.Group)
+	if same {
+		p.asBefore(&was)
+	}
+	if err := p.shape(); err != nil {
+		if hold := p.awaited(err); hold != nil {
+			return p.heldUntilOneJoins(hold), nil
+		}
+		return record.Group{}, err
+	}
+	if !same {
+		g, err := p.decideNew()
+		g.Decision.Outcome = p.outcome(&g, 0)
+		return g, err
+	}
+	was.Direct = false
+	g, err := p.redecide(was)
+	g.Decision.Outcome = p.outcome(&g, tx.Live(key, a.Group))
+	return g, err
+}
+
+// form places the ask on the idle cluster: which device blocks it takes at all, and
+// whether any node could ever hold it.
+func form(tx *state.Tx, a *admit.Ask, parts []part) (placedAlloc, error) {
+	u, err := idleScratch(tx).place(parts)
+	if !errors.Is(err, place.ErrNoRoom) {
+		return u, err
+	}
+	var q *config.Queue
+	for i := range parts {
+		q = tx.Config().Queue(parts[i].req.Queue)
+		e, err := tx.IdlePlanner().Explain(&parts[i].req, tx.Now())
+		if err != nil {
+			return placedAlloc{}, err
+		}
+		if e.Fits == 0 {
+			return placedAlloc{}, impossible(a, q, e)
+		}
+	}
+	return placedAlloc{}, impossible(a, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
+}
+
+// Accepted notes that Nomad has taken a job, for people and for the core: what it
+// refused, to a caller who may not submit, does not count as demand.
+func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
+	tx.Settled(key)
+	r := tx.Record(key)
+	if r == nil {
+		return
+	}
+	for i := range asks {
+		g, known := r.Groups[asks[i].Group]
+		if !known || !tx.NoteDecision(g.Shown) {
+			continue // an unchanged job that came again is no new demand
+		}
+		for _, p := range demand(tx, &asks[i]) {
+			tx.Planner().Arrive(&p.req)
+		}
+	}
+	tx.Changed()
+}
+
+// Learn makes the recorded asks the core's prior demand: what a cluster was asked
+// for is the best guess of what it will be asked for.
+func Learn(tx *state.Tx) {
+	var history []place.Request
+	for _, key := range tx.Recorded() {
+		r := tx.Record(key)
+		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
+			g := r.Groups[name]
+			for _, p := range demand(tx, &g.Ask) {
+				history = append(history, p.req)
+			}
+		}
+	}
+	if len(history) > 0 {
+		tx.Planner().Learn(history)
+	}
+}
+
+// demand is what an ask comes to; nothing where it asks for what is not allowed any
+// more.
+func demand(tx *state.Tx, a *admit.Ask) []part {
+	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
+	if err != nil {
+		return nil
+	}
+	list, err := parts(tx, a, q)
+	if err != nil {
+		return nil
+	}
+	return list
+}

@@ -1,0 +1,185 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// patience is how long a group waits until later ones of the same priority leave
+// it the room that it waits for: before that, whoever fits goes first.
+const patience = time.Minute
+
+// Window is the groups whose turn is next, each with the node that is kept for it.
+// What comes after them is held where Nomad, which goes by priority and the age of
+// evaluations alone, would start it in their stead.
+type Window struct{ waiters []waiter }
+
+// waiter is a group that waits for room, with the node that is kept for it: empty
+// where it cannot get any.
+type waiter struct {
+	key   nomad.JobKey
+	group string
+	turn  quota.Turn
+	held  bool
+	need  *state.Need
+	node  string
+	start *time.Duration // see soonest; nil: not looked up yet
+}
+
+// turnOf is a group's place in the order of what waits.
+func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
+	return tx.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue)
+}
+
+// goesFirst reports whether a group that waits goes before another one: before
+// whatever has a lower priority, and, once it has waited for some time, before what
+// comes later with the same.
+func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
+	patient := waits.Priority == other.Priority && tx.Now().Sub(waits.Since) >= patience && tx.Order().Compare(waits, other) < 0
+	return waits.Priority > other.Priority || patient
+}
+
+// mostKept bounds for how many waiting groups a node is kept at once.
+const mostKept = 32
+
+// NewWindow takes the first of the groups that wait for room or for their turn, and
+// keeps one node for each that could get it: where the least has to go.
+func NewWindow(tx *state.Tx) *Window {
+	var list []waiter
+	for one := range tx.WaitingFor("", view.WaitsForPriority) {
+		r := tx.Record(one.Job)
+		if r == nil || tx.Drifted(one.Job) || tx.Unrecorded(one.Job) {
+			continue
+		}
+		if g, known := r.Groups[one.Group]; known {
+			list = append(list, waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil})
+		}
+		if len(list) == mostKept {
+			break
+		}
+	}
+	kept := map[string]bool{}
+	for i := range list {
+		w := &list[i]
+		g := tx.Record(w.key).Groups[w.group]
+		w.need = needAs(tx, &g)
+		w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
+		kept[w.node] = true
+	}
+	return &Window{list}
+}
+
+// holds reports whether a node is kept for a group.
+func (w *Window) holds(key nomad.JobKey, group string) bool {
+	return slices.ContainsFunc(w.waiters, func(one waiter) bool { return one.key == key && one.group == group && one.node != "" })
+}
+
+// overtaken is the group that goes before another one, which Nomad would start in
+// its room; nil for none. What is held already stays so until its turn is next,
+// whichever of the two Nomad would start: else all that wait would be let go, and held
+// again, whenever the order changes.
+func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *waiter {
+	if w.holds(key, g.Ask.Group) {
+		return nil
+	}
+	own, held := turnOf(tx, &g.Ask), false
+	if r := tx.Record(key); r != nil {
+		hold := r.Groups[g.Ask.Group].Decision.Hold
+		held = hold != nil && hold.Kind == view.WaitsForPriority
+	}
+	var need *state.Need
+	for i := range w.waiters {
+		first := &w.waiters[i]
+		rank := tx.PriorityOf(first.key)
+		// What is let go is registered anew, and with that at the end of Nomad's order.
+		before := first.held || tx.Queued(key) < tx.Queued(first.key)
+		preferred := held || g.Ask.Priority > rank || g.Ask.Priority == rank && before
+		if first.key == key || !preferred || !goesFirst(tx, first.turn, own) {
+			continue
+		}
+		if need == nil {
+			need = needAs(tx, g)
+		}
+		if tx.ServesNow(first.node, need, tx.Leaves(first.turn.Priority, first.key)) {
+			return first
+		}
+	}
+	return nil
+}
+
+// Overtakes reports whether Nomad would start a group of which nothing runs before
+// one whose turn it is.
+func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
+	return tx.Live(key, g.Ask.Group) == 0 && w.overtaken(tx, key, g) != nil
+}
+
+// keptFor is the waiting group that a placement would take its room from; nil for
+// none.
+func (p *groupPlacer) keptFor(u *placedAlloc) *waiter {
+	tx, own := p.tx, turnOf(p.tx, p.ask)
+	for i := range p.turns().waiters {
+		w := &p.window.waiters[i]
+		if w.key == p.key || w.node != u.node || !goesFirst(tx, w.turn, own) {
+			continue
+		}
+		if tx.With(u.usage, func() bool { return !tx.ServesNow(w.node, w.need, tx.Leaves(w.turn.Priority, w.key)) }) && !p.endsBefore(u, w) {
+			return w
+		}
+	}
+	return nil
+}
+
+// turns are looked up once per decision.
+func (p *groupPlacer) turns() *Window {
+	if p.window == nil {
+		p.window = NewWindow(p.tx)
+	}
+	return p.window
+}
+
+// afterTurn is the hold of a group that Nomad would start before one whose turn it
+// is; nil where it would not.
+func (p *groupPlacer) afterTurn(g *record.Group) *admit.Hold {
+	if w := p.turns().overtaken(p.tx, p.key, g); w != nil {
+		return p.waitsFor(w)
+	}
+	return nil
+}
+
+// waitsFor is the hold of a group that another one goes before.
+func (p *groupPlacer) waitsFor(w *waiter) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", p.other(w.key), w.turn.Priority)}
+}
+
+// unkept places one alloc where it takes no other group's room. Where there is room that
+// is kept only, it returns for whom.
+func (p *groupPlacer) unkept(parts []part) (placedAlloc, *admit.Hold, error) {
+	parts = slices.Clone(parts)
+	banned := map[string]bool{}
+	var hold *admit.Hold
+	for {
+		u, err := clusterScratch(p.tx).place(parts)
+		if err != nil {
+			return u, hold, err
+		}
+		w := p.keptFor(&u)
+		if w == nil {
+			return u, nil, nil
+		}
+		if hold == nil {
+			hold = p.waitsFor(w)
+		}
+		banned[u.node] = true
+		for i := range parts {
+			parts[i] = parts[i].on(clusterScratch(p.tx).without(p.parts[i].req.Nodes, banned))
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package decide_test
+
+import (
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// What the audit log, the metrics and explain call an answer is what comes of the job:
+// nothing is called placed for which there is no room.
+func TestAnOutcomeIsWhatComesOfTheJob(t *testing.T) {
+	ask := func(request string, count int, change func(*admit.Ask)) admit.Ask {
+		a := servicetest.Ask("job", request, count)
+		if change != nil {
+			change(&a)
+		}
+		return a
+	}
+	rows := []struct {
+		name, queues string
+		ask          admit.Ask
+		want         string
+	}{
+		{"room for all", "", ask("8G", 2, nil), view.Placed},
+		{"room for one of three", "", ask("1", 3, nil), view.Waits},
+		{"a gang", "", ask("1", 3, func(a *admit.Ask) { a.Gang = true }), view.Held},
+		{"over its quota", servicetest.OneGPU, ask("0.5", 2, nil), view.Held},
+		{"periodic", "", ask("1", 1, func(a *admit.Ask) { a.Later = true }), view.Registered},
+		{"system", "", ask("1G", 1, func(a *admit.Ask) { a.JobType = "system" }), view.Registered},
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			b := servicetest.New(t, row.queues, servicetest.Machine("a", 2))
+			b.Tenant(t, "neighbor", 50, "a", 0, 0, 16)
+			if row.name == "room for all" {
+				b.End("alloc-neighbor")
+			}
+			d := b.Submit(t, row.ask)
+			shown := b.Record(servicetest.KeyOf(row.ask)).Groups["g"].Shown
+			if got := d.Outcome; got != row.want || shown.Outcome != row.want {
+				t.Errorf("the answer is %q, explain says %q (%s), want %q", got, shown.Outcome, shown.Summary, row.want)
+			}
+		})
+	}
+	t.Run("what runs and grows beyond the room", func(t *testing.T) {
+		b := servicetest.New(t, "", servicetest.Machine("a", 2))
+		a := ask("1", 2, nil)
+		b.Submit(t, a)
+		b.Register(a)
+		b.Run(a, "one", "a", 0, 0, 16)
+		b.Run(a, "two", "a", 1, 0, 16)
+		if d := b.Submit(t, a); d.Outcome != view.Placed {
+			t.Errorf("submitted again as it runs: %q", d.Outcome)
+		}
+		a.Count = 3
+		if d := b.Submit(t, a); d.Outcome != view.Waits {
+			t.Errorf("one of three waits: %q", d.Outcome)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package decide
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// mostForeseen is for how many of those that wait starts are estimated, the first.
+const mostForeseen = 64
+
+// Foresee looks at what runs and waits, to estimate when what waits is likely to start.
+// The estimate itself needs no transaction.
+func Foresee(tx *state.Tx) *Foreseen {
+	f := waitingNow(tx)
+	f.look(tx)
+	return f
+}
+
+// Starts estimates when what waits is likely to start, by job/group. Nothing is said of
+// what waits for its queue, or asks for several kinds of GPU at once.
+func (f *Foreseen) Starts() map[string]state.Start {
+	starts := map[string]state.Start{}
+	for i, o := range f.sight.Outlook() {
+		starts[f.names[i]] = f.start(f.turns[i], o)
+	}
+	for name, turn := range f.others {
+		starts[name] = f.start(turn, place.Outlook{})
+	}
+	return starts
+}
+
+// ForeseeOf looks at the same for a group that is not registered yet, and would have to
+// wait; ok is false where nothing can be estimated. The estimate itself needs no transaction.
+func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() state.Start, ok bool) {
+	f := waitingNow(tx)
+	w, ok := waiterFor(tx, key, a, a.Count)
+	if !ok {
+		return nil, false
+	}
+	turn, order, own := 1, tx.Order(), turnOf(tx, a)
+	for _, other := range tx.Waiting() {
+		if order.Compare(other.Turn, own) < 0 {
+			turn++
+		}
+	}
+	at := 0
+	for at < len(f.turns) && f.turns[at] < turn {
+		at++
+	}
+	f.all++
+	if at == mostForeseen { // more are ahead than are looked at
+		f.at = tx.Now()
+		return func() state.Start { return f.start(turn, place.Outlook{}) }, true
+	}
+	f.waiting = append(f.waiting[:at:at], w)
+	f.look(tx)
+	return func() state.Start { return f.start(turn, f.sight.Outlook()[at]) }, true
+}
+
+// Foreseen is what waits for room, in order, and what runs.
+type Foreseen struct {
+	sight   *place.Foresight
+	at      time.Time
+	waiting []place.Waiter
+	names   []string // job/group
+	turns   []int    // places in the order of all that wait, from 1
+	others  map[string]int
+	all     int
+	past    place.Calibration
+}
+
+func waitingNow(tx *state.Tx) *Foreseen {
+	f := &Foreseen{others: map[string]int{}}
+	for i, w := range tx.Waiting() {
+		f.all++
+		name := w.Job.String() + "/" + w.Group
+		r := tx.Record(w.Job)
+		if r == nil || len(f.waiting) == mostForeseen {
+			f.others[name] = i + 1
+			continue
+		}
+		g := r.Groups[w.Group]
+		one, ok := waiterFor(tx, w.Job, &g.Ask, w.Missing)
+		if !ok || g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForQuota {
+			f.others[name] = i + 1
+			continue
+		}
+		f.waiting, f.names, f.turns = append(f.waiting, one), append(f.names, name), append(f.turns, i+1)
+	}
+	return f
+}
+
+// waiterFor is a group as the core takes what waits; ok is false where it cannot.
+func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w place.Waiter, ok bool) {
+	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
+	if err != nil {
+		return w, false
+	}
+	list, err := parts(tx, a, q)
+	if err != nil || len(list) != 1 {
+		return w, false
+	}
+	r := &list[0].req
+	takes := make([]place.Take, r.GPUs)
+	for i := range takes {
+		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))
+	}
+	return place.Waiter{Request: *r, Count: missing, Together: a.Gang, Left: tx.RunTime(key, a.Group, a.TimeLimit, takes)}, true
+}
+
+func (f *Foreseen) look(tx *state.Tx) {
+	f.at, f.sight, f.past = tx.Now(), tx.Planner().Foresee(f.waiting, tx.Remaining), tx.Calibration()
+}
+
+func (f *Foreseen) start(turn int, o place.Outlook) state.Start {
+	s := state.Start{Outlook: f.past.Correct(o), Estimated: o, At: f.at, Turn: turn, Of: f.all}
+	s.Held, s.HeldOf = f.past.Held()
+	return s
+}
+
+// ForeseePlan looks at when that of a plan would start which has to wait, and adds to the
+// answers what would start now in its place. The result adds the former, and needs no
+// transaction.
+func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []admit.Decision) (explain func()) {
+	estimates := map[int]func() state.Start{}
+	for i, d := range answers {
+		if fits := fitsInPlan(tx, key, asks, i, &d); fits != nil {
+			answers[i].Explanation = append(answers[i].Explanation, fits.Text())
+		}
+		if len(d.Preferred) > 0 || d.Hold != nil && d.Hold.Kind == view.WaitsForQuota || asks[i].Later {
+			continue
+		}
+		if estimate, ok := ForeseeOf(tx, key, &asks[i]); ok {
+			estimates[i] = estimate
+		}
+	}
+	return func() {
+		for i, estimate := range estimates {
+			s := estimate()
+			answers[i].Explanation = append(answers[i].Explanation, s.Shown().Text(s.At))
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package decide
+
+import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+)
+
+// What runs of a group whose request changed is replaced: where its update block has
+// canaries, these run beside it until they are promoted, so that its queue pays for both;
+// else each goes in the plan that starts the new one, so that what it holds is free for
+// that. A group that has to wait before it is replaced runs on as it was.
+
+// replace places a group anew, in place of what runs of it.
+func (p *groupPlacer) replace(g record.Group, given []admit.TaskDecision) (record.Group, error) {
+	if p.canaries = p.beside(); p.canaries == 0 {
+		defer p.setAside()()
+	}
+	return p.fill(g, given, 0)
+}
+
+// refill places what is missing of a group, and of one that was held while something of it
+// ran, what that is to be replaced by.
+func (p *groupPlacer) refill(was record.Group, given []admit.TaskDecision) (record.Group, error) {
+	running := p.tx.Live(p.key, p.ask.Group)
+	if was.Decision.Hold != nil && running > 0 && (was.Replaces || p.beside() > 0) {
+		return p.replace(was, given)
+	}
+	return p.fill(was, given, running)
+}
+
+// beside is how many canaries start beside what runs of the group.
+func (p *groupPlacer) beside() int {
+	if p.ask.JobType != "service" || p.tx.Live(p.key, p.ask.Group) == 0 {
+		return 0
+	}
+	return p.ask.Canaries
+}
+
+// runningCharge is what the group's allocs cost its queue that canaries run beside.
+func (p *groupPlacer) runningCharge() place.Charge {
+	var sum place.Charge
+	for _, a := range p.tx.AllocsOf(p.key) {
+		if u, booked := p.tx.Usage(a.ID); booked && a.Group == p.ask.Group && !a.Canary && !a.Stopping {
+			sum = sum.Plus(p.tx.Charge(u.NodeID, u.Takes))
+		}
+	}
+	return sum
+}

@@ -1,0 +1,81 @@
+package decide_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+)
+
+// What replaces running work is charged in its place, and beside it where canaries come
+// first.
+func TestAReplacementIsChargedBesideWhatRunsWithCanaries(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind     string
+		canaries int
+		beside   bool // another job holds half of the queue's GPU
+		request  string
+		placed   int
+		says     string
+	}{
+		"in its place":                       {kind: "service", request: "10G", placed: 1},
+		"a canary that fits":                 {kind: "service", canaries: 1, request: "7G", placed: 1},
+		"a batch job has no canaries":        {kind: "batch", canaries: 1, request: "10G", placed: 1},
+		"a canary that never fits":           {kind: "service", canaries: 1, request: "9G", says: "its canaries run beside what runs of it: queue q may hold at most 1 GPUs"},
+		"two canaries that never fit":        {kind: "service", canaries: 2, request: "5G", says: "its canaries run beside what runs of it"},
+		"a canary that has to wait":          {kind: "service", canaries: 1, beside: true, request: "4G", says: "waits for quota: queue q holds 1 of at most 1 GPUs"},
+		"in its place, beside others":        {kind: "service", beside: true, request: "7G", placed: 1},
+		"in its place, which has to wait":    {kind: "service", beside: true, request: "9G", says: "waits for quota: queue q holds 0.5 of at most 1 GPUs"},
+		"more canaries than allocs, at once": {kind: "service", canaries: 2, request: "4G", placed: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+			a := servicetest.Ask("svc", "8G", 1)
+			a.JobType, a.Canaries = c.kind, c.canaries
+			s.Submit(t, a)
+			s.Register(a)
+			s.Run(a, "alloc-svc", "a", 0, 0, 8)
+			if c.beside {
+				s.Tenant(t, "beside", 50, "a", 1, 0, 8)
+			}
+			next := servicetest.Ask("svc", c.request, 1)
+			next.JobType, next.Canaries = c.kind, c.canaries
+			d, err := s.Decide(t.Context(), []admit.Ask{next}, false)
+			if err != nil {
+				var refusal *admit.Refusal
+				if c.says == "" || !errors.As(err, &refusal) || refusal.Status != 403 || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("refused: %v, want %q", err, c.says)
+				}
+				return
+			}
+			said := strings.Join(d[0].Explanation, "\n")
+			if placed := len(s.AllAssumed()); placed != c.placed || !strings.Contains(said, c.says) {
+				t.Errorf("%d placed, %q; want %d and %q", placed, said, c.placed, c.says)
+			}
+		})
+	}
+}
+
+// Regression: a group that was scaled to zero and back was taken for one that Nomad was
+// about to place, and nothing looked whether its queue could still pay for it.
+func TestWhatIsScaledToZeroAndBackIsChargedAnew(t *testing.T) {
+	s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+	a := servicetest.Ask("svc", "8G", 2)
+	s.Submit(t, a)
+	s.Register(a)
+	s.Run(a, "alloc-1", "a", 0, 0, 8)
+	s.Run(a, "alloc-2", "a", 0, 8, 8)
+	none := a
+	none.Count = 0
+	s.Register(none)
+	s.End("alloc-1")
+	s.End("alloc-2")
+	s.LetTimePass()
+	s.Tenant(t, "other", 50, "a", 0, 0, 8)
+	d, err := s.Decide(t.Context(), []admit.Ask{a}, true)
+	if err != nil || d[0].Hold == nil || d[0].Hold.Kind != "quota" {
+		t.Errorf("half of the queue is taken, and yet %+v, %v", d, err)
+	}
+}

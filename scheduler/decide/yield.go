@@ -1,0 +1,64 @@
+package decide
+
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// Yielding is a group that was admitted to a queue and waits for room, and gives its
+// claim on the quota up to one with a higher priority.
+type Yielding struct {
+	Job          nomad.JobKey
+	Group, Queue string
+}
+
+// yielding says which groups have to give up their claim on a queue's quota so that a
+// group which waits for that quota can have it once the victims are gone: of those with a lower
+// priority the last in the order first. It is false where the queue could not pay even then: Nomad would start
+// the one that waits, and later those others too.
+func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promise, victims []place.Usage) (list []Yielding, payable bool) {
+	q := tx.QueueOf(key, g.Ask.Group)
+	if q == nil || g.Decision.Hold == nil {
+		return nil, true
+	}
+	goes := func(yield func(*nomad.Alloc) bool) {
+		for _, u := range victims {
+			if a := tx.Alloc(u.ID); a != nil && !yield(a) {
+				return
+			}
+		}
+	}
+	defer tx.Without(goes)()
+	var cost place.Charge
+	for _, p := range promises {
+		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
+	}
+	turn := turnOf(tx, &g.Ask)
+	for _, w := range slices.Backward(slices.Collect(tx.WaitingFor(""))) {
+		if _, why := tx.OverWithOwed(q.Name, cost, key); why == "" {
+			return list, true
+		}
+		if w.Turn.Queue == q.Name && w.Job != key && w.Turn.Priority < turn.Priority && mayYield(tx, w) {
+			cost = cost.Plus(w.Asks().Times(-1))
+			list = append(list, Yielding{w.Job, w.Group, w.Turn.Queue})
+		}
+	}
+	_, why := tx.OverWithOwed(q.Name, cost, key)
+	return list, why == ""
+}
+
+// mayYield reports whether a group that waits for room may be made to wait for its quota
+// instead: it is as it was recorded, can be changed, and no room is on its way to it. Of a
+// gang all would have to.
+func mayYield(tx *state.Tx, w *state.Waiting) bool {
+	r := tx.Record(w.Job)
+	if r == nil || tx.UnderWay(r) || tx.Unchangeable(w.Job) || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
+		return false
+	}
+	g, known := r.Groups[w.Group]
+	return known && !g.Ask.Gang && tx.Assumed(w.Job, w.Group) == 0 && g.Decision.Hold == nil
+}

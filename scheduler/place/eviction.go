@@ -1,0 +1,76 @@
+package place
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+)
+
+// eviction says whose work a request may end, or have moved.
+type eviction struct {
+	p       *Planner
+	r       *Request
+	sh      *shape
+	own     quota.Rank // of the request
+	deficit Charge     // what its own queue must give up first, at its limit
+	now     time.Time
+	spared  map[string]bool // the group itself, and who is a victim already
+	ranks   quota.Ranks     // nil without quotas
+	order   *quota.Order    // of queues; nil without quotas
+
+	// movable selects what may be moved, where work is moved and not ended: of any rank.
+	movable func(*Usage) bool
+}
+
+func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
+	return &eviction{p: p, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
+}
+
+// rank finds out what quotas have to say. It looks at all work in queues, so it
+// is left until something might have to go.
+func (e *eviction) rank() {
+	if e.p.quotas == nil || e.ranks != nil {
+		return
+	}
+	charge := e.p.leastCharge(e.sh)
+	e.ranks, e.order = e.p.ranks(), e.p.Order()
+	e.own = e.p.quotas.RankOf(e.p.snap, quota.Claim{ID: e.r.ID, Queue: e.r.Queue, Priority: e.r.Priority, Charge: charge})
+	e.deficit = e.p.quotas.Deficit(e.p.snap, e.r.Queue, charge)
+}
+
+// reclaims reports whether work of equal or higher priority may have to go.
+func (e *eviction) reclaims() bool { return e.r.OnlyIdle || e.p.quotas != nil && e.r.Queue != "" }
+
+// hopeless reports that nothing may be evicted for the request, wherever it runs.
+func (e *eviction) hopeless() bool {
+	if e.r.OnlyIdle {
+		return e.p.snap.reclaimable == 0
+	}
+	return !e.reclaims() && !e.p.snap.anyBelow(e.r.Priority)
+}
+
+// allowed reports whether a usage may be evicted for the request: it must be of
+// lower rank and yield ([quota.Quotas.Yields]). A request whose queue is at its
+// limit can only take from its own queue.
+func (e *eviction) allowed(u *Usage) bool {
+	if u.protected(e.now) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
+		return false
+	}
+	if e.movable != nil {
+		return e.movable(u)
+	}
+	if e.deficit != (Charge{}) && u.Queue != e.r.Queue {
+		return false
+	}
+	if e.r.OnlyIdle {
+		return u.Reclaim
+	}
+	if e.ranks == nil {
+		return e.r.Priority > u.Priority
+	}
+	rank, ranked := e.ranks[u.ID]
+	if !ranked {
+		rank = quota.Unranked(u.Priority)
+	}
+	return e.p.quotas.Yields(rank, e.own, u.Queue, e.r.Queue)
+}

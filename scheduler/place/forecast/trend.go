@@ -1,0 +1,67 @@
+package forecast
+
+// Trend tells whether what arrives lately is like what has arrived in all, or odd: as
+// where jobs come in the order of their size. The next arrivals are unlike the past ones
+// then, and what is learned of these is not to be trusted.
+type Trend struct {
+	all, late [trendSizes]float64 // tasks by size; parts of the last ones by size
+	tasks     float64
+}
+
+const (
+	// trendSizes are CPU-only tasks, parts of a GPU in four steps, one, two or three, four
+	// to seven, and more whole GPUs.
+	trendSizes = 9
+	// trendMemory is how many of the last arrivals count, about.
+	trendMemory = 200
+	// odd is which part of what arrives lately is of sizes that were rarer before, and oddWhole
+	// which part takes one whole GPU.
+	odd, oddWhole = 0.2, 0.3
+	// wholeOne is the size of what takes one whole GPU.
+	wholeOne = 5
+)
+
+// Expect notes tasks that are assumed, and Arrive one that has come.
+func (t *Trend) Expect(gpus int, milli int64, tasks float64) {
+	t.all[trendSize(gpus, milli)] += tasks
+	t.tasks += tasks
+}
+
+// Arrive notes a task of so many GPUs, and so much of each.
+func (t *Trend) Arrive(gpus int, milli int64) {
+	t.Expect(gpus, milli, 1)
+	for i := range t.late {
+		t.late[i] *= 1 - 1.0/trendMemory
+	}
+	t.late[trendSize(gpus, milli)] += 1.0 / trendMemory
+}
+
+func trendSize(gpus int, milli int64) int {
+	switch {
+	case gpus == 0:
+		return 0
+	case gpus == 1:
+		return 1 + int(min(milli, 1000)/250)
+	case gpus < 4:
+		return 6
+	case gpus < 8:
+		return 7
+	}
+	return 8
+}
+
+// Odd reports whether what arrives lately is unlike what arrived in all, and much of it takes
+// one whole GPU: that is what breaks room for several before any are seen.
+func (t *Trend) Odd() bool {
+	var late, apart float64
+	for _, part := range t.late {
+		late += part
+	}
+	if late < 0.5 {
+		return false // too few have come
+	}
+	for i := range t.late {
+		apart += max(0, t.late[i]/late-t.all[i]/t.tasks)
+	}
+	return apart > odd && t.late[wholeOne] > oddWhole*late
+}

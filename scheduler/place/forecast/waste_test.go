@@ -1,0 +1,213 @@
+package forecast
+
+import (
+	"slices"
+	"testing"
+)
+
+// mix is a demand of shares and CPU-only tasks, each as frequent, on one kind of GPU.
+func mix(milli ...int64) (*Supply, *Demand) {
+	s := &Supply{Kinds: []Kind{{Free: 8000, Idle: map[int32]int{8: 1}, Largest: Size{96_000, 1 << 20, 8}}}}
+	d := &Demand{}
+	d.ForgetPrior(100)
+	for _, m := range milli {
+		d.Add(&Shape{CPU: 1000, GPUs: min(1, int(m)), Milli: m, Takes: func(int32) (int32, bool) { return int32(m), true }}, Prior, 1)
+	}
+	return s, d
+}
+
+// waste is what a pool with so much free is expected to waste.
+func waste(t *testing.T, p Precision, cpu int64, shares []int32, milli ...int64) int32 {
+	t.Helper()
+	ws := NewWaste(p)
+	ws.Learn(mix(milli...))
+	key := ws.Key(0, cpu)
+	for _, s := range shares {
+		key = key.Plus(KeyOfShare(s))
+	}
+	got := ws.Estimate(key, 0, cpu, shares)
+	if known, ok := ws.Known(key); !ok || known != got {
+		t.Errorf("%v: estimated %d, remembered %d, %v", shares, got, known, ok)
+	}
+	if again := ws.Estimate(key, 0, cpu, shares); again != got {
+		t.Errorf("%v: %d, then %d", shares, got, again)
+	}
+	return got
+}
+
+func TestWaste(t *testing.T) {
+	p := Precision{Streams: 8, Misses: 6, CPUSteps: 96}
+	for _, c := range []struct {
+		name   string
+		cpu    int64
+		shares []int32
+		milli  []int64
+		want   int32
+	}{
+		{"halves fill it", 96_000, []int32{500, 1000}, []int64{500}, 0},
+		{"what is too little for any is lost", 96_000, []int32{499, 1000}, []int64{500}, 499},
+		{"and beside what fits once", 96_000, []int32{700}, []int64{500}, 200},
+		{"without CPU all is lost", 500, []int32{500, 1000}, []int64{500}, 1500},
+		{"CPU for one", 1000, []int32{500, 1000}, []int64{500}, 1000},
+		{"CPU-only tasks leave GPUs idle", 96_000, []int32{1000}, []int64{0}, 1000},
+		{"nothing is free", 96_000, []int32{0, 0}, []int64{500}, 0},
+	} {
+		if got := waste(t, p, c.cpu, c.shares, c.milli...); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+	if got := NewWaste(p); len(got.futures) != 0 {
+		t.Error("it knows futures before it has learned")
+	}
+	ws := NewWaste(p)
+	ws.Learn(mix())
+	if got := ws.Estimate(ws.Key(0, 1000), 0, 1000, []int32{1000}); got != 0 {
+		t.Errorf("without a demand %d is wasted", got)
+	}
+}
+
+// The more patient futures are, the less is wasted.
+func TestPatienceFills(t *testing.T) {
+	shares := []int32{300, 400, 900}
+	var got []int32
+	for _, misses := range []int{1, 3, 12} {
+		got = append(got, waste(t, Precision{Streams: 32, Misses: misses, CPUSteps: 96}, 96_000, shares, 300, 400, 500, 700, 900))
+	}
+	if !slices.IsSortedFunc(got, func(a, b int32) int { return int(b - a) }) || got[0] == got[2] {
+		t.Errorf("waste %v with patience of 1, 3 and 12", got)
+	}
+}
+
+func TestTighterTasksGoFirst(t *testing.T) {
+	shares := []int32{400, 1000}
+	task := func(share int32) futureTask { return newFutureTask(1, share) }
+	for _, c := range []struct {
+		task, first int32
+		want        bool
+	}{
+		{400, 300, true}, {300, 400, false}, {400, 400, false}, {900, 300, false}, {950, 300, true}, {0, 300, false}, {400, 0, false},
+	} {
+		if got := task(c.task).tighter(task(c.first), shares); got != c.want {
+			t.Errorf("a task of %d after one of %d is tighter: %v", c.task, c.first, got)
+		}
+	}
+}
+
+func TestFillTakesTheTighterOfTwo(t *testing.T) {
+	f := future{minCPU: 1, minShare: 300}
+	stream := []futureTask{newFutureTask(1, 300), newFutureTask(1, 400), newFutureTask(1, 900), newFutureTask(1, 900)}
+	if got := f.fill(stream, 10, []int32{400}, 1); got != 0 {
+		t.Errorf("%d stays idle beside the tighter task", got)
+	}
+	if got := f.fill(stream[2:], 10, []int32{400}, 1); got != 400 {
+		t.Errorf("%d stays idle where nothing fits, want 400", got)
+	}
+	if got := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 1); got != 400 {
+		t.Errorf("%d stays idle with patience for one miss, want 400", got)
+	}
+	if got := f.fill([]futureTask{newFutureTask(1, 900), newFutureTask(1, 900), newFutureTask(1, 400), newFutureTask(1, 900)}, 10, []int32{400}, 2); got != 0 {
+		t.Errorf("%d stays idle with patience for two, want 0", got)
+	}
+}
+
+func TestPour(t *testing.T) {
+	kinds := []Kind{{Free: 999}, {Free: 1999}, {Free: 999}}
+	load := make([]float64, 3)
+	pour([]int32{0, 1}, 600, load, kinds)
+	if load[0] != 200 || load[1] != 400 || load[2] != 0 {
+		t.Errorf("load %v, want it even per free milli", load)
+	}
+	pour([]int32{1, 2}, 300, load, kinds)
+	if load[2] != 233.33333333333334 || load[1] < 466 || load[1] > 467 {
+		t.Errorf("load %v, want the lower kind filled first", load)
+	}
+}
+
+// Demand that names one of two models makes that one dear; other demand none.
+func TestModelPrices(t *testing.T) {
+	s := &Supply{Kinds: []Kind{{Free: 4000, Idle: map[int32]int{}, Largest: Size{96_000, 1 << 20, 8}}, {Free: 4000, Idle: map[int32]int{}, Largest: Size{96_000, 1 << 20, 8}}}}
+	price := func(bound bool, cap int64) []int64 {
+		d := &Demand{}
+		d.ForgetPrior(100)
+		d.Add(&Shape{GPUs: 1, Milli: 500, Bound: bound, Takes: func(kind int32) (int32, bool) { return 500, !bound || kind == 1 }}, Prior, 1)
+		d.Add(&Shape{GPUs: 1, Milli: 500, Takes: func(int32) (int32, bool) { return 500, true }}, Prior, 1)
+		return NewPrices(s, d, &Pricing{ModelMilli: 1000, ModelCapMilli: cap}).Model
+	}
+	if got := price(true, 4000); got[0] != 0 || got[1] != 1000 {
+		t.Errorf("prices %v, want 1000 of the second: half of what is free, all on half of the GPUs", got)
+	}
+	if got := price(true, 300); got[1] != 300 {
+		t.Errorf("prices %v, want the cap", got)
+	}
+	if got := price(false, 4000); got[0] != 0 || got[1] != 0 {
+		t.Errorf("prices %v of demand that is bound to nothing", got)
+	}
+}
+
+func TestScarcity(t *testing.T) {
+	for _, c := range []struct{ expected, slots, floor, want float64 }{
+		{100, 0, 0.03, 1}, {0, 10, 0.03, 0}, {4, 15, 0, 0.0625}, {1, 199, 0.5, 0.01}, {10, 99, 0.03, 0.03},
+	} {
+		if got := scarcity(c.expected, c.slots, c.floor); got < c.want-1e-9 || got > c.want+1e-9 {
+			t.Errorf("scarcity(%g, %g, %g) = %g, want %g", c.expected, c.slots, c.floor, got, c.want)
+		}
+	}
+}
+
+func TestSlotPrices(t *testing.T) {
+	s, d, _ := eight(2)
+	p := NewPrices(s, d, &Pricing{SlotMilli: 100, SlotFloor: 30})
+	// 16,000 milli bring 16,000/1,700·0.1 = 0.94 tasks of eight for two places: ρ = (2.88/3)⁴ = 0.85.
+	if got := p.Slots[8]; got != 680 || p.Slots[7] != 0 {
+		t.Errorf("a whole node is worth %d and a broken one %d, want 680 and 0", got, p.Slots[7])
+	}
+	same := *p
+	if p.Fill(0.5); p.Slots[8] != 340 || p.Equal(&same) || !p.Equal(p) {
+		t.Errorf("half is %d", p.Slots[8])
+	}
+}
+
+// A shape that an empty node could not hold is no future of its kind.
+func TestFuturesFitAnEmptyNode(t *testing.T) {
+	largest := Size{CPU: 1000, Memory: 100, GPUs: 4}
+	takes := func(kind int32) (int32, bool) { return 250, kind == 0 }
+	for _, c := range []struct {
+		name string
+		sh   Shape
+		kind int32
+		want futureTask
+		ok   bool
+	}{
+		{"all of it", Shape{CPU: 1000, Memory: 100, GPUs: 4, Takes: takes}, 0, newFutureTask(250, 250), true},
+		{"CPU only", Shape{CPU: 1000, Memory: 100}, 0, newFutureTask(1000, 0), true},
+		{"more CPU", Shape{CPU: 1001, GPUs: 1, Takes: takes}, 0, 0, false},
+		{"more memory", Shape{Memory: 101, GPUs: 1, Takes: takes}, 0, 0, false},
+		{"more GPUs", Shape{GPUs: 5, Takes: takes}, 0, 0, false},
+		{"another kind", Shape{GPUs: 1, Takes: takes}, 1, newFutureTask(0, 250), false},
+	} {
+		got, ok := futureOf(&c.sh, c.kind, largest)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("%s: %x, %v", c.name, got, ok)
+		}
+	}
+}
+
+// Sixteen classes of tasks are told apart, those with the most GPUs in demand.
+func TestRarePlacesAreLeftOut(t *testing.T) {
+	s, d, _ := eight(1)
+	takes := func(int32) (int32, bool) { return gpuMilli, true }
+	for gpus := range 7 {
+		for part := range 4 {
+			d.Add(&Shape{CPU: int64(5000*part + 1), GPUs: 2 + gpus%6, Milli: int64(2+gpus%6) * gpuMilli, Whole: true, Takes: takes}, Prior, 1)
+		}
+	}
+	pl := NewPlaces(s, d, d.Weights())
+	if len(pl.classes) != maxPlaceClasses {
+		t.Fatalf("%d classes are told apart, want %d", len(pl.classes), maxPlaceClasses)
+	}
+	for i := 1; i < len(pl.classes); i++ {
+		if a, b := &pl.classes[i-1], &pl.classes[i]; a.part*float64(a.gpus) < b.part*float64(b.gpus) {
+			t.Errorf("class %d is rarer than the next", i-1)
+		}
+	}
+}

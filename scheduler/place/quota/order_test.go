@@ -1,0 +1,143 @@
+package quota
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
+
+// books is a ledger in which queues hold what a test says.
+func books(held map[string]Charge) *Ledger {
+	l := &Ledger{}
+	for queue, charge := range held {
+		l.Book(&Claim{ID: queue, Queue: queue, Charge: charge})
+	}
+	return l
+}
+
+func quotas(t *testing.T, queues ...Queue) *Quotas {
+	t.Helper()
+	q, err := New(queues)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestOrder(t *testing.T) {
+	teams := []Queue{
+		{Name: "a", GuaranteeMilli: 1000}, {Name: "b", GuaranteeMilli: 4000}, {Name: "m", GuaranteeMemoryMiB: 1000, GuaranteeMilli: 4000}, {Name: "none"}, {Name: "nothing"},
+		{Name: "org", GuaranteeMilli: 8000}, {Name: "org-x", Parent: "org", GuaranteeMilli: 1000}, {Name: "org-y", Parent: "org", GuaranteeMilli: 4000},
+		{Name: "sum"}, {Name: "sum-x", Parent: "sum", GuaranteeMilli: 1000},
+	}
+	turn := func(id, queue string, priority, minute int) Turn {
+		return Turn{ID: id, Queue: queue, Priority: priority, Since: noon.Add(time.Duration(minute) * time.Minute)}
+	}
+	for name, row := range map[string]struct {
+		held  map[string]Charge
+		past  map[string]Charge // held in the mean
+		waits []Turn
+		want  string
+	}{
+		"priority before all": {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("poor", "b", 50, 0), turn("urgent", "a", 51, 9)}, "urgent poor"},
+		"the smaller part of the guarantee, not the smaller amount": {
+			map[string]Charge{"a": {Milli: 500}, "b": {Milli: 1000}}, nil, []Turn{turn("a", "a", 50, 0), turn("b", "b", 50, 9)}, "b a"},
+		"the larger of compute and memory counts": {
+			map[string]Charge{"a": {Milli: 500}, "m": {Milli: 100, MemoryMiB: 900}}, nil, []Turn{turn("m", "m", 50, 0), turn("a", "a", 50, 9)}, "a m"},
+		"over time, where now is equal": {
+			nil, map[string]Charge{"a": {Milli: 300}, "b": {Milli: 1000}}, []Turn{turn("a", "a", 50, 0), turn("b", "b", 50, 9)}, "b a"},
+		"now before over time": {
+			map[string]Charge{"b": {Milli: 100}}, map[string]Charge{"a": {Milli: 900}}, []Turn{turn("b", "b", 50, 0), turn("a", "a", 50, 9)}, "a b"},
+		"age, where all is equal":               {nil, nil, []Turn{turn("late", "a", 50, 2), turn("early", "b", 50, 1)}, "early late"},
+		"the ID at last":                        {nil, nil, []Turn{turn("y", "a", 50, 1), turn("x", "b", 50, 1)}, "x y"},
+		"no guarantee comes last":               {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("none", "none", 50, 0), turn("a", "a", 50, 9)}, "a none"},
+		"and so does no queue":                  {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("free", "", 50, 0), turn("a", "a", 50, 9)}, "a free"},
+		"of two without, the one that has less": {map[string]Charge{"none": {Milli: 2}, "nothing": {Milli: 1}}, nil, []Turn{turn("x", "none", 50, 0), turn("y", "nothing", 50, 9)}, "y x"},
+		"roots first": {
+			map[string]Charge{"org-y": {Milli: 4000}, "a": {Milli: 600}}, nil, []Turn{turn("a", "a", 50, 0), turn("org-x", "org-x", 50, 8), turn("org-y", "org-y", 50, 9)}, "org-x org-y a"},
+		"then those below": {
+			map[string]Charge{"org-x": {Milli: 500}, "org-y": {Milli: 1000}}, nil, []Turn{turn("x", "org-x", 50, 0), turn("y", "org-y", 50, 9)}, "y x"},
+		"a root without a guarantee stands for those below": {
+			map[string]Charge{"sum-x": {Milli: 400}, "a": {Milli: 500}}, nil, []Turn{turn("a", "a", 50, 0), turn("x", "sum-x", 50, 9)}, "x a"},
+		"over time counts for those above too": {
+			nil, map[string]Charge{"org-y": {Milli: 4000}, "a": {Milli: 100}}, []Turn{turn("x", "org-x", 50, 0), turn("a", "a", 50, 9)}, "a x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := quotas(t, teams...)
+			past := NewPast(time.Hour)
+			past.Account(q, books(row.past), noon)
+			past.Account(q, books(row.past), noon.Add(1000*time.Hour))
+			for range 2 {
+				slices.SortFunc(row.waits, q.Order(books(row.held), past).Compare)
+				var got []string
+				for _, w := range row.waits {
+					got = append(got, w.ID)
+				}
+				if strings.Join(got, " ") != row.want {
+					t.Errorf("order %v, want %s", got, row.want)
+				}
+				slices.Reverse(row.waits)
+			}
+		})
+	}
+}
+
+// Without queues, and without a past, priority and age are left.
+func TestOrderWithoutQueues(t *testing.T) {
+	var q *Quotas
+	x, y := Turn{ID: "x", Queue: "gone", Since: noon}, Turn{ID: "y", Since: noon.Add(-1)}
+	if o := q.Order(&Ledger{}, nil); o.Compare(x, y) <= 0 && o.Compare(Turn{Priority: 1, Since: noon}, y) >= 0 {
+		t.Error("not by age")
+	}
+}
+
+// What was held counts half after each half-life, whenever it is looked at.
+func TestPastFades(t *testing.T) {
+	q := quotas(t, Queue{Name: "org"}, Queue{Name: "team", Parent: "org"})
+	busy, idle := books(map[string]Charge{"team": {Milli: 4000, MemoryMiB: 80}}), books(nil)
+	often, seldom := NewPast(time.Hour), NewPast(time.Hour)
+	for _, p := range []*Past{often, seldom} {
+		p.Account(q, busy, noon)
+	}
+	for minute := 1; minute <= 60; minute++ {
+		often.Account(q, busy, noon.Add(time.Duration(minute)*time.Minute))
+	}
+	seldom.Account(q, busy, noon.Add(time.Hour))
+	for name, p := range map[string]*Past{"often": often, "seldom": seldom} {
+		if m := p.Mean(q, "org"); math.Abs(float64(m.Milli)-2000) > 2 || m.MemoryMiB < 39 || m.MemoryMiB > 40 {
+			t.Errorf("%s: %v after a half-life of 4 GPUs, want 2", name, m)
+		}
+		p.Account(q, idle, noon.Add(3*time.Hour))
+		if m := p.Mean(q, "team"); math.Abs(float64(m.Milli)-500) > 2 {
+			t.Errorf("%s: %v two half-lives later, want 0.5 GPUs", name, m)
+		}
+		p.Account(q, idle, noon.Add(2*time.Hour)) // the clock went back
+		held, at := p.Stored()
+		again := RestorePast(time.Hour, held, at)
+		if again.Mean(q, "team") != p.Mean(q, "team") || !at.Equal(noon.Add(3*time.Hour)) {
+			t.Errorf("%s: %v as of %s after it was stored", name, again.Mean(q, "team"), at)
+		}
+		p.Account(q, idle, noon.Add(300*time.Hour))
+		if held, _ := p.Stored(); len(held) != 0 {
+			t.Errorf("%s: %v is remembered for ever", name, held)
+		}
+	}
+}
+
+// With a half-life of 0 nothing is kept, nor taken over.
+func TestNoPast(t *testing.T) {
+	q := quotas(t, Queue{Name: "team"})
+	for _, p := range []*Past{NewPast(0), RestorePast(0, map[string]Use{"team": {MilliSeconds: 1e9}}, noon), {}, nil} {
+		if p != nil {
+			p.Account(q, books(map[string]Charge{"team": {Milli: 4000}}), noon.Add(time.Hour))
+			p.Account(q, books(map[string]Charge{"team": {Milli: 4000}}), noon.Add(2*time.Hour))
+		}
+		if m := p.Mean(q, "team"); m != (Charge{}) {
+			t.Errorf("%v", m)
+		}
+	}
+}

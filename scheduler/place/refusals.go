@@ -1,0 +1,113 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// refusals is why nodes cannot take one shape. It follows the snapshot through the log of
+// its pools, and looks again only at nodes where something changed.
+type refusals struct {
+	at   int64
+	fits int
+	// of is, by the ID of the first pool of a node, what the node says: [nothing],
+	// [takes], or the place of a reason in counts.
+	of     []int32
+	counts []Reason
+	places map[Reason]int32 // in counts, with no nodes
+}
+
+const (
+	nothing = -2 // no node, or another pool speaks for it
+	takes   = -1
+)
+
+// refusalsOf is why nodes cannot take a shape now.
+func (p *Planner) refusalsOf(sh *shape) *refusals {
+	x, s := sh.refusals, p.snap
+	ids, known := []int32(nil), false
+	if x != nil {
+		ids, known = s.each.log.Since(x.at)
+	}
+	if !known || len(ids) > len(s.pools) {
+		x = &refusals{places: map[Reason]int32{}}
+		sh.refusals, ids = x, nil
+		for id := range s.pools {
+			ids = append(ids, int32(id))
+		}
+	}
+	for len(x.of) < len(s.pools) {
+		x.of = append(x.of, nothing)
+	}
+	for _, id := range ids {
+		x.renew(s, sh, id)
+	}
+	x.at = s.each.log.End()
+	return x
+}
+
+// renew looks again at the node of a pool.
+func (x *refusals) renew(s *Snapshot, sh *shape, id int32) {
+	switch was := x.of[id]; was {
+	case nothing:
+	case takes:
+		x.fits--
+	default:
+		x.counts[was].Nodes--
+	}
+	x.of[id] = nothing
+	b := s.pools[id]
+	if b == nil || b != b.node.pools[0] {
+		return
+	}
+	why := s.refusal(sh, b.node)
+	if why.Why == "" {
+		x.of[id] = takes
+		x.fits++
+		return
+	}
+	at, known := x.places[why]
+	if !known {
+		at = int32(len(x.counts))
+		x.counts, x.places[why] = append(x.counts, why), at
+	}
+	x.of[id] = at
+	x.counts[at].Nodes++
+}
+
+// refuse says how many nodes can take a request, why the others cannot and, where none
+// can, how many would after evictions.
+func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
+	x := p.refusalsOf(sh)
+	e.Fits = x.fits
+	reasons := slices.Clone(x.counts)
+	if ev := p.newEviction(r, sh, now, nil); x.fits == 0 && !ev.hopeless() {
+		for id, at := range x.of {
+			if at >= 0 && !reasons[at].Never && ev.helps(sh, p.snap.pools[id].node) {
+				reasons[at].Preempted++
+			}
+		}
+	}
+	e.Reasons = slices.DeleteFunc(reasons, func(why Reason) bool { return why.Nodes == 0 })
+	slices.SortFunc(e.Reasons, func(a, b Reason) int {
+		return cmp.Or(b.Nodes-a.Nodes, cmp.Compare(a.Why, b.Why))
+	})
+}
+
+// refusal is why a node cannot take the shape; no Why when it can. Of several
+// pools the one that comes closest speaks for the node.
+func (s *Snapshot) refusal(sh *shape, n *nodeState) Reason {
+	closest := reason(0)
+	var at *gpuPool
+	for _, b := range n.pools {
+		why := s.fit(sh, b)
+		if why == fitsNow {
+			return Reason{}
+		}
+		if why > closest || at == nil {
+			closest, at = why, b
+		}
+	}
+	return s.describe(sh, at, closest)
+}

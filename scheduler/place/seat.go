@@ -1,0 +1,104 @@
+package place
+
+import (
+	"cmp"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+)
+
+// Beside is whom a request may sit with on a GPU whose tasks make room for each other. Of
+// other GPUs it asks nothing.
+type Beside uint8
+
+const (
+	BesideAny Beside = iota
+	// BesideLower is beside tasks that step aside for it at once: their seats have a lower
+	// priority, or they do not use the GPU.
+	BesideLower
+	// BesideNone is alone.
+	BesideNone
+)
+
+// HasSeats reports whether tasks make room for each other on any GPU.
+func (s *Snapshot) HasSeats() bool { return len(s.seatBounds) > 0 }
+
+// LowestSeatBound is the highest priority that a seat may have on every GPU that has seats; 0
+// where none has.
+func (s *Snapshot) LowestSeatBound() int {
+	lowest := 0
+	for bound := range s.seatBounds {
+		if lowest == 0 || bound < lowest {
+			lowest = bound
+		}
+	}
+	return lowest
+}
+
+// countSeats takes the GPUs of a node with seats into account (sign 1) or out of it (-1).
+func (s *Snapshot) countSeats(n *Node, sign int) {
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; g.hasSeats() {
+			if s.seatBounds[g.SeatPriority] += sign; s.seatBounds[g.SeatPriority] == 0 {
+				delete(s.seatBounds, g.SeatPriority)
+			}
+		}
+	}
+}
+
+// SitsOn lists the usages that hold a seat on a GPU of a node.
+func (s *Snapshot) SitsOn(node string, index int) []Usage {
+	n := s.nodes[node]
+	if n == nil || index >= len(n.spec.GPUs) || !n.spec.GPUs[index].hasSeats() {
+		return nil
+	}
+	var list []Usage
+	for _, u := range n.holders {
+		if u.takes(index) {
+			list = append(list, *u)
+		}
+	}
+	return list
+}
+
+func (u *Usage) takes(index int) bool {
+	for _, t := range u.Takes {
+		if t.GPU == index {
+			return true
+		}
+	}
+	return false
+}
+
+// SeatPriorityOf is the priority that a seat has on the GPU where so much is wanted; 0 wants
+// the normal one.
+func (g *GPU) SeatPriorityOf(wanted int) int {
+	return min(cmp.Or(wanted, gpu.NormalSeatPriority), g.SeatPriority)
+}
+
+// sits reports whether a request may take a seat on a GPU, as far as it matters who sits
+// there.
+func (sh *shape) sits(b *gpuPool, index int) bool {
+	if sh.req.Beside == BesideAny {
+		return true
+	}
+	at := b.positions[index]
+	g := &b.node.spec.GPUs[at]
+	if !g.hasSeats() {
+		return true
+	}
+	for _, u := range b.node.holders {
+		if u.takes(at) && (sh.req.Beside == BesideNone || !u.Idle && g.SeatPriorityOf(u.SeatPriority) >= g.SeatPriorityOf(sh.req.SeatPriority)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Borrows reports whether a request would be on what its queue borrows.
+func (p *Planner) Borrows(r *Request) bool {
+	if p.quotas == nil || r.Queue == "" {
+		return false
+	}
+	return p.quotas.Borrows(p.snap, quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
+}

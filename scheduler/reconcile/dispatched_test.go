@@ -1,0 +1,82 @@
+package reconcile
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// parameterized is a job of whole GPUs whose children are dispatched.
+func parameterized(id string) json.RawMessage {
+	return json.RawMessage(strings.ReplaceAll(strings.Replace(string(whole("c", 0)), `"Priority"`, `"ParameterizedJob": {}, "Priority"`, 1), "j0", id))
+}
+
+func wholeOf(namespace string, i int, priority string) json.RawMessage {
+	return json.RawMessage(strings.Replace(string(whole(namespace, i)), `"Priority": 50`, `"Priority": `+priority, 1))
+}
+
+// Nomad does not let a dispatched job be changed. So it is no victim, for it could not be
+// kept off the room that it gave; it is not kept off a node, not held, and not made to
+// prefer one; and where it is in the way of others, they are not evicted in vain.
+func TestDispatchedJobsAreLeftAsTheyAre(t *testing.T) {
+	const quick = "preemption {\n min_run_time = \"0s\"\n}\n"
+	parent := nomad.JobKey{Namespace: "c", ID: "parent"}
+	for name, tc := range map[string]struct {
+		events func(t *testing.T, h *modelRun)
+		want   string // who runs in the end
+	}{
+		"a victim stands beside one that was dispatched": {func(t *testing.T, h *modelRun) {
+			h.dispatch(parent, "parent/dispatch-1", 10)
+			h.submit(t.Context(), wholeOf("a", 1, "20"))
+			h.second(t.Context())
+			h.submit(t.Context(), wholeOf("b", 2, "80"))
+		}, "b/j2 c/parent/dispatch-1"},
+		"only dispatched ones": {func(t *testing.T, h *modelRun) {
+			h.dispatch(parent, "parent/dispatch-1", 10)
+			h.dispatch(parent, "parent/dispatch-2", 10)
+			h.second(t.Context())
+			h.submit(t.Context(), wholeOf("b", 2, "80"))
+		}, "c/parent/dispatch-1 c/parent/dispatch-2"},
+		"a dispatched one waits, of a higher priority": {func(t *testing.T, h *modelRun) {
+			h.submit(t.Context(), wholeOf("a", 1, "20"))
+			h.submit(t.Context(), wholeOf("a", 2, "30"))
+			h.second(t.Context())
+			h.dispatch(parent, "parent/dispatch-1", 80)
+		}, "a/j2 c/parent/dispatch-1"},
+		"a dispatched one would take the room": {func(t *testing.T, h *modelRun) {
+			h.submit(t.Context(), wholeOf("a", 1, "20"))
+			h.submit(t.Context(), wholeOf("a", 2, "90"))
+			h.second(t.Context())
+			h.submit(t.Context(), wholeOf("b", 3, "60"))
+			h.dispatch(parent, "parent/dispatch-1", 70)
+		}, "a/j2 c/parent/dispatch-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 1, 2, quick)
+				h.submit(t.Context(), parameterized("parent"))
+				tc.events(t, h)
+				for range 600 {
+					h.second(t.Context())
+				}
+				if got := h.running(); got != tc.want {
+					t.Errorf("%q run, want %q\n%s", got, tc.want, strings.Join(h.log, "\n"))
+				}
+				if h.unchangeable > 0 {
+					t.Errorf("it was tried %d times to change what was dispatched", h.unchangeable)
+				}
+				h.believed.View(func(r *state.Reader) {
+					for _, key := range r.DriftedJobs() {
+						if r.Missing(key, "g") > 0 {
+							t.Errorf("nothing is recorded about %s, which waits", key)
+						}
+					}
+				})
+			})
+		})
+	}
+}

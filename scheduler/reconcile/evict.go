@@ -1,0 +1,210 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// evict makes room for a waiting alloc, in an order in which the room cannot
+// go astray. Nothing is done on a belief: the node's allocs are read again
+// first, since Nomad does not tell of each that goes.
+//
+//  1. the room is booked for the one that waits, so that no admission takes it;
+//  2. its job is made to prefer the node;
+//  3. the victims' jobs leave the node out, so that no replacement of a victim
+//     takes the room back in the very plan that stops it, and so do jobs that wait
+//     and that Nomad would give the room first;
+//  4. the victims are stopped. Nomad then unblocks by priority.
+//
+// The nodes are taken back in once the one that waited runs. An eviction that
+// fails halfway is given up: victims that were stopped are started elsewhere,
+// or here again, by Nomad itself.
+func (l *Loop) evict(ctx context.Context, item *Item) bool {
+	e := item.Evict
+	if !l.confirmed(ctx, item) {
+		return false
+	}
+	if l.Config().Preemption.DryRun {
+		return l.wouldEvict(item)
+	}
+	if !l.mayEvict(e) {
+		return false
+	}
+	l.assume(e.Promises...)
+	if err := l.carryOut(ctx, item); err != nil {
+		l.forget(e.Promises...)
+		l.report("evict for job "+item.Job.String(), err)
+		return false
+	}
+	l.note(item, false)
+	return true
+}
+
+// bringBack has a group wait for its quota, on all nodes or on one, and stops what runs of it: a
+// constraint that no node meets does not stop anything by itself.
+func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
+	if l.Config().Preemption.DryRun {
+		return l.wouldEvict(item)
+	}
+	if !l.mayEvict(item.Evict) {
+		return false
+	}
+	_, err := l.revise(ctx, item.Job, item.Revision)
+	if err == nil {
+		err = l.stop(ctx, item.Evict)
+	}
+	if err != nil {
+		l.report("hold job "+item.Job.String(), err)
+		return false
+	}
+	l.note(item, false)
+	return true
+}
+
+// mayEvict counts victims against the rate that the operator allows.
+func (l *Loop) mayEvict(e *decide.Eviction) bool {
+	return l.limiter.AllowN(time.Now(), min(len(e.Victims), l.limiter.Burst()))
+}
+
+// wouldEvict tells of a dry run, once a minute.
+func (l *Loop) wouldEvict(item *Item) bool {
+	l.note(item, true)
+	l.skip[item.Job.String()] = time.Now().Add(time.Minute)
+	return true
+}
+
+// assume books the room of promises.
+func (l *Loop) assume(promises ...decide.Promise) {
+	l.State.Do(func(tx *state.Tx) {
+		for _, p := range promises {
+			p.Assume(tx)
+		}
+	})
+}
+
+// forget ends promises that could not be kept.
+func (l *Loop) forget(promises ...decide.Promise) {
+	l.State.Do(func(tx *state.Tx) {
+		for _, p := range promises {
+			p.Forget(tx)
+		}
+	})
+}
+
+func (l *Loop) stop(ctx context.Context, e *decide.Eviction) error {
+	for _, v := range e.Victims {
+		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// confirmed reports whether the nodes are as they were when the victims were
+// chosen.
+func (l *Loop) confirmed(ctx context.Context, item *Item) bool {
+	seen := map[string]bool{}
+	for _, v := range item.Evict.Victims {
+		if seen[v.Node] {
+			continue
+		}
+		seen[v.Node] = true
+		allocs, index, err := l.Actor.Allocs(ctx, v.Node)
+		if err != nil {
+			l.report("read the node before evicting for job "+item.Job.String(), err)
+			return false
+		}
+		if !l.State.Confirm(v.Node, allocs, index) {
+			l.Logger.Info("no eviction: the node is not as it was", "node", v.Node, "job", item.Job.String())
+			return false
+		}
+	}
+	return true
+}
+
+func (l *Loop) carryOut(ctx context.Context, item *Item) error {
+	e := item.Evict
+	for _, y := range e.Yielding {
+		if _, err := l.revise(ctx, y.Job, decide.Revision{Group: y.Group, Hold: givesUpQuota(y.Queue)}); err != nil {
+			return fmt.Errorf("have job %q wait for its quota: %w", y.Job, err)
+		}
+	}
+	if item.Revision.Prefer != "" {
+		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
+			return err
+		}
+	}
+	for _, r := range e.Rivals {
+		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Node, For: e.Job.String()}); err != nil {
+			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
+		}
+	}
+	done := map[string]bool{}
+	for _, v := range e.Victims {
+		r := decide.Revision{Group: v.Group, Exclude: v.Node, Prefer: v.To, For: e.Job.String()}
+		at := v.Job.String() + "/" + v.Group + "/" + v.Node
+		if v.Gang { // all of it goes, and comes back as one
+			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
+			at = v.Job.String()
+		}
+		if v.Quota && !v.Gang { // what else runs of the group goes on: a hold stops nothing
+			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Queue)}
+			at = v.Job.String() + "/" + v.Group
+		}
+		if done[at] {
+			continue
+		}
+		done[at] = true
+		if _, err := l.revise(ctx, v.Job, r); err != nil {
+			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
+		}
+	}
+	return l.stop(ctx, e)
+}
+
+// givesUpQuota is the hold of work whose quota goes to a higher priority.
+func givesUpQuota(queue string) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("a job with a higher priority goes first in queue %s", queue)}
+}
+
+// kindOf is the kind of the event that tells of what is item.
+func kindOf(item *Item) string {
+	switch {
+	case item.Revision.Hold != nil || len(item.Revision.Only) > 0:
+		return "hold"
+	case item.Evict.Moves:
+		return "move"
+	case item.Evict.Idle:
+		return "idle"
+	case item.Evict.Reclaim:
+		return "reclaim"
+	}
+	return "evict"
+}
+
+// note tells people who went, for whom and why.
+func (l *Loop) note(item *Item, dryRun bool) {
+	e, kind, whom := item.Evict, kindOf(item), ""
+	if kind != "hold" {
+		whom = e.Job.String()
+	}
+	l.Logger.Info("eviction", "kind", kind, "dry_run", dryRun, "text", e.Text)
+	l.State.Do(func(tx *state.Tx) {
+		for _, y := range e.Yielding {
+			text := fmt.Sprintf("group %s of job %s must wait for quota again: a job with a higher priority goes first in queue %s", y.Group, y.Job, y.Queue)
+			tx.Note(view.Event{Kind: "hold", Namespace: y.Job.Namespace, JobID: y.Job.ID, For: e.Job.String(), Text: text, DryRun: dryRun})
+		}
+		for _, v := range e.Victims {
+			tx.Note(view.Event{
+				Kind: kind, Namespace: v.Job.Namespace, JobID: v.Job.ID, AllocID: v.AllocID,
+				For: whom, Text: v.Text, DryRun: dryRun,
+			})
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// bringBack finds a group that was not admitted as it is in a queue which holds
+// more than its limit, and has it wait for quota as it would have had to in the
+// first place: what Nomad started by itself, and with hold_direct_jobs what came
+// around the service. What is about to end counts as gone.
+func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
+	queues := tx.Config().Queues
+	if !slices.ContainsFunc(queues, func(q config.Queue) bool { return tx.Exceeds(q.Name) }) {
+		return nil
+	}
+	tx.Try(func() {
+		defer tx.Without(leaving(tx))()
+		for i := range queues {
+			if queue := queues[i].Name; item == nil && tx.Exceeds(queue) {
+				item = tooMuch(tx, skip, queue)
+			}
+		}
+	})
+	return item
+}
+
+// tooMuch is what has to wait of a queue that holds more than its limit.
+func tooMuch(tx *state.Tx, skip map[string]bool, queue string) *Item {
+	if item := withoutCanaries(tx, skip, queue); item != nil {
+		return item
+	}
+	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
+		switch a := tx.Alloc(u.ID); {
+		case a.Stopping || skip[a.Key().String()]:
+		case isSystem(tx, a.Key()):
+			return shrink(tx, a, u.Priority, queue)
+		case tx.Stoppable(a):
+			return restraint(tx, a, u.Priority, queue)
+		}
+	}
+	return nil
+}
+
+// withoutCanaries finds a group whose canaries put its queue above its limit, beside what
+// they are to replace: whether an update replaces anything is seen only when it does. The
+// canaries go, and come back when the queue can pay for them; the version that runs goes on.
+func withoutCanaries(tx *state.Tx, skip map[string]bool, queue string) *Item {
+	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return tx.Record(key) != nil && !tx.Unchangeable(key) }) {
+		a := tx.Alloc(u.ID)
+		if !a.Canary || skip[a.Key().String()] || !tx.Stoppable(a) {
+			continue
+		}
+		why := tx.OverQuota(queue, place.Charge{})
+		victims := slices.DeleteFunc(stoppable(tx, a.Key(), func(group string) bool { return group == a.Group }), func(v decide.Victim) bool { return !tx.Alloc(v.AllocID).Canary })
+		for i := range victims {
+			victims[i].Priority, victims[i].Queue = u.Priority, queue
+		}
+		text := fmt.Sprintf("the canaries of group %s of job %s, which run beside what they are to replace, must wait: %s", a.Group, a.Key(), why)
+		return hold(a.Key(), a.Group, victims, text, &admit.Hold{Kind: view.WaitsForQuota, Sentence: why})
+	}
+	return nil
+}
+
+// isSystem reports whether Nomad starts a job on every node, also on those that join.
+func isSystem(tx *state.Tx, key nomad.JobKey) bool {
+	j := tx.Job(key)
+	return j != nil && (j.Type == "system" || j.Type == "sysbatch")
+}
+
+// shrink takes a system group off the node of an alloc, and lets it start on no
+// other.
+func shrink(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
+	why := tx.OverQuota(queue, place.Charge{})
+	text := fmt.Sprintf("group %s of job %s, which starts on every node, must leave node %s: %s", of.Group, of.Key(), tx.Node(of.NodeID).Plan.Name, why)
+	e := &decide.Eviction{Text: text}
+	for _, a := range tx.AllocsOf(of.Key()) {
+		if a.Group == of.Group && a.NodeID == of.NodeID && !a.Stopping {
+			e.Victims = append(e.Victims, decide.Victim{AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: priority, Queue: queue, Text: text})
+		}
+	}
+	return &Item{Job: of.Key(), Evict: e, Revision: decide.HoldToNodes(tx, of.Key(), of.Group, of.NodeID)}
+}
+
+// widen finds a system group that may start on more nodes than it is held to.
+func widen(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
+	for _, key := range tx.HeldTo() {
+		r := tx.Record(key)
+		if skip[key.String()] || tx.UnderWay(r) || !isSystem(tx, key) {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
+			g := r.Groups[name]
+			if len(g.Only) == 0 || slices.ContainsFunc(waiting, func(w *state.Waiting) bool { return sameQueue(tx, key, name, w) }) {
+				continue
+			}
+			if revision, may := decide.Widen(tx, key, &g); may {
+				return &Item{Job: key, Revision: revision}
+			}
+		}
+	}
+	return nil
+}
+
+// sameQueue reports whether what waits is paid for by the queue of a group: it goes
+// first.
+func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) bool {
+	q := tx.QueueOf(key, group)
+	return q != nil && w.Job != key && tx.ShareLimit(w.Turn.Queue, q.Name)
+}
+
+// mayHold reports whether a job may be made to wait for quota although it runs, which
+// Nomad allows of none that was dispatched:
+// Nomad started it by itself, as a child, on a node that joined, or after the service
+// had admitted something else; and where the operator wants that, it came around the
+// service.
+func mayHold(tx *state.Tx, key nomad.JobKey) bool {
+	j := tx.Job(key)
+	if j == nil || tx.Unchangeable(key) {
+		return false
+	}
+	if j.Parent != "" || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
+		return true
+	}
+	return tx.Config().Preemption.HoldDirect && tx.Direct(key)
+}
+
+// leaving are the allocs that are about to end: Nomad wants them to, or their group was
+// held a moment ago.
+func leaving(tx *state.Tx) iter.Seq[*nomad.Alloc] {
+	return func(yield func(*nomad.Alloc) bool) {
+		for a := range tx.Allocs() {
+			r := tx.Record(a.Key())
+			if (a.Stopping || r != nil && tx.Now().Sub(r.At) < mayLeave(r, a)) && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// mayLeave is for how long after the last decision an alloc may be about to be stopped
+// because it is held off its node; 0: it is not. A hold alone stops nothing, and what was
+// stopped with it is known as soon as Nomad tells.
+func mayLeave(r *record.Record, a *nomad.Alloc) time.Duration {
+	switch g := r.Groups[a.Group]; {
+	case g.Decision.Hold != nil:
+		return state.Echo
+	case len(g.Only) > 0 && !slices.Contains(g.Only, a.NodeID):
+		return state.Unplaced
+	}
+	return 0
+}
+
+// restraint holds the whole group of an alloc: Nomad has no way to hold less.
+func restraint(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
+	why := tx.OverQuota(queue, place.Charge{})
+	origin := "which came around the service"
+	if !tx.Direct(of.Key()) {
+		origin = "which Nomad started"
+	}
+	victims := stoppable(tx, of.Key(), func(group string) bool {
+		together := tx.IsGang(of.Key(), of.Group) && tx.IsGang(of.Key(), group)
+		return group == of.Group || together
+	})
+	for i := range victims {
+		victims[i].Priority, victims[i].Queue = priority, queue
+	}
+	text := fmt.Sprintf("group %s of job %s, %s, must wait: %s", of.Group, of.Key(), origin, why)
+	return hold(of.Key(), of.Group, victims, text, &admit.Hold{Kind: view.WaitsForQuota, Sentence: why})
+}
+
+// hold has a group wait, and stops what runs of it.
+func hold(key nomad.JobKey, group string, victims []decide.Victim, text string, why *admit.Hold) *Item {
+	for i := range victims {
+		victims[i].Text = text
+	}
+	return &Item{Job: key, Evict: &decide.Eviction{Victims: victims, Text: text}, Revision: decide.Revision{Group: group, Hold: why}}
+}
+
+// stoppable lists the allocs of some groups of a job that may be stopped.
+func stoppable(tx *state.Tx, key nomad.JobKey, picked func(group string) bool) []decide.Victim {
+	var list []decide.Victim
+	for _, a := range tx.AllocsOf(key) {
+		if picked(a.Group) && tx.Stoppable(a) {
+			list = append(list, decide.Victim{AllocID: a.ID, Job: key, Group: a.Group, Node: a.NodeID, Priority: tx.PriorityOf(key)})
+		}
+	}
+	slices.SortFunc(list, func(x, y decide.Victim) int {
+		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.AllocID, y.AllocID))
+	})
+	return list
+}
+
+// partialFor is how long a gang may run in part: Nomad may be about to start the
+// rest.
+const partialFor = time.Minute
+
+// brokenGang finds a gang of which too few run, and has it wait as a whole.
+func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
+	for _, w := range waiting {
+		if w.Alike != "" {
+			continue // no gang is like another job
+		}
+		r := tx.Record(w.Job)
+		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
+			continue
+		}
+		g, known := r.Groups[w.Group]
+		if !known || !g.Ask.Gang || g.Decision.Hold != nil {
+			continue
+		}
+		g.Ask.Count = max(g.Ask.Count, tx.Job(w.Job).Group(w.Group).Count) // it may be scaled around the service
+		if tx.Live(w.Job, w.Group) >= g.Ask.Together() {
+			continue
+		}
+		victims := stoppable(tx, w.Job, func(group string) bool { return tx.IsGang(w.Job, group) })
+		if len(victims) == 0 {
+			continue
+		}
+		why := decide.SentBack(tx.Live(w.Job, w.Group), &g.Ask, tx.Blocked(w.Job).Why[w.Group])
+		item := hold(w.Job, w.Group, victims, fmt.Sprintf("job %s goes back as one: %s", w.Job, why), &admit.Hold{Kind: view.WaitsForRoom, Sentence: why})
+		item.Revision.SentBack = why
+		return item
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/time/rate"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Actor changes jobs and stops allocs; *nomad.Actor does.
+type Actor interface {
+	Read(ctx context.Context, key nomad.JobKey) ([]byte, error)
+	Register(ctx context.Context, key nomad.JobKey, body []byte) error
+	Stop(ctx context.Context, allocID string) error
+	// Allocs reads what occupies a node now, and at which index.
+	Allocs(ctx context.Context, nodeID string) ([]*nomad.Alloc, uint64, error)
+}
+
+// Decider records what is decided; *leader.Decider does.
+type Decider interface {
+	Revise(ctx context.Context, asks []admit.Ask, r decide.Revision) ([]admit.Decision, error)
+	Settle(ctx context.Context, asks []admit.Ask, decisions []admit.Decision, accepted bool)
+}
+
+// Keeper keeps what is stored in step with time; *leader.Decider does.
+type Keeper interface {
+	// Expire ends promises and reservations whose time is up.
+	Expire(ctx context.Context) error
+	// Purge deletes what is stored of jobs that are gone.
+	Purge(ctx context.Context) error
+	// Save stores what was done.
+	Save(ctx context.Context) error
+}
+
+// Work says what there is to do; *Finder does.
+type Work interface {
+	Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item
+	// Moves says what would pay to be elsewhere, Relief what to move for what waits.
+	Moves(tx *state.Tx, most int) []Move
+	Relief(tx *state.Tx, most int) *Item
+}
+
+// Loop is the control loop of a leading replica.
+type Loop struct {
+	State   *state.State
+	Work    Work
+	Decider Decider
+	Keeper  Keeper
+	Actor   Actor
+	Config  func() *config.Config
+	Logger  hclog.Logger
+	// Audit writes what was done into the audit log; nil for none.
+	Audit func(view.Event)
+
+	skip     map[string]time.Time // jobs that could not be helped, until when
+	limiter  *rate.Limiter
+	balanced time.Time // when moves were looked for last
+}
+
+const (
+	// resync is how often the loop looks for something to do.
+	resync = time.Second
+	// pause is how long a job that could not be helped is left alone.
+	pause = 5 * time.Second
+	// perRound bounds the work of one round, so that nothing starves.
+	perRound = 50
+)
+
+// Run loops until the context ends, which is when this replica ceases to lead.
+func (l *Loop) Run(ctx context.Context) {
+	l.begin()
+	tick := time.NewTicker(resync)
+	defer tick.Stop()
+	for {
+		l.round(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// begin forgets what an earlier time of leading left.
+func (l *Loop) begin() {
+	l.skip, l.balanced = map[string]time.Time{}, time.Now()
+	perMinute := l.Config().Preemption.MaxPerMinute
+	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
+}
+
+// round does what is due now.
+func (l *Loop) round(ctx context.Context) {
+	l.State.Do((*state.Tx).Account)
+	l.report("forget expired reservations", l.Keeper.Expire(ctx))
+	l.report("purge decisions about jobs that are gone", l.Keeper.Purge(ctx))
+	l.limit()
+	for range perRound {
+		var item *Item
+		l.State.Do(func(tx *state.Tx) {
+			item = l.Work.Next(tx, l.skipped(time.Now()), l.limiter.Tokens() >= 1 || l.Config().Preemption.DryRun)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if item == nil {
+			break
+		}
+		if !l.reconcile(ctx, item) {
+			l.skip[item.Job.String()] = time.Now().Add(pause)
+		}
+	}
+	l.foresee()
+	l.rebalance(ctx)
+	l.tell(ctx)
+}
+
+// foreseeEvery is how often starts of what waits are estimated again.
+const foreseeEvery = 15 * time.Second
+
+// foresee estimates when what waits is likely to start.
+func (l *Loop) foresee() {
+	var f *decide.Foreseen
+	l.State.Do(func(tx *state.Tx) {
+		if tx.Ready() == nil && tx.Now().Sub(tx.StartsNoted()) >= foreseeEvery && tx.AnyWaiting() {
+			f = decide.Foresee(tx)
+		}
+	})
+	if f != nil {
+		starts := f.Starts() // which takes longer than others should wait
+		l.State.Do(func(tx *state.Tx) { tx.NoteStarts(starts) })
+		l.sayWhatFits()
+	}
+}
+
+// sayWhatFits works out what would start now in place of what waits.
+func (l *Loop) sayWhatFits() {
+	var f *decide.Fitting
+	l.State.Do(func(tx *state.Tx) { f = decide.NewFitting(tx) })
+	for more := true; more; {
+		l.State.Do(func(tx *state.Tx) { more = f.Next(tx) }) // others come in between
+	}
+	l.State.Do(func(tx *state.Tx) { tx.NoteFits(f.Found()) })
+}
+
+// tell writes down what was done: into the audit log, and where the next leader
+// finds it.
+func (l *Loop) tell(ctx context.Context) {
+	var untold []view.Event
+	l.State.Do(func(tx *state.Tx) { untold = tx.TakeUntold() })
+	for _, e := range untold {
+		if l.Audit != nil {
+			l.Audit(e)
+		}
+	}
+	l.report("store what was done", l.Keeper.Save(ctx))
+}
+
+// limit applies the configured rate of evictions, which may be another now.
+func (l *Loop) limit() {
+	if perMinute := l.Config().Preemption.MaxPerMinute; l.limiter.Burst() != perMinute {
+		l.limiter.SetBurst(perMinute)
+		l.limiter.SetLimit(perSecond(perMinute))
+	}
+}
+
+func perSecond(perMinute int) rate.Limit { return rate.Limit(float64(perMinute) / 60) }
+
+func (l *Loop) skipped(now time.Time) map[string]bool {
+	skip := map[string]bool{}
+	for job, until := range l.skip {
+		if now.Before(until) {
+			skip[job] = true
+		} else {
+			delete(l.skip, job)
+		}
+	}
+	return skip
+}
+
+// reconcile carries out one item. It returns false when nothing came of it and the
+// job should rest.
+func (l *Loop) reconcile(ctx context.Context, item *Item) bool {
+	switch {
+	case item.Seat != nil:
+		return l.takeSeat(ctx, item)
+	case item.Evict != nil && (item.Revision.Hold != nil || len(item.Revision.Only) > 0):
+		return l.bringBack(ctx, item)
+	case item.Evict != nil:
+		return l.evict(ctx, item)
+	}
+	changed, err := l.revise(ctx, item.Job, item.Revision)
+	l.report("revise job "+item.Job.String(), err)
+	return changed && err == nil
+}
+
+// Hold has a registered group wait, of which nothing runs.
+func (l *Loop) Hold(ctx context.Context, namespace, jobID, group string, hold admit.Hold) error {
+	_, err := l.revise(ctx, nomad.JobKey{Namespace: namespace, ID: jobID}, decide.Revision{Group: group, Hold: &hold})
+	return err
+}
+
+// revise changes a registered job by a revision.
+func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) (bool, error) {
+	body, err := l.Actor.Read(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	job, err := admit.Read(body, admit.Query{Namespace: key.Namespace, Devices: l.Config().DeviceNames()})
+	if err != nil {
+		return false, err
+	}
+	decisions, err := l.Decider.Revise(ctx, job.Asks, r)
+	if err != nil || decisions == nil {
+		return false, err
+	}
+	next, err := job.Apply(decisions, admit.Link{})
+	if err == nil {
+		err = l.Actor.Register(ctx, key, next)
+	}
+	l.Decider.Settle(ctx, job.Asks, decisions, err == nil)
+	return err == nil, err
+}
+
+func (l *Loop) report(what string, err error) {
+	if err != nil {
+		l.Logger.Warn("could not "+what, "error", err)
+	}
+}

@@ -1,0 +1,63 @@
+package reconcile
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+)
+
+// TestNothingIsMeasuredForNobody: every measurement is a request to Nomad for every node.
+func TestNothingIsMeasuredForNobody(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		looks  []time.Duration // since the start
+		weight int64
+		queues []config.Queue
+		rounds int
+	}{
+		{name: "nobody looks", rounds: 0},
+		{name: "one look, and measurements at once, until it is forgotten", looks: []time.Duration{45 * time.Second}, rounds: 10},
+		{name: "two looks, of which the second changes nothing by itself", looks: []time.Duration{45 * time.Second, 50 * time.Second}, rounds: 11},
+		{name: "placement goes by what was measured", weight: 500, rounds: 40},
+		{name: "a queue says nothing of idle work", queues: []config.Queue{{Name: "q"}}, rounds: 0},
+		{name: "a queue wants to know what is idle", queues: []config.Queue{{Name: "q", IdleAfter: time.Hour}}, rounds: 40},
+		{name: "a queue has what is idle told", queues: []config.Queue{{Name: "q", IdleAction: config.IdleReport}}, rounds: 40},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := config.Default()
+				c.Placement.Weights.MeasuredMilli, c.Queues = row.weight, row.queues
+				m, looks := &meters{}, make(chan struct{}, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute+time.Second)
+				defer cancel()
+				for _, at := range row.looks {
+					time.AfterFunc(at, func() { looks <- struct{}{} })
+				}
+				(&Meter{Reader: m, Meters: m, Config: func() *config.Config { return c }, Looks: looks}).Run(ctx)
+				if rounds := len(m.asked) / 2; rounds != row.rounds {
+					t.Errorf("measured %d times, want %d", rounds, row.rounds)
+				}
+				if len(m.troubles) == 0 {
+					t.Error("checkpoints were not read")
+				}
+			})
+		})
+	}
+}
+
+// TestTheFirstLookHasGPUsMeasured: whoever looks need not wait for the next round.
+func TestTheFirstLookHasGPUsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, looks := &meters{}, make(chan struct{}, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		looks <- struct{}{}
+		(&Meter{Reader: m, Meters: m, Config: config.Default, Looks: looks}).Run(ctx)
+		if len(m.asked) != 2 {
+			t.Errorf("measured on %v within a second", m.asked)
+		}
+	})
+}

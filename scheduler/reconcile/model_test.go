@@ -1,0 +1,365 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// modelJob is a job as the model of Nomad has it.
+type modelJob struct {
+	key      nomad.JobKey
+	queued   uint64            // index of its newest evaluation: of equal priority, the order that Nomad goes by
+	versions []json.RawMessage // the newest last
+	job      *api.Job
+	index    uint64
+	since    time.Time // when it was blocked; zero: it is not
+	blocked  map[string]int
+	told     uint64 // queued, when it was told of last
+	// stable is the version that was deployed last: what Nomad goes back to. promoted is
+	// the index of the version whose canaries were promoted, failed of that whose
+	// deployment failed.
+	stable           json.RawMessage
+	promoted, failed uint64
+}
+
+// modelAlloc is an alloc of the version of a group that it was started as, or became in
+// place; spec is what of that cannot change in place.
+type modelAlloc struct {
+	stub     api.AllocationListStub
+	group    *api.TaskGroup
+	spec     string
+	deployed uint64 // the index of the version that it is a canary of
+	stopping int    // rounds until it has stopped; 0: it runs
+}
+
+// model is Nomad as far as it matters here: it places what fits by constraints and
+// device instances, highest priority first, starts what was stopped elsewhere or
+// there again, and replaces what cannot change in place, as its update block has it.
+type model struct {
+	t         *testing.T
+	nodes     []*api.Node
+	jobs      map[string]*modelJob
+	allocs    []*modelAlloc
+	index     uint64
+	started   int
+	believed  *state.State
+	devicesOf map[*api.NodeDeviceResource]*constraint.Device
+	// refuses is why a node does not take a job, for a reason that the service does
+	// not see; empty: it does.
+	refuses func(j *modelJob, n *api.Node) string
+	// unchangeable is how often a dispatched job was to be changed.
+	unchangeable int
+}
+
+func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
+
+func word(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+
+func newModel(t *testing.T, machines, gpus int) *model {
+	m := &model{t: t, jobs: map[string]*modelJob{}, index: 10, devicesOf: map[*api.NodeDeviceResource]*constraint.Device{}}
+	for i := range machines {
+		n := &api.Node{
+			ID: fmt.Sprintf("node-%d", i), Name: fmt.Sprintf("n%d", i), Datacenter: "dc1", NodePool: "default", Status: "ready", SchedulingEligibility: "eligible", ModifyIndex: 1,
+			NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 256 * 1024}},
+		}
+		for k := range gpus {
+			d := &api.NodeDeviceResource{Vendor: "nvidia", Type: "slice", Name: fmt.Sprintf("T4/%d", k), Attributes: map[string]*api.Attribute{
+				"model": word("Tesla T4"), "type": word("T4"), "memory": number(16*1024, "MiB"), "slice_memory": number(1024, "MiB"), "slices": number(16, ""), "sharing": word("mps"),
+			}}
+			for s := range 16 {
+				d.Instances = append(d.Instances, &api.NodeDevice{ID: fmt.Sprintf("GPU-%d-%d::%d", i, k, s), Healthy: true})
+			}
+			n.NodeResources.Devices = append(n.NodeResources.Devices, d)
+		}
+		m.nodes = append(m.nodes, n)
+	}
+	return m
+}
+
+// show tells a state everything, as after a reconnection.
+func (m *model) show(b *state.State) {
+	m.believed = b
+	var changes []nomad.Change
+	for _, n := range m.nodes {
+		changes = append(changes, nomad.Change{Node: nomad.NewNode(n, nomad.Hardware{})})
+	}
+	for _, j := range m.jobs {
+		changes = append(changes, nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
+	}
+	for _, a := range m.allocs {
+		changes = append(changes, nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+	}
+	for _, j := range m.jobs {
+		if len(j.blocked) > 0 {
+			changes = append(changes, nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(j.blocked), Since: j.since}})
+		}
+	}
+	b.Heard()
+	b.Apply(changes, m.index)
+}
+
+func (m *model) tell(c nomad.Change) { m.believed.Apply([]nomad.Change{c}, m.index) }
+
+func (m *model) Read(_ context.Context, key nomad.JobKey) ([]byte, error) {
+	j := m.jobs[key.String()]
+	if j == nil {
+		return nil, fmt.Errorf("no job %s", key)
+	}
+	return json.Marshal(map[string]any{"Job": j.job, "JobModifyIndex": j.index, "EnforceIndex": true})
+}
+
+func (m *model) Register(_ context.Context, key nomad.JobKey, body []byte) error {
+	var r struct {
+		Job            json.RawMessage
+		EnforceIndex   bool
+		JobModifyIndex uint64
+	}
+	if err := json.Unmarshal(body, &r); err != nil {
+		return err
+	}
+	switch j := m.jobs[key.String()]; {
+	case j == nil:
+	case r.EnforceIndex && j.index != r.JobModifyIndex:
+		return nomad.ErrConflict
+	case j.job.Dispatched: // the HTTP API knows no such field
+		m.unchangeable++
+		return errors.New("field 'Dispatched' is read-only")
+	}
+	m.register(r.Job)
+	return nil
+}
+
+func (m *model) register(raw json.RawMessage) {
+	job := &api.Job{}
+	if err := json.Unmarshal(raw, job); err != nil {
+		m.t.Fatal(err)
+	}
+	job.Canonicalize()
+	key := nomad.JobKey{Namespace: *job.Namespace, ID: *job.ID}
+	j := m.jobs[key.String()]
+	if j == nil {
+		j = &modelJob{key: key}
+		m.jobs[key.String()] = j
+	}
+	m.index++
+	j.index, j.queued, j.job = m.index, m.index, job
+	j.job.JobModifyIndex = &j.index
+	j.versions = append(j.versions, raw)
+	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
+	m.schedule()
+}
+
+// dispatch starts a child of a parameterized job, with what its parent holds.
+func (m *model) dispatch(parent nomad.JobKey, id string, priority int) nomad.JobKey {
+	m.t.Helper()
+	of := m.jobs[parent.String()]
+	raw, err := json.Marshal(of.job)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	child := &api.Job{}
+	if err := json.Unmarshal(raw, child); err != nil {
+		m.t.Fatal(err)
+	}
+	child.ID, child.ParentID, child.Dispatched, child.Priority = &id, &parent.ID, true, &priority
+	if raw, err = json.Marshal(child); err != nil {
+		m.t.Fatal(err)
+	}
+	m.register(raw)
+	return nomad.JobKey{Namespace: parent.Namespace, ID: id}
+}
+
+func (m *model) Stop(_ context.Context, id string) error {
+	for _, a := range m.allocs {
+		if a.stub.ID == id && a.stopping == 0 {
+			m.end(a)
+		}
+	}
+	m.schedule()
+	return nil
+}
+
+func (m *model) end(a *modelAlloc) {
+	m.index++
+	if j := m.jobs[a.stub.Namespace+"/"+a.stub.JobID]; j != nil {
+		j.queued = m.index
+	}
+	a.stopping, a.stub.DesiredStatus, a.stub.ModifyIndex = 2, "stop", m.index
+	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+}
+
+func (m *model) Allocs(_ context.Context, node string) ([]*nomad.Alloc, uint64, error) {
+	var list []*nomad.Alloc
+	for _, a := range m.allocs {
+		if a.stub.NodeID == node {
+			list = append(list, nomad.NewAlloc(&a.stub))
+		}
+	}
+	return list, m.index, nil
+}
+
+// stop ends a job.
+func (m *model) stop(j *modelJob) {
+	stopped := true
+	j.job.Stop = &stopped
+	m.index++
+	*j.job.JobModifyIndex = m.index
+	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
+	m.schedule()
+}
+
+// pass lets a second go by: what was stopped ends, and Nomad looks for room.
+func (m *model) pass() {
+	m.allocs = slices.DeleteFunc(m.allocs, func(a *modelAlloc) bool {
+		if a.stopping == 0 {
+			return false
+		}
+		if a.stopping--; a.stopping > 0 {
+			return false
+		}
+		m.index++
+		a.stub.ClientStatus, a.stub.ModifyIndex = "complete", m.index
+		m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+		return true
+	})
+	for _, key := range slices.Sorted(maps.Keys(m.jobs)) {
+		m.promoteByItself(m.jobs[key])
+	}
+	m.schedule()
+}
+
+// schedule is Nomad's scheduler: the highest priority first, of equals the one whose
+// evaluation is the oldest. Whoever registers a job again puts it at the end.
+func (m *model) schedule() {
+	list := slices.SortedFunc(maps.Values(m.jobs), func(x, y *modelJob) int {
+		if *x.job.Priority != *y.job.Priority {
+			return *y.job.Priority - *x.job.Priority
+		}
+		return cmp.Compare(x.queued, y.queued)
+	})
+	for _, j := range list {
+		missing, why := map[string]int{}, map[string]string{}
+		for _, g := range j.job.TaskGroups {
+			if n := m.place(j, g); n > 0 {
+				missing[*g.Name], why[*g.Name] = n, m.says(j)
+			}
+		}
+		m.note(j, missing, why)
+	}
+}
+
+// says is what Nomad says of a job that waits.
+func (m *model) says(j *modelJob) string {
+	for _, n := range m.nodes {
+		if m.refuses != nil && m.refuses(j, n) != "" {
+			return "exhausted " + m.refuses(j, n) + " on 1 nodes"
+		}
+	}
+	return "missing devices"
+}
+
+func (m *model) note(j *modelJob, missing map[string]int, why map[string]string) {
+	if maps.Equal(j.blocked, missing) && j.told == j.queued {
+		return
+	}
+	j.told = j.queued
+	m.index++
+	if len(missing) == 0 {
+		j.blocked, j.since = nil, time.Time{}
+		m.tell(nomad.Change{Unblocked: &j.key})
+		return
+	}
+	if j.since.IsZero() {
+		j.since = time.Now()
+	}
+	j.blocked = missing
+	m.tell(nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(missing), Since: j.since, Why: why}})
+}
+
+func targets(n *api.Node) map[string]string {
+	return map[string]string{"node.unique.id": n.ID, "node.unique.name": n.Name, "node.datacenter": n.Datacenter, "node.class": "", "node.pool": n.NodePool}
+}
+
+func (m *model) start(j *modelJob, g *api.TaskGroup, canary bool, in *modelAlloc) bool {
+	return slices.ContainsFunc(m.nodes, func(n *api.Node) bool { return m.startOn(n, j, g, canary, in) })
+}
+
+func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool, in *modelAlloc) bool {
+	if n.SchedulingEligibility != "eligible" || !admitted(g, n) || m.refuses != nil && m.refuses(j, n) != "" {
+		return false
+	}
+	taken := map[string]bool{}
+	for _, a := range m.allocs {
+		if a == in {
+			continue // it goes in the plan that places this one
+		}
+		for _, d := range a.stub.AllocatedResources.Tasks["t"].Devices {
+			for _, id := range d.DeviceIDs {
+				taken[id] = true
+			}
+		}
+	}
+	devices := m.devices(n, g.Tasks[0].Resources.Devices, taken)
+	if devices == nil {
+		return false
+	}
+	m.index++
+	m.started++
+	a := &modelAlloc{group: g, spec: specOf(g), stub: api.AllocationListStub{
+		ID: fmt.Sprintf("alloc-%05d", m.started), Namespace: j.key.Namespace, JobID: j.key.ID, TaskGroup: *g.Name, NodeID: n.ID, NodeName: n.Name,
+		ClientStatus: "running", DesiredStatus: "run", CreateTime: time.Now().UnixNano(), ModifyIndex: m.index,
+		AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": {
+			Cpu: api.AllocatedCpuResources{CpuShares: 100}, Memory: api.AllocatedMemoryResources{MemoryMB: 100}, Devices: devices}}},
+	}}
+	if canary {
+		a.deployed, a.stub.DeploymentStatus = j.index, &api.AllocDeploymentStatus{Canary: true}
+	}
+	m.allocs = append(m.allocs, a)
+	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+	return true
+}
+
+// devices serves device blocks, each from one group; nil where that cannot be.
+func (m *model) devices(n *api.Node, blocks []*api.RequestedDevice, taken map[string]bool) []*api.AllocatedDeviceResource {
+	out := []*api.AllocatedDeviceResource{}
+	for _, b := range blocks {
+		at := slices.IndexFunc(n.NodeResources.Devices, func(d *api.NodeDeviceResource) bool {
+			free := 0
+			if !m.meets(d, b) {
+				return false
+			}
+			for _, in := range d.Instances {
+				if !taken[in.ID] {
+					free++
+				}
+			}
+			return free >= int(*b.Count)
+		})
+		if at < 0 {
+			return nil
+		}
+		d := n.NodeResources.Devices[at]
+		r := &api.AllocatedDeviceResource{Vendor: d.Vendor, Type: d.Type, Name: d.Name}
+		for _, in := range d.Instances {
+			if !taken[in.ID] && len(r.DeviceIDs) < int(*b.Count) {
+				taken[in.ID] = true
+				r.DeviceIDs = append(r.DeviceIDs, in.ID)
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}

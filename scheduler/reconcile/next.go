@@ -1,0 +1,304 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Item is something to do now.
+type Item struct {
+	Job      nomad.JobKey
+	Revision decide.Revision
+	// Evict is set when room must be made first, or when what the revision
+	// holds must stop.
+	Evict *decide.Eviction
+	// Seat is set when a free seat is taken, and what sits there steps aside.
+	Seat *decide.Seat
+}
+
+// settled is how long a group must have waited before anything is evicted for it:
+// Nomad may be about to place it.
+const settled = 2 * time.Second
+
+// Finder finds what is not as it should be. It remembers what was looked for in
+// vain, and is used by one goroutine.
+type Finder struct {
+	tried  map[question]trial
+	window *decide.Window // of this look; see turns
+	still  trial          // since when there is nothing to do
+	moved  trial          // when the state changed last
+}
+
+// NewFinder returns a finder that has looked for nothing yet.
+func NewFinder() *Finder { return &Finder{tried: map[question]trial{}} }
+
+// question is what was looked for, for a group or for all that are alike.
+type question struct {
+	what look
+	who  string
+}
+
+type look uint8
+
+const (
+	lookForRoom look = iota
+	lookForTurn
+	lookForStart
+	lookForVictims
+)
+
+// trial is when something was looked for in vain, and in which epoch.
+type trial struct {
+	epoch uint64
+	at    time.Time
+}
+
+// retryAfter is how long what was looked for in vain is not looked for again while
+// nothing changes that could make a difference, other than time.
+const retryAfter = 5 * time.Second
+
+// who is for whom something is looked for: a group, with all that are alike where it is
+// one of those and nothing of its job runs. What was not found for the first of them, in the
+// order of what waits, is not found for the others either.
+func who(tx *state.Tx, w *state.Waiting) string {
+	if w.Alike == "" || len(tx.AllocsOf(w.Job)) > 0 {
+		return w.Turn.ID
+	}
+	return w.Alike
+}
+
+func (f *Finder) triedInVain(tx *state.Tx, q question) bool {
+	t, found := f.tried[q]
+	return found && t.epoch == tx.Epoch() && tx.Now().Sub(t.at) < retryAfter
+}
+
+func (f *Finder) noteVain(tx *state.Tx, q question) { f.tried[q] = trial{tx.Epoch(), tx.Now()} }
+
+// forgetTrials forgets what would be looked for again anyway.
+func (f *Finder) forgetTrials(tx *state.Tx) {
+	for q, t := range f.tried {
+		if tx.Now().Sub(t.at) >= retryAfter {
+			delete(f.tried, q)
+		}
+	}
+}
+
+// Next returns the next thing to do about a job that skip does not name. Nil means
+// that everything that waits has to wait. What is let go comes before what needs
+// evictions, of which there are none without mayEvict; each in the order of what
+// waits.
+func (f *Finder) Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
+	if tx.Ready() != nil {
+		return nil
+	}
+	if f.quiet(tx) && len(skip) == 0 {
+		return nil
+	}
+	tx.CheckIdle()
+	f.forgetTrials(tx)
+	f.window = nil
+	item := f.next(tx, skip, mayEvict)
+	if item == nil && mayEvict && len(skip) == 0 {
+		f.still = trial{tx.Epoch(), tx.Now()}
+	}
+	return item
+}
+
+// quiet reports whether nothing has changed for some time, and nothing was found a
+// moment ago.
+func (f *Finder) quiet(tx *state.Tx) bool {
+	now := trial{tx.Epoch(), tx.Now()}
+	if f.moved.epoch != now.epoch {
+		f.moved = now
+	}
+	return now.at.Sub(f.moved.at) > retryAfter && f.still.epoch == now.epoch && now.at.Sub(f.still.at) < retryAfter
+}
+
+func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
+	waiting := tx.Waiting()
+	if item := firstOf(tx, waiting, skip, f.letGo); item != nil {
+		return item
+	}
+	if item := fallsBack(tx, waiting, skip); item != nil {
+		return item
+	}
+	if item := drifted(tx, skip); item != nil {
+		return item
+	}
+	if item := reopen(tx, skip); item != nil {
+		return item
+	}
+	if item := widen(tx, waiting, skip); item != nil || !mayEvict {
+		return item
+	}
+	if item := bringBack(tx, skip); item != nil {
+		return item
+	}
+	if item := brokenGang(tx, waiting, skip); item != nil {
+		return item
+	}
+	return firstOf(tx, waiting, skip, f.evict)
+}
+
+// firstOf is the first thing to do for what waits. What is not registered as it was
+// decided is left to drifted.
+func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find func(*state.Tx, *record.Group, *state.Waiting) *Item) *Item {
+	for _, w := range waiting {
+		r := tx.Record(w.Job)
+		if r == nil || len(skip) > 0 && skip[w.Job.String()] || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
+			continue
+		}
+		g, ok := r.Groups[w.Group]
+		if !g.FellBack.IsZero() {
+			continue // the news that it asks for no GPU is on its way
+		}
+		promised := tx.Assumed(w.Job, w.Group) > 0 // its room is on its way; a gang is held until it is there
+		if ok && (!promised || g.Ask.Gang && g.Decision.Hold != nil) {
+			if item := find(tx, &g, w); item != nil {
+				return item
+			}
+		}
+	}
+	return nil
+}
+
+// letGo finds a group that need not wait any more, or not with what it waits
+// with.
+func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
+	if tx.Unchangeable(w.Job) {
+		return nil
+	}
+	if g.Decision.Hold != nil {
+		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Now().Sub(tx.Record(w.Job).At) < state.Echo // something is about to, and is not seen to yet
+		if stops || !f.wouldStart(tx, g, w) {
+			return nil
+		}
+	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
+		return nil
+	}
+	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true}}
+}
+
+// fallsBack finds a group that has waited for GPUs as long as it is to. One that was changed
+// around the service, and could never have them, falls back as well.
+func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
+	for _, w := range waiting {
+		r := tx.Record(w.Job)
+		if r == nil || skip[w.Job.String()] || tx.UnderWay(r) {
+			continue
+		}
+		if g, known := r.Groups[w.Group]; known && decide.FallsBack(tx, w, &g) {
+			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, OnCPU: true}}
+		}
+	}
+	return nil
+}
+
+// fitsElsewhere reports whether a group that waits for room would find some on other
+// nodes, or with other device blocks.
+func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	q := question{lookForRoom, who(tx, w)}
+	switch {
+	case f.triedInVain(tx, q):
+		return false
+	case decide.HasRoom(tx, g): // on its own candidates or on others: alike groups have other ones
+		return decide.FitsOutside(tx, g)
+	case decide.FitsRewritten(tx, w.Job, g):
+		return true
+	}
+	f.noteVain(tx, q)
+	return false
+}
+
+// turns is whose turn it is, looked up once per look.
+func (f *Finder) turns(tx *state.Tx) *decide.Window {
+	if f.window == nil {
+		f.window = decide.NewWindow(tx)
+	}
+	return f.window
+}
+
+// overtakes reports whether Nomad would start a group before one whose turn it is.
+func (f *Finder) overtakes(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	q := question{lookForTurn, w.Turn.ID}
+	if f.triedInVain(tx, q) {
+		return false
+	}
+	if f.turns(tx).Overtakes(tx, w.Job, g) {
+		return true
+	}
+	f.noteVain(tx, q)
+	return false
+}
+
+func (f *Finder) wouldStart(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	q := question{lookForStart, who(tx, w)}
+	if f.triedInVain(tx, q) {
+		return false
+	}
+	if decide.WouldStart(tx, w.Job, g, f.turns(tx)) {
+		return true
+	}
+	f.noteVain(tx, q)
+	return false
+}
+
+// evict finds what has to go for a group that waits for room, or, in its own queue,
+// for quota.
+func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
+	q := question{lookForVictims, who(tx, w)}
+	hold := g.Decision.Hold
+	switch {
+	case !tx.Config().Preemption.Enabled, tx.Now().Sub(w.Turn.Since) < settled:
+		return nil
+	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()):
+		return nil
+	case hold != nil && g.Ask.Gang && hold.Kind == view.WaitsForRoom:
+	case hold != nil && (hold.Kind != view.WaitsForQuota || w.Missing > 1): // what is held is let go as one
+		return nil
+	case f.triedInVain(tx, q):
+		tx.NoteFutile(w.Job, w.Group, true)
+		return nil
+	}
+	var seat *decide.Seat
+	if tx.Try(func() { seat = decide.TakeSeat(tx, w.Job, g) }); seat != nil {
+		return &Item{Job: w.Job, Seat: seat, Revision: decide.Revision{Group: w.Group, Prefer: seat.Room.Node(), Room: seat.Room}}
+	}
+	if tx.WasIdle(w.Job) { // else it would take the room back, and leave it unused again
+		return nil
+	}
+	var e *decide.Eviction
+	tx.Try(func() {
+		if hold != nil && g.Ask.Gang {
+			e = decide.EvictForGang(tx, w.Job)
+		} else {
+			e = decide.Evict(tx, w.Job, g)
+		}
+	})
+	tx.NoteFutile(w.Job, w.Group, e == nil)
+	if e == nil {
+		f.noteVain(tx, q)
+		return nil
+	}
+	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // what is stopping leaves enough
+		if hold == nil { // what is held is let go when it is there
+			for _, p := range e.Promises {
+				p.Assume(tx)
+			}
+		}
+		return nil
+	}
+	for i := range e.Victims {
+		e.Victims[i].Quota = hold != nil && hold.Kind == view.WaitsForQuota
+	}
+	item := &Item{Job: w.Job, Evict: e, Revision: decide.Revision{Group: w.Group}}
+	if e.Room != nil { // else it is let go once all of it is there
+		item.Revision.Prefer, item.Revision.Room = e.Room.Node(), e.Room
+	}
+	return item
+}

@@ -1,0 +1,11 @@
+// Package record keeps what the service must not forget in Nomad Variables:
+//
+//	nomad-gpu/decisions/<hash of namespace and job>   [Record]
+//	nomad-gpu/reservations/<id>                       [Reservation]
+//	nomad-gpu/history                                 [History]
+//
+// Everything is compare-and-set: whoever writes must have read what is there. A
+// [Decision] is recorded under the key of what was asked, because Nomad replaces
+// every alloc whose device block changes: the same ask must come out as before,
+// while the rest of the job may change.
+package record

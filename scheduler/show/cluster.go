@@ -1,0 +1,202 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// Cluster is everything that is known. The caller adds what the state does not know:
+// who leads.
+func Cluster(r *state.Reader) (*view.Cluster, error) {
+	if r.Synced().IsZero() {
+		return nil, r.Ready()
+	}
+	c := &view.Cluster{
+		At: r.Now(), Index: r.Index(), Synced: r.Synced(), DryRun: r.Config().Preemption.DryRun,
+		Nodes: []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Holds: Reservations(r),
+		Decisions: r.Decisions(), Events: r.Events(),
+	}
+	holders := holders(r)
+	for _, id := range r.NodeIDs() {
+		c.Nodes = append(c.Nodes, node(r, id, holders[id]))
+	}
+	slices.SortFunc(c.Nodes, func(x, y view.Node) int {
+		return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(x.ID, y.ID))
+	})
+	c.Queues = queues(r, c.Pending)
+	return c, nil
+}
+
+func queues(r *state.Reader, pending []view.Pending) []view.Queue {
+	configured := r.Config().Queues
+	list := make([]view.Queue, 0, len(configured))
+	for i := range configured {
+		q := &configured[i]
+		v := view.Queue{Name: q.Name, Parent: q.Parent, Namespaces: q.Namespaces, QuotaMilli: q.QuotaMilli, QuotaMemoryMiB: q.QuotaMemoryMiB}
+		v.MaxMilli, v.MaxMemoryMiB = q.Limit()
+		used, borrowed := r.Used(q.Name)
+		v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB
+		v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
+		for _, u := range r.HoldersIn(q.Name, r.Direct) {
+			v.DirectMilli += r.Charge(u.NodeID, u.Takes).Milli
+		}
+		v.Above = above(r, q.Name)
+		for _, p := range pending {
+			if p.Queue == q.Name {
+				v.Pending++
+			}
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// above says that a queue is above its limit, and what of that cannot be brought back.
+func above(r *state.Reader, queue string) string {
+	if !r.Exceeds(queue) {
+		return ""
+	}
+	var dispatched, direct place.Charge
+	for _, u := range r.HoldersIn(queue, func(nomad.JobKey) bool { return true }) {
+		switch key := r.Alloc(u.ID).Key(); {
+		case r.Unchangeable(key):
+			dispatched = dispatched.Plus(r.Charge(u.NodeID, u.Takes))
+		case r.Direct(key) && !r.Config().Preemption.HoldDirect:
+			direct = direct.Plus(r.Charge(u.NodeID, u.Takes))
+		}
+	}
+	text := r.OverQuota(queue, place.Charge{})
+	if dispatched != (place.Charge{}) {
+		text += fmt.Sprintf("; %s of it are held by dispatched jobs, which Nomad does not let be changed: stop them, or dispatch through the service", dispatched)
+	}
+	if direct != (place.Charge{}) {
+		text += fmt.Sprintf("; %s of it are held by jobs that came around the service: preemption { hold_direct_jobs = true } has them wait", direct)
+	}
+	return text
+}
+
+// pending lists what waits, in the order in which it is tried.
+func pending(r *state.Reader) []view.Pending {
+	list := []view.Pending{}
+	for _, w := range r.Waiting() {
+		list = append(list, waiting(r, w))
+	}
+	return list
+}
+
+func waiting(r *state.Reader, w *state.Waiting) view.Pending {
+	p := view.Pending{
+		Namespace: w.Job.Namespace, JobID: w.Job.ID, Group: w.Group, Missing: w.Missing, Milli: w.Asks().Milli, Queue: w.Turn.Queue, Priority: w.Turn.Priority,
+		Since: w.Turn.Since, Ask: r.Job(w.Job).Group(w.Group).Text(), Kind: view.WaitsForRoom, Reason: "no node has room now", Direct: r.Direct(w.Job),
+	}
+	p.Note = note(r, w)
+	if p.Direct {
+		p.Reason += "; Nomad alone places it, since it came around the service"
+	}
+	if s, ok := r.StartOf(w.Job, w.Group); ok {
+		p.Start = s.Shown()
+	}
+	p.Fits = r.FitsFor(w.Job, w.Group)
+	known := r.Record(w.Job)
+	if known == nil {
+		return p
+	}
+	g := known.Groups[w.Group]
+	switch {
+	case g.Decision.Hold != nil:
+		p.Kind, p.Reason = g.Decision.Hold.Kind, g.Decision.Hold.Sentence
+	case g.Shown.Summary != "" && len(g.Assumed) == 0:
+		p.Reason = waitsBecause(&g)
+	}
+	if g.Shown.Ask != "" {
+		p.Ask = g.Shown.Ask
+	}
+	return p
+}
+
+// onCPU lists what fell back and is still registered so.
+func onCPU(r *state.Reader) []view.FellBack {
+	list := []view.FellBack{}
+	for _, key := range r.Recorded() {
+		j := r.Job(key)
+		if j == nil || j.Stopped {
+			continue
+		}
+		known := r.Record(key)
+		for _, name := range slices.Sorted(maps.Keys(known.Groups)) {
+			g := known.Groups[name]
+			if again := j.Group(name); g.FellBack.IsZero() || again != nil && again.GPU() {
+				continue
+			}
+			list = append(list, view.FellBack{Namespace: key.Namespace, JobID: key.ID, Group: name, Ask: g.Ask.String(), Since: g.FellBack, Text: g.Shown.Summary})
+		}
+	}
+	return list
+}
+
+// note says what was tried for a group in vain, and what cannot be.
+func note(r *state.Reader, w *state.Waiting) string {
+	var list []string
+	if known := r.Record(w.Job); known != nil {
+		if g := known.Groups[w.Group]; g.InVain() != "" {
+			list = append(list, g.InVain())
+		}
+	}
+	if r.Futile(w.Job, w.Group) {
+		list = append(list, "no eviction that is allowed would make room")
+	}
+	if r.WasIdle(w.Job) {
+		list = append(list, "it had to go since it did not use its GPUs: for an hour nothing is evicted so that it comes back")
+	}
+	if why := r.Unmoved(w.Job, w.Group); why != "" {
+		list = append(list, why)
+	}
+	if r.Unchangeable(w.Job) {
+		list = append(list, "it was dispatched, and Nomad does not let it be changed: its turn is Nomad's own")
+	}
+	return strings.Join(list, "; ")
+}
+
+// waitsBecause is a group's reason to wait: its summary and what explains it,
+// which begins with the summary where the group found no room.
+func waitsBecause(g *record.Group) string {
+	lines := slices.DeleteFunc(slices.Clone(g.Decision.Explanation), func(line string) bool { return line == g.Shown.Summary })
+	return strings.Join(append([]string{g.Shown.Summary}, lines...), "; ")
+}
+
+// Reservations lists what is kept free, by ID.
+func Reservations(r *state.Reader) []view.Hold {
+	list := []view.Hold{}
+	for _, one := range r.Reservations() {
+		list = append(list, Reservation(r, one))
+	}
+	return list
+}
+
+// Reservation is what is kept free under one ID.
+func Reservation(r *state.Reader, of *record.Reservation) view.Hold {
+	h := view.Hold{
+		ID: of.ID, Namespace: of.Namespace, Queue: of.Usage.Queue, Owner: of.Owner, NodeID: of.Usage.NodeID,
+		ExpiresAt: of.ExpiresAt, ClaimedBy: of.ClaimedBy, GPUs: []string{},
+	}
+	n := r.Node(of.Usage.NodeID)
+	if n == nil {
+		return h
+	}
+	h.NodeName = n.Plan.Name
+	for _, t := range of.Usage.Takes {
+		h.GPUs = append(h.GPUs, n.Plan.GPUs[t.GPU].ID)
+		h.Milli += t.Milli
+	}
+	h.MemoryMiB = r.Charge(of.Usage.NodeID, of.Usage.Takes).MemoryMiB
+	return h
+}

@@ -1,0 +1,277 @@
+package state
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Apply takes changes from Nomad: nodes first, because usage needs them.
+func (s *State) Apply(changes []nomad.Change, index uint64) {
+	s.Do(func(tx *Tx) {
+		for _, c := range changes {
+			switch {
+			case c.Node != nil:
+				tx.node(c.Node)
+			case c.NodeGone != "":
+				tx.nodeGone(c.NodeGone)
+			}
+		}
+		for _, c := range changes {
+			tx.applyWork(c)
+		}
+		tx.index = max(tx.index, index)
+		tx.version++
+		tx.epoch++
+	})
+}
+
+func (tx *Tx) applyWork(c nomad.Change) {
+	switch {
+	case c.Job != nil:
+		tx.job(c.Job)
+	case c.JobGone != nil:
+		tx.jobGone(*c.JobGone)
+	case c.Alloc != nil && c.Alloc.Holds():
+		tx.alloc(c.Alloc)
+	case c.Alloc != nil:
+		tx.learnRun(c.Alloc)
+		tx.turnover.end(c.Alloc)
+		tx.allocGone(c.Alloc.ID)
+	case c.Past != nil:
+		tx.learnRun(c.Past)
+	case c.AllocGone != "":
+		tx.allocGone(c.AllocGone)
+	case c.Blocked != nil:
+		tx.block(c.Blocked)
+		tx.forgetUnplaced(c.Blocked)
+	case c.Unblocked != nil:
+		tx.unblock(*c.Unblocked)
+		tx.forgetFutile(*c.Unblocked)
+	}
+}
+
+// node takes a node and books again what lies on it: positions of GPUs may have
+// changed.
+func (tx *Tx) node(n *nomad.Node) {
+	id := n.Plan.ID
+	tx.seats.take(id)
+	tx.seats.touch(id)
+	known := tx.nodes[id] != nil
+	held := tx.snap.UsagesOn(id)
+	for _, u := range held {
+		tx.unbook(u.ID)
+	}
+	tx.forgetPlan(id)
+	n = tx.withMeasurements(n)
+	idle := n.Plan
+	idle.Ineligible, idle.GPUs = false, healthy(n.Plan.GPUs)
+	if err := errors.Join(tx.snap.AddNode(n.Plan), tx.idle.AddNode(idle)); err != nil {
+		tx.Trouble(err)
+		tx.forgetNode(id)
+		return
+	}
+	if !known {
+		at, _ := slices.BinarySearch(tx.order, id)
+		tx.order = slices.Insert(tx.order, at, id)
+	}
+	tx.nodes[id] = n
+	tx.dcs[n.Plan.Datacenter]++
+	for _, u := range held {
+		tx.rebook(u.ID)
+	}
+	if known {
+		return
+	}
+	for _, a := range tx.onNode[id] {
+		tx.book(tx.usageOf(a))
+	}
+	for _, r := range tx.reservations {
+		if r.Usage.NodeID == id && r.ClaimedBy == "" {
+			tx.book(r.Usage)
+		}
+	}
+}
+
+// healthy is the GPUs as they would be with nothing wrong.
+func healthy(gpus []place.GPU) []place.GPU {
+	out := slices.Clone(gpus)
+	for i := range out {
+		out[i].Unhealthy, out[i].Cordoned = false, false
+	}
+	return out
+}
+
+func (tx *Tx) nodeGone(id string) {
+	tx.seats.touch(id)
+	for _, u := range tx.snap.UsagesOn(id) {
+		tx.unbook(u.ID)
+	}
+	tx.forgetPlan(id)
+	tx.forgetNode(id)
+}
+
+// forgetNode removes a node that there is no plan for, if it is there.
+func (tx *Tx) forgetNode(id string) {
+	if at, found := slices.BinarySearch(tx.order, id); found {
+		tx.order = slices.Delete(tx.order, at, at+1)
+	}
+	delete(tx.nodes, id)
+	delete(tx.unused, id)
+	tx.seats.leave(id)
+}
+
+// forgetPlan takes a node that nothing is booked on out of the core, if it is there.
+func (tx *Tx) forgetPlan(id string) {
+	n := tx.nodes[id]
+	if n == nil {
+		return
+	}
+	if dc := n.Plan.Datacenter; tx.dcs[dc] == 1 {
+		delete(tx.dcs, dc)
+	} else {
+		tx.dcs[dc]--
+	}
+	_, errSnap := tx.snap.RemoveNode(id)
+	_, errIdle := tx.idle.RemoveNode(id)
+	if err := errors.Join(errSnap, errIdle); err != nil {
+		tx.Trouble(err)
+	}
+}
+
+// job takes a job; what its allocs count for may be different now.
+func (tx *Tx) job(j *nomad.Job) {
+	before := tx.jobs[j.Key]
+	tx.jobs[j.Key] = j
+	if before != nil && before.Stopped && !j.Stopped {
+		tx.startedAgain(j.Key)
+	}
+	tx.compare(j.Key)
+	tx.enlist(j.Key)
+	if j.Stopped {
+		tx.Forget(j.Key)
+	}
+	if j.GPU && (before == nil || before.Index != j.Index) {
+		tx.rebookJob(j.Key)
+	}
+}
+
+// jobGone forgets a purged job and its allocs.
+func (tx *Tx) jobGone(key nomad.JobKey) {
+	delete(tx.jobs, key)
+	tx.unblock(key)
+	delete(tx.drifted, key)
+	for _, a := range tx.AllocsOf(key) {
+		tx.allocGone(a.ID)
+	}
+	tx.forgetFutile(key)
+	tx.Forget(key)
+	tx.gone = append(tx.gone, key)
+}
+
+func (tx *Tx) block(b *nomad.Blocked) {
+	tx.blocked[b.Key] = b
+	tx.enlist(b.Key)
+}
+
+func (tx *Tx) unblock(key nomad.JobKey) {
+	delete(tx.blocked, key)
+	tx.enlist(key)
+}
+
+func (tx *Tx) alloc(a *nomad.Alloc) {
+	before := tx.allocs[a.ID]
+	if before != nil {
+		a.KeepSaid(before)
+	}
+	tx.allocs[a.ID] = a
+	if a.Stopping {
+		tx.stopping[a.ID] = a
+	} else {
+		delete(tx.stopping, a.ID)
+	}
+	put(tx.byJob, a.Key(), a.ID, a)
+	if before != nil && before.NodeID != a.NodeID {
+		drop(tx.onNode, before.NodeID, a.ID)
+	}
+	put(tx.onNode, a.NodeID, a.ID, a)
+	if a.Canary != (before != nil && before.Canary) {
+		defer tx.rebookGroup(a)
+	}
+	if before == nil {
+		tx.plan.Started()
+		tx.learnStart(a)
+		tx.turnover.come(a)
+		tx.confirm(a)
+		tx.book(tx.usageOf(a))
+		return
+	}
+	if before.Stopping != a.Stopping || len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB || !before.SavedAt().Equal(a.SavedAt()) || !maps.Equal(before.Compute, a.Compute) {
+		tx.unbook(a.ID)
+		tx.book(tx.usageOf(a))
+	}
+}
+
+func (tx *Tx) allocGone(id string) {
+	a := tx.allocs[id]
+	if a == nil {
+		return
+	}
+	tx.plan.Ended()
+	tx.turnover.leave(a, tx.now())
+	delete(tx.allocs, id)
+	delete(tx.stopping, id)
+	drop(tx.byJob, a.Key(), id)
+	drop(tx.onNode, a.NodeID, id)
+	tx.unbook(id)
+	if a.Canary {
+		tx.rebookGroup(a)
+	}
+}
+
+// Confirm compares what is believed of a node with its allocs as Nomad listed them
+// at an index, and reports whether both are the same. What is gone without a word
+// is forgotten; news that has not come yet will come with the event stream.
+func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool {
+	same := true
+	s.Do(func(tx *Tx) {
+		listed := map[string]bool{}
+		for _, a := range allocs {
+			listed[a.ID] = a.Holds()
+			have := tx.allocs[a.ID]
+			if a.Holds() && (have == nil || have.Stopping != a.Stopping) {
+				same = false
+			}
+		}
+		for id, a := range tx.onNode[nodeID] {
+			if listed[id] {
+				continue
+			}
+			same = false
+			if a.Index <= index {
+				tx.allocGone(id)
+				tx.version++
+			}
+		}
+	})
+	return same
+}
+
+// put enters a value below a key and an ID.
+func put[K comparable, V any](index map[K]map[string]V, key K, id string, value V) {
+	if index[key] == nil {
+		index[key] = map[string]V{}
+	}
+	index[key][id] = value
+}
+
+// drop removes what put entered.
+func drop[K comparable, V any](index map[K]map[string]V, key K, id string) {
+	delete(index[key], id)
+	if len(index[key]) == 0 {
+		delete(index, key)
+	}
+}

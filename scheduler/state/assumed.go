@@ -1,0 +1,168 @@
+package state
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+)
+
+const (
+	// Unseen is how long a job may take to reach Nomad after its admission.
+	Unseen = 30 * time.Second
+	// Unplaced is how long Nomad may take to place what reached it.
+	Unplaced = 2 * time.Minute
+)
+
+// Assumed is one alloc that was promised and that Nomad does not show yet. Its room
+// is booked, so that the next decision does not give it away again.
+type Assumed struct {
+	Job   nomad.JobKey
+	Group string
+	Usage place.Usage
+	Since time.Time
+	// Kept is set while room is made for the alloc: it outlives evaluations that
+	// find no room yet.
+	Kept bool
+}
+
+// Assume books the room of a promised alloc.
+func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
+	for i := len(tx.promised[key]); ; i++ {
+		u.ID = fmt.Sprintf("assumed:%s/%s#%d", key, group, i)
+		if tx.assumed[u.ID] == nil {
+			break
+		}
+	}
+	u.Pinned = true
+	one := &Assumed{Job: key, Group: group, Usage: u, Since: tx.now(), Kept: kept}
+	tx.assumed[u.ID] = one
+	put(tx.promised, key, u.ID, one)
+	tx.book(u)
+}
+
+// confirm ends the promise that an alloc keeps: one for the alloc's node if there
+// is one, else any of its group.
+func (tx *Tx) confirm(a *nomad.Alloc) {
+	found := ""
+	for id, promised := range tx.promised[a.Key()] {
+		if promised.Group != a.Group {
+			continue
+		}
+		here, there := promised.Usage.NodeID == a.NodeID, found != "" && tx.assumed[found].Usage.NodeID == a.NodeID
+		if found == "" || here && !there || here == there && id < found {
+			found = id
+		}
+	}
+	if found != "" {
+		tx.forget(found)
+	}
+}
+
+// forgetUnplaced ends the promises to groups that Nomad cannot place: they hold
+// nothing.
+func (tx *Tx) forgetUnplaced(b *nomad.Blocked) {
+	for id, a := range tx.promised[b.Key] {
+		if b.Missing[a.Group] > 0 && !a.Kept && b.Since.After(a.Since) {
+			tx.forget(id)
+		}
+	}
+}
+
+func (tx *Tx) forget(id string) {
+	drop(tx.promised, tx.assumed[id].Job, id)
+	delete(tx.assumed, id)
+	tx.unbook(id)
+}
+
+// Forget ends the promises to a job.
+func (tx *Tx) Forget(key nomad.JobKey) {
+	for id := range tx.promised[key] {
+		tx.forget(id)
+	}
+}
+
+// ForgetGroup ends the promises to a group.
+func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
+	for id, a := range tx.promised[key] {
+		if a.Group == group {
+			tx.forget(id)
+		}
+	}
+}
+
+// Assumed counts what is promised to a group.
+func (r *Reader) Assumed(key nomad.JobKey, group string) int {
+	n := 0
+	for _, a := range r.promised[key] {
+		if a.Group == group {
+			n++
+		}
+	}
+	return n
+}
+
+// AnyAssumed reports whether anything is promised to a job.
+func (r *Reader) AnyAssumed(key nomad.JobKey) bool { return len(r.promised[key]) > 0 }
+
+// AssumedOf lists what is promised to a job, in no order.
+func (r *Reader) AssumedOf(key nomad.JobKey) []*Assumed {
+	return slices.Collect(maps.Values(r.promised[key]))
+}
+
+// AllAssumed lists everything that is promised, in no order.
+func (r *Reader) AllAssumed() []Assumed {
+	list := make([]Assumed, 0, len(r.assumed))
+	for _, a := range r.assumed {
+		list = append(list, *a)
+	}
+	return list
+}
+
+// Savepoint remembers what is promised to a job, and its claim on a reservation.
+// The result brings both back.
+func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
+	var before []Assumed
+	for _, a := range tx.promised[key] {
+		before = append(before, *a)
+	}
+	claimed := tx.hasClaim(key)
+	return func() {
+		tx.Forget(key)
+		for _, a := range before {
+			tx.Assume(key, a.Group, a.Usage, a.Kept)
+		}
+		if !claimed {
+			tx.Unclaim(key)
+		}
+	}
+}
+
+// Expire ends promises that will no longer be kept, and reservations whose time
+// is up. It returns the latter.
+func (tx *Tx) Expire() []*record.Reservation {
+	now := tx.now()
+	tx.forgetEvictions()
+	for id, a := range tx.assumed {
+		limit := Unplaced
+		if tx.jobs[a.Job] == nil {
+			limit = Unseen
+		}
+		if now.Sub(a.Since) > limit {
+			tx.forget(id)
+			tx.version++
+		}
+	}
+	var gone []*record.Reservation
+	for id, r := range tx.reservations {
+		if !now.Before(r.ExpiresAt) {
+			gone = append(gone, r)
+			tx.Release(id)
+		}
+	}
+	return gone
+}

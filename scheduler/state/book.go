@@ -1,0 +1,120 @@
+package state
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// book enters a usage that is a fact or a promise.
+func (tx *Tx) book(u place.Usage) {
+	if tx.nodes[u.NodeID] == nil {
+		return // it is booked once the node is known
+	}
+	tx.epoch++
+	tx.seats.touch(u.NodeID)
+	if u.Idle {
+		tx.flagged[u.ID] = true
+	}
+	if err := tx.snap.Observe(u); err != nil {
+		tx.Trouble(err)
+	}
+}
+
+func (tx *Tx) unbook(id string) {
+	u, booked := tx.snap.Usage(id)
+	if !booked {
+		return
+	}
+	tx.epoch++
+	tx.seats.touch(u.NodeID)
+	delete(tx.flagged, id)
+	if _, err := tx.snap.Release(id); err != nil {
+		tx.Trouble(err)
+	}
+}
+
+// rebook enters again what a usage ID stands for.
+func (tx *Tx) rebook(id string) {
+	switch {
+	case tx.assumed[id] != nil:
+		tx.book(tx.assumed[id].Usage)
+	case tx.allocs[id] != nil:
+		tx.book(tx.usageOf(tx.allocs[id]))
+	case tx.reservations[id] != nil:
+		tx.book(tx.reservations[id].Usage)
+	}
+}
+
+// rebookJob books a job's allocs again: what they count for, or whether they may be
+// evicted, is different now.
+func (tx *Tx) rebookJob(key nomad.JobKey) {
+	for _, a := range tx.byJob[key] {
+		tx.unbook(a.ID)
+		tx.book(tx.usageOf(a))
+	}
+}
+
+// rebookGroup books the siblings of an alloc again.
+func (tx *Tx) rebookGroup(of *nomad.Alloc) {
+	for _, a := range tx.byJob[of.Key()] {
+		if a.Group == of.Group {
+			tx.unbook(a.ID)
+			tx.book(tx.usageOf(a))
+		}
+	}
+}
+
+// rebookQueue books the allocs of a queue again.
+func (tx *Tx) rebookQueue(queue string) {
+	for _, claim := range slices.Clone(tx.snap.Claims(queue)) {
+		if a := tx.allocs[claim.ID]; a != nil {
+			tx.unbook(a.ID)
+			tx.book(tx.usageOf(a))
+		}
+	}
+}
+
+// rebookAll books all allocs again, after queues changed.
+func (tx *Tx) rebookAll() {
+	for _, id := range tx.order {
+		for _, u := range tx.snap.UsagesOn(id) {
+			if a := tx.allocs[u.ID]; a != nil {
+				tx.unbook(a.ID)
+				tx.book(tx.usageOf(a))
+			}
+		}
+	}
+}
+
+// Without takes some allocs off the books. The result puts them back.
+func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
+	var off []*nomad.Alloc
+	for a := range allocs {
+		if _, booked := tx.snap.Usage(a.ID); booked {
+			off = append(off, a)
+			tx.unbook(a.ID)
+		}
+	}
+	return func() {
+		for _, a := range off {
+			tx.book(tx.usageOf(a))
+		}
+	}
+}
+
+// With reports what f says while a usage is booked besides all others; false where
+// it cannot be.
+func (tx *Tx) With(u place.Usage, f func() bool) bool {
+	u.ID, u.Pinned = "trial:"+u.ID, true
+	if err := tx.snap.Observe(u); err != nil {
+		return false
+	}
+	answer := f()
+	if _, err := tx.snap.Release(u.ID); err != nil {
+		tx.Trouble(err)
+	}
+	return answer
+}

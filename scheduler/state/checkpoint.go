@@ -1,0 +1,34 @@
+package state
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+)
+
+// Saved takes when each job told last that its work is saved.
+func (s *State) Saved(at map[nomad.JobKey]time.Time) {
+	s.Do(func(tx *Tx) {
+		before := tx.saved
+		tx.saved = at
+		for key, when := range at {
+			if !before[key].Equal(when) {
+				tx.rebookJob(key)
+			}
+		}
+		for key := range before {
+			if _, still := at[key]; !still {
+				tx.rebookJob(key)
+			}
+		}
+	})
+}
+
+// workSaved is how much of an alloc's run time an eviction would not lose.
+func (r *Reader) workSaved(a *nomad.Alloc) time.Duration {
+	at := r.saved[a.Key()]
+	if own := a.SavedAt(); own.After(at) {
+		at = own
+	}
+	return max(0, at.Sub(a.Created))
+}

@@ -1,0 +1,267 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// kept is how many decisions and events are remembered for people.
+const kept = 200
+
+// history is the recent past, newest last.
+type history struct {
+	decisions []view.Decision
+	events    []view.Event
+	untold    []view.Event                 // for the audit log
+	evicted   map[nomad.JobKey][]time.Time // within budgetTime
+	byQueue   map[string][]time.Time       // the same, of all jobs of a queue
+	moved     map[nomad.JobKey]time.Time   // when work of a job was moved last, within budgetTime
+	saved     *record.History              // as it is stored
+	unsaved   bool                         // something was done since
+}
+
+// decision notes a decision. One that is stored may be read again when a replica
+// begins to lead, and is noted once.
+func (h *history) decision(v view.Decision) {
+	if !h.knows(v) {
+		h.decisions = last(append(h.decisions, v))
+	}
+}
+
+// knows reports whether a decision is noted.
+func (h *history) knows(v view.Decision) bool {
+	return slices.ContainsFunc(h.decisions, func(have view.Decision) bool {
+		return have.At.Equal(v.At) && have.Namespace == v.Namespace && have.JobID == v.JobID && have.Group == v.Group
+	})
+}
+
+func (h *history) event(e view.Event) { h.events = last(append(h.events, e)) }
+
+// trouble notes something that should not have happened.
+func (h *history) trouble(at time.Time, err error) {
+	h.event(view.Event{At: at, Kind: "error", Text: err.Error()})
+}
+
+// last keeps the newest entries. It copies now and then, not at every call.
+func last[T any](list []T) []T {
+	if len(list) < 2*kept {
+		return list
+	}
+	return append([]T(nil), list[len(list)-kept:]...)
+}
+
+// newestFirst is a copy in reverse order, as far as it is kept.
+func newestFirst[T any](list []T) []T {
+	out := make([]T, 0, min(kept, len(list)))
+	for i := len(list) - 1; i >= 0 && len(out) < kept; i-- {
+		out = append(out, list[i])
+	}
+	return out
+}
+
+// Decisions are the last decisions, newest first.
+func (r *Reader) Decisions() []view.Decision { return newestFirst(r.history.decisions) }
+
+// Events are the last events, newest first.
+func (r *Reader) Events() []view.Event { return newestFirst(r.history.events) }
+
+// NoteDecision keeps a decision for people, and reports whether it is new.
+func (tx *Tx) NoteDecision(v view.Decision) bool {
+	if tx.history.knows(v) {
+		return false
+	}
+	tx.history.decision(v)
+	return true
+}
+
+// budgetTime is the time in which evictions of a job are counted.
+const budgetTime = time.Hour
+
+// Note keeps an event for people, for the audit log and for the next leader.
+func (tx *Tx) Note(e view.Event) {
+	e.At = tx.now()
+	h := &tx.history
+	h.event(e)
+	h.untold = append(h.untold, e)
+	h.unsaved = true
+	h.noteMove(&e)
+	tx.version++
+	if e.DryRun || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
+		return
+	}
+	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
+	h.evicted[key] = append(h.evicted[key], e.At)
+	if a := tx.allocs[e.AllocID]; a != nil {
+		if q := tx.QueueOf(key, a.Group); q != nil {
+			h.byQueue[q.Name] = append(h.byQueue[q.Name], e.At)
+			tx.rebookQueue(q.Name)
+		}
+	}
+	tx.rebookJob(key)
+}
+
+// noteMove keeps when work of a job was moved.
+func (h *history) noteMove(e *view.Event) {
+	if e.Kind == "move" && !e.DryRun {
+		h.moved[nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}] = e.At
+	}
+}
+
+// Moved reports whether work of a job was moved within the last hour.
+func (r *Reader) Moved(key nomad.JobKey) bool { return r.now().Sub(r.history.moved[key]) < budgetTime }
+
+// WasIdle reports whether work of a job was evicted within the last hour since it did not use
+// its GPUs.
+func (r *Reader) WasIdle(key nomad.JobKey) bool {
+	return slices.ContainsFunc(r.history.events, func(e view.Event) bool {
+		return e.Kind == "idle" && !e.DryRun && e.Namespace == key.Namespace && e.JobID == key.ID && r.now().Sub(e.At) < budgetTime
+	})
+}
+
+// TakeUntold returns the events that the audit log does not have yet, once.
+func (tx *Tx) TakeUntold() []view.Event {
+	list := tx.history.untold
+	tx.history.untold = nil
+	return list
+}
+
+// forgetEvictions forgets those that do not count any more.
+func (tx *Tx) forgetEvictions() {
+	maps.DeleteFunc(tx.history.moved, func(key nomad.JobKey, _ time.Time) bool { return !tx.Moved(key) })
+	for _, key := range expire(tx.history.evicted, tx.now()) {
+		tx.rebookJob(key)
+	}
+	for _, queue := range expire(tx.history.byQueue, tx.now()) {
+		tx.rebookQueue(queue)
+	}
+}
+
+// expire removes what is older than the budget's time, and returns whose.
+func expire[K comparable](evicted map[K][]time.Time, now time.Time) []K {
+	var changed []K
+	for key, times := range evicted {
+		left := slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool { return now.Sub(at) >= budgetTime })
+		if len(left) == len(times) {
+			continue
+		}
+		if evicted[key] = left; len(left) == 0 {
+			delete(evicted, key)
+		}
+		changed = append(changed, key)
+	}
+	return changed
+}
+
+// TakeUnsaved returns what was done and what of it is stored, or nil when that is
+// the same. Saved must follow.
+func (tx *Tx) TakeUnsaved() (now, was *record.History) {
+	h := &tx.history
+	if !h.unsaved && !tx.usedUnsaved() {
+		return nil, nil
+	}
+	h.unsaved = false
+	now = &record.History{Evicted: map[string][]time.Time{}}
+	now.Used, now.UsedAt = tx.past.Stored()
+	now.Events = slices.DeleteFunc(newestFirst(h.events), func(e view.Event) bool { return e.Kind == "error" })
+	for key, times := range h.evicted {
+		now.Evicted[key.String()] = slices.Clone(times)
+	}
+	now.EvictedQueues = maps.Clone(h.byQueue)
+	return now, h.saved
+}
+
+// usedEvery is how often what queues used is stored at least, while they use anything.
+const usedEvery = 5 * time.Minute
+
+func (tx *Tx) usedUnsaved() bool {
+	used, at := tx.past.Stored()
+	return len(used) > 0 && at.Sub(tx.history.saved.UsedAt) >= usedEvery
+}
+
+// Saved notes what is stored; nil: nothing new.
+func (tx *Tx) Saved(now *record.History) {
+	if now == nil {
+		tx.history.unsaved = true
+		return
+	}
+	tx.history.saved = now
+}
+
+// RecallHistory takes what earlier leaders did.
+func (tx *Tx) RecallHistory(stored *record.History) {
+	h := &tx.history
+	h.saved = stored
+	tx.past = quota.RestorePast(tx.config.HalfLife, stored.Used, stored.UsedAt)
+	tx.setQuotas()
+	known := h.events
+	h.events = nil
+	for _, e := range slices.Backward(stored.Events) {
+		h.noteMove(&e)
+		if !slices.Contains(known, e) {
+			h.event(e)
+		}
+	}
+	for _, e := range known {
+		h.event(e)
+	}
+	slices.SortStableFunc(h.events, func(x, y view.Event) int { return x.At.Compare(y.At) })
+	slices.SortStableFunc(h.decisions, func(x, y view.Decision) int { return x.At.Compare(y.At) })
+	for name, times := range stored.Evicted {
+		key := ParseKey(name)
+		h.evicted[key] = times
+		tx.rebookJob(key)
+	}
+	for queue, times := range stored.EvictedQueues {
+		h.byQueue[queue] = times
+		tx.rebookQueue(queue)
+	}
+	tx.version++
+}
+
+// ParseKey reads what JobKey.String wrote.
+func ParseKey(name string) nomad.JobKey {
+	namespace, id, _ := strings.Cut(name, "/")
+	return nomad.JobKey{Namespace: namespace, ID: id}
+}
+
+// NoteFutile keeps for people whether evictions were looked for in vain.
+func (tx *Tx) NoteFutile(key nomad.JobKey, group string, futile bool) {
+	if r := &tx.Reader; r.Futile(key, group) == futile {
+		return
+	}
+	tx.version++
+	if futile {
+		tx.futile[key.String()+"/"+group] = true
+	} else {
+		delete(tx.futile, key.String()+"/"+group)
+	}
+}
+
+// Futile reports whether no eviction that is allowed would make room for a group.
+func (r *Reader) Futile(key nomad.JobKey, group string) bool { return r.futile[key.String()+"/"+group] }
+
+func (tx *Tx) forgetFutile(key nomad.JobKey) {
+	maps.DeleteFunc(tx.futile, func(name string, _ bool) bool { return strings.HasPrefix(name, key.String()+"/") })
+	maps.DeleteFunc(tx.unmoved, func(name, _ string) bool { return strings.HasPrefix(name, key.String()+"/") })
+}
+
+// NoteUnmoved keeps for people why no work was moved for a group that waits for room.
+func (tx *Tx) NoteUnmoved(key nomad.JobKey, group, why string) {
+	if r := &tx.Reader; r.Unmoved(key, group) != why {
+		tx.unmoved[key.String()+"/"+group] = why
+		tx.version++
+	}
+}
+
+// Unmoved is why no work was moved for a group, when it was looked for last; empty: it
+// was, or it was not looked for.
+func (r *Reader) Unmoved(key nomad.JobKey, group string) string {
+	return r.unmoved[key.String()+"/"+group]
+}

@@ -1,0 +1,141 @@
+package state
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+)
+
+// Node is a node by its ID; nil: there is none.
+func (r *Reader) Node(id string) *nomad.Node { return r.nodes[id] }
+
+// NodeIDs lists all nodes, in order. The list must not be changed, nor kept.
+func (r *Reader) NodeIDs() []string { return r.order }
+
+// Datacenters lists those that have nodes, in order.
+func (r *Reader) Datacenters() []string { return slices.Sorted(maps.Keys(r.dcs)) }
+
+// Job is a job as it is registered; nil: there is none.
+func (r *Reader) Job(key nomad.JobKey) *nomad.Job { return r.jobs[key] }
+
+// Alloc is an alloc that holds something of its node; nil: there is none.
+func (r *Reader) Alloc(id string) *nomad.Alloc { return r.allocs[id] }
+
+// Allocs are all allocs, in no order.
+func (r *Reader) Allocs() iter.Seq[*nomad.Alloc] { return maps.Values(r.allocs) }
+
+// AllocsOn are the allocs on a node, in no order.
+func (r *Reader) AllocsOn(node string) iter.Seq[*nomad.Alloc] { return maps.Values(r.onNode[node]) }
+
+// Stopping are the allocs that are to end and have not yet, in no order.
+func (r *Reader) Stopping() iter.Seq[*nomad.Alloc] { return maps.Values(r.stopping) }
+
+// AllocsOf are the allocs of a job, in no order.
+func (r *Reader) AllocsOf(key nomad.JobKey) []*nomad.Alloc {
+	return slices.Collect(maps.Values(r.byJob[key]))
+}
+
+// Live counts the allocs of a group that run or are about to.
+func (r *Reader) Live(key nomad.JobKey, group string) int {
+	n := 0
+	for _, a := range r.byJob[key] {
+		if a.Group == group && !a.Stopping {
+			n++
+		}
+	}
+	return n
+}
+
+// Blocked is what Nomad cannot place of a job; nil: nothing.
+func (r *Reader) Blocked(key nomad.JobKey) *nomad.Blocked { return r.blocked[key] }
+
+// Missing is how many allocs of a group Nomad cannot place.
+func (r *Reader) Missing(key nomad.JobKey, group string) int {
+	if b := r.blocked[key]; b != nil {
+		return b.Missing[group]
+	}
+	return 0
+}
+
+// Queued is the place of a job in Nomad's own order of those with the same priority: the
+// index of its evaluation. A job without one comes last.
+func (r *Reader) Queued(key nomad.JobKey) uint64 {
+	if b := r.blocked[key]; b != nil {
+		return b.Queued
+	}
+	return math.MaxUint64
+}
+
+// Record is what was decided about a job; nil: nothing that is known. It must not
+// be changed.
+func (r *Reader) Record(key nomad.JobKey) *record.Record { return r.records[key] }
+
+// Recorded lists the jobs that have a record, in order.
+func (r *Reader) Recorded() []nomad.JobKey {
+	return slices.SortedFunc(maps.Keys(r.records), CompareKeys)
+}
+
+// CompareKeys orders jobs by namespace, then ID.
+func CompareKeys(x, y nomad.JobKey) int {
+	return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.ID, y.ID))
+}
+
+// Snapshot is the cluster with everything that is held or promised. Whoever changes
+// it puts it back before the transaction ends.
+func (tx *Tx) Snapshot() *place.Snapshot { return tx.snap }
+
+// Idle is the same nodes with nothing on them and nothing wrong: what could ever
+// fit.
+func (tx *Tx) Idle() *place.Snapshot { return tx.idle }
+
+// Planner plans on the snapshot.
+func (tx *Tx) Planner() *place.Planner { return tx.plan }
+
+// IdlePlanner plans on the idle cluster.
+func (tx *Tx) IdlePlanner() *place.Planner { return tx.idlePlan }
+
+// Usage is what is booked under an ID.
+func (r *Reader) Usage(id string) (place.Usage, bool) { return r.snap.Usage(id) }
+
+// UsagesOn lists what is booked on a node.
+func (r *Reader) UsagesOn(node string) []place.Usage { return r.snap.UsagesOn(node) }
+
+// Charge is what a queue pays for GPUs of a node.
+func (r *Reader) Charge(node string, takes []place.Take) place.Charge {
+	return r.snap.Charge(node, takes)
+}
+
+// Need is what a group whose device blocks stand asks of a node, and what one of
+// its allocs needs there.
+type Need struct {
+	Node  place.Request // only what bounds the node
+	Alloc place.Blocks
+}
+
+// Admits reports whether a group may run on a node at all.
+func (r *Reader) Admits(node string, n *Need) bool { return r.snap.Admits(node, &n.Node) }
+
+// Serves reports whether a node has room for an alloc, whether it takes work or
+// not. What without selects counts as gone.
+func (r *Reader) Serves(node string, n *Need, without func(*place.Usage) bool) bool {
+	return r.snap.Serves(node, &n.Alloc, without)
+}
+
+// ServesNow reports whether a node takes work, may run a group and has room for an
+// alloc of it. What without selects counts as gone.
+func (r *Reader) ServesNow(node string, n *Need, without func(*place.Usage) bool) bool {
+	known := r.nodes[node]
+	return known != nil && !known.Plan.Ineligible && r.Admits(node, n) && r.Serves(node, n, without)
+}
+
+// CouldServe reports whether a node could take an alloc if it was empty.
+func (r *Reader) CouldServe(node string, n *Need) bool {
+	return r.Admits(node, n) && r.Serves(node, n, place.Everything)
+}

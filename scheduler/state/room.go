@@ -1,0 +1,168 @@
+package state
+
+import (
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Fit is how well a node can take an alloc.
+type Fit uint8
+
+// How a node can take an alloc.
+const (
+	unjudged     Fit = iota
+	FitsNever        // it may not go there, or not even if the node was empty
+	FitsNow          // the node takes work and has room
+	FitsLater        // when other work ends
+	FitsWhenBack     // when the node takes work again
+	fits             // how many there are
+)
+
+// Room is how well each node can take an alloc of one need. Most of what waits asks for
+// the same as something else, and little changes between two looks: so there is one Room
+// for all that ask for the same, and it judges a node when it is asked about it, and
+// again when something changed there.
+//
+// It is valid within the transaction.
+type Room struct {
+	tx      *Tx
+	need    *Need
+	touches uint64 // as of
+	used    time.Time
+	fits    []Fit     // by seat
+	open    []int     // seats that may be unjudged
+	count   [fits]int // of nodes that are judged
+	leaving map[leaver]*leaving
+}
+
+// unusedRoom is after how long a room that nothing asks for is forgotten.
+const unusedRoom = time.Minute
+
+// RoomFor is the room for a need.
+func (tx *Tx) RoomFor(n *Need) *Room {
+	tx.sweepRooms()
+	name := n.name()
+	m := tx.rooms[name]
+	if m == nil {
+		m = &Room{tx: tx, need: n, touches: ^uint64(0)}
+		tx.rooms[name] = m
+	}
+	m.used = tx.now()
+	m.follow()
+	return m
+}
+
+// sweepRooms forgets what nothing has asked for lately.
+func (tx *Tx) sweepRooms() {
+	now := tx.now()
+	if now.Sub(tx.swept) <= unusedRoom {
+		return
+	}
+	tx.swept = now
+	maps.DeleteFunc(tx.rooms, func(_ string, m *Room) bool { return now.Sub(m.used) > unusedRoom })
+	for _, m := range tx.rooms {
+		maps.DeleteFunc(m.leaving, func(_ leaver, l *leaving) bool { return now.Sub(l.used) > unusedRoom })
+	}
+}
+
+// follow forgets what was judged of nodes where something changed since.
+func (m *Room) follow() {
+	s := &m.tx.seats
+	touched, known := s.since(m.touches)
+	m.touches = s.touches()
+	if !known {
+		m.fits, m.open, m.count, m.leaving = nil, nil, [fits]int{}, map[leaver]*leaving{}
+	}
+	for at := len(m.fits); at < len(s.nodes); at++ {
+		m.fits, m.open = append(m.fits, unjudged), append(m.open, at)
+	}
+	for _, at := range touched {
+		if m.fits[at] != unjudged {
+			m.count[m.fits[at]]--
+			m.fits[at] = unjudged
+			m.open = append(m.open, at)
+		}
+	}
+	for _, l := range m.leaving {
+		l.stale = append(l.stale, touched...)
+	}
+}
+
+// judge says how well the node on a seat fits.
+func (m *Room) judge(at int) Fit {
+	if m.fits[at] == unjudged {
+		m.fits[at] = m.tx.fit(m.tx.seats.nodes[at], m.need)
+		m.count[m.fits[at]]++
+	}
+	return m.fits[at]
+}
+
+// all judges every node.
+func (m *Room) all() *Room {
+	for _, at := range m.open {
+		m.judge(at)
+	}
+	m.open = m.open[:0]
+	return m
+}
+
+func (r *Reader) fit(node string, n *Need) Fit {
+	known := r.nodes[node]
+	switch {
+	case known == nil || !r.Admits(node, n):
+		return FitsNever
+	case !known.Plan.Ineligible && r.Serves(node, n, nil):
+		return FitsNow
+	case !r.Serves(node, n, place.Everything):
+		return FitsNever
+	case known.Plan.Ineligible:
+		return FitsWhenBack
+	}
+	return FitsLater
+}
+
+// On is how well a node fits.
+func (m *Room) On(node string) Fit {
+	if at, known := m.tx.seats.of[node]; known {
+		return m.judge(at)
+	}
+	return FitsNever
+}
+
+// Count is how many nodes fit so.
+func (m *Room) Count(how Fit) int { return m.all().count[how] }
+
+// AnyNow reports whether a node has room now that except does not name.
+func (m *Room) AnyNow(except map[string]string) bool {
+	left := m.Count(FitsNow)
+	for node := range except {
+		if left > 0 && m.On(node) == FitsNow {
+			left--
+		}
+	}
+	return left > 0
+}
+
+// name names all that decides on which nodes there is room for a need.
+func (n *Need) name() string {
+	text, err := json.Marshal(struct {
+		Nodes, Pools, Datacenters []string
+		Constraints               []constraint.Constraint
+		Alloc                     place.Blocks
+	}{n.Node.Nodes, n.Node.Pools, n.Node.Datacenters, n.Node.Constraints, n.Alloc})
+	if err != nil { // text and numbers always marshal
+		return ""
+	}
+	return string(text)
+}
+
+// leaver is for whom work has to leave.
+type leaver struct {
+	priority int
+	own      nomad.JobKey // whose allocs stay; empty for a job that has none
+}

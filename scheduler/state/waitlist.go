@@ -1,0 +1,236 @@
+package state
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+)
+
+// Waiting is a group some of whose allocs Nomad cannot place.
+type Waiting struct {
+	Job     nomad.JobKey
+	Group   string
+	Missing int
+	Turn    quota.Turn
+	// Held is what kind of thing it waits for; empty where it was let go and waits
+	// for room alone.
+	Held string
+	// Alike is the same for all groups that were recorded as asking for the same in
+	// every way; empty where the group has something of its own.
+	Alike string
+
+	cost place.Charge // of an alloc
+}
+
+// waitlist keeps what waits in lanes, since the order of two groups changes only with
+// what their queues hold.
+type waitlist struct {
+	lanes map[lane]*laneList
+	of    map[nomad.JobKey][]*Waiting
+}
+
+// lane is what waits with one priority in one queue for one kind of thing. What came
+// earlier is always before what came later.
+type lane struct {
+	priority    int
+	queue, held string
+}
+
+type laneList struct {
+	lane
+	groups []*Waiting // earliest first
+	owes   place.Charge
+}
+
+// owes is what a group costs its queue as soon as Nomad finds room for it.
+func (w *Waiting) owes() place.Charge {
+	if w.Held != "" {
+		return place.Charge{}
+	}
+	return w.Asks()
+}
+
+// Asks is what the allocs that are missing cost at least; nothing is known of a group
+// that was never recorded.
+func (w *Waiting) Asks() place.Charge { return w.cost.Times(int64(w.Missing)) }
+
+func (w *Waiting) lane() lane { return lane{w.Turn.Priority, w.Turn.Queue, w.Held} }
+
+// byAge is the order within a lane.
+func byAge(x, y *Waiting) int {
+	return cmp.Or(x.Turn.Since.Compare(y.Turn.Since), strings.Compare(x.Turn.ID, y.Turn.ID))
+}
+
+// enlist brings what waits of a job up to date with how it is registered and recorded,
+// and with what Nomad cannot place of it.
+func (tx *Tx) enlist(key nomad.JobKey) {
+	l := &tx.waits
+	for _, w := range l.of[key] {
+		l.remove(w)
+	}
+	delete(l.of, key)
+	j, b := tx.jobs[key], tx.blocked[key]
+	if j == nil || b == nil || !j.GPU || j.Stopped {
+		return
+	}
+	for i := range j.Groups {
+		g := &j.Groups[i]
+		if b.Missing[g.Name] == 0 || !g.GPU() {
+			continue
+		}
+		w := &Waiting{Job: key, Group: g.Name, Missing: b.Missing[g.Name], Turn: turn(key, g.Name, j.Priority, tx.QueueOf(key, g.Name), b.Since)}
+		if r := tx.records[key]; r != nil {
+			if known, found := r.Groups[g.Name]; found {
+				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
+			}
+		}
+		l.insert(w)
+	}
+}
+
+// note takes what was recorded of a group, which may be the only one of a job that can
+// be changed: groups of one job do not make way for each other.
+func (w *Waiting) note(g *record.Group, only bool) {
+	w.cost = g.Cost
+	if g.Decision.Hold != nil {
+		w.Held = g.Decision.Hold.Kind
+	}
+	a := g.Ask
+	if !only || a.Gang || a.Reservation != "" || a.Distinct != "" || g.Attempts.Times > 0 || len(g.Excluded) > 0 || len(g.Only) > 0 {
+		return
+	}
+	a.JobID, a.Group = "", ""
+	text, err := json.Marshal([]any{a, g.Decision.Tasks, g.Covered, g.Direct, w.Missing, w.Turn.Priority, w.Turn.Queue, w.Held})
+	if err == nil {
+		w.Alike = string(text)
+	}
+}
+
+func (l *waitlist) insert(w *Waiting) {
+	at := l.lanes[w.lane()]
+	if at == nil {
+		at = &laneList{lane: w.lane()}
+		l.lanes[w.lane()] = at
+	}
+	i, _ := slices.BinarySearchFunc(at.groups, w, byAge)
+	at.groups = slices.Insert(at.groups, i, w)
+	at.owes = at.owes.Plus(w.owes())
+	l.of[w.Job] = append(l.of[w.Job], w)
+}
+
+func (l *waitlist) remove(w *Waiting) {
+	at := l.lanes[w.lane()]
+	if i, found := slices.BinarySearchFunc(at.groups, w, byAge); found {
+		at.groups = slices.Delete(at.groups, i, i+1)
+		at.owes = at.owes.Plus(w.owes().Times(-1))
+	}
+	if len(at.groups) == 0 {
+		delete(l.lanes, w.lane())
+	}
+}
+
+// Waiting lists what waits for GPUs, in the order in which it is tried.
+func (r *Reader) Waiting() []*Waiting {
+	list := make([]*Waiting, 0, len(r.waits.of))
+	for w := range r.inOrder(func(*lane) bool { return true }) {
+		list = append(list, w)
+	}
+	return list
+}
+
+// AnyWaiting reports whether anything waits for GPUs.
+func (r *Reader) AnyWaiting() bool { return len(r.waits.lanes) > 0 }
+
+// WaitingFor yields what waits for one of some kinds of things, in the order in which it
+// is tried.
+func (r *Reader) WaitingFor(kinds ...string) func(yield func(*Waiting) bool) {
+	return r.inOrder(func(l *lane) bool { return slices.Contains(kinds, l.held) })
+}
+
+// inOrder yields what waits in the selected lanes, always the first of that lane whose
+// first has the next turn. The state must not change meanwhile.
+func (r *Reader) inOrder(selects func(*lane) bool) func(yield func(*Waiting) bool) {
+	return func(yield func(*Waiting) bool) {
+		var lanes [][]*Waiting
+		for _, l := range r.waits.lanes {
+			if selects(&l.lane) {
+				lanes = append(lanes, l.groups)
+			}
+		}
+		order := r.Order()
+		byFirst := func(x, y []*Waiting) int { return order.Compare(x[0].Turn, y[0].Turn) }
+		slices.SortFunc(lanes, byFirst)
+		for len(lanes) > 0 {
+			first := lanes[0]
+			if !yield(first[0]) {
+				return
+			}
+			lanes = lanes[1:]
+			if first = first[1:]; len(first) == 0 {
+				continue
+			}
+			at, _ := slices.BinarySearchFunc(lanes, first, byFirst)
+			lanes = slices.Insert(lanes, at, first)
+		}
+	}
+}
+
+// Owed is what work costs that was admitted to a queue, or to those below it, and waits
+// for room: Nomad may start it at any time. What is promised counts as
+// held already, and what a job owes itself is left out.
+func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
+	var sum place.Charge
+	for at, l := range r.waits.lanes {
+		if at.held == "" && r.IsWithin(at.queue, queue) {
+			sum = sum.Plus(l.owes)
+		}
+	}
+	paid := func(w *Waiting, allocs int) {
+		if w.Held == "" && r.IsWithin(w.Turn.Queue, queue) {
+			sum = sum.Plus(w.cost.Times(-int64(min(allocs, w.Missing))))
+		}
+	}
+	for _, w := range r.waits.of[without] {
+		paid(w, w.Missing)
+	}
+	for key := range r.promised {
+		if key == without {
+			continue
+		}
+		for _, w := range r.waits.of[key] {
+			paid(w, r.Assumed(key, w.Group))
+		}
+	}
+	return sum
+}
+
+// Turn is a group's place in the order of what waits: what waits already keeps the
+// time since when it does.
+func (r *Reader) Turn(key nomad.JobKey, group string, priority int, queue string) quota.Turn {
+	q, _ := r.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
+	since := r.now()
+	if r.Missing(key, group) > 0 {
+		since = r.blocked[key].Since
+	}
+	return turn(key, group, priority, q, since)
+}
+
+func turn(key nomad.JobKey, group string, priority int, q *config.Queue, since time.Time) quota.Turn {
+	t := quota.Turn{ID: key.String() + "/" + group, Priority: priority, Since: since}
+	if q != nil {
+		t.Queue, t.Priority = q.Name, min(priority, q.MaxPriority)
+	}
+	return t
+}
+
+// Order is whose turn it is at this moment: of what waits, what yields, what is
+// taken back and what need not wait for its turn any more.
+func (r *Reader) Order() *quota.Order { return r.plan.Order() }
