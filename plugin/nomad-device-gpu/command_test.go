@@ -4,26 +4,32 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/cli"
+	"github.com/posener/complete"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
 
 // run runs the command line and returns its exit code and output.
 func run(args ...string) (int, string, string) {
 	var out, problems bytes.Buffer
-	code := runCommand(args, &cli.BasicUi{Writer: &out, ErrorWriter: &problems})
+	code := program.Run(args, &out, &problems)
 	return code, out.String(), problems.String()
 }
 
 // configFile writes a configuration on simulated GPUs.
 func configFile(t *testing.T, text string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "") // the path of a socket below it has 107 characters at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	topology, err := filepath.Abs("../../e2e/topology/mixed.hcl")
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +129,33 @@ func writeLedger(t *testing.T, dataDir, uuid string) {
 	}
 }
 
+// What status and Nomad show of a UUID is enough, as it is for Nomad's own commands.
+func TestTheBeginningOfAUUIDIsEnough(t *testing.T) {
+	dataDir := t.TempDir()
+	const one, other = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c", "GPU-a9700000-a4f8-0c0c-665d-78e2a99ea69c"
+	text := `{"version": 1, "devices": {"` + one + `": {"index": 0, "offer": {}}, "` + other + `": {"index": 1, "offer": {}}}}`
+	if err := os.WriteFile(filepath.Join(dataDir, "devices.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		given string
+		code  int
+		says  string
+	}{
+		{"GPU-a969", 0, one + " is cordoned.\n"},
+		{"GPU-a9", 1, `"GPU-a9" is not one device: ` + one + ", " + other + " begin with it"},
+		{"GPU-b", 1, `"GPU-b" is not known in ` + dataDir},
+		{"a969", 1, `"a969" is not the UUID of a GPU or MIG instance`},
+	} {
+		if code, out, problems := run("cordon", "-data-dir", dataDir, tc.given); code != tc.code || !strings.Contains(out+problems, tc.says) {
+			t.Errorf("%s: %d, %q, %q; want %q", tc.given, code, out, problems, tc.says)
+		}
+	}
+	if cordons := device.OpenCordons(dataDir); !cordons.Has(one) || cordons.Has(other) {
+		t.Error("another device is cordoned")
+	}
+}
+
 func TestCordonRefusesWhatThePluginDoesNotKnow(t *testing.T) {
 	dataDir := t.TempDir()
 	const known, unknown = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c", "GPU-00000000-a4f8-0c0c-665d-78e2a99ea69c"
@@ -165,15 +198,17 @@ func TestUncordonEndsWhatIsThere(t *testing.T) {
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
+		code int
 		says string
 	}{
-		{[]string{"validate"}, "this command takes 1 argument, 0 are given"},
-		{[]string{"inventory", "a", "b"}, "this command takes 0 to 1 arguments, 2 are given"},
-		{[]string{"inventory", "-yaml"}, "flag provided but not defined: -yaml"},
-		{[]string{"cordon", "0"}, `"0" is not the UUID of a GPU or MIG instance`},
-		{[]string{"forget", "GPU-../x"}, `is not the UUID`},
+		{[]string{"validate"}, command.ExitUsage, "this command takes one argument, not 0"},
+		{[]string{"inventory", "a", "b"}, command.ExitUsage, "this command takes 0 to 1 arguments, not 2"},
+		{[]string{"inventory", "-yaml"}, command.ExitUsage, "flag provided but not defined: -yaml"},
+		{[]string{"cordn", "GPU-1"}, command.ExitUsage, `unknown command "cordn"`},
+		{[]string{"cordon", "0"}, command.ExitError, `"0" is not the UUID of a GPU or MIG instance`},
+		{[]string{"forget", "GPU-../x"}, command.ExitError, `is not the UUID`},
 	} {
-		if code, _, problems := run(tc.args...); code != 1 || !strings.Contains(problems, tc.says) {
+		if code, _, problems := run(tc.args...); code != tc.code || !strings.Contains(problems, tc.says) {
 			t.Errorf("%v: exit code %d, %q; want %q", tc.args, code, problems, tc.says)
 		}
 	}
@@ -181,22 +216,39 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 
 func TestAFileThatCannotBeReadIsNamedWithTheReason(t *testing.T) {
 	for _, command := range []string{"validate", "inventory"} {
-		says := "read configuration: open no-such-file: no such file or directory"
+		says := "read configuration: stat no-such-file: no such file or directory"
 		if code, _, problems := run(command, "no-such-file"); code != 1 || !strings.Contains(problems, says) {
 			t.Errorf("%s: exit code %d, %q; want %q", command, code, problems, says)
 		}
 	}
 }
 
-func TestUnknownCommandIsNamed(t *testing.T) {
-	says := `has no command "cordn"; it has cordon, forget, inventory, release, uncordon, validate, version`
-	if code, _, problems := run("cordn", "GPU-1"); code != 127 || !strings.Contains(problems, says) {
-		t.Errorf("exit code %d, %q; want %q", code, problems, says)
-	}
-}
-
 func TestVersion(t *testing.T) {
 	if code, out, _ := run("version"); code != 0 || !strings.HasPrefix(out, "nomad-device-gpu ") {
 		t.Errorf("%d, %q", code, out)
+	}
+}
+
+// A UUID is long: what the plugin knows of is completed, and for uncordon what is
+// cordoned.
+func TestDevicesAreCompleted(t *testing.T) {
+	dataDir := t.TempDir()
+	const known, gone = "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c", "GPU-00000000-a4f8-0c0c-665d-78e2a99ea69c"
+	line := complete.Args{Completed: []string{"-data-dir", dataDir}}
+	if got := devicesHere.Predict(line); len(got) != 0 {
+		t.Errorf("no plugin has run, and %q is offered", got)
+	}
+	writeLedger(t, dataDir, known)
+	if err := device.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range program.Commands {
+		want := map[string][]string{"cordon": {gone, known}, "release": {gone, known}, "forget": {gone, known}, "uncordon": {gone}}[c.Name]
+		if want == nil {
+			continue
+		}
+		if got := c.Arguments.Predict(line); !slices.Equal(got, want) {
+			t.Errorf("%s is completed with %q, want %q", c.Name, got, want)
+		}
 	}
 }

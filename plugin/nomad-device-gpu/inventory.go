@@ -3,75 +3,47 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/hashicorp/cli"
-	"github.com/posener/complete"
-
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-type inventoryCommand struct{ ui cli.Ui }
+const inventoryHelp = `Looks at this machine's GPUs once and shows what the plugin exposes with the
+configuration in FILE, or with the default configuration: GPUs and MIG instances
+with their modes and health, and the device groups with the attributes that jobs
+can ask for. It changes nothing and can be run beside a running plugin; faults,
+cordons and tasks are then those that it knows of.`
 
-func (c *inventoryCommand) Synopsis() string { return "Show what the plugin exposes" }
-
-func (c *inventoryCommand) Help() string {
-	return strings.TrimSpace(`
-Usage: nomad-device-gpu inventory [options] [FILE]
-
-  Looks at this machine's GPUs once and shows what the plugin exposes with the
-  configuration in FILE, or with the default configuration: GPUs and MIG
-  instances with their modes and health, and the device groups with the
-  attributes that jobs can ask for. It changes nothing and can be run beside a
-  running plugin; faults, cordons and tasks are then those that it knows of.
-
-Options:
-
-  -json
-    Write JSON.
-
-  -verbose
-    Show the attributes of each group.
-`)
-}
-
-func (c *inventoryCommand) AutocompleteArgs() complete.Predictor {
-	return complete.PredictFiles("*.hcl")
-}
-func (c *inventoryCommand) AutocompleteFlags() complete.Flags {
-	return complete.Flags{"-json": complete.PredictNothing, "-verbose": complete.PredictNothing}
-}
-
-func (c *inventoryCommand) Run(args []string) int {
-	flags := newFlags("inventory")
-	asJSON := flags.Bool("json", false, "")
-	verbose := flags.Bool("verbose", false, "")
-	if !parse(c.ui, flags, args, 0, 1) {
-		return 1
+func runInventory(args []string, stdout, stderr io.Writer) int {
+	fs := newFlags("inventory [FILE]", inventoryHelp, stderr)
+	asJSON := fs.Bool("json", false, "print JSON")
+	verbose := fs.Bool("verbose", false, "show the attributes of each group")
+	if code, done := command.ParseArguments(fs, args, 0, 1, stdout); done {
+		return code
 	}
-	i, err := device.TakeInventory(flags.Arg(0))
+	i, err := device.TakeInventory(fs.Arg(0))
 	if err != nil {
-		c.ui.Error(err.Error())
-		return 1
+		return fail(stderr, err)
 	}
 	if *asJSON {
-		text, err := json.MarshalIndent(i, "", "  ")
-		if err != nil {
-			c.ui.Error(err.Error())
-			return 1
+		encoder := json.NewEncoder(stdout)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(i); err != nil {
+			return fail(stderr, err)
 		}
-		c.ui.Output(string(text))
-		return 0
+		return command.ExitOK
 	}
-	c.ui.Output(render(i, *verbose))
+	fmt.Fprintln(stdout, render(i, *verbose))
 	for _, w := range i.Warnings {
-		c.ui.Warn("Warning: " + w)
+		fmt.Fprintln(stderr, "Warning: "+w)
 	}
-	return 0
+	return command.ExitOK
 }
 
 // render writes an inventory for a person.

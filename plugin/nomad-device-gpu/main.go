@@ -5,14 +5,12 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
-	"maps"
+	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
-	"github.com/hashicorp/cli"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins"
 	"github.com/hashicorp/nomad/plugins/base"
@@ -22,7 +20,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
-	"github.com/nomad-gpu/nomad-gpu/internal/version"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
 func main() {
@@ -35,6 +33,21 @@ func main() {
 	case len(os.Args) > 1 && os.Args[1] == mps.ExecCommand:
 		fmt.Fprintln(os.Stderr, mps.Exec(os.Args[2:], os.Environ()))
 		os.Exit(1)
+	case len(os.Args) > 1 && os.Args[1] == mps.GateCommand:
+		if err := mps.RunGate(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case len(os.Args) > 1 && os.Args[1] == device.MemoryLimitsCommand:
+		if err := device.RunMemoryLimits(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case len(os.Args) > 1 && os.Args[1] == device.CheckpointCommand:
+		if err := device.RunCheckpoint(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	case len(os.Args) > 1 && os.Args[1] == cuda.ProbeCommand:
 		if err := cuda.Check(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -43,7 +56,7 @@ func main() {
 	case os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue:
 		serve()
 	default:
-		os.Exit(runCommand(os.Args[1:], &cli.BasicUi{Reader: os.Stdin, Writer: os.Stdout, ErrorWriter: os.Stderr}))
+		program.Main()
 	}
 }
 
@@ -62,30 +75,31 @@ func serve() {
 	plugin.Close()
 }
 
-// runCommand returns 0, 1 when the command failed, or 127 when there is none of
-// that name.
-func runCommand(args []string, ui cli.Ui) int {
-	c := &cli.CLI{
-		Name: device.Name, Version: version.Line(device.Name), Args: args, Autocomplete: true,
-		HelpFunc: cli.BasicHelpFunc(device.Name), HelpWriter: os.Stdout, ErrorWriter: os.Stderr,
-		Commands: map[string]cli.CommandFactory{
-			"validate":  func() (cli.Command, error) { return &validateCommand{ui}, nil },
-			"inventory": func() (cli.Command, error) { return &inventoryCommand{ui}, nil },
-			"cordon":    func() (cli.Command, error) { return &cordonCommand{ui, true}, nil },
-			"uncordon":  func() (cli.Command, error) { return &cordonCommand{ui, false}, nil },
-			"forget":    func() (cli.Command, error) { return &forgetCommand{ui}, nil },
-			"release":   func() (cli.Command, error) { return &releaseCommand{ui}, nil },
-			"version":   func() (cli.Command, error) { return &versionCommand{ui}, nil },
-		},
-	}
-	if name := c.Subcommand(); name != "" && c.Commands[name] == nil {
-		ui.Error(fmt.Sprintf("%s has no command %q; it has %s", device.Name, name, strings.Join(slices.Sorted(maps.Keys(c.Commands)), ", ")))
-		return 127
-	}
-	code, err := c.Run()
-	if err != nil {
-		ui.Error(err.Error())
-		return 1
-	}
-	return code
+var program = command.Program{Name: device.Name, Commands: []command.Command{
+	{Name: "inventory", Synopsis: "show what the plugin exposes", Arguments: command.Files, Run: runInventory},
+	{Name: "top", Synopsis: "watch GPUs, tasks and MPS daemons", Arguments: command.Files, Run: runTop},
+	{Name: "cordon", Synopsis: "take one GPU out of service for new work", Arguments: devicesHere, Run: runCordon},
+	{Name: "uncordon", Synopsis: "put one GPU back into service", Arguments: cordonedHere, Run: runUncordon},
+	{Name: "release", Synopsis: "let go of a GPU, and reset it", Arguments: devicesHere, Run: runRelease},
+	{Name: "forget", Synopsis: "forget a GPU that was removed for good", Arguments: devicesHere, Run: runForget},
+	{Name: "validate", Synopsis: "check a configuration", Arguments: command.Files, Run: runValidate},
+	command.Version(device.Name),
+}}
+
+// newFlags is the flag set of a subcommand.
+func newFlags(usage, help string, stderr io.Writer) *flag.FlagSet {
+	return command.NewFlags(device.Name, usage, help, stderr)
+}
+
+const defaultDataDir = "/var/lib/nomad-gpu"
+
+// dataDirOption says where the plugin that is meant keeps its data.
+func dataDirOption(fs *flag.FlagSet) *string {
+	return fs.String("data-dir", defaultDataDir, "data_dir of the plugin's configuration: a `folder`")
+}
+
+// fail prints why a subcommand failed, and returns its exit code.
+func fail(stderr io.Writer, err error) int {
+	fmt.Fprintln(stderr, err)
+	return command.ExitError
 }

@@ -1,55 +1,38 @@
 package main
 
 import (
-	"strings"
-
-	"github.com/hashicorp/cli"
-	"github.com/posener/complete"
+	"fmt"
+	"io"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
-type validateCommand struct{ ui cli.Ui }
+const validateHelp = `Checks a configuration of this plugin without Nomad. FILE is a configuration of
+the Nomad agent, in HCL or JSON, or a folder of them, with a block
 
-func (c *validateCommand) Synopsis() string { return "Check a configuration file" }
+    plugin "nomad-device-gpu" {
+      config { ... }
+    }
 
-func (c *validateCommand) Help() string {
-	return strings.TrimSpace(`
-Usage: nomad-device-gpu validate FILE
+or the inside of that config block alone.
 
-  Checks a configuration of this plugin without Nomad. FILE is a configuration
-  of the Nomad agent with a block
+Every mistake is named with its key, its value and what is valid. A rule that
+selects no GPU of this machine is a warning. The exit code is 0 when Nomad would
+accept the configuration, and 1 when not.`
 
-      plugin "nomad-device-gpu" {
-        config { ... }
-      }
-
-  or the inside of that config block alone.
-
-  Every mistake is named with its key, its value and what is valid. A rule that
-  selects no GPU of this machine is a warning. The exit code is 0 when Nomad
-  would accept the configuration, and 1 when not.
-`)
-}
-
-func (c *validateCommand) AutocompleteArgs() complete.Predictor {
-	return complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictDirs("*"))
-}
-func (c *validateCommand) AutocompleteFlags() complete.Flags { return nil }
-
-func (c *validateCommand) Run(args []string) int {
-	flags := newFlags("validate")
-	if !parse(c.ui, flags, args, 1, 1) {
-		return 1
+func runValidate(args []string, stdout, stderr io.Writer) int {
+	fs := newFlags("validate FILE", validateHelp, stderr)
+	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
+		return code
 	}
-	warnings, err := device.ValidateFile(flags.Arg(0))
+	warnings, err := device.ValidateFile(fs.Arg(0))
 	for _, w := range warnings {
-		c.ui.Warn("Warning: " + w)
+		fmt.Fprintln(stderr, "Warning: "+w)
 	}
 	if err != nil {
-		c.ui.Error(err.Error())
-		return 1
+		return fail(stderr, err)
 	}
-	c.ui.Output("The configuration is valid.")
-	return 0
+	fmt.Fprintln(stdout, "The configuration is valid.")
+	return command.ExitOK
 }

@@ -1,5 +1,6 @@
 // Command nomad-driver-containerd is a Nomad task driver plugin that runs
-// containers with containerd. Nomad starts it; by hand it only says what it is.
+// containers with containerd. Nomad starts it with a cookie in its environment;
+// by hand it is a command line.
 package main
 
 import (
@@ -14,42 +15,44 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
-	"github.com/nomad-gpu/nomad-gpu/internal/version"
+	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
 func main() {
 	// Nomad passes on what the agent's configuration has in args.
-	byNomad := os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue
-	if len(os.Args) > 1 && !byNomad {
-		os.Exit(answer(os.Args[1:], os.Stdout, os.Stderr))
+	if os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue {
+		program.Main()
 	}
-	agentlog.Outlive("nomad-driver-containerd")
+	agentlog.Outlive(driver.PluginName)
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any { return driver.New(ctx, logger) })
 }
 
-const help = `Usage: nomad-driver-containerd [help | version]
+var program = command.Program{Name: driver.PluginName, Commands: []command.Command{
+	{Name: "validate", Synopsis: "check a configuration", Arguments: command.Files, Run: runValidate},
+	command.Version(driver.PluginName),
+}}
 
-  A task driver plugin for Nomad. Put the program into the agent's plugin_dir
-  and name it in the agent's configuration:
+const validateHelp = `Checks a configuration of this driver without Nomad. FILE is a configuration of
+the Nomad agent, in HCL or JSON, or a folder of them, with a block
 
-      plugin "nomad-driver-containerd" {
-        config { }
-      }
+    plugin "nomad-driver-containerd" {
+      config { ... }
+    }
 
-  Nomad starts it without arguments. docs/driver.md describes its settings.
-`
+or the inside of that config block alone. docs/driver.md has its keys.
 
-// answer tells a person at a terminal what the program is; it returns the exit
-// code.
-func answer(args []string, out, problems io.Writer) int {
-	switch args[0] {
-	case "-h", "-help", "--help", "help":
-		fmt.Fprint(out, help)
-	case "-v", "-version", "--version", "version":
-		fmt.Fprintln(out, version.Line("nomad-driver-containerd"))
-	default:
-		fmt.Fprintf(problems, "nomad-driver-containerd has no command %q.\n\n%s", args[0], help)
-		return 1
+Every mistake is named with its key, its value and what is valid. The exit code
+is 0 when Nomad would accept the configuration, and 1 when not.`
+
+func runValidate(args []string, stdout, stderr io.Writer) int {
+	fs := command.NewFlags(driver.PluginName, "validate FILE", validateHelp, stderr)
+	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
+		return code
 	}
-	return 0
+	if err := driver.ValidateFile(fs.Arg(0)); err != nil {
+		fmt.Fprintln(stderr, err)
+		return command.ExitError
+	}
+	fmt.Fprintln(stdout, "The configuration is valid.")
+	return command.ExitOK
 }

@@ -1,25 +1,38 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-func TestAnswer(t *testing.T) {
+func TestCommandLine(t *testing.T) {
+	good, bad := filepath.Join(t.TempDir(), "good.hcl"), filepath.Join(t.TempDir(), "bad.hcl")
+	for path, text := range map[string]string{good: `plugin "nomad-driver-containerd" {}`, bad: "pids_limit = -1\nmax_starts = -2\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tc := range []struct {
-		arg                 string
-		code                int
-		says, saysOfTrouble string
+		args         []string
+		code         int
+		says, errors string
 	}{
-		{"-h", 0, "Usage: nomad-driver-containerd", ""},
-		{"--help", 0, "Usage: nomad-driver-containerd", ""},
-		{"version", 0, "nomad-driver-containerd 0.", ""},
-		{"start", 1, "", `no command "start"`},
+		{[]string{"-h"}, 0, "Usage: nomad-driver-containerd", ""},
+		{[]string{"help"}, 0, "Usage: nomad-driver-containerd", ""},
+		{[]string{"version"}, 0, "nomad-driver-containerd 0.", ""},
+		{[]string{"validate", good}, 0, "The configuration is valid.", ""},
+		{[]string{"validate", bad}, 1, "", "pids_limit: -1"},
+		{[]string{"validate", bad}, 1, "", "max_starts: -2"},
+		{[]string{"validate"}, 2, "", "takes one argument, not 0"},
+		{[]string{"start"}, 2, "", `unknown command "start"`},
+		{nil, 2, "", "Usage: nomad-driver-containerd"},
 	} {
 		var out, problems strings.Builder
-		code := answer([]string{tc.arg}, &out, &problems)
-		if code != tc.code || !strings.Contains(out.String(), tc.says) || !strings.Contains(problems.String(), tc.saysOfTrouble) {
-			t.Errorf("%s: exit code %d, %q, %q", tc.arg, code, out.String(), problems.String())
+		code := program.Run(tc.args, &out, &problems)
+		if code != tc.code || !strings.Contains(out.String(), tc.says) || !strings.Contains(problems.String(), tc.errors) {
+			t.Errorf("%q: exit code %d, %q, %q", tc.args, code, out.String(), problems.String())
 		}
 	}
 }
