@@ -11,7 +11,7 @@ import (
 )
 
 // The image asks for all GPUs (cluster.Image), and so do the job's environment
-// and a template. The forged reservation names the neighbour's slices.
+// and a template. The forged reservation names the neighbor's slices.
 const hostile = `
       env {
         NVIDIA_VISIBLE_DEVICES            = "all"
@@ -35,12 +35,12 @@ EOT
 func TestContainerHasExactlyItsShare(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
-	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(79)})
-	theirs := report(t, ctx, c, neighbour).Opens()
+	neighbor := run(t, ctx, c, jobSpec{id: "neighbor", devices: slicesOf(79)})
+	theirs := report(t, ctx, c, neighbor).Opens()
 	alloc := run(t, ctx, c, jobSpec{
 		id: "hostile", devices: slicesOf(8),
 		config: "gpu {\n memory = \"7GiB\"\n compute_limit = 300\n}",
-		task:   fmt.Sprintf(hostile, onlyGPU(t, c, neighbour)),
+		task:   fmt.Sprintf(hostile, onlyGPU(t, c, neighbor)),
 	})
 	inside := map[string]probe.Report{"task": report(t, ctx, c, alloc)}
 	session, err := c.ExecReport(ctx, alloc, "task")
@@ -50,7 +50,7 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 	inside["exec session"] = session
 	for where, r := range inside {
 		if open := r.Opens(); len(open) != 1 || slices.Equal(open, theirs) {
-			t.Errorf("%s: opens GPUs %v, the neighbour has %v", where, open, theirs)
+			t.Errorf("%s: opens GPUs %v, the neighbor has %v", where, open, theirs)
 		}
 		if len(r.Forged) != 16 {
 			t.Errorf("%s: tried %d GPUs, want 16", where, len(r.Forged))
@@ -71,8 +71,8 @@ func TestContainerHasExactlyItsShare(t *testing.T) {
 func TestWithoutADeviceBlockThereIsNoGPU(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 2), GPUs: sliced})
-	neighbour := run(t, ctx, c, jobSpec{id: "neighbour", devices: slicesOf(8)})
-	for id, task := range map[string]string{"plain": "", "hostile": fmt.Sprintf(hostile, onlyGPU(t, c, neighbour))} {
+	neighbor := run(t, ctx, c, jobSpec{id: "neighbor", devices: slicesOf(8)})
+	for id, task := range map[string]string{"plain": "", "hostile": fmt.Sprintf(hostile, onlyGPU(t, c, neighbor))} {
 		r := report(t, ctx, c, run(t, ctx, c, jobSpec{id: id, task: task}))
 		if open := r.Opens(); len(open) != 0 || len(r.Nodes) != 0 {
 			t.Errorf("%s: opens GPUs %v, has nodes %v", id, open, r.Nodes)

@@ -205,6 +205,30 @@ func TestTasksSurviveTheLossOf(t *testing.T) {
 	}
 }
 
+// A job that is submitted while containerd is away must run when it is back: Nomad does
+// not look again at a class of nodes that it has refused, and health is not part of it.
+func TestJobOfABadMomentRunsWhenContainerdIsBack(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
+	n := c.Nodes[0]
+	if err := n.KillContainerd(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WaitNode(ctx, func(node *api.Node) bool { return !node.Drivers["containerd"].Healthy }); err != nil {
+		t.Fatal(err)
+	}
+	register(t, ctx, c, jobSpec{id: "patient"})
+	if _, err := c.WaitBlocked(ctx, "patient"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartContainerd(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Running(ctx, "patient"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // restarted kills a plugin and waits until Nomad has started it again.
 func restarted(ctx context.Context, n *cluster.Node, kill func() error, name string) error {
 	old, err := n.WaitPID(ctx, 0, name)

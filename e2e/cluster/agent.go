@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -28,8 +29,18 @@ func (n *Node) StartClient(ctx context.Context) error {
 		return err
 	}
 	n.API.SetSecretID(n.cluster.secret)
-	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), n.cluster.options.Bin,
+	plugins, err := n.pluginDir()
+	if err != nil {
+		return err
+	}
+	config := fmt.Sprintf(clientConfig, n.Name, filepath.Join(n.dir, "nomad"), plugins,
 		ports[0], ports[1], n.cluster.addresses(1), cgroupParent(n.dir), n.deviceConfig(), n.driverConfig())
+	if n.options.Docker {
+		config += dockerClientConfig
+	}
+	for name := range n.options.Plugins {
+		config += fmt.Sprintf("plugin %q {\n}\n", name)
+	}
 	ended, err := n.cluster.startAgent(n.machine, n.dir, config)
 	if err != nil {
 		return err
@@ -38,6 +49,32 @@ func (n *Node) StartClient(ctx context.Context) error {
 		return err
 	}
 	return n.WaitNode(ctx, func(node *api.Node) bool { return takesWork(node) && n.Ready(node) })
+}
+
+// pluginDir is the folder with the plugins' programs: that of ours, or one with copies
+// where there are others too.
+func (n *Node) pluginDir() (string, error) {
+	if len(n.options.Plugins) == 0 {
+		return n.cluster.options.Bin, nil
+	}
+	dir := filepath.Join(n.dir, "plugins")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make plugin folder: %w", err)
+	}
+	programs := maps.Clone(n.options.Plugins)
+	for _, name := range []string{devicePlugin, driverPlugin} {
+		programs[name] = filepath.Join(n.cluster.options.Bin, name)
+	}
+	for name, path := range programs {
+		program, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), program, 0o755)
+		}
+		if err != nil {
+			return "", fmt.Errorf("copy plugin %s: %w", name, err)
+		}
+	}
+	return dir, nil
 }
 
 func (c *Cluster) startAgent(m *machine, dir, config string) (<-chan struct{}, error) {
@@ -53,12 +90,27 @@ func (n *Node) deviceConfig() string {
 	if n.options.Topology == "" {
 		return config
 	}
-	return config + fmt.Sprintf(simulationConfig, n.options.Topology, n.SimDir(), n.Name,
-		filepath.Join(n.cluster.options.Bin, "e2e", "nvidia-cuda-mps-control"))
+	tools, dcmi := filepath.Join(n.cluster.options.Bin, "e2e"), ""
+	// Releases without Ascend devices do not know the key.
+	if library := filepath.Join(tools, "libdcmi.so"); exists(library) {
+		dcmi = fmt.Sprintf("dcmi = %q", library)
+	}
+	control := filepath.Join(tools, n.options.MPSBranch, "nvidia-cuda-mps-control")
+	return config + fmt.Sprintf(simulationConfig, n.options.Topology, n.SimDir(), n.Name, dcmi, control, n.options.MPS)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func (n *Node) driverConfig() string {
-	return n.options.Driver + fmt.Sprintf("\n    namespace = %q\n", taskCgroup(n.dir))
+	config := n.options.Driver + fmt.Sprintf("\n    namespace = %q\n", taskCgroup(n.dir))
+	// A release that has no such program has no such key.
+	if program := filepath.Join(n.cluster.options.Bin, "nomad-gpu-self"); exists(program) {
+		config += fmt.Sprintf("    self_path = %q\n", program)
+	}
+	return config
 }
 
 // waitRegistered returns when the client has told the server about itself.
@@ -135,7 +187,7 @@ func tail(log string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// FreePorts finds ports of the loopback that nobody listens on. They lie below
+// FreePorts finds ports of the loopback that are free. They lie below
 // those that the kernel gives to outgoing connections, which would else take
 // one before its program does.
 func FreePorts(count int) ([]int, error) {

@@ -138,7 +138,17 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	return c, c.record()
 }
 
-// Attach speaks to a Nomad that somebody else started. There is nothing to close.
+// Join starts one more machine, and returns when Nomad may place work on it.
+func (c *Cluster) Join(ctx context.Context, o NodeOptions) (*Node, error) {
+	n := &Node{Name: o.Name, cluster: c, options: o, dir: filepath.Join(c.options.Dir, o.Name), Ready: AllHealthy}
+	c.Nodes = append(c.Nodes, n)
+	if err := n.PowerOn(ctx); err != nil {
+		return nil, fmt.Errorf("start %s: %w", o.Name, err)
+	}
+	return n, c.record()
+}
+
+// Attach speaks to a Nomad that is already running. There is nothing to close.
 func Attach(url string) (*Cluster, error) {
 	c := &Cluster{URL: url}
 	var err error

@@ -83,15 +83,18 @@ plugin "raw_exec" {
 `
 
 // simulationConfig takes the topology file, the simulator's folder, the
-// machine's name and the stand-in for NVIDIA's MPS control program.
+// machine's name, what else is in the block, the stand-in for NVIDIA's MPS control
+// program, and what else is in the mps block.
 const simulationConfig = `
     simulation {
       topology = %q
       dir      = %q
       machine  = %q
+      %s
     }
     mps {
       control = %q
+      %s
     }
 `
 

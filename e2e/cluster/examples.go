@@ -42,3 +42,9 @@ func MachineOfExamples(root string) NodeOptions {
 var GPUsOfExamples = map[string]int{
 	"all-slices": 1, "burst": 1, "mig": 1, "no-gpu": 0, "slice": 1, "two-gpus": 2, "whole-gpu": 1,
 }
+
+// MachineOfVendors is a machine with devices of every vendor, for the jobs of
+// examples/vendors.
+func MachineOfVendors(root string) NodeOptions {
+	return NodeOptions{Name: "vendors", Topology: filepath.Join(root, "e2e", "topology", "vendors.hcl")}
+}

@@ -43,8 +43,14 @@ func (c *Cluster) Run(ctx context.Context, hcl string) (*api.Job, error) {
 	return job, nil
 }
 
+// stopTimeout is how long a job may take to stop. Nomad's server was seen to answer no
+// request of that kind any more.
+const stopTimeout = 3 * time.Minute
+
 // Stop stops a job and returns when its tasks are gone.
 func (c *Cluster) Stop(ctx context.Context, job string) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
 	write := (&api.WriteOptions{}).WithContext(ctx)
 	if _, _, err := c.API.Jobs().Deregister(job, false, write); err != nil {
 		return fmt.Errorf("stop job %s: %w", job, err)
@@ -258,9 +264,27 @@ func Reasons(e *api.Evaluation) string {
 
 // FirstLine returns the first line that a task prints, waiting for it.
 func (c *Cluster) FirstLine(ctx context.Context, alloc *api.Allocation, task string) ([]byte, error) {
+	for {
+		line, err := c.firstLine(ctx, alloc, task)
+		if !errors.Is(err, errSilent) {
+			return line, err
+		}
+	}
+}
+
+// Nomad misses what a task writes between its last look at an empty file and the
+// beginning of its watch over it, and then says nothing until the task writes again. So
+// output that stays away is asked for anew.
+const silence = 15 * time.Second
+
+var errSilent = errors.New("nothing came")
+
+func (c *Cluster) firstLine(ctx context.Context, alloc *api.Allocation, task string) ([]byte, error) {
 	cancel := make(chan struct{})
 	defer close(cancel)
 	frames, problems := c.API.AllocFS().Logs(alloc, true, task, "stdout", "start", 0, cancel, (&api.QueryOptions{}).WithContext(ctx))
+	silent := time.NewTimer(silence)
+	defer silent.Stop()
 	var text []byte
 	for {
 		select {
@@ -274,6 +298,8 @@ func (c *Cluster) FirstLine(ctx context.Context, alloc *api.Allocation, task str
 			}
 		case err := <-problems:
 			return nil, fmt.Errorf("read output of %s: %w", task, err)
+		case <-silent.C:
+			return nil, errSilent
 		case <-ctx.Done():
 			return nil, fmt.Errorf("read output of %s: %w", task, ctx.Err())
 		}

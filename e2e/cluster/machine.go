@@ -124,6 +124,17 @@ func (m *machine) start(log string, env []string, argv ...string) (<-chan struct
 	return ended, nil
 }
 
+// run runs a program inside the machine to its end and returns what it printed.
+func (m *machine) run(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
+	cmd := m.command(ctx, argv...)
+	cmd.Stdin = stdin
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return out, fmt.Errorf("run %q: %w\n%s", argv, err, out)
+	}
+	return out, nil
+}
+
 // command prepares a program to run inside the machine.
 func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.pid()), "--mount", "--pid", "--root", "--wdns=/", "--"}

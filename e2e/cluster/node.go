@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,15 @@ type NodeOptions struct {
 	Topology string
 	// GPUs and Driver are added to the two plugins' configurations.
 	GPUs, Driver string
+	// MPS is added to the mps block of the first, on simulated GPUs.
+	MPS string
+	// MPSBranch is the driver branch that the stand-in for NVIDIA's MPS control program
+	// answers as; empty for the usual.
+	MPSBranch string
+	// Plugins are further plugins' programs, by name; the client loads them beside ours.
+	Plugins map[string]string
+	// Docker starts a Docker engine beside containerd.
+	Docker bool
 }
 
 // Node is one simulated machine with containerd and a Nomad client.
@@ -57,6 +67,11 @@ func (n *Node) PowerOn(ctx context.Context) (err error) {
 	}
 	if err := n.StartContainerd(ctx); err != nil {
 		return err
+	}
+	if n.options.Docker {
+		if err := n.StartDocker(ctx); err != nil {
+			return err
+		}
 	}
 	return n.StartClient(ctx)
 }
@@ -120,8 +135,19 @@ func (n *Node) State() (*statedir.Dir, error) {
 // SimDir is the simulator's folder: see device/sim for what may be written.
 func (n *Node) SimDir() string { return filepath.Join(n.dir, "sim") }
 
+// Dir is a folder of the node's own, which goes with the cluster.
+func (n *Node) Dir(name string) string { return filepath.Join(n.dir, name) }
+
+// TaskCgroup is the control group of the node's containers.
+func (n *Node) TaskCgroup() string { return taskCgroup(n.dir) }
+
 // Path is where the host finds one of the machine's files.
 func (n *Node) Path(inside string) string { return n.machine.path(inside) }
+
+// Command runs a program on the machine to its end and returns what it printed.
+func (n *Node) Command(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
+	return n.machine.run(ctx, stdin, argv...)
+}
 
 // KillDevicePlugin ends the device plugin with SIGKILL; Nomad starts it again.
 func (n *Node) KillDevicePlugin() error { return n.kill(devicePlugin) }
@@ -171,5 +197,6 @@ func (n *Node) kill(command string) error {
 	return nil
 }
 
-// Log returns where one of the node's programs writes: "nomad" or "containerd".
+// Log returns where one of the node's programs writes: "nomad",
+// "containerd" or "dockerd".
 func (n *Node) Log(program string) string { return filepath.Join(n.dir, program+".log") }

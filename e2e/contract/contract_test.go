@@ -13,20 +13,19 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/hcl/v2/hcldec"
-	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/nomad/api"
-	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 	nomaddevice "github.com/hashicorp/nomad/plugins/device"
-	"github.com/zclconf/go-cty/cty/msgpack"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -35,7 +34,7 @@ import (
 // the environment, since it needs no daemon.
 var modes = map[string]string{
 	"whole":     ``,
-	"slices":    "mode = \"slice\"\nsharing = \"hami\"",
+	"slices":    "mode = \"slice\"\ngpu {\n vendor = \"nvidia\"\n sharing = \"hami\"\n}",
 	"replicas":  `mode = "shared"`,
 	"hashicorp": `mig_names = "hashicorp"`,
 }
@@ -48,14 +47,13 @@ type plugin struct {
 
 func start(t *testing.T, topology, config string) plugin {
 	t.Helper()
-	// Not t.TempDir: the path of an MPS socket is limited to 107 characters.
-	dir, err := os.MkdirTemp("", "gpu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := tmpfs.Dir(t)
 	library := filepath.Join(dir, "libvgpu.so")
 	if err := os.WriteFile(library, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	npus, err := dcmi.Once()
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,7 +70,8 @@ func start(t *testing.T, topology, config string) plugin {
 		simulation {
 			topology = "%[4]s"
 			dir      = "%[2]s/sim"
-		}`, config, dir, library, topology)
+			dcmi     = "%[5]s"
+		}`, config, dir, library, topology, npus)
 	if err := p.SetConfig(&base.Config{PluginConfig: encode(t, p, text)}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,19 +85,7 @@ func encode(t *testing.T, p plugin, text string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, diags := hclparse.NewParser().ParseHCL([]byte(text), "test.hcl")
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	decoder, diags := hclspecutils.Convert(schema)
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	value, diags := hcldec.Decode(file.Body, decoder, nil)
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	raw, err := msgpack.Marshal(value, value.Type())
+	raw, err := agentconfig.Encode(schema, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,8 +112,14 @@ func (p plugin) until(t *testing.T, what string, wanted func([]*nomaddevice.Devi
 
 func healthy(groups []*nomaddevice.DeviceGroup) bool {
 	return len(groups) > 0 && !slices.ContainsFunc(groups, func(g *nomaddevice.DeviceGroup) bool {
-		return slices.ContainsFunc(g.Devices, func(d *nomaddevice.Device) bool { return !d.Healthy })
+		return slices.ContainsFunc(g.Devices, func(d *nomaddevice.Device) bool { return !d.Healthy && !refused(g, d) })
 	})
+}
+
+// refused reports whether a device is unhealthy since its vendor's cannot be what the
+// configuration wants: Ascend's know no slices.
+func refused(g *nomaddevice.DeviceGroup, d *nomaddevice.Device) bool {
+	return g.Vendor == "huawei" && g.Type == gpu.TypeSlice && strings.HasPrefix(d.HealthDesc, "sharing-impossible: ")
 }
 
 // node is what Nomad's API says of a node with these groups, through the same
@@ -193,6 +186,9 @@ func TestServiceKnowsWhatTheMachineHas(t *testing.T) {
 						instances -= checkMIG(t, n, machine, i)
 					}
 				}
+				for i := range machine.Cards {
+					instances -= checkCard(t, n, machine, i, mode)
+				}
 				if instances != 0 {
 					t.Errorf("%d instances of the fingerprint belong to no GPU", instances)
 				}
@@ -249,6 +245,42 @@ func checkGPU(t *testing.T, n *nomad.Node, m *sim.Topology, i int, mode string) 
 		t.Errorf("GPU %d: NVLink leads to %v, the service knows %v", i, peers, known)
 	}
 	return len(v.Instances)
+}
+
+// checkCard checks a device of another vendor, or its partitions.
+func checkCard(t *testing.T, n *nomad.Node, m *sim.Topology, i int, mode string) (instances int) {
+	t.Helper()
+	c, want := m.Cards[i], gpu.ModeWhole
+	if m.CardParts(i) == 0 {
+		want = map[string]gpu.Mode{"slices": gpu.ModeSlice, "replicas": gpu.ModeShared, "whole": gpu.ModeWhole, "hashicorp": gpu.ModeWhole}[mode]
+	}
+	// xe does not tell how much memory there is: it is unknown, and there are no slices.
+	untold := c.Driver == "xe"
+	if untold && mode == "slices" {
+		return 0
+	}
+	found, well := 0, c.Vendor != "huawei" || want != gpu.ModeSlice
+	for at, v := range n.View.GPUs {
+		if v.UUID != m.CardUUID(i) && v.ParentUUID != m.CardUUID(i) {
+			continue
+		}
+		found++
+		instances += len(v.Instances)
+		p := n.Plan.GPUs[at]
+		if v.Vendor != c.Vendor || v.Type != gpu.ShortModel(c.Name) || p.NUMA != c.NUMA || (p.MemoryMiB <= 0) != untold || v.Healthy != well || p.Mode != want {
+			t.Errorf("card %d: %+v, mode %s", i, v, p.Mode)
+		}
+		if (v.ParentUUID != "") != (v.Profile != "") {
+			t.Errorf("card %d: %s of %q has the profile %q", i, v.UUID, v.ParentUUID, v.Profile)
+		}
+		if v.ParentUUID == "" && c.Linked != (len(p.Peers) > 0) {
+			t.Errorf("card %d is linked to %v", i, p.Peers)
+		}
+	}
+	if found != max(1, m.CardParts(i)) {
+		t.Errorf("card %d is %d devices", i, found)
+	}
+	return instances
 }
 
 func checkMIG(t *testing.T, n *nomad.Node, m *sim.Topology, i int) (instances int) {

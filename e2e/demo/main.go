@@ -1,6 +1,6 @@
 // Command demo runs the jobs of examples/ on a real Nomad with a real containerd
 // and shows who got which part of which GPU, as the plugins recorded it and as
-// the containers saw it.
+// the containers saw it. The placement service runs beside it, for the last job.
 //
 //	demo          start, run, show, clean up
 //	demo -keep    start, run, show, and leave it running
@@ -31,11 +31,12 @@ import (
 // keptDir is where a cluster lives that outlives the command.
 const keptDir = "/var/tmp/nomad-gpu-dev"
 
-// nomadPort is where people expect Nomad.
-const nomadPort = 4646
+// nomadPort is where people expect Nomad, servicePort where they expect the placement
+// service.
+const nomadPort, servicePort = 4646, 4656
 
 // patience is how long the whole demo may take.
-const patience = 5 * time.Minute
+const patience = 8 * time.Minute
 
 func main() {
 	keep := flag.Bool("keep", false, "leave everything running")
@@ -68,6 +69,7 @@ func run(ctx context.Context, keep, simulate bool) (err error) {
 	if err != nil {
 		return err
 	}
+	simulate = simulate || realGPUs() == 0
 	options := cluster.Options{
 		Bin:      filepath.Join(root, "bin"),
 		Nodes:    []cluster.NodeOptions{machine(root, simulate)},
@@ -83,14 +85,38 @@ func run(ctx context.Context, keep, simulate bool) (err error) {
 	if err != nil {
 		return err
 	}
-	err = show(ctx, c, root)
+	page, err := serve(ctx, c, keep)
+	if err == nil {
+		err = show(ctx, c, page, root, simulate)
+	}
 	if !keep {
-		progress("cleaning up; make dev leaves it running, with Nomad's UI and the nomad command to look further")
+		progress("cleaning up; make dev leaves it running, with the page, Nomad's UI and the nomad command to look further")
 		return errors.Join(err, c.Close())
 	}
-	fmt.Printf(further, c.URL, c.URL, root) // what went wrong can be looked at, too
+	fmt.Printf(further, page, c.URL, c.URL, page, root) // what went wrong can be looked at, too
 	return err
 }
+
+// serve starts the placement service, and returns its address.
+func serve(ctx context.Context, c *cluster.Cluster, keep bool) (string, error) {
+	port := 0
+	if keep {
+		port = freeOr(servicePort)
+	}
+	progress("starting the placement service")
+	address, err := c.Servers[0].StartService(ctx, port, queueOfDemo)
+	if err == nil {
+		progress("its page is at %s/gpu/", address)
+	}
+	return address, err
+}
+
+// queueOfDemo makes the page show a team's quota.
+const queueOfDemo = `queue "team" {
+  gpus       = 8
+  namespaces = ["default"]
+}
+`
 
 // writeImage makes the archive that "ctr images import" reads.
 func writeImage(path string) error {
@@ -103,8 +129,10 @@ func writeImage(path string) error {
 
 const further = `
 It is running. Look further:
+  open %s/gpu/    the page: GPUs, slices, who holds them, what waits
   open %s/ui
-  export NOMAD_ADDR=%s PATH=$PATH:%s/bin/e2e
+  export NOMAD_ADDR=%s NOMAD_GPU_ADDR=%s PATH=$PATH:%[5]s/bin:%[5]s/bin/e2e
+  nomad-gpu-scheduler status
   nomad job status slice
   nomad alloc logs -job slice
   nomad node status -stats $(nomad node status -quiet)
@@ -114,11 +142,11 @@ Stop it with: make dev-stop
 // machine is the demo's node: real GPUs, all sliced, or the simulated machine
 // with every way of offering a GPU.
 func machine(root string, simulate bool) cluster.NodeOptions {
-	if !simulate && realGPUs() > 0 {
+	if !simulate {
 		progress("using this machine's GPUs")
 		return cluster.NodeOptions{GPUs: `mode = "slice"`}
 	}
-	progress("no NVIDIA GPU here: simulating eight H100, four sliced, two with MIG, two whole")
+	progress("simulating eight H100, four sliced, two with MIG, two whole")
 	return cluster.MachineOfExamples(root)
 }
 
@@ -134,7 +162,7 @@ func realGPUs() int {
 	return count
 }
 
-// freeOr returns the port, or 0 when somebody listens there.
+// freeOr returns the port, or 0 when it is taken.
 func freeOr(port int) int {
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

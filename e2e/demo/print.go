@@ -38,8 +38,8 @@ func printBars(c *cluster.Cluster) error {
 		})
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 		for _, s := range sorted {
-			if s.Mode == gpu.ModeMIG {
-				continue // its instances have lines of their own
+			if s.Mode == gpu.ModeMIG || s.Group == "" {
+				continue // its instances or partitions have lines of their own
 			}
 			drawing, holders := bar(s, leases)
 			fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", shortID(s.UUID), strings.TrimPrefix(s.Group, s.Vendor+"/"), drawing, holders)

@@ -19,8 +19,12 @@ import (
 // GPUs are whole, and one of them is taken.
 var waitsFor = map[string]string{"two-gpus": "whole-gpu"}
 
-// show runs every example and prints what came of it.
-func show(ctx context.Context, c *cluster.Cluster, root string) error {
+// admittedJob is the example that the placement service makes a device block for.
+const admittedJob = "examples/service/fraction.nomad.hcl"
+
+// show runs every example and prints what came of it; service is the address of the
+// placement service. On simulated machines one with devices of every vendor joins.
+func show(ctx context.Context, c *cluster.Cluster, service, root string, simulated bool) error {
 	files, err := filepath.Glob(filepath.Join(root, "examples", "*.nomad.hcl"))
 	if err != nil {
 		return err
@@ -55,9 +59,38 @@ func show(ctx context.Context, c *cluster.Cluster, root string) error {
 		}
 		rows = append(rows, r)
 	}
+	r, err := admit(ctx, c, service, root)
+	if err != nil {
+		return err
+	}
+	rows = append(rows, r)
+	if simulated {
+		more, err := showVendors(ctx, c, root)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, more...)
+	}
 	fmt.Println()
 	printTable(rows)
 	return printBars(c)
+}
+
+// admit runs a job through the placement service.
+func admit(ctx context.Context, c *cluster.Cluster, service, root string) (row, error) {
+	progress("NOMAD_ADDR=%s nomad job run %s", service, admittedJob)
+	through, err := cluster.Attach(service)
+	if err != nil {
+		return row{}, err
+	}
+	if _, err := through.RunFile(ctx, filepath.Join(root, admittedJob)); err != nil {
+		return row{}, err
+	}
+	alloc, err := c.Running(ctx, jobOf(admittedJob))
+	if err != nil {
+		return row{}, err
+	}
+	return describe(ctx, c, alloc)
 }
 
 // makeRoom stops the job whose GPU is needed, and returns the allocation that
@@ -110,8 +143,10 @@ func (r *row) hold(holdings []gpu.Holding, states map[string]gpu.GPUState) {
 	switch {
 	case len(first.Slices) > 0:
 		r.part = fmt.Sprintf("%d of %d slices", len(first.Slices), state.Slices)
-	case state.Profile != "":
+	case state.Profile != "" && state.Vendor == "nvidia":
 		r.part = "MIG " + state.Profile
+	case state.Profile != "":
+		r.part = "part " + state.Profile
 	default:
 		r.part = fmt.Sprintf("%d whole", len(holdings))
 	}
@@ -128,15 +163,21 @@ func (r *row) hold(holdings []gpu.Holding, states map[string]gpu.GPUState) {
 func seen(r probe.Report) string {
 	var open []string
 	for _, node := range r.Nodes {
-		if node.OpensGPU() {
+		if node.OpensGPU() || node.OpensOther() {
 			open = append(open, filepath.Base(node.Path))
 		}
 	}
 	slices.Sort(open)
+	forged := []map[string]string{r.Forged}
+	if len(r.Opens()) == 0 && len(open) > 0 { // another vendor's
+		forged = append(forged, r.ForgedDRM, r.ForgedNPU, r.ForgedVNPU)
+	}
 	refused := 0
-	for _, answer := range r.Forged {
-		if answer == probe.Refused {
-			refused++
+	for _, answers := range forged {
+		for _, answer := range answers {
+			if answer == probe.Refused {
+				refused++
+			}
 		}
 	}
 	text := fmt.Sprintf("opens %s, %d refused", strings.Join(open, " "), refused)

@@ -3,14 +3,23 @@ package gpu
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 )
 
 // The bundle runs itself as the other programs that the tests need.
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == nvidia.HookCommand {
+		if err := nvidia.Hook(os.Args); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) < 2 {
 		os.Exit(m.Run())
 	}
@@ -18,6 +27,8 @@ func TestMain(m *testing.M) {
 	switch os.Args[1] {
 	case mps.ExecCommand:
 		err = mps.Exec(os.Args[2:], os.Environ())
+	case mps.GateCommand:
+		err = mps.RunGate(os.Args[2:])
 	case cuda.ProbeCommand:
 		err = cuda.Check()
 	case workCommand:

@@ -1,8 +1,11 @@
 package gpu
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"math"
+	"os"
 	"strconv"
 	"time"
 
@@ -11,8 +14,13 @@ import (
 
 // workCommand makes the bundle a CUDA program:
 //
-//	work compute SECONDS    prints "rate LAUNCHES_PER_SECOND"
+//	work compute SECONDS    prints "started", then "rate LAUNCHES_PER_SECOND"
 //	work allocate MIB       prints "allocated" or "out of memory"
+//	work hold MIB           takes as much as it gets, prints "holds MIB free MIB total MIB",
+//	                        and answers each line of its input with "intact" or "changed"
+//	work spin 0             prints "started" and runs a kernel that does not end
+//	work fault ADDRESS      has a kernel write to the address: 1 is misaligned, 256 is not mapped
+//	work lock|checkpoint|restore|unlock PID
 const workCommand = "work"
 
 func work(args []string) error {
@@ -23,28 +31,115 @@ func work(args []string) error {
 	if err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
+	switch args[0] {
+	case "lock", "checkpoint", "restore", "unlock":
+		return move(args[0], int(n))
+	}
 	c, err := cuda.Open(0)
 	if err != nil {
 		return err
 	}
-	if args[0] == "allocate" {
+	switch args[0] {
+	case "compute":
+		return compute(c, time.Duration(n)*time.Second)
+	case "allocate":
 		return allocate(c, n)
+	case "hold":
+		return hold(c, n)
+	case "spin":
+		return spin(c)
+	case "fault":
+		return fault(c, n)
 	}
-	return compute(c, time.Duration(n)*time.Second)
+	return fmt.Errorf("work: %q is not valid (compute, allocate, hold, spin, fault, lock, checkpoint, restore, unlock)", args[0])
+}
+
+// move takes one step of a process's way to the host and back, by the calls with which
+// the plugin suspends tasks.
+func move(step string, pid int) error {
+	c, err := cuda.OpenCheckpoints()
+	if err != nil {
+		return err
+	}
+	switch step {
+	case "lock":
+		return c.Lock(pid, 10*time.Second)
+	case "checkpoint":
+		return c.Checkpoint(pid)
+	case "restore":
+		return c.Restore(pid)
+	}
+	return c.Unlock(pid)
 }
 
 func allocate(c *cuda.Context, mib uint64) error {
 	_, err := c.Alloc(mib << 20)
-	var failure *cuda.Error
 	switch {
 	case err == nil:
 		fmt.Println("allocated")
 		return nil
-	case errors.As(err, &failure) && failure.Code == cuda.OutOfMemory:
+	case full(err):
 		fmt.Println("out of memory")
 		return nil
 	}
 	return err
+}
+
+func full(err error) bool {
+	var failure *cuda.Error
+	return errors.As(err, &failure) && failure.Code == cuda.OutOfMemory
+}
+
+// chunkMiB is how much hold takes at a time, with a pattern in its first words.
+const (
+	chunkMiB = 64
+	pattern  = 0x6e6f6d61
+	sample   = 1024
+)
+
+func hold(c *cuda.Context, mib uint64) error {
+	var chunks []uint64
+	for uint64(len(chunks))*chunkMiB < mib {
+		p, err := c.Alloc(chunkMiB << 20)
+		if full(err) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.Fill(p, pattern, sample); err != nil {
+			return err
+		}
+		chunks = append(chunks, p)
+	}
+	free, total, err := c.Memory()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("holds %d free %d total %d\n", len(chunks)*chunkMiB, free>>20, total>>20)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		answer, err := check(c, chunks)
+		if err != nil {
+			return err
+		}
+		fmt.Println(answer)
+	}
+	return nil
+}
+
+func check(c *cuda.Context, chunks []uint64) (string, error) {
+	for _, p := range chunks {
+		words, err := c.Read(p, sample)
+		if err != nil {
+			return "", err
+		}
+		for _, w := range words {
+			if w != pattern {
+				return "changed", nil
+			}
+		}
+	}
+	return "intact", nil
 }
 
 // The kernel fills any GPU: more blocks than it has multiprocessors, many times.
@@ -71,4 +166,26 @@ func compute(c *cuda.Context, last time.Duration) error {
 	}
 	fmt.Printf("rate %.3f\n", float64(launches)/time.Since(began).Seconds())
 	return nil
+}
+
+// spin runs a kernel that takes longer than any test.
+func spin(c *cuda.Context) error {
+	out, err := c.Alloc(4 * blocks * cuda.Threads)
+	if err != nil {
+		return err
+	}
+	if err := c.Compute(out, blocks, rounds); err != nil { // compiles
+		return err
+	}
+	fmt.Println("started")
+	for {
+		if err := c.Compute(out, blocks, math.MaxUint32); err != nil {
+			return err
+		}
+	}
+}
+
+func fault(c *cuda.Context, address uint64) error {
+	fmt.Println("started")
+	return c.Compute(address, 1, 1)
 }

@@ -48,7 +48,10 @@ func find() probe.Report {
 	return probe.Report{
 		Env:         env,
 		Nodes:       deviceNodes("/dev"),
-		Forged:      forge(os.TempDir()),
+		Forged:      forge(os.TempDir(), probe.NVIDIAMajor, 0, 16),
+		ForgedDRM:   forge(os.TempDir(), probe.DRMMajor, probe.FirstRender, 32),
+		ForgedNPU:   forge(os.TempDir(), probe.NPUMajor, 0, 16),
+		ForgedVNPU:  forge(os.TempDir(), probe.VNPUMajor, 100, 48),
 		MemoryLimit: env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"],
 	}
 }
@@ -58,7 +61,7 @@ func gpuEnv(environ []string) map[string]string {
 	kept := map[string]string{}
 	for _, entry := range environ {
 		key, value, _ := strings.Cut(entry, "=")
-		for _, prefix := range []string{"NVIDIA_", "CUDA_", "NOMAD_GPU_", "LD_"} {
+		for _, prefix := range []string{"NVIDIA_", "CUDA_", "NOMAD_GPU_", "LD_", "ROCR_", "HIP_", "ZE_", "ASCEND_"} {
 			if strings.HasPrefix(key, prefix) {
 				kept[key] = value
 			}
@@ -90,14 +93,14 @@ func deviceNodes(dir string) []probe.Node {
 }
 
 // forge makes nodes for GPUs of its own accord and opens them.
-func forge(dir string) map[string]string {
+func forge(dir string, major, first, count uint32) map[string]string {
 	answers := map[string]string{}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return map[string]string{"mkdir": err.Error()}
 	}
-	for minor := range uint32(16) {
-		path := filepath.Join(dir, fmt.Sprintf(".gpuprobe-%d-%d", os.Getpid(), minor))
-		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(probe.NVIDIAMajor, minor))); err != nil {
+	for minor := first; minor < first+count; minor++ {
+		path := filepath.Join(dir, fmt.Sprintf(".gpuprobe-%d-%d-%d", os.Getpid(), major, minor))
+		if err := unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))); err != nil {
 			answers[fmt.Sprint(minor)] = "mknod " + errno(err)
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -27,6 +28,10 @@ func main() {
 	run := flag.String("run", "", "run these tests only, as in go test -run")
 	short := flag.Bool("short", false, "run the short tests only")
 	only := flag.String("at", "", "try the mutations at this place alone, as printed: FILE:LINE")
+	tests := flag.String("tests", "", "run the tests of this package instead of the mutated one's own")
+	byReach := flag.Bool("reach", false, "find out which tests reach which lines, and run those alone")
+	known := flag.String("known", "", "the file that keeps what -reach found out, for the next time")
+	skip := flag.String("skip", "^$", "with -reach, leave out the tests that match, such as those that take minutes")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: mutate [-n COUNT] [-seed SEED] [-run TESTS] [-short] [-at FILE:LINE] PACKAGE...")
 		flag.PrintDefaults()
@@ -43,21 +48,86 @@ func main() {
 	if *short {
 		args = append(args, "-short")
 	}
-	for _, pkg := range flag.Args() {
-		tally, err := measure(pkg, args, *count, *seed, *only)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "mutate: %s: %v\n", pkg, err)
-			os.Exit(1)
-		}
-		fmt.Printf("%s: %d of %d killed\n", pkg, tally.killed, tally.tried)
+	leaveOut, err := regexp.Compile(*skip)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "mutate: -skip: %v\n", err)
+		os.Exit(2)
+	}
+	find := func(packages []string, tests string) (*reach, error) {
+		return findReach(packages, tests, *known, leaveOut)
+	}
+	if !*byReach {
+		find = nil
+	}
+	if err := measureAll(flag.Args(), *tests, find, args, draw{*count, *seed, *only}); err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
 	}
 }
 
-// tally is what became of the mutations of a package.
+// draw is which mutations are tried: count of them, chosen by seed, or all at one place.
+type draw struct {
+	count int
+	seed  uint64
+	only  string
+}
+
+// tally counts how the mutations of a package ended.
 type tally struct{ tried, killed int }
 
-// measure tries count mutations of a package and prints those that its tests miss.
-func measure(pkg string, args []string, count int, seed uint64, only string) (tally, error) {
+// noticing runs tests on a mutation.
+type noticing func(m mutation, overlay string) result
+
+// measureAll measures packages one after the other, each by its own tests or by those of
+// another package, and prints how many mutations were killed. With find, which is nil for
+// all tests, those that reach a mutation run.
+func measureAll(packages []string, tests string, find func(packages []string, tests string) (*reach, error), args []string, d draw) error {
+	var r *reach
+	for _, pkg := range packages {
+		by := tests
+		if by == "" {
+			by = pkg
+		}
+		var err error
+		var run noticing
+		switch {
+		case find == nil:
+			run, err = allTests(by, args)
+		case r == nil || tests == "":
+			r, err = find(packages, by)
+			fallthrough
+		default:
+			run = r.test
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", pkg, err)
+		}
+		tally, err := measure(pkg, run, d)
+		if err != nil {
+			return fmt.Errorf("%s: %w", pkg, err)
+		}
+		fmt.Printf("%s: %d of %d killed\n", pkg, tally.killed, tally.tried)
+	}
+	return nil
+}
+
+// allTests runs all tests of a package on each mutation, once they passed without any.
+func allTests(tests string, args []string) (noticing, error) {
+	began := time.Now()
+	if result, output := test(tests, args, "", 30*time.Minute); result != lived {
+		return nil, fmt.Errorf("the tests fail without any mutation:\n%s", output)
+	}
+	// A mutation may make a loop endless: three times the usual is long enough, with
+	// room for a compiler on a busy machine.
+	patience := 3*time.Since(began) + time.Minute
+	return func(_ mutation, overlay string) result {
+		result, _ := test(tests, args, overlay, patience)
+		return result
+	}, nil
+}
+
+// measure tries mutations of a package and prints those that the tests miss.
+func measure(pkg string, test noticing, d draw) (tally, error) {
 	var done tally
 	files, err := sources(pkg)
 	if err != nil {
@@ -67,29 +137,21 @@ func measure(pkg string, args []string, count int, seed uint64, only string) (ta
 	if err != nil {
 		return done, err
 	}
-	draw := rand.New(rand.NewPCG(seed, 0))
-	draw.Shuffle(len(mutations), func(i, j int) { mutations[i], mutations[j] = mutations[j], mutations[i] })
-
-	began := time.Now()
-	if result, output := test(pkg, args, "", 30*time.Minute); result != lived {
-		return done, fmt.Errorf("the tests fail without any mutation:\n%s", output)
-	}
-	// A mutation may make a loop endless: three times the usual is long enough, with
-	// room for a compiler on a busy machine.
-	patience := 3*time.Since(began) + time.Minute
+	random := rand.New(rand.NewPCG(d.seed, 0))
+	random.Shuffle(len(mutations), func(i, j int) { mutations[i], mutations[j] = mutations[j], mutations[i] })
 
 	for _, m := range mutations {
-		if done.tried == count {
+		if done.tried == d.count {
 			break
 		}
-		if only != "" && m.place() != only {
+		if d.only != "" && m.place() != d.only {
 			continue
 		}
 		overlay, err := m.overlay()
 		if err != nil {
 			return done, err
 		}
-		result, _ := test(pkg, args, overlay, patience)
+		result := test(m, overlay)
 		if err := os.RemoveAll(filepath.Dir(overlay)); err != nil {
 			return done, err
 		}
@@ -100,6 +162,8 @@ func measure(pkg string, args []string, count int, seed uint64, only string) (ta
 			done.killed++
 		case lived:
 			fmt.Printf("lived  %s  %s: %s\n", m.place(), m.kind, m.what)
+		case unreached:
+			fmt.Printf("lived  %s  %s: %s (no test reaches it)\n", m.place(), m.kind, m.what)
 		}
 		done.tried++
 	}
@@ -133,9 +197,10 @@ func sources(pkg string) ([]string, error) {
 type result int
 
 const (
-	lived   result = iota // all tests pass: nobody noticed
-	killed                // a test failed, or did not end
-	invalid               // it does not compile
+	lived     result = iota // all tests pass: it went unnoticed
+	killed                  // a test failed, or did not end
+	invalid                 // it does not compile
+	unreached               // no test runs it
 )
 
 // test runs a package's tests on the sources as the overlay changes them.

@@ -19,7 +19,7 @@ type edit struct {
 	text       string
 }
 
-// mutation is one small mistake that somebody could have made.
+// mutation is one small mistake as a programmer makes.
 type mutation struct {
 	file string
 	line int
@@ -27,6 +27,8 @@ type mutation struct {
 	what string // the code that changes, and what to
 	// edits do not overlap and stand in the order of the file.
 	edits []edit
+	// declared is whether it lies outside of functions, in what has no lines that run.
+	declared bool
 }
 
 // place names the mutation's line, the file relative to the folder we run in.
@@ -89,7 +91,10 @@ func find(files []string) ([]mutation, error) {
 			return nil, err
 		}
 		f := finder{fset: fset, source: source, name: name}
-		ast.Inspect(parsed, f.visit)
+		for _, declaration := range parsed.Decls {
+			_, f.declared = declaration.(*ast.GenDecl)
+			ast.Inspect(declaration, f.visit)
+		}
 		all = append(all, f.found...)
 	}
 	return all, nil
@@ -100,7 +105,9 @@ type finder struct {
 	fset   *token.FileSet
 	source []byte
 	name   string
-	found  []mutation
+	// declared is whether what is visited lies outside of functions.
+	declared bool
+	found    []mutation
 }
 
 func (f *finder) offset(pos token.Pos) int { return f.fset.Position(pos).Offset }
@@ -123,7 +130,7 @@ func (f *finder) note(kind string, n ast.Node, what string, edits ...edit) {
 	if cut {
 		what += " …"
 	}
-	f.found = append(f.found, mutation{file: f.name, line: f.fset.Position(n.Pos()).Line, kind: kind, what: what, edits: edits})
+	f.found = append(f.found, mutation{file: f.name, line: f.fset.Position(n.Pos()).Line, kind: kind, what: what, edits: edits, declared: f.declared})
 }
 
 // boundaries are the comparisons that differ in the equal case alone.

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -73,21 +74,36 @@ func TestMeasure_TellsWhatTestsNotice(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":    "module example.com/p\n\ngo 1.26\n",
-		"p.go":      "package p\n\nfunc Positive(n int) bool {\n\tif n > 0 {\n\t\treturn true\n\t}\n\treturn false\n}\n",
-		"p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) {\n\tif !Positive(5) || Positive(-5) {\n\t\tt.Fatal()\n\t}\n}\n",
+		"p.go":      "package p\n\nconst least = 4 * two\n\nconst two = 2\n\nfunc Positive(n int) bool {\n\tif n > 0 {\n\t\treturn true\n\t}\n\treturn false\n}\n",
+		"p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) {\n\tif !Positive(5) || Positive(-5) || least != 8 {\n\t\tt.Fatal()\n\t}\n}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Chdir(dir)
-	// Three mutations: the negated condition is noticed, and > for >= and 1 for 0 are
-	// not, since no test asks for 0 or 1.
-	got, err := measure(".", []string{"-count=1"}, 10, 1, "")
+	// Four mutations: the negated condition is noticed, and 5 for 4 in a constant, which
+	// no line of a profile holds; > for >= and 1 for 0 are not, since no test asks for 0
+	// or 1.
+	all, err := allTests(".", []string{"-count=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (tally{tried: 3, killed: 1}); got != want {
-		t.Errorf("measure = %+v, want %+v", got, want)
+	ways := []noticing{all}
+	for range 2 { // the second time from what is known
+		r, err := findReach([]string{"."}, ".", filepath.Join(dir, "known"), regexp.MustCompile("^$"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ways = append(ways, r.test)
+	}
+	for _, way := range ways {
+		got, err := measure(".", way, draw{count: 10, seed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (tally{tried: 4, killed: 2}); got != want {
+			t.Errorf("measure = %+v, want %+v", got, want)
+		}
 	}
 }

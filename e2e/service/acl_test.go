@@ -129,7 +129,7 @@ func mayRead(ctx context.Context, t *testing.T, r *replica, tokens map[string]st
 		}
 	}
 	if status, _ := getAs(ctx, t, r.URL+"/v1/jobs", ""); status != http.StatusForbidden {
-		t.Errorf("nobody lists jobs: %d, the service lends its token", status)
+		t.Errorf("a caller without a token lists jobs: %d, the service lends its token", status)
 	}
 }
 

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,9 @@ func TestAVictimWithCanariesGivesWayOnce(t *testing.T) {
 	runs(ctx, t, c.API, "full", 1)
 	runs(ctx, t, c.API, "low", 1)
 	deployed(t, c.API, "low")
+	if _, err := c.API.Jobs().TagVersion("low", 0, "golden", "", nil); err != nil {
+		t.Fatal(err)
+	}
 	admitted(ctx, t, r, job{id: "high", priority: 60, meta: map[string]string{"gpu": "8G"}})
 	runs(ctx, t, c.API, "high", 1)
 	if live := allocs(ctx, t, c.API, "default", "low"); len(live) != 0 {
@@ -56,6 +60,15 @@ func TestAVictimWithCanariesGivesWayOnce(t *testing.T) {
 		n := *j.TaskGroups[0].Update.Canary
 		return n == 1 && constraints(j) == "${node.unique.id} != nomad-gpu", fmt.Sprintf("%d canaries, %s", n, constraints(j))
 	})
+	versions, _, _, err := c.API.Jobs().Versions("low", false, nil)
+	if err != nil || len(versions) < 3 {
+		t.Fatalf("%d versions, %v", len(versions), err)
+	}
+	for _, v := range versions {
+		if golden := v.VersionTag != nil; golden != (*v.Version == 0) {
+			t.Errorf("version %d is tagged: %v; its author tagged version 0", *v.Version, golden)
+		}
+	}
 	all, _, err := c.API.Jobs().Allocations("low", true, nil)
 	if err != nil || len(all) != 2 {
 		t.Errorf("job low had %d allocs, want one that gave way and one that came back; %v", len(all), err)
@@ -106,5 +119,59 @@ func TestARevertedJobRuns(t *testing.T) {
 	})
 	after := runs(ctx, t, c.API, "second", 1)[0].ID
 	t.Logf("the alloc is the same: %v", before == after)
+	doubleBooked(ctx, t, c.API)
+}
+
+// Canaries run beside what they are to replace. Where their queue cannot pay for both they
+// wait, and the version that runs goes on; they start when it can, and replace what ran
+// when they are promoted. scheduler/reconcile drives the same with a model of Nomad.
+func TestCanariesWaitForTheirQueue(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, oneGPU)
+	svc := job{id: "svc", meta: map[string]string{"gpu": "5G", "version": "1"}, update: canaries(1)}
+	admitted(ctx, t, r, svc)
+	first := runs(ctx, t, c.API, "svc", 1)[0].ID
+	deployed(t, c.API, "svc")
+	admitted(ctx, t, r, job{id: "beside", meta: map[string]string{"gpu": "5G"}})
+	runs(ctx, t, c.API, "beside", 1)
+
+	svc.meta = map[string]string{"gpu": "5G", "version": "2"} // that this starts a canary, only Nomad knows
+	admitted(ctx, t, r, svc)
+	until(ctx, t, "hold the canary", time.Minute, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("svc", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		live := allocs(ctx, t, c.API, "default", "svc")
+		return strings.Contains(constraints(j), "waits for quota: queue q holds") && len(live) == 1 && live[0].ID == first, fmt.Sprintf("%d allocs, %s", len(live), constraints(j))
+	})
+	if err := c.Stop(ctx, "beside"); err != nil {
+		t.Fatal(err)
+	}
+	until(ctx, t, "start the canary when there is quota for it", 2*time.Minute, func() (bool, string) {
+		d, _, err := c.API.Jobs().LatestDeployment("svc", nil)
+		if err != nil || d == nil {
+			return false, fmt.Sprint(d, err)
+		}
+		g := d.TaskGroups["g"]
+		return len(allocs(ctx, t, c.API, "default", "svc")) == 2 && g.HealthyAllocs == 1 && g.DesiredCanaries == 1, d.StatusDescription
+	})
+	d, _, err := c.API.Jobs().LatestDeployment("svc", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.API.Deployments().PromoteAll(d.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	until(ctx, t, "replace what ran", time.Minute, func() (bool, string) {
+		live := allocs(ctx, t, c.API, "default", "svc")
+		return len(live) == 1 && live[0].ID != first && live[0].ClientStatus == "running", fmt.Sprint(len(live))
+	})
+	// What its queue could never hold beside what runs is refused at once.
+	svc.meta = map[string]string{"gpu": "10G"}
+	if err := submit(ctx, r.API, svc); err == nil || !strings.Contains(err.Error(), "its canaries run beside what runs of it") {
+		t.Errorf("canaries that never fit: %v", err)
+	}
 	doubleBooked(ctx, t, c.API)
 }

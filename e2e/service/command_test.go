@@ -53,8 +53,8 @@ func TestCommand(t *testing.T) {
 		{[]string{"status", "-address", "http://127.0.0.1:1"}, 1, "", "NOMAD_GPU_ADDR"},
 		{[]string{"run"}, 2, "", "takes one argument"},
 		{[]string{"run", "-help"}, 0, "Usage: nomad-gpu-scheduler run [options] <job file>", ""},
-		{[]string{"validate", "-config", r.config}, 0, "is valid", ""},
-		{[]string{"validate", "-config", file}, 1, "", "job"},
+		{[]string{"validate", r.config}, 0, "is valid", ""},
+		{[]string{"validate", file}, 1, "", "job"},
 		{[]string{"version"}, 0, "nomad-gpu-scheduler", ""},
 	} {
 		code, stdout, stderr := scheduler(ctx, t, home, r.URL, row.args...)

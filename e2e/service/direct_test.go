@@ -79,3 +79,51 @@ func TestDirectJobs(t *testing.T) {
 	runs(ctx, t, c.API, "goes", 1)
 	doubleBooked(ctx, t, c.API)
 }
+
+// TestASystemJobGrowsWithTheCluster has nodes join while a system job runs: Nomad
+// starts it there, and the service stops what its queue cannot pay for. When the
+// queue may hold more, it starts there again.
+func TestASystemJobGrowsWithTheCluster(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 3)
+	eligible := func(yes bool, nodes ...int) {
+		for _, i := range nodes {
+			if _, err := c.API.Nodes().ToggleEligibility(c.Nodes[i].ID, yes, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eligible(false, 1, 2)
+	r := serve(ctx, t, c, strict)
+	other := job{id: "other", priority: 90, meta: map[string]string{"gpu": "1G"}}
+	admitted(ctx, t, r, other)
+	agent := job{id: "agent", kind: "system", meta: map[string]string{"gpu": "6G"}} // 6 of 14 slices
+	admitted(ctx, t, r, agent)
+	runs(ctx, t, c.API, "agent", 1)
+	eligible(true, 1, 2)
+	until(ctx, t, "hold it to what its queue pays for", time.Minute, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("agent", nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		why := constraints(j)
+		return strings.Contains(why, "set_contains_any") && len(allocs(ctx, t, c.API, "default", "agent")) == 2, fmt.Sprintf("%s; %d run", why, len(allocs(ctx, t, c.API, "default", "agent")))
+	})
+	runs(ctx, t, c.API, "agent", 2)
+	admitted(ctx, t, r, agent) // again, unchanged
+	runs(ctx, t, c.API, "agent", 2)
+	if live := allocs(ctx, t, c.API, "default", "other"); len(live) != 1 {
+		t.Errorf("other work of the queue has %d allocs", len(live))
+	}
+	for _, id := range []string{"agent", "other"} {
+		for _, a := range allocs(ctx, t, c.API, "default", id) {
+			if a.ClientStatus != "running" {
+				t.Errorf("job %s: an alloc is %s", id, a.ClientStatus)
+			}
+		}
+	}
+	r.kill(syscall.SIGTERM)
+	serve(ctx, t, c, strings.Replace(strict, "gpus       = 1", "gpus       = 2", 1))
+	runs(ctx, t, c.API, "agent", 3)
+	doubleBooked(ctx, t, c.API)
+}

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestFailover kills the leader and measures how long nobody decides.
+// TestFailover kills the leader and measures how long there is no leader.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, 1)
@@ -103,7 +103,7 @@ func listens(ctx context.Context, t *testing.T, r *replica) {
 
 // TestChaos submits around the service and through it in turns, while the
 // service is killed again and again: nothing is held twice, nothing is
-// stranded, and who submits while nobody decides waits.
+// stranded, and a job that is submitted without a leader waits.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, 3)

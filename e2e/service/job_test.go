@@ -103,7 +103,7 @@ func TestServiceAsJob(t *testing.T) {
 func asReplicas(ctx context.Context, t *testing.T, c *cluster.Cluster) []*replica {
 	t.Helper()
 	var services []*api.ServiceRegistration
-	until(ctx, t, "run two replicas", time.Minute, func() (bool, string) {
+	until(ctx, t, "run two replicas", 3*time.Minute, func() (bool, string) {
 		var err error
 		services, _, err = c.API.Services().Get("nomad-gpu-scheduler", nil)
 		if err != nil || len(services) != 2 {

@@ -34,14 +34,15 @@ func TestLifecycle(t *testing.T) {
 	}
 
 	two, six := 2, 6
-	until(ctx, t, "scale when the deployment is over", 40*time.Second, func() (bool, string) {
+	until(ctx, t, "scale when the deployment is over", 3*time.Minute, func() (bool, string) {
 		_, _, err := r.API.Jobs().Scale("svc", "g", &two, "", false, nil, nil)
 		return err == nil, fmt.Sprint(err)
 	})
 	kept("scaling", runs(ctx, t, c.API, "svc", 2))
-	if _, _, err := r.API.Jobs().Scale("svc", "g", &six, "", false, nil, nil); err == nil || !strings.Contains(err.Error(), "over the quota") {
-		t.Errorf("scaling beyond the quota: %v", err)
-	}
+	until(ctx, t, "be refused what is beyond the quota, when the deployment is over", 3*time.Minute, func() (bool, string) {
+		_, _, err := r.API.Jobs().Scale("svc", "g", &six, "", false, nil, nil)
+		return err != nil && strings.Contains(err.Error(), "over the quota"), fmt.Sprint(err)
+	})
 
 	j, _, err := c.API.Jobs().Info("svc", nil)
 	if err != nil {

@@ -4,12 +4,14 @@ package service
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +59,17 @@ func startWith(t *testing.T, machines int, o cluster.Options) (context.Context, 
 	for range machines {
 		o.Nodes = append(o.Nodes, cluster.NodeOptions{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: cut})
 	}
+	return startCluster(t, o)
+}
+
+// startNodes runs a cluster of other machines.
+func startNodes(t *testing.T, nodes ...cluster.NodeOptions) (context.Context, *cluster.Cluster) {
+	t.Helper()
+	return startCluster(t, cluster.Options{Nodes: nodes})
+}
+
+func startCluster(t *testing.T, o cluster.Options) (context.Context, *cluster.Cluster) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	o.Bin, o.Progress = filepath.Join(root, "bin"), t.Logf
@@ -85,10 +98,11 @@ type replica struct {
 
 // launch says how to start a replica.
 type launch struct {
-	nomad  string // address of Nomad
-	token  string // the service's own
-	config string
-	client api.Config // of the replica's API; the address is filled in
+	program string // empty is the one that was built
+	nomad   string // address of Nomad
+	token   string // the service's own
+	config  string
+	client  api.Config // of the replica's API; the address is filled in
 }
 
 // serve starts a replica beside the cluster's first server.
@@ -113,7 +127,7 @@ func serveWith(_ context.Context, t *testing.T, c *cluster.Cluster, l launch) *r
 		t.Fatal(err)
 	}
 	defer log.Close()
-	r.cmd = exec.Command(program, "serve", "-config", file, "-listen", address)
+	r.cmd = exec.Command(cmp.Or(l.program, program), "serve", "-config", file, "-listen", address)
 	r.cmd.Env = append(os.Environ(), "NOMAD_ADDR="+l.nomad, "NOMAD_TOKEN="+l.token)
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	if err := r.cmd.Start(); err != nil {
@@ -219,6 +233,7 @@ type job struct {
 	meta                map[string]string
 	devices             []*api.RequestedDevice
 	image               string // runs in a container, as task "probe"
+	seconds             int    // it ends by itself; 0: it does not
 	update              *api.UpdateStrategy
 }
 
@@ -238,7 +253,7 @@ func (j job) api() *api.Job {
 		out.Namespace = &j.namespace
 	}
 	task := api.NewTask("sleep", "raw_exec")
-	task.SetConfig("command", "sleep").SetConfig("args", []string{"100000"})
+	task.SetConfig("command", "sleep").SetConfig("args", []string{strconv.Itoa(cmp.Or(j.seconds, 100000))})
 	if j.image != "" {
 		task = api.NewTask("probe", "containerd").SetConfig("image", j.image)
 	}
@@ -296,9 +311,14 @@ func allocs(ctx context.Context, t *testing.T, c *api.Client, namespace, id stri
 // runs waits until so many allocs of a job run.
 func runs(ctx context.Context, t *testing.T, c *api.Client, id string, count int) []*api.AllocationListStub {
 	t.Helper()
+	return runsIn(ctx, t, c, "default", id, count)
+}
+
+func runsIn(ctx context.Context, t *testing.T, c *api.Client, namespace, id string, count int) []*api.AllocationListStub {
+	t.Helper()
 	var live []*api.AllocationListStub
-	until(ctx, t, fmt.Sprintf("run %d of job %s", count, id), 40*time.Second, func() (bool, string) {
-		live = allocs(ctx, t, c, "default", id)
+	until(ctx, t, fmt.Sprintf("run %d of job %s", count, id), 3*time.Minute, func() (bool, string) {
+		live = allocs(ctx, t, c, namespace, id)
 		running := 0
 		for _, a := range live {
 			if a.ClientStatus == "running" {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/documents"
 )
 
 // admits waits until a new replica decides.
@@ -60,6 +62,24 @@ const sleeper = `job "team/sleeper" {
 }
 `
 
+// documentsAreValid has Nomad parse and validate each whole job of the documents.
+func documentsAreValid(t *testing.T, nomad *api.Client) {
+	for _, block := range documents.HCL(t, root, "job") {
+		job, err := nomad.Jobs().ParseHCL(block.Text, true)
+		if err != nil {
+			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
+			continue
+		}
+		if _, err := nomad.Namespaces().Register(&api.Namespace{Name: *job.Namespace}, nil); err != nil {
+			t.Fatal(err)
+		}
+		answer, _, err := nomad.Jobs().Validate(job, nil)
+		if err != nil || len(answer.ValidationErrors) > 0 {
+			t.Errorf("%s:%d: %v, %+v", block.Path, block.Line, err, answer)
+		}
+	}
+}
+
 // TestNomadCommand has Nomad's own command line, streams and UI go through the
 // service.
 func TestNomadCommand(t *testing.T) {
@@ -67,6 +87,7 @@ func TestNomadCommand(t *testing.T) {
 	ctx, c := start(t, 1)
 	r := serve(ctx, t, c, "")
 	admits(ctx, t, r)
+	t.Run("jobs in documents are valid", func(t *testing.T) { documentsAreValid(t, c.API) })
 	file := filepath.Join(t.TempDir(), "sleeper.hcl")
 	if err := os.WriteFile(file, []byte(sleeper), 0o600); err != nil {
 		t.Fatal(err)

@@ -65,11 +65,32 @@ func TestRebalancing(t *testing.T) {
 		}
 		return all == 4 && len(now) < 4, fmt.Sprint(now)
 	})
-	if _, _, text := r.ask(t, "GET", "/api/v1/gpu/cluster", ""); !strings.Contains(string(text), "milli of GPU from going to waste") {
+	if _, _, text := r.ask(t, "GET", "/api/v1/gpu/cluster", ""); !strings.Contains(string(text), "GPU from going to waste") {
 		t.Errorf("no event says why work was moved: %s", text)
 	}
 	doubleBooked(ctx, t, c.API)
 	for _, id := range ids {
 		runs(ctx, t, c.API, id, 1)
 	}
+}
+
+// TestMovesMakeRoomForWhatWaits has a half on each of two machines with two GPUs, and a job
+// that wants two whole GPUs of one machine: one half goes to the other, and nothing is lost.
+func TestMovesMakeRoomForWhatWaits(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 2)
+	r := serve(ctx, t, c, rebalanced)
+	for _, id := range []string{"left", "right"} {
+		admitted(ctx, t, r, job{id: id, meta: map[string]string{"gpu": "0.5", "gpu_policy": "SPREAD"}})
+		runs(ctx, t, c.API, id, 1)
+	}
+	admitted(ctx, t, r, job{id: "pair", meta: map[string]string{"gpu": "2"}})
+	runs(ctx, t, c.API, "pair", 1)
+	for _, id := range []string{"left", "right"} {
+		runs(ctx, t, c.API, id, 1)
+	}
+	if _, _, text := r.ask(t, "GET", "/api/v1/gpu/cluster", ""); !strings.Contains(string(text), "so that job default/pair finds room for 2") {
+		t.Errorf("no event says why work was moved: %s", text)
+	}
+	doubleBooked(ctx, t, c.API)
 }

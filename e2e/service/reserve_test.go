@@ -36,7 +36,7 @@ func (r *replica) callAs(ctx context.Context, t *testing.T, token, method, path,
 	return response.StatusCode
 }
 
-// TestReservations reserves all GPUs of a machine: nobody else gets one, the
+// TestReservations reserves all GPUs of a machine: no other job gets one, the
 // claimant does, and what is released or expires is free again.
 func TestReservations(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestReservations(t *testing.T) {
 		return status == http.StatusOK, second.Error
 	})
 	if time.Now().Before(brief.ExpiresAt) {
-		t.Errorf("a reservation until %s was given to somebody else", brief.ExpiresAt)
+		t.Errorf("a reservation until %s was given to another job", brief.ExpiresAt)
 	}
 	if status != http.StatusOK || !first.Success || second.ReservationID == first.ReservationID || time.Until(second.ExpiresAt) < 50*time.Minute {
 		t.Fatalf("reservations %+v and %+v, status %d", first, second, status)
@@ -98,7 +98,7 @@ func TestReservations(t *testing.T) {
 		t.Errorf("40 GB of a T4: %d %+v", status, never)
 	}
 
-	// The claimant runs, somebody else waits.
+	// The claimant runs, another job waits.
 	if err := submit(ctx, r.API, job{id: "other", meta: map[string]string{"gpu": "1"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,14 @@
 package service
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,190 +17,227 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-// largeNomad answers as a Nomad of 1,000 nodes with 8,000 GPUs, 10,000 jobs
-// and 10,000 allocs would.
-type largeNomad struct {
-	mu        sync.Mutex
-	variables map[string]api.Variable
-	index     uint64
+// size is a cluster to measure.
+type size struct{ nodes, allocs, pending, admissions int }
+
+// sizes are the small one, and with NOMAD_GPU_SCALE=full, as in make bench-service,
+// one that is ten times as large.
+func sizes() []size {
+	small := size{nodes: 1000, allocs: 10_000, pending: 500, admissions: 500}
+	if os.Getenv("NOMAD_GPU_SCALE") != "full" {
+		return []size{small}
+	}
+	return []size{small, {nodes: 10_000, allocs: 100_000, pending: 5000, admissions: 500}}
 }
 
-const (
-	largeNodes  = 1000
-	largeAllocs = 10_000
-	largeSlices = 80
-)
-
-func nodeID(i int) string { return fmt.Sprintf("%08d-1111-1111-1111-111111111111", i) }
-
-func largeNode(i int) *api.Node {
-	word := func(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
-	number := func(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
-	n := &api.Node{
-		ID: nodeID(i), Name: fmt.Sprintf("gpu-%04d", i), Datacenter: "dc1", NodePool: "default", Status: "ready",
-		SchedulingEligibility: "eligible", ModifyIndex: 5, Attributes: map[string]string{},
-		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 200_000}, Memory: api.NodeMemoryResources{MemoryMB: 2 << 20}},
-	}
-	for k := range 100 {
-		n.Attributes[fmt.Sprintf("some.attribute.%d", k)] = fmt.Sprintf("value-%d-%d", i, k)
-	}
-	for g := range 8 {
-		d := &api.NodeDeviceResource{
-			Vendor: "nvidia", Type: "slice", Name: fmt.Sprintf("H100/%d", g), Attributes: map[string]*api.Attribute{
-				"model": word("NVIDIA H100 80GB HBM3"), "type": word("H100"), "memory": number(81559, "MiB"), "slice_memory": number(1024, "MiB"),
-				"slices": number(largeSlices, ""), "sharing": word("mps"),
-			},
-		}
-		for s := range largeSlices {
-			d.Instances = append(d.Instances, &api.NodeDevice{ID: fmt.Sprintf("GPU-%04d-%d::%d", i, g, s), Healthy: true})
-		}
-		n.NodeResources.Devices = append(n.NodeResources.Devices, d)
-	}
-	return n
+// measured is what one size cost.
+type measured struct {
+	size
+	fresh, again, change time.Duration // start, lost stream, one node's change
+	freshCPU             time.Duration
+	p50, p99             time.Duration
+	admissionCPU         time.Duration
+	perSecond            float64
+	quietRequests        float64 // per second
+	quietCPU, changeCPU  time.Duration
+	peakMiB              int64
 }
 
-func largeAlloc(i int) map[string]any {
-	node, g, from := i%largeNodes, i/largeNodes%8, i/(largeNodes*8)*8
-	ids := make([]string, 8)
-	for s := range ids {
-		ids[s] = fmt.Sprintf("GPU-%04d-%d::%d", node, g, from+s)
-	}
-	return map[string]any{
-		"ID": fmt.Sprintf("%08d-2222-2222-2222-222222222222", i), "Namespace": "default", "JobID": fmt.Sprintf("job-%05d", i),
-		"TaskGroup": "g", "NodeID": nodeID(node), "NodeName": fmt.Sprintf("gpu-%04d", node), "ClientStatus": "running", "DesiredStatus": "run",
-		"ModifyIndex": 6, "AllocatedResources": map[string]any{"Tasks": map[string]any{"t": map[string]any{
-			"Cpu": map[string]any{"CpuShares": 1000}, "Memory": map[string]any{"MemoryMB": 1000},
-			"Devices": []any{map[string]any{"Vendor": "nvidia", "Type": "slice", "Name": fmt.Sprintf("H100/%d", g), "DeviceIDs": ids}},
-		}}},
-	}
-}
-
-func (l *largeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Nomad-Index", "10")
-	send := func(v any) { _ = json.NewEncoder(w).Encode(v) }
-	switch path := r.URL.Path; {
-	case path == "/v1/event/stream":
-		w.(http.Flusher).Flush()
-		for r.Context().Err() == nil {
-			fmt.Fprintln(w, "{}")
-			w.(http.Flusher).Flush()
-			select {
-			case <-r.Context().Done():
-			case <-time.After(time.Second):
-			}
-		}
-	case path == "/v1/nodes":
-		var list []any
-		for i := range largeNodes {
-			list = append(list, map[string]any{"ID": nodeID(i), "ModifyIndex": 5})
-		}
-		send(list)
-	case strings.HasPrefix(path, "/v1/node/"):
-		i, _ := strconv.Atoi(strings.TrimPrefix(path, "/v1/node/")[:8])
-		send(largeNode(i))
-	case path == "/v1/jobs" && r.Method == http.MethodGet:
-		var list []any
-		for i := range largeAllocs {
-			list = append(list, map[string]any{"ID": fmt.Sprintf("job-%05d", i), "Namespace": "default", "JobModifyIndex": 5})
-		}
-		send(list)
-	case path == "/v1/jobs":
-		send(map[string]any{"EvalID": "e", "JobModifyIndex": 11})
-	case strings.HasPrefix(path, "/v1/job/"):
-		id := strings.TrimPrefix(path, "/v1/job/")
-		if !strings.HasPrefix(id, "job-") {
-			http.Error(w, "job not found", http.StatusNotFound)
-			return
-		}
-		eight := uint64(8)
-		j := job{id: id, devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &eight}}}.api()
-		five := uint64(5)
-		j.JobModifyIndex, j.Namespace = &five, &[]string{"default"}[0]
-		send(j)
-	case path == "/v1/allocations":
-		from, _ := strconv.Atoi(r.URL.Query().Get("next_token"))
-		per, _ := strconv.Atoi(r.URL.Query().Get("per_page"))
-		var list []any
-		for i := from; i < min(from+per, largeAllocs); i++ {
-			list = append(list, largeAlloc(i))
-		}
-		if from+per < largeAllocs {
-			w.Header().Set("X-Nomad-NextToken", strconv.Itoa(from+per))
-		}
-		send(list)
-	case strings.HasPrefix(path, "/v1/var/"):
-		l.variable(w, r, strings.TrimPrefix(path, "/v1/var/"), send)
-	default:
-		send([]any{})
-	}
-}
-
-func (l *largeNomad) variable(w http.ResponseWriter, r *http.Request, path string, send func(any)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r.Method == http.MethodGet {
-		v, ok := l.variables[path]
-		if !ok {
-			http.Error(w, "not found", http.StatusNotFound)
-			return
-		}
-		send(v)
-		return
-	}
-	var v api.Variable
-	_ = json.NewDecoder(r.Body).Decode(&v)
-	l.index++
-	v.ModifyIndex = l.index
-	if v.Lock != nil {
-		v.Lock.ID = "lock"
-	}
-	l.variables[path] = v
-	send(v)
-}
-
-// TestLargeCluster measures the service as a process on a simulated Nomad of
-// 1,000 nodes and 10,000 allocs: its memory, and how long an admission takes.
+// TestLargeCluster measures the service as a process on a simulated Nomad: its memory,
+// how long it takes until it decides, how long an admission takes, and what it costs
+// when little or nothing happens while thousands wait.
 func TestLargeCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates a cluster of 1,000 nodes")
 	}
-	s := httptest.NewServer(&largeNomad{variables: map[string]api.Variable{}})
-	t.Cleanup(s.Close) // after the service, whose event stream it would wait for
-	client, err := api.NewClient(&api.Config{Address: s.URL})
+	t.Logf("| nodes | GPUs | allocs | waiting | first decision, CPU | fresh after a lost stream | one node's change: seen, CPU | admissions/s | p50 | p99 | CPU of one | quiet: requests/s, CPU | memory |")
+	var all []measured
+	for _, s := range sizes() {
+		m := measure(t, s)
+		t.Logf("| %d | %d | %d | %d | %.1f s, %.1f s | %.1f s | %d ms, %.1f ms | %.0f | %.1f ms | %.1f ms | %.1f ms | %.2f, %.1f %% | %d MiB |",
+			m.nodes, m.nodes*8, m.allocs, m.pending, m.fresh.Seconds(), m.freshCPU.Seconds(), m.again.Seconds(), m.change.Milliseconds(), 1000*m.changeCPU.Seconds(),
+			m.perSecond, 1000*m.p50.Seconds(), 1000*m.p99.Seconds(), 1000*m.admissionCPU.Seconds(), m.quietRequests, 100*m.quietCPU.Seconds(), m.peakMiB)
+		all = append(all, m)
+	}
+	if all[0].peakMiB > 512 {
+		t.Errorf("the service took %d MiB for 1,000 nodes, want at most 512", all[0].peakMiB)
+	}
+	if len(all) == 2 {
+		growsSlower(t, all[0], all[1])
+	}
+}
+
+// growsSlower compares two sizes: what is done per admission, per change and in a quiet
+// minute must not grow as the cluster does.
+func growsSlower(t *testing.T, small, large measured) {
+	t.Helper()
+	factor := float64(large.nodes) / float64(small.nodes)
+	for what, ratio := range map[string]float64{
+		"the median of an admission":      float64(large.p50) / float64(small.p50),
+		"the CPU time of an admission":    float64(large.admissionCPU) / float64(small.admissionCPU),
+		"the CPU time until a decision":   float64(large.freshCPU) / float64(small.freshCPU),
+		"the CPU time of a node's change": float64(large.changeCPU) / float64(small.changeCPU),
+		"requests when nothing happens":   large.quietRequests / small.quietRequests,
+		"memory":                          float64(large.peakMiB) / float64(small.peakMiB),
+	} {
+		if ratio > factor {
+			t.Errorf("%s grew by %.1f in a cluster %.0f times as large", what, ratio, factor)
+		}
+	}
+}
+
+func measure(t *testing.T, s size) measured {
+	t.Helper()
+	m := measured{size: s}
+	nomad := startLargeNomad(t, s.nodes, s.allocs)
+	client, err := api.NewClient(&api.Config{Address: nomad.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	r := serve(t.Context(), t, &cluster.Cluster{URL: s.URL, API: client}, "placement {\n candidates = 64\n}\nlisten {\n requests_per_second = 100000\n burst = 100000\n}")
-	admitted(t.Context(), t, r, job{id: "first", meta: map[string]string{"gpu": "8G"}})
-	t.Logf("first admission after %s", time.Since(begin).Round(time.Millisecond))
-	const jobs = 500
-	var took []time.Duration
+	r := serve(t.Context(), t, &cluster.Cluster{URL: nomad.URL, API: client}, "listen {\n requests_per_second = 100000\n burst = 100000\n}")
+	until(t.Context(), t, "decide", 10*time.Minute, func() (bool, string) {
+		err := submit(t.Context(), r.API, job{id: "first", meta: map[string]string{"gpu": "8G"}})
+		return err == nil, fmt.Sprint(err)
+	})
+	m.fresh, m.freshCPU = time.Since(begin), cpuTime(t, r)
+
+	wait(t, r, s.pending)
+	m.admissions(t, r)
+	m.quiet(t, r, nomad)
+	m.changes(t, r, nomad)
+
+	nomad.breakStreams()
 	begin = time.Now()
-	for i := range jobs {
+	nomad.mark(1, "after")
+	seen(t, r, "after")
+	m.again = time.Since(begin)
+	m.peakMiB = peak(t, r)
+	nomad.mu.Lock()
+	defer nomad.mu.Unlock()
+	if nomad.refused > 0 {
+		t.Errorf("the service opened more connections than Nomad allows, %d times", nomad.refused)
+	}
+	r.kill(syscall.SIGKILL)
+	return m
+}
+
+// wait submits jobs of eight whole GPUs, for which no node has room.
+func wait(t *testing.T, r *replica, count int) {
+	t.Helper()
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range 8 {
+		group.Go(func() {
+			for i := range next {
+				if err := submit(t.Context(), r.API, job{id: fmt.Sprintf("wait-%d", i), meta: map[string]string{"gpu": "8"}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range count {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+// admissions submits one job after the other.
+func (m *measured) admissions(t *testing.T, r *replica) {
+	t.Helper()
+	var took []time.Duration
+	begin, cpu := time.Now(), cpuTime(t, r)
+	for i := range m.size.admissions {
 		at := time.Now()
-		if err := submit(t.Context(), r.API, job{id: fmt.Sprintf("new-%d", i), meta: map[string]string{"gpu": []string{"8G", "0.5", "1", "16G,0.1"}[i%4]}}); err != nil {
+		if err := submit(t.Context(), r.API, job{id: fmt.Sprintf("new-%d", i), meta: map[string]string{"gpu": []string{"8G", "0.5", "4G", "16G,0.1"}[i%4]}}); err != nil {
 			t.Fatal(err)
 		}
 		took = append(took, time.Since(at))
 	}
-	all := time.Since(begin)
+	m.perSecond, m.admissionCPU = float64(len(took))/time.Since(begin).Seconds(), (cpuTime(t, r)-cpu)/time.Duration(len(took))
 	slices.Sort(took)
+	m.p50, m.p99 = took[len(took)/2], took[len(took)*99/100]
+}
+
+// quiet counts what the service asks Nomad, and how long it computes, while nothing
+// happens.
+func (m *measured) quiet(t *testing.T, r *replica, nomad *largeNomad) {
+	t.Helper()
+	const pause = 30 * time.Second
+	time.Sleep(pause) // what was submitted settles
+	nomad.asked()
+	cpu := cpuTime(t, r)
+	time.Sleep(pause)
+	m.quietCPU = (cpuTime(t, r) - cpu) / time.Duration(pause.Seconds())
+	asked, sum := nomad.asked(), 0
+	for _, path := range slices.Sorted(maps.Keys(asked)) {
+		t.Logf("%d nodes, quiet for %s: %s %d times", m.nodes, pause, path, asked[path])
+		sum += asked[path]
+	}
+	m.quietRequests = float64(sum) / pause.Seconds()
+}
+
+// changes changes one node after the other.
+func (m *measured) changes(t *testing.T, r *replica, nomad *largeNomad) {
+	t.Helper()
+	const count = 50
+	cpu := cpuTime(t, r)
+	for i := range count {
+		nomad.mark(i, "busy")
+	}
+	begin := time.Now()
+	nomad.mark(0, "change")
+	seen(t, r, "change")
+	m.change = time.Since(begin)
+	time.Sleep(5 * time.Second)
+	m.changeCPU = (cpuTime(t, r) - cpu) / (count + 1)
+}
+
+// seen waits until the service knows of a node with a mark: no other is one that could
+// ever hold a job that asks for it.
+func seen(t *testing.T, r *replica, mark string) {
+	t.Helper()
+	j := job{id: "probe", meta: map[string]string{"gpu": "1G"}}.api()
+	j.Constraints = []*api.Constraint{{LTarget: "${meta.mark}", RTarget: mark, Operand: "="}}
+	until(t.Context(), t, "see a change", 5*time.Minute, func() (bool, string) {
+		_, _, err := r.API.Jobs().Validate(j, nil)
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// cpuTime is how long the service has computed.
+func cpuTime(t *testing.T, r *replica) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text)[strings.LastIndex(string(text), ")"):])
+	var ticks int64
+	for _, field := range fields[12:14] { // utime and stime, in hundredths of a second
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// peak is the most memory that the service has had, in MiB.
+func peak(t *testing.T, r *replica) int64 {
+	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var peak int64
 	for line := range strings.Lines(string(status)) {
 		if kib, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			peak, _ = strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
-		}
-		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "VmHWM") {
-			t.Log(strings.TrimSpace(line))
+			n, _ := strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
+			return n >> 10
 		}
 	}
-	t.Logf("%d admissions: p50 %s, p99 %s, %.0f/s", jobs, took[jobs/2], took[jobs*99/100], jobs/all.Seconds())
-	if peak > 512<<10 {
-		t.Errorf("the service took %d MiB, want at most 512", peak>>10)
-	}
+	t.Fatal("the kernel does not tell the memory of a process")
+	return 0
 }

@@ -40,7 +40,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("GET %s: %d %.200s", path, status, text)
 		}
 	}
-	// Utilisation comes from Nomad's own client statistics.
+	// Utilization comes from Nomad's own client statistics.
 	until(ctx, t, "see a measurement", 30*time.Second, func() (bool, string) {
 		_, text := get("/api/v1/gpu/cluster")
 		var picture struct {

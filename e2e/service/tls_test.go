@@ -36,7 +36,7 @@ listen {
 `, nomads.CAFile(), toNomad, itsKey, cert, key, peoples.CAFile())
 }
 
-// person is how somebody with a certificate reaches a replica.
+// person is how a caller with a certificate reaches a replica.
 func person(a *testca.Authority, name string) api.Config {
 	cert, key := a.Sign(name)
 	return api.Config{TLSConfig: &api.TLSConfig{CACert: a.CAFile(), ClientCert: cert, ClientKey: key}}

@@ -1,15 +1,18 @@
 package service
 
 import (
-	"context"
+	"bytes"
+	"encoding/json"
 	"os/exec"
-	"slices"
-	"strings"
+	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/chromedp/chromedp"
 )
+
+// visit is a page for e2e/browser to open, and what it must show.
+type visit struct {
+	URL   string   `json:"url"`
+	Shows []string `json:"shows"`
+}
 
 // TestNomadUI opens Nomad's own UI through the service in a browser: the job is
 // there and links to the service's page, and so is everything else.
@@ -28,33 +31,19 @@ func TestNomadUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	alloc := runs(ctx, t, c.API, "shown", 1)[0]
-	browser, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox)...)
-	defer stop()
-	tab, closeTab := chromedp.NewContext(browser)
-	defer closeTab()
-	tab, cancel := context.WithTimeout(tab, 3*time.Minute)
-	defer cancel()
-	for _, page := range []struct {
-		path  string
-		shows []string
-	}{
-		{"/ui/jobs/shown@default", []string{"GPU placement", "1 Running", r.URL + "/gpu/?job=shown"}},
-		{"/ui/clients", []string{"node-0", "Ready"}},
-		{"/ui/servers", []string{"server.global"}},
-		{"/ui/topology", []string{"node-0"}},
-		{"/ui/allocations/" + alloc.ID, []string{"Allocation shown.g[0]", "RUNNING"}},
-	} {
-		if _, err := chromedp.Run(tab, chromedp.Navigate(r.URL+page.path)); err != nil {
-			t.Fatal(err)
-		}
-		until(tab, t, "show "+page.path, 40*time.Second, func() (bool, string) {
-			text, err := chromedp.Run(tab, chromedp.Evaluate[string](
-				`document.body.innerText + [...document.querySelectorAll('a[href*="/gpu/"]')].map(a => a.href).join(" ")`))
-			if err != nil {
-				return false, err.Error()
-			}
-			missing := slices.ContainsFunc(page.shows, func(want string) bool { return !strings.Contains(text, want) })
-			return !missing, text
-		})
+	pages, err := json.Marshal([]visit{
+		{r.URL + "/ui/jobs/shown@default", []string{"GPU placement", "1 Running", r.URL + "/gpu/?job=shown"}},
+		{r.URL + "/ui/clients", []string{"node-0", "Ready"}},
+		{r.URL + "/ui/servers", []string{"server.global"}},
+		{r.URL + "/ui/topology", []string{"node-0"}},
+		{r.URL + "/ui/allocations/" + alloc.ID, []string{"Allocation shown.g[0]", "RUNNING"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "e2e", "browser"), ".")
+	browser.Stdin = bytes.NewReader(pages)
+	if out, err := browser.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 }

@@ -45,7 +45,7 @@ const gpuRules = `
     }
 `
 
-// nomadUnit is the unit of docs/install-systemd.md, with the paths of the payload.
+// nomadUnit is the unit of docs/install.md, with the paths of the payload.
 const nomadUnit = `[Unit]
 Description=Nomad
 Wants=network-online.target containerd.service
@@ -88,6 +88,8 @@ server {
 }
 telemetry {
   publish_allocation_metrics = true
+  # Every second, the default, is much for a processor that may be emulated.
+  collection_interval = "10s"
 }
 client {
   enabled           = true
@@ -113,7 +115,9 @@ plugin "nomad-device-gpu" {
   }
 }
 plugin "nomad-driver-containerd" {
-  config {}
+  config {
+    gc { period = "30s" }
+  }
 }
 `
 

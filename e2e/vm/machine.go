@@ -106,7 +106,7 @@ func (m *Machine) console() string { return filepath.Join(m.dir, "console") }
 // PowerOn boots the machine and returns when it takes commands.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	args := append(accelerator(),
-		"-smp", "2", "-m", "3072", "-display", "none", "-monitor", "none",
+		"-smp", "2", "-m", "4096", "-display", "none", "-monitor", "none",
 		"-kernel", filepath.Join(m.image, "vmlinuz"), "-initrd", filepath.Join(m.image, "initrd"),
 		"-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=0 "+m.arguments,
 		"-drive", "file="+m.disk()+",if=virtio,cache=unsafe,discard=unmap",

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -21,8 +22,8 @@ const toolsImage = "localhost/tools:1"
 // systemd, containerd and runc.
 var suites = []string{"driver", "driver/runtime", "driver/spec", "internal/statedir", "internal/agentlog"}
 
-// testPrograms are what those tests would build, had the machine Go.
-var testPrograms = []string{"driver/testdata/dial", "driver/testdata/listen", "plugin/nomad-driver-containerd"}
+// firstRelease is installed, and nextRelease takes its place.
+const firstRelease, nextRelease = "1.0.0", "1.0.1"
 
 // payload makes the disk with all that a machine needs of us: /opt/gpu there.
 //
@@ -30,10 +31,14 @@ var testPrograms = []string{"driver/testdata/dial", "driver/testdata/listen", "p
 //	containerd/  the newest release
 //	images/      archives of images
 //	topology.hcl the simulated machine
+//
+// and what the steps need besides:
+//
 //	tests/       test programs, and below src/ what they read
-func payload(ctx context.Context, root, dir string, withSuites bool) (string, error) {
+//	packages/    two releases of the packages
+func payload(ctx context.Context, root, dir string, parts []part) (string, error) {
 	files := filepath.Join(dir, "payload")
-	for _, sub := range []string{"bin", "images", "tests/programs"} {
+	for _, sub := range []string{"bin", "images"} {
 		if err := os.MkdirAll(filepath.Join(files, sub), 0o755); err != nil {
 			return "", err
 		}
@@ -57,8 +62,8 @@ func payload(ctx context.Context, root, dir string, withSuites bool) (string, er
 	if err := images(ctx, bin, filepath.Join(files, "images")); err != nil {
 		return "", err
 	}
-	if withSuites {
-		if err := testBinaries(ctx, root, filepath.Join(files, "tests")); err != nil {
+	for _, part := range parts {
+		if err := part(ctx, root, files); err != nil {
 			return "", err
 		}
 	}
@@ -90,7 +95,11 @@ func images(ctx context.Context, bin, dir string) error {
 	return nil
 }
 
-func testBinaries(ctx context.Context, root, dir string) error {
+// part adds what only some steps need to the payload's files.
+type part func(ctx context.Context, root, files string) error
+
+func testBinaries(ctx context.Context, root, files string) error {
+	dir := filepath.Join(files, "tests")
 	for _, suite := range suites {
 		source := filepath.Join(dir, "src", suite)
 		if err := os.MkdirAll(source, 0o755); err != nil {
@@ -106,8 +115,39 @@ func testBinaries(ctx context.Context, root, dir string) error {
 			}
 		}
 	}
-	for _, program := range testPrograms {
+	// What those tests would build, had the machine Go.
+	sources, err := filepath.Glob(filepath.Join(root, "driver", "testdata", "*", "main.go"))
+	if err != nil || len(sources) == 0 {
+		return fmt.Errorf("find the programs of the driver's tests: %d, %w", len(sources), err)
+	}
+	programs := []string{"plugin/nomad-driver-containerd", "device/sim/nvidia-cuda-mps-control", "e2e/mpsgate"}
+	for _, source := range sources {
+		programs = append(programs, "driver/testdata/"+filepath.Base(filepath.Dir(source)))
+	}
+	for _, program := range programs {
 		if _, err := testimage.BuildGo(ctx, filepath.Join(dir, "programs"), "github.com/nomad-gpu/nomad-gpu/"+program); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packages makes Debian's packages as a release does, of the programs that are there.
+// The second release differs in its number only.
+func packages(ctx context.Context, root, files string) error {
+	dir := filepath.Join(files, "packages")
+	for _, version := range []string{firstRelease, nextRelease} {
+		if err := run(ctx, filepath.Join(root, "internal", "release"), "go", "run", ".", "-version", version,
+			"-arch", runtime.GOARCH, "-bin", filepath.Join(root, "bin"), "-out", dir); err != nil {
+			return err
+		}
+	}
+	others, err := filepath.Glob(filepath.Join(dir, "*[^b]"))
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if err := os.Remove(other); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-var releases = flag.String("debian", "", "Debian releases to test on, such as 12,13")
+var (
+	releases = flag.String("debian", "", "Debian releases to test on, such as 12,13")
+	tests    = flag.String("tests", ".", "a regular expression: of the driver's own tests, only those whose name it matches")
+	selected = flag.String("steps", "", "a regular expression: of the steps that are not vital, only those whose name it matches")
+)
 
 // root is the repository: tests run in their package's folder.
 var root, _ = filepath.Abs("../..")
@@ -46,6 +52,13 @@ func TestMachine(t *testing.T) {
 }
 
 func testMachine(t *testing.T, debian string) {
+	wanted, err := regexp.Compile(*selected)
+	if err != nil {
+		t.Fatalf("-steps: %v", err)
+	}
+	chosen := slices.DeleteFunc(slices.Clone(steps), func(s step) bool {
+		return !s.vital && (testing.Short() && !s.short || !wanted.MatchString(s.name))
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	make := exec.CommandContext(ctx, filepath.Join(root, "e2e", "vm", "image"), debian)
@@ -54,7 +67,13 @@ func testMachine(t *testing.T, debian string) {
 	if err != nil {
 		t.Fatalf("make the image of Debian %s: %v", debian, err)
 	}
-	disk, err := payload(ctx, root, t.TempDir(), !testing.Short())
+	var parts []part
+	for _, s := range chosen {
+		if s.needs != nil {
+			parts = append(parts, s.needs)
+		}
+	}
+	disk, err := payload(ctx, root, t.TempDir(), parts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,19 +92,24 @@ func testMachine(t *testing.T, debian string) {
 		t.Fatal(err)
 	}
 	l := &lane{T: t, Machine: m, cluster: c, debian: debian}
-	for _, step := range steps {
-		if testing.Short() && !step.short {
-			continue
-		}
+	kept := table{filepath.Join(root, "bin", "vm", "debian-"+debian+".md")}
+	for _, step := range chosen {
+		began := time.Now()
 		ok := t.Run(step.name, func(t *testing.T) {
-			began := time.Now()
-			defer func() { t.Logf("took %s", time.Since(began).Round(time.Second)) }()
 			inner := *l
 			inner.T = t
+			// Also when the step ends early.
+			defer func() {
+				took := time.Since(began).Round(time.Second)
+				t.Logf("took %s", took)
+				if err := kept.enter(step.name, !t.Failed(), began, took); err != nil {
+					t.Error(err)
+				}
+				if t.Failed() {
+					inner.diagnose(ctx)
+				}
+			}()
 			step.run(ctx, &inner)
-			if t.Failed() {
-				inner.diagnose(ctx)
-			}
 		})
 		if !ok && step.vital {
 			return
@@ -93,30 +117,36 @@ func testMachine(t *testing.T, debian string) {
 	}
 }
 
-// steps are done in this order on one machine. Nothing makes sense after a vital one
-// failed; short ones are all that -short does.
-var steps = []struct {
+// step is one thing that is done to the machine, and what must be so afterwards.
+type step struct {
 	name         string
 	vital, short bool
 	run          func(context.Context, *lane)
-}{
-	{"it has systemd, cgroup v2 and AppArmor", true, true, testBase},
-	{"it becomes a node", true, true, testNode},
-	{"every example runs", true, true, testExamples},
-	{"a container is confined", false, true, testConfined},
-	{"a task that is out of memory says so", false, false, testOOM},
-	{"statistics are what the kernel counts", false, false, testStatistics},
-	{"MPS daemons are in units of their own", false, true, testScopes},
-	{"nothing ends when Nomad's service is restarted", false, true, testRestartNomad},
-	{"nothing ends when the service takes its control group along", false, true, testRestartGroup},
-	{"nothing ends when containerd is restarted", false, true, testRestartContainerd},
-	{"nothing ends when everything of ours is killed", false, false, testKills},
-	{"what the plugins log without an agent is for people", false, false, testSystemLog},
-	{"both cgroup drivers of containerd will do", false, false, testCgroupDrivers},
-	{"nothing ends on an overloaded machine", false, false, testOverload},
-	{"a reboot brings the tasks back on their GPUs", false, false, testReboot},
-	{"so does a pulled plug", false, false, testPlug},
-	{"the driver's own tests pass", false, false, testSuites},
+	// needs is what must be on the payload for it, besides what every step needs.
+	needs part
+}
+
+// steps are done in this order on one machine. Nothing makes sense after a vital one
+// failed; short ones are all that -short does.
+var steps = []step{
+	{"it has systemd, cgroup v2 and AppArmor", true, true, testBase, nil},
+	{"it becomes a node", true, true, testNode, nil},
+	{"every example runs", true, true, testExamples, nil},
+	{"a container is confined", false, true, testConfined, nil},
+	{"a task that is out of memory says so", false, false, testOOM, nil},
+	{"statistics are what the kernel counts", false, false, testStatistics, nil},
+	{"MPS daemons are in units of their own", false, true, testScopes, nil},
+	{"nothing ends when Nomad's service is restarted", false, true, testRestartNomad, nil},
+	{"nothing ends when the service takes its control group along", false, true, testRestartGroup, nil},
+	{"nothing ends when containerd is restarted", false, true, testRestartContainerd, nil},
+	{"a reboot brings the tasks back on their GPUs", false, false, testReboot, nil},
+	{"both cgroup drivers of containerd will do", false, false, testCgroupDrivers, nil},
+	{"nothing ends on an overloaded machine", false, false, testOverload, nil},
+	{"nothing ends when everything of ours is killed", false, false, testKills, nil},
+	{"what the plugins log without an agent is for people", false, false, testSystemLog, nil},
+	{"a pulled plug brings them back too", false, false, testPlug, nil},
+	{"packages install, take an upgrade, and are purged", false, false, testPackages, packages},
+	{"the driver's own tests pass", false, false, testSuites, testBinaries},
 }
 
 // run runs a script that must succeed, and returns what it printed.
@@ -137,7 +167,7 @@ func (l *lane) diagnose(ctx context.Context) {
 }
 
 // patience is how long Nomad may take for one thing on a slow machine.
-const patience = 10 * time.Minute
+const patience = 20 * time.Minute
 
 // within gives a step's question to Nomad a deadline of its own.
 func within(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -1,0 +1,184 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+)
+
+// installation is a folder of programs that can be replaced one by one, as an operator
+// does.
+type installation struct {
+	dir, former, present string
+	cluster              *cluster.Cluster
+	replica              *replica
+}
+
+const deviceProgram, driverProgram, serviceProgram = "nomad-device-gpu", "nomad-driver-containerd", "nomad-gpu-scheduler"
+
+// put replaces a program, in one step, so that none is ever half there.
+func (i *installation) put(t *testing.T, from, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(from, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(i.dir, name)
+	if err := os.WriteFile(path+".new", text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// linkTools shows what simulated machines are made of, but for what a former release does
+// not know.
+func (i *installation) linkTools(t *testing.T) {
+	t.Helper()
+	from, to := filepath.Join(root, "bin", "e2e"), filepath.Join(i.dir, "e2e")
+	tools, err := os.ReadDir(from)
+	if err == nil {
+		err = os.Mkdir(to, 0o755)
+	}
+	for _, tool := range tools {
+		if err == nil && tool.Name() != "libdcmi.so" {
+			err = os.Symlink(filepath.Join(from, tool.Name()), filepath.Join(to, tool.Name()))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replace puts a program of another release in its place and restarts what runs it.
+func (i *installation) replace(ctx context.Context, t *testing.T, from, name string) {
+	t.Helper()
+	i.put(t, from, name)
+	if name == serviceProgram {
+		i.replica.kill(syscall.SIGTERM)
+		i.serve(ctx, t)
+		return
+	}
+	n := i.cluster.Nodes[0]
+	if err := n.KillClient(); err != nil {
+		t.Fatal(err)
+	}
+	// A client that is stopped ends its plugins. One that is killed leaves them, and the
+	// next one would take the former driver's process up again.
+	for _, kill := range []func() error{n.KillDevicePlugin, n.KillDriverPlugin} {
+		if err := kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.StartClient(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (i *installation) serve(ctx context.Context, t *testing.T) {
+	t.Helper()
+	i.replica = serveWith(ctx, t, i.cluster, launch{program: filepath.Join(i.dir, serviceProgram), nomad: i.cluster.URL, config: oneGPU})
+}
+
+// orders are the orders in which three programs can be replaced.
+func orders() [][]string {
+	a, b, c := deviceProgram, driverProgram, serviceProgram
+	return [][]string{{a, b, c}, {a, c, b}, {b, a, c}, {b, c, a}, {c, a, b}, {c, b, a}}
+}
+
+// TestUpgrade replaces the programs of a former release by the present ones, and back,
+// in every order, while tasks run. NOMAD_GPU_FORMER is the folder of the former programs;
+// make test-upgrade builds them.
+func TestUpgrade(t *testing.T) {
+	former := os.Getenv("NOMAD_GPU_FORMER")
+	if former == "" {
+		t.Skip("make test-upgrade builds the programs of a former release")
+	}
+	i := &installation{dir: t.TempDir(), former: former, present: filepath.Join(root, "bin")}
+	for _, name := range []string{deviceProgram, driverProgram, serviceProgram} {
+		i.put(t, former, name)
+	}
+	i.linkTools(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
+	defer cancel()
+	c, err := cluster.Start(ctx, cluster.Options{Bin: i.dir, Progress: t.Logf, Nodes: []cluster.NodeOptions{
+		{Topology: filepath.Join(root, "e2e", "topology", "t4.hcl"), GPUs: "mode = \"slice\"\nslice_memory = \"1GiB\""}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	i.cluster = c
+	i.serve(ctx, t)
+	admitted(ctx, t, i.replica, job{id: "lasting", meta: map[string]string{"gpu": "3G"}, image: cluster.Image})
+	alloc := runs(ctx, t, c.API, "lasting", 1)[0].ID
+	processes := pids(t, c)
+	for n, order := range orders() {
+		for _, to := range []string{i.present, i.former} {
+			for _, name := range order {
+				what := fmt.Sprintf("%s of %s", name, versionOf(t, filepath.Join(to, name)))
+				i.replace(ctx, t, to, name)
+				if live := runs(ctx, t, c.API, "lasting", 1); live[0].ID != alloc || !slices.Equal(pids(t, c), processes) {
+					t.Fatalf("order %d, %s: alloc %s with processes %v became %s with %v", n, what, alloc, processes, live[0].ID, pids(t, c))
+				}
+				id := fmt.Sprintf("order-%d-%s", n, strings.ReplaceAll(what, " ", "-"))
+				admitted(ctx, t, i.replica, job{id: id, meta: map[string]string{"gpu": "2G"}, image: cluster.Image})
+				runs(ctx, t, c.API, id, 1)
+				doubleBooked(ctx, t, c.API)
+				if err := c.Stop(ctx, id); err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("order %d: %s", n, what)
+			}
+			attribute(ctx, t, c.Nodes[0], versionOf(t, filepath.Join(to, driverProgram)))
+		}
+	}
+}
+
+// pids are the processes of tasks.
+func pids(t *testing.T, c *cluster.Cluster) []int {
+	t.Helper()
+	found, err := c.Nodes[0].PIDs("/bin/gpuprobe")
+	if err != nil || len(found) == 0 {
+		t.Fatalf("the processes of tasks: %v, %v", found, err)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func versionOf(t *testing.T, program string) string {
+	t.Helper()
+	line, err := exec.Command(program, "version").Output()
+	fields := strings.Fields(string(line))
+	if err != nil || len(fields) < 2 {
+		t.Fatalf("%s says %q, %v", program, line, err)
+	}
+	return fields[1]
+}
+
+// attribute waits until the driver that Nomad knows is of a version.
+func attribute(ctx context.Context, t *testing.T, n *cluster.Node, version string) {
+	t.Helper()
+	until(ctx, t, "have the driver of "+version, time.Minute, func() (bool, string) {
+		node, _, err := n.API.Nodes().Info(n.ID, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			return false, err.Error()
+		}
+		return node.Attributes["driver.containerd.version"] == version, node.Attributes["driver.containerd.version"]
+	})
+}
