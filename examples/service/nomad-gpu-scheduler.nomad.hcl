@@ -21,6 +21,11 @@ job "nomad-gpu-scheduler" {
       max_parallel     = 1
       min_healthy_time = "10s"
     }
+    ephemeral_disk { # the ledger stays on its node, or moves with the replica
+      sticky  = true
+      migrate = true
+      size    = 500
+    }
     network {
       mode = "host"
       port "http" {
@@ -52,6 +57,10 @@ job "nomad-gpu-scheduler" {
         change_mode   = "signal"
         change_signal = "SIGHUP"
         data          = <<-EOT
+          ledger {
+            path        = "{{ env "NOMAD_ALLOC_DIR" }}/data/ledger"
+            max_size_mb = 400
+          }
           nomad {
             # The agent of the node: it finds the servers' leader. With TLS:
             # https, ca_file, cert_file, key_file and tls_server_name.

@@ -14,6 +14,12 @@
 # allocs that a preemption chose.
 namespace "*" {
   capabilities = ["list-jobs", "read-job", "submit-job", "alloc-lifecycle"]
+  # When jobs told that their work is saved.
+  variables {
+    path "nomad/jobs/*" {
+      capabilities = ["list"]
+    }
+  }
 }
 
 # Decisions, reservations, queues and the leader's lock.
@@ -22,6 +28,9 @@ namespace "default" {
   variables {
     path "nomad-gpu/*" {
       capabilities = ["read", "write", "list", "destroy"]
+    }
+    path "nomad/jobs/*" {
+      capabilities = ["list"]
     }
   }
 }
