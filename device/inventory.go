@@ -152,9 +152,9 @@ func nothingSeen(machine hardware.Machine) error {
 		if d.Absent == nil {
 			return nil
 		}
-		why = append(why, d.Err)
+		why = append(why, fmt.Errorf("%s: %w", vendor, d.Err))
 	}
-	return fmt.Errorf("%w; install or load the driver, or name a configuration with a simulation block", why)
+	return fmt.Errorf("no GPU driver answers: %w. Install or load the driver, or name a configuration with a simulation block", why)
 }
 
 // unseen is why no vendor's devices could be seen.
@@ -165,7 +165,7 @@ func (u unseen) Error() string {
 	for n, err := range u {
 		text[n] = err.Error()
 	}
-	return strings.Join(text, ", ")
+	return strings.Join(text, "; ")
 }
 
 func (u unseen) Unwrap() []error { return u }

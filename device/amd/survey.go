@@ -13,7 +13,7 @@ import (
 )
 
 // errAbsent is a hardware.ErrAbsent.
-var errAbsent = fmt.Errorf("the amdgpu driver is not loaded, or shows no KFD: %w", hardware.ErrAbsent)
+var errAbsent error = hardware.Absence("the amdgpu driver is not loaded, or shows no KFD")
 
 // Survey reads what GPUs there are and how each is.
 func (b *Backend) Survey() (hardware.Machine, error) {

@@ -1,9 +1,11 @@
 package ascend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -81,7 +83,7 @@ func (b *Backend) Close() { b.stopFaults() }
 func (b *Backend) Release(f func() error) error { return f() }
 
 // errAbsent is a hardware.ErrAbsent.
-var errAbsent = fmt.Errorf("the driver of Huawei's devices is not loaded, or its libdcmi.so not installed: %w", hardware.ErrAbsent)
+var errAbsent error = hardware.Absence("the driver of Huawei's devices is not loaded, or its libdcmi.so not installed")
 
 // libraries are where the driver's package puts the library, below its root; by its name
 // the dynamic linker finds it elsewhere.
@@ -104,22 +106,25 @@ func (b *Backend) driverDir() string {
 	return "/usr/local/Ascend/driver"
 }
 
-// open opens the library, unless it is.
+// open opens the library, unless it is open.
 func (b *Backend) open() error {
 	if b.library != nil {
 		return nil
 	}
 	var failed error
 	for _, name := range b.libraries() {
+		if _, err := os.Stat(name); path.IsAbs(name) && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		library, err := dcmi.Open(name)
 		if err == nil {
 			b.library, b.bus = library, ""
 			b.file, _ = os.Stat(name)
 			return nil
 		}
-		failed = errors.Join(failed, err)
+		failed = cmp.Or(failed, err) // a library that is there says more than that another is not
 	}
-	return failed
+	return cmp.Or(failed, dcmi.ErrUnavailable)
 }
 
 // outdated reports whether the library's file is another one than was opened: then the

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,6 +168,9 @@ func TestNoLibraryIsNoDriver(t *testing.T) {
 	if absent := b.Absence(err).Absent; err == nil || absent == nil || absent.Code != "dcmi-absent" {
 		t.Errorf("%v, %+v", err, absent)
 	}
+	if want := "ask Huawei's driver for devices: the driver of Huawei's devices is not loaded, or its libdcmi.so not installed: libdcmi.so, of Huawei's driver, cannot be opened"; err.Error() != want {
+		t.Errorf("got  %q\nwant %q", err, want)
+	}
 	garbage := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(garbage, "usr/local/dcmi"), 0o755); err != nil {
 		t.Fatal(err)
@@ -174,8 +178,8 @@ func TestNoLibraryIsNoDriver(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(garbage, "usr/local/dcmi/libdcmi.so"), []byte("not a library"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ascend.New(sysfs.Options{Root: garbage, Timeout: time.Minute}).Survey(); err == nil {
-		t.Error("garbage is a library")
+	if _, err := ascend.New(sysfs.Options{Root: garbage, Timeout: time.Minute}).Survey(); err == nil || !strings.Contains(err.Error(), "usr/local/dcmi/libdcmi.so") {
+		t.Errorf("garbage is a library, or is not named: %v", err)
 	}
 }
 

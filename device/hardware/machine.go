@@ -38,6 +38,13 @@ type Driver struct {
 // devices, or before the driver is loaded.
 var ErrAbsent = errors.New("there is no driver")
 
+// Absence is the ErrAbsent of one vendor: it says what is not there.
+type Absence string
+
+func (a Absence) Error() string { return string(a) }
+
+func (a Absence) Is(target error) bool { return target == ErrAbsent }
+
 // GPU is a physical device.
 type GPU struct {
 	UUID   string

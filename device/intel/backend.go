@@ -61,7 +61,7 @@ const pciDevices = "sys/bus/pci/devices"
 var drivers = []string{"i915", "xe"}
 
 // errAbsent is a hardware.ErrAbsent.
-var errAbsent = fmt.Errorf("neither i915 nor xe is loaded: %w", hardware.ErrAbsent)
+var errAbsent error = hardware.Absence("neither i915 nor xe is loaded")
 
 // Survey reads what GPUs there are and how each is.
 func (b *Backend) Survey() (hardware.Machine, error) {

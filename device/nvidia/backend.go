@@ -14,12 +14,7 @@ import (
 
 // ErrAbsent means that there is no NVML to talk to: no driver, or none loaded. It
 // is a hardware.ErrAbsent.
-var ErrAbsent error = noLibrary{}
-
-type noLibrary struct{}
-
-func (noLibrary) Error() string        { return "NVML is not available" }
-func (noLibrary) Is(target error) bool { return target == hardware.ErrAbsent }
+var ErrAbsent error = hardware.Absence("NVML is not available")
 
 // ErrMismatch means that the driver was changed under its library: the kernel
 // module that runs and the library are of different versions. Once a library is
