@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 )
 
 // resources counts what a leak would add to: goroutines, and open files.
@@ -86,7 +87,7 @@ func TestNothingAddsUp(t *testing.T) {
 		round()
 	}
 	// What is under way at this moment ends; what leaked stays.
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		g, f := resources(t)
 		if g <= goroutines+1 && f <= files+1 {
@@ -98,7 +99,7 @@ func TestNothingAddsUp(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 	}
 	r.Close()
-	if err := goleak.Find(before); err != nil {
+	if err := leaktest.Find(before); err != nil {
 		t.Errorf("after the end: %v", err)
 	}
 }

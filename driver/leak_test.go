@@ -9,8 +9,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-	"github.com/shoenig/test/wait"
 	"go.uber.org/goleak"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 )
 
 // TestShutdownEndsEveryGoroutine runs a task with everything that watches it,
@@ -57,8 +58,7 @@ func TestShutdownEndsEveryGoroutine(t *testing.T) {
 // noGoroutineStays waits until there are no goroutines but those that are ignored.
 func noGoroutineStays(t *testing.T, ignored ...goleak.Option) {
 	t.Helper()
-	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error { return goleak.Find(ignored...) }),
-		wait.Timeout(patience), wait.Gap(50*time.Millisecond)))
+	must.NoError(t, leaktest.Find(ignored...))
 }
 
 // sweepTask removes a task that another driver started.

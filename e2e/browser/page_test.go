@@ -17,8 +17,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/hashicorp/go-hclog"
-	"go.uber.org/goleak"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/page"
@@ -30,7 +30,7 @@ var screenshots = flag.String("screenshots", "", "directory to write screenshots
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // scene is a service whose picture a test changes.

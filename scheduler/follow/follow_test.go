@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
@@ -16,7 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // replica is one that leads, unless it is told otherwise, and traces.
 type replica struct {

@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"go.uber.org/goleak"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func ptr[T any](v T) *T { return &v }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
-	"go.uber.org/goleak"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // world stands for everything around the loop but the state, and writes down what
 // happens.

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"))
+	leaktest.Main(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"))
 }
 
 func gpuJob(id, meta string) string {
