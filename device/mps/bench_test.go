@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,9 +14,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"go.uber.org/goleak"
 
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
@@ -84,7 +85,7 @@ func runTests(m *testing.M) int {
 	// The originals find their server on the path.
 	os.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
 	code := m.Run()
-	if err := goleak.Find(); code == 0 && err != nil {
+	if err := leaktest.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -169,6 +170,8 @@ type bench struct {
 	program string
 	// libraries is the library path that a test sets.
 	libraries string
+	// timeout is for an answer, where a test sets it.
+	timeout time.Duration
 	// startScope stands in for systemd's where a test sets it.
 	startScope func(context.Context, scope) error
 }
@@ -194,12 +197,19 @@ func newBenchWith(t *testing.T, v variant, hostShm bool) *bench {
 	return b
 }
 
+// No answer takes so long as patient, however busy the machine is; impatient is for a
+// daemon that gives none.
+const (
+	patient   = 20 * time.Second
+	impatient = 3 * time.Second
+)
+
 func benchOptions(dir, program string) Options {
 	return Options{
 		Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: "/proc/self/exe", MultiUser: true, ShmMiB: 16,
 		Changed:   func() {},
 		intervals: intervals{alive: 20 * time.Millisecond, answer: 100 * time.Millisecond, retry: 20 * time.Millisecond, maxRetry: 100 * time.Millisecond, maxFailures: 2},
-		timeout:   3 * time.Second,
+		timeout:   patient,
 	}
 }
 
@@ -207,6 +217,7 @@ func (b *bench) start() {
 	b.t.Helper()
 	o := benchOptions(b.dir, b.program)
 	o.HostShm, o.startScope, o.LibraryPath = b.hostShm, b.startScope, b.libraries
+	o.timeout = cmp.Or(b.timeout, o.timeout)
 	o.Changed = func() {
 		select {
 		case b.changed <- struct{}{}:
@@ -218,6 +229,14 @@ func (b *bench) start() {
 		b.t.Fatal(err)
 	}
 	b.Supervisor = s
+}
+
+// hurry has the supervisor wait for no answer for long.
+func (b *bench) hurry() {
+	b.t.Helper()
+	b.Close()
+	b.timeout = impatient
+	b.start()
 }
 
 // until waits for a status.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -23,7 +25,9 @@ func supervise(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	s, err := New(benchOptions(args[0], args[1]))
+	o := benchOptions(args[0], args[1])
+	o.timeout = impatient
+	s, err := New(o)
 	if err != nil {
 		panic(err)
 	}
@@ -47,6 +51,7 @@ func kills(t *testing.T) int {
 func TestNothingIsLeftAfterKills(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
 		b.Close()
+		b.timeout = impatient
 		random := rand.New(rand.NewPCG(1, uint64(len(b.String()))))
 		c := b.control(device)
 		var plugin *exec.Cmd
@@ -58,6 +63,7 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 		}
 		defer end()
 		killed := map[string]int{}
+		var dying []process
 		for killed["plugin"]+killed["daemon, server or gate"] < kills(t) {
 			if plugin == nil {
 				plugin = exec.Command("/proc/self/exe", superviseCommand, b.dir, b.program, fmt.Sprint(b.spec().MemoryMiB))
@@ -81,6 +87,7 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 			}
 			for _, p := range victims {
 				_ = unix.Kill(p.PID, syscall.SIGKILL)
+				dying = append(dying, p)
 				killed["daemon, server or gate"]++
 			}
 			if daemons := c.running(roleDaemon); len(daemons) > 2 {
@@ -88,6 +95,7 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 			}
 		}
 		end()
+		b.untilQuiet(dying)
 		b.start()
 		b.Want([]Spec{b.spec()})
 		b.until("the daemon is ready after all", ready)
@@ -100,4 +108,32 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 		b.start()
 		t.Logf("killed %v", killed)
 	})
+}
+
+// untilQuiet waits until what was killed has ended, by which it is found until then, and
+// until the gate that the killed plugin was starting, if any, listens.
+func (b *bench) untilQuiet(dying []process) {
+	b.t.Helper()
+	c := b.control(device)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(dying, process.alive) || c.starting(); <-tick.C {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("of %v some run, or a gate is being started", dying)
+		}
+	}
+}
+
+// starting reports whether a gate is being started, or does not listen yet.
+func (c control) starting() bool {
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, path := range processes {
+		pid, _ := strconv.Atoi(filepath.Base(path))
+		if args := arguments(pid); len(args) > 3 && slices.Equal(args[1:4], []string{GateCommand, detach, c.dirs.pipe}) {
+			return true
+		}
+	}
+	gates := c.running(roleGate)
+	listening, err := c.findGate()
+	return len(gates) > 0 && (err != nil || slices.ContainsFunc(gates, func(p process) bool { return p.Start > listening.Start }))
 }

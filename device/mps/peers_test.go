@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -63,13 +64,13 @@ func TestPeerThatWasSilentIsNotWaitedForAgain(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newPeers(func() time.Time { return now })
 	one, other := peer{group: "/one"}, peer{group: "/other"}
-	waited := func(p peer) bool {
-		select {
-		case <-s.patience(p, time.Hour):
-			return false
-		case <-time.After(50 * time.Millisecond):
-			return true
-		}
+	waited := func(p peer) (hour bool) {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			<-s.patience(p, time.Hour)
+			hour = time.Since(began) == time.Hour
+		})
+		return hour
 	}
 	s.silent(one)
 	if waited(one) || !waited(other) {

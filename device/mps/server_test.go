@@ -113,6 +113,7 @@ func TestServerThatKeepsItsLimitsIsNotReady(t *testing.T) {
 
 func TestServerThatInitializesIsNotReady(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
+		b.hurry()
 		if err := dirsIn(b.root, device).make(); err != nil {
 			t.Fatal(err)
 		}
@@ -172,6 +173,7 @@ func TestServerWithAFaultIsNotReadyAndSaysWhoseItIs(t *testing.T) {
 
 func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
 	b := newBench(t)
+	b.hurry()
 	d := dirsIn(b.root, device)
 	if err := d.make(); err != nil {
 		t.Fatal(err)

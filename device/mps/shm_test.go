@@ -131,7 +131,7 @@ func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 	empty := b.spec()
 	empty.EmptyAt = time.Now().Add(time.Hour)
 	b.Want([]Spec{empty})
-	for deadline := time.Now().Add(20 * time.Second); len(dirsIn(b.root, device).shmNames()) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(dirsIn(b.root, device).shmNames()) > 0; {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-b.changed:

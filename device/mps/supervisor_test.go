@@ -123,6 +123,7 @@ func TestDaemonThatIsNotWantedEnds(t *testing.T) {
 // Every task of a GPU depends on its daemon, and a busy machine is slow.
 func TestDaemonThatHangsIsReplacedOnlyWhenNoTaskIsThere(t *testing.T) {
 	b := newBench(t)
+	b.hurry()
 	b.Want([]Spec{b.spec()})
 	first := b.until("the daemon is ready", ready)
 	b.behave("hang")
@@ -258,6 +259,7 @@ func TestStalledProgramsDoNotCostTheDaemon(t *testing.T) {
 	for _, v := range []variant{newest, {branch: "555", original: true, memory: true, multiUser: true}} {
 		t.Run(v.String(), func(t *testing.T) {
 			b := newBenchWith(t, v, false)
+			b.hurry()
 			b.Want([]Spec{b.spec()})
 			first := b.until("the daemon is ready", ready)
 			silent, err := net.Dial("unixpacket", filepath.Join(first.ControlDir, "control"))
