@@ -175,7 +175,7 @@ func (h *modelRun) event(ctx context.Context) {
 		h.log = append(h.log, fmt.Sprintf("  revert %s to %d of %d", j.key, n, len(j.versions)))
 		h.register(j.versions[n])
 	case 9:
-		for path := range h.store.Items {
+		for _, path := range slices.Sorted(maps.Keys(h.store.Items)) { // a seed is one history
 			if strings.HasPrefix(path, "nomad-gpu/decisions/") && h.rng.IntN(2) == 0 {
 				delete(h.store.Items, path)
 			}

@@ -82,7 +82,7 @@ func newTalk(t *testing.T, program, server string) *talk {
 func (w *talk) run(args []string, in string) (string, int) {
 	w.t.Helper()
 	cmd := exec.Command(w.program, args...)
-	cmd.Env, cmd.Stdin, cmd.WaitDelay = w.env, strings.NewReader(in), 5*time.Second
+	cmd.Env, cmd.Stdin, cmd.WaitDelay = w.env, strings.NewReader(in), time.Minute
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	switch {
@@ -132,7 +132,7 @@ func (w *talk) ask(command string) string {
 	fmt.Fprintf(&w.text, "> %s: %d\n", command, code)
 	for line := range strings.Lines(out) {
 		if w.server != "" {
-			line = strings.ReplaceAll(line, w.server, "S")
+			line = named(line, w.server, "S")
 		}
 		fmt.Fprintf(&w.text, "%s\n", strings.TrimRight(line, "\n"))
 	}
@@ -143,6 +143,12 @@ func (w *talk) behave(lines ...string) {
 	if err := os.WriteFile(filepath.Join(w.pipe, "behavior"), []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// named puts a name in the place of a process ID, and not in that of a part of another
+// number, such as 512 of 512M.
+func named(text, pid, name string) string {
+	return regexp.MustCompile(`\b`+pid+`\b`).ReplaceAllString(text, name)
 }
 
 // become notes what a program gets that says what it is, and closes when it has
@@ -181,7 +187,7 @@ func (w *talk) become(kind mpswire.Kind) {
 // until asks without a note until the answer is another.
 func (w *talk) until(command string, done func(answer string) bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		out, _ := w.run(nil, strings.ReplaceAll(command, " S", " "+w.server)+"\n")
 		if done(strings.TrimSpace(out)) {
 			return
@@ -241,7 +247,7 @@ func (w *talk) script() string {
 	out, code := w.run(nil, "terminate_client "+w.server+" "+pid+"\n")
 	fmt.Fprintf(&w.text, "> terminate_client S C: %d\n%s", code, out)
 	out, code = w.run(nil, "get_client_list "+w.server+"\n")
-	fmt.Fprintf(&w.text, "> get_client_list S: %d\n%s", code, strings.ReplaceAll(out, pid, "C"))
+	fmt.Fprintf(&w.text, "> get_client_list S: %d\n%s", code, named(out, pid, "C"))
 	w.behave("fault")
 	w.ask("get_server_status S")
 	w.behave("clients " + pid)
