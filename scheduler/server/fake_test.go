@@ -164,7 +164,7 @@ func newService(t *testing.T, change func(*Config)) *service {
 // do sends a request and returns the status and the body.
 func (s *service) do(t *testing.T, method, path, body string, header ...string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, s.http.URL+path, strings.NewReader(body))
 	if err != nil {

