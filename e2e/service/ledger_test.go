@@ -118,7 +118,7 @@ func TestTheServiceDecidesWithoutItsLedger(t *testing.T) {
 				Problems []struct{ Reason string }
 			}
 			_, err := r.API.Raw().Query("/api/v1/gpu/health", &health, (&api.QueryOptions{}).WithContext(ctx))
-			told := len(health.Problems) == 1 && strings.HasPrefix(health.Problems[0].Reason, "the ledger takes nothing since ")
+			told := len(health.Problems) == 1 && strings.HasPrefix(health.Problems[0].Reason, "the ledger has not been written since ")
 			return err == nil && told == outage && (health.Status == "degraded") == outage, fmt.Sprintf("%+v, %v", health, err)
 		})
 		_, metrics := get(ctx, t, r.URL+"/metrics")

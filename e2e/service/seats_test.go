@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// seats are a whole GPU and one whose tasks make room for each other.
+// seats are a whole GPU and one whose tasks step aside for each other.
 const seats = `
 gpu {
   index = 0
@@ -104,7 +104,7 @@ func TestWorkStepsAsideRatherThanGo(t *testing.T) {
 	for _, e := range shown.Events {
 		told += e.Kind + ": " + e.Text + "\n"
 	}
-	if !strings.Contains(told, fmt.Sprintf("suspend: default/notebook (priority 20, alloc %.8s) steps aside on node node-0: job default/training has priority 60 and takes a free seat for 1; nothing is evicted", notebook)) || strings.Contains(told, "evict:") {
+	if !strings.Contains(told, fmt.Sprintf("suspend: default/notebook (seat priority 20, alloc %.8s) steps aside on node node-0: job default/training takes a free seat of priority 60 for 1; nothing is evicted", notebook)) || strings.Contains(told, "evict:") {
 		t.Errorf("the events are\n%s", told)
 	}
 	if code, text, _ := scheduler(ctx, t, t.TempDir(), r.URL, "explain", "training"); code != 0 || !strings.Contains(text, "takes a free seat on node-0 (nvidia/shared/H100/") || !strings.Contains(text, `preemption.prefer is "suspend"`) {

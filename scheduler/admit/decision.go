@@ -48,7 +48,7 @@ type TaskDecision struct {
 	// slices hold, GuaranteeMilli where it is not in proportion to the memory,
 	// LimitMilli where a burst was asked for. Zero leaves a setting out.
 	Share gpu.Share
-	// SeatPriority is what its seat has, where tasks make room for each other; 0: nothing is
+	// SeatPriority is what its seat has, where tasks step aside for each other; 0: nothing is
 	// written.
 	SeatPriority int `json:",omitempty"`
 	// Holds is what the task then has of its GPUs, for its framework.

@@ -242,7 +242,7 @@ func (e *Eviction) describe(p *groupPlacer, victims []place.Usage) {
 	}
 	switch {
 	case e.Idle:
-		why = fmt.Sprintf("waits for %s, and what goes does not use its GPUs", p.ask)
+		why = fmt.Sprintf("waits for %s, and the work evicted for it does not use its GPUs", p.ask)
 	case e.Reclaim && p.queue != nil:
 		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", p.queue.Name, p.ask)
 	}

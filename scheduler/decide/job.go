@@ -28,7 +28,7 @@ func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, 
 	next.At, next.Index = tx.Now(), tx.Index()
 	if len(asks) > mostGroups {
 		return nil, nil, &admit.Refusal{Status: http.StatusUnprocessableEntity,
-			Text: fmt.Sprintf("the job has %d groups that ask for GPUs, and %d are the most: submit it as several jobs", len(asks), mostGroups)}
+			Text: fmt.Sprintf("the job has %d groups that ask for GPUs, and a job may have %d at most: submit it as several jobs", len(asks), mostGroups)}
 	}
 	for i := range asks {
 		g, err := group(tx, key, &asks[i], have)

@@ -25,7 +25,7 @@ type Seat struct {
 	Text  string
 }
 
-// isSeat reports whether tasks make room for each other on a GPU.
+// isSeat reports whether tasks step aside for each other on a GPU.
 func isSeat(g *place.GPU) bool { return g.Mode == gpu.ModeShared && g.Sharing == gpu.SharingSuspend }
 
 // TakeSeat finds a free seat for a group that waits for room, with no task beside it or with
@@ -62,14 +62,18 @@ func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
 func (s *Seat) describe(p *groupPlacer) {
 	tx, at := p.tx, s.Room.usage.Takes[0].GPU
 	n := tx.Node(s.Room.node)
-	group := n.View.GPUs[at].Group
+	g, group := &n.Plan.GPUs[at], n.View.GPUs[at].Group
 	s.Room.why = fmt.Sprintf("takes a free seat on %s (%s), where no task sits", n.Plan.Name, group)
 	for _, u := range tx.Snapshot().SitsOn(s.Room.node, at) {
 		if a := tx.Alloc(u.ID); a != nil {
+			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", p.key, g.SeatPriorityOf(s.Room.usage.SeatPriority), p.ask)
+			if u.Idle {
+				why = idleText(tx, a.ID) + ", and " + why
+			}
 			s.Aside = append(s.Aside, Victim{
 				AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, Priority: u.Priority, Queue: u.Queue,
-				Text: fmt.Sprintf("%s (priority %d, alloc %.8s) steps aside on node %s: job %s has priority %d and takes a free seat for %s; nothing is evicted, since preemption.prefer is %q",
-					a.Key(), u.Priority, u.ID, n.Plan.Name, p.key, s.Room.usage.Priority, p.ask, config.PreferSuspend),
+				Text: fmt.Sprintf("%s (seat priority %d, alloc %.8s) steps aside on node %s: %s; nothing is evicted, since preemption.prefer is %q",
+					a.Key(), g.SeatPriorityOf(u.SeatPriority), u.ID, n.Plan.Name, why, config.PreferSuspend),
 			})
 		}
 	}

@@ -82,7 +82,7 @@ func TestASeatIsTakenRatherThanEvictFor(t *testing.T) {
 			case due.Seat == nil || due.Evict != nil || len(due.Seat.Aside) != 1 || due.Seat.Aside[0].AllocID != "alloc-notebook":
 				t.Fatalf("got a seat %+v, evictions %+v", due.Seat, due.Evict)
 			}
-			if text := due.Seat.Aside[0].Text; !strings.Contains(text, "default/notebook (priority 20, alloc alloc-no) steps aside on node a: job default/high has priority 60 and takes a free seat") {
+			if text := due.Seat.Aside[0].Text; !strings.Contains(text, "default/notebook (seat priority 20, alloc alloc-no) steps aside on node a: job default/high takes a free seat of priority 60") {
 				t.Errorf("it says %q", text)
 			}
 			s.Assume(due.Seat.Promise)
@@ -159,6 +159,41 @@ func TestBorrowedSeatsStepAsideFirst(t *testing.T) {
 	a.Priority, a.Sharing = 60, gpu.SharingSuspend
 	if d := s.Submit(t, a); d.Tasks[0].SeatPriority != gpu.MinSeatPriority {
 		t.Errorf("submitted again it has priority %d", d.Tasks[0].SeatPriority)
+	}
+}
+
+// What is said of a task that steps aside names what decides: the priority of its seat, not
+// of its job, or that it does not use the GPU.
+func TestWhyATaskStepsAsideIsSaid(t *testing.T) {
+	for name, row := range map[string]struct {
+		lab  string // how the queue of the task is
+		idle bool
+		want string
+	}{
+		"its queue borrows": {"gpus = 0.1", false, `lab/notebook (seat priority 1, alloc alloc-no) steps aside on node a: job default/high takes a free seat of priority 60 for 1; nothing is evicted, since preemption.prefer is "suspend"`},
+		"it is idle":        {"gpus = 8\n idle_after = \"10m\"\n idle_action = \"suspend\"", true, `lab/notebook (seat priority 70, alloc alloc-no) steps aside on node a: it has not used its GPUs since 2027-01-15 08:01 UTC (queue lab: idle_after 10m0s, idle_action "suspend"), and job default/high takes a free seat of priority 60 for 1; nothing is evicted, since preemption.prefer is "suspend"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := servicetest.Quick + "queue \"lab\" {\n " + row.lab + "\n namespaces = [\"lab\"]\n}\nqueue \"q\" {\n gpus = 8\n namespaces = [\"default\"]\n}\n"
+			s := servicetest.New(t, config, servicetest.SeatMachine("a", 1, 1, 90))
+			s.Tenant(t, "busy", 90, "a", 0, 0, 16)
+			a := servicetest.Ask("notebook", "1", 1)
+			a.Namespace, a.Priority, a.Sharing = "lab", 70, gpu.SharingSuspend
+			s.Submit(t, a)
+			s.Register(a)
+			s.Run(a, "alloc-notebook", "a", 1, 0, 1)
+			if row.idle {
+				measured(s, 11, map[string]int64{servicetest.Instance("a", 0, 0): 900, servicetest.Instance("a", 1, 0): 0})
+			}
+			s.Waits(t, "high", "1", 60)
+			due := s.Next(nil, true)
+			if due == nil || due.Seat == nil || len(due.Seat.Aside) != 1 {
+				t.Fatalf("done is %+v", due)
+			}
+			if got := due.Seat.Aside[0].Text; got != row.want {
+				t.Errorf("it says %q\nwant    %q", got, row.want)
+			}
+		})
 	}
 }
 

@@ -24,7 +24,7 @@ type GPU struct {
 	SliceMiB  int64  // memory of one slice; in mode slice
 	Slices    int64  // number of slices, in mode slice
 	Replicas  int64  // turns that may be held at once, in mode shared
-	// SeatPriority is the highest that tasks may have which make room for each other there.
+	// SeatPriority is the highest that tasks may have which step aside for each other there.
 	SeatPriority int
 	NUMA         int // NUMA node, -1 when unknown
 	// Device is the device group that the GPU belongs to; nil: it meets no
@@ -98,7 +98,7 @@ func (g *GPU) validate(onNode int) error {
 	return nil
 }
 
-// hasSeats reports whether tasks make room for each other on the GPU: each that has a seat
+// hasSeats reports whether tasks step aside for each other on the GPU: each that has a seat
 // can have all of it, the others are suspended meanwhile.
 func (g *GPU) hasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
 

@@ -61,7 +61,7 @@ type Request struct {
 	Conditions []constraint.Constraint
 	Instances  int64
 
-	// Beside says whom it may sit with where tasks make room for each other, and
+	// Beside says whom it may sit with where tasks step aside for each other, and
 	// SeatPriority which priority its seat will have, as far as the GPU allows it; 0: the
 	// normal one.
 	Beside       Beside

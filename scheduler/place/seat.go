@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// Beside is whom a request may sit with on a GPU whose tasks make room for each other. Of
+// Beside is whom a request may sit with on a GPU whose tasks step aside for each other. Of
 // other GPUs it asks nothing.
 type Beside uint8
 
@@ -20,7 +20,7 @@ const (
 	BesideNone
 )
 
-// HasSeats reports whether tasks make room for each other on any GPU.
+// HasSeats reports whether tasks step aside for each other on any GPU.
 func (s *Snapshot) HasSeats() bool { return len(s.seatBounds) > 0 }
 
 // LowestSeatBound is the highest priority that a seat may have on every GPU that has seats; 0

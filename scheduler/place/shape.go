@@ -132,7 +132,7 @@ func (sh *shape) size(s *Snapshot) {
 }
 
 // suits reports whether a GPU of a pool, full or not, is of a device group that
-// will do, and, where tasks make room for each other, beside whom it may sit.
+// will do, and, where tasks step aside for each other, beside whom it may sit.
 func (sh *shape) suits(b *gpuPool, index int) bool {
 	switch {
 	case !sh.sits(b, index):

@@ -38,7 +38,7 @@ func Machine(name string, gpus int) *nomad.Node {
 }
 
 // SeatMachine is a machine of so many GPUs as Machine has them, and behind them of GPUs of
-// 16 GiB with four seats each: tasks make room for each other there, with priorities up to
+// 16 GiB with four seats each: tasks step aside for each other there, with priorities up to
 // one.
 func SeatMachine(name string, gpus, seated, priority int) *nomad.Node {
 	n := &api.Node{

@@ -155,13 +155,13 @@ func note(r *state.Reader, w *state.Waiting) string {
 		list = append(list, "no eviction that is allowed would make room")
 	}
 	if r.WasIdle(w.Job) {
-		list = append(list, "it had to go since it did not use its GPUs: for an hour nothing is evicted so that it comes back")
+		list = append(list, "it was evicted because it did not use its GPUs: for an hour nothing is evicted to bring it back")
 	}
 	if why := r.Unmoved(w.Job, w.Group); why != "" {
 		list = append(list, why)
 	}
 	if r.Unchangeable(w.Job) {
-		list = append(list, "it was dispatched, and Nomad does not let it be changed: its turn is Nomad's own")
+		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}
 	return strings.Join(list, "; ")
 }

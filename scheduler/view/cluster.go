@@ -28,7 +28,7 @@ type Cluster struct {
 	Events    []Event    `json:"events"`    // newest first
 }
 
-// LedgerOutage is a time in which the ledger takes nothing. Decisions go on.
+// LedgerOutage is a time in which the ledger cannot be written. Decisions go on.
 type LedgerOutage struct {
 	Since time.Time `json:"since"`
 	// Waiting records are in memory, and are stored when the ledger takes them. Dropped ones

@@ -84,13 +84,13 @@ func (k *Keeper) bound() {
 	}
 	k.unstored = slices.DeleteFunc(k.unstored, func(r ledger.Record) bool { return given[r.Key] })
 	if k.status.Dropped == 0 {
-		k.Logger.Error("the ledger's store takes nothing for too long: of what ended the oldest is dropped, and Nomad is asked for it later", "most", mostUnstored)
+		k.Logger.Error("the ledger could not be written for too long: the records of the allocs that ended first are dropped, and Nomad is asked for them later", "most", mostUnstored)
 	}
 	k.status.Dropped += before - len(k.unstored)
 	k.lost = true
 }
 
-// read notes whether the store could be read. A full disk can, and takes nothing all the same.
+// read notes whether the store could be read. A full disk can be, and cannot be written all the same.
 func (k *Keeper) read(err error) {
 	if err != nil || len(k.unstored) == 0 {
 		k.answered(err)

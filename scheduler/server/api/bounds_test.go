@@ -65,8 +65,8 @@ func TestHealthTellsOfTheLedgersOutage(t *testing.T) {
 		t.Errorf("got %+v", h)
 	}
 	for dropped, want := range map[int]string{
-		0: "the ledger takes nothing since 2026-10-05T12:00:00Z, and decisions go on: 7 records wait in memory; see its disk or database, and the service's log",
-		3: "the ledger takes nothing since 2026-10-05T12:00:00Z, and decisions go on: 7 records wait in memory, and 3 were dropped; see its disk or database, and the service's log",
+		0: "the ledger has not been written since 2026-10-05T12:00:00Z, and decisions go on: 7 records wait in memory; see its disk or database, and the service's log",
+		3: "the ledger has not been written since 2026-10-05T12:00:00Z, and decisions go on: 7 records wait in memory, and 3 were dropped; see its disk or database, and the service's log",
 	} {
 		c.Ledger = &view.LedgerOutage{Since: since, Waiting: 7, Dropped: dropped}
 		if h := healthOf(c); h.Status != degraded || len(h.Problems) != 1 || h.Problems[0].Reason != want {

@@ -116,12 +116,12 @@ func healthOf(c *view.Cluster) Health {
 	return h
 }
 
-// ledgerProblem says that the ledger takes nothing; empty where it does.
+// ledgerProblem says that the ledger cannot be written; empty where it can.
 func ledgerProblem(o *view.LedgerOutage) string {
 	if o == nil {
 		return ""
 	}
-	text := fmt.Sprintf("the ledger takes nothing since %s, and decisions go on: %d records wait in memory", o.Since.UTC().Format(time.RFC3339), o.Waiting)
+	text := fmt.Sprintf("the ledger has not been written since %s, and decisions go on: %d records wait in memory", o.Since.UTC().Format(time.RFC3339), o.Waiting)
 	if o.Dropped > 0 {
 		text += fmt.Sprintf(", and %d were dropped", o.Dropped)
 	}

@@ -479,7 +479,7 @@ function failed(error) {
 function ledgerOutage(outage) {
   if (!outage) return "";
   const dropped = outage.dropped_records ? ` and ${outage.dropped_records} were dropped` : "";
-  return `The ledger takes nothing since ${new Date(outage.since).toLocaleString()}. Decisions go on; ${outage.waiting_records} records wait in memory${dropped}.`;
+  return `The ledger has not been written since ${new Date(outage.since).toLocaleString()}. Decisions go on; ${outage.waiting_records} records wait in memory${dropped}.`;
 }
 
 async function loop() {
