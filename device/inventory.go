@@ -249,7 +249,7 @@ func (c *config) crowded(units []*unit, machine hardware.Machine) []string {
 		cuda := machine.Drivers[u.gpu.Vendor].Platform
 		most := c.maxClients(u, cuda)
 		if can := maxClients(u.gpu.ComputeCapability, cuda); u.needsDaemon() && most > can {
-			warnings = append(warnings, fmt.Sprintf("mps.max_clients %d: the MPS server of %s takes %d (compute capability %s, CUDA %s); programs beyond that get an error of CUDA's",
+			warnings = append(warnings, fmt.Sprintf("mps.max_clients %d: the MPS server of %s takes %d (compute capability %s, CUDA %s); programs beyond that get a CUDA error",
 				most, u.group, can, cmp.Or(u.gpu.ComputeCapability, "unknown"), cmp.Or(cuda, "unknown")))
 		}
 		if count := len(u.ids()); u.sharing.Mechanism == gpu.SharingMPS && u.offered() && count > most {

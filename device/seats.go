@@ -18,7 +18,7 @@ import (
 // checkpointBranch is the first of NVIDIA's driver that suspends processes.
 const checkpointBranch = 570
 
-// suspend reads the rules of devices whose tasks make room for each other.
+// suspend reads the rules of devices whose tasks step aside for each other.
 func (p *configParser) suspend(raw *rawSuspend) *gpu.SeatRules {
 	if raw == nil {
 		return nil
@@ -68,7 +68,7 @@ func (p *configParser) checkSuspend(c *config) {
 	}
 }
 
-// prepareSeats gives devices whose tasks make room for each other their rules.
+// prepareSeats gives devices whose tasks step aside for each other their rules.
 func (r *reconciler) prepareSeats(units []*unit, machine hardware.Machine) {
 	for _, u := range units {
 		if u.sharing.Mechanism != gpu.SharingSuspend || u.unable() != "" {
@@ -123,7 +123,7 @@ func (r *reconciler) suspender() gpu.Suspender {
 	return s
 }
 
-// memoryInUse measures a device whose tasks make room for each other.
+// memoryInUse measures a device whose tasks step aside for each other.
 func (m *usageMeter) memoryInUse(u *unit) (gpu.DeviceUsage, bool) {
 	if u.seats == nil {
 		return gpu.DeviceUsage{}, false
@@ -141,7 +141,7 @@ func (m *usageMeter) memoryInUse(u *unit) (gpu.DeviceUsage, bool) {
 func seatsOnly() map[string]string {
 	return map[string]string{
 		gpu.EnvNVIDIAVisible: "void", gpu.EnvCUDAVisible: "void",
-		"GPU_REFUSED": "tasks on this GPU make room for each other (sharing = \"suspend\"), which the containerd driver sees to: write driver = \"containerd\"",
+		"GPU_REFUSED": "tasks on this GPU step aside for each other (sharing = \"suspend\"), which only the containerd driver can have them do: write driver = \"containerd\"",
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 //
 //	nomad-device-gpu checkpoint DRIVER <REQUEST >ANSWER
 //
-// DRIVER is a limiterConfig. A call of CUDA's can hang: whoever runs it must bound its
+// DRIVER is a limiterConfig. A CUDA call can hang: whoever runs it must bound its
 // time, and kill it.
 const CheckpointCommand = "checkpoint"
 

@@ -13,14 +13,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// Top looks at a node's devices again and again, beside a running plugin and driver or
-// without them. It changes nothing.
+// Top shows a node's devices as they are now, whether or not a plugin and driver run. It
+// changes nothing.
 type Top struct {
 	config   *config
 	platform *platform
 }
 
-// TopView is what one look shows. Measurements that a device does not tell are -1.
+// TopView is what one look shows. Measurements that a device does not report are -1.
 type TopView struct {
 	At            time.Time   `json:"at"`
 	DriverVersion string      `json:"driver_version"`
@@ -65,7 +65,7 @@ type TopTask struct {
 	UsedMiB   int64 `json:"used_mib"`
 	Milli     int64 `json:"milli"`
 	Processes int   `json:"processes"`
-	// Seat is where a task is that makes room for others, SeatSince since when.
+	// Seat is where a task is that steps aside for others, SeatSince since when.
 	Seat      gpu.SeatState `json:"seat,omitempty"`
 	SeatSince time.Time     `json:"seat_since,omitzero"`
 }

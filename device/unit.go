@@ -43,7 +43,7 @@ type unit struct {
 	mps       *gpu.MPSState
 	limiter   *gpu.MemoryLimiter // where the driver holds slices to their memory
 	static    bool               // its MPS daemon is to give each task multiprocessors of its own
-	seats     *gpu.SeatRules     // where tasks make room for each other
+	seats     *gpu.SeatRules     // where tasks step aside for each other
 	exclusive bool               // it lets in the MPS server only
 	unsettled bool               // its CDI name or its MPS daemon is in the making
 	hami      *gpu.HAMiState

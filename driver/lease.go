@@ -72,7 +72,7 @@ func (b *leaseBook) checkSeat(l gpu.Lease, leases []gpu.Lease) error {
 		}
 		s, err := b.dir.GPU(h.UUID)
 		if err != nil || s.Seats == nil {
-			return fmt.Errorf("GPU %s: the device plugin does not say how its tasks make room for each other", h.UUID)
+			return fmt.Errorf("GPU %s: the device plugin does not say how its tasks step aside for each other", h.UUID)
 		}
 		if err := gpu.CheckHostMemory(l, leases, s.Seats.HostMemoryMiB); err != nil {
 			return fmt.Errorf("GPU %s: %w", h.UUID, err)

@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// seatPeriod is how often it is looked whose turn it is, seatPoll how often a start looks
+// seatPeriod is how often to look whose turn it is, seatPoll how often a start looks
 // whether it has a seat.
 const (
 	seatPeriod = time.Second
 	seatPoll   = 250 * time.Millisecond
 )
 
-// seatBook are the devices whose tasks make room for each other. A controller of each
+// seatBook are the devices whose tasks step aside for each other. A controller of each
 // decides who is on it (see driver/seats); this is what it is told, and how it acts.
 type seatBook struct {
 	mu      sync.Mutex
@@ -187,7 +187,7 @@ func (d *Driver) seatsNow(state *statedir.Dir, uuid string) (seats.Device, error
 		return seats.Device{}, err
 	}
 	if s.Seats == nil {
-		return seats.Device{}, fmt.Errorf("GPU %s is not shared by suspension any more", uuid)
+		return seats.Device{}, fmt.Errorf("tasks no longer step aside for each other on GPU %s", uuid)
 	}
 	leases, err := state.Leases()
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *start) awaitSeat(ctx context.Context) error {
 		s.driver.seats.setReady(lease.ID, true)
 		for told := false; ; {
 			if state, err := s.plan.env.state.GPU(h.UUID); err != nil || state.Seats == nil {
-				return &spec.NotReadyError{UUID: h.UUID, Reason: "the device plugin does not say any more how its tasks make room for each other"}
+				return &spec.NotReadyError{UUID: h.UUID, Reason: "the device plugin no longer says how its tasks step aside for each other"}
 			}
 			waits, seated := seatIn(s.plan.env.state, h.UUID, lease)
 			if seated {
@@ -269,17 +269,22 @@ func seatIn(state *statedir.Dir, uuid string, lease gpu.Lease) (waits string, se
 	if err != nil {
 		return "", false
 	}
-	residents := 0
+	known, residents := false, 0
 	for _, s := range all.Seats {
 		if s.LeaseID == lease.ID && s.StartedAt.Equal(lease.StartedAt) {
-			waits = "waits for a seat"
+			known = true
 			seated = s.State == gpu.SeatResident
 		} else if s.State == gpu.SeatResident {
 			residents++
 		}
 	}
-	if waits != "" && residents > 0 {
-		waits = fmt.Sprintf("waits for a seat: %d tasks are on the GPU now", residents)
+	switch {
+	case !known:
+		return "", false
+	case residents == 0:
+		return "waits for a seat", seated
+	case residents == 1:
+		return "waits for a seat: 1 task is on the GPU now", seated
 	}
-	return waits, seated
+	return fmt.Sprintf("waits for a seat: %d tasks are on the GPU now", residents), seated
 }

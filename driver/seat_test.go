@@ -59,3 +59,37 @@ func TestSeatsForWhichTheHostHasNoMemory(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatAStartWithoutASeatWaitsFor(t *testing.T) {
+	now := time.Now().UTC()
+	mine := gpu.Seat{LeaseID: "mine", StartedAt: now, State: gpu.SeatWaiting}
+	resident, away := gpu.Seat{LeaseID: "other", State: gpu.SeatResident}, gpu.Seat{LeaseID: "away", State: gpu.SeatSuspended}
+	seated := mine
+	seated.State = gpu.SeatResident
+	for name, row := range map[string]struct {
+		seats  []gpu.Seat
+		waits  string
+		seated bool
+	}{
+		"not known yet":       {seats: []gpu.Seat{resident}},
+		"of an earlier start": {seats: []gpu.Seat{{LeaseID: "mine", State: gpu.SeatResident}}},
+		"none is there":       {seats: []gpu.Seat{away, mine}, waits: "waits for a seat"},
+		"one is":              {seats: []gpu.Seat{resident, away, mine}, waits: "waits for a seat: 1 task is on the GPU now"},
+		"two are":             {seats: []gpu.Seat{mine, resident, resident}, waits: "waits for a seat: 2 tasks are on the GPU now"},
+		"it is":               {seats: []gpu.Seat{seated}, waits: "waits for a seat", seated: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := statedir.Open(t.TempDir(), "boot")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := dir.WriteSeats(gpu.Seats{UUID: "GPU-1", Seats: row.seats}); err != nil {
+				t.Fatal(err)
+			}
+			waits, seated := seatIn(dir, "GPU-1", gpu.Lease{ID: "mine", StartedAt: now})
+			if waits != row.waits || seated != row.seated {
+				t.Errorf("got %q, %v; want %q, %v", waits, seated, row.waits, row.seated)
+			}
+		})
+	}
+}

@@ -58,7 +58,7 @@ func processState(dir string, pid int) gpu.CheckpointState {
 	return gpu.CheckpointState(text)
 }
 
-// seatedNode is a node with GPU A for tasks that make room for each other, each of which
+// seatedNode is a node with GPU A for tasks that step aside for each other, each of which
 // holds 10 of its 16 GiB while it is there.
 type seatedNode struct {
 	*node

@@ -77,7 +77,7 @@ func TestATaskAsksAboutItsShare(t *testing.T) {
 			Use:       &gpu.SelfUse{MemoryMiB: 3000, Milli: 200, Processes: 2},
 			Neighbors: gpu.SelfNeighbors{Tasks: 1, GuaranteeMilli: 125, MemoryMiB: 1500, Milli: 100}}, got)
 		text, _, _ := e.in(mine, "nomad-gpu-self", "status")
-		for _, want := range []string{"GPU " + gpuA + " Sim\n", "4G of memory, compute 250 milli, at most 250 milli", "1 task, 1500M of memory, compute 100 milli, 125 milli guaranteed"} {
+		for _, want := range []string{"GPU " + gpuA + " Sim\n", "4G of memory, compute 0.25, at most 0.25", "1 task, 1500M of memory, compute 0.1, 0.125 guaranteed"} {
 			must.StrContains(t, text, want)
 		}
 		for _, secret := range []string{"secret-job", other.AllocID, elsewhere.AllocID} {
@@ -154,7 +154,7 @@ func TestAMountInThePlaceOfTheSocket(t *testing.T) {
 		cfg := e.quietTask(config, reserve(gpuA, allSlices()...))
 		e.start(cfg)
 		eventually(t, "it is told", func() bool {
-			return said.has(cfg.ID, `the task has no /run/nomad-gpu/self.sock: its mount at "/run" is where it would be`)
+			return said.has(cfg.ID, `the task has no /run/nomad-gpu/self.sock: the job's own mount at "/run" hides it`)
 		})
 		out, _, _ := e.in(cfg, "sh", "-c", "ls /run; env")
 		must.StrNotContains(t, out, "GPU_SELF_SOCKET")
@@ -222,8 +222,8 @@ func TestATaskSaysThatItsWorkIsSaved(t *testing.T) {
 		must.StrContains(t, e.askSelf(cfg, "saved").Message, "noted: the task's work is on disk as of 2")
 		at := <-told
 		must.True(t, !at.Before(begun) && !at.After(time.Now()), must.Sprint(at))
-		must.StrContains(t, e.askSelf(cfg, "saved").Message, "the placement service hears of it in ")
-		must.StrContains(t, e.askSelf(cfg, "saved").Message, "the placement service hears of it in ")
+		must.StrContains(t, e.askSelf(cfg, "saved").Message, "the placement service is told in ")
+		must.StrContains(t, e.askSelf(cfg, "saved").Message, "the placement service is told in ")
 		must.Eq(t, 0, len(told))
 	})
 }

@@ -52,7 +52,7 @@ func (s selfOf) Answer(ctx context.Context, r gpu.SelfRequest) gpu.SelfAnswer {
 	status, err := s.status()
 	if err != nil {
 		// What was asked is done all the same.
-		return gpu.SelfAnswer{Message: strings.TrimSpace(message + " (how the task is now is not known: " + err.Error() + ")")}
+		return gpu.SelfAnswer{Message: strings.TrimSpace(message + " (the task's status is not known: " + err.Error() + ")")}
 	}
 	return gpu.SelfAnswer{Message: message, Status: &status}
 }
@@ -66,7 +66,7 @@ func (s selfOf) do(ctx context.Context, r gpu.SelfRequest) (message string, err 
 	case gpu.SelfSaved:
 		return s.task.saved.note(time.Now(), s.driver.savedEvery, s.tellSaved), nil
 	case gpu.SelfWant:
-		return s.wish(seats.WishWant, "the task comes to its GPU when its turn is, or stays there")
+		return s.wish(seats.WishWant, "the task comes back to its GPU when its turn comes, or stays on it")
 	}
 	return "", nil
 }
@@ -76,7 +76,7 @@ func (s selfOf) wish(w seats.Wish, message string) (string, error) {
 	lease := s.task.record.Lease
 	for _, h := range lease.Holdings {
 		if h.SeatMiB == 0 {
-			return "", fmt.Errorf("action: %q is not valid on GPU %s (it is for GPUs whose tasks make room for each other, sharing = %q)", w, h.UUID, gpu.SharingSuspend)
+			return "", fmt.Errorf("action: %q is not valid on GPU %s (it is for GPUs whose tasks step aside for each other, sharing = %q)", w, h.UUID, gpu.SharingSuspend)
 		}
 	}
 	s.driver.seats.ask(lease.ID, w)

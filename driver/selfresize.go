@@ -59,11 +59,11 @@ func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string
 	}
 	defer t.own.mu.Unlock()
 	if since := time.Since(t.own.last); since < resizeEvery {
-		return "", fmt.Errorf("resize: the share was changed %s ago; it can be every %s", since.Round(time.Second), resizeEvery)
+		return "", fmt.Errorf("resize: the share was changed %s ago; it can be changed once every %s", since.Round(time.Second), resizeEvery)
 	}
 	before := t.lease()
 	if len(before.Holdings) != 1 {
-		return "", fmt.Errorf("resize: the task holds %d GPUs (it is for tasks on a part of one)", len(before.Holdings))
+		return "", fmt.Errorf("resize: the task holds %d GPUs (resize is for tasks on a part of one)", len(before.Holdings))
 	}
 	n, err := s.driver.configured()
 	if err != nil {

@@ -57,7 +57,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 
 		_, problem, code := e.in(first, "nomad-gpu-self", "resize", "compute=0.3")
 		must.Eq(t, 1, code)
-		must.StrContains(t, problem, "it can be every 5s")
+		must.StrContains(t, problem, "it can be changed once every 5s")
 		for args, want := range map[string]string{
 			"compute=0.7":      "700 milli does not fit on GPU " + gpuA + ": 500 of 1000 are promised to other tasks; ask for at most 500",
 			"compute=0.8":      "compute: 0.8 is not valid on GPU " + gpuA + " (0.001 to 0.7",

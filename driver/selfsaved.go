@@ -42,7 +42,7 @@ func (w *savedWork) note(now time.Time, every time.Duration, tell func(at time.T
 			}
 		})
 	}
-	return fmt.Sprintf("noted: the task's work is on disk as of %s; the placement service hears of it in %s, since it was told of another time just before", now.UTC().Format(time.RFC3339), wait.Round(time.Second))
+	return fmt.Sprintf("noted: the task's work is on disk as of %s; the placement service is told in %s, since it is told once every %s at most", now.UTC().Format(time.RFC3339), wait.Round(time.Second), every)
 }
 
 // stop forgets what was not told yet.

@@ -334,7 +334,7 @@ func (s *start) watchTask(context.Context) error {
 		s.driver.emit(s.cfg, "GPU share: "+describeShare(s.plan.share), nil)
 	}
 	if s.plan.selfHidden != "" {
-		s.driver.emit(s.cfg, fmt.Sprintf("the task has no %s: its mount at %q is where it would be", gpu.SelfSocket, s.plan.selfHidden), nil)
+		s.driver.emit(s.cfg, fmt.Sprintf("the task has no %s: the job's own mount at %q hides it", gpu.SelfSocket, s.plan.selfHidden), nil)
 	}
 	if dropped := spec.Dropped(s.cfg.Env, s.cfg.DeviceEnv); len(dropped) > 0 {
 		s.driver.emit(s.cfg, "left out of the environment, since the driver alone says which GPU a task has: "+strings.Join(dropped, ", "), nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// seats makes the GPUs of a node ones whose tasks make room for each other.
+// seats makes the GPUs of a node ones whose tasks step aside for each other.
 const seats = `
 mode     = "shared"
 sharing  = "suspend"

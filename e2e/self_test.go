@@ -41,7 +41,7 @@ func TestATaskOnSlicesTalksAboutItsShare(t *testing.T) {
 	ctx, c := start(t, cluster.NodeOptions{Topology: h100(t, 1), GPUs: sliced})
 	node := c.Nodes[0]
 	first := run(t, ctx, c, jobSpec{id: "first", devices: slicesOf(16), config: "gpu {\n compute = 700\n}"})
-	self(t, ctx, c, first, "16G of memory, compute 700 milli", "status")
+	self(t, ctx, c, first, "16G of memory, compute 0.7", "status")
 	self(t, ctx, c, first, "0 tasks, 0M of memory", "status")
 	self(t, ctx, c, first, "compute: 0.8 is not valid on GPU GPU-", "resize", "compute=0.8")
 	self(t, ctx, c, first, "compute 200 to 700 milli", "resize", "compute=0.2")
@@ -50,7 +50,7 @@ func TestATaskOnSlicesTalksAboutItsShare(t *testing.T) {
 	if err := restarted(ctx, node, node.KillDriverPlugin, "nomad-driver-containerd"); err != nil {
 		t.Fatal(err)
 	}
-	self(t, ctx, c, first, "16G of memory, compute 200 milli", "status")
+	self(t, ctx, c, first, "16G of memory, compute 0.2", "status")
 	self(t, ctx, c, first, "600 of 1000 are promised to other tasks; ask for at most 400", "resize", "compute=0.7")
 	self(t, ctx, c, first, `action: "yield" is not valid on GPU GPU-`, "yield")
 	begun := time.Now()

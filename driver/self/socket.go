@@ -151,9 +151,9 @@ func readLine(conn *net.UnixConn) ([]byte, error) {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return nil, fmt.Errorf("request: its line is not valid (at most %d bytes, with a newline at its end)", gpu.MaxSelfRequest)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fmt.Errorf("request: no whole line came within %s", readTime)
+		return nil, fmt.Errorf("request: no complete line came within %s", readTime)
 	case err != nil:
-		return nil, fmt.Errorf("request: no whole line came: %w", err)
+		return nil, fmt.Errorf("request: no complete line came: %w", err)
 	}
 	return line, nil
 }

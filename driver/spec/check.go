@@ -303,7 +303,7 @@ func (c Config) GPURequest() (GPURequest, error) {
 	default:
 		n, err := strconv.Atoi(c.GPU.Priority)
 		if err != nil || n < gpu.MinSeatPriority || n > gpu.MaxSeatPriority {
-			m.Add("gpu.priority", "%q is not valid (%s, %s; where tasks make room for each other also a number from %d to %d)",
+			m.Add("gpu.priority", "%q is not valid (%s, %s; where tasks step aside for each other also a number from %d to %d)",
 				c.GPU.Priority, PriorityNormal, PriorityBelowNormal, gpu.MinSeatPriority, gpu.MaxSeatPriority)
 		}
 		want.SeatPriority = n

@@ -13,7 +13,7 @@ func oneSeat(d gpu.ReservedDevice, state gpu.GPUState, devices int) error {
 		return nil
 	}
 	if state.Seats == nil {
-		return &NotReadyError{d.UUID, "the device plugin does not say how its tasks make room for each other"}
+		return &NotReadyError{d.UUID, "the device plugin does not say how its tasks step aside for each other"}
 	}
 	if devices > 1 {
 		return fmt.Errorf("task holds a seat on GPU %s and %d more GPUs: a task with a seat can use that one GPU only; ask for one GPU, or for whole ones", d.UUID, devices-1)

@@ -27,9 +27,9 @@ func TestSeats(t *testing.T) {
 		"below normal":            {state, 0, GPURequest{BelowNormal: true}, 80<<10 + 1638, 25, ""},
 		"a number":                {state, 0, GPURequest{SeatPriority: 60}, 80<<10 + 1638, 60, ""},
 		"more than it may":        {state, 0, GPURequest{SeatPriority: 61}, 0, 0, "gpu.priority: 61 is not valid (1 to 60: this node's operator allows no more, suspend.max_priority)"},
-		"a number elsewhere":      {sliced, 0, GPURequest{SeatPriority: 60}, 0, 0, `gpu.priority: 60 is for tasks that make room for each other (sharing = "suspend")`},
+		"a number elsewhere":      {sliced, 0, GPURequest{SeatPriority: 60}, 0, 0, `gpu.priority: 60 is for tasks that step aside for each other (sharing = "suspend")`},
 		"two GPUs":                {state, 1, GPURequest{}, 0, 0, "a task with a seat can use that one GPU only"},
-		"a plugin without a rule": {ruleless, 0, GPURequest{}, 0, 0, "does not say how its tasks make room"},
+		"a plugin without a rule": {ruleless, 0, GPURequest{}, 0, 0, "does not say how its tasks step aside"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			devices, states := []gpu.ReservedDevice{seat}, map[string]gpu.GPUState{"GPU-1": tc.state}

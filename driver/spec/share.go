@@ -122,7 +122,7 @@ func priorityOn(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) error
 	case state.Sharing == gpu.SharingSuspend && !d.Whole():
 		return nil // seatOf looks at it
 	case want.SeatPriority != 0:
-		return fmt.Errorf("gpu.priority: %d is for tasks that make room for each other (sharing = %q), and GPU %s is not shared so; remove it", want.SeatPriority, gpu.SharingSuspend, d.UUID)
+		return fmt.Errorf("gpu.priority: %d is for tasks that step aside for each other (sharing = %q), and GPU %s is not shared so; remove it", want.SeatPriority, gpu.SharingSuspend, d.UUID)
 	case !want.BelowNormal:
 		return nil
 	case d.Whole() || state.Sharing != gpu.SharingMPS:

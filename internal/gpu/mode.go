@@ -46,7 +46,7 @@ const (
 	SharingHAMi Sharing = "hami"
 	// SharingDmem limits the memory of a task by control groups of the kernel.
 	SharingDmem Sharing = "dmem"
-	// SharingSuspend lets tasks make room for each other: the memory of those that wait is
+	// SharingSuspend lets tasks step aside for each other: the memory of those that wait is
 	// on the host.
 	SharingSuspend Sharing = "suspend"
 	// SharingNone applies no mechanism.

@@ -26,7 +26,7 @@ const (
 	SeatIdle SeatState = "idle"
 )
 
-// SeatRules are what the operator has decided of devices whose tasks make room for each
+// SeatRules are what the operator has decided of devices whose tasks step aside for each
 // other, and the program that moves them.
 type SeatRules struct {
 	Suspender Suspender `json:"suspender"`
@@ -64,7 +64,7 @@ type Seats struct {
 	Seats   []Seat `json:"seats"`
 }
 
-// Seat is one task's place on a device whose tasks make room for each other.
+// Seat is one task's place on a device whose tasks step aside for each other.
 type Seat struct {
 	LeaseID string    `json:"lease_id"`
 	State   SeatState `json:"state"`
@@ -92,7 +92,7 @@ type Seat struct {
 	WantedAt time.Time `json:"wanted_at,omitzero"`
 	// Overdue marks a turn that came by waiting, not by priority.
 	Overdue bool `json:"overdue,omitempty"`
-	// For is the lease of the task that it made room for, Reason why it is where it is, or
+	// For is the lease of the task that it stepped aside for, Reason why it is where it is, or
 	// what hinders it.
 	For    string `json:"for,omitempty"`
 	Reason string `json:"reason,omitempty"`

@@ -96,7 +96,7 @@ type SelfGPU struct {
 	// Use is what was measured last; nil where nothing was.
 	Use       *SelfUse      `json:"use,omitempty"`
 	Neighbors SelfNeighbors `json:"neighbors"`
-	// Seat is set where tasks make room for each other.
+	// Seat is set where tasks step aside for each other.
 	Seat *SelfSeat `json:"seat,omitempty"`
 }
 

@@ -41,7 +41,7 @@ type GPUState struct {
 	Limiter *MemoryLimiter `json:"limiter,omitempty"`
 	MPS     *MPSState      `json:"mps,omitempty"`
 	HAMi    *HAMiState     `json:"hami,omitempty"`
-	// Seats are the rules by which tasks make room for each other, under SharingSuspend.
+	// Seats are the rules by which tasks step aside for each other, under SharingSuspend.
 	Seats *SeatRules `json:"seats,omitempty"`
 	// Dmem is the region of the device's memory for control groups: under SharingDmem
 	// the task's is limited there.
@@ -140,7 +140,7 @@ type Usage struct {
 	BootID     string      `json:"boot_id"`
 	MeasuredAt time.Time   `json:"measured_at"`
 	Tasks      []TaskUsage `json:"tasks"`
-	// Devices are those whose tasks make room for each other.
+	// Devices are those whose tasks step aside for each other.
 	Devices []DeviceUsage `json:"devices,omitempty"`
 }
 

@@ -21,10 +21,10 @@ var program = command.Program{Name: name, Commands: []command.Command{
 }}
 
 const statusHelp = `Shows what the task has of its GPU, what it uses, what its neighbors use together,
-and, where tasks make room for each other, whether the task is on the GPU.`
+and, where tasks step aside for each other, whether the task is on the GPU.`
 
 const yieldHelp = `Has the task leave its GPU now, with its memory kept on the host, so that others
-can have the GPU. It is for GPUs whose tasks make room for each other.
+can have the GPU. It is for GPUs whose tasks step aside for each other.
 
 The task comes back when it says want. It is also brought back by itself now and
 then, since a program that waits in CUDA cannot say so.`
@@ -35,5 +35,5 @@ hears of it through an event of the task, of which there is one every five
 minutes at most.`
 
 const wantHelp = `Says that the task needs its GPU. A task that stepped aside, or was suspended
-because it did not use the GPU, comes back when its turn is; one that is there is
+because it did not use the GPU, comes back when its turn comes; one that is there is
 taken to use it.`

@@ -95,7 +95,7 @@ func TestMistakesAskNothing(t *testing.T) {
 		"resize":                         "takes 1 to 3 arguments",
 		"resize compute":                 `compute: "" is not valid (write a fraction`,
 		"resize compute=60":              `compute: "60" is not valid`,
-		"resize compute=0.5 compute=0.6": "compute: it is written twice",
+		"resize compute=0.5 compute=0.6": "compute: it is given twice",
 		"resize gpu=other":               `"gpu=other" is not valid (compute=0.6, limit=0.9 or memory_limit=12G)`,
 		"resize memory_limit=12":         "the unit is missing",
 		"yield now":                      `unexpected argument "now"`,
@@ -123,9 +123,9 @@ func TestStatusForPeople(t *testing.T) {
 	}}}, now)
 	want := `done
 GPU GPU-a H100
-  share      20G of memory, up to 24G while others leave it, compute 250 milli, at most 500 milli
+  share      20G of memory, up to 24G while others leave it, compute 0.25, at most 0.5
   use        1G of memory, compute not measured, 1 process, 2s ago
-  neighbors  2 tasks, 2G of memory, compute 300 milli, 400 milli guaranteed
+  neighbors  2 tasks, 2G of memory, compute 0.3, 0.4 guaranteed
   seat       suspended since 2026-03-01T12:00:00Z, priority 40
   waiting    3 other tasks; 1 of them before this one; it comes before all from 2026-03-01T13:00:00Z on; it does not want the GPU back now; it has asked for want; it cannot be suspended as it is
 GPU GPU-b

@@ -51,7 +51,7 @@ func parseResize(args []string) (gpu.SelfResize, error) {
 			return want, fmt.Errorf("%.40q is not valid (compute=0.6, limit=0.9 or memory_limit=12G)", arg)
 		}
 		if *into != nil {
-			return want, fmt.Errorf("%s: it is written twice", key)
+			return want, fmt.Errorf("%s: it is given twice", key)
 		}
 		value, err := parse(text)
 		if err != nil {

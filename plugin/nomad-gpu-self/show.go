@@ -37,7 +37,7 @@ func showGPU(text *strings.Builder, g gpu.SelfGPU, now time.Time) {
 	}
 	if !g.Whole {
 		n := g.Neighbors
-		line("neighbors", "%s, %s of memory, %s, %d milli guaranteed", count(n.Tasks, "task", "tasks"), gpu.FormatMemory(n.MemoryMiB), compute(n.Milli), n.GuaranteeMilli)
+		line("neighbors", "%s, %s of memory, %s, %s guaranteed", count(n.Tasks, "task", "tasks"), gpu.FormatMemory(n.MemoryMiB), compute(n.Milli), gpu.FormatMilli(n.GuaranteeMilli))
 	}
 	if s := g.Seat; s != nil {
 		line("seat", "%s since %s, priority %d", s.State, s.Since.UTC().Format(time.RFC3339), s.Priority)
@@ -57,10 +57,10 @@ func share(g gpu.SelfGPU) string {
 		parts[0] += ", up to " + gpu.FormatMemory(g.Share.MemoryLimitMiB) + " while others leave it"
 	}
 	if g.Share.GuaranteeMilli > 0 {
-		parts = append(parts, fmt.Sprintf("compute %d milli", g.Share.GuaranteeMilli))
+		parts = append(parts, "compute "+gpu.FormatMilli(g.Share.GuaranteeMilli))
 	}
 	if g.Share.LimitMilli > 0 {
-		parts = append(parts, fmt.Sprintf("at most %d milli", g.Share.LimitMilli))
+		parts = append(parts, "at most "+gpu.FormatMilli(g.Share.LimitMilli))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -76,7 +76,7 @@ func compute(milli int64) string {
 	if milli < 0 {
 		return "compute not measured"
 	}
-	return fmt.Sprintf("compute %d milli", milli)
+	return "compute " + gpu.FormatMilli(milli)
 }
 
 func waiting(s *gpu.SelfSeat) string {
