@@ -21,6 +21,7 @@ func TestCordonIsNoticedAndStands(t *testing.T) {
 	if text := g.Devices[0].HealthDesc; text != "cordoned: new fan" {
 		t.Errorf("health description is %q", text)
 	}
+	r.firstWait = patience
 	r.start("../e2e/topology/dgx-h100.hcl", dgxConfig)
 	if g, n := find(r.groups(), "slice/H100/1"); n != 79 {
 		t.Errorf("the first fingerprint after a restart has %d of 79: %s", n, g.Devices[0].HealthDesc)

@@ -60,6 +60,8 @@ type rig struct {
 	branch string
 	// interval is that of surveys, in place of a short one.
 	interval string
+	// firstWait is for MPS daemons before the first fingerprint, in place of the usual one.
+	firstWait time.Duration
 }
 
 func newRig(t *testing.T) *rig { return &rig{t: t, dir: tmpfs.Dir(t)} }
@@ -79,6 +81,7 @@ func (r *rig) start(topology, config string) {
 		r.t.Fatal(err)
 	}
 	if r.service != nil {
+		r.service.reconciler.published.wait = cmp.Or(r.firstWait, firstWait)
 		r.service.begin(ctx)
 	}
 }

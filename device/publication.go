@@ -29,12 +29,14 @@ type publisher struct {
 	changed chan struct{} // closed, and replaced, when Nomad would see a difference
 
 	began time.Time
+	// wait is how long the first publication waits for MPS daemons.
+	wait time.Duration
 	// deadline ends the wait for the first publication.
 	deadline sync.Once
 }
 
 func newPublisher(now time.Time) *publisher {
-	return &publisher{began: now, changed: make(chan struct{})}
+	return &publisher{began: now, wait: firstWait, changed: make(chan struct{})}
 }
 
 // firstWait is how long the first publication waits for MPS daemons, so that a
@@ -45,12 +47,12 @@ const firstWait = 3 * time.Second
 // early reports whether it is better to wait with the first publication; wake is
 // pulled when the wait is over.
 func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
-	if p.latest.Load() != nil || now.Sub(p.began) >= firstWait {
+	if p.latest.Load() != nil || now.Sub(p.began) >= p.wait {
 		return false
 	}
 	waiting := slices.ContainsFunc(units, func(u *unit) bool { return u.unsettled })
 	if waiting {
-		p.deadline.Do(func() { time.AfterFunc(firstWait, wake.pull) })
+		p.deadline.Do(func() { time.AfterFunc(p.wait, wake.pull) })
 	}
 	return waiting
 }
