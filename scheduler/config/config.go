@@ -100,6 +100,10 @@ type Listen struct {
 	RequestsPerSecond                       int
 	Burst                                   int
 	RequestTimeout                          time.Duration
+	// MaxConnections bounds the open connections, MaxConnectionsPerClient those of one
+	// client: an IPv4 address, or the /64 network of an IPv6 address.
+	MaxConnections          int
+	MaxConnectionsPerClient int
 	// AuditFile gets one line of JSON per decision; empty: the log.
 	AuditFile string
 }
@@ -176,8 +180,11 @@ func Default() *Config {
 			"T4": 16 * 1024, "V100": 32 * 1024, "A100": 80 * 1024, "H100": 80 * 1024,
 			"RTX3090": 24 * 1024, "RTX4090": 24 * 1024, "A6000": 48 * 1024, "A40": 48 * 1024,
 		},
-		Nomad:       Nomad{VariablesNamespace: "default"},
-		Listen:      Listen{Address: "127.0.0.1:4656", MaxBodyBytes: 8 << 20, RequestsPerSecond: 200, Burst: 400, RequestTimeout: time.Minute},
+		Nomad: Nomad{VariablesNamespace: "default"},
+		Listen: Listen{
+			Address: "127.0.0.1:4656", MaxBodyBytes: 8 << 20, RequestsPerSecond: 200, Burst: 400, RequestTimeout: time.Minute,
+			MaxConnections: 4096, MaxConnectionsPerClient: 512,
+		},
 		Placement:   Placement{Policy: place.PolicyBalanced, Weights: place.DefaultWeights(), Candidates: 64},
 		Preemption:  Preemption{Enabled: true, MaxPerMinute: 30, MaxPerJob: 4, MaxPerQueue: 60, MinRunTime: time.Minute, MinGap: 1, Prefer: PreferSuspend},
 		HalfLife:    24 * time.Hour,

@@ -46,6 +46,8 @@ listen {
   burst               = 10
   request_timeout     = "10s"
   audit_file          = "audit.jsonl"
+  max_connections     = 50
+  max_connections_per_client = 40
 }
 placement {
   policy               = "SPREAD"
@@ -141,7 +143,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"ledger":     c.Ledger == Ledger{"/var/lib/ledger", "", 48 * time.Hour, 5 << 20, false, "EUR"},
 		"traces":     c.Traces == Traces{"https://otel.example:4318/v1/traces", "otel.pem", 0.25},
 		"prices":     len(c.Prices) == 1 && c.Prices[0] == ledger.Price{For: "H100", From: time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC), GPUHour: 2_500_000, GiBHour: 10_000},
-		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second,
+		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second && c.Listen.MaxConnections == 50 && c.Listen.MaxConnectionsPerClient == 40,
 		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
 		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10 && slices.Equal(c.ExpectedModels, []string{"B200"}),
 		"fairness":   c.HalfLife == 2*time.Hour,
@@ -189,6 +191,9 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		"ledger {\n price \"T4\" {\n gpu_hour = 1\n }\n price \"T4\" {\n gib_hour = 1\n }\n}": "two from the same day on",
 		`listen { client_ca_file = "x" }`:                                                     "needs both",
 		`listen { max_body_bytes = 1 }`:                                                       "too small",
+		`listen { max_connections = 0 }`:                                                      "listen.max_connections 0 is too small; the least is 1",
+		`listen { max_connections_per_client = 0 }`:                                           "listen.max_connections_per_client 0 is too small; the least is 1",
+		`listen { max_connections_per_client = 5000 }`:                                        "listen.max_connections_per_client: 5000 is not valid (at most max_connections, which is 4096)",
 		`placement { policy = "BEST" }`:                                                       "BALANCED, PACK, SPREAD",
 		`listen { address = "4656" }`:                                                         `listen.address "4656" is not a host and a port`,
 		`listen { address = "127.0.0.1:http" }`:                                               "not a host and a port",
@@ -219,6 +224,14 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q in it", text, err, says)
 		}
+	}
+}
+
+// Few connections are those of any client, unless the operator says how many.
+func TestAllConnectionsBoundThoseOfAClient(t *testing.T) {
+	c, err := Parse("test.hcl", []byte("listen { max_connections = 100 }"))
+	if err != nil || c.Listen.MaxConnectionsPerClient != 100 {
+		t.Errorf("got %+v, %v", c, err)
 	}
 }
 

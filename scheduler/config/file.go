@@ -68,6 +68,8 @@ type listenBlock struct {
 	Rate      *int    `hcl:"requests_per_second"`
 	Burst     *int    `hcl:"burst"`
 	Timeout   *string `hcl:"request_timeout"`
+	Conns     *int    `hcl:"max_connections"`
+	PerClient *int    `hcl:"max_connections_per_client"`
 	Audit     *string `hcl:"audit_file"`
 }
 
@@ -315,28 +317,40 @@ func (f *file) connections(c *Config, r *reader) {
 		set(&n.VariablesNamespace, b.Namespace)
 	}
 	if b := f.Listen; b != nil {
-		l := &c.Listen
-		r.hostPort("listen.address", &l.Address, b.Address)
-		set(&l.CertFile, b.CertFile)
-		set(&l.KeyFile, b.KeyFile)
-		set(&l.ClientCAFile, b.ClientCA)
-		set(&l.CAFile, b.CA)
-		r.url("listen.advertise", &l.Advertise, b.Advertise)
-		r.url("listen.page_url", &l.PageURL, b.PageURL)
-		set(&l.AuditFile, b.Audit)
-		r.positive("listen.requests_per_second", &l.RequestsPerSecond, b.Rate)
-		r.positive("listen.burst", &l.Burst, b.Burst)
-		r.duration("listen.request_timeout", &l.RequestTimeout, b.Timeout, time.Second)
-		set(&l.MaxBodyBytes, b.MaxBody)
-		if l.MaxBodyBytes < 1024 {
-			r.complain("listen.max_body_bytes %d is too small; the least is 1024", l.MaxBodyBytes)
-		}
+		b.apply(&c.Listen, r)
 	}
 	if l := c.Listen; (l.CertFile == "") != (l.KeyFile == "") || l.ClientCAFile != "" && l.CertFile == "" {
 		r.complain("listen: cert_file and key_file go together, and client_ca_file needs both")
 	}
 	if n := c.Nomad; (n.CertFile == "") != (n.KeyFile == "") {
 		r.complain("nomad: cert_file and key_file go together")
+	}
+}
+
+func (b *listenBlock) apply(l *Listen, r *reader) {
+	r.hostPort("listen.address", &l.Address, b.Address)
+	set(&l.CertFile, b.CertFile)
+	set(&l.KeyFile, b.KeyFile)
+	set(&l.ClientCAFile, b.ClientCA)
+	set(&l.CAFile, b.CA)
+	r.url("listen.advertise", &l.Advertise, b.Advertise)
+	r.url("listen.page_url", &l.PageURL, b.PageURL)
+	set(&l.AuditFile, b.Audit)
+	r.positive("listen.requests_per_second", &l.RequestsPerSecond, b.Rate)
+	r.positive("listen.burst", &l.Burst, b.Burst)
+	r.duration("listen.request_timeout", &l.RequestTimeout, b.Timeout, time.Second)
+	set(&l.MaxBodyBytes, b.MaxBody)
+	if l.MaxBodyBytes < 1024 {
+		r.complain("listen.max_body_bytes %d is too small; the least is 1024", l.MaxBodyBytes)
+	}
+	r.positive("listen.max_connections", &l.MaxConnections, b.Conns)
+	r.positive("listen.max_connections_per_client", &l.MaxConnectionsPerClient, b.PerClient)
+	switch {
+	case l.MaxConnectionsPerClient <= l.MaxConnections:
+	case b.PerClient == nil: // all of few
+		l.MaxConnectionsPerClient = l.MaxConnections
+	default:
+		r.complain("listen.max_connections_per_client: %d is not valid (at most max_connections, which is %d)", l.MaxConnectionsPerClient, l.MaxConnections)
 	}
 }
 

@@ -80,12 +80,8 @@ func (p *proxy) read(s *submission) error {
 	return p.checkRegion(s)
 }
 
-// readBody reads a job within the limits on size and time.
+// readBody reads a job within the limit on its size.
 func (p *proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	control := http.NewResponseController(w)
-	// A writer without deadlines (a test's recorder) has a client that is not slow.
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, p.config.Limits.MaxBodyBytes))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return nil, &admit.Refusal{Status: http.StatusRequestEntityTooLarge,

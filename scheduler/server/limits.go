@@ -19,6 +19,10 @@ type Limits struct {
 	// address; 0 for no bound.
 	JobsPerSecond float64
 	JobsBurst     int
+	// Connections bounds the open connections, ConnectionsPerClient those of one client;
+	// 0 for no bound.
+	Connections          int
+	ConnectionsPerClient int
 	// DecideTimeout is for a decision and Nomad's answer to it together.
 	DecideTimeout time.Duration
 }
@@ -26,8 +30,9 @@ type Limits struct {
 // Limits that need no key are generous for people and tight for accidents.
 const (
 	maxHeaderBytes = 64 << 10
-	// headerTimeout is for reading a request's headers, bodyTimeout for a job's
-	// body, idleTimeout for idle connections.
+	// headerTimeout is for a TLS handshake and for reading a request's headers,
+	// bodyTimeout for a job's body, and for the next part of a body that streams
+	// through; idleTimeout for idle connections.
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second
 	idleTimeout   = 2 * time.Minute

@@ -76,6 +76,10 @@ func (p *proxy) to(target *url.URL, transport http.RoundTripper, modify func(*ht
 
 // unreachable answers when Nomad does not.
 func (p *proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
+	if late(r, err) {
+		http.Error(w, errSlow.Error(), http.StatusRequestTimeout)
+		return
+	}
 	if p.away(r, "Nomad", err) {
 		return
 	}

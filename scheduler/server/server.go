@@ -67,7 +67,10 @@ type Config struct {
 	// TLS serves HTTPS; nil serves HTTP.
 	TLS    *tls.Config
 	Limits Limits
-	Audit  *Audit // nil: no audit log
+	// Refused is told of each connection above a bound, and which (BoundClient, BoundAll);
+	// nil: they are not counted.
+	Refused func(bound string)
+	Audit   *Audit // nil: no audit log
 	// Traces are of admissions; nil: none.
 	Traces *trace.Tracer
 	Logger hclog.Logger
@@ -101,7 +104,7 @@ func New(c Config) (*Server, error) {
 func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
 // Handler is everything that the server serves, limits included.
-func (s *Server) Handler() http.Handler { return s.limits.wrap(s.route()) }
+func (s *Server) Handler() http.Handler { return s.limits.wrap(patient(s.route())) }
 
 // route keeps Nomad's paths from the mux's cleaning: an escaped job ID must
 // reach Nomad as it was sent.
@@ -125,6 +128,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          s.config.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 		TLSConfig:         s.config.TLS,
 	}
+	l = newBounded(l, s.config.Limits, s.config.Refused)
 	if s.config.TLS != nil {
 		l = tls.NewListener(l, s.config.TLS)
 	}

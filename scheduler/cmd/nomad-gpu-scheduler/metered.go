@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/time/rate"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
@@ -23,6 +24,8 @@ type metered struct {
 	seconds  *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
 	actions  *prometheus.CounterVec
+	// connections that were refused, by the bound that they were above
+	connections *prometheus.CounterVec
 }
 
 // newMetered returns the decider with its metrics, and the registry that holds
@@ -43,10 +46,14 @@ func newMetered(d *leader.Decider) (*metered, *prometheus.Registry) {
 			Name: "nomad_gpu_actions_total",
 			Help: "What the service did to jobs by itself: evict, reclaim, idle, suspend, move, hold, let_go or fallback; outcome is done or dry_run.",
 		}, []string{"action", "outcome"}),
+		connections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nomad_gpu_connections_refused_total",
+			Help: "Connections that were closed as soon as they arrived: bound is client, for too many of one client, or all.",
+		}, []string{"bound"}),
 	}
 	m.begin()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.seconds, m.refusals, m.actions, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m.seconds, m.refusals, m.actions, m.connections, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m, registry
 }
 
@@ -61,10 +68,24 @@ func (m *metered) begin() {
 	for _, reason := range append(slices.Collect(maps.Values(reasons)), rejected) {
 		m.refusals.WithLabelValues(reason)
 	}
+	for _, bound := range []string{server.BoundClient, server.BoundAll} {
+		m.connections.WithLabelValues(bound)
+	}
 	for _, action := range []string{"evict", "reclaim", "idle", "suspend", "move", "hold", "let_go", "fallback"} {
 		for _, outcome := range []string{"done", "dry_run"} {
 			m.actions.WithLabelValues(action, outcome)
 		}
+	}
+}
+
+// refusing counts connections that are refused, and has the log say so, once a minute.
+func (s *service) refusing(m *metered) func(bound string) {
+	log, sometimes := s.logger.Named("server"), rate.Sometimes{Interval: time.Minute}
+	return func(bound string) {
+		m.connections.WithLabelValues(bound).Inc()
+		sometimes.Do(func() {
+			log.Warn("connections are refused; see listen { max_connections max_connections_per_client }", "bound", bound)
+		})
 	}
 }
 

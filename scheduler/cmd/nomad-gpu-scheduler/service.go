@@ -110,7 +110,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	}
 	sc := server.Config{
 		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Leadership: s, Hold: s.loop.Hold,
-		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Traces: s.traces, Logger: s.logger.Named("server"),
+		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Refused: s.refusing(decider), Traces: s.traces, Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -143,6 +143,7 @@ func limits(l config.Listen) server.Limits {
 	return server.Limits{
 		MaxBodyBytes:  l.MaxBodyBytes,
 		JobsPerSecond: float64(l.RequestsPerSecond), JobsBurst: l.Burst,
+		Connections: l.MaxConnections, ConnectionsPerClient: l.MaxConnectionsPerClient,
 		DecideTimeout: l.RequestTimeout,
 	}
 }

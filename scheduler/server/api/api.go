@@ -156,9 +156,6 @@ func (a *API) Register(handle func(pattern string, h http.Handler)) {
 // wrap makes a handler of an operation: leadership, token, errors.
 func (a *API) wrap(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// A body that does not come holds nothing up for long. Where the
-		// connection knows no deadlines there is none.
-		http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) //nolint:errcheck // see above
 		if r.leads && a.forwarded(w, req) {
 			return
 		}

@@ -10,14 +10,10 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"time"
 )
 
 // maxBody bounds a body; the largest that makes sense is a few hundred bytes.
 const maxBody = 64 << 10
-
-// bodyTimeout is how long a body may take to come.
-const bodyTimeout = 15 * time.Second
 
 // read decodes a request's body into a struct. Unknown fields are errors that
 // name the valid ones. Only JSON is taken: a page of another site can send

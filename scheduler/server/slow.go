@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// errSlow is what reading a body gives when its client is too slow.
+var errSlow = errors.New("the request's body did not arrive in time")
+
+// patient bounds how long a client may take with a body. All of a job, and of a request
+// to the service's own API, has to come within bodyTimeout; of what streams through to
+// Nomad the next part.
+func patient(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			body := &timedBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+			if routeOf(r).kind != passed || strings.HasPrefix(r.URL.Path, ownPrefix) {
+				body.until = time.Now().Add(bodyTimeout)
+			}
+			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+			r.Body = body
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bodyKey is where a request keeps its body, which a proxy wraps.
+type bodyKey struct{}
+
+// timedBody is a body with a time limit.
+type timedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	until   time.Time // zero: each part has a limit of its own
+	// deadline is that of the read that goes on or failed, in Unix nanoseconds; 0: none.
+	deadline atomic.Int64
+}
+
+// late reports whether a request ended because its body was too slow. The server cancels
+// a request whose body cannot be read, so that the error may say that alone.
+func late(r *http.Request, err error) bool {
+	if errors.Is(err, errSlow) {
+		return true
+	}
+	body, ok := r.Context().Value(bodyKey{}).(*timedBody)
+	if !ok {
+		return false
+	}
+	deadline := body.deadline.Load()
+	return deadline != 0 && time.Now().UnixNano() >= deadline
+}
+
+// Read reads the next part. The connection has a deadline only meanwhile, or whoever
+// answers later would be taken for gone; but it keeps one that has passed, since the
+// server reads what is left of a body before it answers.
+func (b *timedBody) Read(p []byte) (int, error) {
+	until := b.until
+	if until.IsZero() {
+		until = time.Now().Add(bodyTimeout)
+	}
+	b.deadline.Store(until.UnixNano())
+	_ = b.control.SetReadDeadline(until) // a test's recorder has none, and is not slow
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, errSlow
+	}
+	b.deadline.Store(0)
+	_ = b.control.SetReadDeadline(time.Time{})
+	return n, err
+}
