@@ -193,6 +193,9 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 			sum = sum.Plus(l.owes)
 		}
 	}
+	if sum == (place.Charge{}) {
+		return sum
+	}
 	paid := func(w *Waiting, allocs int) {
 		if w.Held == "" && r.IsWithin(w.Turn.Queue, queue) {
 			sum = sum.Plus(w.cost.Times(-int64(min(allocs, w.Missing))))
@@ -201,13 +204,21 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	for _, w := range r.waits.of[without] {
 		paid(w, w.Missing)
 	}
-	for key := range r.promised {
-		if key == without {
-			continue
-		}
+	promised := func(key nomad.JobKey) {
 		for _, w := range r.waits.of[key] {
-			paid(w, r.Assumed(key, w.Group))
+			if key != without {
+				paid(w, r.Assumed(key, w.Group))
+			}
 		}
+	}
+	if len(r.promised) > len(r.waits.of) { // as when many were admitted in one moment
+		for key := range r.waits.of {
+			promised(key)
+		}
+		return sum
+	}
+	for key := range r.promised {
+		promised(key)
 	}
 	return sum
 }
