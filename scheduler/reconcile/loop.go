@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -61,6 +62,7 @@ type Loop struct {
 	Audit func(view.Event)
 
 	skip     map[string]time.Time // jobs that could not be helped, until when
+	failing  map[string]failure   // what could not be done, by what it was
 	limiter  *rate.Limiter
 	balanced time.Time // when moves were looked for last
 }
@@ -72,7 +74,15 @@ const (
 	pause = 5 * time.Second
 	// perRound bounds the work of one round, so that nothing starves.
 	perRound = 50
+	// sayAgain is after how long a failure that stays the same is logged again.
+	sayAgain = time.Hour
 )
+
+// failure is something that could not be done, and may be tried again and again.
+type failure struct {
+	why        string
+	said, last time.Time
+}
 
 // Run loops until the context ends, which is when this replica ceases to lead.
 func (l *Loop) Run(ctx context.Context) {
@@ -91,7 +101,7 @@ func (l *Loop) Run(ctx context.Context) {
 
 // begin forgets what an earlier time of leading left.
 func (l *Loop) begin() {
-	l.skip, l.balanced = map[string]time.Time{}, time.Now()
+	l.skip, l.failing, l.balanced = map[string]time.Time{}, map[string]failure{}, time.Now()
 	perMinute := l.Config().Preemption.MaxPerMinute
 	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
 }
@@ -102,6 +112,7 @@ func (l *Loop) round(ctx context.Context) {
 	l.report("forget expired reservations", l.Keeper.Expire(ctx))
 	l.report("purge decisions about jobs that are gone", l.Keeper.Purge(ctx))
 	l.limit()
+	maps.DeleteFunc(l.failing, func(_ string, f failure) bool { return time.Since(f.last) > time.Minute })
 	for range perRound {
 		var item *Item
 		l.State.Do(func(tx *state.Tx) {
@@ -229,8 +240,17 @@ func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) 
 	return err == nil, err
 }
 
+// report logs what could not be done, once for each reason: what is tried again every
+// few seconds would fill the log.
 func (l *Loop) report(what string, err error) {
-	if err != nil {
+	if err == nil {
+		delete(l.failing, what)
+		return
+	}
+	f, now := l.failing[what], time.Now()
+	if f.last = now; f.why != err.Error() || now.Sub(f.said) >= sayAgain {
+		f.why, f.said = err.Error(), now
 		l.Logger.Warn("could not "+what, "error", err)
 	}
+	l.failing[what] = f
 }
