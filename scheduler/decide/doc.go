@@ -10,7 +10,7 @@
 //	            placedAlloc ──► admit.Decision, record.Group
 //
 // [Job] decides about a job as it is submitted, [Revise] about one that is
-// registered, [Evict] and [EvictForGang] who has to go so that one can start,
+// registered, [Evict] and [EvictForAll] who has to go so that one can start,
 // [Reservation] what is kept free. What was placed is assumed in the transaction, so
 // that the next decision sees it.
 package decide

@@ -90,7 +90,7 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 	}
 	p.avoid(excluded)
 	p.spread()
-	lot := &place.Lot{Tasks: allocs, Apart: apart(a), Without: p.keptNodes(), Pays: p.pays(allocs)}
+	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: p.keptNodes(), Pays: p.pays(allocs)}
 	found := &view.Fits{Allocs: allocs}
 	for _, s := range scalesOf(&a.Tasks[0]) {
 		if n, nodes := p.largest(lot, &s); n > 0 {

@@ -105,10 +105,20 @@ func asRegistered(tx *state.Tx, key nomad.JobKey, a admit.Ask) admit.Ask {
 	return a
 }
 
-// gangRequests is a job's whole gang as the core takes it, and whose each request is; none
-// where the core cannot plan for it, or something of it runs.
-func gangRequests(tx *state.Tx, key nomad.JobKey) (rs []place.Request, of []*groupPlacer) {
-	asks := gangAsks(tx.Record(key))
+// together are the asks of what starts with a group: all of its gang, or itself.
+func together(tx *state.Tx, key nomad.JobKey, g *record.Group) []admit.Ask {
+	if g.Ask.Gang {
+		return gangAsks(tx.Record(key))
+	}
+	return []admit.Ask{asRegistered(tx, key, g.Ask)}
+}
+
+// togetherRequests is all that starts with a group as the core takes it, and whose each
+// request is; none where the core cannot plan for it, or something of it runs. Its queue pays for
+// all of its allocs before any starts, also where fewer than all are enough for a gang.
+func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []place.Request, of []*groupPlacer) {
+	asks := together(tx, key, g)
+	forQuota := g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForQuota
 	for i := range asks {
 		a := &asks[i]
 		p := &groupPlacer{tx: tx, key: key, ask: a}
@@ -116,10 +126,14 @@ func gangRequests(tx *state.Tx, key nomad.JobKey) (rs []place.Request, of []*gro
 		if p.queue, err = tx.Config().QueueFor(a.Namespace, a.Queue); err != nil || tx.Live(key, a.Group) > 0 {
 			return nil, nil
 		}
-		if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a) {
+		allocs := a.Together()
+		if forQuota {
+			allocs = a.Count
+		}
+		if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a, allocs) {
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
 		}
-		for n := range a.Together() {
+		for n := range allocs {
 			r := p.parts[0].req
 			r.ID = fmt.Sprintf("%s/%d", r.ID, n)
 			rs, of = append(rs, r), append(of, p)
@@ -128,10 +142,10 @@ func gangRequests(tx *state.Tx, key nomad.JobKey) (rs []place.Request, of []*gro
 	return rs, of
 }
 
-// EvictForGang plans the evictions that let a whole gang start; nil where there
-// are none, for one of its allocs at least.
-func EvictForGang(tx *state.Tx, key nomad.JobKey) *Eviction {
-	rs, of := gangRequests(tx, key)
+// EvictForAll plans the evictions that let a group that is held start with all that starts
+// together with it; nil where there are none, for one of its allocs at least.
+func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
+	rs, of := togetherRequests(tx, key, g)
 	if len(rs) == 0 {
 		return nil
 	}
@@ -140,7 +154,7 @@ func EvictForGang(tx *state.Tx, key nomad.JobKey) *Eviction {
 	}
 	defer withoutStopping(tx)()
 	plan, err := preemptSparing(tx, rs)
-	if err != nil || len(plan.Victims) == 0 {
+	if err != nil {
 		return nil
 	}
 	e := &Eviction{Job: key, Group: of[0].ask.Group}
@@ -149,18 +163,18 @@ func EvictForGang(tx *state.Tx, key nomad.JobKey) *Eviction {
 		u.Priority = of[i].parts[0].req.Priority
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
-	g := tx.Record(key).Groups[e.Group]
+	first := tx.Record(key).Groups[e.Group]
 	payable := false
-	if e.Yielding, payable = yielding(tx, key, &g, e.Promises, plan.Victims); !payable {
+	if e.Yielding, payable = yielding(tx, key, &first, e.Promises, plan.Victims); !payable || len(plan.Victims)+len(e.Yielding) == 0 {
 		return nil
 	}
 	e.describe(of[0], plan.Victims)
 	return e.unlessInVain(tx)
 }
 
-// apart reports whether allocs of a gang group take a node each.
-func apart(a *admit.Ask) bool {
-	return a.Distinct == admit.DistinctInJob || a.Distinct == admit.DistinctInGroup && a.Together() > 1
+// apart reports whether so many allocs of a group take a node each.
+func apart(a *admit.Ask, allocs int) bool {
+	return a.Distinct == admit.DistinctInJob || a.Distinct == admit.DistinctInGroup && allocs > 1
 }
 
 // preemptSparing looks for victims that do not use their GPUs, where there may be any; then

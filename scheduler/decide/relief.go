@@ -60,9 +60,9 @@ func MayGo(tx *state.Tx, m *place.Move) bool {
 // Relieve looks for moves of running work that let a waiting group start, or one alloc of
 // it. The error says why there are none, in words that name no other job.
 func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancing) (*Eviction, error) {
-	rs, of := gangRequests(tx, key)
-	if !g.Ask.Gang {
-		rs, of = requestsOf(tx, key, g)
+	rs, of := requestsOf(tx, key, g)
+	if g.Ask.Gang {
+		rs, of = togetherRequests(tx, key, g)
 	}
 	if len(rs) == 0 {
 		return nil, fmt.Errorf("no work is moved for groups like it")

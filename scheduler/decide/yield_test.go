@@ -29,12 +29,16 @@ func TestQuotaIsNotGivenTwice(t *testing.T) {
 		admitted int // its priority
 		free     bool
 		yields   bool
+		allocs   int // of the one that waits
 	}{
-		"a lower priority gives up what it is owed":                     {30, false, true},
-		"a lower priority gives it up for room that is free":            {30, true, true},
-		"what is owed to a higher priority is not evicted for":          {90, false, false},
-		"what is owed to the same priority is not evicted for":          {80, false, false},
-		"what is owed to a higher priority is not let go for free room": {90, true, false},
+		"a lower priority gives up what it is owed":                     {30, false, true, 1},
+		"a lower priority gives it up for room that is free":            {30, true, true, 1},
+		"a lower priority gives up what it is owed to two":              {30, false, true, 2},
+		"a lower priority gives it up for room that is free for two":    {30, true, true, 2},
+		"what is owed to a higher priority is not evicted for":          {90, false, false, 1},
+		"what is owed to a higher priority is not evicted for two":      {90, false, false, 2},
+		"what is owed to the same priority is not evicted for":          {80, false, false, 1},
+		"what is owed to a higher priority is not let go for free room": {90, true, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
@@ -49,7 +53,12 @@ func TestQuotaIsNotGivenTwice(t *testing.T) {
 			b.Block(admitted, 1)
 			b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(admitted), "g") }) // Nomad found no room for it, for a reason of its own
 			b.LetTimePass()
-			high := b.Waits(t, "high", "8G", 80)
+			high := servicetest.Ask("high", "8G", row.allocs)
+			high.Priority = 80
+			b.Submit(t, high)
+			b.Register(high)
+			b.Block(high, row.allocs)
+			b.Pass(servicetest.Settled)
 			if hold := b.Record(servicetest.KeyOf(high)).Groups["g"].Decision.Hold; hold == nil || hold.Kind != view.WaitsForQuota {
 				t.Fatalf("it is not held for quota: %+v", hold)
 			}

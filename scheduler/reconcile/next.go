@@ -157,8 +157,8 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 		if !g.FellBack.IsZero() {
 			continue // the news that it asks for no GPU is on its way
 		}
-		promised := tx.Assumed(w.Job, w.Group) > 0 // its room is on its way; a gang is held until it is there
-		if ok && (!promised || g.Ask.Gang && g.Decision.Hold != nil) {
+		promised := tx.Assumed(w.Job, w.Group) > 0 // its room is on its way; what starts as one is held until it is there
+		if ok && (!promised || g.Decision.Hold != nil) {
 			if item := find(tx, &g, w); item != nil {
 				return item
 			}
@@ -259,7 +259,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()):
 		return nil
 	case hold != nil && g.Ask.Gang && hold.Kind == view.WaitsForRoom:
-	case hold != nil && (hold.Kind != view.WaitsForQuota || w.Missing > 1): // what is held is let go as one
+	case hold != nil && hold.Kind != view.WaitsForQuota:
 		return nil
 	case f.triedInVain(tx, q):
 		tx.NoteFutile(w.Job, w.Group, true)
@@ -274,8 +274,8 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && g.Ask.Gang {
-			e = decide.EvictForGang(tx, w.Job)
+		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // what is held is let go as one
+			e = decide.EvictForAll(tx, w.Job, g)
 		} else {
 			e = decide.Evict(tx, w.Job, g)
 		}

@@ -1,0 +1,58 @@
+package reconcile
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// severalOf is a service of so many allocs of a whole GPU each.
+func severalOf(namespace string, i, count int, priority, gang string) json.RawMessage {
+	job := strings.Replace(string(wholeOf(namespace, i, priority)), `"Count": 1`, fmt.Sprintf(`"Count": %d`, count), 1)
+	job = strings.Replace(job, `"gpu": "1"`, `"gpu": "1", "gpu_gang": "`+gang+`"`, 1)
+	return json.RawMessage(strings.Replace(job, `"batch"`, `"service"`, 1))
+}
+
+// A group of several allocs that waits for its quota is let go as one: so all of it has to
+// be made room for at once, in its queue and on the nodes.
+func TestAGroupThatWaitsForQuotaGetsRoomAsOne(t *testing.T) {
+	for name, row := range map[string]struct {
+		before []json.RawMessage // queue a may hold two GPUs
+		count  int
+		runs   string
+	}{
+		"one that is lower goes for one":     {[]json.RawMessage{severalOf("a", 1, 2, "10", "false")}, 1, "a/j1 a/j9"},
+		"two that are lower go for two":      {[]json.RawMessage{wholeOf("a", 1, "10"), wholeOf("a", 2, "20")}, 2, "a/j9"},
+		"a group that is lower goes for two": {[]json.RawMessage{severalOf("a", 1, 2, "10", "false")}, 2, "a/j9"},
+		"a gang that is lower goes for two":  {[]json.RawMessage{severalOf("a", 1, 2, "10", "true")}, 2, "a/j9"},
+		"one goes beside what is free":       {[]json.RawMessage{wholeOf("a", 1, "10")}, 2, "a/j9"},
+		"one is as high as it":               {[]json.RawMessage{wholeOf("a", 1, "10"), wholeOf("a", 2, "80")}, 2, "a/j1 a/j2"},
+	} {
+		for _, gang := range []string{"false", "true"} {
+			t.Run(fmt.Sprintf("%s, gang %s", name, gang), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					h := newRun(t, 2, 2, modelConfig)
+					for _, job := range row.before {
+						h.submit(t.Context(), job)
+					}
+					h.seconds(5)
+					h.submit(t.Context(), severalOf("a", 9, row.count, "80", gang))
+					h.seconds(60)
+					if got := h.running(); got != row.runs {
+						t.Errorf("running: %s, want %s\n%s", got, row.runs, strings.Join(h.log, "\n"))
+					}
+					if h.longest > mostAbove {
+						t.Errorf("queue a was above its bound for %d seconds", h.longest)
+					}
+					before := h.started
+					h.seconds(120)
+					if h.started != before {
+						t.Errorf("%d allocs were started although nothing happened", h.started-before)
+					}
+				})
+			})
+		}
+	}
+}
