@@ -83,7 +83,7 @@ func TestATaskWithASeatStepsAsideByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	self(t, ctx, c, notebook.alloc, "it does not want the GPU back now", "status")
-	self(t, ctx, c, notebook.alloc, "the task comes to its GPU", "want")
+	self(t, ctx, c, notebook.alloc, "the task comes back to its GPU", "want")
 	in(gpu.SeatResident)
 	alloc, err := c.Alloc(ctx, notebook.alloc.ID)
 	if err != nil {

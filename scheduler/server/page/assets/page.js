@@ -97,7 +97,7 @@ function figures(g, few) {
   return out;
 }
 
-/** Where a task is that makes room for others: since when, why, and when its turn is at the latest. */
+/** Where a task is that steps aside for others: since when, why, and when its turn is at the latest. */
 function seat(use, now) {
   const name = use.seat === "idle" ? "suspended" : use.seat;
   const out = el("span.sub", el("span.tag" + (name === "resident" ? "" : ".warn"), name));
