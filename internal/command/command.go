@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/cli"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
@@ -45,8 +46,10 @@ func (p *Program) Main() { os.Exit(p.Run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // Run runs the subcommand that the arguments name and returns its exit code. It
 // also answers a shell that asks for completions, and teaches the shell to ask
-// with -autocomplete-install, as HashiCorp's programs do.
+// with -autocomplete-install, as HashiCorp's programs do. What the subcommand
+// writes controls no terminal, whoever chose the names in it.
 func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
+	stdout, stderr = terminal.Safe(stdout), terminal.Safe(stderr)
 	c := &cli.CLI{
 		Name: p.Name, Version: version.Line(p.Name), Args: p.plain(args), Commands: p.factories(stdout, stderr),
 		Autocomplete: true, HelpFunc: func(map[string]cli.CommandFactory) string { return p.help() },

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/posener/complete"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal/hostile"
 )
 
 // tool has a subcommand that prints what it was given, and one that fails.
@@ -33,6 +35,21 @@ func run(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = tool.Run(args, &out, &errs)
 	return code, out.String(), errs.String()
+}
+
+// Whatever a subcommand of any program writes, names in it control no terminal.
+func TestNamesDoNotSteerTheTerminal(t *testing.T) {
+	rude := Program{Name: "rude", Commands: []Command{{Name: "show", Run: func(_ []string, stdout, stderr io.Writer) int {
+		fmt.Fprintln(stdout, "job "+hostile.Text)
+		fmt.Fprintln(stderr, "Error: "+hostile.Text)
+		return ExitOK
+	}}}}
+	var out, errs bytes.Buffer
+	if code := rude.Run([]string{"show"}, &out, &errs); code != ExitOK {
+		t.Errorf("exit code %d", code)
+	}
+	hostile.Harmless(t, "output", out.String())
+	hostile.Harmless(t, "errors", errs.String())
 }
 
 func TestCommandLines(t *testing.T) {

@@ -4,11 +4,12 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 )
 
 // Status is how well what was checked is.
@@ -79,9 +80,7 @@ func (r *Report) Worst() Status {
 
 // WriteJSON writes the report for programs.
 func (r *Report) WriteJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
+	return terminal.JSON(w, r)
 }
 
 // Write writes the report for people: a line per finding, and below it what to do.

@@ -2,7 +2,7 @@
 // are wanted, and views that are drawn again and again on the whole screen.
 //
 // Names that tenants chose never control the terminal: control characters in a cell become
-// a replacement character.
+// a replacement character. Safe does that to all that a program writes.
 package terminal
 
 import (
@@ -10,10 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
-	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/term"
 )
 
 // Color is how a cell is set off.
@@ -32,12 +29,6 @@ const (
 type Cell struct {
 	Text  string
 	Color Color
-}
-
-// Is reports whether something is a terminal.
-func Is(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Colored reports whether to write in colors: on a terminal that can, unless the user says
@@ -105,7 +96,7 @@ func Printf(w io.Writer, format string, args ...any) {
 // Plain is a text without control characters, which a terminal would obey.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		if controls(r) {
 			return utf8.RuneError
 		}
 		return r

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 )
 
 const inventoryHelp = `Looks at this machine's GPUs once and shows what the plugin exposes with the
@@ -32,9 +32,7 @@ func runInventory(args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, err)
 	}
 	if *asJSON {
-		encoder := json.NewEncoder(stdout)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(i); err != nil {
+		if err := terminal.JSON(stdout, i); err != nil {
 			return fail(stderr, err)
 		}
 		return command.ExitOK

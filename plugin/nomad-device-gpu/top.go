@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -51,7 +50,7 @@ func runTop(args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, err)
 	}
 	defer top.Close()
-	if out, ok := stdout.(*os.File); ok && terminal.Is(out) && terminal.Is(os.Stdin) && !o.once && !o.asJSON {
+	if out := terminal.File(stdout); terminal.Is(stdout) && terminal.Is(os.Stdin) && !o.once && !o.asJSON {
 		err = terminal.Watch(context.Background(), os.Stdin, out, o.interval, func(w io.Writer) { o.draw(w, top) })
 	} else {
 		err = o.print(stdout, top)
@@ -69,9 +68,7 @@ func (o topOptions) print(w io.Writer, top *device.Top) error {
 		return err
 	}
 	if o.asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(v)
+		return terminal.JSON(w, v)
 	}
 	return renderTop(w, v, o.colored)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 )
 
 const (
@@ -105,9 +106,7 @@ func finish(r gpu.SelfRequest, asJSON bool, stdout, stderr io.Writer) int {
 		return command.ExitError
 	}
 	if asJSON {
-		encoder := json.NewEncoder(stdout)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(a)
+		err = terminal.JSON(stdout, a)
 	} else {
 		err = show(stdout, a, time.Now())
 	}

@@ -47,6 +47,8 @@ func TestCommands(t *testing.T) {
 		"a wish":                 {"yield", done, 0, `{"version":1,"action":"yield"}` + "\n", "done\n", ""},
 		"as JSON":                {"want -json", done, 0, `{"version":1,"action":"want"}` + "\n", `"message": "done"`, ""},
 		"another share":          {"resize compute=0.6 limit=1 memory_limit=12G", done, 0, `{"version":1,"action":"resize","resize":{"compute_milli":600,"limit_milli":1000,"memory_limit_mib":12288}}` + "\n", "done\n", ""},
+		"a message that steers":  {"yield", `{"version":1,"message":"\u001b[2Jdone\u009b"}` + "\n", 0, `{"version":1,"action":"yield"}` + "\n", "\uFFFD[2Jdone\uFFFD\n", ""},
+		"a refusal that steers":  {"yield", `{"version":1,"error":"\u001b[2Jno"}` + "\n", 1, `{"version":1,"action":"yield"}` + "\n", "", "\uFFFD[2Jno\n"},
 		"a refusal":              {"saved", `{"version":1,"error":"not now"}` + "\n", 1, `{"version":1,"action":"saved"}` + "\n", "", "not now\n"},
 		"an answer of garbage":   {"status", "\x00\n", 1, `{"version":1,"action":"status"}` + "\n", "", "read the driver's answer"},
 		"half an answer":         {"status", `{"version":1`, 1, `{"version":1,"action":"status"}` + "\n", "", "read the driver's answer"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
@@ -179,9 +179,7 @@ func replay(o *replayOptions, stdout io.Writer) error {
 		}
 	}
 	if o.json {
-		e := json.NewEncoder(stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return terminal.JSON(stdout, all)
 	}
 	return printReplayed(all, o.queue, stdout)
 }

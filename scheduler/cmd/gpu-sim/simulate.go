@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
@@ -257,9 +258,7 @@ func writePlacements(path string, w *sim.Workload, spots []sim.Spot) error {
 
 func printReports(asJSON bool, reports []report, stdout io.Writer) error {
 	if asJSON {
-		e := json.NewEncoder(stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(reports)
+		return terminal.JSON(stdout, reports)
 	}
 	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "Policy\t@100%\t@130%\tEnd\tPlaced\tRejected\tCPU-only\tMoves\tPer second\tp50\tp99\tLongest\tHeap")

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 )
 
 // defaultService is where the placement service listens when nothing is said.
@@ -121,7 +122,7 @@ func (o *online) fail(err error) int {
 func (o *online) finish(value any, print func(io.Writer) error, err error) int {
 	if err == nil {
 		if o.json {
-			err = printJSON(o.stdout, value)
+			err = terminal.JSON(o.stdout, value)
 		} else {
 			err = print(o.stdout)
 		}

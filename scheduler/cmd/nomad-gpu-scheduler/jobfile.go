@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -148,18 +147,4 @@ func (p *paths) String() string { return strings.Join(*p, ",") }
 func (p *paths) Set(text string) error {
 	*p = append(*p, text)
 	return nil
-}
-
-func printJSON(w io.Writer, value any) error {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("write JSON: %w", err)
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, text, "", "  "); err != nil {
-		return fmt.Errorf("write JSON: %w", err)
-	}
-	b.WriteByte('\n')
-	_, err = w.Write(b.Bytes())
-	return err
 }

@@ -183,7 +183,7 @@ func TestStatusIsShownUntilInterrupted(t *testing.T) {
 	o.address = service.URL
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if code := o.show(ctx); code != exitOK || !strings.HasPrefix(out.String(), clearScreen+"Leader") {
+	if code := o.show(ctx); code != exitOK || !strings.HasPrefix(out.String(), "Leader") {
 		t.Errorf("exit %d: %q", code, out.String())
 	}
 }

@@ -63,7 +63,7 @@ func (o *statusOptions) show(ctx context.Context) int {
 			o.keep(cluster, o.connection.namespace)
 		}
 		if o.watch > 0 {
-			fmt.Fprint(o.stdout, clearScreen)
+			_ = terminal.Clear(o.stdout) // what fails now fails below too
 		}
 		code := o.finish(cluster, func(w io.Writer) error { return printStatus(w, cluster, terminal.Colored(w, o.noColor)) }, err)
 		if o.watch == 0 {
@@ -76,9 +76,6 @@ func (o *statusOptions) show(ctx context.Context) int {
 		}
 	}
 }
-
-// clearScreen empties a terminal.
-const clearScreen = "\x1b[H\x1b[2J"
 
 // filter narrows a picture of the cluster down; an empty word keeps everything.
 type filter struct{ node, queue, job string }
