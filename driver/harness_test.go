@@ -232,7 +232,7 @@ func (e *env) logs(cfg *drivers.TaskConfig, stream string) string {
 	// Nomad's collector does not say when it has read everything, so the log is
 	// complete when it has not grown for a while.
 	var text []byte
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for still, last := 0, -1; still < 20 && time.Now().Before(deadline); {
 		text, _ = os.ReadFile(filepath.Join(cfg.TaskDir().LogDir, cfg.Name+"."+stream+".0"))
 		if len(text) > 0 && len(text) == last {

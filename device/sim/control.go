@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -167,26 +166,26 @@ type watchedControl struct {
 
 	mu      sync.Mutex
 	current Control
-	stamp   stamp
+	file    os.FileInfo // that was read last; nil: there was none
 }
 
-// stamp tells one state of a file from another.
-type stamp struct {
-	at   time.Time
-	size int64
+// sameState reports whether two looks at a file saw one state of it. What replaces a file
+// in the same tick of the file system's clock is another file.
+func sameState(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
 func (w *watchedControl) get() Control {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := stamp{}
-	if info, err := os.Stat(filepath.Join(w.dir, controlFile)); err == nil {
-		now = stamp{info.ModTime(), info.Size()}
-	}
-	if now == w.stamp {
+	now, _ := os.Stat(filepath.Join(w.dir, controlFile)) // nil where there is none
+	if sameState(now, w.file) {
 		return w.current
 	}
-	w.stamp = now
+	w.file = now
 	next, err := ReadControl(w.dir)
 	if err != nil {
 		w.report(err)

@@ -5,8 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 )
 
 func newMachine(t *testing.T, dir, boot string, report func(error)) *Machine {
@@ -88,6 +91,23 @@ func TestBadControlFileLeavesTheLastGoodInForce(t *testing.T) {
 		problems = nil
 		if degrees, _ := m.gpus[1].GetTemperature(nvml.TEMPERATURE_GPU); degrees != 80 || len(problems) != 1 || !strings.Contains(problems[0].Error(), controlFile) {
 			t.Errorf("%s: temperature is %d, reported %v", bad, degrees, problems)
+		}
+	}
+}
+
+// Two changes can come in one tick of the file system's clock, and be of one length.
+func TestEachChangeOfTheControlFileIsSeen(t *testing.T) {
+	dir := tmpfs.Dir(t)
+	c := watchedControl{dir: dir, report: func(err error) { t.Error(err) }}
+	for _, driver := range []string{"570.1", "570.2", "570.3"} {
+		if err := WriteControl(dir, Control{Driver: driver}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(filepath.Join(dir, controlFile), time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.get().Driver; got != driver {
+			t.Errorf("it is %s, and is read as %s", driver, got)
 		}
 	}
 }
