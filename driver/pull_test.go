@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -107,10 +106,7 @@ func TestConformance_Start_NoImage(t *testing.T) {
 
 func TestConformance_Start_BadPull_Recoverable(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		must.NoError(t, err)
-		must.NoError(t, listener.Close()) // nothing listens there now
-		_, _, err = e.harness.StartTask(e.quietTask(imageConfig(listener.Addr().String() + "/box:1")))
+		_, _, err := e.harness.StartTask(e.quietTask(imageConfig("127.0.0.1:1/box:1"))) // where nothing listens
 		must.ErrorContains(t, err, "connection refused")
 		must.True(t, structs.IsRecoverable(err))
 		must.Eq(t, nil, e.leftovers())
