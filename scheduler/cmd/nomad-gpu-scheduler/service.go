@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reconcile"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/metrics"
@@ -43,7 +44,7 @@ type service struct {
 	queues  []config.Queue // of Nomad Variables, as they last made sense
 	client  *api.Client
 	watcher *nomad.Watcher
-	store   *nomad.Store
+	store   record.Store
 	lock    *nomad.Lock
 	loaded  atomic.Bool // what is stored is known: set while this replica decides
 	state   *state.State
