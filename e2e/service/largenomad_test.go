@@ -165,6 +165,8 @@ func (l *largeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.listJobs(w)
 	case path == "/v1/jobs":
 		l.register(w, r)
+	case strings.HasPrefix(path, "/v1/job/") && strings.HasSuffix(path, "/plan"): // anyone may submit
+		send(w, map[string]any{})
 	case strings.HasPrefix(path, "/v1/job/"):
 		l.job(w, strings.TrimPrefix(path, "/v1/job/"))
 	case path == "/v1/allocations":

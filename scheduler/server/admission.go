@@ -47,6 +47,10 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
+	if err := p.mayDecide(s); err != nil {
+		p.refuse(s, err)
+		return
+	}
 	if rt.kind == registered {
 		ctx, span := p.config.Traces.Request(r, s.began)
 		defer span.End()

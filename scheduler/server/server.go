@@ -55,8 +55,11 @@ type Config struct {
 	// Region is Nomad's; jobs for another one are not decided here.
 	Region string
 	// Devices are the operator's names of device blocks for GPUs.
-	Devices    []string
-	Decider    Decider
+	Devices []string
+	Decider Decider
+	// Denied reports whether Nomad says that the holder of a token may not submit jobs to
+	// a namespace; nil: only Nomad's answer to the submission counts.
+	Denied     func(ctx context.Context, token, namespace string) bool
 	Leadership Leadership // nil: this replica decides
 	// Hold has a registered group, of which nothing runs, wait, so that it can be scaled
 	// to what has no room yet; nil: such scalings are refused.

@@ -104,13 +104,17 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 
 // newServer makes the HTTP side.
 func (s *service) newServer(c *config.Config, up *upstream) (err error) {
+	gate, err := rest.NewNomadGate(up.config)
+	if err != nil {
+		return err
+	}
 	decider, own := newMetered(s.decider)
 	s.own = own
 	if s.books != nil {
 		own.MustRegister(s.books.tallies.all()...)
 	}
 	sc := server.Config{
-		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Leadership: s, Hold: s.loop.Hold,
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Denied: denied(gate), Leadership: s, Hold: s.loop.Hold,
 		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Refused: s.refusing(decider), Traces: s.traces, Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
@@ -137,7 +141,15 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	if s.server, err = server.New(sc); err != nil {
 		return err
 	}
-	return s.addAPI(c, up, sc.PeerTLS)
+	return s.addAPI(c, gate, sc.PeerTLS)
+}
+
+// denied asks a gate whether a caller may not submit jobs. Where Nomad gives no answer, it will
+// have to give one to the submission itself.
+func denied(gate *rest.NomadGate) func(ctx context.Context, token, namespace string) bool {
+	return func(ctx context.Context, token, namespace string) bool {
+		return errors.Is(gate.MaySubmit(ctx, token, namespace), rest.ErrDenied)
+	}
 }
 
 func limits(l config.Listen) server.Limits {
@@ -150,11 +162,7 @@ func limits(l config.Listen) server.Limits {
 }
 
 // addAPI puts the REST API, the metrics and the web page beside Nomad's API.
-func (s *service) addAPI(c *config.Config, up *upstream, peers *tls.Config) error {
-	gate, err := rest.NewNomadGate(up.config)
-	if err != nil {
-		return err
-	}
+func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Config) error {
 	models := map[string]float64{}
 	for model, mib := range c.ModelMemoryMiB {
 		models[model] = float64(mib) / 1024
