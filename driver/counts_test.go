@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -29,14 +28,10 @@ func (n *node) countedWithin(check func(gpu.DriverCounts) error) {
 func TestWhatTheDriverDoesIsCounted(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		cfg, events := n.watched(0, 1)
 		n.exceed(events, cfg, 4096)
 		e.wait(cfg.ID)
-		_, _, err = e.harness.StartTask(e.quietTask(defaultTaskConfig("/no/such/program")))
+		_, _, err := e.harness.StartTask(e.quietTask(defaultTaskConfig("/no/such/program")))
 		must.Error(t, err)
 		r := startRegistry(t, false, false)
 		_, _, err = e.harness.StartTask(e.quietTask(imageConfig(r.addr + "/none:1")))

@@ -40,6 +40,18 @@ func anyEvent(t *testing.T, events <-chan *drivers.TaskEvent) *drivers.TaskEvent
 	}
 }
 
+// watched starts a task on slices of GPU A, and returns it with the events that follow the
+// one about its share.
+func (n *node) watched(slices ...int) (*drivers.TaskConfig, <-chan *drivers.TaskEvent) {
+	n.e.t.Helper()
+	events, err := n.e.driver.TaskEvents(context.Background())
+	must.NoError(n.e.t, err)
+	cfg := n.e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, slices...))
+	n.e.start(cfg)
+	must.StrContains(n.e.t, nextEvent(n.e.t, events).Message, "GPU share: GPU "+gpuA)
+	return cfg, events
+}
+
 func (n *node) measure(cfg *drivers.TaskConfig, mib int64, beside ...int) {
 	n.e.t.Helper()
 	must.NoError(n.e.t, n.dir.WriteUsage(usageOf(cfg, mib, beside...)))
@@ -89,12 +101,7 @@ func TestWatchdogNeedsMeasurementsInARow(t *testing.T) {
 		}
 	}
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		cfg, events := newNode(e).watched(0)
 		watched, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
 		// In a place of its own, where the driver's own watchdog does not look.
@@ -186,11 +193,7 @@ func TestWatchdogKillsAboveTheShare(t *testing.T) {
 func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		cfg, events := n.watched(0)
 		must.StrContains(t, n.exceed(events, cfg, 10, 4711).Message, "GPU limit exceeded, killing the task")
 		must.ErrorContains(t, e.wait(cfg.ID).Err, "processes [4711] use GPU "+gpuA+" without its MPS daemon")
 	})
@@ -200,11 +203,7 @@ func TestTasksHearThatTheirMPSDaemonWasReplaced(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		_, events := n.watched(0)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 4 })
 		must.StrContains(t, nextEvent(t, events).Message, "its MPS daemon ended and another one was started")
 	})
@@ -298,11 +297,7 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *Config) { c.GPU.Watchdog = watchdogWarn })
 		n := newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share: ")
+		cfg, events := n.watched(0)
 		must.StrContains(t, n.exceed(events, cfg, 5000).Message, "GPU limit exceeded: ")
 		status, err := e.harness.InspectTask(cfg.ID)
 		must.NoError(t, err)
@@ -313,11 +308,7 @@ func TestWatchdogMayOnlyWarn(t *testing.T) {
 func TestWatchdogKillsOnceContainerdIsBack(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		cfg, events := n.watched(0, 1)
 		watched, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
 
@@ -340,12 +331,7 @@ func TestAKillThatFailedIsDoneAgain(t *testing.T) {
 
 func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		newNode(e)
-		events, err := e.driver.TaskEvents(context.Background())
-		must.NoError(t, err)
-		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
-		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share")
+		cfg, events := newNode(e).watched(0, 1)
 		one, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
 		begun := one.record.StartedAt

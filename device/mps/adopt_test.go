@@ -13,8 +13,7 @@ import (
 
 func TestDaemonIsAdoptedAfterRestart(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		b.Close()
 		if !(process{first.PID, 0}).exists() {
 			t.Fatal("the daemon ended with the supervisor")
@@ -32,8 +31,7 @@ func TestDaemonIsAdoptedAfterRestart(t *testing.T) {
 // Nomad stops and starts plugins at any moment. A daemon must not pay for it.
 func TestDaemonSurvivesASupervisorThatIsStoppedAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		for range 20 {
 			b.Close()
 			b.start()
@@ -114,8 +112,7 @@ func listenAt(t *testing.T, network, path string) {
 // The PID file is the tasks' to write: a daemon that lives does not depend on it.
 func TestDaemonIsAdoptedWhateverItsPIDFileSays(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		b.Close()
 		path := filepath.Join(first.ControlDir, "nvidia-cuda-mps-control.pid")
 		_ = os.Remove(path)
@@ -133,8 +130,7 @@ func TestDaemonIsAdoptedWhateverItsPIDFileSays(t *testing.T) {
 // A daemon whose socket is gone may have tasks.
 func TestDaemonWithoutASocketIsReplacedOnlyWhenNoTaskIsThere(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		for _, name := range []string{"control", "control_privileged"} {
 			if err := os.Remove(filepath.Join(first.ControlDir, name)); err != nil {
 				t.Fatal(err)

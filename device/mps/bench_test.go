@@ -255,6 +255,13 @@ func (b *bench) until(what string, wanted func(Status) bool) Status {
 	}
 }
 
+// wantReady asks for the daemon and waits until it is ready.
+func (b *bench) wantReady() Status {
+	b.t.Helper()
+	b.Want([]Spec{b.spec()})
+	return b.until("the daemon is ready", ready)
+}
+
 func ready(s Status) bool    { return s.Ready }
 func notReady(s Status) bool { return !s.Ready }
 

@@ -23,8 +23,7 @@ import (
 
 func TestCUDAProgramsPassTheGate(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		users := []uint32{0}
 		if b.multiUser {
 			users = append(users, 65534)
@@ -48,8 +47,7 @@ func TestNVIDIAsLibraryPassesTheGate(t *testing.T) {
 		if _, err := os.Stat(library); err != nil || !b.original {
 			t.Skipf("there is no libcuda of this branch: %v", err)
 		}
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		program := exec.Command("/proc/self/exe", cuda.ProbeCommand)
 		program.Env = []string{"LD_LIBRARY_PATH=" + filepath.Dir(library), "CUDA_VISIBLE_DEVICES=" + device,
 			"CUDA_MPS_PIPE_DIRECTORY=" + s.PipeDir, "CUDA_MPS_LOG_DIRECTORY=" + s.LogDir}
@@ -77,8 +75,7 @@ func (b *bench) answers() (all []string) {
 
 func TestGateLetsCUDAProgramsPassAlone(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		before := b.answers()
 		server := b.server()
 		for _, kind := range []mpswire.Kind{0, mpswire.KindServer, mpswire.KindDebuggee, mpswire.KindUI, 5, 1 << 31} {
@@ -113,8 +110,7 @@ func TestGateLetsCUDAProgramsPassAlone(t *testing.T) {
 // A daemon waits for what a program says, and for nothing else meanwhile.
 func TestSilentProgramsDelayNoOthers(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		var silent []mpswire.Conn
 		keep := func(c mpswire.Conn, err error) mpswire.Conn {
 			if err != nil {
@@ -159,8 +155,7 @@ func TestSilentProgramsDelayNoOthers(t *testing.T) {
 // What daemons read from their FIFO they believe: 4 KiB of anything stop them.
 func TestWhatTasksLogStopsNoDaemon(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		pipe, err := os.OpenFile(filepath.Join(s.PipeDir, "log"), os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -178,8 +173,7 @@ func TestWhatTasksLogStopsNoDaemon(t *testing.T) {
 
 func TestGateThatDiesIsReplaced(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	first := b.until("the daemon is ready", ready)
+	first := b.wantReady()
 	gate := b.control(device).running(roleGate)
 	if len(gate) != 1 {
 		t.Fatalf("gates are %v", gate)
@@ -199,8 +193,7 @@ func TestGateThatDiesIsReplaced(t *testing.T) {
 // CUDA must fail meanwhile instead of finding none.
 func TestGateOutlivesTheDaemon(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		var before, after unix.Stat_t
 		if err := unix.Stat(gateOf(first), &before); err != nil {
 			t.Fatal(err)
@@ -240,8 +233,7 @@ func TestProgramOfAnotherUserIsRefusedAtOnce(t *testing.T) {
 		if b.multiUser {
 			t.Skip("this branch takes all users")
 		}
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		first, err := b.clientProgram(gateOf(s), 0, time.Hour)
 		if err != nil {
 			t.Fatal(err)

@@ -15,8 +15,7 @@ import (
 // memory of the GPU.
 func TestServerDoesNotOutliveItsDaemon(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		server, err := findProcess(b.server())
 		if err != nil {
 			t.Fatal(err)
@@ -36,8 +35,7 @@ func TestServerDoesNotOutliveItsDaemon(t *testing.T) {
 
 func TestServerThatDiesIsReplaced(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		server := b.server()
 		if err := unix.Kill(server, unix.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -51,8 +49,7 @@ func TestServerThatDiesIsReplaced(t *testing.T) {
 
 func TestLimitsThatChangeReachTheRunningServer(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		b.until("the daemon is ready", ready)
+		b.wantReady()
 		server := b.server()
 		for percent := 50; percent < 55; percent++ {
 			other := b.spec()
@@ -80,8 +77,7 @@ func TestLimitsThatChangeReachTheRunningServer(t *testing.T) {
 // A limit of memory must go where a GPU is shared without one later.
 func TestMemoryLimitIsTakenAway(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		b.until("the daemon is ready", ready)
+		b.wantReady()
 		shared := b.spec()
 		shared.MemoryMiB = 0
 		b.Want([]Spec{shared})
@@ -99,8 +95,7 @@ func TestMemoryLimitIsTakenAway(t *testing.T) {
 
 func TestServerThatKeepsItsLimitsIsNotReady(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		b.until("the daemon is ready", ready)
+		b.wantReady()
 		b.behave("keep")
 		other := b.spec()
 		other.Percent = 10
@@ -153,8 +148,7 @@ func TestServerWithAFaultIsNotReadyAndSaysWhoseItIs(t *testing.T) {
 		if b.branch == "470" || b.branch == "535" {
 			t.Skip("this branch does not tell the state of a server")
 		}
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		log := "[2026-11-22 09:00:00.000 Other 77] Client process 4711 encountered a fatal GPU error.\n[2026-11-22 09:00:00.000 Server 77] going on\n"
 		if err := os.WriteFile(filepath.Join(first.LogDir, "server.log"), []byte(log), 0o644); err != nil {
 			t.Fatal(err)

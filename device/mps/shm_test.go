@@ -27,8 +27,7 @@ func mountsOn(t *testing.T, path string) int {
 
 func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	s := b.until("the daemon is ready", ready)
+	s := b.wantReady()
 	if err := os.WriteFile(filepath.Join(s.ShmDir, "seen"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +43,7 @@ func TestDaemonHasItsOwnSharedMemory(t *testing.T) {
 // A task must not fill the host's memory through what it shares.
 func TestSharedMemoryIsLimited(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	first := b.until("the daemon is ready", ready)
+	first := b.wantReady()
 	if err := b.leave(first, "large", 17<<20); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("17 MiB in 16 MiB: %v", err)
 	}
@@ -71,8 +69,7 @@ func TestSharedMemoryIsLimited(t *testing.T) {
 
 func TestDaemonWithAnotherSharedMemoryIsNotReady(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	s := b.until("the daemon is ready", ready)
+	s := b.wantReady()
 	b.Close()
 	if err := unix.Unmount(s.ShmDir, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
@@ -123,8 +120,7 @@ func TestLeftoversOfTasksAreRemoved(t *testing.T) {
 
 func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	s := b.until("the daemon is ready", ready)
+	s := b.wantReady()
 	if err := b.leave(s, "left", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +143,7 @@ func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 
 func TestDaemonSharesTheHostsSharedMemory(t *testing.T) {
 	b := newBenchWith(t, newest, true)
-	b.Want([]Spec{b.spec()})
-	s := b.until("the daemon is ready", ready)
+	s := b.wantReady()
 	if its := fmt.Sprintf("/proc/%d/root/dev/shm", s.PID); !sameFile(its, "/dev/shm") || s.ShmDir != "/dev/shm" {
 		t.Errorf("%s is another than the host's, shared memory is %s", its, s.ShmDir)
 	}

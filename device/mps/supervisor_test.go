@@ -16,8 +16,7 @@ import (
 
 func TestDaemonIsReadyWithItsLimits(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		if s.Generation != 1 || s.PID == 0 || s.Reason != "" || s.Server != ServerActive || s.MultiUser != b.multiUser || s.Priorities != b.memory {
 			t.Errorf("status is %+v", s)
 		}
@@ -78,8 +77,7 @@ func TestSlicesAreRefusedWithoutMemoryLimits(t *testing.T) {
 
 func TestDaemonThatDiesIsReplaced(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		if err := unix.Kill(first.PID, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -107,8 +105,7 @@ func (b *bench) oneOfEach() {
 
 func TestDaemonThatIsNotWantedEnds(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		first := b.until("the daemon is ready", ready)
+		first := b.wantReady()
 		server := b.server()
 		b.Close()
 		b.start()
@@ -124,8 +121,7 @@ func TestDaemonThatIsNotWantedEnds(t *testing.T) {
 func TestDaemonThatHangsIsReplacedOnlyWhenNoTaskIsThere(t *testing.T) {
 	b := newBench(t)
 	b.hurry()
-	b.Want([]Spec{b.spec()})
-	first := b.until("the daemon is ready", ready)
+	first := b.wantReady()
 	b.behave("hang")
 	now := b.until("it is noticed", reason("no answer in time"))
 	if now.Since.IsZero() {
@@ -196,8 +192,7 @@ func TestAnEmptyDaemonIsReplacedAfterSeveralQuestions(t *testing.T) {
 
 func TestDaemonThatLiesIsNotTrusted(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	first := b.until("the daemon is ready", ready)
+	first := b.wantReady()
 	b.behave("lie")
 	s := b.until("it is noticed", notReady)
 	if !strings.Contains(s.Reason, "not as set") || !strings.Contains(s.Reason, `"7.0"`) {
@@ -232,8 +227,7 @@ func TestDaemonIsLedToTheDriver(t *testing.T) {
 	b.Close()
 	b.libraries = "/opt/driver/lib"
 	b.start()
-	b.Want([]Spec{b.spec()})
-	b.until("the daemon is ready", ready)
+	b.wantReady()
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", b.server()))
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +254,7 @@ func TestStalledProgramsDoNotCostTheDaemon(t *testing.T) {
 		t.Run(v.String(), func(t *testing.T) {
 			b := newBenchWith(t, v, false)
 			b.hurry()
-			b.Want([]Spec{b.spec()})
-			first := b.until("the daemon is ready", ready)
+			first := b.wantReady()
 			silent, err := net.Dial("unixpacket", filepath.Join(first.ControlDir, "control"))
 			if err != nil {
 				t.Fatal(err)
@@ -277,8 +270,7 @@ func TestStalledProgramsDoNotCostTheDaemon(t *testing.T) {
 
 func TestDaemonThatCrashesAtACommandIsReplaced(t *testing.T) {
 	b := newBench(t)
-	b.Want([]Spec{b.spec()})
-	first := b.until("the daemon is ready", ready)
+	first := b.wantReady()
 	b.behave("crash")
 	b.until("it is noticed", notReady)
 	b.behave("")
@@ -289,8 +281,7 @@ func TestDaemonThatCrashesAtACommandIsReplaced(t *testing.T) {
 
 func TestLogsAreBounded(t *testing.T) {
 	withEach(t, func(t *testing.T, b *bench) {
-		b.Want([]Spec{b.spec()})
-		s := b.until("the daemon is ready", ready)
+		s := b.wantReady()
 		path := filepath.Join(s.LogDir, "control.log")
 		filler := strings.Repeat("x", 99) + "\n"
 		log, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
