@@ -55,7 +55,7 @@ func (r *reconciler) findCulprit(u *unit, status mps.Status, leases []gpu.Lease)
 // cgroupMemory reads the control groups of processes, and knows them for a while
 // after the processes ended: what a log tells of may be gone when it is read.
 type cgroupMemory struct {
-	read func(pid int) []string
+	read func(pid int) ([]string, error)
 	now  func() time.Time
 
 	mu     sync.Mutex
@@ -71,13 +71,13 @@ type seenCgroups struct {
 // cgroupsKept is how long those of a process are known after they were last read.
 const cgroupsKept = 5 * time.Minute
 
-func newCgroupMemory(read func(pid int) []string, now func() time.Time) *cgroupMemory {
+func newCgroupMemory(read func(pid int) ([]string, error), now func() time.Time) *cgroupMemory {
 	return &cgroupMemory{read: read, now: now, seen: map[int]seenCgroups{}}
 }
 
 // of returns the lines of a process's /proc/<pid>/cgroup, nil where it is not known.
 func (m *cgroupMemory) of(pid int) []string {
-	lines := m.read(pid)
+	lines, err := m.read(pid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -85,7 +85,7 @@ func (m *cgroupMemory) of(pid int) []string {
 		m.pruned = now
 		maps.DeleteFunc(m.seen, func(_ int, s seenCgroups) bool { return now.Sub(s.at) > cgroupsKept })
 	}
-	if lines == nil {
+	if err != nil {
 		return m.seen[pid].lines
 	}
 	m.seen[pid] = seenCgroups{lines, now}

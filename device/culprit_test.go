@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -17,7 +19,13 @@ import (
 func TestServerFaultSaysWhoseItIs(t *testing.T) {
 	now := time.Now()
 	alive := map[int][]string{70: {"0::/nomad/a/inner"}, 80: {"0::/elsewhere"}, 90: {"0::/nomad/b"}}
-	memory := newCgroupMemory(func(pid int) []string { return alive[pid] }, func() time.Time { return now })
+	read := func(pid int) ([]string, error) {
+		if lines := alive[pid]; lines != nil {
+			return lines, nil
+		}
+		return nil, fs.ErrNotExist
+	}
+	memory := newCgroupMemory(read, func() time.Time { return now })
 	r := testReconciler(testConfig(t, ""))
 	r.cgroups, r.culprits = memory.of, map[string]culprit{}
 	u := &unit{uuid: testUUID(0)}
@@ -61,16 +69,16 @@ func TestServerFaultIsPublished(t *testing.T) {
 	r.start("../e2e/topology/t4.hcl", slicedT4)
 	uuid := uuidOf(t, r.until("all is healthy", allHealthy), "slice/T4/0")
 	self := os.Getpid()
-	cgroup := ""
-	for _, line := range readCgroups(self) {
+	own := ""
+	for _, line := range must(cgroup.Of(self)) {
 		if fields := strings.SplitN(line, ":", 3); fields[2] != "/" {
-			cgroup = fields[2]
+			own = fields[2]
 		}
 	}
-	if cgroup == "" {
+	if own == "" {
 		t.Skip("this process is in no control group")
 	}
-	lease := gpu.Lease{ID: "a.web", AllocID: "a", Job: "train", Task: "web", Cgroup: cgroup, Phase: gpu.PhaseRunning, StartedAt: time.Now(),
+	lease := gpu.Lease{ID: "a.web", AllocID: "a", Job: "train", Task: "web", Cgroup: own, Phase: gpu.PhaseRunning, StartedAt: time.Now(),
 		Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{0}}}}
 	if err := r.openState().WriteLease(lease); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -99,7 +100,7 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 		records: records{registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), releases: OpenReleases(c.dataDir), state: state},
 		observation: observation{
 			health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
-			culprits: map[string]culprit{}, cgroups: newCgroupMemory(readCgroups, time.Now).of, startOf: processStart,
+			culprits: map[string]culprit{}, cgroups: newCgroupMemory(cgroup.Of, time.Now).of, startOf: processStart,
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},

@@ -2,11 +2,7 @@ package device
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -131,13 +127,4 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 func (u *unit) underMPS(h gpu.Holding) bool {
 	return u.sharing.Mechanism == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
 		!(h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices)
-}
-
-// readCgroups is nil for a process that has ended.
-func readCgroups(pid int) []string {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
-	if err != nil {
-		return nil
-	}
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -23,24 +23,17 @@ type selfOf struct {
 // Mine reports whether a process is in the task's control group: a task that shares the
 // process IDs of another could reach its socket.
 func (s selfOf) Mine(pid int) error {
-	cgroup := cgroupOf(s.task.record.Lease)
-	lines, err := cgroupsOfProcess(pid)
-	if err == nil && !gpu.WithinCgroup(lines, cgroup) {
+	if pid <= 0 {
+		return fmt.Errorf("process %d is not the task's: the driver does not see it", pid)
+	}
+	lines, err := cgroup.Of(pid)
+	if err == nil && !gpu.WithinCgroup(lines, cgroupOf(s.task.record.Lease)) {
 		err = errors.New("it is not in the task's control group")
 	}
 	if err != nil {
 		return fmt.Errorf("process %d is not the task's: %w", pid, err)
 	}
 	return nil
-}
-
-// cgroupsOfProcess is what the kernel says of a process that is there.
-func cgroupsOfProcess(pid int) ([]string, error) {
-	if pid <= 0 {
-		return nil, errors.New("the driver does not see it")
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return strings.Split(strings.TrimSpace(string(text)), "\n"), err
 }
 
 // Answer answers a request, whose form is valid.

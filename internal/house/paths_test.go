@@ -42,7 +42,6 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/nodecheck.go":        {"checkNode", "the host's /sys, and the operator's init_path"},
 	"driver/pipes.go":            {"create show bindEntry openEntry follow remove unmount unmountAlone", "the driver's state directory; what daemons make is opened without links"},
 	"driver/self/socket.go":      {"Listen", "the directory of a task's socket, which the task cannot write to"},
-	"driver/selfanswer.go":       {"cgroupsOfProcess", "the host's /proc"},
 	"driver/selfdir.go":          {"create remove", "the driver's state directory, by names that the driver made"},
 	"driver/shm.go":              {"create remove namesOlderThan", "the driver's state directory"},
 	"driver/taskrecord.go":       {"write read remove", "the driver's state directory, by names that the driver made"},
