@@ -2,7 +2,6 @@ package device
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
+	"github.com/nomad-gpu/nomad-gpu/internal/testport"
 )
 
 // diagnose writes a configuration into a file and checks the node with it.
@@ -72,10 +72,7 @@ func TestDiagnoseOfARunningPlugin(t *testing.T) {
 func TestDiagnoseOfWhatIsWrong(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	gone := silent.Addr().String()
-	must(t, silent.Close())
+	gone := testport.Reserve(t)
 	r := newRig(t)
 	simulated := func(topology, config string) string { return r.config("../e2e/topology/"+topology, config) }
 	for name, tc := range map[string]struct{ config, check, want string }{

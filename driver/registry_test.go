@@ -30,6 +30,8 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/testport"
 )
 
 // registry is Debian's docker-registry on loopback.
@@ -53,11 +55,7 @@ func startRegistry(t *testing.T, auth, secure bool) *registry {
 	if err != nil {
 		t.Skip("there is no docker-registry on PATH")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.NoError(t, err)
-	addr := listener.Addr().String()
-	must.NoError(t, listener.Close())
-	dir := t.TempDir()
+	addr, dir := testport.Reserve(t), t.TempDir()
 	config := fmt.Sprintf("version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: %s\nhttp:\n  addr: %s\n", dir, addr)
 	r := &registry{addr: addr, auth: auth}
 	if secure {
