@@ -1,6 +1,7 @@
 package device
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,12 +168,18 @@ func TestRuleSelection(t *testing.T) {
 }
 
 func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
-	for _, block := range documents.HCL(t, "..", "plugin", "plugin_dir", "data_dir") {
-		if !strings.Contains(block.Text, `plugin "`+Name+`"`) {
+	for _, block := range documents.HCL(t, "..", "plugin", "plugin_dir", "data_dir", "config", "gpu", "simulation") {
+		text, parts := block.Text, []string{"docs/device.md", "docs/amd.md", "docs/ascend.md", "docs/intel.md"}
+		switch word := documents.FirstWord(block); {
+		case word == "config" && slices.Contains(parts, block.Path):
+			text = "plugin \"" + Name + "\" {\n" + text + "}\n"
+		case (word == "gpu" || word == "simulation") && slices.Contains(parts, block.Path):
+			text = "plugin \"" + Name + "\" {\nconfig {\n" + text + "}\n}\n"
+		case !strings.Contains(text, `plugin "`+Name+`"`): // of the driver, or of a task
 			continue
 		}
 		path := t.TempDir() + "/agent.hcl"
-		writeFile(t, path, block.Text)
+		writeFile(t, path, text)
 		if _, err := readConfig(path); err != nil {
 			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}

@@ -39,7 +39,7 @@ func TestTasksInDocumentsAreValid(t *testing.T) {
 		t.Fatal(diags)
 	}
 	found := 0
-	for _, block := range documents.HCL(t, "..", "job", "group", "task") {
+	for _, block := range append(documents.HCL(t, "..", "job", "group", "task"), partsOfTasks(t)...) {
 		file, diags := hclsyntax.ParseConfig([]byte(block.Text), block.Path, hcl.InitialPos)
 		if diags.HasErrors() {
 			t.Fatal(diags)
@@ -54,9 +54,27 @@ func TestTasksInDocumentsAreValid(t *testing.T) {
 			}
 		}
 	}
-	if found < 5 {
+	if found < 8 {
 		t.Errorf("only %d tasks were found", found)
 	}
+}
+
+// partsOfTasks are what documents show of a containerd task's configuration alone, in a
+// task.
+func partsOfTasks(t *testing.T) []documents.Block {
+	t.Helper()
+	var blocks []documents.Block
+	for _, block := range documents.HCL(t, "..", "config", "gpu", "mounts") {
+		if block.Path != "docs/driver.md" && block.Path != "docs/suspend.md" { // of the device plugin, or of Docker's driver
+			continue
+		}
+		if documents.FirstWord(block) != "config" {
+			block.Text = "config {\nimage = \"x\"\n" + block.Text + "}\n"
+		}
+		block.Text = "task \"x\" {\ndriver = \"" + Name + "\"\n" + block.Text + "}\n"
+		blocks = append(blocks, block)
+	}
+	return blocks
 }
 
 // containerdConfigs are the config blocks of a job's containerd tasks.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -62,8 +63,23 @@ const sleeper = `job "team/sleeper" {
 }
 `
 
-// documentsAreValid has Nomad parse and validate each whole job of the documents.
+// wholes make jobs of the parts of jobs that documents show, by the word that those begin
+// with.
+var wholes = map[string]string{
+	"group":  "job \"document\" {\n%s}\n",
+	"meta":   "job \"document\" {\n%s}\n",
+	"task":   "job \"document\" {\ngroup \"g\" {\n%s}\n}\n",
+	"device": "job \"document\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"containerd\"\nresources {\n%s}\n}\n}\n}\n",
+}
+
+// documentsAreValid has Nomad parse and validate each whole job of the documents, and parse
+// each part of one.
 func documentsAreValid(t *testing.T, nomad *api.Client) {
+	for _, block := range documents.HCL(t, root, list.Collect(maps.Keys(wholes))...) {
+		if _, err := nomad.Jobs().ParseHCL(fmt.Sprintf(wholes[documents.FirstWord(block)], block.Text), true); err != nil {
+			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
+		}
+	}
 	for _, block := range documents.HCL(t, root, "job") {
 		job, err := nomad.Jobs().ParseHCL(block.Text, true)
 		if err != nil {

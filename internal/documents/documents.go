@@ -78,10 +78,9 @@ func Fences(t testing.TB, root, path string) []Block {
 func HCL(t testing.TB, root string, words ...string) []Block {
 	t.Helper()
 	var blocks []Block
-	begins := regexp.MustCompile(`^(?:\s*#[^\n]*\n|\s*\n)*\s*(?:` + strings.Join(words, "|") + `)\b`)
 	for _, path := range All(t, root) {
 		for _, block := range Fences(t, root, path) {
-			if block.Language == "hcl" && (len(words) == 0 || begins.MatchString(block.Text)) {
+			if block.Language == "hcl" && (len(words) == 0 || slices.Contains(words, FirstWord(block))) {
 				blocks = append(blocks, block)
 			}
 		}
@@ -90,4 +89,10 @@ func HCL(t testing.TB, root string, words ...string) []Block {
 		t.Fatalf("no document has HCL that begins with %v", words)
 	}
 	return blocks
+}
+
+// FirstWord is the word that an HCL block begins with, after comments: the name of a
+// block or of a key.
+func FirstWord(block Block) string {
+	return regexp.MustCompile(`^(?:\s*#[^\n]*\n|\s*\n)*\s*(\w*)`).FindStringSubmatch(block.Text)[1]
 }

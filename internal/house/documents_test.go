@@ -160,3 +160,33 @@ func TestProseNamesWhoActs(t *testing.T) {
 		}
 	}
 }
+
+// readers are who reads the HCL of documents, by the word that it begins with. That a test
+// hands it to them is for each of the tests to keep.
+var readers = map[string]string{
+	"plugin": "TestPluginBlocksInDocumentsAreValid", "plugin_dir": "TestPluginBlocksInDocumentsAreValid", "data_dir": "TestPluginBlocksInDocumentsAreValid",
+	"simulation": "TestPluginBlocksInDocumentsAreValid",
+	"config":     "TestPluginBlocksInDocumentsAreValid, TestTasksInDocumentsAreValid; Docker's driver, in any-driver.md, reads its own",
+	"gpu":        "TestPluginBlocksInDocumentsAreValid, TestTasksInDocumentsAreValid",
+	"mounts":     "TestTasksInDocumentsAreValid",
+	"job":        "Nomad, in TestNomadCommand", "group": "Nomad, in TestNomadCommand", "task": "Nomad, in TestNomadCommand", "meta": "Nomad, in TestNomadCommand", "device": "Nomad, in TestNomadCommand",
+	"queue": "TestConfigurationsInDocumentsAreValid", "ledger": "TestConfigurationsInDocumentsAreValid", "telemetry": "TestConfigurationsInDocumentsAreValid",
+	"scaling":   "none: it is the Nomad Autoscaler's",
+	"namespace": "none: it is a policy of Nomad's ACLs",
+}
+
+// No HCL of a document goes unread.
+func TestHCLInDocumentsHasAReader(t *testing.T) {
+	seen := map[string]bool{}
+	for _, block := range documents.HCL(t, root) {
+		word := documents.FirstWord(block)
+		if seen[word] = true; readers[word] == "" {
+			t.Errorf("%s:%d: no test parses what begins with %q", block.Path, block.Line, word)
+		}
+	}
+	for word := range readers {
+		if !seen[word] {
+			t.Errorf("no document has HCL that begins with %q", word)
+		}
+	}
+}
