@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sort"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -36,50 +37,88 @@ func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
 	return hold
 }
 
-// Reservation finds room for a want. Nothing is kept free yet.
+// Reservation finds room for a want. Nothing is kept free yet. A refusal names what there
+// would be room for now.
 func Reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, error) {
+	found, r, err := reservation(tx, w, id)
+	if errors.Is(err, place.ErrNoRoom) {
+		err = noRoom(tx, r, w)
+	}
+	var refusal *admit.Refusal
+	if errors.As(err, &refusal) && r != nil {
+		if f := reservable(tx, w); f != nil {
+			err = reserve.NewInstead(refusal, *f)
+		}
+	}
+	return found, err
+}
+
+// reservation is Reservation without the reasons for a lack of room: place.ErrNoRoom. The
+// request is nil where the want is not one that any room could serve.
+func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, *place.Request, error) {
 	r := &place.Request{ID: id, Namespace: w.Namespace, Priority: state.DefaultPriority, Close: w.Close}
 	r.Ask(w.Request)
 	r.MinMemoryMiB = w.MinMemoryMiB
 	if err := tx.Ready(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	q, err := tx.Config().QueueFor(w.Namespace, w.Queue)
 	if err != nil {
-		return nil, forbidden("%s", err)
+		return nil, nil, forbidden("%s", err)
 	}
 	if q != nil {
 		r.Queue = q.Name
 	}
 	defaultVendor(tx, r, w.Request)
 	if err := possible(w.Request, r.Vendor, ""); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := restrict(r, q); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.Models, err = allowed(r.Models, q); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if why := r.Fault(); why != "" {
-		return nil, &admit.Refusal{Status: http.StatusBadRequest, Text: "the request is for " + why}
+		return nil, nil, &admit.Refusal{Status: http.StatusBadRequest, Text: "the request is for " + why}
 	}
 	p, err := tx.Planner().Place(r)
-	if errors.Is(err, place.ErrNoRoom) {
-		return nil, noRoom(tx, r, w)
-	}
 	var over *place.QuotaError
 	if errors.As(err, &over) {
-		return nil, forbidden("%s", over.Why)
+		return nil, r, forbidden("%s", over.Why)
 	}
 	if err != nil {
-		return nil, err
+		return nil, r, err
 	}
 	if owed, why := tx.OverWithOwed(r.Queue, tx.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
-		return nil, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for work that was admitted and waits for room", owed, r.Queue)}
+		return nil, r, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for work that was admitted and waits for room", owed, r.Queue)}
 	}
 	p.Usage.Pinned = true
-	return &record.Reservation{Version: record.Version, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: tx.Now().Add(w.For)}, nil
+	return &record.Reservation{Version: record.Version, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: tx.Now().Add(w.For)}, r, nil
+}
+
+// reservable is the largest amount of what is wanted that there is room and quota for now;
+// nil where there is neither for any.
+func reservable(tx *state.Tx, w reserve.Want) *view.Fits {
+	for _, s := range scalesOf(&admit.TaskAsk{Request: w.Request}) {
+		find := func(n int) (*place.Request, error) {
+			less := w
+			less.Request = s.ask(n).Request
+			_, r, err := reservation(tx, less, "")
+			return r, err
+		}
+		n := sort.Search(s.sizes, func(i int) bool { _, err := find(i + 1); return err != nil })
+		if n == 0 {
+			continue
+		}
+		r, _ := find(n)
+		e, err := tx.Planner().Explain(r, tx.Now())
+		if err != nil {
+			return nil
+		}
+		return &view.Fits{Ask: s.ask(n).String(), Allocs: 1, Nodes: e.Fits}
+	}
+	return nil
 }
 
 // noRoom refuses a reservation: for now, or for good when no GPU could ever

@@ -139,3 +139,61 @@ func TestAReservationLeavesWhatWasAdmittedItsQuota(t *testing.T) {
 		}
 	}
 }
+
+// A reservation that there is no room or no quota for names the largest that there is, and
+// that one is given.
+func TestARefusedReservationSaysWhatWouldFit(t *testing.T) {
+	const quota = "queue \"small\" {\n gpu_memory_gb = 6\n borrow = false\n namespaces = [\"default\"]\n}"
+	for name, tc := range map[string]struct {
+		config string
+		taken  string
+		asks   string
+		want   view.Fits
+	}{
+		"memory":             {"", "10G", "8G", view.Fits{Ask: "6G", Allocs: 1, Nodes: 1}},
+		"memory and share":   {"", "10G", "8G,0.5", view.Fits{Ask: "6G,0.375", Allocs: 1, Nodes: 1}},
+		"less than a GiB":    {"", "15G", "2G", view.Fits{Ask: "1G", Allocs: 1, Nodes: 1}},
+		"a number":           {"", "", "2", view.Fits{Ask: "1", Allocs: 1, Nodes: 1}},
+		"part of one":        {"", "12G", "1", view.Fits{Ask: "0.25", Allocs: 1, Nodes: 1}},
+		"quota":              {quota, "", "8G", view.Fits{Ask: "6G", Allocs: 1, Nodes: 1}},
+		"nothing is left":    {"", "16G", "8G", view.Fits{}},
+		"more than there is": {"", "", "40G", view.Fits{Ask: "16G", Allocs: 1, Nodes: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, tc.config, servicetest.Machine("a", 1))
+			take := func(text string) error {
+				r, err := gpu.ParseRequest(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = b.Reserve(t.Context(), reserve.Want{Namespace: "default", Request: r, For: time.Minute}, false)
+				return err
+			}
+			if tc.taken != "" {
+				if err := take(tc.taken); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var refusal *admit.Refusal
+			refused := take(tc.asks)
+			if !errors.As(refused, &refusal) {
+				t.Fatalf("asked for %s: %v", tc.asks, refused)
+			}
+			var got view.Fits
+			if instead := (*reserve.Instead)(nil); errors.As(refused, &instead) {
+				got = instead.Fits
+			}
+			if got != tc.want {
+				t.Fatalf("would fit %+v, want %+v; %v", got, tc.want, refusal)
+			}
+			if got.Ask != "" {
+				if last := refusal.Details[len(refusal.Details)-1]; last != got.Text() {
+					t.Errorf("the last detail is %q", last)
+				}
+				if err := take(got.Ask); err != nil {
+					t.Errorf("what would fit does not: %v", err)
+				}
+			}
+		})
+	}
+}

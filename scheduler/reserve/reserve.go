@@ -13,14 +13,33 @@ package reserve
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // ErrNotFound is wrapped when no reservation of that ID is held.
 var ErrNotFound = errors.New("no such reservation")
+
+// Instead is a refusal of what there is no room or no quota for now, with the largest
+// amount of the same that there is.
+type Instead struct {
+	*admit.Refusal
+	Fits view.Fits
+}
+
+// NewInstead adds to a refusal what would fit, to the details too.
+func NewInstead(r *admit.Refusal, f view.Fits) *Instead {
+	more := *r
+	more.Details = append(slices.Clone(r.Details), f.Text())
+	return &Instead{&more, f}
+}
+
+// Unwrap is the refusal.
+func (i *Instead) Unwrap() error { return i.Refusal }
 
 // Want is what a caller wants to reserve.
 type Want struct {
@@ -38,7 +57,7 @@ type Want struct {
 	For time.Duration
 }
 
-// Keeper holds room. A refusal is an *admit.Refusal, with a 4xx status.
+// Keeper holds room. A refusal is an *admit.Refusal, with a 4xx status, or wraps one (Instead).
 type Keeper interface {
 	// Reserve holds room for a want, on one node. With dryRun it only says
 	// where: nothing is held and the hold has no ID.

@@ -60,11 +60,17 @@ func (k *Keeper) Reserve(_ context.Context, w reserve.Want, dryRun bool) (view.H
 	defer k.mu.Unlock()
 	k.Wants = append(k.Wants, w)
 	k.holds = k.live()
-	ever := false
+	ever, most, nodes := false, 0, 0
 	for i := range k.base.Nodes {
 		n := &k.base.Nodes[i]
 		free, like, memory := k.free(n, w)
 		ever = ever || like >= w.Request.Count
+		switch {
+		case len(free) > most:
+			most, nodes = len(free), 1
+		case len(free) == most:
+			nodes++
+		}
 		if len(free) < max(1, w.Request.Count) {
 			continue
 		}
@@ -84,7 +90,12 @@ func (k *Keeper) Reserve(_ context.Context, w reserve.Want, dryRun bool) (view.H
 	if !ever {
 		return view.Hold{}, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("no GPU of the cluster can ever hold %s", w.Request), Details: []string{fmt.Sprintf("%d nodes: GPU memory", len(k.base.Nodes))}}
 	}
-	return view.Hold{}, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("no room for %s now", w.Request), Details: []string{"1 node: no GPU with nothing on it"}}
+	refusal := &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("no room for %s now", w.Request), Details: []string{"1 node: no GPU with nothing on it"}}
+	if less := w.Request; most > 0 {
+		less.Count = most
+		return view.Hold{}, reserve.NewInstead(refusal, view.Fits{Ask: less.String(), Allocs: 1, Nodes: nodes})
+	}
+	return view.Hold{}, refusal
 }
 
 // wanted reports whether a request is for GPUs of a type.

@@ -72,9 +72,10 @@ type Validation struct {
 	Valid bool `json:"valid"`
 	// NodeName is where it would go now; empty when it is not valid.
 	NodeName string `json:"node_name,omitempty"`
-	// Reason and Details say why it is not.
-	Reason  string   `json:"reason,omitempty"`
-	Details []string `json:"details,omitempty"`
+	// Reason and Details say why it is not; WouldFit is what there would be room for now.
+	Reason   string     `json:"reason,omitempty"`
+	Details  []string   `json:"details,omitempty"`
+	WouldFit *view.Fits `json:"would_fit,omitempty"`
 }
 
 // Reservation is one held reservation.
@@ -109,7 +110,7 @@ func (a *API) validate(w http.ResponseWriter, r *http.Request) error {
 	var refusal *admit.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		answer(w, http.StatusOK, Validation{Reason: refusal.Text, Details: refusal.Details})
+		answer(w, http.StatusOK, Validation{Reason: refusal.Text, Details: refusal.Details, WouldFit: wouldFit(err)})
 	case err != nil:
 		return err
 	default:

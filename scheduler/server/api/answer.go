@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // problem is an error with the status that the caller gets.
@@ -19,6 +20,7 @@ type problem struct {
 	status  int
 	text    string
 	details []string
+	fits    *view.Fits
 }
 
 func (p *problem) Error() string { return p.text }
@@ -37,6 +39,8 @@ type Failure struct {
 	Success bool     `json:"success"` // always false
 	Error   string   `json:"error"`
 	Details []string `json:"details,omitempty"`
+	// WouldFit is what there would be room for now, where there is none for what was asked.
+	WouldFit *view.Fits `json:"would_fit,omitempty"`
 }
 
 // fail answers with an error.
@@ -48,7 +52,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "5")
 	}
-	answer(w, p.status, Failure{Error: p.text, Details: p.details})
+	answer(w, p.status, Failure{Error: p.text, Details: p.details, WouldFit: p.fits})
 }
 
 // describe finds the status of an error. An unforeseen one is the
@@ -60,7 +64,7 @@ func describe(err error) *problem {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &refusal):
-		return &problem{refusal.Status, refusal.Text, refusal.Details}
+		return &problem{refusal.Status, refusal.Text, refusal.Details, wouldFit(err)}
 	case errors.Is(err, reserve.ErrNotFound), errors.Is(err, ErrNoNamespace):
 		return problemf(http.StatusNotFound, "%v", err)
 	case errors.Is(err, ErrLedgerAway):
@@ -71,6 +75,16 @@ func describe(err error) *problem {
 		return problemf(http.StatusBadGateway, "%v", err)
 	}
 	return problemf(http.StatusInternalServerError, "internal error; the service's log says more")
+}
+
+// wouldFit is what there would be room for now in place of what is refused; nil where that
+// is not known.
+func wouldFit(err error) *view.Fits {
+	var instead *reserve.Instead
+	if errors.As(err, &instead) {
+		return &instead.Fits
+	}
+	return nil
 }
 
 // answer writes a body. Nothing of it may be kept by a cache: what a caller

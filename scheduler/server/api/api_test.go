@@ -113,6 +113,7 @@ func TestAnswers(t *testing.T) {
 		"allocate":           {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0,"distributed_training":true,"mixed_precision":true}`},
 		"allocate-any":       {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`},
 		"allocate-no-room":   {"POST", "/api/v1/gpu/allocate", `{"gpu_count":2,"gpu_type":"V100","memory_gb":32.0}`},
+		"validate-no-room":   {"POST", "/api/v1/gpu/validate", `{"gpu_count":2,"gpu_type":"V100","memory_gb":32.0}`},
 		"allocate-never":     {"POST", "/api/v1/gpu/allocate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":40}`},
 		"reservations":       {"GET", "/api/v1/gpu/reservations", ""},
 		"reservation":        {"GET", "/api/v1/gpu/reservations/r-7f3a", ""},
@@ -463,7 +464,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s is not in the document", r.method, r.path)
 		}
 	}
-	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}, ledger.Report{}, ledger.Row{}, ledger.Used{}, Advices{}, ledger.Advice{}, view.IdleReport{}, view.Idle{}} {
+	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}, ledger.Report{}, ledger.Row{}, ledger.Used{}, Advices{}, ledger.Advice{}, view.IdleReport{}, view.Idle{}, view.Fits{}} {
 		kind := reflect.TypeOf(body)
 		var want, got []string
 		for _, field := range reflect.VisibleFields(kind) {
