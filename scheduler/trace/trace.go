@@ -72,8 +72,8 @@ type Config struct {
 	Ratio float64
 	// Version is the program's, Instance which replica it is.
 	Version, Instance string
-	// Failed is told once that spans were lost, and why; Again once that they arrive
-	// again, and how many were lost.
+	// Failed is told once that spans are lost, and why; Again once that they arrive again,
+	// and how many were lost meanwhile.
 	Failed func(err error)
 	Again  func(lost int)
 }
@@ -82,6 +82,7 @@ type Config struct {
 type Tracer struct {
 	provider *sdk.TracerProvider // nil: off
 	tracer   otel.Tracer
+	queue    *queue // nil: off
 }
 
 // Off is a tracer that does nothing.
@@ -107,10 +108,19 @@ func New(ctx context.Context, c Config) (*Tracer, error) {
 	}
 	limits := sdk.NewSpanLimits()
 	limits.AttributeValueLengthLimit = maxAttribute
-	provider := sdk.NewTracerProvider(
-		sdk.WithBatcher(&export{SpanExporter: exporter, config: c}, sdk.WithMaxQueueSize(maxSpans), sdk.WithBatchTimeout(batchInterval), sdk.WithExportTimeout(exportTimeout)),
+	q := newQueue(exporter, c)
+	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(q),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(c.Ratio))), sdk.WithIDGenerator(ids{}), sdk.WithResource(about), sdk.WithRawSpanLimits(limits))
-	return &Tracer{provider: provider, tracer: provider.Tracer("github.com/nomad-gpu/nomad-gpu/scheduler")}, nil
+	return &Tracer{provider: provider, tracer: provider.Tracer("github.com/nomad-gpu/nomad-gpu/scheduler"), queue: q}, nil
+}
+
+// Lost is how many spans were lost since the service started: because the collector took
+// none, or because too many waited for it.
+func (t *Tracer) Lost() int64 {
+	if t.queue == nil {
+		return 0
+	}
+	return t.queue.lost.Load()
 }
 
 // Close exports what is left, for a moment.
@@ -224,27 +234,4 @@ func (ids) NewSpanID(ctx context.Context, t otel.TraceID) (s otel.SpanID) {
 		_, _ = rand.Read(s[:])
 	}
 	return s
-}
-
-// export tells once that spans are lost, and not each time.
-type export struct {
-	sdk.SpanExporter
-	config Config
-	lost   int
-}
-
-// ExportSpans sends spans. Those that cannot be sent are lost.
-func (e *export) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	err := e.SpanExporter.ExportSpans(ctx, spans)
-	switch {
-	case err != nil && e.lost == 0:
-		e.config.Failed(err)
-	case err == nil && e.lost > 0:
-		e.config.Again(e.lost)
-		e.lost = 0
-	}
-	if err != nil {
-		e.lost += len(spans)
-	}
-	return nil
 }

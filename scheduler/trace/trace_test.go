@@ -144,6 +144,9 @@ func TestACollectorThatIsAwayHoldsNothingUp(t *testing.T) {
 	case <-time.After(10 * exportTimeout): // waiting for the collector once for each batch takes longer
 		t.Error("a collector that does not answer holds the service up")
 	}
+	if lost := tr.Lost(); lost < 3*maxSpans {
+		t.Errorf("only %d lost spans are counted", lost)
+	}
 	if failed.Load() > 1 {
 		t.Errorf("it was said %d times that spans are lost", failed.Load())
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -61,7 +62,7 @@ func TestTheMetricOfDecisionsIsDocumented(t *testing.T) {
 	m, registry := newMetered(nil)
 	held := newTallies()
 	held.add(&ledger.Hold{Queue: "q", Milli: 500}, time.Second)
-	registry.MustRegister(held.gpuSeconds, held.byteSeconds, held.unstored)
+	registry.MustRegister(append(held.all(), lostSpans(trace.Off()))...)
 	for want, decisions := range map[string][]admit.Decision{
 		view.Placed: {{Outcome: view.Placed}}, view.Registered: {{Outcome: view.Registered}, {Outcome: view.Placed}},
 		view.Waits: {{Outcome: view.Placed}, {Outcome: view.Waits}}, view.Held: {{Outcome: view.Waits}, {Outcome: view.Held}},

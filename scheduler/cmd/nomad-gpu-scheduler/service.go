@@ -110,6 +110,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 	}
 	decider, own := newMetered(s.decider)
 	s.own = own
+	own.MustRegister(lostSpans(s.traces))
 	if s.books != nil {
 		own.MustRegister(s.books.tallies.all()...)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
@@ -30,4 +31,12 @@ func newTracer(c *config.Config, logger hclog.Logger) (*trace.Tracer, error) {
 		}
 	}
 	return trace.New(context.Background(), t)
+}
+
+// lostSpans is the metric of what a collector never got.
+func lostSpans(t *trace.Tracer) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "nomad_gpu_trace_spans_lost_total",
+		Help: "Spans that were lost because the collector of traces took none, or because too many waited for it.",
+	}, func() float64 { return float64(t.Lost()) })
 }
