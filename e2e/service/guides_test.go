@@ -18,7 +18,7 @@ import (
 
 // notHere are commands of guides, by how they begin, that a test cannot run, and why.
 var notHere = map[string]string{
-	"make install": "what is installed is in internal/release and e2e/vm",
+	"apt-get install ./nomad-gpu-plugins_*.deb":     "e2e/vm installs the packages",
 	"/opt/nomad/plugins/nomad-device-gpu inventory": "runs with the other name of the same program",
 	"systemctl restart nomad":                       "simulated machines have no systemd; e2e/vm has",
 	"systemctl kill -s HUP nomad-gpu-scheduler":     "the service starts with the file; TestReload sends the signal",

@@ -61,37 +61,13 @@ func testMachine(t *testing.T, debian string) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	make := exec.CommandContext(ctx, filepath.Join(root, "e2e", "vm", "image"), debian)
-	make.Stderr = os.Stderr
-	image, err := make.Output()
-	if err != nil {
-		t.Fatalf("make the image of Debian %s: %v", debian, err)
-	}
 	var parts []part
 	for _, s := range chosen {
 		if s.needs != nil {
 			parts = append(parts, s.needs)
 		}
 	}
-	disk, err := payload(ctx, root, t.TempDir(), parts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := newMachine(strings.TrimSpace(string(image)), t.TempDir(), disk)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.PowerOff)
-	began := time.Now()
-	if err := m.PowerOn(ctx); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("takes commands after %s", time.Since(began).Round(time.Second))
-	c, err := cluster.Attach(fmt.Sprintf("http://127.0.0.1:%d", m.NomadPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &lane{T: t, Machine: m, cluster: c, debian: debian}
+	l := boot(ctx, t, debian, parts)
 	kept := table{filepath.Join(root, "bin", "vm", "debian-"+debian+".md")}
 	for _, step := range chosen {
 		began := time.Now()
@@ -115,6 +91,36 @@ func testMachine(t *testing.T, debian string) {
 			return
 		}
 	}
+}
+
+// boot starts a fresh machine with the parts of the payload that it is to have.
+func boot(ctx context.Context, t *testing.T, debian string, parts []part) *lane {
+	t.Helper()
+	make := exec.CommandContext(ctx, filepath.Join(root, "e2e", "vm", "image"), debian)
+	make.Stderr = os.Stderr
+	image, err := make.Output()
+	if err != nil {
+		t.Fatalf("make the image of Debian %s: %v", debian, err)
+	}
+	disk, err := payload(ctx, root, t.TempDir(), parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMachine(strings.TrimSpace(string(image)), t.TempDir(), disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.PowerOff)
+	began := time.Now()
+	if err := m.PowerOn(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("takes commands after %s", time.Since(began).Round(time.Second))
+	c, err := cluster.Attach(fmt.Sprintf("http://127.0.0.1:%d", m.NomadPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &lane{T: t, Machine: m, cluster: c, debian: debian}
 }
 
 // step is one thing that is done to the machine, and what must be so afterwards.
