@@ -8,10 +8,14 @@ import (
 	"testing/synctest"
 )
 
+// How allocs of a group start.
+const alone, asGang, elastic = "alone", "as a gang", "as a gang, of which one is enough"
+
 // severalOf is a service of so many allocs of a whole GPU each.
 func severalOf(namespace string, i, count int, priority, gang string) json.RawMessage {
+	meta := map[string]string{alone: `"gpu": "1"`, asGang: `"gpu": "1", "gpu_gang": "true"`, elastic: `"gpu": "1", "gpu_gang": "true", "gpu_gang_min": "1"`}[gang]
 	job := strings.Replace(string(wholeOf(namespace, i, priority)), `"Count": 1`, fmt.Sprintf(`"Count": %d`, count), 1)
-	job = strings.Replace(job, `"gpu": "1"`, `"gpu": "1", "gpu_gang": "`+gang+`"`, 1)
+	job = strings.Replace(job, `"gpu": "1"`, meta, 1)
 	return json.RawMessage(strings.Replace(job, `"batch"`, `"service"`, 1))
 }
 
@@ -23,15 +27,15 @@ func TestAGroupThatWaitsForQuotaGetsRoomAsOne(t *testing.T) {
 		count  int
 		runs   string
 	}{
-		"one that is lower goes for one":     {[]json.RawMessage{severalOf("a", 1, 2, "10", "false")}, 1, "a/j1 a/j9"},
+		"one that is lower goes for one":     {[]json.RawMessage{severalOf("a", 1, 2, "10", alone)}, 1, "a/j1 a/j9"},
 		"two that are lower go for two":      {[]json.RawMessage{wholeOf("a", 1, "10"), wholeOf("a", 2, "20")}, 2, "a/j9"},
-		"a group that is lower goes for two": {[]json.RawMessage{severalOf("a", 1, 2, "10", "false")}, 2, "a/j9"},
-		"a gang that is lower goes for two":  {[]json.RawMessage{severalOf("a", 1, 2, "10", "true")}, 2, "a/j9"},
+		"a group that is lower goes for two": {[]json.RawMessage{severalOf("a", 1, 2, "10", alone)}, 2, "a/j9"},
+		"a gang that is lower goes for two":  {[]json.RawMessage{severalOf("a", 1, 2, "10", asGang)}, 2, "a/j9"},
 		"one goes beside what is free":       {[]json.RawMessage{wholeOf("a", 1, "10")}, 2, "a/j9"},
 		"one is as high as it":               {[]json.RawMessage{wholeOf("a", 1, "10"), wholeOf("a", 2, "80")}, 2, "a/j1 a/j2"},
 	} {
-		for _, gang := range []string{"false", "true"} {
-			t.Run(fmt.Sprintf("%s, gang %s", name, gang), func(t *testing.T) {
+		for _, gang := range []string{alone, asGang, elastic} {
+			t.Run(fmt.Sprintf("%s, %s", name, gang), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newRun(t, 2, 2, modelConfig)
 					for _, job := range row.before {
