@@ -10,6 +10,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
 // Nothing is evicted here: fair is what waits, not what runs.
@@ -99,4 +101,22 @@ func (h *modelRun) runFor(t *testing.T, seconds int, each func()) {
 			each()
 		}
 	}
+}
+
+// What a team held goes on to count when it holds nothing any more.
+func TestWhatATeamHeldCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 1, 1, fmt.Sprintf(fairConfig, 1, 1))
+		h.submit(t.Context(), whole("a", 1))
+		h.seconds(600)
+		h.stop(h.jobs["a/j1"])
+		h.seconds(5)
+		h.believed.View(func(r *state.Reader) {
+			first := quota.Turn{ID: "first", Queue: "greedy", Priority: 50, Since: time.Now()}
+			then := quota.Turn{ID: "then", Queue: "modest", Priority: 50, Since: time.Now().Add(time.Second)}
+			if r.Order().Compare(then, first) >= 0 {
+				t.Error("the team that held nothing does not go first")
+			}
+		})
+	})
 }

@@ -166,13 +166,18 @@ func TestEvictionGoesInAnOrderInWhichTheRoomCannotGoAstray(t *testing.T) {
 }
 
 func TestAnEvictionThatFailsStopsNobody(t *testing.T) {
-	w := &world{due: []*Item{eviction()}, fails: "register low"}
-	run(t, w, time.Second)
-	if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "forget" || !slices.Contains(w.script, "settle low false") {
-		t.Errorf("got %q", w.script)
-	}
-	if len(w.told) != 0 {
-		t.Errorf("events %+v", w.told)
+	for _, job := range []string{"yields", "high", "rival", "low"} {
+		item := eviction()
+		item.Evict.Yielding = []decide.Yielding{{Job: key("yields"), Group: "g", Queue: "q"}}
+		item.Evict.Rivals = []decide.Rival{{Job: key("rival"), Group: "g", Node: "n1"}}
+		w := &world{due: []*Item{item}, fails: "register " + job}
+		run(t, w, time.Second)
+		if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "forget" || !slices.Contains(w.script, "settle "+job+" false") {
+			t.Errorf("%s: got %q", job, w.script)
+		}
+		if len(w.told) != 0 {
+			t.Errorf("%s: events %+v", job, w.told)
+		}
 	}
 }
 
