@@ -39,7 +39,7 @@ var (
 	viewAge = define("view_age_seconds", "Time since the service last heard from Nomad.")
 	leading = define("leading", "1 on the replica that decides.")
 	leader  = define("leader_known", "1 when some replica decides.")
-	dryRun  = define("dry_run", "1 when evictions are only said and not done.")
+	dryRun  = define("dry_run", "1 when evictions are only reported, not carried out.")
 
 	nodeReady = define("node_ready", "1 when Nomad starts new work on the node.", "node")
 
