@@ -32,6 +32,8 @@ type guide struct {
 	dir      string            // on the machine
 	names    map[string]string // what stands in the document, and what it is here
 	env      []string          // what the document exports
+	files    *strings.Replacer // what stands in its files, and what it is here; may be nil
+	before   map[string]func() // what has to be so before a command, by its beginning
 	ran      int
 }
 
@@ -73,6 +75,9 @@ func (g *guide) file(t *testing.T, n *cluster.Node, text string) {
 	}
 	text = image.ReplaceAllString(text, `${1}image${2}= "`+cluster.Image+`"`)
 	text = host.ReplaceAllString(text, "${1}64")
+	if g.files != nil {
+		text = g.files.Replace(text)
+	}
 	write(t, n.Path(filepath.Join(g.dir, name[1]+".nomad.hcl")), text)
 }
 
@@ -83,6 +88,12 @@ func (g *guide) command(ctx context.Context, t *testing.T, n *cluster.Node, line
 		if strings.HasPrefix(line, beginning) {
 			t.Logf("%s: %s: not run: %s", g.document, line, why)
 			return
+		}
+	}
+	for beginning, be := range g.before {
+		if strings.HasPrefix(line, beginning) {
+			be()
+			delete(g.before, beginning)
 		}
 	}
 	for old, now := range g.names {
@@ -165,10 +176,43 @@ func TestGuidesOfNodes(t *testing.T) {
 	on(t, n, "docs/guides/maintenance.md", names, "NOMAD_ADDR="+n.URL, "NOMAD_GPU_ADDR="+r.URL).follow(ctx, t, n)
 }
 
+// TestGuideCPUFallback follows the guide to jobs that run on the CPU when no GPU comes.
+// Another job holds the queue's only GPU until the guide tries again.
+func TestGuideCPUFallback(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, "queue \"small\" {\n gpus = 1\n borrow = false\n namespaces = [\"default\"]\n}")
+	admits(ctx, t, r)
+	admitted(ctx, t, r, job{id: "first", meta: map[string]string{"gpu": "1"}})
+	runs(ctx, t, c.API, "first", 1)
+	onCPU := func(want int) func() (bool, string) {
+		return func() (bool, string) {
+			now := pictureOf(ctx, t, r).OnCPU
+			return len(now) == want, fmt.Sprintf("on the CPU are %+v", now)
+		}
+	}
+	g := on(t, c.Nodes[0], "docs/guides/cpu-fallback.md", map[string]string{"http://gpu.example:4656": r.URL})
+	g.files = strings.NewReplacer(`"10m"`, `"1s"`)
+	g.before = map[string]func(){
+		"nomad-gpu-scheduler status": func() { until(ctx, t, "fall back", time.Minute, onCPU(1)) },
+		"nomad job inspect": func() {
+			runs(ctx, t, c.API, "score", 1)
+			g.before["nomad-gpu-scheduler run"] = func() {
+				if err := c.Stop(ctx, "first"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	}
+	g.follow(ctx, t, c.Nodes[0])
+	until(ctx, t, "run on the GPU", 2*time.Minute, onCPU(0))
+	runs(ctx, t, c.API, "score", 1)
+}
+
 // TestEveryGuideIsFollowed: a guide with commands has a test above.
 func TestEveryGuideIsFollowed(t *testing.T) {
 	t.Parallel()
-	followed := map[string]bool{"docs/guides/teams.md": true, "docs/guides/first-gpu.md": true, "docs/guides/maintenance.md": true}
+	followed := map[string]bool{"docs/guides/teams.md": true, "docs/guides/first-gpu.md": true, "docs/guides/maintenance.md": true, "docs/guides/cpu-fallback.md": true}
 	for _, document := range documents.All(t, root) {
 		if !strings.HasPrefix(document, "docs/guides/") || followed[document] {
 			continue
