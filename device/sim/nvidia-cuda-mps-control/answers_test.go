@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -194,6 +195,20 @@ func (w *talk) until(command string, done func(answer string) bool) {
 		}
 	}
 	w.t.Fatalf("%q has another answer", command)
+}
+
+// untilEnded waits for the end of a daemon that has answered that it quits: until then it
+// has its lock, and another does not start.
+func (w *talk) untilEnded() {
+	w.t.Helper()
+	lock, err := os.Open(filepath.Join(w.pipe, "control_lock"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // script is what is asked of every branch.

@@ -37,6 +37,7 @@ func TestStaticPartitions(t *testing.T) {
 		t.Errorf("a daemon that was not started for partitions: %q", answer)
 	}
 	w.ask("quit -t 1")
+	w.untilEnded()
 	w.start("-d", "-S")
 	if answer := w.ask("lspart"); answer != "" {
 		t.Errorf("without a server: %q", answer)
