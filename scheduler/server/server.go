@@ -107,7 +107,7 @@ func New(c Config) (*Server, error) {
 func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
 // Handler is everything that the server serves, limits included.
-func (s *Server) Handler() http.Handler { return s.limits.wrap(patient(s.route())) }
+func (s *Server) Handler() http.Handler { return patient(s.limits.wrap(s.route())) }
 
 // route keeps Nomad's paths from the mux's cleaning: an escaped job ID must
 // reach Nomad as it was sent.

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -53,7 +56,9 @@ func (pipeAddr) Network() string { return "pipe" }
 func (pipeAddr) String() string  { return "pipe" }
 
 // inBubble runs a test against a service and a Nomad that are reached in memory. The
-// service also has POST /api/slow, which answers ten minutes after it read the body.
+// service also has POST /api/slow, which answers ten minutes after it read the body, GET
+// /api/hello, which reads none, and POST /api/type, which refuses it at its first byte. It
+// takes one submission a second.
 func inBubble(t *testing.T, test func(t *testing.T, client net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		toNomad, toService := newPipes(), newPipes()
@@ -63,11 +68,20 @@ func inBubble(t *testing.T, test func(t *testing.T, client net.Conn)) {
 			}
 		})}
 		go nomad.Serve(toNomad) //nolint:errcheck // it is closed at the end
-		s, err := New(Config{Nomad: &url.URL{Scheme: "http", Host: "nomad"}, Decider: &fakeDecider{}, Limits: testLimits, Logger: hclog.NewNullLogger()})
+		limits := testLimits
+		limits.JobsPerSecond, limits.JobsBurst = 1, 1
+		s, err := New(Config{Nomad: &url.URL{Scheme: "http", Host: "nomad"}, Decider: &fakeDecider{}, Limits: limits, Logger: hclog.NewNullLogger()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.proxy.transport.DialContext = toNomad.dial
+		s.Handle("GET /api/hello", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+		s.Handle("POST /api/type", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := r.Body.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			http.Error(w, "not JSON", http.StatusUnsupportedMediaType)
+		}))
 		s.Handle("POST /api/slow", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, err := io.ReadAll(r.Body); err != nil {
 				http.Error(w, err.Error(), http.StatusRequestTimeout)
@@ -107,6 +121,7 @@ func send(t *testing.T, c net.Conn, text string) {
 // request goes.
 func TestSlowClientsAreGivenUp(t *testing.T) {
 	const stalls = " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+	const whole = "PUT /v1/validate/job HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 	for name, tc := range map[string]struct {
 		sends  string
 		status int // 0: the connection is closed without an answer
@@ -118,12 +133,21 @@ func TestSlowClientsAreGivenUp(t *testing.T) {
 		"half a scaling":   {"PUT /v1/job/a/scale" + stalls, http.StatusRequestTimeout, bodyTimeout},
 		"half a variable":  {"PUT /v1/var/a" + stalls, http.StatusRequestTimeout, bodyTimeout},
 		"half a call":      {"POST /api/slow" + stalls, http.StatusRequestTimeout, bodyTimeout},
+		// What no handler reads, the server reads before it answers.
+		"half of what nobody asked for": {"GET /api/hello" + stalls, http.StatusOK, bodyTimeout},
+		"half of what is refused":       {"POST /api/type" + stalls, http.StatusUnsupportedMediaType, bodyTimeout},
+		"half a job above the rate":     {"PUT /v1/jobs" + stalls, http.StatusTooManyRequests, bodyTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, client net.Conn) {
-				began := time.Now()
+				began, in := time.Now(), bufio.NewReader(client)
+				if tc.status == http.StatusTooManyRequests { // after a first one
+					send(t, client, whole)
+					if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusOK || resp.ContentLength != 0 {
+						t.Fatalf("answer %v, %v", resp, err)
+					}
+				}
 				send(t, client, tc.sends)
-				in := bufio.NewReader(client)
 				resp, err := http.ReadResponse(in, nil)
 				switch {
 				case tc.status == 0 && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
@@ -183,4 +207,47 @@ func TestPatienceWithClients(t *testing.T) {
 			}
 		})
 	})
+}
+
+// deadlines is a client whose connection notes the deadlines that it is given.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.set = append(d.set, t)
+	return nil
+}
+
+// lateBody is a body that comes when it is told to.
+type lateBody struct{ began, comes chan struct{} }
+
+func (b lateBody) Read([]byte) (int, error) {
+	close(b.began)
+	<-b.comes
+	return 0, io.EOF
+}
+
+func (lateBody) Close() error { return nil }
+
+// A proxy's transport may read when the proxy has returned: the deadlines are those of the
+// next request then.
+func TestALateReadLeavesTheNextDeadline(t *testing.T) {
+	body, read := lateBody{make(chan struct{}), make(chan struct{})}, make(chan struct{})
+	client := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	patient(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		go func() {
+			defer close(read)
+			_, _ = r.Body.Read(make([]byte, 1))
+			_ = r.Body.Close()
+		}()
+		<-body.began
+	})).ServeHTTP(client, httptest.NewRequestWithContext(t.Context(), "PUT", "/v1/var/a", body))
+	before := slices.Clone(client.set)
+	close(body.comes)
+	<-read
+	if len(before) == 0 || !slices.Equal(client.set, before) {
+		t.Errorf("deadlines %v, and after the handler %v", before, client.set)
+	}
 }
