@@ -80,3 +80,27 @@ func TestDispatchedJobsAreLeftAsTheyAre(t *testing.T) {
 		})
 	}
 }
+
+// What is dispatched can bear a hold, of its parent, that is never taken away: it could not be
+// let go, so nothing goes for it.
+func TestNothingGoesForADispatchedJobThatIsHeld(t *testing.T) {
+	for _, count := range []string{"1", "2"} {
+		t.Run(count, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 2, modelConfig)
+				h.submit(t.Context(), wholeOf("a", 1, "10"))
+				h.submit(t.Context(), wholeOf("a", 2, "20"))
+				h.seconds(5)
+				held := strings.Replace(string(wholeOf("a", 9, "80")), `"Priority"`, `"ParameterizedJob": {}, "Priority"`, 1)
+				held = strings.Replace(held, `"Count": 1`, `"Count": `+count+`, "Constraints": [{"LTarget": "nomad-gpu: waits for quota: queue a", "Operand": "=", "RTarget": "admitted"}]`, 1)
+				h.register(json.RawMessage(held))
+				h.dispatch(nomad.JobKey{Namespace: "a", ID: "j9"}, "j9/dispatch-1", 80)
+				before := h.started
+				h.seconds(60)
+				if got := h.running(); got != "a/j1 a/j2" || h.started != before {
+					t.Errorf("%q run, and %d were started; want both that ran\n%s", got, h.started-before, strings.Join(h.log, "\n"))
+				}
+			})
+		})
+	}
+}

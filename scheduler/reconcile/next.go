@@ -258,6 +258,8 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()):
 		return nil
+	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
+		return nil
 	case hold != nil && g.Ask.Gang && hold.Kind == view.WaitsForRoom:
 	case hold != nil && hold.Kind != view.WaitsForQuota:
 		return nil
