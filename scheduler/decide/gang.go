@@ -113,8 +113,12 @@ func together(tx *state.Tx, key nomad.JobKey, g *record.Group) []admit.Ask {
 	return []admit.Ask{asRegistered(tx, key, g.Ask)}
 }
 
+// mostTogether bounds the allocs that evictions and moves are planned for at once: all else
+// waits for the plan. With 10,000 nodes one in vain took 0.3 s (BenchmarkEvictForAll).
+const mostTogether = 500
+
 // togetherRequests is all that starts with a group as the core takes it, and whose each
-// request is; none where the core cannot plan for it, or something of it runs. Its queue pays for
+// request is; none where the core cannot plan for it, it is too much, or something of it runs. Its queue pays for
 // all of its allocs before any starts, also where fewer than all are enough for a gang.
 func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []place.Request, of []*groupPlacer) {
 	asks := together(tx, key, g)
@@ -132,6 +136,9 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 		}
 		if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a, allocs) {
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
+		}
+		if len(rs)+allocs > mostTogether {
+			return nil, nil
 		}
 		for n := range allocs {
 			r := p.parts[0].req

@@ -142,6 +142,30 @@ func TestAGangIsEvictedForAsAWhole(t *testing.T) {
 	}
 }
 
+// The search for victims for all that start together holds up every admission. So there is
+// none for more than 500 allocs.
+func TestEvictionsArePlannedForSoManyAllocs(t *testing.T) {
+	for count, planned := range map[int]bool{500: true, 501: false} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) {
+			b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 8), servicetest.Machine("b", 8), servicetest.Machine("c", 8), servicetest.Machine("d", 8))
+			for i := range 32 { // of 16 slices each
+				b.Tenant(t, fmt.Sprintf("tenant-%d", i), 20, string(rune('a'+i/8)), i%8, 0, 16)
+			}
+			all := servicetest.Ask("all", "1G", count)
+			all.Gang, all.Priority = true, 80
+			if d := b.Submit(t, all); d.Hold == nil {
+				t.Fatalf("got %+v", d)
+			}
+			b.Register(all)
+			b.Block(all, count)
+			b.LetTimePass()
+			if due := b.Next(nil, true); (due != nil && due.Evict != nil && len(due.Evict.Promises) == count) != planned {
+				t.Errorf("due is %+v", due)
+			}
+		})
+	}
+}
+
 // A gang is no victim while others will do, and then goes as a whole.
 func TestAGangIsAVictimAsAWhole(t *testing.T) {
 	for name, row := range map[string]struct {
