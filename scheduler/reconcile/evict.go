@@ -27,10 +27,11 @@ import (
 // or here again, by Nomad itself.
 func (l *Loop) evict(ctx context.Context, item *Item) bool {
 	e := item.Evict
-	if !l.confirmed(ctx, item) {
+	dryRun := l.Config().Preemption.DryRun
+	if !dryRun && l.limiter.Tokens() < float64(l.budget(e)) || !l.confirmed(ctx, item) {
 		return false
 	}
-	if l.Config().Preemption.DryRun {
+	if dryRun {
 		return l.wouldEvict(item)
 	}
 	if !l.mayEvict(e) {
@@ -69,8 +70,11 @@ func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
 
 // mayEvict counts victims against the rate that the operator allows.
 func (l *Loop) mayEvict(e *decide.Eviction) bool {
-	return l.limiter.AllowN(time.Now(), min(len(e.Victims), l.limiter.Burst()))
+	return l.limiter.AllowN(time.Now(), l.budget(e))
 }
+
+// budget is how much of that rate victims take: all of it, where there are more of them.
+func (l *Loop) budget(e *decide.Eviction) int { return min(len(e.Victims), l.limiter.Burst()) }
 
 // wouldEvict tells of a dry run, once a minute.
 func (l *Loop) wouldEvict(item *Item) bool {
