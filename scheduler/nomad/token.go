@@ -13,6 +13,7 @@ func CallerToken(h http.Header) string {
 	}
 	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
 	if strings.EqualFold(scheme, "Bearer") {
+		token, _, _ = strings.Cut(strings.TrimSpace(token), " ") // Nomad takes the first as well
 		return strings.TrimSpace(token)
 	}
 	return ""

@@ -47,7 +47,10 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	if err := p.mayDecide(s); err != nil {
+	until := time.Now().Add(p.config.Limits.DecideTimeout)
+	asking, answered := context.WithDeadline(r.Context(), until)
+	defer answered()
+	if err := p.mayDecide(asking, s); err != nil {
 		p.refuse(s, err)
 		return
 	}
@@ -58,7 +61,7 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		span.Set("nomad.job.id", s.job.ID)
 		s.r, s.span = r.WithContext(ctx), span
 	}
-	ctx, cancel := context.WithTimeout(s.r.Context(), p.config.Limits.DecideTimeout)
+	ctx, cancel := context.WithDeadline(s.r.Context(), until)
 	defer cancel()
 	if p.hand(ctx, s) {
 		return

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -169,44 +168,6 @@ func TestRefusalIsForThoseWhoMaySubmit(t *testing.T) {
 	}
 	if got := s.decider.settled; len(got) != 1 || got[0] {
 		t.Errorf("settled %v, want one that was not accepted", got)
-	}
-}
-
-// Whom Nomad says no to is not decided for; what is no submission, or asks for no GPU, is
-// Nomad's own to judge.
-func TestNothingIsDecidedForWhoMayNotSubmit(t *testing.T) {
-	for name, row := range map[string]struct {
-		path, body string
-		token      string
-		status     int
-		decided    bool
-	}{
-		"a registration":                     {"/v1/jobs", gpuJob("a", oneGPU), "", 403, false},
-		"a registration in another's name":   {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "other", `, 1), "", 403, false},
-		"a plan":                             {"/v1/job/a/plan", gpuJob("a", oneGPU), "", 403, false},
-		"a validation":                       {"/v1/validate/job", gpuJob("a", oneGPU), "", 200, true},
-		"a job without GPUs":                 {"/v1/jobs", gpuJob("a", "{}"), "", 200, false},
-		"a registration by one who may":      {"/v1/jobs", gpuJob("a", oneGPU), goodToken, 200, true},
-		"a token that is sent with the job":  {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "`+goodToken+`", `, 1), "", 200, true},
-		"a token in the header of a request": {"/v1/job/a/plan", gpuJob("a", oneGPU), goodToken, 200, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newService(t, func(c *Config) {
-				c.Denied = func(_ context.Context, token, namespace string) bool {
-					return namespace == "default" && token != goodToken
-				}
-			})
-			status, answer := s.do(t, "PUT", row.path, row.body, "X-Nomad-Token", row.token)
-			if status != row.status || (status == 403) != strings.Contains(answer, `may not submit jobs in namespace "default"`) {
-				t.Errorf("%d %s", status, answer)
-			}
-			if decided := s.decider.asked != nil; decided != row.decided {
-				t.Errorf("decided: %t", decided)
-			}
-			if status == 403 && s.nomad.last().method != "" {
-				t.Errorf("Nomad got %+v", s.nomad.last())
-			}
-		})
 	}
 }
 

@@ -89,12 +89,12 @@ func (p *proxy) plan(ctx context.Context, s *submission) (*answer, error) {
 
 // mayDecide refuses whom Nomad would refuse in the end, before a decision takes time in
 // which others wait. To validate a job one need not be allowed to submit it.
-func (p *proxy) mayDecide(s *submission) error {
-	if p.config.Denied == nil || s.route.kind == validated || !p.config.Denied(s.r.Context(), s.token(), s.job.Namespace) {
+func (p *proxy) mayDecide(ctx context.Context, s *submission) error {
+	if p.config.Denied == nil || s.route.kind == validated || !p.config.Denied(ctx, s.token(), s.job.Namespace) {
 		return nil
 	}
 	return &admit.Refusal{Status: http.StatusForbidden,
-		Text: fmt.Sprintf("the Nomad token may not submit jobs in namespace %q; send one that may in the header X-Nomad-Token", s.job.Namespace)}
+		Text: fmt.Sprintf("the Nomad token may not submit jobs in namespace %.128q; send one that may in the header X-Nomad-Token", s.job.Namespace)}
 }
 
 // token is the caller's token.

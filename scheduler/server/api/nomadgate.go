@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,10 @@ const (
 	gateSize = 10_000
 	// gateTimeout bounds one question.
 	gateTimeout = 5 * time.Second
+	// maxToken bounds a token, far above a workload identity's; maxNamespace is Nomad's own
+	// bound on a namespace's name. Both are in bytes.
+	maxToken     = 16 << 10
+	maxNamespace = 128
 )
 
 // NomadGate is a Gate that asks Nomad with the caller's own token, and
@@ -118,7 +124,17 @@ func queryAs(ctx context.Context, token, namespace string, perPage int32) *nomad
 	return (&nomad.QueryOptions{AuthToken: token, Namespace: namespace, PerPage: perPage, AllowStale: true}).WithContext(ctx)
 }
 
+// askable reports whether a token and a namespace are ones that Nomad could know. Of others
+// no request can be made that Nomad answers, and its silence must let nobody through.
+func askable(token, namespace string) bool {
+	control := strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return len(token) <= maxToken && !control && len(namespace) <= maxNamespace
+}
+
 func (g *NomadGate) ask(ctx context.Context, token, question, namespace string, do func(context.Context) error) error {
+	if !askable(token, namespace) {
+		return fmt.Errorf("%w: Nomad knows no token above %d bytes or with control characters, and no namespace above %d bytes", ErrDenied, maxToken, maxNamespace)
+	}
 	key := gateKey{sha256.Sum256([]byte(token)), question, namespace}
 	now := g.now()
 	g.mu.Lock()
@@ -139,6 +155,10 @@ func (g *NomadGate) ask(ctx context.Context, token, question, namespace string, 
 func (g *NomadGate) remember(key gateKey, answer gateAnswer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(g.known) >= gateSize {
+		now := g.now()
+		maps.DeleteFunc(g.known, func(_ gateKey, a gateAnswer) bool { return !now.Before(a.until) })
+	}
 	if len(g.known) >= gateSize {
 		clear(g.known)
 	}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	nomad "github.com/hashicorp/nomad/api"
 )
@@ -77,5 +79,46 @@ func TestMayReadNamespace(t *testing.T) {
 		if err := gate.MayReadNamespace(t.Context(), row.token, row.namespace); !errors.Is(err, row.want) {
 			t.Errorf("%s in %s: %v, want %v", row.token, row.namespace, err, row.want)
 		}
+	}
+}
+
+// What Nomad cannot be asked about is denied, and nothing of it is kept.
+func TestTheGateBoundsWhatItIsAsked(t *testing.T) {
+	gate, err := NewNomadGate(nomad.Config{Address: "http://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("a", maxNamespace+1)
+	for name, ask := range map[string]func() error{
+		"a line break":        func() error { return gate.MaySubmit(t.Context(), "a\nb", "default") },
+		"a delete character":  func() error { return gate.MayRead(t.Context(), "a\x7f") },
+		"a long token":        func() error { return gate.MayRead(t.Context(), strings.Repeat("a", maxToken+1)) },
+		"a long namespace":    func() error { return gate.MaySubmit(t.Context(), "", long) },
+		"jobs of a long name": func() error { return gate.MayReadNamespace(t.Context(), "", long) },
+	} {
+		if err := ask(); !errors.Is(err, ErrDenied) || len(gate.known) != 0 {
+			t.Errorf("%s: %v, %d kept", name, err, len(gate.known))
+		}
+	}
+}
+
+// Where the gate remembers as much as it may, it forgets first what it believes no more.
+func TestTheGateForgetsTheOldestFirst(t *testing.T) {
+	now := time.Unix(1000, 0)
+	gate := &NomadGate{now: func() time.Time { return now }, known: map[gateKey]gateAnswer{}}
+	add := func(from, to int) {
+		for i := from; i < to; i++ {
+			gate.remember(gateKey{namespace: strconv.Itoa(i)}, gateAnswer{until: now.Add(gateMemory)})
+		}
+	}
+	add(0, gateSize-1)
+	now = now.Add(gateMemory)
+	add(gateSize-1, gateSize+1)
+	if len(gate.known) != 2 {
+		t.Errorf("%d are kept, want the 2 that are believed", len(gate.known))
+	}
+	add(0, gateSize-1)
+	if len(gate.known) != 1 {
+		t.Errorf("%d are kept, want 1: all others were believed still", len(gate.known))
 	}
 }
