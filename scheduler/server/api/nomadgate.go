@@ -125,7 +125,7 @@ func queryAs(ctx context.Context, token, namespace string, perPage int32) *nomad
 }
 
 // askable reports whether a token and a namespace are ones that Nomad could know. Of others
-// no request can be made that Nomad answers, and its silence must let nobody through.
+// no request can be made that Nomad answers, and its silence must not pass for a yes.
 func askable(token, namespace string) bool {
 	control := strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r == 0x7f })
 	return len(token) <= maxToken && !control && len(namespace) <= maxNamespace
