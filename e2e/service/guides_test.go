@@ -96,9 +96,7 @@ func (g *guide) command(ctx context.Context, t *testing.T, n *cluster.Node, line
 			delete(g.before, beginning)
 		}
 	}
-	for old, now := range g.names {
-		line = strings.ReplaceAll(line, old, now)
-	}
+	line = replacer(g.names).Replace(line)
 	if exported, found := strings.CutPrefix(line, "export "); found {
 		g.env = append(g.env, exported)
 		return
@@ -114,6 +112,15 @@ func (g *guide) command(ctx context.Context, t *testing.T, n *cluster.Node, line
 	}
 	t.Logf("$ %s\n%s", line, out)
 	g.ran++
+}
+
+// replacer puts in names all at once: a name that is put in may have another one in it.
+func replacer(names map[string]string) *strings.Replacer {
+	var pairs []string
+	for old, now := range names {
+		pairs = append(pairs, old, now)
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 // on prepares a guide's folder on a machine.

@@ -277,7 +277,9 @@ func (p *proxy) toNomad(s *submission, body []byte, modify func(*http.Response) 
 
 func (p *proxy) forward(ctx context.Context, s *submission, to http.Handler, body []byte) {
 	r := s.r.Clone(ctx)
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	// So that it can be sent on another connection when the one that was kept has ended.
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
 	r.ContentLength = int64(len(body))
 	r.TransferEncoding = nil
 	r.Header.Set("Content-Length", strconv.Itoa(len(body)))

@@ -282,6 +282,23 @@ func (l leads) Secret() string { return "of the leader" }
 
 func (l leads) Leader() (string, bool) { return l.address, l.self }
 
+// A submission goes to the leader on a connection of its own: one that was kept may be that
+// of a leader that is dead, and who waits for another would be told to try again.
+func TestFollowerKeepsNoConnectionToTheLeader(t *testing.T) {
+	kept := make(chan bool, 3)
+	leader := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { kept <- !r.Close }))
+	t.Cleanup(leader.Close)
+	follower := newService(t, func(c *Config) { c.Leadership = leads{address: leader.URL} })
+	for range cap(kept) {
+		if status, answer := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+		if <-kept {
+			t.Error("the connection to the leader is kept")
+		}
+	}
+}
+
 func TestFollowerHandsOver(t *testing.T) {
 	leader := newService(t, func(c *Config) { c.Leadership = leads{self: true} })
 	follower := newService(t, func(c *Config) { c.Leadership = leads{address: leader.http.URL} })
