@@ -32,13 +32,16 @@ func TestFirstHour(t *testing.T) {
 			l := boot(ctx, t, debian, []part{packages})
 			l.run(ctx, emptyMachine)
 			newcomer := &newcomer{lane: l}
-			t.Cleanup(func() { t.Logf("what the operator did:\n%s", newcomer.told.String()) })
-			if newcomer.firstGPU(ctx); !t.Failed() {
-				newcomer.brokenMachines(ctx)
-			}
-			if t.Failed() {
-				l.diagnose(ctx)
-			}
+			defer func() { // also when a step ends the test
+				t.Logf("what the operator did:\n%s", newcomer.told.String())
+				if t.Failed() {
+					out, _ := l.Exec(context.WithoutCancel(ctx), "nomad job allocs -json first | jq '.[].TaskStates'")
+					t.Log(out)
+					l.diagnose(ctx)
+				}
+			}()
+			newcomer.firstGPU(ctx)
+			newcomer.brokenMachines(ctx)
 		})
 	}
 }

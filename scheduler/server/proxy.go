@@ -32,8 +32,8 @@ func newProxy(c Config) *proxy {
 		c.Traces = trace.Off()
 	}
 	p := &proxy{config: c, transport: NewTransport(c.NomadTLS), peers: NewTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
-	// A connection that was kept may be that of a leader that has died since, and then nobody
-	// knows whether it took the submission. A new one tells the dead from the slow.
+	// A connection that was kept may be that of a leader that has died since, and then it is
+	// unknown whether it took the submission. A new one tells the dead from the slow.
 	p.peers.DisableKeepAlives = true
 	p.through = p.to(c.Nomad, p.transport, nil)
 	p.callers = newCallers(p.nomadGet)
