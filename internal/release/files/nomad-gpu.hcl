@@ -37,3 +37,7 @@ plugin "nomad-driver-containerd" {
     # }
   }
 }
+
+telemetry {
+  publish_allocation_metrics = true # without it Nomad shows no statistics of tasks
+}
