@@ -42,6 +42,9 @@ func TestFirstHour(t *testing.T) {
 			}()
 			newcomer.firstGPU(ctx)
 			newcomer.brokenMachines(ctx)
+			began := time.Now()
+			l.purges(ctx, []string{"first"}, "nomad-gpu-plugins")
+			fmt.Fprintf(&newcomer.told, "    the job stopped, and the package purged: nothing of it is left, after %s\n", time.Since(began).Round(time.Second))
 		})
 	}
 }

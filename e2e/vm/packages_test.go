@@ -33,7 +33,7 @@ systemctl enable --now nomad-gpu-scheduler`)
 
 	l.removes(ctx)
 	l.survives(ctx, installPackages(nextRelease)+"\nsystemctl restart nomad")
-	l.purges(ctx)
+	l.purges(ctx, resident, "nomad-gpu-plugins", "nomad-gpu-scheduler")
 }
 
 // installPackages is a script that installs a release as docs/install.md says, from files.
@@ -83,10 +83,10 @@ ls -d /var/lib/nomad-gpu /run/nomad-gpu
 	}
 }
 
-// purges ends the tasks and purges the packages, and checks that nothing of ours is left.
-func (l *lane) purges(ctx context.Context) {
+// purges ends the jobs and purges the packages, and checks that nothing of ours is left.
+func (l *lane) purges(ctx context.Context, jobs []string, packages ...string) {
 	l.Helper()
-	for _, job := range resident {
+	for _, job := range jobs {
 		stop, cancel := within(ctx)
 		if err := l.cluster.Stop(stop, job); err != nil {
 			l.Error(err)
@@ -94,7 +94,7 @@ func (l *lane) purges(ctx context.Context) {
 		cancel()
 	}
 	l.run(ctx, `systemctl stop nomad
-DEBIAN_FRONTEND=noninteractive apt-get purge -q -y nomad-gpu-plugins nomad-gpu-scheduler </dev/null`)
+DEBIAN_FRONTEND=noninteractive apt-get purge -q -y `+strings.Join(packages, " ")+` </dev/null`)
 	left := l.run(ctx, `
 ls -d /run/nomad-gpu /var/lib/nomad-gpu /etc/nomad-gpu /opt/nomad/plugins/* /var/log/nomad-gpu-scheduler /var/lib/nomad-gpu-scheduler 2>/dev/null || true
 systemctl list-units --all --plain --no-legend 'nomad-gpu*'
