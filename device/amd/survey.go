@@ -77,7 +77,7 @@ func (b *Backend) Absence(err error) hardware.Driver {
 		return hardware.Driver{Absent: &hardware.Problem{Code: "amdgpu-timeout", Tentative: true, Message: "the amdgpu driver does not answer",
 			Action: "look for amdgpu lines in the kernel log; it is healthy again when the driver answers, else reboot the node"}}
 	}
-	return hardware.Driver{Absent: &hardware.Problem{Code: "amdgpu-absent", Message: "the amdgpu driver is not loaded, or shows no KFD",
+	return hardware.Driver{Absent: &hardware.Problem{Code: "amdgpu-absent", Message: errAbsent.Error(),
 		Action: "load the amdgpu driver; it is healthy again when /sys/class/kfd is there"}}
 }
 

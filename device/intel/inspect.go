@@ -26,7 +26,7 @@ func (b *Backend) Absence(err error) hardware.Driver {
 		return hardware.Driver{Absent: &hardware.Problem{Code: "intel-timeout", Tentative: true, Message: "the kernel does not answer for Intel's GPUs",
 			Action: "look for i915 and xe lines in the kernel log; it is healthy again when the driver answers, else reboot the node"}}
 	}
-	return hardware.Driver{Absent: &hardware.Problem{Code: "intel-absent", Message: "neither i915 nor xe is loaded",
+	return hardware.Driver{Absent: &hardware.Problem{Code: "intel-absent", Message: errAbsent.Error(),
 		Action: "load the driver; it is healthy again when the GPU has its node in /dev/dri"}}
 }
 
