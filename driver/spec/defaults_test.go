@@ -143,17 +143,17 @@ func mountTexts(mounts []specs.Mount) []string {
 
 // parts are those that are compared, with what is to be known of a difference.
 var parts = []struct{ name, note string }{
-	{"capabilities", "Nomad's own list, which is without NET_RAW for all of its drivers; pings need none"},
+	{"capabilities", "Nomad's own default for all of its drivers leaves out NET_RAW; ping works without it"},
 	{"masked paths", ""},
 	{"read-only paths", ""},
-	{"mounts", "an image's own files in /run are seen, and control groups too, as with Docker"},
-	{"device rules", "runc itself allows these, its default devices, and no /dev/fuse (10:229)"},
+	{"mounts", "as with Docker, files that an image has in /run are visible, and so are control groups"},
+	{"device rules", "runc itself allows its default devices, which these are, and does not allow /dev/fuse (10:229)"},
 	{"namespaces", ""},
 	{"propagation", ""},
 	{"kernel settings", ""},
-	{"resource limits", "theirs are those of the daemon that starts the container; these are systemd's for services"},
+	{"resource limits", "Docker and containerd pass on the limits of their daemon; here they are systemd's defaults for services"},
 	{"OOM score", ""},
-	{"system calls", "it is containerd's profile: the three are about a program's own security labels, the one is of RISC-V"},
+	{"system calls", "this is containerd's profile: three calls are about a program's own security labels, and one exists on RISC-V only"},
 	{"system calls, some arguments", ""},
 }
 
@@ -202,7 +202,7 @@ func TestDefaultsAreThoseOfOthers(t *testing.T) {
 	docker, cri := recordedDefaults(t)
 	maps.Copy(containerd, cri)
 	var rows strings.Builder
-	rows.WriteString("| | beside Docker | beside containerd | |\n|---|---|---|---|\n")
+	rows.WriteString("| | compared with Docker | compared with containerd | |\n|---|---|---|---|\n")
 	for _, part := range parts {
 		if len(ours[part.name]) == 0 {
 			t.Errorf("%s: nothing is compared", part.name)
