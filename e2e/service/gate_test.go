@@ -22,12 +22,14 @@ func TestNomadsTokensDecide(t *testing.T) {
 	}
 	reader := token(t, c.API, "reader", `node { policy = "read" } namespace "research" { policy = "read" }`)
 	writer := token(t, c.API, "writer", `namespace "research" { policy = "write" }`)
+	registrar := token(t, c.API, "registrar", `namespace "research" { capabilities = ["register-job"] }`)
 	for _, row := range []struct {
 		name, token            string
 		read, research, submit bool
 	}{
 		{name: "reader", token: reader, read: true, research: true},
 		{name: "writer", token: writer, research: true, submit: true},
+		{name: "registrar", token: registrar, submit: true},
 		{name: "anonymous"},
 		{name: "made up", token: "6e3b2a52-aaaa-bbbb-cccc-0123456789ab"},
 	} {

@@ -3,8 +3,10 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,13 +16,30 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-const goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
+const (
+	goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
+	// registerToken may register jobs, and plan none: it has register-job alone.
+	registerToken = "8d6ab3b6-1c57-4f1e-9c56-secret000001"
+)
+
+// forbids reports whether Nomad refuses a request because of its token.
+func forbids(r *http.Request) bool {
+	token := nomad.CallerToken(r.Header)
+	return token != goodToken && (token != registerToken || strings.HasSuffix(r.URL.Path, "/plan"))
+}
+
+// neverRegisters reports whether a registration is one over a version that no job has.
+func neverRegisters(body []byte) bool {
+	var r api.JobRegisterRequest
+	return json.Unmarshal(body, &r) == nil && r.EnforceIndex && r.JobModifyIndex == math.MaxUint64
+}
 
 // fakeNomad keeps what was registered and answers as Nomad does.
 type fakeNomad struct {
@@ -48,10 +67,12 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/acl/token/self":
 		fmt.Fprint(w, `{"AccessorID":"acc-1","Name":"alice"}`)
-	case f.acl && nomad.CallerToken(r.Header) != goodToken:
+	case f.acl && forbids(r):
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	case f.status != 0 && r.Method != http.MethodGet:
 		http.Error(w, "Enforcing job modify index 7: job exists", f.status)
+	case r.URL.Path == "/v1/jobs" && neverRegisters(body):
+		http.Error(w, "Enforcing job modify index 18446744073709551615: job does not exist", http.StatusInternalServerError)
 	case strings.HasSuffix(r.URL.Path, "/scale") && f.refusesScale != "":
 		http.Error(w, f.refusesScale, http.StatusBadRequest)
 	case strings.HasSuffix(r.URL.Path, "/scale") && strings.Contains(string(body), `"JobModifyIndex":18446744073709551615`):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -28,14 +29,15 @@ func TestNothingIsDecidedForWhoMayNotSubmit(t *testing.T) {
 		status     int
 		decided    bool
 	}{
-		"a registration":                     {"/v1/jobs", gpuJob("a", oneGPU), "", 403, false},
-		"a registration in another's name":   {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "other", `, 1), "", 403, false},
-		"a plan":                             {"/v1/job/a/plan", gpuJob("a", oneGPU), "", 403, false},
-		"a validation":                       {"/v1/validate/job", gpuJob("a", oneGPU), "", 200, true},
-		"a job without GPUs":                 {"/v1/jobs", gpuJob("a", "{}"), "", 200, false},
-		"a registration by one who may":      {"/v1/jobs", gpuJob("a", oneGPU), goodToken, 200, true},
-		"a token that is sent with the job":  {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "`+goodToken+`", `, 1), "", 200, true},
-		"a token in the header of a request": {"/v1/job/a/plan", gpuJob("a", oneGPU), goodToken, 200, true},
+		"a registration":                             {"/v1/jobs", gpuJob("a", oneGPU), "", 403, false},
+		"a registration in another's name":           {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "other", `, 1), "", 403, false},
+		"a plan":                                     {"/v1/job/a/plan", gpuJob("a", oneGPU), "", 403, false},
+		"a validation":                               {"/v1/validate/job", gpuJob("a", oneGPU), "", 200, true},
+		"a job without GPUs":                         {"/v1/jobs", gpuJob("a", "{}"), "", 200, false},
+		"a registration by one who may":              {"/v1/jobs", gpuJob("a", oneGPU), goodToken, 200, true},
+		"a registration by one who may do only that": {"/v1/jobs", gpuJob("a", oneGPU), registerToken, 200, true},
+		"a token that is sent with the job":          {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "`+goodToken+`", `, 1), "", 200, true},
+		"a token in the header of a request":         {"/v1/job/a/plan", gpuJob("a", oneGPU), goodToken, 200, true},
 		// Nomad cannot be asked about these: no header holds them.
 		"a token of two lines":   {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "a\nb", `, 1), "", 403, false},
 		"a token of 2 MB":        {"/v1/jobs", strings.Replace(gpuJob("a", oneGPU), `{`, `{"SecretID": "`+strings.Repeat("a", 2<<20)+`", `, 1), "", 403, false},
@@ -62,14 +64,18 @@ func TestNothingIsDecidedForWhoMayNotSubmit(t *testing.T) {
 	}
 }
 
-// gateOf is the gate of a Nomad that lets only goodToken submit.
+// gateOf is the gate of a Nomad that lets goodToken submit, and registerToken register.
 func gateOf(t *testing.T) func(ctx context.Context, token, namespace string) bool {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Nomad-Token") != goodToken {
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case forbids(r):
 			http.Error(w, "Permission denied", http.StatusForbidden)
-			return
+		case neverRegisters(body):
+			http.Error(w, "Enforcing job modify index 18446744073709551615: job does not exist", http.StatusInternalServerError)
+		default:
+			fmt.Fprint(w, "{}")
 		}
-		fmt.Fprint(w, "{}")
 	}))
 	t.Cleanup(upstream.Close)
 	gate, err := rest.NewNomadGate(nomad.Config{Address: upstream.URL, HttpClient: upstream.Client()})

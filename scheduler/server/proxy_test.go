@@ -163,6 +163,11 @@ func TestRefusalIsForThoseWhoMaySubmit(t *testing.T) {
 	if status, answer := s.do(t, "PUT", "/v1/jobs", big, "Authorization", "Bearer "+goodToken); status != 422 {
 		t.Errorf("with a token: %d %s", status, answer)
 	}
+	for path, want := range map[string]int{"/v1/jobs": 422, "/v1/job/a/plan": 403} {
+		if status, answer := s.do(t, "PUT", path, big, "X-Nomad-Token", registerToken); status != want {
+			t.Errorf("%s by one who may register and not plan: %d %s, want %d", path, status, answer, want)
+		}
+	}
 	if status, answer := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU)); status != 403 || !strings.Contains(answer, "Permission denied") {
 		t.Errorf("registration without a token: %d %s", status, answer)
 	}

@@ -74,17 +74,24 @@ func (p *proxy) refuseDecided(ctx context.Context, s *submission, err error) {
 }
 
 // plan asks Nomad to plan the job as it came, and returns the answer if the
-// caller is not allowed to.
+// caller is not allowed to, nor to register it.
 func (p *proxy) plan(ctx context.Context, s *submission) (*answer, error) {
 	path := jobPrefix + url.PathEscape(s.job.ID) + "/plan?" + s.r.URL.RawQuery
 	got, err := p.nomadDo(ctx, http.MethodPut, path, s.token(), s.body)
-	if err != nil {
+	if err != nil || !got.denied() {
 		return nil, err
 	}
-	if got.status == http.StatusForbidden || got.status == http.StatusUnauthorized {
+	if s.route.kind != registered {
 		return &got, nil
 	}
-	return nil, nil
+	err = p.attempt(ctx, s)
+	if refusal := (*nomadRefusal)(nil); errors.As(err, &refusal) {
+		if refusal.denied() {
+			return &refusal.answer, nil
+		}
+		return nil, nil
+	}
+	return nil, err
 }
 
 // mayDecide refuses whom Nomad would refuse in the end, before a decision takes time in

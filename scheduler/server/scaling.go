@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -26,8 +27,8 @@ func (r *nomadRefusal) write(w http.ResponseWriter) {
 	_, _ = w.Write(r.body) // the client that cannot be written to is gone
 }
 
-// never is an index, and a version, that no job has: a scaling or a revert that is to
-// happen only there changes nothing, after Nomad has looked at everything else.
+// never is an index, and a version, that no job has: a registration, a scaling or a revert
+// that is to happen only there changes nothing, after Nomad has looked at the caller's rights.
 const never = math.MaxUint64
 
 // attempt asks Nomad what it would answer, and changes nothing. The error is a
@@ -39,6 +40,9 @@ func (p *proxy) attempt(ctx context.Context, s *submission) error {
 		return err
 	}
 	path := jobPrefix + url.PathEscape(s.route.jobID) + map[routeKind]string{scaled: "/scale", reverted: "/revert"}[s.route.kind]
+	if s.route.kind == registered {
+		path = "/v1/jobs"
+	}
 	got, err := p.nomadDo(ctx, http.MethodPut, path+"?"+s.r.URL.RawQuery, s.token(), body)
 	if err != nil {
 		return err
@@ -53,6 +57,17 @@ func (p *proxy) attempt(ctx context.Context, s *submission) error {
 // when it would have done what was asked for.
 func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 	switch s.route.kind {
+	case registered:
+		var r map[string]json.RawMessage
+		if err := json.Unmarshal(s.body, &r); err != nil {
+			return nil, "", nil
+		}
+		maps.DeleteFunc(r, func(key string, _ json.RawMessage) bool {
+			return strings.EqualFold(key, "EnforceIndex") || strings.EqualFold(key, "JobModifyIndex")
+		})
+		r["EnforceIndex"], r["JobModifyIndex"] = json.RawMessage("true"), json.RawMessage(fmt.Sprint(uint64(never)))
+		body, err = json.Marshal(r)
+		return body, api.RegisterEnforceIndexErrPrefix, err
 	case scaled:
 		var r api.ScalingRequest
 		if err := json.Unmarshal(s.body, &r); err != nil {

@@ -21,6 +21,11 @@ type answer struct {
 	body   []byte
 }
 
+// denied reports whether the caller has no right to what was asked for.
+func (a answer) denied() bool {
+	return a.status == http.StatusForbidden || a.status == http.StatusUnauthorized
+}
+
 // nomadGet asks Nomad with a caller's token.
 func (p *proxy) nomadGet(ctx context.Context, pathAndQuery, token string) (answer, error) {
 	return p.nomadDo(ctx, http.MethodGet, pathAndQuery, token, nil)

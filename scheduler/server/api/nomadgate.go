@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -78,17 +79,28 @@ func (g *NomadGate) MayReadNamespace(ctx context.Context, token, namespace strin
 	})
 }
 
-// MaySubmit needs submit-job: Nomad is asked to plan a job without any task
-// to run, which it does only for those who may submit.
+// MaySubmit needs submit-job, or register-job. Nomad is asked to plan a job without any task
+// to run, and where it says no, to register it in a way that it always refuses.
 func (g *NomadGate) MaySubmit(ctx context.Context, token, namespace string) error {
 	return g.ask(ctx, token, "submit jobs", namespace, func(ctx context.Context) error {
 		options := (&nomad.WriteOptions{AuthToken: token, Namespace: namespace}).WithContext(ctx)
 		_, _, err := g.client.Jobs().Plan(emptyJob(namespace), false, options)
+		if denies(statusOf(err)) && g.mayRegister(options) {
+			return nil
+		}
 		if status := statusOf(err); status != 0 && !denies(status) && g.missing(ctx, token, namespace) {
 			return fmt.Errorf("%w: %q", ErrNoNamespace, namespace)
 		}
 		return err
 	})
+}
+
+// mayRegister asks for a registration over a version of the job that no job has: Nomad looks
+// at the token first and at the version next, and registers nothing. It is the second question
+// because Nomad logs its refusal as an error.
+func (g *NomadGate) mayRegister(options *nomad.WriteOptions) bool {
+	_, _, err := g.client.Jobs().EnforceRegister(emptyJob(options.Namespace), math.MaxUint64, options)
+	return err != nil && strings.Contains(err.Error(), nomad.RegisterEnforceIndexErrPrefix)
 }
 
 // missing reports whether Nomad has no such namespace: its refusal to plan

@@ -17,8 +17,10 @@ import (
 func TestMaySubmit(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch namespace := r.URL.Query().Get("namespace"); {
-		case r.Header.Get("X-Nomad-Token") == "weak":
+		case r.Header.Get("X-Nomad-Token") == "weak", r.Header.Get("X-Nomad-Token") == "registers" && strings.HasSuffix(r.URL.Path, "/plan"):
 			http.Error(w, "Permission denied", http.StatusForbidden)
+		case r.URL.Path == "/v1/jobs":
+			http.Error(w, "Enforcing job modify index 18446744073709551615: job does not exist", http.StatusInternalServerError)
 		case strings.HasSuffix(r.URL.Path, "/plan") && namespace != "known":
 			http.Error(w, "nonexistent namespace", http.StatusInternalServerError)
 		case strings.HasPrefix(r.URL.Path, "/v1/namespace/") && !strings.HasSuffix(r.URL.Path, "/known") && !strings.HasSuffix(r.URL.Path, "/odd"):
@@ -41,6 +43,8 @@ func TestMaySubmit(t *testing.T) {
 		{"good", "typo", ErrNoNamespace, http.StatusNotFound},
 		{"good", "odd", ErrNoAnswer, http.StatusBadGateway},
 		{"weak", "typo", ErrDenied, http.StatusForbidden},
+		{"weak", "known", ErrDenied, http.StatusForbidden},
+		{"registers", "known", nil, 0},
 	} {
 		err := gate.MaySubmit(t.Context(), row.token, row.namespace)
 		if !errors.Is(err, row.want) || err != nil && describe(err).status != row.status {
