@@ -28,6 +28,7 @@ func TestMemoryThatTheDriverHolds(t *testing.T) {
 	}{
 		{"slices", part, limited(gpu.SharingMPS), GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
 		{"a tighter cap", part, limited(gpu.SharingMPS), GPURequest{MemoryMiB: 1024}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1024, 1024}}, "0=1024M"},
+		{"the tightest cap", part, limited(gpu.SharingMPS), GPURequest{MemoryMiB: 1}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 1, 1}}, "0=1M"},
 		{"more while others leave it", part, limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 10240}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 10240}}, "0=10240M"},
 		{"not more", part, limited(gpu.SharingMPS), GPURequest{MemoryLimitMiB: 8192}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, "0=8192M"},
 		{"without MPS", part, limited(gpu.SharingTimeslice), GPURequest{}, []MemoryLimit{{uuidA, []string{"/plugin", "memory-limits"}, 8192, 8192}}, ""},
