@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -42,10 +43,10 @@ func (r *reconciler) findCulprit(u *unit, status mps.Status, leases []gpu.Lease)
 	if status.Culprit == 0 {
 		return found
 	}
-	lines := r.cgroups(status.Culprit)
+	groups := r.cgroups(status.Culprit)
 	for _, l := range leases {
 		onUnit := slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == u.uuid })
-		if onUnit && gpu.WithinCgroup(lines, l.Cgroup) {
+		if onUnit && cgroup.Within(groups, l.Cgroup) {
 			found.lease, found.who = l.ID, fmt.Sprintf("task %s of job %s (allocation %s)", l.Task, l.Job, l.AllocID)
 		}
 	}
@@ -55,7 +56,7 @@ func (r *reconciler) findCulprit(u *unit, status mps.Status, leases []gpu.Lease)
 // cgroupMemory reads the control groups of processes, and knows them for a while
 // after the processes ended: what a log tells of may be gone when it is read.
 type cgroupMemory struct {
-	read func(pid int) ([]string, error)
+	read func(pid int) ([]cgroup.Group, error)
 	now  func() time.Time
 
 	mu     sync.Mutex
@@ -64,20 +65,20 @@ type cgroupMemory struct {
 }
 
 type seenCgroups struct {
-	lines []string
-	at    time.Time
+	groups []cgroup.Group
+	at     time.Time
 }
 
 // cgroupsKept is how long those of a process are known after they were last read.
 const cgroupsKept = 5 * time.Minute
 
-func newCgroupMemory(read func(pid int) ([]string, error), now func() time.Time) *cgroupMemory {
+func newCgroupMemory(read func(pid int) ([]cgroup.Group, error), now func() time.Time) *cgroupMemory {
 	return &cgroupMemory{read: read, now: now, seen: map[int]seenCgroups{}}
 }
 
-// of returns the lines of a process's /proc/<pid>/cgroup, nil where it is not known.
-func (m *cgroupMemory) of(pid int) []string {
-	lines, err := m.read(pid)
+// of returns the control groups of a process, nil where they are not known.
+func (m *cgroupMemory) of(pid int) []cgroup.Group {
+	groups, err := m.read(pid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -86,8 +87,8 @@ func (m *cgroupMemory) of(pid int) []string {
 		maps.DeleteFunc(m.seen, func(_ int, s seenCgroups) bool { return now.Sub(s.at) > cgroupsKept })
 	}
 	if err != nil {
-		return m.seen[pid].lines
+		return m.seen[pid].groups
 	}
-	m.seen[pid] = seenCgroups{lines, now}
-	return lines
+	m.seen[pid] = seenCgroups{groups, now}
+	return groups
 }

@@ -18,10 +18,10 @@ import (
 // also when the program is gone by the time the log is read.
 func TestServerFaultSaysWhoseItIs(t *testing.T) {
 	now := time.Now()
-	alive := map[int][]string{70: {"0::/nomad/a/inner"}, 80: {"0::/elsewhere"}, 90: {"0::/nomad/b"}}
-	read := func(pid int) ([]string, error) {
-		if lines := alive[pid]; lines != nil {
-			return lines, nil
+	alive := map[int]string{70: "/nomad/a/inner", 80: "/elsewhere", 90: "/nomad/b"}
+	read := func(pid int) ([]cgroup.Group, error) {
+		if path := alive[pid]; path != "" {
+			return []cgroup.Group{{Path: path}}, nil
 		}
 		return nil, fs.ErrNotExist
 	}
@@ -58,8 +58,8 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		}
 	}
 	now = now.Add(cgroupsKept + time.Second)
-	if lines := memory.of(70); lines != nil {
-		t.Errorf("after a while %v is still known", lines)
+	if groups := memory.of(70); groups != nil {
+		t.Errorf("after a while %v is still known", groups)
 	}
 }
 
@@ -70,9 +70,9 @@ func TestServerFaultIsPublished(t *testing.T) {
 	uuid := uuidOf(t, r.until("all is healthy", allHealthy), "slice/T4/0")
 	self := os.Getpid()
 	own := ""
-	for _, line := range must(cgroup.Of(self)) {
-		if fields := strings.SplitN(line, ":", 3); fields[2] != "/" {
-			own = fields[2]
+	for _, g := range must(cgroup.Of(self)) {
+		if g.Path != "/" {
+			own = g.Path
 		}
 	}
 	if own == "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -56,7 +57,7 @@ func testReconciler(c *config) *reconciler {
 		log: log, logOnce: newOnceLogger(log), config: c,
 		records: records{registry: testRegistry()},
 		observation: observation{
-			health: newHealthTracker(c.health), culprits: map[string]culprit{}, cgroups: func(int) []string { return nil },
+			health: newHealthTracker(c.health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{modes: &computeModes{}},

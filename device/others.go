@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -43,10 +44,10 @@ func (m *monitor) look() census {
 		var d deviceCensus
 		on := holdingsOf(leases, u.uuid)
 		for _, p := range processes {
-			switch lines := m.meter.cgroups(p.PID); {
+			switch groups := m.meter.cgroups(p.PID); {
 			case m.server(p.PID):
 				d.serverMiB += max(0, p.MemoryMiB)
-			case slices.ContainsFunc(on, func(t tenant) bool { return gpu.WithinCgroup(lines, t.lease.Cgroup) }):
+			case slices.ContainsFunc(on, func(t tenant) bool { return cgroup.Within(groups, t.lease.Cgroup) }):
 			default:
 				if !c.count(u, p, m.environ(p.PID)) {
 					d.foreign++

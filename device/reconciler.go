@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -51,7 +52,7 @@ type observation struct {
 	culprits map[string]culprit // by device, of server faults that stand
 	// cgroups reads those of a process, also of one that ended a while ago; startOf tells
 	// when a process of the host began, and whether it runs.
-	cgroups func(pid int) []string
+	cgroups func(pid int) []cgroup.Group
 	startOf func(pid int) (time.Time, bool)
 	// platforms are the newest CUDA and the like of the last survey, by vendor; worked
 	// names the vendors whose driver this process could use.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -38,9 +39,9 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 		Namespace: "default", Job: "bert", Group: "g", Task: "train", Cgroup: "/task", Phase: gpu.PhaseRunning,
 		Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{1, 2}, Share: gpu.Share{MemoryMiB: 8192}}}}
 	pid := sleeper.Process.Pid
-	r.service.meter.cgroups = func(p int) []string {
+	r.service.meter.cgroups = func(p int) []cgroup.Group {
 		if p == pid {
-			return []string{"0::/task"}
+			return []cgroup.Group{{Path: "/task"}}
 		}
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -19,9 +20,8 @@ type usageMeter struct {
 	published *publisher
 	logOnce   *onceLogger
 	now       func() time.Time
-	// cgroups reads the control groups of a process: the lines of its
-	// /proc/<pid>/cgroup.
-	cgroups func(pid int) []string
+	// cgroups reads the control groups of a process.
+	cgroups func(pid int) []cgroup.Group
 	latest  atomic.Pointer[gpu.Usage]
 	// leases are the live ones of the latest look, for statistics: they are asked
 	// for every second, and there can be many files.
@@ -98,14 +98,14 @@ func holdingsOf(leases []gpu.Lease, uuid string) []tenant {
 
 // attribute sums the processes of a device up by task. Processes that belong to
 // no task are left out: they are the MPS server's, or another driver's.
-func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(int) []string) []gpu.TaskUsage {
+func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(int) []cgroup.Group) []gpu.TaskUsage {
 	sums := make([]gpu.TaskUsage, len(on))
 	for i, t := range on {
 		sums[i] = gpu.TaskUsage{LeaseID: t.lease.ID, UUID: u.uuid, Milli: hardware.Absent}
 	}
 	for _, p := range processes {
-		lines := cgroups(p.PID)
-		i := slices.IndexFunc(on, func(t tenant) bool { return gpu.WithinCgroup(lines, t.lease.Cgroup) })
+		groups := cgroups(p.PID)
+		i := slices.IndexFunc(on, func(t tenant) bool { return cgroup.Within(groups, t.lease.Cgroup) })
 		if i < 0 {
 			continue
 		}

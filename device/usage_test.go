@@ -6,18 +6,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 func TestAttribute(t *testing.T) {
-	cgroups := map[int][]string{
-		10: {"0::/nomad/a"}, 11: {"0::/nomad/a/child"}, 20: {"0::/nomad/b"}, 21: {"0::/nomad/b"}, 30: {"0::/nomad/whole"}, 99: {"0::/system.slice/other"},
+	cgroups := map[int]string{
+		10: "/nomad/a", 11: "/nomad/a/child", 20: "/nomad/b", 21: "/nomad/b", 30: "/nomad/whole", 99: "/system.slice/other",
 	}
 	tenantOf := func(id string, mode gpu.Mode, numbers ...int) tenant {
 		return tenant{gpu.Lease{ID: id, Cgroup: "/nomad/" + id}, gpu.Holding{UUID: "GPU-1", Mode: mode, Slices: numbers}}
 	}
 	u := &unit{uuid: "GPU-1", sharing: sharingConfig{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}, slices: 4}
-	lookup := func(pid int) []string { return cgroups[pid] }
+	lookup := func(pid int) []cgroup.Group { return []cgroup.Group{{Path: cgroups[pid]}} }
 	got := attribute(u, []tenant{tenantOf("a", gpu.ModeSlice, 0), tenantOf("b", gpu.ModeSlice, 1), tenantOf("c", gpu.ModeSlice, 2)}, []hardware.Process{
 		{PID: 10, MemoryMiB: 100, MPS: true, Milli: 50},
 		{PID: 11, MemoryMiB: 20, MPS: true, Milli: hardware.Absent},

@@ -26,8 +26,8 @@ func (s selfOf) Mine(pid int) error {
 	if pid <= 0 {
 		return fmt.Errorf("process %d is not the task's: the driver does not see it", pid)
 	}
-	lines, err := cgroup.Of(pid)
-	if err == nil && !gpu.WithinCgroup(lines, cgroupOf(s.task.record.Lease)) {
+	groups, err := cgroup.Of(pid)
+	if err == nil && !cgroup.Within(groups, cgroupOf(s.task.record.Lease)) {
 		err = errors.New("it is not in the task's control group")
 	}
 	if err != nil {

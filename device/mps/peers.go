@@ -3,14 +3,13 @@ package mps
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
 
@@ -30,23 +29,23 @@ func peerOf(c mpswire.Conn) (peer, error) {
 	if who.Pid <= 0 {
 		return peer{}, fmt.Errorf("the program that has connected is not of this machine's processes")
 	}
-	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", who.Pid))
+	groups, err := cgroup.Of(int(who.Pid))
 	if err != nil {
 		return peer{}, fmt.Errorf("ask whose process %d is: %w", who.Pid, err)
 	}
-	return peer{Ucred: *who, group: parseGroup(string(group))}, nil
+	return peer{Ucred: *who, group: deepest(groups)}, nil
 }
 
-// parseGroup reads /proc/<pid>/cgroup: of the hierarchies, that in which the process
-// lies deepest tells most.
-func parseGroup(text string) string {
-	deepest := ""
-	for line := range strings.Lines(text) {
-		if parts := strings.SplitN(strings.TrimSpace(line), ":", 3); len(parts) == 3 && len(parts[2]) > len(deepest) {
-			deepest = parts[2]
+// deepest is the control group of the hierarchy in which a process lies deepest, which
+// tells most.
+func deepest(groups []cgroup.Group) string {
+	path := ""
+	for _, g := range groups {
+		if len(g.Path) > len(path) {
+			path = g.Path
 		}
 	}
-	return deepest
+	return path
 }
 
 // credentialsOf returns who is at the other end of a connection.

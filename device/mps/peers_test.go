@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 )
 
 func TestPeersAreBoundedForEachTask(t *testing.T) {
@@ -85,14 +87,14 @@ func TestPeerThatWasSilentIsNotWaitedForAgain(t *testing.T) {
 	}
 }
 
-func TestParseGroup(t *testing.T) {
+func TestTheDeepestControlGroupTellsTasksApart(t *testing.T) {
 	for text, want := range map[string]string{
 		"0::/nomad-gpu/task-1\n": "/nomad-gpu/task-1",
 		"12:memory:/nomad/x\n3:name=systemd:/system.slice/y.scope\n0::/\n": "/system.slice/y.scope",
 		"":           "",
 		"nonsense\n": "",
 	} {
-		if got := parseGroup(text); got != want {
+		if got := deepest(cgroup.Parse(text)); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 )
 
 // A daemon begins in the control group of what started it, which under systemd is
@@ -58,24 +60,24 @@ func (c control) separate(ctx context.Context, p process, others ...process) err
 // unitOf is the last part of a process's control group as systemd keeps it, such as
 // "nomad.service", or "" where there is none.
 func unitOf(pid int) string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	groups, err := cgroup.Of(pid)
 	if err != nil {
 		return ""
 	}
-	return parseUnit(string(text))
+	return unitIn(groups)
 }
 
-// parseUnit reads /proc/<pid>/cgroup: systemd's hierarchy is the unified one, or on
-// cgroup v1 the one that has its name.
-func parseUnit(text string) string {
-	for _, hierarchy := range []string{":name=systemd:", "0::"} {
-		for line := range strings.Lines(text) {
-			if _, group, found := strings.Cut(line, hierarchy); found {
-				return strings.Trim(path.Base(strings.TrimSpace(group)), "/.")
-			}
-		}
+// unitIn finds the unit in systemd's hierarchy: the unified one, or on cgroup v1 the one
+// that has its name.
+func unitIn(groups []cgroup.Group) string {
+	i := slices.IndexFunc(groups, func(g cgroup.Group) bool { return g.Has("name=systemd") })
+	if i < 0 {
+		i = slices.IndexFunc(groups, cgroup.Group.Unified)
 	}
-	return ""
+	if i < 0 {
+		return ""
+	}
+	return strings.Trim(path.Base(groups[i].Path), "/.")
 }
 
 // systemdRunning reports whether systemd manages this machine, as sd_booted does.

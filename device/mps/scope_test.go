@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 )
 
-func TestParseUnit(t *testing.T) {
+func TestUnitOfAProcess(t *testing.T) {
 	for text, want := range map[string]string{
 		"0::/system.slice/nomad.service\n":                                             "nomad.service",
 		"0::/system.slice/nomad-gpu-mps-GPU-11111111-2222-77.scope\n":                  "nomad-gpu-mps-GPU-11111111-2222-77.scope",
@@ -19,9 +21,11 @@ func TestParseUnit(t *testing.T) {
 		"12:cpu,cpuacct:/\n0::/\n":                                                     "",
 		"":                                                                             "",
 		"0::/system.slice/with:colons:name=systemd.service\n":                          "with:colons:name=systemd.service",
+		"3:cpu:/own/0::/other.service\n0::/system.slice/nomad.service\n":               "nomad.service",
+		"3:cpu:/own:name=systemd:/other.service\n1:name=systemd:/system.slice/nomad.service\n": "nomad.service",
 	} {
-		if got := parseUnit(text); got != want {
-			t.Errorf("parseUnit(%q) = %q, want %q", text, got, want)
+		if got := unitIn(cgroup.Parse(text)); got != want {
+			t.Errorf("a process of %q: unit %q, want %q", text, got, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/checkpoint"
+	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	contract "github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -229,18 +230,16 @@ const unlimited = 1 << 62
 
 // cgroupRoom is how much memory a process's control group has left, in bytes.
 func cgroupRoom(pid int) uint64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	groups, err := cgroup.Of(pid)
 	if err != nil {
 		return unlimited
 	}
-	for line := range strings.SplitSeq(string(text), "\n") {
-		fields := strings.SplitN(line, ":", 3)
+	for _, g := range groups {
 		switch {
-		case len(fields) != 3:
-		case fields[1] == "":
-			return roomIn(filepath.Join("/sys/fs/cgroup", fields[2]), "memory.max", "memory.current")
-		case slices.Contains(strings.Split(fields[1], ","), "memory"):
-			return roomIn(filepath.Join("/sys/fs/cgroup/memory", fields[2]), "memory.limit_in_bytes", "memory.usage_in_bytes")
+		case g.Unified():
+			return roomIn(filepath.Join("/sys/fs/cgroup", g.Path), "memory.max", "memory.current")
+		case g.Has("memory"):
+			return roomIn(filepath.Join("/sys/fs/cgroup/memory", g.Path), "memory.limit_in_bytes", "memory.usage_in_bytes")
 		}
 	}
 	return unlimited
