@@ -171,6 +171,42 @@ func TestCheck(t *testing.T) {
 	golden.Compare(t, "check.txt", said.String())
 }
 
+// Every option of Docker's that has no meaning here is answered with its own note, and no
+// other is.
+func TestOptionsOfDockersAreAnswered(t *testing.T) {
+	for _, option := range DockerOptions {
+		var m Mistakes
+		Config{Docker: map[string]bool{option.Name: true}}.checkDocker(&m)
+		want := ""
+		if option.Understood() {
+			want = option.Name + ": is an option of Docker's driver; " + option.Note
+		}
+		got := ""
+		if err := m.Err(); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", option.Name, got, want)
+		}
+	}
+}
+
+// Where a mount of an author's may lie, and of Nomad's volumes.
+func TestCheckTarget(t *testing.T) {
+	for target, says := range map[string]string{
+		"/srv": "", "/device": "", "/dev/shm": "",
+		"": "not an absolute, clean path", "/": "not an absolute, clean path", "srv": "not an absolute, clean path", "/srv/": "not an absolute, clean path", "/srv/../dev": "not an absolute, clean path",
+		"/dev": "is the runtime's", "/proc/sys": "is the runtime's", "/sys/fs": "is the runtime's", "/dev/shm/x": "is the runtime's",
+	} {
+		if err := (Config{}).CheckTarget(target); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v, want %q", target, err, says)
+		}
+		if err := (Config{Privileged: true}).CheckTarget(target); (err == nil) != (says != "not an absolute, clean path") {
+			t.Errorf("%q of a privileged task: got %v", target, err)
+		}
+	}
+}
+
 func TestPrivilegesThatTheOperatorAllows(t *testing.T) {
 	config := defaults()
 	config.ImagePullTimeout = "5m"

@@ -12,7 +12,8 @@ import (
 func TestResize(t *testing.T) {
 	n := func(v int64) *int64 { return &v }
 	counted := gpu.Holding{UUID: uuidA, Mode: gpu.ModeSlice, Slices: []int{0, 1, 2, 3, 4, 5, 6, 7}, Share: gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 500, LimitMilli: 600}}
-	shrunk := counted
+	shrunk, unlimited := counted, counted
+	unlimited.LimitMilli = 0
 	shrunk.GuaranteeMilli, shrunk.LimitMilli = 200, 300
 	enforced := state(uuidA, gpu.SharingMPS)
 	enforced.Limiter = &gpu.MemoryLimiter{Command: []string{"limiter"}}
@@ -24,6 +25,8 @@ func TestResize(t *testing.T) {
 		refuse string
 	}{
 		"less":                        {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(200)}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 200, LimitMilli: 600}, ""},
+		"less, without a limit":       {unlimited, state(uuidA, gpu.SharingTimeslice), gpu.SelfResize{ComputeMilli: n(200)}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 200}, ""},
+		"the least, and its limit":    {counted, state(uuidA, gpu.SharingHAMi), gpu.SelfResize{ComputeMilli: n(1), LimitMilli: n(1)}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 1, LimitMilli: 1}, ""},
 		"back to what was counted":    {shrunk, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(500), LimitMilli: n(900)}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 500, LimitMilli: 900}, ""},
 		"more than was counted":       {shrunk, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(501), LimitMilli: n(900)}, gpu.Share{}, "resize: compute: 0.501 is not valid on GPU " + uuidA + " (0.001 to 0.5, which the task had at its start"},
 		"nothing":                     {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(0)}, gpu.Share{}, "compute: 0 is not valid"},

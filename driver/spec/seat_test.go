@@ -28,7 +28,7 @@ func TestSeats(t *testing.T) {
 		"a number":                {state, 0, GPURequest{SeatPriority: 60}, 80<<10 + 1638, 60, ""},
 		"more than it may":        {state, 0, GPURequest{SeatPriority: 61}, 0, 0, "gpu.priority: 61 is not valid (1 to 60: this node's operator allows no more, suspend.max_priority)"},
 		"a number elsewhere":      {sliced, 0, GPURequest{SeatPriority: 60}, 0, 0, `gpu.priority: 60 is for tasks that step aside for each other (sharing = "suspend")`},
-		"two GPUs":                {state, 1, GPURequest{}, 0, 0, "a task with a seat can use that one GPU only"},
+		"two GPUs":                {state, 1, GPURequest{}, 0, 0, "task holds a seat on GPU GPU-1 and 1 more GPUs: a task with a seat can use that one GPU only"},
 		"a plugin without a rule": {ruleless, 0, GPURequest{}, 0, 0, "does not say how its tasks step aside"},
 	} {
 		t.Run(name, func(t *testing.T) {

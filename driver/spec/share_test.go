@@ -122,7 +122,7 @@ func TestNewShareRefuses(t *testing.T) {
 		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above the 900 milli", false},
 		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
 		{"compute of a whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, good, GPURequest{ComputeMilli: 500}, "holds all of GPU", false},
-		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, GPURequest{}, "can use that one GPU only", false},
+		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, GPURequest{}, "task holds a part of GPU " + uuidA + " and 1 more: a task with a part of a GPU under mps can use that one GPU only", false},
 		{"block for two", []gpu.ReservedDevice{slicesOf(uuidA, 79), slicesOf(uuidB, 79)}, good, GPURequest{MemoryMiB: 1}, "for tasks on one GPU", false},
 		{"block for none", nil, good, GPURequest{MemoryMiB: 1}, "the task has no GPU", false},
 		{"no state", []gpu.ReservedDevice{slicesOf(uuidB, 8)}, good, GPURequest{}, "published no state", true},
