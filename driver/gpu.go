@@ -192,9 +192,9 @@ func describeShare(share spec.Share) string {
 			text += ", all of it"
 		}
 		if h.Partition != nil {
-			text += fmt.Sprintf(", %d chunks of multiprocessors of its own for %d milli", h.Partition.Chunks, h.GuaranteeMilli)
+			text += fmt.Sprintf(", %d chunks of multiprocessors of its own for a guarantee of %s", h.Partition.Chunks, gpu.FormatMilli(h.GuaranteeMilli))
 		} else if h.LimitMilli > 0 {
-			text += fmt.Sprintf(", compute %d to %d milli", h.GuaranteeMilli, h.LimitMilli)
+			text += fmt.Sprintf(", compute %s, at most %s", gpu.FormatMilli(h.GuaranteeMilli), gpu.FormatMilli(h.LimitMilli))
 		}
 		parts = append(parts, text)
 	}

@@ -254,7 +254,7 @@ func TestGPUErrors(t *testing.T) {
 		}{
 			{"memory above the slices", withGPU("", "3G", 0, 0), "gpu.memory: 3G is more than the 2G", false},
 			{"limit below guarantee", withGPU("", "", 500, 400), "gpu.compute_limit: 400 is below gpu.compute 500", false},
-			{"limit above the burst", withGPU("", "", 500, 950), "above the 900 milli", false},
+			{"limit above the burst", withGPU("", "", 500, 950), "above 900, the most that this node's operator allows", false},
 			{"memory without unit", withGPU("", "3", 0, 0), "unit is missing", false},
 			{"block without GPU", withGPU("none", "1G", 0, 0), "the task has no GPU", false},
 			{"meta without device", meta, `meta { gpu = "8G,0.5" }`, false},
@@ -300,7 +300,7 @@ func TestGPUGuaranteesAreHeld(t *testing.T) {
 		e.start(first)
 		second := e.quietTask(config, reserve(gpuA, 1))
 		_, _, err := e.harness.StartTask(second)
-		must.ErrorContains(t, err, "600 of 1000 are promised to other tasks; ask for at most 400. Nomad counts slices, not compute: it tries this GPU again")
+		must.ErrorContains(t, err, "0.6 of it is promised to other tasks; ask for at most 0.4 (compute = 400 in a gpu block). Nomad counts slices, not compute: it tries this GPU again")
 		must.True(t, structs.IsRecoverable(err))
 		must.NoError(t, e.harness.DestroyTask(first.ID, true))
 		e.start(second)

@@ -76,8 +76,8 @@ func (d *Driver) takePartition(ctx context.Context, p *startPlan) error {
 	}
 	id, err := c.AddPartition(ctx, h.UUID, h.Partition.Chunks)
 	if errors.Is(err, mpsctl.ErrNoRoom) {
-		return notReady(fmt.Errorf("its guarantee of %d milli takes %d of the GPU's %d chunks of multiprocessors, and other tasks have %d; it is tried again under the group's restart block",
-			h.GuaranteeMilli, h.Partition.Chunks, now.Chunks, gpu.ChunksOn(h.UUID, leases)-h.Partition.Chunks))
+		return notReady(fmt.Errorf("its guarantee of %s takes %d of the GPU's %d chunks of multiprocessors, and other tasks have %d; it is tried again under the group's restart block",
+			gpu.FormatMilli(h.GuaranteeMilli), h.Partition.Chunks, now.Chunks, gpu.ChunksOn(h.UUID, leases)-h.Partition.Chunks))
 	}
 	if err != nil {
 		return notReady(err)

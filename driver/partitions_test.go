@@ -84,7 +84,7 @@ func TestTasksHaveMultiprocessorsOfTheirOwn(t *testing.T) {
 		greedy.GPU.Compute = 630
 		refused := e.quietTask(greedy, reserve(gpuA, 3))
 		_, _, err = e.harness.StartTask(refused)
-		must.ErrorContains(t, err, "its guarantee of 630 milli takes 11 of the GPU's 16 chunks of multiprocessors, and other tasks have 6")
+		must.ErrorContains(t, err, "its guarantee of 0.63 takes 11 of the GPU's 16 chunks of multiprocessors, and other tasks have 6")
 		must.True(t, structs.IsRecoverable(err))
 		untilPartitions(t, control, 5, 1)
 

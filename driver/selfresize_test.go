@@ -45,10 +45,10 @@ func TestATaskResizesItsShare(t *testing.T) {
 		}
 		second := n.computing(500, 4, 5)
 		_, _, err := e.driver.StartTask(second)
-		must.ErrorContains(t, err, "700 of 1000 are promised")
+		must.ErrorContains(t, err, "0.7 of it is promised")
 
 		a := e.askSelf(first, "resize", "compute=0.2", "limit=0.9")
-		must.StrContains(t, a.Message, "compute 200 to 900 milli; the guarantee holds from now on, and programs that run keep their limits: those that are started with these variables have the new ones: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=90")
+		must.StrContains(t, a.Message, "compute 0.2, at most 0.9; the guarantee holds from now on, and programs that run keep their limits: those that are started with these variables have the new ones: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=90")
 		must.Eq(t, 200, a.Status.GPUs[0].Share.GuaranteeMilli)
 		must.Eq(t, gpu.Share{MemoryMiB: 4096, GuaranteeMilli: 200, LimitMilli: 900}, lease().Holdings[0].Share)
 		must.Eq(t, gpu.PhaseRunning, lease().Phase)
@@ -59,7 +59,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 		must.Eq(t, 1, code)
 		must.StrContains(t, problem, "it can be changed once every 5s")
 		for args, want := range map[string]string{
-			"compute=0.7":      "700 milli does not fit on GPU " + gpuA + ": 500 of 1000 are promised to other tasks; ask for at most 500",
+			"compute=0.7":      "compute guarantee of 0.7 does not fit on GPU " + gpuA + ": 0.5 of it is promised to other tasks; ask for at most 0.5 (",
 			"compute=0.8":      "compute: 0.8 is not valid on GPU " + gpuA + " (0.001 to 0.7",
 			"limit=0.1":        "limit: 0.1 is not valid",
 			"memory_limit=12G": "memory_limit: 12G cannot be held",
@@ -82,7 +82,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 		}
 		must.Eq(t, before, lease())
 		a = e.askSelf(first, "resize", "compute=0.5")
-		must.StrContains(t, a.Message, "compute 500 to 900 milli; it holds from now on")
+		must.StrContains(t, a.Message, "compute 0.5, at most 0.9; it holds from now on")
 		must.NoError(t, e.driver.DestroyTask(second.ID, true))
 		settle()
 		e.askSelf(first, "resize", "compute=0.7")

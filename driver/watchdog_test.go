@@ -174,7 +174,7 @@ func TestWatchdogKillsAboveTheShare(t *testing.T) {
 		must.NoError(t, err)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
 		e.start(cfg)
-		must.StrContains(t, nextEvent(t, events).Message, "GPU share: GPU "+gpuA+", 2G memory, compute 125 to 125 milli")
+		must.StrContains(t, nextEvent(t, events).Message, "GPU share: GPU "+gpuA+", 2G memory, compute 0.125, at most 0.125")
 		n.measure(cfg, 2048)
 		n.publish(gpuA, func(s *gpu.GPUState) {
 			s.Faults = []gpu.Fault{{Code: "xid-31", Message: "page fault", Action: "look at the task"}}

@@ -44,14 +44,14 @@ func TestATaskOnSlicesTalksAboutItsShare(t *testing.T) {
 	self(t, ctx, c, first, "16G of memory, compute 0.7", "status")
 	self(t, ctx, c, first, "0 tasks, 0M of memory", "status")
 	self(t, ctx, c, first, "compute: 0.8 is not valid on GPU GPU-", "resize", "compute=0.8")
-	self(t, ctx, c, first, "compute 200 to 700 milli", "resize", "compute=0.2")
+	self(t, ctx, c, first, "compute 0.2, at most 0.7", "resize", "compute=0.2")
 	second := run(t, ctx, c, jobSpec{id: "second", devices: slicesOf(8), config: "gpu {\n compute = 600\n}"})
 	self(t, ctx, c, second, "1 task, ", "status")
 	if err := restarted(ctx, node, node.KillDriverPlugin, "nomad-driver-containerd"); err != nil {
 		t.Fatal(err)
 	}
 	self(t, ctx, c, first, "16G of memory, compute 0.2", "status")
-	self(t, ctx, c, first, "600 of 1000 are promised to other tasks; ask for at most 400", "resize", "compute=0.7")
+	self(t, ctx, c, first, "0.6 of it is promised to other tasks; ask for at most 0.4 ", "resize", "compute=0.7")
 	self(t, ctx, c, first, `action: "yield" is not valid on GPU GPU-`, "yield")
 	begun := time.Now()
 	self(t, ctx, c, first, "noted: the task's work is on disk as of 2", "saved")

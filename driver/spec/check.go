@@ -290,7 +290,7 @@ func (c Config) GPURequest() (GPURequest, error) {
 		milli int64
 	}{{"gpu.compute", c.GPU.Compute}, {"gpu.compute_limit", c.GPU.ComputeLimit}} {
 		if compute.milli < 0 || compute.milli > gpu.MilliPerGPU {
-			m.Add(compute.key, "%d is not between 1 and %d milli", compute.milli, gpu.MilliPerGPU)
+			m.Add(compute.key, "%d is not between 1 and %d (thousandths of a GPU)", compute.milli, gpu.MilliPerGPU)
 		}
 	}
 	if c.GPU.OnFault != "" && c.GPU.OnFault != OnFaultRestart && c.GPU.OnFault != OnFaultEvent {

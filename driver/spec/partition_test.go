@@ -23,7 +23,7 @@ func TestShareOfPartitions(t *testing.T) {
 		"a guarantee":            {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500}, 8, 500, ""},
 		"a little more":          {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 501}, 9, 501, ""},
 		"a limit that is it":     {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500, ComputeLimitMilli: 500}, 8, 500, ""},
-		"a limit above":          {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500, ComputeLimitMilli: 800}, 0, 0, "gpu.compute_limit: 800 is not the guarantee of 500 milli"},
+		"a limit above":          {slicesOf(uuidA, 1), GPURequest{ComputeMilli: 500, ComputeLimitMilli: 800}, 0, 0, "gpu.compute_limit: 800 is not the guarantee, 500"},
 		"a replica":              {replica, GPURequest{}, 4, 250, ""},
 		"all slices, without it": {slicesOf(uuidA, 79), GPURequest{}, 0, 1000, ""},
 	} {

@@ -202,7 +202,7 @@ func holdingOf(d gpu.ReservedDevice, state gpu.GPUState, want GPURequest) (gpu.H
 		h.GuaranteeMilli = want.ComputeMilli
 	}
 	if h.GuaranteeMilli < 0 || h.GuaranteeMilli > gpu.MilliPerGPU {
-		return h, fmt.Errorf("gpu.compute: %d is not between 1 and %d milli", want.ComputeMilli, gpu.MilliPerGPU)
+		return h, fmt.Errorf("gpu.compute: %d is not between 1 and %d (thousandths of a GPU)", want.ComputeMilli, gpu.MilliPerGPU)
 	}
 	if state.Sharing == gpu.SharingMPS && state.MPS != nil && state.MPS.Partitioning != nil {
 		return partitionOf(d, h, *state.MPS.Partitioning, want)
@@ -218,7 +218,7 @@ func partitionOf(d gpu.ReservedDevice, h gpu.Holding, p gpu.MPSPartitioning, wan
 		h.GuaranteeMilli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
 	}
 	if want.ComputeLimitMilli != 0 && want.ComputeLimitMilli != h.GuaranteeMilli {
-		return h, fmt.Errorf("gpu.compute_limit: %d is not the guarantee of %d milli, and on GPU %s every task has multiprocessors of its own and no others (mps { static_partitioning }); remove it, or write gpu.compute",
+		return h, fmt.Errorf("gpu.compute_limit: %d is not the guarantee, %d, and on GPU %s every task has multiprocessors of its own and no others (mps { static_partitioning }); remove it, or write gpu.compute",
 			want.ComputeLimitMilli, h.GuaranteeMilli, d.UUID)
 	}
 	h.LimitMilli = h.GuaranteeMilli
@@ -272,11 +272,11 @@ func limitOf(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPU
 		return 0, fmt.Errorf("gpu.compute_limit: %d cannot be held on GPU %s, whose sharing is %s; remove it, or ask for a GPU with sharing %s",
 			limit, d.UUID, state.Sharing, gpu.SharingMPS)
 	case limit < 0 || limit > gpu.MilliPerGPU:
-		return 0, fmt.Errorf("gpu.compute_limit: %d is not between 1 and %d milli", limit, gpu.MilliPerGPU)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is not between 1 and %d (thousandths of a GPU)", limit, gpu.MilliPerGPU)
 	case limit < guarantee:
-		return 0, fmt.Errorf("gpu.compute_limit: %d is below the guarantee of %d milli; write at least %d", limit, guarantee, guarantee)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is below the guarantee, %d; write at least %d", limit, guarantee, guarantee)
 	case limit > ceiling:
-		return 0, fmt.Errorf("gpu.compute_limit: %d is above the %d milli that this node's operator allows on GPU %s", limit, ceiling, d.UUID)
+		return 0, fmt.Errorf("gpu.compute_limit: %d is above %d, the most that this node's operator allows on GPU %s", limit, ceiling, d.UUID)
 	}
 	return limit, nil
 }

@@ -118,8 +118,8 @@ func TestNewShareRefuses(t *testing.T) {
 		waiting bool
 	}{
 		{"memory above the slices", part, good, GPURequest{MemoryMiB: 8193}, "gpu.memory: 8193M is more than the 8G", false},
-		{"limit below the guarantee of the slices", part, good, GPURequest{ComputeLimitMilli: 100}, "below the guarantee of 101", false},
-		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above the 900 milli", false},
+		{"limit below the guarantee of the slices", part, good, GPURequest{ComputeLimitMilli: 100}, "below the guarantee, 101", false},
+		{"limit above the operator's", part, good, GPURequest{ComputeLimitMilli: 901}, "above 900, the most that", false},
 		{"limit without a mechanism", part, changed(func(s *gpu.GPUState) { s.Sharing = gpu.SharingTimeslice }), GPURequest{ComputeLimitMilli: 500}, "whose sharing is timeslice", false},
 		{"compute of a whole GPU", []gpu.ReservedDevice{slicesOf(uuidA, 79)}, good, GPURequest{ComputeMilli: 500}, "holds all of GPU", false},
 		{"part and whole", []gpu.ReservedDevice{slicesOf(uuidA, 8), slicesOf(uuidB, 79)}, good, GPURequest{}, "task holds a part of GPU " + uuidA + " and 1 more: a task with a part of a GPU under mps can use that one GPU only", false},

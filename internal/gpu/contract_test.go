@@ -123,7 +123,7 @@ func TestCheckGuarantees(t *testing.T) {
 		t.Errorf("exactly full: %v", err)
 	}
 	err := CheckGuarantees(lease("d", PhaseStarting, 301), leases)
-	if err == nil || !strings.Contains(err.Error(), "at most 300") || !strings.Contains(err.Error(), uuidA) {
+	if err == nil || !strings.Contains(err.Error(), "at most 0.3 (compute = 300 ") || !strings.Contains(err.Error(), uuidA) {
 		t.Errorf("one too many: %v", err)
 	}
 	if err := CheckGuarantees(lease("a", PhaseStarting, 700), leases); err != nil {
@@ -135,7 +135,7 @@ func TestCheckGuarantees(t *testing.T) {
 		l.Holdings = append(l.Holdings, Holding{UUID: uuidB, Share: Share{GuaranteeMilli: b}})
 		return l
 	}
-	if err := CheckGuarantees(two("d", 100, 301), []Lease{two("a", 100, 700)}); err == nil || !strings.Contains(err.Error(), uuidB) || !strings.Contains(err.Error(), "at most 300") {
+	if err := CheckGuarantees(two("d", 100, 301), []Lease{two("a", 100, 700)}); err == nil || !strings.Contains(err.Error(), uuidB) || !strings.Contains(err.Error(), "at most 0.3 (compute = 300 ") {
 		t.Errorf("one too many on the second device: %v", err)
 	}
 	if err := CheckGuarantees(two("d", 900, 300), []Lease{two("a", 100, 700)}); err != nil {

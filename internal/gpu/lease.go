@@ -138,12 +138,12 @@ func CheckGuarantees(wanted Lease, leases []Lease) error {
 			}
 		}
 		if sum+w.GuaranteeMilli > MilliPerGPU {
-			advice := fmt.Sprintf("ask for at most %d", MilliPerGPU-sum)
+			advice := fmt.Sprintf("ask for at most %s (compute = %d in a gpu block)", FormatMilli(MilliPerGPU-sum), MilliPerGPU-sum)
 			if sum >= MilliPerGPU {
 				advice = "wait until one of them ends"
 			}
-			return fmt.Errorf("compute guarantee of %d milli does not fit on GPU %s: %d of %d are promised to other tasks; %s",
-				w.GuaranteeMilli, w.UUID, sum, MilliPerGPU, advice)
+			return fmt.Errorf("compute guarantee of %s does not fit on GPU %s: %s of it is promised to other tasks; %s",
+				FormatMilli(w.GuaranteeMilli), w.UUID, FormatMilli(sum), advice)
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ func (o Options) Validate() error {
 	case !known:
 		return fmt.Errorf("memory mode %q is not one of %s, %s, %s", o.Memory, Conservative, Aggressive, Dynamic)
 	case o.FractionMilli < 0 || o.FractionMilli > gpu.MilliPerGPU:
-		return fmt.Errorf("memory fraction %d is not from 1 to %d milli", o.FractionMilli, gpu.MilliPerGPU)
+		return fmt.Errorf("memory fraction %d is not from 1 to %d (thousandths of a GPU)", o.FractionMilli, gpu.MilliPerGPU)
 	case o.FractionMilli != 0 && o.Memory == Dynamic:
 		return fmt.Errorf("a memory fraction and memory mode %q contradict each other; leave one out", Dynamic)
 	case o.Interface != "" && !interfaceName.MatchString(o.Interface):
