@@ -31,6 +31,7 @@ func TestResize(t *testing.T) {
 		"more than was counted":       {shrunk, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(501), LimitMilli: n(900)}, gpu.Share{}, "resize: compute: 0.501 is not valid on GPU " + uuidA + " (0.001 to 0.5, which the task had at its start"},
 		"nothing":                     {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(0)}, gpu.Share{}, "compute: 0 is not valid"},
 		"less than nothing":           {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(-1 << 62)}, gpu.Share{}, "compute: -"},
+		"up to its own limit":         {shrunk, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(300)}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 300, LimitMilli: 300}, ""},
 		"above its own limit":         {shrunk, state(uuidA, gpu.SharingMPS), gpu.SelfResize{ComputeMilli: n(400)}, gpu.Share{}, "compute: 0.4 is above the limit of 0.3"},
 		"a limit below the guarantee": {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{LimitMilli: n(400)}, gpu.Share{}, "limit: 0.4 is not valid on GPU " + uuidA + " (0.5, the guarantee, to 0.9, which this node's operator allows)"},
 		"a limit above the ceiling":   {counted, state(uuidA, gpu.SharingMPS), gpu.SelfResize{LimitMilli: n(901)}, gpu.Share{}, "limit: 0.901 is not valid"},

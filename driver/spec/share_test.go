@@ -101,6 +101,18 @@ func TestNewShare(t *testing.T) {
 	}
 }
 
+// The most that a task may ask for later is what the operator allows, or all of the GPU.
+func TestCeilingOfAShare(t *testing.T) {
+	for burst, want := range map[int64]int64{0: 1000, 1: 1, 900: 900} {
+		part := slicesOf(uuidA, 8)
+		part.BurstMilli = burst
+		share, err := NewShare([]gpu.ReservedDevice{part}, map[string]gpu.GPUState{uuidA: state(uuidA, gpu.SharingTimeslice)}, GPURequest{})
+		if err != nil || share.CeilingMilli != want {
+			t.Errorf("where the operator allows %d: %d, %v", burst, share.CeilingMilli, err)
+		}
+	}
+}
+
 func TestNewShareRefuses(t *testing.T) {
 	good := state(uuidA, gpu.SharingMPS)
 	changed := func(change func(*gpu.GPUState)) gpu.GPUState {

@@ -83,8 +83,8 @@ ls -d /var/lib/nomad-gpu /run/nomad-gpu
 	}
 }
 
-// purges ends the jobs and purges the packages, and checks that nothing of ours is left.
-func (l *lane) purges(ctx context.Context, jobs []string, packages ...string) {
+// stops ends jobs, and returns when their tasks have ended.
+func (l *lane) stops(ctx context.Context, jobs []string) {
 	l.Helper()
 	for _, job := range jobs {
 		stop, cancel := within(ctx)
@@ -93,6 +93,12 @@ func (l *lane) purges(ctx context.Context, jobs []string, packages ...string) {
 		}
 		cancel()
 	}
+}
+
+// purges ends the jobs and purges the packages, and checks that nothing of ours is left.
+func (l *lane) purges(ctx context.Context, jobs []string, packages ...string) {
+	l.Helper()
+	l.stops(ctx, jobs)
 	l.run(ctx, `systemctl stop nomad
 DEBIAN_FRONTEND=noninteractive apt-get purge -q -y `+strings.Join(packages, " ")+` </dev/null`)
 	left := l.run(ctx, `

@@ -380,8 +380,12 @@ func (l *lane) comesBack(ctx context.Context, boot func() error) {
 }
 
 func testSuites(ctx context.Context, l *lane) {
-	// The tests have containerds of their own; a client beside them only takes CPU.
-	l.run(ctx, "systemctl stop nomad")
+	// The tests have containerds of their own; a client beside them, and what collects the
+	// logs of its tasks, only take CPU. A purge of the packages has stopped both.
+	if _, err := l.Exec(ctx, "systemctl -q is-active nomad"); err == nil {
+		l.stops(ctx, resident)
+		l.run(ctx, "systemctl stop nomad")
+	}
 	for _, suite := range suites {
 		out, err := l.Exec(ctx, `
 cd /opt/gpu/tests/src/`+suite+`
