@@ -36,7 +36,7 @@ type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
 	// Action is register, plan, validate, scale, dispatch or revert; reserve or
-	// release for reservations; evict, reclaim, move, hold, let_go or fallback for what the
+	// release for reservations; evict, reclaim, idle, suspend, move, hold, let_go or fallback for what the
 	// service did to a job by itself.
 	Action string `json:"action"`
 	// Outcome is placed, registered, waits or held (see [view.Decision]), refused, or
