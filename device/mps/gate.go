@@ -50,6 +50,9 @@ func RunGate(args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := os.Stdin.Close(); err != nil { // the lock, see lockGate
+		return err
+	}
 	return g.serve(context.Background(), listener)
 }
 

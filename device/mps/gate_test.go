@@ -189,6 +189,37 @@ func TestGateThatDiesIsReplaced(t *testing.T) {
 	b.oneOfEach()
 }
 
+// A plugin that was killed may have been starting a gate, which is there a moment later. The
+// next plugin waits for it: a second one would be left without a socket.
+func TestAGateOnItsWayIsTaken(t *testing.T) {
+	b := newBench(t)
+	b.wantReady()
+	b.Close()
+	c := b.control(device)
+	for _, p := range c.running(roleGate) {
+		_ = unix.Kill(p.PID, unix.SIGKILL)
+		b.untilGone(p.PID)
+	}
+	lock, err := c.lockGate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.Want([]Spec{b.spec()})
+	cmd := exec.Command("/proc/self/exe", GateCommand, detach, c.dirs.pipe, c.dirs.own)
+	cmd.Env, cmd.Stdin, cmd.Stderr = []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe}, lock, os.Stderr
+	said, err := cmd.Output()
+	lock.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.until("it is ready", ready)
+	if gates := c.running(roleGate); len(gates) != 1 || strconv.Itoa(gates[0].PID) != string(said) {
+		t.Errorf("gates are %v, want %s alone", gates, said)
+	}
+	b.oneOfEach()
+}
+
 // Containers hold the gate's socket itself: it must lead to the next daemon, and
 // CUDA must fail meanwhile instead of finding none.
 func TestGateOutlivesTheDaemon(t *testing.T) {

@@ -69,10 +69,19 @@ func (c control) findGate() (process, error) {
 }
 
 // startGate runs a gate, which takes the place of whatever listens where tasks
-// connect. Its log lies beside the daemon's.
+// connect. Its log lies beside the daemon's. The gate that a plugin was starting when
+// it was killed is waited for, and taken.
 func (c control) startGate(parent context.Context) (process, error) {
 	ctx, cancel := context.WithTimeout(parent, c.Timeout)
 	defer cancel()
+	lock, err := c.lockGate(ctx)
+	if err != nil {
+		return process{}, err
+	}
+	defer lock.Close()
+	if found, err := c.findGate(); err == nil || errors.Is(err, errBusy) {
+		return found, err
+	}
 	log, err := os.OpenFile(filepath.Join(c.dirs.log, gateLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return process{}, err
@@ -80,7 +89,7 @@ func (c control) startGate(parent context.Context) (process, error) {
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, c.self, GateCommand, detach, c.dirs.pipe, c.dirs.own)
 	cmd.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe}
-	cmd.Dir, cmd.Stderr = "/", log
+	cmd.Dir, cmd.Stdin, cmd.Stderr = "/", lock, log
 	said, err := cmd.Output()
 	if err != nil {
 		return process{}, fmt.Errorf("%w; see %s", err, log.Name())
@@ -108,6 +117,26 @@ func (c control) startGate(parent context.Context) (process, error) {
 	}
 }
 
+// lockGate keeps others from starting a gate. The gate inherits the lock as its standard
+// input, and closes it when it listens. The file lies where tasks do not reach it.
+func (c control) lockGate(ctx context.Context) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(filepath.Dir(c.dirs.own), "gate.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the gate: %w", err)
+	}
+	for {
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return file, nil
+		}
+		select {
+		case <-time.After(gatePoll):
+		case <-ctx.Done():
+			file.Close()
+			return nil, fmt.Errorf("a gate that is being started does not listen: %w", ctx.Err())
+		}
+	}
+}
+
 // detach, as the first argument of a gate, has it start the gate in a session of
 // its own and end: a gate, like a daemon, is no child of the plugin, and leaves no
 // zombie.
@@ -117,7 +146,7 @@ const detach = "detach"
 func detachGate(args []string) error {
 	cmd := exec.Command("/proc/self/exe", slices.Insert(slices.Clone(args), 0, GateCommand)...)
 	cmd.Args[0] = gateName // who looks for the plugin does not find this
-	cmd.Dir, cmd.Stderr, cmd.SysProcAttr = "/", os.Stderr, &syscall.SysProcAttr{Setsid: true}
+	cmd.Dir, cmd.Stdin, cmd.Stderr, cmd.SysProcAttr = "/", os.Stdin, os.Stderr, &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}

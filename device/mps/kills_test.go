@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -95,7 +94,7 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 			}
 		}
 		end()
-		b.untilQuiet(dying)
+		b.untilEnded(dying)
 		b.start()
 		b.Want([]Spec{b.spec()})
 		b.until("the daemon is ready after all", ready)
@@ -110,30 +109,14 @@ func TestNothingIsLeftAfterKills(t *testing.T) {
 	})
 }
 
-// untilQuiet waits until what was killed has ended, by which it is found until then, and
-// until the gate that the killed plugin was starting, if any, listens.
-func (b *bench) untilQuiet(dying []process) {
+// untilEnded waits until what was killed has ended, by which it is found until then.
+func (b *bench) untilEnded(dying []process) {
 	b.t.Helper()
-	c := b.control(device)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(dying, process.alive) || c.starting(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(dying, process.alive); <-tick.C {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("of %v some run, or a gate is being started", dying)
+			b.t.Fatalf("of %v some run", dying)
 		}
 	}
-}
-
-// starting reports whether a gate is being started, or does not listen yet.
-func (c control) starting() bool {
-	processes, _ := filepath.Glob("/proc/[0-9]*")
-	for _, path := range processes {
-		pid, _ := strconv.Atoi(filepath.Base(path))
-		if args := arguments(pid); len(args) > 3 && slices.Equal(args[1:4], []string{GateCommand, detach, c.dirs.pipe}) {
-			return true
-		}
-	}
-	gates := c.running(roleGate)
-	listening, err := c.findGate()
-	return len(gates) > 0 && (err != nil || slices.ContainsFunc(gates, func(p process) bool { return p.Start > listening.Start }))
 }
