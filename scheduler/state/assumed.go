@@ -39,10 +39,13 @@ func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
 		}
 	}
 	u.Pinned = true
-	one := &Assumed{Job: key, Group: group, Usage: u, Since: tx.now(), Kept: kept}
-	tx.assumed[u.ID] = one
-	put(tx.promised, key, u.ID, one)
-	tx.book(u)
+	tx.promise(&Assumed{Job: key, Group: group, Usage: u, Since: tx.now(), Kept: kept})
+}
+
+func (tx *Tx) promise(a *Assumed) {
+	tx.assumed[a.Usage.ID] = a
+	put(tx.promised, a.Job, a.Usage.ID, a)
+	tx.book(a.Usage)
 }
 
 // confirm ends the promise that an alloc keeps: one for the alloc's node if there
@@ -124,17 +127,14 @@ func (r *Reader) AllAssumed() []Assumed {
 }
 
 // Savepoint remembers what is promised to a job, and its claim on a reservation.
-// The result brings both back.
+// The result brings both back as they were: a promise does not last longer for it.
 func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
-	var before []Assumed
-	for _, a := range tx.promised[key] {
-		before = append(before, *a)
-	}
+	before := tx.AssumedOf(key)
 	claimed := tx.hasClaim(key)
 	return func() {
 		tx.Forget(key)
 		for _, a := range before {
-			tx.Assume(key, a.Group, a.Usage, a.Kept)
+			tx.promise(a)
 		}
 		if !claimed {
 			tx.Unclaim(key)

@@ -1,6 +1,9 @@
 package state_test
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,4 +140,36 @@ func TestSavepoint(t *testing.T) {
 		tx.Savepoint(one)()
 	})
 	wantSlices(t, s, "b", 0, "after a rollback to a claim")
+}
+
+// What is tried and taken back, again and again, does not make a promise last longer.
+func TestARollbackDoesNotRenewAPromise(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+	s.Register(servicetest.Ask("one", "1G", 2))
+	s.State.Do(func(tx *state.Tx) {
+		tx.Assume(one, "g", on("a", 2), true)
+		tx.Assume(one, "g", on("b", 3), true)
+	})
+	before := s.AllAssumed()
+	for range 3 {
+		s.Pass(state.Unplaced / 3)
+		s.State.Do(func(tx *state.Tx) {
+			rollback := tx.Savepoint(one)
+			tx.Forget(one)
+			rollback()
+		})
+		s.Expire()
+	}
+	byID := func(x, y state.Assumed) int { return strings.Compare(x.Usage.ID, y.Usage.ID) }
+	after := s.AllAssumed()
+	slices.SortFunc(before, byID)
+	slices.SortFunc(after, byID)
+	if !reflect.DeepEqual(before, after) {
+		t.Errorf("promised are %+v, and were %+v", after, before)
+	}
+	s.Pass(1)
+	s.Expire()
+	if left := s.AllAssumed(); len(left) != 0 {
+		t.Errorf("after their time there are %+v", left)
+	}
 }
