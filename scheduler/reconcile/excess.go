@@ -145,7 +145,7 @@ func leaving(tx *state.Tx) iter.Seq[*nomad.Alloc] {
 	return func(yield func(*nomad.Alloc) bool) {
 		for a := range tx.Allocs() {
 			r := tx.Record(a.Key())
-			if (a.Stopping || r != nil && tx.Now().Sub(r.At) < mayLeave(r, a)) && !yield(a) {
+			if (a.Stopping || r != nil && tx.Within(r.At, mayLeave(r, a))) && !yield(a) {
 				return
 			}
 		}

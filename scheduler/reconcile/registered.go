@@ -74,7 +74,7 @@ func over(tx *state.Tx, r *record.Record, excluded map[string]string) []string {
 	var nodes []string
 	for node, forJob := range excluded {
 		key := state.ParseKey(forJob)
-		waits := tx.Blocked(key) != nil && (tx.Now().Sub(r.At) < state.Unplaced || ending(tx, node))
+		waits := tx.Blocked(key) != nil && (tx.Within(r.At, state.Unplaced) || ending(tx, node))
 		if !waits && !tx.AnyAssumed(key) {
 			nodes = append(nodes, node)
 		}

@@ -89,6 +89,11 @@ func (tx *Tx) node(n *nomad.Node) {
 	for _, a := range tx.onNode[id] {
 		tx.book(tx.usageOf(a))
 	}
+	for _, a := range tx.assumed {
+		if a.Usage.NodeID == id {
+			tx.book(a.Usage)
+		}
+	}
 	for _, r := range tx.reservations {
 		if r.Usage.NodeID == id && r.ClaimedBy == "" {
 			tx.book(r.Usage)

@@ -56,12 +56,16 @@ func TestAssumed(t *testing.T) {
 		"the job is purged": {func(s *servicetest.Service) {
 			s.State.Apply([]nomad.Change{{JobGone: &one}}, 99)
 		}, 0, 0},
-		"it is forgotten":     {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(one) }) }, 0, 0},
-		"another is":          {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(other) }) }, 2, 5},
-		"its group is":        {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "g") }) }, 0, 0},
-		"another group is":    {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "h") }) }, 2, 5},
-		"another's group is":  {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(other, "g") }) }, 2, 5},
-		"the node changes":    {func(s *servicetest.Service) { s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 2)}}, 99) }, 2, 5},
+		"it is forgotten":    {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(one) }) }, 0, 0},
+		"another is":         {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.Forget(other) }) }, 2, 5},
+		"its group is":       {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "g") }) }, 0, 0},
+		"another group is":   {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(one, "h") }) }, 2, 5},
+		"another's group is": {func(s *servicetest.Service) { s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(other, "g") }) }, 2, 5},
+		"the node changes":   {func(s *servicetest.Service) { s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 2)}}, 99) }, 2, 5},
+		"the node goes, and comes back": {func(s *servicetest.Service) {
+			s.State.Apply([]nomad.Change{{NodeGone: "id-b"}}, 99)
+			s.State.Apply([]nomad.Change{{Node: servicetest.Machine("b", 1)}}, 100)
+		}, 2, 5},
 		"not seen for a time": {func(s *servicetest.Service) { s.Pass(state.Unseen); s.Expire() }, 2, 5},
 		"not seen for longer": {func(s *servicetest.Service) { s.Pass(state.Unseen + 1); s.Expire() }, 0, 0},
 		"not placed for a time": {func(s *servicetest.Service) {

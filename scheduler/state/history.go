@@ -115,13 +115,13 @@ func (h *history) noteMove(e *view.Event) {
 }
 
 // Moved reports whether work of a job was moved within the last hour.
-func (r *Reader) Moved(key nomad.JobKey) bool { return r.now().Sub(r.history.moved[key]) < budgetTime }
+func (r *Reader) Moved(key nomad.JobKey) bool { return r.Within(r.history.moved[key], budgetTime) }
 
 // WasIdle reports whether work of a job was evicted within the last hour since it did not use
 // its GPUs.
 func (r *Reader) WasIdle(key nomad.JobKey) bool {
 	return slices.ContainsFunc(r.history.events, func(e view.Event) bool {
-		return e.Kind == "idle" && !e.DryRun && e.Namespace == key.Namespace && e.JobID == key.ID && r.now().Sub(e.At) < budgetTime
+		return e.Kind == "idle" && !e.DryRun && e.Namespace == key.Namespace && e.JobID == key.ID && r.Within(e.At, budgetTime)
 	})
 }
 
@@ -147,7 +147,7 @@ func (tx *Tx) forgetEvictions() {
 func expire[K comparable](evicted map[K][]time.Time, now time.Time) []K {
 	var changed []K
 	for key, times := range evicted {
-		left := slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool { return now.Sub(at) >= budgetTime })
+		left := slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool { return now.Sub(at).Abs() >= budgetTime })
 		if len(left) == len(times) {
 			continue
 		}

@@ -85,9 +85,15 @@ const Echo = 3 * time.Second
 // news of it back.
 func (r *Reader) UnderWay(of *record.Record) bool {
 	if !of.Settled.IsZero() {
-		return r.now().Sub(of.Settled) < Echo
+		return r.Within(of.Settled, Echo)
 	}
-	return r.now().Sub(of.At) < Unseen
+	return r.Within(of.At, Unseen)
+}
+
+// Within reports whether something was done less than so long ago. What is dated that far ahead
+// was not: the clock was set back, or that of an earlier leader was ahead.
+func (r *Reader) Within(at time.Time, limit time.Duration) bool {
+	return r.now().Sub(at).Abs() < limit
 }
 
 // Unrecorded reports whether a job is registered otherwise than it was recorded: the
@@ -173,7 +179,7 @@ func (r *Reader) Alive(key nomad.JobKey, known *record.Record) bool {
 	if j := r.jobs[key]; j != nil {
 		return !j.Stopped || slices.ContainsFunc(r.AllocsOf(key), func(a *nomad.Alloc) bool { return !a.Stopping })
 	}
-	return r.now().Sub(known.At) < Unseen
+	return r.Within(known.At, Unseen)
 }
 
 // TakeGone lists jobs that left, once, whose records can go.
@@ -183,7 +189,7 @@ func (tx *Tx) TakeGone() []nomad.JobKey {
 		r := tx.records[key]
 		switch {
 		case tx.jobs[key] != nil: // it has come back
-		case r != nil && tx.now().Sub(r.At) < Unseen: // or is about to: this is newer than what is gone
+		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than what is gone
 			later = append(later, key)
 		default:
 			tx.ForgetRecord(key)

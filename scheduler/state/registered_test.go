@@ -241,3 +241,29 @@ func TestANewLeaderSeesWhatWasRegistered(t *testing.T) {
 		})
 	}
 }
+
+// A record that a leader with a clock ahead has written, or that is from before the clock was set
+// back, is not on its way until the clock is there again.
+func TestWhatIsDatedAheadIsNotUnderWay(t *testing.T) {
+	for name, row := range map[string]struct {
+		ahead    time.Duration
+		settled  bool
+		underWay bool
+	}{
+		"a moment":              {time.Second, false, true},
+		"a moment, and settled": {time.Second, true, true},
+		"settled, some seconds": {state.Echo, true, false},
+		"half a minute":         {state.Unseen, false, false},
+		"an hour":               {time.Hour, false, false},
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		r := recorded(s, one, func(r *record.Record) {
+			if r.At = s.Clock.At.Add(row.ahead); row.settled {
+				r.Settled = r.At
+			}
+		})
+		if got := read(s, func(x *state.Reader) bool { return x.UnderWay(r) }); got != row.underWay {
+			t.Errorf("%s: under way: %v", name, got)
+		}
+	}
+}
