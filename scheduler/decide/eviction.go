@@ -64,10 +64,11 @@ func (p Promise) Forget(tx *state.Tx) {
 	tx.Changed()
 }
 
-// Rival is a waiting group to keep off a node where room is made for another.
+// Rival is a waiting group to keep off the nodes where room is made for another.
 type Rival struct {
-	Job         nomad.JobKey
-	Group, Node string
+	Job   nomad.JobKey
+	Group string
+	Nodes []string
 }
 
 // Victim is an alloc to evict.
@@ -77,8 +78,9 @@ type Victim struct {
 	Job                  nomad.JobKey
 	// Gang victims go with all of their gang, and wait as one.
 	Gang bool
-	// Quota victims give up quota, not only room: elsewhere they would take it back.
-	Quota    bool
+	// Quota is the queue whose quota a victim gives up: elsewhere it would take that back.
+	// Empty where it goes for the room alone.
+	Quota    string
 	Priority int
 	Queue    string
 	Text     string
@@ -268,29 +270,67 @@ func idleText(tx *state.Tx, id string) string {
 	return text
 }
 
+// mostRivals is how many groups with a lower priority are looked at: each of them that would
+// take the room is registered again.
+const mostRivals = 100
+
 // rivals are the groups that wait for room too and would take what is made: Nomad
-// goes by the priority of jobs alone, and knows of no queue that takes back its own.
+// goes by the priority of jobs alone, and knows of no queue that takes back its own. To
+// what is held until all of its room is there, each that waits comes first.
 func rivals(tx *state.Tx, e *Eviction) []Rival {
 	var list []Rival
 	goes := func(u *place.Usage) bool {
 		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.AllocID == u.ID })
 	}
+	nodes, lower := e.Nodes(), 0
 	for w := range tx.WaitingFor("") {
-		if w.Job == e.Job || tx.PriorityOf(w.Job) < tx.PriorityOf(e.Job) {
+		if w.Job == e.Job {
 			continue
+		}
+		if tx.PriorityOf(w.Job) < tx.PriorityOf(e.Job) {
+			if lower++; e.Room != nil || lower > mostRivals || tx.Unchangeable(w.Job) {
+				continue
+			}
 		}
 		need := needFor(tx, w.Job, tx.Job(w.Job).Group(w.Group))
 		if need == nil {
 			continue
 		}
-		for _, p := range e.Promises {
-			r := Rival{w.Job, w.Group, p.Usage.NodeID}
-			if tx.ServesNow(r.Node, need, goes) && !slices.Contains(list, r) {
-				list = append(list, r)
+		r := Rival{Job: w.Job, Group: w.Group}
+		for _, node := range nodes {
+			if tx.ServesNow(node, need, goes) {
+				r.Nodes = append(r.Nodes, node)
 			}
+		}
+		if len(r.Nodes) > 0 {
+			list = append(list, r)
 		}
 	}
 	return list
+}
+
+// Nodes are those where room is made, in order.
+func (e *Eviction) Nodes() []string {
+	var nodes []string
+	for _, p := range e.Promises {
+		if p.Job == e.Job {
+			nodes = append(nodes, p.Usage.NodeID)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// KeptOff are the nodes that a victim's group leaves out. Where the one that waits is held
+// until all of its room is there, that is all of the room: the victim would start in another
+// part of it.
+func (e *Eviction) KeptOff(v *Victim) []string {
+	nodes := []string{v.Node}
+	if e.Room == nil && !e.Moves {
+		nodes = append(nodes, e.Nodes()...)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
 }
 
 // needFor is what a registered group needs; nil where it waits for

@@ -95,7 +95,7 @@ func TestRoomThatIsMadeIsNotGivenAway(t *testing.T) {
 		t.Fatalf("due is %+v", due)
 	}
 	b.Assume(due.Evict.Promises[0])
-	out, err := b.Revise(t.Context(), []admit.Ask{low}, decide.Revision{Group: "g", Exclude: "id-a", For: "default/high"})
+	out, err := b.Revise(t.Context(), []admit.Ask{low}, decide.Revision{Group: "g", Exclude: []string{"id-a"}, For: "default/high"})
 	if err != nil || !slices.Equal(out[0].Candidates, []string{"none"}) {
 		t.Fatalf("the victim may come back to %v, %v", out, err)
 	}

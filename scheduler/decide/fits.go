@@ -210,7 +210,7 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 		return true
 	}
 	g, known := r.Groups[w.Group]
-	if !known || tx.Now().Before(g.Attempts.Until()) && g.Ask.Gang || g.Ask.Gang && len(gangAsks(r)) > 1 {
+	if !known || rests(&g, tx.Now()) || g.Ask.Gang && len(gangAsks(r)) > 1 {
 		return true
 	}
 	fits := f.nothing[w.Alike] // where there is nothing for the first, there is nothing for the others

@@ -27,10 +27,19 @@ func SentBack(started int, of *admit.Ask, why string) string {
 
 // resting is the hold of a gang that went back and is not tried yet; nil where it may be.
 func (p *groupPlacer) resting(g *record.Group) *admit.Hold {
-	if !p.ask.Gang || !p.tx.Now().Before(g.Attempts.Until()) {
+	if !rests(g, p.tx.Now()) {
 		return nil
 	}
 	return restHold(&g.Attempts)
+}
+
+func rests(g *record.Group, now time.Time) bool {
+	return wentBack(g) && now.Before(g.Attempts.Until())
+}
+
+// wentBack reports whether the last attempt was that Nomad started a gang in part.
+func wentBack(g *record.Group) bool {
+	return g.Ask.Gang && g.Attempts.Times > 0 && g.Attempts.Missing == 0
 }
 
 // restHold says why a gang went back, and when it is tried again.
@@ -51,6 +60,10 @@ func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group) record.Attempts {
 		missing, why = b.Missing[g.Ask.Group], b.Why[g.Ask.Group]
 		vain = missing >= g.Attempts.Missing && b.Since.Before(g.Attempts.At)
 	}
+	if g.Decision.Hold != nil {
+		why = "" // Nomad speaks of the hold
+	}
+	missing = max(1, missing) // 0: it went back
 	if !vain {
 		return record.Attempts{Times: 1, At: now, Missing: missing}
 	}
@@ -58,7 +71,9 @@ func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group) record.Attempts {
 }
 
 // MayEvictFor reports whether evictions for a group may come to something: after two
-// that did not, none are tried before its rest is over, and none at all for a gang.
+// that did not, none are tried before its rest is over, and none at all for a gang that
+// Nomad does not start as a whole.
 func MayEvictFor(g *record.Group, now time.Time) bool {
-	return g.Attempts.Times < 2 || !g.Ask.Gang && !now.Before(g.Attempts.Until())
+	mayAgain := !g.Ask.Gang || g.Decision.Hold != nil && !wentBack(g)
+	return g.Attempts.Times < 2 || mayAgain && !now.Before(g.Attempts.Until())
 }

@@ -25,10 +25,13 @@ type Revision struct {
 	Prefer string
 	// Room is what is made there, where it is known; see Eviction.
 	Room *Room
-	// Exclude is a node to leave out while its room goes to For, Include one
+	// RoomMade counts that room is made for all of a group that is held, and of its gang.
+	RoomMade bool
+	// Exclude are nodes to leave out while their room goes to For, Include those
 	// to take back in.
-	Exclude, For string
-	Include      []string
+	Exclude []string
+	For     string
+	Include []string
 	// Only are the nodes that a system group is held to; Everywhere ends that.
 	Only       []string
 	Everywhere bool
@@ -54,7 +57,7 @@ func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
 	before := map[string]record.Group{}
-	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || r.Align && !gangRuns(tx, key, asks))
+	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || r.RoomMade || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]
 		was, known := have.Groups[a.Group]
@@ -101,8 +104,12 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		}
 		return g, nil
 	}
-	if r.OnCPU {
+	switch {
+	case r.OnCPU:
 		return onCPU(tx, key, a, was)
+	case r.RoomMade:
+		g.Attempts = roomMade(tx, key, &g)
+		return g, nil
 	}
 	if was.Decision.OnCPU { // it was never registered so, or is not any more
 		g = (&groupPlacer{tx: tx, key: key, ask: a}).adopt(a.Was)
@@ -114,10 +121,10 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Align {
 		g, r.Retry = align(tx, key, a, g)
 	}
-	if r.Exclude != "" {
-		g.Excluded[r.Exclude], g.Decision.WithoutCanaries = r.For, true
-		g.Decision.Preferred = slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Exclude })
+	for _, id := range r.Exclude {
+		g.Excluded[id], g.Decision.WithoutCanaries = r.For, true
 	}
+	g.Decision.Preferred = slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return slices.Contains(r.Exclude, id) })
 	for _, id := range r.Include {
 		delete(g.Excluded, id)
 	}

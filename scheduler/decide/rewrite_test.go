@@ -106,7 +106,7 @@ func TestAGroupThatWaitsTakesAnotherForm(t *testing.T) {
 	t.Run("after an eviction", func(t *testing.T) {
 		b := servicetest.New(t, "", wholeMachine("a"))
 		a := waitingJob(t, b)
-		exclude := decide.Revision{Group: "g", Exclude: "id-b", For: "default/high"}
+		exclude := decide.Revision{Group: "g", Exclude: []string{"id-b"}, For: "default/high"}
 		if _, err := b.Revise(t.Context(), []admit.Ask{a}, exclude); err != nil {
 			t.Fatal(err)
 		}

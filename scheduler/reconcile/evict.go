@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -145,20 +146,35 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 		}
 	}
 	for _, r := range e.Rivals {
-		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Node, For: e.Job.String()}); err != nil {
+		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()}); err != nil {
 			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
 		}
 	}
+	if err := l.keepOff(ctx, e); err != nil {
+		return err
+	}
+	if item.Revision.RoomMade {
+		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
+			return fmt.Errorf("count what was done for it: %w", err)
+		}
+	}
+	return l.stop(ctx, e)
+}
+
+// keepOff has the victims' jobs leave the room out, or wait.
+func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 	done := map[string]bool{}
-	for _, v := range e.Victims {
-		r := decide.Revision{Group: v.Group, Exclude: v.Node, Prefer: v.To, For: e.Job.String()}
-		at := v.Job.String() + "/" + v.Group + "/" + v.Node
+	for i := range e.Victims {
+		v := &e.Victims[i]
+		off := e.KeptOff(v)
+		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String()}
+		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
 		if v.Gang { // all of it goes, and comes back as one
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
 			at = v.Job.String()
 		}
-		if v.Quota && !v.Gang { // what else runs of the group goes on: a hold stops nothing
-			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Queue)}
+		if v.Quota != "" && !v.Gang { // what else runs of the group goes on: a hold stops nothing
+			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Quota)}
 			at = v.Job.String() + "/" + v.Group
 		}
 		if done[at] {
@@ -169,7 +185,7 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 			return fmt.Errorf("keep job %q off the node: %w", v.Job, err)
 		}
 	}
-	return l.stop(ctx, e)
+	return nil
 }
 
 // givesUpQuota is the hold of work whose quota goes to a higher priority.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,7 @@ func (w *world) Register(_ context.Context, key nomad.JobKey, _ []byte) error {
 func (w *world) Stop(_ context.Context, allocID string) error { return w.did("stop %s", allocID) }
 
 func (w *world) Revise(_ context.Context, asks []admit.Ask, r decide.Revision) ([]admit.Decision, error) {
-	if err := w.did("revise %s prefer=%q exclude=%q for=%q", asks[0].JobID, r.Prefer, r.Exclude, r.For); err != nil {
+	if err := w.did("revise %s prefer=%q exclude=%q for=%q", asks[0].JobID, r.Prefer, strings.Join(r.Exclude, " "), r.For); err != nil {
 		return nil, err
 	}
 	return []admit.Decision{{Group: "g", Tasks: []admit.TaskDecision{{Task: "t", Devices: []admit.Device{{Name: "nvidia/slice", Count: 8}}}}}}, nil
@@ -171,7 +172,7 @@ func TestAnEvictionThatFailsStopsNobody(t *testing.T) {
 	for _, job := range []string{"yields", "high", "rival", "low"} {
 		item := eviction()
 		item.Evict.Yielding = []decide.Yielding{{Job: key("yields"), Group: "g", Queue: "q"}}
-		item.Evict.Rivals = []decide.Rival{{Job: key("rival"), Group: "g", Node: "n1"}}
+		item.Evict.Rivals = []decide.Rival{{Job: key("rival"), Group: "g", Nodes: []string{"n1"}}}
 		w := &world{due: []*Item{item}, fails: "register " + job}
 		run(t, w, time.Second)
 		if slices.Contains(w.script, "stop a1") || w.script[len(w.script)-1] != "forget" || !slices.Contains(w.script, "settle "+job+" false") {

@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
@@ -174,7 +176,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	}
 	if g.Decision.Hold != nil {
-		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Now().Sub(tx.Record(w.Job).At) < state.Echo // something is about to, and is not seen to yet
+		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
 		if stops || !f.wouldStart(tx, g, w) {
 			return nil
 		}
@@ -295,12 +297,29 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		}
 		return nil
 	}
-	for i := range e.Victims {
-		e.Victims[i].Quota = hold != nil && hold.Kind == view.WaitsForQuota
+	if hold != nil && hold.Kind == view.WaitsForQuota {
+		takeQuota(tx, e)
 	}
-	item := &Item{Job: w.Job, Evict: e, Revision: decide.Revision{Group: w.Group}}
+	item := &Item{Job: w.Job, Evict: e, Revision: decide.Revision{Group: w.Group, RoomMade: e.Room == nil}}
 	if e.Room != nil { // else it is let go once all of it is there
 		item.Revision.Prefer, item.Revision.Room = e.Room.Node(), e.Room
 	}
 	return item
+}
+
+// takeQuota names the quota that victims give up: what they hold counts for a bound of
+// what waits for it.
+func takeQuota(tx *state.Tx, e *decide.Eviction) {
+	var queues []string
+	for _, p := range e.Promises {
+		if q := tx.QueueOf(p.Job, p.Group); q != nil && !slices.Contains(queues, q.Name) {
+			queues = append(queues, q.Name)
+		}
+	}
+	for i := range e.Victims {
+		v := &e.Victims[i]
+		for _, q := range queues {
+			v.Quota = cmp.Or(v.Quota, tx.SharedLimit(v.Queue, q))
+		}
+	}
 }

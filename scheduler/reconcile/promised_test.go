@@ -42,3 +42,73 @@ func TestPromisesToAGangEnd(t *testing.T) {
 		}
 	})
 }
+
+// What is held until all of its room is there gets it: neither what waits with a lower priority
+// nor one of the victims, each of which only had to leave its own node, starts in it meanwhile.
+func TestNothingStartsInTheRoomOfAGang(t *testing.T) {
+	for name, row := range map[string]struct {
+		waits []json.RawMessage // for room, with a lower priority
+		gang  json.RawMessage
+		quota string
+	}{
+		"victims":                      {nil, gangJob("gang", 2, 50), ""},
+		"what waits":                   {[]json.RawMessage{wholeOf("c", 3, "10"), wholeOf("c", 4, "10")}, gangJob("gang", 2, 50), ""},
+		"a group that waits for quota": {[]json.RawMessage{wholeOf("c", 3, "10")}, severalOf("a", 9, 2, "50", alone), "queue \"a\" {\n gpus = 2\n borrow = false\n namespaces = [\"a\"]\n}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 1, "preemption {\n min_run_time = \"0s\"\n}\n"+row.quota)
+				ctx := t.Context()
+				first := "c"
+				if row.quota != "" {
+					first = "a"
+				}
+				h.submit(ctx, wholeOf(first, 1, "10"))
+				h.submit(ctx, wholeOf("c", 2, "10"))
+				for _, job := range row.waits {
+					h.submit(ctx, job)
+				}
+				h.seconds(5)
+				h.submit(ctx, row.gang)
+				h.seconds(30)
+				said := strings.Join(h.log, "\n")
+				if runs := h.running(); runs != "c/gang" && runs != "a/j9" || strings.Count(said, "evict: ") != 2 {
+					t.Errorf("%s run\n%s", runs, said)
+				}
+				h.seconds(200)
+				for name, j := range h.jobs {
+					if nodes := constraintsOf(j.job.TaskGroups[0]); strings.Contains(strings.Join(nodes, " "), "node-") {
+						t.Errorf("%s is kept off a node still: %v", name, nodes)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Where others take the room of a gang again and again, work is evicted for it less and less often.
+func TestRoomIsNotMadeForAGangForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 2, 1, "preemption {\n min_run_time = \"0s\"\n max_per_job = 1000\n max_per_queue = 1000\n}\n")
+		h.submit(t.Context(), wholeOf("c", 1, "10"))
+		h.submit(t.Context(), wholeOf("c", 2, "10"))
+		h.submit(t.Context(), gangJob("gang", 2, 50))
+		for i := range 4 * 3600 {
+			if h.second(t.Context()); len(h.allocs) < 2 {
+				h.register(directOf("b", i, "10")) // nothing keeps it off the room
+			}
+		}
+		evicted := strings.Count(strings.Join(h.log, "\n"), "evict: ")
+		if evicted < 4 || evicted > 2*14 {
+			t.Errorf("%d evictions within four hours\n%s", evicted, strings.Join(h.log, "\n"))
+		}
+		var note string
+		h.believed.View(func(r *state.Reader) {
+			g := r.Record(nomad.JobKey{Namespace: "c", ID: "gang"}).Groups["g"]
+			note = g.InVain()
+		})
+		if !strings.Contains(note, "and others took it; not again before") {
+			t.Errorf("people are told %q", note)
+		}
+	})
+}

@@ -41,7 +41,7 @@ func (l *Loop) rebalance(ctx context.Context) {
 }
 
 func (l *Loop) move(ctx context.Context, m *Move) error {
-	r := decide.Revision{Group: m.Group, Prefer: m.To, Exclude: m.From, For: m.Job.String()}
+	r := decide.Revision{Group: m.Group, Prefer: m.To, Exclude: []string{m.From}, For: m.Job.String()}
 	if _, err := l.revise(ctx, m.Job, r); err != nil {
 		return err
 	}

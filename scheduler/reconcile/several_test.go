@@ -60,3 +60,50 @@ func TestAGroupThatWaitsForQuotaGetsRoomAsOne(t *testing.T) {
 		}
 	}
 }
+
+// Who goes for a group that waits for its quota waits for quota only where what it holds counts
+// for a bound of that group. Work of other queues goes for the room alone, and may start elsewhere.
+func TestWhatGoesForRoomAloneWaitsForNoQuota(t *testing.T) {
+	const queues = `
+preemption {
+  min_run_time = "0s"
+}
+queue "org" {
+  max_gpus = 2
+}
+queue "a" {
+  parent     = "org"
+  namespaces = ["a"]
+}
+queue "beside" {
+  parent     = "org"
+  namespaces = ["beside"]
+}
+queue "b" {
+  gpus       = 1
+  namespaces = ["b"]
+}
+`
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 1, 3, queues)
+		h.submit(t.Context(), wholeOf("beside", 1, "10"))
+		h.submit(t.Context(), wholeOf("b", 2, "10"))
+		h.submit(t.Context(), wholeOf("c", 3, "20"))
+		h.seconds(5)
+		h.submit(t.Context(), severalOf("a", 9, 2, "80", alone))
+		h.seconds(60)
+		said := strings.Join(h.log, "\n")
+		if got := h.running(); got != "a/j9 b/j2" || strings.Count(said, "c/j3 (priority 20") != 1 {
+			t.Errorf("%s run, want a/j9 b/j2, and c/j3 gone once:\n%s", got, said)
+		}
+		for name, quota := range map[string]string{"beside/j1": "a job with a higher priority goes first in queue org", "c/j3": ""} {
+			hold := strings.Join(constraintsOf(h.jobs[name].job.TaskGroups[0]), " ")
+			if waits := strings.Contains(hold, "waits for quota"); waits != (quota != "") || !strings.Contains(hold, quota) {
+				t.Errorf("%s bears %q, want %q", name, hold, quota)
+			}
+		}
+		if strings.Contains(said, "release: group g of job c/j3") {
+			t.Errorf("c/j3 waited for a quota:\n%s", said)
+		}
+	})
+}

@@ -52,10 +52,15 @@ func Clock(at time.Time) string { return at.UTC().Format("15:04 UTC") }
 // was not so.
 func (g *Group) InVain() string {
 	a := &g.Attempts
-	if a.Times < 2 || g.Decision.Hold != nil {
+	held := g.Decision.Hold != nil
+	if a.Times < 2 || held && a.Missing == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("room was made for it %d times, and Nomad did not start it", a.Times)
+	outcome := "Nomad did not start it"
+	if held {
+		outcome = "others took it"
+	}
+	text := fmt.Sprintf("room was made for it %d times, and %s", a.Times, outcome)
 	if a.Why != "" {
 		text += ": " + a.Why
 	}

@@ -85,14 +85,17 @@ func (r *Reader) IsWithin(queue, top string) bool {
 }
 
 // ShareLimit reports whether what one queue holds counts for a limit of the other.
-func (r *Reader) ShareLimit(x, y string) bool {
+func (r *Reader) ShareLimit(x, y string) bool { return r.SharedLimit(x, y) != "" }
+
+// SharedLimit is the lowest queue whose limit bounds both; empty where none does.
+func (r *Reader) SharedLimit(x, y string) string {
 	for q := r.config.Queue(x); q != nil; q = r.config.Queue(q.Parent) {
 		milli, memory := q.Limit()
 		if (milli > 0 || memory > 0) && r.IsWithin(y, q.Name) {
-			return true
+			return q.Name
 		}
 	}
-	return false
+	return ""
 }
 
 // HoldersIn lists what the jobs that match hold of a queue and the queues below it,
