@@ -15,13 +15,16 @@ func TestTheProgramOfATaskIsOnItsPath(t *testing.T) {
 	with.ShowSelf("/host/dir", "/host/program")
 	without.ShowSelf("/host/dir", "")
 	for _, env := range [][]string{{"PATH=/bin"}, {"PATH=/bin", "Z=1"}, {"A=1", "PATH=/bin"}, {"A=1", "PATH=/bin", "XPATH=/x"}} {
-		want := slices.Clone(env)
+		before, want := slices.Clone(env), slices.Clone(env)
 		want[slices.Index(want, "PATH=/bin")] = "PATH=/bin:" + gpu.SelfBinDir
 		if got := with.withSelfOnPath(env); !slices.Equal(got, want) {
-			t.Errorf("%q becomes %q", env, got)
+			t.Errorf("%q becomes %q", before, got)
 		}
-		if got := without.withSelfOnPath(env); !slices.Equal(got, env) {
-			t.Errorf("without a program, %q becomes %q", env, got)
+		if !slices.Equal(env, before) {
+			t.Errorf("%q was changed to %q", before, env)
+		}
+		if got := without.withSelfOnPath(before); !slices.Equal(got, before) {
+			t.Errorf("without a program, %q becomes %q", before, got)
 		}
 	}
 	if got := with.withSelfOnPath([]string{"PATH="}); got[0] != "PATH="+gpu.SelfBinDir {

@@ -94,10 +94,29 @@ func TestNewShare(t *testing.T) {
 			if diff := cmp.Diff(test.share, share.Holdings[0].Share); diff != "" {
 				t.Error(diff)
 			}
+			if want := []string{s.CDIDevice}; !slices.Equal(share.Devices, want) {
+				t.Errorf("devices are %q, want %q", share.Devices, want)
+			}
 			if got := strings.Join(Env(nil, nil, nil, share.Env), " "); got != test.env {
 				t.Errorf("environment is\n%s, want\n%s", got, test.env)
 			}
 		})
+	}
+}
+
+// A task with several whole GPUs sees each of them, and has a limit on none.
+func TestShareOfSeveralGPUs(t *testing.T) {
+	a, b := state(uuidA, gpu.SharingMPS), state(uuidB, gpu.SharingMPS)
+	b.Mode = gpu.ModeWhole
+	share, err := NewShare([]gpu.ReservedDevice{slicesOf(uuidA, 79), {UUID: uuidB, Mode: gpu.ModeWhole}}, map[string]gpu.GPUState{uuidA: a, uuidB: b}, GPURequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(share.Devices, []string{a.CDIDevice, b.CDIDevice}) || len(share.Holdings) != 2 || share.Holdings[0].UUID != uuidA || share.Holdings[1].UUID != uuidB {
+		t.Errorf("devices %q, holdings %+v", share.Devices, share.Holdings)
+	}
+	if share.MPS || len(share.Env) > 0 || len(share.Mounts) > 0 || share.PipeDir() != "" {
+		t.Errorf("it is limited: %+v", share)
 	}
 }
 
