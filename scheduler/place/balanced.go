@@ -68,8 +68,17 @@ func (balanced) cost(p *Planner, waste int32, idle uint8, v *estimate, sh *shape
 	if v.kind < 0 {
 		return cost
 	}
-	cost += p.prices.Slots[v.before] - p.prices.Slots[idle]
+	cost += p.slots(v.before, v.roomBefore) - p.slots(idle, v.roomAfter)
 	return cost + p.modelPrice(sh, v.kind)
+}
+
+// slots is what a pool is worth to tasks of several GPUs with so many idle, and CPU that is
+// room for so many.
+func (p *Planner) slots(idle, room uint8) int64 {
+	if p.prices.Careful {
+		idle = min(idle, room)
+	}
+	return p.prices.Slots[idle]
 }
 
 // modelPrice is the price of what a shape takes of a kind of GPU, in milli.

@@ -34,6 +34,7 @@ type Planner struct {
 	places      *forecast.Places
 	turnover    forecast.Turnover
 	trend       forecast.Trend
+	caution     int64 // of the prices, by wariness
 	largest     forecast.Largest
 
 	taught     bool // by Learn
@@ -156,7 +157,7 @@ func (p *Planner) Arrive(r *Request) {
 	if p.arrivals >= p.nextLearn {
 		p.nextLearn *= 2
 		p.review()
-	} else if p.arrivals >= p.nextPrice {
+	} else if p.arrivals >= p.nextPrice || p.arrivals%waryEvery == 0 && p.wariness() > p.caution {
 		p.recompute()
 	}
 }
@@ -241,9 +242,8 @@ func (p *Planner) recompute() {
 	}
 	supply, w := p.snap.supply(), &p.weights
 	pricing := forecast.Pricing{ModelMilli: w.ModelPriceMilli, ModelCapMilli: w.ModelPriceCapMilli, SlotMilli: w.SlotPriceMilli, SlotFloor: w.SlotFloorMilli}
-	if !p.taught && !p.turnover.Lives && p.trend.Odd() {
-		pricing = pricing.Careful(w.OddPrices)
-	}
+	p.caution = p.wariness()
+	pricing = pricing.Careful(p.caution)
 	now := forecast.NewPrices(supply, p.demand, &pricing)
 	was := p.places.Price
 	p.places.SetPrices(supply, p.demand, p.demand.Weights(), supply.Free(), p.turnover.Rate)

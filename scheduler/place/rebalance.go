@@ -248,7 +248,7 @@ func (p *Planner) standing(b *gpuPool) standing {
 	if b.kind < 0 {
 		return standing{}
 	}
-	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.prices.Slots[b.idle]}
+	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.idle), b.roomFor(b.node.cpu))}
 	if p.turnover.Lives {
 		room := b.supply()
 		s.places = p.places.Counts(&room)

@@ -18,6 +18,8 @@ type estimate struct {
 	before     uint8     // idle GPUs of the pool before
 	after      uint8     // and after
 	roughIdle  uint8     // and after by the rough estimate
+	roomBefore uint8     // GPUs of the pool that its CPU before is enough for, under careful prices
+	roomAfter  uint8     // and after
 	known      precision // so far
 }
 
@@ -75,6 +77,7 @@ func (p *Planner) evaluateRoughly(sh *shape, b *gpuPool) estimate {
 	if b.kind < 0 {
 		return v
 	}
+	v.roomBefore, v.roomAfter = b.roomFor(b.node.cpu), b.roomFor(b.node.cpu-sh.req.CPUMHz)
 	ch := p.choose(sh, b, p.rough)
 	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle

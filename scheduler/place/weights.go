@@ -56,8 +56,12 @@ type Weights struct {
 	SlotFloorMilli int64
 	// OddPrices is how many times as high prices are ([forecast.Pricing.Careful]) in a cluster
 	// that only fills up, where nothing was learned from a history and what arrives lately is
-	// unlike what arrived in all ([forecast.Trend]): what comes next may need room for several.
+	// unlike what arrived in all ([forecast.Trend]), while much of it takes one whole GPU: what
+	// comes next may need room for several. 0: prices are never careful for that.
 	OddPrices int64
+	// EarlyMilli is which part of the GPU, in thousandths, must be free for prices to be careful
+	// there whatever arrives, though no higher: what small tasks break first is the best room.
+	EarlyMilli int64
 	// DistancePriceMilli is the price of giving a task that asked for close
 	// GPUs ones without any NVLink between them.
 	DistancePriceMilli int64
@@ -83,7 +87,7 @@ func DefaultWeights() Weights {
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
 		StepMilli: 20, CoarseStepMilli: 150, CoarseMisses: 6, Rough: forecast.Precision{Streams: 14, Misses: 9, CPUSteps: 96}, Fine: forecast.Precision{Streams: 48, Misses: 12, CPUSteps: 96}, MarginMilli: 40,
 		LiveRough: forecast.Precision{Streams: 20, Misses: 1, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 1, CPUSteps: 96},
-		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
+		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, EarlyMilli: 900, DistancePriceMilli: 1000, RepriceEvery: 300, DriftMilli: 100,
 		HistoryTasks: 3000, GuessTasks: 500, DemandShapes: 2048,
 	}
 }

@@ -29,12 +29,11 @@ func ascending() Workload {
 }
 
 // With arrivals in the order of their size and no history the first say nothing of the last:
-// careful prices keep more room for these than those of arrivals that are alike.
+// careful prices keep more room for these than those of arrivals that are alike, and more
+// than BestFit, which packs.
 func TestCarefulPricesOfAscendingArrivals(t *testing.T) {
 	w := ascending()
-	placed := func(odd int64) float64 {
-		weights := place.DefaultWeights()
-		weights.OddPrices = odd
+	placed := func(weights place.Weights) float64 {
 		p, err := NewPlanned(w.Nodes, nil, place.PolicyBalanced, weights)
 		if err != nil {
 			t.Fatal(err)
@@ -42,9 +41,14 @@ func TestCarefulPricesOfAscendingArrivals(t *testing.T) {
 		r := Replay(w.Nodes, w.Arrivals, p, frozen)
 		return r.At(100)
 	}
-	careful, plain := placed(place.DefaultWeights().OddPrices), placed(1)
-	t.Logf("careful %.2f%%, plain %.2f%%", careful, plain)
-	if careful < plain+10 {
-		t.Errorf("%.2f%% of the GPUs are placed with careful prices, %.2f%% without", careful, plain)
+	never, late := place.DefaultWeights(), place.DefaultWeights()
+	never.OddPrices, never.EarlyMilli, late.EarlyMilli = 0, 1001, 1001
+	bestFit := Replay(w.Nodes, w.Arrivals, NewBestFit(w.Nodes), frozen)
+	got := map[string]float64{"careful": placed(place.DefaultWeights()), "not before whole GPUs": placed(late), "never": placed(never), "BestFit": bestFit.At(100)}
+	t.Log(got)
+	for other, least := range map[string]float64{"never": 10, "not before whole GPUs": 2, "BestFit": 0} {
+		if got["careful"] < got[other]+least {
+			t.Errorf("%.2f%% of the GPUs are placed with careful prices, %s %.2f%%", got["careful"], other, got[other])
+		}
 	}
 }

@@ -251,6 +251,10 @@ var unexpected = []struct {
 		slices.SortStableFunc(w.Arrivals, func(a, b Task) int { return cmp.Compare(a.Demand(), b.Demand()) })
 		return w.History
 	}},
+	{"smallest tasks first and no history", func(w *Workload, _ []Task) []Task {
+		slices.SortStableFunc(w.Arrivals, func(a, b Task) int { return cmp.Compare(a.Demand(), b.Demand()) })
+		return nil
+	}},
 	{"largest tasks first", func(w *Workload, _ []Task) []Task {
 		slices.SortStableFunc(w.Arrivals, func(a, b Task) int { return cmp.Compare(b.Demand(), a.Demand()) })
 		return w.History

@@ -11,6 +11,8 @@ type Prices struct {
 	Model []int64            // per kind, milli of price per milli·1000 of demand
 	Slots [MaxGPUs + 1]int64 // value of a pool by its count of idle GPUs
 	Spare int64              // milli per thousandth of a node that is left
+	// Careful says that room for several counts only with the CPU for it.
+	Careful bool
 }
 
 // claim is demand by the set of kinds that it may run on.
@@ -22,7 +24,7 @@ type claim struct {
 // NewPrices works out the prices at which the supply meets the demand in a cluster
 // that fills up.
 func NewPrices(s *Supply, d *Demand, w *Pricing) *Prices {
-	p := &Prices{Model: make([]int64, len(s.Kinds))}
+	p := &Prices{Model: make([]int64, len(s.Kinds)), Careful: w.careful}
 	weights := d.Weights()
 	free := s.Free()
 	p.priceModels(s, d, w, weights, free)
@@ -59,7 +61,7 @@ func (p *Prices) Fill(part float64) {
 
 // Equal reports that both charge the same.
 func (p *Prices) Equal(o *Prices) bool {
-	return slices.Equal(p.Model, o.Model) && p.Slots == o.Slots && p.Spare == o.Spare
+	return slices.Equal(p.Model, o.Model) && p.Slots == o.Slots && p.Spare == o.Spare && p.Careful == o.Careful
 }
 
 // Pricing scales the prices.
@@ -68,14 +70,16 @@ type Pricing struct {
 	ModelCapMilli int64 // bounds that
 	SlotMilli     int64 // per GPU of room for several that is destroyed, where there is no more than will be needed
 	SlotFloor     int64 // the part, in thousandths, that is charged where there is room enough
+	careful       bool
 }
 
-// Careful is a pricing under which scarce models and room for several GPUs are hardly ever
-// taken where there is a choice: that of room is so many times as high, and charged in full also where there is
-// room enough, that of models, which must not be outweighed by it, four times as much.
+// Careful is a pricing under which scarce models and room for several GPUs are hardly taken
+// where there is a choice: that of room is so many times as high, counts only with the CPU
+// for it, and is charged in full also where there is room enough; that of models, which must
+// not be outweighed by it, is four times as much. 0 is the pricing as it is.
 func (w Pricing) Careful(n int64) Pricing {
-	if n > 1 {
-		w.ModelMilli, w.ModelCapMilli, w.SlotMilli, w.SlotFloor = 4*n*w.ModelMilli, 4*n*w.ModelCapMilli, n*w.SlotMilli, 1000
+	if n > 0 {
+		w.ModelMilli, w.ModelCapMilli, w.SlotMilli, w.SlotFloor, w.careful = 4*n*w.ModelMilli, 4*n*w.ModelCapMilli, n*w.SlotMilli, 1000, true
 	}
 	return w
 }

@@ -52,16 +52,25 @@ func trendSize(gpus int, milli int64) int {
 
 // Odd reports whether what arrives lately is unlike what arrived in all, and much of it takes
 // one whole GPU: that is what breaks room for several before any are seen.
-func (t *Trend) Odd() bool {
-	var late, apart float64
-	for _, part := range t.late {
-		late += part
-	}
-	if late < 0.5 {
+func (t *Trend) Odd() bool { return t.Unlike() && t.late[wholeOne] > oddWhole*t.known() }
+
+// Unlike reports whether what arrives lately is unlike what arrived in all.
+func (t *Trend) Unlike() bool {
+	known := t.known()
+	if known < 0.5 {
 		return false // too few have come
 	}
+	var apart float64
 	for i := range t.late {
-		apart += max(0, t.late[i]/late-t.all[i]/t.tasks)
+		apart += max(0, t.late[i]/known-t.all[i]/t.tasks)
 	}
-	return apart > odd && t.late[wholeOne] > oddWhole*late
+	return apart > odd
+}
+
+// known is which part of the last arrivals has come.
+func (t *Trend) known() (sum float64) {
+	for _, part := range t.late {
+		sum += part
+	}
+	return sum
 }
