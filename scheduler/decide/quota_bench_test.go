@@ -80,3 +80,38 @@ func BenchmarkDecideInAQueue(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkDecideWithoutRoom is one admission into a queue for which no node has room, while
+// all that runs is in queues: nothing of that gives way to it, all of it would, and the same
+// while between two admissions an alloc ends and another starts.
+func BenchmarkDecideWithoutRoom(b *testing.B) {
+	for _, what := range []struct {
+		name     string
+		priority int
+		changes  bool
+	}{{"equal", 50, false}, {"above", 80, false}, {"changes", 80, true}} {
+		for _, nodes := range []int{100, 1000, 10_000} {
+			b.Run(fmt.Sprintf("%s/nodes=%d", what.name, nodes), func(b *testing.B) {
+				w := large(b, paid, nodes)
+				admit := func(id string) {
+					a := servicetest.Ask(id, "8", 1)
+					a.Priority = what.priority
+					w.Submit(b, a)
+					w.State.Apply([]nomad.Change{{JobGone: &nomad.JobKey{Namespace: "default", ID: a.JobID}}}, 0)
+				}
+				admit("first")
+				i, began := 0, processorTime(b)
+				for b.Loop() {
+					if n := i % nodes; what.changes { // of the first round of allocs, one on each node
+						id := fmt.Sprintf("%08d-0000-0000-0000-%012d", n, i/nodes)
+						w.End(id)
+						w.Run(servicetest.Ask(fmt.Sprintf("job-%06d", n), "4G", 1), id[:24]+fmt.Sprintf("%012d", i/nodes+1), fmt.Sprintf("m%05d", n), 0, 0, 4)
+					}
+					admit(fmt.Sprintf("new-%d", i))
+					i++
+				}
+				b.ReportMetric(float64(processorTime(b)-began)/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}

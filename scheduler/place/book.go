@@ -47,6 +47,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 	n.holders = slices.Delete(n.holders, at, at+1)
 	s.setEvictables(n)
 	delete(s.usages, id)
+	s.countJob(u, -1)
 	if s.ranks[u.Priority]--; s.ranks[u.Priority] == 0 {
 		delete(s.ranks, u.Priority)
 	}
@@ -103,6 +104,7 @@ func (s *Snapshot) book(n *nodeState, u *Usage) {
 	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
 	n.holders = slices.Insert(n.holders, at, &own)
 	s.usages[u.ID] = &own
+	s.countJob(&own, 1)
 	s.ranks[u.Priority]++
 	if u.Reclaim {
 		s.reclaimable++
@@ -110,6 +112,22 @@ func (s *Snapshot) book(n *nodeState, u *Usage) {
 	s.ledger.Book(&own.claim)
 	s.move(n, &own, 1)
 	s.setEvictables(n)
+}
+
+// countJob notes a usage as of its job (sign 1), or no more (-1).
+func (s *Snapshot) countJob(u *Usage, sign int) {
+	name := jobName{u.Namespace, u.Job}
+	switch all := s.jobs[name]; {
+	case u.Job == "":
+	case sign > 0:
+		s.jobs[name] = append(all, u)
+	case len(all) == 1:
+		delete(s.jobs, name)
+	default:
+		at, last := slices.Index(all, u), len(all)-1
+		all[at], all[last] = all[last], nil
+		s.jobs[name] = all[:last]
+	}
 }
 
 // AnyReclaimable reports whether any work may be evicted since it does not use its GPUs.

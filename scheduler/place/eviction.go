@@ -15,7 +15,7 @@ type eviction struct {
 	deficit Charge     // what its own queue must give up first, at its limit
 	now     time.Time
 	spared  map[string]bool // the group itself, and who is a victim already
-	ranks   quota.Ranks     // nil without quotas
+	ranks   *quota.Ranks    // nil without quotas
 	order   *quota.Order    // of queues; nil without quotas
 
 	// movable selects what may be moved, where work is moved and not ended: of any rank.
@@ -26,15 +26,15 @@ func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[s
 	return &eviction{p: p, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }
 
-// rank finds out what quotas have to say. It looks at all work in queues, so it
-// is left until something might have to go.
+// rank finds out what quotas have to say. Where work has come or gone it goes through
+// all that is in queues, so it is left until something might have to go.
 func (e *eviction) rank() {
 	if e.p.quotas == nil || e.ranks != nil {
 		return
 	}
 	charge := e.p.leastCharge(e.sh)
 	e.ranks, e.order = e.p.ranks(), e.p.Order()
-	e.own = e.p.quotas.RankOf(e.p.snap, quota.Claim{ID: e.r.ID, Queue: e.r.Queue, Priority: e.r.Priority, Charge: charge})
+	e.own = e.ranks.RankOf(quota.Claim{ID: e.r.ID, Queue: e.r.Queue, Priority: e.r.Priority, Charge: charge})
 	e.deficit = e.p.quotas.Deficit(e.p.snap, e.r.Queue, charge)
 }
 
@@ -68,7 +68,7 @@ func (e *eviction) allowed(u *Usage) bool {
 	if e.ranks == nil {
 		return e.r.Priority > u.Priority
 	}
-	rank, ranked := e.ranks[u.ID]
+	rank, ranked := e.ranks.Rank(u.ID)
 	if !ranked {
 		rank = quota.Unranked(u.Priority)
 	}

@@ -143,11 +143,14 @@ func (p *Planner) wholeAfter(sh *shape, b *gpuPool) int {
 	return int(p.choose(sh, b, sh.policy.precision(p)).idle)
 }
 
-// helps reports whether evictions on the node would make the shape fit.
+// helps reports whether evictions on the node, which has no room for the shape, would make it fit.
 func (e *eviction) helps(sh *shape, n *nodeState) bool {
 	return slices.ContainsFunc(n.pools, func(b *gpuPool) bool {
-		_, ok := e.target(sh, int(b.id))
-		return ok && e.p.snap.could(sh, b) && e.trial(sh, b).empty(e.candidates(b))
+		if _, ok := e.target(sh, int(b.id)); !ok || !e.p.snap.could(sh, b) {
+			return false
+		}
+		candidates := e.candidates(b)
+		return len(candidates) > 0 && e.trial(sh, b).empty(candidates)
 	})
 }
 

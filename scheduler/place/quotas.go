@@ -2,6 +2,7 @@ package place
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
 // What quotas are made of; package quota says what they mean.
@@ -18,18 +19,21 @@ var ErrQuota = quota.ErrOver
 // NewQuotas checks queues; see [quota.New].
 func NewQuotas(queues []Queue) (*Quotas, error) { return quota.New(queues) }
 
-// rankedWork is the ranks of all work, and until when they hold.
+// rankedWork is the ranks of all work, and which nodes had work of another rank before.
 type rankedWork struct {
-	ranks   quota.Ranks
-	quotas  *Quotas
-	through int64 // position in the change log
+	ranks *quota.Ranks
+	log   ranking.Log // of the first pools of nodes
 }
 
-// ranks works out the ranks of all work, once per change of the snapshot.
-func (p *Planner) ranks() quota.Ranks {
-	at := p.snap.each.log.End()
-	if p.ranked.quotas != p.quotas || p.ranked.through != at {
-		p.ranked = rankedWork{p.quotas.Ranks(p.snap), p.quotas, at}
+// ranks is the ranks of all work now.
+func (p *Planner) ranks() *quota.Ranks {
+	if st := p.ranked.ranks; st == nil || !st.Of(p.quotas) {
+		p.ranked.ranks = quota.NewRanks(p.quotas, &p.snap.ledger)
+	}
+	for _, id := range p.ranked.ranks.Follow() {
+		if u := p.snap.usages[id]; u != nil {
+			p.ranked.log.Add(p.snap.nodes[u.NodeID].pools[0].id)
+		}
 	}
 	return p.ranked.ranks
 }

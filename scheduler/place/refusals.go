@@ -16,6 +16,8 @@ type refusals struct {
 	of     []int32
 	counts []Reason
 	places map[Reason]int32 // in counts, with no nodes
+	// gains is what evictions would give, the one that was asked for last at the end.
+	gains []*gains
 }
 
 const (
@@ -82,12 +84,9 @@ func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
 	x := p.refusalsOf(sh)
 	e.Fits = x.fits
 	reasons := slices.Clone(x.counts)
-	if ev := p.newEviction(r, sh, now, nil); x.fits == 0 && !ev.hopeless() {
-		for id, at := range x.of {
-			if at >= 0 && !reasons[at].Never && ev.helps(sh, p.snap.pools[id].node) {
-				reasons[at].Preempted++
-			}
-		}
+	someday := slices.ContainsFunc(reasons, func(why Reason) bool { return why.Nodes > 0 && !why.Never })
+	if ev := p.newEviction(r, sh, now, nil); x.fits == 0 && someday && !ev.hopeless() {
+		x.countGains(ev, reasons)
 	}
 	e.Reasons = slices.DeleteFunc(reasons, func(why Reason) bool { return why.Nodes == 0 })
 	slices.SortFunc(e.Reasons, func(a, b Reason) int {

@@ -100,5 +100,5 @@ func (p *Planner) Borrows(r *Request) bool {
 	if p.quotas == nil || r.Queue == "" {
 		return false
 	}
-	return p.quotas.Borrows(p.snap, quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
+	return p.ranks().Borrows(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
 }

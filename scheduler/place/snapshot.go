@@ -27,8 +27,9 @@ var ErrCapacity = errors.New("over capacity")
 type Snapshot struct {
 	nodes  map[string]*nodeState
 	usages map[string]*Usage
-	pools  []*gpuPool // by pool ID; nil where a node was removed
-	spare  []int32    // pool IDs to use again
+	jobs   map[jobName][]*Usage // those that name one
+	pools  []*gpuPool           // by pool ID; nil where a node was removed
+	spare  []int32              // pool IDs to use again
 	kinds  []kind
 	kindID map[kind]int32
 	stock  []stock // per kind
@@ -56,6 +57,9 @@ type nodeState struct {
 	holders []*Usage  // by ID
 }
 
+// jobName is what a usage is of.
+type jobName struct{ namespace, job string }
+
 // nodeGroup is the nodes that a request may ask for without naming any.
 type nodeGroup struct{ datacenter, pool string }
 
@@ -67,7 +71,7 @@ type poolGPU struct {
 // NewSnapshot returns an empty cluster.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
-		nodes: map[string]*nodeState{}, usages: map[string]*Usage{}, ranks: map[int]int{}, seatBounds: map[int]int{},
+		nodes: map[string]*nodeState{}, usages: map[string]*Usage{}, jobs: map[jobName][]*Usage{}, ranks: map[int]int{}, seatBounds: map[int]int{},
 		kindID: map[kind]int32{}, groups: map[nodeGroup]int32{}, each: classList{ordered: true}, states: stateClasses{ids: map[classKey]int32{}},
 	}
 }

@@ -27,8 +27,6 @@ func earlier(a, b *Claim) int {
 type Books interface {
 	// Held is what the work of a queue holds, without that of queues below it.
 	Held(queue string) Charge
-	// Claims is the work of a queue in the order in which it was booked.
-	Claims(queue string) []*Claim
 }
 
 // Ledger keeps the books. The zero Ledger is empty.
@@ -36,12 +34,45 @@ type Ledger struct {
 	held   map[string]Charge
 	claims map[string][]*Claim
 	booked int64 // so far
+
+	changes []change // the last of them, in order
+	dropped int64    // changes before those
 }
+
+// change is a claim that was booked, or freed.
+type change struct {
+	claim *Claim
+	freed bool
+}
+
+// keptChanges is how many changes are kept at least for who follows them.
+const keptChanges = 1 << 12
+
+func (l *Ledger) note(c *Claim, freed bool) {
+	if len(l.changes) >= 2*keptChanges {
+		n := copy(l.changes, l.changes[len(l.changes)-keptChanges:])
+		clear(l.changes[n:]) // they hold on to what has ended
+		l.dropped += int64(len(l.changes) - n)
+		l.changes = l.changes[:n]
+	}
+	l.changes = append(l.changes, change{c, freed})
+}
+
+// since lists the changes from a position on; ok is false when they are no longer kept.
+func (l *Ledger) since(at int64) (changes []change, ok bool) {
+	if at < l.dropped {
+		return nil, false
+	}
+	return l.changes[at-l.dropped:], true
+}
+
+// end is the position of the next change.
+func (l *Ledger) end() int64 { return l.dropped + int64(len(l.changes)) }
 
 // Held implements [Books].
 func (l *Ledger) Held(queue string) Charge { return l.held[queue] }
 
-// Claims implements [Books].
+// Claims is the work of a queue in the order in which it was booked.
 func (l *Ledger) Claims(queue string) []*Claim { return l.claims[queue] }
 
 // Book adds a claim, which must not be changed until it is freed. A claim that was
@@ -61,6 +92,7 @@ func (l *Ledger) Book(c *Claim) {
 	at, _ := slices.BinarySearchFunc(list, c.seq, bySeq)
 	l.claims[c.Queue] = slices.Insert(list, at, c)
 	l.held[c.Queue] = l.held[c.Queue].Plus(c.Charge)
+	l.note(c, false)
 }
 
 // Free takes a claim off the books.
@@ -70,6 +102,7 @@ func (l *Ledger) Free(c *Claim) {
 	}
 	list := l.claims[c.Queue]
 	if at, ok := slices.BinarySearchFunc(list, c.seq, bySeq); ok {
+		l.note(list[at], true)
 		l.claims[c.Queue] = slices.Delete(list, at, at+1)
 		l.held[c.Queue] = l.held[c.Queue].Plus(c.Charge.Times(-1))
 	}

@@ -217,23 +217,25 @@ func TestRanks(t *testing.T) {
 		{"without a guarantee", []string{"guest 1 0 50"}, []Rank{{priority: 50}}},
 	} {
 		books, all := booked(c.lines...)
-		ranks := q.Ranks(books)
+		ranks := NewRanks(q, books)
+		ranks.Follow()
 		for i, want := range c.want {
-			if got := ranks[fmt.Sprint(i)]; got != want {
+			if got, _ := ranks.Rank(fmt.Sprint(i)); got != want {
 				t.Errorf("%s: %q has rank %+v, want %+v", c.name, c.lines[i], got, want)
 			}
 		}
 		last := all[fmt.Sprint(len(c.lines)-1)]
 		books.Free(last)
-		if got, want := q.RankOf(books, Claim{ID: "new", Queue: last.Queue, Priority: last.Priority, Charge: last.Charge}), c.want[len(c.want)-1]; got != want {
+		ranks.Follow()
+		if got, want := ranks.RankOf(Claim{ID: "new", Queue: last.Queue, Priority: last.Priority, Charge: last.Charge}), c.want[len(c.want)-1]; got != want {
 			t.Errorf("%s: the last would have rank %+v, want %+v", c.name, got, want)
 		}
-		borrows := q.Borrows(books, Claim{ID: "new", Queue: last.Queue, Priority: last.Priority, Charge: last.Charge})
+		borrows := ranks.Borrows(Claim{ID: "new", Queue: last.Queue, Priority: last.Priority, Charge: last.Charge})
 		if want := last.Queue != "guest" && !c.want[len(c.want)-1].leaf; borrows != want { // guest has no guarantee to borrow above
 			t.Errorf("%s: the last would borrow: %v, want %v", c.name, borrows, want)
 		}
 	}
-	if got := q.RankOf(&Ledger{}, Claim{ID: "x", Queue: "nobody", Priority: 3}); got != Unranked(3) {
+	if got := NewRanks(q, &Ledger{}).RankOf(Claim{ID: "x", Queue: "nobody", Priority: 3}); got != Unranked(3) {
 		t.Errorf("an unknown queue gives rank %+v", got)
 	}
 }
@@ -247,9 +249,12 @@ func TestGuaranteesGoToWhoWasFirst(t *testing.T) {
 	for i, start := range starts {
 		books.Book(&Claim{ID: fmt.Sprint(i), Queue: "a", Priority: 50, Start: start, Charge: Charge{Milli: 2000}})
 	}
-	ranks := q.Ranks(books)
-	if ranks["0"].leaf || ranks["1"].leaf || !ranks["2"].leaf {
-		t.Errorf("ranks %+v, want the guarantee to go to the one that started first", ranks)
+	ranks := NewRanks(q, books)
+	ranks.Follow()
+	for id, want := range map[string]bool{"0": false, "1": false, "2": true} {
+		if got, _ := ranks.Rank(id); got.leaf != want {
+			t.Errorf("%s has rank %+v, want the guarantee to go to the one that started first", id, got)
+		}
 	}
 }
 
@@ -308,7 +313,7 @@ func FuzzQuotas(f *testing.F) {
 		if d := q.Deficit(books, n1, one); d.Milli < 0 || d.MemoryMiB < 0 || q.Used(books, n1) != (Charge{}) {
 			t.Fatalf("queue %q: deficit %+v", n1, d)
 		}
-		if got := q.RankOf(books, Claim{ID: "r", Queue: n1, Charge: one}); got.leaf && !q.queues[n1].promised() {
+		if got := NewRanks(q, books).RankOf(Claim{ID: "r", Queue: n1, Charge: one}); got.leaf && !q.queues[n1].promised() {
 			t.Fatalf("queue %q without a guarantee ranks %+v", n1, got)
 		}
 	})

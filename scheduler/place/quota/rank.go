@@ -1,10 +1,6 @@
 package quota
 
-import (
-	"cmp"
-	"math"
-	"slices"
-)
+import "cmp"
 
 // Rank is how firmly work holds its place. Work may only be evicted by work of
 // higher rank:
@@ -45,46 +41,6 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// Ranks are the ranks of all work in queues, by ID.
-type Ranks map[string]Rank
-
-// Ranks works out the rank of all work on the books.
-func (q *Quotas) Ranks(b Books) Ranks {
-	ranks := Ranks{}
-	for _, name := range q.names {
-		if q.queues[name].Parent == "" {
-			q.rank(b, name, nil, ranks)
-		}
-	}
-	return ranks
-}
-
-// RankOf is the rank that a claim would have which is not on the books yet.
-func (q *Quotas) RankOf(b Books, c Claim) Rank {
-	root := q.root(c.Queue)
-	if root == "" {
-		return Unranked(c.Priority)
-	}
-	c.seq = math.MaxInt64
-	ranks := Ranks{}
-	q.rank(b, root, &c, ranks)
-	return ranks[c.ID]
-}
-
-// Borrows reports whether a claim that is not on the books yet would be on what its queue
-// borrows: the queue has a guarantee, and the claim does not fit into it.
-func (q *Quotas) Borrows(b Books, c Claim) bool {
-	if !q.queues[c.Queue].promised() {
-		return false
-	}
-	taken, path := map[string]Charge{}, q.Path(c.Queue)
-	below := path[:max(1, len(path)-1)]
-	for _, name := range below {
-		taken[name] = q.Used(b, name)
-	}
-	return !q.holds(taken, below, c.Charge) && !q.RankOf(b, c).leaf
-}
-
 // Yields reports whether work gives way to a claim of higher rank. Equal or higher
 // priority, and work of a protected queue, only gives way where it is on what its
 // queue has borrowed, or has no queue, and the claim's queue wants its own: never
@@ -109,51 +65,4 @@ func (q *Quotas) root(name string) string {
 		return ""
 	}
 	return path[len(path)-1]
-}
-
-// rank fills the guarantees of one tree with its work, and one more claim if given.
-func (q *Quotas) rank(b Books, root string, more *Claim, ranks Ranks) {
-	var work []*Claim
-	for _, name := range q.names {
-		if q.root(name) == root {
-			work = append(work, b.Claims(name)...)
-		}
-	}
-	if more != nil {
-		work = append(work, more)
-	}
-	slices.SortFunc(work, func(a, b *Claim) int {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), earlier(a, b))
-	})
-	taken := map[string]Charge{}
-	for _, c := range work {
-		path := q.Path(c.Queue)
-		below := path[:max(1, len(path)-1)] // a queue that is its own root is its leaf too
-		if !q.queues[c.Queue].promised() || !q.holds(taken, below, c.Charge) {
-			continue
-		}
-		for _, name := range path { // the root too: children are not guaranteed more than their parent
-			taken[name] = taken[name].Plus(c.Charge)
-		}
-		ranks[c.ID] = Rank{leaf: true, root: true, priority: c.Priority}
-	}
-	for _, c := range work {
-		if ranks[c.ID].leaf {
-			continue
-		}
-		own := Unranked(c.Priority)
-		if c.Queue != root && q.queues[root].promised() && q.holds(taken, []string{root}, c.Charge) {
-			taken[root] = taken[root].Plus(c.Charge)
-			own.root = true
-		}
-		ranks[c.ID] = own
-	}
-}
-
-// holds reports whether the guarantees of all queues have room for a charge more
-// than is taken.
-func (q *Quotas) holds(taken map[string]Charge, path []string, more Charge) bool {
-	return !slices.ContainsFunc(path, func(name string) bool {
-		return !taken[name].Plus(more).Within(q.queues[name].Guarantee())
-	})
 }

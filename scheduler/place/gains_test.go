@@ -1,0 +1,178 @@
+package place
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+)
+
+// plainGains counts the nodes that would do after evictions, by why they do not now, with a
+// look at all of them.
+func (w *world) plainGains(r *Request) map[string]int {
+	sh, gains := w.plan.shapeOf(r), map[string]int{}
+	e := w.plan.newEviction(r, sh, w.now, nil)
+	if e.hopeless() {
+		return gains
+	}
+	for _, n := range w.snap.nodes {
+		why := w.snap.refusal(sh, n)
+		if why.Why == "" {
+			return nil
+		}
+		for _, b := range n.pools {
+			if _, ok := e.target(sh, int(b.id)); ok && !why.Never && w.snap.could(sh, b) && e.trial(sh, b).empty(e.candidates(b)) {
+				gains[why.Why]++
+				break
+			}
+		}
+	}
+	return gains
+}
+
+// another changes whose some work is, and what may be done to it.
+func (w *world) another() {
+	if len(w.usages) == 0 {
+		return
+	}
+	u, err := w.snap.Release(w.usages[w.rng.IntN(len(w.usages))])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	u.Job, u.Namespace = []string{"", "web", "train"}[w.rng.IntN(3)], []string{"", "prod"}[w.rng.IntN(2)]
+	u.Reclaim, u.Pinned, u.Gang = w.rng.IntN(4) == 0, w.rng.IntN(8) == 0, []string{"", "", "gang"}[w.rng.IntN(3)]
+	if u.Priority = 10 * w.rng.IntN(8); w.rng.IntN(2) == 0 {
+		u.MinRun = time.Duration(w.rng.IntN(90)) * time.Minute
+	}
+	if err := w.snap.Observe(u); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// asks asks for one of few things that no node has room for as a rule.
+func (w *world) asks() Request {
+	r := Request{ID: "new", Priority: 20 * w.rng.IntN(5), OnlyIdle: w.rng.IntN(6) == 0, SpareGangs: w.rng.IntN(6) == 0}
+	if w.plan.quotas != nil {
+		r.Queue = []string{"", "a", "b", "c", "d"}[w.rng.IntN(5)]
+	}
+	if w.rng.IntN(3) == 0 {
+		r.Job, r.Namespace = []string{"web", "train"}[w.rng.IntN(2)], []string{"", "prod"}[w.rng.IntN(2)]
+	}
+	switch w.rng.IntN(3) {
+	case 0:
+		r.GPUs, r.Whole, r.CPUMHz = 6, true, 1000
+	case 1:
+		r.GPUs, r.Whole, r.Close = 4, true, true
+	default:
+		r.GPUs, r.ShareMilli, r.Models = 5, 900, []string{"V100"}
+	}
+	return r
+}
+
+// TestGainsAreAsOnAFreshLook: what evictions would give is followed change by change, and is
+// what a look at every node finds, for whoever asks and whenever.
+func TestGainsAreAsOnAFreshLook(t *testing.T) {
+	for _, quotas := range []bool{false, true} {
+		t.Run(fmt.Sprint("quotas=", quotas), func(t *testing.T) {
+			w := newWorld(t, 3, quotas)
+			counted := 0
+			for range 3000 {
+				w.now = w.now.Add(time.Duration(w.rng.IntN(3)-w.rng.IntN(2)) * time.Minute)
+				switch op := w.rng.IntN(100); {
+				case op < 40:
+					w.place()
+				case op < 55:
+					w.release()
+				case op < 85:
+					w.another()
+				case op < 86:
+					w.flipGPU()
+				case op < 87:
+					w.removeNode()
+				case op < 88 && len(w.nodes) < 20:
+					w.addNode()
+				}
+				r := w.asks()
+				e, err := w.plan.Explain(&r, w.now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := map[string]int{}
+				for _, why := range e.Reasons {
+					if why.Preempted > 0 {
+						got[why.Why] += why.Preempted
+						counted++
+					}
+				}
+				if want := w.plainGains(&r); !maps.Equal(got, want) {
+					t.Fatalf("request %+v: %v nodes would do after evictions, want %v", r, got, want)
+				}
+			}
+			if counted < 100 {
+				t.Errorf("evictions would have helped %d times: too few to tell", counted)
+			}
+		})
+	}
+}
+
+// gained is how many nodes would do after evictions.
+func gained(t *testing.T, p *Planner, r Request, now time.Time) (nodes int) {
+	t.Helper()
+	e, err := p.Explain(&r, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, why := range e.Reasons {
+		nodes += why.Preempted
+	}
+	return nodes
+}
+
+// TestGainsFollowRanks: work that starts on one node can put work on another one on what its
+// queue borrows, which the owner takes back.
+func TestGainsFollowRanks(t *testing.T) {
+	nodes := []Node{testNode("n1", "A100", 1), testNode("n2", "A100", 1)}
+	for i := range 30 { // of a small cluster all is looked at each time
+		nodes = append(nodes, testNode(fmt.Sprint("cpu", i), "A100", 0))
+	}
+	p := testPlanner(t, nodes...)
+	q, err := NewQuotas([]Queue{{Name: "owner", GuaranteeMilli: 1000}, {Name: "other", GuaranteeMilli: 1000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.SetQuotas(q, nil)
+	held(t, p.snap, "first", "n1", 0, 1000, 50, inQueue("other"))
+	held(t, p.snap, "apart", "n2", 0, 500, 90)
+	r := ask(t, "new", "1")
+	r.Queue, r.Priority = "owner", 50
+	if got := gained(t, p, r, noon); got != 1 { // the one without a queue gives way to an owner
+		t.Fatalf("%d nodes would do at first, want 1", got)
+	}
+	held(t, p.snap, "firmer", "n2", 0, 500, 60, inQueue("other"))
+	if got := gained(t, p, r, noon); got != 1 {
+		t.Errorf("%d nodes would do, want the one whose work is borrowed by now", got)
+	}
+	if _, err := p.snap.Release("firmer"); err != nil {
+		t.Fatal(err)
+	}
+	held(t, p.snap, "larger", "n2", 0, 500, 60, inQueue("other"), func(u *Usage) { u.Pinned = true })
+	if got := gained(t, p, r, noon); got != 1 {
+		t.Errorf("%d nodes would do beside what is pinned, want 1", got)
+	}
+}
+
+// TestGainsGoByTheTimeOfTheAsk, also where the clock is set back.
+func TestGainsGoByTheTimeOfTheAsk(t *testing.T) {
+	p := testPlanner(t, testNode("n1", "A100", 1))
+	held(t, p.snap, "low", "n1", 0, 1000, 10, func(u *Usage) { u.Start, u.MinRun = noon, time.Hour })
+	r := ask(t, "new", "1")
+	r.Priority = 50
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{time.Minute, 0}, {2 * time.Hour, 1}, {time.Minute, 0}, {time.Hour, 1}} {
+		if got := gained(t, p, r, noon.Add(c.after)); got != c.want {
+			t.Errorf("after %s %d nodes would do, want %d", c.after, got, c.want)
+		}
+	}
+}
