@@ -283,3 +283,25 @@ func TestWhatATaskSaysIsSavedIsNotLost(t *testing.T) {
 		}
 	}
 }
+
+// What is to end and does not, since its client or its GPU hangs, is waited for half an hour. Then
+// other work makes room.
+func TestWhatNeverStopsIsNotWaitedForForEver(t *testing.T) {
+	b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+	b.Tenant(t, "hangs", 20, "a", 0, 0, 16)
+	b.Tenant(t, "low", 30, "b", 0, 0, 16)
+	b.Stop("alloc-hangs")
+	b.Waits(t, "high", "1", 80)
+	for _, after := range []time.Duration{0, 10 * time.Minute, 19 * time.Minute, 3 * time.Minute} {
+		b.Pass(after)
+		b.State.Heard()
+		b.Expire()
+		due, goes := b.Next(nil, true), ""
+		if due != nil && due.Evict != nil {
+			goes = due.Evict.Victims[0].AllocID
+		}
+		if want := map[bool]string{true: "alloc-low"}[after == 3*time.Minute]; goes != want {
+			t.Fatalf("after %s more %q goes, want %q: %+v", after, goes, want, due)
+		}
+	}
+}

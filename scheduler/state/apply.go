@@ -193,10 +193,10 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 		a.KeepSaid(before)
 	}
 	tx.allocs[a.ID] = a
-	if a.Stopping {
-		tx.stopping[a.ID] = a
-	} else {
+	if !a.Stopping {
 		delete(tx.stopping, a.ID)
+	} else if tx.stopping[a.ID].IsZero() {
+		tx.stopping[a.ID] = tx.now()
 	}
 	put(tx.byJob, a.Key(), a.ID, a)
 	if before != nil && before.NodeID != a.NodeID {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -34,8 +35,20 @@ func (r *Reader) Allocs() iter.Seq[*nomad.Alloc] { return maps.Values(r.allocs) 
 // AllocsOn are the allocs on a node, in no order.
 func (r *Reader) AllocsOn(node string) iter.Seq[*nomad.Alloc] { return maps.Values(r.onNode[node]) }
 
-// Stopping are the allocs that are to end and have not yet, in no order.
-func (r *Reader) Stopping() iter.Seq[*nomad.Alloc] { return maps.Values(r.stopping) }
+// longestStop is after how long an alloc that is to end is not waited for any more: its client
+// may hang, or its processes in the kernel.
+const longestStop = 30 * time.Minute
+
+// Stopping are the allocs that are about to end, in no order.
+func (r *Reader) Stopping() iter.Seq[*nomad.Alloc] {
+	return func(yield func(*nomad.Alloc) bool) {
+		for id, since := range r.stopping {
+			if r.now().Sub(since) < longestStop && !yield(r.allocs[id]) {
+				return
+			}
+		}
+	}
+}
 
 // AllocsOf are the allocs of a job, in no order.
 func (r *Reader) AllocsOf(key nomad.JobKey) []*nomad.Alloc {

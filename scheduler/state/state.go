@@ -38,8 +38,8 @@ type Reader struct {
 	dcs    map[string]int // how many nodes each datacenter has
 	allocs map[string]*nomad.Alloc
 	onNode map[string]map[string]*nomad.Alloc // allocs by node, which may not be known yet
-	// stopping are those of the allocs that are to end.
-	stopping map[string]*nomad.Alloc
+	// stopping is since when those of the allocs that are to end were seen to be.
+	stopping map[string]time.Time
 	byJob    map[nomad.JobKey]map[string]*nomad.Alloc
 	jobs     map[nomad.JobKey]*nomad.Job
 	blocked  map[nomad.JobKey]*nomad.Blocked
@@ -82,7 +82,7 @@ type Tx struct{ Reader }
 func New(c *config.Config, now func() time.Time) *State {
 	s := &State{tx: Tx{Reader{
 		now: now, config: c,
-		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]*nomad.Alloc{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
+		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}, futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
