@@ -1,6 +1,9 @@
 package decide
 
 import (
+	"fmt"
+	"net/http"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -15,8 +18,43 @@ import (
 func (p *groupPlacer) replace(g record.Group, given []admit.TaskDecision) (record.Group, error) {
 	if p.canaries = p.beside(); p.canaries == 0 {
 		defer p.setAside()()
+	} else if err := p.payBeside(g.Cost); err != nil {
+		return g, err
 	}
 	return p.fill(g, given, 0)
+}
+
+// payBeside refuses a group that is to grow beside its canaries where its queue cannot pay for
+// both now: Nomad starts what is more as the version that runs, whatever holds the new one.
+func (p *groupPlacer) payBeside(cost place.Charge) error {
+	j := p.tx.Job(p.key)
+	if p.queue == nil || j == nil || j.Group(p.ask.Group) == nil {
+		return nil
+	}
+	registered := j.Group(p.ask.Group).Count
+	more := p.ask.Count - registered
+	if more <= 0 {
+		return nil
+	}
+	all := cost.Times(int64(p.canaries)).Plus(p.dearest().Times(int64(more)))
+	_, why := p.tx.OverWithOwed(p.queue.Name, all, p.key)
+	if why == "" {
+		return nil
+	}
+	return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: Nomad starts %d more allocs of the version that runs before its canaries are promoted: %s; submit the change with count %d first",
+		p.ask.Group, more, why, registered)}
+}
+
+// dearest is the most that an alloc which canaries run beside costs its queue.
+func (p *groupPlacer) dearest() place.Charge {
+	var most place.Charge
+	for _, a := range p.tx.AllocsOf(p.key) {
+		if u, booked := p.tx.Usage(a.ID); booked && a.Group == p.ask.Group && !a.Canary && !a.Stopping {
+			c := p.tx.Charge(u.NodeID, u.Takes)
+			most.Milli, most.MemoryMiB = max(most.Milli, c.Milli), max(most.MemoryMiB, c.MemoryMiB)
+		}
+	}
+	return most
 }
 
 // refill places what is missing of a group, and of one that was held while something of it

@@ -46,6 +46,8 @@ func TestCanariesKeepToTheirQueue(t *testing.T) {
 		"blue and green, another request": {first: service("s", "8G", 2, 2, 0), next: service("s", "7G", 2, 2, 0), beside: "8G", old: 2, after: 2},
 		"more than the queue ever has":    {first: service("s", "1", 2, 2, 0), next: service("s", "8G", 2, 2, 0), old: 2, refused: true},
 		"more, another version":           {first: service("s", "1", 2, 2, 0), next: service("s", "1", 2, 2, 1), old: 2},
+		"more of them":                    {first: service("s", "8G", 3, 1, 0), next: service("s", "7G", 4, 1, 0), beside: "8G", old: 3, refused: true},
+		"more of them, and there is room": {first: service("s", "8G", 1, 1, 0), next: service("s", "7G", 2, 1, 0), old: 2, canaries: 1},
 		"without canaries":                {first: service("s", "1", 1, 0, 0), next: service("s", "2", 1, 0, 0), beside: "1", old: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
