@@ -115,6 +115,30 @@ func TestStartsAreBounded(t *testing.T) {
 	})
 }
 
+// A limit that is raised lets starts work that wait for room, without another's end.
+func TestStartsThatWaitSeeAHigherLimit(t *testing.T) {
+	for _, higher := range []int{2, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			b := newStartBook()
+			b.setLimit(1)
+			_, err := b.admit(ctx, &drivers.TaskConfig{JobID: "first"})
+			must.NoError(t, err)
+			var admitted atomic.Bool
+			go func() {
+				_, err := b.admit(ctx, &drivers.TaskConfig{JobID: "second"})
+				admitted.Store(err == nil)
+			}()
+			synctest.Wait()
+			must.False(t, admitted.Load())
+			b.setLimit(higher)
+			synctest.Wait()
+			must.True(t, admitted.Load(), must.Sprintf("a limit of %d is not seen", higher))
+		})
+	}
+}
+
 // TestGettingAnImageEnds, whatever the job says about it.
 func TestGettingAnImageEnds(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
