@@ -27,6 +27,9 @@ type mutation struct {
 	what string // the code that changes, and what to
 	// edits do not overlap and stand in the order of the file.
 	edits []edit
+	// runs is the line whose running shows that the mutation's does: its own, or that of
+	// the switch for what a case asks, which a profile has no line for.
+	runs int
 	// declared is whether it lies outside of functions, in what has no lines that run.
 	declared bool
 }
@@ -107,7 +110,15 @@ type finder struct {
 	name   string
 	// declared is whether what is visited lies outside of functions.
 	declared bool
-	found    []mutation
+	// asked are what cases ask, those of an outer switch before those of an inner one.
+	asked []question
+	found []mutation
+}
+
+// question is what one case asks, and the line of its switch.
+type question struct {
+	from, to token.Pos
+	line     int
 }
 
 func (f *finder) offset(pos token.Pos) int { return f.fset.Position(pos).Offset }
@@ -130,7 +141,23 @@ func (f *finder) note(kind string, n ast.Node, what string, edits ...edit) {
 	if cut {
 		what += " …"
 	}
-	f.found = append(f.found, mutation{file: f.name, line: f.fset.Position(n.Pos()).Line, kind: kind, what: what, edits: edits, declared: f.declared})
+	line := f.fset.Position(n.Pos()).Line
+	runs := line
+	for _, q := range f.asked {
+		if q.from <= n.Pos() && n.Pos() < q.to {
+			runs = q.line
+		}
+	}
+	f.found = append(f.found, mutation{file: f.name, line: line, kind: kind, what: what, edits: edits, runs: runs, declared: f.declared})
+}
+
+// cases notes what the cases of a switch ask.
+func (f *finder) cases(n *ast.SwitchStmt) {
+	for _, clause := range n.Body.List {
+		if list := clause.(*ast.CaseClause).List; len(list) > 0 {
+			f.asked = append(f.asked, question{list[0].Pos(), list[len(list)-1].End(), f.fset.Position(n.Pos()).Line})
+		}
+	}
 }
 
 // boundaries are the comparisons that differ in the equal case alone.
@@ -156,6 +183,8 @@ func (f *finder) visit(n ast.Node) bool {
 		f.binary(n)
 	case *ast.BlockStmt:
 		f.statements(n.List)
+	case *ast.SwitchStmt:
+		f.cases(n)
 	case *ast.CaseClause:
 		f.statements(n.Body)
 	case *ast.CommClause:

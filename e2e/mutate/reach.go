@@ -154,7 +154,7 @@ var block = regexp.MustCompile(`^(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ (\d+)$`)
 func (r *reach) testsOf(m mutation) []string {
 	pkg := r.paths[filepath.Dir(m.file)]
 	reaches := func(of reached) bool {
-		return slices.ContainsFunc(of.Lines[path.Join(pkg, filepath.Base(m.file))], func(b [2]int) bool { return b[0] <= m.line && m.line <= b[1] })
+		return slices.ContainsFunc(of.Lines[path.Join(pkg, filepath.Base(m.file))], func(b [2]int) bool { return b[0] <= m.runs && m.runs <= b[1] })
 	}
 	if m.declared {
 		reaches = func(of reached) bool {
