@@ -24,7 +24,7 @@ type Turn struct {
 //  3. what came earlier; then the ID
 //
 // A queue without a guarantee comes after all that have one, and so does work without
-// a queue; of two queues, the one that holds less. A queue above others that has none
+// a queue or of one that is not there; of two queues, the one that holds less. A queue above others that has none
 // stands for the sum of theirs.
 type Order struct {
 	quotas *Quotas
@@ -63,19 +63,20 @@ func (o *Order) CompareQueues(a, b string) int {
 const unpromised = 1 << 40
 
 // share is what a queue holds of its guarantee now and held over time, in
-// thousandths: of its root, then of each queue down to it.
+// thousandths: of its root, then of each queue down to it. Without quotas all are alike.
 func (o *Order) share(name string) []int64 {
-	if name == "" {
-		return []int64{unpromised}
-	}
 	if o.quotas == nil {
 		return nil
+	}
+	path := o.quotas.Path(name)
+	if len(path) == 0 {
+		return []int64{unpromised}
 	}
 	if known, found := o.shares[name]; found {
 		return known
 	}
 	var list []int64
-	for _, at := range slices.Backward(o.quotas.Path(name)) {
+	for _, at := range slices.Backward(path) {
 		own := o.quotas.stands(at)
 		list = append(list, part(o.quotas.Used(o.books, at), own), part(o.past.Mean(o.quotas, at), own))
 	}

@@ -32,7 +32,7 @@ func TestOrder(t *testing.T) {
 	teams := []Queue{
 		{Name: "a", GuaranteeMilli: 1000}, {Name: "b", GuaranteeMilli: 4000}, {Name: "m", GuaranteeMemoryMiB: 1000, GuaranteeMilli: 4000}, {Name: "none"}, {Name: "nothing"},
 		{Name: "org", GuaranteeMilli: 8000}, {Name: "org-x", Parent: "org", GuaranteeMilli: 1000}, {Name: "org-y", Parent: "org", GuaranteeMilli: 4000},
-		{Name: "sum"}, {Name: "sum-x", Parent: "sum", GuaranteeMilli: 1000},
+		{Name: "sum"}, {Name: "sum-x", Parent: "sum", GuaranteeMilli: 1000}, {Name: "0-sum-y", Parent: "sum", GuaranteeMilli: 1000},
 	}
 	turn := func(id, queue string, priority, minute int) Turn {
 		return Turn{ID: id, Queue: queue, Priority: priority, Since: noon.Add(time.Duration(minute) * time.Minute)}
@@ -56,13 +56,14 @@ func TestOrder(t *testing.T) {
 		"the ID at last":                        {nil, nil, []Turn{turn("y", "a", 50, 1), turn("x", "b", 50, 1)}, "x y"},
 		"no guarantee comes last":               {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("none", "none", 50, 0), turn("a", "a", 50, 9)}, "a none"},
 		"and so does no queue":                  {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("free", "", 50, 0), turn("a", "a", 50, 9)}, "a free"},
+		"a queue that is gone is as none":       {map[string]Charge{"a": {Milli: 9000}}, nil, []Turn{turn("left", "gone", 50, 1), turn("free", "", 50, 0), turn("a", "a", 50, 9)}, "a free left"},
 		"of two without, the one that has less": {map[string]Charge{"none": {Milli: 2}, "nothing": {Milli: 1}}, nil, []Turn{turn("x", "none", 50, 0), turn("y", "nothing", 50, 9)}, "y x"},
 		"roots first": {
 			map[string]Charge{"org-y": {Milli: 4000}, "a": {Milli: 600}}, nil, []Turn{turn("a", "a", 50, 0), turn("org-x", "org-x", 50, 8), turn("org-y", "org-y", 50, 9)}, "org-x org-y a"},
 		"then those below": {
 			map[string]Charge{"org-x": {Milli: 500}, "org-y": {Milli: 1000}}, nil, []Turn{turn("x", "org-x", 50, 0), turn("y", "org-y", 50, 9)}, "y x"},
 		"a root without a guarantee stands for those below": {
-			map[string]Charge{"sum-x": {Milli: 400}, "a": {Milli: 500}}, nil, []Turn{turn("a", "a", 50, 0), turn("x", "sum-x", 50, 9)}, "x a"},
+			map[string]Charge{"sum-x": {Milli: 800}, "a": {Milli: 500}}, nil, []Turn{turn("a", "a", 50, 0), turn("x", "sum-x", 50, 9)}, "x a"},
 		"over time counts for those above too": {
 			nil, map[string]Charge{"org-y": {Milli: 4000}, "a": {Milli: 100}}, []Turn{turn("x", "org-x", 50, 0), turn("a", "a", 50, 9)}, "a x"},
 	} {
@@ -90,8 +91,12 @@ func TestOrder(t *testing.T) {
 func TestOrderWithoutQueues(t *testing.T) {
 	var q *Quotas
 	x, y := Turn{ID: "x", Queue: "gone", Since: noon}, Turn{ID: "y", Since: noon.Add(-1)}
-	if o := q.Order(&Ledger{}, nil); o.Compare(x, y) <= 0 && o.Compare(Turn{Priority: 1, Since: noon}, y) >= 0 {
+	o := q.Order(&Ledger{}, nil)
+	if o.Compare(x, y) <= 0 || o.Compare(y, x) >= 0 {
 		t.Error("not by age")
+	}
+	if o.Compare(Turn{Priority: 1, Since: noon}, y) >= 0 {
+		t.Error("not by priority")
 	}
 }
 
@@ -138,6 +143,22 @@ func TestNoPast(t *testing.T) {
 		}
 		if m := p.Mean(q, "team"); m != (Charge{}) {
 			t.Errorf("%v", m)
+		}
+	}
+}
+
+// What a queue held of one kind counts on when it never held of the other.
+func TestPastOfOneKindFadesToo(t *testing.T) {
+	q := quotas(t, Queue{Name: "team"})
+	for _, c := range []struct{ held, want Charge }{
+		{Charge{Milli: 4000}, Charge{Milli: 1000}}, {Charge{MemoryMiB: 4000}, Charge{MemoryMiB: 1000}},
+	} {
+		p := NewPast(time.Hour)
+		p.Account(q, books(nil), noon)
+		p.Account(q, books(map[string]Charge{"team": c.held}), noon.Add(time.Hour))
+		p.Account(q, books(nil), noon.Add(2*time.Hour))
+		if got := p.Mean(q, "team"); got != c.want {
+			t.Errorf("of %v an hour after it ended: %v, want %v", c.held, got, c.want)
 		}
 	}
 }

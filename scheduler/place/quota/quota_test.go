@@ -3,6 +3,7 @@ package quota
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -237,6 +238,30 @@ func TestRanks(t *testing.T) {
 	}
 	if got := NewRanks(q, &Ledger{}).RankOf(Claim{ID: "x", Queue: "nobody", Priority: 3}); got != Unranked(3) {
 		t.Errorf("an unknown queue gives rank %+v", got)
+	}
+}
+
+// The guarantee of every queue above bounds what is a queue's own, except the root's.
+func TestGuaranteesBoundFromAbove(t *testing.T) {
+	q, err := New([]Queue{
+		{Name: "org", GuaranteeMilli: 3000, GuaranteeMemoryMiB: 500},
+		{Name: "department", Parent: "org", GuaranteeMilli: 2000, GuaranteeMemoryMiB: 500},
+		{Name: "a", Parent: "department", GuaranteeMemoryMiB: 500},
+		{Name: "0", GuaranteeMilli: 1000},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	books, _ := booked("a 2000 10 50", "a 1000 10 50", "a 1 10 50", "0 1000 0 50")
+	want := Ranks{"0": {true, true, 50}, "1": {true, false, 50}, "2": {priority: 50}, "3": {true, true, 50}}
+	if got := q.Ranks(books); !maps.Equal(got, want) {
+		t.Errorf("ranks %+v, want %+v", got, want)
+	}
+	full, _ := booked("a 2000 10 50")
+	for milli, want := range map[int64]bool{0: false, 1: true} {
+		if got := q.Borrows(full, Claim{ID: "new", Queue: "a", Priority: 50, Charge: Charge{milli, 10}}); got != want {
+			t.Errorf("%d milli beside a full department are borrowed: %v, want %v", milli, got, want)
+		}
 	}
 }
 
