@@ -162,11 +162,39 @@ func TestRoomIsByTheScarcest(t *testing.T) {
 		"CPU":              {placeClass{gpus: 2, cpu: 10, memory: 10}, Pool{Idle: 8, CPU: 29, Memory: 100}, 2},
 		"memory":           {placeClass{gpus: 2, cpu: 10, memory: 10}, Pool{Idle: 8, CPU: 100, Memory: 19}, 1},
 		"no CPU needed":    {placeClass{gpus: 2, memory: 10}, Pool{Idle: 8, Memory: 30}, 3},
+		"the least memory": {placeClass{gpus: 2, memory: 1}, Pool{Idle: 8, Memory: 3}, 3},
+		"the least CPU":    {placeClass{gpus: 2, cpu: 1, memory: 1}, Pool{Idle: 8, CPU: 2, Memory: 3}, 2},
 		"no memory":        {placeClass{gpus: 2, cpu: 1}, Pool{Idle: 8, CPU: 3}, 3},
 		"more than it has": {placeClass{gpus: 2, cpu: 10, memory: 10}, Pool{Idle: 8, CPU: -30, Memory: 100}, 0},
 	} {
 		if got := c.class.there(&c.pool); got != c.want {
 			t.Errorf("%s: room for %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// An empty node has a place for what wants all of it, whatever of it that is.
+func TestATaskMayWantAllOfANode(t *testing.T) {
+	empty := Pool{GPUs: 4, Idle: 4, CPU: 100, NodeCPU: 100, Memory: 200, NodeMemory: 200}
+	for name, c := range map[string]struct {
+		class placeClass
+		want  float64 // GPUs in places
+	}{
+		"all GPUs":          {placeClass{gpus: 4, cpu: 1, memory: 1}, 4},
+		"all CPU":           {placeClass{gpus: 2, cpu: 100, memory: 1}, 2},
+		"all memory":        {placeClass{gpus: 2, cpu: 1, memory: 200}, 2},
+		"half of each":      {placeClass{gpus: 2, cpu: 50, memory: 100}, 4},
+		"a GPU too many":    {placeClass{gpus: 5, cpu: 1, memory: 1}, 0},
+		"too much memory":   {placeClass{gpus: 2, cpu: 1, memory: 201}, 0},
+		"on another kind":   {placeClass{gpus: 2, cpu: 1, memory: 1, kinds: []bool{false}}, 0},
+		"no CPU, no memory": {placeClass{gpus: 4}, 4},
+	} {
+		if c.class.kinds == nil {
+			c.class.kinds = []bool{true}
+		}
+		pl := Places{classes: []placeClass{c.class}}
+		if got, want := pl.Counts(&empty), (PlaceCounts{int16(c.want * placeGrain)}); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
 }

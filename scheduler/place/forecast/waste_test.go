@@ -110,6 +110,60 @@ func TestFillTakesTheTighterOfTwo(t *testing.T) {
 	}
 }
 
+// A task of a future comes once, and so does the one beside it.
+func TestTasksOfAFutureComeOnce(t *testing.T) {
+	f := future{minCPU: 1, minShare: 300}
+	never := newFutureTask(1, 1000)
+	once := []futureTask{newFutureTask(1, 300), never, never, never}
+	if got := f.fill(once, 10, []int32{600}, 1); got != 300 {
+		t.Errorf("%d stays idle beside one task of 300, want 300", got)
+	}
+	if got := f.fill([]futureTask{newFutureTask(1, 300), newFutureTask(1, 300), never, never}, 10, []int32{600}, 1); got != 300 {
+		t.Errorf("%d stays idle where one of two comes, want 300", got)
+	}
+	if got := f.fill(slices.Concat(once[:2], once), 10, []int32{600}, 1); got != 0 {
+		t.Errorf("%d stays idle beside two tasks of 300, want 0", got)
+	}
+}
+
+// What was estimated is remembered, of however many states.
+func TestManyStatesAreRemembered(t *testing.T) {
+	var m memo
+	key := func(i int) StateKey { return keyOfHost(0, int64(i)) }
+	const states = 5000
+	for i := range states {
+		if _, ok := m.get(key(i)); ok {
+			t.Fatalf("state %d is known before it was seen", i)
+		}
+		m.put(key(i), int32(i))
+	}
+	for i := range states {
+		if v, ok := m.get(key(i)); !ok || v != int32(i) {
+			t.Fatalf("state %d is remembered as %d, %v", i, v, ok)
+		}
+	}
+	if m.reset(); m.count != 0 {
+		t.Error("it is not empty after it was emptied")
+	}
+	if _, ok := m.get(key(1)); ok {
+		t.Error("an emptied one remembers")
+	}
+}
+
+// Prices are rounded to the nearest of what is charged.
+func TestPricesAreRounded(t *testing.T) {
+	for price, want := range map[int64][2]int64{0: {0, 0}, 2: {0, 0}, 3: {0, 5}, 4: {0, 5}, 5: {10, 5}, 7: {10, 5}, 8: {10, 10}, 14: {10, 15}, 15: {20, 15}, 16: {20, 15}, 17: {20, 15}, 18: {20, 20}} {
+		p := Prices{Model: []int64{price}}
+		for k := range p.Slots {
+			p.Slots[k] = price
+		}
+		p.coarsen()
+		if p.Model[0] != want[0] || p.Slots[0] != want[1] || p.Slots[biggestSlot] != want[1] {
+			t.Errorf("%d becomes %d of a model and %d of a slot, want %v", price, p.Model[0], p.Slots[0], want)
+		}
+	}
+}
+
 func TestPour(t *testing.T) {
 	kinds := []Kind{{Free: 999}, {Free: 1999}, {Free: 999}}
 	load := make([]float64, 3)
