@@ -78,6 +78,9 @@ func TestReadRefusals(t *testing.T) {
 		"sharing":             {jobWith(`"Meta":{"gpu":"1","gpu_sharing":"mpss"}`), "mps, timeslice, hami, dmem, suspend, none"},
 		"framework":           {jobWith(`"Meta":{"gpu":"1","gpu_framework":"jax"}`), "pytorch, tensorflow"},
 		"unknown key":         {jobWith(`"Meta":{"gpu":"1","gpu_polcy":"PACK"}`), `unknown meta key "gpu_polcy"`},
+		"one beside a device": {jobWith(`"Meta":{"gpu_limits":"0.5"},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}`), `unknown meta key "gpu_limits"`},
+		"resources of a kind": {jobWith(`"Resources":[]`), `task "t"`},
+		"a list of none":      {jobWith(`"Resources":{"Devices":{}}`), `task "t"`},
 		"two heirs": {`{"Job":{"ID":"a","Meta":{"gpu":"1"},"TaskGroups":[{"Name":"g","Tasks":[{"Name":"a"},{"Name":"b"}]}]}}`,
 			`group "g": 2 tasks would each inherit gpu = "1"`},
 		"two policies": {`{"Job":{"ID":"a","TaskGroups":[{"Name":"g","Tasks":[{"Name":"a","Meta":{"gpu":"1","gpu_policy":"PACK"}},{"Name":"b","Meta":{"gpu":"1"}}]}]}}`,
@@ -96,6 +99,29 @@ func TestReadRefusals(t *testing.T) {
 				t.Errorf("error %v, want a 400 with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// What users prefer and demand in the operands that an admission uses too is theirs: it is
+// neither read as a decision nor taken out.
+func TestConditionsWithoutAMarkAreTheUsers(t *testing.T) {
+	const body = `{"Job":{"ID":"j","TaskGroups":[{"Name":"g",
+		"Constraints":[null,{"LTarget":"${node.unique.id}","Operand":"set_contains_any","RTarget":"n1,n2"},{"LTarget":"${node.datacenter}","Operand":"set_contains_any","RTarget":"dc1"}],
+		"Affinities":[null,{"LTarget":"${node.unique.id}","Operand":"set_contains_any","RTarget":"n3","Weight":50}],
+		"Tasks":[{"Name":"t","Driver":"containerd","Resources":{"Devices":[{"Name":"nvidia/slice","Count":8,
+			"Constraints":[{"LTarget":"${device.attr.type}","Operand":"set_contains_any","RTarget":"A100,H100"}],
+			"Affinities":[{"LTarget":"${device.model}","Operand":"set_contains_any","RTarget":"T4/0","Weight":50}]}]}}]}]}}`
+	j := mustRead(t, body)
+	a := j.Asks[0]
+	if a.Was != nil {
+		t.Errorf("they read as what was decided before: %+v", a.Was)
+	}
+	queue := Constraint{"${device.attr.type}", "A100", anyOf}
+	out := string(applied(t, j, Decision{Group: "g", Tasks: []TaskDecision{{Task: "t", Bound: &queue}}}))
+	for _, want := range []string{`"RTarget":"n1,n2"`, `"RTarget":"dc1"`, `"RTarget":"n3"`, `"RTarget":"A100,H100"`, `"RTarget":"T4/0"`} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s is not in the job any more: %s", want, out)
+		}
 	}
 }
 
