@@ -101,9 +101,6 @@ func New(c Config) (*API, error) {
 			return seen.Synced, nil
 		}
 	}
-	if c.Forward == nil {
-		c.Forward = http.DefaultTransport
-	}
 	return &API{Config: c}, nil
 }
 

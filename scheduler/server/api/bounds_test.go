@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -100,6 +101,16 @@ func TestBodiesAtTheirBounds(t *testing.T) {
 		"GPUs that nodes divide":   {setup, `{"gpu_count":4,"nodes":2,"distributed_training":true}`, 200},
 		"GPUs that they do not":    {setup, `{"gpu_count":3,"nodes":2,"distributed_training":true}`, 400},
 		"the request and a count":  {allocate, `{"request":"1","gpu_count":1}`, 400},
+		"the request and a type":   {allocate, `{"request":"1","gpu_type":"V100"}`, 400},
+		"the request and a size":   {allocate, `{"request":"1","memory_gb":16}`, 400},
+		"the request alone":        {allocate, `{"request":"1"}`, 200},
+		"any size":                 {allocate, `{"gpu_count":1,"memory_gb":0}`, 200},
+		"a size below none":        {allocate, `{"gpu_count":1,"memory_gb":-0.1}`, 400},
+		"no card's size":           {allocate, fmt.Sprintf(`{"gpu_count":1,"memory_gb":%d}`, maxMemoryGB), 400},
+		"the usual time":           {allocate, `{"gpu_count":1,"ttl_seconds":0}`, 200},
+		"the longest time":         {allocate, `{"gpu_count":1,"ttl_seconds":86400}`, 200},
+		"a time too long":          {allocate, `{"gpu_count":1,"ttl_seconds":86401}`, 400},
+		"a time that is over":      {allocate, `{"gpu_count":1,"ttl_seconds":-1}`, 400},
 		"nothing":                  {allocate, `{}`, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,5 +176,21 @@ func TestWhatCannotBeEncodedIsAnError(t *testing.T) {
 	answer(w, 200, map[string]any{"f": func() {}})
 	if w.Code != 500 || json.Valid(w.Body.Bytes()) {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestParametersThatMeanNothingAreRefused by every operation that has an address of its
+// own; Nomad's own are let through.
+func TestParametersThatMeanNothingAreRefused(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Books = &shelf{} })
+	for _, path := range []string{"status", "nodes", "health", "monitoring", "idle", "cluster", "reservations", "ledger", "ledger/advice"} {
+		path = "/api/v1/gpu/" + path
+		if got := b.do("GET", path+"?colour=red", ""); got.Code != 400 {
+			t.Errorf("%s takes a parameter it does not have: %d %s", path, got.Code, got.Body)
+		}
+		with, without := b.do("GET", path+"?region=global&namespace=default", ""), b.do("GET", path, "")
+		if with.Code != without.Code {
+			t.Errorf("%s with Nomad's own parameters: %d %s, without %d", path, with.Code, with.Body, without.Code)
+		}
 	}
 }

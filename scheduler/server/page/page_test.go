@@ -57,6 +57,80 @@ func TestFilesAreGuarded(t *testing.T) {
 	}
 }
 
+// open lets everyone see one picture.
+type open struct{ *view.Cluster }
+
+func (o open) Guarded(serve func(http.ResponseWriter, *http.Request, *view.Cluster) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := serve(w, r, o.Cluster); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+}
+
+// The page is found without its slash. Its files are asked for anew after an upgrade, and
+// no other site holds a window of them.
+func TestWhereThePageIs(t *testing.T) {
+	mux := http.NewServeMux()
+	if err := Register(mux.Handle, closed{}, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w
+	}
+	if w := get("/gpu"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != Path {
+		t.Errorf("/gpu: %d to %q", w.Code, w.Header().Get("Location"))
+	}
+	for header, want := range map[string]string{"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin"} {
+		if got := get(Path).Header().Get(header); got != want {
+			t.Errorf("%s: %q, want %q", header, got, want)
+		}
+	}
+}
+
+// The data says how old it is beside the body, which is the same until something changes.
+func TestDataIsSentOnce(t *testing.T) {
+	c := viewtest.Small()
+	now := c.Synced.Add(1500 * time.Millisecond)
+	mux := http.NewServeMux()
+	if err := Register(mux.Handle, open{c}, func() time.Time { return now }); err != nil {
+		t.Fatal(err)
+	}
+	get := func(etag string) *httptest.ResponseRecorder {
+		r, w := httptest.NewRequest("GET", Path+"data", nil), httptest.NewRecorder()
+		r.Header.Set("If-None-Match", etag)
+		mux.ServeHTTP(w, r)
+		return w
+	}
+	first := get("")
+	var body struct {
+		Nodes []struct {
+			Name string
+			GPUs []struct{ Holders json.RawMessage }
+		}
+	}
+	if err := json.Unmarshal(first.Body.Bytes(), &body); err != nil || first.Code != http.StatusOK || len(body.Nodes) != len(c.Nodes) {
+		t.Fatalf("%d %s: %v", first.Code, first.Body, err)
+	}
+	for i := range body.Nodes {
+		for k, g := range body.Nodes[i].GPUs {
+			var got []view.Holder
+			if err := json.Unmarshal(g.Holders, &got); err != nil || got == nil || len(got) != len(c.Nodes[i].GPUs[k].Holders) {
+				t.Errorf("GPU %d of %s is held by %s, want a list of %d", k, body.Nodes[i].Name, g.Holders, len(c.Nodes[i].GPUs[k].Holders))
+			}
+		}
+	}
+	if h := first.Header(); h.Get("X-View-Age") != "1.5" || h.Get("X-View-Now") != now.UTC().Format(time.RFC3339Nano) {
+		t.Errorf("headers %v", h)
+	}
+	now = now.Add(time.Second)
+	if w := get(first.Header().Get("ETag")); w.Code != http.StatusNotModified || w.Header().Get("X-View-Age") != "2.5" {
+		t.Errorf("a second later: %d, %s seconds old", w.Code, w.Header().Get("X-View-Age"))
+	}
+}
+
 func TestDataIsCompact(t *testing.T) {
 	text, err := json.Marshal(dataOf(viewtest.Large(200)))
 	if err != nil {
