@@ -185,7 +185,7 @@ func TestParametersThatMeanNothingAreRefused(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Books = &shelf{} })
 	for _, path := range []string{"status", "nodes", "health", "monitoring", "idle", "cluster", "reservations", "ledger", "ledger/advice"} {
 		path = "/api/v1/gpu/" + path
-		if got := b.do("GET", path+"?colour=red", ""); got.Code != 400 {
+		if got := b.do("GET", path+"?color=red", ""); got.Code != 400 {
 			t.Errorf("%s takes a parameter it does not have: %d %s", path, got.Code, got.Body)
 		}
 		with, without := b.do("GET", path+"?region=global&namespace=default", ""), b.do("GET", path, "")
