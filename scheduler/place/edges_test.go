@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 )
 
 // A share that covers slices leaves no GPU without compute while slices are free, and no
@@ -146,6 +148,63 @@ func TestNodesAreValidated(t *testing.T) {
 	n := testNode("a", "A100", 2)
 	n.GPUs[0].Peers = []int{0, 1}
 	if err := n.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Shares of a pool are kept in order, whatever comes.
+func TestSharesAreKeptInOrder(t *testing.T) {
+	for _, list := range [][]int32{{}, {5}, {1, 2, 3}, {3, 2, 1}, {2, 3, 1, 2}, {7, 7, 0, 7}} {
+		var got []int32
+		for _, v := range list {
+			got = insertSorted(got, v)
+		}
+		if want := slices.Sorted(slices.Values(list)); !slices.Equal(got, want) {
+			t.Errorf("%v becomes %v", list, got)
+		}
+	}
+}
+
+// Of a group the largest is placed first: by GPUs, then by CPU, then as it was written.
+func TestTheLargestComesFirst(t *testing.T) {
+	rs := []Request{
+		{ID: "part", ShareMilli: 500, GPUs: 1, CPUMHz: 9000}, {ID: "one", GPUs: 1, ShareMilli: 1000, CPUMHz: 10}, {ID: "two", GPUs: 2, ShareMilli: 1000, CPUMHz: 10},
+		{ID: "one with CPU", GPUs: 1, ShareMilli: 1000, CPUMHz: 20}, {ID: "one more", GPUs: 1, ShareMilli: 1000, CPUMHz: 10}, {ID: "none", CPUMHz: 90_000},
+	}
+	var got []string
+	for _, i := range bySize(rs) {
+		got = append(got, rs[i].ID)
+	}
+	if want := []string{"two", "one with CPU", "one", "one more", "part", "none"}; !slices.Equal(got, want) {
+		t.Errorf("placed in the order %q, want %q", got, want)
+	}
+}
+
+// What a request demands of a node or a device counts each time, whoever asked before.
+func TestConditionsAreNotMistakenForOthers(t *testing.T) {
+	a, b := testNode("a", "A100", 4), testNode("b", "A100", 4)
+	a.Attributes, b.Attributes = map[string]string{"meta.rack": "1", "meta.row": "x"}, map[string]string{"meta.rack": "2", "meta.row": "x"}
+	p := testPlanner(t, a, b)
+	for i, demands := range [][]string{{"1", "x"}, {"2", "x"}, {"1"}, {"2"}, {"1", "y"}} {
+		r := Request{ID: fmt.Sprint(i), GPUs: 1, Whole: true, CPUMHz: 1}
+		for k, right := range demands {
+			r.Constraints = append(r.Constraints, constraint.Constraint{Left: []string{"${meta.rack}", "${meta.row}"}[k], Operand: "=", Right: right})
+		}
+		pl, err := p.Place(&r)
+		want := map[string]string{"1": "a", "2": "b"}[demands[0]]
+		if slices.Contains(demands, "y") {
+			want = ""
+		}
+		if (err == nil) != (want != "") || err == nil && pl.Usage.NodeID != want {
+			t.Errorf("demand %q: placed on %q, %v, want %q", demands, pl.Usage.NodeID, err, want)
+		}
+	}
+}
+
+// Without quotas a queue bounds nothing.
+func TestAQueueWithoutQuotas(t *testing.T) {
+	p := testPlanner(t, testNode("a", "A100", 1))
+	if _, err := p.Place(&Request{ID: "r", Queue: "team", GPUs: 1, Whole: true}); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,8 +1,11 @@
 package record
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
 // Each attempt that came to nothing makes the next one wait longer, up to half an hour;
@@ -19,5 +22,34 @@ func TestAttemptsRestLongerEachTime(t *testing.T) {
 	}
 	if a = a.Again(now.Add(3*time.Hour), 1, ""); a.Times != 1 {
 		t.Errorf("hours later it counts %d attempts", a.Times)
+	}
+}
+
+// Who waits is told what came of it from the second attempt on, with what Nomad said, and
+// when it is tried again; not where it is held for another reason.
+func TestWhatCameOfAttemptsIsTold(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for name, row := range map[string]struct {
+		times int
+		why   string
+		hold  *admit.Hold
+		want  []string // in what is told; none: nothing is
+	}{
+		"never":            {0, "", nil, nil},
+		"once":             {1, "no CPU", nil, nil},
+		"twice":            {2, "", nil, []string{"2 times", "12:02 UTC"}},
+		"with a reason":    {3, "no CPU", nil, []string{"3 times", ": no CPU;", "12:04 UTC"}},
+		"held for another": {3, "no CPU", &admit.Hold{Kind: "quota"}, nil},
+	} {
+		g := &Group{Attempts: Attempts{Times: row.times, At: now, Why: row.why}, Decision: admit.Decision{Hold: row.hold}}
+		got := g.InVain()
+		for _, want := range row.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q, want it to say %q", name, got, want)
+			}
+		}
+		if (got == "") != (row.want == nil) || row.why == "" && strings.Contains(got, ": ") {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }

@@ -244,6 +244,9 @@ func TestHistory(t *testing.T) {
 	if err := next.Write(t.Context(), s, first); err != nil {
 		t.Fatal(err)
 	}
+	if text := s.Items["nomad-gpu/history"].Values["record"]; !strings.HasPrefix(text, `{"v":1,`) {
+		t.Errorf("stored without its version: %s", text)
+	}
 	read, err := record.ReadHistory(t.Context(), s, fail)
 	if err != nil || len(read.Events) != 1 || len(read.Evicted["default/low"]) != 1 || len(read.EvictedQueues["q"]) != 1 || read.Used["q"].MilliSeconds != 5 || !read.UsedAt.Equal(at) {
 		t.Errorf("got %+v, %v", read, err)

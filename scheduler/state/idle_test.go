@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -142,5 +143,46 @@ func TestIdleIsNeverSaidOfWhatWasUsed(t *testing.T) {
 				t.Fatalf("seed %d: idle since %s, want %s", seed, got, quiet)
 			}
 		}
+	}
+}
+
+// What does not run is not idle, whatever it holds.
+func TestWhatDoesNotRunIsNotIdle(t *testing.T) {
+	s := servicetest.New(t, "monitor_update_interval = \"1m\"\n", servicetest.Machine("a", 1))
+	s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
+	a := s.Alloc("alloc-tenant")
+	s.Index++
+	a.Index, a.Status = s.Index, "pending"
+	s.State.Apply([]nomad.Change{{Alloc: &a}}, s.Index)
+	sampled(s, nomad.TaskUse{}, 0)
+	s.Pass(time.Minute)
+	sampled(s, nomad.TaskUse{}, 0)
+	if at := unusedSince(s); !at.IsZero() {
+		t.Errorf("it is pending, and idle since %s", at)
+	}
+}
+
+// Work that its queue calls idle is booked so while it is, and as other work once it is not.
+func TestIdleWorkIsBookedSo(t *testing.T) {
+	s := servicetest.New(t, "monitor_update_interval = \"1m\"\nqueue \"q\" {\n namespaces = [\"default\"]\n idle_after = \"10m\"\n idle_action = \"evict\"\n}\n", servicetest.Machine("a", 1))
+	s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
+	booked := func() bool {
+		s.State.Do(func(tx *state.Tx) { tx.CheckIdle() })
+		list := read(s, func(r *state.Reader) []place.Usage { return r.UsagesOn("id-a") })
+		if len(list) != 1 {
+			t.Fatalf("%d are booked", len(list))
+		}
+		return list[0].Idle
+	}
+	for minute := range 13 {
+		use := nomad.TaskUse{}
+		if minute == 12 {
+			use.Milli = 5
+		}
+		sampled(s, use, 0)
+		if got, want := booked(), minute == 10 || minute == 11; got != want {
+			t.Errorf("after %d minutes it is booked as idle: %v, want %v", minute, got, want)
+		}
+		s.Pass(time.Minute)
 	}
 }

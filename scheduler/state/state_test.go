@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -171,5 +172,42 @@ func TestTheStateKeepsCount(t *testing.T) {
 		if b.State.View(func(r *state.Reader) { got, _ = r.Used("q") }); got != sum {
 			t.Fatalf("step %d: the queue is charged %+v, its work costs %+v", i, got, sum)
 		}
+	}
+}
+
+// What is to end is told of until it has, or is gone.
+func TestWhatIsToEnd(t *testing.T) {
+	for name, over := range map[string]func(s *servicetest.Service){
+		"it ended":   func(s *servicetest.Service) { s.End("alloc-tenant") },
+		"it is gone": func(s *servicetest.Service) { s.State.Confirm("id-a", nil, s.Index+1) },
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
+		stopping := func() int {
+			return read(s, func(r *state.Reader) (n int) {
+				for range r.Stopping() {
+					n++
+				}
+				return n
+			})
+		}
+		if n := stopping(); n != 0 {
+			t.Errorf("%s: %d are to end at first", name, n)
+		}
+		if s.Stop("alloc-tenant"); stopping() != 1 {
+			t.Errorf("%s: it is not told that one is to end", name)
+		}
+		if over(s); stopping() != 0 {
+			t.Errorf("%s: it is still to end", name)
+		}
+	}
+}
+
+// What should not have happened is shown to people.
+func TestTroubleIsShown(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	s.State.Trouble(errors.New("a strange thing"))
+	if events := s.Cluster(t).Events; len(events) != 1 || !strings.Contains(events[0].Text, "a strange thing") {
+		t.Errorf("events %+v", events)
 	}
 }
