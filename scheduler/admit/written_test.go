@@ -3,6 +3,7 @@ package admit
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,6 +138,28 @@ func TestCanariesAreRead(t *testing.T) {
 		}
 		if got := j.Asks[0].Canaries; got != want {
 			t.Errorf("%s: %d canaries, want %d", body, got, want)
+		}
+	}
+}
+
+// What an admission wrote is read again as it was decided, before the next is made.
+func TestWhatWasDecidedIsReadAgain(t *testing.T) {
+	for _, d := range []Decision{
+		{Group: "g", Preferred: []string{"n1"}},
+		{Group: "g", Preferred: []string{"n2", "n1"}},
+		{Group: "g", Preferred: []string{"n3", "n1", "n2"}, Candidates: []string{"n1", "n2", "n3", "n4"}},
+		{Group: "g", Candidates: []string{"n1"}, Hold: &Hold{Kind: "room", Sentence: "none"}},
+	} {
+		d.Tasks = []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 2}}}}
+		j := mustRead(t, jobWith(`"Meta":{"gpu":"2"}`))
+		again := mustRead(t, string(applied(t, j, d))).Asks[0].Was
+		if again == nil {
+			t.Errorf("nothing is read of %+v", d)
+			continue
+		}
+		got := again.Decision("g")
+		if !slices.Equal(got.Preferred, d.Preferred) || !slices.Equal(got.Candidates, d.Candidates) || (got.Hold == nil) != (d.Hold == nil) {
+			t.Errorf("%+v is read as %+v", d, got)
 		}
 	}
 }
