@@ -267,3 +267,29 @@ func TestWhatIsDatedAheadIsNotUnderWay(t *testing.T) {
 		}
 	}
 }
+
+// A job that Nomad tells of again is still admitted, however late; one that was stopped and
+// runs again without a decision came around the service.
+func TestAJobThatIsStartedAgainIsDirect(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	a := servicetest.Ask("one", "1G", 1)
+	s.Submit(t, a)
+	s.Register(a)
+	told := func(stopped bool) bool {
+		s.Pass(state.Unseen)
+		j := s.Job(one)
+		s.Index++
+		j.Index, j.Stopped = s.Index, stopped
+		s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
+		return read(s, func(r *state.Reader) bool { return r.Direct(one) })
+	}
+	for range 2 {
+		if told(false) {
+			t.Error("it came around the service, since Nomad told of it again")
+		}
+	}
+	told(true)
+	if !told(false) {
+		t.Error("it was stopped, and is admitted when it is started again")
+	}
+}
