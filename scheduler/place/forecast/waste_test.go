@@ -126,6 +126,32 @@ func TestTasksOfAFutureComeOnce(t *testing.T) {
 	}
 }
 
+// Tasks that a kind of GPU cannot have say nothing of what will be used there.
+func TestTasksOfAnotherKindAreNoFuture(t *testing.T) {
+	s, d := mix(500)
+	d.Add(&Shape{GPUs: 1, Milli: 100, Takes: func(kind int32) (int32, bool) { return 100, kind == 1 }}, Prior, 1)
+	ws := NewWaste(Precision{Streams: 8, Misses: 6, CPUSteps: 96})
+	ws.Learn(s, d)
+	key := ws.Key(0, 96_000).Plus(KeyOfShare(499))
+	if got := ws.Estimate(key, 0, 96_000, []int32{499}); got != 499 {
+		t.Errorf("of 499 that are too little for any task of this kind %d stay idle", got)
+	}
+}
+
+// Careful prices are several times as high, those of models more so, and charge for room
+// also where there is enough.
+func TestCarefulPrices(t *testing.T) {
+	w := Pricing{ModelMilli: 1000, ModelCapMilli: 4000, SlotMilli: 50, SlotFloor: 30}
+	for n, want := range map[int64][4]int64{
+		0: {1000, 4000, 50, 30}, 2: {8000, 32_000, 100, 1000}, 5: {20_000, 80_000, 250, 1000},
+	} {
+		c := w.Careful(n)
+		if got := [4]int64{c.ModelMilli, c.ModelCapMilli, c.SlotMilli, c.SlotFloor}; got != want {
+			t.Errorf("%d times as careful: %v, want %v", n, got, want)
+		}
+	}
+}
+
 // What was estimated is remembered, of however many states.
 func TestManyStatesAreRemembered(t *testing.T) {
 	var m memo

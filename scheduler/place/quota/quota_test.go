@@ -3,7 +3,6 @@ package quota
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -253,13 +252,18 @@ func TestGuaranteesBoundFromAbove(t *testing.T) {
 		t.Fatal(err)
 	}
 	books, _ := booked("a 2000 10 50", "a 1000 10 50", "a 1 10 50", "0 1000 0 50")
-	want := Ranks{"0": {true, true, 50}, "1": {true, false, 50}, "2": {priority: 50}, "3": {true, true, 50}}
-	if got := q.Ranks(books); !maps.Equal(got, want) {
-		t.Errorf("ranks %+v, want %+v", got, want)
+	ranks := NewRanks(q, books)
+	ranks.Follow()
+	for id, want := range map[string]Rank{"0": {true, true, 50}, "1": {true, false, 50}, "2": {priority: 50}, "3": {true, true, 50}} {
+		if got, ok := ranks.Rank(id); !ok || got != want {
+			t.Errorf("%s has rank %+v, %v, want %+v", id, got, ok, want)
+		}
 	}
 	full, _ := booked("a 2000 10 50")
+	ranks = NewRanks(q, full)
+	ranks.Follow()
 	for milli, want := range map[int64]bool{0: false, 1: true} {
-		if got := q.Borrows(full, Claim{ID: "new", Queue: "a", Priority: 50, Charge: Charge{milli, 10}}); got != want {
+		if got := ranks.Borrows(Claim{ID: "new", Queue: "a", Priority: 50, Charge: Charge{milli, 10}}); got != want {
 			t.Errorf("%d milli beside a full department are borrowed: %v, want %v", milli, got, want)
 		}
 	}

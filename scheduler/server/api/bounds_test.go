@@ -194,3 +194,36 @@ func TestParametersThatMeanNothingAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// What is free of a GPU: of a divided one the part that nobody holds, of a whole one all or
+// nothing, and of one whose instances are handed out nothing of itself.
+func TestWhatIsFreeOfAGPU(t *testing.T) {
+	four := make([]view.Instance, 4)
+	for name, test := range map[string]struct {
+		g       view.GPU
+		memory  gb
+		compute float64
+	}{
+		"shared, one of four held": {view.GPU{Mode: "shared", MemoryMiB: 16 << 10, Instances: four, HeldInstances: 1}, 12, 0.75},
+		"shared, all held":         {view.GPU{Mode: "shared", MemoryMiB: 16 << 10, Instances: four, HeldInstances: 4}, 0, 0},
+		"slices, one of four held": {view.GPU{Mode: "slice", MemoryMiB: 5 << 10, SliceMemoryMiB: 1024, Instances: four, HeldInstances: 1, HeldMilli: 250}, 3, 0.75},
+		"whole, idle":              {view.GPU{Mode: "whole", MemoryMiB: 16 << 10, Instances: four[:1]}, 16, 1},
+		"whole, held":              {view.GPU{Mode: "whole", MemoryMiB: 16 << 10, Instances: four[:1], HeldInstances: 1}, 0, 0},
+		"divided into instances":   {view.GPU{Mode: "mig", MemoryMiB: 16 << 10}, 0, 0},
+		"more held than it has":    {view.GPU{Mode: "slice", MemoryMiB: 1024, HeldMemoryMiB: 2048}, 0, 1},
+	} {
+		if memory, compute := freeOf(&test.g); memory != test.memory || compute != test.compute {
+			t.Errorf("%s: %v GB and %v are free, want %v and %v", name, memory, compute, test.memory, test.compute)
+		}
+	}
+}
+
+// Answers say what they are, so that no browser guesses.
+func TestAnswersSayWhatTheyAre(t *testing.T) {
+	b := newBench(t, nil)
+	for _, path := range []string{"openapi.json", "gpu/cluster", "gpu/status"} {
+		if got := b.do("GET", "/api/v1/"+path, "").Header(); got.Get("Content-Type") != "application/json" || got.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
