@@ -195,7 +195,7 @@ func TestParametersThatMeanNothingAreRefused(t *testing.T) {
 	}
 }
 
-// What is free of a GPU: of a divided one the part that nobody holds, of a whole one all or
+// What is free of a GPU: of a divided one the part that is not held, of a whole one all or
 // nothing, and of one whose instances are handed out nothing of itself.
 func TestWhatIsFreeOfAGPU(t *testing.T) {
 	four := make([]view.Instance, 4)
