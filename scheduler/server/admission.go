@@ -143,7 +143,7 @@ func (p *proxy) hand(ctx context.Context, s *submission) bool {
 			p.leaderless(s.w, s.r, errors.New("another replica takes this one for the leader"))
 			return true
 		}
-		if target, err := url.Parse(address); err == nil && address != "" && p.deliver(s, target) {
+		if address != "" && p.handOver(ctx, s, address) {
 			return true
 		}
 		select {
@@ -155,6 +155,29 @@ func (p *proxy) hand(ctx context.Context, s *submission) bool {
 		case <-time.After(leaderRetry):
 		}
 	}
+}
+
+// handOver sends the submission to the leader once not too many others are on their way, and
+// reports whether the request is answered.
+func (p *proxy) handOver(ctx context.Context, s *submission, address string) bool {
+	leader, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	waited, err := p.handing.take(ctx)
+	if err != nil {
+		s.w.Header().Set("Retry-After", "5")
+		p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
+			Text: fmt.Sprintf("this replica of the placement service has %d submissions with the replica that leads, and hands over no more at once; try again in a few seconds", cap(p.handing))})
+		return true
+	}
+	defer p.handing.leave()
+	if waited {
+		if now, self := p.config.Leadership.Leader(); self || now != address {
+			return false
+		}
+	}
+	return p.deliver(s, leader)
 }
 
 // deliver sends the submission to the leader and reports whether the request is

@@ -24,6 +24,7 @@ type proxy struct {
 	through   *httputil.ReverseProxy
 	callers   *callers
 	turns     *turns
+	handing   handing
 	log       hclog.Logger
 }
 
@@ -31,7 +32,7 @@ func newProxy(c Config) *proxy {
 	if c.Traces == nil {
 		c.Traces = trace.Off()
 	}
-	p := &proxy{config: c, transport: NewTransport(c.NomadTLS), peers: NewTransport(c.PeerTLS), turns: newTurns(), log: c.Logger.Named("proxy")}
+	p := &proxy{config: c, transport: NewTransport(c.NomadTLS), peers: NewTransport(c.PeerTLS), turns: newTurns(), handing: newHanding(&c.Limits), log: c.Logger.Named("proxy")}
 	// A connection that was kept may be that of a leader that has died since, and then it is
 	// unknown whether it took the submission. A new one tells the dead from the slow.
 	p.peers.DisableKeepAlives = true

@@ -175,7 +175,7 @@ func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Conf
 	a, err := rest.New(rest.Config{
 		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
 		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
-		Forward: &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}, Audit: s.auditReservation, Logger: s.logger.Named("api"),
+		Forward: forwards(&c.Listen, peers), Audit: s.auditReservation, Logger: s.logger.Named("api"),
 	})
 	if err != nil {
 		return err
@@ -183,6 +183,17 @@ func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Conf
 	a.Register(s.server.Handle)
 	metrics.Register(s.server.Handle, a, s.own, time.Now)
 	return page.Register(s.server.Handle, a, time.Now)
+}
+
+// forwards is the way to the replica that leads, for reservations. They have a quarter of the
+// connections that one client may have there, beside the half for submissions; what is above
+// that waits for one of them.
+func forwards(l *config.Listen, peers *tls.Config) *http.Transport {
+	t := &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}
+	if l.MaxConnectionsPerClient > 0 {
+		t.MaxConnsPerHost = max(1, l.MaxConnectionsPerClient/4)
+	}
+	return t
 }
 
 func (s *service) auditReservation(r *http.Request, token string, e rest.Audited) {

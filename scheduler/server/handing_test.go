@@ -1,0 +1,132 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// slowLeader answers one request for each value of answer.
+type slowLeader struct {
+	answer    chan struct{}
+	came, now atomic.Int32
+}
+
+func (l *slowLeader) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.came.Add(1)
+	l.now.Add(1)
+	defer l.now.Add(-1)
+	<-l.answer
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+}
+
+// elected is who leads, which changes.
+type elected struct{ self atomic.Bool }
+
+func (*elected) Secret() string { return "of the leader" }
+
+func (e *elected) Leader() (string, bool) {
+	if e.self.Load() {
+		return "http://self", true
+	}
+	return "http://leader", false
+}
+
+// follower is a replica beside a leader, both without a network.
+func follower(t *testing.T, limits Limits, who Leadership, leader http.RoundTripper) (*proxy, *fakeDecider) {
+	t.Helper()
+	decider := &fakeDecider{}
+	s, err := New(Config{Nomad: &url.URL{Scheme: "http", Host: "nomad"}, Decider: decider, Limits: limits, Leadership: who, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.proxy.peers.RegisterProtocol("http", leader)
+	nomad := &slowLeader{answer: make(chan struct{})}
+	close(nomad.answer)
+	s.proxy.transport.RegisterProtocol("http", nomad)
+	return s.proxy, decider
+}
+
+// submits has so many jobs submitted at once. Each answer comes through the channel.
+func submits(p *proxy, jobs int) <-chan *httptest.ResponseRecorder {
+	answers := make(chan *httptest.ResponseRecorder, jobs)
+	for range jobs {
+		go func() {
+			w := httptest.NewRecorder()
+			p.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/v1/jobs", strings.NewReader(gpuJob("a", oneGPU))))
+			answers <- w
+		}()
+	}
+	return answers
+}
+
+// TestHandedOverAreBounded: at the replica that leads another one is a client like others. It
+// hands over half as many submissions at once as a client may have connections; the others
+// wait, and are told so where their time is over.
+func TestHandedOverAreBounded(t *testing.T) {
+	for connections, atOnce := range map[int]int{1: 1, 2: 1, 5: 2, 0: 6} {
+		synctest.Test(t, func(t *testing.T) {
+			limits := testLimits
+			limits.ConnectionsPerClient = connections
+			leader := &slowLeader{answer: make(chan struct{})}
+			p, _ := follower(t, limits, &elected{}, leader)
+			answers := submits(p, 6)
+			synctest.Wait()
+			if got := int(leader.came.Load()); got != atOnce {
+				t.Errorf("of %d connections: %d submissions are handed over, want %d", connections, got, atOnce)
+			}
+			leader.answer <- struct{}{}
+			if w := <-answers; w.Code != http.StatusOK {
+				t.Errorf("the first is answered with %d", w.Code)
+			}
+			synctest.Wait()
+			if came, now := int(leader.came.Load()), int(leader.now.Load()); came != min(6, atOnce+1) || now != min(5, atOnce) {
+				t.Errorf("of %d connections: after one answer %d were handed over, and %d are there", connections, came, now)
+			}
+			waiting := 6 - int(leader.came.Load())
+			time.Sleep(limits.DecideTimeout)
+			for range waiting {
+				w := <-answers
+				if text := w.Body.String(); w.Code != http.StatusServiceUnavailable || !strings.Contains(text, "hands over no more at once; try again") || w.Header().Get("Retry-After") == "" {
+					t.Errorf("one that waited in vain is told %d %q", w.Code, text)
+				}
+			}
+			close(leader.answer)
+			for range 5 - waiting {
+				if w := <-answers; w.Code != http.StatusOK {
+					t.Errorf("one that the leader took is answered with %d", w.Code)
+				}
+			}
+		})
+	}
+}
+
+// TestWhoWaitsGoesToTheNextLeader: who leads may have changed by the time that there is a place.
+func TestWhoWaitsGoesToTheNextLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits
+		limits.ConnectionsPerClient = 2
+		leader, who := &slowLeader{answer: make(chan struct{})}, &elected{}
+		p, decider := follower(t, limits, who, leader)
+		answers := submits(p, 2)
+		synctest.Wait()
+		who.self.Store(true)
+		close(leader.answer)
+		for range 2 {
+			if w := <-answers; w.Code != http.StatusOK {
+				t.Errorf("answered with %d %s", w.Code, w.Body)
+			}
+		}
+		if len(decider.asked) != 1 || leader.came.Load() != 1 {
+			t.Errorf("%d are decided about here, and %d by the first leader, want 1 and 1", len(decider.asked), leader.came.Load())
+		}
+	})
+}
