@@ -34,6 +34,29 @@ func leaseOf(id, container string, milli int64, slices ...int) gpu.Lease {
 		Holdings: []gpu.Holding{{UUID: gpuA, Slices: slices, Share: gpu.Share{MemoryMiB: 1024, GuaranteeMilli: milli}}}}
 }
 
+// A task that ends while it asks for another share does not get its lease back.
+func TestAShareIsResizedOnlyWhileItsTaskRuns(t *testing.T) {
+	dir, _ := openState(t)
+	book := &leaseBook{}
+	book.open(dir)
+	lease := leaseOf("a", "c1", 600, 1)
+	less := leaseOf("a", "c1", 300, 1)
+	must.ErrorContains(t, book.resize(less), "the task is ending", must.Sprint("it has no lease"))
+	must.NoError(t, book.claim(lease))
+	must.ErrorContains(t, book.resize(leaseOf("a", "c0", 300, 1)), "the task is ending", must.Sprint("an earlier container of it"))
+	must.NoError(t, book.resize(less))
+	is, err := dir.Lease("a")
+	must.NoError(t, err)
+	must.Eq(t, 300, is.Holdings[0].GuaranteeMilli)
+	must.NoError(t, book.claim(leaseOf("b", "c2", 700, 2)))
+	must.ErrorContains(t, book.resize(lease), "resize: ", must.Sprint("others hold the rest"))
+	must.NoError(t, book.end(less, time.Now()))
+	must.ErrorContains(t, book.resize(less), "the task is ending")
+	is, err = dir.Lease("a")
+	must.NoError(t, err)
+	must.False(t, is.Live())
+}
+
 func TestLeasesAreClaimedOnce(t *testing.T) {
 	dir, path := openState(t)
 	book := &leaseBook{}
