@@ -98,7 +98,8 @@ func (n seatedNode) measure() {
 		task := gpu.TaskUsage{LeaseID: l.ID, UUID: gpuA, Milli: 100}
 		dirs, _ := cgroupTree(cgroupOf(l), unified())
 		pids, _ := processesIn(dirs)
-		if len(pids) > 0 && processState(n.processes, pids[0]) == gpu.ProcessRunning {
+		// The first is the task's own, and the others are what it starts, which are not on the GPU.
+		if len(pids) > 0 && processState(n.processes, slices.Min(pids)) == gpu.ProcessRunning {
 			task.MemoryMiB, task.Processes = 10<<10, len(pids)
 			u.Devices[0].UsedMiB += 10 << 10
 		}

@@ -362,8 +362,9 @@ func (c *Controller) move(ctx context.Context, s *gpu.Seat, whole bool) (gpu.Che
 			s.MemoryMiB = a.HeldMiB
 		} else if s.State == gpu.SeatSuspended {
 			// At most: a task whose processes were suspended in parts may count twice. It had
-			// room on the device, so that it has again.
-			s.MemoryMiB = max(a.HeldMiB, min(s.MemoryMiB+a.HeldMiB, v.CapacityMiB-v.OtherMiB-slackMiB))
+			// room on the device, so that it has again. What is there is never less than before,
+			// whatever was measured of the device: its limit follows it.
+			s.MemoryMiB = max(a.HeldMiB, s.MemoryMiB, min(s.MemoryMiB+a.HeldMiB, v.CapacityMiB-v.OtherMiB-slackMiB))
 		} else {
 			s.MemoryMiB = max(s.MemoryMiB, a.HeldMiB)
 		}

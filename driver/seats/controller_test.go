@@ -78,3 +78,74 @@ func TestATaskThatCannotBeSuspended(t *testing.T) {
 		})
 	}
 }
+
+// moving is a host on which CUDA suspends and brings back whatever it is asked to. news is a
+// program that a suspended task has started since.
+type moving struct {
+	stubborn
+	away, news bool
+	limits     []int64
+}
+
+func (h *moving) Checkpoint(_ context.Context, r gpu.CheckpointRequest) (gpu.CheckpointAnswer, error) {
+	a := gpu.CheckpointAnswer{Processes: []gpu.CheckpointProcess{{PID: 1, State: gpu.ProcessRunning}}}
+	switch {
+	case r.Action == gpu.CheckpointSuspend && !h.away:
+		h.away, a.HeldMiB = true, 60<<10
+	case r.Action == gpu.CheckpointSuspend:
+		h.news, a.HeldMiB = false, 1<<10
+	}
+	if h.away {
+		a.Processes[0].State = gpu.ProcessCheckpointed
+	}
+	if h.news {
+		a.Processes = append(a.Processes, gpu.CheckpointProcess{PID: 2, State: gpu.ProcessRunning})
+	}
+	return a, nil
+}
+
+func (h *moving) MemoryLimit(string) (int64, error) { return 1 << 30, nil }
+func (h *moving) SetMemoryLimit(leaseID string, limit int64) error {
+	if leaseID == "first" {
+		h.limits = append(h.limits, limit>>20)
+	}
+	return nil
+}
+
+// What a task has on the host is there still when another of its programs is suspended beside
+// it, however much the tasks on the device leave: its limit is not lowered below it.
+func TestMemoryOnTheHostIsNotForgotten(t *testing.T) {
+	host, now := &moving{}, start
+	c := &Controller{UUID: "gpu", Host: host, Now: func() time.Time { return now }, Patience: Patience}
+	d := Device{CapacityMiB: 80 << 10, Rules: rules}
+	d.Rules.HostMiB = 200 << 10
+	first := Task{LeaseID: "first", StartedAt: start, Priority: 50, DeclaredMiB: 60 << 10}
+	second := Task{LeaseID: "second", StartedAt: start, Priority: 60, DeclaredMiB: 60 << 10, Starting: true}
+	step := func(used int64, tasks ...Task) gpu.Seat {
+		t.Helper()
+		now = now.Add(time.Minute)
+		d.MeasuredAt, d.Tasks, d.UsedMiB = now, tasks, used
+		if _, err := c.Step(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		return *c.seat("first")
+	}
+	first.Starting = true
+	step(0, first)
+	first.Starting, first.Measured, first.MeasuredMiB, first.Milli = false, true, 60<<10, 100
+	step(60<<10, first)
+	for range 5 {
+		step(60<<10, first, second)
+	}
+	if s := *c.seat("first"); s.State != gpu.SeatSuspended || s.MemoryMiB != 60<<10 {
+		t.Fatalf("the first is %+v", s)
+	}
+	second.Starting = false
+	host.news, first.MeasuredMiB = true, 1<<10
+	step(61<<10, first, second)
+	first.MeasuredMiB = 0
+	s := step(60<<10, first, second)
+	if last := host.limits[len(host.limits)-1]; host.news || s.State != gpu.SeatSuspended || s.MemoryMiB < 60<<10 || last < 61<<10 {
+		t.Errorf("the first is %+v, its limit was raised and lowered so: %v MiB", s, host.limits)
+	}
+}
