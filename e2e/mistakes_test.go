@@ -84,7 +84,7 @@ func TestComputeGuaranteesStayWithinTheGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status := nomad(t, ctx, c, "alloc", "status", failed[0].ID); !strings.Contains(status, "at most 300") {
+	if status := nomad(t, ctx, c, "alloc", "status", failed[0].ID); !strings.Contains(status, "ask for at most 0.3 (compute = 300 in a gpu block)") {
 		t.Errorf("nomad alloc status does not say how much is left:\n%s", status)
 	}
 }
