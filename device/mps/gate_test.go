@@ -220,6 +220,41 @@ func TestAGateOnItsWayIsTaken(t *testing.T) {
 	b.oneOfEach()
 }
 
+// One that was being started and hangs is ended: it would keep the next from being started.
+func TestAGateThatHangsOnItsWayIsReplaced(t *testing.T) {
+	b := newBench(t)
+	b.wantReady()
+	b.Close()
+	b.timeout = impatient
+	c := b.control(device)
+	for _, p := range c.running(roleGate) {
+		_ = unix.Kill(p.PID, unix.SIGKILL)
+		b.untilGone(p.PID)
+	}
+	lock, err := c.lockGate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangs := exec.Command("/proc/self/exe")
+	hangs.Args, hangs.ExtraFiles = []string{gateName, GateCommand, c.dirs.pipe, c.dirs.own}, []*os.File{lock}
+	hangs.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + c.dirs.pipe, waitVariable}
+	in, err := hangs.StdinPipe()
+	if err == nil {
+		err = hangs.Start()
+	}
+	lock.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { in.Close(); _ = hangs.Wait() }()
+	b.start()
+	b.Want([]Spec{b.spec()})
+	b.until("it is ready", ready)
+	if gates := c.running(roleGate); len(gates) != 1 || gates[0].PID == hangs.Process.Pid {
+		t.Errorf("gates are %v, want another than %d", gates, hangs.Process.Pid)
+	}
+}
+
 // Containers hold the gate's socket itself: it must lead to the next daemon, and
 // CUDA must fail meanwhile instead of finding none.
 func TestGateOutlivesTheDaemon(t *testing.T) {

@@ -76,6 +76,9 @@ func (c control) startGate(parent context.Context) (process, error) {
 	defer cancel()
 	lock, err := c.lockGate(ctx)
 	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && parent.Err() == nil {
+			c.endOtherGates(process{}) // none listens, and one that hangs keeps the lock
+		}
 		return process{}, err
 	}
 	defer lock.Close()

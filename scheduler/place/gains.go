@@ -39,8 +39,9 @@ const (
 	someGain
 )
 
-// keptGains is for how many claimants a shape keeps gains.
-const keptGains = 8
+// keptGains is for how many claimants a shape keeps gains. Whoever may ask decides how many
+// shapes and claimants there are, and gains take memory for each node.
+const keptGains = 3
 
 // countGains counts, per reason, the nodes that would do after evictions.
 func (x *refusals) countGains(e *eviction, reasons []Reason) {

@@ -73,11 +73,12 @@ func (s *Ranks) Of(q *Quotas) bool { return s.quotas == q }
 // Follow brings the ranks up to date with the ledger. It lists the work whose rank is
 // another than before, or new.
 func (s *Ranks) Follow() (changed []string) {
-	if changes, ok := s.ledger.since(s.at); ok && s.at >= 0 {
-		for _, c := range changes {
-			s.follow(c)
-		}
-	} else {
+	changes, ok := s.ledger.since(s.at)
+	ok = ok && s.at >= 0
+	for i := 0; ok && i < len(changes); i++ {
+		ok = s.follow(changes[i])
+	}
+	if !ok {
 		s.rebuild()
 	}
 	s.at = s.ledger.end()
@@ -155,23 +156,27 @@ func (s *Ranks) passes(path []int, taken, more Charge) bool {
 
 func firmer(a, b *Claim) int { return cmp.Or(cmp.Compare(b.Priority, a.Priority), earlier(a, b)) }
 
-// follow takes a change of the ledger over.
-func (s *Ranks) follow(c change) {
+// follow takes a change of the ledger over; ok is false where that was of work that is not there.
+func (s *Ranks) follow(c change) (ok bool) {
 	path := s.paths[c.claim.Queue]
 	if path == nil {
-		return
+		return true
 	}
 	t := s.trees[s.quotas.root(c.claim.Queue)]
 	t.stale = true
-	at, _ := slices.BinarySearchFunc(t.work, c.claim, func(h *held, c *Claim) int { return firmer(h.claim, c) })
-	if c.freed {
+	at, found := slices.BinarySearchFunc(t.work, c.claim, func(h *held, c *Claim) int { return firmer(h.claim, c) })
+	switch {
+	case c.freed && !found:
+		return false
+	case c.freed:
 		t.work = slices.Delete(t.work, at, at+1)
 		delete(s.ranked, c.claim.ID)
-		return
+	default:
+		h := newHeld(c.claim, path)
+		t.work = slices.Insert(t.work, at, h)
+		s.ranked[c.claim.ID] = h
 	}
-	h := newHeld(c.claim, path)
-	t.work = slices.Insert(t.work, at, h)
-	s.ranked[c.claim.ID] = h
+	return true
 }
 
 // rebuild takes all work from the ledger.
