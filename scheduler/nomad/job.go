@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -58,7 +59,10 @@ type Group struct {
 	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
 	// group is moved.
 	Stays bool
-	Tasks []Task
+	// StopTime is how long an alloc may take to stop: its shutdown_delay and the longest
+	// kill_timeout of its tasks, each with the delay of its own.
+	StopTime time.Duration
+	Tasks    []Task
 }
 
 // Task is a task of a group, as far as it concerns GPUs.
@@ -98,8 +102,10 @@ func NewJob(j *api.Job, h Hardware) *Job {
 				group.TimeLimit, _ = gpu.ParseTimeLimit(inherited(admit.KeyTimeLimit, t.Meta, g.Meta, j.Meta)) // around the service anything may be written
 			}
 			out.GPU = out.GPU || task.asks()
+			group.StopTime = max(group.StopTime, t.ShutdownDelay+deref(t.KillTimeout))
 			group.Tasks = append(group.Tasks, task)
 		}
+		group.StopTime += deref(g.ShutdownDelay)
 		out.Groups = append(out.Groups, group)
 	}
 	if !out.GPU {

@@ -124,6 +124,13 @@ func TestJob(t *testing.T) {
 			t.Errorf("a group with migrate { max_parallel = %d } stays: %v", most, !stays)
 		}
 	}
+	g := j.TaskGroups[0]
+	g.ShutdownDelay, g.Tasks[0].ShutdownDelay, g.Tasks[0].KillTimeout = ptr(3*time.Second), 2*time.Second, ptr(time.Hour)
+	g.Tasks = append(g.Tasks, &api.Task{Name: "brief", KillTimeout: ptr(time.Minute)})
+	if got, want := NewJob(j, Hardware{}).Group("g").StopTime, time.Hour+5*time.Second; got != want {
+		t.Errorf("it may take %s to stop, want %s", got, want)
+	}
+	g.Tasks = g.Tasks[:1]
 	j.Periodic = &api.PeriodicConfig{}
 	if !NewJob(j, Hardware{}).Stopped {
 		t.Error("a periodic job starts nothing itself")

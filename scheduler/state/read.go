@@ -35,15 +35,29 @@ func (r *Reader) Allocs() iter.Seq[*nomad.Alloc] { return maps.Values(r.allocs) 
 // AllocsOn are the allocs on a node, in no order.
 func (r *Reader) AllocsOn(node string) iter.Seq[*nomad.Alloc] { return maps.Values(r.onNode[node]) }
 
-// longestStop is after how long an alloc that is to end is not waited for any more: its client
-// may hang, or its processes in the kernel.
-const longestStop = 30 * time.Minute
+const (
+	// longestStop is after how long an alloc that is to end is not waited for any more: its
+	// client may hang, or its processes in the kernel.
+	longestStop = 30 * time.Minute
+	// killing is how much longer than its job says an alloc may take to end.
+	killing = 5 * time.Minute
+)
+
+// longestStop is the same for one alloc, whose job may say that it takes longer.
+func (r *Reader) longestStop(a *nomad.Alloc) time.Duration {
+	if j := r.jobs[a.Key()]; j != nil {
+		if g := j.Group(a.Group); g != nil {
+			return max(longestStop, g.StopTime+killing)
+		}
+	}
+	return longestStop
+}
 
 // Stopping are the allocs that are about to end, in no order.
 func (r *Reader) Stopping() iter.Seq[*nomad.Alloc] {
 	return func(yield func(*nomad.Alloc) bool) {
 		for id, since := range r.stopping {
-			if r.now().Sub(since) < longestStop && !yield(r.allocs[id]) {
+			if a := r.allocs[id]; r.now().Sub(since) < r.longestStop(a) && !yield(a) {
 				return
 			}
 		}

@@ -203,6 +203,36 @@ func TestWhatIsToEnd(t *testing.T) {
 	}
 }
 
+// What is to end and does not is waited for for half an hour, or as long as its job says and
+// five minutes.
+func TestWhatIsToEndIsWaitedFor(t *testing.T) {
+	for stops, want := range map[time.Duration]time.Duration{
+		0: 30 * time.Minute, 25 * time.Minute: 30 * time.Minute, time.Hour: 65 * time.Minute,
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		s.Tenant(t, "tenant", 50, "a", 0, 0, 4)
+		j := s.Job(nomad.JobKey{Namespace: "default", ID: "tenant"})
+		j.Groups = slices.Clone(j.Groups)
+		j.Groups[0].StopTime = stops
+		s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
+		s.Stop("alloc-tenant")
+		waited := func() bool {
+			return read(s, func(r *state.Reader) (waited bool) {
+				for range r.Stopping() {
+					waited = true
+				}
+				return waited
+			})
+		}
+		if s.Pass(want - 1); !waited() {
+			t.Errorf("with %s to stop it is not waited for any more before %s", stops, want)
+		}
+		if s.Pass(1); waited() {
+			t.Errorf("with %s to stop it is waited for after %s still", stops, want)
+		}
+	}
+}
+
 // What should not have happened is shown to people.
 func TestTroubleIsShown(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))
