@@ -60,6 +60,8 @@ type model struct {
 	// refuses is why a node does not take a job, for a reason that the service does
 	// not see; empty: it does.
 	refuses func(j *modelJob, n *api.Node) string
+	// stops is how many rounds the allocs of a job take to stop, where that is not two.
+	stops map[string]int
 	// unchangeable is how often a dispatched job was to be changed.
 	unchangeable int
 }
@@ -197,7 +199,7 @@ func (m *model) end(a *modelAlloc) {
 	if j := m.jobs[a.stub.Namespace+"/"+a.stub.JobID]; j != nil {
 		j.queued = m.index
 	}
-	a.stopping, a.stub.DesiredStatus, a.stub.ModifyIndex = 2, "stop", m.index
+	a.stopping, a.stub.DesiredStatus, a.stub.ModifyIndex = max(2, m.stops[a.stub.JobID]), "stop", m.index
 	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 }
 

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,28 @@ func TestNothingStartsInTheRoomOfAGang(t *testing.T) {
 					if nodes := constraintsOf(j.job.TaskGroups[0]); strings.Contains(strings.Join(nodes, " "), "node-") {
 						t.Errorf("%s is kept off a node still: %v", name, nodes)
 					}
+				}
+			})
+		})
+	}
+}
+
+// Room that is made for a gang is its own until the last victim has stopped, however long that
+// takes each of them.
+func TestAGangWaitsForItsLastVictim(t *testing.T) {
+	for _, stops := range []map[string]int{{"j1": 2, "j2": 180}, {"j1": 170, "j2": 180}, {"j1": 180, "j2": 180}, {"j1": 5, "j2": 1200}} {
+		t.Run(fmt.Sprint(stops), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 1, "preemption {\n min_run_time = \"0s\"\n}\n")
+				h.stops = stops
+				h.submit(t.Context(), wholeOf("c", 1, "10"))
+				h.submit(t.Context(), wholeOf("c", 2, "10"))
+				h.seconds(5)
+				h.submit(t.Context(), gangJob("gang", 2, 50))
+				h.seconds(stops["j2"] + 15)
+				said := strings.Join(h.log, "\n")
+				if runs := h.running(); runs != "c/gang" || strings.Count(said, "evict: ") != 2 {
+					t.Errorf("%s run\n%s", runs, said)
 				}
 			})
 		})

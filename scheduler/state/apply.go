@@ -86,15 +86,21 @@ func (tx *Tx) node(n *nomad.Node) {
 	if known {
 		return
 	}
-	for _, a := range tx.onNode[id] {
+	tx.bookAllOn(id)
+}
+
+// bookAllOn books what lies on a node that was not known, in an order that is the same each
+// time: of what begins together, the first to be booked goes first in its queue.
+func (tx *Tx) bookAllOn(id string) {
+	for _, a := range byID(tx.onNode[id]) {
 		tx.book(tx.usageOf(a))
 	}
-	for _, a := range tx.assumed {
+	for _, a := range slices.SortedFunc(maps.Values(tx.assumed), oldestFirst) {
 		if a.Usage.NodeID == id {
 			tx.book(a.Usage)
 		}
 	}
-	for _, r := range tx.reservations {
+	for _, r := range byID(tx.reservations) {
 		if r.Usage.NodeID == id && r.ClaimedBy == "" {
 			tx.book(r.Usage)
 		}
@@ -263,6 +269,15 @@ func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 		}
 	})
 	return same
+}
+
+// byID lists values in the order of their IDs.
+func byID[V any](values map[string]V) []V {
+	list := make([]V, 0, len(values))
+	for _, id := range slices.Sorted(maps.Keys(values)) {
+		list = append(list, values[id])
+	}
+	return list
 }
 
 // put enters a value below a key and an ID.

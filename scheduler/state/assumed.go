@@ -1,9 +1,11 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -127,14 +129,21 @@ func (r *Reader) AllAssumed() []Assumed {
 }
 
 // Savepoint remembers what is promised to a job, and its claim on a reservation.
-// The result brings both back as they were: a promise does not last longer for it.
+// The result brings both back: a promise does not last longer for it, and one that is as it
+// was keeps its place among the work of its queue.
 func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
-	before := tx.AssumedOf(key)
+	before := maps.Clone(tx.promised[key])
 	claimed := tx.hasClaim(key)
 	return func() {
-		tx.Forget(key)
-		for _, a := range before {
-			tx.promise(a)
+		for id, a := range tx.promised[key] {
+			if before[id] != a {
+				tx.forget(id)
+			}
+		}
+		for _, a := range slices.SortedFunc(maps.Values(before), oldestFirst) {
+			if tx.assumed[a.Usage.ID] != a {
+				tx.promise(a)
+			}
 		}
 		if !claimed {
 			tx.Unclaim(key)
@@ -142,17 +151,43 @@ func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
 	}
 }
 
+// oldestFirst orders promises: the oldest first, of equals by ID.
+func oldestFirst(x, y *Assumed) int {
+	return cmp.Or(x.Since.Compare(y.Since), strings.Compare(x.Usage.ID, y.Usage.ID))
+}
+
+// makingRoom are the jobs that room is made for and that something still has to end for: on a
+// node where they are promised some it began to, before the promise was too old.
+func (tx *Tx) makingRoom() map[nomad.JobKey]bool {
+	began := map[string]time.Time{} // by node: when the first that has not ended began to
+	for a := range tx.Stopping() {
+		since := tx.stopping[a.ID]
+		if first, found := began[a.NodeID]; !found || since.Before(first) {
+			began[a.NodeID] = since
+		}
+	}
+	jobs := map[nomad.JobKey]bool{}
+	for _, a := range tx.assumed {
+		if since, found := began[a.Usage.NodeID]; found && a.Kept && since.Sub(a.Since) <= Unplaced {
+			jobs[a.Job] = true
+		}
+	}
+	return jobs
+}
+
 // Expire ends promises that will no longer be kept, and reservations whose time
-// is up. It returns the latter.
+// is up. It returns the latter. Room that is made for a job is its own until the last that
+// goes for it has ended.
 func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.now()
 	tx.forgetEvictions()
+	making := tx.makingRoom()
 	for id, a := range tx.assumed {
 		limit := Unplaced
 		if tx.jobs[a.Job] == nil {
 			limit = Unseen
 		}
-		if now.Sub(a.Since) > limit {
+		if now.Sub(a.Since) > limit && !(a.Kept && making[a.Job]) {
 			tx.forget(id)
 			tx.version++
 		}

@@ -177,3 +177,82 @@ func TestARollbackDoesNotRenewAPromise(t *testing.T) {
 		t.Errorf("after their time there are %+v", left)
 	}
 }
+
+// Room that is made for a job stays its own, on all nodes, while something that began to stop in
+// time stops on one of them.
+func TestRoomIsKeptWhileVictimsStop(t *testing.T) {
+	for name, row := range map[string]struct {
+		then func(*servicetest.Service)
+		left int
+	}{
+		"nothing stops":   {func(*servicetest.Service) {}, 0},
+		"one stops":       {func(s *servicetest.Service) { s.Stop("alloc-victim") }, 2},
+		"one has stopped": {func(s *servicetest.Service) { s.Stop("alloc-victim"); s.End("alloc-victim") }, 0},
+		"one stops for too long": {func(s *servicetest.Service) {
+			s.Stop("alloc-victim")
+			s.Pass(minutes(30) - state.Unplaced)
+		}, 0},
+		"one begins to in time": {func(s *servicetest.Service) { s.Pass(state.Unplaced); s.Stop("alloc-victim") }, 2},
+		"one begins to later":   {func(s *servicetest.Service) { s.Pass(state.Unplaced + 1); s.Stop("alloc-victim") }, 0},
+		"one stops elsewhere":   {func(s *servicetest.Service) { s.Stop("alloc-elsewhere") }, 0},
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1), servicetest.Machine("c", 1))
+		s.Tenant(t, "victim", 10, "a", 0, 0, 4)
+		s.Tenant(t, "elsewhere", 10, "c", 0, 0, 4)
+		s.Register(servicetest.Ask("one", "1G", 2))
+		s.Register(servicetest.Ask("other", "1G", 1))
+		s.State.Do(func(tx *state.Tx) {
+			tx.Assume(one, "g", on("a", 2), true)
+			tx.Assume(one, "g", on("b", 3), true)
+			tx.Assume(other, "g", on("a", 1), false) // found, not made
+		})
+		row.then(s)
+		s.Pass(state.Unplaced + 1)
+		s.Expire()
+		left := read(s, func(r *state.Reader) int { return r.Assumed(one, "g") })
+		if left != row.left || len(s.AllAssumed()) != left {
+			t.Errorf("%s: %d of the job are left, want %d, of all: %+v", name, left, row.left, s.AllAssumed())
+		}
+	}
+}
+
+// Of what has not started, the first to be booked goes first in its queue: neither a node that
+// comes back nor a rollback mixes promises up.
+func TestPromisesKeepTheirOrder(t *testing.T) {
+	s := servicetest.New(t, "queue \"q\" {\n gpus = 1\n}", servicetest.Machine("a", 1))
+	claims := func() (ids []string) {
+		s.State.Do(func(tx *state.Tx) {
+			for _, c := range tx.Snapshot().Claims("q") {
+				ids = append(ids, c.ID)
+			}
+		})
+		return ids
+	}
+	for i := range 8 {
+		s.State.Do(func(tx *state.Tx) {
+			for _, key := range []nomad.JobKey{one, other} {
+				u := on("a", 1)
+				u.Queue = "q"
+				tx.Assume(key, "g", u, i%2 == 0)
+			}
+		})
+		s.Pass(time.Second)
+	}
+	before := claims()
+	s.State.Do(func(tx *state.Tx) {
+		rollback := tx.Savepoint(one)
+		tx.Assume(one, "h", on("a", 1), false)
+		rollback()
+	})
+	if after := claims(); len(before) != 16 || !slices.Equal(before, after) {
+		t.Errorf("after a rollback the order is %v, and was %v", after, before)
+	}
+	s.State.Apply([]nomad.Change{{NodeGone: "id-a"}}, 99)
+	if left := claims(); len(left) != 0 {
+		t.Errorf("%v are booked on a node that is gone", left)
+	}
+	s.State.Apply([]nomad.Change{{Node: servicetest.Machine("a", 1)}}, 100)
+	if after := claims(); !slices.Equal(before, after) {
+		t.Errorf("with the node back the order is %v, and was %v", after, before)
+	}
+}

@@ -3,6 +3,7 @@ package state
 import (
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -51,7 +52,7 @@ func (tx *Tx) rebook(id string) {
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range tx.byJob[key] {
+	for _, a := range byID(tx.byJob[key]) {
 		tx.unbook(a.ID)
 		tx.book(tx.usageOf(a))
 	}
@@ -59,7 +60,7 @@ func (tx *Tx) rebookJob(key nomad.JobKey) {
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range tx.byJob[of.Key()] {
+	for _, a := range byID(tx.byJob[of.Key()]) {
 		if a.Group == of.Group {
 			tx.unbook(a.ID)
 			tx.book(tx.usageOf(a))
@@ -98,6 +99,7 @@ func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 			tx.unbook(a.ID)
 		}
 	}
+	slices.SortFunc(off, func(x, y *nomad.Alloc) int { return strings.Compare(x.ID, y.ID) })
 	return func() {
 		for _, a := range off {
 			tx.book(tx.usageOf(a))
