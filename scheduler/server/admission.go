@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -171,18 +172,20 @@ func (p *proxy) handOver(ctx context.Context, s *submission, address string) boo
 			Text: fmt.Sprintf("this replica of the placement service has %d submissions with the replica that leads, and hands over no more at once; try again in a few seconds", cap(p.handing))})
 		return true
 	}
-	defer p.handing.leave()
+	leave := sync.OnceFunc(p.handing.leave)
+	defer leave()
 	if waited {
 		if now, self := p.config.Leadership.Leader(); self || now != address {
 			return false
 		}
 	}
-	return p.deliver(s, leader)
+	return p.deliver(s, leader, leave)
 }
 
 // deliver sends the submission to the leader and reports whether the request is
-// answered: not when the leader could not be reached at all.
-func (p *proxy) deliver(s *submission, leader *url.URL) bool {
+// answered: not when the leader could not be reached at all. Its place is left before
+// the client gets the answer, which it may never read.
+func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
 	marked := *s
 	marked.r = s.r.Clone(s.r.Context())
 	marked.r.Header.Set(forwardedHeader, p.config.Leadership.Secret())
@@ -192,7 +195,10 @@ func (p *proxy) deliver(s *submission, leader *url.URL) bool {
 		p.config.Traces.Pass(ctx, marked.r.Header)
 	}
 	answered := true
-	to := p.to(leader, p.peers, nil)
+	to := p.to(leader, p.peers, func(resp *http.Response) error {
+		defer leave()
+		return readWhole(resp)
+	})
 	to.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
 		var dial *net.OpError
 		if answered = !errors.As(err, &dial) || dial.Op != "dial"; answered {

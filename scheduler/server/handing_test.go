@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -129,4 +130,59 @@ func TestWhoWaitsGoesToTheNextLeader(t *testing.T) {
 			t.Errorf("%d are decided about here, and %d by the first leader, want 1 and 1", len(decider.asked), leader.came.Load())
 		}
 	})
+}
+
+// stalled is a client that reads nothing of its answer until it is let go.
+type stalled struct {
+	*httptest.ResponseRecorder
+	comes, reads chan struct{}
+}
+
+func (s stalled) Write(text []byte) (int, error) {
+	s.comes <- struct{}{}
+	<-s.reads
+	return s.ResponseRecorder.Write(text)
+}
+
+// TestWhoDoesNotReadHoldsNoOneUp: a client that does not read its answer has its place with
+// the replica that leads no more.
+func TestWhoDoesNotReadHoldsNoOneUp(t *testing.T) {
+	limits := testLimits
+	limits.ConnectionsPerClient = 2
+	leader := &slowLeader{answer: make(chan struct{})}
+	close(leader.answer)
+	p, _ := follower(t, limits, &elected{}, leader)
+	first := stalled{httptest.NewRecorder(), make(chan struct{}, 1), make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.ServeHTTP(first, httptest.NewRequest(http.MethodPut, "/v1/jobs", strings.NewReader(gpuJob("a", oneGPU))))
+	}()
+	<-first.comes
+	if w := <-submits(p, 1); w.Code != http.StatusOK || w.Body.String() != "{}" {
+		t.Errorf("another one is told %d %q", w.Code, w.Body)
+	}
+	close(first.reads)
+	<-done
+	if first.Code != http.StatusOK || first.Body.String() != "{}" || len(p.handing) != 0 {
+		t.Errorf("who reads late is told %d %q, and %d places are taken", first.Code, first.Body, len(p.handing))
+	}
+}
+
+// broken is an answer that ends before its end.
+type broken struct{ err error }
+
+func (b broken) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := io.MultiReader(strings.NewReader("{"), iotest.ErrReader(b.err))
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(body), Request: r}, nil
+}
+
+// TestHalfAnAnswerOfTheLeaderIsNone: it is not passed on, and its place is given back.
+func TestHalfAnAnswerOfTheLeaderIsNone(t *testing.T) {
+	limits := testLimits
+	limits.ConnectionsPerClient = 2
+	p, _ := follower(t, limits, &elected{}, broken{io.ErrUnexpectedEOF})
+	if w := <-submits(p, 1); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || len(p.handing) != 0 {
+		t.Errorf("%d %s, and %d places are taken", w.Code, w.Body, len(p.handing))
+	}
 }

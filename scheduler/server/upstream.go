@@ -51,3 +51,15 @@ func (p *proxy) nomadDo(ctx context.Context, method, pathAndQuery, token string,
 	}
 	return answer{resp.StatusCode, text}, nil
 }
+
+// readWhole reads an answer to its end, so that its server is done with it before the client
+// gets any of it.
+func readWhole(resp *http.Response) error {
+	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswerBytes))
+	_ = resp.Body.Close()
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	return nil
+}

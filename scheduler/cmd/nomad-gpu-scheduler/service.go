@@ -189,7 +189,7 @@ func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Conf
 // connections that one client may have there, beside the half for submissions; what is above
 // that waits for one of them.
 func forwards(l *config.Listen, peers *tls.Config) *http.Transport {
-	t := &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: time.Minute}
+	t := &http.Transport{TLSClientConfig: peers, IdleConnTimeout: time.Minute}
 	if l.MaxConnectionsPerClient > 0 {
 		t.MaxConnsPerHost = max(1, l.MaxConnectionsPerClient/4)
 	}

@@ -22,15 +22,24 @@ func read(r *http.Request, into any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return problemf(http.StatusUnsupportedMediaType, "content type %q is not application/json", r.Header.Get("Content-Type"))
 	}
+	text, err := readText(r)
+	if err != nil {
+		return err
+	}
+	return decode(text, into)
+}
+
+// readText reads a request's body within the bound.
+func readText(r *http.Request) ([]byte, error) {
 	text, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return problemf(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", large.Limit)
+		return nil, problemf(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", large.Limit)
 	}
 	if err != nil {
-		return problemf(http.StatusBadRequest, "read body: %v", err)
+		return nil, problemf(http.StatusBadRequest, "read body: %v", err)
 	}
-	return decode(text, into)
+	return text, nil
 }
 
 // decode is read's pure part.

@@ -1,14 +1,28 @@
 package api
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"time"
 )
 
 // forwardedHeader marks a request that another replica passed on, so that two
 // replicas who disagree about the leader do not pass it on for ever.
 const forwardedHeader = "X-Nomad-Gpu-Forwarded"
+
+const (
+	// forwardTimeout bounds how long a request that is passed on waits for a connection and
+	// for its answer.
+	forwardTimeout = time.Minute
+	// maxAnswer bounds an answer of the replica that leads, in bytes.
+	maxAnswer = 64 << 20
+)
 
 // forwarded passes a request on to the replica that decides, and reports
 // whether it was answered.
@@ -29,6 +43,29 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 		a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replicas disagree about who leads; try again in a few seconds"))
 		return true
 	}
+	text, err := readText(r)
+	if err != nil {
+		a.fail(w, r, err)
+		return true
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), forwardTimeout)
+	defer cancel()
+	a.pass(w, withBody(r.WithContext(ctx), text), leader)
+	return true
+}
+
+// withBody is a request whose body is all there, so that it holds up no connection, and can
+// be sent on another one when the one that was kept has ended.
+func withBody(r *http.Request, text []byte) *http.Request {
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
+	r.Body, _ = r.GetBody()
+	r.ContentLength, r.TransferEncoding = int64(len(text)), nil
+	return r
+}
+
+// pass asks the leader. There are few connections to it: none is kept by a client that
+// does not read its answer.
+func (a *API) pass(w http.ResponseWriter, r *http.Request, leader *url.URL) {
 	proxy := httputil.ReverseProxy{
 		Transport: a.Forward,
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -36,11 +73,26 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 			p.SetXForwarded() // the leader's audit log names the client
 			p.Out.Header.Set(forwardedHeader, a.Leadership.Secret())
 		},
+		ModifyResponse: readWhole,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			a.Logger.Warn("pass request on to the leader", "leader", address, "error", err)
-			a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replica that leads does not answer; another one takes over, try again in a few seconds"))
+			a.Logger.Warn("pass request on to the leader", "leader", leader.String(), "error", err)
+			text := "the replica that leads does not answer; another one takes over, try again in a few seconds"
+			if errors.Is(err, context.DeadlineExceeded) {
+				text = fmt.Sprintf("the replica that leads gives no answer within %s; try again in a few seconds", forwardTimeout)
+			}
+			a.fail(w, r, problemf(http.StatusServiceUnavailable, "%s", text))
 		},
 	}
 	proxy.ServeHTTP(w, r)
-	return true
+}
+
+// readWhole reads an answer to its end before the client gets any of it.
+func readWhole(resp *http.Response) error {
+	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
+	_ = resp.Body.Close()
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	return nil
 }

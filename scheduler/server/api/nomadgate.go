@@ -85,8 +85,8 @@ func (g *NomadGate) MaySubmit(ctx context.Context, token, namespace string) erro
 	return g.ask(ctx, token, "submit jobs", namespace, func(ctx context.Context) error {
 		options := (&nomad.WriteOptions{AuthToken: token, Namespace: namespace}).WithContext(ctx)
 		_, _, err := g.client.Jobs().Plan(emptyJob(namespace), false, options)
-		if denies(statusOf(err)) && g.mayRegister(options) {
-			return nil
+		if denies(statusOf(err)) {
+			err = g.mayRegister(options)
 		}
 		if status := statusOf(err); status != 0 && !denies(status) && g.missing(ctx, token, namespace) {
 			return fmt.Errorf("%w: %q", ErrNoNamespace, namespace)
@@ -97,10 +97,13 @@ func (g *NomadGate) MaySubmit(ctx context.Context, token, namespace string) erro
 
 // mayRegister asks for a registration over a version of the job that no job has: Nomad looks
 // at the token first and at the version next, and registers nothing. It is the second question
-// because Nomad logs its refusal as an error.
-func (g *NomadGate) mayRegister(options *nomad.WriteOptions) bool {
+// because Nomad logs its refusal as an error. That refusal is a yes, and no error.
+func (g *NomadGate) mayRegister(options *nomad.WriteOptions) error {
 	_, _, err := g.client.Jobs().EnforceRegister(emptyJob(options.Namespace), math.MaxUint64, options)
-	return err != nil && strings.Contains(err.Error(), nomad.RegisterEnforceIndexErrPrefix)
+	if err != nil && strings.Contains(err.Error(), nomad.RegisterEnforceIndexErrPrefix) {
+		return nil
+	}
+	return err
 }
 
 // missing reports whether Nomad has no such namespace: its refusal to plan

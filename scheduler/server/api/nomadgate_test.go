@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,40 @@ func TestMaySubmit(t *testing.T) {
 		err := gate.MaySubmit(t.Context(), row.token, row.namespace)
 		if !errors.Is(err, row.want) || err != nil && describe(err).status != row.status {
 			t.Errorf("%s in %s: %v, want %v", row.token, row.namespace, err, row.want)
+		}
+	}
+}
+
+// TestSilenceIsNoDenial: where Nomad does not say whether a token may register, that is not
+// remembered as a no.
+func TestSilenceIsNoDenial(t *testing.T) {
+	for status, text := range map[int]string{http.StatusTooManyRequests: "", http.StatusInternalServerError: "No cluster leader", 0: "the connection ends"} {
+		var answers atomic.Bool
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/plan"):
+				http.Error(w, "Permission denied", http.StatusForbidden)
+			case r.URL.Path != "/v1/jobs":
+				w.Write([]byte("{}")) //nolint:errcheck // a test's server
+			case answers.Load():
+				http.Error(w, "Enforcing job modify index 18446744073709551615: job does not exist", http.StatusInternalServerError)
+			case status == 0:
+				panic(http.ErrAbortHandler)
+			default:
+				http.Error(w, text, status)
+			}
+		}))
+		defer s.Close()
+		gate, err := NewNomadGate(nomad.Config{Address: s.URL, HttpClient: s.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := gate.MaySubmit(t.Context(), "registers", "known"); !errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrDenied) {
+			t.Errorf("%d %s: %v, want %v", status, text, err, ErrNoAnswer)
+		}
+		answers.Store(true)
+		if err := gate.MaySubmit(t.Context(), "registers", "known"); err != nil {
+			t.Errorf("%d %s, then an answer: %v", status, text, err)
 		}
 	}
 }
