@@ -92,7 +92,7 @@ func (s *Socket) Serve(ctx context.Context) {
 			return
 		}
 		conn, err := s.listener.AcceptUnix()
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		if ctx.Err() != nil { // which closes the listener
 			if err == nil {
 				_ = conn.Close()
 			}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,14 +73,19 @@ const statusLine = `{"version":1,"action":"status"}` + "\n"
 
 // say sends text as it is, and returns what comes back.
 func say(dir, text string) (gpu.SelfAnswer, error) {
-	var a gpu.SelfAnswer
 	conn, err := net.Dial("unix", filepath.Join(dir, socketName))
 	if err != nil {
-		return a, err
+		return gpu.SelfAnswer{}, err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	go func() { _, _ = io.WriteString(conn, text) }() // which the other end may not read to the end
+	return heard(conn)
+}
+
+// heard is what a client is answered.
+func heard(conn net.Conn) (gpu.SelfAnswer, error) {
+	var a gpu.SelfAnswer
 	line, err := bufio.NewReader(conn).ReadBytes('\n')
 	if err != nil {
 		return a, err
@@ -119,6 +125,7 @@ func TestRequestsAreBoundedAndStrict(t *testing.T) {
 func TestSlowClientsAreGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	serving(t, dir, &counted{name: "task"})
+	var silent []net.Conn
 	for n := range 2 * atOnce {
 		conn, err := net.Dial("unix", filepath.Join(dir, socketName))
 		if err != nil {
@@ -127,10 +134,40 @@ func TestSlowClientsAreGivenUp(t *testing.T) {
 		defer conn.Close()
 		if n%2 == 0 {
 			_, _ = io.WriteString(conn, statusLine) // and reads nothing
+		} else {
+			silent = append(silent, conn)
 		}
 	}
 	if a, err := say(dir, statusLine); err != nil || a.Message != "task status" {
 		t.Errorf("got %+v, %v", a, err)
+	}
+	for _, conn := range silent {
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		if a, err := heard(conn); err != nil || a.Error != "request: no complete line came within 2s" {
+			t.Errorf("a silent client got %+v, %v", a, err)
+		}
+	}
+}
+
+// An answer that no client would take in whole is replaced by one that says so.
+func TestAnswersAreBounded(t *testing.T) {
+	beside, err := json.Marshal(gpu.SelfAnswer{Version: gpu.SelfVersion, Message: " status"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := gpu.MaxSelfAnswer - len("\n") - len(beside)
+	for name, length := range map[string]int{"one that just fits": most, "one byte more": most + 1, "twice as much": 2 * most} {
+		t.Run(name, func(t *testing.T) {
+			dir, task := t.TempDir(), strings.Repeat("x", length)
+			serving(t, dir, &counted{name: task})
+			want := gpu.SelfAnswer{Version: gpu.SelfVersion, Message: task + " status"}
+			if length > most {
+				want = gpu.SelfAnswer{Version: gpu.SelfVersion, Error: "the answer could not be written in 65536 bytes"}
+			}
+			if a, err := say(dir, statusLine); err != nil || !reflect.DeepEqual(a, want) {
+				t.Errorf("got %.200v, %v", a, err)
+			}
+		})
 	}
 }
 
@@ -254,7 +291,7 @@ func TestServingEndsWithTheTask(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatIsNotThere(t *testing.T) {
+func TestPlacesWhereNoSocketCanBe(t *testing.T) {
 	if _, err := Listen(filepath.Join(t.TempDir(), "none"), &counted{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
@@ -264,5 +301,14 @@ func TestADirectoryThatIsNotThere(t *testing.T) {
 	}
 	if _, err := Listen(link, &counted{}); err == nil {
 		t.Error("a link was followed")
+	}
+	for _, name := range []string{socketName, nextName} {
+		taken := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(taken, name, "inner"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Listen(taken, &counted{}); err == nil {
+			t.Errorf("a socket with a directory in the place of %s was said to listen", name)
+		}
 	}
 }
