@@ -56,6 +56,32 @@ func (p *groupPlacer) tooFew(found int) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", p.ask.Together(), found)}
 }
 
+// promisedAway is the hold of a group that finds no room, and would in what is made for another
+// that is held until all of it is there. Nomad knows of no promise: without the hold it would
+// start the group there. Nil when that is not the reason, or the group goes first.
+func (p *groupPlacer) promisedAway(g *record.Group) *admit.Hold {
+	tx, own, need := p.tx, turnOf(p.tx, p.ask), needAs(p.tx, g)
+	var first *state.Assumed
+	for a := range tx.KeptRoom() {
+		r := tx.Record(a.Job)
+		if r == nil || a.Job == p.key || first != nil && first.Usage.ID <= a.Usage.ID {
+			continue
+		}
+		of, known := r.Groups[a.Group]
+		if !known || of.Decision.Hold == nil || turnOf(tx, &of.Ask).Priority < own.Priority {
+			continue
+		}
+		if tx.ServesNow(a.Usage.NodeID, need, func(u *place.Usage) bool { return u.ID == a.Usage.ID }) {
+			first = a
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	of := tx.Record(first.Job).Groups[first.Group]
+	return p.waitsFor(&waiter{key: first.Job, turn: turnOf(tx, &of.Ask)})
+}
+
 // gangAsks are the asks of a job's gang as they were recorded, by group.
 func gangAsks(r *record.Record) []admit.Ask {
 	var asks []admit.Ask

@@ -253,6 +253,9 @@ func (p *groupPlacer) fill(g record.Group, given []admit.TaskDecision, running i
 // room, or all of it is held where Nomad would start it in room that is others'.
 func (p *groupPlacer) short(g record.Group, given []admit.TaskDecision, missing, placed, running int) (record.Group, error) {
 	hold := reservedAway(p.tx, &g)
+	if hold == nil && running == 0 {
+		hold = p.promisedAway(&g)
+	}
 	if hold == nil && running == 0 && placed == 0 {
 		hold = p.afterTurn(&g)
 	}

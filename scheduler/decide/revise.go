@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -25,8 +26,9 @@ type Revision struct {
 	Prefer string
 	// Room is what is made there, where it is known; see Eviction.
 	Room *Room
-	// RoomMade counts that room is made for all of a group that is held, and of its gang.
-	RoomMade bool
+	// RoomMade is the room that is made for all of a group that is held, and of its gang; none:
+	// the revision is another one.
+	RoomMade []Promise
 	// Exclude are nodes to leave out while their room goes to For, Include those
 	// to take back in.
 	Exclude []string
@@ -57,7 +59,7 @@ func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
 	before := map[string]record.Group{}
-	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || r.RoomMade || r.Align && !gangRuns(tx, key, asks))
+	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || len(r.RoomMade) > 0 || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]
 		was, known := have.Groups[a.Group]
@@ -107,8 +109,8 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	switch {
 	case r.OnCPU:
 		return onCPU(tx, key, a, was)
-	case r.RoomMade:
-		g.Attempts = roomMade(tx, key, &g)
+	case len(r.RoomMade) > 0:
+		g.Attempts, g.Assumed = roomMade(tx, key, &g), promisedTo(key, a.Group, r.RoomMade)
 		return g, nil
 	}
 	if was.Decision.OnCPU { // it was never registered so, or is not any more
@@ -121,10 +123,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Align {
 		g, r.Retry = align(tx, key, a, g)
 	}
-	for _, id := range r.Exclude {
-		g.Excluded[id], g.Decision.WithoutCanaries = r.For, true
-	}
-	g.Decision.Preferred = slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return slices.Contains(r.Exclude, id) })
+	exclude(&g, r.Exclude, r.For)
 	for _, id := range r.Include {
 		delete(g.Excluded, id)
 	}
@@ -147,7 +146,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		r.Hold = restHold(&g.Attempts)
 	}
 	if r.Hold != nil {
-		g.Decision.Hold, g.Decision.WithoutCanaries = r.Hold, true
+		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
 		tx.NoteDecision(g.Shown)
 	}
@@ -156,6 +155,15 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		return g, nil
 	}
 	return retry(tx, key, a, g)
+}
+
+// exclude has a group leave out some nodes: it neither prefers them nor is promised anything there.
+func exclude(g *record.Group, nodes []string, whom string) {
+	for _, id := range nodes {
+		g.Excluded[id], g.Decision.WithoutCanaries = whom, true
+	}
+	g.Decision.Preferred = slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return slices.Contains(nodes, id) })
+	g.Assumed = slices.DeleteFunc(slices.Clone(g.Assumed), func(u place.Usage) bool { return slices.Contains(nodes, u.NodeID) })
 }
 
 // retry decides anew about a group that waits, and tells of it when it need not
@@ -195,6 +203,16 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 	was.Cost, was.Direct = p.leastCost(), false
 	tx.ForgetGroup(key, a.Group)
 	return p.refill(was, p.given(&was))
+}
+
+// promisedTo is what is promised to one group.
+func promisedTo(key nomad.JobKey, group string, promises []Promise) (list []place.Usage) {
+	for _, p := range promises {
+		if p.Job == key && p.Group == group {
+			list = append(list, p.Usage)
+		}
+	}
+	return list
 }
 
 func sameDecision(x, y *admit.Decision) bool {

@@ -153,7 +153,7 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 	if err := l.keepOff(ctx, e); err != nil {
 		return err
 	}
-	if item.Revision.RoomMade {
+	if len(item.Revision.RoomMade) > 0 {
 		if _, err := l.revise(ctx, item.Job, item.Revision); err != nil {
 			return fmt.Errorf("count what was done for it: %w", err)
 		}

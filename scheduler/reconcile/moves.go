@@ -103,10 +103,7 @@ func relieve(tx *state.Tx, w *state.Waiting, g *record.Group, most int) *Item {
 	if e == nil {
 		return nil
 	}
-	item := &Item{Job: w.Job, Evict: e, Revision: decide.Revision{Group: w.Group, RoomMade: e.Room == nil}}
-	if e.Room != nil { // else it is let go once all of it is there
-		item.Revision.Prefer, item.Revision.Room = e.Room.Node(), e.Room
-	}
+	item := &Item{Job: w.Job, Evict: e, Revision: madeFor(w.Group, e)}
 	return item
 }
 

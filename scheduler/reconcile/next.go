@@ -300,11 +300,17 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	if hold != nil && hold.Kind == view.WaitsForQuota {
 		takeQuota(tx, e)
 	}
-	item := &Item{Job: w.Job, Evict: e, Revision: decide.Revision{Group: w.Group, RoomMade: e.Room == nil}}
-	if e.Room != nil { // else it is let go once all of it is there
-		item.Revision.Prefer, item.Revision.Room = e.Room.Node(), e.Room
-	}
+	item := &Item{Job: w.Job, Evict: e, Revision: madeFor(w.Group, e)}
 	return item
+}
+
+// madeFor is the revision of a group that room is made for: what is held is let go once all of its
+// room is there.
+func madeFor(group string, e *decide.Eviction) decide.Revision {
+	if e.Room == nil {
+		return decide.Revision{Group: group, RoomMade: e.Promises}
+	}
+	return decide.Revision{Group: group, Prefer: e.Room.Node(), Room: e.Room}
 }
 
 // takeQuota names the quota that victims give up: what they hold counts for a bound of

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -103,6 +104,55 @@ func TestAGangWaitsForItsLastVictim(t *testing.T) {
 				said := strings.Join(h.log, "\n")
 				if runs := h.running(); runs != "c/gang" || strings.Count(said, "evict: ") != 2 {
 					t.Errorf("%s run\n%s", runs, said)
+				}
+			})
+		})
+	}
+}
+
+// Room that is made for a gang is its own, also where another replica begins to lead meanwhile: no
+// victim goes back to what is free of it already, and nothing that is submitted then gets it, unless
+// it goes first.
+func TestTheRoomOfAGangIsKept(t *testing.T) {
+	for name, row := range map[string]struct {
+		at        []int // seconds
+		lead      bool  // another replica does from then on
+		submitted string
+		takesIt   bool
+	}{
+		"one leader":                {at: []int{10, 130, 295}, submitted: "10"},
+		"another of its priority":   {at: []int{10}, submitted: "50"},
+		"one that goes first":       {at: []int{10}, submitted: "60", takesIt: true},
+		"another leader at once":    {at: []int{10}, lead: true, submitted: "10"},
+		"another leader later":      {at: []int{150}, lead: true, submitted: "10"},
+		"another leader at the end": {at: []int{290}, lead: true, submitted: "10"},
+		"one leader after another":  {at: []int{10, 20, 30, 170, 180, 295}, lead: true, submitted: "10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 1, "preemption {\n min_run_time = \"0s\"\n}\n")
+				h.stops = map[string]int{"j1": 2, "j2": 300}
+				ctx := t.Context()
+				h.submit(ctx, wholeOf("c", 1, "10"))
+				h.submit(ctx, wholeOf("c", 2, "10"))
+				h.seconds(5)
+				h.submit(ctx, gangJob("gang", 2, 50))
+				h.seconds(3)
+				taken := false
+				for second := range 315 {
+					h.seconds(1)
+					if slices.Contains(row.at, second) {
+						if row.lead {
+							h.lead(ctx)
+						}
+						h.submit(ctx, wholeOf("c", 10+second, row.submitted))
+					}
+					runs := h.running()
+					taken = taken || second > 3 && runs != "" && runs != "c/gang" && runs != "c/j2"
+				}
+				said := strings.Join(h.log, "\n")
+				if taken != row.takesIt || !taken && (h.running() != "c/gang" || strings.Count(said, "evict: ") != 2) {
+					t.Errorf("taken %v; %s run\n%s", taken, h.running(), said)
 				}
 			})
 		})

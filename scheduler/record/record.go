@@ -62,7 +62,8 @@ type Group struct {
 	// Replaces is set where something of an earlier request ran when this was decided:
 	// Nomad replaces it as this one starts.
 	Replaces bool `json:"replaces,omitempty"`
-	// Assumed are the allocs that this decision placed.
+	// Assumed are the allocs that this decision placed; of what is held until all of its room is
+	// there, those that room is being made for, since its last attempt.
 	Assumed []place.Usage `json:"flights,omitempty"`
 	// Excluded nodes are left out of the candidates for a while, because the
 	// room there was made for another job: node → namespace/job.

@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -34,6 +35,10 @@ type Assumed struct {
 
 // Assume books the room of a promised alloc.
 func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
+	tx.assume(key, group, u, kept, tx.now())
+}
+
+func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
 	for i := len(tx.promised[key]); ; i++ {
 		u.ID = fmt.Sprintf("assumed:%s/%s#%d", key, group, i)
 		if tx.assumed[u.ID] == nil {
@@ -41,7 +46,7 @@ func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
 		}
 	}
 	u.Pinned = true
-	tx.promise(&Assumed{Job: key, Group: group, Usage: u, Since: tx.now(), Kept: kept})
+	tx.promise(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
 }
 
 func (tx *Tx) promise(a *Assumed) {
@@ -128,6 +133,17 @@ func (r *Reader) AllAssumed() []Assumed {
 	return list
 }
 
+// KeptRoom is what room is being made for, in no order.
+func (r *Reader) KeptRoom() iter.Seq[*Assumed] {
+	return func(yield func(*Assumed) bool) {
+		for _, a := range r.assumed {
+			if a.Kept && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
 // Savepoint remembers what is promised to a job, and its claim on a reservation.
 // The result brings both back: a promise does not last longer for it, and one that is as it
 // was keeps its place among the work of its queue.
@@ -173,6 +189,48 @@ func (tx *Tx) makingRoom() map[nomad.JobKey]bool {
 		}
 	}
 	return jobs
+}
+
+// recallRoom books again the room that was being made for what is held until all of it is there,
+// when another replica led: as long as that has not been too long ago, or what goes for it has not
+// ended.
+func (tx *Tx) recallRoom(r *record.Record) {
+	key, since := r.Key(), time.Time{}
+	for _, g := range r.Groups {
+		if g.Decision.Hold == nil {
+			continue
+		}
+		if at := g.Attempts.At; tx.Within(at, Unplaced) && at.After(since) {
+			since = at
+		}
+		if tx.stillGoes(&g) {
+			since = tx.now()
+		}
+	}
+	if since.IsZero() {
+		return
+	}
+	for name, g := range r.Groups {
+		if g.Decision.Hold == nil || tx.Live(key, name) > 0 {
+			continue
+		}
+		tx.ForgetGroup(key, name)
+		for _, u := range g.Assumed {
+			tx.assume(key, name, u, true, since)
+		}
+	}
+}
+
+// stillGoes reports whether something has not ended yet where room is being made for a group: it
+// may be what began to end when that was decided.
+func (tx *Tx) stillGoes(g *record.Group) bool {
+	for a := range tx.Stopping() {
+		here := slices.ContainsFunc(g.Assumed, func(u place.Usage) bool { return u.NodeID == a.NodeID })
+		if here && tx.Within(g.Attempts.At, tx.longestStop(a)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Expire ends promises that will no longer be kept, and reservations whose time

@@ -221,7 +221,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 	tx.Keep(r)
 	for name, g := range r.Groups {
 		tx.NoteDecision(g.Shown)
-		if j != nil && j.Stopped || tx.now().Sub(r.At) > fresh {
+		if g.Decision.Hold != nil || j != nil && j.Stopped || tx.now().Sub(r.At) > fresh {
 			continue
 		}
 		tx.ForgetGroup(key, name)
@@ -229,6 +229,9 @@ func (tx *Tx) Recall(r *record.Record) bool {
 		for _, u := range g.Assumed[:max(0, min(missing, len(g.Assumed)))] {
 			tx.Assume(key, name, u, false)
 		}
+	}
+	if j == nil || !j.Stopped {
+		tx.recallRoom(r)
 	}
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -177,6 +178,63 @@ func TestRecall(t *testing.T) {
 			}
 			if n := len(s.Cluster(t).Decisions); (n == 1) != row.kept {
 				t.Errorf("%d decisions", n)
+			}
+		})
+	}
+}
+
+// What is held until all of its room is there has what is being made for it: for two minutes, and
+// for as long as something there is still to end. What it was promised before it was held is over.
+func TestRecallOfRoomThatIsMade(t *testing.T) {
+	for name, row := range map[string]struct {
+		age            time.Duration // of the eviction
+		stops, runs    bool
+		none           bool // nothing was made for it
+		promised, last int  // at once, and two minutes later
+	}{
+		"a moment ago":                  {age: time.Second, promised: 2},
+		"two minutes ago":               {age: state.Unplaced, promised: 0},
+		"ago, and something stops":      {age: 20 * time.Minute, stops: true, promised: 2, last: 2},
+		"long ago, and something stops": {age: time.Hour, stops: true},
+		"some of it runs":               {age: time.Second, runs: true},
+		"nothing was made":              {age: time.Second, none: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			a, other := servicetest.Ask("one", "1G", 2), servicetest.Ask("other", "1G", 1)
+			s.Register(a)
+			s.Register(other)
+			s.Run(other, "alloc-other", "b", 0, 8, 1)
+			if row.stops {
+				s.Stop("alloc-other")
+			}
+			if row.runs {
+				s.Run(a, "alloc-one", "a", 0, 8, 1)
+			}
+			r := record.New(one)
+			r.At = s.Clock.At
+			g := record.Group{Ask: a, Assumed: []place.Usage{on("a", 1), on("b", 1)}, Attempts: record.Attempts{Times: 1, At: s.Clock.At.Add(-row.age)}}
+			g.Decision.Hold = &admit.Hold{Kind: view.WaitsForRoom, Sentence: "so"}
+			if row.none {
+				g.Assumed = nil
+			}
+			r.Groups["g"] = g
+			s.State.Do(func(tx *state.Tx) {
+				for range 2 { // it may lead twice
+					tx.Recall(r)
+				}
+			})
+			for _, want := range []int{row.promised, row.last} {
+				s.Expire()
+				for _, promised := range s.AllAssumed() {
+					if !promised.Kept {
+						t.Errorf("%+v is not kept", promised)
+					}
+				}
+				if n := len(s.AllAssumed()); n != want {
+					t.Errorf("%d promised, want %d", n, want)
+				}
+				s.Pass(state.Unplaced + 1)
 			}
 		})
 	}
