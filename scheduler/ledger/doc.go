@@ -7,5 +7,5 @@
 //	Advise ── entries ─► jobs that ask for more than they use
 //
 // An entry is known by alloc, task and GPU, so a record that is stored twice counts once.
-// The package is pure: package files stores records, package keeper makes them.
+// The package is pure: package files stores records; scheduler/keeper makes them.
 package ledger

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/keeper"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger/files"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger/keeper"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger/postgres"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"

@@ -15,9 +15,9 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/tmpfs"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/keeper"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger/files"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger/keeper"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
