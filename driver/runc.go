@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -63,9 +64,17 @@ func judgeRunc(v runtime.RuncVersion) (runcSafety, string) {
 	}
 	why += ")"
 	if strings.ContainsAny(v.Version+v.Build, "+~") || strings.Contains(v.Build, "ubuntu") || strings.Contains(v.Build, ".el") || strings.Contains(v.Build, ".fc") {
-		return runcUnknown, why + "; the distribution may have brought the fixes into it: look for " + v.Build + " in its security tracker"
+		return runcUnknown, why + "; the distribution may have brought the fixes into it: look for " + sourceOf(v) + " in its security tracker"
 	}
 	return runcUnsafe, why + "; install a newer one"
+}
+
+// builtAnew is how Debian marks a package that was built again from the same source.
+var builtAnew = regexp.MustCompile(`\+b\d+$`)
+
+// sourceOf is the version of a runc as its distribution's security tracker names it.
+func sourceOf(v runtime.RuncVersion) string {
+	return builtAnew.ReplaceAllString(cmp.Or(v.Build, v.Version), "")
 }
 
 // runcCheck remembers what containerd's runc said, for a while: to ask starts a process.

@@ -38,6 +38,20 @@ func TestOldestSafeRunc(t *testing.T) {
 	must.StrContains(t, why, "CVE-2024-21626")
 }
 
+// TestTrackerOfTheDistribution knows sources: what only was built anew from the same ones,
+// as Debian's ending "+b4" says, has no entry of its own.
+func TestTrackerOfTheDistribution(t *testing.T) {
+	for _, test := range []struct{ version, build, source string }{
+		{"1.1.15+ds1", "1.1.15+ds1-2+b4", "1.1.15+ds1-2"},
+		{"1.1.5+ds1", "1.1.5+ds1-1+deb12u1", "1.1.5+ds1-1+deb12u1"},
+		{"1.1.5+ds1", "1.1.5+ds1-1+deb12u1+b12", "1.1.5+ds1-1+deb12u1"},
+		{"1.1.12-0ubuntu2~22.04.1", "", "1.1.12-0ubuntu2~22.04.1"},
+	} {
+		_, why := judgeRunc(runtime.RuncVersion{Version: test.version, Build: test.build})
+		must.StrContains(t, why, "look for "+test.source+" in its security tracker")
+	}
+}
+
 // TestFingerprintNamesTheRunc that containerd runs, which is not always the one on the
 // driver's own PATH.
 func TestFingerprintNamesTheRunc(t *testing.T) {
