@@ -191,13 +191,20 @@ func hold(key nomad.JobKey, group string, victims []decide.Victim, text string, 
 	return &Item{Job: key, Evict: &decide.Eviction{Victims: victims, Text: text}, Revision: decide.Revision{Group: group, Hold: why}}
 }
 
-// stoppable lists the allocs of some groups of a job that may be stopped.
+// stoppable lists the allocs of some groups of a job that may be stopped; none where none of them
+// has a GPU. A gang goes with all that it has: what is left of an earlier version, without GPUs,
+// would be a part of it that runs.
 func stoppable(tx *state.Tx, key nomad.JobKey, picked func(group string) bool) []decide.Victim {
 	var list []decide.Victim
+	onGPUs := false
 	for _, a := range tx.AllocsOf(key) {
-		if picked(a.Group) && tx.Stoppable(a) {
+		if picked(a.Group) && (tx.Stoppable(a) || tx.IsGang(key, a.Group) && !a.Stopping && !isSystem(tx, key)) {
+			onGPUs = onGPUs || tx.Stoppable(a)
 			list = append(list, decide.Victim{AllocID: a.ID, Job: key, Group: a.Group, Node: a.NodeID, Priority: tx.PriorityOf(key)})
 		}
+	}
+	if !onGPUs {
+		return nil
 	}
 	slices.SortFunc(list, func(x, y decide.Victim) int {
 		return cmp.Or(strings.Compare(x.Group, y.Group), strings.Compare(x.AllocID, y.AllocID))
@@ -224,14 +231,16 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 			continue
 		}
 		g.Ask.Count = max(g.Ask.Count, tx.Job(w.Job).Group(w.Group).Count) // it may be scaled around the service
-		if tx.Live(w.Job, w.Group) >= g.Ask.Together() {
+		started := tx.LiveAsAsked(w.Job, w.Group)
+		earlier := tx.Live(w.Job, w.Group) - started // one that runs as a whole goes on
+		if started >= g.Ask.Together() || earlier >= g.Ask.Together() {
 			continue
 		}
 		victims := stoppable(tx, w.Job, func(group string) bool { return tx.IsGang(w.Job, group) })
 		if len(victims) == 0 {
 			continue
 		}
-		why := decide.SentBack(tx.Live(w.Job, w.Group), &g.Ask, tx.Blocked(w.Job).Why[w.Group])
+		why := decide.SentBack(started, &g.Ask, tx.Blocked(w.Job).Why[w.Group])
 		item := hold(w.Job, w.Group, victims, fmt.Sprintf("job %s goes back as one: %s", w.Job, why), &admit.Hold{Kind: view.WaitsForRoom, Sentence: why})
 		item.Revision.SentBack = why
 		return item

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -145,4 +146,47 @@ func TestAFallbackThatWasRecordedOnly(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A gang that runs on the CPU, and is reverted around the service to a version with GPUs for which
+// there is room in part only, does not go on as two halves of different versions.
+func TestAGangDoesNotRunInTwoVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 3, 1, "preemption {\n min_run_time = \"0s\"\n}\n")
+		ctx := t.Context()
+		h.submit(ctx, patientJob("gang", "1", 2, `,"gpu_gang":"true"`))
+		h.seconds(5)
+		gang := h.jobs["a/gang"]
+		h.scale(gang, 4)
+		scaled := gang.versions[len(gang.versions)-1]
+		count := func() (gpus, cpus int) {
+			for _, a := range h.allocs {
+				switch {
+				case a.stub.JobID != "gang" || a.stopping > 0:
+				case len(a.group.Tasks[0].Resources.Devices) > 0:
+					gpus++
+				default:
+					cpus++
+				}
+			}
+			return gpus, cpus
+		}
+		h.seconds(300)
+		if gpus, cpus := count(); gpus != 0 || cpus != 4 {
+			t.Fatalf("%d run with GPUs and %d without, of four, with three GPUs\n%s", gpus, cpus, strings.Join(h.log, "\n"))
+		}
+		h.register(scaled)
+		h.seconds(30)
+		if gpus, cpus := count(); gpus == 0 || gpus+cpus != 4 {
+			t.Fatalf("reverted, %d run with GPUs and %d without", gpus, cpus)
+		}
+		h.seconds(70)
+		if gpus, cpus := count(); gpus > 0 && gpus+cpus > 0 {
+			t.Errorf("%d run with GPUs and %d without still\n%s", gpus, cpus, strings.Join(h.log, "\n"))
+		}
+		h.seconds(200)
+		if gpus, cpus := count(); gpus != 0 || cpus != 4 {
+			t.Errorf("in the end %d run with GPUs and %d without\n%s", gpus, cpus, strings.Join(h.log, "\n"))
+		}
+	})
 }

@@ -33,6 +33,40 @@ func Shrunk(r *record.Record, g *nomad.Group) bool {
 	return found && known.Fingerprint == g.Registered && g.Count < known.Ask.Count && (known.Ask.JobType == "service" || known.Ask.JobType == "batch")
 }
 
+// LiveAsAsked counts those of [Reader.Live] that have the devices which their group asks for now.
+// The others are of a version that asked for something else, and Nomad found no room to replace
+// them.
+func (r *Reader) LiveAsAsked(key nomad.JobKey, group string) int {
+	j, n := r.jobs[key], 0
+	if j == nil || j.Group(group) == nil {
+		return r.Live(key, group)
+	}
+	for _, a := range r.byJob[key] {
+		if a.Group == group && !a.Stopping && hasWhatIsAsked(a, j.Group(group)) {
+			n++
+		}
+	}
+	return n
+}
+
+func hasWhatIsAsked(a *nomad.Alloc, g *nomad.Group) bool {
+	for i := range g.Tasks {
+		asked, held, choice := int64(0), 0, false
+		for _, d := range g.Tasks[i].Devices {
+			asked, choice = asked+d.Count, choice || d.Name == "" // of several in a block first_available
+		}
+		for _, d := range a.Devices {
+			if d.Task == g.Tasks[i].Name {
+				held += len(d.IDs)
+			}
+		}
+		if asked != int64(held) && !choice {
+			return false
+		}
+	}
+	return true
+}
+
 // Outgrown reports whether a job is registered as it was recorded but for more allocs: it
 // was scaled around the service beyond what its queue can pay for.
 func (r *Reader) Outgrown(key nomad.JobKey) bool {
