@@ -127,7 +127,8 @@ func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.G
 func recoverable(err error) error {
 	var notReady *spec.NotReadyError
 	var marked *structs.RecoverableError
-	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, errStillRuns) || runtime.Transient(err) {
+	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, errStillRuns) ||
+		errors.Is(err, runtime.ErrOutOfMemory) || runtime.Transient(err) {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err

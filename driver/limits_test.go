@@ -17,7 +17,7 @@ import (
 
 func TestConformance_OOMKilled(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		_, result := e.run(defaultTaskConfig("tail", "/dev/zero"), func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMB = 16 })
+		_, result := e.run(defaultTaskConfig("tail", "/dev/zero"), func(cfg *drivers.TaskConfig) { cfg.Resources.NomadResources.Memory.MemoryMB = 32 }) // runc alone can take 16
 		must.True(t, result.OOMKilled)
 		must.Eq(t, 137, result.ExitCode)
 		must.ErrorContains(t, result.Err, "OOM Killed")

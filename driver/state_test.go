@@ -359,7 +359,7 @@ func TestCoresOfATask(t *testing.T) {
 // TestWhichErrorsPass by themselves.
 func TestWhichErrorsPass(t *testing.T) {
 	for _, err := range []error{
-		&spec.NotReadyError{UUID: gpuA, Reason: "ill"}, structs.NewRecoverableError(errors.New("x"), true), errStillRuns,
+		&spec.NotReadyError{UUID: gpuA, Reason: "ill"}, structs.NewRecoverableError(errors.New("x"), true), errStillRuns, runtime.ErrOutOfMemory,
 	} {
 		must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
 		must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("y"), err))), must.Sprint(err))

@@ -294,7 +294,7 @@ func (c *Container) Start(ctx context.Context, stdio Stdio, before ...func(conte
 	}
 	task, err := handle.NewTask(ctx, stdio.creator)
 	if err != nil {
-		return fmt.Errorf("create process of container %s: %w", c.ID, lostShim(err))
+		return fmt.Errorf("create process of container %s: %w", c.ID, c.outOfMemory(ctx, lostShim(err)))
 	}
 	for _, do := range before {
 		if err := do(ctx); err != nil {
@@ -306,9 +306,22 @@ func (c *Container) Start(ctx context.Context, stdio Stdio, before ...func(conte
 		err = fmt.Errorf("%w: %w", errShimLost, err) // it was there a moment ago
 	}
 	if err != nil {
-		return fmt.Errorf("start process of container %s: %w", c.ID, lostShim(err))
+		return fmt.Errorf("start process of container %s: %w", c.ID, c.outOfMemory(ctx, lostShim(err)))
 	}
 	return nil
+}
+
+// ErrOutOfMemory means that the kernel killed runc at the container's memory limit, before
+// the program began.
+var ErrOutOfMemory = errors.New("OOM Killed before the program began: the memory limit has to hold runc too, which before release 1.2 can take more than 16 MiB")
+
+// outOfMemory marks the error of a start that ended so. When it was runc's own work, runc
+// tells; afterwards containerd only says that the process has ended.
+func (c *Container) outOfMemory(ctx context.Context, err error) error {
+	if strings.Contains(err.Error(), "OOM-killed") || c.OOMKilled(ctx) {
+		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	}
+	return err
 }
 
 // Exit is how a container's process ended.

@@ -3,8 +3,11 @@ package runtime
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -118,6 +121,57 @@ func TestAContainerOfNoProgram(t *testing.T) {
 		must.NoError(t, c.Remove(t.Context()))
 		must.Eq(t, nil, r.ofOurs(t))
 	})
+}
+
+// TestAStartThatRunsOutOfMemorySaysSo: runc before 1.2 lies in the control group with a
+// copy of itself until the program begins, which the kernel kills where memory is short.
+func TestAStartThatRunsOutOfMemorySaysSo(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, r *Runtime) {
+		c, stdio := made(t, r, "hungry-1", func(n *NewContainer) {
+			n.Options = append(n.Options, oci.WithMemoryLimit(64<<20))
+		}, "sleep", "60")
+		err := c.Start(t.Context(), stdio, func(ctx context.Context) error {
+			task, err := c.task(ctx)
+			must.NoError(t, err)
+			group := memoryGroup(t, task.Pid())
+			for _, noSwap := range []string{"memory.swappiness", "memory.swap.max"} { // cgroup v1, and v2
+				if _, err := os.Stat(filepath.Join(group, noSwap)); err == nil {
+					must.NoError(t, os.WriteFile(filepath.Join(group, noSwap), []byte("0"), 0))
+				}
+			}
+			must.Error(t, exec.CommandContext(ctx, "sh", "-c", `echo $$ >"$0" && exec tail /dev/zero`, filepath.Join(group, "cgroup.procs")).Run())
+			return syscall.Kill(int(task.Pid()), syscall.SIGKILL)
+		})
+		must.ErrorIs(t, err, ErrOutOfMemory)
+		must.ErrorContains(t, err, "start process of container hungry-1")
+		must.NoError(t, c.Remove(t.Context()))
+		must.Eq(t, nil, r.ofOurs(t))
+	})
+}
+
+// TestRuncTellsThatMemoryIsShort when it is killed while it makes the container, of which
+// containerd then knows nothing.
+func TestRuncTellsThatMemoryIsShort(t *testing.T) {
+	said := errors.New("runc create failed: unable to start container process: container init was OOM-killed (memory limit too low?)")
+	must.ErrorIs(t, (&Container{}).outOfMemory(t.Context(), said), ErrOutOfMemory)
+}
+
+// memoryGroup is the control group that bounds a process's memory.
+func memoryGroup(t *testing.T, pid uint32) string {
+	t.Helper()
+	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	must.NoError(t, err)
+	root, found := "/sys/fs/cgroup", ""
+	for line := range strings.Lines(string(lines)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if parts[1] == "memory" {
+			return filepath.Join(root, "memory", parts[2])
+		}
+		if parts[1] == "" {
+			found = filepath.Join(root, parts[2])
+		}
+	}
+	return found
 }
 
 // ofOurs names what containerd holds of this Runtime's, beside images.

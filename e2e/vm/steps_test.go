@@ -391,7 +391,7 @@ func testSuites(ctx context.Context, l *lane) {
 cd /opt/gpu/tests/src/`+suite+`
 mkdir -p /var/tmp/suite && export TMPDIR=/var/tmp/suite NOMAD_GPU_PROGRAMS=/opt/gpu/tests/programs CONTAINERD_BIN_DIR=/opt/gpu/containerd
 ./suite.test -test.short -test.timeout 90m -test.v -test.run '`+*tests+`' >/var/tmp/suite.log 2>&1 && code=0 || code=$?
-grep -E '^(---|[[:space:]]+---|PASS|FAIL|panic|[[:space:]]+[a-z_]+_test.go)' /var/tmp/suite.log | grep -v -- '--- PASS: .*/' || true
+grep -E '^(---|[[:space:]]+---|PASS|FAIL|panic|[[:space:]]+([a-z_]+_test.go|↪))' /var/tmp/suite.log | grep -v -- '--- PASS: .*/' || true
 exit $code`)
 		failed := strings.Count(out, "\n--- FAIL")
 		l.Logf("%s: %d passed, %d failed, %d skipped", suite, strings.Count(out, "--- PASS"), failed, strings.Count(out, "--- SKIP"))
