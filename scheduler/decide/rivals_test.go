@@ -1,0 +1,286 @@
+package decide_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// evict plans the evictions for one alloc of a group, or for all of a gang.
+func evict(s *servicetest.Service, a admit.Ask) (e *decide.Eviction) {
+	s.State.Do(func(tx *state.Tx) {
+		g := tx.Record(servicetest.KeyOf(a)).Groups[a.Group]
+		if g.Decision.Hold != nil {
+			e = decide.EvictForAll(tx, servicetest.KeyOf(a), &g)
+			return
+		}
+		e = decide.Evict(tx, servicetest.KeyOf(a), &g)
+	})
+	return e
+}
+
+// Work is evicted for a priority that is higher by so much at least; the lowest goes first, and
+// each is told who it goes for.
+func TestEvictionsKeepTheGap(t *testing.T) {
+	for _, row := range []struct {
+		gap, low int
+		evicts   bool
+	}{{1, 49, true}, {1, 50, false}, {10, 41, false}, {10, 40, true}, {10, 39, true}} {
+		s := servicetest.New(t, strings.Replace(servicetest.Quick, "{\n", "{\n min_priority_gap = "+string(rune('0'+row.gap/10))+string(rune('0'+row.gap%10))+"\n", 1), servicetest.Machine("a", 2))
+		s.Tenant(t, "low", row.low, "a", 0, 0, 16)
+		s.Tenant(t, "high", 90, "a", 1, 0, 16)
+		for _, a := range []admit.Ask{servicetest.Ask("one", "8G", 1), gang("all", 1, 50)} {
+			s.Submit(t, a)
+			s.Register(a)
+			s.Block(a, 1)
+			s.Pass(servicetest.Settled)
+			e := evict(s, a)
+			if (e != nil) != row.evicts {
+				t.Fatalf("with a gap of %d, of %d: %+v", row.gap, row.low, e)
+			}
+			if e == nil {
+				continue
+			}
+			if e.Reclaim || e.Idle || e.Moves || len(e.Victims) != 1 || e.Promises[0].Usage.Priority != 50 || e.Promises[0].Job != servicetest.KeyOf(a) {
+				t.Errorf("got %+v", e)
+			}
+			if v := e.Victims[0]; v.AllocID != "alloc-low" || v.Job.ID != "low" || v.Group != "g" || v.Node != "id-a" || v.Priority != row.low || v.Gang || v.Quota != "" ||
+				!strings.HasSuffix(v.Text, "must leave node a: job default/"+a.JobID+" has priority 50 and finds no room for "+a.String()) {
+				t.Errorf("it evicts %+v", v)
+			}
+		}
+	}
+}
+
+// What is about to end makes room by itself: nothing more is evicted, and Nomad is not taken to
+// use the room before it is there.
+func TestWhatEndsMakesRoom(t *testing.T) {
+	s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+	s.Tenant(t, "low", 20, "a", 0, 0, 16)
+	s.Tenant(t, "other", 30, "b", 0, 0, 16)
+	a := s.Waits(t, "waits", "1", 50)
+	s.Stop("alloc-other")
+	if e := evict(s, a); e == nil || len(e.Victims) != 0 || e.Room.Node() != "id-b" {
+		t.Errorf("while it ends: %+v", e)
+	}
+	s.End("alloc-other")
+	if e := evict(s, a); e != nil {
+		t.Errorf("Nomad is about to use it: %+v", e)
+	}
+}
+
+// Groups that wait as well are kept off the room that is made, where Nomad would give it to
+// them: those of the same and of a higher priority, and for a gang, which is held, all.
+func TestRivalsAreKeptOff(t *testing.T) {
+	for name, row := range map[string]struct {
+		rival    string // what it asks for
+		priority int
+		gang     bool
+		plain    bool // it came around the service
+		change   func(s *servicetest.Service, a admit.Ask)
+		kept     bool
+		none     bool // nothing is evicted at all
+	}{
+		"of the same priority":                    {rival: "1", priority: 50, kept: true},
+		"of a lower one":                          {rival: "1", priority: 30},
+		"of a lower one, before a gang":           {rival: "1", priority: 30, gang: true, kept: true},
+		"which needs more than is there":          {rival: "2", priority: 50},
+		"which waits for something else":          {rival: "1", priority: 50, change: heldBack},
+		"around the service":                      {rival: "1", priority: 50, plain: true, kept: true},
+		"around the service, for something else":  {rival: "2", priority: 50, plain: true},
+		"which cannot be changed":                 {rival: "1", priority: 50, change: dispatched, none: true},
+		"of a lower one, which cannot be changed": {rival: "1", priority: 30, gang: true, change: dispatched},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			s.Tenant(t, "low", 10, "a", 0, 0, 16)
+			s.Tenant(t, "high", 90, "b", 0, 0, 16)
+			var a admit.Ask
+			if row.gang {
+				a = gang("waits", 1, 50)
+				s.Submit(t, a)
+				s.Register(a)
+				s.Block(a, 1)
+			} else {
+				a = s.Waits(t, "waits", "1", 50)
+			}
+			rival := servicetest.Ask("rival", row.rival, 1)
+			if row.plain {
+				rival = blocks("rival", "nvidia/slice", map[string]int64{"1": 16, "2": 17}[row.rival])
+			}
+			rival.Priority = row.priority
+			if row.rival == "2" && !row.plain {
+				joins(s, servicetest.Machine("c", 2))
+				s.Tenant(t, "on-c", 90, "c", 0, 0, 16)
+				s.Tenant(t, "also-on-c", 90, "c", 1, 0, 16)
+			}
+			if row.plain {
+				s.Show(rival, false)
+			} else {
+				s.Submit(t, rival)
+				s.Register(rival)
+			}
+			s.Block(rival, 1)
+			if row.change != nil {
+				row.change(s, rival)
+			}
+			s.Pass(servicetest.Settled)
+			e := evict(s, a)
+			if row.none {
+				if e != nil {
+					t.Errorf("it would take the room: %+v", e)
+				}
+				return
+			}
+			if e == nil || len(e.Victims) != 1 {
+				t.Fatalf("got %+v", e)
+			}
+			if kept := len(e.Rivals) == 1 && e.Rivals[0].Job.ID == "rival" && e.Rivals[0].Group == "g" && slices.Equal(e.Rivals[0].Nodes, []string{"id-a"}); kept != row.kept || !kept && len(e.Rivals) > 0 {
+				t.Errorf("kept off are %+v", e.Rivals)
+			}
+		})
+	}
+}
+
+func dispatched(s *servicetest.Service, a admit.Ask) {
+	registered(s, a, func(j *nomad.Job) { j.Dispatched = true })
+}
+
+// heldBack has a group held for its quota.
+func heldBack(s *servicetest.Service, a admit.Ask) {
+	s.State.Do(func(tx *state.Tx) {
+		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		g := r.Groups[a.Group]
+		g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota}
+		r.Groups[a.Group] = g
+		tx.Keep(r)
+	})
+}
+
+// A victim leaves out its node; where all of a gang's room has to be there before anything
+// starts, all of that.
+func TestWhereVictimsStayAway(t *testing.T) {
+	s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1), servicetest.Machine("c", 1))
+	for i, name := range []string{"a", "b", "c"} {
+		s.Tenant(t, "low-"+name, 10*(i+1), name, 0, 0, 16)
+	}
+	a := gang("gang", 2, 50)
+	s.Submit(t, a)
+	s.Register(a)
+	s.Block(a, 2)
+	s.Pass(servicetest.Settled)
+	e := evict(s, a)
+	if e == nil || len(e.Victims) != 2 || !slices.Equal(e.Nodes(), []string{"id-a", "id-b"}) || e.Victims[0].AllocID != "alloc-low-a" || e.Victims[1].AllocID != "alloc-low-b" {
+		t.Fatalf("got %+v", e)
+	}
+	for i := range e.Victims {
+		if got := e.KeptOff(&e.Victims[i]); !slices.Equal(got, []string{"id-a", "id-b"}) {
+			t.Errorf("%s is kept off %v", e.Victims[i].AllocID, got)
+		}
+	}
+	one := s.Waits(t, "one", "1", 60)
+	e = evict(s, one)
+	if e == nil || len(e.Victims) != 1 || !slices.Equal(e.KeptOff(&e.Victims[0]), []string{"id-a"}) {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// A promise books its room, for others to stay off, until it is kept or given up; one of a node
+// that is gone is none.
+func TestPromises(t *testing.T) {
+	s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1))
+	s.Tenant(t, "low", 20, "a", 0, 0, 16)
+	a := s.Waits(t, "waits", "8G", 50)
+	e := evict(s, a)
+	if e == nil {
+		t.Fatal("nothing is evicted")
+	}
+	p := e.Promises[0]
+	before := version(s)
+	s.Assume(p)
+	if list := s.AllAssumed(); len(list) != 1 || list[0].Group != "g" || version(s) == before {
+		t.Errorf("booked is %+v", list)
+	}
+	before = version(s)
+	s.State.Do(p.Forget)
+	if list := s.AllAssumed(); len(list) != 0 || version(s) == before {
+		t.Errorf("given up, and booked is %+v", list)
+	}
+	p.Usage.NodeID = "id-gone"
+	s.Assume(p)
+	if list := s.AllAssumed(); len(list) != 0 {
+		t.Errorf("on a node that is gone %+v is booked", list)
+	}
+}
+
+// A queue takes back what was borrowed, and it is said so; only where priority alone would not
+// have done it.
+func TestWhatIsReclaimedIsSaid(t *testing.T) {
+	const queues = "queue \"o\" {\n gpus = 1\n namespaces = [\"default\"]\n}\nqueue \"l\" {\n gpus = 0\n%s namespaces = [\"l\"]\n}\n"
+	for name, row := range map[string]struct {
+		priority  int
+		protected string
+		reclaim   bool
+	}{
+		"from an equal":                    {priority: 50, reclaim: true},
+		"from a higher one":                {priority: 60, reclaim: true},
+		"from a lower one by priority":     {priority: 20},
+		"from a lower one that is guarded": {priority: 20, protected: " protected = true\n", reclaim: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick+strings.Replace(queues, "%s", row.protected, 1), servicetest.Machine("a", 1))
+			low := servicetest.Ask("low", "1", 1)
+			low.Namespace, low.Priority = "l", row.priority
+			s.Submit(t, low)
+			s.Register(low)
+			s.Run(low, "alloc-low", "a", 0, 0, 16)
+			a := s.Waits(t, "waits", "1", 50)
+			e := evict(s, a)
+			if e == nil || e.Reclaim != row.reclaim || len(e.Victims) != 1 || e.Victims[0].Queue != "l" {
+				t.Fatalf("got %+v", e)
+			}
+			if says := strings.Contains(e.Text, "takes back what was borrowed from queue o, for 1"); says != row.reclaim || says == strings.Contains(e.Text, "has priority 50") {
+				t.Errorf("it says %q", e.Text)
+			}
+		})
+	}
+}
+
+// Of two of the same priority that wait, the one goes first that came first, once it has waited
+// for a minute; of two priorities the higher one. What is held stays so until its turn.
+func TestWhoOvertakes(t *testing.T) {
+	for name, row := range map[string]struct {
+		first, second int // priorities, in the order in which they come
+		apart         time.Duration
+		overtakes     bool // would the second take the room of the first?
+	}{
+		"the same, soon":  {50, 50, 30 * time.Second, false},
+		"the same, later": {50, 50, time.Minute, false}, // Nomad has the first one's evaluation first
+		"a lower one":     {50, 40, time.Minute, false},
+		"a higher one":    {50, 60, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2))
+			s.Tenant(t, "one", 5, "a", 0, 0, 16)
+			s.Tenant(t, "two", 95, "a", 1, 0, 16)
+			s.Waits(t, "first", "2", row.first)
+			s.Pass(row.apart)
+			a := s.Waits(t, "second", "1", row.second)
+			s.State.Do(func(tx *state.Tx) {
+				w := decide.NewWindow(tx)
+				g := tx.Record(servicetest.KeyOf(a)).Groups["g"]
+				if got := w.Overtakes(tx, servicetest.KeyOf(a), &g); got != row.overtakes {
+					t.Errorf("it overtakes: %t", got)
+				}
+			})
+		})
+	}
+}
