@@ -165,20 +165,26 @@ func blockedFor(s *servicetest.Service, a admit.Ask, missing int, since time.Tim
 // that is made for it was not used.
 func TestOfAHeldGangNomadOnlyNamesTheHold(t *testing.T) {
 	s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2))
-	s.Tenant(t, "high", 90, "a", 0, 0, 16)
+	s.Tenant(t, "low", 10, "a", 0, 0, 16)
 	a := gang("gang", 2, 50)
 	if d := s.Submit(t, a); d.Hold == nil {
 		t.Fatalf("it is not held: %+v", d)
 	}
 	s.Register(a)
 	blockedFor(s, a, 2, s.Clock.At)
+	s.Pass(time.Minute)
+	e := evict(s, a)
+	if e == nil || len(e.Promises) != 2 {
+		t.Fatalf("room is made for %+v", e)
+	}
+	others := decide.Promise{Job: servicetest.KeyOf(servicetest.Ask("low", "1", 1)), Group: "g"}
 	for n := range 2 {
 		s.Pass(time.Minute)
-		if d := revise(t, s, a, decide.Revision{RoomMade: true}); d != nil && d.Hold == nil {
+		if d := revise(t, s, a, decide.Revision{RoomMade: append(e.Promises, others)}); d != nil && d.Hold == nil {
 			t.Fatalf("it is let go: %+v", d)
 		}
-		if got := recorded(s, a); got.Attempts != (record.Attempts{Times: n + 1, At: s.Clock.At, Missing: 2}) || got.Decision.Hold == nil {
-			t.Errorf("after %d: %+v, held %+v", n+1, got.Attempts, got.Decision.Hold)
+		if got := recorded(s, a); got.Attempts != (record.Attempts{Times: n + 1, At: s.Clock.At, Missing: 2}) || got.Decision.Hold == nil || len(got.Assumed) != 2 {
+			t.Errorf("after %d: %+v, held %+v, promised %+v", n+1, got.Attempts, got.Decision.Hold, got.Assumed)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func TestWhatCannotBeChangedIsCounted(t *testing.T) {
 	registered(s, a, func(j *nomad.Job) { j.Dispatched = true })
 	asks := []admit.Ask{servicetest.Reread(a, recorded(s, a).Decision)}
 	for n, r := range []decide.Revision{
-		{Group: "g", Hold: &admit.Hold{Kind: view.WaitsForRoom}}, {Group: "g", Exclude: []string{"id-a"}}, {Group: "g", Retry: true}, {Group: "g", Prefer: "id-b"}, {Group: "g", RoomMade: true},
+		{Group: "g", Hold: &admit.Hold{Kind: view.WaitsForRoom}}, {Group: "g", Exclude: []string{"id-a"}}, {Group: "g", Retry: true}, {Group: "g", Prefer: "id-b"}, {Group: "g", RoomMade: []decide.Promise{{Job: servicetest.KeyOf(a), Group: "g"}}},
 	} {
 		before := recorded(s, a)
 		d, err := s.Revise(t.Context(), asks, r)
