@@ -6,50 +6,11 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-)
 
-func TestBridgeOfASubnet(t *testing.T) {
-	at := func(name, subnet string, unused bool) bridge {
-		b := bridge{name: name, unused: unused}
-		if subnet != "" {
-			b.subnet = netip.MustParsePrefix(subnet)
-		}
-		return b
-	}
-	const want = "10.1.0.0/24"
-	for _, test := range []struct {
-		name  string
-		have  []bridge
-		gets  string
-		force bool
-	}{
-		{"the first", nil, "nomad-gpu0", false},
-		{"the same subnet, in use", []bridge{at("nomad-gpu0", want, false)}, "nomad-gpu0", false},
-		{"the same subnet, not the first", []bridge{at("nomad-gpu0", "10.2.0.0/24", true), at("nomad-gpu1", want, true)}, "nomad-gpu1", false},
-		{"another, unused", []bridge{at("nomad-gpu0", "10.2.0.0/24", true)}, "nomad-gpu0", true},
-		{"another, in use", []bridge{at("nomad-gpu0", "10.2.0.0/24", false)}, "nomad-gpu1", false},
-		{"a gap", []bridge{at("nomad-gpu1", "10.2.0.0/24", false)}, "nomad-gpu0", false},
-		{"of two unused the one in the way", []bridge{at("nomad-gpu0", "10.2.0.0/24", true), at("nomad-gpu1", "10.1.0.0/16", true)}, "nomad-gpu1", true},
-		{"one without an address", []bridge{at("nomad-gpu0", "", true)}, "nomad-gpu0", true},
-	} {
-		got, err := bridgeFor(netip.MustParsePrefix(want), test.have)
-		must.NoError(t, err, must.Sprint(test.name))
-		must.Eq(t, test.gets, got.name, must.Sprint(test.name))
-		must.Eq(t, test.force, got.unused, must.Sprint(test.name))
-	}
-	_, err := bridgeFor(netip.MustParsePrefix(want), []bridge{at("nomad-gpu0", "10.2.0.0/24", true), at("nomad-gpu1", "10.1.0.128/25", false)})
-	must.ErrorContains(t, err, "overlaps 10.1.0.128/25")
-	must.True(t, structs.IsRecoverable(err))
-	var all []bridge
-	for i := range maxBridges {
-		all = append(all, at("nomad-gpu"+itoa(i), "10.3."+itoa(i)+".0/24", false))
-	}
-	_, err = bridgeFor(netip.MustParsePrefix(want), all)
-	must.ErrorContains(t, err, "changed 16 times")
-}
+	"github.com/nomad-gpu/nomad-gpu/driver/network"
+)
 
 // Tasks outlive a change of bridge_subnet, and new ones get the new one.
 func TestChangedBridgeSubnet(t *testing.T) {
@@ -64,12 +25,12 @@ func TestChangedBridgeSubnet(t *testing.T) {
 			cfg := e.quietTask(config)
 			cfg.StdoutPath, cfg.StderrPath = "/dev/null", "/dev/null"
 			e.bring(cfg, "listen")
-			_, network, err := e.harness.StartTask(cfg)
+			_, made, err := e.harness.StartTask(cfg)
 			if err != nil {
 				return nil, "", err
 			}
 			t.Cleanup(func() { _ = e.driver.DestroyTask(cfg.ID, true) })
-			return cfg, network.IP, nil
+			return cfg, made.IP, nil
 		}
 		answers := func(ip, subnet string) {
 			t.Helper()
@@ -106,12 +67,12 @@ func TestChangedBridgeSubnet(t *testing.T) {
 // removeUnusedBridges leaves the machine as it was for others.
 func removeUnusedBridges(t *testing.T, subnets ...string) {
 	t.Helper()
-	have, err := hostBridges()
+	have, err := network.Bridges()
 	must.NoError(t, err)
 	for _, b := range have {
 		for _, subnet := range subnets {
-			if b.unused && b.subnet == netip.MustParsePrefix(subnet) {
-				must.NoError(t, exec.Command("ip", "link", "del", b.name).Run())
+			if b.Unused && b.Subnet == netip.MustParsePrefix(subnet) {
+				must.NoError(t, exec.Command("ip", "link", "del", b.Name).Run())
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func diagnoseRunc(area *doctor.Area, version runtime.RuncVersion, err error) {
 
 // diagnosePrograms looks for what single keys of a task need.
 func (s settings) diagnosePrograms(area *doctor.Area) {
-	if plugins := newBridges(s); plugins.found() {
+	if s.networks().Found() {
 		area.OK("CNI plugins", "%s", s.CNIPath)
 	} else {
 		area.Warn("CNI plugins", "install them (Debian: containernetworking-plugins), or name their folder in cni_path", "network_mode = \"bridge\" is refused: there is no program bridge in %s", s.CNIPath)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/output"
 )
 
 // The pipes of Nomad's log collector lie where tasks of other drivers can write:
@@ -50,7 +52,10 @@ func TestHostileLogFiles(t *testing.T) {
 			*path = filepath.Join(cfg.TaskDir().LogDir, ".web."+stream+".fifo")
 			must.NoError(t, unix.Mkfifo(*path, 0o600))
 		}
-		must.NoError(t, newOutputMarks(e.driver.settings).of(cfg.ID).set())
+		begun, err := output.Open(cfg, e.driver.settings.outputMarks())
+		must.NoError(t, err)
+		must.NoError(t, begun.Opening())
+		begun.Release()
 		must.NoError(t, os.Symlink(host.file(), filepath.Join(cfg.TaskDir().LogDir, "web.stdout.7")))
 		e.refused(cfg, `open the task's log "web.stdout.7"`)
 		host.unharmed("")

@@ -3,10 +3,15 @@ package driver
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
+	"github.com/nomad-gpu/nomad-gpu/driver/network"
+	"github.com/nomad-gpu/nomad-gpu/driver/output"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -14,15 +19,30 @@ import (
 // hostResources are what the driver itself keeps on the host for containers, of one
 // kind, each in a directory named after its container.
 type hostResources interface {
-	// ids names the containers for which there is something older than before.
-	ids(before time.Time) ([]string, error)
-	// remove undoes what was made, as far as it came; nothing is no error.
-	remove(ctx context.Context, id string) error
+	// IDs names the containers for which there is something older than before.
+	IDs(before time.Time) ([]string, error)
+	// Remove undoes what was made, as far as it came; nothing is no error.
+	Remove(ctx context.Context, id string) error
 }
 
 func (s settings) hostResources() []hostResources {
 	// While a start is under way its stage has mounts in the directory of the task's socket.
-	return []hostResources{newBridges(s), newSharedMemory(s), newPipeDirs(s), newStages(s), newSelfDirs(s), newTaskRecords(s)}
+	return []hostResources{s.networks(), s.sharedMemory(), s.pipes(), newStages(s), newSelfDirs(s), newTaskRecords(s)}
+}
+
+func (s settings) networks() network.Maker {
+	return network.New(filepath.Join(s.StateDir, "network"), strings.Split(s.CNIPath, ":"), s.BridgeSubnet)
+}
+
+func (s settings) sharedMemory() hostdir.SharedMemory {
+	return hostdir.SharedMemoryIn(filepath.Join(s.StateDir, "shm"))
+}
+
+func (s settings) pipes() hostdir.Pipes { return hostdir.PipesIn(filepath.Join(s.StateDir, "pipes")) }
+
+// outputMarks go by themselves: a start may be repeated after its container has gone.
+func (s settings) outputMarks() output.Marks {
+	return output.MarksIn(filepath.Join(s.StateDir, "outputs"))
 }
 
 // remove deletes a container and all that belongs to it, under a context of its
@@ -72,7 +92,7 @@ func (d *Driver) removeHostResources(id string) error {
 	defer cancel()
 	var problems []error
 	for _, r := range n.settings.hostResources() {
-		problems = append(problems, r.remove(ctx, id))
+		problems = append(problems, r.Remove(ctx, id))
 	}
 	return errors.Join(problems...)
 }
@@ -86,7 +106,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 		return err
 	}
 	if daemon := p.share.PipeDir(); daemon != "" {
-		dir, err := newPipeDirs(p.env.settings).create(id, daemon)
+		dir, err := p.env.settings.pipes().Create(id, daemon)
 		if err != nil {
 			return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
 		}
@@ -96,7 +116,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 		return err
 	}
 	if p.config.OffersIPC() {
-		dir, err := newSharedMemory(p.env.settings).create(id, p.config.ShmBytes())
+		dir, err := p.env.settings.sharedMemory().Create(id, p.config.ShmBytes())
 		if err != nil {
 			return err
 		}
@@ -109,7 +129,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, err := newBridges(p.env.settings).create(ctx, id, mappings)
+	n, err := p.env.settings.networks().Create(ctx, id, mappings)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (d *Driver) join(ctx context.Context, p *startPlan) error {
 		if shared.task != partners.IPC {
 			continue
 		}
-		p.shmDir = newSharedMemory(p.env.settings).of(owner.ID)
+		p.shmDir = p.env.settings.sharedMemory().Of(owner.ID)
 		if _, err := os.Stat(p.shmDir); err != nil {
 			return fmt.Errorf("ipc_mode \"task:%s\": task %q keeps its IPC namespace to itself; give it ipc_mode = \"shareable\"", shared.task, shared.task)
 		}

@@ -246,11 +246,11 @@ func TestSharedMemoryIsTheTasks(t *testing.T) {
 			writer.IPCMode = "task:web"
 			e.run(writer, inAllocOf(ownerCfg, "side"))
 		}
-		files, err := os.ReadDir(newSharedMemory(e.driver.settings).of(e.containers()[0]))
+		files, err := os.ReadDir(e.driver.settings.sharedMemory().Of(e.containers()[0]))
 		must.NoError(t, err)
 		must.Between(t, 1000, len(files), 2048)
 		for _, f := range files {
-			must.NoError(t, os.Remove(filepath.Join(newSharedMemory(e.driver.settings).of(e.containers()[0]), f.Name())))
+			must.NoError(t, os.Remove(filepath.Join(e.driver.settings.sharedMemory().Of(e.containers()[0]), f.Name())))
 		}
 		// Each writer ends and is started again, and leaves as much as it can.
 		for i := range 4 {

@@ -16,7 +16,6 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -185,35 +184,4 @@ func TestLogsOfARepeatedStart(t *testing.T) {
 		must.Eq(t, "out\nout\n", e.logs(cfg, "stdout"))
 		must.Eq(t, "err\nerr\n", e.logs(cfg, "stderr"))
 	})
-}
-
-// TestNewestLog: a task of another driver may fill the directory that they lie in.
-func TestNewestLog(t *testing.T) {
-	path := t.TempDir()
-	dir, err := rooted.OpenHost(path)
-	must.NoError(t, err)
-	defer dir.Close()
-	made := 0
-	add := func(names ...string) {
-		for _, name := range names {
-			must.NoError(t, os.WriteFile(filepath.Join(path, name), nil, 0o600))
-		}
-		made += len(names)
-	}
-	newest := func() string {
-		t.Helper()
-		name, err := newestLog(dir, "web.stdout.")
-		must.NoError(t, err)
-		return name
-	}
-	must.Eq(t, "web.stdout.0", newest())
-	add("web.stdout.2", "web.stdout.10", "web.stderr.11", "web.stdout.x", "web.stdout.-12", "web.stdout.99999999999999999999", "other.web.stdout.13")
-	must.Eq(t, "web.stdout.10", newest())
-	for made < maxLogFiles {
-		add("x" + itoa(made))
-	}
-	must.Eq(t, "web.stdout.10", newest())
-	add("one more")
-	_, err = newestLog(dir, "web.stdout.")
-	must.ErrorContains(t, err, "more than 4096 files")
 }

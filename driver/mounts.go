@@ -16,7 +16,7 @@ func (p *startPlan) taskMounts() ([]spec.Mount, error) {
 	mounts := []spec.Mount{
 		ofAllocation(p.shown[shownAlloc], allocdir.SharedAllocContainerPath, false),
 		// Nomad's log collector and the next start of a task find their pipes
-		// there; see outputs.
+		// there; see package output.
 		ofAllocation(p.shown[shownLogs], path.Join(allocdir.SharedAllocContainerPath, allocdir.LogDirName), true),
 		ofAllocation(p.shown[shownLocal], allocdir.TaskLocalContainerPath, false),
 		ofAllocation(p.shown[shownSecrets], allocdir.TaskSecretsContainerPath, false),

@@ -151,3 +151,25 @@ func (d *Driver) tellNeighbors(t *task, reason string) {
 		}
 	}
 }
+
+// followDaemons shows tasks the MPS daemons that their GPUs have now.
+func (d *Driver) followDaemons(env environment, tasks []*task) {
+	dirs := env.settings.pipes()
+	for _, t := range tasks {
+		for _, h := range t.record.Lease.Holdings {
+			if h.MPSGeneration == 0 {
+				continue
+			}
+			s, err := env.state.GPU(h.UUID)
+			if err != nil || s.MPS == nil || !s.MPS.Ready {
+				continue // when there is one, the device plugin says so
+			}
+			changed, err := dirs.Follow(t.container.ID, s.MPS.PipeDir)
+			if err != nil {
+				t.logger.Warn("the task does not see its GPU's new MPS daemon", "error", err)
+			} else if changed {
+				t.logger.Info("the task sees its GPU's new MPS daemon")
+			}
+		}
+	}
+}

@@ -47,7 +47,7 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
-	problems = append(problems, d.leases.expire(now), newOutputMarks(s).expire(now))
+	problems = append(problems, d.leases.expire(now), s.outputMarks().Expire(now))
 	if s.GC.Image {
 		step(func(ctx context.Context) error {
 			removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))
@@ -116,14 +116,14 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 func (d *Driver) reapHostResources(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
 	var problems []error
 	for _, r := range s.hostResources() {
-		ids, err := r.ids(before)
+		ids, err := r.IDs(before)
 		problems = append(problems, err)
 		for _, id := range ids {
 			_, err := client.Load(ctx, id)
 			switch {
 			case err == nil:
 			case errors.Is(err, runtime.ErrNotFound):
-				problems = append(problems, r.remove(ctx, id))
+				problems = append(problems, r.Remove(ctx, id))
 			default:
 				problems = append(problems, fmt.Errorf("look for container %s: %w", id, err))
 			}

@@ -46,11 +46,11 @@ func TestReboot(t *testing.T) {
 		e.driver.Shutdown()
 		e.forgetProcesses()
 		// It takes mounts, too.
-		pipes := newPipeDirs(settings{Config: e.config})
-		ids, err := pipes.ids(time.Now().Add(time.Hour))
+		pipes := settings{Config: e.config}.pipes()
+		ids, err := pipes.IDs(time.Now().Add(time.Hour))
 		must.NoError(t, err)
 		for _, id := range ids {
-			must.NoError(t, pipes.remove(context.Background(), id))
+			must.NoError(t, pipes.Remove(context.Background(), id))
 		}
 		must.NoError(t, os.RemoveAll(e.config.StateDir))
 		e.startDriver()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/self"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -46,10 +47,12 @@ func (d selfDirs) create(id string, dirs, files []string) (string, error) {
 	return at, nil
 }
 
-// remove undoes create; nothing is no error.
-func (d selfDirs) remove(_ context.Context, id string) error { return os.RemoveAll(d.of(id)) }
+// Remove undoes create; nothing is no error.
+func (d selfDirs) Remove(_ context.Context, id string) error { return os.RemoveAll(d.of(id)) }
 
-func (d selfDirs) ids(before time.Time) ([]string, error) { return namesOlderThan(d.dir, before) }
+func (d selfDirs) IDs(before time.Time) ([]string, error) {
+	return hostdir.NamesOlderThan(d.dir, before)
+}
 
 // prepareSelf makes the directory of a GPU task's socket, and shows it to the container.
 func (p *startPlan) prepareSelf(id string) error {

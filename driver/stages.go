@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 )
 
@@ -18,11 +19,11 @@ func (s stages) create(id string) (*rooted.Stage, error) {
 	return rooted.NewStage(filepath.Join(s.dir, id))
 }
 
-func (s stages) remove(_ context.Context, id string) error {
+func (s stages) Remove(_ context.Context, id string) error {
 	return rooted.RemoveStage(filepath.Join(s.dir, id))
 }
 
-func (s stages) ids(before time.Time) ([]string, error) { return namesOlderThan(s.dir, before) }
+func (s stages) IDs(before time.Time) ([]string, error) { return hostdir.NamesOlderThan(s.dir, before) }
 
 // setStage shows the task's files in a stage, and makes the author's mounts lead
 // there.

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/output"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -182,7 +183,7 @@ type start struct {
 	existing []*runtime.Container
 
 	plan      *startPlan
-	output    *outputs
+	output    *output.Output
 	claimed   bool
 	image     runtime.Image
 	container *runtime.Container
@@ -198,7 +199,7 @@ func (s *start) makePlan(ctx context.Context) (err error) {
 // keeps its lease, and with it the GPU.
 func (s *start) removeExisting(ctx context.Context) error {
 	var err error
-	if s.output, err = newOutputs(s.cfg, s.plan.env.settings); err != nil {
+	if s.output, err = output.Open(s.cfg, s.plan.env.settings.outputMarks()); err != nil {
 		return err
 	}
 	for _, c := range s.existing {
@@ -207,7 +208,7 @@ func (s *start) removeExisting(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			_, err := c.Status(ctx)
 			cancel()
-			s.output.pipesAlive = s.output.pipesAlive || errors.Is(err, runtime.ErrNotStarted)
+			s.output.PipesAlive = s.output.PipesAlive || errors.Is(err, runtime.ErrNotStarted)
 		}
 		if err := s.driver.removeWithLease(c); err != nil {
 			return structs.NewRecoverableError(err, true)
@@ -234,7 +235,7 @@ func (s *start) endLease() error {
 // release ends what lasts as long as the start, whatever came of it.
 func (s *start) release() {
 	if s.output != nil {
-		s.output.release()
+		s.output.Release()
 	}
 	if s.plan != nil {
 		s.plan.files.close()
@@ -306,10 +307,10 @@ func (s *start) removeContainer() error {
 func (s *start) runContainer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := s.output.opening(); err != nil {
+	if err := s.output.Opening(); err != nil {
 		return err
 	}
-	stdio, err := s.output.stdio(s.plan.stage, s.plan.config.TTY)
+	stdio, err := s.output.Stdio(s.plan.stage, s.plan.config.TTY)
 	if err != nil {
 		return err
 	}
@@ -317,7 +318,7 @@ func (s *start) runContainer(ctx context.Context) error {
 		return errors.Join(shareLost(s.plan), err)
 	}
 	settings := s.plan.env.settings
-	if err := newStages(settings).remove(ctx, s.container.ID); err != nil {
+	if err := newStages(settings).Remove(ctx, s.container.ID); err != nil {
 		s.driver.logger.Warn("mounts that only the start needed stay until the task ends", "container", s.container.ID, "error", err)
 	}
 	return nil

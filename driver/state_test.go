@@ -198,8 +198,8 @@ func TestRecordsOfTasks(t *testing.T) {
 	r, err := recordOf(c)
 	must.NoError(t, err)
 	must.Eq(t, "SIGINT", r.StopSignal)
-	must.NoError(t, records.remove(t.Context(), "c1"))
-	must.NoError(t, records.remove(t.Context(), "c1"))
+	must.NoError(t, records.Remove(t.Context(), "c1"))
+	must.NoError(t, records.Remove(t.Context(), "c1"))
 	_, err = records.read("c1")
 	must.ErrorIs(t, err, fs.ErrNotExist)
 
@@ -216,40 +216,10 @@ func TestRecordsOfTasks(t *testing.T) {
 		found, err := records.ofTask("t")
 		must.ErrorContains(t, err, name)
 		must.Len(t, 1, found, must.Sprint("the others are found all the same"))
-		must.NoError(t, records.remove(t.Context(), name))
+		must.NoError(t, records.Remove(t.Context(), name))
 	}
 	_, err = recordOf(&runtime.Container{ID: "x", Record: []byte("{")})
 	must.ErrorContains(t, err, "read record of container x")
-}
-
-func TestNamesOlderThan(t *testing.T) {
-	dir := t.TempDir()
-	names, err := namesOlderThan(filepath.Join(dir, "none"), time.Now())
-	must.NoError(t, err)
-	must.SliceEmpty(t, names)
-	at := time.Now().Add(-time.Hour).Truncate(time.Second)
-	for i, name := range []string{"a", "b", "c"} {
-		must.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
-		must.NoError(t, os.Chtimes(filepath.Join(dir, name), at, at.Add(time.Duration(i)*time.Minute)))
-	}
-	names, err = namesOlderThan(dir, at.Add(time.Minute))
-	must.NoError(t, err)
-	must.Eq(t, []string{"a"}, names)
-	file := filepath.Join(dir, "file")
-	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	_, err = namesOlderThan(file, time.Now())
-	must.ErrorContains(t, err, "list "+file)
-
-	marks := newOutputMarks(settings{Config: Config{StateDir: dir}})
-	mark := marks.of("task")
-	must.False(t, mark.exists())
-	must.NoError(t, mark.set())
-	must.True(t, mark.exists())
-	must.False(t, marks.of("other").exists())
-	must.NoError(t, marks.expire(time.Now()))
-	must.True(t, mark.exists())
-	must.NoError(t, marks.expire(time.Now().Add(markRetention+time.Minute)))
-	must.False(t, mark.exists())
 }
 
 // TestTasksThatAreWatched: a task that comes is told, one that has ended is no namespace.

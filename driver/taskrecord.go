@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -92,7 +93,7 @@ func (r taskRecords) read(id string) (taskRecord, error) {
 // find returns the records that match. One that is being written or removed is not
 // there yet, or no more.
 func (r taskRecords) find(matches func(taskRecord) bool) ([]taskRecord, error) {
-	ids, err := r.ids(time.Now().Add(time.Hour))
+	ids, err := r.IDs(time.Now().Add(time.Hour))
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +116,12 @@ func (r taskRecords) ofTask(taskID string) ([]taskRecord, error) {
 	return r.find(func(t taskRecord) bool { return t.Labels[labelTaskID] == taskID })
 }
 
-func (r taskRecords) ids(before time.Time) ([]string, error) { return namesOlderThan(r.dir, before) }
+func (r taskRecords) IDs(before time.Time) ([]string, error) {
+	return hostdir.NamesOlderThan(r.dir, before)
+}
 
-// remove undoes write.
-func (r taskRecords) remove(_ context.Context, id string) error {
+// Remove undoes write.
+func (r taskRecords) Remove(_ context.Context, id string) error {
 	return os.RemoveAll(filepath.Join(r.dir, id))
 }
 

@@ -1,4 +1,4 @@
-package driver
+package hostdir
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// pipeDirs are the directories in which containers find the MPS daemon of their GPU:
+// Pipes are the directories in which containers find the MPS daemon of their GPU:
 // a small file system in memory for each, in which lie only the
 // daemon's sockets, mounted one by one. A container sees nothing of the daemon's own
 // directory, so it cannot take that from its neighbors, lock them out or fill the
@@ -25,15 +25,14 @@ import (
 // So a program that is started then meets limits again. There is no moment in which a
 // task could put something of its own in the place of a socket, and no file that a
 // task made is ever used.
-type pipeDirs struct{ dir string }
+type Pipes struct{ dir string }
 
-func newPipeDirs(s settings) pipeDirs {
-	return pipeDirs{dir: filepath.Join(s.StateDir, "pipes")}
-}
+// PipesIn returns those below a directory, which need not exist.
+func PipesIn(dir string) Pipes { return Pipes{dir} }
 
 // shown is the directory that a container sees, next the one that it is to see.
-func (d pipeDirs) shown(id string) string { return filepath.Join(d.dir, id, "pipe") }
-func (d pipeDirs) next(id string) string  { return filepath.Join(d.dir, id, "next") }
+func (d Pipes) shown(id string) string { return filepath.Join(d.dir, id, "pipe") }
+func (d Pipes) next(id string) string  { return filepath.Join(d.dir, id, "next") }
 
 const (
 	pipeDirFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -41,8 +40,8 @@ const (
 	pipeDirLimits = "mode=0755,size=64k,nr_inodes=64"
 )
 
-// create makes the directory of a container with the entries of a daemon's.
-func (d pipeDirs) create(id, daemon string) (string, error) {
+// Create makes the directory of a container with the entries of a daemon's.
+func (d Pipes) Create(id, daemon string) (string, error) {
 	shown := d.shown(id)
 	for _, dir := range []string{shown, d.next(id)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -60,7 +59,7 @@ func (d pipeDirs) create(id, daemon string) (string, error) {
 
 // show mounts a new directory over what a container sees, with the entries that a
 // daemon's directory has now.
-func (d pipeDirs) show(id, daemon string) (err error) {
+func (d Pipes) show(id, daemon string) (err error) {
 	next := d.next(id)
 	if err := unix.Mount("mps", next, "tmpfs", pipeDirFlags, pipeDirLimits); err != nil {
 		return fmt.Errorf("show MPS daemon: %w", err)
@@ -123,9 +122,9 @@ func openEntry(path string) (int, unix.Stat_t, error) {
 	return -1, stat, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 }
 
-// follow shows a container the daemon that there is now, and reports whether that is
+// Follow shows a container the daemon that there is now, and reports whether that is
 // another than before. A container of an earlier release has no directory here.
-func (d pipeDirs) follow(id, daemon string) (changed bool, err error) {
+func (d Pipes) Follow(id, daemon string) (changed bool, err error) {
 	if _, err := os.Lstat(d.shown(id)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -152,8 +151,8 @@ func (d pipeDirs) follow(id, daemon string) (changed bool, err error) {
 	return true, d.show(id, daemon)
 }
 
-// remove undoes create, as far as that came; nothing is no error.
-func (d pipeDirs) remove(_ context.Context, id string) error {
+// Remove undoes Create, as far as that came; nothing is no error.
+func (d Pipes) Remove(_ context.Context, id string) error {
 	for _, dir := range []string{d.next(id), d.shown(id)} {
 		if err := unmountAlone(dir); err != nil {
 			return err
@@ -162,53 +161,5 @@ func (d pipeDirs) remove(_ context.Context, id string) error {
 	return os.RemoveAll(filepath.Join(d.dir, id))
 }
 
-func (d pipeDirs) ids(before time.Time) ([]string, error) { return namesOlderThan(d.dir, before) }
-
-// followDaemons shows tasks the MPS daemons that their GPUs have now.
-func (d *Driver) followDaemons(env environment, tasks []*task) {
-	dirs := newPipeDirs(env.settings)
-	for _, t := range tasks {
-		for _, h := range t.record.Lease.Holdings {
-			if h.MPSGeneration == 0 {
-				continue
-			}
-			s, err := env.state.GPU(h.UUID)
-			if err != nil || s.MPS == nil || !s.MPS.Ready {
-				continue // when there is one, the device plugin says so
-			}
-			changed, err := dirs.follow(t.container.ID, s.MPS.PipeDir)
-			if err != nil {
-				t.logger.Warn("the task does not see its GPU's new MPS daemon", "error", err)
-			} else if changed {
-				t.logger.Info("the task sees its GPU's new MPS daemon")
-			}
-		}
-	}
-}
-
-// unmount takes a mount away with all below it, where there is one.
-func unmount(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	// EINVAL: nothing is mounted there.
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	return &fs.PathError{Op: "unmount", Path: path, Err: err}
-}
-
-// unmountAlone takes away all that is mounted on a directory, one over the other, and
-// nothing anywhere else: what a task sees stays.
-func unmountAlone(path string) error {
-	for {
-		err := unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "")
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
-			return nil // nothing is mounted there
-		}
-		if err == nil {
-			err = unmount(path)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
+// IDs names the containers whose directory is older than before.
+func (d Pipes) IDs(before time.Time) ([]string, error) { return NamesOlderThan(d.dir, before) }

@@ -1,24 +1,5 @@
-package driver
-
-import (
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
-
-	"github.com/hashicorp/nomad/plugins/drivers"
-
-	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
-	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-)
-
+// Package output connects a task's output with what Nomad made for it.
+//
 // Nomad's log collector reads a task's output from a pipe until its last writer
 // closes it, and reads no more until Nomad starts it again, which it does with
 // each restart of the task, but not when it asks a new process of the driver to
@@ -28,17 +9,33 @@ import (
 //
 // The pipes lie in a directory that tasks of other drivers may write to, so what
 // is opened must be a pipe, and what the shim opens later must be the same one.
+package output
 
-// outputs is where a task's output goes.
-type outputs struct {
-	mark outputMark
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+)
+
+// Output is where a task's output goes.
+type Output struct {
+	mark mark
 	// streams are stdout and stderr.
 	streams [2]stream
 	// repeated is whether this start was begun before.
 	repeated bool
-	// pipesAlive is whether an earlier container of this start had the pipes open
+	// PipesAlive is whether an earlier container of this start had the pipes open
 	// until now.
-	pipesAlive bool
+	PipesAlive bool
 	held       []*os.File
 }
 
@@ -49,14 +46,14 @@ type stream struct {
 	file, dir  *rooted.Handle
 }
 
-// newOutputs looks at what an earlier attempt of the same start left; where it
+// Open looks at what an earlier attempt of the same start left; where it
 // had opened the pipes, they stay open from now on.
-func newOutputs(cfg *drivers.TaskConfig, s settings) (*outputs, error) {
-	o := &outputs{mark: newOutputMarks(s).of(cfg.ID)}
+func Open(cfg *drivers.TaskConfig, marks Marks) (*Output, error) {
+	o := &Output{mark: marks.of(cfg.ID)}
 	for i, path := range []string{cfg.StdoutPath, cfg.StderrPath} {
 		var err error
 		if o.streams[i], err = openStream(cfg.AllocDir, []string{"stdout", "stderr"}[i], path); err != nil {
-			o.release()
+			o.Release()
 			return nil, err
 		}
 	}
@@ -125,11 +122,11 @@ func (s *stream) close() {
 	}
 }
 
-// opening leaves the mark, before the container opens the pipes.
-func (o *outputs) opening() error { return o.mark.set() }
+// Opening leaves the mark, before the container opens the pipes.
+func (o *Output) Opening() error { return o.mark.set() }
 
-// release closes what was held, once the container has the pipes.
-func (o *outputs) release() {
+// Release closes what was held, once the container has the pipes.
+func (o *Output) Release() {
 	for _, f := range o.held {
 		_ = f.Close()
 	}
@@ -139,17 +136,17 @@ func (o *outputs) release() {
 	o.held = nil
 }
 
-// stdio returns where the container's output goes, in its stage. When the pipes
+// Stdio returns where the container's output goes, in its stage. When the pipes
 // were closed, it goes to the log files themselves, after what is there; Nomad's
 // size limits do not hold then, until the task restarts.
-func (o *outputs) stdio(stage *rooted.Stage, terminal bool) (runtime.Stdio, error) {
+func (o *Output) Stdio(stage *rooted.Stage, terminal bool) (runtime.Stdio, error) {
 	var paths [2]string
 	for i := range o.streams {
 		s := &o.streams[i]
 		if s.file == nil {
 			continue
 		}
-		if o.repeated && !o.pipesAlive && !terminal {
+		if o.repeated && !o.PipesAlive && !terminal {
 			if err := s.useLogFile(); err != nil {
 				return runtime.Stdio{}, err
 			}
@@ -213,50 +210,3 @@ func newestLog(dir *rooted.Handle, prefix string) (string, error) {
 // maxLogFiles is how many files a directory of logs may hold for a task to go on in the
 // newest of its own.
 const maxLogFiles = 4096
-
-// outputMark is the file that says that a start has opened its pipes. It lies in
-// the state directory under a name made of the start's ID.
-type outputMark struct{ path string }
-
-func (m outputMark) exists() bool {
-	_, err := os.Stat(m.path)
-	return err == nil
-}
-
-func (m outputMark) set() error {
-	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
-		return fmt.Errorf("mark the task's output: %w", err)
-	}
-	if err := os.WriteFile(m.path, nil, 0o600); err != nil {
-		return fmt.Errorf("mark the task's output: %w", err)
-	}
-	return nil
-}
-
-// outputMarks are those of all starts.
-type outputMarks struct{ dir string }
-
-func newOutputMarks(s settings) outputMarks {
-	return outputMarks{dir: filepath.Join(s.StateDir, "outputs")}
-}
-
-func (m outputMarks) of(taskID string) outputMark {
-	id := sha256.Sum256([]byte(taskID))
-	return outputMark{filepath.Join(m.dir, hex.EncodeToString(id[:]))}
-}
-
-// markRetention is how long a mark stays. Nomad repeats a start as soon as the
-// driver is back.
-const markRetention = 24 * time.Hour
-
-// expire removes the marks of starts that will not be repeated.
-func (m outputMarks) expire(now time.Time) error {
-	old, err := namesOlderThan(m.dir, now.Add(-markRetention))
-	problems := []error{err}
-	for _, name := range old {
-		if err := os.Remove(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			problems = append(problems, err)
-		}
-	}
-	return errors.Join(problems...)
-}
