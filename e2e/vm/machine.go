@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -131,6 +132,15 @@ func (m *Machine) consoleTail() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
+// kernelPanic is a kernel's last words on the console, from their cause on.
+var kernelPanic = regexp.MustCompile(`(?s)[^\n]*(?:(?:Oops|BUG): .*?)?Kernel panic - not syncing[^\n]*`)
+
+// panicked is what the machine's kernel said when it panicked, or empty.
+func (m *Machine) panicked() string {
+	text, _ := os.ReadFile(m.console())
+	return string(kernelPanic.Find(text))
+}
+
 func (m *Machine) waitSSH(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -138,6 +148,9 @@ func (m *Machine) waitSSH(ctx context.Context) error {
 		_, err := m.Exec(ctx, "mkdir -p /opt/gpu && { mountpoint -q /opt/gpu || mount -o ro /dev/vdb /opt/gpu; }")
 		if err == nil {
 			return nil
+		}
+		if said := m.panicked(); said != "" {
+			return errors.New(said)
 		}
 		select {
 		case <-tick.C:
@@ -187,7 +200,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 func (m *Machine) Exec(ctx context.Context, script string) (string, error) {
 	var out bytes.Buffer
 	if err := m.runTo(ctx, script, &out); err != nil {
-		return out.String(), fmt.Errorf("%w\n%s\n%s", err, strings.TrimSpace(script), out.String())
+		return out.String(), fmt.Errorf("%w\n%s\n%s%s", err, strings.TrimSpace(script), out.String(), m.panicked())
 	}
 	return strings.TrimSpace(out.String()), nil
 }
