@@ -18,29 +18,41 @@ import (
 func (p *groupPlacer) replace(g record.Group, given []admit.TaskDecision) (record.Group, error) {
 	if p.canaries = p.beside(); p.canaries == 0 {
 		defer p.setAside()()
-	} else if err := p.payBeside(g.Cost); err != nil {
+		return p.fill(g, given, 0)
+	}
+	more, each := p.growthBeside()
+	if err := p.payBeside(g.Cost, more, each); err != nil {
 		return g, err
 	}
-	return p.fill(g, given, 0)
+	g, err := p.fill(g, given, 0)
+	if err == nil && more > 0 {
+		p.tx.AssumeAnywhere(p.key, p.ask.Group, p.queue.Name, more, each)
+	}
+	return g, err
+}
+
+// growthBeside is how many allocs of the version that runs Nomad starts beside the canaries, and
+// what each costs its queue: whatever holds the new version, they start.
+func (p *groupPlacer) growthBeside() (more int, each place.Charge) {
+	j := p.tx.Job(p.key)
+	if p.queue == nil || j == nil || j.Group(p.ask.Group) == nil {
+		return 0, each
+	}
+	return max(0, p.ask.Count-j.Group(p.ask.Group).Count), p.dearest()
 }
 
 // payBeside refuses a group that is to grow beside its canaries where its queue cannot pay for
-// both now: Nomad starts what is more as the version that runs, whatever holds the new one.
-func (p *groupPlacer) payBeside(cost place.Charge) error {
-	j := p.tx.Job(p.key)
-	if p.queue == nil || j == nil || j.Group(p.ask.Group) == nil {
+// both now.
+func (p *groupPlacer) payBeside(cost place.Charge, more int, each place.Charge) error {
+	if more == 0 {
 		return nil
 	}
-	registered := j.Group(p.ask.Group).Count
-	more := p.ask.Count - registered
-	if more <= 0 {
-		return nil
-	}
-	all := cost.Times(int64(p.canaries)).Plus(p.dearest().Times(int64(more)))
+	all := cost.Times(int64(p.canaries)).Plus(each.Times(int64(more)))
 	_, why := p.tx.OverWithOwed(p.queue.Name, all, p.key)
 	if why == "" {
 		return nil
 	}
+	registered := p.ask.Count - more
 	return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: Nomad starts %d more allocs of the version that runs before its canaries are promoted: %s; submit the change with count %d first",
 		p.ask.Group, more, why, registered)}
 }

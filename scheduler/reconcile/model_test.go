@@ -62,6 +62,8 @@ type model struct {
 	refuses func(j *modelJob, n *api.Node) string
 	// stops is how many rounds the allocs of a job take to stop, where that is not two.
 	stops map[string]int
+	// delayed is set while Nomad's scheduler has not come to what was registered.
+	delayed bool
 	// unchangeable is how often a dispatched job was to be changed.
 	unchangeable int
 }
@@ -246,6 +248,9 @@ func (m *model) pass() {
 // schedule is Nomad's scheduler: the highest priority first, of equals the one whose
 // evaluation is the oldest. Whoever registers a job again puts it at the end.
 func (m *model) schedule() {
+	if m.delayed {
+		return
+	}
 	list := slices.SortedFunc(maps.Values(m.jobs), func(x, y *modelJob) int {
 		if *x.job.Priority != *y.job.Priority {
 			return *y.job.Priority - *x.job.Priority

@@ -184,9 +184,20 @@ func (r *Reader) inOrder(selects func(*lane) bool) func(yield func(*Waiting) boo
 }
 
 // Owed is what work costs that was admitted to a queue, or to those below it, and waits
-// for room: Nomad may start it at any time. What is promised counts as
-// held already, and what a job owes itself is left out.
+// for room, or is about to start wherever Nomad likes: it may do so at any time. What is promised
+// on a node counts as held already, and what a job owes itself is left out.
 func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
+	var sum place.Charge
+	for _, a := range r.anywhere {
+		if a.Job != without && r.IsWithin(a.Queue, queue) {
+			sum = sum.Plus(a.Cost)
+		}
+	}
+	return sum.Plus(r.owedForRoom(queue, without))
+}
+
+// owedForRoom is the part of Owed that waits for room.
+func (r *Reader) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
 	for at, l := range r.waits.lanes {
 		if at.held == "" && r.IsWithin(at.queue, queue) {
