@@ -84,7 +84,7 @@ func TestServes(t *testing.T) {
 // What is missing is said as the request says it.
 func TestReasonsSayWhatIsMissing(t *testing.T) {
 	for text, want := range map[string]string{
-		"1": "no GPU with nothing on it", "2": "fewer than 2 GPUs with nothing on them", "0.5": "no GPU with 0.5 of the compute free",
+		"1": "no GPU with nothing on it", "2": "no GPU with nothing on it, and 2 are needed on one node", "0.5": "no GPU with 0.5 of the compute free",
 		"8G": "no GPU with 8 GiB free", "8G,0.5": "no GPU with 8 GiB and 0.5 of the compute free", "500M": "no GPU with 500 MiB free",
 	} {
 		p := testPlanner(t, testNode("a", "A100", 2))

@@ -169,13 +169,13 @@ func (s *Snapshot) describe(sh *shape, b *gpuPool, why reason) Reason {
 	case neverDevice:
 		return Reason{Why: "no GPU meets the device block's constraints", Never: true}
 	case neverSize:
-		return Reason{Why: fmt.Sprintf("fewer than %d like GPUs", r.GPUs), Never: true}
+		return Reason{Why: fmt.Sprintf("fewer than %d GPUs of one kind, and all have to be on one node", r.GPUs), Never: true}
 	case noCPU:
 		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.node.spec.CPUMHz)
 	case noMemory:
 		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.node.spec.MemoryMiB)
 	}
-	return Reason{Why: gpuText(r)}
+	return Reason{Why: gpuText(r, s.free(sh, b))}
 }
 
 // tooLittle is a lack of something of the node: for now, or for good.
@@ -186,12 +186,19 @@ func tooLittle(what string, never bool) Reason {
 	return Reason{Why: what + " free"}
 }
 
-// gpuText says what GPUs the request needs and does not find.
-func gpuText(r *Request) string {
-	if r.GPUs > 1 {
-		return fmt.Sprintf("fewer than %d GPUs with %s", r.GPUs, freeText(r, "them"))
+// gpuText says what GPUs the request needs and does not find: so many would do, and too few are
+// on one node.
+func gpuText(r *Request, free int) string {
+	text := "no GPU with " + freeText(r, "it")
+	switch {
+	case r.GPUs < 2:
+		return text
+	case free == 1:
+		text = "only 1 GPU with " + freeText(r, "it")
+	case free > 1:
+		text = fmt.Sprintf("only %d GPUs with %s", free, freeText(r, "them"))
 	}
-	return "no GPU with " + freeText(r, "it")
+	return fmt.Sprintf("%s, and %d are needed on one node", text, r.GPUs)
 }
 
 // freeText says what must be free on a GPU.

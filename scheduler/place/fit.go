@@ -76,15 +76,23 @@ func (s *Snapshot) fitGPUs(sh *shape, b *gpuPool) reason {
 	case sh.req.GPUs > all:
 		return neverSize
 	}
-	found := 0
+	if s.free(sh, b) < sh.req.GPUs {
+		return noGPU
+	}
+	return fitsNow
+}
+
+// free counts the GPUs of a pool that have what a shape needs of each, up to as many as it needs.
+func (s *Snapshot) free(sh *shape, b *gpuPool) int {
+	nd, found := sh.need(s, b.kind), 0
 	for i := range b.gpus {
 		if b.gpus[i].holds(nd) && sh.suits(b, i) {
 			if found++; found == sh.req.GPUs {
-				return fitsNow
+				break
 			}
 		}
 	}
-	return noGPU
+	return found
 }
 
 // holds reports whether the GPU has room for the need now.

@@ -114,10 +114,10 @@ func TestExplain(t *testing.T) {
 func TestReasonsInWords(t *testing.T) {
 	for _, c := range []struct{ ask, want string }{
 		{"1", "1 node: no GPU with nothing on it; 1 of them would do after preempting work of lower priority"},
-		{"2", "1 node: fewer than 2 GPUs with nothing on them; 1 of them would do after preempting work of lower priority"},
+		{"2", "1 node: no GPU with nothing on it, and 2 are needed on one node; 1 of them would do after preempting work of lower priority"},
 		{"0.75", "1 node: no GPU with 0.75 of the compute free; 1 of them would do after preempting work of lower priority"},
 		{"1500M,0.6", "1 node: no GPU with 1500 MiB and 0.6 of the compute free; 1 of them would do after preempting work of lower priority"},
-		{"3", "1 node: fewer than 3 like GPUs"},
+		{"3", "1 node: fewer than 3 GPUs of one kind, and all have to be on one node"},
 		{"100G", "1 node: GPU memory too small"},
 	} {
 		p := testPlanner(t, testNode("n1", "A100", 2))
@@ -139,6 +139,30 @@ func TestReasonsInWords(t *testing.T) {
 		if e, err := p.Explain(&r, noon); err != nil || !e.Impossible() || e.Reasons[0].String() != want {
 			t.Errorf("%+v: %v, %v; want %q", r, e.Reasons, err, want)
 		}
+	}
+}
+
+// Of a request for several GPUs it is said how many of them the nodes have: it needs one node, however
+// many are free in all.
+func TestReasonsSayThatOneNodeIsNeeded(t *testing.T) {
+	p := testPlanner(t, testNode("n1", "A100", 4), testNode("n2", "A100", 4), testNode("n3", "A100", 4), testNode("n4", "A100", 2))
+	for i, n := range []string{"n1", "n1", "n2", "n2", "n3", "n3", "n3"} {
+		held(t, p.snap, string(rune('a'+i)), n, i%4, 500, 10)
+	}
+	r := ask(t, "new", "3")
+	e, err := p.Explain(&r, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, why := range e.Reasons {
+		lines = append(lines, why.String())
+	}
+	want := "2 nodes: only 2 GPUs with nothing on them, and 3 are needed on one node\n" +
+		"1 node: fewer than 3 GPUs of one kind, and all have to be on one node\n" +
+		"1 node: only 1 GPU with nothing on it, and 3 are needed on one node"
+	if got := strings.Join(lines, "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 

@@ -95,7 +95,8 @@ func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
 }
 
 // refusal is why a node cannot take the shape; no Why when it can. Of several
-// pools the one that comes closest speaks for the node.
+// pools the one that comes closest speaks for the node; of those that have too few GPUs free, the
+// one that has the most.
 func (s *Snapshot) refusal(sh *shape, n *nodeState) Reason {
 	closest := reason(0)
 	var at *gpuPool
@@ -104,7 +105,7 @@ func (s *Snapshot) refusal(sh *shape, n *nodeState) Reason {
 		if why == fitsNow {
 			return Reason{}
 		}
-		if why > closest || at == nil {
+		if why > closest || at == nil || why == noGPU && sh.req.GPUs > 1 && s.free(sh, b) > s.free(sh, at) {
 			closest, at = why, b
 		}
 	}
