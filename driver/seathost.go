@@ -126,7 +126,8 @@ func (h *seatHost) Processes(leaseID string) ([]int, error) {
 const noMemoryLimit = 1 << 60
 
 // memoryFiles are the limits of memory in a control group, that of memory alone first,
-// and with swap after it; usage is what counts against the first.
+// and with swap after it. Usage is what counts against a limit for which the kernel would
+// kill processes: cgroup v1 refuses such a limit itself, and has none here.
 func memoryFiles(path string) (limits []string, usage string) {
 	for _, dir := range cgroupDirs(path, unified()) {
 		if unified() {
@@ -136,7 +137,7 @@ func memoryFiles(path string) (limits []string, usage string) {
 		if _, err := readBytes(file); err != nil {
 			continue // another hierarchy
 		}
-		limits, usage = []string{file}, filepath.Join(dir, "memory.usage_in_bytes")
+		limits = []string{file}
 		if _, err := readBytes(both); err == nil {
 			limits = append(limits, both)
 		}
@@ -185,6 +186,11 @@ func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 	if len(limits) == 0 {
 		return nil
 	}
+	return setMemoryLimits(limits, usage, limit)
+}
+
+// setMemoryLimits writes both limits of memory or none.
+func setMemoryLimits(limits []string, usage string, limit int64) error {
 	before, err := readBytes(limits[0])
 	if err != nil || before == limit {
 		return err
@@ -210,7 +216,7 @@ func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 		if err == nil {
 			continue
 		}
-		for _, done := range limits[:n] { // both or none: the first tells what there is to do
+		for _, done := range limits[:n] { // the first tells what there is to do
 			_, again := writeControl(done, strconv.FormatInt(were[done], 10))
 			err = errors.Join(err, again)
 		}
@@ -222,10 +228,9 @@ func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 	return nil
 }
 
-// checkUsage refuses a limit for which the kernel would kill processes. That of cgroup v1
-// kills none, and refuses the limit itself.
+// checkUsage refuses a limit for which the kernel would kill processes.
 func checkUsage(usage string, limit int64) error {
-	if !unified() {
+	if usage == "" {
 		return nil
 	}
 	used, err := readBytes(usage)

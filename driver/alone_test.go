@@ -1,0 +1,307 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
+)
+
+// unconfigured is a driver that was told nothing.
+func unconfigured(t *testing.T) *Driver {
+	t.Helper()
+	d := New(context.Background(), hclog.NewNullLogger())
+	t.Cleanup(d.Shutdown)
+	return d
+}
+
+// alone is a driver with state files and without a containerd, and without what it does in
+// the background. Its directory is a test's to spoil.
+func alone(t *testing.T) (*Driver, environment) {
+	t.Helper()
+	d, dir := unconfigured(t), t.TempDir()
+	state, err := statedir.Open(dir, "boot")
+	must.NoError(t, err)
+	client, err := runtime.New(runtime.Config{Socket: filepath.Join(dir, "none.sock"), Namespace: testNamespace, Owner: dir})
+	must.NoError(t, err)
+	env := environment{settings: settings{Config: Config{StateDir: dir, Namespace: testNamespace, CNIPath: "/nowhere"}}, runtime: client, state: state}
+	d.use(env)
+	d.leases.open(state)
+	return d, env
+}
+
+// known makes a task that a driver watches, without a container that runs.
+func known(d *Driver, env environment, l gpu.Lease) *task {
+	l.Container = "box"
+	_, t := d.newTask(&drivers.TaskConfig{ID: "known", Name: "web"}, env.runtime.Unloaded(l.Container, "image", nil, nil), record{Lease: l})
+	return t
+}
+
+// calls are what Nomad asks of a driver about one task.
+func calls(d *Driver, id string) map[string]func() error {
+	ctx, cancel := context.WithCancel(d.ctx)
+	cancel()
+	return map[string]func() error{
+		"wait":    func() error { _, err := d.WaitTask(ctx, id); return err },
+		"inspect": func() error { _, err := d.InspectTask(id); return err },
+		"stats":   func() error { _, err := d.TaskStats(ctx, id, time.Hour); return err },
+		"signal":  func() error { return d.SignalTask(id, "SIGINT") },
+		"exec":    func() error { _, err := d.ExecTask(id, []string{"true"}, time.Second); return err },
+		"stream":  func() error { _, err := d.ExecTaskStreaming(ctx, id, &drivers.ExecOptions{}); return err },
+		"destroy": func() error { return d.DestroyTask(id, false) },
+	}
+}
+
+// What Nomad asks of a task that the driver does not know, or of a driver that is not
+// configured, is answered so: a nil error would be taken for work that was done.
+func TestCallsThatCannotBeAnswered(t *testing.T) {
+	d := unconfigured(t)
+	for name, call := range calls(d, "none") {
+		must.ErrorIs(t, call(), drivers.ErrTaskNotFound, must.Sprint(name))
+	}
+	cfg := &drivers.TaskConfig{ID: "none", Name: "web"}
+	handle := drivers.NewTaskHandle(handleVersion)
+	handle.Config = cfg
+	host := &seatHost{driver: d, uuid: gpuA}
+	_, startErr := d.findExisting(t.Context(), cfg)
+	_, _, nomadsStartErr := d.StartTask(cfg)
+	_, checkpointErr := host.Checkpoint(t.Context(), gpu.CheckpointRequest{})
+	_, leaseErr := host.lease("lease")
+	_, limitErr := host.MemoryLimit("lease")
+	_, processesErr := host.Processes("lease")
+	_, statusErr := selfOf{d, &task{}}.status()
+	_, enterErr := d.enterTask(&task{})
+	for name, err := range map[string]error{
+		"stop": d.StopTask("none", 0, ""), "destroy": d.DestroyTask("none", true), "recover": d.RecoverTask(handle),
+		"find": startErr, "start": nomadsStartErr, "record": d.recordTask(&runtime.Container{}, record{}), "remove": d.remove(&runtime.Container{}),
+		"remove host resources": d.removeHostResources("box"), "checkpoint": checkpointErr, "lease": leaseErr, "limit": limitErr,
+		"set limit": host.SetMemoryLimit("lease", 1), "processes": processesErr, "save": host.Save(gpu.Seats{}), "status": statusErr, "enter": enterErr,
+	} {
+		must.ErrorIs(t, err, errDisabled, must.Sprint(name))
+	}
+	must.ErrorContains(t, d.RecoverTask(nil), "the handle is empty")
+	must.ErrorContains(t, d.RecoverTask(&drivers.TaskHandle{}), "the handle is empty")
+	handle.Version = handleVersion + 1
+	must.ErrorContains(t, d.RecoverTask(handle), "its handle has version")
+}
+
+// A task that runs, and one whose start is under way, are not started a second time.
+func TestATaskIsStartedOnce(t *testing.T) {
+	d, env := alone(t)
+	known(d, env, gpu.Lease{})
+	_, _, err := d.StartTask(&drivers.TaskConfig{ID: "known"})
+	must.ErrorContains(t, err, `task "known" is already started`)
+
+	cfg := &drivers.TaskConfig{ID: "begun"}
+	_, done, err := d.starts.begin(t.Context(), cfg)
+	must.NoError(t, err)
+	_, _, err = d.StartTask(cfg)
+	must.ErrorContains(t, err, `task "begun" is being started already`)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	canceled, err := d.starts.cancel(over, "begun")
+	must.True(t, canceled)
+	must.ErrorContains(t, err, `the start of task "begun" is canceled and has not ended`)
+	must.ErrorIs(t, err, context.Canceled)
+	done()
+	canceled, err = d.starts.cancel(over, "begun")
+	must.False(t, canceled)
+	must.NoError(t, err)
+}
+
+// A configuration that is wrong changes nothing, and one that disables the driver leaves
+// it without a containerd.
+func TestConfigurationsThatDoNotConfigure(t *testing.T) {
+	d := unconfigured(t)
+	config := func(change func(*Config)) *base.Config {
+		var c Config
+		parse(t, configSpec, ``, &c)
+		change(&c)
+		var data []byte
+		must.NoError(t, base.MsgPackEncode(&data, c))
+		return &base.Config{PluginConfig: data}
+	}
+	notADirectory := filepath.Join(t.TempDir(), "file")
+	must.NoError(t, os.WriteFile(notADirectory, nil, 0o600))
+	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: []byte("no message")}), "decode plugin config: ")
+	must.ErrorContains(t, d.SetConfig(config(func(c *Config) { c.StatsInterval = "soon" })), "plugin config: stats_interval")
+	must.ErrorContains(t, d.SetConfig(config(func(c *Config) { c.StateDir = notADirectory })), "not a directory")
+	_, err := d.configured()
+	must.ErrorIs(t, err, errDisabled)
+	must.NoError(t, d.SetConfig(config(func(c *Config) { c.Enabled, c.DisableLogs = false, true })))
+	_, err = d.configured()
+	must.ErrorIs(t, err, errDisabled)
+	able, err := d.Capabilities()
+	must.NoError(t, err)
+	must.True(t, able.DisableLogCollection)
+}
+
+// What the driver keeps on the host for a container is told when it cannot be made, and
+// when it cannot be removed: each directory of the driver's is spoiled in turn.
+func TestHostResourcesThatCannotBeMade(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	for sub, make := range map[string]func(env environment) error{
+		"shm":    func(env environment) error { _, err := newSharedMemory(env.settings).create("box", 1<<20); return err },
+		"pipes":  func(env environment) error { _, err := newPipeDirs(env.settings).create("box", "/nowhere"); return err },
+		"stages": func(env environment) error { return (&startPlan{env: env}).setStage("box") },
+		"self": func(env environment) error {
+			_, err := newSelfDirs(env.settings).create("box", []string{"d"}, []string{"f"})
+			return err
+		},
+		"tasks":   func(env environment) error { return newTaskRecords(env.settings).write(taskRecord{Container: "box"}) },
+		"outputs": func(env environment) error { return newOutputMarks(env.settings).of("task").set() },
+	} {
+		t.Run(sub, func(t *testing.T) {
+			d, env := alone(t)
+			must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, sub), nil, 0o600))
+			must.ErrorContains(t, make(env), "not a directory")
+			// And below: where the container's own directory is to be.
+			must.NoError(t, os.Remove(filepath.Join(env.settings.StateDir, sub)))
+			must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, sub), 0o700))
+			if sub == "outputs" {
+				must.NoError(t, os.Mkdir(newOutputMarks(env.settings).of("task").path, 0o700))
+				must.ErrorContains(t, make(env), "is a directory")
+				return
+			}
+			must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, sub, "box"), nil, 0o600))
+			must.ErrorContains(t, make(env), "not a directory")
+			if sub == "self" {
+				_, err := newSelfDirs(env.settings).create("box", nil, []string{"f"})
+				must.ErrorContains(t, err, "not a directory")
+			}
+			must.NoError(t, os.Remove(filepath.Join(env.settings.StateDir, sub, "box")))
+			must.NoError(t, d.removeHostResources("box"))
+		})
+	}
+}
+
+// A tmpfs that the kernel does not make leaves no directory, and is not taken for one.
+func TestSharedMemoryThatTheKernelRefuses(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	_, env := alone(t)
+	m := newSharedMemory(env.settings)
+	_, err := m.create("box", -1)
+	must.ErrorContains(t, err, "mount shared memory on "+m.of("box"))
+	_, err = os.Stat(m.of("box"))
+	must.ErrorIs(t, err, os.ErrNotExist)
+	must.NoError(t, os.MkdirAll(filepath.Join(m.of("box"), "inner"), 0o700))
+	must.ErrorContains(t, m.remove(t.Context(), "box"), "remove shared memory: ")
+	long := strings.Repeat("x", 300)
+	must.ErrorContains(t, m.remove(t.Context(), long), "remove shared memory: unmount ")
+	pipes := newPipeDirs(env.settings)
+	must.NoError(t, os.MkdirAll(pipes.dir, 0o700))
+	must.ErrorContains(t, pipes.remove(t.Context(), long), "file name too long")
+}
+
+// Records that cannot be read are told, beside those that can.
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	d, env := alone(t)
+	records := newTaskRecords(env.settings)
+	must.NoError(t, records.write(taskRecord{Container: "good", Labels: map[string]string{labelTaskID: "task"}}))
+	for name, text := range map[string]string{"cut": `{"version":1,`, "of another": `{"version":1,"container":"x"}`, "of the future": `{"version":2,"container":"of the future"}`} {
+		must.NoError(t, os.MkdirAll(filepath.Dir(records.path(name)), 0o700))
+		must.NoError(t, os.WriteFile(records.path(name), []byte(text), 0o600))
+		must.ErrorContains(t, records.markDestroyed(name), "read record of container "+name)
+	}
+	found, err := records.ofTask("task")
+	must.Len(t, 1, found)
+	must.ErrorContains(t, err, "read record of container cut")
+	must.NoError(t, records.markDestroyed("none"))
+	must.NoError(t, records.markDestroyed("good"))
+	good, err := records.read("good")
+	must.NoError(t, err)
+	must.True(t, good.Destroyed)
+	spoiled := filepath.Join(env.settings.StateDir, "tasks")
+	must.NoError(t, os.RemoveAll(spoiled))
+	must.NoError(t, os.WriteFile(spoiled, nil, 0o600))
+	_, err = records.ofTask("task")
+	must.ErrorContains(t, err, "list "+spoiled)
+	must.ErrorContains(t, d.recordTask(&runtime.Container{ID: "box"}, record{}), "write record of container box")
+}
+
+// freezeFile is what cgroup v1 thaws processes by.
+const freezeFile = "freezer.state"
+
+// Processes of a control group are killed one by one where the kernel cannot do it: those
+// that are in it still, and no other whose number was seen there before.
+func TestProcessesAreKilledOneByOne(t *testing.T) {
+	group := t.TempDir()
+	var pids []int
+	var inside *exec.Cmd
+	for i := range 2 {
+		cmd := exec.Command("sleep", "1000")
+		must.NoError(t, cmd.Start())
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+		pids = append(pids, cmd.Process.Pid)
+		if i == 0 {
+			inside = cmd
+		}
+	}
+	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0\n"+strconv.Itoa(pids[0])+"\n"+strconv.Itoa(pids[0])+"\n"), 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(group, freezeFile), []byte("FROZEN"), 0o600))
+	found, err := processesIn([]string{group})
+	must.NoError(t, err)
+	must.Eq(t, []int{0, pids[0]}, found)
+	must.NoError(t, killIn([]string{group}, append([]int{0}, pids...)))
+	must.Error(t, inside.Wait())
+	must.Eq(t, "signal: killed", inside.ProcessState.String())
+	must.False(t, processGone(pids[1]), must.Sprint("a process that is not in the group was killed"))
+	must.NoError(t, killIn([]string{group}, pids[:1]), must.Sprint("one that is dead already is no failure"))
+	thawed, err := os.ReadFile(filepath.Join(group, freezeFile))
+	must.NoError(t, err)
+	must.Eq(t, "THAWED", string(thawed))
+
+	// The kernel's own means needs no help, and reaches what lies below.
+	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.kill"), nil, 0o600))
+	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(pids[1])+"\n"), 0o600))
+	must.NoError(t, killIn([]string{group}, pids))
+	must.False(t, processGone(pids[1]))
+	said, err := os.ReadFile(filepath.Join(group, "cgroup.kill"))
+	must.NoError(t, err)
+	must.Eq(t, "1", string(said))
+}
+
+// A control group that cannot be read, written or removed is none that is empty.
+func TestControlGroupsThatCannotBeLookedInto(t *testing.T) {
+	group := t.TempDir()
+	procs := filepath.Join(group, "cgroup.procs")
+	must.NoError(t, os.WriteFile(procs, []byte("12\nmany\n"), 0o600))
+	_, err := processesIn([]string{group})
+	must.ErrorContains(t, err, "list processes of control group "+group)
+	must.ErrorContains(t, killIn([]string{group}, nil), "list processes of control group")
+	must.NoError(t, os.Remove(procs))
+	must.NoError(t, os.Mkdir(procs, 0o700))
+	_, err = processesIn([]string{group})
+	must.ErrorContains(t, err, "is a directory")
+	for _, name := range []string{freezeFile, "cgroup.kill"} {
+		must.NoError(t, os.Mkdir(filepath.Join(group, name), 0o700))
+		must.ErrorContains(t, killIn([]string{group}, nil), "is a directory", must.Sprint(name))
+	}
+	must.ErrorContains(t, removeDirs([]string{group}), "remove control group "+group)
+	must.NoError(t, removeDirs([]string{filepath.Join(group, "none")}))
+}
+
+// What goes away by itself is tried again, whoever wrapped it.
+func TestProcessesThatDoNotEndAreTriedAgain(t *testing.T) {
+	must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("left"), errStillRuns))))
+	must.False(t, structs.IsRecoverable(recoverable(errors.New("final"))))
+}
