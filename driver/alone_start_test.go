@@ -1,0 +1,156 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// A login that cannot be looked up stops the pull: without it another image of the same
+// name could be had, or a refusal without its cause.
+func TestLoginsThatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	for says, operator := range map[string]AuthConfig{
+		"read auth.config: ":                                 {Config: filepath.Join(dir, "none")},
+		"read auth.config " + filepath.Join(dir, "cut"):      {Config: file("cut", `{"auths":`)},
+		"find login for a.example in auth.config: ":          {Config: file("helper", `{"credHelpers":{"a.example":"of-nowhere"}}`)},
+		`ask credential helper "of-nowhere" about a.example`: {Helper: "of-nowhere"},
+	} {
+		_, _, err := credentialsFor(spec.Auth{}, "a.example", nil, operator)("a.example")
+		must.ErrorContains(t, err, says)
+	}
+}
+
+// Nothing is claimed, resized or reaped by leases that cannot be read or written.
+func TestLeasesThatCannotBeRead(t *testing.T) {
+	d, env := alone(t)
+	lease := gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeShared, Slices: []int{0}, SeatMiB: 1}}}
+	must.ErrorContains(t, d.leases.claim(lease), "the device plugin does not say how its tasks step aside for each other")
+	spoiled := filepath.Join(env.settings.StateDir, "leases")
+	must.NoError(t, os.WriteFile(filepath.Join(spoiled, "cut.json"), []byte("{"), 0o600))
+	must.ErrorContains(t, d.leases.claim(lease), "read leases: ")
+	must.ErrorContains(t, d.leases.resize(lease), "resize: the node's leases cannot be read")
+	must.Error(t, d.leases.expire(time.Now()))
+	must.Error(t, d.reapLeases(t.Context(), env.runtime, time.Now()))
+	must.Error(t, d.reap(env.runtime, env.settings, time.Now(), time.Now()), must.Sprint("a round that was not complete"))
+
+	must.NoError(t, os.RemoveAll(spoiled))
+	lease.Holdings[0].SeatMiB = 0
+	must.Error(t, d.leases.claim(lease), must.Sprint("a lease that is not written holds nothing"))
+	must.Error(t, d.leases.write(lease))
+	must.Error(t, d.leases.end(lease, time.Now()))
+}
+
+// A share is computed of what is known for certain, or the task does not start.
+func TestSharesThatCannotBeComputed(t *testing.T) {
+	_, env := alone(t)
+	task := func(devices ...gpu.ReservedDevice) *drivers.TaskConfig {
+		cfg := &drivers.TaskConfig{Env: map[string]string{}}
+		for _, device := range devices {
+			reserveDevice(device)(cfg)
+		}
+		return cfg
+	}
+	device := gpu.ReservedDevice{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0}, Of: 16, MemoryMiB: 1024, Milli: 62, BurstMilli: 900}
+	cfg := task(device)
+	for key := range cfg.DeviceEnv {
+		cfg.DeviceEnv[key] = "no reservation"
+	}
+	_, err := shareOf(cfg, spec.Config{}, env.state)
+	must.Error(t, err)
+	other := device
+	other.Slices, other.Of = []int{1}, 8
+	_, err = shareOf(task(device, other), spec.Config{}, env.state)
+	must.Error(t, err, must.Sprint("two reservations that contradict each other"))
+	_, err = shareOf(task(device), spec.Config{GPU: spec.GPUConfig{Memory: "much"}}, env.state)
+	must.ErrorContains(t, err, "much")
+	must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, "gpus", gpuA+".json"), []byte("{"), 0o600))
+	_, err = shareOf(task(device), spec.Config{}, env.state)
+	must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
+}
+
+// What contradicts itself in a task's network or labels is refused by its key.
+func TestNetworksAndLabelsThatCannotBe(t *testing.T) {
+	_, _, err := portMappings(&drivers.TaskConfig{}, []string{"http"})
+	must.ErrorContains(t, err, `ports: "http" is not a port of the group's network block`)
+	ports := structs.AllocatedPorts{{Label: "http", Value: 20000, To: 80}, {Label: "same", Value: 20001}}
+	cfg := &drivers.TaskConfig{Resources: &drivers.Resources{Ports: &ports}}
+	_, _, err = portMappings(cfg, []string{"http", "none"})
+	must.ErrorContains(t, err, `ports: "none" is not a port`)
+	mapped, names, err := portMappings(cfg, []string{"http", "same"})
+	must.NoError(t, err)
+	must.Eq(t, map[string]int{"http": 80, "same": 20001}, names)
+	must.Len(t, 4, mapped)
+	must.Eq(t, 20001, mapped[2].ContainerPort)
+
+	var m spec.Mistakes
+	checkNetwork(&drivers.TaskConfig{}, spec.Config{Ports: []string{"http"}}, &m)
+	must.ErrorContains(t, m.Err(), `ports: are mapped by the driver with network_mode "bridge" only`)
+	_, err = defaultRoute("Iface Destination Gateway\neth0 00000000 nonsense\n")
+	must.ErrorContains(t, err, `gateway "nonsense" is not an address`)
+	_, err = defaultRoute("Iface Destination Gateway\neth0 00000000 0102\n")
+	must.ErrorContains(t, err, `gateway "0102" is not an address`)
+
+	long := make([]byte, maxLabel)
+	_, err = containerLabels(&drivers.TaskConfig{JobID: string(long)}, nil)
+	must.ErrorContains(t, err, labelJob+" is longer than 4096 bytes")
+	labels, err := containerLabels(&drivers.TaskConfig{JobID: "job"}, map[string]string{"team": "vision"})
+	must.NoError(t, err)
+	must.Eq(t, "vision", labels["team"])
+	must.Eq(t, "job", labels[labelJob])
+}
+
+// Passwords are kept out of what is shown of a configuration, those of registries too.
+func TestSecretsOfAConfiguration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.hcl")
+	must.NoError(t, os.WriteFile(path, []byte(`
+registry {
+  server_address = "a.example"
+  username       = "one"
+  password       = "of a registry"
+}
+registry {
+  server_address = "b.example"
+  username       = "two"
+  password       = "of another"
+}
+auth {
+  username = "all"
+  password = "of all"
+}`), 0o600))
+	must.Eq(t, []string{"of all", "of a registry", "of another"}, Secrets(path))
+	must.NoError(t, os.WriteFile(path, []byte(`stats_interval = "soon"`), 0o600))
+	must.ErrorContains(t, ValidateFile(path), "read configuration "+path+": stats_interval")
+	must.SliceEmpty(t, Secrets(path))
+}
+
+// A namespace is held of a process that runs, and of none else.
+func TestNamespacesOfProcessesThatDoNotRun(t *testing.T) {
+	for says, status := range map[string]func() (runtime.Status, error){
+		"ask":                func() (runtime.Status, error) { return runtime.Status{}, os.ErrPermission },
+		errJustEnded.Error(): func() (runtime.Status, error) { return runtime.Status{PID: os.Getpid()}, nil },
+		"no such file":       func() (runtime.Status, error) { return runtime.Status{Running: true, PID: 1 << 30}, nil },
+	} {
+		_, err := holdNamespace("net", status)
+		if says == "ask" {
+			must.ErrorIs(t, err, os.ErrPermission)
+			continue
+		}
+		must.ErrorContains(t, err, says)
+	}
+	must.ErrorContains(t, selfOf{}.Mine(0), "process 0 is not the task's: the driver does not see it")
+}
