@@ -158,15 +158,14 @@ func TestHostResourcesThatCannotBeMade(t *testing.T) {
 		t.Skip("mounts need root")
 	}
 	for sub, make := range map[string]func(env environment) error{
-		"shm":    func(env environment) error { _, err := newSharedMemory(env.settings).create("box", 1<<20); return err },
-		"pipes":  func(env environment) error { _, err := newPipeDirs(env.settings).create("box", "/nowhere"); return err },
+		"shm":    func(env environment) error { _, err := env.settings.sharedMemory().Create("box", 1<<20); return err },
+		"pipes":  func(env environment) error { _, err := env.settings.pipes().Create("box", "/nowhere"); return err },
 		"stages": func(env environment) error { return (&startPlan{env: env}).setStage("box") },
 		"self": func(env environment) error {
 			_, err := newSelfDirs(env.settings).create("box", []string{"d"}, []string{"f"})
 			return err
 		},
-		"tasks":   func(env environment) error { return newTaskRecords(env.settings).write(taskRecord{Container: "box"}) },
-		"outputs": func(env environment) error { return newOutputMarks(env.settings).of("task").set() },
+		"tasks": func(env environment) error { return newTaskRecords(env.settings).write(taskRecord{Container: "box"}) },
 	} {
 		t.Run(sub, func(t *testing.T) {
 			d, env := alone(t)
@@ -175,11 +174,6 @@ func TestHostResourcesThatCannotBeMade(t *testing.T) {
 			// And below: where the container's own directory is to be.
 			must.NoError(t, os.Remove(filepath.Join(env.settings.StateDir, sub)))
 			must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, sub), 0o700))
-			if sub == "outputs" {
-				must.NoError(t, os.Mkdir(newOutputMarks(env.settings).of("task").path, 0o700))
-				must.ErrorContains(t, make(env), "is a directory")
-				return
-			}
 			must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, sub, "box"), nil, 0o600))
 			must.ErrorContains(t, make(env), "not a directory")
 			if sub == "self" {
@@ -198,18 +192,18 @@ func TestSharedMemoryThatTheKernelRefuses(t *testing.T) {
 		t.Skip("mounts need root")
 	}
 	_, env := alone(t)
-	m := newSharedMemory(env.settings)
-	_, err := m.create("box", -1)
-	must.ErrorContains(t, err, "mount shared memory on "+m.of("box"))
-	_, err = os.Stat(m.of("box"))
+	m := env.settings.sharedMemory()
+	_, err := m.Create("box", -1)
+	must.ErrorContains(t, err, "mount shared memory on "+m.Of("box"))
+	_, err = os.Stat(m.Of("box"))
 	must.ErrorIs(t, err, os.ErrNotExist)
-	must.NoError(t, os.MkdirAll(filepath.Join(m.of("box"), "inner"), 0o700))
-	must.ErrorContains(t, m.remove(t.Context(), "box"), "remove shared memory: ")
+	must.NoError(t, os.MkdirAll(filepath.Join(m.Of("box"), "inner"), 0o700))
+	must.ErrorContains(t, m.Remove(t.Context(), "box"), "remove shared memory: ")
 	long := strings.Repeat("x", 300)
-	must.ErrorContains(t, m.remove(t.Context(), long), "remove shared memory: unmount ")
-	pipes := newPipeDirs(env.settings)
-	must.NoError(t, os.MkdirAll(pipes.dir, 0o700))
-	must.ErrorContains(t, pipes.remove(t.Context(), long), "file name too long")
+	must.ErrorContains(t, m.Remove(t.Context(), long), "remove shared memory: unmount ")
+	pipes := env.settings.pipes()
+	must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, "pipes"), 0o700))
+	must.ErrorContains(t, pipes.Remove(t.Context(), long), "file name too long")
 }
 
 // Records that cannot be read are told, beside those that can.

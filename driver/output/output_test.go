@@ -26,6 +26,19 @@ func TestMarks(t *testing.T) {
 	must.False(t, mark.exists())
 }
 
+// TestMarksThatCannotBeSet: without its mark a start that is repeated would write to pipes
+// that were closed.
+func TestMarksThatCannotBeSet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "outputs")
+	must.NoError(t, os.WriteFile(path, nil, 0o600))
+	must.ErrorContains(t, MarksIn(path).of("task").set(), "mark the task's output: ")
+	must.Error(t, MarksIn(path).Expire(time.Now()))
+	must.NoError(t, os.Remove(path))
+	must.NoError(t, os.MkdirAll(filepath.Join(MarksIn(path).of("task").path, "inner"), 0o700))
+	must.ErrorContains(t, MarksIn(path).of("task").set(), "is a directory")
+	must.Error(t, MarksIn(path).Expire(time.Now().Add(markRetention+time.Minute)))
+}
+
 // TestNewestLog: a task of another driver may fill the directory that they lie in.
 func TestNewestLog(t *testing.T) {
 	path := t.TempDir()
