@@ -42,3 +42,29 @@ func TestTheIdleReportNamesNobodyWhoIsHidden(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", r.Idle, want)
 	}
 }
+
+// What has not been used for just as long is listed; of equals in time the node and then the
+// alloc decide, whatever order they come in; and what is not shared frees what it holds.
+func TestTheIdleReportIsInOrder(t *testing.T) {
+	holder := func(alloc string, idle time.Duration) view.Holder {
+		return view.Holder{AllocID: alloc, Instances: 2, GuaranteeMilli: 300, MemoryMiB: 2048, Use: &view.Use{UnusedSince: viewtest.Now.Add(-idle)}}
+	}
+	c := &view.Cluster{At: viewtest.Now, Nodes: []view.Node{
+		{Name: "b", GPUs: []view.GPU{{Mode: "slice", Holders: []view.Holder{holder("2", time.Hour), holder("1", time.Hour), holder("3", time.Hour-1)}}}},
+		{Name: "a", GPUs: []view.GPU{
+			{Mode: "shared", MemoryMiB: 16384, Instances: make([]view.Instance, 8), Holders: []view.Holder{holder("9", time.Hour)}},
+			{Mode: "shared", MemoryMiB: 16384, Holders: []view.Holder{holder("8", 2*time.Hour)}},
+		}},
+	}}
+	r := c.IdleReport(time.Hour)
+	got := ""
+	for _, one := range r.Idle {
+		got += one.NodeName + one.AllocID + " "
+	}
+	if got != "a8 a9 b1 b2 " {
+		t.Errorf("listed are %s", got)
+	}
+	if nine := r.Idle[1]; nine.Milli != 250 || nine.MemoryMiB != 4096 || r.Milli != 250+3*300 || r.MemoryMiB != 4096+3*2048 {
+		t.Errorf("freed would be %+v", r)
+	}
+}

@@ -117,3 +117,18 @@ func TestReady(t *testing.T) {
 		t.Error("a GPU that a task holds is idle")
 	}
 }
+
+// An event that was for nobody is told as it is to whoever may see its job.
+func TestEventsForNobodyAreTold(t *testing.T) {
+	c := &Cluster{Events: []Event{
+		{Kind: "release", Namespace: "lab", JobID: "job", Text: "it need not wait"},
+		{Kind: "evict", Namespace: "lab", JobID: "job", For: "secret/other", Text: "it must leave for secret/other"},
+		{Kind: "evict", Namespace: "lab", JobID: "job", For: "lab/mine", Text: "it must leave for lab/mine"},
+		{Kind: "evict", Namespace: "secret", JobID: "other", Text: "it must leave"},
+		{Kind: "start", Text: "the service started"},
+	}}
+	got := c.Redact(func(namespace string) bool { return namespace == "lab" }).Events
+	if len(got) != 3 || got[0] != c.Events[0] || got[2] != c.Events[2] || got[1].For != Hidden || strings.Contains(got[1].Text, "secret") {
+		t.Errorf("told is %+v", got)
+	}
+}
