@@ -118,8 +118,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// An event that was for nobody is told as it is to whoever may see its job.
-func TestEventsForNobodyAreTold(t *testing.T) {
+// An event that was for no other job is told as it is to whoever may see its own.
+func TestEventsOfOneJobAreTold(t *testing.T) {
 	c := &Cluster{Events: []Event{
 		{Kind: "release", Namespace: "lab", JobID: "job", Text: "it need not wait"},
 		{Kind: "evict", Namespace: "lab", JobID: "job", For: "secret/other", Text: "it must leave for secret/other"},
