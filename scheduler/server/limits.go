@@ -32,9 +32,11 @@ const (
 	maxHeaderBytes = 64 << 10
 	// headerTimeout is for a TLS handshake and for reading a request's headers,
 	// bodyTimeout for a job's body, and for the next part of a body that streams
-	// through; idleTimeout for idle connections.
+	// through, answerTimeout for the next part of an answer that does not stream through;
+	// idleTimeout for idle connections.
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second
+	answerTimeout = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
 	// whoseTimeout is for asking Nomad whose a token is.
 	whoseTimeout = 10 * time.Second

@@ -15,16 +15,23 @@ import (
 // errSlow is what reading a body gives when its client is too slow.
 var errSlow = errors.New("the request's body did not arrive in time")
 
-// patient bounds how long a client may take with a body. All of a job, and of a request
+// patient bounds how long a client may take with a body and with an answer. All of a job, and of a request
 // to the service's own API, has to come within bodyTimeout; of what streams through to
 // Nomad the next part. It stands outside of all that answers: what no handler reads of a
-// body, the server reads before it answers, and it waits no longer than that either.
+// body, the server reads before it answers, and it waits no longer than that either. What
+// streams through from Nomad may be read as slowly as its client likes: little of it is here.
 func patient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		whole := routeOf(r).kind != passed || strings.HasPrefix(r.URL.Path, ownPrefix)
+		if whole {
+			answer := newTimedAnswer(w, r)
+			defer answer.limit()
+			w = answer
+		}
 		if r.Body != nil && r.Body != http.NoBody {
 			body := &timedBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
 			until := time.Now().Add(bodyTimeout)
-			if routeOf(r).kind != passed || strings.HasPrefix(r.URL.Path, ownPrefix) {
+			if whole {
 				body.until = until
 			}
 			body.limit(until)

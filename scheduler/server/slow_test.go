@@ -57,8 +57,8 @@ func (pipeAddr) String() string  { return "pipe" }
 
 // inBubble runs a test against a service and a Nomad that are reached in memory. The
 // service also has POST /api/slow, which answers ten minutes after it read the body, GET
-// /api/hello, which reads none, and POST /api/type, which refuses it at its first byte. It
-// takes one submission a second.
+// /api/hello, which reads none, GET /api/long, which answers much, and POST /api/type, which
+// refuses it at its first byte. It takes one submission a second.
 func inBubble(t *testing.T, test func(t *testing.T, client net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		toNomad, toService := newPipes(), newPipes()
@@ -76,6 +76,7 @@ func inBubble(t *testing.T, test func(t *testing.T, client net.Conn)) {
 		}
 		s.proxy.transport.DialContext = toNomad.dial
 		s.Handle("GET /api/hello", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+		s.Handle("GET /api/long", http.HandlerFunc(long))
 		s.Handle("POST /api/type", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, err := r.Body.Read(make([]byte, 1)); err != nil {
 				t.Error(err)
@@ -108,6 +109,14 @@ func inBubble(t *testing.T, test func(t *testing.T, client net.Conn)) {
 		}
 		nomad.Close()
 	})
+}
+
+// longAnswer is how long the answers of long are.
+const longAnswer = 4 * answerPart
+
+func long(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", fmt.Sprint(longAnswer))
+	_, _ = w.Write(make([]byte, longAnswer)) // it fails where the client does not read
 }
 
 func send(t *testing.T, c net.Conn, text string) {
@@ -209,15 +218,65 @@ func TestPatienceWithClients(t *testing.T) {
 	})
 }
 
+// An answer that its client does not read stays no longer than answerTimeout for each part. A
+// slow reader gets all of it.
+func TestUnreadAnswersAreGivenUp(t *testing.T) {
+	for name, row := range map[string]struct {
+		path  string
+		pause time.Duration // before each part is read
+		whole bool
+	}{
+		"not read at all":          {"/api/long", time.Hour, false},
+		"read too slowly":          {"/api/long", answerTimeout + time.Second, false},
+		"read slowly":              {"/api/long", answerTimeout / 3, true},
+		"short, and read late":     {"/api/hello", answerTimeout - time.Second, true},
+		"short, and read too late": {"/api/hello", answerTimeout + time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, client net.Conn) {
+				send(t, client, "GET "+row.path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+				read, part := 0, make([]byte, answerPart)
+				var err error
+				for n := 0; err == nil; read += n {
+					time.Sleep(row.pause)
+					n, err = io.ReadFull(client, part)
+				}
+				whole := read >= longAnswer || row.path == "/api/hello" && read > 0
+				if whole != row.whole {
+					t.Errorf("%d bytes are read, then %v", read, err)
+				}
+			})
+		})
+	}
+}
+
 // deadlines is a client whose connection notes the deadlines that it is given.
 type deadlines struct {
 	*httptest.ResponseRecorder
-	set []time.Time
+	set    []time.Time // for reading
+	writes int         // how many were set for writing
 }
 
 func (d *deadlines) SetReadDeadline(t time.Time) error {
 	d.set = append(d.set, t)
 	return nil
+}
+
+func (d *deadlines) SetWriteDeadline(time.Time) error {
+	d.writes++
+	return nil
+}
+
+// What streams through from Nomad, such as events, waits for its client.
+func TestOnlyWholeAnswersHaveATimeLimit(t *testing.T) {
+	for path, limited := range map[string]bool{"/v1/event/stream": false, "/v1/jobs?index=5": false, "/v1/client/allocation/a/exec": false, "/api/status": true} {
+		client := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		patient(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })).
+			ServeHTTP(client, httptest.NewRequestWithContext(t.Context(), "GET", path, http.NoBody))
+		if got := client.writes > 0; got != limited {
+			t.Errorf("GET %s: limited %v", path, got)
+		}
+	}
 }
 
 // lateBody is a body that comes when it is told to.
