@@ -156,12 +156,7 @@ func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 	given := p.given(&was)
 	missing := p.ask.Count - p.tx.Live(p.key, p.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || p.underWay(&was)) {
-		for _, u := range was.Assumed {
-			if missing > 0 {
-				p.tx.Assume(p.key, p.ask.Group, u, false)
-				missing--
-			}
-		}
+		p.tx.AssumeRest(p.key, p.ask.Group, was.Assumed, missing)
 		return g, nil
 	}
 	return p.refill(g, given)

@@ -52,6 +52,28 @@ func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, s
 	tx.promise(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
 }
 
+// AssumeRest books again what was promised to a group and is missing: where some of it runs
+// by now, that is left out on the nodes on which it runs.
+func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
+	came := len(promised) - missing
+	runs := map[string]int{}
+	for _, a := range tx.byJob[key] {
+		if a.Group == group && !a.Stopping {
+			runs[a.NodeID]++
+		}
+	}
+	for _, u := range promised {
+		switch {
+		case came > 0 && runs[u.NodeID] > 0:
+			came--
+			runs[u.NodeID]--
+		case missing > 0:
+			missing--
+			tx.Assume(key, group, u, false)
+		}
+	}
+}
+
 // AssumeAnywhere has a queue pay for so many allocs of a group that Nomad places where it likes.
 func (tx *Tx) AssumeAnywhere(key nomad.JobKey, group, queue string, allocs int, each place.Charge) {
 	for n := range allocs {

@@ -259,10 +259,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 			continue
 		}
 		tx.ForgetGroup(key, name)
-		missing := g.Ask.Count - tx.Live(key, name)
-		for _, u := range g.Assumed[:max(0, min(missing, len(g.Assumed)))] {
-			tx.Assume(key, name, u, false)
-		}
+		tx.AssumeRest(key, name, g.Assumed, g.Ask.Count-tx.Live(key, name))
 	}
 	if j == nil || !j.Stopped {
 		tx.recallRoom(r)

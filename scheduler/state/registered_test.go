@@ -183,6 +183,42 @@ func TestRecall(t *testing.T) {
 	}
 }
 
+// Of what was promised and runs in part, the rest is promised where it does not run yet.
+func TestRecallOfWhatRunsInPart(t *testing.T) {
+	for name, row := range map[string]struct {
+		runs     []string // the machines on which allocs run
+		count    int
+		promised []string
+		booked   map[string]int64
+	}{
+		"the first and one of two alike": {runs: []string{"b", "a"}, count: 3, promised: []string{"b", "a", "a"}, booked: map[string]int64{"a": 2, "b": 1}},
+		"the last":                       {runs: []string{"b"}, count: 2, promised: []string{"a", "b"}, booked: map[string]int64{"a": 1, "b": 1}},
+		"one where none was promised":    {runs: []string{"c"}, count: 2, promised: []string{"a", "b"}, booked: map[string]int64{"a": 1, "b": 0, "c": 1}},
+		"all run":                        {runs: []string{"a", "b"}, count: 2, promised: []string{"a", "b"}, booked: map[string]int64{"a": 1, "b": 1}},
+		"a growth, where the first runs": {runs: []string{"a"}, count: 3, promised: []string{"a", "a"}, booked: map[string]int64{"a": 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1), servicetest.Machine("c", 1))
+			a := servicetest.Ask("one", "1G", row.count)
+			s.Register(a)
+			for i, machine := range row.runs {
+				s.Run(a, string(rune('x'+i)), machine, 0, 8+i, 1)
+			}
+			r := record.New(one)
+			r.At = s.Clock.At
+			g := record.Group{Ask: a}
+			for _, machine := range row.promised {
+				g.Assumed = append(g.Assumed, on(machine, 1))
+			}
+			r.Groups["g"] = g
+			s.State.Do(func(tx *state.Tx) { tx.Recall(r) })
+			for machine, want := range row.booked {
+				wantSlices(t, s, machine, want, name)
+			}
+		})
+	}
+}
+
 // What is held until all of its room is there has what is being made for it: for two minutes, and
 // for as long as something there is still to end. What it was promised before it was held is over.
 func TestRecallOfRoomThatIsMade(t *testing.T) {
