@@ -56,7 +56,9 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if tx.Live(key, a.Group) == 0 {
 		return was, true
 	}
-	was.Decision.Hold = nil
+	if a.Was.Hold == "" || CanGrow(tx, key, &was, a.Count) { // else what is missing waits on
+		was.Decision.Hold = nil
+	}
 	was.Decision.Tasks = a.Was.Decision(a.Group).Tasks
 	return was, false
 }

@@ -39,6 +39,8 @@ type groupPlacer struct {
 	// canaries is how many allocs Nomad starts beside what runs, before it replaces any of
 	// that; 0: it replaces at once.
 	canaries int
+	// lost is what those of them cost that are lost, which Nomad starts again beside canaries.
+	lost place.Charge
 	// trial is set where only the hold of the answer is of interest.
 	trial bool
 }

@@ -60,7 +60,7 @@ func (p *groupPlacer) quota(cost place.Charge, running, missing int) (*admit.Hol
 	if p.queue == nil || missing == 0 {
 		return nil, nil
 	}
-	return p.quotaFor(cost.Times(int64(missing)), running, missing)
+	return p.quotaFor(cost.Times(int64(missing)).Plus(p.lost), running, missing)
 }
 
 // quotaFor is quota for what all missing allocs cost together.

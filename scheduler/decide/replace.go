@@ -20,25 +20,31 @@ func (p *groupPlacer) replace(g record.Group, given []admit.TaskDecision) (recor
 		defer p.setAside()()
 		return p.fill(g, given, 0)
 	}
-	more, each := p.growthBeside()
+	more, lost := p.startsBeside()
+	each := p.dearest()
+	p.lost = each.Times(int64(lost))
 	if err := p.payBeside(g.Cost, more, each); err != nil {
 		return g, err
 	}
 	g, err := p.fill(g, given, 0)
+	if g.Decision.Hold == nil { // else what is lost waits as well
+		more += lost
+	}
 	if err == nil && more > 0 {
 		p.tx.AssumeAnywhere(p.key, p.ask.Group, p.queue.Name, more, each)
 	}
 	return g, err
 }
 
-// growthBeside is how many allocs of the version that runs Nomad starts beside the canaries, and
-// what each costs its queue: whatever holds the new version, they start.
-func (p *groupPlacer) growthBeside() (more int, each place.Charge) {
+// startsBeside is how many allocs of the version that runs Nomad starts beside the canaries: more
+// than were registered, whatever holds the new version, and those that are lost.
+func (p *groupPlacer) startsBeside() (more, lost int) {
 	j := p.tx.Job(p.key)
 	if p.queue == nil || j == nil || j.Group(p.ask.Group) == nil {
-		return 0, each
+		return 0, 0
 	}
-	return max(0, p.ask.Count-j.Group(p.ask.Group).Count), p.dearest()
+	registered := j.Group(p.ask.Group).Count
+	return max(0, p.ask.Count-registered), max(0, min(registered, p.ask.Count)-p.tx.Live(p.key, p.ask.Group))
 }
 
 // payBeside refuses a group that is to grow beside its canaries where its queue cannot pay for
@@ -47,7 +53,7 @@ func (p *groupPlacer) payBeside(cost place.Charge, more int, each place.Charge) 
 	if more == 0 {
 		return nil
 	}
-	all := cost.Times(int64(p.canaries)).Plus(each.Times(int64(more)))
+	all := cost.Times(int64(p.canaries)).Plus(each.Times(int64(more))).Plus(p.lost)
 	_, why := p.tx.OverWithOwed(p.queue.Name, all, p.key)
 	if why == "" {
 		return nil

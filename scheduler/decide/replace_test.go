@@ -79,3 +79,41 @@ func TestWhatIsScaledToZeroAndBackIsChargedAnew(t *testing.T) {
 		t.Errorf("half of the queue is taken, and yet %+v, %v", d, err)
 	}
 }
+
+// What is lost of a job that starts canaries is started again beside them: the queue pays for both,
+// or both wait, and what was promised counts at once.
+func TestWhatIsLostIsChargedBesideCanaries(t *testing.T) {
+	for name, row := range map[string]struct {
+		lost    int
+		beside  int // slices of another job
+		count   int
+		held    bool
+		assumed int
+	}{
+		"nothing is lost":                  {beside: 7, count: 3, assumed: 1},
+		"one, which fits beside":           {lost: 1, beside: 7, count: 3, assumed: 2},
+		"two, which do not":                {lost: 2, beside: 8, count: 3, held: true},
+		"two, and one is not wanted again": {lost: 2, beside: 8, count: 2, assumed: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+			a := servicetest.Ask("svc", "2G", 3)
+			s.Submit(t, a)
+			s.Register(a)
+			for i, id := range []string{"alloc-1", "alloc-2", "alloc-3"} {
+				s.Run(a, id, "a", 0, 2*i, 2)
+				if i < row.lost {
+					s.End(id)
+				}
+			}
+			s.Tenant(t, "beside", 50, "a", 1, 0, row.beside)
+			s.LetTimePass()
+			next := servicetest.Ask("svc", "3G", row.count)
+			next.Canaries = 1
+			d := s.Submit(t, next)
+			if held := d.Hold != nil; held != row.held || len(s.AllAssumed()) != row.assumed {
+				t.Errorf("held by %+v, assumed is %+v", d.Hold, s.AllAssumed())
+			}
+		})
+	}
+}

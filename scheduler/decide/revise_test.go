@@ -158,6 +158,44 @@ func TestWhatIsRegisteredIsTakenOver(t *testing.T) {
 	}
 }
 
+// A group that runs in part and waits for its queue is scaled around the service: it waits on while
+// the queue cannot pay for what is missing, and no longer.
+func TestWhatRunsInPartWaitsOnForItsQueue(t *testing.T) {
+	for name, row := range map[string]struct {
+		count  int
+		beside bool // another job holds the rest of the queue
+		held   bool
+	}{
+		"the queue cannot pay":       {count: 2, beside: true, held: true},
+		"the queue pays":             {count: 2},
+		"nothing is missing":         {count: 1, beside: true},
+		"more than the queue can be": {count: 3, held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+			s.Tenant(t, "beside", 50, "a", 1, 0, 8)
+			a := servicetest.Ask("job", "8G", 2)
+			d := s.Submit(t, a)
+			if d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+				t.Fatalf("two in half a queue are decided as %+v", d)
+			}
+			s.Register(a)
+			s.Run(a, "alloc", "a", 0, 0, 8)
+			s.LetTimePass()
+			if !row.beside {
+				s.End("alloc-beside")
+			}
+			a.Count, a.Was = row.count, servicetest.WasOf(d)
+			if _, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: "g", Align: true}); err != nil {
+				t.Fatal(err)
+			}
+			if g := recorded(s, a); (g.Decision.Hold != nil) != row.held {
+				t.Errorf("recorded with the hold %+v", g.Decision.Hold)
+			}
+		})
+	}
+}
+
 // What is registered and was never recorded is adopted: with what it costs, and as work of a
 // user's own unless a job that was admitted started it.
 func TestWhatIsRegisteredIsAdopted(t *testing.T) {

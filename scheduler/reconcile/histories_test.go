@@ -318,8 +318,9 @@ func histories(t *testing.T, usual int) (seeds []uint64) {
 // alone runs. NOMAD_GPU_HISTORIES says how many, or which: 800-1000.
 func TestRandomHistories(t *testing.T) {
 	// That found faults: groups that were scaled down around the service, and up again, quota given twice, leaders that
-	// followed each other at once, a gang that was scaled beyond its queue, and an update with canaries that also grew.
-	seeds := append([]uint64{167, 321, 463, 801, 1026, 1210, 475}, histories(t, 40)...)
+	// followed each other at once, a gang that was scaled beyond its queue, an update with canaries that also grew, and
+	// a group that was scaled down while it ran in part and waited for the rest.
+	seeds := append([]uint64{167, 321, 463, 801, 1026, 1210, 475, 3468}, histories(t, 40)...)
 	var sum figures
 	for _, seed := range seeds {
 		synctest.Test(t, func(t *testing.T) { history(t, seed, &sum) })
