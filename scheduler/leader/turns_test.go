@@ -410,9 +410,9 @@ func TestANewLeaderLearnsWhatWasAskedFor(t *testing.T) {
 func TestDecisionsAtOnce(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 8))
 	var all sync.WaitGroup
-	for worker := range 8 {
+	for worker := range 4 {
 		all.Go(func() {
-			for turn := range 25 {
+			for turn := range 12 {
 				asks := []admit.Ask{servicetest.Ask(fmt.Sprint("job-", worker, "-", turn), "1G", 1)}
 				d, err := s.Decide(t.Context(), asks, false)
 				if err != nil {
@@ -423,7 +423,7 @@ func TestDecisionsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n, stored := len(s.AllAssumed()), len(s.Store.Items); n != 8*13 || stored != n {
+	if n, stored := len(s.AllAssumed()), len(s.Store.Items); n != 4*6 || stored != n {
 		t.Errorf("%d are promised and %d stored", n, stored)
 	}
 }
