@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -98,5 +99,105 @@ func TestNoLedgerSaysHowToHaveOne(t *testing.T) {
 	broken := newBench(t, func(c *Config) { c.Books = &shelf{fails: errors.New("disk of " + view.Hidden)} })
 	if w := broken.do("GET", "/api/v1/gpu/ledger", ""); w.Code != http.StatusInternalServerError {
 		t.Errorf("a ledger that cannot be read: %d %s", w.Code, w.Body)
+	}
+}
+
+// muted lets everybody read, and Nomad does not say of which namespaces.
+type muted struct {
+	gate
+	asked map[string]int
+}
+
+func (m muted) MayReadNamespace(_ context.Context, _, namespace string) error {
+	m.asked[namespace]++
+	return ErrNoAnswer
+}
+
+// Where Nomad does not say what the caller may see, nothing is shown, and it is not asked again
+// and again; a ledger that is away says so, and is no internal error.
+func TestALedgerThatCannotBeShown(t *testing.T) {
+	m := muted{asked: map[string]int{}}
+	b := newBench(t, func(c *Config) { c.Books, c.Gate = &shelf{}, m })
+	for _, path := range []string{"/ledger?by=job", "/ledger/advice"} {
+		if w := b.do("GET", "/api/v1/gpu"+path, ""); w.Code != http.StatusBadGateway || strings.Contains(w.Body.String(), "research") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if len(m.asked) != 1 || m.asked["research"] != 2 {
+		t.Errorf("asked about %v, want the first namespace of each", m.asked)
+	}
+	away := newBench(t, func(c *Config) { c.Books = &shelf{fails: fmt.Errorf("read the ledger: %w", ErrLedgerAway)} })
+	for _, path := range []string{"/ledger", "/ledger/advice"} {
+		if w := away.do("GET", "/api/v1/gpu"+path, ""); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" || !strings.Contains(w.Body.String(), "decisions go on") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+// Nomad is asked once about each namespace, whatever is entered of it.
+func TestEachNamespaceIsAskedAboutOnce(t *testing.T) {
+	m := counting{asked: map[string]int{}}
+	b := newBench(t, func(c *Config) { c.Books, c.Gate = twice{&shelf{}}, m })
+	if w := b.do("GET", "/api/v1/gpu/ledger?by=namespace", ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"namespace":"research","entries":2`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if len(m.asked) != 2 || m.asked["research"] != 1 || m.asked["serving"] != 1 {
+		t.Errorf("asked about %v", m.asked)
+	}
+}
+
+type counting struct {
+	gate
+	asked map[string]int
+}
+
+func (c counting) MayReadNamespace(_ context.Context, _, namespace string) error {
+	c.asked[namespace]++
+	return nil
+}
+
+// twice is a shelf with all entries twice.
+type twice struct{ *shelf }
+
+func (d twice) Entries(ctx context.Context, from, to time.Time, each func(*ledger.Entry)) error {
+	return errors.Join(d.shelf.Entries(ctx, from, to, each), d.shelf.Entries(ctx, from, to, each))
+}
+
+// A table is a file that no browser runs, opens or keeps; JSON is the default.
+func TestTablesAreFiles(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Books = &shelf{} })
+	w := b.do("GET", "/api/v1/gpu/ledger?by=job&format=csv", "")
+	for name, want := range map[string]string{
+		"Content-Type": "text/csv; charset=utf-8", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+		"Content-Disposition": `attachment; filename="gpus-by-job.csv"`,
+	} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	for _, format := range []string{"", "json"} {
+		if w := b.do("GET", "/api/v1/gpu/ledger?format="+format, ""); w.Code != http.StatusOK || !json.Valid(w.Body.Bytes()) || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("%q: %d %s", format, w.Code, w.Body)
+		}
+	}
+}
+
+// A time ends when it ends, or now; one of no length is none.
+func TestTheBoundsOfALedgersTime(t *testing.T) {
+	s := &shelf{}
+	b := newBench(t, func(c *Config) { c.Books = s })
+	now := viewtest.Now.UTC().Format(time.RFC3339)
+	for query, want := range map[string]int{
+		"from=2025-10-01&to=2025-10-01": 400, "from=2025-10-01&to=2025-10-01T00:00:01Z": 200, "from=2025-10-02&to=2025-10-01": 400,
+		"from=" + now: 400, "to=2200-01-01": 200, "from=2025-10-01&month=2025-10": 400, "to=&from=&month=": 200,
+		"month=2025-13": 400, "from=2025-10-01T12:00": 400, "to=2025-02-30": 400,
+	} {
+		if w := b.do("GET", "/api/v1/gpu/ledger?"+query, ""); w.Code != want {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+	b.do("GET", "/api/v1/gpu/ledger?to=2200-01-01", "")
+	if !s.to.Equal(viewtest.Now) || !s.from.Equal(viewtest.Now.Add(-defaultSpan)) {
+		t.Errorf("it tells of %s to %s", s.from, s.to)
 	}
 }

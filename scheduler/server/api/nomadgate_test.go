@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	nomad "github.com/hashicorp/nomad/api"
@@ -159,5 +160,139 @@ func TestTheGateForgetsTheOldestFirst(t *testing.T) {
 	add(0, gateSize-1)
 	if len(gate.known) != 1 {
 		t.Errorf("%d are kept, want 1: all others were believed still", len(gate.known))
+	}
+}
+
+// asked is a Nomad that remembers what it was asked, and answers as the test says.
+type asked struct {
+	status   atomic.Int32
+	requests chan *http.Request
+}
+
+func (n *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n.requests <- r
+	w.WriteHeader(int(n.status.Load()))
+	w.Write([]byte(`[{"ID":"one"}]`)) //nolint:errcheck // a test's server
+}
+
+// newAsked is a gate before such a Nomad, with a clock that stands still.
+func newAsked(t *testing.T) (n *asked, gate *NomadGate, now *time.Time) {
+	t.Helper()
+	n, now = &asked{requests: make(chan *http.Request, 100)}, new(time.Unix(1000, 0))
+	n.status.Store(http.StatusOK)
+	s := httptest.NewServer(n)
+	t.Cleanup(s.Close)
+	gate, err := NewNomadGate(nomad.Config{Address: s.URL, HttpClient: s.Client(), SecretID: "the service's own"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate.now = func() time.Time { return *now }
+	return n, gate, now
+}
+
+// Nomad is asked as the caller, and for as little as tells: never as the service, whose token
+// may do more.
+func TestTheGateAsksAsTheCaller(t *testing.T) {
+	n, gate, _ := newAsked(t)
+	for _, token := range []string{"", "ada"} {
+		if err := gate.MayRead(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		if err := gate.MayReadNamespace(t.Context(), token, "research"); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []struct{ path, namespace string }{{"/v1/nodes", ""}, {"/v1/jobs", "research"}} {
+			r := <-n.requests
+			query := r.URL.Query()
+			if r.URL.Path != want.path || query.Get("namespace") != want.namespace || query.Get("per_page") != "1" || !query.Has("stale") || r.Header.Get("X-Nomad-Token") != token {
+				t.Errorf("as %q it asks %s with %v", token, r.URL, r.Header)
+			}
+		}
+	}
+}
+
+// An answer is believed for as long as the gate says, for one token, one question and one
+// namespace; where Nomad gave none, it is asked again.
+func TestTheGateRemembersAnswers(t *testing.T) {
+	for name, row := range map[string]struct {
+		status     int
+		want       error
+		remembered bool
+	}{
+		"a yes":         {http.StatusOK, nil, true},
+		"a no":          {http.StatusForbidden, ErrDenied, true},
+		"a bad token":   {http.StatusUnauthorized, ErrDenied, true},
+		"an odd answer": {http.StatusTeapot, ErrNoAnswer, false},
+	} {
+		n, gate, now := newAsked(t)
+		n.status.Store(int32(row.status))
+		began := *now
+		questions := 0
+		ask := func(after time.Duration, token, namespace string, want bool) {
+			t.Helper()
+			*now = began.Add(after)
+			if err := gate.MayReadNamespace(t.Context(), token, namespace); !errors.Is(err, row.want) || row.want == nil && err != nil {
+				t.Errorf("%s: %v, want %v", name, err, row.want)
+			} else if row.want == ErrDenied && !strings.Contains(err.Error(), `"`+namespace+`"`) {
+				t.Errorf("%s: %v does not say in which namespace", name, err)
+			}
+			if want {
+				questions++
+			}
+			if len(n.requests) != questions {
+				t.Errorf("%s: after %s %q was asked %d times about %q, want %d", name, after, token, len(n.requests), namespace, questions)
+			}
+		}
+		ask(0, "ada", "research", true)
+		ask(gateMemory-1, "ada", "research", !row.remembered)
+		ask(gateMemory-1, "eve", "research", true)
+		ask(gateMemory-1, "ada", "serving", true)
+		ask(gateMemory, "ada", "research", true)
+		if err := gate.MayRead(t.Context(), "ada"); !errors.Is(err, row.want) || len(n.requests) != questions+1 {
+			t.Errorf("%s: another question: %v, asked %d times", name, err, len(n.requests))
+		} else if row.want == ErrDenied && strings.Contains(err.Error(), "namespace") {
+			t.Errorf("%s: %v names a namespace", name, err)
+		}
+	}
+}
+
+// A Nomad that does not answer holds nobody up for longer than the gate's bound, and is no
+// yes.
+func TestTheGateWaitsForNomadOnlySoLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := NewNomadGate(nomad.Config{Address: "http://nomad", HttpClient: &http.Client{Transport: silent{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := gate.MayRead(t.Context(), "ada"); !errors.Is(err, ErrNoAnswer) || time.Since(began) != gateTimeout {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
+}
+
+// silent is the way to a server that never answers.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// The longest token and namespace that Nomad could know are asked about.
+func TestTheGateAsksUpToItsBounds(t *testing.T) {
+	n, gate, _ := newAsked(t)
+	if err := gate.MayReadNamespace(t.Context(), strings.Repeat("a", maxToken), strings.Repeat("b", maxNamespace)); err != nil || len(n.requests) != 1 {
+		t.Errorf("%v, asked %d times", err, len(n.requests))
+	}
+	for name, token := range map[string]string{"a blank": "a b", "a letter above ASCII": "ä"} {
+		if !askable(token, "") {
+			t.Errorf("%s is taken for a control character", name)
+		}
+	}
+	for _, token := range []string{"a\tb", "a\x1fb", "\x7f"} {
+		if askable(token, "") {
+			t.Errorf("%q is asked about", token)
+		}
 	}
 }
