@@ -18,6 +18,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/trace/tracetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -425,5 +427,49 @@ func TestDecisionsAtOnce(t *testing.T) {
 	all.Wait()
 	if n, stored := len(s.AllAssumed()), len(s.Store.Items); n != 4*6 || stored != n {
 		t.Errorf("%d are promised and %d stored", n, stored)
+	}
+}
+
+// What is refused after its job has left stays away.
+func TestNothingIsTakenBackOfAJobThatLeft(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	a := servicetest.Ask("job", "8G", 1)
+	s.Submit(t, a)
+	s.Register(a)
+	changed := servicetest.Ask("job", "4G", 1)
+	decided(t, s, changed)
+	key := servicetest.KeyOf(a)
+	s.State.Apply([]nomad.Change{{JobGone: &key}}, 99)
+	s.Pass(state.Unseen)
+	if err := s.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Settle(t.Context(), []admit.Ask{changed}, nil, false)
+	if s.Record(key) != nil || len(s.Store.Items) != 0 || len(s.AllAssumed()) != 0 || len(s.Cluster(t).Events) != 0 {
+		t.Errorf("left are %+v, %v", s.Record(key), s.Store.Items)
+	}
+}
+
+// A decision that is traced leads to what follows it; another names no trace.
+func TestATracedDecisionIsRecordedWithItsTrace(t *testing.T) {
+	tracer, err := trace.New(t.Context(), trace.Config{Endpoint: tracetest.Start(t).URL, Ratio: 1, Failed: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tracer.Close)
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	a := servicetest.Ask("job", "8G", 1)
+	s.Submit(t, a)
+	if got := s.Record(servicetest.KeyOf(a)).Trace; got != (record.Trace{}) {
+		t.Errorf("an untraced one names %+v", got)
+	}
+	ctx, span := tracer.Begin(t.Context(), trace.Decide)
+	defer span.End()
+	s.Pass(time.Minute)
+	if _, err := s.Decide(ctx, []admit.Ask{a}, false); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Record(servicetest.KeyOf(a)).Trace, (record.Trace{Parent: trace.Parent(ctx), At: s.Clock.At}); got != want || want.Parent == "" {
+		t.Errorf("it names %+v, want %+v", got, want)
 	}
 }

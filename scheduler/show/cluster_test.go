@@ -246,6 +246,7 @@ func TestAQueueAboveItsLimitSaysWhyItStays(t *testing.T) {
 			}
 			if row.dispatched > 0 {
 				a := servicetest.Ask("child", "8G", 1)
+				a.Priority = 10
 				s.Submit(t, a)
 				s.Register(a)
 				changeJob(s, a, func(j *nomad.Job) { j.Dispatched = true })
