@@ -256,7 +256,7 @@ func TestTheGateRemembersAnswers(t *testing.T) {
 	}
 }
 
-// A Nomad that does not answer holds nobody up for longer than the gate's bound, and is no
+// A Nomad that does not answer holds no caller up for longer than the gate's bound, and is no
 // yes.
 func TestTheGateWaitsForNomadOnlySoLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -294,7 +294,7 @@ func TestWhatTheCallerMaySeeIsKnownOrNotTold(t *testing.T) {
 	}
 }
 
-// The ages and times that nobody set are the documented ones.
+// The ages and times that were not set are the documented ones.
 func TestDefaultsOfTheAPI(t *testing.T) {
 	var whole Config
 	newBench(t, func(c *Config) { whole = *c })
