@@ -166,5 +166,9 @@ func TestQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	running("team-c", "waits", 1)
+	if _, _, err := c.API.Jobs().Deregister("waits", true, &api.WriteOptions{Namespace: "team-c"}); err != nil {
+		t.Fatal(err)
+	}
+	failureKeepsQuota(ctx, t, c, r)
 	doubleBooked(ctx, t, c.API)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// Yielding is a group that was admitted to a queue and waits for room, and gives its
+// Yielding is a group that was admitted to a queue and may start at any time, and gives its
 // claim on the quota up to one with a higher priority.
 type Yielding struct {
 	Job          nomad.JobKey
@@ -38,7 +38,7 @@ func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promis
 		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
 	}
 	turn := turnOf(tx, &g.Ask)
-	for _, w := range slices.Backward(slices.Collect(tx.WaitingFor(""))) {
+	for _, w := range slices.Backward(claims(tx)) {
 		if _, why := tx.OverWithOwed(q.Name, cost, key); why == "" {
 			return list, true
 		}
@@ -51,7 +51,24 @@ func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promis
 	return list, why == ""
 }
 
-// mayYield reports whether a group that waits for room may be made to wait for its quota
+// claims are the groups that were admitted and may start at any time, in their order: those that
+// wait for room, and those of which nothing runs and that Nomad starts again after a failure.
+func claims(tx *state.Tx) []*state.Waiting {
+	list := slices.Collect(tx.WaitingFor(""))
+	waiting := len(list)
+	for _, w := range tx.Returning() {
+		if tx.Live(w.Job, w.Group) == 0 && w.Missing > 0 {
+			list = append(list, w)
+		}
+	}
+	if len(list) > waiting {
+		order := tx.Order()
+		slices.SortStableFunc(list, func(x, y *state.Waiting) int { return order.Compare(x.Turn, y.Turn) })
+	}
+	return list
+}
+
+// mayYield reports whether a group that may start at any time may be made to wait for its quota
 // instead: it is as it was recorded, can be changed, and no room is on its way to it. Of a
 // gang all would have to.
 func mayYield(tx *state.Tx, w *state.Waiting) bool {

@@ -18,6 +18,9 @@ type Alloc struct {
 	// alloc to end, although it may still be running.
 	Status   string
 	Stopping bool
+	// Failed is set where the alloc ended by a failure, and Nomad has started none in its place
+	// yet; Returns once Nomad has said that it will, at a later time.
+	Failed, Returns bool
 	// Healthy is set once the alloc of a service job has been as well as its update
 	// or migrate block wants, for as long.
 	Healthy bool
@@ -71,6 +74,8 @@ func NewAlloc(s *api.AllocationListStub) *Alloc {
 	for task, t := range s.TaskStates {
 		a.noteSaved(task, t)
 	}
+	a.Failed = s.ClientStatus == api.AllocClientStatusFailed && !a.Stopping && s.NextAllocation == ""
+	a.Returns = a.Failed && s.FollowupEvalID != ""
 	a.Began = a.beginning(s.TaskStates)
 	if !a.Holds() {
 		a.Ended = endOf(s)
@@ -177,6 +182,7 @@ func endOf(s *api.AllocationListStub) (end time.Time) {
 type eventAlloc struct {
 	ID, Namespace, JobID, TaskGroup, NodeID, NodeName string
 	ClientStatus, DesiredStatus                       string
+	FollowupEvalID, NextAllocation                    string
 	DeploymentStatus                                  *api.AllocDeploymentStatus
 	CreateTime, ModifyTime                            int64
 	TaskStates                                        map[string]*api.TaskState
@@ -187,7 +193,7 @@ type eventAlloc struct {
 func (e *eventAlloc) alloc() *Alloc {
 	return NewAlloc(&api.AllocationListStub{
 		ID: e.ID, Namespace: e.Namespace, JobID: e.JobID, TaskGroup: e.TaskGroup, NodeID: e.NodeID, NodeName: e.NodeName,
-		ClientStatus: e.ClientStatus, DesiredStatus: e.DesiredStatus, DeploymentStatus: e.DeploymentStatus, CreateTime: e.CreateTime,
+		ClientStatus: e.ClientStatus, DesiredStatus: e.DesiredStatus, DeploymentStatus: e.DeploymentStatus, CreateTime: e.CreateTime, FollowupEvalID: e.FollowupEvalID, NextAllocation: e.NextAllocation,
 		ModifyIndex: e.ModifyIndex, ModifyTime: e.ModifyTime, TaskStates: e.TaskStates, AllocatedResources: e.AllocatedResources,
 	})
 }

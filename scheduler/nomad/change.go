@@ -92,13 +92,14 @@ func (m *Mirror) nodeGone(id string) []Change {
 	return []Change{{NodeGone: id}}
 }
 
-// alloc takes an alloc. One that ended is forgotten.
+// alloc takes an alloc. One that ended is forgotten, unless Nomad starts another in its place
+// later.
 func (m *Mirror) alloc(a *Alloc) []Change {
 	have, known := m.allocs[a.ID]
 	switch {
 	case known && have >= a.Index:
 		return nil
-	case a.Holds():
+	case a.Holds() || a.Returns:
 		m.allocs[a.ID] = a.Index
 	case known:
 		delete(m.allocs, a.ID)

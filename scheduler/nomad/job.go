@@ -59,6 +59,8 @@ type Group struct {
 	// Stays is set where the migrate block has max_parallel = 0: no alloc of the
 	// group is moved.
 	Stays bool
+	// Restarts is set where Nomad starts another alloc in place of one that failed.
+	Restarts bool
 	// StopTime is how long an alloc may take to stop: its shutdown_delay and the longest
 	// kill_timeout of its tasks, each with the delay of its own.
 	StopTime time.Duration
@@ -91,7 +93,7 @@ func NewJob(j *api.Job, h Hardware) *Job {
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
 	for _, g := range j.TaskGroups {
-		group := Group{Name: deref(g.Name), Count: deref(g.Count), Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0}
+		group := Group{Name: deref(g.Name), Count: deref(g.Count), Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0, Restarts: restarts(g.ReschedulePolicy)}
 		for _, t := range g.Tasks {
 			task := newTask(t)
 			task.Request = inherited(admit.KeyGPU, t.Meta, g.Meta, j.Meta)
@@ -114,6 +116,11 @@ func NewJob(j *api.Job, h Hardware) *Job {
 	}
 	out.readMarks(j, h)
 	return out
+}
+
+// restarts reports whether a policy has Nomad start another alloc in place of one that failed.
+func restarts(p *api.ReschedulePolicy) bool {
+	return p != nil && (deref(p.Unlimited) || deref(p.Attempts) > 0)
 }
 
 // inherited is a meta key as a task has it: its own level counts before the

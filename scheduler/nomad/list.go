@@ -168,8 +168,9 @@ func (c *Client) listJobs(ctx context.Context, m *Mirror) (merge, uint64, error)
 // allocPage is how many allocs are read at once.
 const allocPage = 1000
 
-// occupying is Alloc.Holds as a filter of Nomad's.
-const occupying = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"`
+// occupying is Alloc.Holds or Alloc.Returns, as a filter of Nomad's.
+const occupying = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"` +
+	` or ClientStatus == "failed" and DesiredStatus == "run" and FollowupEvalID != "" and NextAllocation == ""`
 
 func (c *Client) listAllocs(ctx context.Context, m *Mirror) (merge, uint64, error) {
 	var list []*Alloc

@@ -71,8 +71,9 @@ func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
 			present = append(present, a)
 		}
 	}
+	later := m.later(j, g)
 	if len(old) > 0 && want > 0 && canariesOf(j, g) > 0 && j.promoted != j.index {
-		return m.deployCanaries(j, g, want, len(present), old, canaries)
+		return m.deployCanaries(j, g, want, len(present)+later, old, canaries)
 	}
 	for _, a := range canaries {
 		m.promoteOne(a)
@@ -83,7 +84,7 @@ func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
 		present = slices.DeleteFunc(present, func(o *modelAlloc) bool { return o == a })
 		m.end(a)
 	}
-	for range want - len(present) - len(old) {
+	for range want - len(present) - len(old) - later {
 		if !m.start(j, g, false, nil) {
 			missing++
 		}

@@ -43,6 +43,7 @@ type modelAlloc struct {
 	spec     string
 	deployed uint64 // the index of the version that it is a canary of
 	stopping int    // rounds until it has stopped; 0: it runs
+	again    int    // rounds until another is started in place of one that failed
 }
 
 // model is Nomad as far as it matters here: it places what fits by constraints and
@@ -53,6 +54,7 @@ type model struct {
 	nodes     []*api.Node
 	jobs      map[string]*modelJob
 	allocs    []*modelAlloc
+	failed    []*modelAlloc // those that another is started for
 	index     uint64
 	started   int
 	believed  *state.State
@@ -103,7 +105,7 @@ func (m *model) show(b *state.State) {
 	for _, j := range m.jobs {
 		changes = append(changes, nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
 	}
-	for _, a := range m.allocs {
+	for _, a := range slices.Concat(m.allocs, m.failed) {
 		changes = append(changes, nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 	}
 	for _, j := range m.jobs {
@@ -239,6 +241,9 @@ func (m *model) pass() {
 		m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 		return true
 	})
+	for _, a := range m.failed {
+		a.again = max(0, a.again-1)
+	}
 	for _, key := range slices.Sorted(maps.Keys(m.jobs)) {
 		m.promoteByItself(m.jobs[key])
 	}
@@ -335,6 +340,7 @@ func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool,
 		a.deployed, a.stub.DeploymentStatus = j.index, &api.AllocDeploymentStatus{Canary: true}
 	}
 	m.allocs = append(m.allocs, a)
+	m.replaced(j, a)
 	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 	return true
 }

@@ -41,10 +41,12 @@ func (tx *Tx) applyWork(c nomad.Change) {
 		tx.learnRun(c.Alloc)
 		tx.turnover.end(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
+		tx.noteReturn(c.Alloc)
 	case c.Past != nil:
 		tx.learnRun(c.Past)
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
+		delete(tx.returning, c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
 		tx.forgetUnplaced(c.Blocked)

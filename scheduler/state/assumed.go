@@ -285,6 +285,7 @@ func (tx *Tx) stillGoes(g *record.Group) bool {
 func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.now()
 	tx.forgetEvictions()
+	tx.forgetFailed()
 	making := tx.makingRoom()
 	for id, a := range tx.assumed {
 		limit := Unplaced

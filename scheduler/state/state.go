@@ -44,6 +44,8 @@ type Reader struct {
 	jobs     map[nomad.JobKey]*nomad.Job
 	blocked  map[nomad.JobKey]*nomad.Blocked
 	waits    waitlist
+	// returning are the allocs that failed and that Nomad starts again, by ID.
+	returning map[string]returning
 
 	assumed      map[string]*Assumed
 	promised     map[nomad.JobKey]map[string]*Assumed // the same by job
@@ -83,7 +85,7 @@ type Tx struct{ Reader }
 func New(c *config.Config, now func() time.Time) *State {
 	s := &State{tx: Tx{Reader{
 		now: now, config: c,
-		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
+		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, anywhere: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}, futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},

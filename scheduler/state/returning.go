@@ -1,0 +1,102 @@
+package state
+
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// returning is an alloc that failed, in place of which Nomad starts another: at a later time
+// (see reschedule in the job specification), or at once, of which nothing is known until it has.
+type returning struct {
+	alloc *nomad.Alloc
+	cost  place.Charge
+	since time.Time // when it was seen to have failed
+}
+
+// noteReturn remembers an alloc that ended if Nomad starts another in its place, and
+// forgets one in whose place it has.
+func (tx *Tx) noteReturn(a *nomad.Alloc) {
+	before, known := tx.returning[a.ID]
+	g := tx.group(a.Key(), a.Group)
+	if !a.Failed || len(a.Devices) == 0 || g == nil || !g.Restarts {
+		delete(tx.returning, a.ID)
+		return
+	}
+	r := returning{alloc: a, cost: before.cost, since: before.since}
+	if !known {
+		r.cost, r.since = tx.costOf(a), tx.now()
+	}
+	tx.returning[a.ID] = r
+}
+
+// costOf is what an alloc costs its queue, also where its node is gone.
+func (tx *Tx) costOf(a *nomad.Alloc) place.Charge {
+	if n := tx.nodes[a.NodeID]; n != nil {
+		return tx.Charge(a.NodeID, tx.takes(a, n))
+	}
+	if r := tx.records[a.Key()]; r != nil {
+		return r.Groups[a.Group].Cost
+	}
+	return place.Charge{}
+}
+
+// forgetFailed forgets what failed and of which Nomad has not said in time that it starts again.
+func (tx *Tx) forgetFailed() {
+	for id, r := range tx.returning {
+		if tx.jobs[r.alloc.Key()] == nil || !r.alloc.Returns && !tx.Within(r.since, Echo) {
+			delete(tx.returning, id)
+			tx.epoch++
+		}
+	}
+}
+
+// Returning is what failed and Nomad starts again, in no order: as many allocs of a group as are
+// not there and do not wait for room, of a job that is not stopped and a group that is not held.
+func (r *Reader) Returning() []*Waiting {
+	if len(r.returning) == 0 {
+		return nil
+	}
+	type group struct {
+		job  nomad.JobKey
+		name string
+	}
+	of := map[group]*Waiting{}
+	var list []*Waiting
+	for _, f := range r.returning {
+		at := group{f.alloc.Key(), f.alloc.Group}
+		w := of[at]
+		if w == nil {
+			w = &Waiting{Job: at.job, Group: at.name}
+			of[at] = w
+			if j := r.jobs[at.job]; j != nil && !j.Stopped && j.Group(at.name) != nil && !r.isHeld(at.job, at.name) {
+				w.Turn = turn(at.job, at.name, j.Priority, r.QueueOf(at.job, at.name), f.since)
+				list = append(list, w)
+			}
+		}
+		w.Missing++
+		w.cost = w.cost.Larger(f.cost)
+	}
+	for _, w := range list {
+		w.Missing = min(w.Missing, r.absent(w.Job, w.Group))
+	}
+	return list
+}
+
+// absent is how many allocs of a group neither run, nor wait for room, nor are promised.
+func (r *Reader) absent(key nomad.JobKey, group string) int {
+	n := r.group(key, group).Count - r.Missing(key, group) - r.Assumed(key, group)
+	for _, a := range r.byJob[key] {
+		if a.Group == group && !a.Stopping && !a.Canary {
+			n--
+		}
+	}
+	return max(0, n)
+}
+
+// isHeld reports whether a group was recorded as one that waits.
+func (r *Reader) isHeld(key nomad.JobKey, group string) bool {
+	known := r.records[key]
+	return known != nil && known.Groups[group].Decision.Hold != nil
+}
