@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,12 +9,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
-
-// ErrBlind is wrapped while the service has no view of the cluster.
-var ErrBlind = errors.New("no view of the cluster")
-
-// ErrNotLeading is wrapped by a replica that may not decide; the leader can.
-var ErrNotLeading = errors.New("this replica does not lead")
 
 func forbidden(format string, args ...any) error {
 	return &admit.Refusal{Status: http.StatusForbidden, Text: fmt.Sprintf(format, args...)}

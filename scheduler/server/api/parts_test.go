@@ -1,6 +1,7 @@
 package api
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -371,6 +372,17 @@ func TestLargeAnswersAreCompressed(t *testing.T) {
 			h := w.Header()
 			if h.Get("Content-Encoding") != encoded || h.Get("Cache-Control") != "private, no-cache" || !strings.Contains(h.Get("Vary"), "X-Nomad-Token") || h.Get("Content-Type") != "application/json" {
 				t.Errorf("%d bytes for %s: %v", size, accepted, h)
+			}
+			text := io.Reader(w.Body)
+			if encoded != "" {
+				unpacked, err := gzip.NewReader(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = unpacked
+			}
+			if got, err := io.ReadAll(text); err != nil || string(got) != `"`+strings.Repeat("x", size)+`"` {
+				t.Errorf("%d bytes for %s: %d bytes arrive, %v", size, accepted, len(got), err)
 			}
 		}
 	}
