@@ -41,6 +41,7 @@ type world struct {
 	stale   bool // the state is not what Nomad says
 	assumed bool // something is promised
 	reads   int  // of nodes
+	revised []decide.Revision
 }
 
 // did notes a step, and before it how promises ended.
@@ -109,6 +110,9 @@ func (w *world) Stop(_ context.Context, allocID string) error { return w.did("st
 func (w *world) Revise(_ context.Context, asks []admit.Ask, r decide.Revision) ([]admit.Decision, error) {
 	if err := w.did("revise %s prefer=%q exclude=%q for=%q", asks[0].JobID, r.Prefer, strings.Join(r.Exclude, " "), r.For); err != nil {
 		return nil, err
+	}
+	if w.revised = append(w.revised, r); w.fails == "nothing changes" {
+		return nil, nil
 	}
 	return []admit.Decision{{Group: "g", Tasks: []admit.TaskDecision{{Task: "t", Devices: []admit.Device{{Name: "nvidia/slice", Count: 8}}}}}}, nil
 }
