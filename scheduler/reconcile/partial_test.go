@@ -1,0 +1,260 @@
+package reconcile_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/reconcile"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// ganged is an ask of a gang.
+func ganged(id, request string, count, least int) admit.Ask {
+	a := servicetest.Ask(id, request, count)
+	a.Gang, a.GangMin = true, least
+	return a
+}
+
+// changed changes how a job is registered.
+func changed(b *servicetest.Service, a admit.Ask, change func(*nomad.Job)) {
+	j := b.Job(servicetest.KeyOf(a))
+	j.Groups = slices.Clone(j.Groups)
+	change(&j)
+	b.Index++
+	j.Index = b.Index
+	b.State.Apply([]nomad.Change{{Job: &j}}, b.Index)
+}
+
+// A gang of which too few run goes back as one, after Nomad had a minute for the rest: not where
+// enough run, nor where an earlier version of it runs as a whole.
+func TestAGangThatRunsInPartGoesBackAsOne(t *testing.T) {
+	for name, row := range map[string]struct {
+		count, least     int
+		started, earlier int // allocs that run: as asked, and of a version before
+		scaled           int // the count that it is scaled to around the service; 0: it is not
+		change           func(b *servicetest.Service, a admit.Ask)
+		wait             time.Duration
+		skip             bool
+		back             int // how many are stopped; 0: it goes on
+	}{
+		"one of two runs":                {count: 2, started: 1, wait: time.Minute, back: 1},
+		"all run":                        {count: 2, started: 2, wait: time.Minute},
+		"none runs":                      {count: 2, wait: time.Minute},
+		"Nomad still has time":           {count: 2, started: 1, wait: time.Minute - time.Second},
+		"enough run":                     {count: 4, least: 2, started: 2, wait: time.Minute},
+		"fewer than enough":              {count: 4, least: 2, started: 1, wait: time.Minute, back: 1},
+		"the version before runs":        {count: 2, earlier: 2, wait: time.Minute},
+		"a part of it":                   {count: 2, earlier: 1, wait: time.Minute, back: 1},
+		"a part of either":               {count: 3, earlier: 1, started: 1, wait: time.Minute, back: 2},
+		"scaled beyond what it may":      {count: 2, started: 2, scaled: 4, wait: time.Minute, back: 2},
+		"it rests":                       {count: 2, started: 1, wait: time.Minute, skip: true},
+		"it cannot be changed":           {count: 2, started: 1, wait: time.Minute, change: func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }},
+		"it is no gang":                  {count: 2, started: 1, wait: time.Minute, change: func(b *servicetest.Service, a admit.Ask) { plainly(b, a) }},
+		"the rest is on its way":         {count: 2, started: 1, wait: time.Minute, change: func(b *servicetest.Service, a admit.Ask) { promise(b, a) }},
+		"what is left is on its way out": {count: 2, started: 1, wait: time.Minute, change: func(b *servicetest.Service, _ admit.Ask) { b.Stop("alloc-0") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "queue \"q\" {\n gpus = 3\n borrow = false\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 4))
+			a := ganged("gang", "8G", row.count, row.least)
+			if row.scaled > 0 {
+				a = ganged("gang", "1", row.count, row.least)
+			}
+			if d := b.Submit(t, a); d.Hold != nil {
+				t.Fatalf("held: %+v", d.Hold)
+			}
+			b.Register(a)
+			slices := 8
+			if row.scaled > 0 {
+				slices = 16
+			}
+			changed(b, a, func(j *nomad.Job) {
+				j.Groups[0].Tasks = []nomad.Task{{Name: "t", Devices: []nomad.DeviceAsk{{Name: "nvidia/slice", Count: int64(slices)}}}}
+			})
+			for i := range row.started {
+				b.Run(a, fmt.Sprint("alloc-", i), "a", i, 0, slices)
+			}
+			for i := range row.earlier {
+				b.Run(a, fmt.Sprint("old-", i), "a", row.started+i, 0, 4)
+			}
+			b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(a)) })
+			b.LetTimePass()
+			if row.scaled > 0 {
+				changed(b, a, func(j *nomad.Job) { j.Groups[0].Count = row.scaled })
+			}
+			b.Block(a, 1)
+			b.Pass(row.wait)
+			if row.change != nil {
+				row.change(b, a)
+			}
+			item := b.Next(map[string]bool{"default/gang": row.skip}, true)
+			if row.back == 0 {
+				if item != nil && item.Revision.SentBack != "" {
+					t.Errorf("it goes on, and yet %+v", item.Evict)
+				}
+				return
+			}
+			if item == nil || item.Evict == nil || len(item.Evict.Victims) != row.back || item.Revision.SentBack == "" || item.Revision.Hold == nil || item.Revision.Hold.Kind != view.WaitsForRoom || item.Revision.Group != "g" {
+				t.Fatalf("due is %+v", item)
+			}
+			if !strings.Contains(item.Evict.Text, fmt.Sprintf("Nomad started %d of its %d allocs", row.started, cmp.Or(row.least, max(row.count, row.scaled)))) {
+				t.Errorf("it says %q", item.Evict.Text)
+			}
+		})
+	}
+}
+
+// plainly has a job recorded as no gang.
+func plainly(b *servicetest.Service, a admit.Ask) {
+	b.State.Do(func(tx *state.Tx) {
+		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		g := r.Groups["g"]
+		g.Ask.Gang = false
+		r.Groups["g"] = g
+		tx.Keep(r)
+	})
+}
+
+// promise books room for one alloc more.
+func promise(b *servicetest.Service, a admit.Ask) {
+	b.State.Do(func(tx *state.Tx) {
+		u, _ := tx.Usage("alloc-0")
+		tx.Assume(servicetest.KeyOf(a), "g", u, true)
+	})
+}
+
+// The nodes that a job leaves out for another are taken back in when that runs, or Nomad had its
+// time for it: not while it waits and something there is to end.
+func TestNodesAreTakenBackIn(t *testing.T) {
+	for name, row := range map[string]struct {
+		then func(b *servicetest.Service, low, high admit.Ask)
+		back bool
+	}{
+		"it waits":                    {func(*servicetest.Service, admit.Ask, admit.Ask) {}, false},
+		"it runs":                     {func(b *servicetest.Service, _, high admit.Ask) { unblock(b, high) }, true},
+		"it runs, and more is to":     {func(b *servicetest.Service, _, high admit.Ask) { unblock(b, high); promised(b, high) }, false},
+		"it waited long enough":       {func(b *servicetest.Service, _, _ admit.Ask) { b.Pass(state.Unplaced) }, true},
+		"and what was to end has not": {func(b *servicetest.Service, _, _ admit.Ask) { b.Stop("alloc-low"); b.Pass(state.Unplaced) }, false},
+		"something elsewhere has not": {func(b *servicetest.Service, _, _ admit.Ask) { b.Stop("alloc-other"); b.Pass(state.Unplaced) }, true},
+		"the job was stopped": {func(b *servicetest.Service, low, high admit.Ask) {
+			unblock(b, high)
+			changed(b, low, func(j *nomad.Job) { j.Stopped = true })
+		}, false},
+		"the job is gone": {func(b *servicetest.Service, low, high admit.Ask) { unblock(b, high); gone(b, low) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "preemption {\n enabled = false\n}\n", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			low := b.Tenant(t, "low", 20, "a", 0, 0, 16)
+			b.Tenant(t, "other", 90, "b", 0, 0, 16)
+			high := b.Waits(t, "high", "1", 80)
+			known := b.Record(servicetest.KeyOf(low)).Clone()
+			g := known.Groups["g"]
+			g.Excluded = map[string]string{"id-a": "default/high"}
+			known.Groups["g"], known.At = g, b.Clock.At
+			b.State.Do(func(tx *state.Tx) { tx.Keep(known) })
+			b.Show(low, true)
+			b.LetTimePass()
+			row.then(b, low, high)
+			item := b.Next(nil, false)
+			if back := item != nil && item.Job.ID == "low" && slices.Equal(item.Revision.Include, []string{"id-a"}) && item.Revision.Group == "g"; back != row.back || !row.back && item != nil {
+				t.Fatalf("due is %+v", item)
+			}
+			if item := b.Next(map[string]bool{"default/low": true}, false); item != nil {
+				t.Errorf("it rests, and yet %+v", item)
+			}
+		})
+	}
+}
+
+func unblock(b *servicetest.Service, a admit.Ask) {
+	key := servicetest.KeyOf(a)
+	b.Index++
+	b.State.Apply([]nomad.Change{{Unblocked: &key}}, b.Index)
+}
+
+func promised(b *servicetest.Service, a admit.Ask) {
+	b.State.Do(func(tx *state.Tx) {
+		u, _ := tx.Usage("alloc-low")
+		tx.Assume(servicetest.KeyOf(a), "g", u, true)
+	})
+}
+
+func gone(b *servicetest.Service, a admit.Ask) {
+	key := servicetest.KeyOf(a)
+	b.Index++
+	b.State.Apply([]nomad.Change{{JobGone: &key}}, b.Index)
+}
+
+// Work is moved where it may be: not what made room or was moved a moment ago, not a gang, and not
+// what has a sibling beside it.
+func TestWhatMayBeMoved(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(b *servicetest.Service, a admit.Ask)
+		moves  bool
+	}{
+		"it may":                   {func(*servicetest.Service, admit.Ask) {}, true},
+		"it was moved just now":    {func(b *servicetest.Service, _ admit.Ask) { moved(b, "job") }, false},
+		"it was moved an hour ago": {func(b *servicetest.Service, _ admit.Ask) { moved(b, "job"); b.Pass(time.Hour) }, true},
+		"it made room for another": {func(b *servicetest.Service, a admit.Ask) { left(b, a) }, false},
+		"it is a gang": {func(b *servicetest.Service, a admit.Ask) {
+			changed(b, a, func(j *nomad.Job) { j.Groups[0].Gang = true })
+		}, false},
+		"it cannot be changed": {func(b *servicetest.Service, a admit.Ask) { changed(b, a, func(j *nomad.Job) { j.Dispatched = true }) }, false},
+		"it is about to end":   {func(b *servicetest.Service, _ admit.Ask) { b.Stop("alloc-job") }, false},
+		"nothing is known of it": {func(b *servicetest.Service, a admit.Ask) {
+			b.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(a)) })
+		}, false},
+		"another of it is beside it": {func(b *servicetest.Service, a admit.Ask) {
+			a.Count = 2
+			b.Register(a)
+			b.Run(a, "alloc-too", "a", 0, 8, 1)
+		}, false},
+		"another of it is elsewhere": {func(b *servicetest.Service, a admit.Ask) {
+			a.Count = 2
+			b.Register(a)
+			b.Run(a, "alloc-too", "b", 1, 0, 8)
+		}, true},
+		"another group is beside it": {func(b *servicetest.Service, a admit.Ask) { a.Group = "h"; b.Run(a, "alloc-too", "a", 0, 0, 0) }, true},
+		"something waits":            {func(b *servicetest.Service, _ admit.Ask) { b.Waits(t, "waits", "2", 50) }, false},
+		"Nomad has not answered":     {func(b *servicetest.Service, _ admit.Ask) { b.Clock.At = b.Clock.At.Add(2 * time.Minute) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+			for i, machine := range []string{"a", "b"} { // they stay: nothing is recorded of them
+				stays := servicetest.Ask(fmt.Sprint("stays-", i), "0.5", 1)
+				b.Register(stays)
+				b.Run(stays, fmt.Sprint("alloc-stays-", i), machine, 1-i, 0, 7)
+			}
+			a := servicetest.Ask("job", "0.5", 1)
+			b.Submit(t, a)
+			b.Register(a)
+			b.Run(a, "alloc-job", "a", 0, 0, 8)
+			b.LetTimePass()
+			row.change(b, a)
+			moves := b.Moves(5)
+			if got := slices.ContainsFunc(moves, func(m reconcile.Move) bool {
+				return strings.HasPrefix(m.AllocID, "alloc-job") || m.AllocID == "alloc-too"
+			}); got != row.moves {
+				t.Errorf("moves %+v", moves)
+			}
+		})
+	}
+}
+
+// left has a job leave a node out, as after it made room there.
+func left(b *servicetest.Service, a admit.Ask) {
+	b.State.Do(func(tx *state.Tx) {
+		r := tx.Record(servicetest.KeyOf(a)).Clone()
+		g := r.Groups["g"]
+		g.Excluded = map[string]string{"id-c": "default/other"}
+		r.Groups["g"] = g
+		tx.Keep(r)
+	})
+}
