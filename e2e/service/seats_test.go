@@ -26,7 +26,7 @@ gpu {
 }
 suspend {
   host_memory  = "400GiB"
-  min_turn     = "1s"
+  min_turn     = "10m" // until then a task that holds nothing has the GPU alone
   idle         = "1h"
   max_priority = 90
 }
