@@ -15,12 +15,9 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/trace"
 )
-
-// forwardedHeader marks a submission that one replica handed to the one that
-// decides, so that two of them never hand it to and fro.
-const forwardedHeader = "X-Nomad-Gpu-Forwarded"
 
 // submission is one job on its way through the service.
 type submission struct {
@@ -140,7 +137,7 @@ func (p *proxy) hand(ctx context.Context, s *submission) bool {
 		if self {
 			return false
 		}
-		if s.r.Header.Get(forwardedHeader) != "" { // its replica looks for another leader
+		if s.r.Header.Get(peer.Forwarded) != "" { // its replica looks for another leader
 			p.leaderless(s.w, s.r, errors.New("another replica takes this one for the leader"))
 			return true
 		}
@@ -188,7 +185,7 @@ func (p *proxy) handOver(ctx context.Context, s *submission, address string) boo
 func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
 	marked := *s
 	marked.r = s.r.Clone(s.r.Context())
-	marked.r.Header.Set(forwardedHeader, p.config.Leadership.Secret())
+	marked.r.Header.Set(peer.Forwarded, p.config.Leadership.Secret())
 	if s.span != nil {
 		ctx, span := p.config.Traces.Begin(s.r.Context(), trace.HandOver)
 		defer span.End()
@@ -197,7 +194,7 @@ func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
 	answered := true
 	to := p.to(leader, p.peers, func(resp *http.Response) error {
 		defer leave()
-		return readWhole(resp)
+		return peer.ReadWhole(resp)
 	})
 	to.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
 		var dial *net.OpError

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 )
 
 // notes are what the submitter reads beside Nomad's own answer: everything for
@@ -37,7 +38,7 @@ func annotate(resp *http.Response, lines []string, groups []Group) error {
 	if resp.StatusCode >= 300 {
 		return nil
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
 	if err != nil {
 		return fmt.Errorf("read Nomad's answer: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -197,7 +198,7 @@ func (p *proxy) fromReplica(request *http.Request) bool {
 		return false
 	}
 	secret := p.config.Leadership.Secret()
-	return secret != "" && subtle.ConstantTimeCompare([]byte(secret), []byte(request.Header.Get(forwardedHeader))) == 1
+	return secret != "" && subtle.ConstantTimeCompare([]byte(secret), []byte(request.Header.Get(peer.Forwarded))) == 1
 }
 
 // Note writes a record of what a registered handler did for a request; who

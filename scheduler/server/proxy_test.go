@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 )
 
 func TestMain(m *testing.M) {
@@ -316,7 +317,7 @@ func TestFollowerHandsOver(t *testing.T) {
 	if len(leader.decider.asked) != 1 || len(follower.decider.asked) != 0 {
 		t.Error("the follower decided")
 	}
-	if status, _ := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), forwardedHeader, "1"); status != http.StatusServiceUnavailable {
+	if status, _ := follower.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), peer.Forwarded, "1"); status != http.StatusServiceUnavailable {
 		t.Errorf("handed to and fro: %d", status)
 	}
 	brief := testLimits
@@ -338,7 +339,7 @@ func TestFollowerHandsOver(t *testing.T) {
 func TestTheClientsAddressIsNotForged(t *testing.T) {
 	for header, forged := range map[string]bool{"1": false, "": false, "of another": false, "of the leader": true} {
 		s := newService(t, func(c *Config) { c.Leadership = leads{self: true} })
-		if status, text := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), forwardedHeader, header, "X-Forwarded-For", "203.0.113.7"); status != 200 {
+		if status, text := s.do(t, "PUT", "/v1/jobs", gpuJob("a", oneGPU), peer.Forwarded, header, "X-Forwarded-For", "203.0.113.7"); status != 200 {
 			t.Fatalf("%d %s", status, text)
 		}
 		if got := strings.Contains(s.audit.String(), `"remote":"203.0.113.7"`); got != forged {

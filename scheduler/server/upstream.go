@@ -8,12 +8,11 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 )
 
 var dialer = net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
-
-// maxAnswerBytes bounds what is read of an answer that is not streamed.
-const maxAnswerBytes = 64 << 20
 
 // answer is what Nomad said to a request of the service's own.
 type answer struct {
@@ -45,21 +44,9 @@ func (p *proxy) nomadDo(ctx context.Context, method, pathAndQuery, token string,
 		return answer{}, fmt.Errorf("ask Nomad: %w", err)
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
 	if err != nil {
 		return answer{}, fmt.Errorf("read Nomad's answer: %w", err)
 	}
 	return answer{resp.StatusCode, text}, nil
-}
-
-// readWhole reads an answer to its end, so that its server is done with it before the client
-// gets any of it.
-func readWhole(resp *http.Response) error {
-	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswerBytes))
-	_ = resp.Body.Close()
-	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(text))
-	return nil
 }

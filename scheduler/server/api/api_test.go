@@ -24,6 +24,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve/reservetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view/viewtest"
 )
@@ -374,7 +375,7 @@ func TestFollowersPassOn(t *testing.T) {
 	if w.Code != http.StatusOK || len(leader.keeper.Wants) != 1 || len(follower.keeper.Wants) != 0 {
 		t.Errorf("%d %s; the leader was asked %d times, the follower %d", w.Code, w.Body, len(leader.keeper.Wants), len(follower.keeper.Wants))
 	}
-	if w := follower.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`, forwardedHeader, "1"); w.Code != http.StatusServiceUnavailable {
+	if w := follower.do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`, peer.Forwarded, "1"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("a request in a circle: %d", w.Code)
 	}
 	orphan := newBench(t, func(c *Config) { c.Leadership = leadership{} })

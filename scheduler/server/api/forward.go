@@ -10,19 +10,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 )
 
-// forwardedHeader marks a request that another replica passed on, so that two
-// replicas who disagree about the leader do not pass it on for ever.
-const forwardedHeader = "X-Nomad-Gpu-Forwarded"
-
-const (
-	// forwardTimeout bounds how long a request that is passed on waits for a connection and
-	// for its answer.
-	forwardTimeout = time.Minute
-	// maxAnswer bounds an answer of the replica that leads, in bytes.
-	maxAnswer = 64 << 20
-)
+// forwardTimeout bounds how long a request that is passed on waits for a connection and for
+// its answer.
+const forwardTimeout = time.Minute
 
 // forwarded passes a request on to the replica that decides, and reports
 // whether it was answered.
@@ -39,7 +33,7 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 	case address == "" || err != nil:
 		a.fail(w, r, problemf(http.StatusServiceUnavailable, "no replica of the service leads now; try again in a few seconds"))
 		return true
-	case r.Header.Get(forwardedHeader) != "":
+	case r.Header.Get(peer.Forwarded) != "":
 		a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replicas disagree about who leads; try again in a few seconds"))
 		return true
 	}
@@ -71,9 +65,9 @@ func (a *API) pass(w http.ResponseWriter, r *http.Request, leader *url.URL) {
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(leader)
 			p.SetXForwarded() // the leader's audit log names the client
-			p.Out.Header.Set(forwardedHeader, a.Leadership.Secret())
+			p.Out.Header.Set(peer.Forwarded, a.Leadership.Secret())
 		},
-		ModifyResponse: readWhole,
+		ModifyResponse: peer.ReadWhole,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Logger.Warn("pass request on to the leader", "leader", leader.String(), "error", err)
 			text := "the replica that leads does not answer; another one takes over, try again in a few seconds"
@@ -84,15 +78,4 @@ func (a *API) pass(w http.ResponseWriter, r *http.Request, leader *url.URL) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
-}
-
-// readWhole reads an answer to its end before the client gets any of it.
-func readWhole(resp *http.Response) error {
-	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
-	_ = resp.Body.Close()
-	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(text))
-	return nil
 }

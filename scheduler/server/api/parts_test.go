@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view/viewtest"
 )
@@ -354,7 +355,7 @@ func TestTheLeaderIsToldWhoAsked(t *testing.T) {
 	way := &passing{requests: make(chan *http.Request, 1), answer: io.NopCloser(strings.NewReader("{}"))}
 	newFollower(t, way).do("POST", "/api/v1/gpu/allocate", `{"gpu_count":1}`, "X-Nomad-Token", "ada")
 	r := <-way.requests
-	if r.Header.Get(forwardedHeader) != "of the leader" || r.Header.Get("X-Forwarded-For") == "" || r.Header.Get("X-Nomad-Token") != "ada" || r.URL.Host != "leader" || r.URL.Path != "/api/v1/gpu/allocate" {
+	if r.Header.Get(peer.Forwarded) != "of the leader" || r.Header.Get("X-Forwarded-For") == "" || r.Header.Get("X-Nomad-Token") != "ada" || r.URL.Host != "leader" || r.URL.Path != "/api/v1/gpu/allocate" {
 		t.Errorf("asked %s with %v", r.URL, r.Header)
 	}
 }
