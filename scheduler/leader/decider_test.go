@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
@@ -177,5 +178,45 @@ func TestWorkWithoutAPlaceOfItsOwn(t *testing.T) {
 		if device.Count != 4 || device.Prefer != "" || len(d.Preferred) != 0 || d.Hold != nil || len(b.AllAssumed()) != 0 {
 			t.Errorf("%s: %+v", name, d)
 		}
+	}
+}
+
+// What Nomad took is shown to people, and known to have reached it.
+func TestWhatNomadTookIsShown(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	a := servicetest.Ask("job", "8G", 1)
+	d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := s.Cluster(t).Decisions; len(shown) != 0 || !s.Record(servicetest.KeyOf(a)).Settled.IsZero() {
+		t.Errorf("before Nomad has it: %+v", shown)
+	}
+	s.Settle(t.Context(), []admit.Ask{a}, d, true)
+	if shown := s.Cluster(t).Decisions; len(shown) != 1 || shown[0].JobID != "job" || !s.Record(servicetest.KeyOf(a)).Settled.Equal(s.Clock.At) {
+		t.Errorf("then: %+v", shown)
+	}
+}
+
+// A policy that is changed goes on with what the cluster was asked for.
+func TestAnotherPolicyKnowsWhatWasAskedFor(t *testing.T) {
+	cost := func(learned bool) int64 {
+		s := servicetest.New(t, "", servicetest.Machine("a", 4))
+		large := servicetest.Ask("large", "4", 1)
+		if learned {
+			s.Submit(t, large)
+			s.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(large)) })
+		}
+		c, err := config.Parse("test.hcl", []byte("placement {\n policy = \"PACK\"\n}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Configure(c)
+		probe := servicetest.Ask("probe", "4G", 1)
+		s.Submit(t, probe)
+		return s.Record(servicetest.KeyOf(probe)).Groups["g"].Shown.Choices[0].LostMilli
+	}
+	if guess, learned := cost(false), cost(true); learned <= guess {
+		t.Errorf("4G costs %d where nothing is known and %d where all asked for four GPUs", guess, learned)
 	}
 }

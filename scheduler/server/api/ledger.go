@@ -129,14 +129,17 @@ func (a *API) span(query url.Values) (from, to time.Time, err error) {
 		}
 		to = from.AddDate(0, 1, 0)
 	}
-	for name, at := range map[string]*time.Time{"from": &from, "to": &to} {
-		text := query.Get(name)
+	for _, end := range []struct {
+		name string
+		at   *time.Time
+	}{{"from", &from}, {"to", &to}} {
+		text := query.Get(end.name)
 		if text == "" {
 			continue
 		}
-		if *at, err = time.Parse(time.DateOnly, text); err != nil {
-			if *at, err = time.Parse(time.RFC3339, text); err != nil {
-				return from, to, problemf(http.StatusBadRequest, "%s: %q is not valid (a day such as 2026-10-01, or a time such as 2026-10-01T12:00:00Z)", name, text)
+		if *end.at, err = time.Parse(time.DateOnly, text); err != nil {
+			if *end.at, err = time.Parse(time.RFC3339, text); err != nil {
+				return from, to, problemf(http.StatusBadRequest, "%s: %q is not valid (a day such as 2026-10-01, or a time such as 2026-10-01T12:00:00Z)", end.name, text)
 			}
 		}
 	}

@@ -196,6 +196,11 @@ func TestTheBoundsOfALedgersTime(t *testing.T) {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
 	}
+	for range 20 { // of two mistakes the same is told each time
+		if w := b.do("GET", "/api/v1/gpu/ledger?from=x&to=y", ""); !strings.Contains(w.Body.String(), `from: \"x\"`) {
+			t.Fatalf("two mistakes: %d %s", w.Code, w.Body)
+		}
+	}
 	b.do("GET", "/api/v1/gpu/ledger?to=2200-01-01", "")
 	if !s.to.Equal(viewtest.Now) || !s.from.Equal(viewtest.Now.Add(-defaultSpan)) {
 		t.Errorf("it tells of %s to %s", s.from, s.to)
