@@ -315,3 +315,22 @@ func TestRoomIsMadeForABlockAsItIs(t *testing.T) {
 		}
 	}
 }
+
+// What may not use its queue any more is not decided about again: it goes on as it was, and why is
+// told.
+func TestWhatMayNotUseItsQueueIsNotRetried(t *testing.T) {
+	s := servicetest.New(t, "queue \"q\" {\n gpus = 1\n namespaces = [\"other\"]\n}\n", servicetest.Machine("a", 2))
+	a := servicetest.Ask("job", "8G", 1)
+	d := s.Submit(t, a)
+	s.Register(a)
+	before := s.Record(servicetest.KeyOf(a))
+	for _, queue := range []string{"q", "gone"} {
+		now := servicetest.Reread(a, d)
+		now.Queue = queue
+		got, err := s.Revise(t.Context(), []admit.Ask{now}, decide.Revision{Group: "g", Retry: true})
+		var refusal *admit.Refusal
+		if got != nil || !errors.As(err, &refusal) || refusal.Status != 403 || !strings.Contains(err.Error(), queue) || s.Record(servicetest.KeyOf(a)) != before {
+			t.Errorf("%s: %+v, %v", queue, got, err)
+		}
+	}
+}

@@ -258,3 +258,80 @@ func left(b *servicetest.Service, a admit.Ask) {
 		tx.Keep(r)
 	})
 }
+
+// What is held and scaled down around the service is let go as soon as there is room for what is
+// left of it; scaled up it waits for all.
+func TestWhatIsScaledWhileItIsHeld(t *testing.T) {
+	for name, row := range map[string]struct {
+		gang  bool
+		count int // that it is scaled to; it asked for three, and there is room for two
+		goes  bool
+	}{
+		"a gang that shrinks":          {true, 2, true},
+		"a gang that stays":            {true, 3, false},
+		"a gang that grows":            {true, 4, false},
+		"a group that shrinks":         {false, 2, true},
+		"a group that its queue binds": {false, 3, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "queue \"q\" {\n gpus = 4\n borrow = false\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 4))
+			for i := range 2 {
+				b.Tenant(t, fmt.Sprint("tenant-", i), 90, "a", i, 0, 16)
+			}
+			a := servicetest.Ask("job", "1", 3)
+			a.Gang = row.gang
+			if d := b.Submit(t, a); d.Hold == nil {
+				t.Fatal("it does not wait")
+			}
+			b.Register(a)
+			b.Block(a, row.count)
+			changed(b, a, func(j *nomad.Job) { j.Groups[0].Count = row.count })
+			b.LetTimePass()
+			goes, item := false, b.Next(nil, false)
+			if item != nil {
+				now := servicetest.Reread(a, b.Record(servicetest.KeyOf(a)).Groups["g"].Decision)
+				now.Count = row.count
+				d, err := b.Revise(t.Context(), []admit.Ask{now}, item.Revision)
+				if err != nil {
+					t.Fatal(err)
+				}
+				goes = d != nil && d[0].Hold == nil
+			}
+			if goes != row.goes {
+				t.Errorf("due is %+v", item)
+			}
+		})
+	}
+}
+
+// A registration that is not as recorded is left alone while the news of it may be on its way, and
+// where Nomad does not let it be changed.
+func TestWhatIsOnItsWayIsNotAligned(t *testing.T) {
+	for name, row := range map[string]struct {
+		wait   time.Duration
+		change func(*nomad.Job)
+		due    bool
+	}{
+		"it drifted":           {state.Echo, func(*nomad.Job) {}, true},
+		"its news may come":    {state.Echo - time.Second, func(*nomad.Job) {}, false},
+		"it cannot be changed": {state.Echo, func(j *nomad.Job) { j.Dispatched = true }, false},
+		"it was stopped":       {state.Echo, func(j *nomad.Job) { j.Stopped = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, "", servicetest.Machine("a", 1))
+			a := servicetest.Ask("job", "8G", 1)
+			d := b.Submit(t, a)
+			b.Register(a)
+			was := servicetest.WasOf(d)
+			was.Candidates = []string{"none"}
+			a = b.RegisterAs(a, was)
+			changed(b, a, row.change)
+			b.Block(a, 1)
+			b.Pass(row.wait)
+			item := b.Next(nil, true)
+			if due := item != nil && item.Revision.Align && item.Job.ID == "job"; due != row.due || !row.due && item != nil {
+				t.Errorf("due is %+v", item)
+			}
+		})
+	}
+}
