@@ -50,13 +50,14 @@ func TestWorkMovesForWhatWaits(t *testing.T) {
 		moves  string // which alloc, and where to
 		note   string
 	}{
-		"its work is saved":      {func(b *servicetest.Service) { saves(b, "y") }, 2, "alloc-y to id-a", ""},
-		"nothing is saved":       {func(*servicetest.Service) {}, 2, "", "moves that would make room do not pay: they lose 2h30m2s of GPU time, and win 2h0m0s"},
-		"it was moved just now":  {func(b *servicetest.Service) { saves(b, "y"); moved(b, "y") }, 2, "", "moves that would make room do not pay"},
-		"it is not known":        {func(b *servicetest.Service) { saves(b, "y"); unrecord(b) }, 2, "", "no moves of running work would make room"},
-		"room is on its way":     {func(b *servicetest.Service) { saves(b, "y"); b.Assume(b.Relief(2).Evict.Promises[0]) }, 2, "", ""},
-		"it waits for a moment":  {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(-2 * time.Second) }, 2, "", ""},
-		"Nomad has not answered": {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(time.Hour) }, 2, "", ""},
+		"its work is saved":        {func(b *servicetest.Service) { saves(b, "y") }, 2, "alloc-y to id-a", ""},
+		"nothing is saved":         {func(*servicetest.Service) {}, 2, "", "moves that would make room do not pay: they lose 2h30m2s of GPU time, and win 2h0m0s"},
+		"it was moved just now":    {func(b *servicetest.Service) { saves(b, "y"); moved(b, "y") }, 2, "", "moves that would make room do not pay"},
+		"it is not known":          {func(b *servicetest.Service) { saves(b, "y"); unrecord(b) }, 2, "", "no moves of running work would make room"},
+		"room is on its way":       {func(b *servicetest.Service) { saves(b, "y"); b.Assume(b.Relief(2).Evict.Promises[0]) }, 2, "", ""},
+		"it waits for a moment":    {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(-2 * time.Second) }, 2, "", ""},
+		"it waits for long enough": {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(-time.Second) }, 2, "alloc-y to id-a", ""},
+		"Nomad has not answered":   {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(time.Hour) }, 2, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := halves(t, servicetest.Quick)
