@@ -68,6 +68,51 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// Who comes first, and who leaves, where several could.
+func TestNextOfSeveral(t *testing.T) {
+	const resident, suspended = gpu.SeatResident, gpu.SeatSuspended
+	grown := func(s *gpu.Seat) { s.MemoryMiB = 45 << 10 }
+	large := func(s *gpu.Seat) { s.MemoryMiB = 60 << 10 }
+	idle := func(s *gpu.Seat) { s.MemoryMiB, s.LastUse = 10<<10, start.Add(-time.Minute) }
+	small := func(s *gpu.Seat) { s.MemoryMiB = 10 << 10 }
+	for name, tc := range map[string]struct {
+		seats []gpu.Seat
+		host  int64
+		want  string
+	}{
+		"the overdue before the higher":      {[]gpu.Seat{with(seated("a", suspended, 90, time.Minute), large), with(seated("b", suspended, 10, time.Hour), large)}, 0, "resume b"},
+		"whoever is first":                   {[]gpu.Seat{with(seated("b", suspended, 10, time.Hour), large), with(seated("a", suspended, 90, time.Minute), large)}, 0, "resume b"},
+		"the longer of two overdue":          {[]gpu.Seat{seated("a", suspended, 90, time.Hour), seated("b", suspended, 10, 2*time.Hour)}, 0, "resume b"},
+		"the first of two that came at once": {[]gpu.Seat{seated("b", suspended, 10, time.Hour), seated("a", suspended, 10, time.Hour)}, 0, "resume a"},
+		"and of two that are not overdue":    {[]gpu.Seat{seated("b", suspended, 10, time.Minute), seated("a", suspended, 10, time.Minute)}, 0, "resume a"},
+		"one of which a part is on the host": {[]gpu.Seat{seated("a", suspended, 90, time.Minute), with(seated("b", suspended, 10, 0), func(s *gpu.Seat) { s.Fixed = true })}, 0, "resume b"},
+		"one that is tried later does not":   {[]gpu.Seat{seated("a", suspended, 40, 0), with(seated("b", suspended, 60, time.Minute), func(s *gpu.Seat) { s.NotBefore = start.Add(1) })}, 0, "resume a"},
+		"one whose moment has come does":     {[]gpu.Seat{seated("a", suspended, 40, 0), with(seated("b", suspended, 60, time.Minute), func(s *gpu.Seat) { s.NotBefore = start })}, 0, "resume b"},
+		"a second that finds room comes":     {[]gpu.Seat{seated("r", resident, 50, 0), with(seated("a", suspended, 50, time.Minute), large), with(seated("b", suspended, 50, 0), small)}, 0, "resume b"},
+		"a second drives nobody out":         {[]gpu.Seat{seated("r", resident, 50, 20*time.Second), with(seated("x", resident, 90, 0), grown), with(seated("a", suspended, 50, time.Minute), large), seated("b", suspended, 60, 0)}, 0, "suspend r"},
+		"the idle leave first":               {[]gpu.Seat{seated("a", resident, 10, time.Hour), with(seated("b", resident, 60, time.Hour), idle), with(seated("c", suspended, 60, 0), func(s *gpu.Seat) { s.MemoryMiB = 35 << 10 })}, 0, "suspend b"},
+		"the lower before the longer":        {[]gpu.Seat{seated("a", resident, 50, time.Hour), with(seated("b", resident, 40, time.Minute), func(s *gpu.Seat) { s.MemoryMiB = 38 << 10 }), with(seated("c", suspended, 60, 0), small)}, 0, "suspend b"},
+		"the longest turn of equals":         {[]gpu.Seat{with(seated("a", resident, 50, time.Minute), small), with(seated("b", resident, 50, time.Hour), small), with(seated("c", suspended, 50, 0), large)}, 0, "suspend b"},
+		"nobody where all do not do":         {[]gpu.Seat{with(seated("a", resident, 50, time.Hour), small), with(seated("x", resident, 90, time.Hour), grown), with(seated("c", suspended, 50, 0), large)}, 0, ""},
+		"the lowest of those that grew":      {[]gpu.Seat{with(seated("a", resident, 50, 0), grown), with(seated("b", resident, 40, time.Hour), grown)}, 0, "suspend b"},
+		"the latest of equals that grew":     {[]gpu.Seat{with(seated("a", resident, 50, 0), grown), with(seated("b", resident, 50, time.Hour), grown)}, 0, "suspend a"},
+		"the first of the latest":            {[]gpu.Seat{with(seated("b", resident, 50, 0), grown), with(seated("a", resident, 50, 0), grown)}, 0, "suspend a"},
+		"not where the host is full":         {[]gpu.Seat{with(seated("a", resident, 50, 0), grown), with(seated("b", resident, 50, time.Hour), grown)}, 55<<10 + 1, ""},
+		"but where it just has room":         {[]gpu.Seat{with(seated("a", resident, 50, 0), grown), with(seated("b", resident, 50, time.Hour), grown)}, 55 << 10, "suspend a"},
+		"one alone stays, however grown":     {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.MemoryMiB = 90 << 10 }), with(seated("b", suspended, 10, 0), small)}, 0, ""},
+		"one that is tried later stays":      {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { grown(s); s.NotBefore = start.Add(1) }), with(seated("b", resident, 50, time.Hour), grown)}, 0, "suspend b"},
+		"one that was not measured stays":    {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.MemoryMiB, s.DeclaredMiB = 0, 45<<10 }), with(seated("b", resident, 50, time.Hour), grown)}, 0, "suspend b"},
+		"those that just fit stay":           {[]gpu.Seat{with(seated("a", resident, 50, 0), func(s *gpu.Seat) { s.DeclaredMiB = 40 << 10 }), with(seated("b", resident, 50, time.Hour), func(s *gpu.Seat) { s.DeclaredMiB = 40 << 10 })}, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := Next(View{CapacityMiB: 80 << 10, HostMiB: tc.host, Seats: tc.seats}, rules, start)
+			if got := strings.TrimSpace(string(m.Do) + " " + m.LeaseID); got != tc.want {
+				t.Errorf("got %+v", m)
+			}
+		})
+	}
+}
+
 // What a task asks for itself: it leaves at once, and comes back no more often than
 // switching may take, so that it cannot hold up its neighbors.
 func TestNextByTheTasksOwnWish(t *testing.T) {
