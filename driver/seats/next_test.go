@@ -89,7 +89,7 @@ func TestNextOfSeveral(t *testing.T) {
 		"one that is tried later does not":   {[]gpu.Seat{seated("a", suspended, 40, 0), with(seated("b", suspended, 60, time.Minute), func(s *gpu.Seat) { s.NotBefore = start.Add(1) })}, 0, "resume a"},
 		"one whose moment has come does":     {[]gpu.Seat{seated("a", suspended, 40, 0), with(seated("b", suspended, 60, time.Minute), func(s *gpu.Seat) { s.NotBefore = start })}, 0, "resume b"},
 		"a second that finds room comes":     {[]gpu.Seat{seated("r", resident, 50, 0), with(seated("a", suspended, 50, time.Minute), large), with(seated("b", suspended, 50, 0), small)}, 0, "resume b"},
-		"a second drives nobody out":         {[]gpu.Seat{seated("r", resident, 50, 20*time.Second), with(seated("x", resident, 90, 0), grown), with(seated("a", suspended, 50, time.Minute), large), seated("b", suspended, 60, 0)}, 0, "suspend r"},
+		"a second drives nobody out":         {[]gpu.Seat{with(seated("x", resident, 90, 0), func(s *gpu.Seat) { s.MemoryMiB = 65 << 10 }), with(seated("r", resident, 50, 0), small), with(seated("a", suspended, 60, time.Minute), large), with(seated("b", suspended, 55, 0), small)}, 0, ""},
 		"the idle leave first":               {[]gpu.Seat{seated("a", resident, 10, time.Hour), with(seated("b", resident, 60, time.Hour), idle), with(seated("c", suspended, 60, 0), func(s *gpu.Seat) { s.MemoryMiB = 35 << 10 })}, 0, "suspend b"},
 		"the lower before the longer":        {[]gpu.Seat{seated("a", resident, 50, time.Hour), with(seated("b", resident, 40, time.Minute), func(s *gpu.Seat) { s.MemoryMiB = 38 << 10 }), with(seated("c", suspended, 60, 0), small)}, 0, "suspend b"},
 		"the longest turn of equals":         {[]gpu.Seat{with(seated("a", resident, 50, time.Minute), small), with(seated("b", resident, 50, time.Hour), small), with(seated("c", suspended, 50, 0), large)}, 0, "suspend b"},
@@ -155,6 +155,7 @@ func TestQueue(t *testing.T) {
 	if waiting, ahead := Queue(all, mine); waiting != 3 || ahead != 2 {
 		t.Errorf("got %d waiting, %d ahead", waiting, ahead)
 	}
+	all[1].Priority = 10
 	if waiting, ahead := Queue(all, all[1]); waiting != 4 || ahead != 0 {
 		t.Errorf("got %d waiting, %d ahead of a resident", waiting, ahead)
 	}
