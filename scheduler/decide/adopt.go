@@ -3,6 +3,7 @@ package decide
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -56,6 +57,9 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if tx.Live(key, a.Group) == 0 {
 		return was, true
 	}
+	if was.Decision.Hold != nil && a.Was.Hold == "" && !payable(tx, key, a.Group) {
+		was.Direct = true // what it waited for started without being admitted, and others are owed it
+	}
 	if a.Was.Hold == "" || CanGrow(tx, key, &was, a.Count) { // else what is missing waits on
 		was.Decision.Hold = nil
 	}
@@ -70,5 +74,16 @@ func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
 		return true
 	}
 	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(count-running)), key)
+	return why == ""
+}
+
+// payable reports whether the queue of a group can pay for what it holds and for what it owes to
+// others.
+func payable(tx *state.Tx, key nomad.JobKey, group string) bool {
+	q := tx.QueueOf(key, group)
+	if q == nil {
+		return true
+	}
+	_, why := tx.OverWithOwed(q.Name, place.Charge{}, key)
 	return why == ""
 }

@@ -196,6 +196,35 @@ func TestWhatRunsInPartWaitsOnForItsQueue(t *testing.T) {
 	}
 }
 
+// A group that waited for its queue in part and is registered without that is one that came around
+// the service, where others are owed what it has started since: it is in excess as soon as they start.
+func TestWhatStartedInsteadOfWaitingCameAroundTheService(t *testing.T) {
+	for name, owed := range map[string]bool{"others are owed it": true, "nobody is": false} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+			beside := s.Tenant(t, "beside", 50, "a", 1, 0, 8)
+			a := servicetest.Ask("job", "8G", 2)
+			d := s.Submit(t, a)
+			s.Register(a)
+			s.Run(a, "alloc", "a", 0, 0, 8)
+			s.LetTimePass()
+			registered(s, beside, func(j *nomad.Job) { j.Groups[0].Restarts = true })
+			failed := s.Alloc("alloc-beside")
+			failed.Status, failed.Failed, failed.Returns = "failed", owed, owed
+			s.State.Apply([]nomad.Change{{Alloc: &failed}}, s.Index)
+			s.Run(a, "alloc-2", "a", 0, 8, 8)
+			a.Was = servicetest.WasOf(d)
+			a.Was.Hold = ""
+			if _, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: "g", Align: true}); err != nil {
+				t.Fatal(err)
+			}
+			if g := recorded(s, a); g.Direct != owed || g.Decision.Hold != nil {
+				t.Errorf("recorded as %+v", g)
+			}
+		})
+	}
+}
+
 // What is registered and was never recorded is adopted: with what it costs, and as work of a
 // user's own unless a job that was admitted started it.
 func TestWhatIsRegisteredIsAdopted(t *testing.T) {
