@@ -84,9 +84,10 @@ func (r *Reader) Returning() []*Waiting {
 	return list
 }
 
-// absent is how many allocs of a group neither run, nor wait for room, nor are promised.
+// absent is how many allocs of a group neither run, nor wait for room, nor are promised: those
+// that wait are often the same as those that are promised.
 func (r *Reader) absent(key nomad.JobKey, group string) int {
-	n := r.group(key, group).Count - r.Missing(key, group) - r.Assumed(key, group)
+	n := r.group(key, group).Count - max(r.Missing(key, group), r.Assumed(key, group))
 	for _, a := range r.byJob[key] {
 		if a.Group == group && !a.Stopping && !a.Canary {
 			n--

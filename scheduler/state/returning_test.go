@@ -51,6 +51,11 @@ func TestWhatIsStartedAgainIsOwed(t *testing.T) {
 			s.Stop("next")
 		}},
 		"it waits for room, which is owed already": {announced: true, owed: 1, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) { s.Block(a, 1) }},
+		"another of them waits for room, which is promised": {announced: true, owed: 1, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
+			s.End("runs")
+			s.Block(a, 1)
+			s.State.Do(func(tx *state.Tx) { tx.Assume(servicetest.KeyOf(a), "g", on("a", 8), true) })
+		}},
 		"fewer are wanted": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
 			a.Count = 1
 			s.Register(a)
