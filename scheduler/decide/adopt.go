@@ -3,7 +3,6 @@ package decide
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -57,33 +56,21 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if tx.Live(key, a.Group) == 0 {
 		return was, true
 	}
-	if was.Decision.Hold != nil && a.Was.Hold == "" && !payable(tx, key, a.Group) {
-		was.Direct = true // what it waited for started without being admitted, and others are owed it
-	}
-	if a.Was.Hold == "" || CanGrow(tx, key, &was, a.Count) { // else what is missing waits on
+	if may := CanGrow(tx, key, &was, a.Count); may || a.Was.Hold == "" { // else what is missing waits on
+		was.Direct = was.Direct || was.Decision.Hold != nil && !may // it started what it waited for, which others are owed
 		was.Decision.Hold = nil
 	}
 	was.Decision.Tasks = a.Was.Decision(a.Group).Tasks
 	return was, false
 }
 
-// CanGrow reports whether the queue of a group that runs can pay for so many allocs of it.
+// CanGrow reports whether the queue of a group that runs can pay for so many allocs of it, those
+// that run already among them, beside what it owes to others.
 func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
 	q, running := tx.QueueOf(key, g.Ask.Group), tx.Live(key, g.Ask.Group)
-	if q == nil || running == 0 || count <= running {
+	if q == nil || running == 0 {
 		return true
 	}
-	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(count-running)), key)
-	return why == ""
-}
-
-// payable reports whether the queue of a group can pay for what it holds and for what it owes to
-// others.
-func payable(tx *state.Tx, key nomad.JobKey, group string) bool {
-	q := tx.QueueOf(key, group)
-	if q == nil {
-		return true
-	}
-	_, why := tx.OverWithOwed(q.Name, place.Charge{}, key)
+	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(max(0, count-running))), key)
 	return why == ""
 }

@@ -221,6 +221,14 @@ func TestWhatStartedInsteadOfWaitingCameAroundTheService(t *testing.T) {
 			if g := recorded(s, a); g.Direct != owed || g.Decision.Hold != nil {
 				t.Errorf("recorded as %+v", g)
 			}
+			s.Run(a, "alloc-3", "a", 1, 8, 8)
+			a.Count = 3
+			if _, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: "g", Align: true}); err != nil {
+				t.Fatal(err)
+			}
+			if g := recorded(s, a); g.Ask.Count != 2 {
+				t.Errorf("scaled beyond what the queue pays for, it is recorded with %d", g.Ask.Count)
+			}
 		})
 	}
 }
