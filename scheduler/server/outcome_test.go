@@ -129,21 +129,18 @@ func TestNoAnswerOfNomadIsNoRefusal(t *testing.T) {
 	}
 }
 
-// Who waits too long for the turn of a job is told so; another job has a turn of its own, and a plan
-// needs none.
+// Who gives up waiting for the turn of a job has nothing decided; another job has a turn of its own,
+// and a plan needs none.
 func TestATurnThatDoesNotCome(t *testing.T) {
-	var server *Server
-	decider := &fakeDecider{}
 	upstream := httptest.NewServer(&fakeNomad{jobs: map[string]string{}})
 	defer upstream.Close()
 	address, err := url.Parse(upstream.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := testLimits
-	limits.DecideTimeout = 100 * time.Millisecond
-	s := newService(t, nil)
-	if server, err = New(Config{Nomad: address, Decider: decider, Limits: limits, Audit: NewAudit(&bytes.Buffer{}), Region: "global", Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})}); err != nil {
+	decider := &fakeDecider{}
+	server, err := New(Config{Nomad: address, Decider: decider, Limits: testLimits, Region: "global", Logger: hclog.NewNullLogger()})
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.proxy.close()
@@ -151,22 +148,24 @@ func TestATurnThatDoesNotCome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(path, id string) int {
+	ask := func(ctx context.Context, path, id string) int {
 		w := httptest.NewRecorder()
-		server.Handler().ServeHTTP(w, httptest.NewRequest("PUT", path, strings.NewReader(gpuJob(id, oneGPU))))
+		server.Handler().ServeHTTP(w, httptest.NewRequest("PUT", path, strings.NewReader(gpuJob(id, oneGPU))).WithContext(ctx))
 		return w.Code
 	}
-	if got := ask("/v1/jobs", "a"); got != http.StatusServiceUnavailable || decider.asked != nil {
+	over, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	if got := ask(over, "/v1/jobs", "a"); got != http.StatusServiceUnavailable || decider.asked != nil {
 		t.Errorf("its turn does not come: %d, decided about %v", got, decider.asked)
 	}
-	if got := ask("/v1/jobs", "b"); got != http.StatusOK {
+	if got := ask(t.Context(), "/v1/jobs", "b"); got != http.StatusOK {
 		t.Errorf("another job: %d", got)
 	}
-	if got := ask("/v1/job/a/plan", "a"); got != http.StatusOK {
+	if got := ask(t.Context(), "/v1/job/a/plan", "a"); got != http.StatusOK {
 		t.Errorf("a plan: %d", got)
 	}
 	done()
-	if got := ask("/v1/jobs", "a"); got != http.StatusOK {
+	if got := ask(t.Context(), "/v1/jobs", "a"); got != http.StatusOK {
 		t.Errorf("once it is over: %d", got)
 	}
 }
