@@ -222,6 +222,7 @@ func TestSharesThatCannotBeChanged(t *testing.T) {
 // Which daemon's client a task is, and which partition is its own.
 func TestDaemonsOfATask(t *testing.T) {
 	d, env := alone(t)
+	pipe := t.TempDir()
 	holding := gpu.Holding{UUID: gpuA, MPSGeneration: 3, Partition: &gpu.Partition{ID: "p1", Chunks: 1}}
 	mine := known(d, env, gpu.Lease{ID: "mine", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuB}, holding}})
 	found := func() bool { _, _, found := d.mpsOf(mine); return found }
@@ -233,9 +234,9 @@ func TestDaemonsOfATask(t *testing.T) {
 		says  string
 	}{
 		"none":          {nil, false, "its MPS daemon was replaced"},
-		"another":       {&gpu.MPSState{Generation: 4, Control: "/bin/false"}, false, "its MPS daemon was replaced"},
-		"not reachable": {&gpu.MPSState{Generation: 3}, false, "the task gets no multiprocessors"},
-		"its own":       {&gpu.MPSState{Generation: 3, Control: "/bin/false"}, true, "the task gets no multiprocessors"},
+		"another":       {&gpu.MPSState{Generation: 4, Control: "/bin/false", PipeDir: pipe}, false, "its MPS daemon was replaced"},
+		"not reachable": {&gpu.MPSState{Generation: 3, PipeDir: pipe}, false, "the task gets no multiprocessors"},
+		"its own":       {&gpu.MPSState{Generation: 3, Control: "/bin/false", PipeDir: pipe}, true, "the task gets no multiprocessors"},
 	} {
 		must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: row.mps}))
 		must.Eq(t, row.found, found(), must.Sprint(name))
@@ -244,7 +245,7 @@ func TestDaemonsOfATask(t *testing.T) {
 			must.NoError(t, d.removePartition(t.Context(), env, holding, "box"), must.Sprint("it ended with its daemon"))
 		}
 	}
-	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Control: "/bin/false"}}))
+	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Control: "/bin/false", PipeDir: pipe}}))
 	must.Error(t, d.removePartition(t.Context(), env, holding, "box"))
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "next", Container: "next", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{holding}}))
 	must.NoError(t, d.removePartition(t.Context(), env, holding, "box"), must.Sprint("it is another's by now"))
