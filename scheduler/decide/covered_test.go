@@ -3,7 +3,9 @@ package decide_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -111,8 +113,142 @@ func TestWhatATaskHolds(t *testing.T) {
 		"4G,0.5": {GPUs: 1, MemoryMiB: 4 << 10, Vendor: "nvidia", Type: "T4"},
 	} {
 		s := servicetest.New(t, "", servicetest.Machine("a", 2))
-		if got := s.Submit(t, servicetest.Ask("job", request, 1)).Tasks[0].Holds; got != want {
+		if got := s.Submit(t, servicetest.Ask("job", request, 1)).Tasks; len(got) != 1 || got[0].Task != "t" || got[0].Holds != want {
 			t.Errorf("%s: %+v, want %+v", request, got, want)
+		}
+	}
+}
+
+// What a queue allows is told to whoever asks for what no node there can hold: each of its rules.
+func TestTheRulesOfAQueueAreTold(t *testing.T) {
+	s := servicetest.New(t, `queue "q" {
+  gpus        = 1
+  namespaces  = ["default"]
+  datacenters = ["dc1", "dc2"]
+  constraint {
+    attribute = "meta.rack"
+    value     = "r1"
+  }
+  constraint {
+    attribute = "meta.fast"
+    operator  = "is_set"
+  }
+}`, servicetest.Machine("a", 1))
+	_, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "1", 1)}, true)
+	var refusal *admit.Refusal
+	if !errors.As(err, &refusal) || refusal.Details[len(refusal.Details)-1] != "queue q may use only datacenter dc1 or dc2, nodes with meta.rack = r1, nodes with meta.fast is_set" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Nothing is said of what would fit in place of what asks in several blocks, starts later, or has a
+// reservation.
+func TestOfWhatNothingSmallerIsSaid(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*admit.Ask)
+		said   bool
+	}{
+		"one request":   {func(*admit.Ask) {}, true},
+		"a reservation": {func(a *admit.Ask) { a.Reservation = "r-1" }, false},
+		"two tasks":     {func(a *admit.Ask) { second(a, "1G") }, false},
+		"a choice":      {func(a *admit.Ask) { choice(a) }, false},
+		"no choice":     {func(a *admit.Ask) { choice(a); a.Tasks[0].Devices[0].Or = nil }, true},
+		"two blocks": {func(a *admit.Ask) {
+			choice(a)
+			a.Tasks[0].Devices[0].Or = nil
+			a.Tasks[0].Devices = append(a.Tasks[0].Devices, a.Tasks[0].Devices[0])
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 1))
+			s.Tenant(t, "tenant", 90, "a", 0, 0, 8)
+			a := servicetest.Ask("job", "12G", 1)
+			waits(t, s, a)
+			row.change(&a)
+			s.State.Do(func(tx *state.Tx) {
+				r := tx.Record(servicetest.KeyOf(a)).Clone()
+				g := r.Groups["g"]
+				g.Ask = a
+				r.Groups["g"] = g
+				tx.Keep(r)
+			})
+			if got := fits(t, s)["job"]; (got != nil) != row.said {
+				t.Errorf("it is told %+v", got)
+			}
+		})
+	}
+}
+
+// choice makes an ask one for a device block with an alternative.
+func choice(a *admit.Ask) {
+	a.Tasks[0] = admit.TaskAsk{Task: "t", Driver: "docker", Devices: []admit.DeviceAsk{{Name: "nvidia/slice", Count: 12, Or: []admit.DeviceAsk{{Name: "nvidia/slice", Count: 11}}}}}
+}
+
+// For a gang that may start with fewer, what would fit is said of as many as must start.
+func TestWhatWouldFitForAGangThatMayBeSmaller(t *testing.T) {
+	for least, want := range map[int]int{0: 4, 2: 2} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 4))
+		for i := range 3 {
+			s.Tenant(t, fmt.Sprint("tenant-", i), 90, "a", i, 0, 16)
+		}
+		a := servicetest.Ask("job", "12G", 4)
+		a.Gang, a.GangMin = true, least
+		waits(t, s, a)
+		if got := fits(t, s)["job"]; got == nil || got.Allocs != want || got.Ask == "" {
+			t.Errorf("at least %d: %+v", least, got)
+		}
+	}
+}
+
+// A dry run says when it would start of what has to wait for room, and of nothing else.
+func TestAPlanSaysWhenItWouldStart(t *testing.T) {
+	const says = "that wait"
+	for name, row := range map[string]struct {
+		config string
+		free   bool
+		change func(*admit.Ask)
+		want   bool
+	}{
+		"it waits for room":  {"", false, func(*admit.Ask) {}, true},
+		"there is room":      {"", true, func(*admit.Ask) {}, false},
+		"it waits for quota": {"queue \"q\" {\n gpus = 1\n borrow = false\n namespaces = [\"default\"]\n}\n", false, func(*admit.Ask) {}, false},
+		"it starts later":    {"", false, func(a *admit.Ask) { a.JobType, a.Later = "batch", true }, false},
+	} {
+		s := servicetest.New(t, row.config, servicetest.Machine("a", 1))
+		if !row.free {
+			s.Tenant(t, "tenant", 90, "a", 0, 0, 16)
+		}
+		s.Pass(time.Minute)
+		a := servicetest.Ask("job", "8G", 1)
+		row.change(&a)
+		d, err := s.Decide(t.Context(), []admit.Ask{a}, true)
+		if err != nil || strings.Contains(strings.Join(d[0].Explanation, "\n"), says) != row.want {
+			t.Errorf("%s: %q, %v", name, d[0].Explanation, err)
+		}
+	}
+}
+
+// A gang of which one alloc runs keeps its blocks when it is registered otherwise; one of which
+// none does is decided about again, all of it.
+func TestAGangIsAlignedWhileItRuns(t *testing.T) {
+	for running, asked := range map[int]int64{0: 8, 1: 9, 2: 9} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2))
+		a := gang("gang", 2, 50)
+		a.Tasks[0].Request = servicetest.Ask("x", "8G", 1).Tasks[0].Request
+		s.Submit(t, a)
+		s.Register(a)
+		for i := range running {
+			s.Run(a, fmt.Sprint("alloc-", i), "a", i, 0, 9)
+		}
+		was := servicetest.WasOf(recorded(s, a).Decision)
+		was.Tasks = []admit.TaskDecision{{Task: "t", Devices: []admit.Device{{Name: "nvidia/slice", Count: 9}}}}
+		asks := []admit.Ask{a}
+		asks[0].Was = was
+		if _, err := s.Revise(t.Context(), asks, decide.Revision{Group: "g", Align: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got := recorded(s, a).Decision.Tasks[0].Devices[0].Count; got != asked {
+			t.Errorf("%d run: its blocks are of %d slices, want %d", running, got, asked)
 		}
 	}
 }

@@ -335,3 +335,96 @@ func TestWhatIsOnItsWayIsNotAligned(t *testing.T) {
 		})
 	}
 }
+
+// Of what a queue cannot pay for, children that Nomad started are held, and said to be so; what was
+// dispatched is not, since Nomad lets it not be changed.
+func TestWhatNomadStartedIsBroughtBack(t *testing.T) {
+	for dispatched, want := range map[bool]bool{false: true, true: false} {
+		b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+		parent := servicetest.Ask("parent", "1", 1)
+		parent.JobType, parent.Later = "batch", true
+		d := b.Submit(t, parent)
+		b.Register(parent)
+		for i, id := range []string{"parent/1", "parent/2"} {
+			c := child(b, parent, id, d)
+			b.Run(c, "alloc-"+id, "a", i, 0, 16)
+			if dispatched {
+				changed(b, c, func(j *nomad.Job) { j.Dispatched = true })
+			}
+			b.Pass(time.Second)
+		}
+		b.LetTimePass()
+		item := b.Next(nil, true)
+		if (item != nil) != want || want && (item.Job.ID != "parent/2" || item.Revision.Hold == nil || !strings.Contains(item.Evict.Text, "job default/parent/2, which Nomad started, must wait")) {
+			t.Errorf("dispatched %v: due is %+v", dispatched, item)
+		}
+	}
+}
+
+// What waits for a GPU no longer than it is to runs without one: not while the news of it is on its
+// way, nor while it rests.
+func TestWhenAJobFallsBack(t *testing.T) {
+	for name, row := range map[string]struct {
+		wait time.Duration
+		skip bool
+		due  bool
+	}{"long enough": {10 * time.Minute, false, true}, "not yet": {9 * time.Minute, false, false}, "it rests": {10 * time.Minute, true, false}} {
+		b := servicetest.New(t, "", servicetest.Machine("a", 1))
+		b.Tenant(t, "tenant", 90, "a", 0, 0, 16)
+		a := servicetest.Ask("job", "8G", 1)
+		a.FallbackAfter = 10 * time.Minute
+		b.Submit(t, a)
+		b.Register(a)
+		changed(b, a, func(j *nomad.Job) { j.Groups[0].FallbackAfter = a.FallbackAfter })
+		b.Block(a, 1)
+		b.Pass(row.wait)
+		item := b.Next(map[string]bool{"default/job": row.skip}, false)
+		if due := item != nil && item.Revision.OnCPU; due != row.due || item != nil && !due {
+			t.Errorf("%s: due is %+v", name, item)
+		}
+	}
+}
+
+// For what Nomad may start alloc by alloc room is made for one at a time; for what is held, for all
+// of it at once.
+func TestRoomIsMadeForOneAtATime(t *testing.T) {
+	for hold, victims := range map[bool]int{false: 1, true: 2} {
+		b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2))
+		for i := range 2 {
+			b.Tenant(t, fmt.Sprint("low-", i), 20, "a", i, 0, 16)
+		}
+		a := servicetest.Ask("high", "1", 2)
+		a.Priority, a.Gang = 80, hold
+		if d := b.Submit(t, a); (d.Hold != nil) != hold {
+			t.Fatalf("held: %+v", d.Hold)
+		}
+		b.Register(a)
+		b.Block(a, 2)
+		b.Pass(servicetest.Settled)
+		item := b.Next(nil, true)
+		if item == nil || item.Evict == nil || len(item.Evict.Victims) != victims || (item.Revision.Prefer == "") != hold || len(item.Revision.RoomMade) != (victims-1)*2 {
+			t.Errorf("held %v: due is %+v", hold, item)
+		}
+	}
+}
+
+// Moves are looked for the first eight that wait alone.
+func TestMovesAreLookedForTheFirstEight(t *testing.T) {
+	for before, want := range map[int]bool{7: true, 8: false} {
+		b := halves(t, servicetest.Quick)
+		saves(b, "y")
+		b.State.Apply([]nomad.Change{{Node: servicetest.Machine("large", 4)}}, b.Index)
+		for i := range 4 {
+			b.Tenant(t, fmt.Sprint("stays-", i), 95, "large", i, 0, 16)
+		}
+		b.Pass(time.Hour)
+		saves(b, "y")
+		for i := range before {
+			b.Waits(t, fmt.Sprint("large-", i), "4", 60)
+		}
+		b.Waits(t, "waits", "2", 50)
+		if item := b.Relief(2); (item != nil) != want {
+			t.Errorf("behind %d others: %+v", before, item)
+		}
+	}
+}
