@@ -50,6 +50,25 @@ func placed(t *testing.T, p *Planner, r Request) Placement {
 	return pl
 }
 
+// Where tasks end, prices are computed again after fewer arrivals, and changes, than in a
+// cluster that only fills up, unless the cluster is large.
+func TestPricesAreComputedMoreOftenWhereTasksEnd(t *testing.T) {
+	w := DefaultWeights()
+	for _, c := range []struct {
+		nodes int
+		lives bool
+		want  int64
+	}{{2, false, w.RepriceEvery}, {1200, true, w.LiveRepriceEvery}, {2400, false, 2 * w.RepriceEvery}, {2400, true, 2 * w.RepriceEvery}} {
+		p := livePlanner(t, c.nodes)
+		if c.lives {
+			p.ExpectEnds()
+		}
+		if p.nextPrice != c.want || p.stalePrice != p.snap.each.log.End()+changesPerArrival*c.want {
+			t.Errorf("%+v: prices are computed again after %d arrivals or %d changes", c, p.nextPrice, p.stalePrice-p.snap.each.log.End())
+		}
+	}
+}
+
 // Two nodes, one of which is broken already: in a cluster that lives a task that
 // CPU alone would let go anywhere keeps away from the whole one.
 func TestPlacesAreKeptWhereTasksEnd(t *testing.T) {

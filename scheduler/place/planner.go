@@ -255,8 +255,21 @@ func (p *Planner) recompute() {
 		p.prices = now
 		p.epoch++
 	}
-	every := max(p.weights.RepriceEvery, p.weights.RepriceEvery*int64(len(p.snap.pools))/1200)
+	every := p.repriceEvery()
 	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.each.log.End()+changesPerArrival*every
+}
+
+// repriceEvery is after how many arrivals prices are to be computed again.
+func (p *Planner) repriceEvery() int64 {
+	const few = 1200
+	pools := int64(len(p.snap.pools))
+	switch {
+	case pools > few:
+		return p.weights.RepriceEvery * pools / few
+	case p.turnover.Lives:
+		return p.weights.LiveRepriceEvery
+	}
+	return p.weights.RepriceEvery
 }
 
 // Place finds the best node for a request now. It does not book anything: pass

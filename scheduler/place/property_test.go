@@ -32,7 +32,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, quotas bool) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), snap: NewSnapshot(), now: time.Unix(1_000_000, 0)}
 	weights := DefaultWeights()
-	weights.Rough.Streams, weights.Fine.Streams, weights.RepriceEvery, weights.DemandShapes = 2, 4, 50, 500
+	weights.Rough.Streams, weights.Fine.Streams, weights.RepriceEvery, weights.LiveRepriceEvery, weights.DemandShapes = 2, 4, 50, 50, 500
 	w.plan = NewPlanner(w.snap, PolicyBalanced, weights)
 	if quotas {
 		q, err := NewQuotas([]Queue{
