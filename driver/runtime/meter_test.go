@@ -3,6 +3,8 @@ package runtime
 import (
 	"context"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -60,6 +62,28 @@ func TestShortBodiesEnd(t *testing.T) {
 			must.Eq(t, whole, err == nil, must.Sprint(size))
 			must.Eq(t, whole, string(got) == text)
 			must.LessEq(t, 10, len(got))
+		}
+	}
+}
+
+// TestOnlyAnswersOfALoginAreShort: who asks for a part of an image says what it accepts,
+// and gets all of it.
+func TestOnlyAnswersOfALoginAreShort(t *testing.T) {
+	for size, whole := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
+		for _, accepts := range []string{"", "application/octet-stream"} {
+			m := newMeter(Pull{}, func(error) {})
+			next := roundTripper(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", size)))}, nil
+			})
+			req := httptest.NewRequest(http.MethodGet, "http://a.example/token", nil)
+			req.Header.Set("Accept", accepts)
+			resp, err := m.wrap(next).RoundTrip(req)
+			must.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			must.Eq(t, whole || accepts != "", err == nil, must.Sprintf("%d %q", size, accepts))
+			must.Eq(t, err == nil, len(got) == size)
+			must.NoError(t, resp.Body.Close())
+			m.stop()
 		}
 	}
 }
