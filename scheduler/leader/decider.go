@@ -29,14 +29,20 @@ type Decider struct {
 	state   *state.State
 	store   record.Store
 	leading func() bool
+	// Beside has the record of a new and simple job written while Nomad registers the job, and
+	// not before.
+	Beside bool
 
-	mu     sync.Mutex
-	before map[nomad.JobKey]*record.Record // what an unsettled decision replaced
+	mu      sync.Mutex
+	before  map[nomad.JobKey]*record.Record // what an unsettled decision replaced
+	writing map[nomad.JobKey]*writing       // records that are written beside
+	// failed is set while the last record that was written beside could not be.
+	failed bool
 }
 
 // New decides about a state. Leading says whether this replica may.
 func New(s *state.State, store record.Store, leading func() bool) *Decider {
-	return &Decider{state: s, store: store, leading: leading, before: map[nomad.JobKey]*record.Record{}}
+	return &Decider{state: s, store: store, leading: leading, before: map[nomad.JobKey]*record.Record{}, writing: map[nomad.JobKey]*writing{}}
 }
 
 // Configure replaces the configuration.
@@ -112,6 +118,12 @@ func (d *Decider) decide(ctx context.Context, key nomad.JobKey, asks []admit.Ask
 	if parent := trace.Parent(ctx); parent != "" {
 		next.Trace = record.Trace{Parent: parent, At: next.At}
 	}
+	if d.mayWriteBeside(key, asks, answers, have) {
+		begin := d.writeBeside(ctx, next)
+		d.remember(next, have)
+		begin()
+		return answers, nil
+	}
 	if err := d.write(ctx, key, next); err != nil {
 		d.state.Do(func(*state.Tx) { rollback() })
 		return nil, err
@@ -129,7 +141,11 @@ func (d *Decider) write(ctx context.Context, key nomad.JobKey, next *record.Reco
 	if !d.leading() {
 		return fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
 	}
-	return next.Write(ctx, d.store)
+	err := next.Write(ctx, d.store)
+	if err == nil {
+		d.written(nil)
+	}
+	return err
 }
 
 // remember keeps a record that was written, and what it replaced until it is
@@ -176,10 +192,9 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
-// Settle follows a decision: accepted is whether Nomad took the job. A
-// decision is recorded before Nomad hears of it, so that a crash in between
-// cannot lose what a running job was given; one that Nomad refused is taken
-// back here.
+// Settle follows a decision: accepted is whether Nomad took the job. When it
+// returns, the decision is recorded, so that a crash cannot lose what a running
+// job was given; one that Nomad refused is taken back here.
 func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decision, accepted bool) {
 	if len(asks) == 0 {
 		return
@@ -189,6 +204,12 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	before := d.before[key]
 	delete(d.before, key)
 	d.mu.Unlock()
+	if err := d.awaitWriting(key); err != nil && !accepted {
+		d.forget(key)
+		return
+	} else if err != nil {
+		d.state.Trouble(fmt.Errorf("record the decision about job %q, which Nomad has: %w; the next leader takes it for one that came around the service", key, err))
+	}
 	if accepted {
 		d.state.Do(func(tx *state.Tx) { decide.Accepted(tx, key, asks) })
 		d.consume(ctx, asks)

@@ -78,6 +78,7 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
 	s.decider = leader.New(s.state, s.store, s.decides)
+	s.decider.Beside = true
 	looks := make(chan struct{}, 1)
 	s.views = &show.Cache{State: s.state, Leader: s.Leader, Looks: looks}
 	reader, silence := nomad.NewClient(s.client), silence{logger: logger}
