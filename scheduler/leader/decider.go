@@ -29,20 +29,17 @@ type Decider struct {
 	state   *state.State
 	store   record.Store
 	leading func() bool
-	// Beside has the record of a new and simple job written while Nomad registers the job, and
-	// not before.
-	Beside bool
+	// Late has the record of a new and simple job written after Nomad took the job, and not before.
+	Late bool
 
-	mu      sync.Mutex
-	before  map[nomad.JobKey]*record.Record // what an unsettled decision replaced
-	writing map[nomad.JobKey]*writing       // records that are written beside
-	// failed is set while the last record that was written beside could not be.
-	failed bool
+	mu     sync.Mutex
+	before map[nomad.JobKey]*record.Record // what an unsettled decision replaced
+	late   *late
 }
 
 // New decides about a state. Leading says whether this replica may.
 func New(s *state.State, store record.Store, leading func() bool) *Decider {
-	return &Decider{state: s, store: store, leading: leading, before: map[nomad.JobKey]*record.Record{}, writing: map[nomad.JobKey]*writing{}}
+	return &Decider{state: s, store: store, leading: leading, before: map[nomad.JobKey]*record.Record{}, late: newLate()}
 }
 
 // Configure replaces the configuration.
@@ -67,6 +64,9 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 	}
 	var err error
 	if d.state.View(func(r *state.Reader) { err = r.Ready() }); err != nil {
+		return nil, err
+	}
+	if err := d.late.await(ctx, key); err != nil {
 		return nil, err
 	}
 	have, err := d.known(ctx, key)
@@ -118,10 +118,9 @@ func (d *Decider) decide(ctx context.Context, key nomad.JobKey, asks []admit.Ask
 	if parent := trace.Parent(ctx); parent != "" {
 		next.Trace = record.Trace{Parent: parent, At: next.At}
 	}
-	if d.mayWriteBeside(key, asks, answers, have) {
-		begin := d.writeBeside(ctx, next)
+	if d.mayWriteLate(key, asks, answers, have) {
+		d.late.keep(next.Clone(), next)
 		d.remember(next, have)
-		begin()
 		return answers, nil
 	}
 	if err := d.write(ctx, key, next); err != nil {
@@ -142,9 +141,7 @@ func (d *Decider) write(ctx context.Context, key nomad.JobKey, next *record.Reco
 		return fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
 	}
 	err := next.Write(ctx, d.store)
-	if err == nil {
-		d.written(nil)
-	}
+	d.late.tried(err)
 	return err
 }
 
@@ -192,9 +189,10 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
-// Settle follows a decision: accepted is whether Nomad took the job. When it
-// returns, the decision is recorded, so that a crash cannot lose what a running
-// job was given; one that Nomad refused is taken back here.
+// Settle follows a decision: accepted is whether Nomad took the job. But for new and simple
+// jobs a decision is recorded before Nomad hears of it, so that a crash in between
+// cannot lose what a running job was given; one that Nomad refused is taken
+// back here.
 func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decision, accepted bool) {
 	if len(asks) == 0 {
 		return
@@ -204,11 +202,12 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	before := d.before[key]
 	delete(d.before, key)
 	d.mu.Unlock()
-	if err := d.awaitWriting(key); err != nil && !accepted {
+	switch pending := d.late.take(key); {
+	case pending != nil && !accepted:
 		d.forget(key)
 		return
-	} else if err != nil {
-		d.state.Trouble(fmt.Errorf("record the decision about job %q, which Nomad has: %w; the next leader takes it for one that came around the service", key, err))
+	case pending != nil:
+		d.writeLate(ctx, pending)
 	}
 	if accepted {
 		d.state.Do(func(tx *state.Tx) { decide.Accepted(tx, key, asks) })
@@ -279,6 +278,9 @@ func (d *Decider) Revise(ctx context.Context, asks []admit.Ask, r decide.Revisio
 	key := keyOf(asks)
 	if !d.leading() {
 		return nil, fmt.Errorf("revise job %q: %w", key, ErrNotLeading)
+	}
+	if err := d.late.await(ctx, key); err != nil {
+		return nil, err
 	}
 	have, err := d.read(ctx, key)
 	if err != nil {

@@ -45,6 +45,9 @@ func (d *Decider) Purge(ctx context.Context) error {
 	var gone []nomad.JobKey
 	d.state.Do(func(tx *state.Tx) { gone = tx.TakeGone() })
 	for _, key := range gone {
+		if err := d.late.await(ctx, key); err != nil {
+			return err
+		}
 		r, err := record.Read(ctx, d.store, key)
 		if err != nil {
 			return err

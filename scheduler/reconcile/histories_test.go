@@ -61,6 +61,7 @@ type modelRun struct {
 func (h *modelRun) lead(ctx context.Context) {
 	b := state.New(h.config, time.Now)
 	h.decider = leader.New(b, h.store, func() bool { return true })
+	h.decider.Late = true
 	h.show(b)
 	if err := h.decider.Load(ctx); err != nil {
 		h.t.Fatal(err)
@@ -138,6 +139,7 @@ func (h *modelRun) submit(ctx context.Context, raw json.RawMessage) {
 		h.t.Fatal(err)
 	}
 	h.decider.Settle(ctx, j.Asks, d, true)
+	synctest.Wait() // until it is recorded: a seed is one history
 }
 
 func (h *modelRun) any() *modelJob {

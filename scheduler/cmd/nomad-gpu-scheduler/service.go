@@ -78,7 +78,7 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 	s.store = nomad.NewStore(s.client, c.Nomad.VariablesNamespace)
 	s.lock = nomad.NewLock(s.client, c.Nomad.VariablesNamespace, lockPath, c.Listen.Advertise, c.Replica.LockTTL)
 	s.decider = leader.New(s.state, s.store, s.decides)
-	s.decider.Beside = true
+	s.decider.Late = true
 	looks := make(chan struct{}, 1)
 	s.views = &show.Cache{State: s.state, Leader: s.Leader, Looks: looks}
 	reader, silence := nomad.NewClient(s.client), silence{logger: logger}
@@ -251,7 +251,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	if s.books != nil {
 		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
 	}
-	err := group.Wait()
+	err := errors.Join(group.Wait(), s.finish(ctx))
 	s.traces.Close()
 	if s.books != nil {
 		err = errors.Join(err, s.books.store.Close())
@@ -286,13 +286,28 @@ func (s *service) lead(ctx context.Context) {
 	<-done
 }
 
+// lastRecords is how long a replica that stops leading has to record what it decided last.
+const lastRecords = 5 * time.Second
+
+// finish records what was decided last.
+func (s *service) finish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
+	defer cancel()
+	return s.decider.Finish(ctx)
+}
+
 // loadRetry is the pause before a new leader asks again for what is stored.
 const loadRetry = 100 * time.Millisecond
 
 // term is one time of leading. It begins with what earlier leaders decided,
 // promised and reserved: without that the room of others looks free.
 func (s *service) term(ctx context.Context) {
-	defer s.loaded.Store(false)
+	defer func() {
+		s.loaded.Store(false)
+		if err := s.finish(ctx); err != nil {
+			s.logger.Warn("this replica stops leading before all is recorded", "error", err)
+		}
+	}()
 	said := false
 	for {
 		var err error

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -40,13 +42,21 @@ func (s *slowStore) wrote() int {
 	return s.puts
 }
 
-func besides(t *testing.T, text string) (*servicetest.Service, *slowStore) {
+func recordingLate(t *testing.T, text string) (*servicetest.Service, *slowStore) {
 	t.Helper()
 	s := servicetest.New(t, text, servicetest.Machine("a", 2))
 	slow := &slowStore{Store: s.Store, answers: make(chan error, 9)}
 	s.UseStore(slow)
-	s.Decider.Beside = true
+	s.Decider.Late = true
 	return s, slow
+}
+
+// finished waits until all is recorded.
+func finished(t *testing.T, s *servicetest.Service) {
+	t.Helper()
+	if err := s.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // storedOf is what is stored of a job.
@@ -59,33 +69,31 @@ func storedOf(t *testing.T, s *servicetest.Service, a admit.Ask) *record.Record 
 	return r
 }
 
-// The decision about a new job does not wait until it is recorded; whoever settles it does.
-func TestANewJobIsRecordedBesideItsRegistration(t *testing.T) {
-	s, slow := besides(t, "")
+// A new job is recorded after Nomad has it, and nobody waits for that; the next decision about it does.
+func TestANewJobIsRecordedAfterNomadHasIt(t *testing.T) {
+	s, slow := recordingLate(t, "")
 	a := servicetest.Ask("job", "8G", 1)
-	d, err := s.Decide(t.Context(), []admit.Ask{a}, false) // no write has an answer yet
-	if err != nil || d[0].Hold != nil || len(s.AllAssumed()) != 1 {
-		t.Fatal(d, err)
-	}
-	if known := s.Record(servicetest.KeyOf(a)); known == nil || known.Stored() {
+	d := s.Submit(t, a) // no write has an answer yet
+	if known := s.Record(servicetest.KeyOf(a)); d.Hold != nil || known == nil || known.Stored() || known.Settled.IsZero() || len(s.AllAssumed()) != 1 {
 		t.Errorf("known is %+v", known)
 	}
-	settled := make(chan struct{})
-	go func() {
-		defer close(settled)
-		s.Settle(t.Context(), []admit.Ask{a}, d, true)
-	}()
-	select {
-	case <-settled:
-		t.Fatal("it is settled, and not recorded")
-	case <-time.After(20 * time.Millisecond):
+	hurried, stop := context.WithCancel(t.Context())
+	stop()
+	if err := s.Finish(hurried); !errors.Is(err, context.Canceled) {
+		t.Errorf("it is said to be recorded: %v", err)
+	}
+	if _, err := s.Decide(hurried, []admit.Ask{a}, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("the next decision did not wait: %v", err)
+	}
+	if _, err := s.Revise(hurried, []admit.Ask{a}, decide.Revision{Group: "g"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a revision did not wait: %v", err)
 	}
 	slow.answers <- nil
-	<-settled
+	finished(t, s)
 	if known := s.Record(servicetest.KeyOf(a)); !known.Stored() || known.Settled.IsZero() || !known.SameAs(storedOf(t, s, a)) {
 		t.Errorf("known is %+v", known)
 	}
-	// What changes is recorded first, over what was recorded beside.
+	// What changes is recorded first, over that.
 	a.Tasks[0].Request.Milli = 250
 	slow.answers <- nil
 	s.Submit(t, a)
@@ -94,33 +102,30 @@ func TestANewJobIsRecordedBesideItsRegistration(t *testing.T) {
 	}
 }
 
-// What Nomad refuses leaves nothing behind, whether or not it was recorded.
+// What Nomad refuses was never recorded, and leaves nothing behind.
 func TestARefusedJobLeavesNothing(t *testing.T) {
-	for name, answer := range map[string]error{"it was recorded": nil, "it could not be recorded": errors.New("the disk is full")} {
-		t.Run(name, func(t *testing.T) {
-			s, slow := besides(t, "")
-			slow.answers <- answer
-			a := servicetest.Ask("job", "8G", 1)
-			d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.Settle(t.Context(), []admit.Ask{a}, d, false)
-			if s.Record(servicetest.KeyOf(a)) != nil || storedOf(t, s, a).Stored() || len(s.AllAssumed()) > 0 {
-				t.Errorf("left are %+v, %+v, %+v", s.Record(servicetest.KeyOf(a)), storedOf(t, s, a), s.AllAssumed())
-			}
-		})
+	s, slow := recordingLate(t, "")
+	a := servicetest.Ask("job", "8G", 1)
+	d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Settle(t.Context(), []admit.Ask{a}, d, false)
+	finished(t, s)
+	if s.Record(servicetest.KeyOf(a)) != nil || slow.wrote() > 0 || len(s.AllAssumed()) > 0 {
+		t.Errorf("left are %+v, %+v, after %d writes", s.Record(servicetest.KeyOf(a)), s.AllAssumed(), slow.wrote())
 	}
 }
 
 // Of a job that Nomad has and that could not be recorded the operator hears. From then on jobs
 // are recorded before Nomad hears of them, until that works.
 func TestWhatCannotBeRecordedIsTold(t *testing.T) {
-	s, slow := besides(t, "")
+	s, slow := recordingLate(t, "")
 	full := errors.New("the disk is full")
 	slow.answers <- full
 	a := servicetest.Ask("job", "4G", 1)
 	s.Submit(t, a)
+	finished(t, s)
 	said := ""
 	for _, e := range s.Cluster(t).Events {
 		said += e.Text + "\n"
@@ -137,43 +142,88 @@ func TestWhatCannotBeRecordedIsTold(t *testing.T) {
 	}
 	slow.answers <- nil
 	s.Submit(t, servicetest.Ask("works", "4G", 1))
-	d, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("beside", "4G", 1)}, false)
-	if err != nil || d[0].Hold != nil {
-		t.Errorf("nothing is recorded beside any more: %v", err)
+	before := slow.wrote()
+	s.Submit(t, servicetest.Ask("late", "4G", 1))
+	if len(s.AllAssumed()) != 3 || slow.wrote() > before+1 {
+		t.Errorf("%d promises after %d writes", len(s.AllAssumed()), slow.wrote())
 	}
 	slow.answers <- nil
-	s.Settle(t.Context(), []admit.Ask{servicetest.Ask("beside", "4G", 1)}, d, true)
+	finished(t, s)
 }
 
-// What another replica left of a job is written over.
+// What another replica left of a job is written over by the one that leads, and by no other.
 func TestALeftoverIsWrittenOver(t *testing.T) {
-	s, slow := besides(t, "")
+	for name, leads := range map[string]bool{"it leads": true, "it does not lead any more": false} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 2))
+			leading := true
+			s.Decider = leader.New(s.State, s.Store, func() bool { return leading })
+			s.Decider.Late = true
+			a := servicetest.Ask("job", "8G", 1)
+			d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+			left := record.New(servicetest.KeyOf(a))
+			if err := errors.Join(err, left.Write(t.Context(), s.Store)); err != nil {
+				t.Fatal(err)
+			}
+			leading = leads
+			s.Settle(t.Context(), []admit.Ask{a}, d, true)
+			finished(t, s)
+			if now := storedOf(t, s, a); len(now.Groups) == 1 != leads {
+				t.Errorf("stored is %+v", now)
+			}
+		})
+	}
+}
+
+// Who does not lead any more records what it admitted, where nobody else has.
+func TestWhoStopsLeadingRecordsWhatItAdmitted(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 2))
+	leading := true
+	s.Decider = leader.New(s.State, s.Store, func() bool { return leading })
+	s.Decider.Late = true
 	a := servicetest.Ask("job", "8G", 1)
-	left := record.New(servicetest.KeyOf(a))
-	if err := left.Write(t.Context(), s.Store); err != nil {
+	d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+	if err != nil {
 		t.Fatal(err)
 	}
-	slow.answers <- nil
-	slow.answers <- nil
-	s.Submit(t, a)
-	if now := storedOf(t, s, a); len(now.Groups) != 1 || !s.Record(servicetest.KeyOf(a)).SameAs(now) {
+	leading = false
+	s.Settle(t.Context(), []admit.Ask{a}, d, true)
+	finished(t, s)
+	if now := storedOf(t, s, a); len(now.Groups) != 1 {
 		t.Errorf("stored is %+v", now)
 	}
 }
 
 // A job that is purged before its record is written is not known again for it.
 func TestAJobThatIsGoneMeanwhileStaysSo(t *testing.T) {
-	s, slow := besides(t, "")
+	s, slow := recordingLate(t, "")
 	a := servicetest.Ask("job", "8G", 1)
-	d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.Submit(t, a)
 	s.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(a)) })
 	slow.answers <- nil
-	s.Settle(t.Context(), []admit.Ask{a}, d, true)
+	finished(t, s)
 	if known := s.Record(servicetest.KeyOf(a)); known != nil {
 		t.Errorf("known is %+v", known)
+	}
+}
+
+// The next leader takes a job whose record was never written for one that came around the
+// service: it runs on, and counts for its queue.
+func TestAJobWithoutARecordCountsForTheNextLeader(t *testing.T) {
+	s, slow := recordingLate(t, servicetest.OneGPU)
+	slow.answers <- errors.New("the leader is dead")
+	a := servicetest.Ask("job", "12G", 1)
+	d := s.Submit(t, a)
+	finished(t, s)
+	next := servicetest.After(t, s, time.Second, servicetest.OneGPU, servicetest.Machine("a", 2))
+	if err := next.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next.RegisterAs(a, servicetest.WasOf(d))
+	next.Run(a, "alloc", "a", 0, 0, 12)
+	more, err := next.Decide(t.Context(), []admit.Ask{servicetest.Ask("more", "8G", 1)}, true)
+	if err != nil || more[0].Hold == nil || more[0].Hold.Kind != "quota" {
+		t.Errorf("another is decided as %+v, %v", more, err)
 	}
 }
 
@@ -187,13 +237,14 @@ func TestWhatMattersIsRecordedFirst(t *testing.T) {
 		"a job that waits":             func(s *servicetest.Service, a *admit.Ask) { s.Tenant(t, "other", 50, "a", 0, 0, 12) },
 		"a job that is registered":     func(s *servicetest.Service, a *admit.Ask) { s.Show(*a, false) },
 		"a job that was decided about": func(s *servicetest.Service, a *admit.Ask) { s.Submit(t, *a) },
-		"another kind of service":      func(s *servicetest.Service, _ *admit.Ask) { s.Decider.Beside = false },
+		"another kind of service":      func(s *servicetest.Service, _ *admit.Ask) { s.Decider.Late = false },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, slow := besides(t, servicetest.OneGPU)
+			s, slow := recordingLate(t, servicetest.OneGPU)
 			slow.answers <- nil
 			a := servicetest.Ask("job", "8G", 1)
 			change(s, &a)
+			finished(t, s)
 			before := slow.wrote()
 			for len(slow.answers) > 0 {
 				<-slow.answers
