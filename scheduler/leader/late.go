@@ -15,7 +15,7 @@ import (
 
 // A record and a job are two writes that Nomad puts on its disk, one after the other, and who
 // submits a job would wait for both. Where a leader that dies between them loses nothing that
-// matters, the record comes last, and nobody waits for it. The next leader finds a job then that
+// matters, the record comes last, and the submitter does not wait for it. The next leader finds a job then that
 // bears marks and has no record, and takes it for one that came around the service: it runs, and
 // counts for its queue.
 
@@ -64,7 +64,7 @@ func (l *late) works() bool {
 	return !l.failed
 }
 
-// tried notes whether a record could be written. One that somebody else wrote says nothing.
+// tried notes whether a record could be written. One that another replica wrote says nothing.
 func (l *late) tried(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (d *Decider) writeLate(ctx context.Context, p *pending) {
 			d.late.mu.Unlock()
 			close(p.done)
 		}()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest) // whatever becomes of the client
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest) // the client may leave
 		defer cancel()
 		if err := d.writeNew(ctx, p.next); err != nil {
 			d.state.Trouble(fmt.Errorf("record the decision about job %q, which Nomad has: %w; the next leader takes it for one that came around the service", key, err))

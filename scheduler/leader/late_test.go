@@ -69,7 +69,7 @@ func storedOf(t *testing.T, s *servicetest.Service, a admit.Ask) *record.Record 
 	return r
 }
 
-// A new job is recorded after Nomad has it, and nobody waits for that; the next decision about it does.
+// A new job is recorded after Nomad has it: the submitter does not wait for that, the next decision about it does.
 func TestANewJobIsRecordedAfterNomadHasIt(t *testing.T) {
 	s, slow := recordingLate(t, "")
 	a := servicetest.Ask("job", "8G", 1)
@@ -175,7 +175,7 @@ func TestALeftoverIsWrittenOver(t *testing.T) {
 	}
 }
 
-// Who does not lead any more records what it admitted, where nobody else has.
+// Who does not lead any more records what it admitted, where no other replica has.
 func TestWhoStopsLeadingRecordsWhatItAdmitted(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 2))
 	leading := true
