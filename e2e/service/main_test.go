@@ -360,23 +360,25 @@ func doubleBooked(ctx context.Context, t *testing.T, c *api.Client) {
 	}
 }
 
-// record reads what the service recorded about a job.
-func record(ctx context.Context, t *testing.T, c *api.Client, job string) map[string]any {
+// record reads what the service recorded about a job, which it may still be about to do.
+func record(ctx context.Context, t *testing.T, c *api.Client, job string) (out map[string]any) {
 	t.Helper()
-	list, _, err := c.Variables().PrefixList("nomad-gpu/decisions", (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range list {
-		full, _, err := c.Variables().Peek(v.Path, (&api.QueryOptions{}).WithContext(ctx))
-		if err != nil || full == nil || full.Items["job"] != job {
-			continue
-		}
-		var out map[string]any
-		if err := json.NewDecoder(bytes.NewReader([]byte(full.Items["record"]))).Decode(&out); err != nil {
+	until(ctx, t, "record the decision about "+job, 20*time.Second, func() (bool, string) {
+		list, _, err := c.Variables().PrefixList("nomad-gpu/decisions", (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
 			t.Fatal(err)
 		}
-		return out
-	}
-	return nil
+		for _, v := range list {
+			full, _, err := c.Variables().Peek(v.Path, (&api.QueryOptions{}).WithContext(ctx))
+			if err != nil || full == nil || full.Items["job"] != job {
+				continue
+			}
+			if err := json.NewDecoder(bytes.NewReader([]byte(full.Items["record"]))).Decode(&out); err != nil {
+				t.Fatal(err)
+			}
+			return true, ""
+		}
+		return false, fmt.Sprintf("%d decisions are recorded", len(list))
+	})
+	return out
 }

@@ -29,7 +29,8 @@ type Decider struct {
 	state   *state.State
 	store   record.Store
 	leading func() bool
-	// Late has the record of a new and simple job written after Nomad took the job, and not before.
+	// Late has the record of a new and simple job written after Nomad took the job, and not
+	// before, as the service does it.
 	Late bool
 
 	mu     sync.Mutex
@@ -68,6 +69,9 @@ func (d *Decider) Decide(ctx context.Context, asks []admit.Ask, dryRun bool) ([]
 	}
 	if err := d.late.await(ctx, key); err != nil {
 		return nil, err
+	}
+	if !dryRun {
+		d.late.take(key, false) // of a request that never told what became of it
 	}
 	have, err := d.known(ctx, key)
 	if err != nil {
@@ -118,8 +122,7 @@ func (d *Decider) decide(ctx context.Context, key nomad.JobKey, asks []admit.Ask
 	if parent := trace.Parent(ctx); parent != "" {
 		next.Trace = record.Trace{Parent: parent, At: next.At}
 	}
-	if d.mayWriteLate(key, asks, answers, have) {
-		d.late.keep(next.Clone(), next)
+	if d.simple(key, asks, answers, have) && d.late.keep(next, d.leading) {
 		d.remember(next, have)
 		return answers, nil
 	}
@@ -141,7 +144,7 @@ func (d *Decider) write(ctx context.Context, key nomad.JobKey, next *record.Reco
 		return fmt.Errorf("decide about job %q: %w", key, ErrNotLeading)
 	}
 	err := next.Write(ctx, d.store)
-	d.late.tried(err)
+	d.late.tried(ctx, err)
 	return err
 }
 
@@ -158,8 +161,8 @@ func (d *Decider) keep(r *record.Record) {
 	d.state.Do(func(tx *state.Tx) { tx.Keep(r) })
 }
 
-// known is what was decided about a job. Whoever leads has read all records, and has
-// written those since: a write that names another index than the Variable has fails.
+// known is what was decided about a job. Whoever leads has read all records, and has made
+// those since: a write that names another index than the Variable has fails.
 func (d *Decider) known(ctx context.Context, key nomad.JobKey) (*record.Record, error) {
 	if !d.leading() {
 		return d.read(ctx, key)
@@ -189,8 +192,8 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
-// Settle follows a decision: accepted is whether Nomad took the job. But for new and simple
-// jobs a decision is recorded before Nomad hears of it, so that a crash in between
+// Settle follows a decision: accepted is whether Nomad took the job. Except for new and
+// simple jobs, a decision is recorded before Nomad hears of it, so that a crash in between
 // cannot lose what a running job was given; one that Nomad refused is taken
 // back here.
 func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decision, accepted bool) {
@@ -202,12 +205,12 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	before := d.before[key]
 	delete(d.before, key)
 	d.mu.Unlock()
-	switch pending := d.late.take(key); {
-	case pending != nil && !accepted:
-		d.forget(key)
+	switch p := d.late.take(key, accepted); {
+	case p != nil && !accepted:
+		d.drop(p)
 		return
-	case pending != nil:
-		d.writeLate(ctx, pending)
+	case p != nil:
+		d.writeLate(ctx, p)
 	}
 	if accepted {
 		d.state.Do(func(tx *state.Tx) { decide.Accepted(tx, key, asks) })

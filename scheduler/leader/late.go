@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -14,15 +15,16 @@ import (
 )
 
 // A record and a job are two writes that Nomad puts on its disk, one after the other, and who
-// submits a job would wait for both. Where a leader that dies between them loses nothing that
-// matters, the record comes last, and the submitter does not wait for it. The next leader finds a job then that
+// submits a job would wait for both. Where little is lost with a leader that dies between them, the
+// record comes last, and the submitter does not wait for it. The next leader then finds a job that
 // bears marks and has no record, and takes it for one that came around the service: it runs, and
 // counts for its queue.
 
-// late are the records that are still to be written.
-type late struct {
-	slots chan struct{} // of those that are written at once
+// mostLate is how many records may be on their way; what more is decided is recorded first.
+const mostLate = 64
 
+// late are the records that are still to be written, by job.
+type late struct {
 	mu      sync.Mutex
 	decided map[nomad.JobKey]*pending // Nomad has not answered yet
 	writing map[nomad.JobKey]*pending
@@ -31,24 +33,21 @@ type late struct {
 	failed bool
 }
 
-// mostLate is how many records are written at once; a submission waits for more.
-const mostLate = 64
-
-func newLate() *late {
-	return &late{slots: make(chan struct{}, mostLate), decided: map[nomad.JobKey]*pending{}, writing: map[nomad.JobKey]*pending{}}
-}
-
 // pending is a record that is to be written: a copy of the one that is remembered, which others
 // change.
 type pending struct {
 	next, remembered *record.Record
-	done             chan struct{} // closed once it was tried
+	done             chan struct{} // closed once it was tried, or is not wanted any more
 }
 
-// mayWriteLate reports whether a decision may be recorded after Nomad has the job: one that
-// is new, all of which may start now and none together, and which claims nothing.
-func (d *Decider) mayWriteLate(key nomad.JobKey, asks []admit.Ask, answers []admit.Decision, have *record.Record) bool {
-	if !d.Late || have.Stored() || len(have.Groups) > 0 || !d.leading() || !d.late.works() {
+func newLate() *late {
+	return &late{decided: map[nomad.JobKey]*pending{}, writing: map[nomad.JobKey]*pending{}}
+}
+
+// simple reports whether the record of a decision may come late: the job is new, all of it
+// may start now and none together, and it claims nothing.
+func (d *Decider) simple(key nomad.JobKey, asks []admit.Ask, answers []admit.Decision, have *record.Record) bool {
+	if !d.Late || have.Stored() || len(have.Groups) > 0 {
 		return false
 	}
 	known := false
@@ -58,115 +57,158 @@ func (d *Decider) mayWriteLate(key nomad.JobKey, asks []admit.Ask, answers []adm
 	}) && !slices.ContainsFunc(answers, func(a admit.Decision) bool { return a.Hold != nil })
 }
 
-func (l *late) works() bool {
+// keep takes a record that is to be written when Nomad has the job. It does not while records
+// cannot be written, too many are on their way, or this replica is about to stop leading.
+func (l *late) keep(next *record.Record, leading func() bool) bool {
+	if !next.InOne() {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.failed
+	if l.failed || len(l.decided)+len(l.writing) >= mostLate || !leading() {
+		return false
+	}
+	l.decided[next.Key()] = &pending{next: next.Clone(), remembered: next, done: make(chan struct{})}
+	return true
 }
 
-// tried notes whether a record could be written. One that another replica wrote says nothing.
-func (l *late) tried(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failed = err != nil && !errors.Is(err, nomad.ErrConflict)
-}
-
-// keep takes a record that is to be written when Nomad has the job.
-func (l *late) keep(next, remembered *record.Record) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.decided[next.Key()] = &pending{next: next, remembered: remembered, done: make(chan struct{})}
-}
-
-// take returns what was kept of a job, if anything.
-func (l *late) take(key nomad.JobKey) *pending {
+// take returns what was kept of a job, if anything: it is being written now, or dropped.
+func (l *late) take(key nomad.JobKey, write bool) *pending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.decided[key]
 	delete(l.decided, key)
+	switch {
+	case p == nil:
+	case write:
+		l.writing[key] = p
+	default:
+		close(p.done)
+	}
 	return p
+}
+
+func (l *late) end(p *pending) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.writing, p.next.Key())
+	close(p.done)
+}
+
+// tried notes whether a record could be written. A request that was given up says nothing, nor does
+// a record that another replica wrote.
+func (l *late) tried(ctx context.Context, err error) {
+	if ctx.Err() != nil || errors.Is(err, nomad.ErrConflict) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = err != nil
+}
+
+func (l *late) isWriting(key nomad.JobKey) *pending {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writing[key]
 }
 
 // await waits until no record of a job is being written.
 func (l *late) await(ctx context.Context, key nomad.JobKey) error {
-	for {
-		l.mu.Lock()
-		p := l.writing[key]
-		l.mu.Unlock()
-		if p == nil {
-			return nil
-		}
-		select {
-		case <-p.done:
-		case <-ctx.Done():
-			return fmt.Errorf("wait until the last decision about job %q is recorded: %w", key, ctx.Err())
-		}
+	if p := l.isWriting(key); p != nil {
+		return p.wait(ctx)
+	}
+	return nil
+}
+
+func (p *pending) wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait until the decision about job %q is recorded: %w", p.next.Key(), ctx.Err())
 	}
 }
 
-// Finish waits until all records are written: before another replica leads.
+// Finish waits until everything that was decided is recorded, before another replica leads: also
+// what Nomad has not answered yet. This replica must not decide any more.
 func (d *Decider) Finish(ctx context.Context) error {
 	d.late.mu.Lock()
-	keys := make([]nomad.JobKey, 0, len(d.late.writing))
-	for key := range d.late.writing {
-		keys = append(keys, key)
+	var all []*pending
+	for _, of := range []map[nomad.JobKey]*pending{d.late.decided, d.late.writing} {
+		for _, p := range of {
+			all = append(all, p)
+		}
 	}
 	d.late.mu.Unlock()
-	for _, key := range keys {
-		if err := d.late.await(ctx, key); err != nil {
+	for _, p := range all {
+		if err := p.wait(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writeLate writes a record without waiting for it, unless too many are being written.
+// writeLate writes a record, and does not wait for it.
 func (d *Decider) writeLate(ctx context.Context, p *pending) {
-	key := p.next.Key()
-	d.late.mu.Lock()
-	d.late.writing[key] = p
-	d.late.mu.Unlock()
-	d.late.slots <- struct{}{}
 	go func() {
-		defer func() {
-			<-d.late.slots
-			d.late.mu.Lock()
-			delete(d.late.writing, key)
-			d.late.mu.Unlock()
-			close(p.done)
-		}()
+		defer d.late.end(p)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest) // the client may leave
 		defer cancel()
-		if err := d.writeNew(ctx, p.next); err != nil {
-			d.state.Trouble(fmt.Errorf("record the decision about job %q, which Nomad has: %w; the next leader takes it for one that came around the service", key, err))
-			return
+		if err := d.writeNew(ctx, p); err != nil {
+			d.state.Trouble(fmt.Errorf("record the decision about job %q, which Nomad has: %w; the next leader takes it for one that came around the service", p.next.Key(), err))
 		}
-		d.state.Do(func(tx *state.Tx) {
-			if tx.Record(key) == p.remembered { // else the job is gone already
-				p.next.Settled = p.remembered.Settled
-				tx.Keep(p.next)
-			}
-		})
 	}()
 }
 
-// writeNew writes the first record of a job, also where this replica does not lead any more: it
-// admitted the job. Over what another replica has left it writes only while it leads.
-func (d *Decider) writeNew(ctx context.Context, r *record.Record) error {
-	err := r.Write(ctx, d.store)
-	if d.late.tried(err); !errors.Is(err, nomad.ErrConflict) {
-		return err
+// writeNew writes the first record of a job until it is written, ctx ends, or another was made
+// since. It does so too where this replica does not lead any more: it admitted the job. Over
+// what another replica has left it writes only while it leads.
+func (d *Decider) writeNew(ctx context.Context, p *pending) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		if !d.isNewest(p) {
+			return nil
+		}
+		err := p.next.Write(ctx, d.store)
+		d.late.tried(ctx, err)
+		if err == nil {
+			d.state.Do(func(tx *state.Tx) {
+				if tx.Record(p.next.Key()) == p.remembered {
+					p.next.Settled = p.remembered.Settled
+					tx.Keep(p.next)
+				}
+			})
+			return nil
+		}
+		if errors.Is(err, nomad.ErrConflict) {
+			if !d.leading() {
+				return fmt.Errorf("another replica has recorded one: %w", ErrNotLeading)
+			}
+			left, unread := record.Read(ctx, d.store, p.next.Key())
+			if err = errors.Join(err, unread); unread == nil {
+				p.next.Replacing(left)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
 	}
-	left, err := record.Read(ctx, d.store, r.Key())
-	if err != nil {
-		return err
-	}
-	return d.write(ctx, r.Key(), r.Replacing(left))
 }
 
-// forget takes back a decision of which nothing is stored.
-func (d *Decider) forget(key nomad.JobKey) {
+// isNewest reports whether nothing was decided about the job since, and it is not gone.
+func (d *Decider) isNewest(p *pending) (newest bool) {
+	d.state.View(func(r *state.Reader) { newest = r.Record(p.next.Key()) == p.remembered })
+	return newest
+}
+
+// drop takes back a decision of which nothing is stored.
+func (d *Decider) drop(p *pending) {
+	key := p.next.Key()
 	d.state.Do(func(tx *state.Tx) {
+		if tx.Record(key) != p.remembered {
+			return
+		}
 		tx.Forget(key)
 		tx.Unclaim(key)
 		tx.ForgetRecord(key)

@@ -3,9 +3,12 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -24,16 +27,32 @@ type slowStore struct {
 	answers chan error
 	mu      sync.Mutex
 	puts    int
+	broken  error // what each write fails with at once
 }
 
 func (s *slowStore) Put(ctx context.Context, item nomad.Item) (uint64, error) {
 	s.mu.Lock()
 	s.puts++
+	broken := s.broken
 	s.mu.Unlock()
-	if err := <-s.answers; err != nil {
-		return 0, err
+	if broken != nil {
+		return 0, broken
 	}
-	return s.Store.Put(ctx, item)
+	select {
+	case err := <-s.answers:
+		if err != nil {
+			return 0, err
+		}
+		return s.Store.Put(ctx, item)
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (s *slowStore) breaks(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = err
 }
 
 func (s *slowStore) wrote() int {
@@ -117,38 +136,165 @@ func TestARefusedJobLeavesNothing(t *testing.T) {
 	}
 }
 
-// Of a job that Nomad has and that could not be recorded the operator hears. From then on jobs
-// are recorded before Nomad hears of them, until that works.
+// Of a job that Nomad has and that could not be recorded for twenty seconds the operator hears. From the
+// first failure on, jobs are recorded before Nomad hears of them, until that works.
 func TestWhatCannotBeRecordedIsTold(t *testing.T) {
-	s, slow := recordingLate(t, "")
-	full := errors.New("the disk is full")
-	slow.answers <- full
-	a := servicetest.Ask("job", "4G", 1)
-	s.Submit(t, a)
-	finished(t, s)
-	said := ""
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := recordingLate(t, "")
+		full := errors.New("the disk is full")
+		slow.breaks(full)
+		a := servicetest.Ask("job", "4G", 1)
+		s.Submit(t, a)
+		synctest.Wait() // it was tried once
+		if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("next", "4G", 1)}, false); !errors.Is(err, full) {
+			t.Errorf("the next one: %v", err)
+		}
+		finished(t, s)
+		if said := events(t, s); !strings.Contains(said, `record the decision about job "default/job", which Nomad has`) || !strings.Contains(said, full.Error()) {
+			t.Errorf("it says %q", said)
+		}
+		if known := s.Record(servicetest.KeyOf(a)); known == nil || known.Stored() || slow.wrote() < 5 {
+			t.Errorf("after %d writes known is %+v", slow.wrote(), known)
+		}
+		slow.breaks(nil)
+		slow.answers <- nil
+		s.Submit(t, servicetest.Ask("works", "4G", 1))
+		s.Submit(t, servicetest.Ask("late", "4G", 1)) // no write has an answer
+		slow.answers <- nil
+		finished(t, s)
+		if len(s.AllAssumed()) != 3 || !s.Record(nomad.JobKey{Namespace: "default", ID: "late"}).Stored() {
+			t.Errorf("promised is %+v", s.AllAssumed())
+		}
+	})
+}
+
+// events are what people are told.
+func events(t *testing.T, s *servicetest.Service) (said string) {
+	t.Helper()
 	for _, e := range s.Cluster(t).Events {
 		said += e.Text + "\n"
 	}
-	if !strings.Contains(said, `record the decision about job "default/job", which Nomad has`) || !strings.Contains(said, full.Error()) {
-		t.Errorf("it says %q", said)
+	return said
+}
+
+// One failure does not lose a record: it is tried again.
+func TestARecordIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := recordingLate(t, "")
+		slow.answers <- errors.New("no leader")
+		slow.answers <- nil
+		a := servicetest.Ask("job", "4G", 1)
+		s.Submit(t, a)
+		finished(t, s)
+		if !s.Record(servicetest.KeyOf(a)).Stored() || events(t, s) != "" {
+			t.Errorf("known is %+v: %s", s.Record(servicetest.KeyOf(a)), events(t, s))
+		}
+	})
+}
+
+// What is recorded first and given up by its client says nothing of whether records can be written.
+func TestAClientThatLeavesSaysNothing(t *testing.T) {
+	s, slow := recordingLate(t, "")
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	gang := servicetest.Ask("gang", "4G", 2)
+	gang.Gang = true
+	if _, err := s.Decide(gone, []admit.Ask{gang}, false); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
 	}
-	if known := s.Record(servicetest.KeyOf(a)); known == nil || known.Stored() {
-		t.Errorf("known is %+v", known)
-	}
-	slow.answers <- full
-	if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("next", "4G", 1)}, false); !errors.Is(err, full) {
-		t.Errorf("the next one: %v", err)
-	}
+	s.Submit(t, servicetest.Ask("late", "4G", 1)) // no write has an answer
 	slow.answers <- nil
-	s.Submit(t, servicetest.Ask("works", "4G", 1))
-	before := slow.wrote()
-	s.Submit(t, servicetest.Ask("late", "4G", 1))
-	if len(s.AllAssumed()) != 3 || slow.wrote() > before+1 {
-		t.Errorf("%d promises after %d writes", len(s.AllAssumed()), slow.wrote())
+	finished(t, s)
+}
+
+// Only so many records may be on their way: what more is decided is recorded first.
+func TestSoManyRecordsMayBeLate(t *testing.T) {
+	s, slow := recordingLate(t, "")
+	for i := range 64 {
+		s.Submit(t, servicetest.Ask(fmt.Sprintf("late-%d", i), "1G", 0))
+	}
+	impatient, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if _, err := s.Decide(impatient, []admit.Ask{servicetest.Ask("one-more", "1G", 0)}, false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one more: %v", err)
+	}
+	close(slow.answers) // all are written
+	finished(t, s)
+}
+
+// A leader that stops waits for what Nomad has not answered yet, and records it before another
+// leads. What it decides from then on is recorded first, which it may not do.
+func TestALeaderThatStopsRecordsWhatItAdmitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2))
+		leading := atomic.Bool{}
+		leading.Store(true)
+		s.Decider = leader.New(s.State, s.Store, leading.Load)
+		s.Decider.Late = true
+		a := servicetest.Ask("job", "8G", 1)
+		d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leading.Store(false)
+		done := make(chan error, 1)
+		go func() { done <- s.Finish(t.Context()) }()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Fatalf("it stopped before Nomad had answered: %v", err)
+		default:
+		}
+		s.Settle(t.Context(), []admit.Ask{a}, d, true)
+		if err := <-done; err != nil || !storedOf(t, s, a).Stored() {
+			t.Errorf("stored is %+v, %v", storedOf(t, s, a), err)
+		}
+	})
+}
+
+// What was decided about the job since is not written over, nor taken back.
+func TestALateRecordYieldsToANewerOne(t *testing.T) {
+	for name, accepted := range map[string]bool{"Nomad takes the job at last": true, "Nomad refuses it at last": false} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 2))
+			s.Decider.Late = true
+			a := servicetest.Ask("job", "8G", 1)
+			d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Register(a)
+			newer := s.Record(servicetest.KeyOf(a)).Clone()
+			newer.At = newer.At.Add(time.Minute)
+			if err := newer.Write(t.Context(), s.Store); err != nil {
+				t.Fatal(err)
+			}
+			s.State.Do(func(tx *state.Tx) { tx.Keep(newer) })
+			s.Settle(t.Context(), []admit.Ask{a}, d, accepted)
+			finished(t, s)
+			if now := storedOf(t, s, a); !now.At.Equal(newer.At) || s.Record(servicetest.KeyOf(a)) == nil {
+				t.Errorf("stored is %+v", now)
+			}
+		})
+	}
+}
+
+// A record that is being written is not purged yet.
+func TestWhatIsBeingWrittenIsPurgedLater(t *testing.T) {
+	s, slow := recordingLate(t, "")
+	a := servicetest.Ask("job", "8G", 1)
+	s.Submit(t, a)
+	key := servicetest.KeyOf(a)
+	s.State.Apply([]nomad.Change{{JobGone: &key}}, 99)
+	s.Pass(state.Unseen)
+	if err := s.Purge(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	slow.answers <- nil
 	finished(t, s)
+	if err := s.Purge(t.Context()); err != nil || storedOf(t, s, a).Stored() {
+		t.Errorf("stored is %+v, %v", storedOf(t, s, a), err)
+	}
 }
 
 // What another replica left of a job is written over by the one that leads, and by no other.
@@ -211,10 +357,10 @@ func TestAJobThatIsGoneMeanwhileStaysSo(t *testing.T) {
 // service: it runs on, and counts for its queue.
 func TestAJobWithoutARecordCountsForTheNextLeader(t *testing.T) {
 	s, slow := recordingLate(t, servicetest.OneGPU)
-	slow.answers <- errors.New("the leader is dead")
 	a := servicetest.Ask("job", "12G", 1)
-	d := s.Submit(t, a)
-	finished(t, s)
+	d := s.Submit(t, a) // which is never recorded: it dies
+	defer finished(t, s)
+	defer close(slow.answers)
 	next := servicetest.After(t, s, time.Second, servicetest.OneGPU, servicetest.Machine("a", 2))
 	if err := next.Load(t.Context()); err != nil {
 		t.Fatal(err)

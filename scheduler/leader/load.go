@@ -40,26 +40,30 @@ func (d *Decider) recall(r *record.Record) (needed bool) {
 	return needed
 }
 
-// Purge deletes the records of jobs that left Nomad.
+// Purge deletes the records of jobs that left Nomad. What cannot be deleted, or is still being
+// written, is for the next time.
 func (d *Decider) Purge(ctx context.Context) error {
-	var gone []nomad.JobKey
+	var gone, left []nomad.JobKey
 	d.state.Do(func(tx *state.Tx) { gone = tx.TakeGone() })
+	var problem error
 	for _, key := range gone {
-		if err := d.late.await(ctx, key); err != nil {
-			return err
+		if problem == nil && d.late.isWriting(key) == nil {
+			problem = d.purge(ctx, key)
 		}
-		r, err := record.Read(ctx, d.store, key)
-		if err != nil {
-			return err
-		}
-		if !r.Stored() {
-			continue
-		}
-		if err := r.Remove(ctx, d.store); err != nil {
-			return err
+		if problem != nil || d.late.isWriting(key) != nil {
+			left = append(left, key)
 		}
 	}
-	return nil
+	d.state.Do(func(tx *state.Tx) { tx.PutBackGone(left) })
+	return problem
+}
+
+func (d *Decider) purge(ctx context.Context, key nomad.JobKey) error {
+	r, err := record.Read(ctx, d.store, key)
+	if err != nil || !r.Stored() {
+		return err
+	}
+	return r.Remove(ctx, d.store)
 }
 
 // Save stores what was done since it was stored last.

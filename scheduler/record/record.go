@@ -101,6 +101,12 @@ func (r *Record) Seal() {
 // Stored reports whether the record lies in a Variable.
 func (r *Record) Stored() bool { return r.stored.index != 0 }
 
+// InOne reports whether the record fits into one Variable.
+func (r *Record) InOne() bool {
+	text, err := json.Marshal(r)
+	return err == nil && len(text) <= partSize
+}
+
 // SameAs reports whether two records of a job lie in the same Variable, unchanged.
 func (r *Record) SameAs(other *Record) bool { return r.stored.index == other.stored.index }
 

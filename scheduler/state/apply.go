@@ -175,6 +175,7 @@ func (tx *Tx) job(j *nomad.Job) {
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
 	delete(tx.jobs, key)
+	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
 	tx.unblock(key)
 	delete(tx.drifted, key)
 	for _, a := range tx.AllocsOf(key) {

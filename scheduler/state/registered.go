@@ -234,6 +234,9 @@ func (tx *Tx) TakeGone() []nomad.JobKey {
 	return gone
 }
 
+// PutBackGone takes back jobs whose records could not be deleted.
+func (tx *Tx) PutBackGone(keys []nomad.JobKey) { tx.gone = append(tx.gone, keys...) }
+
 // orphaned is how long a record outlives a job that Nomad does not have.
 const orphaned = time.Hour
 

@@ -70,7 +70,7 @@ func (r *Reader) Returning() []*Waiting {
 		if w == nil {
 			w = &Waiting{Job: at.job, Group: at.name}
 			of[at] = w
-			if j := r.jobs[at.job]; j != nil && !j.Stopped && j.Group(at.name) != nil && !r.isHeld(at.job, at.name) {
+			if j := r.jobs[at.job]; j != nil && !j.Stopped && j.Group(at.name) != nil && j.Group(at.name).Restarts && !r.isHeld(at.job, at.name) {
 				w.Turn = turn(at.job, at.name, j.Priority, r.QueueOf(at.job, at.name), f.since)
 				list = append(list, w)
 			}
@@ -78,22 +78,28 @@ func (r *Reader) Returning() []*Waiting {
 		w.Missing++
 		w.cost = w.cost.Larger(f.cost)
 	}
+	there := map[nomad.JobKey]map[string]int{}
 	for _, w := range list {
-		w.Missing = min(w.Missing, r.absent(w.Job, w.Group))
+		if there[w.Job] == nil {
+			there[w.Job] = r.present(w.Job)
+		}
+		// Those that wait for room are often the same as those that are promised.
+		absent := r.group(w.Job, w.Group).Count - there[w.Job][w.Group] - max(r.Missing(w.Job, w.Group), r.Assumed(w.Job, w.Group))
+		w.Missing = min(w.Missing, max(0, absent))
 	}
 	return list
 }
 
-// absent is how many allocs of a group neither run, nor wait for room, nor are promised: those
-// that wait are often the same as those that are promised.
-func (r *Reader) absent(key nomad.JobKey, group string) int {
-	n := r.group(key, group).Count - max(r.Missing(key, group), r.Assumed(key, group))
+// present counts the allocs of a job's groups that run and go on, without canaries, which do
+// not take the place of others yet.
+func (r *Reader) present(key nomad.JobKey) map[string]int {
+	n := map[string]int{}
 	for _, a := range r.byJob[key] {
-		if a.Group == group && !a.Stopping && !a.Canary {
-			n--
+		if !a.Stopping && !a.Canary {
+			n[a.Group]++
 		}
 	}
-	return max(0, n)
+	return n
 }
 
 // isHeld reports whether a group was recorded as one that waits.

@@ -57,8 +57,10 @@ func TestWhatIsStartedAgainIsOwed(t *testing.T) {
 			s.State.Do(func(tx *state.Tx) { tx.Assume(servicetest.KeyOf(a), "g", on("a", 8), true) })
 		}},
 		"fewer are wanted": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
-			a.Count = 1
-			s.Register(a)
+			change(s, a, func(j *nomad.Job) { j.Groups[0].Count = 1 })
+		}},
+		"it is registered with another policy": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
+			change(s, a, func(j *nomad.Job) { j.Groups[0].Restarts = false })
 		}},
 		"its job is stopped": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
 			change(s, a, func(j *nomad.Job) { j.Stopped = true })
@@ -69,8 +71,8 @@ func TestWhatIsStartedAgainIsOwed(t *testing.T) {
 		"its job is purged": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {
 			key := servicetest.KeyOf(a)
 			s.State.Apply([]nomad.Change{{JobGone: &key}}, s.Index)
-			s.Expire()
 			s.Register(a)
+			change(s, a, func(j *nomad.Job) { j.Groups[0].Restarts = true })
 			s.Run(a, "runs again", "a", 0, 0, 8)
 		}},
 		"its group waits": {announced: true, change: func(s *servicetest.Service, a admit.Ask, _ *nomad.Alloc) {

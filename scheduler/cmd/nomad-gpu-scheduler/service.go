@@ -251,7 +251,8 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 	if s.books != nil {
 		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
 	}
-	err := errors.Join(group.Wait(), s.finish(ctx))
+	err := group.Wait()
+	s.finish(ctx)
 	s.traces.Close()
 	if s.books != nil {
 		err = errors.Join(err, s.books.store.Close())
@@ -289,11 +290,13 @@ func (s *service) lead(ctx context.Context) {
 // lastRecords is how long a replica that stops leading has to record what it decided last.
 const lastRecords = 5 * time.Second
 
-// finish records what was decided last.
-func (s *service) finish(ctx context.Context) error {
+// finish waits until what was decided last is recorded.
+func (s *service) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
 	defer cancel()
-	return s.decider.Finish(ctx)
+	if err := s.decider.Finish(ctx); err != nil {
+		s.logger.Warn("this replica stops before all is recorded", "error", err)
+	}
 }
 
 // loadRetry is the pause before a new leader asks again for what is stored.
@@ -304,9 +307,7 @@ const loadRetry = 100 * time.Millisecond
 func (s *service) term(ctx context.Context) {
 	defer func() {
 		s.loaded.Store(false)
-		if err := s.finish(ctx); err != nil {
-			s.logger.Warn("this replica stops leading before all is recorded", "error", err)
-		}
+		s.finish(ctx)
 	}()
 	said := false
 	for {
