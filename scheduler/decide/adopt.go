@@ -65,12 +65,14 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 }
 
 // CanGrow reports whether the queue of a group that runs can pay for so many allocs of it, those
-// that run already among them, beside what it owes to others.
+// that run already among them, beside what it owes to others. What runs of an earlier version, such
+// as without GPUs, pays for none.
 func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {
-	q, running := tx.QueueOf(key, g.Ask.Group), tx.Live(key, g.Ask.Group)
-	if q == nil || running == 0 {
+	q := tx.QueueOf(key, g.Ask.Group)
+	if q == nil || tx.Live(key, g.Ask.Group) == 0 {
 		return true
 	}
-	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(max(0, count-running))), key)
+	missing := max(0, count-tx.LiveAsAsked(key, g.Ask.Group))
+	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(missing)), key)
 	return why == ""
 }

@@ -164,23 +164,32 @@ func TestWhatRunsInPartWaitsOnForItsQueue(t *testing.T) {
 	for name, row := range map[string]struct {
 		count  int
 		beside bool // another job holds the rest of the queue
+		before bool // what runs is of an earlier version, without GPUs
 		held   bool
 	}{
-		"the queue cannot pay":       {count: 2, beside: true, held: true},
-		"the queue pays":             {count: 2},
-		"nothing is missing":         {count: 1, beside: true},
-		"more than the queue can be": {count: 3, held: true},
+		"of this version nothing runs": {count: 1, beside: true, before: true, held: true},
+		"the queue cannot pay":         {count: 2, beside: true, held: true},
+		"the queue pays":               {count: 2},
+		"nothing is missing":           {count: 1, beside: true},
+		"more than the queue can be":   {count: 3, held: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
 			s.Tenant(t, "beside", 50, "a", 1, 0, 8)
+			if row.before {
+				s.Tenant(t, "more", 50, "a", 1, 8, 1)
+			}
 			a := servicetest.Ask("job", "8G", 2)
 			d := s.Submit(t, a)
 			if d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
 				t.Fatalf("two in half a queue are decided as %+v", d)
 			}
 			s.Register(a)
-			s.Run(a, "alloc", "a", 0, 0, 8)
+			slices := 8
+			if row.before {
+				slices = 0
+			}
+			s.Run(a, "alloc", "a", 0, 0, slices)
 			s.LetTimePass()
 			if !row.beside {
 				s.End("alloc-beside")

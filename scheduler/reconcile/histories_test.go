@@ -321,8 +321,8 @@ func histories(t *testing.T, usual int) (seeds []uint64) {
 func TestRandomHistories(t *testing.T) {
 	// That found faults: groups that were scaled down around the service, and up again, quota given twice, leaders that
 	// followed each other at once, a gang that was scaled beyond its queue, an update with canaries that also grew, and
-	// a group that was scaled down while it ran in part and waited for the rest.
-	seeds := append([]uint64{167, 321, 463, 801, 1026, 1210, 475, 3468}, histories(t, 40)...)
+	// a group that was scaled down while it ran in part, or without GPUs, and waited for the rest.
+	seeds := append([]uint64{167, 321, 463, 801, 1026, 1210, 475, 3468, 4131}, histories(t, 40)...)
 	var sum figures
 	for _, seed := range seeds {
 		synctest.Test(t, func(t *testing.T) { history(t, seed, &sum) })

@@ -76,6 +76,9 @@ func (s *Service) RegisterAs(a admit.Ask, was *admit.Earlier) admit.Ask {
 	s.Index++
 	j.Index = s.Index
 	j.Groups[0].Was, j.Groups[0].Registered = was, a.Registered()
+	if was != nil && len(was.Tasks) > 0 {
+		useBlocks(&j.Groups[0].Tasks[0], was.Tasks[0].Devices)
+	}
 	s.State.Apply([]nomad.Change{{Job: &j}}, s.Index)
 	return a
 }

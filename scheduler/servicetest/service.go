@@ -230,11 +230,22 @@ func (s *Service) Show(a admit.Ask, admitted bool) {
 		group.Was = WasOf(r.Groups[a.Group].Decision)
 		if decided := r.Groups[a.Group].Decision.Tasks; len(decided) > 0 {
 			group.Tasks[0].SeatPriority = decided[0].SeatPriority
+			useBlocks(&group.Tasks[0], decided[0].Devices)
 		}
 	}
 	s.State.Apply([]nomad.Change{{Job: &nomad.Job{
 		Index: s.Index, Key: key, Type: a.JobType, Priority: a.Priority, GPU: true, Groups: []nomad.Group{group},
 	}}}, s.Index)
+}
+
+// useBlocks gives a task the device blocks that an admission wrote; none: it keeps its own.
+func useBlocks(t *nomad.Task, blocks []admit.Device) {
+	if len(blocks) > 0 {
+		t.Devices = nil
+	}
+	for _, d := range blocks {
+		t.Devices = append(t.Devices, nomad.DeviceAsk{Name: d.Name, Count: d.Count})
+	}
 }
 
 // WasOf is what an admission leaves in a job.
