@@ -121,3 +121,32 @@ queue "y" {
 		})
 	}
 }
+
+// What runs in part and has canaries gives up nothing: Nomad starts what is missing of the version
+// that runs beside them, whatever holds the next (random history 1609).
+func TestWhatStartsCanariesGivesUpNoQuota(t *testing.T) {
+	for name, canaries := range map[string]int{"without canaries": 0, "with canaries": 1} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
+			another(t, b, "one", 0)
+			admitted := servicetest.Ask("admitted", "6G", 2)
+			admitted.Priority, admitted.Canaries = 30, canaries
+			b.Submit(t, admitted)
+			b.Register(admitted)
+			b.Run(admitted, "alloc-admitted", "a", 1, 0, 6)
+			b.Block(admitted, 1)
+			b.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(admitted), "g") })
+			b.LetTimePass()
+			high := servicetest.Ask("high", "8G", 1)
+			high.Priority = 80
+			b.Submit(t, high)
+			b.Register(high)
+			b.Block(high, 1)
+			b.Pass(servicetest.Settled)
+			item := b.Next(map[string]bool{"default/admitted": true}, true)
+			if yields := item != nil && item.Evict != nil && len(item.Evict.Yielding) == 1; yields != (canaries == 0) {
+				t.Errorf("due is %+v", item)
+			}
+		})
+	}
+}
