@@ -10,6 +10,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
+// owedWork is what a queue owes its quota to, for people.
+const owedWork = "work that was admitted and waits for room, or is started again after a failure"
+
 // payable refuses work that Nomad starts by itself, now or later, where its queue
 // could not pay for it: a system job for every node that it starts on, a periodic
 // or parameterized one for one child.
@@ -29,7 +32,7 @@ func (p *groupPlacer) payable() error {
 	missing := nodes*max(1, p.ask.Count) - tx.Live(p.key, p.ask.Group)
 	if owed, why := tx.OverWithOwed(p.queue.Name, cost.Times(int64(max(0, missing))), p.key); missing > 0 && why != "" {
 		if owed != (place.Charge{}) {
-			why += fmt.Sprintf(", with %s of it for work that was admitted and waits for room, or is started again after a failure", owed)
+			why += fmt.Sprintf(", with %s of it for %s", owed, owedWork)
 		}
 		return forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, missing, why)
 	}
@@ -77,7 +80,7 @@ func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.H
 		return p.overdrawn(why, running, missing)
 	}
 	if owed, why := p.tx.OverWithOwed(p.queue.Name, all, p.key); why != "" {
-		return p.overdrawn(fmt.Sprintf("%s of it are for work that was admitted and waits for room, or is started again after a failure", owed), running, missing)
+		return p.overdrawn(fmt.Sprintf("%s of it are for %s", owed, owedWork), running, missing)
 	}
 	if first := p.firstInQueue(all); first != nil && running == 0 {
 		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", p.other(first.Job), first.Turn.Priority)}, nil

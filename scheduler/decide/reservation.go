@@ -91,7 +91,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 		return nil, r, err
 	}
 	if owed, why := tx.OverWithOwed(r.Queue, tx.Charge(p.NodeID, p.Usage.Takes), nomad.JobKey{}); why != "" {
-		return nil, r, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for work that was admitted and waits for room, or is started again after a failure", owed, r.Queue)}
+		return nil, r, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("%s of the quota of queue %s are for %s", owed, r.Queue, owedWork)}
 	}
 	p.Usage.Pinned = true
 	return &record.Reservation{Version: record.Version, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: tx.Now().Add(w.For)}, r, nil

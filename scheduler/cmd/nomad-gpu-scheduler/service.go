@@ -252,7 +252,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
 	}
 	err := group.Wait()
-	s.finish(ctx)
+	s.finish(ctx) // what was answered after the term had ended
 	s.traces.Close()
 	if s.books != nil {
 		err = errors.Join(err, s.books.store.Close())
