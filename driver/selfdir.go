@@ -47,7 +47,7 @@ func (d selfDirs) create(id string, dirs, files []string) (string, error) {
 	return at, nil
 }
 
-// Remove undoes create; nothing is no error.
+// Remove undoes create; where there is nothing, it succeeds.
 func (d selfDirs) Remove(_ context.Context, id string) error { return os.RemoveAll(d.of(id)) }
 
 func (d selfDirs) IDs(before time.Time) ([]string, error) {

@@ -151,7 +151,7 @@ func (d Pipes) Follow(id, daemon string) (changed bool, err error) {
 	return true, d.show(id, daemon)
 }
 
-// Remove undoes Create, as far as that came; nothing is no error.
+// Remove undoes Create, as far as that came; where there is nothing, it succeeds.
 func (d Pipes) Remove(_ context.Context, id string) error {
 	for _, dir := range []string{d.next(id), d.shown(id)} {
 		if err := unmountAlone(dir); err != nil {

@@ -44,7 +44,7 @@ func (m SharedMemory) Create(id string, bytes int64) (string, error) {
 	return dir, nil
 }
 
-// Remove undoes Create. Nothing to undo is no error.
+// Remove undoes Create. Where there is nothing to undo, it succeeds.
 func (m SharedMemory) Remove(_ context.Context, id string) error {
 	dir := m.Of(id)
 	if err := unmount(dir); err != nil {

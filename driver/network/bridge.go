@@ -15,7 +15,7 @@ import (
 
 // Bridge is one of the driver's bridges on the host. There is one, until the
 // operator changes bridge_subnet: tasks that run keep their addresses and their
-// Bridge, and new ones get another.
+// bridge, and new ones get another.
 type Bridge struct {
 	Name string
 	// Subnet is that of its address, invalid for none.

@@ -73,7 +73,7 @@ func (m Maker) Create(ctx context.Context, id string, ports []gocni.PortMapping)
 	return made, nil
 }
 
-// Remove undoes Create, as far as that came. Nothing to undo is no error.
+// Remove undoes Create, as far as that came. Where there is nothing to undo, it succeeds.
 func (m Maker) Remove(ctx context.Context, id string) error {
 	dir := filepath.Join(m.dir, "netns", id)
 	entries, err := os.ReadDir(dir)
