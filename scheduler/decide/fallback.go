@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -13,31 +14,21 @@ import (
 
 // FallsBack reports whether a group has waited for GPUs as long as its author lets it, and is
 // to run without: one of which nothing runs, and nothing is about to. A gang falls back as a
-// whole.
-func FallsBack(tx *state.Tx, w *state.Waiting, g *record.Group) bool {
+// whole. What counts is what a group is registered with: that may be another time than it was
+// decided about with, and the record may be lost.
+func FallsBack(tx *state.Tx, w *state.Waiting) bool {
 	j := tx.Job(w.Job)
-	after := fallbackAfter(j, w.Group)
-	if after == 0 || !g.FellBack.IsZero() || tx.Now().Sub(w.Turn.Since) < after || tx.Unchangeable(w.Job) {
+	own := j.Group(w.Group)
+	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Unchangeable(w.Job) {
 		return false
 	}
-	for name, other := range tx.Record(w.Job).Groups {
-		if name != w.Group && !(g.Ask.Gang && other.Ask.Gang) {
-			continue
-		}
-		if tx.Live(w.Job, name) > 0 || tx.Assumed(w.Job, name) > 0 || fallbackAfter(j, name) == 0 {
-			return false
-		}
+	if r := tx.Record(w.Job); r != nil && !r.Groups[w.Group].FellBack.IsZero() {
+		return false
 	}
-	return true
-}
-
-// fallbackAfter is what a group is registered with, which may be another time than it was
-// decided about with.
-func fallbackAfter(j *nomad.Job, group string) time.Duration {
-	if g := j.Group(group); g != nil {
-		return g.FallbackAfter
-	}
-	return 0
+	return !slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
+		ofIt := g.Name == w.Group || own.Gang && g.Gang
+		return ofIt && (tx.Live(w.Job, g.Name) > 0 || tx.Assumed(w.Job, g.Name) > 0 || g.FallbackAfter == 0)
+	})
 }
 
 // onCPU is the decision to run a group without GPUs. From here on it costs its queue nothing

@@ -45,6 +45,7 @@ func TestWhatFallsBack(t *testing.T) {
 			s.Settle(t.Context(), asks, d, true)
 			registered(s, a, func(j *nomad.Job) {
 				j.Groups = append(j.Groups, j.Groups[0])
+				j.Groups[0].Gang, j.Groups[1].Gang = gang, true
 				j.Groups[1].Name, j.Groups[1].Count = "h", 1
 			})
 			s.State.Do(func(tx *state.Tx) {
@@ -69,6 +70,9 @@ func TestWhatFallsBack(t *testing.T) {
 		"a part of it runs":            {wait: time.Minute, prepare: func(s *servicetest.Service, a admit.Ask) { s.Run(a, "alloc", "a", 0, 0, 1) }},
 		"a part of it is about to run": {wait: time.Minute, prepare: assumed},
 		"it fell back before":          {wait: time.Minute, prepare: func(s *servicetest.Service, a admit.Ask) { fellBack(s, a) }},
+		"its record is lost": {wait: time.Minute, prepare: func(s *servicetest.Service, a admit.Ask) {
+			s.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(a)) })
+		}, falls: true},
 		"it cannot be changed": {wait: time.Minute, prepare: func(s *servicetest.Service, a admit.Ask) {
 			registered(s, a, func(j *nomad.Job) { j.Dispatched = true })
 		}},
@@ -93,9 +97,8 @@ func TestWhatFallsBack(t *testing.T) {
 			}
 			s.Pass(row.wait)
 			s.State.Do(func(tx *state.Tx) {
-				g := tx.Record(servicetest.KeyOf(a)).Groups["g"]
 				for _, w := range tx.Waiting() {
-					if w.Group == "g" && decide.FallsBack(tx, w, &g) != row.falls {
+					if w.Group == "g" && decide.FallsBack(tx, w) != row.falls {
 						t.Errorf("it falls back: %t", !row.falls)
 					}
 				}
@@ -186,5 +189,48 @@ func TestAFallbackThatIsNotRegistered(t *testing.T) {
 	}
 	if g := recorded(s, a); g.Attempts != (record.Attempts{}) || !g.FellBack.IsZero() {
 		t.Errorf("recorded is %+v", g)
+	}
+}
+
+// A group whose record is lost is recorded anew, and waits on where it may; one that could never be
+// paid for falls back instead, and leaves nothing promised.
+func TestALostRecordIsMadeAnewBeforeAFallback(t *testing.T) {
+	for name, row := range map[string]struct {
+		asks  []string
+		gang  bool
+		onCPU bool
+		error bool
+	}{
+		"its queue could pay for it":         {asks: []string{"8G"}},
+		"its queue never could":              {asks: []string{"2"}, onCPU: true},
+		"of a gang one is too large":         {asks: []string{"8G", "2"}, gang: true, onCPU: true},
+		"of a gang one may not wait so long": {asks: []string{"8G", "2"}, gang: true, error: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+			var asks []admit.Ask
+			for i, request := range row.asks {
+				a := servicetest.Ask("waits", request, 1)
+				blocks := []admit.TaskDecision{{Task: "t", Devices: []admit.Device{{Name: "nvidia/slice", Count: 8}}}}
+				a.Group, a.Gang, a.Was = string(rune('g'+i)), row.gang, &admit.Earlier{Hold: "quota: as it was", Tasks: blocks}
+				if i == 0 || !row.error {
+					a.FallbackAfter = gpu.TimeLimit(time.Minute)
+				}
+				asks = append(asks, a)
+			}
+			s.Show(asks[0], false)
+			d, err := s.Revise(t.Context(), asks, decide.Revision{Group: "g", Align: true, OnCPU: true})
+			if (err != nil) != row.error {
+				t.Fatalf("got %+v, %v", d, err)
+			}
+			for _, one := range d {
+				if one.OnCPU != row.onCPU || one.Hold != nil {
+					t.Errorf("got %+v", one)
+				}
+			}
+			if n := len(s.AllAssumed()); (n > 0) != (!row.onCPU && !row.error) {
+				t.Errorf("%d are promised", n)
+			}
+		})
 	}
 }

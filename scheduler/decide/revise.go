@@ -41,7 +41,8 @@ type Revision struct {
 	// in part only, and says how.
 	Hold     *admit.Hold
 	SentBack string
-	// OnCPU registers the group, and all of its gang, without GPUs.
+	// OnCPU registers the group, and all of its gang, without GPUs; with Align only where that
+	// fails.
 	OnCPU bool
 }
 
@@ -56,6 +57,21 @@ type Revised struct {
 // now. The group, and with it its gang where that starts or waits as one, is decided
 // about; the others stay.
 func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
+	rollback, first := tx.Savepoint(key), r
+	first.OnCPU = r.OnCPU && !r.Align
+	out, err := revise(tx, key, asks, have, first)
+	if err == nil {
+		return out, nil
+	}
+	rollback()
+	if first.OnCPU == r.OnCPU {
+		return Revised{}, err
+	}
+	r.Align = false
+	return Revise(tx, key, asks, have, r)
+}
+
+func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
 	before := map[string]record.Group{}
@@ -169,10 +185,8 @@ func exclude(g *record.Group, nodes []string, whom string) {
 // retry decides anew about a group that waits, and tells of it when it need not
 // wait any more.
 func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, error) {
-	rollback := tx.Savepoint(key)
 	g, err := reconsider(tx, key, a, was, nil)
 	if err != nil {
-		rollback()
 		return was, err
 	}
 	if was.Decision.Hold != nil && g.Decision.Hold == nil {

@@ -105,7 +105,7 @@ func prior(id, ask string) []byte {
 // Whatever is submitted, stopped, changed and forgotten meanwhile: allocs that fail and are started
 // again later put no queue above its bound.
 func TestFailedWorkInRandomHistories(t *testing.T) {
-	for _, seed := range append([]uint64{31, 550, 686, 1013, 1609}, histories(t, 12)...) {
+	for _, seed := range append([]uint64{31, 550, 686, 1013, 1609, 2718}, histories(t, 12)...) {
 		synctest.Test(t, func(t *testing.T) { failingHistory(t, seed) })
 		if t.Failed() {
 			return

@@ -190,3 +190,38 @@ func TestAGangDoesNotRunInTwoVersions(t *testing.T) {
 		}
 	})
 }
+
+// A job that could never be paid for, came around the service, is held by it and has no record falls
+// back under the next leader (random history 2718); one that waits with a record could have what it
+// asks for, and is recorded again first.
+func TestALostRecordDoesNotKeepAJobFromTheCPU(t *testing.T) {
+	for name, row := range map[string]struct {
+		count int
+		onCPU bool // long before its time under the next leader
+	}{
+		"it could never be paid for": {3, true},
+		"it has room by now":         {2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 3, 2, modelConfig)
+				ctx := t.Context()
+				h.submit(ctx, service("keeps", "8G", 1, 0, 0))
+				h.seconds(5)
+				direct := strings.Replace(string(patientJob("direct", "1", row.count, "")), `"Resources":{`, `"Resources":{"Devices":[{"Name":"nvidia/slice","Count":16}],`, 1)
+				h.register(json.RawMessage(strings.Replace(direct, `"gpu":"1",`, "", 1)))
+				h.seconds(20)
+				if hold := h.jobs["a/direct"].blocked; len(hold) == 0 {
+					t.Fatal("it is not held")
+				}
+				clear(h.store.Items)
+				h.stop(h.jobs["a/keeps"])
+				h.lead(ctx)
+				h.seconds(120)
+				if c := h.shown(); (len(c.OnCPU) == 1) != row.onCPU || h.running() != "a/direct" {
+					t.Errorf("%+v are on the CPU, %s run\n%s", c.OnCPU, h.running(), strings.Join(h.log, "\n"))
+				}
+			})
+		})
+	}
+}

@@ -187,15 +187,19 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 }
 
 // fallsBack finds a group that has waited for GPUs as long as it is to. One that was changed
-// around the service, and could never have them, falls back as well.
+// around the service, and could never have them, falls back as well. One whose record is lost
+// does so where it cannot be recorded anew; without the service's marks, Nomad alone places it.
 func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 	for _, w := range waiting {
-		r := tx.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.UnderWay(r) {
+		r, known := tx.Record(w.Job), false
+		if r != nil {
+			_, known = r.Groups[w.Group]
+		}
+		if skip[w.Job.String()] || r != nil && tx.UnderWay(r) || !known && !tx.Drifted(w.Job) {
 			continue
 		}
-		if g, known := r.Groups[w.Group]; known && decide.FallsBack(tx, w, &g) {
-			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, OnCPU: true}}
+		if decide.FallsBack(tx, w) {
+			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Align: !known, OnCPU: true}}
 		}
 	}
 	return nil
