@@ -12,8 +12,8 @@ import (
 // wrong with it.
 var ErrNoJob = errors.New("the request holds no job")
 
-// Query is what the URL of a request says about its job; it comes before what
-// the body says.
+// Query is what the URL of a request says about its job. Its namespace comes before that
+// of the body, its region after it.
 type Query struct {
 	Namespace string
 	Region    string
@@ -26,14 +26,14 @@ type Query struct {
 type Job struct {
 	Namespace, ID, Region, Type string
 	Priority                    int
-	// PreserveCounts asks Nomad to keep the counts of the registered job.
-	PreserveCounts bool
 	// Asks are the groups that need GPUs, in the job's order.
 	Asks []Ask
 
 	envelope object // {"Job": …, "EnforceIndex": …, "Submission": …}
 	job      object
 	groups   []group
+	// preserved is what Nomad is to keep of the registered job.
+	preserved preserved
 }
 
 // header is what the asks need of a job.
@@ -127,7 +127,8 @@ func readEnvelope(body []byte) (object, error) {
 func (j *Job) fill(h header, q Query) error {
 	var namespace, region string
 	if err := j.envelope.decodeAll(map[string]any{
-		"Namespace": &namespace, "Region": &region, "PreserveCounts": &j.PreserveCounts,
+		"Namespace": &namespace, "Region": &region,
+		fieldPreserveCounts: &j.preserved.counts, fieldPreserveResources: &j.preserved.resources,
 	}); err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (j *Job) fill(h header, q Query) error {
 		j.Priority = 50
 	}
 	j.Namespace = firstOf(q.Namespace, namespace, or(h.Namespace, ""), "default")
-	j.Region = firstOf(q.Region, region, or(h.Region, ""))
+	j.Region = firstOf(region, q.Region, or(h.Region, "")) // the body's first, unlike a namespace
 	return nil
 }
 

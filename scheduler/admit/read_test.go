@@ -242,8 +242,9 @@ func decideAnyhow(asks []Ask) []Decision {
 	return decisions
 }
 
-// TestWhatIdentifiesAJob: what the query says goes before what the request says, and that
-// before the job; the rest are Nomad's defaults.
+// TestWhatIdentifiesAJob: the namespace of the query goes before that of the request, and that
+// before the job's; of regions, Nomad takes that of the request first. The rest are Nomad's
+// defaults.
 func TestWhatIdentifiesAJob(t *testing.T) {
 	for name, c := range map[string]struct {
 		body, namespace, region string
@@ -252,7 +253,8 @@ func TestWhatIdentifiesAJob(t *testing.T) {
 	}{
 		"of the job":      {`{"Job":{"ID":"a","Priority":70,"Namespace":"n","Region":"eu"}}`, "n", "eu", Query{}, 70},
 		"of the request":  {`{"Namespace":"m","Region":"us","Job":{"ID":"a","Priority":1,"Namespace":"n","Region":"eu"}}`, "m", "us", Query{}, 1},
-		"of the query":    {`{"Namespace":"m","Region":"us","Job":{"ID":"a","Priority":100,"Namespace":"n","Region":"eu"}}`, "q", "asia", Query{Namespace: "q", Region: "asia"}, 100},
+		"of the query":    {`{"Namespace":"m","Job":{"ID":"a","Priority":100,"Namespace":"n","Region":"eu"}}`, "q", "asia", Query{Namespace: "q", Region: "asia"}, 100},
+		"of both":         {`{"Namespace":"m","Region":"us","Job":{"ID":"a","Priority":100,"Namespace":"n","Region":"eu"}}`, "q", "us", Query{Namespace: "q", Region: "asia"}, 100},
 		"of nothing":      {`{"Job":{"ID":"a"}}`, "default", "", Query{}, 50},
 		"a priority of 0": {`{"Job":{"ID":"a","Priority":0}}`, "default", "", Query{}, 50},
 	} {

@@ -41,13 +41,17 @@ func (p *proxy) admit(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
+	until := time.Now().Add(p.config.Limits.DecideTimeout)
+	asking, answered := context.WithDeadline(r.Context(), until)
+	defer answered()
+	if err := p.preserve(asking, s); err != nil {
+		p.refuse(s, err)
+		return
+	}
 	if s.job == nil || len(s.job.Asks) == 0 {
 		p.toNomad(s, s.body, nil)
 		return
 	}
-	until := time.Now().Add(p.config.Limits.DecideTimeout)
-	asking, answered := context.WithDeadline(r.Context(), until)
-	defer answered()
 	if err := p.mayDecide(asking, s); err != nil {
 		p.refuse(s, err)
 		return
@@ -73,6 +77,11 @@ func (p *proxy) read(s *submission) error {
 	if s.body, err = p.readBody(s.w, s.r); err != nil {
 		return err
 	}
+	return p.readJob(s)
+}
+
+// readJob reads the job out of the request's body.
+func (p *proxy) readJob(s *submission) (err error) {
 	query := s.r.URL.Query()
 	s.job, err = admit.Read(s.body, admit.Query{Namespace: query.Get("namespace"), Region: query.Get("region"), Devices: p.config.Devices})
 	if errors.Is(err, admit.ErrNoJob) {
@@ -102,7 +111,7 @@ func (p *proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error)
 // see. Plain device blocks need no decision and pass.
 func (p *proxy) checkRegion(s *submission) error {
 	region := s.job.Region
-	if region == "global" || p.ownRegion(region) { // jobs say "global" by default
+	if p.seesRegion(region) {
 		return nil
 	}
 	for _, ask := range s.job.Asks {
@@ -122,6 +131,9 @@ func (p *proxy) checkRegion(s *submission) error {
 func (p *proxy) ownRegion(region string) bool {
 	return region == "" || p.config.Region == "" || region == p.config.Region
 }
+
+// seesRegion is ownRegion for a job, which says "global" by default.
+func (p *proxy) seesRegion(region string) bool { return region == "global" || p.ownRegion(region) }
 
 // leaderRetry is how often it is looked for a replica that leads.
 const leaderRetry = 500 * time.Millisecond
@@ -216,9 +228,6 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 			return
 		}
 		defer done()
-	}
-	if s.job.PreserveCounts {
-		p.preserveCounts(ctx, s)
 	}
 	decisions, err := p.askDecider(ctx, s, dry)
 	decided := time.Now()

@@ -25,14 +25,14 @@ import (
 
 const (
 	goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
-	// registerToken may register jobs, and plan none: it has register-job alone.
+	// registerToken may register jobs, and plan and read none: it has register-job alone.
 	registerToken = "8d6ab3b6-1c57-4f1e-9c56-secret000001"
 )
 
 // forbids reports whether Nomad refuses a request because of its token.
 func forbids(r *http.Request) bool {
 	token := nomad.CallerToken(r.Header)
-	return token != goodToken && (token != registerToken || strings.HasSuffix(r.URL.Path, "/plan"))
+	return token != goodToken && (token != registerToken || strings.HasSuffix(r.URL.Path, "/plan") || r.Method == http.MethodGet)
 }
 
 // neverRegisters reports whether a registration is one over a version that no job has.
@@ -45,13 +45,17 @@ func neverRegisters(body []byte) bool {
 type fakeNomad struct {
 	mu    sync.Mutex
 	calls []call
-	jobs  map[string]string // by escaped path: the job's JSON
+	// jobs are the jobs' JSON, by escaped path and, outside of the default namespace, with
+	// "?namespace=…".
+	jobs map[string]string
 	// status answers writes where it is not 0; acl asks for goodToken.
 	status int
 	acl    bool
 	// refusesScale and refusesRevert are what every scaling and every revert is refused
 	// with; empty: it is not.
 	refusesScale, refusesRevert string
+	// blocks has queries that block time out.
+	blocks bool
 }
 
 type call struct {
@@ -81,14 +85,24 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, f.refusesRevert, http.StatusInternalServerError)
 	case strings.HasSuffix(r.URL.Path, "/revert") && strings.Contains(string(body), `"EnforcePriorVersion":18446744073709551615`):
 		http.Error(w, "Current job has version 3; enforcing version 18446744073709551615", http.StatusInternalServerError)
-	case r.Method == http.MethodGet && f.jobs[r.URL.EscapedPath()] != "":
-		fmt.Fprint(w, f.jobs[r.URL.EscapedPath()])
+	case r.Method == http.MethodGet && f.blocks && r.URL.Query().Has("index"):
+		http.Error(w, "the time is over", http.StatusGatewayTimeout)
+	case r.Method == http.MethodGet && f.job(r.URL) != "":
+		fmt.Fprint(w, f.job(r.URL))
 	case r.Method == http.MethodGet:
 		http.Error(w, "not found", http.StatusNotFound)
 	default:
 		w.Header().Set("X-Nomad-Index", "12")
 		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)
 	}
+}
+
+// job is the JSON of a job or of its versions, "" where there is none.
+func (f *fakeNomad) job(at *url.URL) string {
+	if namespace := at.Query().Get("namespace"); namespace != "" && namespace != "default" {
+		return f.jobs[at.EscapedPath()+"?namespace="+namespace]
+	}
+	return f.jobs[at.EscapedPath()]
 }
 
 // last is the last write that reached Nomad.

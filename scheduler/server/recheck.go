@@ -27,7 +27,8 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
-	if !p.ownRegion(r.URL.Query().Get("region")) { // its jobs are not seen here
+	s.body = firstValue(s.body)
+	if !p.ownRegion(s.where().Get("region")) { // its jobs are not seen here
 		p.toNomad(s, s.body, nil)
 		return
 	}
@@ -43,10 +44,9 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		if p.hand(ctx, s) {
 			return
 		}
-		decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true)
-	}
-	if err != nil && refusalOf(err).Status >= 500 {
-		err = nil
+		if decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true); err != nil && refusalOf(err).Status >= 500 {
+			err = nil
+		}
 	}
 	if err == nil && s.route.kind == scaled {
 		err = p.wait(ctx, s, decisions)
@@ -95,21 +95,28 @@ func heldRefusal(decisions []admit.Decision) error {
 // registered is the job that the request is about, as it would run; nil where
 // nothing has to be checked.
 func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, error) {
-	var body struct {
+	// What cannot be read, Nomad refuses.
+	var scaling struct {
 		Count          *int64
 		Target         map[string]string
-		JobVersion     uint64
 		JobModifyIndex uint64
 	}
-	if err := json.Unmarshal(s.body, &body); err != nil && s.route.kind != dispatched {
+	if s.route.kind == scaled && json.Unmarshal(s.body, &scaling) != nil {
 		return nil, nil
 	}
 	version := int64(-1)
 	if s.route.kind == reverted {
-		version = int64(body.JobVersion)
+		var revert struct{ JobVersion uint64 }
+		if json.Unmarshal(s.body, &revert) != nil {
+			return nil, nil
+		}
+		version = int64(revert.JobVersion)
 	}
-	text := p.fetchText(ctx, s, version)
-	if s.route.kind == scaled && body.JobModifyIndex != 0 && body.JobModifyIndex != modifyIndex(text) {
+	text, err := p.fetchText(ctx, s, version)
+	if err != nil {
+		return nil, err
+	}
+	if scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != modifyIndex(text) {
 		return nil, nil // Nomad refuses it
 	}
 	job := p.readFetched(s, text)
@@ -118,9 +125,9 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 	}
 	switch s.route.kind {
 	case scaled:
-		s.gangRuns = othersRun(job.Asks, body.Target["Group"])
+		s.gangRuns = othersRun(job.Asks, scaling.Target["Group"])
 		var err error
-		if job.Asks, err = scaledTo(job.Asks, body.Target["Group"], body.Count); err != nil {
+		if job.Asks, err = scaledTo(job.Asks, scaling.Target["Group"], scaling.Count); err != nil {
 			return nil, err
 		}
 	case dispatched: // the child runs at once
@@ -165,21 +172,25 @@ func othersRun(asks []admit.Ask, group string) bool {
 	})
 }
 
-// fetchText reads a registered job with the caller's token; version -1 is the
-// newest. It is nil where there is none to read.
-func (p *proxy) fetchText(ctx context.Context, s *submission, version int64) []byte {
+// fetchText reads the job that a request is about with the caller's token; version -1 is the
+// newest. It is nil where there is none for the caller to read.
+func (p *proxy) fetchText(ctx context.Context, s *submission, version int64) ([]byte, error) {
 	path := jobPrefix + url.PathEscape(s.route.jobID)
 	if version >= 0 {
 		path += "/versions"
 	}
-	got, err := p.nomadGet(ctx, path+"?"+s.r.URL.RawQuery, s.token())
-	if err != nil || got.status != http.StatusOK {
-		return nil
+	got, err := p.nomadGet(ctx, path+"?"+s.where().Encode(), s.token())
+	switch {
+	case err != nil:
+		return nil, err
+	case got.denied() || got.status == http.StatusNotFound:
+		return nil, nil
+	case got.status != http.StatusOK:
+		return nil, fmt.Errorf("read job %q: Nomad answers %d", s.route.jobID, got.status)
+	case version >= 0:
+		return jobVersion(got.body, version), nil
 	}
-	if version >= 0 {
-		return jobVersion(got.body, version)
-	}
-	return got.body
+	return got.body, nil
 }
 
 // readFetched is a job as Nomad gave it; nil where it cannot be read.
@@ -187,7 +198,7 @@ func (p *proxy) readFetched(s *submission, text []byte) *admit.Job {
 	if text == nil {
 		return nil
 	}
-	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.r.URL.Query().Get("namespace"), Devices: p.config.Devices})
+	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.where().Get("namespace"), Devices: p.config.Devices})
 	if err != nil {
 		return nil
 	}
@@ -213,19 +224,25 @@ func wrapJob(job []byte) []byte {
 	return append(append([]byte(`{"Job":`), job...), '}')
 }
 
-// preserveCounts takes the counts of the registered job, as Nomad will.
-func (p *proxy) preserveCounts(ctx context.Context, s *submission) {
-	registered := *s
-	registered.route.jobID = s.job.ID
-	job := p.readFetched(s, p.fetchText(ctx, &registered, -1))
-	if job == nil {
-		return
+// preserve writes into a submission what Nomad would keep of the registered job.
+func (p *proxy) preserve(ctx context.Context, s *submission) error {
+	if s.job == nil || s.route.kind != registered || !s.job.Preserves() || !p.seesRegion(s.job.Region) {
+		return nil
 	}
-	for i := range s.job.Asks {
-		for _, have := range job.Asks {
-			if have.Group == s.job.Asks[i].Group {
-				s.job.Asks[i].Count = have.Count
-			}
-		}
+	at := url.Values{"namespace": {s.job.Namespace}}
+	got, err := p.nomadGet(ctx, jobPrefix+url.PathEscape(s.job.ID)+"?"+at.Encode(), s.token())
+	switch {
+	case err != nil:
+		return err
+	case got.status == http.StatusNotFound:
+		return nil // Nomad keeps nothing
+	case got.denied():
+		return &admit.Refusal{Status: http.StatusForbidden, Text: fmt.Sprintf("what is to be kept of the registered job cannot be read: the Nomad token needs read-job in namespace %q", s.job.Namespace)}
+	case got.status != http.StatusOK:
+		return fmt.Errorf("read the registered job: Nomad answers %d", got.status)
 	}
+	if s.body, err = s.job.Preserve(got.body); err != nil {
+		return err
+	}
+	return p.readJob(s)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
 // refuse answers with the refusal's text, which the nomad command prints as it
@@ -102,18 +101,6 @@ func (p *proxy) mayDecide(ctx context.Context, s *submission) error {
 	}
 	return &admit.Refusal{Status: http.StatusForbidden,
 		Text: fmt.Sprintf("the Nomad token may not submit jobs in namespace %.128q; send one that may in the header X-Nomad-Token", s.job.Namespace)}
-}
-
-// token is the caller's token.
-func (s *submission) token() string {
-	if token := nomad.CallerToken(s.r.Header); token != "" {
-		return token
-	}
-	var envelope struct{ SecretID string }
-	if err := json.Unmarshal(s.body, &envelope); err != nil {
-		return ""
-	}
-	return envelope.SecretID
 }
 
 // took is how long the service had the submission before t.

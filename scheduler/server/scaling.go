@@ -39,11 +39,11 @@ func (p *proxy) attempt(ctx context.Context, s *submission) error {
 	if err != nil || body == nil {
 		return err
 	}
-	path := jobPrefix + url.PathEscape(s.route.jobID) + map[routeKind]string{scaled: "/scale", reverted: "/revert"}[s.route.kind]
+	path := jobPrefix + url.PathEscape(s.route.jobID) + map[routeKind]string{scaled: "/scale", reverted: "/revert"}[s.route.kind] + "?" + s.where().Encode()
 	if s.route.kind == registered {
-		path = "/v1/jobs"
+		path = "/v1/jobs?" + s.r.URL.RawQuery
 	}
-	got, err := p.nomadDo(ctx, http.MethodPut, path+"?"+s.r.URL.RawQuery, s.token(), body)
+	got, err := p.nomadDo(ctx, http.MethodPut, path, s.token(), body)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 	case scaled:
 		var r api.ScalingRequest
 		if err := json.Unmarshal(s.body, &r); err != nil {
-			return nil, "", nil // as Nomad will say
+			return nil, "", malformed("the scaling", err)
 		}
 		r.JobModifyIndex = never
 		body, err = json.Marshal(r)
@@ -79,7 +79,7 @@ func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 	case reverted:
 		var r api.JobRevertRequest
 		if err := json.Unmarshal(s.body, &r); err != nil {
-			return nil, "", nil
+			return nil, "", malformed("the revert", err)
 		}
 		r.EnforcePriorVersion = new(uint64)
 		*r.EnforcePriorVersion = never
@@ -119,8 +119,11 @@ func (p *proxy) renewIndex(ctx context.Context, s *submission) error {
 	if err := json.Unmarshal(s.body, &r); err != nil || r.JobModifyIndex == 0 {
 		return err
 	}
-	r.JobModifyIndex = modifyIndex(p.fetchText(ctx, s, -1))
-	var err error
+	text, err := p.fetchText(ctx, s, -1)
+	if err != nil {
+		return err
+	}
+	r.JobModifyIndex = modifyIndex(text)
 	s.body, err = json.Marshal(r)
 	return err
 }
