@@ -140,15 +140,16 @@ func queryAs(ctx context.Context, token, namespace string, perPage int32) *nomad
 }
 
 // askable reports whether a token and a namespace are ones that Nomad could know. Of others
-// no request can be made that Nomad answers, and its silence must not pass for a yes.
+// no request can be made that Nomad answers, and its silence must not pass for a yes. Neither
+// must its answer about all namespaces, which says that there is one.
 func askable(token, namespace string) bool {
 	control := strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r == 0x7f })
-	return len(token) <= maxToken && !control && len(namespace) <= maxNamespace
+	return len(token) <= maxToken && !control && len(namespace) <= maxNamespace && namespace != nomad.AllNamespacesNamespace
 }
 
 func (g *NomadGate) ask(ctx context.Context, token, question, namespace string, do func(context.Context) error) error {
 	if !askable(token, namespace) {
-		return fmt.Errorf("%w: Nomad knows no token above %d bytes or with control characters, and no namespace above %d bytes", ErrDenied, maxToken, maxNamespace)
+		return fmt.Errorf("%w: Nomad knows no token above %d bytes or with control characters, and no namespace above %d bytes or called *", ErrDenied, maxToken, maxNamespace)
 	}
 	key := gateKey{sha256.Sum256([]byte(token)), question, namespace}
 	now := g.now()

@@ -134,6 +134,8 @@ func TestTheGateBoundsWhatItIsAsked(t *testing.T) {
 		"a delete character":  func() error { return gate.MayRead(t.Context(), "a\x7f") },
 		"a long token":        func() error { return gate.MayRead(t.Context(), strings.Repeat("a", maxToken+1)) },
 		"a long namespace":    func() error { return gate.MaySubmit(t.Context(), "", long) },
+		"all namespaces":      func() error { return gate.MaySubmit(t.Context(), "", "*") },
+		"jobs of all":         func() error { return gate.MayReadNamespace(t.Context(), "", "*") },
 		"jobs of a long name": func() error { return gate.MayReadNamespace(t.Context(), "", long) },
 	} {
 		if err := ask(); !errors.Is(err, ErrDenied) || len(gate.known) != 0 {

@@ -62,13 +62,7 @@ func (p picture) Describe(out chan<- *prometheus.Desc) {
 // Collect sends every sample.
 func (p picture) Collect(out chan<- prometheus.Metric) {
 	p.service(out)
-	for i := range p.c.Nodes {
-		n := &p.c.Nodes[i]
-		node(out, n)
-		for k := range n.GPUs {
-			device(out, n, &n.GPUs[k])
-		}
-	}
+	p.nodes(out)
 	for i := range p.c.Queues {
 		queue(out, &p.c.Queues[i])
 	}
@@ -83,9 +77,28 @@ func (p picture) service(out chan<- prometheus.Metric) {
 	dryRun.send(out, truth(p.c.DryRun))
 }
 
-func node(out chan<- prometheus.Metric, n *view.Node) {
-	if len(n.GPUs) > 0 {
-		nodeReady.send(out, truth(n.Ready()), n.Name)
+// nodes sends each node and each GPU by its name once, or there would be no scrape at all: a
+// machine that was installed anew is a second node of its name, with the same GPUs. What is
+// ready is told of first.
+func (p picture) nodes(out chan<- prometheus.Metric) {
+	told := map[[2]string]bool{}
+	for _, ready := range []bool{true, false} {
+		for i := range p.c.Nodes {
+			n := &p.c.Nodes[i]
+			if n.Ready() != ready || len(n.GPUs) == 0 {
+				continue
+			}
+			if at := [2]string{n.Name}; !told[at] {
+				told[at] = true
+				nodeReady.send(out, truth(ready), n.Name)
+			}
+			for k := range n.GPUs {
+				if at := [2]string{n.Name, n.GPUs[k].UUID}; !told[at] {
+					told[at] = true
+					device(out, n, &n.GPUs[k])
+				}
+			}
+		}
 	}
 }
 
