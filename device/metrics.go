@@ -69,7 +69,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		c.readings(out, labels)
 	}
 	c.driver(out)
-	seen := c.look()
+	leases := c.meter.known()
+	seen := c.look(leases)
 	for _, u := range c.published.units() {
 		s, told := seen.devices[u.uuid]
 		if !told {
@@ -80,7 +81,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(descMPSMemory, prometheus.GaugeValue, float64(s.serverMiB<<20), labels[u.uuid]...)
 		}
 	}
-	for _, o := range append(c.occupants(), seen.others...) {
+	for _, o := range append(c.occupants(leases), seen.others...) {
 		if of, ok := labels[o.holding.UUID]; ok {
 			o.collect(out, of)
 			c.seat(out, o, of)

@@ -15,6 +15,7 @@ import (
 
 // census is who is on the devices beside the tasks of the containerd driver.
 type census struct {
+	leases []gpu.Lease
 	// others are tasks of other drivers, known by the reservation in the environment
 	// of their processes.
 	others []occupant
@@ -29,13 +30,9 @@ type deviceCensus struct {
 	serverMiB int64
 }
 
-// look asks every device who is on it.
-func (m *monitor) look() census {
-	c := census{devices: map[string]deviceCensus{}}
-	var leases []gpu.Lease
-	if known := m.meter.leases.Load(); known != nil {
-		leases = *known
-	}
+// look asks every device who is on it. The leases are the live ones.
+func (m *monitor) look(leases []gpu.Lease) census {
+	c := census{leases: leases, devices: map[string]deviceCensus{}}
 	for _, u := range m.published.units() {
 		processes, err := m.observer.Processes(u.owner(), u.uuid)
 		if err != nil || !u.offered() {
@@ -59,10 +56,11 @@ func (m *monitor) look() census {
 	return c
 }
 
-// count adds a process to its task; false if it is no task's on that device.
+// count adds a process to its task; false if it is no task's on that device, or claims to be
+// of one that has a lease, in whose control group it is not.
 func (c *census) count(u *unit, p hardware.Process, environ []byte) bool {
 	lease, holding, ok := taskOf(environ, u.uuid)
-	if !ok {
+	if !ok || slices.ContainsFunc(c.leases, func(l gpu.Lease) bool { return l.ID == lease.ID }) {
 		return false
 	}
 	at := slices.IndexFunc(c.others, func(o occupant) bool { return o.lease.ID == lease.ID && o.holding.UUID == u.uuid })

@@ -66,6 +66,44 @@ func TestTasksOfOtherDriversAreMeasured(t *testing.T) {
 	}
 }
 
+// A program can claim in its environment to be a task of the containerd driver, and to hold what
+// others hold: it is foreign then, takes no one's place in the statistics, and does not end the
+// scrape by telling of a task twice.
+func TestNoProgramTakesATasksPlace(t *testing.T) {
+	r, uuid := tenantRig(t, "metrics { address = \"127.0.0.1:0\" }")
+	before := scrape(t, r)
+	claim := gpu.Reservation{Version: gpu.ReservationVersion, Vendor: "nvidia", Devices: []gpu.ReservedDevice{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{0, 1, 2}, Of: 3, MemoryMiB: 12288}}}
+	value, err := claim.EnvValue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	environments := map[int]string{}
+	var processes []sim.Process
+	for name, env := range map[string]string{
+		"its own":    "NOMAD_ALLOC_ID=99999999-2222-3333-4444-555555555555\x00NOMAD_TASK_NAME=thief\x00NOMAD_JOB_NAME=thief\x00",
+		"the tenant": "NOMAD_ALLOC_ID=11111111-2222-3333-4444-555555555555\x00NOMAD_TASK_NAME=train\x00NOMAD_JOB_NAME=bert\x00NOMAD_GROUP_NAME=g\x00NOMAD_NAMESPACE=default\x00",
+	} {
+		pid := 1<<22 + len(name) // above what kernels give to processes
+		environments[pid] = env + claim.EnvKey() + "=" + value + "\x00"
+		processes = append(processes, sim.Process{PID: uint32(pid), MemoryMiB: 500, MPS: true})
+	}
+	r.service.monitor.environ = func(pid int) []byte { return []byte(environments[pid]) }
+	r.happen(uuid, func(c *sim.Condition) { c.Processes = append(c.Processes, processes...) })
+	text := scrape(t, r)
+	for name, want := range map[string]string{"nomad_gpu_foreign_processes": " 1", `nomad_gpu_healthy`: metric(before, "nomad_gpu_healthy", uuid)} {
+		if got := metric(text, name, uuid); got != want {
+			t.Errorf("%s is%s, want%s", name, got, want)
+		}
+	}
+	if !strings.Contains(text, `task="thief"`) || strings.Count(text, "nomad_gpu_task_memory_limit_bytes{") != 2 {
+		t.Errorf("the tasks are\n%s", text)
+	}
+	stats := r.service.monitor.stats()
+	if got := statsText(stats[0].InstanceStats[uuid+"::1"]); !strings.Contains(got, "Task memory = 3000 / 8192 MiB") || !strings.Contains(got, "bert/train") {
+		t.Errorf("the tenant's statistics are\n%s", got)
+	}
+}
+
 // metric is the value of a device's sample, with the space before it.
 func metric(text, name, uuid string) string {
 	for line := range strings.Lines(text) {

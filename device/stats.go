@@ -115,10 +115,11 @@ type occupant struct {
 	seat    *gpu.Seat // nil: it has none that is known
 }
 
-// tenants finds the live task of each instance.
+// tenants finds the live task of each instance. Who has a lease comes last, and so before
+// what a program says in its environment.
 func (m *monitor) tenants() map[instanceKey]*occupant {
-	all := map[instanceKey]*occupant{}
-	for _, o := range append(m.occupants(), m.look().others...) {
+	all, leases := map[instanceKey]*occupant{}, m.meter.known()
+	for _, o := range append(m.look(leases).others, m.occupants(leases)...) {
 		numbers := o.holding.Slices
 		if len(numbers) == 0 {
 			numbers = []int{0}
@@ -130,12 +131,8 @@ func (m *monitor) tenants() map[instanceKey]*occupant {
 	return all
 }
 
-// occupants are the live tasks, with what they were measured to use.
-func (m *monitor) occupants() []occupant {
-	leases := m.meter.leases.Load()
-	if leases == nil {
-		return nil
-	}
+// occupants are the tasks of live leases, with what they were measured to use.
+func (m *monitor) occupants(leases []gpu.Lease) []occupant {
 	usage := map[string]*gpu.TaskUsage{}
 	if u := m.meter.latest.Load(); u != nil {
 		for i := range u.Tasks {
@@ -144,7 +141,7 @@ func (m *monitor) occupants() []occupant {
 	}
 	var all []occupant
 	seats := map[string][]gpu.Seat{}
-	for _, l := range *leases {
+	for _, l := range leases {
 		for _, h := range l.Holdings {
 			all = append(all, occupant{l, h, usage[l.ID+h.UUID], m.meter.seatOf(l, h, seats)})
 		}

@@ -28,6 +28,14 @@ type usageMeter struct {
 	leases atomic.Pointer[[]gpu.Lease]
 }
 
+// known are the live leases of the latest look.
+func (m *usageMeter) known() []gpu.Lease {
+	if leases := m.leases.Load(); leases != nil {
+		return *leases
+	}
+	return nil
+}
+
 // run measures at an interval until the context ends.
 func (m *usageMeter) run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
