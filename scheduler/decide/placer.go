@@ -36,11 +36,9 @@ type groupPlacer struct {
 	window     *Window // see turns
 	// why is the core's explanation, made before anything of the ask is booked.
 	why place.Explanation
-	// canaries is how many allocs Nomad starts beside what runs, before it replaces any of
+	// beside is how many allocs Nomad starts beside what runs, before it replaces any of
 	// that; 0: it replaces at once.
-	canaries int
-	// lost is what those of them cost that are lost, which Nomad starts again beside canaries.
-	lost place.Charge
+	beside int
 	// trial is set where only the hold of the answer is of interest.
 	trial bool
 }
@@ -200,8 +198,8 @@ func (p *groupPlacer) keepTo(given []admit.TaskDecision) {
 func (p *groupPlacer) fill(g record.Group, given []admit.TaskDecision, running int) (record.Group, error) {
 	tx := p.tx
 	missing := max(0, p.ask.Count-running)
-	if p.canaries > 0 {
-		missing, running = p.canaries, 0
+	if p.beside > 0 {
+		missing, running = p.beside, 0
 	}
 	g.Assumed, g.Decision.Hold = nil, nil
 	defer p.openReservation()()

@@ -63,7 +63,7 @@ func (p *groupPlacer) quota(cost place.Charge, running, missing int) (*admit.Hol
 	if p.queue == nil || missing == 0 {
 		return nil, nil
 	}
-	return p.quotaFor(cost.Times(int64(missing)).Plus(p.lost), running, missing)
+	return p.quotaFor(cost.Times(int64(missing)), running, missing)
 }
 
 // quotaFor is quota for what all missing allocs cost together.
@@ -71,7 +71,7 @@ func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.H
 	if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
 		return nil, forbidden("group %q: %s", p.ask.Group, why)
 	}
-	if p.canaries > 0 {
+	if p.beside > 0 {
 		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.runningCharge())); why != "" {
 			return nil, forbidden("group %q: its canaries run beside what runs of it: %s", p.ask.Group, why)
 		}

@@ -80,9 +80,9 @@ func TestWhatIsScaledToZeroAndBackIsChargedAnew(t *testing.T) {
 	}
 }
 
-// What is lost of a job that starts canaries is started again beside them: the queue pays for both,
-// or both wait, and what was promised counts at once.
-func TestWhatIsLostIsChargedBesideCanaries(t *testing.T) {
+// What is missing of a group starts when its canaries are promoted, or at once where Nomad finds
+// nothing to replace: where it is more than the canaries, the queue pays for it.
+func TestWhatIsMissingIsChargedBesideCanaries(t *testing.T) {
 	for name, row := range map[string]struct {
 		lost    int
 		beside  int // slices of another job
@@ -90,10 +90,13 @@ func TestWhatIsLostIsChargedBesideCanaries(t *testing.T) {
 		held    bool
 		assumed int
 	}{
-		"nothing is lost":                  {beside: 7, count: 3, assumed: 1},
-		"one, which fits beside":           {lost: 1, beside: 7, count: 3, assumed: 2},
-		"two, which do not":                {lost: 2, beside: 8, count: 3, held: true},
-		"two, and one is not wanted again": {lost: 2, beside: 8, count: 2, assumed: 2},
+		"nothing is missing":                {beside: 7, count: 3, assumed: 1},
+		"one is lost, in whose place":       {lost: 1, beside: 9, count: 3, assumed: 1},
+		"two are lost":                      {lost: 2, beside: 8, count: 3, assumed: 2},
+		"two are lost, and others are paid": {lost: 2, beside: 9, count: 3, held: true},
+		"one of two is not wanted again":    {lost: 2, beside: 9, count: 2, assumed: 1},
+		"it grows":                          {beside: 4, count: 5, assumed: 2},
+		"it grows by too much":              {beside: 5, count: 5, held: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))

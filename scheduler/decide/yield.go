@@ -77,8 +77,5 @@ func mayYield(tx *state.Tx, w *state.Waiting) bool {
 		return false
 	}
 	g, known := r.Groups[w.Group]
-	if g.Ask.Canaries > 0 && tx.Live(w.Job, w.Group) > 0 {
-		return false // Nomad starts what is missing of the version that runs, whatever holds the next
-	}
 	return known && !g.Ask.Gang && tx.Assumed(w.Job, w.Group) == 0 && g.Decision.Hold == nil
 }

@@ -122,9 +122,9 @@ queue "y" {
 	}
 }
 
-// What runs in part and has canaries gives up nothing: Nomad starts what is missing of the version
-// that runs beside them, whatever holds the next (random history 1609).
-func TestWhatStartsCanariesGivesUpNoQuota(t *testing.T) {
+// What runs in part gives up its claim for the rest, with canaries too: where a canary is held,
+// Nomad starts nothing that is missing of the version that runs.
+func TestWhatRunsInPartGivesUpTheRest(t *testing.T) {
 	for name, canaries := range map[string]int{"without canaries": 0, "with canaries": 1} {
 		t.Run(name, func(t *testing.T) {
 			b := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
@@ -144,7 +144,7 @@ func TestWhatStartsCanariesGivesUpNoQuota(t *testing.T) {
 			b.Block(high, 1)
 			b.Pass(servicetest.Settled)
 			item := b.Next(map[string]bool{"default/admitted": true}, true)
-			if yields := item != nil && item.Evict != nil && len(item.Evict.Yielding) == 1; yields != (canaries == 0) {
+			if yields := item != nil && item.Evict != nil && len(item.Evict.Yielding) == 1; !yields {
 				t.Errorf("due is %+v", item)
 			}
 		})

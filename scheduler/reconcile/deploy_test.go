@@ -13,9 +13,10 @@ import (
 // How Nomad goes from one version of a service to the next. What changes in place, does.
 // Where the tasks differ, or the node is left out now, an alloc is replaced: where there
 // is room for the new one, in one plan, and else it stays. With canaries, so many of the
-// new version start beside the old one, and it goes no further until they are promoted;
-// what is lost of the old version meanwhile comes back as it was. (Nomad 1.11.3;
-// TestAVictimWithCanariesGivesWayOnce and TestCanariesWaitForTheirQueue see it there.)
+// new version start beside the old one, and it goes no further until they are promoted: a
+// higher count is for later. What is lost of the old version meanwhile comes back as it was, unless
+// a canary of the group finds no room in the same pass; then only what has failed does, in
+// a later one. (Nomad 1.11.3; TestWhatNomadStartsBesideCanaries sees it there.)
 
 // specOf is what of a group cannot change in place.
 func specOf(g *api.TaskGroup) string {
@@ -71,10 +72,14 @@ func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
 			present = append(present, a)
 		}
 	}
-	later := m.later(j, g)
-	if len(old) > 0 && want > 0 && canariesOf(j, g) > 0 && j.promoted != j.index {
-		return m.deployCanaries(j, g, want, len(present)+later, old, canaries)
+	if len(old) > 0 && want > 0 && canariesOf(j, g) > 0 && j.promoted != j.index && j.deploymentOf(g) == nil {
+		j.deploying[*g.Name] = &modelDeployment{j.index, old[0].group}
 	}
+	if d := j.deploymentOf(g); d != nil && want > 0 && j.promoted != j.index {
+		return m.deployCanaries(j, d, g, present, old, canaries)
+	}
+	later := m.later(j, g)
+	j.lost[*g.Name], j.broken[*g.Name] = 0, 0
 	for _, a := range canaries {
 		m.promoteOne(a)
 		present = append(present, a)
@@ -110,18 +115,51 @@ func (m *model) beyond(list []*modelAlloc, want int) []*modelAlloc {
 	return list[want:]
 }
 
-// deployCanaries starts canaries beside the old version, and what is missing of that.
-func (m *model) deployCanaries(j *modelJob, g *api.TaskGroup, want, present int, old, canaries []*modelAlloc) (missing int) {
+// deploymentOf is the deployment with canaries of the version that is registered.
+func (j *modelJob) deploymentOf(g *api.TaskGroup) *modelDeployment {
+	if d := j.deploying[*g.Name]; d != nil && d.index == j.index {
+		return d
+	}
+	return nil
+}
+
+// noteLost remembers that an alloc ended by no fault of its own, which Nomad replaces at once
+// or, beside canaries, never.
+func (m *model) noteLost(a *modelAlloc) {
+	if j := m.jobs[a.stub.Namespace+"/"+a.stub.JobID]; j != nil && !a.canary() {
+		j.lost[a.stub.TaskGroup]++
+	}
+}
+
+// deployCanaries starts canaries beside the old version, and again what was lost of that.
+func (m *model) deployCanaries(j *modelJob, d *modelDeployment, g *api.TaskGroup, present, old, canaries []*modelAlloc) (missing int) {
+	name := *g.Name
+	for _, a := range m.beyond(slices.Concat(present, old), *g.Count) {
+		old = slices.DeleteFunc(old, func(o *modelAlloc) bool { return o == a })
+		present = slices.DeleteFunc(present, func(o *modelAlloc) bool { return o == a })
+		m.end(a)
+	}
 	for range canariesOf(j, g) - len(canaries) {
-		if j.failed != j.index && !m.start(j, g, true, nil) {
+		if len(old) > 0 && j.failed != j.index && !m.start(j, g, true, nil) {
 			missing++
 		}
 	}
-	for range want - present - len(old) {
-		if !m.start(j, old[0].group, false, nil) {
-			missing++
+	room := missing == 0
+	again := func(n int) (left int) {
+		for range n {
+			if room = room && m.start(j, d.before, false, nil); !room {
+				missing++
+				left++
+			}
 		}
+		return left
 	}
+	free := max(0, *g.Count-len(present)-len(old))
+	due := m.due(j, g)
+	n := min(free, j.broken[name]+due)
+	j.broken[name] = max(0, again(n)-due)
+	again(min(free-n, j.lost[name]))
+	j.lost[name] = 0
 	return missing
 }
 

@@ -40,6 +40,16 @@ func (m *model) later(j *modelJob, g *api.TaskGroup) (n int) {
 	return n
 }
 
+// due counts what of a group failed and is started again now.
+func (m *model) due(j *modelJob, g *api.TaskGroup) (n int) {
+	for _, a := range m.failed {
+		if a.of(j, g) && a.again == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func (a *modelAlloc) of(j *modelJob, g *api.TaskGroup) bool {
 	return a.stub.JobID == j.key.ID && a.stub.Namespace == j.key.Namespace && a.stub.TaskGroup == *g.Name
 }

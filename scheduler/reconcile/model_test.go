@@ -33,6 +33,17 @@ type modelJob struct {
 	// deployment failed.
 	stable           json.RawMessage
 	promoted, failed uint64
+	deploying        map[string]*modelDeployment // the newest with canaries, by group
+	// lost is how many allocs of a group were stopped or moved since it was last looked at,
+	// and broken how many have failed and are to be started again.
+	lost, broken map[string]int
+}
+
+// modelDeployment is one with canaries: of the version with that index, beside allocs of the
+// version before it.
+type modelDeployment struct {
+	index  uint64
+	before *api.TaskGroup
 }
 
 // modelAlloc is an alloc of the version of a group that it was started as, or became in
@@ -157,7 +168,7 @@ func (m *model) register(raw json.RawMessage) {
 	key := nomad.JobKey{Namespace: *job.Namespace, ID: *job.ID}
 	j := m.jobs[key.String()]
 	if j == nil {
-		j = &modelJob{key: key}
+		j = &modelJob{key: key, deploying: map[string]*modelDeployment{}, lost: map[string]int{}, broken: map[string]int{}}
 		m.jobs[key.String()] = j
 	}
 	m.index++
@@ -192,6 +203,7 @@ func (m *model) Stop(_ context.Context, id string) error {
 	for _, a := range m.allocs {
 		if a.stub.ID == id && a.stopping == 0 {
 			m.end(a)
+			m.noteLost(a)
 		}
 	}
 	m.schedule()
@@ -340,7 +352,9 @@ func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool,
 		a.deployed, a.stub.DeploymentStatus = j.index, &api.AllocDeploymentStatus{Canary: true}
 	}
 	m.allocs = append(m.allocs, a)
-	m.replaced(j, a)
+	if !canary {
+		m.replaced(j, a)
+	}
 	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 	return true
 }

@@ -89,6 +89,9 @@ func (m *model) kill(a *modelAlloc) {
 	m.index++
 	a.stub.ClientStatus, a.stub.ModifyIndex = "failed", m.index
 	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+	if j := m.jobs[a.stub.Namespace+"/"+a.stub.JobID]; j != nil && a.stopping == 0 && !a.canary() {
+		j.broken[a.stub.TaskGroup]++
+	}
 	m.schedule()
 }
 

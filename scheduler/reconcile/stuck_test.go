@@ -111,6 +111,7 @@ func TestAGangThatLostANodeDoesNotRest(t *testing.T) {
 			for _, a := range h.allocs {
 				if a.stub.NodeID == node.ID {
 					h.end(a)
+					h.noteLost(a)
 				}
 			}
 			for range 240 {

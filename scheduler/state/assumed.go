@@ -28,9 +28,6 @@ type Assumed struct {
 	Group string
 	Usage place.Usage
 	Since time.Time
-	// Queue pays Cost for an alloc of which it is not known where it goes; none where it is.
-	Queue string
-	Cost  place.Charge
 	// Kept is set while room is made for the alloc: it outlives evaluations that
 	// find no room yet.
 	Kept bool
@@ -74,40 +71,23 @@ func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage,
 	}
 }
 
-// AssumeAnywhere has a queue pay for so many allocs of a group that Nomad places where it likes.
-func (tx *Tx) AssumeAnywhere(key nomad.JobKey, group, queue string, allocs int, each place.Charge) {
-	for n := range allocs {
-		u := place.Usage{ID: fmt.Sprintf("anywhere:%s/%s#%d", key, group, n)}
-		tx.promise(&Assumed{Job: key, Group: group, Usage: u, Queue: queue, Cost: each, Since: tx.now()})
-	}
-}
-
 func (tx *Tx) promise(a *Assumed) {
 	tx.assumed[a.Usage.ID] = a
-	if a.Queue != "" {
-		tx.anywhere[a.Usage.ID] = a
-		tx.epoch++
-	}
 	put(tx.promised, a.Job, a.Usage.ID, a)
 	tx.book(a.Usage)
 }
 
 // confirm ends the promise that an alloc keeps: one for the alloc's node if there
-// is one, else any of its group, that of a canary only where there is no other.
+// is one, else any of its group.
 func (tx *Tx) confirm(a *nomad.Alloc) {
-	found, best := "", 0
+	found := ""
 	for id, promised := range tx.promised[a.Key()] {
-		fits := 1
-		switch {
-		case promised.Group != a.Group:
+		if promised.Group != a.Group {
 			continue
-		case promised.Usage.NodeID == a.NodeID:
-			fits = 3
-		case promised.Queue != "" && !a.Canary:
-			fits = 2
 		}
-		if fits > best || fits == best && id < found {
-			found, best = id, fits
+		here, there := promised.Usage.NodeID == a.NodeID, found != "" && tx.assumed[found].Usage.NodeID == a.NodeID
+		if found == "" || here && !there || here == there && id < found {
+			found = id
 		}
 	}
 	if found != "" {
@@ -128,10 +108,6 @@ func (tx *Tx) forgetUnplaced(b *nomad.Blocked) {
 func (tx *Tx) forget(id string) {
 	drop(tx.promised, tx.assumed[id].Job, id)
 	delete(tx.assumed, id)
-	if tx.anywhere[id] != nil {
-		delete(tx.anywhere, id)
-		tx.epoch++
-	}
 	tx.unbook(id)
 }
 

@@ -49,7 +49,6 @@ type Reader struct {
 
 	assumed      map[string]*Assumed
 	promised     map[nomad.JobKey]map[string]*Assumed // the same by job
-	anywhere     map[string]*Assumed                  // those of them that have no node
 	reservations map[string]*record.Reservation
 	records      map[nomad.JobKey]*record.Record // as far as read
 	drifted      map[nomad.JobKey]bool           // jobs that are not registered as recorded
@@ -87,7 +86,7 @@ func New(c *config.Config, now func() time.Time) *State {
 		now: now, config: c,
 		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
-		assumed: map[string]*Assumed{}, anywhere: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
+		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}, futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
 		history: history{evicted: map[nomad.JobKey][]time.Time{}, byQueue: map[string][]time.Time{}, moved: map[nomad.JobKey]time.Time{}, saved: &record.History{}},

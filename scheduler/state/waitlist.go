@@ -184,15 +184,9 @@ func (r *Reader) inOrder(selects func(*lane) bool) func(yield func(*Waiting) boo
 }
 
 // Owed is what work costs that was admitted to a queue, or to those below it, and waits
-// for room, is about to start wherever Nomad likes, or failed and is started again: it may start
-// at any time. What is promised on a node counts as held already, and what a job owes itself is left out.
+// for room, or failed and is started again: it may start at any time. What is promised on a node counts as held already, and what a job owes itself is left out.
 func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
-	for _, a := range r.anywhere {
-		if a.Job != without && r.IsWithin(a.Queue, queue) {
-			sum = sum.Plus(a.Cost)
-		}
-	}
 	for _, w := range r.Returning() {
 		if w.Job != without && r.IsWithin(w.Turn.Queue, queue) {
 			sum = sum.Plus(w.Asks())
