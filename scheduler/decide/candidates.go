@@ -27,6 +27,9 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	var list, later, last []string
 	start, room := startAt(g, len(nodes)), tx.RoomFor(needAs(tx, g))
 	for i := range nodes {
+		if i >= enough*limit && len(list)+len(later) >= limit {
+			break
+		}
 		id := nodes[(start+i)%len(nodes)]
 		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) {
 			continue
@@ -38,9 +41,6 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 			later = append(later, id)
 		case state.FitsWhenBack:
 			last = append(last, id)
-		}
-		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
-			break
 		}
 	}
 	list = slices.Concat(g.Decision.Preferred, list, later, last)

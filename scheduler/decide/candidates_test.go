@@ -46,3 +46,74 @@ func TestCandidates(t *testing.T) {
 		t.Errorf("the device blocks changed:\nfrom %+v\nto   %+v", d.Tasks, again[0].Tasks)
 	}
 }
+
+// In a large cluster a group's candidates are the preferred node, then nodes with room now, then
+// nodes that have room when others end, as they follow each other from the group's own start on.
+// Four times as many nodes as candidates are looked at for room now, and more only where fewer
+// would do at all.
+func TestOfManyNodesThoseWithRoomAreCandidates(t *testing.T) {
+	const nodes, limit = 150, 10
+	from := func(first, n int) (list []int) {
+		for i := range n {
+			list = append(list, first+i)
+		}
+		return list
+	}
+	name := func(at int) string { return fmt.Sprintf("m%03d", at%nodes) }
+	// submit has a group decided about where some nodes have room, some never will, and the others
+	// when their work ends.
+	submit := func(t *testing.T, room, never []int) admit.Decision {
+		var machines []*nomad.Node
+		for i := range nodes {
+			machines = append(machines, servicetest.Machine(name(i), map[bool]int{false: 1}[slices.Contains(never, i)]))
+		}
+		s := servicetest.New(t, "placement {\n candidates = 10\n}", machines...)
+		for i := range nodes {
+			if !slices.Contains(room, i) && !slices.Contains(never, i) {
+				a := servicetest.Ask(fmt.Sprintf("on-%d", i), "1", 1)
+				s.Show(a, false)
+				s.Run(a, "alloc-"+a.JobID, name(i), 0, 0, 16)
+			}
+		}
+		return s.Submit(t, servicetest.Ask("job", "8G", 1))
+	}
+	full := submit(t, nil, nil).Candidates
+	start := slices.IndexFunc(from(0, nodes), func(at int) bool {
+		return !slices.Contains(full, "id-"+name(at+nodes-1)) && slices.Contains(full, "id-"+name(at))
+	})
+	for text, row := range map[string]struct {
+		room, never, want []int // counted from the group's start
+	}{
+		"none has room":                         {want: from(0, limit)},
+		"a few have room":                       {room: from(20, 4), want: append(from(20, 4), from(0, 6)...)},
+		"more than enough have room":            {room: from(5, 30), want: from(5, limit)},
+		"the last that is looked at":            {room: []int{15, 39}, want: append([]int{15, 39}, from(0, 8)...)},
+		"the next one is not":                   {room: []int{15, 40}, want: from(0, 9)},
+		"few can ever take it":                  {never: append(from(0, 50), from(60, 90)...), want: from(50, limit)},
+		"just enough can take it in their time": {never: append(from(10, 31), from(43, 107)...), room: from(41, 2), want: from(0, 9)},
+		"too few can":                           {never: append(from(9, 32), from(43, 107)...), room: from(41, 2), want: append(from(41, 2), from(0, 8)...)},
+	} {
+		t.Run(text, func(t *testing.T) {
+			at := func(offsets []int) (list []int) {
+				for _, o := range offsets {
+					list = append(list, (start+o)%nodes)
+				}
+				return list
+			}
+			d := submit(t, at(row.room), at(row.never))
+			var want []string
+			for _, i := range at(row.want) {
+				want = append(want, "id-"+name(i))
+			}
+			for _, id := range d.Preferred {
+				if !slices.Contains(want, id) {
+					want = append(want[:min(len(want), limit-1)], id)
+				}
+			}
+			slices.Sort(want)
+			if !slices.Equal(d.Candidates, want) {
+				t.Errorf("the candidates are %v, want %v; %v is preferred", d.Candidates, want, d.Preferred)
+			}
+		})
+	}
+}

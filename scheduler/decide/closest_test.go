@@ -118,3 +118,38 @@ func TestAJobDoesNotWaitForTheClosest(t *testing.T) {
 		t.Errorf("got %+v, %v; %s", d, err, strings.Join(d[0].Explanation, "\n"))
 	}
 }
+
+// Room that is made in another form is for GPUs that are near each other too, where the group has
+// one alloc; another alloc may come to the GPUs that this one leaves.
+func TestRoomInAnotherFormIsForTheClosest(t *testing.T) {
+	for count, want := range map[int][]string{1: {"GPU-a-1", "GPU-a-3"}, 2: nil} {
+		s := servicetest.New(t, servicetest.Quick, servicetest.Machine("b", 2))
+		s.Tenant(t, "high-1", 90, "b", 0, 0, 16)
+		s.Tenant(t, "high-2", 90, "b", 1, 0, 16)
+		a := servicetest.Ask("waits", "2", count)
+		a.JobType = "batch"
+		if d := s.Submit(t, a); d.Tasks[0].Devices[0].Name != "nvidia/slice" {
+			t.Fatalf("it asks for %+v", d.Tasks)
+		}
+		s.Register(a)
+		s.Block(a, count)
+		joins(s, twoSockets("a", 4, 2))
+		low := servicetest.Ask("low", "4", 1)
+		low.Priority = 10
+		s.Show(low, false)
+		s.Run(low, "alloc-low", "a", 0, 0, 0)
+		alloc := s.Alloc("alloc-low")
+		all := []string{"GPU-a-0", "GPU-a-1", "GPU-a-2", "GPU-a-3"}
+		alloc.Index, alloc.Devices = s.Index+1, []nomad.TaskDevices{{Task: "t", Group: "nvidia/gpu/T4", IDs: all}}
+		s.State.Apply([]nomad.Change{{Alloc: &alloc}}, s.Index+1)
+		s.Pass(servicetest.Settled)
+		due := s.Next(nil, true)
+		if due == nil || due.Evict == nil {
+			t.Fatalf("due is %+v", due)
+		}
+		d, err := s.Revise(t.Context(), []admit.Ask{a}, due.Revision)
+		if err != nil || d == nil || !slices.Equal(leftOut(d[0]), want) {
+			t.Errorf("of %d: %v, %+v", count, err, d)
+		}
+	}
+}

@@ -363,11 +363,10 @@ func moveIn(tx *state.Tx, a *admit.Ask, g *record.Group, room *Room) {
 		return
 	}
 	g.Decision.Tasks = tasks(tx, a, room.parts, room.placedAlloc)
+	g.Covered = covered(room.parts)
 	if a.Count == 1 {
 		keepClose(tx, g.Decision.Tasks, a, room.parts, []placedAlloc{room.placedAlloc})
-	}
-	g.Covered = covered(room.parts)
-	if a.Count != 1 {
+	} else {
 		unpin(g)
 	}
 	if room.why != "" {

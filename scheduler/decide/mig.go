@@ -72,7 +72,7 @@ func (p *groupPlacer) asInstance(of profile) ([]part, bool) {
 			return nil, false
 		}
 		r.Profile, r.Whole, r.MinMemoryMiB = of.name, true, r.MemoryMiBPerGPU
-		r.MemoryMiBPerGPU, r.ShareMilli, r.LimitMilli = 0, 0, 0
+		r.MemoryMiBPerGPU, r.ShareMilli = 0, 0
 	}
 	return parts, true
 }

@@ -86,10 +86,6 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []p
 		if err := possible(t.Request, r.Vendor, a.Sharing); err != nil {
 			return nil, err
 		}
-		r.LimitMilli = t.LimitMilli
-		if r.LimitMilli != 0 && r.LimitMilli < r.ShareMilli {
-			r.LimitMilli = 0
-		}
 		if a.Sharing == gpu.SharingSuspend {
 			if why := asSeat(&r, t); why != "" {
 				return nil, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("group %q, task %q: %s", a.Group, t.Task, why)}

@@ -27,7 +27,7 @@ func TestARevisionIsMadeOnce(t *testing.T) {
 		"nothing":                       {decide.Revision{}, nil},
 		"what is not left out, back in": {decide.Revision{Include: []string{"id-b"}}, nil},
 		"a node is left out": {decide.Revision{Exclude: []string{"id-a"}, For: "default/other"}, func(d *admit.Decision, g *record.Group) bool {
-			return d.WithoutCanaries && maps.Equal(g.Excluded, map[string]string{"id-a": "default/other"}) && slices.Equal(d.Candidates, []string{"id-b", "id-c"}) && len(d.Preferred) == 0
+			return d.WithoutCanaries && len(g.Assumed) == 0 && maps.Equal(g.Excluded, map[string]string{"id-a": "default/other"}) && slices.Equal(d.Candidates, []string{"id-b", "id-c"}) && len(d.Preferred) == 0
 		}},
 		"all nodes are left out": {decide.Revision{Exclude: []string{"id-a", "id-b", "id-c"}, For: "x"}, func(d *admit.Decision, _ *record.Group) bool {
 			return slices.Equal(d.Candidates, []string{"none"})

@@ -1,9 +1,11 @@
 package decide_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -146,6 +148,69 @@ func TestWhatRunsInPartGivesUpTheRest(t *testing.T) {
 			item := b.Next(map[string]bool{"default/admitted": true}, true)
 			if yields := item != nil && item.Evict != nil && len(item.Evict.Yielding) == 1; !yields {
 				t.Errorf("due is %+v", item)
+			}
+		})
+	}
+}
+
+// What failed and is started again later gives up its quota as what waits for room does, each in its
+// turn; not where a part of it runs.
+func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
+	for name, row := range map[string]struct {
+		fails, waits int    // priorities; 0: there is none
+		count        int    // of what fails
+		yields       string // empty: nothing
+	}{
+		"it is the only one":             {fails: 40, count: 1, yields: "fails"},
+		"it comes before what waits":     {fails: 40, waits: 30, count: 1, yields: "waits"},
+		"it comes after what waits":      {fails: 30, waits: 40, count: 1, yields: "fails"},
+		"a part of it runs":              {fails: 40, count: 2},
+		"a part runs, another one waits": {fails: 30, waits: 40, count: 2, yields: "waits"},
+		"it has a higher priority":       {fails: 90, count: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
+			size := map[bool]string{true: "6G", false: "12G"}[row.waits > 0]
+			if row.count == 2 {
+				size = map[bool]string{true: "5G", false: "6G"}[row.waits > 0]
+			}
+			fails := servicetest.Ask("fails", size, row.count)
+			fails.Priority = row.fails
+			s.Submit(t, fails)
+			s.Register(fails)
+			registered(s, fails, func(j *nomad.Job) { j.Groups[0].Restarts = true })
+			for i := range row.count {
+				s.Run(fails, fmt.Sprintf("alloc-%d", i), "a", i, 0, int(fails.Tasks[0].Request.MemoryMiB/1024))
+			}
+			failed := s.Alloc("alloc-0")
+			failed.Status, failed.Failed, failed.Returns = "failed", true, true
+			s.State.Apply([]nomad.Change{{Alloc: &failed}}, s.Index)
+			if row.waits > 0 {
+				waits := servicetest.Ask("waits", map[int]string{1: "6G", 2: "4G"}[row.count], 1)
+				waits.Priority = row.waits
+				s.Submit(t, waits)
+				s.Register(waits)
+				s.Block(waits, 1)
+			}
+			s.LetTimePass()
+			s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(nomad.JobKey{Namespace: "default", ID: "waits"}, "g") })
+			high := servicetest.Ask("high", map[bool]string{true: "6G", false: "8G"}[row.count == 2], 1)
+			high.Priority = 80
+			s.Submit(t, high)
+			s.Register(high)
+			s.Block(high, 1)
+			s.Pass(servicetest.Settled)
+			if hold := recorded(s, high).Decision.Hold; hold == nil || hold.Kind != view.WaitsForQuota {
+				t.Fatalf("it is not held for quota: %+v", hold)
+			}
+			item, got := s.Next(map[string]bool{"default/waits": true, "default/fails": true}, true), ""
+			if item != nil && item.Evict != nil {
+				for _, y := range item.Evict.Yielding {
+					got += y.Job.ID
+				}
+			}
+			if got != row.yields {
+				t.Errorf("%q yields, want %q: %+v", got, row.yields, item)
 			}
 		})
 	}

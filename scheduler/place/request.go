@@ -35,7 +35,6 @@ type Request struct {
 	Whole           bool
 	Shared          bool
 	ShareMilli      int64 // guaranteed compute per GPU, 1..999
-	LimitMilli      int64 // compute ceiling per GPU, enforced on the node, not planned; 0: as the guarantee
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
 	MinMemoryMiB    int64 // with Whole or Shared: the card must have this much
 	Cover           bool  // hold as many slices as the share of compute is, where memory needs fewer
@@ -110,8 +109,6 @@ func (r *Request) Fault() string {
 		return fmt.Sprintf("share %d, want 1 to 999 milli", r.ShareMilli)
 	case r.Instances < 0 || r.Instances > 0 && r.Whole:
 		return fmt.Sprintf("%d instances of each GPU", r.Instances)
-	case r.LimitMilli != 0 && (r.LimitMilli < r.ShareMilli || r.LimitMilli > 1000):
-		return fmt.Sprintf("limit %d, want %d to 1000 milli", r.LimitMilli, r.ShareMilli)
 	}
 	for _, c := range slices.Concat(r.Constraints, r.Conditions) {
 		if !c.Known() {
