@@ -37,6 +37,7 @@ type late struct {
 // change.
 type pending struct {
 	next, remembered *record.Record
+	text             record.Text   // of next
 	done             chan struct{} // closed once it was tried, or is not wanted any more
 }
 
@@ -60,7 +61,8 @@ func (d *Decider) simple(key nomad.JobKey, asks []admit.Ask, answers []admit.Dec
 // keep takes a record that is to be written when Nomad has the job. It does not while records
 // cannot be written, too many are on their way, or this replica is about to stop leading.
 func (l *late) keep(next *record.Record, leading func() bool) bool {
-	if !next.InOne() {
+	text, err := next.Text()
+	if err != nil || !text.InOne() {
 		return false
 	}
 	l.mu.Lock()
@@ -68,7 +70,7 @@ func (l *late) keep(next *record.Record, leading func() bool) bool {
 	if l.failed || len(l.decided)+len(l.writing) >= mostLate || !leading() {
 		return false
 	}
-	l.decided[next.Key()] = &pending{next: next.Clone(), remembered: next, done: make(chan struct{})}
+	l.decided[next.Key()] = &pending{next: next.Clone(), text: text, remembered: next, done: make(chan struct{})}
 	return true
 }
 
@@ -168,13 +170,12 @@ func (d *Decider) writeNew(ctx context.Context, p *pending) error {
 		if !d.isNewest(p) {
 			return nil
 		}
-		err := p.next.Write(ctx, d.store)
+		err := p.next.WriteText(ctx, d.store, p.text)
 		d.late.tried(ctx, err)
 		if err == nil {
 			d.state.Do(func(tx *state.Tx) {
 				if tx.Record(p.next.Key()) == p.remembered {
-					p.next.Settled = p.remembered.Settled
-					tx.Keep(p.next)
+					tx.Stored(p.remembered.Clone().Replacing(p.next))
 				}
 			})
 			return nil

@@ -101,11 +101,20 @@ func (r *Record) Seal() {
 // Stored reports whether the record lies in a Variable.
 func (r *Record) Stored() bool { return r.stored.index != 0 }
 
-// InOne reports whether the record fits into one Variable.
-func (r *Record) InOne() bool {
+// Text is a record as it is stored.
+type Text []byte
+
+// Text encodes the record.
+func (r *Record) Text() (Text, error) {
 	text, err := json.Marshal(r)
-	return err == nil && len(text) <= partSize
+	if err != nil {
+		return nil, fmt.Errorf("encode decision of job %q: %w", r.Key(), err)
+	}
+	return text, nil
 }
+
+// InOne reports whether a record fits into one Variable.
+func (t Text) InOne() bool { return len(t) <= partSize }
 
 // SameAs reports whether two records of a job lie in the same Variable, unchanged.
 func (r *Record) SameAs(other *Record) bool { return r.stored.index == other.stored.index }
@@ -165,10 +174,15 @@ func readAt(ctx context.Context, s Store, at string, key nomad.JobKey) (*Record,
 
 // Write stores the record if no other writer did since it was read.
 func (r *Record) Write(ctx context.Context, s Store) error {
-	text, err := json.Marshal(r)
+	text, err := r.Text()
 	if err != nil {
-		return fmt.Errorf("encode decision of job %q: %w", r.Key(), err)
+		return err
 	}
+	return r.WriteText(ctx, s, text)
+}
+
+// WriteText is Write of a record that was encoded before.
+func (r *Record) WriteText(ctx context.Context, s Store, text Text) (err error) {
 	r.stored, err = writeText(ctx, s, path(r.Key()), r.Key().String(), string(text), r.stored)
 	return err
 }

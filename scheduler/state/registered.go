@@ -192,6 +192,9 @@ func (tx *Tx) Keep(r *record.Record) {
 	tx.version++
 }
 
+// Stored takes a copy of a job's record that lies in another Variable, and is the same otherwise.
+func (tx *Tx) Stored(r *record.Record) { tx.records[r.Key()] = r }
+
 // ForgetRecord forgets what was decided about a job.
 func (tx *Tx) ForgetRecord(key nomad.JobKey) {
 	delete(tx.records, key)
