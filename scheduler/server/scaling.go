@@ -113,17 +113,16 @@ func (p *proxy) wait(ctx context.Context, s *submission, decisions []admit.Decis
 }
 
 // renewIndex replaces the index that a scaling is bound to, where it is, by that which
-// the hold gave the job.
+// the hold gave the job. Where that cannot be read Nomad finds another one and refuses.
 func (p *proxy) renewIndex(ctx context.Context, s *submission) error {
 	var r api.ScalingRequest
 	if err := json.Unmarshal(s.body, &r); err != nil || r.JobModifyIndex == 0 {
 		return err
 	}
 	text, err := p.fetchText(ctx, s, -1)
-	if err != nil {
-		return err
+	if now := modifyIndex(text); err == nil && now != 0 {
+		r.JobModifyIndex = now
 	}
-	r.JobModifyIndex = modifyIndex(text)
 	s.body, err = json.Marshal(r)
 	return err
 }

@@ -37,11 +37,15 @@ func TestWhatIsScaledFromZeroWaits(t *testing.T) {
 		status             int
 		said, sent         string
 		held               bool
+		then               string // what replaces the index in the job once it is held
 	}{
 		"there is room":                   {job: registeredJob("", 0), body: `{"Count":2,"Target":{"Group":"g"}}`, status: 200, sent: `"Count":2`},
 		"it has to wait":                  {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"}}`, status: 200, said: "waits for quota", sent: `"Count":2`, held: true},
 		"bound to an index":               {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"},"JobModifyIndex":7}`, status: 200, sent: `"JobModifyIndex":7`, held: true},
+		"the index is another then":       {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"},"JobModifyIndex":7}`, status: 200, sent: `"JobModifyIndex":8`, held: true, then: `"JobModifyIndex":8`},
+		"the index is not known then":     {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"},"JobModifyIndex":7}`, status: 200, sent: `"JobModifyIndex":7`, held: true, then: `"JobModifyIndex":"?"`},
 		"bound to another index":          {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"},"JobModifyIndex":6}`, status: 200, sent: `"JobModifyIndex":6`},
+		"it cannot be decoded":            {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"},"Message":5}`, status: 400, said: "the scaling"},
 		"Nomad refuses":                   {job: registeredJob("full", 0), body: `{"Count":2,"Target":{"Group":"g"}}`, refuses: "job scaling blocked due to active deployment", status: 400, said: "active deployment"},
 		"Nomad refuses what can never be": {job: registeredJob("", 0), body: `{"Count":9,"Target":{"Group":"g"}}`, refuses: "group count was greater", status: 400, said: "group count was greater"},
 		"it can never be":                 {job: registeredJob("", 0), body: `{"Count":9,"Target":{"Group":"g"}}`, status: 422, said: "no node has room"},
@@ -53,14 +57,20 @@ func TestWhatIsScaledFromZeroWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			held := ""
+			var s *service
 			hold := func(_ context.Context, namespace, id, group string, h admit.Hold) error {
 				held = namespace + "/" + id + "/" + group + " " + h.Kind
+				s.nomad.mu.Lock()
+				defer s.nomad.mu.Unlock()
+				if c.then != "" {
+					s.nomad.jobs["/v1/job/a"] = strings.Replace(c.job, `"JobModifyIndex":7`, c.then, 1)
+				}
 				return c.fails
 			}
 			if c.noHolder {
 				hold = nil
 			}
-			s := newService(t, func(x *Config) { x.Hold = hold })
+			s = newService(t, func(x *Config) { x.Hold = hold })
 			s.nomad.jobs["/v1/job/a"], s.nomad.refusesScale, s.decider.most = c.job, c.refuses, 5
 			status, said := s.do(t, http.MethodPut, "/v1/job/a/scale", c.body)
 			if status != c.status || !strings.Contains(said, c.said) {
