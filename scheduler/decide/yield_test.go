@@ -159,6 +159,7 @@ func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
 	for name, row := range map[string]struct {
 		fails, waits int    // priorities; 0: there is none
 		count        int    // of what fails
+		blocked      bool   // it is to be started again now, and waits for room
 		yields       string // empty: nothing
 	}{
 		"it is the only one":             {fails: 40, count: 1, yields: "fails"},
@@ -167,6 +168,7 @@ func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
 		"a part of it runs":              {fails: 40, count: 2},
 		"a part runs, another one waits": {fails: 30, waits: 40, count: 2, yields: "waits"},
 		"it has a higher priority":       {fails: 90, count: 1},
+		"it waits for room by now":       {fails: 40, count: 1, blocked: true, yields: "fails"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
@@ -185,6 +187,9 @@ func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
 			failed := s.Alloc("alloc-0")
 			failed.Status, failed.Failed, failed.Returns = "failed", true, true
 			s.State.Apply([]nomad.Change{{Alloc: &failed}}, s.Index)
+			if row.blocked {
+				s.Block(fails, 1)
+			}
 			if row.waits > 0 {
 				waits := servicetest.Ask("waits", map[int]string{1: "6G", 2: "4G"}[row.count], 1)
 				waits.Priority = row.waits
@@ -194,6 +199,7 @@ func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
 			}
 			s.LetTimePass()
 			s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(nomad.JobKey{Namespace: "default", ID: "waits"}, "g") })
+			s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(fails), "g") })
 			high := servicetest.Ask("high", map[bool]string{true: "6G", false: "8G"}[row.count == 2], 1)
 			high.Priority = 80
 			s.Submit(t, high)
