@@ -122,39 +122,38 @@ func TestWhatIsMissingIsChargedBesideCanaries(t *testing.T) {
 	}
 }
 
-// What an update with canaries starts more of the version that runs costs as much as the dearest of
-// that version: nothing else of the job counts.
-func TestWhatStartsBesideCanariesCostsAsWhatRuns(t *testing.T) {
+// An update with canaries is refused for good where its queue can never pay for them beside what
+// runs of the version before: canaries of an earlier update, what stops and other groups do not count.
+func TestOnlyWhatRunsOnCountsBesideCanaries(t *testing.T) {
 	for name, row := range map[string]struct {
 		group            string
 		canary, stopping bool
 		refused          bool
 	}{
-		"a dear one of that version": {group: "g", refused: true},
-		"a dear canary":              {group: "g", canary: true},
-		"a dear one that stops":      {group: "g", stopping: true},
-		"a dear one of another":      {group: "h"},
+		"another one of that version": {group: "g", refused: true},
+		"an earlier canary":           {group: "g", canary: true},
+		"one that stops":              {group: "g", stopping: true},
+		"one of another group":        {group: "h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
 			a := servicetest.Ask("svc", "2G", 2)
 			s.Submit(t, a)
 			s.Register(a)
-			s.Run(a, "alloc-1", "a", 0, 0, 2)
-			s.Run(a, "alloc-2", "a", 0, 2, 1)
-			dear := a
-			dear.Group = row.group
-			s.Run(dear, "dear", "a", 1, 0, 8)
-			alloc := s.Alloc("dear")
+			s.Run(a, "alloc", "a", 0, 0, 2)
+			other := a
+			other.Group = row.group
+			s.Run(other, "other", "a", 1, 0, 8)
+			alloc := s.Alloc("other")
 			s.Index++
 			alloc.Index, alloc.Canary, alloc.Stopping = s.Index, row.canary, row.stopping
 			s.State.Apply([]nomad.Change{{Alloc: &alloc}}, s.Index)
 			s.LetTimePass()
-			next := servicetest.Ask("svc", "1G", 3)
+			next := servicetest.Ask("svc", "9G", 2)
 			next.Canaries = 1
 			_, err := s.Decide(t.Context(), []admit.Ask{next}, true)
 			var refusal *admit.Refusal
-			if refused := errors.As(err, &refusal) && refusal.Status == 409; refused != row.refused || err != nil && !refused {
+			if refused := errors.As(err, &refusal) && refusal.Status == 403; refused != row.refused || err != nil && !refused {
 				t.Errorf("got %v", err)
 			}
 		})
