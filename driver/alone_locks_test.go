@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"context"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cstructs "github.com/hashicorp/nomad/client/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+
+	driverruntime "github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// underLock runs a call, under a name by which it is found among all goroutines.
+func underLock(call func(), done chan<- struct{}) {
+	defer func() { done <- struct{}{} }()
+	call()
+}
+
+// atALock is how the runtime describes a goroutine that waits for a lock.
+var atALock = regexp.MustCompile(`^goroutine \d+ .*\[sync\.(Mutex|RWMutex)\.R?Lock`)
+
+// waitAtLocks counts the calls of underLock that wait for a lock.
+func waitAtLocks() (waiting int) {
+	stacks := make([]byte, 4<<20)
+	for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		if strings.Contains(stack, "driver.underLock(") && atALock.MatchString(stack) {
+			waiting++
+		}
+	}
+	return waiting
+}
+
+// What several goroutines use is used under its lock: whoever holds it is waited for.
+// Without that, two tasks get the last of a GPU, or a map is read while it is written.
+func TestWhatIsSharedIsLocked(t *testing.T) {
+	d, env := alone(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	lease := gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuA, Partition: &gpu.Partition{ID: "p", Chunks: 1}}}}
+	one := known(d, env, lease)
+	device, _ := d.seats.device(gpuA)
+	cfg := &drivers.TaskConfig{ID: "begun", JobID: "job"}
+	_, over, err := d.starts.begin(t.Context(), cfg)
+	must.NoError(t, err)
+	var config Config
+	parse(t, configSpec, `enabled = false`, &config)
+	var disabled []byte
+	must.NoError(t, base.MsgPackEncode(&disabled, config))
+	for _, row := range []struct {
+		of    string
+		lock  sync.Locker
+		calls []func()
+	}{
+		{"driver", &d.mu, []func(){
+			func() { _, _ = d.Capabilities() }, func() { _ = d.SetConfig(&base.Config{PluginConfig: disabled}) }, func() { d.use(env) }, func() { _, _ = d.configured() },
+			func() { d.statsLoop(ended, one, time.Hour, make(chan *cstructs.TaskResourceUsage)) },
+		}},
+		{"counts", &d.counts.mu, []func(){func() { d.counts.kill(errLost) }, func() { _ = d.counts.save(env.state) }}},
+		{"dataDir", &d.dataDir.mu, []func(){func() { d.dataDir.get() }, func() { d.dataDir.look("/") }}},
+		{"runc", &d.runc.mu, []func(){func() { _, _ = d.runc.get(ended, env.runtime) }}},
+		{"leases", &d.leases.mu, []func(){
+			func() { d.leases.open(env.state) }, func() { _ = d.leases.claim(lease) }, func() { d.leases.startEnded(lease) }, func() { _ = d.leases.write(lease) },
+			func() { _ = d.leases.resize(lease) }, func() { _ = d.leases.end(lease, time.Now()) }, func() { _ = d.leases.expire(time.Now()) }, func() { _, _ = d.leases.started() },
+		}},
+		{"partitions", &d.partitions, []func(){
+			func() { _ = d.takePartition(ended, &startPlan{env: env, record: record{Lease: lease}}) },
+			func() { _ = d.removePartition(ended, env, lease.Holdings[0], "box") },
+		}},
+		{"seats", &d.seats.mu, []func(){
+			func() { d.seats.known(gpuA) }, func() { d.seats.device(gpuB) }, func() { d.seats.othersMiB(gpuA) }, func() { d.seats.noteHost(device, 1) },
+			func() { d.seats.setReady("mine", true) }, func() { d.seats.isReady("mine") }, func() { d.seats.ask("mine", "") }, func() { d.seats.asked("mine", true) },
+		}},
+		{"device", &device.mu, []func(){func() { _ = d.seatStep(env.state, gpuA, device) }}},
+		{"view", &d.selfView.mu, []func(){func() { _, _, _ = d.selfView.read(env.state) }}},
+		{"saved", &one.saved.mu, []func(){func() { one.saved.note(time.Now(), 0, func(time.Time) {}) }, func() { one.saved.stop() }}},
+		{"starts", &d.starts.mu, []func(){
+			func() { d.starts.setLimit(0) }, func() { _, _ = d.starts.admit(ended, cfg) }, func() { d.starts.makeWay("none") }, func() { d.starts.leave("job") },
+			func() { _, _, _ = d.starts.begin(t.Context(), &drivers.TaskConfig{ID: "next"}) }, over, func() { _, _ = d.starts.cancel(ended, "none") },
+		}},
+		{"tasks", &d.tasks.mu, []func(){
+			func() { d.tasks.put(one) }, func() { _, _ = d.tasks.get("known") }, func() { d.tasks.find("", "") }, func() { d.tasks.changed() }, func() { d.tasks.remove("none") }, func() { d.tasks.all() },
+		}},
+		{"task", &one.mu, []func(){
+			func() { one.finish(driverruntime.Exit{}, nil) }, func() { one.status() }, func() { one.markKilled(errLost) }, one.clearKilled,
+		}},
+		{"shutdown", &d.mu, []func(){d.Shutdown}},
+	} {
+		t.Run(row.of, func(t *testing.T) {
+			done := make(chan struct{}, len(row.calls))
+			row.lock.Lock()
+			for _, call := range row.calls {
+				go underLock(call, done)
+			}
+			must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return waitAtLocks()+len(done) == len(row.calls) }), wait.Timeout(patience), wait.Gap(time.Millisecond)))
+			early := len(done)
+			row.lock.Unlock()
+			for range row.calls {
+				<-done
+			}
+			must.Zero(t, early, must.Sprint("calls went on while another held the lock"))
+		})
+	}
+}
