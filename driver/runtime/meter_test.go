@@ -87,3 +87,59 @@ func TestOnlyAnswersOfALoginAreShort(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersOfRegistriesAreAsTheyAre: containerd would unpack them in memory of this process,
+// once for each way of packing that they name.
+func TestAnswersOfRegistriesAreAsTheyAre(t *testing.T) {
+	for packed, ok := range map[string]bool{
+		"": true, "identity": true, "gzip": true, "deflate": true, " GZIP ": true,
+		"zstd": false, "gzip, gzip": false, "gzip gzip": false, "identity,zstd": false, "br": false, ",,,": true,
+		strings.Repeat("gzip,", 1000): false,
+	} {
+		closed := false
+		m := newMeter(Pull{}, func(error) {})
+		next := roundTripper(func(req *http.Request) (*http.Response, error) {
+			must.Eq(t, "identity", req.Header.Get("Accept-Encoding"))
+			header := http.Header{}
+			header.Add("Content-Encoding", packed)
+			return &http.Response{StatusCode: http.StatusOK, Header: header, Body: &closing{strings.NewReader("x"), &closed}}, nil
+		})
+		req := httptest.NewRequest(http.MethodGet, "http://a.example/v2/a/blobs/b", nil)
+		req.Header.Set("Accept", "application/octet-stream")
+		req.Header.Set("Accept-Encoding", "zstd;q=1.0, gzip;q=0.8, deflate;q=0.5")
+		resp, err := m.wrap(next).RoundTrip(req)
+		must.Eq(t, ok, err == nil, must.Sprintf("%.40q: %v", packed, err))
+		must.Eq(t, "zstd;q=1.0, gzip;q=0.8, deflate;q=0.5", req.Header.Get("Accept-Encoding"))
+		if !ok {
+			must.ErrorIs(t, err, ErrImageTooLarge)
+			must.True(t, closed)
+		} else {
+			must.NoError(t, resp.Body.Close())
+		}
+		must.Eq(t, 0, m.waiting, must.Sprint(packed))
+		m.stop()
+	}
+	// What asks for nothing, as for the token of a login, is left to Go.
+	for accepts, want := range map[string]string{"": "", "gzip": "identity"} {
+		req := httptest.NewRequest(http.MethodGet, "http://a.example/token", nil)
+		if accepts != "" {
+			req.Header.Set("Accept-Encoding", accepts)
+		}
+		_, err := plainly(roundTripper(func(req *http.Request) (*http.Response, error) {
+			must.Eq(t, want, req.Header.Get("Accept-Encoding"))
+			return &http.Response{Header: http.Header{"Content-Encoding": {"gzip", "zstd"}}, Body: http.NoBody}, nil
+		}), req)
+		must.ErrorIs(t, err, ErrImageTooLarge)
+	}
+}
+
+// closing is a body that tells when it is closed.
+type closing struct {
+	io.Reader
+	closed *bool
+}
+
+func (c *closing) Close() error {
+	*c.closed = true
+	return nil
+}

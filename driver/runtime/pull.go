@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -251,7 +253,7 @@ func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
 	}
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		m.wait(1)
-		resp, err := next.RoundTrip(req)
+		resp, err := plainly(next, req)
 		if err != nil {
 			m.wait(-1)
 		} else {
@@ -267,6 +269,27 @@ func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
 		}
 		return resp, err
 	})
+}
+
+// plainly asks for parts of an image as they are, and refuses an answer that is packed all the
+// same: containerd unpacks it in the memory of this process, in all the ways that the answer
+// names, one upon the other, and zstd takes up to a gigabyte each time. Gzip and deflate, once,
+// take next to nothing.
+func plainly(next http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if req.Header.Get("Accept-Encoding") != "" { // without it, Go asks for gzip by itself
+		req = req.Clone(req.Context())
+		req.Header.Set("Accept-Encoding", "identity")
+	}
+	resp, err := next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	packed := strings.FieldsFunc(strings.ToLower(strings.Join(resp.Header.Values("Content-Encoding"), ",")), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
+	if len(packed) == 0 || len(packed) == 1 && slices.Contains([]string{"identity", "gzip", "deflate"}, packed[0]) {
+		return resp, nil
+	}
+	_ = resp.Body.Close()
+	return nil, fmt.Errorf("%w: its registry answers with content encoding %.80q, which it was not asked for", ErrImageTooLarge, strings.Join(packed, ", "))
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -54,12 +54,13 @@ func TestCheck(t *testing.T) {
 			c.Mounts = []MountConfig{{Type: "tmpfs", Target: "/"}, {Type: "tmpfs", Target: "x"}, {Type: "tmpfs", Target: "/x/"}, {Type: "tmpfs", Target: "/x/../y"}}
 		}},
 		{"mounts", func(c *Config) {
-			c.Mounts = []MountConfig{{Source: "a", Target: "/a"}, {Type: "bind", Source: "/b", Target: "/b", Options: []string{"ro", "nosuid"}, Propagation: "rslave"}, {Type: "tmpfs", Source: "tmpfs", Target: "/c", Size: "1M", Options: []string{"mode=1777"}}}
+			c.Mounts = []MountConfig{{Source: "a", Target: "/a"}, {Type: "bind", Source: "/b", Target: "/b", Options: []string{"ro", "nosuid"}, Propagation: "rslave"}, {Type: "tmpfs", Source: "tmpfs", Target: "/c", Size: "1M", Options: []string{"mode=1777", "size=50%", "nr_inodes=1k"}}}
 		}},
 		{"mounts with mistakes", func(c *Config) {
 			c.Mounts = []MountConfig{{Type: "nfs", Source: "a", Target: "/a"}, {Target: "/b"}, {Type: "tmpfs", Source: "x", Target: "/c"}, {Source: "a", Target: "/d", Propagation: "up"},
 				{Source: "a", Target: "/e", Size: "1M"}, {Source: "a", Target: "/f", Options: []string{"ro", "lowerdir=/"}}, {Source: "a", Target: "/g", Options: []string{"size=1"}},
-				{Type: "tmpfs", Target: "/h", Options: []string{"size"}}, {Type: "tmpfs", Target: "/i", Size: "big"}, {Type: "tmpfs", Target: "/j", Size: "0"}}
+				{Type: "tmpfs", Target: "/h", Options: []string{"size"}}, {Type: "tmpfs", Target: "/i", Size: "big"}, {Type: "tmpfs", Target: "/j", Size: "0"},
+				{Type: "tmpfs", Target: "/k", Options: []string{"size=1G,huge=always"}}, {Type: "tmpfs", Target: "/l", Options: []string{"mode="}}}
 		}},
 		{"volumes", func(c *Config) { c.Volumes = []string{"a:/a", "/b:/b:ro", "c:/c:rw,rslave"} }},
 		{"propagation", func(c *Config) {

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -68,6 +69,8 @@ var (
 	}
 	bindOptions  = append([]string{"bind", "rbind"}, append(slices.Clone(plainOptions), propagations...)...)
 	tmpfsOptions = []string{"size", "mode", "uid", "gid", "nr_inodes", "nr_blocks"}
+	// tmpfsValues are theirs. A comma would begin the next option.
+	tmpfsValues = regexp.MustCompile(`^[0-9]{1,20}[kKmMgGtTpPeE%]?$`)
 )
 
 // Mount translates what the author wrote. A source is returned as it is: only its
@@ -109,8 +112,8 @@ func (m MountConfig) Mount() (Mount, error) {
 
 func (m MountConfig) tmpfsOptions() ([]string, error) {
 	for _, option := range m.Options {
-		name, _, hasValue := strings.Cut(option, "=")
-		if !slices.Contains(plainOptions, option) && !(hasValue && slices.Contains(tmpfsOptions, name)) {
+		name, value, _ := strings.Cut(option, "=")
+		if !slices.Contains(plainOptions, option) && !(tmpfsValues.MatchString(value) && slices.Contains(tmpfsOptions, name)) {
 			return nil, fmt.Errorf("option %q is not one of a tmpfs's (%s, %s=)", option, strings.Join(plainOptions, ", "), strings.Join(tmpfsOptions, "=, "))
 		}
 	}
