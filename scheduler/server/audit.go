@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -165,7 +166,7 @@ func (p *proxy) note(request *http.Request, token string, r Record) {
 		return
 	}
 	r.At, r.Remote = time.Now().UTC(), request.RemoteAddr
-	if client := request.Header.Get("X-Forwarded-For"); client != "" && p.fromReplica(request) {
+	if client := lastOf(request.Header.Values("X-Forwarded-For")); client != "" && p.fromReplica(request) {
 		r.Remote, r.Via = client, request.RemoteAddr
 	}
 	if request.TLS != nil && len(request.TLS.PeerCertificates) > 0 {
@@ -177,6 +178,13 @@ func (p *proxy) note(request *http.Request, token string, r Record) {
 	if err := p.config.Audit.Write(r); err != nil {
 		p.log.Error("audit log is not written", "error", err)
 	}
+}
+
+// lastOf is the last address of a list: the replica wrote it, and who came before it those
+// before.
+func lastOf(forwarded []string) string {
+	list := strings.Join(forwarded, ",")
+	return strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
 }
 
 // Did writes a record of what the service did to a job by itself.

@@ -29,9 +29,15 @@ const (
 	registerToken = "8d6ab3b6-1c57-4f1e-9c56-secret000001"
 )
 
-// forbids reports whether Nomad refuses a request because of its token.
-func forbids(r *http.Request) bool {
+// forbids reports whether Nomad refuses a request because of its token, which the body of a
+// dispatch, a revert or a registration may hold.
+func forbids(r *http.Request, body []byte) bool {
+	var held struct{ AuthToken, SecretID string }
+	_ = json.Unmarshal(body, &held)
 	token := nomad.CallerToken(r.Header)
+	if token == "" && r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/scale") {
+		token = held.AuthToken + held.SecretID
+	}
 	return token != goodToken && (token != registerToken || strings.HasSuffix(r.URL.Path, "/plan") || r.Method == http.MethodGet)
 }
 
@@ -71,7 +77,7 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/acl/token/self":
 		fmt.Fprint(w, `{"AccessorID":"acc-1","Name":"alice"}`)
-	case f.acl && forbids(r):
+	case f.acl && forbids(r, body):
 		http.Error(w, "Permission denied", http.StatusForbidden)
 	case f.status != 0 && r.Method != http.MethodGet:
 		http.Error(w, "Enforcing job modify index 7: job exists", f.status)

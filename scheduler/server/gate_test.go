@@ -69,7 +69,7 @@ func gateOf(t *testing.T) func(ctx context.Context, token, namespace string) boo
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch {
-		case forbids(r):
+		case forbids(r, nil):
 			http.Error(w, "Permission denied", http.StatusForbidden)
 		case neverRegisters(body):
 			http.Error(w, "Enforcing job modify index 18446744073709551615: job does not exist", http.StatusInternalServerError)

@@ -117,9 +117,15 @@ func (p *proxy) close() {
 
 // ServeHTTP admits what carries a job and passes the rest.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch rt := routeOf(r); rt.kind {
-	case passed:
+	rt := routeOf(r)
+	if rt.kind == passed {
 		p.through.ServeHTTP(w, r)
+		return
+	}
+	// It names headers that a proxy takes away: what is checked here for a token would be
+	// carried out without it, for one in the body.
+	r.Header.Del("Connection")
+	switch rt.kind {
 	case scaled, dispatched, reverted:
 		p.recheck(w, r, rt)
 	default:

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 )
 
 // storedJob is a job as Nomad shows it, of a queue that is full.
@@ -55,6 +56,30 @@ func TestNothingInARequestLeadsPastTheCheck(t *testing.T) {
 				t.Errorf("%d %s", status, said)
 			}
 		})
+	}
+}
+
+// No header that decides something is taken away on the way, whatever the client says of its
+// connection: what is checked for one token is not carried out for another, and the leader's
+// audit log names the client, by the address that the other replica saw.
+func TestNoHeaderIsTakenAway(t *testing.T) {
+	s := newService(t, nil)
+	s.nomad.acl = true
+	s.nomad.jobs["/v1/job/a"] = storedJob("a", "")
+	status, said := s.do(t, http.MethodPost, "/v1/job/a/dispatch", `{"AuthToken":"`+goodToken+`"}`, "X-Nomad-Token", "another", "Connection", "X-Nomad-Token")
+	if status != http.StatusForbidden {
+		t.Errorf("%d %s", status, said)
+	}
+	leader := newService(t, func(c *Config) { c.Leadership = leads{self: true} })
+	follower := newService(t, func(c *Config) { c.Leadership = leads{address: leader.http.URL} })
+	for _, more := range [][]string{{"Connection", peer.Forwarded}, {"X-Forwarded-For", "203.0.113.7"}, {"X-Forwarded-For", "203.0.113.7, 203.0.113.8,"}} {
+		leader.audit.Reset()
+		if status, said := follower.do(t, http.MethodPut, "/v1/jobs", gpuJob("a", oneGPU), more...); status != http.StatusOK {
+			t.Fatalf("%d %s", status, said)
+		}
+		if log := leader.audit.String(); !strings.Contains(log, `"remote":"127.0.0.1","via":"127.0.0.1:`) {
+			t.Errorf("%q: the leader logs %s", more, log)
+		}
 	}
 }
 
