@@ -184,6 +184,7 @@ func TestPageShowsEverything(t *testing.T) {
 		"research", "1.25 borrowed", "5.25 of 4", "at most 8", // queues
 		"llm-large", "4 free A100 on one node are needed", "number 1 of 3 that wait · likely to start", "2(A100) would start now on 1 node", "quota", // pending
 		"tokenize", "on the CPU", "it waited 10m0s for 8G", // what fell back
+		"probe", "started again", "until then queue research keeps", "more for what may start at any time", // what failed
 		"the fullest GPU that still holds 16 GiB", "it would take 0.18 GPU more from later work", "fewer than 4 like GPUs", // decisions
 		"4 GiB reserved for serving", "8 GiB free", // a part of a GPU
 		"r-7f3a", "ada", "evicted research/notebook-9", "only said, not done", // reservations and events
@@ -271,7 +272,7 @@ func TestPageLives(t *testing.T) {
 	opened := ask[int](t, ctx, isOpen)
 	changed := viewtest.Small()
 	changed.Nodes[2].GPUs[0].Measured.TemperatureC = 91
-	changed.Pending, changed.OnCPU = nil, nil
+	changed.Pending, changed.OnCPU, changed.Returning = nil, nil, nil
 	s.set(changed, nil)
 	within(t, ctx, `document.body.innerText.includes("91\u00a0°C") && document.body.innerText.includes("Nothing waits.")`)
 	if after := ask[int](t, ctx, isOpen); after != opened {

@@ -22,7 +22,7 @@ func Cluster(r *state.Reader) (*view.Cluster, error) {
 	}
 	c := &view.Cluster{
 		At: r.Now(), Index: r.Index(), Synced: r.Synced(), DryRun: r.Config().Preemption.DryRun,
-		Nodes: []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Holds: Reservations(r),
+		Nodes: []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
 		Decisions: r.Decisions(), Events: r.Events(),
 	}
 	holders := holders(r)
@@ -49,6 +49,7 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 		for _, u := range r.HoldersIn(q.Name, r.Direct) {
 			v.DirectMilli += r.Charge(u.NodeID, u.Takes).Milli
 		}
+		v.OwedMilli = r.Owed(q.Name, nomad.JobKey{}).Milli
 		v.Above = above(r, q.Name)
 		for _, p := range pending {
 			if p.Queue == q.Name {
@@ -121,6 +122,28 @@ func waiting(r *state.Reader, w *state.Waiting) view.Pending {
 		p.Ask = g.Shown.Ask
 	}
 	return p
+}
+
+// returning lists what failed and Nomad starts again by itself.
+func returning(r *state.Reader) []view.Returning {
+	list := []view.Returning{}
+	for _, w := range r.Returning() {
+		if w.Missing == 0 {
+			continue // what takes its place is there, or waits for room
+		}
+		g := view.Returning{
+			Namespace: w.Job.Namespace, JobID: w.Job.ID, Group: w.Group, Allocs: w.Missing, Milli: w.Asks().Milli, Queue: w.Turn.Queue,
+			Since: w.Turn.Since, Ask: r.Job(w.Job).Group(w.Group).Text(), Text: "Nomad starts it again when the delay of its reschedule block is over",
+		}
+		if g.Queue != "" {
+			g.Text += fmt.Sprintf("; until then queue %s keeps %s for it", g.Queue, w.Asks())
+		}
+		list = append(list, g)
+	}
+	slices.SortFunc(list, func(x, y view.Returning) int {
+		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.JobID, y.JobID), strings.Compare(x.Group, y.Group))
+	})
+	return list
 }
 
 // onCPU lists what fell back and is still registered so.

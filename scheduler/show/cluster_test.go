@@ -271,6 +271,59 @@ func TestAQueueAboveItsLimitSaysWhyItStays(t *testing.T) {
 	}
 }
 
+// What failed and Nomad starts again is listed, with what its queue keeps for it meanwhile; a queue
+// says what it keeps for this and for what waits for room.
+func TestWhatIsStartedAgainIsShown(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(s *servicetest.Service, a admit.Ask)
+		allocs int
+		owed   int64
+	}{
+		"one of two":        {allocs: 1, owed: 1500},
+		"another is there":  {change: func(s *servicetest.Service, a admit.Ask) { s.Run(a, "next", "a", 2, 0, 8) }, owed: 1000},
+		"it waits for room": {change: func(s *servicetest.Service, a admit.Ask) { s.Block(a, 1) }, owed: 1500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 3))
+			s.Tenant(t, "tenant", 50, "a", 0, 0, 16)
+			a := servicetest.Ask("fails", "8G", 2)
+			s.Submit(t, a)
+			s.Register(a)
+			changeJob(s, a, func(j *nomad.Job) { j.Groups[0].Restarts = true })
+			s.Run(a, "runs", "a", 1, 0, 8)
+			s.Run(a, "lost", "a", 1, 8, 8)
+			s.Waits(t, "waits", "1", 50)
+			s.LetTimePass()
+			s.State.Do(func(tx *state.Tx) {
+				for _, id := range []string{"fails", "waits"} {
+					tx.ForgetGroup(nomad.JobKey{Namespace: "default", ID: id}, "g")
+				}
+			})
+			since := s.Clock.At
+			failed := s.Alloc("lost")
+			failed.Status, failed.Failed, failed.Returns = "failed", true, true
+			s.State.Apply([]nomad.Change{{Alloc: &failed}}, s.Index)
+			s.Pass(time.Minute)
+			if row.change != nil {
+				row.change(s, a)
+			}
+			c := s.Cluster(t)
+			if len(c.Returning) != row.allocs || c.Queues[0].OwedMilli != row.owed {
+				t.Fatalf("%d milli are owed; listed are %+v", c.Queues[0].OwedMilli, c.Returning)
+			}
+			for _, g := range c.Returning {
+				want := view.Returning{Namespace: "default", JobID: "fails", Group: "g", Allocs: 1, Milli: 500, Queue: "q", Ask: "8G", Since: since, Text: g.Text}
+				if g != want || !strings.Contains(g.Text, "until then queue q keeps 0.5 GPU") {
+					t.Errorf("got %+v", g)
+				}
+			}
+			if hidden := c.Redact(func(string) bool { return false }); len(hidden.Returning) != 0 {
+				t.Errorf("people of other namespaces see %+v", hidden.Returning)
+			}
+		})
+	}
+}
+
 // What waits is listed with what it asks for, in the order in which it is tried.
 func TestWhatWaitsIsShown(t *testing.T) {
 	s := servicetest.New(t, "queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 2))

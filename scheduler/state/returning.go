@@ -48,6 +48,7 @@ func (tx *Tx) forgetFailed() {
 		if tx.jobs[r.alloc.Key()] == nil || !r.alloc.Returns && !tx.Within(r.since, Echo) {
 			delete(tx.returning, id)
 			tx.epoch++
+			tx.version++
 		}
 	}
 }

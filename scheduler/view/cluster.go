@@ -19,13 +19,15 @@ type Cluster struct {
 	// Ledger is set while this replica's ledger cannot be written.
 	Ledger *LedgerOutage `json:"ledger_outage,omitempty"`
 
-	Nodes     []Node     `json:"nodes"`     // by name, then ID
-	Queues    []Queue    `json:"queues"`    // by name
-	Pending   []Pending  `json:"pending"`   // in the order in which they are tried
-	OnCPU     []FellBack `json:"on_cpu"`    // by namespace, job and group
-	Decisions []Decision `json:"decisions"` // newest first
-	Holds     []Hold     `json:"holds"`     // by ID
-	Events    []Event    `json:"events"`    // newest first
+	Nodes   []Node     `json:"nodes"`   // by name, then ID
+	Queues  []Queue    `json:"queues"`  // by name
+	Pending []Pending  `json:"pending"` // in the order in which they are tried
+	OnCPU   []FellBack `json:"on_cpu"`  // by namespace, job and group
+	// Returning is by namespace, job and group.
+	Returning []Returning `json:"started_again"`
+	Decisions []Decision  `json:"decisions"` // newest first
+	Holds     []Hold      `json:"holds"`     // by ID
+	Events    []Event     `json:"events"`    // newest first
 }
 
 // LedgerOutage is a time in which the ledger cannot be written. Decisions go on.
@@ -57,6 +59,9 @@ type Queue struct {
 	// DirectMilli is the part of UsedMilli that jobs hold which came around the
 	// service.
 	DirectMilli int64 `json:"direct_milli,omitempty"`
+	// OwedMilli is kept, beside UsedMilli, for what was admitted and may start at any time: it
+	// waits for room, or failed and is started again.
+	OwedMilli int64 `json:"owed_milli,omitempty"`
 	// Above says by how much the queue is above its limit, and why that stays so; empty
 	// where it is not.
 	Above   string `json:"above,omitempty"`
@@ -104,6 +109,21 @@ type FellBack struct {
 	Ask       string    `json:"ask"` // what it asked for: "8G,0.5"
 	Since     time.Time `json:"since"`
 	// Text says how long it waited, and what takes it back to a GPU.
+	Text string `json:"text"`
+}
+
+// Returning is a task group of which something failed that Nomad starts again by itself.
+type Returning struct {
+	Namespace string `json:"namespace"`
+	JobID     string `json:"job_id"`
+	Group     string `json:"group"`
+	Allocs    int    `json:"allocs"` // that are started again
+	// Milli are the thousandths of GPUs that Queue keeps for them meanwhile.
+	Milli int64     `json:"milli"`
+	Queue string    `json:"queue,omitempty"`
+	Ask   string    `json:"ask"`   // of one: "8G,0.5"
+	Since time.Time `json:"since"` // when one was seen to have failed
+	// Text says what is kept for them, and until when.
 	Text string `json:"text"`
 }
 

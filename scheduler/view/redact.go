@@ -24,6 +24,7 @@ func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	}
 	out.Pending = keep(c.Pending, func(p Pending) bool { return visible(p.Namespace) })
 	out.OnCPU = keep(c.OnCPU, func(f FellBack) bool { return visible(f.Namespace) })
+	out.Returning = keep(c.Returning, func(g Returning) bool { return visible(g.Namespace) })
 	out.Decisions = keep(c.Decisions, func(d Decision) bool { return visible(d.Namespace) })
 	out.Holds = slices.Clone(c.Holds)
 	for i := range out.Holds {
@@ -93,6 +94,9 @@ func (c *Cluster) Namespaces() []string {
 	}
 	for _, f := range c.OnCPU {
 		seen[f.Namespace] = true
+	}
+	for _, g := range c.Returning {
+		seen[g.Namespace] = true
 	}
 	for _, d := range c.Decisions {
 		seen[d.Namespace] = true

@@ -16,13 +16,14 @@ for, and what was done to it.`
 
 // story is all that the picture holds of one job.
 type story struct {
-	Namespace string          `json:"namespace"`
-	JobID     string          `json:"job_id"`
-	Decisions []view.Decision `json:"decisions"`
-	Pending   []view.Pending  `json:"pending"`
-	OnCPU     []view.FellBack `json:"on_cpu,omitempty"`
-	Holds     []storyHolding  `json:"holds"`
-	Events    []view.Event    `json:"events"`
+	Namespace string           `json:"namespace"`
+	JobID     string           `json:"job_id"`
+	Decisions []view.Decision  `json:"decisions"`
+	Pending   []view.Pending   `json:"pending"`
+	OnCPU     []view.FellBack  `json:"on_cpu,omitempty"`
+	Returning []view.Returning `json:"started_again,omitempty"`
+	Holds     []storyHolding   `json:"holds"`
+	Events    []view.Event     `json:"events"`
 
 	at time.Time // of the picture
 }
@@ -68,6 +69,11 @@ func tell(c *view.Cluster, namespace, job string) *story {
 			s.OnCPU = append(s.OnCPU, f)
 		}
 	}
+	for _, g := range c.Returning {
+		if g.Namespace == namespace && g.JobID == job {
+			s.Returning = append(s.Returning, g)
+		}
+	}
 	for _, e := range c.Events {
 		if e.Namespace == namespace && e.JobID == job || e.For == namespace+"/"+job {
 			s.Events = append(s.Events, e)
@@ -90,7 +96,7 @@ func (s *story) hold(n *view.Node, g *view.GPU) {
 }
 
 func (s *story) empty() bool {
-	return len(s.Decisions)+len(s.Pending)+len(s.OnCPU)+len(s.Holds)+len(s.Events) == 0
+	return len(s.Decisions)+len(s.Pending)+len(s.OnCPU)+len(s.Returning)+len(s.Holds)+len(s.Events) == 0
 }
 
 func (s *story) print(w io.Writer) error {
@@ -102,6 +108,9 @@ func (s *story) print(w io.Writer) error {
 		return err
 	}
 	if err := section(w, "On the CPU", cpuRows(s.OnCPU)); err != nil {
+		return err
+	}
+	if err := section(w, "Started again", againRows(s.Returning)); err != nil {
 		return err
 	}
 	if err := section(w, "Holds", s.holdingRows()); err != nil {

@@ -101,6 +101,9 @@ func (f filter) keep(c *view.Cluster, namespace string) {
 		return other(f.queue, p.Queue) || wrongJob(p.Namespace, p.JobID) || f.node != ""
 	})
 	c.OnCPU = slices.DeleteFunc(c.OnCPU, func(b view.FellBack) bool { return wrongJob(b.Namespace, b.JobID) || f.node != "" || f.queue != "" })
+	c.Returning = slices.DeleteFunc(c.Returning, func(g view.Returning) bool {
+		return other(f.queue, g.Queue) || wrongJob(g.Namespace, g.JobID) || f.node != ""
+	})
 	c.Holds = slices.DeleteFunc(c.Holds, func(h view.Hold) bool { return other(f.queue, h.Queue) || other(f.node, h.NodeName) || f.job != "" })
 }
 
@@ -135,7 +138,7 @@ func printStatus(w io.Writer, c *view.Cluster, colored bool) error {
 		title string
 		rows  [][]string
 	}{
-		{"GPUs", gpuRows(c)}, {"Held by", holderRows(c)}, {"Queues", queueRows(c)}, {"Waiting", pendingRows(c.Pending, c.At)}, {"On the CPU", cpuRows(c.OnCPU)}, {"Reservations", holdRows(c)},
+		{"GPUs", gpuRows(c)}, {"Held by", holderRows(c)}, {"Queues", queueRows(c)}, {"Waiting", pendingRows(c.Pending, c.At)}, {"On the CPU", cpuRows(c.OnCPU)}, {"Started again", againRows(c.Returning)}, {"Reservations", holdRows(c)},
 	} {
 		if len(s.rows) < 2 {
 			continue
@@ -262,6 +265,15 @@ func cpuRows(list []view.FellBack) [][]string {
 	rows := [][]string{{"Job", "Group", "Asked for", "Since", "Because"}}
 	for _, f := range list {
 		rows = append(rows, []string{f.Namespace + "/" + f.JobID, f.Group, f.Ask, f.Since.UTC().Format(time.RFC3339), f.Text})
+	}
+	return rows
+}
+
+// againRows are what failed and is started again.
+func againRows(list []view.Returning) [][]string {
+	rows := [][]string{{"Job", "Group", "Allocs", "Asks for", "Queue", "Failed", "Because"}}
+	for _, g := range list {
+		rows = append(rows, []string{g.Namespace + "/" + g.JobID, g.Group, fmt.Sprint(g.Allocs), g.Ask, dash(g.Queue), g.Since.UTC().Format(time.RFC3339), g.Text})
 	}
 	return rows
 }

@@ -31,7 +31,7 @@ func Small() *view.Cluster {
 		At: Now, Synced: Now.Add(-2 * time.Second), Index: 4711, Leader: "http://10.0.0.5:4680", Leading: true,
 		Nodes: []view.Node{sliced(), migAndShared(), whole()},
 		Queues: []view.Queue{
-			{Name: "research", Namespaces: []string{"research"}, QuotaMilli: 4000, UsedMilli: 5250, MaxMilli: 8000, BorrowedMilli: 1250, UsedMemoryMiB: 190_000, Pending: 1},
+			{Name: "research", Namespaces: []string{"research"}, QuotaMilli: 4000, UsedMilli: 5250, MaxMilli: 8000, BorrowedMilli: 1250, UsedMemoryMiB: 190_000, OwedMilli: 1000, Pending: 1},
 			{Name: "serving", Namespaces: []string{"default", "serving"}, QuotaMilli: 6000, UsedMilli: 2500, UsedMemoryMiB: 61_440, Pending: 2},
 			{Name: "students", Parent: "research", Namespaces: []string{"students"}, QuotaMilli: 1000, UsedMilli: 0, QuotaMemoryMiB: 40_960},
 		},
@@ -44,6 +44,9 @@ func Small() *view.Cluster {
 		},
 		OnCPU: []view.FellBack{
 			{Namespace: "research", JobID: "tokenize", Group: "prepare", Ask: "8G", Since: Now.Add(-30 * time.Minute), Text: "it waited 10m0s for 8G and runs without a GPU, until it is submitted again"},
+		},
+		Returning: []view.Returning{
+			{Namespace: "research", JobID: "probe", Group: "probe", Allocs: 2, Milli: 1000, Queue: "research", Ask: "0.5", Since: Now.Add(-20 * time.Minute), Text: "Nomad starts it again when the delay of its reschedule block is over; until then queue research keeps 1 GPUs for it"},
 		},
 		Decisions: decisions(),
 		Holds: []view.Hold{

@@ -339,7 +339,7 @@ function drawQueues(data) {
       attrs(el("th", el("strong", q.name), q.parent ? el("span.sub", "in " + q.parent) : ""), { scope: "row" }),
       cell("Namespaces", (q.namespaces || []).join(", ")),
       cell("Use of the quota", bar, q.borrowed_milli > 0 ? el("span.sub", `▨ ${gpus(q.borrowed_milli)} borrowed`) : ""),
-      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : "", q.above ? el("span.sub.bad", "✕ " + q.above) : ""),
+      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : "", q.owed_milli ? el("span.sub", `${gpus(q.owed_milli)} more for what may start at any time`) : "", q.above ? el("span.sub.bad", "✕ " + q.above) : ""),
       cell("Memory", gib(q.used_memory_mib) + (q.quota_memory_mib ? ` of ${gib(q.quota_memory_mib)}` : "")),
       cell("Waiting", q.pending || 0));
   });
@@ -360,7 +360,7 @@ function fits(f) {
 
 function drawPending(data, now) {
   byId("pending-count").textContent = (data.pending || []).length || "";
-  rows("pending-rows", [...(data.pending || []), ...(data.on_cpu || [])], 6, "Nothing waits.", (p) => (p.kind ? pendingRow(p, now) : onCPURow(p, now)));
+  rows("pending-rows", [...(data.pending || []), ...(data.started_again || []), ...(data.on_cpu || [])], 6, "Nothing waits.", (p) => (p.kind ? pendingRow : p.allocs ? againRow : onCPURow)(p, now));
 }
 
 function onCPURow(f, now) {
@@ -368,6 +368,13 @@ function onCPURow(f, now) {
     attrs(el("th", jobLink(f.namespace, f.job_id), el("span.sub", `${f.namespace} · group ${f.group}`)), { scope: "row" }),
     cell("Asks for", el("code", f.ask)), cell("Priority", "–"), cell("Queue", "–"), cell("Since", when(f.since, now)),
     cell("Waits for", el("span.tag", "on the CPU"), " ", f.text));
+}
+
+function againRow(g, now) {
+  return el("tr",
+    attrs(el("th", jobLink(g.namespace, g.job_id), el("span.sub", `${g.namespace} · group ${g.group}`)), { scope: "row" }),
+    cell("Asks for", el("code", g.ask), g.allocs > 1 ? el("span.sub", `${g.allocs} times`) : ""), cell("Priority", "–"), cell("Queue", g.queue || "–"), cell("Since", when(g.since, now)),
+    cell("Waits for", el("span.tag", "started again"), " ", g.text));
 }
 
 function pendingRow(p, now) {
