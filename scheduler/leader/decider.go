@@ -192,6 +192,16 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
+// Dispatched follows a dry decision about a job that was then dispatched: child is what Nomad
+// made of it.
+func (d *Decider) Dispatched(namespace, child string, asks []admit.Ask) {
+	brief, cancel := context.WithTimeout(context.Background(), longest)
+	defer cancel()
+	d.state.Do(func(tx *state.Tx) {
+		decide.Dispatched(brief.Err, tx, nomad.JobKey{Namespace: namespace, ID: child}, asks)
+	})
+}
+
 // Settle follows a decision: accepted is whether Nomad took the job. Except for new and
 // simple jobs, a decision is recorded before Nomad hears of it, so that a crash in between
 // cannot lose what a running job was given; one that Nomad refused is taken

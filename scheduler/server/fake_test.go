@@ -97,6 +97,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, f.job(r.URL))
 	case r.Method == http.MethodGet:
 		http.Error(w, "not found", http.StatusNotFound)
+	case strings.HasSuffix(r.URL.Path, "/dispatch"):
+		fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":"e","Index":12}`, strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, jobPrefix), "/dispatch")+"/dispatch-1")
 	default:
 		w.Header().Set("X-Nomad-Index", "12")
 		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)

@@ -1,16 +1,20 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -39,14 +43,17 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.toNomad(s, s.body, nil)
 		return
 	}
+	if err == nil && p.hand(ctx, s) {
+		return
+	}
+	leave := func() {}
+	if err == nil {
+		leave, err = p.dispatchTurn(ctx, s)
+	}
+	defer leave()
 	var decisions []admit.Decision
 	if err == nil {
-		if p.hand(ctx, s) {
-			return
-		}
-		if decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true); err != nil && refusalOf(err).Status >= 500 {
-			err = nil
-		}
+		decisions, err = p.tryOut(ctx, s)
 	}
 	if err == nil && s.route.kind == scaled {
 		err = p.wait(ctx, s, decisions)
@@ -59,6 +66,10 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	}
 	decided := time.Now()
 	p.toNomad(s, s.body, func(resp *http.Response) error {
+		if err := p.noteDispatch(s, resp); err != nil {
+			return err
+		}
+		leave() // before its client reads the answer
 		groups := groupsOf(s.job.Asks, decisions)
 		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
 		if rt.kind != scaled {
@@ -66,6 +77,46 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		}
 		return annotate(resp, notes(registered, decisions), groups)
 	})
+}
+
+// dispatchTurn waits until no other dispatch is under way: each is decided about beside what
+// those before it take of the quota. Other requests have no turn.
+func (p *proxy) dispatchTurn(ctx context.Context, s *submission) (leave func(), err error) {
+	if s.route.kind != dispatched {
+		return func() {}, nil
+	}
+	done, err := p.turns.take(ctx, "dispatch")
+	if err != nil {
+		return func() {}, err
+	}
+	return sync.OnceFunc(done), nil
+}
+
+// tryOut decides without effect; nothing where the decider cannot.
+func (p *proxy) tryOut(ctx context.Context, s *submission) ([]admit.Decision, error) {
+	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, true)
+	if err != nil && refusalOf(err).Status >= 500 {
+		return nil, nil
+	}
+	return decisions, err
+}
+
+// noteDispatch tells of the child that Nomad has made.
+func (p *proxy) noteDispatch(s *submission, resp *http.Response) error {
+	if s.route.kind != dispatched || p.config.Dispatched == nil || resp.StatusCode >= http.StatusMultipleChoices {
+		return nil
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, peer.MaxAnswer))
+	_ = resp.Body.Close()
+	if err != nil {
+		return fmt.Errorf("read Nomad's answer: %w", err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	var made struct{ DispatchedJobID string }
+	if json.Unmarshal(text, &made) == nil && made.DispatchedJobID != "" {
+		p.config.Dispatched(s.job.Namespace, made.DispatchedJobID, s.job.Asks)
+	}
+	return nil
 }
 
 // refuseRecheck refuses, with Nomad's own words where Nomad would refuse as well.

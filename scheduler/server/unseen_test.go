@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
@@ -206,5 +207,56 @@ func TestNothingIsKeptUnseen(t *testing.T) {
 	s.nomad.acl, s.nomad.jobs["/v1/job/a"] = false, "no JSON"
 	if status, said := s.do(t, http.MethodPut, "/v1/jobs", body); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, said)
+	}
+}
+
+// paying is a decider of a queue that pays for so many children.
+type paying struct {
+	fakeDecider
+	most, made atomic.Int32
+}
+
+func (d *paying) Decide(ctx context.Context, asks []admit.Ask, dry bool) ([]admit.Decision, error) {
+	decisions, err := d.fakeDecider.Decide(ctx, asks, dry)
+	if err == nil && d.made.Load() >= d.most.Load() {
+		decisions[0].Hold = &admit.Hold{Kind: "quota", Sentence: "all is taken"}
+	}
+	return decisions, err
+}
+
+// Of dispatches that come at once, those pass that the queue can pay for, and no more: each is
+// decided about when what Nomad made of the one before is known. One that Nomad refuses, or gives
+// no answer to, keeps no other waiting.
+func TestDispatchesAtOnceArePaidForOneByOne(t *testing.T) {
+	const atOnce, paid = 16, 3
+	d := &paying{}
+	d.most.Store(paid)
+	s := newService(t, func(c *Config) {
+		c.Decider = d
+		c.Dispatched = func(namespace, child string, asks []admit.Ask) {
+			if namespace != "default" || child != "a/dispatch-1" || len(asks) != 1 {
+				t.Errorf("%s %s %v", namespace, child, asks)
+			}
+			d.made.Add(1)
+		}
+	})
+	s.nomad.jobs["/v1/job/a"] = registeredJob("", 0)
+	s.nomad.jobs["/v1/job/a"] = strings.Replace(s.nomad.jobs["/v1/job/a"], `"Count":0`, `"Count":1`, 1)
+	dispatch := func() int { status, _ := s.do(t, http.MethodPost, "/v1/job/a/dispatch", `{}`); return status }
+	s.nomad.status = http.StatusInternalServerError
+	if got := dispatch(); got != http.StatusInternalServerError || d.made.Load() != 0 {
+		t.Errorf("%d, made %d", got, d.made.Load())
+	}
+	s.nomad.status = 0
+	statuses := make(chan int, atOnce)
+	for range atOnce {
+		go func() { statuses <- dispatch() }()
+	}
+	count := map[int]int{}
+	for range atOnce {
+		count[<-statuses]++
+	}
+	if count[http.StatusOK] != paid || count[http.StatusConflict] != atOnce-paid {
+		t.Errorf("%v", count)
 	}
 }

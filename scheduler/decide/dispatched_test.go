@@ -1,0 +1,59 @@
+package decide_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// What was dispatched counts from then on, before Nomad shows any of it, and once when it does:
+// the next dispatch finds its quota taken.
+func TestWhatWasDispatchedCountsAtOnce(t *testing.T) {
+	b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 4))
+	parent := servicetest.Ask("parent", "0.5", 1)
+	held := func() bool {
+		t.Helper()
+		d, err := b.Decide(t.Context(), []admit.Ask{parent}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d[0].Hold != nil && d[0].Hold.Kind == view.WaitsForQuota
+	}
+	child := func(n int) string { return fmt.Sprintf("parent/dispatch-%d", n) }
+	for n := range 2 {
+		if held() {
+			t.Fatalf("child %d is held: two halves of a GPU are free", n)
+		}
+		b.Dispatched(parent.Namespace, child(n), []admit.Ask{parent})
+	}
+	if !held() {
+		t.Error("a third child is let through")
+	}
+	b.Dispatched(parent.Namespace, child(0), nil) // of a job without GPUs
+	assumed := func(n int) (count int) {
+		b.State.View(func(r *state.Reader) {
+			count = r.Assumed(nomad.JobKey{Namespace: parent.Namespace, ID: child(n)}, parent.Group)
+		})
+		return count
+	}
+	if assumed(0) != 1 || assumed(1) != 1 {
+		t.Errorf("%d and %d allocs are assumed", assumed(0), assumed(1))
+	}
+	shown := parent
+	shown.JobID = child(0)
+	b.Register(shown)
+	b.Run(shown, "alloc-0", "a", 0, 0, 8)
+	b.Dispatched(parent.Namespace, child(0), []admit.Ask{parent}) // Nomad's answer came later than its event
+	if assumed(0) != 0 || assumed(1) != 1 || !held() {
+		t.Errorf("when one is shown, %d and %d allocs are assumed", assumed(0), assumed(1))
+	}
+	b.End("alloc-0")
+	if held() {
+		t.Error("when it has ended, another is held")
+	}
+}
