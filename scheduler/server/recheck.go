@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -122,7 +124,7 @@ func (p *proxy) noteDispatch(s *submission, resp *http.Response) error {
 // refuseRecheck refuses, with Nomad's own words where Nomad would refuse as well.
 func (p *proxy) refuseRecheck(ctx context.Context, s *submission, err error) {
 	var refusal *nomadRefusal
-	if tried := p.attempt(ctx, s); errors.As(tried, &refusal) {
+	if errors.As(err, &refusal) || errors.As(p.attempt(ctx, s), &refusal) {
 		refusal.write(s.w)
 		return
 	}
@@ -167,8 +169,10 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 	if err != nil {
 		return nil, err
 	}
-	if scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != modifyIndex(text) {
-		return nil, nil // Nomad refuses it
+	if now := modifyIndex(text); text != nil && scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != now {
+		// As Nomad does. By the time that it is there the job may be what the index says.
+		return nil, &nomadRefusal{answer{http.StatusInternalServerError, fmt.Appendf(nil,
+			"%s %d: job exists with conflicting job modify index: %d", api.RegisterEnforceIndexErrPrefix, scaling.JobModifyIndex, now)}}
 	}
 	job := p.readFetched(s, text)
 	if job == nil {
