@@ -1,12 +1,18 @@
 package admit
 
-import "strings"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // The HTTP statuses of a job that makes no sense, and of a change that what runs
 // does not allow.
 const (
-	badRequest = 400
-	conflict   = 409
+	badRequest    = 400
+	conflict      = 409
+	unprocessable = 422
 )
 
 // Refusal is the answer to a job that is not admitted.
@@ -28,4 +34,16 @@ func (r *Refusal) Error() string {
 // sense on any cluster.
 func malformed(text string, details ...string) *Refusal {
 	return &Refusal{Status: badRequest, Text: text, Details: details}
+}
+
+// CheckDispatch refuses a dispatch whose meta says what was decided when its parent was
+// registered: Nomad gives the child the devices of its parent, and the meta of the dispatch.
+func CheckDispatch(meta map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		if slices.Contains(keys, key) {
+			return &Refusal{Status: unprocessable, Text: fmt.Sprintf("meta %s = %.80q is not valid in a dispatch: what a parameterized job has of GPUs, and which queue pays for it, is decided when it is registered", key, meta[key]),
+				Details: []string{"write it in the job, and register that; for another value, register another job"}}
+		}
+	}
+	return nil
 }

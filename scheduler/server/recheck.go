@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,12 +186,31 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 		if job.Asks, err = scaledTo(job.Asks, scaling.Target["Group"], scaling.Count); err != nil {
 			return nil, err
 		}
-	case dispatched: // the child runs at once
-		for i := range job.Asks {
-			job.Asks[i].Later = false
+	case dispatched:
+		if err := becomeChild(job, s.body); err != nil {
+			return nil, err
 		}
 	}
 	return job, nil
+}
+
+// becomeChild makes the asks of a parameterized job those of a child, which runs at once.
+func becomeChild(job *admit.Job, body []byte) error {
+	var dispatch struct {
+		Meta     map[string]string
+		Priority int
+	}
+	if json.Unmarshal(body, &dispatch) != nil {
+		dispatch.Meta, dispatch.Priority = nil, 0 // Nomad refuses it
+	}
+	for i := range job.Asks {
+		job.Asks[i].Later = false
+		job.Asks[i].Priority = cmp.Or(dispatch.Priority, job.Asks[i].Priority)
+	}
+	if len(job.Asks) == 0 {
+		return nil
+	}
+	return admit.CheckDispatch(dispatch.Meta)
 }
 
 // scaledTo is the ask of the group that gets more allocs, and behind it those that it

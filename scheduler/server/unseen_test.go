@@ -210,6 +210,31 @@ func TestNothingIsKeptUnseen(t *testing.T) {
 	}
 }
 
+// A dispatch says nothing of what was decided for its parent: which queue pays, and for what, is
+// the parent's, and the child would be counted as its own meta says. Its priority is its own.
+func TestADispatchChangesNothingThatWasDecided(t *testing.T) {
+	for body, want := range map[string]struct{ status, priority int }{
+		`{}`:                             {200, 50},
+		`{"Meta":{"input":"a"}}`:         {200, 50},
+		`{"Meta":{"gpu_queue":"other"}}`: {422, 0},
+		`{"meta":{"input":"a","gpu_gang":"true","gpu":"8"}}`: {422, 0},
+		`{"Meta":{"GPU":"8"}}`:                               {200, 50}, // which is another
+		`{"Priority":80}`:                                    {200, 80},
+		`{"Priority":0}`:                                     {200, 50},
+		`{"Priority":"80"}`:                                  {200, 50}, // which Nomad refuses
+	} {
+		s := newService(t, nil)
+		s.nomad.jobs["/v1/job/a"] = strings.Replace(registeredJob("", 0), `"Count":0`, `"Count":1`, 1)
+		status, said := s.do(t, http.MethodPost, "/v1/job/a/dispatch", body)
+		if status != want.status || status == 422 && !strings.Contains(said, "gpu") {
+			t.Errorf("%s: %d %s", body, status, said)
+		}
+		if asked := s.decider.asked; want.priority > 0 && (len(asked) != 1 || asked[0].Priority != want.priority) || want.priority == 0 && asked != nil {
+			t.Errorf("%s: decided about %+v", body, asked)
+		}
+	}
+}
+
 // paying is a decider of a queue that pays for so many children.
 type paying struct {
 	fakeDecider
