@@ -29,6 +29,7 @@ func TestWhatSpeaksAgainstANodeIsInGPUsAndPercent(t *testing.T) {
 		{weighing(1, 250, 400, 300, 100, 2, 2), chosen, "its GPUs would be 25% used, not 50%: the fullest is preferred (gpu_weight)"},
 		{weighing(-1, 500, 400, 900, 100, 2, 2), empty, "its CPU would be 90% used, not 30%: the emptiest is preferred (cpu_weight)"},
 		{weighing(1, 510, 100, 300, 100, 2, 2), chosen, "its host memory would be 10% used, not 40%: the fullest is preferred (memory_weight)"},
+		{weighing(1, 200, 0, 300, 100, 2, 2), chosen, "its GPUs would be 20% used, not 50%: the fullest is preferred (gpu_weight)"}, // and memory as much
 		{chosen, chosen, "it would do as well; the first of equals is taken"},
 		{weighing(1, 500, 400, 300, 0, 2, 2), chosen, "it would suit better, but its room is kept for other work or does not hold all of the group"},
 		{view.Choice{NodeName: "other"}, chosen, ""},

@@ -288,3 +288,38 @@ func TestDistinctHostsKeepsToWhatRuns(t *testing.T) {
 		t.Errorf("the second goes to %v", d.Preferred)
 	}
 }
+
+// A group of a gang is not let go while there is no room for the gang's other groups.
+func TestNoGroupOfAGangIsLetGoAlone(t *testing.T) {
+	s := servicetest.New(t, "", sixGPUs()...)
+	tenant := s.Tenant(t, "tenant", 50, "a", 0, 0, 16)
+	fill(s, tenant, 1, 3) // two GPUs are left, and four in all with those of the tenant's last two
+	chief, workers := gang("job", 1, 50), gang("job", 3, 50)
+	chief.Group = "chief"
+	asks := []admit.Ask{chief, workers}
+	d, err := s.Decide(t.Context(), asks, false)
+	if err != nil || d[0].Hold == nil || d[1].Hold == nil {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+	s.Settle(t.Context(), asks, d, true)
+	s.Register(workers)
+	registered(s, workers, func(j *nomad.Job) {
+		other := j.Groups[0]
+		other.Name, other.Count, other.Registered = "chief", 1, s.Record(j.Key).Groups["chief"].Fingerprint
+		other.Key, other.Was = chief.Key(), servicetest.WasOf(d[0])
+		j.Groups = append(j.Groups, other)
+	})
+	s.Index++
+	s.State.Apply([]nomad.Change{{Blocked: &nomad.Blocked{
+		Index: s.Index, EvalID: "e", Key: servicetest.KeyOf(workers), Missing: map[string]int{"chief": 1, "g": 3}, Since: s.Clock.At,
+	}}}, s.Index)
+	s.LetTimePass()
+	if due := s.Next(nil, true); due != nil {
+		t.Fatalf("there is room for the chief alone, and due is %+v", due)
+	}
+	s.End("alloc-tenant-3")
+	s.End("alloc-tenant-2")
+	if due := s.Next(nil, true); due == nil || due.Job.ID != "job" || !due.Revision.Retry {
+		t.Errorf("there is room for all, and due is %+v", due)
+	}
+}

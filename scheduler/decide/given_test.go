@@ -334,3 +334,39 @@ func TestWhatMayNotUseItsQueueIsNotRetried(t *testing.T) {
 		}
 	}
 }
+
+// Tasks of a group that share a GPU hold it together: what is promised to them is their sum.
+func TestTasksThatShareAGPUAddUp(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	a := servicetest.Ask("two", "3G,0.4", 1)
+	a.Tasks = append(a.Tasks, a.Tasks[0])
+	a.Tasks[1].Task = "u"
+	s.Submit(t, a)
+	promised := s.AllAssumed()
+	if len(promised) != 1 || len(promised[0].Usage.Takes) != 1 {
+		t.Fatalf("promised is %+v", promised)
+	}
+	if take := promised[0].Usage.Takes[0]; take.Milli != 800 || take.Slices != 6 {
+		t.Errorf("they hold %d milli and %d slices", take.Milli, take.Slices)
+	}
+	for _, row := range []struct {
+		request string
+		fits    bool
+	}{{"1G,0.3", false}, {"1G,0.2", true}} {
+		if d := s.Submit(t, servicetest.Ask("beside-"+row.request, row.request, 1)); (len(d.Preferred) == 1) != row.fits {
+			t.Errorf("%s beside them: %+v", row.request, d)
+		}
+	}
+}
+
+func TestSeatsOfATasksNeighborsAddUp(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.SeatMachine("a", 0, 1, 1))
+	a := blocks("two", "nvidia/shared", 1)
+	a.Tasks = append(a.Tasks, a.Tasks[0])
+	a.Tasks[1].Task = "u"
+	s.Submit(t, a)
+	promised := s.AllAssumed()
+	if len(promised) != 1 || len(promised[0].Usage.Takes) != 1 || promised[0].Usage.Takes[0].Replicas != 2 {
+		t.Errorf("promised is %+v", promised)
+	}
+}

@@ -69,3 +69,35 @@ func TestTheNodesOfAQueueBindItsJobs(t *testing.T) {
 		}
 	}
 }
+
+// A job with device blocks of its own, in a queue of some models, takes no room of another model: it is
+// not kept off where such is made.
+func TestWhatItsQueueDoesNotAllowIsNoRoom(t *testing.T) {
+	for models, kept := range map[string]bool{`["T4"]`: true, `["A100"]`: false} {
+		s := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n models = "+models+"\n}\nplacement {\n expected_models = [\"A100\"]\n}\n", servicetest.Machine("a", 1))
+		for _, a := range []struct {
+			id       string
+			priority int
+			own      bool
+		}{{id: "low", priority: 10}, {id: "rival", priority: 50, own: true}, {id: "waits", priority: 50}} {
+			ask := servicetest.Ask(a.id, "1", 1)
+			if ask.Namespace = "other"; a.own {
+				ask = blocks(a.id, "nvidia/slice", 16)
+			}
+			ask.Priority = a.priority
+			s.Submit(t, ask)
+			s.Register(ask)
+			if a.id == "low" {
+				s.Run(ask, "alloc-low", "a", 0, 0, 16)
+				continue
+			}
+			s.Block(ask, 1)
+		}
+		s.Pass(servicetest.Settled)
+		waits := servicetest.Ask("waits", "1", 1)
+		waits.Namespace = "other"
+		if e := evict(s, waits); e == nil || (len(e.Rivals) == 1) != kept {
+			t.Errorf("of models %s: %+v", models, e)
+		}
+	}
+}

@@ -52,6 +52,7 @@ func TestARevisionIsMadeOnce(t *testing.T) {
 			s.Register(a)
 			s.Run(a, "alloc", "a", 0, 0, 8)
 			before := version(s)
+			s.Pass(time.Second)
 			d := revise(t, s, a, row.revision)
 			if row.want == nil {
 				if d != nil || version(s) != before {
@@ -64,6 +65,9 @@ func TestARevisionIsMadeOnce(t *testing.T) {
 			}
 			if version(s) == before {
 				t.Error("the view is not new")
+			}
+			if shown := s.Cluster(t).Decisions[0]; row.revision.Hold != nil && shown.Outcome != view.Held {
+				t.Errorf("people are shown %+v", shown)
 			}
 			if row.revision.Prefer == "" { // which counts another attempt
 				if d := revise(t, s, a, row.revision); d != nil {

@@ -143,3 +143,36 @@ func TestWhatRunsKeepsItsForm(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 }
+
+// Room that is made in another form is preferred by the one alloc that it is made for, and by none of
+// several.
+func TestRoomInAnotherFormIsPreferredByOne(t *testing.T) {
+	for _, count := range []int{1, 2} {
+		s := servicetest.New(t, servicetest.Quick, wholeMachine("a"))
+		tenant := servicetest.Ask("tenant", "1", 1)
+		s.Register(tenant)
+		hold(s, tenant, "alloc-whole", "a")
+		a := servicetest.Ask("waits", "1", count)
+		s.Submit(t, a)
+		s.Register(a)
+		s.Block(a, count)
+		joins(s, servicetest.Machine("b", 1))
+		low := servicetest.Ask("low", "16G", 1)
+		low.Priority = 20
+		s.Show(low, false)
+		s.Run(low, "alloc-low", "b", 0, 0, 16)
+		s.Pass(servicetest.Settled)
+		due := s.Next(nil, true)
+		if due == nil || due.Evict == nil {
+			t.Fatalf("due is %+v", due)
+		}
+		d, err := s.Revise(t.Context(), []admit.Ask{a}, due.Revision)
+		if err != nil || d == nil {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+		wantSlices(t, &d[0])
+		if prefers := d[0].Tasks[0].Devices[0].Prefer; (prefers != "") != (count == 1) {
+			t.Errorf("of %d: prefers %q", count, prefers)
+		}
+	}
+}

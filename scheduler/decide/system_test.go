@@ -105,3 +105,22 @@ func TestASystemJobIsGivenWhatItsQueuePaysFor(t *testing.T) {
 		})
 	}
 }
+
+// What Nomad starts on its own, on nodes that it chooses, prefers no GPU: it would be that of one node.
+func TestWhatNomadPlacesPrefersNoGPU(t *testing.T) {
+	for name, change := range map[string]func(a *admit.Ask){
+		"a service":        func(*admit.Ask) {},
+		"a system job":     func(a *admit.Ask) { a.JobType = "system" },
+		"a sysbatch job":   func(a *admit.Ask) { a.JobType = "sysbatch" },
+		"a periodic job":   func(a *admit.Ask) { a.JobType, a.Later = "batch", true },
+		"a group of three": func(a *admit.Ask) { a.Count = 3 },
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2))
+		a := servicetest.Ask("job", "4G", 1)
+		change(&a)
+		d := s.Submit(t, a)
+		if prefers := d.Tasks[0].Devices[0].Prefer != ""; prefers != (name == "a service") {
+			t.Errorf("%s prefers %q", name, d.Tasks[0].Devices[0].Prefer)
+		}
+	}
+}

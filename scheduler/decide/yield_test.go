@@ -221,3 +221,64 @@ func TestWhatIsStartedAgainGivesUpItsQuota(t *testing.T) {
 		})
 	}
 }
+
+// What cannot be made to wait gives up nothing, and nothing is done in vain for one that waits for
+// its part of the quota.
+func TestOnlyWhatCanWaitGivesUpItsQuota(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(s *servicetest.Service, a admit.Ask)
+		yields bool
+	}{
+		"what waits for room": {change: func(*servicetest.Service, admit.Ask) {}, yields: true},
+		"dispatched":          {change: dispatched},
+		"registered otherwise": {change: func(s *servicetest.Service, a admit.Ask) {
+			registered(s, a, func(j *nomad.Job) { j.Groups[0].Registered = "otherwise" })
+		}},
+		"registered without a mark": {change: func(s *servicetest.Service, a admit.Ask) {
+			registered(s, a, func(j *nomad.Job) { j.Groups[0].Registered, j.Groups[0].Was = "otherwise", nil })
+		}},
+		"without a record": {change: func(s *servicetest.Service, a admit.Ask) {
+			s.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(a)) })
+		}},
+		"decided about a moment ago": {change: func(s *servicetest.Service, a admit.Ask) {
+			s.State.Do(func(tx *state.Tx) {
+				r := tx.Record(servicetest.KeyOf(a)).Clone()
+				r.At, r.Settled = tx.Now(), tx.Now()
+				tx.Keep(r)
+			})
+		}},
+		"a gang": {change: func(s *servicetest.Service, a admit.Ask) {
+			s.State.Do(func(tx *state.Tx) {
+				r := tx.Record(servicetest.KeyOf(a)).Clone()
+				g := r.Groups["g"]
+				g.Ask.Gang = true
+				r.Groups["g"] = g
+				tx.Keep(r)
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
+			another(t, s, "one", 0)
+			another(t, s, "two", 1)
+			a := servicetest.Ask("admitted", "12G", 1)
+			a.Priority = 30
+			s.Submit(t, a)
+			s.Register(a)
+			s.Block(a, 1)
+			s.LetTimePass()
+			s.State.Do(func(tx *state.Tx) { tx.ForgetGroup(servicetest.KeyOf(a), "g") })
+			high := servicetest.Ask("high", "8G", 1)
+			high.Priority = 80
+			s.Submit(t, high)
+			s.Register(high)
+			s.Block(high, 1)
+			s.Pass(servicetest.Settled)
+			row.change(s, a)
+			item := s.Next(map[string]bool{"default/admitted": true}, true)
+			if yields := item != nil && item.Evict != nil && len(item.Evict.Yielding) == 1; yields != row.yields || !yields && item != nil && item.Evict != nil {
+				t.Errorf("due is %+v", item)
+			}
+		})
+	}
+}
