@@ -323,3 +323,26 @@ func TestNoGroupOfAGangIsLetGoAlone(t *testing.T) {
 		t.Errorf("there is room for all, and due is %+v", due)
 	}
 }
+
+// For a group whose tasks ask in several device blocks nothing is evicted as for one: the core plans
+// a node for each block.
+func TestNothingGoesForSeveralBlocksAsForOne(t *testing.T) {
+	for blocks, evicts := range map[int]bool{1: true, 2: false} {
+		s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+		for i, name := range []string{"a", "a", "b", "b"} {
+			s.Tenant(t, fmt.Sprintf("low-%d", i), 10, name, i%2, 0, 16)
+		}
+		a := gang("gang", 2, 50)
+		for len(a.Tasks) < blocks {
+			a.Tasks = append(a.Tasks, a.Tasks[0])
+			a.Tasks[1].Task = "u"
+		}
+		s.Submit(t, a)
+		s.Register(a)
+		s.Block(a, 2)
+		s.Pass(servicetest.Settled)
+		if e := evict(s, a); (e != nil) != evicts {
+			t.Errorf("with %d blocks: %+v", blocks, e)
+		}
+	}
+}

@@ -359,7 +359,7 @@ func TestTasksThatShareAGPUAddUp(t *testing.T) {
 	}
 }
 
-func TestSeatsOfATasksNeighborsAddUp(t *testing.T) {
+func TestTasksThatShareSeatsAddUp(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.SeatMachine("a", 0, 1, 1))
 	a := blocks("two", "nvidia/shared", 1)
 	a.Tasks = append(a.Tasks, a.Tasks[0])

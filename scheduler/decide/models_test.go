@@ -1,10 +1,14 @@
 package decide_test
 
 import (
+	"fmt"
 	"testing"
+
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 )
 
@@ -70,34 +74,57 @@ func TestTheNodesOfAQueueBindItsJobs(t *testing.T) {
 	}
 }
 
+// machineOf is a node with two GPUs of another type than Machine has, of 16 slices each.
+func machineOf(name, gpuType string) *nomad.Node {
+	n := &api.Node{
+		ID: "id-" + name, Name: name, Datacenter: "dc1", NodePool: "default", Status: "ready",
+		SchedulingEligibility: "eligible", ModifyIndex: 1, Attributes: map[string]string{"kernel.name": "linux"},
+		NodeResources: &api.NodeResources{Cpu: api.NodeCpuResources{CpuShares: 64000}, Memory: api.NodeMemoryResources{MemoryMB: 256 * 1024}},
+	}
+	for i := range 2 {
+		d := servicetest.SlicedGPU(name, i, 16)
+		d.Name = fmt.Sprintf("%s/%d", gpuType, i)
+		model := "NVIDIA " + gpuType
+		d.Attributes["type"].StringVal, d.Attributes["model"].StringVal = &gpuType, &model
+		n.NodeResources.Devices = append(n.NodeResources.Devices, d)
+	}
+	return nomad.NewNode(n, nomad.Hardware{})
+}
+
 // A job with device blocks of its own, in a queue of some models, takes no room of another model: it is
 // not kept off where such is made.
 func TestWhatItsQueueDoesNotAllowIsNoRoom(t *testing.T) {
 	for models, kept := range map[string]bool{`["T4"]`: true, `["A100"]`: false} {
-		s := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n models = "+models+"\n}\nplacement {\n expected_models = [\"A100\"]\n}\n", servicetest.Machine("a", 1))
-		for _, a := range []struct {
-			id       string
-			priority int
-			own      bool
-		}{{id: "low", priority: 10}, {id: "rival", priority: 50, own: true}, {id: "waits", priority: 50}} {
-			ask := servicetest.Ask(a.id, "1", 1)
-			if ask.Namespace = "other"; a.own {
-				ask = blocks(a.id, "nvidia/slice", 16)
+		for _, or := range []bool{false, true} {
+			s := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 8\n namespaces = [\"default\"]\n models = "+models+"\n}\n", servicetest.Machine("a", 1), machineOf("b", "A100"))
+			waits := servicetest.Ask("waits", "1(T4)", 1)
+			rival := blocks("rival", "nvidia/slice", 16)
+			if or {
+				rival.Tasks[0].Devices[0].Count, rival.Tasks[0].Devices[0].Or = 17, []admit.DeviceAsk{{Name: "nvidia/slice", Count: 16}}
 			}
-			ask.Priority = a.priority
-			s.Submit(t, ask)
-			s.Register(ask)
-			if a.id == "low" {
-				s.Run(ask, "alloc-low", "a", 0, 0, 16)
-				continue
+			low, high := servicetest.Ask("low", "1(T4)", 1), servicetest.Ask("high", "2(A100)", 1)
+			low.Priority, high.Priority = 10, 90
+			for _, a := range []*admit.Ask{&waits, &low, &high} {
+				a.Namespace = "other"
 			}
-			s.Block(ask, 1)
-		}
-		s.Pass(servicetest.Settled)
-		waits := servicetest.Ask("waits", "1", 1)
-		waits.Namespace = "other"
-		if e := evict(s, waits); e == nil || (len(e.Rivals) == 1) != kept {
-			t.Errorf("of models %s: %+v", models, e)
+			s.Submit(t, low)
+			s.Register(low)
+			s.Run(low, "alloc-low", "a", 0, 0, 16)
+			s.Show(high, false)
+			for i := range 2 {
+				s.Run(high, fmt.Sprintf("alloc-high-%d", i), "b", i, 0, 16)
+			}
+			for _, a := range []admit.Ask{rival, waits} {
+				if d := s.Submit(t, a); d.Hold != nil {
+					t.Fatalf("%s: held %+v", a.JobID, d.Hold)
+				}
+				s.Register(a)
+				s.Block(a, 1)
+			}
+			s.Pass(servicetest.Settled)
+			if e := evict(s, waits); e == nil || (len(e.Rivals) == 1) != kept {
+				t.Errorf("of models %s: %+v", models, e)
+			}
 		}
 	}
 }

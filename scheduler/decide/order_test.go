@@ -234,15 +234,22 @@ func TestOnlyWhatNomadWouldStartFirstOvertakes(t *testing.T) {
 	for name, row := range map[string]struct {
 		first, priority int // of the one whose turn it is, in queue y, and of the other
 		sameJob, runs   bool
+		change          func(s *servicetest.Service, first admit.Ask)
 		passes          time.Duration
 		overtakes       bool
 	}{
-		"Nomad has it for the older one":    {first: 50, priority: 50, passes: time.Minute, overtakes: true},
-		"they have only just come":          {first: 50, priority: 50},
-		"Nomad goes by priority as well":    {first: 60, priority: 50, passes: time.Minute},
-		"Nomad does not know of caps":       {first: 70, priority: 50, passes: time.Minute},
-		"it is the same job":                {first: 50, priority: 50, passes: time.Minute, sameJob: true},
-		"a part of it runs":                 {first: 50, priority: 50, passes: time.Minute, runs: true},
+		"Nomad has it for the older one": {first: 50, priority: 50, passes: time.Minute, overtakes: true},
+		"they have only just come":       {first: 50, priority: 50},
+		"Nomad goes by priority as well": {first: 60, priority: 50, passes: time.Minute},
+		"Nomad does not know of caps":    {first: 70, priority: 50, passes: time.Minute},
+		"it is the same job":             {first: 50, priority: 50, passes: time.Minute, sameJob: true},
+		"a part of it runs":              {first: 50, priority: 50, passes: time.Minute, runs: true},
+		"the first one is registered otherwise": {first: 50, priority: 50, passes: time.Minute, change: func(s *servicetest.Service, first admit.Ask) {
+			registered(s, first, func(j *nomad.Job) { j.Groups[0].Registered, j.Groups[0].Was = "otherwise", nil })
+		}},
+		"the first one was scaled down": {first: 50, priority: 50, passes: time.Minute, change: func(s *servicetest.Service, first admit.Ask) {
+			registered(s, first, func(j *nomad.Job) { j.Groups[0].Count = 0 })
+		}},
 		"the other has the higher priority": {first: 50, priority: 55, passes: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -272,6 +279,9 @@ func TestOnlyWhatNomadWouldStartFirstOvertakes(t *testing.T) {
 			s.Pass(row.passes)
 			if row.runs {
 				s.Run(other, "alloc-other", "a", 0, 12, 1)
+			}
+			if row.change != nil {
+				row.change(s, first)
 			}
 			s.State.Do(func(tx *state.Tx) {
 				tx.ForgetGroup(servicetest.KeyOf(other), "g")

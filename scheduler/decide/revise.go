@@ -164,7 +164,6 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Hold != nil {
 		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
-		tx.NoteDecision(g.Shown)
 	}
 	g.Decision.Candidates = candidates(tx, &g)
 	if !r.Retry {
