@@ -142,6 +142,9 @@ func readBlock(index int, raw []byte) (d DeviceAsk, counted bool, err error) {
 	}); err != nil {
 		return d, false, err
 	}
+	if anyPart(d.Name) {
+		return d, false, malformed(fmt.Sprintf("device %q is not valid (type, vendor/type or vendor/type/name): Nomad takes a part that is empty for any, so that nobody knows which devices it means", d.Name))
+	}
 	d.Count = int64(or(count, 1))
 	d.Constraints = theirs(constraints)
 	for _, a := range affinities {
@@ -165,6 +168,13 @@ func theirs(constraints []*Constraint) []Constraint {
 		}
 	}
 	return out
+}
+
+// anyPart reports whether the vendor or the type in a device's name is empty. Nomad has such
+// a block match whatever it finds there, GPUs too.
+func anyPart(name string) bool {
+	parts := strings.SplitN(name, "/", 3)
+	return len(parts) > 1 && (parts[0] == "" || parts[1] == "")
 }
 
 // isGPU reports whether a device block's name (type, vendor/type or
