@@ -271,6 +271,16 @@ func TestConfigureBooksAgain(t *testing.T) {
 			t.Errorf("booked as %+v", u)
 		}
 	})
+	version = read(s, (*state.Reader).Version)
+	epoch := read(s, (*state.Reader).Epoch)
+	same, err := config.Parse("test.hcl", []byte(queues))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.State.Do(func(tx *state.Tx) { tx.Configure(same) })
+	if read(s, (*state.Reader).Version) != version || read(s, (*state.Reader).Epoch) != epoch {
+		t.Error("everything is judged anew for a configuration that is as it was")
+	}
 	if c, err = config.Parse("test.hcl", []byte("placement {\n policy = \"PACK\"\n}")); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -125,9 +126,13 @@ func (tx *Tx) newPlanners() {
 	tx.setQuotas()
 }
 
-// Configure replaces the configuration. It reports whether the planner is a new
-// one, which has learned nothing yet.
+// Configure replaces the configuration, after which everything is booked and judged anew. It
+// does nothing where the configuration is what it was: queues are read again every few seconds.
+// It reports whether the planner is a new one, which has learned nothing yet.
 func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
+	if reflect.DeepEqual(tx.config, c) {
+		return false
+	}
 	newPlanner = tx.config.Placement != c.Placement
 	tx.config = c
 	if newPlanner {
