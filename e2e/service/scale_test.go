@@ -68,16 +68,18 @@ func TestLargeCluster(t *testing.T) {
 }
 
 // growsSlower compares two sizes: what is done per admission, per change and in a quiet
-// minute must not grow as the cluster does.
+// minute must not grow as the cluster does. The first view does: every node and job is read.
 func growsSlower(t *testing.T, small, large measured) {
 	t.Helper()
+	const firstView = 1.3
 	factor := float64(large.nodes) / float64(small.nodes)
 	for what, ratio := range map[string]float64{
 		"the median of an admission":      float64(large.p50) / float64(small.p50),
 		"the CPU time of an admission":    float64(large.admissionCPU) / float64(small.admissionCPU),
-		"the CPU time until a decision":   float64(large.freshCPU) / float64(small.freshCPU),
+		"the CPU time until a decision":   float64(large.freshCPU) / float64(small.freshCPU) / firstView,
 		"the CPU time of a node's change": float64(large.changeCPU) / float64(small.changeCPU),
 		"requests when nothing happens":   large.quietRequests / small.quietRequests,
+		"CPU time when nothing happens":   float64(large.quietCPU) / float64(small.quietCPU),
 		"memory":                          float64(large.peakMiB) / float64(small.peakMiB),
 	} {
 		if ratio > factor {
