@@ -169,6 +169,8 @@ func (l *largeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(w, map[string]any{})
 	case strings.HasPrefix(path, "/v1/job/"):
 		l.job(w, strings.TrimPrefix(path, "/v1/job/"))
+	case path == "/v1/validate/job":
+		send(w, api.JobValidateResponse{DriverConfigValidated: true})
 	case path == "/v1/allocations":
 		l.listAllocs(w, r)
 	case path == "/v1/evaluations":

@@ -203,8 +203,11 @@ func seen(t *testing.T, r *replica, mark string) {
 	j := job{id: "probe", meta: map[string]string{"gpu": "1G"}}.api()
 	j.Constraints = []*api.Constraint{{LTarget: "${meta.mark}", RTarget: mark, Operand: "="}}
 	until(t.Context(), t, "see a change", 5*time.Minute, func() (bool, string) {
-		_, _, err := r.API.Jobs().Validate(j, nil)
-		return err == nil, fmt.Sprint(err)
+		answer, _, err := r.API.Jobs().Validate(j, nil) // a refusal is no error
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(answer.ValidationErrors) == 0, fmt.Sprint(answer.ValidationErrors)
 	})
 }
 
