@@ -11,7 +11,7 @@ import (
 )
 
 // TestTheLoopSaysWhatWouldStartNow: people see it soon after a job began to wait, and
-// something else once the room has changed.
+// something else once the room has changed. It is not worked out again while nothing changes.
 func TestTheLoopSaysWhatWouldStartNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRun(t, 1, 1, "")
@@ -34,8 +34,12 @@ func TestTheLoopSaysWhatWouldStartNow(t *testing.T) {
 		h.submit(t.Context(), job("first", "10G"))
 		h.second(t.Context())
 		h.submit(t.Context(), job("second", "12G"))
-		if f := told(20); f == nil || f.Text() != "6G would start now on 1 node" {
+		f := told(20)
+		if f == nil || f.Text() != "6G would start now on 1 node" {
 			t.Errorf("it is said %+v", f)
+		}
+		if again := told(60); again != f {
+			t.Error("it was worked out again although nothing has changed")
 		}
 		h.submit(t.Context(), job("third", "2G"))
 		if f := told(20); f == nil || f.Text() != "4G would start now on 1 node" {

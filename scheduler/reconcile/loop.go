@@ -65,6 +65,7 @@ type Loop struct {
 	failing  map[string]failure   // what could not be done, by what it was
 	limiter  *rate.Limiter
 	balanced time.Time // when moves were looked for last
+	fitted   uint64    // the version of the state for which it was worked out what would start now
 }
 
 const (
@@ -144,9 +145,18 @@ func (l *Loop) foresee() {
 			f = decide.Foresee(tx)
 		}
 	})
-	if f != nil {
-		starts := f.Starts() // which takes longer than others should wait
-		l.State.Do(func(tx *state.Tx) { tx.NoteStarts(starts) })
+	if f == nil {
+		return
+	}
+	starts, asItWas := f.Starts(), false // which takes longer than others should wait
+	l.State.Do(func(tx *state.Tx) {
+		asItWas = tx.Version() == l.fitted
+		tx.NoteStarts(starts)
+		if asItWas {
+			l.fitted = tx.Version()
+		}
+	})
+	if !asItWas {
 		l.sayWhatFits()
 	}
 }
@@ -154,11 +164,18 @@ func (l *Loop) foresee() {
 // sayWhatFits works out what would start now in place of what waits.
 func (l *Loop) sayWhatFits() {
 	var f *decide.Fitting
-	l.State.Do(func(tx *state.Tx) { f = decide.NewFitting(tx) })
+	var began uint64
+	l.State.Do(func(tx *state.Tx) { f, began = decide.NewFitting(tx), tx.Version() })
 	for more := true; more; {
 		l.State.Do(func(tx *state.Tx) { more = f.Next(tx) }) // others come in between
 	}
-	l.State.Do(func(tx *state.Tx) { tx.NoteFits(f.Found()) })
+	l.State.Do(func(tx *state.Tx) {
+		asItWas := tx.Version() == began
+		tx.NoteFits(f.Found())
+		if asItWas {
+			l.fitted = tx.Version()
+		}
+	})
 }
 
 // tell writes down what was done: into the audit log, and where the next leader
