@@ -1,12 +1,21 @@
 package runtime
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	task "github.com/containerd/containerd/api/runtime/task/v2"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
 	"github.com/shoenig/test/must"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestProcessesOfAContainerAreToldByTheirCommandLine(t *testing.T) {
@@ -57,4 +66,57 @@ func TestErrorsThatPass(t *testing.T) {
 	away := errors.Join(errors.New(refused), errdefs.ErrUnavailable)
 	must.False(t, errors.Is(lostShim(away), errShimLost))
 	must.True(t, Transient(away))
+}
+
+// shim answers waits as a shim of containerd 1 does.
+type shim struct {
+	task.TTRPCTaskService // any other call is a mistake of the test
+	ended                 time.Time
+}
+
+func (s shim) Wait(_ context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {
+	if r.ID != "there" {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("container %s: %w", r.ID, errdefs.ErrNotFound))
+	}
+	return &task.WaitResponse{ExitStatus: 7, ExitedAt: timestamppb.New(s.ended)}, nil
+}
+
+// The shim knows how a process ended while containerd is away; what it does not know is an
+// error, not an end.
+func TestAShimTellsHowAProcessEnded(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "shim")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := time.Unix(1700000000, 5).UTC()
+	task.RegisterTTRPCTaskService(server, shim{ended: ended})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(t.Context(), l) }()
+	for name, row := range map[string]struct {
+		id, socket string
+		want       Exit
+		says       string
+	}{
+		"it has ended":       {id: "there", socket: socket, want: Exit{Code: 7, At: ended}},
+		"it is not known":    {id: "another", socket: socket, says: "wait for container another at its shim: "},
+		"the shim has ended": {id: "there", socket: socket + "-gone", says: "wait for container there at its shim: dial"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exit, err := (&Container{ID: row.id}).waitAtShim(t.Context(), row.socket)
+			if exit != row.want || (err == nil) != (row.says == "") || err != nil && !strings.HasPrefix(err.Error(), row.says) {
+				t.Errorf("it ended with %+v, %v", exit, err)
+			}
+		})
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; !errors.Is(err, ttrpc.ErrServerClosed) {
+		t.Fatal(err)
+	}
 }
