@@ -98,11 +98,7 @@ func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
 		return nil, err // it may still run
 	}
 	for _, r := range records {
-		c, err := r.container(env.runtime)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, c)
+		found = append(found, r.container(env.runtime))
 	}
 	return found, nil
 }
@@ -154,13 +150,9 @@ func (d *Driver) removeDestroyed(env environment) {
 		d.logger.Warn("not all records of tasks can be read", "error", err)
 	}
 	for _, r := range records {
-		c, err := r.container(env.runtime)
-		if err != nil {
-			d.logger.Error("a container of a destroyed task may run on", "container", r.Container, "error", err)
-			continue
-		}
+		c := r.container(env.runtime)
 		ctx, cancel := context.WithTimeout(d.ctx, killPatience)
-		err = emptyCgroup(ctx, cgroupOfContainer(env.settings.Namespace, c), unified())
+		err := emptyCgroup(ctx, cgroupOfContainer(env.settings.Namespace, c), unified())
 		cancel()
 		d.removeLater(c, errors.Join(errDestroyedBefore, err))
 	}

@@ -128,10 +128,6 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 		return nil, err
 	}
 	p.record.StartedAt, p.record.StopSignal = time.Now().UTC(), image.Config.StopSignal
-	record, err := p.record.encode()
-	if err != nil {
-		return nil, fmt.Errorf("encode container record: %w", err)
-	}
 	name := p.config.Runtime
 	if name == "" {
 		name = p.env.settings.ContainerdRuntime
@@ -141,7 +137,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 		CDI: oci.Compose(p.oneUser,
 			cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...))),
 		Place:  p.placeMounts,
-		Labels: p.labels, Record: record, Runtime: name,
+		Labels: p.labels, Record: p.record.encode(), Runtime: name,
 	})
 }
 

@@ -57,10 +57,7 @@ func (d *Driver) recoverWithoutContainerd(env environment, cfg *drivers.TaskConf
 	if err != nil || len(records) == 0 {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, errors.Join(away, err))
 	}
-	c, err := records[0].container(env.runtime)
-	if err != nil {
-		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
-	}
+	c := records[0].container(env.runtime)
 	d.logger.Warn("a task is recovered while containerd is away", "task_id", cfg.ID, "container", c.ID)
 	d.watch(cfg, c, records[0].Record)
 	return nil

@@ -41,21 +41,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, recoverable(err)
 	}
+	// Nomad keeps no state for us: containers are found by label.
 	handle := drivers.NewTaskHandle(handleVersion)
 	handle.Config, handle.State = cfg, drivers.TaskStateRunning
-	if err := handle.SetDriverState(handleState{ContainerID: t.container.ID, StartedAt: t.record.StartedAt}); err != nil {
-		t.cancel()
-		d.tasks.remove(cfg.ID)
-		return nil, nil, errors.Join(fmt.Errorf("encode task handle: %w", err), d.remove(t.container))
-	}
 	return handle, t.record.Network, nil
-}
-
-// handleState is what Nomad keeps for us. Containers are found by label, so it
-// only saves a search.
-type handleState struct {
-	ContainerID string
-	StartedAt   time.Time
 }
 
 // admitted starts a task once there is room for another start.

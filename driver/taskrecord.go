@@ -126,10 +126,6 @@ func (r taskRecords) Remove(_ context.Context, id string) error {
 }
 
 // container is the record's container, of which containerd is asked when it is back.
-func (t taskRecord) container(r *runtime.Runtime) (*runtime.Container, error) {
-	text, err := t.Record.encode()
-	if err != nil {
-		return nil, fmt.Errorf("encode container record: %w", err)
-	}
-	return r.Unloaded(t.Container, t.Image, t.Labels, text), nil
+func (t taskRecord) container(r *runtime.Runtime) *runtime.Container {
+	return r.Unloaded(t.Container, t.Image, t.Labels, t.Record.encode())
 }
