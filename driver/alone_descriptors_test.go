@@ -1,0 +1,360 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/apparmor"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// descriptors are the numbers of those that this process has open.
+func descriptors(t *testing.T) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must.NoError(t, err)
+	open := map[string]bool{}
+	for _, e := range entries {
+		open[e.Name()] = true
+	}
+	return open
+}
+
+// withDescriptors does something while this process can open only some files more.
+func withDescriptors(t *testing.T, more int, do func()) {
+	t.Helper()
+	open, limit := descriptors(t), 0
+	for ; more > 0 || open[itoa(limit)]; limit++ {
+		if !open[itoa(limit)] {
+			more--
+		}
+	}
+	var was unix.Rlimit
+	must.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: was.Max}))
+	defer func() { must.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }()
+	do()
+}
+
+// manyDescriptors is more than any of the operations needs at once.
+const manyDescriptors = 64
+
+// Each file that an operation opens cannot be opened once: it says so, or does what it does
+// otherwise, and leaves none open. This runs alone: the limit is of the whole process.
+func TestNoFileThatCannotBeOpenedGoesUnnoticed(t *testing.T) {
+	cfg := allocated(t)
+	_, _ = time.Now().Local(), apparmor.HostSupports() // what is looked up once is known
+	for name, prepare := range map[string]func(t *testing.T, cfg drivers.TaskConfig) func() (string, error){
+		"files": filesOperation, "profile": profileOperation, "stage": stageOperation, "places": placesOperation,
+		"leases": leasesOperation, "groups": groupsOperation, "one user": oneUserOperation, "clients": clientsOperation,
+		"records": recordsOperation, "programs": programsOperation, "counts": countsOperation, "namespaces": namespacesOperation,
+		"archive": archiveOperation, "CDI": cdiOperation, "configuration": configurationOperation,
+	} {
+		t.Run(name, func(t *testing.T) {
+			do := prepare(t, *cfg)
+			want, err := do()
+			must.NoError(t, err)
+			for more := 0; ; more++ {
+				must.Less(t, manyDescriptors, more)
+				before := len(descriptors(t))
+				var got string
+				withDescriptors(t, more, func() { got, err = do() })
+				must.LessEq(t, before, len(descriptors(t)), must.Sprint("descriptors stay open, where ", more, " could be opened"))
+				if err == nil {
+					must.Eq(t, want, got, must.Sprint("where ", more, " files could be opened"))
+					break
+				}
+			}
+		})
+	}
+}
+
+func filesOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	shared := sharedMount(t, t.TempDir())
+	local := filepath.Join(cfg.AllocDir, "web", "local")
+	must.NoError(t, os.WriteFile(filepath.Join(local, "file"), nil, 0o600))
+	cfg.Mounts = []*drivers.MountConfig{{TaskPath: "/vol", HostPath: shared, PropagationMode: "host-to-task"}}
+	config := spec.Config{Mounts: []spec.MountConfig{{Type: "bind", Source: "local/file", Target: "/data"}, {Type: "bind", Source: shared, Target: "/host", Propagation: "rslave"}}}
+	return func() (string, error) {
+		files, err := openTaskFiles(&cfg, config, spec.Policy{VolumesEnabled: true})
+		defer files.close()
+		return fmt.Sprint(len(files.shown)), err
+	}
+}
+
+func profileOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	must.NoError(t, os.WriteFile(filepath.Join(cfg.AllocDir, "web", "local", "profile"), []byte(`{"defaultAction":"SCMP_ACT_ERRNO"}`), 0o600))
+	return func() (string, error) {
+		profile, err := seccompProfile(&cfg, spec.Config{SeccompProfile: "local/profile"}, spec.Policy{})
+		return fmt.Sprint(profile != nil), err
+	}
+}
+
+// stageOperation makes what a start keeps on the host for a task, and the mounts of it.
+func stageOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	cfg.DNS = &drivers.DNSConfig{Servers: []string{"10.0.0.1"}}
+	cfg.Mounts = []*drivers.MountConfig{{TaskPath: "/vol", HostPath: sharedMount(t, t.TempDir())}}
+	pipe := t.TempDir()
+	for _, name := range spec.PipeNames {
+		must.NoError(t, os.WriteFile(filepath.Join(pipe, name), nil, 0o600))
+	}
+	return func() (_ string, err error) {
+		p := &startPlan{env: env, cfg: &cfg, record: record{Lease: gpu.Lease{Container: "box"}}}
+		p.share.HAMi = true
+		if p.files, err = openTaskFiles(&cfg, p.config, spec.Policy{}); err != nil {
+			return "", err
+		}
+		defer p.files.close()
+		err = p.prepare(t.Context())
+		var mounts []spec.Mount
+		if err == nil {
+			mounts, err = p.taskMounts()
+		}
+		// Under a limit of the process this may fail too, and is done at last.
+		removed := d.removeHostResources("box")
+		return fmt.Sprint(len(p.shown), len(mounts)), errors.Join(err, removed)
+	}
+}
+
+// placesOperation puts mounts into each other, in the stage.
+func placesOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	_, env := alone(t)
+	outer, inner := sharedMount(t, t.TempDir()), t.TempDir()
+	root := t.TempDir()
+	for _, dir := range []string{"proc", "sys", "dev", "data"} {
+		must.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+	}
+	must.NoError(t, os.Mkdir(filepath.Join(outer, "sub"), 0o755))
+	return func() (_ string, err error) {
+		p := &startPlan{env: env, cfg: &cfg, files: &taskFiles{}}
+		if err := p.setStage("box"); err != nil {
+			return "", err
+		}
+		s := &specs.Spec{Process: &specs.Process{Cwd: "/"}, Mounts: []specs.Mount{
+			{Type: "bind", Source: outer, Destination: "/data", Options: []string{"bind", "rw", "rslave"}},
+			{Type: "bind", Source: inner, Destination: "/data/sub", Options: []string{"rbind", "ro", "rprivate"}},
+		}}
+		err = p.placeMounts(root, s)
+		var said []string
+		for _, m := range s.Mounts {
+			said = append(said, m.Destination+" "+strings.Join(m.Options, ","))
+		}
+		return strings.Join(said, "\n"), errors.Join(err, rooted.RemoveStage(p.stage.Dir()))
+	}
+}
+
+func leasesOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, Seats: &gpu.SeatRules{HostMemoryMiB: 1 << 20}}))
+	lease := gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuA, SeatMiB: 1}}}
+	said := ""
+	note := func(what string) error {
+		now, err := env.state.Lease("mine")
+		said += fmt.Sprintln(what, now.Phase, now.Holdings)
+		return err
+	}
+	return func() (string, error) {
+		said = ""
+		for _, step := range []struct {
+			name string
+			do   func() error
+		}{
+			{"claim", func() error { return d.leases.claim(lease) }},
+			{"resize", func() error { return d.leases.resize(lease) }},
+			{"started", func() error {
+				started, err := d.leases.started()
+				said += fmt.Sprintln(len(started))
+				return err
+			}},
+			{"end", func() error { return d.leases.end(lease, time.Now().Add(-2*leaseRetention)) }},
+			{"expire", func() error { return d.leases.expire(time.Now()) }},
+		} {
+			if err := step.do(); err != nil {
+				return "", err
+			}
+			if err := note(step.name); err != nil && step.name != "expire" {
+				return "", err
+			}
+		}
+		return said, nil
+	}
+}
+
+func groupsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	path, dir := fakeGroup(t)
+	fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess)})
+	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "mine", Container: "box", Cgroup: path}))
+	return func() (string, error) {
+		pids, err := (&seatHost{driver: d, uuid: gpuA}).Processes("mine")
+		return fmt.Sprint(pids), err
+	}
+}
+
+// oneUserOperation is a start that is refused for its user.
+func oneUserOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	_, env := alone(t)
+	path, dir := fakeGroup(t)
+	fill(t, dir, map[string]string{"cgroup.procs": itoa(os.Getpid())})
+	held := []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}
+	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "other", Container: "box", Cgroup: path, Phase: gpu.PhaseRunning, Holdings: held}))
+	plan := &startPlan{env: env, share: spec.Share{OneUser: true, Holdings: held}}
+	return func() (string, error) {
+		err := plan.oneUser(t.Context(), nil, nil, &specs.Spec{Process: &specs.Process{User: specs.User{UID: 7}}})
+		var refused *spec.NotReadyError
+		if errors.As(err, &refused) {
+			return "refused", nil
+		}
+		return "admitted", err
+	}
+}
+
+func clientsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	path, dir := fakeGroup(t)
+	fill(t, dir, map[string]string{"cgroup.procs": "200"})
+	pipe := t.TempDir()
+	asked := filepath.Join(pipe, "asked")
+	fill(t, pipe, map[string]string{"control": "#!/bin/sh\nread asked\ncase $asked in get_server_list) echo 100;; get_client_list*) echo 200;; *) echo $asked > " + asked + ";; esac\n"})
+	must.NoError(t, os.Chmod(filepath.Join(pipe, "control"), 0o700))
+	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Control: filepath.Join(pipe, "control"), PipeDir: filepath.Join(pipe, "pipe")}}))
+	one := known(d, env, gpu.Lease{ID: "mine", Phase: gpu.PhaseRunning, Cgroup: path, Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}})
+	return func() (string, error) {
+		_ = os.Remove(asked)
+		_, _, found := d.mpsOf(one)
+		err := d.terminateClients(one)
+		if !found {
+			return "", errors.New("the daemon cannot be found") // what the kill goes on without
+		}
+		text, _ := os.ReadFile(asked)
+		return string(text), err
+	}
+}
+
+func recordsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	_, env := alone(t)
+	records := newTaskRecords(env.settings)
+	return func() (string, error) {
+		if err := records.write(taskRecord{Container: "box", Labels: map[string]string{labelTaskID: "task"}}); err != nil {
+			return "", err
+		}
+		if err := records.markDestroyed("box"); err != nil {
+			return "", err
+		}
+		found, err := records.ofTask("task")
+		return fmt.Sprint(len(found), len(found) > 0 && found[0].Destroyed), err
+	}
+}
+
+// programsOperation asks the device plugin's programs.
+func programsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, Seats: &gpu.SeatRules{Suspender: gpu.Suspender{Command: []string{"/bin/sh", "-c", `cat >/dev/null; echo '{"failure":"busy"}'`}}}}))
+	return func() (string, error) {
+		answer, err := (&seatHost{driver: d, uuid: gpuA}).Checkpoint(t.Context(), gpu.CheckpointRequest{Action: gpu.CheckpointLook})
+		return string(answer.Failure), errors.Join(err, runLimiter(t.Context(), []string{"/bin/true"}))
+	}
+}
+
+func countsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	_, env := alone(t)
+	must.NoError(t, env.state.WriteDriverCounts(gpu.NewDriverCounts()))
+	return func() (string, error) {
+		var c counts
+		if err := c.save(env.state); err != nil {
+			return "", err
+		}
+		var seen notices
+		if err := seen.load(env.state); err != nil {
+			return "", err
+		}
+		seen.first(topic{Container: "box"})
+		if err := seen.save(env.state); err != nil {
+			return "", err
+		}
+		all, err := env.state.Notices()
+		return fmt.Sprint(len(all.Told)), err
+	}
+}
+
+// namespacesOperation takes hold of a namespace, and looks for the gateway of one.
+func namespacesOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	return func() (string, error) {
+		held, err := holdNamespace("net", func() (runtime.Status, error) { return runtime.Status{Running: true, PID: os.Getpid()}, nil })
+		if err != nil {
+			return "", err
+		}
+		p := &startPlan{namespaces: spec.Namespaces{Network: "/proc/self/ns/net"}}
+		gateway, err := p.gateway()
+		if err != nil && strings.Contains(err.Error(), "has no default route") {
+			gateway, err = "none", nil
+		}
+		return gateway, errors.Join(err, held.Close())
+	}
+}
+
+// archiveOperation reads a file of the task's, for a containerd that is away.
+func archiveOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	d, env := alone(t)
+	must.NoError(t, os.WriteFile(filepath.Join(cfg.AllocDir, "web", "local", "image.tar"), nil, 0o600))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	return func() (string, error) {
+		_, err := d.image(over, env.runtime, &cfg, spec.Config{Image: "local/image.tar"})
+		if err == nil {
+			return "an image", nil
+		}
+		if errors.Is(err, unix.EMFILE) {
+			return "", err
+		}
+		return "refused", nil
+	}
+}
+
+func cdiOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	dir := t.TempDir()
+	fill(t, dir, map[string]string{"gpu.json": `{"cdiVersion":"0.5.0","kind":"example.com/gpu","devices":[{"name":"one","containerEdits":{"env":["ONE=1"]}}]}`})
+	return func() (string, error) {
+		s := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
+		err := cdiDevices([]string{dir}, []string{"example.com/gpu=one"})(t.Context(), nil, nil, (*oci.Spec)(s))
+		return strings.Join(s.Process.Env, " "), err
+	}
+}
+
+// configurationOperation configures a driver, which begins to work in the background when
+// that has succeeded, and not before.
+func configurationOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	var config Config
+	parse(t, configSpec, ``, &config)
+	config.StateDir = t.TempDir()
+	var data []byte
+	must.NoError(t, base.MsgPackEncode(&data, config))
+	return func() (string, error) {
+		d := unconfigured(t)
+		d.background.Do(func() {}) // nothing in it is asked of here
+		err := d.SetConfig(&base.Config{PluginConfig: data})
+		_, disabled := d.configured()
+		d.Shutdown()
+		if disabled != nil && err == nil {
+			return "disabled", nil
+		}
+		return "configured", err
+	}
+}
