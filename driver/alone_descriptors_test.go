@@ -65,6 +65,7 @@ func TestNoFileThatCannotBeOpenedGoesUnnoticed(t *testing.T) {
 		"leases": leasesOperation, "groups": groupsOperation, "one user": oneUserOperation, "clients": clientsOperation,
 		"records": recordsOperation, "programs": programsOperation, "counts": countsOperation, "namespaces": namespacesOperation,
 		"archive": archiveOperation, "CDI": cdiOperation, "configuration": configurationOperation,
+		"group": groupOperation, "host file": hostFileOperation, "volume": volumeOperation, "propagation": propagationOperation, "source": sourceOperation,
 	} {
 		t.Run(name, func(t *testing.T) {
 			do := prepare(t, *cfg)
@@ -356,5 +357,67 @@ func configurationOperation(t *testing.T, _ drivers.TaskConfig) func() (string, 
 			return "disabled", nil
 		}
 		return "configured", err
+	}
+}
+
+// groupOperation looks into a control group alone, and hostFileOperation and those below it
+// open one file: what they are parts of fails before them.
+func groupOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	path, dir := fakeGroup(t)
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))
+	return func() (string, error) {
+		dirs, err := cgroupTree(path, unified())
+		return fmt.Sprint(len(dirs)), errors.Join(err, emptyCgroup(t.Context(), path, unified()))
+	}
+}
+
+func hostFileOperation(*testing.T, drivers.TaskConfig) func() (string, error) {
+	return func() (string, error) {
+		file, err := openSource(nil, "", "/proc/self/exe", spec.Policy{VolumesEnabled: true})
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(file.IsRegular()), file.Close()
+	}
+}
+
+func volumeOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	return func() (string, error) {
+		var files taskFiles
+		defer files.close()
+		err := files.openVolume("volume0", &drivers.MountConfig{HostPath: cfg.AllocDir})
+		return fmt.Sprint(len(files.shown)), err
+	}
+}
+
+func propagationOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	source, err := rooted.OpenHost(sharedMount(t, t.TempDir()))
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, source.Close()) })
+	private := filepath.Join(t.TempDir(), "private")
+	sharedMount(t, private)
+	must.NoError(t, unix.Mount("", private, "", unix.MS_PRIVATE, ""))
+	refused, err := rooted.OpenHost(private)
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, refused.Close()) })
+	return func() (string, error) {
+		err := checkPropagation(refused, rooted.Shared)
+		if err != nil && !errors.Is(err, unix.EMFILE) {
+			return "refused", checkPropagation(source, rooted.Slave)
+		}
+		return "taken", err
+	}
+}
+
+// sourceOperation shows a directory of the host in a stage.
+func sourceOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error) {
+	_, env := alone(t)
+	p := &startPlan{env: env, cfg: &cfg, files: &taskFiles{}}
+	must.NoError(t, p.setStage("box"))
+	t.Cleanup(func() { must.NoError(t, rooted.RemoveStage(p.stage.Dir())) })
+	return func() (string, error) {
+		m := &placement{Mount: specs.Mount{Type: "bind", Source: cfg.AllocDir}}
+		err := p.showSource(m)
+		return fmt.Sprint(m.shown != ""), err
 	}
 }
