@@ -51,18 +51,35 @@ func cgroupOfContainer(namespace string, c *runtime.Container) string {
 // cgroupDirs are the directories that a control group has: one, or one per
 // hierarchy of cgroup v1. The root, or an empty name, has none: what is
 // done to a container's group must never be done to everything.
-func cgroupDirs(path string, unified bool) []string { return dirsBelow(cgroupRoot, path, unified) }
+// A group that cannot be looked for is none that is gone.
+func cgroupDirs(path string, unified bool) ([]string, error) {
+	return dirsBelow(cgroupRoot, path, unified)
+}
 
-func dirsBelow(root, path string, unified bool) []string {
+func dirsBelow(root, path string, unified bool) (found []string, err error) {
 	if strings.Count(filepath.Clean(path), "/") < 2 || strings.ContainsAny(path, `*?[\`) {
-		return nil
+		return nil, nil
 	}
-	hierarchies := root + "/*"
-	if unified {
-		hierarchies = root
+	hierarchies := []string{""}
+	if !unified {
+		entries, err := os.ReadDir(root)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("look for control group: %w", err)
+		}
+		hierarchies = nil
+		for _, entry := range entries {
+			hierarchies = append(hierarchies, "/"+entry.Name())
+		}
 	}
-	found, _ := filepath.Glob(hierarchies + path) // the pattern is valid
-	return found
+	for _, hierarchy := range hierarchies {
+		_, err := os.Lstat(root + hierarchy + path)
+		if err == nil {
+			found = append(found, root+hierarchy+path)
+		} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			return nil, fmt.Errorf("look for control group: %w", err)
+		}
+	}
+	return found, nil
 }
 
 // cgroupOf is the control group of a lease's container, or "" where the lease
@@ -137,8 +154,12 @@ func emptyCgroup(ctx context.Context, path string, unified bool) error {
 // cgroupTree returns the directories of a control group and of those below it,
 // each before what is in it.
 func cgroupTree(path string, unified bool) ([]string, error) {
+	dirs, err := cgroupDirs(path, unified)
+	if err != nil {
+		return nil, err
+	}
 	var all []string
-	for _, dir := range cgroupDirs(path, unified) {
+	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil

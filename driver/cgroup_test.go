@@ -3,9 +3,11 @@ package driver
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -15,11 +17,26 @@ func TestOnlyAContainersCgroupIsADirectory(t *testing.T) {
 	for _, hierarchy := range []string{"", "memory", "pids"} {
 		must.NoError(t, os.MkdirAll(filepath.Join(root, hierarchy, "nomad-gpu", "x"), 0o755))
 	}
-	must.Len(t, 1, dirsBelow(root, "/nomad-gpu/x", true))
-	must.Len(t, 2, dirsBelow(root, "/nomad-gpu/x", false))
+	below := func(root, path string, unified bool) []string {
+		t.Helper()
+		found, err := dirsBelow(root, path, unified)
+		must.NoError(t, err)
+		return found
+	}
+	must.Len(t, 1, below(root, "/nomad-gpu/x", true))
+	must.Len(t, 2, below(root, "/nomad-gpu/x", false))
+	must.NoError(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o600))
+	must.Len(t, 2, below(root, "/nomad-gpu/x", false))
+	must.SliceEmpty(t, below(root+"/none", "/nomad-gpu/x", false))
+	_, err := dirsBelow(root+"/file", "/nomad-gpu/x", false)
+	must.ErrorContains(t, err, "look for control group: ")
+	for _, unified := range []bool{true, false} {
+		_, err = dirsBelow(root, "/"+strings.Repeat("x", 300)+"/x", unified)
+		must.ErrorIs(t, err, unix.ENAMETOOLONG)
+	}
 	for _, path := range []string{"", "/", "//", "/.", "/..", "/nomad-gpu", "/nomad-gpu/", "/nomad-gpu/.", "/nomad-gpu/x/..", "/*/*", "/nomad-gpu/*", "/nomad-gpu/?", "/nomad-gpu/[x]"} {
-		must.SliceEmpty(t, dirsBelow(root, path, true), must.Sprint(path))
-		must.SliceEmpty(t, dirsBelow(root, path, false), must.Sprint(path))
+		must.SliceEmpty(t, below(root, path, true), must.Sprint(path))
+		must.SliceEmpty(t, below(root, path, false), must.Sprint(path))
 	}
 }
 

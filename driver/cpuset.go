@@ -172,7 +172,11 @@ func (d *Driver) followCores(t *task) {
 // writeCPUs sets the cores of a control group. One that is gone needs none, and of
 // a container's groups on v1 one has them.
 func writeCPUs(cgroup, cpus string, unified bool) error {
-	for _, dir := range cgroupDirs(cgroup, unified) {
+	dirs, err := cgroupDirs(cgroup, unified)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
 		if _, err := writeControl(filepath.Join(dir, "cpuset.cpus"), cpus); err != nil {
 			return err
 		}

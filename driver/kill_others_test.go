@@ -302,7 +302,9 @@ func TestAllOfATaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
 			lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
 			must.NoError(t, err)
 			survivor := pretend(t, "sh")
-			for _, dir := range cgroupDirs(lease.Cgroup, unified()) {
+			dirs, err := cgroupDirs(lease.Cgroup, unified())
+			must.NoError(t, err)
+			for _, dir := range dirs {
 				must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(itoa(survivor.cmd.Process.Pid)), 0))
 			}
 			must.NoError(t, end(cfg))

@@ -34,7 +34,10 @@ func (p *startPlan) limitMemory(ctx context.Context) error {
 
 // limitedGroup is the directory of a control group.
 func limitedGroup(path string) (string, error) {
-	dirs := cgroupDirs(path, unified())
+	dirs, err := cgroupDirs(path, unified())
+	if err != nil {
+		return "", err
+	}
 	if len(dirs) == 0 {
 		return "", fmt.Errorf("the control group %s is not there", path)
 	}

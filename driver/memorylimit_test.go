@@ -43,7 +43,8 @@ func TestMemoryOfATaskIsHeldByTheGPUsDriver(t *testing.T) {
 		e.start(cfg)
 		leases, err := n.dir.Leases()
 		must.NoError(t, err)
-		group := cgroupDirs(leases[0].Cgroup, unified())[0]
+		group, err := limitedGroup(leases[0].Cgroup)
+		must.NoError(t, err)
 		must.Eq(t, int64(3072), leases[0].Holdings[0].MemoryLimitMiB)
 		// The runtime's own process waits there: the task's program is not run yet.
 		first := noted(t, notes)

@@ -128,10 +128,11 @@ const noMemoryLimit = 1 << 60
 // memoryFiles are the limits of memory in a control group, that of memory alone first,
 // and with swap after it. Usage is what counts against a limit for which the kernel would
 // kill processes: cgroup v1 refuses such a limit itself, and has none here.
-func memoryFiles(path string) (limits []string, usage string) {
-	for _, dir := range cgroupDirs(path, unified()) {
+func memoryFiles(path string) (limits []string, usage string, err error) {
+	dirs, err := cgroupDirs(path, unified())
+	for _, dir := range dirs {
 		if unified() {
-			return []string{filepath.Join(dir, "memory.max")}, filepath.Join(dir, "memory.current")
+			return []string{filepath.Join(dir, "memory.max")}, filepath.Join(dir, "memory.current"), nil
 		}
 		file, both := filepath.Join(dir, "memory.limit_in_bytes"), filepath.Join(dir, "memory.memsw.limit_in_bytes")
 		if _, err := readBytes(file); err != nil {
@@ -142,7 +143,7 @@ func memoryFiles(path string) (limits []string, usage string) {
 			limits = append(limits, both)
 		}
 	}
-	return limits, usage
+	return limits, usage, err
 }
 
 // readBytes reads a number of bytes from a file of a control group.
@@ -163,9 +164,9 @@ func (h *seatHost) MemoryLimit(leaseID string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	limits, _ := memoryFiles(cgroupOf(l))
+	limits, _, err := memoryFiles(cgroupOf(l))
 	if len(limits) == 0 {
-		return 0, nil
+		return 0, err
 	}
 	limit, err := readBytes(limits[0])
 	if errors.Is(err, fs.ErrNotExist) || limit >= noMemoryLimit {
@@ -182,9 +183,9 @@ func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	limits, usage := memoryFiles(cgroupOf(l))
+	limits, usage, err := memoryFiles(cgroupOf(l))
 	if len(limits) == 0 {
-		return nil
+		return err
 	}
 	return setMemoryLimits(limits, usage, limit)
 }
