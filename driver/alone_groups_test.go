@@ -68,7 +68,7 @@ func TestControlGroupsThatDoNotEmpty(t *testing.T) {
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "cgroup.kill"), 0o700))
 	must.ErrorContains(t, emptyCgroup(t.Context(), path, unified()), "is a directory")
 
-	// A group that somebody uses is busy, until it is not.
+	// A group that is in use is busy, until it is not.
 	must.NoError(t, os.RemoveAll(filepath.Join(dir, "cgroup.kill")))
 	must.NoError(t, os.Remove(filepath.Join(dir, "cgroup.procs")))
 	busy := filepath.Join(dir, "busy")

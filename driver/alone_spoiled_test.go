@@ -262,7 +262,7 @@ func TestPartitionsThatTheDaemonRefuses(t *testing.T) {
 
 // While containerd is away, a task of which nothing is noted may still run: it is not taken
 // for one that is gone.
-func TestTasksThatNobodyCanTellOf(t *testing.T) {
+func TestTasksOfWhichNothingIsNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, env := alone(t)
 		defer time.Sleep(time.Minute) // until the connection is given up

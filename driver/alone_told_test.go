@@ -25,7 +25,7 @@ func damage(t *testing.T, env environment, name string) {
 	must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, name), []byte("{"), 0o600))
 }
 
-// What fails in the background has nobody to return it to: the operator is told, once
+// What fails in the background has no caller to return it to: the operator is told, once
 // where the same would be said over and over, and again when it comes back.
 func TestWhatFailsInTheBackgroundIsTold(t *testing.T) {
 	background := func(name string, during func(t *testing.T, d *Driver, env environment, said func() string)) {
