@@ -384,29 +384,73 @@ type shareBlock struct {
 	Priority any `json:"priority,omitempty"`
 }
 
-// share reads what driverBlock wrote. Nomad keeps a block as an object or as a
-// list with one object.
-func (t task) share() (s gpu.Share, seatPriority int) {
+// writtenShare is shareBlock as an author may have written it.
+type writtenShare struct {
+	Memory   any `json:"memory"`
+	Compute  any `json:"compute"`
+	Limit    any `json:"compute_limit"`
+	Priority any `json:"priority"`
+}
+
+// writtenShare reads the driver's gpu block, nothing where there is none that can be read.
+// Nomad keeps a block as an object or as a list with one object.
+func (t task) writtenShare() (one writtenShare) {
 	config, err := parseMap(t.object.get("Config"))
 	if err != nil {
-		return s, 0
+		return one
 	}
 	raw := config.get("gpu")
-	var list []shareBlock
-	if json.Unmarshal(raw, &list) != nil {
-		list = make([]shareBlock, 1)
-		if json.Unmarshal(raw, &list[0]) != nil {
-			return s, 0
-		}
+	var list []writtenShare
+	if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		return list[0]
 	}
-	if len(list) == 0 {
+	if json.Unmarshal(raw, &one) != nil {
+		return writtenShare{}
+	}
+	return one
+}
+
+// share reads what driverBlock wrote.
+func (t task) share() (s gpu.Share, seatPriority int) {
+	written := t.writtenShare()
+	compute, ok := Milli(written.Compute)
+	limit, okay := Milli(written.Limit)
+	if !ok || !okay {
 		return s, 0
 	}
-	s = gpu.Share{GuaranteeMilli: list[0].Compute, LimitMilli: list[0].Limit}
-	if memory, err := gpu.ParseMemory(list[0].Memory); err == nil {
+	s = gpu.Share{GuaranteeMilli: compute, LimitMilli: limit}
+	text, _ := written.Memory.(string)
+	if memory, err := gpu.ParseMemory(text); err == nil {
 		s.MemoryMiB = memory
 	}
-	return s, gpu.SeatPriorityOf(fmt.Sprint(list[0].Priority))
+	return s, gpu.SeatPriorityOf(fmt.Sprint(written.Priority))
+}
+
+// guarantee is the compute that the author of device blocks asks for in the driver's gpu
+// block. What is not a number here may be one when the task starts: Nomad interpolates it.
+func (t task) guarantee() (int64, error) {
+	written := t.writtenShare().Compute
+	milli, ok := Milli(written)
+	if !ok {
+		return 0, fmt.Errorf("gpu.compute: %v is not valid (a number from 1 to %d, in thousandths of a GPU)", written, gpu.MilliPerGPU)
+	}
+	return milli, nil
+}
+
+// Milli reads compute as the driver's gpu block has it, with or without quotes; 0 for none.
+func Milli(written any) (milli int64, ok bool) {
+	switch v := written.(type) {
+	case nil:
+		return 0, true
+	case float64:
+		milli = int64(v)
+		ok = float64(milli) == v
+	case string:
+		var err error
+		milli, err = strconv.ParseInt(v, 10, 64)
+		ok = err == nil
+	}
+	return milli, ok && milli >= 0 && milli <= gpu.MilliPerGPU
 }
 
 func driverBlock(d *TaskDecision) shareBlock {

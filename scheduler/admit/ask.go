@@ -106,6 +106,9 @@ type TaskAsk struct {
 	// SeatPriority is what the author of device blocks gives the task's seat; 0: nothing. It
 	// decides nothing that is written.
 	SeatPriority int `json:"-"`
+	// ComputeMilli is the guarantee that the author of device blocks asks for in the
+	// driver's gpu block; 0: in proportion to the slices.
+	ComputeMilli int64 `json:",omitempty"`
 	// Framework is nil where the task names none.
 	Framework *framework.Options
 }

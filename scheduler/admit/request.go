@@ -170,6 +170,10 @@ func (t task) ask(m meta, admitted bool) (*TaskAsk, error) {
 		one.Devices = t.blocks
 		if t.header.Driver == containerdDriver {
 			_, one.SeatPriority = t.share()
+			var err error
+			if one.ComputeMilli, err = t.guarantee(); err != nil {
+				return nil, err
+			}
 		}
 		if m.own[KeyLimit] != "" {
 			return nil, fmt.Errorf("%s goes with %s; beside a device block write compute_limit into the driver's gpu block", KeyLimit, KeyGPU)

@@ -58,6 +58,21 @@ func TestDeviceConstraintsAreEvaluated(t *testing.T) {
 	}
 }
 
+// A guarantee of compute beside few slices costs the queue what it keeps from others, and from
+// when it is decided: not only when Nomad shows the alloc.
+func TestTheGuaranteeOfDeviceBlocksIsPaidFor(t *testing.T) {
+	for compute, held := range map[int64]bool{0: false, 400: false, 600: true, 1000: true} {
+		b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 4))
+		for i, job := range []string{"first", "second"} {
+			a := blocksWith(job, 1)
+			a.Tasks[0].Driver, a.Tasks[0].ComputeMilli = "containerd", compute
+			if d := b.Submit(t, a); (d.Hold != nil && d.Hold.Kind == view.WaitsForQuota) != (held && i > 0) {
+				t.Errorf("%s with %d milli: %+v", job, compute, d.Hold)
+			}
+		}
+	}
+}
+
 // The core evaluates what users ask of nodes with the operators of Nomad.
 func TestNodeConstraints(t *testing.T) {
 	b := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))

@@ -94,7 +94,7 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []p
 		}
 		return []part{{task: task, req: r}}, nil
 	}
-	for _, d := range t.Devices {
+	for n, d := range t.Devices {
 		p := part{task: task, req: base, or: make([]place.Request, len(d.Or))}
 		if err := plain(&p.req, d); err != nil {
 			return nil, err
@@ -105,6 +105,9 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []p
 			if err := plain(&p.or[k], d.Or[k]); err != nil {
 				return nil, err
 			}
+		}
+		if n == 0 { // a task has slices of one GPU, whose blocks share the guarantee
+			p.each(func(r *place.Request) { guarantee(r, t.ComputeMilli) })
 		}
 		list = append(list, p)
 	}
@@ -246,6 +249,13 @@ func defaultVendor(tx *state.Tx, r *place.Request, asked gpu.Request) {
 		r.Vendor = "huawei"
 	default:
 		r.Vendor = word
+	}
+}
+
+// guarantee has slices come with the compute that the driver's gpu block asks for.
+func guarantee(r *place.Request, milli int64) {
+	if r.Mode == gpu.ModeSlice {
+		r.ShareMilli = min(milli, gpu.MilliPerGPU-1) // the most that goes with a part of a GPU
 	}
 }
 

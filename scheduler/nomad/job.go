@@ -194,8 +194,10 @@ func newTask(t *api.Task) Task {
 	}
 	block := readDriverBlock(t.Config["gpu"])
 	out.SeatPriority = gpu.SeatPriorityOf(fmt.Sprint(block.Priority))
-	if block.Compute >= 0 && block.Compute <= gpu.MilliPerGPU {
-		out.GuaranteeMilli, out.LimitMilli = block.Compute, block.Limit
+	compute, ok := admit.Milli(block.Compute)
+	limit, _ := admit.Milli(block.Limit)
+	if ok {
+		out.GuaranteeMilli, out.LimitMilli = compute, limit
 	}
 	return out
 }
@@ -205,9 +207,10 @@ func (t *Task) asks() bool { return len(t.Devices) > 0 || t.Request != "" }
 
 // driverBlock is the gpu block of the driver's configuration, as far as it matters here.
 type driverBlock struct {
-	Compute  int64 `json:"compute"`
-	Limit    int64 `json:"compute_limit"`
-	Priority any   `json:"priority"` // a word, or a number with or without quotes
+	// A number with or without quotes each; the priority may be a word.
+	Compute  any `json:"compute"`
+	Limit    any `json:"compute_limit"`
+	Priority any `json:"priority"`
 }
 
 // readDriverBlock reads it. Nomad keeps a block as an object or as a list with one object.

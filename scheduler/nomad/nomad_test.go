@@ -149,6 +149,9 @@ func TestJob(t *testing.T) {
 			t.Errorf("the priority of the seat in %v is %d, want %d", *block, task.SeatPriority, want)
 		}
 	}
+	if task := newTask(&api.Task{Name: "t", Config: map[string]any{"gpu": map[string]any{"compute": "250"}}}); task.GuaranteeMilli != 250 {
+		t.Errorf("a number in quotes: %d", task.GuaranteeMilli)
+	}
 	if task := newTask(&api.Task{Name: "t", Config: map[string]any{"gpu": map[string]any{"compute": 250}}}); task.GuaranteeMilli != 250 {
 		t.Error("a gpu block as an object is not read")
 	}
