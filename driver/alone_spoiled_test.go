@@ -284,3 +284,29 @@ func TestTasksOfWhichNothingIsNoted(t *testing.T) {
 		check("tasks")
 	})
 }
+
+// What lasts as long as a start ends with it, whatever came of it: files stay open else, a
+// lease is never ended, and a seat is kept for a task that does not come.
+func TestWhatAStartHoldsIsLetGo(t *testing.T) {
+	cfg := allocated(t)
+	d, env := alone(t)
+	s := &start{driver: d, cfg: cfg, claimed: true, plan: &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
+	var err error
+	s.plan.files, err = openTaskFiles(cfg, spec.Config{}, spec.Policy{})
+	must.NoError(t, err)
+	must.NoError(t, d.leases.claim(s.plan.record.Lease))
+	d.seats.setReady("mine", true)
+	started, err := d.leases.started()
+	must.NoError(t, err)
+	must.SliceEmpty(t, started)
+	s.release()
+	for _, file := range s.plan.files.shown {
+		_, err := file.handle.HostPath()
+		must.ErrorContains(t, err, "closed", must.Sprint(file.name))
+	}
+	started, err = d.leases.started()
+	must.NoError(t, err)
+	must.Len(t, 1, started)
+	must.False(t, d.seats.isReady("mine"))
+	(&start{driver: d}).release()
+}

@@ -63,6 +63,21 @@ func TestDiagnoseOfConfigurations(t *testing.T) {
 	must.StrContains(t, found["configuration"], "disabled")
 }
 
+func TestDiagnoseOfPrograms(t *testing.T) {
+	for path, want := range map[string]doctor.Status{"/bin/sh": doctor.OK, "/nowhere/self": doctor.Warning, "": ""} {
+		var report doctor.Report
+		settings{Config: Config{SelfPath: path, InitPath: "/bin/sh"}}.diagnosePrograms(report.Area("containers"))
+		var found doctor.Status
+		for _, f := range report.Findings {
+			if f.Check == "nomad-gpu-self" {
+				found = f.Status
+				must.StrContains(t, f.Detail, path)
+			}
+		}
+		must.Eq(t, want, found, must.Sprint(path))
+	}
+}
+
 func TestDiagnoseOfRunc(t *testing.T) {
 	for _, test := range []struct {
 		version string
