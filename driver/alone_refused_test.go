@@ -341,6 +341,17 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 		must.NoError(t, s.removeExisting(t.Context()))
 		must.SliceEmpty(t, fake.holds())
 	})
+	t.Run("whose own cannot be removed", func(t *testing.T) {
+		d, env, fake, cfg := besideFake(t)
+		must.NoError(t, (&start{driver: d, cfg: cfg}).removeContainer())
+		c, err := env.runtime.Load(t.Context(), "box")
+		must.NoError(t, err)
+		fake.fail(codes.Internal, "Tasks/Delete", "Tasks/Get")
+		must.ErrorContains(t, (&start{driver: d, cfg: cfg, container: c}).removeContainer(), "Tasks/Get")
+		must.Eq(t, []string{"box"}, fake.holds())
+		fake.fail(codes.OK)
+		eventually(t, "the container is removed", func() bool { return len(fake.holds()) == 0 })
+	})
 	t.Run("that waits for room", func(t *testing.T) {
 		d, _, _, cfg := besideFake(t)
 		d.starts.setLimit(1)

@@ -180,8 +180,8 @@ func TestStepsOfAStartThatFail(t *testing.T) {
 	spoil(t, env, "outputs")
 	must.ErrorContains(t, s.runContainer(t.Context()), "mark the task's output: ")
 
-	lease := gpu.Lease{ID: "none/of/them", Holdings: []gpu.Holding{{UUID: gpuA}}}
-	must.Error(t, d.leases.claim(lease))
+	lease := gpu.Lease{ID: "none/of/them", Holdings: []gpu.Holding{{UUID: gpuB}}}
+	must.ErrorContains(t, d.leases.claim(lease), "none/of/them")
 	must.False(t, d.leases.starting[lease.ID], must.Sprint("a lease that is not written holds nothing"))
 }
 

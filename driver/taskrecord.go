@@ -52,10 +52,7 @@ func (r taskRecords) path(id string) string { return filepath.Join(r.dir, id, "t
 // write is atomic: a reader finds the old record or the new one.
 func (r taskRecords) write(t taskRecord) error {
 	t.Version = taskRecordVersion
-	text, err := json.Marshal(t)
-	if err != nil {
-		return fmt.Errorf("encode record of container %s: %w", t.Container, err)
-	}
+	text, _ := json.Marshal(t) // see record.encode
 	if err := os.MkdirAll(filepath.Dir(r.path(t.Container)), 0o700); err != nil {
 		return fmt.Errorf("write record of container %s: %w", t.Container, err)
 	}
