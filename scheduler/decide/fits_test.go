@@ -190,3 +190,19 @@ func TestWhatWouldFitIsTrue(t *testing.T) {
 		t.Errorf("only %d answers", said)
 	}
 }
+
+// A record without device blocks, as one that was written by hand, asks for none.
+func TestARecordWithoutBlocksAsksForNone(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	s.Tenant(t, "tenant", 50, "a", 0, 0, 16)
+	a := s.Waits(t, "waits", "8G", 50)
+	s.State.Do(func(tx *state.Tx) {
+		g := tx.Record(servicetest.KeyOf(a)).Groups["g"]
+		if decide.HasRoom(tx, &g) {
+			t.Error("there is room for it")
+		}
+		if g.Decision.Tasks = nil; !decide.HasRoom(tx, &g) {
+			t.Error("without blocks there is none")
+		}
+	})
+}

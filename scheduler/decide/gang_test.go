@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -343,6 +344,77 @@ func TestNothingGoesForSeveralBlocksAsForOne(t *testing.T) {
 		s.Pass(servicetest.Settled)
 		if e := evict(s, a); (e != nil) != evicts {
 			t.Errorf("with %d blocks: %+v", blocks, e)
+		}
+	}
+}
+
+// What runs of other groups, and what stops, keeps no alloc of a group away that stands apart from
+// its own.
+func TestDistinctHostsOfAGroupAreItsOwn(t *testing.T) {
+	for name, row := range map[string]struct {
+		distinct admit.Distinct
+		group    string
+		stops    bool
+		placed   bool
+	}{
+		"another group":                   {distinct: admit.DistinctInGroup, group: "h", placed: true},
+		"another group, of the whole job": {distinct: admit.DistinctInJob, group: "h"},
+		"its own":                         {distinct: admit.DistinctInGroup, group: "g"},
+		"its own, which stops":            {distinct: admit.DistinctInGroup, group: "g", stops: true, placed: true},
+		"another one of the job, stops":   {distinct: admit.DistinctInJob, group: "h", stops: true, placed: true},
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2))
+		a := servicetest.Ask("job", "8G", 1)
+		a.Distinct = row.distinct
+		first := a
+		first.Group = row.group
+		s.Submit(t, first)
+		s.Register(first)
+		s.Run(first, "alloc", "a", 0, 0, 8)
+		if row.stops {
+			s.Stop("alloc")
+		}
+		s.LetTimePass()
+		s.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(a)) })
+		if !row.stops && row.group == "g" {
+			a.Count = 2
+		}
+		if d := s.Submit(t, a); (len(d.Preferred) == 1) != row.placed {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+// A gang of which one alloc runs is not decided about as one that is about to start: what runs goes on.
+func TestAGangOfWhichOneRunsIsNotHeld(t *testing.T) {
+	for running, held := range map[int]bool{0: true, 1: false} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2))
+		s.Tenant(t, "tenant", 50, "a", 1, 0, 16)
+		chief, workers := gang("job", 1, 50), gang("job", 1, 50)
+		chief.Group = "chief"
+		asks := []admit.Ask{workers, chief}
+		d, err := s.Decide(t.Context(), asks, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Settle(t.Context(), asks, d, true)
+		s.Register(workers)
+		s.LetTimePass()
+		s.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(workers)) })
+		if running > 0 {
+			s.Run(workers, "alloc", "a", 0, 0, 16)
+		}
+		for i := range asks {
+			asks[i].Was = servicetest.WasOf(d[i])
+			asks[i].Was.Hold = ""
+		}
+		revised, err := s.Revise(t.Context(), asks, decide.Revision{Group: "g", Align: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := s.Record(servicetest.KeyOf(workers)).Groups["g"]
+		if (g.Decision.Hold != nil) != held {
+			t.Errorf("of which %d run: %+v, %+v", running, g.Decision.Hold, revised)
 		}
 	}
 }

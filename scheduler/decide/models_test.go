@@ -2,6 +2,7 @@ package decide_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -125,6 +126,20 @@ func TestWhatItsQueueDoesNotAllowIsNoRoom(t *testing.T) {
 			if e := evict(s, waits); e == nil || (len(e.Rivals) == 1) != kept {
 				t.Errorf("of models %s: %+v", models, e)
 			}
+		}
+	}
+}
+
+// A model is excluded by the name that its GPUs have, wherever in the cluster the one GPU of it is.
+func TestAModelIsExcludedAsItIsNamed(t *testing.T) {
+	for _, machines := range [][]*nomad.Node{{servicetest.Machine("a", 1), machineOf("b", "A100")}, {machineOf("a", "A100"), servicetest.Machine("b", 1)}} {
+		s := servicetest.New(t, "", machines...)
+		d := s.Submit(t, servicetest.Ask("job", "1(!t4)", 1))
+		excludes := slices.ContainsFunc(d.Tasks[0].Devices[0].Constraints, func(c admit.Constraint) bool {
+			return c.LTarget == "${device.attr.type}" && c.Operand == "!=" && c.RTarget == "T4"
+		})
+		if !excludes {
+			t.Errorf("it asks for %+v", d.Tasks[0].Devices)
 		}
 	}
 }

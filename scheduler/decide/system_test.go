@@ -124,3 +124,32 @@ func TestWhatNomadPlacesPrefersNoGPU(t *testing.T) {
 		}
 	}
 }
+
+// A system job that is submitted again is refused where its queue cannot pay for what it starts by now.
+func TestASystemJobIsPaidForEachTime(t *testing.T) {
+	for name, row := range map[string]struct {
+		taken   int // slices of another job
+		runs    bool
+		refused bool
+	}{
+		"there is quota":       {taken: 8},
+		"there is too little":  {taken: 9, refused: true},
+		"it runs there anyway": {taken: 8, runs: true},
+	} {
+		s := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+		a := servicetest.Ask("agent", "8G", 1)
+		a.JobType = "system"
+		s.Submit(t, a)
+		s.Register(a)
+		if row.runs {
+			s.Run(a, "alloc", "a", 1, 0, 8)
+		}
+		other := servicetest.Ask("other", "1G", 1)
+		s.Show(other, false)
+		s.Run(other, "alloc-other", "a", 0, 0, row.taken)
+		s.LetTimePass()
+		if _, err := s.Decide(t.Context(), []admit.Ask{a}, true); (err != nil) != row.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
