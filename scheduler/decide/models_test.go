@@ -143,3 +143,27 @@ func TestAModelIsExcludedAsItIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// Models are ranked where a request names several and its queue leaves several: not those of a queue.
+func TestOnlyARequestsOwnOrderIsRanked(t *testing.T) {
+	for name, row := range map[string]struct {
+		request, models string
+		ranks           int
+	}{
+		"in an order":                 {request: "1(A100|T4)", ranks: 2},
+		"one of them":                 {request: "1(A100)"},
+		"of a queue of both":          {request: "1", models: `"A100", "T4"`},
+		"in an order, of a queue":     {request: "1(A100|T4)", models: `"T4", "A100"`, ranks: 2},
+		"one of them is of its queue": {request: "1(A100|T4)", models: `"T4"`},
+	} {
+		queue := ""
+		if row.models != "" {
+			queue = "queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n models = [" + row.models + "]\n}\n"
+		}
+		s := servicetest.New(t, queue, servicetest.Machine("a", 1), machineOf("b", "A100"))
+		a := servicetest.Ask("job", row.request, 2)
+		if d := s.Submit(t, a); len(d.Tasks[0].Devices[0].Rank) != row.ranks {
+			t.Errorf("%s: %+v", name, d.Tasks[0].Devices[0])
+		}
+	}
+}

@@ -1,9 +1,13 @@
 package decide_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -59,4 +63,25 @@ func TestAnOutcomeIsWhatComesOfTheJob(t *testing.T) {
 			t.Errorf("one of three waits: %q", d.Outcome)
 		}
 	})
+}
+
+// What is said of a group that waits is what is so now: it does not grow each time that it is submitted.
+func TestWhatIsSaidOfWhatWaitsDoesNotGrow(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	s.Tenant(t, "tenant", 50, "a", 0, 0, 16)
+	a := servicetest.Ask("waits", "8G", 1)
+	first := s.Submit(t, a)
+	s.Register(a)
+	s.Block(a, 1)
+	for range 3 {
+		s.Pass(time.Minute)
+		if again := s.Submit(t, a); !slices.Equal(again.Explanation, first.Explanation) {
+			t.Fatalf("it says %q, and at first %q", again.Explanation, first.Explanation)
+		}
+	}
+	s.End("alloc-tenant")
+	d, err := s.Revise(t.Context(), []admit.Ask{servicetest.Reread(a, first)}, decide.Revision{Group: "g", Retry: true})
+	if err != nil || d == nil || len(d[0].Explanation) != 1 || !strings.HasPrefix(d[0].Explanation[0], "goes to a ") {
+		t.Errorf("got %+v, %v", d, err)
+	}
 }
