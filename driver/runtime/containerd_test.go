@@ -89,7 +89,7 @@ func startContainerd(t *testing.T, binary string, first bool) *Runtime {
 // boxArchive is an image with a shell, whose digest depends on what is in it.
 func boxArchive(t *testing.T, content string) []byte {
 	t.Helper()
-	files, err := testimage.HostPrograms(t.Context(), "sh", "cat", "echo", "sleep", "true")
+	files, err := testimage.HostPrograms(t.Context(), "sh", "cat", "echo", "sleep", "stty", "true")
 	must.NoError(t, err)
 	files["/etc/image"] = testimage.File{Content: []byte(content)}
 	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"crypto/rand"
 	"encoding/json"
+	"io"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -109,6 +110,7 @@ func TestLayersAreWhatTheirConfigSays(t *testing.T) {
 		for range 2 {
 			must.ErrorContains(t, load(other, ispec.MediaTypeImageLayerGzip), "as the config says")
 		}
+		must.ErrorIs(t, load(packed[:len(packed)-5], ispec.MediaTypeImageLayerGzip), io.ErrUnexpectedEOF, must.Sprint("a layer that ends too soon"))
 	})
 }
 

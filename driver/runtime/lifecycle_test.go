@@ -270,10 +270,11 @@ func TestExecOfARuntime(t *testing.T) {
 		must.Eq(t, "in\n", out.String())
 		must.Eq(t, "bad\n", errs.String())
 		out.Reset()
-		resize := make(chan Size, 1)
+		resize := make(chan Size, 2)
+		resize <- Size{Width: 70, Height: 20}
 		resize <- Size{Width: 80, Height: 24}
 		close(resize)
-		code, err = c.Exec(ctx, Exec{Command: []string{"sh", "-c", "test -t 1 && echo terminal"}, Terminal: true, Stdout: &out, Resize: resize})
+		code, err = c.Exec(ctx, Exec{Command: []string{"sh", "-c", `until test "$(stty size)" = "24 80"; do sleep 0.02; done; test -t 1 && echo terminal`}, Terminal: true, Stdout: &out, Resize: resize})
 		must.NoError(t, err)
 		must.Eq(t, 0, code)
 		must.Eq(t, "terminal\r\n", out.String())
