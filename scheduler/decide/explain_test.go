@@ -33,6 +33,7 @@ func TestWhatSpeaksAgainstANodeIsInGPUsAndPercent(t *testing.T) {
 		{chosen, chosen, "it would do as well; the first of equals is taken"},
 		{weighing(1, 500, 400, 300, 0, 2, 2), chosen, "it would suit better, but its room is kept for other work or does not hold all of the group"},
 		{view.Choice{NodeName: "other"}, chosen, ""},
+		{view.Choice{NodeName: "other", Terms: chosen.Terms[:1]}, chosen, ""}, // of another release
 	} {
 		if got := against(&c.other, &c.chosen); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)

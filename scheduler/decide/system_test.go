@@ -119,8 +119,8 @@ func TestWhatNomadPlacesPrefersNoGPU(t *testing.T) {
 		a := servicetest.Ask("job", "4G", 1)
 		change(&a)
 		d := s.Submit(t, a)
-		if prefers := d.Tasks[0].Devices[0].Prefer != ""; prefers != (name == "a service") {
-			t.Errorf("%s prefers %q", name, d.Tasks[0].Devices[0].Prefer)
+		if prefers := d.Tasks[0].Devices[0].Prefer != ""; prefers != (name == "a service") || d.Group != "g" {
+			t.Errorf("%s, group %q, prefers %q", name, d.Group, d.Tasks[0].Devices[0].Prefer)
 		}
 	}
 }
