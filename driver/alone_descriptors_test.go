@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -73,7 +74,7 @@ func TestNoFileThatCannotBeOpenedGoesUnnoticed(t *testing.T) {
 		"leases": leasesOperation, "groups": groupsOperation, "one user": oneUserOperation, "clients": clientsOperation,
 		"records": recordsOperation, "programs": programsOperation, "counts": countsOperation, "namespaces": namespacesOperation,
 		"CDI": cdiOperation, "configuration": configurationOperation,
-		"group": groupOperation, "volume": volumeOperation, "propagation": propagationOperation, "source": sourceOperation,
+		"group": groupOperation, "full group": fullGroupOperation, "volume": volumeOperation, "propagation": propagationOperation, "source": sourceOperation,
 	} {
 		t.Run(name, func(t *testing.T) {
 			do := prepare(t, *cfg)
@@ -316,7 +317,22 @@ func groupOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))
 	return func() (string, error) {
 		dirs, err := cgroupTree(path, unified())
-		return fmt.Sprint(len(dirs)), errors.Join(err, emptyCgroup(t.Context(), path, unified()))
+		return fmt.Sprint(len(dirs)), err
+	}
+}
+
+// fullGroupOperation finds a control group whose processes have not ended.
+func fullGroupOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
+	path, dir := fakeGroup(t)
+	fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess), "cgroup.kill": ""})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	return func() (string, error) {
+		err := emptyCgroup(over, path, unified())
+		if errors.Is(err, context.Canceled) {
+			return "full", nil
+		}
+		return "empty", err
 	}
 }
 

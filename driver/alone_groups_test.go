@@ -84,6 +84,9 @@ func TestControlGroupsThatDoNotEmpty(t *testing.T) {
 		must.ErrorIs(t, err, unix.EBUSY)
 	})
 	must.NoError(t, unix.Unmount(busy, unix.MNT_DETACH))
+	fill(t, dir, map[string]string{"left": ""})
+	must.ErrorIs(t, removeCgroup(t.Context(), path, unified()), unix.ENOTEMPTY)
+	must.NoError(t, os.Remove(filepath.Join(dir, "left")))
 	must.NoError(t, removeCgroup(t.Context(), path, unified()))
 	must.DirNotExists(t, dir)
 }
