@@ -144,6 +144,7 @@ func TestAStartThatRunsOutOfMemorySaysSo(t *testing.T) {
 		})
 		must.ErrorIs(t, err, ErrOutOfMemory)
 		must.ErrorContains(t, err, "start process of container hungry-1")
+		must.NoError(t, c.End(t.Context()))
 		must.NoError(t, c.Remove(t.Context()))
 		must.Eq(t, nil, r.ofOurs(t))
 	})
