@@ -3,7 +3,9 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -38,4 +40,17 @@ func TestABlobNamesSoManyRegistries(t *testing.T) {
 		must.Eq(t, min(port, maxRegistries-1)+2, len(store.labels))
 	}
 	must.Eq(t, "true", store.labels[registryLabel+"evil.example:0"])
+}
+
+// TestOnlyAWholeBlobWasSent: what is cut off or another's proves nothing.
+func TestOnlyAWholeBlobWasSent(t *testing.T) {
+	for body, want := range map[string]bool{"the layer": true, "the lay": false, "another..": false, "": false} {
+		r := newProvingResolver(nil, "registry.example")
+		blob := digest.FromString("the layer")
+		read := r.noting(io.NopCloser(strings.NewReader(body)), blob)
+		_, err := io.ReadAll(read)
+		must.NoError(t, err)
+		must.NoError(t, read.Close())
+		must.Eq(t, want, r.sent[blob], must.Sprintf("%q", body))
+	}
 }

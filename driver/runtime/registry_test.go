@@ -363,6 +363,7 @@ func TestArchivesAreBounded(t *testing.T) {
 		"a giant blob":              {text: archive(tar.Header{Name: "blobs/sha256/x", Size: maxDescription + 1})},
 		"cut off":                   {text: archive(tar.Header{Name: "a", Size: 4000})[:1000], fails: true},
 		"no archive":                {text: bytes.Repeat([]byte("x"), 2000), fails: true},
+		"of Unix V7":                {limit: 10, text: ofV7(archive(tar.Header{Name: "a", Size: 4}))},
 		"another index in a folder": {text: archive(tar.Header{Name: "x/index.json", Size: maxDescription + 1})},
 	} {
 		bounded := (&Runtime{config: Config{MaxImageBytes: c.limit}}).boundedTar(bytes.NewReader(c.text))
@@ -387,4 +388,18 @@ func namesIn(t *testing.T, archive []byte) map[string]int64 {
 		must.NoError(t, err)
 		names[file.Name] += file.Size
 	}
+}
+
+// ofV7 is an archive of one file as Unix V7 wrote them, which Go reads and does not write.
+func ofV7(archive []byte) []byte {
+	const checksum, ownHeader, magic = 148, 512, 257
+	header := archive[:ownHeader]
+	clear(header[magic:])
+	copy(header[checksum:], "        ")
+	sum := 0
+	for _, b := range header {
+		sum += int(b)
+	}
+	copy(header[checksum:], fmt.Sprintf("%06o\x00 ", sum))
+	return archive
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -118,5 +119,21 @@ func TestAShimTellsHowAProcessEnded(t *testing.T) {
 	}
 	if err := <-served; !errors.Is(err, ttrpc.ErrServerClosed) {
 		t.Fatal(err)
+	}
+}
+
+// TestASocketIsKnownByEachOfItsPaths: a shim may have been told another than the driver.
+func TestASocketIsKnownByEachOfItsPaths(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"one", "other"} {
+		must.NoError(t, os.WriteFile(at(name), nil, 0o600))
+	}
+	must.NoError(t, os.Symlink("one", at("link")))
+	for _, row := range []struct {
+		a, b string
+		same bool
+	}{{"one", "one", true}, {"one", "link", true}, {"link", "one", true}, {"one", "other", false}, {"one", "none", false}, {"none", "one", false}, {"none", "gone", false}, {"none", "none", true}} {
+		must.Eq(t, row.same, sameFile(at(row.a), at(row.b)), must.Sprint(row.a, row.b))
 	}
 }
