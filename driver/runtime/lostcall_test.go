@@ -210,7 +210,7 @@ var operations = map[string]operation{
 
 // repeats is how many calls of one method are made to fail in an operation: more of them
 // are of a loop.
-const repeats = 2
+const repeats = 3
 
 // TestNoCallToContainerdFailsUnnoticed: each call that an operation makes is made to fail
 // once, and the operation says so. An error that is lost would be taken for a container,

@@ -45,7 +45,11 @@ const (
 // decompress returns a stream in plain, whether it is compressed or not.
 func decompress(packed io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(packed, readSize)
-	if start, _ := buffered.Peek(10); compression.DetectCompression(start) != compression.Zstd {
+	start, err := buffered.Peek(10)
+	if err != nil && !errors.Is(err, io.EOF) { // it would be taken for a layer that is not compressed
+		return nil, err
+	}
+	if compression.DetectCompression(start) != compression.Zstd {
 		return compression.DecompressStream(buffered)
 	}
 	decoder, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow))

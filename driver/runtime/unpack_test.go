@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -118,6 +119,9 @@ func TestDecompress(t *testing.T) {
 	must.NoError(t, err)
 	_, err = io.ReadAll(plain)
 	must.ErrorIs(t, err, zstd.ErrWindowSizeExceeded)
+	// A first read that fails, and would succeed when it is tried again.
+	_, err = decompress(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader(zstdOf(t, 1<<20, text)))))
+	must.ErrorIs(t, err, iotest.ErrTimeout)
 }
 
 func layerOf(t *testing.T, files ...tar.Header) io.Reader {
