@@ -120,18 +120,22 @@ func label(value string) string {
 // its size, and this one's memory is not theirs.
 const maxEnvironment = 256 << 10
 
-// readEnviron is nil for a process that has ended.
-func readEnviron(pid int) []byte { return readBounded(fmt.Sprintf("/proc/%d/environ", pid)) }
-
-func readBounded(path string) []byte {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxEnvironment))
+// readEnviron is nil for a process whose environment cannot be read, as of one that has ended.
+func readEnviron(pid int) []byte {
+	text, err := readBounded(environPath(pid))
 	if err != nil {
 		return nil
 	}
 	return text
+}
+
+func environPath(pid int) string { return fmt.Sprintf("/proc/%d/environ", pid) }
+
+func readBounded(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxEnvironment))
 }

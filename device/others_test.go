@@ -1,6 +1,8 @@
 package device
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,11 +146,11 @@ func TestEnvironmentsAreReadUpToABound(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 3*maxEnvironment), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(readBounded(path)); got != maxEnvironment {
-		t.Errorf("%d bytes were read", got)
+	if got, err := readBounded(path); len(got) != maxEnvironment || err != nil {
+		t.Errorf("%d bytes were read: %v", len(got), err)
 	}
-	if got := readBounded(path + "-gone"); got != nil {
-		t.Errorf("of no process: %q", got)
+	if got, err := readBounded(path + "-gone"); got != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no process: %q, %v", got, err)
 	}
 	if got := readEnviron(os.Getpid()); len(got) == 0 {
 		t.Error("this process has no environment")

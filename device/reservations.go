@@ -2,13 +2,18 @@ package device
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -23,8 +28,8 @@ type reservations struct {
 	path string
 	// delay is how long one counts after it was made, or last seen in a process.
 	delay time.Duration
-	// environments reads those of all processes, one after the other.
-	environments iter.Seq[[]byte]
+	// environments reads those of all processes, one after the other, or says why that cannot be.
+	environments iter.Seq2[[]byte, error]
 
 	// fresh are those that look has not taken in yet: Reserve must not wait.
 	mu    sync.Mutex
@@ -102,16 +107,17 @@ func (r *reservations) takeIn() {
 // look finds out which reservations are still in use, forgets the others, and
 // returns what is held.
 func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map[string]holder, err error) {
+	var problem error
 	r.takeIn()
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return m.leased(leases) })
 	if len(r.made) > 0 && now.Sub(r.looked) >= lookPause {
 		r.looked = now
-		r.match(now)
+		problem = r.match(now)
 	}
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
 	r.saved, err = writeData(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
 	live, recent = r.held(now)
-	return live, recent, err
+	return live, recent, errors.Join(problem, err)
 }
 
 // held is what those hold whose task runs, or is about to, and what all hold:
@@ -129,22 +135,32 @@ func (r *reservations) held(now time.Time) (live, recent map[string]holder) {
 	return live, recent
 }
 
-// match looks for each reservation in the environments of all processes.
-func (r *reservations) match(now time.Time) {
-	entries := make([][]byte, len(r.made))
+// match looks for each reservation in the environments of all processes. Where these cannot be
+// read, what ran then runs still.
+func (r *reservations) match(now time.Time) error {
+	entries, running := make([][]byte, len(r.made)), make([]bool, len(r.made))
 	for n := range r.made {
-		r.made[n].running = false
 		if value, err := r.made[n].EnvValue(); err == nil {
 			entries[n] = []byte(r.made[n].EnvKey() + "=" + value + "\x00")
 		}
 	}
-	for env := range r.environments {
-		for n := range r.made {
-			if entries[n] != nil && bytes.Contains(env, entries[n]) {
-				r.made[n].running, r.made[n].seen = true, now
-			}
+	var problem error
+	for env, err := range r.environments {
+		if err != nil {
+			problem = fmt.Errorf("look for the processes of other drivers' tasks: %w", err)
+			break
+		}
+		for n, entry := range entries {
+			running[n] = running[n] || entry != nil && bytes.Contains(env, entry)
 		}
 	}
+	for n := range r.made {
+		m := &r.made[n]
+		if m.running = running[n] || problem != nil && m.running; m.running {
+			m.seen = now
+		}
+	}
+	return problem
 }
 
 // begins reports whether the task may not have had time for a process yet.
@@ -198,10 +214,23 @@ func merge(all, others map[string]holder) map[string]holder {
 
 // readEnvironments reads with what environment each process was started, so far
 // as that is bounded. One that has ended in between has none.
-func readEnvironments(yield func([]byte) bool) {
-	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range paths {
-		if text := readBounded(path); len(text) > 0 && !yield(text) {
+func readEnvironments(yield func([]byte, error) bool) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := readBounded(environPath(pid))
+		if noDescriptor := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE); noDescriptor {
+			yield(nil, err)
+			return
+		}
+		if len(text) > 0 && !yield(text, nil) {
 			return
 		}
 	}

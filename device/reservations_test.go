@@ -1,10 +1,11 @@
 package device
 
 import (
+	"errors"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,7 +31,17 @@ func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var processes [][]byte
-	r.environments = func(yield func([]byte) bool) { slices.Values(processes)(yield) }
+	var unreadable error
+	r.environments = func(yield func([]byte, error) bool) {
+		for _, p := range processes {
+			if !yield(p, nil) {
+				return
+			}
+		}
+		if unreadable != nil {
+			yield(nil, unreadable)
+		}
+	}
 	one := reservationOf(testUUID(0), 3, 4)
 	value, err := one.EnvValue()
 	if err != nil {
@@ -48,12 +59,16 @@ func TestReservationsCountAsLongAsTheyAreUsed(t *testing.T) {
 		{"it should have started", 2 * time.Minute, nil, false, true},
 		{"it runs after all", time.Minute, process, true, true},
 		{"it runs for long", time.Hour, process, true, true},
+		{"no process can be looked at", time.Hour, nil, true, true},
 		{"it has ended", 4 * time.Minute, nil, false, true},
 		{"it ended long ago", 2 * time.Minute, nil, false, false},
 	} {
-		now, processes = now.Add(step.after), step.processes
+		now, processes, unreadable = now.Add(step.after), step.processes, nil
+		if strings.HasPrefix(step.what, "no process") {
+			unreadable = syscall.EMFILE
+		}
 		live, recent, err := r.look(nil, now)
-		if err != nil {
+		if !errors.Is(err, unreadable) {
 			t.Fatal(err)
 		}
 		if live[testUUID(0)].slices[3] != step.live || recent[testUUID(0)].slices[4] != step.recent {
@@ -90,7 +105,7 @@ func TestReservationsEndWithALeaseOrAnotherReservation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.environments = func(func([]byte) bool) {}
+			r.environments = func(func([]byte, error) bool) {}
 			r.add(tc.made, now)
 			if tc.later.Devices != nil {
 				r.add(tc.later, now)
@@ -180,7 +195,10 @@ func TestReservationsOutliveTheMachine(t *testing.T) {
 func TestEnvironmentsOfProcesses(t *testing.T) {
 	mine := strings.Join(os.Environ(), "\x00")
 	found := false
-	for env := range readEnvironments {
+	for env, err := range readEnvironments {
+		if err != nil {
+			t.Fatal(err)
+		}
 		found = found || mine != "" && strings.Contains(string(env), mine[:len(mine)/2])
 	}
 	if !found {
