@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
@@ -299,7 +300,14 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	started, err := d.leases.started()
 	must.NoError(t, err)
 	must.SliceEmpty(t, started)
+	pipe := filepath.Join(cfg.AllocDir, "alloc", "logs", ".web.stdout.fifo")
+	must.NoError(t, unix.Mkfifo(pipe, 0o600))
+	cfg.StdoutPath = pipe
+	s.output, err = output.Open(cfg, env.settings.outputMarks())
+	must.NoError(t, err)
+	must.Positive(t, openedAs(t, pipe))
 	s.release()
+	must.Zero(t, openedAs(t, pipe))
 	for _, file := range s.plan.files.shown {
 		_, err := file.handle.HostPath()
 		must.ErrorContains(t, err, "closed", must.Sprint(file.name))
@@ -309,4 +317,17 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	must.Len(t, 1, started)
 	must.False(t, d.seats.isReady("mine"))
 	(&start{driver: d}).release()
+}
+
+// openedAs counts this process's descriptors of a file.
+func openedAs(t *testing.T, path string) (n int) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/self/fd/*")
+	must.NoError(t, err)
+	for _, link := range links {
+		if name, err := os.Readlink(link); err == nil && name == path {
+			n++
+		}
+	}
+	return n
 }
