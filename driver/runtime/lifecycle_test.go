@@ -434,3 +434,19 @@ func TestForgetDropsOneImageOnly(t *testing.T) {
 	})
 	must.Eq(t, 1, left)
 }
+
+// TestATaskHasTheImagesUser where it names none itself.
+func TestATaskHasTheImagesUser(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, r *Runtime) {
+		for id, row := range map[string]struct {
+			image, task string
+			code        int
+		}{"none-named": {code: 0}, "image-named": {image: "app", code: 1}, "task-named": {image: "app", task: "root", code: 0}, "both-named": {image: "root", task: "app", code: 1}} {
+			c, stdio := made(t, r, id, func(n *NewContainer) { n.User, n.Image.Config.User = row.task, row.image }, "sh", "-c", "test -w /etc/passwd")
+			must.NoError(t, c.Start(t.Context(), stdio))
+			exit, err := c.Wait(t.Context())
+			must.NoError(t, err)
+			must.Eq(t, row.code, exit.Code, must.Sprint(id))
+		}
+	})
+}

@@ -250,3 +250,25 @@ func TestNoCallToContainerdFailsUnnoticed(t *testing.T) {
 		}
 	})
 }
+
+// TestAnImageIsUnprovenUntilItsPullHasEnded: others may not use it before, also where the pull
+// is cut off.
+func TestAnImageIsUnprovenUntilItsPullHasEnded(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, inner *Runtime) {
+		r, faults := throughFaults(t, inner)
+		h := newHub(t, boxArchive(t, "unproven"+r.config.Owner))
+		pull := Pull{Ref: h.ref(), Credentials: noLogin}
+		faults.begin(call{"/containerd.services.images.v1.Images/Update", 1})
+		_, err := r.Pull(t.Context(), pull)
+		must.ErrorContains(t, err, "this call was to fail")
+		faults.begin(call{})
+		image, err := inner.client.ImageService().Get(inner.with(t.Context()), h.ref())
+		must.NoError(t, err)
+		must.Eq(t, unproven, image.Labels[accessLabel])
+		_, err = r.Pull(t.Context(), pull)
+		must.NoError(t, err)
+		image, err = inner.client.ImageService().Get(inner.with(t.Context()), h.ref())
+		must.NoError(t, err)
+		must.NotEq(t, unproven, image.Labels[accessLabel])
+	})
+}
