@@ -27,7 +27,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	var list, later, last []string
 	start, room := startAt(g, len(nodes)), tx.RoomFor(needAs(tx, g))
 	for i := range nodes {
-		if i >= enough*limit && len(list)+len(later) >= limit {
+		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
 			break
 		}
 		id := nodes[(start+i)%len(nodes)]
