@@ -150,11 +150,7 @@ func (l *Loop) foresee() {
 	}
 	starts, asItWas := f.Starts(), false // which takes longer than others should wait
 	l.State.Do(func(tx *state.Tx) {
-		asItWas = tx.Version() == l.fitted
-		tx.NoteStarts(starts)
-		if asItWas {
-			l.fitted = tx.Version()
-		}
+		asItWas = l.show(tx, l.fitted, func() { tx.NoteStarts(starts) })
 	})
 	if !asItWas {
 		l.sayWhatFits()
@@ -170,12 +166,19 @@ func (l *Loop) sayWhatFits() {
 		l.State.Do(func(tx *state.Tx) { more = f.Next(tx) }) // others come in between
 	}
 	l.State.Do(func(tx *state.Tx) {
-		asItWas := tx.Version() == began
-		tx.NoteFits(f.Found())
-		if asItWas {
-			l.fitted = tx.Version()
-		}
+		l.show(tx, began, func() { tx.NoteFits(f.Found()) })
 	})
+}
+
+// show writes something down for people. Where nothing else has changed since the state had
+// that version, what was worked out for it stands for the new one too.
+func (l *Loop) show(tx *state.Tx, since uint64, write func()) (asItWas bool) {
+	asItWas = tx.Version() == since
+	write()
+	if asItWas {
+		l.fitted = tx.Version()
+	}
+	return asItWas
 }
 
 // tell writes down what was done: into the audit log, and where the next leader
