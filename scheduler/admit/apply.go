@@ -384,30 +384,34 @@ type shareBlock struct {
 	Priority any `json:"priority,omitempty"`
 }
 
-// writtenShare is shareBlock as an author may have written it.
-type writtenShare struct {
+// WrittenShare is the driver's gpu block as an author may have written it: numbers with or
+// without quotes, a priority that may be a word.
+type WrittenShare struct {
 	Memory   any `json:"memory"`
 	Compute  any `json:"compute"`
 	Limit    any `json:"compute_limit"`
 	Priority any `json:"priority"`
 }
 
-// writtenShare reads the driver's gpu block, nothing where there is none that can be read.
+// ReadShare reads a gpu block of a task's configuration; it is empty where that cannot be read.
 // Nomad keeps a block as an object or as a list with one object.
-func (t task) writtenShare() (one writtenShare) {
-	config, err := parseMap(t.object.get("Config"))
-	if err != nil {
-		return one
-	}
-	raw := config.get("gpu")
-	var list []writtenShare
-	if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+func ReadShare(block []byte) (one WrittenShare) {
+	var list []WrittenShare
+	if json.Unmarshal(block, &list) == nil && len(list) > 0 {
 		return list[0]
 	}
-	if json.Unmarshal(raw, &one) != nil {
-		return writtenShare{}
+	if json.Unmarshal(block, &one) != nil {
+		return WrittenShare{}
 	}
 	return one
+}
+
+func (t task) writtenShare() WrittenShare {
+	config, err := parseMap(t.object.get("Config"))
+	if err != nil {
+		return WrittenShare{}
+	}
+	return ReadShare(config.get("gpu"))
 }
 
 // share reads what driverBlock wrote.

@@ -192,7 +192,8 @@ func newTask(t *api.Task) Task {
 			out.Devices = append(out.Devices, DeviceAsk{Name: d.Name, Count: int64(deref(d.Count))})
 		}
 	}
-	block := readDriverBlock(t.Config["gpu"])
+	text, _ := json.Marshal(t.Config["gpu"]) // what cannot be encoded is read as none
+	block := admit.ReadShare(text)
 	out.SeatPriority = gpu.SeatPriorityOf(fmt.Sprint(block.Priority))
 	compute, ok := admit.Milli(block.Compute)
 	limit, _ := admit.Milli(block.Limit)
@@ -204,27 +205,6 @@ func newTask(t *api.Task) Task {
 
 // asks reports whether the task asks for devices or, by its meta, for a GPU.
 func (t *Task) asks() bool { return len(t.Devices) > 0 || t.Request != "" }
-
-// driverBlock is the gpu block of the driver's configuration, as far as it matters here.
-type driverBlock struct {
-	// A number with or without quotes each; the priority may be a word.
-	Compute  any `json:"compute"`
-	Limit    any `json:"compute_limit"`
-	Priority any `json:"priority"`
-}
-
-// readDriverBlock reads it. Nomad keeps a block as an object or as a list with one object.
-func readDriverBlock(block any) (one driverBlock) {
-	text, err := json.Marshal(block)
-	if err != nil || json.Unmarshal(text, &one) == nil {
-		return one
-	}
-	var list []driverBlock
-	if json.Unmarshal(text, &list) != nil || len(list) == 0 {
-		return driverBlock{}
-	}
-	return list[0]
-}
 
 // GPU reports whether a task of the group asks for a GPU.
 func (g *Group) GPU() bool { return g.Text() != "" }
