@@ -91,7 +91,7 @@ func TestControlGroupsThatDoNotEmpty(t *testing.T) {
 	must.DirNotExists(t, dir)
 }
 
-// A control group that cannot be looked into is none that is empty, whoever looks.
+// A control group that cannot be looked into does not count as empty, whoever looks.
 func TestGroupsThatCannotBeLookedInto(t *testing.T) {
 	path, dir := fakeGroup(t)
 	fill(t, dir, map[string]string{"cgroup.procs": "many"})

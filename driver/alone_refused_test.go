@@ -263,7 +263,7 @@ func TestReapsThatFail(t *testing.T) {
 		what, call, says string
 	}{
 		"which there are":    {"containers", "Containers/List", "Containers/List"},
-		"what nobody has":    {"containers", "Tasks/Get", "Tasks/Get"},
+		"what is not there":  {"containers", "Tasks/Get", "Tasks/Get"},
 		"whether it is here": {"leases", "Containers/Get", "lease " + boxLease + ": "},
 		"whose it is":        {"resources", "Containers/Get", "look for container box: "},
 	} {

@@ -51,7 +51,7 @@ func cgroupOfContainer(namespace string, c *runtime.Container) string {
 // cgroupDirs are the directories that a control group has: one, or one per
 // hierarchy of cgroup v1. The root, or an empty name, has none: what is
 // done to a container's group must never be done to everything.
-// A group that cannot be looked for is none that is gone.
+// Where a group cannot be looked for there is an error: it may not be gone.
 func cgroupDirs(path string, unified bool) ([]string, error) {
 	return dirsBelow(cgroupRoot, path, unified)
 }

@@ -203,7 +203,7 @@ func seen(t *testing.T, r *replica, mark string) {
 	j := job{id: "probe", meta: map[string]string{"gpu": "1G"}}.api()
 	j.Constraints = []*api.Constraint{{LTarget: "${meta.mark}", RTarget: mark, Operand: "="}}
 	until(t.Context(), t, "see a change", 5*time.Minute, func() (bool, string) {
-		answer, _, err := r.API.Jobs().Validate(j, nil) // a refusal is no error
+		answer, _, err := r.API.Jobs().Validate(j, nil) // a refusal is not an error
 		if err != nil {
 			return false, err.Error()
 		}

@@ -143,7 +143,7 @@ func readBlock(index int, raw []byte) (d DeviceAsk, counted bool, err error) {
 		return d, false, err
 	}
 	if anyPart(d.Name) {
-		return d, false, malformed(fmt.Sprintf("device %q is not valid (type, vendor/type or vendor/type/name): Nomad takes a part that is empty for any, so that nobody knows which devices it means", d.Name))
+		return d, false, malformed(fmt.Sprintf("device %q is not valid (type, vendor/type or vendor/type/name): Nomad takes an empty part for any, so it may mean any device", d.Name))
 	}
 	d.Count = int64(or(count, 1))
 	d.Constraints = theirs(constraints)
