@@ -48,7 +48,7 @@ func (m OperatorFlags) Add(uuid, reason string) error {
 	return statedir.WriteFile(path, []byte(reason+"\n"), 0o600)
 }
 
-// Remove takes a mark away; one that is not there is no error.
+// Remove takes a mark away; if there is none, it does nothing.
 func (m OperatorFlags) Remove(uuid string) error {
 	path, err := m.file(uuid)
 	if err != nil {

@@ -112,7 +112,7 @@ type occupant struct {
 	lease   gpu.Lease
 	holding gpu.Holding
 	usage   *gpu.TaskUsage
-	seat    *gpu.Seat // nil: it has none that is known
+	seat    *gpu.Seat // nil if no seat of it is known
 }
 
 // tenants finds the live task of each instance. Who has a lease comes last, and so before

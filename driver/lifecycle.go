@@ -159,7 +159,7 @@ func (d *Driver) killWithoutContainerd(t *task) error {
 // enough for one that is being restarted.
 const awayTimeout = 10 * time.Second
 
-// signal sends a signal; a process that is gone already is no error. It waits for
+// signal sends a signal; that the process is gone already is not an error. It waits for
 // a containerd that is away.
 func (d *Driver) signal(t *task, number syscall.Signal, all bool, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)

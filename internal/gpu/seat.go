@@ -129,7 +129,7 @@ const (
 )
 
 // SeatPriorityOf reads the priority that a job gives a task with a seat: a word or a number;
-// 0 is none that is valid.
+// It is 0 for any other text.
 func SeatPriorityOf(text string) int {
 	switch text {
 	case "normal":

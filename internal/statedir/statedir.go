@@ -80,7 +80,7 @@ func (d *Dir) WriteGPU(s gpu.GPUState) error {
 	return writeJSON(d.file(gpuDir, s.UUID), s)
 }
 
-// RemoveGPU withdraws a device's state; an absent one is no error.
+// RemoveGPU withdraws a device's state; it is not an error if there is none.
 func (d *Dir) RemoveGPU(uuid string) error { return remove(d.file(gpuDir, uuid)) }
 
 // GPU reads one device's state. It returns ErrNotFound when there is none of
@@ -146,7 +146,7 @@ func (d *Dir) WriteLease(l gpu.Lease) error {
 	return writeJSON(d.file(leaseDir, l.ID), l)
 }
 
-// RemoveLease forgets a task; an absent lease is no error.
+// RemoveLease forgets a task; it is not an error if there is none.
 func (d *Dir) RemoveLease(id string) error { return remove(d.file(leaseDir, id)) }
 
 // Lease reads one task's lease, or returns ErrNotFound.
