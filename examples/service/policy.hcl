@@ -1,5 +1,6 @@
 # What the placement service's own token may do. Submitting, planning and
-# reading jobs for people is done with their tokens, not with this one.
+# reading jobs for people is done with their tokens, not with this one. It also reads
+# what someone starts who may not read it, to decide about it.
 #
 # For the service as a Nomad job, attached to that job's identity:
 #

@@ -31,6 +31,9 @@ type submission struct {
 	// gangRuns is set where the group that is scaled starts together with others, which
 	// were let go: what waits as one would stop them.
 	gangRuns bool
+	// blind is set where the caller may not read the job that the request is about: it is
+	// read with the service's own token, and nothing of it is told.
+	blind bool
 }
 
 // admit reads the job, has it decided, writes the decision into it and hands it

@@ -27,6 +27,10 @@ const (
 	goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
 	// registerToken may register jobs, and plan and read none: it has register-job alone.
 	registerToken = "8d6ab3b6-1c57-4f1e-9c56-secret000001"
+	// startToken may scale, dispatch and revert jobs, and read none; ownToken is the service's
+	// own, which may read them all.
+	startToken = "8d6ab3b6-1c57-4f1e-9c56-secret000002"
+	ownToken   = "8d6ab3b6-1c57-4f1e-9c56-secret000003"
 )
 
 // forbids reports whether Nomad refuses a request because of its token, which the body of a
@@ -35,10 +39,21 @@ func forbids(r *http.Request, body []byte) bool {
 	var held struct{ AuthToken, SecretID string }
 	_ = json.Unmarshal(body, &held)
 	token := nomad.CallerToken(r.Header)
-	if token == "" && r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/scale") {
+	if rt := routeOf(r); token == "" && r.Method != http.MethodGet && rt.kind != scaled && !rt.payload {
 		token = held.AuthToken + held.SecretID
 	}
-	return token != goodToken && (token != registerToken || strings.HasSuffix(r.URL.Path, "/plan") || r.Method == http.MethodGet)
+	switch token {
+	case goodToken:
+		return false
+	case registerToken:
+		return r.Method == http.MethodGet || routeOf(r).kind != registered
+	case startToken:
+		kind := routeOf(r).kind
+		return kind != scaled && kind != dispatched && kind != reverted
+	case ownToken:
+		return r.Method != http.MethodGet
+	}
+	return true
 }
 
 // neverRegisters reports whether a registration is one over a version that no job has.
@@ -57,6 +72,8 @@ type fakeNomad struct {
 	// status answers writes where it is not 0; acl asks for goodToken.
 	status int
 	acl    bool
+	// reads answers reads of jobs where it is not 0.
+	reads int
 	// refusesScale and refusesRevert are what every scaling and every revert is refused
 	// with; empty: it is not.
 	refusesScale, refusesRevert string
@@ -79,6 +96,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"AccessorID":"acc-1","Name":"alice"}`)
 	case f.acl && forbids(r, body):
 		http.Error(w, "Permission denied", http.StatusForbidden)
+	case f.reads != 0 && r.Method == http.MethodGet:
+		http.Error(w, "no cluster leader", f.reads)
 	case f.status != 0 && r.Method != http.MethodGet:
 		http.Error(w, "Enforcing job modify index 7: job exists", f.status)
 	case r.URL.Path == "/v1/jobs" && neverRegisters(body):
@@ -97,8 +116,10 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, f.job(r.URL))
 	case r.Method == http.MethodGet:
 		http.Error(w, "not found", http.StatusNotFound)
-	case strings.HasSuffix(r.URL.Path, "/dispatch"):
-		fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":"e","Index":12}`, strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, jobPrefix), "/dispatch")+"/dispatch-1")
+	case routeOf(r).jobID == noJobsID:
+		http.Error(w, noParent, http.StatusInternalServerError)
+	case routeOf(r).kind == dispatched:
+		fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":"e","Index":12}`, routeOf(r).jobID+"/dispatch-1")
 	default:
 		w.Header().Set("X-Nomad-Index", "12")
 		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)
@@ -111,6 +132,19 @@ func (f *fakeNomad) job(at *url.URL) string {
 		return f.jobs[at.EscapedPath()+"?namespace="+namespace]
 	}
 	return f.jobs[at.EscapedPath()]
+}
+
+// carriedOut are the paths of the writes that change something.
+func (f *fakeNomad) carriedOut() (paths []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.calls {
+		asked := strings.Contains(c.body, fmt.Sprint(uint64(math.MaxUint64))) || strings.HasPrefix(c.path, jobPrefix+url.PathEscape(noJobsID)+"/")
+		if c.method != http.MethodGet && !asked && !strings.HasSuffix(c.path, "/plan") && c.path != "/v1/validate/job" {
+			paths = append(paths, c.path)
+		}
+	}
+	return paths
 }
 
 // last is the last write that reached Nomad.

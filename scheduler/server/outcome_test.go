@@ -76,9 +76,9 @@ func TestWhatComesOfASubmission(t *testing.T) {
 		"a validation is refused":         {"/v1/validate/job", gpuJob("a", oneGPU), &deciding{err: refusal(422)}, 0, 200, nil, "refused", true},
 		"a validation cannot be":          {"/v1/validate/job", gpuJob("a", oneGPU), &deciding{err: blind}, 0, 503, nil, "refused", false},
 		"a scaling is refused":            {scale, `{"Count":2,"Target":{"Group":"g"}}`, &deciding{err: refusal(499)}, 0, 499, nil, "refused", true},
-		"a scaling cannot be judged":      {scale, `{"Count":2,"Target":{"Group":"g"}}`, &deciding{err: refusal(500)}, 0, 200, nil, view.Placed, true},
-		"nor where the decider fails":     {scale, `{"Count":2,"Target":{"Group":"g"}}`, &deciding{err: blind}, 0, 200, nil, view.Placed, true},
-		"a revert cannot be judged":       {revert, `{"JobID":"a","JobVersion":0}`, &deciding{err: blind}, 0, 200, nil, view.Placed, true},
+		"a scaling cannot be judged":      {scale, `{"Count":2,"Target":{"Group":"g"}}`, &deciding{err: refusal(500)}, 0, 500, nil, "refused", true},
+		"nor where the decider fails":     {scale, `{"Count":2,"Target":{"Group":"g"}}`, &deciding{err: blind}, 0, 503, nil, "refused", true},
+		"a revert cannot be judged":       {revert, `{"JobID":"a","JobVersion":0}`, &deciding{err: blind}, 0, 503, nil, "refused", true},
 		"a revert is refused":             {revert, `{"JobID":"a","JobVersion":0}`, &deciding{err: refusal(422)}, 0, 422, nil, "refused", true},
 		"a job without GPUs is not noted": {"/v1/jobs", `{"Job":{"ID":"b"}}`, &deciding{}, 0, 200, nil, "", true},
 	} {

@@ -36,17 +36,18 @@ func TestRoutes(t *testing.T) {
 		"register with POST":      {"POST", "/v1/jobs", route{kind: registered}},
 		"list":                    {"GET", "/v1/jobs", route{}},
 		"parse":                   {"POST", "/v1/jobs/parse", route{}},
-		"by ID":                   {"POST", "/v1/job/a", route{registered, "a"}},
-		"escaped ID":              {"PUT", "/v1/job/team%2Fa", route{registered, "team/a"}},
-		"unescaped ID":            {"PUT", "/v1/job/team/a", route{registered, "team/a"}},
-		"plan":                    {"PUT", "/v1/job/team%2Fa/plan", route{planned, "team/a"}},
-		"plan with escaped slash": {"PUT", "/v1/job/a%2Fplan", route{planned, "a"}},
+		"by ID":                   {"POST", "/v1/job/a", route{kind: registered, jobID: "a"}},
+		"escaped ID":              {"PUT", "/v1/job/team%2Fa", route{kind: registered, jobID: "team/a"}},
+		"unescaped ID":            {"PUT", "/v1/job/team/a", route{kind: registered, jobID: "team/a"}},
+		"plan":                    {"PUT", "/v1/job/team%2Fa/plan", route{kind: planned, jobID: "team/a"}},
+		"plan with escaped slash": {"PUT", "/v1/job/a%2Fplan", route{kind: planned, jobID: "a"}},
 		"escaped letters":         {"PUT", "/v1/%6aobs", route{kind: registered}},
 		"validate":                {"PUT", "/v1/validate/job", route{kind: validated}},
-		"scale":                   {"POST", "/v1/job/a/scale", route{scaled, "a"}},
+		"scale":                   {"POST", "/v1/job/a/scale", route{kind: scaled, jobID: "a"}},
 		"scale status":            {"GET", "/v1/job/a/scale", route{}},
-		"dispatch":                {"PUT", "/v1/job/a/dispatch", route{dispatched, "a"}},
-		"revert":                  {"PUT", "/v1/job/a/revert", route{reverted, "a"}},
+		"dispatch":                {"PUT", "/v1/job/a/dispatch", route{kind: dispatched, jobID: "a"}},
+		"dispatch of a payload":   {"POST", "/v1/job/team%2Fa/dispatch/payload", route{kind: dispatched, jobID: "team/a", payload: true}},
+		"revert":                  {"PUT", "/v1/job/a/revert", route{kind: reverted, jobID: "a"}},
 		"periodic force":          {"PUT", "/v1/job/a/periodic/force", route{}},
 		"evaluate":                {"PUT", "/v1/job/a/evaluate", route{}},
 		"stop":                    {"DELETE", "/v1/job/a", route{}},
@@ -62,6 +63,7 @@ func TestRoutes(t *testing.T) {
 // What has no GPU reaches Nomad byte for byte, with its path, query and headers.
 func TestPassesUntouched(t *testing.T) {
 	s := newService(t, nil)
+	s.nomad.jobs["/v1/job/a%2Fb"] = `{"ID":"a/b","TaskGroups":[{"Name":"g","Count":1}]}`
 	for _, tc := range []struct{ method, path, body string }{
 		{"PUT", "/v1/jobs?region=x&namespace=a%20b", `{ "Job" : {"ID":"a", "Odd":1.50, "TaskGroups":[] } } `},
 		{"POST", "/v1/job/team%2Fa", `{"Job":{"ID":"team/a"}}`},
@@ -201,13 +203,17 @@ func TestRechecks(t *testing.T) {
 		"scale up too far":  {"/v1/job/a%2Fb/scale", `{"Count":5,"Target":{"Group":"g"}}`, 422},
 		"scale down":        {"/v1/job/a%2Fb/scale", `{"Count":0,"Target":{"Group":"g"}}`, 200},
 		"scale event":       {"/v1/job/a%2Fb/scale", `{"Message":"hello","Target":{"Group":"g"}}`, 200},
+		"payload":           {"/v1/job/a%2Fb/dispatch/payload", `{"Priority":"x"} and more`, 200},
+		"payload in quota":  {"/v1/job/full/dispatch/payload", `{"Meta":{"gpu":"8"},"Namespace":"team"}`, 409},
 		"dispatch":          {"/v1/job/a%2Fb/dispatch", ``, 200},
 		"dispatch in quota": {"/v1/job/full/dispatch", `{}`, 409}, // Nomad has no way to have it wait
 		"scale in quota":    {"/v1/job/full/scale", `{"Count":2,"Target":{"Group":"g"}}`, 409},
 		"revert":            {"/v1/job/a%2Fb/revert", `{"JobID":"a/b","JobVersion":3}`, 200},
 		"revert too far":    {"/v1/job/a%2Fb/revert", `{"JobID":"a/b","JobVersion":4}`, 422},
 		"scale a training":  {"/v1/job/ranks/scale", `{"Count":3,"Target":{"Group":"g"}}`, 409},
-		"unknown job":       {"/v1/job/none/scale", `{"Count":5,"Target":{"Group":"g"}}`, 200},
+		"unknown job":       {"/v1/job/none/scale", `{"Count":5,"Target":{"Group":"g"}}`, 404},
+		"unknown version":   {"/v1/job/full/revert", `{"JobID":"full","JobVersion":9}`, 500},
+		"unknown parent":    {"/v1/job/none/dispatch", `{}`, 500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, nil)

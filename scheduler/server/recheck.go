@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,11 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
@@ -25,8 +21,8 @@ import (
 // job has its device blocks since it was admitted, so the request goes to Nomad
 // as it came; but what could never be placed, or is above the quota, is refused
 // while there is a caller to tell. What Nomad itself refuses is refused with its own
-// words, and what is scaled from zero may wait, as a job may. Whatever cannot be
-// checked passes: Nomad counts, and the control loop sees it.
+// words, and what is scaled from zero may wait, as a job may. What cannot be checked is
+// refused: Nomad would start it, and takes no dispatched job back.
 func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	s := &submission{w: w, r: r, route: rt, began: time.Now()}
 	var err error
@@ -34,7 +30,9 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuse(s, err)
 		return
 	}
-	s.body = firstValue(s.body)
+	if !rt.payload {
+		s.body = firstValue(s.body)
+	}
 	if !p.ownRegion(s.where().Get("region")) { // its jobs are not seen here
 		p.toNomad(s, s.body, nil)
 		return
@@ -56,7 +54,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	defer leave()
 	var decisions []admit.Decision
 	if err == nil {
-		decisions, err = p.tryOut(ctx, s)
+		decisions, err = p.config.Decider.Decide(ctx, s.job.Asks, true)
 	}
 	if err == nil && s.route.kind == scaled {
 		err = p.wait(ctx, s, decisions)
@@ -75,7 +73,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		leave() // before its client reads the answer
 		groups := groupsOf(s.job.Asks, decisions)
 		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
-		if rt.kind != scaled {
+		if rt.kind != scaled || s.blind {
 			return nil
 		}
 		return annotate(resp, notes(registered, decisions), groups)
@@ -93,15 +91,6 @@ func (p *proxy) dispatchTurn(ctx context.Context, s *submission) (leave func(), 
 		return func() {}, err
 	}
 	return sync.OnceFunc(done), nil
-}
-
-// tryOut decides without effect; nothing where the decider cannot.
-func (p *proxy) tryOut(ctx context.Context, s *submission) ([]admit.Decision, error) {
-	decisions, err := p.config.Decider.Decide(ctx, s.job.Asks, true)
-	if err != nil && refusalOf(err).Status >= 500 {
-		return nil, nil
-	}
-	return decisions, err
 }
 
 // noteDispatch tells of the child that Nomad has made.
@@ -144,159 +133,6 @@ func heldRefusal(decisions []admit.Decision) error {
 		}
 	}
 	return nil
-}
-
-// registered is the job that the request is about, as it would run; nil where
-// nothing has to be checked.
-func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, error) {
-	// What cannot be read, Nomad refuses.
-	var scaling struct {
-		Count          *int64
-		Target         map[string]string
-		JobModifyIndex uint64
-	}
-	if s.route.kind == scaled && json.Unmarshal(s.body, &scaling) != nil {
-		return nil, nil
-	}
-	version := int64(-1)
-	if s.route.kind == reverted {
-		var revert struct{ JobVersion uint64 }
-		if json.Unmarshal(s.body, &revert) != nil {
-			return nil, nil
-		}
-		version = int64(revert.JobVersion)
-	}
-	text, err := p.fetchText(ctx, s, version)
-	if err != nil {
-		return nil, err
-	}
-	if now := modifyIndex(text); text != nil && scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != now {
-		// As Nomad does. By the time that it is there the job may be what the index says.
-		return nil, &nomadRefusal{answer{http.StatusInternalServerError, fmt.Appendf(nil,
-			"%s %d: job exists with conflicting job modify index: %d", api.RegisterEnforceIndexErrPrefix, scaling.JobModifyIndex, now)}}
-	}
-	job := p.readFetched(s, text)
-	if job == nil {
-		return nil, nil
-	}
-	switch s.route.kind {
-	case scaled:
-		s.gangRuns = othersRun(job.Asks, scaling.Target["Group"])
-		var err error
-		if job.Asks, err = scaledTo(job.Asks, scaling.Target["Group"], scaling.Count); err != nil {
-			return nil, err
-		}
-	case dispatched:
-		if err := becomeChild(job, s.body); err != nil {
-			return nil, err
-		}
-	}
-	return job, nil
-}
-
-// becomeChild makes the asks of a parameterized job those of a child, which runs at once.
-func becomeChild(job *admit.Job, body []byte) error {
-	var dispatch struct {
-		Meta     map[string]string
-		Priority int
-	}
-	if json.Unmarshal(body, &dispatch) != nil {
-		dispatch.Meta, dispatch.Priority = nil, 0 // Nomad refuses it
-	}
-	for i := range job.Asks {
-		job.Asks[i].Later = false
-		job.Asks[i].Priority = cmp.Or(dispatch.Priority, job.Asks[i].Priority)
-	}
-	if len(job.Asks) == 0 {
-		return nil
-	}
-	return admit.CheckDispatch(dispatch.Meta)
-}
-
-// scaledTo is the ask of the group that gets more allocs, and behind it those that it
-// starts together with; none when it does not.
-func scaledTo(asks []admit.Ask, group string, count *int64) ([]admit.Ask, error) {
-	for i, ask := range asks {
-		if ask.Group != group || count == nil {
-			continue
-		}
-		if err := ask.CheckScale(int(*count)); err != nil {
-			return nil, err
-		}
-		if *count <= int64(ask.Count) {
-			continue
-		}
-		fromZero := ask.Count == 0
-		ask.Count = int(*count)
-		together := []admit.Ask{ask}
-		for k, other := range asks {
-			if k != i && fromZero && ask.Gang && other.Gang {
-				together = append(together, other)
-			}
-		}
-		return together, nil
-	}
-	return nil, nil
-}
-
-// othersRun reports whether a group starts together with others of which some were let go.
-func othersRun(asks []admit.Ask, group string) bool {
-	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == group && a.Gang })
-	return gang && slices.ContainsFunc(asks, func(a admit.Ask) bool {
-		return a.Group != group && a.Gang && a.Count > 0 && (a.Was == nil || a.Was.Hold == "")
-	})
-}
-
-// fetchText reads the job that a request is about with the caller's token; version -1 is the
-// newest. It is nil where there is none for the caller to read.
-func (p *proxy) fetchText(ctx context.Context, s *submission, version int64) ([]byte, error) {
-	path := jobPrefix + url.PathEscape(s.route.jobID)
-	if version >= 0 {
-		path += "/versions"
-	}
-	got, err := p.nomadGet(ctx, path+"?"+s.where().Encode(), s.token())
-	switch {
-	case err != nil:
-		return nil, err
-	case got.denied() || got.status == http.StatusNotFound:
-		return nil, nil
-	case got.status != http.StatusOK:
-		return nil, fmt.Errorf("read job %q: Nomad answers %d", s.route.jobID, got.status)
-	case version >= 0:
-		return jobVersion(got.body, version), nil
-	}
-	return got.body, nil
-}
-
-// readFetched is a job as Nomad gave it; nil where it cannot be read.
-func (p *proxy) readFetched(s *submission, text []byte) *admit.Job {
-	if text == nil {
-		return nil
-	}
-	job, err := admit.Read(wrapJob(text), admit.Query{Namespace: s.where().Get("namespace"), Devices: p.config.Devices})
-	if err != nil {
-		return nil
-	}
-	return job
-}
-
-// jobVersion finds one version in the answer of the versions route.
-func jobVersion(text []byte, version int64) []byte {
-	var answer struct{ Versions []json.RawMessage }
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil
-	}
-	for _, raw := range answer.Versions {
-		var v struct{ Version int64 }
-		if json.Unmarshal(raw, &v) == nil && v.Version == version {
-			return raw
-		}
-	}
-	return nil
-}
-
-func wrapJob(job []byte) []byte {
-	return append(append([]byte(`{"Job":`), job...), '}')
 }
 
 // preserve writes into a submission what Nomad would keep of the registered job.

@@ -19,6 +19,9 @@ import (
 func (p *proxy) refuse(s *submission, err error) {
 	refusal := refusalOf(err)
 	p.auditRefusal(s, refusal)
+	if s.blind {
+		refusal = s.plain(refusal)
+	}
 	s.traceOutcome(Record{Outcome: "refused", Status: refusal.Status})
 	if refusal.Status >= 500 {
 		p.log.Warn("admission failed", "path", s.r.URL.Path, "error", err)
@@ -32,6 +35,14 @@ func (p *proxy) refuse(s *submission, err error) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	s.w.WriteHeader(refusal.Status)
 	_, _ = s.w.Write([]byte(refusal.Error() + "\n"))
+}
+
+// plain is a refusal without what a caller who may not read the job would learn of it.
+func (s *submission) plain(refusal *admit.Refusal) *admit.Refusal {
+	if refusal.Status >= 500 {
+		return &admit.Refusal{Status: refusal.Status, Text: "the placement service cannot decide now; try again in a few seconds"}
+	}
+	return &admit.Refusal{Status: refusal.Status, Text: fmt.Sprintf("the placement service does not let more of job %.128q start now; the reason is for tokens with read-job in its namespace", s.route.jobID)}
 }
 
 // invalid is the refusal as an answer to a validation: an error status would

@@ -27,6 +27,8 @@ const (
 type route struct {
 	kind  routeKind
 	jobID string
+	// payload is set for a dispatch whose body is its payload, and says nothing else.
+	payload bool
 }
 
 const jobPrefix = "/v1/job/"
@@ -36,18 +38,19 @@ const jobPrefix = "/v1/job/"
 // nor there, and no escaping of the path reaches a route that is not seen here.
 var suffixes = []struct {
 	suffix string
-	kind   routeKind
+	route  route
 }{
-	{"/plan", planned},
-	{"/scale", scaled},
-	{"/dispatch", dispatched},
-	{"/revert", reverted},
+	{"/plan", route{kind: planned}},
+	{"/scale", route{kind: scaled}},
+	{"/dispatch", route{kind: dispatched}},
+	{"/dispatch/payload", route{kind: dispatched, payload: true}},
+	{"/revert", route{kind: reverted}},
 }
 
 // otherSuffixes are the routes under a job that carry no job: forced
 // evaluations and periodic runs start what is registered already.
 var otherSuffixes = []string{
-	"/evaluate", "/allocations", "/evaluations", "/periodic/force", "/summary", "/dispatch/payload", "/versions",
+	"/evaluate", "/allocations", "/evaluations", "/periodic/force", "/summary", "/versions",
 	"/deployments", "/deployment", "/stable", "/services", "/submission", "/actions", "/action", "/tag",
 }
 
@@ -73,7 +76,8 @@ func routeOf(r *http.Request) route {
 	}
 	for _, s := range suffixes {
 		if job, found := strings.CutSuffix(id, s.suffix); found {
-			return route{kind: s.kind, jobID: job}
+			s.route.jobID = job
+			return s.route
 		}
 	}
 	return route{kind: registered, jobID: id}

@@ -112,7 +112,7 @@ func TestEveryRouteOfNomadIsKnown(t *testing.T) {
 	for _, suffix := range routes {
 		decided := slices.ContainsFunc(suffixes, func(s struct {
 			suffix string
-			kind   routeKind
+			route  route
 		}) bool {
 			return s.suffix == suffix
 		})

@@ -15,9 +15,9 @@ import (
 // Nomad to read where the URL and the headers say nothing.
 type said struct{ Region, Namespace, AuthToken, SecretID string }
 
-// said reads it as Nomad does, which reads no such thing in a scaling.
+// said reads it as Nomad does, which reads no such thing in a scaling or a payload.
 func (s *submission) said() (b said) {
-	if s.route.kind != scaled {
+	if s.route.kind != scaled && !s.route.payload {
 		_ = json.Unmarshal(firstValue(s.body), &b) // what is not as it must be, Nomad refuses
 	}
 	return b

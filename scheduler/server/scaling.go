@@ -31,17 +31,29 @@ func (r *nomadRefusal) write(w http.ResponseWriter) {
 // that is to happen only there changes nothing, after Nomad has looked at the caller's rights.
 const never = math.MaxUint64
 
+// noJobsID is an ID that Nomad lets no job have, and noParent what it answers to a dispatch of
+// a job that is not there, once it has looked at the caller's rights.
+const (
+	noJobsID = "no job"
+	noParent = "parameterized job not found"
+)
+
 // attempt asks Nomad what it would answer, and changes nothing. The error is a
-// *nomadRefusal where Nomad refuses; nil where it would do what it was asked for, or
-// where it cannot be asked so, as about a dispatch.
+// *nomadRefusal where Nomad refuses; nil where it would do what it was asked for. Of a
+// dispatch it is asked whether the caller may, and nothing else.
 func (p *proxy) attempt(ctx context.Context, s *submission) error {
 	body, wouldDo, err := attemptOf(s)
 	if err != nil || body == nil {
 		return err
 	}
-	path := jobPrefix + url.PathEscape(s.route.jobID) + map[routeKind]string{scaled: "/scale", reverted: "/revert"}[s.route.kind] + "?" + s.where().Encode()
-	if s.route.kind == registered {
+	path := jobPrefix + url.PathEscape(s.route.jobID) + "/scale?" + s.where().Encode()
+	switch s.route.kind {
+	case registered:
 		path = "/v1/jobs?" + s.r.URL.RawQuery
+	case reverted:
+		path = jobPrefix + url.PathEscape(s.route.jobID) + "/revert?" + s.where().Encode()
+	case dispatched:
+		path = jobPrefix + url.PathEscape(noJobsID) + "/dispatch?" + s.where().Encode()
 	}
 	got, err := p.nomadDo(ctx, http.MethodPut, path, s.token(), body)
 	if err != nil {
@@ -85,6 +97,8 @@ func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 		*r.EnforcePriorVersion = never
 		body, err = json.Marshal(r)
 		return body, fmt.Sprintf("enforcing version %d", uint64(never)), err
+	case dispatched:
+		return []byte("{}"), noParent, nil
 	}
 	return nil, "", nil
 }
