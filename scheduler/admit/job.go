@@ -1,7 +1,6 @@
 package admit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,11 +108,8 @@ func Read(body []byte, q Query) (*Job, error) {
 
 // readEnvelope reads the first JSON value of the body, as Nomad does.
 func readEnvelope(body []byte) (object, error) {
-	var raw json.RawMessage
-	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&raw); err != nil {
-		return object{}, ErrNoJob
-	}
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
+	raw, err := newDecoder(body).ReadValue()
+	if err != nil || raw.Kind() != '{' {
 		return object{}, ErrNoJob
 	}
 	envelope, err := parseObject(raw)

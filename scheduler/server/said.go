@@ -18,7 +18,8 @@ type said struct{ Region, Namespace, AuthToken, SecretID string }
 // said reads it as Nomad does, which reads no such thing in a scaling or a payload.
 func (s *submission) said() (b said) {
 	if s.route.kind != scaled && !s.route.payload {
-		_ = json.Unmarshal(firstValue(s.body), &b) // what is not as it must be, Nomad refuses
+		// Nomad reads the first JSON value too, and refuses what is not as it must be.
+		_ = json.NewDecoder(bytes.NewReader(s.body)).Decode(&b)
 	}
 	return b
 }
