@@ -8,43 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// Slices are counted from what is left when the driver, or the headroom if that is
-// more, has its part.
-func TestSlicesLeaveTheDriverItsMemory(t *testing.T) {
-	for _, tc := range []struct {
-		memory, reserved, headroom, slice int64
-		want                              int
-	}{
-		{81559, 0, 512, 1024, 79},
-		{81559, 503, 512, 1024, 79},
-		{81559, 512, 512, 1024, 79},
-		{81559, 700, 512, 1024, 78}, // 80859 MiB are left: not quite 79 slices
-		{81559, 663, 512, 1024, 79}, // 80896 MiB are left: 79 slices to the MiB
-		{81559, 664, 512, 1024, 78},
-		{122502, 12250, 512, 1024, 107},
-		{1536, 0, 512, 1024, 1},
-		{1535, 0, 512, 1024, 0},
-		{100, 500, 512, 1024, 0},
-		{0, 0, 512, 1024, 0},
-	} {
-		o := sharingConfig{Mode: gpu.ModeSlice, HeadroomMiB: tc.headroom, SliceMiB: tc.slice, Replicas: 4}
-		if got := o.slices(tc.memory, tc.reserved); got != tc.want {
-			t.Errorf("%d MiB, %d reserved, headroom %d: %d slices, want %d", tc.memory, tc.reserved, tc.headroom, got, tc.want)
-		}
-	}
-	for mode, want := range map[gpu.Mode]int{gpu.ModeShared: 4, gpu.ModeWhole: 0, gpu.ModeMIG: 0, gpu.ModePartition: 0} {
-		if got := (sharingConfig{Mode: mode, SliceMiB: 1024, Replicas: 4}).slices(81559, 0); got != want {
-			t.Errorf("mode %s: %d instances, want %d", mode, got, want)
-		}
-	}
-	// The plan counts with what the survey tells of the reserve.
-	m := testMachine(1)
-	m.GPUs[0].ReservedMiB = 2000
-	if u := plan(testConfig(t, sliced), testRegistry(), m, quiet())[0]; u.slices != 77 {
-		t.Errorf("the plan has %d slices", u.slices)
-	}
-}
-
 func TestClientsOfAnMPSServer(t *testing.T) {
 	for _, tc := range []struct {
 		capability, cuda string
@@ -58,38 +21,8 @@ func TestClientsOfAnMPSServer(t *testing.T) {
 		}
 	}
 	c := testConfig(t, "mps { max_clients = 7 }")
-	if got := c.maxClients(&unit{gpu: testGPU("GPU-1", 0)}, "13.1"); got != 7 {
+	if got := clientsOf(c, &unit{gpu: testGPU("GPU-1", 0)}, "13.1"); got != 7 {
 		t.Errorf("the operator says 7, the plugin %d", got)
-	}
-}
-
-// A change of the configuration waits for an empty device if, and only if, a running
-// task relies on what changes.
-func TestWhatChangesUnderTasks(t *testing.T) {
-	base := sharingConfig{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "short", BurstMilli: 1000}
-	shared := base
-	shared.Mode, shared.Mechanism = gpu.ModeShared, gpu.SharingTimeslice
-	whole := base
-	whole.Mode, whole.Mechanism = gpu.ModeWhole, gpu.SharingNone
-	changes := map[string]func(*sharingConfig){
-		"mode": func(o *sharingConfig) { o.Mode = gpu.ModeMIG }, "mechanism": func(o *sharingConfig) { o.Mechanism = gpu.SharingHAMi },
-		"slice": func(o *sharingConfig) { o.SliceMiB = 2048 }, "headroom": func(o *sharingConfig) { o.HeadroomMiB = 1024 },
-		"replicas": func(o *sharingConfig) { o.Replicas = 5 }, "timeslice": func(o *sharingConfig) { o.Timeslice = "long" },
-		"burst": func(o *sharingConfig) { o.BurstMilli = 500 }, "who chose": func(o *sharingConfig) { o.chosen = true },
-	}
-	waits := map[string]map[string]bool{
-		"slices":   {"mode": true, "mechanism": true, "slice": true, "headroom": true},
-		"replicas": {"mode": true, "mechanism": true, "replicas": true},
-		"whole":    {"mode": true, "mechanism": true},
-	}
-	for name, from := range map[string]sharingConfig{"slices": base, "replicas": shared, "whole": whole} {
-		for what, change := range changes {
-			to := from
-			change(&to)
-			if got := !from.same(to); got != waits[name][what] {
-				t.Errorf("%s: a change of %s waits: %v", name, what, got)
-			}
-		}
 	}
 }
 
@@ -145,13 +78,8 @@ func TestEveryXIDHasItsClass(t *testing.T) {
 	}
 	c := testConfig(t, "health {\n application_xids = [48]\n fatal_xids = [13, 999]\n}")
 	for n, class := range map[uint64]xidClass{48: xidApplication, 13: xidFatal, 999: xidFatal, 79: xidLost} {
-		if got := c.health.classes[n]; got != class {
+		if got := newHealthTracker(c.health).classes[n]; got != class {
 			t.Errorf("XID %d is %s, want %s", n, got, class)
-		}
-	}
-	for _, text := range []string{"application_xids = [1, 5]\n fatal_xids = [5]", "application_xids = [5]\n fatal_xids = [2, 5]"} {
-		if _, err := configOf(t, "health {\n "+text+"\n}"); err == nil {
-			t.Errorf("%s is accepted", text)
 		}
 	}
 }
@@ -198,8 +126,17 @@ func TestVisibleDevicesOfEachVendor(t *testing.T) {
 		{"amd", []*unit{card}, map[string]string{gpu.EnvROCRVisible: "5", gpu.EnvHIPVisible: "0"}},
 		{"intel", []*unit{b, part}, map[string]string{gpu.EnvZEAffinity: "3,2"}},
 	} {
-		if got := fmt.Sprint(vendors[tc.vendor].visible(tc.units)); got != fmt.Sprint(tc.want) {
+		if got := fmt.Sprint(visible[tc.vendor](tc.units)); got != fmt.Sprint(tc.want) {
 			t.Errorf("%s: %s, want %v", tc.vendor, got, tc.want)
 		}
+	}
+}
+
+// The plan counts slices with what the survey tells of the driver's reserve.
+func TestPlanLeavesTheDriverItsMemory(t *testing.T) {
+	m := testMachine(1)
+	m.GPUs[0].ReservedMiB = 2000
+	if u := plan(testConfig(t, sliced), testRegistry(), m, quiet())[0]; u.slices != 77 {
+		t.Errorf("the plan has %d slices", u.slices)
 	}
 }

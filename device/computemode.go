@@ -166,7 +166,7 @@ func (m *computeModes) save() (err error) {
 }
 
 // exclusive reports whether a unit is to let in its MPS server only.
-func (c *config) exclusive(u *unit) bool {
+func exclusive(c *config, u *unit) bool {
 	return c.mps.Exclusive && u.sharedFlag() && u.needsDaemon()
 }
 
@@ -175,7 +175,7 @@ func (c *config) exclusive(u *unit) bool {
 func (r *reconciler) prepareComputeModes(units []*unit, inputs planInputs) {
 	kept := map[string]bool{}
 	for _, u := range units {
-		if !r.config.exclusive(u) {
+		if !exclusive(r.config, u) {
 			continue
 		}
 		kept[u.uuid] = true
@@ -211,7 +211,7 @@ func (u *unit) wholeSince(leases []gpu.Lease) time.Time {
 func (r *reconciler) reserveModes(units []*unit, made gpu.Reservation) error {
 	for _, d := range made.Devices {
 		at := slices.IndexFunc(units, func(u *unit) bool { return u.uuid == d.UUID })
-		if at < 0 || !r.config.exclusive(units[at]) {
+		if at < 0 || !exclusive(r.config, units[at]) {
 			continue
 		}
 		if err := r.modes.reserve(units[at].owner(), d.UUID, d.Whole(), r.now()); err != nil {

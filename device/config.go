@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -28,7 +27,7 @@ type config struct {
 	modeChangeDelay time.Duration
 	nvidiaSMI       string
 	cdiHook         string // empty: the plugin itself
-	driver          nvidia.Driver
+	driver          driver
 	rules           []rule
 	fallback        sharingConfig
 	mps             rawMPS
@@ -46,7 +45,18 @@ type config struct {
 type healthConfig struct {
 	interval, timeout, measure time.Duration
 	ignore                     map[string]bool
-	classes                    xidClasses
+	// applicationXIDs are the faults of programs, fatalXIDs those of GPUs, beside those
+	// that are known.
+	applicationXIDs, fatalXIDs []uint64
+}
+
+// driver says where NVIDIA's driver was installed to.
+type driver struct {
+	// Root is the root of the file system that it was installed into, DevRoot has the
+	// device nodes; empty is Root, or "/" where that has none.
+	Root, DevRoot string
+	// LibraryPaths are more directories to look for its libraries in.
+	LibraryPaths []string
 }
 
 // parseConfig checks a configuration. Its error holds every mistake, each with
@@ -137,8 +147,8 @@ func (p *configParser) path(key, value string) string {
 	return p.absolute(key, value)
 }
 
-func (p *configParser) driver(raw rawConfig) nvidia.Driver {
-	d := nvidia.Driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
+func (p *configParser) driver(raw rawConfig) driver {
+	d := driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
 	for i, dir := range raw.LibraryPath {
 		d.LibraryPaths = append(d.LibraryPaths, p.absolute(fmt.Sprintf("library_path[%d]", i), dir))
 	}
@@ -162,8 +172,8 @@ func (p *configParser) mps(raw *rawMPS) rawMPS {
 	if raw.Control == "" {
 		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
 	}
-	if raw.MaxClients < 0 || raw.MaxClients > mostClients {
-		p.fail("mps.max_clients %d is not valid (from 1 to %d, which an MPS server takes with CUDA 13.1 and later, or 0 for the limit of the GPU and CUDA version)", raw.MaxClients, mostClients)
+	if raw.MaxClients < 0 || raw.MaxClients > mps.MostClients {
+		p.fail("mps.max_clients %d is not valid (from 1 to %d, which an MPS server takes with CUDA 13.1 and later, or 0 for the limit of the GPU and CUDA version)", raw.MaxClients, mps.MostClients)
 	}
 	return *raw
 }
@@ -188,17 +198,20 @@ func (p *configParser) health(raw *rawHealth) healthConfig {
 		raw = &rawHealth{Interval: "5s", Timeout: "5s", Measure: "2s"}
 	}
 	c := healthConfig{
-		interval: p.duration("health.interval", raw.Interval, 100*time.Millisecond),
-		timeout:  p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
-		measure:  p.duration("health.measure", raw.Measure, 100*time.Millisecond),
-		ignore:   map[string]bool{},
-		classes:  defaultXIDs(),
+		interval:        p.duration("health.interval", raw.Interval, 100*time.Millisecond),
+		timeout:         p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
+		measure:         p.duration("health.measure", raw.Measure, 100*time.Millisecond),
+		ignore:          map[string]bool{},
+		applicationXIDs: raw.ApplicationXIDs, fatalXIDs: raw.FatalXIDs,
 	}
 	for _, code := range raw.Ignore {
 		c.ignore[code] = true
 	}
-	if err := c.classes.configure(raw.ApplicationXIDs, raw.FatalXIDs); err != nil {
-		p.fail("health: %w", err)
+	for _, n := range c.fatalXIDs {
+		if slices.Contains(c.applicationXIDs, n) {
+			p.fail("health: XID %d is both in application_xids and in fatal_xids", n)
+			break
+		}
 	}
 	return c
 }

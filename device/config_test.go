@@ -1,10 +1,12 @@
 package device
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/documents"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -13,7 +15,9 @@ import (
 func configOf(t *testing.T, text string) (*config, error) {
 	t.Helper()
 	path := t.TempDir() + "/test.hcl"
-	writeFile(t, path, text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return readConfig(path)
 }
 
@@ -114,6 +118,8 @@ func TestConfigMistakes(t *testing.T) {
 		{`mps { control = "" }`, `mps.control is empty`},
 		{`health { interval = "0s" }`, `health.interval "0s"`},
 		{"health {\n application_xids = [48]\n fatal_xids = [48]\n}", `XID 48 is both in application_xids and in fatal_xids`},
+		{"health {\n application_xids = [1, 5]\n fatal_xids = [5]\n}", `XID 5 is both in application_xids and in fatal_xids`},
+		{"health {\n application_xids = [5]\n fatal_xids = [2, 5]\n}", `XID 5 is both in application_xids and in fatal_xids`},
 		{`metrics { address = "9836" }`, `metrics.address "9836" is not host:port`},
 		{"simulation {\n topology = \"x.hcl\"\n dir = \"/tmp\"\n}", `simulation.topology "x.hcl" is not an absolute path`},
 	} {
@@ -149,7 +155,7 @@ func TestRuleSelection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := testGPU("GPU-1", 0)
+	g := hardware.GPU{UUID: "GPU-1", Vendor: "nvidia"}
 	for _, tc := range []struct {
 		pci, model string
 		index      int
@@ -172,14 +178,16 @@ func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
 		text, parts := block.Text, []string{"docs/device.md", "docs/amd.md", "docs/ascend.md", "docs/intel.md"}
 		switch word := documents.FirstWord(block); {
 		case word == "config" && slices.Contains(parts, block.Path):
-			text = "plugin \"" + Name + "\" {\n" + text + "}\n"
+			text = "plugin \"" + PluginName + "\" {\n" + text + "}\n"
 		case (word == "gpu" || word == "simulation") && slices.Contains(parts, block.Path):
-			text = "plugin \"" + Name + "\" {\nconfig {\n" + text + "}\n}\n"
-		case !strings.Contains(text, `plugin "`+Name+`"`): // of the driver, or of a task
+			text = "plugin \"" + PluginName + "\" {\nconfig {\n" + text + "}\n}\n"
+		case !strings.Contains(text, `plugin "`+PluginName+`"`): // of the driver, or of a task
 			continue
 		}
 		path := t.TempDir() + "/agent.hcl"
-		writeFile(t, path, text)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := readConfig(path); err != nil {
 			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}

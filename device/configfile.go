@@ -4,10 +4,15 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/hashicorp/nomad/plugins/base"
+
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 )
 
-var pluginConfig = agentconfig.Plugin{Name: Name, Schema: configSchema, Replaces: []string{"nomad-device-nvidia", "nvidia-gpu"}}
+// PluginName is the plugin's name, and that of its binary.
+const PluginName = "nomad-device-gpu"
+
+var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: configSchema, Replaces: []string{"nomad-device-nvidia", "nvidia-gpu"}}
 
 // readConfig reads a configuration from a file or folder, without Nomad. An
 // empty path is the default configuration.
@@ -19,6 +24,22 @@ func readConfig(path string) (*config, error) {
 	c, err := parseConfig(raw)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s:\n%w", path, err)
+	}
+	return c, nil
+}
+
+// decodeConfig reads and checks what Nomad hands to the plugin: the block's config, in
+// MessagePack by the schema; empty is the default configuration.
+func decodeConfig(text []byte) (*config, error) {
+	var raw rawConfig
+	if len(text) > 0 {
+		if err := base.MsgPackDecode(text, &raw); err != nil {
+			return nil, fmt.Errorf("decode plugin configuration: %w", err)
+		}
+	}
+	c, err := parseConfig(raw)
+	if err != nil {
+		return nil, fmt.Errorf("plugin configuration: %w", err)
 	}
 	return c, nil
 }

@@ -45,12 +45,12 @@ func Diagnose(ctx context.Context, path string, report *doctor.Report) {
 	for _, warning := range i.Warnings {
 		area.Warn("configuration", "change the rules of "+path, "%s", warning)
 	}
-	c.diagnoseState(area)
+	diagnoseState(c, area)
 	for _, d := range i.Devices {
 		d.diagnose(area)
 	}
-	c.diagnoseMPS(area, i)
-	c.diagnoseMetrics(ctx, area)
+	diagnoseMPS(c, area, i)
+	diagnoseMetrics(ctx, c, area)
 }
 
 func (i Inventory) drivers() string {
@@ -66,7 +66,7 @@ func (i Inventory) drivers() string {
 
 // diagnoseState tells whether a plugin has written down what it knows: without that,
 // faults and cordons are not known here.
-func (c *config) diagnoseState(area *doctor.Area) {
+func diagnoseState(c *config, area *doctor.Area) {
 	written, err := os.ReadDir(filepath.Join(c.stateDir, "gpus"))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && len(written) == 0:
@@ -100,7 +100,7 @@ func (e InventoryEntry) diagnose(area *doctor.Area) {
 // that hold for a task.
 const leastMPSBranch = 535
 
-func (c *config) diagnoseMPS(area *doctor.Area, i Inventory) {
+func diagnoseMPS(c *config, area *doctor.Area, i Inventory) {
 	wanted := false
 	for _, d := range i.Devices {
 		wanted = wanted || d.Sharing == gpu.SharingMPS
@@ -124,7 +124,7 @@ func (c *config) diagnoseMPS(area *doctor.Area, i Inventory) {
 
 const metricsTimeout = 10 * time.Second
 
-func (c *config) diagnoseMetrics(ctx context.Context, area *doctor.Area) {
+func diagnoseMetrics(ctx context.Context, c *config, area *doctor.Area) {
 	if c.metrics == "" {
 		return
 	}

@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -37,11 +38,11 @@ func testMachine(count int) hardware.Machine {
 
 func testConfig(t testing.TB, text string) *config {
 	t.Helper()
-	tt, ok := t.(*testing.T)
-	if !ok {
-		tt = &testing.T{}
+	path := filepath.Join(t.TempDir(), "test.hcl")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	c, err := configOf(tt, text)
+	c, err := readConfig(path)
 	if err != nil {
 		t.Fatal(err)
 	}

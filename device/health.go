@@ -39,7 +39,9 @@ type condition struct {
 }
 
 func newHealthTracker(h healthConfig) *healthTracker {
-	return &healthTracker{classes: h.classes, ignore: h.ignore, patience: hardware.HangTimeouts * h.timeout, gpus: map[string]*condition{}}
+	classes := defaultXIDs()
+	classes.configure(h.applicationXIDs, h.fatalXIDs)
+	return &healthTracker{classes: classes, ignore: h.ignore, patience: hardware.HangTimeouts * h.timeout, gpus: map[string]*condition{}}
 }
 
 func (t *healthTracker) condition(uuid string) *condition {

@@ -89,13 +89,13 @@ func takeInventory(c *config) (Inventory, error) {
 		return Inventory{}, err
 	}
 	defer p.close()
-	seen, err := c.look(p)
+	seen, err := look(c, p)
 	if err != nil {
 		return Inventory{}, err
 	}
 	machine, units, leases := seen.machine, seen.units, seen.leases
 	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.simulation != nil,
-		Warnings: append(c.unmatched(machine.GPUs, seen.registry), c.crowded(units, machine)...)}
+		Warnings: append(unmatched(c, machine.GPUs, seen.registry), crowded(c, units, machine)...)}
 	for _, u := range units {
 		i.Devices = append(i.Devices, u.inventory(leases))
 	}
@@ -123,7 +123,7 @@ type sight struct {
 }
 
 // look sees the hardware and what a running plugin and driver have written down.
-func (c *config) look(p *platform) (sight, error) {
+func look(c *config, p *platform) (sight, error) {
 	machine := p.observer.Survey()
 	if err := nothingSeen(machine); err != nil {
 		return sight{}, err
@@ -178,7 +178,7 @@ func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, sta
 	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
-	state, err := c.state(bootID)
+	state, err := stateOf(c, bootID)
 	if err != nil || state == nil {
 		return now, nil, nil, err
 	}
@@ -197,9 +197,9 @@ func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, sta
 	return now, leases, standing, err
 }
 
-// state is the state directory; nil where no plugin has made it, since a command that only
+// stateOf is the state directory; nil where no plugin has made it, since a command that only
 // looks must not.
-func (c *config) state(bootID string) (*statedir.Dir, error) {
+func stateOf(c *config, bootID string) (*statedir.Dir, error) {
 	if _, err := os.Stat(filepath.Join(c.stateDir, "gpus")); err != nil {
 		return nil, nil
 	}
@@ -243,11 +243,11 @@ func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 
 // crowded warns of devices with more instances than their MPS server takes clients, and of
 // those whose server takes fewer than mps.max_clients.
-func (c *config) crowded(units []*unit, machine hardware.Machine) []string {
+func crowded(c *config, units []*unit, machine hardware.Machine) []string {
 	var warnings []string
 	for _, u := range units {
 		cuda := machine.Drivers[u.gpu.Vendor].Platform
-		most := c.maxClients(u, cuda)
+		most := clientsOf(c, u, cuda)
 		if can := maxClients(u.gpu.ComputeCapability, cuda); u.needsDaemon() && most > can {
 			warnings = append(warnings, fmt.Sprintf("mps.max_clients %d: the MPS server of %s takes %d (compute capability %s, CUDA %s); programs beyond that get a CUDA error",
 				most, u.group, can, cmp.Or(u.gpu.ComputeCapability, "unknown"), cmp.Or(cuda, "unknown")))
@@ -264,7 +264,7 @@ func (c *config) crowded(units []*unit, machine hardware.Machine) []string {
 // unmatched warns of what in a configuration concerns no GPU of the machine.
 // There is nothing to say before every GPU has told what it is: until then it is not
 // known which rule is for it.
-func (c *config) unmatched(gpus []hardware.GPU, l *deviceRegistry) []string {
+func unmatched(c *config, gpus []hardware.GPU, l *deviceRegistry) []string {
 	if !l.knows(gpus) {
 		return nil
 	}
@@ -276,7 +276,7 @@ func (c *config) unmatched(gpus []hardware.GPU, l *deviceRegistry) []string {
 		for _, i := range g.Partitions {
 			ids[i.UUID] = true
 		}
-		at := slices.IndexFunc(c.rules, func(r rule) bool { return r.selector.matches(g, l.records[g.UUID].Index) })
+		at := slices.IndexFunc(c.rules, func(r rule) bool { return r.matches(g, l.records[g.UUID].Index) })
 		first[at] = true
 	}
 	for i := range c.rules {

@@ -152,12 +152,12 @@ func (r *reconciler) mpsSpec(u *unit) mps.Spec {
 	if u.sharing.Mode == gpu.ModeSlice {
 		s.MemoryMiB = int64(u.slices) * u.sharing.SliceMiB
 	}
-	s.MaxClients = r.config.maxClients(u, r.platforms[u.gpu.Vendor])
+	s.MaxClients = clientsOf(r.config, u, r.platforms[u.gpu.Vendor])
 	return s
 }
 
-// maxClients is how many clients the MPS server of a unit can have, with a CUDA.
-func (c *config) maxClients(u *unit, cuda string) int {
+// clientsOf is how many clients the MPS server of a unit can have, with a CUDA.
+func clientsOf(c *config, u *unit, cuda string) int {
 	if c.mps.MaxClients > 0 {
 		return c.mps.MaxClients
 	}
@@ -174,9 +174,6 @@ func major(capability string) int {
 	return n
 }
 
-// mostClients is how many clients any MPS server can have.
-const mostClients = 60
-
 // maxClients is how many clients an MPS server of a GPU can have: 16 before
 // Volta, 48 from Volta on, 60 with CUDA 13.1 and later.
 func maxClients(capability, cuda string) int {
@@ -185,7 +182,7 @@ func maxClients(capability, cuda string) int {
 	}
 	var cudaMajor, cudaMinor int
 	if n, _ := fmt.Sscanf(cuda, "%d.%d", &cudaMajor, &cudaMinor); n == 2 && (cudaMajor > 13 || cudaMajor == 13 && cudaMinor >= 1) {
-		return mostClients
+		return mps.MostClients
 	}
 	return 48
 }

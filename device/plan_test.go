@@ -200,7 +200,7 @@ func TestMoreInstancesThanClientsAreNamed(t *testing.T) {
 	} {
 		c := testConfig(t, config)
 		units := plan(c, testRegistry(), m, quiet())
-		got := strings.Join(c.crowded(units, m), "; ")
+		got := strings.Join(crowded(c, units, m), "; ")
 		if strings.Contains(got, "its MPS server has 4 clients at most") != want {
 			t.Errorf("%s: warnings are %q", config, got)
 		}
@@ -219,7 +219,7 @@ func TestMoreClientsThanTheServerTakesAreNamed(t *testing.T) {
 		driver.Platform = "13.0"
 		m.Drivers[m.GPUs[0].Vendor] = driver
 		c := testConfig(t, config)
-		warnings := strings.Join(c.crowded(plan(c, testRegistry(), m, quiet()), m), "; ")
+		warnings := strings.Join(crowded(c, plan(c, testRegistry(), m, quiet()), m), "; ")
 		if strings.Contains(warnings, "mps.max_clients 49: the MPS server of nvidia/slice/") != want {
 			t.Errorf("%s: warnings are %q", config, warnings)
 		}
@@ -238,10 +238,10 @@ func TestUnmatchedRulesAreNamed(t *testing.T) {
 	silent.Model, silent.MemoryMiB = "", 0
 	both := hardware.Machine{GPUs: append(slices.Clone(m.GPUs), silent)}
 	plan(c, l, both, quiet())
-	if got := c.unmatched(both.GPUs, l); got != nil {
+	if got := unmatched(c, both.GPUs, l); got != nil {
 		t.Errorf("beside a GPU that has not told what it is there are warnings: %q", got)
 	}
-	got := strings.Join(c.unmatched(m.GPUs, l), "; ")
+	got := strings.Join(unmatched(c, m.GPUs, l), "; ")
 	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) || strings.Contains(got, "MIG-1") {
 		t.Errorf("warnings are %s", got)
 	}

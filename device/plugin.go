@@ -3,7 +3,6 @@ package device
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 )
 
 // Name is the plugin's name, and that of its binary.
-const Name = "nomad-device-gpu"
+const Name = PluginName
 
 // Plugin is Nomad's device plugin.
 type Plugin struct {
@@ -59,15 +58,9 @@ func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSchema, ni
 // SetConfig checks the configuration and prepares to work by it. The work begins
 // with the first Fingerprint. A second call ends what went before.
 func (p *Plugin) SetConfig(c *base.Config) error {
-	var raw rawConfig
-	if len(c.PluginConfig) > 0 {
-		if err := base.MsgPackDecode(c.PluginConfig, &raw); err != nil {
-			return fmt.Errorf("decode plugin configuration: %w", err)
-		}
-	}
-	checked, err := parseConfig(raw)
+	checked, err := decodeConfig(c.PluginConfig)
 	if err != nil {
-		return fmt.Errorf("plugin configuration: %w", err)
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -104,7 +104,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.logOnce.report("device registry", r.registry.save())
 	if len(machine.GPUs) > 0 && r.registry.knows(machine.GPUs) {
 		r.unmatched.Do(func() {
-			for _, w := range r.config.unmatched(machine.GPUs, r.registry) {
+			for _, w := range unmatched(r.config, machine.GPUs, r.registry) {
 				r.log.Warn("configuration", "warning", w)
 			}
 		})

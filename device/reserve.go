@@ -122,7 +122,7 @@ func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserve: %w", err)
 	}
-	envs := units[0].traits().visible(units)
+	envs := visible[units[0].gpu.Vendor](units)
 	if units[0].sharing.Mechanism == gpu.SharingSuspend {
 		envs = seatsOnly()
 	}

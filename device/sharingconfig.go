@@ -145,8 +145,8 @@ func (o sharingConfig) String() string {
 
 // rule says how the GPUs that it selects are offered.
 type rule struct {
-	vendor    string // of the GPU that it was found for
-	selector  selector
+	vendor string // of the GPU that it was found for
+	selector
 	sharing   sharingConfig
 	profiles  []string
 	instances []migRule
@@ -180,7 +180,7 @@ func glob(pattern, name string) bool {
 // ruleFor is the first rule that selects a GPU, or the one made of the defaults.
 func (c *config) ruleFor(g hardware.GPU, index int) rule {
 	for _, r := range c.rules {
-		if r.selector.matches(g, index) {
+		if r.matches(g, index) {
 			r.vendor, r.sharing = g.Vendor, r.sharing.fit(g.Vendor)
 			return r
 		}

@@ -117,7 +117,7 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self, LibraryPath: c.driver.LibraryPath(),
+	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self, LibraryPath: nvidia.Driver(c.driver).LibraryPath(),
 		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: wake.pull})
 	return r, err
 }
@@ -161,17 +161,17 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 
 // nvidiaBackend is that of this machine's NVIDIA GPUs.
 func nvidiaBackend(log hclog.Logger, c *config, self string) *backend {
-	lib := c.driver.Library()
-	nvml, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: c.driver.Program(c.nvidiaSMI)}
+	lib := nvidia.Driver(c.driver).Library()
+	nvml, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: nvidia.Driver(c.driver).Program(c.nvidiaSMI)}
 	return &backend{
 		vendor:      nvidia.Vendor,
 		observer:    nvml,
-		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: c.driver.LibraryPath(), Exec: mps.ExecCommand},
+		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: nvidia.Driver(c.driver).LibraryPath(), Exec: mps.ExecCommand},
 		timeslicer:  smi,
 		moder:       nvml,
 		resetter:    smi,
 		partitioner: nvml,
-		cdi:         nvidia.CDI{Library: lib, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)},
+		cdi:         nvidia.CDI{Library: lib, Driver: nvidia.Driver(c.driver), Log: log, Hook: cmp.Or(c.cdiHook, self)},
 		close:       nvml.Close,
 	}
 }
@@ -242,7 +242,7 @@ func simulatedSpecs(log hclog.Logger, c *config, machine *sim.Machine) (cdiSourc
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	return nvidia.CDI{Library: machine, Driver: c.driver, Log: log, Hook: cmp.Or(c.cdiHook, self)}, nil
+	return nvidia.CDI{Library: machine, Driver: nvidia.Driver(c.driver), Log: log, Hook: cmp.Or(c.cdiHook, self)}, nil
 }
 
 // simulatedCDI makes specs of a simulated machine's device nodes, and checks specs as

@@ -19,7 +19,7 @@ type timesliceHistory map[string]bool
 // instance has none of its own.
 func (r *reconciler) prepareTimeslices(units []*unit) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingTimeslice || !u.traits().levels || u.instance != nil || u.gpu.Model == "" {
+		if u.sharing.Mechanism != gpu.SharingTimeslice || !vendors[u.gpu.Vendor].levels || u.instance != nil || u.gpu.Model == "" {
 			continue
 		}
 		level := u.sharing.Timeslice

@@ -88,13 +88,13 @@ func (t *Top) Close() { t.platform.close() }
 
 // Look looks once.
 func (t *Top) Look() (TopView, error) {
-	seen, err := t.config.look(t.platform)
+	seen, err := look(t.config, t.platform)
 	if err != nil {
 		return TopView{}, err
 	}
 	driver := seen.machine.Drivers[nvidia.Vendor]
 	v := TopView{At: time.Now().UTC(), DriverVersion: driver.Version, CUDAVersion: driver.Platform, Simulated: t.config.simulation != nil}
-	state, err := t.config.state(t.platform.bootID)
+	state, err := stateOf(t.config, t.platform.bootID)
 	if err != nil {
 		return TopView{}, err
 	}

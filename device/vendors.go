@@ -9,64 +9,22 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// vendorTraits are what a vendor's devices can, of what the configuration offers.
-type vendorTraits struct {
-	// slice and shared are what keeps tasks apart unless the operator says otherwise;
-	// can is all that is possible.
-	slice, shared gpu.Sharing
-	can           []gpu.Sharing
-	// parts is the mode of devices that are offered in parts.
-	parts gpu.Mode
-	// mixed says whether a device can have parts of several profiles at once.
-	mixed bool
-	// levels says whether the length of time slices can be set.
-	levels bool
-	// visible are the variables by which any driver shows a task its devices.
-	visible func(units []*unit) map[string]string
-}
-
-var vendors = map[string]vendorTraits{
-	"nvidia": {slice: gpu.SharingMPS, shared: gpu.SharingTimeslice, can: gpu.Sharings("nvidia"),
-		parts: gpu.ModeMIG, mixed: true, levels: true, visible: visibleToCUDA},
-	"amd": {slice: gpu.SharingNone, shared: gpu.SharingTimeslice, can: gpu.Sharings("amd"),
-		parts: gpu.ModePartition, visible: visibleToROCm},
-	"intel": {slice: gpu.SharingNone, shared: gpu.SharingTimeslice, can: gpu.Sharings("intel"),
-		parts: gpu.ModePartition, visible: visibleToLevelZero},
-	"huawei": {shared: gpu.SharingTimeslice, can: gpu.Sharings("huawei"),
-		parts: gpu.ModePartition, mixed: true, visible: visibleToAscend},
-}
-
-// traits are those of the unit's vendor.
-func (u *unit) traits() vendorTraits { return vendors[u.gpu.Vendor] }
-
-// fit makes a configuration one of the vendor's: what the operator left open is what
-// the vendor has.
-func (o sharingConfig) fit(vendor string) sharingConfig {
-	t, known := vendors[vendor]
-	switch {
-	case !known:
-	case o.Mode.InParts():
-		o.Mode = t.parts
-	case o.chosen:
-	case o.Mode == gpu.ModeSlice:
-		o.Mechanism = t.slice
-	case o.Mode == gpu.ModeShared:
-		o.Mechanism = t.shared
-	}
-	return o
+// visible are, by vendor, the variables with which any driver shows a task its devices.
+var visible = map[string]func(units []*unit) map[string]string{
+	"nvidia": visibleToCUDA, "amd": visibleToROCm, "intel": visibleToLevelZero, "huawei": visibleToAscend,
 }
 
 // unable says why a device cannot be offered as it is configured; empty if it can.
 func (u *unit) unable() string {
-	t := u.traits()
+	can := gpu.Sharings(u.gpu.Vendor)
 	switch {
 	case u.sharing.Mode == gpu.ModeSlice && !gpu.InSlices(u.gpu.Vendor):
 		return fmt.Sprintf("mode \"slice\": nothing keeps tasks apart on one of %s's devices but vNPUs; write mode = \"partition\" with profiles", u.gpu.Vendor)
 	case u.sharing.Mode == gpu.ModeSlice && u.memoryMiB == 0:
 		return "mode \"slice\": the driver does not tell how much memory the device has"
-	case (u.sharing.Mode == gpu.ModeSlice || u.sharing.Mode == gpu.ModeShared) && !slices.Contains(t.can, u.sharing.Mechanism):
-		names := make([]string, len(t.can))
-		for n, s := range t.can {
+	case (u.sharing.Mode == gpu.ModeSlice || u.sharing.Mode == gpu.ModeShared) && !slices.Contains(can, u.sharing.Mechanism):
+		names := make([]string, len(can))
+		for n, s := range can {
 			names[n] = string(s)
 		}
 		return fmt.Sprintf("sharing %q: %s devices know %s", u.sharing.Mechanism, u.gpu.Vendor, strings.Join(names, ", "))

@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // xidClass is what an XID means for the GPU that reported it.
 type xidClass int
 
@@ -47,17 +45,11 @@ func defaultXIDs() xidClasses {
 }
 
 // configure moves XIDs into the class that the operator wants.
-func (c xidClasses) configure(application, fatal []uint64) error {
+func (c xidClasses) configure(application, fatal []uint64) {
 	for _, n := range application {
 		c[n] = xidApplication
 	}
 	for _, n := range fatal {
-		for _, other := range application {
-			if n == other {
-				return fmt.Errorf("XID %d is both in application_xids and in fatal_xids", n)
-			}
-		}
 		c[n] = xidFatal
 	}
-	return nil
 }

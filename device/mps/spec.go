@@ -74,3 +74,6 @@ type Status struct {
 	// until a former daemon is replaced.
 	Partitioning Partitioning
 }
+
+// MostClients is how many clients any MPS server can have.
+const MostClients = 60
