@@ -5,12 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // benchUnits are eight GPUs of 79 slices.
-func benchUnits(b *testing.B) (*config, *deviceRegistry, hardware.Machine, []*unit) {
+func benchUnits(b *testing.B) (*config.Config, *deviceRegistry, hardware.Machine, []*unit) {
 	c, l, m := testConfig(b, sliced), testRegistry(), testMachine(8)
 	units := plan(c, l, m, quiet())
 	for _, u := range units {

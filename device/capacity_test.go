@@ -78,7 +78,7 @@ func TestEveryXIDHasItsClass(t *testing.T) {
 	}
 	c := testConfig(t, "health {\n application_xids = [48]\n fatal_xids = [13, 999]\n}")
 	for n, class := range map[uint64]xidClass{48: xidApplication, 13: xidFatal, 999: xidFatal, 79: xidLost} {
-		if got := newHealthTracker(c.health).classes[n]; got != class {
+		if got := newHealthTracker(c.Health).classes[n]; got != class {
 			t.Errorf("XID %d is %s, want %s", n, got, class)
 		}
 	}

@@ -125,7 +125,7 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 		look := func() *unit {
 			var u *unit
 			for range 3 {
-				u = &unit{uuid: testUUID(0), gpu: testGPU(testUUID(0), 0), sharing: r.config.fallback}
+				u = &unit{uuid: testUUID(0), gpu: testGPU(testUUID(0), 0), sharing: r.config.Fallback}
 				r.faults.begin()
 				r.prepareCDI([]*unit{u})
 				r.faults.end()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -166,8 +167,8 @@ func (m *computeModes) save() (err error) {
 }
 
 // exclusive reports whether a unit is to let in its MPS server only.
-func exclusive(c *config, u *unit) bool {
-	return c.mps.Exclusive && u.sharedFlag() && u.needsDaemon()
+func exclusive(c *config.Config, u *unit) bool {
+	return c.MPS.Exclusive && u.sharedFlag() && u.needsDaemon()
 }
 
 // prepareComputeModes keeps the modes of the units that are to be exclusive, and

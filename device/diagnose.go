@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -24,12 +25,12 @@ import (
 // nothing.
 func Diagnose(ctx context.Context, path string, report *doctor.Report) {
 	area := report.Area("GPUs")
-	c, err := readConfig(path)
+	c, err := config.Read(path)
 	if err != nil {
 		area.Fail("configuration", "correct it; "+Name+" validate checks it again", "%v", err)
 		return
 	}
-	if !c.enabled {
+	if !c.Enabled {
 		area.Warn("configuration", "set enabled = true, or take the block out", "the plugin is disabled in %s", path)
 		return
 	}
@@ -66,12 +67,12 @@ func (i Inventory) drivers() string {
 
 // diagnoseState tells whether a plugin has written down what it knows: without that,
 // faults and cordons are not known here.
-func diagnoseState(c *config, area *doctor.Area) {
-	written, err := os.ReadDir(filepath.Join(c.stateDir, "gpus"))
+func diagnoseState(c *config.Config, area *doctor.Area) {
+	written, err := os.ReadDir(filepath.Join(c.StateDir, "gpus"))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && len(written) == 0:
 		area.Warn("plugin", "start Nomad with a block plugin \""+Name+"\"; what is said of GPUs here is without faults and cordons",
-			"no plugin has run here since the machine started: %s has no GPU", c.stateDir)
+			"no plugin has run here since the machine started: %s has no GPU", c.StateDir)
 	case err != nil:
 		area.Warn("plugin", "run this as root", "%v", err)
 	default:
@@ -100,7 +101,7 @@ func (e InventoryEntry) diagnose(area *doctor.Area) {
 // that hold for a task.
 const leastMPSBranch = 535
 
-func diagnoseMPS(c *config, area *doctor.Area, i Inventory) {
+func diagnoseMPS(c *config.Config, area *doctor.Area, i Inventory) {
 	wanted := false
 	for _, d := range i.Devices {
 		wanted = wanted || d.Sharing == gpu.SharingMPS
@@ -109,7 +110,7 @@ func diagnoseMPS(c *config, area *doctor.Area, i Inventory) {
 		return
 	}
 	const check = "MPS"
-	program, err := exec.LookPath(c.mps.Control)
+	program, err := exec.LookPath(c.MPS.Control)
 	if err != nil {
 		area.Fail(check, "install it (Debian: nvidia-cuda-mps), name it in mps { control }, or choose sharing = \"timeslice\"", "slices need NVIDIA's control program: %v", err)
 		return
@@ -124,23 +125,23 @@ func diagnoseMPS(c *config, area *doctor.Area, i Inventory) {
 
 const metricsTimeout = 10 * time.Second
 
-func diagnoseMetrics(ctx context.Context, c *config, area *doctor.Area) {
-	if c.metrics == "" {
+func diagnoseMetrics(ctx context.Context, c *config.Config, area *doctor.Area) {
+	if c.Metrics == "" {
 		return
 	}
 	const check = "metrics"
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	text, err := fetch(ctx, "http://"+c.metrics+"/metrics")
+	text, err := fetch(ctx, "http://"+c.Metrics+"/metrics")
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		area.Warn(check, "is Nomad running, with the plugin in plugin_dir?", "nothing listens at %s", c.metrics)
+		area.Warn(check, "is Nomad running, with the plugin in plugin_dir?", "nothing listens at %s", c.Metrics)
 	case err != nil:
-		area.Warn(check, "look at what listens there: ss -ltnp", "%s does not answer: %v", c.metrics, err)
+		area.Warn(check, "look at what listens there: ss -ltnp", "%s does not answer: %v", c.Metrics, err)
 	case !strings.Contains(text, "nomad_gpu_"):
-		area.Fail(check, "choose another metrics { address }: ss -ltnp shows who has this one", "another program listens at %s", c.metrics)
+		area.Fail(check, "choose another metrics { address }: ss -ltnp shows who has this one", "another program listens at %s", c.Metrics)
 	default:
-		area.OK(check, "http://%s/metrics answers", c.metrics)
+		area.OK(check, "http://%s/metrics answers", c.Metrics)
 	}
 }
 

@@ -17,7 +17,7 @@ func (c *faultClock) end()   { c.since = c.next }
 
 // addFault adds a fault of this unit only, unless the operator ignores it.
 func (r *reconciler) addFault(u *unit, f gpu.Fault) {
-	if r.config.health.ignore[f.Code] {
+	if r.config.Health.Ignore[f.Code] {
 		return
 	}
 	key := u.uuid + " " + f.Code

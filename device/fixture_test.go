@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -36,13 +37,13 @@ func testMachine(count int) hardware.Machine {
 	return m
 }
 
-func testConfig(t testing.TB, text string) *config {
+func testConfig(t testing.TB, text string) *config.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "test.hcl")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := readConfig(path)
+	c, err := config.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +53,13 @@ func testConfig(t testing.TB, text string) *config {
 func testRegistry() *deviceRegistry { return &deviceRegistry{records: map[string]*record{}} }
 
 // testReconciler has what no test needs to differ.
-func testReconciler(c *config) *reconciler {
+func testReconciler(c *config.Config) *reconciler {
 	log := hclog.NewNullLogger()
 	return &reconciler{
 		log: log, logOnce: newOnceLogger(log), config: c,
 		records: records{registry: testRegistry()},
 		observation: observation{
-			health: newHealthTracker(c.health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
+			health: newHealthTracker(c.Health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{modes: &computeModes{}},

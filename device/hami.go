@@ -20,7 +20,7 @@ func (r *reconciler) prepareHAMi(units []*unit) {
 		if u.sharing.Mechanism != gpu.SharingHAMi || u.unable() != "" {
 			continue
 		}
-		u.hami = r.config.hami
+		u.hami = r.config.HAMi
 		if err := checkHAMi(*u.hami); err != nil {
 			r.addFault(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
 				Action: "set that right; it is healthy again when it is"})

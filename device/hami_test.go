@@ -56,7 +56,7 @@ func TestHAMiLockDirectoryIsNoLink(t *testing.T) {
 		library  = "`+dir+`/lib"
 		lock_dir = "`+dir+`/locks"
 	}`)
-	if err := checkHAMi(*c.hami); err == nil || !strings.Contains(err.Error(), "has mode L") {
+	if err := checkHAMi(*c.HAMi); err == nil || !strings.Contains(err.Error(), "has mode L") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
@@ -42,7 +43,7 @@ var standIn = sync.OnceValues(func() (string, error) {
 // encode turns HCL into what Nomad hands to SetConfig.
 func encode(t *testing.T, text string) []byte {
 	t.Helper()
-	raw, err := agentconfig.Encode(configSchema, text)
+	raw, err := agentconfig.Encode(config.Schema, text)
 	if err != nil {
 		t.Fatal(err)
 	}

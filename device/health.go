@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -38,10 +39,10 @@ type condition struct {
 	recovered []time.Time
 }
 
-func newHealthTracker(h healthConfig) *healthTracker {
+func newHealthTracker(h config.Health) *healthTracker {
 	classes := defaultXIDs()
-	classes.configure(h.applicationXIDs, h.fatalXIDs)
-	return &healthTracker{classes: classes, ignore: h.ignore, patience: hardware.HangTimeouts * h.timeout, gpus: map[string]*condition{}}
+	classes.configure(h.ApplicationXIDs, h.FatalXIDs)
+	return &healthTracker{classes: classes, ignore: h.Ignore, patience: hardware.HangTimeouts * h.Timeout, gpus: map[string]*condition{}}
 }
 
 func (t *healthTracker) condition(uuid string) *condition {

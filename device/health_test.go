@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -20,9 +21,9 @@ func faultCodes(faults []gpu.Fault) string {
 }
 
 func newTestHealth(ignore ...string) *healthTracker {
-	h := healthConfig{ignore: map[string]bool{}}
+	h := config.Health{Ignore: map[string]bool{}}
 	for _, code := range ignore {
-		h.ignore[code] = true
+		h.Ignore[code] = true
 	}
 	return newHealthTracker(h)
 }
@@ -128,7 +129,7 @@ func TestFaultsOutliveThePlugin(t *testing.T) {
 
 // An answer that takes long on a busy machine is not a fault; one that does not come is.
 func TestSlowIsNotAFaultUntilItLasts(t *testing.T) {
-	tr := newHealthTracker(healthConfig{timeout: 5 * time.Second})
+	tr := newHealthTracker(config.Health{Timeout: 5 * time.Second})
 	late := []hardware.Problem{{Code: "nvml-timeout", Tentative: true}}
 	tr.survey("GPU-1", late, epoch)
 	tr.survey("GPU-1", late, epoch.Add(29*time.Second))
@@ -152,7 +153,7 @@ func TestSlowIsNotAFaultUntilItLasts(t *testing.T) {
 
 // A plugin that starts while an answer is out goes on where the last one stopped.
 func TestALateAnswerNeitherClearsNorProves(t *testing.T) {
-	tr := newHealthTracker(healthConfig{timeout: 5 * time.Second})
+	tr := newHealthTracker(config.Health{Timeout: 5 * time.Second})
 	tr.restore([]gpu.GPUState{{UUID: "GPU-1", Faults: []gpu.Fault{{Code: "nvml-timeout", Since: epoch}}}})
 	tr.survey("GPU-1", []hardware.Problem{{Code: "nvml-timeout", Tentative: true}}, epoch.Add(time.Minute))
 	if got := tr.faults("GPU-1"); faultCodes(got) != "nvml-timeout" || !got[0].Since.Equal(epoch) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -61,7 +62,7 @@ type InventoryGroup struct {
 // ValidateFile checks a configuration file and, where the hardware can be seen,
 // whether its rules select anything. Warnings are worth reading and no mistake.
 func ValidateFile(path string) (warnings []string, err error) {
-	c, err := readConfig(path)
+	c, err := config.Read(path)
 	if err != nil {
 		return nil, err
 	}
@@ -76,14 +77,14 @@ func ValidateFile(path string) (warnings []string, err error) {
 // configuration exposes. It changes nothing. Faults, cordons and tasks are those
 // that a running plugin and driver have written down.
 func TakeInventory(path string) (Inventory, error) {
-	c, err := readConfig(path)
+	c, err := config.Read(path)
 	if err != nil {
 		return Inventory{}, err
 	}
 	return takeInventory(c)
 }
 
-func takeInventory(c *config) (Inventory, error) {
+func takeInventory(c *config.Config) (Inventory, error) {
 	p, err := openPlatform(hclog.NewNullLogger(), c)
 	if err != nil {
 		return Inventory{}, err
@@ -94,7 +95,7 @@ func takeInventory(c *config) (Inventory, error) {
 		return Inventory{}, err
 	}
 	machine, units, leases := seen.machine, seen.units, seen.leases
-	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.simulation != nil,
+	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.Simulation != nil,
 		Warnings: append(unmatched(c, machine.GPUs, seen.registry), crowded(c, units, machine)...)}
 	for _, u := range units {
 		i.Devices = append(i.Devices, u.inventory(leases))
@@ -123,12 +124,12 @@ type sight struct {
 }
 
 // look sees the hardware and what a running plugin and driver have written down.
-func look(c *config, p *platform) (sight, error) {
+func look(c *config.Config, p *platform) (sight, error) {
 	machine := p.observer.Survey()
 	if err := nothingSeen(machine); err != nil {
 		return sight{}, err
 	}
-	l, err := readRegistry(c.dataDir)
+	l, err := readRegistry(c.DataDir)
 	if err != nil {
 		return sight{}, err
 	}
@@ -173,9 +174,9 @@ func (u unseen) Unwrap() []error { return u }
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing. standing are the cordons that only the running
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
-func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, standing map[string]string, err error) {
+func recorded(c *config.Config, bootID string) (now planInputs, leases []gpu.Lease, standing map[string]string, err error) {
 	now = planInputs{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
-	if now.cordons, err = OpenCordons(c.dataDir).All(); err != nil {
+	if now.cordons, err = OpenCordons(c.DataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
 	state, err := stateOf(c, bootID)
@@ -199,27 +200,27 @@ func recorded(c *config, bootID string) (now planInputs, leases []gpu.Lease, sta
 
 // stateOf is the state directory; nil where no plugin has made it, since a command that only
 // looks must not.
-func stateOf(c *config, bootID string) (*statedir.Dir, error) {
-	if _, err := os.Stat(filepath.Join(c.stateDir, "gpus")); err != nil {
+func stateOf(c *config.Config, bootID string) (*statedir.Dir, error) {
+	if _, err := os.Stat(filepath.Join(c.StateDir, "gpus")); err != nil {
 		return nil, nil
 	}
-	return statedir.Open(c.stateDir, bootID)
+	return statedir.Open(c.StateDir, bootID)
 }
 
 // held enters what tasks hold, and returns the live leases.
-func (now *planInputs) held(c *config, state *statedir.Dir) ([]gpu.Lease, error) {
+func (now *planInputs) held(c *config.Config, state *statedir.Dir) ([]gpu.Lease, error) {
 	leases, err := state.Leases()
 	if err != nil {
 		return nil, err
 	}
 	clock := time.Now()
-	r, err := openReservations(c.dataDir, c.modeChangeDelay, clock)
+	r, err := openReservations(c.DataDir, c.ModeChangeDelay, clock)
 	if err != nil {
 		return nil, err
 	}
 	r.match(clock)
 	live, recent := r.held(clock)
-	now.recent = merge(recent, holders(liveAfter(leases, clock.Add(-c.modeChangeDelay))))
+	now.recent = merge(recent, holders(liveAfter(leases, clock.Add(-c.ModeChangeDelay))))
 	leases = liveAfter(leases, clock)
 	now.holders = merge(live, holders(leases))
 	return leases, nil
@@ -243,7 +244,7 @@ func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 
 // crowded warns of devices with more instances than their MPS server takes clients, and of
 // those whose server takes fewer than mps.max_clients.
-func crowded(c *config, units []*unit, machine hardware.Machine) []string {
+func crowded(c *config.Config, units []*unit, machine hardware.Machine) []string {
 	var warnings []string
 	for _, u := range units {
 		cuda := machine.Drivers[u.gpu.Vendor].Platform
@@ -264,7 +265,7 @@ func crowded(c *config, units []*unit, machine hardware.Machine) []string {
 // unmatched warns of what in a configuration concerns no GPU of the machine.
 // There is nothing to say before every GPU has told what it is: until then it is not
 // known which rule is for it.
-func unmatched(c *config, gpus []hardware.GPU, l *deviceRegistry) []string {
+func unmatched(c *config.Config, gpus []hardware.GPU, l *deviceRegistry) []string {
 	if !l.knows(gpus) {
 		return nil
 	}
@@ -276,15 +277,15 @@ func unmatched(c *config, gpus []hardware.GPU, l *deviceRegistry) []string {
 		for _, i := range g.Partitions {
 			ids[i.UUID] = true
 		}
-		at := slices.IndexFunc(c.rules, func(r rule) bool { return r.matches(g, l.records[g.UUID].Index) })
+		at := slices.IndexFunc(c.Rules, func(r config.Rule) bool { return r.Selects(g, l.records[g.UUID].Index) })
 		first[at] = true
 	}
-	for i := range c.rules {
+	for i := range c.Rules {
 		if !first[i] {
 			warnings = append(warnings, fmt.Sprintf("gpu[%d] selects no GPU of this machine that an earlier rule does not select", i))
 		}
 	}
-	for id := range c.ignored {
+	for id := range c.Ignored {
 		if !ids[id] {
 			warnings = append(warnings, fmt.Sprintf("ignored_gpu_ids: %q is not a device of this machine", id))
 		}

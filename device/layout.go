@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -17,7 +18,7 @@ func (r *reconciler) layOut(units []*unit) {
 		if u.instance != nil || !u.sharing.Mode.InParts() || u.gone {
 			continue
 		}
-		wanted := sortedCopy(r.config.ruleFor(u.gpu, u.index).profiles)
+		wanted := sortedCopy(r.config.RuleFor(u.gpu, u.index).Profiles)
 		if len(wanted) == 0 || laidOut(u.gpu, wanted) {
 			continue
 		}
@@ -38,8 +39,8 @@ func (r *reconciler) layOut(units []*unit) {
 
 // layoutCordon says why the instances of a GPU take no new work while it waits
 // to be laid out anew; empty when it does not.
-func layoutCordon(r rule, g hardware.GPU, inUse bool) string {
-	wanted := sortedCopy(r.profiles)
+func layoutCordon(r config.Rule, g hardware.GPU, inUse bool) string {
+	wanted := sortedCopy(r.Profiles)
 	if len(wanted) == 0 || !inUse || laidOut(g, wanted) {
 		return ""
 	}
@@ -51,7 +52,7 @@ func layoutCordon(r rule, g hardware.GPU, inUse bool) string {
 // AMD's is in mode SPX.
 func laidOut(g hardware.GPU, wanted []string) bool {
 	have := profilesOf(g)
-	if vendors[g.Vendor].mixed {
+	if config.Vendors[g.Vendor].Mixed {
 		return g.Partitioned && slices.Equal(wanted, have)
 	}
 	if !g.Partitioned {

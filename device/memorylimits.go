@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -27,15 +28,15 @@ const limitsTimeout = 5 * time.Second
 
 // limiterConfig says where the driver is, or the simulated machine.
 type limiterConfig struct {
-	Root         string         `json:"root,omitempty"`
-	LibraryPaths []string       `json:"library_paths,omitempty"`
-	Simulation   *rawSimulation `json:"simulation,omitempty"`
-	BootID       string         `json:"boot_id,omitempty"`
+	Root         string             `json:"root,omitempty"`
+	LibraryPaths []string           `json:"library_paths,omitempty"`
+	Simulation   *config.Simulation `json:"simulation,omitempty"`
+	BootID       string             `json:"boot_id,omitempty"`
 }
 
 // limiter is what the task driver runs for limits of memory.
 func (r *reconciler) limiter() *gpu.MemoryLimiter {
-	c := limiterConfig{Root: r.config.driver.Root, LibraryPaths: r.config.driver.LibraryPaths, Simulation: r.config.simulation, BootID: r.platform.bootID}
+	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.bootID}
 	text, err := json.Marshal(c)
 	self, problem := os.Executable()
 	if err = errors.Join(err, problem); err != nil {
@@ -48,7 +49,7 @@ func (r *reconciler) limiter() *gpu.MemoryLimiter {
 // prepareMemoryLimits finds the slices whose memory the driver can hold.
 func (r *reconciler) prepareMemoryLimits(units []*unit) {
 	for _, u := range units {
-		if r.config.memoryLimits && u.sharing.Mode == gpu.ModeSlice && u.instance == nil && u.gpu.MemoryLimits && u.unable() == "" {
+		if r.config.MemoryLimits && u.sharing.Mode == gpu.ModeSlice && u.instance == nil && u.gpu.MemoryLimits && u.unable() == "" {
 			u.limiter = r.limiter()
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -51,7 +52,7 @@ func (r *reconciler) prepareMPS(units []*unit, inputs planInputs) {
 func (r *reconciler) mpsState(u *unit, status *mps.Status) *gpu.MPSState {
 	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 		Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
-		Control: r.config.mps.Control, Priorities: status.Priorities, MaxClients: r.mpsSpec(u).MaxClients}
+		Control: r.config.MPS.Control, Priorities: status.Priorities, MaxClients: r.mpsSpec(u).MaxClients}
 	switch {
 	case status.Generation == 0: // it was never seen with a server
 	case status.MultiUser:
@@ -157,9 +158,9 @@ func (r *reconciler) mpsSpec(u *unit) mps.Spec {
 }
 
 // clientsOf is how many clients the MPS server of a unit can have, with a CUDA.
-func clientsOf(c *config, u *unit, cuda string) int {
-	if c.mps.MaxClients > 0 {
-		return c.mps.MaxClients
+func clientsOf(c *config.Config, u *unit, cuda string) int {
+	if c.MPS.MaxClients > 0 {
+		return c.MPS.MaxClients
 	}
 	return maxClients(u.gpu.ComputeCapability, cuda)
 }

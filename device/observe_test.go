@@ -24,7 +24,7 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 	c := testConfig(t, "")
 	r := testReconciler(c)
 	r.platform = &platform{observer: fixedObserver{}}
-	r.probes, r.now = newProbes(prober, c.health.interval/2), func() time.Time { return now }
+	r.probes, r.now = newProbes(prober, c.Health.Interval/2), func() time.Time { return now }
 	r.health.xid(testUUID(0), 48, now)
 	r.health.survey(testUUID(0), nil, now)
 	for step, want := range []int{1, 1, 2, 2, 3} {
@@ -35,7 +35,7 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 		if prober.count != want {
 			t.Errorf("after step %d there were %d probes, want %d", step, prober.count, want)
 		}
-		now = now.Add(c.health.interval / 4)
+		now = now.Add(c.Health.Interval / 4)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -22,7 +23,7 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 	r.logOnce.report("reservations", reservationsErr)
 	now := planInputs{
 		holders: merge(live, holders(liveAfter(leases, r.now()))),
-		recent:  merge(recent, holders(liveAfter(leases, r.now().Add(-r.config.modeChangeDelay)))),
+		recent:  merge(recent, holders(liveAfter(leases, r.now().Add(-r.config.ModeChangeDelay)))),
 		busy:    map[string]bool{},
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
@@ -51,16 +52,16 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 // changing reports whether a GPU is to be offered in another way than before.
 func (r *reconciler) changing(g hardware.GPU) bool {
 	known := r.registry.records[g.UUID]
-	if known == nil || known.Sharing == (sharingConfig{}) {
+	if known == nil || known.Sharing == (config.Sharing{}) {
 		return false
 	}
-	rule := r.config.ruleFor(g, known.Index)
-	if !known.Sharing.same(rule.sharing) || layoutCordon(rule, g, true) != "" {
+	rule := r.config.RuleFor(g, known.Index)
+	if !known.Sharing.Same(rule.Sharing) || layoutCordon(rule, g, true) != "" {
 		return true
 	}
 	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
 		known := r.registry.records[i.UUID]
-		return known != nil && known.Sharing != sharingConfig{} && !known.Sharing.same(rule.sharingOfInstance(i.Profile))
+		return known != nil && known.Sharing != config.Sharing{} && !known.Sharing.Same(rule.SharingOfInstance(i.Profile))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -96,7 +97,7 @@ func TestStaticPartitioningIsRefused(t *testing.T) {
 	t.Run("of MIG instances", func(t *testing.T) {
 		t.Parallel()
 		u := &unit{static: true, gpu: hardware.GPU{Vendor: "nvidia"}, instance: &hardware.Partition{}, memoryMiB: 1024,
-			sharing: sharingConfig{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}}
+			sharing: config.Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}}
 		if why := u.unable(); !strings.Contains(why, "MIG instances") {
 			t.Error(why)
 		}

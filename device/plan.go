@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -42,7 +43,7 @@ func (h holder) any() bool { return h.all || len(h.slices) > 0 }
 // plan decides how every device that the node has, or had, is offered. It
 // enters decisions in the registry and touches nothing else. The order is that of
 // the indices: GPUs first, each followed by its MIG instances.
-func plan(c *config, l *deviceRegistry, machine hardware.Machine, now planInputs) []*unit {
+func plan(c *config.Config, l *deviceRegistry, machine hardware.Machine, now planInputs) []*unit {
 	l.admit(machine.GPUs)
 	present := map[string]hardware.GPU{}
 	for _, g := range machine.GPUs {
@@ -50,7 +51,7 @@ func plan(c *config, l *deviceRegistry, machine hardware.Machine, now planInputs
 	}
 	var units []*unit
 	for _, uuid := range l.gpus() {
-		if c.ignored[uuid] {
+		if c.Ignored[uuid] {
 			continue
 		}
 		g, here := present[uuid]
@@ -66,13 +67,13 @@ func plan(c *config, l *deviceRegistry, machine hardware.Machine, now planInputs
 }
 
 // planGPU decides about one GPU and its MIG instances.
-func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planInputs) []*unit {
+func planGPU(c *config.Config, l *deviceRegistry, g hardware.GPU, gone bool, now planInputs) []*unit {
 	r := l.records[g.UUID]
-	rule := c.ruleFor(g, r.Index)
-	wanted := rule.sharing
+	rule := c.RuleFor(g, r.Index)
+	wanted := rule.Sharing
 	if g.Partitioned && !wanted.Mode.InParts() {
 		// A GPU that is partitioned cannot be used as a whole.
-		wanted.Mode, wanted.Mechanism = vendors[g.Vendor].parts, gpu.SharingNone
+		wanted.Mode, wanted.Mechanism = config.Vendors[g.Vendor].Parts, gpu.SharingNone
 	}
 	u := &unit{uuid: g.UUID, gpu: g, index: r.Index, memoryMiB: g.MemoryMiB, faults: now.faults[g.UUID],
 		busy: inUse(g, now), gone: gone}
@@ -81,21 +82,21 @@ func planGPU(c *config, l *deviceRegistry, g hardware.GPU, gone bool, now planIn
 		u.cordon = waits
 	}
 	u.setHolder(now.holders[g.UUID])
-	u.slices = u.sharing.slices(g.MemoryMiB, g.ReservedMiB)
+	u.slices = u.sharing.Slices(g.MemoryMiB, g.ReservedMiB)
 	u.group = u.groupName()
 	units := []*unit{u}
 	if !u.sharing.Mode.InParts() {
 		return units
 	}
 	for _, i := range g.Partitions {
-		if !c.ignored[i.UUID] {
+		if !c.Ignored[i.UUID] {
 			units = append(units, planInstance(c, l, u, rule, i, now))
 		}
 	}
 	return units
 }
 
-func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardware.Partition, now planInputs) *unit {
+func planInstance(c *config.Config, l *deviceRegistry, parent *unit, rule config.Rule, i hardware.Partition, now planInputs) *unit {
 	r := l.enter(i.UUID, parent.uuid)
 	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
 		memoryMiB: i.MemoryMiB, faults: union(parent.faults, now.faults[i.UUID])}
@@ -103,11 +104,11 @@ func planInstance(c *config, l *deviceRegistry, parent *unit, rule rule, i hardw
 	if cordon == "" {
 		cordon = parent.cordon
 	}
-	u.chooseSharing(r, rule.sharingOfInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
+	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
 	u.setHolder(now.holders[i.UUID])
-	u.slices = u.sharing.slices(i.MemoryMiB, 0)
+	u.slices = u.sharing.Slices(i.MemoryMiB, 0)
 	u.group = u.groupName()
-	if c.hashicorpMIG && u.sharing.Mode == gpu.ModeWhole && i.Name != "" {
+	if c.HashicorpMIG && u.sharing.Mode == gpu.ModeWhole && i.Name != "" {
 		u.group = groupName{parent.gpu.Vendor, "gpu", i.Name}
 	}
 	return u
@@ -137,10 +138,10 @@ func inUse(g hardware.GPU, now planInputs) bool {
 
 // chooseSharing chooses between what the device was and what it shall be: a device in
 // use stays what it was, cordoned, until it is empty.
-func (u *unit) chooseSharing(r *record, wanted sharingConfig, inUse bool, cordon string) {
+func (u *unit) chooseSharing(r *record, wanted config.Sharing, inUse bool, cordon string) {
 	u.cordon = cordon
 	switch {
-	case r.Sharing == (sharingConfig{}) || r.Sharing.same(wanted) || !inUse:
+	case r.Sharing == (config.Sharing{}) || r.Sharing.Same(wanted) || !inUse:
 		r.Sharing = wanted
 	default:
 		u.cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Sharing, wanted)

@@ -11,11 +11,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 // Name is the plugin's name, and that of its binary.
-const Name = PluginName
+const Name = config.PluginName
 
 // Plugin is Nomad's device plugin.
 type Plugin struct {
@@ -53,12 +54,12 @@ func (p *Plugin) PluginInfo() (*base.PluginInfoResponse, error) {
 }
 
 // ConfigSchema is the schema of the plugin's configuration.
-func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return configSchema, nil }
+func (p *Plugin) ConfigSchema() (*hclspec.Spec, error) { return config.Schema, nil }
 
 // SetConfig checks the configuration and prepares to work by it. The work begins
 // with the first Fingerprint. A second call ends what went before.
 func (p *Plugin) SetConfig(c *base.Config) error {
-	checked, err := decodeConfig(c.PluginConfig)
+	checked, err := config.Decode(c.PluginConfig)
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 		p.service.end()
 		p.service = nil
 	}
-	if !checked.enabled {
+	if !checked.Enabled {
 		return nil
 	}
 	p.service, err = prepare(p.log, checked, func() { p.end.Do(func() { close(p.outdated) }) })

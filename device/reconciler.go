@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -18,7 +19,7 @@ import (
 type reconciler struct {
 	log      hclog.Logger
 	logOnce  *onceLogger
-	config   *config
+	config   *config.Config
 	platform *platform
 	now      func() time.Time
 
@@ -74,7 +75,7 @@ func (r *reconciler) run(ctx context.Context) {
 	defer r.probes.wait()
 	defer r.background.wait()
 	defer r.listener.stop()
-	tick := time.NewTicker(min(r.config.period, r.config.health.interval))
+	tick := time.NewTicker(min(r.config.Period, r.config.Health.Interval))
 	defer tick.Stop()
 	for {
 		r.reconcile(ctx)

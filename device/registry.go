@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
@@ -24,8 +25,8 @@ type deviceRegistry struct {
 
 // record is what the registry knows of one device.
 type record struct {
-	Index   int           `json:"index"`
-	Sharing sharingConfig `json:"offer"`
+	Index   int            `json:"index"`
+	Sharing config.Sharing `json:"offer"`
 	// Parent is the GPU of a MIG instance.
 	Parent string `json:"parent,omitempty"`
 	// Hardware is the GPU as last seen; absent for MIG instances.

@@ -23,7 +23,7 @@ func (r *reconciler) prepareSeats(units []*unit, machine hardware.Machine) {
 		if u.sharing.Mechanism != gpu.SharingSuspend || u.unable() != "" {
 			continue
 		}
-		if r.config.seats == nil { // the operator wants it otherwise, and tasks are still there
+		if r.config.Seats == nil { // the operator wants it otherwise, and tasks are still there
 			if old, err := r.state.GPU(u.uuid); err == nil {
 				u.seats = old.Seats
 			}
@@ -33,7 +33,7 @@ func (r *reconciler) prepareSeats(units []*unit, machine hardware.Machine) {
 			r.addFault(u, gpu.Fault{Code: "sharing-impossible", Message: "sharing \"suspend\": " + why, Action: "change the plugin's configuration, or what the message names"})
 			continue
 		}
-		rules := *r.config.seats
+		rules := *r.config.Seats
 		if rules.Suspender = r.suspender(); rules.Suspender.Command != nil {
 			u.seats = &rules
 		}
@@ -47,18 +47,18 @@ func (r *reconciler) cannotSuspend(driver hardware.Driver) string {
 		return fmt.Sprintf("NVIDIA's driver %s cannot suspend programs; branch %d and later can", driver.Version, checkpointBranch)
 	}
 	var host unix.Sysinfo_t
-	if r.config.simulation != nil || unix.Sysinfo(&host) != nil {
+	if r.config.Simulation != nil || unix.Sysinfo(&host) != nil {
 		return ""
 	}
-	if have := int64(host.Totalram) * int64(host.Unit) >> 20; r.config.seats.HostMemoryMiB > have {
-		return fmt.Sprintf("suspend.host_memory: %s is not valid (this machine has %s)", gpu.FormatMemory(r.config.seats.HostMemoryMiB), gpu.FormatMemory(have))
+	if have := int64(host.Totalram) * int64(host.Unit) >> 20; r.config.Seats.HostMemoryMiB > have {
+		return fmt.Sprintf("suspend.host_memory: %s is not valid (this machine has %s)", gpu.FormatMemory(r.config.Seats.HostMemoryMiB), gpu.FormatMemory(have))
 	}
 	return ""
 }
 
 // suspender is what the task driver runs to move the memory of tasks.
 func (r *reconciler) suspender() gpu.Suspender {
-	c := limiterConfig{Root: r.config.driver.Root, LibraryPaths: r.config.driver.LibraryPaths, Simulation: r.config.simulation, BootID: r.platform.bootID}
+	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.bootID}
 	text, err := json.Marshal(c)
 	self, problem := os.Executable()
 	if err = errors.Join(err, problem); err != nil {

@@ -10,7 +10,7 @@ import (
 func (r *reconciler) prepareSharing(units []*unit, machine hardware.Machine, inputs planInputs) {
 	r.faults.begin()
 	for _, u := range units {
-		u.static = r.config.mps.Static && u.sharing.Mechanism == gpu.SharingMPS
+		u.static = r.config.MPS.Static && u.sharing.Mechanism == gpu.SharingMPS
 		r.checkVendor(u)
 	}
 	r.prepareCDI(units)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/amd"
 	"github.com/nomad-gpu/nomad-gpu/device/ascend"
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/intel"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
@@ -39,7 +40,7 @@ type service struct {
 // prepare opens everything that a configuration names, and begins nothing: Nomad
 // configures plugins that it stops at once, only to see whether it can.
 // outdated is called when only a new process can go on.
-func prepare(log hclog.Logger, c *config, outdated func()) (*service, error) {
+func prepare(log hclog.Logger, c *config.Config, outdated func()) (*service, error) {
 	p, err := openPlatform(log, c)
 	if err != nil {
 		return nil, err
@@ -59,8 +60,8 @@ func (s *service) begin(ctx context.Context) {
 	s.once.Do(func() {
 		ctx, s.cancel = context.WithCancel(ctx)
 		r := s.reconciler
-		if r.config.metrics != "" {
-			metrics, err := serveMetrics(s.monitor, r.log, r.config.metrics, r.config.dcgmNames)
+		if r.config.Metrics != "" {
+			metrics, err := serveMetrics(s.monitor, r.log, r.config.Metrics, r.config.DCGMNames)
 			r.logOnce.report("metrics", err)
 			if err == nil {
 				s.metricsAddress = metrics.address
@@ -71,7 +72,7 @@ func (s *service) begin(ctx context.Context) {
 			}
 		}
 		s.work.Go(func() { r.run(ctx) })
-		s.work.Go(func() { s.meter.run(ctx, r.config.health.measure) })
+		s.work.Go(func() { s.meter.run(ctx, r.config.Health.Measure) })
 	})
 }
 
@@ -85,30 +86,30 @@ func (s *service) end() {
 }
 
 // newReconciler makes a reconciler that has done nothing yet.
-func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error) {
-	state, err := statedir.Open(c.stateDir, p.bootID)
+func newReconciler(log hclog.Logger, c *config.Config, p *platform) (*reconciler, error) {
+	state, err := statedir.Open(c.StateDir, p.bootID)
 	if err != nil {
 		return nil, err
 	}
-	registry, err := openRegistry(c.dataDir)
+	registry, err := openRegistry(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	wake, logOnce := newTrigger(), newOnceLogger(log)
 	r := &reconciler{
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
-		records: records{registry: registry, cordons: OpenCordons(c.dataDir), forgotten: OpenForgotten(c.dataDir), releases: OpenReleases(c.dataDir), state: state},
+		records: records{registry: registry, cordons: OpenCordons(c.DataDir), forgotten: OpenForgotten(c.DataDir), releases: OpenReleases(c.DataDir), state: state},
 		observation: observation{
-			health: newHealthTracker(c.health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.health.interval/2),
+			health: newHealthTracker(c.Health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.Health.Interval/2),
 			culprits: map[string]culprit{}, cgroups: newCgroupMemory(cgroup.Of, time.Now).of, startOf: processStart,
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},
 		published:   newPublisher(time.Now()), wake: wake,
 	}
-	r.reservations, err = openReservations(c.dataDir, c.modeChangeDelay, r.now())
+	r.reservations, err = openReservations(c.DataDir, c.ModeChangeDelay, r.now())
 	logOnce.report("reservations", err)
-	r.modes, err = openComputeModes(p.moder, c.stateDir, p.bootID)
+	r.modes, err = openComputeModes(p.moder, c.StateDir, p.bootID)
 	logOnce.report("compute modes", err)
 	old, err := state.GPUs()
 	logOnce.report("states", err)
@@ -117,8 +118,8 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.stateDir, Program: c.mps.Control, Self: self, LibraryPath: nvidia.Driver(c.driver).LibraryPath(),
-		MultiUser: c.mps.MultiUser, HostShm: c.mps.HostShm, ShmMiB: c.shmMiB, Changed: wake.pull})
+	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.StateDir, Program: c.MPS.Control, Self: self, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(),
+		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Changed: wake.pull})
 	return r, err
 }
 
@@ -127,12 +128,12 @@ func newReconciler(log hclog.Logger, c *config, p *platform) (*reconciler, error
 const probeTimeout = 30 * time.Second
 
 // openPlatform finds the machine's hardware, or makes the simulated one.
-func openPlatform(log hclog.Logger, c *config) (*platform, error) {
+func openPlatform(log hclog.Logger, c *config.Config) (*platform, error) {
 	bootID, err := statedir.BootID()
 	if err != nil {
 		return nil, err
 	}
-	if c.simulation != nil {
+	if c.Simulation != nil {
 		return openSimulation(log, c, bootID)
 	}
 	self, err := os.Executable()
@@ -140,19 +141,19 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
 	var backends []*backend
-	if c.vendors[nvidia.Vendor] {
+	if c.Vendors[nvidia.Vendor] {
 		backends = append(backends, nvidiaBackend(log, c, self))
 	}
-	options := sysfs.Options{Root: "/", Timeout: c.health.timeout}
-	if c.vendors[amd.Vendor] {
+	options := sysfs.Options{Root: "/", Timeout: c.Health.Timeout}
+	if c.Vendors[amd.Vendor] {
 		b := amd.New(options)
 		backends = append(backends, &backend{vendor: amd.Vendor, observer: b, prober: b, partitioner: b, cdi: b, close: b.Close})
 	}
-	if c.vendors[intel.Vendor] {
+	if c.Vendors[intel.Vendor] {
 		b := intel.New(options)
 		backends = append(backends, &backend{vendor: intel.Vendor, observer: b, prober: b, cdi: b, close: b.Close})
 	}
-	if c.vendors[ascend.Vendor] {
+	if c.Vendors[ascend.Vendor] {
 		b := ascend.New(options)
 		backends = append(backends, &backend{vendor: ascend.Vendor, observer: b, prober: b, partitioner: b, cdi: b, close: b.Close})
 	}
@@ -160,41 +161,41 @@ func openPlatform(log hclog.Logger, c *config) (*platform, error) {
 }
 
 // nvidiaBackend is that of this machine's NVIDIA GPUs.
-func nvidiaBackend(log hclog.Logger, c *config, self string) *backend {
-	lib := nvidia.Driver(c.driver).Library()
-	nvml, smi := nvidia.New(lib, c.health.timeout), nvidia.SMI{Program: nvidia.Driver(c.driver).Program(c.nvidiaSMI)}
+func nvidiaBackend(log hclog.Logger, c *config.Config, self string) *backend {
+	lib := nvidia.Driver(c.Driver).Library()
+	nvml, smi := nvidia.New(lib, c.Health.Timeout), nvidia.SMI{Program: nvidia.Driver(c.Driver).Program(c.NvidiaSMI)}
 	return &backend{
 		vendor:      nvidia.Vendor,
 		observer:    nvml,
-		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: nvidia.Driver(c.driver).LibraryPath(), Exec: mps.ExecCommand},
+		prober:      nvidia.Prober{Self: self, Timeout: probeTimeout, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(), Exec: mps.ExecCommand},
 		timeslicer:  smi,
 		moder:       nvml,
 		resetter:    smi,
 		partitioner: nvml,
-		cdi:         nvidia.CDI{Library: lib, Driver: nvidia.Driver(c.driver), Log: log, Hook: cmp.Or(c.cdiHook, self)},
+		cdi:         nvidia.CDI{Library: lib, Driver: nvidia.Driver(c.Driver), Log: log, Hook: cmp.Or(c.CDIHook, self)},
 		close:       nvml.Close,
 	}
 }
 
-func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, error) {
-	topology, err := sim.ReadTopology(c.simulation.Topology, c.simulation.Machine)
+func openSimulation(log hclog.Logger, c *config.Config, bootID string) (*platform, error) {
+	topology, err := sim.ReadTopology(c.Simulation.Topology, c.Simulation.Machine)
 	if err != nil {
 		return nil, err
 	}
-	if c.simulation.BootID != "" {
-		bootID = c.simulation.BootID
+	if c.Simulation.BootID != "" {
+		bootID = c.Simulation.BootID
 	}
-	options := sim.Options{Dir: c.simulation.Dir, BootID: bootID, DCMI: c.simulation.DCMI, Report: func(err error) {
+	options := sim.Options{Dir: c.Simulation.Dir, BootID: bootID, DCMI: c.Simulation.DCMI, Report: func(err error) {
 		log.Error("the simulator keeps to what it read before", "error", err)
 	}}
-	log.Warn("the GPUs are simulated", "topology", c.simulation.Topology, "machine", topology.Name)
+	log.Warn("the GPUs are simulated", "topology", c.Simulation.Topology, "machine", topology.Name)
 	var backends []*backend
 	if len(topology.GPUs) > 0 || len(topology.Cards) == 0 {
 		machine, err := sim.New(topology, options)
 		if err != nil {
 			return nil, err
 		}
-		nvml := nvidia.New(machine, c.health.timeout)
+		nvml := nvidia.New(machine, c.Health.Timeout)
 		cdi, err := simulatedSpecs(log, c, machine)
 		if err != nil {
 			return nil, err
@@ -209,11 +210,11 @@ func openSimulation(log hclog.Logger, c *config, bootID string) (*platform, erro
 		}
 		backends = append(backends, simulatedCards(c, kernel)...)
 	}
-	return newPlatform(bootID, nil, slices.DeleteFunc(backends, func(b *backend) bool { return !c.vendors[b.vendor] })...), nil
+	return newPlatform(bootID, nil, slices.DeleteFunc(backends, func(b *backend) bool { return !c.Vendors[b.vendor] })...), nil
 }
 
 // simulatedCards are the backends of a simulated machine's devices of other vendors.
-func simulatedCards(c *config, kernel *sim.Kernel) []*backend {
+func simulatedCards(c *config.Config, kernel *sim.Kernel) []*backend {
 	listen := func(ctx context.Context, emit func(sysfs.Uevent)) error {
 		return kernel.Listen(ctx, func(message []byte) {
 			if u, ok := sysfs.ParseUevent(message); ok {
@@ -221,7 +222,7 @@ func simulatedCards(c *config, kernel *sim.Kernel) []*backend {
 			}
 		})
 	}
-	options := sysfs.Options{Root: kernel.Root(), Timeout: c.health.timeout, Refresh: kernel.Refresh, Listen: listen}
+	options := sysfs.Options{Root: kernel.Root(), Timeout: c.Health.Timeout, Refresh: kernel.Refresh, Listen: listen}
 	a := amd.New(options)
 	i := intel.New(options)
 	h := ascend.New(options)
@@ -234,15 +235,15 @@ func simulatedCards(c *config, kernel *sim.Kernel) []*backend {
 
 // simulatedSpecs makes the specs of a simulated machine; where a driver's files are
 // there (driver_root), as on a real one.
-func simulatedSpecs(log hclog.Logger, c *config, machine *sim.Machine) (cdiSource, error) {
-	if c.driver.Root == "/" {
+func simulatedSpecs(log hclog.Logger, c *config.Config, machine *sim.Machine) (cdiSource, error) {
+	if c.Driver.Root == "/" {
 		return simulatedCDI{machine: machine}, nil
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	return nvidia.CDI{Library: machine, Driver: nvidia.Driver(c.driver), Log: log, Hook: cmp.Or(c.cdiHook, self)}, nil
+	return nvidia.CDI{Library: machine, Driver: nvidia.Driver(c.Driver), Log: log, Hook: cmp.Or(c.CDIHook, self)}, nil
 }
 
 // simulatedCDI makes specs of a simulated machine's device nodes, and checks specs as

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -25,7 +26,7 @@ func newCheckpointRig(t *testing.T, branch string) checkpointRig {
 	topology := filepath.Join(r.dir, "machine.hcl")
 	writeFile(t, topology, "machine \"m\" { driver = \""+branch+"\" }\ngpu { model = \"H100\" }\n")
 	r.uuid = must(sim.ReadTopology(topology, "")).UUID(0)
-	config := limiterConfig{BootID: "boot", Simulation: &rawSimulation{Topology: topology, Dir: r.dir}}
+	config := limiterConfig{BootID: "boot", Simulation: &config.Simulation{Topology: topology, Dir: r.dir}}
 	r.driver = string(must(json.Marshal(config)))
 	r.condition(func(c *sim.Condition) {
 		c.Processes = []sim.Process{{PID: 4200001, MemoryMiB: 20 << 10}, {PID: 4200002, MemoryMiB: 10 << 10}, {PID: 4200003, MemoryMiB: 40 << 10}}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -19,7 +20,7 @@ type timesliceHistory map[string]bool
 // instance has none of its own.
 func (r *reconciler) prepareTimeslices(units []*unit) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingTimeslice || !vendors[u.gpu.Vendor].levels || u.instance != nil || u.gpu.Model == "" {
+		if u.sharing.Mechanism != gpu.SharingTimeslice || !config.Vendors[u.gpu.Vendor].Levels || u.instance != nil || u.gpu.Model == "" {
 			continue
 		}
 		level := u.sharing.Timeslice

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -16,7 +17,7 @@ import (
 // Top shows a node's devices as they are now, whether or not a plugin and driver run. It
 // changes nothing.
 type Top struct {
-	config   *config
+	config   *config.Config
 	platform *platform
 }
 
@@ -72,7 +73,7 @@ type TopTask struct {
 
 // OpenTop gets ready to look, with the configuration at path or the default one.
 func OpenTop(path string) (*Top, error) {
-	c, err := readConfig(path)
+	c, err := config.Read(path)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (t *Top) Look() (TopView, error) {
 		return TopView{}, err
 	}
 	driver := seen.machine.Drivers[nvidia.Vendor]
-	v := TopView{At: time.Now().UTC(), DriverVersion: driver.Version, CUDAVersion: driver.Platform, Simulated: t.config.simulation != nil}
+	v := TopView{At: time.Now().UTC(), DriverVersion: driver.Version, CUDAVersion: driver.Platform, Simulated: t.config.Simulation != nil}
 	state, err := stateOf(t.config, t.platform.bootID)
 	if err != nil {
 		return TopView{}, err

@@ -3,6 +3,7 @@ package device
 import (
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -24,7 +25,7 @@ type unit struct {
 	instance *hardware.Partition
 	// index is the number in the group's name, which belongs to the UUID for good.
 	index     int
-	sharing   sharingConfig
+	sharing   config.Sharing
 	slices    int
 	memoryMiB int64
 	group     groupName

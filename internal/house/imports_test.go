@@ -132,6 +132,11 @@ var rules = []rule{
 		reason:  "containerd dies and comes back: one place knows what its errors then mean",
 	},
 	{
+		name: "the device plugin's configuration knows no hardware", from: []string{"device/config"},
+		forbids: []string{"device", "device/nvidia", "device/amd", "device/intel", "device/ascend", "device/dcmi", "device/sysfs", "device/sim", "device/cuda", "github.com/NVIDIA/..."},
+		reason:  "a configuration is checked on any machine, and what it means does not depend on the GPUs that are there",
+	},
+	{
 		name: "the simulator is hardware", from: []string{"device/sim"},
 		forbids: []string{"device", "device/nvidia", "device/amd", "device/intel", "device/ascend", "device/dcmi", "device/sysfs", "device/mps"},
 		reason:  "the simulator stands below NVML and the kernel's files, so that what is tested on it is what runs on a GPU",

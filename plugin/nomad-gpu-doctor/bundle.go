@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/driver"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
@@ -96,8 +97,8 @@ func (b *bundle) lacks(name string, err error) {
 	b.missing = append(b.missing, b.scrubber.scrub(fmt.Sprintf("%s: %v", name, err)))
 }
 
-func (b *bundle) collect(ctx context.Context, config string, since time.Duration, h host) {
-	report := examine(ctx, config, h)
+func (b *bundle) collect(ctx context.Context, agent string, since time.Duration, h host) {
+	report := examine(ctx, agent, h)
 	var text bytes.Buffer
 	if err := report.Write(&text); err != nil {
 		b.lacks("doctor.txt", err)
@@ -105,13 +106,13 @@ func (b *bundle) collect(ctx context.Context, config string, since time.Duration
 	b.add("doctor.txt", text.String())
 	b.addJSON("doctor.json", report, nil)
 	b.versions(ctx, h)
-	inventory, err := device.TakeInventory(config)
+	inventory, err := device.TakeInventory(agent)
 	b.addJSON("inventory.json", inventory, err)
-	keys, err := device.ConfigJSON(config)
+	keys, err := config.JSON(agent)
 	b.addJSON("config/"+device.Name+".json", json.RawMessage(keys), err)
-	keys, err = driver.ConfigJSON(config)
+	keys, err = driver.ConfigJSON(agent)
 	b.addJSON("config/"+driver.PluginName+".json", json.RawMessage(keys), err)
-	paths, err := device.StateFiles(config)
+	paths, err := config.StateFiles(agent)
 	if err != nil {
 		b.lacks("state", err)
 	}

@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"testing"
@@ -25,13 +25,13 @@ func TestSlicesLeaveTheDriverItsMemory(t *testing.T) {
 		{100, 500, 512, 1024, 0},
 		{0, 0, 512, 1024, 0},
 	} {
-		o := sharingConfig{Mode: gpu.ModeSlice, HeadroomMiB: tc.headroom, SliceMiB: tc.slice, Replicas: 4}
-		if got := o.slices(tc.memory, tc.reserved); got != tc.want {
+		o := Sharing{Mode: gpu.ModeSlice, HeadroomMiB: tc.headroom, SliceMiB: tc.slice, Replicas: 4}
+		if got := o.Slices(tc.memory, tc.reserved); got != tc.want {
 			t.Errorf("%d MiB, %d reserved, headroom %d: %d slices, want %d", tc.memory, tc.reserved, tc.headroom, got, tc.want)
 		}
 	}
 	for mode, want := range map[gpu.Mode]int{gpu.ModeShared: 4, gpu.ModeWhole: 0, gpu.ModeMIG: 0, gpu.ModePartition: 0} {
-		if got := (sharingConfig{Mode: mode, SliceMiB: 1024, Replicas: 4}).slices(81559, 0); got != want {
+		if got := (Sharing{Mode: mode, SliceMiB: 1024, Replicas: 4}).Slices(81559, 0); got != want {
 			t.Errorf("mode %s: %d instances, want %d", mode, got, want)
 		}
 	}
@@ -40,27 +40,27 @@ func TestSlicesLeaveTheDriverItsMemory(t *testing.T) {
 // A change of the configuration waits for an empty device if, and only if, a running
 // task relies on what changes.
 func TestWhatChangesUnderTasks(t *testing.T) {
-	base := sharingConfig{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "short", BurstMilli: 1000}
+	base := Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "short", BurstMilli: 1000}
 	shared := base
 	shared.Mode, shared.Mechanism = gpu.ModeShared, gpu.SharingTimeslice
 	whole := base
 	whole.Mode, whole.Mechanism = gpu.ModeWhole, gpu.SharingNone
-	changes := map[string]func(*sharingConfig){
-		"mode": func(o *sharingConfig) { o.Mode = gpu.ModeMIG }, "mechanism": func(o *sharingConfig) { o.Mechanism = gpu.SharingHAMi },
-		"slice": func(o *sharingConfig) { o.SliceMiB = 2048 }, "headroom": func(o *sharingConfig) { o.HeadroomMiB = 1024 },
-		"replicas": func(o *sharingConfig) { o.Replicas = 5 }, "timeslice": func(o *sharingConfig) { o.Timeslice = "long" },
-		"burst": func(o *sharingConfig) { o.BurstMilli = 500 }, "who chose": func(o *sharingConfig) { o.chosen = true },
+	changes := map[string]func(*Sharing){
+		"mode": func(o *Sharing) { o.Mode = gpu.ModeMIG }, "mechanism": func(o *Sharing) { o.Mechanism = gpu.SharingHAMi },
+		"slice": func(o *Sharing) { o.SliceMiB = 2048 }, "headroom": func(o *Sharing) { o.HeadroomMiB = 1024 },
+		"replicas": func(o *Sharing) { o.Replicas = 5 }, "timeslice": func(o *Sharing) { o.Timeslice = "long" },
+		"burst": func(o *Sharing) { o.BurstMilli = 500 }, "who chose": func(o *Sharing) { o.chosen = true },
 	}
 	waits := map[string]map[string]bool{
 		"slices":   {"mode": true, "mechanism": true, "slice": true, "headroom": true},
 		"replicas": {"mode": true, "mechanism": true, "replicas": true},
 		"whole":    {"mode": true, "mechanism": true},
 	}
-	for name, from := range map[string]sharingConfig{"slices": base, "replicas": shared, "whole": whole} {
+	for name, from := range map[string]Sharing{"slices": base, "replicas": shared, "whole": whole} {
 		for what, change := range changes {
 			to := from
 			change(&to)
-			if got := !from.same(to); got != waits[name][what] {
+			if got := !from.Same(to); got != waits[name][what] {
 				t.Errorf("%s: a change of %s waits: %v", name, what, got)
 			}
 		}

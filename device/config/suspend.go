@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // suspend reads the rules of devices whose tasks step aside for each other.
-func (p *configParser) suspend(raw *rawSuspend) *gpu.SeatRules {
+func (p *parser) suspend(raw *rawSuspend) *gpu.SeatRules {
 	if raw == nil {
 		return nil
 	}
@@ -34,20 +34,20 @@ func (p *configParser) suspend(raw *rawSuspend) *gpu.SeatRules {
 }
 
 // checkSuspend finds devices that are to be shared by suspension and cannot.
-func (p *configParser) checkSuspend(c *config) {
-	check := func(key string, o sharingConfig) {
+func (p *parser) checkSuspend(c *Config) {
+	check := func(key string, o Sharing) {
 		switch {
 		case o.Mechanism != gpu.SharingSuspend:
 		case o.Mode != gpu.ModeShared:
 			p.fail("%ssharing \"suspend\" is for mode \"shared\", the mode is %q", key, o.Mode)
-		case c.seats == nil:
+		case c.Seats == nil:
 			p.fail("%ssharing \"suspend\" needs the block suspend { host_memory = \"256GiB\" }: how much of the host's memory suspended tasks may take", key)
 		}
 	}
-	check("", c.fallback)
-	for i, r := range c.rules {
-		if r.sharing != c.fallback {
-			check(fmt.Sprintf("gpu[%d].", i), r.sharing)
+	check("", c.Fallback)
+	for i, r := range c.Rules {
+		if r.Sharing != c.Fallback {
+			check(fmt.Sprintf("gpu[%d].", i), r.Sharing)
 		}
 		for n, m := range r.instances {
 			if m.sharing.Mechanism == gpu.SharingSuspend {

@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"fmt"
@@ -8,10 +8,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// sharingConfig is how a device is given to Nomad. It is what the
-// registry remembers of a
+// Sharing is how a device is given to Nomad. It is what the registry remembers of a
 // device, so that a change is noticed.
-type sharingConfig struct {
+type Sharing struct {
 	Mode gpu.Mode `json:"mode"`
 	// Mechanism is what keeps the tasks on the device apart.
 	Mechanism   gpu.Sharing `json:"sharing"`
@@ -34,7 +33,7 @@ const (
 
 // sharing fills in what a block leaves out from the block around it and checks
 // the whole.
-func (p *configParser) sharing(key string, raw rawSharing, around sharingConfig) sharingConfig {
+func (p *parser) sharing(key string, raw rawSharing, around Sharing) Sharing {
 	o := around
 	if raw.Mode != nil {
 		mode, err := gpu.ParseMode(*raw.Mode)
@@ -77,7 +76,7 @@ func defaultSharing(mode gpu.Mode) gpu.Sharing {
 	}
 }
 
-func (p *configParser) amount(key string, text *string, target *int64) {
+func (p *parser) amount(key string, text *string, target *int64) {
 	if text == nil {
 		return
 	}
@@ -89,7 +88,7 @@ func (p *configParser) amount(key string, text *string, target *int64) {
 	p.number(key, &mib, target, 1, maxSliceMiB)
 }
 
-func (p *configParser) number(key string, value, target *int64, least, most int64) {
+func (p *parser) number(key string, value, target *int64, least, most int64) {
 	if value == nil {
 		return
 	}
@@ -100,10 +99,10 @@ func (p *configParser) number(key string, value, target *int64, least, most int6
 	*target = *value
 }
 
-// slices is how many slices, or replicas, an amount of memory gives. What the
+// Slices is how many slices, or replicas, an amount of memory gives. What the
 // driver keeps for itself is part of the headroom, which grows where it is not
 // enough.
-func (o sharingConfig) slices(memoryMiB, reservedMiB int64) int {
+func (o Sharing) Slices(memoryMiB, reservedMiB int64) int {
 	switch o.Mode {
 	case gpu.ModeSlice:
 		return int(max(0, (memoryMiB-max(o.HeadroomMiB, reservedMiB))/o.SliceMiB))
@@ -114,14 +113,14 @@ func (o sharingConfig) slices(memoryMiB, reservedMiB int64) int {
 	}
 }
 
-// same reports whether a device that is offered in one way already is offered
+// Same reports whether a device that is offered in one way already is offered
 // in the other: nothing that a running task relies on differs.
-func (o sharingConfig) same(other sharingConfig) bool { return o.identity() == other.identity() }
+func (o Sharing) Same(other Sharing) bool { return o.identity() == other.identity() }
 
 // identity leaves out what may change under running tasks, and what the mode
 // does not use.
-func (o sharingConfig) identity() sharingConfig {
-	kept := sharingConfig{Mode: o.Mode, Mechanism: o.Mechanism}
+func (o Sharing) identity() Sharing {
+	kept := Sharing{Mode: o.Mode, Mechanism: o.Mechanism}
 	switch o.Mode {
 	case gpu.ModeSlice:
 		kept.SliceMiB, kept.HeadroomMiB = o.SliceMiB, o.HeadroomMiB
@@ -132,7 +131,7 @@ func (o sharingConfig) identity() sharingConfig {
 }
 
 // String is the configuration in a few words, for messages.
-func (o sharingConfig) String() string {
+func (o Sharing) String() string {
 	switch o.Mode {
 	case gpu.ModeSlice:
 		return fmt.Sprintf("slices of %s with %s", gpu.FormatMemory(o.SliceMiB), o.Mechanism)
@@ -143,19 +142,19 @@ func (o sharingConfig) String() string {
 	}
 }
 
-// rule says how the GPUs that it selects are offered.
-type rule struct {
+// Rule says how the GPUs that it selects are offered.
+type Rule struct {
 	vendor string // of the GPU that it was found for
 	selector
-	sharing   sharingConfig
-	profiles  []string
+	Sharing   Sharing
+	Profiles  []string
 	instances []migRule
 }
 
 // migRule says how the MIG instances of some profiles are offered.
 type migRule struct {
 	profile string
-	sharing sharingConfig
+	sharing Sharing
 }
 
 // selector picks GPUs; everything that is set must fit.
@@ -164,7 +163,8 @@ type selector struct {
 	index                    *int
 }
 
-func (s selector) matches(g hardware.GPU, index int) bool {
+// Selects reports whether a GPU, with its index, is one of those that are picked.
+func (s selector) Selects(g hardware.GPU, index int) bool {
 	return (s.uuid == "" || s.uuid == g.UUID) &&
 		(s.vendor == "" || s.vendor == g.Vendor) &&
 		(s.pci == "" || s.pci == g.PCIBusID) &&
@@ -177,24 +177,24 @@ func glob(pattern, name string) bool {
 	return ok && err == nil
 }
 
-// ruleFor is the first rule that selects a GPU, or the one made of the defaults.
-func (c *config) ruleFor(g hardware.GPU, index int) rule {
-	for _, r := range c.rules {
-		if r.matches(g, index) {
-			r.vendor, r.sharing = g.Vendor, r.sharing.fit(g.Vendor)
+// RuleFor is the first rule that selects a GPU, or the one made of the defaults.
+func (c *Config) RuleFor(g hardware.GPU, index int) Rule {
+	for _, r := range c.Rules {
+		if r.Selects(g, index) {
+			r.vendor, r.Sharing = g.Vendor, r.Sharing.fit(g.Vendor)
 			return r
 		}
 	}
-	return rule{vendor: g.Vendor, sharing: c.fallback.fit(g.Vendor)}
+	return Rule{vendor: g.Vendor, Sharing: c.Fallback.fit(g.Vendor)}
 }
 
-// sharingOfInstance is how a rule offers a MIG instance: whole unless it says
+// SharingOfInstance is how a rule offers a MIG instance: whole unless it says
 // otherwise.
-func (r rule) sharingOfInstance(profile string) sharingConfig {
+func (r Rule) SharingOfInstance(profile string) Sharing {
 	for _, m := range r.instances {
 		if glob(m.profile, profile) {
 			return m.sharing.fit(r.vendor)
 		}
 	}
-	return sharingConfig{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone}
+	return Sharing{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone}
 }

@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"errors"
@@ -16,42 +16,43 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// config is the plugin's configuration, checked.
-type config struct {
-	enabled         bool
-	ignored         map[string]bool
-	period          time.Duration
-	stateDir        string
-	dataDir         string
-	hashicorpMIG    bool
-	modeChangeDelay time.Duration
-	nvidiaSMI       string
-	cdiHook         string // empty: the plugin itself
-	driver          driver
-	rules           []rule
-	fallback        sharingConfig
-	mps             rawMPS
-	shmMiB          int64
-	hami            *gpu.HAMiState
-	seats           *gpu.SeatRules // nil without a suspend block
-	health          healthConfig
-	metrics         string
-	dcgmNames       bool
-	simulation      *rawSimulation
-	vendors         map[string]bool
-	memoryLimits    bool
+// Config is the plugin's configuration, checked.
+type Config struct {
+	Enabled         bool
+	Ignored         map[string]bool
+	Period          time.Duration
+	StateDir        string
+	DataDir         string
+	HashicorpMIG    bool
+	ModeChangeDelay time.Duration
+	NvidiaSMI       string
+	CDIHook         string // empty: the plugin itself
+	Driver          Driver
+	Rules           []Rule
+	Fallback        Sharing
+	MPS             MPS
+	ShmMiB          int64
+	HAMi            *gpu.HAMiState
+	Seats           *gpu.SeatRules // nil without a suspend block
+	Health          Health
+	Metrics         string
+	DCGMNames       bool
+	Simulation      *Simulation
+	Vendors         map[string]bool
+	MemoryLimits    bool
 }
 
-type healthConfig struct {
-	interval, timeout, measure time.Duration
-	ignore                     map[string]bool
-	// applicationXIDs are the faults of programs, fatalXIDs those of GPUs, beside those
+// Health says how devices are watched.
+type Health struct {
+	Interval, Timeout, Measure time.Duration
+	Ignore                     map[string]bool
+	// ApplicationXIDs are the faults of programs, FatalXIDs those of GPUs, beside those
 	// that are known.
-	applicationXIDs, fatalXIDs []uint64
+	ApplicationXIDs, FatalXIDs []uint64
 }
 
-// driver says where NVIDIA's driver was installed to.
-type driver struct {
+// Driver says where NVIDIA's driver was installed to.
+type Driver struct {
 	// Root is the root of the file system that it was installed into, DevRoot has the
 	// device nodes; empty is Root, or "/" where that has none.
 	Root, DevRoot string
@@ -59,52 +60,52 @@ type driver struct {
 	LibraryPaths []string
 }
 
-// parseConfig checks a configuration. Its error holds every mistake, each with
+// parse checks a configuration. Its error holds every mistake, each with
 // the key, the value and what is valid.
-func parseConfig(raw rawConfig) (*config, error) {
-	p := &configParser{}
-	c := &config{
-		enabled:         raw.Enabled,
-		ignored:         map[string]bool{},
-		period:          p.duration("fingerprint_period", raw.FingerprintPeriod, time.Second),
-		stateDir:        p.stateDir(raw.StateDir),
-		dataDir:         p.absolute("data_dir", raw.DataDir),
-		hashicorpMIG:    p.oneOf("mig_names", raw.MIGNames, "profile", "hashicorp") == "hashicorp",
-		modeChangeDelay: p.duration("mode_change_delay", raw.ModeChangeDelay, 0),
-		nvidiaSMI:       raw.NvidiaSMI,
-		cdiHook:         p.path("cdi_hook", raw.CDIHook),
-		driver:          p.driver(raw),
-		mps:             p.mps(raw.MPS),
-		hami:            p.hami(raw.HAMi),
-		seats:           p.suspend(raw.Suspend),
-		health:          p.health(raw.Health),
-		metrics:         p.metrics(raw.Metrics),
-		simulation:      p.simulation(raw.Simulation),
+func parse(raw rawConfig) (*Config, error) {
+	p := &parser{}
+	c := &Config{
+		Enabled:         raw.Enabled,
+		Ignored:         map[string]bool{},
+		Period:          p.duration("fingerprint_period", raw.FingerprintPeriod, time.Second),
+		StateDir:        p.stateDir(raw.StateDir),
+		DataDir:         p.absolute("data_dir", raw.DataDir),
+		HashicorpMIG:    p.oneOf("mig_names", raw.MIGNames, "profile", "hashicorp") == "hashicorp",
+		ModeChangeDelay: p.duration("mode_change_delay", raw.ModeChangeDelay, 0),
+		NvidiaSMI:       raw.NvidiaSMI,
+		CDIHook:         p.path("cdi_hook", raw.CDIHook),
+		Driver:          p.driver(raw),
+		MPS:             p.mps(raw.MPS),
+		HAMi:            p.hami(raw.HAMi),
+		Seats:           p.suspend(raw.Suspend),
+		Health:          p.health(raw.Health),
+		Metrics:         p.metrics(raw.Metrics),
+		Simulation:      p.simulation(raw.Simulation),
 	}
-	c.vendors = p.vendors(raw.Vendors)
-	c.memoryLimits = raw.MemoryLimits
-	c.dcgmNames = raw.Metrics != nil && raw.Metrics.DCGM
-	c.shmMiB = p.shmSize(c.mps.ShmSize)
+	c.Vendors = p.vendors(raw.Vendors)
+	c.MemoryLimits = raw.MemoryLimits
+	c.DCGMNames = raw.Metrics != nil && raw.Metrics.DCGM
+	c.ShmMiB = p.shmSize(c.MPS.ShmSize)
 	for _, id := range raw.IgnoredGPUIDs {
-		c.ignored[id] = true
+		c.Ignored[id] = true
 	}
-	c.fallback = p.sharing("", raw.rawSharing, sharingConfig{})
+	c.Fallback = p.sharing("", raw.rawSharing, Sharing{})
 	for i, r := range raw.GPUs {
-		c.rules = append(c.rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.fallback))
+		c.Rules = append(c.Rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.Fallback))
 	}
 	p.needHAMi(c)
 	p.checkSuspend(c)
 	return c, errors.Join(p.problems...)
 }
 
-// configParser collects mistakes.
-type configParser struct{ problems []error }
+// parser collects mistakes.
+type parser struct{ problems []error }
 
-func (p *configParser) fail(format string, args ...any) {
+func (p *parser) fail(format string, args ...any) {
 	p.problems = append(p.problems, fmt.Errorf(format, args...))
 }
 
-func (p *configParser) duration(key, value string, least time.Duration) time.Duration {
+func (p *parser) duration(key, value string, least time.Duration) time.Duration {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < least {
 		p.fail("%s %q is not a duration of at least %s; write one such as \"30s\" or \"5m\"", key, value, least)
@@ -112,14 +113,14 @@ func (p *configParser) duration(key, value string, least time.Duration) time.Dur
 	return d
 }
 
-func (p *configParser) absolute(key, value string) string {
+func (p *parser) absolute(key, value string) string {
 	if !filepath.IsAbs(value) {
 		p.fail("%s %q is not an absolute path", key, value)
 	}
 	return filepath.Clean(value)
 }
 
-func (p *configParser) stateDir(value string) string {
+func (p *parser) stateDir(value string) string {
 	dir := p.absolute("state_dir", value)
 	if err := mps.CheckStateDir(dir); err != nil {
 		p.problems = append(p.problems, err)
@@ -128,8 +129,8 @@ func (p *configParser) stateDir(value string) string {
 }
 
 // vendors are those whose devices are looked for; none means all.
-func (p *configParser) vendors(names []string) map[string]bool {
-	wanted, known := map[string]bool{}, slices.Sorted(maps.Keys(vendors))
+func (p *parser) vendors(names []string) map[string]bool {
+	wanted, known := map[string]bool{}, slices.Sorted(maps.Keys(Vendors))
 	for i, name := range names {
 		wanted[p.oneOf(fmt.Sprintf("vendors[%d]", i), name, known...)] = true
 	}
@@ -140,22 +141,22 @@ func (p *configParser) vendors(names []string) map[string]bool {
 }
 
 // path is an absolute path, or nothing.
-func (p *configParser) path(key, value string) string {
+func (p *parser) path(key, value string) string {
 	if value == "" {
 		return ""
 	}
 	return p.absolute(key, value)
 }
 
-func (p *configParser) driver(raw rawConfig) driver {
-	d := driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
+func (p *parser) driver(raw rawConfig) Driver {
+	d := Driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
 	for i, dir := range raw.LibraryPath {
 		d.LibraryPaths = append(d.LibraryPaths, p.absolute(fmt.Sprintf("library_path[%d]", i), dir))
 	}
 	return d
 }
 
-func (p *configParser) oneOf(key, value string, valid ...string) string {
+func (p *parser) oneOf(key, value string, valid ...string) string {
 	for _, v := range valid {
 		if value == v {
 			return v
@@ -165,9 +166,9 @@ func (p *configParser) oneOf(key, value string, valid ...string) string {
 	return ""
 }
 
-func (p *configParser) mps(raw *rawMPS) rawMPS {
+func (p *parser) mps(raw *MPS) MPS {
 	if raw == nil {
-		raw = &rawMPS{Control: "nvidia-cuda-mps-control", MultiUser: true, ShmSize: "1GiB"}
+		raw = &MPS{Control: "nvidia-cuda-mps-control", MultiUser: true, ShmSize: "1GiB"}
 	}
 	if raw.Control == "" {
 		p.fail("mps.control is empty; write the path or the name of nvidia-cuda-mps-control")
@@ -178,7 +179,7 @@ func (p *configParser) mps(raw *rawMPS) rawMPS {
 	return *raw
 }
 
-func (p *configParser) shmSize(value string) int64 {
+func (p *parser) shmSize(value string) int64 {
 	mib, err := gpu.ParseMemory(value)
 	if err != nil || mib < 1 {
 		p.fail("mps.shm_size %q is not a size of at least 1 MiB; write one such as \"1GiB\"", value)
@@ -186,29 +187,29 @@ func (p *configParser) shmSize(value string) int64 {
 	return mib
 }
 
-func (p *configParser) hami(raw *rawHAMi) *gpu.HAMiState {
+func (p *parser) hami(raw *rawHAMi) *gpu.HAMiState {
 	if raw == nil {
 		return nil
 	}
 	return &gpu.HAMiState{Library: p.absolute("hami.library", raw.Library), LockDir: p.absolute("hami.lock_dir", raw.LockDir)}
 }
 
-func (p *configParser) health(raw *rawHealth) healthConfig {
+func (p *parser) health(raw *rawHealth) Health {
 	if raw == nil {
 		raw = &rawHealth{Interval: "5s", Timeout: "5s", Measure: "2s"}
 	}
-	c := healthConfig{
-		interval:        p.duration("health.interval", raw.Interval, 100*time.Millisecond),
-		timeout:         p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
-		measure:         p.duration("health.measure", raw.Measure, 100*time.Millisecond),
-		ignore:          map[string]bool{},
-		applicationXIDs: raw.ApplicationXIDs, fatalXIDs: raw.FatalXIDs,
+	c := Health{
+		Interval:        p.duration("health.interval", raw.Interval, 100*time.Millisecond),
+		Timeout:         p.duration("health.timeout", raw.Timeout, 100*time.Millisecond),
+		Measure:         p.duration("health.measure", raw.Measure, 100*time.Millisecond),
+		Ignore:          map[string]bool{},
+		ApplicationXIDs: raw.ApplicationXIDs, FatalXIDs: raw.FatalXIDs,
 	}
 	for _, code := range raw.Ignore {
-		c.ignore[code] = true
+		c.Ignore[code] = true
 	}
-	for _, n := range c.fatalXIDs {
-		if slices.Contains(c.applicationXIDs, n) {
+	for _, n := range c.FatalXIDs {
+		if slices.Contains(c.ApplicationXIDs, n) {
 			p.fail("health: XID %d is both in application_xids and in fatal_xids", n)
 			break
 		}
@@ -216,7 +217,7 @@ func (p *configParser) health(raw *rawHealth) healthConfig {
 	return c
 }
 
-func (p *configParser) metrics(raw *rawMetrics) string {
+func (p *parser) metrics(raw *rawMetrics) string {
 	if raw == nil {
 		return ""
 	}
@@ -226,7 +227,7 @@ func (p *configParser) metrics(raw *rawMetrics) string {
 	return raw.Address
 }
 
-func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
+func (p *parser) simulation(raw *Simulation) *Simulation {
 	if raw != nil {
 		p.absolute("simulation.topology", raw.Topology)
 		p.absolute("simulation.dir", raw.Dir)
@@ -237,21 +238,21 @@ func (p *configParser) simulation(raw *rawSimulation) *rawSimulation {
 	return raw
 }
 
-func (p *configParser) rule(key string, raw rawRule, fallback sharingConfig) rule {
-	r := rule{selector: p.selector(key, raw)}
-	r.sharing = p.sharing(key, raw.rawSharing, fallback)
-	if len(raw.Profiles) > 0 && !r.sharing.Mode.InParts() {
-		p.fail("%sprofiles is for modes \"mig\" and \"partition\", the mode is %q", key, r.sharing.Mode)
+func (p *parser) rule(key string, raw rawRule, fallback Sharing) Rule {
+	r := Rule{selector: p.selector(key, raw)}
+	r.Sharing = p.sharing(key, raw.rawSharing, fallback)
+	if len(raw.Profiles) > 0 && !r.Sharing.Mode.InParts() {
+		p.fail("%sprofiles is for modes \"mig\" and \"partition\", the mode is %q", key, r.Sharing.Mode)
 	}
-	if len(raw.MIG) > 0 && !r.sharing.Mode.InParts() {
-		p.fail("%smig is for modes \"mig\" and \"partition\", the mode is %q", key, r.sharing.Mode)
+	if len(raw.MIG) > 0 && !r.Sharing.Mode.InParts() {
+		p.fail("%smig is for modes \"mig\" and \"partition\", the mode is %q", key, r.Sharing.Mode)
 	}
 	for i, name := range raw.Profiles {
 		p.profile(fmt.Sprintf("%sprofiles[%d]", key, i), name)
 	}
-	r.profiles = raw.Profiles
+	r.Profiles = raw.Profiles
 	for i, m := range raw.MIG {
-		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.sharing))
+		r.instances = append(r.instances, p.migRule(fmt.Sprintf("%smig[%d].", key, i), m, r.Sharing))
 	}
 	return r
 }
@@ -265,13 +266,13 @@ var (
 	vnpuName    = regexp.MustCompile(`^vir[0-9]{2}(_[0-9]{1,2}c)?(_[0-9]{1,3}g)?(_[a-z]{1,5})?$`)
 )
 
-func (p *configParser) profile(key, name string) {
+func (p *parser) profile(key, name string) {
 	if !profileName.MatchString(name) && !modeName.MatchString(name) && !vnpuName.MatchString(name) {
 		p.fail("%s %q is not a MIG profile; write one such as \"1g.10gb\", nvidia-smi mig -lgip lists them; of AMD's GPUs a partition mode, such as \"cpx-nps4\"; of Huawei's devices a vNPU template, such as \"vir10_3c_32g\"", key, name)
 	}
 }
 
-func (p *configParser) selector(key string, raw rawRule) selector {
+func (p *parser) selector(key string, raw rawRule) selector {
 	var s selector
 	if raw.UUID != nil {
 		if s.uuid = *raw.UUID; !strings.HasPrefix(s.uuid, "GPU-") && !strings.HasPrefix(s.uuid, "NPU-") {
@@ -290,7 +291,7 @@ func (p *configParser) selector(key string, raw rawRule) selector {
 		}
 	}
 	if raw.Vendor != nil {
-		s.vendor = p.oneOf(key+"vendor", *raw.Vendor, slices.Sorted(maps.Keys(vendors))...)
+		s.vendor = p.oneOf(key+"vendor", *raw.Vendor, slices.Sorted(maps.Keys(Vendors))...)
 	}
 	if raw.Model != nil {
 		s.model = *raw.Model
@@ -312,7 +313,7 @@ func normalPCI(s string) string {
 	return m[1][len(m[1])-4:] + ":" + m[2]
 }
 
-func (p *configParser) migRule(key string, raw rawMIG, parent sharingConfig) migRule {
+func (p *parser) migRule(key string, raw rawMIG, parent Sharing) migRule {
 	r := migRule{profile: "*"}
 	if raw.Profile != nil {
 		r.profile = *raw.Profile
@@ -328,16 +329,16 @@ func (p *configParser) migRule(key string, raw rawMIG, parent sharingConfig) mig
 	return r
 }
 
-func (p *configParser) needHAMi(c *config) {
-	offers := []sharingConfig{c.fallback}
-	for _, r := range c.rules {
-		offers = append(offers, r.sharing)
+func (p *parser) needHAMi(c *Config) {
+	offers := []Sharing{c.Fallback}
+	for _, r := range c.Rules {
+		offers = append(offers, r.Sharing)
 		for _, m := range r.instances {
 			offers = append(offers, m.sharing)
 		}
 	}
 	for _, o := range offers {
-		if o.Mechanism == gpu.SharingHAMi && c.hami == nil {
+		if o.Mechanism == gpu.SharingHAMi && c.HAMi == nil {
 			p.fail("sharing \"hami\" needs the block hami { library = \"/path/libvgpu.so\" }")
 			return
 		}

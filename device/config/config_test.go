@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"os"
@@ -12,13 +12,13 @@ import (
 )
 
 // configOf reads a configuration as validate and Nomad do.
-func configOf(t *testing.T, text string) (*config, error) {
+func configOf(t *testing.T, text string) (*Config, error) {
 	t.Helper()
 	path := t.TempDir() + "/test.hcl"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return readConfig(path)
+	return Read(path)
 }
 
 func TestConfigDefaults(t *testing.T) {
@@ -26,8 +26,8 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := sharingConfig{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "default", BurstMilli: 1000}
-	if c.fallback != want || !c.enabled || c.stateDir != "/run/nomad-gpu" || c.mps.Control != "nvidia-cuda-mps-control" || !c.mps.MultiUser {
+	want := Sharing{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone, SliceMiB: 1024, HeadroomMiB: 512, Replicas: 4, Timeslice: "default", BurstMilli: 1000}
+	if c.Fallback != want || !c.Enabled || c.StateDir != "/run/nomad-gpu" || c.MPS.Control != "nvidia-cuda-mps-control" || !c.MPS.MultiUser {
 		t.Errorf("defaults are %+v", c)
 	}
 }
@@ -59,16 +59,16 @@ func TestRulesInheritAndOverride(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := c.rules[0].sharing; o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 2048 {
+	if o := c.Rules[0].Sharing; o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 2048 {
 		t.Errorf("rule 0 is %+v", o)
 	}
-	if o := c.rules[1].sharing; o.Mode != gpu.ModeShared || o.Mechanism != gpu.SharingNone || o.Replicas != 8 || o.BurstMilli != 500 {
+	if o := c.Rules[1].Sharing; o.Mode != gpu.ModeShared || o.Mechanism != gpu.SharingNone || o.Replicas != 8 || o.BurstMilli != 500 {
 		t.Errorf("rule 1 is %+v", o)
 	}
-	if o := c.rules[2].sharingOfInstance("1g.10gb"); o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 512 {
+	if o := c.Rules[2].SharingOfInstance("1g.10gb"); o.Mode != gpu.ModeSlice || o.Mechanism != gpu.SharingMPS || o.SliceMiB != 512 {
 		t.Errorf("instances of rule 2 are %+v", o)
 	}
-	if o := c.rules[2].sharingOfInstance("3g.40gb"); o.Mode != gpu.ModeWhole {
+	if o := c.Rules[2].SharingOfInstance("3g.40gb"); o.Mode != gpu.ModeWhole {
 		t.Errorf("other instances of rule 2 are %+v", o)
 	}
 }
@@ -167,14 +167,14 @@ func TestRuleSelection(t *testing.T) {
 		{"0000:3c:00.0", "Tesla T4", 1, gpu.ModeWhole},
 	} {
 		g.PCIBusID, g.Model = tc.pci, tc.model
-		if got := c.ruleFor(g, tc.index).sharing.Mode; got != tc.want {
+		if got := c.RuleFor(g, tc.index).Sharing.Mode; got != tc.want {
 			t.Errorf("%+v: got mode %s", tc, got)
 		}
 	}
 }
 
 func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
-	for _, block := range documents.HCL(t, "..", "plugin", "plugin_dir", "data_dir", "config", "gpu", "simulation") {
+	for _, block := range documents.HCL(t, "../..", "plugin", "plugin_dir", "data_dir", "config", "gpu", "simulation") {
 		text, parts := block.Text, []string{"docs/device.md", "docs/amd.md", "docs/ascend.md", "docs/intel.md"}
 		switch word := documents.FirstWord(block); {
 		case word == "config" && slices.Contains(parts, block.Path):
@@ -188,7 +188,7 @@ func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readConfig(path); err != nil {
+		if _, err := Read(path); err != nil {
 			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package device
+package config
 
 import (
 	"fmt"
@@ -12,56 +12,56 @@ import (
 // PluginName is the plugin's name, and that of its binary.
 const PluginName = "nomad-device-gpu"
 
-var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: configSchema, Replaces: []string{"nomad-device-nvidia", "nvidia-gpu"}}
+var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: Schema, Replaces: []string{"nomad-device-nvidia", "nvidia-gpu"}}
 
-// readConfig reads a configuration from a file or folder, without Nomad. An
+// Read reads a configuration from a file or folder, without Nomad. An
 // empty path is the default configuration.
-func readConfig(path string) (*config, error) {
+func Read(path string) (*Config, error) {
 	var raw rawConfig
 	if err := pluginConfig.Read(path, &raw); err != nil {
 		return nil, err
 	}
-	c, err := parseConfig(raw)
+	c, err := parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s:\n%w", path, err)
 	}
 	return c, nil
 }
 
-// decodeConfig reads and checks what Nomad hands to the plugin: the block's config, in
+// Decode reads and checks what Nomad hands to the plugin: the block's config, in
 // MessagePack by the schema; empty is the default configuration.
-func decodeConfig(text []byte) (*config, error) {
+func Decode(text []byte) (*Config, error) {
 	var raw rawConfig
 	if len(text) > 0 {
 		if err := base.MsgPackDecode(text, &raw); err != nil {
 			return nil, fmt.Errorf("decode plugin configuration: %w", err)
 		}
 	}
-	c, err := parseConfig(raw)
+	c, err := parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("plugin configuration: %w", err)
 	}
 	return c, nil
 }
 
-// ConfigJSON is the configuration of an agent at path as Nomad understands it.
-func ConfigJSON(path string) ([]byte, error) { return pluginConfig.JSON(path) }
+// JSON is the configuration of an agent at path as Nomad understands it.
+func JSON(path string) ([]byte, error) { return pluginConfig.JSON(path) }
 
 // StateFiles are the files and folders that say what is true on a node: the state
 // files of plugin and driver, the logs of MPS, and what the plugin remembers. What the
 // driver keeps of tasks is not among them.
 func StateFiles(path string) ([]string, error) {
-	c, err := readConfig(path)
+	c, err := Read(path)
 	if err != nil {
 		return nil, err
 	}
-	logs, err := filepath.Glob(filepath.Join(c.stateDir, "mps", "*", "log"))
+	logs, err := filepath.Glob(filepath.Join(c.StateDir, "mps", "*", "log"))
 	if err != nil {
 		return nil, err
 	}
-	files := append(logs, c.dataDir)
+	files := append(logs, c.DataDir)
 	for _, name := range []string{"gpus", "leases", "cdi", "usage.json", "notices.json"} {
-		files = append(files, filepath.Join(c.stateDir, name))
+		files = append(files, filepath.Join(c.StateDir, name))
 	}
 	return files, nil
 }

@@ -1,6 +1,6 @@
-package device
+package config
 
-// rawConfig is the configuration as Nomad decodes it with configSchema: words
+// rawConfig is the configuration as Nomad decodes it with Schema: words
 // that are not yet checked.
 type rawConfig struct {
 	Enabled           bool     `codec:"enabled"`
@@ -19,14 +19,14 @@ type rawConfig struct {
 
 	rawSharing
 
-	Vendors    []string       `codec:"vendors"`
-	GPUs       []rawRule      `codec:"gpu"`
-	MPS        *rawMPS        `codec:"mps"`
-	HAMi       *rawHAMi       `codec:"hami"`
-	Suspend    *rawSuspend    `codec:"suspend"`
-	Health     *rawHealth     `codec:"health"`
-	Metrics    *rawMetrics    `codec:"metrics"`
-	Simulation *rawSimulation `codec:"simulation"`
+	Vendors    []string    `codec:"vendors"`
+	GPUs       []rawRule   `codec:"gpu"`
+	MPS        *MPS        `codec:"mps"`
+	HAMi       *rawHAMi    `codec:"hami"`
+	Suspend    *rawSuspend `codec:"suspend"`
+	Health     *rawHealth  `codec:"health"`
+	Metrics    *rawMetrics `codec:"metrics"`
+	Simulation *Simulation `codec:"simulation"`
 }
 
 // rawSharing holds the keys that say how a device is offered; absent ones are
@@ -57,7 +57,8 @@ type rawMIG struct {
 	rawSharing
 }
 
-type rawMPS struct {
+// MPS is the mps block: how MPS daemons are run.
+type MPS struct {
 	Control    string `codec:"control"`
 	MultiUser  bool   `codec:"multi_user"`
 	MaxClients int    `codec:"max_clients"`
@@ -98,7 +99,8 @@ type rawMetrics struct {
 	DCGM    bool   `codec:"dcgm"`
 }
 
-type rawSimulation struct {
+// Simulation is the simulation block: the machine that stands in for hardware.
+type Simulation struct {
 	Topology string `codec:"topology"`
 	Dir      string `codec:"dir"`
 	Machine  string `codec:"machine"`

@@ -1,10 +1,10 @@
-package device
+package config
 
 import "github.com/hashicorp/nomad/plugins/shared/hclspec"
 
-// configSchema is the plugin's block in Nomad's agent configuration. Every key
+// Schema is the plugin's block in Nomad's agent configuration. Every key
 // is described in docs/device.md.
-var configSchema = hclspec.NewObject(map[string]*hclspec.Spec{
+var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            withDefault("enabled", "bool", `true`),
 	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),
 	"fingerprint_period": withDefault("fingerprint_period", "string", `"1m"`),
