@@ -7,11 +7,12 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // benchUnits are eight GPUs of 79 slices.
-func benchUnits(b *testing.B) (*config.Config, *deviceRegistry, hardware.Machine, []*unit) {
+func benchUnits(b *testing.B) (*config.Config, *registry.Registry, hardware.Machine, []*unit) {
 	c, l, m := testConfig(b, sliced), testRegistry(), testMachine(8)
 	units := plan(c, l, m, quiet())
 	for _, u := range units {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/datafile"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -52,8 +53,6 @@ type modesFile struct {
 	Devices map[string]modeRecord `json:"devices"`
 }
 
-func (f modesFile) version() int { return f.Version }
-
 const (
 	modesVersion = 1
 	modesName    = "compute-modes.json"
@@ -62,7 +61,7 @@ const (
 // openComputeModes reads what an earlier process of this boot has left.
 func openComputeModes(driver computeModer, stateDir, bootID string) (*computeModes, error) {
 	m := &computeModes{driver: driver, path: filepath.Join(stateDir, modesName), bootID: bootID, devices: map[string]modeRecord{}}
-	file, text, err := readData[modesFile](m.path, modesVersion)
+	file, text, err := datafile.Read[modesFile](m.path, modesVersion)
 	if err != nil {
 		return m, fmt.Errorf("read compute modes: %w", err)
 	}
@@ -162,7 +161,7 @@ func (m *computeModes) save() (err error) {
 	if len(m.devices) == 0 && m.saved == nil {
 		return nil
 	}
-	m.saved, err = writeData(m.path, modesFile{modesVersion, m.bootID, m.devices}, m.saved)
+	m.saved, err = datafile.Write(m.path, modesFile{modesVersion, m.bootID, m.devices}, m.saved)
 	return err
 }
 

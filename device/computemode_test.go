@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -183,7 +184,7 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 func TestReleasePutsTheComputeModeBack(t *testing.T) {
 	r, uuid, _ := exclusiveRig(t)
 	r.happen(uuid, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 4294967, MemoryMiB: 5}} })
-	if err := OpenReleases(r.dir+"/data").Add(uuid, ""); err != nil {
+	if err := registry.OpenReleases(r.dir+"/data").Add(uuid, ""); err != nil {
 		t.Fatal(err)
 	}
 	if r.mode(uuid) != hardware.ComputeExclusive {
@@ -273,7 +274,7 @@ func TestExclusiveModeOfMIGInstances(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mode, err := r.service.reconciler.platform.moder.ComputeMode(r.service.reconciler.registry.records[id.UUID].Parent, id.UUID)
+		mode, err := r.service.reconciler.platform.moder.ComputeMode(r.service.reconciler.registry.Records[id.UUID].Parent, id.UUID)
 		if err != nil || mode != hardware.ComputeExclusive {
 			t.Errorf("the mode of %s is %s, %v", id.UUID, mode, err)
 		}

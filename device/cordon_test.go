@@ -6,13 +6,14 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 func TestCordonIsNoticedAndStands(t *testing.T) {
 	r := dgx(t)
 	uuid := uuidOf(t, r.groups(), "slice/H100/0")
-	cordons := OpenCordons(r.dir + "/data")
+	cordons := registry.OpenCordons(r.dir + "/data")
 	if err := cordons.Add(uuid, "new fan"); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestCordonClosesTheSlicesOfEndedTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
+	if err := registry.OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
 		t.Fatal(err)
 	}
 	groups := r.until("one slice is left", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 1 })

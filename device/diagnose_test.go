@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/testport"
@@ -61,7 +62,7 @@ func TestDiagnoseOfARunningPlugin(t *testing.T) {
 	uuid := uuidOf(t, groups, "slice/H100/1")
 	r.listen(uuid)
 	r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 48); c.RecoveryAction = 1 })
-	must(t, OpenCordons(r.dir+"/data").Add(uuidOf(t, groups, "slice/H100/2"), "a fan is loud"))
+	must(t, registry.OpenCordons(r.dir+"/data").Add(uuidOf(t, groups, "slice/H100/2"), "a fan is loud"))
 	r.until("its slices are unhealthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
 	report = r.diagnose(now)
 	findings(t, report, "GPU 1", "failed: ", "nvidia-smi --gpu-reset")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -50,7 +51,9 @@ func testConfig(t testing.TB, text string) *config.Config {
 	return c
 }
 
-func testRegistry() *deviceRegistry { return &deviceRegistry{records: map[string]*record{}} }
+func testRegistry() *registry.Registry {
+	return &registry.Registry{Records: map[string]*registry.Record{}}
+}
 
 // testReconciler has what no test needs to differ.
 func testReconciler(c *config.Config) *reconciler {

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -118,7 +119,7 @@ func takeInventory(c *config.Config) (Inventory, error) {
 // sight is what one look at a node shows.
 type sight struct {
 	machine  hardware.Machine
-	registry *deviceRegistry
+	registry *registry.Registry
 	units    []*unit
 	leases   []gpu.Lease // live
 }
@@ -129,11 +130,11 @@ func look(c *config.Config, p *platform) (sight, error) {
 	if err := nothingSeen(machine); err != nil {
 		return sight{}, err
 	}
-	l, err := readRegistry(c.DataDir)
+	l, err := registry.Read(c.DataDir)
 	if err != nil {
 		return sight{}, err
 	}
-	machine = l.complete(machine)
+	machine = l.Complete(machine)
 	now, leases, standing, err := recorded(c, p.bootID)
 	if err != nil {
 		return sight{}, err
@@ -176,7 +177,7 @@ func (u unseen) Unwrap() []error { return u }
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
 func recorded(c *config.Config, bootID string) (now planInputs, leases []gpu.Lease, standing map[string]string, err error) {
 	now = planInputs{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
-	if now.cordons, err = OpenCordons(c.DataDir).All(); err != nil {
+	if now.cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
 	state, err := stateOf(c, bootID)
@@ -265,8 +266,8 @@ func crowded(c *config.Config, units []*unit, machine hardware.Machine) []string
 // unmatched warns of what in a configuration concerns no GPU of the machine.
 // There is nothing to say before every GPU has told what it is: until then it is not
 // known which rule is for it.
-func unmatched(c *config.Config, gpus []hardware.GPU, l *deviceRegistry) []string {
-	if !l.knows(gpus) {
+func unmatched(c *config.Config, gpus []hardware.GPU, l *registry.Registry) []string {
+	if !l.Knows(gpus) {
 		return nil
 	}
 	var warnings []string
@@ -277,7 +278,7 @@ func unmatched(c *config.Config, gpus []hardware.GPU, l *deviceRegistry) []strin
 		for _, i := range g.Partitions {
 			ids[i.UUID] = true
 		}
-		at := slices.IndexFunc(c.Rules, func(r config.Rule) bool { return r.Selects(g, l.records[g.UUID].Index) })
+		at := slices.IndexFunc(c.Rules, func(r config.Rule) bool { return r.Selects(g, l.Records[g.UUID].Index) })
 		first[at] = true
 	}
 	for i := range c.Rules {

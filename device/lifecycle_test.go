@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -176,7 +177,7 @@ func TestForgettingAGPU(t *testing.T) {
 	r.happen(gone, func(c *sim.Condition) { c.Missing = true })
 	r.until("it is missing", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/1"); return n == 0 })
 	for _, uuid := range []string{gone, here} {
-		if err := OpenForgotten(r.dir+"/data").Add(uuid, ""); err != nil {
+		if err := registry.OpenForgotten(r.dir+"/data").Add(uuid, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

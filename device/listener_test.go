@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -156,7 +157,7 @@ func TestFailuresAreSaidOnce(t *testing.T) {
 // What an operator says of a device is kept by its UUID, and nothing else is a mark.
 func TestFlagsOfOperators(t *testing.T) {
 	dir := t.TempDir()
-	f := OpenCordons(dir)
+	f := registry.OpenCordons(dir)
 	if all, err := f.All(); err != nil || len(all) != 0 || f.Has("GPU-1") || f.Remove("GPU-1") != nil {
 		t.Errorf("at first: %v, %v", all, err)
 	}
@@ -179,13 +180,13 @@ func TestFlagsOfOperators(t *testing.T) {
 			t.Errorf("%q is a UUID", bad)
 		}
 	}
-	for a, b := range map[OperatorFlags]OperatorFlags{OpenCordons(dir): OpenReleases(dir), OpenForgotten(dir): OpenCordons(dir), OpenReleases(dir): OpenForgotten(dir)} {
+	for a, b := range map[registry.Flags]registry.Flags{registry.OpenCordons(dir): registry.OpenReleases(dir), registry.OpenForgotten(dir): registry.OpenCordons(dir), registry.OpenReleases(dir): registry.OpenForgotten(dir)} {
 		if a == b {
 			t.Errorf("two kinds of marks lie in %v", a)
 		}
 	}
 	writeFile(t, filepath.Join(dir, "file"), "")
-	if _, err := OpenCordons(filepath.Join(dir, "file")).All(); err == nil {
+	if _, err := registry.OpenCordons(filepath.Join(dir, "file")).All(); err == nil {
 		t.Error("marks that cannot be listed are none")
 	}
 }

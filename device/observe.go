@@ -18,9 +18,9 @@ func (r *reconciler) observe(machine hardware.Machine) {
 			r.health.survey(i.UUID, i.Problems, now)
 		}
 	}
-	for _, uuid := range r.registry.gpus() {
+	for _, uuid := range r.registry.GPUs() {
 		if !seen[uuid] {
-			r.health.survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.records[uuid].Hardware.Vendor])}, now)
+			r.health.survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.Records[uuid].Hardware.Vendor])}, now)
 		}
 	}
 }
@@ -32,7 +32,7 @@ func (r *reconciler) forget(machine hardware.Machine) {
 	r.logOnce.report("forgotten", err)
 	for uuid := range marked {
 		here := slices.ContainsFunc(machine.GPUs, func(g hardware.GPU) bool { return g.UUID == uuid })
-		known := r.registry.records[uuid]
+		known := r.registry.Records[uuid]
 		if known != nil && known.Hardware != nil {
 			if d := machine.Drivers[known.Hardware.Vendor]; d.Absent != nil || len(d.Unknown) > 0 {
 				continue // it may be one of those that were not seen
@@ -64,7 +64,7 @@ func absence(d hardware.Driver) hardware.Problem {
 func (r *reconciler) onEvent(event hardware.Event) {
 	uuids := []string{event.UUID}
 	if event.UUID == "" {
-		uuids = slices.DeleteFunc(r.registry.gpus(), func(uuid string) bool { return r.registry.records[uuid].Hardware.Vendor != event.Vendor })
+		uuids = slices.DeleteFunc(r.registry.GPUs(), func(uuid string) bool { return r.registry.Records[uuid].Hardware.Vendor != event.Vendor })
 	}
 	for _, uuid := range uuids {
 		if event.XID == 0 {
@@ -74,7 +74,7 @@ func (r *reconciler) onEvent(event hardware.Event) {
 		}
 		r.health.noteXID(uuid, event.XID)
 		// A GPU that is gone is gone with all its instances.
-		if instance := r.registry.instance(uuid, event.GI, event.CI); instance != "" && r.health.classes[event.XID] != xidLost {
+		if instance := r.registry.Instance(uuid, event.GI, event.CI); instance != "" && r.health.classes[event.XID] != xidLost {
 			uuid = instance
 		}
 		class := r.health.xid(uuid, event.XID, r.now())

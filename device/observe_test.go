@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
 // failingProber counts, and finds that nothing works.
@@ -55,13 +56,13 @@ func TestForgetWaitsForASurveyOfEveryGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			uuid := testUUID(1)
 			r := testReconciler(testConfig(t, ""))
-			r.forgotten = OpenForgotten(t.TempDir())
-			r.registry.admit(ours.GPUs)
+			r.forgotten = registry.OpenForgotten(t.TempDir())
+			r.registry.Admit(ours.GPUs)
 			if err := r.forgotten.Add(uuid, ""); err != nil {
 				t.Fatal(err)
 			}
 			r.forget(hardware.Machine{GPUs: tc.gpus, Drivers: map[string]hardware.Driver{"nvidia": tc.driver}})
-			if forgotten := !slices.Contains(r.registry.gpus(), uuid); forgotten != tc.forgotten || r.forgotten.Has(uuid) != tc.marked {
+			if forgotten := !slices.Contains(r.registry.GPUs(), uuid); forgotten != tc.forgotten || r.forgotten.Has(uuid) != tc.marked {
 				t.Errorf("forgotten %v, still marked %v", forgotten, r.forgotten.Has(uuid))
 			}
 		})

@@ -32,7 +32,7 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 		leases:       leases,
 		leasesReadAt: leasesReadAt,
 	}
-	for _, uuid := range r.registry.gpus() {
+	for _, uuid := range r.registry.GPUs() {
 		now.faults[uuid] = r.health.faults(uuid)
 	}
 	for _, g := range machine.GPUs {
@@ -51,7 +51,7 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 
 // changing reports whether a GPU is to be offered in another way than before.
 func (r *reconciler) changing(g hardware.GPU) bool {
-	known := r.registry.records[g.UUID]
+	known := r.registry.Records[g.UUID]
 	if known == nil || known.Sharing == (config.Sharing{}) {
 		return false
 	}
@@ -60,7 +60,7 @@ func (r *reconciler) changing(g hardware.GPU) bool {
 		return true
 	}
 	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
-		known := r.registry.records[i.UUID]
+		known := r.registry.Records[i.UUID]
 		return known != nil && known.Sharing != config.Sharing{} && !known.Sharing.Same(rule.SharingOfInstance(i.Profile))
 	})
 }

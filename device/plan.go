@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -43,14 +44,14 @@ func (h holder) any() bool { return h.all || len(h.slices) > 0 }
 // plan decides how every device that the node has, or had, is offered. It
 // enters decisions in the registry and touches nothing else. The order is that of
 // the indices: GPUs first, each followed by its MIG instances.
-func plan(c *config.Config, l *deviceRegistry, machine hardware.Machine, now planInputs) []*unit {
-	l.admit(machine.GPUs)
+func plan(c *config.Config, l *registry.Registry, machine hardware.Machine, now planInputs) []*unit {
+	l.Admit(machine.GPUs)
 	present := map[string]hardware.GPU{}
 	for _, g := range machine.GPUs {
 		present[g.UUID] = g
 	}
 	var units []*unit
-	for _, uuid := range l.gpus() {
+	for _, uuid := range l.GPUs() {
 		if c.Ignored[uuid] {
 			continue
 		}
@@ -58,7 +59,7 @@ func plan(c *config.Config, l *deviceRegistry, machine hardware.Machine, now pla
 		known := here && g.Known()
 		if !known {
 			problems := g.Problems
-			g = *l.records[uuid].Hardware
+			g = *l.Records[uuid].Hardware
 			g.Problems = problems
 		}
 		units = append(units, planGPU(c, l, g, !known, now)...)
@@ -67,8 +68,8 @@ func plan(c *config.Config, l *deviceRegistry, machine hardware.Machine, now pla
 }
 
 // planGPU decides about one GPU and its MIG instances.
-func planGPU(c *config.Config, l *deviceRegistry, g hardware.GPU, gone bool, now planInputs) []*unit {
-	r := l.records[g.UUID]
+func planGPU(c *config.Config, l *registry.Registry, g hardware.GPU, gone bool, now planInputs) []*unit {
+	r := l.Records[g.UUID]
 	rule := c.RuleFor(g, r.Index)
 	wanted := rule.Sharing
 	if g.Partitioned && !wanted.Mode.InParts() {
@@ -96,8 +97,8 @@ func planGPU(c *config.Config, l *deviceRegistry, g hardware.GPU, gone bool, now
 	return units
 }
 
-func planInstance(c *config.Config, l *deviceRegistry, parent *unit, rule config.Rule, i hardware.Partition, now planInputs) *unit {
-	r := l.enter(i.UUID, parent.uuid)
+func planInstance(c *config.Config, l *registry.Registry, parent *unit, rule config.Rule, i hardware.Partition, now planInputs) *unit {
+	r := l.Enter(i.UUID, parent.uuid)
 	u := &unit{uuid: i.UUID, parent: parent.uuid, gpu: parent.gpu, instance: &i, index: r.Index,
 		memoryMiB: i.MemoryMiB, faults: union(parent.faults, now.faults[i.UUID])}
 	cordon := now.cordons[i.UUID]
@@ -138,7 +139,7 @@ func inUse(g hardware.GPU, now planInputs) bool {
 
 // chooseSharing chooses between what the device was and what it shall be: a device in
 // use stays what it was, cordoned, until it is empty.
-func (u *unit) chooseSharing(r *record, wanted config.Sharing, inUse bool, cordon string) {
+func (u *unit) chooseSharing(r *registry.Record, wanted config.Sharing, inUse bool, cordon string) {
 	u.cordon = cordon
 	switch {
 	case r.Sharing == (config.Sharing{}) || r.Sharing.Same(wanted) || !inUse:

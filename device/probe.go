@@ -61,7 +61,7 @@ func (p *probes) wait() { p.going.Wait() }
 // An outcome makes a pass of its own.
 func (r *reconciler) probe(ctx context.Context, units []*unit) {
 	for _, uuid := range r.health.suspects() {
-		known := r.registry.records[uuid]
+		known := r.registry.Records[uuid]
 		what := hardware.ProbeTarget{Owner: uuid, UUID: uuid}
 		switch {
 		case known == nil:
@@ -88,7 +88,7 @@ func (r *reconciler) probe(ctx context.Context, units []*unit) {
 // are over.
 func (r *reconciler) cannotJudge(uuid, owner string) error {
 	faults := r.health.latched(uuid)
-	if known := r.registry.records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.ofLink) {
+	if known := r.registry.Records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.ofLink) {
 		if now := known.Hardware.Links.Total(); now < known.Links {
 			return fmt.Errorf("%d of its %d links are down", known.Links-now, known.Links)
 		}

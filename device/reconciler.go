@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -38,8 +39,8 @@ type reconciler struct {
 
 // records are what outlives the plugin: on disk, and in the state directory.
 type records struct {
-	registry                     *deviceRegistry
-	cordons, forgotten, releases OperatorFlags
+	registry                     *registry.Registry
+	cordons, forgotten, releases registry.Flags
 	reservations                 *reservations
 	state                        *statedir.Dir
 }
@@ -95,15 +96,15 @@ func (r *reconciler) run(ctx context.Context) {
 // reconcile looks at everything once, brings it closer to what is wanted, and
 // publishes what it found.
 func (r *reconciler) reconcile(ctx context.Context) {
-	machine := r.registry.complete(r.platform.observer.Survey())
+	machine := r.registry.Complete(r.platform.observer.Survey())
 	r.checkDrivers(machine)
 	r.observe(machine)
 	r.listener.watch(ctx, machine)
 	r.forget(machine)
 	inputs := r.gatherInputs(machine)
 	units := plan(r.config, r.registry, machine, inputs)
-	r.logOnce.report("device registry", r.registry.save())
-	if len(machine.GPUs) > 0 && r.registry.knows(machine.GPUs) {
+	r.logOnce.report("device registry", r.registry.Save())
+	if len(machine.GPUs) > 0 && r.registry.Knows(machine.GPUs) {
 		r.unmatched.Do(func() {
 			for _, w := range unmatched(r.config, machine.GPUs, r.registry) {
 				r.log.Warn("configuration", "warning", w)
@@ -139,7 +140,7 @@ func (r *reconciler) checkDrivers(machine hardware.Machine) {
 // of that vendor and something of another.
 func (r *reconciler) reportAbsence(vendor string, d hardware.Driver) {
 	var err error
-	if d.Absent != nil && (r.registry.hasVendor(vendor) || !r.registry.hasVendor("")) {
+	if d.Absent != nil && (r.registry.HasVendor(vendor) || !r.registry.HasVendor("")) {
 		err = d.Err
 	}
 	r.logOnce.report("survey of "+vendor, err)

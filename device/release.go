@@ -3,6 +3,8 @@ package device
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
 // release lets go of the GPUs that an operator has flagged: once no task and no
@@ -33,7 +35,7 @@ func (r *reconciler) release(units []*unit) {
 			continue
 		}
 		r.logOnce.report("release of "+uuid, nil)
-		done, err := r.background.do("release "+uuid, what, retryInterval, func() error { return r.letGo(uuid, what == ReleaseReset) })
+		done, err := r.background.do("release "+uuid, what, retryInterval, func() error { return r.letGo(uuid, what == registry.ReleaseReset) })
 		switch {
 		case err != nil:
 			r.logOnce.report("cordon of "+uuid, r.cordons.Add(uuid, "its release failed: "+err.Error()))

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
 
@@ -39,8 +40,8 @@ func TestReleaseResetsAnEmptyGPU(t *testing.T) {
 		c.Processes = []sim.Process{{PID: 4294967, MemoryMiB: 5}}
 	})
 	r.until("it is ill", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/T4/0"); return n == 0 })
-	releases := OpenReleases(r.dir + "/data")
-	if err := releases.Add(uuid, ReleaseReset); err != nil {
+	releases := registry.OpenReleases(r.dir + "/data")
+	if err := releases.Add(uuid, registry.ReleaseReset); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is cordoned", func() bool {
@@ -57,7 +58,7 @@ func TestReleaseResetsAnEmptyGPU(t *testing.T) {
 	r.happen(uuid, func(c *sim.Condition) { c.Processes = nil })
 	eventually(t, "it is released", func() bool { return !releases.Has(uuid) })
 	r.until("it is well", allHealthy)
-	if OpenCordons(r.dir + "/data").Has(uuid) {
+	if registry.OpenCordons(r.dir + "/data").Has(uuid) {
 		t.Error("it is cordoned")
 	}
 	if now := r.service.reconciler.mps.Status(uuid).PID; now == 0 || now == daemon {
@@ -119,7 +120,7 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 			g := testGPU(testUUID(0), 0)
 			for _, links := range []int{4, tc.links} {
 				g.Links.Switches = links
-				r.registry.admit([]hardware.GPU{g})
+				r.registry.Admit([]hardware.GPU{g})
 			}
 			r.health.xid(g.UUID, tc.xid, fault)
 			err := r.cannotJudge(g.UUID, g.UUID)
@@ -135,7 +136,7 @@ func TestFlappingGPUStaysOut(t *testing.T) {
 	r := testReconciler(testConfig(t, ""))
 	now := epoch
 	r.now = func() time.Time { return now }
-	r.cordons, r.probes = OpenCordons(t.TempDir()), newProbes(nil, 0)
+	r.cordons, r.probes = registry.OpenCordons(t.TempDir()), newProbes(nil, 0)
 	uuid := testUUID(0)
 	recover := func() {
 		r.health.xid(uuid, 48, now)

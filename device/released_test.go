@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
 // releaseBench is a reconciler whose hardware and daemons do as a test says.
@@ -43,7 +44,7 @@ func newReleaseBench(t *testing.T) *releaseBench {
 	h := &releasable{on: map[string][]hardware.Process{}}
 	r.platform, r.mps, r.now = &platform{observer: h, resetter: h}, fixedDaemons{server: 7}, time.Now
 	dir := t.TempDir()
-	r.releases, r.cordons = OpenReleases(dir), OpenCordons(dir)
+	r.releases, r.cordons = registry.OpenReleases(dir), registry.OpenCordons(dir)
 	r.background = newBackground(func() {}, time.Now)
 	return &releaseBench{r, h}
 }
@@ -84,7 +85,7 @@ func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 		"that and another":  {quiet(), []hardware.Process{{PID: 7}, {PID: 9}}, false, false, false},
 		"no one knows what": {quiet(), nil, true, false, false},
 	} {
-		for _, reset := range []string{"", ReleaseReset} {
+		for _, reset := range []string{"", registry.ReleaseReset} {
 			t.Run(name+" "+reset, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newReleaseBench(t)
@@ -119,7 +120,7 @@ func TestAResetThatFailsIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, uuid := newReleaseBench(t), testUUID(0)
 		b.hardware.failure = errors.New("GPU is an NVLink neighbor of GPU-2")
-		if err := b.releases.Add(uuid, ReleaseReset); err != nil {
+		if err := b.releases.Add(uuid, registry.ReleaseReset); err != nil {
 			t.Fatal(err)
 		}
 		u := b.pass(quiet())
@@ -132,7 +133,7 @@ func TestAResetThatFailsIsSaid(t *testing.T) {
 		}
 		// Asked for anew, it is done at once.
 		b.hardware.failure = nil
-		if err := errors.Join(b.cordons.Remove(uuid), b.releases.Add(uuid, ReleaseReset)); err != nil {
+		if err := errors.Join(b.cordons.Remove(uuid), b.releases.Add(uuid, registry.ReleaseReset)); err != nil {
 			t.Fatal(err)
 		}
 		if u = b.pass(quiet()); b.hardware.reset != 2 || u.cordon != "" {

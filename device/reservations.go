@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/device/datafile"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -54,8 +55,6 @@ type reservationsFile struct {
 	Made    []madeReservation `json:"made"`
 }
 
-func (f reservationsFile) version() int { return f.Version }
-
 const (
 	reservationsVersion = 1
 	reservationsName    = "reservations.json"
@@ -73,7 +72,7 @@ const (
 // is nothing.
 func openReservations(dataDir string, delay time.Duration, now time.Time) (*reservations, error) {
 	r := &reservations{path: filepath.Join(dataDir, reservationsName), delay: delay, environments: readEnvironments}
-	file, text, err := readData[reservationsFile](r.path, reservationsVersion)
+	file, text, err := datafile.Read[reservationsFile](r.path, reservationsVersion)
 	if err != nil {
 		return r, fmt.Errorf("read reservations: %w", err)
 	}
@@ -115,7 +114,7 @@ func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map
 		problem = r.match(now)
 	}
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
-	r.saved, err = writeData(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
+	r.saved, err = datafile.Write(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
 	live, recent = r.held(now)
 	return live, recent, errors.Join(problem, err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -143,14 +144,14 @@ func TestTasksOfOtherDriversAreSeen(t *testing.T) {
 		_ = task.Process.Kill()
 		_ = task.Wait()
 	})
-	if err := OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
+	if err := registry.OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
 		t.Fatal(err)
 	}
 	groups = r.until("one slice is left", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 1 })
 	if g, _ := find(groups, "slice/H100/0"); !g.Devices[3].Healthy {
 		t.Errorf("the task's slice is %q", g.Devices[3].HealthDesc)
 	}
-	if err := OpenCordons(r.dir + "/data").Remove(uuid); err != nil {
+	if err := registry.OpenCordons(r.dir + "/data").Remove(uuid); err != nil {
 		t.Fatal(err)
 	}
 	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)

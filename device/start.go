@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/intel"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
@@ -91,14 +92,14 @@ func newReconciler(log hclog.Logger, c *config.Config, p *platform) (*reconciler
 	if err != nil {
 		return nil, err
 	}
-	registry, err := openRegistry(c.DataDir)
+	known, err := registry.Open(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	wake, logOnce := newTrigger(), newOnceLogger(log)
 	r := &reconciler{
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
-		records: records{registry: registry, cordons: OpenCordons(c.DataDir), forgotten: OpenForgotten(c.DataDir), releases: OpenReleases(c.DataDir), state: state},
+		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
 			health: newHealthTracker(c.Health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.Health.Interval/2),
 			culprits: map[string]culprit{}, cgroups: newCgroupMemory(cgroup.Of, time.Now).of, startOf: processStart,

@@ -19,6 +19,7 @@ import (
 	nomaddevice "github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -319,7 +320,7 @@ func TestServiceKnowsCordonsFromFaults(t *testing.T) {
 			p := start(t, topology, config)
 			p.until(t, "all is healthy", healthy)
 			// A reason that reads like a fault, and a fault that reads like a cordon.
-			if err := device.OpenCordons(p.dir+"/data").Add(machine.UUID(0), "xid-79: gone (since 2026-01-02 03:04:05 UTC); replace it"); err != nil {
+			if err := registry.OpenCordons(p.dir+"/data").Add(machine.UUID(0), "xid-79: gone (since 2026-01-02 03:04:05 UTC); replace it"); err != nil {
 				t.Fatal(err)
 			}
 			if err := sim.Update(p.dir+"/sim", machine.UUID(1), func(c *sim.Condition) { c.Lost = true }); err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/posener/complete"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
@@ -151,7 +151,7 @@ func TestTheBeginningOfAUUIDIsEnough(t *testing.T) {
 			t.Errorf("%s: %d, %q, %q; want %q", tc.given, code, out, problems, tc.says)
 		}
 	}
-	if cordons := device.OpenCordons(dataDir); !cordons.Has(one) || cordons.Has(other) {
+	if cordons := registry.OpenCordons(dataDir); !cordons.Has(one) || cordons.Has(other) {
 		t.Error("another device is cordoned")
 	}
 }
@@ -181,13 +181,13 @@ func TestUncordonEndsWhatIsThere(t *testing.T) {
 	dataDir := t.TempDir()
 	const gone = "GPU-00000000-a4f8-0c0c-665d-78e2a99ea69c"
 	writeLedger(t, dataDir, "GPU-a969835c-a4f8-0c0c-665d-78e2a99ea69c")
-	if err := device.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
+	if err := registry.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
 		t.Fatal(err)
 	}
 	if code, out, problems := run("uncordon", "-data-dir", dataDir, gone); code != 0 || out != gone+" is uncordoned.\n" {
 		t.Errorf("%d, %q, %q", code, out, problems)
 	}
-	if device.OpenCordons(dataDir).Has(gone) {
+	if registry.OpenCordons(dataDir).Has(gone) {
 		t.Error("it is still cordoned")
 	}
 	if code, _, problems := run("uncordon", "-data-dir", dataDir, gone); code != 1 || !strings.Contains(problems, "is not known") {
@@ -239,7 +239,7 @@ func TestDevicesAreCompleted(t *testing.T) {
 		t.Errorf("no plugin has run, and %q is offered", got)
 	}
 	writeLedger(t, dataDir, known)
-	if err := device.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
+	if err := registry.OpenCordons(dataDir).Add(gone, "new fan"); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range program.Commands {

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
@@ -43,7 +43,7 @@ func runUncordon(args []string, stdout, stderr io.Writer) int {
 
 // report does something to a device and says what the device is afterwards.
 func report(dataDir, given string, stdout, stderr io.Writer, do func(uuid string) (outcome string, err error)) int {
-	uuid, err := device.FindDevice(dataDir, given)
+	uuid, err := registry.Find(dataDir, given)
 	if err != nil {
 		return fail(stderr, err)
 	}
@@ -57,12 +57,12 @@ func report(dataDir, given string, stdout, stderr io.Writer, do func(uuid string
 
 // devicesHere completes the UUIDs that the plugin knows of.
 var devicesHere = command.Names(func(_ context.Context, given func(string) string) []string {
-	return device.KnownDevices(cmp.Or(given("data-dir"), defaultDataDir))
+	return registry.Known(cmp.Or(given("data-dir"), defaultDataDir))
 })
 
 // cordonedHere completes the UUIDs of what is cordoned.
 var cordonedHere = command.Names(func(_ context.Context, given func(string) string) []string {
-	cordons, err := device.OpenCordons(cmp.Or(given("data-dir"), defaultDataDir)).All()
+	cordons, err := registry.OpenCordons(cmp.Or(given("data-dir"), defaultDataDir)).All()
 	if err != nil {
 		return nil
 	}
@@ -71,7 +71,7 @@ var cordonedHere = command.Names(func(_ context.Context, given func(string) stri
 
 // mark cordons or uncordons a device, and says in words what it is afterwards.
 func mark(dataDir, uuid, reason string, cordon bool) (outcome string, err error) {
-	cordons := device.OpenCordons(dataDir)
+	cordons := registry.OpenCordons(dataDir)
 	switch {
 	case cordon:
 		return "is cordoned", cordons.Add(uuid, reason)

@@ -3,7 +3,7 @@ package main
 import (
 	"io"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
@@ -20,6 +20,6 @@ func runForget(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	return report(*dataDir, fs.Arg(0), stdout, stderr, func(uuid string) (string, error) {
-		return "will be forgotten if it is not in the machine", device.OpenForgotten(*dataDir).Add(uuid, "by hand")
+		return "will be forgotten if it is not in the machine", registry.OpenForgotten(*dataDir).Add(uuid, "by hand")
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
@@ -27,7 +27,7 @@ func runRelease(args []string, stdout, stderr io.Writer) int {
 	}
 	what := ""
 	if *reset {
-		what = device.ReleaseReset
+		what = registry.ReleaseReset
 	}
 	return report(*dataDir, fs.Arg(0), stdout, stderr, func(uuid string) (string, error) {
 		return "was released", release(*dataDir, uuid, what, *timeout, stdout)
@@ -36,7 +36,7 @@ func runRelease(args []string, stdout, stderr io.Writer) int {
 
 // release flags a GPU and waits until the plugin has taken the flag away.
 func release(dataDir, uuid, what string, timeout time.Duration, stdout io.Writer) error {
-	releases, cordons := device.OpenReleases(dataDir), device.OpenCordons(dataDir)
+	releases, cordons := registry.OpenReleases(dataDir), registry.OpenCordons(dataDir)
 	cordoned := cordons.Has(uuid)
 	if err := releases.Add(uuid, what); err != nil {
 		return err

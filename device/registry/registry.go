@@ -1,4 +1,4 @@
-package device
+package registry
 
 import (
 	"cmp"
@@ -10,21 +10,22 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/datafile"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// deviceRegistry is what must outlive a reboot: the index that belongs to each UUID for
+// Registry is what must outlive a reboot: the index that belongs to each UUID for
 // good, how each device was offered last, and what a GPU that is missing now
 // looked like. Nomad forgets what an allocation holds when a group is renamed
 // and would book the device twice; the registry keeps names from changing.
-type deviceRegistry struct {
+type Registry struct {
 	path    string
 	saved   []byte
-	records map[string]*record
+	Records map[string]*Record
 }
 
-// record is what the registry knows of one device.
-type record struct {
+// Record is what the registry knows of one device.
+type Record struct {
 	Index   int            `json:"index"`
 	Sharing config.Sharing `json:"offer"`
 	// Parent is the GPU of a MIG instance.
@@ -37,56 +38,54 @@ type record struct {
 
 type registryFile struct {
 	Version int                `json:"version"`
-	Devices map[string]*record `json:"devices"`
+	Devices map[string]*Record `json:"devices"`
 }
-
-func (f registryFile) version() int { return f.Version }
 
 const (
 	registryVersion = 1
 	registryName    = "devices.json"
 )
 
-// openRegistry is readRegistry for who will save it.
-func openRegistry(dataDir string) (*deviceRegistry, error) {
+// Open is Read for one who will save it.
+func Open(dataDir string) (*Registry, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("open registry: %w", err)
 	}
-	return readRegistry(dataDir)
+	return Read(dataDir)
 }
 
-// readRegistry reads the registry of a node; a node without one gets an empty one.
-func readRegistry(dataDir string) (*deviceRegistry, error) {
-	l := &deviceRegistry{path: filepath.Join(dataDir, registryName), records: map[string]*record{}}
-	file, text, err := readData[registryFile](l.path, registryVersion)
+// Read reads the registry of a node; a node without one gets an empty one.
+func Read(dataDir string) (*Registry, error) {
+	l := &Registry{path: filepath.Join(dataDir, registryName), Records: map[string]*Record{}}
+	file, text, err := datafile.Read[registryFile](l.path, registryVersion)
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %w", err)
 	}
 	if file.Devices != nil {
-		l.records = file.Devices
+		l.Records = file.Devices
 	}
 	l.saved = text
 	return l, nil
 }
 
-// FindDevice returns the UUID that is given, or that alone begins with what is given.
+// Find returns the UUID that is given, or that alone begins with what is given.
 // It refuses one that no plugin with this data directory has seen and that is not
 // cordoned in it, so that a typing mistake, or another directory, is not taken for done.
-func FindDevice(dataDir, given string) (uuid string, err error) {
+func Find(dataDir, given string) (uuid string, err error) {
 	if err := checkUUID(given); err != nil {
 		return "", err
 	}
-	l, err := readRegistry(dataDir)
+	l, err := Read(dataDir)
 	if err != nil {
 		return "", err
 	}
-	if l.records[given] != nil || OpenCordons(dataDir).Has(given) {
+	if l.Records[given] != nil || OpenCordons(dataDir).Has(given) {
 		return given, nil
 	}
 	if l.saved == nil {
 		return "", fmt.Errorf("no plugin has run with the data directory %s: it has no %s; write -data-dir=DIR with the data_dir of the plugin's configuration", dataDir, registryName)
 	}
-	known := slices.Sorted(maps.Keys(l.records))
+	known := slices.Sorted(maps.Keys(l.Records))
 	matches := slices.DeleteFunc(slices.Clone(known), func(uuid string) bool { return !strings.HasPrefix(uuid, given) })
 	switch len(matches) {
 	case 0:
@@ -97,10 +96,10 @@ func FindDevice(dataDir, given string) (uuid string, err error) {
 	return "", fmt.Errorf("%q is not one device: %s begin with it", given, strings.Join(matches, ", "))
 }
 
-// KnownDevices are the UUIDs that FindDevice finds, in order; none where they cannot be
+// Known are the UUIDs that Find finds, in order; none where they cannot be
 // read.
-func KnownDevices(dataDir string) []string {
-	l, err := readRegistry(dataDir)
+func Known(dataDir string) []string {
+	l, err := Read(dataDir)
 	if err != nil {
 		return nil
 	}
@@ -109,7 +108,7 @@ func KnownDevices(dataDir string) []string {
 		return nil
 	}
 	known := map[string]bool{}
-	for uuid := range l.records {
+	for uuid := range l.Records {
 		known[uuid] = true
 	}
 	for uuid := range cordons {
@@ -118,24 +117,24 @@ func KnownDevices(dataDir string) []string {
 	return slices.Sorted(maps.Keys(known))
 }
 
-// knows reports whether all of some GPUs are entered.
-func (l *deviceRegistry) knows(gpus []hardware.GPU) bool {
-	return !slices.ContainsFunc(gpus, func(g hardware.GPU) bool { return l.records[g.UUID] == nil })
+// Knows reports whether all of some GPUs are entered.
+func (l *Registry) Knows(gpus []hardware.GPU) bool {
+	return !slices.ContainsFunc(gpus, func(g hardware.GPU) bool { return l.Records[g.UUID] == nil })
 }
 
-// save writes the registry if it has changed.
-func (l *deviceRegistry) save() (err error) {
-	l.saved, err = writeData(l.path, registryFile{registryVersion, l.records}, l.saved)
+// Save writes the registry if it has changed.
+func (l *Registry) Save() (err error) {
+	l.saved, err = datafile.Write(l.path, registryFile{registryVersion, l.Records}, l.saved)
 	return err
 }
 
-// complete fills in what a survey could not see of MIG instances with what was
+// Complete fills in what a survey could not see of MIG instances with what was
 // known of them: were they withdrawn, Nomad would forget who holds them.
-func (l *deviceRegistry) complete(machine hardware.Machine) hardware.Machine {
+func (l *Registry) Complete(machine hardware.Machine) hardware.Machine {
 	machine.GPUs = slices.Clone(machine.GPUs)
 	for n, g := range machine.GPUs {
 		var last *hardware.GPU
-		if r := l.records[g.UUID]; r != nil {
+		if r := l.Records[g.UUID]; r != nil {
 			last = r.Hardware
 		}
 		machine.GPUs[n] = complete(g, last)
@@ -176,9 +175,9 @@ func complete(g hardware.GPU, last *hardware.GPU) hardware.GPU {
 	return g
 }
 
-// admit enters the devices of a survey: new ones get the next indices in order
+// Admit enters the devices of a survey: new ones get the next indices in order
 // of PCI address, known ones keep theirs.
-func (l *deviceRegistry) admit(gpus []hardware.GPU) {
+func (l *Registry) Admit(gpus []hardware.GPU) {
 	sorted := slices.Clone(gpus)
 	slices.SortStableFunc(sorted, func(a, b hardware.GPU) int { return strings.Compare(a.PCIBusID, b.PCIBusID) })
 	for _, g := range sorted {
@@ -190,44 +189,44 @@ func (l *deviceRegistry) admit(gpus []hardware.GPU) {
 		for n := range seen.Partitions {
 			seen.Partitions[n].Problems = nil
 		}
-		known := l.enter(g.UUID, "")
+		known := l.Enter(g.UUID, "")
 		known.Hardware, known.Links = &seen, max(known.Links, seen.Links.Total())
 		for _, i := range g.Partitions {
-			l.enter(i.UUID, g.UUID)
+			l.Enter(i.UUID, g.UUID)
 		}
 	}
 }
 
-func (l *deviceRegistry) enter(uuid, parent string) *record {
-	if r, ok := l.records[uuid]; ok {
+func (l *Registry) Enter(uuid, parent string) *Record {
+	if r, ok := l.Records[uuid]; ok {
 		return r
 	}
 	next := 0
-	for _, r := range l.records {
+	for _, r := range l.Records {
 		if (r.Parent == "") == (parent == "") {
 			next = max(next, r.Index+1)
 		}
 	}
-	r := &record{Index: next, Parent: parent}
-	l.records[uuid] = r
+	r := &Record{Index: next, Parent: parent}
+	l.Records[uuid] = r
 	return r
 }
 
-// gpus lists the UUIDs of all physical GPUs ever seen, by index.
-func (l *deviceRegistry) gpus() []string {
+// GPUs lists the UUIDs of all physical GPUs ever seen, by index.
+func (l *Registry) GPUs() []string {
 	var all []string
-	for uuid, r := range l.records {
+	for uuid, r := range l.Records {
 		if r.Parent == "" && r.Hardware != nil {
 			all = append(all, uuid)
 		}
 	}
-	slices.SortFunc(all, func(a, b string) int { return l.records[a].Index - l.records[b].Index })
+	slices.SortFunc(all, func(a, b string) int { return l.Records[a].Index - l.Records[b].Index })
 	return all
 }
 
-// hasVendor reports whether the node has, or had, a GPU of a vendor; of any for "".
-func (l *deviceRegistry) hasVendor(vendor string) bool {
-	for _, r := range l.records {
+// HasVendor reports whether the node has, or had, a GPU of a vendor; of any for "".
+func (l *Registry) HasVendor(vendor string) bool {
+	for _, r := range l.Records {
 		if r.Hardware != nil && (vendor == "" || r.Hardware.Vendor == vendor) {
 			return true
 		}
@@ -235,10 +234,10 @@ func (l *deviceRegistry) hasVendor(vendor string) bool {
 	return false
 }
 
-// instance is the UUID of a GPU's MIG instance by its numbers; empty where there is
+// Instance is the UUID of a GPU's MIG instance by its numbers; empty where there is
 // none of these, or no number is given. A number that is absent fits any.
-func (l *deviceRegistry) instance(uuid string, gi, ci int) string {
-	known := l.records[uuid]
+func (l *Registry) Instance(uuid string, gi, ci int) string {
+	known := l.Records[uuid]
 	if gi == hardware.Absent || known == nil || known.Hardware == nil {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package device
+package registry
 
 import (
 	"errors"
@@ -11,20 +11,20 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// OperatorFlags are what an operator says of devices from the command line: one
+// Flags are what an operator says of devices from the command line: one
 // file per UUID below the data directory, so that they outlive a reboot and can
 // be set while the plugin runs.
-type OperatorFlags struct{ dir string }
+type Flags struct{ dir string }
 
 // OpenCordons finds the devices that are to take no new work.
-func OpenCordons(dataDir string) OperatorFlags {
-	return OperatorFlags{filepath.Join(dataDir, "cordons")}
+func OpenCordons(dataDir string) Flags {
+	return Flags{filepath.Join(dataDir, "cordons")}
 }
 
 // OpenReleases finds the devices that the plugin is to let go of; what a flag says
 // is ReleaseReset, or nothing. The plugin takes each away when that is done.
-func OpenReleases(dataDir string) OperatorFlags {
-	return OperatorFlags{filepath.Join(dataDir, "releases")}
+func OpenReleases(dataDir string) Flags {
+	return Flags{filepath.Join(dataDir, "releases")}
 }
 
 // ReleaseReset asks for a reset of the GPU.
@@ -32,12 +32,12 @@ const ReleaseReset = "reset"
 
 // OpenForgotten finds the devices that will not come back; the plugin takes each
 // mark away when it has forgotten the device.
-func OpenForgotten(dataDir string) OperatorFlags {
-	return OperatorFlags{filepath.Join(dataDir, "forgotten")}
+func OpenForgotten(dataDir string) Flags {
+	return Flags{filepath.Join(dataDir, "forgotten")}
 }
 
 // Add marks a device; reason is for people.
-func (m OperatorFlags) Add(uuid, reason string) error {
+func (m Flags) Add(uuid, reason string) error {
 	path, err := m.file(uuid)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (m OperatorFlags) Add(uuid, reason string) error {
 }
 
 // Remove takes a mark away; if there is none, it does nothing.
-func (m OperatorFlags) Remove(uuid string) error {
+func (m Flags) Remove(uuid string) error {
 	path, err := m.file(uuid)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (m OperatorFlags) Remove(uuid string) error {
 }
 
 // Has reports whether a device is marked.
-func (m OperatorFlags) Has(uuid string) bool {
+func (m Flags) Has(uuid string) bool {
 	path, err := m.file(uuid)
 	if err != nil {
 		return false
@@ -71,7 +71,7 @@ func (m OperatorFlags) Has(uuid string) bool {
 }
 
 // All returns the reason by UUID.
-func (m OperatorFlags) All() (map[string]string, error) {
+func (m Flags) All() (map[string]string, error) {
 	entries, err := os.ReadDir(m.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -93,7 +93,7 @@ func (m OperatorFlags) All() (map[string]string, error) {
 	return all, nil
 }
 
-func (m OperatorFlags) file(uuid string) (string, error) {
+func (m Flags) file(uuid string) (string, error) {
 	if err := checkUUID(uuid); err != nil {
 		return "", err
 	}
