@@ -47,43 +47,6 @@ func TestFaultsOfPartsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// Every XID of NVIDIA's catalog that the documentation names has its class, those of
-// NVLink from Blackwell on too, and the operator can move any.
-func TestEveryXIDHasItsClass(t *testing.T) {
-	want := map[uint64]xidClass{}
-	for class, numbers := range map[xidClass][]uint64{
-		xidApplication: {8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 94},
-		xidInformation: {63, 92, 154},
-		xidFatal:       {46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158},
-		xidLink:        {74, 144, 145, 146, 147, 148, 149, 150},
-		xidLost:        {79},
-	} {
-		for _, n := range numbers {
-			want[n] = class
-		}
-	}
-	says := map[xidClass]string{xidFatal: "release -reset", xidLink: "nvlink", xidLost: "power-cycle"}
-	for n := range uint64(200) {
-		got := defaultXIDs()[n]
-		if got != want[n] {
-			t.Errorf("XID %d is %s, want %s", n, got, want[n])
-		}
-		f, bad := xidFault(n, got)
-		if bad != (says[got] != "") {
-			t.Errorf("XID %d of class %s is a fault: %v", n, got, bad)
-		}
-		if bad && (f.Code != fmt.Sprintf("xid-%d", n) || f.Fatal != (got != xidLink)) {
-			t.Errorf("XID %d: %+v", n, f)
-		}
-	}
-	c := testConfig(t, "health {\n application_xids = [48]\n fatal_xids = [13, 999]\n}")
-	for n, class := range map[uint64]xidClass{48: xidApplication, 13: xidFatal, 999: xidFatal, 79: xidLost} {
-		if got := newHealthTracker(c.Health).classes[n]; got != class {
-			t.Errorf("XID %d is %s, want %s", n, got, class)
-		}
-	}
-}
-
 // What tasks hold of a device is added up, and all of it stays all.
 func TestWhatIsHeldAddsUp(t *testing.T) {
 	lease := func(uuid string, slices ...int) gpu.Lease {

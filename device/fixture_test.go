@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -62,7 +65,7 @@ func testReconciler(c *config.Config) *reconciler {
 		log: log, logOnce: newOnceLogger(log), config: c,
 		records: records{registry: testRegistry()},
 		observation: observation{
-			health: newHealthTracker(c.Health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
+			health: health.New(c.Health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{modes: &computeModes{}},
@@ -71,4 +74,14 @@ func testReconciler(c *config.Config) *reconciler {
 
 func quiet() planInputs {
 	return planInputs{holders: map[string]holder{}, recent: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+}
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func faultCodes(faults []gpu.Fault) string {
+	var all []string
+	for _, f := range faults {
+		all = append(all, f.Code)
+	}
+	return strings.Join(all, " ")
 }

@@ -119,7 +119,7 @@ func TestALateSurveyChangesNothing(t *testing.T) {
 	for _, tc := range []struct {
 		after  time.Duration
 		faults string
-	}{{0, ""}, {r.health.patience - time.Second, ""}, {time.Second, "nvml-timeout"}} {
+	}{{0, ""}, {hardware.HangTimeouts*r.config.Health.Timeout - time.Second, ""}, {time.Second, "nvml-timeout"}} {
 		now = now.Add(tc.after)
 		late := r.platform.observer.Survey()
 		r.observe(late)
@@ -127,7 +127,7 @@ func TestALateSurveyChangesNothing(t *testing.T) {
 			t.Errorf("a late survey makes %+v of %+v", late, first)
 		}
 		for _, g := range first.GPUs {
-			if got := faultCodes(r.health.faults(g.UUID)); got != tc.faults {
+			if got := faultCodes(r.health.Faults(g.UUID)); got != tc.faults {
 				t.Errorf("%s after the last answer the faults are %q, want %q", now.Sub(epoch), got, tc.faults)
 			}
 		}

@@ -162,7 +162,7 @@ func (r *rig) until(what string, wanted func([]*device.DeviceGroup) bool) []*dev
 // has registered before. The XID that it uses is the application's fault.
 func (r *rig) listen(uuid string) {
 	r.t.Helper()
-	for r.service.reconciler.health.lastXID(uuid) == 0 {
+	for r.service.reconciler.health.LastXID(uuid) == 0 {
 		r.happen(uuid, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 13) })
 		select {
 		case <-time.After(50 * time.Millisecond):

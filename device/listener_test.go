@@ -18,7 +18,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // watchedDevices notes what is listened to, and fails when it is told to.
@@ -188,73 +187,5 @@ func TestFlagsOfOperators(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "file"), "")
 	if _, err := registry.OpenCordons(filepath.Join(dir, "file")).All(); err == nil {
 		t.Error("marks that cannot be listed are none")
-	}
-}
-
-// The faults of an earlier run are taken over, each with the device that has it: those
-// of events until a probe, the others until a survey, and a GPU's are not its parts' own.
-func TestFaultsOfAnEarlierRun(t *testing.T) {
-	tr := newTestHealth()
-	at := func(codes ...string) (all []gpu.Fault) {
-		for n, code := range codes {
-			all = append(all, gpu.Fault{Code: code, Since: epoch.Add(time.Duration(n) * time.Second)})
-		}
-		return all
-	}
-	tr.restore([]gpu.GPUState{
-		{UUID: "MIG-1", ParentUUID: "GPU-1", Faults: at("xid-48", "xid-95")},
-		{UUID: "GPU-1", Faults: at("xid-48", "gpu-lost", "event-memory-poison")},
-		{UUID: "GPU-2"},
-	})
-	for uuid, want := range map[string]string{"GPU-1": "xid-48 gpu-lost event-memory-poison", "MIG-1": "xid-95", "GPU-2": "", "GPU-3": ""} {
-		if got := faultCodes(tr.faults(uuid)); got != want {
-			t.Errorf("%s: %q, want %q", uuid, got, want)
-		}
-	}
-	later := epoch.Add(time.Hour)
-	for _, uuid := range []string{"GPU-1", "MIG-1", "GPU-2"} {
-		tr.survey(uuid, nil, later)
-	}
-	if got := faultCodes(tr.faults("GPU-1")) + ", " + faultCodes(tr.faults("MIG-1")); got != "xid-48 event-memory-poison, xid-95" {
-		t.Errorf("after a clean survey: %s", got)
-	}
-	if got := fmt.Sprint(tr.suspects()); got != "[GPU-1 MIG-1]" {
-		t.Errorf("a probe could clear %s", got)
-	}
-	if !tr.cleared("MIG-1", later) || tr.cleared("MIG-1", later) || tr.cleared("GPU-2", later) || len(tr.latched("GPU-1")) != 2 {
-		t.Error("the wrong ones are cleared")
-	}
-	if n := tr.recoveries("MIG-1", later); n != 1 {
-		t.Errorf("%d recoveries", n)
-	}
-	if n := tr.recoveries("MIG-1", later.Add(1)); n != 0 {
-		t.Errorf("%d recoveries since", n)
-	}
-}
-
-// Faults are told the oldest first, and those of one moment by their codes.
-func TestFaultsAreInOrder(t *testing.T) {
-	tr := newTestHealth()
-	tr.survey("GPU-1", []hardware.Problem{{Code: "b"}}, epoch.Add(time.Second))
-	tr.xid("GPU-1", 79, epoch)
-	tr.survey("GPU-1", []hardware.Problem{{Code: "b"}, {Code: "a"}}, epoch.Add(time.Second))
-	tr.xid("GPU-1", 48, epoch.Add(time.Second))
-	if got := faultCodes(tr.faults("GPU-1")); got != "xid-79 a b xid-48" {
-		t.Errorf("faults are %s", got)
-	}
-	tr.xid("GPU-1", 79, epoch.Add(time.Hour)) // it stands since it began
-	if got := tr.faults("GPU-1"); faultCodes(got) != "xid-79 a b xid-48" || !got[0].Since.Equal(epoch) {
-		t.Errorf("faults are %v", got)
-	}
-	// An event that means nothing by itself is no fault.
-	tr.event("GPU-2", hardware.Problem{}, epoch)
-	tr.event("GPU-3", hardware.Problem{Code: "event-x", Message: "m", Action: "a", Fatal: true}, epoch)
-	if got := tr.faults("GPU-3"); len(tr.faults("GPU-2")) != 0 || len(got) != 1 || got[0] != (gpu.Fault{Code: "event-x", Message: "m", Action: "a", Since: epoch, Fatal: true}) {
-		t.Errorf("faults are %v and %v", tr.faults("GPU-2"), got)
-	}
-	for code, want := range map[string]bool{"xid-74": true, "xid-149": true, "xid-48": false, "xid-": false, "gpu-lost": false, "xid-74x": false} {
-		if got := tr.ofLink(gpu.Fault{Code: code}); got != want {
-			t.Errorf("%s is one of NVLink: %v", code, got)
-		}
 	}
 }

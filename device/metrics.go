@@ -103,7 +103,7 @@ func (c collector) readings(out chan<- prometheus.Metric, labels map[string][]st
 	}
 	for _, u := range c.published.units() {
 		if u.parent == "" && u.gpu.Vendor == nvidia.Vendor {
-			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.health.lastXID(u.uuid)),
+			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.health.LastXID(u.uuid)),
 				exporters[nvidia.Vendor].labels(labels[u.uuid], u, drivers[nvidia.Vendor])...)
 		}
 	}

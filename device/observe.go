@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 )
 
 // observe tells the health tracker how each known GPU is. When nothing could be seen of
@@ -13,14 +14,14 @@ func (r *reconciler) observe(machine hardware.Machine) {
 	now := r.now()
 	for _, g := range machine.GPUs {
 		seen[g.UUID] = true
-		r.health.survey(g.UUID, g.Problems, now)
+		r.health.Survey(g.UUID, g.Problems, now)
 		for _, i := range g.Partitions {
-			r.health.survey(i.UUID, i.Problems, now)
+			r.health.Survey(i.UUID, i.Problems, now)
 		}
 	}
 	for _, uuid := range r.registry.GPUs() {
 		if !seen[uuid] {
-			r.health.survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.Records[uuid].Hardware.Vendor])}, now)
+			r.health.Survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.Records[uuid].Hardware.Vendor])}, now)
 		}
 	}
 }
@@ -69,15 +70,15 @@ func (r *reconciler) onEvent(event hardware.Event) {
 	for _, uuid := range uuids {
 		if event.XID == 0 {
 			r.log.Warn("the driver reported an event", "gpu", uuid, "event", event.Name)
-			r.health.event(uuid, event.Problem, r.now())
+			r.health.Event(uuid, event.Problem, r.now())
 			continue
 		}
-		r.health.noteXID(uuid, event.XID)
+		r.health.NoteXID(uuid, event.XID)
 		// A GPU that is gone is gone with all its instances.
-		if instance := r.registry.Instance(uuid, event.GI, event.CI); instance != "" && r.health.classes[event.XID] != xidLost {
+		if instance := r.registry.Instance(uuid, event.GI, event.CI); instance != "" && r.health.Class(event.XID) != health.Lost {
 			uuid = instance
 		}
-		class := r.health.xid(uuid, event.XID, r.now())
+		class := r.health.XID(uuid, event.XID, r.now())
 		r.log.Warn("the driver reported an XID", "device", uuid, "xid", event.XID, "class", class.String())
 	}
 }

@@ -26,8 +26,8 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 	r := testReconciler(c)
 	r.platform = &platform{observer: fixedObserver{}}
 	r.probes, r.now = newProbes(prober, c.Health.Interval/2), func() time.Time { return now }
-	r.health.xid(testUUID(0), 48, now)
-	r.health.survey(testUUID(0), nil, now)
+	r.health.XID(testUUID(0), 48, now)
+	r.health.Survey(testUUID(0), nil, now)
 	for step, want := range []int{1, 1, 2, 2, 3} {
 		r.probe(t.Context(), nil)
 		if r.probes.running[testUUID(0)] {

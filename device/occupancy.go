@@ -33,12 +33,12 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 		leasesReadAt: leasesReadAt,
 	}
 	for _, uuid := range r.registry.GPUs() {
-		now.faults[uuid] = r.health.faults(uuid)
+		now.faults[uuid] = r.health.Faults(uuid)
 	}
 	for _, g := range machine.GPUs {
-		now.faults[g.UUID] = r.health.faults(g.UUID)
+		now.faults[g.UUID] = r.health.Faults(g.UUID)
 		for _, i := range g.Partitions {
-			now.faults[i.UUID] = r.health.faults(i.UUID)
+			now.faults[i.UUID] = r.health.Faults(i.UUID)
 		}
 		if err != nil {
 			now.busy[g.UUID] = true // what is held is not known

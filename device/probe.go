@@ -60,7 +60,7 @@ func (p *probes) wait() { p.going.Wait() }
 // probe tries the devices that may have recovered, and of which a probe can tell.
 // An outcome makes a pass of its own.
 func (r *reconciler) probe(ctx context.Context, units []*unit) {
-	for _, uuid := range r.health.suspects() {
+	for _, uuid := range r.health.Suspects() {
 		known := r.registry.Records[uuid]
 		what := hardware.ProbeTarget{Owner: uuid, UUID: uuid}
 		switch {
@@ -87,8 +87,8 @@ func (r *reconciler) probe(ctx context.Context, units []*unit) {
 // cannotJudge says why a program that works would not show that a device's faults
 // are over.
 func (r *reconciler) cannotJudge(uuid, owner string) error {
-	faults := r.health.latched(uuid)
-	if known := r.registry.Records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.ofLink) {
+	faults := r.health.Latched(uuid)
+	if known := r.registry.Records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.OfLink) {
 		if now := known.Hardware.Links.Total(); now < known.Links {
 			return fmt.Errorf("%d of its %d links are down", known.Links-now, known.Links)
 		}
@@ -121,11 +121,11 @@ const (
 func (r *reconciler) onProbe(o outcome) {
 	r.probes.note(o.uuid, r.now())
 	r.logOnce.report("probe of "+o.uuid, o.err)
-	if o.err != nil || !r.health.cleared(o.uuid, r.now()) {
+	if o.err != nil || !r.health.Cleared(o.uuid, r.now()) {
 		return
 	}
 	r.log.Info("the GPU works again", "gpu", o.uuid)
-	if r.health.recoveries(o.uuid, r.now().Add(-flapPeriod)) >= flapCount && !r.cordons.Has(o.uuid) {
+	if r.health.Recoveries(o.uuid, r.now().Add(-flapPeriod)) >= flapCount && !r.cordons.Has(o.uuid) {
 		r.logOnce.report("cordon of "+o.uuid, r.cordons.Add(o.uuid,
 			fmt.Sprintf("it failed and recovered %d times within an hour; look at it, then run nomad-device-gpu uncordon", flapCount)))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -47,7 +48,7 @@ type records struct {
 
 // observation is what is known of the GPUs and their programs beside the last survey.
 type observation struct {
-	health   *healthTracker
+	health   *health.Tracker
 	listener *eventListener
 	probes   *probes
 	faults   faultClock

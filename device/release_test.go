@@ -122,7 +122,7 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 				g.Links.Switches = links
 				r.registry.Admit([]hardware.GPU{g})
 			}
-			r.health.xid(g.UUID, tc.xid, fault)
+			r.health.XID(g.UUID, tc.xid, fault)
 			err := r.cannotJudge(g.UUID, g.UUID)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, want %q", err, tc.says)
@@ -139,8 +139,8 @@ func TestFlappingGPUStaysOut(t *testing.T) {
 	r.cordons, r.probes = registry.OpenCordons(t.TempDir()), newProbes(nil, 0)
 	uuid := testUUID(0)
 	recover := func() {
-		r.health.xid(uuid, 48, now)
-		r.health.survey(uuid, nil, now)
+		r.health.XID(uuid, 48, now)
+		r.health.Survey(uuid, nil, now)
 		r.onProbe(outcome{uuid: uuid})
 		now = now.Add(10 * time.Minute)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/amd"
 	"github.com/nomad-gpu/nomad-gpu/device/ascend"
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/intel"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
@@ -101,7 +102,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *platform) (*reconciler
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
 		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
-			health: newHealthTracker(c.Health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.Health.Interval/2),
+			health: health.New(c.Health), listener: newEventListener(log, p.observer, wake), probes: newProbes(p.prober, c.Health.Interval/2),
 			culprits: map[string]culprit{}, cgroups: newCgroupMemory(cgroup.Of, time.Now).of, startOf: processStart,
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
@@ -114,7 +115,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *platform) (*reconciler
 	logOnce.report("compute modes", err)
 	old, err := state.GPUs()
 	logOnce.report("states", err)
-	r.health.restore(old)
+	r.health.Restore(old)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)

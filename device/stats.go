@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -51,7 +52,7 @@ type monitor struct {
 	observer  observer
 	published *publisher
 	meter     *usageMeter
-	health    *healthTracker
+	health    *health.Tracker
 	now       func() time.Time
 	// server tells the processes of MPS daemons, environ with what environment a
 	// process began.

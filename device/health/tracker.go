@@ -1,4 +1,4 @@
-package device
+package health
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// healthTracker turns what is seen and heard of GPUs into faults, each with the time
+// Tracker turns what is seen and heard of GPUs into faults, each with the time
 // since when it stands. Two kinds of fault differ in how they end: an observed
 // one ends when a survey no longer sees it, a latched one, made by an event,
 // when a survey is clean and a probe of the GPU has succeeded.
-type healthTracker struct {
-	classes xidClasses
+type Tracker struct {
+	classes classTable
 	ignore  map[string]bool
 	// patience is how long a tentative problem lasts before it is a fault.
 	patience time.Duration
@@ -39,13 +39,13 @@ type condition struct {
 	recovered []time.Time
 }
 
-func newHealthTracker(h config.Health) *healthTracker {
+func New(h config.Health) *Tracker {
 	classes := defaultXIDs()
 	classes.configure(h.ApplicationXIDs, h.FatalXIDs)
-	return &healthTracker{classes: classes, ignore: h.Ignore, patience: hardware.HangTimeouts * h.Timeout, gpus: map[string]*condition{}}
+	return &Tracker{classes: classes, ignore: h.Ignore, patience: hardware.HangTimeouts * h.Timeout, gpus: map[string]*condition{}}
 }
 
-func (t *healthTracker) condition(uuid string) *condition {
+func (t *Tracker) condition(uuid string) *condition {
 	c := t.gpus[uuid]
 	if c == nil {
 		c = &condition{observed: map[string]gpu.Fault{}, latched: map[string]gpu.Fault{}}
@@ -54,10 +54,10 @@ func (t *healthTracker) condition(uuid string) *condition {
 	return c
 }
 
-// restore takes over latched faults, and since when the others stand, from the
+// Restore takes over latched faults, and since when the others stand, from the
 // state that an earlier run of the plugin left. The faults of a MIG instance are
 // its GPU's and its own.
-func (t *healthTracker) restore(states []gpu.GPUState) {
+func (t *Tracker) Restore(states []gpu.GPUState) {
 	parents := map[string][]gpu.Fault{}
 	for _, s := range states {
 		parents[s.UUID] = s.Faults
@@ -76,8 +76,8 @@ func (t *healthTracker) restore(states []gpu.GPUState) {
 	}
 }
 
-// survey takes note of what a survey saw of one GPU.
-func (t *healthTracker) survey(uuid string, problems []hardware.Problem, now time.Time) {
+// Survey takes note of what a survey saw of one GPU.
+func (t *Tracker) Survey(uuid string, problems []hardware.Problem, now time.Time) {
 	c := t.condition(uuid)
 	seen, tentative := map[string]gpu.Fault{}, map[string]time.Time{}
 	for _, p := range problems {
@@ -111,11 +111,11 @@ func (c *condition) since(code string, now time.Time) time.Time {
 
 const xidPrefix = "xid-"
 
-// noteXID keeps the last XID of a GPU for metrics.
-func (t *healthTracker) noteXID(uuid string, number uint64) { t.xids.Store(uuid, number) }
+// NoteXID keeps the last XID of a GPU for metrics.
+func (t *Tracker) NoteXID(uuid string, number uint64) { t.xids.Store(uuid, number) }
 
-// xid takes note of an event and returns its class.
-func (t *healthTracker) xid(uuid string, number uint64, now time.Time) xidClass {
+// XID takes note of an event and returns its class.
+func (t *Tracker) XID(uuid string, number uint64, now time.Time) Class {
 	class := t.classes[number]
 	if f, bad := xidFault(number, class); bad {
 		t.latch(uuid, f, now)
@@ -123,24 +123,27 @@ func (t *healthTracker) xid(uuid string, number uint64, now time.Time) xidClass 
 	return class
 }
 
-// lastXID is the last XID that a GPU reported since the plugin started, or 0.
-func (t *healthTracker) lastXID(uuid string) uint64 {
+// Class is that of an XID.
+func (t *Tracker) Class(number uint64) Class { return t.classes[number] }
+
+// LastXID is the last XID that a GPU reported since the plugin started, or 0.
+func (t *Tracker) LastXID(uuid string) uint64 {
 	if n, ok := t.xids.Load(uuid); ok {
 		return n.(uint64)
 	}
 	return 0
 }
 
-// event takes note of an event that is no XID. Without a problem it changes
+// Event takes note of an event that is no XID. Without a problem it changes
 // nothing.
-func (t *healthTracker) event(uuid string, p hardware.Problem, now time.Time) {
+func (t *Tracker) Event(uuid string, p hardware.Problem, now time.Time) {
 	if p.Code != "" {
 		t.latch(uuid, gpu.Fault{Code: p.Code, Message: p.Message, Action: p.Action, Fatal: p.Fatal}, now)
 	}
 }
 
 // latch enters a fault that stands until a probe succeeds.
-func (t *healthTracker) latch(uuid string, f gpu.Fault, now time.Time) {
+func (t *Tracker) latch(uuid string, f gpu.Fault, now time.Time) {
 	if t.ignore[f.Code] {
 		return
 	}
@@ -152,16 +155,16 @@ func (t *healthTracker) latch(uuid string, f gpu.Fault, now time.Time) {
 	c.clean = false
 }
 
-func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
-	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number), Fatal: class != xidLink}
+func xidFault(number uint64, class Class) (gpu.Fault, bool) {
+	f := gpu.Fault{Code: fmt.Sprintf("%s%d", xidPrefix, number), Fatal: class != Link}
 	switch class {
-	case xidFatal:
+	case Fatal:
 		f.Message = fmt.Sprintf("the driver reported XID %d, after which the GPU cannot be relied on", number)
 		f.Action = "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset); it is healthy again when the reset is verified"
-	case xidLink:
+	case Link:
 		f.Message = fmt.Sprintf("the driver reported XID %d, a fault of NVLink", number)
 		f.Action = "check nvidia-smi nvlink --status; it is healthy again after a reset, or add the code to health.ignore"
-	case xidLost:
+	case Lost:
 		f.Message = fmt.Sprintf("the driver reported XID %d, the GPU has fallen off the bus", number)
 		f.Action = "drain the node and power-cycle it; if it happens again, replace the GPU"
 	default:
@@ -170,8 +173,8 @@ func xidFault(number uint64, class xidClass) (gpu.Fault, bool) {
 	return f, true
 }
 
-// suspects are the devices that a probe could clear: latched, and clean otherwise.
-func (t *healthTracker) suspects() []string {
+// Suspects are the devices that a probe could clear: latched, and clean otherwise.
+func (t *Tracker) Suspects() []string {
 	var all []string
 	for uuid, c := range t.gpus {
 		if len(c.latched) > 0 && c.clean {
@@ -182,9 +185,9 @@ func (t *healthTracker) suspects() []string {
 	return all
 }
 
-// cleared ends the latched faults of a GPU whose probe has succeeded, unless
+// Cleared ends the latched faults of a GPU whose probe has succeeded, unless
 // something has happened since.
-func (t *healthTracker) cleared(uuid string, now time.Time) bool {
+func (t *Tracker) Cleared(uuid string, now time.Time) bool {
 	c := t.condition(uuid)
 	if !c.clean || len(c.latched) == 0 {
 		return false
@@ -194,26 +197,26 @@ func (t *healthTracker) cleared(uuid string, now time.Time) bool {
 	return true
 }
 
-// recoveries counts how often a device has recovered since some moment.
-func (t *healthTracker) recoveries(uuid string, since time.Time) int {
+// Recoveries counts how often a device has recovered since some moment.
+func (t *Tracker) Recoveries(uuid string, since time.Time) int {
 	c := t.condition(uuid)
 	c.recovered = slices.DeleteFunc(c.recovered, func(at time.Time) bool { return at.Before(since) })
 	return len(c.recovered)
 }
 
-// latched are the faults of a device that only a probe ends.
-func (t *healthTracker) latched(uuid string) []gpu.Fault {
+// Latched are the faults of a device that only a probe ends.
+func (t *Tracker) Latched(uuid string) []gpu.Fault {
 	return slices.Collect(maps.Values(t.condition(uuid).latched))
 }
 
-// ofLink reports whether a fault is one of NVLink.
-func (t *healthTracker) ofLink(f gpu.Fault) bool {
+// OfLink reports whether a fault is one of NVLink.
+func (t *Tracker) OfLink(f gpu.Fault) bool {
 	number, err := strconv.ParseUint(strings.TrimPrefix(f.Code, xidPrefix), 10, 64)
-	return err == nil && t.classes[number] == xidLink
+	return err == nil && t.classes[number] == Link
 }
 
-// faults are all faults of a GPU, the oldest first.
-func (t *healthTracker) faults(uuid string) []gpu.Fault {
+// Faults are all faults of a GPU, the oldest first.
+func (t *Tracker) Faults(uuid string) []gpu.Fault {
 	c, ok := t.gpus[uuid]
 	if !ok {
 		return nil
