@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func wants(id, device string, count uint64) job {
 
 // attacks are what has led past admission before, or was thought to: each asks for more than the
 // queue of the team has left.
-func attacks(t *testing.T, alice string, only map[string]string) map[string]attack {
+func attacks(t *testing.T, alice, child string, only map[string]string) map[string]attack {
 	const at, scaling, dispatch, revert = "?namespace=team", "/v1/job/svc/scale", "/v1/job/par/dispatch", "/v1/job/svc/revert"
 	const grows, back = `{"Count":5,"Target":{"Group":"g"}`, `{"JobID":"svc","JobVersion":0`
 	const full, hidden, never = "quota", "does not let more of job", "may hold at most"
@@ -75,6 +76,9 @@ func attacks(t *testing.T, alice string, only map[string]string) map[string]atta
 	*compute.TaskGroups[0].Count = 2
 	compute.TaskGroups[0].Tasks[0].Driver = "containerd"
 	compute.TaskGroups[0].Tasks[0].Config = map[string]any{"image": "probe", "gpu": []map[string]any{{"compute": 1000}}}
+	clock := job{id: "clock", namespace: "team", kind: "batch", meta: map[string]string{"gpu": "1G"}}.api()
+	spec, cron := "* * * * * * *", api.PeriodicSpecCron
+	clock.ParameterizedJob, clock.Periodic = &api.ParameterizedJobConfig{}, &api.PeriodicConfig{Spec: &spec, SpecType: &cron}
 	twice := strings.Replace(registration(t, wants("twice", "nvidia/slice", 1).api(), ""), `"Devices":[`, `"devices":[],"Devices":[`, 1)
 	list := map[string]attack{
 		"a scaling":                            {scaling + at, grows + `}`, alice, nil, 409, full},
@@ -102,6 +106,8 @@ func attacks(t *testing.T, alice string, only map[string]string) map[string]atta
 		"a revert in the namespace it names":   {revert, back + `,"Namespace":"team"}`, alice, nil, 409, full},
 		"a revert with its token":              {revert + at, back + `,"AuthToken":"` + alice + `"}`, "", nil, 409, full},
 		"a revert by one who may only that":    {revert + at, back + `}`, only["revert-job"], nil, 409, hidden},
+		"more of a dispatched job":             {"/v1/job/" + url.PathEscape(child) + "/scale" + at, grows + `}`, alice, nil, 422, "was dispatched"},
+		"children by the clock":                {"/v1/jobs", registration(t, clock, ""), alice, nil, 422, "parameterized and periodic"},
 		"counts that are kept":                 {"/v1/jobs", keeps, alice, nil, 403, never},
 		"counts that are kept unseen":          {"/v1/jobs", keeps, only["register-job"], nil, 403, "read-job"},
 		"compute beside a device block":        {"/v1/jobs", registration(t, compute, ""), alice, nil, 403, never},
@@ -143,26 +149,31 @@ func besieged(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica,
 	runsIn(ctx, t, c.API, "team", "fill", 1)
 }
 
-// dispatches sends so many at once, and returns how many of them passed.
-func (r *replica) dispatches(ctx context.Context, t *testing.T, alice string, atOnce int) (passed int) {
+// dispatches sends so many at once, and returns the children that were made.
+func (r *replica) dispatches(ctx context.Context, t *testing.T, alice string, atOnce int) (children []string) {
 	t.Helper()
-	statuses := make(chan int, atOnce)
+	type answer struct {
+		status int
+		said   string
+	}
+	answers := make(chan answer, atOnce)
 	for range atOnce {
 		go func() {
-			status, _ := r.fire(ctx, t, attack{path: "/v1/job/par/dispatch?namespace=team", body: `{}`, token: alice})
-			statuses <- status
+			status, said := r.fire(ctx, t, attack{path: "/v1/job/par/dispatch?namespace=team", body: `{}`, token: alice})
+			answers <- answer{status, said}
 		}()
 	}
 	for range atOnce {
-		switch status := <-statuses; status {
-		case http.StatusOK:
-			passed++
-		case http.StatusConflict:
+		var made struct{ DispatchedJobID string }
+		switch a := <-answers; {
+		case a.status == http.StatusConflict:
+		case a.status != http.StatusOK || json.Unmarshal([]byte(a.said), &made) != nil:
+			t.Errorf("a dispatch: %d %s", a.status, a.said)
 		default:
-			t.Errorf("a dispatch: %d", status)
+			children = append(children, made.DispatchedJobID)
 		}
 	}
-	return passed
+	return children
 }
 
 // TestNoTenantGetsPastAFullQueue has a tenant try each way past admission that was found or
@@ -193,10 +204,11 @@ queue "other" {
 	besieged(ctx, t, c, r, alice)
 
 	// Two slices of fourteen are left: of what is dispatched at once two pass.
-	if passed := r.dispatches(ctx, t, alice, 8); passed != 2 {
-		t.Errorf("of eight dispatches at once %d passed, want 2", passed)
+	children := r.dispatches(ctx, t, alice, 8)
+	if len(children) != 2 {
+		t.Fatalf("of eight dispatches at once %d passed, want 2", len(children))
 	}
-	for name, a := range attacks(t, alice, only) {
+	for name, a := range attacks(t, alice, children[0], only) {
 		status, said := r.fire(ctx, t, a)
 		if status != a.status || !strings.Contains(said, a.says) {
 			t.Errorf("%s: %d %s, want %d %q", name, status, said, a.status, a.says)

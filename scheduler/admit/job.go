@@ -27,6 +27,12 @@ type Job struct {
 	Priority                    int
 	// Asks are the groups that need GPUs, in the job's order.
 	Asks []Ask
+	// Dispatched jobs are children that Nomad does not let be changed. Of one that was
+	// submitted Nomad does not read it.
+	Dispatched bool
+	// repeated jobs are parameterized and periodic: what is dispatched starts children by the
+	// clock.
+	repeated bool
 
 	envelope object // {"Job": …, "EnforceIndex": …, "Submission": …}
 	job      object
@@ -41,7 +47,7 @@ type header struct {
 	Priority                              *int
 	Datacenters                           []string
 	Periodic, ParameterizedJob            json.RawMessage
-	Stop                                  *bool
+	Stop, Dispatched                      *bool
 	Meta                                  map[string]string
 	Constraints                           []*Constraint
 	Update                                *updateHeader
@@ -92,7 +98,7 @@ func Read(body []byte, q Query) (*Job, error) {
 	if err := j.job.decodeAll(map[string]any{
 		"ID": &h.ID, "Region": &h.Region, "Namespace": &h.Namespace, "Type": &h.Type, "NodePool": &h.NodePool,
 		"Priority": &h.Priority, "Datacenters": &h.Datacenters, "Periodic": &h.Periodic,
-		"ParameterizedJob": &h.ParameterizedJob, "Stop": &h.Stop, "Meta": &h.Meta, "Constraints": &h.Constraints,
+		"ParameterizedJob": &h.ParameterizedJob, "Stop": &h.Stop, "Dispatched": &h.Dispatched, "Meta": &h.Meta, "Constraints": &h.Constraints,
 		"Update": &h.Update,
 	}); err != nil {
 		return nil, unreadable(err)
@@ -129,6 +135,7 @@ func (j *Job) fill(h header, q Query) error {
 		return err
 	}
 	j.ID = or(h.ID, "")
+	j.Dispatched, j.repeated = or(h.Dispatched, false), !isNull(h.Periodic) && !isNull(h.ParameterizedJob)
 	j.Type = or(h.Type, "service")
 	j.Priority = or(h.Priority, 0)
 	if j.Priority == 0 {

@@ -36,6 +36,17 @@ func malformed(text string, details ...string) *Refusal {
 	return &Refusal{Status: badRequest, Text: text, Details: details}
 }
 
+// CheckRepeated refuses a job with GPUs that is parameterized and periodic at once: what is
+// dispatched starts children by the clock, as many as there are, and Nomad lets none of them be
+// changed, so that none could wait or be taken back.
+func (j *Job) CheckRepeated() error {
+	if !j.repeated || len(j.Asks) == 0 {
+		return nil
+	}
+	return &Refusal{Status: unprocessable, Text: "a job that is parameterized and periodic cannot ask for GPUs: what it starts by the clock after a dispatch could neither wait for its quota nor be taken back",
+		Details: []string{"make it one of the two"}}
+}
+
 // CheckDispatch refuses a dispatch whose meta says what was decided when its parent was
 // registered: Nomad gives the child the devices of its parent, and the meta of the dispatch.
 func CheckDispatch(meta map[string]string) error {

@@ -34,6 +34,8 @@ type submission struct {
 	// blind is set where the caller may not read the job that the request is about: it is
 	// read with the service's own token, and nothing of it is told.
 	blind bool
+	// index is when the job that the request is about was registered, for Nomad.
+	index uint64
 }
 
 // admit reads the job, has it decided, writes the decision into it and hands it
@@ -94,7 +96,10 @@ func (p *proxy) readJob(s *submission) (err error) {
 	if err != nil {
 		return err
 	}
-	return p.checkRegion(s)
+	if err := p.checkRegion(s); err != nil {
+		return err
+	}
+	return s.job.CheckRepeated()
 }
 
 // readBody reads a job within the limit on its size.

@@ -72,6 +72,9 @@ type fakeNomad struct {
 	// status answers writes where it is not 0; acl asks for goodToken.
 	status int
 	acl    bool
+	// beside happens while a dispatch is carried out, which answers with evalID.
+	beside func()
+	evalID string
 	// reads answers reads of jobs where it is not 0.
 	reads int
 	// refusesScale and refusesRevert are what every scaling and every revert is refused
@@ -119,11 +122,19 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case routeOf(r).jobID == noJobsID:
 		http.Error(w, noParent, http.StatusInternalServerError)
 	case routeOf(r).kind == dispatched:
-		fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":"e","Index":12}`, routeOf(r).jobID+"/dispatch-1")
+		f.carriesOut(w, routeOf(r).jobID)
 	default:
 		w.Header().Set("X-Nomad-Index", "12")
 		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)
 	}
+}
+
+// carriesOut dispatches a child.
+func (f *fakeNomad) carriesOut(w http.ResponseWriter, id string) {
+	if f.beside != nil {
+		f.beside()
+	}
+	fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":%q,"Index":12}`, id+"/dispatch-1", f.evalID)
 }
 
 // job is the JSON of a job or of its versions, "" where there is none.

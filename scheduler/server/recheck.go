@@ -1,19 +1,14 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -41,7 +36,7 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	defer cancel()
 	s.job, err = p.registered(ctx, s)
 	if err == nil && (s.job == nil || len(s.job.Asks) == 0) {
-		p.toNomad(s, s.body, nil)
+		p.toNomad(s, s.body, p.ofDispatch(s))
 		return
 	}
 	if err == nil && p.hand(ctx, s) {
@@ -78,37 +73,6 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		}
 		return annotate(resp, notes(registered, decisions), groups)
 	})
-}
-
-// dispatchTurn waits until no other dispatch is under way: each is decided about beside what
-// those before it take of the quota. Other requests have no turn.
-func (p *proxy) dispatchTurn(ctx context.Context, s *submission) (leave func(), err error) {
-	if s.route.kind != dispatched {
-		return func() {}, nil
-	}
-	done, err := p.turns.take(ctx, "dispatch")
-	if err != nil {
-		return func() {}, err
-	}
-	return sync.OnceFunc(done), nil
-}
-
-// noteDispatch tells of the child that Nomad has made.
-func (p *proxy) noteDispatch(s *submission, resp *http.Response) error {
-	if s.route.kind != dispatched || p.config.Dispatched == nil || resp.StatusCode >= http.StatusMultipleChoices {
-		return nil
-	}
-	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, peer.MaxAnswer))
-	_ = resp.Body.Close()
-	if err != nil {
-		return fmt.Errorf("read Nomad's answer: %w", err)
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(text))
-	var made struct{ DispatchedJobID string }
-	if json.Unmarshal(text, &made) == nil && made.DispatchedJobID != "" {
-		p.config.Dispatched(s.job.Namespace, made.DispatchedJobID, s.job.Asks)
-	}
-	return nil
 }
 
 // refuseRecheck refuses, with Nomad's own words where Nomad would refuse as well.

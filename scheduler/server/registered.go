@@ -41,7 +41,8 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 	if text == nil {
 		return nil, noJob(s, version)
 	}
-	if now := modifyIndex(text); scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != now {
+	s.index = modifyIndex(text)
+	if now := s.index; scaling.JobModifyIndex != 0 && scaling.JobModifyIndex != now {
 		// As Nomad does. By the time that it is there the job may be what the index says.
 		return nil, &nomadRefusal{answer{http.StatusInternalServerError, fmt.Appendf(nil,
 			"%s %d: job exists with conflicting job modify index: %d", api.RegisterEnforceIndexErrPrefix, scaling.JobModifyIndex, now)}}
@@ -65,7 +66,17 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 			return nil, err
 		}
 	}
-	return job, nil
+	return job, checkDispatched(job)
+}
+
+// checkDispatched refuses more of a job that was dispatched.
+func checkDispatched(job *admit.Job) error {
+	if !job.Dispatched || len(job.Asks) == 0 {
+		return nil
+	}
+	return &admit.Refusal{Status: http.StatusUnprocessableEntity,
+		Text:    fmt.Sprintf("job %q was dispatched, and Nomad lets no such job be changed: more of it could neither wait for its quota nor be taken back", job.ID),
+		Details: []string{"dispatch another one, or submit a job"}}
 }
 
 // becomeChild makes the asks of a parameterized job those of a child, which runs at once.
@@ -83,6 +94,9 @@ func becomeChild(job *admit.Job, s *submission) error {
 	}
 	if len(job.Asks) == 0 {
 		return nil
+	}
+	if err := job.CheckRepeated(); err != nil {
+		return err
 	}
 	return admit.CheckDispatch(dispatch.Meta)
 }
