@@ -122,3 +122,16 @@ func TestApplyKeepsBytes(t *testing.T) {
 		}
 	}
 }
+
+// A copy of an object is changed alone.
+func TestACopyIsChangedAlone(t *testing.T) {
+	o, err := parseObject([]byte(`{"A":1,"B":2}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := o.clone()
+	c.set("A", json.RawMessage("3"))
+	if got, copied := string(o.get("A")), string(c.get("A")); got != "1" || copied != "3" {
+		t.Errorf("%s of a copy with %s", got, copied)
+	}
+}

@@ -118,7 +118,7 @@ func TestSharesAreReadBack(t *testing.T) {
 		`{"gpu":[{"memory":"7GiB","compute":500,"compute_limit":800}]}`: whole,
 		`{"gpu":{"memory":"7GiB","compute":500,"compute_limit":800}}`:   whole,
 		`{"gpu":[{"memory":"much","compute":500}]}`:                     {GuaranteeMilli: 500},
-		`{"gpu":[]}`: {}, `{"gpu":7}`: {}, `{"gpu":{"compute":"x"}}`: {}, `{}`: {}, `null`: {}, `7`: {},
+		`{"gpu":[]}`: {}, `{"gpu":7}`: {}, `{"gpu":{"compute":"x","compute_limit":800}}`: {}, `{"gpu":{"compute":500,"compute_limit":"x"}}`: {}, `{}`: {}, `null`: {}, `7`: {},
 	} {
 		one, err := readTask([]byte(`{"Name":"t","Config":`+config+`}`), nil)
 		if err != nil {

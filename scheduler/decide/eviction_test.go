@@ -33,6 +33,7 @@ func TestVictims(t *testing.T) {
 		"never useless":                                          {servicetest.Quick, []tenant{{"low", 20, 2, ""}, {"high", 90, 14, ""}}, 80, "", nil},
 		"never before the minimum run time":                      {"", []tenant{{"x", 20, 16, ""}}, 80, "", nil},
 		"never a protected queue":                                {servicetest.Quick + "queue \"q\" {\n protected = true\n namespaces = [\"p\"]\n}", []tenant{{"x", 20, 16, "p"}}, 80, "", nil},
+		"not above what its queue lets it be":                    {servicetest.Quick + "queue \"q\" {\n max_priority = 40\n namespaces = [\"default\", \"p\"]\n}", []tenant{{"middle", 60, 11, "m"}, {"low", 20, 5, "l"}}, 80, "", []string{"low"}},
 		"not when it is switched off":                            {"preemption {\n enabled = false\n min_run_time = \"0s\"\n}", []tenant{{"x", 20, 16, ""}}, 80, "", nil},
 		"a queue takes its own back from equals": {
 			servicetest.Quick + "queue \"o\" {\n gpus = 1\n namespaces = [\"o\"]\n}\nqueue \"l\" {\n gpus = 0\n namespaces = [\"l\"]\n}",

@@ -43,6 +43,9 @@ func TestAnOutcomeIsWhatComesOfTheJob(t *testing.T) {
 			}
 			d := b.Submit(t, row.ask)
 			shown := b.Record(servicetest.KeyOf(row.ask)).Groups["g"].Shown
+			if row.want == view.Registered && !strings.HasSuffix(shown.Summary, map[string]string{"periodic": "when it starts", "system": "on every node that it may run on"}[row.name]) {
+				t.Errorf("explain says %q", shown.Summary)
+			}
 			if got := d.Outcome; got != row.want || shown.Outcome != row.want {
 				t.Errorf("the answer is %q, explain says %q (%s), want %q", got, shown.Outcome, shown.Summary, row.want)
 			}
@@ -57,6 +60,9 @@ func TestAnOutcomeIsWhatComesOfTheJob(t *testing.T) {
 		b.Run(a, "two", "a", 1, 0, 16)
 		if d := b.Submit(t, a); d.Outcome != view.Placed {
 			t.Errorf("submitted again as it runs: %q", d.Outcome)
+		}
+		if d := b.Submit(t, ask("9G", 2, nil)); d.Outcome != view.Placed {
+			t.Errorf("changed, all that runs of it makes room: %q", d.Outcome)
 		}
 		a.Count = 3
 		if d := b.Submit(t, a); d.Outcome != view.Waits {

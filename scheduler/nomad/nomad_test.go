@@ -186,6 +186,7 @@ func TestMirrorTakesOnlyWhatIsNewer(t *testing.T) {
 		{"blocked", eval(14, "e", "blocked"), 1},
 		{"another evaluation ends", eval(15, "f", "complete"), 0},
 		{"the blocked one ends", eval(16, "e", "complete"), 1},
+		{"it ends again", eval(16, "e", "complete"), 0},
 		{"a job", job(17, false, false), 1},
 		{"it is stopped", job(18, true, false), 1},
 		{"it is stopped", job(18, true, false), 1}, // told again: other fields than the job's changed

@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 )
 
-// What Nomad lets nobody change could neither wait nor be taken back: nothing of it starts that
+// What Nomad lets no one change could neither wait nor be taken back: nothing of it starts that
 // was not decided about. That is more of a dispatched job, and what a job starts by the clock once
 // it was dispatched.
-func TestNothingStartsThatNobodyCouldTakeBack(t *testing.T) {
+func TestNothingStartsThatCannotBeTakenBack(t *testing.T) {
 	const both = `,"ParameterizedJob":{"Payload":"optional"},"Periodic":{"Spec":"* * * * * * *","Enabled":true}`
 	const child = `,"ParameterizedJob":{},"Dispatched":true`
 	const more, back = `{"Count":2,"Target":{"Group":"g"}}`, `{"JobID":"a","JobVersion":0}`
