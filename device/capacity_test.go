@@ -47,30 +47,6 @@ func TestFaultsOfPartsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// What tasks hold of a device is added up, and all of it stays all.
-func TestWhatIsHeldAddsUp(t *testing.T) {
-	lease := func(uuid string, slices ...int) gpu.Lease {
-		return gpu.Lease{Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: uuid, Slices: slices}, {UUID: "GPU-z", Slices: []int{9}}}}
-	}
-	sum := merge(holders([]gpu.Lease{lease("GPU-a", 1, 2), lease("GPU-a", 5), lease("GPU-b")}), holders([]gpu.Lease{lease("GPU-b", 3), lease("GPU-c"), lease("GPU-a", 7)}))
-	for uuid, want := range map[string]string{"GPU-a": "map[1:true 2:true 5:true 7:true] false", "GPU-b": "map[3:true] true", "GPU-c": "map[] true", "GPU-z": "map[9:true] false"} {
-		if got := fmt.Sprint(sum[uuid].slices, sum[uuid].all); got != want {
-			t.Errorf("%s: %s, want %s", uuid, got, want)
-		}
-	}
-	for name, tc := range map[string]struct {
-		h    holder
-		want bool
-	}{"nothing": {holder{}, false}, "an empty set": {holder{slices: map[int]bool{}}, false}, "a slice": {holder{slices: map[int]bool{0: true}}, true}, "all": {holder{all: true}, true}} {
-		if tc.h.any() != tc.want {
-			t.Errorf("%s is held: %v", name, tc.h.any())
-		}
-	}
-	if got := tasksOn([]gpu.Lease{lease("GPU-a"), lease("GPU-b")}); got["GPU-a"] != 1 || got["GPU-z"] != 2 {
-		t.Errorf("tasks are %v", got)
-	}
-}
-
 // The way in which other drivers are told of devices follows the vendor.
 func TestVisibleDevicesOfEachVendor(t *testing.T) {
 	unitAt := func(uuid string, gpuPosition int, part *hardware.Partition) *unit {

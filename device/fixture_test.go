@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -73,7 +74,7 @@ func testReconciler(c *config.Config) *reconciler {
 }
 
 func quiet() planInputs {
-	return planInputs{holders: map[string]holder{}, recent: map[string]holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+	return planInputs{holders: map[string]occupancy.Holder{}, recent: map[string]occupancy.Holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

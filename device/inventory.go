@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -215,15 +216,15 @@ func (now *planInputs) held(c *config.Config, state *statedir.Dir) ([]gpu.Lease,
 		return nil, err
 	}
 	clock := time.Now()
-	r, err := openReservations(c.DataDir, c.ModeChangeDelay, clock)
+	r, err := occupancy.OpenReservations(c.DataDir, c.ModeChangeDelay, clock)
 	if err != nil {
 		return nil, err
 	}
-	r.match(clock)
-	live, recent := r.held(clock)
-	now.recent = merge(recent, holders(liveAfter(leases, clock.Add(-c.ModeChangeDelay))))
-	leases = liveAfter(leases, clock)
-	now.holders = merge(live, holders(leases))
+	r.Match(clock)
+	live, recent := r.Held(clock)
+	now.recent = occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, clock.Add(-c.ModeChangeDelay))))
+	leases = occupancy.LiveAfter(leases, clock)
+	now.holders = occupancy.Merge(live, occupancy.Holders(leases))
 	return leases, nil
 }
 
@@ -237,8 +238,8 @@ func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
 	if u.instance != nil {
 		entry.Profile = u.instance.Profile
 	}
-	for _, t := range holdingsOf(leases, u.uuid) {
-		entry.Tasks = append(entry.Tasks, fmt.Sprintf("%s/%s (alloc %.8s)", t.lease.Job, t.lease.Task, t.lease.AllocID))
+	for _, t := range occupancy.On(leases, u.uuid) {
+		entry.Tasks = append(entry.Tasks, fmt.Sprintf("%s/%s (alloc %.8s)", t.Lease.Job, t.Lease.Task, t.Lease.AllocID))
 	}
 	return entry
 }

@@ -2,13 +2,11 @@ package device
 
 import (
 	"bytes"
-	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -39,12 +37,12 @@ func (m *monitor) look(leases []gpu.Lease) census {
 			continue
 		}
 		var d deviceCensus
-		on := holdingsOf(leases, u.uuid)
+		on := occupancy.On(leases, u.uuid)
 		for _, p := range processes {
 			switch groups := m.meter.cgroups(p.PID); {
 			case m.server(p.PID):
 				d.serverMiB += max(0, p.MemoryMiB)
-			case slices.ContainsFunc(on, func(t tenant) bool { return cgroup.Within(groups, t.lease.Cgroup) }):
+			case slices.ContainsFunc(on, func(t occupancy.Tenant) bool { return cgroup.Within(groups, t.Lease.Cgroup) }):
 			default:
 				if !c.count(u, p, m.environ(p.PID)) {
 					d.foreign++
@@ -114,28 +112,4 @@ func taskOf(environ []byte, uuid string) (gpu.Lease, gpu.Holding, bool) {
 func label(value string) string {
 	const longest = 128
 	return strings.ToValidUTF8(value[:min(len(value), longest)], "?")
-}
-
-// maxEnvironment is how much of a process's environment is read: programs choose
-// its size, and this one's memory is not theirs.
-const maxEnvironment = 256 << 10
-
-// readEnviron is nil for a process whose environment cannot be read, as of one that has ended.
-func readEnviron(pid int) []byte {
-	text, err := readBounded(environPath(pid))
-	if err != nil {
-		return nil
-	}
-	return text
-}
-
-func environPath(pid int) string { return fmt.Sprintf("/proc/%d/environ", pid) }
-
-func readBounded(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, maxEnvironment))
 }

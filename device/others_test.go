@@ -1,14 +1,13 @@
 package device
 
 import (
-	"errors"
-	"io/fs"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/plugins/device"
+
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -141,22 +140,6 @@ func TestTaskIsReadFromItsEnvironmentOnly(t *testing.T) {
 	}
 }
 
-func TestEnvironmentsAreReadUpToABound(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "environ")
-	if err := os.WriteFile(path, make([]byte, 3*maxEnvironment), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := readBounded(path); len(got) != maxEnvironment || err != nil {
-		t.Errorf("%d bytes were read: %v", len(got), err)
-	}
-	if got, err := readBounded(path + "-gone"); got != nil || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no process: %q, %v", got, err)
-	}
-	if got := readEnviron(os.Getpid()); len(got) == 0 {
-		t.Error("this process has no environment")
-	}
-}
-
 // Beside dcgm-exporter its names are left to it.
 func TestDCGMNamesCanBeLeftOut(t *testing.T) {
 	r := newRig(t)
@@ -164,5 +147,49 @@ func TestDCGMNamesCanBeLeftOut(t *testing.T) {
 	r.until("all is healthy", allHealthy)
 	if text := scrape(t, r); strings.Contains(text, "DCGM_FI_DEV_FB_USED") || !strings.Contains(text, "nomad_gpu_healthy") {
 		t.Errorf("metrics are\n%s", text)
+	}
+}
+
+// A task of docker or raw_exec writes no lease. Its GPU is not empty all the
+// same: it keeps its mode, and its slices are spared by a cordon, over a restart
+// of the plugin too.
+func TestTasksOfOtherDriversAreSeen(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	uuid := uuidOf(t, groups, "slice/H100/0")
+	given, err := r.Reserve(sliceIDs(uuid, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := exec.Command("sleep", "600")
+	for key, value := range given.Envs {
+		task.Env = append(task.Env, key+"="+value)
+	}
+	if err := task.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = task.Process.Kill()
+		_ = task.Wait()
+	})
+	if err := registry.OpenCordons(r.dir+"/data").Add(uuid, "new fan"); err != nil {
+		t.Fatal(err)
+	}
+	groups = r.until("one slice is left", func(g []*device.DeviceGroup) bool { _, n := find(g, "slice/H100/0"); return n == 1 })
+	if g, _ := find(groups, "slice/H100/0"); !g.Devices[3].Healthy {
+		t.Errorf("the task's slice is %q", g.Devices[3].HealthDesc)
+	}
+	if err := registry.OpenCordons(r.dir + "/data").Remove(uuid); err != nil {
+		t.Fatal(err)
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
+	// The daemon of the slices is adopted meanwhile.
+	groups = r.until("the others have changed", func(g []*device.DeviceGroup) bool {
+		_, others := find(g, "slice/H100/1")
+		_, n := find(g, "slice/H100/0")
+		return others == -1 && n == 1
+	})
+	if g, _ := find(groups, "slice/H100/0"); !strings.Contains(g.Devices[0].HealthDesc, "waits for its tasks to end") {
+		t.Errorf("the first slice is %q", g.Devices[0].HealthDesc)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -16,10 +17,10 @@ import (
 // the configuration.
 type planInputs struct {
 	// holders tells what live tasks hold, by device UUID: a cordon spares it.
-	holders map[string]holder
+	holders map[string]occupancy.Holder
 	// recent is holders with the tasks that ended a moment ago, which Nomad may
 	// restart in place: a device does not change its mode under them.
-	recent map[string]holder
+	recent map[string]occupancy.Holder
 	// busy GPUs have processes; they do not change their mode.
 	busy map[string]bool
 	// cordons are the operator's, by UUID.
@@ -32,14 +33,6 @@ type planInputs struct {
 	// leasesReadAt is when the leases were read; zero if that failed.
 	leasesReadAt time.Time
 }
-
-// holder is what tasks hold of one device.
-type holder struct {
-	slices map[int]bool
-	all    bool
-}
-
-func (h holder) any() bool { return h.all || len(h.slices) > 0 }
 
 // plan decides how every device that the node has, or had, is offered. It
 // enters decisions in the registry and touches nothing else. The order is that of
@@ -105,7 +98,7 @@ func planInstance(c *config.Config, l *registry.Registry, parent *unit, rule con
 	if cordon == "" {
 		cordon = parent.cordon
 	}
-	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), now.recent[i.UUID].any() || now.busy[i.UUID], cordon)
+	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), now.recent[i.UUID].Any() || now.busy[i.UUID], cordon)
 	u.setHolder(now.holders[i.UUID])
 	u.slices = u.sharing.Slices(i.MemoryMiB, 0)
 	u.group = u.groupName()
@@ -129,11 +122,11 @@ func union(parent, own []gpu.Fault) []gpu.Fault {
 // inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
 // of its MIG instances.
 func inUse(g hardware.GPU, now planInputs) bool {
-	if now.busy[g.UUID] || now.recent[g.UUID].any() {
+	if now.busy[g.UUID] || now.recent[g.UUID].Any() {
 		return true
 	}
 	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
-		return now.busy[i.UUID] || now.recent[i.UUID].any()
+		return now.busy[i.UUID] || now.recent[i.UUID].Any()
 	})
 }
 
@@ -150,7 +143,7 @@ func (u *unit) chooseSharing(r *registry.Record, wanted config.Sharing, inUse bo
 	u.sharing = r.Sharing
 }
 
-func (u *unit) setHolder(h holder) { u.held, u.heldAll = h.slices, h.all }
+func (u *unit) setHolder(h occupancy.Holder) { u.held, u.heldAll = h.Slices, h.All }
 
 // groupName is the table of device groups. A group of slices belongs to one
 // GPU, so that Nomad serves a request from one GPU; whole GPUs of one model

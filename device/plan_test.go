@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -104,7 +105,7 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	l := testRegistry()
 	plan(testConfig(t, ""), l, testMachine(1), quiet())
 	busy := quiet()
-	busy.holders[testUUID(0)] = holder{all: true}
+	busy.holders[testUUID(0)] = occupancy.Holder{All: true}
 	busy.recent = busy.holders
 	u := plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
 	if u.sharing.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
@@ -131,7 +132,7 @@ func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
 	l := testRegistry()
 	plan(testConfig(t, ""), l, testMachine(1), quiet())
 	now := quiet()
-	now.recent[testUUID(0)] = holder{all: true}
+	now.recent[testUUID(0)] = occupancy.Holder{All: true}
 	u := plan(testConfig(t, sliced), l, testMachine(1), now)[0]
 	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
 		t.Errorf("%s, trouble %q", u.sharing, u.trouble(0))
@@ -142,7 +143,7 @@ func TestBurstChangesAtOnce(t *testing.T) {
 	l := testRegistry()
 	plan(testConfig(t, sliced), l, testMachine(1), quiet())
 	busy := quiet()
-	busy.holders[testUUID(0)] = holder{slices: map[int]bool{0: true}}
+	busy.holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{0: true}}
 	u := plan(testConfig(t, sliced+"compute_burst = 300"), l, testMachine(1), busy)[0]
 	if u.sharing.BurstMilli != 300 || u.cordon != "" {
 		t.Errorf("got %+v, cordon %q", u.sharing, u.cordon)
@@ -152,7 +153,7 @@ func TestBurstChangesAtOnce(t *testing.T) {
 func TestCordonSparesWhatIsHeld(t *testing.T) {
 	now := quiet()
 	now.cordons[testUUID(0)] = "fan replacement"
-	now.holders[testUUID(0)] = holder{slices: map[int]bool{2: true}}
+	now.holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{2: true}}
 	u := plan(testConfig(t, sliced), testRegistry(), testMachine(1), now)[0]
 	if u.trouble(2) != (gpu.Health{}) || u.trouble(3).String() != "cordoned: fan replacement" || u.healthy() != 1 {
 		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))

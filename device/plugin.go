@@ -152,7 +152,7 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if err := s.reconciler.reserveModes(latest.units, made); err != nil {
 		return nil, err
 	}
-	s.reconciler.reservations.add(made, s.reconciler.now())
+	s.reconciler.reservations.Add(made, s.reconciler.now())
 	s.reconciler.wake.pull()
 	return given, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -42,7 +43,7 @@ type reconciler struct {
 type records struct {
 	registry                     *registry.Registry
 	cordons, forgotten, releases registry.Flags
-	reservations                 *reservations
+	reservations                 *occupancy.Reservations
 	state                        *statedir.Dir
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
@@ -67,9 +68,9 @@ func (b *releaseBench) pass(inputs planInputs) *unit {
 func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 	uuid := testUUID(0)
 	slice := quiet()
-	slice.holders[uuid] = holder{slices: map[int]bool{3: true}}
+	slice.holders[uuid] = occupancy.Holder{Slices: map[int]bool{3: true}}
 	all := quiet()
-	all.holders[uuid] = holder{all: true}
+	all.holders[uuid] = occupancy.Holder{All: true}
 	for name, tc := range map[string]struct {
 		inputs   planInputs
 		on       []hardware.Process

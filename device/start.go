@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/intel"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
@@ -54,7 +55,7 @@ func prepare(log hclog.Logger, c *config.Config, outdated func()) (*service, err
 	}
 	r.outdated = outdated
 	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: r.cgroups}
-	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: readEnviron, driverCounts: r.state.DriverCounts}}, nil
+	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: occupancy.Environ, driverCounts: r.state.DriverCounts}}, nil
 }
 
 // begin starts the work; a second call changes nothing.
@@ -109,7 +110,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *platform) (*reconciler
 		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},
 		published:   newPublisher(time.Now()), wake: wake,
 	}
-	r.reservations, err = openReservations(c.DataDir, c.ModeChangeDelay, r.now())
+	r.reservations, err = occupancy.OpenReservations(c.DataDir, c.ModeChangeDelay, r.now())
 	logOnce.report("reservations", err)
 	r.modes, err = openComputeModes(p.moder, c.StateDir, p.bootID)
 	logOnce.report("compute modes", err)

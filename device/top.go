@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -125,10 +126,10 @@ func (t *Top) device(u *unit, leases []gpu.Lease) TopDevice {
 	if r, err := t.platform.observer.Reading(u.owner(), u.uuid); err == nil {
 		d.UsedMiB, d.GPUPercent, d.TemperatureC, d.PowerWatts, d.PowerLimit = r.MemoryUsedMiB, r.GPUPercent, r.TemperatureC, r.PowerWatts, r.PowerLimitWatts
 	}
-	for _, on := range holdingsOf(leases, u.uuid) {
-		l := on.lease
+	for _, on := range occupancy.On(leases, u.uuid) {
+		l := on.Lease
 		d.Tasks = append(d.Tasks, TopTask{Namespace: l.Namespace, Job: l.Job, Group: l.Group, Task: l.Task, AllocID: l.AllocID,
-			ShareMiB: on.holding.MostMiB(), UsedMiB: hardware.Absent, Milli: hardware.Absent, Processes: hardware.Absent})
+			ShareMiB: on.Holding.MostMiB(), UsedMiB: hardware.Absent, Milli: hardware.Absent, Processes: hardware.Absent})
 	}
 	return d
 }

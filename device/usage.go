@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -68,7 +69,7 @@ func (m *usageMeter) measure() {
 	}
 	usage := gpu.Usage{MeasuredAt: m.now().UTC()}
 	for _, u := range units {
-		on := holdingsOf(leases, u.uuid)
+		on := occupancy.On(leases, u.uuid)
 		if len(on) == 0 {
 			continue
 		}
@@ -86,34 +87,16 @@ func (m *usageMeter) measure() {
 
 }
 
-// tenant is a live lease and what it holds of the device in question.
-type tenant struct {
-	lease   gpu.Lease
-	holding gpu.Holding
-}
-
-func holdingsOf(leases []gpu.Lease, uuid string) []tenant {
-	var on []tenant
-	for _, l := range leases {
-		for _, h := range l.Holdings {
-			if h.UUID == uuid {
-				on = append(on, tenant{l, h})
-			}
-		}
-	}
-	return on
-}
-
 // attribute sums the processes of a device up by task. Processes that belong to
 // no task are left out: they are the MPS server's, or another driver's.
-func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(int) []cgroup.Group) []gpu.TaskUsage {
+func attribute(u *unit, on []occupancy.Tenant, processes []hardware.Process, cgroups func(int) []cgroup.Group) []gpu.TaskUsage {
 	sums := make([]gpu.TaskUsage, len(on))
 	for i, t := range on {
-		sums[i] = gpu.TaskUsage{LeaseID: t.lease.ID, UUID: u.uuid, Milli: hardware.Absent}
+		sums[i] = gpu.TaskUsage{LeaseID: t.Lease.ID, UUID: u.uuid, Milli: hardware.Absent}
 	}
 	for _, p := range processes {
 		groups := cgroups(p.PID)
-		i := slices.IndexFunc(on, func(t tenant) bool { return cgroup.Within(groups, t.lease.Cgroup) })
+		i := slices.IndexFunc(on, func(t occupancy.Tenant) bool { return cgroup.Within(groups, t.Lease.Cgroup) })
 		if i < 0 {
 			continue
 		}
@@ -123,7 +106,7 @@ func attribute(u *unit, on []tenant, processes []hardware.Process, cgroups func(
 		if p.Milli != hardware.Absent {
 			s.Milli = max(0, s.Milli) + p.Milli
 		}
-		if !p.MPS && !p.MPSUnknown && u.underMPS(on[i].holding) {
+		if !p.MPS && !p.MPSUnknown && u.underMPS(on[i].Holding) {
 			s.BesideMPS = append(s.BesideMPS, p.PID)
 		}
 	}

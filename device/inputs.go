@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -19,16 +20,16 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 	if err != nil {
 		leasesReadAt = time.Time{}
 	}
-	live, recent, reservationsErr := r.reservations.look(leases, r.now())
+	live, recent, reservationsErr := r.reservations.Look(leases, r.now())
 	r.logOnce.report("reservations", reservationsErr)
 	now := planInputs{
-		holders: merge(live, holders(liveAfter(leases, r.now()))),
-		recent:  merge(recent, holders(liveAfter(leases, r.now().Add(-r.config.ModeChangeDelay)))),
+		holders: occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, r.now()))),
+		recent:  occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, r.now().Add(-r.config.ModeChangeDelay)))),
 		busy:    map[string]bool{},
 		cordons: cordons,
 		faults:  map[string][]gpu.Fault{},
 
-		tasks:        tasksOn(liveAfter(leases, r.now())),
+		tasks:        occupancy.TasksOn(occupancy.LiveAfter(leases, r.now())),
 		leases:       leases,
 		leasesReadAt: leasesReadAt,
 	}
@@ -78,32 +79,4 @@ func (r *reconciler) findBusy(g hardware.GPU, busy map[string]bool) {
 			busy[uuid] = true
 		}
 	}
-}
-
-// liveAfter leaves the leases that are live, or ended only after the given
-// moment. With the present for the moment, those are the live ones.
-func liveAfter(leases []gpu.Lease, moment time.Time) []gpu.Lease {
-	return slices.DeleteFunc(slices.Clone(leases), func(l gpu.Lease) bool { return !l.Live() && !l.EndedAt.After(moment) })
-}
-
-// tasksOn counts the tasks that share each device.
-func tasksOn(leases []gpu.Lease) map[string]int {
-	all := map[string]int{}
-	for _, l := range leases {
-		for _, h := range l.Holdings {
-			all[h.UUID]++
-		}
-	}
-	return all
-}
-
-// holders sums up what leases hold.
-func holders(leases []gpu.Lease) map[string]holder {
-	all := map[string]holder{}
-	for _, l := range leases {
-		for _, h := range l.Holdings {
-			hold(all, h.UUID, h.Slices)
-		}
-	}
-	return all
 }

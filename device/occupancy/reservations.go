@@ -1,31 +1,26 @@
-package device
+package occupancy
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/datafile"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// reservations remember what Reserve has handed out until it is known to have
+// Reservations remember what Reserve has handed out until it is known to have
 // come back. A task of our driver writes a lease, which then counts. Drivers
 // such as docker and raw_exec write none, and Nomad does not say when a task
 // ends; but each of its processes was started with the reservation in its
 // environment. Nomad asks once in the life of an allocation, so they outlive a
 // reboot.
-type reservations struct {
+type Reservations struct {
 	path string
 	// delay is how long one counts after it was made, or last seen in a process.
 	delay time.Duration
@@ -68,10 +63,10 @@ const (
 	beginning = time.Minute
 )
 
-// openReservations reads what an earlier run has left; without such a file there
+// OpenReservations reads what an earlier run has left; without such a file there
 // is nothing.
-func openReservations(dataDir string, delay time.Duration, now time.Time) (*reservations, error) {
-	r := &reservations{path: filepath.Join(dataDir, reservationsName), delay: delay, environments: readEnvironments}
+func OpenReservations(dataDir string, delay time.Duration, now time.Time) (*Reservations, error) {
+	r := &Reservations{path: filepath.Join(dataDir, reservationsName), delay: delay, environments: readEnvironments}
 	file, text, err := datafile.Read[reservationsFile](r.path, reservationsVersion)
 	if err != nil {
 		return r, fmt.Errorf("read reservations: %w", err)
@@ -84,8 +79,8 @@ func openReservations(dataDir string, delay time.Duration, now time.Time) (*rese
 	return r, nil
 }
 
-// add takes note of a reservation.
-func (r *reservations) add(one gpu.Reservation, now time.Time) {
+// Add takes note of a reservation.
+func (r *Reservations) Add(one gpu.Reservation, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fresh = append(r.fresh, madeReservation{Reservation: one, MadeAt: now.UTC(), seen: now})
@@ -93,7 +88,7 @@ func (r *reservations) add(one gpu.Reservation, now time.Time) {
 
 // takeIn adds the fresh ones. Nomad gives an instance out only when it is free,
 // so an earlier reservation of it is over.
-func (r *reservations) takeIn() {
+func (r *Reservations) takeIn() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.fresh {
@@ -103,26 +98,26 @@ func (r *reservations) takeIn() {
 	r.fresh = nil
 }
 
-// look finds out which reservations are still in use, forgets the others, and
+// Look finds out which reservations are still in use, forgets the others, and
 // returns what is held.
-func (r *reservations) look(leases []gpu.Lease, now time.Time) (live, recent map[string]holder, err error) {
+func (r *Reservations) Look(leases []gpu.Lease, now time.Time) (live, recent map[string]Holder, err error) {
 	var problem error
 	r.takeIn()
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return m.leased(leases) })
 	if len(r.made) > 0 && now.Sub(r.looked) >= lookPause {
 		r.looked = now
-		problem = r.match(now)
+		problem = r.Match(now)
 	}
 	r.made = slices.DeleteFunc(r.made, func(m madeReservation) bool { return now.Sub(m.seen) > r.delay && !m.begins(now) })
 	r.saved, err = datafile.Write(r.path, reservationsFile{reservationsVersion, r.made}, r.saved)
-	live, recent = r.held(now)
+	live, recent = r.Held(now)
 	return live, recent, errors.Join(problem, err)
 }
 
-// held is what those hold whose task runs, or is about to, and what all hold:
+// Held is what those hold whose task runs, or is about to, and what all hold:
 // also those whose task may start again.
-func (r *reservations) held(now time.Time) (live, recent map[string]holder) {
-	live, recent = map[string]holder{}, map[string]holder{}
+func (r *Reservations) Held(now time.Time) (live, recent map[string]Holder) {
+	live, recent = map[string]Holder{}, map[string]Holder{}
 	for _, m := range r.made {
 		for _, d := range m.Devices {
 			hold(recent, d.UUID, d.Slices)
@@ -134,9 +129,9 @@ func (r *reservations) held(now time.Time) (live, recent map[string]holder) {
 	return live, recent
 }
 
-// match looks for each reservation in the environments of all processes. Where these cannot be
+// Match looks for each reservation in the environments of all processes. Where these cannot be
 // read, what ran then runs still.
-func (r *reservations) match(now time.Time) error {
+func (r *Reservations) Match(now time.Time) error {
 	entries, running := make([][]byte, len(r.made)), make([]bool, len(r.made))
 	for n := range r.made {
 		if value, err := r.made[n].EnvValue(); err == nil {
@@ -183,54 +178,4 @@ func overlap(a, b []gpu.ReservedDevice) bool {
 				slices.ContainsFunc(one.Slices, func(n int) bool { return slices.Contains(other.Slices, n) }))
 		})
 	})
-}
-
-// hold enters what is held of a device; no slices mean all of it.
-func hold(all map[string]holder, uuid string, numbers []int) {
-	have := all[uuid]
-	if have.slices == nil {
-		have.slices = map[int]bool{}
-	}
-	have.all = have.all || len(numbers) == 0
-	for _, n := range numbers {
-		have.slices[n] = true
-	}
-	all[uuid] = have
-}
-
-// merge adds what others hold.
-func merge(all, others map[string]holder) map[string]holder {
-	for uuid, h := range others {
-		if h.all {
-			hold(all, uuid, nil)
-		}
-		if len(h.slices) > 0 {
-			hold(all, uuid, slices.Collect(maps.Keys(h.slices)))
-		}
-	}
-	return all
-}
-
-// readEnvironments reads with what environment each process was started, so far
-// as that is bounded. One that has ended in between has none.
-func readEnvironments(yield func([]byte, error) bool) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		yield(nil, err)
-		return
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		text, err := readBounded(environPath(pid))
-		if noDescriptor := errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE); noDescriptor {
-			yield(nil, err)
-			return
-		}
-		if len(text) > 0 && !yield(text, nil) {
-			return
-		}
-	}
 }
