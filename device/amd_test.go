@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -31,7 +32,7 @@ func groupSizes(groups []*device.DeviceGroup) map[string][2]int {
 	sizes := map[string][2]int{}
 	for _, g := range groups {
 		_, healthy := find(groups, g.Type+"/"+g.Name)
-		sizes[groupName{g.Vendor, g.Type, g.Name}.String()] = [2]int{len(g.Devices), healthy}
+		sizes[plan.GroupName{Vendor: g.Vendor, Kind: g.Type, Name: g.Name}.String()] = [2]int{len(g.Devices), healthy}
 	}
 	return sizes
 }
@@ -51,19 +52,19 @@ func TestAMDGPUsAndPartitionsAreOffered(t *testing.T) {
 	whole, _ := find(groups, "gpu/AMD Instinct MI300X OAM")
 	for key, want := range map[string]string{gpu.AttrModel: "AMD Instinct MI300X OAM", gpu.AttrType: "MI300X", gpu.AttrMemory: "196592 MiB",
 		gpu.AttrTarget: "gfx942", gpu.AttrNUMANode: "0", gpu.AttrUUID: m.CardUUID(2), gpu.AttrPCI: m.CardPCI(2), gpu.AttrGrade: "hardware", "power": "750 W"} {
-		if got := attributeText(whole.Attributes[key]); got != want {
+		if got := plan.AttributeText(whole.Attributes[key]); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}
 	}
 	if a := whole.Attributes[gpu.AttrCUDAVersion]; a != nil {
-		t.Errorf("an AMD GPU has a CUDA version: %s", attributeText(a))
+		t.Errorf("an AMD GPU has a CUDA version: %s", plan.AttributeText(a))
 	}
-	closeness := attributeText(whole.Attributes[gpu.AttrCloseness])
+	closeness := plan.AttributeText(whole.Attributes[gpu.AttrCloseness])
 	if !strings.Contains(closeness, "xgmi:4=") {
 		t.Errorf("closeness is %s", closeness)
 	}
 	parts, _ := find(groups, "partition/cpx-nps4")
-	if got := attributeText(parts.Attributes[gpu.AttrMemory]); got != "24558 MiB" {
+	if got := plan.AttributeText(parts.Attributes[gpu.AttrMemory]); got != "24558 MiB" {
 		t.Errorf("a partition has %s", got)
 	}
 	if !slices.ContainsFunc(parts.Devices, func(d *device.Device) bool { return d.ID == m.PartitionUUID(1, 7) }) {
@@ -178,7 +179,7 @@ func TestAMDDriverReload(t *testing.T) {
 	}
 	groups = r.until("all is healthy again", allHealthy)
 	g, _ := find(groups, "partition/cpx-nps4")
-	if version := attributeText(g.Attributes[gpu.AttrDriverVersion]); version != "6.14.0" {
+	if version := plan.AttributeText(g.Attributes[gpu.AttrDriverVersion]); version != "6.14.0" {
 		t.Errorf("the driver is %s", version)
 	}
 }
@@ -209,8 +210,8 @@ func TestAMDSlices(t *testing.T) {
 				return all != nil && n == tc.healthy
 			})
 			g, _ := find(groups, "slice/MI210/3")
-			if attributeText(g.Attributes[gpu.AttrGrade]) != tc.grade || len(g.Devices) != 63 {
-				t.Errorf("%d slices, grade %s", len(g.Devices), attributeText(g.Attributes[gpu.AttrGrade]))
+			if plan.AttributeText(g.Attributes[gpu.AttrGrade]) != tc.grade || len(g.Devices) != 63 {
+				t.Errorf("%d slices, grade %s", len(g.Devices), plan.AttributeText(g.Attributes[gpu.AttrGrade]))
 			}
 			if tc.says != "" && !strings.HasPrefix(g.Devices[0].HealthDesc, tc.says) {
 				t.Errorf("it is said that %q", g.Devices[0].HealthDesc)

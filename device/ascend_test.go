@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -34,15 +35,15 @@ func TestAscendDevicesAndVNPUsAreOffered(t *testing.T) {
 	whole, _ := find(groups, "npu/Huawei Ascend 910B3")
 	for key, want := range map[string]string{gpu.AttrModel: "Huawei Ascend 910B3", gpu.AttrType: "910B3", gpu.AttrMemory: "65536 MiB", gpu.AttrAICores: "20",
 		gpu.AttrNUMANode: "0", gpu.AttrGrade: "hardware", gpu.AttrDriverVersion: "24.1.rc3", "cores_clock": "1800 MHz", "memory_clock": "1600 MHz"} {
-		if got := attributeText(whole.Attributes[key]); got != want {
+		if got := plan.AttributeText(whole.Attributes[key]); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}
 	}
-	if closeness := attributeText(whole.Attributes[gpu.AttrCloseness]); !strings.Contains(closeness, "hccs:1=") {
+	if closeness := plan.AttributeText(whole.Attributes[gpu.AttrCloseness]); !strings.Contains(closeness, "hccs:1=") {
 		t.Errorf("closeness is %s", closeness)
 	}
 	part, _ := find(groups, "vnpu/vir10_3c_32g")
-	if got := attributeText(part.Attributes[gpu.AttrMemory]); got != "30720 MiB" || part.Devices[0].ID != m.PartitionUUID(2, 0) {
+	if got := plan.AttributeText(part.Attributes[gpu.AttrMemory]); got != "30720 MiB" || part.Devices[0].ID != m.PartitionUUID(2, 0) {
 		t.Errorf("a vNPU %s has %s", part.Devices[0].ID, got)
 	}
 }
@@ -153,7 +154,7 @@ func TestAscendDriverReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	groups = r.until("all is healthy again", allHealthy)
-	if version := attributeText(groups[0].Attributes[gpu.AttrDriverVersion]); version != "25.0.rc1" {
+	if version := plan.AttributeText(groups[0].Attributes[gpu.AttrDriverVersion]); version != "25.0.rc1" {
 		t.Errorf("the driver is %s", version)
 	}
 }
@@ -164,8 +165,8 @@ func TestAscendSlicesAreRefused(t *testing.T) {
 	r, m := newRig(t), cardsOf(t, ascendTopology)
 	r.start(ascendTopology, "gpu {\n model = \"310P3\"\n mode = \"slice\"\n}\ngpu {\n uuid = \""+m0(t)+"\"\n mode = \"shared\"\n replicas = 3\n}")
 	groups := r.until("the replicas are healthy", func(g []*device.DeviceGroup) bool { _, n := find(g, "shared/910B3/0"); return n == 3 })
-	if g, _ := find(groups, "shared/910B3/0"); attributeText(g.Attributes[gpu.AttrGrade]) != "none" || attributeText(g.Attributes[gpu.AttrSharing]) != "timeslice" {
-		t.Errorf("replicas are kept apart by %s, grade %s", attributeText(g.Attributes[gpu.AttrSharing]), attributeText(g.Attributes[gpu.AttrGrade]))
+	if g, _ := find(groups, "shared/910B3/0"); plan.AttributeText(g.Attributes[gpu.AttrGrade]) != "none" || plan.AttributeText(g.Attributes[gpu.AttrSharing]) != "timeslice" {
+		t.Errorf("replicas are kept apart by %s, grade %s", plan.AttributeText(g.Attributes[gpu.AttrSharing]), plan.AttributeText(g.Attributes[gpu.AttrGrade]))
 	}
 	g, healthy := find(groups, "slice/310P3/3")
 	if g == nil || healthy != 0 || !strings.HasPrefix(g.Devices[0].HealthDesc, "sharing-impossible: mode \"slice\"") || !strings.Contains(g.Devices[0].HealthDesc, "vNPUs") {

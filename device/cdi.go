@@ -14,6 +14,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -162,17 +163,17 @@ func (c *cdiSpecs) input(uuids []string) string {
 // prepareCDI gives the units the names by which container runtimes know them.
 // Without one, or with one that stands for what is not there, no container can
 // start: that is a fault.
-func (r *reconciler) prepareCDI(units []*unit) {
+func (r *reconciler) prepareCDI(units []*plan.Unit) {
 	for _, c := range r.cdi {
-		r.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *unit) bool { return u.gpu.Vendor != c.vendor }))
+		r.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *plan.Unit) bool { return u.GPU.Vendor != c.vendor }))
 	}
 }
 
-func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*unit) {
+func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 	var uuids []string
 	for _, u := range units {
-		if u.offered() && !u.gone {
-			uuids = append(uuids, u.uuid)
+		if u.Offered() && !u.Gone {
+			uuids = append(uuids, u.UUID)
 		}
 	}
 	names := c.resolve(uuids)
@@ -186,10 +187,10 @@ func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*unit) {
 		r.logOnce.report("cdi of "+c.vendor, failure)
 	}
 	for _, u := range units {
-		n, known := names[u.uuid]
-		u.cdi = n.name
+		n, known := names[u.UUID]
+		u.CDI = n.name
 		switch {
-		case !slices.Contains(uuids, u.uuid):
+		case !slices.Contains(uuids, u.UUID):
 		case n.err != nil:
 			action := "it is made again every minute; see the plugin's log"
 			if n.operators {
@@ -200,7 +201,7 @@ func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*unit) {
 			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "no CDI spec could be made: " + failure.Error(),
 				Action: "it is tried again every minute; a spec of your own in /etc/cdi serves as well"})
 		case !known:
-			u.unsettled = true
+			u.Unsettled = true
 		}
 	}
 }

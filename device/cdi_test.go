@@ -13,6 +13,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
 
 // specOf is a source that knows some devices; what it hands to containers are the
@@ -122,46 +123,46 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 		r.now = time.Now
 		r.background = newBackground(func() {}, time.Now)
 		// look makes passes until there is nothing more to do, and returns the unit.
-		look := func() *unit {
-			var u *unit
+		look := func() *plan.Unit {
+			var u *plan.Unit
 			for range 3 {
-				u = &unit{uuid: testUUID(0), gpu: testGPU(testUUID(0), 0), sharing: r.config.Fallback}
+				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: r.config.Fallback}
 				r.faults.begin()
-				r.prepareCDI([]*unit{u})
+				r.prepareCDI([]*plan.Unit{u})
 				r.faults.end()
 				synctest.Wait()
 			}
 			return u
 		}
-		if u := look(); u.cdi != "nomad-gpu/nvidia="+testUUID(0) || len(u.faults) != 0 || source.count != 1 {
-			t.Errorf("at first: %q, %v, made %d times", u.cdi, u.faults, source.count)
+		if u := look(); u.CDI != "nomad-gpu/nvidia="+testUUID(0) || len(u.Faults) != 0 || source.count != 1 {
+			t.Errorf("at first: %q, %v, made %d times", u.CDI, u.Faults, source.count)
 		}
 		// The driver was upgraded: its libraries have other names.
 		if err := os.Remove(library); err != nil {
 			t.Fatal(err)
 		}
 		u := look()
-		if len(u.faults) != 1 || u.faults[0].Code != "cdi-not-ready" || !strings.Contains(u.faults[0].Message, library) || source.count != 2 {
-			t.Errorf("with a path that is gone: %v, made %d times", u.faults, source.count)
+		if len(u.Faults) != 1 || u.Faults[0].Code != "cdi-not-ready" || !strings.Contains(u.Faults[0].Message, library) || source.count != 2 {
+			t.Errorf("with a path that is gone: %v, made %d times", u.Faults, source.count)
 		}
-		since := u.faults[0].Since
+		since := u.Faults[0].Since
 		if !since.Equal(time.Now()) {
 			t.Errorf("it is since %s, and began now", since)
 		}
 		time.Sleep(retryInterval)
-		if u := look(); len(u.faults) != 1 || !u.faults[0].Since.Equal(since) || source.count != 3 {
-			t.Errorf("a minute later: %v, made %d times", u.faults, source.count)
+		if u := look(); len(u.Faults) != 1 || !u.Faults[0].Since.Equal(since) || source.count != 3 {
+			t.Errorf("a minute later: %v, made %d times", u.Faults, source.count)
 		}
 		writeFile(t, library, "")
-		if u := look(); len(u.faults) != 0 || source.count != 3 {
-			t.Errorf("with the path back: %v, made %d times", u.faults, source.count)
+		if u := look(); len(u.Faults) != 0 || source.count != 3 {
+			t.Errorf("with the path back: %v, made %d times", u.Faults, source.count)
 		}
 		// Someone empties the directory.
 		if err := os.Remove(filepath.Join(ours, "nomad-gpu-nvidia.json")); err != nil {
 			t.Fatal(err)
 		}
-		if u := look(); len(u.faults) != 0 || source.count != 4 {
-			t.Errorf("with the spec gone: %v, made %d times", u.faults, source.count)
+		if u := look(); len(u.Faults) != 0 || source.count != 4 {
+			t.Errorf("with the spec gone: %v, made %d times", u.Faults, source.count)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/datafile"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -166,55 +167,43 @@ func (m *computeModes) save() (err error) {
 }
 
 // exclusive reports whether a unit is to let in its MPS server only.
-func exclusive(c *config.Config, u *unit) bool {
-	return c.MPS.Exclusive && u.sharedFlag() && u.needsDaemon()
+func exclusive(c *config.Config, u *plan.Unit) bool {
+	return c.MPS.Exclusive && u.SharedFlag() && u.NeedsDaemon()
 }
 
 // prepareComputeModes keeps the modes of the units that are to be exclusive, and
 // puts back those of others.
-func (r *reconciler) prepareComputeModes(units []*unit, inputs planInputs) {
+func (r *reconciler) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
 	kept := map[string]bool{}
 	for _, u := range units {
 		if !exclusive(r.config, u) {
 			continue
 		}
-		kept[u.uuid] = true
-		if u.gone {
+		kept[u.UUID] = true
+		if u.Gone {
 			continue
 		}
-		open, err := r.modes.keep(u.owner(), u.uuid, u.wholeSince(inputs.leases))
+		open, err := r.modes.keep(u.Owner(), u.UUID, u.WholeSince(inputs.Leases))
 		if err != nil {
 			r.addFault(u, gpu.Fault{Code: "compute-mode-not-set", Message: "the compute mode could not be set: " + err.Error(),
-				Action: "run nvidia-smi -i " + u.uuid + " -c EXCLUSIVE_PROCESS to see why, or take exclusive out of the plugin's mps block"})
+				Action: "run nvidia-smi -i " + u.UUID + " -c EXCLUSIVE_PROCESS to see why, or take exclusive out of the plugin's mps block"})
 			continue
 		}
-		u.exclusive = !open
+		u.Exclusive = !open
 	}
 	for uuid, err := range r.modes.letGo(kept) {
 		r.logOnce.report("compute mode of "+uuid, err)
 	}
 }
 
-// wholeSince is when the task began that holds all of a unit, zero where none does.
-func (u *unit) wholeSince(leases []gpu.Lease) time.Time {
-	for _, l := range leases {
-		for _, h := range l.Holdings {
-			if l.Live() && h.UUID == u.uuid && h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices {
-				return l.StartedAt
-			}
-		}
-	}
-	return time.Time{}
-}
-
 // reserveModes gives the devices of a reservation the modes that its task needs.
-func (r *reconciler) reserveModes(units []*unit, made gpu.Reservation) error {
+func (r *reconciler) reserveModes(units []*plan.Unit, made gpu.Reservation) error {
 	for _, d := range made.Devices {
-		at := slices.IndexFunc(units, func(u *unit) bool { return u.uuid == d.UUID })
+		at := slices.IndexFunc(units, func(u *plan.Unit) bool { return u.UUID == d.UUID })
 		if at < 0 || !exclusive(r.config, units[at]) {
 			continue
 		}
-		if err := r.modes.reserve(units[at].owner(), d.UUID, d.Whole(), r.now()); err != nil {
+		if err := r.modes.reserve(units[at].Owner(), d.UUID, d.Whole(), r.now()); err != nil {
 			return fmt.Errorf("reserve: %w; the task would not be let in, or not be held to its share", err)
 		}
 	}

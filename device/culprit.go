@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -23,11 +24,11 @@ type culprit struct {
 
 // serverFault is what stands of a unit's MPS server, and the lease of the task that
 // caused it.
-func (r *reconciler) serverFault(u *unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
-	c := r.culprits[u.uuid]
+func (r *reconciler) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
+	c := r.culprits[u.UUID]
 	if c.since != status.Since || c.since.IsZero() {
 		c = r.findCulprit(u, status, leases)
-		r.culprits[u.uuid] = c
+		r.culprits[u.UUID] = c
 	}
 	f := &gpu.Fault{Code: "mps-fault", Message: status.Reason, Since: status.Since, Fatal: true,
 		Action: "it takes new clients when the programs of all tasks on the device have ended"}
@@ -38,14 +39,14 @@ func (r *reconciler) serverFault(u *unit, status mps.Status, leases []gpu.Lease)
 }
 
 // findCulprit finds the task of the process that the server's log names.
-func (r *reconciler) findCulprit(u *unit, status mps.Status, leases []gpu.Lease) culprit {
+func (r *reconciler) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
 	found := culprit{since: status.Since}
 	if status.Culprit == 0 {
 		return found
 	}
 	groups := r.cgroups(status.Culprit)
 	for _, l := range leases {
-		onUnit := slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == u.uuid })
+		onUnit := slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == u.UUID })
 		if onUnit && cgroup.Within(groups, l.Cgroup) {
 			found.lease, found.who = l.ID, fmt.Sprintf("task %s of job %s (allocation %s)", l.Task, l.Job, l.AllocID)
 		}

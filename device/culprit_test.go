@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -28,7 +29,7 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 	memory := newCgroupMemory(read, func() time.Time { return now })
 	r := testReconciler(testConfig(t, ""))
 	r.cgroups, r.culprits = memory.of, map[string]culprit{}
-	u := &unit{uuid: testUUID(0)}
+	u := &plan.Unit{UUID: testUUID(0)}
 	on := func(id, cgroup, uuid string, phase gpu.Phase) gpu.Lease {
 		return gpu.Lease{ID: id, AllocID: "alloc-" + id, Job: "job-" + id, Task: "web", Cgroup: cgroup, Phase: phase, Holdings: []gpu.Holding{{UUID: uuid}}}
 	}

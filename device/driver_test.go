@@ -1,11 +1,13 @@
 package device
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -32,7 +34,7 @@ func TestUpgradedDriverNeedsANewProcess(t *testing.T) {
 	<-r.Outdated()
 	r.start(topology, "")
 	groups = r.until("all is healthy again", allHealthy)
-	if version := attributeText(groups[0].Attributes[gpu.AttrDriverVersion]); version != "580.95.05" {
+	if version := plan.AttributeText(groups[0].Attributes[gpu.AttrDriverVersion]); version != "580.95.05" {
 		t.Errorf("the driver is %s", version)
 	}
 	select {
@@ -48,8 +50,8 @@ func TestUnifiedMemoryIsTheHosts(t *testing.T) {
 	groups := r.until("it is healthy", allHealthy)
 	// 122502 MiB, of which the system keeps a tenth.
 	g, healthy := find(groups, "slice/GB10/0")
-	if healthy != (122502-12250)/1024 || attributeText(g.Attributes[gpu.AttrMemory]) != "122502 MiB" {
-		t.Errorf("%d slices of %s", healthy, attributeText(g.Attributes[gpu.AttrMemory]))
+	if healthy != (122502-12250)/1024 || plan.AttributeText(g.Attributes[gpu.AttrMemory]) != "122502 MiB" {
+		t.Errorf("%d slices of %s", healthy, plan.AttributeText(g.Attributes[gpu.AttrMemory]))
 	}
 	uuid := uuidOf(t, groups, "slice/GB10/0")
 	r.happen(uuid, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 1, MemoryMiB: 700}} })
@@ -85,7 +87,8 @@ func TestFaultOfAMIGInstance(t *testing.T) {
 	groups := r.until("all is healthy", allHealthy)
 	g, _ := find(groups, "mig/3g.20gb")
 	sick, well := g.Devices[0].ID, g.Devices[1].ID
-	parent := r.service.reconciler.published.latest.Load().index[sick].unit.parent
+	units := r.service.reconciler.published.units()
+	parent := units[slices.IndexFunc(units, func(u *plan.Unit) bool { return u.UUID == sick })].Parent
 	r.listen(parent)
 	r.happen(parent, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 95); c.XIDInstance = sick; c.ProbeFails = true })
 	r.until("it is ill alone", func(g []*device.DeviceGroup) bool {

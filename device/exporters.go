@@ -7,24 +7,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
 
 // exporter is how a vendor's own exporter tells of readings.
 type exporter struct {
 	gauges []gauge
 	// own are the values of the labels that it adds to ours; nil for none.
-	own func(*unit, hardware.Driver) []string
+	own func(*plan.Unit, hardware.Driver) []string
 }
 
 var exporters = map[string]exporter{
-	"nvidia": {gauges: dcgmMetrics, own: func(_ *unit, d hardware.Driver) []string { return []string{d.Version} }},
+	"nvidia": {gauges: dcgmMetrics, own: func(_ *plan.Unit, d hardware.Driver) []string { return []string{d.Version} }},
 	"amd":    {gauges: amdMetrics},
 	"intel":  {gauges: intelMetrics},
 	"huawei": {gauges: npuMetrics, own: npuLabelValues},
 }
 
 // labels are a device's with those that the exporter adds.
-func (e exporter) labels(device []string, u *unit, d hardware.Driver) []string {
+func (e exporter) labels(device []string, u *plan.Unit, d hardware.Driver) []string {
 	if e.own == nil {
 		return device
 	}
@@ -145,8 +146,8 @@ func bytesOf(mib int64) int64 {
 // npuLabels are those of Huawei's npu-exporter.
 var npuLabels = append(deviceLabels[:len(deviceLabels):len(deviceLabels)], "id", "model_name", "vdie_id", "pcie_bus_info")
 
-func npuLabelValues(u *unit, _ hardware.Driver) []string {
-	return []string{strconv.Itoa(u.gpu.Minor), strings.TrimPrefix(u.gpu.Model, "Huawei Ascend "), strings.ToUpper(strings.TrimPrefix(u.gpu.UUID, "NPU-")), strings.ToUpper(u.gpu.PCIBusID)}
+func npuLabelValues(u *plan.Unit, _ hardware.Driver) []string {
+	return []string{strconv.Itoa(u.GPU.Minor), strings.TrimPrefix(u.GPU.Model, "Huawei Ascend "), strings.ToUpper(strings.TrimPrefix(u.GPU.UUID, "NPU-")), strings.ToUpper(u.GPU.PCIBusID)}
 }
 
 func npuGauge(name, help string, value func(hardware.Reading) int64) gauge {

@@ -3,6 +3,7 @@ package device
 import (
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -16,16 +17,16 @@ func (c *faultClock) begin() { c.next = map[string]time.Time{} }
 func (c *faultClock) end()   { c.since = c.next }
 
 // addFault adds a fault of this unit only, unless the operator ignores it.
-func (r *reconciler) addFault(u *unit, f gpu.Fault) {
+func (r *reconciler) addFault(u *plan.Unit, f gpu.Fault) {
 	if r.config.Health.Ignore[f.Code] {
 		return
 	}
-	key := u.uuid + " " + f.Code
+	key := u.UUID + " " + f.Code
 	since, ok := r.faults.since[key]
 	if !ok {
 		since = r.now()
 	}
 	r.faults.next[key] = since
 	f.Since = since
-	u.faults = append(u.faults[:len(u.faults):len(u.faults)], f)
+	u.Faults = append(u.Faults[:len(u.Faults):len(u.Faults)], f)
 }

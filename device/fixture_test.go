@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -73,8 +74,8 @@ func testReconciler(c *config.Config) *reconciler {
 	}
 }
 
-func quiet() planInputs {
-	return planInputs{holders: map[string]occupancy.Holder{}, recent: map[string]occupancy.Holder{}, busy: map[string]bool{}, cordons: map[string]string{}, faults: map[string][]gpu.Fault{}}
+func quiet() plan.Inputs {
+	return plan.Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]bool{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -86,3 +87,13 @@ func faultCodes(faults []gpu.Fault) string {
 	}
 	return strings.Join(all, " ")
 }
+
+func sliceIDs(uuid string, numbers ...int) []string {
+	var ids []string
+	for _, n := range numbers {
+		ids = append(ids, gpu.SliceID{UUID: uuid, N: n}.String())
+	}
+	return ids
+}
+
+const sliced = "mode = \"slice\"\n"

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -15,13 +16,13 @@ const lockDirMode = 0o777 | os.ModeSticky
 
 // prepareHAMi gives the units HAMi-core. Where its library or its lock directory
 // is not as tasks need it, that is a fault: a task without it has no limits.
-func (r *reconciler) prepareHAMi(units []*unit) {
+func (r *reconciler) prepareHAMi(units []*plan.Unit) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingHAMi || u.unable() != "" {
+		if u.Sharing.Mechanism != gpu.SharingHAMi || u.Unable() != "" {
 			continue
 		}
-		u.hami = r.config.HAMi
-		if err := checkHAMi(*u.hami); err != nil {
+		u.HAMi = r.config.HAMi
+		if err := checkHAMi(*u.HAMi); err != nil {
 			r.addFault(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
 				Action: "set that right; it is healthy again when it is"})
 		}

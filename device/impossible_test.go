@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -47,15 +48,15 @@ func TestWhatADeviceCannotIsNotPrepared(t *testing.T) {
 			r := testReconciler(testConfig(t, tc.config))
 			asked := &wantedDaemons{}
 			r.mps, r.platform, r.now = asked, &platform{observer: fixedObserver{}}, time.Now
-			units := plan(r.config, r.registry, machine, quiet())
+			units := plan.Units(r.config, r.registry, machine, quiet())
 			r.prepareSharing(units, hardware.Machine{}, quiet())
 			if (len(asked.uuids) > 0) != tc.daemon {
 				t.Errorf("daemons are asked for %v", asked.uuids)
 			}
-			if f := units[0].faults; len(f) != 1 || !strings.Contains(f[0].Code+": "+f[0].Message, tc.says) {
+			if f := units[0].Faults; len(f) != 1 || !strings.Contains(f[0].Code+": "+f[0].Message, tc.says) {
 				t.Errorf("faults are %v", f)
 			}
-			if s := units[0].state(); (s.MPS != nil) != tc.daemon || s.HAMi != nil || s.Mode != gpu.ModeSlice {
+			if s := units[0].State(); (s.MPS != nil) != tc.daemon || s.HAMi != nil || s.Mode != gpu.ModeSlice {
 				t.Errorf("the driver is told %+v", s)
 			}
 		})

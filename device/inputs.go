@@ -7,11 +7,12 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// planInputs gathers what the plan depends on.
-func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
+// gatherInputs gathers what the plan depends on.
+func (r *reconciler) gatherInputs(machine hardware.Machine) plan.Inputs {
 	cordons, err := r.cordons.All()
 	r.logOnce.report("cordons", err)
 	leasesReadAt := r.now() // before it: a lease that is written meanwhile is younger
@@ -22,29 +23,29 @@ func (r *reconciler) gatherInputs(machine hardware.Machine) planInputs {
 	}
 	live, recent, reservationsErr := r.reservations.Look(leases, r.now())
 	r.logOnce.report("reservations", reservationsErr)
-	now := planInputs{
-		holders: occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, r.now()))),
-		recent:  occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, r.now().Add(-r.config.ModeChangeDelay)))),
-		busy:    map[string]bool{},
-		cordons: cordons,
-		faults:  map[string][]gpu.Fault{},
+	now := plan.Inputs{
+		Holders: occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, r.now()))),
+		Recent:  occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, r.now().Add(-r.config.ModeChangeDelay)))),
+		Busy:    map[string]bool{},
+		Cordons: cordons,
+		Faults:  map[string][]gpu.Fault{},
 
-		tasks:        occupancy.TasksOn(occupancy.LiveAfter(leases, r.now())),
-		leases:       leases,
-		leasesReadAt: leasesReadAt,
+		Tasks:        occupancy.TasksOn(occupancy.LiveAfter(leases, r.now())),
+		Leases:       leases,
+		LeasesReadAt: leasesReadAt,
 	}
 	for _, uuid := range r.registry.GPUs() {
-		now.faults[uuid] = r.health.Faults(uuid)
+		now.Faults[uuid] = r.health.Faults(uuid)
 	}
 	for _, g := range machine.GPUs {
-		now.faults[g.UUID] = r.health.Faults(g.UUID)
+		now.Faults[g.UUID] = r.health.Faults(g.UUID)
 		for _, i := range g.Partitions {
-			now.faults[i.UUID] = r.health.Faults(i.UUID)
+			now.Faults[i.UUID] = r.health.Faults(i.UUID)
 		}
 		if err != nil {
-			now.busy[g.UUID] = true // what is held is not known
+			now.Busy[g.UUID] = true // what is held is not known
 		} else if r.changing(g) {
-			r.findBusy(g, now.busy)
+			r.findBusy(g, now.Busy)
 		}
 	}
 	return now
@@ -57,7 +58,7 @@ func (r *reconciler) changing(g hardware.GPU) bool {
 		return false
 	}
 	rule := r.config.RuleFor(g, known.Index)
-	if !known.Sharing.Same(rule.Sharing) || layoutCordon(rule, g, true) != "" {
+	if !known.Sharing.Same(rule.Sharing) || plan.LayoutCordon(rule, g, true) != "" {
 		return true
 	}
 	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -27,13 +28,13 @@ func TestIntelGPUsAndFunctionsAreOffered(t *testing.T) {
 	}
 	flex, _ := find(groups, "gpu/Intel Data Center GPU Flex 170")
 	for key, want := range map[string]string{gpu.AttrType: "Flex170", gpu.AttrMemory: "14248 MiB", gpu.AttrNUMANode: "0", gpu.AttrUUID: m.CardUUID(0), gpu.AttrTiles: "1", gpu.AttrFunctions: "31", "power": "150 W", "cores_clock": "2050 MHz"} {
-		if got := attributeText(flex.Attributes[key]); got != want {
+		if got := plan.AttributeText(flex.Attributes[key]); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}
 	}
 	// xe does not tell how much memory there is: unknown must not become zero.
 	if arc, _ := find(groups, "gpu/Intel Arc A770"); arc.Attributes[gpu.AttrMemory] != nil {
-		t.Errorf("memory that the driver does not tell is %s", attributeText(arc.Attributes[gpu.AttrMemory]))
+		t.Errorf("memory that the driver does not tell is %s", plan.AttributeText(arc.Attributes[gpu.AttrMemory]))
 	} else if arc.Attributes[gpu.AttrFunctions] != nil {
 		t.Error("a card that can have no virtual functions has some")
 	}

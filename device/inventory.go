@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -98,19 +99,19 @@ func takeInventory(c *config.Config) (Inventory, error) {
 	}
 	machine, units, leases := seen.machine, seen.units, seen.leases
 	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.Simulation != nil,
-		Warnings: append(unmatched(c, machine.GPUs, seen.registry), crowded(c, units, machine)...)}
+		Warnings: append(plan.Unmatched(c, machine.GPUs, seen.registry), plan.Crowded(c, units, machine)...)}
 	for _, u := range units {
-		i.Devices = append(i.Devices, u.inventory(leases))
+		i.Devices = append(i.Devices, inventoryOf(u, leases))
 	}
-	for _, g := range buildGroups(traitsOf(machine, units), units) {
-		group := InventoryGroup{Name: groupName{g.Vendor, g.Type, g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
+	for _, g := range plan.Groups(plan.TraitsOf(machine, units), units) {
+		group := InventoryGroup{Name: plan.GroupName{Vendor: g.Vendor, Kind: g.Type, Name: g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
 		for _, d := range g.Devices {
 			if d.Healthy {
 				group.Healthy++
 			}
 		}
 		for key, value := range g.Attributes {
-			group.Attributes[key] = attributeText(value)
+			group.Attributes[key] = plan.AttributeText(value)
 		}
 		i.Groups = append(i.Groups, group)
 	}
@@ -121,7 +122,7 @@ func takeInventory(c *config.Config) (Inventory, error) {
 type sight struct {
 	machine  hardware.Machine
 	registry *registry.Registry
-	units    []*unit
+	units    []*plan.Unit
 	leases   []gpu.Lease // live
 }
 
@@ -140,9 +141,9 @@ func look(c *config.Config, p *platform) (sight, error) {
 	if err != nil {
 		return sight{}, err
 	}
-	units := plan(c, l, machine, now)
+	units := plan.Units(c, l, machine, now)
 	for _, u := range units {
-		u.cordon = cmp.Or(u.cordon, standing[u.uuid])
+		u.Cordon = cmp.Or(u.Cordon, standing[u.UUID])
 	}
 	return sight{machine, l, units, leases}, nil
 }
@@ -176,9 +177,9 @@ func (u unseen) Unwrap() []error { return u }
 // recorded reads what a running plugin and driver have written down; where they
 // have not run there is nothing. standing are the cordons that only the running
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
-func recorded(c *config.Config, bootID string) (now planInputs, leases []gpu.Lease, standing map[string]string, err error) {
-	now = planInputs{faults: map[string][]gpu.Fault{}, busy: map[string]bool{}}
-	if now.cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {
+func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Lease, standing map[string]string, err error) {
+	now = plan.Inputs{Faults: map[string][]gpu.Fault{}, Busy: map[string]bool{}}
+	if now.Cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
 	state, err := stateOf(c, bootID)
@@ -191,12 +192,12 @@ func recorded(c *config.Config, bootID string) (now planInputs, leases []gpu.Lea
 		return now, nil, nil, err
 	}
 	for _, s := range states {
-		now.faults[s.UUID] = s.Faults
-		if now.cordons[s.UUID] == "" && now.cordons[s.ParentUUID] == "" && s.CordonReason != "" {
-			standing[s.UUID], now.busy[s.UUID] = s.CordonReason, true
+		now.Faults[s.UUID] = s.Faults
+		if now.Cordons[s.UUID] == "" && now.Cordons[s.ParentUUID] == "" && s.CordonReason != "" {
+			standing[s.UUID], now.Busy[s.UUID] = s.CordonReason, true
 		}
 	}
-	leases, err = now.held(c, state)
+	leases, err = enterHeld(&now, c, state)
 	return now, leases, standing, err
 }
 
@@ -209,8 +210,8 @@ func stateOf(c *config.Config, bootID string) (*statedir.Dir, error) {
 	return statedir.Open(c.StateDir, bootID)
 }
 
-// held enters what tasks hold, and returns the live leases.
-func (now *planInputs) held(c *config.Config, state *statedir.Dir) ([]gpu.Lease, error) {
+// enterHeld enters what tasks hold, and returns the live leases.
+func enterHeld(now *plan.Inputs, c *config.Config, state *statedir.Dir) ([]gpu.Lease, error) {
 	leases, err := state.Leases()
 	if err != nil {
 		return nil, err
@@ -222,76 +223,24 @@ func (now *planInputs) held(c *config.Config, state *statedir.Dir) ([]gpu.Lease,
 	}
 	r.Match(clock)
 	live, recent := r.Held(clock)
-	now.recent = occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, clock.Add(-c.ModeChangeDelay))))
+	now.Recent = occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, clock.Add(-c.ModeChangeDelay))))
 	leases = occupancy.LiveAfter(leases, clock)
-	now.holders = occupancy.Merge(live, occupancy.Holders(leases))
+	now.Holders = occupancy.Merge(live, occupancy.Holders(leases))
 	return leases, nil
 }
 
-func (u *unit) inventory(leases []gpu.Lease) InventoryEntry {
-	entry := InventoryEntry{Index: u.index, UUID: u.uuid, Parent: u.parent, Model: u.gpu.Model, PCIBusID: u.gpu.PCIBusID,
-		MemoryMiB: u.memoryMiB, Mode: u.sharing.Mode, Sharing: u.sharing.Mechanism, Grade: u.grade(),
-		Instances: len(u.ids()), Healthy: u.healthy(), Faults: u.faults, Cordon: u.cordon}
-	if u.offered() {
-		entry.Group = u.group.String()
+func inventoryOf(u *plan.Unit, leases []gpu.Lease) InventoryEntry {
+	entry := InventoryEntry{Index: u.Index, UUID: u.UUID, Parent: u.Parent, Model: u.GPU.Model, PCIBusID: u.GPU.PCIBusID,
+		MemoryMiB: u.MemoryMiB, Mode: u.Sharing.Mode, Sharing: u.Sharing.Mechanism, Grade: u.Grade(),
+		Instances: len(u.IDs()), Healthy: u.Healthy(), Faults: u.Faults, Cordon: u.Cordon}
+	if u.Offered() {
+		entry.Group = u.Group.String()
 	}
-	if u.instance != nil {
-		entry.Profile = u.instance.Profile
+	if u.Instance != nil {
+		entry.Profile = u.Instance.Profile
 	}
-	for _, t := range occupancy.On(leases, u.uuid) {
+	for _, t := range occupancy.On(leases, u.UUID) {
 		entry.Tasks = append(entry.Tasks, fmt.Sprintf("%s/%s (alloc %.8s)", t.Lease.Job, t.Lease.Task, t.Lease.AllocID))
 	}
 	return entry
-}
-
-// crowded warns of devices with more instances than their MPS server takes clients, and of
-// those whose server takes fewer than mps.max_clients.
-func crowded(c *config.Config, units []*unit, machine hardware.Machine) []string {
-	var warnings []string
-	for _, u := range units {
-		cuda := machine.Drivers[u.gpu.Vendor].Platform
-		most := clientsOf(c, u, cuda)
-		if can := maxClients(u.gpu.ComputeCapability, cuda); u.needsDaemon() && most > can {
-			warnings = append(warnings, fmt.Sprintf("mps.max_clients %d: the MPS server of %s takes %d (compute capability %s, CUDA %s); programs beyond that get a CUDA error",
-				most, u.group, can, cmp.Or(u.gpu.ComputeCapability, "unknown"), cmp.Or(cuda, "unknown")))
-		}
-		if count := len(u.ids()); u.sharing.Mechanism == gpu.SharingMPS && u.offered() && count > most {
-			warnings = append(warnings, fmt.Sprintf(
-				"%s: %d instances, and its MPS server has %d clients at most, which are counted by CUDA contexts: when they are used up, the instances that are left take no work; make slices larger (slice_memory) unless tasks hold several",
-				u.group, count, most))
-		}
-	}
-	return warnings
-}
-
-// unmatched warns of what in a configuration concerns no GPU of the machine.
-// There is nothing to say before every GPU has told what it is: until then it is not
-// known which rule is for it.
-func unmatched(c *config.Config, gpus []hardware.GPU, l *registry.Registry) []string {
-	if !l.Knows(gpus) {
-		return nil
-	}
-	var warnings []string
-	first := map[int]bool{}
-	ids := map[string]bool{}
-	for _, g := range gpus {
-		ids[g.UUID] = true
-		for _, i := range g.Partitions {
-			ids[i.UUID] = true
-		}
-		at := slices.IndexFunc(c.Rules, func(r config.Rule) bool { return r.Selects(g, l.Records[g.UUID].Index) })
-		first[at] = true
-	}
-	for i := range c.Rules {
-		if !first[i] {
-			warnings = append(warnings, fmt.Sprintf("gpu[%d] selects no GPU of this machine that an earlier rule does not select", i))
-		}
-	}
-	for id := range c.Ignored {
-		if !ids[id] {
-			warnings = append(warnings, fmt.Sprintf("ignored_gpu_ids: %q is not a device of this machine", id))
-		}
-	}
-	slices.Sort(warnings)
-	return warnings
 }

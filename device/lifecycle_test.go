@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -81,8 +82,8 @@ func TestFatalXIDAndRecovery(t *testing.T) {
 	if text := g.Devices[5].HealthDesc; !strings.Contains(text, "nvidia-smi --gpu-reset") || !strings.Contains(text, "since 20") {
 		t.Errorf("health description is %q", text)
 	}
-	if attributeText(g.Attributes["healthy"]) != "0" {
-		t.Errorf("attribute healthy is %s", attributeText(g.Attributes["healthy"]))
+	if plan.AttributeText(g.Attributes["healthy"]) != "0" {
+		t.Errorf("attribute healthy is %s", plan.AttributeText(g.Attributes["healthy"]))
 	}
 	// The reset is done, but a program still fails on the GPU.
 	r.happen(uuid, func(c *sim.Condition) { c.RecoveryAction = 0; c.ProbeFails = true })
@@ -253,13 +254,13 @@ func TestOnlyAnEmptyDeviceIsEmpty(t *testing.T) {
 	e := &reconciler{platform: r.service.reconciler.platform}
 	uuid := uuidOf(t, r.groups(), "slice/H100/0")
 	for _, tc := range []struct {
-		unit *unit
+		unit *plan.Unit
 		want bool
 	}{
-		{&unit{uuid: uuid}, true},
-		{&unit{uuid: uuid, heldAll: true}, false},
-		{&unit{uuid: uuid, held: map[int]bool{3: true}}, false},
-		{&unit{uuid: "GPU-never-seen"}, false},
+		{&plan.Unit{UUID: uuid}, true},
+		{&plan.Unit{UUID: uuid, HeldAll: true}, false},
+		{&plan.Unit{UUID: uuid, Held: map[int]bool{3: true}}, false},
+		{&plan.Unit{UUID: "GPU-never-seen"}, false},
 	} {
 		if got := e.empty(tc.unit); got != tc.want {
 			t.Errorf("%+v is empty: %v", tc.unit, got)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -47,10 +48,10 @@ func (r *reconciler) limiter() *gpu.MemoryLimiter {
 }
 
 // prepareMemoryLimits finds the slices whose memory the driver can hold.
-func (r *reconciler) prepareMemoryLimits(units []*unit) {
+func (r *reconciler) prepareMemoryLimits(units []*plan.Unit) {
 	for _, u := range units {
-		if r.config.MemoryLimits && u.sharing.Mode == gpu.ModeSlice && u.instance == nil && u.gpu.MemoryLimits && u.unable() == "" {
-			u.limiter = r.limiter()
+		if r.config.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
+			u.Limiter = r.limiter()
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -41,7 +42,7 @@ gpu { model = "H100" }`)
 			}
 			r.start(topology, config)
 			groups := r.until("all is healthy", allHealthy)
-			if grade := attributeText(groups[0].Attributes[gpu.AttrGrade]); grade != string(tc.grade) {
+			if grade := plan.AttributeText(groups[0].Attributes[gpu.AttrGrade]); grade != string(tc.grade) {
 				t.Errorf("the grade is %s", grade)
 			}
 			states := must(r.openState().GPUs())

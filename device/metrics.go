@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -62,8 +63,8 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	labels := map[string][]string{}
 	for _, u := range c.published.units() {
-		labels[u.uuid] = u.labels(c.host)
-		c.unit(out, u, labels[u.uuid])
+		labels[u.UUID] = labelsOf(u, c.host)
+		c.unit(out, u, labels[u.UUID])
 	}
 	if c.dcgm { // else the vendor's exporter runs beside: its sums are not to be doubled
 		c.readings(out, labels)
@@ -72,13 +73,13 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	leases := c.meter.known()
 	seen := c.look(leases)
 	for _, u := range c.published.units() {
-		s, told := seen.devices[u.uuid]
+		s, told := seen.devices[u.UUID]
 		if !told {
 			continue
 		}
-		out <- prometheus.MustNewConstMetric(descForeign, prometheus.GaugeValue, float64(s.foreign), labels[u.uuid]...)
-		if u.mps != nil && s.serverMiB > 0 {
-			out <- prometheus.MustNewConstMetric(descMPSMemory, prometheus.GaugeValue, float64(s.serverMiB<<20), labels[u.uuid]...)
+		out <- prometheus.MustNewConstMetric(descForeign, prometheus.GaugeValue, float64(s.foreign), labels[u.UUID]...)
+		if u.MPS != nil && s.serverMiB > 0 {
+			out <- prometheus.MustNewConstMetric(descMPSMemory, prometheus.GaugeValue, float64(s.serverMiB<<20), labels[u.UUID]...)
 		}
 	}
 	for _, o := range append(c.occupants(leases), seen.others...) {
@@ -93,8 +94,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 func (c collector) readings(out chan<- prometheus.Metric, labels map[string][]string) {
 	drivers := c.published.drivers()
 	for _, m := range c.read() {
-		e := exporters[m.gpu.Vendor]
-		own := e.labels(labels[m.uuid], m.unit, drivers[m.gpu.Vendor])
+		e := exporters[m.GPU.Vendor]
+		own := e.labels(labels[m.UUID], m.Unit, drivers[m.GPU.Vendor])
 		for _, g := range e.gauges {
 			if v := g.value(m.Reading); v != hardware.Absent {
 				out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(v)/g.one, own...)
@@ -102,37 +103,30 @@ func (c collector) readings(out chan<- prometheus.Metric, labels map[string][]st
 		}
 	}
 	for _, u := range c.published.units() {
-		if u.parent == "" && u.gpu.Vendor == nvidia.Vendor {
-			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.health.LastXID(u.uuid)),
-				exporters[nvidia.Vendor].labels(labels[u.uuid], u, drivers[nvidia.Vendor])...)
+		if u.Parent == "" && u.GPU.Vendor == nvidia.Vendor {
+			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.health.LastXID(u.UUID)),
+				exporters[nvidia.Vendor].labels(labels[u.UUID], u, drivers[nvidia.Vendor])...)
 		}
 	}
 }
 
-func (c collector) unit(out chan<- prometheus.Metric, u *unit, labels []string) {
+func (c collector) unit(out chan<- prometheus.Metric, u *plan.Unit, labels []string) {
 	emit := func(d *prometheus.Desc, v float64, more ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append(labels[:len(labels):len(labels)], more...)...)
 	}
-	emit(descHealthy, truth(len(u.faults) == 0))
-	emit(descCordoned, truth(u.cordon != ""))
-	for _, f := range u.faults {
+	emit(descHealthy, truth(len(u.Faults) == 0))
+	emit(descCordoned, truth(u.Cordon != ""))
+	for _, f := range u.Faults {
 		emit(descFault, float64(f.Since.Unix()), f.Code)
 	}
-	if u.offered() {
-		emit(descInstances, float64(len(u.ids())), u.group.String())
-		emit(descHeld, float64(u.countHeld()), u.group.String())
+	if u.Offered() {
+		emit(descInstances, float64(len(u.IDs())), u.Group.String())
+		emit(descHeld, float64(u.CountHeld()), u.Group.String())
 	}
-	if u.mps != nil {
-		emit(descMPSReady, truth(u.mps.Ready))
-		emit(descMPSStarts, float64(u.mps.Generation))
+	if u.MPS != nil {
+		emit(descMPSReady, truth(u.MPS.Ready))
+		emit(descMPSStarts, float64(u.MPS.Generation))
 	}
-}
-
-func (u *unit) countHeld() int {
-	if u.heldAll {
-		return len(u.ids())
-	}
-	return len(u.held)
 }
 
 func (o occupant) collect(out chan<- prometheus.Metric, labels []string) {
@@ -153,20 +147,20 @@ func (o occupant) collect(out chan<- prometheus.Metric, labels []string) {
 	}
 }
 
-// node is the name of the device node below /dev.
-func (u *unit) node() string {
-	if u.gpu.Vendor == "nvidia" {
-		return fmt.Sprintf("nvidia%d", u.gpu.Minor)
+// nodeOf is the name of the device node below /dev.
+func nodeOf(u *plan.Unit) string {
+	if u.GPU.Vendor == "nvidia" {
+		return fmt.Sprintf("nvidia%d", u.GPU.Minor)
 	}
-	return fmt.Sprintf("dri/renderD%d", u.gpu.Minor)
+	return fmt.Sprintf("dri/renderD%d", u.GPU.Minor)
 }
 
-func (u *unit) labels(host string) []string {
+func labelsOf(u *plan.Unit, host string) []string {
 	profile, gi := "", ""
-	if u.instance != nil {
-		profile, gi = u.instance.Profile, strconv.Itoa(u.instance.GI)
+	if u.Instance != nil {
+		profile, gi = u.Instance.Profile, strconv.Itoa(u.Instance.GI)
 	}
-	return []string{strconv.Itoa(u.gpu.Index), u.uuid, u.gpu.PCIBusID, u.node(), u.gpu.Model, host, profile, gi}
+	return []string{strconv.Itoa(u.GPU.Index), u.UUID, u.GPU.PCIBusID, nodeOf(u), u.GPU.Model, host, profile, gi}
 }
 
 func truth(b bool) float64 {

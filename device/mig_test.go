@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 )
 
@@ -47,7 +48,7 @@ func TestDeclaredMIGLayoutIsMade(t *testing.T) {
 	before := r.groups()
 	r.start("../e2e/topology/dgx-a100.hcl", config)
 	after := r.groups()
-	if !sameGroups(before, after) {
+	if !plan.SameGroups(before, after) {
 		t.Errorf("a restart changed\n%sto\n%s", describeGroups(before), describeGroups(after))
 	}
 	// A reboot forgets what was laid out.
@@ -56,7 +57,7 @@ func TestDeclaredMIGLayoutIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start("../e2e/topology/dgx-a100.hcl", config)
-	r.until("it is laid out again", func(g []*device.DeviceGroup) bool { return sameGroups(before, g) })
+	r.until("it is laid out again", func(g []*device.DeviceGroup) bool { return plan.SameGroups(before, g) })
 }
 
 func TestImpossibleMIGLayoutSaysWhy(t *testing.T) {
@@ -101,14 +102,14 @@ func TestMIGInstancesThatCannotBeReadStay(t *testing.T) {
 			if text := after.Devices[0].HealthDesc; !strings.HasPrefix(text, "nvml-error: NVML failed (") || !strings.Contains(text, "since 20") {
 				t.Errorf("health description is %q", text)
 			}
-			if attributeText(after.Attributes["memory"]) != attributeText(before.Attributes["memory"]) {
-				t.Errorf("memory was %s and is %s", attributeText(before.Attributes["memory"]), attributeText(after.Attributes["memory"]))
+			if plan.AttributeText(after.Attributes["memory"]) != plan.AttributeText(before.Attributes["memory"]) {
+				t.Errorf("memory was %s and is %s", plan.AttributeText(before.Attributes["memory"]), plan.AttributeText(after.Attributes["memory"]))
 			}
 			if _, n := find(groups, "mig/1g.10gb"); n != 7 {
 				t.Errorf("%d small instances are healthy, seven are on another GPU", n)
 			}
 			r.happen(s.ParentUUID, func(c *sim.Condition) { c.Errors = nil })
-			if !sameGroups(r.until("all is healthy again", allHealthy), r.groups()) {
+			if !plan.SameGroups(r.until("all is healthy again", allHealthy), r.groups()) {
 				t.Error("it came back as something else")
 			}
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -63,7 +64,7 @@ func TestTimesliceIsSetAndVerified(t *testing.T) {
 	r.start("../e2e/topology/t4.hcl", "mode = \"shared\"\ntimeslice = \"short\"")
 	groups := r.until("the length is set", allHealthy)
 	g, _ := find(groups, "shared/T4/0")
-	if got := attributeText(g.Attributes["timeslice"]); got != "short" {
+	if got := plan.AttributeText(g.Attributes["timeslice"]); got != "short" {
 		t.Errorf("attribute timeslice is %q", got)
 	}
 	if s, err := r.openState().GPU(uuidOf(t, groups, "shared/T4/0")); err != nil || s.Timeslice != "short" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -32,12 +33,12 @@ type deviceCensus struct {
 func (m *monitor) look(leases []gpu.Lease) census {
 	c := census{leases: leases, devices: map[string]deviceCensus{}}
 	for _, u := range m.published.units() {
-		processes, err := m.observer.Processes(u.owner(), u.uuid)
-		if err != nil || !u.offered() {
+		processes, err := m.observer.Processes(u.Owner(), u.UUID)
+		if err != nil || !u.Offered() {
 			continue
 		}
 		var d deviceCensus
-		on := occupancy.On(leases, u.uuid)
+		on := occupancy.On(leases, u.UUID)
 		for _, p := range processes {
 			switch groups := m.meter.cgroups(p.PID); {
 			case m.server(p.PID):
@@ -49,22 +50,22 @@ func (m *monitor) look(leases []gpu.Lease) census {
 				}
 			}
 		}
-		c.devices[u.uuid] = d
+		c.devices[u.UUID] = d
 	}
 	return c
 }
 
 // count adds a process to its task; false if it is no task's on that device, or claims to be
 // of one that has a lease, in whose control group it is not.
-func (c *census) count(u *unit, p hardware.Process, environ []byte) bool {
-	lease, holding, ok := taskOf(environ, u.uuid)
+func (c *census) count(u *plan.Unit, p hardware.Process, environ []byte) bool {
+	lease, holding, ok := taskOf(environ, u.UUID)
 	if !ok || slices.ContainsFunc(c.leases, func(l gpu.Lease) bool { return l.ID == lease.ID }) {
 		return false
 	}
-	at := slices.IndexFunc(c.others, func(o occupant) bool { return o.lease.ID == lease.ID && o.holding.UUID == u.uuid })
+	at := slices.IndexFunc(c.others, func(o occupant) bool { return o.lease.ID == lease.ID && o.holding.UUID == u.UUID })
 	if at < 0 {
 		at = len(c.others)
-		c.others = append(c.others, occupant{lease, holding, &gpu.TaskUsage{LeaseID: lease.ID, UUID: u.uuid, Milli: hardware.Absent}, nil})
+		c.others = append(c.others, occupant{lease, holding, &gpu.TaskUsage{LeaseID: lease.ID, UUID: u.UUID, Milli: hardware.Absent}, nil})
 	}
 	usage := c.others[at].usage
 	usage.Processes++
@@ -72,7 +73,7 @@ func (c *census) count(u *unit, p hardware.Process, environ []byte) bool {
 	if p.Milli != hardware.Absent {
 		usage.Milli = max(0, usage.Milli) + p.Milli
 	}
-	if !p.MPS && !p.MPSUnknown && u.underMPS(holding) {
+	if !p.MPS && !p.MPSUnknown && u.UnderMPS(holding) {
 		usage.BesideMPS = append(usage.BesideMPS, p.PID)
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -43,10 +44,10 @@ func (r *rig) unhealthyBecause(text string) []*device.DeviceGroup {
 func TestEachTaskHasMultiprocessorsOfItsOwn(t *testing.T) {
 	r := startPartitioned(t, "590", "H100")
 	groups := r.until("all is healthy", allHealthy)
-	if grade := groups[0].Attributes[gpu.AttrComputeGrade]; grade == nil || attributeText(grade) != gpu.ComputeEnforced {
+	if grade := groups[0].Attributes[gpu.AttrComputeGrade]; grade == nil || plan.AttributeText(grade) != gpu.ComputeEnforced {
 		t.Errorf("the grade of compute is %v", grade)
 	}
-	if grade := attributeText(groups[0].Attributes[gpu.AttrGrade]); grade != string(gpu.GradeCooperative) {
+	if grade := plan.AttributeText(groups[0].Attributes[gpu.AttrGrade]); grade != string(gpu.GradeCooperative) {
 		t.Errorf("partitions of multiprocessors make the grade of memory %s", grade)
 	}
 	state := must(r.openState().GPUs())[0]
@@ -96,9 +97,9 @@ func TestStaticPartitioningIsRefused(t *testing.T) {
 	})
 	t.Run("of MIG instances", func(t *testing.T) {
 		t.Parallel()
-		u := &unit{static: true, gpu: hardware.GPU{Vendor: "nvidia"}, instance: &hardware.Partition{}, memoryMiB: 1024,
-			sharing: config.Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}}
-		if why := u.unable(); !strings.Contains(why, "MIG instances") {
+		u := &plan.Unit{Static: true, GPU: hardware.GPU{Vendor: "nvidia"}, Instance: &hardware.Partition{}, MemoryMiB: 1024,
+			Sharing: config.Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}}
+		if why := u.Unable(); !strings.Contains(why, "MIG instances") {
 			t.Error(why)
 		}
 	})

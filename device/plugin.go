@@ -145,7 +145,7 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if latest == nil {
 		return nil, errEarly
 	}
-	made, given, err := latest.index.reserve(ids)
+	made, given, err := latest.index.Reserve(ids)
 	if err != nil {
 		return nil, err
 	}

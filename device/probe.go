@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
 
 // probes tries GPUs that may have recovered, each in the background, one attempt
@@ -59,7 +60,7 @@ func (p *probes) wait() { p.going.Wait() }
 
 // probe tries the devices that may have recovered, and of which a probe can tell.
 // An outcome makes a pass of its own.
-func (r *reconciler) probe(ctx context.Context, units []*unit) {
+func (r *reconciler) probe(ctx context.Context, units []*plan.Unit) {
 	for _, uuid := range r.health.Suspects() {
 		known := r.registry.Records[uuid]
 		what := hardware.ProbeTarget{Owner: uuid, UUID: uuid}
@@ -76,8 +77,8 @@ func (r *reconciler) probe(ctx context.Context, units []*unit) {
 		}
 		for _, u := range units {
 			// Where every client needs a partition the probe runs beside MPS.
-			if u.uuid == what.UUID && u.mps != nil && u.mps.Ready && u.mps.Partitioning == nil {
-				what.PipeDir, what.LogDir, what.ShmDir = u.mps.PipeDir, u.mps.LogDir, u.mps.ShmDir
+			if u.UUID == what.UUID && u.MPS != nil && u.MPS.Ready && u.MPS.Partitioning == nil {
+				what.PipeDir, what.LogDir, what.ShmDir = u.MPS.PipeDir, u.MPS.LogDir, u.MPS.ShmDir
 			}
 		}
 		r.probes.start(ctx, uuid, what, r.now())

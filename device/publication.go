@@ -9,14 +9,15 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
 
 // publication is the outcome of one pass of the reconciler. It is never changed
 // after it was made.
 type publication struct {
 	groups []*device.DeviceGroup
-	units  []*unit
-	index  instanceIndex
+	units  []*plan.Unit
+	index  plan.Index
 	// drivers are those of the survey, by vendor.
 	drivers map[string]hardware.Driver
 }
@@ -46,11 +47,11 @@ const firstWait = 3 * time.Second
 
 // early reports whether it is better to wait with the first publication; wake is
 // pulled when the wait is over.
-func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
+func (p *publisher) early(units []*plan.Unit, now time.Time, wake trigger) bool {
 	if p.latest.Load() != nil || now.Sub(p.began) >= p.wait {
 		return false
 	}
-	waiting := slices.ContainsFunc(units, func(u *unit) bool { return u.unsettled })
+	waiting := slices.ContainsFunc(units, func(u *plan.Unit) bool { return u.Unsettled })
 	if waiting {
 		p.deadline.Do(func() { time.AfterFunc(p.wait, wake.pull) })
 	}
@@ -59,13 +60,13 @@ func (p *publisher) early(units []*unit, now time.Time, wake trigger) bool {
 
 // publish makes the units visible, and wakes Fingerprint if Nomad would see a
 // difference.
-func (p *publisher) publish(m machineTraits, units []*unit) {
-	next := &publication{groups: buildGroups(m, units), units: units, index: newInstanceIndex(units), drivers: m.drivers}
+func (p *publisher) publish(m plan.MachineTraits, units []*plan.Unit) {
+	next := &publication{groups: plan.Groups(m, units), units: units, index: plan.NewIndex(units), drivers: m.Drivers}
 	previous := p.latest.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.latest.Store(next)
-	if previous != nil && sameGroups(previous.groups, next.groups) {
+	if previous != nil && plan.SameGroups(previous.groups, next.groups) {
 		return
 	}
 	close(p.changed)
@@ -89,7 +90,7 @@ func (p *publisher) drivers() map[string]hardware.Driver {
 }
 
 // units are those of the latest publication.
-func (p *publisher) units() []*unit {
+func (p *publisher) units() []*plan.Unit {
 	if latest := p.latest.Load(); latest != nil {
 		return latest.units
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -104,11 +105,11 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.listener.watch(ctx, machine)
 	r.forget(machine)
 	inputs := r.gatherInputs(machine)
-	units := plan(r.config, r.registry, machine, inputs)
+	units := plan.Units(r.config, r.registry, machine, inputs)
 	r.logOnce.report("device registry", r.registry.Save())
 	if len(machine.GPUs) > 0 && r.registry.Knows(machine.GPUs) {
 		r.unmatched.Do(func() {
-			for _, w := range unmatched(r.config, machine.GPUs, r.registry) {
+			for _, w := range plan.Unmatched(r.config, machine.GPUs, r.registry) {
 				r.log.Warn("configuration", "warning", w)
 			}
 		})
@@ -117,7 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	r.prepareSharing(units, machine, inputs)
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake) {
-		r.published.publish(traitsOf(machine, units), units)
+		r.published.publish(plan.TraitsOf(machine, units), units)
 	}
 	r.probe(ctx, units)
 }

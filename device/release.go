@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
@@ -11,24 +12,24 @@ import (
 // program is on one, its MPS daemon ends, the plugin holds it open no more, it is
 // reset if that is asked for, tried, and takes work again. Until then it is
 // cordoned. What fails is said by a cordon that stays.
-func (r *reconciler) release(units []*unit) {
+func (r *reconciler) release(units []*plan.Unit) {
 	flagged, err := r.releases.All()
 	r.logOnce.report("releases", err)
 	for uuid, what := range flagged {
 		waits := ""
 		for _, u := range units {
-			if u.owner() != uuid {
+			if u.Owner() != uuid {
 				continue
 			}
-			if u.cordon == "" {
-				u.cordon = "it is being released"
+			if u.Cordon == "" {
+				u.Cordon = "it is being released"
 			}
 			if waits == "" {
 				waits = r.holdsOn(u)
 			}
 		}
 		for _, u := range units {
-			u.released = u.released || u.owner() == uuid && waits == ""
+			u.Released = u.Released || u.Owner() == uuid && waits == ""
 		}
 		if waits != "" || r.serverOn(uuid) {
 			r.logOnce.report("release of "+uuid, fmt.Errorf("waits for %s", cmp.Or(waits, "its MPS daemon to end")))
@@ -48,11 +49,11 @@ func (r *reconciler) release(units []*unit) {
 }
 
 // holdsOn says what is on a device besides MPS servers; empty if nothing is.
-func (r *reconciler) holdsOn(u *unit) string {
-	if u.heldAll || len(u.held) > 0 {
+func (r *reconciler) holdsOn(u *plan.Unit) string {
+	if u.HeldAll || len(u.Held) > 0 {
 		return "its tasks to end"
 	}
-	processes, err := r.platform.observer.Processes(u.owner(), u.uuid)
+	processes, err := r.platform.observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return "the driver to tell who is on it"
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
@@ -51,11 +52,11 @@ func newReleaseBench(t *testing.T) *releaseBench {
 }
 
 // pass plans and releases, until nothing more comes of it, and returns the first unit.
-func (b *releaseBench) pass(inputs planInputs) *unit {
-	var u *unit
+func (b *releaseBench) pass(inputs plan.Inputs) *plan.Unit {
+	var u *plan.Unit
 	for range 3 {
-		inputs.cordons, _ = b.cordons.All()
-		units := plan(b.config, b.registry, testMachine(2), inputs)
+		inputs.Cordons, _ = b.cordons.All()
+		units := plan.Units(b.config, b.registry, testMachine(2), inputs)
 		u = units[0]
 		b.release(units)
 		synctest.Wait()
@@ -68,11 +69,11 @@ func (b *releaseBench) pass(inputs planInputs) *unit {
 func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 	uuid := testUUID(0)
 	slice := quiet()
-	slice.holders[uuid] = occupancy.Holder{Slices: map[int]bool{3: true}}
+	slice.Holders[uuid] = occupancy.Holder{Slices: map[int]bool{3: true}}
 	all := quiet()
-	all.holders[uuid] = occupancy.Holder{All: true}
+	all.Holders[uuid] = occupancy.Holder{All: true}
 	for name, tc := range map[string]struct {
-		inputs   planInputs
+		inputs   plan.Inputs
 		on       []hardware.Process
 		silent   bool
 		released bool // has no daemon any more
@@ -94,14 +95,14 @@ func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 					if err := b.releases.Add(uuid, reset); err != nil {
 						t.Fatal(err)
 					}
-					units := plan(b.config, b.registry, testMachine(2), tc.inputs)
+					units := plan.Units(b.config, b.registry, testMachine(2), tc.inputs)
 					b.release(units)
 					synctest.Wait()
-					if u := units[0]; u.cordon == "" || u.released != tc.released {
-						t.Errorf("cordoned %q, released %v", u.cordon, u.released)
+					if u := units[0]; u.Cordon == "" || u.Released != tc.released {
+						t.Errorf("cordoned %q, released %v", u.Cordon, u.Released)
 					}
-					if u := units[1]; u.cordon != "" || u.released {
-						t.Errorf("its neighbor is cordoned %q, released %v", u.cordon, u.released)
+					if u := units[1]; u.Cordon != "" || u.Released {
+						t.Errorf("its neighbor is cordoned %q, released %v", u.Cordon, u.Released)
 					}
 					b.pass(tc.inputs)
 					if done := !b.releases.Has(uuid); done != tc.done || (b.hardware.released > 0) != tc.done || (b.hardware.reset > 0) != (tc.done && reset != "") {
@@ -125,20 +126,20 @@ func TestAResetThatFailsIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		u := b.pass(quiet())
-		if !strings.Contains(u.cordon, "its release failed: GPU is an NVLink neighbor of GPU-2") || b.releases.Has(uuid) || b.hardware.reset != 1 {
-			t.Errorf("cordon %q after %d attempts", u.cordon, b.hardware.reset)
+		if !strings.Contains(u.Cordon, "its release failed: GPU is an NVLink neighbor of GPU-2") || b.releases.Has(uuid) || b.hardware.reset != 1 {
+			t.Errorf("cordon %q after %d attempts", u.Cordon, b.hardware.reset)
 		}
 		time.Sleep(2 * retryInterval)
-		if u = b.pass(quiet()); b.hardware.reset != 1 || u.cordon == "" {
-			t.Errorf("cordon %q after %d attempts", u.cordon, b.hardware.reset)
+		if u = b.pass(quiet()); b.hardware.reset != 1 || u.Cordon == "" {
+			t.Errorf("cordon %q after %d attempts", u.Cordon, b.hardware.reset)
 		}
 		// Asked for anew, it is done at once.
 		b.hardware.failure = nil
 		if err := errors.Join(b.cordons.Remove(uuid), b.releases.Add(uuid, registry.ReleaseReset)); err != nil {
 			t.Fatal(err)
 		}
-		if u = b.pass(quiet()); b.hardware.reset != 2 || u.cordon != "" {
-			t.Errorf("cordon %q after %d attempts", u.cordon, b.hardware.reset)
+		if u = b.pass(quiet()); b.hardware.reset != 2 || u.Cordon != "" {
+			t.Errorf("cordon %q after %d attempts", u.Cordon, b.hardware.reset)
 		}
 	})
 }
@@ -185,14 +186,14 @@ func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
 		r := testReconciler(testConfig(t, sliced))
 		r.platform, r.mps, r.now = &platform{observer: h}, statusDaemons{status: tc.status}, time.Now
 		inputs := quiet()
-		inputs.tasks = map[string]int{testUUID(0): tc.tasks}
+		inputs.Tasks = map[string]int{testUUID(0): tc.tasks}
 		for _, byHand := range []string{"", "new fan"} {
-			inputs.cordons[testUUID(0)] = byHand
-			u := plan(r.config, r.registry, testMachine(1), inputs)[0]
-			r.prepareMPS([]*unit{u}, inputs)
+			inputs.Cordons[testUUID(0)] = byHand
+			u := plan.Units(r.config, r.registry, testMachine(1), inputs)[0]
+			r.prepareMPS([]*plan.Unit{u}, inputs)
 			fault := ""
-			if len(u.faults) > 0 {
-				fault = u.faults[0].Code + ": " + u.faults[0].String()
+			if len(u.Faults) > 0 {
+				fault = u.Faults[0].Code + ": " + u.Faults[0].String()
 			}
 			if (fault == "") != (tc.fault == "") || !strings.Contains(fault, tc.fault) {
 				t.Errorf("%s: fault %q, want %q", name, fault, tc.fault)
@@ -201,10 +202,10 @@ func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
 			if byHand != "" {
 				want = byHand // what an operator says stands
 			}
-			if (u.cordon == "") != (want == "") || !strings.Contains(u.cordon, want) {
-				t.Errorf("%s: cordon %q, want %q", name, u.cordon, want)
+			if (u.Cordon == "") != (want == "") || !strings.Contains(u.Cordon, want) {
+				t.Errorf("%s: cordon %q, want %q", name, u.Cordon, want)
 			}
-			if m := u.mps; m.Users != tc.users || m.MaxClients != 48 || fmt.Sprint(m.PipeDir, m.ControlDir, m.LogDir, m.ShmDir, m.Generation) != fmt.Sprint("/p/c/l/s", tc.status.Generation) || u.unsettled != tc.unsettled {
+			if m := u.MPS; m.Users != tc.users || m.MaxClients != 48 || fmt.Sprint(m.PipeDir, m.ControlDir, m.LogDir, m.ShmDir, m.Generation) != fmt.Sprint("/p/c/l/s", tc.status.Generation) || u.Unsettled != tc.unsettled {
 				t.Errorf("%s: the driver is told %+v", name, m)
 			}
 		}
@@ -226,8 +227,8 @@ func TestLimitsOfADaemonAreThoseOfItsDevice(t *testing.T) {
 		sliced + "compute_burst = 10\nreplicas = 2": "80896 1",
 	} {
 		r := testReconciler(testConfig(t, config))
-		u := plan(r.config, r.registry, testMachine(1), quiet())[0]
-		if s := r.mpsSpec(u); fmt.Sprint(s.MemoryMiB, s.Percent) != want || s.UUID != u.uuid {
+		u := plan.Units(r.config, r.registry, testMachine(1), quiet())[0]
+		if s := r.mpsSpec(u); fmt.Sprint(s.MemoryMiB, s.Percent) != want || s.UUID != u.UUID {
 			t.Errorf("%q: %d MiB, %d %%, want %s", config, s.MemoryMiB, s.Percent, want)
 		}
 	}
@@ -251,7 +252,7 @@ func TestEmptyIsWhatIsKnownToBe(t *testing.T) {
 	} {
 		r := testReconciler(testConfig(t, sliced))
 		r.platform = &platform{observer: &releasable{on: map[string][]hardware.Process{"GPU-1": tc.on}, silent: tc.silent}}
-		if got := r.empty(&unit{uuid: "GPU-1", held: tc.held, heldAll: tc.all}); got != tc.want {
+		if got := r.empty(&plan.Unit{UUID: "GPU-1", Held: tc.held, HeldAll: tc.all}); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

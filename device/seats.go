@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -18,24 +19,24 @@ import (
 const checkpointBranch = 570
 
 // prepareSeats gives devices whose tasks step aside for each other their rules.
-func (r *reconciler) prepareSeats(units []*unit, machine hardware.Machine) {
+func (r *reconciler) prepareSeats(units []*plan.Unit, machine hardware.Machine) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingSuspend || u.unable() != "" {
+		if u.Sharing.Mechanism != gpu.SharingSuspend || u.Unable() != "" {
 			continue
 		}
 		if r.config.Seats == nil { // the operator wants it otherwise, and tasks are still there
-			if old, err := r.state.GPU(u.uuid); err == nil {
-				u.seats = old.Seats
+			if old, err := r.state.GPU(u.UUID); err == nil {
+				u.Seats = old.Seats
 			}
 			continue
 		}
-		if why := r.cannotSuspend(machine.Drivers[u.gpu.Vendor]); why != "" {
+		if why := r.cannotSuspend(machine.Drivers[u.GPU.Vendor]); why != "" {
 			r.addFault(u, gpu.Fault{Code: "sharing-impossible", Message: "sharing \"suspend\": " + why, Action: "change the plugin's configuration, or what the message names"})
 			continue
 		}
 		rules := *r.config.Seats
 		if rules.Suspender = r.suspender(); rules.Suspender.Command != nil {
-			u.seats = &rules
+			u.Seats = &rules
 		}
 	}
 }
@@ -73,25 +74,16 @@ func (r *reconciler) suspender() gpu.Suspender {
 }
 
 // memoryInUse measures a device whose tasks step aside for each other.
-func (m *usageMeter) memoryInUse(u *unit) (gpu.DeviceUsage, bool) {
-	if u.seats == nil {
+func (m *usageMeter) memoryInUse(u *plan.Unit) (gpu.DeviceUsage, bool) {
+	if u.Seats == nil {
 		return gpu.DeviceUsage{}, false
 	}
-	r, err := m.observer.Reading(u.owner(), u.uuid)
+	r, err := m.observer.Reading(u.Owner(), u.UUID)
 	if err != nil || r.MemoryUsedMiB == hardware.Absent || r.MemoryTotalMiB == hardware.Absent {
 		return gpu.DeviceUsage{}, false
 	}
 	reserved := max(0, r.MemoryReservedMiB)
-	return gpu.DeviceUsage{UUID: u.uuid, UsedMiB: max(0, r.MemoryUsedMiB-reserved), CapacityMiB: r.MemoryTotalMiB - reserved}, true
-}
-
-// seatsOnly is what other drivers are told of a device that only tasks of ours can have
-// a seat on: no program sees it.
-func seatsOnly() map[string]string {
-	return map[string]string{
-		gpu.EnvNVIDIAVisible: "void", gpu.EnvCUDAVisible: "void",
-		"GPU_REFUSED": "tasks on this GPU step aside for each other (sharing = \"suspend\"), which only the containerd driver can have them do: write driver = \"containerd\"",
-	}
+	return gpu.DeviceUsage{UUID: u.UUID, UsedMiB: max(0, r.MemoryUsedMiB-reserved), CapacityMiB: r.MemoryTotalMiB - reserved}, true
 }
 
 // seat are the metrics of a task's seat, as the task driver keeps it.

@@ -2,15 +2,16 @@ package device
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // prepareSharing gives the units what their tasks need: CDI names, compute modes, MPS
 // daemons, HAMi-core and time slices. What fails is a fault of that unit only.
-func (r *reconciler) prepareSharing(units []*unit, machine hardware.Machine, inputs planInputs) {
+func (r *reconciler) prepareSharing(units []*plan.Unit, machine hardware.Machine, inputs plan.Inputs) {
 	r.faults.begin()
 	for _, u := range units {
-		u.static = r.config.MPS.Static && u.sharing.Mechanism == gpu.SharingMPS
+		u.Static = r.config.MPS.Static && u.Sharing.Mechanism == gpu.SharingMPS
 		r.checkVendor(u)
 	}
 	r.prepareCDI(units)
@@ -28,19 +29,19 @@ func (r *reconciler) prepareSharing(units []*unit, machine hardware.Machine, inp
 }
 
 // checkComputeMode finds GPUs whose compute mode lets only one program in.
-func (r *reconciler) checkComputeMode(u *unit) {
-	if u.gpu.Exclusive && u.sharedFlag() && u.sharing.Mechanism != gpu.SharingMPS {
+func (r *reconciler) checkComputeMode(u *plan.Unit) {
+	if u.GPU.Exclusive && u.SharedFlag() && u.Sharing.Mechanism != gpu.SharingMPS {
 		r.addFault(u, gpu.Fault{Code: "compute-mode", Message: "the GPU's compute mode is not Default, so that only one program can use it",
-			Action: "run nvidia-smi -i " + u.owner() + " -c DEFAULT"})
+			Action: "run nvidia-smi -i " + u.Owner() + " -c DEFAULT"})
 	}
 }
 
 // writeStates publishes the units to the task driver.
-func (r *reconciler) writeStates(units []*unit) {
+func (r *reconciler) writeStates(units []*plan.Unit) {
 	written := map[string]bool{}
 	for _, u := range units {
-		written[u.uuid] = true
-		r.logOnce.report("state of "+u.uuid, r.state.WriteGPU(u.state()))
+		written[u.UUID] = true
+		r.logOnce.report("state of "+u.UUID, r.state.WriteGPU(u.State()))
 	}
 	old, err := r.state.GPUs()
 	r.logOnce.report("states", err)
@@ -48,5 +49,12 @@ func (r *reconciler) writeStates(units []*unit) {
 		if !written[s.UUID] {
 			r.logOnce.report("state of "+s.UUID, r.state.RemoveGPU(s.UUID))
 		}
+	}
+}
+
+// checkVendor makes a fault of what the vendor's devices cannot.
+func (r *reconciler) checkVendor(u *plan.Unit) {
+	if why := u.Unable(); why != "" {
+		r.addFault(u, gpu.Fault{Code: "sharing-impossible", Message: why, Action: "change the plugin's configuration for this device"})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -42,7 +43,7 @@ const (
 
 // measured is a unit with its reading.
 type measured struct {
-	*unit
+	*plan.Unit
 	hardware.Reading
 }
 
@@ -66,7 +67,7 @@ type monitor struct {
 func (m *monitor) read() []measured {
 	var all []measured
 	for _, u := range m.published.units() {
-		if r, err := m.observer.Reading(u.owner(), u.uuid); err == nil {
+		if r, err := m.observer.Reading(u.Owner(), u.UUID); err == nil {
 			all = append(all, measured{u, r})
 		}
 	}
@@ -77,21 +78,21 @@ func (m *monitor) read() []measured {
 func (m *monitor) stats() []*device.DeviceGroupStats {
 	tasks, now := m.tenants(), m.now()
 	var groups []*device.DeviceGroupStats
-	byName := map[groupName]*device.DeviceGroupStats{}
+	byName := map[plan.GroupName]*device.DeviceGroupStats{}
 	for _, u := range m.read() {
-		if !u.offered() {
+		if !u.Offered() {
 			continue
 		}
-		g := byName[u.group]
+		g := byName[u.Group]
 		if g == nil {
-			g = &device.DeviceGroupStats{Vendor: u.group.vendor, Type: u.group.kind, Name: u.group.name, InstanceStats: map[string]*device.DeviceStats{}}
-			byName[u.group] = g
+			g = &device.DeviceGroupStats{Vendor: u.Group.Vendor, Type: u.Group.Kind, Name: u.Group.Name, InstanceStats: map[string]*device.DeviceStats{}}
+			byName[u.Group] = g
 			groups = append(groups, g)
 		}
 		free := u.freeStats(now)
-		for n, id := range u.ids() {
+		for n, id := range u.IDs() {
 			g.InstanceStats[id] = free
-			if o := tasks[instanceKey{u.uuid, n}]; n == 0 || o != nil {
+			if o := tasks[instanceKey{u.UUID, n}]; n == 0 || o != nil {
 				g.InstanceStats[id] = u.instanceStats(o, n, now)
 			}
 		}
@@ -176,13 +177,13 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 	s := deviceStats(m.Reading)
 	summary := s[statMemory]
 	if o != nil {
-		o.describe(s, m.seats)
+		o.describe(s, m.Seats)
 	}
 	switch memory, ok := s[statTaskMemory]; {
-	case m.sharing.Mode == gpu.ModeSlice:
-		s.add(statSlice, o.sliceMiB(n), m.sharing.SliceMiB, structs.UnitMiB, "Memory that the task uses of the slice / the slice")
+	case m.Sharing.Mode == gpu.ModeSlice:
+		s.add(statSlice, o.sliceMiB(n), m.Sharing.SliceMiB, structs.UnitMiB, "Memory that the task uses of the slice / the slice")
 		summary = s[statSlice]
-	case m.sharing.Mode == gpu.ModeShared && ok:
+	case m.Sharing.Mode == gpu.ModeShared && ok:
 		summary = memory
 	}
 	return &device.DeviceStats{Summary: summary, Stats: &structs.StatObject{Attributes: s}, Timestamp: now}
@@ -194,7 +195,7 @@ func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.Devic
 func (m measured) freeStats(now time.Time) *device.DeviceStats {
 	s := m.instanceStats(nil, 0, now)
 	kept := map[string]*structs.StatValue{}
-	if m.sharing.Mode == gpu.ModeSlice {
+	if m.Sharing.Mode == gpu.ModeSlice {
 		kept[statSlice] = s.Summary
 	}
 	s.Stats = &structs.StatObject{Attributes: kept}

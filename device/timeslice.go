@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -18,19 +19,19 @@ type timesliceHistory map[string]bool
 // prepareTimeslices sets the length of the time slices of GPUs that tasks share
 // in time, and verifies it. The length belongs to the whole GPU, so a MIG
 // instance has none of its own.
-func (r *reconciler) prepareTimeslices(units []*unit) {
+func (r *reconciler) prepareTimeslices(units []*plan.Unit) {
 	for _, u := range units {
-		if u.sharing.Mechanism != gpu.SharingTimeslice || !config.Vendors[u.gpu.Vendor].Levels || u.instance != nil || u.gpu.Model == "" {
+		if u.Sharing.Mechanism != gpu.SharingTimeslice || !config.Vendors[u.GPU.Vendor].Levels || u.Instance != nil || u.GPU.Model == "" {
 			continue
 		}
-		level := u.sharing.Timeslice
-		if level == "default" && !r.timeslices[u.uuid] {
+		level := u.Sharing.Timeslice
+		if level == "default" && !r.timeslices[u.UUID] {
 			continue // what no one has changed need not be set
 		}
-		r.timeslices[u.uuid] = true
-		done, err := r.background.do("timeslice "+u.uuid, level, retryInterval, func() error { return r.setTimeslice(u.uuid, level) })
+		r.timeslices[u.UUID] = true
+		done, err := r.background.do("timeslice "+u.UUID, level, retryInterval, func() error { return r.setTimeslice(u.UUID, level) })
 		if done {
-			u.timeslice = level
+			u.Timeslice = level
 			continue
 		}
 		if err != nil {

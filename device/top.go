@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -117,16 +118,16 @@ func (t *Top) Look() (TopView, error) {
 }
 
 // device measures a device now, and lists who holds it.
-func (t *Top) device(u *unit, leases []gpu.Lease) TopDevice {
-	d := TopDevice{InventoryEntry: u.inventory(leases), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
-		TemperatureC: hardware.Absent, PowerWatts: hardware.Absent, PowerLimit: hardware.Absent, HeldInstances: len(u.held)}
-	if u.heldAll {
+func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
+	d := TopDevice{InventoryEntry: inventoryOf(u, leases), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
+		TemperatureC: hardware.Absent, PowerWatts: hardware.Absent, PowerLimit: hardware.Absent, HeldInstances: len(u.Held)}
+	if u.HeldAll {
 		d.HeldInstances = d.InventoryEntry.Instances
 	}
-	if r, err := t.platform.observer.Reading(u.owner(), u.uuid); err == nil {
+	if r, err := t.platform.observer.Reading(u.Owner(), u.UUID); err == nil {
 		d.UsedMiB, d.GPUPercent, d.TemperatureC, d.PowerWatts, d.PowerLimit = r.MemoryUsedMiB, r.GPUPercent, r.TemperatureC, r.PowerWatts, r.PowerLimitWatts
 	}
-	for _, on := range occupancy.On(leases, u.uuid) {
+	for _, on := range occupancy.On(leases, u.UUID) {
 		l := on.Lease
 		d.Tasks = append(d.Tasks, TopTask{Namespace: l.Namespace, Job: l.Job, Group: l.Group, Task: l.Task, AllocID: l.AllocID,
 			ShareMiB: on.Holding.MostMiB(), UsedMiB: hardware.Absent, Milli: hardware.Absent, Processes: hardware.Absent})

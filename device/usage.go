@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -69,11 +70,11 @@ func (m *usageMeter) measure() {
 	}
 	usage := gpu.Usage{MeasuredAt: m.now().UTC()}
 	for _, u := range units {
-		on := occupancy.On(leases, u.uuid)
+		on := occupancy.On(leases, u.UUID)
 		if len(on) == 0 {
 			continue
 		}
-		processes, err := m.observer.Processes(u.owner(), u.uuid)
+		processes, err := m.observer.Processes(u.Owner(), u.UUID)
 		if err != nil {
 			continue // it does not tell: no entry, rather than an entry of zero
 		}
@@ -89,10 +90,10 @@ func (m *usageMeter) measure() {
 
 // attribute sums the processes of a device up by task. Processes that belong to
 // no task are left out: they are the MPS server's, or another driver's.
-func attribute(u *unit, on []occupancy.Tenant, processes []hardware.Process, cgroups func(int) []cgroup.Group) []gpu.TaskUsage {
+func attribute(u *plan.Unit, on []occupancy.Tenant, processes []hardware.Process, cgroups func(int) []cgroup.Group) []gpu.TaskUsage {
 	sums := make([]gpu.TaskUsage, len(on))
 	for i, t := range on {
-		sums[i] = gpu.TaskUsage{LeaseID: t.Lease.ID, UUID: u.uuid, Milli: hardware.Absent}
+		sums[i] = gpu.TaskUsage{LeaseID: t.Lease.ID, UUID: u.UUID, Milli: hardware.Absent}
 	}
 	for _, p := range processes {
 		groups := cgroups(p.PID)
@@ -106,16 +107,9 @@ func attribute(u *unit, on []occupancy.Tenant, processes []hardware.Process, cgr
 		if p.Milli != hardware.Absent {
 			s.Milli = max(0, s.Milli) + p.Milli
 		}
-		if !p.MPS && !p.MPSUnknown && u.underMPS(on[i].Holding) {
+		if !p.MPS && !p.MPSUnknown && u.UnderMPS(on[i].Holding) {
 			s.BesideMPS = append(s.BesideMPS, p.PID)
 		}
 	}
 	return sums
-}
-
-// underMPS reports whether the programs of a holding must be MPS clients: a
-// task that has all slices runs without MPS.
-func (u *unit) underMPS(h gpu.Holding) bool {
-	return u.sharing.Mechanism == gpu.SharingMPS && h.Mode != gpu.ModeWhole && len(h.Slices) > 0 &&
-		!(h.Mode == gpu.ModeSlice && len(h.Slices) == u.slices)
 }

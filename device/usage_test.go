@@ -8,6 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -19,7 +20,7 @@ func TestAttribute(t *testing.T) {
 	tenantOf := func(id string, mode gpu.Mode, numbers ...int) occupancy.Tenant {
 		return occupancy.Tenant{Lease: gpu.Lease{ID: id, Cgroup: "/nomad/" + id}, Holding: gpu.Holding{UUID: "GPU-1", Mode: mode, Slices: numbers}}
 	}
-	u := &unit{uuid: "GPU-1", sharing: config.Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}, slices: 4}
+	u := &plan.Unit{UUID: "GPU-1", Sharing: config.Sharing{Mode: gpu.ModeSlice, Mechanism: gpu.SharingMPS}, Slices: 4}
 	lookup := func(pid int) []cgroup.Group { return []cgroup.Group{{Path: cgroups[pid]}} }
 	got := attribute(u, []occupancy.Tenant{tenantOf("a", gpu.ModeSlice, 0), tenantOf("b", gpu.ModeSlice, 1), tenantOf("c", gpu.ModeSlice, 2)}, []hardware.Process{
 		{PID: 10, MemoryMiB: 100, MPS: true, Milli: 50},

@@ -132,9 +132,14 @@ var rules = []rule{
 		reason:  "containerd dies and comes back: one place knows what its errors then mean",
 	},
 	{
-		name: "the device plugin's configuration knows no hardware", from: []string{"device/config"},
+		name: "what the device plugin decides knows no hardware", from: []string{"device/config", "device/registry", "device/health", "device/occupancy", "device/plan"},
 		forbids: []string{"device", "device/nvidia", "device/amd", "device/intel", "device/ascend", "device/dcmi", "device/sysfs", "device/sim", "device/cuda", "github.com/NVIDIA/..."},
-		reason:  "a configuration is checked on any machine, and what it means does not depend on the GPUs that are there",
+		reason:  "what was seen is handed in: a configuration is checked on any machine, and a plan in a table of tests",
+	},
+	{
+		name: "a plan is made of what is handed in", from: []string{"device/plan", "device/health"}, direct: true,
+		forbids: []string{"os", "os/exec", "io", "net", "context", "sync/atomic", "internal/statedir", "device/datafile"},
+		reason:  "the same survey, configuration and leases give the same groups: Nomad takes any difference for a change of the node",
 	},
 	{
 		name: "the simulator is hardware", from: []string{"device/sim"},

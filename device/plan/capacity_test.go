@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func TestClientsOfAnMPSServer(t *testing.T) {
 		}
 	}
 	c := testConfig(t, "mps { max_clients = 7 }")
-	if got := clientsOf(c, &unit{gpu: testGPU("GPU-1", 0)}, "13.1"); got != 7 {
+	if got := MaxClients(c, &Unit{GPU: testGPU("GPU-1", 0)}, "13.1"); got != 7 {
 		t.Errorf("the operator says 7, the plugin %d", got)
 	}
 }
@@ -49,21 +49,21 @@ func TestFaultsOfPartsAreCountedOnce(t *testing.T) {
 
 // The way in which other drivers are told of devices follows the vendor.
 func TestVisibleDevicesOfEachVendor(t *testing.T) {
-	unitAt := func(uuid string, gpuPosition int, part *hardware.Partition) *unit {
-		return &unit{uuid: uuid, gpu: hardware.GPU{Position: gpuPosition}, instance: part}
+	unitAt := func(uuid string, gpuPosition int, part *hardware.Partition) *Unit {
+		return &Unit{UUID: uuid, GPU: hardware.GPU{Position: gpuPosition}, Instance: part}
 	}
 	a, b := unitAt("GPU-aaaa", 0, nil), unitAt("GPU-bbbb", 3, nil)
 	part, card := unitAt("GPU-aaaa-p2", 0, &hardware.Partition{Position: 2}), unitAt("GPU-0000-3b-00", 5, nil)
 	for _, tc := range []struct {
 		vendor string
-		units  []*unit
+		units  []*Unit
 		want   map[string]string
 	}{
-		{"nvidia", []*unit{a, b}, map[string]string{gpu.EnvNVIDIAVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvCUDAVisible: "GPU-aaaa,GPU-bbbb"}},
-		{"amd", []*unit{a, b}, map[string]string{gpu.EnvROCRVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
-		{"amd", []*unit{part, b}, map[string]string{gpu.EnvROCRVisible: "2,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
-		{"amd", []*unit{card}, map[string]string{gpu.EnvROCRVisible: "5", gpu.EnvHIPVisible: "0"}},
-		{"intel", []*unit{b, part}, map[string]string{gpu.EnvZEAffinity: "3,2"}},
+		{"nvidia", []*Unit{a, b}, map[string]string{gpu.EnvNVIDIAVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvCUDAVisible: "GPU-aaaa,GPU-bbbb"}},
+		{"amd", []*Unit{a, b}, map[string]string{gpu.EnvROCRVisible: "GPU-aaaa,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
+		{"amd", []*Unit{part, b}, map[string]string{gpu.EnvROCRVisible: "2,GPU-bbbb", gpu.EnvHIPVisible: "0,1"}},
+		{"amd", []*Unit{card}, map[string]string{gpu.EnvROCRVisible: "5", gpu.EnvHIPVisible: "0"}},
+		{"intel", []*Unit{b, part}, map[string]string{gpu.EnvZEAffinity: "3,2"}},
 	} {
 		if got := fmt.Sprint(visible[tc.vendor](tc.units)); got != fmt.Sprint(tc.want) {
 			t.Errorf("%s: %s, want %v", tc.vendor, got, tc.want)
@@ -75,7 +75,7 @@ func TestVisibleDevicesOfEachVendor(t *testing.T) {
 func TestPlanLeavesTheDriverItsMemory(t *testing.T) {
 	m := testMachine(1)
 	m.GPUs[0].ReservedMiB = 2000
-	if u := plan(testConfig(t, sliced), testRegistry(), m, quiet())[0]; u.slices != 77 {
-		t.Errorf("the plan has %d slices", u.slices)
+	if u := Units(testConfig(t, sliced), testRegistry(), m, quiet())[0]; u.Slices != 77 {
+		t.Errorf("the plan has %d slices", u.Slices)
 	}
 }

@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"fmt"
@@ -10,57 +10,50 @@ import (
 )
 
 // visible are, by vendor, the variables with which any driver shows a task its devices.
-var visible = map[string]func(units []*unit) map[string]string{
+var visible = map[string]func(units []*Unit) map[string]string{
 	"nvidia": visibleToCUDA, "amd": visibleToROCm, "intel": visibleToLevelZero, "huawei": visibleToAscend,
 }
 
-// unable says why a device cannot be offered as it is configured; empty if it can.
-func (u *unit) unable() string {
-	can := gpu.Sharings(u.gpu.Vendor)
+// Unable says why a device cannot be offered as it is configured; empty if it can.
+func (u *Unit) Unable() string {
+	can := gpu.Sharings(u.GPU.Vendor)
 	switch {
-	case u.sharing.Mode == gpu.ModeSlice && !gpu.InSlices(u.gpu.Vendor):
-		return fmt.Sprintf("mode \"slice\": nothing keeps tasks apart on one of %s's devices but vNPUs; write mode = \"partition\" with profiles", u.gpu.Vendor)
-	case u.sharing.Mode == gpu.ModeSlice && u.memoryMiB == 0:
+	case u.Sharing.Mode == gpu.ModeSlice && !gpu.InSlices(u.GPU.Vendor):
+		return fmt.Sprintf("mode \"slice\": nothing keeps tasks apart on one of %s's devices but vNPUs; write mode = \"partition\" with profiles", u.GPU.Vendor)
+	case u.Sharing.Mode == gpu.ModeSlice && u.MemoryMiB == 0:
 		return "mode \"slice\": the driver does not tell how much memory the device has"
-	case (u.sharing.Mode == gpu.ModeSlice || u.sharing.Mode == gpu.ModeShared) && !slices.Contains(can, u.sharing.Mechanism):
+	case (u.Sharing.Mode == gpu.ModeSlice || u.Sharing.Mode == gpu.ModeShared) && !slices.Contains(can, u.Sharing.Mechanism):
 		names := make([]string, len(can))
 		for n, s := range can {
 			names[n] = string(s)
 		}
-		return fmt.Sprintf("sharing %q: %s devices know %s", u.sharing.Mechanism, u.gpu.Vendor, strings.Join(names, ", "))
-	case u.static && u.instance != nil:
+		return fmt.Sprintf("sharing %q: %s devices know %s", u.Sharing.Mechanism, u.GPU.Vendor, strings.Join(names, ", "))
+	case u.Static && u.Instance != nil:
 		return "mps { static_partitioning }: NVIDIA does not say that it divides MIG instances; make smaller ones"
-	case u.static && major(u.gpu.ComputeCapability) < 8:
-		return fmt.Sprintf("mps { static_partitioning }: it takes a GPU of compute capability 8.0 (Ampere) or later, and this one has %q", u.gpu.ComputeCapability)
-	case u.sharing.Mechanism == gpu.SharingSuspend && (u.sharing.Mode != gpu.ModeShared || u.instance != nil):
+	case u.Static && major(u.GPU.ComputeCapability) < 8:
+		return fmt.Sprintf("mps { static_partitioning }: it takes a GPU of compute capability 8.0 (Ampere) or later, and this one has %q", u.GPU.ComputeCapability)
+	case u.Sharing.Mechanism == gpu.SharingSuspend && (u.Sharing.Mode != gpu.ModeShared || u.Instance != nil):
 		return "sharing \"suspend\": it is for GPUs in mode \"shared\", not for slices and MIG instances"
-	case u.sharing.Mechanism == gpu.SharingDmem && u.instance != nil:
+	case u.Sharing.Mechanism == gpu.SharingDmem && u.Instance != nil:
 		return "sharing \"dmem\": the kernel limits the memory of GPUs, not of their partitions"
-	case u.sharing.Mechanism == gpu.SharingDmem && u.gpu.Dmem == "":
+	case u.Sharing.Mechanism == gpu.SharingDmem && u.GPU.Dmem == "":
 		return "sharing \"dmem\": the kernel cannot limit this device's memory; that takes Linux 6.14 with control groups version 2, and a driver that takes part"
 	}
 	return ""
 }
 
-// checkVendor makes a fault of what the vendor's devices cannot.
-func (r *reconciler) checkVendor(u *unit) {
-	if why := u.unable(); why != "" {
-		r.addFault(u, gpu.Fault{Code: "sharing-impossible", Message: why, Action: "change the plugin's configuration for this device"})
-	}
-}
-
-func visibleToCUDA(units []*unit) map[string]string {
+func visibleToCUDA(units []*Unit) map[string]string {
 	visible := strings.Join(uuidsOf(units), ",")
 	return map[string]string{gpu.EnvNVIDIAVisible: visible, gpu.EnvCUDAVisible: visible}
 }
 
 // visibleToROCm names GPUs by the UUIDs that ROCr knows. Partitions share their GPU's:
 // they are named by their position, as are cards that have none.
-func visibleToROCm(units []*unit) map[string]string {
+func visibleToROCm(units []*Unit) map[string]string {
 	shown, own := make([]string, len(units)), make([]string, len(units))
 	for n, u := range units {
-		shown[n], own[n] = u.uuid, strconv.Itoa(n)
-		if u.instance != nil || strings.Count(u.uuid, "-") > 1 {
+		shown[n], own[n] = u.UUID, strconv.Itoa(n)
+		if u.Instance != nil || strings.Count(u.UUID, "-") > 1 {
 			shown[n] = strconv.Itoa(u.position())
 		}
 	}
@@ -69,7 +62,7 @@ func visibleToROCm(units []*unit) map[string]string {
 
 // visibleToLevelZero names GPUs by their position. A virtual function is a device of its
 // own there, which comes after the cards.
-func visibleToLevelZero(units []*unit) map[string]string {
+func visibleToLevelZero(units []*Unit) map[string]string {
 	shown := make([]string, len(units))
 	for n, u := range units {
 		shown[n] = strconv.Itoa(u.position())
@@ -79,15 +72,15 @@ func visibleToLevelZero(units []*unit) map[string]string {
 
 // visibleToAscend names devices by their position, for the runtime; for Huawei's container
 // runtime by the numbers of their nodes, which those of vNPUs are as well.
-func visibleToAscend(units []*unit) map[string]string {
+func visibleToAscend(units []*Unit) map[string]string {
 	shown, nodes := make([]string, len(units)), make([]string, len(units))
 	for n, u := range units {
-		shown[n], nodes[n] = strconv.Itoa(u.position()), strconv.Itoa(u.gpu.Minor)
-		if u.instance != nil {
-			nodes[n] = strconv.Itoa(u.instance.GI)
+		shown[n], nodes[n] = strconv.Itoa(u.position()), strconv.Itoa(u.GPU.Minor)
+		if u.Instance != nil {
+			nodes[n] = strconv.Itoa(u.Instance.GI)
 		}
 	}
-	if units[0].instance != nil {
+	if units[0].Instance != nil {
 		return map[string]string{gpu.EnvAscendVisible: strings.Join(nodes, ","), gpu.EnvAscendOptions: "VIRTUAL"}
 	}
 	return map[string]string{gpu.EnvAscendRTVisible: strings.Join(shown, ","), gpu.EnvAscendVisible: strings.Join(nodes, ",")}
@@ -95,17 +88,17 @@ func visibleToAscend(units []*unit) map[string]string {
 
 // position is the device's place among all of the vendor's that programs see on the
 // host.
-func (u *unit) position() int {
-	if u.instance != nil {
-		return u.instance.Position
+func (u *Unit) position() int {
+	if u.Instance != nil {
+		return u.Instance.Position
 	}
-	return u.gpu.Position
+	return u.GPU.Position
 }
 
-func uuidsOf(units []*unit) []string {
+func uuidsOf(units []*Unit) []string {
 	all := make([]string, len(units))
 	for n, u := range units {
-		all[n] = u.uuid
+		all[n] = u.UUID
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"errors"
@@ -12,27 +12,27 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// instanceIndex answers Reserve: every instance of a plan by its ID.
-type instanceIndex map[string]entry
+// Index answers Reserve: every instance of a plan by its ID.
+type Index map[string]entry
 
 type entry struct {
-	unit *unit
+	unit *Unit
 	n    int
 }
 
-func newInstanceIndex(units []*unit) instanceIndex {
-	c := instanceIndex{}
+func NewIndex(units []*Unit) Index {
+	c := Index{}
 	for _, u := range units {
-		for n, id := range u.ids() {
+		for n, id := range u.IDs() {
 			c[id] = entry{u, n}
 		}
 	}
 	return c
 }
 
-// reserve hands instances out. Nomad asks once per device block of a task and
+// Reserve hands instances out. Nomad asks once per device block of a task and
 // keeps the answer for the life of the allocation.
-func (c instanceIndex) reserve(ids []string) (gpu.Reservation, *device.ContainerReservation, error) {
+func (c Index) Reserve(ids []string) (gpu.Reservation, *device.ContainerReservation, error) {
 	r, units, err := c.collect(ids)
 	if err != nil {
 		return r, nil, err
@@ -42,25 +42,25 @@ func (c instanceIndex) reserve(ids []string) (gpu.Reservation, *device.Container
 }
 
 // collect adds instances up, by the devices that they lie on.
-func (c instanceIndex) collect(ids []string) (gpu.Reservation, []*unit, error) {
+func (c Index) collect(ids []string) (gpu.Reservation, []*Unit, error) {
 	r := gpu.Reservation{Version: gpu.ReservationVersion}
 	if len(ids) == 0 {
 		return r, nil, errors.New("reserve devices: no instance is named")
 	}
-	var units []*unit
+	var units []*Unit
 	for _, id := range slices.Sorted(slices.Values(ids)) {
 		e, err := c.find(id)
 		if err != nil {
 			return r, nil, err
 		}
-		if len(units) > 0 && units[0].group != e.unit.group {
+		if len(units) > 0 && units[0].Group != e.unit.Group {
 			return r, nil, fmt.Errorf("reserve %q: it is of group %s, but %q is of %s; one request is served from one group",
-				id, e.unit.group, ids[0], units[0].group)
+				id, e.unit.Group, ids[0], units[0].Group)
 		}
 		if at := slices.Index(units, e.unit); at < 0 {
 			units = append(units, e.unit)
 			r.Devices = append(r.Devices, e.unit.reserved())
-		} else if e.unit.sharing.Mode == gpu.ModeWhole {
+		} else if e.unit.Sharing.Mode == gpu.ModeWhole {
 			return r, nil, fmt.Errorf("reserve %q: it is named twice", id)
 		}
 		if d := &r.Devices[slices.Index(units, e.unit)]; d.Mode != gpu.ModeWhole {
@@ -70,7 +70,7 @@ func (c instanceIndex) collect(ids []string) (gpu.Reservation, []*unit, error) {
 			d.Slices = append(d.Slices, e.n)
 		}
 	}
-	r.Vendor = units[0].gpu.Vendor
+	r.Vendor = units[0].GPU.Vendor
 	for i, u := range units {
 		u.addUp(&r.Devices[i])
 	}
@@ -78,7 +78,7 @@ func (c instanceIndex) collect(ids []string) (gpu.Reservation, []*unit, error) {
 }
 
 // find refuses what must not be handed out and says what to do.
-func (c instanceIndex) find(id string) (entry, error) {
+func (c Index) find(id string) (entry, error) {
 	e, ok := c[id]
 	if !ok {
 		if _, _, err := gpu.ParseSliceID(id); err != nil {
@@ -93,37 +93,37 @@ func (c instanceIndex) find(id string) (entry, error) {
 }
 
 // reserved is a reservation of the unit without any slice yet.
-func (u *unit) reserved() gpu.ReservedDevice {
-	if u.sharing.Mode == gpu.ModeWhole {
-		return gpu.ReservedDevice{UUID: u.uuid, Mode: gpu.ModeWhole}
+func (u *Unit) reserved() gpu.ReservedDevice {
+	if u.Sharing.Mode == gpu.ModeWhole {
+		return gpu.ReservedDevice{UUID: u.UUID, Mode: gpu.ModeWhole}
 	}
-	return gpu.ReservedDevice{UUID: u.uuid, Mode: u.sharing.Mode, Of: u.slices, BurstMilli: u.sharing.BurstMilli}
+	return gpu.ReservedDevice{UUID: u.UUID, Mode: u.Sharing.Mode, Of: u.Slices, BurstMilli: u.Sharing.BurstMilli}
 }
 
 // addUp completes a reservation once its slices are known.
-func (u *unit) addUp(d *gpu.ReservedDevice) {
+func (u *Unit) addUp(d *gpu.ReservedDevice) {
 	slices.Sort(d.Slices)
 	switch d.Mode {
 	case gpu.ModeWhole:
-		d.MemoryMiB, d.Milli, d.BurstMilli = u.memoryMiB, gpu.MilliPerGPU, gpu.MilliPerGPU
+		d.MemoryMiB, d.Milli, d.BurstMilli = u.MemoryMiB, gpu.MilliPerGPU, gpu.MilliPerGPU
 	case gpu.ModeSlice:
-		d.MemoryMiB = int64(len(d.Slices)) * u.sharing.SliceMiB
+		d.MemoryMiB = int64(len(d.Slices)) * u.Sharing.SliceMiB
 		d.Milli = int64(len(d.Slices)) * gpu.MilliPerGPU / int64(d.Of)
 		if d.Whole() {
-			d.MemoryMiB, d.Milli = u.memoryMiB, gpu.MilliPerGPU
+			d.MemoryMiB, d.Milli = u.MemoryMiB, gpu.MilliPerGPU
 		}
 	}
 }
 
 // environment is the contract with our driver, and the conventional variables
 // with which any other driver gives a task with one device block its share.
-func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
+func environment(r gpu.Reservation, units []*Unit) (map[string]string, error) {
 	value, err := r.EnvValue()
 	if err != nil {
 		return nil, fmt.Errorf("reserve: %w", err)
 	}
-	envs := visible[units[0].gpu.Vendor](units)
-	if units[0].sharing.Mechanism == gpu.SharingSuspend {
+	envs := visible[units[0].GPU.Vendor](units)
+	if units[0].Sharing.Mechanism == gpu.SharingSuspend {
 		envs = seatsOnly()
 	}
 	envs[r.EnvKey()] = value
@@ -134,21 +134,30 @@ func environment(r gpu.Reservation, units []*unit) (map[string]string, error) {
 }
 
 // limits are what makes a CUDA program keep to its share.
-func (u *unit) limits(d gpu.ReservedDevice) map[string]string {
+func (u *Unit) limits(d gpu.ReservedDevice) map[string]string {
 	share := gpu.Share{MemoryMiB: d.MemoryMiB, LimitMilli: d.BurstMilli}
 	if d.Mode == gpu.ModeSlice {
 		share.LimitMilli = min(d.Milli, d.BurstMilli)
 	}
 	switch {
-	case u.sharing.Mechanism == gpu.SharingMPS && u.mps != nil:
-		env := gpu.MPSEnv(u.mps.PipeDir, u.mps.LogDir, share)
-		env[gpu.EnvMPSShmDir] = u.mps.ShmDir
+	case u.Sharing.Mechanism == gpu.SharingMPS && u.MPS != nil:
+		env := gpu.MPSEnv(u.MPS.PipeDir, u.MPS.LogDir, share)
+		env[gpu.EnvMPSShmDir] = u.MPS.ShmDir
 		return env
-	case u.sharing.Mechanism == gpu.SharingHAMi && u.hami != nil:
-		env := gpu.HAMiEnv(filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.uuid, d.Slices[0])), share)
-		env["LD_PRELOAD"] = u.hami.Library
+	case u.Sharing.Mechanism == gpu.SharingHAMi && u.HAMi != nil:
+		env := gpu.HAMiEnv(filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.UUID, d.Slices[0])), share)
+		env["LD_PRELOAD"] = u.HAMi.Library
 		return env
 	default:
 		return nil
+	}
+}
+
+// seatsOnly is what other drivers are told of a device that only tasks of ours can have
+// a seat on: no program sees it.
+func seatsOnly() map[string]string {
+	return map[string]string{
+		gpu.EnvNVIDIAVisible: "void", gpu.EnvCUDAVisible: "void",
+		"GPU_REFUSED": "tasks on this GPU step aside for each other (sharing = \"suspend\"), which only the containerd driver can have them do: write driver = \"containerd\"",
 	}
 }

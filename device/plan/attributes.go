@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"maps"
@@ -14,18 +14,18 @@ import (
 // attributes are what constraints and affinities in jobs can ask of a group.
 // Those of HashiCorp's plugin keep their names and units; an attribute in which
 // the members of a group differ is left out, since it would be wrong for some.
-func attributes(m machineTraits, members []*unit) map[string]*structs.Attribute {
+func attributes(m MachineTraits, members []*Unit) map[string]*structs.Attribute {
 	all := attributesOf(m, members[0])
 	gpus, parents := make([]string, 0, len(members)), gpu.Parents{}
 	healthy := 0
 	for _, u := range members {
 		own := attributesOf(m, u)
 		maps.DeleteFunc(all, func(key string, value *structs.Attribute) bool { return own[key] == nil || !value.Equal(own[key]) })
-		gpus = append(gpus, u.owner())
-		if u.parent != "" {
-			parents[u.uuid] = u.parent
+		gpus = append(gpus, u.Owner())
+		if u.Parent != "" {
+			parents[u.UUID] = u.Parent
 		}
-		healthy += u.healthy()
+		healthy += u.Healthy()
 	}
 	// Nomad remembers per node class whether a job fits; with the number of
 	// healthy instances in the class, a sick node does not hide its twins.
@@ -35,53 +35,53 @@ func attributes(m machineTraits, members []*unit) map[string]*structs.Attribute 
 	return all
 }
 
-func attributesOf(m machineTraits, u *unit) map[string]*structs.Attribute {
+func attributesOf(m MachineTraits, u *Unit) map[string]*structs.Attribute {
 	a := attributeSet{}
-	a.text(gpu.AttrModel, u.gpu.Model)
-	a.text(gpu.AttrType, gpu.ShortModel(u.gpu.Model))
-	a.number(gpu.AttrMemory, u.memoryMiB, structs.UnitMiB)
-	a.text(gpu.AttrSharing, string(u.sharing.Mechanism))
-	a.text(gpu.AttrGrade, string(u.grade()))
-	a.flag(gpu.AttrShared, u.sharedFlag())
-	a.flag(gpu.AttrVirtual, u.gpu.Virtual)
-	a.text(gpu.AttrDriverVersion, m.drivers[u.gpu.Vendor].Version)
-	a.text(gpu.AttrCUDAVersion, m.drivers[u.gpu.Vendor].Platform)
-	a.text(gpu.AttrTarget, u.gpu.Target)
-	a.number(gpu.AttrAICores, int64(u.gpu.AICores), "")
-	a.number(gpu.AttrTiles, int64(u.gpu.Tiles), "")
-	a.number(gpu.AttrFunctions, int64(u.gpu.Functions), "")
-	a.decimal(gpu.AttrComputeCapability, u.gpu.ComputeCapability)
-	if u.gpu.NUMANode >= 0 {
-		a[gpu.AttrNUMANode] = structs.NewIntAttribute(int64(u.gpu.NUMANode), "")
+	a.text(gpu.AttrModel, u.GPU.Model)
+	a.text(gpu.AttrType, gpu.ShortModel(u.GPU.Model))
+	a.number(gpu.AttrMemory, u.MemoryMiB, structs.UnitMiB)
+	a.text(gpu.AttrSharing, string(u.Sharing.Mechanism))
+	a.text(gpu.AttrGrade, string(u.Grade()))
+	a.flag(gpu.AttrShared, u.SharedFlag())
+	a.flag(gpu.AttrVirtual, u.GPU.Virtual)
+	a.text(gpu.AttrDriverVersion, m.Drivers[u.GPU.Vendor].Version)
+	a.text(gpu.AttrCUDAVersion, m.Drivers[u.GPU.Vendor].Platform)
+	a.text(gpu.AttrTarget, u.GPU.Target)
+	a.number(gpu.AttrAICores, int64(u.GPU.AICores), "")
+	a.number(gpu.AttrTiles, int64(u.GPU.Tiles), "")
+	a.number(gpu.AttrFunctions, int64(u.GPU.Functions), "")
+	a.decimal(gpu.AttrComputeCapability, u.GPU.ComputeCapability)
+	if u.GPU.NUMANode >= 0 {
+		a[gpu.AttrNUMANode] = structs.NewIntAttribute(int64(u.GPU.NUMANode), "")
 	}
-	a[gpu.AttrIndex] = structs.NewIntAttribute(int64(u.index), "")
-	a.text(gpu.AttrUUID, u.uuid)
-	a.text(gpu.AttrPCI, u.gpu.PCIBusID)
-	if u.sharing.Mode == gpu.ModeSlice {
-		a.number(gpu.AttrSliceMemory, u.sharing.SliceMiB, structs.UnitMiB)
+	a[gpu.AttrIndex] = structs.NewIntAttribute(int64(u.Index), "")
+	a.text(gpu.AttrUUID, u.UUID)
+	a.text(gpu.AttrPCI, u.GPU.PCIBusID)
+	if u.Sharing.Mode == gpu.ModeSlice {
+		a.number(gpu.AttrSliceMemory, u.Sharing.SliceMiB, structs.UnitMiB)
 	}
-	if u.slices > 0 {
-		a.number(gpu.AttrSlices, int64(u.slices), "")
-		a.number(gpu.AttrComputeBurst, u.sharing.BurstMilli, "")
+	if u.Slices > 0 {
+		a.number(gpu.AttrSlices, int64(u.Slices), "")
+		a.number(gpu.AttrComputeBurst, u.Sharing.BurstMilli, "")
 	}
-	if u.sharedFlag() && u.timeslice != "" {
-		a.text(gpu.AttrTimeslice, u.timeslice)
+	if u.SharedFlag() && u.Timeslice != "" {
+		a.text(gpu.AttrTimeslice, u.Timeslice)
 	}
-	if u.seats != nil {
-		a.number(gpu.AttrSeatPriority, int64(u.seats.MaxPriority), "")
+	if u.Seats != nil {
+		a.number(gpu.AttrSeatPriority, int64(u.Seats.MaxPriority), "")
 	}
-	if u.mps != nil {
-		a.number(gpu.AttrMaxClients, int64(u.mps.MaxClients), "")
-		a.text(gpu.AttrMPSUsers, u.mps.Users)
-		if u.mps.Partitioning != nil {
+	if u.MPS != nil {
+		a.number(gpu.AttrMaxClients, int64(u.MPS.MaxClients), "")
+		a.text(gpu.AttrMPSUsers, u.MPS.Users)
+		if u.MPS.Partitioning != nil {
 			a.text(gpu.AttrComputeGrade, gpu.ComputeEnforced)
 		}
 	}
-	if u.instance != nil {
-		a.text(gpu.AttrProfile, u.instance.Profile)
-		a.text(gpu.AttrParent, u.parent)
+	if u.Instance != nil {
+		a.text(gpu.AttrProfile, u.Instance.Profile)
+		a.text(gpu.AttrParent, u.Parent)
 	}
-	a.hashicorp(u.gpu)
+	a.hashicorp(u.GPU)
 	return a
 }
 
@@ -134,8 +134,8 @@ func sameAttributes(a, b map[string]*structs.Attribute) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool { return b[key] == nil || !a[key].Equal(b[key]) })
 }
 
-// attributeText writes an attribute as Nomad shows it.
-func attributeText(a *structs.Attribute) string {
+// AttributeText writes an attribute as Nomad shows it.
+func AttributeText(a *structs.Attribute) string {
 	text := ""
 	switch {
 	case a.Int != nil:

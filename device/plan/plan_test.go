@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"slices"
@@ -12,9 +12,9 @@ import (
 
 const sliced = "mode = \"slice\"\n"
 
-func groupsOf(units []*unit) string {
+func groupsOf(units []*Unit) string {
 	var names []string
-	for _, g := range buildGroups(machineTraits{}, units) {
+	for _, g := range Groups(MachineTraits{}, units) {
 		names = append(names, g.Type+"/"+g.Name)
 	}
 	return strings.Join(names, " ")
@@ -35,7 +35,7 @@ func TestGroupNames(t *testing.T) {
 		{"gpu {\n index = 0\n mode = \"shared\"\n}\ngpu {\n mode = \"mig\"\n mig {\n mode = \"shared\"\n }\n}",
 			"shared/1g.10gb/1 shared/3g.40gb/0 shared/H100/0"},
 	} {
-		if got := groupsOf(plan(testConfig(t, tc.config), testRegistry(), m, quiet())); got != tc.want {
+		if got := groupsOf(Units(testConfig(t, tc.config), testRegistry(), m, quiet())); got != tc.want {
 			t.Errorf("%s\n got %s\nwant %s", tc.config, got, tc.want)
 		}
 	}
@@ -56,8 +56,8 @@ func TestSliceCounts(t *testing.T) {
 	} {
 		m := testMachine(1)
 		m.GPUs[0].MemoryMiB = tc.mib
-		if u := plan(testConfig(t, tc.config), testRegistry(), m, quiet())[0]; u.slices != tc.want || len(u.ids()) != tc.want {
-			t.Errorf("%d MiB, %s: %d slices, want %d", tc.mib, tc.config, u.slices, tc.want)
+		if u := Units(testConfig(t, tc.config), testRegistry(), m, quiet())[0]; u.Slices != tc.want || len(u.IDs()) != tc.want {
+			t.Errorf("%d MiB, %s: %d slices, want %d", tc.mib, tc.config, u.Slices, tc.want)
 		}
 	}
 }
@@ -67,8 +67,8 @@ func TestSliceCounts(t *testing.T) {
 func TestNamesFollowTheGPU(t *testing.T) {
 	c, l := testConfig(t, sliced), testRegistry()
 	before := map[string]string{}
-	for _, u := range plan(c, l, testMachine(3), quiet()) {
-		before[u.uuid] = u.group.String()
+	for _, u := range Units(c, l, testMachine(3), quiet()) {
+		before[u.UUID] = u.Group.String()
 	}
 	renumbered := testMachine(3)
 	renumbered.GPUs[0], renumbered.GPUs[2] = renumbered.GPUs[2], renumbered.GPUs[0]
@@ -76,9 +76,9 @@ func TestNamesFollowTheGPU(t *testing.T) {
 		renumbered.GPUs[i].Index = i
 		renumbered.GPUs[i].PCIBusID = testGPU("", i).PCIBusID
 	}
-	for _, u := range plan(c, l, renumbered, quiet()) {
-		if u.group.String() != before[u.uuid] {
-			t.Errorf("%s was %s and is %s", u.uuid, before[u.uuid], u.group)
+	for _, u := range Units(c, l, renumbered, quiet()) {
+		if u.Group.String() != before[u.UUID] {
+			t.Errorf("%s was %s and is %s", u.UUID, before[u.UUID], u.Group)
 		}
 	}
 }
@@ -86,43 +86,43 @@ func TestNamesFollowTheGPU(t *testing.T) {
 func TestMissingGPUStaysKnown(t *testing.T) {
 	c, l := testConfig(t, sliced), testRegistry()
 	m := testMachine(2)
-	plan(c, l, m, quiet())
+	Units(c, l, m, quiet())
 	now := quiet()
-	now.faults[testUUID(0)] = []gpu.Fault{{Code: "gpu-missing", Message: "it is not there"}}
-	units := plan(c, l, hardware.Machine{GPUs: m.GPUs[1:]}, now)
-	if len(units) != 2 || units[0].group.String() != "nvidia/slice/H100/0" || units[0].healthy() != 0 || units[1].healthy() != 79 {
+	now.Faults[testUUID(0)] = []gpu.Fault{{Code: "gpu-missing", Message: "it is not there"}}
+	units := Units(c, l, hardware.Machine{GPUs: m.GPUs[1:]}, now)
+	if len(units) != 2 || units[0].Group.String() != "nvidia/slice/H100/0" || units[0].Healthy() != 0 || units[1].Healthy() != 79 {
 		t.Errorf("units are %+v", units)
 	}
 	// One that replaces it gets an index of its own.
 	m.GPUs[0].UUID = testUUID(7)
-	units = plan(c, l, m, now)
-	if len(units) != 3 || units[2].group.String() != "nvidia/slice/H100/2" {
+	units = Units(c, l, m, now)
+	if len(units) != 3 || units[2].Group.String() != "nvidia/slice/H100/2" {
 		t.Errorf("after the replacement: %s", groupsOf(units))
 	}
 }
 
 func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 	l := testRegistry()
-	plan(testConfig(t, ""), l, testMachine(1), quiet())
+	Units(testConfig(t, ""), l, testMachine(1), quiet())
 	busy := quiet()
-	busy.holders[testUUID(0)] = occupancy.Holder{All: true}
-	busy.recent = busy.holders
-	u := plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.sharing.Mode != gpu.ModeWhole || !strings.Contains(u.cordon, "to change from whole to slices of 1G with mps") {
-		t.Errorf("with a task: %s, cordon %q", u.sharing, u.cordon)
+	busy.Holders[testUUID(0)] = occupancy.Holder{All: true}
+	busy.Recent = busy.Holders
+	u := Units(testConfig(t, sliced), l, testMachine(1), busy)[0]
+	if u.Sharing.Mode != gpu.ModeWhole || !strings.Contains(u.Cordon, "to change from whole to slices of 1G with mps") {
+		t.Errorf("with a task: %s, cordon %q", u.Sharing, u.Cordon)
 	}
 	if text := u.trouble(0).String(); text != "" {
 		t.Errorf("an instance in use is unhealthy: %s", text)
 	}
 	busy = quiet()
-	busy.busy[testUUID(0)] = true
-	u = plan(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
-		t.Errorf("with a process: %s, cordon %q", u.sharing, u.cordon)
+	busy.Busy[testUUID(0)] = true
+	u = Units(testConfig(t, sliced), l, testMachine(1), busy)[0]
+	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
+		t.Errorf("with a process: %s, cordon %q", u.Sharing, u.Cordon)
 	}
-	u = plan(testConfig(t, sliced), l, testMachine(1), quiet())[0]
-	if u.sharing.Mode != gpu.ModeSlice || u.cordon != "" {
-		t.Errorf("empty: %s, cordon %q", u.sharing, u.cordon)
+	u = Units(testConfig(t, sliced), l, testMachine(1), quiet())[0]
+	if u.Sharing.Mode != gpu.ModeSlice || u.Cordon != "" {
+		t.Errorf("empty: %s, cordon %q", u.Sharing, u.Cordon)
 	}
 }
 
@@ -130,35 +130,35 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 // slices take no other task meanwhile.
 func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
 	l := testRegistry()
-	plan(testConfig(t, ""), l, testMachine(1), quiet())
+	Units(testConfig(t, ""), l, testMachine(1), quiet())
 	now := quiet()
-	now.recent[testUUID(0)] = occupancy.Holder{All: true}
-	u := plan(testConfig(t, sliced), l, testMachine(1), now)[0]
-	if u.sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
-		t.Errorf("%s, trouble %q", u.sharing, u.trouble(0))
+	now.Recent[testUUID(0)] = occupancy.Holder{All: true}
+	u := Units(testConfig(t, sliced), l, testMachine(1), now)[0]
+	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
+		t.Errorf("%s, trouble %q", u.Sharing, u.trouble(0))
 	}
 }
 
 func TestBurstChangesAtOnce(t *testing.T) {
 	l := testRegistry()
-	plan(testConfig(t, sliced), l, testMachine(1), quiet())
+	Units(testConfig(t, sliced), l, testMachine(1), quiet())
 	busy := quiet()
-	busy.holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{0: true}}
-	u := plan(testConfig(t, sliced+"compute_burst = 300"), l, testMachine(1), busy)[0]
-	if u.sharing.BurstMilli != 300 || u.cordon != "" {
-		t.Errorf("got %+v, cordon %q", u.sharing, u.cordon)
+	busy.Holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{0: true}}
+	u := Units(testConfig(t, sliced+"compute_burst = 300"), l, testMachine(1), busy)[0]
+	if u.Sharing.BurstMilli != 300 || u.Cordon != "" {
+		t.Errorf("got %+v, cordon %q", u.Sharing, u.Cordon)
 	}
 }
 
 func TestCordonSparesWhatIsHeld(t *testing.T) {
 	now := quiet()
-	now.cordons[testUUID(0)] = "fan replacement"
-	now.holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{2: true}}
-	u := plan(testConfig(t, sliced), testRegistry(), testMachine(1), now)[0]
-	if u.trouble(2) != (gpu.Health{}) || u.trouble(3).String() != "cordoned: fan replacement" || u.healthy() != 1 {
+	now.Cordons[testUUID(0)] = "fan replacement"
+	now.Holders[testUUID(0)] = occupancy.Holder{Slices: map[int]bool{2: true}}
+	u := Units(testConfig(t, sliced), testRegistry(), testMachine(1), now)[0]
+	if u.trouble(2) != (gpu.Health{}) || u.trouble(3).String() != "cordoned: fan replacement" || u.Healthy() != 1 {
 		t.Errorf("slice 2: %q, slice 3: %q", u.trouble(2), u.trouble(3))
 	}
-	if s := u.state(); !s.Cordoned || len(s.Faults) != 0 || s.Group != u.group.String() {
+	if s := u.State(); !s.Cordoned || len(s.Faults) != 0 || s.Group != u.Group.String() {
 		t.Errorf("state is %+v", s)
 	}
 }
@@ -168,15 +168,15 @@ func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 	m.GPUs[0].Partitioned = true
 	m.GPUs[0].Partitions = []hardware.Partition{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
 	now := quiet()
-	now.faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
-	units := plan(testConfig(t, ""), testRegistry(), m, now)
+	now.Faults[testUUID(0)] = []gpu.Fault{{Code: "xid-48", Message: "m", Action: "a"}}
+	units := Units(testConfig(t, ""), testRegistry(), m, now)
 	if len(units) != 2 || !strings.HasPrefix(units[1].trouble(0).String(), "xid-48: m (since ") {
 		t.Errorf("units are %+v", units)
 	}
-	if s := units[0].state(); s.Group != "" {
+	if s := units[0].State(); s.Group != "" {
 		t.Errorf("a GPU in parts is offered as %s", s.Group)
 	}
-	if s := units[1].state(); s.ParentUUID != testUUID(0) || s.Profile != "1g.10gb" || len(s.Faults) != 1 {
+	if s := units[1].State(); s.ParentUUID != testUUID(0) || s.Profile != "1g.10gb" || len(s.Faults) != 1 {
 		t.Errorf("state is %+v", s)
 	}
 }
@@ -184,7 +184,7 @@ func TestFaultOfTheParentIsOneOfItsParts(t *testing.T) {
 func TestIgnoredDevicesAreNotOffered(t *testing.T) {
 	m := testMachine(2)
 	c := testConfig(t, `ignored_gpu_ids = ["`+testUUID(0)+`"]`)
-	if units := plan(c, testRegistry(), m, quiet()); len(units) != 1 || units[0].uuid != testUUID(1) {
+	if units := Units(c, testRegistry(), m, quiet()); len(units) != 1 || units[0].UUID != testUUID(1) {
 		t.Errorf("units are %+v", units)
 	}
 }
@@ -198,8 +198,8 @@ func TestMoreInstancesThanClientsAreNamed(t *testing.T) {
 		"mode = \"whole\"\nmps { max_clients = 4 }":                     false,
 	} {
 		c := testConfig(t, config)
-		units := plan(c, testRegistry(), m, quiet())
-		got := strings.Join(crowded(c, units, m), "; ")
+		units := Units(c, testRegistry(), m, quiet())
+		got := strings.Join(Crowded(c, units, m), "; ")
 		if strings.Contains(got, "its MPS server has 4 clients at most") != want {
 			t.Errorf("%s: warnings are %q", config, got)
 		}
@@ -218,7 +218,7 @@ func TestMoreClientsThanTheServerTakesAreNamed(t *testing.T) {
 		driver.Platform = "13.0"
 		m.Drivers[m.GPUs[0].Vendor] = driver
 		c := testConfig(t, config)
-		warnings := strings.Join(crowded(c, plan(c, testRegistry(), m, quiet()), m), "; ")
+		warnings := strings.Join(Crowded(c, Units(c, testRegistry(), m, quiet()), m), "; ")
 		if strings.Contains(warnings, "mps.max_clients 49: the MPS server of nvidia/slice/") != want {
 			t.Errorf("%s: warnings are %q", config, warnings)
 		}
@@ -230,17 +230,17 @@ func TestUnmatchedRulesAreNamed(t *testing.T) {
 	m := testMachine(2)
 	m.GPUs[1].Partitions = []hardware.Partition{{UUID: "MIG-1", Profile: "1g.10gb", MemoryMiB: 9984}}
 	c := testConfig(t, "ignored_gpu_ids = [\"GPU-9\", \"MIG-1\"]\ngpu { model = \"H100\" }\ngpu { index = 0 }\ngpu { model = \"T4\" }")
-	plan(c, l, m, quiet())
+	Units(c, l, m, quiet())
 	// A GPU that could not be read from the start is not judged, nor are the rules: one may
 	// be for it.
 	silent := testGPU("GPU-silent", 7)
 	silent.Model, silent.MemoryMiB = "", 0
 	both := hardware.Machine{GPUs: append(slices.Clone(m.GPUs), silent)}
-	plan(c, l, both, quiet())
-	if got := unmatched(c, both.GPUs, l); got != nil {
+	Units(c, l, both, quiet())
+	if got := Unmatched(c, both.GPUs, l); got != nil {
 		t.Errorf("beside a GPU that has not told what it is there are warnings: %q", got)
 	}
-	got := strings.Join(unmatched(c, m.GPUs, l), "; ")
+	got := strings.Join(Unmatched(c, m.GPUs, l), "; ")
 	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) || strings.Contains(got, "MIG-1") {
 		t.Errorf("warnings are %s", got)
 	}

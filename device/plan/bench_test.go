@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"slices"
@@ -12,11 +12,11 @@ import (
 )
 
 // benchUnits are eight GPUs of 79 slices.
-func benchUnits(b *testing.B) (*config.Config, *registry.Registry, hardware.Machine, []*unit) {
+func benchUnits(b *testing.B) (*config.Config, *registry.Registry, hardware.Machine, []*Unit) {
 	c, l, m := testConfig(b, sliced), testRegistry(), testMachine(8)
-	units := plan(c, l, m, quiet())
+	units := Units(c, l, m, quiet())
 	for _, u := range units {
-		u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
+		u.MPS = &gpu.MPSState{PipeDir: "/p", Ready: true}
 	}
 	return c, l, m, units
 }
@@ -25,14 +25,14 @@ func benchUnits(b *testing.B) (*config.Config, *registry.Registry, hardware.Mach
 // plan, groups and comparison with what was published.
 func BenchmarkFingerprint(b *testing.B) {
 	c, l, m, units := benchUnits(b)
-	published := buildGroups(traitsOf(m, units), units)
+	published := Groups(TraitsOf(m, units), units)
 	b.ReportAllocs()
 	for b.Loop() {
-		units := plan(c, l, m, quiet())
+		units := Units(c, l, m, quiet())
 		for _, u := range units {
-			u.mps = &gpu.MPSState{PipeDir: "/p", Ready: true}
+			u.MPS = &gpu.MPSState{PipeDir: "/p", Ready: true}
 		}
-		if !sameGroups(published, buildGroups(traitsOf(m, units), units)) {
+		if !SameGroups(published, Groups(TraitsOf(m, units), units)) {
 			b.Fatal("the groups differ")
 		}
 	}
@@ -41,13 +41,13 @@ func BenchmarkFingerprint(b *testing.B) {
 // BenchmarkReserve hands eight slices out and reports the slowest hundredth.
 func BenchmarkReserve(b *testing.B) {
 	_, _, _, units := benchUnits(b)
-	c := newInstanceIndex(units)
+	c := NewIndex(units)
 	ids := sliceIDs(testUUID(3), 8, 9, 10, 11, 12, 13, 14, 15)
 	var took []time.Duration
 	b.ReportAllocs()
 	for b.Loop() {
 		began := time.Now()
-		if _, _, err := c.reserve(ids); err != nil {
+		if _, _, err := c.Reserve(ids); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(began))

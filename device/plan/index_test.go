@@ -1,4 +1,4 @@
-package device
+package plan
 
 import (
 	"fmt"
@@ -13,17 +13,17 @@ import (
 )
 
 // reserveFrom plans a machine, equips it and reserves.
-func reserveFrom(t *testing.T, config string, change func([]*unit), ids ...string) (map[string]string, error) {
+func reserveFrom(t *testing.T, config string, change func([]*Unit), ids ...string) (map[string]string, error) {
 	t.Helper()
-	units := plan(testConfig(t, config), testRegistry(), testMachine(3), quiet())
+	units := Units(testConfig(t, config), testRegistry(), testMachine(3), quiet())
 	for _, u := range units {
-		u.mps = &gpu.MPSState{PipeDir: "/p", LogDir: "/l", ShmDir: "/s", Ready: true}
-		u.hami = &gpu.HAMiState{Library: "/opt/libvgpu.so"}
+		u.MPS = &gpu.MPSState{PipeDir: "/p", LogDir: "/l", ShmDir: "/s", Ready: true}
+		u.HAMi = &gpu.HAMiState{Library: "/opt/libvgpu.so"}
 	}
 	if change != nil {
 		change(units)
 	}
-	_, r, err := newInstanceIndex(units).reserve(ids)
+	_, r, err := NewIndex(units).Reserve(ids)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +103,12 @@ func commas(numbers []int) string {
 
 func TestReserveRefuses(t *testing.T) {
 	a, b := testUUID(0), testUUID(1)
-	sick := func(units []*unit) {
-		units[0].faults = []gpu.Fault{{Code: "xid-79", Message: "it is gone", Action: "replace it", Since: time.Unix(0, 0)}}
+	sick := func(units []*Unit) {
+		units[0].Faults = []gpu.Fault{{Code: "xid-79", Message: "it is gone", Action: "replace it", Since: time.Unix(0, 0)}}
 	}
 	for _, tc := range []struct {
 		name, config string
-		change       func([]*unit)
+		change       func([]*Unit)
 		ids          []string
 		says         string
 	}{
@@ -121,7 +121,7 @@ func TestReserveRefuses(t *testing.T) {
 		{"a slice twice", sliced, nil, sliceIDs(a, 1, 1), "named twice"},
 		{"a GPU twice", "", nil, []string{a, a}, "named twice"},
 		{"sick", sliced, sick, sliceIDs(a, 1), "xid-79: it is gone (since 1970-01-01 00:00:00 UTC); replace it"},
-		{"cordoned", sliced, func(u []*unit) { u[0].cordon = "by hand" }, sliceIDs(a, 1), "takes no new work: cordoned: by hand"},
+		{"cordoned", sliced, func(u []*Unit) { u[0].Cordon = "by hand" }, sliceIDs(a, 1), "takes no new work: cordoned: by hand"},
 	} {
 		if _, err := reserveFrom(t, tc.config, tc.change, tc.ids...); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.says)

@@ -1,0 +1,170 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+)
+
+// Inputs are what a plan depends on beside the hardware, the registry and
+// the configuration.
+type Inputs struct {
+	// Holders tells what live tasks hold, by device UUID: a cordon spares it.
+	Holders map[string]occupancy.Holder
+	// Recent is holders with the tasks that ended a moment ago, which Nomad may
+	// restart in place: a device does not change its mode under them.
+	Recent map[string]occupancy.Holder
+	// Busy GPUs have processes; they do not change their mode.
+	Busy map[string]bool
+	// Cordons are the operator's, by UUID.
+	Cordons map[string]string
+	// Faults are by UUID; a GPU's are those of its MIG instances too.
+	Faults map[string][]gpu.Fault
+	// Tasks is how many tasks share each device, by those leases that are live.
+	Tasks  map[string]int
+	Leases []gpu.Lease
+	// LeasesReadAt is when the leases were read; zero if that failed.
+	LeasesReadAt time.Time
+}
+
+// Units decides how every device that the node has, or had, is offered. It
+// enters decisions in the registry and touches nothing else. The order is that of
+// the indices: GPUs first, each followed by its MIG instances.
+func Units(c *config.Config, l *registry.Registry, machine hardware.Machine, now Inputs) []*Unit {
+	l.Admit(machine.GPUs)
+	present := map[string]hardware.GPU{}
+	for _, g := range machine.GPUs {
+		present[g.UUID] = g
+	}
+	var units []*Unit
+	for _, uuid := range l.GPUs() {
+		if c.Ignored[uuid] {
+			continue
+		}
+		g, here := present[uuid]
+		known := here && g.Known()
+		if !known {
+			problems := g.Problems
+			g = *l.Records[uuid].Hardware
+			g.Problems = problems
+		}
+		units = append(units, planGPU(c, l, g, !known, now)...)
+	}
+	return units
+}
+
+// planGPU decides about one GPU and its MIG instances.
+func planGPU(c *config.Config, l *registry.Registry, g hardware.GPU, gone bool, now Inputs) []*Unit {
+	r := l.Records[g.UUID]
+	rule := c.RuleFor(g, r.Index)
+	wanted := rule.Sharing
+	if g.Partitioned && !wanted.Mode.InParts() {
+		// A GPU that is partitioned cannot be used as a whole.
+		wanted.Mode, wanted.Mechanism = config.Vendors[g.Vendor].Parts, gpu.SharingNone
+	}
+	u := &Unit{UUID: g.UUID, GPU: g, Index: r.Index, MemoryMiB: g.MemoryMiB, Faults: now.Faults[g.UUID],
+		Busy: inUse(g, now), Gone: gone}
+	u.chooseSharing(r, wanted, u.Busy || gone, now.Cordons[g.UUID])
+	if waits := LayoutCordon(rule, g, u.Busy); waits != "" && u.Sharing.Mode.InParts() {
+		u.Cordon = waits
+	}
+	u.setHolder(now.Holders[g.UUID])
+	u.Slices = u.Sharing.Slices(g.MemoryMiB, g.ReservedMiB)
+	u.Group = u.groupName()
+	units := []*Unit{u}
+	if !u.Sharing.Mode.InParts() {
+		return units
+	}
+	for _, i := range g.Partitions {
+		if !c.Ignored[i.UUID] {
+			units = append(units, planInstance(c, l, u, rule, i, now))
+		}
+	}
+	return units
+}
+
+func planInstance(c *config.Config, l *registry.Registry, parent *Unit, rule config.Rule, i hardware.Partition, now Inputs) *Unit {
+	r := l.Enter(i.UUID, parent.UUID)
+	u := &Unit{UUID: i.UUID, Parent: parent.UUID, GPU: parent.GPU, Instance: &i, Index: r.Index,
+		MemoryMiB: i.MemoryMiB, Faults: union(parent.Faults, now.Faults[i.UUID])}
+	cordon := now.Cordons[i.UUID]
+	if cordon == "" {
+		cordon = parent.Cordon
+	}
+	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), now.Recent[i.UUID].Any() || now.Busy[i.UUID], cordon)
+	u.setHolder(now.Holders[i.UUID])
+	u.Slices = u.Sharing.Slices(i.MemoryMiB, 0)
+	u.Group = u.groupName()
+	if c.HashicorpMIG && u.Sharing.Mode == gpu.ModeWhole && i.Name != "" {
+		u.Group = GroupName{parent.GPU.Vendor, "gpu", i.Name}
+	}
+	return u
+}
+
+// union is a device's faults: those of its GPU, and its own.
+func union(parent, own []gpu.Fault) []gpu.Fault {
+	all := slices.Clone(parent)
+	for _, f := range own {
+		if !slices.ContainsFunc(parent, func(p gpu.Fault) bool { return p.Code == f.Code }) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
+// of its MIG instances.
+func inUse(g hardware.GPU, now Inputs) bool {
+	if now.Busy[g.UUID] || now.Recent[g.UUID].Any() {
+		return true
+	}
+	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
+		return now.Busy[i.UUID] || now.Recent[i.UUID].Any()
+	})
+}
+
+// chooseSharing chooses between what the device was and what it shall be: a device in
+// use stays what it was, cordoned, until it is empty.
+func (u *Unit) chooseSharing(r *registry.Record, wanted config.Sharing, inUse bool, cordon string) {
+	u.Cordon = cordon
+	switch {
+	case r.Sharing == (config.Sharing{}) || r.Sharing.Same(wanted) || !inUse:
+		r.Sharing = wanted
+	default:
+		u.Cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Sharing, wanted)
+	}
+	u.Sharing = r.Sharing
+}
+
+func (u *Unit) setHolder(h occupancy.Holder) { u.Held, u.HeldAll = h.Slices, h.All }
+
+// GroupName is the table of device groups. A group of slices belongs to one
+// GPU, so that Nomad serves a request from one GPU; whole GPUs of one model
+// share a group.
+func (u *Unit) groupName() GroupName {
+	vendor, short := u.GPU.Vendor, gpu.ShortModel(u.GPU.Model)
+	index := fmt.Sprintf("/%d", u.Index)
+	if u.Instance != nil {
+		short = u.Instance.Profile
+	}
+	switch u.Sharing.Mode {
+	case gpu.ModeSlice:
+		if u.Instance != nil {
+			return GroupName{vendor, cmp.Or(u.Instance.Kind, gpu.TypeMIG) + "-slice", short + index}
+		}
+		return GroupName{vendor, gpu.TypeSlice, short + index}
+	case gpu.ModeShared:
+		return GroupName{vendor, gpu.TypeShared, short + index}
+	}
+	if u.Instance != nil {
+		return GroupName{vendor, cmp.Or(u.Instance.Kind, gpu.TypeMIG), short}
+	}
+	return GroupName{vendor, u.GPU.Type, u.GPU.Model}
+}
