@@ -3,6 +3,8 @@ package decide_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -249,6 +251,35 @@ func TestAGangIsAlignedWhileItRuns(t *testing.T) {
 		}
 		if got := recorded(s, a).Decision.Tasks[0].Devices[0].Count; got != asked {
 			t.Errorf("%d run: its blocks are of %d slices, want %d", running, got, asked)
+		}
+	}
+}
+
+// Where a group of a gang that waits leaves out a node, or prefers one, the others do not.
+func TestOneGroupOfAGangIsRevisedAlone(t *testing.T) {
+	for name, r := range map[string]decide.Revision{
+		"leaves out": {Group: "g", Exclude: []string{"id-a"}, For: "default/other"},
+		"prefers":    {Group: "g", Prefer: "id-b"},
+	} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+		g, h := gang("gang", 1, 50), gang("gang", 1, 50)
+		h.Group = "h"
+		asks := []admit.Ask{g, h}
+		d, err := s.Decide(t.Context(), asks, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Settle(t.Context(), asks, d, true)
+		before := s.Record(servicetest.KeyOf(g)).Groups["h"]
+		if _, err := s.Revise(t.Context(), asks, r); err != nil {
+			t.Fatal(err)
+		}
+		same := func(group string) bool {
+			after := s.Record(servicetest.KeyOf(g)).Groups[group]
+			return maps.Equal(before.Excluded, after.Excluded) && slices.Equal(before.Decision.Preferred, after.Decision.Preferred)
+		}
+		if same("g") || !same("h") {
+			t.Errorf("%s: %+v", name, s.Record(servicetest.KeyOf(g)).Groups)
 		}
 	}
 }

@@ -214,7 +214,8 @@ func TestWhatNoSeatServesIsRefused(t *testing.T) {
 	}
 }
 
-// The author of device blocks gives a seat no more than the queue allows.
+// The author of device blocks gives a seat no more than the queue allows, and a job's priority
+// counts no more for its seat.
 func TestAQueueBoundsThePriorityOfSeats(t *testing.T) {
 	s := servicetest.New(t, "queue \"q\" {\n max_priority = 40\n namespaces = [\"default\"]\n}\n", servicetest.SeatMachine("a", 0, 1, 90))
 	for priority, refused := range map[int]bool{0: false, 40: false, 41: true} {
@@ -223,6 +224,14 @@ func TestAQueueBoundsThePriorityOfSeats(t *testing.T) {
 		_, err := s.Decide(t.Context(), []admit.Ask{a}, true)
 		if refused != (err != nil && strings.Contains(err.Error(), "gpu.priority: 41 is not valid (1 to 40: queue q allows no more, max_priority)")) || !refused && err != nil {
 			t.Errorf("priority %d: %v", priority, err)
+		}
+	}
+	for priority, want := range map[int]int{30: 30, 40: 40, 80: 40} {
+		a := servicetest.Ask("job", "1", 1)
+		a.Sharing, a.Priority = gpu.SharingSuspend, priority
+		d, err := s.Decide(t.Context(), []admit.Ask{a}, true)
+		if err != nil || d[0].Tasks[0].SeatPriority != want {
+			t.Errorf("a job of priority %d: %+v, %v", priority, d, err)
 		}
 	}
 }

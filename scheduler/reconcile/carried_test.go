@@ -31,6 +31,8 @@ func brought() *Item {
 func TestAStepThatFailsEndsIt(t *testing.T) {
 	c := config.Default()
 	c.Rebalance.Enabled = true
+	gang := eviction()
+	gang.Revision = decide.Revision{Group: "g", RoomMade: gang.Evict.Promises}
 	move := []Move{{Promise: decide.Promise{Job: key("job"), Group: "g", Usage: place.Usage{NodeID: "n1"}}, AllocID: "a1", From: "n1", To: "n2"}}
 	for name, row := range map[string]struct {
 		item  *Item
@@ -45,6 +47,7 @@ func TestAStepThatFailsEndsIt(t *testing.T) {
 		"the second of them":        {brought(), nil, "stop a2", "stop a2", "could not hold job default/low"},
 		"a victim runs on":          {eviction(), nil, "stop a1", "forget", "could not evict for job default/high"},
 		"the second victim":         {eviction(), nil, "stop a2", "forget", "could not evict for job default/high"},
+		"a gang's room not counted": {gang, nil, "register high", "forget", "could not evict for job default/high"},
 		"a seat is not decided":     {seat(), nil, `revise high prefer="n1" exclude="" for=""`, "forget", "could not take a seat for job default/high"},
 		"a move is not registered":  {nil, move, "register job", "forget", "could not move an alloc of job default/job"},
 		"what is moved runs on":     {nil, move, "stop a1", "forget", "could not move an alloc of job default/job"},

@@ -44,6 +44,9 @@ func TestJobsThatCameAroundAreBroughtBack(t *testing.T) {
 	low, high := around(b, "low", 20, 16), around(b, "high", 50, 8)
 	b.Run(low, "alloc-low", "a", 0, 0, 16)
 	b.Run(high, "alloc-high", "a", 1, 0, 8)
+	if due := b.Next(map[string]bool{"default/low": true}, true); due == nil || due.Job.ID != "high" {
+		t.Errorf("beside one that is seen to already it is the turn of %+v", due)
+	}
 	due := b.Next(nil, true)
 	if due == nil || due.Job.ID != "low" || due.Revision.Hold == nil || due.Revision.Hold.Sentence != "queue q holds 1.5 of at most 1 GPUs" ||
 		len(due.Evict.Victims) != 1 || due.Evict.Victims[0].AllocID != "alloc-low" || !strings.Contains(due.Evict.Text, "came around the service, must wait") {
