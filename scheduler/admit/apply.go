@@ -40,6 +40,9 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 	}
 	envelope := j.envelope.clone()
 	envelope.set("Job", job.raw())
+	// Nomad would start it before what goes first: the order that is decided by knows the job's
+	// own priority.
+	envelope.remove("EvalPriority")
 	return envelope.raw(), nil
 }
 

@@ -135,3 +135,15 @@ func TestACopyIsChangedAlone(t *testing.T) {
 		t.Errorf("%s of a copy with %s", got, copied)
 	}
 }
+
+// What waits is started by Nomad in the order of the priorities of evaluations: no submission
+// gives its own another one than its job's, by which the order is decided.
+func TestNoEvaluationHasAPriorityOfItsOwn(t *testing.T) {
+	for _, field := range []string{`"EvalPriority":100`, `"evalpriority":1`, `"EVALPRIORITY":"x"`} {
+		j := mustRead(t, `{`+field+`,"Job":{"ID":"j","Priority":50,"TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}]},"EnforceIndex":true}`)
+		body := string(applied(t, j, Decision{Group: "g", Tasks: []TaskDecision{{Task: "t", Devices: []Device{sliced(8)}}}}))
+		if strings.Contains(strings.ToLower(body), "evalpriority") || !strings.Contains(body, `"EnforceIndex":true`) || !strings.Contains(body, `"Priority":50`) {
+			t.Errorf("%s: %s", field, body)
+		}
+	}
+}

@@ -186,7 +186,7 @@ func readGroup(raw []byte, devices []string) (group, error) {
 		}
 		g.tasks = append(g.tasks, t)
 	}
-	return g, nil
+	return g, g.checkConnect(devices)
 }
 
 // decodeAll reads several fields. Fields that are missing or null leave their
