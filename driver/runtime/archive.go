@@ -55,8 +55,7 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 		Labels: map[string]string{managedLabel: "true"},
 	}
 	handle := client.NewImage(r.client, image)
-	snapshotter = r.snapshotter(snapshotter)
-	if err := r.unpack(ctx, handle, snapshotter); err != nil {
+	if err := r.unpack(ctx, handle, r.snapshotter(snapshotter)); err != nil {
 		return Image{}, err
 	}
 	if err := r.verifyLayers(ctx, handle); err != nil {

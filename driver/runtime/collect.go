@@ -103,7 +103,6 @@ func (r *Runtime) collectLeases(ctx context.Context, before time.Time) error {
 // TouchImage records that an image is used now. Images that another client
 // brought into containerd are left alone.
 func (r *Runtime) TouchImage(ctx context.Context, name string, now time.Time) error {
-	ctx = r.with(ctx)
 	service := r.client.ImageService()
 	image, err := service.Get(ctx, name)
 	if err != nil {
@@ -122,7 +121,6 @@ func (r *Runtime) TouchImage(ctx context.Context, name string, now time.Time) er
 // CollectImages removes the driver's images that no container has and that were
 // last used before the given time. It returns their names.
 func (r *Runtime) CollectImages(ctx context.Context, before time.Time) ([]string, error) {
-	ctx = r.with(ctx)
 	all, err := r.client.ImageService().List(ctx, fmt.Sprintf("labels.%q==true", managedLabel))
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
@@ -172,7 +170,6 @@ func unusedSince(image images.Image, before time.Time) bool {
 // processes that died: what a start left that was cut off in the middle. Shims carry
 // no owner; they are those of containers with IDs of the driver's form.
 func (r *Runtime) CollectLeftovers(ctx context.Context, ids *regexp.Regexp, before time.Time) error {
-	ctx = r.with(ctx)
 	orphan := func(id string, created time.Time) (bool, error) {
 		if !created.Before(before) {
 			return false, nil

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -102,11 +103,11 @@ func (c *Container) task(ctx context.Context) (client.Task, error) {
 
 // CurrentLabels asks containerd for the container's labels as they are now.
 func (c *Container) CurrentLabels(ctx context.Context) (map[string]string, error) {
-	handle, err := c.handle(c.runtime.with(ctx))
+	handle, err := c.handle(ctx)
 	if err != nil {
 		return nil, err
 	}
-	labels, err := handle.Labels(c.runtime.with(ctx))
+	labels, err := handle.Labels(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read labels of container %s: %w", c.ID, notFound(err))
 	}
@@ -115,11 +116,10 @@ func (c *Container) CurrentLabels(ctx context.Context) (map[string]string, error
 
 // Create makes a container and its snapshot. Nothing runs yet.
 func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error) {
-	ctx = r.with(ctx)
 	options := append(slices.Clone(n.Options), withRootfs(n))
 	// The client would take a lease of its own, which cannot be told from
 	// others' when this process dies.
-	ctx, done, err := r.protect(ctx)
+	ctx, done, err := r.protect(r.with(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +130,9 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	handle, err := r.newContainer(ctx, n, options)
 	if errdefs.IsAlreadyExists(err) {
 		// A start that was cut off between snapshot and container.
-		if err := r.removeSnapshot(ctx, n.Image.snapshotter, n.ID); err != nil {
-			return nil, err
+		if err = r.removeSnapshot(ctx, n.Image.snapshotter, n.ID); err == nil {
+			handle, err = r.newContainer(ctx, n, options)
 		}
-		handle, err = r.newContainer(ctx, n, options)
 	}
 	if leftDirectory(err) {
 		handle, err = r.newContainer(ctx, n, options)
@@ -141,10 +140,9 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	if errdefs.IsNotFound(err) {
 		// The image's layers were removed, and the image alone came back.
 		r.forget(n.Image.Digest)
-		if err := r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err != nil {
-			return nil, errors.Join(err, r.removeSandbox(ctx, n.ID))
+		if err = r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err == nil {
+			handle, err = r.newContainer(ctx, n, options)
 		}
-		handle, err = r.newContainer(ctx, n, options)
 	}
 	if err != nil {
 		// The snapshot is made before the container is; it must not stay.
@@ -153,7 +151,7 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 		return nil, errors.Join(fmt.Errorf("create container %s: %w", n.ID, err),
 			r.removeSnapshot(cleanup, n.Image.snapshotter, n.ID), r.removeSandbox(cleanup, n.ID))
 	}
-	return r.wrap(ctx, handle)
+	return r.wrap(ctx, handle), nil
 }
 
 func (r *Runtime) newContainer(ctx context.Context, n NewContainer, options []oci.SpecOpts) (client.Container, error) {
@@ -213,12 +211,11 @@ func userOptions(n NewContainer) []oci.SpecOpts {
 
 // Load returns a container by its ID, or ErrNotFound.
 func (r *Runtime) Load(ctx context.Context, id string) (*Container, error) {
-	ctx = r.with(ctx)
 	handle, err := r.client.LoadContainer(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("load container %s: %w", id, notFound(err))
 	}
-	return r.wrap(ctx, handle)
+	return r.wrap(ctx, handle), nil
 }
 
 // Owned returns the containers that the driver made, with this process or an
@@ -229,7 +226,6 @@ func (r *Runtime) Owned(ctx context.Context) ([]*Container, error) {
 
 // Find returns the containers that carry all the labels.
 func (r *Runtime) Find(ctx context.Context, labels map[string]string) ([]*Container, error) {
-	ctx = r.with(ctx)
 	var filter []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		filter = append(filter, fmt.Sprintf("labels.%q==%q", key, labels[key]))
@@ -240,25 +236,24 @@ func (r *Runtime) Find(ctx context.Context, labels map[string]string) ([]*Contai
 	}
 	var all []*Container
 	for _, handle := range handles {
-		c, err := r.wrap(ctx, handle)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, c)
+		all = append(all, r.wrap(ctx, handle))
 	}
 	return all, nil
 }
 
-func (r *Runtime) wrap(ctx context.Context, handle client.Container) (*Container, error) {
-	info, err := handle.Info(ctx, client.WithoutRefreshedMetadata)
-	if err != nil {
-		return nil, fmt.Errorf("read container %s: %w", handle.ID(), err)
-	}
+func (r *Runtime) wrap(ctx context.Context, handle client.Container) *Container {
+	info := infoOf(ctx, handle)
 	c := &Container{ID: handle.ID(), Image: info.Image, Labels: info.Labels, CreatedAt: info.CreatedAt, runtime: r, known: handle}
 	if record, ok := info.Extensions[recordExtension]; ok {
 		c.Record = record.GetValue()
 	}
-	return c, nil
+	return c
+}
+
+// infoOf is what containerd said of a container when it was asked for the handle.
+func infoOf(ctx context.Context, handle client.Container) containers.Container {
+	info, _ := handle.Info(ctx, client.WithoutRefreshedMetadata) // from memory, which cannot fail
+	return info
 }
 
 // Stdio is where a container's output goes: pipes or files of the host, opened
@@ -287,7 +282,6 @@ func (stdioPaths) Close() error { return nil }
 // Start runs the container's process. What is to be done before is done when its control
 // group is there and nothing of it has run.
 func (c *Container) Start(ctx context.Context, stdio Stdio, before ...func(context.Context) error) error {
-	ctx = c.runtime.with(ctx)
 	handle, err := c.handle(ctx)
 	if err != nil {
 		return err
@@ -347,7 +341,6 @@ var ErrNotStarted = fmt.Errorf("its process was never started: %w", ErrNotFound)
 // Status returns ErrNotFound for a container whose process containerd does not
 // know: it was never made, or its shim and record are gone.
 func (c *Container) Status(ctx context.Context) (Status, error) {
-	ctx = c.runtime.with(ctx)
 	task, err := c.task(ctx)
 	if err != nil {
 		return Status{}, err
@@ -369,39 +362,30 @@ func (c *Container) Status(ctx context.Context) (Status, error) {
 // where the shim can be asked. An error says that nothing is known; the process
 // may well be running.
 func (c *Container) Wait(ctx context.Context) (Exit, error) {
-	ctx = c.runtime.with(ctx)
 	task, err := c.task(ctx)
 	if err != nil {
 		return Exit{}, err
 	}
 	socket := shimSocket(task.Pid())
-	statuses, err := task.Wait(ctx)
-	if err != nil {
-		return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
+	end, err := c.runtime.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: c.ID})
+	if err == nil {
+		return Exit{Code: int(end.ExitStatus), At: end.ExitedAt.AsTime()}, nil
 	}
-	select {
-	case status := <-statuses:
-		code, at, err := status.Result()
-		if err == nil {
-			return Exit{Code: int(code), At: at}, nil
-		}
-		err = fmt.Errorf("wait for container %s: %w", c.ID, err)
-		if socket == "" {
-			return Exit{}, err
-		}
-		exit, shimErr := c.waitAtShim(ctx, socket)
-		if shimErr != nil {
-			return Exit{}, errors.Join(err, shimErr)
-		}
-		return exit, nil
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		return Exit{}, ctx.Err()
 	}
+	if socket != "" {
+		exit, shimErr := c.waitAtShim(ctx, socket)
+		if shimErr == nil {
+			return exit, nil
+		}
+		err = errors.Join(err, shimErr)
+	}
+	return Exit{}, fmt.Errorf("wait for container %s: %w", c.ID, err)
 }
 
 // Signal sends a signal to the container's first process, or to all of them.
 func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool) error {
-	ctx = c.runtime.with(ctx)
 	task, err := c.task(ctx)
 	if err != nil {
 		return err
@@ -418,7 +402,6 @@ func (c *Container) Signal(ctx context.Context, signal syscall.Signal, all bool)
 
 // SetLabels adds labels to the container.
 func (c *Container) SetLabels(ctx context.Context, labels map[string]string) error {
-	ctx = c.runtime.with(ctx)
 	handle, err := c.handle(ctx)
 	if err != nil {
 		return err

@@ -35,7 +35,6 @@ const execPrefix = "exec-"
 // EndSessions kills and removes exec sessions that an earlier process left: who
 // watched them has gone with it.
 func (c *Container) EndSessions(ctx context.Context) error {
-	ctx = c.runtime.with(ctx)
 	task, ids, err := c.sessions(ctx)
 	if err != nil {
 		return err
@@ -57,7 +56,7 @@ func (c *Container) EndSessions(ctx context.Context) error {
 
 // Sessions counts the exec sessions that run.
 func (c *Container) Sessions(ctx context.Context) (int, error) {
-	_, ids, err := c.sessions(c.runtime.with(ctx))
+	_, ids, err := c.sessions(ctx)
 	return len(ids), err
 }
 
@@ -92,7 +91,6 @@ type Size struct{ Width, Height int }
 // Exec runs a command and returns its exit code. When ctx ends, the command is
 // killed and nothing of it stays.
 func (c *Container) Exec(ctx context.Context, e Exec) (int, error) {
-	ctx = c.runtime.with(ctx)
 	if len(e.Command) == 0 {
 		return 0, fmt.Errorf("exec in container %s: the command is empty", c.ID)
 	}

@@ -1,13 +1,18 @@
 package runtime
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,11 +20,15 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +49,7 @@ func TestNothingSucceedsWithoutContainerd(t *testing.T) {
 		"import":      second(r.Import(ctx, bytes.NewReader(nil), "")), "create": second(r.Create(ctx, NewContainer{ID: "id"})),
 		"load": second(r.Load(ctx, "id")), "find": second(r.Find(ctx, nil)), "owned": second(r.Owned(ctx)),
 		"touch": r.TouchImage(ctx, "x", now), "collect images": second(r.CollectImages(ctx, now)),
-		"collect": r.CollectLeftovers(ctx, regexp.MustCompile("^$"), now), "sandbox": r.removeSandbox(r.with(ctx), "id"),
+		"collect": r.CollectLeftovers(ctx, regexp.MustCompile("^no such ID$"), now), "sandbox": r.removeSandbox(r.with(ctx), "id"),
 		"start": c.Start(ctx, Stdio{}), "status": second(c.Status(ctx)), "wait": second(c.Wait(ctx)), "metrics": second(c.Metrics(ctx)),
 		"signal": c.Signal(ctx, syscall.SIGTERM, true), "labels": c.SetLabels(ctx, map[string]string{"a": "b"}), "current labels": second(c.CurrentLabels(ctx)),
 		"exec": second(c.Exec(ctx, Exec{Command: []string{"true"}})), "sessions": second(c.Sessions(ctx)), "end sessions": c.EndSessions(ctx),
@@ -124,5 +133,108 @@ func TestWhatIsReadOfAnArchivesStore(t *testing.T) {
 			must.Eq(t, large.Size, reader.Size())
 			must.NoError(t, reader.Close())
 		}
+	}
+}
+
+// TestWhatAnArchiveHoldsIsKnown, also where containerd had it before.
+func TestWhatAnArchiveHoldsIsKnown(t *testing.T) {
+	inner, err := local.NewStore(t.TempDir())
+	must.NoError(t, err)
+	desc := put(t, inner, ispec.MediaTypeImageLayer, []byte("layer"))
+	held := func(s *archiveStore, want bool) {
+		t.Helper()
+		_, err := s.Handle(t.Context(), desc)
+		must.Eq(t, want, err == nil)
+	}
+	_, err = newArchiveStore(inner).Writer(t.Context(), func(*content.WriterOpts) error { return errFailed })
+	must.ErrorIs(t, err, errFailed)
+
+	opened := newArchiveStore(inner)
+	held(opened, false)
+	_, err = opened.Writer(t.Context(), content.WithRef("x"), content.WithDescriptor(desc))
+	must.True(t, errdefs.IsAlreadyExists(err))
+	held(opened, true)
+
+	written := newArchiveStore(inner)
+	writer, err := written.Writer(t.Context(), content.WithRef("x"))
+	must.NoError(t, err)
+	_, err = writer.Write([]byte("layer"))
+	must.NoError(t, err)
+	must.True(t, errdefs.IsAlreadyExists(writer.Commit(t.Context(), desc.Size, desc.Digest)))
+	held(written, true)
+
+	for holds, want := range map[string]bool{"plain": true, "other": false} {
+		packed := newArchiveStore(labeled{labels: map[string]string{labels.LabelUncompressed: digest.FromString("plain").String()}})
+		packed.add(digest.FromString(holds))
+		held(packed, want)
+	}
+	shared := newArchiveStore(inner)
+	together(func(worker, n int) {
+		d := digest.Digest(fmt.Sprint(worker, n%50))
+		shared.add(d)
+		if _, err := shared.Handle(t.Context(), ispec.Descriptor{Digest: d}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnArchiveHoldsOneImage(t *testing.T) {
+	_, m := inMemory(t)
+	one := ispec.Descriptor{MediaType: ispec.MediaTypeImageManifest, Digest: digest.FromString("one")}
+	for _, c := range []struct {
+		text string
+		says string
+	}{{`{"manifests":[` + textOf(t, one) + `]}`, ""}, {`{}`, "it holds 0 images"}, {`{"manifests":[{},{}]}`, "it holds 2 images"}, {"rubbish", "invalid character"}} {
+		is, err := onlyManifest(t.Context(), m.store, put(t, m.store.Store, "text/plain", []byte(c.text)))
+		if c.says == "" {
+			must.NoError(t, err)
+			must.Eq(t, one, is)
+			continue
+		}
+		must.ErrorContains(t, err, c.says)
+	}
+	_, err := onlyManifest(t.Context(), m.store, one)
+	must.Error(t, err, must.Sprint("it is not there"))
+	for _, call := range []string{"content.Info", "content.ReaderAt"} {
+		m.fails[call] = []error{errFailed}
+		_, err = onlyManifest(t.Context(), m.store, put(t, m.store.Store, "text/plain", []byte(call)))
+		must.ErrorIs(t, err, errFailed)
+	}
+}
+
+func textOf(t *testing.T, of any) string {
+	t.Helper()
+	text, err := json.Marshal(of)
+	must.NoError(t, err)
+	return string(text)
+}
+
+// TestAnArchiveThatIsRefusedIsLeft: nobody reads the rest of it, nor waits to.
+func TestAnArchiveThatIsRefusedIsLeft(t *testing.T) {
+	r, m := inMemory(t)
+	_, err := r.Import(t.Context(), iotest.ErrReader(errFailed), "")
+	must.ErrorIs(t, err, errFailed)
+	noise := make([]byte, 8<<20)
+	_, err = rand.Read(noise)
+	must.NoError(t, err)
+	var archived bytes.Buffer
+	w := tar.NewWriter(&archived)
+	for _, file := range []struct {
+		name string
+		text []byte
+	}{{"oci-layout", []byte("rubbish")}, {"noise", noise}} {
+		must.NoError(t, w.WriteHeader(&tar.Header{Name: file.name, Mode: 0o644, Size: int64(len(file.text))}))
+		_, err := w.Write(file.text)
+		must.NoError(t, err)
+	}
+	must.NoError(t, w.Close())
+	_, err = r.Import(t.Context(), bytes.NewReader(zstdOf(t, 1<<20, archived.Bytes())), "")
+	must.Error(t, err)
+	must.MapEmpty(t, m.leases)
+	for _, who := range []string{"copyBounded", "startStreamDecoder"} {
+		must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
+			all := make([]byte, 4<<20)
+			return !bytes.Contains(all[:runtime.Stack(all, true)], []byte(who))
+		}), wait.Timeout(patience), wait.Gap(10*time.Millisecond)), must.Sprint(who))
 	}
 }

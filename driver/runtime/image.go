@@ -69,7 +69,6 @@ type Credentials func(host string) (username, secret string, err error)
 // Image returns an image that containerd already holds, without any network. It
 // returns ErrNoImage when there is none.
 func (r *Runtime) Image(ctx context.Context, ref, snapshotter string) (Image, error) {
-	ctx = r.with(ctx)
 	handle, err := r.client.GetImage(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return Image{}, fmt.Errorf("%q: %w", ref, ErrNoImage)
@@ -77,7 +76,7 @@ func (r *Runtime) Image(ctx context.Context, ref, snapshotter string) (Image, er
 	if err != nil {
 		return Image{}, fmt.Errorf("look up image %q: %w", ref, err)
 	}
-	return r.ready(ctx, handle, snapshotter)
+	return r.ready(r.with(ctx), handle, snapshotter)
 }
 
 // ready unpacks an image where that is still to be done, and reads its config.

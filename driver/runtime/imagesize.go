@@ -86,14 +86,14 @@ func checkDescriptions(ctx context.Context, store content.Store, target ispec.De
 	}
 	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc ispec.Descriptor) ([]ispec.Descriptor, error) {
 		if images.IsLayerType(desc.MediaType) {
-			return nil, images.ErrSkipDesc
+			return nil, nil
 		}
 		if err := check(ctx, desc); err != nil {
 			return nil, err
 		}
 		children, err := images.Children(ctx, store, desc)
 		if errdefs.IsNotFound(err) {
-			return nil, images.ErrSkipDesc
+			return nil, nil
 		}
 		if err == nil && images.IsManifestType(desc.MediaType) && len(children) > 0 {
 			return nil, check(ctx, children[0])

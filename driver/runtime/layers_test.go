@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -46,6 +47,7 @@ func TestKindsOfLayers(t *testing.T) {
 		}
 		must.ErrorIs(t, err, ErrLayerKind, must.Sprint(mediaType))
 		must.ErrorContains(t, err, `layer sha256:1: media type "`+mediaType+`" is not valid`)
+		must.Eq(t, strings.Contains(mediaType, "encrypted"), strings.Contains(err.Error(), "nothing here decrypts"), must.Sprint(mediaType))
 	}
 }
 
@@ -92,12 +94,15 @@ func TestLayersAreWhatTheirConfigSays(t *testing.T) {
 			return tar
 		}
 		plain := layer("plain" + r.config.Owner)
-		load := func(packed []byte, mediaType string) error {
+		build := func(packed []byte, mediaType string) *bytes.Buffer {
 			var archive bytes.Buffer
 			must.NoError(t, testimage.BuildPacked(&archive, "example.test/layers:1", []testimage.Packed{
 				{MediaType: mediaType, Content: packed, DiffID: digest.FromBytes(plain)},
 			}, ispec.ImageConfig{}))
-			_, err := r.Import(t.Context(), &archive, "")
+			return &archive
+		}
+		load := func(packed []byte, mediaType string) error {
+			_, err := r.Import(t.Context(), build(packed, mediaType), "")
 			return err
 		}
 		must.NoError(t, load(plain, ispec.MediaTypeImageLayer))
@@ -110,6 +115,8 @@ func TestLayersAreWhatTheirConfigSays(t *testing.T) {
 		for range 2 {
 			must.ErrorContains(t, load(other, ispec.MediaTypeImageLayerGzip), "as the config says")
 		}
+		_, err = r.Pull(t.Context(), Pull{Ref: newHub(t, build(other, ispec.MediaTypeImageLayerGzip).Bytes()).ref(), Credentials: noLogin})
+		must.ErrorContains(t, err, "as the config says")
 		must.ErrorIs(t, load(packed[:len(packed)-5], ispec.MediaTypeImageLayerGzip), io.ErrUnexpectedEOF, must.Sprint("a layer that ends too soon"))
 	})
 }

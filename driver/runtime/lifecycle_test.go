@@ -76,6 +76,7 @@ func TestAContainersLife(t *testing.T) {
 		must.Eq(t, "test", labels["kind"])
 		metrics, err := c.Metrics(ctx)
 		must.NoError(t, err)
+		must.False(t, c.OOMKilled(ctx))
 		must.Positive(t, metrics.Pids)
 		must.Positive(t, metrics.MemoryUsage)
 		must.False(t, metrics.At.IsZero())
@@ -94,7 +95,7 @@ func TestAContainersLife(t *testing.T) {
 		must.False(t, status.Running)
 		must.Eq(t, 42, status.Exit.Code)
 
-		for range 2 { // what is gone is no error
+		for range 2 { // also where it is gone
 			must.NoError(t, c.End(ctx))
 			must.NoError(t, c.Remove(ctx))
 		}
@@ -395,6 +396,8 @@ func TestImagesAreCollected(t *testing.T) {
 		must.Eq(t, []string{idle.Name}, removed)
 		_, err = r.Image(ctx, idle.Name, "")
 		must.ErrorIs(t, err, ErrNoImage)
+		_, known := r.configs.Load(idle.Digest.String() + " overlayfs")
+		must.False(t, known, must.Sprint("it is forgotten"))
 		for _, name := range []string{used.Name, touched.Name, theirs.Name} {
 			image, err := r.Image(ctx, name, "")
 			must.NoError(t, err)

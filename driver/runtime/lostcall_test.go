@@ -35,13 +35,15 @@ type faulty struct {
 	counts map[string]int
 	made   []call
 	fails  call
+	// contexts are those of the calls.
+	contexts []context.Context
 }
 
 // begin forgets what was called, and has one call fail from now on; none by its zero.
 func (f *faulty) begin(fails call) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.counts, f.made, f.fails = map[string]int{}, nil, fails
+	f.counts, f.made, f.fails, f.contexts = map[string]int{}, nil, fails, nil
 }
 
 func (f *faulty) calls() []call {
@@ -50,9 +52,22 @@ func (f *faulty) calls() []call {
 	return f.made
 }
 
-func (f *faulty) note(method string) error {
+// open are the methods of calls whose contexts have not ended, and are to.
+func (f *faulty) open() (methods []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for i, ctx := range f.contexts {
+		if ctx.Done() != nil && ctx.Err() == nil {
+			methods = append(methods, f.made[i].method)
+		}
+	}
+	return methods
+}
+
+func (f *faulty) note(ctx context.Context, method string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.contexts = append(f.contexts, ctx)
 	f.counts[method]++
 	c := call{method, f.counts[method]}
 	f.made = append(f.made, c)
@@ -71,13 +86,13 @@ func throughFaults(t *testing.T, r *Runtime) (*Runtime, *faulty) {
 	c, err := client.New(r.config.Socket, client.WithDefaultNamespace(r.config.Namespace), client.WithServices(client.WithDiffService(unpacker{other})),
 		client.WithExtraDialOpts([]grpc.DialOption{
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if err := f.note(method); err != nil {
+				if err := f.note(ctx, method); err != nil {
 					return err
 				}
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}),
 			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-				if err := f.note(method); err != nil {
+				if err := f.note(ctx, method); err != nil {
 					return nil, err
 				}
 				return open(ctx, desc, cc, method, opts...)
@@ -226,8 +241,9 @@ func TestNoCallToContainerdFailsUnnoticed(t *testing.T) {
 			faults.begin(call{})
 			run := operations[name](fixture{t, r, image, fmt.Sprintf("call-%d", tries)})
 			faults.begin(fails)
-			err = run(t.Context())
+			err = run(context.WithoutCancel(t.Context()))
 			made = faults.calls()
+			must.SliceEmpty(t, faults.open(), must.Sprint(name, fails, "has ended, and so have the contexts of its calls"))
 			faults.begin(call{})
 			c := inner.Unloaded(fmt.Sprintf("call-%d", tries), "", nil, nil)
 			must.NoError(t, c.End(t.Context()))

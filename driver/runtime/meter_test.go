@@ -19,8 +19,7 @@ import (
 func TestAPullThatOnlyTricklesIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		m := newMeter(Pull{IdleTimeout: 5 * time.Minute}, cancel)
-		defer m.stop()
+		m := newMeter(ctx, Pull{IdleTimeout: 5 * time.Minute}, cancel)
 		m.wait(1)
 		began := time.Now()
 		for ctx.Err() == nil && time.Since(began) < time.Hour {
@@ -32,13 +31,59 @@ func TestAPullThatOnlyTricklesIsIdle(t *testing.T) {
 	})
 }
 
+// TestAPullTellsHowFarItIs every five seconds, until it ends.
+func TestAPullTellsHowFarItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var told []int64
+		m := newMeter(ctx, Pull{Progress: func(received int64) { told = append(told, received) }}, cancel)
+		m.add(3)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		must.Eq(t, []int64{3}, told)
+		m.add(4)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		must.Eq(t, []int64{3, 7}, told)
+		cancel(nil)
+		time.Sleep(time.Hour)
+		must.Len(t, 2, told)
+	})
+}
+
+// TestWhatIsWaitedFor is an answer with a body that matters, until it was read.
+func TestWhatIsWaitedFor(t *testing.T) {
+	for _, row := range []struct {
+		method  string
+		status  int
+		waiting int
+		denied  bool
+	}{
+		{http.MethodGet, 200, 1, false}, {http.MethodGet, 299, 1, false}, {http.MethodGet, 300, 0, false}, {http.MethodGet, 404, 0, false},
+		{http.MethodHead, 200, 0, false}, {http.MethodGet, 401, 0, true}, {http.MethodGet, 403, 0, true},
+	} {
+		m := newMeter(t.Context(), Pull{}, func(error) {})
+		m.denied.Store(!row.denied)
+		resp, err := m.wrap(roundTripper(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: row.status, Body: io.NopCloser(strings.NewReader("text"))}, nil
+		})).RoundTrip(httptest.NewRequest(row.method, "http://a.example/v2/", nil))
+		must.NoError(t, err)
+		must.Eq(t, row.waiting, m.waiting, must.Sprint(row))
+		must.Eq(t, row.denied, m.denied.Load(), must.Sprint(row))
+		_, err = io.ReadAll(resp.Body)
+		must.NoError(t, err)
+		must.NoError(t, resp.Body.Close())
+		must.Eq(t, 0, m.waiting, must.Sprint(row))
+		must.Eq(t, 4, m.received.Load())
+	}
+}
+
 // TestUnpackingIsNotWaiting: a layer may take longer to unpack than a registry may be
 // silent.
 func TestUnpackingIsNotWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		m := newMeter(Pull{IdleTimeout: 5 * time.Minute}, cancel)
-		defer m.stop()
+		m := newMeter(ctx, Pull{IdleTimeout: 5 * time.Minute}, cancel)
 		m.wait(1)
 		for range 100 { // a slow line that moves
 			time.Sleep(4 * time.Minute)
@@ -62,6 +107,9 @@ func TestShortBodiesEnd(t *testing.T) {
 			must.Eq(t, whole, err == nil, must.Sprint(size))
 			must.Eq(t, whole, string(got) == text)
 			must.LessEq(t, 10, len(got))
+			if !whole {
+				must.ErrorContains(t, err, "more than 1 MiB")
+			}
 		}
 	}
 }
@@ -71,7 +119,7 @@ func TestShortBodiesEnd(t *testing.T) {
 func TestOnlyAnswersOfALoginAreShort(t *testing.T) {
 	for size, whole := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
 		for _, accepts := range []string{"", "application/octet-stream"} {
-			m := newMeter(Pull{}, func(error) {})
+			m := newMeter(t.Context(), Pull{}, func(error) {})
 			next := roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", size)))}, nil
 			})
@@ -83,7 +131,6 @@ func TestOnlyAnswersOfALoginAreShort(t *testing.T) {
 			must.Eq(t, whole || accepts != "", err == nil, must.Sprintf("%d %q", size, accepts))
 			must.Eq(t, err == nil, len(got) == size)
 			must.NoError(t, resp.Body.Close())
-			m.stop()
 		}
 	}
 }
@@ -97,7 +144,7 @@ func TestAnswersOfRegistriesAreAsTheyAre(t *testing.T) {
 		strings.Repeat("gzip,", 1000): false,
 	} {
 		closed := false
-		m := newMeter(Pull{}, func(error) {})
+		m := newMeter(t.Context(), Pull{}, func(error) {})
 		next := roundTripper(func(req *http.Request) (*http.Response, error) {
 			must.Eq(t, "identity", req.Header.Get("Accept-Encoding"))
 			header := http.Header{}
@@ -117,7 +164,6 @@ func TestAnswersOfRegistriesAreAsTheyAre(t *testing.T) {
 			must.NoError(t, resp.Body.Close())
 		}
 		must.Eq(t, 0, m.waiting, must.Sprint(packed))
-		m.stop()
 	}
 	// What asks for nothing, as for the token of a login, is left to Go.
 	for accepts, want := range map[string]string{"": "", "gzip": "identity"} {

@@ -28,7 +28,6 @@ type Metrics struct {
 
 // Metrics reads the container's control group through containerd.
 func (c *Container) Metrics(ctx context.Context) (Metrics, error) {
-	ctx = c.runtime.with(ctx)
 	task, err := c.task(ctx)
 	if err != nil {
 		return Metrics{}, err
@@ -69,9 +68,7 @@ func (m *Metrics) fillV1(data *stats.Metrics) {
 		m.MemoryUsage, m.MemoryMaxUsage = memory.GetUsage().GetUsage(), memory.GetUsage().GetMax()
 		m.RSS, m.Cache, m.MappedFile = memory.GetTotalRSS(), memory.GetTotalCache(), memory.GetTotalMappedFile()
 		// The kernel counts memory and swap together.
-		if both := memory.GetSwap().GetUsage(); both > m.MemoryUsage {
-			m.Swap = both - m.MemoryUsage
-		}
+		m.Swap = max(memory.GetSwap().GetUsage(), m.MemoryUsage) - m.MemoryUsage
 		m.Kernel, m.KernelMax = memory.GetKernel().GetUsage(), memory.GetKernel().GetMax()
 	}
 	m.Pids = data.GetPids().GetCurrent()
@@ -101,5 +98,5 @@ func (m *Metrics) fillV2(data *statsv2.Metrics) {
 // until the process's record is deleted.
 func (c *Container) OOMKilled(ctx context.Context) bool {
 	m, err := c.Metrics(ctx)
-	return err == nil && m.OOMKills > 0
+	return err == nil && m.OOMKills != 0
 }

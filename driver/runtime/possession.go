@@ -55,8 +55,8 @@ type provingResolver struct {
 	remotes.Resolver
 	host string
 
+	fetcher remotes.Fetcher // of the one pull that the resolver is for
 	mu      sync.Mutex
-	fetcher remotes.Fetcher
 	sent    map[digest.Digest]bool
 }
 
@@ -77,8 +77,6 @@ func (r *provingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetc
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.fetcher = fetcher
 	return remotes.FetcherFunc(func(ctx context.Context, desc ispec.Descriptor) (io.ReadCloser, error) {
 		// A manifest may name other servers, which could be any that the node reaches.

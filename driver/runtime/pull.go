@@ -59,8 +59,7 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (_ Image, err error) {
 	if err != nil && !errdefs.IsNotFound(err) {
 		return Image{}, fmt.Errorf("look up image %q: %w", p.Ref, err)
 	}
-	meter := newMeter(p, cancel)
-	defer meter.stop()
+	meter := newMeter(ctx, p, cancel)
 
 	named, err := reference.ParseDockerRef(p.Ref)
 	if err != nil {
@@ -79,9 +78,7 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (_ Image, err error) {
 		client.WithUnpackOpts([]client.UnpackOpt{client.WithUnpackFetchAllContent()}),
 		client.WithPullLabels(pending),
 		client.WithImageHandlerWrapper(r.boundedHandler),
-	}
-	if s := r.snapshotter(p.Snapshotter); s != "" {
-		options = append(options, client.WithPullSnapshotter(s))
+		client.WithPullSnapshotter(r.snapshotter(p.Snapshotter)),
 	}
 	handle, err := r.client.Pull(ctx, p.Ref, options...)
 	if err != nil {
@@ -171,8 +168,6 @@ type meter struct {
 	waiting  int
 	recent   int64 // bytes since the timer began
 	progress func(int64)
-	done     chan struct{}
-	once     sync.Once
 }
 
 const (
@@ -182,35 +177,24 @@ const (
 	leastProgress = 64 << 10
 )
 
-func newMeter(p Pull, cancel context.CancelCauseFunc) *meter {
-	m := &meter{timeout: p.IdleTimeout, progress: p.Progress, cancel: cancel, done: make(chan struct{})}
+// newMeter is a meter of the pull that ends with ctx, which cancel cancels.
+func newMeter(ctx context.Context, p Pull, cancel context.CancelCauseFunc) *meter {
+	m := &meter{timeout: p.IdleTimeout, progress: p.Progress, cancel: cancel}
 	if p.Progress != nil {
-		go m.report()
+		go m.report(ctx)
 	}
 	return m
 }
 
-func (m *meter) report() {
-	ticker := time.NewTicker(progressInterval)
-	defer ticker.Stop()
-	for {
+func (m *meter) report(ctx context.Context) {
+	for tick := time.Tick(progressInterval); ; {
 		select {
-		case <-ticker.C:
+		case <-tick:
 			m.progress(m.received.Load())
-		case <-m.done:
+		case <-ctx.Done():
 			return
 		}
 	}
-}
-
-func (m *meter) stop() {
-	m.once.Do(func() {
-		close(m.done)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.timeout = 0
-		m.restart()
-	})
 }
 
 // wait says that one more request waits for the registry, or one less. The time runs
@@ -229,16 +213,13 @@ func (m *meter) restart() {
 		m.idle.Stop()
 		m.idle = nil
 	}
-	if m.waiting > 0 && m.timeout > 0 {
+	if m.waiting > 0 && m.timeout != 0 {
 		timeout := m.timeout
 		m.idle = time.AfterFunc(timeout, func() { m.cancel(fmt.Errorf("%w for %s", ErrPullIdle, timeout)) })
 	}
 }
 
 func (m *meter) add(n int) {
-	if n <= 0 {
-		return
-	}
 	m.received.Add(int64(n))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -248,9 +229,6 @@ func (m *meter) add(n int) {
 }
 
 func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
-	if next == nil {
-		next = http.DefaultTransport
-	}
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		m.wait(1)
 		resp, err := plainly(next, req)
@@ -331,7 +309,7 @@ type shortBody struct {
 }
 
 func (b *shortBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left+1)])
+	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
 		return 0, fmt.Errorf("the registry's login sends an answer of more than %d MiB", maxToken>>20)
 	}

@@ -74,11 +74,46 @@ func TestPullEndsWithItsLastWaiter(t *testing.T) {
 	})
 }
 
+// TestAPullThatWasLeftIsNotJoined: it is ending, and the next caller wants an image.
+func TestAPullThatWasLeftIsNotJoined(t *testing.T) {
+	var g pullGroup
+	release := make(chan struct{})
+	join := func() *flight {
+		return g.join("a", func(context.Context) (Image, error) { <-release; return Image{}, nil })
+	}
+	left := join()
+	must.True(t, left == join())
+	g.leave("a", left)
+	g.leave("a", left)
+	next := join()
+	must.True(t, left != next)
+	close(release)
+	<-left.done
+	<-next.done
+	last := join()
+	must.True(t, last != next, must.Sprint("what has ended is not joined either"))
+	<-last.done
+}
+
+// TestOneOfTwoPullsEndsAlone: the one that was left does not take away the other.
+func TestOneOfTwoPullsEndsAlone(t *testing.T) {
+	var g pullGroup
+	ends := make(chan struct{})
+	left := g.join("a", func(context.Context) (Image, error) { <-ends; return Image{}, nil })
+	g.leave("a", left)
+	goesOn := make(chan struct{})
+	next := g.join("a", func(context.Context) (Image, error) { <-goesOn; return Image{}, nil })
+	close(ends)
+	<-left.done
+	must.True(t, next == g.join("a", nil))
+	close(goesOn)
+	<-next.done
+}
+
 func TestMeterEndsAnIdlePull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		m := newMeter(Pull{IdleTimeout: 10 * time.Second}, cancel)
-		defer m.stop()
+		m := newMeter(ctx, Pull{IdleTimeout: 10 * time.Second}, cancel)
 		time.Sleep(time.Minute) // the bubble's clock
 		m.wait(1)
 		for range 5 {
@@ -138,21 +173,28 @@ func TestPullsAreSharedByMany(t *testing.T) {
 }
 
 func TestRequestsAreCountedByMany(t *testing.T) {
-	m := newMeter(Pull{IdleTimeout: time.Hour}, func(error) {})
+	m := newMeter(t.Context(), Pull{IdleTimeout: time.Hour}, func(error) {})
 	together(func(worker, n int) {
 		m.wait(1)
 		m.add(1)
 		m.wait(-1)
 	})
+	together(func(worker, n int) { m.add(1) })
+	must.Eq(t, 8*5000, m.recent)
 	must.Eq(t, 0, m.waiting)
 	must.Nil(t, m.idle)
-	must.Eq(t, 8*5000, m.received.Load())
-	m.stop()
+	must.Eq(t, 2*8*5000, m.received.Load())
 }
 
 func TestWhatARegistrySentIsNotedByMany(t *testing.T) {
 	r := newProvingResolver(nil, "host")
+	store := labeled{labels: map[string]string{registryLabel + "host": "true"}}
+	sent := digest.FromString("0 0")
+	r.sent[sent] = true
 	together(func(worker, n int) {
+		if err := r.proveBlob(t.Context(), store, sent); err != nil {
+			t.Error(err)
+		}
 		text := fmt.Sprint(worker, n%100)
 		body := r.noting(io.NopCloser(strings.NewReader(text)), digest.FromString(text))
 		_, _ = io.Copy(io.Discard, body)
@@ -172,8 +214,7 @@ func (c closer) Close() error { return c.err }
 // TestAnAnswerIsClosedOnce for the meter, and each time for whoever sent it.
 func TestAnAnswerIsClosedOnce(t *testing.T) {
 	failed := errors.New("failed")
-	m := newMeter(Pull{}, func(error) {})
-	defer m.stop()
+	m := newMeter(t.Context(), Pull{}, func(error) {})
 	m.wait(2)
 	body := &meteredBody{ReadCloser: closer{strings.NewReader("x"), failed}, meter: m}
 	for range 2 {

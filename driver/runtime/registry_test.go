@@ -268,15 +268,13 @@ func TestWhyAPullFailed(t *testing.T) {
 		if c.cause != nil {
 			cancel(c.cause)
 		}
-		m := newMeter(Pull{}, cancel)
+		m := newMeter(ctx, Pull{}, cancel)
 		m.denied.Store(c.denied)
 		got := m.explain(ctx, c.err)
 		must.ErrorIs(t, got, c.want, must.Sprint(name))
 		for _, other := range []error{ErrPullDenied, ErrPullMissing, ErrNotPossessed, ErrImageTooLarge, ErrLayerKind, ErrPullIdle} {
 			must.Eq(t, other == c.want, errors.Is(got, other), must.Sprint(name, other))
 		}
-		m.stop()
-		m.stop() // whoever comes last
 		cancel(nil)
 	}
 }
@@ -373,8 +371,22 @@ func TestArchivesAreBounded(t *testing.T) {
 		must.Eq(t, c.large || c.fails, err != nil, must.Sprint(name, err))
 		if err == nil {
 			must.Eq(t, namesIn(t, c.text), namesIn(t, text), must.Sprint(name))
+			must.True(t, bytes.HasSuffix(text, make([]byte, 1024)), must.Sprint(name, "it has its end"))
+			for _, cut := range []int{0, 512, 600} { // whoever reads it has gone
+				must.Eq(t, cut >= len(text), (&Runtime{}).copyBounded(&narrow{cut}, bytes.NewReader(c.text)) == nil, must.Sprint(name, cut))
+			}
 		}
 	}
+}
+
+// narrow takes so many bytes.
+type narrow struct{ left int }
+
+func (n *narrow) Write(p []byte) (int, error) {
+	if n.left -= len(p); n.left < 0 {
+		return 0, errFailed
+	}
+	return len(p), nil
 }
 
 func namesIn(t *testing.T, archive []byte) map[string]int64 {

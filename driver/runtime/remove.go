@@ -13,9 +13,8 @@ import (
 )
 
 // End kills what still runs of a container, its shim too, and deletes the record of
-// its process; the container stays. What is gone already is no error.
+// its process; the container stays. It succeeds where there is nothing to end.
 func (c *Container) End(ctx context.Context) error {
-	ctx = c.runtime.with(ctx)
 	hadRecord, err := c.deleteTask(ctx)
 	if hadRecord || err != nil {
 		return err
@@ -23,11 +22,10 @@ func (c *Container) End(ctx context.Context) error {
 	return c.runtime.killShim(ctx, c.ID)
 }
 
-// Remove deletes a container that was ended, and its snapshot. What is gone
-// already is no error. It asks containerd for each of them directly: the client's
-// own methods look everything up again before every step.
+// Remove deletes a container that was ended, and its snapshot. It succeeds where they are
+// gone already. It asks containerd for each of them directly: the client's own methods
+// look everything up again before every step.
 func (c *Container) Remove(ctx context.Context) error {
-	ctx = c.runtime.with(ctx)
 	handle, err := c.handle(ctx)
 	if errors.Is(err, ErrNotFound) {
 		return c.runtime.removeSandbox(ctx, c.ID)
@@ -35,10 +33,7 @@ func (c *Container) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info, err := handle.Info(ctx, client.WithoutRefreshedMetadata)
-	if err != nil {
-		return fmt.Errorf("delete container %s: %w", c.ID, err)
-	}
+	info := infoOf(ctx, handle)
 	if info.SnapshotKey != "" {
 		if err := c.runtime.client.SnapshotService(info.Snapshotter).Remove(ctx, info.SnapshotKey); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("delete snapshot of container %s: %w", c.ID, err)

@@ -1,10 +1,8 @@
 package runtime
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -31,8 +29,13 @@ func (r *Runtime) Runc(ctx context.Context) (RuncVersion, error) {
 	if err != nil {
 		return RuncVersion{}, fmt.Errorf("ask %s for its version: %w", path, err)
 	}
+	return versionOf(path, string(out))
+}
+
+// versionOf reads what a runc says of itself.
+func versionOf(path, said string) (RuncVersion, error) {
 	v := RuncVersion{Path: path}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(said) {
 		if text, found := strings.CutPrefix(line, "runc version "); found {
 			v.Version = strings.TrimSpace(text)
 		}
@@ -46,9 +49,6 @@ func (r *Runtime) Runc(ctx context.Context) (RuncVersion, error) {
 	return v, nil
 }
 
-// maxEnviron is how much of containerd's environment is read.
-const maxEnviron = 256 << 10
-
 // runcPath looks for runc where containerd does.
 func (r *Runtime) runcPath(ctx context.Context) (string, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", r.config.Socket)
@@ -56,38 +56,46 @@ func (r *Runtime) runcPath(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	socket, err := conn.(*net.UnixConn).File()
 	if err != nil {
 		return "", err
 	}
-	var peer *unix.Ucred
-	var peerErr error
-	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return "", err
-	}
-	if peerErr != nil {
-		return "", peerErr
-	}
-	file, err := os.Open(fmt.Sprintf("/proc/%d/environ", peer.Pid))
+	defer socket.Close()
+	peer, err := unix.GetsockoptUcred(int(socket.Fd()), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
-	environ, err := io.ReadAll(io.LimitReader(file, maxEnviron))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", peer.Pid))
 	if err != nil {
 		return "", err
 	}
-	for _, entry := range bytes.Split(environ, []byte{0}) {
-		dirs, found := strings.CutPrefix(string(entry), "PATH=")
-		if !found {
+	path := runcOn(pathIn(environ))
+	if path == "" {
+		return "", fmt.Errorf("it is not on the PATH of process %d", peer.Pid)
+	}
+	return path, nil
+}
+
+// pathIn is the PATH of a process, by its environment as the kernel tells it.
+func pathIn(environ []byte) string {
+	for _, entry := range strings.Split(string(environ), "\x00") {
+		if dirs, found := strings.CutPrefix(entry, "PATH="); found {
+			return dirs
+		}
+	}
+	return ""
+}
+
+// runcOn is the first runc of these directories that can be run, or "".
+func runcOn(dirs string) string {
+	for _, dir := range filepath.SplitList(dirs) {
+		path := filepath.Join(dir, "runc")
+		if !filepath.IsAbs(path) {
 			continue
 		}
-		for _, dir := range filepath.SplitList(dirs) {
-			path := filepath.Join(dir, "runc")
-			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && filepath.IsAbs(path) {
-				return path, nil
-			}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path
 		}
 	}
-	return "", fmt.Errorf("it is not on the PATH of process %d", peer.Pid)
+	return ""
 }

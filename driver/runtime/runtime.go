@@ -8,6 +8,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func (r *Runtime) Close() error { return r.client.Close() }
 
 // Version asks containerd for its version, and so whether it is there.
 func (r *Runtime) Version(ctx context.Context) (string, error) {
-	version, err := r.client.Version(r.with(ctx))
+	version, err := r.client.Version(ctx)
 	if err != nil {
 		return "", fmt.Errorf("ask containerd at %s for its version: %w", r.config.Socket, err)
 	}
@@ -106,7 +107,7 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 
 // Snapshotters names the snapshotters that containerd has and that work.
 func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
-	answer, err := r.client.IntrospectionService().Plugins(r.with(ctx), "type==io.containerd.snapshotter.v1")
+	answer, err := r.client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1")
 	if err != nil {
 		return nil, fmt.Errorf("ask containerd at %s for its snapshotters: %w", r.config.Socket, err)
 	}
@@ -135,14 +136,10 @@ func leftDirectory(err error) bool {
 		(strings.Contains(err.Error(), "file exists") || strings.Contains(err.Error(), "directory not empty"))
 }
 
-// with puts the namespace and the logger into a context.
+// with puts the namespace and the logger into a context, for what the client's library does
+// in this process. Calls of containerd have the client's own namespace.
 func (r *Runtime) with(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(log.WithLogger(ctx, r.log), r.config.Namespace)
 }
 
-func (r *Runtime) snapshotter(name string) string {
-	if name != "" {
-		return name
-	}
-	return r.config.Snapshotter
-}
+func (r *Runtime) snapshotter(name string) string { return cmp.Or(name, r.config.Snapshotter) }

@@ -84,7 +84,10 @@ func (r *Runtime) killShim(ctx context.Context, id string) error {
 // collectShims kills the shims of this containerd whose container, one of ours, is
 // gone.
 func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
-	ours := func(args []string) bool { return ids.MatchString(r.shimFor(args)) }
+	ours := func(args []string) bool {
+		id := r.shimFor(args)
+		return id != "" && ids.MatchString(id) // "" are all processes that are no shims
+	}
 	found, err := processes(ours)
 	problems := []error{err}
 	for _, p := range found {
@@ -101,7 +104,7 @@ func (r *Runtime) collectShims(ids *regexp.Regexp, orphan orphanFunc) error {
 		orphaned, err := orphan(id, time.UnixMilli(int64(started*1000)))
 		if err == nil && orphaned {
 			r.log.Warnf("killing shim %d of container %s, which is gone", p.PID, id)
-			err = kill(p, func(args []string) bool { return r.shimFor(args) == id })
+			err = kill(p, func(args []string) bool { return ours(args) && r.shimFor(args) == id })
 		}
 		problems = append(problems, err)
 	}
@@ -119,11 +122,8 @@ type process struct {
 // line of a process that hangs, in the driver of a GPU say, may hang too.
 func processes(matching func(args []string) bool) ([]process, error) {
 	all, err := procfs.AllProcs()
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	own, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
+	own, ownErr := os.Readlink("/proc/self/ns/pid")
+	if err := errors.Join(err, ownErr); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var found []process
@@ -131,7 +131,8 @@ func processes(matching func(args []string) bool) ([]process, error) {
 		if namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", p.PID)); err != nil || namespace != own {
 			continue
 		}
-		if args, err := p.CmdLine(); err == nil && len(args) > 0 && matching(args) { // else it ended
+		args, _ := p.CmdLine() // nothing of one that has ended
+		if matching(args) {
 			found = append(found, process{p, args})
 		}
 	}
@@ -140,14 +141,9 @@ func processes(matching func(args []string) bool) ([]process, error) {
 
 // kill kills a process if it is still the one with a matching command line.
 func kill(p process, matching func(args []string) bool) error {
-	held, err := os.FindProcess(p.PID) // a descriptor, so that no other process gets the number
-	if err != nil {
-		return nil // it ended
-	}
-	defer func() { _ = held.Release() }()
-	args, err := p.CmdLine()
-	if err != nil || len(args) == 0 || !matching(args) {
-		return nil
+	held, _ := os.FindProcess(p.PID) // always succeeds: a descriptor, so that no other process gets the number
+	if args, _ := p.CmdLine(); !matching(args) {
+		return nil // it has ended
 	}
 	if err := held.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", p.PID, err)

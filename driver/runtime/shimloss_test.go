@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 	"github.com/shoenig/test/must"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -40,7 +43,10 @@ func TestProcessesOfAContainerAreToldByTheirCommandLine(t *testing.T) {
 		"runc --root /run/containerd/runc/ns --log l create --bundle /b/b --pid-file p a": false,
 		"runc --root /run/containerd/runc/ns --log l create --bundle /b/b --pid-file p b": false,
 		"runc --root /run/containerd/runc/ns --log l delete a":                            false,
+		"runc --root /run/containerd/runc/ns --log l start --bundle /b/a a":               false,
+		"runc --root /run/containerd/runc/ns --log l create --bundle /b/a --pid-file p b": false,
 		"a": false,
+		"":  false,
 	} {
 		must.Eq(t, want, r.creates(strings.Split(line, " "), "a"), must.Sprint(line))
 	}
@@ -63,10 +69,21 @@ func TestErrorsThatPass(t *testing.T) {
 	} {
 		must.Eq(t, want, Transient(lostShim(errors.New(text))), must.Sprint(text))
 	}
+	for _, err := range []error{errShimLost, errdefs.ErrUnavailable, context.DeadlineExceeded, status.Error(codes.Unavailable, "away")} {
+		must.True(t, Transient(fmt.Errorf("x: %w", err)))
+	}
+	must.False(t, Transient(errdefs.ErrNotFound))
+	must.False(t, Transient(nil))
 	must.NoError(t, lostShim(nil))
 	away := errors.Join(errors.New(refused), errdefs.ErrUnavailable)
 	must.False(t, errors.Is(lostShim(away), errShimLost))
 	must.True(t, Transient(away))
+}
+
+func TestOptionsOfACommandLine(t *testing.T) {
+	for line, want := range map[string]string{"-id a": "a", "x -id a": "a", "x y": "", "x -id": "", "-id": "", "x -id a b": "a"} {
+		must.Eq(t, want, option(strings.Split(line, " "), "-id"), must.Sprint(line))
+	}
 }
 
 // shim answers waits as a shim of containerd 1 does.
@@ -85,19 +102,9 @@ func (s shim) Wait(_ context.Context, r *task.WaitRequest) (*task.WaitResponse, 
 // The shim knows how a process ended while containerd is away; what it does not know is an
 // error, not an end.
 func TestAShimTellsHowAProcessEnded(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "shim")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ttrpc.NewServer()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ended := time.Unix(1700000000, 5).UTC()
-	task.RegisterTTRPCTaskService(server, shim{ended: ended})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(t.Context(), l) }()
+	socket := filepath.Join(t.TempDir(), "shim")
+	closed := serveShim(t, socket, ended)
 	for name, row := range map[string]struct {
 		id, socket string
 		want       Exit
@@ -114,12 +121,50 @@ func TestAShimTellsHowAProcessEnded(t *testing.T) {
 			}
 		})
 	}
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
+	<-closed // as the other one
+	<-closed
+}
+
+// serveShim answers in the place of a shim until the test ends, and tells of each connection
+// that is closed.
+func serveShim(t *testing.T, socket string, ended time.Time) (closed <-chan struct{}) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	must.NoError(t, err)
+	server, err := ttrpc.NewServer()
+	must.NoError(t, err)
+	task.RegisterTTRPCTaskService(server, shim{ended: ended})
+	served, over := make(chan error, 1), make(chan struct{}, 10)
+	go func() { served <- server.Serve(context.Background(), toldListener{l, over}) }()
+	t.Cleanup(func() {
+		must.NoError(t, server.Close())
+		must.ErrorIs(t, <-served, ttrpc.ErrServerClosed)
+	})
+	return over
+}
+
+// toldListener tells when a client has closed a connection.
+type toldListener struct {
+	net.Listener
+	closed chan<- struct{}
+}
+
+func (l toldListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return toldConn{conn, l.closed}, err
+}
+
+type toldConn struct {
+	net.Conn
+	closed chan<- struct{}
+}
+
+func (c toldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		c.closed <- struct{}{}
 	}
-	if err := <-served; !errors.Is(err, ttrpc.ErrServerClosed) {
-		t.Fatal(err)
-	}
+	return n, err
 }
 
 // TestASocketIsKnownByEachOfItsPaths: a shim may have been told another than the driver.

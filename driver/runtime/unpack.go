@@ -37,7 +37,7 @@ const (
 	rememberedFile = 128
 	// maxWindow is how much of a stream zstd may need to look back at; it is the most
 	// that the zstd program itself takes without being told to.
-	maxWindow = 128 << 20
+	maxWindow = 1 << 27
 	// readSize is how much of a layer containerd is asked for at a time.
 	readSize = 1 << 20
 )

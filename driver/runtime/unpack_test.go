@@ -100,7 +100,7 @@ func TestDecompress(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, w.Close())
 	for name, packed := range map[string][]byte{
-		"plain": text, "gzip": zipped.Bytes(), "zstd": zstdOf(t, 1<<20, text), "zstd's own largest window": zstdOf(t, maxWindow, text),
+		"plain": text, "gzip": zipped.Bytes(), "zstd": zstdOf(t, 1<<20, text), "zstd's own largest window": zstdOf(t, 128<<20, text),
 	} {
 		plain, err := decompress(bytes.NewReader(packed))
 		must.NoError(t, err, must.Sprint(name))
@@ -115,13 +115,41 @@ func TestDecompress(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, is)
 	// It would be kept in memory as a whole.
-	plain, err := decompress(bytes.NewReader(zstdOf(t, 2*maxWindow, text)))
+	plain, err := decompress(bytes.NewReader(zstdOf(t, 256<<20, text)))
 	must.NoError(t, err)
 	_, err = io.ReadAll(plain)
 	must.ErrorIs(t, err, zstd.ErrWindowSizeExceeded)
+	// Containerd is asked for a mebibyte at a time.
+	largest := 0
+	plain, err = decompress(readerFunc(func(p []byte) (int, error) {
+		largest = max(largest, len(p))
+		return 0, io.EOF
+	}))
+	must.NoError(t, err)
+	must.NoError(t, plain.Close())
+	must.Eq(t, 1<<20, largest)
 	// A first read that fails, and would succeed when it is tried again.
 	_, err = decompress(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader(zstdOf(t, 1<<20, text)))))
 	must.ErrorIs(t, err, iotest.ErrTimeout)
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestNamesAreCountedToTheLast byte.
+func TestNamesAreCountedToTheLast(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	filter := counted(&room{})
+	for range 511 {
+		_, err := filter(&tar.Header{Name: long})
+		must.NoError(t, err)
+	}
+	rest := 512<<20 - 511*(1<<20+rememberedFile) - rememberedFile
+	_, err := filter(&tar.Header{Name: long[:rest]})
+	must.NoError(t, err)
+	_, err = filter(&tar.Header{})
+	must.ErrorContains(t, err, "more than 512 MiB")
 }
 
 func layerOf(t *testing.T, files ...tar.Header) io.Reader {
@@ -177,6 +205,13 @@ func TestApplyWritesWhereTheSnapshotIs(t *testing.T) {
 	}
 	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "bind", Source: filepath.Join(native, "none")}}, layerOf(t), &room{}))
 	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "none such"}}, layerOf(t), &room{}))
+	for _, mounts := range [][]mount.Mount{overlay, bind, {{Type: "tmpfs", Source: "tmpfs"}}, {bind[0], bind[0]}} {
+		must.NoError(t, applyTo(ctx, mounts, layerOf(t, tar.Header{Name: "whole", Size: 100}), &room{}))
+		must.Error(t, applyTo(ctx, mounts, io.LimitReader(layerOf(t, tar.Header{Name: "part", Size: 100}), 550), &room{}))
+	}
+	must.Eq(t, "b", valueOf([]string{"a=b", "c=d", "a=e"}, "a="))
+	must.Eq(t, "d", valueOf([]string{"a=b", "c=d"}, "c="))
+	must.Eq(t, "", valueOf([]string{"a=b"}, "b="))
 	_, err = unpacker{}.Compare(ctx, nil, nil, []diff.Opt{}...)
 	must.True(t, errdefs.IsNotImplemented(err))
 }
