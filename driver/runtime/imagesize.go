@@ -110,11 +110,26 @@ var descriptions = map[string]bool{"manifest.json": true, "index.json": true, "o
 
 // boundedTar passes a tar on, and ends it with an error when a file that describes
 // the image is too large, or there are too many files. Whoever reads it must close
-// it, and gets the error from reading.
+// it, and gets the error from reading. Nothing reads the tar itself after that.
 func (r *Runtime) boundedTar(archive io.Reader) io.ReadCloser {
 	out, in := io.Pipe()
-	go func() { _ = in.CloseWithError(r.copyBounded(in, archive)) }()
-	return out
+	b := &boundedArchive{PipeReader: out, over: make(chan struct{})}
+	go func() {
+		defer close(b.over)
+		_ = in.CloseWithError(r.copyBounded(in, archive))
+	}()
+	return b
+}
+
+type boundedArchive struct {
+	*io.PipeReader
+	over chan struct{}
+}
+
+func (b *boundedArchive) Close() error {
+	err := b.PipeReader.Close()
+	<-b.over
+	return err
 }
 
 func (r *Runtime) copyBounded(w io.Writer, archive io.Reader) error {
