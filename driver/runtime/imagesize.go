@@ -95,8 +95,8 @@ func checkDescriptions(ctx context.Context, store content.Store, target ispec.De
 		if errdefs.IsNotFound(err) {
 			return nil, nil
 		}
-		if err == nil && images.IsManifestType(desc.MediaType) && len(children) > 0 {
-			return nil, check(ctx, children[0])
+		if err == nil && images.IsManifestType(desc.MediaType) {
+			return nil, check(ctx, children[0]) // its configuration, which each has
 		}
 		return children, err
 	}), target)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -161,7 +160,7 @@ type toldConn struct {
 
 func (c toldConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if errors.Is(err, io.EOF) {
+	if err != nil {
 		c.closed <- struct{}{}
 	}
 	return n, err
