@@ -286,5 +286,17 @@ func TestAnImageIsUnprovenUntilItsPullHasEnded(t *testing.T) {
 		image, err = inner.client.ImageService().Get(inner.with(t.Context()), h.ref())
 		must.NoError(t, err)
 		must.NotEq(t, unproven, image.Labels[accessLabel])
+
+		// Again, over one that has labels of others: they stay.
+		image.Labels["of others"] = "x"
+		_, err = inner.client.ImageService().Update(inner.with(t.Context()), image)
+		must.NoError(t, err)
+		faults.begin(call{"/containerd.services.images.v1.Images/Update", 2})
+		_, err = r.Pull(t.Context(), pull)
+		must.ErrorContains(t, err, "this call was to fail")
+		image, err = inner.client.ImageService().Get(inner.with(t.Context()), h.ref())
+		must.NoError(t, err)
+		must.Eq(t, unproven, image.Labels[accessLabel])
+		must.Eq(t, "x", image.Labels["of others"])
 	})
 }
