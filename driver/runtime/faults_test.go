@@ -209,7 +209,7 @@ func textOf(t *testing.T, of any) string {
 	return string(text)
 }
 
-// TestAnArchiveThatIsRefusedIsLeft: nobody reads the rest of it, nor waits to.
+// TestAnArchiveThatIsRefusedIsLeft: the rest of it is not read, and no goroutine waits to.
 func TestAnArchiveThatIsRefusedIsLeft(t *testing.T) {
 	r, m := inMemory(t)
 	_, err := r.Import(t.Context(), iotest.ErrReader(errFailed), "")

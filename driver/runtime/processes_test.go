@@ -26,8 +26,8 @@ type idler struct {
 	in io.Closer
 }
 
-// command runs a process with such a command line: a shell, whose further arguments
-// nobody looks at.
+// command runs a process with such a command line: a shell, which takes no
+// notice of its further arguments.
 func command(t *testing.T, name string, args ...string) idler {
 	t.Helper()
 	return commandIn(t, 0, name, args...)
@@ -49,7 +49,7 @@ func commandIn(t *testing.T, namespaces uintptr, name string, args ...string) id
 	return i
 }
 
-// killed ends the process, and reports whether somebody had killed it before.
+// killed ends the process, and reports whether it had been killed before.
 func (i idler) killed() bool {
 	_ = i.in.Close()
 	_ = i.Wait()

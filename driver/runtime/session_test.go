@@ -209,7 +209,7 @@ func TestASessionThatRunsIsKilled(t *testing.T) {
 	}
 }
 
-// TestOutputIsWaitedFor as long as somebody may still write, but not for good.
+// TestOutputIsWaitedFor as long as a process may still write, but not for good.
 func TestOutputIsWaitedFor(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, time.Hour: 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
