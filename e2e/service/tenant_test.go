@@ -65,21 +65,38 @@ func wants(id, device string, count uint64) job {
 	return job{id: id, namespace: "team", devices: []*api.RequestedDevice{{Name: device, Count: &count}}}
 }
 
+// oddJobs are registrations of more than the queue can ever pay for, each in a way that Nomad
+// understands, or that nothing could take back.
+func oddJobs(t *testing.T) map[string]string {
+	t.Helper()
+	keeps := registration(t, job{id: "many", namespace: "team", meta: map[string]string{"gpu": "1G"}}.api(), `,"PreserveCounts":true`)
+	compute := wants("compute", "nvidia/slice", 1).api()
+	*compute.TaskGroups[0].Count = 2
+	compute.TaskGroups[0].Tasks[0].Driver = "containerd"
+	compute.TaskGroups[0].Tasks[0].Config = map[string]any{"image": "probe", "gpu": []map[string]any{{"compute": 1000}}}
+	leftOut := job{id: "left-out", namespace: "team", meta: map[string]string{"gpu": "1G"}}.api()
+	least := int64(20)
+	leftOut.TaskGroups[0].Count, leftOut.TaskGroups[0].Scaling = nil, &api.ScalingPolicy{Min: &least, Max: &least}
+	mesh := job{id: "mesh", namespace: "team"}.api()
+	mesh.TaskGroups[0].Services = []*api.Service{{Name: "mesh", Connect: &api.ConsulConnect{SidecarService: &api.ConsulSidecarService{},
+		SidecarTask: &api.SidecarTask{Resources: wants("x", "nvidia/slice", 8).api().TaskGroups[0].Tasks[0].Resources}}}}
+	clock := job{id: "clock", namespace: "team", kind: "batch", meta: map[string]string{"gpu": "1G"}}.api()
+	spec, cron := "* * * * * * *", api.PeriodicSpecCron
+	clock.ParameterizedJob, clock.Periodic = &api.ParameterizedJobConfig{}, &api.PeriodicConfig{Spec: &spec, SpecType: &cron}
+	twice := strings.Replace(registration(t, wants("twice", "nvidia/slice", 1).api(), ""), `"Devices":[`, `"devices":[],"Devices":[`, 1)
+	return map[string]string{
+		"keeps": keeps, "twice": twice, "compute": registration(t, compute, ""), "clock": registration(t, clock, ""),
+		"left out": registration(t, leftOut, ""), "mesh": registration(t, mesh, ""),
+	}
+}
+
 // attacks are what has led past admission before, or was thought to: each asks for more than the
 // queue of the team has left.
 func attacks(t *testing.T, alice, child string, only map[string]string) map[string]attack {
 	const at, scaling, dispatch, revert = "?namespace=team", "/v1/job/svc/scale", "/v1/job/par/dispatch", "/v1/job/svc/revert"
 	const grows, back = `{"Count":5,"Target":{"Group":"g"}`, `{"JobID":"svc","JobVersion":0`
 	const full, hidden, never = "quota", "does not let more of job", "may hold at most"
-	keeps := registration(t, job{id: "many", namespace: "team", meta: map[string]string{"gpu": "1G"}}.api(), `,"PreserveCounts":true`)
-	compute := wants("compute", "nvidia/slice", 1).api()
-	*compute.TaskGroups[0].Count = 2
-	compute.TaskGroups[0].Tasks[0].Driver = "containerd"
-	compute.TaskGroups[0].Tasks[0].Config = map[string]any{"image": "probe", "gpu": []map[string]any{{"compute": 1000}}}
-	clock := job{id: "clock", namespace: "team", kind: "batch", meta: map[string]string{"gpu": "1G"}}.api()
-	spec, cron := "* * * * * * *", api.PeriodicSpecCron
-	clock.ParameterizedJob, clock.Periodic = &api.ParameterizedJobConfig{}, &api.PeriodicConfig{Spec: &spec, SpecType: &cron}
-	twice := strings.Replace(registration(t, wants("twice", "nvidia/slice", 1).api(), ""), `"Devices":[`, `"devices":[],"Devices":[`, 1)
+	odd := oddJobs(t)
 	list := map[string]attack{
 		"a scaling":                            {scaling + at, grows + `}`, alice, nil, 409, full},
 		"a scaling that is to block":           {scaling + at + "&index=99999999&wait=10m", grows + `}`, alice, nil, 409, full},
@@ -107,11 +124,13 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 		"a revert with its token":              {revert + at, back + `,"AuthToken":"` + alice + `"}`, "", nil, 409, full},
 		"a revert by one who may only that":    {revert + at, back + `}`, only["revert-job"], nil, 409, hidden},
 		"more of a dispatched job":             {"/v1/job/" + url.PathEscape(child) + "/scale" + at, grows + `}`, alice, nil, 422, "was dispatched"},
-		"children by the clock":                {"/v1/jobs", registration(t, clock, ""), alice, nil, 422, "parameterized and periodic"},
-		"counts that are kept":                 {"/v1/jobs", keeps, alice, nil, 403, never},
-		"counts that are kept unseen":          {"/v1/jobs", keeps, only["register-job"], nil, 403, "read-job"},
-		"compute beside a device block":        {"/v1/jobs", registration(t, compute, ""), alice, nil, 403, never},
-		"devices twice":                        {"/v1/jobs", twice, alice, nil, 400, "twice"},
+		"children by the clock":                {"/v1/jobs", odd["clock"], alice, nil, 422, "parameterized and periodic"},
+		"a count that is left out":             {"/v1/jobs", odd["left out"], alice, nil, 403, never},
+		"devices of a sidecar":                 {"/v1/jobs", odd["mesh"], alice, nil, 422, "sidecar_task"},
+		"counts that are kept":                 {"/v1/jobs", odd["keeps"], alice, nil, 403, never},
+		"counts that are kept unseen":          {"/v1/jobs", odd["keeps"], only["register-job"], nil, 403, "read-job"},
+		"compute beside a device block":        {"/v1/jobs", odd["compute"], alice, nil, 403, never},
+		"devices twice":                        {"/v1/jobs", odd["twice"], alice, nil, 400, "twice"},
 	}
 	for _, name := range []string{"nvidia/", "/", "/slice", "//T4"} {
 		list["devices named "+name] = attack{"/v1/jobs", registration(t, wants("named", name, 1).api(), ""), alice, nil, 400, fmt.Sprintf("%q", name)}

@@ -69,8 +69,17 @@ type groupHeader struct {
 	Constraints []*Constraint
 	Affinities  []*affinity
 	Networks    []network
-	Scaling     *struct{ Max *int }
+	Scaling     *struct{ Min, Max *int }
 	Update      *updateHeader
+}
+
+// count is how many allocs Nomad starts: without a count as many as the group is scaled to at
+// least.
+func (h *groupHeader) count() int {
+	if h.Count == nil && h.Scaling != nil {
+		return or(h.Scaling.Min, 1)
+	}
+	return or(h.Count, 1)
 }
 
 type updateHeader struct{ Canary *int }
