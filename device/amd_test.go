@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -277,7 +278,7 @@ func TestMetricsCarryTheNamesOfEachVendorsExporter(t *testing.T) {
 	r.start("../e2e/topology/vendors.hcl", "")
 	r.until("all is healthy", allHealthy)
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{r.service.monitor, "host", true}); err != nil {
+	if err := registry.Register(telemetry.NewCollector(r.service.monitor, "host", true)); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

@@ -8,11 +8,12 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 )
 
 // readsAlways gives every device the same reading.
 type readsAlways struct {
-	observer
+	telemetry.Reader
 	reading hardware.Reading
 }
 
@@ -33,9 +34,9 @@ type sample struct {
 func (r *rig) gatherAs(reading hardware.Reading, dcgm bool) map[string]family {
 	r.t.Helper()
 	m := *r.service.monitor
-	m.observer = readsAlways{m.observer, reading}
+	m.Observer = readsAlways{m.Observer, reading}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{&m, "host", dcgm}); err != nil {
+	if err := registry.Register(telemetry.NewCollector(&m, "host", dcgm)); err != nil {
 		r.t.Fatal(err)
 	}
 	gathered, err := registry.Gather()
@@ -148,22 +149,5 @@ func TestEveryDefaultCounterOfDCGM(t *testing.T) {
 	}
 	if len(beside["nomad_gpu_healthy"].samples) != 2 {
 		t.Error("beside dcgm-exporter nothing is served")
-	}
-}
-
-// Where the driver does not say what it keeps, all that is used is used.
-func TestMemoryInUseWithoutWhatTheDriverKeeps(t *testing.T) {
-	for name, tc := range map[string]struct{ used, total, reserved, wantUsed, wantFree int64 }{
-		"all is told":          {10503, 81559, 503, 10000, 71056},
-		"no reserve is told":   {10503, 81559, hardware.Absent, 10503, 71056},
-		"nothing is used":      {503, 81559, 503, 0, 81056},
-		"it is less than kept": {100, 81559, 503, 0, 81459},
-		"no use is told":       {hardware.Absent, 81559, 503, hardware.Absent, hardware.Absent},
-		"no size is told":      {10503, hardware.Absent, 503, 10000, hardware.Absent},
-	} {
-		r := hardware.Reading{MemoryUsedMiB: tc.used, MemoryTotalMiB: tc.total, MemoryReservedMiB: tc.reserved}
-		if used, free := usedMiB(r), freeMiB(r); used != tc.wantUsed || free != tc.wantFree {
-			t.Errorf("%s: %d used and %d free, want %d and %d", name, used, free, tc.wantUsed, tc.wantFree)
-		}
 	}
 }

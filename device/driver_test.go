@@ -87,7 +87,7 @@ func TestFaultOfAMIGInstance(t *testing.T) {
 	groups := r.until("all is healthy", allHealthy)
 	g, _ := find(groups, "mig/3g.20gb")
 	sick, well := g.Devices[0].ID, g.Devices[1].ID
-	units := r.service.reconciler.published.units()
+	units := r.service.reconciler.published.Units()
 	parent := units[slices.IndexFunc(units, func(u *plan.Unit) bool { return u.UUID == sick })].Parent
 	r.listen(parent)
 	r.happen(parent, func(c *sim.Condition) { c.XIDs = append(c.XIDs, 95); c.XIDInstance = sick; c.ProbeFails = true })

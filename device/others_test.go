@@ -61,7 +61,7 @@ func TestTasksOfOtherDriversAreMeasured(t *testing.T) {
 	if got := metric(text, "nomad_gpu_task_compute_ratio", uuid); got != "" {
 		t.Errorf("its compute is%s", got)
 	}
-	stats := r.service.monitor.stats()
+	stats := r.service.monitor.Stats()
 	if got := statsText(stats[0].InstanceStats[uuid+"::2"]); !strings.Contains(got, "Task memory = 3500 / 8192 MiB") || !strings.Contains(got, "bert/train") {
 		t.Errorf("statistics are\n%s", got)
 	}
@@ -88,7 +88,7 @@ func TestNoProgramTakesATasksPlace(t *testing.T) {
 		environments[pid] = env + claim.EnvKey() + "=" + value + "\x00"
 		processes = append(processes, sim.Process{PID: uint32(pid), MemoryMiB: 500, MPS: true})
 	}
-	r.service.monitor.environ = func(pid int) []byte { return []byte(environments[pid]) }
+	r.service.monitor.Environ = func(pid int) []byte { return []byte(environments[pid]) }
 	r.happen(uuid, func(c *sim.Condition) { c.Processes = append(c.Processes, processes...) })
 	text := scrape(t, r)
 	for name, want := range map[string]string{"nomad_gpu_foreign_processes": " 1", `nomad_gpu_healthy`: metric(before, "nomad_gpu_healthy", uuid)} {
@@ -99,7 +99,7 @@ func TestNoProgramTakesATasksPlace(t *testing.T) {
 	if !strings.Contains(text, `task="thief"`) || strings.Count(text, "nomad_gpu_task_memory_limit_bytes{") != 2 {
 		t.Errorf("the tasks are\n%s", text)
 	}
-	stats := r.service.monitor.stats()
+	stats := r.service.monitor.Stats()
 	if got := statsText(stats[0].InstanceStats[uuid+"::1"]); !strings.Contains(got, "Task memory = 3000 / 8192 MiB") || !strings.Contains(got, "bert/train") {
 		t.Errorf("the tenant's statistics are\n%s", got)
 	}
@@ -114,30 +114,6 @@ func metric(text, name, uuid string) string {
 		}
 	}
 	return ""
-}
-
-func TestTaskIsReadFromItsEnvironmentOnly(t *testing.T) {
-	r := gpu.Reservation{Version: 1, Vendor: "nvidia", Devices: []gpu.ReservedDevice{{UUID: "GPU-1", Mode: gpu.ModeWhole, MemoryMiB: 7}}}
-	value := must(r.EnvValue())
-	for name, tc := range map[string]struct {
-		environ, uuid string
-		want          bool
-	}{
-		"its own":         {"A=b\x00" + r.EnvKey() + "=" + value + "\x00NOMAD_JOB_NAME=j\x00", "GPU-1", true},
-		"another device":  {r.EnvKey() + "=" + value, "GPU-2", false},
-		"no reservation":  {"NOMAD_JOB_NAME=j", "GPU-1", false},
-		"a broken one":    {r.EnvKey() + "={", "GPU-1", false},
-		"nothing at all":  {"", "GPU-1", false},
-		"a name, no more": {r.EnvKey(), "GPU-1", false},
-	} {
-		lease, holding, ok := taskOf([]byte(tc.environ), tc.uuid)
-		if ok != tc.want || ok && (holding.UUID != "GPU-1" || holding.MemoryMiB != 7 || lease.Job != "j") {
-			t.Errorf("%s: %+v, %+v, %v", name, lease, holding, ok)
-		}
-	}
-	if got := label(strings.Repeat("é", 100)); len(got) > 130 || !strings.HasPrefix(got, "é") {
-		t.Errorf("a long label is %q", got)
-	}
 }
 
 // Beside dcgm-exporter its names are left to it.

@@ -170,7 +170,7 @@ func (p *Plugin) Stats(ctx context.Context, interval time.Duration) (<-chan *dev
 		defer tick.Stop()
 		for {
 			select {
-			case out <- &device.StatsResponse{Groups: s.monitor.stats()}:
+			case out <- &device.StatsResponse{Groups: s.monitor.Stats()}:
 			case <-ctx.Done():
 				return
 			}

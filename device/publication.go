@@ -81,16 +81,16 @@ func (p *publisher) current() (*publication, <-chan struct{}) {
 	return p.latest.Load(), p.changed
 }
 
-// drivers are those of the latest publication, by vendor.
-func (p *publisher) drivers() map[string]hardware.Driver {
+// Drivers are those of the latest publication, by vendor.
+func (p *publisher) Drivers() map[string]hardware.Driver {
 	if latest := p.latest.Load(); latest != nil {
 		return latest.drivers
 	}
 	return nil
 }
 
-// units are those of the latest publication.
-func (p *publisher) units() []*plan.Unit {
+// Units are those of the latest publication.
+func (p *publisher) Units() []*plan.Unit {
 	if latest := p.latest.Load(); latest != nil {
 		return latest.units
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
@@ -71,36 +70,4 @@ func (r *reconciler) suspender() gpu.Suspender {
 		s.Env = []string{"LD_LIBRARY_PATH=" + path}
 	}
 	return s
-}
-
-// memoryInUse measures a device whose tasks step aside for each other.
-func (m *usageMeter) memoryInUse(u *plan.Unit) (gpu.DeviceUsage, bool) {
-	if u.Seats == nil {
-		return gpu.DeviceUsage{}, false
-	}
-	r, err := m.observer.Reading(u.Owner(), u.UUID)
-	if err != nil || r.MemoryUsedMiB == hardware.Absent || r.MemoryTotalMiB == hardware.Absent {
-		return gpu.DeviceUsage{}, false
-	}
-	reserved := max(0, r.MemoryReservedMiB)
-	return gpu.DeviceUsage{UUID: u.UUID, UsedMiB: max(0, r.MemoryUsedMiB-reserved), CapacityMiB: r.MemoryTotalMiB - reserved}, true
-}
-
-// seat are the metrics of a task's seat, as the task driver keeps it.
-func (c collector) seat(out chan<- prometheus.Metric, o occupant, labels []string) {
-	s := o.seat
-	if s == nil {
-		return
-	}
-	labels = append(labels[:len(labels):len(labels)], o.lease.Namespace, o.lease.Job, o.lease.Group, o.lease.Task, o.lease.AllocID)
-	host := int64(0)
-	if s.State == gpu.SeatSuspended {
-		host = s.MemoryMiB << 20
-	}
-	out <- prometheus.MustNewConstMetric(descSeat, prometheus.GaugeValue, 1, append(labels[:len(labels):len(labels)], string(s.State))...)
-	out <- prometheus.MustNewConstMetric(descSeatSince, prometheus.GaugeValue, float64(s.Since.Unix()), labels...)
-	out <- prometheus.MustNewConstMetric(descSeatMoves, prometheus.CounterValue, float64(s.Switches), labels...)
-	out <- prometheus.MustNewConstMetric(descSeatBytes, prometheus.CounterValue, float64(s.MovedMiB<<20), labels...)
-	out <- prometheus.MustNewConstMetric(descSeatTime, prometheus.CounterValue, float64(s.SwitchMS)/1000, labels...)
-	out <- prometheus.MustNewConstMetric(descSeatHost, prometheus.GaugeValue, float64(host), labels...)
 }

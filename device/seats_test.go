@@ -114,8 +114,8 @@ func TestStatisticsSayWhereATaskIs(t *testing.T) {
 	if err := state.WriteSeats(gpu.Seats{UUID: uuid, Seats: list}); err != nil {
 		t.Fatal(err)
 	}
-	r.service.meter.measure()
-	groups := r.service.monitor.stats()
+	r.service.meter.Measure()
+	groups := r.service.monitor.Stats()
 	for n, want := range []gpu.SeatState{gpu.SeatResident, gpu.SeatSuspended, gpu.SeatIdle} {
 		id := gpu.SliceID{UUID: uuid, N: n}
 		told := groups[0].InstanceStats[id.String()].Stats.Attributes[gpu.StatTaskSeat]

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
+	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -30,8 +31,8 @@ import (
 // service is a reconciler at work, with what belongs to it.
 type service struct {
 	reconciler *reconciler
-	meter      *usageMeter
-	monitor    *monitor
+	meter      *telemetry.Meter
+	monitor    *telemetry.Monitor
 	// metricsAddress is where metrics are served, empty if they are not.
 	metricsAddress string
 
@@ -54,8 +55,8 @@ func prepare(log hclog.Logger, c *config.Config, outdated func()) (*service, err
 		return nil, err
 	}
 	r.outdated = outdated
-	m := &usageMeter{observer: p.observer, state: r.state, published: r.published, logOnce: r.logOnce, now: time.Now, cgroups: r.cgroups}
-	return &service{reconciler: r, meter: m, monitor: &monitor{observer: p.observer, published: r.published, meter: m, health: r.health, now: time.Now, server: r.mps.Server, environ: occupancy.Environ, driverCounts: r.state.DriverCounts}}, nil
+	m := &telemetry.Meter{Observer: p.observer, State: r.state, Published: r.published, Report: r.logOnce.report, Now: time.Now, Cgroups: r.cgroups}
+	return &service{reconciler: r, meter: m, monitor: &telemetry.Monitor{Observer: p.observer, Published: r.published, Meter: m, Health: r.health, Now: time.Now, Server: r.mps.Server, Environ: occupancy.Environ, DriverCounts: r.state.DriverCounts}}, nil
 }
 
 // begin starts the work; a second call changes nothing.
@@ -64,18 +65,18 @@ func (s *service) begin(ctx context.Context) {
 		ctx, s.cancel = context.WithCancel(ctx)
 		r := s.reconciler
 		if r.config.Metrics != "" {
-			metrics, err := serveMetrics(s.monitor, r.log, r.config.Metrics, r.config.DCGMNames)
+			metrics, err := telemetry.Serve(s.monitor, r.log, r.config.Metrics, r.config.DCGMNames)
 			r.logOnce.report("metrics", err)
 			if err == nil {
-				s.metricsAddress = metrics.address
+				s.metricsAddress = metrics.Address
 				s.work.Go(func() {
 					<-ctx.Done()
-					metrics.close()
+					metrics.Close()
 				})
 			}
 		}
 		s.work.Go(func() { r.run(ctx) })
-		s.work.Go(func() { s.meter.run(ctx, r.config.Health.Measure) })
+		s.work.Go(func() { s.meter.Run(ctx, r.config.Health.Measure) })
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
-	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
@@ -39,7 +38,7 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 		Namespace: "default", Job: "bert", Group: "g", Task: "train", Cgroup: "/task", Phase: gpu.PhaseRunning,
 		Holdings: []gpu.Holding{{UUID: uuid, Mode: gpu.ModeSlice, Slices: []int{1, 2}, Share: gpu.Share{MemoryMiB: 8192}}}}
 	pid := sleeper.Process.Pid
-	r.service.meter.cgroups = func(p int) []cgroup.Group {
+	r.service.meter.Cgroups = func(p int) []cgroup.Group {
 		if p == pid {
 			return []cgroup.Group{{Path: "/task"}}
 		}
@@ -173,25 +172,16 @@ func TestMIGInstancesTellHowBusyTheyAre(t *testing.T) {
 	for all := range stream {
 		at := slices.IndexFunc(all.Groups, func(g *device.DeviceGroupStats) bool { return g.Name == "3g.40gb" })
 		stats := all.Groups[at].InstanceStats[instance]
-		use := stats.Stats.Attributes[statGPU]
+		use := stats.Stats.Attributes["GPU utilization"]
 		if use == nil {
 			continue // one sample tells nothing
 		}
-		if *use.IntNumeratorVal != 60 || *stats.Stats.Attributes[statSM].IntNumeratorVal != 60 || *stats.Summary.IntNumeratorVal != 1000 {
+		if *use.IntNumeratorVal != 60 || *stats.Stats.Attributes["SM utilization"].IntNumeratorVal != 60 || *stats.Summary.IntNumeratorVal != 1000 {
 			t.Errorf("statistics are\n%s", statsText(stats))
 		}
 		break
 	}
 	if text := scrape(t, r); !regexp.MustCompile(`(?m)^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{.*GPU_I_PROFILE="3g\.40gb".*UUID="` + instance + `".*\} 0\.6$`).MatchString(text) {
 		t.Errorf("metrics are\n%s", text)
-	}
-}
-
-func TestActivityIsInPercent(t *testing.T) {
-	s := deviceStats(hardware.Reading{Activity: hardware.Activity{SMMilli: 270, TensorMilli: 280, DRAMMilli: 290}})
-	for name, want := range map[string]int64{statSM: 27, statTensor: 28, statDRAM: 29} {
-		if got := s[name]; got == nil || *got.IntNumeratorVal != want {
-			t.Errorf("%s is %v, want %d", name, got, want)
-		}
 	}
 }

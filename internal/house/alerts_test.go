@@ -16,7 +16,7 @@ import (
 // senders are the sources that name what is sent to Prometheus, by the part that sends
 // it.
 var senders = map[string][]sender{
-	"nodes": {{"device/*.go", "", regexp.MustCompile(`"((?:nomad_gpu|DCGM_FI)_[A-Za-z0-9_]+)"`)}},
+	"nodes": {{"device/telemetry/*.go", "", regexp.MustCompile(`"((?:nomad_gpu|DCGM_FI)_[A-Za-z0-9_]+)"`)}},
 	"service": {
 		{"scheduler/server/metrics/names.go", "nomad_gpu_", regexp.MustCompile(`define\("([a-z_]+)"`)},
 		{"scheduler/cmd/nomad-gpu-scheduler/*.go", "", regexp.MustCompile(`Name: +"(nomad_gpu_[a-z_]+)"`)},

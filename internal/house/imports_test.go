@@ -132,7 +132,7 @@ var rules = []rule{
 		reason:  "containerd dies and comes back: one place knows what its errors then mean",
 	},
 	{
-		name: "what the device plugin decides knows no hardware", from: []string{"device/config", "device/registry", "device/health", "device/occupancy", "device/plan"},
+		name: "what the device plugin decides knows no hardware", from: []string{"device/config", "device/registry", "device/health", "device/occupancy", "device/plan", "device/telemetry"},
 		forbids: []string{"device", "device/nvidia", "device/amd", "device/intel", "device/ascend", "device/dcmi", "device/sysfs", "device/sim", "device/cuda", "github.com/NVIDIA/..."},
 		reason:  "what was seen is handed in: a configuration is checked on any machine, and a plan in a table of tests",
 	},

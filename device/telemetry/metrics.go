@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -50,10 +49,16 @@ var (
 
 // collector answers a scrape by measuring.
 type collector struct {
-	*monitor
+	*Monitor
 	host string
 	// dcgm says whether the names of dcgm-exporter are served.
 	dcgm bool
+}
+
+// NewCollector answers scrapes of a host; dcgm says whether the names of each vendor's own
+// exporter are served.
+func NewCollector(m *Monitor, host string, dcgm bool) prometheus.Collector {
+	return collector{m, host, dcgm}
 }
 
 // Describe is empty: what is there depends on the hardware.
@@ -62,7 +67,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 // Collect measures every device once.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	labels := map[string][]string{}
-	for _, u := range c.published.units() {
+	for _, u := range c.Published.Units() {
 		labels[u.UUID] = labelsOf(u, c.host)
 		c.unit(out, u, labels[u.UUID])
 	}
@@ -70,9 +75,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		c.readings(out, labels)
 	}
 	c.driver(out)
-	leases := c.meter.known()
+	leases := c.Meter.known()
 	seen := c.look(leases)
-	for _, u := range c.published.units() {
+	for _, u := range c.Published.Units() {
 		s, told := seen.devices[u.UUID]
 		if !told {
 			continue
@@ -92,7 +97,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 // readings are the metrics by the names of each vendor's own exporter.
 func (c collector) readings(out chan<- prometheus.Metric, labels map[string][]string) {
-	drivers := c.published.drivers()
+	drivers := c.Published.Drivers()
 	for _, m := range c.read() {
 		e := exporters[m.GPU.Vendor]
 		own := e.labels(labels[m.UUID], m.Unit, drivers[m.GPU.Vendor])
@@ -102,10 +107,10 @@ func (c collector) readings(out chan<- prometheus.Metric, labels map[string][]st
 			}
 		}
 	}
-	for _, u := range c.published.units() {
-		if u.Parent == "" && u.GPU.Vendor == nvidia.Vendor {
-			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.health.LastXID(u.UUID)),
-				exporters[nvidia.Vendor].labels(labels[u.UUID], u, drivers[nvidia.Vendor])...)
+	for _, u := range c.Published.Units() {
+		if u.Parent == "" && u.GPU.Vendor == nvidiaVendor {
+			out <- prometheus.MustNewConstMetric(descXID, prometheus.GaugeValue, float64(c.Health.LastXID(u.UUID)),
+				exporters[nvidiaVendor].labels(labels[u.UUID], u, drivers[nvidiaVendor])...)
 		}
 	}
 }
@@ -147,9 +152,28 @@ func (o occupant) collect(out chan<- prometheus.Metric, labels []string) {
 	}
 }
 
+// seat are the metrics of a task's seat, as the task driver keeps it.
+func (c collector) seat(out chan<- prometheus.Metric, o occupant, labels []string) {
+	s := o.seat
+	if s == nil {
+		return
+	}
+	labels = append(labels[:len(labels):len(labels)], o.lease.Namespace, o.lease.Job, o.lease.Group, o.lease.Task, o.lease.AllocID)
+	host := int64(0)
+	if s.State == gpu.SeatSuspended {
+		host = s.MemoryMiB << 20
+	}
+	out <- prometheus.MustNewConstMetric(descSeat, prometheus.GaugeValue, 1, append(labels[:len(labels):len(labels)], string(s.State))...)
+	out <- prometheus.MustNewConstMetric(descSeatSince, prometheus.GaugeValue, float64(s.Since.Unix()), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatMoves, prometheus.CounterValue, float64(s.Switches), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatBytes, prometheus.CounterValue, float64(s.MovedMiB<<20), labels...)
+	out <- prometheus.MustNewConstMetric(descSeatTime, prometheus.CounterValue, float64(s.SwitchMS)/1000, labels...)
+	out <- prometheus.MustNewConstMetric(descSeatHost, prometheus.GaugeValue, float64(host), labels...)
+}
+
 // nodeOf is the name of the device node below /dev.
 func nodeOf(u *plan.Unit) string {
-	if u.GPU.Vendor == "nvidia" {
+	if u.GPU.Vendor == nvidiaVendor {
 		return fmt.Sprintf("nvidia%d", u.GPU.Minor)
 	}
 	return fmt.Sprintf("dri/renderD%d", u.GPU.Minor)
@@ -170,21 +194,21 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// metricsServer is the local endpoint that Prometheus scrapes.
-type metricsServer struct {
-	address string
+// Server is the local endpoint that Prometheus scrapes.
+type Server struct {
+	Address string
 	server  *http.Server
 	done    chan struct{}
 }
 
-// serveMetrics begins to serve /metrics at an address.
-func serveMetrics(m *monitor, log hclog.Logger, address string, dcgm bool) (*metricsServer, error) {
+// Serve begins to serve /metrics at an address.
+func Serve(m *Monitor, log hclog.Logger, address string, dcgm bool) (*Server, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(collector{m, host, dcgm}); err != nil {
+	if err := registry.Register(NewCollector(m, host, dcgm)); err != nil {
 		return nil, fmt.Errorf("serve metrics: %w", err)
 	}
 	listener, err := net.Listen("tcp", address)
@@ -193,7 +217,7 @@ func serveMetrics(m *monitor, log hclog.Logger, address string, dcgm bool) (*met
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	s := &metricsServer{listener.Addr().String(), &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
+	s := &Server{listener.Addr().String(), &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -203,7 +227,7 @@ func serveMetrics(m *monitor, log hclog.Logger, address string, dcgm bool) (*met
 	return s, nil
 }
 
-func (s *metricsServer) close() {
+func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := s.server.Shutdown(ctx); err != nil {

@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"bytes"
@@ -30,22 +30,22 @@ type deviceCensus struct {
 }
 
 // look asks every device who is on it. The leases are the live ones.
-func (m *monitor) look(leases []gpu.Lease) census {
+func (m *Monitor) look(leases []gpu.Lease) census {
 	c := census{leases: leases, devices: map[string]deviceCensus{}}
-	for _, u := range m.published.units() {
-		processes, err := m.observer.Processes(u.Owner(), u.UUID)
+	for _, u := range m.Published.Units() {
+		processes, err := m.Observer.Processes(u.Owner(), u.UUID)
 		if err != nil || !u.Offered() {
 			continue
 		}
 		var d deviceCensus
 		on := occupancy.On(leases, u.UUID)
 		for _, p := range processes {
-			switch groups := m.meter.cgroups(p.PID); {
-			case m.server(p.PID):
+			switch groups := m.Meter.Cgroups(p.PID); {
+			case m.Server(p.PID):
 				d.serverMiB += max(0, p.MemoryMiB)
 			case slices.ContainsFunc(on, func(t occupancy.Tenant) bool { return cgroup.Within(groups, t.Lease.Cgroup) }):
 			default:
-				if !c.count(u, p, m.environ(p.PID)) {
+				if !c.count(u, p, m.Environ(p.PID)) {
 					d.foreign++
 				}
 			}

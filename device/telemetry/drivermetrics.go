@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +17,7 @@ var (
 
 // driver serves what the driver did; nothing where it never ran.
 func (c collector) driver(out chan<- prometheus.Metric) {
-	counts, err := c.driverCounts()
+	counts, err := c.DriverCounts()
 	if err != nil {
 		return
 	}

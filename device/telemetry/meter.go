@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"context"
@@ -14,16 +14,30 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// usageMeter measures what tasks use of the devices, for the driver's watchdog
+// Reader asks devices; owner is the physical GPU's UUID. Every call is bounded in
+// time.
+type Reader interface {
+	Reading(owner, uuid string) (hardware.Reading, error)
+	Processes(owner, uuid string) ([]hardware.Process, error)
+}
+
+// Published are what was published last: the units, and the drivers by vendor.
+type Published interface {
+	Units() []*plan.Unit
+	Drivers() map[string]hardware.Driver
+}
+
+// Meter measures what tasks use of the devices, for the driver's watchdog
 // and for statistics. It runs beside the reconciler, and more often.
-type usageMeter struct {
-	observer  observer
-	state     *statedir.Dir
-	published *publisher
-	logOnce   *onceLogger
-	now       func() time.Time
-	// cgroups reads the control groups of a process.
-	cgroups func(pid int) []cgroup.Group
+type Meter struct {
+	Observer  Reader
+	State     *statedir.Dir
+	Published Published
+	// Report takes note of how something went this time; nil is well.
+	Report func(what string, err error)
+	Now    func() time.Time
+	// Cgroups reads the control groups of a process.
+	Cgroups func(pid int) []cgroup.Group
 	latest  atomic.Pointer[gpu.Usage]
 	// leases are the live ones of the latest look, for statistics: they are asked
 	// for every second, and there can be many files.
@@ -31,15 +45,15 @@ type usageMeter struct {
 }
 
 // known are the live leases of the latest look.
-func (m *usageMeter) known() []gpu.Lease {
+func (m *Meter) known() []gpu.Lease {
 	if leases := m.leases.Load(); leases != nil {
 		return *leases
 	}
 	return nil
 }
 
-// run measures at an interval until the context ends.
-func (m *usageMeter) run(ctx context.Context, interval time.Duration) {
+// Run measures at an interval until the context ends.
+func (m *Meter) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
@@ -47,44 +61,44 @@ func (m *usageMeter) run(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			m.measure()
+			m.Measure()
 		}
 	}
 }
 
-// measure asks the devices that have tasks for their processes and writes down
+// Measure asks the devices that have tasks for their processes and writes down
 // whose they are. Without tasks there is nothing to ask, and nothing to write
 // once that has been written.
-func (m *usageMeter) measure() {
+func (m *Meter) Measure() {
 	// A lease that cannot be read leaves its own task unmeasured, and no other.
-	leases, err := m.state.Leases()
-	m.logOnce.report("leases to measure", err)
+	leases, err := m.State.Leases()
+	m.Report("leases to measure", err)
 	leases = slices.DeleteFunc(leases, func(l gpu.Lease) bool { return !l.Live() })
 	m.leases.Store(&leases)
-	units := m.published.units()
+	units := m.Published.Units()
 	if units == nil {
 		return
 	}
 	if last := m.latest.Load(); len(leases) == 0 && last != nil && len(last.Tasks) == 0 {
 		return
 	}
-	usage := gpu.Usage{MeasuredAt: m.now().UTC()}
+	usage := gpu.Usage{MeasuredAt: m.Now().UTC()}
 	for _, u := range units {
 		on := occupancy.On(leases, u.UUID)
 		if len(on) == 0 {
 			continue
 		}
-		processes, err := m.observer.Processes(u.Owner(), u.UUID)
+		processes, err := m.Observer.Processes(u.Owner(), u.UUID)
 		if err != nil {
 			continue // it does not tell: no entry, rather than an entry of zero
 		}
-		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.cgroups)...)
+		usage.Tasks = append(usage.Tasks, attribute(u, on, processes, m.Cgroups)...)
 		if d, told := m.memoryInUse(u); told {
 			usage.Devices = append(usage.Devices, d)
 		}
 	}
 	m.latest.Store(&usage)
-	m.logOnce.report("usage", m.state.WriteUsage(usage))
+	m.Report("usage", m.State.WriteUsage(usage))
 
 }
 
@@ -112,4 +126,17 @@ func attribute(u *plan.Unit, on []occupancy.Tenant, processes []hardware.Process
 		}
 	}
 	return sums
+}
+
+// memoryInUse measures a device whose tasks step aside for each other.
+func (m *Meter) memoryInUse(u *plan.Unit) (gpu.DeviceUsage, bool) {
+	if u.Seats == nil {
+		return gpu.DeviceUsage{}, false
+	}
+	r, err := m.Observer.Reading(u.Owner(), u.UUID)
+	if err != nil || r.MemoryUsedMiB == hardware.Absent || r.MemoryTotalMiB == hardware.Absent {
+		return gpu.DeviceUsage{}, false
+	}
+	reserved := max(0, r.MemoryReservedMiB)
+	return gpu.DeviceUsage{UUID: u.UUID, UsedMiB: max(0, r.MemoryUsedMiB-reserved), CapacityMiB: r.MemoryTotalMiB - reserved}, true
 }

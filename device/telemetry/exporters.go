@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"strconv"
@@ -17,11 +17,14 @@ type exporter struct {
 	own func(*plan.Unit, hardware.Driver) []string
 }
 
+// nvidiaVendor is the vendor whose driver tells of XIDs.
+const nvidiaVendor = "nvidia"
+
 var exporters = map[string]exporter{
-	"nvidia": {gauges: dcgmMetrics, own: func(_ *plan.Unit, d hardware.Driver) []string { return []string{d.Version} }},
-	"amd":    {gauges: amdMetrics},
-	"intel":  {gauges: intelMetrics},
-	"huawei": {gauges: npuMetrics, own: npuLabelValues},
+	nvidiaVendor: {gauges: dcgmMetrics, own: func(_ *plan.Unit, d hardware.Driver) []string { return []string{d.Version} }},
+	"amd":        {gauges: amdMetrics},
+	"intel":      {gauges: intelMetrics},
+	"huawei":     {gauges: npuMetrics, own: npuLabelValues},
 }
 
 // labels are a device's with those that the exporter adds.

@@ -1,4 +1,4 @@
-package device
+package telemetry
 
 import (
 	"fmt"
@@ -47,36 +47,36 @@ type measured struct {
 	hardware.Reading
 }
 
-// monitor answers for statistics and metrics, from what was published and
+// Monitor answers for statistics and metrics, from what was published and
 // measured last and from what the devices read now.
-type monitor struct {
-	observer  observer
-	published *publisher
-	meter     *usageMeter
-	health    *health.Tracker
-	now       func() time.Time
-	// server tells the processes of MPS daemons, environ with what environment a
+type Monitor struct {
+	Observer  Reader
+	Published Published
+	Meter     *Meter
+	Health    *health.Tracker
+	Now       func() time.Time
+	// Server tells the processes of MPS daemons, Environ with what environment a
 	// process began.
-	server  func(pid int) bool
-	environ func(pid int) []byte
-	// driverCounts is what the task driver of the node did.
-	driverCounts func() (gpu.DriverCounts, error)
+	Server  func(pid int) bool
+	Environ func(pid int) []byte
+	// DriverCounts is what the task driver of the node did.
+	DriverCounts func() (gpu.DriverCounts, error)
 }
 
 // read measures every device. One that does not answer is left out.
-func (m *monitor) read() []measured {
+func (m *Monitor) read() []measured {
 	var all []measured
-	for _, u := range m.published.units() {
-		if r, err := m.observer.Reading(u.Owner(), u.UUID); err == nil {
+	for _, u := range m.Published.Units() {
+		if r, err := m.Observer.Reading(u.Owner(), u.UUID); err == nil {
 			all = append(all, measured{u, r})
 		}
 	}
 	return all
 }
 
-// stats is what Nomad shows with node and alloc status -stats.
-func (m *monitor) stats() []*device.DeviceGroupStats {
-	tasks, now := m.tenants(), m.now()
+// Stats is what Nomad shows with node and alloc status -stats.
+func (m *Monitor) Stats() []*device.DeviceGroupStats {
+	tasks, now := m.tenants(), m.Now()
 	var groups []*device.DeviceGroupStats
 	byName := map[plan.GroupName]*device.DeviceGroupStats{}
 	for _, u := range m.read() {
@@ -119,8 +119,8 @@ type occupant struct {
 
 // tenants finds the live task of each instance. Who has a lease comes last, and so before
 // what a program says in its environment.
-func (m *monitor) tenants() map[instanceKey]*occupant {
-	all, leases := map[instanceKey]*occupant{}, m.meter.known()
+func (m *Monitor) tenants() map[instanceKey]*occupant {
+	all, leases := map[instanceKey]*occupant{}, m.Meter.known()
 	for _, o := range append(m.look(leases).others, m.occupants(leases)...) {
 		numbers := o.holding.Slices
 		if len(numbers) == 0 {
@@ -134,9 +134,9 @@ func (m *monitor) tenants() map[instanceKey]*occupant {
 }
 
 // occupants are the tasks of live leases, with what they were measured to use.
-func (m *monitor) occupants(leases []gpu.Lease) []occupant {
+func (m *Monitor) occupants(leases []gpu.Lease) []occupant {
 	usage := map[string]*gpu.TaskUsage{}
-	if u := m.meter.latest.Load(); u != nil {
+	if u := m.Meter.latest.Load(); u != nil {
 		for i := range u.Tasks {
 			usage[u.Tasks[i].LeaseID+u.Tasks[i].UUID] = &u.Tasks[i]
 		}
@@ -145,7 +145,7 @@ func (m *monitor) occupants(leases []gpu.Lease) []occupant {
 	seats := map[string][]gpu.Seat{}
 	for _, l := range leases {
 		for _, h := range l.Holdings {
-			all = append(all, occupant{l, h, usage[l.ID+h.UUID], m.meter.seatOf(l, h, seats)})
+			all = append(all, occupant{l, h, usage[l.ID+h.UUID], m.Meter.seatOf(l, h, seats)})
 		}
 	}
 	return all
@@ -153,13 +153,13 @@ func (m *monitor) occupants(leases []gpu.Lease) []occupant {
 
 // seatOf is the seat of a task as the task driver keeps it; nil where there is none.
 // Seats that were read are kept in the map, by device.
-func (m *usageMeter) seatOf(l gpu.Lease, h gpu.Holding, read map[string][]gpu.Seat) *gpu.Seat {
+func (m *Meter) seatOf(l gpu.Lease, h gpu.Holding, read map[string][]gpu.Seat) *gpu.Seat {
 	if h.SeatMiB == 0 {
 		return nil
 	}
 	list, known := read[h.UUID]
 	if !known {
-		if all, err := m.state.Seats(h.UUID); err == nil {
+		if all, err := m.State.Seats(h.UUID); err == nil {
 			list = all.Seats
 		}
 		read[h.UUID] = list
