@@ -247,7 +247,7 @@ func TestAMDStatistics(t *testing.T) {
 	r.happen(m.CardUUID(0), func(c *sim.Condition) {
 		c.Processes = []sim.Process{{PID: 77, MemoryMiB: 1000, Percent: 100, Instance: part}}
 	})
-	see := r.service.reconciler.platform.observer
+	see := r.service.reconciler.platform.Observer
 	reading, err := see.Reading(whole, whole)
 	if err != nil || reading.GPUPercent != 80 || reading.TemperatureC != 66 || reading.PowerWatts != 500 || reading.PowerLimitWatts != 750 ||
 		reading.MemoryUsedMiB != 4396 || reading.MemoryTotalMiB != 196592 || reading.EncoderPercent != -1 || reading.BAR1TotalMiB != -1 {

@@ -216,7 +216,7 @@ func TestAscendStatistics(t *testing.T) {
 	r.happen(m.CardUUID(2), func(c *sim.Condition) {
 		c.Processes = []sim.Process{{PID: 77, MemoryMiB: 1000, Percent: 55, Instance: part}}
 	})
-	see := r.service.reconciler.platform.observer
+	see := r.service.reconciler.platform.Observer
 	reading, err := see.Reading(m.CardUUID(0), m.CardUUID(0))
 	if err != nil || reading.GPUPercent != 80 || reading.MemoryPercent != 31 || reading.TemperatureC != 66 || reading.MemoryTemperatureC != 69 || reading.PowerWatts != 300 ||
 		reading.MemoryUsedMiB != 7096 || reading.MemoryTotalMiB != 65536 || reading.ECCMemory != 2 || reading.SMClockMHz != 900 || reading.PowerLimitWatts != -1 || reading.EncoderPercent != -1 {
@@ -243,7 +243,7 @@ func TestAscendCDI(t *testing.T) {
 	r, m := newRig(t), cardsOf(t, ascendTopology)
 	r.start(ascendTopology, "")
 	r.until("all is healthy", allHealthy)
-	source := r.service.reconciler.platform.cdi["huawei"]
+	source := r.service.reconciler.platform.CDI["huawei"]
 	spec, failed, err := source.CDISpec("nomad-gpu/huawei", []string{m.CardUUID(1), m.PartitionUUID(2, 2), "NPU-gone"})
 	if err != nil || len(failed) != 1 || len(spec.Devices) != 2 {
 		t.Fatalf("%+v, %v, %v", spec, failed, err)

@@ -14,6 +14,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -27,7 +28,7 @@ var operatorKinds = map[string]string{"nvidia": "nvidia.com/gpu", "amd": "amd.co
 // see to it that what they stand for is there.
 type cdiSpecs struct {
 	vendor string
-	source cdiSource
+	source fleet.CDISource
 	// operatorDirs are where the operator's specs lie, ourDir where ours go.
 	operatorDirs []string
 	ourDir       string
@@ -44,10 +45,10 @@ type cdiSpecs struct {
 }
 
 // newCDISpecs has those of every vendor.
-func newCDISpecs(p *platform, dir string) []*cdiSpecs {
+func newCDISpecs(p *fleet.Platform, dir string) []*cdiSpecs {
 	var all []*cdiSpecs
-	for _, vendor := range slices.Sorted(maps.Keys(p.cdi)) {
-		all = append(all, &cdiSpecs{vendor: vendor, source: p.cdi[vendor], operatorDirs: p.operatorCDI, ourDir: dir})
+	for _, vendor := range slices.Sorted(maps.Keys(p.CDI)) {
+		all = append(all, &cdiSpecs{vendor: vendor, source: p.CDI[vendor], operatorDirs: p.OperatorCDI, ourDir: dir})
 	}
 	return all
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/datafile"
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -28,7 +29,7 @@ import (
 // with a reboot. So the next process of the plugin, also after a crash, knows what
 // to put back.
 type computeModes struct {
-	driver computeModer
+	driver fleet.ComputeModer
 	path   string
 	bootID string
 
@@ -60,7 +61,7 @@ const (
 )
 
 // openComputeModes reads what an earlier process of this boot has left.
-func openComputeModes(driver computeModer, stateDir, bootID string) (*computeModes, error) {
+func openComputeModes(driver fleet.ComputeModer, stateDir, bootID string) (*computeModes, error) {
 	m := &computeModes{driver: driver, path: filepath.Join(stateDir, modesName), bootID: bootID, devices: map[string]modeRecord{}}
 	file, text, err := datafile.Read[modesFile](m.path, modesVersion)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
@@ -40,7 +41,7 @@ func exclusiveRig(t *testing.T) (r *rig, sliced, whole string) {
 
 func (r *rig) mode(uuid string) hardware.ComputeMode {
 	r.t.Helper()
-	mode, err := r.service.reconciler.platform.moder.ComputeMode(uuid, uuid)
+	mode, err := r.service.reconciler.platform.Moder.ComputeMode(uuid, uuid)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func (r *rig) mode(uuid string) hardware.ComputeMode {
 
 func (r *rig) setMode(uuid string, mode hardware.ComputeMode) {
 	r.t.Helper()
-	if err := r.service.reconciler.platform.moder.SetComputeMode(uuid, uuid, mode); err != nil {
+	if err := r.service.reconciler.platform.Moder.SetComputeMode(uuid, uuid, mode); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -57,7 +58,7 @@ func (r *rig) setMode(uuid string, mode hardware.ComputeMode) {
 func (r *rig) untilMode(uuid string, wanted hardware.ComputeMode) {
 	r.t.Helper()
 	eventually(r.t, "the mode is "+string(wanted), func() bool {
-		mode, err := r.service.reconciler.platform.moder.ComputeMode(uuid, uuid)
+		mode, err := r.service.reconciler.platform.Moder.ComputeMode(uuid, uuid)
 		return err == nil && mode == wanted
 	})
 }
@@ -211,13 +212,13 @@ func TestReleasePutsTheComputeModeBack(t *testing.T) {
 
 // watchedModes tells what is set.
 type watchedModes struct {
-	computeModer
+	fleet.ComputeModer
 	set chan<- hardware.ComputeMode
 }
 
 func (w watchedModes) SetComputeMode(owner, uuid string, mode hardware.ComputeMode) error {
 	w.set <- mode
-	return w.computeModer.SetComputeMode(owner, uuid, mode)
+	return w.ComputeModer.SetComputeMode(owner, uuid, mode)
 }
 
 // Without the mode nothing is offered: a program could leave its limits.
@@ -274,7 +275,7 @@ func TestExclusiveModeOfMIGInstances(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mode, err := r.service.reconciler.platform.moder.ComputeMode(r.service.reconciler.registry.Records[id.UUID].Parent, id.UUID)
+		mode, err := r.service.reconciler.platform.Moder.ComputeMode(r.service.reconciler.registry.Records[id.UUID].Parent, id.UUID)
 		if err != nil || mode != hardware.ComputeExclusive {
 			t.Errorf("the mode of %s is %s, %v", id.UUID, mode, err)
 		}

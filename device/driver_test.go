@@ -55,7 +55,7 @@ func TestUnifiedMemoryIsTheHosts(t *testing.T) {
 	}
 	uuid := uuidOf(t, groups, "slice/GB10/0")
 	r.happen(uuid, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 1, MemoryMiB: 700}} })
-	reading, err := r.service.reconciler.platform.observer.Reading(uuid, uuid)
+	reading, err := r.service.reconciler.platform.Observer.Reading(uuid, uuid)
 	if err != nil || reading.MemoryUsedMiB != 700 || reading.MemoryTotalMiB != 122502 {
 		t.Errorf("%d of %d MiB are used, %v", reading.MemoryUsedMiB, reading.MemoryTotalMiB, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
@@ -47,7 +48,7 @@ func TestWhatADeviceCannotIsNotPrepared(t *testing.T) {
 			machine := hardware.Machine{GPUs: []hardware.GPU{g}}
 			r := testReconciler(testConfig(t, tc.config))
 			asked := &wantedDaemons{}
-			r.mps, r.platform, r.now = asked, &platform{observer: fixedObserver{}}, time.Now
+			r.mps, r.platform, r.now = asked, &fleet.Platform{Observer: fixedObserver{}}, time.Now
 			units := plan.Units(r.config, r.registry, machine, quiet())
 			r.prepareSharing(units, hardware.Machine{}, quiet())
 			if (len(asked.uuids) > 0) != tc.daemon {

@@ -75,7 +75,7 @@ func (r *reconciler) findBusy(g hardware.GPU, busy map[string]bool) {
 		uuids = append(uuids, i.UUID)
 	}
 	for _, uuid := range uuids {
-		processes, err := r.platform.observer.Processes(g.UUID, uuid)
+		processes, err := r.platform.Observer.Processes(g.UUID, uuid)
 		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !r.mps.Server(p.PID) }) {
 			busy[uuid] = true
 		}

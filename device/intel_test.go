@@ -85,7 +85,7 @@ func TestIntelStatistics(t *testing.T) {
 	r.start(intelTopology, "")
 	r.until("all is healthy", allHealthy)
 	uuid := m.CardUUID(0)
-	see := r.service.reconciler.platform.observer
+	see := r.service.reconciler.platform.Observer
 	busy := func(seconds uint32) {
 		r.happen(uuid, func(c *sim.Condition) {
 			c.TemperatureC, c.EnergyJoules = 61, uint64(seconds)
@@ -119,7 +119,7 @@ func TestIntelProcessesUnderXe(t *testing.T) {
 	r, m := newRig(t), cardsOf(t, intelTopology)
 	r.start(intelTopology, "")
 	r.until("all is healthy", allHealthy)
-	uuid, see := m.CardUUID(2), r.service.reconciler.platform.observer
+	uuid, see := m.CardUUID(2), r.service.reconciler.platform.Observer
 	// Others look as well: whoever looks sees a quarter, however long ago was the last.
 	for n, late := uint32(1), time.After(patience); ; n++ {
 		r.happen(uuid, func(c *sim.Condition) {

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
@@ -88,11 +89,11 @@ func TakeInventory(path string) (Inventory, error) {
 }
 
 func takeInventory(c *config.Config) (Inventory, error) {
-	p, err := openPlatform(hclog.NewNullLogger(), c)
+	p, err := fleet.Open(hclog.NewNullLogger(), c)
 	if err != nil {
 		return Inventory{}, err
 	}
-	defer p.close()
+	defer p.Close()
 	seen, err := look(c, p)
 	if err != nil {
 		return Inventory{}, err
@@ -127,8 +128,8 @@ type sight struct {
 }
 
 // look sees the hardware and what a running plugin and driver have written down.
-func look(c *config.Config, p *platform) (sight, error) {
-	machine := p.observer.Survey()
+func look(c *config.Config, p *fleet.Platform) (sight, error) {
+	machine := p.Observer.Survey()
 	if err := nothingSeen(machine); err != nil {
 		return sight{}, err
 	}
@@ -137,7 +138,7 @@ func look(c *config.Config, p *platform) (sight, error) {
 		return sight{}, err
 	}
 	machine = l.Complete(machine)
-	now, leases, standing, err := recorded(c, p.bootID)
+	now, leases, standing, err := recorded(c, p.BootID)
 	if err != nil {
 		return sight{}, err
 	}

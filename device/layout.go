@@ -26,7 +26,7 @@ func (r *reconciler) layOut(units []*plan.Unit) {
 		input := strings.Join(wanted, " ")
 		_, err := r.background.do("layout "+u.UUID, input, retryInterval, func() error {
 			r.log.Info("laying out partitions", "gpu", u.UUID, "profiles", input)
-			return r.platform.partitioner.Layout(u.UUID, wanted)
+			return r.platform.Partitioner.Layout(u.UUID, wanted)
 		})
 		if err != nil {
 			r.addFault(u, gpu.Fault{Code: "mig-layout-failed", Message: "the " + string(u.Sharing.Mode) + " layout could not be made: " + err.Error(),

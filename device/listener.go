@@ -8,13 +8,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
 // eventListener listens to the driver's events.
 type eventListener struct {
 	log      hclog.Logger
-	observer observer
+	observer fleet.Observer
 	// wake is pulled when listening was interrupted: something may have been
 	// missed.
 	wake   trigger
@@ -25,7 +26,7 @@ type eventListener struct {
 	going  sync.WaitGroup
 }
 
-func newEventListener(log hclog.Logger, o observer, wake trigger) *eventListener {
+func newEventListener(log hclog.Logger, o fleet.Observer, wake trigger) *eventListener {
 	return &eventListener{log: log, observer: o, wake: wake, events: make(chan hardware.Event)}
 }
 

@@ -16,13 +16,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
 // watchedDevices notes what is listened to, and fails when it is told to.
 type watchedDevices struct {
-	observer
+	fleet.Observer
 	mu    sync.Mutex
 	began []string
 	going int

@@ -37,7 +37,7 @@ type limiterConfig struct {
 
 // limiter is what the task driver runs for limits of memory.
 func (r *reconciler) limiter() *gpu.MemoryLimiter {
-	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.bootID}
+	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.BootID}
 	text, err := json.Marshal(c)
 	self, problem := os.Executable()
 	if err = errors.Join(err, problem); err != nil {

@@ -116,7 +116,7 @@ func (r *reconciler) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
 // mpsClients counts the programs on a unit's MPS server; none if NVML does not
 // tell.
 func (r *reconciler) mpsClients(u *plan.Unit) int {
-	processes, err := r.platform.observer.Processes(u.Owner(), u.UUID)
+	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return 0
 	}
@@ -135,7 +135,7 @@ func (r *reconciler) empty(u *plan.Unit) bool {
 	if u.HeldAll || len(u.Held) > 0 {
 		return false
 	}
-	processes, err := r.platform.observer.Processes(u.Owner(), u.UUID)
+	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
 	return err == nil && !slices.ContainsFunc(processes, func(p hardware.Process) bool { return p.MPS })
 }
 

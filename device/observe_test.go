@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
@@ -24,7 +25,7 @@ func TestProbesPauseBetweenFailures(t *testing.T) {
 	now, prober := time.Now(), &failingProber{}
 	c := testConfig(t, "")
 	r := testReconciler(c)
-	r.platform = &platform{observer: fixedObserver{}}
+	r.platform = &fleet.Platform{Observer: fixedObserver{}}
 	r.probes, r.now = newProbes(prober, c.Health.Interval/2), func() time.Time { return now }
 	r.health.XID(testUUID(0), 48, now)
 	r.health.Survey(testUUID(0), nil, now)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
@@ -14,7 +15,7 @@ import (
 // probes tries GPUs that may have recovered, each in the background, one attempt
 // at a time and with a pause after it.
 type probes struct {
-	prober   prober
+	prober   fleet.Prober
 	pause    time.Duration
 	outcomes chan outcome
 
@@ -29,7 +30,7 @@ type outcome struct {
 	err  error
 }
 
-func newProbes(p prober, pause time.Duration) *probes {
+func newProbes(p fleet.Prober, pause time.Duration) *probes {
 	return &probes{prober: p, pause: pause, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
 }
 
@@ -99,7 +100,7 @@ func (r *reconciler) cannotJudge(uuid, owner string) error {
 			continue
 		}
 		// Until they end the reset that such a fault needs cannot have been done.
-		processes, err := r.platform.observer.Processes(owner, uuid)
+		processes, err := r.platform.Observer.Processes(owner, uuid)
 		if err != nil {
 			return fmt.Errorf("its processes are not known: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
@@ -24,7 +25,7 @@ type reconciler struct {
 	log      hclog.Logger
 	logOnce  *onceLogger
 	config   *config.Config
-	platform *platform
+	platform *fleet.Platform
 	now      func() time.Time
 
 	records
@@ -99,7 +100,7 @@ func (r *reconciler) run(ctx context.Context) {
 // reconcile looks at everything once, brings it closer to what is wanted, and
 // publishes what it found.
 func (r *reconciler) reconcile(ctx context.Context) {
-	machine := r.registry.Complete(r.platform.observer.Survey())
+	machine := r.registry.Complete(r.platform.Observer.Survey())
 	r.checkDrivers(machine)
 	r.observe(machine)
 	r.listener.watch(ctx, machine)

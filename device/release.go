@@ -53,7 +53,7 @@ func (r *reconciler) holdsOn(u *plan.Unit) string {
 	if u.HeldAll || len(u.Held) > 0 {
 		return "its tasks to end"
 	}
-	processes, err := r.platform.observer.Processes(u.Owner(), u.UUID)
+	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return "the driver to tell who is on it"
 	}
@@ -67,17 +67,17 @@ func (r *reconciler) holdsOn(u *plan.Unit) string {
 
 // serverOn reports whether an MPS server is on a GPU still.
 func (r *reconciler) serverOn(uuid string) bool {
-	processes, err := r.platform.observer.Processes(uuid, uuid)
+	processes, err := r.platform.Observer.Processes(uuid, uuid)
 	return err != nil || len(processes) > 0
 }
 
 // letGo resets a GPU while the plugin does not hold it open. Whether it works then
 // is found by the probe that every fault waits for.
 func (r *reconciler) letGo(uuid string, reset bool) error {
-	return r.platform.observer.Release(uuid, func() error {
+	return r.platform.Observer.Release(uuid, func() error {
 		if !reset {
 			return nil
 		}
-		return r.platform.resetter.Reset(uuid)
+		return r.platform.Resetter.Reset(uuid)
 	})
 }

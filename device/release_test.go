@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
@@ -75,7 +76,7 @@ func must[T any](value T, err error) T {
 
 // fixedObserver sees the same processes always.
 type fixedObserver struct {
-	observer
+	fleet.Observer
 	processes []hardware.Process
 	err       error
 }
@@ -115,7 +116,7 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := testReconciler(testConfig(t, ""))
-			r.platform, r.mps = &platform{observer: tc.see}, fixedDaemons{server: 4}
+			r.platform, r.mps = &fleet.Platform{Observer: tc.see}, fixedDaemons{server: 4}
 			r.startOf = func(pid int) (time.Time, bool) { at, ok := starts[pid]; return at, ok }
 			g := testGPU(testUUID(0), 0)
 			for _, links := range []int{4, tc.links} {

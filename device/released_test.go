@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
@@ -23,7 +24,7 @@ type releaseBench struct {
 
 // releasable is a GPU with programs, which can be let go of and reset, or not.
 type releasable struct {
-	observer
+	fleet.Observer
 	on     map[string][]hardware.Process // by the UUID that is asked
 	silent bool
 	// released and reset count; failure is that of a reset.
@@ -44,7 +45,7 @@ func (h *releasable) Reset(string) error                     { h.reset++; return
 func newReleaseBench(t *testing.T) *releaseBench {
 	r := testReconciler(testConfig(t, sliced))
 	h := &releasable{on: map[string][]hardware.Process{}}
-	r.platform, r.mps, r.now = &platform{observer: h, resetter: h}, fixedDaemons{server: 7}, time.Now
+	r.platform, r.mps, r.now = &fleet.Platform{Observer: h, Resetter: h}, fixedDaemons{server: 7}, time.Now
 	dir := t.TempDir()
 	r.releases, r.cordons = registry.OpenReleases(dir), registry.OpenCordons(dir)
 	r.background = newBackground(func() {}, time.Now)
@@ -184,7 +185,7 @@ func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
 			h.on[testUUID(0)] = append(h.on[testUUID(0)], hardware.Process{PID: 10 + n, MPS: true})
 		}
 		r := testReconciler(testConfig(t, sliced))
-		r.platform, r.mps, r.now = &platform{observer: h}, statusDaemons{status: tc.status}, time.Now
+		r.platform, r.mps, r.now = &fleet.Platform{Observer: h}, statusDaemons{status: tc.status}, time.Now
 		inputs := quiet()
 		inputs.Tasks = map[string]int{testUUID(0): tc.tasks}
 		for _, byHand := range []string{"", "new fan"} {
@@ -251,7 +252,7 @@ func TestEmptyIsWhatIsKnownToBe(t *testing.T) {
 		"silent":    {silent: true},
 	} {
 		r := testReconciler(testConfig(t, sliced))
-		r.platform = &platform{observer: &releasable{on: map[string][]hardware.Process{"GPU-1": tc.on}, silent: tc.silent}}
+		r.platform = &fleet.Platform{Observer: &releasable{on: map[string][]hardware.Process{"GPU-1": tc.on}, silent: tc.silent}}
 		if got := r.empty(&plan.Unit{UUID: "GPU-1", Held: tc.held, HeldAll: tc.all}); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}

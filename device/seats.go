@@ -58,7 +58,7 @@ func (r *reconciler) cannotSuspend(driver hardware.Driver) string {
 
 // suspender is what the task driver runs to move the memory of tasks.
 func (r *reconciler) suspender() gpu.Suspender {
-	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.bootID}
+	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.BootID}
 	text, err := json.Marshal(c)
 	self, problem := os.Executable()
 	if err = errors.Join(err, problem); err != nil {

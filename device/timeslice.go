@@ -46,7 +46,7 @@ func (r *reconciler) prepareTimeslices(units []*plan.Unit) {
 
 // setTimeslice changes the length where it is another, and reads it back.
 func (r *reconciler) setTimeslice(uuid, level string) error {
-	t := r.platform.timeslicer
+	t := r.platform.Timeslicer
 	now, err := t.Timeslice(uuid)
 	if err != nil {
 		return err

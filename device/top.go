@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
@@ -20,7 +21,7 @@ import (
 // changes nothing.
 type Top struct {
 	config   *config.Config
-	platform *platform
+	platform *fleet.Platform
 }
 
 // TopView is what one look shows. Measurements that a device does not report are -1.
@@ -79,7 +80,7 @@ func OpenTop(path string) (*Top, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := openPlatform(hclog.NewNullLogger(), c)
+	p, err := fleet.Open(hclog.NewNullLogger(), c)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func OpenTop(path string) (*Top, error) {
 }
 
 // Close lets go of the hardware.
-func (t *Top) Close() { t.platform.close() }
+func (t *Top) Close() { t.platform.Close() }
 
 // Look looks once.
 func (t *Top) Look() (TopView, error) {
@@ -97,7 +98,7 @@ func (t *Top) Look() (TopView, error) {
 	}
 	driver := seen.machine.Drivers[nvidia.Vendor]
 	v := TopView{At: time.Now().UTC(), DriverVersion: driver.Version, CUDAVersion: driver.Platform, Simulated: t.config.Simulation != nil}
-	state, err := stateOf(t.config, t.platform.bootID)
+	state, err := stateOf(t.config, t.platform.BootID)
 	if err != nil {
 		return TopView{}, err
 	}
@@ -124,7 +125,7 @@ func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
 	if u.HeldAll {
 		d.HeldInstances = d.InventoryEntry.Instances
 	}
-	if r, err := t.platform.observer.Reading(u.Owner(), u.UUID); err == nil {
+	if r, err := t.platform.Observer.Reading(u.Owner(), u.UUID); err == nil {
 		d.UsedMiB, d.GPUPercent, d.TemperatureC, d.PowerWatts, d.PowerLimit = r.MemoryUsedMiB, r.GPUPercent, r.TemperatureC, r.PowerWatts, r.PowerLimitWatts
 	}
 	for _, on := range occupancy.On(leases, u.UUID) {

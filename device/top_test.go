@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -23,7 +24,7 @@ func TestTopShowsWhoUsesHowMuch(t *testing.T) {
 	if err := errors.Join(state.WriteLease(lease), state.WriteUsage(gpu.Usage{Tasks: []gpu.TaskUsage{used}})); err != nil {
 		t.Fatal(err)
 	}
-	p, err := openPlatform(hclog.NewNullLogger(), r.service.reconciler.config)
+	p, err := fleet.Open(hclog.NewNullLogger(), r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}

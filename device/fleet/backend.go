@@ -1,4 +1,4 @@
-package device
+package fleet
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 type backend struct {
 	vendor      string
 	observer    vendorObserver
-	prober      prober
+	prober      Prober
 	timeslicer  timeslicer
-	moder       computeModer
+	moder       ComputeModer
 	resetter    resetter
 	partitioner partitioner
-	cdi         cdiSource
+	cdi         CDISource
 	close       func()
 	// seen is the last survey that did not fail.
 	seen hardware.Machine
@@ -41,8 +41,8 @@ type vendorObserver interface {
 	Processes(owner, uuid string) ([]hardware.Process, error)
 }
 
-// observer looks at the devices of all vendors.
-type observer interface {
+// Observer looks at the devices of all vendors.
+type Observer interface {
 	// Survey sees everything that can be seen.
 	Survey() hardware.Machine
 	// Release does something while nothing of the owner's vendor is held open.
@@ -54,36 +54,36 @@ type observer interface {
 	Processes(owner, uuid string) ([]hardware.Process, error)
 }
 
-// prober tries whether a GPU that was in trouble works again.
-type prober interface {
+// Prober tries whether a GPU that was in trouble works again.
+type Prober interface {
 	Probe(what hardware.ProbeTarget) error
 }
 
-// timeslicer reads and sets the length of a GPU's time slices.
+// Timeslicer reads and sets the length of a GPU's time slices.
 type timeslicer interface {
 	Timeslice(uuid string) (string, error)
 	SetTimeslice(uuid, level string) error
 }
 
-// computeModer reads and sets which programs a device lets in; owner is the physical
+// ComputeModer reads and sets which programs a device lets in; owner is the physical
 // GPU's UUID.
-type computeModer interface {
+type ComputeModer interface {
 	ComputeMode(owner, uuid string) (hardware.ComputeMode, error)
 	SetComputeMode(owner, uuid string, mode hardware.ComputeMode) error
 }
 
-// resetter resets GPUs that no program uses, this one included.
+// Resetter resets GPUs that no program uses, this one included.
 type resetter interface {
 	Reset(uuid string) error
 }
 
-// partitioner lays a GPU's partitions out. It takes seconds.
+// Partitioner lays a GPU's partitions out. It takes seconds.
 type partitioner interface {
 	Layout(uuid string, profiles []string) error
 }
 
-// cdiSource describes how containers get the devices.
-type cdiSource interface {
+// CDISource describes how containers get the devices.
+type CDISource interface {
 	// CDISpec describes devices under a kind of ours, and says of which it cannot.
 	CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error)
 	// CheckCDI says what is wrong with a spec on this machine, for some of its devices
@@ -93,18 +93,18 @@ type cdiSource interface {
 	Stands(d specs.Device) string
 }
 
-// platform is a machine's hardware with all that is done to it.
-type platform struct {
-	observer    observer
-	prober      prober
-	timeslicer  timeslicer
-	moder       computeModer
-	resetter    resetter
-	partitioner partitioner
-	// cdi are the sources of CDI specs by vendor.
-	cdi map[string]cdiSource
-	// operatorCDI are the directories of the operator's CDI specs.
-	operatorCDI []string
-	bootID      string
-	close       func()
+// Platform is a machine's hardware with all that is done to it.
+type Platform struct {
+	Observer    Observer
+	Prober      Prober
+	Timeslicer  timeslicer
+	Moder       ComputeModer
+	Resetter    resetter
+	Partitioner partitioner
+	// CDI are the sources of CDI specs by vendor.
+	CDI map[string]CDISource
+	// OperatorCDI are the directories of the operator's CDI specs.
+	OperatorCDI []string
+	BootID      string
+	Close       func()
 }

@@ -1,14 +1,15 @@
-package device
+package fleet
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 )
 
 // oneVendor sees fixed devices of one vendor.
@@ -55,26 +56,26 @@ func TestFleetKeepsVendorsApart(t *testing.T) {
 	intel := &oneVendor{vendor: "intel", uuids: []string{"I-1"}}
 	broken := &oneVendor{vendor: "nvidia", err: errors.New("no library")}
 	p := newPlatform("boot", nil, &backend{vendor: "amd", observer: amd}, &backend{vendor: "intel", observer: intel}, &backend{vendor: "nvidia", observer: broken})
-	m := p.observer.Survey()
+	m := p.Observer.Survey()
 	if len(m.GPUs) != 3 || m.Drivers["amd"].Version != "amd-1" || m.Drivers["intel"].Absent != nil || m.Drivers["nvidia"].Absent.Message != "no library" {
 		t.Errorf("the survey is %+v", m)
 	}
 	for owner, want := range map[string]int{"A-2": len("amd"), "I-1": len("intel")} {
-		if processes, err := p.observer.Processes(owner, owner); err != nil || processes[0].PID != want {
+		if processes, err := p.Observer.Processes(owner, owner); err != nil || processes[0].PID != want {
 			t.Errorf("%s: %v, %v", owner, processes, err)
 		}
 	}
-	if _, err := p.observer.Processes("B-1", "B-1"); err == nil {
+	if _, err := p.Observer.Processes("B-1", "B-1"); err == nil {
 		t.Error("a device that was never seen answers")
 	}
-	if err := p.resetter.Reset("I-1"); err == nil || err.Error() != "intel devices have no reset by this plugin" {
+	if err := p.Resetter.Reset("I-1"); err == nil || err.Error() != "intel devices have no reset by this plugin" {
 		t.Errorf("a reset that the vendor has not: %v", err)
 	}
 	// Events name their vendor, and one driver's failure ends the listening of all.
 	heard := make(chan hardware.Event, 8)
 	ended := make(chan error)
 	go func() {
-		ended <- p.observer.Watch(t.Context(), []string{"A-1", "I-1", "B-1"}, func(e hardware.Event) { heard <- e })
+		ended <- p.Observer.Watch(t.Context(), []string{"A-1", "I-1", "B-1"}, func(e hardware.Event) { heard <- e })
 	}()
 	events := []string{}
 	for range 2 {
@@ -111,46 +112,30 @@ func (o *lateVendor) Absence(error) hardware.Driver {
 // A driver that is late because everything is changes nothing of what is offered: not
 // the health of the GPUs, nor the node's attributes. One that stays silent hangs.
 func TestALateSurveyChangesNothing(t *testing.T) {
-	now := epoch
-	r := testReconciler(testConfig(t, ""))
-	r.now = func() time.Time { return now }
-	r.platform = newPlatform("boot", nil, &backend{vendor: "nvidia", observer: &lateVendor{oneVendor: oneVendor{vendor: "nvidia", uuids: []string{"N-1", "N-2"}}}})
-	first := r.platform.observer.Survey()
+	begin, timeout := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), 5*time.Second
+	now, tracker := begin, health.New(config.Health{Timeout: timeout})
+	p := newPlatform("boot", nil, &backend{vendor: "nvidia", observer: &lateVendor{oneVendor: oneVendor{vendor: "nvidia", uuids: []string{"N-1", "N-2"}}}})
+	first := p.Observer.Survey()
 	for _, tc := range []struct {
 		after  time.Duration
 		faults string
-	}{{0, ""}, {hardware.HangTimeouts*r.config.Health.Timeout - time.Second, ""}, {time.Second, "nvml-timeout"}} {
+	}{{0, ""}, {hardware.HangTimeouts*timeout - time.Second, ""}, {time.Second, "nvml-timeout"}} {
 		now = now.Add(tc.after)
-		late := r.platform.observer.Survey()
-		r.observe(late)
+		late := p.Observer.Survey()
+		for _, g := range late.GPUs {
+			tracker.Survey(g.UUID, g.Problems, now)
+		}
 		if d := late.Drivers["nvidia"]; d.Version != first.Drivers["nvidia"].Version || d.Err == nil || len(late.GPUs) != 2 {
 			t.Errorf("a late survey makes %+v of %+v", late, first)
 		}
 		for _, g := range first.GPUs {
-			if got := faultCodes(r.health.Faults(g.UUID)); got != tc.faults {
-				t.Errorf("%s after the last answer the faults are %q, want %q", now.Sub(epoch), got, tc.faults)
+			got := ""
+			for _, f := range tracker.Faults(g.UUID) {
+				got += f.Code
+			}
+			if got != tc.faults {
+				t.Errorf("%s after the last answer the faults are %q, want %q", now.Sub(begin), got, tc.faults)
 			}
 		}
-	}
-}
-
-// A machine without GPUs says so in one line, with each vendor's reason once.
-func TestNothingSeenSaysWhyOfEveryVendor(t *testing.T) {
-	of := func(err error) hardware.Driver { return hardware.Driver{Absent: &hardware.Problem{}, Err: err} }
-	none := hardware.Machine{Drivers: map[string]hardware.Driver{
-		"nvidia": of(fmt.Errorf("%w: the library is not found", hardware.Absence("NVML is not available"))),
-		"amd":    of(hardware.Absence("amdgpu is not loaded")),
-	}}
-	err := nothingSeen(none)
-	if !errors.Is(err, hardware.ErrAbsent) {
-		t.Errorf("%v is no absence", err)
-	}
-	if want := "no GPU driver answers: amd: amdgpu is not loaded; nvidia: NVML is not available: the library is not found. " +
-		"Install or load the driver, or name a configuration with a simulation block"; err.Error() != want {
-		t.Errorf("got  %q\nwant %q", err, want)
-	}
-	none.Drivers["intel"] = hardware.Driver{}
-	if err := nothingSeen(none); err != nil {
-		t.Errorf("with one driver: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package device
+package fleet
 
 import (
 	"context"
@@ -19,11 +19,11 @@ type fleet struct {
 }
 
 // newPlatform puts backends together.
-func newPlatform(bootID string, operatorCDI []string, backends ...*backend) *platform {
+func newPlatform(bootID string, operatorCDI []string, backends ...*backend) *Platform {
 	f := &fleet{backends: backends}
-	p := &platform{observer: f, prober: f, timeslicer: f, moder: f, resetter: f, partitioner: f, cdi: map[string]cdiSource{}, operatorCDI: operatorCDI, bootID: bootID, close: f.close}
+	p := &Platform{Observer: f, Prober: f, Timeslicer: f, Moder: f, Resetter: f, Partitioner: f, CDI: map[string]CDISource{}, OperatorCDI: operatorCDI, BootID: bootID, Close: f.close}
 	for _, b := range backends {
-		p.cdi[b.vendor] = b.cdi
+		p.CDI[b.vendor] = b.cdi
 	}
 	return p
 }
@@ -185,8 +185,8 @@ func (f *fleet) SetTimeslice(uuid, level string) error {
 	return t.SetTimeslice(uuid, level)
 }
 
-func (f *fleet) moderOf(owner string) (computeModer, error) {
-	return partOf(f, owner, "compute modes", func(b *backend) computeModer { return b.moder })
+func (f *fleet) moderOf(owner string) (ComputeModer, error) {
+	return partOf(f, owner, "compute modes", func(b *backend) ComputeModer { return b.moder })
 }
 
 func (f *fleet) ComputeMode(owner, uuid string) (hardware.ComputeMode, error) {
