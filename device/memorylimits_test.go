@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/subcommand"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -54,7 +55,7 @@ gpu { model = "H100" }`)
 				return
 			}
 			group := t.TempDir()
-			if err := RunMemoryLimits(append(slices.Clone(limiter.Command[2:]), states[0].UUID, group, "1024", "2048")); err != nil {
+			if err := subcommand.RunMemoryLimits(append(slices.Clone(limiter.Command[2:]), states[0].UUID, group, "1024", "2048")); err != nil {
 				t.Fatal(err)
 			}
 			set := must(sim.ReadMemoryLimits(r.dir + "/sim"))
@@ -62,22 +63,5 @@ gpu { model = "H100" }`)
 				t.Errorf("the limits are %+v", set)
 			}
 		})
-	}
-}
-
-func TestMemoryLimitsCommandRefuses(t *testing.T) {
-	for _, tc := range []struct {
-		args []string
-		says string
-	}{
-		{nil, "want DRIVER, UUID, CGROUP"},
-		{[]string{"{", "GPU-1", "/g", "1", "2"}, `read "{"`},
-		{[]string{"{}", "GPU-1", "/g", "x", "2"}, "read amounts"},
-		{[]string{"{}", "GPU-1", "/g", "1", "y"}, "read amounts"},
-		{[]string{`{"simulation":{"Topology":"/nonexistent"}}`, "GPU-1", "/g", "1", "2"}, "/nonexistent"},
-	} {
-		if err := RunMemoryLimits(tc.args); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%q: %v", tc.args, err)
-		}
 	}
 }

@@ -1,16 +1,13 @@
 package device
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
+	"github.com/nomad-gpu/nomad-gpu/device/subcommand"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -34,9 +31,13 @@ func (r *reconciler) prepareSeats(units []*plan.Unit, machine hardware.Machine) 
 			continue
 		}
 		rules := *r.config.Seats
-		if rules.Suspender = r.suspender(); rules.Suspender.Command != nil {
-			u.Seats = &rules
+		suspender, err := subcommand.Suspender(r.config, r.platform.BootID)
+		if err != nil {
+			r.logOnce.report("command for suspensions", err)
+			continue
 		}
+		rules.Suspender = suspender
+		u.Seats = &rules
 	}
 }
 
@@ -54,20 +55,4 @@ func (r *reconciler) cannotSuspend(driver hardware.Driver) string {
 		return fmt.Sprintf("suspend.host_memory: %s is not valid (this machine has %s)", gpu.FormatMemory(r.config.Seats.HostMemoryMiB), gpu.FormatMemory(have))
 	}
 	return ""
-}
-
-// suspender is what the task driver runs to move the memory of tasks.
-func (r *reconciler) suspender() gpu.Suspender {
-	c := limiterConfig{Root: r.config.Driver.Root, LibraryPaths: r.config.Driver.LibraryPaths, Simulation: r.config.Simulation, BootID: r.platform.BootID}
-	text, err := json.Marshal(c)
-	self, problem := os.Executable()
-	if err = errors.Join(err, problem); err != nil {
-		r.logOnce.report("command for suspensions", err)
-		return gpu.Suspender{}
-	}
-	s := gpu.Suspender{Command: []string{self, CheckpointCommand, string(text)}}
-	if path := (nvidia.Driver{Root: c.Root, LibraryPaths: c.LibraryPaths}).LibraryPath(); path != "" && c.Simulation == nil {
-		s.Env = []string{"LD_LIBRARY_PATH=" + path}
-	}
-	return s
 }

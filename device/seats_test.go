@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/subcommand"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -44,11 +45,11 @@ func TestAGPUWithSeats(t *testing.T) {
 	if told := groups[0].Attributes[gpu.AttrSeatPriority]; told == nil || *told.Int != 50 {
 		t.Errorf("the highest priority of a seat is told as %v", told)
 	}
-	if rules.Suspender.Command[1] != CheckpointCommand {
+	if rules.Suspender.Command[1] != subcommand.Checkpoint {
 		t.Fatalf("the program is %q", rules.Suspender.Command)
 	}
 	var out bytes.Buffer
-	if err := RunCheckpoint(rules.Suspender.Command[2:], strings.NewReader(`{"version":1,"action":"look","uuid":"`+state.UUID+`","pids":[1]}`), &out); err != nil {
+	if err := subcommand.RunCheckpoint(rules.Suspender.Command[2:], strings.NewReader(`{"version":1,"action":"look","uuid":"`+state.UUID+`","pids":[1]}`), &out); err != nil {
 		t.Fatal(err)
 	}
 	var answer gpu.CheckpointAnswer
@@ -71,23 +72,6 @@ func TestADriverThatCannotSuspend(t *testing.T) {
 	})
 	if says := groups[0].Devices[0].HealthDesc; !strings.Contains(says, "565.57.01 cannot suspend programs; branch 570 and later can") {
 		t.Errorf("it says %q", says)
-	}
-}
-
-// One such program is at work on a device at a time.
-func TestTwoProgramsDoNotMoveTasksAtOnce(t *testing.T) {
-	r := newCheckpointRig(t, "580.82.07")
-	path := filepath.Join(r.dir, "lock")
-	held := must(holdLock(path))
-	request := string(must(json.Marshal(gpu.CheckpointRequest{Version: gpu.StateVersion, Action: gpu.CheckpointLook, Lock: path})))
-	if err := RunCheckpoint([]string{r.driver}, strings.NewReader(request), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "another one is still at work") {
-		t.Errorf("got %v", err)
-	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := RunCheckpoint([]string{r.driver}, strings.NewReader(request), &bytes.Buffer{}); err != nil {
-		t.Error(err)
 	}
 }
 

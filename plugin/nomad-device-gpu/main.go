@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
+	"github.com/nomad-gpu/nomad-gpu/device/subcommand"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
@@ -38,13 +39,13 @@ func main() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-	case len(os.Args) > 1 && os.Args[1] == device.MemoryLimitsCommand:
-		if err := device.RunMemoryLimits(os.Args[2:]); err != nil {
+	case len(os.Args) > 1 && os.Args[1] == subcommand.MemoryLimits:
+		if err := subcommand.RunMemoryLimits(os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-	case len(os.Args) > 1 && os.Args[1] == device.CheckpointCommand:
-		if err := device.RunCheckpoint(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+	case len(os.Args) > 1 && os.Args[1] == subcommand.Checkpoint:
+		if err := subcommand.RunCheckpoint(os.Args[2:], os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -1,8 +1,9 @@
-package device
+package subcommand
 
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,9 +25,12 @@ func newCheckpointRig(t *testing.T, branch string) checkpointRig {
 	t.Helper()
 	r := checkpointRig{t: t, dir: t.TempDir()}
 	topology := filepath.Join(r.dir, "machine.hcl")
-	writeFile(t, topology, "machine \"m\" { driver = \""+branch+"\" }\ngpu { model = \"H100\" }\n")
+	text := "machine \"m\" { driver = \"" + branch + "\" }\ngpu { model = \"H100\" }\n"
+	if err := os.WriteFile(topology, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	r.uuid = must(sim.ReadTopology(topology, "")).UUID(0)
-	config := limiterConfig{BootID: "boot", Simulation: &config.Simulation{Topology: topology, Dir: r.dir}}
+	config := driverConfig{BootID: "boot", Simulation: &config.Simulation{Topology: topology, Dir: r.dir}}
 	r.driver = string(must(json.Marshal(config)))
 	r.condition(func(c *sim.Condition) {
 		c.Processes = []sim.Process{{PID: 4200001, MemoryMiB: 20 << 10}, {PID: 4200002, MemoryMiB: 10 << 10}, {PID: 4200003, MemoryMiB: 40 << 10}}
@@ -144,4 +148,28 @@ func TestCheckpointCommandRefuses(t *testing.T) {
 			t.Errorf("%q: %v", tc.args, err)
 		}
 	}
+}
+
+// One such program is at work on a device at a time.
+func TestTwoProgramsDoNotMoveTasksAtOnce(t *testing.T) {
+	r := newCheckpointRig(t, "580.82.07")
+	path := filepath.Join(r.dir, "lock")
+	held := must(holdLock(path))
+	request := string(must(json.Marshal(gpu.CheckpointRequest{Version: gpu.StateVersion, Action: gpu.CheckpointLook, Lock: path})))
+	if err := RunCheckpoint([]string{r.driver}, strings.NewReader(request), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "another one is still at work") {
+		t.Errorf("got %v", err)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := RunCheckpoint([]string{r.driver}, strings.NewReader(request), &bytes.Buffer{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

@@ -1,4 +1,4 @@
-package device
+package subcommand
 
 import (
 	"encoding/json"
@@ -11,50 +11,61 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/checkpoint"
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// CheckpointCommand is the first argument with which the task driver runs the plugin's
+// Checkpoint is the first argument with which the task driver runs the plugin's
 // binary, as the device's state says, to suspend the processes of a task and to bring
 // them back:
 //
 //	nomad-device-gpu checkpoint DRIVER <REQUEST >ANSWER
 //
-// DRIVER is a limiterConfig. A CUDA call can hang: whoever runs it must bound its
+// DRIVER is a driverConfig. A CUDA call can hang: whoever runs it must bound its
 // time, and kill it.
-const CheckpointCommand = "checkpoint"
+const Checkpoint = "checkpoint"
+
+// Suspender is what the task driver runs to move the memory of tasks.
+func Suspender(c *config.Config, bootID string) (gpu.Suspender, error) {
+	command, err := commandLine(Checkpoint, c, bootID)
+	s := gpu.Suspender{Command: command}
+	if path := (nvidia.Driver{Root: c.Driver.Root, LibraryPaths: c.Driver.LibraryPaths}).LibraryPath(); path != "" && c.Simulation == nil {
+		s.Env = []string{"LD_LIBRARY_PATH=" + path}
+	}
+	return s, err
+}
 
 // RunCheckpoint is that command; args are what comes after its name.
 func RunCheckpoint(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != 1 {
-		return fmt.Errorf("%s: want DRIVER, got %q", CheckpointCommand, args)
+		return fmt.Errorf("%s: want DRIVER, got %q", Checkpoint, args)
 	}
-	var c limiterConfig
+	var c driverConfig
 	if err := json.Unmarshal([]byte(args[0]), &c); err != nil {
-		return fmt.Errorf("%s: read %q: %w", CheckpointCommand, args[0], err)
+		return fmt.Errorf("%s: read %q: %w", Checkpoint, args[0], err)
 	}
 	var request gpu.CheckpointRequest
 	if err := json.NewDecoder(in).Decode(&request); err != nil {
-		return fmt.Errorf("%s: read the request: %w", CheckpointCommand, err)
+		return fmt.Errorf("%s: read the request: %w", Checkpoint, err)
 	}
 	if request.Version != gpu.StateVersion {
-		return fmt.Errorf("%s: the request has version %d, and this is %d: plugin and driver are of different releases", CheckpointCommand, request.Version, gpu.StateVersion)
+		return fmt.Errorf("%s: the request has version %d, and this is %d: plugin and driver are of different releases", Checkpoint, request.Version, gpu.StateVersion)
 	}
 	calls, memory, err := c.checkpoints()
 	if err != nil {
-		return fmt.Errorf("%s: %w", CheckpointCommand, err)
+		return fmt.Errorf("%s: %w", Checkpoint, err)
 	}
 	held, err := holdLock(request.Lock)
 	if err != nil {
-		return fmt.Errorf("%s: %w", CheckpointCommand, err)
+		return fmt.Errorf("%s: %w", Checkpoint, err)
 	}
 	defer held.Close()
 	answer, err := checkpoint.Answer(calls, memory, request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", CheckpointCommand, err)
+		return fmt.Errorf("%s: %w", Checkpoint, err)
 	}
 	return json.NewEncoder(out).Encode(answer)
 }
@@ -76,7 +87,7 @@ func holdLock(path string) (io.Closer, error) {
 }
 
 // checkpoints are the calls of CUDA, real or simulated, and what tells of free memory.
-func (c limiterConfig) checkpoints() (checkpoint.CUDA, checkpoint.Memory, error) {
+func (c driverConfig) checkpoints() (checkpoint.CUDA, checkpoint.Memory, error) {
 	backend, err := c.backend()
 	if err != nil {
 		return nil, nil, err
