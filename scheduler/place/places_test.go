@@ -151,15 +151,40 @@ func TestPrecisionFollowsTheCluster(t *testing.T) {
 		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.fine.Precision, p.steps.by)
 	}
 	p.ExpectEnds()
+	if p.fine.Misses != w.CoarseLiveMisses || p.rough.Misses != w.CoarseLiveMisses || p.fine.Streams != w.LiveFine.Streams || p.steps.by != w.StepMilli {
+		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.fine.Precision, p.steps.by)
+	}
+	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.1")})
 	if p.fine.Precision != w.LiveFine || p.rough.Precision != w.LiveRough || p.steps.by != w.StepMilli {
 		t.Errorf("a cluster that lives is estimated with %+v in steps of %d", p.fine.Precision, p.steps.by)
 	}
-	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.1")})
 	for p.turnover.Rate > 0.005 {
 		p.Started()
 	}
 	p.recompute()
 	if p.fine.Precision != w.Fine || p.steps.by != w.StepMilli {
 		t.Errorf("a cluster that lives no longer is estimated with %+v in steps of %d", p.fine.Precision, p.steps.by)
+	}
+}
+
+// Without a history, futures of a cluster that lives are short until enough tasks have come
+// that some take little of a GPU.
+func TestPrecisionWithoutHistory(t *testing.T) {
+	w := DefaultWeights()
+	p := NewPlanner(livePlanner(t, 2).snap, PolicyBalanced, w)
+	p.ExpectEnds()
+	large, small := ask(t, "a", "0.5"), ask(t, "b", "0.1")
+	for i := range 1600 {
+		if p.fine.Misses != w.CoarseLiveMisses {
+			t.Fatalf("estimated with %+v after %d arrivals", p.fine.Precision, i)
+		}
+		if i%50 == 0 {
+			p.Arrive(&small)
+		} else {
+			p.Arrive(&large)
+		}
+	}
+	if p.fine.Precision != w.LiveFine || p.rough.Precision != w.LiveRough {
+		t.Errorf("estimated with %+v, want %+v", p.fine.Precision, w.LiveFine)
 	}
 }

@@ -43,6 +43,7 @@ type Planner struct {
 	nextPrice  int64 // arrivals at which to compute prices again
 	stalePrice int64 // or changes of the snapshot
 	lessons    int   // how often the demand was learned
+	coarse     bool  // when it was, where tasks end: livesCoarsely
 	epoch      int   // how often prices were computed
 
 	steps   divider // of cost, by Weights.StepMilli or what takes its place
@@ -188,7 +189,7 @@ func milliPerGPU(r *Request) int64 {
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) {
+	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.turnover.Lives && p.coarse != p.livesCoarsely() {
 		p.relearn()
 	} else {
 		p.recompute()
@@ -209,6 +210,9 @@ func (p *Planner) relearn() {
 	switch {
 	case p.turnover.Lives:
 		rough, fine = w.LiveRough, w.LiveFine
+		if p.coarse = p.livesCoarsely(); p.coarse {
+			rough.Misses, fine.Misses = min(rough.Misses, w.CoarseLiveMisses), min(fine.Misses, w.CoarseLiveMisses)
+		}
 	case p.demand.Coarse():
 		rough.Misses, fine.Misses, step = min(rough.Misses, w.CoarseMisses), w.CoarseMisses, w.CoarseStepMilli
 	}
@@ -222,6 +226,15 @@ func (p *Planner) relearn() {
 	p.places = forecast.NewPlaces(supply, p.demand, p.demand.Weights())
 	p.lessons++
 	p.recompute()
+}
+
+// livesCoarsely reports, where tasks end, that hardly any takes little of a GPU. A general mix
+// does not say it: without a history it is so until enough tasks have come.
+func (p *Planner) livesCoarsely() bool {
+	if p.taught {
+		return p.demand.Coarse()
+	}
+	return p.demand.ArrivesCoarse()
 }
 
 // estimateWith estimates waste with two precisions from now on.

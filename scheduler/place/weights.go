@@ -38,7 +38,9 @@ type Weights struct {
 	Rough, Fine forecast.Precision
 	// LiveRough and LiveFine take their place where tasks end: what a node has left
 	// is offered to few tasks there before a neighbor is gone and it is another node.
+	// CoarseLiveMisses takes the place of their misses where hardly any task takes little of a GPU.
 	LiveRough, LiveFine forecast.Precision
+	CoarseLiveMisses    int
 	MarginMilli         int64
 
 	// ModelPriceMilli scales the price of models that constrained tasks need:
@@ -90,7 +92,7 @@ func DefaultWeights() Weights {
 	return Weights{
 		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
 		StepMilli: 20, CoarseStepMilli: 150, CoarseMisses: 6, Rough: forecast.Precision{Streams: 14, Misses: 9, CPUSteps: 96}, Fine: forecast.Precision{Streams: 48, Misses: 12, CPUSteps: 96}, MarginMilli: 40,
-		LiveRough: forecast.Precision{Streams: 20, Misses: 1, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 1, CPUSteps: 96},
+		LiveRough: forecast.Precision{Streams: 20, Misses: 3, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 3, CPUSteps: 96}, CoarseLiveMisses: 1,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, EarlyMilli: 900, DistancePriceMilli: 1000, RepriceEvery: 300, LiveRepriceEvery: 100, DriftMilli: 100,
 		HistoryTasks: 3000, GuessTasks: 500, DemandShapes: 2048,
 	}

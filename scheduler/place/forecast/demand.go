@@ -131,23 +131,39 @@ func (d *Demand) Weights() []float64 {
 // Coarse reports that tasks share GPUs and hardly any takes little of one: what is
 // left beside them stays idle unless it fits exactly.
 func (d *Demand) Coarse() bool {
-	var shared, small float64
-	for i, w := range d.Weights() {
+	shared, small := d.shared(d.Weights())
+	return shared > 0 && small < fewSmall*shared
+}
+
+// ArrivesCoarse reports that of what has arrived, too, or that too few tasks have come to
+// tell.
+func (d *Demand) ArrivesCoarse() bool {
+	tasks := make([]float64, len(d.entries))
+	for i := range d.entries {
+		tasks[i] = float64(d.entries[i].tasks[Seen])
+	}
+	shared, small := d.shared(tasks)
+	return shared < enoughShared || small < fewSmall*shared
+}
+
+// shared sums up the tasks that share GPUs, and those of them that take little of one.
+func (d *Demand) shared(tasks []float64) (all, small float64) {
+	for i, n := range tasks {
 		sh := d.entries[i].shape
 		if sh.GPUs != 1 || sh.Whole {
 			continue
 		}
-		shared += w
+		all += n
 		if sh.Milli <= smallShare {
-			small += w
+			small += n
 		}
 	}
-	return shared > 0 && small < fewSmall*shared
+	return all, small
 }
 
 // smallShare is little of a GPU, in milli, and fewSmall which part of the shared GPUs'
-// tasks is hardly any.
-const smallShare, fewSmall = 150, 0.005
+// tasks is hardly any. Of fewer than enoughShared tasks nothing is told.
+const smallShare, fewSmall, enoughShared = 150, 0.005, 1000
 
 // Learn makes the mix as it is now the one that drift compares with.
 func (d *Demand) Learn() {

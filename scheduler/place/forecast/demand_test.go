@@ -184,3 +184,28 @@ func TestCoarse(t *testing.T) {
 		}
 	}
 }
+
+// What has arrived says it alone, once enough tasks that share GPUs have.
+func TestArrivesCoarse(t *testing.T) {
+	share := func(milli int64) *Shape { return &Shape{GPUs: 1, Milli: milli} }
+	for _, c := range []struct {
+		name         string
+		large, small int64
+		want         bool
+	}{
+		{"too few to tell", 899, 100, true},
+		{"enough", 900, 100, false},
+		{"hardly anything small", 1000, 5, true},
+		{"just enough small", 995, 5, false},
+	} {
+		var d Demand
+		d.ForgetPrior(100)
+		d.Add(share(100), Prior, 1000)
+		d.Add(&Shape{GPUs: 8, Milli: 8000, Whole: true}, Seen, 1000)
+		d.Add(share(500), Seen, c.large)
+		d.Add(share(150), Seen, c.small)
+		if got := d.ArrivesCoarse(); got != c.want {
+			t.Errorf("%s: coarse %v, want %v", c.name, got, c.want)
+		}
+	}
+}
