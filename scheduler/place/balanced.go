@@ -104,13 +104,32 @@ func (p *Planner) breaks(sh *shape, b *gpuPool, idle int32) forecast.PlaceCounts
 	if b.kind < 0 {
 		return forecast.PlaceCounts{}
 	}
-	room := b.supply()
-	before := p.places.Counts(&room)
+	before, room := p.roomNow(b), b.supply()
 	room.Idle, room.Residents = idle, room.Residents+1
 	room.CPU -= sh.req.CPUMHz
 	room.Memory -= sh.req.MemoryMiB
 	after := p.places.Counts(&room)
 	return before.Minus(&after)
+}
+
+// classRoom is the room for several GPUs on each of the pools of a class of this birth.
+type classRoom struct {
+	born   int64
+	counts forecast.PlaceCounts
+}
+
+// roomNow is the room for several GPUs that a pool has as it is, remembered for its class
+// until the demand changes.
+func (p *Planner) roomNow(b *gpuPool) *forecast.PlaceCounts {
+	for int(b.class) >= len(p.rooms) {
+		p.rooms = append(p.rooms, classRoom{born: -1})
+	}
+	c := &p.rooms[b.class]
+	if born := p.snap.states.classes[b.class].born; c.born != born {
+		room := b.supply()
+		*c = classRoom{born, p.places.Counts(&room)}
+	}
+	return &c.counts
 }
 
 // divider divides by a constant with a multiplication: prices change often, and

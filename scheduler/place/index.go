@@ -55,9 +55,13 @@ func (p *Planner) rebuild(ix *index, sh *shape) {
 		ix.places = nil
 		ix.at = 0
 	}
+	leaf := ix.tree.Scores()
 	for id := range ix.list.classes {
 		if ix.list.classes[id].stamp >= ix.at {
-			ix.tree.Scores()[id] = p.scoreClass(ix, sh, id)
+			leaf[id] = worst
+			if p.evaluateClass(ix, sh, id) {
+				leaf[id] = 0
+			}
 		}
 	}
 	p.reprice(ix, sh)
@@ -72,7 +76,12 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 		if ix.list.classes[id].stamp != ix.at+int64(i) {
 			continue // changed again later
 		}
-		pts := p.scoreClass(ix, sh, int(id))
+		pts := int32(worst)
+		if p.evaluateClass(ix, sh, int(id)) {
+			if pts = 0; !stale {
+				pts = sh.policy.score(p, &ix.estimates[id], ix.broken(int(id)), sh)
+			}
+		}
 		if all {
 			ix.tree.Scores()[id] = pts
 		} else {
@@ -86,15 +95,15 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 	}
 }
 
-// scoreClass returns the points of a class, and evaluates its first pool when the state is
-// new to the index.
-func (p *Planner) scoreClass(ix *index, sh *shape, id int) int32 {
+// evaluateClass evaluates the first pool of a class when the state is new to the index, and
+// reports whether the class can take the shape.
+func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
 	cl, v := &ix.list.classes[id], &ix.estimates[id]
 	if cl.born >= ix.at {
 		v.known = unseen
 	}
 	if len(cl.pools) == 0 {
-		return worst
+		return false
 	}
 	if v.known == unseen {
 		v.known = unfit
@@ -105,10 +114,7 @@ func (p *Planner) scoreClass(ix *index, sh *shape, id int) int32 {
 			}
 		}
 	}
-	if v.known == unfit {
-		return worst
-	}
-	return sh.policy.score(p, v, ix.broken(id), sh)
+	return v.known != unfit
 }
 
 // setPlaces notes what a placement would break.

@@ -32,6 +32,7 @@ type Planner struct {
 	rough, fine *wasteEstimator // of two precisions
 	prices      *forecast.Prices
 	places      *forecast.Places
+	rooms       []classRoom // by class ID
 	turnover    forecast.Turnover
 	trend       forecast.Trend
 	caution     int64 // of the prices, by wariness
@@ -223,7 +224,7 @@ func (p *Planner) relearn() {
 		p.fine.learn(supply, p.demand)
 	}
 	p.largest = supply.Largest()
-	p.places = forecast.NewPlaces(supply, p.demand, p.demand.Weights())
+	p.places, p.rooms = forecast.NewPlaces(supply, p.demand, p.demand.Weights()), p.rooms[:0]
 	p.lessons++
 	p.recompute()
 }
