@@ -38,6 +38,10 @@ auth {
 		{spec.Auth{Username: "of-task", Password: "4"}, "mirror.example", " "},
 		{spec.Auth{Username: "of-task", Password: "4"}, "a.example", "of-task 4"},
 		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: "c.example"}, "a.example", "of-a 1"},
+		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHubServer}, dockerHubHost, "of-task 4"},
+		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHub}, dockerHubHost, "of-task 4"},
+		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHubHost}, dockerHubHost, "of-task 4"},
+		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHub}, "c.example", " "},
 	} {
 		username, secret, err := credentialsFor(test.task, "a.example", config.Registries, config.Auth)(test.host)
 		must.NoError(t, err)
@@ -46,4 +50,19 @@ auth {
 	config.Registries[0].Username = ""
 	_, err = config.parse()
 	must.ErrorContains(t, err, `registry[0]: server_address "a.example" and username ""`)
+}
+
+// Logins are told apart without being written down.
+func TestLoginsAreToldApart(t *testing.T) {
+	login := spec.Auth{Username: "user", Password: "secret", ServerAddress: "a.example"}
+	must.Eq(t, accessOf(login), accessOf(login))
+	must.NotEq(t, "", accessOf(login))
+	must.Eq(t, "", accessOf(spec.Auth{Password: "secret"}))
+	for _, change := range []func(*spec.Auth){
+		func(a *spec.Auth) { a.Username = "other" }, func(a *spec.Auth) { a.Password = "other" }, func(a *spec.Auth) { a.ServerAddress = "other" },
+	} {
+		other := login
+		change(&other)
+		must.NotEq(t, accessOf(login), accessOf(other))
+	}
 }

@@ -70,12 +70,29 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 		`registry[0]: server_address`:          func(c *Config) { c.Registries = []spec.Auth{{Username: "a"}} },
 		`containerd_runtime: is missing`:       func(c *Config) { c.ContainerdRuntime = "" },
 		`namespace: is missing`:                func(c *Config) { c.Namespace = "" },
+		`stats_interval: "0s"`:                 func(c *Config) { c.StatsInterval = "0s" },
+		`init_path: "tini" is not an absolute`: func(c *Config) { c.InitPath = "tini" },
+		`self_path: "bin/self" is not an`:      func(c *Config) { c.SelfPath = "bin/self" },
+		`hosts_dir: "certs.d" is not an`:       func(c *Config) { c.HostsDir = "certs.d" },
+		`state_dir: "run" is not an absolute`:  func(c *Config) { c.StateDir = "run" },
 	} {
 		config := good
 		change(&config)
 		_, err := config.parse()
 		must.ErrorContains(t, err, says)
 	}
+}
+
+// What is valid by a hair is taken: no limit, and the shortest of times.
+func TestPluginConfigAtItsBounds(t *testing.T) {
+	var config Config
+	parse(t, configSpec, ``, &config)
+	config.MaxStarts, config.MaxExecSessions, config.PidsLimit = 0, 0, 0
+	config.MaxSwap, config.MaxImageSize, config.HostsDir, config.SelfPath = "0", "0", "", "/bin/self"
+	config.StatsInterval = "1ns"
+	s, err := config.parse()
+	must.NoError(t, err)
+	must.Eq(t, 1, s.statsInterval)
 }
 
 // Every run tells the same mistakes, all of them, in the order of the reference.

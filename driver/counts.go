@@ -87,8 +87,7 @@ const countsPeriod = 5 * time.Second
 
 // countsLoop writes the counts until the driver ends. What cannot be written is told once.
 func (d *Driver) countsLoop() {
-	ticker := time.NewTicker(countsPeriod)
-	defer ticker.Stop()
+	tick := time.Tick(countsPeriod)
 	told := false
 	for {
 		n, err := d.configured()
@@ -99,7 +98,7 @@ func (d *Driver) countsLoop() {
 			told = err != nil
 		}
 		select {
-		case <-ticker.C:
+		case <-tick:
 		case <-d.ctx.Done():
 			return
 		}

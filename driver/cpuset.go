@@ -109,8 +109,7 @@ func (d *Driver) cpusetLoop() {
 	} else {
 		d.logger.Warn("changes of the shared cores are seen once a second only", "error", err)
 	}
-	ticker := time.NewTicker(cpusetPeriod)
-	defer ticker.Stop()
+	tick := time.Tick(cpusetPeriod)
 	for {
 		added := d.tasks.changed()
 		for _, t := range d.tasks.all() {
@@ -125,7 +124,7 @@ func (d *Driver) cpusetLoop() {
 		}
 		select {
 		case <-added:
-		case <-ticker.C:
+		case <-tick:
 		case <-events:
 		case err := <-problems:
 			d.logger.Debug("watching the shared cores", "error", err)
@@ -148,11 +147,8 @@ func followsCores(cfg *drivers.TaskConfig, cgroup string, unified bool) string {
 // followCores gives a container the shared cores of this moment.
 func (d *Driver) followCores(t *task) {
 	unified := unified()
-	shared, err := sharedCPUs(t.sharedCores, unified)
-	if err != nil || shared == "" {
-		return
-	}
-	if shared == t.coresSeen {
+	shared, _ := sharedCPUs(t.sharedCores, unified) // "" where they cannot be read
+	if shared == "" || shared == t.coresSeen {
 		return
 	}
 	cpus, kept, err := spec.CPUsWithin(t.record.CPUSetCPUs, shared)

@@ -30,8 +30,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 
 func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerprint) {
 	defer close(ch)
-	ticker := time.NewTicker(fingerprintPeriod)
-	defer ticker.Stop()
+	tick := time.Tick(fingerprintPeriod)
 	var last string
 	late := 0
 	for {
@@ -54,7 +53,7 @@ func (d *Driver) fingerprintLoop(ctx context.Context, ch chan<- *drivers.Fingerp
 			}
 		}
 		select {
-		case <-ticker.C:
+		case <-tick:
 		case <-ctx.Done():
 			return
 		case <-d.ctx.Done():

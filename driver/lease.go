@@ -141,11 +141,8 @@ func (b *leaseBook) expire(now time.Time) error {
 	}
 	leases, err := b.dir.Leases()
 	for _, l := range leases {
-		if l.Live() || now.Sub(l.EndedAt) < leaseRetention {
-			continue
-		}
-		if err := b.dir.RemoveLease(l.ID); err != nil {
-			return err
+		if !l.Live() && now.Sub(l.EndedAt) >= leaseRetention {
+			err = errors.Join(err, b.dir.RemoveLease(l.ID))
 		}
 	}
 	return err

@@ -66,8 +66,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	if t.exited() {
 		return nil
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	limit := time.After(timeout)
 	t.killed.Store(number == syscall.SIGKILL)
 	if number == syscall.SIGKILL {
 		return d.kill(t)
@@ -78,7 +77,7 @@ func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName strin
 	select {
 	case <-t.done:
 		return nil
-	case <-timer.C:
+	case <-limit:
 	}
 	return d.kill(t)
 }
@@ -133,12 +132,10 @@ func (d *Driver) kill(t *task) error {
 	if err != nil {
 		return err
 	}
-	timer := time.NewTimer(callTimeout)
-	defer timer.Stop()
 	select {
 	case <-t.done:
 		return nil
-	case <-timer.C:
+	case <-time.After(callTimeout):
 		return fmt.Errorf("container %s has not ended %s after SIGKILL", t.container.ID, callTimeout)
 	}
 }

@@ -58,8 +58,7 @@ func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Dur
 
 func (d *Driver) statsLoop(ctx context.Context, t *task, interval time.Duration, ch chan<- *cstructs.TaskResourceUsage) {
 	defer close(ch)
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+	tick := time.Tick(interval)
 	d.mu.RLock()
 	compute := d.compute
 	d.mu.RUnlock()
@@ -79,7 +78,7 @@ func (d *Driver) statsLoop(ctx context.Context, t *task, interval time.Duration,
 			t.logger.Debug("no statistics now", "error", err)
 		}
 		select {
-		case <-ticker.C:
+		case <-tick:
 		case <-t.done:
 			return
 		case <-ctx.Done():

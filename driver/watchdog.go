@@ -36,12 +36,11 @@ func (v violation) Error() string { return v.message }
 // whatever keeps slices apart: the device plugin measures, the driver acts. It
 // also tells tasks what happens to their GPUs.
 func (d *Driver) watchdogLoop() {
-	ticker := time.NewTicker(watchdogPeriod)
-	defer ticker.Stop()
+	tick := time.Tick(watchdogPeriod)
 	w := watchdog{driver: d}
 	for {
 		select {
-		case <-ticker.C:
+		case <-tick:
 			w.round(time.Now())
 		case <-d.ctx.Done():
 			return
