@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
+	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -262,4 +264,54 @@ func TestCountsThatCannotBeRead(t *testing.T) {
 	after, err := env.state.DriverCounts()
 	must.NoError(t, err)
 	must.Eq(t, 2, after.Kills["other"])
+}
+
+// Files that a start looks at are closed again, whatever comes of it.
+func TestFilesAreClosedAgain(t *testing.T) {
+	cfg := allocated(t)
+	d, env := alone(t)
+	local := filepath.Join(cfg.AllocDir, "web", "local")
+	fill(t, local, map[string]string{"image.tar": "", "good": `{"defaultAction":"SCMP_ACT_ERRNO"}`, "cut": "{", "config.json": `{"auths":{}}`})
+	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(local, "link")))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what was left open
+	mount := func(source string) spec.Config {
+		return spec.Config{Mounts: []spec.MountConfig{{Type: "bind", Source: source, Target: "/data"}}}
+	}
+	files := func(config spec.Config) func() {
+		return func() {
+			files, err := openTaskFiles(cfg, config, spec.Policy{VolumesEnabled: true, AllowPaths: []string{local}})
+			if err == nil {
+				files.close()
+			}
+		}
+	}
+	profile := func(path string) func() {
+		return func() { _, _ = seccompProfile(cfg, spec.Config{SeccompProfile: path}, spec.Policy{}) }
+	}
+	for name, do := range map[string]func(){
+		"image":         func() { _, _ = d.image(over, env.runtime, cfg, spec.Config{Image: "local/image.tar"}) },
+		"directory":     func() { _, _ = d.image(over, env.runtime, cfg, spec.Config{Image: "local"}) },
+		"files":         files(spec.Config{}),
+		"a mount":       files(mount("local/good")),
+		"none there":    files(mount("local/none")),
+		"of the host":   files(mount(local)),
+		"not allowed":   files(mount(filepath.Join(local, "link"))),
+		"profile":       profile("local/good"),
+		"cut profile":   profile("local/cut"),
+		"login":         func() { _, _, _ = fromDockerConfig(filepath.Join(local, "config.json"), "a.example") },
+		"no login":      func() { _, _, _ = fromDockerConfig(filepath.Join(local, "cut"), "a.example") },
+		"its namespace": func() { _, _ = holdNamespace("net", func() (runtime.Status, error) { return runtime.Status{}, nil }) },
+		"killed": func() {
+			group := t.TempDir()
+			fill(t, group, map[string]string{"cgroup.procs": ""})
+			_ = killIn([]string{group}, []int{os.Getpid(), 1})
+		},
+	} {
+		do() // what is opened once for good is open now
+		before := descriptors()
+		do()
+		eventually(t, "nothing stays open after "+name, func() bool { return descriptors() <= before })
+	}
 }

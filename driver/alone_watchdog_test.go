@@ -169,8 +169,7 @@ func TestWhatTheWatchdogDoes(t *testing.T) {
 	must.False(t, one.exited())
 
 	// A round does all of it: here the third measurement in a row, and the kill.
-	one.record.Lease.Holdings = []gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024}}}
-	one.own.holdings.Store(&one.record.Lease.Holdings)
+	one.own.holdings.Store(&[]gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024}}})
 	w = &watchdog{driver: d}
 	began := time.Now()
 	events = tells(func() {
