@@ -156,7 +156,7 @@ func TestImagesThatAreNone(t *testing.T) {
 func TestCDIDevicesThatAreNotDescribed(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "gpu.json"), []byte(`{"cdiVersion":"0.5.0","kind":"example.com/gpu","devices":[
-{"name":"good","containerEdits":{"env":["GOOD=1","PATH=/evil"]}},
+{"name":"good","containerEdits":{"env":["GOOD=1","A=evil"],"mounts":[{"hostPath":"/a","containerPath":"/bin/nvidia-cuda-mps-control"},{"hostPath":"/b","containerPath":"/b"}],"hooks":[{"hookName":"createContainer","path":"/hook"}]}},
 {"name":"away","containerEdits":{"deviceNodes":[{"path":"/dev/of-nowhere"}]}}]}`), 0o600))
 	inject := func(names ...string) (*specs.Spec, error) {
 		s := &specs.Spec{Process: &specs.Process{Env: []string{"A=b"}}, Linux: &specs.Linux{}}
@@ -168,7 +168,10 @@ func TestCDIDevicesThatAreNotDescribed(t *testing.T) {
 	must.ErrorContains(t, err, "inject CDI devices example.com/gpu=away: ")
 	s, err := inject("example.com/gpu=good")
 	must.NoError(t, err)
-	must.SliceContains(t, s.Process.Env, "GOOD=1")
+	must.Eq(t, []string{"A=b", "GOOD=1"}, s.Process.Env)
+	must.Len(t, 1, s.Mounts)
+	must.Eq(t, "/b", s.Mounts[0].Destination)
+	must.Eq(t, []string{hookPath}, s.Hooks.CreateContainer[0].Env)
 	s, err = inject()
 	must.NoError(t, err)
 	must.Eq(t, []string{"A=b"}, s.Process.Env)

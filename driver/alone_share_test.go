@@ -131,6 +131,9 @@ func TestWhatATaskIsToldOfItsShare(t *testing.T) {
 	must.NoError(t, env.state.WriteUsage(usage))
 	must.Eq(t, gpu.SelfNeighbors{Tasks: 2, GuaranteeMilli: 500, MemoryMiB: 30, Milli: -1}, one().Neighbors)
 	must.Nil(t, one().Use)
+	usage.Tasks[0].Milli = 0
+	must.NoError(t, env.state.WriteUsage(usage))
+	must.Zero(t, one().Neighbors.Milli, must.Sprint("they are measured, and idle"))
 	usage.Tasks = []gpu.TaskUsage{{LeaseID: "mine", UUID: gpuA, MemoryMiB: 7}}
 	must.NoError(t, env.state.WriteUsage(usage))
 	must.Nil(t, one().Use, must.Sprint("of its predecessor"))

@@ -153,4 +153,7 @@ func TestNamespacesOfProcessesThatDoNotRun(t *testing.T) {
 		must.ErrorContains(t, err, says)
 	}
 	must.ErrorContains(t, selfOf{}.Mine(0), "process 0 is not the task's: the driver does not see it")
+	foreign := selfOf{nil, &task{record: record{Lease: gpu.Lease{Container: "box", Cgroup: "/nowhere/box"}}}}
+	must.ErrorContains(t, foreign.Mine(1), "process 1 is not the task's: it is not in the task's control group")
+	must.ErrorContains(t, foreign.Mine(noProcess), "no such file")
 }

@@ -77,6 +77,17 @@ func TestWatchedStream(t *testing.T) {
 			go func() { time.Sleep(time.Hour); w.messages <- stdin }()
 			_, _ = s.Recv()
 		}, false},
+		{"the request itself, and an end", func(s *watchedStream, w watcher) {
+			go func() {
+				w.messages <- &drivers.ExecTaskStreamingRequestMsg{Setup: &proto.ExecTaskStreamingRequest_Setup{}}
+				close(w.messages)
+			}()
+			_, err := s.Recv()
+			must.NoError(t, err)
+			_, err = s.Recv()
+			must.ErrorIs(t, err, io.EOF)
+			time.Sleep(time.Hour)
+		}, false},
 		{"heartbeats", func(s *watchedStream, w watcher) {
 			for range 20 {
 				go func() { time.Sleep(10 * time.Second); w.messages <- heartbeat }()

@@ -264,6 +264,9 @@ func TestWordsOfVolumes(t *testing.T) {
 		must.ErrorContains(t, checkVolumes(cfg, spec.Config{}), says)
 	}
 	must.Error(t, checkVolumes(volume("/v", "host-to-task", true), spec.Config{}))
+	first := volume("/v", "shared", false)
+	first.Mounts = first.Mounts[1:]
+	must.Error(t, checkVolumes(first, spec.Config{}))
 	for _, cfg := range []*drivers.TaskConfig{volume("/v", "host-to-task", false), volume("/v", "", true), volume("/v", "bidirectional", false), {}} {
 		must.NoError(t, checkVolumes(cfg, spec.Config{}))
 	}
