@@ -350,7 +350,10 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 		must.ErrorContains(t, (&start{driver: d, cfg: cfg, container: c}).removeContainer(), "Tasks/Get")
 		must.Eq(t, []string{"box"}, fake.holds())
 		fake.fail(codes.OK)
-		eventually(t, "the container is removed", func() bool { return len(fake.holds()) == 0 })
+		eventually(t, "the container and its lease are gone", func() bool {
+			lease, err := env.state.Lease(boxLease)
+			return err == nil && !lease.Live() && len(fake.holds()) == 0
+		})
 	})
 	t.Run("that waits for room", func(t *testing.T) {
 		d, _, _, cfg := besideFake(t)
