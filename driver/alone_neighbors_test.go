@@ -116,7 +116,7 @@ func TestUsersOfAServer(t *testing.T) {
 			must.NoError(t, env.state.RemoveLease(id))
 		}
 	}
-	// Its own lease of before, and a server that takes all users, keep nobody away.
+	// Its own lease of before, and a server that takes all users keep out none.
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "mine", Container: "box", Cgroup: inGroup(t, path, dir, "box", self), Phase: gpu.PhaseRunning, Holdings: onServer}))
 	must.NoError(t, admit(own+7))
 	plan.record.Lease.ID = "next"

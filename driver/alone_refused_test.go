@@ -286,8 +286,10 @@ func TestReapsThatFail(t *testing.T) {
 	}
 	// A lease that cannot be ended is named.
 	d, env, fake, _ := besideFake(t)
+	said := hear(d)
 	delete(fake.containers, "box")
 	must.NoError(t, reap["leases"](d, env))
+	must.StrContains(t, said(), "ending a lease whose container is gone: lease="+boxLease)
 	lease, err := env.state.Lease(boxLease)
 	must.NoError(t, err)
 	must.False(t, lease.Live())

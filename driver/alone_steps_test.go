@@ -251,7 +251,10 @@ func TestWhatATaskIsToldWhenItRuns(t *testing.T) {
 		must.Eq(t, gpu.PhaseRunning, now.Phase)
 		_, err = d.tasks.get(cfg.ID)
 		must.NoError(t, err)
+		canceled, end := false, s.task.cancel
+		s.task.cancel = func() { canceled = true; end() }
 		must.NoError(t, s.forgetTask())
+		must.True(t, canceled, must.Sprint("the task is watched on"))
 		_, err = d.tasks.get(cfg.ID)
 		must.ErrorIs(t, err, drivers.ErrTaskNotFound)
 		return saidIn(events)

@@ -125,7 +125,7 @@ func TestFaultsAreToldOnce(t *testing.T) {
 	must.Eq(t, map[string]string{"gpu": gpuB, "fault": "ill"}, events[1].Annotations)
 }
 
-// Tasks are told when nobody measures them any more, each once, and when that is over.
+// Tasks are told when they are not measured any more, each once, and when that is over.
 func TestTasksThatAreNotMeasured(t *testing.T) {
 	d, env := alone(t)
 	tells := listener(t, d)
