@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -61,11 +62,11 @@ func TestCordonClosesTheSlicesOfEndedTasks(t *testing.T) {
 	if !g.Devices[3].Healthy || g.Devices[4].HealthDesc != "cordoned: new fan" {
 		t.Errorf("slice 3: %q, slice 4: %q", g.Devices[3].HealthDesc, g.Devices[4].HealthDesc)
 	}
-	inventory, err := takeInventory(r.service.reconciler.config)
+	known, err := inventory.Of(r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range inventory.Devices {
+	for _, d := range known.Devices {
 		if d.UUID == uuid && (d.Healthy != 1 || len(d.Tasks) != 1) {
 			t.Errorf("the inventory shows %+v", d)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
@@ -23,7 +24,7 @@ func (r *rig) diagnose(config string) *doctor.Report {
 	path := filepath.Join(r.dir, "config.hcl")
 	must(r.t, os.WriteFile(path, []byte(config), 0o600))
 	report := &doctor.Report{}
-	Diagnose(r.t.Context(), path, report)
+	inventory.Diagnose(r.t.Context(), path, report)
 	return report
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -114,11 +115,11 @@ func TestInventoryShowsWhatTheRunningPluginWaitsFor(t *testing.T) {
 		_, m := find(g, "slice/H100/1")
 		return n == 0 && m == 0
 	})
-	inventory, err := takeInventory(r.service.reconciler.config)
+	known, err := inventory.Of(r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range inventory.Devices {
+	for _, d := range known.Devices {
 		want := map[string]string{full: "all 48 clients", busy: "waits for its tasks to end, to change from slices"}[d.UUID]
 		if !strings.Contains(d.Cordon, want) || (want == "") != (d.Cordon == "") || d.Mode == gpu.ModeWhole && d.UUID == busy {
 			t.Errorf("%s is %s, cordoned: %q", d.UUID, d.Mode, d.Cordon)

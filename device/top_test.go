@@ -5,9 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/nomad-gpu/nomad-gpu/device/fleet"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -24,22 +22,21 @@ func TestTopShowsWhoUsesHowMuch(t *testing.T) {
 	if err := errors.Join(state.WriteLease(lease), state.WriteUsage(gpu.Usage{Tasks: []gpu.TaskUsage{used}})); err != nil {
 		t.Fatal(err)
 	}
-	p, err := fleet.Open(hclog.NewNullLogger(), r.service.reconciler.config)
+	top, err := inventory.TopOf(r.service.reconciler.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	top := &Top{config: r.service.reconciler.config, platform: p}
 	defer top.Close()
 	view, err := top.Look()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(view.Devices, func(d TopDevice) bool { return d.UUID == uuid })
+	at := slices.IndexFunc(view.Devices, func(d inventory.TopDevice) bool { return d.UUID == uuid })
 	if at < 0 || len(view.Devices[at].Tasks) != 1 {
 		t.Fatalf("it shows %+v", view.Devices)
 	}
 	d := view.Devices[at]
-	want := TopTask{Namespace: "default", Job: "resnet", Group: "g", Task: "train", AllocID: "5f1c", ShareMiB: lease.Holdings[0].MostMiB(), UsedMiB: 1536, Milli: 250, Processes: 2}
+	want := inventory.TopTask{Namespace: "default", Job: "resnet", Group: "g", Task: "train", AllocID: "5f1c", ShareMiB: lease.Holdings[0].MostMiB(), UsedMiB: 1536, Milli: 250, Processes: 2}
 	if d.Tasks[0] != want || d.HeldInstances != 2 {
 		t.Errorf("%d instances are held, by %+v; want 2, by %+v", d.HeldInstances, d.Tasks[0], want)
 	}

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 )
 
 func TestFingerprint(t *testing.T) {
-	all := map[string]device.InventoryEntry{}
+	all := map[string]inventory.Entry{}
 	for _, g := range look(t).Devices {
 		all[g.UUID] = g
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -63,9 +63,9 @@ func configuration(t *testing.T) string {
 const self = "/proc/self/exe"
 
 // look takes inventory, or skips on a machine without a GPU.
-func look(t *testing.T) device.Inventory {
+func look(t *testing.T) inventory.Inventory {
 	t.Helper()
-	inventory, err := device.TakeInventory(configuration(t))
+	inventory, err := inventory.Take(configuration(t))
 	if errors.Is(err, nvidia.ErrAbsent) {
 		unavailable(t, "this machine has no NVIDIA driver: %v", err)
 	}
@@ -79,7 +79,7 @@ func look(t *testing.T) device.Inventory {
 }
 
 // plain is the first GPU that is not cut by MIG.
-func plain(t *testing.T) device.InventoryEntry {
+func plain(t *testing.T) inventory.Entry {
 	t.Helper()
 	for _, g := range look(t).Devices {
 		if g.Parent == "" && g.Mode != gpu.ModeMIG {
@@ -87,11 +87,11 @@ func plain(t *testing.T) device.InventoryEntry {
 		}
 	}
 	unavailable(t, "every GPU of this machine is in MIG mode")
-	return device.InventoryEntry{}
+	return inventory.Entry{}
 }
 
 // idle is plain, and skips where other programs would change what is measured.
-func idle(t *testing.T) device.InventoryEntry {
+func idle(t *testing.T) inventory.Entry {
 	t.Helper()
 	g := plain(t)
 	for _, row := range smi(t, "--query-compute-apps=pid,name", "-i", g.UUID) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
@@ -27,7 +27,7 @@ func runInventory(args []string, stdout, stderr io.Writer) int {
 	if code, done := command.ParseArguments(fs, args, 0, 1, stdout); done {
 		return code
 	}
-	i, err := device.TakeInventory(fs.Arg(0))
+	i, err := inventory.Take(fs.Arg(0))
 	if err != nil {
 		return fail(stderr, err)
 	}
@@ -45,7 +45,7 @@ func runInventory(args []string, stdout, stderr io.Writer) int {
 }
 
 // render writes an inventory for a person.
-func render(i device.Inventory, verbose bool) string {
+func render(i inventory.Inventory, verbose bool) string {
 	var b strings.Builder
 	simulated := ""
 	if i.Simulated {
@@ -68,7 +68,7 @@ func render(i device.Inventory, verbose bool) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-func devices(all []device.InventoryEntry) string {
+func devices(all []inventory.Entry) string {
 	return table("GPU\tModel\tMemory\tMode\tSharing\tGrade\tHealthy\tPCI\tUUID", len(all), func(n int) string {
 		d := all[n]
 		name, model := fmt.Sprint(d.Index), d.Model
@@ -84,7 +84,7 @@ func devices(all []device.InventoryEntry) string {
 }
 
 // notes are faults, cordons and tasks, one per line.
-func notes(all []device.InventoryEntry) string {
+func notes(all []inventory.Entry) string {
 	var b strings.Builder
 	for _, d := range all {
 		for _, f := range d.Faults {
@@ -100,7 +100,7 @@ func notes(all []device.InventoryEntry) string {
 	return b.String()
 }
 
-func groups(all []device.InventoryGroup) string {
+func groups(all []inventory.Group) string {
 	return table("Group\tInstances\tHealthy", len(all), func(n int) string {
 		return fmt.Sprintf("%s\t%d\t%d", all[n].Name, all[n].Instances, all[n].Healthy)
 	})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
@@ -45,7 +45,7 @@ func runTop(args []string, stdout, stderr io.Writer) int {
 		return command.ExitUsage
 	}
 	o.colored = terminal.Colored(stdout, *noColor)
-	top, err := device.OpenTop(fs.Arg(0))
+	top, err := inventory.OpenTop(fs.Arg(0))
 	if err != nil {
 		return fail(stderr, err)
 	}
@@ -62,7 +62,7 @@ func runTop(args []string, stdout, stderr io.Writer) int {
 }
 
 // print writes one look.
-func (o topOptions) print(w io.Writer, top *device.Top) error {
+func (o topOptions) print(w io.Writer, top *inventory.Top) error {
 	v, err := top.Look()
 	if err != nil {
 		return err
@@ -74,14 +74,14 @@ func (o topOptions) print(w io.Writer, top *device.Top) error {
 }
 
 // draw writes one look, or why there is none: the next may succeed.
-func (o topOptions) draw(w io.Writer, top *device.Top) {
+func (o topOptions) draw(w io.Writer, top *inventory.Top) {
 	if err := o.print(w, top); err != nil {
 		fmt.Fprintln(w, terminal.Paint(terminal.Cell{Text: err.Error(), Color: terminal.Red}, o.colored))
 	}
 	fmt.Fprintf(w, "\nevery %s; q quits\n", o.interval)
 }
 
-func renderTop(w io.Writer, v device.TopView, colored bool) error {
+func renderTop(w io.Writer, v inventory.TopView, colored bool) error {
 	simulated := ""
 	if v.Simulated {
 		simulated = ", simulated"
@@ -106,7 +106,7 @@ func renderTop(w io.Writer, v device.TopView, colored bool) error {
 	return terminal.Table(w, tasks, colored)
 }
 
-func deviceCells(d device.TopDevice) []terminal.Cell {
+func deviceCells(d inventory.TopDevice) []terminal.Cell {
 	model, mode := d.Model, string(d.Mode)
 	if d.Parent != "" {
 		model = d.Profile
@@ -123,7 +123,7 @@ func deviceCells(d device.TopDevice) []terminal.Cell {
 }
 
 // nameOf is a GPU's index, or the beginning of a MIG instance's UUID.
-func nameOf(d device.TopDevice) string {
+func nameOf(d inventory.TopDevice) string {
 	if d.Parent != "" {
 		return d.UUID[:min(len(d.UUID), len("MIG-c6c0794a"))]
 	}
@@ -131,7 +131,7 @@ func nameOf(d device.TopDevice) string {
 }
 
 // mpsCell says how a device's MPS daemon is.
-func mpsCell(d device.TopDevice) terminal.Cell {
+func mpsCell(d inventory.TopDevice) terminal.Cell {
 	switch {
 	case d.MPS == nil:
 		return terminal.Cell{Text: "-"}
@@ -146,7 +146,7 @@ func mpsCell(d device.TopDevice) terminal.Cell {
 }
 
 // stateCell says whether a device takes work.
-func stateCell(d device.TopDevice) terminal.Cell {
+func stateCell(d inventory.TopDevice) terminal.Cell {
 	switch {
 	case len(d.Faults) > 0:
 		return terminal.Cell{Text: d.Faults[0].Code, Color: terminal.Red}
@@ -156,7 +156,7 @@ func stateCell(d device.TopDevice) terminal.Cell {
 	return terminal.Cell{Text: "ok", Color: terminal.Green}
 }
 
-func taskCells(d device.TopDevice, t device.TopTask, at time.Time) []terminal.Cell {
+func taskCells(d inventory.TopDevice, t inventory.TopTask, at time.Time) []terminal.Cell {
 	busy, seat := "-", terminal.Cell{Text: "-"}
 	if t.Milli >= 0 {
 		busy = fmt.Sprintf("%d%%", t.Milli/10)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -70,7 +70,7 @@ func TestTopWithoutATerminalIsPrintedOnce(t *testing.T) {
 		}
 	}
 	code, out, _ = run("top", "-json", path)
-	var v device.TopView
+	var v inventory.TopView
 	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 {
 		t.Fatalf("exit code %d: %v: %s", code, err, out)
 	}

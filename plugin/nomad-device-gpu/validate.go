@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
 
@@ -26,7 +26,7 @@ func runValidate(args []string, stdout, stderr io.Writer) int {
 	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
 		return code
 	}
-	warnings, err := device.ValidateFile(fs.Arg(0))
+	warnings, err := inventory.Validate(fs.Arg(0))
 	for _, w := range warnings {
 		fmt.Fprintln(stderr, "Warning: "+w)
 	}

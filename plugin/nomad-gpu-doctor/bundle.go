@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/driver"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
@@ -106,7 +107,7 @@ func (b *bundle) collect(ctx context.Context, agent string, since time.Duration,
 	b.add("doctor.txt", text.String())
 	b.addJSON("doctor.json", report, nil)
 	b.versions(ctx, h)
-	inventory, err := device.TakeInventory(agent)
+	inventory, err := inventory.Take(agent)
 	b.addJSON("inventory.json", inventory, err)
 	keys, err := config.JSON(agent)
 	b.addJSON("config/"+device.Name+".json", json.RawMessage(keys), err)

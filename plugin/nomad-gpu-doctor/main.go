@@ -8,7 +8,7 @@ import (
 	"io"
 	"path/filepath"
 
-	"github.com/nomad-gpu/nomad-gpu/device"
+	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/driver"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
@@ -70,7 +70,7 @@ func examine(ctx context.Context, config string, h host) *doctor.Report {
 	} else {
 		h.diagnosePlugins(ctx, agent, plugins)
 	}
-	device.Diagnose(ctx, config, report)
+	inventory.Diagnose(ctx, config, report)
 	allocDir := ""
 	if agent.DataDir != "" {
 		allocDir = filepath.Join(agent.DataDir, "alloc")

@@ -1,4 +1,4 @@
-package device
+package inventory
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func Diagnose(ctx context.Context, path string, report *doctor.Report) {
 	area := report.Area("GPUs")
 	c, err := config.Read(path)
 	if err != nil {
-		area.Fail("configuration", "correct it; "+Name+" validate checks it again", "%v", err)
+		area.Fail("configuration", "correct it; "+config.PluginName+" validate checks it again", "%v", err)
 		return
 	}
 	if !c.Enabled {
@@ -37,7 +37,7 @@ func Diagnose(ctx context.Context, path string, report *doctor.Report) {
 	if path != "" {
 		area.OK("configuration", "%s is valid", path)
 	}
-	i, err := takeInventory(c)
+	i, err := Of(c)
 	if err != nil {
 		area.Fail("driver", "install or load the vendor's driver; nvidia-smi, rocm-smi or lspci show what the machine has", "%v", err)
 		return
@@ -71,7 +71,7 @@ func diagnoseState(c *config.Config, area *doctor.Area) {
 	written, err := os.ReadDir(filepath.Join(c.StateDir, "gpus"))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && len(written) == 0:
-		area.Warn("plugin", "start Nomad with a block plugin \""+Name+"\"; what is said of GPUs here is without faults and cordons",
+		area.Warn("plugin", "start Nomad with a block plugin \""+config.PluginName+"\"; what is said of GPUs here is without faults and cordons",
 			"no plugin has run here since the machine started: %s has no GPU", c.StateDir)
 	case err != nil:
 		area.Warn("plugin", "run this as root", "%v", err)
@@ -80,7 +80,7 @@ func diagnoseState(c *config.Config, area *doctor.Area) {
 	}
 }
 
-func (e InventoryEntry) diagnose(area *doctor.Area) {
+func (e Entry) diagnose(area *doctor.Area) {
 	name := fmt.Sprintf("GPU %d", e.Index)
 	if e.Parent != "" {
 		name = fmt.Sprintf("%s %d", e.Profile, e.Index)
@@ -90,7 +90,7 @@ func (e InventoryEntry) diagnose(area *doctor.Area) {
 		area.Fail(name, f.Action, "%s: %s: %s", what, f.Code, f.Message)
 	}
 	if e.Cordon != "" {
-		area.Warn(name, Name+" uncordon "+e.UUID+" puts it back, when its reason is gone", "%s is cordoned: %s", what, e.Cordon)
+		area.Warn(name, config.PluginName+" uncordon "+e.UUID+" puts it back, when its reason is gone", "%s is cordoned: %s", what, e.Cordon)
 	}
 	if len(e.Faults) == 0 && e.Cordon == "" {
 		area.OK(name, "%s", what)

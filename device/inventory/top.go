@@ -1,4 +1,4 @@
-package device
+package inventory
 
 import (
 	"errors"
@@ -35,7 +35,7 @@ type TopView struct {
 
 // TopDevice is a GPU or MIG instance with what it measures.
 type TopDevice struct {
-	InventoryEntry
+	Entry
 	Tasks         []TopTask `json:"tasks,omitempty"` // in place of their names
 	UsedMiB       int64     `json:"used_mib"`
 	GPUPercent    int64     `json:"gpu_percent"`
@@ -80,6 +80,11 @@ func OpenTop(path string) (*Top, error) {
 	if err != nil {
 		return nil, err
 	}
+	return TopOf(c)
+}
+
+// TopOf is OpenTop by a configuration that was read.
+func TopOf(c *config.Config) (*Top, error) {
 	p, err := fleet.Open(hclog.NewNullLogger(), c)
 	if err != nil {
 		return nil, err
@@ -120,10 +125,10 @@ func (t *Top) Look() (TopView, error) {
 
 // device measures a device now, and lists who holds it.
 func (t *Top) device(u *plan.Unit, leases []gpu.Lease) TopDevice {
-	d := TopDevice{InventoryEntry: inventoryOf(u, leases), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
+	d := TopDevice{Entry: inventoryOf(u, leases), UsedMiB: hardware.Absent, GPUPercent: hardware.Absent,
 		TemperatureC: hardware.Absent, PowerWatts: hardware.Absent, PowerLimit: hardware.Absent, HeldInstances: len(u.Held)}
 	if u.HeldAll {
-		d.HeldInstances = d.InventoryEntry.Instances
+		d.HeldInstances = d.Entry.Instances
 	}
 	if r, err := t.platform.Observer.Reading(u.Owner(), u.UUID); err == nil {
 		d.UsedMiB, d.GPUPercent, d.TemperatureC, d.PowerWatts, d.PowerLimit = r.MemoryUsedMiB, r.GPUPercent, r.TemperatureC, r.PowerWatts, r.PowerLimitWatts

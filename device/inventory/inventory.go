@@ -1,4 +1,4 @@
-package device
+package inventory
 
 import (
 	"cmp"
@@ -26,16 +26,16 @@ import (
 
 // Inventory is what the plugin exposes, or would expose, for people.
 type Inventory struct {
-	DriverVersion string           `json:"driver_version"`
-	CUDAVersion   string           `json:"cuda_version"`
-	Simulated     bool             `json:"simulated,omitempty"`
-	Devices       []InventoryEntry `json:"devices"`
-	Groups        []InventoryGroup `json:"groups"`
-	Warnings      []string         `json:"warnings,omitempty"`
+	DriverVersion string   `json:"driver_version"`
+	CUDAVersion   string   `json:"cuda_version"`
+	Simulated     bool     `json:"simulated,omitempty"`
+	Devices       []Entry  `json:"devices"`
+	Groups        []Group  `json:"groups"`
+	Warnings      []string `json:"warnings,omitempty"`
 }
 
-// InventoryEntry is one GPU or MIG instance.
-type InventoryEntry struct {
+// Entry is one GPU or MIG instance.
+type Entry struct {
 	Index     int         `json:"index"`
 	UUID      string      `json:"uuid"`
 	Parent    string      `json:"parent,omitempty"`
@@ -55,40 +55,41 @@ type InventoryEntry struct {
 	Tasks []string `json:"tasks,omitempty"`
 }
 
-// InventoryGroup is a device group as a job asks for it.
-type InventoryGroup struct {
+// Group is a device group as a job asks for it.
+type Group struct {
 	Name       string            `json:"name"`
 	Instances  int               `json:"instances"`
 	Healthy    int               `json:"healthy"`
 	Attributes map[string]string `json:"attributes"`
 }
 
-// ValidateFile checks a configuration file and, where the hardware can be seen,
+// Validate checks a configuration file and, where the hardware can be seen,
 // whether its rules select anything. Warnings are worth reading and no mistake.
-func ValidateFile(path string) (warnings []string, err error) {
+func Validate(path string) (warnings []string, err error) {
 	c, err := config.Read(path)
 	if err != nil {
 		return nil, err
 	}
-	inventory, err := takeInventory(c)
+	inventory, err := Of(c)
 	if errors.Is(err, hardware.ErrAbsent) {
 		return []string{"no GPU driver answers here, so whether the rules select any GPU is not known"}, nil
 	}
 	return inventory.Warnings, err
 }
 
-// TakeInventory looks at the hardware once and says what a plugin with this
+// Take looks at the hardware once and says what a plugin with this
 // configuration exposes. It changes nothing. Faults, cordons and tasks are those
 // that a running plugin and driver have written down.
-func TakeInventory(path string) (Inventory, error) {
+func Take(path string) (Inventory, error) {
 	c, err := config.Read(path)
 	if err != nil {
 		return Inventory{}, err
 	}
-	return takeInventory(c)
+	return Of(c)
 }
 
-func takeInventory(c *config.Config) (Inventory, error) {
+// Of is Take by a configuration that was read.
+func Of(c *config.Config) (Inventory, error) {
 	p, err := fleet.Open(hclog.NewNullLogger(), c)
 	if err != nil {
 		return Inventory{}, err
@@ -105,7 +106,7 @@ func takeInventory(c *config.Config) (Inventory, error) {
 		i.Devices = append(i.Devices, inventoryOf(u, leases))
 	}
 	for _, g := range plan.Groups(plan.TraitsOf(machine, units), units) {
-		group := InventoryGroup{Name: plan.GroupName{Vendor: g.Vendor, Kind: g.Type, Name: g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
+		group := Group{Name: plan.GroupName{Vendor: g.Vendor, Kind: g.Type, Name: g.Name}.String(), Instances: len(g.Devices), Attributes: map[string]string{}}
 		for _, d := range g.Devices {
 			if d.Healthy {
 				group.Healthy++
@@ -230,8 +231,8 @@ func enterHeld(now *plan.Inputs, c *config.Config, state *statedir.Dir) ([]gpu.L
 	return leases, nil
 }
 
-func inventoryOf(u *plan.Unit, leases []gpu.Lease) InventoryEntry {
-	entry := InventoryEntry{Index: u.Index, UUID: u.UUID, Parent: u.Parent, Model: u.GPU.Model, PCIBusID: u.GPU.PCIBusID,
+func inventoryOf(u *plan.Unit, leases []gpu.Lease) Entry {
+	entry := Entry{Index: u.Index, UUID: u.UUID, Parent: u.Parent, Model: u.GPU.Model, PCIBusID: u.GPU.PCIBusID,
 		MemoryMiB: u.MemoryMiB, Mode: u.Sharing.Mode, Sharing: u.Sharing.Mechanism, Grade: u.Grade(),
 		Instances: len(u.IDs()), Healthy: u.Healthy(), Faults: u.Faults, Cordon: u.Cordon}
 	if u.Offered() {
