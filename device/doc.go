@@ -2,14 +2,20 @@
 // slices, replicas and MIG instances a node has and how well they are, and hands
 // them out.
 //
-//	              backend (device/nvidia on real or simulated hardware)
-//	                 │ hardware.Machine, events, readings
-//	config ──► reconciler ──► plan ──► units ──► groups ──► Nomad (Fingerprint)
-//	                 │                   │
-//	   device registry (outlives a       ├──► state files ──► the task driver
-//	     reboot), operator flags,        ├──► instance index ──► Reserve
-//	   leases (what the driver runs)     ├──► monitor ──► Stats, metrics
-//	                                     └──► MPS daemons (device/mps)
+//	fleet (the devices of all vendors, real or simulated)
+//	   │ hardware.Machine, events, readings
+//	   ├───────────────► health ──► faults ──┐
+//	   ▼                                     ▼
+//	reconciler ◄── config, registry, ──► plan ──► units ──► groups ──► Nomad (Fingerprint)
+//	   │           occupancy                        │
+//	   │                                            ├──► Index ──► Reserve
+//	   └──► what tasks need: CDI names, MPS daemons ├──► state files ──► the task driver,
+//	        (device/mps), compute modes, …          │    which runs subcommand
+//	                                                └──► telemetry ──► Stats, metrics
+//
+// What is decided lies in packages that know no hardware: config, registry (what outlives
+// a reboot), occupancy (who holds what), health and plan. inventory shows people the same
+// without a running plugin.
 //
 // The reconciler works every few seconds and whenever something happens. Each
 // pass surveys the hardware, decides on a plan, prepares what it needs, and
