@@ -6,12 +6,12 @@ import (
 	"maps"
 	"net"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -94,30 +94,8 @@ func parse(raw rawConfig) (*Config, error) {
 		c.Rules = append(c.Rules, p.rule(fmt.Sprintf("gpu[%d].", i), r, c.Fallback))
 	}
 	p.needHAMi(c)
-	p.checkSuspend(c)
+	p.checkSuspend(c.Fallback, c.Rules, c.Seats)
 	return c, errors.Join(p.problems...)
-}
-
-// parser collects mistakes.
-type parser struct{ problems []error }
-
-func (p *parser) fail(format string, args ...any) {
-	p.problems = append(p.problems, fmt.Errorf(format, args...))
-}
-
-func (p *parser) duration(key, value string, least time.Duration) time.Duration {
-	d, err := time.ParseDuration(value)
-	if err != nil || d < least {
-		p.fail("%s %q is not a duration of at least %s; write one such as \"30s\" or \"5m\"", key, value, least)
-	}
-	return d
-}
-
-func (p *parser) absolute(key, value string) string {
-	if !filepath.IsAbs(value) {
-		p.fail("%s %q is not an absolute path", key, value)
-	}
-	return filepath.Clean(value)
 }
 
 func (p *parser) stateDir(value string) string {
@@ -140,30 +118,12 @@ func (p *parser) vendors(names []string) map[string]bool {
 	return wanted
 }
 
-// path is an absolute path, or nothing.
-func (p *parser) path(key, value string) string {
-	if value == "" {
-		return ""
-	}
-	return p.absolute(key, value)
-}
-
 func (p *parser) driver(raw rawConfig) Driver {
 	d := Driver{Root: p.absolute("driver_root", raw.DriverRoot), DevRoot: p.path("dev_root", raw.DevRoot)}
 	for i, dir := range raw.LibraryPath {
 		d.LibraryPaths = append(d.LibraryPaths, p.absolute(fmt.Sprintf("library_path[%d]", i), dir))
 	}
 	return d
-}
-
-func (p *parser) oneOf(key, value string, valid ...string) string {
-	for _, v := range valid {
-		if value == v {
-			return v
-		}
-	}
-	p.fail("%s %q is not one of %s", key, value, strings.Join(valid, ", "))
-	return ""
 }
 
 func (p *parser) mps(raw *MPS) MPS {
@@ -343,4 +303,15 @@ func (p *parser) needHAMi(c *Config) {
 			return
 		}
 	}
+}
+
+// RuleFor is the first rule that selects a GPU, or the one made of the defaults.
+func (c *Config) RuleFor(g hardware.GPU, index int) Rule {
+	for _, r := range c.Rules {
+		if r.Selects(g, index) {
+			r.vendor, r.Sharing = g.Vendor, r.Sharing.fit(g.Vendor)
+			return r
+		}
+	}
+	return Rule{vendor: g.Vendor, Sharing: c.Fallback.fit(g.Vendor)}
 }

@@ -76,29 +76,6 @@ func defaultSharing(mode gpu.Mode) gpu.Sharing {
 	}
 }
 
-func (p *parser) amount(key string, text *string, target *int64) {
-	if text == nil {
-		return
-	}
-	mib, err := gpu.ParseMemory(*text)
-	if err != nil {
-		p.fail("%s: %w", key, err)
-		return
-	}
-	p.number(key, &mib, target, 1, maxSliceMiB)
-}
-
-func (p *parser) number(key string, value, target *int64, least, most int64) {
-	if value == nil {
-		return
-	}
-	if *value < least || *value > most {
-		p.fail("%s %d is not a number from %d to %d", key, *value, least, most)
-		return
-	}
-	*target = *value
-}
-
 // Slices is how many slices, or replicas, an amount of memory gives. What the
 // driver keeps for itself is part of the headroom, which grows where it is not
 // enough.
@@ -177,17 +154,6 @@ func glob(pattern, name string) bool {
 	return ok && err == nil
 }
 
-// RuleFor is the first rule that selects a GPU, or the one made of the defaults.
-func (c *Config) RuleFor(g hardware.GPU, index int) Rule {
-	for _, r := range c.Rules {
-		if r.Selects(g, index) {
-			r.vendor, r.Sharing = g.Vendor, r.Sharing.fit(g.Vendor)
-			return r
-		}
-	}
-	return Rule{vendor: g.Vendor, Sharing: c.Fallback.fit(g.Vendor)}
-}
-
 // SharingOfInstance is how a rule offers a MIG instance: whole unless it says
 // otherwise.
 func (r Rule) SharingOfInstance(profile string) Sharing {
@@ -197,4 +163,21 @@ func (r Rule) SharingOfInstance(profile string) Sharing {
 		}
 	}
 	return Sharing{Mode: gpu.ModeWhole, Mechanism: gpu.SharingNone}
+}
+
+// fit makes a configuration one of the vendor's: what the operator left open is what
+// the vendor has.
+func (o Sharing) fit(vendor string) Sharing {
+	t, known := Vendors[vendor]
+	switch {
+	case !known:
+	case o.Mode.InParts():
+		o.Mode = t.Parts
+	case o.chosen:
+	case o.Mode == gpu.ModeSlice:
+		o.Mechanism = t.slice
+	case o.Mode == gpu.ModeShared:
+		o.Mechanism = t.shared
+	}
+	return o
 }

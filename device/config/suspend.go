@@ -34,19 +34,19 @@ func (p *parser) suspend(raw *rawSuspend) *gpu.SeatRules {
 }
 
 // checkSuspend finds devices that are to be shared by suspension and cannot.
-func (p *parser) checkSuspend(c *Config) {
+func (p *parser) checkSuspend(fallback Sharing, rules []Rule, seats *gpu.SeatRules) {
 	check := func(key string, o Sharing) {
 		switch {
 		case o.Mechanism != gpu.SharingSuspend:
 		case o.Mode != gpu.ModeShared:
 			p.fail("%ssharing \"suspend\" is for mode \"shared\", the mode is %q", key, o.Mode)
-		case c.Seats == nil:
+		case seats == nil:
 			p.fail("%ssharing \"suspend\" needs the block suspend { host_memory = \"256GiB\" }: how much of the host's memory suspended tasks may take", key)
 		}
 	}
-	check("", c.Fallback)
-	for i, r := range c.Rules {
-		if r.Sharing != c.Fallback {
+	check("", fallback)
+	for i, r := range rules {
+		if r.Sharing != fallback {
 			check(fmt.Sprintf("gpu[%d].", i), r.Sharing)
 		}
 		for n, m := range r.instances {

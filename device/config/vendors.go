@@ -21,20 +21,3 @@ var Vendors = map[string]Traits{
 	"intel":  {slice: gpu.SharingNone, shared: gpu.SharingTimeslice, Parts: gpu.ModePartition},
 	"huawei": {shared: gpu.SharingTimeslice, Parts: gpu.ModePartition, Mixed: true},
 }
-
-// fit makes a configuration one of the vendor's: what the operator left open is what
-// the vendor has.
-func (o Sharing) fit(vendor string) Sharing {
-	t, known := Vendors[vendor]
-	switch {
-	case !known:
-	case o.Mode.InParts():
-		o.Mode = t.Parts
-	case o.chosen:
-	case o.Mode == gpu.ModeSlice:
-		o.Mechanism = t.slice
-	case o.Mode == gpu.ModeShared:
-		o.Mechanism = t.shared
-	}
-	return o
-}

@@ -152,3 +152,21 @@ func AttributeText(a *structs.Attribute) string {
 	}
 	return text
 }
+
+// MachineTraits are what the attributes of every group tell of the machine.
+type MachineTraits struct {
+	Drivers   map[string]hardware.Driver // by vendor
+	closeness gpu.Closeness
+}
+
+func TraitsOf(m hardware.Machine, units []*Unit) MachineTraits {
+	// What was known of a GPU that is missing now stands: a planner that lost its
+	// neighborhood would see the others change.
+	var gpus []hardware.GPU
+	for _, u := range units {
+		if u.Instance == nil {
+			gpus = append(gpus, u.GPU)
+		}
+	}
+	return MachineTraits{m.Drivers, closeness(gpus)}
+}

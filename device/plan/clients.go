@@ -2,8 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
@@ -28,14 +26,4 @@ func maxClients(capability, cuda string) int {
 		return mps.MostClients
 	}
 	return 48
-}
-
-// major is the first number of a compute capability, 0 where that is not known.
-func major(capability string) int {
-	number, _, _ := strings.Cut(capability, ".")
-	n, err := strconv.Atoi(number)
-	if err != nil {
-		return 0
-	}
-	return n
 }

@@ -5,9 +5,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/plugins/device"
-
-	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // Groups turns a plan into what Nomad is told. Groups are ordered by name
@@ -43,24 +40,6 @@ func buildGroup(m MachineTraits, name GroupName, members []*Unit) *device.Device
 		}
 	}
 	return g
-}
-
-// MachineTraits are what the attributes of every group tell of the machine.
-type MachineTraits struct {
-	Drivers   map[string]hardware.Driver // by vendor
-	closeness gpu.Closeness
-}
-
-func TraitsOf(m hardware.Machine, units []*Unit) MachineTraits {
-	// What was known of a GPU that is missing now stands: a planner that lost its
-	// neighborhood would see the others change.
-	var gpus []hardware.GPU
-	for _, u := range units {
-		if u.Instance == nil {
-			gpus = append(gpus, u.GPU)
-		}
-	}
-	return MachineTraits{m.Drivers, closeness(gpus)}
 }
 
 // SameGroups compares what Nomad would compare.

@@ -1,7 +1,10 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
@@ -175,4 +178,42 @@ func (u *Unit) CountHeld() int {
 // SharedFlag reports whether several tasks may be on the device at once.
 func (u *Unit) SharedFlag() bool {
 	return u.Sharing.Mode == gpu.ModeSlice || u.Sharing.Mode == gpu.ModeShared
+}
+
+// Unable says why a device cannot be offered as it is configured; empty if it can.
+func (u *Unit) Unable() string {
+	can := gpu.Sharings(u.GPU.Vendor)
+	switch {
+	case u.Sharing.Mode == gpu.ModeSlice && !gpu.InSlices(u.GPU.Vendor):
+		return fmt.Sprintf("mode \"slice\": nothing keeps tasks apart on one of %s's devices but vNPUs; write mode = \"partition\" with profiles", u.GPU.Vendor)
+	case u.Sharing.Mode == gpu.ModeSlice && u.MemoryMiB == 0:
+		return "mode \"slice\": the driver does not tell how much memory the device has"
+	case (u.Sharing.Mode == gpu.ModeSlice || u.Sharing.Mode == gpu.ModeShared) && !slices.Contains(can, u.Sharing.Mechanism):
+		names := make([]string, len(can))
+		for n, s := range can {
+			names[n] = string(s)
+		}
+		return fmt.Sprintf("sharing %q: %s devices know %s", u.Sharing.Mechanism, u.GPU.Vendor, strings.Join(names, ", "))
+	case u.Static && u.Instance != nil:
+		return "mps { static_partitioning }: NVIDIA does not say that it divides MIG instances; make smaller ones"
+	case u.Static && major(u.GPU.ComputeCapability) < 8:
+		return fmt.Sprintf("mps { static_partitioning }: it takes a GPU of compute capability 8.0 (Ampere) or later, and this one has %q", u.GPU.ComputeCapability)
+	case u.Sharing.Mechanism == gpu.SharingSuspend && (u.Sharing.Mode != gpu.ModeShared || u.Instance != nil):
+		return "sharing \"suspend\": it is for GPUs in mode \"shared\", not for slices and MIG instances"
+	case u.Sharing.Mechanism == gpu.SharingDmem && u.Instance != nil:
+		return "sharing \"dmem\": the kernel limits the memory of GPUs, not of their partitions"
+	case u.Sharing.Mechanism == gpu.SharingDmem && u.GPU.Dmem == "":
+		return "sharing \"dmem\": the kernel cannot limit this device's memory; that takes Linux 6.14 with control groups version 2, and a driver that takes part"
+	}
+	return ""
+}
+
+// major is the first number of a compute capability, 0 where that is not known.
+func major(capability string) int {
+	number, _, _ := strings.Cut(capability, ".")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return 0
+	}
+	return n
 }
