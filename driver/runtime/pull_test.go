@@ -181,9 +181,25 @@ func TestRequestsAreCountedByMany(t *testing.T) {
 	})
 	together(func(worker, n int) { m.add(1) })
 	must.Eq(t, 8*5000, m.recent)
+	m.mu.Lock() // what counts waits
+	counted := make(chan struct{})
+	go func() {
+		m.add(1)
+		close(counted)
+	}()
+	for m.received.Load() == 2*8*5000 {
+		runtime.Gosched()
+	}
+	for range 1000 {
+		runtime.Gosched()
+	}
+	must.Eq(t, 8*5000, m.recent)
+	m.mu.Unlock()
+	<-counted
+	must.Eq(t, 8*5000+1, m.recent)
 	must.Eq(t, 0, m.waiting)
 	must.Nil(t, m.idle)
-	must.Eq(t, 2*8*5000, m.received.Load())
+	must.Eq(t, 2*8*5000+1, m.received.Load())
 }
 
 func TestWhatARegistrySentIsNotedByMany(t *testing.T) {
