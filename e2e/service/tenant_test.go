@@ -124,7 +124,7 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 		"a revert with its token":              {revert + at, back + `,"AuthToken":"` + alice + `"}`, "", nil, 409, full},
 		"a revert by one who may only that":    {revert + at, back + `}`, only["revert-job"], nil, 409, hidden},
 		"more of a dispatched job":             {"/v1/job/" + url.PathEscape(child) + "/scale" + at, grows + `}`, alice, nil, 422, "was dispatched"},
-		"children by the clock":                {"/v1/jobs", odd["clock"], alice, nil, 422, "parameterized and periodic"},
+		"children by the clock":                {"/v1/jobs", odd["clock"], alice, nil, 422, "that is periodic"},
 		"a count that is left out":             {"/v1/jobs", odd["left out"], alice, nil, 403, never},
 		"devices of a sidecar":                 {"/v1/jobs", odd["mesh"], alice, nil, 422, "sidecar_task"},
 		"counts that are kept":                 {"/v1/jobs", odd["keeps"], alice, nil, 403, never},

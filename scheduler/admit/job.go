@@ -30,9 +30,8 @@ type Job struct {
 	// Dispatched jobs are children that Nomad does not let be changed. Of one that was
 	// submitted Nomad does not read it.
 	Dispatched bool
-	// repeated jobs are parameterized and periodic: what is dispatched starts children by the
-	// clock.
-	repeated bool
+	// periodic and parameterized jobs start nothing themselves, but children.
+	periodic, parameterized bool
 
 	envelope object // {"Job": …, "EnforceIndex": …, "Submission": …}
 	job      object
@@ -144,7 +143,7 @@ func (j *Job) fill(h header, q Query) error {
 		return err
 	}
 	j.ID = or(h.ID, "")
-	j.Dispatched, j.repeated = or(h.Dispatched, false), !isNull(h.Periodic) && !isNull(h.ParameterizedJob)
+	j.Dispatched, j.periodic, j.parameterized = or(h.Dispatched, false), !isNull(h.Periodic), !isNull(h.ParameterizedJob)
 	j.Type = or(h.Type, "service")
 	j.Priority = or(h.Priority, 0)
 	if j.Priority == 0 {

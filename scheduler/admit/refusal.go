@@ -36,14 +36,22 @@ func malformed(text string, details ...string) *Refusal {
 	return &Refusal{Status: badRequest, Text: text, Details: details}
 }
 
-// CheckRepeated refuses a job with GPUs that is parameterized and periodic at once: what is
-// dispatched starts children by the clock, as many as there are, and Nomad lets none of them be
-// changed, so that none could wait or be taken back.
-func (j *Job) CheckRepeated() error {
-	if !j.repeated || len(j.Asks) == 0 {
+// CheckChildren refuses a parameterized job with GPUs of which Nomad would start more after a
+// dispatch than was decided about then: it lets no dispatched job be changed, so that none of
+// that could wait or be taken back.
+func (j *Job) CheckChildren() error {
+	is, starts := "", ""
+	switch {
+	case !j.parameterized || len(j.Asks) == 0:
+		return nil
+	case j.periodic:
+		is, starts = "periodic", "by the clock"
+	case j.Type == "sysbatch":
+		is, starts = "of type sysbatch", "on nodes that join"
+	default:
 		return nil
 	}
-	return &Refusal{Status: unprocessable, Text: "a job that is parameterized and periodic cannot ask for GPUs: what it starts by the clock after a dispatch could neither wait for its quota nor be taken back",
+	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("a parameterized job that is %s cannot ask for GPUs: what it starts %s after a dispatch could neither wait for its quota nor be taken back", is, starts),
 		Details: []string{"make it one of the two"}}
 }
 

@@ -99,7 +99,7 @@ func (p *proxy) readJob(s *submission) (err error) {
 	if err := p.checkRegion(s); err != nil {
 		return err
 	}
-	return s.job.CheckRepeated()
+	return s.job.CheckChildren()
 }
 
 // readBody reads a job within the limit on its size.

@@ -15,6 +15,7 @@ import (
 // it was dispatched.
 func TestNothingStartsThatCannotBeTakenBack(t *testing.T) {
 	const both = `,"ParameterizedJob":{"Payload":"optional"},"Periodic":{"Spec":"* * * * * * *","Enabled":true}`
+	const each = `,"ParameterizedJob":{},"Type":"sysbatch"`
 	const child = `,"ParameterizedJob":{},"Dispatched":true`
 	const more, back = `{"Count":2,"Target":{"Group":"g"}}`, `{"JobID":"a","JobVersion":0}`
 	registers := func(more string) string {
@@ -28,14 +29,17 @@ func TestNothingStartsThatCannotBeTakenBack(t *testing.T) {
 		status          int
 		says            string
 	}{
-		"a registration":                  {"/v1/jobs", registers(both), "", 422, "parameterized and periodic"},
-		"a plan":                          {"/v1/job/a/plan", registers(both), "", 422, "parameterized and periodic"},
-		"a validation":                    {"/v1/validate/job", registers(both), "", 200, "parameterized and periodic"},
+		"a registration":                  {"/v1/jobs", registers(both), "", 422, "that is periodic"},
+		"a plan":                          {"/v1/job/a/plan", registers(both), "", 422, "that is periodic"},
+		"a validation":                    {"/v1/validate/job", registers(both), "", 200, "that is periodic"},
+		"a registration for each node":    {"/v1/jobs", registers(each), "", 422, "of type sysbatch"},
+		"a dispatch for each node":        {"/v1/job/a/dispatch", `{}`, with(gpus, each), 422, "of type sysbatch"},
+		"one for each node, that is none": {"/v1/jobs", registers(`,"Type":"sysbatch"`), "", 200, ""},
 		"a registration without GPUs":     {"/v1/jobs", strings.Replace(registers(both), `"gpu":"1"`, `"x":"1"`, 1), "", 200, ""},
 		"one of a parameterized job":      {"/v1/jobs", registers(`,"ParameterizedJob":{}`), "", 200, ""},
 		"one of a periodic job":           {"/v1/jobs", registers(`,"Periodic":{},"ParameterizedJob":null`), "", 200, ""},
-		"a dispatch":                      {"/v1/job/a/dispatch", `{}`, with(gpus, both), 422, "parameterized and periodic"},
-		"a dispatch of a payload":         {"/v1/job/a/dispatch/payload", `x`, with(gpus, both), 422, "parameterized and periodic"},
+		"a dispatch":                      {"/v1/job/a/dispatch", `{}`, with(gpus, both), 422, "that is periodic"},
+		"a dispatch of a payload":         {"/v1/job/a/dispatch/payload", `x`, with(gpus, both), 422, "that is periodic"},
 		"a dispatch without GPUs":         {"/v1/job/a/dispatch", `{}`, with(none, both), 200, ""},
 		"more of a dispatched job":        {"/v1/job/a/scale", more, with(gpus, child), 422, "was dispatched"},
 		"more of one that has none":       {"/v1/job/a/scale", more, with(strings.Replace(gpus, `"Count":1`, `"Count":0`, 1), child), 422, "was dispatched"},

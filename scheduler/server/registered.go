@@ -95,7 +95,7 @@ func becomeChild(job *admit.Job, s *submission) error {
 	if len(job.Asks) == 0 {
 		return nil
 	}
-	if err := job.CheckRepeated(); err != nil {
+	if err := job.CheckChildren(); err != nil {
 		return err
 	}
 	return admit.CheckDispatch(dispatch.Meta)
