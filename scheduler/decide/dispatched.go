@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"slices"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -10,9 +12,10 @@ import (
 // Dispatched assumes that Nomad places a child which it has made of a parameterized job, until
 // Nomad shows its allocs. The asks are the parent's. Without it all that is dispatched at once
 // would be decided about as if it were the only one, and what was dispatched is never taken back.
-func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []admit.Ask) {
+// It reports whether all of the child counts: what finds no room does once Nomad shows that it waits.
+func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []admit.Ask) bool {
 	if tx.Blocked(child) != nil {
-		return
+		return true
 	}
 	var missing []admit.Ask
 	for _, a := range asks {
@@ -22,10 +25,12 @@ func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []ad
 		}
 	}
 	if len(missing) == 0 {
-		return
+		return true
 	}
 	// What it finds no room for is not assumed: it waits in Nomad's own order.
-	if _, _, err := Job(inTime, tx, child, missing, record.New(child)); err == nil {
-		tx.Changed()
+	if _, _, err := Job(inTime, tx, child, missing, record.New(child)); err != nil {
+		return false
 	}
+	tx.Changed()
+	return !slices.ContainsFunc(missing, func(a admit.Ask) bool { return tx.Assumed(child, a.Group) < a.Count })
 }

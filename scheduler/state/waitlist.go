@@ -91,6 +91,8 @@ func (tx *Tx) enlist(key nomad.JobKey) {
 			if known, found := r.Groups[g.Name]; found {
 				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
 			}
+		} else if parent := tx.records[nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}]; j.Parent != "" && parent != nil {
+			w.cost = parent.Groups[g.Name].Cost // until it has a record of its own
 		}
 		l.insert(w)
 	}
