@@ -328,6 +328,7 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 	}
 	t.Run("that cannot be removed", func(t *testing.T) {
 		d, env, fake, cfg := besideFake(t)
+		said := hear(d)
 		existing, err := d.findExisting(t.Context(), cfg)
 		must.NoError(t, err)
 		must.Len(t, 1, existing)
@@ -336,6 +337,7 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 		err = s.removeExisting(t.Context())
 		must.ErrorContains(t, err, "Tasks/Get")
 		must.True(t, structs.IsRecoverable(err))
+		must.StrContains(t, said(), "removing an earlier container of the task: task_id=task container=box")
 		lease, err := env.state.Lease(boxLease)
 		must.NoError(t, err)
 		must.True(t, lease.Live())
