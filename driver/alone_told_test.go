@@ -191,6 +191,7 @@ func TestADriverThatIsConfiguredAnew(t *testing.T) {
 	var data []byte
 	must.NoError(t, base.MsgPackEncode(&data, config))
 	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
+	eventually(t, "the background has written what it writes at once", func() bool { return fileExists(filepath.Join(config.StateDir, "driver.json")) })
 	d.cancel()
 	must.Eq(t, os.Getuid() == 0, strings.Contains(said(), "pipes of old exec sessions stay: "))
 	_, err = env.runtime.Version(t.Context())
