@@ -37,7 +37,7 @@ func NewAudit(out io.Writer) *Audit { return &Audit{out: out} }
 type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
-	// Action is register, plan, validate, scale, dispatch or revert; reserve or
+	// Action is register, plan, validate, scale, dispatch, revert or force; reserve or
 	// release for reservations; evict, reclaim, idle, suspend, move, hold, let_go or fallback for what the
 	// service did to a job by itself.
 	Action string `json:"action"`
@@ -99,7 +99,7 @@ func (a *Audit) Write(r Record) error {
 
 var actions = map[routeKind]string{
 	registered: "register", planned: "plan", validated: "validate",
-	scaled: "scale", dispatched: "dispatch", reverted: "revert",
+	scaled: "scale", dispatched: "dispatch", reverted: "revert", forced: "force",
 }
 
 // Outcome is what comes of a job as a whole: where a group waits, the job does.

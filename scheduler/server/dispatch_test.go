@@ -118,3 +118,53 @@ func TestAChildOfAnotherVersionIsTakenBack(t *testing.T) {
 		})
 	}
 }
+
+// A forced child of another version of its parent than was decided about is taken back as well. Nomad
+// names the evaluation alone; where that cannot be read, the child counts when it is seen.
+func TestAForcedChildOfAnotherVersionIsTakenBack(t *testing.T) {
+	parent := strings.Replace(registeredJob("", 0)[:len(registeredJob("", 0))-1], `"Count":0`, `"Count":1`, 1) + `,"Periodic":{"Enabled":true}}`
+	none := `{"ID":"a","JobModifyIndex":7,"Periodic":{"Enabled":true}}`
+	after := strings.NewReplacer(`"JobModifyIndex":7`, `"JobModifyIndex":8`, `"gpu":"1"`, `"gpu":"8"`).Replace(parent)
+	for name, row := range map[string]struct {
+		before, after string
+		token         func() (string, error)
+		unread        bool
+		status        int
+		stopped       bool
+		counted       []string
+	}{
+		"it stays":                     {before: parent, after: parent, status: 200, counted: []string{"default/a/periodic-1"}},
+		"it changes":                   {before: parent, after: after, status: 409, stopped: true},
+		"it had no GPU":                {before: none, after: after, status: 409, stopped: true},
+		"it has none, and stays":       {before: none, after: none, status: 200},
+		"the evaluation is not there":  {before: parent, after: parent, unread: true, status: 200},
+		"the service has no token now": {before: parent, after: parent, token: func() (string, error) { return "", errors.New("no such file") }, status: 200},
+		"the service needs no token":   {before: parent, after: parent, token: func() (string, error) { return "", nil }, status: 200, counted: []string{"default/a/periodic-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var counted []string
+			s := newService(t, func(c *Config) {
+				c.Dispatched = func(namespace, child string, _ []admit.Ask) { counted = append(counted, namespace+"/"+child) }
+				c.Token = func() (string, error) { return ownToken, nil }
+				if row.token != nil {
+					c.Token = row.token
+				}
+			})
+			s.nomad.jobs["/v1/job/a"], s.nomad.evalID = row.before, "e"
+			s.nomad.beside = func() {
+				s.nomad.jobs["/v1/job/a"] = row.after
+				if row.unread {
+					s.nomad.evalID = "e/1" // the fake one keeps it under another path
+				}
+			}
+			status, said := s.do(t, http.MethodPut, "/v1/job/a/periodic/force", "")
+			if status != row.status || status == 409 && !strings.Contains(said, "force it again") {
+				t.Errorf("%d %s, want %d", status, said, row.status)
+			}
+			last := s.nomad.last()
+			if stopped := last.method == http.MethodDelete && last.path == "/v1/job/a%2Fperiodic-1" && last.header.Get("X-Nomad-Token") == ownToken; stopped != row.stopped || !slices.Equal(counted, row.counted) {
+				t.Errorf("stopped %v, counted %v; Nomad got %+v", stopped, counted, last)
+			}
+		})
+	}
+}

@@ -27,7 +27,7 @@ const (
 	goodToken = "8d6ab3b6-1c57-4f1e-9c56-secret000000"
 	// registerToken may register jobs, and plan and read none: it has register-job alone.
 	registerToken = "8d6ab3b6-1c57-4f1e-9c56-secret000001"
-	// startToken may scale, dispatch and revert jobs, and read none; ownToken is the service's
+	// startToken may scale, dispatch, revert and force jobs, and read none; ownToken is the service's
 	// own, which may read them all.
 	startToken = "8d6ab3b6-1c57-4f1e-9c56-secret000002"
 	ownToken   = "8d6ab3b6-1c57-4f1e-9c56-secret000003"
@@ -49,7 +49,7 @@ func forbids(r *http.Request, body []byte) bool {
 		return r.Method == http.MethodGet || routeOf(r).kind != registered
 	case startToken:
 		kind := routeOf(r).kind
-		return kind != scaled && kind != dispatched && kind != reverted
+		return kind != scaled && kind != dispatched && kind != reverted && kind != forced
 	case ownToken:
 		return r.Method != http.MethodGet
 	}
@@ -72,7 +72,7 @@ type fakeNomad struct {
 	// status answers writes where it is not 0; acl asks for goodToken.
 	status int
 	acl    bool
-	// beside happens while a dispatch is carried out, which answers with evalID.
+	// beside happens while a dispatch or a force is carried out, which answers with evalID.
 	beside func()
 	evalID string
 	// reads answers reads of jobs where it is not 0.
@@ -119,22 +119,29 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, f.job(r.URL))
 	case r.Method == http.MethodGet:
 		http.Error(w, "not found", http.StatusNotFound)
+	case routeOf(r).jobID == noJobsID && routeOf(r).kind == forced:
+		http.Error(w, noPeriodic, http.StatusInternalServerError)
 	case routeOf(r).jobID == noJobsID:
 		http.Error(w, noParent, http.StatusInternalServerError)
-	case routeOf(r).kind == dispatched:
-		f.carriesOut(w, routeOf(r).jobID)
+	case routeOf(r).startsChild():
+		f.carriesOut(w, routeOf(r))
 	default:
 		w.Header().Set("X-Nomad-Index", "12")
 		fmt.Fprint(w, `{"EvalID":"e","Index":18446744073709551615,"Warnings":""}`)
 	}
 }
 
-// carriesOut dispatches a child.
-func (f *fakeNomad) carriesOut(w http.ResponseWriter, id string) {
+// carriesOut dispatches a child, or forces one.
+func (f *fakeNomad) carriesOut(w http.ResponseWriter, rt route) {
 	if f.beside != nil {
 		f.beside()
 	}
-	fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":%q,"Index":12}`, id+"/dispatch-1", f.evalID)
+	if rt.kind == forced {
+		f.jobs["/v1/evaluation/"+f.evalID] = fmt.Sprintf(`{"ID":%q,"JobID":%q}`, f.evalID, rt.jobID+"/periodic-1")
+		fmt.Fprintf(w, `{"EvalID":%q,"EvalCreateIndex":12,"Index":12}`, f.evalID)
+		return
+	}
+	fmt.Fprintf(w, `{"DispatchedJobID":%q,"EvalID":%q,"Index":12}`, rt.jobID+"/dispatch-1", f.evalID)
 }
 
 // job is the JSON of a job or of its versions, "" where there is none.

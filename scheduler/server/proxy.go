@@ -126,7 +126,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// carried out without it, for one in the body.
 	r.Header.Del("Connection")
 	switch rt.kind {
-	case scaled, dispatched, reverted:
+	case scaled, dispatched, reverted, forced:
 		p.recheck(w, r, rt)
 	default:
 		p.admit(w, r, rt)

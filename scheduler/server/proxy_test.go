@@ -48,7 +48,7 @@ func TestRoutes(t *testing.T) {
 		"dispatch":                {"PUT", "/v1/job/a/dispatch", route{kind: dispatched, jobID: "a"}},
 		"dispatch of a payload":   {"POST", "/v1/job/team%2Fa/dispatch/payload", route{kind: dispatched, jobID: "team/a", payload: true}},
 		"revert":                  {"PUT", "/v1/job/a/revert", route{kind: reverted, jobID: "a"}},
-		"periodic force":          {"PUT", "/v1/job/a/periodic/force", route{}},
+		"periodic force":          {"PUT", "/v1/job/a/periodic/force", route{kind: forced, jobID: "a", payload: true}},
 		"evaluate":                {"PUT", "/v1/job/a/evaluate", route{}},
 		"stop":                    {"DELETE", "/v1/job/a", route{}},
 		"exec":                    {"GET", "/v1/client/allocation/x/exec", route{}},
@@ -214,6 +214,9 @@ func TestRechecks(t *testing.T) {
 		"unknown job":       {"/v1/job/none/scale", `{"Count":5,"Target":{"Group":"g"}}`, 404},
 		"unknown version":   {"/v1/job/full/revert", `{"JobID":"full","JobVersion":9}`, 500},
 		"unknown parent":    {"/v1/job/none/dispatch", `{}`, 500},
+		"force":             {"/v1/job/a%2Fb/periodic/force", ``, 200},
+		"force in quota":    {"/v1/job/full/periodic/force", `{"Namespace":"team"}`, 409},
+		"force of none":     {"/v1/job/none/periodic/force", ``, 500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, nil)

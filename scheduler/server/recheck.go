@@ -17,7 +17,8 @@ import (
 // as it came; but what could never be placed, or is above the quota, is refused
 // while there is a caller to tell. What Nomad itself refuses is refused with its own
 // words, and what is scaled from zero may wait, as a job may. What cannot be checked is
-// refused: Nomad would start it, and takes no dispatched job back.
+// refused: Nomad would start it, takes no dispatched job back, and has what was forced go on until
+// it has stopped.
 func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 	s := &submission{w: w, r: r, route: rt, began: time.Now()}
 	var err error
@@ -86,7 +87,7 @@ func (p *proxy) refuseRecheck(ctx context.Context, s *submission, err error) {
 }
 
 // heldRefusal refuses what would have to wait for quota or for reserved room: unlike
-// a job, a dispatch or a revert cannot be registered waiting, and Nomad takes no
+// a job, a dispatch, a revert or a force cannot be registered waiting, and Nomad takes no
 // change of a dispatched job.
 func heldRefusal(decisions []admit.Decision) error {
 	for _, d := range decisions {

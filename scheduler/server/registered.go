@@ -61,7 +61,7 @@ func (p *proxy) registered(ctx context.Context, s *submission) (*admit.Job, erro
 		if job.Asks, err = scaledTo(job.Asks, scaling.Target["Group"], scaling.Count); err != nil {
 			return nil, err
 		}
-	case dispatched:
+	case dispatched, forced:
 		if err := becomeChild(job, s); err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func checkDispatched(job *admit.Job) error {
 		Details: []string{"dispatch another one, or submit a job"}}
 }
 
-// becomeChild makes the asks of a parameterized job those of a child, which runs at once.
+// becomeChild makes the asks of a parameterized or periodic job those of a child, which runs at once.
 func becomeChild(job *admit.Job, s *submission) error {
 	var dispatch struct {
 		Meta     map[string]string
@@ -176,6 +176,8 @@ func noJob(s *submission, version int64) *nomadRefusal {
 	switch {
 	case s.route.kind == dispatched:
 		return &nomadRefusal{answer{http.StatusInternalServerError, []byte(noParent)}}
+	case s.route.kind == forced:
+		return &nomadRefusal{answer{http.StatusInternalServerError, []byte(noPeriodic)}}
 	case version >= 0:
 		return &nomadRefusal{answer{http.StatusInternalServerError, fmt.Appendf(nil, "job %q at version %d not found", s.route.jobID, version)}}
 	}

@@ -17,17 +17,19 @@ const (
 	planned
 	validated
 	// rechecked requests change a registered job without carrying it: scale,
-	// dispatch and revert.
+	// dispatch and revert, and force, which starts a child of a periodic job.
 	scaled
 	dispatched
 	reverted
+	forced
 )
 
 // route is a request's kind, and the job's ID where the path holds it.
 type route struct {
 	kind  routeKind
 	jobID string
-	// payload is set for a dispatch whose body is its payload, and says nothing else.
+	// payload is set where the body says nothing: that of a dispatch which is its payload, and
+	// that of a force, which Nomad does not read.
 	payload bool
 }
 
@@ -45,14 +47,18 @@ var suffixes = []struct {
 	{"/dispatch", route{kind: dispatched}},
 	{"/dispatch/payload", route{kind: dispatched, payload: true}},
 	{"/revert", route{kind: reverted}},
+	{"/periodic/force", route{kind: forced, payload: true}},
 }
 
 // otherSuffixes are the routes under a job that carry no job: forced
-// evaluations and periodic runs start what is registered already.
+// evaluations start what is registered already.
 var otherSuffixes = []string{
-	"/evaluate", "/allocations", "/evaluations", "/periodic/force", "/summary", "/versions",
+	"/evaluate", "/allocations", "/evaluations", "/summary", "/versions",
 	"/deployments", "/deployment", "/stable", "/services", "/submission", "/actions", "/action", "/tag",
 }
+
+// startsChild reports whether a request has Nomad make a child of a registered job.
+func (rt route) startsChild() bool { return rt.kind == dispatched || rt.kind == forced }
 
 func routeOf(r *http.Request) route {
 	if r.Method != http.MethodPut && r.Method != http.MethodPost {

@@ -15,7 +15,7 @@ import (
 // Nomad to read where the URL and the headers say nothing.
 type said struct{ Region, Namespace, AuthToken, SecretID string }
 
-// said reads it as Nomad does, which reads no such thing in a scaling or a payload.
+// said reads it as Nomad does, which reads no such thing in a scaling, a payload or a force.
 func (s *submission) said() (b said) {
 	if s.route.kind != scaled && !s.route.payload {
 		// Nomad reads the first JSON value too, and refuses what is not as it must be.
@@ -34,7 +34,7 @@ func firstValue(body []byte) []byte {
 	return first
 }
 
-// where is the query that asks Nomad about the job of a scaling, a dispatch or a revert. It has
+// where is the query that asks Nomad about the job of a scaling, a dispatch, a revert or a force. It has
 // nothing else of the caller's: one that blocks would not be answered.
 func (s *submission) where() url.Values {
 	query, said, where := s.r.URL.Query(), s.said(), url.Values{}

@@ -31,16 +31,17 @@ func (r *nomadRefusal) write(w http.ResponseWriter) {
 // that is to happen only there changes nothing, after Nomad has looked at the caller's rights.
 const never = math.MaxUint64
 
-// noJobsID is an ID that Nomad lets no job have, and noParent what it answers to a dispatch of
-// a job that is not there, once it has looked at the caller's rights.
+// noJobsID is an ID that Nomad lets no job have, and noParent and noPeriodic what it answers to a
+// dispatch and to a force of a job that is not there, once it has looked at the caller's rights.
 const (
-	noJobsID = "no job"
-	noParent = "parameterized job not found"
+	noJobsID   = "no job"
+	noParent   = "parameterized job not found"
+	noPeriodic = "job not found"
 )
 
 // attempt asks Nomad what it would answer, and changes nothing. The error is a
 // *nomadRefusal where Nomad refuses; nil where it would do what it was asked for. Of a
-// dispatch it is asked whether the caller may, and nothing else.
+// dispatch and a force it is asked whether the caller may, and nothing else.
 func (p *proxy) attempt(ctx context.Context, s *submission) error {
 	body, wouldDo, err := attemptOf(s)
 	if err != nil || body == nil {
@@ -54,6 +55,8 @@ func (p *proxy) attempt(ctx context.Context, s *submission) error {
 		path = jobPrefix + url.PathEscape(s.route.jobID) + "/revert?" + s.where().Encode()
 	case dispatched:
 		path = jobPrefix + url.PathEscape(noJobsID) + "/dispatch?" + s.where().Encode()
+	case forced:
+		path = jobPrefix + url.PathEscape(noJobsID) + "/periodic/force?" + s.where().Encode()
 	}
 	got, err := p.nomadDo(ctx, http.MethodPut, path, s.token(), body)
 	if err != nil {
@@ -99,6 +102,8 @@ func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 		return body, fmt.Sprintf("enforcing version %d", uint64(never)), err
 	case dispatched:
 		return []byte("{}"), noParent, nil
+	case forced:
+		return []byte("{}"), noPeriodic, nil
 	}
 	return nil, "", nil
 }

@@ -57,8 +57,8 @@ type Config struct {
 	// Devices are the operator's names of device blocks for GPUs.
 	Devices []string
 	Decider Decider
-	// Token is the service's own, with which it reads jobs that are scaled, dispatched or
-	// reverted by one who may not read them; nil: it has none.
+	// Token is the service's own, with which it reads jobs that are scaled, dispatched,
+	// reverted or forced by one who may not read them; nil: it has none.
 	Token func() (string, error)
 	// Denied reports whether Nomad says that the holder of a token may not submit jobs to
 	// a namespace; nil: only Nomad's answer to the submission counts.

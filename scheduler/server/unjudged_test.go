@@ -30,6 +30,7 @@ var starting = map[string]struct{ path, body string }{
 	"a dispatch's payload":   {"/v1/job/a/dispatch/payload", `anything`},
 	"a revert":               {"/v1/job/a/revert", `{"JobID":"a","JobVersion":0}`},
 	"a revert of a held one": {"/v1/job/a/revert", `{"JobID":"a","JobVersion":1}`},
+	"a force":                {"/v1/job/a/periodic/force", ``},
 }
 
 // stores registers job a with a fake Nomad.
@@ -47,7 +48,7 @@ func TestNothingStartsUnjudged(t *testing.T) {
 		change func(*Config)
 		nomad  func(*fakeNomad)
 		token  string
-		status int // of scalings, dispatches and reverts; 404: Nomad's own words, with any status
+		status int // of scalings, dispatches, reverts and forces; 404: Nomad's own words, with any status
 		// submits is the status of registrations where it is another: their job is in them.
 		submits int
 	}{

@@ -39,6 +39,9 @@ func TestNothingInARequestLeadsPastTheCheck(t *testing.T) {
 		"a revert with its token":           {path: "/v1/job/a/revert", body: `{"JobID":"a","JobVersion":0,"AuthToken":"` + goodToken + `"}`, token: true},
 		"a dispatch":                        {path: "/v1/job/a/dispatch", body: `{}`},
 		"a dispatch that is to block":       {path: "/v1/job/a/dispatch?index=99999999", body: `{}`},
+		"a force":                           {path: "/v1/job/a/periodic/force"},
+		"a force that is to block":          {path: "/v1/job/a/periodic/force?index=99999999"},
+		"a force that says where":           {path: "/v1/job/a/periodic/force", body: `{` + elsewhere + `}`}, // which Nomad does not read
 		"a dispatch in another namespace":   {path: "/v1/job/b/dispatch", body: `{` + elsewhere + `}`},
 		"a dispatch with its token":         {path: "/v1/job/a/dispatch", body: `{"authtoken":"` + goodToken + `"}`, token: true},
 	} {
@@ -249,39 +252,41 @@ func (d *paying) Decide(ctx context.Context, asks []admit.Ask, dry bool) ([]admi
 	return decisions, err
 }
 
-// Of dispatches that come at once, those pass that the queue can pay for, and no more: each is
-// decided about when what Nomad made of the one before is known. One that Nomad refuses, or gives
-// no answer to, keeps no other waiting.
+// Of dispatches and forces that come at once, those pass that the queue can pay for, and no more:
+// each is decided about when what Nomad made of the one before is known. One that Nomad refuses, or
+// gives no answer to, keeps no other waiting.
 func TestDispatchesAtOnceArePaidForOneByOne(t *testing.T) {
 	const atOnce, paid = 16, 3
-	d := &paying{}
-	d.most.Store(paid)
-	s := newService(t, func(c *Config) {
-		c.Decider = d
-		c.Dispatched = func(namespace, child string, asks []admit.Ask) {
-			if namespace != "default" || child != "a/dispatch-1" || len(asks) != 1 {
-				t.Errorf("%s %s %v", namespace, child, asks)
+	for path, child := range map[string]string{"/v1/job/a/dispatch": "a/dispatch-1", "/v1/job/a/periodic/force": "a/periodic-1"} {
+		d := &paying{}
+		d.most.Store(paid)
+		s := newService(t, func(c *Config) {
+			c.Decider = d
+			c.Dispatched = func(namespace, made string, asks []admit.Ask) {
+				if namespace != "default" || made != child || len(asks) != 1 || asks[0].Later {
+					t.Errorf("%s %s %v", namespace, made, asks)
+				}
+				d.made.Add(1)
 			}
-			d.made.Add(1)
+		})
+		s.nomad.jobs["/v1/job/a"] = strings.Replace(registeredJob("", 0), `"Count":0`, `"Count":1`, 1)
+		s.nomad.evalID = "e"
+		start := func() int { status, _ := s.do(t, http.MethodPost, path, `{}`); return status }
+		s.nomad.status = http.StatusInternalServerError
+		if got := start(); got != http.StatusInternalServerError || d.made.Load() != 0 {
+			t.Errorf("%d, made %d", got, d.made.Load())
 		}
-	})
-	s.nomad.jobs["/v1/job/a"] = registeredJob("", 0)
-	s.nomad.jobs["/v1/job/a"] = strings.Replace(s.nomad.jobs["/v1/job/a"], `"Count":0`, `"Count":1`, 1)
-	dispatch := func() int { status, _ := s.do(t, http.MethodPost, "/v1/job/a/dispatch", `{}`); return status }
-	s.nomad.status = http.StatusInternalServerError
-	if got := dispatch(); got != http.StatusInternalServerError || d.made.Load() != 0 {
-		t.Errorf("%d, made %d", got, d.made.Load())
-	}
-	s.nomad.status = 0
-	statuses := make(chan int, atOnce)
-	for range atOnce {
-		go func() { statuses <- dispatch() }()
-	}
-	count := map[int]int{}
-	for range atOnce {
-		count[<-statuses]++
-	}
-	if count[http.StatusOK] != paid || count[http.StatusConflict] != atOnce-paid {
-		t.Errorf("%v", count)
+		s.nomad.status = 0
+		statuses := make(chan int, atOnce)
+		for range atOnce {
+			go func() { statuses <- start() }()
+		}
+		count := map[int]int{}
+		for range atOnce {
+			count[<-statuses]++
+		}
+		if count[http.StatusOK] != paid || count[http.StatusConflict] != atOnce-paid {
+			t.Errorf("%s: %v", path, count)
+		}
 	}
 }
