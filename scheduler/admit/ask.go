@@ -41,6 +41,9 @@ type Ask struct {
 	// Later is true for periodic and parameterized jobs: nothing is placed on
 	// registration, so no node and no GPU is worth preferring.
 	Later bool
+	// ByClock is true for periodic jobs: Nomad starts their children by itself, and lets them be
+	// changed.
+	ByClock bool `json:",omitempty"`
 
 	// Canaries is how many allocs of a new version start beside the old one, and wait
 	// for their promotion.

@@ -58,7 +58,7 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	}
 	ask := Ask{
 		Namespace: j.Namespace, JobID: j.ID, JobType: j.Type, Priority: j.Priority,
-		Group: g.name, Count: g.header.count(), Later: !isNull(h.Periodic) || !isNull(h.ParameterizedJob),
+		Group: g.name, Count: g.header.count(), Later: !isNull(h.Periodic) || !isNull(h.ParameterizedJob), ByClock: !isNull(h.Periodic),
 		NodePool: firstOf(or(h.NodePool, ""), "default"), Datacenters: h.Datacenters, Was: was,
 		Constraints: slices.Concat(theirs(h.Constraints), theirs(g.header.Constraints)),
 	}

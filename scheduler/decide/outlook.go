@@ -129,10 +129,13 @@ func (f *Foreseen) start(turn int, o place.Outlook) state.Start {
 func ForeseePlan(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, answers []admit.Decision) (explain func()) {
 	estimates := map[int]func() state.Start{}
 	for i, d := range answers {
+		if asks[i].Later {
+			continue
+		}
 		if fits := fitsInPlan(tx, key, asks, i, &d); fits != nil {
 			answers[i].Explanation = append(answers[i].Explanation, fits.Text())
 		}
-		if len(d.Preferred) > 0 || d.Hold != nil && d.Hold.Kind == view.WaitsForQuota || asks[i].Later {
+		if len(d.Preferred) > 0 || d.Hold != nil && d.Hold.Kind == view.WaitsForQuota {
 			continue
 		}
 		if estimate, ok := ForeseeOf(tx, key, &asks[i]); ok {

@@ -68,13 +68,17 @@ func (p *groupPlacer) decideNew() (record.Group, error) {
 	g := record.Group{Key: p.ask.Key(), Ask: p.stored(), Cost: p.leastCost()}
 	g.Decision = admit.Decision{Group: p.ask.Group}
 	if !p.places() {
-		if err := p.payable(); err != nil {
+		hold, err := p.payable()
+		if err != nil {
 			return g, err
 		}
 		g.Decision.Tasks, g.Decision.Bounds = tasks(tx, p.ask, p.parts, p.form), boundsOf(p.queue)
 		g.Covered = covered(p.parts)
 		unpin(&g)
 		g.Shown = p.shown(view.Registered, p.placedBy())
+		if hold != nil {
+			g = p.markHeld(g, hold)
+		}
 		return g, nil
 	}
 	if p.ask.Reservation != "" {
@@ -145,7 +149,11 @@ func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 		return g, nil // it starts nothing more until its queue can pay
 	}
 	if !p.places() {
-		return g, p.payable()
+		var err error
+		if g.Decision.Hold, err = p.payable(); err == nil && g.Decision.Hold != nil {
+			g = p.markHeld(g, g.Decision.Hold)
+		}
+		return g, err
 	}
 	if p.ask.Reservation != "" && p.tx.Reservation(p.ask.Reservation) == nil {
 		p.unreserved = true // it was claimed, or is over: the job goes on without it

@@ -165,7 +165,9 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
 	}
-	g.Decision.Candidates = candidates(tx, &g)
+	if !a.Later {
+		g.Decision.Candidates = candidates(tx, &g)
+	}
 	if !r.Retry {
 		return g, nil
 	}

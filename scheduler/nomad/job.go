@@ -22,6 +22,8 @@ type Job struct {
 	Version  uint64
 	// Parent is the job that this one is a child of: periodic or parameterized.
 	Parent string
+	// Periodic jobs have children that Nomad starts by the clock.
+	Periodic bool
 	// Dispatched jobs are children, which Nomad does not let be changed.
 	Dispatched bool
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
@@ -89,7 +91,7 @@ type DeviceAsk struct {
 func NewJob(j *api.Job, h Hardware) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
-		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Dispatched: j.Dispatched,
+		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Periodic: j.IsPeriodic(), Dispatched: j.Dispatched,
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
 	for _, g := range j.TaskGroups {

@@ -57,12 +57,15 @@ func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
 	if !l.mayEvict(item.Evict) {
 		return false
 	}
-	_, err := l.revise(ctx, item.Job, item.Revision)
+	changed, err := l.revise(ctx, item.Job, item.Revision)
 	if err == nil {
 		err = l.stop(ctx, item.Evict)
 	}
 	if err != nil {
 		l.report("hold job "+item.Job.String(), err)
+		return false
+	}
+	if !changed && len(item.Evict.Victims) == 0 { // the news of it is late
 		return false
 	}
 	l.note(item, false)
@@ -219,6 +222,9 @@ func (l *Loop) note(item *Item, dryRun bool) {
 		for _, y := range e.Yielding {
 			text := fmt.Sprintf("group %s of job %s must wait for quota again: a job with a higher priority goes first in queue %s", y.Group, y.Job, y.Queue)
 			tx.Note(view.Event{Kind: "hold", Namespace: y.Job.Namespace, JobID: y.Job.ID, For: e.Job.String(), Text: text, DryRun: dryRun})
+		}
+		if kind == "hold" && len(e.Victims) == 0 { // its children wait
+			tx.Note(view.Event{Kind: kind, Namespace: item.Job.Namespace, JobID: item.Job.ID, Text: e.Text, DryRun: dryRun})
 		}
 		for _, v := range e.Victims {
 			tx.Note(view.Event{

@@ -182,6 +182,17 @@ func (m *model) register(raw json.RawMessage) {
 // dispatch starts a child of a parameterized job, with what its parent holds.
 func (m *model) dispatch(parent nomad.JobKey, id string, priority int) nomad.JobKey {
 	m.t.Helper()
+	return m.child(parent, id, func(j *api.Job) { j.Dispatched, j.Priority = true, &priority })
+}
+
+// launch starts a child of a periodic job, with what its parent holds.
+func (m *model) launch(parent nomad.JobKey, id string) nomad.JobKey {
+	m.t.Helper()
+	return m.child(parent, id, func(j *api.Job) { j.Periodic = nil })
+}
+
+func (m *model) child(parent nomad.JobKey, id string, change func(*api.Job)) nomad.JobKey {
+	m.t.Helper()
 	of := m.jobs[parent.String()]
 	raw, err := json.Marshal(of.job)
 	if err != nil {
@@ -191,7 +202,8 @@ func (m *model) dispatch(parent nomad.JobKey, id string, priority int) nomad.Job
 	if err := json.Unmarshal(raw, child); err != nil {
 		m.t.Fatal(err)
 	}
-	child.ID, child.ParentID, child.Dispatched, child.Priority = &id, &parent.ID, true, &priority
+	child.ID, child.Name, child.ParentID = &id, &id, &parent.ID
+	change(child)
 	if raw, err = json.Marshal(child); err != nil {
 		m.t.Fatal(err)
 	}
