@@ -158,6 +158,22 @@ func TestReadLifecycle(t *testing.T) {
 	}
 }
 
+// What starts later is known, and whose children may be changed.
+func TestReadLater(t *testing.T) {
+	for more, want := range map[string][2]bool{
+		"": {}, `,"Periodic":null,"ParameterizedJob":null`: {}, `,"Periodic":{}`: {true, true},
+		`,"ParameterizedJob":{}`: {true, false}, `,"ParameterizedJob":{},"Periodic":{}`: {true, true},
+	} {
+		j, err := Read([]byte(`{"Job":{"ID":"a"`+more+`,"TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}]}}`), Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := j.Asks[0]; [2]bool{a.Later, a.ByClock} != want {
+			t.Errorf("%s: later %v, by the clock %v", more, a.Later, a.ByClock)
+		}
+	}
+}
+
 func TestKey(t *testing.T) {
 	read := func(body string) Ask {
 		j, err := Read([]byte(body), Query{})

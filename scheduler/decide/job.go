@@ -66,7 +66,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record) (r
 	}
 	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts}
 	was, known := p.known(have)
-	same := known && was.FellBack.IsZero() && tx.Alive(key, have) // what fell back is tried anew
+	same := known && was.FellBack.IsZero() && tx.Alive(key, have) && !(a.Later && a.ByClock) // what fell back is tried anew
 	tx.ForgetGroup(key, a.Group)
 	if same {
 		p.asBefore(&was)

@@ -149,10 +149,7 @@ func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 		return g, nil // it starts nothing more until its queue can pay
 	}
 	if !p.places() {
-		var err error
-		if g.Decision.Hold, err = p.payable(); err == nil && g.Decision.Hold != nil {
-			g = p.markHeld(g, g.Decision.Hold)
-		}
+		_, err := p.payable() // of a periodic job all is decided anew
 		return g, err
 	}
 	if p.ask.Reservation != "" && p.tx.Reservation(p.ask.Reservation) == nil {

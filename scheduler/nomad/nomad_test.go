@@ -132,7 +132,7 @@ func TestJob(t *testing.T) {
 	}
 	g.Tasks = g.Tasks[:1]
 	j.Periodic = &api.PeriodicConfig{}
-	if !NewJob(j, Hardware{}).Stopped {
+	if got := NewJob(j, Hardware{}); !got.Stopped || !got.Periodic {
 		t.Error("a periodic job starts nothing itself")
 	}
 	for block, want := range map[*any]int{

@@ -155,6 +155,12 @@ func TestAClockOfEverySecondOverrunsOnce(t *testing.T) {
 		if c.overruns != 1 || c.most > 32+2*16 || !c.held("clock") {
 			t.Errorf("%d overruns, at most %d slices, held: %v\n%s", c.overruns, c.most, c.held("clock"), strings.Join(c.log, "\n"))
 		}
+		told := slices.DeleteFunc(slices.Clone(c.log), func(line string) bool {
+			return !strings.Contains(line, "hold: children of the periodic job a/clock must wait before they start: queue a holds")
+		})
+		if len(told) != 1 {
+			t.Errorf("it is told of %d times: %v", len(told), told)
+		}
 		if got := constraintsOf(c.jobs["a/clock"].job.TaskGroups[0]); !slices.ContainsFunc(got, func(text string) bool {
 			return strings.Contains(text, "took queue a above its limit; each child of a periodic job waits") && strings.Contains(text, "until the job is registered anew")
 		}) {
