@@ -124,6 +124,11 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 		"a revert with its token":              {revert + at, back + `,"AuthToken":"` + alice + `"}`, "", nil, 409, full},
 		"a revert by one who may only that":    {revert + at, back + `}`, only["revert-job"], nil, 409, hidden},
 		"more of a dispatched job":             {"/v1/job/" + url.PathEscape(child) + "/scale" + at, grows + `}`, alice, nil, 422, "was dispatched"},
+		"a force":                              {"/v1/job/never/periodic/force" + at, ``, alice, nil, 409, full},
+		"a force that says another namespace":  {"/v1/job/never/periodic/force" + at, `{"Namespace":"default"}`, alice, nil, 409, full},
+		"a force by one who may only that":     {"/v1/job/never/periodic/force" + at, ``, only["force-periodic-job"], nil, 409, hidden},
+		"a force by one who may not":           {"/v1/job/never/periodic/force" + at, ``, only["scale-job"], nil, 403, "Permission denied"},
+		"a force of what is not periodic":      {"/v1/job/none/periodic/force" + at, ``, alice, nil, 500, "job not found"},
 		"children by the clock":                {"/v1/jobs", odd["clock"], alice, nil, 422, "that is periodic"},
 		"a count that is left out":             {"/v1/jobs", odd["left out"], alice, nil, 403, never},
 		"devices of a sidecar":                 {"/v1/jobs", odd["mesh"], alice, nil, 422, "sidecar_task"},
@@ -139,8 +144,8 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 }
 
 // besieged is a cluster whose team has a full queue, with what attacks need: service svc with a
-// version of three allocs, of which it has one, parameterized job par, job many of twenty allocs
-// without GPUs, and res, which was registered around the service, with devices and no allocs.
+// version of three allocs, of which it has one, parameterized job par, periodic job never, job many of
+// twenty allocs without GPUs, and res, which was registered around the service, with devices and no allocs.
 func besieged(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica, alice string) {
 	t.Helper()
 	r.API.SetSecretID(alice)
@@ -154,7 +159,9 @@ func besieged(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica,
 	par.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "optional", MetaOptional: []string{"gpu_queue"}}
 	many := job{id: "many", namespace: "team", count: 20}.api()
 	many.TaskGroups[0].Constraints = []*api.Constraint{{LTarget: "${node.class}", Operand: "=", RTarget: "none"}}
-	for _, j := range []*api.Job{par, many} {
+	never := clock("never", "0 0 1 1 *", one)
+	never.Namespace = par.Namespace
+	for _, j := range []*api.Job{par, many, never} {
 		if _, _, err := r.API.Jobs().Register(j, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +214,7 @@ func TestNoTenantGetsPastAFullQueue(t *testing.T) {
 	own := token(t, c.API, "nomad-gpu-scheduler", ownPolicy(t))
 	alice := token(t, c.API, "alice", `namespace "default" { policy = "write" } namespace "team" { policy = "write" }`)
 	only := map[string]string{}
-	for _, right := range []string{"scale-job", "dispatch-job", "revert-job", "register-job"} {
+	for _, right := range []string{"scale-job", "dispatch-job", "revert-job", "register-job", "force-periodic-job"} {
 		only[right] = token(t, c.API, right, `namespace "team" { capabilities = ["`+right+`"] }`)
 	}
 	r := serveWith(ctx, t, c, launch{nomad: c.URL, token: own, config: `
@@ -272,7 +279,7 @@ func nothingMore(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	for _, stub := range jobs {
-		want, listed := map[string]int{"svc": 1, "par": 1, "many": 20, "res": 1, "fill": 1}[stub.ID]
+		want, listed := map[string]int{"svc": 1, "par": 1, "many": 20, "res": 1, "fill": 1, "never": 1}[stub.ID]
 		if child := stub.ParentID == "par"; child {
 			want, listed = 1, true
 		}
@@ -287,8 +294,8 @@ func nothingMore(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 			t.Errorf("job %s has %v", stub.ID, d)
 		}
 	}
-	if len(jobs) != 7 { // and two children
-		t.Errorf("%d jobs are registered, want 7", len(jobs))
+	if len(jobs) != 8 { // and two children
+		t.Errorf("%d jobs are registered, want 8", len(jobs))
 	}
 	doubleBooked(ctx, t, c.API)
 }

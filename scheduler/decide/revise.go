@@ -164,6 +164,9 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Hold != nil {
 		g.Decision.Hold, g.Decision.WithoutCanaries, g.Assumed = r.Hold, true, nil
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Held, "waits for "+r.Hold.Kind+": "+r.Hold.Sentence
+		if a.Later { // it is not among what waits
+			tx.NoteDecision(g.Shown)
+		}
 	}
 	if !a.Later {
 		g.Decision.Candidates = candidates(tx, &g)
