@@ -85,7 +85,8 @@ func TestAPeriodicJobThatCannotBePaidForWaits(t *testing.T) {
 // What was registered free stays so, for as much as it was decided for: like a job that runs, it is
 // not held for being submitted again. What is held is free when it is submitted while there is quota.
 func TestAPeriodicJobIsDecidedAboutWhenItIsRegistered(t *testing.T) {
-	b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 2))
+	const another = "queue \"full\" {\n gpus = 0.5\n borrow = false\n allow_namespaces = [\"default\"]\n}\n"
+	b := servicetest.New(t, servicetest.OneGPU+another, servicetest.Machine("a", 2))
 	free := byClock("free", "8G", 1)
 	if d := b.Submit(t, free); d.Hold != nil {
 		t.Fatalf("held: %+v", d.Hold)
@@ -101,13 +102,18 @@ func TestAPeriodicJobIsDecidedAboutWhenItIsRegistered(t *testing.T) {
 	showPeriodic(b, free)
 	b.LetTimePass()
 	b.Tenant(t, "third", 50, "a", 0, 0, 16)
+	fill := servicetest.Ask("fill", "8G", 1)
+	fill.Queue = "full"
+	b.Submit(t, fill)
+	b.Register(fill)
+	b.Run(fill, "alloc-fill", "a", 1, 0, 8)
 	b.LetTimePass()
-	more, other := free, byClock("free", "9G", 1)
-	more.Count = 2
+	more, other, elsewhere := free, byClock("free", "9G", 1), free
+	more.Count, elsewhere.Queue = 2, "full"
 	for name, row := range map[string]struct {
 		ask  admit.Ask
 		held bool
-	}{"as it was": {free, false}, "with more allocs": {more, true}, "with more memory": {other, true}} {
+	}{"as it was": {free, false}, "with more allocs": {more, true}, "with more memory": {other, true}, "in another queue": {elsewhere, true}} {
 		d, err := b.Decide(t.Context(), []admit.Ask{row.ask}, true)
 		if err != nil || (d[0].Hold != nil) != row.held {
 			t.Errorf("%s: %+v, %v", name, d, err)

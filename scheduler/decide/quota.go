@@ -24,14 +24,12 @@ func (p *groupPlacer) payable() (*admit.Hold, error) {
 	everywhere := p.ask.JobType == "system" || p.ask.JobType == "sysbatch"
 	all := p.leastCost().Times(int64(max(1, p.ask.Count)))
 	switch {
-	case p.ask.Later && p.ask.ByClock && p.staysFree():
-		return nil, nil
 	case p.ask.Later && p.ask.ByClock && !everywhere:
 		hold, err := p.quotaFor(all, 0, p.ask.Count)
-		if hold != nil {
-			hold = ChildrenWait(hold.Sentence)
+		if hold == nil || p.staysFree() {
+			return nil, err
 		}
-		return hold, err
+		return ChildrenWait(hold.Sentence), nil
 	case p.ask.Later && !p.ask.ByClock:
 		if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
 			return nil, forbidden("group %q: %s", p.ask.Group, why)
@@ -55,7 +53,7 @@ func (p *groupPlacer) staysFree() bool {
 		return false
 	}
 	was := r.Groups[p.ask.Group]
-	return was.Decision.Hold == nil && was.Key == p.ask.Key() && p.ask.Count <= was.Ask.Count && p.ask.JobType == was.Ask.JobType
+	return was.Decision.Hold == nil && was.Key == p.ask.Key() && p.ask.Count <= was.Ask.Count && p.ask.Queue == was.Ask.Queue
 }
 
 // payableEverywhere refuses a system job that its queue could not pay for on every node.

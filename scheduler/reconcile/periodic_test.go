@@ -169,6 +169,26 @@ func TestAClockOfEverySecondOverrunsOnce(t *testing.T) {
 	})
 }
 
+// Whoever stops the children himself, so that none is too much once what stops has ended, gains
+// nothing: they hold their GPUs until then.
+func TestStoppingChildrenOverrunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(t)
+		c.submit(t.Context(), periodic("clock", "1", 1, 50))
+		for range 60 {
+			c.launch("clock")
+			c.tick(t)
+			for _, j := range c.children() {
+				c.stop(j)
+			}
+			c.look()
+		}
+		if c.overruns > 1 || c.most > 32+2*16 || c.longer > 25 || !c.held("clock") {
+			t.Errorf("%d overruns, at most %d slices, for %d s, held: %v\n%s", c.overruns, c.most, c.longer, c.held("clock"), strings.Join(c.log, "\n"))
+		}
+	})
+}
+
 // Forces come to no overrun at all: each is judged beside those before it.
 func TestALoopOfForcesKeepsToItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
