@@ -130,7 +130,7 @@ func TestAParentIsHeldOnce(t *testing.T) {
 	if err != nil || held == nil || held[0].Hold == nil || held[0].Candidates != nil {
 		t.Fatalf("got %+v, %v", held, err)
 	}
-	if shown := b.Cluster(t).Decisions; shown[0].JobID != "p" || shown[0].Outcome != view.Held || !strings.Contains(shown[0].Summary, "a child of it, p/periodic-2, took queue q above its limit") {
+	if shown := b.Cluster(t).Decisions; shown[0].JobID != "p" || shown[0].Outcome != view.Held || !strings.Contains(shown[0].Summary, "a child of it took queue q above its limit") {
 		t.Errorf("people see %+v", shown)
 	}
 	if due := b.Next(nil, true); due == nil || due.Job.ID != "p/periodic-2" {

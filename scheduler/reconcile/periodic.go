@@ -57,7 +57,7 @@ func childrenWait(tx *state.Tx, skip map[string]bool, child *nomad.Alloc, queue 
 			continue
 		}
 		text := fmt.Sprintf("children of the periodic job %s must wait before they start: %s", parent.Key, tx.OverQuota(queue, place.Charge{}))
-		return hold(parent.Key, g.Name, nil, text, decide.ChildrenWait(fmt.Sprintf("a child of it, %s, took queue %s above its limit", child.Job, queue)))
+		return hold(parent.Key, g.Name, nil, text, decide.ChildrenWait(fmt.Sprintf("a child of it took queue %s above its limit", queue)))
 	}
 	return nil
 }
