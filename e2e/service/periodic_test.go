@@ -73,6 +73,7 @@ func TestAClockKeepsToItsQueue(t *testing.T) {
 	const limit, child = 14, 7 // slices of 14: a GPU, and half of it
 	ctx, c := start(t, 2)
 	r := serve(ctx, t, c, oneGPU)
+	admits(ctx, t, r)
 	half := map[string]string{"gpu": fmt.Sprintf("%dG", child)}
 	for _, j := range []*api.Job{clock("never", "0 0 1 1 *", half), stubborn(clock("often", "* * * * * * *", half), 20*time.Second)} {
 		if _, _, err := r.API.Jobs().Register(j, nil); err != nil {
@@ -114,11 +115,12 @@ func TestForcesKeepToTheirQueue(t *testing.T) {
 	t.Parallel()
 	ctx, c := start(t, 2)
 	r := serve(ctx, t, c, oneGPU)
+	admits(ctx, t, r)
 	if _, _, err := r.API.Jobs().Register(stubborn(clock("never", "0 0 1 1 *", map[string]string{"gpu": "7G"}), 20*time.Second), nil); err != nil {
 		t.Fatal(err)
 	}
 	passed := 0
-	for begin := time.Now(); time.Since(begin) < 20*time.Second && ctx.Err() == nil; {
+	for begin := time.Now(); time.Since(begin) < 20*time.Second && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) { // at most 200 requests pass per second
 		if _, _, err := r.API.Jobs().PeriodicForce("never", nil); err == nil {
 			passed++
 			time.Sleep(1100 * time.Millisecond) // of two in one second Nomad makes one child
