@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -23,7 +24,7 @@ func NewActor(c *api.Client) *Actor { return &Actor{api: c} }
 // registration is the body of a job registration. It is only taken if the job
 // is still as it was read, and keeps the source that the user submitted.
 type registration struct {
-	Job            json.RawMessage
+	Job            any
 	EnforceIndex   bool
 	JobModifyIndex uint64
 	Submission     json.RawMessage `json:",omitempty"`
@@ -39,34 +40,22 @@ func (a *Actor) Read(ctx context.Context, key JobKey) ([]byte, error) {
 		return nil, fmt.Errorf("read job %q: %w", key, err)
 	}
 	var head struct{ JobModifyIndex, Version uint64 }
-	if err := json.Unmarshal(job, &head); err != nil {
-		return nil, fmt.Errorf("decode job %q: %w", key, err)
-	}
-	job, err := withoutTag(job)
-	if err != nil {
+	var fields map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(job, &head), json.Unmarshal(job, &fields)); err != nil {
 		return nil, fmt.Errorf("decode job %q: %w", key, err)
 	}
 	body := registration{Job: job, EnforceIndex: true, JobModifyIndex: head.JobModifyIndex}
+	if tag, found := fields["VersionTag"]; found && string(tag) != "null" {
+		// The author gave it to one version of the job, and Nomad would give it to the next too.
+		delete(fields, "VersionTag")
+		body.Job = fields
+	}
 	var source json.RawMessage
 	q.Params = map[string]string{"version": strconv.FormatUint(head.Version, 10)}
 	if _, err := a.api.Raw().Query(path+"/submission", &source, q); err == nil {
 		body.Submission = source // a job without a source is common
 	}
 	return json.Marshal(body)
-}
-
-// withoutTag takes the tag off that its author gave to a version of a job: it is of that
-// version, and Nomad would give it to the next one too.
-func withoutTag(job json.RawMessage) (json.RawMessage, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(job, &fields); err != nil {
-		return nil, err
-	}
-	if tag, found := fields["VersionTag"]; !found || string(tag) == "null" {
-		return job, nil
-	}
-	delete(fields, "VersionTag")
-	return json.Marshal(fields)
 }
 
 // Register submits a body that Read made and the caller changed. It fails with
@@ -102,7 +91,7 @@ func (a *Actor) Stop(ctx context.Context, allocID string) error {
 // Allocs reads what occupies a node now, and Nomad's index of that.
 func (a *Actor) Allocs(ctx context.Context, nodeID string) ([]*Alloc, uint64, error) {
 	q := query(ctx, "resources", "true", "task_states", "false")
-	q.Filter = fmt.Sprintf("NodeID == %q and %s", nodeID, occupying)
+	q.Filter = fmt.Sprintf("NodeID == %q and (%s)", nodeID, occupying)
 	stubs, meta, err := a.api.Allocations().List(q)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list allocations of node %q: %w", nodeID, err)

@@ -34,7 +34,8 @@ type Blocked struct {
 
 // Sink takes the changes, in order.
 type Sink interface {
-	// Apply takes changes. Index is the Nomad index that they lead to.
+	// Apply takes changes. Index is the Nomad index that they lead to; 0 where others of
+	// the same index could not be read.
 	Apply(changes []Change, index uint64)
 }
 

@@ -151,8 +151,8 @@ func (d *device) health(g *api.NodeDeviceResource) {
 		}
 		at := slices.IndexFunc(g.Instances, func(n *api.NodeDevice) bool { return n.ID == d.view.Instances[i].ID })
 		d.view.Health = g.Instances[at].HealthDescription
-		why, ours := gpu.ParseHealth(d.view.Health)
-		d.view.Cordoned = ours && why.Cordon != ""
+		why, _ := gpu.ParseHealth(d.view.Health) // another plugin's words are no cordon
+		d.view.Cordoned = why.Cordon != ""
 		d.view.Healthy = d.view.Cordoned
 		return
 	}
@@ -160,12 +160,12 @@ func (d *device) health(g *api.NodeDeviceResource) {
 
 // amounts sets how much of the device there is to give away.
 func (d *device) amounts() {
-	n := int64(len(d.view.Instances))
+	n := int64(len(d.view.Instances)) // no device is without
 	switch d.plan.Mode {
 	case gpu.ModeSlice:
 		d.plan.Slices = n
 		d.plan.SliceMiB = d.view.SliceMemoryMiB
-		if d.plan.SliceMiB == 0 && n > 0 {
+		if d.plan.SliceMiB == 0 {
 			d.plan.SliceMiB = max(1, d.view.MemoryMiB/n)
 		}
 		d.view.SliceMemoryMiB = d.plan.SliceMiB

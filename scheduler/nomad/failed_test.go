@@ -87,3 +87,23 @@ func TestFiltersOfAllocs(t *testing.T) {
 		}
 	}
 }
+
+// What a node has now is asked of that node alone, however Nomad reads what is asked.
+func TestOnlyTheAllocsOfTheNodeAreAskedFor(t *testing.T) {
+	m := &inMemory{answer: stocked}
+	if _, _, err := NewActor(m.client(t)).Allocs(t.Context(), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	filter, err := bexpr.CreateEvaluator(m.asked[0].URL.Query().Get("filter"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stub := range []api.AllocationListStub{{ClientStatus: "running"}, {ClientStatus: "failed", DesiredStatus: "run", FollowupEvalID: "e"}, {ClientStatus: "complete"}} {
+		for _, node := range []string{"n1", "n2"} {
+			stub.NodeID = node
+			if got, err := filter.Evaluate(stub); err != nil || got != (node == "n1" && stub.ClientStatus != "complete") {
+				t.Errorf("%s on %s is asked for: %v, %v", stub.ClientStatus, node, got, err)
+			}
+		}
+	}
+}

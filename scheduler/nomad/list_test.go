@@ -62,14 +62,18 @@ func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.answer(w, l.jobStubs())
 	case strings.HasPrefix(r.URL.Path, "/v1/job/"):
 		key := JobKey{q.Get("namespace"), id}
+		if l.jobs[key] == 0 {
+			http.NotFound(w, r)
+			return
+		}
 		l.answer(w, map[string]any{"ID": id, "Namespace": key.Namespace, "JobModifyIndex": l.jobs[key]})
-	case r.URL.Path == "/v1/allocations" && q.Get("filter") == endedAlone:
+	case r.URL.Path == "/v1/allocations" && q.Get("filter") == endedAlone && q.Get("resources") == "true" && q.Get("task_states") == "true":
 		l.asked[r.URL.Path]--
 		l.asked["ended"]++
 		l.answer(w, l.ended)
-	case r.URL.Path == "/v1/allocations":
+	case r.URL.Path == "/v1/allocations" && q.Get("filter") == occupying && q.Get("resources") == "true" && q.Get("task_states") == "false":
 		l.page(w, q.Get("next_token"), q.Get("per_page"))
-	case r.URL.Path == "/v1/evaluations":
+	case r.URL.Path == "/v1/evaluations" && q.Get("filter") == `Status == "blocked"`:
 		l.answer(w, l.evals)
 	case r.URL.Path == "/v1/client/stats":
 		fmt.Fprint(w, cmp.Or(l.stats[q.Get("node_id")], "null"))
@@ -296,6 +300,8 @@ func TestActorRevises(t *testing.T) {
 			fmt.Fprint(w, `{"ID":"plain","JobModifyIndex":1}`)
 		case r.URL.EscapedPath() == "/v1/job/tagged":
 			fmt.Fprint(w, `{"ID":"tagged","JobModifyIndex":1,"VersionTag":{"Name":"golden"}}`)
+		case r.URL.EscapedPath() == "/v1/job/untagged":
+			fmt.Fprint(w, `{"JobModifyIndex":1,"ID":"untagged","VersionTag":null}`)
 		case r.URL.EscapedPath() == "/v1/job/odd":
 			fmt.Fprint(w, `{"JobModifyIndex":"twelve"}`)
 		default:
@@ -312,8 +318,9 @@ func TestActorRevises(t *testing.T) {
 		"a/b":   `{"Job":{"ID":"a/b","JobModifyIndex":12,"Version":3,"Odd":true},"EnforceIndex":true,"JobModifyIndex":12,"Submission":{"Source":"job {}"}}`,
 		"plain": `{"Job":{"ID":"plain","JobModifyIndex":1},"EnforceIndex":true,"JobModifyIndex":1}`,
 		// A tag is of the version that its author gave it to.
-		"tagged": `{"Job":{"ID":"tagged","JobModifyIndex":1},"EnforceIndex":true,"JobModifyIndex":1}`,
-		"odd":    "", "none": "",
+		"tagged":   `{"Job":{"ID":"tagged","JobModifyIndex":1},"EnforceIndex":true,"JobModifyIndex":1}`,
+		"untagged": `{"Job":{"JobModifyIndex":1,"ID":"untagged","VersionTag":null},"EnforceIndex":true,"JobModifyIndex":1}`,
+		"odd":      "", "none": "",
 	} {
 		body, err := a.Read(t.Context(), JobKey{"n", id})
 		if string(body) != want || (err == nil) != (want != "") {

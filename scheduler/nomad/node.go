@@ -66,7 +66,7 @@ func (n *Node) capacity(from *api.Node) {
 }
 
 func constraintTargets(n *api.Node) map[string]string {
-	m := make(map[string]string, len(n.Attributes)+len(n.Meta)+6)
+	m := map[string]string{}
 	for k, v := range n.Attributes {
 		m["attr."+k] = v
 	}

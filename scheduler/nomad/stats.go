@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,7 +33,7 @@ type TaskUse struct {
 func (c *Client) Measure(ctx context.Context, nodeID string) (Measurements, error) {
 	stats, err := c.api.Nodes().Stats(nodeID, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return Measurements{}, err
+		return Measurements{}, fmt.Errorf("measure node %q: %w", nodeID, err)
 	}
 	found := NewMeasurements()
 	for _, group := range stats.DeviceStats {
@@ -127,12 +128,23 @@ func (m Measurements) add(uuid string, s *api.DeviceStats) {
 // statistics says where a device statistic goes; the names are those of
 // nomad-device-nvidia.
 var statistics = map[string]func(*view.Measured, *api.StatValue){
-	"GPU utilization": func(m *view.Measured, v *api.StatValue) { m.Milli = 10 * numerator(v) },
+	"GPU utilization": func(m *view.Measured, v *api.StatValue) { m.Milli = milli(v) },
 	"Memory state":    func(m *view.Measured, v *api.StatValue) { m.MemoryMiB = numerator(v) },
 	"Temperature":     func(m *view.Measured, v *api.StatValue) { m.TemperatureC = numerator(v) },
 	"Power usage":     func(m *view.Measured, v *api.StatValue) { m.PowerW = numerator(v) },
 }
 
+// milli is a percentage in thousandths.
+func milli(v *api.StatValue) int64 {
+	percent := numerator(v)
+	if percent == view.Unmeasured {
+		return view.Unmeasured
+	}
+	return 10 * percent
+}
+
+// numerator is the number of a statistic. A plugin may tell a text where it has none, as
+// nomad-device-nvidia does of what a GPU does not support.
 func numerator(v *api.StatValue) int64 {
 	switch {
 	case v.IntNumeratorVal != nil:

@@ -66,6 +66,7 @@ func (w *Watcher) round(ctx context.Context) error {
 	defer body.Close()
 	changes, at, err := w.Client.relist(ctx, w.Mirror)
 	if err != nil {
+		w.keep(changes)
 		return err
 	}
 	w.Sink.Apply(changes, max(at.nodes, at.allocs, at.jobs, at.evals))
@@ -111,6 +112,7 @@ func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error 
 		for _, e := range f.Events {
 			more, err := w.Mirror.event(e, at)
 			if err != nil {
+				w.keep(changes)
 				return err
 			}
 			changes = append(changes, more...)
@@ -119,6 +121,13 @@ func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error 
 			w.Sink.Apply(changes, f.Index)
 		}
 		w.Heard()
+	}
+}
+
+// keep hands over what came before a failure: the mirror has it, and would not tell it again.
+func (w *Watcher) keep(changes []Change) {
+	if len(changes) > 0 {
+		w.Sink.Apply(changes, 0)
 	}
 }
 
