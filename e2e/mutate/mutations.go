@@ -27,8 +27,8 @@ type mutation struct {
 	what string // the code that changes, and what to
 	// edits do not overlap and stand in the order of the file.
 	edits []edit
-	// runs is the line whose running shows that the mutation's does: its own, or that of
-	// the switch for what a case asks, which a profile has no line for.
+	// runs is the line whose running shows that the mutation's does: its own, that of the
+	// switch for what a case asks, which a profile has no line for, or that of the return.
 	runs int
 	// declared is whether it lies outside of functions, in what has no lines that run.
 	declared bool
@@ -289,6 +289,8 @@ func (f *finder) function(signature *ast.FuncType, body *ast.BlockStmt) {
 				return true
 			}
 			f.add("error to nil", last, "nil")
+			// A profile leaves out what stands behind a function literal.
+			f.found[len(f.found)-1].runs = f.fset.Position(n.Pos()).Line
 		case *ast.ExprStmt:
 			note(n.X, n)
 		case *ast.DeferStmt:

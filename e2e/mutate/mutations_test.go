@@ -74,16 +74,17 @@ func TestMeasure_TellsWhatTestsNotice(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":    "module example.com/p\n\ngo 1.26\n",
-		"p.go":      "package p\n\nconst least = 4 * two\n\nconst two = 2\n\nfunc Positive(n int) bool {\n\tif n > 0 {\n\t\treturn true\n\t}\n\treturn false\n}\n\nfunc Small(n int) bool {\n\tswitch {\n\tcase n > 8:\n\t\treturn false\n\t}\n\treturn true\n}\n",
-		"p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) {\n\tif !Positive(5) || Positive(-5) || !Small(8) || least != 8 {\n\t\tt.Fatal()\n\t}\n}\n",
+		"p.go":      "package p\n\nimport \"errors\"\n\nconst least = 4 * two\n\nconst two = 2\n\nvar errLater = errors.New(\"later\")\n\nfunc Positive(n int) bool {\n\tif n > 0 {\n\t\treturn true\n\t}\n\treturn false\n}\n\nfunc Small(n int) bool {\n\tswitch {\n\tcase n > 8:\n\t\treturn false\n\t}\n\treturn true\n}\n\nfunc Later() (func() int, error) {\n\treturn func() int {\n\t\treturn two\n\t}, errLater\n}\n",
+		"p_test.go": "package p\n\nimport \"testing\"\n\nfunc TestPositive(t *testing.T) {\n\tif _, err := Later(); err == nil || !Positive(5) || Positive(-5) || !Small(8) || least != 8 {\n\t\tt.Fatal()\n\t}\n}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Chdir(dir)
-	// Six mutations: the negated condition is noticed, 5 for 4 in a constant, which no
-	// line of a profile holds, and >= for > in a case, which is asked without being taken.
+	// Seven mutations: the negated condition is noticed, 5 for 4 in a constant, which no
+	// line of a profile holds, >= for > in a case, which is asked without being taken, and
+	// the error behind a function literal.
 	// In Positive, >= for > and 1 for 0 are not, since no test asks for 0 or 1, nor is 9
 	// for 8 in Small.
 	all, err := allTests(".", []string{"-count=1"})
@@ -103,7 +104,7 @@ func TestMeasure_TellsWhatTestsNotice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (tally{tried: 6, killed: 3}); got != want {
+		if want := (tally{tried: 7, killed: 4}); got != want {
 			t.Errorf("measure = %+v, want %+v", got, want)
 		}
 	}
