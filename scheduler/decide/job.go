@@ -30,8 +30,9 @@ func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, 
 		return nil, nil, &admit.Refusal{Status: http.StatusUnprocessableEntity,
 			Text: fmt.Sprintf("the job has %d groups that ask for GPUs, and a job may have %d at most: submit it as several jobs", len(asks), mostGroups)}
 	}
+	before := atOnce{}
 	for i := range asks {
-		g, err := group(tx, key, &asks[i], have)
+		g, err := group(tx, key, &asks[i], have, before)
 		if err == nil {
 			err = inTime()
 		}
@@ -50,7 +51,7 @@ func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, 
 }
 
 // group decides about one ask.
-func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record) (record.Group, error) {
+func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, before atOnce) (record.Group, error) {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		return record.Group{}, forbidden("group %q: %s", a.Group, err)
@@ -64,7 +65,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record) (r
 	if err != nil {
 		return record.Group{}, err
 	}
-	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts}
+	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts, before: before}
 	was, known := p.known(have)
 	same := known && was.FellBack.IsZero() && tx.Alive(key, have) && !(a.Later && a.ByClock) // what fell back is tried anew
 	tx.ForgetGroup(key, a.Group)

@@ -39,6 +39,9 @@ type groupPlacer struct {
 	// beside is how many allocs Nomad starts beside what runs, before it replaces any of
 	// that; 0: it replaces at once.
 	beside int
+	// before is what groups of the same job cost that were decided about before this one, and that
+	// Nomad starts with it.
+	before atOnce
 	// trial is set where only the hold of the answer is of interest.
 	trial bool
 }

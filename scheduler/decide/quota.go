@@ -13,64 +13,6 @@ import (
 // owedWork is what a queue owes its quota to, for people.
 const owedWork = "work that was admitted and waits for room, or is started again after a failure"
 
-// payable refuses work that Nomad starts by itself, now or later, where its queue
-// could not pay for it: a system job for every node that it starts on, a parameterized one
-// where the queue could never pay for a child. A periodic one waits, and its children with it,
-// where the queue cannot pay for one now.
-func (p *groupPlacer) payable() (*admit.Hold, error) {
-	if p.queue == nil {
-		return nil, nil
-	}
-	everywhere := p.ask.JobType == "system" || p.ask.JobType == "sysbatch"
-	all := p.leastCost().Times(int64(max(1, p.ask.Count)))
-	switch {
-	case p.ask.Later && p.ask.ByClock && !everywhere:
-		hold, err := p.quotaFor(all, 0, p.ask.Count)
-		if hold == nil || p.staysFree() {
-			return nil, err
-		}
-		return ChildrenWait(hold.Sentence), nil
-	case p.ask.Later && !p.ask.ByClock:
-		if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
-			return nil, forbidden("group %q: %s", p.ask.Group, why)
-		}
-		return nil, nil
-	}
-	return nil, p.payableEverywhere()
-}
-
-// ChildrenWait has the children of a periodic job wait for quota, before they start.
-func ChildrenWait(why string) *admit.Hold {
-	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + "; each child of a periodic job waits for it before it starts, until the job is registered anew while there is enough"}
-}
-
-// staysFree reports whether a periodic job whose children do not wait is registered as it was
-// decided, for no less than it asks for now: like a job that runs, it is not held where it is
-// submitted again.
-func (p *groupPlacer) staysFree() bool {
-	j, r := p.tx.Job(p.key), p.tx.Record(p.key)
-	if j == nil || r == nil || j.Group(p.ask.Group) == nil || !state.AsRecorded(r, j.Group(p.ask.Group)) {
-		return false
-	}
-	was := r.Groups[p.ask.Group]
-	return was.Decision.Hold == nil && was.Key == p.ask.Key() && p.ask.Count <= was.Ask.Count && p.ask.Queue == was.Ask.Queue
-}
-
-// payableEverywhere refuses a system job that its queue could not pay for on every node.
-func (p *groupPlacer) payableEverywhere() error {
-	tx, cost := p.tx, p.leastCost()
-	room := tx.RoomFor(needOf(tx, p.ask, tasks(p.tx, p.ask, p.parts, p.form)))
-	nodes := room.Count(state.FitsNow) + room.Count(state.FitsLater)
-	missing := nodes*max(1, p.ask.Count) - tx.Live(p.key, p.ask.Group)
-	if owed, why := tx.OverWithOwed(p.queue.Name, cost.Times(int64(max(0, missing))), p.key); missing > 0 && why != "" {
-		if owed != (place.Charge{}) {
-			why += fmt.Sprintf(", with %s of it for %s", owed, owedWork)
-		}
-		return forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, missing, why)
-	}
-	return nil
-}
-
 // leastCost is the least that one alloc costs its queue, on whatever GPU. On
 // which it lands, and what that costs, is seen when it is placed.
 func (p *groupPlacer) leastCost() place.Charge {

@@ -22,8 +22,9 @@ type Job struct {
 	Version  uint64
 	// Parent is the job that this one is a child of: periodic or parameterized.
 	Parent string
-	// Periodic jobs have children that Nomad starts by the clock.
-	Periodic bool
+	// Periodic jobs have children that Nomad starts by the clock, until they are stopped. Overlaps
+	// is set where it does so whatever runs of them.
+	Periodic, Overlaps bool
 	// Dispatched jobs are children, which Nomad does not let be changed.
 	Dispatched bool
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
@@ -91,9 +92,10 @@ type DeviceAsk struct {
 func NewJob(j *api.Job, h Hardware) *Job {
 	out := &Job{
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
-		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Periodic: j.IsPeriodic(), Dispatched: j.Dispatched,
+		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Periodic: j.IsPeriodic() && !deref(j.Stop), Dispatched: j.Dispatched,
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
 	}
+	out.Overlaps = out.Periodic && !deref(j.Periodic.ProhibitOverlap)
 	for _, g := range j.TaskGroups {
 		group := Group{Name: deref(g.Name), Count: deref(g.Count), Stays: g.Migrate != nil && deref(g.Migrate.MaxParallel) == 0, Restarts: restarts(g.ReschedulePolicy)}
 		for _, t := range g.Tasks {

@@ -224,6 +224,9 @@ func (l *Loop) note(item *Item, dryRun bool) {
 			tx.Note(view.Event{Kind: "hold", Namespace: y.Job.Namespace, JobID: y.Job.ID, For: e.Job.String(), Text: text, DryRun: dryRun})
 		}
 		if kind == "hold" && len(e.Victims) == 0 { // its children wait
+			if q := tx.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun {
+				tx.NoteOverrun(q.Name)
+			}
 			tx.Note(view.Event{Kind: kind, Namespace: item.Job.Namespace, JobID: item.Job.ID, Text: e.Text, DryRun: dryRun})
 		}
 		for _, v := range e.Victims {

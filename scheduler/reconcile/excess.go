@@ -28,13 +28,6 @@ func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 	if !slices.ContainsFunc(queues, func(q config.Queue) bool { return tx.Exceeds(q.Name) }) {
 		return nil
 	}
-	for i := range queues {
-		if queue := queues[i].Name; tx.Exceeds(queue) {
-			if item := startedAbove(tx, skip, queue); item != nil {
-				return item
-			}
-		}
-	}
 	tx.Try(func() {
 		defer tx.Without(leaving(tx))()
 		for i := range queues {
@@ -55,8 +48,6 @@ func tooMuch(tx *state.Tx, skip map[string]bool, queue string) *Item {
 		switch a := tx.Alloc(u.ID); {
 		case a.Stopping || skip[a.Key().String()]:
 		case !isSystem(tx, a.Key()) && !tx.Stoppable(a):
-		case childrenWait(tx, skip, a, queue) != nil:
-			return childrenWait(tx, skip, a, queue)
 		case isSystem(tx, a.Key()):
 			return shrink(tx, a, u.Priority, queue)
 		default:

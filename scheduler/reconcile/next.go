@@ -122,6 +122,9 @@ func (f *Finder) quiet(tx *state.Tx) bool {
 }
 
 func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
+	if item := parentAbove(tx, skip); item != nil {
+		return item
+	}
 	waiting := tx.Waiting()
 	if item := firstOf(tx, waiting, skip, f.letGo); item != nil {
 		return item

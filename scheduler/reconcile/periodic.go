@@ -3,6 +3,7 @@ package reconcile
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -14,19 +15,71 @@ import (
 // brought back, but holds its GPUs until it has stopped, and by then the clock may have started the
 // next. So after the first one the job itself bears a hold, with which its children are born.
 
-// startedAbove finds the periodic job of which Nomad started a child last of all in a queue that is
-// above its limit, also where that is so only until something has stopped.
-func startedAbove(tx *state.Tx, skip map[string]bool, queue string) *Item {
-	var last *nomad.Alloc
-	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return periodicParent(tx, key) != nil }) {
-		if a := tx.Alloc(u.ID); !a.Stopping && (last == nil || a.Created.After(last.Created)) {
-			last = a
+// recent is for how long what Nomad started may be why a queue is above its limit, also where
+// something else is to stop for it.
+const recent = time.Minute
+
+// parentAbove finds a periodic job whose children are to wait, as one of them is too much for a
+// queue. It comes before all that is brought back, and whatever may be evicted: Nomad starts the next
+// child meanwhile.
+func parentAbove(tx *state.Tx, skip map[string]bool) (item *Item) {
+	queues := tx.Config().Queues
+	for i := range queues {
+		if queue := queues[i].Name; item == nil && tx.Exceeds(queue) {
+			tx.Try(func() {
+				if item = startedAbove(tx, skip, queue); item == nil {
+					item = parentOfExcess(tx, skip, queue)
+				}
+			})
 		}
 	}
-	if last == nil || slices.ContainsFunc(tx.AllocsOf(last.Key()), func(a *nomad.Alloc) bool { return a.Stopping && a.Group == last.Group }) {
-		return nil // Nomad started it in place of one that it moves
+	return item
+}
+
+// startedAbove finds the periodic job of one of the children that Nomad started last in a queue
+// which is above its limit, also where that is so only until something has stopped.
+func startedAbove(tx *state.Tx, skip map[string]bool, queue string) *Item {
+	var started []*nomad.Alloc
+	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return periodicParent(tx, key) != nil }) {
+		if a := tx.Alloc(u.ID); !a.Stopping && tx.Within(a.Created, recent) && !inPlaceOfOne(tx, a) {
+			started = append(started, a)
+		}
 	}
-	return childrenWait(tx, skip, last, queue)
+	slices.SortStableFunc(started, func(x, y *nomad.Alloc) int { return y.Created.Compare(x.Created) })
+	for _, a := range started {
+		if !tx.Exceeds(queue) {
+			return nil
+		}
+		if item := childrenWait(tx, skip, a, queue); item != nil {
+			return item
+		}
+		defer tx.Without(slices.Values([]*nomad.Alloc{a}))()
+	}
+	return nil
+}
+
+// inPlaceOfOne reports whether Nomad may have started an alloc in place of one that it moves.
+func inPlaceOfOne(tx *state.Tx, a *nomad.Alloc) bool {
+	return slices.ContainsFunc(tx.AllocsOf(a.Key()), func(other *nomad.Alloc) bool { return other.Stopping && other.Group == a.Group })
+}
+
+// parentOfExcess finds the periodic job of a child that will be brought back: it looks at what is, in
+// the order of [tooMuch].
+func parentOfExcess(tx *state.Tx, skip map[string]bool, queue string) *Item {
+	defer tx.Without(leaving(tx))()
+	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {
+		a := tx.Alloc(u.ID)
+		if !tx.Exceeds(queue) {
+			return nil
+		}
+		if item := childrenWait(tx, skip, a, queue); item != nil {
+			return item
+		}
+		if isSystem(tx, a.Key()) || tx.Stoppable(a) {
+			defer tx.Without(slices.Values([]*nomad.Alloc{a}))()
+		}
+	}
+	return nil
 }
 
 // periodicParent is the periodic job that a job is a child of; nil: it is none.

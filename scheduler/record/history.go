@@ -26,6 +26,8 @@ type History struct {
 	Evicted map[string][]time.Time `json:"evicted"`
 	// EvictedQueues is when jobs of a queue had to.
 	EvictedQueues map[string][]time.Time `json:"evicted_queues,omitempty"`
+	// Overran is when a child of a periodic job took a queue above its limit last.
+	Overran map[string]time.Time `json:"overran,omitempty"`
 	// Used is what queues held over time, as of UsedAt.
 	Used   map[string]quota.Use `json:"used,omitempty"`
 	UsedAt time.Time            `json:"used_at,omitzero"`

@@ -23,6 +23,7 @@ type history struct {
 	evicted   map[nomad.JobKey][]time.Time // within budgetTime
 	byQueue   map[string][]time.Time       // the same, of all jobs of a queue
 	moved     map[nomad.JobKey]time.Time   // when work of a job was moved last, within budgetTime
+	overran   map[string]time.Time         // when a child of a periodic job took a queue above its limit last, within budgetTime
 	saved     *record.History              // as it is stored
 	unsaved   bool                         // something was done since
 }
@@ -125,6 +126,15 @@ func (r *Reader) WasIdle(key nomad.JobKey) bool {
 	})
 }
 
+// NoteOverrun keeps that a child of a periodic job took a queue above its limit.
+func (tx *Tx) NoteOverrun(queue string) {
+	tx.history.overran[queue], tx.history.unsaved = tx.now(), true
+}
+
+// Overran reports whether a child of a periodic job took a queue above its limit within the last
+// hour.
+func (r *Reader) Overran(queue string) bool { return r.Within(r.history.overran[queue], budgetTime) }
+
 // TakeUntold returns the events that the audit log does not have yet, once.
 func (tx *Tx) TakeUntold() []view.Event {
 	list := tx.history.untold
@@ -135,6 +145,7 @@ func (tx *Tx) TakeUntold() []view.Event {
 // forgetEvictions forgets those that do not count any more.
 func (tx *Tx) forgetEvictions() {
 	maps.DeleteFunc(tx.history.moved, func(key nomad.JobKey, _ time.Time) bool { return !tx.Moved(key) })
+	maps.DeleteFunc(tx.history.overran, func(queue string, _ time.Time) bool { return !tx.Overran(queue) })
 	for _, key := range expire(tx.history.evicted, tx.now()) {
 		tx.rebookJob(key)
 	}
@@ -173,7 +184,7 @@ func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	for key, times := range h.evicted {
 		now.Evicted[key.String()] = slices.Clone(times)
 	}
-	now.EvictedQueues = maps.Clone(h.byQueue)
+	now.EvictedQueues, now.Overran = maps.Clone(h.byQueue), maps.Clone(h.overran)
 	return now, h.saved
 }
 
@@ -221,6 +232,9 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	for queue, times := range stored.EvictedQueues {
 		h.byQueue[queue] = times
 		tx.rebookQueue(queue)
+	}
+	for queue, at := range stored.Overran {
+		h.overran[queue] = at
 	}
 	tx.version++
 }

@@ -53,7 +53,7 @@ type Reader struct {
 	reservations map[string]*record.Reservation
 	records      map[nomad.JobKey]*record.Record // as far as read
 	drifted      map[nomad.JobKey]bool           // jobs that are not registered as recorded
-	limited      limited                         // jobs that are recorded as kept off some nodes
+	limited      limited                         // jobs that are recorded as kept off some nodes, and periodic ones
 	futile       map[string]bool                 // groups that no eviction would help: job/group
 	unmoved      map[string]string               // why no work was moved for groups: job/group
 	gone         []nomad.JobKey                  // jobs that left, whose records can go
@@ -88,9 +88,9 @@ func New(c *config.Config, now func() time.Time) *State {
 		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
-		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: limited{map[nomad.JobKey]bool{}, map[nomad.JobKey]bool{}}, futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
+		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
-		history: history{evicted: map[nomad.JobKey][]time.Time{}, byQueue: map[string][]time.Time{}, moved: map[nomad.JobKey]time.Time{}, saved: &record.History{}},
+		history: history{evicted: map[nomad.JobKey][]time.Time{}, byQueue: map[string][]time.Time{}, moved: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}
 	s.tx.newPlanners()
 	return s
