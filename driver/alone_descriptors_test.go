@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -293,11 +294,11 @@ func cdiOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 // configurationOperation configures a driver, which begins to work in the background when
 // that has succeeded, and not before.
 func configurationOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
-	var config Config
-	parse(t, configSpec, ``, &config)
-	config.StateDir = t.TempDir()
+	var block config.Config
+	parse(t, config.Schema, ``, &block)
+	block.StateDir = t.TempDir()
 	var data []byte
-	must.NoError(t, base.MsgPackEncode(&data, config))
+	must.NoError(t, base.MsgPackEncode(&data, block))
 	return func() (string, error) {
 		d := unconfigured(t)
 		d.background.Do(func() {}) // nothing in it is asked of here

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -193,7 +194,7 @@ esac
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker-credential-test"), []byte(program), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for host, want := range map[string]string{"a.example": " of a", "b.example": "user pass", "c.example": " of c", "d.example": "user of d", "e.example": " "} {
-		user, secret, err := credentialsFor(spec.Auth{}, "", nil, AuthConfig{Config: path, Helper: "test"})(host)
+		user, secret, err := credentialsFor(spec.Auth{}, "", nil, config.AuthConfig{Config: path, Helper: "test"})(host)
 		must.NoError(t, err)
 		must.Eq(t, want, user+" "+secret, must.Sprint(host))
 	}

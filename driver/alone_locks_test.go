@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	driverruntime "github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -51,10 +52,10 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 	cfg := &drivers.TaskConfig{ID: "begun", JobID: "job"}
 	_, over, err := d.starts.begin(t.Context(), cfg)
 	must.NoError(t, err)
-	var config Config
-	parse(t, configSpec, `enabled = false`, &config)
+	var block config.Config
+	parse(t, config.Schema, `enabled = false`, &block)
 	var disabled []byte
-	must.NoError(t, base.MsgPackEncode(&disabled, config))
+	must.NoError(t, base.MsgPackEncode(&disabled, block))
 	for _, row := range []struct {
 		of    string
 		lock  sync.Locker

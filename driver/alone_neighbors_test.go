@@ -160,7 +160,7 @@ func TestTasksFollowTheirDaemons(t *testing.T) {
 	}
 	d, env := alone(t)
 	said := hear(d)
-	pipes := env.settings.pipes()
+	pipes := pipes(env.settings)
 	daemon := func() string {
 		dir := t.TempDir()
 		fill(t, dir, map[string]string{spec.PipeNames[0]: ""})

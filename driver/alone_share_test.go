@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -340,7 +341,7 @@ func TestHowATaskEnded(t *testing.T) {
 // started again after a fault.
 func TestTaskConfigurationsThatCannotBeDecoded(t *testing.T) {
 	cfg := &drivers.TaskConfig{}
-	_, err := taskConfigOf(cfg, spec.Policy{})
+	_, err := config.Task(cfg, spec.Policy{})
 	must.ErrorContains(t, err, "decode task config: ")
 	must.Eq(t, spec.OnFaultRestart, onFault(cfg))
 }
@@ -380,7 +381,7 @@ func TestWatchdogsThatCannotSee(t *testing.T) {
 		t.Helper()
 		usage.MeasuredAt = measured
 		must.NoError(t, env.state.WriteUsage(usage))
-		w.look([]*task{mine}, env.state, watchdogWarn, now)
+		w.look([]*task{mine}, env.state, config.WatchdogWarn, now)
 	}
 	for range actAfter + 1 { // the same measurement does not count twice
 		look(now)
@@ -391,7 +392,7 @@ func TestWatchdogsThatCannotSee(t *testing.T) {
 		look(mine.record.StartedAt.Add(-time.Second))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(env.settings.StateDir, "usage.json"), []byte("{"), 0o600))
-	w.look([]*task{mine}, env.state, watchdogWarn, now)
+	w.look([]*task{mine}, env.state, config.WatchdogWarn, now)
 	must.MapLen(t, 1, w.strikes)
 	for _, strikes := range w.strikes {
 		must.Eq(t, 1, strikes)

@@ -176,7 +176,7 @@ func TestStepsOfAStartThatFail(t *testing.T) {
 
 	// Where it is not marked that the output was opened, the next start would open it again.
 	s := &start{driver: d, cfg: cfg, plan: &startPlan{env: env}}
-	s.output, err = output.Open(cfg, env.settings.outputMarks())
+	s.output, err = output.Open(cfg, outputMarks(env.settings))
 	must.NoError(t, err)
 	spoil(t, env, "outputs")
 	must.ErrorContains(t, s.runContainer(t.Context()), "mark the task's output: ")
@@ -303,7 +303,7 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	pipe := filepath.Join(cfg.AllocDir, "alloc", "logs", ".web.stdout.fifo")
 	must.NoError(t, unix.Mkfifo(pipe, 0o600))
 	cfg.StdoutPath = pipe
-	s.output, err = output.Open(cfg, env.settings.outputMarks())
+	s.output, err = output.Open(cfg, outputMarks(env.settings))
 	must.NoError(t, err)
 	must.Positive(t, openedAs(t, pipe))
 	s.release()

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -24,7 +25,7 @@ func TestLoginsThatCannotBeRead(t *testing.T) {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	for says, operator := range map[string]AuthConfig{
+	for says, operator := range map[string]config.AuthConfig{
 		"read auth.config: ":                                 {Config: filepath.Join(dir, "none")},
 		"read auth.config " + filepath.Join(dir, "cut"):      {Config: file("cut", `{"auths":`)},
 		"find login for a.example in auth.config: ":          {Config: file("helper", `{"credHelpers":{"a.example":"of-nowhere"}}`)},
@@ -97,9 +98,6 @@ func TestNetworksAndLabelsThatCannotBe(t *testing.T) {
 	must.Len(t, 4, mapped)
 	must.Eq(t, 20001, mapped[2].ContainerPort)
 
-	var m spec.Mistakes
-	checkNetwork(&drivers.TaskConfig{}, spec.Config{Ports: []string{"http"}}, &m)
-	must.ErrorContains(t, m.Err(), `ports: are mapped by the driver with network_mode "bridge" only`)
 	_, err = defaultRoute("Iface Destination Gateway\neth0 00000000 nonsense\n")
 	must.ErrorContains(t, err, `gateway "nonsense" is not an address`)
 	_, err = defaultRoute("Iface Destination Gateway\neth0 00000000 0102\n")
@@ -112,30 +110,6 @@ func TestNetworksAndLabelsThatCannotBe(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "vision", labels["team"])
 	must.Eq(t, "job", labels[labelJob])
-}
-
-// Passwords are kept out of what is shown of a configuration, those of registries too.
-func TestSecretsOfAConfiguration(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config.hcl")
-	must.NoError(t, os.WriteFile(path, []byte(`
-registry {
-  server_address = "a.example"
-  username       = "one"
-  password       = "of a registry"
-}
-registry {
-  server_address = "b.example"
-  username       = "two"
-  password       = "of another"
-}
-auth {
-  username = "all"
-  password = "of all"
-}`), 0o600))
-	must.Eq(t, []string{"of all", "of a registry", "of another"}, Secrets(path))
-	must.NoError(t, os.WriteFile(path, []byte(`stats_interval = "soon"`), 0o600))
-	must.ErrorContains(t, ValidateFile(path), "read configuration "+path+": stats_interval")
-	must.SliceEmpty(t, Secrets(path))
 }
 
 // A namespace is held of a process that runs, and of none else.

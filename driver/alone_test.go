@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -39,7 +40,7 @@ func alone(t *testing.T) (*Driver, environment) {
 	must.NoError(t, err)
 	client, err := runtime.New(runtime.Config{Socket: filepath.Join(dir, "none.sock"), Namespace: testNamespace, Owner: dir})
 	must.NoError(t, err)
-	env := environment{settings: settings{Config: Config{StateDir: dir, Namespace: testNamespace, CNIPath: "/nowhere"}}, runtime: client, state: state}
+	env := environment{settings: config.Settings{Config: config.Config{StateDir: dir, Namespace: testNamespace, CNIPath: "/nowhere"}}, runtime: client, state: state}
 	d.use(env)
 	d.leases.open(state)
 	return d, env
@@ -128,9 +129,9 @@ func TestATaskIsStartedOnce(t *testing.T) {
 // it without a containerd.
 func TestConfigurationsThatDoNotConfigure(t *testing.T) {
 	d := unconfigured(t)
-	config := func(change func(*Config)) *base.Config {
-		var c Config
-		parse(t, configSpec, ``, &c)
+	block := func(change func(*config.Config)) *base.Config {
+		var c config.Config
+		parse(t, config.Schema, ``, &c)
 		change(&c)
 		var data []byte
 		must.NoError(t, base.MsgPackEncode(&data, c))
@@ -139,11 +140,11 @@ func TestConfigurationsThatDoNotConfigure(t *testing.T) {
 	notADirectory := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(notADirectory, nil, 0o600))
 	must.ErrorContains(t, d.SetConfig(&base.Config{PluginConfig: []byte("no message")}), "decode plugin config: ")
-	must.ErrorContains(t, d.SetConfig(config(func(c *Config) { c.StatsInterval = "soon" })), "plugin config: stats_interval")
-	must.ErrorContains(t, d.SetConfig(config(func(c *Config) { c.StateDir = notADirectory })), "not a directory")
+	must.ErrorContains(t, d.SetConfig(block(func(c *config.Config) { c.StatsInterval = "soon" })), "plugin config: stats_interval")
+	must.ErrorContains(t, d.SetConfig(block(func(c *config.Config) { c.StateDir = notADirectory })), "not a directory")
 	_, err := d.configured()
 	must.ErrorIs(t, err, errDisabled)
-	must.NoError(t, d.SetConfig(config(func(c *Config) { c.Enabled, c.DisableLogs = false, true })))
+	must.NoError(t, d.SetConfig(block(func(c *config.Config) { c.Enabled, c.DisableLogs = false, true })))
 	_, err = d.configured()
 	must.ErrorIs(t, err, errDisabled)
 	able, err := d.Capabilities()
@@ -158,8 +159,8 @@ func TestHostResourcesThatCannotBeMade(t *testing.T) {
 		t.Skip("mounts need root")
 	}
 	for sub, make := range map[string]func(env environment) error{
-		"shm":    func(env environment) error { _, err := env.settings.sharedMemory().Create("box", 1<<20); return err },
-		"pipes":  func(env environment) error { _, err := env.settings.pipes().Create("box", "/nowhere"); return err },
+		"shm":    func(env environment) error { _, err := sharedMemory(env.settings).Create("box", 1<<20); return err },
+		"pipes":  func(env environment) error { _, err := pipes(env.settings).Create("box", "/nowhere"); return err },
 		"stages": func(env environment) error { return (&startPlan{env: env}).setStage("box") },
 		"self": func(env environment) error {
 			_, err := newSelfDirs(env.settings).create("box", []string{"d"}, []string{"f"})
@@ -192,7 +193,7 @@ func TestSharedMemoryThatTheKernelRefuses(t *testing.T) {
 		t.Skip("mounts need root")
 	}
 	_, env := alone(t)
-	m := env.settings.sharedMemory()
+	m := sharedMemory(env.settings)
 	_, err := m.Create("box", -1)
 	must.ErrorContains(t, err, "mount shared memory on "+m.Of("box"))
 	_, err = os.Stat(m.Of("box"))
@@ -201,7 +202,7 @@ func TestSharedMemoryThatTheKernelRefuses(t *testing.T) {
 	must.ErrorContains(t, m.Remove(t.Context(), "box"), "remove shared memory: ")
 	long := strings.Repeat("x", 300)
 	must.ErrorContains(t, m.Remove(t.Context(), long), "remove shared memory: unmount ")
-	pipes := env.settings.pipes()
+	pipes := pipes(env.settings)
 	must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, "pipes"), 0o700))
 	must.ErrorContains(t, pipes.Remove(t.Context(), long), "file name too long")
 }

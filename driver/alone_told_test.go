@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -40,7 +41,7 @@ func TestWhatFailsInTheBackgroundIsTold(t *testing.T) {
 		})
 	}
 	background("reaper", func(t *testing.T, d *Driver, env environment, said func() string) {
-		env.settings.gcPeriod = time.Hour
+		env.settings.GCPeriod = time.Hour
 		d.use(env)
 		damage(t, env, "leases/cut.json")
 		go d.reapLoop()
@@ -179,19 +180,19 @@ func TestADriverThatIsConfiguredAnew(t *testing.T) {
 	said := hear(d)
 	_, err := env.runtime.Version(t.Context())
 	must.ErrorContains(t, err, "unknown service")
-	var config Config
-	parse(t, configSpec, ``, &config)
-	config.StateDir = filepath.Join(t.TempDir(), "state")
-	busy := filepath.Join(config.StateDir, "exec", "busy")
+	var block config.Config
+	parse(t, config.Schema, ``, &block)
+	block.StateDir = filepath.Join(t.TempDir(), "state")
+	busy := filepath.Join(block.StateDir, "exec", "busy")
 	must.NoError(t, os.MkdirAll(busy, 0o700))
 	if os.Getuid() == 0 {
 		must.NoError(t, unix.Mount("t", busy, "tmpfs", 0, ""))
 		defer func() { must.NoError(t, unix.Unmount(busy, unix.MNT_DETACH)) }()
 	}
 	var data []byte
-	must.NoError(t, base.MsgPackEncode(&data, config))
+	must.NoError(t, base.MsgPackEncode(&data, block))
 	must.NoError(t, d.SetConfig(&base.Config{PluginConfig: data}))
-	eventually(t, "the background has written what it writes at once", func() bool { return fileExists(filepath.Join(config.StateDir, "driver.json")) })
+	eventually(t, "the background has written what it writes at once", func() bool { return fileExists(filepath.Join(block.StateDir, "driver.json")) })
 	d.cancel()
 	must.Eq(t, os.Getuid() == 0, strings.Contains(said(), "pipes of old exec sessions stay: "))
 	_, err = env.runtime.Version(t.Context())
@@ -203,7 +204,7 @@ func TestADriverThatIsConfiguredAnew(t *testing.T) {
 func TestWhatIsAskedTooLate(t *testing.T) {
 	d, env := alone(t)
 	one := known(d, env, gpu.Lease{})
-	d.settings.statsInterval = time.Hour
+	d.settings.StatsEvery = time.Hour
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	usages, err := d.TaskStats(over, "known", 0)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -163,7 +164,7 @@ func TestWhatTheWatchdogDoes(t *testing.T) {
 	must.NoError(t, err)
 	w := &watchdog{driver: d}
 	v := violation{gpuA, codeMemory, "it uses too much"}
-	events := tells(func() { w.act(one, v, watchdogWarn); w.act(one, v, watchdogWarn) })
+	events := tells(func() { w.act(one, v, config.WatchdogWarn); w.act(one, v, config.WatchdogWarn) })
 	must.Eq(t, []string{"task: GPU limit exceeded: it uses too much"}, saidIn(events))
 	must.Eq(t, map[string]string{"gpu": gpuA, "reason": codeMemory}, events[0].Annotations)
 	must.False(t, one.exited())

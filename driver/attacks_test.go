@@ -18,6 +18,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 )
 
 // preserve is what no attack may read, change, mount or signal: a directory of the
@@ -174,8 +176,8 @@ func TestAttacks(t *testing.T) {
 		p := newPreserve(t, e)
 		volume := filepath.Join(e.dir, "volume")
 		must.NoError(t, os.Mkdir(volume, 0o777))
-		byDefault := e.with(func(c *Config) { c.Volumes.Enabled = false })
-		withVolumes := e.with(func(c *Config) { c.Volumes.AllowPaths = []string{volume} })
+		byDefault := e.with(func(c *config.Config) { c.Volumes.Enabled = false })
+		withVolumes := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{volume} })
 		first, count := attacks(t)
 		ran := 0
 		for seed := first; seed < first+uint64(count); seed++ {

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/docker/cli/cli/config"
+	dockerconfig "github.com/docker/cli/cli/config"
 	helper "github.com/docker/docker-credential-helpers/client"
 	"github.com/docker/docker-credential-helpers/credentials"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -26,7 +27,7 @@ const (
 // operator's Docker configuration file (with the helpers that it names), the
 // operator's helper. A login is sent to its own server only: without a server it is
 // the task's for the registry of its image, and the operator's for Docker Hub.
-func credentialsFor(task spec.Auth, registry string, registries []spec.Auth, operator AuthConfig) runtime.Credentials {
+func credentialsFor(task spec.Auth, registry string, registries []spec.Auth, operator config.AuthConfig) runtime.Credentials {
 	if task.ServerAddress == "" {
 		task.ServerAddress = registry
 	}
@@ -83,7 +84,7 @@ func fromDockerConfig(path, host string) (string, string, error) {
 		return "", "", fmt.Errorf("read auth.config: %w", err)
 	}
 	defer file.Close()
-	parsed, err := config.LoadFromReader(file)
+	parsed, err := dockerconfig.LoadFromReader(file)
 	if err != nil {
 		return "", "", fmt.Errorf("read auth.config %s: %w", path, err)
 	}

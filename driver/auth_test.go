@@ -5,12 +5,13 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 func TestLoginsInTheirOrder(t *testing.T) {
-	var config Config
-	parse(t, configSpec, `
+	var block config.Config
+	parse(t, config.Schema, `
 registry {
   server_address = "a.example"
   username       = "of-a"
@@ -24,8 +25,8 @@ registry {
 auth {
   username = "of-all"
   password = "3"
-}`, &config)
-	_, err := config.parse()
+}`, &block)
+	_, err := block.Parse()
 	must.NoError(t, err)
 	for _, test := range []struct {
 		task       spec.Auth
@@ -43,12 +44,12 @@ auth {
 		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHubHost}, dockerHubHost, "of-task 4"},
 		{spec.Auth{Username: "of-task", Password: "4", ServerAddress: dockerHub}, "c.example", " "},
 	} {
-		username, secret, err := credentialsFor(test.task, "a.example", config.Registries, config.Auth)(test.host)
+		username, secret, err := credentialsFor(test.task, "a.example", block.Registries, block.Auth)(test.host)
 		must.NoError(t, err)
 		must.Eq(t, test.want, username+" "+secret, must.Sprintf("%+v", test))
 	}
-	config.Registries[0].Username = ""
-	_, err = config.parse()
+	block.Registries[0].Username = ""
+	_, err = block.Parse()
 	must.ErrorContains(t, err, `registry[0]: server_address "a.example" and username ""`)
 }
 

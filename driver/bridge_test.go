@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/network"
 )
 
@@ -19,10 +20,10 @@ func TestChangedBridgeSubnet(t *testing.T) {
 	}
 	forEachContainerdAlone(t, func(t *testing.T, e *env) {
 		t.Cleanup(func() { removeUnusedBridges(t, "172.26.250.0/24", "172.26.250.128/25", "172.26.251.0/24") })
-		config := defaultTaskConfig("/local/listen", "8080")
-		config.NetworkMode = "bridge"
+		block := defaultTaskConfig("/local/listen", "8080")
+		block.NetworkMode = "bridge"
 		listen := func(e *env) (*drivers.TaskConfig, string, error) {
-			cfg := e.quietTask(config)
+			cfg := e.quietTask(block)
 			cfg.StdoutPath, cfg.StderrPath = "/dev/null", "/dev/null"
 			e.bring(cfg, "listen")
 			_, made, err := e.harness.StartTask(cfg)
@@ -43,18 +44,18 @@ func TestChangedBridgeSubnet(t *testing.T) {
 				return err == nil
 			})
 		}
-		e = e.with(func(c *Config) { c.BridgeSubnet = "172.26.250.0/24" })
+		e = e.with(func(c *config.Config) { c.BridgeSubnet = "172.26.250.0/24" })
 		old, oldIP, err := listen(e)
 		must.NoError(t, err)
 		answers(oldIP, "172.26.250.0/24")
 
-		changed := e.with(func(c *Config) { c.BridgeSubnet = "172.26.251.0/24" })
+		changed := e.with(func(c *config.Config) { c.BridgeSubnet = "172.26.251.0/24" })
 		_, newIP, err := listen(changed)
 		must.NoError(t, err)
 		answers(newIP, "172.26.251.0/24")
 		answers(oldIP, "172.26.250.0/24")
 
-		overlapping := e.with(func(c *Config) { c.BridgeSubnet = "172.26.250.128/25" })
+		overlapping := e.with(func(c *config.Config) { c.BridgeSubnet = "172.26.250.128/25" })
 		_, _, err = listen(overlapping)
 		must.ErrorContains(t, err, "overlaps 172.26.250.0/24, where tasks still run")
 		must.NoError(t, e.driver.DestroyTask(old.ID, true))

@@ -9,6 +9,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -38,20 +39,20 @@ func TestConformance_Start_Wait_AllocDir(t *testing.T) {
 
 func TestConformance_Capabilities(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("cat", "/proc/self/status")
-		config.CapDrop = []string{"all"}
-		out, _ := e.run(config)
+		block := defaultTaskConfig("cat", "/proc/self/status")
+		block.CapDrop = []string{"all"}
+		out, _ := e.run(block)
 		must.StrContains(t, out, "CapBnd:\t0000000000000000")
 
-		config = defaultTaskConfig("true")
-		config.CapAdd = []string{"sys_admin"}
-		_, _, err := e.harness.StartTask(e.quietTask(config))
+		block = defaultTaskConfig("true")
+		block.CapAdd = []string{"sys_admin"}
+		_, _, err := e.harness.StartTask(e.quietTask(block))
 		must.ErrorContains(t, err, "CAP_SYS_ADMIN is not allowed")
 
-		wide := e.with(func(c *Config) { c.AllowCaps = []string{"all"} })
-		config = defaultTaskConfig("cat", "/proc/self/status")
-		config.CapDrop, config.CapAdd = []string{"all"}, []string{"net_raw"}
-		out, _ = wide.run(config)
+		wide := e.with(func(c *config.Config) { c.AllowCaps = []string{"all"} })
+		block = defaultTaskConfig("cat", "/proc/self/status")
+		block.CapDrop, block.CapAdd = []string{"all"}, []string{"net_raw"}
+		out, _ = wide.run(block)
 		must.StrContains(t, out, "CapEff:\t0000000000002000")
 	})
 }
@@ -122,8 +123,8 @@ func TestConformance_VolumesEnabled(t *testing.T) {
 
 func TestConformance_VolumesDisabled(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		disabled := e.with(func(c *Config) { c.Volumes.Enabled = false })
-		limited := e.with(func(c *Config) { c.Volumes.AllowPaths = []string{"/srv"} })
+		disabled := e.with(func(c *config.Config) { c.Volumes.Enabled = false })
+		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{"/srv"} })
 		config := defaultTaskConfig("true")
 		config.Mounts = []spec.MountConfig{{Type: "bind", Source: "/etc", Target: "/e"}}
 		_, _, err := disabled.harness.StartTask(disabled.quietTask(config))
@@ -140,8 +141,8 @@ func TestConformance_DevicesAndMounts(t *testing.T) {
 		must.NoError(t, unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 9))))
 		must.NoError(t, os.Mkdir(volume, 0o755))
 		must.NoError(t, os.WriteFile(filepath.Join(volume, "f"), []byte("of the volume\n"), 0o644))
-		config := defaultTaskConfig("sh", "-c", "(: < /dev/given) 2>&1; (: > /dev/given) 2>&1; cat /volume/f; touch /volume/x || echo read-only")
-		out, _ := e.run(config, func(cfg *drivers.TaskConfig) {
+		block := defaultTaskConfig("sh", "-c", "(: < /dev/given) 2>&1; (: > /dev/given) 2>&1; cat /volume/f; touch /volume/x || echo read-only")
+		out, _ := e.run(block, func(cfg *drivers.TaskConfig) {
 			cfg.Devices = []*drivers.DeviceConfig{{HostPath: device, TaskPath: "/dev/given", Permissions: "r"}}
 			cfg.Mounts = []*drivers.MountConfig{{HostPath: volume, TaskPath: "/volume", Readonly: true}}
 		})
@@ -150,10 +151,10 @@ func TestConformance_DevicesAndMounts(t *testing.T) {
 		must.StrContains(t, lines(out)[1], "not permitted")
 		must.Eq(t, []string{"of the volume", "read-only"}, lines(out)[2:])
 
-		named := e.with(func(c *Config) { c.AllowDevices = []string{"/dev/full"} })
-		config = defaultTaskConfig("sh", "-c", "stat -c %t,%T /dev/mine")
-		config.Devices = []string{"/dev/full:/dev/mine:rw"}
-		out, _ = named.run(config)
+		named := e.with(func(c *config.Config) { c.AllowDevices = []string{"/dev/full"} })
+		block = defaultTaskConfig("sh", "-c", "stat -c %t,%T /dev/mine")
+		block.Devices = []string{"/dev/full:/dev/mine:rw"}
+		out, _ = named.run(block)
 		must.Eq(t, "1,7\n", out)
 	})
 }
@@ -223,7 +224,7 @@ func TestConformance_GroupAdd(t *testing.T) {
 // may not: that would undo their limits.
 func TestOnlyPrivilegedTasksWriteToControlGroups(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.AllowPrivileged = true })
+		e = e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		config := defaultTaskConfig("grep", "-c", " /sys/fs/cgroup[^ ]* cgroup2* rw", "/proc/mounts")
 		config.Privileged = true
 		out, _ := e.run(config)
@@ -244,7 +245,7 @@ func TestDeviceNodesOfATask(t *testing.T) {
 
 func TestConformance_IPCMode_ShmSizeConflict(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		allowed := e.with(func(c *Config) { c.AllowPrivileged = true })
+		allowed := e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		config := defaultTaskConfig("readlink", "/proc/self/ns/ipc")
 		config.IPCMode = "host"
 		out, _ := allowed.run(config)
@@ -259,12 +260,12 @@ func TestConformance_IPCMode_ShmSizeConflict(t *testing.T) {
 
 func TestConformance_ChecksAllowRuntimes(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("true")
-		config.Runtime = e.ownShim()
-		_, _, err := e.harness.StartTask(e.quietTask(config))
+		block := defaultTaskConfig("true")
+		block.Runtime = e.ownShim()
+		_, _, err := e.harness.StartTask(e.quietTask(block))
 		must.ErrorContains(t, err, "is not allowed on this node; allowed are")
-		allowed := e.with(func(c *Config) { c.AllowRuntimes = []string{config.Runtime} })
-		_, result := allowed.run(config)
+		allowed := e.with(func(c *config.Config) { c.AllowRuntimes = []string{block.Runtime} })
+		_, result := allowed.run(block)
 		must.Eq(t, 0, result.ExitCode)
 	})
 }
@@ -274,10 +275,10 @@ func TestConformance_ChecksAllowRuntimes(t *testing.T) {
 func TestConformance_RuntimeConflict(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		config := defaultTaskConfig("stat", "-c", "%F", "/dev/nvidia0")
-		config.Runtime = e.ownShim()
-		allowed := e.with(func(c *Config) { c.AllowRuntimes = []string{config.Runtime} })
-		out, _ := allowed.run(config, reserve(gpuA, 0))
+		block := defaultTaskConfig("stat", "-c", "%F", "/dev/nvidia0")
+		block.Runtime = e.ownShim()
+		allowed := e.with(func(c *config.Config) { c.AllowRuntimes = []string{block.Runtime} })
+		out, _ := allowed.run(block, reserve(gpuA, 0))
 		must.Eq(t, "character special file\n", out)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
@@ -20,9 +21,9 @@ import (
 // It changes nothing.
 func Diagnose(ctx context.Context, path, allocDir string, report *doctor.Report) {
 	area := report.Area("containers")
-	s, err := readSettings(path)
+	s, err := config.Read(path)
 	if err != nil {
-		area.Fail("configuration", "correct it; "+PluginName+" validate checks it again", "%v", err)
+		area.Fail("configuration", "correct it; "+config.PluginName+" validate checks it again", "%v", err)
 		return
 	}
 	if !s.Enabled {
@@ -32,13 +33,13 @@ func Diagnose(ctx context.Context, path, allocDir string, report *doctor.Report)
 	if path != "" {
 		area.OK("configuration", "%s is valid", path)
 	}
-	s.diagnoseContainerd(ctx, area)
-	s.diagnosePrograms(area)
+	diagnoseContainerd(ctx, s, area)
+	diagnosePrograms(s, area)
 	diagnoseSecurity(area)
 	diagnoseAllocations(area, allocDir)
 }
 
-func (s settings) diagnoseContainerd(ctx context.Context, area *doctor.Area) {
+func diagnoseContainerd(ctx context.Context, s config.Settings, area *doctor.Area) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	r, err := runtime.New(runtime.Config{Socket: s.Socket, Namespace: s.Namespace, Snapshotter: s.Snapshotter})
@@ -82,8 +83,8 @@ func diagnoseRunc(area *doctor.Area, version runtime.RuncVersion, err error) {
 }
 
 // diagnosePrograms looks for what single keys of a task need.
-func (s settings) diagnosePrograms(area *doctor.Area) {
-	if s.networks().Found() {
+func diagnosePrograms(s config.Settings, area *doctor.Area) {
+	if networks(s).Found() {
 		area.OK("CNI plugins", "%s", s.CNIPath)
 	} else {
 		area.Warn("CNI plugins", "install them (Debian: containernetworking-plugins), or name their folder in cni_path", "network_mode = \"bridge\" is refused: there is no program bridge in %s", s.CNIPath)
@@ -93,7 +94,7 @@ func (s settings) diagnosePrograms(area *doctor.Area) {
 	} else {
 		area.OK("init", "%s", s.InitPath)
 	}
-	if program := s.selfProgram(); program != "" {
+	if program := selfProgram(s); program != "" {
 		area.OK("nomad-gpu-self", "%s", program)
 	} else if s.SelfPath != "" {
 		area.Warn("nomad-gpu-self", "install it where Nomad's PATH finds it, or name it in self_path", "tasks have a socket for their GPU and no program that speaks to it: self_path is %q", s.SelfPath)

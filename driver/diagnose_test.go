@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 )
@@ -66,7 +67,7 @@ func TestDiagnoseOfConfigurations(t *testing.T) {
 func TestDiagnoseOfPrograms(t *testing.T) {
 	for path, want := range map[string]doctor.Status{"/bin/sh": doctor.OK, "/nowhere/self": doctor.Warning, "": ""} {
 		var report doctor.Report
-		settings{Config: Config{SelfPath: path, InitPath: "/bin/sh"}}.diagnosePrograms(report.Area("containers"))
+		diagnosePrograms(config.Settings{Config: config.Config{SelfPath: path, InitPath: "/bin/sh"}}, report.Area("containers"))
 		var found doctor.Status
 		for _, f := range report.Findings {
 			if f.Check == "nomad-gpu-self" {

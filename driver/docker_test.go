@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
@@ -28,7 +29,7 @@ func recordedDockerOptions(t *testing.T) []string {
 // is true of the schema.
 func TestDockerOptionsAreDocumented(t *testing.T) {
 	recorded := recordedDockerOptions(t)
-	schema := taskConfigSpec.GetObject().GetAttributes()
+	schema := config.TaskSchema.GetObject().GetAttributes()
 	var names []string
 	var rows strings.Builder
 	rows.WriteString("| option | here | |\n|---|---|---|\n")
@@ -51,10 +52,10 @@ func TestDockerOptionsAreDocumented(t *testing.T) {
 func written(t *testing.T, hcl string) (spec.Config, error) {
 	t.Helper()
 	var raw map[string]any
-	parse(t, taskConfigSpec, "image = \"redis:7\"\n"+hcl, &raw)
+	parse(t, config.TaskSchema, "image = \"redis:7\"\n"+hcl, &raw)
 	cfg := &drivers.TaskConfig{Name: "web"}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(&raw))
-	return taskConfigOf(cfg, spec.Policy{AllowCaps: spec.DefaultCaps})
+	return config.Task(cfg, spec.Policy{AllowCaps: spec.DefaultCaps})
 }
 
 func TestDockerOptionsAreAnswered(t *testing.T) {
@@ -123,14 +124,14 @@ func TestDockersOwnWords(t *testing.T) {
 
 func TestVolumesAndFileLimit(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("sh", "-c", "touch /conf/x 2>/dev/null && echo writable; touch /local/y; ls /conf; ulimit -n; ulimit -Hn; grep Mems_allowed_list /proc/self/status")
-		config.Volumes, config.FileLimit, config.CPUSetMems = []string{"local:/conf:ro"}, 4321, "0"
-		out, _ := e.run(config)
+		block := defaultTaskConfig("sh", "-c", "touch /conf/x 2>/dev/null && echo writable; touch /local/y; ls /conf; ulimit -n; ulimit -Hn; grep Mems_allowed_list /proc/self/status")
+		block.Volumes, block.FileLimit, block.CPUSetMems = []string{"local:/conf:ro"}, 4321, "0"
+		out, _ := e.run(block)
 		must.StrHasPrefix(t, "y\n4321\n4321\n", out)
 		must.StrContains(t, out, "Mems_allowed_list:\t0\n")
-		closed := e.with(func(c *Config) { c.Volumes.Enabled = false })
-		config.Volumes = []string{"/etc:/conf"}
-		_, _, err := closed.harness.StartTask(closed.quietTask(config))
+		closed := e.with(func(c *config.Config) { c.Volumes.Enabled = false })
+		block.Volumes = []string{"/etc:/conf"}
+		_, _, err := closed.harness.StartTask(closed.quietTask(block))
 		must.ErrorContains(t, err, "volumes are disabled")
 	})
 }

@@ -14,19 +14,20 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/documents"
 )
 
 func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
 	for _, block := range documents.HCL(t, "..", "plugin", "plugin_dir", "data_dir") {
-		if !strings.Contains(block.Text, `plugin "`+PluginName+`"`) {
+		if !strings.Contains(block.Text, `plugin "`+config.PluginName+`"`) {
 			continue
 		}
 		path := filepath.Join(t.TempDir(), "agent.hcl")
 		if err := os.WriteFile(path, []byte(block.Text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := ValidateFile(path); err != nil {
+		if err := config.Validate(path); err != nil {
 			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}
 	}
@@ -34,7 +35,7 @@ func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
 
 // The config blocks of containerd tasks in documents have options that there are.
 func TestTasksInDocumentsAreValid(t *testing.T) {
-	spec, diags := hclspecutils.Convert(taskConfigSpec)
+	spec, diags := hclspecutils.Convert(config.TaskSchema)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
@@ -60,7 +61,7 @@ type Driver struct {
 
 // environment is what SetConfig makes of the plugin's configuration.
 type environment struct {
-	settings settings
+	settings config.Settings
 	runtime  *runtime.Runtime
 	state    *statedir.Dir
 	compute  cpustats.Compute
@@ -101,10 +102,10 @@ func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
 }
 
 // ConfigSchema is the schema of the plugin's configuration.
-func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return configSpec, nil }
+func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return config.Schema, nil }
 
 // TaskConfigSchema is the schema of a task's config block.
-func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return taskConfigSpec, nil }
+func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return config.TaskSchema, nil }
 
 // Capabilities tells Nomad what the driver can do.
 func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
@@ -124,17 +125,17 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 
 // SetConfig reads the plugin's configuration. Containerd need not be there.
 func (d *Driver) SetConfig(c *base.Config) error {
-	var config Config
+	var written config.Config
 	if len(c.PluginConfig) > 0 {
-		if err := base.MsgPackDecode(c.PluginConfig, &config); err != nil {
+		if err := base.MsgPackDecode(c.PluginConfig, &written); err != nil {
 			return fmt.Errorf("decode plugin config: %w", err)
 		}
 	}
-	parsed, err := config.parse()
+	parsed, err := written.Parse()
 	if err != nil {
 		return fmt.Errorf("plugin config: %w", err)
 	}
-	if !config.Enabled {
+	if !written.Enabled {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.settings = parsed
@@ -144,13 +145,13 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	if err != nil {
 		return err
 	}
-	state, err := statedir.Open(config.StateDir, bootID)
+	state, err := statedir.Open(written.StateDir, bootID)
 	if err != nil {
 		return err
 	}
 	client, err := runtime.New(runtime.Config{
-		Socket: config.Socket, Namespace: config.Namespace, Owner: config.StateDir, Snapshotter: config.Snapshotter,
-		HostsDir: config.HostsDir, FIFODir: fifoDir(config), MaxImageBytes: parsed.maxImage, MaxUnpackedBytes: parsed.maxUnpacked,
+		Socket: written.Socket, Namespace: written.Namespace, Owner: written.StateDir, Snapshotter: written.Snapshotter,
+		HostsDir: written.HostsDir, FIFODir: fifoDir(written), MaxImageBytes: parsed.MaxImageBytes, MaxUnpackedBytes: parsed.MaxUnpackedBytes,
 		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	})
 	if err != nil {
@@ -163,7 +164,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	d.background.Do(func() {
 		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.
-		if err := os.RemoveAll(fifoDir(config)); err != nil {
+		if err := os.RemoveAll(fifoDir(written)); err != nil {
 			d.logger.Warn("pipes of old exec sessions stay", "error", err)
 		}
 		go d.reapLoop()
@@ -185,7 +186,7 @@ func (d *Driver) use(env environment) {
 	d.environment = env
 }
 
-func fifoDir(c Config) string { return filepath.Join(c.StateDir, "exec") }
+func fifoDir(c config.Config) string { return filepath.Join(c.StateDir, "exec") }
 
 var errDisabled = errors.New("the containerd driver is disabled in the plugin config")
 

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 )
 
 // watcher is one who watches a command, as Nomad shows one to a driver.
@@ -122,7 +124,7 @@ func TestWatchedStream(t *testing.T) {
 // Commands in a task have a bound, which frees itself.
 func TestExecSessionsAreBounded(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.MaxExecSessions = 3 })
+		e = e.with(func(c *config.Config) { c.MaxExecSessions = 3 })
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(cfg)
 		results := make(chan error)

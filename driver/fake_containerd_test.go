@@ -264,7 +264,7 @@ func besideFake(t *testing.T) (*Driver, environment, *fakeContainerd, *drivers.T
 	client, err := runtime.New(runtime.Config{Socket: socket, Namespace: testNamespace, Owner: env.settings.StateDir})
 	must.NoError(t, err)
 	env.runtime = client
-	env.settings.gcGrace = time.Minute
+	env.settings.GCGrace = time.Minute
 	d.use(env)
 	cfg := &drivers.TaskConfig{ID: "task", Name: "web", AllocID: "alloc", NodeID: "node"}
 	lease := gpu.Lease{ID: boxLease, AllocID: "alloc", Task: "web", Container: "box", Phase: gpu.PhaseRunning, StartedAt: time.Now(), Holdings: []gpu.Holding{{UUID: gpuA}}}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 )
 
 // A containerd that is late says nothing of its health, one that is gone does: the two
@@ -41,7 +43,7 @@ func TestFingerprintTellsLateFromGone(t *testing.T) {
 // configuration either.
 func TestFingerprintTakesALateAnswerForNoMistake(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		late := e.with(func(c *Config) { c.Socket, c.Snapshotter = lateContainerd(t, e.config.Socket), "overlayfs" })
+		late := e.with(func(c *config.Config) { c.Socket, c.Snapshotter = lateContainerd(t, e.config.Socket), "overlayfs" })
 		f, answered := late.driver.fingerprint(t.Context())
 		must.False(t, answered, must.Sprint(f.HealthDescription))
 		must.StrNotContains(t, f.HealthDescription, "plugin config")

@@ -16,15 +16,18 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
@@ -77,7 +80,7 @@ type env struct {
 	dir string
 	// node is the ID of the Nomad node.
 	node    string
-	config  Config
+	config  config.Config
 	driver  *Driver
 	harness *dtestutil.DriverHarness
 	// losesShims is set where shims are killed in the middle of what they do.
@@ -86,17 +89,17 @@ type env struct {
 	allocs []string
 }
 
-func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
+func newEnv(t *testing.T, c *containerd, change func(*config.Config)) *env {
 	t.Helper()
 	dir, err := os.MkdirTemp(c.dir, "n")
 	must.NoError(t, err)
 	must.NoError(t, os.Chmod(dir, 0o755))
-	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: Config{
+	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: config.Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
 		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
-		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
-		GPU: GPUConfig{Watchdog: watchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
+		Volumes: config.VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
+		GC:  config.GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
+		GPU: config.GPUConfig{Watchdog: config.WatchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(dir, "cdi")},
 		CNIPath:     "/opt/cni/bin:/usr/lib/cni", BridgeSubnet: "172.26.240.0/24",
 	}}
@@ -108,7 +111,7 @@ func newEnv(t *testing.T, c *containerd, change func(*Config)) *env {
 }
 
 // with is the same node after the operator changed the driver's configuration.
-func (e *env) with(change func(*Config)) *env {
+func (e *env) with(change func(*config.Config)) *env {
 	e.t.Helper()
 	changed := &env{t: e.t, containerd: e.containerd, dir: e.dir, node: e.node, config: e.config}
 	change(&changed.config)
@@ -129,6 +132,12 @@ func (e *env) startDriver() {
 	var data []byte
 	must.NoError(e.t, base.MsgPackEncode(&data, e.config))
 	must.NoError(e.t, e.harness.SetConfig(&base.Config{PluginConfig: data}))
+}
+
+// parse reads what would be written in a config block.
+func parse(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
+	t.Helper()
+	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", into)
 }
 
 // defaultTaskConfig has what the schema's defaults would set.

@@ -20,6 +20,7 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
@@ -131,7 +132,7 @@ func TestHostileLayers(t *testing.T) {
 		},
 	}
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
-		limited := e.with(func(c *Config) { c.MaxUnpackedSize = "16M" })
+		limited := e.with(func(c *config.Config) { c.MaxUnpackedSize = "16M" })
 		e.driver, e.harness = limited.driver, limited.harness
 		r := startRegistry(t, false, false)
 		number, before := 0, e.snapshots()
@@ -167,12 +168,12 @@ func (e *env) copiesCount(r *registry) {
 	}
 	var archive bytes.Buffer
 	must.NoError(e.t, testimage.BuildPacked(&archive, r.addr+"/copies:1", layers, ispec.ImageConfig{Env: []string{"PATH=/bin"}}))
-	config := imageConfig(r.pushArchive(e.t, "copies:1", archive.Bytes()))
-	limited := e.with(func(c *Config) { c.MaxUnpackedSize = "100M" })
-	out, _ := limited.run(config)
+	block := imageConfig(r.pushArchive(e.t, "copies:1", archive.Bytes()))
+	limited := e.with(func(c *config.Config) { c.MaxUnpackedSize = "100M" })
+	out, _ := limited.run(block)
 	must.Eq(e.t, "pulled\n", out)
-	config.Snapshotter = "native"
-	_, _, err = limited.driver.StartTask(limited.quietTask(config))
+	block.Snapshotter = "native"
+	_, _, err = limited.driver.StartTask(limited.quietTask(block))
 	must.ErrorContains(e.t, err, "max_unpacked_size")
 }
 

@@ -52,7 +52,7 @@ func TestHostileLogFiles(t *testing.T) {
 			*path = filepath.Join(cfg.TaskDir().LogDir, ".web."+stream+".fifo")
 			must.NoError(t, unix.Mkfifo(*path, 0o600))
 		}
-		begun, err := output.Open(cfg, e.driver.settings.outputMarks())
+		begun, err := output.Open(cfg, outputMarks(e.driver.settings))
 		must.NoError(t, err)
 		must.NoError(t, begun.Opening())
 		begun.Release()

@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -184,7 +185,7 @@ func TestHostileSwaps(t *testing.T) {
 		profile := []byte(`{"defaultAction":"SCMP_ACT_ALLOW"}`)
 		allowed := filepath.Join(e.dir, "allowed")
 		must.NoError(t, os.Mkdir(allowed, 0o755))
-		limited := e.with(func(c *Config) { c.Volumes.AllowPaths = []string{allowed} })
+		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{allowed} })
 		read := []string{"-c", "cat /x/file /x; echo evil > /x/evil; echo evil > /x"}
 		for name, attack := range map[string]struct {
 			config spec.Config

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -103,7 +104,7 @@ func TestHostileJobs(t *testing.T) {
 		{"GPU memory overflows", func(c *spec.Config) { c.GPU.Memory = "99999999999999999G" }, "too large"},
 	}
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.Volumes.Enabled = false })
+		e = e.with(func(c *config.Config) { c.Volumes.Enabled = false })
 		newNode(e)
 		refused := func(name, says string, config spec.Config, change ...func(*drivers.TaskConfig)) {
 			t.Helper()
@@ -153,7 +154,7 @@ func TestHostileLinks(t *testing.T) {
 			must.ErrorContains(t, start(config, "link", target+"/key"), "not in the task directory")
 		}
 		// An allowed path that is a link to one that is not.
-		limited := e.with(func(c *Config) { c.Volumes.AllowPaths = []string{filepath.Join(e.dir, "ok")} })
+		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{filepath.Join(e.dir, "ok")} })
 		must.NoError(t, os.MkdirAll(filepath.Join(e.dir, "ok"), 0o755))
 		must.NoError(t, os.Symlink(secret, filepath.Join(e.dir, "ok", "link")))
 		config := defaultTaskConfig("true")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/network"
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
@@ -16,32 +17,34 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// hostResources are what the driver itself keeps on the host for containers, of one
-// kind, each in a directory named after its container.
-type hostResources interface {
+// hostResource is one kind of what the driver itself keeps on the host for containers,
+// each in a directory named after its container.
+type hostResource interface {
 	// IDs names the containers for which there is something older than before.
 	IDs(before time.Time) ([]string, error)
 	// Remove undoes what was made, as far as it came; where there is nothing, it succeeds.
 	Remove(ctx context.Context, id string) error
 }
 
-func (s settings) hostResources() []hostResources {
+func hostResources(s config.Settings) []hostResource {
 	// While a start is under way its stage has mounts in the directory of the task's socket.
-	return []hostResources{s.networks(), s.sharedMemory(), s.pipes(), newStages(s), newSelfDirs(s), newTaskRecords(s)}
+	return []hostResource{networks(s), sharedMemory(s), pipes(s), newStages(s), newSelfDirs(s), newTaskRecords(s)}
 }
 
-func (s settings) networks() network.Maker {
+func networks(s config.Settings) network.Maker {
 	return network.New(filepath.Join(s.StateDir, "network"), strings.Split(s.CNIPath, ":"), s.BridgeSubnet)
 }
 
-func (s settings) sharedMemory() hostdir.SharedMemory {
+func sharedMemory(s config.Settings) hostdir.SharedMemory {
 	return hostdir.SharedMemoryIn(filepath.Join(s.StateDir, "shm"))
 }
 
-func (s settings) pipes() hostdir.Pipes { return hostdir.PipesIn(filepath.Join(s.StateDir, "pipes")) }
+func pipes(s config.Settings) hostdir.Pipes {
+	return hostdir.PipesIn(filepath.Join(s.StateDir, "pipes"))
+}
 
 // outputMarks go by themselves: a start may be repeated after its container has gone.
-func (s settings) outputMarks() output.Marks {
+func outputMarks(s config.Settings) output.Marks {
 	return output.MarksIn(filepath.Join(s.StateDir, "outputs"))
 }
 
@@ -91,7 +94,7 @@ func (d *Driver) removeHostResources(id string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	var problems []error
-	for _, r := range n.settings.hostResources() {
+	for _, r := range hostResources(n.settings) {
 		problems = append(problems, r.Remove(ctx, id))
 	}
 	return errors.Join(problems...)
@@ -106,7 +109,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 		return err
 	}
 	if daemon := p.share.PipeDir(); daemon != "" {
-		dir, err := p.env.settings.pipes().Create(id, daemon)
+		dir, err := pipes(p.env.settings).Create(id, daemon)
 		if err != nil {
 			return &spec.NotReadyError{UUID: p.share.Holdings[0].UUID, Reason: err.Error()}
 		}
@@ -116,7 +119,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 		return err
 	}
 	if p.config.OffersIPC() {
-		dir, err := p.env.settings.sharedMemory().Create(id, p.config.ShmBytes())
+		dir, err := sharedMemory(p.env.settings).Create(id, p.config.ShmBytes())
 		if err != nil {
 			return err
 		}
@@ -129,7 +132,7 @@ func (p *startPlan) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, err := p.env.settings.networks().Create(ctx, id, mappings)
+	n, err := networks(p.env.settings).Create(ctx, id, mappings)
 	if err != nil {
 		return err
 	}

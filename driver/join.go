@@ -8,28 +8,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
-	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 // joinTimeout is how long a start waits for the task whose namespaces it shares:
 // Nomad starts the tasks of a group together, and one may have to pull its image.
 const joinTimeout = time.Minute
-
-// checkPartners refuses a task that wants to share a namespace with itself.
-func checkPartners(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
-	partners := config.Partners()
-	for _, shared := range []struct{ key, task string }{
-		{"network_mode", partners.Network}, {"ipc_mode", partners.IPC}, {"pid_mode", partners.PID},
-	} {
-		if shared.task == cfg.Name {
-			m.Add(shared.key, "\"task:%s\" names the task itself; name another one of the group", cfg.Name)
-		}
-	}
-}
 
 // join finds the namespaces that the task shares with others of its allocation,
 // and the shared memory that goes with an IPC namespace.
@@ -51,7 +37,7 @@ func (d *Driver) join(ctx context.Context, p *startPlan) error {
 		if shared.task != partners.IPC {
 			continue
 		}
-		p.shmDir = p.env.settings.sharedMemory().Of(owner.ID)
+		p.shmDir = sharedMemory(p.env.settings).Of(owner.ID)
 		if _, err := os.Stat(p.shmDir); err != nil {
 			return fmt.Errorf("ipc_mode \"task:%s\": task %q keeps its IPC namespace to itself; give it ipc_mode = \"shareable\"", shared.task, shared.task)
 		}

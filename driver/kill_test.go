@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -35,7 +36,7 @@ const victimEnv = "NOMAD_GPU_TEST_VICTIM"
 
 // orders tell a victim what to do, and where to die.
 type orders struct {
-	Config Config
+	Config config.Config
 	Task   *drivers.TaskConfig
 	Driver spec.Config
 	Stop   bool

@@ -19,15 +19,16 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 // TestWhatTheOperatorHasNotAllowed: each is an author's own choice elsewhere.
 func TestWhatTheOperatorHasNotAllowed(t *testing.T) {
-	var config Config
-	parse(t, configSpec, ``, &config)
-	settings, err := config.parse()
+	var block config.Config
+	parse(t, config.Schema, ``, &block)
+	settings, err := block.Parse()
 	must.NoError(t, err)
 	for says, change := range map[string]func(*spec.Config){
 		"no_new_privileges":  func(c *spec.Config) { c.NoNewPrivileges = false },
@@ -44,22 +45,22 @@ func TestWhatTheOperatorHasNotAllowed(t *testing.T) {
 	} {
 		c := defaultTaskConfig("true")
 		change(&c)
-		must.ErrorContains(t, c.Check(settings.policy), says)
+		must.ErrorContains(t, c.Check(settings.Policy), says)
 	}
-	config.AllowUnconfined, config.AllowSnapshotters, config.PidsLimit = true, []string{"nat*"}, 0
-	config.AllowPrivileged, config.MaxSwap, config.AllowCaps = true, "1M", []string{"all"}
-	settings, err = config.parse()
+	block.AllowUnconfined, block.AllowSnapshotters, block.PidsLimit = true, []string{"nat*"}, 0
+	block.AllowPrivileged, block.MaxSwap, block.AllowCaps = true, "1M", []string{"all"}
+	settings, err = block.Parse()
 	must.NoError(t, err)
 	c := defaultTaskConfig("true")
 	c.Seccomp, c.NoNewPrivileges, c.AppArmor, c.Snapshotter, c.PidsLimit = false, false, "unconfined", "native", -1
 	c.MemorySwap, c.CgroupNSMode, c.Ulimit = "1M", "host", []map[string]string{{"rtprio": "99"}}
-	must.NoError(t, c.Check(settings.policy))
+	must.NoError(t, c.Check(settings.Policy))
 }
 
 // TestAForkBombIsHeld by the limit that a task has which sets none.
 func TestAForkBombIsHeld(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		limited := e.with(func(c *Config) { c.PidsLimit = 20 })
+		limited := e.with(func(c *config.Config) { c.PidsLimit = 20 })
 		out, _ := limited.run(defaultTaskConfig("sh", "-c", "for i in $(seq 60); do sleep 5 & done 2>&1; ls -d /proc/[0-9]* | grep -c ."))
 		must.StrContains(t, out, "fork")
 	})
@@ -138,7 +139,7 @@ func TestGiantImages(t *testing.T) {
 			must.NoError(t, f.Truncate(1<<42))
 			must.NoError(t, f.Close())
 		})
-		small := e.with(func(c *Config) { c.MaxImageSize = "1M" })
+		small := e.with(func(c *config.Config) { c.MaxImageSize = "1M" })
 		e.driver, e.harness = small.driver, small.harness
 		ref := startRegistry(t, false, false).push(t, "box:1")
 		refused(imageConfig(ref), func(string) {})
@@ -246,11 +247,11 @@ func TestSharedMemoryIsTheTasks(t *testing.T) {
 			writer.IPCMode = "task:web"
 			e.run(writer, inAllocOf(ownerCfg, "side"))
 		}
-		files, err := os.ReadDir(e.driver.settings.sharedMemory().Of(e.containers()[0]))
+		files, err := os.ReadDir(sharedMemory(e.driver.settings).Of(e.containers()[0]))
 		must.NoError(t, err)
 		must.Between(t, 1000, len(files), 2048)
 		for _, f := range files {
-			must.NoError(t, os.Remove(filepath.Join(e.driver.settings.sharedMemory().Of(e.containers()[0]), f.Name())))
+			must.NoError(t, os.Remove(filepath.Join(sharedMemory(e.driver.settings).Of(e.containers()[0]), f.Name())))
 		}
 		// Each writer ends and is started again, and leaves as much as it can.
 		for i := range 4 {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -78,7 +79,7 @@ func (e *env) groupFiles(config spec.Config, change func(*drivers.TaskConfig), f
 
 func TestCgroupNamespace(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.AllowPrivileged = true })
+		e = e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		config := defaultTaskConfig("sh", "-c", "cat /proc/self/cgroup; touch /sys/fs/cgroup/"+onGroups("memory/x", "x"))
 		sees := map[string]string{
 			"private": onGroups(":memory:/\n", "0::/\n"),
@@ -144,7 +145,7 @@ func TestConformance_Cpuset(t *testing.T) {
 
 func TestConformance_PidsLimit(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		operator := e.with(func(c *Config) { c.PidsLimit = 44 })
+		operator := e.with(func(c *config.Config) { c.PidsLimit = 44 })
 		must.Eq(t, []string{"44"}, operator.groupFiles(defaultTaskConfig(""), unchanged, filePIDs))
 		config := defaultTaskConfig("")
 		config.PidsLimit = 33

@@ -154,7 +154,7 @@ func (d *Driver) tellNeighbors(t *task, reason string) {
 
 // followDaemons shows tasks the MPS daemons that their GPUs have now.
 func (d *Driver) followDaemons(env environment, tasks []*task) {
-	dirs := env.settings.pipes()
+	dirs := pipes(env.settings)
 	for _, t := range tasks {
 		for _, h := range t.record.Lease.Holdings {
 			if h.MPSGeneration == 0 {

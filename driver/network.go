@@ -23,24 +23,6 @@ func networkSysctls() map[string]string {
 	return have
 }
 
-// checkNetwork holds the mode against the network that the group has.
-func checkNetwork(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
-	group := cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != ""
-	key := "network_mode"
-	if config.HostNetwork {
-		key = "host_network"
-	}
-	switch {
-	case group && config.LeavesGroupNetwork():
-		m.Add(key, "contradicts the group's network, which all its tasks share; remove one of them")
-	case !group && config.UsesGroupNetwork():
-		m.Add(key, "\"group\" needs a network block in the group, such as network { mode = \"bridge\" }")
-	}
-	if len(config.Ports) > 0 && !config.UsesBridge() {
-		m.Add("ports", "are mapped by the driver with network_mode \"bridge\" only; Nomad maps those of a group's own network")
-	}
-}
-
 // portMappings translates the labels in ports into what CNI maps, and into what
 // Nomad tells others.
 func portMappings(cfg *drivers.TaskConfig, labels []string) ([]gocni.PortMapping, map[string]int, error) {

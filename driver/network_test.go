@@ -86,7 +86,7 @@ func TestConformance_Ports(t *testing.T) {
 		must.Eq(t, network, again)
 
 		must.NoError(t, e.harness.DestroyTask(cfg.ID, true))
-		ids, err := e.driver.settings.networks().IDs(time.Now().Add(time.Hour))
+		ids, err := networks(e.driver.settings).IDs(time.Now().Add(time.Hour))
 		must.NoError(t, err)
 		must.Eq(t, nil, ids)
 		config.Ports = []string{"none"}

@@ -10,13 +10,14 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/apparmor"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 // checkNode refuses what this node's containerd and kernel do not have, before an
 // image is pulled for it.
-func checkNode(ctx context.Context, client *runtime.Runtime, config spec.Config, s settings) error {
+func checkNode(ctx context.Context, client *runtime.Runtime, config spec.Config, s config.Settings) error {
 	if config.WantsAppArmor() && !apparmor.HostSupports() {
 		return fmt.Errorf("apparmor_profile %q is asked for, but this node's kernel has no AppArmor; remove it, or choose a node that has", config.AppArmor)
 	}

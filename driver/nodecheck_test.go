@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -53,7 +54,7 @@ func TestAnotherSnapshotter(t *testing.T) {
 func TestRuntimeThatIsNotInstalled(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		const name = "io.containerd.nonsense.v1"
-		allowed := e.with(func(c *Config) { c.AllowRuntimes = []string{name} })
+		allowed := e.with(func(c *config.Config) { c.AllowRuntimes = []string{name} })
 		config := defaultTaskConfig("true")
 		config.Runtime = name
 		_, _, err := allowed.harness.StartTask(allowed.quietTask(config))
@@ -64,7 +65,7 @@ func TestRuntimeThatIsNotInstalled(t *testing.T) {
 
 func TestFingerprintNamesASnapshotterThatContainerdLacks(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		wrong := e.with(func(c *Config) { c.Snapshotter = "stargz" })
+		wrong := e.with(func(c *config.Config) { c.Snapshotter = "stargz" })
 		got, _ := wrong.driver.fingerprint(context.Background())
 		must.Eq(t, drivers.HealthStateUnhealthy, got.Health)
 		must.StrContains(t, got.HealthDescription, `plugin config: snapshotter "stargz" is not one of`)

@@ -11,6 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -50,7 +51,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 		return nil, err
 	}
 	p := &startPlan{env: env, cfg: cfg, cdiDirs: append([]string{env.state.CDIDir()}, env.settings.CDISpecDirs...)}
-	if p.config, err = taskConfigOf(cfg, env.settings.policy); err != nil {
+	if p.config, err = config.Task(cfg, env.settings.Policy); err != nil {
 		return nil, err
 	}
 	if n := cfg.NetworkIsolation; n != nil {
@@ -62,7 +63,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if err := checkNames(cfg); err != nil {
 		return nil, err
 	}
-	if p.seccomp, err = seccompProfile(cfg, p.config, env.settings.policy); err != nil {
+	if p.seccomp, err = seccompProfile(cfg, p.config, env.settings.Policy); err != nil {
 		return nil, err
 	}
 	if p.share, err = shareOf(cfg, p.config, env.state); err != nil {
@@ -74,7 +75,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if err := checkNode(ctx, env.runtime, p.config, env.settings); err != nil {
 		return nil, err
 	}
-	if p.files, err = openTaskFiles(cfg, p.config, env.settings.policy); err != nil {
+	if p.files, err = openTaskFiles(cfg, p.config, env.settings.Policy); err != nil {
 		return nil, err
 	}
 	if d.dataDir.look(cfg.AllocDir) {
@@ -111,7 +112,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 		return nil, err
 	}
 	task := spec.Task{
-		Config: p.config, Policy: p.env.settings.policy, Share: p.share, Resources: resources,
+		Config: p.config, Policy: p.env.settings.Policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
 		Volumes: volumes, Mounts: mounts, SeccompProfile: p.seccomp, Devices: devicesOf(p.cfg.Devices), InitPath: p.env.settings.InitPath,
 		Unified: unified(), NetworkSysctls: networkSysctls(),

@@ -10,6 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -32,7 +33,7 @@ func volumes(mounts ...*drivers.MountConfig) func(*drivers.TaskConfig) {
 // find them; the mounts are those that Nomad gives it.
 func TestCSINodePluginMountsVolumesForTheHost(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.AllowPrivileged = true })
+		e = e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		dir := sharedMount(t, filepath.Join(e.dir, "csi"))
 		config := defaultTaskConfig("sh", "-c", "mount -t tmpfs volume /csi/v && touch /csi/v/from-plugin; while [ ! -e /csi/h/from-host ]; do sleep 0.02; done; umount /csi/v")
 		config.Privileged = true
@@ -61,7 +62,7 @@ func TestCSINodePluginMountsVolumesForTheHost(t *testing.T) {
 // One that only looks sees the host's mounts, and its own stay its own.
 func TestPropagationFromTheHost(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.AllowPrivileged = true })
+		e = e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		dir := sharedMount(t, filepath.Join(e.dir, "looks"))
 		for _, name := range []string{"v", "h"} {
 			must.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -178,11 +179,11 @@ func TestAuthFromPluginConfig(t *testing.T) {
 		r := startRegistry(t, true, false)
 		file := filepath.Join(e.dir, "config.json")
 		must.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"auths":{%q:{"username":%q,"password":%q}}}`, r.addr, registryUser, registryPassword), 0o600))
-		for name, auth := range map[string]AuthConfig{
+		for name, auth := range map[string]config.AuthConfig{
 			"login:1": {Username: registryUser, Password: registryPassword, ServerAddress: r.addr},
 			"file:1":  {Config: file},
 		} {
-			operator := e.with(func(c *Config) { c.Auth = auth })
+			operator := e.with(func(c *config.Config) { c.Auth = auth })
 			out, _ := operator.run(imageConfig(r.push(t, name)))
 			must.Eq(t, "pulled\n", out)
 		}
@@ -198,8 +199,8 @@ func TestConformance_AuthFromHelper(t *testing.T) {
 		t.Setenv("PATH", e.dir+":"+os.Getenv("PATH"))
 		file := filepath.Join(e.dir, "config.json")
 		must.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"credHelpers":{%q:"test"}}`, r.addr), 0o600))
-		for name, auth := range map[string]AuthConfig{"helper:1": {Helper: "test"}, "file:1": {Config: file}} {
-			operator := e.with(func(c *Config) { c.Auth = auth })
+		for name, auth := range map[string]config.AuthConfig{"helper:1": {Helper: "test"}, "file:1": {Config: file}} {
+			operator := e.with(func(c *config.Config) { c.Auth = auth })
 			out, _ := operator.run(imageConfig(r.push(t, name)))
 			must.Eq(t, "pulled\n", out)
 		}
@@ -213,7 +214,7 @@ func (e *env) hosts(registry, settings string) *env {
 	root := filepath.Join(e.dir, "certs.d")
 	must.NoError(e.t, os.MkdirAll(filepath.Join(root, registry), 0o755))
 	must.NoError(e.t, os.WriteFile(filepath.Join(root, registry, "hosts.toml"), []byte(settings), 0o644))
-	return e.with(func(c *Config) { c.HostsDir = root })
+	return e.with(func(c *config.Config) { c.HostsDir = root })
 }
 
 func TestPullOverTLS(t *testing.T) {
@@ -344,7 +345,7 @@ func TestConformance_ImageGC_On(t *testing.T) {
 
 func TestConformance_ImageGC_Off(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
-		keeping := e.with(func(c *Config) { c.GC.Image = false })
+		keeping := e.with(func(c *config.Config) { c.GC.Image = false })
 		ref := startRegistry(t, false, false).push(t, "box:1")
 		keeping.run(imageConfig(ref))
 		keeping.tidy(time.Hour)

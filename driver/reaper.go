@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -19,7 +20,7 @@ func (d *Driver) reapLoop() {
 			return
 		}
 		select {
-		case <-time.After(n.settings.gcPeriod):
+		case <-time.After(n.settings.GCPeriod):
 		case <-d.ctx.Done():
 			return
 		}
@@ -32,7 +33,7 @@ func (d *Driver) reapLoop() {
 // reap does one round. Nothing younger than the grace period is touched, and
 // nothing at all before the driver has run for that long: Nomad's client brings
 // its tasks back one by one.
-func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time) error {
+func (d *Driver) reap(client *runtime.Runtime, s config.Settings, began, now time.Time) error {
 	var problems []error
 	// Each step has its own time with containerd.
 	step := func(do func(ctx context.Context) error) {
@@ -40,17 +41,17 @@ func (d *Driver) reap(client *runtime.Runtime, s settings, began, now time.Time)
 		defer cancel()
 		problems = append(problems, do(ctx))
 	}
-	if s.GC.Container && now.Sub(began) >= s.gcGrace {
-		before := now.Add(-s.gcGrace)
+	if s.GC.Container && now.Sub(began) >= s.GCGrace {
+		before := now.Add(-s.GCGrace)
 		step(func(ctx context.Context) error { return d.reapContainers(ctx, client, before) })
 		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, containerIDs, before) })
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
-	problems = append(problems, d.leases.expire(now), s.outputMarks().Expire(now))
+	problems = append(problems, d.leases.expire(now), outputMarks(s).Expire(now))
 	if s.GC.Image {
 		step(func(ctx context.Context) error {
-			removed, err := client.CollectImages(ctx, now.Add(-s.imageDelay))
+			removed, err := client.CollectImages(ctx, now.Add(-s.GCImageDelay))
 			for _, name := range removed {
 				d.logger.Info("removed an unused image", "image", name)
 			}
@@ -113,9 +114,9 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 
 // reapHostResources removes networks and shared memory whose container is gone or
 // was never made.
-func (d *Driver) reapHostResources(ctx context.Context, client *runtime.Runtime, s settings, before time.Time) error {
+func (d *Driver) reapHostResources(ctx context.Context, client *runtime.Runtime, s config.Settings, before time.Time) error {
 	var problems []error
-	for _, r := range s.hostResources() {
+	for _, r := range hostResources(s) {
 		ids, err := r.IDs(before)
 		problems = append(problems, err)
 		for _, id := range ids {

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -46,7 +47,7 @@ func TestReboot(t *testing.T) {
 		e.driver.Shutdown()
 		e.forgetProcesses()
 		// It takes mounts, too.
-		pipes := settings{Config: e.config}.pipes()
+		pipes := pipes(config.Settings{Config: e.config})
 		ids, err := pipes.IDs(time.Now().Add(time.Hour))
 		must.NoError(t, err)
 		for _, id := range ids {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -19,9 +20,9 @@ import (
 // oldConfig is a task's config block as a user of that driver wrote it.
 func oldConfig(t *testing.T, hcl string) spec.Config {
 	t.Helper()
-	var config spec.Config
-	parse(t, taskConfigSpec, `image = "`+testImage+`"`+"\n"+hcl, &config)
-	return config
+	var block spec.Config
+	parse(t, config.TaskSchema, `image = "`+testImage+`"`+"\n"+hcl, &block)
+	return block
 }
 
 func TestRoblox_Redis(t *testing.T) {
@@ -65,13 +66,13 @@ func TestRoblox_SignalHandler(t *testing.T) {
 
 func TestRoblox_Capabilities(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		config := oldConfig(t, `
+		block := oldConfig(t, `
 command  = "cat"
 args     = ["/proc/self/status"]
 cap_add  = ["CAP_SYS_ADMIN", "CAP_NET_RAW"]
 cap_drop = ["CAP_CHOWN", "CAP_KILL"]`)
-		wide := e.with(func(c *Config) { c.AllowCaps = []string{"all"} })
-		out, _ := wide.run(config)
+		wide := e.with(func(c *config.Config) { c.AllowCaps = []string{"all"} })
+		out, _ := wide.run(block)
 		// Nomad's thirteen, and bits 21 and 13 beside them, without 0 and 5.
 		must.StrContains(t, out, "CapBnd:\t00000000a82425da")
 	})
@@ -84,7 +85,7 @@ privileged = true`
 
 func TestRoblox_Privileged(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		allowed := e.with(func(c *Config) { c.AllowPrivileged = true })
+		allowed := e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		out, result := allowed.run(oldConfig(t, privilegedConfig))
 		must.Eq(t, 0, result.ExitCode)
 		must.StrContains(t, out, "Seccomp:\t0")

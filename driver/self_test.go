@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
@@ -23,7 +24,7 @@ func withSelf(t *testing.T, e *env) *env {
 	t.Helper()
 	program, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/plugin/nomad-gpu-self")
 	must.NoError(t, err)
-	return e.with(func(c *Config) { c.SelfPath = program })
+	return e.with(func(c *config.Config) { c.SelfPath = program })
 }
 
 // in runs a command in a task, and returns what it printed.
@@ -149,9 +150,9 @@ func TestAMountInThePlaceOfTheSocket(t *testing.T) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		said := listen(t, e)
-		config := defaultTaskConfig("sleep", "1000")
-		config.Mounts = []spec.MountConfig{{Type: "tmpfs", Target: "/run", Size: "1M"}}
-		cfg := e.quietTask(config, reserve(gpuA, allSlices()...))
+		block := defaultTaskConfig("sleep", "1000")
+		block.Mounts = []spec.MountConfig{{Type: "tmpfs", Target: "/run", Size: "1M"}}
+		cfg := e.quietTask(block, reserve(gpuA, allSlices()...))
 		e.start(cfg)
 		eventually(t, "it is told", func() bool {
 			return said.has(cfg.ID, `the task has no /run/nomad-gpu/self.sock: the job's own mount at "/run" hides it`)
@@ -159,7 +160,7 @@ func TestAMountInThePlaceOfTheSocket(t *testing.T) {
 		out, _, _ := e.in(cfg, "sh", "-c", "ls /run; env")
 		must.StrNotContains(t, out, "GPU_SELF_SOCKET")
 		// With all of a GPU, and without the program, a task has its socket all the same.
-		e = e.with(func(c *Config) { c.SelfPath = "" })
+		e = e.with(func(c *config.Config) { c.SelfPath = "" })
 		bare := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuB, allSlices()...))
 		e.start(bare)
 		out, _, _ = e.in(bare, "sh", "-c", "ls /run/nomad-gpu; env")

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/self"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -21,7 +22,7 @@ import (
 // the container sees by a read-only mount.
 type selfDirs struct{ dir string }
 
-func newSelfDirs(s settings) selfDirs { return selfDirs{dir: filepath.Join(s.StateDir, "self")} }
+func newSelfDirs(s config.Settings) selfDirs { return selfDirs{dir: filepath.Join(s.StateDir, "self")} }
 
 // of returns the directory of a container; it need not exist.
 func (d selfDirs) of(id string) string { return filepath.Join(d.dir, id) }
@@ -70,7 +71,7 @@ func (p *startPlan) prepareSelf(id string) error {
 		return nil
 	}
 	dirs, files := p.share.SelfTargets()
-	program := p.env.settings.selfProgram()
+	program := selfProgram(p.env.settings)
 	dir, err := newSelfDirs(p.env.settings).create(id, dirs, append(files, gpu.SelfProgram[len(gpu.SelfDir)+1:]))
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (p *startPlan) prepareSelf(id string) error {
 
 // selfProgram is the host's program that tasks speak to their sockets with, "" where it is
 // not installed.
-func (s settings) selfProgram() string {
+func selfProgram(s config.Settings) string {
 	if s.SelfPath == "" {
 		return ""
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 )
@@ -13,7 +14,7 @@ import (
 // stages are where files of tenants are shown to containers while they are made.
 type stages struct{ dir string }
 
-func newStages(s settings) stages { return stages{dir: filepath.Join(s.StateDir, "stages")} }
+func newStages(s config.Settings) stages { return stages{dir: filepath.Join(s.StateDir, "stages")} }
 
 func (s stages) create(id string) (*rooted.Stage, error) {
 	return rooted.NewStage(filepath.Join(s.dir, id))

@@ -188,7 +188,7 @@ func (s *start) makePlan(ctx context.Context) (err error) {
 // keeps its lease, and with it the GPU.
 func (s *start) removeExisting(ctx context.Context) error {
 	var err error
-	if s.output, err = output.Open(s.cfg, s.plan.env.settings.outputMarks()); err != nil {
+	if s.output, err = output.Open(s.cfg, outputMarks(s.plan.env.settings)); err != nil {
 		return err
 	}
 	for _, c := range s.existing {
@@ -236,7 +236,7 @@ func (s *start) release() {
 }
 
 func (s *start) getImage(ctx context.Context) (err error) {
-	limit := s.plan.env.settings.imageTimeout
+	limit := s.plan.env.settings.ImageTimeLimit
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))
 	defer cancel()
 	defer func() {

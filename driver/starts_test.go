@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 )
 
 // at makes a driver call do before or after one step of a start, with the context of
@@ -142,7 +144,7 @@ func TestStartsThatWaitSeeAHigherLimit(t *testing.T) {
 // TestGettingAnImageEnds, whatever the job says about it.
 func TestGettingAnImageEnds(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		limited := e.with(func(c *Config) { c.ImageTimeout = "300ms" })
+		limited := e.with(func(c *config.Config) { c.ImageTimeout = "300ms" })
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")
 		var blobs atomic.Int64

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -171,7 +172,7 @@ func TestNoticesAreToldOnce(t *testing.T) {
 }
 
 func TestRecordsOfTasks(t *testing.T) {
-	s := settings{Config: Config{StateDir: t.TempDir()}}
+	s := config.Settings{Config: config.Config{StateDir: t.TempDir()}}
 	records := newTaskRecords(s)
 	none, err := records.ofTask("t")
 	must.NoError(t, err)

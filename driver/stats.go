@@ -49,7 +49,7 @@ func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		return nil, err
 	}
 	if interval <= 0 {
-		interval = n.settings.statsInterval
+		interval = n.settings.StatsEvery
 	}
 	ch := make(chan *cstructs.TaskResourceUsage)
 	go d.statsLoop(ctx, t, interval, ch)

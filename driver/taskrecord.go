@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -20,7 +21,7 @@ import (
 // boot, as the processes do.
 type taskRecords struct{ dir string }
 
-func newTaskRecords(s settings) taskRecords {
+func newTaskRecords(s config.Settings) taskRecords {
 	return taskRecords{dir: filepath.Join(s.StateDir, "tasks")}
 }
 

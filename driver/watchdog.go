@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -181,13 +182,13 @@ func tolerance(shareMiB int64) int64 { return max(toleranceMiB, shareMiB*toleran
 func (w *watchdog) act(t *task, v violation, action string) {
 	first := w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: v.code})
 	does := "GPU limit exceeded: "
-	if action != watchdogWarn {
+	if action != config.WatchdogWarn {
 		does = "GPU limit exceeded, killing the task: "
 	}
 	if first {
 		w.driver.emit(t.cfg, does+v.message, map[string]string{"gpu": v.uuid, "reason": v.code})
 	}
-	if action != watchdogWarn {
+	if action != config.WatchdogWarn {
 		w.kill(t, fmt.Errorf("killed by the GPU watchdog: %w", v))
 	}
 }

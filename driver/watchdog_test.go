@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -112,7 +113,7 @@ func TestWatchdogNeedsMeasurementsInARow(t *testing.T) {
 			if err := measured.WriteUsage(usageOf(cfg, mib)); err != nil {
 				t.Error(err)
 			}
-			w.look([]*task{watched}, measured, watchdogWarn, time.Now())
+			w.look([]*task{watched}, measured, config.WatchdogWarn, time.Now())
 		}
 		go func() { // an event waits until it is read
 			for range 3 {
@@ -295,7 +296,7 @@ func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
 
 func TestWatchdogMayOnlyWarn(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
-		e = e.with(func(c *Config) { c.GPU.Watchdog = watchdogWarn })
+		e = e.with(func(c *config.Config) { c.GPU.Watchdog = config.WatchdogWarn })
 		n := newNode(e)
 		cfg, events := n.watched(0)
 		must.StrContains(t, n.exceed(events, cfg, 5000).Message, "GPU limit exceeded: ")

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
+	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentlog"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 )
@@ -23,13 +24,13 @@ func main() {
 	if os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue {
 		program.Main()
 	}
-	agentlog.Outlive(driver.PluginName)
+	agentlog.Outlive(config.PluginName)
 	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any { return driver.New(ctx, logger) })
 }
 
-var program = command.Program{Name: driver.PluginName, Commands: []command.Command{
+var program = command.Program{Name: config.PluginName, Commands: []command.Command{
 	{Name: "validate", Synopsis: "check a configuration", Arguments: command.Files, Run: runValidate},
-	command.Version(driver.PluginName),
+	command.Version(config.PluginName),
 }}
 
 const validateHelp = `Checks a configuration of this driver without Nomad. FILE is a configuration of
@@ -45,11 +46,11 @@ Every mistake is named with its key, its value and what is valid. The exit code
 is 0 when Nomad would accept the configuration, and 1 when not.`
 
 func runValidate(args []string, stdout, stderr io.Writer) int {
-	fs := command.NewFlags(driver.PluginName, "validate FILE", validateHelp, stderr)
+	fs := command.NewFlags(config.PluginName, "validate FILE", validateHelp, stderr)
 	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
 		return code
 	}
-	if err := driver.ValidateFile(fs.Arg(0)); err != nil {
+	if err := config.Validate(fs.Arg(0)); err != nil {
 		fmt.Fprintln(stderr, err)
 		return command.ExitError
 	}

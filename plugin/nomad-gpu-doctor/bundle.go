@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device"
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/inventory"
-	"github.com/nomad-gpu/nomad-gpu/driver"
+	driverconfig "github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
@@ -50,7 +50,7 @@ func runBundle(args []string, stdout, stderr io.Writer) int {
 	if *out == "" {
 		*out = fmt.Sprintf("nomad-gpu-support-%s-%s.tar.gz", hostname, now.Format("20060102-150405"))
 	}
-	b := &bundle{at: now, scrubber: newScrubber(driver.Secrets(*config)...)}
+	b := &bundle{at: now, scrubber: newScrubber(driverconfig.Secrets(*config)...)}
 	b.collect(context.Background(), *config, *since, thisHost())
 	if err := b.write(*out); err != nil {
 		fmt.Fprintln(stderr, err)
@@ -111,8 +111,8 @@ func (b *bundle) collect(ctx context.Context, agent string, since time.Duration,
 	b.addJSON("inventory.json", inventory, err)
 	keys, err := config.JSON(agent)
 	b.addJSON("config/"+device.Name+".json", json.RawMessage(keys), err)
-	keys, err = driver.ConfigJSON(agent)
-	b.addJSON("config/"+driver.PluginName+".json", json.RawMessage(keys), err)
+	keys, err = driverconfig.JSON(agent)
+	b.addJSON("config/"+driverconfig.PluginName+".json", json.RawMessage(keys), err)
 	paths, err := config.StateFiles(agent)
 	if err != nil {
 		b.lacks("state", err)
@@ -182,14 +182,14 @@ func tail(path string) (string, error) {
 func (b *bundle) logs(ctx context.Context, since time.Duration, h host) {
 	const file = "logs/plugins.log"
 	out, err := h.run(ctx, "journalctl", "--no-pager", "--quiet", "--output=short-iso-precise", fmt.Sprintf("--since=-%ds", int(since.Seconds())),
-		"_SYSTEMD_UNIT=nomad.service", "+", "SYSLOG_IDENTIFIER="+device.Name, "+", "SYSLOG_IDENTIFIER="+driver.PluginName)
+		"_SYSTEMD_UNIT=nomad.service", "+", "SYSLOG_IDENTIFIER="+device.Name, "+", "SYSLOG_IDENTIFIER="+driverconfig.PluginName)
 	if err != nil {
 		b.lacks(file, err)
 		return
 	}
 	var ours strings.Builder
 	for line := range strings.Lines(out) {
-		if strings.Contains(line, device.Name) || strings.Contains(line, driver.PluginName) {
+		if strings.Contains(line, device.Name) || strings.Contains(line, driverconfig.PluginName) {
 			ours.WriteString(line)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/nomad-gpu/nomad-gpu/driver"
+	driverconfig "github.com/nomad-gpu/nomad-gpu/driver/config"
 )
 
 func TestScrubbing(t *testing.T) {
@@ -107,7 +107,7 @@ plugin "nomad-driver-containerd" {
 		"journalctl": "agent: hunter2-of-agent\nnomad-driver-containerd: pulled with hunter2-of-auth\nnomad-device-gpu: said hunter2-of-process to hunter2-of-acl\n",
 		"nvidia-smi": "Driver 580", "docker": "fails: hunter2-of-acl is refused",
 	})
-	b := &bundle{at: time.Unix(1e9, 0), scrubber: newScrubber(driver.Secrets(config)...)}
+	b := &bundle{at: time.Unix(1e9, 0), scrubber: newScrubber(driverconfig.Secrets(config)...)}
 	b.collect(t.Context(), config, time.Hour, h)
 	path := filepath.Join(dir, "bundle.tar.gz")
 	must.NoError(t, b.write(path))

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device"
-	"github.com/nomad-gpu/nomad-gpu/driver"
+	driverconfig "github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/version"
@@ -147,7 +147,7 @@ func (h host) diagnoseUnit(ctx context.Context, area *doctor.Area) {
 
 // ours are the plugins that this doctor is for, rivals others that offer the same GPUs.
 var (
-	ours   = []string{device.Name, driver.PluginName}
+	ours   = []string{device.Name, driverconfig.PluginName}
 	rivals = []string{"nomad-device-nvidia", "nvidia-gpu"}
 )
 

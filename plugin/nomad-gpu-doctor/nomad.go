@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
+	driverconfig "github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 	"github.com/nomad-gpu/nomad-gpu/internal/doctor"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -82,7 +83,7 @@ func diagnoseDrivers(node *api.Node, area *doctor.Area) {
 	info := node.Drivers[driver.Name]
 	switch {
 	case info == nil || !info.Detected:
-		area.Fail(check, "is "+driver.PluginName+" in plugin_dir, and enabled? journalctl -u nomad", "the client has no such driver")
+		area.Fail(check, "is "+driverconfig.PluginName+" in plugin_dir, and enabled? journalctl -u nomad", "the client has no such driver")
 	case !info.Healthy:
 		area.Fail(check, "systemctl status containerd", "%s", info.HealthDescription)
 	default:

@@ -1,4 +1,4 @@
-package driver
+package config
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-// taskConfigSpec is the config block of a task. Its Go form is spec.Config.
-var taskConfigSpec = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
+// TaskSchema is the config block of a task. Its Go form is spec.Config.
+var TaskSchema = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"image":              hclspec.NewAttr("image", "string", true),
 	"command":            hclspec.NewAttr("command", "string", false),
 	"args":               hclspec.NewAttr("args", "list(string)", false),
@@ -127,9 +127,9 @@ var dockerMount = map[string]*hclspec.Spec{
 	})),
 }
 
-// taskConfigOf reads the config block of a task and checks all that can be checked
+// Task reads the config block of a task and checks all that can be checked
 // without looking at the node. Its error names every mistake.
-func taskConfigOf(cfg *drivers.TaskConfig, policy spec.Policy) (spec.Config, error) {
+func Task(cfg *drivers.TaskConfig, policy spec.Policy) (spec.Config, error) {
 	var config spec.Config
 	var written map[string]any
 	for _, into := range []any{&config, &written} {
@@ -160,5 +160,35 @@ func isEmpty(value any) bool {
 		return v.Len() == 0
 	default:
 		return v.IsZero()
+	}
+}
+
+// checkNetwork holds the mode against the network that the group has.
+func checkNetwork(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
+	group := cfg.NetworkIsolation != nil && cfg.NetworkIsolation.Path != ""
+	key := "network_mode"
+	if config.HostNetwork {
+		key = "host_network"
+	}
+	switch {
+	case group && config.LeavesGroupNetwork():
+		m.Add(key, "contradicts the group's network, which all its tasks share; remove one of them")
+	case !group && config.UsesGroupNetwork():
+		m.Add(key, "\"group\" needs a network block in the group, such as network { mode = \"bridge\" }")
+	}
+	if len(config.Ports) > 0 && !config.UsesBridge() {
+		m.Add("ports", "are mapped by the driver with network_mode \"bridge\" only; Nomad maps those of a group's own network")
+	}
+}
+
+// checkPartners refuses a task that wants to share a namespace with itself.
+func checkPartners(cfg *drivers.TaskConfig, config spec.Config, m *spec.Mistakes) {
+	partners := config.Partners()
+	for _, shared := range []struct{ key, task string }{
+		{"network_mode", partners.Network}, {"ipc_mode", partners.IPC}, {"pid_mode", partners.PID},
+	} {
+		if shared.task == cfg.Name {
+			m.Add(shared.key, "\"task:%s\" names the task itself; name another one of the group", cfg.Name)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package driver
+package config
 
 import (
 	"fmt"
@@ -82,12 +82,14 @@ type GPUConfig struct {
 	Watchdog string `codec:"watchdog"`
 }
 
+// What the watchdog does with a task that is beyond its share: kill it, or only say so.
 const (
-	watchdogKill = "kill"
-	watchdogWarn = "warn"
+	WatchdogKill = "kill"
+	WatchdogWarn = "warn"
 )
 
-var configSpec = hclspec.NewObject(map[string]*hclspec.Spec{
+// Schema is the plugin's block in the agent's configuration. Its Go form is Config.
+var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            defaulted("enabled", "bool", `true`),
 	"socket":             defaulted("socket", "string", `"/run/containerd/containerd.sock"`),
 	"namespace":          defaulted("namespace", "string", `"nomad-gpu"`),
@@ -158,19 +160,22 @@ func blockWithDefaults(name string, attributes map[string]*hclspec.Spec, literal
 	return hclspec.NewDefault(hclspec.NewBlock(name, false, hclspec.NewObject(attributes)), hclspec.NewLiteral(literal))
 }
 
-// settings is the configuration in the types that the driver works with.
-type settings struct {
+// Settings is the configuration in the types that the driver works with.
+type Settings struct {
 	Config
-	statsInterval, imageTimeout, imageDelay, gcPeriod, gcGrace time.Duration
-	maxImage, maxUnpacked                                      int64
-	policy                                                     spec.Policy
+	// The durations of stats_interval, image_timeout, gc.image_delay, gc.period and gc.grace.
+	StatsEvery, ImageTimeLimit, GCImageDelay, GCPeriod, GCGrace time.Duration
+	// MaxImageBytes and MaxUnpackedBytes are 0 for no limit.
+	MaxImageBytes, MaxUnpackedBytes int64
+	// Policy is what tasks may do.
+	Policy spec.Policy
 }
 
-// parse checks every value; its error names all that are wrong, each with its key
+// Parse checks every value; its error names all that are wrong, each with its key
 // and what is valid.
-func (c Config) parse() (settings, error) {
+func (c Config) Parse() (Settings, error) {
 	var m spec.Mistakes
-	s := settings{Config: c}
+	s := Settings{Config: c}
 	if c.Namespace == "" {
 		m.Add("namespace", "is missing (write a name of containerd's namespaces, such as \"nomad-gpu\")")
 	}
@@ -182,11 +187,11 @@ func (c Config) parse() (settings, error) {
 		key, text string
 		into      *time.Duration
 	}{
-		{"stats_interval", c.StatsInterval, &s.statsInterval},
-		{"image_timeout", c.ImageTimeout, &s.imageTimeout},
-		{"gc.image_delay", c.GC.ImageDelay, &s.imageDelay},
-		{"gc.period", c.GC.Period, &s.gcPeriod},
-		{"gc.grace", c.GC.Grace, &s.gcGrace},
+		{"stats_interval", c.StatsInterval, &s.StatsEvery},
+		{"image_timeout", c.ImageTimeout, &s.ImageTimeLimit},
+		{"gc.image_delay", c.GC.ImageDelay, &s.GCImageDelay},
+		{"gc.period", c.GC.Period, &s.GCPeriod},
+		{"gc.grace", c.GC.Grace, &s.GCGrace},
 	} {
 		value, err := time.ParseDuration(d.text)
 		if err != nil || value <= 0 {
@@ -208,27 +213,27 @@ func (c Config) parse() (settings, error) {
 	if c.PidsLimit < 0 {
 		m.Add("pids_limit", "%d is below 0 (0 is no limit)", c.PidsLimit)
 	}
-	if c.GPU.Watchdog != watchdogKill && c.GPU.Watchdog != watchdogWarn {
-		m.Add("gpu.watchdog", "%q is not one of %s, %s", c.GPU.Watchdog, watchdogKill, watchdogWarn)
+	if c.GPU.Watchdog != WatchdogKill && c.GPU.Watchdog != WatchdogWarn {
+		m.Add("gpu.watchdog", "%q is not one of %s, %s", c.GPU.Watchdog, WatchdogKill, WatchdogWarn)
 	}
 	if _, _, err := net.ParseCIDR(c.BridgeSubnet); err != nil {
 		m.Add("bridge_subnet", "%q is not a network (write for example \"172.26.128.0/20\")", c.BridgeSubnet)
 	}
-	s.policy = c.policy()
+	s.Policy = c.policy()
 	c.sizes(&m, &s)
-	m.AddErr("policy", s.policy.Check())
+	m.AddErr("policy", s.Policy.Check())
 	return s, m.ErrIn(Config{})
 }
 
 // sizes reads what the operator wrote as sizes.
-func (c Config) sizes(m *spec.Mistakes, s *settings) {
+func (c Config) sizes(m *spec.Mistakes, s *Settings) {
 	for _, size := range []struct {
 		key, text, zero string
 		into            *int64
 	}{
-		{"max_swap", c.MaxSwap, "none", &s.policy.MaxSwapBytes},
-		{"max_image_size", c.MaxImageSize, "no limit", &s.maxImage},
-		{"max_unpacked_size", c.MaxUnpackedSize, "no limit", &s.maxUnpacked},
+		{"max_swap", c.MaxSwap, "none", &s.Policy.MaxSwapBytes},
+		{"max_image_size", c.MaxImageSize, "no limit", &s.MaxImageBytes},
+		{"max_unpacked_size", c.MaxUnpackedSize, "no limit", &s.MaxUnpackedBytes},
 	} {
 		value, err := units.RAMInBytes(size.text)
 		if err != nil || value < 0 {

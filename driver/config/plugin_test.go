@@ -1,4 +1,4 @@
-package driver
+package config
 
 import (
 	"errors"
@@ -14,15 +14,18 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
-func parse(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
+func decode(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 	t.Helper()
 	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", into)
 }
 
+// defaults are those of a task's config block.
+var defaults = spec.Config{ImagePullTimeout: "5m", NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
+
 func TestPluginConfigDefaults(t *testing.T) {
 	var config Config
-	parse(t, configSpec, ``, &config)
-	s, err := config.parse()
+	decode(t, Schema, ``, &config)
+	s, err := config.Parse()
 	must.NoError(t, err)
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
@@ -33,12 +36,12 @@ func TestPluginConfigDefaults(t *testing.T) {
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",
 		BridgeSubnet: "172.26.128.0/20", Registries: []spec.Auth{},
 	}, config)
-	must.Eq(t, time.Second, s.statsInterval)
+	must.Eq(t, time.Second, s.StatsEvery)
 }
 
 func TestPluginConfigPartsKeepTheirDefaults(t *testing.T) {
 	var config Config
-	parse(t, configSpec, `
+	decode(t, Schema, `
 volumes { allow_paths = ["/srv"] }
 gc { image = false }
 gpu { watchdog = "warn" }
@@ -51,7 +54,7 @@ auth { helper = "ecr-login" }`, &config)
 
 func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 	var good Config
-	parse(t, configSpec, ``, &good)
+	decode(t, Schema, ``, &good)
 	for says, change := range map[string]func(*Config){
 		`stats_interval: "soon"`:               func(c *Config) { c.StatsInterval = "soon" },
 		`gc.grace: "-1s"`:                      func(c *Config) { c.GC.Grace = "-1s" },
@@ -78,7 +81,7 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 	} {
 		config := good
 		change(&config)
-		_, err := config.parse()
+		_, err := config.Parse()
 		must.ErrorContains(t, err, says)
 	}
 }
@@ -86,22 +89,22 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 // What is valid by a hair is taken: no limit, and the shortest of times.
 func TestPluginConfigAtItsBounds(t *testing.T) {
 	var config Config
-	parse(t, configSpec, ``, &config)
+	decode(t, Schema, ``, &config)
 	config.MaxStarts, config.MaxExecSessions, config.PidsLimit = 0, 0, 0
 	config.MaxSwap, config.MaxImageSize, config.HostsDir, config.SelfPath = "0", "0", "", "/bin/self"
 	config.StatsInterval = "1ns"
-	s, err := config.parse()
+	s, err := config.Parse()
 	must.NoError(t, err)
-	must.Eq(t, 1, s.statsInterval)
+	must.Eq(t, 1, s.StatsEvery)
 }
 
 // Every run tells the same mistakes, all of them, in the order of the reference.
 func TestMistakesAreToldAllAtOnce(t *testing.T) {
 	var plugin Config
-	parse(t, configSpec, ``, &plugin)
+	decode(t, Schema, ``, &plugin)
 	plugin.BridgeSubnet, plugin.Socket, plugin.GC.Period, plugin.CDISpecDirs = "x", "s", "p", []string{"a", "b"}
 	plugin.Volumes.AllowPaths, plugin.AllowCaps, plugin.StateDir = []string{"v"}, []string{"fly"}, "d"
-	task := defaultTaskConfig("")
+	task := defaults
 	task.Image, task.Hostname, task.CapAdd, task.CapDrop = "", "-", []string{"fly", "sys_admin"}, []string{"dive"}
 	task.Privileged, task.PIDMode, task.IPCMode, task.ShmSize = true, "host", "host", "big"
 	task.Mounts = []spec.MountConfig{{Type: "bind", Target: "x"}, {Type: "odd", Target: "/y"}}
@@ -109,7 +112,7 @@ func TestMistakesAreToldAllAtOnce(t *testing.T) {
 	task.Sysctl = []map[string]string{{"z.z": "1", "a.a": "1"}}
 	task.GPU = spec.GPUConfig{Memory: "lots", Compute: -1, ComputeLimit: 2000}
 	for range 20 {
-		_, err := plugin.parse()
+		_, err := plugin.Parse()
 		must.Eq(t, []string{"socket", "allow_caps", "volumes.allow_paths[0]", "gc.period", "state_dir", "cdi_spec_dirs[0]", "cdi_spec_dirs[1]", "bridge_subnet"}, mistakenKeys(err))
 		err = task.Check(spec.Policy{AllowCaps: spec.DefaultCaps})
 		must.Eq(t, []string{
@@ -129,7 +132,7 @@ func mistakenKeys(err error) []string {
 
 func TestTaskConfigEveryOption(t *testing.T) {
 	var config spec.Config
-	parse(t, taskConfigSpec, `
+	decode(t, TaskSchema, `
 image              = "redis:7"
 command            = "redis-server"
 args               = ["--port", "1"]
@@ -204,14 +207,14 @@ gpu {
 
 func TestTaskConfigDefaults(t *testing.T) {
 	var config spec.Config
-	parse(t, taskConfigSpec, `image = "redis:7"`, &config)
-	want := defaultTaskConfig("")
-	want.Image, want.Args, want.Mounts = "redis:7", nil, []spec.MountConfig{}
+	decode(t, TaskSchema, `image = "redis:7"`, &config)
+	want := defaults
+	want.Image, want.Mounts = "redis:7", []spec.MountConfig{}
 	must.Eq(t, want, config)
 }
 
 func TestUnknownKeysAreErrors(t *testing.T) {
-	for name, schema := range map[string]*hclspec.Spec{"plugin": configSpec, "task": taskConfigSpec} {
+	for name, schema := range map[string]*hclspec.Spec{"plugin": Schema, "task": TaskSchema} {
 		decoder, diags := hclspecutils.Convert(schema)
 		must.False(t, diags.HasErrors())
 		_, _, errs := hclutils.ParseHclInterface(map[string]any{"imagee": "y"}, decoder, nil)

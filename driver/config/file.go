@@ -1,0 +1,50 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
+)
+
+// PluginName is the plugin's name in the agent's configuration.
+const PluginName = "nomad-driver-containerd"
+
+var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: Schema, Replaces: []string{"containerd-driver"}}
+
+// Validate checks a configuration of the agent, in a file or folder, without
+// Nomad. The error names every mistake.
+func Validate(path string) error {
+	_, err := Read(path)
+	return err
+}
+
+// Read reads a configuration of the agent, in a file or folder; an empty path is the
+// defaults. The error names every mistake.
+func Read(path string) (Settings, error) {
+	var c Config
+	if err := pluginConfig.Read(path, &c); err != nil {
+		return Settings{}, err
+	}
+	s, err := c.Parse()
+	if err != nil {
+		return Settings{}, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// JSON is the configuration of an agent at path as Nomad understands it, passwords
+// and all.
+func JSON(path string) ([]byte, error) { return pluginConfig.JSON(path) }
+
+// Secrets are the passwords of a configuration; none of one that cannot be read.
+func Secrets(path string) []string {
+	s, err := Read(path)
+	if err != nil {
+		return nil
+	}
+	secrets := []string{s.Auth.Password}
+	for _, registry := range s.Registries {
+		secrets = append(secrets, registry.Password)
+	}
+	return secrets
+}
