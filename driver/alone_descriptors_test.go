@@ -20,6 +20,8 @@ import (
 	"github.com/shoenig/test/wait"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -170,8 +172,8 @@ func leasesOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) 
 
 func groupsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	d, env := alone(t)
-	path, dir := fakeGroup(t)
-	fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess)})
+	path, dir := cgroupstest.Fake(t)
+	cgroupstest.Fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess)})
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "mine", Container: "box", Cgroup: path}))
 	return func() (string, error) {
 		pids, err := (&seatHost{driver: d, uuid: gpuA}).Processes("mine")
@@ -182,8 +184,8 @@ func groupsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) 
 // oneUserOperation is a start that is refused for its user.
 func oneUserOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	_, env := alone(t)
-	path, dir := fakeGroup(t)
-	fill(t, dir, map[string]string{"cgroup.procs": itoa(os.Getpid())})
+	path, dir := cgroupstest.Fake(t)
+	cgroupstest.Fill(t, dir, map[string]string{"cgroup.procs": itoa(os.Getpid())})
 	held := []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "other", Container: "box", Cgroup: path, Phase: gpu.PhaseRunning, Holdings: held}))
 	plan := &startPlan{env: env, share: spec.Share{OneUser: true, Holdings: held}}
@@ -199,11 +201,11 @@ func oneUserOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error)
 
 func clientsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	d, env := alone(t)
-	path, dir := fakeGroup(t)
-	fill(t, dir, map[string]string{"cgroup.procs": "200"})
+	path, dir := cgroupstest.Fake(t)
+	cgroupstest.Fill(t, dir, map[string]string{"cgroup.procs": "200"})
 	pipe := t.TempDir()
 	asked := filepath.Join(pipe, "asked")
-	fill(t, pipe, map[string]string{"control": "#!/bin/sh\nread asked\ncase $asked in get_server_list) echo 100;; get_client_list*) echo 200;; *) echo $asked > " + asked + ";; esac\n"})
+	cgroupstest.Fill(t, pipe, map[string]string{"control": "#!/bin/sh\nread asked\ncase $asked in get_server_list) echo 100;; get_client_list*) echo 200;; *) echo $asked > " + asked + ";; esac\n"})
 	must.NoError(t, os.Chmod(filepath.Join(pipe, "control"), 0o700))
 	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Control: filepath.Join(pipe, "control"), PipeDir: filepath.Join(pipe, "pipe")}}))
 	one := known(d, env, gpu.Lease{ID: "mine", Phase: gpu.PhaseRunning, Cgroup: path, Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}})
@@ -283,7 +285,7 @@ func namespacesOperation(t *testing.T, _ drivers.TaskConfig) func() (string, err
 
 func cdiOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	dir := t.TempDir()
-	fill(t, dir, map[string]string{"gpu.json": `{"cdiVersion":"0.5.0","kind":"example.com/gpu","devices":[{"name":"one","containerEdits":{"env":["ONE=1"]}}]}`})
+	cgroupstest.Fill(t, dir, map[string]string{"gpu.json": `{"cdiVersion":"0.5.0","kind":"example.com/gpu","devices":[{"name":"one","containerEdits":{"env":["ONE=1"]}}]}`})
 	return func() (string, error) {
 		s := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
 		err := cdiDevices([]string{dir}, []string{"example.com/gpu=one"})(t.Context(), nil, nil, (*oci.Spec)(s))
@@ -314,22 +316,22 @@ func configurationOperation(t *testing.T, _ drivers.TaskConfig) func() (string, 
 
 // groupOperation and those below it open one file: what they are parts of fails before them.
 func groupOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
-	path, dir := fakeGroup(t)
+	path, dir := cgroupstest.Fake(t)
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))
 	return func() (string, error) {
-		dirs, err := cgroupTree(path, unified())
+		dirs, err := cgroups.Tree(path, cgroups.Unified())
 		return fmt.Sprint(len(dirs)), err
 	}
 }
 
 // fullGroupOperation finds a control group whose processes have not ended.
 func fullGroupOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
-	path, dir := fakeGroup(t)
-	fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess), "cgroup.kill": ""})
+	path, dir := cgroupstest.Fake(t)
+	cgroupstest.Fill(t, dir, map[string]string{"cgroup.procs": itoa(noProcess), "cgroup.kill": ""})
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	return func() (string, error) {
-		err := emptyCgroup(over, path, unified())
+		err := cgroups.Empty(over, path, cgroups.Unified())
 		if errors.Is(err, context.Canceled) {
 			return "full", nil
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -275,7 +276,7 @@ func TestFilesAreClosedAgain(t *testing.T) {
 	cfg := allocated(t)
 	d, env := alone(t)
 	local := filepath.Join(cfg.AllocDir, "web", "local")
-	fill(t, local, map[string]string{"image.tar": "", "good": `{"defaultAction":"SCMP_ACT_ERRNO"}`, "cut": "{", "config.json": `{"auths":{}}`})
+	cgroupstest.Fill(t, local, map[string]string{"image.tar": "", "good": `{"defaultAction":"SCMP_ACT_ERRNO"}`, "cut": "{", "config.json": `{"auths":{}}`})
 	must.NoError(t, os.Symlink("/etc/passwd", filepath.Join(local, "link")))
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -307,11 +308,6 @@ func TestFilesAreClosedAgain(t *testing.T) {
 		"login":         func() { _, _, _ = fromDockerConfig(filepath.Join(local, "config.json"), "a.example") },
 		"no login":      func() { _, _, _ = fromDockerConfig(filepath.Join(local, "cut"), "a.example") },
 		"its namespace": func() { _, _ = holdNamespace("net", func() (runtime.Status, error) { return runtime.Status{}, nil }) },
-		"killed": func() {
-			group := t.TempDir()
-			fill(t, group, map[string]string{"cgroup.procs": ""})
-			_ = killIn([]string{group}, []int{os.Getpid(), 1})
-		},
 	} {
 		do() // what is opened once for good is open now
 		before := descriptors()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -195,7 +196,7 @@ func TestLimitersThatFail(t *testing.T) {
 	must.ErrorContains(t, runLimiter(over, []string{"/bin/true"}), "/bin/true does not answer")
 	must.NoError(t, runLimiter(t.Context(), []string{"/bin/sh", "-c", `test "$0 $1" = "a b"`}, "a", "b"))
 
-	_, err := limitedGroup("/nowhere/box")
+	_, err := cgroups.Dir("/nowhere/box")
 	must.ErrorContains(t, err, "the control group /nowhere/box is not there")
 	before := gpu.Holding{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024}}
 	after := gpu.Lease{Container: "box", Cgroup: "/nowhere/box", Holdings: []gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 2048}}}}

@@ -13,6 +13,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -33,13 +35,13 @@ func inGroup(t *testing.T, path, dir, name string, pids ...int) string {
 		text += itoa(pid) + "\n"
 	}
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
-	fill(t, filepath.Join(dir, name), map[string]string{"cgroup.procs": text})
+	cgroupstest.Fill(t, filepath.Join(dir, name), map[string]string{"cgroup.procs": text})
 	return path + "/" + name
 }
 
 // All clients of a task are terminated, on all servers of its daemon, and none of another's.
 func TestEveryClientOfATaskIsTerminated(t *testing.T) {
-	path, dir := fakeGroup(t)
+	path, dir := cgroupstest.Fake(t)
 	d, env := alone(t)
 	said := hear(d)
 	group := inGroup(t, path, dir, "box-mine", 201, 203, 302)
@@ -76,7 +78,7 @@ func TestEveryClientOfATaskIsTerminated(t *testing.T) {
 // Who runs on an MPS server as another user is found among all tasks on it, wherever they
 // stand among the leases and their processes, and only there.
 func TestUsersOfAServer(t *testing.T) {
-	path, dir := fakeGroup(t)
+	path, dir := cgroupstest.Fake(t)
 	_, env := alone(t)
 	self := os.Getpid() // of the user who runs the tests
 	onServer := []gpu.Holding{{UUID: gpuB, MPSGeneration: 1}, {UUID: gpuA, MPSGeneration: 3}}
@@ -163,7 +165,7 @@ func TestTasksFollowTheirDaemons(t *testing.T) {
 	pipes := pipes(env.settings)
 	daemon := func() string {
 		dir := t.TempDir()
-		fill(t, dir, map[string]string{spec.PipeNames[0]: ""})
+		cgroupstest.Fill(t, dir, map[string]string{spec.PipeNames[0]: ""})
 		return dir
 	}
 	next := daemon()
@@ -200,7 +202,7 @@ func TestTasksFollowTheirDaemons(t *testing.T) {
 // Before its control group goes, what a task was guaranteed of a part of a GPU's memory is
 // given back, of each GPU of which that was set.
 func TestGuaranteedMemoryIsGivenBack(t *testing.T) {
-	path, dir := fakeGroup(t)
+	path, dir := cgroupstest.Fake(t)
 	d, env := alone(t)
 	said := hear(d)
 	noted := filepath.Join(t.TempDir(), "noted")
@@ -219,7 +221,7 @@ func TestGuaranteedMemoryIsGivenBack(t *testing.T) {
 		text, _ := os.ReadFile(noted)
 		return lines(string(text))
 	}
-	group, err := limitedGroup(path)
+	group, err := cgroups.Dir(path)
 	must.NoError(t, err)
 	must.StrHasSuffix(t, path, group)
 	back := func(uuid string, most int) string { return fmt.Sprintf("%s %s 0 %d", uuid, group, most) }

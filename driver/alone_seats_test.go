@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -94,7 +96,7 @@ func TestDevicesWithSeatsAreKept(t *testing.T) {
 
 // Limits of a control group's memory are the kernel's files there.
 func TestLimitsOfMemory(t *testing.T) {
-	path, dir := fakeGroup(t)
+	path, dir := cgroupstest.Fake(t)
 	d, env := alone(t)
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "mine", Container: "box", Cgroup: path}))
 	host := &seatHost{driver: d, uuid: gpuA}
@@ -105,28 +107,28 @@ func TestLimitsOfMemory(t *testing.T) {
 		return got
 	}
 	name, swap := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
-	if unified() {
+	if cgroups.Unified() {
 		name, swap = "memory.max", "memory.max"
-		fill(t, dir, map[string]string{"memory.current": "1"})
+		cgroupstest.Fill(t, dir, map[string]string{"memory.current": "1"})
 	}
 	must.Zero(t, limit(), must.Sprint("it has no such file"))
-	fill(t, dir, map[string]string{swap: "5000", name: "2000"})
+	cgroupstest.Fill(t, dir, map[string]string{swap: "5000", name: "2000"})
 	must.Eq(t, 2000, limit())
 	must.NoError(t, host.SetMemoryLimit("mine", 3000))
 	must.Eq(t, 3000, limit())
-	if !unified() {
+	if !cgroups.Unified() {
 		both, err := readBytes(filepath.Join(dir, swap))
 		must.NoError(t, err)
 		must.Eq(t, 6000, both)
 	}
 	for _, none := range []string{"max", fmt.Sprint(noMemoryLimit), "9223372036854771712"} {
-		fill(t, dir, map[string]string{name: none})
+		cgroupstest.Fill(t, dir, map[string]string{name: none})
 		must.Zero(t, limit())
 	}
-	fill(t, dir, map[string]string{name: fmt.Sprint(noMemoryLimit - 1)})
+	cgroupstest.Fill(t, dir, map[string]string{name: fmt.Sprint(noMemoryLimit - 1)})
 	must.Eq(t, noMemoryLimit-1, limit())
-	fill(t, dir, map[string]string{name: "many"})
-	if unified() {
+	cgroupstest.Fill(t, dir, map[string]string{name: "many"})
+	if cgroups.Unified() {
 		_, err := host.MemoryLimit("mine")
 		must.ErrorContains(t, err, "invalid syntax")
 	} else {
@@ -182,8 +184,8 @@ func TestTasksLeaveTheirGPU(t *testing.T) {
 	asked := filepath.Join(t.TempDir(), "asked")
 	must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, Seats: &gpu.SeatRules{SwitchPercent: 10, Suspender: gpu.Suspender{Command: []string{"/bin/sh", "-c", "cat > " + asked + "; echo '{}'"}}}}))
 	host := &seatHost{driver: d, uuid: gpuA}
-	path, group := fakeGroup(t)
-	fill(t, group, map[string]string{"cgroup.procs": "41\n42\n"})
+	path, group := cgroupstest.Fake(t)
+	cgroupstest.Fill(t, group, map[string]string{"cgroup.procs": "41\n42\n"})
 	for name, row := range map[string]struct {
 		seat  gpu.Seat
 		leave bool

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -231,7 +232,7 @@ func TestPartitionsThatTheDaemonRefuses(t *testing.T) {
 			dir := t.TempDir()
 			control := filepath.Join(dir, "control")
 			table := "GPU Partition free used SM\n" + gpuA + " 3 1 60 20\n" + gpuA + " p1 1 20 No\n"
-			fill(t, dir, map[string]string{"table": table})
+			cgroupstest.Fill(t, dir, map[string]string{"table": table})
 			script := "#!/bin/sh\nread q\ncase $q in " + row.script + "\nesac\n"
 			if name != "to list" {
 				script = "#!/bin/sh\nread q\ncase $q in lspart) cat " + dir + "/table;; " + row.script + "\nesac\n"

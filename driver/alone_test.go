@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -235,75 +234,8 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	must.ErrorContains(t, d.recordTask(&runtime.Container{ID: "box"}, record{}), "write record of container box")
 }
 
-// freezeFile is what cgroup v1 thaws processes by.
-const freezeFile = "freezer.state"
-
-// Processes of a control group are killed one by one where the kernel cannot do it: those
-// that are in it still, and no other whose number was seen there before.
-func TestProcessesAreKilledOneByOne(t *testing.T) {
-	group := t.TempDir()
-	var pids []int
-	var inside *exec.Cmd
-	for i := range 2 {
-		cmd := exec.Command("sleep", "1000")
-		must.NoError(t, cmd.Start())
-		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-		pids = append(pids, cmd.Process.Pid)
-		if i == 0 {
-			inside = cmd
-		}
-	}
-	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0\n"+strconv.Itoa(pids[0])+"\n"+strconv.Itoa(pids[0])+"\n"), 0o600))
-	must.NoError(t, os.WriteFile(filepath.Join(group, freezeFile), []byte("FROZEN"), 0o600))
-	found, err := processesIn([]string{group})
-	must.NoError(t, err)
-	must.Eq(t, []int{0, pids[0]}, found)
-	must.NoError(t, killIn([]string{group}, append([]int{0}, pids...)))
-	must.Error(t, inside.Wait())
-	must.Eq(t, "signal: killed", inside.ProcessState.String())
-	must.False(t, processGone(pids[1]), must.Sprint("a process that is not in the group was killed"))
-	must.NoError(t, killIn([]string{group}, pids[:1]), must.Sprint("one that is dead already is no failure"))
-	first := exec.Command("sleep", "1000")
-	must.NoError(t, first.Start())
-	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(first.Process.Pid)+"\n"), 0o600))
-	must.NoError(t, killIn([]string{group}, []int{first.Process.Pid}))
-	must.Error(t, first.Wait())
-	thawed, err := os.ReadFile(filepath.Join(group, freezeFile))
-	must.NoError(t, err)
-	must.Eq(t, "THAWED", string(thawed))
-
-	// The kernel's own means needs no help, and reaches what lies below.
-	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.kill"), nil, 0o600))
-	must.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(pids[1])+"\n"), 0o600))
-	must.NoError(t, killIn([]string{group}, pids))
-	must.False(t, processGone(pids[1]))
-	said, err := os.ReadFile(filepath.Join(group, "cgroup.kill"))
-	must.NoError(t, err)
-	must.Eq(t, "1", string(said))
-}
-
-// A control group that cannot be read, written or removed is none that is empty.
-func TestControlGroupsThatCannotBeLookedInto(t *testing.T) {
-	group := t.TempDir()
-	procs := filepath.Join(group, "cgroup.procs")
-	must.NoError(t, os.WriteFile(procs, []byte("12\nmany\n"), 0o600))
-	_, err := processesIn([]string{group})
-	must.ErrorContains(t, err, "list processes of control group "+group)
-	must.ErrorContains(t, killIn([]string{group}, nil), "list processes of control group")
-	must.NoError(t, os.Remove(procs))
-	must.NoError(t, os.Mkdir(procs, 0o700))
-	_, err = processesIn([]string{group})
-	must.ErrorContains(t, err, "is a directory")
-	for _, name := range []string{freezeFile, "cgroup.kill"} {
-		must.NoError(t, os.Mkdir(filepath.Join(group, name), 0o700))
-		must.ErrorContains(t, killIn([]string{group}, nil), "is a directory", must.Sprint(name))
-	}
-	must.ErrorContains(t, removeDirs([]string{group}), "remove control group "+group)
-	must.NoError(t, removeDirs([]string{filepath.Join(group, "none")}))
-}
-
 // What goes away by itself is tried again, whoever wrapped it.
 func TestProcessesThatDoNotEndAreTriedAgain(t *testing.T) {
-	must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("left"), errStillRuns))))
+	must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("left"), cgroups.ErrStillRuns))))
 	must.False(t, structs.IsRecoverable(recoverable(errors.New("final"))))
 }

@@ -1,9 +1,11 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +16,9 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -27,11 +31,11 @@ type nomadCores struct {
 
 func newNomadCores(t *testing.T) *nomadCores {
 	t.Helper()
-	root := filepath.Join(cgroupRoot, "cpuset")
-	if unified() {
-		root = cgroupRoot
+	root := filepath.Join(cgroups.Root, "cpuset")
+	if cgroups.Unified() {
+		root = cgroups.Root
 	}
-	usable, err := sharedCPUs(root, unified())
+	usable, err := cgroups.SharedCPUs(root, cgroups.Unified())
 	must.NoError(t, err)
 	cpus, err := spec.ParseCPUs(usable)
 	must.NoError(t, err)
@@ -55,9 +59,9 @@ func coreSet(ids ...hw.CoreID) *idset.Set[hw.CoreID] { return idset.From[hw.Core
 // removeTree removes control groups that hold no process any more.
 func removeTree(t *testing.T, path string) {
 	t.Helper()
-	hierarchies := []string{filepath.Join(cgroupRoot, path)}
-	if !unified() {
-		hierarchies, _ = filepath.Glob(filepath.Join(cgroupRoot, "*", path))
+	hierarchies := []string{filepath.Join(cgroups.Root, path)}
+	if !cgroups.Unified() {
+		hierarchies, _ = filepath.Glob(filepath.Join(cgroups.Root, "*", path))
 	}
 	for _, dir := range hierarchies {
 		eventually(t, "no process is left in "+dir, func() bool {
@@ -68,7 +72,12 @@ func removeTree(t *testing.T, path string) {
 				}
 				return nil
 			}))
-			return removeDirs(dirs) == nil
+			for _, dir := range slices.Backward(dirs) {
+				if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+					return false
+				}
+			}
+			return true
 		})
 	}
 }
@@ -148,35 +157,4 @@ func TestReservedCoresAreExclusive(t *testing.T) {
 			must.NoError(t, e.driver.DestroyTask(cfg.ID, true))
 		}
 	})
-}
-
-func TestControlGroupsLieWhereNomadKeepsSuchTasks(t *testing.T) {
-	in := func(path, cores string) *drivers.Resources {
-		return &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCgroupPath: path, CpusetCpus: cores}}
-	}
-	for _, test := range []struct {
-		name      string
-		resources *drivers.Resources
-		unified   bool
-		want      string
-		follows   string
-	}{
-		{"v2, shared cores", in("/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope", ""), true, "/nomad.slice/share.slice/web-1.scope", ""},
-		{"v2, own cores", in("/sys/fs/cgroup/nomad.slice/reserve.slice/a.web.scope", "2"), true, "/nomad.slice/reserve.slice/web-1.scope", ""},
-		{"v2, the client's own cgroup_parent", in("/sys/fs/cgroup/batch/x.slice/share.slice/a.web.scope", ""), true, "/batch/x.slice/share.slice/web-1.scope", ""},
-		{"v2, no place given", in("", ""), true, "/nomad-gpu/web-1.scope", ""},
-		{"v2, no resources", nil, true, "/nomad-gpu/web-1.scope", ""},
-		{"v2, outside of the mount", in("/srv/cgroup/share.slice/a.web.scope", ""), true, "/nomad-gpu/web-1.scope", ""},
-		{"v2, out of the mount", in("/sys/fs/cgroup/../../srv/share.slice/a.web.scope", ""), true, "/nomad-gpu/web-1.scope", ""},
-		{"v1, shared cores", in("/sys/fs/cgroup/cpuset/nomad/share", ""), false, "/nomad-gpu/web-1", "/sys/fs/cgroup/cpuset/nomad/share"},
-		{"v1, own cores", in("/sys/fs/cgroup/cpuset/nomad/reserve/a.web", "2"), false, "/nomad-gpu/web-1", ""},
-		{"v1, no place given", in("", ""), false, "/nomad-gpu/web-1", ""},
-	} {
-		path := cgroupPath("nomad-gpu", "web-1", test.resources, test.unified)
-		must.Eq(t, test.want, path, must.Sprint(test.name))
-		must.Eq(t, test.follows, followsCores(&drivers.TaskConfig{Resources: test.resources}, path, test.unified), must.Sprint(test.name))
-	}
-	// The container of an earlier release, which lies elsewhere, is kept in step by the driver.
-	must.Eq(t, "/sys/fs/cgroup/nomad.slice/share.slice", followsCores(
-		&drivers.TaskConfig{Resources: in("/sys/fs/cgroup/nomad.slice/share.slice/a.web.scope", "")}, "/nomad-gpu/web-1.scope", true))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -152,7 +153,7 @@ func (d *Driver) removeDestroyed(env environment) {
 	for _, r := range records {
 		c := r.container(env.runtime)
 		ctx, cancel := context.WithTimeout(d.ctx, killPatience)
-		err := emptyCgroup(ctx, cgroupOfContainer(env.settings.Namespace, c), unified())
+		err := cgroups.Empty(ctx, cgroupOfContainer(env.settings.Namespace, c), cgroups.Unified())
 		cancel()
 		d.removeLater(c, errors.Join(errDestroyedBefore, err))
 	}

@@ -15,6 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -127,7 +128,7 @@ func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.G
 func recoverable(err error) error {
 	var notReady *spec.NotReadyError
 	var marked *structs.RecoverableError
-	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, errStillRuns) ||
+	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, cgroups.ErrStillRuns) ||
 		errors.Is(err, runtime.ErrOutOfMemory) || runtime.Transient(err) {
 		return structs.NewRecoverableError(err, true)
 	}

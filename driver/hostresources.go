@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/network"
@@ -62,9 +63,9 @@ func (d *Driver) remove(c *runtime.Container) error {
 	d.releaseMemory(ctx, n, c) // the control group ends with the process
 	if err := c.End(ctx); err != nil {
 		// Whatever happens to its record: nothing of it may run.
-		return errors.Join(err, emptyCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()))
+		return errors.Join(err, cgroups.Empty(ctx, cgroupOfContainer(n.settings.Namespace, c), cgroups.Unified()))
 	}
-	if err := removeCgroup(ctx, cgroupOfContainer(n.settings.Namespace, c), unified()); err != nil {
+	if err := cgroups.Remove(ctx, cgroupOfContainer(n.settings.Namespace, c), cgroups.Unified()); err != nil {
 		return err
 	}
 	if r, err := recordOf(c); err == nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -302,7 +303,7 @@ func TestAllOfATaskIsDeadBeforeItsLeaseEnds(t *testing.T) {
 			lease, err := e.driver.state.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
 			must.NoError(t, err)
 			survivor := pretend(t, "sh")
-			dirs, err := cgroupDirs(lease.Cgroup, unified())
+			dirs, err := cgroups.Dirs(lease.Cgroup, cgroups.Unified())
 			must.NoError(t, err)
 			for _, dir := range dirs {
 				must.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(itoa(survivor.cmd.Process.Pid)), 0))
@@ -353,9 +354,9 @@ func TestContainerdThatLeftASnapshot(t *testing.T) {
 // is away.
 func firstProcess(t *testing.T, cfg *drivers.TaskConfig) int {
 	t.Helper()
-	for _, pattern := range []string{cgroupRoot + "/*/" + testNamespace + "/*", cgroupRoot + "/*/*/*"} {
+	for _, pattern := range []string{cgroups.Root + "/*/" + testNamespace + "/*", cgroups.Root + "/*/*/*"} {
 		dirs, _ := filepath.Glob(pattern + "-" + cfg.AllocID[:8] + "*")
-		if pids, err := processesIn(dirs); err == nil && len(pids) > 0 {
+		if pids, err := cgroups.Processes(dirs); err == nil && len(pids) > 0 {
 			return slices.Min(pids)
 		}
 	}

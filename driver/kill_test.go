@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -218,9 +219,9 @@ func (e *env) leftovers() []string {
 	}
 	for _, alloc := range e.allocs {
 		containers := "*-" + alloc[:8] + "*"
-		groups, _ := filepath.Glob(cgroupRoot + "/*/" + testNamespace + "/" + containers)
-		if unified() {
-			groups, _ = filepath.Glob(cgroupRoot + "/" + testNamespace + "/" + containers)
+		groups, _ := filepath.Glob(cgroups.Root + "/*/" + testNamespace + "/" + containers)
+		if cgroups.Unified() {
+			groups, _ = filepath.Glob(cgroups.Root + "/" + testNamespace + "/" + containers)
 		}
 		for _, dir := range groups {
 			found = append(found, "control group "+dir)

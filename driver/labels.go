@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -117,4 +118,15 @@ func recordOf(c *runtime.Container) (record, error) {
 		return r, fmt.Errorf("read record of container %s: %w", c.ID, err)
 	}
 	return r, nil
+}
+
+// cgroupOfContainer is where the control group of a container is, and of one
+// without a readable record where it would be that Nomad gave no place.
+func cgroupOfContainer(namespace string, c *runtime.Container) string {
+	if r, err := recordOf(c); err == nil {
+		if path := cgroups.Of(r.Lease); path != "" {
+			return path
+		}
+	}
+	return cgroups.Path(namespace, c.ID, nil, cgroups.Unified())
 }

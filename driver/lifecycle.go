@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/moby/sys/signal"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -144,7 +145,7 @@ func (d *Driver) kill(t *task) error {
 func (d *Driver) killWithoutContainerd(t *task) error {
 	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
 	defer cancel()
-	if err := emptyCgroup(ctx, cgroupOf(t.record.Lease), unified()); err != nil {
+	if err := cgroups.Empty(ctx, cgroups.Of(t.record.Lease), cgroups.Unified()); err != nil {
 		return err
 	}
 	t.logger.Warn("killed a task by its control group: containerd is away")

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -50,7 +51,7 @@ func TestConformance_Stats(t *testing.T) {
 
 // onGroups chooses by the version of control groups that this machine has: v1 or v2.
 func onGroups(v1, v2 string) string {
-	if unified() {
+	if cgroups.Unified() {
 		return v2
 	}
 	return v1
@@ -180,5 +181,5 @@ func TestStatisticsNameWhatWasMeasured(t *testing.T) {
 	all := measuredMemory(runtime.Metrics{MemoryMaxUsage: 2, KernelMax: 1})
 	must.SliceContains(t, all, "Max Usage")
 	must.SliceContains(t, all, "Kernel Max Usage")
-	must.Eq(t, swapAccounting(), slices.Contains(all, "Swap"))
+	must.Eq(t, cgroups.SwapAccounting(), slices.Contains(all, "Swap"))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -21,7 +22,7 @@ const limiterTimeout = 20 * time.Second
 // is called when the group is there and nothing of the task has run.
 func (p *startPlan) limitMemory(ctx context.Context) error {
 	for _, l := range p.share.MemoryLimits {
-		group, err := limitedGroup(p.record.Lease.Cgroup)
+		group, err := cgroups.Dir(p.record.Lease.Cgroup)
 		if err != nil {
 			return &spec.NotReadyError{UUID: l.UUID, Reason: err.Error()}
 		}
@@ -30,18 +31,6 @@ func (p *startPlan) limitMemory(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// limitedGroup is the directory of a control group.
-func limitedGroup(path string) (string, error) {
-	dirs, err := cgroupDirs(path, unified())
-	if err != nil {
-		return "", err
-	}
-	if len(dirs) == 0 {
-		return "", fmt.Errorf("the control group %s is not there", path)
-	}
-	return dirs[0], nil
 }
 
 // releaseMemory takes guarantees back before a control group is removed: of one that is
@@ -56,7 +45,7 @@ func (d *Driver) releaseMemory(ctx context.Context, n environment, c *runtime.Co
 		if err != nil || state.Limiter == nil || h.MemoryMiB == 0 || len(h.Slices) == 0 || len(h.Slices) == state.Slices {
 			continue
 		}
-		group, err := limitedGroup(cgroupOf(r.Lease))
+		group, err := cgroups.Dir(cgroups.Of(r.Lease))
 		if err != nil {
 			continue // it is gone
 		}

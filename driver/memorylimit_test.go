@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -43,7 +44,7 @@ func TestMemoryOfATaskIsHeldByTheGPUsDriver(t *testing.T) {
 		e.start(cfg)
 		leases, err := n.dir.Leases()
 		must.NoError(t, err)
-		group, err := limitedGroup(leases[0].Cgroup)
+		group, err := cgroups.Dir(leases[0].Cgroup)
 		must.NoError(t, err)
 		must.Eq(t, int64(3072), leases[0].Holdings[0].MemoryLimitMiB)
 		// The runtime's own process waits there: the task's program is not run yet.

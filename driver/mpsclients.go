@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
@@ -42,11 +43,11 @@ func (d *Driver) terminateClients(t *task) error {
 	if err != nil {
 		return err
 	}
-	dirs, err := cgroupTree(cgroupOf(t.record.Lease), unified())
+	dirs, err := cgroups.Tree(cgroups.Of(t.record.Lease), cgroups.Unified())
 	if err != nil {
 		return err
 	}
-	own, err := processesIn(dirs)
+	own, err := cgroups.Processes(dirs)
 	if err != nil {
 		return err
 	}
@@ -81,11 +82,11 @@ func (p *startPlan) oneUser(_ context.Context, _ oci.Client, _ *containers.Conta
 		if l.ID == p.record.Lease.ID || !l.Live() || !slices.ContainsFunc(l.Holdings, sharesServer) {
 			continue
 		}
-		dirs, err := cgroupTree(cgroupOf(l), unified())
+		dirs, err := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
 		if err != nil {
 			return err
 		}
-		pids, err := processesIn(dirs)
+		pids, err := cgroups.Processes(dirs)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -85,7 +86,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
-		Container: id, Cgroup: cgroupPath(env.settings.Namespace, id, cfg.Resources, unified()),
+		Container: id, Cgroup: cgroups.Path(env.settings.Namespace, id, cfg.Resources, cgroups.Unified()),
 		Phase: gpu.PhaseStarting, Holdings: p.share.Holdings, StartedAt: time.Now().UTC(),
 	}}
 	return p, nil
@@ -115,7 +116,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 		Config: p.config, Policy: p.env.settings.Policy, Share: p.share, Resources: resources,
 		Env: p.cfg.Env, DeviceEnv: p.cfg.DeviceEnv, Hostname: hostnameOf(p.cfg, p.config),
 		Volumes: volumes, Mounts: mounts, SeccompProfile: p.seccomp, Devices: devicesOf(p.cfg.Devices), InitPath: p.env.settings.InitPath,
-		Unified: unified(), NetworkSysctls: networkSysctls(),
+		Unified: cgroups.Unified(), NetworkSysctls: networkSysctls(),
 		CgroupsPath: p.record.Lease.Cgroup, Namespaces: p.namespaces, ShmDir: p.shmDir, MaxOpenFiles: maxOpenFiles(),
 	}
 	if apparmor.HostSupports() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
@@ -99,7 +100,7 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 			continue
 		}
 		if errors.Is(err, runtime.ErrNotFound) {
-			err = emptyCgroup(ctx, cgroupOf(l), unified())
+			err = cgroups.Empty(ctx, cgroups.Of(l), cgroups.Unified())
 		}
 		if err == nil {
 			d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)

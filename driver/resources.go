@@ -5,15 +5,16 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 // resourcesOf translates what Nomad reserved for a task, and the cores that its
 // author names.
 func resourcesOf(r *drivers.Resources, cpusetCPUs string) (spec.Resources, error) {
-	all := spec.Resources{CPUs: goruntime.NumCPU(), SwapAccounting: swapAccounting()}
+	all := spec.Resources{CPUs: goruntime.NumCPU(), SwapAccounting: cgroups.SwapAccounting()}
 	var err error
-	if all.CPUSet, err = cpuset(r, cpusetCPUs, unified()); err != nil || r == nil {
+	if all.CPUSet, err = cgroups.CPUs(r, cpusetCPUs, cgroups.Unified()); err != nil || r == nil {
 		return all, err
 	}
 	if l := r.LinuxResources; l != nil {

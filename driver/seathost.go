@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -111,11 +112,11 @@ func (h *seatHost) Processes(leaseID string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	dirs, err := cgroupTree(cgroupOf(l), unified())
+	dirs, err := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
 	if err != nil {
 		return nil, err
 	}
-	return processesIn(dirs)
+	return cgroups.Processes(dirs)
 }
 
 // noMemoryLimit is above what any machine has: cgroup v1 writes such a number where
@@ -126,9 +127,9 @@ const noMemoryLimit = 1 << 60
 // and with swap after it. Usage is what counts against a limit for which the kernel would
 // kill processes: cgroup v1 refuses such a limit itself, and has none here.
 func memoryFiles(path string) (limits []string, usage string, err error) {
-	dirs, err := cgroupDirs(path, unified())
+	dirs, err := cgroups.Dirs(path, cgroups.Unified())
 	for _, dir := range dirs {
-		if unified() {
+		if cgroups.Unified() {
 			return []string{filepath.Join(dir, "memory.max")}, filepath.Join(dir, "memory.current"), nil
 		}
 		file, both := filepath.Join(dir, "memory.limit_in_bytes"), filepath.Join(dir, "memory.memsw.limit_in_bytes")
@@ -161,7 +162,7 @@ func (h *seatHost) MemoryLimit(leaseID string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	limits, _, err := memoryFiles(cgroupOf(l))
+	limits, _, err := memoryFiles(cgroups.Of(l))
 	if len(limits) == 0 {
 		return 0, err
 	}
@@ -180,7 +181,7 @@ func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	limits, usage, err := memoryFiles(cgroupOf(l))
+	limits, usage, err := memoryFiles(cgroups.Of(l))
 	if len(limits) == 0 {
 		return err
 	}
@@ -210,12 +211,12 @@ func setMemoryLimits(limits []string, usage string, limit int64) error {
 		slices.Reverse(limits) // the limit with swap is never below the one without
 	}
 	for n, path := range limits {
-		_, err := writeControl(path, strconv.FormatInt(were[path]+limit-before, 10))
+		_, err := cgroups.Write(path, strconv.FormatInt(were[path]+limit-before, 10))
 		if err == nil {
 			continue
 		}
 		for _, done := range limits[:n] { // the first tells what there is to do
-			_, again := writeControl(done, strconv.FormatInt(were[done], 10))
+			_, again := cgroups.Write(done, strconv.FormatInt(were[done], 10))
 			err = errors.Join(err, again)
 		}
 		if errors.Is(err, syscall.EBUSY) {

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -96,8 +97,8 @@ func (n seatedNode) measure() {
 	u := gpu.Usage{MeasuredAt: time.Now().UTC(), Devices: []gpu.DeviceUsage{{UUID: gpuA, CapacityMiB: 16 << 10}}}
 	for _, l := range leases {
 		task := gpu.TaskUsage{LeaseID: l.ID, UUID: gpuA, Milli: 100}
-		dirs, _ := cgroupTree(cgroupOf(l), unified())
-		pids, _ := processesIn(dirs)
+		dirs, _ := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
+		pids, _ := cgroups.Processes(dirs)
 		// The first is the task's own, and the others are what it starts, which are not on the GPU.
 		if len(pids) > 0 && processState(n.processes, slices.Min(pids)) == gpu.ProcessRunning {
 			task.MemoryMiB, task.Processes = 10<<10, len(pids)

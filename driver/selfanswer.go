@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -27,7 +28,7 @@ func (s selfOf) Mine(pid int) error {
 		return fmt.Errorf("process %d is not the task's: the driver does not see it", pid)
 	}
 	groups, err := cgroup.Of(pid)
-	if err == nil && !cgroup.Within(groups, cgroupOf(s.task.record.Lease)) {
+	if err == nil && !cgroup.Within(groups, cgroups.Of(s.task.record.Lease)) {
 		err = errors.New("it is not in the task's control group")
 	}
 	if err != nil {

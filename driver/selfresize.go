@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -117,7 +118,7 @@ func limitNow(ctx context.Context, l gpu.Lease, state gpu.GPUState, before gpu.H
 	if state.Limiter == nil {
 		return errors.New("the device plugin names no program for that")
 	}
-	group, err := limitedGroup(cgroupOf(l))
+	group, err := cgroups.Dir(cgroups.Of(l))
 	if err != nil {
 		return err
 	}

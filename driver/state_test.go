@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
@@ -277,62 +278,10 @@ func TestWordsOfVolumes(t *testing.T) {
 	}
 }
 
-func TestCoresOfATask(t *testing.T) {
-	for _, unified := range []bool{false, true} {
-		own := func(l *drivers.LinuxResources) *drivers.Resources { return &drivers.Resources{LinuxResources: l} }
-		for name, c := range map[string]struct {
-			r       *drivers.Resources
-			wanted  string
-			want    string
-			refused string
-		}{
-			"no resources":           {nil, "0", "0", ""},
-			"of no Linux":            {&drivers.Resources{}, "0", "0", ""},
-			"reserved":               {own(&drivers.LinuxResources{CpusetCpus: "1,2"}), "", "1,2", ""},
-			"reserved and named":     {own(&drivers.LinuxResources{CpusetCpus: "1,2"}), "0", "", `cpuset_cpus "0" contradicts`},
-			"no groups":              {own(&drivers.LinuxResources{}), "0", "0", ""},
-			"groups elsewhere":       {own(&drivers.LinuxResources{CpusetCgroupPath: "/elsewhere/x"}), "0", "0", ""},
-			"groups that are gone":   {own(&drivers.LinuxResources{CpusetCgroupPath: cgroupRoot + "/no/such/group"}), "0", "0", ""},
-			"a name like the root's": {own(&drivers.LinuxResources{CpusetCgroupPath: cgroupRoot + "-other/x"}), "0", "0", ""},
-		} {
-			got, err := cpuset(c.r, c.wanted, unified)
-			if c.refused != "" {
-				must.ErrorContains(t, err, c.refused, must.Sprint(name))
-				continue
-			}
-			must.NoError(t, err, must.Sprint(name))
-			must.Eq(t, c.want, got, must.Sprint(name))
-		}
-	}
-	_, err := sharedCPUs("/proc/self/cmdline", false) // a file is no directory
-	must.Error(t, err)
-	dir := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "cpuset.effective_cpus"), []byte("0-3\n"), 0o600))
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "cpuset.cpus.effective"), []byte("4-7\n"), 0o600))
-	for unified, want := range map[bool]string{false: "0-3", true: "4-7"} {
-		is, err := sharedCPUs(dir, unified)
-		must.NoError(t, err)
-		must.Eq(t, want, is)
-	}
-	for path, want := range map[string][2]string{
-		cgroupRoot + "/nomad/share":                {cgroupRoot + "/nomad/share", cgroupRoot + "/nomad"},
-		cgroupRoot + "/nomad/../../etc/share":      {"", ""},
-		cgroupRoot:                                 {"", ""},
-		cgroupRoot + "/nomad.slice/share/a.scope/": {cgroupRoot + "/nomad.slice/share/a.scope", cgroupRoot + "/nomad.slice/share"},
-	} {
-		r := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCgroupPath: path}}
-		must.Eq(t, want[0], partitionDir(r, false), must.Sprint(path))
-		must.Eq(t, want[1], partitionDir(r, true), must.Sprint(path))
-		r.LinuxResources.CpusetCpus = "1"
-		must.Eq(t, want[1], partitionDir(r, false), must.Sprint(path))
-	}
-	must.Eq(t, "", partitionDir(nil, true))
-}
-
 // TestWhichErrorsPass by themselves.
 func TestWhichErrorsPass(t *testing.T) {
 	for _, err := range []error{
-		&spec.NotReadyError{UUID: gpuA, Reason: "ill"}, structs.NewRecoverableError(errors.New("x"), true), errStillRuns, runtime.ErrOutOfMemory,
+		&spec.NotReadyError{UUID: gpuA, Reason: "ill"}, structs.NewRecoverableError(errors.New("x"), true), cgroups.ErrStillRuns, runtime.ErrOutOfMemory,
 	} {
 		must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
 		must.True(t, structs.IsRecoverable(recoverable(errors.Join(errors.New("y"), err))), must.Sprint(err))

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"os"
 	goruntime "runtime"
 	"slices"
 	"time"
@@ -12,20 +11,9 @@ import (
 	cstructs "github.com/hashicorp/nomad/client/structs"
 	"github.com/hashicorp/nomad/plugins/base"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
-
-// unified reports whether the node has cgroup v2 alone.
-func unified() bool {
-	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	return err == nil
-}
-
-// swapAccounting reports whether the kernel can limit swap.
-func swapAccounting() bool {
-	_, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
-	return err == nil || unified()
-}
 
 // computeOf is the node's CPU as Nomad counts it, for ticks; without it, one
 // core of 1000 ticks stands for each of the machine's.
@@ -97,7 +85,7 @@ var measuredCPU = []string{"System Mode", "User Mode", "Percent", "Throttled Per
 func measuredMemory(m runtime.Metrics) []string {
 	names := []string{"RSS", "Cache", "Mapped File", "Usage", "Kernel Usage"}
 	for name, told := range map[string]bool{
-		"Swap": swapAccounting(), "Max Usage": m.MemoryMaxUsage > 0, "Kernel Max Usage": m.KernelMax > 0,
+		"Swap": cgroups.SwapAccounting(), "Max Usage": m.MemoryMaxUsage > 0, "Kernel Max Usage": m.KernelMax > 0,
 	} {
 		if told {
 			names = append(names, name)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -58,7 +59,7 @@ func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record
 	ctx, cancel := context.WithCancel(d.ctx)
 	t := &task{
 		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
-		sharedCores: followsCores(cfg, cgroupOf(r.Lease), unified()),
+		sharedCores: cgroups.Follows(cfg, cgroups.Of(r.Lease), cgroups.Unified()),
 		logger:      d.logger.With("task_id", cfg.ID, "container", c.ID),
 	}
 	if now := d.currentLease(r.Lease); len(now.Holdings) > 0 {
@@ -129,7 +130,7 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 	// The shim's death, or a process ID namespace that others share, may leave
 	// processes; none may use the GPU when the lease has ended.
 	for {
-		err := emptyCgroup(ctx, cgroupOf(t.record.Lease), unified())
+		err := cgroups.Empty(ctx, cgroups.Of(t.record.Lease), cgroups.Unified())
 		if err == nil {
 			break
 		}

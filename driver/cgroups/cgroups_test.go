@@ -1,4 +1,4 @@
-package driver
+package cgroups
 
 import (
 	"os"
@@ -42,6 +42,6 @@ func TestOnlyAContainersCgroupIsADirectory(t *testing.T) {
 
 func TestCgroupOfALeaseIsItsContainers(t *testing.T) {
 	for path, want := range map[string]string{"/ns/a": "/ns/a", "/ns/a.scope": "/ns/a.scope", "/ns/b": "", "/system.slice": "", "": ""} {
-		must.Eq(t, want, cgroupOf(gpu.Lease{Container: "a", Cgroup: path}), must.Sprint(path))
+		must.Eq(t, want, Of(gpu.Lease{Container: "a", Cgroup: path}), must.Sprint(path))
 	}
 }
