@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -116,7 +117,7 @@ func stageOperation(t *testing.T, cfg drivers.TaskConfig) func() (string, error)
 	cfg.DNS = &drivers.DNSConfig{Servers: []string{"10.0.0.1"}}
 	cfg.Mounts = []*drivers.MountConfig{{TaskPath: "/vol", HostPath: sharedMount(t, t.TempDir())}}
 	return func() (_ string, err error) {
-		p := &startPlan{env: env, cfg: &cfg, record: record{Lease: gpu.Lease{Container: "box"}}}
+		p := &startPlan{env: env, cfg: &cfg, record: record.Record{Lease: gpu.Lease{Container: "box"}}}
 		p.share.HAMi = true
 		if p.files, err = openTaskFiles(&cfg, p.config, spec.Policy{}); err != nil {
 			return "", err
@@ -223,15 +224,15 @@ func clientsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error)
 
 func recordsOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) {
 	_, env := alone(t)
-	records := newTaskRecords(env.settings)
+	records := record.StoreIn(env.settings.StateDir)
 	return func() (string, error) {
-		if err := records.write(taskRecord{Container: "box", Labels: map[string]string{labelTaskID: "task"}}); err != nil {
+		if err := records.Write(record.Kept{Container: "box", Labels: map[string]string{record.LabelTaskID: "task"}}); err != nil {
 			return "", err
 		}
-		if err := records.markDestroyed("box"); err != nil {
+		if err := records.MarkDestroyed("box"); err != nil {
 			return "", err
 		}
-		found, err := records.ofTask("task")
+		found, err := records.OfTask("task")
 		return fmt.Sprint(len(found), len(found) > 0 && found[0].Destroyed), err
 	}
 }

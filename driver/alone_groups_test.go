@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -55,7 +56,7 @@ func TestGroupsThatCannotBeLookedInto(t *testing.T) {
 	must.True(t, now.Live())
 
 	// And one whose container is gone is not removed in part.
-	c := env.runtime.Unloaded("box", "image", fake.containers["box"].Labels, one.record.encode())
+	c := env.runtime.Unloaded("box", "image", fake.containers["box"].Labels, one.record.Encode())
 	must.ErrorContains(t, d.removeWithLease(c), says)
 	must.Eq(t, []string{"box"}, fake.holds())
 	must.NoError(t, os.Remove(filepath.Join(dir, "cgroup.procs")))
@@ -98,7 +99,7 @@ func TestGroupsThatAreHeldToGPUMemory(t *testing.T) {
 	before := gpu.Holding{UUID: gpuA, Share: gpu.Share{MemoryMiB: 1024}}
 	lease := gpu.Lease{Container: "box", Cgroup: path, Holdings: []gpu.Holding{{UUID: gpuA, Share: gpu.Share{MemoryMiB: 2048, MemoryLimitMiB: 4096}}}}
 	must.NoError(t, limitNow(t.Context(), lease, gpu.GPUState{Limiter: &gpu.MemoryLimiter{Command: command}}, before))
-	p := &startPlan{record: record{Lease: lease}, share: spec.Share{MemoryLimits: []spec.MemoryLimit{{UUID: gpuA, Command: command, GuaranteeMiB: 1, LimitMiB: 2}}}}
+	p := &startPlan{record: record.Record{Lease: lease}, share: spec.Share{MemoryLimits: []spec.MemoryLimit{{UUID: gpuA, Command: command, GuaranteeMiB: 1, LimitMiB: 2}}}}
 	must.NoError(t, p.limitMemory(t.Context()))
 	text, err := os.ReadFile(noted)
 	must.NoError(t, err)

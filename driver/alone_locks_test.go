@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	driverruntime "github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -73,7 +74,7 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 			func() { _ = d.leases.resize(lease) }, func() { _ = d.leases.end(lease, time.Now()) }, func() { _ = d.leases.expire(time.Now()) }, func() { _, _ = d.leases.started() },
 		}},
 		{"partitions", &d.partitions, []func(){
-			func() { _ = d.takePartition(ended, &startPlan{env: env, record: record{Lease: lease}}) },
+			func() { _ = d.takePartition(ended, &startPlan{env: env, record: record.Record{Lease: lease}}) },
 			func() { _ = d.removePartition(ended, env, lease.Holdings[0], "box") },
 		}},
 		{"seats", &d.seats.mu, []func(){

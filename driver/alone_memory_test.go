@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -176,7 +177,7 @@ func TestSeatsOfDevicesThatAreNotKnown(t *testing.T) {
 	must.Eq(t, 300, d.seats.othersMiB(gpuB))
 
 	// A start that waits for a seat ends with its context, or with the rules.
-	s := &start{driver: d, plan: &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine", Holdings: []gpu.Holding{{UUID: gpuA, SeatMiB: 1}}}}}}
+	s := &start{driver: d, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Holdings: []gpu.Holding{{UUID: gpuA, SeatMiB: 1}}}}}}
 	s.cfg = known(d, env, gpu.Lease{}).cfg
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -23,7 +24,7 @@ import (
 // named makes a task of a name that a driver watches, without a container that runs.
 func named(d *Driver, env environment, name string, l gpu.Lease) *task {
 	l.ID, l.Container = name, "box-"+name
-	_, t := d.newTask(&drivers.TaskConfig{ID: name, Name: name}, env.runtime.Unloaded(l.Container, "image", nil, nil), record{Lease: l})
+	_, t := d.newTask(&drivers.TaskConfig{ID: name, Name: name}, env.runtime.Unloaded(l.Container, "image", nil, nil), record.Record{Lease: l})
 	return t
 }
 
@@ -82,7 +83,7 @@ func TestUsersOfAServer(t *testing.T) {
 	_, env := alone(t)
 	self := os.Getpid() // of the user who runs the tests
 	onServer := []gpu.Holding{{UUID: gpuB, MPSGeneration: 1}, {UUID: gpuA, MPSGeneration: 3}}
-	plan := &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine"}}, share: spec.Share{OneUser: true, Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}}}
+	plan := &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine"}}, share: spec.Share{OneUser: true, Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3}}}}
 	admit := func(uid uint32) error {
 		return plan.oneUser(t.Context(), nil, nil, &specs.Spec{Process: &specs.Process{User: specs.User{UID: uid}}})
 	}
@@ -217,7 +218,7 @@ func TestGuaranteedMemoryIsGivenBack(t *testing.T) {
 		t.Helper()
 		_ = os.Remove(noted)
 		lease.Holdings = holdings
-		d.releaseMemory(t.Context(), env, env.runtime.Unloaded("box", "", nil, record{Lease: lease}.encode()))
+		d.releaseMemory(t.Context(), env, env.runtime.Unloaded("box", "", nil, record.Record{Lease: lease}.Encode()))
 		text, _ := os.ReadFile(noted)
 		return lines(string(text))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 	"google.golang.org/grpc/codes"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -77,7 +78,7 @@ func TestRecoveredTasksThatHaveEnded(t *testing.T) {
 			d, env, fake, cfg := besideFake(t)
 			exit := runtime.Exit{Code: 7, At: time.Now()}
 			if forgotten {
-				must.NoError(t, env.runtime.Unloaded("box", "", nil, nil).SetLabels(t.Context(), exitLabels(exit)))
+				must.NoError(t, env.runtime.Unloaded("box", "", nil, nil).SetLabels(t.Context(), record.ExitLabels(exit)))
 			}
 			fake.end("box", 7, forgotten)
 			must.NoError(t, d.RecoverTask(handleOf(cfg)))
@@ -104,9 +105,9 @@ func TestAnExitThatWasNotedByAnother(t *testing.T) {
 	d, env, fake, cfg := besideFake(t)
 	c, err := env.runtime.Load(t.Context(), "box")
 	must.NoError(t, err)
-	must.NoError(t, c.SetLabels(t.Context(), exitLabels(runtime.Exit{Code: 9, At: time.Now()})))
+	must.NoError(t, c.SetLabels(t.Context(), record.ExitLabels(runtime.Exit{Code: 9, At: time.Now()})))
 	fake.end("box", 0, true)
-	d.watch(cfg, c, record{})
+	d.watch(cfg, c, record.Record{})
 	must.Eq(t, 9, resultOf(t, d, cfg.ID).ExitCode)
 }
 
@@ -196,10 +197,11 @@ func TestRemovalsThatFail(t *testing.T) {
 				must.ErrorContains(t, d.DestroyTask(cfg.ID, true), row.says)
 				_, err := d.tasks.get(cfg.ID)
 				must.ErrorIs(t, err, drivers.ErrTaskNotFound)
-				noted, err := newTaskRecords(env.settings).read("box")
 				if row.heal == nil {
+					noted, err := record.StoreIn(env.settings.StateDir).OfTask(cfg.ID)
 					must.NoError(t, err)
-					must.True(t, noted.Destroyed)
+					must.Len(t, 1, noted)
+					must.True(t, noted[0].Destroyed)
 				}
 				lease, err := env.state.Lease(boxLease)
 				must.NoError(t, err)
@@ -230,7 +232,7 @@ func TestRemovalsWithoutARecord(t *testing.T) {
 	must.True(t, lease.Live())
 
 	// A removal that only this process knows of is told to the operator.
-	must.NoError(t, os.MkdirAll(newTaskRecords(env.settings).path("box"), 0o700))
+	must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, "tasks", "box", "task.json"), 0o700))
 	d.cancel()
 	d.removeLater(env.runtime.Unloaded("box", "", nil, nil), errors.New("why"))
 	must.StrContains(t, said(), "only this process knows that a container must be removed: container=box")
@@ -244,7 +246,7 @@ func TestRemovalsWithoutARecord(t *testing.T) {
 func TestTheUseOfAnImageThatIsNotNoted(t *testing.T) {
 	d, _, fake, cfg := besideFake(t)
 	said := hear(d)
-	fake.containers["box"].Labels[labelManaged] = "true"
+	fake.containers["box"].Labels[record.LabelManaged] = "true"
 	must.NoError(t, d.DestroyTask(cfg.ID, true))
 	must.StrContains(t, said(), "use of an image is not recorded: image=image")
 }
@@ -372,7 +374,7 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 	t.Run("whose lease cannot be written", func(t *testing.T) {
 		d, env, _, cfg := besideFake(t)
 		spoil(t, env, "leases")
-		s := &start{driver: d, cfg: cfg, plan: &startPlan{env: env, record: record{Lease: gpu.Lease{ID: boxLease, Container: "box", Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
+		s := &start{driver: d, cfg: cfg, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: boxLease, Container: "box", Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
 		must.Error(t, s.watchTask(t.Context()))
 		must.Nil(t, s.task)
 		must.NoError(t, s.forgetTask())

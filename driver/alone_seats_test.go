@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -28,7 +29,7 @@ func TestStartsThatWaitForASeat(t *testing.T) {
 		defer d.Shutdown()
 		tells := listener(t, d)
 		lease := gpu.Lease{ID: "mine", Phase: gpu.PhaseStarting, StartedAt: time.Unix(1e9, 0).UTC(), Holdings: []gpu.Holding{{UUID: gpuB}, {UUID: gpuA, SeatMiB: 1}}}
-		s := &start{driver: d, cfg: &drivers.TaskConfig{ID: "task", JobID: "job"}, plan: &startPlan{env: env, record: record{Lease: lease}}}
+		s := &start{driver: d, cfg: &drivers.TaskConfig{ID: "task", JobID: "job"}, plan: &startPlan{env: env, record: record.Record{Lease: lease}}}
 		must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA}))
 		must.ErrorContains(t, s.awaitSeat(t.Context()), "no longer says how its tasks step aside")
 		must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, Seats: &gpu.SeatRules{}}))

@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -230,7 +231,7 @@ func TestDaemonsOfATask(t *testing.T) {
 	holding := gpu.Holding{UUID: gpuA, MPSGeneration: 3, Partition: &gpu.Partition{ID: "p1", Chunks: 1}}
 	mine := known(d, env, gpu.Lease{ID: "mine", Phase: gpu.PhaseRunning, Holdings: []gpu.Holding{{UUID: gpuB}, holding}})
 	found := func() bool { _, _, found := d.mpsOf(mine); return found }
-	plan := &startPlan{env: env, record: record{Lease: mine.record.Lease}}
+	plan := &startPlan{env: env, record: record.Record{Lease: mine.record.Lease}}
 	must.ErrorContains(t, d.takePartition(t.Context(), plan), "the task gets no multiprocessors of its own: ")
 	for name, row := range map[string]struct {
 		mps   *gpu.MPSState
@@ -327,13 +328,6 @@ func TestHowATaskEnded(t *testing.T) {
 		if row.want.Err != nil {
 			must.EqError(t, status.ExitResult.Err, row.want.Err.Error(), must.Sprint(name))
 		}
-		recorded, found := recordedExit(exitLabels(row.exit))
-		must.True(t, found)
-		must.Eq(t, row.exit, recorded)
-	}
-	for _, cut := range []map[string]string{{}, {labelExitCode: "1"}, {labelExitCode: "many", labelExitAt: at.Format(time.RFC3339Nano)}} {
-		_, found := recordedExit(cut)
-		must.False(t, found)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups/cgroupstest"
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -37,7 +38,7 @@ func TestStartsWhoseHostResourcesFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := allocated(t)
 			d, env := alone(t)
-			p := &startPlan{env: env, cfg: cfg, config: spec.Config{IPCMode: "shareable", ShmSize: "1M"}, record: record{Lease: gpu.Lease{Container: "box"}}}
+			p := &startPlan{env: env, cfg: cfg, config: spec.Config{IPCMode: "shareable", ShmSize: "1M"}, record: record.Record{Lease: gpu.Lease{Container: "box"}}}
 			p.share.Holdings, p.share.Env = []gpu.Holding{{UUID: gpuA}}, map[string]string{}
 			var err error
 			p.files, err = openTaskFiles(cfg, p.config, spec.Policy{})
@@ -239,7 +240,7 @@ func TestPartitionsThatTheDaemonRefuses(t *testing.T) {
 			}
 			must.NoError(t, os.WriteFile(control, []byte(script), 0o700))
 			must.NoError(t, env.state.WriteGPU(gpu.GPUState{UUID: gpuA, MPS: &gpu.MPSState{Generation: 3, Control: control, PipeDir: filepath.Join(dir, "pipe")}}))
-			p := &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine", Container: "box", Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3, Partition: &gpu.Partition{Chunks: 1}}}}}}
+			p := &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "box", Holdings: []gpu.Holding{{UUID: gpuA, MPSGeneration: 3, Partition: &gpu.Partition{Chunks: 1}}}}}}
 			p.share.Env = map[string]string{}
 			if row.spoiled != "" {
 				spoil(t, env, row.spoiled)
@@ -292,7 +293,7 @@ func TestTasksOfWhichNothingIsNoted(t *testing.T) {
 func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	cfg := allocated(t)
 	d, env := alone(t)
-	s := &start{driver: d, cfg: cfg, claimed: true, plan: &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
+	s := &start{driver: d, cfg: cfg, claimed: true, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "box", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: gpuA}}}}}}
 	var err error
 	s.plan.files, err = openTaskFiles(cfg, spec.Config{}, spec.Policy{})
 	must.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -84,8 +85,8 @@ func TestSharesThatCannotBeComputed(t *testing.T) {
 	must.True(t, structs.IsRecoverable(recoverable(err)), must.Sprint(err))
 }
 
-// What contradicts itself in a task's network or labels is refused by its key.
-func TestNetworksAndLabelsThatCannotBe(t *testing.T) {
+// What contradicts itself in a task's network is refused by its key.
+func TestNetworksThatCannotBe(t *testing.T) {
 	_, _, err := portMappings(&drivers.TaskConfig{}, []string{"http"})
 	must.ErrorContains(t, err, `ports: "http" is not a port of the group's network block`)
 	ports := structs.AllocatedPorts{{Label: "http", Value: 20000, To: 80}, {Label: "same", Value: 20001}}
@@ -102,14 +103,6 @@ func TestNetworksAndLabelsThatCannotBe(t *testing.T) {
 	must.ErrorContains(t, err, `gateway "nonsense" is not an address`)
 	_, err = defaultRoute("Iface Destination Gateway\neth0 00000000 0102\n")
 	must.ErrorContains(t, err, `gateway "0102" is not an address`)
-
-	long := make([]byte, maxLabel)
-	_, err = containerLabels(&drivers.TaskConfig{JobID: string(long)}, nil)
-	must.ErrorContains(t, err, labelJob+" is longer than 4096 bytes")
-	labels, err := containerLabels(&drivers.TaskConfig{JobID: "job"}, map[string]string{"team": "vision"})
-	must.NoError(t, err)
-	must.Eq(t, "vision", labels["team"])
-	must.Eq(t, "job", labels[labelJob])
 }
 
 // A namespace is held of a process that runs, and of none else.
@@ -127,7 +120,7 @@ func TestNamespacesOfProcessesThatDoNotRun(t *testing.T) {
 		must.ErrorContains(t, err, says)
 	}
 	must.ErrorContains(t, selfOf{}.Mine(0), "process 0 is not the task's: the driver does not see it")
-	foreign := selfOf{nil, &task{record: record{Lease: gpu.Lease{Container: "box", Cgroup: "/nowhere/box"}}}}
+	foreign := selfOf{nil, &task{record: record.Record{Lease: gpu.Lease{Container: "box", Cgroup: "/nowhere/box"}}}}
 	must.ErrorContains(t, foreign.Mine(1), "process 1 is not the task's: it is not in the task's control group")
 	must.ErrorContains(t, foreign.Mine(noProcess), "no such file")
 }

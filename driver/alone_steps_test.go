@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -44,7 +45,7 @@ func TestStepsAreUndoneTheLastFirst(t *testing.T) {
 			do := func(name string) func(*start, context.Context) error {
 				return func(s *start, _ context.Context) error {
 					if did += name + " "; name == "a" {
-						s.claimed, s.plan = true, &startPlan{env: env, files: &taskFiles{}, record: record{Lease: gpu.Lease{ID: "mine"}}}
+						s.claimed, s.plan = true, &startPlan{env: env, files: &taskFiles{}, record: record.Record{Lease: gpu.Lease{ID: "mine"}}}
 						d.seats.setReady("mine", true)
 					}
 					if name == row.cancels {
@@ -217,9 +218,9 @@ func TestLeasesOfTasksThatAreTakenUp(t *testing.T) {
 	d, env, fake, cfg := besideFake(t)
 	now := gpu.Lease{ID: boxLease, AllocID: "alloc", Task: "web", Container: "box", Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: gpuA, Share: gpu.Share{GuaranteeMilli: 77}}}}
 	must.NoError(t, env.state.WriteLease(now))
-	noted := record{Version: recordVersion, Lease: now}
+	noted := record.Record{Version: record.Version, Lease: now}
 	noted.Lease.Holdings = []gpu.Holding{{UUID: gpuA}}
-	fake.add("box", fake.containers["box"].Labels, noted.encode())
+	fake.add("box", fake.containers["box"].Labels, noted.Encode())
 	must.NoError(t, d.RecoverTask(handleOf(cfg)))
 	one, err := d.tasks.get(cfg.ID)
 	must.NoError(t, err)
@@ -242,7 +243,7 @@ func TestWhatATaskIsToldWhenItRuns(t *testing.T) {
 	cfg.Env = map[string]string{}
 	watch := func(change func(s *start)) []string {
 		t.Helper()
-		s := &start{driver: d, cfg: cfg, container: c, plan: &startPlan{env: env, record: record{Lease: lease}}}
+		s := &start{driver: d, cfg: cfg, container: c, plan: &startPlan{env: env, record: record.Record{Lease: lease}}}
 		change(s)
 		events := tells(func() { err = s.watchTask(t.Context()) })
 		must.NoError(t, err)
@@ -271,7 +272,7 @@ func TestClaimsOfAStart(t *testing.T) {
 	held := []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0}}}
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "other", Container: "other", Phase: gpu.PhaseRunning, Holdings: held}))
 	claim := func() (*start, error) {
-		s := &start{driver: d, plan: &startPlan{env: env, record: record{Lease: gpu.Lease{ID: "mine", Container: "mine", Phase: gpu.PhaseStarting, Holdings: held}}}}
+		s := &start{driver: d, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "mine", Phase: gpu.PhaseStarting, Holdings: held}}}}
 		return s, s.claimLease(t.Context())
 	}
 	s, err := claim()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -48,7 +49,7 @@ func alone(t *testing.T) (*Driver, environment) {
 // known makes a task that a driver watches, without a container that runs.
 func known(d *Driver, env environment, l gpu.Lease) *task {
 	l.Container = "box"
-	_, t := d.newTask(&drivers.TaskConfig{ID: "known", Name: "web"}, env.runtime.Unloaded(l.Container, "image", nil, nil), record{Lease: l})
+	_, t := d.newTask(&drivers.TaskConfig{ID: "known", Name: "web"}, env.runtime.Unloaded(l.Container, "image", nil, nil), record.Record{Lease: l})
 	return t
 }
 
@@ -88,7 +89,7 @@ func TestCallsThatCannotBeAnswered(t *testing.T) {
 	_, enterErr := d.enterTask(&task{})
 	for name, err := range map[string]error{
 		"stop": d.StopTask("none", 0, ""), "destroy": d.DestroyTask("none", true), "recover": d.RecoverTask(handle),
-		"find": startErr, "start": nomadsStartErr, "record": d.recordTask(&runtime.Container{}, record{}), "remove": d.remove(&runtime.Container{}),
+		"find": startErr, "start": nomadsStartErr, "record": d.recordTask(&runtime.Container{}, record.Record{}), "remove": d.remove(&runtime.Container{}),
 		"remove host resources": d.removeHostResources("box"), "checkpoint": checkpointErr, "lease": leaseErr, "limit": limitErr,
 		"set limit": host.SetMemoryLimit("lease", 1), "processes": processesErr, "save": host.Save(gpu.Seats{}), "status": statusErr, "enter": enterErr,
 	} {
@@ -165,7 +166,9 @@ func TestHostResourcesThatCannotBeMade(t *testing.T) {
 			_, err := newSelfDirs(env.settings).create("box", []string{"d"}, []string{"f"})
 			return err
 		},
-		"tasks": func(env environment) error { return newTaskRecords(env.settings).write(taskRecord{Container: "box"}) },
+		"tasks": func(env environment) error {
+			return record.StoreIn(env.settings.StateDir).Write(record.Kept{Container: "box"})
+		},
 	} {
 		t.Run(sub, func(t *testing.T) {
 			d, env := alone(t)
@@ -204,34 +207,6 @@ func TestSharedMemoryThatTheKernelRefuses(t *testing.T) {
 	pipes := pipes(env.settings)
 	must.NoError(t, os.MkdirAll(filepath.Join(env.settings.StateDir, "pipes"), 0o700))
 	must.ErrorContains(t, pipes.Remove(t.Context(), long), "file name too long")
-}
-
-// Records that cannot be read are told, beside those that can.
-func TestRecordsThatCannotBeRead(t *testing.T) {
-	d, env := alone(t)
-	records := newTaskRecords(env.settings)
-	must.NoError(t, records.write(taskRecord{Container: "good", Labels: map[string]string{labelTaskID: "task"}}))
-	for name, text := range map[string]string{"cut": `{"version":1,`, "of another": `{"version":1,"container":"x"}`, "of the future": `{"version":2,"container":"of the future"}`} {
-		must.NoError(t, os.MkdirAll(filepath.Dir(records.path(name)), 0o700))
-		must.NoError(t, os.WriteFile(records.path(name), []byte(text), 0o600))
-		must.ErrorContains(t, records.markDestroyed(name), "read record of container "+name)
-	}
-	must.NoError(t, os.Mkdir(filepath.Join(env.settings.StateDir, "tasks", "being written"), 0o700))
-	found, err := records.ofTask("task")
-	must.Len(t, 1, found)
-	must.StrNotContains(t, err.Error(), "being written")
-	must.ErrorContains(t, err, "read record of container cut")
-	must.NoError(t, records.markDestroyed("none"))
-	must.NoError(t, records.markDestroyed("good"))
-	good, err := records.read("good")
-	must.NoError(t, err)
-	must.True(t, good.Destroyed)
-	spoiled := filepath.Join(env.settings.StateDir, "tasks")
-	must.NoError(t, os.RemoveAll(spoiled))
-	must.NoError(t, os.WriteFile(spoiled, nil, 0o600))
-	_, err = records.ofTask("task")
-	must.ErrorContains(t, err, "list "+spoiled)
-	must.ErrorContains(t, d.recordTask(&runtime.Container{ID: "box"}, record{}), "write record of container box")
 }
 
 // What goes away by itself is tried again, whoever wrapped it.

@@ -89,34 +89,6 @@ func TestWordsOfARunc(t *testing.T) {
 	}
 }
 
-// Names of containers have letters and digits of the task's alone, and are never the same.
-func TestNamesOfContainers(t *testing.T) {
-	for name, want := range map[string]string{
-		"azAZ09/:@[`{-_é.": "azAZ09-abc12345", "": "task-abc12345", "___": "task-abc12345",
-		strings.Repeat("x", 30): strings.Repeat("x", 24) + "-abc12345",
-	} {
-		cfg := &drivers.TaskConfig{Name: name, AllocID: "abc12345-9999"}
-		id := newContainerID(cfg)
-		must.Eq(t, want, id[:len(id)-10])
-		must.RegexMatch(t, containerIDs, id)
-		must.NotEq(t, id, newContainerID(cfg))
-	}
-}
-
-// Labels may be as long as containerd takes them, and no longer.
-func TestLabelsOfTheGreatestLength(t *testing.T) {
-	label := func(key string, length int) error {
-		_, err := containerLabels(&drivers.TaskConfig{}, map[string]string{key: strings.Repeat("x", length)})
-		return err
-	}
-	must.NoError(t, label("key", maxLabel-3))
-	must.ErrorContains(t, label("key", maxLabel-2), `labels: "key" is empty or, with its value, longer than 4096 bytes`)
-	must.ErrorContains(t, label("", 1), `labels: "" is empty or`)
-	must.ErrorContains(t, label("nerdctl/x", 1), `labels: "nerdctl/x" is reserved`)
-	_, err := containerLabels(&drivers.TaskConfig{JobID: strings.Repeat("x", maxLabel-len(labelJob))}, nil)
-	must.NoError(t, err)
-}
-
 // What would write a second line or word into a task's network files is refused, wherever
 // among the others it stands.
 func TestNamesThatAreNotOneWord(t *testing.T) {
@@ -240,23 +212,6 @@ func TestExitsBySignals(t *testing.T) {
 	}
 	for code, want := range map[int]int{0: 0, 127: 0, 128: 0, 129: 1, 137: 9, 192: 64, 193: 0, 255: 0} {
 		must.Eq(t, want, exitResult(runtime.Exit{Code: code}, nil).Signal, must.Sprint(code))
-	}
-}
-
-// What is written of an exit is read again; what was not written whole is none.
-func TestExitsThatAreNoted(t *testing.T) {
-	for _, exit := range []runtime.Exit{{Code: 7, At: time.Unix(1e9, 5).UTC()}, {Code: 137, At: time.Unix(1e9, 0).UTC(), OOMKilled: true}} {
-		labels := exitLabels(exit)
-		got, seen := recordedExit(labels)
-		must.True(t, seen)
-		must.Eq(t, exit, got)
-		for _, key := range []string{labelExitCode, labelExitAt} {
-			was := labels[key]
-			labels[key] = "nonsense"
-			_, seen = recordedExit(labels)
-			must.False(t, seen, must.Sprint(key))
-			labels[key] = was
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -85,13 +86,13 @@ func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
 	defer cancel()
 	var found []*runtime.Container
 	err = retryTransient(ctx, func() (err error) {
-		found, err = env.runtime.Find(ctx, map[string]string{labelTaskID: taskID})
+		found, err = env.runtime.Find(ctx, map[string]string{record.LabelTaskID: taskID})
 		return err
 	})
 	if err == nil || !runtime.Transient(err) {
 		return found, err
 	}
-	records, recordErr := newTaskRecords(env.settings).ofTask(taskID)
+	records, recordErr := record.StoreIn(env.settings.StateDir).OfTask(taskID)
 	if recordErr != nil {
 		return nil, errors.Join(err, recordErr)
 	}
@@ -99,7 +100,7 @@ func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
 		return nil, err // it may still run
 	}
 	for _, r := range records {
-		found = append(found, r.container(env.runtime))
+		found = append(found, r.Unloaded(env.runtime))
 	}
 	return found, nil
 }
@@ -107,7 +108,7 @@ func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
 // removeWithLease removes a container that is known by its labels only, and ends its
 // lease.
 func (d *Driver) removeWithLease(c *runtime.Container) error {
-	r, recordErr := recordOf(c)
+	r, recordErr := record.Of(c)
 	if err := d.remove(c); err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ const (
 func (d *Driver) removeLater(c *runtime.Container, cause error) {
 	d.logger.Warn("a container is not removed yet; its GPU share is not given to another until it is", "container", c.ID, "error", cause)
 	if env, err := d.configured(); err == nil {
-		if err := newTaskRecords(env.settings).markDestroyed(c.ID); err != nil {
+		if err := record.StoreIn(env.settings.StateDir).MarkDestroyed(c.ID); err != nil {
 			d.logger.Error("only this process knows that a container must be removed", "container", c.ID, "error", err)
 		}
 	}
@@ -146,14 +147,14 @@ func (d *Driver) removeLater(c *runtime.Container, cause error) {
 // removeDestroyed takes up what an earlier process could not remove, before any task
 // is started or recovered: nothing of it may run, whoever was away meanwhile.
 func (d *Driver) removeDestroyed(env environment) {
-	records, err := newTaskRecords(env.settings).find(func(t taskRecord) bool { return t.Destroyed })
+	records, err := record.StoreIn(env.settings.StateDir).Find(func(t record.Kept) bool { return t.Destroyed })
 	if err != nil {
 		d.logger.Warn("not all records of tasks can be read", "error", err)
 	}
 	for _, r := range records {
-		c := r.container(env.runtime)
+		c := r.Unloaded(env.runtime)
 		ctx, cancel := context.WithTimeout(d.ctx, killPatience)
-		err := cgroups.Empty(ctx, cgroupOfContainer(env.settings.Namespace, c), cgroups.Unified())
+		err := cgroups.Empty(ctx, record.Cgroup(env.settings.Namespace, c), cgroups.Unified())
 		cancel()
 		d.removeLater(c, errors.Join(errDestroyedBefore, err))
 	}

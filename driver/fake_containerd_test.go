@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -269,10 +270,10 @@ func besideFake(t *testing.T) (*Driver, environment, *fakeContainerd, *drivers.T
 	cfg := &drivers.TaskConfig{ID: "task", Name: "web", AllocID: "alloc", NodeID: "node"}
 	lease := gpu.Lease{ID: boxLease, AllocID: "alloc", Task: "web", Container: "box", Phase: gpu.PhaseRunning, StartedAt: time.Now(), Holdings: []gpu.Holding{{UUID: gpuA}}}
 	must.NoError(t, env.state.WriteLease(lease))
-	r := record{Version: recordVersion, StartedAt: lease.StartedAt, Lease: lease}
+	r := record.Record{Version: record.Version, StartedAt: lease.StartedAt, Lease: lease}
 	text, err := json.Marshal(r)
 	must.NoError(t, err)
-	labels, err := containerLabels(cfg, nil)
+	labels, err := record.Labels(cfg, nil)
 	must.NoError(t, err)
 	labels["io.nomad-gpu.owner"] = env.settings.StateDir
 	fake.add("box", labels, text)

@@ -28,6 +28,7 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
@@ -333,7 +334,7 @@ const trap = `trap 'echo got it; exit 42' USR1; trap 'exit 43' TERM; echo ready;
 // containers lists what containerd holds.
 func (e *env) containers() []string {
 	e.t.Helper()
-	found, err := e.driver.runtime.Find(context.Background(), map[string]string{labelNode: e.node})
+	found, err := e.driver.runtime.Find(context.Background(), map[string]string{record.LabelNode: e.node})
 	must.NoError(e.t, err)
 	var ids []string
 	for _, c := range found {

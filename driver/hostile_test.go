@@ -11,6 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
@@ -70,7 +71,7 @@ func TestHostileJobs(t *testing.T) {
 		{"image is empty", func(c *spec.Config) { c.Image = "" }, "image: is missing"},
 		{"bad UTF-8 in the command", func(c *spec.Config) { c.Command = "sh\xff" }, "not valid text"},
 		{"NUL in an argument", func(c *spec.Config) { c.Args = []string{"a\x00b"} }, "not valid text"},
-		{"label of ours", func(c *spec.Config) { c.Labels = []map[string]string{{labelNode: "other"}} }, "is reserved"},
+		{"label of ours", func(c *spec.Config) { c.Labels = []map[string]string{{record.LabelNode: "other"}} }, "is reserved"},
 		{"label of containerd", func(c *spec.Config) { c.Labels = []map[string]string{{"containerd.io/gc.root": "x"}} }, "is reserved"},
 		{"giant label", func(c *spec.Config) { c.Labels = []map[string]string{{"a": strings.Repeat("x", 5000)}} }, "longer than"},
 		{"hosts entry with a second line", func(c *spec.Config) { c.ExtraHosts = []string{"a\n10.0.0.1 bank.example:10.0.0.2"} }, "extra_hosts"},

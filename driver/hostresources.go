@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
 	"github.com/nomad-gpu/nomad-gpu/driver/network"
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -29,7 +30,7 @@ type hostResource interface {
 
 func hostResources(s config.Settings) []hostResource {
 	// While a start is under way its stage has mounts in the directory of the task's socket.
-	return []hostResource{networks(s), sharedMemory(s), pipes(s), newStages(s), newSelfDirs(s), newTaskRecords(s)}
+	return []hostResource{networks(s), sharedMemory(s), pipes(s), newStages(s), newSelfDirs(s), record.StoreIn(s.StateDir)}
 }
 
 func networks(s config.Settings) network.Maker {
@@ -63,12 +64,12 @@ func (d *Driver) remove(c *runtime.Container) error {
 	d.releaseMemory(ctx, n, c) // the control group ends with the process
 	if err := c.End(ctx); err != nil {
 		// Whatever happens to its record: nothing of it may run.
-		return errors.Join(err, cgroups.Empty(ctx, cgroupOfContainer(n.settings.Namespace, c), cgroups.Unified()))
+		return errors.Join(err, cgroups.Empty(ctx, record.Cgroup(n.settings.Namespace, c), cgroups.Unified()))
 	}
-	if err := cgroups.Remove(ctx, cgroupOfContainer(n.settings.Namespace, c), cgroups.Unified()); err != nil {
+	if err := cgroups.Remove(ctx, record.Cgroup(n.settings.Namespace, c), cgroups.Unified()); err != nil {
 		return err
 	}
-	if r, err := recordOf(c); err == nil {
+	if r, err := record.Of(c); err == nil {
 		d.returnPartition(ctx, n, r.Lease)
 	}
 	if err := c.Remove(ctx); err != nil {
@@ -77,7 +78,7 @@ func (d *Driver) remove(c *runtime.Container) error {
 	if err := d.removeHostResources(c.ID); err != nil {
 		return err
 	}
-	if c.Labels[labelManaged] == "" {
+	if c.Labels[record.LabelManaged] == "" {
 		return nil
 	}
 	if err := n.runtime.TouchImage(ctx, c.Image, time.Now()); err != nil && !errors.Is(err, runtime.ErrNotFound) {

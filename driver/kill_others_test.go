@@ -25,6 +25,7 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -266,7 +267,7 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 		newNode(e)
 		running := e.start(e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))).Config
 		const shim = "/usr/bin/containerd-shim-runc-v2"
-		gone := newContainerID(running)
+		gone := record.NewID(running)
 		forgotten := pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket())
 		others := map[string]pretender{
 			"of another containerd":       pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", "/run/other.sock"),
@@ -275,9 +276,9 @@ func TestShimsWithoutAContainerAreKilled(t *testing.T) {
 			"that says it is a directory": pretend(t, shim, "-namespace", testNamespace, "-id", "../..", "-address", e.containerd.socket()),
 			"that cleans up":              pretend(t, shim, "-namespace", testNamespace, "-id", gone, "-address", e.containerd.socket(), "delete"),
 		}
-		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), containerIDs, time.Now().Add(-time.Hour)))
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), record.IDs, time.Now().Add(-time.Hour)))
 		must.False(t, processGone(forgotten.cmd.Process.Pid), must.Sprint("it is young"))
-		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), containerIDs, time.Now().Add(time.Hour)))
+		must.NoError(t, e.driver.runtime.CollectLeftovers(context.Background(), record.IDs, time.Now().Add(time.Hour)))
 		<-forgotten.ended
 		must.False(t, forgotten.ends())
 		for which, p := range others {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -192,7 +193,7 @@ func (e *env) leftovers() []string {
 	var found []string
 	var ofNode []string
 	if e.containerd.shared {
-		ofNode = []string{fmt.Sprintf("labels.%q==%q", labelNode, e.node)}
+		ofNode = []string{fmt.Sprintf("labels.%q==%q", record.LabelNode, e.node)}
 	}
 	containers, err := cl.Containers(ctx, ofNode...)
 	must.NoError(e.t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/moby/sys/signal"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -91,11 +92,11 @@ func (d *Driver) adoptUnknown(taskID string) (*task, error) {
 		return nil, err
 	}
 	for _, c := range containers {
-		r, err := recordOf(c)
+		r, err := record.Of(c)
 		if err != nil {
 			return nil, err
 		}
-		cfg := &drivers.TaskConfig{ID: taskID, AllocID: r.Lease.AllocID, Name: r.Lease.Task, NodeID: c.Labels[labelNode]}
+		cfg := &drivers.TaskConfig{ID: taskID, AllocID: r.Lease.AllocID, Name: r.Lease.Task, NodeID: c.Labels[record.LabelNode]}
 		ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
 		t, err := d.resume(ctx, cfg, c, r)
 		cancel()

@@ -66,13 +66,6 @@ func TestAForkBombIsHeld(t *testing.T) {
 	})
 }
 
-func TestLabelsUponWhichOthersAct(t *testing.T) {
-	for _, key := range []string{"nerdctl/state-dir", "io.containerd.image.config.stop-signal", "containerd.io/gc.root", labelNode, "io.kubernetes.pod.name"} {
-		_, err := containerLabels(nil, map[string]string{key: "/"})
-		must.ErrorContains(t, err, "reserved", must.Sprint(key))
-	}
-}
-
 // TestExecOutputIsBounded: its size is the author's choice, the memory is ours.
 func TestExecOutputIsBounded(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
@@ -36,7 +37,7 @@ func (p *startPlan) limitMemory(ctx context.Context) error {
 // releaseMemory takes guarantees back before a control group is removed: of one that is
 // gone they would stay added to those of the groups above.
 func (d *Driver) releaseMemory(ctx context.Context, n environment, c *runtime.Container) {
-	r, err := recordOf(c)
+	r, err := record.Of(c)
 	if err != nil {
 		return
 	}

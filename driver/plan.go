@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -30,7 +31,7 @@ type startPlan struct {
 	share   spec.Share
 	labels  map[string]string
 	cdiDirs []string
-	record  record
+	record  record.Record
 	// namespaces are those of others that the container joins.
 	namespaces spec.Namespaces
 	// shmDir is the host's directory that becomes /dev/shm, where tasks share one.
@@ -70,7 +71,7 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if p.share, err = shareOf(cfg, p.config, env.state); err != nil {
 		return nil, err
 	}
-	if p.labels, err = containerLabels(cfg, p.config.LabelMap()); err != nil {
+	if p.labels, err = record.Labels(cfg, p.config.LabelMap()); err != nil {
 		return nil, err
 	}
 	if err := checkNode(ctx, env.runtime, p.config, env.settings); err != nil {
@@ -82,8 +83,8 @@ func (d *Driver) plan(ctx context.Context, cfg *drivers.TaskConfig) (*startPlan,
 	if d.dataDir.look(cfg.AllocDir) {
 		d.logger.Warn("Nomad's data_dir is not mounted with nosuid and nodev: setuid programs and devices that tasks leave there work for people who log in to this node", "path", cfg.AllocDir)
 	}
-	id := newContainerID(cfg)
-	p.record = record{Version: recordVersion, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, Lease: gpu.Lease{
+	id := record.NewID(cfg)
+	p.record = record.Record{Version: record.Version, TTY: p.config.TTY, CPUSetCPUs: p.config.CPUSetCPUs, CeilingMilli: p.share.CeilingMilli, Lease: gpu.Lease{
 		ID: gpu.LeaseID(cfg.AllocID, cfg.Name), AllocID: cfg.AllocID, Namespace: cfg.Namespace,
 		Job: cfg.JobID, Group: cfg.TaskGroupName, Task: cfg.Name,
 		Container: id, Cgroup: cgroups.Path(env.settings.Namespace, id, cfg.Resources, cgroups.Unified()),
@@ -139,7 +140,7 @@ func (p *startPlan) create(ctx context.Context, image runtime.Image) (*runtime.C
 		CDI: oci.Compose(p.oneUser,
 			cdiDevices(p.cdiDirs, append(append([]string{}, p.share.Devices...), p.config.CDIDevices...))),
 		Place:  p.placeMounts,
-		Labels: p.labels, Record: p.record.encode(), Runtime: name,
+		Labels: p.labels, Record: p.record.Encode(), Runtime: name,
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -45,7 +46,7 @@ func (d *Driver) reap(client *runtime.Runtime, s config.Settings, began, now tim
 	if s.GC.Container && now.Sub(began) >= s.GCGrace {
 		before := now.Add(-s.GCGrace)
 		step(func(ctx context.Context) error { return d.reapContainers(ctx, client, before) })
-		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, containerIDs, before) })
+		step(func(ctx context.Context) error { return client.CollectLeftovers(ctx, record.IDs, before) })
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
@@ -72,10 +73,10 @@ func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, be
 	}
 	var problems []error
 	for _, c := range found {
-		if _, err := d.tasks.get(c.Labels[labelTaskID]); err == nil || !c.CreatedAt.Before(before) {
+		if _, err := d.tasks.get(c.Labels[record.LabelTaskID]); err == nil || !c.CreatedAt.Before(before) {
 			continue
 		}
-		d.logger.Warn("removing a container that no task has", "container", c.ID, "alloc", c.Labels[labelAlloc], "task", c.Labels[labelTask])
+		d.logger.Warn("removing a container that no task has", "container", c.ID, "alloc", c.Labels[record.LabelAlloc], "task", c.Labels[record.LabelTask])
 		if err := d.removeWithLease(c); err != nil {
 			problems = append(problems, err)
 		}

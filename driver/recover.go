@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -37,7 +38,7 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if err != nil {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	}
-	r, err := recordOf(container)
+	r, err := record.Of(container)
 	if err != nil {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, err)
 	}
@@ -53,11 +54,11 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 // the driver itself knows of it is enough to stop it. How it is comes out when
 // containerd is back. A failed recovery would have Nomad give its GPU to others.
 func (d *Driver) recoverWithoutContainerd(env environment, cfg *drivers.TaskConfig, away error) error {
-	records, err := newTaskRecords(env.settings).ofTask(cfg.ID)
+	records, err := record.StoreIn(env.settings.StateDir).OfTask(cfg.ID)
 	if err != nil || len(records) == 0 {
 		return fmt.Errorf("recover task %q: %w", cfg.ID, errors.Join(away, err))
 	}
-	c := records[0].container(env.runtime)
+	c := records[0].Unloaded(env.runtime)
 	d.logger.Warn("a task is recovered while containerd is away", "task_id", cfg.ID, "container", c.ID)
 	d.watch(cfg, c, records[0].Record)
 	return nil
@@ -68,7 +69,7 @@ func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Contai
 	defer cancel()
 	var found []*runtime.Container
 	err := retryTransient(ctx, func() (err error) {
-		found, err = client.Find(ctx, map[string]string{labelTaskID: cfg.ID, labelNode: cfg.NodeID})
+		found, err = client.Find(ctx, map[string]string{record.LabelTaskID: cfg.ID, record.LabelNode: cfg.NodeID})
 		return err
 	})
 	switch {
@@ -81,9 +82,9 @@ func findTask(client *runtime.Runtime, cfg *drivers.TaskConfig) (*runtime.Contai
 }
 
 // resume watches a container again and rebuilds its lease.
-func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime.Container, r record) (*task, error) {
+func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) (*task, error) {
 	status, err := c.Status(ctx)
-	exit, seen := recordedExit(c.Labels)
+	exit, seen := record.ExitOf(c.Labels)
 	switch {
 	case errors.Is(err, runtime.ErrNotFound) && seen:
 		// The process's record is gone, its exit code is not.
@@ -109,4 +110,13 @@ func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime
 	watch, t := d.newTask(cfg, c, r)
 	go d.ended(watch, t, exit, nil)
 	return t, nil
+}
+
+// recordTask writes what must be known of a container while containerd is away.
+func (d *Driver) recordTask(c *runtime.Container, r record.Record) error {
+	env, err := d.configured()
+	if err != nil {
+		return err
+	}
+	return record.StoreIn(env.settings.StateDir).Write(record.Kept{Container: c.ID, Image: c.Image, Labels: c.Labels, Record: r})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -28,7 +29,11 @@ func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
 		must.NoError(t, err)
 		eventually(t, "the exit is in the labels", func() bool {
 			c, err := e.driver.runtime.Load(context.Background(), watched.container.ID)
-			return err == nil && c.Labels[labelExitCode] == "5"
+			if err != nil {
+				return false
+			}
+			exit, seen := record.ExitOf(c.Labels)
+			return seen && exit.Code == 5
 		})
 		// A reboot takes the process's record, the container's stays.
 		e.driver.Shutdown()
@@ -74,7 +79,7 @@ func (e *env) forgetProcesses() {
 	client, err := runtime.New(runtime.Config{Socket: e.config.Socket, Namespace: e.config.Namespace})
 	must.NoError(e.t, err)
 	defer client.Close()
-	all, err := client.Find(context.Background(), map[string]string{labelNode: e.node})
+	all, err := client.Find(context.Background(), map[string]string{record.LabelNode: e.node})
 	must.NoError(e.t, err)
 	for _, c := range all {
 		must.NoError(e.t, c.End(context.Background()))

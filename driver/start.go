@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -77,17 +78,17 @@ func (d *Driver) findExisting(ctx context.Context, cfg *drivers.TaskConfig) ([]*
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return n.runtime.Find(ctx, map[string]string{labelNode: cfg.NodeID, labelAlloc: cfg.AllocID, labelTask: cfg.Name})
+	return n.runtime.Find(ctx, map[string]string{record.LabelNode: cfg.NodeID, record.LabelAlloc: cfg.AllocID, record.LabelTask: cfg.Name})
 }
 
 // adopt takes up a task whose process an earlier attempt of the same start ran,
 // whether it still runs or not. It returns nil where there is none.
 func (d *Driver) adopt(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
 	for _, c := range existing {
-		if c.Labels[labelTaskID] != cfg.ID {
+		if c.Labels[record.LabelTaskID] != cfg.ID {
 			continue
 		}
-		r, err := recordOf(c)
+		r, err := record.Of(c)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +194,7 @@ func (s *start) removeExisting(ctx context.Context) error {
 	}
 	for _, c := range s.existing {
 		s.driver.logger.Warn("removing an earlier container of the task", "task_id", s.cfg.ID, "container", c.ID)
-		if c.Labels[labelTaskID] == s.cfg.ID {
+		if c.Labels[record.LabelTaskID] == s.cfg.ID {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			_, err := c.Status(ctx)
 			cancel()
@@ -248,7 +249,7 @@ func (s *start) getImage(ctx context.Context) (err error) {
 	if err != nil || !s.image.Managed() {
 		return err
 	}
-	s.plan.labels[labelManaged] = "true"
+	s.plan.labels[record.LabelManaged] = "true"
 	return s.plan.env.runtime.TouchImage(ctx, s.image.Name, time.Now())
 }
 

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -170,57 +168,6 @@ func TestNoticesAreToldOnce(t *testing.T) {
 	var after notices
 	must.NoError(t, after.load(dir))
 	must.False(t, after.first(one))
-}
-
-func TestRecordsOfTasks(t *testing.T) {
-	s := config.Settings{Config: config.Config{StateDir: t.TempDir()}}
-	records := newTaskRecords(s)
-	none, err := records.ofTask("t")
-	must.NoError(t, err)
-	must.SliceEmpty(t, none)
-	must.NoError(t, records.markDestroyed("none"))
-	_, err = os.Stat(filepath.Join(s.StateDir, "tasks"))
-	must.ErrorIs(t, err, fs.ErrNotExist)
-
-	for container, task := range map[string]string{"c1": "t", "c2": "t", "c3": "u"} {
-		must.NoError(t, records.write(taskRecord{Container: container, Image: "i", Labels: map[string]string{labelTaskID: task}, Record: record{StopSignal: "SIGINT"}}))
-	}
-	found, err := records.ofTask("t")
-	must.NoError(t, err)
-	must.Len(t, 2, found)
-	must.NoError(t, records.markDestroyed("c1"))
-	found, err = records.find(func(t taskRecord) bool { return t.Destroyed })
-	must.NoError(t, err)
-	must.Len(t, 1, found)
-	must.Eq(t, "c1", found[0].Container)
-	c := found[0].container(nil)
-	must.Eq(t, "c1", c.ID)
-	must.Eq(t, "i", c.Image)
-	r, err := recordOf(c)
-	must.NoError(t, err)
-	must.Eq(t, "SIGINT", r.StopSignal)
-	must.NoError(t, records.Remove(t.Context(), "c1"))
-	must.NoError(t, records.Remove(t.Context(), "c1"))
-	_, err = records.read("c1")
-	must.ErrorIs(t, err, fs.ErrNotExist)
-
-	for name, text := range map[string]string{
-		"broken":         `{`,
-		"newer":          `{"version":2,"container":"newer"}`,
-		"of another one": `{"version":1,"container":"c2"}`,
-	} {
-		must.NoError(t, os.MkdirAll(filepath.Dir(records.path(name)), 0o700))
-		must.NoError(t, os.WriteFile(records.path(name), []byte(text), 0o600))
-		_, err := records.read(name)
-		must.ErrorContains(t, err, name)
-		must.Error(t, records.markDestroyed(name))
-		found, err := records.ofTask("t")
-		must.ErrorContains(t, err, name)
-		must.Len(t, 1, found, must.Sprint("the others are found all the same"))
-		must.NoError(t, records.Remove(t.Context(), name))
-	}
-	_, err = recordOf(&runtime.Container{ID: "x", Record: []byte("{")})
-	must.ErrorContains(t, err, "read record of container x")
 }
 
 // TestTasksThatAreWatched: a task that comes is told, one that has ended is no namespace.

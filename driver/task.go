@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
+	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
@@ -21,7 +21,7 @@ import (
 type task struct {
 	cfg       *drivers.TaskConfig
 	container *runtime.Container
-	record    record
+	record    record.Record
 	logger    hclog.Logger
 	// cancel ends the watch.
 	cancel context.CancelFunc
@@ -47,7 +47,7 @@ type task struct {
 }
 
 // watch makes a task and waits for its end in the background.
-func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record) *task {
+func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) *task {
 	ctx, t := d.newTask(cfg, c, r)
 	go d.await(ctx, t)
 	go d.serveSelf(ctx, t)
@@ -55,7 +55,7 @@ func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record) 
 }
 
 // newTask makes a task and the context of its watch.
-func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record) (context.Context, *task) {
+func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) (context.Context, *task) {
 	ctx, cancel := context.WithCancel(d.ctx)
 	t := &task{
 		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
@@ -109,7 +109,7 @@ var errLost = errors.New("containerd lost the task's process, for instance becau
 // lost handles a process that is gone without an exit that was seen.
 func (d *Driver) lost(ctx context.Context, t *task) {
 	if labels, err := t.container.CurrentLabels(ctx); err == nil {
-		if exit, ok := recordedExit(labels); ok {
+		if exit, ok := record.ExitOf(labels); ok {
 			d.ended(ctx, t, exit, nil)
 			return
 		}
@@ -143,7 +143,7 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 		t.logger.Error("lease of an ended task stays live", "error", err)
 	}
 	t.finish(exit, problem)
-	if err := t.container.SetLabels(ctx, exitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) && ctx.Err() == nil {
+	if err := t.container.SetLabels(ctx, record.ExitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) && ctx.Err() == nil {
 		t.logger.Warn("exit code is not recorded with the container", "error", err)
 	}
 }
@@ -179,27 +179,6 @@ func exitResult(exit runtime.Exit, problem error) *drivers.ExitResult {
 		result.Signal = signal
 	}
 	return result
-}
-
-func exitLabels(exit runtime.Exit) map[string]string {
-	return map[string]string{
-		labelExitCode: strconv.Itoa(exit.Code),
-		labelExitAt:   exit.At.UTC().Format(time.RFC3339Nano),
-		labelExitOOM:  strconv.FormatBool(exit.OOMKilled),
-	}
-}
-
-// recordedExit reads the exit that an earlier process of the driver saw.
-func recordedExit(labels map[string]string) (runtime.Exit, bool) {
-	code, err := strconv.Atoi(labels[labelExitCode])
-	if err != nil {
-		return runtime.Exit{}, false
-	}
-	at, err := time.Parse(time.RFC3339Nano, labels[labelExitAt])
-	if err != nil {
-		return runtime.Exit{}, false
-	}
-	return runtime.Exit{Code: code, At: at, OOMKilled: labels[labelExitOOM] == "true"}, true
 }
 
 // status is the task as InspectTask shows it.

@@ -48,7 +48,7 @@ var hostPaths = map[string]struct{ functions, reason string }{
 	"driver/selfdir.go":                         {"create Remove", "the driver's state directory, by names that the driver made"},
 	"driver/hostdir/shm.go":                     {"Create Remove", "the driver's state directory"},
 	"driver/hostdir/hostdir.go":                 {"NamesOlderThan unmount unmountAlone", "the driver's state directory"},
-	"driver/taskrecord.go":                      {"write read Remove", "the driver's state directory, by names that the driver made"},
+	"driver/record/store.go":                    {"Write read Remove", "the driver's state directory, by names that the driver made"},
 	"driver/runtime/runc.go":                    {"runcPath runcOn", "containerd's own PATH"},
 	"driver/runtime/shim.go":                    {"shimSocket", "what containerd keeps"},
 	"driver/runtime/shimloss.go":                {"killShim processes sameFile", "what containerd and the kernel keep of shims"},
