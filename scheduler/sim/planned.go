@@ -22,6 +22,7 @@ type Planned struct {
 	at     map[string]int     // node ID to position
 	cut    map[string]*Layout // models whose GPUs are cut
 	ids    map[*Task]string
+	ways   []place.Request // scratch
 	count  int
 	placed int
 }
@@ -100,21 +101,24 @@ func (p *Planned) Arrive(t *Task, _ float64) {
 		p.rebalance()
 	}
 	p.ids[t] = strconv.Itoa(p.count - 1)
-	r := p.requests(t, p.ids[t])[0]
-	p.Planner.Arrive(&r)
+	p.Planner.Arrive(&p.requests(t, p.ids[t])[0])
 }
 
 // requests are the ways to place a task, in the order in which they are tried: on MIG
 // instances that are enough for it, so that other GPUs stay free for what needs more, then as it asks.
+// They are valid until the next call.
 func (p *Planned) requests(t *Task, id string) []place.Request {
 	r := RequestOf(t, id)
-	return append(instances(p.cut, t, r), r)
+	p.ways = append(p.ways[:0], instances(p.cut, t, r)...)
+	p.ways = append(p.ways, r)
+	return p.ways
 }
 
 // Place implements Placer.
 func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
-	for _, r := range p.requests(t, p.ids[t]) {
-		if pl, err := p.Planner.Place(&r); err == nil {
+	ways := p.requests(t, p.ids[t])
+	for i := range ways {
+		if pl, err := p.Planner.Place(&ways[i]); err == nil {
 			spot, err := p.book(t, pl.Usage, now)
 			return spot, err == nil
 		}
