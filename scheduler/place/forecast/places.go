@@ -117,24 +117,34 @@ func (pl *Places) SetPrices(s *Supply, d *Demand, weights []float64, free, turno
 	for i := range pl.classes {
 		bySize[pl.classes[i].gpus] += pl.classes[i].part
 	}
+	there := pl.there(s)
 	for i := range pl.classes {
 		c := &pl.classes[i]
-		there := 0.0
-		for b := range s.Pools {
-			if c.kinds[b.Kind] {
-				there += float64(c.there(&b))
-			}
-		}
 		f := bySize[c.gpus]
-		scarce := min(1, 2*f*free/meanMilli/(there+1))
+		scarce := min(1, 2*f*free/meanMilli/(float64(there[i])+1))
 		pl.Price[i] = int64(math.Round(turnover*gpuMilli*scarce*c.part/f/placePriceGrain)) * placePriceGrain
 	}
 }
 
 const placePriceGrain = 5
 
+// there is how many tasks of each class there is room for now.
+func (pl *Places) there(s *Supply) (tasks [maxPlaceClasses]int64) {
+	for b := range s.Pools {
+		for i := range pl.classes {
+			if c := &pl.classes[i]; c.kinds[b.Kind] {
+				tasks[i] += c.there(&b)
+			}
+		}
+	}
+	return tasks
+}
+
 // there is how many tasks of the class a pool has room for now.
 func (c *placeClass) there(b *Pool) int64 {
+	if int64(b.Idle) < c.gpus {
+		return 0 // as in most, without a division
+	}
 	n := int64(b.Idle) / c.gpus
 	if c.cpu > 0 {
 		n = min(n, b.CPU/c.cpu)
@@ -173,14 +183,17 @@ func mustEnd(missing, held, residents int64) int64 {
 	if missing <= 0 || held <= 0 {
 		return 0
 	}
+	if missing >= held {
+		return residents // as on a full node, without a division
+	}
 	return min(residents, ceilDiv(missing*residents, held))
 }
 
 // Cost is what so much less of every class costs, in milli.
 func (pl *Places) Cost(less *PlaceCounts) int64 {
 	var sum int64
-	for i := range pl.classes {
-		sum += pl.Price[i] * int64(less[i])
+	for i, price := range pl.Price[:len(pl.classes)] {
+		sum += price * int64(less[i])
 	}
 	return sum / placeGrain
 }
