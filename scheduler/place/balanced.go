@@ -54,22 +54,25 @@ func (balanced) lost(p *Planner, term int64, _ *gpuPool) int64 { return term * p
 // charged is the cost of a placement by BALANCED, in milli: by the fine estimate, or by the
 // rough one less the margin where that is more or all that is known.
 func (c balanced) charged(p *Planner, v *estimate, sh *shape) int64 {
-	cost := c.cost(p, v.roughWaste, v.roughIdle, v, sh)
-	if v.known != fine {
-		return cost
+	cost := p.wasted(v, v.roughWaste, v.roughIdle)
+	if v.known == fine {
+		cost = max(cost, p.wasted(v, v.waste, v.after))
 	}
-	return max(cost, c.cost(p, v.waste, v.after, v, sh))
+	return cost + p.charges(v, sh)
 }
 
-// cost is an estimate of waste and the prices of a placement that leaves so many
-// GPUs idle, in milli.
-func (balanced) cost(p *Planner, waste int32, idle uint8, v *estimate, sh *shape) int64 {
-	cost := int64(waste) + p.prices.Spare*int64(v.left)
+// wasted is an estimate of waste and the price of the room for several that goes with it, of
+// a placement that leaves so many GPUs idle, in milli.
+func (p *Planner) wasted(v *estimate, waste int32, idle uint8) int64 {
 	if v.kind < 0 {
-		return cost
+		return int64(waste)
 	}
-	cost += p.slots(v.before, v.roomBefore) - p.slots(idle, v.roomAfter)
-	return cost + p.modelPrice(sh, v.kind)
+	return int64(waste) + p.slots(v.before, v.roomBefore) - p.slots(idle, v.roomAfter)
+}
+
+// charges are the prices of a placement that do not depend on an estimate, in milli.
+func (p *Planner) charges(v *estimate, sh *shape) int64 {
+	return p.prices.Spare*int64(v.left) + p.modelPrice(sh, v.kind)
 }
 
 // slots is what a pool is worth to tasks of several GPUs with so many idle, and CPU that is

@@ -13,14 +13,24 @@ import (
 // the snapshot through the list's log: a class is evaluated when its state is new.
 type index struct {
 	list      *classList
-	at        int64 // position in the log
-	epoch     int   // prices that the points were computed with
-	lessons   int   // demand that the estimates were computed with
-	look      int   // number of looks of the planner when it was last asked
-	estimates []estimate
+	at        int64                  // position in the log
+	epoch     int                    // prices that the points were computed with
+	lessons   int                    // demand that the estimates were computed with
+	look      int                    // number of looks of the planner when it was last asked
+	fits      []classFit             // per class; apart from the estimates, of which few are looked at
+	estimates []estimate             // of the classes that can take the shape
 	places    []forecast.PlaceCounts // what a placement would break, where tasks end
 	tree      ranking.Tree           // points per class
 }
+
+// classFit is whether a class can take the shape of an index.
+type classFit uint8
+
+const (
+	unseen classFit = iota
+	unfit
+	evaluated // it can
+)
 
 // classesFor is what a shape's index follows.
 func (s *Snapshot) classesFor(sh *shape) *classList {
@@ -51,7 +61,7 @@ func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
 // rebuild looks at all classes, but evaluates only what is new.
 func (p *Planner) rebuild(ix *index, sh *shape) {
 	if ix.lessons != p.lessons {
-		clear(ix.estimates)
+		clear(ix.fits)
 		ix.places = nil
 		ix.at = 0
 	}
@@ -98,23 +108,24 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 // evaluateClass evaluates the first pool of a class when the state is new to the index, and
 // reports whether the class can take the shape.
 func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
-	cl, v := &ix.list.classes[id], &ix.estimates[id]
+	cl, fit := &ix.list.classes[id], &ix.fits[id]
 	if cl.born >= ix.at {
-		v.known = unseen
+		*fit = unseen
 	}
 	if len(cl.pools) == 0 {
 		return false
 	}
-	if v.known == unseen {
-		v.known = unfit
+	if *fit == unseen {
+		*fit = unfit
 		if !cl.lacks(sh, p.snap) {
 			if b := p.poolOf(ix, id); p.snap.fit(sh, b) == fitsNow {
-				*v = p.evaluateRoughly(sh, b)
+				*fit = evaluated
+				p.evaluateRoughly(&ix.estimates[id], sh, b)
 				p.setPlaces(ix, sh, b, id)
 			}
 		}
 	}
-	return v.known != unfit
+	return *fit == evaluated
 }
 
 // setPlaces notes what a placement would break.
@@ -196,6 +207,7 @@ func (ix *index) grow(n int) {
 		return
 	}
 	n += n/2 + spareClasses
+	ix.fits = append(ix.fits, make([]classFit, n-len(ix.fits))...)
 	ix.estimates = append(ix.estimates, make([]estimate, n-len(ix.estimates))...)
 	ix.tree.Grow(n)
 }

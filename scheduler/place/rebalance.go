@@ -265,7 +265,7 @@ func (p *Planner) healed(before, after *standing) int64 {
 // costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
 func (p *Planner) costAt(sh *shape, b *gpuPool) int64 {
 	v := p.evaluate(sh, b)
-	cost := balanced{}.cost(p, v.waste, v.after, &v, sh) - p.prices.Spare*int64(v.left)
+	cost := p.wasted(&v, v.waste, v.after) + p.modelPrice(sh, v.kind)
 	if p.turnover.Lives {
 		broken := p.breaks(sh, b, int32(v.after))
 		cost += p.places.Cost(&broken)

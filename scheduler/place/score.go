@@ -27,9 +27,7 @@ type estimate struct {
 type precision uint8
 
 const (
-	unseen precision = iota
-	unfit            // the pool cannot take the shape
-	rough            // waste and after are not known yet
+	rough precision = iota // waste and after are not known yet
 	fine
 )
 
@@ -66,23 +64,22 @@ func blend(allocated, measured, part int64) int64 {
 }
 
 // evaluateRoughly works out roughly what placing the shape does on a pool that it fits.
-func (p *Planner) evaluateRoughly(sh *shape, b *gpuPool) estimate {
+func (p *Planner) evaluateRoughly(v *estimate, sh *shape, b *gpuPool) {
 	u := p.usageAfter(sh, b)
-	v := estimate{
+	*v = estimate{
 		kind:   b.kind,
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
 		left:   p.left(sh, b),
 		before: uint8(b.idle), after: uint8(b.idle), roughIdle: uint8(b.idle), known: fine,
 	}
 	if b.kind < 0 {
-		return v
+		return
 	}
 	v.roomBefore, v.roomAfter = b.roomFor(b.node.cpu), b.roomFor(b.node.cpu-sh.req.CPUMHz)
 	ch := p.choose(sh, b, p.rough)
 	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle
-	sh.policy.complete(p, &v, b)
-	return v
+	sh.policy.complete(p, v, b)
 }
 
 // evaluateFinely makes a rough estimate fine.
@@ -92,8 +89,8 @@ func (p *Planner) evaluateFinely(v *estimate, sh *shape, b *gpuPool) {
 }
 
 // evaluate is a rough estimate, made fine where the policy wants it.
-func (p *Planner) evaluate(sh *shape, b *gpuPool) estimate {
-	v := p.evaluateRoughly(sh, b)
+func (p *Planner) evaluate(sh *shape, b *gpuPool) (v estimate) {
+	p.evaluateRoughly(&v, sh, b)
 	if v.known == rough {
 		p.evaluateFinely(&v, sh, b)
 	}

@@ -75,6 +75,9 @@ func (t *Tree) best(level, at int) int32 {
 // Set changes the score of one entry.
 func (t *Tree) Set(id int, score int32) {
 	was := t.levels[0][id]
+	if was == score {
+		return
+	}
 	t.levels[0][id] = score
 	for l := 1; l < len(t.levels); l++ {
 		id /= block
