@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// The HTTP statuses of a job that makes no sense, and of a change that what runs
-// does not allow.
+// The HTTP statuses of a job that makes no sense, of one that is not allowed, and of a change
+// that what runs does not allow.
 const (
 	badRequest    = 400
+	forbidden     = 403
 	conflict      = 409
 	unprocessable = 422
 )
@@ -65,4 +66,9 @@ func CheckDispatch(meta map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// Forbidden is a refusal with status 403: of what the rules of a queue do not allow.
+func Forbidden(format string, args ...any) error {
+	return &Refusal{Status: forbidden, Text: fmt.Sprintf(format, args...)}
 }

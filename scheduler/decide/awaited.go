@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -30,12 +31,12 @@ func (p *groupPlacer) awaited(refused error) *admit.Hold {
 	if !errors.As(refused, &refusal) || refusal.Status != http.StatusUnprocessableEntity || !p.places() {
 		return nil
 	}
-	r := &p.parts[0].req
+	r := &p.parts[0].Req
 	if len(r.Pools) > 0 && !slices.Contains(r.Pools, defaultPool) && !p.anyGPU(func(n *place.Node, _ *place.GPU) bool { return slices.Contains(r.Pools, n.Pool) }) {
 		return waitsForNode("node pool %s has no node with GPUs yet", strings.Join(r.Pools, " or "))
 	}
 	for i := range p.parts {
-		if model := p.expected(p.parts[i].req.Models); model != "" {
+		if model := p.expected(p.parts[i].Req.Models); model != "" {
 			return waitsForNode("no node with GPUs of model %s has joined yet", model)
 		}
 	}
@@ -76,17 +77,17 @@ func (p *groupPlacer) expected(models []string) string {
 // running without a GPU if its hold is taken away by hand.
 func (p *groupPlacer) heldUntilOneJoins(hold *admit.Hold) record.Group {
 	g := p.unmanaged()
-	g.Decision.Bounds, g.Cost = boundsOf(p.queue), p.leastCost()
+	g.Decision.Bounds, g.Cost = blocks.Bounds(p.queue), p.leastCost()
 	for _, one := range p.parts {
-		if p.ask.Tasks[one.task].Plain() {
+		if p.ask.Tasks[one.Task].Plain() {
 			continue
 		}
-		name := cmp.Or(one.req.Vendor, "nvidia") + "/" + gpu.TypeSlice
-		if one.req.Whole {
-			name = cmp.Or(one.req.Vendor, "nvidia") + "/" + "gpu"
+		name := cmp.Or(one.Req.Vendor, "nvidia") + "/" + gpu.TypeSlice
+		if one.Req.Whole {
+			name = cmp.Or(one.Req.Vendor, "nvidia") + "/" + "gpu"
 		}
-		t := &g.Decision.Tasks[one.task]
-		t.Devices = append(t.Devices, admit.Device{Name: name, Count: int64(max(1, one.req.GPUs))})
+		t := &g.Decision.Tasks[one.Task]
+		t.Devices = append(t.Devices, admit.Device{Name: name, Count: int64(max(1, one.Req.GPUs))})
 	}
 	return p.markHeld(g, hold)
 }

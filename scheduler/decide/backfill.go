@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -16,11 +17,11 @@ const early, late = 0.05, 0.95
 // endsBefore reports whether an alloc of a group will have ended before a waiting group
 // could start on the node that is kept for it, by what authors say and what others like
 // them did: then it may use that room meanwhile.
-func (p *groupPlacer) endsBefore(u *placedAlloc, w *waiter) bool {
+func (p *groupPlacer) endsBefore(u *blocks.Placed, w *waiter) bool {
 	if p.ask.JobType != "batch" {
 		return false
 	}
-	runs := p.tx.RunTime(p.key, p.ask.Group, p.ask.TimeLimit, u.usage.Takes)
+	runs := p.tx.RunTime(p.key, p.ask.Group, p.ask.TimeLimit, u.Usage.Takes)
 	return runs.Known() && runs.At(late) <= w.soonest(p.tx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -25,7 +26,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 		limit = everyNode
 	}
 	var list, later, last []string
-	start, room := startAt(g, len(nodes)), tx.RoomFor(needAs(tx, g))
+	start, room := startAt(g, len(nodes)), tx.RoomFor(blocks.NeedOf(tx, g))
 	for i := range nodes {
 		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
 			break
@@ -46,7 +47,7 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	list = slices.Concat(g.Decision.Preferred, list, later, last)
 	list = list[:min(limit, len(list))]
 	if len(list) == 0 && len(g.Excluded) > 0 {
-		return []string{noNode}
+		return []string{blocks.NoNode}
 	}
 	slices.Sort(list)
 	return list
@@ -65,7 +66,3 @@ func startAt(g *record.Group, nodes int) int {
 	h.Write([]byte(g.Ask.Namespace + "/" + g.Ask.JobID + "/" + g.Ask.Group))
 	return int(h.Sum32() % uint32(nodes))
 }
-
-// noNode stands where no node at all may be a candidate: an empty list would
-// mean every node.
-const noNode = "none"

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -14,7 +15,7 @@ func (p *groupPlacer) spread() {
 		return
 	}
 	for i := range p.parts {
-		p.parts[i] = p.parts[i].on(clusterScratch(p.tx).without(p.parts[i].req.Nodes, taken))
+		p.parts[i] = p.parts[i].On(blocks.Cluster(p.tx).Without(p.parts[i].Req.Nodes, taken))
 	}
 }
 

@@ -7,7 +7,7 @@
 //	            place.Planner on state.Tx.Snapshot
 //	                │
 //	                ▼
-//	            placedAlloc ──► admit.Decision, record.Group
+//	            blocks.Placed ──► admit.Decision, record.Group
 //
 // [Job] decides about a job as it is submitted, [Revise] about one that is
 // registered, [Evict] and [EvictForAll] who has to go so that one can start,

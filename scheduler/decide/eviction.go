@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -88,9 +89,9 @@ type Victim struct {
 
 // Room is the room that an eviction makes.
 type Room struct {
-	placedAlloc
+	at      blocks.Placed
 	victims []place.Usage
-	parts   []part
+	parts   []blocks.Part
 	// why says in a sentence where it goes, for what takes a seat; empty elsewhere.
 	why string
 	// rewrite is set when the group's device blocks are to be written for this
@@ -99,7 +100,7 @@ type Room struct {
 }
 
 // Node is where the room is.
-func (r *Room) Node() string { return r.node }
+func (r *Room) Node() string { return r.at.Node }
 
 // Evict asks the core for the victims that let one alloc of a waiting group start.
 // Nil means that no eviction would help.
@@ -109,7 +110,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
 		return nil
 	}
-	if p.parts, err = parts(tx, &g.Ask, p.queue); err != nil || len(p.parts) == 0 {
+	if p.parts, err = blocks.PartsOf(tx, &g.Ask, p.queue); err != nil || len(p.parts) == 0 {
 		return nil
 	}
 	rewrite := p.waits(g) && !tx.Unchangeable(key)
@@ -123,7 +124,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if room == nil {
 		return nil
 	}
-	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.usage}}, Room: room}
+	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.at.Usage}}, Room: room}
 	payable := false
 	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
 		return nil
@@ -152,10 +153,10 @@ func withoutStopping(tx *state.Tx) func() {
 func (p *groupPlacer) makeRoom(g *record.Group, rewrite bool) *Room {
 	tx := p.tx
 	banned := map[string]bool{}
-	for range tries {
+	for range blocks.Tries {
 		room, at, err := preempt(tx, p.parts, banned, tx.Config().Preemption.MinGap)
 		switch {
-		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.node, g):
+		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.at.Node, g):
 			return nil // Nomad is about to use it
 		case err == nil && (rewrite || servesAfter(tx, room, g)):
 			room.rewrite, room.parts = rewrite, p.parts
@@ -175,19 +176,19 @@ func roomNow(tx *state.Tx, node string, g *record.Group) bool {
 			return false
 		}
 	}
-	return tx.Serves(node, needAs(tx, g), nil)
+	return tx.Serves(node, blocks.NeedOf(tx, g), nil)
 }
 
 // preempt makes room for one alloc, all parts of it on one node. On failure it
 // returns the node that did not do.
-func preempt(tx *state.Tx, parts []part, banned map[string]bool, gap int) (*Room, string, error) {
+func preempt(tx *state.Tx, parts []blocks.Part, banned map[string]bool, gap int) (*Room, string, error) {
 	rs := make([]place.Request, len(parts))
 	for i := range parts {
-		rs[i] = parts[i].req
+		rs[i] = parts[i].Req
 		rs[i].Priority -= gap - 1
 	}
 	if len(banned) > 0 {
-		rs[0].Nodes = clusterScratch(tx).without(rs[0].Nodes, banned)
+		rs[0].Nodes = blocks.Cluster(tx).Without(rs[0].Nodes, banned)
 	}
 	plan, err := preemptSparing(tx, rs[:1])
 	if err != nil {
@@ -202,20 +203,20 @@ func preempt(tx *state.Tx, parts []part, banned map[string]bool, gap int) (*Room
 			return nil, node, err
 		}
 	}
-	u := placedAlloc{node: node}
+	u := blocks.Placed{Node: node}
 	for i := range plan.Placements {
 		usage := plan.Placements[i].Usage
-		usage.Priority = parts[i].req.Priority
-		u.parts, u.score = append(u.parts, usage), u.score+plan.Placements[i].Score
+		usage.Priority = parts[i].Req.Priority
+		u.Each, u.Score = append(u.Each, usage), u.Score+plan.Placements[i].Score
 	}
-	u.usage = merge(u.parts)
-	return &Room{placedAlloc: u, victims: plan.Victims}, node, nil
+	u.Usage = blocks.Merge(u.Each)
+	return &Room{at: u, victims: plan.Victims}, node, nil
 }
 
 // servesAfter reports whether a node can serve a group's device blocks once
 // the victims are gone.
 func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
-	return tx.Serves(room.node, needAs(tx, g), func(u *place.Usage) bool {
+	return tx.Serves(room.at.Node, blocks.NeedOf(tx, g), func(u *place.Usage) bool {
 		return slices.ContainsFunc(room.victims, func(v place.Usage) bool { return v.ID == u.ID })
 	})
 }
@@ -227,7 +228,7 @@ func (e *Eviction) describe(p *groupPlacer, victims []place.Usage) {
 	slices.SortFunc(victims, func(x, y place.Usage) int {
 		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
 	})
-	priority := p.parts[0].req.Priority
+	priority := p.parts[0].Req.Priority
 	var who []string
 	e.Idle = len(victims) > 0
 	for _, u := range victims {
@@ -341,7 +342,7 @@ func needFor(tx *state.Tx, key nomad.JobKey, g *nomad.Group) *state.Need {
 			if known.Decision.Hold != nil {
 				return nil
 			}
-			return needAs(tx, &known)
+			return blocks.NeedOf(tx, &known)
 		}
 	}
 	need := &state.Need{}
@@ -362,17 +363,17 @@ func moveIn(tx *state.Tx, a *admit.Ask, g *record.Group, room *Room) {
 	if !room.rewrite || g.Key != a.Key() {
 		return
 	}
-	g.Decision.Tasks = tasks(tx, a, room.parts, room.placedAlloc)
+	g.Decision.Tasks = blocks.Tasks(tx, a, room.parts, room.at)
 	g.Covered = covered(room.parts)
 	if a.Count == 1 {
-		keepClose(tx, g.Decision.Tasks, a, room.parts, []placedAlloc{room.placedAlloc})
+		blocks.KeepClose(tx, g.Decision.Tasks, a, room.parts, []blocks.Placed{room.at})
 	} else {
 		unpin(g)
 	}
 	if room.why != "" {
 		p := &groupPlacer{tx: tx, key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, ask: a}
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Placed, room.why
-		g.Shown.Choices = []view.Choice{p.choice(room.placedAlloc)}
+		g.Shown.Choices = []view.Choice{p.choice(room.at)}
 		g.Decision.Explanation = []string{room.why}
 		tx.NoteDecision(g.Shown)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -27,16 +28,16 @@ func (p *groupPlacer) shown(outcome, summary string) view.Decision {
 }
 
 // choice is a placed alloc for people.
-func (p *groupPlacer) choice(u placedAlloc) view.Choice {
-	n := p.tx.Node(u.node)
-	out := view.Choice{NodeID: u.node, NodeName: n.Plan.Name, Score: u.score}
+func (p *groupPlacer) choice(u blocks.Placed) view.Choice {
+	n := p.tx.Node(u.Node)
+	out := view.Choice{NodeID: u.Node, NodeName: n.Plan.Name, Score: u.Score}
 	for _, candidate := range p.why.Candidates {
-		if candidate.NodeID == u.node {
+		if candidate.NodeID == u.Node {
 			weighed(&out, &candidate)
 			out.Why = leftWhole(&out)
 		}
 	}
-	for _, t := range u.usage.Takes {
+	for _, t := range u.Usage.Takes {
 		out.GPUs = append(out.GPUs, n.Plan.GPUs[t.GPU].ID)
 		out.Groups = append(out.Groups, n.View.GPUs[t.GPU].Group)
 	}
@@ -79,17 +80,17 @@ func (p *groupPlacer) explain(g *record.Group) {
 
 // behindFirst says which models had no room for allocs that went to one which the
 // request names behind them; empty where all have the first.
-func (p *groupPlacer) behindFirst(units []placedAlloc) string {
+func (p *groupPlacer) behindFirst(units []blocks.Placed) string {
 	for _, u := range units {
-		n := p.tx.Node(u.node)
+		n := p.tx.Node(u.Node)
 		for k, part := range p.parts {
-			if !part.req.Ordered {
+			if !part.Req.Ordered {
 				continue
 			}
-			g := &n.Plan.GPUs[u.parts[k].Takes[0].GPU]
-			at := slices.IndexFunc(part.req.Models, g.Is)
+			g := &n.Plan.GPUs[u.Each[k].Takes[0].GPU]
+			at := slices.IndexFunc(part.Req.Models, g.Is)
 			if at > 0 {
-				return fmt.Sprintf("there is no room for it on %s, before %s in its order", strings.Join(part.req.Models[:at], ", "), part.req.Models[at])
+				return fmt.Sprintf("there is no room for it on %s, before %s in its order", strings.Join(part.Req.Models[:at], ", "), part.Req.Models[at])
 			}
 		}
 	}

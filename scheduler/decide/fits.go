@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -85,7 +86,7 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 	if p.queue, err = tx.Config().QueueFor(a.Namespace, a.Queue); err != nil {
 		return nil
 	}
-	if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || len(p.parts[0].or) > 0 {
+	if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 || len(p.parts[0].Or) > 0 {
 		return nil
 	}
 	p.avoid(excluded)
@@ -107,12 +108,12 @@ func (p *groupPlacer) largest(lot *place.Lot, s *scale) (n, nodes int) {
 	request := func(n int) place.Request {
 		less := *p.ask
 		less.Tasks = []admit.TaskAsk{s.ask(n)}
-		list, err := parts(p.tx, &less, p.queue)
+		list, err := blocks.PartsOf(p.tx, &less, p.queue)
 		if err != nil { // what is asked for does not come in this unit
 			return place.Request{GPUs: -1}
 		}
-		list[0].req.Nodes = p.parts[0].req.Nodes
-		return list[0].req
+		list[0].Req.Nodes = p.parts[0].Req.Nodes
+		return list[0].Req
 	}
 	return p.tx.Planner().Largest(lot, s.sizes, request)
 }

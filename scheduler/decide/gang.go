@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -60,7 +61,7 @@ func (p *groupPlacer) tooFew(found int) *admit.Hold {
 // that is held until all of it is there. Nomad knows of no promise: without the hold it would
 // start the group there. Nil when that is not the reason, or the group goes first.
 func (p *groupPlacer) promisedAway(g *record.Group) *admit.Hold {
-	tx, own, need := p.tx, turnOf(p.tx, p.ask), needAs(p.tx, g)
+	tx, own, need := p.tx, turnOf(p.tx, p.ask), blocks.NeedOf(p.tx, g)
 	var first *state.Assumed
 	for a := range tx.KeptRoom() {
 		r := tx.Record(a.Job)
@@ -160,14 +161,14 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 		if forQuota {
 			allocs = a.Count
 		}
-		if p.parts, err = parts(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a, allocs) {
+		if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a, allocs) {
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
 		}
 		if len(rs)+allocs > mostTogether {
 			return nil, nil
 		}
 		for n := range allocs {
-			r := p.parts[0].req
+			r := p.parts[0].Req
 			r.ID = fmt.Sprintf("%s/%d", r.ID, n)
 			rs, of = append(rs, r), append(of, p)
 		}
@@ -193,7 +194,7 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	e := &Eviction{Job: key, Group: of[0].ask.Group}
 	for i := range plan.Placements {
 		u := plan.Placements[i].Usage
-		u.Priority = of[i].parts[0].req.Priority
+		u.Priority = of[i].parts[0].Req.Priority
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
 	first := tx.Record(key).Groups[e.Group]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -54,14 +55,14 @@ func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, 
 func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, before atOnce) (record.Group, error) {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
-		return record.Group{}, forbidden("group %q: %s", a.Group, err)
+		return record.Group{}, admit.Forbidden("group %q: %s", a.Group, err)
 	}
 	for _, t := range a.Tasks {
 		if q != nil && t.SeatPriority > q.MaxPriority {
-			return record.Group{}, forbidden("group %q, task %q: gpu.priority: %d is not valid (1 to %d: queue %s allows no more, max_priority)", a.Group, t.Task, t.SeatPriority, q.MaxPriority, q.Name)
+			return record.Group{}, admit.Forbidden("group %q, task %q: gpu.priority: %d is not valid (1 to %d: queue %s allows no more, max_priority)", a.Group, t.Task, t.SeatPriority, q.MaxPriority, q.Name)
 		}
 	}
-	parts, err := parts(tx, a, q)
+	parts, err := blocks.PartsOf(tx, a, q)
 	if err != nil {
 		return record.Group{}, err
 	}
@@ -91,23 +92,23 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 
 // form places the ask on the idle cluster: which device blocks it takes at all, and
 // whether any node could ever hold it.
-func form(tx *state.Tx, a *admit.Ask, parts []part) (placedAlloc, error) {
-	u, err := idleScratch(tx).place(parts)
+func form(tx *state.Tx, a *admit.Ask, parts []blocks.Part) (blocks.Placed, error) {
+	u, err := blocks.Idle(tx).Place(parts)
 	if !errors.Is(err, place.ErrNoRoom) {
 		return u, err
 	}
 	var q *config.Queue
 	for i := range parts {
-		q = tx.Config().Queue(parts[i].req.Queue)
-		e, err := tx.IdlePlanner().Explain(&parts[i].req, tx.Now())
+		q = tx.Config().Queue(parts[i].Req.Queue)
+		e, err := tx.IdlePlanner().Explain(&parts[i].Req, tx.Now())
 		if err != nil {
-			return placedAlloc{}, err
+			return blocks.Placed{}, err
 		}
 		if e.Fits == 0 {
-			return placedAlloc{}, impossible(a, q, e)
+			return blocks.Placed{}, impossible(a, q, e)
 		}
 	}
-	return placedAlloc{}, impossible(a, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
+	return blocks.Placed{}, impossible(a, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
 }
 
 // Accepted notes that Nomad has taken a job, for people and for the core: what it
@@ -124,7 +125,7 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 			continue // an unchanged job that came again is no new demand
 		}
 		for _, p := range demand(tx, &asks[i]) {
-			tx.Planner().Arrive(&p.req)
+			tx.Planner().Arrive(&p.Req)
 		}
 	}
 	tx.Changed()
@@ -139,7 +140,7 @@ func Learn(tx *state.Tx) {
 		for _, name := range slices.Sorted(maps.Keys(r.Groups)) {
 			g := r.Groups[name]
 			for _, p := range demand(tx, &g.Ask) {
-				history = append(history, p.req)
+				history = append(history, p.Req)
 			}
 		}
 	}
@@ -150,12 +151,12 @@ func Learn(tx *state.Tx) {
 
 // demand is what an ask comes to; nothing where it asks for what is not allowed any
 // more.
-func demand(tx *state.Tx, a *admit.Ask) []part {
+func demand(tx *state.Tx, a *admit.Ask) []blocks.Part {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		return nil
 	}
-	list, err := parts(tx, a, q)
+	list, err := blocks.PartsOf(tx, a, q)
 	if err != nil {
 		return nil
 	}

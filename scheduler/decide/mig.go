@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
@@ -63,11 +64,11 @@ func profiles(tx *state.Tx) []profile {
 // profile. It returns false where that is no answer: a fraction means a part of
 // a GPU, a count means whole GPUs, and plain blocks say themselves what they
 // want.
-func (p *groupPlacer) asInstance(of profile) ([]part, bool) {
+func (p *groupPlacer) asInstance(of profile) ([]blocks.Part, bool) {
 	parts := slices.Clone(p.parts)
 	for i := range parts {
-		r := &parts[i].req
-		t := p.ask.Tasks[parts[i].task]
+		r := &parts[i].Req
+		t := p.ask.Tasks[parts[i].Task]
 		if t.Plain() || t.Request.Kind != gpu.KindMemory || r.MemoryMiBPerGPU > of.memoryMiB {
 			return nil, false
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -70,7 +71,7 @@ func NewWindow(tx *state.Tx) *Window {
 	for i := range list {
 		w := &list[i]
 		g := tx.Record(w.key).Groups[w.group]
-		w.need = needAs(tx, &g)
+		w.need = blocks.NeedOf(tx, &g)
 		w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
 		kept[w.node] = true
 	}
@@ -106,7 +107,7 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 			continue
 		}
 		if need == nil {
-			need = needAs(tx, g)
+			need = blocks.NeedOf(tx, g)
 		}
 		if tx.ServesNow(first.node, need, tx.Leaves(first.turn.Priority, first.key)) {
 			return first
@@ -123,14 +124,14 @@ func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool
 
 // keptFor is the waiting group that a placement would take its room from; nil for
 // none.
-func (p *groupPlacer) keptFor(u *placedAlloc) *waiter {
+func (p *groupPlacer) keptFor(u *blocks.Placed) *waiter {
 	tx, own := p.tx, turnOf(p.tx, p.ask)
 	for i := range p.turns().waiters {
 		w := &p.window.waiters[i]
-		if w.key == p.key || w.node != u.node || !goesFirst(tx, w.turn, own) {
+		if w.key == p.key || w.node != u.Node || !goesFirst(tx, w.turn, own) {
 			continue
 		}
-		if tx.With(u.usage, func() bool { return !tx.ServesNow(w.node, w.need, tx.Leaves(w.turn.Priority, w.key)) }) && !p.endsBefore(u, w) {
+		if tx.With(u.Usage, func() bool { return !tx.ServesNow(w.node, w.need, tx.Leaves(w.turn.Priority, w.key)) }) && !p.endsBefore(u, w) {
 			return w
 		}
 	}
@@ -161,12 +162,12 @@ func (p *groupPlacer) waitsFor(w *waiter) *admit.Hold {
 
 // unkept places one alloc where it takes no other group's room. Where there is room that
 // is kept only, it returns for whom.
-func (p *groupPlacer) unkept(parts []part) (placedAlloc, *admit.Hold, error) {
+func (p *groupPlacer) unkept(parts []blocks.Part) (blocks.Placed, *admit.Hold, error) {
 	parts = slices.Clone(parts)
 	banned := map[string]bool{}
 	var hold *admit.Hold
 	for {
-		u, err := clusterScratch(p.tx).place(parts)
+		u, err := blocks.Cluster(p.tx).Place(parts)
 		if err != nil {
 			return u, hold, err
 		}
@@ -177,9 +178,9 @@ func (p *groupPlacer) unkept(parts []part) (placedAlloc, *admit.Hold, error) {
 		if hold == nil {
 			hold = p.waitsFor(w)
 		}
-		banned[u.node] = true
+		banned[u.Node] = true
 		for i := range parts {
-			parts[i] = parts[i].on(clusterScratch(p.tx).without(p.parts[i].req.Nodes, banned))
+			parts[i] = parts[i].On(blocks.Cluster(p.tx).Without(p.parts[i].Req.Nodes, banned))
 		}
 	}
 }

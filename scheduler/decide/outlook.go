@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -101,11 +102,11 @@ func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w pla
 	if err != nil {
 		return w, false
 	}
-	list, err := parts(tx, a, q)
+	list, err := blocks.PartsOf(tx, a, q)
 	if err != nil || len(list) != 1 {
 		return w, false
 	}
-	r := &list[0].req
+	r := &list[0].Req
 	takes := make([]place.Take, r.GPUs)
 	for i := range takes {
 		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))

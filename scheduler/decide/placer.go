@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -27,8 +28,8 @@ type groupPlacer struct {
 	key   nomad.JobKey
 	ask   *admit.Ask
 	queue *config.Queue
-	parts []part
-	form  placedAlloc // where one alloc would go on an idle cluster
+	parts []blocks.Part
+	form  blocks.Placed // where one alloc would go on an idle cluster
 	// grows is set where the job asks for more allocs than before.
 	grows bool
 	// unreserved is set where the reservation that the ask names is over.
@@ -75,7 +76,7 @@ func (p *groupPlacer) decideNew() (record.Group, error) {
 		if err != nil {
 			return g, err
 		}
-		g.Decision.Tasks, g.Decision.Bounds = tasks(tx, p.ask, p.parts, p.form), boundsOf(p.queue)
+		g.Decision.Tasks, g.Decision.Bounds = blocks.Tasks(tx, p.ask, p.parts, p.form), blocks.Bounds(p.queue)
 		g.Covered = covered(p.parts)
 		unpin(&g)
 		g.Shown = p.shown(view.Registered, p.placedBy())
@@ -147,7 +148,7 @@ func unpin(g *record.Group) {
 func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 	g := was
 	g.Ask, p.grows = p.stored(), p.ask.Count > was.Ask.Count
-	g.Decision.Bounds = boundsOf(p.queue)
+	g.Decision.Bounds = blocks.Bounds(p.queue)
 	if len(g.Only) > 0 {
 		return g, nil // it starts nothing more until its queue can pay
 	}
@@ -183,7 +184,7 @@ func (p *groupPlacer) underWay(was *record.Group) bool {
 
 // keepTo leaves only nodes that can serve device blocks which are given.
 func (p *groupPlacer) keepTo(given []admit.TaskDecision) {
-	room := p.tx.RoomFor(needOf(p.tx, p.ask, given))
+	room := p.tx.RoomFor(blocks.Need(p.tx, p.ask, given))
 	if room.Count(state.FitsNow)+room.Count(state.FitsLater)+room.Count(state.FitsWhenBack) == len(p.tx.NodeIDs()) {
 		return
 	}
@@ -194,10 +195,10 @@ func (p *groupPlacer) keepTo(given []admit.TaskDecision) {
 		}
 	}
 	if len(able) == 0 {
-		able = []string{noNode}
+		able = []string{blocks.NoNode}
 	}
 	for i := range p.parts {
-		p.parts[i] = p.parts[i].on(able)
+		p.parts[i] = p.parts[i].On(able)
 	}
 }
 
@@ -277,7 +278,7 @@ func (p *groupPlacer) short(g record.Group, given []admit.TaskDecision, missing,
 // lookAround has the core explain where the group's first part could go.
 func (p *groupPlacer) lookAround() (err error) {
 	if !p.trial {
-		p.why, err = p.tx.Planner().Explain(&p.parts[0].req, p.tx.Now())
+		p.why, err = p.tx.Planner().Explain(&p.parts[0].Req, p.tx.Now())
 	}
 	return err
 }
@@ -285,9 +286,9 @@ func (p *groupPlacer) lookAround() (err error) {
 // placeAll places allocs one after the other and books each as assumed. It stops
 // where there is no room for the next, or, for a group of which nothing runs, only
 // such as is kept for others.
-func (p *groupPlacer) placeAll(missing, running int) ([]placedAlloc, *admit.Hold, error) {
+func (p *groupPlacer) placeAll(missing, running int) ([]blocks.Placed, *admit.Hold, error) {
 	tx := p.tx
-	var units []placedAlloc
+	var units []blocks.Placed
 	for i := range missing {
 		p.spread()
 		u, kept, err := p.placeOne(i, running)
@@ -298,27 +299,27 @@ func (p *groupPlacer) placeAll(missing, running int) ([]placedAlloc, *admit.Hold
 			return nil, nil, err
 		}
 		units = append(units, u)
-		tx.Assume(p.key, p.ask.Group, u.usage, false)
+		tx.Assume(p.key, p.ask.Group, u.Usage, false)
 	}
 	return units, nil, nil
 }
 
 // placeOne places the i-th alloc; the first one takes the reservation if there is
 // one.
-func (p *groupPlacer) placeOne(i, running int) (placedAlloc, *admit.Hold, error) {
+func (p *groupPlacer) placeOne(i, running int) (blocks.Placed, *admit.Hold, error) {
 	if i == 0 && p.ask.Reservation != "" && !p.unreserved {
 		u, err := p.claim()
 		return u, nil, err
 	}
 	if running > 0 {
-		u, err := clusterScratch(p.tx).place(p.parts)
+		u, err := blocks.Cluster(p.tx).Place(p.parts)
 		return u, nil, err
 	}
 	return p.unkept(p.parts)
 }
 
 // settle writes down where the allocs go.
-func (p *groupPlacer) settle(g record.Group, given []admit.TaskDecision, units []placedAlloc) record.Group {
+func (p *groupPlacer) settle(g record.Group, given []admit.TaskDecision, units []blocks.Placed) record.Group {
 	tx := p.tx
 	model := p.form
 	if len(units) > 0 {
@@ -327,8 +328,8 @@ func (p *groupPlacer) settle(g record.Group, given []admit.TaskDecision, units [
 	if given != nil {
 		g.Decision.Tasks = given
 	} else {
-		g.Decision.Tasks = tasks(tx, p.ask, p.parts, model)
-		keepClose(tx, g.Decision.Tasks, p.ask, p.parts, units)
+		g.Decision.Tasks = blocks.Tasks(tx, p.ask, p.parts, model)
+		blocks.KeepClose(tx, g.Decision.Tasks, p.ask, p.parts, units)
 		g.Covered = covered(p.parts)
 		if len(units) != 1 || p.ask.Count != 1 {
 			unpin(&g) // one preference cannot be right for several allocs
@@ -336,15 +337,15 @@ func (p *groupPlacer) settle(g record.Group, given []admit.TaskDecision, units [
 	}
 	g.Decision.Preferred = nil
 	for _, u := range units {
-		if !slices.Contains(g.Decision.Preferred, u.node) {
-			g.Decision.Preferred = append(g.Decision.Preferred, u.node)
+		if !slices.Contains(g.Decision.Preferred, u.Node) {
+			g.Decision.Preferred = append(g.Decision.Preferred, u.Node)
 		}
-		g.Assumed = append(g.Assumed, u.usage)
+		g.Assumed = append(g.Assumed, u.Usage)
 	}
 	if p.trial {
 		return g
 	}
-	g.Decision.Candidates, g.Decision.Bounds = candidates(tx, &g), boundsOf(p.queue)
+	g.Decision.Candidates, g.Decision.Bounds = candidates(tx, &g), blocks.Bounds(p.queue)
 	g.Shown = p.shown(view.Placed, "")
 	for _, u := range units {
 		g.Shown.Choices = append(g.Shown.Choices, p.choice(u))
@@ -355,7 +356,7 @@ func (p *groupPlacer) settle(g record.Group, given []admit.TaskDecision, units [
 		g.Shown.Summary += "; " + text
 		g.Decision.Explanation[0] = g.Shown.Summary
 	}
-	if nomadChooses(p.ask) && beyond(tx, model) {
+	if blocks.NomadChooses(p.ask) && beyond(tx, model) {
 		g.Decision.Explanation = append(g.Decision.Explanation, unpinned)
 	}
 	return g
@@ -370,9 +371,9 @@ const unpinned = "with a count above 1 the GPU of each alloc is Nomad's choice, 
 
 // beyond reports whether an alloc is promised more compute than its slices
 // hold together.
-func beyond(tx *state.Tx, u placedAlloc) bool {
-	n := tx.Node(u.node)
-	return slices.ContainsFunc(u.usage.Takes, func(t place.Take) bool {
+func beyond(tx *state.Tx, u blocks.Placed) bool {
+	n := tx.Node(u.Node)
+	return slices.ContainsFunc(u.Usage.Takes, func(t place.Take) bool {
 		g := &n.Plan.GPUs[t.GPU]
 		return g.Mode == gpu.ModeSlice && t.Slices > 0 && g.Slices/t.Slices*t.Milli > gpu.MilliPerGPU
 	})

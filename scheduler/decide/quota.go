@@ -19,7 +19,7 @@ func (p *groupPlacer) leastCost() place.Charge {
 	var sum place.Charge
 	for i := range p.parts {
 		var least place.Charge
-		p.parts[i].each(func(r *place.Request) {
+		p.parts[i].Alternatives(func(r *place.Request) {
 			switch c := p.tx.Planner().LeastCharge(r); {
 			case least == place.Charge{}:
 				least = c
@@ -43,11 +43,11 @@ func (p *groupPlacer) quota(cost place.Charge, running, missing int) (*admit.Hol
 // quotaFor is quota for what all missing allocs cost together.
 func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.Hold, error) {
 	if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
-		return nil, forbidden("group %q: %s", p.ask.Group, why)
+		return nil, admit.Forbidden("group %q: %s", p.ask.Group, why)
 	}
 	if p.beside > 0 {
 		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.runningCharge())); why != "" {
-			return nil, forbidden("group %q: its canaries run beside what runs of it: %s", p.ask.Group, why)
+			return nil, admit.Forbidden("group %q: its canaries run beside what runs of it: %s", p.ask.Group, why)
 		}
 	}
 	if why := p.tx.OverQuota(p.queue.Name, all); why != "" {

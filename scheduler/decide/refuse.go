@@ -10,10 +10,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
-func forbidden(format string, args ...any) error {
-	return &admit.Refusal{Status: http.StatusForbidden, Text: fmt.Sprintf(format, args...)}
-}
-
 // impossible refuses what no GPU can ever hold, with the reasons per kind of
 // node, and the rules of its queue where there are any.
 func impossible(a *admit.Ask, q *config.Queue, e place.Explanation) error {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -22,17 +23,17 @@ func AskedBy(tx *state.Tx, u *place.Usage) (r place.Request, ok bool) {
 	if err != nil {
 		return r, false
 	}
-	list, err := parts(tx, &g.Ask, q)
-	if err != nil || len(list) != 1 || len(list[0].or) > 0 {
+	list, err := blocks.PartsOf(tx, &g.Ask, q)
+	if err != nil || len(list) != 1 || len(list[0].Or) > 0 {
 		return r, false
 	}
-	if isSeat(&tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
+	if blocks.IsSeat(&tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
 		return r, false // a move ends it, where the others would step aside
 	}
-	r = list[0].req
+	r = list[0].Req
 	r.ID, r.Models, r.MinRun = u.ID, []string{tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU].Model}, u.MinRun
 	if taken := hostsOf(tx, key, &g.Ask); len(taken) > 0 {
-		r.Nodes = clusterScratch(tx).without(r.Nodes, taken)
+		r.Nodes = blocks.Cluster(tx).Without(r.Nodes, taken)
 	}
 	return r, true
 }
@@ -54,7 +55,7 @@ func recordOf(tx *state.Tx, u *place.Usage) (nomad.JobKey, *record.Group, bool) 
 // blocks as they are.
 func MayGo(tx *state.Tx, m *place.Move) bool {
 	_, g, ok := recordOf(tx, &m.From)
-	return ok && tx.ServesNow(m.To.NodeID, needAs(tx, g), nil)
+	return ok && tx.ServesNow(m.To.NodeID, blocks.NeedOf(tx, g), nil)
 }
 
 // Relieve looks for moves of running work that let a waiting group start, or one alloc of
@@ -84,7 +85,7 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 	e := &Eviction{Job: key, Group: g.Ask.Group, Moves: true}
 	for i := range relief.Placements {
 		u := relief.Placements[i].Usage
-		u.Priority = of[i].parts[0].req.Priority
+		u.Priority = of[i].parts[0].Req.Priority
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
 	if !g.Ask.Gang {
@@ -106,7 +107,7 @@ func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Reques
 	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
 		return nil, nil
 	}
-	if p.parts, err = parts(tx, &g.Ask, p.queue); err != nil || len(p.parts) != 1 {
+	if p.parts, err = blocks.PartsOf(tx, &g.Ask, p.queue); err != nil || len(p.parts) != 1 {
 		return nil, nil
 	}
 	if !p.waits(g) || tx.Unchangeable(key) {
@@ -115,7 +116,7 @@ func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Reques
 	}
 	p.avoid(g.Excluded)
 	p.spread()
-	return []place.Request{p.parts[0].req}, []*groupPlacer{p}
+	return []place.Request{p.parts[0].Req}, []*groupPlacer{p}
 }
 
 // roomBy is the room that moves make for one alloc; nil where it does not do for the
@@ -123,9 +124,9 @@ func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Reques
 func roomBy(tx *state.Tx, p *groupPlacer, g *record.Group, relief *place.Relief) *Room {
 	pl := relief.Placements[0]
 	usage := pl.Usage
-	usage.Priority = p.parts[0].req.Priority
+	usage.Priority = p.parts[0].Req.Priority
 	room := &Room{parts: p.parts, rewrite: p.waits(g) && !tx.Unchangeable(p.key)}
-	room.placedAlloc = placedAlloc{node: pl.NodeID, usage: usage, parts: []place.Usage{usage}, score: pl.Score}
+	room.at = blocks.Placed{Node: pl.NodeID, Usage: usage, Each: []place.Usage{usage}, Score: pl.Score}
 	for i := range relief.Moves {
 		room.victims = append(room.victims, relief.Moves[i].From)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -22,7 +23,7 @@ import (
 func reservedAway(tx *state.Tx, g *record.Group) *admit.Hold {
 	var hold *admit.Hold
 	var soonest time.Time
-	need := needAs(tx, g)
+	need := blocks.NeedOf(tx, g)
 	if !tx.AnyReserved() || tx.RoomFor(need).AnyNow(nil) {
 		return nil
 	}
@@ -64,19 +65,12 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	}
 	q, err := tx.Config().QueueFor(w.Namespace, w.Queue)
 	if err != nil {
-		return nil, nil, forbidden("%s", err)
+		return nil, nil, admit.Forbidden("%s", err)
 	}
 	if q != nil {
 		r.Queue = q.Name
 	}
-	defaultVendor(tx, r, w.Request)
-	if err := possible(w.Request, r.Vendor, ""); err != nil {
-		return nil, nil, err
-	}
-	if err := restrict(r, q); err != nil {
-		return nil, nil, err
-	}
-	if r.Models, err = allowed(r.Models, q); err != nil {
+	if err := blocks.Bind(tx, r, w.Request, q); err != nil {
 		return nil, nil, err
 	}
 	if why := r.Fault(); why != "" {
@@ -85,7 +79,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	p, err := tx.Planner().Place(r)
 	var over *place.QuotaError
 	if errors.As(err, &over) {
-		return nil, r, forbidden("%s", over.Why)
+		return nil, r, admit.Forbidden("%s", over.Why)
 	}
 	if err != nil {
 		return nil, r, err
@@ -168,19 +162,19 @@ func (p *groupPlacer) refuseClaim(format string, args ...any) error {
 }
 
 // claim places an alloc in the room of its reservation, which is open.
-func (p *groupPlacer) claim() (placedAlloc, error) {
+func (p *groupPlacer) claim() (blocks.Placed, error) {
 	tx := p.tx
 	if err := p.claimable(); err != nil {
-		return placedAlloc{}, err
+		return blocks.Placed{}, err
 	}
 	r := tx.Reservation(p.ask.Reservation)
-	parts := append([]part(nil), p.parts...)
+	parts := append([]blocks.Part(nil), p.parts...)
 	for i := range parts {
-		parts[i] = parts[i].on([]string{r.Usage.NodeID})
+		parts[i] = parts[i].On([]string{r.Usage.NodeID})
 	}
-	u, err := clusterScratch(tx).place(parts)
+	u, err := blocks.Cluster(tx).Place(parts)
 	if err != nil {
-		return placedAlloc{}, p.refuseClaim("it does not hold what group %q asks for", p.ask.Group)
+		return blocks.Placed{}, p.refuseClaim("it does not hold what group %q asks for", p.ask.Group)
 	}
 	tx.Claim(r.ID, p.key)
 	return u, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -206,9 +207,9 @@ func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, window *Window) (record.Group, error) {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
-		return was, forbidden("group %q: %s", a.Group, err)
+		return was, admit.Forbidden("group %q: %s", a.Group, err)
 	}
-	parts, err := parts(tx, a, q)
+	parts, err := blocks.PartsOf(tx, a, q)
 	if err != nil {
 		return was, err
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -40,12 +41,12 @@ func (p *groupPlacer) asBefore(was *record.Group) {
 		return
 	}
 	for i := range p.parts {
-		p.parts[i].req.Cover = was.Covered
+		p.parts[i].Req.Cover = was.Covered
 	}
 }
 
-func covered(parts []part) bool {
-	return slices.ContainsFunc(parts, func(p part) bool { return p.req.Cover })
+func covered(parts []blocks.Part) bool {
+	return slices.ContainsFunc(parts, func(p blocks.Part) bool { return p.Req.Cover })
 }
 
 // avoid leaves out nodes whose room is made for another group.
@@ -58,12 +59,12 @@ func (p *groupPlacer) avoid(excluded map[string]string) {
 		banned[id] = true
 	}
 	for i := range p.parts {
-		p.parts[i] = p.parts[i].on(clusterScratch(p.tx).without(p.parts[i].req.Nodes, banned))
+		p.parts[i] = p.parts[i].On(blocks.Cluster(p.tx).Without(p.parts[i].Req.Nodes, banned))
 	}
 }
 
 func (p *groupPlacer) hasRoom() bool {
-	_, err := clusterScratch(p.tx).place(p.parts)
+	_, err := blocks.Cluster(p.tx).Place(p.parts)
 	return err == nil
 }
 
@@ -78,7 +79,7 @@ func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	if err != nil {
 		return false
 	}
-	if p.parts, err = parts(tx, &g.Ask, q); err != nil || len(p.parts) == 0 {
+	if p.parts, err = blocks.PartsOf(tx, &g.Ask, q); err != nil || len(p.parts) == 0 {
 		return false
 	}
 	p.avoid(g.Excluded)
@@ -87,7 +88,7 @@ func FitsRewritten(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 
 // HasRoom reports whether any node has room for a group's device blocks as they are.
 func HasRoom(tx *state.Tx, g *record.Group) bool {
-	return tx.RoomFor(needAs(tx, g)).Count(state.FitsNow) > 0
+	return tx.RoomFor(blocks.NeedOf(tx, g)).Count(state.FitsNow) > 0
 }
 
 // FitsOutside reports whether a node that is not among the candidates has room for
@@ -96,6 +97,6 @@ func FitsOutside(tx *state.Tx, g *record.Group) bool {
 	if len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 {
 		return false
 	}
-	room := tx.RoomFor(needAs(tx, g))
+	room := tx.RoomFor(blocks.NeedOf(tx, g))
 	return room.Count(state.FitsNow) > 0 && !slices.ContainsFunc(g.Decision.Candidates, func(id string) bool { return room.On(id) == state.FitsNow })
 }

@@ -3,6 +3,7 @@ package decide
 import (
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -21,7 +22,7 @@ func HoldToNodes(tx *state.Tx, key nomad.JobKey, group, without string) Revision
 		}
 	}
 	if len(nodes) == 0 {
-		nodes = []string{noNode}
+		nodes = []string{blocks.NoNode}
 	}
 	slices.Sort(nodes)
 	return Revision{Group: group, Only: nodes}
@@ -31,7 +32,7 @@ func HoldToNodes(tx *state.Tx, key nomad.JobKey, group, without string) Revision
 // queue can pay for that; false where it cannot.
 func Widen(tx *state.Tx, key nomad.JobKey, g *record.Group) (Revision, bool) {
 	q := tx.QueueOf(key, g.Ask.Group)
-	room := tx.RoomFor(needAs(tx, g))
+	room := tx.RoomFor(blocks.NeedOf(tx, g))
 	var more []string
 	for _, id := range tx.NodeIDs() {
 		if how := room.On(id); (how == state.FitsNow || how == state.FitsLater) && !slices.Contains(g.Only, id) {
@@ -45,7 +46,7 @@ func Widen(tx *state.Tx, key nomad.JobKey, g *record.Group) (Revision, bool) {
 	case tx.OverQuota(q.Name, cost) != "":
 		return Revision{}, false
 	}
-	nodes := slices.DeleteFunc(append(slices.Clone(g.Only), more[0]), func(id string) bool { return id == noNode })
+	nodes := slices.DeleteFunc(append(slices.Clone(g.Only), more[0]), func(id string) bool { return id == blocks.NoNode })
 	slices.Sort(nodes)
 	return Revision{Group: g.Ask.Group, Only: nodes}, true
 }

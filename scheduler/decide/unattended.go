@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -39,7 +40,7 @@ func (p *groupPlacer) payable() (hold *admit.Hold, err error) {
 		hold, err = p.payableByClock(all)
 	case p.ask.Later:
 		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.before.within(p.tx, p.queue.Name))); why != "" {
-			err = forbidden("group %q: %s", p.ask.Group, why)
+			err = admit.Forbidden("group %q: %s", p.ask.Group, why)
 		}
 	}
 	if hold == nil && err == nil {
@@ -63,7 +64,7 @@ func (p *groupPlacer) startsAtOnce() place.Charge {
 
 // missingEverywhere is how many allocs of a system group do not run yet.
 func (p *groupPlacer) missingEverywhere() int {
-	nodes := nodesFor(p.tx, needOf(p.tx, p.ask, tasks(p.tx, p.ask, p.parts, p.form)))
+	nodes := nodesFor(p.tx, blocks.Need(p.tx, p.ask, blocks.Tasks(p.tx, p.ask, p.parts, p.form)))
 	return nodes*max(1, p.ask.Count) - p.tx.Live(p.key, p.ask.Group)
 }
 
@@ -138,7 +139,7 @@ func (p *groupPlacer) byClock(queue string) (sum place.Charge) {
 func costAtOnce(tx *state.Tx, g *record.Group) place.Charge {
 	n := max(1, g.Ask.Count)
 	if g.Ask.JobType == "sysbatch" {
-		n *= nodesFor(tx, needAs(tx, g))
+		n *= nodesFor(tx, blocks.NeedOf(tx, g))
 	}
 	return g.Cost.Times(int64(n))
 }
@@ -171,7 +172,7 @@ func (p *groupPlacer) payableEverywhere(all place.Charge) error {
 		why = p.overByClock(all)
 	}
 	if why != "" {
-		return forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, p.missingEverywhere(), why)
+		return admit.Forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, p.missingEverywhere(), why)
 	}
 	return nil
 }

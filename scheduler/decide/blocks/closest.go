@@ -1,4 +1,4 @@
-package decide
+package blocks
 
 import (
 	"slices"
@@ -10,31 +10,31 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// keepClose sees to it that tasks of several whole GPUs get those that were chosen
+// KeepClose sees to it that tasks of several whole GPUs get those that were chosen
 // for being near each other: Nomad takes instances of a device group at random. On
 // the node of each alloc the group's other GPUs are left out by their IDs, and all
 // other nodes stay as they are, so that the alloc can still go anywhere. Where
 // several allocs share a node nothing is left out: each may hold what the other does.
-func keepClose(tx *state.Tx, tasks []admit.TaskDecision, a *admit.Ask, parts []part, units []placedAlloc) {
+func KeepClose(tx *state.Tx, tasks []admit.TaskDecision, a *admit.Ask, parts []Part, units []Placed) {
 	if !staysApart(a) {
 		return
 	}
 	on := map[string]int{}
 	for _, u := range units {
-		on[u.node]++
+		on[u.Node]++
 	}
 	for _, u := range units {
-		if on[u.node] > 1 {
+		if on[u.Node] > 1 {
 			continue
 		}
-		n := tx.Node(u.node)
+		n := tx.Node(u.Node)
 		for i, t := range a.Tasks {
 			if t.Plain() || i >= len(tasks) {
 				continue
 			}
 			for k, p := range parts {
-				if p.task == i {
-					leaveOut(tasks[i].Devices, u.parts[k].Takes, n)
+				if p.Task == i {
+					leaveOut(tasks[i].Devices, u.Each[k].Takes, n)
 				}
 			}
 		}

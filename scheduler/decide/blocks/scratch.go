@@ -1,4 +1,4 @@
-package decide
+package blocks
 
 import (
 	"errors"
@@ -9,55 +9,57 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// placedAlloc is one alloc, placed: all its parts on one node.
-type placedAlloc struct {
-	node  string
-	score int64
-	parts []place.Usage // per part
-	usage place.Usage   // together
+// Placed is one alloc, placed: all its parts on one node.
+type Placed struct {
+	Node  string
+	Score int64
+	Each  []place.Usage // per part
+	Usage place.Usage   // together
 }
 
-// scratch is where allocs are placed on trial: the cluster as it is, or idle.
-type scratch struct {
+// Scratch is where allocs are placed on trial: [Cluster] or [Idle].
+type Scratch struct {
 	snap  *place.Snapshot
 	plan  *place.Planner
 	nodes []string // all, in order
 }
 
-func clusterScratch(tx *state.Tx) scratch { return scratch{tx.Snapshot(), tx.Planner(), tx.NodeIDs()} }
+// Cluster is the cluster with what is booked and assumed in it.
+func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Snapshot(), tx.Planner(), tx.NodeIDs()} }
 
-func idleScratch(tx *state.Tx) scratch { return scratch{tx.Idle(), tx.IdlePlanner(), tx.NodeIDs()} }
+// Idle is the cluster as if nothing ran in it.
+func Idle(tx *state.Tx) Scratch { return Scratch{tx.Idle(), tx.IdlePlanner(), tx.NodeIDs()} }
 
-// tries bounds how many nodes are tried for an alloc of several parts.
-const tries = 8
+// Tries bounds how many nodes are tried for an alloc of several parts.
+const Tries = 8
 
-// place finds the node for one alloc. It books nothing.
-func (on scratch) place(parts []part) (placedAlloc, error) {
+// Place finds the node for one alloc. It books nothing.
+func (on Scratch) Place(parts []Part) (Placed, error) {
 	if len(parts) == 1 {
 		p, err := on.first(&parts[0])
 		if err != nil {
-			return placedAlloc{}, err
+			return Placed{}, err
 		}
-		return placedAlloc{node: p.NodeID, score: p.Score, parts: []place.Usage{p.Usage}, usage: p.Usage}, nil
+		return Placed{Node: p.NodeID, Score: p.Score, Each: []place.Usage{p.Usage}, Usage: p.Usage}, nil
 	}
 	banned := map[string]bool{}
-	for range tries {
+	for range Tries {
 		u, at, err := on.together(parts, banned)
 		if err == nil {
 			return u, nil
 		}
 		if at == "" || !errors.Is(err, place.ErrNoRoom) {
-			return placedAlloc{}, err
+			return Placed{}, err
 		}
 		banned[at] = true
 	}
-	return placedAlloc{}, fmt.Errorf("place %d device blocks on one node: %w", len(parts), place.ErrNoRoom)
+	return Placed{}, fmt.Errorf("place %d device blocks on one node: %w", len(parts), place.ErrNoRoom)
 }
 
 // first places the first request of a part that has room.
-func (on scratch) first(p *part) (found place.Placement, err error) {
+func (on Scratch) first(p *Part) (found place.Placement, err error) {
 	placed := false
-	p.each(func(r *place.Request) {
+	p.Alternatives(func(r *place.Request) {
 		if placed {
 			return
 		}
@@ -74,7 +76,7 @@ func (on scratch) first(p *part) (found place.Placement, err error) {
 
 // together places the first part where it likes best and the others beside
 // it. On failure it returns the node that did not do.
-func (on scratch) together(parts []part, banned map[string]bool) (u placedAlloc, at string, err error) {
+func (on Scratch) together(parts []Part, banned map[string]bool) (u Placed, at string, err error) {
 	var applied []string
 	defer func() {
 		for _, id := range applied {
@@ -83,40 +85,40 @@ func (on scratch) together(parts []part, banned map[string]bool) (u placedAlloc,
 		}
 	}()
 	for _, p := range parts {
-		if u.node != "" {
-			p = p.on([]string{u.node})
+		if u.Node != "" {
+			p = p.On([]string{u.Node})
 		} else if len(banned) > 0 {
-			p = p.on(on.without(p.req.Nodes, banned))
+			p = p.On(on.Without(p.Req.Nodes, banned))
 		}
 		found, err := on.first(&p)
 		if err != nil {
-			return placedAlloc{}, u.node, err
+			return Placed{}, u.Node, err
 		}
-		u.node, u.score = found.NodeID, u.score+found.Score
-		u.parts = append(u.parts, found.Usage)
+		u.Node, u.Score = found.NodeID, u.Score+found.Score
+		u.Each = append(u.Each, found.Usage)
 		if err := on.snap.Apply(found.Usage); err != nil {
-			return placedAlloc{}, u.node, err
+			return Placed{}, u.Node, err
 		}
 		applied = append(applied, found.Usage.ID)
 	}
-	u.usage = merge(u.parts)
-	return u, u.node, nil
+	u.Usage = Merge(u.Each)
+	return u, u.Node, nil
 }
 
-// without lists the nodes that are not banned.
-func (on scratch) without(nodes []string, banned map[string]bool) []string {
+// Without lists the nodes that are not banned.
+func (on Scratch) Without(nodes []string, banned map[string]bool) []string {
 	if len(nodes) == 0 {
 		nodes = on.nodes
 	}
 	left := slices.DeleteFunc(slices.Clone(nodes), func(id string) bool { return banned[id] })
 	if len(left) == 0 {
-		return []string{noNode}
+		return []string{NoNode}
 	}
 	return left
 }
 
-// merge adds up the parts of one alloc.
-func merge(parts []place.Usage) place.Usage {
+// Merge adds up the parts of one alloc.
+func Merge(parts []place.Usage) place.Usage {
 	sum := parts[0]
 	sum.Takes = slices.Clone(sum.Takes)
 	for _, u := range parts[1:] {

@@ -1,4 +1,4 @@
-package decide
+package blocks
 
 import (
 	"path"
@@ -12,21 +12,21 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// needOf is what a group needs with its device blocks as they were decided.
-func needOf(tx *state.Tx, a *admit.Ask, tasks []admit.TaskDecision) *state.Need {
+// Need is what a group needs with its device blocks as they were decided.
+func Need(tx *state.Tx, a *admit.Ask, tasks []admit.TaskDecision) *state.Need {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		q = nil // Nomad does not ask whose queue it is
 	}
 	need := &state.Need{Alloc: place.Blocks{CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB, Devices: blocksOf(a, tasks)}}
 	if need.Node, err = base(tx, a, q); err != nil {
-		need.Node.Nodes = []string{noNode}
+		need.Node.Nodes = []string{NoNode}
 	}
 	return need
 }
 
-// needAs is what a group needs with its device blocks as they are recorded.
-func needAs(tx *state.Tx, g *record.Group) *state.Need { return needOf(tx, &g.Ask, g.Decision.Tasks) }
+// NeedOf is what a group needs with its device blocks as they are recorded.
+func NeedOf(tx *state.Tx, g *record.Group) *state.Need { return Need(tx, &g.Ask, g.Decision.Tasks) }
 
 // blocksOf are the device blocks of a group.
 func blocksOf(a *admit.Ask, tasks []admit.TaskDecision) []place.Block {
@@ -96,3 +96,7 @@ func datacenters(tx *state.Tx, globs []string) []string {
 	}
 	return found
 }
+
+// NoNode stands where no node at all may be a candidate: an empty list would
+// mean every node.
+const NoNode = "none"

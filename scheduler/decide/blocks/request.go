@@ -1,4 +1,4 @@
-package decide
+package blocks
 
 import (
 	"cmp"
@@ -15,38 +15,38 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// part is one device block's worth of an alloc, as the placement core takes it.
-type part struct {
-	task int // position in Ask.Tasks
-	req  place.Request
-	// or are what will do as well, in order, where req has no room: the further
+// Part is one device block's worth of an alloc, as the placement core takes it.
+type Part struct {
+	Task int // position in Ask.Tasks
+	Req  place.Request
+	// Or are what will do as well, in order, where req has no room: the further
 	// alternatives of a block "first_available".
-	or []place.Request
+	Or []place.Request
 }
 
-// on is the part, kept to some nodes.
-func (p part) on(nodes []string) part {
-	p.or = slices.Clone(p.or)
-	p.each(func(r *place.Request) { r.Nodes = nodes })
+// On is the part, kept to some nodes.
+func (p Part) On(nodes []string) Part {
+	p.Or = slices.Clone(p.Or)
+	p.Alternatives(func(r *place.Request) { r.Nodes = nodes })
 	return p
 }
 
-// each calls a function with every request of the part.
-func (p *part) each(f func(r *place.Request)) {
-	f(&p.req)
-	for i := range p.or {
-		f(&p.or[i])
+// Alternatives calls a function with every request of the part: the first, and what will do as well.
+func (p *Part) Alternatives(f func(r *place.Request)) {
+	f(&p.Req)
+	for i := range p.Or {
+		f(&p.Or[i])
 	}
 }
 
-// parts translates an ask. Every part goes to the same node; the first one
+// PartsOf translates an ask. Every part goes to the same node; the first one
 // carries the group's CPU and memory.
-func parts(tx *state.Tx, a *admit.Ask, q *config.Queue) ([]part, error) {
+func PartsOf(tx *state.Tx, a *admit.Ask, q *config.Queue) ([]Part, error) {
 	base, err := base(tx, a, q)
 	if err != nil {
 		return nil, err
 	}
-	var list []part
+	var list []Part
 	for i := range a.Tasks {
 		of, err := partsOf(tx, a, i, base)
 		if err != nil {
@@ -55,7 +55,7 @@ func parts(tx *state.Tx, a *admit.Ask, q *config.Queue) ([]part, error) {
 		list = append(list, of...)
 	}
 	for i := range list {
-		list[i].each(func(r *place.Request) {
+		list[i].Alternatives(func(r *place.Request) {
 			r.ID = fmt.Sprintf("%s/%s/%s#%d", a.Namespace, a.JobID, a.Group, i)
 			if i > 0 {
 				r.CPUMHz, r.MemoryMiB = 0, 0
@@ -76,49 +76,49 @@ func parts(tx *state.Tx, a *admit.Ask, q *config.Queue) ([]part, error) {
 }
 
 // partsOf are the parts of one task: what it requests in words, or its own device blocks.
-func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []part, err error) {
+func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []Part, err error) {
 	t := &a.Tasks[task]
 	if !t.Plain() {
 		r := base
 		r.Ask(t.Request)
-		r.Cover = t.Request.Milli > 0 && nomadChooses(a)
+		r.Cover = t.Request.Milli > 0 && NomadChooses(a)
 		defaultVendor(tx, &r, t.Request)
 		if err := possible(t.Request, r.Vendor, a.Sharing); err != nil {
 			return nil, err
 		}
 		if a.Sharing == gpu.SharingSuspend {
-			if why := asSeat(&r, t); why != "" {
+			if why := AsSeat(&r, t); why != "" {
 				return nil, &admit.Refusal{Status: http.StatusUnprocessableEntity, Text: fmt.Sprintf("group %q, task %q: %s", a.Group, t.Task, why)}
 			}
-			r.SeatPriority = seatPriority(tx, &r)
+			r.SeatPriority = SeatPriority(tx, &r)
 		}
-		return []part{{task: task, req: r}}, nil
+		return []Part{{Task: task, Req: r}}, nil
 	}
 	for n, d := range t.Devices {
-		p := part{task: task, req: base, or: make([]place.Request, len(d.Or))}
-		if err := plain(&p.req, d); err != nil {
+		p := Part{Task: task, Req: base, Or: make([]place.Request, len(d.Or))}
+		if err := plain(&p.Req, d); err != nil {
 			return nil, err
 		}
-		p.req.SeatPriority = cmp.Or(t.SeatPriority, writtenSeatPriority(tx, a, task))
+		p.Req.SeatPriority = cmp.Or(t.SeatPriority, writtenSeatPriority(tx, a, task))
 		for k := range d.Or {
-			p.or[k] = base
-			if err := plain(&p.or[k], d.Or[k]); err != nil {
+			p.Or[k] = base
+			if err := plain(&p.Or[k], d.Or[k]); err != nil {
 				return nil, err
 			}
 		}
 		if n == 0 { // a task has slices of one GPU, whose blocks share the guarantee
-			p.each(func(r *place.Request) { guarantee(r, t.ComputeMilli) })
+			p.Alternatives(func(r *place.Request) { guarantee(r, t.ComputeMilli) })
 		}
 		list = append(list, p)
 	}
 	return list, nil
 }
 
-// nomadChooses reports whether the GPU of an alloc is Nomad's choice alone: one
+// NomadChooses reports whether the GPU of an alloc is Nomad's choice alone: one
 // preference cannot be right for several allocs, and for those that start later
 // there is none. Nomad counts slices and knows of no compute, so that each must
 // hold the slices that go with its compute.
-func nomadChooses(a *admit.Ask) bool {
+func NomadChooses(a *admit.Ask) bool {
 	return a.Count > 1 || a.Later || a.JobType == "system" || a.JobType == "sysbatch"
 }
 
@@ -162,9 +162,23 @@ func restrict(r *place.Request, q *config.Queue) error {
 	return nil
 }
 
-// boundsOf are a queue's rules on nodes as they are written into a job: Nomad chooses the
+// Bind keeps a request that is not a job's, but asks in the same words, to what devices of its
+// vendor can do, and to the rules of its queue.
+func Bind(tx *state.Tx, r *place.Request, asked gpu.Request, q *config.Queue) (err error) {
+	defaultVendor(tx, r, asked)
+	if err := possible(asked, r.Vendor, ""); err != nil {
+		return err
+	}
+	if err := restrict(r, q); err != nil {
+		return err
+	}
+	r.Models, err = allowed(r.Models, q)
+	return err
+}
+
+// Bounds are a queue's rules on nodes as they are written into a job: Nomad chooses the
 // node of what waits, and of what it starts by itself.
-func boundsOf(q *config.Queue) []admit.Constraint {
+func Bounds(q *config.Queue) []admit.Constraint {
 	if q == nil {
 		return nil
 	}
@@ -207,7 +221,7 @@ func both(asked, allowed []string, what, queue string) ([]string, error) {
 		}
 	}
 	if len(common) == 0 {
-		return nil, forbidden("queue %s may use the %s %s, not %s", queue, what, strings.Join(allowed, ", "), strings.Join(asked, ", "))
+		return nil, admit.Forbidden("queue %s may use the %s %s, not %s", queue, what, strings.Join(allowed, ", "), strings.Join(asked, ", "))
 	}
 	return common, nil
 }
@@ -229,7 +243,7 @@ func allowed(asked []string, q *config.Queue) ([]string, error) {
 	if len(both) > 0 {
 		return both, nil
 	}
-	return nil, forbidden("queue %s may use GPUs of model %s, not %s", q.Name, strings.Join(q.Models, ", "), strings.Join(asked, ", "))
+	return nil, admit.Forbidden("queue %s may use GPUs of model %s, not %s", q.Name, strings.Join(q.Models, ", "), strings.Join(asked, ", "))
 }
 
 // possible refuses what no device of a vendor can do.

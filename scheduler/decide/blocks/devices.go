@@ -1,4 +1,4 @@
-package decide
+package blocks
 
 import (
 	"strconv"
@@ -11,32 +11,32 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// tasks writes the answer to an ask's tasks for an alloc on a node.
-func tasks(tx *state.Tx, a *admit.Ask, parts []part, u placedAlloc) []admit.TaskDecision {
-	n := tx.Node(u.node)
+// Tasks writes the answer to an ask's Tasks for an alloc on a node.
+func Tasks(tx *state.Tx, a *admit.Ask, parts []Part, u Placed) []admit.TaskDecision {
+	n := tx.Node(u.Node)
 	out := make([]admit.TaskDecision, len(a.Tasks))
 	for i, t := range a.Tasks {
 		out[i] = admit.TaskDecision{Task: t.Task}
 		for k, p := range parts {
-			if p.task != i {
+			if p.Task != i {
 				continue
 			}
-			out[i].Devices = append(out[i].Devices, devicesFor(tx, &p.req, u.parts[k].Takes, n, t.Plain())...)
-			if t.Plain() && len(p.req.Models) > 0 {
-				bound := modelBound(tx, p.req.Models)
+			out[i].Devices = append(out[i].Devices, devicesFor(tx, &p.Req, u.Each[k].Takes, n, t.Plain())...)
+			if t.Plain() && len(p.Req.Models) > 0 {
+				bound := modelBound(tx, p.Req.Models)
 				out[i].Bound = &bound
 			}
-			take := u.parts[k].Takes[0]
+			take := u.Each[k].Takes[0]
 			g := &n.Plan.GPUs[take.GPU]
-			out[i].Holds.GPUs += len(u.parts[k].Takes)
+			out[i].Holds.GPUs += len(u.Each[k].Takes)
 			out[i].Holds.Whole = wholeGPU(take, g)
 			out[i].Holds.Type, out[i].Holds.Vendor = g.Type, g.Vendor
 			out[i].Holds.MemoryMiB = memoryOf(t, take, g)
 			if !t.Plain() {
 				out[i].Share = share(t, take, g)
 			}
-			if !t.Plain() && isSeat(g) {
-				out[i].SeatPriority = p.req.SeatPriority
+			if !t.Plain() && IsSeat(g) {
+				out[i].SeatPriority = p.Req.SeatPriority
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func constraintsFor(tx *state.Tx, r *place.Request, g *place.GPU) []admit.Constr
 		list = append(list, admit.Constraint{LTarget: "${device.attr.profile}", RTarget: g.Profile, Operand: "="})
 	}
 	switch {
-	case isSeat(g):
+	case IsSeat(g):
 		list = append(list, seatConditions(r)...)
 	case exact(r, g):
 		list = append(list, admit.Constraint{LTarget: "${device.attr.slices}", RTarget: strconv.FormatInt(g.Slices, 10), Operand: "="})
@@ -114,7 +114,7 @@ func wholeGPU(t place.Take, g *place.GPU) bool {
 // the slices that it holds. A turn on a shared GPU promises none.
 func memoryOf(t admit.TaskAsk, take place.Take, g *place.GPU) int64 {
 	switch {
-	case isSeat(g):
+	case IsSeat(g):
 		return seatMemory(t.Request.MemoryMiB, g)
 	case g.Mode == gpu.ModeShared:
 		return 0
@@ -131,7 +131,7 @@ func memoryOf(t admit.TaskAsk, take place.Take, g *place.GPU) int64 {
 // share is what the driver must be told: only what does not follow from the
 // slices.
 func share(t admit.TaskAsk, take place.Take, g *place.GPU) gpu.Share {
-	if isSeat(g) {
+	if IsSeat(g) {
 		return gpu.Share{MemoryMiB: seatMemory(t.Request.MemoryMiB, g)}
 	}
 	if g.Mode != gpu.ModeSlice || wholeGPU(take, g) {
