@@ -33,7 +33,12 @@ func (d *diary) note(format string, args ...any) {
 func runLock(t *testing.T, long time.Duration, answer func(d *diary, r *http.Request) (int, any)) (*Lock, []string) {
 	d := &diary{t: t, begun: time.Now()}
 	m := &inMemory{}
+	before, asked := time.Time{}, context.Context(nil)
 	m.answer = func(r *http.Request) (int, any) {
+		if asked != nil && time.Now().After(before) && asked.Err() == nil {
+			t.Errorf("at %s the clock of a step that is over goes on", time.Since(d.begun))
+		}
+		before, asked = time.Now(), r.Context()
 		d.note("%s", strings.TrimPrefix(call(r), r.Method+" /v1/var/p "))
 		return answer(d, r)
 	}
@@ -42,6 +47,9 @@ func runLock(t *testing.T, long time.Duration, answer func(d *diary, r *http.Req
 	defer cancel()
 	l.Run(ctx, func(leading bool) { d.note("leading %v of %q", leading, l.Leader()) }, func(err error) { d.note("%v", err) })
 	d.note("over")
+	if asked.Err() == nil {
+		t.Error("the clock of the last request goes on")
+	}
 	return l, d.lines
 }
 

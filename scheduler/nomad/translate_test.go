@@ -22,7 +22,7 @@ var unknown = view.Measured{Milli: -1, MemoryMiB: -1, TemperatureC: -1, PowerW: 
 func TestANodeInFull(t *testing.T) {
 	one := func(id string) []view.Instance { return []view.Instance{{ID: id, Healthy: true}} }
 	pair := &api.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100", Instances: instances("", "GPU-d", "GPU-c", "", "GPU-e::x"), Attributes: map[string]*api.Attribute{
-		"numa_node": number(0, ""), "memory": number(40, "GiB"), "unique.closeness": word("numa:1=GPU-c;nvlink:2=GPU-c,GPU-d,GPU-x,MIG-b;nvlink:3=GPU-d,MIG-a"),
+		"numa_node": number(0, ""), "memory": number(40, "GiB"), "unique.closeness": word("numa:1=GPU-c;nvlink:2=GPU-c,GPU-d,GPU-x,MIG-b;nvlink:3=GPU-d,MIG-a,X-1"),
 	}}
 	sliced := &api.NodeDeviceResource{Vendor: "nvidia", Type: "slice", Name: "T4/0", Instances: instances("", "GPU-b::10", "GPU-b::2", "GPU-b::0"), Attributes: map[string]*api.Attribute{
 		"model": word("Tesla T4"), "type": word("T4"), "memory": number(16000, "MiB"), "sharing": word("mps"), "grade": word("enforced"),
@@ -54,7 +54,7 @@ func TestANodeInFull(t *testing.T) {
 	gpus := []place.GPU{
 		{ID: "X-1", Vendor: "acme", Model: "X1", Type: "X1", Mode: gpu.ModeWhole, NUMA: -1, Device: device(named, "X-1"), Unhealthy: true, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
 		{ID: "GPU-c", Vendor: "nvidia", Model: "NVIDIA A100", Type: "A100", Mode: gpu.ModeWhole, MemoryMiB: 40960, NUMA: 1, Device: pairOf, Peers: []int{2, 4}, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
-		{ID: "GPU-d", Vendor: "nvidia", Model: "NVIDIA A100", Type: "A100", Mode: gpu.ModeWhole, MemoryMiB: 40960, NUMA: 0, Device: pairOf, Peers: []int{1, 3, 4}, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
+		{ID: "GPU-d", Vendor: "nvidia", Model: "NVIDIA A100", Type: "A100", Mode: gpu.ModeWhole, MemoryMiB: 40960, NUMA: 0, Device: pairOf, Peers: []int{0, 1, 3, 4}, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
 		{ID: "MIG-a", Vendor: "nvidia", Model: "1g.5gb", Type: "1g.5gb", Mode: gpu.ModeWhole, Profile: "1g.5gb", NUMA: 4, Device: partsOf, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
 		{ID: "MIG-b", Vendor: "nvidia", Model: "1g.5gb", Type: "1g.5gb", Mode: gpu.ModeWhole, Profile: "1g.5gb", NUMA: -1, Device: partsOf, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
 		{ID: "GPU-s", Vendor: "nvidia", Model: "T4", Type: "T4", Mode: gpu.ModeShared, Sharing: gpu.SharingSuspend, MemoryMiB: 15360, Replicas: 2, SeatPriority: 50, NUMA: 3, Device: device(seats, "GPU-s::0", "GPU-s::1"), MeasuredMilli: -1, MeasuredMemoryMiB: -1},
