@@ -2,9 +2,7 @@ package device
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
@@ -52,44 +50,4 @@ func (r *reconciler) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.L
 		}
 	}
 	return found
-}
-
-// cgroupMemory reads the control groups of processes, and knows them for a while
-// after the processes ended: what a log tells of may be gone when it is read.
-type cgroupMemory struct {
-	read func(pid int) ([]cgroup.Group, error)
-	now  func() time.Time
-
-	mu     sync.Mutex
-	seen   map[int]seenCgroups
-	pruned time.Time
-}
-
-type seenCgroups struct {
-	groups []cgroup.Group
-	at     time.Time
-}
-
-// cgroupsKept is how long those of a process are known after they were last read.
-const cgroupsKept = 5 * time.Minute
-
-func newCgroupMemory(read func(pid int) ([]cgroup.Group, error), now func() time.Time) *cgroupMemory {
-	return &cgroupMemory{read: read, now: now, seen: map[int]seenCgroups{}}
-}
-
-// of returns the control groups of a process, nil where they are not known.
-func (m *cgroupMemory) of(pid int) []cgroup.Group {
-	groups, err := m.read(pid)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := m.now()
-	if now.Sub(m.pruned) > cgroupsKept {
-		m.pruned = now
-		maps.DeleteFunc(m.seen, func(_ int, s seenCgroups) bool { return now.Sub(s.at) > cgroupsKept })
-	}
-	if err != nil {
-		return m.seen[pid].groups
-	}
-	m.seen[pid] = seenCgroups{groups, now}
-	return groups
 }

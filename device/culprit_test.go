@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -18,7 +19,6 @@ import (
 // A fatal error of one program takes the GPU from all, so it is said whose it was,
 // also when the program is gone by the time the log is read.
 func TestServerFaultSaysWhoseItIs(t *testing.T) {
-	now := time.Now()
 	alive := map[int]string{70: "/nomad/a/inner", 80: "/elsewhere", 90: "/nomad/b"}
 	read := func(pid int) ([]cgroup.Group, error) {
 		if path := alive[pid]; path != "" {
@@ -26,9 +26,9 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		}
 		return nil, fs.ErrNotExist
 	}
-	memory := newCgroupMemory(read, func() time.Time { return now })
+	memory := occupancy.NewCgroupMemory(read, time.Now)
 	r := testReconciler(testConfig(t, ""))
-	r.cgroups, r.culprits = memory.of, map[string]culprit{}
+	r.cgroups, r.culprits = memory.Of, map[string]culprit{}
 	u := &plan.Unit{UUID: testUUID(0)}
 	on := func(id, cgroup, uuid string, phase gpu.Phase) gpu.Lease {
 		return gpu.Lease{ID: id, AllocID: "alloc-" + id, Job: "job-" + id, Task: "web", Cgroup: cgroup, Phase: phase, Holdings: []gpu.Holding{{UUID: uuid}}}
@@ -38,7 +38,7 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		return mps.Status{Server: mps.ServerFault, Culprit: pid, Reason: "a client had a fatal GPU error", Since: time.Unix(seconds, 0)}
 	}
 	const task = "process 70 of task web of job job-a (allocation alloc-a) had a fatal GPU error"
-	memory.of(70) // as the meter does while it runs
+	memory.Of(70) // as the meter does while it runs
 	delete(alive, 70)
 	for _, tc := range []struct {
 		name       string
@@ -57,10 +57,6 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		if !strings.HasPrefix(f.Message, tc.says) || lease != tc.held || !f.Since.Equal(tc.status.Since) || !f.Fatal {
 			t.Errorf("%s: %+v of lease %q", tc.name, f, lease)
 		}
-	}
-	now = now.Add(cgroupsKept + time.Second)
-	if groups := memory.of(70); groups != nil {
-		t.Errorf("after a while %v is still known", groups)
 	}
 }
 

@@ -98,7 +98,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
 			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake), probes: newProbes(p.Prober, c.Health.Interval/2),
-			culprits: map[string]culprit{}, cgroups: newCgroupMemory(cgroup.Of, time.Now).of, startOf: processStart,
+			culprits: map[string]culprit{}, cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of, startOf: processStart,
 			platforms: map[string]string{}, worked: map[string]bool{},
 		},
 		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},

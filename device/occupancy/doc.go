@@ -5,4 +5,6 @@
 //	Reserve ──► Reservations, until no process has one ──┘
 //	              ▲
 //	/proc/*/environ: the reservation with which a process of any driver began
+//
+//	/proc/*/cgroup ──► CgroupMemory ──► whose a process is, or was
 package occupancy
