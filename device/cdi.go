@@ -164,13 +164,13 @@ func (c *cdiSpecs) input(uuids []string) string {
 // prepareCDI gives the units the names by which container runtimes know them.
 // Without one, or with one that stands for what is not there, no container can
 // start: that is a fault.
-func (r *reconciler) prepareCDI(units []*plan.Unit) {
-	for _, c := range r.cdi {
-		r.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *plan.Unit) bool { return u.GPU.Vendor != c.vendor }))
+func (p *preparer) prepareCDI(units []*plan.Unit) {
+	for _, c := range p.cdi {
+		p.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *plan.Unit) bool { return u.GPU.Vendor != c.vendor }))
 	}
 }
 
-func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
+func (p *preparer) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 	var uuids []string
 	for _, u := range units {
 		if u.Offered() && !u.Gone {
@@ -184,8 +184,8 @@ func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 	})
 	var failure error
 	if broken {
-		_, failure = r.background.do("cdi of "+c.vendor, c.input(uuids), retryInterval, func() error { return c.generate(uuids) })
-		r.logOnce.report("cdi of "+c.vendor, failure)
+		_, failure = p.background.do("cdi of "+c.vendor, c.input(uuids), retryInterval, func() error { return c.generate(uuids) })
+		p.Report("cdi of "+c.vendor, failure)
 	}
 	for _, u := range units {
 		n, known := names[u.UUID]
@@ -197,9 +197,9 @@ func (r *reconciler) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 			if n.operators {
 				action = "make it anew with the vendor's tool, such as nvidia-ctk cdi generate, or remove it, and the plugin makes its own"
 			}
-			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "the CDI spec that gives containers the device is broken: " + n.err.Error(), Action: action})
+			p.faults.add(u, gpu.Fault{Code: "cdi-not-ready", Message: "the CDI spec that gives containers the device is broken: " + n.err.Error(), Action: action})
 		case !known && failure != nil:
-			r.addFault(u, gpu.Fault{Code: "cdi-not-ready", Message: "no CDI spec could be made: " + failure.Error(),
+			p.faults.add(u, gpu.Fault{Code: "cdi-not-ready", Message: "no CDI spec could be made: " + failure.Error(),
 				Action: "it is tried again every minute; a spec of your own in /etc/cdi serves as well"})
 		case !known:
 			u.Unsettled = true

@@ -12,6 +12,7 @@ import (
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 )
@@ -117,19 +118,17 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 	library := filepath.Join(driver, "libcuda.so.1")
 	writeFile(t, library, "")
 	synctest.Test(t, func(t *testing.T) {
-		r := testReconciler(testConfig(t, ""))
+		p := testPreparer(t, testConfig(t, ""), &fleet.Platform{}, nil)
 		source := &specOf{dir: driver, known: []string{testUUID(0)}}
-		r.cdi = []*cdiSpecs{{vendor: "nvidia", source: source, ourDir: ours}}
-		r.now = time.Now
-		r.background = newBackground(func() {}, time.Now)
+		p.cdi = []*cdiSpecs{{vendor: "nvidia", source: source, ourDir: ours}}
 		// look makes passes until there is nothing more to do, and returns the unit.
 		look := func() *plan.Unit {
 			var u *plan.Unit
 			for range 3 {
-				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: r.config.Fallback}
-				r.faults.begin()
-				r.prepareCDI([]*plan.Unit{u})
-				r.faults.end()
+				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: p.Config.Fallback}
+				p.faults.begin()
+				p.prepareCDI([]*plan.Unit{u})
+				p.faults.end()
 				synctest.Wait()
 			}
 			return u

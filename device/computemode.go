@@ -174,37 +174,37 @@ func exclusive(c *config.Config, u *plan.Unit) bool {
 
 // prepareComputeModes keeps the modes of the units that are to be exclusive, and
 // puts back those of others.
-func (r *reconciler) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
+func (p *preparer) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
 	kept := map[string]bool{}
 	for _, u := range units {
-		if !exclusive(r.config, u) {
+		if !exclusive(p.Config, u) {
 			continue
 		}
 		kept[u.UUID] = true
 		if u.Gone {
 			continue
 		}
-		open, err := r.modes.keep(u.Owner(), u.UUID, u.WholeSince(inputs.Leases))
+		open, err := p.modes.keep(u.Owner(), u.UUID, u.WholeSince(inputs.Leases))
 		if err != nil {
-			r.addFault(u, gpu.Fault{Code: "compute-mode-not-set", Message: "the compute mode could not be set: " + err.Error(),
+			p.faults.add(u, gpu.Fault{Code: "compute-mode-not-set", Message: "the compute mode could not be set: " + err.Error(),
 				Action: "run nvidia-smi -i " + u.UUID + " -c EXCLUSIVE_PROCESS to see why, or take exclusive out of the plugin's mps block"})
 			continue
 		}
 		u.Exclusive = !open
 	}
-	for uuid, err := range r.modes.letGo(kept) {
-		r.logOnce.report("compute mode of "+uuid, err)
+	for uuid, err := range p.modes.letGo(kept) {
+		p.Report("compute mode of "+uuid, err)
 	}
 }
 
-// reserveModes gives the devices of a reservation the modes that its task needs.
-func (r *reconciler) reserveModes(units []*plan.Unit, made gpu.Reservation) error {
+// Reserve gives the devices of a reservation the modes that its task needs.
+func (p *preparer) Reserve(units []*plan.Unit, made gpu.Reservation) error {
 	for _, d := range made.Devices {
 		at := slices.IndexFunc(units, func(u *plan.Unit) bool { return u.UUID == d.UUID })
-		if at < 0 || !exclusive(r.config, units[at]) {
+		if at < 0 || !exclusive(p.Config, units[at]) {
 			continue
 		}
-		if err := r.modes.reserve(units[at].Owner(), d.UUID, d.Whole(), r.now()); err != nil {
+		if err := p.modes.reserve(units[at].Owner(), d.UUID, d.Whole(), p.Now()); err != nil {
 			return fmt.Errorf("reserve: %w; the task would not be let in, or not be held to its share", err)
 		}
 	}

@@ -1,6 +1,8 @@
 package device
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,9 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/nomad/plugins/device"
 
-	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -160,10 +160,8 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 	r.start("../e2e/topology/t4.hcl", slicedT4)
 	r.untilMode(uuid, hardware.ComputeDefault)
 	eventually(t, "the plugin has let go of it", func() bool {
-		m := r.service.reconciler.modes
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return len(m.devices) == 0
+		text, err := os.ReadFile(filepath.Join(r.dir, "run", modesName))
+		return err == nil && !strings.Contains(string(text), uuid)
 	})
 	r.setMode(uuid, hardware.ComputeProhibited)
 	r.mps = "exclusive = true"
@@ -179,46 +177,6 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 	if mode := r.mode(uuid); mode != hardware.ComputeExclusive {
 		t.Errorf("the mode of a GPU that the plugin let go of is %s", mode)
 	}
-}
-
-// A GPU that is released is as it was found while it is reset, and exclusive after.
-func TestReleasePutsTheComputeModeBack(t *testing.T) {
-	r, uuid, _ := exclusiveRig(t)
-	r.happen(uuid, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: 4294967, MemoryMiB: 5}} })
-	if err := registry.OpenReleases(r.dir+"/data").Add(uuid, ""); err != nil {
-		t.Fatal(err)
-	}
-	if r.mode(uuid) != hardware.ComputeExclusive {
-		t.Error("the mode was put back while a program is on the GPU")
-	}
-	modes := make(chan hardware.ComputeMode, 1000)
-	watched := r.service.reconciler.modes
-	watched.mu.Lock()
-	watched.driver = watchedModes{watched.driver, modes}
-	watched.mu.Unlock()
-	r.happen(uuid, func(c *sim.Condition) { c.Processes = nil })
-	for _, wanted := range []hardware.ComputeMode{hardware.ComputeDefault, hardware.ComputeExclusive} {
-		select {
-		case mode := <-modes:
-			if mode != wanted {
-				t.Errorf("the mode was set to %s, not %s", mode, wanted)
-			}
-		case <-time.After(patience):
-			t.Fatalf("the mode was not set to %s", wanted)
-		}
-	}
-	r.until("it takes work again", allHealthy)
-}
-
-// watchedModes tells what is set.
-type watchedModes struct {
-	fleet.ComputeModer
-	set chan<- hardware.ComputeMode
-}
-
-func (w watchedModes) SetComputeMode(owner, uuid string, mode hardware.ComputeMode) error {
-	w.set <- mode
-	return w.ComputeModer.SetComputeMode(owner, uuid, mode)
 }
 
 // Without the mode nothing is offered: a program could leave its limits.

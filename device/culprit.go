@@ -22,11 +22,11 @@ type culprit struct {
 
 // serverFault is what stands of a unit's MPS server, and the lease of the task that
 // caused it.
-func (r *reconciler) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
-	c := r.culprits[u.UUID]
+func (p *preparer) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
+	c := p.culprits[u.UUID]
 	if c.since != status.Since || c.since.IsZero() {
-		c = r.findCulprit(u, status, leases)
-		r.culprits[u.UUID] = c
+		c = p.findCulprit(u, status, leases)
+		p.culprits[u.UUID] = c
 	}
 	f := &gpu.Fault{Code: "mps-fault", Message: status.Reason, Since: status.Since, Fatal: true,
 		Action: "it takes new clients when the programs of all tasks on the device have ended"}
@@ -37,12 +37,12 @@ func (r *reconciler) serverFault(u *plan.Unit, status mps.Status, leases []gpu.L
 }
 
 // findCulprit finds the task of the process that the server's log names.
-func (r *reconciler) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
+func (p *preparer) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
 	found := culprit{since: status.Since}
 	if status.Culprit == 0 {
 		return found
 	}
-	groups := r.cgroups(status.Culprit)
+	groups := p.Cgroups(status.Culprit)
 	for _, l := range leases {
 		onUnit := slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == u.UUID })
 		if onUnit && cgroup.Within(groups, l.Cgroup) {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
+	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
@@ -18,6 +19,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 func writeFile(t *testing.T, path, text string) {
@@ -67,11 +69,26 @@ func testReconciler(c *config.Config) *reconciler {
 		log: log, logOnce: newOnceLogger(log), config: c,
 		records: records{registry: testRegistry()},
 		observation: observation{
-			health: health.New(c.Health), culprits: map[string]culprit{}, cgroups: func(int) []cgroup.Group { return nil },
-			platforms: map[string]string{}, worked: map[string]bool{},
+			health: health.New(c.Health), worked: map[string]bool{},
 		},
-		preparation: preparation{modes: &computeModes{}},
 	}
+}
+
+// testPreparer makes devices ready for no task: its directories are empty, and no process
+// is in a control group.
+func testPreparer(t *testing.T, c *config.Config, p *fleet.Platform, d daemons) *preparer {
+	t.Helper()
+	c.StateDir = t.TempDir()
+	state, err := statedir.Open(c.StateDir, "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := t.TempDir()
+	return newPreparer(preparerOptions{
+		Log: hclog.NewNullLogger(), Report: func(string, error) {}, Config: c, Platform: p, State: state,
+		Releases: registry.OpenReleases(flags), Cordons: registry.OpenCordons(flags), Daemons: d,
+		Cgroups: func(int) []cgroup.Group { return nil }, Wake: func() {}, Now: time.Now,
+	})
 }
 
 func quiet() plan.Inputs {

@@ -16,14 +16,14 @@ const lockDirMode = 0o777 | os.ModeSticky
 
 // prepareHAMi gives the units HAMi-core. Where its library or its lock directory
 // is not as tasks need it, that is a fault: a task without it has no limits.
-func (r *reconciler) prepareHAMi(units []*plan.Unit) {
+func (p *preparer) prepareHAMi(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingHAMi || u.Unable() != "" {
 			continue
 		}
-		u.HAMi = r.config.HAMi
+		u.HAMi = p.Config.HAMi
 		if err := checkHAMi(*u.HAMi); err != nil {
-			r.addFault(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
+			p.faults.add(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
 				Action: "set that right; it is healthy again when it is"})
 		}
 	}

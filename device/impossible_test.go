@@ -3,7 +3,6 @@ package device
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
@@ -46,11 +45,10 @@ func TestWhatADeviceCannotIsNotPrepared(t *testing.T) {
 			g := testGPU(testUUID(0), 0)
 			g.Vendor, g.MemoryMiB, g.Unsized = tc.vendor, tc.memoryMiB, tc.memoryMiB == 0
 			machine := hardware.Machine{GPUs: []hardware.GPU{g}}
-			r := testReconciler(testConfig(t, tc.config))
 			asked := &wantedDaemons{}
-			r.mps, r.platform, r.now = asked, &fleet.Platform{Observer: fixedObserver{}}, time.Now
-			units := plan.Units(r.config, r.registry, machine, quiet())
-			r.prepareSharing(units, hardware.Machine{}, quiet())
+			p := testPreparer(t, testConfig(t, tc.config), &fleet.Platform{Observer: &releasable{}}, asked)
+			units := plan.Units(p.Config, testRegistry(), machine, quiet())
+			p.prepareSharing(units, hardware.Machine{}, quiet())
 			if (len(asked.uuids) > 0) != tc.daemon {
 				t.Errorf("daemons are asked for %v", asked.uuids)
 			}

@@ -11,12 +11,12 @@ import (
 // layOut makes the MIG instances that the configuration declares, on GPUs that
 // are empty. It compares sizes only: what is there already stays, with its UUID,
 // so that a second run changes nothing and a reboot is repaired.
-func (r *reconciler) layOut(units []*plan.Unit) {
+func (p *preparer) layOut(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Instance != nil || !u.Sharing.Mode.InParts() || u.Gone {
 			continue
 		}
-		wanted := slices.Sorted(slices.Values(r.config.RuleFor(u.GPU, u.Index).Profiles))
+		wanted := slices.Sorted(slices.Values(p.Config.RuleFor(u.GPU, u.Index).Profiles))
 		if len(wanted) == 0 || plan.LaidOut(u.GPU, wanted) {
 			continue
 		}
@@ -24,12 +24,12 @@ func (r *reconciler) layOut(units []*plan.Unit) {
 			continue // plan has cordoned it, or it must get well first
 		}
 		input := strings.Join(wanted, " ")
-		_, err := r.background.do("layout "+u.UUID, input, retryInterval, func() error {
-			r.log.Info("laying out partitions", "gpu", u.UUID, "profiles", input)
-			return r.platform.Partitioner.Layout(u.UUID, wanted)
+		_, err := p.background.do("layout "+u.UUID, input, retryInterval, func() error {
+			p.Log.Info("laying out partitions", "gpu", u.UUID, "profiles", input)
+			return p.Platform.Partitioner.Layout(u.UUID, wanted)
 		})
 		if err != nil {
-			r.addFault(u, gpu.Fault{Code: "mig-layout-failed", Message: "the " + string(u.Sharing.Mode) + " layout could not be made: " + err.Error(),
+			p.faults.add(u, gpu.Fault{Code: "mig-layout-failed", Message: "the " + string(u.Sharing.Mode) + " layout could not be made: " + err.Error(),
 				Action: "compare profiles in the plugin's configuration with what the GPU knows (nvidia-smi mig -lgip, amd-smi partition, npu-smi info -t template-info); what was there is offered"})
 		}
 	}

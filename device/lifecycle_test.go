@@ -248,26 +248,6 @@ func TestSharedMemoryIsEmptiedAfterTheTask(t *testing.T) {
 	}
 }
 
-// With a task on the device, or without knowing, nothing is emptied.
-func TestOnlyAnEmptyDeviceIsEmpty(t *testing.T) {
-	r := dgx(t)
-	e := &reconciler{platform: r.service.reconciler.platform}
-	uuid := uuidOf(t, r.groups(), "slice/H100/0")
-	for _, tc := range []struct {
-		unit *plan.Unit
-		want bool
-	}{
-		{&plan.Unit{UUID: uuid}, true},
-		{&plan.Unit{UUID: uuid, HeldAll: true}, false},
-		{&plan.Unit{UUID: uuid, Held: map[int]bool{3: true}}, false},
-		{&plan.Unit{UUID: "GPU-never-seen"}, false},
-	} {
-		if got := e.empty(tc.unit); got != tc.want {
-			t.Errorf("%+v is empty: %v", tc.unit, got)
-		}
-	}
-}
-
 func TestStateFilesTellTheDriver(t *testing.T) {
 	r := dgx(t)
 	states, err := r.openState().GPUs()

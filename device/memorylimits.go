@@ -7,12 +7,12 @@ import (
 )
 
 // prepareMemoryLimits finds the slices whose memory the driver can hold.
-func (r *reconciler) prepareMemoryLimits(units []*plan.Unit) {
+func (p *preparer) prepareMemoryLimits(units []*plan.Unit) {
 	for _, u := range units {
-		if r.config.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
-			limiter, err := subcommand.Limiter(r.config, r.platform.BootID)
+		if p.Config.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
+			limiter, err := subcommand.Limiter(p.Config, p.Platform.BootID)
 			if err != nil {
-				r.logOnce.report("command for memory limits", err)
+				p.Report("command for memory limits", err)
 				continue
 			}
 			u.Limiter = limiter

@@ -24,33 +24,33 @@ type daemons interface {
 
 // prepareMPS asks for the daemons that the units need and takes note of how they
 // are. A daemon that is not ready is a fault of its unit only.
-func (r *reconciler) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
+func (p *preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 	var wanted []mps.Spec
 	for _, u := range units {
 		if u.NeedsDaemon() {
-			spec := r.mpsSpec(u)
-			if r.empty(u) {
+			spec := p.mpsSpec(u)
+			if p.empty(u) {
 				spec.EmptyAt = inputs.LeasesReadAt
 			}
 			wanted = append(wanted, spec)
 		}
 	}
-	r.mps.Want(wanted)
+	p.Daemons.Want(wanted)
 	for _, u := range units {
 		if u.NeedsDaemon() {
-			status := r.mps.Status(u.UUID)
-			u.MPS = r.mpsState(u, &status)
+			status := p.Daemons.Status(u.UUID)
+			u.MPS = p.mpsState(u, &status)
 			u.Unsettled = u.Unsettled || !status.Settled
-			r.judgeDaemon(u, &status, inputs)
+			p.judgeDaemon(u, &status, inputs)
 		}
 	}
 }
 
 // mpsState is what the tasks of a unit need to know of its daemon.
-func (r *reconciler) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
+func (p *preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
 	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 		Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
-		Control: r.config.MPS.Control, Priorities: status.Priorities, MaxClients: r.mpsSpec(u).MaxClients}
+		Control: p.Config.MPS.Control, Priorities: status.Priorities, MaxClients: p.mpsSpec(u).MaxClients}
 	switch {
 	case status.Generation == 0: // it was never seen with a server
 	case status.MultiUser:
@@ -58,21 +58,21 @@ func (r *reconciler) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
 	default:
 		state.Users = gpu.MPSUsersOne
 	}
-	if p := status.Partitioning; p.Static {
-		state.Partitioning = &gpu.MPSPartitioning{Chunks: p.Chunks, Multiprocessors: p.Multiprocessors}
+	if parts := status.Partitioning; parts.Static {
+		state.Partitioning = &gpu.MPSPartitioning{Chunks: parts.Chunks, Multiprocessors: parts.Multiprocessors}
 	}
 	return state
 }
 
 // judgeDaemon cordons a unit, or marks it faulty, when its daemon or the daemon's server
 // cannot take new tasks.
-func (r *reconciler) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inputs) {
+func (p *preparer) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inputs) {
 	cordon := ""
 	switch {
 	case status.Server == mps.ServerFault || status.Server == mps.ServerInitializing:
 		reason := status.Reason
 		if status.Server == mps.ServerFault {
-			u.MPS.Fault, u.MPS.FaultOf = r.serverFault(u, *status, inputs.Leases)
+			u.MPS.Fault, u.MPS.FaultOf = p.serverFault(u, *status, inputs.Leases)
 			reason = u.MPS.Fault.Message
 		}
 		// What runs goes on, and the server takes clients again by itself.
@@ -89,7 +89,7 @@ func (r *reconciler) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.I
 			Since:   status.Since,
 		})
 	default:
-		cordon = r.mpsCordon(u, inputs)
+		cordon = p.mpsCordon(u, inputs)
 	}
 	if u.Cordon == "" {
 		u.Cordon = cordon
@@ -97,15 +97,15 @@ func (r *reconciler) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.I
 }
 
 // mpsCordon says why a unit whose daemon is ready takes no further task.
-func (r *reconciler) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
-	switch p := u.MPS.Partitioning; {
-	case u.Static && p == nil:
+func (p *preparer) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
+	switch parts := u.MPS.Partitioning; {
+	case u.Static && parts == nil:
 		return "waits for its tasks to end, to give each task multiprocessors of its own"
-	case !u.Static && p != nil:
+	case !u.Static && parts != nil:
 		return "waits for its tasks to end, to let tasks share its multiprocessors again"
-	case p != nil && gpu.ChunksOn(u.UUID, inputs.Leases) >= p.Chunks:
-		return fmt.Sprintf("all %d chunks of its multiprocessors belong to tasks", p.Chunks)
-	case r.mpsClients(u) >= u.MPS.MaxClients:
+	case parts != nil && gpu.ChunksOn(u.UUID, inputs.Leases) >= parts.Chunks:
+		return fmt.Sprintf("all %d chunks of its multiprocessors belong to tasks", parts.Chunks)
+	case p.mpsClients(u) >= u.MPS.MaxClients:
 		return fmt.Sprintf("all %d clients that its MPS server can have are there", u.MPS.MaxClients)
 	case inputs.Tasks[u.UUID] >= u.MPS.MaxClients:
 		return fmt.Sprintf("its MPS server can have %d clients, and as many tasks hold a part of it", u.MPS.MaxClients)
@@ -115,14 +115,14 @@ func (r *reconciler) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
 
 // mpsClients counts the programs on a unit's MPS server; none if NVML does not
 // tell.
-func (r *reconciler) mpsClients(u *plan.Unit) int {
-	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
+func (p *preparer) mpsClients(u *plan.Unit) int {
+	processes, err := p.Platform.Observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return 0
 	}
 	count := 0
-	for _, p := range processes {
-		if p.MPS {
+	for _, process := range processes {
+		if process.MPS {
 			count++
 		}
 	}
@@ -131,21 +131,21 @@ func (r *reconciler) mpsClients(u *plan.Unit) int {
 
 // empty reports whether no task is on a unit: none of the containerd driver by
 // its lease, and none of another driver by its processes.
-func (r *reconciler) empty(u *plan.Unit) bool {
+func (p *preparer) empty(u *plan.Unit) bool {
 	if u.HeldAll || len(u.Held) > 0 {
 		return false
 	}
-	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
-	return err == nil && !slices.ContainsFunc(processes, func(p hardware.Process) bool { return p.MPS })
+	processes, err := p.Platform.Observer.Processes(u.Owner(), u.UUID)
+	return err == nil && !slices.ContainsFunc(processes, func(process hardware.Process) bool { return process.MPS })
 }
 
 // mpsSpec is the daemon that a unit needs. Its limits are the most that any
 // task may have; the tasks' own, which the driver sets, are within them.
-func (r *reconciler) mpsSpec(u *plan.Unit) mps.Spec {
+func (p *preparer) mpsSpec(u *plan.Unit) mps.Spec {
 	s := mps.Spec{UUID: u.UUID, Percent: int(gpu.Percent(u.Sharing.BurstMilli)), Static: u.Static}
 	if u.Sharing.Mode == gpu.ModeSlice {
 		s.MemoryMiB = int64(u.Slices) * u.Sharing.SliceMiB
 	}
-	s.MaxClients = plan.MaxClients(r.config, u, r.platforms[u.GPU.Vendor])
+	s.MaxClients = plan.MaxClients(p.Config, u, p.versions[u.GPU.Vendor])
 	return s
 }

@@ -149,7 +149,7 @@ func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reconciler.reserveModes(latest.units, made); err != nil {
+	if err := s.reconciler.preparer.Reserve(latest.units, made); err != nil {
 		return nil, err
 	}
 	s.reconciler.reservations.Add(made, s.reconciler.now())

@@ -30,7 +30,8 @@ type reconciler struct {
 
 	records
 	observation
-	preparation
+	preparer *preparer
+	mps      daemons
 
 	published *publisher
 	// wake asks for another pass.
@@ -54,31 +55,18 @@ type observation struct {
 	health   *health.Tracker
 	listener *eventListener
 	probes   *probes
-	faults   faultClock
-	culprits map[string]culprit // by device, of server faults that stand
 	// cgroups reads those of a process, also of one that ended a while ago; startOf tells
 	// when a process of the host began, and whether it runs.
 	cgroups func(pid int) []cgroup.Group
 	startOf func(pid int) (time.Time, bool)
-	// platforms are the newest CUDA and the like of the last survey, by vendor; worked
-	// names the vendors whose driver this process could use.
-	platforms map[string]string
-	worked    map[string]bool
-}
-
-// preparation is what is done to the GPUs for their tasks.
-type preparation struct {
-	mps        daemons
-	cdi        []*cdiSpecs // by vendor
-	timeslices timesliceHistory
-	modes      *computeModes
-	background *background
+	// worked names the vendors whose driver this process could use.
+	worked map[string]bool
 }
 
 // run reconciles until the context ends.
 func (r *reconciler) run(ctx context.Context) {
 	defer r.probes.wait()
-	defer r.background.wait()
+	defer r.preparer.Wait()
 	defer r.listener.stop()
 	tick := time.NewTicker(min(r.config.Period, r.config.Health.Interval))
 	defer tick.Stop()
@@ -115,13 +103,28 @@ func (r *reconciler) reconcile(ctx context.Context) {
 			}
 		})
 	}
-	r.release(units)
-	r.prepareSharing(units, machine, inputs)
+	r.preparer.Prepare(units, machine, inputs)
 	r.writeStates(units)
 	if !r.published.early(units, r.now(), r.wake) {
 		r.published.publish(plan.TraitsOf(machine, units), units)
 	}
 	r.probe(ctx, units)
+}
+
+// writeStates publishes the units to the task driver.
+func (r *reconciler) writeStates(units []*plan.Unit) {
+	written := map[string]bool{}
+	for _, u := range units {
+		written[u.UUID] = true
+		r.logOnce.report("state of "+u.UUID, r.state.WriteGPU(u.State()))
+	}
+	old, err := r.state.GPUs()
+	r.logOnce.report("states", err)
+	for _, s := range old {
+		if !written[s.UUID] {
+			r.logOnce.report("state of "+s.UUID, r.state.RemoveGPU(s.UUID))
+		}
+	}
 }
 
 // checkDrivers finds a driver that was upgraded under the plugin: a process keeps the
@@ -130,9 +133,6 @@ func (r *reconciler) checkDrivers(machine hardware.Machine) {
 	for vendor, d := range machine.Drivers {
 		r.worked[vendor] = r.worked[vendor] || d.Absent == nil
 		r.reportAbsence(vendor, d)
-		if d.Absent == nil && d.Platform != "" {
-			r.platforms[vendor] = d.Platform
-		}
 		if r.worked[vendor] && d.Outdated {
 			r.log.Warn("the driver was changed under the plugin, which ends to be started anew", "vendor", vendor)
 			r.outdated()

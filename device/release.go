@@ -12,9 +12,9 @@ import (
 // program is on one, its MPS daemon ends, the plugin holds it open no more, it is
 // reset if that is asked for, tried, and takes work again. Until then it is
 // cordoned. What fails is said by a cordon that stays.
-func (r *reconciler) release(units []*plan.Unit) {
-	flagged, err := r.releases.All()
-	r.logOnce.report("releases", err)
+func (p *preparer) release(units []*plan.Unit) {
+	flagged, err := p.Releases.All()
+	p.Report("releases", err)
 	for uuid, what := range flagged {
 		waits := ""
 		for _, u := range units {
@@ -25,59 +25,59 @@ func (r *reconciler) release(units []*plan.Unit) {
 				u.Cordon = "it is being released"
 			}
 			if waits == "" {
-				waits = r.holdsOn(u)
+				waits = p.holdsOn(u)
 			}
 		}
 		for _, u := range units {
 			u.Released = u.Released || u.Owner() == uuid && waits == ""
 		}
-		if waits != "" || r.serverOn(uuid) {
-			r.logOnce.report("release of "+uuid, fmt.Errorf("waits for %s", cmp.Or(waits, "its MPS daemon to end")))
+		if waits != "" || p.serverOn(uuid) {
+			p.Report("release of "+uuid, fmt.Errorf("waits for %s", cmp.Or(waits, "its MPS daemon to end")))
 			continue
 		}
-		r.logOnce.report("release of "+uuid, nil)
-		done, err := r.background.do("release "+uuid, what, retryInterval, func() error { return r.letGo(uuid, what == registry.ReleaseReset) })
+		p.Report("release of "+uuid, nil)
+		done, err := p.background.do("release "+uuid, what, retryInterval, func() error { return p.letGo(uuid, what == registry.ReleaseReset) })
 		switch {
 		case err != nil:
-			r.logOnce.report("cordon of "+uuid, r.cordons.Add(uuid, "its release failed: "+err.Error()))
+			p.Report("cordon of "+uuid, p.Cordons.Add(uuid, "its release failed: "+err.Error()))
 			fallthrough
 		case done:
-			r.background.forget("release " + uuid)
-			r.logOnce.report("releases", r.releases.Remove(uuid))
+			p.background.forget("release " + uuid)
+			p.Report("releases", p.Releases.Remove(uuid))
 		}
 	}
 }
 
 // holdsOn says what is on a device besides MPS servers; empty if nothing is.
-func (r *reconciler) holdsOn(u *plan.Unit) string {
+func (p *preparer) holdsOn(u *plan.Unit) string {
 	if u.HeldAll || len(u.Held) > 0 {
 		return "its tasks to end"
 	}
-	processes, err := r.platform.Observer.Processes(u.Owner(), u.UUID)
+	processes, err := p.Platform.Observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return "the driver to tell who is on it"
 	}
-	for _, p := range processes {
-		if !r.mps.Server(p.PID) {
-			return fmt.Sprintf("process %d to end", p.PID)
+	for _, process := range processes {
+		if !p.Daemons.Server(process.PID) {
+			return fmt.Sprintf("process %d to end", process.PID)
 		}
 	}
 	return ""
 }
 
 // serverOn reports whether an MPS server is on a GPU still.
-func (r *reconciler) serverOn(uuid string) bool {
-	processes, err := r.platform.Observer.Processes(uuid, uuid)
+func (p *preparer) serverOn(uuid string) bool {
+	processes, err := p.Platform.Observer.Processes(uuid, uuid)
 	return err != nil || len(processes) > 0
 }
 
 // letGo resets a GPU while the plugin does not hold it open. Whether it works then
 // is found by the probe that every fault waits for.
-func (r *reconciler) letGo(uuid string, reset bool) error {
-	return r.platform.Observer.Release(uuid, func() error {
+func (p *preparer) letGo(uuid string, reset bool) error {
+	return p.Platform.Observer.Release(uuid, func() error {
 		if !reset {
 			return nil
 		}
-		return r.platform.Resetter.Reset(uuid)
+		return p.Platform.Resetter.Reset(uuid)
 	})
 }

@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,9 +17,10 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
-// releaseBench is a reconciler whose hardware and daemons do as a test says.
+// releaseBench is a preparer whose hardware and daemons do as a test says.
 type releaseBench struct {
-	*reconciler
+	*preparer
+	registry *registry.Registry
 	hardware *releasable
 }
 
@@ -43,21 +45,17 @@ func (h *releasable) Release(_ string, f func() error) error { h.released++; ret
 func (h *releasable) Reset(string) error                     { h.reset++; return h.failure }
 
 func newReleaseBench(t *testing.T) *releaseBench {
-	r := testReconciler(testConfig(t, sliced))
 	h := &releasable{on: map[string][]hardware.Process{}}
-	r.platform, r.mps, r.now = &fleet.Platform{Observer: h, Resetter: h}, fixedDaemons{server: 7}, time.Now
-	dir := t.TempDir()
-	r.releases, r.cordons = registry.OpenReleases(dir), registry.OpenCordons(dir)
-	r.background = newBackground(func() {}, time.Now)
-	return &releaseBench{r, h}
+	p := testPreparer(t, testConfig(t, sliced), &fleet.Platform{Observer: h, Resetter: h}, fixedDaemons{server: 7})
+	return &releaseBench{p, testRegistry(), h}
 }
 
 // pass plans and releases, until nothing more comes of it, and returns the first unit.
 func (b *releaseBench) pass(inputs plan.Inputs) *plan.Unit {
 	var u *plan.Unit
 	for range 3 {
-		inputs.Cordons, _ = b.cordons.All()
-		units := plan.Units(b.config, b.registry, testMachine(2), inputs)
+		inputs.Cordons, _ = b.Cordons.All()
+		units := plan.Units(b.Config, b.registry, testMachine(2), inputs)
 		u = units[0]
 		b.release(units)
 		synctest.Wait()
@@ -93,10 +91,10 @@ func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newReleaseBench(t)
 					b.hardware.on[uuid], b.hardware.silent = tc.on, tc.silent
-					if err := b.releases.Add(uuid, reset); err != nil {
+					if err := b.Releases.Add(uuid, reset); err != nil {
 						t.Fatal(err)
 					}
-					units := plan.Units(b.config, b.registry, testMachine(2), tc.inputs)
+					units := plan.Units(b.Config, b.registry, testMachine(2), tc.inputs)
 					b.release(units)
 					synctest.Wait()
 					if u := units[0]; u.Cordon == "" || u.Released != tc.released {
@@ -106,10 +104,10 @@ func TestReleaseWaitsForAnEmptyGPU(t *testing.T) {
 						t.Errorf("its neighbor is cordoned %q, released %v", u.Cordon, u.Released)
 					}
 					b.pass(tc.inputs)
-					if done := !b.releases.Has(uuid); done != tc.done || (b.hardware.released > 0) != tc.done || (b.hardware.reset > 0) != (tc.done && reset != "") {
+					if done := !b.Releases.Has(uuid); done != tc.done || (b.hardware.released > 0) != tc.done || (b.hardware.reset > 0) != (tc.done && reset != "") {
 						t.Errorf("done %v, let go of %d times, reset %d times", done, b.hardware.released, b.hardware.reset)
 					}
-					if b.cordons.Has(uuid) {
+					if b.Cordons.Has(uuid) {
 						t.Error("it stays cordoned")
 					}
 				})
@@ -123,11 +121,11 @@ func TestAResetThatFailsIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, uuid := newReleaseBench(t), testUUID(0)
 		b.hardware.failure = errors.New("GPU is an NVLink neighbor of GPU-2")
-		if err := b.releases.Add(uuid, registry.ReleaseReset); err != nil {
+		if err := b.Releases.Add(uuid, registry.ReleaseReset); err != nil {
 			t.Fatal(err)
 		}
 		u := b.pass(quiet())
-		if !strings.Contains(u.Cordon, "its release failed: GPU is an NVLink neighbor of GPU-2") || b.releases.Has(uuid) || b.hardware.reset != 1 {
+		if !strings.Contains(u.Cordon, "its release failed: GPU is an NVLink neighbor of GPU-2") || b.Releases.Has(uuid) || b.hardware.reset != 1 {
 			t.Errorf("cordon %q after %d attempts", u.Cordon, b.hardware.reset)
 		}
 		time.Sleep(2 * retryInterval)
@@ -136,11 +134,61 @@ func TestAResetThatFailsIsSaid(t *testing.T) {
 		}
 		// Asked for anew, it is done at once.
 		b.hardware.failure = nil
-		if err := errors.Join(b.cordons.Remove(uuid), b.releases.Add(uuid, registry.ReleaseReset)); err != nil {
+		if err := errors.Join(b.Cordons.Remove(uuid), b.Releases.Add(uuid, registry.ReleaseReset)); err != nil {
 			t.Fatal(err)
 		}
 		if u = b.pass(quiet()); b.hardware.reset != 2 || u.Cordon != "" {
 			t.Errorf("cordon %q after %d attempts", u.Cordon, b.hardware.reset)
+		}
+	})
+}
+
+// settableModes are the compute modes of a GPU, with what they were set to.
+type settableModes struct {
+	now hardware.ComputeMode
+	set []hardware.ComputeMode
+}
+
+func (m *settableModes) ComputeMode(string, string) (hardware.ComputeMode, error) { return m.now, nil }
+
+func (m *settableModes) SetComputeMode(_, _ string, mode hardware.ComputeMode) error {
+	m.now, m.set = mode, append(m.set, mode)
+	return nil
+}
+
+// A GPU that is released is as it was found while it is reset, and exclusive after.
+func TestReleasePutsTheComputeModeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		uuid := testUUID(0)
+		h := &releasable{on: map[string][]hardware.Process{uuid: {{PID: 9}}}}
+		modes := &settableModes{now: hardware.ComputeDefault}
+		p := testPreparer(t, testConfig(t, sliced+"mps {\n exclusive = true\n}"), &fleet.Platform{Observer: h, Resetter: h, Moder: modes}, statusDaemons{})
+		known := testRegistry()
+		pass := func() {
+			p.Prepare(plan.Units(p.Config, known, testMachine(1), quiet()), testMachine(1), quiet())
+			synctest.Wait()
+		}
+		expect := func(what string, want ...hardware.ComputeMode) {
+			t.Helper()
+			if !slices.Equal(modes.set, want) {
+				t.Errorf("%s: the mode was set to %v, want %v", what, modes.set, want)
+			}
+		}
+		pass()
+		expect("at first", hardware.ComputeExclusive)
+		if err := p.Releases.Add(uuid, ""); err != nil {
+			t.Fatal(err)
+		}
+		pass()
+		expect("while a program is on it", hardware.ComputeExclusive)
+		h.on[uuid] = nil
+		pass()
+		expect("while it is released", hardware.ComputeExclusive, hardware.ComputeDefault)
+		pass() // hears that it is done
+		pass()
+		expect("after", hardware.ComputeExclusive, hardware.ComputeDefault, hardware.ComputeExclusive)
+		if p.Releases.Has(uuid) || h.released != 1 {
+			t.Errorf("it was let go of %d times", h.released)
 		}
 	})
 }
@@ -184,14 +232,14 @@ func TestStatusOfADaemonIsThatOfItsDevice(t *testing.T) {
 		for n := range tc.clients {
 			h.on[testUUID(0)] = append(h.on[testUUID(0)], hardware.Process{PID: 10 + n, MPS: true})
 		}
-		r := testReconciler(testConfig(t, sliced))
-		r.platform, r.mps, r.now = &fleet.Platform{Observer: h}, statusDaemons{status: tc.status}, time.Now
+		p := testPreparer(t, testConfig(t, sliced), &fleet.Platform{Observer: h}, statusDaemons{status: tc.status})
+		known := testRegistry()
 		inputs := quiet()
 		inputs.Tasks = map[string]int{testUUID(0): tc.tasks}
 		for _, byHand := range []string{"", "new fan"} {
 			inputs.Cordons[testUUID(0)] = byHand
-			u := plan.Units(r.config, r.registry, testMachine(1), inputs)[0]
-			r.prepareMPS([]*plan.Unit{u}, inputs)
+			u := plan.Units(p.Config, known, testMachine(1), inputs)[0]
+			p.prepareMPS([]*plan.Unit{u}, inputs)
 			fault := ""
 			if len(u.Faults) > 0 {
 				fault = u.Faults[0].Code + ": " + u.Faults[0].String()
@@ -227,9 +275,9 @@ func TestLimitsOfADaemonAreThoseOfItsDevice(t *testing.T) {
 		sliced + "slice_memory = \"100GiB\"":        "0 100",
 		sliced + "compute_burst = 10\nreplicas = 2": "80896 1",
 	} {
-		r := testReconciler(testConfig(t, config))
-		u := plan.Units(r.config, r.registry, testMachine(1), quiet())[0]
-		if s := r.mpsSpec(u); fmt.Sprint(s.MemoryMiB, s.Percent) != want || s.UUID != u.UUID {
+		p := testPreparer(t, testConfig(t, config), &fleet.Platform{}, nil)
+		u := plan.Units(p.Config, testRegistry(), testMachine(1), quiet())[0]
+		if s := p.mpsSpec(u); fmt.Sprint(s.MemoryMiB, s.Percent) != want || s.UUID != u.UUID {
 			t.Errorf("%q: %d MiB, %d %%, want %s", config, s.MemoryMiB, s.Percent, want)
 		}
 	}
@@ -251,9 +299,9 @@ func TestEmptyIsWhatIsKnownToBe(t *testing.T) {
 		"no client": {on: []hardware.Process{{PID: 1}}, want: true},
 		"silent":    {silent: true},
 	} {
-		r := testReconciler(testConfig(t, sliced))
-		r.platform = &fleet.Platform{Observer: &releasable{on: map[string][]hardware.Process{"GPU-1": tc.on}, silent: tc.silent}}
-		if got := r.empty(&plan.Unit{UUID: "GPU-1", Held: tc.held, HeldAll: tc.all}); got != tc.want {
+		h := &releasable{on: map[string][]hardware.Process{"GPU-1": tc.on}, silent: tc.silent}
+		p := testPreparer(t, testConfig(t, sliced), &fleet.Platform{Observer: h}, nil)
+		if got := p.empty(&plan.Unit{UUID: "GPU-1", Held: tc.held, HeldAll: tc.all}); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

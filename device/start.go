@@ -98,16 +98,13 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
 			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake), probes: newProbes(p.Prober, c.Health.Interval/2),
-			culprits: map[string]culprit{}, cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of, startOf: processStart,
-			platforms: map[string]string{}, worked: map[string]bool{},
+			cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of, startOf: processStart,
+			worked: map[string]bool{},
 		},
-		preparation: preparation{cdi: newCDISpecs(p, state.CDIDir()), timeslices: timesliceHistory{}, background: newBackground(wake.pull, time.Now)},
-		published:   newPublisher(time.Now()), wake: wake,
+		published: newPublisher(time.Now()), wake: wake,
 	}
 	r.reservations, err = occupancy.OpenReservations(c.DataDir, c.ModeChangeDelay, r.now())
 	logOnce.report("reservations", err)
-	r.modes, err = openComputeModes(p.Moder, c.StateDir, p.BootID)
-	logOnce.report("compute modes", err)
 	old, err := state.GPUs()
 	logOnce.report("states", err)
 	r.health.Restore(old)
@@ -117,5 +114,10 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 	}
 	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.StateDir, Program: c.MPS.Control, Self: self, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(),
 		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Changed: wake.pull})
-	return r, err
+	if err != nil {
+		return nil, err
+	}
+	r.preparer = newPreparer(preparerOptions{Log: log, Report: logOnce.report, Config: c, Platform: p, State: state,
+		Releases: r.releases, Cordons: r.cordons, Daemons: r.mps, Cgroups: r.cgroups, Wake: wake.pull, Now: r.now})
+	return r, nil
 }

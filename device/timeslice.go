@@ -19,34 +19,34 @@ type timesliceHistory map[string]bool
 // prepareTimeslices sets the length of the time slices of GPUs that tasks share
 // in time, and verifies it. The length belongs to the whole GPU, so a MIG
 // instance has none of its own.
-func (r *reconciler) prepareTimeslices(units []*plan.Unit) {
+func (p *preparer) prepareTimeslices(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingTimeslice || !config.Vendors[u.GPU.Vendor].Levels || u.Instance != nil || u.GPU.Model == "" {
 			continue
 		}
 		level := u.Sharing.Timeslice
-		if level == "default" && !r.timeslices[u.UUID] {
+		if level == "default" && !p.timeslices[u.UUID] {
 			continue // what no one has changed need not be set
 		}
-		r.timeslices[u.UUID] = true
-		done, err := r.background.do("timeslice "+u.UUID, level, retryInterval, func() error { return r.setTimeslice(u.UUID, level) })
+		p.timeslices[u.UUID] = true
+		done, err := p.background.do("timeslice "+u.UUID, level, retryInterval, func() error { return p.setTimeslice(u.UUID, level) })
 		if done {
 			u.Timeslice = level
 			continue
 		}
 		if err != nil {
-			r.addFault(u, gpu.Fault{Code: "timeslice-not-set", Message: fmt.Sprintf("the time-slice length %q could not be set: %s", level, err),
+			p.faults.add(u, gpu.Fault{Code: "timeslice-not-set", Message: fmt.Sprintf("the time-slice length %q could not be set: %s", level, err),
 				Action: "check nvidia_smi in the plugin's configuration; it is tried again every minute"})
 		} else {
-			r.addFault(u, gpu.Fault{Code: "timeslice-not-set", Message: fmt.Sprintf("the time-slice length is being set to %q", level),
+			p.faults.add(u, gpu.Fault{Code: "timeslice-not-set", Message: fmt.Sprintf("the time-slice length is being set to %q", level),
 				Action: "wait a moment"})
 		}
 	}
 }
 
 // setTimeslice changes the length where it is another, and reads it back.
-func (r *reconciler) setTimeslice(uuid, level string) error {
-	t := r.platform.Timeslicer
+func (p *preparer) setTimeslice(uuid, level string) error {
+	t := p.Platform.Timeslicer
 	now, err := t.Timeslice(uuid)
 	if err != nil {
 		return err
