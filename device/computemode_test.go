@@ -160,7 +160,7 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 	r.start("../e2e/topology/t4.hcl", slicedT4)
 	r.untilMode(uuid, hardware.ComputeDefault)
 	eventually(t, "the plugin has let go of it", func() bool {
-		text, err := os.ReadFile(filepath.Join(r.dir, "run", modesName))
+		text, err := os.ReadFile(filepath.Join(r.dir, "run", "compute-modes.json"))
 		return err == nil && !strings.Contains(string(text), uuid)
 	})
 	r.setMode(uuid, hardware.ComputeProhibited)

@@ -9,8 +9,8 @@
 //	reconciler ◄── config, registry, ──► plan ──► units ──► groups ──► Nomad (Fingerprint)
 //	   │           occupancy                        │
 //	   │                                            ├──► Index ──► Reserve
-//	   └──► what tasks need: CDI names, MPS daemons ├──► state files ──► the task driver,
-//	        (device/mps), compute modes, …          │    which runs subcommand
+//	   └──► prepare: what tasks need, such as CDI   ├──► state files ──► the task driver,
+//	        names, MPS daemons (mps), compute modes │    which runs subcommand
 //	                                                └──► telemetry ──► Stats, metrics
 //
 // What is decided lies in packages that know no hardware: config, registry (what outlives

@@ -14,12 +14,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
-	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
-	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
-	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 func writeFile(t *testing.T, path, text string) {
@@ -74,25 +70,11 @@ func testReconciler(c *config.Config) *reconciler {
 	}
 }
 
-// testPreparer makes devices ready for no task: its directories are empty, and no process
-// is in a control group.
-func testPreparer(t *testing.T, c *config.Config, p *fleet.Platform, d daemons) *preparer {
+// testProbes know no device yet.
+func testProbes(t *testing.T, o fleet.Observer) *probes {
 	t.Helper()
-	c.StateDir = t.TempDir()
-	state, err := statedir.Open(c.StateDir, "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	flags := t.TempDir()
-	return newPreparer(preparerOptions{
-		Log: hclog.NewNullLogger(), Report: func(string, error) {}, Config: c, Platform: p, State: state,
-		Releases: registry.OpenReleases(flags), Cordons: registry.OpenCordons(flags), Daemons: d,
-		Cgroups: func(int) []cgroup.Group { return nil }, Wake: func() {}, Now: time.Now,
-	})
-}
-
-func quiet() plan.Inputs {
-	return plan.Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]bool{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
+	return &probes{log: hclog.NewNullLogger(), report: func(string, error) {}, health: health.New(testConfig(t, "").Health), registry: testRegistry(),
+		cordons: registry.OpenCordons(t.TempDir()), observer: o, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -112,5 +94,3 @@ func sliceIDs(uuid string, numbers ...int) []string {
 	}
 	return ids
 }
-
-const sliced = "mode = \"slice\"\n"

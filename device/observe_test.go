@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
@@ -24,15 +23,14 @@ func (p *failingProber) Probe(hardware.ProbeTarget) error {
 func TestProbesPauseBetweenFailures(t *testing.T) {
 	now, prober := time.Now(), &failingProber{}
 	c := testConfig(t, "")
-	r := testReconciler(c)
-	r.platform = &fleet.Platform{Observer: fixedObserver{}}
-	r.probes, r.now = newProbes(prober, c.Health.Interval/2), func() time.Time { return now }
-	r.health.XID(testUUID(0), 48, now)
-	r.health.Survey(testUUID(0), nil, now)
+	p := testProbes(t, fixedObserver{})
+	p.prober, p.pause, p.now = prober, c.Health.Interval/2, func() time.Time { return now }
+	p.health.XID(testUUID(0), 48, now)
+	p.health.Survey(testUUID(0), nil, now)
 	for step, want := range []int{1, 1, 2, 2, 3} {
-		r.probe(t.Context(), nil)
-		if r.probes.running[testUUID(0)] {
-			r.onProbe(<-r.probes.outcomes)
+		p.probeAll(t.Context(), nil)
+		if p.running[testUUID(0)] {
+			p.onOutcome(<-p.outcomes)
 		}
 		if prober.count != want {
 			t.Errorf("after step %d there were %d probes, want %d", step, prober.count, want)

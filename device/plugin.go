@@ -72,7 +72,7 @@ func (p *Plugin) SetConfig(c *base.Config) error {
 	if !checked.Enabled {
 		return nil
 	}
-	p.service, err = prepare(p.log, checked, func() { p.end.Do(func() { close(p.outdated) }) })
+	p.service, err = openService(p.log, checked, func() { p.end.Do(func() { close(p.outdated) }) })
 	return err
 }
 

@@ -7,21 +7,36 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
+	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
-// probes tries GPUs that may have recovered, each in the background, one attempt
+// probes tries devices that may have recovered, each in the background, one attempt
 // at a time and with a pause after it.
 type probes struct {
+	log      hclog.Logger
+	report   func(what string, err error)
+	health   *health.Tracker
+	registry *registry.Registry
+	cordons  registry.Flags
+	observer fleet.Observer
 	prober   fleet.Prober
-	pause    time.Duration
-	outcomes chan outcome
+	// server tells the processes of MPS daemons; startOf tells when a process of the host
+	// began, and whether it runs.
+	server  func(pid int) bool
+	startOf func(pid int) (time.Time, bool)
+	now     func() time.Time
+	pause   time.Duration
 
-	running map[string]bool
-	ended   map[string]time.Time
-	going   sync.WaitGroup
+	outcomes chan outcome
+	running  map[string]bool
+	ended    map[string]time.Time
+	going    sync.WaitGroup
 }
 
 // outcome is that of one probe.
@@ -30,14 +45,10 @@ type outcome struct {
 	err  error
 }
 
-func newProbes(p fleet.Prober, pause time.Duration) *probes {
-	return &probes{prober: p, pause: pause, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
-}
-
 // start tries something for the device that may have recovered, unless a probe for
 // it is under way or ended a moment ago.
-func (p *probes) start(ctx context.Context, uuid string, what hardware.ProbeTarget, now time.Time) {
-	if p.running[uuid] || now.Sub(p.ended[uuid]) < p.pause {
+func (p *probes) start(ctx context.Context, uuid string, what hardware.ProbeTarget) {
+	if p.running[uuid] || p.now().Sub(p.ended[uuid]) < p.pause {
 		return
 	}
 	p.running[uuid] = true
@@ -50,20 +61,14 @@ func (p *probes) start(ctx context.Context, uuid string, what hardware.ProbeTarg
 	})
 }
 
-// note enters that a probe has ended.
-func (p *probes) note(uuid string, now time.Time) {
-	delete(p.running, uuid)
-	p.ended[uuid] = now
-}
-
 // wait returns when no probe is under way.
 func (p *probes) wait() { p.going.Wait() }
 
-// probe tries the devices that may have recovered, and of which a probe can tell.
+// probeAll tries the devices that may have recovered, and of which a probe can tell.
 // An outcome makes a pass of its own.
-func (r *reconciler) probe(ctx context.Context, units []*plan.Unit) {
-	for _, uuid := range r.health.Suspects() {
-		known := r.registry.Records[uuid]
+func (p *probes) probeAll(ctx context.Context, units []*plan.Unit) {
+	for _, uuid := range p.health.Suspects() {
+		known := p.registry.Records[uuid]
 		what := hardware.ProbeTarget{Owner: uuid, UUID: uuid}
 		switch {
 		case known == nil:
@@ -72,8 +77,8 @@ func (r *reconciler) probe(ctx context.Context, units []*plan.Unit) {
 		case known.Hardware != nil && len(known.Hardware.Partitions) > 0:
 			what.UUID = known.Hardware.Partitions[0].UUID // a GPU with MIG runs nothing itself
 		}
-		if why := r.cannotJudge(uuid, what.Owner); why != nil {
-			r.logOnce.report("probe of "+uuid, why)
+		if why := p.cannotJudge(uuid, what.Owner); why != nil {
+			p.report("probe of "+uuid, why)
 			continue
 		}
 		for _, u := range units {
@@ -82,15 +87,15 @@ func (r *reconciler) probe(ctx context.Context, units []*plan.Unit) {
 				what.PipeDir, what.LogDir, what.ShmDir = u.MPS.PipeDir, u.MPS.LogDir, u.MPS.ShmDir
 			}
 		}
-		r.probes.start(ctx, uuid, what, r.now())
+		p.start(ctx, uuid, what)
 	}
 }
 
 // cannotJudge says why a program that works would not show that a device's faults
 // are over.
-func (r *reconciler) cannotJudge(uuid, owner string) error {
-	faults := r.health.Latched(uuid)
-	if known := r.registry.Records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, r.health.OfLink) {
+func (p *probes) cannotJudge(uuid, owner string) error {
+	faults := p.health.Latched(uuid)
+	if known := p.registry.Records[owner]; known != nil && known.Hardware != nil && slices.ContainsFunc(faults, p.health.OfLink) {
 		if now := known.Hardware.Links.Total(); now < known.Links {
 			return fmt.Errorf("%d of its %d links are down", known.Links-now, known.Links)
 		}
@@ -100,13 +105,13 @@ func (r *reconciler) cannotJudge(uuid, owner string) error {
 			continue
 		}
 		// Until they end the reset that such a fault needs cannot have been done.
-		processes, err := r.platform.Observer.Processes(owner, uuid)
+		processes, err := p.observer.Processes(owner, uuid)
 		if err != nil {
 			return fmt.Errorf("its processes are not known: %w", err)
 		}
-		for _, p := range processes {
-			if started, running := r.startOf(p.PID); running && started.Before(f.Since) && !r.mps.Server(p.PID) {
-				return fmt.Errorf("process %d is on it since before %s", p.PID, f.Code)
+		for _, process := range processes {
+			if started, running := p.startOf(process.PID); running && started.Before(f.Since) && !p.server(process.PID) {
+				return fmt.Errorf("process %d is on it since before %s", process.PID, f.Code)
 			}
 		}
 	}
@@ -119,16 +124,17 @@ const (
 	flapPeriod = time.Hour
 )
 
-// onProbe takes note of a probe: a device that works is healthy again.
-func (r *reconciler) onProbe(o outcome) {
-	r.probes.note(o.uuid, r.now())
-	r.logOnce.report("probe of "+o.uuid, o.err)
-	if o.err != nil || !r.health.Cleared(o.uuid, r.now()) {
+// onOutcome takes note of a probe: a device that works is healthy again.
+func (p *probes) onOutcome(o outcome) {
+	delete(p.running, o.uuid)
+	p.ended[o.uuid] = p.now()
+	p.report("probe of "+o.uuid, o.err)
+	if o.err != nil || !p.health.Cleared(o.uuid, p.now()) {
 		return
 	}
-	r.log.Info("the GPU works again", "gpu", o.uuid)
-	if r.health.Recoveries(o.uuid, r.now().Add(-flapPeriod)) >= flapCount && !r.cordons.Has(o.uuid) {
-		r.logOnce.report("cordon of "+o.uuid, r.cordons.Add(o.uuid,
+	p.log.Info("the GPU works again", "gpu", o.uuid)
+	if p.health.Recoveries(o.uuid, p.now().Add(-flapPeriod)) >= flapCount && !p.cordons.Has(o.uuid) {
+		p.report("cordon of "+o.uuid, p.cordons.Add(o.uuid,
 			fmt.Sprintf("it failed and recovered %d times within an hour; look at it, then run nomad-device-gpu uncordon", flapCount)))
 	}
 }

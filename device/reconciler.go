@@ -11,8 +11,10 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
+	"github.com/nomad-gpu/nomad-gpu/device/prepare"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -30,8 +32,8 @@ type reconciler struct {
 
 	records
 	observation
-	preparer *preparer
-	mps      daemons
+	preparer *prepare.Preparer
+	mps      *mps.Supervisor
 
 	published *publisher
 	// wake asks for another pass.
@@ -55,10 +57,8 @@ type observation struct {
 	health   *health.Tracker
 	listener *eventListener
 	probes   *probes
-	// cgroups reads those of a process, also of one that ended a while ago; startOf tells
-	// when a process of the host began, and whether it runs.
+	// cgroups reads those of a process, also of one that ended a while ago.
 	cgroups func(pid int) []cgroup.Group
-	startOf func(pid int) (time.Time, bool)
 	// worked names the vendors whose driver this process could use.
 	worked map[string]bool
 }
@@ -78,7 +78,7 @@ func (r *reconciler) run(ctx context.Context) {
 		case event := <-r.listener.events:
 			r.onEvent(event)
 		case o := <-r.probes.outcomes:
-			r.onProbe(o)
+			r.probes.onOutcome(o)
 		case <-r.wake:
 		case <-tick.C:
 		}
@@ -108,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	if !r.published.early(units, r.now(), r.wake) {
 		r.published.publish(plan.TraitsOf(machine, units), units)
 	}
-	r.probe(ctx, units)
+	r.probes.probeAll(ctx, units)
 }
 
 // writeStates publishes the units to the task driver.

@@ -85,14 +85,6 @@ func (o fixedObserver) Processes(string, string) ([]hardware.Process, error) {
 	return o.processes, o.err
 }
 
-// fixedDaemons are daemons that do nothing.
-type fixedDaemons struct {
-	daemons
-	server int
-}
-
-func (d fixedDaemons) Server(pid int) bool { return pid == d.server }
-
 // A program that works tells nothing of links, nor of a GPU that was not reset
 // because programs from before the fault are on it still.
 func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
@@ -115,16 +107,16 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 		"a link is down, as before": {48, 3, fixedObserver{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := testReconciler(testConfig(t, ""))
-			r.platform, r.mps = &fleet.Platform{Observer: tc.see}, fixedDaemons{server: 4}
-			r.startOf = func(pid int) (time.Time, bool) { at, ok := starts[pid]; return at, ok }
+			p := testProbes(t, tc.see)
+			p.server = func(pid int) bool { return pid == 4 }
+			p.startOf = func(pid int) (time.Time, bool) { at, ok := starts[pid]; return at, ok }
 			g := testGPU(testUUID(0), 0)
 			for _, links := range []int{4, tc.links} {
 				g.Links.Switches = links
-				r.registry.Admit([]hardware.GPU{g})
+				p.registry.Admit([]hardware.GPU{g})
 			}
-			r.health.XID(g.UUID, tc.xid, fault)
-			err := r.cannotJudge(g.UUID, g.UUID)
+			p.health.XID(g.UUID, tc.xid, fault)
+			err := p.cannotJudge(g.UUID, g.UUID)
 			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("got %v, want %q", err, tc.says)
 			}
@@ -134,15 +126,14 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 
 // A GPU that fails again and again stays out until a person has looked.
 func TestFlappingGPUStaysOut(t *testing.T) {
-	r := testReconciler(testConfig(t, ""))
+	p := testProbes(t, nil)
 	now := epoch
-	r.now = func() time.Time { return now }
-	r.cordons, r.probes = registry.OpenCordons(t.TempDir()), newProbes(nil, 0)
+	p.now = func() time.Time { return now }
 	uuid := testUUID(0)
 	recover := func() {
-		r.health.XID(uuid, 48, now)
-		r.health.Survey(uuid, nil, now)
-		r.onProbe(outcome{uuid: uuid})
+		p.health.XID(uuid, 48, now)
+		p.health.Survey(uuid, nil, now)
+		p.onOutcome(outcome{uuid: uuid})
 		now = now.Add(10 * time.Minute)
 	}
 	recover()
@@ -150,11 +141,11 @@ func TestFlappingGPUStaysOut(t *testing.T) {
 	now = now.Add(time.Hour)
 	recover()
 	recover()
-	if r.cordons.Has(uuid) {
+	if p.cordons.Has(uuid) {
 		t.Error("cordoned after two recoveries within an hour")
 	}
 	recover()
-	if !r.cordons.Has(uuid) {
+	if !p.cordons.Has(uuid) {
 		t.Error("not cordoned after three")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
+	"github.com/nomad-gpu/nomad-gpu/device/prepare"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/device/telemetry"
 	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
@@ -34,10 +35,10 @@ type service struct {
 	work   sync.WaitGroup
 }
 
-// prepare opens everything that a configuration names, and begins nothing: Nomad
+// openService opens everything that a configuration names, and begins nothing: Nomad
 // configures plugins that it stops at once, only to see whether it can.
 // outdated is called when only a new process can go on.
-func prepare(log hclog.Logger, c *config.Config, outdated func()) (*service, error) {
+func openService(log hclog.Logger, c *config.Config, outdated func()) (*service, error) {
 	p, err := fleet.Open(log, c)
 	if err != nil {
 		return nil, err
@@ -97,9 +98,9 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
 		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
-			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake), probes: newProbes(p.Prober, c.Health.Interval/2),
-			cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of, startOf: processStart,
-			worked: map[string]bool{},
+			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake),
+			cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of,
+			worked:  map[string]bool{},
 		},
 		published: newPublisher(time.Now()), wake: wake,
 	}
@@ -117,7 +118,10 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 	if err != nil {
 		return nil, err
 	}
-	r.preparer = newPreparer(preparerOptions{Log: log, Report: logOnce.report, Config: c, Platform: p, State: state,
+	r.probes = &probes{log: log, report: logOnce.report, health: r.health, registry: known, cordons: r.cordons, observer: p.Observer, prober: p.Prober,
+		server: r.mps.Server, startOf: processStart, now: r.now, pause: c.Health.Interval / 2,
+		outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
+	r.preparer = prepare.New(prepare.Options{Log: log, Report: logOnce.report, Config: c, Platform: p, State: state,
 		Releases: r.releases, Cordons: r.cordons, Daemons: r.mps, Cgroups: r.cgroups, Wake: wake.pull, Now: r.now})
 	return r, nil
 }

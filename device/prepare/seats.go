@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 const checkpointBranch = 570
 
 // prepareSeats gives devices whose tasks step aside for each other their rules.
-func (p *preparer) prepareSeats(units []*plan.Unit, machine hardware.Machine) {
+func (p *Preparer) prepareSeats(units []*plan.Unit, machine hardware.Machine) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingSuspend || u.Unable() != "" {
 			continue
@@ -42,7 +42,7 @@ func (p *preparer) prepareSeats(units []*plan.Unit, machine hardware.Machine) {
 }
 
 // cannotSuspend says why this machine cannot suspend programs; empty if it can.
-func (p *preparer) cannotSuspend(driver hardware.Driver) string {
+func (p *Preparer) cannotSuspend(driver hardware.Driver) string {
 	var branch int
 	if _, err := fmt.Sscanf(driver.Version, "%d.", &branch); err == nil && branch < checkpointBranch {
 		return fmt.Sprintf("NVIDIA's driver %s cannot suspend programs; branch %d and later can", driver.Version, checkpointBranch)

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"fmt"
@@ -174,7 +174,7 @@ func exclusive(c *config.Config, u *plan.Unit) bool {
 
 // prepareComputeModes keeps the modes of the units that are to be exclusive, and
 // puts back those of others.
-func (p *preparer) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
+func (p *Preparer) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
 	kept := map[string]bool{}
 	for _, u := range units {
 		if !exclusive(p.Config, u) {
@@ -198,7 +198,7 @@ func (p *preparer) prepareComputeModes(units []*plan.Unit, inputs plan.Inputs) {
 }
 
 // Reserve gives the devices of a reservation the modes that its task needs.
-func (p *preparer) Reserve(units []*plan.Unit, made gpu.Reservation) error {
+func (p *Preparer) Reserve(units []*plan.Unit, made gpu.Reservation) error {
 	for _, d := range made.Devices {
 		at := slices.IndexFunc(units, func(u *plan.Unit) bool { return u.UUID == d.UUID })
 		if at < 0 || !exclusive(p.Config, units[at]) {

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
@@ -7,7 +7,7 @@ import (
 )
 
 // prepareMemoryLimits finds the slices whose memory the driver can hold.
-func (p *preparer) prepareMemoryLimits(units []*plan.Unit) {
+func (p *Preparer) prepareMemoryLimits(units []*plan.Unit) {
 	for _, u := range units {
 		if p.Config.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
 			limiter, err := subcommand.Limiter(p.Config, p.Platform.BootID)

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ const lockDirMode = 0o777 | os.ModeSticky
 
 // prepareHAMi gives the units HAMi-core. Where its library or its lock directory
 // is not as tasks need it, that is a fault: a task without it has no limits.
-func (p *preparer) prepareHAMi(units []*plan.Unit) {
+func (p *Preparer) prepareHAMi(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingHAMi || u.Unable() != "" {
 			continue

@@ -1,12 +1,16 @@
-package device
+package prepare
 
 import (
 	"sync"
 	"time"
 )
 
+// retryInterval is how long after a job ended it is done again: what failed may succeed,
+// and a GPU that was reset has forgotten what was set.
+const retryInterval = time.Minute
+
 // background does to the hardware what can take long. Each job runs alone under
-// its name, and the reconciler asks for its outcome.
+// its name, and each pass asks for its outcome.
 type background struct {
 	wake func()
 	now  func() time.Time

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"time"
@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// preparerOptions are what a preparer works with.
-type preparerOptions struct {
+// Options are what a preparer works with.
+type Options struct {
 	Log hclog.Logger
 	// Report takes note of how something went this time; nil is well.
 	Report   func(what string, err error)
@@ -25,7 +25,7 @@ type preparerOptions struct {
 	State    *statedir.Dir
 	// Releases and Cordons are what operators have flagged.
 	Releases, Cordons registry.Flags
-	Daemons           daemons
+	Daemons           Daemons
 	// Cgroups reads the control groups of a process, also of one that ended a while ago.
 	Cgroups func(pid int) []cgroup.Group
 	// Wake asks for another pass.
@@ -33,10 +33,10 @@ type preparerOptions struct {
 	Now  func() time.Time
 }
 
-// preparer makes devices ready for their tasks. One goroutine prepares; reservations
+// Preparer makes devices ready for their tasks. One goroutine prepares; reservations
 // may come from others.
-type preparer struct {
-	preparerOptions
+type Preparer struct {
+	Options
 	faults     faultClock
 	background *background
 	culprits   map[string]culprit // by device, of server faults that stand
@@ -47,25 +47,25 @@ type preparer struct {
 	versions map[string]string
 }
 
-// newPreparer makes a preparer that has done nothing yet.
-func newPreparer(o preparerOptions) *preparer {
+// New makes a preparer that has done nothing yet.
+func New(o Options) *Preparer {
 	modes, err := openComputeModes(o.Platform.Moder, o.Config.StateDir, o.Platform.BootID)
 	o.Report("compute modes", err)
-	return &preparer{
-		preparerOptions: o,
-		faults:          faultClock{ignore: o.Config.Health.Ignore, now: o.Now},
-		background:      newBackground(o.Wake, o.Now),
-		culprits:        map[string]culprit{},
-		cdi:             newCDISpecs(o.Platform, o.State.CDIDir()),
-		timeslices:      timesliceHistory{},
-		modes:           modes,
-		versions:        map[string]string{},
+	return &Preparer{
+		Options:    o,
+		faults:     faultClock{ignore: o.Config.Health.Ignore, now: o.Now},
+		background: newBackground(o.Wake, o.Now),
+		culprits:   map[string]culprit{},
+		cdi:        newCDISpecs(o.Platform, o.State.CDIDir()),
+		timeslices: timesliceHistory{},
+		modes:      modes,
+		versions:   map[string]string{},
 	}
 }
 
 // Prepare lets go of the devices that are to be released and gives the others what their
 // tasks need. What fails is a fault of that unit only.
-func (p *preparer) Prepare(units []*plan.Unit, machine hardware.Machine, inputs plan.Inputs) {
+func (p *Preparer) Prepare(units []*plan.Unit, machine hardware.Machine, inputs plan.Inputs) {
 	for vendor, d := range machine.Drivers {
 		if d.Absent == nil && d.Platform != "" {
 			p.versions[vendor] = d.Platform
@@ -76,11 +76,11 @@ func (p *preparer) Prepare(units []*plan.Unit, machine hardware.Machine, inputs 
 }
 
 // Wait returns when nothing is done in the background any more.
-func (p *preparer) Wait() { p.background.wait() }
+func (p *Preparer) Wait() { p.background.wait() }
 
 // prepareSharing gives the units what their tasks need: CDI names, compute modes, MPS
 // daemons, HAMi-core and time slices. What fails is a fault of that unit only.
-func (p *preparer) prepareSharing(units []*plan.Unit, machine hardware.Machine, inputs plan.Inputs) {
+func (p *Preparer) prepareSharing(units []*plan.Unit, machine hardware.Machine, inputs plan.Inputs) {
 	p.faults.begin()
 	for _, u := range units {
 		u.Static = p.Config.MPS.Static && u.Sharing.Mechanism == gpu.SharingMPS
@@ -101,7 +101,7 @@ func (p *preparer) prepareSharing(units []*plan.Unit, machine hardware.Machine, 
 }
 
 // checkComputeMode finds GPUs whose compute mode lets only one program in.
-func (p *preparer) checkComputeMode(u *plan.Unit) {
+func (p *Preparer) checkComputeMode(u *plan.Unit) {
 	if u.GPU.Exclusive && u.SharedFlag() && u.Sharing.Mechanism != gpu.SharingMPS {
 		p.faults.add(u, gpu.Fault{Code: "compute-mode", Message: "the GPU's compute mode is not Default, so that only one program can use it",
 			Action: "run nvidia-smi -i " + u.Owner() + " -c DEFAULT"})
@@ -109,7 +109,7 @@ func (p *preparer) checkComputeMode(u *plan.Unit) {
 }
 
 // checkVendor makes a fault of what the vendor's devices cannot.
-func (p *preparer) checkVendor(u *plan.Unit) {
+func (p *Preparer) checkVendor(u *plan.Unit) {
 	if why := u.Unable(); why != "" {
 		p.faults.add(u, gpu.Fault{Code: "sharing-impossible", Message: why, Action: "change the plugin's configuration for this device"})
 	}

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"encoding/json"
@@ -164,13 +164,13 @@ func (c *cdiSpecs) input(uuids []string) string {
 // prepareCDI gives the units the names by which container runtimes know them.
 // Without one, or with one that stands for what is not there, no container can
 // start: that is a fault.
-func (p *preparer) prepareCDI(units []*plan.Unit) {
+func (p *Preparer) prepareCDI(units []*plan.Unit) {
 	for _, c := range p.cdi {
 		p.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *plan.Unit) bool { return u.GPU.Vendor != c.vendor }))
 	}
 }
 
-func (p *preparer) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
+func (p *Preparer) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 	var uuids []string
 	for _, u := range units {
 		if u.Offered() && !u.Gone {

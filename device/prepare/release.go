@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 // program is on one, its MPS daemon ends, the plugin holds it open no more, it is
 // reset if that is asked for, tried, and takes work again. Until then it is
 // cordoned. What fails is said by a cordon that stays.
-func (p *preparer) release(units []*plan.Unit) {
+func (p *Preparer) release(units []*plan.Unit) {
 	flagged, err := p.Releases.All()
 	p.Report("releases", err)
 	for uuid, what := range flagged {
@@ -49,7 +49,7 @@ func (p *preparer) release(units []*plan.Unit) {
 }
 
 // holdsOn says what is on a device besides MPS servers; empty if nothing is.
-func (p *preparer) holdsOn(u *plan.Unit) string {
+func (p *Preparer) holdsOn(u *plan.Unit) string {
 	if u.HeldAll || len(u.Held) > 0 {
 		return "its tasks to end"
 	}
@@ -66,14 +66,14 @@ func (p *preparer) holdsOn(u *plan.Unit) string {
 }
 
 // serverOn reports whether an MPS server is on a GPU still.
-func (p *preparer) serverOn(uuid string) bool {
+func (p *Preparer) serverOn(uuid string) bool {
 	processes, err := p.Platform.Observer.Processes(uuid, uuid)
 	return err != nil || len(processes) > 0
 }
 
 // letGo resets a GPU while the plugin does not hold it open. Whether it works then
 // is found by the probe that every fault waits for.
-func (p *preparer) letGo(uuid string, reset bool) error {
+func (p *Preparer) letGo(uuid string, reset bool) error {
 	return p.Platform.Observer.Release(uuid, func() error {
 		if !reset {
 			return nil

@@ -1,17 +1,12 @@
-package device
+package prepare
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
-
-// retryInterval is how long after such a job it is looked at again: a GPU that was
-// reset has forgotten what was set.
-const retryInterval = time.Minute
 
 // timesliceHistory are the GPUs whose time slices this plugin has set.
 type timesliceHistory map[string]bool
@@ -19,7 +14,7 @@ type timesliceHistory map[string]bool
 // prepareTimeslices sets the length of the time slices of GPUs that tasks share
 // in time, and verifies it. The length belongs to the whole GPU, so a MIG
 // instance has none of its own.
-func (p *preparer) prepareTimeslices(units []*plan.Unit) {
+func (p *Preparer) prepareTimeslices(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingTimeslice || !config.Vendors[u.GPU.Vendor].Levels || u.Instance != nil || u.GPU.Model == "" {
 			continue
@@ -45,7 +40,7 @@ func (p *preparer) prepareTimeslices(units []*plan.Unit) {
 }
 
 // setTimeslice changes the length where it is another, and reads it back.
-func (p *preparer) setTimeslice(uuid, level string) error {
+func (p *Preparer) setTimeslice(uuid, level string) error {
 	t := p.Platform.Timeslicer
 	now, err := t.Timeslice(uuid)
 	if err != nil {

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"fmt"
@@ -10,21 +10,19 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// daemons supervises MPS control daemons. None of its methods waits for one.
-type daemons interface {
+// Daemons supervises MPS control daemons. None of its methods waits for one.
+type Daemons interface {
 	// Want names the daemons that shall run, and no others.
 	Want(specs []mps.Spec)
 	// Status tells how the daemon of a device is.
 	Status(uuid string) mps.Status
 	// Server reports whether a process belongs to a daemon.
 	Server(pid int) bool
-	// Close ends the supervision, not the daemons.
-	Close()
 }
 
 // prepareMPS asks for the daemons that the units need and takes note of how they
 // are. A daemon that is not ready is a fault of its unit only.
-func (p *preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
+func (p *Preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 	var wanted []mps.Spec
 	for _, u := range units {
 		if u.NeedsDaemon() {
@@ -47,7 +45,7 @@ func (p *preparer) prepareMPS(units []*plan.Unit, inputs plan.Inputs) {
 }
 
 // mpsState is what the tasks of a unit need to know of its daemon.
-func (p *preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
+func (p *Preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
 	state := &gpu.MPSState{PipeDir: status.PipeDir, ControlDir: status.ControlDir, LogDir: status.LogDir, ShmDir: status.ShmDir,
 		Ready: status.Ready, Generation: status.Generation, StartedAt: status.StartedAt, LastEnd: status.LastEnd,
 		Control: p.Config.MPS.Control, Priorities: status.Priorities, MaxClients: p.mpsSpec(u).MaxClients}
@@ -66,7 +64,7 @@ func (p *preparer) mpsState(u *plan.Unit, status *mps.Status) *gpu.MPSState {
 
 // judgeDaemon cordons a unit, or marks it faulty, when its daemon or the daemon's server
 // cannot take new tasks.
-func (p *preparer) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inputs) {
+func (p *Preparer) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inputs) {
 	cordon := ""
 	switch {
 	case status.Server == mps.ServerFault || status.Server == mps.ServerInitializing:
@@ -97,7 +95,7 @@ func (p *preparer) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inp
 }
 
 // mpsCordon says why a unit whose daemon is ready takes no further task.
-func (p *preparer) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
+func (p *Preparer) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
 	switch parts := u.MPS.Partitioning; {
 	case u.Static && parts == nil:
 		return "waits for its tasks to end, to give each task multiprocessors of its own"
@@ -115,7 +113,7 @@ func (p *preparer) mpsCordon(u *plan.Unit, inputs plan.Inputs) string {
 
 // mpsClients counts the programs on a unit's MPS server; none if NVML does not
 // tell.
-func (p *preparer) mpsClients(u *plan.Unit) int {
+func (p *Preparer) mpsClients(u *plan.Unit) int {
 	processes, err := p.Platform.Observer.Processes(u.Owner(), u.UUID)
 	if err != nil {
 		return 0
@@ -131,7 +129,7 @@ func (p *preparer) mpsClients(u *plan.Unit) int {
 
 // empty reports whether no task is on a unit: none of the containerd driver by
 // its lease, and none of another driver by its processes.
-func (p *preparer) empty(u *plan.Unit) bool {
+func (p *Preparer) empty(u *plan.Unit) bool {
 	if u.HeldAll || len(u.Held) > 0 {
 		return false
 	}
@@ -141,7 +139,7 @@ func (p *preparer) empty(u *plan.Unit) bool {
 
 // mpsSpec is the daemon that a unit needs. Its limits are the most that any
 // task may have; the tasks' own, which the driver sets, are within them.
-func (p *preparer) mpsSpec(u *plan.Unit) mps.Spec {
+func (p *Preparer) mpsSpec(u *plan.Unit) mps.Spec {
 	s := mps.Spec{UUID: u.UUID, Percent: int(gpu.Percent(u.Sharing.BurstMilli)), Static: u.Static}
 	if u.Sharing.Mode == gpu.ModeSlice {
 		s.MemoryMiB = int64(u.Slices) * u.Sharing.SliceMiB

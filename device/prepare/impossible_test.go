@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ import (
 
 // wantedDaemons notes for which devices a daemon is asked.
 type wantedDaemons struct {
-	daemons
+	Daemons
 	uuids []string
 }
 

@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 // layOut makes the MIG instances that the configuration declares, on GPUs that
 // are empty. It compares sizes only: what is there already stays, with its UUID,
 // so that a second run changes nothing and a reboot is repaired.
-func (p *preparer) layOut(units []*plan.Unit) {
+func (p *Preparer) layOut(units []*plan.Unit) {
 	for _, u := range units {
 		if u.Instance != nil || !u.Sharing.Mode.InParts() || u.Gone {
 			continue

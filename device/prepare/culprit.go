@@ -1,4 +1,4 @@
-package device
+package prepare
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type culprit struct {
 
 // serverFault is what stands of a unit's MPS server, and the lease of the task that
 // caused it.
-func (p *preparer) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
+func (p *Preparer) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
 	c := p.culprits[u.UUID]
 	if c.since != status.Since || c.since.IsZero() {
 		c = p.findCulprit(u, status, leases)
@@ -37,7 +37,7 @@ func (p *preparer) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lea
 }
 
 // findCulprit finds the task of the process that the server's log names.
-func (p *preparer) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
+func (p *Preparer) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
 	found := culprit{since: status.Since}
 	if status.Culprit == 0 {
 		return found
