@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/amd"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/sysfstest"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
-	"github.com/nomad-gpu/nomad-gpu/device/sysfs/sysfstest"
 )
 
 const twoKinds = `

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/ascend"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/sysfstest"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
-	"github.com/nomad-gpu/nomad-gpu/device/sysfs/sysfstest"
 )
 
 // The driver tells of faults as they begin, end and happen: of the major and critical ones

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/ascend"
 	"github.com/nomad-gpu/nomad-gpu/device/sim"
 	"github.com/nomad-gpu/nomad-gpu/device/sim/dcmi"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/sysfstest"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
-	"github.com/nomad-gpu/nomad-gpu/device/sysfs/sysfstest"
 )
 
 const machine = "gpu {\n model = \"910B3\"\n count = 2\n}\ngpu {\n model = \"910B3\"\n mode = \"vir10_3c_32g,vir05_1c_16g\"\n}"

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/intel"
+	"github.com/nomad-gpu/nomad-gpu/device/sim/sysfstest"
 	"github.com/nomad-gpu/nomad-gpu/device/sysfs"
-	"github.com/nomad-gpu/nomad-gpu/device/sysfs/sysfstest"
 )
 
 // Whatever a device's files say, nothing fails or waits, and the other
