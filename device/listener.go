@@ -16,9 +16,9 @@ import (
 type eventListener struct {
 	log      hclog.Logger
 	observer fleet.Observer
-	// wake is pulled when listening was interrupted: something may have been
+	// wake is called when listening was interrupted: something may have been
 	// missed.
-	wake   trigger
+	wake   func()
 	events chan hardware.Event
 
 	uuids  []string
@@ -26,7 +26,7 @@ type eventListener struct {
 	going  sync.WaitGroup
 }
 
-func newEventListener(log hclog.Logger, o fleet.Observer, wake trigger) *eventListener {
+func newEventListener(log hclog.Logger, o fleet.Observer, wake func()) *eventListener {
 	return &eventListener{log: log, observer: o, wake: wake, events: make(chan hardware.Event)}
 }
 
@@ -77,7 +77,7 @@ func (l *eventListener) listen(ctx context.Context, uuids []string) {
 			return
 		}
 		l.log.Warn("listening to the driver's events ended, beginning again", "error", err)
-		l.wake.pull()
+		l.wake()
 		select {
 		case <-ctx.Done():
 		case <-time.After(listenPause):

@@ -68,7 +68,7 @@ func TestListeningFollowsTheDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watchedDevices{fail: make(chan error)}
 		wake := newTrigger()
-		l := newEventListener(hclog.NewNullLogger(), w, wake)
+		l := newEventListener(hclog.NewNullLogger(), w, wake.pull)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		heard := []string{}

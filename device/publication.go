@@ -46,14 +46,14 @@ func newPublisher(now time.Time) *publisher {
 const firstWait = 3 * time.Second
 
 // early reports whether it is better to wait with the first publication; wake is
-// pulled when the wait is over.
-func (p *publisher) early(units []*plan.Unit, now time.Time, wake trigger) bool {
+// called when the wait is over.
+func (p *publisher) early(units []*plan.Unit, now time.Time, wake func()) bool {
 	if p.latest.Load() != nil || now.Sub(p.began) >= p.wait {
 		return false
 	}
 	waiting := slices.ContainsFunc(units, func(u *plan.Unit) bool { return u.Unsettled })
 	if waiting {
-		p.deadline.Do(func() { time.AfterFunc(p.wait, wake.pull) })
+		p.deadline.Do(func() { time.AfterFunc(p.wait, wake) })
 	}
 	return waiting
 }

@@ -105,7 +105,7 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	}
 	r.preparer.Prepare(units, machine, inputs)
 	r.writeStates(units)
-	if !r.published.early(units, r.now(), r.wake) {
+	if !r.published.early(units, r.now(), r.wake.pull) {
 		r.published.publish(plan.TraitsOf(machine, units), units)
 	}
 	r.probes.probeAll(ctx, units)

@@ -98,7 +98,7 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
 		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
 		observation: observation{
-			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake),
+			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake.pull),
 			cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of,
 			worked:  map[string]bool{},
 		},
