@@ -8,12 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/nomad-gpu/nomad-gpu/device/config"
-	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
-	"github.com/nomad-gpu/nomad-gpu/device/health"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -56,25 +52,6 @@ func testConfig(t testing.TB, text string) *config.Config {
 
 func testRegistry() *registry.Registry {
 	return &registry.Registry{Records: map[string]*registry.Record{}}
-}
-
-// testReconciler has what no test needs to differ.
-func testReconciler(c *config.Config) *reconciler {
-	log := hclog.NewNullLogger()
-	return &reconciler{
-		log: log, logOnce: newOnceLogger(log), config: c,
-		records: records{registry: testRegistry()},
-		observation: observation{
-			health: health.New(c.Health), worked: map[string]bool{},
-		},
-	}
-}
-
-// testProbes know no device yet.
-func testProbes(t *testing.T, o fleet.Observer) *probes {
-	t.Helper()
-	return &probes{log: hclog.NewNullLogger(), report: func(string, error) {}, health: health.New(testConfig(t, "").Health), registry: testRegistry(),
-		cordons: registry.OpenCordons(t.TempDir()), observer: o, outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
 }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -2,48 +2,63 @@ package device
 
 import (
 	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
+
+// observations enters what is seen and heard of GPUs: in the health tracker, and in the
+// registry where an operator wants one forgotten.
+type observations struct {
+	log       hclog.Logger
+	report    func(what string, err error)
+	health    *health.Tracker
+	registry  *registry.Registry
+	forgotten registry.Flags
+	now       func() time.Time
+}
 
 // observe tells the health tracker how each known GPU is. When nothing could be seen of
 // a vendor's, every one that was there is in trouble.
-func (r *reconciler) observe(machine hardware.Machine) {
+func (o *observations) observe(machine hardware.Machine) {
 	seen := map[string]bool{}
-	now := r.now()
+	now := o.now()
 	for _, g := range machine.GPUs {
 		seen[g.UUID] = true
-		r.health.Survey(g.UUID, g.Problems, now)
+		o.health.Survey(g.UUID, g.Problems, now)
 		for _, i := range g.Partitions {
-			r.health.Survey(i.UUID, i.Problems, now)
+			o.health.Survey(i.UUID, i.Problems, now)
 		}
 	}
-	for _, uuid := range r.registry.GPUs() {
+	for _, uuid := range o.registry.GPUs() {
 		if !seen[uuid] {
-			r.health.Survey(uuid, []hardware.Problem{absence(machine.Drivers[r.registry.Records[uuid].Hardware.Vendor])}, now)
+			o.health.Survey(uuid, []hardware.Problem{absence(machine.Drivers[o.registry.Records[uuid].Hardware.Vendor])}, now)
 		}
 	}
 }
 
 // forget drops the GPUs that an operator has marked and that are not there, once a
 // survey has seen every GPU of the vendor that is. Their indices stay taken.
-func (r *reconciler) forget(machine hardware.Machine) {
-	marked, err := r.forgotten.All()
-	r.logOnce.report("forgotten", err)
+func (o *observations) forget(machine hardware.Machine) {
+	marked, err := o.forgotten.All()
+	o.report("forgotten", err)
 	for uuid := range marked {
 		here := slices.ContainsFunc(machine.GPUs, func(g hardware.GPU) bool { return g.UUID == uuid })
-		known := r.registry.Records[uuid]
+		known := o.registry.Records[uuid]
 		if known != nil && known.Hardware != nil {
 			if d := machine.Drivers[known.Hardware.Vendor]; d.Absent != nil || len(d.Unknown) > 0 {
 				continue // it may be one of those that were not seen
 			}
 		}
 		if known != nil && !here {
-			r.log.Info("forgetting a GPU", "gpu", uuid)
+			o.log.Info("forgetting a GPU", "gpu", uuid)
 			known.Hardware = nil
 		}
-		r.logOnce.report("forgotten", r.forgotten.Remove(uuid))
+		o.report("forgotten", o.forgotten.Remove(uuid))
 	}
 }
 
@@ -62,23 +77,23 @@ func absence(d hardware.Driver) hardware.Problem {
 
 // onEvent takes note of an event; one without a device concerns every GPU, one of
 // a MIG instance that instance alone. The pass that follows sees the rest.
-func (r *reconciler) onEvent(event hardware.Event) {
+func (o *observations) onEvent(event hardware.Event) {
 	uuids := []string{event.UUID}
 	if event.UUID == "" {
-		uuids = slices.DeleteFunc(r.registry.GPUs(), func(uuid string) bool { return r.registry.Records[uuid].Hardware.Vendor != event.Vendor })
+		uuids = slices.DeleteFunc(o.registry.GPUs(), func(uuid string) bool { return o.registry.Records[uuid].Hardware.Vendor != event.Vendor })
 	}
 	for _, uuid := range uuids {
 		if event.XID == 0 {
-			r.log.Warn("the driver reported an event", "gpu", uuid, "event", event.Name)
-			r.health.Event(uuid, event.Problem, r.now())
+			o.log.Warn("the driver reported an event", "gpu", uuid, "event", event.Name)
+			o.health.Event(uuid, event.Problem, o.now())
 			continue
 		}
-		r.health.NoteXID(uuid, event.XID)
+		o.health.NoteXID(uuid, event.XID)
 		// A GPU that is gone is gone with all its instances.
-		if instance := r.registry.Instance(uuid, event.GI, event.CI); instance != "" && r.health.Class(event.XID) != health.Lost {
+		if instance := o.registry.Instance(uuid, event.GI, event.CI); instance != "" && o.health.Class(event.XID) != health.Lost {
 			uuid = instance
 		}
-		class := r.health.XID(uuid, event.XID, r.now())
-		r.log.Warn("the driver reported an XID", "device", uuid, "xid", event.XID, "class", class.String())
+		class := o.health.XID(uuid, event.XID, o.now())
+		o.log.Warn("the driver reported an XID", "device", uuid, "xid", event.XID, "class", class.String())
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/prepare"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
-	"github.com/nomad-gpu/nomad-gpu/internal/cgroup"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -30,37 +29,27 @@ type reconciler struct {
 	platform *fleet.Platform
 	now      func() time.Time
 
-	records
-	observation
-	preparer *prepare.Preparer
-	mps      *mps.Supervisor
+	registry     *registry.Registry
+	reservations *occupancy.Reservations
+	state        *statedir.Dir
+	health       *health.Tracker
+	mps          *mps.Supervisor
 
-	published *publisher
+	listener     *eventListener
+	observations *observations
+	probes       *probes
+	inputs       *inputSource
+	preparer     *prepare.Preparer
+	published    *publisher
+
+	// worked names the vendors whose driver this process could use.
+	worked map[string]bool
 	// wake asks for another pass.
 	wake trigger
 	// outdated is called when only a new process can serve a driver.
 	outdated func()
 	// unmatched compares the rules with the hardware once.
 	unmatched sync.Once
-}
-
-// records are what outlives the plugin: on disk, and in the state directory.
-type records struct {
-	registry                     *registry.Registry
-	cordons, forgotten, releases registry.Flags
-	reservations                 *occupancy.Reservations
-	state                        *statedir.Dir
-}
-
-// observation is what is known of the GPUs and their programs beside the last survey.
-type observation struct {
-	health   *health.Tracker
-	listener *eventListener
-	probes   *probes
-	// cgroups reads those of a process, also of one that ended a while ago.
-	cgroups func(pid int) []cgroup.Group
-	// worked names the vendors whose driver this process could use.
-	worked map[string]bool
 }
 
 // run reconciles until the context ends.
@@ -76,7 +65,7 @@ func (r *reconciler) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case event := <-r.listener.events:
-			r.onEvent(event)
+			r.observations.onEvent(event)
 		case o := <-r.probes.outcomes:
 			r.probes.onOutcome(o)
 		case <-r.wake:
@@ -90,10 +79,10 @@ func (r *reconciler) run(ctx context.Context) {
 func (r *reconciler) reconcile(ctx context.Context) {
 	machine := r.registry.Complete(r.platform.Observer.Survey())
 	r.checkDrivers(machine)
-	r.observe(machine)
+	r.observations.observe(machine)
 	r.listener.watch(ctx, machine)
-	r.forget(machine)
-	inputs := r.gatherInputs(machine)
+	r.observations.forget(machine)
+	inputs := r.inputs.gather(machine)
 	units := plan.Units(r.config, r.registry, machine, inputs)
 	r.logOnce.report("device registry", r.registry.Save())
 	if len(machine.GPUs) > 0 && r.registry.Knows(machine.GPUs) {

@@ -43,13 +43,14 @@ func openService(log hclog.Logger, c *config.Config, outdated func()) (*service,
 	if err != nil {
 		return nil, err
 	}
-	r, err := newReconciler(log, c, p)
+	cgroups := occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of
+	r, err := newReconciler(log, c, p, cgroups)
 	if err != nil {
 		p.Close()
 		return nil, err
 	}
 	r.outdated = outdated
-	m := &telemetry.Meter{Observer: p.Observer, State: r.state, Published: r.published, Report: r.logOnce.report, Now: time.Now, Cgroups: r.cgroups}
+	m := &telemetry.Meter{Observer: p.Observer, State: r.state, Published: r.published, Report: r.logOnce.report, Now: time.Now, Cgroups: cgroups}
 	return &service{reconciler: r, meter: m, monitor: &telemetry.Monitor{Observer: p.Observer, Published: r.published, Meter: m, Health: r.health, Now: time.Now, Server: r.mps.Server, Environ: occupancy.Environ, DriverCounts: r.state.DriverCounts}}, nil
 }
 
@@ -83,8 +84,9 @@ func (s *service) end() {
 	s.reconciler.platform.Close()
 }
 
-// newReconciler makes a reconciler that has done nothing yet.
-func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reconciler, error) {
+// newReconciler makes a reconciler that has done nothing yet; cgroups reads the control
+// groups of a process, also of one that ended a while ago.
+func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform, cgroups func(pid int) []cgroup.Group) (*reconciler, error) {
 	state, err := statedir.Open(c.StateDir, p.BootID)
 	if err != nil {
 		return nil, err
@@ -94,34 +96,40 @@ func newReconciler(log hclog.Logger, c *config.Config, p *fleet.Platform) (*reco
 		return nil, err
 	}
 	wake, logOnce := newTrigger(), newOnceLogger(log)
-	r := &reconciler{
-		log: log, logOnce: logOnce, config: c, platform: p, now: time.Now,
-		records: records{registry: known, cordons: registry.OpenCordons(c.DataDir), forgotten: registry.OpenForgotten(c.DataDir), releases: registry.OpenReleases(c.DataDir), state: state},
-		observation: observation{
-			health: health.New(c.Health), listener: newEventListener(log, p.Observer, wake.pull),
-			cgroups: occupancy.NewCgroupMemory(cgroup.Of, time.Now).Of,
-			worked:  map[string]bool{},
-		},
-		published: newPublisher(time.Now()), wake: wake,
-	}
-	r.reservations, err = occupancy.OpenReservations(c.DataDir, c.ModeChangeDelay, r.now())
-	logOnce.report("reservations", err)
+	report, now := logOnce.report, time.Now
+	cordons, tracker := registry.OpenCordons(c.DataDir), health.New(c.Health)
+	reservations, err := occupancy.OpenReservations(c.DataDir, c.ModeChangeDelay, now())
+	report("reservations", err)
 	old, err := state.GPUs()
-	logOnce.report("states", err)
-	r.health.Restore(old)
+	report("states", err)
+	tracker.Restore(old)
+	daemons, err := newDaemons(log, c, wake.pull)
+	if err != nil {
+		return nil, err
+	}
+	return &reconciler{
+		log: log, logOnce: logOnce, config: c, platform: p, now: now,
+		registry: known, reservations: reservations, state: state, health: tracker, mps: daemons,
+		listener:     newEventListener(log, p.Observer, wake.pull),
+		observations: &observations{log: log, report: report, health: tracker, registry: known, forgotten: registry.OpenForgotten(c.DataDir), now: now},
+		probes: &probes{log: log, report: report, health: tracker, registry: known, cordons: cordons, observer: p.Observer, prober: p.Prober,
+			server: daemons.Server, startOf: processStart, now: now, pause: c.Health.Interval / 2,
+			outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}},
+		inputs: &inputSource{report: report, config: c, registry: known, cordons: cordons, reservations: reservations, state: state, health: tracker,
+			observer: p.Observer, server: daemons.Server, now: now},
+		preparer: prepare.New(prepare.Options{Log: log, Report: report, Config: c, Platform: p, State: state, Releases: registry.OpenReleases(c.DataDir), Cordons: cordons,
+			Daemons: daemons, Cgroups: cgroups, Wake: wake.pull, Now: now}),
+		published: newPublisher(now()), worked: map[string]bool{}, wake: wake,
+	}, nil
+}
+
+// newDaemons makes a supervisor of MPS daemons; changed is called when one became ready, or
+// ceased to be.
+func newDaemons(log hclog.Logger, c *config.Config, changed func()) (*mps.Supervisor, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the plugin's own binary: %w", err)
 	}
-	r.mps, err = mps.New(mps.Options{Logger: log, StateDir: c.StateDir, Program: c.MPS.Control, Self: self, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(),
-		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Changed: wake.pull})
-	if err != nil {
-		return nil, err
-	}
-	r.probes = &probes{log: log, report: logOnce.report, health: r.health, registry: known, cordons: r.cordons, observer: p.Observer, prober: p.Prober,
-		server: r.mps.Server, startOf: processStart, now: r.now, pause: c.Health.Interval / 2,
-		outcomes: make(chan outcome), running: map[string]bool{}, ended: map[string]time.Time{}}
-	r.preparer = prepare.New(prepare.Options{Log: log, Report: logOnce.report, Config: c, Platform: p, State: state,
-		Releases: r.releases, Cordons: r.cordons, Daemons: r.mps, Cgroups: r.cgroups, Wake: wake.pull, Now: r.now})
-	return r, nil
+	return mps.New(mps.Options{Logger: log, StateDir: c.StateDir, Program: c.MPS.Control, Self: self, LibraryPath: nvidia.Driver(c.Driver).LibraryPath(),
+		MultiUser: c.MPS.MultiUser, HostShm: c.MPS.HostShm, ShmMiB: c.ShmMiB, Changed: changed})
 }
