@@ -91,7 +91,7 @@ func (c *stateClasses) put(b *gpuPool) {
 	}
 	b.class = id
 	cl := &c.classes[id]
-	if len(cl.pools) == 0 {
+	if ok && len(cl.pools) == 0 {
 		c.note(id)
 	}
 	at, _ := slices.BinarySearch(cl.pools, b.id)
@@ -124,7 +124,7 @@ func (c *stateClasses) remove(b *gpuPool) {
 }
 
 // create returns a new class for the state of a pool, or makes one of an old
-// class that is empty.
+// class that is empty, and notes it.
 func (c *stateClasses) create(key classKey, b *gpuPool) int32 {
 	id := c.spare()
 	if id < 0 {
