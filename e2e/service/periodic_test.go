@@ -136,3 +136,38 @@ func TestForcesKeepToTheirQueue(t *testing.T) {
 	}
 	doubleBooked(ctx, t, c.API)
 }
+
+// TestOnlySoManyChildrenWait has a clock of every second start children in a queue that is full: when
+// 100 of them wait, Nomad starts no further one.
+func TestOnlySoManyChildrenWait(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, oneGPU)
+	admits(ctx, t, r)
+	whole := map[string]string{"gpu": "1"}
+	for _, j := range []*api.Job{job{id: "full", meta: whole}.api(), clock("often", "* * * * * * *", whole)} {
+		if _, _, err := r.API.Jobs().Register(j, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	children := func() int {
+		list, _, err := c.API.Jobs().PrefixList("often/periodic-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	until(ctx, t, "prohibit overlap", 4*time.Minute, func() (bool, string) {
+		j, _, err := c.API.Jobs().Info("often", (&api.QueryOptions{}).WithContext(ctx))
+		return err == nil && *j.Periodic.ProhibitOverlap, fmt.Sprintf("%d children, %v", children(), err)
+	})
+	if said, waits := waitsByTheClock(ctx, t, c, "often"); !waits {
+		t.Errorf("the job waits no more: %s", said)
+	}
+	before := children()
+	for begin := time.Now(); time.Since(begin) < 10*time.Second && ctx.Err() == nil; time.Sleep(time.Second) {
+		if n := children(); n < 100 || n > before+1 {
+			t.Fatalf("%d children, and %d before", n, before)
+		}
+	}
+}

@@ -46,6 +46,20 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 	return envelope.raw(), nil
 }
 
+// WithoutOverlap returns the request's body with which Nomad starts no child of a periodic job while
+// another one waits or runs. The job is not changed.
+func (j *Job) WithoutOverlap() ([]byte, error) {
+	periodic, err := parseObject(j.job.get("Periodic"))
+	if err != nil {
+		return nil, fmt.Errorf("periodic: %w", err)
+	}
+	periodic.set("ProhibitOverlap", encode(true))
+	job, envelope := j.job.clone(), j.envelope.clone()
+	job.set("Periodic", periodic.raw())
+	envelope.set("Job", job.raw())
+	return envelope.raw(), nil
+}
+
 func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 	if d.Group != g.name || len(d.Tasks) != len(ask.Tasks) {
 		return nil, fmt.Errorf("the decision is for group %q with %d tasks, want %d", d.Group, len(d.Tasks), len(ask.Tasks))

@@ -132,9 +132,18 @@ func TestJob(t *testing.T) {
 	}
 	g.Tasks = g.Tasks[:1]
 	j.Periodic = &api.PeriodicConfig{}
-	if got := NewJob(j, Hardware{}); !got.Stopped || !got.Periodic {
-		t.Error("a periodic job starts nothing itself")
+	if got := NewJob(j, Hardware{}); !got.Stopped || !got.Periodic || !got.Overlaps {
+		t.Errorf("a periodic job starts nothing itself: %+v", got)
 	}
+	j.Periodic.ProhibitOverlap = ptr(true)
+	if got := NewJob(j, Hardware{}); !got.Periodic || got.Overlaps {
+		t.Errorf("children of it overlap: %+v", got)
+	}
+	j.Stop = ptr(true)
+	if got := NewJob(j, Hardware{}); !got.Stopped || got.Periodic {
+		t.Errorf("a periodic job that was stopped starts children: %+v", got)
+	}
+	j.Stop = nil
 	for block, want := range map[*any]int{
 		ptr[any](map[string]any{"priority": "40"}):           40,
 		ptr[any]([]any{map[string]any{"priority": 40}}):      40, // without quotes

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -154,5 +155,38 @@ func TestAParentIsHeldOnce(t *testing.T) {
 	b.LetTimePass()
 	if due := b.Next(nil, true); due == nil || due.Job.ID != "p/periodic-3" || !due.Revision.Retry {
 		t.Errorf("there is quota, and due is %+v", due)
+	}
+}
+
+// Children that wait and that nothing is recorded of yet keep nothing else from being done, however
+// many of them Nomad starts.
+func TestWhatDriftsKeepsNothingElseFromBeingDone(t *testing.T) {
+	b := servicetest.New(t, "preemption {\n min_run_time = \"0s\"\n}\n", servicetest.Machine("a", 1))
+	parent, d := byClock(t, b, "p")
+	for i := range 40 {
+		b.Block(child(b, parent, fmt.Sprintf("p/periodic-%d", i), d), 1)
+	}
+	b.Tenant(t, "low", 20, "a", 0, 0, 16)
+	b.Waits(t, "high", "1", 80)
+	b.LetTimePass()
+	skip, aligned := map[string]bool{}, 0
+	for range 60 {
+		due := b.Next(skip, true)
+		if due == nil {
+			break
+		}
+		skip[due.Job.String()] = true
+		if due.Revision.Align {
+			aligned++
+		}
+		if due.Job.ID == "high" && due.Evict != nil {
+			if aligned > 15 {
+				t.Errorf("%d were looked at before", aligned)
+			}
+			aligned -= 1000
+		}
+	}
+	if aligned != 40-1000 {
+		t.Errorf("%d were looked at", aligned)
 	}
 }

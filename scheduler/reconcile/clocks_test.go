@@ -71,3 +71,66 @@ func TestALoopOfRegistrationsOverrunsOnceAnHour(t *testing.T) {
 		}
 	})
 }
+
+// Where many children of a job that is held wait, Nomad starts no further one until they have run:
+// neither Nomad nor the service has to remember ever more of them. It is told once, and none that
+// waits is lost.
+func TestOnlySoManyChildrenOfAJobWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(t)
+		c.submit(t.Context(), whole("a", 1))
+		c.submit(t.Context(), whole("a", 2))
+		c.tick(t)
+		c.submit(t.Context(), periodic("clock", "1", 1, 50))
+		for range mostChildren + 30 {
+			c.launch("clock")
+			c.tick(t)
+		}
+		told := 0
+		for _, line := range c.log {
+			if strings.Contains(line, "100 children of the periodic job a/clock wait: Nomad starts no further one until they have run (prohibit_overlap)") {
+				told++
+			}
+		}
+		if n := c.waiting(); n < mostChildren || n > mostChildren+2 || told != 1 || !c.held("clock") {
+			t.Errorf("%d wait, told %d times\n%s", n, told, strings.Join(c.log, "\n"))
+		}
+		c.stop(c.jobs["a/j1"])
+		clear(c.stops)
+		ran := map[string]bool{}
+		for n := 0; n < 1000 && c.waiting() > 0; n++ {
+			c.tick(t)
+			for _, j := range c.children() {
+				ran[j.key.ID] = true
+				c.stop(j)
+			}
+		}
+		c.seconds(10)
+		if len(ran) != c.launched+1 || c.overruns > 0 { // and the one that was submitted
+			t.Errorf("%d of %d ran, %d wait", len(ran), c.launched+1, c.waiting())
+		}
+		c.launch("clock")
+		c.seconds(10)
+		if len(c.children()) != 1 {
+			t.Errorf("%s run", c.running())
+		}
+	})
+}
+
+// A dry run only tells of it.
+func TestADryRunProhibitsNoOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocksWith(t, strings.Replace(modelConfig, "preemption {", "preemption {\n dry_run = true", 1))
+		c.submit(t.Context(), whole("a", 1))
+		c.submit(t.Context(), whole("a", 2))
+		c.tick(t)
+		c.submit(t.Context(), periodic("clock", "1", 1, 50))
+		for range mostChildren + 10 {
+			c.launch("clock")
+			c.tick(t)
+		}
+		if n := c.waiting(); n != mostChildren+10 || !strings.Contains(strings.Join(c.log, "\n"), "hold: 100 children of") {
+			t.Errorf("%d wait\n%s", n, strings.Join(c.log, "\n"))
+		}
+	})
+}

@@ -199,7 +199,7 @@ func givesUpQuota(queue string) *admit.Hold {
 // kindOf is the kind of the event that tells of what is item.
 func kindOf(item *Item) string {
 	switch {
-	case item.Revision.Hold != nil || len(item.Revision.Only) > 0:
+	case item.NoOverlap || item.Revision.Hold != nil || len(item.Revision.Only) > 0:
 		return "hold"
 	case item.Evict.Moves:
 		return "move"
@@ -224,7 +224,7 @@ func (l *Loop) note(item *Item, dryRun bool) {
 			tx.Note(view.Event{Kind: "hold", Namespace: y.Job.Namespace, JobID: y.Job.ID, For: e.Job.String(), Text: text, DryRun: dryRun})
 		}
 		if kind == "hold" && len(e.Victims) == 0 { // its children wait
-			if q := tx.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun {
+			if q := tx.QueueOf(item.Job, item.Revision.Group); q != nil && !dryRun && !item.NoOverlap {
 				tx.NoteOverrun(q.Name)
 			}
 			tx.Note(view.Event{Kind: kind, Namespace: item.Job.Namespace, JobID: item.Job.ID, Text: e.Text, DryRun: dryRun})

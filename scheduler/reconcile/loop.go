@@ -222,6 +222,8 @@ func (l *Loop) reconcile(ctx context.Context, item *Item) bool {
 	switch {
 	case item.Seat != nil:
 		return l.takeSeat(ctx, item)
+	case item.NoOverlap:
+		return l.endOverlap(ctx, item)
 	case item.Evict != nil && (item.Revision.Hold != nil || len(item.Revision.Only) > 0):
 		return l.bringBack(ctx, item)
 	case item.Evict != nil:

@@ -19,6 +19,9 @@ type Item struct {
 	// Evict is set when room must be made first, or when what the revision
 	// holds must stop.
 	Evict *decide.Eviction
+	// NoOverlap is set when Nomad is to start no child of a periodic job while another one waits or
+	// runs.
+	NoOverlap bool
 	// Seat is set when a free seat is taken, and what sits there steps aside.
 	Seat *decide.Seat
 }
@@ -34,6 +37,8 @@ type Finder struct {
 	window *decide.Window // of this look; see turns
 	still  trial          // since when there is nothing to do
 	moved  trial          // when the state changed last
+	// aligned is how many items in a row brought a job together with its record.
+	aligned int
 }
 
 // NewFinder returns a finder that has looked for nothing yet.
@@ -126,15 +131,34 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 		return item
 	}
 	waiting := tx.Waiting()
+	if item := crowded(tx, waiting, skip); item != nil {
+		return item
+	}
 	if item := firstOf(tx, waiting, skip, f.letGo); item != nil {
 		return item
 	}
 	if item := fallsBack(tx, waiting, skip); item != nil {
 		return item
 	}
-	if item := drifted(tx, skip); item != nil {
+	if f.aligned < alignsInARow {
+		if item := drifted(tx, skip); item != nil {
+			f.aligned++
+			return item
+		}
+	}
+	f.aligned = 0
+	if item := f.others(tx, waiting, skip, mayEvict); item != nil {
 		return item
 	}
+	return drifted(tx, skip)
+}
+
+// alignsInARow is how many jobs are brought together with their record before it is looked for
+// something else: Nomad may start children of many periodic jobs faster than that is done for them.
+const alignsInARow = 10
+
+// others is what comes after that.
+func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, mayEvict bool) *Item {
 	if item := reopen(tx, skip); item != nil {
 		return item
 	}

@@ -1,10 +1,12 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -113,4 +115,54 @@ func childrenWait(tx *state.Tx, skip map[string]bool, child *nomad.Alloc, queue 
 		return hold(parent.Key, g.Name, nil, text, decide.ChildrenWait(fmt.Sprintf("a child of it took queue %s above its limit", queue)))
 	}
 	return nil
+}
+
+// mostChildren is how many children of a periodic job that is held wait at once.
+const mostChildren = 100
+
+// crowded finds a periodic job that is held, and of which that many children wait.
+func crowded(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
+	if len(waiting) < mostChildren {
+		return nil
+	}
+	children := map[nomad.JobKey]map[string]bool{}
+	for _, w := range waiting {
+		p := periodicParent(tx, w.Job)
+		if p == nil || !p.Overlaps || skip[p.Key.String()] || !slices.ContainsFunc(p.Groups, func(g nomad.Group) bool { return g.Was != nil && g.Was.Hold != "" }) {
+			continue
+		}
+		if children[p.Key] == nil {
+			children[p.Key] = map[string]bool{}
+		}
+		if children[p.Key][w.Job.ID] = true; len(children[p.Key]) < mostChildren {
+			continue
+		}
+		text := fmt.Sprintf("%d children of the periodic job %s wait: Nomad starts no further one until they have run (prohibit_overlap)", mostChildren, p.Key)
+		return &Item{Job: p.Key, Evict: &decide.Eviction{Text: text}, NoOverlap: true}
+	}
+	return nil
+}
+
+// endOverlap has Nomad start no child of a periodic job while another one waits or runs. The job
+// rests then, until the news of it is there.
+func (l *Loop) endOverlap(ctx context.Context, item *Item) bool {
+	if l.Config().Preemption.DryRun {
+		return l.wouldEvict(item)
+	}
+	body, err := l.Actor.Read(ctx, item.Job)
+	var job *admit.Job
+	if err == nil {
+		job, err = admit.Read(body, admit.Query{Namespace: item.Job.Namespace, Devices: l.Config().DeviceNames()})
+	}
+	if err == nil {
+		body, err = job.WithoutOverlap()
+	}
+	if err == nil {
+		err = l.Actor.Register(ctx, item.Job, body)
+	}
+	if err == nil {
+		l.note(item, false)
+	}
+	l.report("prohibit overlap of children of job "+item.Job.String(), err)
+	return false
 }

@@ -39,13 +39,27 @@ func newClocksWith(t *testing.T, config string) *clocks {
 	return c
 }
 
-// launch is a start by the clock.
+// launch is a start by the clock, which there is none of where the job prohibits that its children
+// overlap.
 func (c *clocks) launch(parent string) nomad.JobKey {
+	if of := c.jobs["a/"+parent].job; *of.Periodic.ProhibitOverlap && c.childRuns(parent) {
+		return nomad.JobKey{}
+	}
 	c.launched++
 	id := fmt.Sprintf("%s/periodic-%05d", parent, c.launched)
 	c.stops[id] = 20
 	c.log = append(c.log, "  launch "+id)
 	return c.modelRun.launch(nomad.JobKey{Namespace: "a", ID: parent}, id)
+}
+
+// childRuns reports whether Nomad would say that a child of a job runs, or waits.
+func (c *clocks) childRuns(parent string) bool {
+	for _, j := range c.jobs {
+		if j.job.ParentID != nil && *j.job.ParentID == parent && (len(j.blocked) > 0 || c.holds(j) > 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // force is one through the service, as its proxy does it; false: it is refused.
