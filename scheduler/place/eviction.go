@@ -56,6 +56,9 @@ func (e *eviction) allowed(u *Usage) bool {
 	if u.protected(e.now) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
+	if u.Spent && u.Queue == e.r.Queue {
+		return false
+	}
 	if e.movable != nil {
 		return e.movable(u)
 	}

@@ -32,6 +32,7 @@ type Usage struct {
 	MinRun    time.Duration // protected from eviction until Start+MinRun
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
 	Pinned    bool          // never a victim, never moved
+	Spent     bool          `json:"-"` // no victim for work of its own queue
 	Ends      bool          `json:"-"` // by itself or already, as the work of batch jobs does
 
 	// Idle is set once it has not used its GPUs for so long that its seats make room for

@@ -144,7 +144,7 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 // drain. A batch job has no such block, and its health is not watched.
 func movable(tx *state.Tx, u *place.Usage) bool {
 	a := tx.Alloc(u.ID)
-	if a == nil || u.Gang != "" || tx.Moved(a.Key()) || !tx.Evictable(a) {
+	if a == nil || u.Gang != "" || tx.Moved(a.Key()) || !tx.Evictable(a) || !tx.BudgetLeft(a, true) {
 		return false
 	}
 	if r := tx.Record(a.Key()); r == nil || len(r.Groups[a.Group].Excluded) > 0 {

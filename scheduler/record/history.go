@@ -26,6 +26,9 @@ type History struct {
 	Evicted map[string][]time.Time `json:"evicted"`
 	// EvictedQueues is when jobs of a queue had to.
 	EvictedQueues map[string][]time.Time `json:"evicted_queues,omitempty"`
+	// EvictedOwn and EvictedQueuesOwn are those of them that were for jobs of the same queue.
+	EvictedOwn       map[string][]time.Time `json:"evicted_own,omitempty"`
+	EvictedQueuesOwn map[string][]time.Time `json:"evicted_queues_own,omitempty"`
 	// Overran is when a child of a periodic job took a queue above its limit last.
 	Overran map[string]time.Time `json:"overran,omitempty"`
 	// Used is what queues held over time, as of UsedAt.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -19,13 +20,13 @@ const kept = 200
 type history struct {
 	decisions []view.Decision
 	events    []view.Event
-	untold    []view.Event                 // for the audit log
-	evicted   map[nomad.JobKey][]time.Time // within budgetTime
-	byQueue   map[string][]time.Time       // the same, of all jobs of a queue
-	moved     map[nomad.JobKey]time.Time   // when work of a job was moved last, within budgetTime
-	overran   map[string]time.Time         // when a child of a periodic job took a queue above its limit last, within budgetTime
-	saved     *record.History              // as it is stored
-	unsaved   bool                         // something was done since
+	untold    []view.Event               // for the audit log
+	evicted   evictions[nomad.JobKey]    // of jobs
+	byQueue   evictions[string]          // the same, of all jobs of a queue
+	moved     map[nomad.JobKey]time.Time // when work of a job was moved last, within budgetTime
+	overran   map[string]time.Time       // when a child of a periodic job took a queue above its limit last, within budgetTime
+	saved     *record.History            // as it is stored
+	unsaved   bool                       // something was done since
 }
 
 // decision notes a decision. One that is stored may be read again when a replica
@@ -98,12 +99,15 @@ func (tx *Tx) Note(e view.Event) {
 		return
 	}
 	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
-	h.evicted[key] = append(h.evicted[key], e.At)
+	var q *config.Queue
 	if a := tx.allocs[e.AllocID]; a != nil {
-		if q := tx.QueueOf(key, a.Group); q != nil {
-			h.byQueue[q.Name] = append(h.byQueue[q.Name], e.At)
-			tx.rebookQueue(q.Name)
-		}
+		q = tx.QueueOf(key, a.Group)
+	}
+	own := q != nil && tx.paysFor(q, ParseKey(e.For))
+	h.evicted.note(key, e.At, own)
+	if q != nil {
+		h.byQueue.note(q.Name, e.At, own)
+		tx.rebookQueue(q.Name)
 	}
 	tx.rebookJob(key)
 }
@@ -146,28 +150,12 @@ func (tx *Tx) TakeUntold() []view.Event {
 func (tx *Tx) forgetEvictions() {
 	maps.DeleteFunc(tx.history.moved, func(key nomad.JobKey, _ time.Time) bool { return !tx.Moved(key) })
 	maps.DeleteFunc(tx.history.overran, func(queue string, _ time.Time) bool { return !tx.Overran(queue) })
-	for _, key := range expire(tx.history.evicted, tx.now()) {
+	for _, key := range tx.history.evicted.expire(tx.now()) {
 		tx.rebookJob(key)
 	}
-	for _, queue := range expire(tx.history.byQueue, tx.now()) {
+	for _, queue := range tx.history.byQueue.expire(tx.now()) {
 		tx.rebookQueue(queue)
 	}
-}
-
-// expire removes what is older than the budget's time, and returns whose.
-func expire[K comparable](evicted map[K][]time.Time, now time.Time) []K {
-	var changed []K
-	for key, times := range evicted {
-		left := slices.DeleteFunc(slices.Clone(times), func(at time.Time) bool { return now.Sub(at).Abs() >= budgetTime })
-		if len(left) == len(times) {
-			continue
-		}
-		if evicted[key] = left; len(left) == 0 {
-			delete(evicted, key)
-		}
-		changed = append(changed, key)
-	}
-	return changed
 }
 
 // TakeUnsaved returns what was done and what of it is stored, or nil when that is
@@ -178,13 +166,10 @@ func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 		return nil, nil
 	}
 	h.unsaved = false
-	now = &record.History{Evicted: map[string][]time.Time{}}
+	now = &record.History{Evicted: byName(h.evicted.all), EvictedOwn: byName(h.evicted.own), EvictedQueues: maps.Clone(h.byQueue.all), EvictedQueuesOwn: maps.Clone(h.byQueue.own)}
 	now.Used, now.UsedAt = tx.past.Stored()
 	now.Events = slices.DeleteFunc(newestFirst(h.events), func(e view.Event) bool { return e.Kind == "error" })
-	for key, times := range h.evicted {
-		now.Evicted[key.String()] = slices.Clone(times)
-	}
-	now.EvictedQueues, now.Overran = maps.Clone(h.byQueue), maps.Clone(h.overran)
+	now.Overran = maps.Clone(h.overran)
 	return now, h.saved
 }
 
@@ -226,11 +211,11 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	slices.SortStableFunc(h.decisions, func(x, y view.Decision) int { return x.At.Compare(y.At) })
 	for name, times := range stored.Evicted {
 		key := ParseKey(name)
-		h.evicted[key] = times
+		h.evicted.recall(key, times, stored.EvictedOwn[name])
 		tx.rebookJob(key)
 	}
 	for queue, times := range stored.EvictedQueues {
-		h.byQueue[queue] = times
+		h.byQueue.recall(queue, times, stored.EvictedQueuesOwn[queue])
 		tx.rebookQueue(queue)
 	}
 	for queue, at := range stored.Overran {

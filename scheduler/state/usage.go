@@ -14,6 +14,7 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	u := place.Usage{
 		ID: a.ID, NodeID: a.NodeID, Job: a.Job, Namespace: a.Namespace, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
 		Priority: r.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.workSaved(a), Pinned: !r.Evictable(a),
+		Spent: !r.BudgetLeft(a, true),
 	}
 	if len(a.Devices) == 0 {
 		return u
@@ -188,10 +189,7 @@ func (r *Reader) Stoppable(a *nomad.Alloc) bool {
 // group off its node would end the deployment, and with it the choice whether the
 // new version is to replace the old one.
 func (r *Reader) Evictable(a *nomad.Alloc) bool {
-	if !r.Stoppable(a) || r.Unchangeable(a.Key()) || len(r.history.evicted[a.Key()]) >= r.config.Preemption.MaxPerJob {
-		return false
-	}
-	if q := r.QueueOf(a.Key(), a.Group); q != nil && len(r.history.byQueue[q.Name]) >= r.config.Preemption.MaxPerQueue {
+	if !r.Stoppable(a) || r.Unchangeable(a.Key()) || !r.BudgetLeft(a, false) {
 		return false
 	}
 	for _, sibling := range r.byJob[a.Key()] {
