@@ -137,6 +137,34 @@ func TestForcesKeepToTheirQueue(t *testing.T) {
 	doubleBooked(ctx, t, c.API)
 }
 
+// TestOverlapStaysProhibited has a clock of every second start children in a queue that is full, of a
+// job that prohibits that they overlap: while the first waits, Nomad starts no other.
+func TestOverlapStaysProhibited(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	r := serve(ctx, t, c, oneGPU)
+	admits(ctx, t, r)
+	whole := map[string]string{"gpu": "1"}
+	alone, prohibited := clock("often", "* * * * * * *", whole), true
+	alone.Periodic.ProhibitOverlap = &prohibited
+	for _, j := range []*api.Job{job{id: "full", meta: whole}.api(), alone} {
+		if _, _, err := r.API.Jobs().Register(j, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for begin := time.Now(); time.Since(begin) < 20*time.Second && ctx.Err() == nil; time.Sleep(time.Second) {
+		list, _, err := c.API.Jobs().PrefixList("often/periodic-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, child := range list {
+			if child.ParentID != "often" || len(list) > 1 {
+				t.Fatalf("%d children, %s has the parent %q", len(list), child.ID, child.ParentID)
+			}
+		}
+	}
+}
+
 // TestOnlySoManyChildrenWait has a clock of every second start children in a queue that is full: when
 // 100 of them wait, Nomad starts no further one.
 func TestOnlySoManyChildrenWait(t *testing.T) {

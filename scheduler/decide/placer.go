@@ -215,6 +215,9 @@ func (p *groupPlacer) fill(g record.Group, given []admit.TaskDecision, running i
 	if hold := p.resting(&g); hold != nil && running == 0 {
 		return p.held(g, given, hold), nil
 	}
+	if running == 0 && missing > 0 && p.tx.Overlaps(p.key) {
+		return p.held(g, given, &admit.Hold{Kind: view.WaitsForQuota, Sentence: "another child of the periodic job runs, which prohibits overlap"}), nil
+	}
 	if hold, err := p.quota(g.Cost, running, missing); err != nil {
 		return g, err
 	} else if hold != nil {

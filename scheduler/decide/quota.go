@@ -73,7 +73,7 @@ func (p *groupPlacer) firstInQueue(own place.Charge) *state.Waiting {
 	tx, turn, payable := p.tx, turnOf(p.tx, p.ask), map[claim]bool{}
 	for w := range tx.WaitingFor(view.WaitsForQuota) {
 		r := tx.Record(w.Job)
-		if r == nil || w.Job == p.key || !tx.ShareLimit(w.Turn.Queue, p.queue.Name) || !goesFirst(tx, w.Turn, turn) {
+		if r == nil || w.Job == p.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, p.queue.Name) || !goesFirst(tx, w.Turn, turn) {
 			continue
 		}
 		g := r.Groups[w.Group]

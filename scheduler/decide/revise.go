@@ -175,7 +175,21 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if !r.Retry {
 		return g, nil
 	}
-	return retry(tx, key, a, g)
+	g, err := retry(tx, key, a, g)
+	if err == nil && r.Align && waitsOn(tx, key, a, &g) {
+		g.Decision = a.Was.Decision(a.Group)
+	}
+	return g, err
+}
+
+// waitsOn reports whether a child goes on to wait for what it was born to wait for. Then it stays as
+// it is registered: Nomad forgets whose child it is when it is registered again.
+func waitsOn(tx *state.Tx, key nomad.JobKey, a *admit.Ask, g *record.Group) bool {
+	if j := tx.Job(key); j == nil || j.Parent == "" || a.Was == nil || g.Decision.Hold == nil {
+		return false
+	}
+	was := a.Was.Decision(a.Group).Hold
+	return was != nil && was.Kind == g.Decision.Hold.Kind
 }
 
 // exclude has a group leave out some nodes: it neither prefers them nor is promised anything there.

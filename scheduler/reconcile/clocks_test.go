@@ -134,3 +134,45 @@ func TestADryRunProhibitsNoOverlap(t *testing.T) {
 		}
 	})
 }
+
+// A job that prohibits overlap has one child at a time: Nomad does not know of the one that was let go,
+// since it forgets whose child that is, so that the next one waits until it has ended. What else waits
+// for the queue goes on.
+func TestOverlapStaysProhibited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(t)
+		c.submit(t.Context(), whole("a", 1))
+		c.submit(t.Context(), whole("a", 2))
+		c.tick(t)
+		c.submit(t.Context(), []byte(strings.Replace(string(periodic("clock", "1", 1, 50)), `"Enabled"`, `"ProhibitOverlap": true, "Enabled"`, 1)))
+		for range 5 {
+			c.launch("clock")
+			c.tick(t)
+		}
+		c.stop(c.jobs["a/j1"])
+		c.stop(c.jobs["a/j2"])
+		for range 30 {
+			c.launch("clock")
+			c.tick(t)
+			if n := len(c.children()); n > 1 {
+				t.Fatalf("%s run\n%s", c.running(), strings.Join(c.log, "\n"))
+			}
+		}
+		if c.waiting() != 1 || len(c.children()) != 1 {
+			t.Errorf("%d wait, %s run", c.waiting(), c.running())
+		}
+		c.submit(t.Context(), whole("a", 3))
+		c.seconds(10)
+		if !strings.Contains(c.running(), "a/j3") {
+			t.Errorf("%s run\n%s", c.running(), strings.Join(c.log, "\n"))
+		}
+		c.stop(c.jobs["a/j3"])
+		for _, j := range c.children() {
+			c.stop(j)
+		}
+		c.seconds(60)
+		if c.waiting() != 0 || len(c.children()) != 1 {
+			t.Errorf("%d wait, %s run\n%s", c.waiting(), c.running(), strings.Join(c.log, "\n"))
+		}
+	})
+}

@@ -155,7 +155,16 @@ func (m *model) Register(_ context.Context, key nomad.JobKey, body []byte) error
 		m.unchangeable++
 		return errors.New("field 'Dispatched' is read-only")
 	}
-	m.register(r.Job)
+	job := map[string]json.RawMessage{}
+	if err := json.Unmarshal(r.Job, &job); err != nil {
+		return err
+	}
+	delete(job, "ParentID") // Nomad does not take it from a submission: whatever is registered again is no child any more
+	raw, err := json.Marshal(job)
+	if err != nil {
+		return err
+	}
+	m.register(raw)
 	return nil
 }
 

@@ -204,7 +204,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	if g.Decision.Hold != nil {
 		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
-		if stops || !f.wouldStart(tx, g, w) {
+		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) {
 			return nil
 		}
 	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
@@ -289,7 +289,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	switch {
 	case !tx.Config().Preemption.Enabled, tx.Now().Sub(w.Turn.Since) < settled:
 		return nil
-	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()):
+	case tx.Assumed(w.Job, w.Group) > 0, !decide.MayEvictFor(g, tx.Now()), tx.Overlaps(w.Job):
 		return nil
 	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
 		return nil

@@ -55,7 +55,7 @@ func (c *clocks) launch(parent string) nomad.JobKey {
 // childRuns reports whether Nomad would say that a child of a job runs, or waits.
 func (c *clocks) childRuns(parent string) bool {
 	for _, j := range c.jobs {
-		if j.job.ParentID != nil && *j.job.ParentID == parent && (len(j.blocked) > 0 || c.holds(j) > 0) {
+		if *j.job.ParentID == parent && (len(j.blocked) > 0 || c.holds(j) > 0) {
 			return true
 		}
 	}

@@ -159,6 +159,9 @@ func (tx *Tx) forgetPlan(id string) {
 func (tx *Tx) job(j *nomad.Job) {
 	before := tx.jobs[j.Key]
 	tx.jobs[j.Key] = j
+	if parent, launched := launchedBy(j.Key); launched {
+		put(tx.launched, parent, j.Key.ID, j.Key)
+	}
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)
 	}
@@ -175,6 +178,9 @@ func (tx *Tx) job(j *nomad.Job) {
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
 	delete(tx.jobs, key)
+	if parent, launched := launchedBy(key); launched {
+		drop(tx.launched, parent, key.ID)
+	}
 	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
 	tx.unblock(key)
 	delete(tx.drifted, key)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -34,4 +35,29 @@ func (r *Reader) startsByClock(known *record.Record, group string) bool {
 	}
 	g := j.Group(group)
 	return g != nil && (g.Was == nil || g.Was.Hold == "")
+}
+
+// launchedBy is the periodic job of which Nomad launched a job, by their IDs: it forgets whose child
+// a job is when that is registered again. Anyone may give his job such an ID.
+func launchedBy(key nomad.JobKey) (parent nomad.JobKey, launched bool) {
+	at := strings.LastIndex(key.ID, "/periodic-")
+	if at < 0 {
+		return nomad.JobKey{}, false
+	}
+	return nomad.JobKey{Namespace: key.Namespace, ID: key.ID[:at]}, true
+}
+
+// Overlaps reports whether a child of a periodic job that prohibits overlap would run beside another
+// one.
+func (r *Reader) Overlaps(key nomad.JobKey) bool {
+	parent, launched := launchedBy(key)
+	if p := r.jobs[parent]; !launched || p == nil || !p.Periodic || p.Overlaps {
+		return false
+	}
+	for _, other := range r.launched[parent] {
+		if other != key && (len(r.byJob[other]) > 0 || r.AnyAssumed(other)) {
+			return true
+		}
+	}
+	return false
 }

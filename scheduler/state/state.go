@@ -43,6 +43,7 @@ type Reader struct {
 	stopping map[string]time.Time
 	byJob    map[nomad.JobKey]map[string]*nomad.Alloc
 	jobs     map[nomad.JobKey]*nomad.Job
+	launched map[nomad.JobKey]map[string]nomad.JobKey // jobs by the periodic job that their IDs name
 	blocked  map[nomad.JobKey]*nomad.Blocked
 	waits    waitlist
 	// returning are the allocs that failed and that Nomad starts again, by ID.
@@ -86,7 +87,7 @@ func New(c *config.Config, now func() time.Time) *State {
 	s := &State{tx: Tx{Reader{
 		now: now, config: c,
 		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
-		jobs: map[nomad.JobKey]*nomad.Job{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
+		jobs: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
