@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// What a team has evicted for its own jobs keeps nobody else from taking back what it borrowed: else
+// What a team has evicted for its own jobs keeps no other team from taking back what it borrowed: else
 // a job that goes for others of its team a few times would be safe for an hour.
 func TestAQueuesOwnEvictionsAreNoShield(t *testing.T) {
 	const queues = "queue \"a\" {\n gpus = 1\n namespaces = [\"a\"]\n}\nqueue \"b\" {\n gpus = 1\n namespaces = [\"b\"]\n}\n"
