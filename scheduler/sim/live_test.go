@@ -32,6 +32,36 @@ func TestLivePreempts(t *testing.T) {
 	}
 }
 
+// A clock that takes a millisecond to read, and decisions that take five at the first task and
+// none at the second: what reading takes is left out.
+func TestLiveTimesDecisions(t *testing.T) {
+	nodes := []Node{{Name: "n", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "T4"}}
+	tasks := []Task{{Name: "a", GPUs: 1, GPUMilli: 500, RunSeconds: 10}, {Name: "b", GPUs: 1, GPUMilli: 500, ArriveSecond: 1, RunSeconds: 10}}
+	at := time.Unix(0, 0)
+	now := func() time.Time { at = at.Add(time.Millisecond); return at }
+	p := &slowFirst{Placer: planned(t, &Workload{Nodes: nodes}, place.PolicyBalanced, quickWeights()), spend: func() { at = at.Add(5 * time.Millisecond) }}
+	r, err := Live(nodes, tasks, p, LiveOptions{All: true, Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Speed.Max != 5*time.Millisecond || r.Speed.Mean != 2500*time.Microsecond {
+		t.Errorf("the longest decision took %v, the mean is %v, want 5ms and 2.5ms", r.Speed.Max, r.Speed.Mean)
+	}
+}
+
+// slowFirst takes time for the first task.
+type slowFirst struct {
+	Placer
+	spend func()
+}
+
+func (p *slowFirst) Arrive(t *Task, now float64) {
+	if now == 0 {
+		p.spend()
+	}
+	p.Placer.Arrive(t, now)
+}
+
 // Two teams, half the cluster each: what the idle one lent it gets back, though
 // its task has the lower priority.
 func TestLiveReclaimsQuota(t *testing.T) {
