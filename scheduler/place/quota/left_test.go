@@ -1,6 +1,10 @@
 package quota
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"time"
+)
 
 // What a queue may still hold is the least that it and those above it leave, of each amount for
 // itself.
@@ -32,5 +36,34 @@ func TestTheTightestLimitCounts(t *testing.T) {
 	}
 	if got := q.Left(&Ledger{}, "unknown"); got != (Charge{}) {
 		t.Errorf("an unknown queue may hold %+v", got)
+	}
+}
+
+// A queue below others that are each other's ancestors is refused as they are.
+func TestACycleAboveAQueueIsRefused(t *testing.T) {
+	_, err := New([]Queue{{Name: "below", Parent: "x"}, {Name: "x", Parent: "y"}, {Name: "y", Parent: "x"}})
+	if err == nil || !strings.Contains(err.Error(), `queue "below" is its own ancestor`) || !strings.Contains(err.Error(), `queue "x" is its own ancestor`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What was held is remembered as long as either amount of it is worth that.
+func TestHowLittleOfThePastCounts(t *testing.T) {
+	q, err := New([]Queue{{Name: "q"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Unix(1_800_000_000, 0)
+	for _, row := range []struct {
+		held Use
+		want bool
+	}{
+		{Use{2 * worth, 0}, true}, {Use{0, 2 * worth}, true}, {Use{2 * worth, 2 * worth}, true}, {Use{2*worth - 1, 2*worth - 1}, false}, {Use{2*worth - 1, 2 * worth}, true},
+	} {
+		p := RestorePast(time.Hour, map[string]Use{"q": row.held}, begun)
+		p.Account(q, &Ledger{}, begun.Add(time.Hour)) // half of it is left
+		if held, _ := p.Stored(); len(held) > 0 != row.want {
+			t.Errorf("of %+v %+v is remembered", row.held, held)
+		}
 	}
 }
