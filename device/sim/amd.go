@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -20,7 +21,7 @@ func (k *Kernel) amd(c Control, files fileSet) {
 	if !slices.ContainsFunc(t.Cards, func(c Card) bool { return c.Vendor == "amd" }) || c.gone("amd") {
 		return
 	}
-	files.text(driverOf(c, "amd", "6.12.12"), "sys/module/amdgpu/version")
+	files.text(cmp.Or(c.Drivers["amd"], "6.12.12"), "sys/module/amdgpu/version")
 	files.number(int64(k.generation), kfd, "topology/generation_id")
 	cpus := 1
 	for _, card := range t.Cards {
@@ -46,14 +47,6 @@ func (k *Kernel) amd(c Control, files fileSet) {
 		k.amdNode(n, nodes, files)
 		k.amdProcesses(n, c.GPUs[t.CardUUID(n.card)], files)
 	}
-}
-
-// driverOf is the version of a vendor's driver.
-func driverOf(c Control, vendor, otherwise string) string {
-	if v := c.Drivers[vendor]; v != "" {
-		return v
-	}
-	return otherwise
 }
 
 // amdNode is a node of KFD's topology: the part-th partition of a card.
@@ -213,20 +206,13 @@ func (k *Kernel) amdMetrics(i int, c Condition) string {
 func (k *Kernel) hwmon(dir string, card Card, c Condition, files fileSet) {
 	dir += fmt.Sprintf("/hwmon/hwmon%d", 3)
 	files.text("junction", dir, "temp2_label")
-	files.number(1000*int64(or(c.TemperatureC, 41)), dir, "temp2_input")
+	files.number(1000*int64(cmp.Or(c.TemperatureC, 41)), dir, "temp2_input")
 	files.text("mem", dir, "temp3_label")
-	files.number(1000*int64(or(c.TemperatureC, 41)-2), dir, "temp3_input")
-	files.number(1e6*int64(or(c.PowerWatts, 140)), dir, "power1_input")
+	files.number(1000*int64(cmp.Or(c.TemperatureC, 41)-2), dir, "temp3_input")
+	files.number(1e6*int64(cmp.Or(c.PowerWatts, 140)), dir, "power1_input")
 	files.number(1e6*card.Watts, dir, "power1_cap")
 	files.number(1e6*card.CoreMHz/10, dir, "freq1_input")
 	files.number(1e6*card.MemoryMHz, dir, "freq2_input")
-}
-
-func or(value, otherwise uint32) uint32 {
-	if value != 0 {
-		return value
-	}
-	return otherwise
 }
 
 // amdProcesses shows what programs use of a node. KFD has a file for every GPU that a

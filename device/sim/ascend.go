@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -166,11 +167,11 @@ func (k *Kernel) ascend(c Control, files fileSet) error {
 	files["usr/local/dcmi/libdcmi.so"] = "->" + filepath.Join(k.library(), "libdcmi.so")
 	files.text("Driver_Install_Path_Param=/usr/local/Ascend", "etc/ascend_install.info")
 	files.text(k.topology.Name, "etc/machine-id")
-	files.text("Version="+driverOf(c, "huawei", "24.1.rc3"), driver, "version.info")
+	files.text("Version="+cmp.Or(c.Drivers["huawei"], "24.1.rc3"), driver, "version.info")
 	files.text("the simulated driver's", driver, "lib64/driver/libascend_hal.so")
 	state := ""
 	if !c.gone("huawei") {
-		state = "driver version=" + driverOf(c, "huawei", "24.1.rc3") + "\n"
+		state = "driver version=" + cmp.Or(c.Drivers["huawei"], "24.1.rc3") + "\n"
 	}
 	for n, i := range all {
 		condition := c.GPUs[k.topology.CardUUID(i)]
@@ -205,7 +206,7 @@ func (k *Kernel) ascendState(n, i int, c Condition) string {
 	}
 	text := fmt.Sprintf("npu card=%d number=0 logic=%d phys=%d chip=%s cores=%d die=%s pci=%s health=%d %s=%d used=%d mhz=%d temperature=%d watts=%d aicore=%d bandwidth=%d clock=%d most=%d ecc=%d faults=%s passed=%s linked=%d lost=%d hang=%s errors=%s\n",
 		n, n, n, card.chip(), card.AICores, k.topology.dieID(i), k.topology.CardPCI(i), c.Health, memory, card.MemoryMiB, used+3000,
-		card.MemoryMHz, or(c.TemperatureC, 42), or(c.PowerWatts, 93), c.GPUPercent, c.MemoryPercent, card.CoreMHz/2, card.CoreMHz, c.ECCUncorrected,
+		card.MemoryMHz, cmp.Or(c.TemperatureC, 42), cmp.Or(c.PowerWatts, 93), c.GPUPercent, c.MemoryPercent, card.CoreMHz/2, card.CoreMHz, c.ECCUncorrected,
 		strings.Join(c.Faults, ","), strings.Join(c.PassedFaults, ","), linked, lost, strings.ReplaceAll(strings.Join(c.Hang, ","), "*", "all"), failing(c.Errors))
 	for at := range 16 {
 		id, busy, held := firstVNPU+16*n+at, uint32(0), uint64(0)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -38,6 +39,9 @@ type Control struct {
 	// GPUs holds conditions by UUID.
 	GPUs map[string]Condition `json:"gpus,omitempty"`
 }
+
+// gone reports whether a vendor's driver is not loaded.
+func (c Control) gone(vendor string) bool { return slices.Contains(c.NoDriver, vendor) }
 
 // Condition is what happens to one GPU.
 type Condition struct {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -88,7 +89,7 @@ func (k *Kernel) intelPCI(i int, address string, function int, c Condition, file
 	}
 	hwmon := dir + "/hwmon/hwmon5"
 	files.text("pkg", hwmon, "temp2_label")
-	files.number(1000*int64(or(c.TemperatureC, 45)), hwmon, "temp2_input")
+	files.number(1000*int64(cmp.Or(c.TemperatureC, 45)), hwmon, "temp2_input")
 	files.number(1e6*card.Watts, hwmon, "power1_max")
 	files.number(int64(c.EnergyJoules)*1e6, hwmon, "energy1_input")
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -289,6 +288,3 @@ func (k *Kernel) Listen(ctx context.Context, emit func(message []byte)) error {
 		}
 	}
 }
-
-// gone reports whether a vendor's driver is not loaded.
-func (c Control) gone(vendor string) bool { return slices.Contains(c.NoDriver, vendor) }

@@ -268,7 +268,7 @@ func (m *Machine) DeviceGetHandleByPciBusId(id string) (nvml.Device, nvml.Return
 
 // EventSetCreate makes a set that hears of events from now on.
 func (m *Machine) EventSetCreate() (nvml.EventSet, nvml.Return) {
-	return &eventSet{EventSet: m.unsupported.eventSet, machine: m}, m.ready()
+	return &eventSet{EventSet: m.unsupported.events, machine: m}, m.ready()
 }
 
 // enumerated lists the GPUs that are not missing, in their present order.

@@ -11,22 +11,22 @@ import (
 // too old for them would: with ERROR_NOT_SUPPORTED, never with a panic. It has
 // no state, so one does for all.
 type unsupported struct {
-	library  nvml.Interface
-	device   nvml.Device
-	gi       nvml.GpuInstance
-	ci       nvml.ComputeInstance
-	eventSet nvml.EventSet
-	sample   nvml.GpmSample
+	library nvml.Interface
+	device  nvml.Device
+	gi      nvml.GpuInstance
+	ci      nvml.ComputeInstance
+	events  nvml.EventSet
+	sample  nvml.GpmSample
 }
 
 func newUnsupported() unsupported {
 	return unsupported{
-		library:  Unsupported(&mock.Interface{}),
-		device:   Unsupported(&mock.Device{}),
-		gi:       Unsupported(&mock.GpuInstance{}),
-		ci:       Unsupported(&mock.ComputeInstance{}),
-		eventSet: Unsupported(&mock.EventSet{}),
-		sample:   Unsupported(&mock.GpmSample{}),
+		library: Unsupported(&mock.Interface{}),
+		device:  Unsupported(&mock.Device{}),
+		gi:      Unsupported(&mock.GpuInstance{}),
+		ci:      Unsupported(&mock.ComputeInstance{}),
+		events:  Unsupported(&mock.EventSet{}),
+		sample:  Unsupported(&mock.GpmSample{}),
 	}
 }
 
