@@ -37,8 +37,8 @@ type Eviction struct {
 	// see one of them may not see the others.
 	Text string
 
-	// Room is where the one that waits goes; nil for a gang, which is let go once all
-	// of its room is there.
+	// Room is where the one that waits goes; nil for what is held, which is let go once all
+	// of its room is there, and its quota.
 	Room *Room
 }
 
@@ -124,7 +124,10 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if room == nil {
 		return nil
 	}
-	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.at.Usage}}, Room: room}
+	e := &Eviction{Job: key, Group: g.Ask.Group, Promises: []Promise{{key, g.Ask.Group, room.at.Usage}}}
+	if g.Decision.Hold == nil {
+		e.Room = room
+	}
 	payable := false
 	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
 		return nil

@@ -59,6 +59,19 @@ func TestAQueueAtItsLimitGivesWayToItsOwnPriority(t *testing.T) {
 	if due == nil || due.Evict == nil || len(due.Evict.Victims) != 1 || due.Evict.Victims[0].Job.ID != "low" {
 		t.Fatalf("due is %+v", due)
 	}
+	if _, err := b.Revise(t.Context(), []admit.Ask{high}, due.Revision); err != nil || b.Record(servicetest.KeyOf(high)).Groups["g"].Decision.Hold == nil {
+		t.Errorf("it is let go before the quota is there: %v", err)
+	}
+	b.Stop("alloc-low")
+	b.LetTimePass()
+	if due := b.Next(nil, true); due != nil {
+		t.Errorf("while what goes for it stops, due is %+v", due)
+	}
+	b.End("alloc-low")
+	b.LetTimePass()
+	if due = b.Next(nil, true); due == nil || due.Job.ID != "high" || !due.Revision.Retry {
+		t.Fatalf("due is %+v", due)
+	}
 	d, err := b.Revise(t.Context(), []admit.Ask{high}, due.Revision)
 	if err != nil || d == nil || d[0].Hold != nil {
 		t.Errorf("got %+v, %v", d, err)
