@@ -101,3 +101,31 @@ func TestWhatCouldNotBePurgedIsPurgedLater(t *testing.T) {
 		t.Errorf("%d are stored, %v", len(good.Items), err)
 	}
 }
+
+// Who waits until all is recorded does not wait for what Nomad refuses.
+func TestWhatIsRefusedIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := recordingLate(t, "")
+		a := servicetest.Ask("job", "8G", 1)
+		d, err := s.Decide(t.Context(), []admit.Ask{a}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- s.Finish(t.Context()) }()
+		synctest.Wait()
+		if len(done) > 0 {
+			t.Error("it did not wait for Nomad's answer")
+		}
+		s.Settle(t.Context(), []admit.Ask{a}, d, false)
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("it still waits")
+		}
+	})
+}
