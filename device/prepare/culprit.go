@@ -20,29 +20,36 @@ type culprit struct {
 	who string
 }
 
+// culprits finds them, and keeps what it found while the fault of a device's server stands.
+type culprits struct {
+	// cgroups reads the control groups of a process, also of one that ended a while ago.
+	cgroups func(pid int) []cgroup.Group
+	found   map[string]culprit // by device
+}
+
 // serverFault is what stands of a unit's MPS server, and the lease of the task that
 // caused it.
-func (p *Preparer) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
-	c := p.culprits[u.UUID]
-	if c.since != status.Since || c.since.IsZero() {
-		c = p.findCulprit(u, status, leases)
-		p.culprits[u.UUID] = c
+func (c *culprits) serverFault(u *plan.Unit, status mps.Status, leases []gpu.Lease) (*gpu.Fault, string) {
+	found := c.found[u.UUID]
+	if found.since != status.Since || found.since.IsZero() {
+		found = c.find(u, status, leases)
+		c.found[u.UUID] = found
 	}
 	f := &gpu.Fault{Code: "mps-fault", Message: status.Reason, Since: status.Since, Fatal: true,
 		Action: "it takes new clients when the programs of all tasks on the device have ended"}
-	if c.who != "" {
-		f.Message = fmt.Sprintf("process %d of %s had a fatal GPU error: its server takes no new clients until all that were there have ended", status.Culprit, c.who)
+	if found.who != "" {
+		f.Message = fmt.Sprintf("process %d of %s had a fatal GPU error: its server takes no new clients until all that were there have ended", status.Culprit, found.who)
 	}
-	return f, c.lease
+	return f, found.lease
 }
 
-// findCulprit finds the task of the process that the server's log names.
-func (p *Preparer) findCulprit(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
+// find finds the task of the process that the server's log names.
+func (c *culprits) find(u *plan.Unit, status mps.Status, leases []gpu.Lease) culprit {
 	found := culprit{since: status.Since}
 	if status.Culprit == 0 {
 		return found
 	}
-	groups := p.Cgroups(status.Culprit)
+	groups := c.cgroups(status.Culprit)
 	for _, l := range leases {
 		onUnit := slices.ContainsFunc(l.Holdings, func(h gpu.Holding) bool { return h.UUID == u.UUID })
 		if onUnit && cgroup.Within(groups, l.Cgroup) {

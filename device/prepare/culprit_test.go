@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/mps"
 	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
@@ -25,8 +24,7 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		return nil, fs.ErrNotExist
 	}
 	memory := occupancy.NewCgroupMemory(read, time.Now)
-	p := testPreparer(t, testConfig(t, ""), &fleet.Platform{}, nil)
-	p.Cgroups = memory.Of
+	c := culprits{cgroups: memory.Of, found: map[string]culprit{}}
 	u := &plan.Unit{UUID: testUUID(0)}
 	on := func(id, cgroup, uuid string, phase gpu.Phase) gpu.Lease {
 		return gpu.Lease{ID: id, AllocID: "alloc-" + id, Job: "job-" + id, Task: "web", Cgroup: cgroup, Phase: phase, Holdings: []gpu.Holding{{UUID: uuid}}}
@@ -51,7 +49,7 @@ func TestServerFaultSaysWhoseItIs(t *testing.T) {
 		{"the log does not tell", status(0, 4), leases, "a client had a fatal GPU error", ""},
 		{"a process that is not known", status(4711, 5), leases, "a client had a fatal GPU error", ""},
 	} {
-		f, lease := p.serverFault(u, tc.status, tc.leases)
+		f, lease := c.serverFault(u, tc.status, tc.leases)
 		if !strings.HasPrefix(f.Message, tc.says) || lease != tc.held || !f.Since.Equal(tc.status.Since) || !f.Fatal {
 			t.Errorf("%s: %+v of lease %q", tc.name, f, lease)
 		}

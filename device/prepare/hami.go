@@ -16,14 +16,14 @@ const lockDirMode = 0o777 | os.ModeSticky
 
 // prepareHAMi gives the units HAMi-core. Where its library or its lock directory
 // is not as tasks need it, that is a fault: a task without it has no limits.
-func (p *Preparer) prepareHAMi(units []*plan.Unit) {
+func prepareHAMi(units []*plan.Unit, h *gpu.HAMiState, faults *faultClock) {
 	for _, u := range units {
 		if u.Sharing.Mechanism != gpu.SharingHAMi || u.Unable() != "" {
 			continue
 		}
-		u.HAMi = p.Config.HAMi
+		u.HAMi = h
 		if err := checkHAMi(*u.HAMi); err != nil {
-			p.faults.add(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
+			faults.add(u, gpu.Fault{Code: "hami-not-ready", Message: "HAMi-core cannot be used: " + err.Error(),
 				Action: "set that right; it is healthy again when it is"})
 		}
 	}

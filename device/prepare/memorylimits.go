@@ -1,18 +1,19 @@
 package prepare
 
 import (
+	"github.com/nomad-gpu/nomad-gpu/device/config"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/subcommand"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // prepareMemoryLimits finds the slices whose memory the driver can hold.
-func (p *Preparer) prepareMemoryLimits(units []*plan.Unit) {
+func prepareMemoryLimits(units []*plan.Unit, c *config.Config, bootID string, report func(what string, err error)) {
 	for _, u := range units {
-		if p.Config.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
-			limiter, err := subcommand.Limiter(p.Config, p.Platform.BootID)
+		if c.MemoryLimits && u.Sharing.Mode == gpu.ModeSlice && u.Instance == nil && u.GPU.MemoryLimits && u.Unable() == "" {
+			limiter, err := subcommand.Limiter(c, bootID)
 			if err != nil {
-				p.Report("command for memory limits", err)
+				report("command for memory limits", err)
 				continue
 			}
 			u.Limiter = limiter

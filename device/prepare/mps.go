@@ -70,7 +70,7 @@ func (p *Preparer) judgeDaemon(u *plan.Unit, status *mps.Status, inputs plan.Inp
 	case status.Server == mps.ServerFault || status.Server == mps.ServerInitializing:
 		reason := status.Reason
 		if status.Server == mps.ServerFault {
-			u.MPS.Fault, u.MPS.FaultOf = p.serverFault(u, *status, inputs.Leases)
+			u.MPS.Fault, u.MPS.FaultOf = p.culprits.serverFault(u, *status, inputs.Leases)
 			reason = u.MPS.Fault.Message
 		}
 		// What runs goes on, and the server takes clients again by itself.

@@ -39,8 +39,8 @@ type Preparer struct {
 	Options
 	faults     faultClock
 	background *background
-	culprits   map[string]culprit // by device, of server faults that stand
-	cdi        []*cdiSpecs        // by vendor
+	culprits   culprits
+	cdi        []*cdiSpecs // by vendor
 	timeslices timesliceHistory
 	modes      *computeModes
 	// versions are the newest CUDA and the like that each vendor's driver had last.
@@ -55,7 +55,7 @@ func New(o Options) *Preparer {
 		Options:    o,
 		faults:     faultClock{ignore: o.Config.Health.Ignore, now: o.Now},
 		background: newBackground(o.Wake, o.Now),
-		culprits:   map[string]culprit{},
+		culprits:   culprits{cgroups: o.Cgroups, found: map[string]culprit{}},
 		cdi:        newCDISpecs(o.Platform, o.State.CDIDir()),
 		timeslices: timesliceHistory{},
 		modes:      modes,
@@ -87,8 +87,8 @@ func (p *Preparer) prepareSharing(units []*plan.Unit, machine hardware.Machine, 
 		p.checkVendor(u)
 	}
 	p.prepareCDI(units)
-	p.prepareHAMi(units)
-	p.prepareMemoryLimits(units)
+	prepareHAMi(units, p.Config.HAMi, &p.faults)
+	prepareMemoryLimits(units, p.Config, p.Platform.BootID, p.Report)
 	p.prepareSeats(units, machine)
 	p.prepareComputeModes(units, inputs) // before the MPS servers, which the mode is for
 	p.prepareMPS(units, inputs)
