@@ -10,7 +10,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
-	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
 // DestroyTask removes what is left of a task. With force it ends the task
@@ -74,74 +73,6 @@ func (d *Driver) destroyUnknown(taskID string) error {
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// containersOf returns the containers of a task, also while containerd is away.
-func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
-	env, err := d.configured()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout)
-	defer cancel()
-	var found []*runtime.Container
-	err = retryTransient(ctx, func() (err error) {
-		found, err = env.runtime.Find(ctx, map[string]string{record.LabelTaskID: taskID})
-		return err
-	})
-	if err == nil || !runtime.Transient(err) {
-		return found, err
-	}
-	records, recordErr := record.StoreIn(env.settings.StateDir).OfTask(taskID)
-	if recordErr != nil {
-		return nil, errors.Join(err, recordErr)
-	}
-	if len(records) == 0 {
-		return nil, err // it may still run
-	}
-	for _, r := range records {
-		found = append(found, r.Unloaded(env.runtime))
-	}
-	return found, nil
-}
-
-// removeWithLease removes a container that is known by its labels only, and ends its
-// lease.
-func (d *Driver) removeWithLease(c *runtime.Container) error {
-	r, recordErr := record.Of(c)
-	if err := d.remove(c); err != nil {
-		return err
-	}
-	if recordErr != nil {
-		d.logger.Warn("container had no readable record", "container", c.ID, "error", recordErr)
-		return nil
-	}
-	return d.leases.end(r.Lease, time.Now())
-}
-
-// The delays between attempts to remove a container, which grow.
-const (
-	firstRemoveDelay = 500 * time.Millisecond
-	lastRemoveDelay  = 30 * time.Second
-)
-
-// removeLater goes on to remove a container that Nomad wants no more, until that
-// succeeds. A process that comes after this one does the same: see removeDestroyed.
-func (d *Driver) removeLater(c *runtime.Container, cause error) {
-	d.logger.Warn("a container is not removed yet; its GPU share is not given to another until it is", "container", c.ID, "error", cause)
-	if env, err := d.configured(); err == nil {
-		if err := record.StoreIn(env.settings.StateDir).MarkDestroyed(c.ID); err != nil {
-			d.logger.Error("only this process knows that a container must be removed", "container", c.ID, "error", err)
-		}
-	}
-	go func() {
-		for delay := firstRemoveDelay; pause(d.ctx, delay); delay = min(2*delay, lastRemoveDelay) {
-			if err := d.removeWithLease(c); err == nil {
-				d.logger.Info("a container that could not be removed before is removed", "container", c.ID)
-				return
-			}
-		}
-	}()
 }
 
 // removeDestroyed takes up what an earlier process could not remove, before any task

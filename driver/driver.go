@@ -3,24 +3,17 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cpustats"
 	"github.com/hashicorp/nomad/drivers/shared/eventer"
-	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/hashicorp/nomad/plugins/drivers/fsisolation"
-	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
-	"github.com/nomad-gpu/nomad-gpu/internal/version"
 )
 
 // Name is what jobs call the driver.
@@ -40,10 +33,12 @@ type Driver struct {
 	mu sync.RWMutex
 	environment
 
-	tasks      *taskStore
-	starts     *startBook
-	leases     leaseBook
-	partitions partitionMu
+	tasks  *taskStore
+	starts *startBook
+	leases leaseBook
+	// partitions keeps changes of partitions and of the leases that name them together. A
+	// partition's name is free for another the moment that it is removed.
+	partitions sync.Mutex
 	seats      seatBook
 	selfView   selfView
 	runc       runcCheck
@@ -73,109 +68,6 @@ var (
 	_ drivers.ExecTaskStreamingRawDriver = (*Driver)(nil)
 )
 
-// New makes a driver that is configured by SetConfig and ends with ctx.
-func New(ctx context.Context, logger hclog.Logger) *Driver {
-	ctx, cancel := context.WithCancel(ctx)
-	logger = logger.Named(Name)
-	return &Driver{
-		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		tasks: newTaskStore(), starts: newStartBook(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
-	}
-}
-
-// Shutdown ends what the driver does in the background; tasks run on.
-func (d *Driver) Shutdown() {
-	d.cancel()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.runtime != nil {
-		_ = d.runtime.Close()
-	}
-}
-
-// PluginInfo tells Nomad what this is.
-func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
-	return &base.PluginInfoResponse{
-		Type: base.PluginTypeDriver, Name: Name,
-		PluginApiVersions: []string{drivers.ApiVersion010}, PluginVersion: version.String(),
-	}, nil
-}
-
-// ConfigSchema is the schema of the plugin's configuration.
-func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return config.Schema, nil }
-
-// TaskConfigSchema is the schema of a task's config block.
-func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return config.TaskSchema, nil }
-
-// Capabilities tells Nomad what the driver can do.
-func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return &drivers.Capabilities{
-		SendSignals: true,
-		Exec:        true,
-		FSIsolation: fsisolation.Image,
-		NetIsolationModes: []drivers.NetIsolationMode{
-			drivers.NetIsolationModeHost, drivers.NetIsolationModeGroup, drivers.NetIsolationModeTask,
-		},
-		MountConfigs:         drivers.MountConfigSupportAll,
-		DisableLogCollection: d.settings.DisableLogs,
-	}, nil
-}
-
-// SetConfig reads the plugin's configuration. Containerd need not be there.
-func (d *Driver) SetConfig(c *base.Config) error {
-	var written config.Config
-	if len(c.PluginConfig) > 0 {
-		if err := base.MsgPackDecode(c.PluginConfig, &written); err != nil {
-			return fmt.Errorf("decode plugin config: %w", err)
-		}
-	}
-	parsed, err := written.Parse()
-	if err != nil {
-		return fmt.Errorf("plugin config: %w", err)
-	}
-	if !written.Enabled {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.settings = parsed
-		return nil
-	}
-	bootID, err := statedir.BootID()
-	if err != nil {
-		return err
-	}
-	state, err := statedir.Open(written.StateDir, bootID)
-	if err != nil {
-		return err
-	}
-	client, err := runtime.New(runtime.Config{
-		Socket: written.Socket, Namespace: written.Namespace, Owner: written.StateDir, Snapshotter: written.Snapshotter,
-		HostsDir: written.HostsDir, FIFODir: fifoDir(written), MaxImageBytes: parsed.MaxImageBytes, MaxUnpackedBytes: parsed.MaxUnpackedBytes,
-		Log: d.logger.Named("client").StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
-	})
-	if err != nil {
-		return err
-	}
-	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
-	d.use(env)
-	d.leases.open(state)
-	d.starts.setLimit(int(parsed.MaxStarts))
-	d.background.Do(func() {
-		d.removeDestroyed(env)
-		// Pipes of exec sessions whose driver died.
-		if err := os.RemoveAll(fifoDir(written)); err != nil {
-			d.logger.Warn("pipes of old exec sessions stay", "error", err)
-		}
-		go d.reapLoop()
-		go d.watchdogLoop()
-		go d.seatLoop()
-		go d.countsLoop()
-		go d.cpusetLoop()
-	})
-	return nil
-}
-
 // use puts an environment in the place of the one before.
 func (d *Driver) use(env environment) {
 	d.mu.Lock()
@@ -185,8 +77,6 @@ func (d *Driver) use(env environment) {
 	}
 	d.environment = env
 }
-
-func fifoDir(c config.Config) string { return filepath.Join(c.StateDir, "exec") }
 
 var errDisabled = errors.New("the containerd driver is disabled in the plugin config")
 
@@ -198,4 +88,15 @@ func (d *Driver) configured() (environment, error) {
 		return environment{}, errDisabled
 	}
 	return d.environment, nil
+}
+
+// emit tells a person who looks at the task what happens to it.
+func (d *Driver) emit(cfg *drivers.TaskConfig, message string, annotations map[string]string) {
+	err := d.EmitEvent(&drivers.TaskEvent{
+		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID,
+		Timestamp: time.Now(), Message: message, Annotations: annotations,
+	})
+	if err != nil {
+		d.logger.Debug("task event was not delivered", "task_id", cfg.ID, "error", err)
+	}
 }

@@ -10,13 +10,10 @@ import (
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
@@ -51,19 +48,6 @@ func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (
 		return spec.Share{}, err
 	}
 	return spec.NewShare(devices, states, want)
-}
-
-// shareLost says why a start failed for which the share is not ready any more:
-// while it was under way the GPU's MPS daemon was replaced, or the GPU fell ill.
-func shareLost(p *startPlan) error {
-	now, err := shareOf(p.cfg, p.config, p.env.state)
-	if err != nil || len(now.Holdings) == 0 {
-		return err
-	}
-	if old := p.share.Holdings[0]; now.Holdings[0].MPSGeneration != old.MPSGeneration {
-		return &spec.NotReadyError{UUID: old.UUID, Reason: "its MPS daemon was replaced while the task started"}
-	}
-	return nil
 }
 
 // foreignKinds are the variables by which other device plugins say which GPUs they gave,
@@ -120,19 +104,6 @@ func statesOf(devices []gpu.ReservedDevice, dir *statedir.Dir) (map[string]gpu.G
 		}
 	}
 	return states, nil
-}
-
-// recoverable marks errors that go away by themselves, so that Nomad starts the
-// task again under its restart policy; others are final. Nomad looks at the
-// outermost error only.
-func recoverable(err error) error {
-	var notReady *spec.NotReadyError
-	var marked *structs.RecoverableError
-	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, cgroups.ErrStillRuns) ||
-		errors.Is(err, runtime.ErrOutOfMemory) || runtime.Transient(err) {
-		return structs.NewRecoverableError(err, true)
-	}
-	return err
 }
 
 // hookPath is all that a CDI hook inherits: without an environment of its own a

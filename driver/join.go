@@ -86,14 +86,3 @@ func holdNamespace(kind string, status func() (runtime.Status, error)) (*rooted.
 }
 
 var errJustEnded = errors.New("it has just ended")
-
-func shownNamespace(kind string) string { return "ns-" + kind }
-
-// useNamespaces has the container join what the stage shows of its partners.
-func (p *startPlan) useNamespaces() {
-	for kind, into := range map[string]*string{"net": &p.namespaces.Network, "ipc": &p.namespaces.IPC, "pid": &p.namespaces.PID} {
-		if path, ok := p.shown[shownNamespace(kind)]; ok {
-			*into = path
-		}
-	}
-}

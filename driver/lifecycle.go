@@ -3,20 +3,14 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/moby/sys/signal"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
-
-// callTimeout bounds a single short request to containerd.
-const callTimeout = 30 * time.Second
 
 // WaitTask delivers the result of a task when it has one.
 func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.ExitResult, error) {
@@ -116,96 +110,6 @@ func (d *Driver) cancelStart(taskID string) (bool, error) {
 	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
 	defer cancel()
 	return d.starts.cancel(ctx, taskID)
-}
-
-// kill ends a task for certain: through containerd or, while that is away, by the
-// task's control group.
-func (d *Driver) kill(t *task) error {
-	t.killed.Store(true)
-	d.leaveGPU(t)
-	if err := d.terminateClients(t); err != nil {
-		t.logger.Warn("killing a task whose MPS clients could not be terminated", "error", err)
-		d.tellNeighbors(t, err.Error())
-	}
-	err := d.signal(t, syscall.SIGKILL, true, awayTimeout)
-	if runtime.Transient(err) {
-		return d.killWithoutContainerd(t)
-	}
-	if err != nil {
-		return err
-	}
-	select {
-	case <-t.done:
-		return nil
-	case <-time.After(callTimeout):
-		return fmt.Errorf("container %s has not ended %s after SIGKILL", t.container.ID, callTimeout)
-	}
-}
-
-// killWithoutContainerd ends a task of which containerd cannot be asked.
-func (d *Driver) killWithoutContainerd(t *task) error {
-	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
-	defer cancel()
-	if err := cgroups.Empty(ctx, cgroups.Of(t.record.Lease), cgroups.Unified()); err != nil {
-		return err
-	}
-	t.logger.Warn("killed a task by its control group: containerd is away")
-	d.ended(ctx, t, runtime.Exit{Code: 128 + int(syscall.SIGKILL), At: time.Now()}, nil)
-	return nil
-}
-
-// awayTimeout is how long what ends a task waits for a containerd that is away: long
-// enough for one that is being restarted.
-const awayTimeout = 10 * time.Second
-
-// signal sends a signal; that the process is gone already is not an error. It waits for
-// a containerd that is away.
-func (d *Driver) signal(t *task, number syscall.Signal, all bool, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(d.ctx, patience)
-	defer cancel()
-	err := retryTransient(ctx, func() error { return t.container.Signal(ctx, number, all) })
-	if errors.Is(err, runtime.ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
-// retryTransient repeats a call as long as containerd is away, or has not noticed that a
-// shim died, and ctx lasts. It returns the last error.
-func retryTransient(ctx context.Context, call func() error) error {
-	for {
-		err := call()
-		if err == nil || !runtime.Transient(err) {
-			return err
-		}
-		if !pause(ctx, retryDelay) {
-			return err
-		}
-	}
-}
-
-// stopSignal is the job's kill_signal, else the image's, else SIGTERM.
-func stopSignal(names ...string) (syscall.Signal, error) {
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		number, err := parseSignal(name)
-		if err != nil {
-			return 0, fmt.Errorf("stop %w", err)
-		}
-		return number, nil
-	}
-	return syscall.SIGTERM, nil
-}
-
-// parseSignal reads a signal's name or number.
-func parseSignal(name string) (syscall.Signal, error) {
-	number, err := signal.ParseSignal(name)
-	if err != nil || !signal.ValidSignalForPlatform(number) {
-		return 0, fmt.Errorf("signal %q is none: write a name such as \"SIGINT\", or its number", name)
-	}
-	return number, nil
 }
 
 // InspectTask shows a task as it is now.

@@ -13,26 +13,10 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
 // limiterTimeout is how long the device plugin's program may take to set a limit.
 const limiterTimeout = 20 * time.Second
-
-// limitMemory has NVIDIA's driver hold the task's control group to its GPU memory. It
-// is called when the group is there and nothing of the task has run.
-func (p *startPlan) limitMemory(ctx context.Context) error {
-	for _, l := range p.share.MemoryLimits {
-		group, err := cgroups.Dir(p.record.Lease.Cgroup)
-		if err != nil {
-			return &spec.NotReadyError{UUID: l.UUID, Reason: err.Error()}
-		}
-		if err := runLimiter(ctx, l.Command, l.UUID, group, strconv.FormatInt(l.GuaranteeMiB, 10), strconv.FormatInt(l.LimitMiB, 10)); err != nil {
-			return &spec.NotReadyError{UUID: l.UUID, Reason: "the task could not be held to its memory: " + err.Error()}
-		}
-	}
-	return nil
-}
 
 // releaseMemory takes guarantees back before a control group is removed: of one that is
 // gone they would stay added to those of the groups above.

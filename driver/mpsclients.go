@@ -7,12 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/oci"
-	"golang.org/x/sys/unix"
-
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
@@ -66,42 +61,6 @@ func (d *Driver) terminateClients(t *task) error {
 	return errors.Join(problems...)
 }
 
-// oneUser refuses a task for now whose user is another than that of the tasks on its
-// MPS server, where that takes one user at a time: CUDA would wait without a word.
-func (p *startPlan) oneUser(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-	if !p.share.OneUser {
-		return nil
-	}
-	leases, err := p.env.state.Leases()
-	if err != nil {
-		return err
-	}
-	mine := p.share.Holdings[0]
-	for _, l := range leases {
-		sharesServer := func(h gpu.Holding) bool { return h.UUID == mine.UUID && h.MPSGeneration == mine.MPSGeneration }
-		if l.ID == p.record.Lease.ID || !l.Live() || !slices.ContainsFunc(l.Holdings, sharesServer) {
-			continue
-		}
-		dirs, err := cgroups.Tree(cgroups.Of(l), cgroups.Unified())
-		if err != nil {
-			return err
-		}
-		pids, err := cgroups.Processes(dirs)
-		if err != nil {
-			return err
-		}
-		for _, pid := range pids {
-			var its unix.Stat_t
-			if unix.Stat(fmt.Sprintf("/proc/%d", pid), &its) == nil && its.Uid != s.Process.User.UID {
-				return &spec.NotReadyError{UUID: mine.UUID, Reason: fmt.Sprintf(
-					"its MPS server takes programs of one user at a time (mps_users = %q): task %s runs there as user %d, and this one is for user %d; run both as the same user, or use a driver of branch 555 or newer",
-					gpu.MPSUsersOne, l.ID, its.Uid, s.Process.User.UID)}
-			}
-		}
-	}
-	return nil
-}
-
 // mpsOf is the daemon whose client a task is; none where that was replaced, or
 // where the device plugin does not say how to reach it.
 func (d *Driver) mpsOf(t *task) (gpu.Holding, gpu.MPSState, bool) {
@@ -119,17 +78,6 @@ func (d *Driver) mpsOf(t *task) (gpu.Holding, gpu.MPSState, bool) {
 		}
 	}
 	return gpu.Holding{}, gpu.MPSState{}, false
-}
-
-// sudden are the signals by which programs end that had no time to leave MPS: kills of
-// others, and crashes. What SIGTERM and SIGINT end mostly ends by itself, and says so
-// with the same code.
-var sudden = []unix.Signal{unix.SIGKILL, unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGQUIT}
-
-// diedOf is the signal that an exit code stands for, where it is a sudden one.
-func diedOf(code int) (unix.Signal, bool) {
-	signal := unix.Signal(code - 128)
-	return signal, slices.Contains(sudden, signal)
 }
 
 // tellNeighbors tells the other clients of a task's MPS server that it was killed

@@ -47,3 +47,25 @@ func portMappings(cfg *drivers.TaskConfig, labels []string) ([]gocni.PortMapping
 	}
 	return mappings, names, nil
 }
+
+// checkNames refuses what would write a second line, or a second word, into the
+// files of a task's network. All of it is the author's, also what Nomad hands on.
+func checkNames(cfg *drivers.TaskConfig) error {
+	if dns := cfg.DNS; dns != nil {
+		for key, values := range map[string][]string{"servers": dns.Servers, "searches": dns.Searches, "options": dns.Options} {
+			for _, value := range values {
+				if !spec.IsLine(value) {
+					return fmt.Errorf("dns: %s: %.80q has characters that cannot be printed", key, value)
+				}
+			}
+		}
+	}
+	if n := cfg.NetworkIsolation; n != nil && n.HostsConfig != nil {
+		for _, value := range []string{n.HostsConfig.Hostname, n.HostsConfig.Address} {
+			if value != "" && !spec.IsWord(value) {
+				return fmt.Errorf("network: hostname %.80q is not one word", value)
+			}
+		}
+	}
+	return nil
+}

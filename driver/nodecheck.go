@@ -49,3 +49,6 @@ func checkSnapshotter(ctx context.Context, client *runtime.Runtime, name string)
 	}
 	return nil
 }
+
+// appArmorProfile is the default profile's name, on hosts with AppArmor.
+const appArmorProfile = "nomad-gpu-default"

@@ -82,12 +82,13 @@ func (n *notices) save(state *statedir.Dir) error {
 	return state.WriteNotices(gpu.Notices{Told: n.matching(func(topic) bool { return true })})
 }
 
-// forgetEnded drops what was told to tasks that have ended. One that Nomad has not
+// forgetEnded drops what was told to tasks that have ended: those whose containers are
+// not running. One that Nomad has not
 // handed to this process yet still has its lease.
-func (n *notices) forgetEnded(running []*task, state *statedir.Dir) {
+func (n *notices) forgetEnded(running []string, state *statedir.Dir) {
 	live := map[string]bool{}
-	for _, t := range running {
-		live[t.container.ID] = true
+	for _, container := range running {
+		live[container] = true
 	}
 	unknown := n.matching(func(about topic) bool { return !live[about.Container] })
 	if len(unknown) == 0 {

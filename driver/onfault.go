@@ -50,19 +50,6 @@ func lostServer(h gpu.Holding, s gpu.GPUState) bool {
 	return h.MPSGeneration != 0 && s.MPS != nil && s.MPS.Generation > h.MPSGeneration
 }
 
-// recoverTask ends a task that cannot go on, so that Nomad starts it again under
-// its restart policy: here when the GPU is well, and elsewhere when it stays ill.
-// A task that says so is only told.
-func (w *watchdog) recoverTask(t *task, v violation) {
-	if onFault(t.cfg) == spec.OnFaultEvent {
-		return
-	}
-	if w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: "restart-" + v.code}) {
-		w.driver.emit(t.cfg, "The task cannot go on, and is ended for Nomad to start it again: "+v.message, map[string]string{"gpu": v.uuid, "fault": v.code})
-	}
-	w.kill(t, fmt.Errorf("ended for a restart: %w", v))
-}
-
 // onFault is what the task's author chose.
 func onFault(cfg *drivers.TaskConfig) string {
 	var config spec.Config

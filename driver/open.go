@@ -19,9 +19,9 @@ const (
 
 // awaitOpen waits until the GPUs of which the task holds all slices let in programs
 // that are not their MPS server's clients.
-func (s *start) awaitOpen(ctx context.Context) error {
+func awaitOpen(ctx context.Context, held []gpu.Holding, dir *statedir.Dir) error {
 	for limit := time.Now().Add(openTimeout); ; {
-		uuid, found := closedGPU(s.plan.share.Holdings, s.plan.env.state)
+		uuid, found := closedGPU(held, dir)
 		if !found {
 			return nil
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -17,10 +16,6 @@ import (
 // is made before its container and removed when all its processes are dead. Its lease
 // says which it is. What a driver that was killed in between has left belongs to no
 // lease, and is removed before the next partition of the device is made.
-
-// partitionMu keeps changes of partitions and of the leases that name them together. A
-// partition's name is free for another the moment that it is removed.
-type partitionMu struct{ sync.Mutex }
 
 const (
 	// partitionWait is how long an MPS server may take to see that a task's programs

@@ -120,3 +120,32 @@ func (d *Driver) recordTask(c *runtime.Container, r record.Record) error {
 	}
 	return record.StoreIn(env.settings.StateDir).Write(record.Kept{Container: c.ID, Image: c.Image, Labels: c.Labels, Record: r})
 }
+
+// containersOf returns the containers of a task, also while containerd is away.
+func (d *Driver) containersOf(taskID string) ([]*runtime.Container, error) {
+	env, err := d.configured()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), awayTimeout)
+	defer cancel()
+	var found []*runtime.Container
+	err = retryTransient(ctx, func() (err error) {
+		found, err = env.runtime.Find(ctx, map[string]string{record.LabelTaskID: taskID})
+		return err
+	})
+	if err == nil || !runtime.Transient(err) {
+		return found, err
+	}
+	records, recordErr := record.StoreIn(env.settings.StateDir).OfTask(taskID)
+	if recordErr != nil {
+		return nil, errors.Join(err, recordErr)
+	}
+	if len(records) == 0 {
+		return nil, err // it may still run
+	}
+	for _, r := range records {
+		found = append(found, r.Unloaded(env.runtime))
+	}
+	return found, nil
+}

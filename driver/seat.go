@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/seats"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -20,103 +21,6 @@ const (
 	seatPeriod = time.Second
 	seatPoll   = 250 * time.Millisecond
 )
-
-// seatBook are the devices whose tasks step aside for each other. A controller of each
-// decides who is on it (see driver/seats); this is what it is told, and how it acts.
-type seatBook struct {
-	mu      sync.Mutex
-	devices map[string]*seatDevice
-	// ready are the leases of starts that only wait for a seat, by ID.
-	ready map[string]bool
-	// wishes are what tasks have asked for and no step has seen yet, by lease.
-	wishes map[string]seats.Wish
-}
-
-type seatDevice struct {
-	// mu is held while tasks are moved.
-	mu         sync.Mutex
-	controller *seats.Controller
-	// hostMiB is what its tasks have on the host.
-	hostMiB int64
-}
-
-// known is a device that is kept already, or nil.
-func (b *seatBook) known(uuid string) *seatDevice {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.devices[uuid]
-}
-
-// device returns the device and whether it is a new one, which the caller then keeps.
-func (b *seatBook) device(uuid string) (*seatDevice, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if d := b.devices[uuid]; d != nil {
-		return d, false
-	}
-	if b.devices == nil {
-		b.devices = map[string]*seatDevice{}
-	}
-	b.devices[uuid] = &seatDevice{}
-	return b.devices[uuid], true
-}
-
-// othersMiB is what tasks of the other devices have on the host.
-func (b *seatBook) othersMiB(uuid string) int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	sum := int64(0)
-	for other, d := range b.devices {
-		if other != uuid {
-			sum += d.hostMiB
-		}
-	}
-	return sum
-}
-
-func (b *seatBook) noteHost(d *seatDevice, mib int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	d.hostMiB = mib
-}
-
-func (b *seatBook) setReady(leaseID string, ready bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ready == nil {
-		b.ready = map[string]bool{}
-	}
-	if b.ready[leaseID] = ready; !ready {
-		delete(b.ready, leaseID)
-	}
-}
-
-func (b *seatBook) isReady(leaseID string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ready[leaseID]
-}
-
-// ask notes what a task asks for; the last word counts.
-func (b *seatBook) ask(leaseID string, w seats.Wish) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.wishes == nil {
-		b.wishes = map[string]seats.Wish{}
-	}
-	b.wishes[leaseID] = w
-}
-
-// asked is what a task has asked for and no step has seen yet; take takes it away.
-func (b *seatBook) asked(leaseID string, take bool) seats.Wish {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w := b.wishes[leaseID]
-	if take {
-		delete(b.wishes, leaseID)
-	}
-	return w
-}
 
 // seatLoop finds the devices with seats, and keeps each apart: moving tasks of one may
 // take minutes.
@@ -228,32 +132,25 @@ func seatTask(l gpu.Lease, h gpu.Holding, usage gpu.Usage) seats.Task {
 	return t
 }
 
-func rulesOf(r gpu.SeatRules) seats.Rules {
-	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	return seats.Rules{Idle: ms(r.IdleMS), MinTurn: ms(r.MinTurnMS), MaxWait: ms(r.MaxWaitMS),
-		SwitchPercent: r.SwitchPercent, HeadroomMiB: r.HeadroomMiB, HostMiB: r.HostMemoryMiB, RefuseFixed: r.Unsuspendable == gpu.UnsuspendableRefuse}
-}
-
 // awaitSeat lets a task wait until it has a seat, before its program runs.
-func (s *start) awaitSeat(ctx context.Context) error {
-	lease := s.plan.record.Lease
+func (d *Driver) awaitSeat(ctx context.Context, cfg *drivers.TaskConfig, lease gpu.Lease, dir *statedir.Dir) error {
 	for _, h := range lease.Holdings {
 		if h.SeatMiB == 0 {
 			continue
 		}
-		s.driver.starts.makeWay(s.cfg.ID)
-		s.driver.seats.setReady(lease.ID, true)
+		d.starts.makeWay(cfg.ID)
+		d.seats.setReady(lease.ID, true)
 		for told := false; ; {
-			if state, err := s.plan.env.state.GPU(h.UUID); err != nil || state.Seats == nil {
+			if state, err := dir.GPU(h.UUID); err != nil || state.Seats == nil {
 				return &spec.NotReadyError{UUID: h.UUID, Reason: "the device plugin no longer says how its tasks step aside for each other"}
 			}
-			waits, seated := seatIn(s.plan.env.state, h.UUID, lease)
+			waits, seated := seatIn(dir, h.UUID, lease)
 			if seated {
 				break
 			}
 			if waits != "" && !told {
 				told = true
-				s.driver.emit(s.cfg, "GPU "+h.UUID+": "+waits, map[string]string{"gpu": h.UUID, "seat": string(gpu.SeatWaiting)})
+				d.emit(cfg, "GPU "+h.UUID+": "+waits, map[string]string{"gpu": h.UUID, "seat": string(gpu.SeatWaiting)})
 			}
 			if !pause(ctx, seatPoll) {
 				return ctx.Err()

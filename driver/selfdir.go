@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/hostdir"
-	"github.com/nomad-gpu/nomad-gpu/driver/self"
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // selfDirs are the directories in which tasks find their sockets: one per container, which
@@ -55,31 +50,6 @@ func (d selfDirs) IDs(before time.Time) ([]string, error) {
 	return hostdir.NamesOlderThan(d.dir, before)
 }
 
-// prepareSelf makes the directory of a GPU task's socket, and shows it to the container.
-func (p *startPlan) prepareSelf(id string) error {
-	if len(p.share.Holdings) == 0 {
-		return nil
-	}
-	var targets []string
-	for _, m := range p.cfg.Mounts {
-		targets = append(targets, path.Clean(m.TaskPath))
-	}
-	for _, m := range p.config.Mounts {
-		targets = append(targets, m.Target)
-	}
-	if p.selfHidden = spec.HidesSelf(targets); p.selfHidden != "" {
-		return nil
-	}
-	dirs, files := p.share.SelfTargets()
-	program := selfProgram(p.env.settings)
-	dir, err := newSelfDirs(p.env.settings).create(id, dirs, append(files, gpu.SelfProgram[len(gpu.SelfDir)+1:]))
-	if err != nil {
-		return err
-	}
-	p.share.ShowSelf(dir, program)
-	return nil
-}
-
 // selfProgram is the host's program that tasks speak to their sockets with, "" where it is
 // not installed.
 func selfProgram(s config.Settings) string {
@@ -91,32 +61,4 @@ func selfProgram(s config.Settings) string {
 		return ""
 	}
 	return program
-}
-
-// serveSelf answers what a task asks, until it has ended.
-func (d *Driver) serveSelf(ctx context.Context, t *task) {
-	n, err := d.configured()
-	if err != nil || len(t.record.Lease.Holdings) == 0 {
-		return
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	socket, err := self.Listen(newSelfDirs(n.settings).of(t.container.ID), selfOf{d, t})
-	if errors.Is(err, fs.ErrNotExist) {
-		return // the task was started without one
-	}
-	if err != nil {
-		t.logger.Warn("the task cannot ask about its GPU: its socket could not be made", "error", err)
-		return
-	}
-	go func() {
-		select {
-		case <-t.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	socket.Serve(ctx)
-	d.seats.asked(t.record.Lease.ID, true) // what it asked for ends with it
-	t.saved.stop()
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
@@ -20,37 +18,6 @@ import (
 // resizeEvery is how often at most a task may change its share: each change is written to
 // disk, told as an event, and may have a program run.
 const resizeEvery = 5 * time.Second
-
-// ownShare is what a task has made of the share that it was started with.
-type ownShare struct {
-	// mu is held while it is changed; last is when that was tried.
-	mu   sync.Mutex
-	last time.Time
-	// holdings are nil while they are those of its record.
-	holdings atomic.Pointer[[]gpu.Holding]
-}
-
-// lease is the task's lease with the share that it has now.
-func (t *task) lease() gpu.Lease {
-	l := t.record.Lease
-	if now := t.own.holdings.Load(); now != nil {
-		l.Holdings = *now
-	}
-	return l
-}
-
-// currentLease is a lease of a record with the share that its container has now: what the
-// task has changed stands in its lease.
-func (d *Driver) currentLease(l gpu.Lease) gpu.Lease {
-	n, err := d.configured()
-	if err != nil {
-		return l
-	}
-	if now, err := n.state.Lease(l.ID); err == nil && now.Container == l.Container && now.Live() && len(now.Holdings) == len(l.Holdings) {
-		l.Holdings = now.Holdings
-	}
-	return l
-}
 
 // resize changes the task's share within what was counted for it and what is free.
 func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string, err error) {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // savedEvery is how often at most an event says that a task's work is on disk: Nomad keeps
@@ -58,9 +56,4 @@ func (w *savedWork) forget() {
 		w.later.Stop()
 		w.later = nil
 	}
-}
-
-// tellSaved tells Nomad, and through it the placement service.
-func (s selfOf) tellSaved(at time.Time) {
-	s.driver.emit(s.task.cfg, "the task says that its work is on disk as of "+at.UTC().Format(time.RFC3339), map[string]string{gpu.SavedDetail: at.UTC().Format(time.RFC3339Nano)})
 }

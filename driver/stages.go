@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
@@ -25,22 +24,3 @@ func (s stages) Remove(_ context.Context, id string) error {
 }
 
 func (s stages) IDs(before time.Time) ([]string, error) { return hostdir.NamesOlderThan(s.dir, before) }
-
-// setStage shows the task's files in a stage, and makes the author's mounts lead
-// there.
-func (p *startPlan) setStage(id string) (err error) {
-	if p.stage, err = newStages(p.env.settings).create(id); err != nil {
-		return err
-	}
-	if p.shown, err = p.files.show(p.stage); err != nil {
-		return err
-	}
-	p.useNamespaces()
-	p.config.Mounts = slices.Clone(p.config.Mounts)
-	for i := range p.config.Mounts {
-		if path, ok := p.shown[shownMount(i)]; ok {
-			p.config.Mounts[i].Source = path
-		}
-	}
-	return nil
-}

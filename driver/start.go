@@ -11,16 +11,13 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/output"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
-
-// startTimeout bounds what containerd is asked for when a task starts, apart
-// from the image.
-const startTimeout = 2 * time.Minute
 
 // StartTask runs a task. Whatever fails leaves nothing behind. A start that was
 // begun before, by a process that died, is taken up where it is: Nomad asks again
@@ -236,6 +233,14 @@ func (s *start) release() {
 	}
 }
 
+func (s *start) awaitOpen(ctx context.Context) error {
+	return awaitOpen(ctx, s.plan.share.Holdings, s.plan.env.state)
+}
+
+func (s *start) awaitSeat(ctx context.Context) error {
+	return s.driver.awaitSeat(ctx, s.cfg, s.plan.record.Lease, s.plan.env.state)
+}
+
 func (s *start) getImage(ctx context.Context) (err error) {
 	limit := s.plan.env.settings.ImageTimeLimit
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))
@@ -339,4 +344,30 @@ func (s *start) forgetTask() error {
 		s.driver.tasks.remove(s.cfg.ID)
 	}
 	return nil
+}
+
+// shareLost says why a start failed for which the share is not ready any more:
+// while it was under way the GPU's MPS daemon was replaced, or the GPU fell ill.
+func shareLost(p *startPlan) error {
+	now, err := shareOf(p.cfg, p.config, p.env.state)
+	if err != nil || len(now.Holdings) == 0 {
+		return err
+	}
+	if old := p.share.Holdings[0]; now.Holdings[0].MPSGeneration != old.MPSGeneration {
+		return &spec.NotReadyError{UUID: old.UUID, Reason: "its MPS daemon was replaced while the task started"}
+	}
+	return nil
+}
+
+// recoverable marks errors that go away by themselves, so that Nomad starts the
+// task again under its restart policy; others are final. Nomad looks at the
+// outermost error only.
+func recoverable(err error) error {
+	var notReady *spec.NotReadyError
+	var marked *structs.RecoverableError
+	if errors.As(err, &notReady) || errors.As(err, &marked) && marked.IsRecoverable() || errors.Is(err, cgroups.ErrStillRuns) ||
+		errors.Is(err, runtime.ErrOutOfMemory) || runtime.Transient(err) {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
 }

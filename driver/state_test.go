@@ -151,11 +151,11 @@ func TestNoticesAreToldOnce(t *testing.T) {
 	next.forgetEnded(nil, dir)
 	must.Eq(t, []topic{two}, next.matching(func(topic) bool { return true }))
 	next.first(one)
-	next.forgetEnded([]*task{{container: &runtime.Container{ID: "b"}}}, dir)
+	next.forgetEnded([]string{"b"}, dir)
 	must.Eq(t, []topic{two, one}, next.matching(func(topic) bool { return true }))
 	alive.Phase = gpu.PhaseEnded
 	must.NoError(t, dir.WriteLease(alive))
-	next.forgetEnded([]*task{{container: &runtime.Container{ID: "b"}}}, dir)
+	next.forgetEnded([]string{"b"}, dir)
 	must.Eq(t, []topic{one}, next.matching(func(topic) bool { return true }))
 
 	// An unreadable file says so, once, and is replaced.

@@ -10,11 +10,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"golang.org/x/sys/unix"
 
-	"github.com/nomad-gpu/nomad-gpu/driver/cgroups"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // task is one container that this process watches until it ends.
@@ -44,108 +43,6 @@ type task struct {
 	endedAt time.Time
 	// verdict is why the watchdog killed the task.
 	verdict error
-}
-
-// watch makes a task and waits for its end in the background.
-func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) *task {
-	ctx, t := d.newTask(cfg, c, r)
-	go d.await(ctx, t)
-	go d.serveSelf(ctx, t)
-	return t
-}
-
-// newTask makes a task and the context of its watch.
-func (d *Driver) newTask(cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) (context.Context, *task) {
-	ctx, cancel := context.WithCancel(d.ctx)
-	t := &task{
-		cfg: cfg, container: c, record: r, cancel: cancel, done: make(chan struct{}),
-		sharedCores: cgroups.Follows(cfg, cgroups.Of(r.Lease), cgroups.Unified()),
-		logger:      d.logger.With("task_id", cfg.ID, "container", c.ID),
-	}
-	if now := d.currentLease(r.Lease); len(now.Holdings) > 0 {
-		t.own.holdings.Store(&now.Holdings)
-	}
-	d.tasks.put(t)
-	return ctx, t
-}
-
-// retryDelay paces attempts, such as to reach a containerd that is away.
-const retryDelay = time.Second
-
-// pause waits between two attempts, and reports whether ctx lasts.
-func pause(ctx context.Context, delay time.Duration) bool {
-	select {
-	case <-time.After(delay):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// await waits for the container's end, through restarts of containerd.
-func (d *Driver) await(ctx context.Context, t *task) {
-	for {
-		exit, err := t.container.Wait(ctx)
-		switch {
-		case err == nil:
-			d.ended(ctx, t, exit, nil)
-			return
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, runtime.ErrNotFound):
-			d.lost(ctx, t)
-			return
-		}
-		t.logger.Debug("waiting for containerd", "error", err)
-		if !pause(ctx, retryDelay) {
-			return
-		}
-	}
-}
-
-// errLost is the result of a task whose process containerd no longer knows.
-var errLost = errors.New("containerd lost the task's process, for instance because its shim died; the exit code is not known")
-
-// lost handles a process that is gone without an exit that was seen.
-func (d *Driver) lost(ctx context.Context, t *task) {
-	if labels, err := t.container.CurrentLabels(ctx); err == nil {
-		if exit, ok := record.ExitOf(labels); ok {
-			d.ended(ctx, t, exit, nil)
-			return
-		}
-	}
-	d.ended(ctx, t, runtime.Exit{Code: 137, At: time.Now()}, errLost)
-}
-
-// ended records how a task ended: in its lease, for who waits, and in its
-// container's labels, so that a restart of the driver or a reboot does not lose
-// the exit code.
-func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem error) {
-	if exit.Code != 0 && !t.killed.Load() {
-		exit.OOMKilled = exit.OOMKilled || t.container.OOMKilled(ctx)
-	}
-	if signal, died := diedOf(exit.Code); died && !t.killed.Load() {
-		d.tellNeighbors(t, fmt.Sprintf("it ended by %s, which did not come from the driver", unix.SignalName(signal)))
-	}
-	// The shim's death, or a process ID namespace that others share, may leave
-	// processes; none may use the GPU when the lease has ended.
-	for {
-		err := cgroups.Empty(ctx, cgroups.Of(t.record.Lease), cgroups.Unified())
-		if err == nil {
-			break
-		}
-		t.logger.Warn("an ended task keeps its lease until all its processes have ended", "error", err)
-		if !pause(ctx, retryDelay) {
-			return
-		}
-	}
-	if err := d.leases.end(t.lease(), exit.At); err != nil {
-		t.logger.Error("lease of an ended task stays live", "error", err)
-	}
-	t.finish(exit, problem)
-	if err := t.container.SetLabels(ctx, record.ExitLabels(exit)); err != nil && !errors.Is(err, runtime.ErrNotFound) && ctx.Err() == nil {
-		t.logger.Warn("exit code is not recorded with the container", "error", err)
-	}
 }
 
 func (t *task) finish(exit runtime.Exit, problem error) {
@@ -206,4 +103,41 @@ func (t *task) exited() bool {
 	default:
 		return false
 	}
+}
+
+// markKilled makes the task's result say why it was killed. It reports whether the
+// kill is the caller's to do, because none is under way.
+func (t *task) markKilled(reason error) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.verdict != nil {
+		return false
+	}
+	t.verdict = reason
+	return true
+}
+
+// clearKilled takes back what markKilled said of a task that was not killed after all.
+func (t *task) clearKilled() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.verdict = nil
+}
+
+// ownShare is what a task has made of the share that it was started with.
+type ownShare struct {
+	// mu is held while it is changed; last is when that was tried.
+	mu   sync.Mutex
+	last time.Time
+	// holdings are nil while they are those of its record.
+	holdings atomic.Pointer[[]gpu.Holding]
+}
+
+// lease is the task's lease with the share that it has now.
+func (t *task) lease() gpu.Lease {
+	l := t.record.Lease
+	if now := t.own.holdings.Load(); now != nil {
+		l.Holdings = *now
+	}
+	return l
 }

@@ -7,31 +7,17 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
 const (
 	watchdogPeriod = time.Second
-	// usageMaxAge is how old a measurement may be to act upon.
-	usageMaxAge = 30 * time.Second
 	// actAfter is how many measurements in a row must find the same: one can catch
 	// a program between two of its allocations, or in the middle of its start.
 	actAfter = 3
-	// A task is above its share when it is measured above it by more than this: NVML
-	// counts what the driver keeps for a context, which a program cannot choose.
-	toleranceMiB     = 64
-	tolerancePercent = 2
 )
-
-// violation is what a task did beyond its share of one GPU.
-type violation struct {
-	uuid    string
-	code    string
-	message string
-}
-
-func (v violation) Error() string { return v.message }
 
 // watchdogLoop holds tasks to their GPU memory, all their processes together,
 // whatever keeps slices apart: the device plugin measures, the driver acts. It
@@ -58,16 +44,6 @@ type watchdog struct {
 	strikes map[topic]int
 }
 
-// The codes of what only the driver knows.
-const (
-	codeMemory         = "memory"
-	codeBesideMPS      = "beside-mps"
-	codeUnmeasured     = "unmeasured"
-	codeLostServer     = "mps-restarted"
-	codeServerFault    = "mps-fault"
-	codeKilledNeighbor = "mps-neighbor-killed"
-)
-
 func (w *watchdog) round(now time.Time) {
 	n, err := w.driver.configured()
 	if err != nil {
@@ -77,7 +53,11 @@ func (w *watchdog) round(now time.Time) {
 		w.driver.logger.Warn("watchdog cannot read what tasks were told, and may say it again", "error", err)
 	}
 	tasks := w.gpuTasks()
-	w.said.forgetEnded(tasks, n.state)
+	running := make([]string, 0, len(tasks))
+	for _, t := range tasks {
+		running = append(running, t.container.ID)
+	}
+	w.said.forgetEnded(running, n.state)
 	if len(tasks) > 0 {
 		w.driver.followDaemons(n, tasks)
 		w.look(tasks, n.state, n.settings.GPU.Watchdog, now)
@@ -149,34 +129,6 @@ func (w *watchdog) gpuTasks() []*task {
 	return tasks
 }
 
-// violations compares what a task was measured to use with what it holds.
-func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
-	var found []violation
-	for _, h := range l.Holdings {
-		used, processes := int64(0), 0
-		for _, u := range usage {
-			if u.UUID != h.UUID {
-				continue
-			}
-			used += u.MemoryMiB
-			processes += u.Processes
-			if len(u.BesideMPS) > 0 {
-				found = append(found, violation{h.UUID, codeBesideMPS, fmt.Sprintf(
-					"processes %v use GPU %s without its MPS daemon, where no limit holds them", u.BesideMPS, h.UUID)})
-			}
-		}
-		if most := h.MostMiB(); most > 0 && used > most+tolerance(most) {
-			found = append(found, violation{h.UUID, codeMemory, fmt.Sprintf(
-				"%d processes use %s of memory of GPU %s together, the task's share is %s",
-				processes, gpu.FormatMemory(used), h.UUID, gpu.FormatMemory(most))})
-		}
-	}
-	return found
-}
-
-// tolerance is how far above a share a task may be measured.
-func tolerance(shareMiB int64) int64 { return max(toleranceMiB, shareMiB*tolerancePercent/100) }
-
 // act does what the operator chose. It is said once per task and kind; a kill
 // that fails is tried again with the next measurement.
 func (w *watchdog) act(t *task, v violation, action string) {
@@ -189,43 +141,8 @@ func (w *watchdog) act(t *task, v violation, action string) {
 		w.driver.emit(t.cfg, does+v.message, map[string]string{"gpu": v.uuid, "reason": v.code})
 	}
 	if action != config.WatchdogWarn {
-		w.kill(t, fmt.Errorf("killed by the GPU watchdog: %w", v))
+		w.driver.killFor(t, fmt.Errorf("killed by the GPU watchdog: %w", v))
 	}
-}
-
-// kill ends a task unless that is under way, with the reason as its result. One
-// that fails is tried again when there is a reason again.
-func (w *watchdog) kill(t *task, reason error) {
-	if !t.markKilled(reason) {
-		return
-	}
-	go func() {
-		if err := w.driver.kill(t); err != nil {
-			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
-			t.clearKilled()
-			return
-		}
-		w.driver.counts.kill(reason)
-	}()
-}
-
-// markKilled makes the task's result say why it was killed. It reports whether the
-// kill is the caller's to do, because none is under way.
-func (t *task) markKilled(reason error) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.verdict != nil {
-		return false
-	}
-	t.verdict = reason
-	return true
-}
-
-// clearKilled takes back what markKilled said of a task that was not killed after all.
-func (t *task) clearKilled() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.verdict = nil
 }
 
 // reportFaults tells tasks of faults of their GPUs, and when they are gone.
@@ -284,4 +201,17 @@ func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {
 		w.said.forget(about)
 		w.driver.emit(t.cfg, fmt.Sprintf("GPU %s: %s is over", s.UUID, about.Code), map[string]string{"gpu": s.UUID, "fault": about.Code})
 	}
+}
+
+// recoverTask ends a task that cannot go on, so that Nomad starts it again under
+// its restart policy: here when the GPU is well, and elsewhere when it stays ill.
+// A task that says so is only told.
+func (w *watchdog) recoverTask(t *task, v violation) {
+	if onFault(t.cfg) == spec.OnFaultEvent {
+		return
+	}
+	if w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: "restart-" + v.code}) {
+		w.driver.emit(t.cfg, "The task cannot go on, and is ended for Nomad to start it again: "+v.message, map[string]string{"gpu": v.uuid, "fault": v.code})
+	}
+	w.driver.killFor(t, fmt.Errorf("ended for a restart: %w", v))
 }

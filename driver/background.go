@@ -11,6 +11,29 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 )
 
+// countsPeriod is how often counts are written that changed.
+const countsPeriod = 5 * time.Second
+
+// countsLoop writes the counts until the driver ends. What cannot be written is told once.
+func (d *Driver) countsLoop() {
+	tick := time.Tick(countsPeriod)
+	told := false
+	for {
+		n, err := d.configured()
+		if err == nil {
+			if err = d.counts.save(n.state); err != nil && !told {
+				d.logger.Warn("what the driver counted cannot be written, and its metrics stand still", "error", err)
+			}
+			told = err != nil
+		}
+		select {
+		case <-tick:
+		case <-d.ctx.Done():
+			return
+		}
+	}
+}
+
 // cpusetPeriod is how often the shared cores are read where no event told that
 // they have changed.
 const cpusetPeriod = time.Second
