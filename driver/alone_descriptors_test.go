@@ -150,15 +150,15 @@ func leasesOperation(t *testing.T, _ drivers.TaskConfig) func() (string, error) 
 			name string
 			do   func() error
 		}{
-			{"claim", func() error { return d.leases.claim(lease) }},
-			{"resize", func() error { return d.leases.resize(lease) }},
+			{"claim", func() error { return d.leases.Claim(lease) }},
+			{"resize", func() error { return d.leases.Resize(lease) }},
 			{"started", func() error {
-				started, err := d.leases.started()
+				started, err := d.leases.Started()
 				said += fmt.Sprintln(len(started))
 				return err
 			}},
-			{"end", func() error { return d.leases.end(lease, time.Now().Add(-2*leaseRetention)) }},
-			{"expire", func() error { return d.leases.expire(time.Now()) }},
+			{"end", func() error { return d.leases.End(lease, time.Now().Add(-time.Hour)) }},
+			{"expire", func() error { return d.leases.Expire(time.Now()) }},
 		} {
 			if err := step.do(); err != nil {
 				return "", err

@@ -2,9 +2,6 @@ package driver
 
 import (
 	"context"
-	"regexp"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,33 +10,13 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
-	"github.com/shoenig/test/wait"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 	driverruntime "github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/locktest"
 )
-
-// underLock runs a call, under a name by which it is found among all goroutines.
-func underLock(call func(), done chan<- struct{}) {
-	defer func() { done <- struct{}{} }()
-	call()
-}
-
-// atALock is how the runtime describes a goroutine that waits for a lock.
-var atALock = regexp.MustCompile(`^goroutine \d+ .*\[sync\.(Mutex|RWMutex)\.R?Lock`)
-
-// waitAtLocks counts the calls of underLock that wait for a lock.
-func waitAtLocks() (waiting int) {
-	stacks := make([]byte, 4<<20)
-	for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		if strings.Contains(stack, "driver.underLock(") && atALock.MatchString(stack) {
-			waiting++
-		}
-	}
-	return waiting
-}
 
 // What several goroutines use is used under its lock: whoever holds it is waited for.
 // Without that, two tasks get the last of a GPU, or a map is read while it is written.
@@ -69,10 +46,6 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 		{"counts", &d.counts.mu, []func(){func() { d.counts.kill(errLost) }, func() { _ = d.counts.save(env.state) }}},
 		{"dataDir", &d.dataDir.mu, []func(){func() { d.dataDir.get() }, func() { d.dataDir.look("/") }}},
 		{"runc", &d.runc.mu, []func(){func() { _, _ = d.runc.get(ended, env.runtime) }}},
-		{"leases", &d.leases.mu, []func(){
-			func() { d.leases.open(env.state) }, func() { _ = d.leases.claim(lease) }, func() { d.leases.startEnded(lease) }, func() { _ = d.leases.write(lease) },
-			func() { _ = d.leases.resize(lease) }, func() { _ = d.leases.end(lease, time.Now()) }, func() { _ = d.leases.expire(time.Now()) }, func() { _, _ = d.leases.started() },
-		}},
 		{"partitions", &d.partitions, []func(){
 			func() { _ = d.takePartition(ended, &startPlan{env: env, record: record.Record{Lease: lease}}) },
 			func() { _ = d.removePartition(ended, env, lease.Holdings[0], "box") },
@@ -97,18 +70,7 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 		{"shutdown", &d.mu, []func(){d.Shutdown}},
 	} {
 		t.Run(row.of, func(t *testing.T) {
-			done := make(chan struct{}, len(row.calls))
-			row.lock.Lock()
-			for _, call := range row.calls {
-				go underLock(call, done)
-			}
-			must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return waitAtLocks()+len(done) == len(row.calls) }), wait.Timeout(patience), wait.Gap(time.Millisecond)))
-			early := len(done)
-			row.lock.Unlock()
-			for range row.calls {
-				<-done
-			}
-			must.Zero(t, early, must.Sprint("calls went on while another held the lock"))
+			locktest.MustWait(t, row.lock, row.calls...)
 		})
 	}
 }

@@ -182,10 +182,6 @@ func TestStepsOfAStartThatFail(t *testing.T) {
 	must.NoError(t, err)
 	spoil(t, env, "outputs")
 	must.ErrorContains(t, s.runContainer(t.Context()), "mark the task's output: ")
-
-	lease := gpu.Lease{ID: "none/of/them", Holdings: []gpu.Holding{{UUID: gpuB}}}
-	must.ErrorContains(t, d.leases.claim(lease), "none/of/them")
-	must.False(t, d.leases.starting[lease.ID], must.Sprint("a lease that is not written holds nothing"))
 }
 
 // A change of a task's share that the GPU's driver does not make is taken back.
@@ -297,9 +293,9 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 	var err error
 	s.plan.files, err = openTaskFiles(cfg, spec.Config{}, spec.Policy{})
 	must.NoError(t, err)
-	must.NoError(t, d.leases.claim(s.plan.record.Lease))
+	must.NoError(t, d.leases.Claim(s.plan.record.Lease))
 	d.seats.setReady("mine", true)
-	started, err := d.leases.started()
+	started, err := d.leases.Started()
 	must.NoError(t, err)
 	must.SliceEmpty(t, started)
 	pipe := filepath.Join(cfg.AllocDir, "alloc", "logs", ".web.stdout.fifo")
@@ -314,7 +310,7 @@ func TestWhatAStartHoldsIsLetGo(t *testing.T) {
 		_, err := file.handle.HostPath()
 		must.ErrorContains(t, err, "closed", must.Sprint(file.name))
 	}
-	started, err = d.leases.started()
+	started, err = d.leases.Started()
 	must.NoError(t, err)
 	must.Len(t, 1, started)
 	must.False(t, d.seats.isReady("mine"))

@@ -42,7 +42,7 @@ func alone(t *testing.T) (*Driver, environment) {
 	must.NoError(t, err)
 	env := environment{settings: config.Settings{Config: config.Config{StateDir: dir, Namespace: testNamespace, CNIPath: "/nowhere"}}, runtime: client, state: state}
 	d.use(env)
-	d.leases.open(state)
+	d.leases.Open(state)
 	return d, env
 }
 

@@ -44,7 +44,7 @@ func TestTwoNomadClientsShareOneContainerd(t *testing.T) {
 		other.startDriver()
 		must.NoError(t, other.harness.RecoverTask(theirHandle))
 		must.Len(t, 2, other.containers())
-		live, err := other.driver.leases.started()
+		live, err := other.driver.leases.Started()
 		must.NoError(t, err)
 		must.Len(t, 2, live)
 

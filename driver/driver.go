@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
+	"github.com/nomad-gpu/nomad-gpu/driver/leases"
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
@@ -35,7 +36,7 @@ type Driver struct {
 
 	tasks  *taskStore
 	starts *startBook
-	leases leaseBook
+	leases leases.Book
 	// partitions keeps changes of partitions and of the leases that name them together. A
 	// partition's name is free for another the moment that it is removed.
 	partitions sync.Mutex

@@ -71,7 +71,7 @@ func (d *Driver) ended(ctx context.Context, t *task, exit runtime.Exit, problem 
 			return
 		}
 	}
-	if err := d.leases.end(t.lease(), exit.At); err != nil {
+	if err := d.leases.End(t.lease(), exit.At); err != nil {
 		t.logger.Error("lease of an ended task stays live", "error", err)
 	}
 	t.finish(exit, problem)

@@ -11,22 +11,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
-// killFor ends a task unless that is under way, with the reason as its result. One
-// that fails is tried again when there is a reason again.
-func (d *Driver) killFor(t *task, reason error) {
-	if !t.markKilled(reason) {
-		return
-	}
-	go func() {
-		if err := d.kill(t); err != nil {
-			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
-			t.clearKilled()
-			return
-		}
-		d.counts.kill(reason)
-	}()
-}
-
 // kill ends a task for certain: through containerd or, while that is away, by the
 // task's control group.
 func (d *Driver) kill(t *task) error {

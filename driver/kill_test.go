@@ -246,7 +246,7 @@ func (e *env) leftovers() []string {
 			found = append(found, "mount "+line)
 		}
 	}
-	leases, err := e.driver.leases.started()
+	leases, err := e.driver.leases.Started()
 	must.NoError(e.t, err)
 	for _, l := range leases {
 		found = append(found, "lease "+l.ID)

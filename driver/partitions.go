@@ -79,7 +79,7 @@ func (d *Driver) takePartition(ctx context.Context, p *startPlan) error {
 	}
 	h.Partition = &gpu.Partition{ID: id, Chunks: h.Partition.Chunks}
 	p.share.SetPartition(h.UUID, id)
-	return d.leases.write(p.record.Lease)
+	return d.leases.Write(p.record.Lease)
 }
 
 // returnPartition removes a task's partition, when its processes are dead. One that

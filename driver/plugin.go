@@ -105,7 +105,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	}
 	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
 	d.use(env)
-	d.leases.open(state)
+	d.leases.Open(state)
 	d.starts.setLimit(int(parsed.MaxStarts))
 	d.background.Do(func() {
 		d.removeDestroyed(env)

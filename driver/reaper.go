@@ -50,7 +50,7 @@ func (d *Driver) reap(client *runtime.Runtime, s config.Settings, began, now tim
 		step(func(ctx context.Context) error { return d.reapLeases(ctx, client, before) })
 		step(func(ctx context.Context) error { return d.reapHostResources(ctx, client, s, before) })
 	}
-	problems = append(problems, d.leases.expire(now), outputMarks(s).Expire(now))
+	problems = append(problems, d.leases.Expire(now), outputMarks(s).Expire(now))
 	if s.GC.Image {
 		step(func(ctx context.Context) error {
 			removed, err := client.CollectImages(ctx, now.Add(-s.GCImageDelay))
@@ -87,7 +87,7 @@ func (d *Driver) reapContainers(ctx context.Context, client *runtime.Runtime, be
 // reapLeases ends the leases of tasks whose container is gone, once nothing of them
 // runs.
 func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before time.Time) error {
-	leases, err := d.leases.started()
+	leases, err := d.leases.Started()
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (d *Driver) reapLeases(ctx context.Context, client *runtime.Runtime, before
 		}
 		if err == nil {
 			d.logger.Warn("ending a lease whose container is gone", "lease", l.ID)
-			err = d.leases.end(l, time.Now())
+			err = d.leases.End(l, time.Now())
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("lease %s: %w", l.ID, err))

@@ -93,7 +93,7 @@ func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime
 	case status.Running:
 		lease := d.currentLease(r.Lease)
 		lease.Phase = gpu.PhaseRunning
-		if err := d.leases.write(lease); err != nil {
+		if err := d.leases.Write(lease); err != nil {
 			return nil, err
 		}
 		if err := c.EndSessions(ctx); err != nil {

@@ -73,7 +73,7 @@ func (d *Driver) removeWithLease(c *runtime.Container) error {
 		d.logger.Warn("container had no readable record", "container", c.ID, "error", recordErr)
 		return nil
 	}
-	return d.leases.end(r.Lease, time.Now())
+	return d.leases.End(r.Lease, time.Now())
 }
 
 // The delays between attempts to remove a container, which grow.

@@ -35,31 +35,6 @@ func TestMemoryOfFilesCanBeReclaimed(t *testing.T) {
 	}
 }
 
-// The host must have room for all tasks with seats, so that each can leave.
-func TestSeatsForWhichTheHostHasNoMemory(t *testing.T) {
-	dir, err := statedir.Open(t.TempDir(), "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dir.WriteGPU(gpu.GPUState{UUID: "GPU-1", Mode: gpu.ModeShared, Sharing: gpu.SharingSuspend, Seats: &gpu.SeatRules{HostMemoryMiB: 100}}); err != nil {
-		t.Fatal(err)
-	}
-	b := leaseBook{}
-	b.open(dir)
-	lease := func(id string, n int, mib int64) gpu.Lease {
-		return gpu.Lease{ID: id, Phase: gpu.PhaseStarting, Holdings: []gpu.Holding{{UUID: "GPU-1", Mode: gpu.ModeShared, Slices: []int{n}, SeatMiB: mib}}}
-	}
-	if err := b.claim(lease("a", 0, 60)); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.claim(lease("b", 1, 41)); err == nil || !strings.Contains(err.Error(), "60M of the 100M that suspend.host_memory allows are promised") {
-		t.Errorf("got %v", err)
-	}
-	if err := b.claim(lease("b", 1, 40)); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestWhatAStartWithoutASeatWaitsFor(t *testing.T) {
 	now := time.Now().UTC()
 	mine := gpu.Seat{LeaseID: "mine", StartedAt: now, State: gpu.SeatWaiting}

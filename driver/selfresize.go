@@ -51,12 +51,12 @@ func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string
 		return "", err
 	}
 	after.Holdings, t.own.last = []gpu.Holding{h}, time.Now()
-	if err := s.driver.leases.resize(after); err != nil {
+	if err := s.driver.leases.Resize(after); err != nil {
 		return "", err
 	}
 	if err := limitNow(ctx, after, state, before.Holdings[0]); err != nil {
 		before.Phase = gpu.PhaseRunning
-		return "", errors.Join(fmt.Errorf("resize: memory_limit: the GPU's driver was not changed: %w", err), s.driver.leases.resize(before))
+		return "", errors.Join(fmt.Errorf("resize: memory_limit: the GPU's driver was not changed: %w", err), s.driver.leases.Resize(before))
 	}
 	t.own.holdings.Store(&after.Holdings)
 	share := describeShare(spec.Share{Holdings: after.Holdings})

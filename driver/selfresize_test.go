@@ -123,9 +123,7 @@ func TestTasksThatResizeAtOnce(t *testing.T) {
 						one.own.last = time.Time{}
 						one.own.mu.Unlock()
 						_, _ = selfOf{e.driver, one}.resize(context.Background(), gpu.SelfResize{ComputeMilli: &milli, LimitMilli: &limit})
-						e.driver.leases.mu.Lock()
-						leases, err := n.dir.Leases()
-						e.driver.leases.mu.Unlock()
+						leases, err := e.driver.leases.Started()
 						sum := int64(0)
 						for _, l := range leases {
 							sum += l.Holdings[0].GuaranteeMilli

@@ -205,7 +205,7 @@ func (s *start) removeExisting(ctx context.Context) error {
 }
 
 func (s *start) claimLease(context.Context) error {
-	if err := s.driver.leases.claim(s.plan.record.Lease); err != nil {
+	if err := s.driver.leases.Claim(s.plan.record.Lease); err != nil {
 		return structs.NewRecoverableError(err, true)
 	}
 	s.claimed = true
@@ -216,7 +216,7 @@ func (s *start) endLease() error {
 	if !s.claimed {
 		return nil
 	}
-	return s.driver.leases.end(s.plan.record.Lease, time.Now())
+	return s.driver.leases.End(s.plan.record.Lease, time.Now())
 }
 
 // release ends what lasts as long as the start, whatever came of it.
@@ -228,7 +228,7 @@ func (s *start) release() {
 		s.plan.files.close()
 	}
 	if s.claimed {
-		s.driver.leases.startEnded(s.plan.record.Lease)
+		s.driver.leases.StartEnded(s.plan.record.Lease)
 		s.driver.seats.setReady(s.plan.record.Lease.ID, false)
 	}
 }
@@ -322,7 +322,7 @@ func (s *start) runContainer(ctx context.Context) error {
 func (s *start) watchTask(context.Context) error {
 	lease := s.plan.record.Lease
 	lease.Phase = gpu.PhaseRunning
-	if err := s.driver.leases.write(lease); err != nil {
+	if err := s.driver.leases.Write(lease); err != nil {
 		return err
 	}
 	s.task = s.driver.watch(s.cfg, s.container, s.plan.record)

@@ -215,3 +215,19 @@ func (w *watchdog) recoverTask(t *task, v violation) {
 	}
 	w.driver.killFor(t, fmt.Errorf("ended for a restart: %w", v))
 }
+
+// killFor ends a task unless that is under way, with the reason as its result. One
+// that fails is tried again when there is a reason again.
+func (d *Driver) killFor(t *task, reason error) {
+	if !t.markKilled(reason) {
+		return
+	}
+	go func() {
+		if err := d.kill(t); err != nil {
+			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
+			t.clearKilled()
+			return
+		}
+		d.counts.kill(reason)
+	}()
+}

@@ -1,4 +1,4 @@
-package driver
+package leases
 
 import (
 	"errors"
@@ -11,14 +11,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// leaseRetention is how long the lease of an ended task stays: Nomad restarts a
+// retention is how long the lease of an ended task stays: Nomad restarts a
 // task in place with the same reservation, and its GPU must not change mode in
 // between.
-const leaseRetention = 10 * time.Minute
+const retention = 10 * time.Minute
 
-// leaseBook writes the leases of this driver. Claims are made one at a time, so
+// Book writes the leases of this driver. Claims are made one at a time, so
 // that two tasks cannot both take the last of a GPU's compute.
-type leaseBook struct {
+type Book struct {
 	mu  sync.Mutex
 	dir *statedir.Dir
 	// starting holds the IDs of leases whose task is being started by this
@@ -26,16 +26,17 @@ type leaseBook struct {
 	starting map[string]bool
 }
 
-func (b *leaseBook) open(dir *statedir.Dir) {
+// Open makes the book write into a directory, in the place of the one before.
+func (b *Book) Open(dir *statedir.Dir) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dir = dir
 }
 
-// claim records a lease before its task starts, if its guarantees fit beside
+// Claim records a lease before its task starts, if its guarantees fit beside
 // those of the live leases. A lease that cannot be read counts as a reason to
-// stop: it may hold what is asked for. The start ends with startEnded.
-func (b *leaseBook) claim(l gpu.Lease) error {
+// stop: it may hold what is asked for. The start ends with StartEnded.
+func (b *Book) Claim(l gpu.Lease) error {
 	if len(l.Holdings) == 0 {
 		return nil
 	}
@@ -65,7 +66,7 @@ func (b *leaseBook) claim(l gpu.Lease) error {
 }
 
 // checkSeat refuses a seat for which the host has no memory left.
-func (b *leaseBook) checkSeat(l gpu.Lease, leases []gpu.Lease) error {
+func (b *Book) checkSeat(l gpu.Lease, leases []gpu.Lease) error {
 	for _, h := range l.Holdings {
 		if h.SeatMiB == 0 {
 			continue
@@ -81,15 +82,15 @@ func (b *leaseBook) checkSeat(l gpu.Lease, leases []gpu.Lease) error {
 	return nil
 }
 
-// startEnded says that a start is over, whatever came of it.
-func (b *leaseBook) startEnded(l gpu.Lease) {
+// StartEnded says that a start is over, whatever came of it.
+func (b *Book) StartEnded(l gpu.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.starting, l.ID)
 }
 
-// write records a lease whose task exists already, and so needs no permission.
-func (b *leaseBook) write(l gpu.Lease) error {
+// Write records a lease whose task exists already, and so needs no permission.
+func (b *Book) Write(l gpu.Lease) error {
 	if len(l.Holdings) == 0 {
 		return nil
 	}
@@ -98,9 +99,9 @@ func (b *leaseBook) write(l gpu.Lease) error {
 	return b.dir.WriteLease(l)
 }
 
-// resize records another share of a task that runs, if its guarantee fits beside those of
+// Resize records another share of a task that runs, if its guarantee fits beside those of
 // the others.
-func (b *leaseBook) resize(l gpu.Lease) error {
+func (b *Book) Resize(l gpu.Lease) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	leases, err := b.dir.Leases()
@@ -117,9 +118,9 @@ func (b *leaseBook) resize(l gpu.Lease) error {
 	return b.dir.WriteLease(l)
 }
 
-// end marks a lease as that of an ended task. A lease that belongs to a later
+// End marks a lease as that of an ended task. A lease that belongs to a later
 // container of the same task is left alone.
-func (b *leaseBook) end(l gpu.Lease, at time.Time) error {
+func (b *Book) End(l gpu.Lease, at time.Time) error {
 	if len(l.Holdings) == 0 {
 		return nil
 	}
@@ -132,8 +133,8 @@ func (b *leaseBook) end(l gpu.Lease, at time.Time) error {
 	return b.dir.WriteLease(l)
 }
 
-// expire removes the leases of tasks that ended long ago.
-func (b *leaseBook) expire(now time.Time) error {
+// Expire removes the leases of tasks that ended long ago.
+func (b *Book) Expire(now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.dir == nil {
@@ -141,16 +142,16 @@ func (b *leaseBook) expire(now time.Time) error {
 	}
 	leases, err := b.dir.Leases()
 	for _, l := range leases {
-		if !l.Live() && now.Sub(l.EndedAt) >= leaseRetention {
+		if !l.Live() && now.Sub(l.EndedAt) >= retention {
 			err = errors.Join(err, b.dir.RemoveLease(l.ID))
 		}
 	}
 	return err
 }
 
-// started returns the leases of tasks that may run, without those that this
+// Started returns the leases of tasks that may run, without those that this
 // process is starting.
-func (b *leaseBook) started() ([]gpu.Lease, error) {
+func (b *Book) Started() ([]gpu.Lease, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	leases, err := b.dir.Leases()
