@@ -1,0 +1,81 @@
+package leader_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/leader"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+)
+
+// TestHowOftenARecordIsTried: at once, after 100 ms, then after twice as long each time up to two
+// seconds, for twenty seconds.
+func TestHowOftenARecordIsTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := recordingLate(t, "")
+		slow.breaks(nomadtest.ErrFaulty)
+		s.Submit(t, servicetest.Ask("job", "8G", 1))
+		passed := time.Duration(0)
+		for _, step := range []struct {
+			at   time.Duration
+			want int
+		}{{50 * time.Millisecond, 1}, {150 * time.Millisecond, 2}, {350 * time.Millisecond, 3}, {750 * time.Millisecond, 4}, {3150 * time.Millisecond, 6}, {5150 * time.Millisecond, 7}, {30 * time.Second, 14}} {
+			time.Sleep(step.at - passed)
+			passed = step.at
+			synctest.Wait()
+			if got := slow.wrote(); got != step.want {
+				t.Errorf("after %s it was tried %d times, want %d", step.at, got, step.want)
+			}
+		}
+	})
+}
+
+// What was decided about a job of which Nomad has not answered yet is not new any more: what is
+// decided then is recorded before Nomad hears of it.
+func TestWhatIsDecidedTwiceIsRecordedFirst(t *testing.T) {
+	s, slow := recordingLate(t, "")
+	if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "8G", 1)}, false); err != nil || slow.wrote() != 0 {
+		t.Fatalf("%d writes, %v", slow.wrote(), err)
+	}
+	slow.answers <- nil
+	changed := servicetest.Ask("job", "4G", 1)
+	if _, err := s.Decide(t.Context(), []admit.Ask{changed}, false); err != nil || slow.wrote() != 1 || !storedOf(t, s, changed).Stored() {
+		t.Errorf("%d writes, %v", slow.wrote(), err)
+	}
+}
+
+// Over what another replica has recorded of the job a replica writes only while it leads, and tells
+// of it.
+func TestAnothersRecordIsNotWrittenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		leads := true
+		d := leader.New(s.State, s.Store, func() bool { return leads })
+		d.Late = true
+		a := servicetest.Ask("job", "8G", 1)
+		answers, err := d.Decide(t.Context(), []admit.Ask{a}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others := record.New(servicetest.KeyOf(a))
+		if err := others.Write(t.Context(), s.Store); err != nil {
+			t.Fatal(err)
+		}
+		leads = false
+		d.Settle(t.Context(), []admit.Ask{a}, answers, true)
+		if err := d.Finish(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !storedOf(t, s, a).SameAs(others) {
+			t.Error("another's record was written over")
+		}
+		if e := s.Cluster(t).Events; len(e) != 1 || e[0].Kind != "error" || !strings.Contains(e[0].Text, "another replica has recorded one") {
+			t.Errorf("told is %+v", e)
+		}
+	})
+}
