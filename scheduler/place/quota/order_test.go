@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -160,5 +161,104 @@ func TestPastOfOneKindFadesToo(t *testing.T) {
 		if got := p.Mean(q, "team"); got != c.want {
 			t.Errorf("of %v an hour after it ended: %v, want %v", c.held, got, c.want)
 		}
+	}
+}
+
+// reads counts how often books are asked.
+type reads struct {
+	*Ledger
+	n int
+}
+
+func (r *reads) Held(queue string) Charge {
+	r.n++
+	return r.Ledger.Held(queue)
+}
+
+// An order works out what a queue holds once, however many wait.
+func TestAnOrderReadsTheBooksOnce(t *testing.T) {
+	q := quotas(t, Queue{Name: "a", GuaranteeMilli: 1000}, Queue{Name: "b", GuaranteeMilli: 1000})
+	books := &reads{Ledger: books(map[string]Charge{"b": {Milli: 1}})}
+	o := q.Order(books, nil)
+	for i := range 10 {
+		if o.CompareQueues("a", "b") >= 0 || o.CompareQueues("b", "a") <= 0 {
+			t.Error("it is the turn of the queue that holds something")
+		}
+		if books.n != 2 { // each holds for itself alone
+			t.Fatalf("the books were asked %d times when the queues had been compared %d times", books.n, i+1)
+		}
+	}
+}
+
+// What is compared of a queue is what it holds, and held, of its guarantee in thousandths,
+// from its root down.
+func TestSharesOfQueues(t *testing.T) {
+	q := quotas(t,
+		Queue{Name: "a", GuaranteeMilli: 3000, GuaranteeMemoryMiB: 700}, Queue{Name: "none"},
+		Queue{Name: "org"}, Queue{Name: "x", Parent: "org", GuaranteeMilli: 1000}, Queue{Name: "mid", Parent: "org"},
+		Queue{Name: "y", Parent: "mid", GuaranteeMilli: 500}, Queue{Name: "z", Parent: "mid", GuaranteeMemoryMiB: 300},
+	)
+	now := books(map[string]Charge{"a": {1000, 500}, "none": {7, 9}, "x": {500, 100}, "y": {250, 10}, "z": {50, 20}})
+	past := RestorePast(time.Hour, map[string]Use{}, noon)
+	for name, mean := range map[string]Charge{"a": {2000, 10}, "none": {3, 4}, "y": {1000, 0}} {
+		past.held[name] = Use{float64(mean.Milli) * past.life(), float64(mean.MemoryMiB) * past.life()}
+	}
+	for name, want := range map[string][]int64{
+		"a":    {714, 666},
+		"none": {unpromised + 7, unpromised + 3},
+		"org":  {533, 666},            // of 1.5 GPUs and 300 MiB, those of x, y and z
+		"x":    {533, 666, 500, 0},    // memory is not x's to hold
+		"mid":  {533, 666, 600, 2000}, // of 0.5 GPUs and 300 MiB
+		"y":    {533, 666, 600, 2000, 500, 2000},
+		"gone": {unpromised},
+	} {
+		if got := q.Order(now, past).share(name); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// From the first moment on, and at any half-life, what is held counts; time that does not go
+// on, and a half-life that is none, leave all as it was.
+func TestWhenUseCounts(t *testing.T) {
+	q := quotas(t, Queue{Name: "a"}, Queue{Name: "b"})
+	held := books(map[string]Charge{"a": {Milli: 4000}, "b": {MemoryMiB: 50}})
+	for _, c := range []struct {
+		halfLife, since time.Duration
+		want            bool
+	}{
+		{time.Hour, time.Hour, true}, {time.Hour, 1, true}, {1, time.Hour, true}, {1, 1, true},
+		{time.Hour, 0, false}, {time.Hour, -1, false}, {1, 0, false}, {0, time.Hour, false}, {-1, time.Hour, false},
+	} {
+		t.Run(fmt.Sprint(c.halfLife, c.since), func(t *testing.T) {
+			p := NewPast(c.halfLife)
+			if p.HalfLife() != c.halfLife {
+				t.Errorf("half-life %s", p.HalfLife())
+			}
+			p.at = noon
+			p.Account(q, held, noon.Add(c.since))
+			use, at := p.Stored()
+			if !c.want {
+				if len(use) != 0 || !at.Equal(noon) {
+					t.Errorf("%v is held as of %s", use, at)
+				}
+				return
+			}
+			if use["a"].MilliSeconds <= 0 || use["b"].MiBSeconds <= 0 || !at.Equal(noon.Add(c.since)) {
+				t.Errorf("%v is held as of %s", use, at)
+			}
+			if c.halfLife == 1 && c.since > 1 && (p.Mean(q, "a") != Charge{Milli: 4000} || p.Mean(q, "b") != Charge{MemoryMiB: 50}) {
+				t.Errorf("what was held for long is %v in the mean", p.Mean(q, "a"))
+			}
+			again, _ := RestorePast(c.halfLife, use, at).Stored()
+			if len(again) != len(use) {
+				t.Errorf("of %v %v is restored", use, again)
+			}
+		})
+	}
+	p := NewPast(time.Hour)
+	p.Account(q, held, noon)
+	if use, at := p.Stored(); len(use) != 0 || !at.Equal(noon) {
+		t.Errorf("at the first look %v is held as of %s", use, at)
 	}
 }

@@ -47,6 +47,13 @@ func TestNewRefuses(t *testing.T) {
 		{`queue "a" is its own ancestor`, []Queue{{Name: "a", Parent: "b"}, {Name: "b", Parent: "a"}}},
 		{`queue "a": a quota is negative`, []Queue{{Name: "a", LimitMilli: -1}}},
 		{`queue "a": a quota is negative`, []Queue{{Name: "a", GuaranteeMemoryMiB: -1}}},
+		{`queue "a": a quota is negative`, []Queue{{Name: "a", GuaranteeMilli: -1}}},
+		{`queue "a": a quota is negative`, []Queue{{Name: "a", LimitMemoryMiB: -1}}},
+		{`queue "a" is its own ancestor`, []Queue{{Name: "a", Parent: "a"}}},
+		{`queue "a" is promised 9 MiB and may hold at most 8 MiB`, []Queue{{Name: "a", GuaranteeMemoryMiB: 9, LimitMemoryMiB: 8}}},
+		{`queue "z" is promised 1 MiB, its children together 2 MiB`, []Queue{
+			{Name: "z", GuaranteeMemoryMiB: 1}, {Name: "b", Parent: "z", GuaranteeMemoryMiB: 1}, {Name: "c", Parent: "z", GuaranteeMemoryMiB: 1},
+		}},
 		{`queue "a" is promised 3 GPUs and may hold at most 2 GPUs`, []Queue{{Name: "a", GuaranteeMilli: 3000, LimitMilli: 2000}}},
 		{`queue "a" is promised 1 GPUs, its children together 1.5 GPUs`, []Queue{
 			{Name: "a", GuaranteeMilli: 1000}, {Name: "b", Parent: "a", GuaranteeMilli: 700}, {Name: "c", Parent: "a", GuaranteeMilli: 800},
@@ -54,6 +61,21 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		if _, err := New(c.queues); err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%v, want %q", err, c.why)
+		}
+	}
+}
+
+// What is exactly as much as allowed is not refused, nor is a tree as deep as there are queues.
+func TestNewTakesWhatIsAllowed(t *testing.T) {
+	chain := []Queue{{Name: "0", GuaranteeMilli: 2000, LimitMilli: 2000, GuaranteeMemoryMiB: 5, LimitMemoryMiB: 5}}
+	for i := range 9 {
+		above := chain[i]
+		above.Name, above.Parent = fmt.Sprint(i+1), above.Name
+		chain = append(chain, above)
+	}
+	for _, queues := range [][]Queue{nil, {{Name: "a"}}, chain, chain[:1], chain[:2], {{Name: "a"}, {Name: "b", Parent: "a", GuaranteeMilli: 9}}} {
+		if _, err := New(queues); err != nil {
+			t.Errorf("%+v: %v", queues, err)
 		}
 	}
 }
@@ -305,6 +327,10 @@ func TestWhoYields(t *testing.T) {
 		{"of equal priority there, not even to who fits the guarantee", Rank{true, false, 50}, own, "a", "a", false},
 		{"protected work not to priority", low, Rank{priority: 90}, "safe", "a", false},
 		{"but to an owner", low, own, "safe", "a", true},
+		{"protected work within its guarantee not to an owner", own, Rank{true, true, 90}, "safe", "a", false},
+		{"work within its guarantee of the same tree neither, but by priority", Rank{true, true, 40}, own, "b", "a", true},
+		{"protected work to no priority in its queue", Rank{true, false, 10}, own, "safe", "safe", false},
+		{"work without a queue to an owner, whatever its priority", Rank{priority: 90}, own, "", "a", true},
 		{"nobody to an equal", own, own, "b", "a", false},
 		{"nobody to a lower rank", own, lent, "b", "a", false},
 		{"work without a queue to priority", low, Rank{priority: 20}, "", "", true},

@@ -110,7 +110,7 @@ func (q *Quotas) checkTree(c Queue) error {
 		return fmt.Errorf("queue %q: parent %q does not exist", c.Name, c.Parent)
 	}
 	for at, steps := c.Parent, 0; at != ""; at, steps = q.queues[at].Parent, steps+1 {
-		if at == c.Name || steps > len(q.queues) {
+		if steps == len(q.queues) {
 			return fmt.Errorf("queue %q is its own ancestor", c.Name)
 		}
 	}
@@ -128,13 +128,8 @@ func (q *Quotas) Path(name string) []string { return q.paths[name] }
 
 func (q *Quotas) climb(name string) []string {
 	var out []string
-	for name != "" {
-		c, ok := q.queues[name]
-		if !ok {
-			return out
-		}
+	for ; name != ""; name = q.queues[name].Parent {
 		out = append(out, name)
-		name = c.Parent
 	}
 	return out
 }

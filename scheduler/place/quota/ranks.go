@@ -10,7 +10,7 @@ import (
 type Ranks struct {
 	quotas *Quotas
 	ledger *Ledger
-	at     int64            // position in the ledger's changes
+	at     int64            // position in the ledger's changes; -1: all is to be read
 	paths  map[string][]int // of a queue: it and those above it, as places in own
 	own    []Charge         // guarantees
 	trees  map[string]*tree // by the root
@@ -74,7 +74,6 @@ func (s *Ranks) Of(q *Quotas) bool { return s.quotas == q }
 // another than before, or new.
 func (s *Ranks) Follow() (changed []string) {
 	changes, ok := s.ledger.since(s.at)
-	ok = ok && s.at >= 0
 	for i := 0; ok && i < len(changes); i++ {
 		ok = s.follow(changes[i])
 	}
@@ -119,15 +118,7 @@ func (s *Ranks) RankOf(c Claim) Rank {
 // Borrows reports whether a claim that is not on the books yet would be on what its queue
 // borrows: the queue has a guarantee, and the claim does not fit into it.
 func (s *Ranks) Borrows(c Claim) bool {
-	path, names := s.paths[c.Queue], s.quotas.Path(c.Queue)
-	if path == nil || s.own[path[0]] == (Charge{}) {
-		return false
-	}
-	fits := true
-	for i, at := range below(path) {
-		fits = fits && s.quotas.Used(s.ledger, names[i]).Plus(c.Charge).Within(s.own[at])
-	}
-	return !fits && !s.RankOf(c).leaf
+	return s.quotas.queues[c.Queue].promised() && !s.RankOf(c).leaf
 }
 
 // below is a path without its root; a queue that is its own root is its leaf too.
@@ -148,10 +139,10 @@ func (s *Ranks) fits(path []int, more Charge, taken func(at int) Charge) bool {
 }
 
 // passes reports whether a charge that does not fit its leaf fits into the guarantee of the
-// root, beside what is taken.
+// root, beside what is taken. Of a queue that is its own root it never does.
 func (s *Ranks) passes(path []int, taken, more Charge) bool {
 	own := s.own[path[len(path)-1]]
-	return len(path) > 1 && own != (Charge{}) && taken.Plus(more).Within(own)
+	return own != (Charge{}) && taken.Plus(more).Within(own)
 }
 
 func firmer(a, b *Claim) int { return cmp.Or(cmp.Compare(b.Priority, a.Priority), earlier(a, b)) }
