@@ -47,13 +47,6 @@ func (s *Snapshot) Serves(nodeID string, a *Blocks, without func(*Usage) bool) b
 // Everything selects all usages, for [Snapshot.Serves].
 func Everything(*Usage) bool { return true }
 
-// Admits reports whether a request may run on a node at all, by what it asks of
-// the node itself: pool, datacenter, constraints.
-func (s *Snapshot) Admits(nodeID string, r *Request) bool {
-	n := s.nodes[nodeID]
-	return n != nil && admits(&n.spec, r)
-}
-
 // unused is what a node has free, per GPU in the node's order.
 type unused struct {
 	cpu, memory int64

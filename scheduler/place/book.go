@@ -130,6 +130,9 @@ func (s *Snapshot) countJob(u *Usage, sign int) {
 	}
 }
 
+// ofJob lists the usages of a job that has a name.
+func (s *Snapshot) ofJob(namespace, job string) []*Usage { return s.jobs[jobName{namespace, job}] }
+
 // AnyReclaimable reports whether any work may be evicted since it does not use its GPUs.
 func (s *Snapshot) AnyReclaimable() bool { return s.reclaimable > 0 }
 
@@ -179,16 +182,16 @@ func (s *Snapshot) Claims(queue string) []*quota.Claim { return s.ledger.Claims(
 
 // Charge is what a quota pays for takes on a node; nothing where the node is
 // not there.
-func (s *Snapshot) Charge(nodeID string, takes []Take) Charge {
+func (s *Snapshot) Charge(nodeID string, takes []Take) quota.Charge {
 	n := s.nodes[nodeID]
 	if n == nil {
-		return Charge{}
+		return quota.Charge{}
 	}
 	return s.charge(n, takes)
 }
 
-func (s *Snapshot) charge(n *nodeState, takes []Take) Charge {
-	var sum Charge
+func (s *Snapshot) charge(n *nodeState, takes []Take) quota.Charge {
+	var sum quota.Charge
 	for _, t := range takes {
 		sum = sum.Plus(chargeOf(&s.kinds[n.where[t.GPU].pool.kind], t))
 	}
@@ -197,12 +200,12 @@ func (s *Snapshot) charge(n *nodeState, takes []Take) Charge {
 
 // chargeOf rounds down, as compute in proportion to slices does: all slices of
 // a GPU, handed out one by one, cost no more than the GPU.
-func chargeOf(k *kind, t Take) Charge {
+func chargeOf(k *kind, t Take) quota.Charge {
 	switch {
 	case k.Slices > 0:
-		return Charge{Milli: max(t.Milli, t.Slices*gpuMilli/k.Slices), MemoryMiB: t.Slices * k.SliceMiB}
+		return quota.Charge{Milli: max(t.Milli, t.Slices*gpuMilli/k.Slices), MemoryMiB: t.Slices * k.SliceMiB}
 	case k.Replicas > 0:
-		return Charge{Milli: t.Replicas * gpuMilli / k.Replicas, MemoryMiB: t.Replicas * k.MemoryMiB / k.Replicas}
+		return quota.Charge{Milli: t.Replicas * gpuMilli / k.Replicas, MemoryMiB: t.Replicas * k.MemoryMiB / k.Replicas}
 	}
-	return Charge{Milli: t.Milli, MemoryMiB: k.MemoryMiB}
+	return quota.Charge{Milli: t.Milli, MemoryMiB: k.MemoryMiB}
 }

@@ -23,21 +23,12 @@ func (p *Planner) wariness() int64 {
 	return 0
 }
 
-// mostlyFree reports whether so many thousandths of the GPU are free.
-func (s *Snapshot) mostlyFree(part int64) bool {
-	var free, gpus int64
-	for i := range s.stock {
-		free, gpus = free+s.stock[i].free, gpus+s.stock[i].gpus
-	}
-	return free >= part*gpus
-}
-
 // roomCPU is which part of its GPUs' share of the node's CPU room for several needs to count
 // under careful prices, in thousandths: large tasks that are not known yet may need it.
 const roomCPU = 900
 
 // roomFor is how many GPUs of a pool so much CPU is enough for under careful prices.
-func (b *gpuPool) roomFor(cpu int64) uint8 {
+func roomFor(b *gpuPool, cpu int64) uint8 {
 	all := int64(len(b.gpus))
 	if b.node.spec.CPUMHz <= 0 {
 		return uint8(all)

@@ -34,7 +34,7 @@ func (p *Planner) chooseOne(sh *shape, b *gpuPool, ws *wasteEstimator, cpu int64
 	best, at := int32(0), -1
 	for i := range b.gpus {
 		c := &b.gpus[i]
-		if !c.holds(nd) || !sh.suits(b, i) || sh.meets == nil && sh.req.Beside == BesideAny && seenAlike(b.gpus[:i], c, nd, ws.Paired()) {
+		if !nd.fits(c) || !sh.suits(b, i) || sh.meets == nil && sh.req.Beside == BesideAny && seenAlike(b.gpus[:i], c, nd, ws.Paired()) {
 			continue
 		}
 		if rank := sh.policy.prefer(p, b, i, nd, cpu, ws) + p.heatPrice(c, nd.share); at < 0 || rank < best {
@@ -53,7 +53,7 @@ func (p *Planner) chooseOne(sh *shape, b *gpuPool, ws *wasteEstimator, cpu int64
 func seenAlike(gpus []gpuState, as *gpuState, nd *need, paired bool) bool {
 	for i := range gpus {
 		same := gpus[i].share == as.share && (!paired || gpus[i].milli == as.milli && gpus[i].slices == as.slices)
-		if same && gpus[i].hot == as.hot && gpus[i].holds(nd) {
+		if same && gpus[i].hot == as.hot && nd.fits(&gpus[i]) {
 			return true
 		}
 	}
@@ -142,7 +142,7 @@ func (p *Planner) chooseMany(sh *shape, b *gpuPool, ws *wasteEstimator, cpu int6
 	nd := sh.need(p.snap, b.kind)
 	p.gpus = p.gpus[:0]
 	for i := range b.gpus {
-		if b.gpus[i].holds(nd) && sh.suits(b, i) {
+		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
 			p.gpus = append(p.gpus, i)
 		}
 	}

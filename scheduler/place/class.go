@@ -35,21 +35,6 @@ type poolClass struct {
 	share       int32 // the largest of a GPU
 }
 
-// lacks reports that a class is short of something, without being exact.
-func (cl *poolClass) lacks(sh *shape, s *Snapshot) bool {
-	if sh.req.CPUMHz > cl.cpu || sh.req.MemoryMiB > cl.memory {
-		return true
-	}
-	if sh.req.GPUs == 0 {
-		return false
-	}
-	if cl.kind < 0 {
-		return true
-	}
-	nd := sh.need(s, cl.kind)
-	return !nd.ok || cl.share < nd.least
-}
-
 // note logs that a class stands for another state, or has become empty, or is
 // empty no longer.
 func (f *classList) note(id int32) { f.classes[id].stamp = f.log.Add(id) }

@@ -62,7 +62,7 @@ func TestClassesAreForgotten(t *testing.T) {
 		if i%7 == 0 {
 			best := int32(worst)
 			for _, b := range p.snap.pools {
-				if sh := p.shapeOf(&sleeper); p.snap.fit(sh, b) == fitsNow {
+				if sh := p.shapeOf(&sleeper); sh.fit(p.snap, b) == fitsNow {
 					best = max(best, p.score(sh, b))
 				}
 			}

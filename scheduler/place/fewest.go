@@ -73,7 +73,7 @@ func (r *trial) atLeast(candidates []*Usage) int {
 		if !r.shape.suits(r.pool, i) || !c.open {
 			continue
 		}
-		if c.holds(r.need) {
+		if r.need.fits(c) {
 			short--
 			continue
 		}

@@ -22,7 +22,7 @@ const (
 )
 
 // fit decides whether a pool can take a shape now.
-func (s *Snapshot) fit(sh *shape, b *gpuPool) reason {
+func (sh *shape) fit(s *Snapshot, b *gpuPool) reason {
 	n := b.node
 	r := &sh.req
 	if r.CPUMHz > n.cpu {
@@ -34,7 +34,7 @@ func (s *Snapshot) fit(sh *shape, b *gpuPool) reason {
 	if n.spec.Ineligible {
 		return notEligible
 	}
-	if sh.filtered && !admits(&n.spec, r) {
+	if sh.filtered && !r.AdmittedBy(&n.spec) {
 		return notFiltered
 	}
 	if r.GPUs == 0 {
@@ -43,17 +43,17 @@ func (s *Snapshot) fit(sh *shape, b *gpuPool) reason {
 		}
 		return fitsNow
 	}
-	return s.fitGPUs(sh, b)
+	return sh.fitGPUs(s, b)
 }
 
 // could decides whether a pool could take a shape if it were empty.
-func (s *Snapshot) could(sh *shape, b *gpuPool) bool {
+func (sh *shape) could(s *Snapshot, b *gpuPool) bool {
 	n := b.node
 	r := &sh.req
 	if n.spec.Ineligible || r.CPUMHz > n.spec.CPUMHz || r.MemoryMiB > n.spec.MemoryMiB {
 		return false
 	}
-	if sh.filtered && !admits(&n.spec, r) {
+	if sh.filtered && !r.AdmittedBy(&n.spec) {
 		return false
 	}
 	if r.GPUs == 0 {
@@ -62,7 +62,7 @@ func (s *Snapshot) could(sh *shape, b *gpuPool) bool {
 	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= sh.suiting(b)
 }
 
-func (s *Snapshot) fitGPUs(sh *shape, b *gpuPool) reason {
+func (sh *shape) fitGPUs(s *Snapshot, b *gpuPool) reason {
 	if b.kind < 0 {
 		return neverKind
 	}
@@ -76,17 +76,17 @@ func (s *Snapshot) fitGPUs(sh *shape, b *gpuPool) reason {
 	case sh.req.GPUs > all:
 		return neverSize
 	}
-	if s.free(sh, b) < sh.req.GPUs {
+	if sh.free(s, b) < sh.req.GPUs {
 		return noGPU
 	}
 	return fitsNow
 }
 
 // free counts the GPUs of a pool that have what a shape needs of each, up to as many as it needs.
-func (s *Snapshot) free(sh *shape, b *gpuPool) int {
+func (sh *shape) free(s *Snapshot, b *gpuPool) int {
 	nd, found := sh.need(s, b.kind), 0
 	for i := range b.gpus {
-		if b.gpus[i].holds(nd) && sh.suits(b, i) {
+		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
 			if found++; found == sh.req.GPUs {
 				break
 			}
@@ -95,14 +95,15 @@ func (s *Snapshot) free(sh *shape, b *gpuPool) int {
 	return found
 }
 
-// holds reports whether the GPU has room for the need now.
-func (c *gpuState) holds(nd *need) bool {
+// fits reports whether a GPU has room for the need now.
+func (nd *need) fits(c *gpuState) bool {
 	return c.open && int64(c.milli) >= nd.take.Milli && int64(c.slices) >= nd.take.Slices &&
 		int64(c.replicas) >= nd.take.Replicas && (!nd.whole || c.tasks == 0)
 }
 
-// admits checks what a request asks of the node itself.
-func admits(n *Node, r *Request) bool {
+// AdmittedBy reports whether a request may run on a node at all, by what it asks of
+// the node itself: pool, datacenter, constraints.
+func (r *Request) AdmittedBy(n *Node) bool {
 	if len(r.Datacenters) > 0 && !slices.Contains(r.Datacenters, n.Datacenter) {
 		return false
 	}
@@ -113,4 +114,43 @@ func admits(n *Node, r *Request) bool {
 		return false
 	}
 	return !slices.ContainsFunc(r.Constraints, func(c constraint.Constraint) bool { return !c.OnNode(n.Attributes) })
+}
+
+// lacks reports that a class is short of something, without being exact.
+func (sh *shape) lacks(s *Snapshot, cl *poolClass) bool {
+	if sh.req.CPUMHz > cl.cpu || sh.req.MemoryMiB > cl.memory {
+		return true
+	}
+	if sh.req.GPUs == 0 {
+		return false
+	}
+	if cl.kind < 0 {
+		return true
+	}
+	nd := sh.need(s, cl.kind)
+	return !nd.ok || cl.share < nd.least
+}
+
+// classes is what a shape's index follows.
+func (sh *shape) classes(s *Snapshot) *classList {
+	if sh.apart {
+		return &s.each
+	}
+	return &s.states.classList
+}
+
+// times is how often a GPU holds a need that it has room for.
+func (nd *need) times(c *gpuState) int {
+	if nd.whole {
+		return 1
+	}
+	times := int64(gpuMilli)
+	for _, of := range [...]struct{ free, takes int64 }{
+		{int64(c.milli), nd.take.Milli}, {int64(c.slices), nd.take.Slices}, {int64(c.replicas), nd.take.Replicas},
+	} {
+		if of.takes > 0 {
+			times = min(times, of.free/of.takes)
+		}
+	}
+	return int(times)
 }

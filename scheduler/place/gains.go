@@ -48,7 +48,7 @@ func (x *refusals) countGains(e *eviction, reasons []Reason) {
 	e.rank()
 	g := x.gainsFor(e)
 	s, own := e.p.snap, map[int32]bool{}
-	for _, u := range s.jobs[jobName{e.r.Namespace, e.r.Job}] { // it does not evict itself
+	for _, u := range s.ofJob(e.r.Namespace, e.r.Job) { // it does not evict itself
 		own[s.nodes[u.NodeID].pools[0].id] = true
 	}
 	for id, at := range x.of {

@@ -16,12 +16,12 @@ func (w *world) plainGains(r *Request) map[string]int {
 		return gains
 	}
 	for _, n := range w.snap.nodes {
-		why := w.snap.refusal(sh, n)
+		why := sh.refusal(w.snap, n)
 		if why.Why == "" {
 			return nil
 		}
 		for _, b := range n.pools {
-			if _, ok := e.target(sh, int(b.id)); ok && !why.Never && w.snap.could(sh, b) && e.trial(sh, b).empty(e.candidates(b)) {
+			if _, ok := e.target(sh, int(b.id)); ok && !why.Never && sh.could(w.snap, b) && e.trial(sh, b).empty(e.candidates(b)) {
 				gains[why.Why]++
 				break
 			}

@@ -32,14 +32,6 @@ const (
 	evaluated // it can
 )
 
-// classesFor is what a shape's index follows.
-func (s *Snapshot) classesFor(sh *shape) *classList {
-	if sh.apart {
-		return &s.each
-	}
-	return &s.states.classList
-}
-
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {
 	ix.grow(len(ix.list.classes))
@@ -117,8 +109,8 @@ func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
 	}
 	if *fit == unseen {
 		*fit = unfit
-		if !cl.lacks(sh, p.snap) {
-			if b := p.poolOf(ix, id); p.snap.fit(sh, b) == fitsNow {
+		if !sh.lacks(p.snap, cl) {
+			if b := p.poolOf(ix, id); sh.fit(p.snap, b) == fitsNow {
 				*fit = evaluated
 				p.evaluateRoughly(&ix.estimates[id], sh, b)
 				p.setPlaces(ix, sh, b, id)

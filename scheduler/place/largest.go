@@ -58,7 +58,7 @@ func (p *Planner) ableToTake(lot *Lot, sh *shape) []like {
 		if b == nil || b != b.node.pools[0] || lot.Without[b.node.spec.ID] {
 			continue
 		}
-		if !slices.ContainsFunc(b.node.pools, func(b *gpuPool) bool { return p.snap.fit(sh, b) == fitsNow }) {
+		if !slices.ContainsFunc(b.node.pools, func(b *gpuPool) bool { return sh.fit(p.snap, b) == fitsNow }) {
 			continue
 		}
 		if sh.meets == nil && len(b.node.pools) == 1 {
@@ -110,31 +110,15 @@ func (p *Planner) tasksOn(lot *Lot, sh *shape, b *gpuPool) int {
 	}
 	places := 0
 	for i := range b.gpus {
-		if b.gpus[i].holds(nd) && sh.suits(b, i) {
+		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
 			if sh.req.GPUs > 1 {
 				places++ // each GPU of a task is another one
 			} else {
-				places += b.gpus[i].times(nd)
+				places += nd.times(&b.gpus[i])
 			}
 		}
 	}
 	return places / sh.req.GPUs
-}
-
-// times is how often a GPU holds a need that it has room for.
-func (c *gpuState) times(nd *need) int {
-	if nd.whole {
-		return 1
-	}
-	times := int64(gpuMilli)
-	for _, of := range [...]struct{ free, takes int64 }{
-		{int64(c.milli), nd.take.Milli}, {int64(c.slices), nd.take.Slices}, {int64(c.replicas), nd.take.Replicas},
-	} {
-		if of.takes > 0 {
-			times = min(times, of.free/of.takes)
-		}
-	}
-	return int(times)
 }
 
 // onHost is for how many of some tasks a node has CPU and memory.

@@ -101,7 +101,7 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		}
 		sh = newShape(r, p.snap)
 		sh.req.Policy, sh.policy = key.policy, policies[key.policy]
-		sh.index = &index{list: p.snap.classesFor(sh)}
+		sh.index = &index{list: sh.classes(p.snap)}
 		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh

@@ -164,10 +164,6 @@ func (c *gpuState) allocated(k *kind) (compute, memory int64) {
 	return compute, memory
 }
 
-// heat is by how much of its compute a GPU would be asked for too much by a task that
-// takes a share of it, if the tasks there go on using what was measured.
-func (c *gpuState) heat(share int32) int64 { return int64(max(0, c.hot+share-gpuMilli)) }
-
 // measured is (compute + memory)/2 as measured, each as given where it is not.
 func (g *GPU) measured(compute, memory int64) int64 {
 	if g.MeasuredMilli >= 0 {

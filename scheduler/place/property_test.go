@@ -180,7 +180,7 @@ func (w *world) place() {
 	sh := w.plan.shapeOf(&r)
 	best, at := int32(worst), -1
 	for id, b := range w.snap.pools {
-		if b == nil || w.snap.fit(sh, b) != fitsNow {
+		if b == nil || sh.fit(w.snap, b) != fitsNow {
 			continue
 		}
 		if pts := w.plan.score(sh, b); pts > best {

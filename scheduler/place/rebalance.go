@@ -140,19 +140,6 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 	return best, found
 }
 
-// hotUse is how much a usage seems to use of GPUs that are hot and that it shares with
-// others.
-func (u *Usage) hotUse(n *nodeState, hot map[string]bool) int64 {
-	var sum int64
-	for _, t := range u.Takes {
-		at := n.where[t.GPU]
-		if c := &at.pool.gpus[at.index]; hot[n.spec.GPUs[t.GPU].ID] && c.tasks > 1 {
-			sum += c.useBy(t)
-		}
-	}
-	return sum
-}
-
 // wasteful lists the pools with the most expected waste, the most first.
 func (p *Planner) wasteful(n int) []*gpuPool {
 	var out []*gpuPool
@@ -207,37 +194,6 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.staysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
 }
 
-// CoolMilli is up to which measured use a GPU is not hot.
-const CoolMilli = 950
-
-// useBy is how much of a GPU a task there seems to use: of what was measured its part by
-// what it holds, and what it holds at least.
-func (c *gpuState) useBy(t Take) int64 {
-	if held := int64(gpuMilli - c.milli); held > 0 {
-		return max(t.Milli, int64(c.hot)*t.Milli/held)
-	}
-	return t.Milli
-}
-
-// mostUse is the most that a usage seems to use of any GPU.
-func (u *Usage) mostUse(n *nodeState) int64 {
-	var most int64
-	for _, t := range u.Takes {
-		at := n.where[t.GPU]
-		most = max(most, at.pool.gpus[at.index].useBy(t))
-	}
-	return most
-}
-
-// staysCool reports whether the GPUs of a placement that are in use would not be hot with it.
-func (b *gpuPool) staysCool(u *Usage, use int64) bool {
-	return !slices.ContainsFunc(u.Takes, func(t Take) bool {
-		at := b.node.where[t.GPU]
-		hot := int64(at.pool.gpus[at.index].hot)
-		return hot > 0 && hot+use > CoolMilli
-	})
-}
-
 // standing is what a pool is worth to later work as it is.
 type standing struct {
 	waste, slots int64
@@ -248,7 +204,7 @@ func (p *Planner) standing(b *gpuPool) standing {
 	if b.kind < 0 {
 		return standing{}
 	}
-	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.idle), b.roomFor(b.node.cpu))}
+	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.idle), roomFor(b, b.node.cpu))}
 	if p.turnover.Lives {
 		room := b.supply()
 		s.places = p.places.Counts(&room)

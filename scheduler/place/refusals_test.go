@@ -21,7 +21,7 @@ func (w *world) explain(r *Request) {
 	sh := w.plan.shapeOf(r)
 	fits, refused := 0, map[Reason]int{}
 	for _, n := range w.snap.nodes {
-		if why := w.snap.refusal(sh, n); why.Why != "" {
+		if why := sh.refusal(w.snap, n); why.Why != "" {
 			refused[why]++
 		} else {
 			fits++
@@ -37,7 +37,7 @@ func (w *world) explain(r *Request) {
 	}
 	var all []Candidate
 	for _, b := range w.snap.pools {
-		if b != nil && w.snap.fit(sh, b) == fitsNow {
+		if b != nil && sh.fit(w.snap, b) == fitsNow {
 			all = append(all, Candidate{NodeID: b.node.spec.ID, Score: int64(w.plan.score(sh, b))})
 		}
 	}

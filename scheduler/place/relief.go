@@ -126,14 +126,14 @@ func (f *relocation) pools(sh *shape) []*gpuPool {
 	}
 	var all []option
 	for _, b := range f.p.snap.pools {
-		if b == nil || !f.p.snap.could(sh, b) || !f.p.snap.evictables[b.id].held {
+		if b == nil || !sh.could(f.p.snap, b) || !f.p.snap.evictables[b.id].held {
 			continue
 		}
 		nd := &need{ok: true}
 		if sh.req.GPUs > 0 {
 			nd = sh.need(f.p.snap, b.kind)
 		}
-		all = append(all, option{b, f.p.snap.evictables[b.id].short(sh, nd)})
+		all = append(all, option{b, shortOf(&f.p.snap.evictables[b.id], sh, nd)})
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
 	out := make([]*gpuPool, 0, searched)

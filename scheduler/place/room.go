@@ -46,7 +46,7 @@ func (r *room) fits(s *Snapshot, sh *shape) *gpuPool {
 		return nil
 	}
 	for i, b := range r.node.pools {
-		if r.holds(s, sh, i) && s.could(sh, b) {
+		if r.holds(s, sh, i) && sh.could(s, b) {
 			return b
 		}
 	}
@@ -64,7 +64,7 @@ func (r *room) holds(s *Snapshot, sh *shape, pool int) bool {
 	}
 	nd, found := sh.need(s, b.kind), 0
 	for i := range r.gpus[pool] {
-		if nd.ok && r.gpus[pool][i].holds(nd) && sh.suits(b, i) {
+		if nd.ok && nd.fits(&r.gpus[pool][i]) && sh.suits(b, i) {
 			found++
 		}
 	}
@@ -81,7 +81,7 @@ func (r *room) take(s *Snapshot, sh *shape, b *gpuPool) *Usage {
 			break
 		}
 		nd := sh.need(s, b.kind)
-		if !gpus[i].holds(nd) || !sh.suits(b, i) {
+		if !nd.fits(&gpus[i]) || !sh.suits(b, i) {
 			continue
 		}
 		t := nd.take

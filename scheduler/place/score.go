@@ -75,7 +75,7 @@ func (p *Planner) evaluateRoughly(v *estimate, sh *shape, b *gpuPool) {
 	if b.kind < 0 {
 		return
 	}
-	v.roomBefore, v.roomAfter = b.roomFor(b.node.cpu), b.roomFor(b.node.cpu-sh.req.CPUMHz)
+	v.roomBefore, v.roomAfter = roomFor(b, b.node.cpu), roomFor(b, b.node.cpu-sh.req.CPUMHz)
 	ch := p.choose(sh, b, p.rough)
 	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle

@@ -1,9 +1,6 @@
 package place
 
 import (
-	"cmp"
-
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
@@ -19,62 +16,6 @@ const (
 	// BesideNone is alone.
 	BesideNone
 )
-
-// HasSeats reports whether tasks step aside for each other on any GPU.
-func (s *Snapshot) HasSeats() bool { return len(s.seatBounds) > 0 }
-
-// LowestSeatBound is the highest priority that a seat may have on every GPU that has seats; 0
-// where none has.
-func (s *Snapshot) LowestSeatBound() int {
-	lowest := 0
-	for bound := range s.seatBounds {
-		if lowest == 0 || bound < lowest {
-			lowest = bound
-		}
-	}
-	return lowest
-}
-
-// countSeats takes the GPUs of a node with seats into account (sign 1) or out of it (-1).
-func (s *Snapshot) countSeats(n *Node, sign int) {
-	for i := range n.GPUs {
-		if g := &n.GPUs[i]; g.hasSeats() {
-			if s.seatBounds[g.SeatPriority] += sign; s.seatBounds[g.SeatPriority] == 0 {
-				delete(s.seatBounds, g.SeatPriority)
-			}
-		}
-	}
-}
-
-// SitsOn lists the usages that hold a seat on a GPU of a node.
-func (s *Snapshot) SitsOn(node string, index int) []Usage {
-	n := s.nodes[node]
-	if n == nil || index >= len(n.spec.GPUs) || !n.spec.GPUs[index].hasSeats() {
-		return nil
-	}
-	var list []Usage
-	for _, u := range n.holders {
-		if u.takes(index) {
-			list = append(list, *u)
-		}
-	}
-	return list
-}
-
-func (u *Usage) takes(index int) bool {
-	for _, t := range u.Takes {
-		if t.GPU == index {
-			return true
-		}
-	}
-	return false
-}
-
-// SeatPriorityOf is the priority that a seat has on the GPU where so much is wanted; 0 wants
-// the normal one.
-func (g *GPU) SeatPriorityOf(wanted int) int {
-	return min(cmp.Or(wanted, gpu.NormalSeatPriority), g.SeatPriority)
-}
 
 // sits reports whether a request may take a seat on a GPU, as far as it matters who sits
 // there.

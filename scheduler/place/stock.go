@@ -89,3 +89,12 @@ func (s *Snapshot) cpuPerGPU() float64 {
 	}
 	return cpu / cpus * gpus / used
 }
+
+// mostlyFree reports whether so many thousandths of the GPU are free.
+func (s *Snapshot) mostlyFree(part int64) bool {
+	var free, gpus int64
+	for i := range s.stock {
+		free, gpus = free+s.stock[i].free, gpus+s.stock[i].gpus
+	}
+	return free >= part*gpus
+}

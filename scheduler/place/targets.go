@@ -5,45 +5,6 @@ import (
 	"slices"
 )
 
-// evictable is what evictions on a pool can be expected to give, known without
-// looking at the pool. Victims are counted for its whole node.
-type evictable struct {
-	priority int   // the lowest that holds something
-	youngest int64 // Unix second of the latest start at that priority
-	milli    int32 // GPU held at that priority
-	largest  int32 // most GPU that one usage holds, of any priority
-	kind     int32
-	partly   partly
-	slices   int32 // of one GPU; 0 where it has none
-	idle     uint8 // GPUs of share 1000
-	held     bool  // by any task
-}
-
-// setEvictables brings what evictions could give on a node's pools up to date with who holds
-// parts of it.
-func (s *Snapshot) setEvictables(n *nodeState) {
-	var p evictable
-	for i, u := range n.holders {
-		if i == 0 || u.Priority < p.priority {
-			p.priority, p.milli, p.youngest = u.Priority, 0, u.started()
-		}
-		held := int32(min(u.claim.Charge.Milli+int64(len(u.Takes)), maxGPUs*gpuMilli)) // charges are rounded down
-		if u.Priority == p.priority {
-			p.milli = min(p.milli+held, maxGPUs*gpuMilli)
-			p.youngest = max(p.youngest, u.started())
-		}
-		p.largest = max(p.largest, held)
-	}
-	p.held = len(n.holders) > 0
-	for _, b := range n.pools {
-		p.kind, p.idle, p.partly, p.slices = b.kind, uint8(b.idle), b.partly, 0
-		if b.kind >= 0 {
-			p.slices = int32(s.kinds[b.kind].Slices)
-		}
-		s.evictables[b.id] = p
-	}
-}
-
 // bound is the least that victims on a pool can cost, in the order that
 // [eviction.compareVictims] has: what is found there is never cheaper.
 type bound struct {
@@ -59,11 +20,11 @@ func (a bound) compare(b bound) int {
 	return cmp.Compare(a.victims, b.victims)
 }
 
-// bound is that of an evictable for a shape. Where the lowest priority does not
+// boundOf is the bound of an evictable for a shape. Where the lowest priority does not
 // hold as much as is missing, a higher one must give way too.
-func (p *evictable) bound(sh *shape, nd *need) bound {
+func boundOf(p *evictable, sh *shape, nd *need) bound {
 	b := bound{top: p.priority, victims: 1, since: p.youngest}
-	short := p.short(sh, nd)
+	short := shortOf(p, sh, nd)
 	if short > p.milli {
 		b.top++
 	}
@@ -74,12 +35,12 @@ func (p *evictable) bound(sh *shape, nd *need) bound {
 }
 
 // lowerBound is what no target to the pool is better than, whatever the shape.
-func (p *evictable) lowerBound(id int) target {
+func lowerBound(p *evictable, id int) target {
 	return target{bound{top: p.priority, victims: 1, since: p.youngest}, id}
 }
 
-// short is the least GPU that must be freed, in milli.
-func (p *evictable) short(sh *shape, nd *need) int32 {
+// shortOf is the least GPU that must be freed, in milli.
+func shortOf(p *evictable, sh *shape, nd *need) int32 {
 	gpus := int32(sh.req.GPUs) - int32(p.idle)
 	if gpus <= 0 {
 		return 0
@@ -145,7 +106,7 @@ func (e *eviction) best(sh *shape) *victimSet {
 // better is the cheaper of some victims and those of a pool.
 func (e *eviction) better(best *victimSet, sh *shape, id int) *victimSet {
 	b := e.p.snap.pools[id]
-	if !e.p.snap.could(sh, b) {
+	if !sh.could(e.p.snap, b) {
 		return best
 	}
 	if sp, ok := e.search(sh, b); ok && (best == nil || e.compareVictims(sp, best) < 0) {
@@ -159,11 +120,11 @@ func (e *eviction) targets(sh *shape) []target {
 	out := make([]target, 0, searched+1)
 	for id := range e.p.snap.evictables {
 		full := len(out) == searched
-		if full && e.p.snap.evictables[id].lowerBound(id).compare(out[searched-1]) >= 0 {
+		if full && lowerBound(&e.p.snap.evictables[id], id).compare(out[searched-1]) >= 0 {
 			continue
 		}
 		l, ok := e.target(sh, id)
-		if !ok || full && l.compare(out[searched-1]) >= 0 || !e.p.snap.could(sh, e.p.snap.pools[id]) {
+		if !ok || full && l.compare(out[searched-1]) >= 0 || !sh.could(e.p.snap, e.p.snap.pools[id]) {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(out, l, target.compare)
@@ -187,6 +148,6 @@ func (e *eviction) target(sh *shape, id int) (target, bool) {
 		}
 		nd = sh.need(e.p.snap, p.kind)
 	}
-	l := target{p.bound(sh, nd), id}
+	l := target{boundOf(p, sh, nd), id}
 	return l, nd.ok && (l.top < e.r.Priority || e.reclaims())
 }

@@ -57,7 +57,7 @@ func (r *trial) fits() bool {
 	}
 	found := 0
 	for i := range r.gpus {
-		if r.need != nil && r.gpus[i].holds(r.need) && r.shape.suits(r.pool, i) {
+		if r.need != nil && r.need.fits(&r.gpus[i]) && r.shape.suits(r.pool, i) {
 			found++
 		}
 	}

@@ -46,7 +46,7 @@ type Usage struct {
 }
 
 // Charge is what the usage costs its queue; nothing while it is not booked.
-func (u *Usage) Charge() Charge { return u.claim.Charge }
+func (u *Usage) Charge() quota.Charge { return u.claim.Charge }
 
 // protected reports whether the usage may not be evicted at now.
 func (u *Usage) protected(now time.Time) bool {

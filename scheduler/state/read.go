@@ -147,7 +147,10 @@ type Need struct {
 }
 
 // Admits reports whether a group may run on a node at all.
-func (r *Reader) Admits(node string, n *Need) bool { return r.snap.Admits(node, &n.Node) }
+func (r *Reader) Admits(node string, n *Need) bool {
+	known := r.nodes[node]
+	return known != nil && n.Node.AdmittedBy(&known.Plan)
+}
 
 // Serves reports whether a node has room for an alloc, whether it takes work or
 // not. What without selects counts as gone.
