@@ -6,11 +6,19 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
+// Rules is what quotas say about who yields to whom; the zero value knows none.
+type Rules struct {
+	Quotas *quota.Quotas
+	Ranks  func() *quota.Ranks
+	Order  func() *quota.Order
+}
+
 // eviction says whose work a request may end, or have moved.
 type eviction struct {
-	p       *Planner
+	snap    *Snapshot
+	rules   Rules
 	r       *Request
-	sh      *shape
+	sh      *Shape
 	own     quota.Rank // of the request
 	deficit Charge     // what its own queue must give up first, at its limit
 	now     time.Time
@@ -22,31 +30,31 @@ type eviction struct {
 	movable func(*Usage) bool
 }
 
-func (p *Planner) newEviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
-	return &eviction{p: p, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
+func newEviction(s *Snapshot, rules Rules, r *Request, sh *Shape, now time.Time, spared map[string]bool) *eviction {
+	return &eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }
 
 // rank finds out what quotas have to say. Where work has come or gone it goes through
 // all that is in queues, so it is left until something might have to go.
 func (e *eviction) rank() {
-	if e.p.quotas == nil || e.ranks != nil {
+	if e.rules.Quotas == nil || e.ranks != nil {
 		return
 	}
-	charge := e.p.leastCharge(e.sh)
-	e.ranks, e.order = e.p.ranks(), e.p.Order()
+	charge := e.sh.leastCharge(e.snap)
+	e.ranks, e.order = e.rules.Ranks(), e.rules.Order()
 	e.own = e.ranks.RankOf(quota.Claim{ID: e.r.ID, Queue: e.r.Queue, Priority: e.r.Priority, Charge: charge})
-	e.deficit = e.p.quotas.Deficit(e.p.snap, e.r.Queue, charge)
+	e.deficit = e.rules.Quotas.Deficit(e.snap, e.r.Queue, charge)
 }
 
 // reclaims reports whether work of equal or higher priority may have to go.
-func (e *eviction) reclaims() bool { return e.r.OnlyIdle || e.p.quotas != nil && e.r.Queue != "" }
+func (e *eviction) reclaims() bool { return e.r.OnlyIdle || e.rules.Quotas != nil && e.r.Queue != "" }
 
 // hopeless reports that nothing may be evicted for the request, wherever it runs.
 func (e *eviction) hopeless() bool {
 	if e.r.OnlyIdle {
-		return e.p.snap.reclaimable == 0
+		return e.snap.reclaimable == 0
 	}
-	return !e.reclaims() && !e.p.snap.anyBelow(e.r.Priority)
+	return !e.reclaims() && !e.snap.anyBelow(e.r.Priority)
 }
 
 // allowed reports whether a usage may be evicted for the request: it must be of
@@ -75,5 +83,19 @@ func (e *eviction) allowed(u *Usage) bool {
 	if !ranked {
 		rank = quota.Unranked(u.Priority)
 	}
-	return e.p.quotas.Yields(rank, e.own, u.Queue, e.r.Queue)
+	return e.rules.Quotas.Yields(rank, e.own, u.Queue, e.r.Queue)
+}
+
+// protectedUntil is when the first of a node's work that is protected for a time is so no
+// longer; zero where there is none.
+func (e *eviction) protectedUntil(n *nodeState) (first time.Time) {
+	for _, u := range n.holders {
+		if u.Pinned || !u.protected(e.now) {
+			continue
+		}
+		if until := u.Start.Add(u.MinRun); first.IsZero() || until.Before(first) {
+			first = until
+		}
+	}
+	return first
 }

@@ -52,7 +52,7 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 	sh := p.shapeOf(r)
 	var e Explanation
 	if p.quotas != nil {
-		if err := p.quotas.Limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, sh.leastCharge(p.snap)); err != nil {
 			e.Quota = err.Error()
 		}
 	}
@@ -118,15 +118,4 @@ func (p *Planner) wholeAfter(sh *shape, b *gpuPool) int {
 		return 0
 	}
 	return int(p.choose(sh, b, sh.policy.precision(p)).idle)
-}
-
-// helps reports whether evictions on the node, which has no room for the shape, would make it fit.
-func (e *eviction) helps(sh *shape, n *nodeState) bool {
-	return slices.ContainsFunc(n.pools, func(b *gpuPool) bool {
-		if _, ok := e.target(sh, int(b.id)); !ok || !sh.could(e.p.snap, b) {
-			return false
-		}
-		candidates := e.candidates(b)
-		return len(candidates) > 0 && e.trial(sh, b).empty(candidates)
-	})
 }

@@ -9,8 +9,8 @@ const mostSubsets = 1 << 14
 // fewest looks for fewer victims than a set has, none of higher priority: all sets
 // of candidates are tried, the small first, from as many on as it takes at least.
 // The orders nearly always find as few, and then nothing needs to be tried.
-func (e *eviction) fewest(sh *shape, b *gpuPool, candidates []*Usage, found *victimSet) *victimSet {
-	room := e.trial(sh, b)
+func (e *eviction) fewest(b *gpuPool, candidates []*Usage, found *victimSet) *victimSet {
+	room := e.trial(b)
 	var may []*Usage
 	for _, u := range candidates {
 		if u.Priority <= found.top {

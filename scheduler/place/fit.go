@@ -22,7 +22,7 @@ const (
 )
 
 // fit decides whether a pool can take a shape now.
-func (sh *shape) fit(s *Snapshot, b *gpuPool) reason {
+func (sh *Shape) fit(s *Snapshot, b *gpuPool) reason {
 	n := b.node
 	r := &sh.req
 	if r.CPUMHz > n.cpu {
@@ -47,7 +47,7 @@ func (sh *shape) fit(s *Snapshot, b *gpuPool) reason {
 }
 
 // could decides whether a pool could take a shape if it were empty.
-func (sh *shape) could(s *Snapshot, b *gpuPool) bool {
+func (sh *Shape) could(s *Snapshot, b *gpuPool) bool {
 	n := b.node
 	r := &sh.req
 	if n.spec.Ineligible || r.CPUMHz > n.spec.CPUMHz || r.MemoryMiB > n.spec.MemoryMiB {
@@ -62,7 +62,7 @@ func (sh *shape) could(s *Snapshot, b *gpuPool) bool {
 	return b.kind >= 0 && sh.need(s, b.kind).ok && r.GPUs <= sh.suiting(b)
 }
 
-func (sh *shape) fitGPUs(s *Snapshot, b *gpuPool) reason {
+func (sh *Shape) fitGPUs(s *Snapshot, b *gpuPool) reason {
 	if b.kind < 0 {
 		return neverKind
 	}
@@ -83,7 +83,7 @@ func (sh *shape) fitGPUs(s *Snapshot, b *gpuPool) reason {
 }
 
 // free counts the GPUs of a pool that have what a shape needs of each, up to as many as it needs.
-func (sh *shape) free(s *Snapshot, b *gpuPool) int {
+func (sh *Shape) free(s *Snapshot, b *gpuPool) int {
 	nd, found := sh.need(s, b.kind), 0
 	for i := range b.gpus {
 		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
@@ -117,7 +117,7 @@ func (r *Request) AdmittedBy(n *Node) bool {
 }
 
 // lacks reports that a class is short of something, without being exact.
-func (sh *shape) lacks(s *Snapshot, cl *poolClass) bool {
+func (sh *Shape) lacks(s *Snapshot, cl *poolClass) bool {
 	if sh.req.CPUMHz > cl.cpu || sh.req.MemoryMiB > cl.memory {
 		return true
 	}
@@ -132,7 +132,7 @@ func (sh *shape) lacks(s *Snapshot, cl *poolClass) bool {
 }
 
 // classes is what a shape's index follows.
-func (sh *shape) classes(s *Snapshot) *classList {
+func (sh *Shape) classes(s *Snapshot) *classList {
 	if sh.apart {
 		return &s.each
 	}

@@ -44,10 +44,10 @@ const (
 const keptGains = 3
 
 // countGains counts, per reason, the nodes that would do after evictions.
-func (x *refusals) countGains(e *eviction, reasons []Reason) {
+func (x *refusals) countGains(p *Planner, e *eviction, reasons []Reason) {
 	e.rank()
-	g := x.gainsFor(e)
-	s, own := e.p.snap, map[int32]bool{}
+	g := x.gainsFor(p, e)
+	s, own := e.snap, map[int32]bool{}
 	for _, u := range s.ofJob(e.r.Namespace, e.r.Job) { // it does not evict itself
 		own[s.nodes[u.NodeID].pools[0].id] = true
 	}
@@ -58,9 +58,9 @@ func (x *refusals) countGains(e *eviction, reasons []Reason) {
 		found := g.nodes[id]
 		switch {
 		case len(own) > 0 && own[int32(id)]:
-			found = e.gain(s.pools[id].node)
+			found = look(e, s.pools[id].node)
 		case found == unseenGain:
-			found = e.gain(s.pools[id].node)
+			found = look(e, s.pools[id].node)
 			g.nodes[id] = found
 			g.wait(int32(id), e.protectedUntil(s.pools[id].node))
 		}
@@ -72,8 +72,8 @@ func (x *refusals) countGains(e *eviction, reasons []Reason) {
 
 // gainsFor is what is known for the claimant, up to date. Where its queue has to give up
 // something first, that is different each time.
-func (x *refusals) gainsFor(e *eviction) *gains {
-	of := claimant{e.p.quotas, e.r.Queue, e.own, e.r.Priority, e.r.OnlyIdle, e.r.SpareGangs}
+func (x *refusals) gainsFor(p *Planner, e *eviction) *gains {
+	of := claimant{e.rules.Quotas, e.r.Queue, e.own, e.r.Priority, e.r.OnlyIdle, e.r.SpareGangs}
 	g := &gains{of: of}
 	if e.deficit == (Charge{}) {
 		for i, known := range x.gains {
@@ -88,7 +88,7 @@ func (x *refusals) gainsFor(e *eviction) *gains {
 		}
 		x.gains = append(x.gains, g)
 	}
-	g.follow(e.p, e.now)
+	g.follow(p, e.now)
 	return g
 }
 
@@ -136,24 +136,10 @@ func (g *gains) wait(id int32, until time.Time) {
 	}
 }
 
-// gain looks at a node.
-func (e *eviction) gain(n *nodeState) gain {
-	if e.helps(e.sh, n) {
+// look looks at a node.
+func look(e *eviction, n *nodeState) gain {
+	if e.helps(n) {
 		return someGain
 	}
 	return noGain
-}
-
-// protectedUntil is when the first of a node's work that is protected for a time is so no
-// longer; zero where there is none.
-func (e *eviction) protectedUntil(n *nodeState) (first time.Time) {
-	for _, u := range n.holders {
-		if u.Pinned || !u.protected(e.now) {
-			continue
-		}
-		if until := u.Start.Add(u.MinRun); first.IsZero() || until.Before(first) {
-			first = until
-		}
-	}
-	return first
 }

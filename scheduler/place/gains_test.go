@@ -11,7 +11,7 @@ import (
 // look at all of them.
 func (w *world) plainGains(r *Request) map[string]int {
 	sh, gains := w.plan.shapeOf(r), map[string]int{}
-	e := w.plan.newEviction(r, sh, w.now, nil)
+	e := w.plan.eviction(r, sh, w.now, nil)
 	if e.hopeless() {
 		return gains
 	}
@@ -21,7 +21,7 @@ func (w *world) plainGains(r *Request) map[string]int {
 			return nil
 		}
 		for _, b := range n.pools {
-			if _, ok := e.target(sh, int(b.id)); ok && !why.Never && sh.could(w.snap, b) && e.trial(sh, b).empty(e.candidates(b)) {
+			if _, ok := e.target(int(b.id)); ok && !why.Never && sh.could(w.snap, b) && e.trial(b).empty(e.candidates(b)) {
 				gains[why.Why]++
 				break
 			}

@@ -75,7 +75,7 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 
 // overLimits reports whether a quota forbids what a placement takes.
 func (p *Planner) overLimits(r *Request, u *Usage) bool {
-	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.leastCharge(p.shapeOf(r))) != nil || p.withinLimits(u) != nil)
+	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.shapeOf(r).leastCharge(p.snap)) != nil || p.withinLimits(u) != nil)
 }
 
 // choices are the pools that a request fits now, one of each that are alike, the best

@@ -51,7 +51,7 @@ type like struct {
 }
 
 // ableToTake lists the nodes that have room for one task of a shape.
-func (p *Planner) ableToTake(lot *Lot, sh *shape) []like {
+func (p *Planner) ableToTake(lot *Lot, sh *Shape) []like {
 	var able []like
 	known := map[int32]int{} // by class of nodes with one pool: the place in able
 	for _, b := range p.snap.pools {
@@ -100,7 +100,7 @@ func (p *Planner) takers(lot *Lot, r *Request, meets map[*constraint.Device]bool
 }
 
 // tasksOn is how many tasks of a shape the GPUs of a pool have room for.
-func (p *Planner) tasksOn(lot *Lot, sh *shape, b *gpuPool) int {
+func (p *Planner) tasksOn(lot *Lot, sh *Shape, b *gpuPool) int {
 	if b.kind < 0 {
 		return 0
 	}
@@ -122,7 +122,7 @@ func (p *Planner) tasksOn(lot *Lot, sh *shape, b *gpuPool) int {
 }
 
 // onHost is for how many of some tasks a node has CPU and memory.
-func (sh *shape) onHost(n *nodeState, tasks int) int {
+func (sh *Shape) onHost(n *nodeState, tasks int) int {
 	if sh.req.CPUMHz > 0 {
 		tasks = min(tasks, int(n.cpu/sh.req.CPUMHz))
 	}

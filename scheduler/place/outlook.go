@@ -38,7 +38,7 @@ type Foresight struct {
 	snap     *Snapshot
 	waiting  []Waiter
 	shapes   []int // by waiter, in distinct
-	distinct []*shape
+	distinct []*Shape
 	rooms    []room
 	ends     []ending // of what runs, by node
 	open     []int    // rooms that fit some now
@@ -100,7 +100,7 @@ func sortedKeys(nodes map[string]*nodeState) []string {
 // is expected to fit first.
 func (f *Foresight) Outlook() []Outlook {
 	for i := range f.rooms {
-		if slices.ContainsFunc(f.distinct, func(sh *shape) bool { return f.rooms[i].fits(f.snap, sh) != nil }) {
+		if slices.ContainsFunc(f.distinct, func(sh *Shape) bool { return f.rooms[i].fits(f.snap, sh) != nil }) {
 			f.open = append(f.open, i)
 		}
 	}
@@ -166,7 +166,7 @@ func (f *Foresight) keep() {
 }
 
 // fitsAfter is when a shape is expected to fit a node, of which work ends in this order.
-func (f *Foresight) fitsAfter(sh *shape, ends []ending) time.Duration {
+func (f *Foresight) fitsAfter(sh *Shape, ends []ending) time.Duration {
 	r := f.rooms[ends[0].room].copy()
 	for _, e := range ends {
 		r.add(e.usage, 1)

@@ -61,6 +61,14 @@ type Planner struct {
 	tied   []int32 // scratch
 }
 
+// shape is the shape of requests with what the planner remembers of it.
+type shape struct {
+	*Shape
+	policy   policy    // of the request, or the planner's
+	index    *index    // of the pools that it may go to
+	refusals *refusals // of the nodes that cannot take it; nil until asked for
+}
+
 // Placement is an answer: where a task goes.
 type Placement struct {
 	NodeID string
@@ -99,8 +107,8 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		if len(p.shapes) >= p.crowded {
 			p.forget()
 		}
-		sh = newShape(r, p.snap)
-		sh.req.Policy, sh.policy = key.policy, policies[key.policy]
+		sh = &shape{Shape: newShape(r, p.snap), policy: policies[key.policy]}
+		sh.req.Policy = key.policy
 		sh.index = &index{list: sh.classes(p.snap)}
 		p.shapes[key] = sh
 	}
@@ -316,7 +324,7 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 	p.prepare()
 	sh := p.shapeOf(r)
 	if p.quotas != nil {
-		if err := p.quotas.Limited(p.snap, r.Queue, p.leastCharge(sh)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, sh.leastCharge(p.snap)); err != nil {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
 		}
 	}
@@ -349,7 +357,7 @@ func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 
 // LeastCharge is the least that a quota would pay for the request on any kind of
 // GPU that is known.
-func (p *Planner) LeastCharge(r *Request) Charge { return p.leastCharge(p.shapeOf(r)) }
+func (p *Planner) LeastCharge(r *Request) Charge { return p.shapeOf(r).leastCharge(p.snap) }
 
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
@@ -364,24 +372,6 @@ func (p *Planner) prepare() {
 // placement is the answer that puts a request on a pool that fits it.
 func (p *Planner) placement(r *Request, sh *shape, b *gpuPool) Placement {
 	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
-}
-
-// leastCharge is the least that a quota would pay for the shape on any kind.
-func (p *Planner) leastCharge(sh *shape) Charge {
-	var least Charge
-	found := false
-	for id := range p.snap.kinds {
-		nd := sh.need(p.snap, int32(id))
-		if !nd.ok {
-			continue
-		}
-		c := chargeOf(&p.snap.kinds[id], nd.take).Times(int64(sh.req.GPUs))
-		if found {
-			c = c.Smaller(least)
-		}
-		least, found = c, true
-	}
-	return least
 }
 
 // withinLimits checks the quota for what a placement really takes: on some

@@ -56,6 +56,11 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 	return plan, nil
 }
 
+// eviction is of work for a request, as the quotas have it.
+func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
+	return newEviction(p.snap, Rules{p.quotas, p.ranks, p.Order}, r, sh.Shape, now, spared)
+}
+
 // makeRoom places one request, with evictions where it must, and books it all
 // in the transaction.
 func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map[string]bool) (Placement, []Usage, error) {
@@ -67,8 +72,8 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 		return Placement{}, nil, verr
 	}
 	sh := p.shapeOf(r)
-	e := p.newEviction(r, sh, now, spared)
-	sp := e.best(sh)
+	e := p.eviction(r, sh, now, spared)
+	sp := e.best()
 	if sp == nil {
 		return Placement{}, nil, fmt.Errorf("preempt for %q: %w", r.ID, err)
 	}

@@ -347,12 +347,12 @@ func TestVictimsAreFewest(t *testing.T) {
 
 // fewest tries every set of victims on every node.
 func fewest(p *Planner, sh *shape, now time.Time) (*victimSet, bool) {
-	e := p.newEviction(&sh.req, sh, now, nil)
+	e := p.eviction(&sh.req, sh, now, nil)
 	var best *victimSet
 	for _, b := range p.snap.pools {
 		holders := b.node.holders
 		for set := range 1 << len(holders) {
-			room := e.trial(sh, b)
+			room := e.trial(b)
 			var gone []Usage
 			for i, u := range holders {
 				if set>>i&1 == 1 {

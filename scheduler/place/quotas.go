@@ -44,3 +44,11 @@ func (p *Planner) SetQuotas(q *Quotas, past *quota.Past) { p.quotas, p.past = q,
 
 // Order is the order of what waits at this moment; see [quota.Order].
 func (p *Planner) Order() *quota.Order { return p.quotas.Order(p.snap, p.past) }
+
+// Borrows reports whether a request would be on what its queue borrows.
+func (p *Planner) Borrows(r *Request) bool {
+	if p.quotas == nil || r.Queue == "" {
+		return false
+	}
+	return p.ranks().Borrows(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
+}

@@ -30,7 +30,7 @@ func (p *Planner) RoomByMoving(rs []Request, wait time.Duration, o Rebalancing, 
 	var gain, lost int64
 	for i := range rs {
 		f.spared[rs[i].ID] = true
-		gain += p.leastCharge(p.shapeOf(&rs[i])).Milli
+		gain += p.shapeOf(&rs[i]).leastCharge(p.snap).Milli
 	}
 	t := p.begin()
 	defer t.rollback()
@@ -83,12 +83,12 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 		return Placement{}, err
 	}
 	sh := f.p.shapeOf(r)
-	e := f.p.newEviction(r, sh, f.now, f.spared)
+	e := f.p.eviction(r, sh, f.now, f.spared)
 	e.movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.nodes[u.NodeID]) != nil }
 	var best *victimSet
 	for _, b := range f.pools(sh) {
-		set, ok := e.search(sh, b)
-		for _, set := range []*victimSet{set, e.alone(e.trial(sh, b), e.candidates(b))} {
+		set, ok := e.search(b)
+		for _, set := range []*victimSet{set, e.alone(e.trial(b), e.candidates(b))} {
 			if ok && set != nil && len(set.victims) <= f.o.Moves-len(f.moved) && (best == nil || e.compareVictims(set, best) < 0) && f.fits(r, sh, set) {
 				best = set
 			}
@@ -133,7 +133,7 @@ func (f *relocation) pools(sh *shape) []*gpuPool {
 		if sh.req.GPUs > 0 {
 			nd = sh.need(f.p.snap, b.kind)
 		}
-		all = append(all, option{b, shortOf(&f.p.snap.evictables[b.id], sh, nd)})
+		all = append(all, option{b, shortOf(&f.p.snap.evictables[b.id], sh.Shape, nd)})
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
 	out := make([]*gpuPool, 0, searched)

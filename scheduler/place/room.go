@@ -41,7 +41,7 @@ func (r *room) add(u *Usage, sign int64) {
 }
 
 // fits is the first pool that a shape fits now; nil for none.
-func (r *room) fits(s *Snapshot, sh *shape) *gpuPool {
+func (r *room) fits(s *Snapshot, sh *Shape) *gpuPool {
 	if sh.req.CPUMHz > r.cpu || sh.req.MemoryMiB > r.memory {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (r *room) fits(s *Snapshot, sh *shape) *gpuPool {
 }
 
 // holds reports whether enough GPUs of a pool hold what a shape needs of each.
-func (r *room) holds(s *Snapshot, sh *shape, pool int) bool {
+func (r *room) holds(s *Snapshot, sh *Shape, pool int) bool {
 	b := r.node.pools[pool]
 	if sh.req.GPUs == 0 {
 		return true
@@ -73,7 +73,7 @@ func (r *room) holds(s *Snapshot, sh *shape, pool int) bool {
 
 // take lets a shape start on a pool that it fits, on the first GPUs that hold it, and
 // returns what it holds.
-func (r *room) take(s *Snapshot, sh *shape, b *gpuPool) *Usage {
+func (r *room) take(s *Snapshot, sh *Shape, b *gpuPool) *Usage {
 	u := &Usage{NodeID: r.node.spec.ID, CPUMHz: sh.req.CPUMHz, MemoryMiB: sh.req.MemoryMiB}
 	gpus := r.gpus[slices.Index(r.node.pools, b)]
 	for i := range gpus {

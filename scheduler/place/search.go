@@ -57,8 +57,8 @@ func (sp *victimSet) add(u *Usage, e *eviction) {
 // taken, then given back as long as the task fits, in several orders of which
 // the best outcome counts (see [eviction.fillBack]); where there might be fewer, sets of
 // them are tried ([eviction.fewest]).
-func (e *eviction) search(sh *shape, b *gpuPool) (*victimSet, bool) {
-	room, candidates := e.trial(sh, b), e.candidates(b)
+func (e *eviction) search(b *gpuPool) (*victimSet, bool) {
+	room, candidates := e.trial(b), e.candidates(b)
 	one := e.alone(room, candidates)
 	if one != nil && one.top == lowest(candidates) {
 		return one, true
@@ -76,7 +76,7 @@ func (e *eviction) search(sh *shape, b *gpuPool) (*victimSet, bool) {
 	if len(best.victims) <= 2 {
 		return best, true // fewer would be one, and be known
 	}
-	for gpus := range combinations(len(b.gpus), sh.req.GPUs) {
+	for gpus := range combinations(len(b.gpus), e.sh.req.GPUs) {
 		e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 {
 			if room.touches(u, gpus) {
 				return room.value(u) + 1<<40
@@ -84,7 +84,7 @@ func (e *eviction) search(sh *shape, b *gpuPool) (*victimSet, bool) {
 			return room.value(u)
 		}))
 	}
-	return e.fewest(sh, b, candidates, best), true
+	return e.fewest(b, candidates, best), true
 }
 
 // queuesOf lists the queues of some work in their order.

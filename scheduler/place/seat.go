@@ -1,9 +1,5 @@
 package place
 
-import (
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
-)
-
 // Beside is whom a request may sit with on a GPU whose tasks step aside for each other. Of
 // other GPUs it asks nothing.
 type Beside uint8
@@ -19,7 +15,7 @@ const (
 
 // sits reports whether a request may take a seat on a GPU, as far as it matters who sits
 // there.
-func (sh *shape) sits(b *gpuPool, index int) bool {
+func (sh *Shape) sits(b *gpuPool, index int) bool {
 	if sh.req.Beside == BesideAny {
 		return true
 	}
@@ -34,12 +30,4 @@ func (sh *shape) sits(b *gpuPool, index int) bool {
 		}
 	}
 	return true
-}
-
-// Borrows reports whether a request would be on what its queue borrows.
-func (p *Planner) Borrows(r *Request) bool {
-	if p.quotas == nil || r.Queue == "" {
-		return false
-	}
-	return p.ranks().Borrows(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
 }

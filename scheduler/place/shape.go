@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // shapeKey identifies requests that every node treats alike: all that matters
@@ -73,15 +74,12 @@ func constraintKey(cs []constraint.Constraint) string {
 	return joined(list)
 }
 
-// shape is a request reduced to what decides where it fits, with the answer
+// Shape is a request reduced to what decides where it fits, with the answer
 // per kind of GPU worked out once.
-type shape struct {
+type Shape struct {
 	req      Request
 	needs    []need         // per kind of the snapshot, grown on demand
 	demand   forecast.Shape // what the forecast knows of it
-	index    *index         // of the pools that it may go to
-	refusals *refusals      // of the nodes that cannot take it; nil until asked for
-	policy   policy         // of the request, or the planner's
 	filtered bool           // asks more of a node than capacity and GPUs
 	apart    bool           // and pools in the same state may differ in it
 	// meets is which device groups meet the conditions, as far as looked at; nil
@@ -99,10 +97,10 @@ type need struct {
 	why   string
 }
 
-func newShape(r *Request, s *Snapshot) *shape {
+func newShape(r *Request, s *Snapshot) *Shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	sh := &shape{req: own, apart: len(r.Nodes)+len(r.Constraints) > 0 || r.Beside != BesideAny}
+	sh := &Shape{req: own, apart: len(r.Nodes)+len(r.Constraints) > 0 || r.Beside != BesideAny}
 	if r.Device != "" || len(r.Conditions) > 0 {
 		sh.apart, sh.meets = true, map[*constraint.Device]bool{}
 	}
@@ -118,7 +116,7 @@ func newShape(r *Request, s *Snapshot) *shape {
 
 // size works out how much GPU a shape asks for that says it in memory or turns: the mean
 // over the kinds that hold it.
-func (sh *shape) size(s *Snapshot) {
+func (sh *Shape) size(s *Snapshot) {
 	if sh.req.GPUs == 0 || sh.req.Whole || sh.req.ShareMilli > 0 {
 		return
 	}
@@ -133,7 +131,7 @@ func (sh *shape) size(s *Snapshot) {
 
 // suits reports whether a GPU of a pool, full or not, is of a device group that
 // will do, and, where tasks step aside for each other, beside whom it may sit.
-func (sh *shape) suits(b *gpuPool, index int) bool {
+func (sh *Shape) suits(b *gpuPool, index int) bool {
 	switch {
 	case !sh.sits(b, index):
 		return false
@@ -153,7 +151,7 @@ func (sh *shape) suits(b *gpuPool, index int) bool {
 }
 
 // suiting counts the GPUs of a pool that will do.
-func (sh *shape) suiting(b *gpuPool) int {
+func (sh *Shape) suiting(b *gpuPool) int {
 	if sh.meets == nil && sh.req.Beside == BesideAny {
 		return len(b.gpus)
 	}
@@ -167,7 +165,7 @@ func (sh *shape) suiting(b *gpuPool) int {
 }
 
 // need returns what the shape takes of a GPU of the kind.
-func (sh *shape) need(s *Snapshot, id int32) *need {
+func (sh *Shape) need(s *Snapshot, id int32) *need {
 	for int(id) >= len(sh.needs) {
 		sh.needs = append(sh.needs, needOf(&sh.req, &s.kinds[len(sh.needs)]))
 	}
@@ -300,4 +298,22 @@ func (r *Request) milli() int64 {
 		return int64(r.GPUs) * gpuMilli
 	}
 	return int64(r.GPUs) * r.ShareMilli // see shape.size where it says none
+}
+
+// leastCharge is the least that a quota would pay for the shape on any kind.
+func (sh *Shape) leastCharge(s *Snapshot) quota.Charge {
+	var least quota.Charge
+	found := false
+	for id := range s.kinds {
+		nd := sh.need(s, int32(id))
+		if !nd.ok {
+			continue
+		}
+		c := chargeOf(&s.kinds[id], nd.take).Times(int64(sh.req.GPUs))
+		if found {
+			c = c.Smaller(least)
+		}
+		least, found = c, true
+	}
+	return least
 }

@@ -22,7 +22,7 @@ func (a bound) compare(b bound) int {
 
 // boundOf is the bound of an evictable for a shape. Where the lowest priority does not
 // hold as much as is missing, a higher one must give way too.
-func boundOf(p *evictable, sh *shape, nd *need) bound {
+func boundOf(p *evictable, sh *Shape, nd *need) bound {
 	b := bound{top: p.priority, victims: 1, since: p.youngest}
 	short := shortOf(p, sh, nd)
 	if short > p.milli {
@@ -40,7 +40,7 @@ func lowerBound(p *evictable, id int) target {
 }
 
 // shortOf is the least GPU that must be freed, in milli.
-func shortOf(p *evictable, sh *shape, nd *need) int32 {
+func shortOf(p *evictable, sh *Shape, nd *need) int32 {
 	gpus := int32(sh.req.GPUs) - int32(p.idle)
 	if gpus <= 0 {
 		return 0
@@ -75,56 +75,56 @@ const searched = 32
 // best finds the cheapest victims: on no other pool are they of lower priority
 // or fewer. Of equally many, those of the pools in searched that lose the least
 // work.
-func (e *eviction) best(sh *shape) *victimSet {
+func (e *eviction) best() *victimSet {
 	if e.hopeless() {
 		return nil
 	}
-	targets := e.targets(sh)
+	targets := e.targets()
 	var best *victimSet
 	for _, l := range targets {
 		if best != nil && (l.bound.compare(best.bound()) > 0 || e.free(best, l)) {
 			return best
 		}
-		best = e.better(best, sh, l.id)
+		best = e.better(best, l.id)
 	}
 	if len(targets) < searched {
 		return best // there are no more
 	}
 	last := targets[searched-1]
-	for id := range e.p.snap.evictables {
+	for id := range e.snap.evictables {
 		if best != nil && last.bound.compare(best.bound()) >= 0 {
 			return best // nor can others do better
 		}
-		l, ok := e.target(sh, id)
+		l, ok := e.target(id)
 		if ok && l.compare(last) > 0 && (best == nil || l.bound.compare(best.bound()) < 0) {
-			best = e.better(best, sh, id)
+			best = e.better(best, id)
 		}
 	}
 	return best
 }
 
 // better is the cheaper of some victims and those of a pool.
-func (e *eviction) better(best *victimSet, sh *shape, id int) *victimSet {
-	b := e.p.snap.pools[id]
-	if !sh.could(e.p.snap, b) {
+func (e *eviction) better(best *victimSet, id int) *victimSet {
+	b := e.snap.pools[id]
+	if !e.sh.could(e.snap, b) {
 		return best
 	}
-	if sp, ok := e.search(sh, b); ok && (best == nil || e.compareVictims(sp, best) < 0) {
+	if sp, ok := e.search(b); ok && (best == nil || e.compareVictims(sp, best) < 0) {
 		return sp
 	}
 	return best
 }
 
 // targets lists the most promising pools, the best first.
-func (e *eviction) targets(sh *shape) []target {
+func (e *eviction) targets() []target {
 	out := make([]target, 0, searched+1)
-	for id := range e.p.snap.evictables {
+	for id := range e.snap.evictables {
 		full := len(out) == searched
-		if full && lowerBound(&e.p.snap.evictables[id], id).compare(out[searched-1]) >= 0 {
+		if full && lowerBound(&e.snap.evictables[id], id).compare(out[searched-1]) >= 0 {
 			continue
 		}
-		l, ok := e.target(sh, id)
-		if !ok || full && l.compare(out[searched-1]) >= 0 || !sh.could(e.p.snap, e.p.snap.pools[id]) {
+		l, ok := e.target(id)
+		if !ok || full && l.compare(out[searched-1]) >= 0 || !e.sh.could(e.snap, e.snap.pools[id]) {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(out, l, target.compare)
@@ -136,18 +136,29 @@ func (e *eviction) targets(sh *shape) []target {
 
 // target is a pool as a target; ok is false when nothing there may go, or not
 // enough.
-func (e *eviction) target(sh *shape, id int) (target, bool) {
-	p := &e.p.snap.evictables[id]
+func (e *eviction) target(id int) (target, bool) {
+	p := &e.snap.evictables[id]
 	if !p.held || (p.priority >= e.r.Priority && !e.reclaims()) {
 		return target{}, false
 	}
 	nd := &need{ok: true} // of shapes without GPUs
-	if sh.req.GPUs > 0 {
+	if e.sh.req.GPUs > 0 {
 		if p.kind < 0 {
 			return target{}, false
 		}
-		nd = sh.need(e.p.snap, p.kind)
+		nd = e.sh.need(e.snap, p.kind)
 	}
-	l := target{boundOf(p, sh, nd), id}
+	l := target{boundOf(p, e.sh, nd), id}
 	return l, nd.ok && (l.top < e.r.Priority || e.reclaims())
+}
+
+// helps reports whether evictions on the node, which has no room for the shape, would make it fit.
+func (e *eviction) helps(n *nodeState) bool {
+	return slices.ContainsFunc(n.pools, func(b *gpuPool) bool {
+		if _, ok := e.target(int(b.id)); !ok || !e.sh.could(e.snap, b) {
+			return false
+		}
+		candidates := e.candidates(b)
+		return len(candidates) > 0 && e.trial(b).empty(candidates)
+	})
 }

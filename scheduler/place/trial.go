@@ -4,7 +4,7 @@ import "slices"
 
 // trial is a copy of what a pool has free, to try evictions on.
 type trial struct {
-	shape *shape
+	shape *Shape
 	pool  *gpuPool
 	need  *need
 	cpu   int64
@@ -14,11 +14,11 @@ type trial struct {
 	e     *eviction
 }
 
-func (e *eviction) trial(sh *shape, b *gpuPool) *trial {
+func (e *eviction) trial(b *gpuPool) *trial {
 	e.rank()
-	r := &trial{e: e, owed: e.deficit, shape: sh, pool: b, cpu: b.node.cpu, mem: b.node.memory, gpus: slices.Clone(b.gpus)}
-	if sh.req.GPUs > 0 {
-		r.need = sh.need(e.p.snap, b.kind)
+	r := &trial{e: e, owed: e.deficit, shape: e.sh, pool: b, cpu: b.node.cpu, mem: b.node.memory, gpus: slices.Clone(b.gpus)}
+	if e.sh.req.GPUs > 0 {
+		r.need = e.sh.need(e.snap, b.kind)
 	}
 	return r
 }

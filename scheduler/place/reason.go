@@ -1,0 +1,116 @@
+package place
+
+import (
+	"fmt"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+)
+
+// refusal is why a node cannot take the shape; no Why when it can. Of several
+// pools the one that comes closest speaks for the node; of those that have too few GPUs free, the
+// one that has the most.
+func (sh *Shape) refusal(s *Snapshot, n *nodeState) Reason {
+	closest := reason(0)
+	var at *gpuPool
+	for _, b := range n.pools {
+		why := sh.fit(s, b)
+		if why == fitsNow {
+			return Reason{}
+		}
+		if why > closest || at == nil || why == noGPU && sh.req.GPUs > 1 && sh.free(s, b) > sh.free(s, at) {
+			closest, at = why, b
+		}
+	}
+	return sh.describe(s, at, closest)
+}
+
+// Reason is why a number of nodes cannot take a request.
+type Reason struct {
+	Nodes     int
+	Why       string
+	Never     bool // not even when the node is empty
+	Preempted int  // of these, nodes that would do after evictions that are allowed
+}
+
+// String says it in a sentence.
+func (r Reason) String() string {
+	text := fmt.Sprintf("%d nodes: %s", r.Nodes, r.Why)
+	if r.Nodes == 1 {
+		text = "1 node: " + r.Why
+	}
+	if r.Preempted > 0 {
+		text += fmt.Sprintf("; %d of them would do after preempting work of lower priority", r.Preempted)
+	}
+	return text
+}
+
+func (sh *Shape) describe(s *Snapshot, b *gpuPool, why reason) Reason {
+	r := &sh.req
+	switch why {
+	case notEligible:
+		return Reason{Why: "not eligible for new work"}
+	case notFiltered:
+		return Reason{Why: "constraint, datacenter or node pool", Never: true}
+	case neverKind:
+		if b.kind < 0 {
+			return Reason{Why: "no GPU", Never: true}
+		}
+		return Reason{Why: sh.need(s, b.kind).why, Never: true}
+	case neverDevice:
+		return Reason{Why: "no GPU meets the device block's constraints", Never: true}
+	case neverSize:
+		return Reason{Why: fmt.Sprintf("fewer than %d GPUs of one kind, and all have to be on one node", r.GPUs), Never: true}
+	case noCPU:
+		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.node.spec.CPUMHz)
+	case noMemory:
+		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.node.spec.MemoryMiB)
+	}
+	return Reason{Why: gpuText(r, sh.free(s, b))}
+}
+
+// tooLittle is a lack of something of the node: for now, or for good.
+func tooLittle(what string, never bool) Reason {
+	if never {
+		return Reason{Why: what, Never: true}
+	}
+	return Reason{Why: what + " free"}
+}
+
+// gpuText says what GPUs the request needs and does not find: so many would do, and too few are
+// on one node.
+func gpuText(r *Request, free int) string {
+	text := "no GPU with " + freeText(r, "it")
+	switch {
+	case r.GPUs < 2:
+		return text
+	case free == 1:
+		text = "only 1 GPU with " + freeText(r, "it")
+	case free > 1:
+		text = fmt.Sprintf("only %d GPUs with %s", free, freeText(r, "them"))
+	}
+	return fmt.Sprintf("%s, and %d are needed on one node", text, r.GPUs)
+}
+
+// freeText says what must be free on a GPU.
+func freeText(r *Request, on string) string {
+	compute := fmt.Sprintf("%s of the compute free", quota.GPUs(r.ShareMilli))
+	switch {
+	case r.Whole:
+		return "nothing on " + on
+	case r.Shared:
+		return "a turn free"
+	case r.MemoryMiBPerGPU > 0 && r.ShareMilli > 0:
+		return fmt.Sprintf("%s and %s", sizeText(r.MemoryMiBPerGPU), compute)
+	case r.MemoryMiBPerGPU > 0:
+		return sizeText(r.MemoryMiBPerGPU) + " free"
+	}
+	return compute
+}
+
+// sizeText writes an amount of memory as people do.
+func sizeText(mib int64) string {
+	if mib >= 1024 && mib%1024 == 0 {
+		return fmt.Sprintf("%d GiB", mib/1024)
+	}
+	return fmt.Sprintf("%d MiB", mib)
+}
