@@ -2,6 +2,8 @@ package place
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // balanced is the policy BALANCED: the placement that costs later work least.
@@ -29,7 +31,7 @@ func (balanced) sign() int64 { return 1 }
 func (balanced) precision(p *Planner) *wasteEstimator { return p.fine }
 
 // complete leaves out the margin by which a fine estimate may be lower.
-func (balanced) complete(p *Planner, v *estimate, _ *gpuPool) {
+func (balanced) complete(p *Planner, v *estimate, _ *cluster.Pool) {
 	if p.fine != p.rough {
 		v.roughWaste -= int32(p.weights.MarginMilli)
 		v.known = rough
@@ -37,7 +39,7 @@ func (balanced) complete(p *Planner, v *estimate, _ *gpuPool) {
 }
 
 // prefer is the waste that is expected then.
-func (balanced) prefer(p *Planner, b *gpuPool, index int, nd *need, cpu int64, ws *wasteEstimator) int32 {
+func (balanced) prefer(p *Planner, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32 {
 	return p.idle(b, cpu, append(p.gpus[:0], index), nd, ws)
 }
 
@@ -49,7 +51,9 @@ func (c balanced) score(p *Planner, v *estimate, broken *forecast.PlaceCounts, s
 	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
 }
 
-func (balanced) lost(p *Planner, term int64, _ *gpuPool) int64 { return term * p.steps.by / stepTerm }
+func (balanced) lost(p *Planner, term int64, _ *cluster.Pool) int64 {
+	return term * p.steps.by / stepTerm
+}
 
 // charged is the cost of a placement by BALANCED, in milli: by the fine estimate, or by the
 // rough one less the margin where that is more or all that is known.
@@ -86,31 +90,31 @@ func (p *Planner) slots(idle, room uint8) int64 {
 
 // modelPrice is the price of what a shape takes of a kind of GPU, in milli.
 func (p *Planner) modelPrice(sh *shape, kind int32) int64 {
-	if sh.req.GPUs == 0 || kind < 0 {
+	if sh.Req.GPUs == 0 || kind < 0 {
 		return 0
 	}
-	return p.prices.Model[kind] * int64(sh.need(p.snap, kind).share) * int64(sh.req.GPUs) / 1000
+	return p.prices.Model[kind] * int64(sh.Need(p.snap, kind).Share) * int64(sh.Req.GPUs) / 1000
 }
 
 // left is what a node has to spare after a placement, in thousandths of the largest.
-func (p *Planner) left(sh *shape, b *gpuPool) int16 {
-	free := b.free
-	if sh.req.GPUs > 0 {
-		free -= int64(sh.need(p.snap, b.kind).share) * int64(sh.req.GPUs)
+func (p *Planner) left(sh *shape, b *cluster.Pool) int16 {
+	free := b.Free
+	if sh.Req.GPUs > 0 {
+		free -= int64(sh.Need(p.snap, b.Kind).Share) * int64(sh.Req.GPUs)
 	}
-	return forecast.Left(b.node.cpu-sh.req.CPUMHz, free, p.largest)
+	return forecast.Left(b.Node.CPU-sh.Req.CPUMHz, free, p.largest)
 }
 
 // breaks is what placing a shape on a pool that it fits takes away of room for
 // several GPUs, so that so many GPUs stay idle.
-func (p *Planner) breaks(sh *shape, b *gpuPool, idle int32) forecast.PlaceCounts {
-	if b.kind < 0 {
+func (p *Planner) breaks(sh *shape, b *cluster.Pool, idle int32) forecast.PlaceCounts {
+	if b.Kind < 0 {
 		return forecast.PlaceCounts{}
 	}
-	before, room := p.roomNow(b), b.supply()
+	before, room := p.roomNow(b), b.Supply()
 	room.Idle, room.Residents = idle, room.Residents+1
-	room.CPU -= sh.req.CPUMHz
-	room.Memory -= sh.req.MemoryMiB
+	room.CPU -= sh.Req.CPUMHz
+	room.Memory -= sh.Req.MemoryMiB
 	after := p.places.Counts(&room)
 	return before.Minus(&after)
 }
@@ -123,13 +127,13 @@ type classRoom struct {
 
 // roomNow is the room for several GPUs that a pool has as it is, remembered for its class
 // until the demand changes.
-func (p *Planner) roomNow(b *gpuPool) *forecast.PlaceCounts {
-	for int(b.class) >= len(p.rooms) {
+func (p *Planner) roomNow(b *cluster.Pool) *forecast.PlaceCounts {
+	for int(b.Class) >= len(p.rooms) {
 		p.rooms = append(p.rooms, classRoom{born: -1})
 	}
-	c := &p.rooms[b.class]
-	if born := p.snap.states.classes[b.class].born; c.born != born {
-		room := b.supply()
+	c := &p.rooms[b.Class]
+	if born := p.snap.States.List[b.Class].Born; c.born != born {
+		room := b.Supply()
 		*c = classRoom{born, p.places.Counts(&room)}
 	}
 	return &c.counts

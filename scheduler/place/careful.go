@@ -1,5 +1,7 @@
 package place
 
+import "github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+
 // Where tasks only come, nothing is known of what comes next, and what arrives lately is
 // unlike what arrived in all, as where tasks come in the order of their size, prices are
 // careful ([forecast.Pricing.Careful]): of what small tasks have broken by then, no room for
@@ -17,7 +19,7 @@ func (p *Planner) wariness() int64 {
 		return 0
 	case p.trend.Odd():
 		return p.weights.OddPrices
-	case p.trend.Unlike() && p.snap.mostlyFree(p.weights.EarlyMilli):
+	case p.trend.Unlike() && p.snap.MostlyFree(p.weights.EarlyMilli):
 		return 1
 	}
 	return 0
@@ -28,10 +30,10 @@ func (p *Planner) wariness() int64 {
 const roomCPU = 900
 
 // roomFor is how many GPUs of a pool so much CPU is enough for under careful prices.
-func roomFor(b *gpuPool, cpu int64) uint8 {
-	all := int64(len(b.gpus))
-	if b.node.spec.CPUMHz <= 0 {
+func roomFor(b *cluster.Pool, cpu int64) uint8 {
+	all := int64(len(b.GPUs))
+	if b.Node.Spec.CPUMHz <= 0 {
 		return uint8(all)
 	}
-	return uint8(min(all, max(0, cpu)*all*1000/(b.node.spec.CPUMHz*roomCPU)))
+	return uint8(min(all, max(0, cpu)*all*1000/(b.Node.Spec.CPUMHz*roomCPU)))
 }

@@ -3,6 +3,8 @@ package place
 import (
 	"fmt"
 	"testing"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // untaught plans for so many roomy nodes and knows nothing of what will come.
@@ -86,11 +88,11 @@ func TestCarefulPricesCountCPU(t *testing.T) {
 	p := untaught(t, 2)
 	book(t, p, Usage{ID: "cpu", NodeID: "n01", CPUMHz: 30_000})
 	for cpu, want := range map[int64]uint8{80_000: 8, 72_000: 8, 71_999: 7, 45_000: 5, 8_999: 0, 0: 0, -1: 0} {
-		if got := roomFor(p.snap.pools[0], cpu); got != want {
+		if got := roomFor(p.snap.Pools[0], cpu); got != want {
 			t.Errorf("%d MHz are room for %d GPUs, want %d", cpu, got, want)
 		}
 	}
-	if got := roomFor(&gpuPool{node: &nodeState{}, gpus: make([]gpuState, 4)}, 0); got != 4 {
+	if got := roomFor(&cluster.Pool{Node: &cluster.NodeState{}, GPUs: make([]cluster.GPUState, 4)}, 0); got != 4 {
 		t.Errorf("a node without CPU has room for %d GPUs, want 4", got)
 	}
 	p.prices.Slots[5], p.prices.Slots[8] = 50, 80

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // choice is which GPUs of a pool a task would get and what that does.
@@ -16,12 +18,12 @@ type choice struct {
 
 // choose picks the GPUs of a pool that add the least waste by an estimate; ties
 // go to the lowest index. The pool must fit the shape.
-func (p *Planner) choose(sh *shape, b *gpuPool, ws *wasteEstimator) choice {
+func (p *Planner) choose(sh *shape, b *cluster.Pool, ws *wasteEstimator) choice {
 	now := p.wasteNow(b, ws)
-	cpu := b.node.cpu - sh.req.CPUMHz
-	switch sh.req.GPUs {
+	cpu := b.Node.CPU - sh.Req.CPUMHz
+	switch sh.Req.GPUs {
 	case 0:
-		return choice{waste: p.idle(b, cpu, nil, nil, ws) - now, idle: b.idle}
+		return choice{waste: p.idle(b, cpu, nil, nil, ws) - now, idle: b.Idle}
 	case 1:
 		return p.chooseOne(sh, b, ws, cpu, now)
 	}
@@ -29,31 +31,31 @@ func (p *Planner) choose(sh *shape, b *gpuPool, ws *wasteEstimator) choice {
 }
 
 // chooseOne compares the GPUs that differ in what they have free.
-func (p *Planner) chooseOne(sh *shape, b *gpuPool, ws *wasteEstimator, cpu int64, now int32) choice {
-	nd := sh.need(p.snap, b.kind)
+func (p *Planner) chooseOne(sh *shape, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+	nd := sh.Need(p.snap, b.Kind)
 	best, at := int32(0), -1
-	for i := range b.gpus {
-		c := &b.gpus[i]
-		if !nd.fits(c) || !sh.suits(b, i) || sh.meets == nil && sh.req.Beside == BesideAny && seenAlike(b.gpus[:i], c, nd, ws.Paired()) {
+	for i := range b.GPUs {
+		c := &b.GPUs[i]
+		if !nd.Fits(c) || !sh.Suits(b, i) || sh.Meets == nil && sh.Req.Beside == BesideAny && seenAlike(b.GPUs[:i], c, nd, ws.Paired()) {
 			continue
 		}
-		if rank := sh.policy.prefer(p, b, i, nd, cpu, ws) + p.heatPrice(c, nd.share); at < 0 || rank < best {
+		if rank := sh.policy.prefer(p, b, i, nd, cpu, ws) + p.heatPrice(c, nd.Share); at < 0 || rank < best {
 			best, at = rank, i
 		}
 	}
 	p.gpus = append(p.gpus[:0], at)
-	ch := choice{gpus: p.gpus, idle: b.idle, waste: p.idle(b, cpu, p.gpus, nd, ws) - now + p.heatPrice(&b.gpus[at], nd.share)}
-	if b.gpus[at].share == gpuMilli {
+	ch := choice{gpus: p.gpus, idle: b.Idle, waste: p.idle(b, cpu, p.gpus, nd, ws) - now + p.heatPrice(&b.GPUs[at], nd.Share)}
+	if b.GPUs[at].Share == cluster.GPUMilli {
 		ch.idle--
 	}
 	return ch
 }
 
 // seenAlike reports whether one of the GPUs is as free and as hot, and holds the need.
-func seenAlike(gpus []gpuState, as *gpuState, nd *need, paired bool) bool {
+func seenAlike(gpus []cluster.GPUState, as *cluster.GPUState, nd *fit.Need, paired bool) bool {
 	for i := range gpus {
-		same := gpus[i].share == as.share && (!paired || gpus[i].milli == as.milli && gpus[i].slices == as.slices)
-		if same && gpus[i].hot == as.hot && nd.fits(&gpus[i]) {
+		same := gpus[i].Share == as.Share && (!paired || gpus[i].Milli == as.Milli && gpus[i].Slices == as.Slices)
+		if same && gpus[i].Hot == as.Hot && nd.Fits(&gpus[i]) {
 			return true
 		}
 	}
@@ -62,62 +64,62 @@ func seenAlike(gpus []gpuState, as *gpuState, nd *need, paired bool) bool {
 
 // heatPrice is what it costs to put a task on a GPU that is measured too hot for it,
 // in milli.
-func (p *Planner) heatPrice(c *gpuState, share int32) int32 {
-	return int32(p.weights.MeasuredMilli * c.heat(share) / 1000)
+func (p *Planner) heatPrice(c *cluster.GPUState, share int32) int32 {
+	return int32(p.weights.MeasuredMilli * c.Heat(share) / 1000)
 }
 
 // idle is the expected waste of a pool if its node had so much CPU free and
 // some of its GPUs had less by what a task needs.
-func (p *Planner) idle(b *gpuPool, cpu int64, gpus []int, nd *need, ws *wasteEstimator) int32 {
+func (p *Planner) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
 	if ws.Paired() {
 		return p.idleParts(b, cpu, gpus, nd, ws)
 	}
 	take := int32(0)
 	if nd != nil {
-		take = nd.share
+		take = nd.Share
 	}
-	key := ws.Key(b.kind, cpu).Plus(b.shares)
+	key := ws.Key(b.Kind, cpu).Plus(b.Shares)
 	for _, i := range gpus {
-		key = key.Swap(b.gpus[i].share, max(0, b.gpus[i].share-take))
+		key = key.Swap(b.GPUs[i].Share, max(0, b.GPUs[i].Share-take))
 	}
 	idle, ok := ws.Known(key)
 	if !ok {
-		idle = ws.Estimate(key, b.kind, cpu, p.sorted(b, gpus, take))
+		idle = ws.Estimate(key, b.Kind, cpu, p.sorted(b, gpus, take))
 	}
 	return idle
 }
 
 // idleParts is idle where compute and memory are told apart.
-func (p *Planner) idleParts(b *gpuPool, cpu int64, gpus []int, nd *need, ws *wasteEstimator) int32 {
-	k := &p.snap.kinds[b.kind]
-	key := ws.Key(b.kind, cpu)
+func (p *Planner) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+	k := &p.snap.Kinds[b.Kind]
+	key := ws.Key(b.Kind, cpu)
 	p.parts = p.parts[:0]
-	for i := range b.gpus {
-		c := b.gpus[i]
-		if !c.open {
+	for i := range b.GPUs {
+		c := b.GPUs[i]
+		if !c.Open {
 			continue
 		}
 		if slices.Contains(gpus, i) {
-			c.milli -= int32(nd.take.Milli)
-			c.slices -= int32(nd.take.Slices)
-			c.replicas -= int32(nd.take.Replicas)
-			c.tasks++
+			c.Milli -= int32(nd.Take.Milli)
+			c.Slices -= int32(nd.Take.Slices)
+			c.Replicas -= int32(nd.Take.Replicas)
+			c.Tasks++
 		}
-		part := c.part(k)
+		part := c.Part(k)
 		key = key.Plus(forecast.KeyOfShare(int32(part)))
 		p.parts = append(p.parts, part)
 	}
 	if idle, ok := ws.Known(key); ok {
 		return idle
 	}
-	return ws.EstimateParts(key, b.kind, cpu, p.parts)
+	return ws.EstimateParts(key, b.Kind, cpu, p.parts)
 }
 
 // sorted returns the shares of a pool in ascending order, some less by take.
-func (p *Planner) sorted(b *gpuPool, gpus []int, take int32) []int32 {
+func (p *Planner) sorted(b *cluster.Pool, gpus []int, take int32) []int32 {
 	p.shares = p.shares[:0]
-	for i := range b.gpus {
-		v := b.gpus[i].share
+	for i := range b.GPUs {
+		v := b.GPUs[i].Share
 		if slices.Contains(gpus, i) {
 			v = max(0, v-take)
 		}
@@ -138,50 +140,50 @@ func insertSorted(list []int32, v int32) []int32 {
 
 // chooseMany takes the tightest GPUs that fit, and of equal ones those that
 // are closest to each other.
-func (p *Planner) chooseMany(sh *shape, b *gpuPool, ws *wasteEstimator, cpu int64, now int32) choice {
-	nd := sh.need(p.snap, b.kind)
+func (p *Planner) chooseMany(sh *shape, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+	nd := sh.Need(p.snap, b.Kind)
 	p.gpus = p.gpus[:0]
-	for i := range b.gpus {
-		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
+	for i := range b.GPUs {
+		if nd.Fits(&b.GPUs[i]) && sh.Suits(b, i) {
 			p.gpus = append(p.gpus, i)
 		}
 	}
 	if p.weights.MeasuredMilli > 0 {
-		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(b.gpus[x].heat(nd.share), b.gpus[y].heat(nd.share)) })
+		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(b.GPUs[x].Heat(nd.Share), b.GPUs[y].Heat(nd.Share)) })
 	}
-	if nd.whole {
-		p.gpus = b.nearest(p.gpus, sh.req.GPUs)
+	if nd.Whole {
+		p.gpus = b.Nearest(p.gpus, sh.Req.GPUs)
 	} else {
 		sign := int32(sh.policy.sign())
-		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(sign*b.gpus[x].share, sign*b.gpus[y].share) })
-		p.gpus = p.gpus[:sh.req.GPUs]
+		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(sign*b.GPUs[x].Share, sign*b.GPUs[y].Share) })
+		p.gpus = p.gpus[:sh.Req.GPUs]
 	}
 	slices.Sort(p.gpus)
-	ch := choice{gpus: p.gpus, idle: b.idle}
+	ch := choice{gpus: p.gpus, idle: b.Idle}
 	for _, i := range p.gpus {
-		if b.gpus[i].share == gpuMilli {
+		if b.GPUs[i].Share == cluster.GPUMilli {
 			ch.idle--
 		}
 	}
 	ch.waste = p.idle(b, cpu, p.gpus, nd, ws) - now
 	for _, i := range p.gpus {
-		ch.waste += p.heatPrice(&b.gpus[i], nd.share)
+		ch.waste += p.heatPrice(&b.GPUs[i], nd.Share)
 	}
-	if sh.req.Close {
-		ch.waste += int32(p.weights.DistancePriceMilli * b.apart(p.gpus) / 1000)
+	if sh.Req.Close {
+		ch.waste += int32(p.weights.DistancePriceMilli * b.Apart(p.gpus) / 1000)
 	}
 	return ch
 }
 
 // wasteNow is the expected waste of a pool as it is, remembered for its class
 // until the demand changes.
-func (p *Planner) wasteNow(b *gpuPool, ws *wasteEstimator) int32 {
-	for int(b.class) >= len(ws.current) {
+func (p *Planner) wasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
+	for int(b.Class) >= len(ws.current) {
 		ws.current = append(ws.current, classWaste{born: -1})
 	}
-	c := &ws.current[b.class]
-	if born := p.snap.states.classes[b.class].born; c.born != born {
-		*c = classWaste{born, p.idle(b, b.node.cpu, nil, nil, ws)}
+	c := &ws.current[b.Class]
+	if born := p.snap.States.List[b.Class].Born; c.born != born {
+		*c = classWaste{born, p.idle(b, b.Node.CPU, nil, nil, ws)}
 	}
 	return c.waste
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // Banks are in one class when only a request that names nodes or has constraints
@@ -43,7 +45,7 @@ func TestBanksOfOneStateAreOneClass(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if same := p.snap.pools[0].class == p.snap.pools[1].class; same != c.same {
+		if same := p.snap.Pools[0].Class == p.snap.Pools[1].Class; same != c.same {
 			t.Errorf("%s: one class %v, want %v", c.why, same, c.same)
 		}
 	}
@@ -54,15 +56,15 @@ func TestBanksOfOneStateAreOneClass(t *testing.T) {
 func TestClassesAreForgotten(t *testing.T) {
 	p := testPlanner(t, testNode("a", "A100", 4), testNode("b", "A100", 4))
 	sleeper := ask(t, "sleeper", "8G")
-	for i := range 20 * keptVacant {
+	for i := range 20 * cluster.KeptVacant {
 		u := Usage{ID: fmt.Sprint("u", i), NodeID: "a", CPUMHz: int64(i * 7919 % 63000)}
 		if err := p.snap.Apply(u); err != nil {
 			t.Fatal(err)
 		}
 		if i%7 == 0 {
 			best := int32(worst)
-			for _, b := range p.snap.pools {
-				if sh := p.shapeOf(&sleeper); sh.fit(p.snap, b) == fitsNow {
+			for _, b := range p.snap.Pools {
+				if sh := p.shapeOf(&sleeper); sh.Fit(p.snap, b) == fit.Fits {
 					best = max(best, p.score(sh, b))
 				}
 			}
@@ -70,9 +72,9 @@ func TestClassesAreForgotten(t *testing.T) {
 				t.Fatalf("after %d states: %+v %v, evaluated afresh %d", i, got, err, best)
 			}
 		}
-		p.snap.mustRelease(u.ID)
+		p.snap.MustRelease(u.ID)
 	}
-	if n := len(p.snap.states.classes); n > 2*keptVacant {
+	if n := len(p.snap.States.List); n > 2*cluster.KeptVacant {
 		t.Errorf("%d classes of two pools are kept", n)
 	}
 }

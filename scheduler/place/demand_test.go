@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // modest returns a planner whose demand tells few shapes apart.
@@ -71,7 +72,7 @@ func TestDemandHoldsAShape(t *testing.T) {
 func TestWorkOfForgottenShapesEnds(t *testing.T) {
 	w := newWorld(t, 3, true)
 	w.plan.weights.DemandShapes = 16
-	of := map[string]shapeKey{} // by usage
+	of := map[string]fit.ShapeKey{} // by usage
 	for range 1000 {
 		r := w.request()
 		w.plan.Arrive(&r)
@@ -80,7 +81,7 @@ func TestWorkOfForgottenShapesEnds(t *testing.T) {
 			w.release()
 			continue
 		}
-		of[r.ID] = keyOf(&w.plan.shapeOf(&r).req)
+		of[r.ID] = fit.KeyOf(&w.plan.shapeOf(&r).Req)
 		w.apply(pl.Usage)
 	}
 	forgotten := 0
@@ -103,8 +104,8 @@ func TestWorkOfForgottenShapesEnds(t *testing.T) {
 		w.check(false)
 	}
 	for _, id := range w.nodes {
-		if n := w.snap.nodes[id]; n.cpu != n.spec.CPUMHz || n.memory != n.spec.MemoryMiB {
-			t.Errorf("node %s has %d MHz and %d MiB free of %d and %d", id, n.cpu, n.memory, n.spec.CPUMHz, n.spec.MemoryMiB)
+		if n := w.snap.Nodes[id]; n.CPU != n.Spec.CPUMHz || n.Memory != n.Spec.MemoryMiB {
+			t.Errorf("node %s has %d MHz and %d MiB free of %d and %d", id, n.CPU, n.Memory, n.Spec.CPUMHz, n.Spec.MemoryMiB)
 		}
 	}
 }
@@ -178,7 +179,7 @@ func TestDemandCountsMemoryAsGPU(t *testing.T) {
 		r    *Request
 		want int64
 	}{{&memory, 100}, {&compute, 500}, {&whole, 2000}} {
-		if got := p.shapeOf(c.r).demand.Milli; got != c.want {
+		if got := p.shapeOf(c.r).Demand.Milli; got != c.want {
 			t.Errorf("%s counts as %d milli, want %d", c.r.ID, got, c.want)
 		}
 	}
@@ -193,7 +194,7 @@ func TestDemandCountsMemoryAsGPU(t *testing.T) {
 	if _, err := p.Place(&memory); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := p.shapeOf(&memory).demand.Milli, int64((100+500)/2); got != want {
+	if got, want := p.shapeOf(&memory).Demand.Milli, int64((100+500)/2); got != want {
 		t.Errorf("with smaller GPUs as well, 8G counts as %d milli, want %d", got, want)
 	}
 }

@@ -8,28 +8,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
-
-// A share that covers slices leaves no GPU without compute while slices are free, and no
-// fewer would do.
-func TestCovering(t *testing.T) {
-	for share := int64(1); share < gpuMilli; share++ {
-		for _, n := range []int64{1, 7, 10, 31, 80} {
-			got := covering(share, n)
-			if got > 1 && (n/(got-1))*share <= gpuMilli && (got-1)*gpuMilli >= share*n {
-				t.Fatalf("share %d covers %d of %d slices, and fewer would do", share, got, n)
-			}
-			if n/got*share > gpuMilli {
-				t.Fatalf("share %d covers %d of %d slices: %d tasks would ask for more than the GPU", share, got, n, n/got)
-			}
-		}
-	}
-	for _, c := range []struct{ share, slices, want int64 }{{300, 10, 3}, {350, 10, 4}, {500, 10, 5}, {1, 10, 1}, {999, 10, 9}} {
-		if got := covering(c.share, c.slices); got != c.want {
-			t.Errorf("share %d covers %d of %d slices, want %d", c.share, got, c.slices, c.want)
-		}
-	}
-}
 
 // Each amount of a usage that makes no sense is refused, whatever the others are.
 func TestApplyRefusesAmounts(t *testing.T) {
@@ -38,8 +18,8 @@ func TestApplyRefusesAmounts(t *testing.T) {
 		"negative compute":  {Takes: []Take{{Milli: -1}}},
 		"negative slices":   {Takes: []Take{{Slices: -1}}},
 		"negative turns":    {Takes: []Take{{Replicas: -1}}},
-		"too many slices":   {Takes: []Take{{Slices: maxSlices + 1}}},
-		"too many turns":    {Takes: []Take{{Replicas: maxSlices + 1}}},
+		"too many slices":   {Takes: []Take{{Slices: cluster.MaxSlices + 1}}},
+		"too many turns":    {Takes: []Take{{Replicas: cluster.MaxSlices + 1}}},
 		"negative CPU":      {CPUMHz: -1},
 		"negative memory":   {MemoryMiB: -1},
 		"no such GPU":       {Takes: []Take{{GPU: 2}}},
@@ -58,7 +38,7 @@ func TestApplyRefusesAmounts(t *testing.T) {
 		}
 		if err := s.Apply(u); err == nil {
 			t.Errorf("%s: booked", name)
-			s.mustRelease("u")
+			s.MustRelease("u")
 		}
 	}
 	all := Usage{ID: "all", NodeID: "a", CPUMHz: 64000, MemoryMiB: 262144, Takes: []Take{{GPU: 0, Milli: 1000, Slices: 80}, {GPU: 1, Milli: 1000, Slices: 80}}}
@@ -80,7 +60,7 @@ func TestUpdateNodeRefuses(t *testing.T) {
 	if err := s.UpdateNode(testNode("b", "A100", 1)); err == nil {
 		t.Error("a node that is not there is updated")
 	}
-	if s.nodes["a"].spec.CPUMHz != 64000 {
+	if s.Nodes["a"].Spec.CPUMHz != 64000 {
 		t.Error("the node changed")
 	}
 }
@@ -126,7 +106,7 @@ func TestNodesAreValidated(t *testing.T) {
 	for says, change := range map[string]func(n *Node){
 		"no ID":                       func(n *Node) { n.ID = "" },
 		"negative CPU or memory":      func(n *Node) { n.MemoryMiB = -1 },
-		"GPUs, at most":               func(n *Node) { n.GPUs = slices.Repeat(n.GPUs[:1], maxGPUs+1) },
+		"GPUs, at most":               func(n *Node) { n.GPUs = slices.Repeat(n.GPUs[:1], cluster.MaxGPUs+1) },
 		"GPU 0: no ID":                func(n *Node) { n.GPUs[0].ID = "" },
 		"is listed twice":             func(n *Node) { n.GPUs[1].ID = n.GPUs[0].ID },
 		`mode "shard"`:                func(n *Node) { n.GPUs[0].Mode = "shard" },
@@ -135,7 +115,7 @@ func TestNodesAreValidated(t *testing.T) {
 		"mode slice with 80 slices":   func(n *Node) { n.GPUs[0].SliceMiB = 0 },
 		"mode whole with 80 slices":   func(n *Node) { n.GPUs[0].Mode = "whole" },
 		"mode shared with 0 replicas": func(n *Node) { g := &n.GPUs[0]; g.Mode, g.Slices, g.SliceMiB = "shared", 0, 0 },
-		"slices or replicas":          func(n *Node) { n.GPUs[0].Slices = maxSlices + 1 },
+		"slices or replicas":          func(n *Node) { n.GPUs[0].Slices = cluster.MaxSlices + 1 },
 		"peer 2 is not on the node":   func(n *Node) { n.GPUs[0].Peers = []int{1, 2} },
 		"peer -1 is not on the node":  func(n *Node) { n.GPUs[0].Peers = []int{-1} },
 	} {

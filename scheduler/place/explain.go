@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // Term is one part of a node's score: value times weight, both in thousandths.
@@ -52,7 +54,7 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 	sh := p.shapeOf(r)
 	var e Explanation
 	if p.quotas != nil {
-		if err := p.quotas.Limited(p.snap, r.Queue, sh.leastCharge(p.snap)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, sh.LeastCharge(p.snap)); err != nil {
 			e.Quota = err.Error()
 		}
 	}
@@ -74,7 +76,7 @@ func (p *Planner) candidates(sh *shape) []Candidate {
 			break
 		}
 		points[id] = ix.tree.Scores()[id]
-		for _, pool := range ix.list.classes[id].pools[:min(explained, len(ix.list.classes[id].pools))] {
+		for _, pool := range ix.list.List[id].Pools[:min(explained, len(ix.list.List[id].Pools))] {
 			best = append(best, ranked{pool, id})
 		}
 		ix.tree.Set(id, worst)
@@ -87,7 +89,7 @@ func (p *Planner) candidates(sh *shape) []Candidate {
 	})
 	var out []Candidate
 	for _, r := range best[:min(explained, len(best))] {
-		out = append(out, p.candidate(sh, p.snap.pools[r.pool], &ix.estimates[r.class], points[r.class]))
+		out = append(out, p.candidate(sh, p.snap.Pools[r.pool], &ix.estimates[r.class], points[r.class]))
 	}
 	return out
 }
@@ -98,23 +100,23 @@ type ranked struct {
 	class int
 }
 
-func (p *Planner) candidate(sh *shape, b *gpuPool, v *estimate, pts int32) Candidate {
+func (p *Planner) candidate(sh *shape, b *cluster.Pool, v *estimate, pts int32) Candidate {
 	w, u, sign := &p.weights, p.usageAfter(sh, b), sh.policy.sign()
 	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
 	if w.FragmentationMilli > 0 { // what the other terms do not make up
 		frag.ValueMilli = (sign*int64(v.usage) - int64(pts)) * 1000 / w.FragmentationMilli
 	}
-	return Candidate{NodeID: b.node.spec.ID, Score: int64(pts), Terms: []Term{
+	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: []Term{
 		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},
 		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
 		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
 		frag,
-	}, LostMilli: sh.policy.lost(p, frag.ValueMilli, b), Whole: p.wholeAfter(sh, b), WholeNow: int(b.idle)}
+	}, LostMilli: sh.policy.lost(p, frag.ValueMilli, b), Whole: p.wholeAfter(sh, b), WholeNow: int(b.Idle)}
 }
 
 // wholeAfter is how many GPUs of a pool have nothing on them once a task is on it.
-func (p *Planner) wholeAfter(sh *shape, b *gpuPool) int {
-	if b.kind < 0 {
+func (p *Planner) wholeAfter(sh *shape, b *cluster.Pool) int {
+	if b.Kind < 0 {
 		return 0
 	}
 	return int(p.choose(sh, b, sh.policy.precision(p)).idle)

@@ -1,6 +1,10 @@
 package place
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+)
 
 // mostSubsets bounds how many sets of victims are tried on one pool for fewer than
 // the orders of [eviction.search] find.
@@ -9,9 +13,9 @@ const mostSubsets = 1 << 14
 // fewest looks for fewer victims than a set has, none of higher priority: all sets
 // of candidates are tried, the small first, from as many on as it takes at least.
 // The orders nearly always find as few, and then nothing needs to be tried.
-func (e *eviction) fewest(b *gpuPool, candidates []*Usage, found *victimSet) *victimSet {
+func (e *eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *victimSet) *victimSet {
 	room := e.trial(b)
-	var may []*Usage
+	var may []*cluster.Usage
 	for _, u := range candidates {
 		if u.Priority <= found.top {
 			may = append(may, u)
@@ -20,7 +24,7 @@ func (e *eviction) fewest(b *gpuPool, candidates []*Usage, found *victimSet) *vi
 	tries := mostSubsets
 	for size := room.atLeast(may); size < len(found.victims); size++ {
 		var best *victimSet
-		chosen := make([]*Usage, 0, size)
+		chosen := make([]*cluster.Usage, 0, size)
 		var choose func(from int)
 		choose = func(from int) {
 			if len(chosen) == size {
@@ -57,43 +61,43 @@ func (e *eviction) fewest(b *gpuPool, candidates []*Usage, found *victimSet) *vi
 
 // atLeast is how many of the candidates must go at least, for CPU, for memory and
 // for GPUs each by itself.
-func (r *trial) atLeast(candidates []*Usage) int {
+func (r *trial) atLeast(candidates []*cluster.Usage) int {
 	least := max(
-		largest(candidates, r.shape.req.CPUMHz-r.cpu, func(u *Usage) int64 { return u.CPUMHz }),
-		largest(candidates, r.shape.req.MemoryMiB-r.mem, func(u *Usage) int64 { return u.MemoryMiB }),
+		largest(candidates, r.shape.Req.CPUMHz-r.cpu, func(u *cluster.Usage) int64 { return u.CPUMHz }),
+		largest(candidates, r.shape.Req.MemoryMiB-r.mem, func(u *cluster.Usage) int64 { return u.MemoryMiB }),
 	)
 	if r.need == nil {
 		return least
 	}
 	var perGPU []int // victims that it takes on each GPU that lacks room
 	wide := false    // some hold parts of several, and count for each
-	short := r.shape.req.GPUs
+	short := r.shape.Req.GPUs
 	for i := range r.gpus {
 		c := &r.gpus[i]
-		if !r.shape.suits(r.pool, i) || !c.open {
+		if !r.shape.Suits(r.pool, i) || !c.Open {
 			continue
 		}
-		if r.need.fits(c) {
+		if r.need.Fits(c) {
 			short--
 			continue
 		}
-		var holders []Take
+		var holders []cluster.Take
 		for _, u := range candidates {
 			for _, t := range u.Takes {
-				if at := r.pool.node.where[t.GPU]; at.pool == r.pool && at.index == i {
+				if at := r.pool.Node.Where[t.GPU]; at.Pool == r.pool && at.Index == i {
 					holders = append(holders, t)
 					wide = wide || len(u.Takes) > 1
 				}
 			}
 		}
-		need := &r.need.take
+		need := &r.need.Take
 		n := max(
-			largest(holders, need.Milli-int64(c.milli), func(t Take) int64 { return t.Milli }),
-			largest(holders, need.Slices-int64(c.slices), func(t Take) int64 { return t.Slices }),
-			largest(holders, need.Replicas-int64(c.replicas), func(t Take) int64 { return t.Replicas }),
+			largest(holders, need.Milli-int64(c.Milli), func(t cluster.Take) int64 { return t.Milli }),
+			largest(holders, need.Slices-int64(c.Slices), func(t cluster.Take) int64 { return t.Slices }),
+			largest(holders, need.Replicas-int64(c.Replicas), func(t cluster.Take) int64 { return t.Replicas }),
 		)
-		if r.need.whole {
-			n = max(n, int(c.tasks))
+		if r.need.Whole {
+			n = max(n, int(c.Tasks))
 		}
 		perGPU = append(perGPU, n)
 	}

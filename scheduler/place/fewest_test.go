@@ -77,19 +77,19 @@ func quick() Weights {
 // fewestByForce tries all sets of victims on all nodes: the highest priority among
 // the best, plus one, and how many they are.
 func fewestByForce(s *Snapshot, r *Request) (top, victims int, ok bool) {
-	for _, n := range s.nodes {
+	for _, n := range s.Nodes {
 		var may []*Usage
-		for _, u := range n.holders {
+		for _, u := range n.Holders {
 			if u.Priority < r.Priority {
 				may = append(may, u)
 			}
 		}
 		for set := range 1 << len(may) {
-			cpu, memory, high := n.cpu, n.memory, 0
-			milli, slices, tasks := make([]int64, len(n.spec.GPUs)), make([]int64, len(n.spec.GPUs)), make([]int32, len(n.spec.GPUs))
+			cpu, memory, high := n.CPU, n.Memory, 0
+			milli, slices, tasks := make([]int64, len(n.Spec.GPUs)), make([]int64, len(n.Spec.GPUs)), make([]int32, len(n.Spec.GPUs))
 			for i := range milli {
-				c := n.where[i].pool.gpus[n.where[i].index]
-				milli[i], slices[i], tasks[i] = int64(c.milli), int64(c.slices), c.tasks
+				c := n.Where[i].Pool.GPUs[n.Where[i].Index]
+				milli[i], slices[i], tasks[i] = int64(c.Milli), int64(c.Slices), c.Tasks
 			}
 			for i, u := range may {
 				if set>>i&1 == 0 {

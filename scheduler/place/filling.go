@@ -1,6 +1,10 @@
 package place
 
-import "github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+)
 
 // filling is the policies PACK, the fullest node and GPU first, and SPREAD, the
 // emptiest:
@@ -16,23 +20,23 @@ func (f filling) sign() int64 { return int64(f.signed) }
 
 func (filling) precision(p *Planner) *wasteEstimator { return p.rough }
 
-func (f filling) complete(p *Planner, v *estimate, b *gpuPool) {
+func (f filling) complete(p *Planner, v *estimate, b *cluster.Pool) {
 	v.stranded = f.stranded(p, v.waste, b)
 }
 
-func (f filling) prefer(_ *Planner, b *gpuPool, index int, _ *need, _ int64, _ *wasteEstimator) int32 {
-	return f.signed * b.gpus[index].share
+func (f filling) prefer(_ *Planner, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *wasteEstimator) int32 {
+	return f.signed * b.GPUs[index].Share
 }
 
 func (f filling) score(_ *Planner, v *estimate, _ *forecast.PlaceCounts, _ *shape) int32 {
 	return f.signed*int32(v.usage) - int32(v.stranded)
 }
 
-func (filling) lost(_ *Planner, term int64, b *gpuPool) int64 { return term * int64(len(b.gpus)) }
+func (filling) lost(_ *Planner, term int64, b *cluster.Pool) int64 { return term * int64(len(b.GPUs)) }
 
 // stranded is the weighted fragmentation term: the part of
 // the pool that is expected to stay idle for good after so much more is wasted.
-func (filling) stranded(p *Planner, waste int32, b *gpuPool) int16 {
-	part := int64(p.wasteNow(b, p.rough)+waste) / int64(len(b.gpus))
+func (filling) stranded(p *Planner, waste int32, b *cluster.Pool) int16 {
+	part := int64(p.wasteNow(b, p.rough)+waste) / int64(len(b.GPUs))
 	return int16(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }

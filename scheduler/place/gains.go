@@ -3,6 +3,7 @@ package place
 import (
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
@@ -48,8 +49,8 @@ func (x *refusals) countGains(p *Planner, e *eviction, reasons []Reason) {
 	e.rank()
 	g := x.gainsFor(p, e)
 	s, own := e.snap, map[int32]bool{}
-	for _, u := range s.ofJob(e.r.Namespace, e.r.Job) { // it does not evict itself
-		own[s.nodes[u.NodeID].pools[0].id] = true
+	for _, u := range s.OfJob(e.r.Namespace, e.r.Job) { // it does not evict itself
+		own[s.Nodes[u.NodeID].Pools[0].ID] = true
 	}
 	for id, at := range x.of {
 		if at < 0 || reasons[at].Never {
@@ -58,11 +59,11 @@ func (x *refusals) countGains(p *Planner, e *eviction, reasons []Reason) {
 		found := g.nodes[id]
 		switch {
 		case len(own) > 0 && own[int32(id)]:
-			found = look(e, s.pools[id].node)
+			found = look(e, s.Pools[id].Node)
 		case found == unseenGain:
-			found = look(e, s.pools[id].node)
+			found = look(e, s.Pools[id].Node)
 			g.nodes[id] = found
-			g.wait(int32(id), e.protectedUntil(s.pools[id].node))
+			g.wait(int32(id), e.protectedUntil(s.Pools[id].Node))
 		}
 		if found == someGain {
 			reasons[at].Preempted++
@@ -94,12 +95,12 @@ func (x *refusals) gainsFor(p *Planner, e *eviction) *gains {
 
 // follow forgets what may be different by now.
 func (g *gains) follow(p *Planner, now time.Time) {
-	pools, known := p.snap.each.log.Since(g.at)
+	pools, known := p.snap.Each.Log.Since(g.at)
 	ranked, same := p.ranked.log.Since(g.ranked)
 	if g.nodes == nil || !known || !same || now.Before(g.asked) || len(pools)+len(ranked) > len(g.nodes) {
-		g.nodes, g.until, g.soonest = make([]gain, len(p.snap.pools)), map[int32]time.Time{}, time.Time{}
+		g.nodes, g.until, g.soonest = make([]gain, len(p.snap.Pools)), map[int32]time.Time{}, time.Time{}
 	} else {
-		for len(g.nodes) < len(p.snap.pools) {
+		for len(g.nodes) < len(p.snap.Pools) {
 			g.nodes = append(g.nodes, unseenGain)
 		}
 		for _, id := range pools {
@@ -109,7 +110,7 @@ func (g *gains) follow(p *Planner, now time.Time) {
 			g.nodes[id] = unseenGain
 		}
 	}
-	g.at, g.ranked, g.asked = p.snap.each.log.End(), p.ranked.log.End(), now
+	g.at, g.ranked, g.asked = p.snap.Each.Log.End(), p.ranked.log.End(), now
 	if g.soonest.IsZero() || now.Before(g.soonest) {
 		return
 	}
@@ -137,7 +138,7 @@ func (g *gains) wait(id int32, until time.Time) {
 }
 
 // look looks at a node.
-func look(e *eviction, n *nodeState) gain {
+func look(e *eviction, n *cluster.NodeState) gain {
 	if e.helps(n) {
 		return someGain
 	}

@@ -15,13 +15,13 @@ func (w *world) plainGains(r *Request) map[string]int {
 	if e.hopeless() {
 		return gains
 	}
-	for _, n := range w.snap.nodes {
-		why := sh.refusal(w.snap, n)
+	for _, n := range w.snap.Nodes {
+		why := sh.Refusal(w.snap, n)
 		if why.Why == "" {
 			return nil
 		}
-		for _, b := range n.pools {
-			if _, ok := e.target(int(b.id)); ok && !why.Never && sh.could(w.snap, b) && e.trial(b).empty(e.candidates(b)) {
+		for _, b := range n.Pools {
+			if _, ok := e.target(int(b.ID)); ok && !why.Never && sh.Could(w.snap, b) && e.trial(b).empty(e.candidates(b)) {
 				gains[why.Why]++
 				break
 			}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // PlaceGang places all requests or none. The larger are placed first, each on the
@@ -60,7 +62,7 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 			}
 			out[i] = pl
 			done := from(n + 1)
-			p.snap.mustRelease(pl.Usage.ID)
+			p.snap.MustRelease(pl.Usage.ID)
 			if done {
 				return true
 			}
@@ -75,25 +77,25 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 
 // overLimits reports whether a quota forbids what a placement takes.
 func (p *Planner) overLimits(r *Request, u *Usage) bool {
-	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.shapeOf(r).leastCharge(p.snap)) != nil || p.withinLimits(u) != nil)
+	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.shapeOf(r).LeastCharge(p.snap)) != nil || p.withinLimits(u) != nil)
 }
 
 // choices are the pools that a request fits now, one of each that are alike, the best
 // first.
-func (p *Planner) choices(r *Request) []*gpuPool {
+func (p *Planner) choices(r *Request) []*cluster.Pool {
 	sh := p.shapeOf(r)
 	ix := sh.index
 	p.sync(ix, sh)
 	var sets []int
-	for id := range ix.list.classes {
+	for id := range ix.list.List {
 		if ix.tree.Scores()[id] != worst {
 			sets = append(sets, id)
 		}
 	}
 	slices.SortFunc(sets, func(a, b int) int {
-		return cmp.Or(cmp.Compare(ix.tree.Scores()[b], ix.tree.Scores()[a]), cmp.Compare(ix.list.first[a], ix.list.first[b]))
+		return cmp.Or(cmp.Compare(ix.tree.Scores()[b], ix.tree.Scores()[a]), cmp.Compare(ix.list.First[a], ix.list.First[b]))
 	})
-	pools := make([]*gpuPool, len(sets))
+	pools := make([]*cluster.Pool, len(sets))
 	for i, id := range sets {
 		pools[i] = p.poolOf(ix, id)
 	}

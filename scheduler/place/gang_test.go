@@ -56,8 +56,8 @@ func TestGangsArePlacedWhereverTheyFit(t *testing.T) {
 func gangFits(s *Snapshot, gang []Request) bool {
 	type free struct{ cpu, memory, gpus int64 }
 	var nodes []free
-	for _, n := range s.nodes {
-		nodes = append(nodes, free{n.cpu, n.memory, int64(len(n.spec.GPUs))})
+	for _, n := range s.Nodes {
+		nodes = append(nodes, free{n.CPU, n.Memory, int64(len(n.Spec.GPUs))})
 	}
 	var from func(i int) bool
 	from = func(i int) bool {

@@ -15,7 +15,7 @@ func TestOnlyIdleWorkGoes(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		p := testPlanner(t, testNode("a", "A100", 1+random.IntN(2)), testNode("b", "A100", 1))
-		gone := testPlanner(t, p.snap.nodes["a"].spec, p.snap.nodes["b"].spec)
+		gone := testPlanner(t, p.snap.Nodes["a"].Spec, p.snap.Nodes["b"].Spec)
 		held := map[string]Usage{}
 		for i := range 1 + random.IntN(8) {
 			r := ask(t, fmt.Sprintf("u%d", i), fmt.Sprintf("%dG", 1+random.IntN(80)))

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
@@ -12,7 +15,7 @@ import (
 // pools in a list, and finds the best pool without looking at all of them. It follows
 // the snapshot through the list's log: a class is evaluated when its state is new.
 type index struct {
-	list      *classList
+	list      *cluster.Classes
 	at        int64                  // position in the log
 	epoch     int                    // prices that the points were computed with
 	lessons   int                    // demand that the estimates were computed with
@@ -34,20 +37,20 @@ const (
 
 // sync brings the index up to date.
 func (p *Planner) sync(ix *index, sh *shape) {
-	ix.grow(len(ix.list.classes))
+	ix.grow(len(ix.list.List))
 	if ids, ok := p.behind(ix); ok {
 		p.follow(ix, sh, ids)
 	} else {
 		p.rebuild(ix, sh)
 	}
-	ix.at, ix.epoch, ix.lessons, ix.look = ix.list.log.End(), p.epoch, p.lessons, p.looks
+	ix.at, ix.epoch, ix.lessons, ix.look = ix.list.Log.End(), p.epoch, p.lessons, p.looks
 }
 
 // behind returns the changes that an index has not followed; ok is false when it
 // is better to look at every class.
 func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
-	ids, ok = ix.list.log.Since(ix.at)
-	return ids, ok && ix.lessons == p.lessons && len(ids) <= len(ix.list.classes)
+	ids, ok = ix.list.Log.Since(ix.at)
+	return ids, ok && ix.lessons == p.lessons && len(ids) <= len(ix.list.List)
 }
 
 // rebuild looks at all classes, but evaluates only what is new.
@@ -58,8 +61,8 @@ func (p *Planner) rebuild(ix *index, sh *shape) {
 		ix.at = 0
 	}
 	leaf := ix.tree.Scores()
-	for id := range ix.list.classes {
-		if ix.list.classes[id].stamp >= ix.at {
+	for id := range ix.list.List {
+		if ix.list.List[id].Stamp >= ix.at {
 			leaf[id] = worst
 			if p.evaluateClass(ix, sh, id) {
 				leaf[id] = 0
@@ -73,9 +76,9 @@ func (p *Planner) rebuild(ix *index, sh *shape) {
 // are new.
 func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 	stale := ix.epoch != p.epoch
-	all := stale || len(ids)*16 > len(ix.list.classes) // cheaper then
+	all := stale || len(ids)*16 > len(ix.list.List) // cheaper then
 	for i, id := range ids {
-		if ix.list.classes[id].stamp != ix.at+int64(i) {
+		if ix.list.List[id].Stamp != ix.at+int64(i) {
 			continue // changed again later
 		}
 		pts := int32(worst)
@@ -100,28 +103,28 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 // evaluateClass evaluates the first pool of a class when the state is new to the index, and
 // reports whether the class can take the shape.
 func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
-	cl, fit := &ix.list.classes[id], &ix.fits[id]
-	if cl.born >= ix.at {
-		*fit = unseen
+	cl, state := &ix.list.List[id], &ix.fits[id]
+	if cl.Born >= ix.at {
+		*state = unseen
 	}
-	if len(cl.pools) == 0 {
+	if len(cl.Pools) == 0 {
 		return false
 	}
-	if *fit == unseen {
-		*fit = unfit
-		if !sh.lacks(p.snap, cl) {
-			if b := p.poolOf(ix, id); sh.fit(p.snap, b) == fitsNow {
-				*fit = evaluated
+	if *state == unseen {
+		*state = unfit
+		if !sh.Lacks(p.snap, cl) {
+			if b := p.poolOf(ix, id); sh.Fit(p.snap, b) == fit.Fits {
+				*state = evaluated
 				p.evaluateRoughly(&ix.estimates[id], sh, b)
 				p.setPlaces(ix, sh, b, id)
 			}
 		}
 	}
-	return *fit == evaluated
+	return *state == evaluated
 }
 
 // setPlaces notes what a placement would break.
-func (p *Planner) setPlaces(ix *index, sh *shape, b *gpuPool, id int) {
+func (p *Planner) setPlaces(ix *index, sh *shape, b *cluster.Pool, id int) {
 	if !p.turnover.Lives {
 		return
 	}
@@ -140,14 +143,14 @@ func (ix *index) broken(id int) *forecast.PlaceCounts {
 }
 
 // poolOf is the pool that stands for a class: the first.
-func (p *Planner) poolOf(ix *index, id int) *gpuPool { return p.snap.pools[ix.list.first[id]] }
+func (p *Planner) poolOf(ix *index, id int) *cluster.Pool { return p.snap.Pools[ix.list.First[id]] }
 
 // pick returns the class with the highest points, of several the one that has the
 // first pool. Classes whose points are rough, and so the most that they can be,
 // are refined when they come to the top: most never are.
 func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 	for {
-		p.tied = ix.tree.Top(p.tied[:0], ix.list.ordered) // where the list is ordered, later pools cannot win
+		p.tied = ix.tree.Top(p.tied[:0], ix.list.Ordered) // where the list is ordered, later pools cannot win
 		if len(p.tied) == 0 {
 			return 0, false
 		}
@@ -164,7 +167,7 @@ func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
 // each would take too long.
 func (p *Planner) refineTied(ix *index, sh *shape, tied []int32) {
 	top := ix.tree.Scores()[tied[0]]
-	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.list.first[a], ix.list.first[b]) })
+	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.list.First[a], ix.list.First[b]) })
 	for _, id := range tied {
 		if ix.estimates[id].known == rough {
 			p.refineAt(ix, sh, int(id))
@@ -212,7 +215,7 @@ const spareClasses = 64
 func (ix *index) first(ids []int32) int {
 	best := ids[0]
 	for _, id := range ids[1:] {
-		if ix.list.first[id] < ix.list.first[best] {
+		if ix.list.First[id] < ix.list.First[best] {
 			best = id
 		}
 	}

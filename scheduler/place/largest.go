@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // Lot is a number of tasks that are to start together.
@@ -29,9 +31,9 @@ func (p *Planner) Largest(lot *Lot, sizes int, size func(n int) Request) (n, nod
 	if first.Fault() != "" {
 		return 0, 0
 	}
-	sh := newShape(&first, p.snap)
+	sh := fit.NewShape(&first, p.snap)
 	able := p.ableToTake(lot, sh)
-	meets := sh.meets // the conditions are the same for all sizes
+	meets := sh.Meets // the conditions are the same for all sizes
 	for low, high := 1, sizes; low <= high; {
 		middle := (low + high) / 2
 		r := size(middle)
@@ -46,30 +48,30 @@ func (p *Planner) Largest(lot *Lot, sizes int, size func(n int) Request) (n, nod
 
 // like is a node, and how many are in the same state.
 type like struct {
-	node  *nodeState
+	node  *cluster.NodeState
 	times int
 }
 
 // ableToTake lists the nodes that have room for one task of a shape.
-func (p *Planner) ableToTake(lot *Lot, sh *Shape) []like {
+func (p *Planner) ableToTake(lot *Lot, sh *fit.Shape) []like {
 	var able []like
 	known := map[int32]int{} // by class of nodes with one pool: the place in able
-	for _, b := range p.snap.pools {
-		if b == nil || b != b.node.pools[0] || lot.Without[b.node.spec.ID] {
+	for _, b := range p.snap.Pools {
+		if b == nil || b != b.Node.Pools[0] || lot.Without[b.Node.Spec.ID] {
 			continue
 		}
-		if !slices.ContainsFunc(b.node.pools, func(b *gpuPool) bool { return sh.fit(p.snap, b) == fitsNow }) {
+		if !slices.ContainsFunc(b.Node.Pools, func(b *cluster.Pool) bool { return sh.Fit(p.snap, b) == fit.Fits }) {
 			continue
 		}
-		if sh.meets == nil && len(b.node.pools) == 1 {
-			at, found := known[b.class]
+		if sh.Meets == nil && len(b.Node.Pools) == 1 {
+			at, found := known[b.Class]
 			if found {
 				able[at].times++
 				continue
 			}
-			known[b.class] = len(able)
+			known[b.Class] = len(able)
 		}
-		able = append(able, like{b.node, 1})
+		able = append(able, like{b.Node, 1})
 	}
 	return able
 }
@@ -80,11 +82,11 @@ func (p *Planner) takers(lot *Lot, r *Request, meets map[*constraint.Device]bool
 	if r.Fault() != "" {
 		return 0, 0
 	}
-	sh := newShape(r, p.snap)
-	sh.meets = meets
+	sh := fit.NewShape(r, p.snap)
+	sh.Meets = meets
 	for _, n := range able {
 		here := 0
-		for _, b := range n.node.pools {
+		for _, b := range n.node.Pools {
 			here += p.tasksOn(lot, sh, b)
 		}
 		if here == 0 {
@@ -94,40 +96,29 @@ func (p *Planner) takers(lot *Lot, r *Request, meets map[*constraint.Device]bool
 			here = 1
 		}
 		nodes += n.times
-		tasks += n.times * sh.onHost(n.node, here)
+		tasks += n.times * sh.OnHost(n.node, here)
 	}
 	return nodes, tasks
 }
 
 // tasksOn is how many tasks of a shape the GPUs of a pool have room for.
-func (p *Planner) tasksOn(lot *Lot, sh *Shape, b *gpuPool) int {
-	if b.kind < 0 {
+func (p *Planner) tasksOn(lot *Lot, sh *fit.Shape, b *cluster.Pool) int {
+	if b.Kind < 0 {
 		return 0
 	}
-	nd := sh.need(p.snap, b.kind)
-	if !nd.ok || lot.Pays != nil && !lot.Pays(chargeOf(&p.snap.kinds[b.kind], nd.take).Times(int64(sh.req.GPUs*lot.Tasks))) {
+	nd := sh.Need(p.snap, b.Kind)
+	if !nd.OK || lot.Pays != nil && !lot.Pays(cluster.ChargeOf(&p.snap.Kinds[b.Kind], nd.Take).Times(int64(sh.Req.GPUs*lot.Tasks))) {
 		return 0
 	}
 	places := 0
-	for i := range b.gpus {
-		if nd.fits(&b.gpus[i]) && sh.suits(b, i) {
-			if sh.req.GPUs > 1 {
+	for i := range b.GPUs {
+		if nd.Fits(&b.GPUs[i]) && sh.Suits(b, i) {
+			if sh.Req.GPUs > 1 {
 				places++ // each GPU of a task is another one
 			} else {
-				places += nd.times(&b.gpus[i])
+				places += nd.Times(&b.GPUs[i])
 			}
 		}
 	}
-	return places / sh.req.GPUs
-}
-
-// onHost is for how many of some tasks a node has CPU and memory.
-func (sh *Shape) onHost(n *nodeState, tasks int) int {
-	if sh.req.CPUMHz > 0 {
-		tasks = min(tasks, int(n.cpu/sh.req.CPUMHz))
-	}
-	if sh.req.MemoryMiB > 0 {
-		tasks = min(tasks, int(n.memory/sh.req.MemoryMiB))
-	}
-	return tasks
+	return places / sh.Req.GPUs
 }

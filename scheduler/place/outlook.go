@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/splitmix"
 )
 
@@ -38,8 +40,8 @@ type Foresight struct {
 	snap     *Snapshot
 	waiting  []Waiter
 	shapes   []int // by waiter, in distinct
-	distinct []*Shape
-	rooms    []room
+	distinct []*fit.Shape
+	rooms    []fit.Room
 	ends     []ending // of what runs, by node
 	open     []int    // rooms that fit some now
 	kept     []int    // rooms, by waiter; -1: none
@@ -57,35 +59,35 @@ type ending struct {
 // the order in which it is tried.
 func (p *Planner) Foresee(waiting []Waiter, left func(*Usage) forecast.Remaining) *Foresight {
 	f := &Foresight{snap: p.snap, waiting: waiting}
-	alike := map[shapeKey]int{}
+	alike := map[fit.ShapeKey]int{}
 	for i := range waiting {
-		key := keyOf(&waiting[i].Request)
+		key := fit.KeyOf(&waiting[i].Request)
 		at, known := alike[key]
 		if !known {
 			at = len(f.distinct)
 			alike[key] = at
-			sh := newShape(&waiting[i].Request, p.snap)
-			if last := int32(len(p.snap.kinds)) - 1; last >= 0 {
-				sh.need(p.snap, last) // all of them: there may be more kinds by the time that it is played
+			sh := fit.NewShape(&waiting[i].Request, p.snap)
+			if last := int32(len(p.snap.Kinds)) - 1; last >= 0 {
+				sh.Need(p.snap, last) // all of them: there may be more kinds by the time that it is played
 			}
 			f.distinct = append(f.distinct, sh)
 		}
 		f.shapes = append(f.shapes, at)
 	}
-	for _, id := range sortedKeys(p.snap.nodes) {
-		n := p.snap.nodes[id]
-		for _, u := range n.holders {
+	for _, id := range sortedKeys(p.snap.Nodes) {
+		n := p.snap.Nodes[id]
+		for _, u := range n.Holders {
 			if l := left(u); l.Known() {
 				luck := splitmix.Source(len(f.ends))
 				f.ends = append(f.ends, ending{u, len(f.rooms), l, luck.Next()})
 			}
 		}
-		f.rooms = append(f.rooms, newRoom(n))
+		f.rooms = append(f.rooms, fit.NewRoom(n))
 	}
 	return f
 }
 
-func sortedKeys(nodes map[string]*nodeState) []string {
+func sortedKeys(nodes map[string]*cluster.NodeState) []string {
 	ids := make([]string, 0, len(nodes))
 	for id := range nodes {
 		ids = append(ids, id)
@@ -100,7 +102,7 @@ func sortedKeys(nodes map[string]*nodeState) []string {
 // is expected to fit first.
 func (f *Foresight) Outlook() []Outlook {
 	for i := range f.rooms {
-		if slices.ContainsFunc(f.distinct, func(sh *Shape) bool { return f.rooms[i].fits(f.snap, sh) != nil }) {
+		if slices.ContainsFunc(f.distinct, func(sh *fit.Shape) bool { return f.rooms[i].Fits(f.snap, sh) != nil }) {
 			f.open = append(f.open, i)
 		}
 	}
@@ -166,11 +168,11 @@ func (f *Foresight) keep() {
 }
 
 // fitsAfter is when a shape is expected to fit a node, of which work ends in this order.
-func (f *Foresight) fitsAfter(sh *Shape, ends []ending) time.Duration {
-	r := f.rooms[ends[0].room].copy()
+func (f *Foresight) fitsAfter(sh *fit.Shape, ends []ending) time.Duration {
+	r := f.rooms[ends[0].room].Copy()
 	for _, e := range ends {
-		r.add(e.usage, 1)
-		if r.fits(f.snap, sh) != nil {
+		r.Add(e.usage, 1)
+		if r.Fits(f.snap, sh) != nil {
 			return e.left.At(0.5)
 		}
 	}
@@ -180,7 +182,7 @@ func (f *Foresight) fitsAfter(sh *Shape, ends []ending) time.Duration {
 // play is when each waiter starts in one of some plays. In all of them together, every
 // task that runs ends once with each of as many chances.
 func (f *Foresight) play(number, plays int) []time.Duration {
-	g := game{Foresight: f, number: number, plays: plays, rooms: make([]*room, len(f.rooms)), missing: make([]int, len(f.waiting)), pending: make([]int, len(f.distinct))}
+	g := game{Foresight: f, number: number, plays: plays, rooms: make([]*fit.Room, len(f.rooms)), missing: make([]int, len(f.waiting)), pending: make([]int, len(f.distinct))}
 	for i := range f.waiting {
 		g.starts, g.missing[i] = append(g.starts, never), max(1, f.waiting[i].Count)
 		g.pending[f.shapes[i]]++
@@ -197,7 +199,7 @@ func (f *Foresight) play(number, plays int) []time.Duration {
 		if !ok {
 			break
 		}
-		g.room(e.room).add(e.usage, 1)
+		g.room(e.room).Add(e.usage, 1)
 		g.start(e.room, e.at)
 	}
 	return g.starts
@@ -207,8 +209,8 @@ func (f *Foresight) play(number, plays int) []time.Duration {
 type game struct {
 	*Foresight
 	number, plays int
-	rooms         []*room // as far as something changed
-	ends          []endAt // of what ran, in order
+	rooms         []*fit.Room // as far as something changed
+	ends          []endAt     // of what ran, in order
 	begun         endQueue
 	starts        []time.Duration
 	missing       []int // tasks, by waiter
@@ -233,9 +235,9 @@ func (g *game) next() (e endAt, ok bool) {
 	return e, false
 }
 
-func (g *game) room(i int) *room {
+func (g *game) room(i int) *fit.Room {
 	if g.rooms[i] == nil {
-		r := g.Foresight.rooms[i].copy()
+		r := g.Foresight.rooms[i].Copy()
 		g.rooms[i] = &r
 	}
 	return g.rooms[i]
@@ -244,7 +246,7 @@ func (g *game) room(i int) *room {
 // start lets what fits a node start there, in order.
 func (g *game) start(at int, now time.Duration) {
 	r := g.room(at)
-	fits := func(sh int) *gpuPool { return r.fits(g.snap, g.distinct[sh]) }
+	fits := func(sh int) *cluster.Pool { return r.Fits(g.snap, g.distinct[sh]) }
 	some := false
 	for sh, waiters := range g.pending {
 		some = some || waiters > 0 && fits(sh) != nil
@@ -255,7 +257,7 @@ func (g *game) start(at int, now time.Duration) {
 			if b == nil {
 				break
 			}
-			u := r.take(g.snap, g.distinct[g.shapes[i]], b)
+			u := r.Take(g.snap, g.distinct[g.shapes[i]], b)
 			if w := &g.waiting[i]; w.Left.Known() {
 				heap.Push(&g.begun, endAt{now + w.Left.At(g.chance(uint64(i))), u, at})
 			}

@@ -105,9 +105,9 @@ func TestOutlookChangesNothing(t *testing.T) {
 	p := testPlanner(t, testNode("a", "A100", 2))
 	left := busy(t, p.snap, "a", 10, 20)
 	before := len(p.shapes)
-	at := p.snap.each.log.End()
+	at := p.snap.Each.Log.End()
 	p.Foresee([]Waiter{{Request: ask(t, "w", "1"), Count: 1}}, left).Outlook()
-	if len(p.shapes) != before || p.snap.each.log.End() != at {
+	if len(p.shapes) != before || p.snap.Each.Log.End() != at {
 		t.Error("something changed")
 	}
 }

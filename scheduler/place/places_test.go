@@ -63,8 +63,8 @@ func TestPricesAreComputedMoreOftenWhereTasksEnd(t *testing.T) {
 		if c.lives {
 			p.ExpectEnds()
 		}
-		if p.nextPrice != c.want || p.stalePrice != p.snap.each.log.End()+changesPerArrival*c.want {
-			t.Errorf("%+v: prices are computed again after %d arrivals or %d changes", c, p.nextPrice, p.stalePrice-p.snap.each.log.End())
+		if p.nextPrice != c.want || p.stalePrice != p.snap.Each.Log.End()+changesPerArrival*c.want {
+			t.Errorf("%+v: prices are computed again after %d arrivals or %d changes", c, p.nextPrice, p.stalePrice-p.snap.Each.Log.End())
 		}
 	}
 }
@@ -94,11 +94,11 @@ func TestPlacesAreKeptWhereTasksEnd(t *testing.T) {
 func TestCPUStaysInLargePieces(t *testing.T) {
 	p := livePlanner(t, 2)
 	placed(t, p, Request{ID: "a", GPUs: 2, Whole: true, CPUMHz: 60_000})
-	if got := p.snap.cpuPerGPU(); got != 3 {
+	if got := p.snap.CPUPerGPU(); got != 3 {
 		t.Fatalf("CPU per GPU in use %g, want 3", got)
 	}
-	sh, used, empty := p.shapeOf(&Request{CPUMHz: 8_000}), p.snap.pools[0], p.snap.pools[1]
-	if used.node.cpu > empty.node.cpu {
+	sh, used, empty := p.shapeOf(&Request{CPUMHz: 8_000}), p.snap.Pools[0], p.snap.Pools[1]
+	if used.Node.CPU > empty.Node.CPU {
 		used, empty = empty, used
 	}
 	if a, b := p.left(sh, used), p.left(sh, empty); a != 800*12/80+150 || b != 800*72/80+200 {
@@ -108,7 +108,7 @@ func TestCPUStaysInLargePieces(t *testing.T) {
 	if p.prices.Spare != 20 {
 		t.Fatalf("price %d, want %d", p.prices.Spare, 20)
 	}
-	if got := placed(t, p, Request{ID: "cpu", CPUMHz: 8_000}); got.NodeID != used.node.spec.ID {
+	if got := placed(t, p, Request{ID: "cpu", CPUMHz: 8_000}); got.NodeID != used.Node.Spec.ID {
 		t.Errorf("it goes to %s", got.NodeID)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
@@ -22,7 +24,7 @@ type Planner struct {
 	snap        *Snapshot
 	policy      Policy
 	weights     Weights
-	shapes      map[shapeKey]*shape
+	shapes      map[fit.ShapeKey]*shape
 	crowded     int // number of shapes at which to look for some to forget
 	looks       int // for shapes to forget
 	demand      *forecast.Demand
@@ -51,7 +53,7 @@ type Planner struct {
 	perStep int64   // points of one step of cost
 
 	last struct { // what was asked for last
-		key   shapeKey
+		key   fit.ShapeKey
 		shape *shape
 	}
 
@@ -63,7 +65,7 @@ type Planner struct {
 
 // shape is the shape of requests with what the planner remembers of it.
 type shape struct {
-	*Shape
+	*fit.Shape
 	policy   policy    // of the request, or the planner's
 	index    *index    // of the pools that it may go to
 	refusals *refusals // of the nodes that cannot take it; nil until asked for
@@ -82,7 +84,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	w.DemandShapes = max(1, w.DemandShapes)
-	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[shapeKey]*shape{}, demand: &forecast.Demand{}}
+	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[fit.ShapeKey]*shape{}, demand: &forecast.Demand{}}
 	p.perStep = stepTerm * w.FragmentationMilli / 1000
 	for _, g := range forecast.Guesses(0, 0) {
 		p.trend.Expect(g.GPUs, g.Milli, float64(g.Tasks*w.GuessTasks)/100)
@@ -95,9 +97,9 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 // shapeOf returns the shape of a request, known or new, under the policy that
 // it is placed by.
 func (p *Planner) shapeOf(r *Request) *shape {
-	key := keyOf(r)
-	if key.policy == PolicyDefault {
-		key.policy = p.policy
+	key := fit.KeyOf(r)
+	if key.Policy == PolicyDefault {
+		key.Policy = p.policy
 	}
 	if p.last.shape != nil && p.last.key == key {
 		return p.last.shape // Arrive, then Place
@@ -107,9 +109,9 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		if len(p.shapes) >= p.crowded {
 			p.forget()
 		}
-		sh = &shape{Shape: newShape(r, p.snap), policy: policies[key.policy]}
-		sh.req.Policy = key.policy
-		sh.index = &index{list: sh.classes(p.snap)}
+		sh = &shape{Shape: fit.NewShape(r, p.snap), policy: policies[key.Policy]}
+		sh.Req.Policy = key.Policy
+		sh.index = &index{list: sh.Classes(p.snap)}
 		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh
@@ -132,7 +134,7 @@ func (p *Planner) forget() {
 		_, near := p.behind(sh.index)
 		idle := sh.index.look < p.looks
 		switch {
-		case many && idle && !sh.demand.InDemand():
+		case many && idle && !sh.Demand.InDemand():
 			delete(p.shapes, key)
 		case idle || !near:
 			*sh.index = index{list: sh.index.list}
@@ -151,7 +153,7 @@ func (p *Planner) Learn(history []Request) {
 	p.taught = true
 	p.demand.ForgetPrior(max(p.weights.GuessTasks, min(int64(len(history)), p.weights.HistoryTasks)))
 	for i := range history {
-		p.demand.Count(&p.shapeOf(&history[i]).demand, forecast.Prior)
+		p.demand.Count(&p.shapeOf(&history[i]).Demand, forecast.Prior)
 		p.demand.Thin(p.weights.DemandShapes) // each time: a history may have many shapes
 	}
 	p.relearn()
@@ -160,7 +162,7 @@ func (p *Planner) Learn(history []Request) {
 // Arrive tells the planner that a request has arrived. Call it once per
 // request, before the first Place.
 func (p *Planner) Arrive(r *Request) {
-	p.demand.Arrive(&p.shapeOf(r).demand)
+	p.demand.Arrive(&p.shapeOf(r).Demand)
 	p.demand.Thin(p.weights.DemandShapes)
 	p.trend.Arrive(r.GPUs, milliPerGPU(r))
 	p.arrivals++
@@ -191,7 +193,7 @@ func (p *Planner) ExpectEnds() {
 // milliPerGPU is about how much of each GPU a request takes.
 func milliPerGPU(r *Request) int64 {
 	if r.Whole {
-		return gpuMilli
+		return cluster.GPUMilli
 	}
 	return r.ShareMilli
 }
@@ -210,9 +212,9 @@ func (p *Planner) relearn() {
 		p.assume()
 	}
 	for _, sh := range p.shapes {
-		sh.size(p.snap)
+		sh.Size(p.snap)
 	}
-	supply := p.snap.supply()
+	supply := p.snap.Supply()
 	p.demand.Learn()
 	w := &p.weights
 	rough, fine, step := w.Rough, w.Fine, w.StepMilli
@@ -262,7 +264,7 @@ func (p *Planner) recompute() {
 		p.relearn()
 		return
 	}
-	supply, w := p.snap.supply(), &p.weights
+	supply, w := p.snap.Supply(), &p.weights
 	pricing := forecast.Pricing{ModelMilli: w.ModelPriceMilli, ModelCapMilli: w.ModelPriceCapMilli, SlotMilli: w.SlotPriceMilli, SlotFloor: w.SlotFloorMilli}
 	p.caution = p.wariness()
 	pricing = pricing.Careful(p.caution)
@@ -271,20 +273,20 @@ func (p *Planner) recompute() {
 	p.places.SetPrices(supply, p.demand, p.demand.Weights(), supply.Free(), p.turnover.Rate)
 	now.Fill(1 - p.turnover.Rate)
 	if p.turnover.Lives {
-		now.Spare = forecast.SparePrice(p.snap.cpuPerGPU(), p.turnover.Rate)
+		now.Spare = forecast.SparePrice(p.snap.CPUPerGPU(), p.turnover.Rate)
 	}
 	if p.prices == nil || !p.prices.Equal(now) || p.places.Price != was {
 		p.prices = now
 		p.epoch++
 	}
 	every := p.repriceEvery()
-	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.each.log.End()+changesPerArrival*every
+	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.Each.Log.End()+changesPerArrival*every
 }
 
 // repriceEvery is after how many arrivals prices are to be computed again.
 func (p *Planner) repriceEvery() int64 {
 	const few = 1200
-	pools := int64(len(p.snap.pools))
+	pools := int64(len(p.snap.Pools))
 	switch {
 	case pools > few:
 		return p.weights.RepriceEvery * pools / few
@@ -324,7 +326,7 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 	p.prepare()
 	sh := p.shapeOf(r)
 	if p.quotas != nil {
-		if err := p.quotas.Limited(p.snap, r.Queue, sh.leastCharge(p.snap)); err != nil {
+		if err := p.quotas.Limited(p.snap, r.Queue, sh.LeastCharge(p.snap)); err != nil {
 			return Placement{}, fmt.Errorf("place %q: %w", r.ID, err)
 		}
 	}
@@ -333,11 +335,11 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 		return pl, err
 	}
 	over := p.withinLimits(&pl.Usage)
-	if over == nil || r.most != (Charge{}) {
+	if over == nil || r.Most != (Charge{}) {
 		return pl, over
 	}
 	cheaper := *r // another kind of GPU may cost its queue less
-	cheaper.most = p.quotas.Left(p.snap, r.Queue).Part(r.GPUs)
+	cheaper.Most = p.quotas.Left(p.snap, r.Queue).Part(r.GPUs)
 	if pl, err := p.placeShape(&cheaper, p.shapeOf(&cheaper)); err == nil {
 		return pl, p.withinLimits(&pl.Usage)
 	}
@@ -352,26 +354,26 @@ func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
 	b := p.poolOf(ix, id)
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.tree.Scores()[id])}, nil
+	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.tree.Scores()[id])}, nil
 }
 
 // LeastCharge is the least that a quota would pay for the request on any kind of
 // GPU that is known.
-func (p *Planner) LeastCharge(r *Request) Charge { return p.shapeOf(r).leastCharge(p.snap) }
+func (p *Planner) LeastCharge(r *Request) Charge { return p.shapeOf(r).LeastCharge(p.snap) }
 
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
 	switch {
-	case len(p.prices.Model) < len(p.snap.kinds):
+	case len(p.prices.Model) < len(p.snap.Kinds):
 		p.relearn()
-	case p.snap.each.log.End() >= p.stalePrice:
+	case p.snap.Each.Log.End() >= p.stalePrice:
 		p.recompute()
 	}
 }
 
 // placement is the answer that puts a request on a pool that fits it.
-func (p *Planner) placement(r *Request, sh *shape, b *gpuPool) Placement {
-	return Placement{NodeID: b.node.spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
+func (p *Planner) placement(r *Request, sh *shape, b *cluster.Pool) Placement {
+	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
 }
 
 // withinLimits checks the quota for what a placement really takes: on some
@@ -383,19 +385,19 @@ func (p *Planner) withinLimits(u *Usage) error {
 	return p.quotas.Limited(p.snap, u.Queue, p.snap.Charge(u.NodeID, u.Takes))
 }
 
-func (p *Planner) usage(r *Request, sh *shape, b *gpuPool) Usage {
+func (p *Planner) usage(r *Request, sh *shape, b *cluster.Pool) Usage {
 	u := Usage{
-		ID: r.ID, NodeID: b.node.spec.ID, Job: r.Job, Namespace: r.Namespace, Queue: r.Queue, Priority: r.Priority, SeatPriority: r.SeatPriority,
+		ID: r.ID, NodeID: b.Node.Spec.ID, Job: r.Job, Namespace: r.Namespace, Queue: r.Queue, Priority: r.Priority, SeatPriority: r.SeatPriority,
 		CPUMHz: r.CPUMHz, MemoryMiB: r.MemoryMiB, MinRun: r.MinRun,
 	}
 	if r.GPUs == 0 {
 		return u
 	}
 	ch := p.choose(sh, b, sh.policy.precision(p))
-	nd := sh.need(p.snap, b.kind)
+	nd := sh.Need(p.snap, b.Kind)
 	for _, i := range ch.gpus {
-		t := nd.take
-		t.GPU = b.positions[i]
+		t := nd.Take
+		t.GPU = b.Positions[i]
 		u.Takes = append(u.Takes, t)
 	}
 	return u
@@ -404,9 +406,9 @@ func (p *Planner) usage(r *Request, sh *shape, b *gpuPool) Usage {
 // assume sets a general mix as prior demand, for a cluster as it is now.
 func (p *Planner) assume() {
 	var cpu, memory, gpus int64
-	for _, n := range p.snap.nodes {
-		if len(n.spec.GPUs) > 0 {
-			cpu, memory, gpus = cpu+n.spec.CPUMHz, memory+n.spec.MemoryMiB, gpus+int64(len(n.spec.GPUs))
+	for _, n := range p.snap.Nodes {
+		if len(n.Spec.GPUs) > 0 {
+			cpu, memory, gpus = cpu+n.Spec.CPUMHz, memory+n.Spec.MemoryMiB, gpus+int64(len(n.Spec.GPUs))
 		}
 	}
 	if gpus == 0 {
@@ -414,11 +416,11 @@ func (p *Planner) assume() {
 	}
 	p.demand.ForgetPrior(p.weights.GuessTasks)
 	for _, g := range forecast.Guesses(cpu/gpus, memory/gpus) {
-		r := Request{GPUs: g.GPUs, CPUMHz: g.CPU, MemoryMiB: g.Memory, Whole: g.Milli == gpuMilli}
+		r := Request{GPUs: g.GPUs, CPUMHz: g.CPU, MemoryMiB: g.Memory, Whole: g.Milli == cluster.GPUMilli}
 		if !r.Whole {
 			r.ShareMilli = g.Milli
 		}
-		p.demand.Add(&p.shapeOf(&r).demand, forecast.Prior, g.Tasks)
+		p.demand.Add(&p.shapeOf(&r).Demand, forecast.Prior, g.Tasks)
 	}
 	p.demand.Thin(p.weights.DemandShapes)
 }

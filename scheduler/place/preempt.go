@@ -21,7 +21,7 @@ func bySize(rs []Request) []int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		x, y := &rs[a], &rs[b]
-		return cmp.Or(cmp.Compare(y.milli(), x.milli()), cmp.Compare(y.CPUMHz, x.CPUMHz))
+		return cmp.Or(cmp.Compare(y.Milli(), x.Milli()), cmp.Compare(y.CPUMHz, x.CPUMHz))
 	})
 	return order
 }
@@ -99,7 +99,7 @@ func (p *Planner) giveBack(t *transaction, victims []Usage, now time.Time) []Usa
 	order := p.Order()
 	slices.SortFunc(victims, func(a, b Usage) int {
 		return cmp.Or(
-			cmp.Compare(b.Priority, a.Priority), order.CompareQueues(a.Queue, b.Queue), cmp.Compare(b.lostMilliSeconds(now), a.lostMilliSeconds(now)),
+			cmp.Compare(b.Priority, a.Priority), order.CompareQueues(a.Queue, b.Queue), cmp.Compare(b.LostMilliSeconds(now), a.LostMilliSeconds(now)),
 			cmp.Compare(a.ID, b.ID),
 		)
 	})

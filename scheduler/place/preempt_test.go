@@ -19,7 +19,7 @@ func held(t *testing.T, s *Snapshot, id, node string, gpu int, milli int64, prio
 	t.Helper()
 	u := Usage{
 		ID: id, NodeID: node, Priority: priority, CPUMHz: 1000, MemoryMiB: 1024, Start: noon.Add(-time.Hour),
-		Takes: []Take{{GPU: gpu, Milli: milli, Slices: ceilDiv(milli*80, 1000)}},
+		Takes: []Take{{GPU: gpu, Milli: milli, Slices: (milli*80 + 999) / 1000}},
 	}
 	for _, c := range change {
 		c(&u)
@@ -325,7 +325,7 @@ func TestVictimsAreFewest(t *testing.T) {
 			}
 			share := int64(1+rng.IntN(10)) * 100
 			slices := []int64{share * 80 / 1000, 10, 60}[rng.IntN(3)] // memory apart from compute
-			gpus := len(p.snap.nodes[u.NodeID].spec.GPUs)
+			gpus := len(p.snap.Nodes[u.NodeID].Spec.GPUs)
 			for g := range gpus {
 				if g == i%gpus || rng.IntN(8) == 0 {
 					u.Takes = append(u.Takes, Take{GPU: g, Milli: share, Slices: slices})
@@ -347,10 +347,10 @@ func TestVictimsAreFewest(t *testing.T) {
 
 // fewest tries every set of victims on every node.
 func fewest(p *Planner, sh *shape, now time.Time) (*victimSet, bool) {
-	e := p.eviction(&sh.req, sh, now, nil)
+	e := p.eviction(&sh.Req, sh, now, nil)
 	var best *victimSet
-	for _, b := range p.snap.pools {
-		holders := b.node.holders
+	for _, b := range p.snap.Pools {
+		holders := b.Node.Holders
 		for set := range 1 << len(holders) {
 			room := e.trial(b)
 			var gone []Usage

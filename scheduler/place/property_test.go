@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 var propertyOps = flag.Int("place.ops", 20000, "random operations per property run; 1000000 is the full test")
@@ -105,7 +107,7 @@ func (w *world) forget(id string) {
 
 // flipGPU changes the health or cordon of a GPU, or a node's eligibility.
 func (w *world) flipGPU() {
-	n := w.snap.nodes[w.nodes[w.rng.IntN(len(w.nodes))]].spec
+	n := w.snap.Nodes[w.nodes[w.rng.IntN(len(w.nodes))]].Spec
 	n.GPUs = slices.Clone(n.GPUs)
 	if len(n.GPUs) == 0 || w.rng.IntN(4) == 0 {
 		n.Ineligible = !n.Ineligible
@@ -179,8 +181,8 @@ func (w *world) place() {
 	w.explain(&r)
 	sh := w.plan.shapeOf(&r)
 	best, at := int32(worst), -1
-	for id, b := range w.snap.pools {
-		if b == nil || sh.fit(w.snap, b) != fitsNow {
+	for id, b := range w.snap.Pools {
+		if b == nil || sh.Fit(w.snap, b) != fit.Fits {
 			continue
 		}
 		if pts := w.plan.score(sh, b); pts > best {
@@ -193,11 +195,11 @@ func (w *world) place() {
 	if at < 0 {
 		return
 	}
-	if first := w.plan.placement(&r, sh, w.snap.pools[at]); w.plan.withinLimits(&first.Usage) != nil {
+	if first := w.plan.placement(&r, sh, w.snap.Pools[at]); w.plan.withinLimits(&first.Usage) != nil {
 		w.apply(pl.Usage) // on a kind of GPU that costs its queue less
 		return
 	}
-	if got := w.snap.pools[at].node.spec.ID; got != pl.NodeID || int64(best) != pl.Score {
+	if got := w.snap.Pools[at].Node.Spec.ID; got != pl.NodeID || int64(best) != pl.Score {
 		w.t.Fatalf("request %+v: placed on %s with %d, best is %s with %d", r, pl.NodeID, pl.Score, got, best)
 	}
 	w.apply(pl.Usage)
@@ -245,7 +247,7 @@ func (w *world) preempt() {
 	}
 	top := slices.MaxFunc(rs, func(a, b Request) int { return a.Priority - b.Priority }).Priority
 	for _, v := range plan.Victims {
-		if v.protected(w.now) || (w.plan.quotas == nil && v.Priority >= top) {
+		if v.Protected(w.now) || (w.plan.quotas == nil && v.Priority >= top) {
 			w.t.Fatalf("victim %+v for requests up to priority %d", v, top)
 		}
 		if _, err := w.snap.Release(v.ID); err != nil {
@@ -312,7 +314,7 @@ func (w *world) relieve() {
 		return
 	}
 	for _, m := range relief.Moves {
-		if m.From.protected(w.now) {
+		if m.From.Protected(w.now) {
 			w.t.Fatalf("%+v is moved", m.From)
 		}
 		if _, err := w.snap.Release(m.From.ID); err != nil {
@@ -332,48 +334,48 @@ func (w *world) relieve() {
 func (w *world) fingerprint() string {
 	var b strings.Builder
 	for _, id := range w.nodes {
-		n := w.snap.nodes[id]
-		fmt.Fprint(&b, id, n.cpu, n.memory, w.snap.evictables[n.pools[0].id])
-		for _, bk := range n.pools {
-			fmt.Fprint(&b, bk.gpus, bk.idle, bk.free, bk.used, bk.measured, bk.shares)
+		n := w.snap.Nodes[id]
+		fmt.Fprint(&b, id, n.CPU, n.Memory, w.snap.Evictables[n.Pools[0].ID])
+		for _, bk := range n.Pools {
+			fmt.Fprint(&b, bk.GPUs, bk.Idle, bk.Free, bk.Used, bk.Measured, bk.Shares)
 		}
-		for _, u := range n.holders {
+		for _, u := range n.Holders {
 			fmt.Fprint(&b, u.ID)
 		}
 	}
 	for _, q := range []string{"org", "a", "b", "c", "d"} {
 		fmt.Fprint(&b, w.snap.Held(q))
 	}
-	fmt.Fprint(&b, len(w.snap.usages))
-	for i := range w.snap.stock {
-		fmt.Fprint(&b, w.snap.stock[i].free, w.snap.stock[i].gpus)
+	fmt.Fprint(&b, len(w.snap.Usages))
+	for i := range w.snap.Stock {
+		fmt.Fprint(&b, w.snap.Stock[i].Free, w.snap.Stock[i].GPUs)
 	}
 	return b.String()
 }
 
 // check recounts the books from the usages.
 func (w *world) check(overfull bool) {
-	if len(w.snap.usages) != len(w.usages) {
-		w.t.Fatalf("%d usages, want %d", len(w.snap.usages), len(w.usages))
+	if len(w.snap.Usages) != len(w.usages) {
+		w.t.Fatalf("%d usages, want %d", len(w.snap.Usages), len(w.usages))
 	}
 	if known, most := w.plan.demand.Shapes(), w.plan.weights.DemandShapes; known > most {
 		w.t.Fatalf("the demand holds %d shapes, at most %d are meant", known, most)
 	}
 	ranks := map[int]int{}
-	for _, u := range w.snap.usages {
+	for _, u := range w.snap.Usages {
 		ranks[u.Priority]++
 	}
-	if !maps.Equal(ranks, w.snap.ranks) {
-		w.t.Fatalf("work by priority: %v on the books, %v counted", w.snap.ranks, ranks)
+	if !maps.Equal(ranks, w.snap.Priorities) {
+		w.t.Fatalf("work by priority: %v on the books, %v counted", w.snap.Priorities, ranks)
 	}
-	free := make([]int64, len(w.snap.kinds))
+	free := make([]int64, len(w.snap.Kinds))
 	queues := map[string]Charge{}
 	for _, id := range w.nodes {
-		w.checkNode(w.snap.nodes[id], overfull, free, queues)
+		w.checkNode(w.snap.Nodes[id], overfull, free, queues)
 	}
 	for i := range free {
-		if w.snap.stock[i].free != free[i] {
-			w.t.Fatalf("kind %d: %d milli free on the books, %d counted", i, w.snap.stock[i].free, free[i])
+		if w.snap.Stock[i].Free != free[i] {
+			w.t.Fatalf("kind %d: %d milli free on the books, %d counted", i, w.snap.Stock[i].Free, free[i])
 		}
 	}
 	for q, held := range queues {
@@ -390,39 +392,39 @@ func (w *world) check(overfull bool) {
 	}
 }
 
-func (w *world) checkNode(n *nodeState, overfull bool, free []int64, queues map[string]Charge) {
-	cpu, memory := n.spec.CPUMHz, n.spec.MemoryMiB
-	gpus := make([]gpuState, len(n.spec.GPUs))
+func (w *world) checkNode(n *cluster.NodeState, overfull bool, free []int64, queues map[string]Charge) {
+	cpu, memory := n.Spec.CPUMHz, n.Spec.MemoryMiB
+	gpus := make([]cluster.GPUState, len(n.Spec.GPUs))
 	for i := range gpus {
-		gpus[i] = newGPUState(&n.spec.GPUs[i])
+		gpus[i] = cluster.NewGPUState(&n.Spec.GPUs[i])
 	}
-	for _, u := range n.holders {
+	for _, u := range n.Holders {
 		cpu, memory = cpu-u.CPUMHz, memory-u.MemoryMiB
 		for _, t := range u.Takes {
 			c := &gpus[t.GPU]
-			c.milli, c.slices, c.replicas, c.tasks = c.milli-int32(t.Milli), c.slices-int32(t.Slices), c.replicas-int32(t.Replicas), c.tasks+1
+			c.Milli, c.Slices, c.Replicas, c.Tasks = c.Milli-int32(t.Milli), c.Slices-int32(t.Slices), c.Replicas-int32(t.Replicas), c.Tasks+1
 		}
 		if u.Queue != "" {
-			queues[u.Queue] = queues[u.Queue].Plus(w.snap.charge(n, u.Takes))
+			queues[u.Queue] = queues[u.Queue].Plus(w.snap.ChargeOn(n, u.Takes))
 		}
 	}
-	if cpu != n.cpu || memory != n.memory || (!overfull && (cpu < 0 || memory < 0)) {
-		w.t.Fatalf("node %s: %d MHz and %d MiB free, counted %d and %d", n.spec.ID, n.cpu, n.memory, cpu, memory)
+	if cpu != n.CPU || memory != n.Memory || (!overfull && (cpu < 0 || memory < 0)) {
+		w.t.Fatalf("node %s: %d MHz and %d MiB free, counted %d and %d", n.Spec.ID, n.CPU, n.Memory, cpu, memory)
 	}
 	for i, want := range gpus {
-		at := n.where[i]
-		got := at.pool.gpus[at.index]
-		want.share = got.share
-		if got != want || (!overfull && (got.milli < 0 || got.slices < 0 || got.replicas < 0)) {
-			w.t.Fatalf("node %s GPU %d: %+v, counted %+v", n.spec.ID, i, got, want)
+		at := n.Where[i]
+		got := at.Pool.GPUs[at.Index]
+		want.Share = got.Share
+		if got != want || (!overfull && (got.Milli < 0 || got.Slices < 0 || got.Replicas < 0)) {
+			w.t.Fatalf("node %s GPU %d: %+v, counted %+v", n.Spec.ID, i, got, want)
 		}
-		if n.spec.GPUs[i].Mode == gpu.ModeWhole && got.tasks > 1 {
-			w.t.Fatalf("node %s GPU %d: %d tasks on a whole GPU", n.spec.ID, i, got.tasks)
+		if n.Spec.GPUs[i].Mode == gpu.ModeWhole && got.Tasks > 1 {
+			w.t.Fatalf("node %s GPU %d: %d tasks on a whole GPU", n.Spec.ID, i, got.Tasks)
 		}
 	}
-	for _, b := range n.pools {
-		if b.kind >= 0 {
-			free[b.kind] += b.free
+	for _, b := range n.Pools {
+		if b.Kind >= 0 {
+			free[b.Kind] += b.Free
 		}
 	}
 }

@@ -28,11 +28,11 @@ type rankedWork struct {
 // ranks is the ranks of all work now.
 func (p *Planner) ranks() *quota.Ranks {
 	if st := p.ranked.ranks; st == nil || !st.Of(p.quotas) {
-		p.ranked.ranks = quota.NewRanks(p.quotas, &p.snap.ledger)
+		p.ranked.ranks = quota.NewRanks(p.quotas, &p.snap.Ledger)
 	}
 	for _, id := range p.ranked.ranks.Follow() {
-		if u := p.snap.usages[id]; u != nil {
-			p.ranked.log.Add(p.snap.nodes[u.NodeID].pools[0].id)
+		if u := p.snap.Usages[id]; u != nil {
+			p.ranked.log.Add(p.snap.Nodes[u.NodeID].Pools[0].ID)
 		}
 	}
 	return p.ranked.ranks

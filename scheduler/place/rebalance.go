@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // Move is a proposal to take work from where it is to another node.
@@ -98,10 +99,12 @@ func (o Rebalancing) defaults(p *Planner) Rebalancing {
 }
 
 // takes reports whether work that is moved may go to a node.
-func (o *Rebalancing) takes(n *nodeState) bool { return !o.Emptying[n.spec.ID] && !o.closed[n.spec.ID] }
+func (o *Rebalancing) takes(n *cluster.NodeState) bool {
+	return !o.Emptying[n.Spec.ID] && !o.closed[n.Spec.ID]
+}
 
 // movable reports whether a usage may be moved at now.
-func (o *Rebalancing) movable(u *Usage, now time.Time) bool { return !u.protected(now) && o.CanMove(u) }
+func (o *Rebalancing) movable(u *Usage, now time.Time) bool { return !u.Protected(now) && o.CanMove(u) }
 
 // worth is what is gained over the horizon, less what is lost, in
 // milli-seconds.
@@ -122,17 +125,17 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 		}
 	}
 	for _, b := range p.wasteful(o.PerBank) {
-		for _, u := range slices.Clone(b.node.holders) {
+		for _, u := range slices.Clone(b.Node.Holders) {
 			try(u, MovesForWaste)
 		}
 	}
-	for _, id := range sortedKeys(p.snap.nodes) {
-		n := p.snap.nodes[id]
-		for _, u := range slices.Clone(n.holders) {
+	for _, id := range sortedKeys(p.snap.Nodes) {
+		n := p.snap.Nodes[id]
+		for _, u := range slices.Clone(n.Holders) {
 			switch {
 			case o.Emptying[id] && u.Ends:
 				try(u, MovesToEmpty)
-			case u.hotUse(n, o.Hot) > 0:
+			case u.HotUse(n, o.Hot) > 0:
 				try(u, MovesForHeat)
 			}
 		}
@@ -141,10 +144,10 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 }
 
 // wasteful lists the pools with the most expected waste, the most first.
-func (p *Planner) wasteful(n int) []*gpuPool {
-	var out []*gpuPool
-	for _, b := range p.snap.pools {
-		if b == nil || b.kind < 0 || len(b.node.holders) == 0 {
+func (p *Planner) wasteful(n int) []*cluster.Pool {
+	var out []*cluster.Pool
+	for _, b := range p.snap.Pools {
+		if b == nil || b.Kind < 0 || len(b.Node.Holders) == 0 {
 			continue
 		}
 		at := len(out)
@@ -167,12 +170,12 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 		return Move{}, false
 	}
 	sh := p.shapeOf(&r)
-	from := p.snap.nodes[u.NodeID]
-	b := from.pools[0]
+	from := p.snap.Nodes[u.NodeID]
+	b := from.Pools[0]
 	if len(u.Takes) > 0 {
-		b = from.where[u.Takes[0].GPU].pool
+		b = from.Where[u.Takes[0].GPU].Pool
 	}
-	relief, use := u.hotUse(from, o.Hot), u.mostUse(from)
+	relief, use := u.HotUse(from, o.Hot), u.MostUse(from)
 	before := p.standing(b)
 	t := p.begin()
 	defer t.rollback()
@@ -180,18 +183,18 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 		return Move{}, false
 	}
 	after := p.standing(b)
-	to := p.elsewhere(sh, func(n *nodeState) bool { return n != from && o.takes(n) })
+	to := p.elsewhere(sh, func(n *cluster.NodeState) bool { return n != from && o.takes(n) })
 	if to == nil {
 		return Move{}, false
 	}
-	m := Move{Why: why, From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.lostMilliSeconds(now)}
-	if m.GainMilli = u.milli(); why != MovesToEmpty {
-		m.GainMilli = p.healed(&before, &after) + p.modelPrice(sh, b.kind) - p.costAt(sh, to)
+	m := Move{Why: why, From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.LostMilliSeconds(now)}
+	if m.GainMilli = u.Milli(); why != MovesToEmpty {
+		m.GainMilli = p.healed(&before, &after) + p.modelPrice(sh, b.Kind) - p.costAt(sh, to)
 	}
 	if why == MovesForHeat {
 		m.GainMilli += relief
 	}
-	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.staysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
+	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.StaysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
 }
 
 // standing is what a pool is worth to later work as it is.
@@ -200,13 +203,13 @@ type standing struct {
 	places       forecast.PlaceCounts
 }
 
-func (p *Planner) standing(b *gpuPool) standing {
-	if b.kind < 0 {
+func (p *Planner) standing(b *cluster.Pool) standing {
+	if b.Kind < 0 {
 		return standing{}
 	}
-	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.idle), roomFor(b, b.node.cpu))}
+	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.Idle), roomFor(b, b.Node.CPU))}
 	if p.turnover.Lives {
-		room := b.supply()
+		room := b.Supply()
 		s.places = p.places.Counts(&room)
 	}
 	return s
@@ -219,7 +222,7 @@ func (p *Planner) healed(before, after *standing) int64 {
 }
 
 // costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
-func (p *Planner) costAt(sh *shape, b *gpuPool) int64 {
+func (p *Planner) costAt(sh *shape, b *cluster.Pool) int64 {
 	v := p.evaluate(sh, b)
 	cost := p.wasted(&v, v.waste, v.after) + p.modelPrice(sh, v.kind)
 	if p.turnover.Lives {
@@ -230,7 +233,7 @@ func (p *Planner) costAt(sh *shape, b *gpuPool) int64 {
 }
 
 // elsewhere is the best pool for a shape on a node that will do; nil: there is none.
-func (p *Planner) elsewhere(sh *shape, will func(*nodeState) bool) *gpuPool {
+func (p *Planner) elsewhere(sh *shape, will func(*cluster.NodeState) bool) *cluster.Pool {
 	ix := sh.index
 	p.sync(ix, sh)
 	out := map[int]int32{} // classes that were taken out
@@ -244,8 +247,8 @@ func (p *Planner) elsewhere(sh *shape, will func(*nodeState) bool) *gpuPool {
 		if !ok {
 			return nil
 		}
-		for _, pool := range ix.list.classes[id].pools {
-			if b := p.snap.pools[pool]; will(b.node) {
+		for _, pool := range ix.list.List[id].Pools {
+			if b := p.snap.Pools[pool]; will(b.Node) {
 				return b
 			}
 		}
@@ -257,20 +260,20 @@ func (p *Planner) elsewhere(sh *shape, will func(*nodeState) bool) *gpuPool {
 // requestOf is a request for what a usage holds, on the same kind of GPU and in
 // the same datacenter and pool. Constraints of its job are not known here.
 func (p *Planner) requestOf(u *Usage) (Request, bool) {
-	n := p.snap.nodes[u.NodeID]
+	n := p.snap.Nodes[u.NodeID]
 	r := Request{
 		ID: u.ID, Job: u.Job, Namespace: u.Namespace, Queue: u.Queue, Priority: u.Priority,
 		CPUMHz: u.CPUMHz, MemoryMiB: u.MemoryMiB, GPUs: len(u.Takes), MinRun: u.MinRun,
-		Datacenters: []string{n.spec.Datacenter}, Pools: []string{n.spec.Pool},
+		Datacenters: []string{n.Spec.Datacenter}, Pools: []string{n.Spec.Pool},
 	}
 	if len(u.Takes) == 0 {
 		return r, true
 	}
 	t := u.Takes[0]
-	b := n.where[t.GPU].pool
-	k := &p.snap.kinds[b.kind]
+	b := n.Where[t.GPU].Pool
+	k := &p.snap.Kinds[b.Kind]
 	if slices.ContainsFunc(u.Takes, func(o Take) bool {
-		return n.where[o.GPU].pool != b || cmp.Or(cmp.Compare(o.Milli, t.Milli), cmp.Compare(o.Slices, t.Slices)) != 0
+		return n.Where[o.GPU].Pool != b || cmp.Or(cmp.Compare(o.Milli, t.Milli), cmp.Compare(o.Slices, t.Slices)) != 0
 	}) {
 		return r, false // uneven: not the answer to one request
 	}
@@ -278,10 +281,10 @@ func (p *Planner) requestOf(u *Usage) (Request, bool) {
 	switch {
 	case k.Replicas > 0:
 		r.Shared = true
-	case t.Milli == gpuMilli && t.Slices == k.Slices:
+	case t.Milli == cluster.GPUMilli && t.Slices == k.Slices:
 		r.Whole = true
 	default:
-		r.ShareMilli, r.MemoryMiBPerGPU = min(t.Milli, gpuMilli-1), t.Slices*k.SliceMiB
+		r.ShareMilli, r.MemoryMiBPerGPU = min(t.Milli, cluster.GPUMilli-1), t.Slices*k.SliceMiB
 	}
 	return r, r.Validate() == nil
 }

@@ -244,7 +244,7 @@ func TestOneMoveIsFound(t *testing.T) {
 				milli := int64(100 * (1 + rng.IntN(9)))
 				_ = s.Apply(Usage{
 					ID: fmt.Sprint(n, "u", u), NodeID: node.ID, CPUMHz: int64(rng.IntN(4)) * 1000, Priority: rng.IntN(3), Pinned: rng.IntN(5) == 0,
-					Takes: []Take{{GPU: rng.IntN(len(node.GPUs)), Milli: milli, Slices: ceilDiv(milli*80, 1000)}},
+					Takes: []Take{{GPU: rng.IntN(len(node.GPUs)), Milli: milli, Slices: (milli*80 + 999) / 1000}},
 				}) // what does not fit is not there
 			}
 		}
@@ -285,7 +285,7 @@ func TestOneMoveIsFound(t *testing.T) {
 
 // oneMoveDoes tries to move each usage to each other node.
 func oneMoveDoes(p *Planner, r *Request) bool {
-	for _, id := range sortedKeys(p.snap.nodes) {
+	for _, id := range sortedKeys(p.snap.Nodes) {
 		for _, u := range p.snap.UsagesOn(id) {
 			if u.Pinned {
 				continue
@@ -299,7 +299,7 @@ func oneMoveDoes(p *Planner, r *Request) bool {
 				if err != nil || t.apply(pl.Usage) != nil {
 					return false
 				}
-				for other := range p.snap.nodes {
+				for other := range p.snap.Nodes {
 					if again.Nodes = []string{other}; other == id {
 						continue
 					}

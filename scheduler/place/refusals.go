@@ -30,22 +30,22 @@ func (p *Planner) refusalsOf(sh *shape) *refusals {
 	x, s := sh.refusals, p.snap
 	ids, known := []int32(nil), false
 	if x != nil {
-		ids, known = s.each.log.Since(x.at)
+		ids, known = s.Each.Log.Since(x.at)
 	}
-	if !known || len(ids) > len(s.pools) {
+	if !known || len(ids) > len(s.Pools) {
 		x = &refusals{places: map[Reason]int32{}}
 		sh.refusals, ids = x, nil
-		for id := range s.pools {
+		for id := range s.Pools {
 			ids = append(ids, int32(id))
 		}
 	}
-	for len(x.of) < len(s.pools) {
+	for len(x.of) < len(s.Pools) {
 		x.of = append(x.of, nothing)
 	}
 	for _, id := range ids {
 		x.renew(s, sh, id)
 	}
-	x.at = s.each.log.End()
+	x.at = s.Each.Log.End()
 	return x
 }
 
@@ -59,11 +59,11 @@ func (x *refusals) renew(s *Snapshot, sh *shape, id int32) {
 		x.counts[was].Nodes--
 	}
 	x.of[id] = nothing
-	b := s.pools[id]
-	if b == nil || b != b.node.pools[0] {
+	b := s.Pools[id]
+	if b == nil || b != b.Node.Pools[0] {
 		return
 	}
-	why := sh.refusal(s, b.node)
+	why := sh.Refusal(s, b.Node)
 	if why.Why == "" {
 		x.of[id] = takes
 		x.fits++

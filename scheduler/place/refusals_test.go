@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // explain checks that an explanation, which looks only at what changed, says of every
@@ -20,8 +22,8 @@ func (w *world) explain(r *Request) {
 	}
 	sh := w.plan.shapeOf(r)
 	fits, refused := 0, map[Reason]int{}
-	for _, n := range w.snap.nodes {
-		if why := sh.refusal(w.snap, n); why.Why != "" {
+	for _, n := range w.snap.Nodes {
+		if why := sh.Refusal(w.snap, n); why.Why != "" {
 			refused[why]++
 		} else {
 			fits++
@@ -36,9 +38,9 @@ func (w *world) explain(r *Request) {
 		}
 	}
 	var all []Candidate
-	for _, b := range w.snap.pools {
-		if b != nil && sh.fit(w.snap, b) == fitsNow {
-			all = append(all, Candidate{NodeID: b.node.spec.ID, Score: int64(w.plan.score(sh, b))})
+	for _, b := range w.snap.Pools {
+		if b != nil && sh.Fit(w.snap, b) == fit.Fits {
+			all = append(all, Candidate{NodeID: b.Node.Spec.ID, Score: int64(w.plan.score(sh, b))})
 		}
 	}
 	slices.SortStableFunc(all, func(x, y Candidate) int { return cmp.Compare(y.Score, x.Score) })

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // Relief is room that moves make for work that waits.
@@ -26,11 +29,11 @@ var ErrUnpaid = errors.New("moves that would make room do not pay")
 func (p *Planner) RoomByMoving(rs []Request, wait time.Duration, o Rebalancing, now time.Time) (Relief, error) {
 	p.prepare()
 	o = o.defaults(p)
-	f := &relocation{p: p, o: &o, now: now, spared: map[string]bool{}, left: map[*nodeState]bool{}}
+	f := &relocation{p: p, o: &o, now: now, spared: map[string]bool{}, left: map[*cluster.NodeState]bool{}}
 	var gain, lost int64
 	for i := range rs {
 		f.spared[rs[i].ID] = true
-		gain += p.shapeOf(&rs[i]).leastCharge(p.snap).Milli
+		gain += p.shapeOf(&rs[i]).LeastCharge(p.snap).Milli
 	}
 	t := p.begin()
 	defer t.rollback()
@@ -59,7 +62,7 @@ func (p *Planner) RoomByMoving(rs []Request, wait time.Duration, o Rebalancing, 
 
 // GPUTime is milli-seconds of GPU as a time of one GPU.
 func GPUTime(milliSeconds int64) time.Duration {
-	return (time.Duration(milliSeconds) * (time.Second / gpuMilli)).Round(time.Second)
+	return (time.Duration(milliSeconds) * (time.Second / cluster.GPUMilli)).Round(time.Second)
 }
 
 // relocation is the search for room by moves.
@@ -67,9 +70,9 @@ type relocation struct {
 	p      *Planner
 	o      *Rebalancing
 	now    time.Time
-	spared map[string]bool     // the group itself, and what is moved already
-	moved  []Usage             // so far
-	left   map[*nodeState]bool // by what is moved, and none of it goes there
+	spared map[string]bool             // the group itself, and what is moved already
+	moved  []Usage                     // so far
+	left   map[*cluster.NodeState]bool // by what is moved, and none of it goes there
 }
 
 // room places one request, with work taken away where it must, and books it in the
@@ -84,7 +87,7 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 	}
 	sh := f.p.shapeOf(r)
 	e := f.p.eviction(r, sh, f.now, f.spared)
-	e.movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.nodes[u.NodeID]) != nil }
+	e.movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.Nodes[u.NodeID]) != nil }
 	var best *victimSet
 	for _, b := range f.pools(sh) {
 		set, ok := e.search(b)
@@ -98,7 +101,7 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 		return Placement{}, fmt.Errorf("move for %q: %w", r.ID, err)
 	}
 	pl, victims, err := f.vacate(t, r, sh, best)
-	f.left[best.pool.node] = true
+	f.left[best.pool.Node] = true
 	f.moved = append(f.moved, victims...)
 	for i := range victims {
 		f.spared[victims[i].ID] = true
@@ -107,36 +110,36 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 }
 
 // movesTo is where a usage would go if it left a node; nil: nowhere.
-func (f *relocation) movesTo(u *Usage, from *nodeState) *gpuPool {
+func (f *relocation) movesTo(u *Usage, from *cluster.NodeState) *cluster.Pool {
 	r, ok := f.o.Request(u)
 	if !ok {
 		return nil
 	}
-	return f.p.elsewhere(f.p.shapeOf(&r), func(n *nodeState) bool {
+	return f.p.elsewhere(f.p.shapeOf(&r), func(n *cluster.NodeState) bool {
 		return n != from && !f.left[n] && f.o.takes(n)
 	})
 }
 
 // pools lists the pools that could take a shape, those first where the least GPU is
 // missing, as many as an eviction searches.
-func (f *relocation) pools(sh *shape) []*gpuPool {
+func (f *relocation) pools(sh *shape) []*cluster.Pool {
 	type option struct {
-		pool  *gpuPool
+		pool  *cluster.Pool
 		short int32
 	}
 	var all []option
-	for _, b := range f.p.snap.pools {
-		if b == nil || !sh.could(f.p.snap, b) || !f.p.snap.evictables[b.id].held {
+	for _, b := range f.p.snap.Pools {
+		if b == nil || !sh.Could(f.p.snap, b) || !f.p.snap.Evictables[b.ID].Held {
 			continue
 		}
-		nd := &need{ok: true}
-		if sh.req.GPUs > 0 {
-			nd = sh.need(f.p.snap, b.kind)
+		nd := &fit.Need{OK: true}
+		if sh.Req.GPUs > 0 {
+			nd = sh.Need(f.p.snap, b.Kind)
 		}
-		all = append(all, option{b, shortOf(&f.p.snap.evictables[b.id], sh.Shape, nd)})
+		all = append(all, option{b, shortOf(&f.p.snap.Evictables[b.ID], sh.Shape, nd)})
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
-	out := make([]*gpuPool, 0, searched)
+	out := make([]*cluster.Pool, 0, searched)
 	for _, a := range all[:min(searched, len(all))] {
 		out = append(out, a.pool)
 	}
@@ -177,17 +180,17 @@ func (f *relocation) vacate(t *transaction, r *Request, sh *shape, set *victimSe
 func (f *relocation) settle(t *transaction, work []Usage) ([]Move, bool) {
 	work = slices.Clone(work)
 	slices.SortStableFunc(work, func(a, b Usage) int {
-		return cmp.Or(cmp.Compare(b.milli(), a.milli()), cmp.Compare(b.CPUMHz, a.CPUMHz), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(b.Milli(), a.Milli()), cmp.Compare(b.CPUMHz, a.CPUMHz), cmp.Compare(a.ID, b.ID))
 	})
 	var moves []Move
 	for i := range work {
 		u := &work[i]
-		to := f.movesTo(u, f.p.snap.nodes[u.NodeID])
+		to := f.movesTo(u, f.p.snap.Nodes[u.NodeID])
 		if to == nil {
 			return nil, false
 		}
 		r, _ := f.o.Request(u)
-		m := Move{Why: MovesForRoom, From: *u, To: f.p.placement(&r, f.p.shapeOf(&r), to), LostMilliSeconds: u.lostMilliSeconds(f.now)}
+		m := Move{Why: MovesForRoom, From: *u, To: f.p.placement(&r, f.p.shapeOf(&r), to), LostMilliSeconds: u.LostMilliSeconds(f.now)}
 		if f.p.withinLimits(&m.To.Usage) != nil || t.apply(m.To.Usage) != nil {
 			return nil, false
 		}

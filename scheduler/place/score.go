@@ -1,6 +1,7 @@
 package place
 
 import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
@@ -35,19 +36,19 @@ const (
 // thousandths.
 type usageTerms struct{ gpu, memory, cpu int64 }
 
-func (p *Planner) usageAfter(sh *shape, b *gpuPool) usageTerms {
-	n := b.node
+func (p *Planner) usageAfter(sh *shape, b *cluster.Pool) usageTerms {
+	n := b.Node
 	t := usageTerms{
-		memory: usedMilli(n.spec.MemoryMiB, n.memory-sh.req.MemoryMiB),
-		cpu:    usedMilli(n.spec.CPUMHz, n.cpu-sh.req.CPUMHz),
+		memory: usedMilli(n.Spec.MemoryMiB, n.Memory-sh.Req.MemoryMiB),
+		cpu:    usedMilli(n.Spec.CPUMHz, n.CPU-sh.Req.CPUMHz),
 	}
-	if len(b.gpus) > 0 {
-		used := blend(b.used, b.measured, p.weights.MeasuredMilli)
-		if sh.req.GPUs > 0 {
-			nd := sh.need(p.snap, b.kind)
-			used += (nd.take.Milli + int64(nd.share)) / 2 * int64(sh.req.GPUs)
+	if len(b.GPUs) > 0 {
+		used := blend(b.Used, b.Measured, p.weights.MeasuredMilli)
+		if sh.Req.GPUs > 0 {
+			nd := sh.Need(p.snap, b.Kind)
+			used += (nd.Take.Milli + int64(nd.Share)) / 2 * int64(sh.Req.GPUs)
 		}
-		t.gpu = min(used/int64(len(b.gpus)), 1000)
+		t.gpu = min(used/int64(len(b.GPUs)), 1000)
 	}
 	return t
 }
@@ -64,18 +65,18 @@ func blend(allocated, measured, part int64) int64 {
 }
 
 // evaluateRoughly works out roughly what placing the shape does on a pool that it fits.
-func (p *Planner) evaluateRoughly(v *estimate, sh *shape, b *gpuPool) {
+func (p *Planner) evaluateRoughly(v *estimate, sh *shape, b *cluster.Pool) {
 	u := p.usageAfter(sh, b)
 	*v = estimate{
-		kind:   b.kind,
+		kind:   b.Kind,
 		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
 		left:   p.left(sh, b),
-		before: uint8(b.idle), after: uint8(b.idle), roughIdle: uint8(b.idle), known: fine,
+		before: uint8(b.Idle), after: uint8(b.Idle), roughIdle: uint8(b.Idle), known: fine,
 	}
-	if b.kind < 0 {
+	if b.Kind < 0 {
 		return
 	}
-	v.roomBefore, v.roomAfter = roomFor(b, b.node.cpu), roomFor(b, b.node.cpu-sh.req.CPUMHz)
+	v.roomBefore, v.roomAfter = roomFor(b, b.Node.CPU), roomFor(b, b.Node.CPU-sh.Req.CPUMHz)
 	ch := p.choose(sh, b, p.rough)
 	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle
@@ -83,13 +84,13 @@ func (p *Planner) evaluateRoughly(v *estimate, sh *shape, b *gpuPool) {
 }
 
 // evaluateFinely makes a rough estimate fine.
-func (p *Planner) evaluateFinely(v *estimate, sh *shape, b *gpuPool) {
+func (p *Planner) evaluateFinely(v *estimate, sh *shape, b *cluster.Pool) {
 	ch := p.choose(sh, b, p.fine)
 	v.waste, v.after, v.known = ch.waste, uint8(ch.idle), fine
 }
 
 // evaluate is a rough estimate, made fine where the policy wants it.
-func (p *Planner) evaluate(sh *shape, b *gpuPool) (v estimate) {
+func (p *Planner) evaluate(sh *shape, b *cluster.Pool) (v estimate) {
 	p.evaluateRoughly(&v, sh, b)
 	if v.known == rough {
 		p.evaluateFinely(&v, sh, b)
@@ -98,7 +99,7 @@ func (p *Planner) evaluate(sh *shape, b *gpuPool) (v estimate) {
 }
 
 // score is the points of a pool that fits a shape, evaluated afresh.
-func (p *Planner) score(sh *shape, b *gpuPool) int32 {
+func (p *Planner) score(sh *shape, b *cluster.Pool) int32 {
 	v := p.evaluate(sh, b)
 	if !p.turnover.Lives {
 		return sh.policy.score(p, &v, nil, sh)

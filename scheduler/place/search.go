@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // victimSet is a set of victims on one pool, with what they cost.
 type victimSet struct {
-	pool    *gpuPool
-	victims []*Usage
+	pool    *cluster.Pool
+	victims []*cluster.Usage
 	top     int    // highest priority among them
 	first   string // of their queues the one whose turn comes first
 	lost    int64  // work lost, milli-seconds
@@ -20,9 +22,9 @@ type victimSet struct {
 // is moved, by least work lost, then fewest.
 func (e *eviction) compareVictims(a, b *victimSet) int {
 	if e.movable != nil {
-		return cmp.Or(cmp.Compare(a.lost, b.lost), cmp.Compare(len(a.victims), len(b.victims)), cmp.Compare(a.pool.id, b.pool.id))
+		return cmp.Or(cmp.Compare(a.lost, b.lost), cmp.Compare(len(a.victims), len(b.victims)), cmp.Compare(a.pool.ID, b.pool.ID))
 	}
-	return cmp.Or(a.bound().compare(b.bound()), e.compareQueues(b.first, a.first), cmp.Compare(a.lost, b.lost), cmp.Compare(a.pool.id, b.pool.id))
+	return cmp.Or(a.bound().compare(b.bound()), e.compareQueues(b.first, a.first), cmp.Compare(a.lost, b.lost), cmp.Compare(a.pool.ID, b.pool.ID))
 }
 
 // compareQueues is negative when it is the turn of queue a before that of queue b.
@@ -41,14 +43,14 @@ func (e *eviction) free(sp *victimSet, l target) bool {
 	return e.order == nil && sp.lost == 0 && l.bound.compare(sp.bound()) >= 0
 }
 
-func (sp *victimSet) add(u *Usage, e *eviction) {
+func (sp *victimSet) add(u *cluster.Usage, e *eviction) {
 	if len(sp.victims) == 0 || u.Priority > sp.top {
 		sp.top = u.Priority
 	}
 	if len(sp.victims) == 0 || e.compareQueues(u.Queue, sp.first) < 0 {
 		sp.first = u.Queue
 	}
-	sp.lost += u.lostMilliSeconds(e.now)
+	sp.lost += u.LostMilliSeconds(e.now)
 	sp.victims = append(sp.victims, u)
 }
 
@@ -57,7 +59,7 @@ func (sp *victimSet) add(u *Usage, e *eviction) {
 // taken, then given back as long as the task fits, in several orders of which
 // the best outcome counts (see [eviction.fillBack]); where there might be fewer, sets of
 // them are tried ([eviction.fewest]).
-func (e *eviction) search(b *gpuPool) (*victimSet, bool) {
+func (e *eviction) search(b *cluster.Pool) (*victimSet, bool) {
 	room, candidates := e.trial(b), e.candidates(b)
 	one := e.alone(room, candidates)
 	if one != nil && one.top == lowest(candidates) {
@@ -68,16 +70,16 @@ func (e *eviction) search(b *gpuPool) (*victimSet, bool) {
 	}
 	best := e.fillBack(room, candidates, room.value)
 	e.consider(&best, one)
-	e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 { return -u.lostMilliSeconds(e.now) }))
+	e.consider(&best, e.fillBack(room, candidates, func(u *cluster.Usage) int64 { return -u.LostMilliSeconds(e.now) }))
 	if e.order != nil {
 		queues := e.queuesOf(candidates)
-		e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 { return int64(slices.Index(queues, u.Queue)) }))
+		e.consider(&best, e.fillBack(room, candidates, func(u *cluster.Usage) int64 { return int64(slices.Index(queues, u.Queue)) }))
 	}
 	if len(best.victims) <= 2 {
 		return best, true // fewer would be one, and be known
 	}
-	for gpus := range combinations(len(b.gpus), e.sh.req.GPUs) {
-		e.consider(&best, e.fillBack(room, candidates, func(u *Usage) int64 {
+	for gpus := range combinations(len(b.GPUs), e.sh.Req.GPUs) {
+		e.consider(&best, e.fillBack(room, candidates, func(u *cluster.Usage) int64 {
 			if room.touches(u, gpus) {
 				return room.value(u) + 1<<40
 			}
@@ -88,7 +90,7 @@ func (e *eviction) search(b *gpuPool) (*victimSet, bool) {
 }
 
 // queuesOf lists the queues of some work in their order.
-func (e *eviction) queuesOf(work []*Usage) []string {
+func (e *eviction) queuesOf(work []*cluster.Usage) []string {
 	var queues []string
 	for _, u := range work {
 		if !slices.Contains(queues, u.Queue) {
@@ -106,10 +108,10 @@ func (e *eviction) consider(best **victimSet, other *victimSet) {
 }
 
 // alone is the cheapest single victim that is enough; nil when none is.
-func (e *eviction) alone(room *trial, candidates []*Usage) *victimSet {
+func (e *eviction) alone(room *trial, candidates []*cluster.Usage) *victimSet {
 	var best *victimSet
 	for _, u := range candidates {
-		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), e.compareQueues(best.first, u.Queue), cmp.Compare(u.lostMilliSeconds(e.now), best.lost)) >= 0 {
+		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), e.compareQueues(best.first, u.Queue), cmp.Compare(u.LostMilliSeconds(e.now), best.lost)) >= 0 {
 			continue
 		}
 		room.add(u, 1)
@@ -122,23 +124,23 @@ func (e *eviction) alone(room *trial, candidates []*Usage) *victimSet {
 	return best
 }
 
-func lowest(candidates []*Usage) int {
-	return slices.MinFunc(candidates, func(a, b *Usage) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
+func lowest(candidates []*cluster.Usage) int {
+	return slices.MinFunc(candidates, func(a, b *cluster.Usage) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
 }
 
 // fillBack gives candidates back as long as the shape fits: the highest priority
 // first, and of one priority the lowest rank first. It returns those that must
 // go, and leaves the room as it was. By size as rank, few large ones remain; by
 // work lost, cheap ones; with those on certain GPUs last, those GPUs are freed.
-func (e *eviction) fillBack(room *trial, candidates []*Usage, rank func(*Usage) int64) *victimSet {
-	slices.SortFunc(candidates, func(x, y *Usage) int {
+func (e *eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(*cluster.Usage) int64) *victimSet {
+	slices.SortFunc(candidates, func(x, y *cluster.Usage) int {
 		return cmp.Or(
 			cmp.Compare(y.Priority, x.Priority), cmp.Compare(rank(x), rank(y)),
-			cmp.Compare(y.lostMilliSeconds(e.now), x.lostMilliSeconds(e.now)), cmp.Compare(x.ID, y.ID),
+			cmp.Compare(y.LostMilliSeconds(e.now), x.LostMilliSeconds(e.now)), cmp.Compare(x.ID, y.ID),
 		)
 	})
 	sp := &victimSet{pool: room.pool}
-	var kept []*Usage
+	var kept []*cluster.Usage
 	for _, u := range candidates {
 		room.add(u, -1)
 		if room.fits() {
@@ -155,10 +157,10 @@ func (e *eviction) fillBack(room *trial, candidates []*Usage, rank func(*Usage) 
 }
 
 // candidates lists what may be evicted from a pool's node.
-func (e *eviction) candidates(b *gpuPool) []*Usage {
+func (e *eviction) candidates(b *cluster.Pool) []*cluster.Usage {
 	e.rank()
-	var out []*Usage
-	for _, u := range b.node.holders {
+	var out []*cluster.Usage
+	for _, u := range b.Node.Holders {
 		if e.allowed(u) {
 			out = append(out, u)
 		}

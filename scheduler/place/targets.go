@@ -3,6 +3,9 @@ package place
 import (
 	"cmp"
 	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // bound is the least that victims on a pool can cost, in the order that
@@ -22,32 +25,32 @@ func (a bound) compare(b bound) int {
 
 // boundOf is the bound of an evictable for a shape. Where the lowest priority does not
 // hold as much as is missing, a higher one must give way too.
-func boundOf(p *evictable, sh *Shape, nd *need) bound {
-	b := bound{top: p.priority, victims: 1, since: p.youngest}
+func boundOf(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) bound {
+	b := bound{top: p.Priority, victims: 1, since: p.Youngest}
 	short := shortOf(p, sh, nd)
-	if short > p.milli {
+	if short > p.Milli {
 		b.top++
 	}
-	if p.largest > 0 && short > p.largest {
-		b.victims = int((short + p.largest - 1) / p.largest)
+	if p.Largest > 0 && short > p.Largest {
+		b.victims = int((short + p.Largest - 1) / p.Largest)
 	}
 	return b
 }
 
 // lowerBound is what no target to the pool is better than, whatever the shape.
-func lowerBound(p *evictable, id int) target {
-	return target{bound{top: p.priority, victims: 1, since: p.youngest}, id}
+func lowerBound(p *cluster.Evictable, id int) target {
+	return target{bound{top: p.Priority, victims: 1, since: p.Youngest}, id}
 }
 
 // shortOf is the least GPU that must be freed, in milli.
-func shortOf(p *evictable, sh *Shape, nd *need) int32 {
-	gpus := int32(sh.req.GPUs) - int32(p.idle)
+func shortOf(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
+	gpus := int32(sh.Req.GPUs) - int32(p.Idle)
 	if gpus <= 0 {
 		return 0
 	}
-	perGPU := max(0, int32(nd.take.Milli)-p.partly.milli)
-	if missing := int32(nd.take.Slices) - p.partly.slices; missing > 0 {
-		perGPU = max(perGPU, int32(int64(missing)*gpuMilli/int64(p.slices)))
+	perGPU := max(0, int32(nd.Take.Milli)-p.Partly.Milli)
+	if missing := int32(nd.Take.Slices) - p.Partly.Slices; missing > 0 {
+		perGPU = max(perGPU, int32(int64(missing)*cluster.GPUMilli/int64(p.Slices)))
 	}
 	return gpus * perGPU
 }
@@ -91,7 +94,7 @@ func (e *eviction) best() *victimSet {
 		return best // there are no more
 	}
 	last := targets[searched-1]
-	for id := range e.snap.evictables {
+	for id := range e.snap.Evictables {
 		if best != nil && last.bound.compare(best.bound()) >= 0 {
 			return best // nor can others do better
 		}
@@ -105,8 +108,8 @@ func (e *eviction) best() *victimSet {
 
 // better is the cheaper of some victims and those of a pool.
 func (e *eviction) better(best *victimSet, id int) *victimSet {
-	b := e.snap.pools[id]
-	if !e.sh.could(e.snap, b) {
+	b := e.snap.Pools[id]
+	if !e.sh.Could(e.snap, b) {
 		return best
 	}
 	if sp, ok := e.search(b); ok && (best == nil || e.compareVictims(sp, best) < 0) {
@@ -118,13 +121,13 @@ func (e *eviction) better(best *victimSet, id int) *victimSet {
 // targets lists the most promising pools, the best first.
 func (e *eviction) targets() []target {
 	out := make([]target, 0, searched+1)
-	for id := range e.snap.evictables {
+	for id := range e.snap.Evictables {
 		full := len(out) == searched
-		if full && lowerBound(&e.snap.evictables[id], id).compare(out[searched-1]) >= 0 {
+		if full && lowerBound(&e.snap.Evictables[id], id).compare(out[searched-1]) >= 0 {
 			continue
 		}
 		l, ok := e.target(id)
-		if !ok || full && l.compare(out[searched-1]) >= 0 || !e.sh.could(e.snap, e.snap.pools[id]) {
+		if !ok || full && l.compare(out[searched-1]) >= 0 || !e.sh.Could(e.snap, e.snap.Pools[id]) {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(out, l, target.compare)
@@ -137,25 +140,25 @@ func (e *eviction) targets() []target {
 // target is a pool as a target; ok is false when nothing there may go, or not
 // enough.
 func (e *eviction) target(id int) (target, bool) {
-	p := &e.snap.evictables[id]
-	if !p.held || (p.priority >= e.r.Priority && !e.reclaims()) {
+	p := &e.snap.Evictables[id]
+	if !p.Held || (p.Priority >= e.r.Priority && !e.reclaims()) {
 		return target{}, false
 	}
-	nd := &need{ok: true} // of shapes without GPUs
-	if e.sh.req.GPUs > 0 {
-		if p.kind < 0 {
+	nd := &fit.Need{OK: true} // of shapes without GPUs
+	if e.sh.Req.GPUs > 0 {
+		if p.Kind < 0 {
 			return target{}, false
 		}
-		nd = e.sh.need(e.snap, p.kind)
+		nd = e.sh.Need(e.snap, p.Kind)
 	}
 	l := target{boundOf(p, e.sh, nd), id}
-	return l, nd.ok && (l.top < e.r.Priority || e.reclaims())
+	return l, nd.OK && (l.top < e.r.Priority || e.reclaims())
 }
 
 // helps reports whether evictions on the node, which has no room for the shape, would make it fit.
-func (e *eviction) helps(n *nodeState) bool {
-	return slices.ContainsFunc(n.pools, func(b *gpuPool) bool {
-		if _, ok := e.target(int(b.id)); !ok || !e.sh.could(e.snap, b) {
+func (e *eviction) helps(n *cluster.NodeState) bool {
+	return slices.ContainsFunc(n.Pools, func(b *cluster.Pool) bool {
+		if _, ok := e.target(int(b.ID)); !ok || !e.sh.Could(e.snap, b) {
 			return false
 		}
 		candidates := e.candidates(b)

@@ -14,7 +14,7 @@ func (t *transaction) apply(u Usage) error {
 	if err := t.s.Apply(u); err != nil {
 		return err
 	}
-	t.undo = append(t.undo, func() { t.s.mustRelease(u.ID) })
+	t.undo = append(t.undo, func() { t.s.MustRelease(u.ID) })
 	return nil
 }
 
@@ -23,7 +23,7 @@ func (t *transaction) release(id string) error {
 	if err != nil {
 		return err
 	}
-	t.undo = append(t.undo, func() { t.s.restore(u) })
+	t.undo = append(t.undo, func() { t.s.Restore(u) })
 	return nil
 }
 

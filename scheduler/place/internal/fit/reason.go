@@ -1,23 +1,24 @@
-package place
+package fit
 
 import (
 	"fmt"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // refusal is why a node cannot take the shape; no Why when it can. Of several
 // pools the one that comes closest speaks for the node; of those that have too few GPUs free, the
 // one that has the most.
-func (sh *Shape) refusal(s *Snapshot, n *nodeState) Reason {
-	closest := reason(0)
-	var at *gpuPool
-	for _, b := range n.pools {
-		why := sh.fit(s, b)
-		if why == fitsNow {
+func (sh *Shape) Refusal(s *cluster.Snapshot, n *cluster.NodeState) Reason {
+	closest := Verdict(0)
+	var at *cluster.Pool
+	for _, b := range n.Pools {
+		why := sh.Fit(s, b)
+		if why == Fits {
 			return Reason{}
 		}
-		if why > closest || at == nil || why == noGPU && sh.req.GPUs > 1 && sh.free(s, b) > sh.free(s, at) {
+		if why > closest || at == nil || why == noGPU && sh.Req.GPUs > 1 && sh.free(s, b) > sh.free(s, at) {
 			closest, at = why, b
 		}
 	}
@@ -44,26 +45,26 @@ func (r Reason) String() string {
 	return text
 }
 
-func (sh *Shape) describe(s *Snapshot, b *gpuPool, why reason) Reason {
-	r := &sh.req
+func (sh *Shape) describe(s *cluster.Snapshot, b *cluster.Pool, why Verdict) Reason {
+	r := &sh.Req
 	switch why {
 	case notEligible:
 		return Reason{Why: "not eligible for new work"}
 	case notFiltered:
 		return Reason{Why: "constraint, datacenter or node pool", Never: true}
 	case neverKind:
-		if b.kind < 0 {
+		if b.Kind < 0 {
 			return Reason{Why: "no GPU", Never: true}
 		}
-		return Reason{Why: sh.need(s, b.kind).why, Never: true}
+		return Reason{Why: sh.Need(s, b.Kind).why, Never: true}
 	case neverDevice:
 		return Reason{Why: "no GPU meets the device block's constraints", Never: true}
 	case neverSize:
 		return Reason{Why: fmt.Sprintf("fewer than %d GPUs of one kind, and all have to be on one node", r.GPUs), Never: true}
 	case noCPU:
-		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.node.spec.CPUMHz)
+		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.Node.Spec.CPUMHz)
 	case noMemory:
-		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.node.spec.MemoryMiB)
+		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.Node.Spec.MemoryMiB)
 	}
 	return Reason{Why: gpuText(r, sh.free(s, b))}
 }

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"maps"
@@ -22,34 +22,34 @@ type Free struct {
 }
 
 // NodeIDs lists the nodes in alphabetical order.
-func (s *Snapshot) NodeIDs() []string { return slices.Sorted(maps.Keys(s.nodes)) }
+func (s *Snapshot) NodeIDs() []string { return slices.Sorted(maps.Keys(s.Nodes)) }
 
 // Node returns a node as it was last described.
 func (s *Snapshot) Node(id string) (Node, bool) {
-	n := s.nodes[id]
+	n := s.Nodes[id]
 	if n == nil {
 		return Node{}, false
 	}
-	return n.spec, true
+	return n.Spec, true
 }
 
 // Free returns what is free on a node.
 func (s *Snapshot) Free(id string) (Free, bool) {
-	n := s.nodes[id]
+	n := s.Nodes[id]
 	if n == nil {
 		return Free{}, false
 	}
-	f := Free{CPUMHz: n.cpu, MemoryMiB: n.memory, GPUs: make([]FreeGPU, len(n.where))}
-	for i, at := range n.where {
-		c := &at.pool.gpus[at.index]
-		f.GPUs[i] = FreeGPU{Milli: int64(c.milli), Slices: int64(c.slices), Replicas: int64(c.replicas), Tasks: int64(c.tasks)}
+	f := Free{CPUMHz: n.CPU, MemoryMiB: n.Memory, GPUs: make([]FreeGPU, len(n.Where))}
+	for i, at := range n.Where {
+		c := &at.Pool.GPUs[at.Index]
+		f.GPUs[i] = FreeGPU{Milli: int64(c.Milli), Slices: int64(c.Slices), Replicas: int64(c.Replicas), Tasks: int64(c.Tasks)}
 	}
 	return f, true
 }
 
 // Usage returns a usage.
 func (s *Snapshot) Usage(id string) (Usage, bool) {
-	u := s.usages[id]
+	u := s.Usages[id]
 	if u == nil {
 		return Usage{}, false
 	}
@@ -58,12 +58,12 @@ func (s *Snapshot) Usage(id string) (Usage, bool) {
 
 // UsagesOn lists what holds a part of a node, by ID.
 func (s *Snapshot) UsagesOn(id string) []Usage {
-	n := s.nodes[id]
+	n := s.Nodes[id]
 	if n == nil {
 		return nil
 	}
 	var out []Usage
-	for _, u := range n.holders {
+	for _, u := range n.Holders {
 		out = append(out, copied(u))
 	}
 	return out

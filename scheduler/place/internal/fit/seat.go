@@ -1,4 +1,6 @@
-package place
+package fit
+
+import "github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 
 // Beside is whom a request may sit with on a GPU whose tasks step aside for each other. Of
 // other GPUs it asks nothing.
@@ -15,17 +17,17 @@ const (
 
 // sits reports whether a request may take a seat on a GPU, as far as it matters who sits
 // there.
-func (sh *Shape) sits(b *gpuPool, index int) bool {
-	if sh.req.Beside == BesideAny {
+func (sh *Shape) sits(b *cluster.Pool, index int) bool {
+	if sh.Req.Beside == BesideAny {
 		return true
 	}
-	at := b.positions[index]
-	g := &b.node.spec.GPUs[at]
-	if !g.hasSeats() {
+	at := b.Positions[index]
+	g := &b.Node.Spec.GPUs[at]
+	if !g.HasSeats() {
 		return true
 	}
-	for _, u := range b.node.holders {
-		if u.takes(at) && (sh.req.Beside == BesideNone || !u.Idle && g.SeatPriorityOf(u.SeatPriority) >= g.SeatPriorityOf(sh.req.SeatPriority)) {
+	for _, u := range b.Node.Holders {
+		if u.HoldsPartOf(at) && (sh.Req.Beside == BesideNone || !u.Idle && g.SeatPriorityOf(u.SeatPriority) >= g.SeatPriorityOf(sh.Req.SeatPriority)) {
 			return false
 		}
 	}

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"fmt"
@@ -59,8 +59,8 @@ func (n *Node) Validate() error {
 	if n.CPUMHz < 0 || n.MemoryMiB < 0 {
 		return fmt.Errorf("check node %q: negative CPU or memory", n.ID)
 	}
-	if len(n.GPUs) > maxGPUs {
-		return fmt.Errorf("check node %q: %d GPUs, at most %d are planned for", n.ID, len(n.GPUs), maxGPUs)
+	if len(n.GPUs) > MaxGPUs {
+		return fmt.Errorf("check node %q: %d GPUs, at most %d are planned for", n.ID, len(n.GPUs), MaxGPUs)
 	}
 	seen := make(map[string]bool, len(n.GPUs))
 	for i := range n.GPUs {
@@ -87,8 +87,8 @@ func (g *GPU) validate(onNode int) error {
 		return fmt.Errorf("mode %s with %d slices of %d MiB", g.Mode, g.Slices, g.SliceMiB)
 	case (g.Mode == gpu.ModeShared) != (g.Replicas > 0):
 		return fmt.Errorf("mode %s with %d replicas", g.Mode, g.Replicas)
-	case g.Slices > maxSlices || g.Replicas > maxSlices:
-		return fmt.Errorf("more than %d slices or replicas", maxSlices)
+	case g.Slices > MaxSlices || g.Replicas > MaxSlices:
+		return fmt.Errorf("more than %d slices or replicas", MaxSlices)
 	}
 	for _, p := range g.Peers {
 		if p < 0 || p >= onNode {
@@ -100,7 +100,7 @@ func (g *GPU) validate(onNode int) error {
 
 // hasSeats reports whether tasks step aside for each other on the GPU: each that has a seat
 // can have all of it, the others are suspended meanwhile.
-func (g *GPU) hasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
+func (g *GPU) HasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
 
 // takesWork reports whether new work may start on the GPU.
 func (g *GPU) takesWork() bool { return !g.Unhealthy && !g.Cordoned }

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ func (s *Snapshot) LowestSeatBound() int {
 // countSeats takes the GPUs of a node with seats into account (sign 1) or out of it (-1).
 func (s *Snapshot) countSeats(n *Node, sign int) {
 	for i := range n.GPUs {
-		if g := &n.GPUs[i]; g.hasSeats() {
+		if g := &n.GPUs[i]; g.HasSeats() {
 			if s.seatBounds[g.SeatPriority] += sign; s.seatBounds[g.SeatPriority] == 0 {
 				delete(s.seatBounds, g.SeatPriority)
 			}
@@ -34,20 +34,20 @@ func (s *Snapshot) countSeats(n *Node, sign int) {
 
 // SitsOn lists the usages that hold a seat on a GPU of a node.
 func (s *Snapshot) SitsOn(node string, index int) []Usage {
-	n := s.nodes[node]
-	if n == nil || index >= len(n.spec.GPUs) || !n.spec.GPUs[index].hasSeats() {
+	n := s.Nodes[node]
+	if n == nil || index >= len(n.Spec.GPUs) || !n.Spec.GPUs[index].HasSeats() {
 		return nil
 	}
 	var list []Usage
-	for _, u := range n.holders {
-		if u.takes(index) {
+	for _, u := range n.Holders {
+		if u.HoldsPartOf(index) {
 			list = append(list, *u)
 		}
 	}
 	return list
 }
 
-func (u *Usage) takes(index int) bool {
+func (u *Usage) HoldsPartOf(index int) bool {
 	for _, t := range u.Takes {
 		if t.GPU == index {
 			return true

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"slices"
@@ -62,7 +62,7 @@ func hasNUMA(spec *Node) bool {
 
 // nearest picks n of the GPUs that are as close to each other as can be found
 // by growing a set from every GPU; the first in order where sets are equal.
-func (b *gpuPool) nearest(gpus []int, n int) []int {
+func (b *Pool) Nearest(gpus []int, n int) []int {
 	if b.links == nil || n >= len(gpus) {
 		return gpus[:n]
 	}
@@ -79,7 +79,7 @@ func (b *gpuPool) nearest(gpus []int, n int) []int {
 
 // grow adds to a seed the GPU with the most links to the set until there are
 // n, and returns the sum of their closeness.
-func (b *gpuPool) grow(gpus []int, seed, n int) ([]int, int) {
+func (b *Pool) grow(gpus []int, seed, n int) ([]int, int) {
 	set, sum := []int{seed}, 0
 	for len(set) < n {
 		at, top := -1, -1
@@ -102,7 +102,7 @@ func (b *gpuPool) grow(gpus []int, seed, n int) ([]int, int) {
 
 // apart is how far a set is from being linked by NVLink throughout, in
 // thousandths.
-func (b *gpuPool) apart(gpus []int) int64 {
+func (b *Pool) Apart(gpus []int) int64 {
 	if b.links == nil || len(gpus) < 2 {
 		return 1000
 	}

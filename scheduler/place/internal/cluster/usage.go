@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"math"
@@ -42,21 +42,21 @@ type Usage struct {
 	// SeatPriority is the priority of its seats, as far as GPUs allow it; 0: the normal one.
 	SeatPriority int `json:"-"`
 
-	claim quota.Claim // what its queue pays; set while booked
+	Claim quota.Claim // what its queue pays; set while booked
 }
 
 // Charge is what the usage costs its queue; nothing while it is not booked.
-func (u *Usage) Charge() quota.Charge { return u.claim.Charge }
+func (u *Usage) Charge() quota.Charge { return u.Claim.Charge }
 
 // protected reports whether the usage may not be evicted at now.
-func (u *Usage) protected(now time.Time) bool {
+func (u *Usage) Protected(now time.Time) bool {
 	return u.Pinned || (u.MinRun > 0 && now.Before(u.Start.Add(u.MinRun)))
 }
 
 // lostMilliSeconds is the work an eviction at now throws away: GPU milli held,
 // times seconds run since the last save. CPU-only work counts as 1 milli, so
 // that longer runs still cost more.
-func (u *Usage) lostMilliSeconds(now time.Time) int64 {
+func (u *Usage) LostMilliSeconds(now time.Time) int64 {
 	if u.Start.IsZero() || !now.After(u.Start) {
 		return 0
 	}
@@ -64,7 +64,7 @@ func (u *Usage) lostMilliSeconds(now time.Time) int64 {
 	if run <= 0 {
 		return 0
 	}
-	return max(1, u.milli()) * int64(run/time.Second)
+	return max(1, u.Milli()) * int64(run/time.Second)
 }
 
 // started is the Unix second of the start; of what has not started, none is
@@ -77,7 +77,7 @@ func (u *Usage) started() int64 {
 }
 
 // milli is the guaranteed compute over all GPUs.
-func (u *Usage) milli() int64 {
+func (u *Usage) Milli() int64 {
 	var sum int64
 	for _, t := range u.Takes {
 		sum += t.Milli

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"slices"
@@ -16,41 +16,41 @@ import (
 // nothing.
 // Requests that name nodes or have constraints see every pool as a class of its
 // own.
-type classList struct {
-	classes []poolClass // by class ID
-	first   []int32     // ID of the first pool by class ID; of an empty class any
-	log     ranking.Log // of class IDs
-	ordered bool        // classes are in the order of their pools
+type Classes struct {
+	List    []Class     // by class ID
+	First   []int32     // ID of the first pool by class ID; of an empty class any
+	Log     ranking.Log // of class IDs
+	Ordered bool        // classes are in the order of their pools
 }
 
 // poolClass is pools in one state, in 64 bytes.
-type poolClass struct {
-	pools []int32 // IDs, ascending
-	born  int64   // position in the log since which the state is the same
-	stamp int64   // position of the last entry in the log
+type Class struct {
+	Pools []int32 // IDs, ascending
+	Born  int64   // position in the log since which the state is the same
+	Stamp int64   // position of the last entry in the log
 
 	// What most shapes that do not fit lack, so that no pool is looked at.
-	cpu, memory int64
-	kind        int32
-	share       int32 // the largest of a GPU
+	CPU, Memory int64
+	Kind        int32
+	Share       int32 // the largest of a GPU
 }
 
 // note logs that a class stands for another state, or has become empty, or is
 // empty no longer.
-func (f *classList) note(id int32) { f.classes[id].stamp = f.log.Add(id) }
+func (f *Classes) note(id int32) { f.List[id].Stamp = f.Log.Add(id) }
 
 // renew notes the state of a pool as that of a class.
-func (f *classList) renew(id int32, b *gpuPool) {
+func (f *Classes) renew(id int32, b *Pool) {
 	f.note(id)
-	cl := &f.classes[id]
-	cl.born = cl.stamp
-	cl.cpu, cl.memory, cl.kind, cl.share = b.node.cpu, b.node.memory, b.kind, b.share
+	cl := &f.List[id]
+	cl.Born = cl.Stamp
+	cl.CPU, cl.Memory, cl.Kind, cl.Share = b.Node.CPU, b.Node.Memory, b.Kind, b.share
 }
 
 // stateClasses is the list of pools by state. Empty classes are kept for a while:
 // work that ends often takes a node back to a state that was seen before.
 type stateClasses struct {
-	classList
+	Classes
 	ids    map[classKey]int32
 	keys   []classKey // by class ID
 	vacant []int32    // classes that may be empty, in the order of becoming so
@@ -61,12 +61,12 @@ type stateClasses struct {
 type classKey struct{ a, b uint64 }
 
 // keptVacant is how many empty classes are kept beyond one in sixteen.
-const keptVacant = 64
+const KeptVacant = 64
 
 // put makes a pool a member of the class of its state alone.
-func (c *stateClasses) put(b *gpuPool) {
+func (c *stateClasses) put(b *Pool) {
 	key := b.classKey()
-	if b.class >= 0 && c.keys[b.class] == key {
+	if b.Class >= 0 && c.keys[b.Class] == key {
 		return
 	}
 	c.remove(b)
@@ -74,31 +74,31 @@ func (c *stateClasses) put(b *gpuPool) {
 	if !ok {
 		id = c.create(key, b)
 	}
-	b.class = id
-	cl := &c.classes[id]
-	if ok && len(cl.pools) == 0 {
+	b.Class = id
+	cl := &c.List[id]
+	if ok && len(cl.Pools) == 0 {
 		c.note(id)
 	}
-	at, _ := slices.BinarySearch(cl.pools, b.id)
-	cl.pools = slices.Insert(cl.pools, at, b.id)
-	c.first[id] = cl.pools[0]
+	at, _ := slices.BinarySearch(cl.Pools, b.ID)
+	cl.Pools = slices.Insert(cl.Pools, at, b.ID)
+	c.First[id] = cl.Pools[0]
 }
 
 // remove takes a pool out of its class.
-func (c *stateClasses) remove(b *gpuPool) {
-	if b.class < 0 {
+func (c *stateClasses) remove(b *Pool) {
+	if b.Class < 0 {
 		return
 	}
-	id := b.class
-	b.class = -1
-	cl := &c.classes[id]
-	if at, _ := slices.BinarySearch(cl.pools, b.id); at == 0 && len(cl.pools) > 1 {
-		cl.pools = cl.pools[1:] // placements take the first of many
+	id := b.Class
+	b.Class = -1
+	cl := &c.List[id]
+	if at, _ := slices.BinarySearch(cl.Pools, b.ID); at == 0 && len(cl.Pools) > 1 {
+		cl.Pools = cl.Pools[1:] // placements take the first of many
 	} else {
-		cl.pools = slices.Delete(cl.pools, at, at+1)
+		cl.Pools = slices.Delete(cl.Pools, at, at+1)
 	}
-	if len(cl.pools) > 0 {
-		c.first[id] = cl.pools[0]
+	if len(cl.Pools) > 0 {
+		c.First[id] = cl.Pools[0]
 		return
 	}
 	c.note(id)
@@ -110,11 +110,11 @@ func (c *stateClasses) remove(b *gpuPool) {
 
 // create returns a new class for the state of a pool, or makes one of an old
 // class that is empty, and notes it.
-func (c *stateClasses) create(key classKey, b *gpuPool) int32 {
+func (c *stateClasses) create(key classKey, b *Pool) int32 {
 	id := c.spare()
 	if id < 0 {
-		id = int32(len(c.classes))
-		c.classes, c.first = append(c.classes, poolClass{}), append(c.first, b.id)
+		id = int32(len(c.List))
+		c.List, c.First = append(c.List, Class{}), append(c.First, b.ID)
 		c.keys, c.queued = append(c.keys, classKey{}), append(c.queued, false)
 	} else {
 		delete(c.ids, c.keys[id])
@@ -126,11 +126,11 @@ func (c *stateClasses) create(key classKey, b *gpuPool) int32 {
 
 // spare returns an empty class to use anew, or -1 while there are few.
 func (c *stateClasses) spare() int32 {
-	for len(c.vacant) > len(c.classes)/16+keptVacant {
+	for len(c.vacant) > len(c.List)/16+KeptVacant {
 		id := c.vacant[0]
 		c.vacant = c.vacant[1:]
 		c.queued[id] = false
-		if len(c.classes[id].pools) == 0 {
+		if len(c.List[id].Pools) == 0 {
 			return id
 		}
 	}
@@ -140,24 +140,24 @@ func (c *stateClasses) spare() int32 {
 // classKey is a hash of all that a request which names no nodes and has no
 // constraints can see of a pool. The order of the GPUs matters only where they
 // are linked.
-func (b *gpuPool) classKey() classKey {
-	n := b.node
+func (b *Pool) classKey() classKey {
+	n := b.Node
 	var host splitmix.Source
-	host.Mix(uint64(b.kind)) // one by one: as a seed it would cancel out the first
+	host.Mix(uint64(b.Kind)) // one by one: as a seed it would cancel out the first
 	host.Mix(uint64(n.group))
-	for _, v := range [...]int64{n.cpu, n.memory, n.spec.CPUMHz, n.spec.MemoryMiB, b.measured, int64(len(n.holders))} {
+	for _, v := range [...]int64{n.CPU, n.Memory, n.Spec.CPUMHz, n.Spec.MemoryMiB, b.Measured, int64(len(n.Holders))} {
 		host.Mix(uint64(v))
 	}
-	host.Mix(bit(n.spec.Ineligible) | bit(b == n.pools[0])<<1)
+	host.Mix(bit(n.Spec.Ineligible) | bit(b == n.Pools[0])<<1)
 	key := classKey{host.Next(), host.Next()}
-	for i := range b.gpus {
-		c := &b.gpus[i]
+	for i := range b.GPUs {
+		c := &b.GPUs[i]
 		h := splitmix.Source(b.topology)
 		if b.links != nil {
 			h.Mix(uint64(i))
 		}
-		h.Mix(uint64(c.milli)<<32 | uint64(uint32(c.slices)))
-		h.Mix(uint64(c.replicas)<<32 | uint64(c.hot)<<2 | bit(c.tasks > 0)<<1 | bit(c.open))
+		h.Mix(uint64(c.Milli)<<32 | uint64(uint32(c.Slices)))
+		h.Mix(uint64(c.Replicas)<<32 | uint64(c.Hot)<<2 | bit(c.Tasks > 0)<<1 | bit(c.Open))
 		key.a += h.Next()
 		key.b += h.Next()
 	}

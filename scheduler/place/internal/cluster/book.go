@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"fmt"
@@ -37,33 +37,33 @@ func (s *Snapshot) Observe(u Usage) error {
 // Release frees a usage and returns it. Releasing and applying again restores
 // the snapshot exactly.
 func (s *Snapshot) Release(id string) (Usage, error) {
-	u := s.usages[id]
+	u := s.Usages[id]
 	if u == nil {
 		return Usage{}, fmt.Errorf("release usage %q: not there", id)
 	}
-	n := s.nodes[u.NodeID]
+	n := s.Nodes[u.NodeID]
 	s.move(n, u, -1)
-	at, _ := slices.BinarySearchFunc(n.holders, id, byUsageID)
-	n.holders = slices.Delete(n.holders, at, at+1)
+	at, _ := slices.BinarySearchFunc(n.Holders, id, byUsageID)
+	n.Holders = slices.Delete(n.Holders, at, at+1)
 	s.setEvictables(n)
-	delete(s.usages, id)
+	delete(s.Usages, id)
 	s.countJob(u, -1)
-	if s.ranks[u.Priority]--; s.ranks[u.Priority] == 0 {
-		delete(s.ranks, u.Priority)
+	if s.Priorities[u.Priority]--; s.Priorities[u.Priority] == 0 {
+		delete(s.Priorities, u.Priority)
 	}
 	if u.Reclaim {
-		s.reclaimable--
+		s.Reclaimable--
 	}
-	s.ledger.Free(&u.claim)
+	s.Ledger.Free(&u.Claim)
 	return *u, nil
 }
 
-func (s *Snapshot) check(u *Usage) (*nodeState, error) {
-	n := s.nodes[u.NodeID]
+func (s *Snapshot) check(u *Usage) (*NodeState, error) {
+	n := s.Nodes[u.NodeID]
 	if n == nil {
 		return nil, fmt.Errorf("apply usage %q: no node %q", u.ID, u.NodeID)
 	}
-	if s.usages[u.ID] != nil {
+	if s.Usages[u.ID] != nil {
 		return nil, fmt.Errorf("apply usage %q: already there", u.ID)
 	}
 	if u.CPUMHz < 0 || u.MemoryMiB < 0 {
@@ -71,10 +71,10 @@ func (s *Snapshot) check(u *Usage) (*nodeState, error) {
 	}
 	last := -1
 	for _, t := range u.Takes {
-		if t.GPU <= last || t.GPU >= len(n.spec.GPUs) {
+		if t.GPU <= last || t.GPU >= len(n.Spec.GPUs) {
 			return nil, fmt.Errorf("apply usage %q: GPU %d not on node %q or out of order", u.ID, t.GPU, u.NodeID)
 		}
-		if t.Milli < 0 || t.Slices < 0 || t.Replicas < 0 || t.Slices > maxSlices || t.Replicas > maxSlices {
+		if t.Milli < 0 || t.Slices < 0 || t.Replicas < 0 || t.Slices > MaxSlices || t.Replicas > MaxSlices {
 			return nil, fmt.Errorf("apply usage %q: GPU %d: amount out of range", u.ID, t.GPU)
 		}
 		last = t.GPU
@@ -83,33 +83,33 @@ func (s *Snapshot) check(u *Usage) (*nodeState, error) {
 }
 
 // fits checks the capacity of the node for a usage.
-func (n *nodeState) fits(u *Usage) error {
-	if u.CPUMHz > n.cpu || u.MemoryMiB > n.memory {
-		return fmt.Errorf("%w: node %q has %d MHz and %d MiB free", ErrCapacity, n.spec.ID, n.cpu, n.memory)
+func (n *NodeState) fits(u *Usage) error {
+	if u.CPUMHz > n.CPU || u.MemoryMiB > n.Memory {
+		return fmt.Errorf("%w: node %q has %d MHz and %d MiB free", ErrCapacity, n.Spec.ID, n.CPU, n.Memory)
 	}
 	for _, t := range u.Takes {
-		c := &n.where[t.GPU].pool.gpus[n.where[t.GPU].index]
-		whole := n.spec.GPUs[t.GPU].Mode == gpu.ModeWhole && c.tasks > 0
-		if whole || t.Milli > int64(c.milli) || t.Slices > int64(c.slices) || t.Replicas > int64(c.replicas) {
-			return fmt.Errorf("%w: GPU %q of node %q", ErrCapacity, n.spec.GPUs[t.GPU].ID, n.spec.ID)
+		c := &n.Where[t.GPU].Pool.GPUs[n.Where[t.GPU].Index]
+		whole := n.Spec.GPUs[t.GPU].Mode == gpu.ModeWhole && c.Tasks > 0
+		if whole || t.Milli > int64(c.Milli) || t.Slices > int64(c.Slices) || t.Replicas > int64(c.Replicas) {
+			return fmt.Errorf("%w: GPU %q of node %q", ErrCapacity, n.Spec.GPUs[t.GPU].ID, n.Spec.ID)
 		}
 	}
 	return nil
 }
 
-func (s *Snapshot) book(n *nodeState, u *Usage) {
+func (s *Snapshot) book(n *NodeState, u *Usage) {
 	own := *u
 	own.Takes = slices.Clone(u.Takes)
-	own.claim = u.claim.Again(u.ID, u.Queue, u.Priority, u.Start, s.charge(n, u.Takes))
-	at, _ := slices.BinarySearchFunc(n.holders, u.ID, byUsageID)
-	n.holders = slices.Insert(n.holders, at, &own)
-	s.usages[u.ID] = &own
+	own.Claim = u.Claim.Again(u.ID, u.Queue, u.Priority, u.Start, s.ChargeOn(n, u.Takes))
+	at, _ := slices.BinarySearchFunc(n.Holders, u.ID, byUsageID)
+	n.Holders = slices.Insert(n.Holders, at, &own)
+	s.Usages[u.ID] = &own
 	s.countJob(&own, 1)
-	s.ranks[u.Priority]++
+	s.Priorities[u.Priority]++
 	if u.Reclaim {
-		s.reclaimable++
+		s.Reclaimable++
 	}
-	s.ledger.Book(&own.claim)
+	s.Ledger.Book(&own.Claim)
 	s.move(n, &own, 1)
 	s.setEvictables(n)
 }
@@ -131,14 +131,14 @@ func (s *Snapshot) countJob(u *Usage, sign int) {
 }
 
 // ofJob lists the usages of a job that has a name.
-func (s *Snapshot) ofJob(namespace, job string) []*Usage { return s.jobs[jobName{namespace, job}] }
+func (s *Snapshot) OfJob(namespace, job string) []*Usage { return s.jobs[jobName{namespace, job}] }
 
 // AnyReclaimable reports whether any work may be evicted since it does not use its GPUs.
-func (s *Snapshot) AnyReclaimable() bool { return s.reclaimable > 0 }
+func (s *Snapshot) AnyReclaimable() bool { return s.Reclaimable > 0 }
 
 // anyBelow reports whether any work has a lower priority.
-func (s *Snapshot) anyBelow(priority int) bool {
-	for rank := range s.ranks {
+func (s *Snapshot) AnyBelow(priority int) bool {
+	for rank := range s.Priorities {
 		if rank < priority {
 			return true
 		}
@@ -147,11 +147,11 @@ func (s *Snapshot) anyBelow(priority int) bool {
 }
 
 // restore books a usage that was just released: it fitted before.
-func (s *Snapshot) restore(u Usage) { s.book(s.nodes[u.NodeID], &u) }
+func (s *Snapshot) Restore(u Usage) { s.book(s.Nodes[u.NodeID], &u) }
 
 // mustRelease frees a usage that is known to be there.
-func (s *Snapshot) mustRelease(id string) {
-	if s.usages[id] != nil {
+func (s *Snapshot) MustRelease(id string) {
+	if s.Usages[id] != nil {
 		_, _ = s.Release(id) // it is there
 	}
 }
@@ -159,53 +159,53 @@ func (s *Snapshot) mustRelease(id string) {
 func byUsageID(u *Usage, id string) int { return strings.Compare(u.ID, id) }
 
 // move books (sign 1) or frees (sign -1) the amounts of a usage.
-func (s *Snapshot) move(n *nodeState, u *Usage, sign int64) {
-	n.cpu -= sign * u.CPUMHz
-	n.memory -= sign * u.MemoryMiB
+func (s *Snapshot) move(n *NodeState, u *Usage, sign int64) {
+	n.CPU -= sign * u.CPUMHz
+	n.Memory -= sign * u.MemoryMiB
 	for _, t := range u.Takes {
-		c := &n.where[t.GPU].pool.gpus[n.where[t.GPU].index]
-		c.milli -= int32(sign * t.Milli)
-		c.slices -= int32(sign * t.Slices)
-		c.replicas -= int32(sign * t.Replicas)
-		c.tasks += int32(sign)
+		c := &n.Where[t.GPU].Pool.GPUs[n.Where[t.GPU].Index]
+		c.Milli -= int32(sign * t.Milli)
+		c.Slices -= int32(sign * t.Slices)
+		c.Replicas -= int32(sign * t.Replicas)
+		c.Tasks += int32(sign)
 	}
-	for _, b := range n.pools {
+	for _, b := range n.Pools {
 		s.touch(b)
 	}
 }
 
 // Held is what the work of a queue holds, without that of queues below it.
-func (s *Snapshot) Held(queue string) quota.Charge { return s.ledger.Held(queue) }
+func (s *Snapshot) Held(queue string) quota.Charge { return s.Ledger.Held(queue) }
 
 // Claims is the work of a queue in the order in which it was booked.
-func (s *Snapshot) Claims(queue string) []*quota.Claim { return s.ledger.Claims(queue) }
+func (s *Snapshot) Claims(queue string) []*quota.Claim { return s.Ledger.Claims(queue) }
 
 // Charge is what a quota pays for takes on a node; nothing where the node is
 // not there.
 func (s *Snapshot) Charge(nodeID string, takes []Take) quota.Charge {
-	n := s.nodes[nodeID]
+	n := s.Nodes[nodeID]
 	if n == nil {
 		return quota.Charge{}
 	}
-	return s.charge(n, takes)
+	return s.ChargeOn(n, takes)
 }
 
-func (s *Snapshot) charge(n *nodeState, takes []Take) quota.Charge {
+func (s *Snapshot) ChargeOn(n *NodeState, takes []Take) quota.Charge {
 	var sum quota.Charge
 	for _, t := range takes {
-		sum = sum.Plus(chargeOf(&s.kinds[n.where[t.GPU].pool.kind], t))
+		sum = sum.Plus(ChargeOf(&s.Kinds[n.Where[t.GPU].Pool.Kind], t))
 	}
 	return sum
 }
 
 // chargeOf rounds down, as compute in proportion to slices does: all slices of
 // a GPU, handed out one by one, cost no more than the GPU.
-func chargeOf(k *kind, t Take) quota.Charge {
+func ChargeOf(k *Kind, t Take) quota.Charge {
 	switch {
 	case k.Slices > 0:
-		return quota.Charge{Milli: max(t.Milli, t.Slices*gpuMilli/k.Slices), MemoryMiB: t.Slices * k.SliceMiB}
+		return quota.Charge{Milli: max(t.Milli, t.Slices*GPUMilli/k.Slices), MemoryMiB: t.Slices * k.SliceMiB}
 	case k.Replicas > 0:
-		return quota.Charge{Milli: t.Replicas * gpuMilli / k.Replicas, MemoryMiB: t.Replicas * k.MemoryMiB / k.Replicas}
+		return quota.Charge{Milli: t.Replicas * GPUMilli / k.Replicas, MemoryMiB: t.Replicas * k.MemoryMiB / k.Replicas}
 	}
 	return quota.Charge{Milli: t.Milli, MemoryMiB: k.MemoryMiB}
 }

@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"errors"
@@ -10,13 +10,13 @@ import (
 )
 
 // gpuMilli is the compute of one GPU.
-const gpuMilli = 1000
+const GPUMilli = 1000
 
 // Limits of what is planned for. A node with 8 GPUs cut into 7 MIG instances
 // each has 56.
 const (
-	maxGPUs   = forecast.MaxGPUs
-	maxSlices = 1 << 20
+	MaxGPUs   = forecast.MaxGPUs
+	MaxSlices = 1 << 20
 )
 
 // ErrCapacity is wrapped by errors about usage that does not fit.
@@ -25,36 +25,36 @@ var ErrCapacity = errors.New("over capacity")
 // Snapshot is a view of the cluster that is updated in place. It is not safe
 // for concurrent use.
 type Snapshot struct {
-	nodes  map[string]*nodeState
-	usages map[string]*Usage
+	Nodes  map[string]*NodeState
+	Usages map[string]*Usage
 	jobs   map[jobName][]*Usage // those that name one
-	pools  []*gpuPool           // by pool ID; nil where a node was removed
+	Pools  []*Pool              // by pool ID; nil where a node was removed
 	spare  []int32              // pool IDs to use again
-	kinds  []kind
-	kindID map[kind]int32
-	stock  []stock // per kind
+	Kinds  []Kind
+	kindID map[Kind]int32
+	Stock  []stock // per kind
 	groups map[nodeGroup]int32
-	each   classList    // every pool a class of its own
-	states stateClasses // pools by state
-	ledger quota.Ledger // what queues hold
+	Each   Classes      // every pool a class of its own
+	States stateClasses // pools by state
+	Ledger quota.Ledger // what queues hold
 
-	evictables []evictable // by pool ID, for evictions
-	ranks      map[int]int // how many usages have each priority
+	Evictables []Evictable // by pool ID, for evictions
+	Priorities map[int]int // how many usages have each priority
 	// seatBounds is on how many GPUs seats have which highest priority.
 	seatBounds map[int]int
 	// reclaimable is how many usages may be evicted since they do not use their GPUs.
-	reclaimable int
+	Reclaimable int
 }
 
 // nodeState is a node with what is free on it.
-type nodeState struct {
-	spec    Node
-	cpu     int64 // MHz free
-	memory  int64 // MiB free
+type NodeState struct {
+	Spec    Node
+	CPU     int64 // MHz free
+	Memory  int64 // MiB free
 	group   int32 // of Snapshot.groups
-	pools   []*gpuPool
-	where   []poolGPU // per GPU: its pool and place in it
-	holders []*Usage  // by ID
+	Pools   []*Pool
+	Where   []poolGPU // per GPU: its pool and place in it
+	Holders []*Usage  // by ID
 }
 
 // jobName is what a usage is of.
@@ -64,15 +64,15 @@ type jobName struct{ namespace, job string }
 type nodeGroup struct{ datacenter, pool string }
 
 type poolGPU struct {
-	pool  *gpuPool
-	index int // in pool.gpus
+	Pool  *Pool
+	Index int // in pool.gpus
 }
 
 // NewSnapshot returns an empty cluster.
 func NewSnapshot() *Snapshot {
 	return &Snapshot{
-		nodes: map[string]*nodeState{}, usages: map[string]*Usage{}, jobs: map[jobName][]*Usage{}, ranks: map[int]int{}, seatBounds: map[int]int{},
-		kindID: map[kind]int32{}, groups: map[nodeGroup]int32{}, each: classList{ordered: true}, states: stateClasses{ids: map[classKey]int32{}},
+		Nodes: map[string]*NodeState{}, Usages: map[string]*Usage{}, jobs: map[jobName][]*Usage{}, Priorities: map[int]int{}, seatBounds: map[int]int{},
+		kindID: map[Kind]int32{}, groups: map[nodeGroup]int32{}, Each: Classes{Ordered: true}, States: stateClasses{ids: map[classKey]int32{}},
 	}
 }
 
@@ -82,43 +82,43 @@ func (s *Snapshot) AddNode(spec Node) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	if s.nodes[spec.ID] != nil {
+	if s.Nodes[spec.ID] != nil {
 		return fmt.Errorf("add node %q: already there", spec.ID)
 	}
-	n := &nodeState{spec: spec, cpu: spec.CPUMHz, memory: spec.MemoryMiB, group: s.groupOf(&spec)}
-	n.pools = newPools(n, s.intern)
-	n.where = make([]poolGPU, len(spec.GPUs))
-	for _, b := range n.pools {
-		for i, g := range b.positions {
-			n.where[g] = poolGPU{b, i}
+	n := &NodeState{Spec: spec, CPU: spec.CPUMHz, Memory: spec.MemoryMiB, group: s.groupOf(&spec)}
+	n.Pools = newPools(n, s.intern)
+	n.Where = make([]poolGPU, len(spec.GPUs))
+	for _, b := range n.Pools {
+		for i, g := range b.Positions {
+			n.Where[g] = poolGPU{b, i}
 		}
 		s.adopt(b)
 	}
-	s.nodes[spec.ID] = n
-	s.countSeats(&n.spec, 1)
+	s.Nodes[spec.ID] = n
+	s.countSeats(&n.Spec, 1)
 	s.setEvictables(n)
 	return nil
 }
 
 // RemoveNode takes a node away and returns the usage that was on it, by ID.
 func (s *Snapshot) RemoveNode(id string) ([]Usage, error) {
-	n := s.nodes[id]
+	n := s.Nodes[id]
 	if n == nil {
 		return nil, fmt.Errorf("remove node %q: not there", id)
 	}
 	var gone []Usage
-	for len(n.holders) > 0 {
-		u, err := s.Release(n.holders[0].ID)
+	for len(n.Holders) > 0 {
+		u, err := s.Release(n.Holders[0].ID)
 		if err != nil {
 			return nil, err
 		}
 		gone = append(gone, u)
 	}
-	for _, b := range slices.Backward(n.pools) {
+	for _, b := range slices.Backward(n.Pools) {
 		s.disown(b) // backward, so that IDs come back in the same order
 	}
-	s.countSeats(&n.spec, -1)
-	delete(s.nodes, id)
+	s.countSeats(&n.Spec, -1)
+	delete(s.Nodes, id)
 	return gone, nil
 }
 
@@ -129,11 +129,11 @@ func (s *Snapshot) UpdateNode(spec Node) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	old := s.nodes[spec.ID]
+	old := s.Nodes[spec.ID]
 	if old == nil {
 		return fmt.Errorf("update node %q: not there", spec.ID)
 	}
-	was := old.spec
+	was := old.Spec
 	held, err := s.RemoveNode(spec.ID)
 	if err != nil {
 		return err
@@ -175,57 +175,57 @@ func (s *Snapshot) groupOf(n *Node) int32 {
 	return id
 }
 
-func (s *Snapshot) intern(k kind) int32 {
+func (s *Snapshot) intern(k Kind) int32 {
 	id, ok := s.kindID[k]
 	if !ok {
-		id = int32(len(s.kinds))
-		s.kinds = append(s.kinds, k)
-		s.stock = append(s.stock, stock{idle: map[int32]int{}})
+		id = int32(len(s.Kinds))
+		s.Kinds = append(s.Kinds, k)
+		s.Stock = append(s.Stock, stock{idle: map[int32]int{}})
 		s.kindID[k] = id
 	}
 	return id
 }
 
-func (s *Snapshot) adopt(b *gpuPool) {
+func (s *Snapshot) adopt(b *Pool) {
 	if last := len(s.spare) - 1; last >= 0 {
-		b.id = s.spare[last]
+		b.ID = s.spare[last]
 		s.spare = s.spare[:last]
-		s.pools[b.id] = b
+		s.Pools[b.ID] = b
 	} else {
-		b.id = int32(len(s.pools))
-		s.pools = append(s.pools, b)
-		s.evictables = append(s.evictables, evictable{})
-		s.each.classes, s.each.first = append(s.each.classes, poolClass{}), append(s.each.first, b.id)
+		b.ID = int32(len(s.Pools))
+		s.Pools = append(s.Pools, b)
+		s.Evictables = append(s.Evictables, Evictable{})
+		s.Each.List, s.Each.First = append(s.Each.List, Class{}), append(s.Each.First, b.ID)
 	}
-	s.each.classes[b.id].pools = []int32{b.id}
-	if b.kind >= 0 {
-		s.stock[b.kind].add(b)
+	s.Each.List[b.ID].Pools = []int32{b.ID}
+	if b.Kind >= 0 {
+		s.Stock[b.Kind].add(b)
 	}
 	s.touch(b)
 }
 
-func (s *Snapshot) disown(b *gpuPool) {
-	if b.kind >= 0 {
-		s.stock[b.kind].remove(b)
+func (s *Snapshot) disown(b *Pool) {
+	if b.Kind >= 0 {
+		s.Stock[b.Kind].remove(b)
 	}
-	s.pools[b.id] = nil
-	s.evictables[b.id] = evictable{}
-	s.spare = append(s.spare, b.id)
-	s.each.classes[b.id].pools = nil
-	s.each.renew(b.id, b)
-	s.states.remove(b)
+	s.Pools[b.ID] = nil
+	s.Evictables[b.ID] = Evictable{}
+	s.spare = append(s.spare, b.ID)
+	s.Each.List[b.ID].Pools = nil
+	s.Each.renew(b.ID, b)
+	s.States.remove(b)
 }
 
 // touch brings what is derived from a pool up to date and logs the change.
-func (s *Snapshot) touch(b *gpuPool) {
-	if b.kind >= 0 {
-		st := &s.stock[b.kind]
-		st.free -= b.free
-		st.idle[b.idle]--
-		b.refresh(&s.kinds[b.kind])
-		st.free += b.free
-		st.idle[b.idle]++
+func (s *Snapshot) touch(b *Pool) {
+	if b.Kind >= 0 {
+		st := &s.Stock[b.Kind]
+		st.Free -= b.Free
+		st.idle[b.Idle]--
+		b.refresh(&s.Kinds[b.Kind])
+		st.Free += b.Free
+		st.idle[b.Idle]++
 	}
-	s.each.renew(b.id, b)
-	s.states.put(b)
+	s.Each.renew(b.ID, b)
+	s.States.put(b)
 }

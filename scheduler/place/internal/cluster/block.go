@@ -1,4 +1,4 @@
-package place
+package cluster
 
 import (
 	"slices"
@@ -26,13 +26,13 @@ type Blocks struct {
 // Serves reports whether a node has room for an alloc. The usages that without
 // selects count as gone; nil selects none.
 func (s *Snapshot) Serves(nodeID string, a *Blocks, without func(*Usage) bool) bool {
-	n := s.nodes[nodeID]
+	n := s.Nodes[nodeID]
 	if n == nil {
 		return false
 	}
 	free := n.unused()
 	if without != nil {
-		for _, u := range n.holders {
+		for _, u := range n.Holders {
 			if without(u) {
 				free.add(n, u)
 			}
@@ -44,52 +44,49 @@ func (s *Snapshot) Serves(nodeID string, a *Blocks, without func(*Usage) bool) b
 	return !slices.ContainsFunc(a.Devices, func(b Block) bool { return !free.take(n, &b) })
 }
 
-// Everything selects all usages, for [Snapshot.Serves].
-func Everything(*Usage) bool { return true }
-
 // unused is what a node has free, per GPU in the node's order.
 type unused struct {
 	cpu, memory int64
-	gpus        []gpuState
+	gpus        []GPUState
 }
 
-func (n *nodeState) unused() unused {
-	free := unused{cpu: n.cpu, memory: n.memory, gpus: make([]gpuState, len(n.where))}
-	for i, at := range n.where {
-		free.gpus[i] = at.pool.gpus[at.index]
+func (n *NodeState) unused() unused {
+	free := unused{cpu: n.CPU, memory: n.Memory, gpus: make([]GPUState, len(n.Where))}
+	for i, at := range n.Where {
+		free.gpus[i] = at.Pool.GPUs[at.Index]
 	}
 	return free
 }
 
 // add frees what a usage holds.
-func (f *unused) add(n *nodeState, u *Usage) {
+func (f *unused) add(n *NodeState, u *Usage) {
 	f.cpu += u.CPUMHz
 	f.memory += u.MemoryMiB
 	for _, t := range u.Takes {
 		c := &f.gpus[t.GPU]
-		c.milli += int32(t.Milli)
-		c.slices += int32(t.Slices)
-		c.replicas += int32(t.Replicas)
-		c.tasks--
+		c.Milli += int32(t.Milli)
+		c.Slices += int32(t.Slices)
+		c.Replicas += int32(t.Replicas)
+		c.Tasks--
 	}
 }
 
 // instances is how many of Nomad's instances a GPU has free for a block, whose
 // compute it must have too.
-func (c *gpuState) instances(g *GPU, b *Block) int64 {
-	if !c.open || int64(c.milli) < b.Milli {
+func (c *GPUState) instances(g *GPU, b *Block) int64 {
+	if !c.Open || int64(c.Milli) < b.Milli {
 		return 0
 	}
 	switch g.Mode {
 	case gpu.ModeSlice:
-		if b.Milli == 0 && int64(c.milli) < b.Count*gpuMilli/g.Slices { // it goes with the slices
+		if b.Milli == 0 && int64(c.Milli) < b.Count*GPUMilli/g.Slices { // it goes with the slices
 			return 0
 		}
-		return int64(c.slices)
+		return int64(c.Slices)
 	case gpu.ModeShared:
-		return int64(c.replicas)
+		return int64(c.Replicas)
 	}
-	if c.tasks > 0 || !g.named(b.Conditions) {
+	if c.Tasks > 0 || !g.named(b.Conditions) {
 		return 0
 	}
 	return 1
@@ -102,16 +99,16 @@ func (g *GPU) named(conditions []constraint.Constraint) bool {
 }
 
 // take takes a block out of what is free, or the first of its alternatives that is there.
-func (f *unused) take(n *nodeState, b *Block) bool {
+func (f *unused) take(n *NodeState, b *Block) bool {
 	return f.takeOne(n, b) || slices.ContainsFunc(b.Or, func(or Block) bool { return f.takeOne(n, &or) })
 }
 
 // takeOne takes a block from the device group that suits and has the least that is enough.
-func (f *unused) takeOne(n *nodeState, b *Block) bool {
+func (f *unused) takeOne(n *NodeState, b *Block) bool {
 	have := map[*constraint.Device]int64{}
 	var order []*constraint.Device
-	for i := range n.spec.GPUs {
-		g := &n.spec.GPUs[i]
+	for i := range n.Spec.GPUs {
+		g := &n.Spec.GPUs[i]
 		if g.Device == nil {
 			continue
 		}
@@ -130,8 +127,8 @@ func (f *unused) takeOne(n *nodeState, b *Block) bool {
 		return false
 	}
 	left := b.Count
-	for i := range n.spec.GPUs {
-		g := &n.spec.GPUs[i]
+	for i := range n.Spec.GPUs {
+		g := &n.Spec.GPUs[i]
 		if g.Device == best && left > 0 {
 			left -= f.gpus[i].give(g, b, min(left, f.gpus[i].instances(g, b)))
 		}
@@ -140,23 +137,23 @@ func (f *unused) takeOne(n *nodeState, b *Block) bool {
 }
 
 // give takes so many instances off a GPU.
-func (c *gpuState) give(g *GPU, b *Block, count int64) int64 {
+func (c *GPUState) give(g *GPU, b *Block, count int64) int64 {
 	if count <= 0 {
 		return 0
 	}
 	milli := b.Milli
 	switch g.Mode {
 	case gpu.ModeSlice:
-		c.slices -= int32(count)
+		c.Slices -= int32(count)
 		if milli == 0 {
-			milli = count * gpuMilli / g.Slices
+			milli = count * GPUMilli / g.Slices
 		}
 	case gpu.ModeShared:
-		c.replicas -= int32(count)
+		c.Replicas -= int32(count)
 	default:
-		milli = gpuMilli
+		milli = GPUMilli
 	}
-	c.milli -= int32(milli)
-	c.tasks++
+	c.Milli -= int32(milli)
+	c.Tasks++
 	return count
 }

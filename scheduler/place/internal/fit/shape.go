@@ -1,4 +1,4 @@
-package place
+package fit
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // shapeKey identifies requests that every node treats alike: all that matters
 // to where a task fits, nothing that says whose it is.
-type shapeKey struct {
+type ShapeKey struct {
 	cpu, memory                 int64
 	gpus                        int
 	whole, shared, close, cover bool
@@ -26,26 +27,26 @@ type shapeKey struct {
 	nodes, constraints          string
 	device, conditions          string
 	instances                   int64
-	most                        Charge
-	policy                      Policy
+	most                        quota.Charge
+	Policy                      Policy
 	beside                      Beside
 	seat                        int
 }
 
-func keyOf(r *Request) shapeKey {
+func KeyOf(r *Request) ShapeKey {
 	seat := 0
 	if r.Beside == BesideLower {
 		seat = r.SeatPriority
 	}
-	return shapeKey{
+	return ShapeKey{
 		beside: r.Beside, seat: seat,
 		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
 		whole: r.Whole, shared: r.Shared, close: r.Close, cover: r.Cover,
 		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), not: joined(r.Not), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
-		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), policy: r.Policy,
-		device: r.Device, conditions: constraintKey(r.Conditions), instances: r.Instances, most: r.most,
+		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), Policy: r.Policy,
+		device: r.Device, conditions: constraintKey(r.Conditions), instances: r.Instances, most: r.Most,
 	}
 }
 
@@ -77,87 +78,87 @@ func constraintKey(cs []constraint.Constraint) string {
 // Shape is a request reduced to what decides where it fits, with the answer
 // per kind of GPU worked out once.
 type Shape struct {
-	req      Request
-	needs    []need         // per kind of the snapshot, grown on demand
-	demand   forecast.Shape // what the forecast knows of it
+	Req      Request
+	needs    []Need         // per kind of the snapshot, grown on demand
+	Demand   forecast.Shape // what the forecast knows of it
 	filtered bool           // asks more of a node than capacity and GPUs
 	apart    bool           // and pools in the same state may differ in it
 	// meets is which device groups meet the conditions, as far as looked at; nil
 	// where the shape has none.
-	meets map[*constraint.Device]bool
+	Meets map[*constraint.Device]bool
 }
 
 // need is what a shape takes of one GPU of a kind.
-type need struct {
-	ok    bool
-	whole bool  // no other task may hold a part
-	take  Take  // GPU unset
-	share int32 // usable milli it takes away
-	least int32 // usable milli of any GPU that holds it, at least
+type Need struct {
+	OK    bool
+	Whole bool         // no other task may hold a part
+	Take  cluster.Take // GPU unset
+	Share int32        // usable milli it takes away
+	least int32        // usable milli of any GPU that holds it, at least
 	why   string
 }
 
-func newShape(r *Request, s *Snapshot) *Shape {
+func NewShape(r *Request, s *cluster.Snapshot) *Shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
-	sh := &Shape{req: own, apart: len(r.Nodes)+len(r.Constraints) > 0 || r.Beside != BesideAny}
+	sh := &Shape{Req: own, apart: len(r.Nodes)+len(r.Constraints) > 0 || r.Beside != BesideAny}
 	if r.Device != "" || len(r.Conditions) > 0 {
-		sh.apart, sh.meets = true, map[*constraint.Device]bool{}
+		sh.apart, sh.Meets = true, map[*constraint.Device]bool{}
 	}
-	sh.demand = forecast.Shape{
-		CPU: r.CPUMHz, Memory: r.MemoryMiB, GPUs: r.GPUs, Milli: r.milli(), Whole: r.Whole, Bound: len(r.Models)+len(r.Not) > 0,
-		Takes: func(kind int32) (int32, bool) { nd := sh.need(s, kind); return nd.share, nd.ok },
-		Parts: func(kind int32) (int32, int32) { return sh.need(s, kind).parts(&s.kinds[kind]) },
+	sh.Demand = forecast.Shape{
+		CPU: r.CPUMHz, Memory: r.MemoryMiB, GPUs: r.GPUs, Milli: r.Milli(), Whole: r.Whole, Bound: len(r.Models)+len(r.Not) > 0,
+		Takes: func(kind int32) (int32, bool) { nd := sh.Need(s, kind); return nd.Share, nd.OK },
+		Parts: func(kind int32) (int32, int32) { return sh.Need(s, kind).parts(&s.Kinds[kind]) },
 	}
-	sh.size(s)
+	sh.Size(s)
 	sh.filtered = sh.apart || len(r.Datacenters)+len(r.Pools) > 0
 	return sh
 }
 
 // size works out how much GPU a shape asks for that says it in memory or turns: the mean
 // over the kinds that hold it.
-func (sh *Shape) size(s *Snapshot) {
-	if sh.req.GPUs == 0 || sh.req.Whole || sh.req.ShareMilli > 0 {
+func (sh *Shape) Size(s *cluster.Snapshot) {
+	if sh.Req.GPUs == 0 || sh.Req.Whole || sh.Req.ShareMilli > 0 {
 		return
 	}
 	var sum, kinds int64
-	for id := range s.kinds {
-		if nd := sh.need(s, int32(id)); nd.ok {
-			sum, kinds = sum+int64(nd.share), kinds+1
+	for id := range s.Kinds {
+		if nd := sh.Need(s, int32(id)); nd.OK {
+			sum, kinds = sum+int64(nd.Share), kinds+1
 		}
 	}
-	sh.demand.Milli = int64(sh.req.GPUs) * max(1, sum/max(1, kinds))
+	sh.Demand.Milli = int64(sh.Req.GPUs) * max(1, sum/max(1, kinds))
 }
 
 // suits reports whether a GPU of a pool, full or not, is of a device group that
 // will do, and, where tasks step aside for each other, beside whom it may sit.
-func (sh *Shape) suits(b *gpuPool, index int) bool {
+func (sh *Shape) Suits(b *cluster.Pool, index int) bool {
 	switch {
 	case !sh.sits(b, index):
 		return false
-	case sh.meets == nil:
+	case sh.Meets == nil:
 		return true
 	}
-	d := b.node.spec.GPUs[b.positions[index]].Device
+	d := b.Node.Spec.GPUs[b.Positions[index]].Device
 	if d == nil {
 		return false
 	}
-	ok, known := sh.meets[d]
+	ok, known := sh.Meets[d]
 	if !known {
-		ok = (sh.req.Device == "" || d.Named(sh.req.Device)) && d.Meets(sh.req.Conditions)
-		sh.meets[d] = ok
+		ok = (sh.Req.Device == "" || d.Named(sh.Req.Device)) && d.Meets(sh.Req.Conditions)
+		sh.Meets[d] = ok
 	}
 	return ok
 }
 
 // suiting counts the GPUs of a pool that will do.
-func (sh *Shape) suiting(b *gpuPool) int {
-	if sh.meets == nil && sh.req.Beside == BesideAny {
-		return len(b.gpus)
+func (sh *Shape) suiting(b *cluster.Pool) int {
+	if sh.Meets == nil && sh.Req.Beside == BesideAny {
+		return len(b.GPUs)
 	}
 	n := 0
-	for i := range b.gpus {
-		if sh.suits(b, i) {
+	for i := range b.GPUs {
+		if sh.Suits(b, i) {
 			n++
 		}
 	}
@@ -165,26 +166,26 @@ func (sh *Shape) suiting(b *gpuPool) int {
 }
 
 // need returns what the shape takes of a GPU of the kind.
-func (sh *Shape) need(s *Snapshot, id int32) *need {
+func (sh *Shape) Need(s *cluster.Snapshot, id int32) *Need {
 	for int(id) >= len(sh.needs) {
-		sh.needs = append(sh.needs, needOf(&sh.req, &s.kinds[len(sh.needs)]))
+		sh.needs = append(sh.needs, needOf(&sh.Req, &s.Kinds[len(sh.needs)]))
 	}
 	return &sh.needs[id]
 }
 
 // parts is what it takes of compute and of memory, in milli.
-func (nd *need) parts(k *kind) (compute, memory int32) {
-	if nd.whole || k.Slices == 0 {
-		return nd.share, nd.share
+func (nd *Need) parts(k *cluster.Kind) (compute, memory int32) {
+	if nd.Whole || k.Slices == 0 {
+		return nd.Share, nd.Share
 	}
-	return int32(nd.take.Milli), int32(ceilDiv(nd.take.Slices*gpuMilli, k.Slices))
+	return int32(nd.Take.Milli), int32(ceilDiv(nd.Take.Slices*cluster.GPUMilli, k.Slices))
 }
 
 // needOf translates a request into amounts of one GPU of a kind, or says why
 // that kind can never hold it.
-func needOf(r *Request, k *kind) need {
+func needOf(r *Request, k *cluster.Kind) Need {
 	if why := mismatch(r, k); why != "" {
-		return need{why: why}
+		return Need{why: why}
 	}
 	nd := sliceNeed
 	switch {
@@ -194,32 +195,32 @@ func needOf(r *Request, k *kind) need {
 		nd = wholeNeed
 	}
 	n := nd(r, k)
-	if n.ok && !chargeOf(k, n.take).Within(r.most) {
-		return need{why: "its queue may not hold as much more as this GPU costs"}
+	if n.OK && !cluster.ChargeOf(k, n.Take).Within(r.Most) {
+		return Need{why: "its queue may not hold as much more as this GPU costs"}
 	}
 	return n
 }
 
-func wholeNeed(_ *Request, k *kind) need {
-	return need{ok: true, whole: true, take: Take{Milli: gpuMilli, Slices: k.Slices}, share: gpuMilli, least: gpuMilli}
+func wholeNeed(_ *Request, k *cluster.Kind) Need {
+	return Need{OK: true, Whole: true, Take: cluster.Take{Milli: cluster.GPUMilli, Slices: k.Slices}, Share: cluster.GPUMilli, least: cluster.GPUMilli}
 }
 
-func turnNeed(r *Request, k *kind) need {
+func turnNeed(r *Request, k *cluster.Kind) Need {
 	turns := max(1, r.Instances)
 	if turns > k.Replicas {
-		return need{why: "fewer turns"}
+		return Need{why: "fewer turns"}
 	}
-	share := int32(turns * gpuMilli / k.Replicas)
-	return need{ok: true, take: Take{Replicas: turns}, share: share, least: share}
+	share := int32(turns * cluster.GPUMilli / k.Replicas)
+	return Need{OK: true, Take: cluster.Take{Replicas: turns}, Share: share, least: share}
 }
 
-func mismatch(r *Request, k *kind) string {
+func mismatch(r *Request, k *cluster.Kind) string {
 	switch {
 	case r.Vendor != "" && !strings.EqualFold(r.Vendor, k.Vendor):
 		return "other vendor"
-	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.named):
+	case len(r.Models) > 0 && !slices.ContainsFunc(r.Models, k.Named):
 		return "other model than " + strings.Join(r.Models, " or ")
-	case slices.ContainsFunc(r.Not, k.named):
+	case slices.ContainsFunc(r.Not, k.Named):
 		return "model " + k.Type + ", which is excluded"
 	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
 		return "GPU memory too small" // in whatever mode
@@ -241,9 +242,9 @@ func mismatch(r *Request, k *kind) string {
 
 // sliceNeed is the need of a fraction or a memory request. Memory beyond the
 // last slice but within the card is all slices; all slices are the whole card.
-func sliceNeed(r *Request, k *kind) need {
+func sliceNeed(r *Request, k *cluster.Kind) Need {
 	// Rounded down, so that two halves of 79 slices fit on one GPU.
-	count := max(1, r.ShareMilli*k.Slices/gpuMilli)
+	count := max(1, r.ShareMilli*k.Slices/cluster.GPUMilli)
 	if r.MemoryMiBPerGPU > 0 {
 		count = ceilDiv(r.MemoryMiBPerGPU, k.SliceMiB)
 		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k.MemoryMiB) {
@@ -254,7 +255,7 @@ func sliceNeed(r *Request, k *kind) need {
 		count = r.Instances
 	}
 	if count > k.Slices {
-		return need{why: "GPU memory too small"}
+		return Need{why: "GPU memory too small"}
 	}
 	if r.Cover {
 		count = max(count, covering(r.ShareMilli, k.Slices))
@@ -263,12 +264,12 @@ func sliceNeed(r *Request, k *kind) need {
 	if milli == 0 {
 		// Rounded down, as the device plugin does: rounded up, the last slice of
 		// a GPU that is handed out one by one would find no compute left.
-		milli = count * gpuMilli / k.Slices
+		milli = count * cluster.GPUMilli / k.Slices
 	}
-	return need{
-		ok: true, take: Take{Milli: milli, Slices: count},
-		share: int32(max(milli, ceilDiv(count*gpuMilli, k.Slices))),
-		least: int32(min(milli, count*gpuMilli/k.Slices)),
+	return Need{
+		OK: true, Take: cluster.Take{Milli: milli, Slices: count},
+		Share: int32(max(milli, ceilDiv(count*cluster.GPUMilli, k.Slices))),
+		least: int32(min(milli, count*cluster.GPUMilli/k.Slices)),
 	}
 }
 
@@ -276,8 +277,8 @@ func sliceNeed(r *Request, k *kind) need {
 // out of compute, however many tasks of the share are put on it by a job that
 // counts slices only.
 func covering(share, slices int64) int64 {
-	count := max(1, share*slices/gpuMilli)
-	if slices/count*share > gpuMilli {
+	count := max(1, share*slices/cluster.GPUMilli)
+	if slices/count*share > cluster.GPUMilli {
 		count++
 	}
 	return count
@@ -290,26 +291,26 @@ func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 // milli is the GPU that a request asks for, over all its GPUs.
-func (r *Request) milli() int64 {
+func (r *Request) Milli() int64 {
 	switch {
 	case r.GPUs == 0:
 		return 0
 	case r.Whole:
-		return int64(r.GPUs) * gpuMilli
+		return int64(r.GPUs) * cluster.GPUMilli
 	}
 	return int64(r.GPUs) * r.ShareMilli // see shape.size where it says none
 }
 
 // leastCharge is the least that a quota would pay for the shape on any kind.
-func (sh *Shape) leastCharge(s *Snapshot) quota.Charge {
+func (sh *Shape) LeastCharge(s *cluster.Snapshot) quota.Charge {
 	var least quota.Charge
 	found := false
-	for id := range s.kinds {
-		nd := sh.need(s, int32(id))
-		if !nd.ok {
+	for id := range s.Kinds {
+		nd := sh.Need(s, int32(id))
+		if !nd.OK {
 			continue
 		}
-		c := chargeOf(&s.kinds[id], nd.take).Times(int64(sh.req.GPUs))
+		c := cluster.ChargeOf(&s.Kinds[id], nd.Take).Times(int64(sh.Req.GPUs))
 		if found {
 			c = c.Smaller(least)
 		}

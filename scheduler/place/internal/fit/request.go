@@ -1,4 +1,4 @@
-package place
+package fit
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // Request is what one task asks for. The GPU part has one of five shapes:
@@ -74,7 +76,7 @@ type Request struct {
 	SpareGangs bool
 	OnlyIdle   bool
 
-	most Charge // that a GPU may cost; what is 0 is not bounded
+	Most quota.Charge // that a GPU may cost; what is 0 is not bounded
 }
 
 // ErrRequest is wrapped by every error about a request that makes no sense on
@@ -95,8 +97,8 @@ func (r *Request) Fault() string {
 	switch {
 	case r.CPUMHz < 0 || r.MemoryMiB < 0 || r.MemoryMiBPerGPU < 0 || r.MinMemoryMiB < 0:
 		return "negative CPU or memory"
-	case r.GPUs < 0 || r.GPUs > maxGPUs:
-		return fmt.Sprintf("%d GPUs on one node, and no more than %d are planned for", r.GPUs, maxGPUs)
+	case r.GPUs < 0 || r.GPUs > cluster.MaxGPUs:
+		return fmt.Sprintf("%d GPUs on one node, and no more than %d are planned for", r.GPUs, cluster.MaxGPUs)
 	case r.GPUs == 0 && (r.Whole || r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
 		return "a share of zero GPUs"
 	case r.GPUs > 0 && r.Whole && (r.Shared || r.ShareMilli != 0 || r.MemoryMiBPerGPU != 0):
