@@ -69,7 +69,7 @@ func TestUpdateNodeRefuses(t *testing.T) {
 // of it, because what runs there may not be evicted.
 func TestVictimsBeyondTheMostPromisingPools(t *testing.T) {
 	var nodes []Node
-	for i := range searched + 8 {
+	for i := range manyNodes {
 		nodes = append(nodes, testNode(fmt.Sprintf("n%02d", i), "A100", 1))
 	}
 	p := testPlanner(t, nodes...)

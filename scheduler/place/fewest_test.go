@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 var bruteClusters = flag.Int("place.clusters", 2000, "random clusters on which victims are compared with all sets of victims")
@@ -57,14 +58,18 @@ func TestVictimsAreTheFewest(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		got := 0
-		for _, v := range plan.Victims {
-			got = max(got, v.Priority+1)
-		}
-		if got != top || len(plan.Victims) != fewest {
+		if got := above(plan.Victims); got != top || len(plan.Victims) != fewest {
 			t.Fatalf("cluster %d, request %+v: %d victims of priority below %d, want %d below %d", seed, r, len(plan.Victims), got, fewest, top)
 		}
 	}
+}
+
+// above is the least priority that is higher than those of all victims.
+func above(victims []Usage) (priority int) {
+	for _, v := range victims {
+		priority = max(priority, v.Priority+1)
+	}
+	return priority
 }
 
 // quick are weights under which nothing is played for long.
@@ -77,6 +82,7 @@ func quick() Weights {
 // fewestByForce tries all sets of victims on all nodes: the highest priority among
 // the best, plus one, and how many they are.
 func fewestByForce(s *Snapshot, r *Request) (top, victims int, ok bool) {
+	sh := fit.NewShape(r, s)
 	for _, n := range s.Nodes {
 		var may []*Usage
 		for _, u := range n.Holders {
@@ -102,7 +108,11 @@ func fewestByForce(s *Snapshot, r *Request) (top, victims int, ok bool) {
 			}
 			room := 0
 			for i := range milli {
-				if r.Whole && tasks[i] == 0 || !r.Whole && milli[i] >= r.ShareMilli && slices[i] >= r.ShareMilli/100 {
+				if r.GPUs == 0 {
+					break
+				}
+				nd := sh.Need(s, n.Where[i].Pool.Kind)
+				if nd.OK && (nd.Whole && tasks[i] == 0 || !nd.Whole && milli[i] >= nd.Take.Milli && slices[i] >= nd.Take.Slices) {
 					room++
 				}
 			}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 )
 
 // plainGains counts the nodes that would do after evictions, by why they do not now, with a
@@ -12,19 +14,18 @@ import (
 func (w *world) plainGains(r *Request) map[string]int {
 	sh, gains := w.plan.shapeOf(r), map[string]int{}
 	e := w.plan.eviction(r, sh, w.now, nil)
-	if e.hopeless() {
+	if e.Hopeless() {
 		return gains
 	}
+	var fresh evict.Gains
+	helps := fresh.Helps(e)
 	for _, n := range w.snap.Nodes {
 		why := sh.Refusal(w.snap, n)
 		if why.Why == "" {
 			return nil
 		}
-		for _, b := range n.Pools {
-			if _, ok := e.target(int(b.ID)); ok && !why.Never && sh.Could(w.snap, b) && e.trial(b).empty(e.candidates(b)) {
-				gains[why.Why]++
-				break
-			}
+		if !why.Never && helps(n.Pools[0].ID) {
+			gains[why.Why]++
 		}
 	}
 	return gains

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 )
 
 // Plan makes room for a group of requests: end the victims, then place.
@@ -57,8 +59,8 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 }
 
 // eviction is of work for a request, as the quotas have it.
-func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *eviction {
-	return newEviction(p.snap, Rules{p.quotas, p.ranks, p.Order}, r, sh.Shape, now, spared)
+func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *evict.Eviction {
+	return evict.New(p.snap, evict.Rules{Quotas: p.quotas, Ranks: p.ranks, Order: p.Order, Ranked: &p.ranked.log}, r, sh.Shape, now, spared)
 }
 
 // makeRoom places one request, with evictions where it must, and books it all
@@ -73,12 +75,12 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 	}
 	sh := p.shapeOf(r)
 	e := p.eviction(r, sh, now, spared)
-	sp := e.best()
+	sp := e.Best()
 	if sp == nil {
 		return Placement{}, nil, fmt.Errorf("preempt for %q: %w", r.ID, err)
 	}
 	var victims []Usage
-	for _, u := range sp.victims {
+	for _, u := range sp.Victims {
 		victims = append(victims, *u)
 	}
 	for i := range victims {
@@ -86,7 +88,7 @@ func (p *Planner) makeRoom(t *transaction, r *Request, now time.Time, spared map
 			return Placement{}, nil, err
 		}
 	}
-	pl = p.placement(r, sh, sp.pool)
+	pl = p.placement(r, sh, sp.Pool)
 	if err := p.withinLimits(&pl.Usage); err != nil {
 		return Placement{}, nil, fmt.Errorf("preempt for %q: %w", r.ID, err)
 	}

@@ -335,62 +335,32 @@ func TestVictimsAreFewest(t *testing.T) {
 		}
 		r := ask(t, "new", []string{"0.3", "0.7", "1", "2", "60G", "8G,0.6", "40G,0.2"}[rng.IntN(7)])
 		r.Priority = 35
-		sh := p.shapeOf(&r)
 		plan, err := p.Preempt([]Request{r}, noon)
-		if want, possible := fewest(p, sh, noon); possible != (err == nil) {
+		if top, count, possible := fewestByForce(p.snap, &r); possible != (err == nil) {
 			t.Errorf("seed %d: %v, but possible: %v", seed, err, possible)
-		} else if possible && len(plan.Victims) > 0 && costOf(plan.Victims, noon).bound().compare(want.bound()) != 0 {
-			t.Errorf("seed %d: for %+v victims %q, best are %+v", seed, r, victims(plan), want)
+		} else if possible && (above(plan.Victims) != top || len(plan.Victims) != count) {
+			t.Errorf("seed %d: for %+v victims %q, best are %d of priority below %d", seed, r, victims(plan), count, top)
 		}
 	}
 }
 
-// fewest tries every set of victims on every node.
-func fewest(p *Planner, sh *shape, now time.Time) (*victimSet, bool) {
-	e := p.eviction(&sh.Req, sh, now, nil)
-	var best *victimSet
-	for _, b := range p.snap.Pools {
-		holders := b.Node.Holders
-		for set := range 1 << len(holders) {
-			room := e.trial(b)
-			var gone []Usage
-			for i, u := range holders {
-				if set>>i&1 == 1 {
-					room.add(u, 1)
-					gone = append(gone, *u)
-				}
-			}
-			cost := costOf(gone, now)
-			if room.fits() && (best == nil || cost.bound().compare(best.bound()) < 0) {
-				best = cost
-			}
-		}
-	}
-	return best, best != nil
-}
-
-func costOf(gone []Usage, now time.Time) *victimSet {
-	sp := &victimSet{}
-	for i := range gone {
-		sp.add(&gone[i], &eviction{now: now})
-	}
-	return sp
-}
+// manyNodes are more than are searched for victims in any case.
+const manyNodes = 40
 
 // More nodes than are searched in any case hold many small tasks; the last
 // holds one large task, which is fewer.
 func TestFewestVictimsOfAllNodes(t *testing.T) {
 	var nodes []Node
-	for i := range 2*searched + 1 {
+	for i := range 2*manyNodes + 1 {
 		nodes = append(nodes, testNode(fmt.Sprintf("n%03d", i), "A100", 1))
 	}
 	p := testPlanner(t, nodes...)
-	for i := range 2 * searched {
+	for i := range 2 * manyNodes {
 		for j := range 5 {
 			held(t, p.snap, fmt.Sprintf("small-%d-%d", i, j), nodes[i].ID, 0, 200, 10, func(u *Usage) { u.Start = noon })
 		}
 	}
-	held(t, p.snap, "large", nodes[2*searched].ID, 0, 1000, 10)
+	held(t, p.snap, "large", nodes[2*manyNodes].ID, 0, 1000, 10)
 	r := ask(t, "new", "1")
 	r.Priority = 50
 	if plan, err := p.Preempt([]Request{r}, noon); err != nil || victims(plan) != "large" {

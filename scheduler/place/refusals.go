@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 )
 
 // refusals is why nodes cannot take one shape. It follows the snapshot through the log of
@@ -16,8 +18,7 @@ type refusals struct {
 	of     []int32
 	counts []Reason
 	places map[Reason]int32 // in counts, with no nodes
-	// gains is what evictions would give, the one that was asked for last at the end.
-	gains []*gains
+	gains  evict.Gains      // what evictions would give
 }
 
 const (
@@ -85,8 +86,13 @@ func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
 	e.Fits = x.fits
 	reasons := slices.Clone(x.counts)
 	someday := slices.ContainsFunc(reasons, func(why Reason) bool { return why.Nodes > 0 && !why.Never })
-	if ev := p.eviction(r, sh, now, nil); x.fits == 0 && someday && !ev.hopeless() {
-		x.countGains(p, ev, reasons)
+	if ev := p.eviction(r, sh, now, nil); x.fits == 0 && someday && !ev.Hopeless() {
+		helps := x.gains.Helps(ev)
+		for id, at := range x.of {
+			if at >= 0 && !reasons[at].Never && helps(int32(id)) {
+				reasons[at].Preempted++
+			}
+		}
 	}
 	e.Reasons = slices.DeleteFunc(reasons, func(why Reason) bool { return why.Nodes == 0 })
 	slices.SortFunc(e.Reasons, func(a, b Reason) int {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 )
 
 // Relief is room that moves make for work that waits.
@@ -87,12 +87,12 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 	}
 	sh := f.p.shapeOf(r)
 	e := f.p.eviction(r, sh, f.now, f.spared)
-	e.movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.Nodes[u.NodeID]) != nil }
-	var best *victimSet
-	for _, b := range f.pools(sh) {
-		set, ok := e.search(b)
-		for _, set := range []*victimSet{set, e.alone(e.trial(b), e.candidates(b))} {
-			if ok && set != nil && len(set.victims) <= f.o.Moves-len(f.moved) && (best == nil || e.compareVictims(set, best) < 0) && f.fits(r, sh, set) {
+	e.Movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.Nodes[u.NodeID]) != nil }
+	var best *evict.Set
+	for _, b := range e.Nearest() {
+		set, ok := e.Search(b)
+		for _, set := range []*evict.Set{set, e.Alone(e.Trial(b), e.Candidates(b))} {
+			if ok && set != nil && len(set.Victims) <= f.o.Moves-len(f.moved) && (best == nil || e.CompareVictims(set, best) < 0) && f.fits(r, sh, set) {
 				best = set
 			}
 		}
@@ -101,7 +101,7 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 		return Placement{}, fmt.Errorf("move for %q: %w", r.ID, err)
 	}
 	pl, victims, err := f.vacate(t, r, sh, best)
-	f.left[best.pool.Node] = true
+	f.left[best.Pool.Node] = true
 	f.moved = append(f.moved, victims...)
 	for i := range victims {
 		f.spared[victims[i].ID] = true
@@ -120,34 +120,8 @@ func (f *relocation) movesTo(u *Usage, from *cluster.NodeState) *cluster.Pool {
 	})
 }
 
-// pools lists the pools that could take a shape, those first where the least GPU is
-// missing, as many as an eviction searches.
-func (f *relocation) pools(sh *shape) []*cluster.Pool {
-	type option struct {
-		pool  *cluster.Pool
-		short int32
-	}
-	var all []option
-	for _, b := range f.p.snap.Pools {
-		if b == nil || !sh.Could(f.p.snap, b) || !f.p.snap.Evictables[b.ID].Held {
-			continue
-		}
-		nd := &fit.Need{OK: true}
-		if sh.Req.GPUs > 0 {
-			nd = sh.Need(f.p.snap, b.Kind)
-		}
-		all = append(all, option{b, shortOf(&f.p.snap.Evictables[b.ID], sh.Shape, nd)})
-	}
-	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
-	out := make([]*cluster.Pool, 0, searched)
-	for _, a := range all[:min(searched, len(all))] {
-		out = append(out, a.pool)
-	}
-	return out
-}
-
 // fits reports whether all that would have to be moved finds another place.
-func (f *relocation) fits(r *Request, sh *shape, set *victimSet) bool {
+func (f *relocation) fits(r *Request, sh *shape, set *evict.Set) bool {
 	t := f.p.begin()
 	defer t.rollback()
 	_, victims, err := f.vacate(t, r, sh, set)
@@ -159,9 +133,9 @@ func (f *relocation) fits(r *Request, sh *shape, set *victimSet) bool {
 }
 
 // vacate takes a set of work away and places the request where it was.
-func (f *relocation) vacate(t *transaction, r *Request, sh *shape, set *victimSet) (Placement, []Usage, error) {
-	victims := make([]Usage, len(set.victims))
-	for i, u := range set.victims {
+func (f *relocation) vacate(t *transaction, r *Request, sh *shape, set *evict.Set) (Placement, []Usage, error) {
+	victims := make([]Usage, len(set.Victims))
+	for i, u := range set.Victims {
 		victims[i] = *u
 	}
 	for i := range victims {
@@ -169,7 +143,7 @@ func (f *relocation) vacate(t *transaction, r *Request, sh *shape, set *victimSe
 			return Placement{}, nil, err
 		}
 	}
-	pl := f.p.placement(r, sh, set.pool)
+	pl := f.p.placement(r, sh, set.Pool)
 	if err := f.p.withinLimits(&pl.Usage); err != nil {
 		return Placement{}, nil, err
 	}

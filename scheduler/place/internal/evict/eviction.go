@@ -1,4 +1,4 @@
-package place
+package evict
 
 import (
 	"time"
@@ -6,6 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
 // Rules is what quotas say about who yields to whom; the zero value knows none.
@@ -13,13 +14,14 @@ type Rules struct {
 	Quotas *quota.Quotas
 	Ranks  func() *quota.Ranks
 	Order  func() *quota.Order
+	Ranked *ranking.Log // of the first pools of nodes where work got another rank
 }
 
 // eviction says whose work a request may end, or have moved.
-type eviction struct {
+type Eviction struct {
 	snap    *cluster.Snapshot
 	rules   Rules
-	r       *Request
+	r       *fit.Request
 	sh      *fit.Shape
 	own     quota.Rank   // of the request
 	deficit quota.Charge // what its own queue must give up first, at its limit
@@ -29,16 +31,16 @@ type eviction struct {
 	order   *quota.Order    // of queues; nil without quotas
 
 	// movable selects what may be moved, where work is moved and not ended: of any rank.
-	movable func(*cluster.Usage) bool
+	Movable func(*cluster.Usage) bool
 }
 
-func newEviction(s *cluster.Snapshot, rules Rules, r *Request, sh *fit.Shape, now time.Time, spared map[string]bool) *eviction {
-	return &eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
+func New(s *cluster.Snapshot, rules Rules, r *fit.Request, sh *fit.Shape, now time.Time, spared map[string]bool) *Eviction {
+	return &Eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }
 
 // rank finds out what quotas have to say. Where work has come or gone it goes through
 // all that is in queues, so it is left until something might have to go.
-func (e *eviction) rank() {
+func (e *Eviction) rank() {
 	if e.rules.Quotas == nil || e.ranks != nil {
 		return
 	}
@@ -49,10 +51,12 @@ func (e *eviction) rank() {
 }
 
 // reclaims reports whether work of equal or higher priority may have to go.
-func (e *eviction) reclaims() bool { return e.r.OnlyIdle || e.rules.Quotas != nil && e.r.Queue != "" }
+func (e *Eviction) reclaims() bool {
+	return e.r.OnlyIdle || e.rules.Quotas != nil && e.r.Queue != ""
+}
 
 // hopeless reports that nothing may be evicted for the request, wherever it runs.
-func (e *eviction) hopeless() bool {
+func (e *Eviction) Hopeless() bool {
 	if e.r.OnlyIdle {
 		return e.snap.Reclaimable == 0
 	}
@@ -62,15 +66,15 @@ func (e *eviction) hopeless() bool {
 // allowed reports whether a usage may be evicted for the request: it must be of
 // lower rank and yield ([quota.Quotas.Yields]). A request whose queue is at its
 // limit can only take from its own queue.
-func (e *eviction) allowed(u *cluster.Usage) bool {
+func (e *Eviction) allowed(u *cluster.Usage) bool {
 	if u.Protected(e.now) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
 	if u.Spent && u.Queue == e.r.Queue {
 		return false
 	}
-	if e.movable != nil {
-		return e.movable(u)
+	if e.Movable != nil {
+		return e.Movable(u)
 	}
 	if e.deficit != (quota.Charge{}) && u.Queue != e.r.Queue {
 		return false
@@ -90,7 +94,7 @@ func (e *eviction) allowed(u *cluster.Usage) bool {
 
 // protectedUntil is when the first of a node's work that is protected for a time is so no
 // longer; zero where there is none.
-func (e *eviction) protectedUntil(n *cluster.NodeState) (first time.Time) {
+func (e *Eviction) protectedUntil(n *cluster.NodeState) (first time.Time) {
 	for _, u := range n.Holders {
 		if u.Pinned || !u.Protected(e.now) {
 			continue

@@ -1,4 +1,4 @@
-package place
+package evict
 
 import (
 	"cmp"
@@ -9,9 +9,9 @@ import (
 )
 
 // victimSet is a set of victims on one pool, with what they cost.
-type victimSet struct {
-	pool    *cluster.Pool
-	victims []*cluster.Usage
+type Set struct {
+	Pool    *cluster.Pool
+	Victims []*cluster.Usage
 	top     int    // highest priority among them
 	first   string // of their queues the one whose turn comes first
 	lost    int64  // work lost, milli-seconds
@@ -20,38 +20,38 @@ type victimSet struct {
 // compareVictims orders by lowest priority, fewest victims, those whose queues come last
 // in the order ([quota.Order]), least work lost, then by the place of the pool. Where work
 // is moved, by least work lost, then fewest.
-func (e *eviction) compareVictims(a, b *victimSet) int {
-	if e.movable != nil {
-		return cmp.Or(cmp.Compare(a.lost, b.lost), cmp.Compare(len(a.victims), len(b.victims)), cmp.Compare(a.pool.ID, b.pool.ID))
+func (e *Eviction) CompareVictims(a, b *Set) int {
+	if e.Movable != nil {
+		return cmp.Or(cmp.Compare(a.lost, b.lost), cmp.Compare(len(a.Victims), len(b.Victims)), cmp.Compare(a.Pool.ID, b.Pool.ID))
 	}
-	return cmp.Or(a.bound().compare(b.bound()), e.compareQueues(b.first, a.first), cmp.Compare(a.lost, b.lost), cmp.Compare(a.pool.ID, b.pool.ID))
+	return cmp.Or(a.bound().compare(b.bound()), e.compareQueues(b.first, a.first), cmp.Compare(a.lost, b.lost), cmp.Compare(a.Pool.ID, b.Pool.ID))
 }
 
 // compareQueues is negative when it is the turn of queue a before that of queue b.
-func (e *eviction) compareQueues(a, b string) int {
+func (e *Eviction) compareQueues(a, b string) int {
 	if e.order == nil {
 		return 0
 	}
 	return e.order.CompareQueues(a, b)
 }
 
-func (sp *victimSet) bound() bound { return bound{top: sp.top, victims: len(sp.victims)} }
+func (sp *Set) bound() bound { return bound{top: sp.top, victims: len(sp.Victims)} }
 
 // free reports that victims lose no work, and that a target cannot do with fewer or
 // with those of another queue.
-func (e *eviction) free(sp *victimSet, l target) bool {
+func (e *Eviction) free(sp *Set, l target) bool {
 	return e.order == nil && sp.lost == 0 && l.bound.compare(sp.bound()) >= 0
 }
 
-func (sp *victimSet) add(u *cluster.Usage, e *eviction) {
-	if len(sp.victims) == 0 || u.Priority > sp.top {
+func (sp *Set) Add(u *cluster.Usage, e *Eviction) {
+	if len(sp.Victims) == 0 || u.Priority > sp.top {
 		sp.top = u.Priority
 	}
-	if len(sp.victims) == 0 || e.compareQueues(u.Queue, sp.first) < 0 {
+	if len(sp.Victims) == 0 || e.compareQueues(u.Queue, sp.first) < 0 {
 		sp.first = u.Queue
 	}
 	sp.lost += u.LostMilliSeconds(e.now)
-	sp.victims = append(sp.victims, u)
+	sp.Victims = append(sp.Victims, u)
 }
 
 // search finds victims on a pool that make room for the shape. One victim that
@@ -59,13 +59,13 @@ func (sp *victimSet) add(u *cluster.Usage, e *eviction) {
 // taken, then given back as long as the task fits, in several orders of which
 // the best outcome counts (see [eviction.fillBack]); where there might be fewer, sets of
 // them are tried ([eviction.fewest]).
-func (e *eviction) search(b *cluster.Pool) (*victimSet, bool) {
-	room, candidates := e.trial(b), e.candidates(b)
-	one := e.alone(room, candidates)
+func (e *Eviction) Search(b *cluster.Pool) (*Set, bool) {
+	room, candidates := e.Trial(b), e.Candidates(b)
+	one := e.Alone(room, candidates)
 	if one != nil && one.top == lowest(candidates) {
 		return one, true
 	}
-	if !room.empty(candidates) {
+	if !room.Empty(candidates) {
 		return nil, false
 	}
 	best := e.fillBack(room, candidates, room.value)
@@ -75,7 +75,7 @@ func (e *eviction) search(b *cluster.Pool) (*victimSet, bool) {
 		queues := e.queuesOf(candidates)
 		e.consider(&best, e.fillBack(room, candidates, func(u *cluster.Usage) int64 { return int64(slices.Index(queues, u.Queue)) }))
 	}
-	if len(best.victims) <= 2 {
+	if len(best.Victims) <= 2 {
 		return best, true // fewer would be one, and be known
 	}
 	for gpus := range combinations(len(b.GPUs), e.sh.Req.GPUs) {
@@ -90,7 +90,7 @@ func (e *eviction) search(b *cluster.Pool) (*victimSet, bool) {
 }
 
 // queuesOf lists the queues of some work in their order.
-func (e *eviction) queuesOf(work []*cluster.Usage) []string {
+func (e *Eviction) queuesOf(work []*cluster.Usage) []string {
 	var queues []string
 	for _, u := range work {
 		if !slices.Contains(queues, u.Queue) {
@@ -101,25 +101,25 @@ func (e *eviction) queuesOf(work []*cluster.Usage) []string {
 	return queues
 }
 
-func (e *eviction) consider(best **victimSet, other *victimSet) {
-	if other != nil && e.compareVictims(other, *best) < 0 {
+func (e *Eviction) consider(best **Set, other *Set) {
+	if other != nil && e.CompareVictims(other, *best) < 0 {
 		*best = other
 	}
 }
 
 // alone is the cheapest single victim that is enough; nil when none is.
-func (e *eviction) alone(room *trial, candidates []*cluster.Usage) *victimSet {
-	var best *victimSet
+func (e *Eviction) Alone(room *trial, candidates []*cluster.Usage) *Set {
+	var best *Set
 	for _, u := range candidates {
 		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), e.compareQueues(best.first, u.Queue), cmp.Compare(u.LostMilliSeconds(e.now), best.lost)) >= 0 {
 			continue
 		}
-		room.add(u, 1)
-		if room.fits() {
-			best = &victimSet{pool: room.pool}
-			best.add(u, e)
+		room.Add(u, 1)
+		if room.Fits() {
+			best = &Set{Pool: room.pool}
+			best.Add(u, e)
 		}
-		room.add(u, -1)
+		room.Add(u, -1)
 	}
 	return best
 }
@@ -132,32 +132,32 @@ func lowest(candidates []*cluster.Usage) int {
 // first, and of one priority the lowest rank first. It returns those that must
 // go, and leaves the room as it was. By size as rank, few large ones remain; by
 // work lost, cheap ones; with those on certain GPUs last, those GPUs are freed.
-func (e *eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(*cluster.Usage) int64) *victimSet {
+func (e *Eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(*cluster.Usage) int64) *Set {
 	slices.SortFunc(candidates, func(x, y *cluster.Usage) int {
 		return cmp.Or(
 			cmp.Compare(y.Priority, x.Priority), cmp.Compare(rank(x), rank(y)),
 			cmp.Compare(y.LostMilliSeconds(e.now), x.LostMilliSeconds(e.now)), cmp.Compare(x.ID, y.ID),
 		)
 	})
-	sp := &victimSet{pool: room.pool}
+	sp := &Set{Pool: room.pool}
 	var kept []*cluster.Usage
 	for _, u := range candidates {
-		room.add(u, -1)
-		if room.fits() {
+		room.Add(u, -1)
+		if room.Fits() {
 			kept = append(kept, u)
 			continue
 		}
-		room.add(u, 1)
-		sp.add(u, e)
+		room.Add(u, 1)
+		sp.Add(u, e)
 	}
 	for _, u := range kept {
-		room.add(u, 1)
+		room.Add(u, 1)
 	}
 	return sp
 }
 
 // candidates lists what may be evicted from a pool's node.
-func (e *eviction) candidates(b *cluster.Pool) []*cluster.Usage {
+func (e *Eviction) Candidates(b *cluster.Pool) []*cluster.Usage {
 	e.rank()
 	var out []*cluster.Usage
 	for _, u := range b.Node.Holders {

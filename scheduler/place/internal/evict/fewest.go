@@ -1,4 +1,4 @@
-package place
+package evict
 
 import (
 	"slices"
@@ -13,8 +13,8 @@ const mostSubsets = 1 << 14
 // fewest looks for fewer victims than a set has, none of higher priority: all sets
 // of candidates are tried, the small first, from as many on as it takes at least.
 // The orders nearly always find as few, and then nothing needs to be tried.
-func (e *eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *victimSet) *victimSet {
-	room := e.trial(b)
+func (e *Eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *Set) *Set {
+	room := e.Trial(b)
 	var may []*cluster.Usage
 	for _, u := range candidates {
 		if u.Priority <= found.top {
@@ -22,30 +22,30 @@ func (e *eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *v
 		}
 	}
 	tries := mostSubsets
-	for size := room.atLeast(may); size < len(found.victims); size++ {
-		var best *victimSet
+	for size := room.atLeast(may); size < len(found.Victims); size++ {
+		var best *Set
 		chosen := make([]*cluster.Usage, 0, size)
 		var choose func(from int)
 		choose = func(from int) {
 			if len(chosen) == size {
 				tries--
-				if room.fits() {
-					sp := &victimSet{pool: b}
+				if room.Fits() {
+					sp := &Set{Pool: b}
 					for _, u := range chosen {
-						sp.add(u, e)
+						sp.Add(u, e)
 					}
-					if best == nil || e.compareVictims(sp, best) < 0 {
+					if best == nil || e.CompareVictims(sp, best) < 0 {
 						best = sp
 					}
 				}
 				return
 			}
 			for i := from; i <= len(may)-(size-len(chosen)) && tries > 0; i++ {
-				room.add(may[i], 1)
+				room.Add(may[i], 1)
 				chosen = append(chosen, may[i])
 				choose(i + 1)
 				chosen = chosen[:len(chosen)-1]
-				room.add(may[i], -1)
+				room.Add(may[i], -1)
 			}
 		}
 		choose(0)

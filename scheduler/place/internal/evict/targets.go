@@ -1,4 +1,4 @@
-package place
+package evict
 
 import (
 	"cmp"
@@ -27,12 +27,12 @@ func (a bound) compare(b bound) int {
 // hold as much as is missing, a higher one must give way too.
 func boundOf(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) bound {
 	b := bound{top: p.Priority, victims: 1, since: p.Youngest}
-	short := shortOf(p, sh, nd)
-	if short > p.Milli {
+	missing := short(p, sh, nd)
+	if missing > p.Milli {
 		b.top++
 	}
-	if p.Largest > 0 && short > p.Largest {
-		b.victims = int((short + p.Largest - 1) / p.Largest)
+	if p.Largest > 0 && missing > p.Largest {
+		b.victims = int((missing + p.Largest - 1) / p.Largest)
 	}
 	return b
 }
@@ -43,7 +43,7 @@ func lowerBound(p *cluster.Evictable, id int) target {
 }
 
 // shortOf is the least GPU that must be freed, in milli.
-func shortOf(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
+func short(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
 	gpus := int32(sh.Req.GPUs) - int32(p.Idle)
 	if gpus <= 0 {
 		return 0
@@ -78,12 +78,12 @@ const searched = 32
 // best finds the cheapest victims: on no other pool are they of lower priority
 // or fewer. Of equally many, those of the pools in searched that lose the least
 // work.
-func (e *eviction) best() *victimSet {
-	if e.hopeless() {
+func (e *Eviction) Best() *Set {
+	if e.Hopeless() {
 		return nil
 	}
 	targets := e.targets()
-	var best *victimSet
+	var best *Set
 	for _, l := range targets {
 		if best != nil && (l.bound.compare(best.bound()) > 0 || e.free(best, l)) {
 			return best
@@ -107,19 +107,19 @@ func (e *eviction) best() *victimSet {
 }
 
 // better is the cheaper of some victims and those of a pool.
-func (e *eviction) better(best *victimSet, id int) *victimSet {
+func (e *Eviction) better(best *Set, id int) *Set {
 	b := e.snap.Pools[id]
 	if !e.sh.Could(e.snap, b) {
 		return best
 	}
-	if sp, ok := e.search(b); ok && (best == nil || e.compareVictims(sp, best) < 0) {
+	if sp, ok := e.Search(b); ok && (best == nil || e.CompareVictims(sp, best) < 0) {
 		return sp
 	}
 	return best
 }
 
 // targets lists the most promising pools, the best first.
-func (e *eviction) targets() []target {
+func (e *Eviction) targets() []target {
 	out := make([]target, 0, searched+1)
 	for id := range e.snap.Evictables {
 		full := len(out) == searched
@@ -139,7 +139,7 @@ func (e *eviction) targets() []target {
 
 // target is a pool as a target; ok is false when nothing there may go, or not
 // enough.
-func (e *eviction) target(id int) (target, bool) {
+func (e *Eviction) target(id int) (target, bool) {
 	p := &e.snap.Evictables[id]
 	if !p.Held || (p.Priority >= e.r.Priority && !e.reclaims()) {
 		return target{}, false
@@ -156,12 +156,38 @@ func (e *eviction) target(id int) (target, bool) {
 }
 
 // helps reports whether evictions on the node, which has no room for the shape, would make it fit.
-func (e *eviction) helps(n *cluster.NodeState) bool {
+func (e *Eviction) helps(n *cluster.NodeState) bool {
 	return slices.ContainsFunc(n.Pools, func(b *cluster.Pool) bool {
 		if _, ok := e.target(int(b.ID)); !ok || !e.sh.Could(e.snap, b) {
 			return false
 		}
-		candidates := e.candidates(b)
-		return len(candidates) > 0 && e.trial(b).empty(candidates)
+		candidates := e.Candidates(b)
+		return len(candidates) > 0 && e.Trial(b).Empty(candidates)
 	})
+}
+
+// Nearest lists the pools that could take the shape, those first where the least GPU is
+// missing, as many as are searched for victims in any case.
+func (e *Eviction) Nearest() []*cluster.Pool {
+	type option struct {
+		pool  *cluster.Pool
+		short int32
+	}
+	var all []option
+	for _, b := range e.snap.Pools {
+		if b == nil || !e.sh.Could(e.snap, b) || !e.snap.Evictables[b.ID].Held {
+			continue
+		}
+		nd := &fit.Need{OK: true}
+		if e.sh.Req.GPUs > 0 {
+			nd = e.sh.Need(e.snap, b.Kind)
+		}
+		all = append(all, option{b, short(&e.snap.Evictables[b.ID], e.sh, nd)})
+	}
+	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
+	out := make([]*cluster.Pool, 0, searched)
+	for _, a := range all[:min(searched, len(all))] {
+		out = append(out, a.pool)
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package place
+package evict
 
 import (
 	"time"
@@ -6,6 +6,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
+
+// Gains is on which nodes evictions would make a shape fit, for the claimants that asked
+// last. Whoever may ask decides how many shapes and claimants there are, and gains take
+// memory for each node.
+type Gains struct{ kept []*gains } // the one that was asked for last at the end
+
+// keptGains is for how many claimants a shape keeps gains.
+const keptGains = 3
 
 // gains is on which nodes evictions would make a shape fit, for all requests that may evict
 // the same. It follows the snapshot and the ranks through their logs, and looks again only at
@@ -25,7 +33,7 @@ type gains struct {
 
 // claimant is what of a request decides which work it may evict, beside whose it is.
 type claimant struct {
-	quotas               *Quotas
+	quotas               *quota.Quotas
 	queue                string
 	own                  quota.Rank
 	priority             int
@@ -40,67 +48,59 @@ const (
 	someGain
 )
 
-// keptGains is for how many claimants a shape keeps gains. Whoever may ask decides how many
-// shapes and claimants there are, and gains take memory for each node.
-const keptGains = 3
-
-// countGains counts, per reason, the nodes that would do after evictions.
-func (x *refusals) countGains(p *Planner, e *eviction, reasons []Reason) {
+// Helps returns what says of a node, by the ID of its first pool, whether evictions there
+// would make the shape fit.
+func (k *Gains) Helps(e *Eviction) func(id int32) bool {
 	e.rank()
-	g := x.gainsFor(p, e)
-	s, own := e.snap, map[int32]bool{}
-	for _, u := range s.OfJob(e.r.Namespace, e.r.Job) { // it does not evict itself
-		own[s.Nodes[u.NodeID].Pools[0].ID] = true
+	g, own := k.of(e), map[int32]bool{}
+	for _, u := range e.snap.OfJob(e.r.Namespace, e.r.Job) { // it does not evict itself
+		own[e.snap.Nodes[u.NodeID].Pools[0].ID] = true
 	}
-	for id, at := range x.of {
-		if at < 0 || reasons[at].Never {
-			continue
+	return func(id int32) bool {
+		n := e.snap.Pools[id].Node
+		if own[id] {
+			return e.helps(n)
 		}
-		found := g.nodes[id]
-		switch {
-		case len(own) > 0 && own[int32(id)]:
-			found = look(e, s.Pools[id].Node)
-		case found == unseenGain:
-			found = look(e, s.Pools[id].Node)
-			g.nodes[id] = found
-			g.wait(int32(id), e.protectedUntil(s.Pools[id].Node))
+		if g.nodes[id] == unseenGain {
+			if g.nodes[id] = noGain; e.helps(n) {
+				g.nodes[id] = someGain
+			}
+			g.wait(id, e.protectedUntil(n))
 		}
-		if found == someGain {
-			reasons[at].Preempted++
-		}
+		return g.nodes[id] == someGain
 	}
 }
 
-// gainsFor is what is known for the claimant, up to date. Where its queue has to give up
+// of is what is known for the claimant, up to date. Where its queue has to give up
 // something first, that is different each time.
-func (x *refusals) gainsFor(p *Planner, e *eviction) *gains {
+func (k *Gains) of(e *Eviction) *gains {
 	of := claimant{e.rules.Quotas, e.r.Queue, e.own, e.r.Priority, e.r.OnlyIdle, e.r.SpareGangs}
 	g := &gains{of: of}
-	if e.deficit == (Charge{}) {
-		for i, known := range x.gains {
+	if e.deficit == (quota.Charge{}) {
+		for i, known := range k.kept {
 			if known.of == of {
 				g = known
-				x.gains = append(x.gains[:i], x.gains[i+1:]...)
+				k.kept = append(k.kept[:i], k.kept[i+1:]...)
 				break
 			}
 		}
-		if len(x.gains) == keptGains {
-			x.gains = append(x.gains[:0], x.gains[1:]...)
+		if len(k.kept) == keptGains {
+			k.kept = append(k.kept[:0], k.kept[1:]...)
 		}
-		x.gains = append(x.gains, g)
+		k.kept = append(k.kept, g)
 	}
-	g.follow(p, e.now)
+	g.follow(e.snap, &e.rules, e.now)
 	return g
 }
 
 // follow forgets what may be different by now.
-func (g *gains) follow(p *Planner, now time.Time) {
-	pools, known := p.snap.Each.Log.Since(g.at)
-	ranked, same := p.ranked.log.Since(g.ranked)
+func (g *gains) follow(s *cluster.Snapshot, rules *Rules, now time.Time) {
+	pools, known := s.Each.Log.Since(g.at)
+	ranked, same := rules.Ranked.Since(g.ranked)
 	if g.nodes == nil || !known || !same || now.Before(g.asked) || len(pools)+len(ranked) > len(g.nodes) {
-		g.nodes, g.until, g.soonest = make([]gain, len(p.snap.Pools)), map[int32]time.Time{}, time.Time{}
+		g.nodes, g.until, g.soonest = make([]gain, len(s.Pools)), map[int32]time.Time{}, time.Time{}
 	} else {
-		for len(g.nodes) < len(p.snap.Pools) {
+		for len(g.nodes) < len(s.Pools) {
 			g.nodes = append(g.nodes, unseenGain)
 		}
 		for _, id := range pools {
@@ -110,7 +110,7 @@ func (g *gains) follow(p *Planner, now time.Time) {
 			g.nodes[id] = unseenGain
 		}
 	}
-	g.at, g.ranked, g.asked = p.snap.Each.Log.End(), p.ranked.log.End(), now
+	g.at, g.ranked, g.asked = s.Each.Log.End(), rules.Ranked.End(), now
 	if g.soonest.IsZero() || now.Before(g.soonest) {
 		return
 	}
@@ -135,12 +135,4 @@ func (g *gains) wait(id int32, until time.Time) {
 	if g.soonest.IsZero() || until.Before(g.soonest) {
 		g.soonest = until
 	}
-}
-
-// look looks at a node.
-func look(e *eviction, n *cluster.NodeState) gain {
-	if e.helps(n) {
-		return someGain
-	}
-	return noGain
 }
