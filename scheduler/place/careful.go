@@ -1,7 +1,5 @@
 package place
 
-import "github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
-
 // Where tasks only come, nothing is known of what comes next, and what arrives lately is
 // unlike what arrived in all, as where tasks come in the order of their size, prices are
 // careful ([forecast.Pricing.Careful]): of what small tasks have broken by then, no room for
@@ -15,7 +13,7 @@ const waryEvery = 32
 // times as high.
 func (p *Planner) wariness() int64 {
 	switch {
-	case p.taught || p.turnover.Lives:
+	case p.taught || p.scorer.turnover.Lives:
 		return 0
 	case p.trend.Odd():
 		return p.weights.OddPrices
@@ -23,17 +21,4 @@ func (p *Planner) wariness() int64 {
 		return 1
 	}
 	return 0
-}
-
-// roomCPU is which part of its GPUs' share of the node's CPU room for several needs to count
-// under careful prices, in thousandths: large tasks that are not known yet may need it.
-const roomCPU = 900
-
-// roomFor is how many GPUs of a pool so much CPU is enough for under careful prices.
-func roomFor(b *cluster.Pool, cpu int64) uint8 {
-	all := int64(len(b.GPUs))
-	if b.Node.Spec.CPUMHz <= 0 {
-		return uint8(all)
-	}
-	return uint8(min(all, max(0, cpu)*all*1000/(b.Node.Spec.CPUMHz*roomCPU)))
 }

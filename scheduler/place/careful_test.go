@@ -3,8 +3,6 @@ package place
 import (
 	"fmt"
 	"testing"
-
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
 // untaught plans for so many roomy nodes and knows nothing of what will come.
@@ -52,7 +50,7 @@ func TestWariness(t *testing.T) {
 		t.Errorf("after few arrivals caution is %d", p.caution)
 	}
 	arrive(small, 128)
-	if p.caution != 1 || !p.prices.Careful {
+	if p.caution != 1 || !p.scorer.prices.Careful {
 		t.Errorf("after many small tasks caution is %d", p.caution)
 	}
 	whole(t, p, "n00", 3)
@@ -69,10 +67,10 @@ func TestWariness(t *testing.T) {
 		t.Errorf("after many whole GPUs caution is %d", p.caution)
 	}
 	p.ExpectEnds()
-	if p.caution != 0 || p.prices.Careful {
+	if p.caution != 0 || p.scorer.prices.Careful {
 		t.Errorf("where tasks end caution is %d", p.caution)
 	}
-	p.turnover.Rate = 0
+	p.scorer.turnover.Rate = 0
 	p.recompute()
 	if p.caution == 0 {
 		t.Error("where tasks end no longer caution is 0")
@@ -83,32 +81,15 @@ func TestWariness(t *testing.T) {
 	}
 }
 
-// Under careful prices a node whose CPU is in use has no room for several to lose.
-func TestCarefulPricesCountCPU(t *testing.T) {
+// Under careful prices a task goes to the node whose CPU is in use, where it breaks no room
+// for several.
+func TestCarefulPricesFillWhatLacksCPU(t *testing.T) {
 	p := untaught(t, 2)
 	book(t, p, Usage{ID: "cpu", NodeID: "n01", CPUMHz: 30_000})
-	for cpu, want := range map[int64]uint8{80_000: 8, 72_000: 8, 71_999: 7, 45_000: 5, 8_999: 0, 0: 0, -1: 0} {
-		if got := roomFor(p.snap.Pools[0], cpu); got != want {
-			t.Errorf("%d MHz are room for %d GPUs, want %d", cpu, got, want)
-		}
-	}
-	if got := roomFor(&cluster.Pool{Node: &cluster.NodeState{}, GPUs: make([]cluster.GPUState, 4)}, 0); got != 4 {
-		t.Errorf("a node without CPU has room for %d GPUs, want 4", got)
-	}
-	p.prices.Slots[5], p.prices.Slots[8] = 50, 80
-	if got := p.slots(8, 5); got != 80 {
-		t.Errorf("eight GPUs with CPU for five are worth %d, want 80", got)
-	}
-	p.prices.Careful = true
-	if got := p.slots(8, 5); got != 50 {
-		t.Errorf("under careful prices they are worth %d, want 50", got)
-	}
-	if got := p.slots(5, 8); got != 50 {
-		t.Errorf("five GPUs with CPU for eight are worth %d, want 50", got)
-	}
-	p.prices.Slots[7], p.prices.Slots[6] = 0, 0 // so that one of eight GPUs costs 80, of those with CPU for five nothing
-	p.prices.Slots[5], p.prices.Slots[4] = 0, 0
-	p.epoch++
+	p.scorer.prices.Careful, p.scorer.prices.Slots[8] = true, 80
+	p.scorer.prices.Slots[7], p.scorer.prices.Slots[6] = 0, 0 // so that one of eight GPUs costs 80, of those with CPU for five nothing
+	p.scorer.prices.Slots[5], p.scorer.prices.Slots[4] = 0, 0
+	p.scorer.epoch++
 	pl, err := p.Place(&Request{ID: "one", GPUs: 1, Whole: true, CPUMHz: 1000, MemoryMiB: 1024})
 	if err != nil || pl.NodeID != "n01" {
 		t.Errorf("a task of one GPU goes to %q, %v", pl.NodeID, err)

@@ -65,7 +65,7 @@ func TestClassesAreForgotten(t *testing.T) {
 			best := int32(worst)
 			for _, b := range p.snap.Pools {
 				if sh := p.shapeOf(&sleeper); sh.Fit(p.snap, b) == fit.Fits {
-					best = max(best, p.score(sh, b))
+					best = max(best, p.scorer.score(sh.Task, b))
 				}
 			}
 			if got, err := p.Place(&sleeper); err != nil || got.Score != int64(best) {

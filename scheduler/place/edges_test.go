@@ -132,19 +132,6 @@ func TestNodesAreValidated(t *testing.T) {
 	}
 }
 
-// Shares of a pool are kept in order, whatever comes.
-func TestSharesAreKeptInOrder(t *testing.T) {
-	for _, list := range [][]int32{{}, {5}, {1, 2, 3}, {3, 2, 1}, {2, 3, 1, 2}, {7, 7, 0, 7}} {
-		var got []int32
-		for _, v := range list {
-			got = insertSorted(got, v)
-		}
-		if want := slices.Sorted(slices.Values(list)); !slices.Equal(got, want) {
-			t.Errorf("%v becomes %v", list, got)
-		}
-	}
-}
-
 // Of a group the largest is placed first: by GPUs, then by CPU, then as it was written.
 func TestTheLargestComesFirst(t *testing.T) {
 	rs := []Request{

@@ -8,13 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// Term is one part of a node's score: value times weight, both in thousandths.
-type Term struct {
-	Name        string
-	ValueMilli  int64
-	WeightMilli int64
-}
-
 // Candidate is a node that could take the request, with its score.
 type Candidate struct {
 	NodeID string
@@ -66,12 +59,11 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 // candidates are the best pools for the shape, best first: those of the best classes,
 // each of which has the best pool at least.
 func (p *Planner) candidates(sh *shape) []Candidate {
-	ix := sh.index
-	p.sync(ix, sh)
+	ix := p.indexOf(sh)
 	var best []ranked
 	points := map[int]int32{} // of the classes that were taken out
 	for range explained {
-		id, ok := p.pick(ix, sh)
+		id, ok := ix.pick()
 		if !ok {
 			break
 		}
@@ -101,17 +93,8 @@ type ranked struct {
 }
 
 func (p *Planner) candidate(sh *shape, b *cluster.Pool, v *estimate, pts int32) Candidate {
-	w, u, sign := &p.weights, p.usageAfter(sh, b), sh.policy.sign()
-	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
-	if w.FragmentationMilli > 0 { // what the other terms do not make up
-		frag.ValueMilli = (sign*int64(v.usage) - int64(pts)) * 1000 / w.FragmentationMilli
-	}
-	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: []Term{
-		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},
-		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
-		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
-		frag,
-	}, LostMilli: sh.policy.lost(p, frag.ValueMilli, b), Whole: p.wholeAfter(sh, b), WholeNow: int(b.Idle)}
+	terms, lost := p.scorer.terms(sh.Task, b, v, pts)
+	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: terms, LostMilli: lost, Whole: p.wholeAfter(sh, b), WholeNow: int(b.Idle)}
 }
 
 // wholeAfter is how many GPUs of a pool have nothing on them once a task is on it.
@@ -119,5 +102,5 @@ func (p *Planner) wholeAfter(sh *shape, b *cluster.Pool) int {
 	if b.Kind < 0 {
 		return 0
 	}
-	return int(p.choose(sh, b, sh.policy.precision(p)).idle)
+	return int(p.scorer.chosen(sh.Task, b).idle)
 }

@@ -18,25 +18,25 @@ type filling struct{ signed int32 }
 
 func (f filling) sign() int64 { return int64(f.signed) }
 
-func (filling) precision(p *Planner) *wasteEstimator { return p.rough }
+func (filling) precision(p *Scorer) *wasteEstimator { return p.rough }
 
-func (f filling) complete(p *Planner, v *estimate, b *cluster.Pool) {
+func (f filling) complete(p *Scorer, v *estimate, b *cluster.Pool) {
 	v.stranded = f.stranded(p, v.waste, b)
 }
 
-func (f filling) prefer(_ *Planner, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *wasteEstimator) int32 {
+func (f filling) prefer(_ *Scorer, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *wasteEstimator) int32 {
 	return f.signed * b.GPUs[index].Share
 }
 
-func (f filling) score(_ *Planner, v *estimate, _ *forecast.PlaceCounts, _ *shape) int32 {
+func (f filling) score(_ *Scorer, v *estimate, _ *forecast.PlaceCounts, _ *fit.Shape) int32 {
 	return f.signed*int32(v.usage) - int32(v.stranded)
 }
 
-func (filling) lost(_ *Planner, term int64, b *cluster.Pool) int64 { return term * int64(len(b.GPUs)) }
+func (filling) lost(_ *Scorer, term int64, b *cluster.Pool) int64 { return term * int64(len(b.GPUs)) }
 
 // stranded is the weighted fragmentation term: the part of
 // the pool that is expected to stay idle for good after so much more is wasted.
-func (filling) stranded(p *Planner, waste int32, b *cluster.Pool) int16 {
+func (filling) stranded(p *Scorer, waste int32, b *cluster.Pool) int16 {
 	part := int64(p.wasteNow(b, p.rough)+waste) / int64(len(b.GPUs))
 	return int16(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }

@@ -84,8 +84,7 @@ func (p *Planner) overLimits(r *Request, u *Usage) bool {
 // first.
 func (p *Planner) choices(r *Request) []*cluster.Pool {
 	sh := p.shapeOf(r)
-	ix := sh.index
-	p.sync(ix, sh)
+	ix := p.indexOf(sh)
 	var sets []int
 	for id := range ix.list.List {
 		if ix.tree.Scores()[id] != worst {
@@ -97,7 +96,7 @@ func (p *Planner) choices(r *Request) []*cluster.Pool {
 	})
 	pools := make([]*cluster.Pool, len(sets))
 	for i, id := range sets {
-		pools[i] = p.poolOf(ix, id)
+		pools[i] = ix.poolOf(id)
 	}
 	return pools
 }

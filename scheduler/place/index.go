@@ -15,15 +15,17 @@ import (
 // pools in a list, and finds the best pool without looking at all of them. It follows
 // the snapshot through the list's log: a class is evaluated when its state is new.
 type index struct {
+	by        *Scorer
+	task      *Task
 	list      *cluster.Classes
 	at        int64                  // position in the log
 	epoch     int                    // prices that the points were computed with
 	lessons   int                    // demand that the estimates were computed with
-	look      int                    // number of looks of the planner when it was last asked
 	fits      []classFit             // per class; apart from the estimates, of which few are looked at
 	estimates []estimate             // of the classes that can take the shape
 	places    []forecast.PlaceCounts // what a placement would break, where tasks end
 	tree      ranking.Tree           // points per class
+	tied      []int32                // scratch
 }
 
 // classFit is whether a class can take the shape of an index.
@@ -35,27 +37,31 @@ const (
 	evaluated // it can
 )
 
+func newIndex(by *Scorer, task *Task) *index {
+	return &index{by: by, task: task, list: task.Classes(by.snap)}
+}
+
 // sync brings the index up to date.
-func (p *Planner) sync(ix *index, sh *shape) {
+func (ix *index) sync() {
 	ix.grow(len(ix.list.List))
-	if ids, ok := p.behind(ix); ok {
-		p.follow(ix, sh, ids)
+	if ids, ok := ix.behind(); ok {
+		ix.follow(ids)
 	} else {
-		p.rebuild(ix, sh)
+		ix.rebuild()
 	}
-	ix.at, ix.epoch, ix.lessons, ix.look = ix.list.Log.End(), p.epoch, p.lessons, p.looks
+	ix.at, ix.epoch, ix.lessons = ix.list.Log.End(), ix.by.epoch, ix.by.lessons
 }
 
 // behind returns the changes that an index has not followed; ok is false when it
 // is better to look at every class.
-func (p *Planner) behind(ix *index) (ids []int32, ok bool) {
+func (ix *index) behind() (ids []int32, ok bool) {
 	ids, ok = ix.list.Log.Since(ix.at)
-	return ids, ok && ix.lessons == p.lessons && len(ids) <= len(ix.list.List)
+	return ids, ok && ix.lessons == ix.by.lessons && len(ids) <= len(ix.list.List)
 }
 
 // rebuild looks at all classes, but evaluates only what is new.
-func (p *Planner) rebuild(ix *index, sh *shape) {
-	if ix.lessons != p.lessons {
+func (ix *index) rebuild() {
+	if ix.lessons != ix.by.lessons {
 		clear(ix.fits)
 		ix.places = nil
 		ix.at = 0
@@ -64,27 +70,27 @@ func (p *Planner) rebuild(ix *index, sh *shape) {
 	for id := range ix.list.List {
 		if ix.list.List[id].Stamp >= ix.at {
 			leaf[id] = worst
-			if p.evaluateClass(ix, sh, id) {
+			if ix.evaluateClass(id) {
 				leaf[id] = 0
 			}
 		}
 	}
-	p.reprice(ix, sh)
+	ix.reprice()
 }
 
 // follow looks at the classes that changed, each once, and reprices when prices
 // are new.
-func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
-	stale := ix.epoch != p.epoch
+func (ix *index) follow(ids []int32) {
+	stale := ix.epoch != ix.by.epoch
 	all := stale || len(ids)*16 > len(ix.list.List) // cheaper then
 	for i, id := range ids {
 		if ix.list.List[id].Stamp != ix.at+int64(i) {
 			continue // changed again later
 		}
 		pts := int32(worst)
-		if p.evaluateClass(ix, sh, int(id)) {
+		if ix.evaluateClass(int(id)) {
 			if pts = 0; !stale {
-				pts = sh.policy.score(p, &ix.estimates[id], ix.broken(int(id)), sh)
+				pts = ix.by.points(&ix.estimates[id], ix.broken(int(id)), ix.task)
 			}
 		}
 		if all {
@@ -94,7 +100,7 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 		}
 	}
 	if stale {
-		p.reprice(ix, sh)
+		ix.reprice()
 	} else if all {
 		ix.tree.Rebuild()
 	}
@@ -102,7 +108,7 @@ func (p *Planner) follow(ix *index, sh *shape, ids []int32) {
 
 // evaluateClass evaluates the first pool of a class when the state is new to the index, and
 // reports whether the class can take the shape.
-func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
+func (ix *index) evaluateClass(id int) bool {
 	cl, state := &ix.list.List[id], &ix.fits[id]
 	if cl.Born >= ix.at {
 		*state = unseen
@@ -112,11 +118,11 @@ func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
 	}
 	if *state == unseen {
 		*state = unfit
-		if !sh.Lacks(p.snap, cl) {
-			if b := p.poolOf(ix, id); sh.Fit(p.snap, b) == fit.Fits {
+		if !ix.task.Lacks(ix.by.snap, cl) {
+			if b := ix.poolOf(id); ix.task.Fit(ix.by.snap, b) == fit.Fits {
 				*state = evaluated
-				p.evaluateRoughly(&ix.estimates[id], sh, b)
-				p.setPlaces(ix, sh, b, id)
+				ix.by.evaluateRoughly(&ix.estimates[id], ix.task, b)
+				ix.setPlaces(b, id)
 			}
 		}
 	}
@@ -124,14 +130,14 @@ func (p *Planner) evaluateClass(ix *index, sh *shape, id int) bool {
 }
 
 // setPlaces notes what a placement would break.
-func (p *Planner) setPlaces(ix *index, sh *shape, b *cluster.Pool, id int) {
-	if !p.turnover.Lives {
+func (ix *index) setPlaces(b *cluster.Pool, id int) {
+	if !ix.by.turnover.Lives {
 		return
 	}
 	if len(ix.places) < len(ix.estimates) {
 		ix.places = append(ix.places, make([]forecast.PlaceCounts, len(ix.estimates)-len(ix.places))...)
 	}
-	ix.places[id] = p.breaks(sh, b, int32(ix.estimates[id].roughIdle))
+	ix.places[id] = ix.by.breaks(ix.task.Shape, b, int32(ix.estimates[id].roughIdle))
 }
 
 // broken is what a placement on a class would break; nil where nothing is known.
@@ -143,34 +149,34 @@ func (ix *index) broken(id int) *forecast.PlaceCounts {
 }
 
 // poolOf is the pool that stands for a class: the first.
-func (p *Planner) poolOf(ix *index, id int) *cluster.Pool { return p.snap.Pools[ix.list.First[id]] }
+func (ix *index) poolOf(id int) *cluster.Pool { return ix.by.snap.Pools[ix.list.First[id]] }
 
 // pick returns the class with the highest points, of several the one that has the
 // first pool. Classes whose points are rough, and so the most that they can be,
 // are refined when they come to the top: most never are.
-func (p *Planner) pick(ix *index, sh *shape) (id int, ok bool) {
+func (ix *index) pick() (id int, ok bool) {
 	for {
-		p.tied = ix.tree.Top(p.tied[:0], ix.list.Ordered) // where the list is ordered, later pools cannot win
-		if len(p.tied) == 0 {
+		ix.tied = ix.tree.Top(ix.tied[:0], ix.list.Ordered) // where the list is ordered, later pools cannot win
+		if len(ix.tied) == 0 {
 			return 0, false
 		}
-		id = ix.first(p.tied)
+		id = ix.first(ix.tied)
 		if ix.estimates[id].known != rough {
 			return id, true
 		}
-		p.refineTied(ix, sh, p.tied)
+		ix.refineTied(ix.tied)
 	}
 }
 
 // refineTied refines the classes with the highest points, in the order of their first
 // pools, until one keeps its points. So many may tie that finding them anew for
 // each would take too long.
-func (p *Planner) refineTied(ix *index, sh *shape, tied []int32) {
+func (ix *index) refineTied(tied []int32) {
 	top := ix.tree.Scores()[tied[0]]
 	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.list.First[a], ix.list.First[b]) })
 	for _, id := range tied {
 		if ix.estimates[id].known == rough {
-			p.refineAt(ix, sh, int(id))
+			ix.refineAt(int(id))
 		}
 		if ix.tree.Scores()[id] == top {
 			return
@@ -179,18 +185,18 @@ func (p *Planner) refineTied(ix *index, sh *shape, tied []int32) {
 }
 
 // refineAt makes the estimate of a class fine.
-func (p *Planner) refineAt(ix *index, sh *shape, id int) {
-	b, v := p.poolOf(ix, id), &ix.estimates[id]
-	p.evaluateFinely(v, sh, b)
-	ix.tree.Set(id, sh.policy.score(p, v, ix.broken(id), sh))
+func (ix *index) refineAt(id int) {
+	b, v := ix.poolOf(id), &ix.estimates[id]
+	ix.by.evaluateFinely(v, ix.task, b)
+	ix.tree.Set(id, ix.by.points(v, ix.broken(id), ix.task))
 }
 
 // reprice recomputes all points from the estimates at new prices.
-func (p *Planner) reprice(ix *index, sh *shape) {
+func (ix *index) reprice() {
 	leaf := ix.tree.Scores()
 	for id := range leaf {
 		if leaf[id] != worst {
-			leaf[id] = sh.policy.score(p, &ix.estimates[id], ix.broken(id), sh)
+			leaf[id] = ix.by.points(&ix.estimates[id], ix.broken(id), ix.task)
 		}
 	}
 	ix.tree.Rebuild()

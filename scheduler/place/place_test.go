@@ -169,16 +169,3 @@ func TestSnapshotCanBeRead(t *testing.T) {
 		t.Errorf("nodes %v", ids)
 	}
 }
-
-func TestDividerIsExact(t *testing.T) {
-	for _, by := range []int64{1, 3, 7, 10, 20, 999, 1000, 1 << 16, 1 << 20} {
-		d := newDivider(by)
-		for v := int64(-1 << 23); v < 1<<23; v += 997 {
-			for _, x := range []int64{v, v / by * by, v/by*by - 1, v/by*by + 1} {
-				if got, want := d.floor(x), floorDiv(x, by); got != want {
-					t.Fatalf("⌊%d/%d⌋ = %d, want %d", x, by, got, want)
-				}
-			}
-		}
-	}
-}

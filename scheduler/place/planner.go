@@ -21,54 +21,39 @@ const changesPerArrival = 4
 // arrives ([Planner.Arrive]) and from history ([Planner.Learn]). It is not safe
 // for concurrent use.
 type Planner struct {
-	snap        *Snapshot
-	policy      Policy
-	weights     Weights
-	shapes      map[fit.ShapeKey]*shape
-	crowded     int // number of shapes at which to look for some to forget
-	looks       int // for shapes to forget
-	demand      *forecast.Demand
-	quotas      *Quotas     // nil: none
-	past        *quota.Past // nil: none
-	ranked      rankedWork
-	rough, fine *wasteEstimator // of two precisions
-	prices      *forecast.Prices
-	places      *forecast.Places
-	rooms       []classRoom // by class ID
-	turnover    forecast.Turnover
-	trend       forecast.Trend
-	caution     int64 // of the prices, by wariness
-	largest     forecast.Largest
+	snap    *Snapshot
+	weights Weights
+	scorer  *Scorer // of the snapshot, with these weights
+	policy  Policy
+	shapes  map[fit.ShapeKey]*shape
+	crowded int // number of shapes at which to look for some to forget
+	looks   int // for shapes to forget
+	demand  *forecast.Demand
+	quotas  *Quotas     // nil: none
+	past    *quota.Past // nil: none
+	ranked  rankedWork
+	trend   forecast.Trend
+	caution int64 // of the prices, by wariness
 
 	taught     bool // by Learn
 	arrivals   int64
 	nextLearn  int64
 	nextPrice  int64 // arrivals at which to compute prices again
 	stalePrice int64 // or changes of the snapshot
-	lessons    int   // how often the demand was learned
 	coarse     bool  // when it was, where tasks end: livesCoarsely
-	epoch      int   // how often prices were computed
-
-	steps   divider // of cost, by Weights.StepMilli or what takes its place
-	perStep int64   // points of one step of cost
 
 	last struct { // what was asked for last
 		key   fit.ShapeKey
 		shape *shape
 	}
-
-	shares []int32 // scratch
-	parts  []forecast.Part
-	gpus   []int   // scratch
-	tied   []int32 // scratch
 }
 
 // shape is the shape of requests with what the planner remembers of it.
 type shape struct {
-	*fit.Shape
-	policy   policy    // of the request, or the planner's
+	*Task              // by the policy of the request, or the planner's
 	index    *index    // of the pools that it may go to
 	refusals *refusals // of the nodes that cannot take it; nil until asked for
+	look     int       // number of looks of the planner when the index was last asked
 }
 
 // Placement is an answer: where a task goes.
@@ -84,8 +69,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	w.DemandShapes = max(1, w.DemandShapes)
-	p := &Planner{snap: s, policy: policy, weights: w, shapes: map[fit.ShapeKey]*shape{}, demand: &forecast.Demand{}}
-	p.perStep = stepTerm * w.FragmentationMilli / 1000
+	p := &Planner{snap: s, weights: w, scorer: NewScorer(s, w), policy: policy, shapes: map[fit.ShapeKey]*shape{}, demand: &forecast.Demand{}}
 	for _, g := range forecast.Guesses(0, 0) {
 		p.trend.Expect(g.GPUs, g.Milli, float64(g.Tasks*w.GuessTasks)/100)
 	}
@@ -109,13 +93,20 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		if len(p.shapes) >= p.crowded {
 			p.forget()
 		}
-		sh = &shape{Shape: fit.NewShape(r, p.snap), policy: policies[key.Policy]}
+		sh = &shape{Task: NewTask(fit.NewShape(r, p.snap), key.Policy)}
 		sh.Req.Policy = key.Policy
-		sh.index = &index{list: sh.Classes(p.snap)}
+		sh.index = newIndex(p.scorer, sh.Task)
 		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh
 	return sh
+}
+
+// indexOf is the index of a shape, brought up to date.
+func (p *Planner) indexOf(sh *shape) *index {
+	sh.index.sync()
+	sh.look = p.looks
+	return sh.index
 }
 
 // forgetAtLeast is how many new shapes come at least between two looks for what
@@ -131,13 +122,13 @@ const forgetAtLeast = 64
 func (p *Planner) forget() {
 	many := len(p.shapes) >= 2*p.weights.DemandShapes
 	for key, sh := range p.shapes {
-		_, near := p.behind(sh.index)
-		idle := sh.index.look < p.looks
+		_, near := sh.index.behind()
+		idle := sh.look < p.looks
 		switch {
 		case many && idle && !sh.Demand.InDemand():
 			delete(p.shapes, key)
 		case idle || !near:
-			*sh.index = index{list: sh.index.list}
+			sh.index = newIndex(p.scorer, sh.Task)
 			sh.refusals = nil
 		}
 	}
@@ -177,16 +168,16 @@ func (p *Planner) Arrive(r *Request) {
 // Started tells the planner that a task has started, and Ended that one has ended:
 // what room is worth depends on whether tasks end. Call them once per task, besides
 // [Snapshot.Apply] and [Snapshot.Release]; work that moves does neither.
-func (p *Planner) Started() { p.turnover.Start() }
+func (p *Planner) Started() { p.scorer.turnover.Start() }
 
 // Ended tells the planner that a task has ended; see [Planner.Started].
-func (p *Planner) Ended() { p.turnover.End() }
+func (p *Planner) Ended() { p.scorer.turnover.End() }
 
 // ExpectEnds tells the planner to begin as in a cluster where as many tasks end as
 // start, not as in one that only fills up: a service that has just come up has seen
 // neither, and real clusters live.
 func (p *Planner) ExpectEnds() {
-	p.turnover.Rate = 1
+	p.scorer.turnover.Rate = 1
 	p.recompute()
 }
 
@@ -200,7 +191,7 @@ func milliPerGPU(r *Request) int64 {
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.turnover.Lives && p.coarse != p.livesCoarsely() {
+	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.scorer.turnover.Lives && p.coarse != p.livesCoarsely() {
 		p.relearn()
 	} else {
 		p.recompute()
@@ -214,28 +205,13 @@ func (p *Planner) relearn() {
 	for _, sh := range p.shapes {
 		sh.Size(p.snap)
 	}
-	supply := p.snap.Supply()
 	p.demand.Learn()
-	w := &p.weights
-	rough, fine, step := w.Rough, w.Fine, w.StepMilli
-	switch {
-	case p.turnover.Lives:
-		rough, fine = w.LiveRough, w.LiveFine
-		if p.coarse = p.livesCoarsely(); p.coarse {
-			rough.Misses, fine.Misses = min(rough.Misses, w.CoarseLiveMisses), min(fine.Misses, w.CoarseLiveMisses)
-		}
-	case p.demand.Coarse():
-		rough.Misses, fine.Misses, step = min(rough.Misses, w.CoarseMisses), w.CoarseMisses, w.CoarseStepMilli
+	coarse := p.demand.Coarse()
+	if p.scorer.turnover.Lives {
+		p.coarse = p.livesCoarsely()
+		coarse = p.coarse
 	}
-	p.estimateWith(rough, fine)
-	p.steps = newDivider(step)
-	p.rough.learn(supply, p.demand)
-	if p.fine != p.rough {
-		p.fine.learn(supply, p.demand)
-	}
-	p.largest = supply.Largest()
-	p.places, p.rooms = forecast.NewPlaces(supply, p.demand, p.demand.Weights()), p.rooms[:0]
-	p.lessons++
+	p.scorer.Learn(p.snap.Supply(), p.demand, coarse)
 	p.recompute()
 }
 
@@ -248,37 +224,15 @@ func (p *Planner) livesCoarsely() bool {
 	return p.demand.ArrivesCoarse()
 }
 
-// estimateWith estimates waste with two precisions from now on.
-func (p *Planner) estimateWith(rough, fine forecast.Precision) {
-	p.rough = newWasteEstimator(rough)
-	p.fine = p.rough
-	if fine.Streams > 0 {
-		p.fine = newWasteEstimator(fine)
-	}
-}
-
 // recompute works out the prices. Where tasks have begun or ceased to end, all
 // estimates are about the wrong things.
 func (p *Planner) recompute() {
-	if p.turnover.Change() {
+	if p.scorer.turnover.Change() {
 		p.relearn()
 		return
 	}
-	supply, w := p.snap.Supply(), &p.weights
-	pricing := forecast.Pricing{ModelMilli: w.ModelPriceMilli, ModelCapMilli: w.ModelPriceCapMilli, SlotMilli: w.SlotPriceMilli, SlotFloor: w.SlotFloorMilli}
 	p.caution = p.wariness()
-	pricing = pricing.Careful(p.caution)
-	now := forecast.NewPrices(supply, p.demand, &pricing)
-	was := p.places.Price
-	p.places.SetPrices(supply, p.demand, p.demand.Weights(), supply.Free(), p.turnover.Rate)
-	now.Fill(1 - p.turnover.Rate)
-	if p.turnover.Lives {
-		now.Spare = forecast.SparePrice(p.snap.CPUPerGPU(), p.turnover.Rate)
-	}
-	if p.prices == nil || !p.prices.Equal(now) || p.places.Price != was {
-		p.prices = now
-		p.epoch++
-	}
+	p.scorer.Price(p.snap.Supply(), p.demand, p.caution)
 	every := p.repriceEvery()
 	p.nextPrice, p.stalePrice = p.arrivals+every, p.snap.Each.Log.End()+changesPerArrival*every
 }
@@ -290,7 +244,7 @@ func (p *Planner) repriceEvery() int64 {
 	switch {
 	case pools > few:
 		return p.weights.RepriceEvery * pools / few
-	case p.turnover.Lives:
+	case p.scorer.turnover.Lives:
 		return p.weights.LiveRepriceEvery
 	}
 	return p.weights.RepriceEvery
@@ -347,13 +301,12 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 }
 
 func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
-	ix := sh.index
-	p.sync(ix, sh)
-	id, ok := p.pick(ix, sh)
+	ix := p.indexOf(sh)
+	id, ok := ix.pick()
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	b := p.poolOf(ix, id)
+	b := ix.poolOf(id)
 	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.tree.Scores()[id])}, nil
 }
 
@@ -364,7 +317,7 @@ func (p *Planner) LeastCharge(r *Request) Charge { return p.shapeOf(r).LeastChar
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
 	switch {
-	case len(p.prices.Model) < len(p.snap.Kinds):
+	case len(p.scorer.prices.Model) < len(p.snap.Kinds):
 		p.relearn()
 	case p.snap.Each.Log.End() >= p.stalePrice:
 		p.recompute()
@@ -373,7 +326,7 @@ func (p *Planner) prepare() {
 
 // placement is the answer that puts a request on a pool that fits it.
 func (p *Planner) placement(r *Request, sh *shape, b *cluster.Pool) Placement {
-	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.score(sh, b))}
+	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.scorer.score(sh.Task, b))}
 }
 
 // withinLimits checks the quota for what a placement really takes: on some
@@ -393,7 +346,7 @@ func (p *Planner) usage(r *Request, sh *shape, b *cluster.Pool) Usage {
 	if r.GPUs == 0 {
 		return u
 	}
-	ch := p.choose(sh, b, sh.policy.precision(p))
+	ch := p.scorer.chosen(sh.Task, b)
 	nd := sh.Need(p.snap, b.Kind)
 	for _, i := range ch.gpus {
 		t := nd.Take

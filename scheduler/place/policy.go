@@ -4,6 +4,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
 // policy is what "best" means. Each is a value in a file of its own, which says its
@@ -17,19 +18,44 @@ type policy interface {
 	// emptiest is.
 	sign() int64
 	// precision is the estimate of waste that decides.
-	precision(p *Planner) *wasteEstimator
+	precision(p *Scorer) *wasteEstimator
 	// complete adds to a rough estimate of a placement on a pool what the policy
 	// wants to know.
-	complete(p *Planner, v *estimate, b *cluster.Pool)
+	complete(p *Scorer, v *estimate, b *cluster.Pool)
 	// prefer ranks a GPU of a pool for a task that takes what it needs of it and leaves
 	// the node so much CPU; the least wins.
-	prefer(p *Planner, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32
+	prefer(p *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32
 	// score is that of a placement, at the current prices; broken is the room for
 	// several GPUs that it takes away, nil where nothing is known.
-	score(p *Planner, v *estimate, broken *forecast.PlaceCounts, sh *shape) int32
+	score(p *Scorer, v *estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32
 	// lost is the last term of that score, on a pool, as what the placement takes from later
 	// work: in thousandths of a GPU.
-	lost(p *Planner, term int64, b *cluster.Pool) int64
+	lost(p *Scorer, term int64, b *cluster.Pool) int64
 }
 
-var policies = [...]policy{PolicyBalanced: balanced{}, PolicyPack: filling{1}, PolicySpread: filling{-1}}
+// worst is the points of a pool that cannot take the task.
+const worst = ranking.Absent
+
+// estimate is what a shape's placement on a pool does, apart from prices.
+type estimate struct {
+	roughWaste int32     // waste added by the rough estimate less the margin, milli
+	waste      int32     // waste added, milli; negative: healed
+	kind       int32     // of the pool
+	usage      int16     // weighted utilization terms after placement, 0..1000
+	left       int16     // of the node after placement, in thousandths of the largest
+	stranded   int16     // weighted fragmentation term of PACK and SPREAD
+	before     uint8     // idle GPUs of the pool before
+	after      uint8     // and after
+	roughIdle  uint8     // and after by the rough estimate
+	roomBefore uint8     // GPUs of the pool that its CPU before is enough for, under careful prices
+	roomAfter  uint8     // and after
+	known      precision // so far
+}
+
+// precision is how much of an estimate is known.
+type precision uint8
+
+const (
+	rough precision = iota // waste and after are not known yet
+	fine
+)

@@ -185,7 +185,7 @@ func (w *world) place() {
 		if b == nil || sh.Fit(w.snap, b) != fit.Fits {
 			continue
 		}
-		if pts := w.plan.score(sh, b); pts > best {
+		if pts := w.plan.scorer.score(sh.Task, b); pts > best {
 			best, at = pts, id
 		}
 	}

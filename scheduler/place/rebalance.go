@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
@@ -151,7 +150,7 @@ func (p *Planner) wasteful(n int) []*cluster.Pool {
 			continue
 		}
 		at := len(out)
-		for at > 0 && p.wasteNow(b, p.fine) > p.wasteNow(out[at-1], p.fine) {
+		for at > 0 && p.scorer.wasteNow(b, p.scorer.fine) > p.scorer.wasteNow(out[at-1], p.scorer.fine) {
 			at--
 		}
 		if at < n {
@@ -176,20 +175,20 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 		b = from.Where[u.Takes[0].GPU].Pool
 	}
 	relief, use := u.HotUse(from, o.Hot), u.MostUse(from)
-	before := p.standing(b)
+	before := p.scorer.standing(b)
 	t := p.begin()
 	defer t.rollback()
 	if t.release(u.ID) != nil {
 		return Move{}, false
 	}
-	after := p.standing(b)
+	after := p.scorer.standing(b)
 	to := p.elsewhere(sh, func(n *cluster.NodeState) bool { return n != from && o.takes(n) })
 	if to == nil {
 		return Move{}, false
 	}
 	m := Move{Why: why, From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.LostMilliSeconds(now)}
 	if m.GainMilli = u.Milli(); why != MovesToEmpty {
-		m.GainMilli = p.healed(&before, &after) + p.modelPrice(sh, b.Kind) - p.costAt(sh, to)
+		m.GainMilli = p.scorer.healed(&before, &after) + p.scorer.modelPrice(sh.Shape, b.Kind) - p.scorer.costAt(sh.Task, to)
 	}
 	if why == MovesForHeat {
 		m.GainMilli += relief
@@ -197,45 +196,9 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.StaysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
 }
 
-// standing is what a pool is worth to later work as it is.
-type standing struct {
-	waste, slots int64
-	places       forecast.PlaceCounts
-}
-
-func (p *Planner) standing(b *cluster.Pool) standing {
-	if b.Kind < 0 {
-		return standing{}
-	}
-	s := standing{waste: int64(p.wasteNow(b, p.fine)), slots: p.slots(uint8(b.Idle), roomFor(b, b.Node.CPU))}
-	if p.turnover.Lives {
-		room := b.Supply()
-		s.places = p.places.Counts(&room)
-	}
-	return s
-}
-
-// healed is what a pool gains that has come from one standing to another, in milli.
-func (p *Planner) healed(before, after *standing) int64 {
-	gained := after.places.Minus(&before.places)
-	return before.waste - after.waste + after.slots - before.slots + p.places.Cost(&gained)
-}
-
-// costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
-func (p *Planner) costAt(sh *shape, b *cluster.Pool) int64 {
-	v := p.evaluate(sh, b)
-	cost := p.wasted(&v, v.waste, v.after) + p.modelPrice(sh, v.kind)
-	if p.turnover.Lives {
-		broken := p.breaks(sh, b, int32(v.after))
-		cost += p.places.Cost(&broken)
-	}
-	return cost
-}
-
 // elsewhere is the best pool for a shape on a node that will do; nil: there is none.
 func (p *Planner) elsewhere(sh *shape, will func(*cluster.NodeState) bool) *cluster.Pool {
-	ix := sh.index
-	p.sync(ix, sh)
+	ix := p.indexOf(sh)
 	out := map[int]int32{} // classes that were taken out
 	defer func() {
 		for id, points := range out {
@@ -243,7 +206,7 @@ func (p *Planner) elsewhere(sh *shape, will func(*cluster.NodeState) bool) *clus
 		}
 	}()
 	for {
-		id, ok := p.pick(ix, sh)
+		id, ok := ix.pick()
 		if !ok {
 			return nil
 		}

@@ -87,7 +87,9 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 	}
 	sh := f.p.shapeOf(r)
 	e := f.p.eviction(r, sh, f.now, f.spared)
-	e.Movable = func(u *Usage) bool { return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.Nodes[u.NodeID]) != nil }
+	e.Movable = func(u *Usage) bool {
+		return f.o.movable(u, f.now) && f.movesTo(u, f.p.snap.Nodes[u.NodeID]) != nil
+	}
 	var best *evict.Set
 	for _, b := range e.Nearest() {
 		set, ok := e.Search(b)

@@ -1,0 +1,98 @@
+package place
+
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+)
+
+// heatPrice is what it costs to put a task on a GPU that is measured too hot for it,
+// in milli.
+func (p *Scorer) heatPrice(c *cluster.GPUState, share int32) int32 {
+	return int32(p.weights.MeasuredMilli * c.Heat(share) / 1000)
+}
+
+// idle is the expected waste of a pool if its node had so much CPU free and
+// some of its GPUs had less by what a task needs.
+func (p *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+	if ws.Paired() {
+		return p.idleParts(b, cpu, gpus, nd, ws)
+	}
+	take := int32(0)
+	if nd != nil {
+		take = nd.Share
+	}
+	key := ws.Key(b.Kind, cpu).Plus(b.Shares)
+	for _, i := range gpus {
+		key = key.Swap(b.GPUs[i].Share, max(0, b.GPUs[i].Share-take))
+	}
+	idle, ok := ws.Known(key)
+	if !ok {
+		idle = ws.Estimate(key, b.Kind, cpu, p.sorted(b, gpus, take))
+	}
+	return idle
+}
+
+// idleParts is idle where compute and memory are told apart.
+func (p *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+	k := &p.snap.Kinds[b.Kind]
+	key := ws.Key(b.Kind, cpu)
+	p.parts = p.parts[:0]
+	for i := range b.GPUs {
+		c := b.GPUs[i]
+		if !c.Open {
+			continue
+		}
+		if slices.Contains(gpus, i) {
+			c.Milli -= int32(nd.Take.Milli)
+			c.Slices -= int32(nd.Take.Slices)
+			c.Replicas -= int32(nd.Take.Replicas)
+			c.Tasks++
+		}
+		part := c.Part(k)
+		key = key.Plus(forecast.KeyOfShare(int32(part)))
+		p.parts = append(p.parts, part)
+	}
+	if idle, ok := ws.Known(key); ok {
+		return idle
+	}
+	return ws.EstimateParts(key, b.Kind, cpu, p.parts)
+}
+
+// sorted returns the shares of a pool in ascending order, some less by take.
+func (p *Scorer) sorted(b *cluster.Pool, gpus []int, take int32) []int32 {
+	p.shares = p.shares[:0]
+	for i := range b.GPUs {
+		v := b.GPUs[i].Share
+		if slices.Contains(gpus, i) {
+			v = max(0, v-take)
+		}
+		p.shares = insertSorted(p.shares, v)
+	}
+	return p.shares
+}
+
+func insertSorted(list []int32, v int32) []int32 {
+	i := len(list)
+	list = append(list, v)
+	for ; i > 0 && list[i-1] > v; i-- {
+		list[i] = list[i-1]
+	}
+	list[i] = v
+	return list
+}
+
+// wasteNow is the expected waste of a pool as it is, remembered for its class
+// until the demand changes.
+func (p *Scorer) wasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
+	for int(b.Class) >= len(ws.current) {
+		ws.current = append(ws.current, classWaste{born: -1})
+	}
+	c := &ws.current[b.Class]
+	if born := p.snap.States.List[b.Class].Born; c.born != born {
+		*c = classWaste{born, p.idle(b, b.Node.CPU, nil, nil, ws)}
+	}
+	return c.waste
+}
