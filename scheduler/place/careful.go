@@ -13,7 +13,7 @@ const waryEvery = 32
 // times as high.
 func (p *Planner) wariness() int64 {
 	switch {
-	case p.taught || p.scorer.turnover.Lives:
+	case p.taught || p.scorer.Turnover.Lives:
 		return 0
 	case p.trend.Odd():
 		return p.weights.OddPrices

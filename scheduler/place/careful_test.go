@@ -50,7 +50,7 @@ func TestWariness(t *testing.T) {
 		t.Errorf("after few arrivals caution is %d", p.caution)
 	}
 	arrive(small, 128)
-	if p.caution != 1 || !p.scorer.prices.Careful {
+	if p.caution != 1 || !p.scorer.Prices.Careful {
 		t.Errorf("after many small tasks caution is %d", p.caution)
 	}
 	whole(t, p, "n00", 3)
@@ -67,10 +67,10 @@ func TestWariness(t *testing.T) {
 		t.Errorf("after many whole GPUs caution is %d", p.caution)
 	}
 	p.ExpectEnds()
-	if p.caution != 0 || p.scorer.prices.Careful {
+	if p.caution != 0 || p.scorer.Prices.Careful {
 		t.Errorf("where tasks end caution is %d", p.caution)
 	}
-	p.scorer.turnover.Rate = 0
+	p.scorer.Turnover.Rate = 0
 	p.recompute()
 	if p.caution == 0 {
 		t.Error("where tasks end no longer caution is 0")
@@ -86,10 +86,10 @@ func TestWariness(t *testing.T) {
 func TestCarefulPricesFillWhatLacksCPU(t *testing.T) {
 	p := untaught(t, 2)
 	book(t, p, Usage{ID: "cpu", NodeID: "n01", CPUMHz: 30_000})
-	p.scorer.prices.Careful, p.scorer.prices.Slots[8] = true, 80
-	p.scorer.prices.Slots[7], p.scorer.prices.Slots[6] = 0, 0 // so that one of eight GPUs costs 80, of those with CPU for five nothing
-	p.scorer.prices.Slots[5], p.scorer.prices.Slots[4] = 0, 0
-	p.scorer.epoch++
+	p.scorer.Prices.Careful, p.scorer.Prices.Slots[8] = true, 80
+	p.scorer.Prices.Slots[7], p.scorer.Prices.Slots[6] = 0, 0 // so that one of eight GPUs costs 80, of those with CPU for five nothing
+	p.scorer.Prices.Slots[5], p.scorer.Prices.Slots[4] = 0, 0
+	p.scorer.Epoch++
 	pl, err := p.Place(&Request{ID: "one", GPUs: 1, Whole: true, CPUMHz: 1000, MemoryMiB: 1024})
 	if err != nil || pl.NodeID != "n01" {
 		t.Errorf("a task of one GPU goes to %q, %v", pl.NodeID, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
 // Banks are in one class when only a request that names nodes or has constraints
@@ -62,10 +63,10 @@ func TestClassesAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%7 == 0 {
-			best := int32(worst)
+			best := int32(score.Worst)
 			for _, b := range p.snap.Pools {
 				if sh := p.shapeOf(&sleeper); sh.Fit(p.snap, b) == fit.Fits {
-					best = max(best, p.scorer.score(sh.Task, b))
+					best = max(best, p.scorer.Score(sh.Task, b))
 				}
 			}
 			if got, err := p.Place(&sleeper); err != nil || got.Score != int64(best) {

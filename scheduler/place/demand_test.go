@@ -163,8 +163,8 @@ func TestDemandIsLearnedWhenItMoved(t *testing.T) {
 			for _, r := range distinct(forecast.FirstReview, c.gpus, 1) {
 				p.Arrive(&r)
 			}
-			if p.scorer.lessons != c.lessons {
-				t.Errorf("the demand was learned %d times, want %d", p.scorer.lessons, c.lessons)
+			if p.scorer.Lessons != c.lessons {
+				t.Errorf("the demand was learned %d times, want %d", p.scorer.Lessons, c.lessons)
 			}
 		})
 	}

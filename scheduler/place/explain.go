@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
 // Candidate is a node that could take the request, with its score.
@@ -63,25 +64,25 @@ func (p *Planner) candidates(sh *shape) []Candidate {
 	var best []ranked
 	points := map[int]int32{} // of the classes that were taken out
 	for range explained {
-		id, ok := ix.pick()
+		id, ok := ix.Pick()
 		if !ok {
 			break
 		}
-		points[id] = ix.tree.Scores()[id]
-		for _, pool := range ix.list.List[id].Pools[:min(explained, len(ix.list.List[id].Pools))] {
+		points[id] = ix.Tree.Scores()[id]
+		for _, pool := range ix.List.List[id].Pools[:min(explained, len(ix.List.List[id].Pools))] {
 			best = append(best, ranked{pool, id})
 		}
-		ix.tree.Set(id, worst)
+		ix.Tree.Set(id, score.Worst)
 	}
 	for id, pts := range points {
-		ix.tree.Set(id, pts)
+		ix.Tree.Set(id, pts)
 	}
 	slices.SortFunc(best, func(x, y ranked) int {
 		return cmp.Or(cmp.Compare(points[y.class], points[x.class]), cmp.Compare(x.pool, y.pool))
 	})
 	var out []Candidate
 	for _, r := range best[:min(explained, len(best))] {
-		out = append(out, p.candidate(sh, p.snap.Pools[r.pool], &ix.estimates[r.class], points[r.class]))
+		out = append(out, p.candidate(sh, p.snap.Pools[r.pool], &ix.Estimates[r.class], points[r.class]))
 	}
 	return out
 }
@@ -92,8 +93,8 @@ type ranked struct {
 	class int
 }
 
-func (p *Planner) candidate(sh *shape, b *cluster.Pool, v *estimate, pts int32) Candidate {
-	terms, lost := p.scorer.terms(sh.Task, b, v, pts)
+func (p *Planner) candidate(sh *shape, b *cluster.Pool, v *score.Estimate, pts int32) Candidate {
+	terms, lost := p.scorer.Terms(sh.Task, b, v, pts)
 	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: terms, LostMilli: lost, Whole: p.wholeAfter(sh, b), WholeNow: int(b.Idle)}
 }
 
@@ -102,5 +103,5 @@ func (p *Planner) wholeAfter(sh *shape, b *cluster.Pool) int {
 	if b.Kind < 0 {
 		return 0
 	}
-	return int(p.scorer.chosen(sh.Task, b).idle)
+	return int(p.scorer.Chosen(sh.Task, b).Idle)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
 // PlaceGang places all requests or none. The larger are placed first, each on the
@@ -86,17 +87,17 @@ func (p *Planner) choices(r *Request) []*cluster.Pool {
 	sh := p.shapeOf(r)
 	ix := p.indexOf(sh)
 	var sets []int
-	for id := range ix.list.List {
-		if ix.tree.Scores()[id] != worst {
+	for id := range ix.List.List {
+		if ix.Tree.Scores()[id] != score.Worst {
 			sets = append(sets, id)
 		}
 	}
 	slices.SortFunc(sets, func(a, b int) int {
-		return cmp.Or(cmp.Compare(ix.tree.Scores()[b], ix.tree.Scores()[a]), cmp.Compare(ix.list.First[a], ix.list.First[b]))
+		return cmp.Or(cmp.Compare(ix.Tree.Scores()[b], ix.Tree.Scores()[a]), cmp.Compare(ix.List.First[a], ix.List.First[b]))
 	})
 	pools := make([]*cluster.Pool, len(sets))
 	for i, id := range sets {
-		pools[i] = ix.poolOf(id)
+		pools[i] = ix.PoolOf(id)
 	}
 	return pools
 }

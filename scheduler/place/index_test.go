@@ -26,7 +26,7 @@ func TestShapesThatCameOnceCostLittle(t *testing.T) {
 			}
 			built := 0
 			for _, sh := range forgetful.shapes {
-				if !sh.index.tree.Empty() {
+				if !sh.index.Tree.Empty() {
 					built++
 				}
 			}

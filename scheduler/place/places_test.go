@@ -74,8 +74,8 @@ func TestPricesAreComputedMoreOftenWhereTasksEnd(t *testing.T) {
 func TestPlacesAreKeptWhereTasksEnd(t *testing.T) {
 	p := livePlanner(t, 2)
 	p.ExpectEnds()
-	if !p.scorer.turnover.Lives || p.scorer.places.Price[0] <= 0 {
-		t.Fatalf("turnover %+v, price %d", p.scorer.turnover, p.scorer.places.Price[0])
+	if !p.scorer.Turnover.Lives || p.scorer.Places.Price[0] <= 0 {
+		t.Fatalf("turnover %+v, price %d", p.scorer.Turnover, p.scorer.Places.Price[0])
 	}
 	first := placed(t, p, Request{ID: "one", GPUs: 1, Whole: true, CPUMHz: 5_000})
 	for i := range 7 {
@@ -101,12 +101,12 @@ func TestCPUStaysInLargePieces(t *testing.T) {
 	if used.Node.CPU > empty.Node.CPU {
 		used, empty = empty, used
 	}
-	if a, b := p.scorer.left(sh.Shape, used), p.scorer.left(sh.Shape, empty); a != 800*12/80+150 || b != 800*72/80+200 {
+	if a, b := p.scorer.Left(sh.Shape, used), p.scorer.Left(sh.Shape, empty); a != 800*12/80+150 || b != 800*72/80+200 {
 		t.Errorf("left %d and %d", a, b)
 	}
 	p.ExpectEnds()
-	if p.scorer.prices.Spare != 20 {
-		t.Fatalf("price %d, want %d", p.scorer.prices.Spare, 20)
+	if p.scorer.Prices.Spare != 20 {
+		t.Fatalf("price %d, want %d", p.scorer.Prices.Spare, 20)
 	}
 	if got := placed(t, p, Request{ID: "cpu", CPUMHz: 8_000}); got.NodeID != used.Node.Spec.ID {
 		t.Errorf("it goes to %s", got.NodeID)
@@ -117,7 +117,7 @@ func TestCPUStaysInLargePieces(t *testing.T) {
 func TestPricesFollowTheSnapshot(t *testing.T) {
 	p := livePlanner(t, 2)
 	p.ExpectEnds()
-	before := p.scorer.places.Price[0]
+	before := p.scorer.Places.Price[0]
 	for i := range 8 {
 		u := Usage{ID: fmt.Sprint("u", i), NodeID: "n00", CPUMHz: 1000, Takes: []Take{{GPU: i, Milli: 1000, Slices: 1000}}}
 		if err := p.snap.Apply(u); err != nil {
@@ -133,7 +133,7 @@ func TestPricesFollowTheSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := p.Place(&Request{ID: "r", CPUMHz: 1}); err != nil || p.scorer.places.Price[0] == before {
+	if _, err := p.Place(&Request{ID: "r", CPUMHz: 1}); err != nil || p.scorer.Places.Price[0] == before {
 		t.Errorf("price %d as before, %v", before, err)
 	}
 }
@@ -143,27 +143,27 @@ func TestPricesFollowTheSnapshot(t *testing.T) {
 func TestPrecisionFollowsTheCluster(t *testing.T) {
 	w := DefaultWeights()
 	p := livePlanner(t, 2)
-	if p.scorer.fine.Precision != w.Fine || p.scorer.rough.Precision != w.Rough || p.scorer.steps.by != w.StepMilli {
-		t.Errorf("a cluster that fills up is estimated with %+v in steps of %d", p.scorer.fine.Precision, p.scorer.steps.by)
+	if p.scorer.Fine.Precision != w.Fine || p.scorer.Rough.Precision != w.Rough || p.scorer.Steps.By != w.StepMilli {
+		t.Errorf("a cluster that fills up is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
 	}
 	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.3")})
-	if p.scorer.fine.Misses != w.CoarseMisses || p.scorer.rough.Misses != w.CoarseMisses || p.scorer.steps.by != w.CoarseStepMilli {
-		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.scorer.fine.Precision, p.scorer.steps.by)
+	if p.scorer.Fine.Misses != w.CoarseMisses || p.scorer.Rough.Misses != w.CoarseMisses || p.scorer.Steps.By != w.CoarseStepMilli {
+		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
 	}
 	p.ExpectEnds()
-	if p.scorer.fine.Misses != w.CoarseLiveMisses || p.scorer.rough.Misses != w.CoarseLiveMisses || p.scorer.fine.Streams != w.LiveFine.Streams || p.scorer.steps.by != w.StepMilli {
-		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.scorer.fine.Precision, p.scorer.steps.by)
+	if p.scorer.Fine.Misses != w.CoarseLiveMisses || p.scorer.Rough.Misses != w.CoarseLiveMisses || p.scorer.Fine.Streams != w.LiveFine.Streams || p.scorer.Steps.By != w.StepMilli {
+		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
 	}
 	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.1")})
-	if p.scorer.fine.Precision != w.LiveFine || p.scorer.rough.Precision != w.LiveRough || p.scorer.steps.by != w.StepMilli {
-		t.Errorf("a cluster that lives is estimated with %+v in steps of %d", p.scorer.fine.Precision, p.scorer.steps.by)
+	if p.scorer.Fine.Precision != w.LiveFine || p.scorer.Rough.Precision != w.LiveRough || p.scorer.Steps.By != w.StepMilli {
+		t.Errorf("a cluster that lives is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
 	}
-	for p.scorer.turnover.Rate > 0.005 {
+	for p.scorer.Turnover.Rate > 0.005 {
 		p.Started()
 	}
 	p.recompute()
-	if p.scorer.fine.Precision != w.Fine || p.scorer.steps.by != w.StepMilli {
-		t.Errorf("a cluster that lives no longer is estimated with %+v in steps of %d", p.scorer.fine.Precision, p.scorer.steps.by)
+	if p.scorer.Fine.Precision != w.Fine || p.scorer.Steps.By != w.StepMilli {
+		t.Errorf("a cluster that lives no longer is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
 	}
 }
 
@@ -175,8 +175,8 @@ func TestPrecisionWithoutHistory(t *testing.T) {
 	p.ExpectEnds()
 	large, small := ask(t, "a", "0.5"), ask(t, "b", "0.1")
 	for i := range 1600 {
-		if p.scorer.fine.Misses != w.CoarseLiveMisses {
-			t.Fatalf("estimated with %+v after %d arrivals", p.scorer.fine.Precision, i)
+		if p.scorer.Fine.Misses != w.CoarseLiveMisses {
+			t.Fatalf("estimated with %+v after %d arrivals", p.scorer.Fine.Precision, i)
 		}
 		if i%50 == 0 {
 			p.Arrive(&small)
@@ -184,7 +184,7 @@ func TestPrecisionWithoutHistory(t *testing.T) {
 			p.Arrive(&large)
 		}
 	}
-	if p.scorer.fine.Precision != w.LiveFine || p.scorer.rough.Precision != w.LiveRough {
-		t.Errorf("estimated with %+v, want %+v", p.scorer.fine.Precision, w.LiveFine)
+	if p.scorer.Fine.Precision != w.LiveFine || p.scorer.Rough.Precision != w.LiveRough {
+		t.Errorf("estimated with %+v, want %+v", p.scorer.Fine.Precision, w.LiveFine)
 	}
 }

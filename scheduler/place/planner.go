@@ -7,6 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
@@ -23,7 +24,7 @@ const changesPerArrival = 4
 type Planner struct {
 	snap    *Snapshot
 	weights Weights
-	scorer  *Scorer // of the snapshot, with these weights
+	scorer  *score.Scorer // of the snapshot, with these weights
 	policy  Policy
 	shapes  map[fit.ShapeKey]*shape
 	crowded int // number of shapes at which to look for some to forget
@@ -50,10 +51,10 @@ type Planner struct {
 
 // shape is the shape of requests with what the planner remembers of it.
 type shape struct {
-	*Task              // by the policy of the request, or the planner's
-	index    *index    // of the pools that it may go to
-	refusals *refusals // of the nodes that cannot take it; nil until asked for
-	look     int       // number of looks of the planner when the index was last asked
+	*score.Task              // by the policy of the request, or the planner's
+	index       *score.Index // of the pools that it may go to
+	refusals    *refusals    // of the nodes that cannot take it; nil until asked for
+	look        int          // number of looks of the planner when the index was last asked
 }
 
 // Placement is an answer: where a task goes.
@@ -69,7 +70,7 @@ func NewPlanner(s *Snapshot, policy Policy, w Weights) *Planner {
 		policy = PolicyBalanced
 	}
 	w.DemandShapes = max(1, w.DemandShapes)
-	p := &Planner{snap: s, weights: w, scorer: NewScorer(s, w), policy: policy, shapes: map[fit.ShapeKey]*shape{}, demand: &forecast.Demand{}}
+	p := &Planner{snap: s, weights: w, scorer: score.NewScorer(s, w), policy: policy, shapes: map[fit.ShapeKey]*shape{}, demand: &forecast.Demand{}}
 	for _, g := range forecast.Guesses(0, 0) {
 		p.trend.Expect(g.GPUs, g.Milli, float64(g.Tasks*w.GuessTasks)/100)
 	}
@@ -93,9 +94,9 @@ func (p *Planner) shapeOf(r *Request) *shape {
 		if len(p.shapes) >= p.crowded {
 			p.forget()
 		}
-		sh = &shape{Task: NewTask(fit.NewShape(r, p.snap), key.Policy)}
+		sh = &shape{Task: score.NewTask(fit.NewShape(r, p.snap), key.Policy)}
 		sh.Req.Policy = key.Policy
-		sh.index = newIndex(p.scorer, sh.Task)
+		sh.index = score.NewIndex(p.scorer, sh.Task)
 		p.shapes[key] = sh
 	}
 	p.last.key, p.last.shape = key, sh
@@ -103,8 +104,8 @@ func (p *Planner) shapeOf(r *Request) *shape {
 }
 
 // indexOf is the index of a shape, brought up to date.
-func (p *Planner) indexOf(sh *shape) *index {
-	sh.index.sync()
+func (p *Planner) indexOf(sh *shape) *score.Index {
+	sh.index.Sync()
 	sh.look = p.looks
 	return sh.index
 }
@@ -122,13 +123,13 @@ const forgetAtLeast = 64
 func (p *Planner) forget() {
 	many := len(p.shapes) >= 2*p.weights.DemandShapes
 	for key, sh := range p.shapes {
-		_, near := sh.index.behind()
+		_, near := sh.index.Behind()
 		idle := sh.look < p.looks
 		switch {
 		case many && idle && !sh.Demand.InDemand():
 			delete(p.shapes, key)
 		case idle || !near:
-			sh.index = newIndex(p.scorer, sh.Task)
+			sh.index = score.NewIndex(p.scorer, sh.Task)
 			sh.refusals = nil
 		}
 	}
@@ -168,16 +169,16 @@ func (p *Planner) Arrive(r *Request) {
 // Started tells the planner that a task has started, and Ended that one has ended:
 // what room is worth depends on whether tasks end. Call them once per task, besides
 // [Snapshot.Apply] and [Snapshot.Release]; work that moves does neither.
-func (p *Planner) Started() { p.scorer.turnover.Start() }
+func (p *Planner) Started() { p.scorer.Turnover.Start() }
 
 // Ended tells the planner that a task has ended; see [Planner.Started].
-func (p *Planner) Ended() { p.scorer.turnover.End() }
+func (p *Planner) Ended() { p.scorer.Turnover.End() }
 
 // ExpectEnds tells the planner to begin as in a cluster where as many tasks end as
 // start, not as in one that only fills up: a service that has just come up has seen
 // neither, and real clusters live.
 func (p *Planner) ExpectEnds() {
-	p.scorer.turnover.Rate = 1
+	p.scorer.Turnover.Rate = 1
 	p.recompute()
 }
 
@@ -191,7 +192,7 @@ func milliPerGPU(r *Request) int64 {
 
 // review learns the demand again when it is no longer what was learned.
 func (p *Planner) review() {
-	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.scorer.turnover.Lives && p.coarse != p.livesCoarsely() {
+	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.scorer.Turnover.Lives && p.coarse != p.livesCoarsely() {
 		p.relearn()
 	} else {
 		p.recompute()
@@ -207,7 +208,7 @@ func (p *Planner) relearn() {
 	}
 	p.demand.Learn()
 	coarse := p.demand.Coarse()
-	if p.scorer.turnover.Lives {
+	if p.scorer.Turnover.Lives {
 		p.coarse = p.livesCoarsely()
 		coarse = p.coarse
 	}
@@ -227,7 +228,7 @@ func (p *Planner) livesCoarsely() bool {
 // recompute works out the prices. Where tasks have begun or ceased to end, all
 // estimates are about the wrong things.
 func (p *Planner) recompute() {
-	if p.scorer.turnover.Change() {
+	if p.scorer.Turnover.Change() {
 		p.relearn()
 		return
 	}
@@ -244,7 +245,7 @@ func (p *Planner) repriceEvery() int64 {
 	switch {
 	case pools > few:
 		return p.weights.RepriceEvery * pools / few
-	case p.scorer.turnover.Lives:
+	case p.scorer.Turnover.Lives:
 		return p.weights.LiveRepriceEvery
 	}
 	return p.weights.RepriceEvery
@@ -302,12 +303,12 @@ func (p *Planner) placeAny(r *Request) (Placement, error) {
 
 func (p *Planner) placeShape(r *Request, sh *shape) (Placement, error) {
 	ix := p.indexOf(sh)
-	id, ok := ix.pick()
+	id, ok := ix.Pick()
 	if !ok {
 		return Placement{}, fmt.Errorf("place %q: %w", r.ID, ErrNoRoom)
 	}
-	b := ix.poolOf(id)
-	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.tree.Scores()[id])}, nil
+	b := ix.PoolOf(id)
+	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(ix.Tree.Scores()[id])}, nil
 }
 
 // LeastCharge is the least that a quota would pay for the request on any kind of
@@ -317,7 +318,7 @@ func (p *Planner) LeastCharge(r *Request) Charge { return p.shapeOf(r).LeastChar
 // prepare learns what the cluster has that the futures and prices do not know.
 func (p *Planner) prepare() {
 	switch {
-	case len(p.scorer.prices.Model) < len(p.snap.Kinds):
+	case len(p.scorer.Prices.Model) < len(p.snap.Kinds):
 		p.relearn()
 	case p.snap.Each.Log.End() >= p.stalePrice:
 		p.recompute()
@@ -326,7 +327,7 @@ func (p *Planner) prepare() {
 
 // placement is the answer that puts a request on a pool that fits it.
 func (p *Planner) placement(r *Request, sh *shape, b *cluster.Pool) Placement {
-	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.scorer.score(sh.Task, b))}
+	return Placement{NodeID: b.Node.Spec.ID, Usage: p.usage(r, sh, b), Score: int64(p.scorer.Score(sh.Task, b))}
 }
 
 // withinLimits checks the quota for what a placement really takes: on some
@@ -346,9 +347,9 @@ func (p *Planner) usage(r *Request, sh *shape, b *cluster.Pool) Usage {
 	if r.GPUs == 0 {
 		return u
 	}
-	ch := p.scorer.chosen(sh.Task, b)
+	ch := p.scorer.Chosen(sh.Task, b)
 	nd := sh.Need(p.snap, b.Kind)
-	for _, i := range ch.gpus {
+	for _, i := range ch.GPUs {
 		t := nd.Take
 		t.GPU = b.Positions[i]
 		u.Takes = append(u.Takes, t)

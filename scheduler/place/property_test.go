@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
 var propertyOps = flag.Int("place.ops", 20000, "random operations per property run; 1000000 is the full test")
@@ -180,12 +181,12 @@ func (w *world) place() {
 	}
 	w.explain(&r)
 	sh := w.plan.shapeOf(&r)
-	best, at := int32(worst), -1
+	best, at := int32(score.Worst), -1
 	for id, b := range w.snap.Pools {
 		if b == nil || sh.Fit(w.snap, b) != fit.Fits {
 			continue
 		}
-		if pts := w.plan.scorer.score(sh.Task, b); pts > best {
+		if pts := w.plan.scorer.Score(sh.Task, b); pts > best {
 			best, at = pts, id
 		}
 	}

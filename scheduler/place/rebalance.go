@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
 // Move is a proposal to take work from where it is to another node.
@@ -150,7 +151,7 @@ func (p *Planner) wasteful(n int) []*cluster.Pool {
 			continue
 		}
 		at := len(out)
-		for at > 0 && p.scorer.wasteNow(b, p.scorer.fine) > p.scorer.wasteNow(out[at-1], p.scorer.fine) {
+		for at > 0 && p.scorer.WasteNow(b, p.scorer.Fine) > p.scorer.WasteNow(out[at-1], p.scorer.Fine) {
 			at--
 		}
 		if at < n {
@@ -175,20 +176,20 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 		b = from.Where[u.Takes[0].GPU].Pool
 	}
 	relief, use := u.HotUse(from, o.Hot), u.MostUse(from)
-	before := p.scorer.standing(b)
+	before := p.scorer.Standing(b)
 	t := p.begin()
 	defer t.rollback()
 	if t.release(u.ID) != nil {
 		return Move{}, false
 	}
-	after := p.scorer.standing(b)
+	after := p.scorer.Standing(b)
 	to := p.elsewhere(sh, func(n *cluster.NodeState) bool { return n != from && o.takes(n) })
 	if to == nil {
 		return Move{}, false
 	}
 	m := Move{Why: why, From: u, To: p.placement(&r, sh, to), LostMilliSeconds: u.LostMilliSeconds(now)}
 	if m.GainMilli = u.Milli(); why != MovesToEmpty {
-		m.GainMilli = p.scorer.healed(&before, &after) + p.scorer.modelPrice(sh.Shape, b.Kind) - p.scorer.costAt(sh.Task, to)
+		m.GainMilli = p.scorer.Healed(&before, &after) + p.scorer.ModelPrice(sh.Shape, b.Kind) - p.scorer.CostAt(sh.Task, to)
 	}
 	if why == MovesForHeat {
 		m.GainMilli += relief
@@ -202,21 +203,21 @@ func (p *Planner) elsewhere(sh *shape, will func(*cluster.NodeState) bool) *clus
 	out := map[int]int32{} // classes that were taken out
 	defer func() {
 		for id, points := range out {
-			ix.tree.Set(id, points)
+			ix.Tree.Set(id, points)
 		}
 	}()
 	for {
-		id, ok := ix.pick()
+		id, ok := ix.Pick()
 		if !ok {
 			return nil
 		}
-		for _, pool := range ix.list.List[id].Pools {
+		for _, pool := range ix.List.List[id].Pools {
 			if b := p.snap.Pools[pool]; will(b.Node) {
 				return b
 			}
 		}
-		out[id] = ix.tree.Scores()[id]
-		ix.tree.Set(id, worst)
+		out[id] = ix.Tree.Scores()[id]
+		ix.Tree.Set(id, score.Worst)
 	}
 }
 

@@ -40,7 +40,7 @@ func (w *world) explain(r *Request) {
 	var all []Candidate
 	for _, b := range w.snap.Pools {
 		if b != nil && sh.Fit(w.snap, b) == fit.Fits {
-			all = append(all, Candidate{NodeID: b.Node.Spec.ID, Score: int64(w.plan.scorer.score(sh.Task, b))})
+			all = append(all, Candidate{NodeID: b.Node.Spec.ID, Score: int64(w.plan.scorer.Score(sh.Task, b))})
 		}
 	}
 	slices.SortStableFunc(all, func(x, y Candidate) int { return cmp.Compare(y.Score, x.Score) })

@@ -24,18 +24,18 @@ func TestUselessSharesAreLost(t *testing.T) {
 	} {
 		p.relearn() // forgets what other rows made known
 		key := func(shares []int32) forecast.StateKey {
-			k := p.scorer.fine.Key(0, c.cpu)
+			k := p.scorer.Fine.Key(0, c.cpu)
 			for _, s := range shares {
 				k = k.Plus(forecast.KeyOfShare(s))
 			}
 			return k
 		}
-		got := p.scorer.fine.Estimate(key(c.shares), 0, c.cpu, c.shares)
-		if _, ok := p.scorer.fine.Known(key(c.alike)); !ok {
+		got := p.scorer.Fine.Estimate(key(c.shares), 0, c.cpu, c.shares)
+		if _, ok := p.scorer.Fine.Known(key(c.alike)); !ok {
 			t.Errorf("%d MHz: after %v, %v is not known", c.cpu, c.shares, c.alike)
 		}
 		p.relearn()
-		if alone := p.scorer.fine.Estimate(key(c.alike), 0, c.cpu, c.alike); got != alone+c.lost {
+		if alone := p.scorer.Fine.Estimate(key(c.alike), 0, c.cpu, c.alike); got != alone+c.lost {
 			t.Errorf("%d MHz and %v: %d milli are wasted, want %d more than of %v, %d", c.cpu, c.shares, got, c.lost, c.alike, alone)
 		}
 	}

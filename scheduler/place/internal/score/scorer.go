@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -10,17 +10,17 @@ import (
 type Scorer struct {
 	snap     *cluster.Snapshot
 	weights  Weights
-	turnover forecast.Turnover
+	Turnover forecast.Turnover
 
-	rough, fine *wasteEstimator // of two precisions
-	prices      *forecast.Prices
-	places      *forecast.Places
+	Rough, Fine *wasteEstimator // of two precisions
+	Prices      *forecast.Prices
+	Places      *forecast.Places
 	rooms       []classRoom // by class ID
 	largest     forecast.Largest
-	lessons     int // how often the demand was learned
-	epoch       int // how often prices were computed
+	Lessons     int // how often the demand was learned
+	Epoch       int // how often prices were computed
 
-	steps   divider // of cost, by Weights.StepMilli or what takes its place
+	Steps   divider // of cost, by Weights.StepMilli or what takes its place
 	perStep int64   // points of one step of cost
 
 	shares []int32 // scratch
@@ -35,11 +35,11 @@ func NewScorer(s *cluster.Snapshot, w Weights) *Scorer {
 
 // Learn learns a demand, which is coarse where hardly any task takes little of a GPU, and
 // forgets what was estimated for another. Prices are to be computed next.
-func (p *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool) {
-	w := &p.weights
+func (sc *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool) {
+	w := &sc.weights
 	rough, fine, step := w.Rough, w.Fine, w.StepMilli
 	switch {
-	case p.turnover.Lives:
+	case sc.Turnover.Lives:
 		rough, fine = w.LiveRough, w.LiveFine
 		if coarse {
 			rough.Misses, fine.Misses = min(rough.Misses, w.CoarseLiveMisses), min(fine.Misses, w.CoarseLiveMisses)
@@ -47,34 +47,34 @@ func (p *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool)
 	case coarse:
 		rough.Misses, fine.Misses, step = min(rough.Misses, w.CoarseMisses), w.CoarseMisses, w.CoarseStepMilli
 	}
-	p.rough = newWasteEstimator(rough)
-	p.rough.learn(supply, d)
-	p.fine = p.rough
+	sc.Rough = newWasteEstimator(rough)
+	sc.Rough.learn(supply, d)
+	sc.Fine = sc.Rough
 	if fine.Streams > 0 {
-		p.fine = newWasteEstimator(fine)
-		p.fine.learn(supply, d)
+		sc.Fine = newWasteEstimator(fine)
+		sc.Fine.learn(supply, d)
 	}
-	p.steps = newDivider(step)
-	p.largest = supply.Largest()
-	p.places, p.rooms = forecast.NewPlaces(supply, d, d.Weights()), p.rooms[:0]
-	p.lessons++
+	sc.Steps = newDivider(step)
+	sc.largest = supply.Largest()
+	sc.Places, sc.rooms = forecast.NewPlaces(supply, d, d.Weights()), sc.rooms[:0]
+	sc.Lessons++
 }
 
 // Price computes the prices for a demand, so careful as [forecast.Pricing.Careful] says.
-func (p *Scorer) Price(supply *forecast.Supply, d *forecast.Demand, caution int64) {
-	w := &p.weights
+func (sc *Scorer) Price(supply *forecast.Supply, d *forecast.Demand, caution int64) {
+	w := &sc.weights
 	pricing := forecast.Pricing{ModelMilli: w.ModelPriceMilli, ModelCapMilli: w.ModelPriceCapMilli, SlotMilli: w.SlotPriceMilli, SlotFloor: w.SlotFloorMilli}
 	pricing = pricing.Careful(caution)
 	now := forecast.NewPrices(supply, d, &pricing)
-	was := p.places.Price
-	p.places.SetPrices(supply, d, d.Weights(), supply.Free(), p.turnover.Rate)
-	now.Fill(1 - p.turnover.Rate)
-	if p.turnover.Lives {
-		now.Spare = forecast.SparePrice(p.snap.CPUPerGPU(), p.turnover.Rate)
+	was := sc.Places.Price
+	sc.Places.SetPrices(supply, d, d.Weights(), supply.Free(), sc.Turnover.Rate)
+	now.Fill(1 - sc.Turnover.Rate)
+	if sc.Turnover.Lives {
+		now.Spare = forecast.SparePrice(sc.snap.CPUPerGPU(), sc.Turnover.Rate)
 	}
-	if p.prices == nil || !p.prices.Equal(now) || p.places.Price != was {
-		p.prices = now
-		p.epoch++
+	if sc.Prices == nil || !sc.Prices.Equal(now) || sc.Places.Price != was {
+		sc.Prices = now
+		sc.Epoch++
 	}
 }
 
@@ -102,17 +102,17 @@ func (e *wasteEstimator) learn(s *forecast.Supply, d *forecast.Demand) {
 
 // divider divides by a constant with a multiplication: prices change often, and
 // then every set's score is computed again.
-type divider struct{ by, magic int64 }
+type divider struct{ By, magic int64 }
 
 func newDivider(by int64) divider { return divider{by, 1<<40/by + 1} }
 
 // floor is ⌊v/by⌋. The multiplication is exact for |v| < 2²² and by < 2¹⁷.
 func (d divider) floor(v int64) int64 {
 	const shift = 1 << 22
-	if v <= -shift || v >= shift || d.by >= 1<<17 {
-		return floorDiv(v, d.by)
+	if v <= -shift || v >= shift || d.By >= 1<<17 {
+		return floorDiv(v, d.By)
 	}
-	return (v+shift/d.by*d.by+d.by)*d.magic>>40 - shift/d.by - 1
+	return (v+shift/d.By*d.By+d.By)*d.magic>>40 - shift/d.By - 1
 }
 
 func floorDiv(a, b int64) int64 {

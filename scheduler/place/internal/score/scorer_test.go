@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"slices"
@@ -37,7 +37,7 @@ func TestSharesAreKeptInOrder(t *testing.T) {
 // Under careful prices a node whose CPU is in use has no room for several to lose.
 func TestCarefulPricesCountCPU(t *testing.T) {
 	pool := &cluster.Pool{Node: &cluster.NodeState{Spec: cluster.Node{CPUMHz: 80_000}}, GPUs: make([]cluster.GPUState, 8)}
-	p := &Scorer{prices: &forecast.Prices{}}
+	sc := &Scorer{Prices: &forecast.Prices{}}
 	for cpu, want := range map[int64]uint8{80_000: 8, 72_000: 8, 71_999: 7, 45_000: 5, 8_999: 0, 0: 0, -1: 0} {
 		if got := roomFor(pool, cpu); got != want {
 			t.Errorf("%d MHz are room for %d GPUs, want %d", cpu, got, want)
@@ -46,15 +46,15 @@ func TestCarefulPricesCountCPU(t *testing.T) {
 	if got := roomFor(&cluster.Pool{Node: &cluster.NodeState{}, GPUs: make([]cluster.GPUState, 4)}, 0); got != 4 {
 		t.Errorf("a node without CPU has room for %d GPUs, want 4", got)
 	}
-	p.prices.Slots[5], p.prices.Slots[8] = 50, 80
-	if got := p.slots(8, 5); got != 80 {
+	sc.Prices.Slots[5], sc.Prices.Slots[8] = 50, 80
+	if got := sc.slots(8, 5); got != 80 {
 		t.Errorf("eight GPUs with CPU for five are worth %d, want 80", got)
 	}
-	p.prices.Careful = true
-	if got := p.slots(8, 5); got != 50 {
+	sc.Prices.Careful = true
+	if got := sc.slots(8, 5); got != 50 {
 		t.Errorf("under careful prices they are worth %d, want 50", got)
 	}
-	if got := p.slots(5, 8); got != 50 {
+	if got := sc.slots(5, 8); got != 50 {
 		t.Errorf("five GPUs with CPU for eight are worth %d, want 50", got)
 	}
 }

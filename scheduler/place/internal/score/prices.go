@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -8,55 +8,55 @@ import (
 
 // wasted is an estimate of waste and the price of the room for several that goes with it, of
 // a placement that leaves so many GPUs idle, in milli.
-func (p *Scorer) wasted(v *estimate, waste int32, idle uint8) int64 {
+func (sc *Scorer) wasted(v *Estimate, waste int32, idle uint8) int64 {
 	if v.kind < 0 {
 		return int64(waste)
 	}
-	return int64(waste) + p.slots(v.before, v.roomBefore) - p.slots(idle, v.roomAfter)
+	return int64(waste) + sc.slots(v.before, v.roomBefore) - sc.slots(idle, v.roomAfter)
 }
 
 // charges are the prices of a placement that do not depend on an estimate, in milli.
-func (p *Scorer) charges(v *estimate, sh *fit.Shape) int64 {
-	return p.prices.Spare*int64(v.left) + p.modelPrice(sh, v.kind)
+func (sc *Scorer) charges(v *Estimate, sh *fit.Shape) int64 {
+	return sc.Prices.Spare*int64(v.left) + sc.ModelPrice(sh, v.kind)
 }
 
 // slots is what a pool is worth to tasks of several GPUs with so many idle, and CPU that is
 // room for so many.
-func (p *Scorer) slots(idle, room uint8) int64 {
-	if p.prices.Careful {
+func (sc *Scorer) slots(idle, room uint8) int64 {
+	if sc.Prices.Careful {
 		idle = min(idle, room)
 	}
-	return p.prices.Slots[idle]
+	return sc.Prices.Slots[idle]
 }
 
 // modelPrice is the price of what a shape takes of a kind of GPU, in milli.
-func (p *Scorer) modelPrice(sh *fit.Shape, kind int32) int64 {
+func (sc *Scorer) ModelPrice(sh *fit.Shape, kind int32) int64 {
 	if sh.Req.GPUs == 0 || kind < 0 {
 		return 0
 	}
-	return p.prices.Model[kind] * int64(sh.Need(p.snap, kind).Share) * int64(sh.Req.GPUs) / 1000
+	return sc.Prices.Model[kind] * int64(sh.Need(sc.snap, kind).Share) * int64(sh.Req.GPUs) / 1000
 }
 
 // left is what a node has to spare after a placement, in thousandths of the largest.
-func (p *Scorer) left(sh *fit.Shape, b *cluster.Pool) int16 {
+func (sc *Scorer) Left(sh *fit.Shape, b *cluster.Pool) int16 {
 	free := b.Free
 	if sh.Req.GPUs > 0 {
-		free -= int64(sh.Need(p.snap, b.Kind).Share) * int64(sh.Req.GPUs)
+		free -= int64(sh.Need(sc.snap, b.Kind).Share) * int64(sh.Req.GPUs)
 	}
-	return forecast.Left(b.Node.CPU-sh.Req.CPUMHz, free, p.largest)
+	return forecast.Left(b.Node.CPU-sh.Req.CPUMHz, free, sc.largest)
 }
 
 // breaks is what placing a shape on a pool that it fits takes away of room for
 // several GPUs, so that so many GPUs stay idle.
-func (p *Scorer) breaks(sh *fit.Shape, b *cluster.Pool, idle int32) forecast.PlaceCounts {
+func (sc *Scorer) breaks(sh *fit.Shape, b *cluster.Pool, idle int32) forecast.PlaceCounts {
 	if b.Kind < 0 {
 		return forecast.PlaceCounts{}
 	}
-	before, room := p.roomNow(b), b.Supply()
+	before, room := sc.roomNow(b), b.Supply()
 	room.Idle, room.Residents = idle, room.Residents+1
 	room.CPU -= sh.Req.CPUMHz
 	room.Memory -= sh.Req.MemoryMiB
-	after := p.places.Counts(&room)
+	after := sc.Places.Counts(&room)
 	return before.Minus(&after)
 }
 
@@ -68,14 +68,14 @@ type classRoom struct {
 
 // roomNow is the room for several GPUs that a pool has as it is, remembered for its class
 // until the demand changes.
-func (p *Scorer) roomNow(b *cluster.Pool) *forecast.PlaceCounts {
-	for int(b.Class) >= len(p.rooms) {
-		p.rooms = append(p.rooms, classRoom{born: -1})
+func (sc *Scorer) roomNow(b *cluster.Pool) *forecast.PlaceCounts {
+	for int(b.Class) >= len(sc.rooms) {
+		sc.rooms = append(sc.rooms, classRoom{born: -1})
 	}
-	c := &p.rooms[b.Class]
-	if born := p.snap.States.List[b.Class].Born; c.born != born {
+	c := &sc.rooms[b.Class]
+	if born := sc.snap.States.List[b.Class].Born; c.born != born {
 		room := b.Supply()
-		*c = classRoom{born, p.places.Counts(&room)}
+		*c = classRoom{born, sc.Places.Counts(&room)}
 	}
 	return &c.counts
 }

@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -18,26 +18,26 @@ type policy interface {
 	// emptiest is.
 	sign() int64
 	// precision is the estimate of waste that decides.
-	precision(p *Scorer) *wasteEstimator
+	precision(sc *Scorer) *wasteEstimator
 	// complete adds to a rough estimate of a placement on a pool what the policy
 	// wants to know.
-	complete(p *Scorer, v *estimate, b *cluster.Pool)
+	complete(sc *Scorer, v *Estimate, b *cluster.Pool)
 	// prefer ranks a GPU of a pool for a task that takes what it needs of it and leaves
 	// the node so much CPU; the least wins.
-	prefer(p *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32
+	prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32
 	// score is that of a placement, at the current prices; broken is the room for
 	// several GPUs that it takes away, nil where nothing is known.
-	score(p *Scorer, v *estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32
+	score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32
 	// lost is the last term of that score, on a pool, as what the placement takes from later
 	// work: in thousandths of a GPU.
-	lost(p *Scorer, term int64, b *cluster.Pool) int64
+	lost(sc *Scorer, term int64, b *cluster.Pool) int64
 }
 
 // worst is the points of a pool that cannot take the task.
-const worst = ranking.Absent
+const Worst = ranking.Absent
 
 // estimate is what a shape's placement on a pool does, apart from prices.
-type estimate struct {
+type Estimate struct {
 	roughWaste int32     // waste added by the rough estimate less the margin, milli
 	waste      int32     // waste added, milli; negative: healed
 	kind       int32     // of the pool

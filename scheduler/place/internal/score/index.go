@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"cmp"
@@ -14,17 +14,17 @@ import (
 // index remembers, for one shape, the estimate and points of every class of
 // pools in a list, and finds the best pool without looking at all of them. It follows
 // the snapshot through the list's log: a class is evaluated when its state is new.
-type index struct {
+type Index struct {
 	by        *Scorer
 	task      *Task
-	list      *cluster.Classes
+	List      *cluster.Classes
 	at        int64                  // position in the log
 	epoch     int                    // prices that the points were computed with
 	lessons   int                    // demand that the estimates were computed with
 	fits      []classFit             // per class; apart from the estimates, of which few are looked at
-	estimates []estimate             // of the classes that can take the shape
+	Estimates []Estimate             // of the classes that can take the shape
 	places    []forecast.PlaceCounts // what a placement would break, where tasks end
-	tree      ranking.Tree           // points per class
+	Tree      ranking.Tree           // points per class
 	tied      []int32                // scratch
 }
 
@@ -37,39 +37,39 @@ const (
 	evaluated // it can
 )
 
-func newIndex(by *Scorer, task *Task) *index {
-	return &index{by: by, task: task, list: task.Classes(by.snap)}
+func NewIndex(by *Scorer, task *Task) *Index {
+	return &Index{by: by, task: task, List: task.Classes(by.snap)}
 }
 
 // sync brings the index up to date.
-func (ix *index) sync() {
-	ix.grow(len(ix.list.List))
-	if ids, ok := ix.behind(); ok {
+func (ix *Index) Sync() {
+	ix.grow(len(ix.List.List))
+	if ids, ok := ix.Behind(); ok {
 		ix.follow(ids)
 	} else {
 		ix.rebuild()
 	}
-	ix.at, ix.epoch, ix.lessons = ix.list.Log.End(), ix.by.epoch, ix.by.lessons
+	ix.at, ix.epoch, ix.lessons = ix.List.Log.End(), ix.by.Epoch, ix.by.Lessons
 }
 
 // behind returns the changes that an index has not followed; ok is false when it
 // is better to look at every class.
-func (ix *index) behind() (ids []int32, ok bool) {
-	ids, ok = ix.list.Log.Since(ix.at)
-	return ids, ok && ix.lessons == ix.by.lessons && len(ids) <= len(ix.list.List)
+func (ix *Index) Behind() (ids []int32, ok bool) {
+	ids, ok = ix.List.Log.Since(ix.at)
+	return ids, ok && ix.lessons == ix.by.Lessons && len(ids) <= len(ix.List.List)
 }
 
 // rebuild looks at all classes, but evaluates only what is new.
-func (ix *index) rebuild() {
-	if ix.lessons != ix.by.lessons {
+func (ix *Index) rebuild() {
+	if ix.lessons != ix.by.Lessons {
 		clear(ix.fits)
 		ix.places = nil
 		ix.at = 0
 	}
-	leaf := ix.tree.Scores()
-	for id := range ix.list.List {
-		if ix.list.List[id].Stamp >= ix.at {
-			leaf[id] = worst
+	leaf := ix.Tree.Scores()
+	for id := range ix.List.List {
+		if ix.List.List[id].Stamp >= ix.at {
+			leaf[id] = Worst
 			if ix.evaluateClass(id) {
 				leaf[id] = 0
 			}
@@ -80,36 +80,36 @@ func (ix *index) rebuild() {
 
 // follow looks at the classes that changed, each once, and reprices when prices
 // are new.
-func (ix *index) follow(ids []int32) {
-	stale := ix.epoch != ix.by.epoch
-	all := stale || len(ids)*16 > len(ix.list.List) // cheaper then
+func (ix *Index) follow(ids []int32) {
+	stale := ix.epoch != ix.by.Epoch
+	all := stale || len(ids)*16 > len(ix.List.List) // cheaper then
 	for i, id := range ids {
-		if ix.list.List[id].Stamp != ix.at+int64(i) {
+		if ix.List.List[id].Stamp != ix.at+int64(i) {
 			continue // changed again later
 		}
-		pts := int32(worst)
+		pts := int32(Worst)
 		if ix.evaluateClass(int(id)) {
 			if pts = 0; !stale {
-				pts = ix.by.points(&ix.estimates[id], ix.broken(int(id)), ix.task)
+				pts = ix.by.points(&ix.Estimates[id], ix.broken(int(id)), ix.task)
 			}
 		}
 		if all {
-			ix.tree.Scores()[id] = pts
+			ix.Tree.Scores()[id] = pts
 		} else {
-			ix.tree.Set(int(id), pts)
+			ix.Tree.Set(int(id), pts)
 		}
 	}
 	if stale {
 		ix.reprice()
 	} else if all {
-		ix.tree.Rebuild()
+		ix.Tree.Rebuild()
 	}
 }
 
 // evaluateClass evaluates the first pool of a class when the state is new to the index, and
 // reports whether the class can take the shape.
-func (ix *index) evaluateClass(id int) bool {
-	cl, state := &ix.list.List[id], &ix.fits[id]
+func (ix *Index) evaluateClass(id int) bool {
+	cl, state := &ix.List.List[id], &ix.fits[id]
 	if cl.Born >= ix.at {
 		*state = unseen
 	}
@@ -119,9 +119,9 @@ func (ix *index) evaluateClass(id int) bool {
 	if *state == unseen {
 		*state = unfit
 		if !ix.task.Lacks(ix.by.snap, cl) {
-			if b := ix.poolOf(id); ix.task.Fit(ix.by.snap, b) == fit.Fits {
+			if b := ix.PoolOf(id); ix.task.Fit(ix.by.snap, b) == fit.Fits {
 				*state = evaluated
-				ix.by.evaluateRoughly(&ix.estimates[id], ix.task, b)
+				ix.by.evaluateRoughly(&ix.Estimates[id], ix.task, b)
 				ix.setPlaces(b, id)
 			}
 		}
@@ -130,18 +130,18 @@ func (ix *index) evaluateClass(id int) bool {
 }
 
 // setPlaces notes what a placement would break.
-func (ix *index) setPlaces(b *cluster.Pool, id int) {
-	if !ix.by.turnover.Lives {
+func (ix *Index) setPlaces(b *cluster.Pool, id int) {
+	if !ix.by.Turnover.Lives {
 		return
 	}
-	if len(ix.places) < len(ix.estimates) {
-		ix.places = append(ix.places, make([]forecast.PlaceCounts, len(ix.estimates)-len(ix.places))...)
+	if len(ix.places) < len(ix.Estimates) {
+		ix.places = append(ix.places, make([]forecast.PlaceCounts, len(ix.Estimates)-len(ix.places))...)
 	}
-	ix.places[id] = ix.by.breaks(ix.task.Shape, b, int32(ix.estimates[id].roughIdle))
+	ix.places[id] = ix.by.breaks(ix.task.Shape, b, int32(ix.Estimates[id].roughIdle))
 }
 
 // broken is what a placement on a class would break; nil where nothing is known.
-func (ix *index) broken(id int) *forecast.PlaceCounts {
+func (ix *Index) broken(id int) *forecast.PlaceCounts {
 	if id < len(ix.places) {
 		return &ix.places[id]
 	}
@@ -149,19 +149,19 @@ func (ix *index) broken(id int) *forecast.PlaceCounts {
 }
 
 // poolOf is the pool that stands for a class: the first.
-func (ix *index) poolOf(id int) *cluster.Pool { return ix.by.snap.Pools[ix.list.First[id]] }
+func (ix *Index) PoolOf(id int) *cluster.Pool { return ix.by.snap.Pools[ix.List.First[id]] }
 
 // pick returns the class with the highest points, of several the one that has the
 // first pool. Classes whose points are rough, and so the most that they can be,
 // are refined when they come to the top: most never are.
-func (ix *index) pick() (id int, ok bool) {
+func (ix *Index) Pick() (id int, ok bool) {
 	for {
-		ix.tied = ix.tree.Top(ix.tied[:0], ix.list.Ordered) // where the list is ordered, later pools cannot win
+		ix.tied = ix.Tree.Top(ix.tied[:0], ix.List.Ordered) // where the list is ordered, later pools cannot win
 		if len(ix.tied) == 0 {
 			return 0, false
 		}
 		id = ix.first(ix.tied)
-		if ix.estimates[id].known != rough {
+		if ix.Estimates[id].known != rough {
 			return id, true
 		}
 		ix.refineTied(ix.tied)
@@ -171,46 +171,46 @@ func (ix *index) pick() (id int, ok bool) {
 // refineTied refines the classes with the highest points, in the order of their first
 // pools, until one keeps its points. So many may tie that finding them anew for
 // each would take too long.
-func (ix *index) refineTied(tied []int32) {
-	top := ix.tree.Scores()[tied[0]]
-	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.list.First[a], ix.list.First[b]) })
+func (ix *Index) refineTied(tied []int32) {
+	top := ix.Tree.Scores()[tied[0]]
+	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.List.First[a], ix.List.First[b]) })
 	for _, id := range tied {
-		if ix.estimates[id].known == rough {
+		if ix.Estimates[id].known == rough {
 			ix.refineAt(int(id))
 		}
-		if ix.tree.Scores()[id] == top {
+		if ix.Tree.Scores()[id] == top {
 			return
 		}
 	}
 }
 
 // refineAt makes the estimate of a class fine.
-func (ix *index) refineAt(id int) {
-	b, v := ix.poolOf(id), &ix.estimates[id]
+func (ix *Index) refineAt(id int) {
+	b, v := ix.PoolOf(id), &ix.Estimates[id]
 	ix.by.evaluateFinely(v, ix.task, b)
-	ix.tree.Set(id, ix.by.points(v, ix.broken(id), ix.task))
+	ix.Tree.Set(id, ix.by.points(v, ix.broken(id), ix.task))
 }
 
 // reprice recomputes all points from the estimates at new prices.
-func (ix *index) reprice() {
-	leaf := ix.tree.Scores()
+func (ix *Index) reprice() {
+	leaf := ix.Tree.Scores()
 	for id := range leaf {
-		if leaf[id] != worst {
-			leaf[id] = ix.by.points(&ix.estimates[id], ix.broken(id), ix.task)
+		if leaf[id] != Worst {
+			leaf[id] = ix.by.points(&ix.Estimates[id], ix.broken(id), ix.task)
 		}
 	}
-	ix.tree.Rebuild()
+	ix.Tree.Rebuild()
 }
 
 // grow makes room for n classes, and some more.
-func (ix *index) grow(n int) {
-	if len(ix.estimates) >= n && !ix.tree.Empty() {
+func (ix *Index) grow(n int) {
+	if len(ix.Estimates) >= n && !ix.Tree.Empty() {
 		return
 	}
 	n += n/2 + spareClasses
 	ix.fits = append(ix.fits, make([]classFit, n-len(ix.fits))...)
-	ix.estimates = append(ix.estimates, make([]estimate, n-len(ix.estimates))...)
-	ix.tree.Grow(n)
+	ix.Estimates = append(ix.Estimates, make([]Estimate, n-len(ix.Estimates))...)
+	ix.Tree.Grow(n)
 }
 
 // spareClasses is how many classes more an index makes room for, besides half as many
@@ -218,10 +218,10 @@ func (ix *index) grow(n int) {
 const spareClasses = 64
 
 // first is the one of some classes that has the first pool.
-func (ix *index) first(ids []int32) int {
+func (ix *Index) first(ids []int32) int {
 	best := ids[0]
 	for _, id := range ids[1:] {
-		if ix.list.First[id] < ix.list.First[best] {
+		if ix.List.First[id] < ix.List.First[best] {
 			best = id
 		}
 	}

@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -18,17 +18,17 @@ type filling struct{ signed int32 }
 
 func (f filling) sign() int64 { return int64(f.signed) }
 
-func (filling) precision(p *Scorer) *wasteEstimator { return p.rough }
+func (filling) precision(sc *Scorer) *wasteEstimator { return sc.Rough }
 
-func (f filling) complete(p *Scorer, v *estimate, b *cluster.Pool) {
-	v.stranded = f.stranded(p, v.waste, b)
+func (f filling) complete(sc *Scorer, v *Estimate, b *cluster.Pool) {
+	v.stranded = f.stranded(sc, v.waste, b)
 }
 
 func (f filling) prefer(_ *Scorer, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *wasteEstimator) int32 {
 	return f.signed * b.GPUs[index].Share
 }
 
-func (f filling) score(_ *Scorer, v *estimate, _ *forecast.PlaceCounts, _ *fit.Shape) int32 {
+func (f filling) score(_ *Scorer, v *Estimate, _ *forecast.PlaceCounts, _ *fit.Shape) int32 {
 	return f.signed*int32(v.usage) - int32(v.stranded)
 }
 
@@ -36,7 +36,7 @@ func (filling) lost(_ *Scorer, term int64, b *cluster.Pool) int64 { return term 
 
 // stranded is the weighted fragmentation term: the part of
 // the pool that is expected to stay idle for good after so much more is wasted.
-func (filling) stranded(p *Scorer, waste int32, b *cluster.Pool) int16 {
-	part := int64(p.wasteNow(b, p.rough)+waste) / int64(len(b.GPUs))
-	return int16(p.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
+func (filling) stranded(sc *Scorer, waste int32, b *cluster.Pool) int16 {
+	part := int64(sc.WasteNow(b, sc.Rough)+waste) / int64(len(b.GPUs))
+	return int16(sc.weights.FragmentationMilli * min(max(part, 0), 1000) / 1000)
 }

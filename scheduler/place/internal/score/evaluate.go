@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -9,16 +9,16 @@ import (
 // thousandths.
 type usageTerms struct{ gpu, memory, cpu int64 }
 
-func (p *Scorer) usageAfter(sh *Task, b *cluster.Pool) usageTerms {
+func (sc *Scorer) usageAfter(sh *Task, b *cluster.Pool) usageTerms {
 	n := b.Node
 	t := usageTerms{
 		memory: usedMilli(n.Spec.MemoryMiB, n.Memory-sh.Req.MemoryMiB),
 		cpu:    usedMilli(n.Spec.CPUMHz, n.CPU-sh.Req.CPUMHz),
 	}
 	if len(b.GPUs) > 0 {
-		used := blend(b.Used, b.Measured, p.weights.MeasuredMilli)
+		used := blend(b.Used, b.Measured, sc.weights.MeasuredMilli)
 		if sh.Req.GPUs > 0 {
-			nd := sh.Need(p.snap, b.Kind)
+			nd := sh.Need(sc.snap, b.Kind)
 			used += (nd.Take.Milli + int64(nd.Share)) / 2 * int64(sh.Req.GPUs)
 		}
 		t.gpu = min(used/int64(len(b.GPUs)), 1000)
@@ -38,58 +38,58 @@ func blend(allocated, measured, part int64) int64 {
 }
 
 // evaluateRoughly works out roughly what placing the shape does on a pool that it fits.
-func (p *Scorer) evaluateRoughly(v *estimate, sh *Task, b *cluster.Pool) {
-	u := p.usageAfter(sh, b)
-	*v = estimate{
+func (sc *Scorer) evaluateRoughly(v *Estimate, sh *Task, b *cluster.Pool) {
+	u := sc.usageAfter(sh, b)
+	*v = Estimate{
 		kind:   b.Kind,
-		usage:  int16((p.weights.GPUMilli*u.gpu + p.weights.MemoryMilli*u.memory + p.weights.CPUMilli*u.cpu) / 1000),
-		left:   p.left(sh.Shape, b),
+		usage:  int16((sc.weights.GPUMilli*u.gpu + sc.weights.MemoryMilli*u.memory + sc.weights.CPUMilli*u.cpu) / 1000),
+		left:   sc.Left(sh.Shape, b),
 		before: uint8(b.Idle), after: uint8(b.Idle), roughIdle: uint8(b.Idle), known: fine,
 	}
 	if b.Kind < 0 {
 		return
 	}
 	v.roomBefore, v.roomAfter = roomFor(b, b.Node.CPU), roomFor(b, b.Node.CPU-sh.Req.CPUMHz)
-	ch := p.choose(sh, b, p.rough)
-	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.idle)
+	ch := sc.choose(sh, b, sc.Rough)
+	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.Idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle
-	sh.policy.complete(p, v, b)
+	sh.policy.complete(sc, v, b)
 }
 
 // evaluateFinely makes a rough estimate fine.
-func (p *Scorer) evaluateFinely(v *estimate, sh *Task, b *cluster.Pool) {
-	ch := p.choose(sh, b, p.fine)
-	v.waste, v.after, v.known = ch.waste, uint8(ch.idle), fine
+func (sc *Scorer) evaluateFinely(v *Estimate, sh *Task, b *cluster.Pool) {
+	ch := sc.choose(sh, b, sc.Fine)
+	v.waste, v.after, v.known = ch.waste, uint8(ch.Idle), fine
 }
 
 // evaluate is a rough estimate, made fine where the policy wants it.
-func (p *Scorer) evaluate(sh *Task, b *cluster.Pool) (v estimate) {
-	p.evaluateRoughly(&v, sh, b)
+func (sc *Scorer) evaluate(sh *Task, b *cluster.Pool) (v Estimate) {
+	sc.evaluateRoughly(&v, sh, b)
 	if v.known == rough {
-		p.evaluateFinely(&v, sh, b)
+		sc.evaluateFinely(&v, sh, b)
 	}
 	return v
 }
 
 // score is the points of a pool that fits a shape, evaluated afresh.
-func (p *Scorer) score(sh *Task, b *cluster.Pool) int32 {
-	v := p.evaluate(sh, b)
-	if !p.turnover.Lives {
-		return p.points(&v, nil, sh)
+func (sc *Scorer) Score(sh *Task, b *cluster.Pool) int32 {
+	v := sc.evaluate(sh, b)
+	if !sc.Turnover.Lives {
+		return sc.points(&v, nil, sh)
 	}
-	broken := p.breaks(sh.Shape, b, int32(v.roughIdle))
-	return p.points(&v, &broken, sh)
+	broken := sc.breaks(sh.Shape, b, int32(v.roughIdle))
+	return sc.points(&v, &broken, sh)
 }
 
 // points is the score of a placement with an estimate; broken is the room for several GPUs that
 // it takes away, nil where nothing is known.
-func (p *Scorer) points(v *estimate, broken *forecast.PlaceCounts, sh *Task) int32 {
-	return sh.policy.score(p, v, broken, sh.Shape)
+func (sc *Scorer) points(v *Estimate, broken *forecast.PlaceCounts, sh *Task) int32 {
+	return sh.policy.score(sc, v, broken, sh.Shape)
 }
 
 // chosen are the GPUs of a pool that a task gets, by the estimate that decides.
-func (p *Scorer) chosen(sh *Task, b *cluster.Pool) choice {
-	return p.choose(sh, b, sh.policy.precision(p))
+func (sc *Scorer) Chosen(sh *Task, b *cluster.Pool) choice {
+	return sc.choose(sh, b, sh.policy.precision(sc))
 }
 
 // Term is one part of a node's score: value times weight, both in thousandths.
@@ -101,8 +101,8 @@ type Term struct {
 
 // terms are the parts of a score on a pool, by the estimate that led to it, and what the placement
 // takes from later work, in thousandths of a GPU.
-func (p *Scorer) terms(sh *Task, b *cluster.Pool, v *estimate, pts int32) (terms []Term, lost int64) {
-	w, u, sign := &p.weights, p.usageAfter(sh, b), sh.policy.sign()
+func (sc *Scorer) Terms(sh *Task, b *cluster.Pool, v *Estimate, pts int32) (terms []Term, lost int64) {
+	w, u, sign := &sc.weights, sc.usageAfter(sh, b), sh.policy.sign()
 	frag := Term{Name: "fragmentation", WeightMilli: -w.FragmentationMilli}
 	if w.FragmentationMilli > 0 { // what the other terms do not make up
 		frag.ValueMilli = (sign*int64(v.usage) - int64(pts)) * 1000 / w.FragmentationMilli
@@ -112,5 +112,5 @@ func (p *Scorer) terms(sh *Task, b *cluster.Pool, v *estimate, pts int32) (terms
 		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
 		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
 		frag,
-	}, sh.policy.lost(p, frag.ValueMilli, b)
+	}, sh.policy.lost(sc, frag.ValueMilli, b)
 }

@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"cmp"
@@ -19,42 +19,42 @@ func NewTask(sh *fit.Shape, by fit.Policy) *Task { return &Task{sh, policies[by]
 
 // choice is which GPUs of a pool a task would get and what that does.
 type choice struct {
-	gpus  []int // in ascending order; valid until the next choose
+	GPUs  []int // in ascending order; valid until the next choose
 	waste int32 // waste added, milli
-	idle  int32 // idle GPUs afterwards
+	Idle  int32 // idle GPUs afterwards
 }
 
 // choose picks the GPUs of a pool that add the least waste by an estimate; ties
 // go to the lowest index. The pool must fit the shape.
-func (p *Scorer) choose(sh *Task, b *cluster.Pool, ws *wasteEstimator) choice {
-	now := p.wasteNow(b, ws)
+func (sc *Scorer) choose(sh *Task, b *cluster.Pool, ws *wasteEstimator) choice {
+	now := sc.WasteNow(b, ws)
 	cpu := b.Node.CPU - sh.Req.CPUMHz
 	switch sh.Req.GPUs {
 	case 0:
-		return choice{waste: p.idle(b, cpu, nil, nil, ws) - now, idle: b.Idle}
+		return choice{waste: sc.idle(b, cpu, nil, nil, ws) - now, Idle: b.Idle}
 	case 1:
-		return p.chooseOne(sh, b, ws, cpu, now)
+		return sc.chooseOne(sh, b, ws, cpu, now)
 	}
-	return p.chooseMany(sh, b, ws, cpu, now)
+	return sc.chooseMany(sh, b, ws, cpu, now)
 }
 
 // chooseOne compares the GPUs that differ in what they have free.
-func (p *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
-	nd := sh.Need(p.snap, b.Kind)
+func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+	nd := sh.Need(sc.snap, b.Kind)
 	best, at := int32(0), -1
 	for i := range b.GPUs {
 		c := &b.GPUs[i]
 		if !nd.Fits(c) || !sh.Suits(b, i) || sh.Meets == nil && sh.Req.Beside == fit.BesideAny && seenAlike(b.GPUs[:i], c, nd, ws.Paired()) {
 			continue
 		}
-		if rank := sh.policy.prefer(p, b, i, nd, cpu, ws) + p.heatPrice(c, nd.Share); at < 0 || rank < best {
+		if rank := sh.policy.prefer(sc, b, i, nd, cpu, ws) + sc.heatPrice(c, nd.Share); at < 0 || rank < best {
 			best, at = rank, i
 		}
 	}
-	p.gpus = append(p.gpus[:0], at)
-	ch := choice{gpus: p.gpus, idle: b.Idle, waste: p.idle(b, cpu, p.gpus, nd, ws) - now + p.heatPrice(&b.GPUs[at], nd.Share)}
+	sc.gpus = append(sc.gpus[:0], at)
+	ch := choice{GPUs: sc.gpus, Idle: b.Idle, waste: sc.idle(b, cpu, sc.gpus, nd, ws) - now + sc.heatPrice(&b.GPUs[at], nd.Share)}
 	if b.GPUs[at].Share == cluster.GPUMilli {
-		ch.idle--
+		ch.Idle--
 	}
 	return ch
 }
@@ -72,37 +72,37 @@ func seenAlike(gpus []cluster.GPUState, as *cluster.GPUState, nd *fit.Need, pair
 
 // chooseMany takes the tightest GPUs that fit, and of equal ones those that
 // are closest to each other.
-func (p *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
-	nd := sh.Need(p.snap, b.Kind)
-	p.gpus = p.gpus[:0]
+func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+	nd := sh.Need(sc.snap, b.Kind)
+	sc.gpus = sc.gpus[:0]
 	for i := range b.GPUs {
 		if nd.Fits(&b.GPUs[i]) && sh.Suits(b, i) {
-			p.gpus = append(p.gpus, i)
+			sc.gpus = append(sc.gpus, i)
 		}
 	}
-	if p.weights.MeasuredMilli > 0 {
-		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(b.GPUs[x].Heat(nd.Share), b.GPUs[y].Heat(nd.Share)) })
+	if sc.weights.MeasuredMilli > 0 {
+		slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(b.GPUs[x].Heat(nd.Share), b.GPUs[y].Heat(nd.Share)) })
 	}
 	if nd.Whole {
-		p.gpus = b.Nearest(p.gpus, sh.Req.GPUs)
+		sc.gpus = b.Nearest(sc.gpus, sh.Req.GPUs)
 	} else {
 		sign := int32(sh.policy.sign())
-		slices.SortStableFunc(p.gpus, func(x, y int) int { return cmp.Compare(sign*b.GPUs[x].Share, sign*b.GPUs[y].Share) })
-		p.gpus = p.gpus[:sh.Req.GPUs]
+		slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(sign*b.GPUs[x].Share, sign*b.GPUs[y].Share) })
+		sc.gpus = sc.gpus[:sh.Req.GPUs]
 	}
-	slices.Sort(p.gpus)
-	ch := choice{gpus: p.gpus, idle: b.Idle}
-	for _, i := range p.gpus {
+	slices.Sort(sc.gpus)
+	ch := choice{GPUs: sc.gpus, Idle: b.Idle}
+	for _, i := range sc.gpus {
 		if b.GPUs[i].Share == cluster.GPUMilli {
-			ch.idle--
+			ch.Idle--
 		}
 	}
-	ch.waste = p.idle(b, cpu, p.gpus, nd, ws) - now
-	for _, i := range p.gpus {
-		ch.waste += p.heatPrice(&b.GPUs[i], nd.Share)
+	ch.waste = sc.idle(b, cpu, sc.gpus, nd, ws) - now
+	for _, i := range sc.gpus {
+		ch.waste += sc.heatPrice(&b.GPUs[i], nd.Share)
 	}
 	if sh.Req.Close {
-		ch.waste += int32(p.weights.DistancePriceMilli * b.Apart(p.gpus) / 1000)
+		ch.waste += int32(sc.weights.DistancePriceMilli * b.Apart(sc.gpus) / 1000)
 	}
 	return ch
 }

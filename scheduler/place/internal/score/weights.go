@@ -1,4 +1,4 @@
-package place
+package score
 
 import "github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 

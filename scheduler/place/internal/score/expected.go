@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"slices"
@@ -10,15 +10,15 @@ import (
 
 // heatPrice is what it costs to put a task on a GPU that is measured too hot for it,
 // in milli.
-func (p *Scorer) heatPrice(c *cluster.GPUState, share int32) int32 {
-	return int32(p.weights.MeasuredMilli * c.Heat(share) / 1000)
+func (sc *Scorer) heatPrice(c *cluster.GPUState, share int32) int32 {
+	return int32(sc.weights.MeasuredMilli * c.Heat(share) / 1000)
 }
 
 // idle is the expected waste of a pool if its node had so much CPU free and
 // some of its GPUs had less by what a task needs.
-func (p *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+func (sc *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
 	if ws.Paired() {
-		return p.idleParts(b, cpu, gpus, nd, ws)
+		return sc.idleParts(b, cpu, gpus, nd, ws)
 	}
 	take := int32(0)
 	if nd != nil {
@@ -30,16 +30,16 @@ func (p *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *
 	}
 	idle, ok := ws.Known(key)
 	if !ok {
-		idle = ws.Estimate(key, b.Kind, cpu, p.sorted(b, gpus, take))
+		idle = ws.Estimate(key, b.Kind, cpu, sc.sorted(b, gpus, take))
 	}
 	return idle
 }
 
 // idleParts is idle where compute and memory are told apart.
-func (p *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
-	k := &p.snap.Kinds[b.Kind]
+func (sc *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+	k := &sc.snap.Kinds[b.Kind]
 	key := ws.Key(b.Kind, cpu)
-	p.parts = p.parts[:0]
+	sc.parts = sc.parts[:0]
 	for i := range b.GPUs {
 		c := b.GPUs[i]
 		if !c.Open {
@@ -53,25 +53,25 @@ func (p *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need,
 		}
 		part := c.Part(k)
 		key = key.Plus(forecast.KeyOfShare(int32(part)))
-		p.parts = append(p.parts, part)
+		sc.parts = append(sc.parts, part)
 	}
 	if idle, ok := ws.Known(key); ok {
 		return idle
 	}
-	return ws.EstimateParts(key, b.Kind, cpu, p.parts)
+	return ws.EstimateParts(key, b.Kind, cpu, sc.parts)
 }
 
 // sorted returns the shares of a pool in ascending order, some less by take.
-func (p *Scorer) sorted(b *cluster.Pool, gpus []int, take int32) []int32 {
-	p.shares = p.shares[:0]
+func (sc *Scorer) sorted(b *cluster.Pool, gpus []int, take int32) []int32 {
+	sc.shares = sc.shares[:0]
 	for i := range b.GPUs {
 		v := b.GPUs[i].Share
 		if slices.Contains(gpus, i) {
 			v = max(0, v-take)
 		}
-		p.shares = insertSorted(p.shares, v)
+		sc.shares = insertSorted(sc.shares, v)
 	}
-	return p.shares
+	return sc.shares
 }
 
 func insertSorted(list []int32, v int32) []int32 {
@@ -86,13 +86,13 @@ func insertSorted(list []int32, v int32) []int32 {
 
 // wasteNow is the expected waste of a pool as it is, remembered for its class
 // until the demand changes.
-func (p *Scorer) wasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
+func (sc *Scorer) WasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
 	for int(b.Class) >= len(ws.current) {
 		ws.current = append(ws.current, classWaste{born: -1})
 	}
 	c := &ws.current[b.Class]
-	if born := p.snap.States.List[b.Class].Born; c.born != born {
-		*c = classWaste{born, p.idle(b, b.Node.CPU, nil, nil, ws)}
+	if born := sc.snap.States.List[b.Class].Born; c.born != born {
+		*c = classWaste{born, sc.idle(b, b.Node.CPU, nil, nil, ws)}
 	}
 	return c.waste
 }

@@ -1,4 +1,4 @@
-package place
+package score
 
 import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -25,39 +25,39 @@ type balanced struct{}
 
 func (balanced) sign() int64 { return 1 }
 
-func (balanced) precision(p *Scorer) *wasteEstimator { return p.fine }
+func (balanced) precision(sc *Scorer) *wasteEstimator { return sc.Fine }
 
 // complete leaves out the margin by which a fine estimate may be lower.
-func (balanced) complete(p *Scorer, v *estimate, _ *cluster.Pool) {
-	if p.fine != p.rough {
-		v.roughWaste -= int32(p.weights.MarginMilli)
+func (balanced) complete(sc *Scorer, v *Estimate, _ *cluster.Pool) {
+	if sc.Fine != sc.Rough {
+		v.roughWaste -= int32(sc.weights.MarginMilli)
 		v.known = rough
 	}
 }
 
 // prefer is the waste that is expected then.
-func (balanced) prefer(p *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32 {
-	return p.idle(b, cpu, append(p.gpus[:0], index), nd, ws)
+func (balanced) prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32 {
+	return sc.idle(b, cpu, append(sc.gpus[:0], index), nd, ws)
 }
 
-func (c balanced) score(p *Scorer, v *estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32 {
-	cost := c.charged(p, v, sh)
+func (c balanced) score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32 {
+	cost := c.charged(sc, v, sh)
 	if broken != nil {
-		cost += p.places.Cost(broken)
+		cost += sc.Places.Cost(broken)
 	}
-	return int32(int64(v.usage) - p.steps.floor(cost)*p.perStep)
+	return int32(int64(v.usage) - sc.Steps.floor(cost)*sc.perStep)
 }
 
-func (balanced) lost(p *Scorer, term int64, _ *cluster.Pool) int64 {
-	return term * p.steps.by / stepTerm
+func (balanced) lost(sc *Scorer, term int64, _ *cluster.Pool) int64 {
+	return term * sc.Steps.By / stepTerm
 }
 
 // charged is the cost of a placement by BALANCED, in milli: by the fine estimate, or by the
 // rough one less the margin where that is more or all that is known.
-func (c balanced) charged(p *Scorer, v *estimate, sh *fit.Shape) int64 {
-	cost := p.wasted(v, v.roughWaste, v.roughIdle)
+func (c balanced) charged(sc *Scorer, v *Estimate, sh *fit.Shape) int64 {
+	cost := sc.wasted(v, v.roughWaste, v.roughIdle)
 	if v.known == fine {
-		cost = max(cost, p.wasted(v, v.waste, v.after))
+		cost = max(cost, sc.wasted(v, v.waste, v.after))
 	}
-	return cost + p.charges(v, sh)
+	return cost + sc.charges(v, sh)
 }

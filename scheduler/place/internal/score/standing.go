@@ -1,0 +1,41 @@
+package score
+
+import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+)
+
+// standing is what a pool is worth to later work as it is.
+type standing struct {
+	waste, slots int64
+	places       forecast.PlaceCounts
+}
+
+func (sc *Scorer) Standing(b *cluster.Pool) standing {
+	if b.Kind < 0 {
+		return standing{}
+	}
+	s := standing{waste: int64(sc.WasteNow(b, sc.Fine)), slots: sc.slots(uint8(b.Idle), roomFor(b, b.Node.CPU))}
+	if sc.Turnover.Lives {
+		room := b.Supply()
+		s.places = sc.Places.Counts(&room)
+	}
+	return s
+}
+
+// healed is what a pool gains that has come from one standing to another, in milli.
+func (sc *Scorer) Healed(before, after *standing) int64 {
+	gained := after.places.Minus(&before.places)
+	return before.waste - after.waste + after.slots - before.slots + sc.Places.Cost(&gained)
+}
+
+// costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
+func (sc *Scorer) CostAt(sh *Task, b *cluster.Pool) int64 {
+	v := sc.evaluate(sh, b)
+	cost := sc.wasted(&v, v.waste, v.after) + sc.ModelPrice(sh.Shape, v.kind)
+	if sc.Turnover.Lives {
+		broken := sc.breaks(sh.Shape, b, int32(v.after))
+		cost += sc.Places.Cost(&broken)
+	}
+	return cost
+}
