@@ -72,6 +72,21 @@ var rules = []rule{
 		reason:  "what is expected depends on amounts alone; the planner translates nodes and requests once",
 	},
 	{
+		name: "a cluster knows no requests", from: []string{"scheduler/place/internal/cluster"},
+		forbids: []string{"scheduler/place", "scheduler/place/internal/fit", "scheduler/place/internal/score", "scheduler/place/internal/evict", "scheduler/place/outlook"},
+		reason:  "what is booked where is right or wrong whatever is asked for next",
+	},
+	{
+		name: "what fits, what it is worth and who must go are told apart", from: []string{"scheduler/place/internal/fit", "scheduler/place/internal/score", "scheduler/place/internal/evict", "scheduler/place/outlook"},
+		forbids: []string{"scheduler/place"},
+		reason:  "each can be read without the planner, which puts them together",
+	},
+	{
+		name: "scores and evictions know nothing of each other", from: []string{"scheduler/place/internal/score"}, direct: true,
+		forbids: []string{"scheduler/place/internal/evict", "scheduler/place/quota", "scheduler/place/outlook"},
+		reason:  "what a place is worth does not depend on who would have to leave it",
+	},
+	{
 		name: "decisions are pure", from: []string{"scheduler/decide"}, direct: true,
 		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "io", "context", "math/rand", "math/rand/v2", "sync"},
 		reason:  "a decision is made of a transaction alone: what it reads is under the lock, and nothing waits there",

@@ -7,6 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -30,7 +31,7 @@ func (f *Foreseen) Starts() map[string]state.Start {
 		starts[f.names[i]] = f.start(f.turns[i], o)
 	}
 	for name, turn := range f.others {
-		starts[name] = f.start(turn, place.Outlook{})
+		starts[name] = f.start(turn, outlook.Outlook{})
 	}
 	return starts
 }
@@ -56,7 +57,7 @@ func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() st
 	f.all++
 	if at == mostForeseen { // more are ahead than are looked at
 		f.at = tx.Now()
-		return func() state.Start { return f.start(turn, place.Outlook{}) }, true
+		return func() state.Start { return f.start(turn, outlook.Outlook{}) }, true
 	}
 	f.waiting = append(f.waiting[:at:at], w)
 	f.look(tx)
@@ -65,14 +66,14 @@ func ForeseeOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (estimate func() st
 
 // Foreseen is what waits for room, in order, and what runs.
 type Foreseen struct {
-	sight   *place.Foresight
+	sight   *outlook.Foresight
 	at      time.Time
-	waiting []place.Waiter
+	waiting []outlook.Waiter
 	names   []string // job/group
 	turns   []int    // places in the order of all that wait, from 1
 	others  map[string]int
 	all     int
-	past    place.Calibration
+	past    outlook.Calibration
 }
 
 func waitingNow(tx *state.Tx) *Foreseen {
@@ -97,7 +98,7 @@ func waitingNow(tx *state.Tx) *Foreseen {
 }
 
 // waiterFor is a group as the core takes what waits; ok is false where it cannot.
-func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w place.Waiter, ok bool) {
+func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w outlook.Waiter, ok bool) {
 	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
 	if err != nil {
 		return w, false
@@ -111,14 +112,14 @@ func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w pla
 	for i := range takes {
 		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))
 	}
-	return place.Waiter{Request: *r, Count: missing, Together: a.Gang, Left: tx.RunTime(key, a.Group, a.TimeLimit, takes)}, true
+	return outlook.Waiter{Request: *r, Count: missing, Together: a.Gang, Left: tx.RunTime(key, a.Group, a.TimeLimit, takes)}, true
 }
 
 func (f *Foreseen) look(tx *state.Tx) {
-	f.at, f.sight, f.past = tx.Now(), tx.Planner().Foresee(f.waiting, tx.Remaining), tx.Calibration()
+	f.at, f.sight, f.past = tx.Now(), outlook.Foresee(tx.Snapshot(), f.waiting, tx.Remaining), tx.Calibration()
 }
 
-func (f *Foreseen) start(turn int, o place.Outlook) state.Start {
+func (f *Foreseen) start(turn int, o outlook.Outlook) state.Start {
 	s := state.Start{Outlook: f.past.Correct(o), Estimated: o, At: f.at, Turn: turn, Of: f.all}
 	s.Held, s.HeldOf = f.past.Held()
 	return s

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -151,13 +152,13 @@ func TestMovesHaveToPay(t *testing.T) {
 		t.Fatalf("in a day it wins 48 hours: %+v, %v", e, err)
 	}
 	s.State.Do(func(tx *state.Tx) {
-		tx.NoteStarts(map[string]state.Start{"default/waits/g": {Outlook: place.Outlook{Known: true, Likely: 10 * time.Minute}, At: tx.Now()}})
+		tx.NoteStarts(map[string]state.Start{"default/waits/g": {Outlook: outlook.Outlook{Known: true, Likely: 10 * time.Minute}, At: tx.Now()}})
 	})
 	if e, err := relieve(s, a); e != nil || err == nil || errors.Is(err, place.ErrNoRoom) {
 		t.Errorf("it starts in ten minutes anyway: %+v, %v", e, err)
 	}
 	s.State.Do(func(tx *state.Tx) {
-		tx.NoteStarts(map[string]state.Start{"default/waits/g": {Outlook: place.Outlook{Likely: 10 * time.Minute}, At: tx.Now()}})
+		tx.NoteStarts(map[string]state.Start{"default/waits/g": {Outlook: outlook.Outlook{Likely: 10 * time.Minute}, At: tx.Now()}})
 	})
 	if e, err := relieve(s, a); e == nil || err != nil {
 		t.Errorf("it is not known when it starts: %+v, %v", e, err)

@@ -7,25 +7,20 @@
 // same answer; ties go to the node that was added to the snapshot first, and
 // within a node to the GPU with the lowest index.
 //
-// A reader's path through the package:
+// A [Planner] answers: [Planner.Place] for one task, [Planner.PlaceGang] for
+// tasks that start together, [Planner.Preempt] when room must be made,
+// [Planner.Rebalance] for moves that would pay, [Planner.Explain] for people.
 //
-//   - [Node], [GPU] and [Usage] describe a cluster; [Snapshot] holds one and
-//     is updated in place: [Snapshot.AddNode], [Snapshot.Apply],
-//     [Snapshot.Release]. Release undoes Apply exactly.
-//   - [Request] is what a task asks for. Memory is counted in slices, compute
-//     is planned in milli (1000 = one GPU).
-//   - [Planner] answers: [Planner.Place] for one task, [Planner.PlaceGang] for
-//     tasks that start together, [Planner.Preempt] when room must be made,
-//     [Planner.Rebalance] for moves that would pay.
-//   - [Weights] and [Policy] say what "best" means; every number is in
-//     weights.go, and each policy with its formula in a file of its own.
+// It is the top of a house whose storeys can each be read alone:
 //
-// Below it are four packages, each of which can be read alone: ranking (the best
-// of many scores, kept up to date), forecast (demand, lifetimes, waste, prices),
-// quota (queues, guarantees, who yields to whom) and splitmix (random draws).
+//	internal/cluster   what there is, and who holds what: [Snapshot]
+//	internal/fit       what a task asks for, and where that fits: [Request]
+//	internal/score     what a placement is worth: [Weights], the policies
+//	internal/evict     whose work goes
+//	outlook            when what waits will start
+//	forecast           demand, lifetimes, waste, prices: amounts, without nodes
+//	quota              queues, guarantees, who yields to whom
+//	ranking, splitmix  the best of many scores, kept up to date; random draws
 //
-// GPUs of one node that are alike (model, mode, memory, sharing) form a pool.
-// A task's GPUs always come from one pool, so that they are equal; a node with
-// one kind of GPU, the usual case, is one pool. Pools in the same state form a
-// class, which is evaluated once per shape of request; see class.go and index.go.
+// What callers need of the internal ones has its name here (names.go).
 package place

@@ -105,3 +105,28 @@ func (p *Planner) wholeAfter(sh *shape, b *cluster.Pool) int {
 	}
 	return int(p.scorer.Chosen(sh.Task, b).Idle)
 }
+
+// refuse says how many nodes can take a request, why the others cannot and, where none
+// can, how many would after evictions.
+func (p *Planner) refuse(e *Explanation, r *Request, sh *shape, now time.Time) {
+	if sh.refusals == nil {
+		sh.refusals = &refusals{}
+	}
+	x := sh.refusals
+	x.follow(p.snap, sh.Shape)
+	e.Fits = x.fits
+	reasons := slices.Clone(x.counts)
+	someday := slices.ContainsFunc(reasons, func(why Reason) bool { return why.Nodes > 0 && !why.Never })
+	if ev := p.eviction(r, sh, now, nil); x.fits == 0 && someday && !ev.Hopeless() {
+		helps := x.gains.Helps(ev)
+		for id, at := range x.of {
+			if at >= 0 && !reasons[at].Never && helps(int32(id)) {
+				reasons[at].Preempted++
+			}
+		}
+	}
+	e.Reasons = slices.DeleteFunc(reasons, func(why Reason) bool { return why.Nodes == 0 })
+	slices.SortFunc(e.Reasons, func(a, b Reason) int {
+		return cmp.Or(b.Nodes-a.Nodes, cmp.Compare(a.Why, b.Why))
+	})
+}

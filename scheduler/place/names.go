@@ -4,6 +4,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
 // What a cluster is made of; package cluster says how it is kept.
@@ -76,3 +77,17 @@ func DefaultWeights() Weights { return score.DefaultWeights() }
 // FastWeights are DefaultWeights with a coarser estimate of waste: several
 // times faster on large clusters, a few tenths of a point less allocated.
 func FastWeights() Weights { return score.FastWeights() }
+
+// What quotas are made of; package quota says what they mean.
+type (
+	Charge     = quota.Charge
+	Queue      = quota.Queue
+	Quotas     = quota.Quotas
+	QuotaError = quota.Error
+)
+
+// ErrQuota is wrapped when a queue's limit forbids a placement.
+var ErrQuota = quota.ErrOver
+
+// NewQuotas checks queues; see [quota.New].
+func NewQuotas(queues []Queue) (*Quotas, error) { return quota.New(queues) }

@@ -6,26 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 )
 
-// testGPU is a sliced 80 GiB card.
-func testGPU(id, model string) GPU {
-	return GPU{
-		ID: id, Vendor: "nvidia", Model: "NVIDIA " + model + "-PCIE", Type: model, Mode: gpu.ModeSlice,
-		Sharing: gpu.SharingMPS, MemoryMiB: 81920, SliceMiB: 1024, Slices: 80,
-		MeasuredMilli: Unmeasured, MeasuredMemoryMiB: Unmeasured,
-	}
-}
-
 // testNode has count equal GPUs.
-func testNode(id, model string, count int) Node {
-	n := Node{ID: id, Name: id, CPUMHz: 64000, MemoryMiB: 262144}
-	for i := range count {
-		n.GPUs = append(n.GPUs, testGPU(fmt.Sprintf("%s-gpu%d", id, i), model))
-	}
-	return n
-}
+func testNode(id, model string, count int) Node { return placetest.Node(id, model, count) }
 
 func testPlanner(t *testing.T, nodes ...Node) *Planner {
 	t.Helper()
@@ -41,12 +26,10 @@ func testPlanner(t *testing.T, nodes ...Node) *Planner {
 // ask builds a request from the grammar.
 func ask(t *testing.T, id, text string) Request {
 	t.Helper()
-	g, err := gpu.ParseRequest(text)
+	r, err := placetest.Ask(id, text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Request{ID: id, CPUMHz: 1000, MemoryMiB: 1024}
-	r.Ask(g)
 	return r
 }
 

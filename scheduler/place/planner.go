@@ -9,6 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
 // ErrNoRoom is wrapped by Place's error when no node can take the request now.
@@ -377,4 +378,31 @@ func (p *Planner) assume() {
 		p.demand.Add(&p.shapeOf(&r).Demand, forecast.Prior, g.Tasks)
 	}
 	p.demand.Thin(p.weights.DemandShapes)
+}
+
+// waryEvery is the number of arrivals between two looks whether prices must become more
+// careful. That they need not be any more is seen when they are computed next.
+const waryEvery = 32
+
+// wariness is how careful prices have to be. Where tasks only come, nothing is known of what
+// comes next, and what arrives lately is unlike what arrived in all, as where tasks come in the
+// order of their size, they are careful ([forecast.Pricing.Careful]): of what small tasks have
+// broken by then, no room for large ones can be made. It is 0, not at all, 1, careful, or careful and so many
+// times as high.
+func (p *Planner) wariness() int64 {
+	switch {
+	case p.taught || p.scorer.Turnover.Lives:
+		return 0
+	case p.trend.Odd():
+		return p.weights.OddPrices
+	case p.trend.Unlike() && p.snap.MostlyFree(p.weights.EarlyMilli):
+		return 1
+	}
+	return 0
+}
+
+// rankedWork is the ranks of all work, and which nodes had work of another rank before.
+type rankedWork struct {
+	ranks *quota.Ranks
+	log   ranking.Log // of the first pools of nodes
 }

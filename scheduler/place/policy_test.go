@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 )
 
 // Two nodes, one of them half full, both with an empty GPU left.
@@ -213,7 +215,7 @@ func TestHotGPUsAreAvoided(t *testing.T) {
 		{"the other GPU under SPREAD", PolicySpread, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
 		{"it has enough left", PolicyBalanced, 1000, []Node{hot("a", 0, 500)}, "0.5", "a [0]"},
 		{"whole ones too", PolicyBalanced, 1000, []Node{hot("a", 0, 900)}, "1", "a [1]"},
-		{"of several the cool", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs = append(n.GPUs, testGPU("a-3", "A100")); return n }()}, "2", "a [1 2]"},
+		{"of several the cool", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs = append(n.GPUs, placetest.GPU("a-3", "A100")); return n }()}, "2", "a [1 2]"},
 		{"another node", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs[1].MeasuredMilli = 900; return n }(), testNode("b", "A100", 2)}, "2", "b [0 1]"},
 	} {
 		s := NewSnapshot()

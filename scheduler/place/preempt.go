@@ -5,27 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 )
 
 // Plan makes room for a group of requests: end the victims, then place.
 type Plan struct {
 	Placements []Placement // in the order of the requests
 	Victims    []Usage     // by ID; none when there was room
-}
-
-// bySize returns positions in descending size of the requests.
-func bySize(rs []Request) []int {
-	order := make([]int, len(rs))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		x, y := &rs[a], &rs[b]
-		return cmp.Or(cmp.Compare(y.Milli(), x.Milli()), cmp.Compare(y.CPUMHz, x.CPUMHz))
-	})
-	return order
 }
 
 // Preempt plans evictions that let a group of requests start together: victims
@@ -56,11 +41,6 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 	}
 	plan.Victims = p.giveBack(t, plan.Victims, now)
 	return plan, nil
-}
-
-// eviction is of work for a request, as the quotas have it.
-func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *evict.Eviction {
-	return evict.New(p.snap, evict.Rules{Quotas: p.quotas, Ranks: p.ranks, Order: p.Order, Ranked: &p.ranked.log}, r, sh.Shape, now, spared)
 }
 
 // makeRoom places one request, with evictions where it must, and books it all

@@ -1,29 +1,11 @@
 package place
 
 import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/evict"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
-
-// What quotas are made of; package quota says what they mean.
-type (
-	Charge     = quota.Charge
-	Queue      = quota.Queue
-	Quotas     = quota.Quotas
-	QuotaError = quota.Error
-)
-
-// ErrQuota is wrapped when a queue's limit forbids a placement.
-var ErrQuota = quota.ErrOver
-
-// NewQuotas checks queues; see [quota.New].
-func NewQuotas(queues []Queue) (*Quotas, error) { return quota.New(queues) }
-
-// rankedWork is the ranks of all work, and which nodes had work of another rank before.
-type rankedWork struct {
-	ranks *quota.Ranks
-	log   ranking.Log // of the first pools of nodes
-}
 
 // ranks is the ranks of all work now.
 func (p *Planner) ranks() *quota.Ranks {
@@ -51,4 +33,9 @@ func (p *Planner) Borrows(r *Request) bool {
 		return false
 	}
 	return p.ranks().Borrows(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
+}
+
+// eviction is of work for a request, as the quotas have it.
+func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *evict.Eviction {
+	return evict.New(p.snap, evict.Rules{Quotas: p.quotas, Ranks: p.ranks, Order: p.Order, Ranked: &p.ranked.log}, r, sh.Shape, now, spared)
 }

@@ -129,7 +129,7 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 			try(u, MovesForWaste)
 		}
 	}
-	for _, id := range sortedKeys(p.snap.Nodes) {
+	for _, id := range p.snap.NodeIDs() {
 		n := p.snap.Nodes[id]
 		for _, u := range slices.Clone(n.Holders) {
 			switch {

@@ -285,7 +285,7 @@ func TestOneMoveIsFound(t *testing.T) {
 
 // oneMoveDoes tries to move each usage to each other node.
 func oneMoveDoes(p *Planner, r *Request) bool {
-	for _, id := range sortedKeys(p.snap.Nodes) {
+	for _, id := range p.snap.NodeIDs() {
 		for _, u := range p.snap.UsagesOn(id) {
 			if u.Pinned {
 				continue

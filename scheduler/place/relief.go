@@ -92,9 +92,8 @@ func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
 	}
 	var best *evict.Set
 	for _, b := range e.Nearest() {
-		set, ok := e.Search(b)
-		for _, set := range []*evict.Set{set, e.Alone(e.Trial(b), e.Candidates(b))} {
-			if ok && set != nil && len(set.Victims) <= f.o.Moves-len(f.moved) && (best == nil || e.CompareVictims(set, best) < 0) && f.fits(r, sh, set) {
+		for _, set := range e.Sets(b) {
+			if len(set.Victims) <= f.o.Moves-len(f.moved) && (best == nil || e.CompareVictims(set, best) < 0) && f.fits(r, sh, set) {
 				best = set
 			}
 		}

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 )
 
 // seatNode has GPUs of which some have seats, with priorities up to one.
 func seatNode(id string, random *rand.Rand) Node {
 	n := Node{ID: id, Name: id, CPUMHz: 64000, MemoryMiB: 262144}
 	for i := range 1 + random.IntN(4) {
-		g := testGPU(fmt.Sprintf("%s-gpu%d", id, i), "A100")
+		g := placetest.GPU(fmt.Sprintf("%s-gpu%d", id, i), "A100")
 		g.Mode, g.Sharing, g.Slices, g.SliceMiB, g.Replicas = gpu.ModeShared, gpu.SharingTimeslice, 0, 0, 3
 		if random.IntN(4) > 0 {
 			g.Sharing, g.SeatPriority = gpu.SharingSuspend, 20+random.IntN(80)

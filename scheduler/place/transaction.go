@@ -1,6 +1,9 @@
 package place
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // transaction books changes in the snapshot and takes them back.
 type transaction struct {
@@ -32,4 +35,17 @@ func (t *transaction) rollback() {
 		u()
 	}
 	t.undo = nil
+}
+
+// bySize returns positions in descending size of the requests.
+func bySize(rs []Request) []int {
+	order := make([]int, len(rs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		x, y := &rs[a], &rs[b]
+		return cmp.Or(cmp.Compare(y.Milli(), x.Milli()), cmp.Compare(y.CPUMHz, x.CPUMHz))
+	})
+	return order
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -91,7 +92,7 @@ func TestWhatWaitsIsShown(t *testing.T) {
 	}
 	at := s.Clock.At
 	s.State.Do(func(tx *state.Tx) {
-		tx.NoteStarts(map[string]state.Start{"default/low/g": {Turn: 2, Of: 2, At: at, Outlook: place.Outlook{Known: true, Soonest: time.Minute, Likely: 2 * time.Minute, Latest: time.Hour}}})
+		tx.NoteStarts(map[string]state.Start{"default/low/g": {Turn: 2, Of: 2, At: at, Outlook: outlook.Outlook{Known: true, Soonest: time.Minute, Likely: 2 * time.Minute, Latest: time.Hour}}})
 		tx.NoteFits(map[string]*view.Fits{"default/low/g": {Ask: "1", Allocs: 1, Nodes: 1}})
 	})
 	list = s.Cluster(t).Pending

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
 )
 
 // Calibration is how often estimates of starts were right. Estimates of what never started
@@ -31,14 +32,14 @@ type foresight struct {
 	waited    int
 	made      []guess
 	open      map[int]int // positions in made of tasks that have not started
-	past      place.Calibration
+	past      outlook.Calibration
 }
 
 // guess is an estimate for a task, made at its arrival, and what was told.
 type guess struct {
 	task      int
-	estimated place.Outlook
-	place.Outlook
+	estimated outlook.Outlook
+	outlook.Outlook
 }
 
 func newForesight(l *live) *foresight { return &foresight{l: l, open: map[int]int{}} }
@@ -97,13 +98,13 @@ func (f *foresight) estimate(i int) {
 		f.made = append(f.made, guess{task: i})
 		return
 	}
-	var waiting []place.Waiter
+	var waiting []outlook.Waiter
 	for _, j := range f.l.waiting {
 		t := &f.l.tasks[j]
-		waiting = append(waiting, place.Waiter{Request: RequestOf(t, ""), Left: f.remaining(t, 0)})
+		waiting = append(waiting, outlook.Waiter{Request: RequestOf(t, ""), Left: f.remaining(t, 0)})
 	}
 	now := f.l.clock()
-	all := f.l.planned.Planner.Foresee(waiting, func(u *place.Usage) forecast.Remaining {
+	all := outlook.Foresee(f.l.planned.Snapshot, waiting, func(u *place.Usage) forecast.Remaining {
 		j, err := strconv.Atoi(u.ID)
 		if err != nil {
 			return forecast.Remaining{}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
+
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
@@ -80,22 +82,22 @@ func (r *Reader) remaining(key nomad.JobKey, group string, s size, age, limit ti
 	return r.lifetimes.Remaining(age, limit, r.lifeKeys(key, group, s)...)
 }
 
-// outlook is when what waits is likely to start, as estimated last.
-type outlook struct {
+// starts is when what waits is likely to start, as estimated last.
+type starts struct {
 	at     time.Time
 	groups map[string]Start
 	first  map[string]Start      // the first estimate of each, to be compared with its start
 	fits   map[string]*view.Fits // what would start now in place of each
-	past   place.Calibration
+	past   outlook.Calibration
 }
 
 // Start is when a group that waits is likely to start, and its place among what waits, from 1.
 type Start struct {
-	place.Outlook               // as it is told
-	Estimated     place.Outlook // before it was corrected by how far earlier ones were off
-	At            time.Time     // of the estimate
-	Turn, Of      int
-	Held, HeldOf  int // how many of the last estimates held
+	outlook.Outlook                 // as it is told
+	Estimated       outlook.Outlook // before it was corrected by how far earlier ones were off
+	At              time.Time       // of the estimate
+	Turn, Of        int
+	Held, HeldOf    int // how many of the last estimates held
 }
 
 // Shown is the start for people.
@@ -147,7 +149,7 @@ func (tx *Tx) learnStart(a *nomad.Alloc) {
 }
 
 // Calibration corrects estimates by how far earlier ones were off, and stays as it is.
-func (r *Reader) Calibration() place.Calibration { return r.outlook.past.Clone() }
+func (r *Reader) Calibration() outlook.Calibration { return r.outlook.past.Clone() }
 
 // StartOf is when a group that waits is likely to start; ok is false where nothing was
 // estimated.

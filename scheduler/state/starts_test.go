@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -17,13 +18,13 @@ import (
 
 // estimate is a start in one, two or three minutes.
 func estimate(s *servicetest.Service) state.Start {
-	o := place.Outlook{Known: true, Soonest: minutes(1), Likely: minutes(2), Latest: minutes(3)}
+	o := outlook.Outlook{Known: true, Soonest: minutes(1), Likely: minutes(2), Latest: minutes(3)}
 	return state.Start{Outlook: o, Estimated: o, At: s.Clock.At, Turn: 2, Of: 5, Held: 3, HeldOf: 4}
 }
 
 // held is how many estimates were right, of how many that were compared with a start.
 func held(s *servicetest.Service) string {
-	c := read(s, func(r *state.Reader) place.Calibration { return r.Calibration() })
+	c := read(s, func(r *state.Reader) outlook.Calibration { return r.Calibration() })
 	right, of := c.Held()
 	return fmt.Sprint(right, " of ", of)
 }

@@ -75,7 +75,7 @@ type Reader struct {
 	swept    time.Time        // when unused rooms were forgotten
 	// lifetimes is how long work runs, outlook when what waits is likely to start.
 	lifetimes forecast.Lifetimes
-	outlook   outlook
+	outlook   starts
 	turnover  turnover
 }
 

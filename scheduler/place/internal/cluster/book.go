@@ -52,7 +52,7 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 		delete(s.Priorities, u.Priority)
 	}
 	if u.Reclaim {
-		s.Reclaimable--
+		s.reclaimable--
 	}
 	s.Ledger.Free(&u.Claim)
 	return *u, nil
@@ -107,7 +107,7 @@ func (s *Snapshot) book(n *NodeState, u *Usage) {
 	s.countJob(&own, 1)
 	s.Priorities[u.Priority]++
 	if u.Reclaim {
-		s.Reclaimable++
+		s.reclaimable++
 	}
 	s.Ledger.Book(&own.Claim)
 	s.move(n, &own, 1)
@@ -130,13 +130,13 @@ func (s *Snapshot) countJob(u *Usage, sign int) {
 	}
 }
 
-// ofJob lists the usages of a job that has a name.
+// OfJob lists the usages of a job that has a name.
 func (s *Snapshot) OfJob(namespace, job string) []*Usage { return s.jobs[jobName{namespace, job}] }
 
 // AnyReclaimable reports whether any work may be evicted since it does not use its GPUs.
-func (s *Snapshot) AnyReclaimable() bool { return s.Reclaimable > 0 }
+func (s *Snapshot) AnyReclaimable() bool { return s.reclaimable > 0 }
 
-// anyBelow reports whether any work has a lower priority.
+// AnyBelow reports whether any work has a lower priority.
 func (s *Snapshot) AnyBelow(priority int) bool {
 	for rank := range s.Priorities {
 		if rank < priority {
@@ -146,10 +146,10 @@ func (s *Snapshot) AnyBelow(priority int) bool {
 	return false
 }
 
-// restore books a usage that was just released: it fitted before.
+// Restore books a usage that was just released: it fitted before.
 func (s *Snapshot) Restore(u Usage) { s.book(s.Nodes[u.NodeID], &u) }
 
-// mustRelease frees a usage that is known to be there.
+// MustRelease frees a usage that is known to be there.
 func (s *Snapshot) MustRelease(id string) {
 	if s.Usages[id] != nil {
 		_, _ = s.Release(id) // it is there
@@ -190,6 +190,7 @@ func (s *Snapshot) Charge(nodeID string, takes []Take) quota.Charge {
 	return s.ChargeOn(n, takes)
 }
 
+// ChargeOn is what a quota pays for takes on a node.
 func (s *Snapshot) ChargeOn(n *NodeState, takes []Take) quota.Charge {
 	var sum quota.Charge
 	for _, t := range takes {
@@ -198,7 +199,7 @@ func (s *Snapshot) ChargeOn(n *NodeState, takes []Take) quota.Charge {
 	return sum
 }
 
-// chargeOf rounds down, as compute in proportion to slices does: all slices of
+// ChargeOf rounds down, as compute in proportion to slices does: all slices of
 // a GPU, handed out one by one, cost no more than the GPU.
 func ChargeOf(k *Kind, t Take) quota.Charge {
 	switch {

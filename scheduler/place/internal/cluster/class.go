@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/splitmix"
 )
 
-// classList lists what an index chooses from: classes of pools that are all the same to
+// Classes lists what an index chooses from: classes of pools that are all the same to
 // its shape, and which of them changed.
 //
 // A snapshot keeps two. Most requests ask of a node only a datacenter, a pool and
@@ -23,7 +23,7 @@ type Classes struct {
 	Ordered bool        // classes are in the order of their pools
 }
 
-// poolClass is pools in one state, in 64 bytes.
+// Class is pools in one state, in 64 bytes.
 type Class struct {
 	Pools []int32 // IDs, ascending
 	Born  int64   // position in the log since which the state is the same

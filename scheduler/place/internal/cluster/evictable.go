@@ -1,6 +1,6 @@
 package cluster
 
-// evictable is what evictions on a pool can be expected to give, known without
+// Evictable is what evictions on a pool can be expected to give, known without
 // looking at the pool. Victims are counted for its whole node.
 type Evictable struct {
 	Priority int   // the lowest that holds something

@@ -2,7 +2,7 @@ package cluster
 
 import "slices"
 
-// hotUse is how much a usage seems to use of GPUs that are hot and that it shares with
+// HotUse is how much a usage seems to use of GPUs that are hot and that it shares with
 // others.
 func (u *Usage) HotUse(n *NodeState, hot map[string]bool) int64 {
 	var sum int64
@@ -27,7 +27,7 @@ func (c *GPUState) useBy(t Take) int64 {
 	return t.Milli
 }
 
-// mostUse is the most that a usage seems to use of any GPU.
+// MostUse is the most that a usage seems to use of any GPU.
 func (u *Usage) MostUse(n *NodeState) int64 {
 	var most int64
 	for _, t := range u.Takes {
@@ -37,7 +37,7 @@ func (u *Usage) MostUse(n *NodeState) int64 {
 	return most
 }
 
-// staysCool reports whether the GPUs of a placement that are in use would not be hot with it.
+// StaysCool reports whether the GPUs of a placement that are in use would not be hot with it.
 func (b *Pool) StaysCool(u *Usage, use int64) bool {
 	return !slices.ContainsFunc(u.Takes, func(t Take) bool {
 		at := b.Node.Where[t.GPU]
@@ -46,6 +46,6 @@ func (b *Pool) StaysCool(u *Usage, use int64) bool {
 	})
 }
 
-// heat is by how much of its compute a GPU would be asked for too much by a task that
+// Heat is by how much of its compute a GPU would be asked for too much by a task that
 // takes a share of it, if the tasks there go on using what was measured.
 func (c *GPUState) Heat(share int32) int64 { return int64(max(0, c.Hot+share-GPUMilli)) }

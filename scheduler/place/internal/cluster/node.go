@@ -98,7 +98,7 @@ func (g *GPU) validate(onNode int) error {
 	return nil
 }
 
-// hasSeats reports whether tasks step aside for each other on the GPU: each that has a seat
+// HasSeats reports whether tasks step aside for each other on the GPU: each that has a seat
 // can have all of it, the others are suspended meanwhile.
 func (g *GPU) HasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 )
 
-// kind is what makes GPUs interchangeable for a task. Banks of one kind share
+// Kind is what makes GPUs interchangeable for a task. Banks of one kind share
 // prices and demand.
 type Kind struct {
 	Vendor, Model, Type, Profile          string
@@ -24,7 +24,7 @@ func kindOf(g *GPU) Kind {
 	}
 }
 
-// named reports whether the name means this kind: the short type, the NVML
+// Named reports whether the name means this kind: the short type, the NVML
 // name, or the NVML name as a label (blanks as dashes), case apart.
 func (k *Kind) Named(name string) bool {
 	label := strings.ReplaceAll(k.Model, " ", "-")
@@ -37,7 +37,7 @@ func (g *GPU) Is(name string) bool {
 	return k.Named(name)
 }
 
-// gpuState is what is free on one GPU of a pool. A GPU that takes no new work
+// GPUState is what is free on one GPU of a pool. A GPU that takes no new work
 // keeps its books but has share 0.
 type GPUState struct {
 	Milli    int32 // compute without a guarantee on it
@@ -49,7 +49,7 @@ type GPUState struct {
 	Open     bool  // takes new work
 }
 
-// gpuPool is the GPUs of one kind on one node, or the one pool without GPUs that
+// Pool is the GPUs of one kind on one node, or the one pool without GPUs that
 // every node has when it has none.
 type Pool struct {
 	ID        int32
@@ -97,6 +97,7 @@ func newPools(n *NodeState, intern func(Kind) int32) []*Pool {
 	return pools
 }
 
+// NewGPUState is a GPU with nothing on it.
 func NewGPUState(g *GPU) GPUState {
 	return GPUState{Milli: GPUMilli, Slices: int32(g.Slices), Replicas: int32(g.Replicas), Open: g.takesWork()}
 }
@@ -141,7 +142,7 @@ func (c *GPUState) usable(k *Kind) int32 {
 	return left
 }
 
-// part is what of the GPU a task could still be promised, compute and memory apart.
+// Part is what of the GPU a task could still be promised, compute and memory apart.
 func (c *GPUState) Part(k *Kind) forecast.Part {
 	if k.Slices > 0 {
 		return forecast.NewPart(max(0, c.Milli), max(0, int32(int64(c.Slices)*GPUMilli/k.Slices)))

@@ -47,6 +47,7 @@ func (s *Snapshot) SitsOn(node string, index int) []Usage {
 	return list
 }
 
+// HoldsPartOf reports whether the usage holds a part of a GPU, by its place in Node.GPUs.
 func (u *Usage) HoldsPartOf(index int) bool {
 	for _, t := range u.Takes {
 		if t.GPU == index {

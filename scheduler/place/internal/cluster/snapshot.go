@@ -43,10 +43,10 @@ type Snapshot struct {
 	// seatBounds is on how many GPUs seats have which highest priority.
 	seatBounds map[int]int
 	// reclaimable is how many usages may be evicted since they do not use their GPUs.
-	Reclaimable int
+	reclaimable int
 }
 
-// nodeState is a node with what is free on it.
+// NodeState is a node with what is free on it.
 type NodeState struct {
 	Spec    Node
 	CPU     int64 // MHz free

@@ -44,7 +44,7 @@ func (s *Snapshot) biggest(id int32) forecast.Size {
 	return st.largest
 }
 
-// supply is what the cluster has, for the forecast. Its maps are the snapshot's own.
+// Supply is what the cluster has, for the forecast. Its maps are the snapshot's own.
 func (s *Snapshot) Supply() *forecast.Supply {
 	out := &forecast.Supply{Kinds: make([]forecast.Kind, len(s.Kinds))}
 	for id := range s.Kinds {
@@ -60,7 +60,7 @@ func (s *Snapshot) Supply() *forecast.Supply {
 	return out
 }
 
-// supply is a pool as the forecast sees it.
+// Supply is a pool as the forecast sees it.
 func (b *Pool) Supply() forecast.Pool {
 	n := b.Node
 	return forecast.Pool{
@@ -69,7 +69,7 @@ func (b *Pool) Supply() forecast.Pool {
 	}
 }
 
-// cpuPerGPU is the part of the CPU of GPU nodes that is in use, over the part of the
+// CPUPerGPU is the part of the CPU of GPU nodes that is in use, over the part of the
 // GPUs; 0 where no GPU is.
 func (s *Snapshot) CPUPerGPU() float64 {
 	var cpu, cpus, used, gpus float64
@@ -90,7 +90,7 @@ func (s *Snapshot) CPUPerGPU() float64 {
 	return cpu / cpus * gpus / used
 }
 
-// mostlyFree reports whether so many thousandths of the GPU are free.
+// MostlyFree reports whether so many thousandths of the GPU are free.
 func (s *Snapshot) MostlyFree(part int64) bool {
 	var free, gpus int64
 	for i := range s.Stock {

@@ -60,7 +60,7 @@ func hasNUMA(spec *Node) bool {
 	return slices.ContainsFunc(spec.GPUs, func(g GPU) bool { return g.NUMA != spec.GPUs[0].NUMA })
 }
 
-// nearest picks n of the GPUs that are as close to each other as can be found
+// Nearest picks n of the GPUs that are as close to each other as can be found
 // by growing a set from every GPU; the first in order where sets are equal.
 func (b *Pool) Nearest(gpus []int, n int) []int {
 	if b.links == nil || n >= len(gpus) {
@@ -100,7 +100,7 @@ func (b *Pool) grow(gpus []int, seed, n int) ([]int, int) {
 	return set, sum
 }
 
-// apart is how far a set is from being linked by NVLink throughout, in
+// Apart is how far a set is from being linked by NVLink throughout, in
 // thousandths.
 func (b *Pool) Apart(gpus []int) int64 {
 	if b.links == nil || len(gpus) < 2 {

@@ -48,12 +48,12 @@ type Usage struct {
 // Charge is what the usage costs its queue; nothing while it is not booked.
 func (u *Usage) Charge() quota.Charge { return u.Claim.Charge }
 
-// protected reports whether the usage may not be evicted at now.
+// Protected reports whether the usage may not be evicted at now.
 func (u *Usage) Protected(now time.Time) bool {
 	return u.Pinned || (u.MinRun > 0 && now.Before(u.Start.Add(u.MinRun)))
 }
 
-// lostMilliSeconds is the work an eviction at now throws away: GPU milli held,
+// LostMilliSeconds is the work an eviction at now throws away: GPU milli held,
 // times seconds run since the last save. CPU-only work counts as 1 milli, so
 // that longer runs still cost more.
 func (u *Usage) LostMilliSeconds(now time.Time) int64 {
@@ -76,7 +76,7 @@ func (u *Usage) started() int64 {
 	return u.Start.Unix()
 }
 
-// milli is the guaranteed compute over all GPUs.
+// Milli is the guaranteed compute over all GPUs.
 func (u *Usage) Milli() int64 {
 	var sum int64
 	for _, t := range u.Takes {

@@ -17,7 +17,7 @@ type Rules struct {
 	Ranked *ranking.Log // of the first pools of nodes where work got another rank
 }
 
-// eviction says whose work a request may end, or have moved.
+// Eviction says whose work a request may end, or have moved.
 type Eviction struct {
 	snap    *cluster.Snapshot
 	rules   Rules
@@ -30,10 +30,11 @@ type Eviction struct {
 	ranks   *quota.Ranks    // nil without quotas
 	order   *quota.Order    // of queues; nil without quotas
 
-	// movable selects what may be moved, where work is moved and not ended: of any rank.
+	// Movable selects what may be moved, where work is moved and not ended: of any rank.
 	Movable func(*cluster.Usage) bool
 }
 
+// New is the eviction of work for a request of a shape at a moment. What is spared, by usage ID, does not go.
 func New(s *cluster.Snapshot, rules Rules, r *fit.Request, sh *fit.Shape, now time.Time, spared map[string]bool) *Eviction {
 	return &Eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }
@@ -55,10 +56,10 @@ func (e *Eviction) reclaims() bool {
 	return e.r.OnlyIdle || e.rules.Quotas != nil && e.r.Queue != ""
 }
 
-// hopeless reports that nothing may be evicted for the request, wherever it runs.
+// Hopeless reports that nothing may be evicted for the request, wherever it runs.
 func (e *Eviction) Hopeless() bool {
 	if e.r.OnlyIdle {
-		return e.snap.Reclaimable == 0
+		return !e.snap.AnyReclaimable()
 	}
 	return !e.reclaims() && !e.snap.AnyBelow(e.r.Priority)
 }

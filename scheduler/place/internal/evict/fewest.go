@@ -7,14 +7,14 @@ import (
 )
 
 // mostSubsets bounds how many sets of victims are tried on one pool for fewer than
-// the orders of [eviction.search] find.
+// the orders of [Eviction.search] find.
 const mostSubsets = 1 << 14
 
 // fewest looks for fewer victims than a set has, none of higher priority: all sets
 // of candidates are tried, the small first, from as many on as it takes at least.
 // The orders nearly always find as few, and then nothing needs to be tried.
 func (e *Eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *Set) *Set {
-	room := e.Trial(b)
+	room := e.trial(b)
 	var may []*cluster.Usage
 	for _, u := range candidates {
 		if u.Priority <= found.top {
@@ -29,10 +29,10 @@ func (e *Eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *S
 		choose = func(from int) {
 			if len(chosen) == size {
 				tries--
-				if room.Fits() {
+				if room.fits() {
 					sp := &Set{Pool: b}
 					for _, u := range chosen {
-						sp.Add(u, e)
+						sp.add(u, e)
 					}
 					if best == nil || e.CompareVictims(sp, best) < 0 {
 						best = sp
@@ -41,11 +41,11 @@ func (e *Eviction) fewest(b *cluster.Pool, candidates []*cluster.Usage, found *S
 				return
 			}
 			for i := from; i <= len(may)-(size-len(chosen)) && tries > 0; i++ {
-				room.Add(may[i], 1)
+				room.add(may[i], 1)
 				chosen = append(chosen, may[i])
 				choose(i + 1)
 				chosen = chosen[:len(chosen)-1]
-				room.Add(may[i], -1)
+				room.add(may[i], -1)
 			}
 		}
 		choose(0)

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// victimSet is a set of victims on one pool, with what they cost.
+// Set is a set of victims on one pool, with what they cost.
 type Set struct {
 	Pool    *cluster.Pool
 	Victims []*cluster.Usage
@@ -17,7 +17,7 @@ type Set struct {
 	lost    int64  // work lost, milli-seconds
 }
 
-// compareVictims orders by lowest priority, fewest victims, those whose queues come last
+// CompareVictims orders by lowest priority, fewest victims, those whose queues come last
 // in the order ([quota.Order]), least work lost, then by the place of the pool. Where work
 // is moved, by least work lost, then fewest.
 func (e *Eviction) CompareVictims(a, b *Set) int {
@@ -43,7 +43,8 @@ func (e *Eviction) free(sp *Set, l target) bool {
 	return e.order == nil && sp.lost == 0 && l.bound.compare(sp.bound()) >= 0
 }
 
-func (sp *Set) Add(u *cluster.Usage, e *Eviction) {
+// add makes a usage one of the victims of an eviction.
+func (sp *Set) add(u *cluster.Usage, e *Eviction) {
 	if len(sp.Victims) == 0 || u.Priority > sp.top {
 		sp.top = u.Priority
 	}
@@ -54,18 +55,32 @@ func (sp *Set) Add(u *cluster.Usage, e *Eviction) {
 	sp.Victims = append(sp.Victims, u)
 }
 
+// Sets are the cheapest victims on a pool that make room for the shape, and the cheapest one that
+// is enough, as far as there are such.
+func (e *Eviction) Sets(b *cluster.Pool) []*Set {
+	set, ok := e.search(b)
+	if !ok {
+		return nil
+	}
+	sets := []*Set{set}
+	if one := e.alone(e.trial(b), e.candidates(b)); one != nil {
+		sets = append(sets, one)
+	}
+	return sets
+}
+
 // search finds victims on a pool that make room for the shape. One victim that
 // is enough is found by trying each. Where it takes several, all candidates are
 // taken, then given back as long as the task fits, in several orders of which
-// the best outcome counts (see [eviction.fillBack]); where there might be fewer, sets of
-// them are tried ([eviction.fewest]).
-func (e *Eviction) Search(b *cluster.Pool) (*Set, bool) {
-	room, candidates := e.Trial(b), e.Candidates(b)
-	one := e.Alone(room, candidates)
+// the best outcome counts (see [Eviction.fillBack]); where there might be fewer, sets of
+// them are tried ([Eviction.fewest]).
+func (e *Eviction) search(b *cluster.Pool) (*Set, bool) {
+	room, candidates := e.trial(b), e.candidates(b)
+	one := e.alone(room, candidates)
 	if one != nil && one.top == lowest(candidates) {
 		return one, true
 	}
-	if !room.Empty(candidates) {
+	if !room.empty(candidates) {
 		return nil, false
 	}
 	best := e.fillBack(room, candidates, room.value)
@@ -108,18 +123,18 @@ func (e *Eviction) consider(best **Set, other *Set) {
 }
 
 // alone is the cheapest single victim that is enough; nil when none is.
-func (e *Eviction) Alone(room *trial, candidates []*cluster.Usage) *Set {
+func (e *Eviction) alone(room *trial, candidates []*cluster.Usage) *Set {
 	var best *Set
 	for _, u := range candidates {
 		if best != nil && cmp.Or(cmp.Compare(u.Priority, best.top), e.compareQueues(best.first, u.Queue), cmp.Compare(u.LostMilliSeconds(e.now), best.lost)) >= 0 {
 			continue
 		}
-		room.Add(u, 1)
-		if room.Fits() {
+		room.add(u, 1)
+		if room.fits() {
 			best = &Set{Pool: room.pool}
-			best.Add(u, e)
+			best.add(u, e)
 		}
-		room.Add(u, -1)
+		room.add(u, -1)
 	}
 	return best
 }
@@ -142,22 +157,22 @@ func (e *Eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(
 	sp := &Set{Pool: room.pool}
 	var kept []*cluster.Usage
 	for _, u := range candidates {
-		room.Add(u, -1)
-		if room.Fits() {
+		room.add(u, -1)
+		if room.fits() {
 			kept = append(kept, u)
 			continue
 		}
-		room.Add(u, 1)
-		sp.Add(u, e)
+		room.add(u, 1)
+		sp.add(u, e)
 	}
 	for _, u := range kept {
-		room.Add(u, 1)
+		room.add(u, 1)
 	}
 	return sp
 }
 
 // candidates lists what may be evicted from a pool's node.
-func (e *Eviction) Candidates(b *cluster.Pool) []*cluster.Usage {
+func (e *Eviction) candidates(b *cluster.Pool) []*cluster.Usage {
 	e.rank()
 	var out []*cluster.Usage
 	for _, u := range b.Node.Holders {

@@ -9,7 +9,7 @@ import (
 )
 
 // bound is the least that victims on a pool can cost, in the order that
-// [eviction.compareVictims] has: what is found there is never cheaper.
+// [Eviction.CompareVictims] has: what is found there is never cheaper.
 type bound struct {
 	top     int // highest priority among the victims
 	victims int
@@ -75,7 +75,7 @@ func (a target) compare(b target) int {
 // promise the lowest priority, then the fewest victims, then the youngest work.
 const searched = 32
 
-// best finds the cheapest victims: on no other pool are they of lower priority
+// Best finds the cheapest victims: on no other pool are they of lower priority
 // or fewer. Of equally many, those of the pools in searched that lose the least
 // work.
 func (e *Eviction) Best() *Set {
@@ -112,7 +112,7 @@ func (e *Eviction) better(best *Set, id int) *Set {
 	if !e.sh.Could(e.snap, b) {
 		return best
 	}
-	if sp, ok := e.Search(b); ok && (best == nil || e.CompareVictims(sp, best) < 0) {
+	if sp, ok := e.search(b); ok && (best == nil || e.CompareVictims(sp, best) < 0) {
 		return sp
 	}
 	return best
@@ -161,8 +161,8 @@ func (e *Eviction) helps(n *cluster.NodeState) bool {
 		if _, ok := e.target(int(b.ID)); !ok || !e.sh.Could(e.snap, b) {
 			return false
 		}
-		candidates := e.Candidates(b)
-		return len(candidates) > 0 && e.Trial(b).Empty(candidates)
+		candidates := e.candidates(b)
+		return len(candidates) > 0 && e.trial(b).empty(candidates)
 	})
 }
 

@@ -20,7 +20,8 @@ type trial struct {
 	e     *Eviction
 }
 
-func (e *Eviction) Trial(b *cluster.Pool) *trial {
+// trial copies what a pool has free.
+func (e *Eviction) trial(b *cluster.Pool) *trial {
 	e.rank()
 	r := &trial{e: e, owed: e.deficit, shape: e.sh, pool: b, cpu: b.Node.CPU, mem: b.Node.Memory, gpus: slices.Clone(b.GPUs)}
 	if e.sh.Req.GPUs > 0 {
@@ -30,7 +31,7 @@ func (e *Eviction) Trial(b *cluster.Pool) *trial {
 }
 
 // add frees (sign 1) or takes back (sign -1) what a usage holds.
-func (r *trial) Add(u *cluster.Usage, sign int64) {
+func (r *trial) add(u *cluster.Usage, sign int64) {
 	r.cpu += sign * u.CPUMHz
 	r.mem += sign * u.MemoryMiB
 	if r.e.deficit != (quota.Charge{}) && u.Queue == r.e.r.Queue {
@@ -50,14 +51,14 @@ func (r *trial) Add(u *cluster.Usage, sign int64) {
 }
 
 // empty frees what all candidates hold and reports whether the shape fits then.
-func (r *trial) Empty(candidates []*cluster.Usage) bool {
+func (r *trial) empty(candidates []*cluster.Usage) bool {
 	for _, u := range candidates {
-		r.Add(u, 1)
+		r.add(u, 1)
 	}
-	return r.Fits()
+	return r.fits()
 }
 
-func (r *trial) Fits() bool {
+func (r *trial) fits() bool {
 	if r.owed.Milli > 0 || r.owed.MemoryMiB > 0 || r.shape.Req.CPUMHz > r.cpu || r.shape.Req.MemoryMiB > r.mem {
 		return false
 	}

@@ -22,7 +22,7 @@ const (
 	noGPU
 )
 
-// fit decides whether a pool can take a shape now.
+// Fit decides whether a pool can take a shape now.
 func (sh *Shape) Fit(s *cluster.Snapshot, b *cluster.Pool) Verdict {
 	n := b.Node
 	r := &sh.Req
@@ -47,7 +47,7 @@ func (sh *Shape) Fit(s *cluster.Snapshot, b *cluster.Pool) Verdict {
 	return sh.fitGPUs(s, b)
 }
 
-// could decides whether a pool could take a shape if it were empty.
+// Could decides whether a pool could take a shape if it were empty.
 func (sh *Shape) Could(s *cluster.Snapshot, b *cluster.Pool) bool {
 	n := b.Node
 	r := &sh.Req
@@ -96,7 +96,7 @@ func (sh *Shape) free(s *cluster.Snapshot, b *cluster.Pool) int {
 	return found
 }
 
-// fits reports whether a GPU has room for the need now.
+// Fits reports whether a GPU has room for the need now.
 func (nd *Need) Fits(c *cluster.GPUState) bool {
 	return c.Open && int64(c.Milli) >= nd.Take.Milli && int64(c.Slices) >= nd.Take.Slices &&
 		int64(c.Replicas) >= nd.Take.Replicas && (!nd.Whole || c.Tasks == 0)
@@ -117,7 +117,7 @@ func (r *Request) AdmittedBy(n *cluster.Node) bool {
 	return !slices.ContainsFunc(r.Constraints, func(c constraint.Constraint) bool { return !c.OnNode(n.Attributes) })
 }
 
-// lacks reports that a class is short of something, without being exact.
+// Lacks reports that a class is short of something, without being exact.
 func (sh *Shape) Lacks(s *cluster.Snapshot, cl *cluster.Class) bool {
 	if sh.Req.CPUMHz > cl.CPU || sh.Req.MemoryMiB > cl.Memory {
 		return true
@@ -132,7 +132,7 @@ func (sh *Shape) Lacks(s *cluster.Snapshot, cl *cluster.Class) bool {
 	return !nd.OK || cl.Share < nd.least
 }
 
-// classes is what a shape's index follows.
+// Classes is what a shape's index follows.
 func (sh *Shape) Classes(s *cluster.Snapshot) *cluster.Classes {
 	if sh.apart {
 		return &s.Each
@@ -140,7 +140,7 @@ func (sh *Shape) Classes(s *cluster.Snapshot) *cluster.Classes {
 	return &s.States.Classes
 }
 
-// times is how often a GPU holds a need that it has room for.
+// Times is how often a GPU holds a need that it has room for.
 func (nd *Need) Times(c *cluster.GPUState) int {
 	if nd.Whole {
 		return 1
@@ -156,7 +156,7 @@ func (nd *Need) Times(c *cluster.GPUState) int {
 	return int(times)
 }
 
-// onHost is for how many of some tasks a node has CPU and memory.
+// OnHost is for how many of some tasks a node has CPU and memory.
 func (sh *Shape) OnHost(n *cluster.NodeState, tasks int) int {
 	if sh.Req.CPUMHz > 0 {
 		tasks = min(tasks, int(n.CPU/sh.Req.CPUMHz))

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// refusal is why a node cannot take the shape; no Why when it can. Of several
+// Refusal is why a node cannot take the shape; no Why when it can. Of several
 // pools the one that comes closest speaks for the node; of those that have too few GPUs free, the
 // one that has the most.
 func (sh *Shape) Refusal(s *cluster.Snapshot, n *cluster.NodeState) Reason {

@@ -6,13 +6,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// room is a copy of what a node has free, to try on what would fit.
+// Room is a copy of what a node has free, to try on what would fit.
 type Room struct {
 	node        *cluster.NodeState
 	cpu, memory int64
 	gpus        [][]cluster.GPUState // by pool
 }
 
+// NewRoom copies what a node has free.
 func NewRoom(n *cluster.NodeState) Room {
 	r := Room{node: n, cpu: n.CPU, memory: n.Memory}
 	for _, b := range n.Pools {
@@ -21,6 +22,7 @@ func NewRoom(n *cluster.NodeState) Room {
 	return r
 }
 
+// Copy is a room of its own with as much free.
 func (r *Room) Copy() Room {
 	out := *r
 	out.gpus = make([][]cluster.GPUState, len(r.gpus))
@@ -30,7 +32,7 @@ func (r *Room) Copy() Room {
 	return out
 }
 
-// add frees (sign 1) or takes (sign -1) what a usage holds.
+// Add frees (sign 1) or takes (sign -1) what a usage holds.
 func (r *Room) Add(u *cluster.Usage, sign int64) {
 	r.cpu += sign * u.CPUMHz
 	r.memory += sign * u.MemoryMiB
@@ -44,7 +46,7 @@ func (r *Room) Add(u *cluster.Usage, sign int64) {
 	}
 }
 
-// fits is the first pool that a shape fits now; nil for none.
+// Fits is the first pool that a shape fits now; nil for none.
 func (r *Room) Fits(s *cluster.Snapshot, sh *Shape) *cluster.Pool {
 	if sh.Req.CPUMHz > r.cpu || sh.Req.MemoryMiB > r.memory {
 		return nil
@@ -75,7 +77,7 @@ func (r *Room) holds(s *cluster.Snapshot, sh *Shape, pool int) bool {
 	return found >= sh.Req.GPUs
 }
 
-// take lets a shape start on a pool that it fits, on the first GPUs that hold it, and
+// Take lets a shape start on a pool that it fits, on the first GPUs that hold it, and
 // returns what it holds.
 func (r *Room) Take(s *cluster.Snapshot, sh *Shape, b *cluster.Pool) *cluster.Usage {
 	u := &cluster.Usage{NodeID: r.node.Spec.ID, CPUMHz: sh.Req.CPUMHz, MemoryMiB: sh.Req.MemoryMiB}

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// shapeKey identifies requests that every node treats alike: all that matters
+// ShapeKey identifies requests that every node treats alike: all that matters
 // to where a task fits, nothing that says whose it is.
 type ShapeKey struct {
 	cpu, memory                 int64
@@ -33,6 +33,7 @@ type ShapeKey struct {
 	seat                        int
 }
 
+// KeyOf is the key of the shape of a request.
 func KeyOf(r *Request) ShapeKey {
 	seat := 0
 	if r.Beside == BesideLower {
@@ -83,12 +84,12 @@ type Shape struct {
 	Demand   forecast.Shape // what the forecast knows of it
 	filtered bool           // asks more of a node than capacity and GPUs
 	apart    bool           // and pools in the same state may differ in it
-	// meets is which device groups meet the conditions, as far as looked at; nil
+	// Meets is which device groups meet the conditions, as far as looked at; nil
 	// where the shape has none.
 	Meets map[*constraint.Device]bool
 }
 
-// need is what a shape takes of one GPU of a kind.
+// Need is what a shape takes of one GPU of a kind.
 type Need struct {
 	OK    bool
 	Whole bool         // no other task may hold a part
@@ -98,6 +99,7 @@ type Need struct {
 	why   string
 }
 
+// NewShape is the shape of a request, for the kinds of GPU that a snapshot knows and will know.
 func NewShape(r *Request, s *cluster.Snapshot) *Shape {
 	own := *r
 	own.ID, own.Job, own.Namespace, own.Queue = "", "", "", ""
@@ -115,7 +117,7 @@ func NewShape(r *Request, s *cluster.Snapshot) *Shape {
 	return sh
 }
 
-// size works out how much GPU a shape asks for that says it in memory or turns: the mean
+// Size works out how much GPU a shape asks for that says it in memory or turns: the mean
 // over the kinds that hold it.
 func (sh *Shape) Size(s *cluster.Snapshot) {
 	if sh.Req.GPUs == 0 || sh.Req.Whole || sh.Req.ShareMilli > 0 {
@@ -130,7 +132,7 @@ func (sh *Shape) Size(s *cluster.Snapshot) {
 	sh.Demand.Milli = int64(sh.Req.GPUs) * max(1, sum/max(1, kinds))
 }
 
-// suits reports whether a GPU of a pool, full or not, is of a device group that
+// Suits reports whether a GPU of a pool, full or not, is of a device group that
 // will do, and, where tasks step aside for each other, beside whom it may sit.
 func (sh *Shape) Suits(b *cluster.Pool, index int) bool {
 	switch {
@@ -165,7 +167,7 @@ func (sh *Shape) suiting(b *cluster.Pool) int {
 	return n
 }
 
-// need returns what the shape takes of a GPU of the kind.
+// Need returns what the shape takes of a GPU of the kind.
 func (sh *Shape) Need(s *cluster.Snapshot, id int32) *Need {
 	for int(id) >= len(sh.needs) {
 		sh.needs = append(sh.needs, needOf(&sh.Req, &s.Kinds[len(sh.needs)]))
@@ -290,7 +292,7 @@ func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
-// milli is the GPU that a request asks for, over all its GPUs.
+// Milli is the GPU that a request asks for, over all its GPUs.
 func (r *Request) Milli() int64 {
 	switch {
 	case r.GPUs == 0:
@@ -301,7 +303,7 @@ func (r *Request) Milli() int64 {
 	return int64(r.GPUs) * r.ShareMilli // see shape.size where it says none
 }
 
-// leastCharge is the least that a quota would pay for the shape on any kind.
+// LeastCharge is the least that a quota would pay for the shape on any kind.
 func (sh *Shape) LeastCharge(s *cluster.Snapshot) quota.Charge {
 	var least quota.Charge
 	found := false

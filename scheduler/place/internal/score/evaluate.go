@@ -71,7 +71,7 @@ func (sc *Scorer) evaluate(sh *Task, b *cluster.Pool) (v Estimate) {
 	return v
 }
 
-// score is the points of a pool that fits a shape, evaluated afresh.
+// Score is the points of a pool that fits a shape, evaluated afresh.
 func (sc *Scorer) Score(sh *Task, b *cluster.Pool) int32 {
 	v := sc.evaluate(sh, b)
 	if !sc.Turnover.Lives {
@@ -87,7 +87,7 @@ func (sc *Scorer) points(v *Estimate, broken *forecast.PlaceCounts, sh *Task) in
 	return sh.policy.score(sc, v, broken, sh.Shape)
 }
 
-// chosen are the GPUs of a pool that a task gets, by the estimate that decides.
+// Chosen are the GPUs of a pool that a task gets, by the estimate that decides.
 func (sc *Scorer) Chosen(sh *Task, b *cluster.Pool) choice {
 	return sc.choose(sh, b, sh.policy.precision(sc))
 }
@@ -99,7 +99,7 @@ type Term struct {
 	WeightMilli int64
 }
 
-// terms are the parts of a score on a pool, by the estimate that led to it, and what the placement
+// Terms are the parts of a score on a pool, by the estimate that led to it, and what the placement
 // takes from later work, in thousandths of a GPU.
 func (sc *Scorer) Terms(sh *Task, b *cluster.Pool, v *Estimate, pts int32) (terms []Term, lost int64) {
 	w, u, sign := &sc.weights, sc.usageAfter(sh, b), sh.policy.sign()

@@ -84,7 +84,7 @@ func insertSorted(list []int32, v int32) []int32 {
 	return list
 }
 
-// wasteNow is the expected waste of a pool as it is, remembered for its class
+// WasteNow is the expected waste of a pool as it is, remembered for its class
 // until the demand changes.
 func (sc *Scorer) WasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
 	for int(b.Class) >= len(ws.current) {

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
-// index remembers, for one shape, the estimate and points of every class of
+// Index remembers, for one shape, the estimate and points of every class of
 // pools in a list, and finds the best pool without looking at all of them. It follows
 // the snapshot through the list's log: a class is evaluated when its state is new.
 type Index struct {
@@ -37,11 +37,12 @@ const (
 	evaluated // it can
 )
 
+// NewIndex is an index for a task that knows nothing yet.
 func NewIndex(by *Scorer, task *Task) *Index {
 	return &Index{by: by, task: task, List: task.Classes(by.snap)}
 }
 
-// sync brings the index up to date.
+// Sync brings the index up to date.
 func (ix *Index) Sync() {
 	ix.grow(len(ix.List.List))
 	if ids, ok := ix.Behind(); ok {
@@ -52,7 +53,7 @@ func (ix *Index) Sync() {
 	ix.at, ix.epoch, ix.lessons = ix.List.Log.End(), ix.by.Epoch, ix.by.Lessons
 }
 
-// behind returns the changes that an index has not followed; ok is false when it
+// Behind returns the changes that an index has not followed; ok is false when it
 // is better to look at every class.
 func (ix *Index) Behind() (ids []int32, ok bool) {
 	ids, ok = ix.List.Log.Since(ix.at)
@@ -148,10 +149,10 @@ func (ix *Index) broken(id int) *forecast.PlaceCounts {
 	return nil
 }
 
-// poolOf is the pool that stands for a class: the first.
+// PoolOf is the pool that stands for a class: the first.
 func (ix *Index) PoolOf(id int) *cluster.Pool { return ix.by.snap.Pools[ix.List.First[id]] }
 
-// pick returns the class with the highest points, of several the one that has the
+// Pick returns the class with the highest points, of several the one that has the
 // first pool. Classes whose points are rough, and so the most that they can be,
 // are refined when they come to the top: most never are.
 func (ix *Index) Pick() (id int, ok bool) {

@@ -36,7 +36,7 @@ type policy interface {
 // worst is the points of a pool that cannot take the task.
 const Worst = ranking.Absent
 
-// estimate is what a shape's placement on a pool does, apart from prices.
+// Estimate is what a shape's placement on a pool does, apart from prices.
 type Estimate struct {
 	roughWaste int32     // waste added by the rough estimate less the margin, milli
 	waste      int32     // waste added, milli; negative: healed

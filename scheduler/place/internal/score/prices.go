@@ -29,7 +29,7 @@ func (sc *Scorer) slots(idle, room uint8) int64 {
 	return sc.Prices.Slots[idle]
 }
 
-// modelPrice is the price of what a shape takes of a kind of GPU, in milli.
+// ModelPrice is the price of what a shape takes of a kind of GPU, in milli.
 func (sc *Scorer) ModelPrice(sh *fit.Shape, kind int32) int64 {
 	if sh.Req.GPUs == 0 || kind < 0 {
 		return 0
@@ -37,7 +37,7 @@ func (sc *Scorer) ModelPrice(sh *fit.Shape, kind int32) int64 {
 	return sc.Prices.Model[kind] * int64(sh.Need(sc.snap, kind).Share) * int64(sh.Req.GPUs) / 1000
 }
 
-// left is what a node has to spare after a placement, in thousandths of the largest.
+// Left is what a node has to spare after a placement, in thousandths of the largest.
 func (sc *Scorer) Left(sh *fit.Shape, b *cluster.Pool) int16 {
 	free := b.Free
 	if sh.Req.GPUs > 0 {

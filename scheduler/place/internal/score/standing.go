@@ -11,6 +11,7 @@ type standing struct {
 	places       forecast.PlaceCounts
 }
 
+// Standing is what a pool is worth as it is.
 func (sc *Scorer) Standing(b *cluster.Pool) standing {
 	if b.Kind < 0 {
 		return standing{}
@@ -23,13 +24,13 @@ func (sc *Scorer) Standing(b *cluster.Pool) standing {
 	return s
 }
 
-// healed is what a pool gains that has come from one standing to another, in milli.
+// Healed is what a pool gains that has come from one standing to another, in milli.
 func (sc *Scorer) Healed(before, after *standing) int64 {
 	gained := after.places.Minus(&before.places)
 	return before.waste - after.waste + after.slots - before.slots + sc.Places.Cost(&gained)
 }
 
-// costAt is what placing a shape on a pool that it fits costs, as under BALANCED.
+// CostAt is what placing a shape on a pool that it fits costs, as under BALANCED.
 func (sc *Scorer) CostAt(sh *Task, b *cluster.Pool) int64 {
 	v := sc.evaluate(sh, b)
 	cost := sc.wasted(&v, v.waste, v.after) + sc.ModelPrice(sh.Shape, v.kind)

@@ -9,7 +9,7 @@ import "github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 //
 //	score = GPU·gpu + Memory·memory + CPU·cpu − Fragmentation·fragmentation
 //
-// with the terms that score.go defines. Weights are in thousandths, so that
+// with the terms that evaluate.go defines. Weights are in thousandths, so that
 // scores are integers.
 type Weights struct {
 	GPUMilli           int64 // 400: utilization of the node's GPUs, compute and memory

@@ -1,4 +1,4 @@
-package place
+package outlook
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 
 // Waiter is work that waits for room.
 type Waiter struct {
-	Request Request
+	Request fit.Request
 	// Count is how many tasks of it wait. Where they start Together, none starts
 	// before there is room for all.
 	Count    int
@@ -37,7 +37,7 @@ const outlooks, leastOutlooks, mostEnds = 24, 8, 200_000
 // Foresight is what runs and what waits at a moment, to play what comes of it. It is a
 // copy: the planner and its snapshot may go on meanwhile.
 type Foresight struct {
-	snap     *Snapshot
+	snap     *cluster.Snapshot
 	waiting  []Waiter
 	shapes   []int // by waiter, in distinct
 	distinct []*fit.Shape
@@ -49,7 +49,7 @@ type Foresight struct {
 
 // ending is work that ends.
 type ending struct {
-	usage *Usage
+	usage *cluster.Usage
 	room  int
 	left  forecast.Remaining
 	luck  uint64 // which of the chances a play begins with
@@ -57,8 +57,8 @@ type ending struct {
 
 // Foresee looks at what runs, of which left says how much longer, and at what waits, in
 // the order in which it is tried.
-func (p *Planner) Foresee(waiting []Waiter, left func(*Usage) forecast.Remaining) *Foresight {
-	f := &Foresight{snap: p.snap, waiting: waiting}
+func Foresee(s *cluster.Snapshot, waiting []Waiter, left func(*cluster.Usage) forecast.Remaining) *Foresight {
+	f := &Foresight{snap: s, waiting: waiting}
 	alike := map[fit.ShapeKey]int{}
 	for i := range waiting {
 		key := fit.KeyOf(&waiting[i].Request)
@@ -66,16 +66,16 @@ func (p *Planner) Foresee(waiting []Waiter, left func(*Usage) forecast.Remaining
 		if !known {
 			at = len(f.distinct)
 			alike[key] = at
-			sh := fit.NewShape(&waiting[i].Request, p.snap)
-			if last := int32(len(p.snap.Kinds)) - 1; last >= 0 {
-				sh.Need(p.snap, last) // all of them: there may be more kinds by the time that it is played
+			sh := fit.NewShape(&waiting[i].Request, s)
+			if last := int32(len(s.Kinds)) - 1; last >= 0 {
+				sh.Need(s, last) // all of them: there may be more kinds by the time that it is played
 			}
 			f.distinct = append(f.distinct, sh)
 		}
 		f.shapes = append(f.shapes, at)
 	}
-	for _, id := range sortedKeys(p.snap.Nodes) {
-		n := p.snap.Nodes[id]
+	for _, id := range s.NodeIDs() {
+		n := s.Nodes[id]
 		for _, u := range n.Holders {
 			if l := left(u); l.Known() {
 				luck := splitmix.Source(len(f.ends))
@@ -85,15 +85,6 @@ func (p *Planner) Foresee(waiting []Waiter, left func(*Usage) forecast.Remaining
 		f.rooms = append(f.rooms, fit.NewRoom(n))
 	}
 	return f
-}
-
-func sortedKeys(nodes map[string]*cluster.NodeState) []string {
-	ids := make([]string, 0, len(nodes))
-	for id := range nodes {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 // Outlook estimates when what waits starts. It plays what runs to its end (what is not known to
@@ -290,7 +281,7 @@ func (g *game) keptBefore(i, room int) bool {
 // endAt is when work ends.
 type endAt struct {
 	at    time.Duration
-	usage *Usage
+	usage *cluster.Usage
 	room  int
 }
 

@@ -1,4 +1,4 @@
-package place
+package outlook
 
 import (
 	"fmt"
@@ -6,25 +6,50 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 )
 
 // busy books a whole GPU of a node each for some tasks, and says how long they have left
 // by their ID: so many minutes, for certain; 0: not known.
-func busy(t *testing.T, s *Snapshot, node string, minutes ...int) func(*Usage) forecast.Remaining {
+func busy(t *testing.T, s *cluster.Snapshot, node string, minutes ...int) func(*cluster.Usage) forecast.Remaining {
 	t.Helper()
 	for i, m := range minutes {
-		u := Usage{ID: fmt.Sprintf("%s-%d-%d", node, i, m), NodeID: node, CPUMHz: 1000, Takes: []Take{{GPU: i, Milli: 1000, Slices: 80}}}
+		u := cluster.Usage{ID: fmt.Sprintf("%s-%d-%d", node, i, m), NodeID: node, CPUMHz: 1000, Takes: []cluster.Take{{GPU: i, Milli: 1000, Slices: 80}}}
 		if err := s.Apply(u); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return func(u *Usage) forecast.Remaining {
+	return func(u *cluster.Usage) forecast.Remaining {
 		var i, m int
 		if _, err := fmt.Sscanf(u.ID[len(u.NodeID):], "-%d-%d", &i, &m); err != nil {
 			t.Fatal(err)
 		}
 		return certain(m)
 	}
+}
+
+// snapshot is a cluster of nodes.
+func snapshot(t *testing.T, nodes ...cluster.Node) *cluster.Snapshot {
+	t.Helper()
+	s := cluster.NewSnapshot()
+	for _, n := range nodes {
+		if err := s.AddNode(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// ask builds a request from the grammar.
+func ask(t *testing.T, id, text string) fit.Request {
+	t.Helper()
+	r, err := placetest.Ask(id, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // certain is work that ends after so many minutes; 0: it is not known when.
@@ -40,7 +65,9 @@ func TestOutlook(t *testing.T) {
 	whole := func(n, run int) Waiter {
 		return Waiter{Request: ask(t, "w", fmt.Sprint(n)), Count: 1, Left: certain(run)}
 	}
-	gang := func(count int) Waiter { return Waiter{Request: ask(t, "g", "1"), Count: count, Together: true} }
+	gang := func(count int) Waiter {
+		return Waiter{Request: ask(t, "g", "1"), Count: count, Together: true}
+	}
 	for name, c := range map[string]struct {
 		a, b    []int // what runs on two nodes of four GPUs
 		waiting []Waiter
@@ -58,16 +85,15 @@ func TestOutlook(t *testing.T) {
 		"a kept node is for whom it waits": {[]int{10, 20, 30, 40}, []int{15, 0, 0, 0}, []Waiter{whole(4, 5), whole(1, 0)}, []int{40, 15}},
 		"after it, it is for all":          {[]int{10, 20, 30, 40}, []int{0, 0, 0, 0}, []Waiter{whole(4, 5), whole(1, 0)}, []int{40, 45}},
 	} {
-		s := NewSnapshot()
+		s := cluster.NewSnapshot()
 		for _, n := range []string{"a", "b"} {
-			if err := s.AddNode(testNode(n, "A100", 4)); err != nil {
+			if err := s.AddNode(placetest.Node(n, "A100", 4)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		left := busy(t, s, "a", c.a...)
 		busy(t, s, "b", c.b...)
-		p := NewPlanner(s, PolicyBalanced, DefaultWeights())
-		for i, o := range p.Foresee(c.waiting, left).Outlook() {
+		for i, o := range Foresee(s, c.waiting, left).Outlook() {
 			want := Outlook{}
 			if m := time.Duration(c.want[i]) * time.Minute; m >= 0 {
 				want = Outlook{true, m, m, m}
@@ -81,8 +107,8 @@ func TestOutlook(t *testing.T) {
 
 // What may end at several times makes a range, in which each of them counts as often.
 func TestOutlookIsARange(t *testing.T) {
-	s := NewSnapshot()
-	if err := s.AddNode(testNode("a", "A100", 1)); err != nil {
+	s := cluster.NewSnapshot()
+	if err := s.AddNode(placetest.Node("a", "A100", 1)); err != nil {
 		t.Fatal(err)
 	}
 	busy(t, s, "a", 1)
@@ -91,7 +117,7 @@ func TestOutlookIsARange(t *testing.T) {
 		l.Ended(time.Duration(m+1)*time.Minute, "it")
 	}
 	w := []Waiter{{Request: ask(t, "w", "1"), Count: 1}}
-	o := NewPlanner(s, PolicyBalanced, DefaultWeights()).Foresee(w, func(*Usage) forecast.Remaining { return l.Remaining(0, 0, "it") }).Outlook()[0]
+	o := Foresee(s, w, func(*cluster.Usage) forecast.Remaining { return l.Remaining(0, 0, "it") }).Outlook()[0]
 	within := func(d time.Duration, low, high int) bool {
 		return d.Minutes() >= float64(low) && d.Minutes() <= float64(high)
 	}
@@ -100,14 +126,13 @@ func TestOutlookIsARange(t *testing.T) {
 	}
 }
 
-// An outlook leaves the planner and its snapshot as they are.
+// An outlook leaves the snapshot as it is.
 func TestOutlookChangesNothing(t *testing.T) {
-	p := testPlanner(t, testNode("a", "A100", 2))
-	left := busy(t, p.snap, "a", 10, 20)
-	before := len(p.shapes)
-	at := p.snap.Each.Log.End()
-	p.Foresee([]Waiter{{Request: ask(t, "w", "1"), Count: 1}}, left).Outlook()
-	if len(p.shapes) != before || p.snap.Each.Log.End() != at {
+	s := snapshot(t, placetest.Node("a", "A100", 2))
+	left := busy(t, s, "a", 10, 20)
+	at := s.Each.Log.End()
+	Foresee(s, []Waiter{{Request: ask(t, "w", "1"), Count: 1}}, left).Outlook()
+	if s.Each.Log.End() != at {
 		t.Error("something changed")
 	}
 }
@@ -117,28 +142,27 @@ func TestOutlookChangesNothing(t *testing.T) {
 func BenchmarkOutlook(b *testing.B) {
 	for _, nodes := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(nodes, " nodes"), func(b *testing.B) {
-			s, l := NewSnapshot(), &forecast.Lifetimes{}
+			s, l := cluster.NewSnapshot(), &forecast.Lifetimes{}
 			for i := range 64 {
 				l.Ended(time.Duration(i+1)*time.Minute, "it")
 			}
 			for i := range nodes {
-				n := testNode(fmt.Sprintf("n%05d", i), "A100", 8)
+				n := placetest.Node(fmt.Sprintf("n%05d", i), "A100", 8)
 				if err := s.AddNode(n); err != nil {
 					b.Fatal(err)
 				}
 				for g := range 8 {
-					if err := s.Apply(Usage{ID: fmt.Sprint(n.ID, g), NodeID: n.ID, CPUMHz: 1000, Takes: []Take{{GPU: g, Milli: 1000, Slices: 80}}}); err != nil {
+					if err := s.Apply(cluster.Usage{ID: fmt.Sprint(n.ID, g), NodeID: n.ID, CPUMHz: 1000, Takes: []cluster.Take{{GPU: g, Milli: 1000, Slices: 80}}}); err != nil {
 						b.Fatal(err)
 					}
 				}
 			}
-			p := NewPlanner(s, PolicyBalanced, DefaultWeights())
 			var waiting []Waiter
 			for i := range 64 {
-				waiting = append(waiting, Waiter{Request: Request{GPUs: 1 + 7*(i%2), Whole: true, CPUMHz: 1000}, Count: 1})
+				waiting = append(waiting, Waiter{Request: fit.Request{GPUs: 1 + 7*(i%2), Whole: true, CPUMHz: 1000}, Count: 1})
 			}
 			for b.Loop() {
-				p.Foresee(waiting, func(*Usage) forecast.Remaining { return l.Remaining(0, 0, "it") }).Outlook()
+				Foresee(s, waiting, func(*cluster.Usage) forecast.Remaining { return l.Remaining(0, 0, "it") }).Outlook()
 			}
 		})
 	}
@@ -146,16 +170,16 @@ func BenchmarkOutlook(b *testing.B) {
 
 // What is foreseen is a copy: what happens to the cluster until it is played does not count.
 func TestForesightIsACopy(t *testing.T) {
-	p := testPlanner(t, testNode("a", "A100", 2))
-	left := busy(t, p.snap, "a", 10, 20)
-	f := p.Foresee([]Waiter{{Request: ask(t, "w", "2"), Count: 1}}, left)
+	s := snapshot(t, placetest.Node("a", "A100", 2))
+	left := busy(t, s, "a", 10, 20)
+	f := Foresee(s, []Waiter{{Request: ask(t, "w", "2"), Count: 1}}, left)
 	done := make(chan []Outlook)
 	go func() { done <- f.Outlook() }()
-	if err := p.snap.AddNode(testNode("b", "T4", 8)); err != nil {
+	if err := s.AddNode(placetest.Node("b", "T4", 8)); err != nil {
 		t.Fatal(err)
 	}
-	for _, u := range p.snap.UsagesOn("a") {
-		if _, err := p.snap.Release(u.ID); err != nil {
+	for _, u := range s.UsagesOn("a") {
+		if _, err := s.Release(u.ID); err != nil {
 			t.Fatal(err)
 		}
 	}

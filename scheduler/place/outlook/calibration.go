@@ -1,4 +1,4 @@
-package place
+package outlook
 
 import (
 	"slices"
