@@ -11,47 +11,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/score"
 )
 
-// Banks are in one class when only a request that names nodes or has constraints
-// could tell them apart.
-func TestBanksOfOneStateAreOneClass(t *testing.T) {
-	linked := func(id string, i, j int) Node {
-		n := testNode(id, "A100", 4)
-		n.GPUs[i].Peers, n.GPUs[j].Peers = []int{j}, []int{i}
-		return n
-	}
-	pooled, distant := testNode("b", "A100", 4), testNode("b", "A100", 4)
-	pooled.Pool, distant.Datacenter = "other", "elsewhere"
-	cordoned := testNode("b", "A100", 4)
-	cordoned.GPUs[1].Cordoned = true
-	for _, c := range []struct {
-		why        string
-		a, b       Node
-		gpuA, gpuB int // what holds a part
-		same       bool
-	}{
-		{"equal", testNode("a", "A100", 4), testNode("b", "A100", 4), 0, 0, true},
-		{"the order of GPUs does not matter", testNode("a", "A100", 4), testNode("b", "A100", 4), 0, 3, true},
-		{"but where they are linked", linked("a", 0, 1), linked("b", 0, 1), 0, 3, false},
-		{"other links", linked("a", 0, 1), linked("b", 0, 2), 0, 0, false},
-		{"another model", testNode("a", "A100", 4), testNode("b", "H100", 4), 0, 0, false},
-		{"fewer GPUs", testNode("a", "A100", 4), testNode("b", "A100", 2), 0, 0, false},
-		{"another pool", testNode("a", "A100", 4), pooled, 0, 0, false},
-		{"another datacenter", testNode("a", "A100", 4), distant, 0, 0, false},
-		{"a cordon", testNode("a", "A100", 4), cordoned, 0, 0, false},
-	} {
-		p := testPlanner(t, c.a, c.b)
-		for i, n := range []string{"a", "b"} {
-			u := Usage{ID: "on " + n, NodeID: n, CPUMHz: 1000, Takes: []Take{{GPU: []int{c.gpuA, c.gpuB}[i], Milli: 500, Slices: 10}}}
-			if err := p.snap.Apply(u); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if same := p.snap.Pools[0].Class == p.snap.Pools[1].Class; same != c.same {
-			t.Errorf("%s: one class %v, want %v", c.why, same, c.same)
-		}
-	}
-}
-
 // States that are gone are forgotten, and their IDs stand for others: an index
 // that slept through that must not take one for the other.
 func TestClassesAreForgotten(t *testing.T) {

@@ -3,67 +3,11 @@ package place
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
-
-// Each amount of a usage that makes no sense is refused, whatever the others are.
-func TestApplyRefusesAmounts(t *testing.T) {
-	s := testPlanner(t, testNode("a", "A100", 2)).snap
-	for name, u := range map[string]Usage{
-		"negative compute":  {Takes: []Take{{Milli: -1}}},
-		"negative slices":   {Takes: []Take{{Slices: -1}}},
-		"negative turns":    {Takes: []Take{{Replicas: -1}}},
-		"too many slices":   {Takes: []Take{{Slices: cluster.MaxSlices + 1}}},
-		"too many turns":    {Takes: []Take{{Replicas: cluster.MaxSlices + 1}}},
-		"negative CPU":      {CPUMHz: -1},
-		"negative memory":   {MemoryMiB: -1},
-		"no such GPU":       {Takes: []Take{{GPU: 2}}},
-		"a GPU before all":  {Takes: []Take{{GPU: -1}}},
-		"a GPU twice":       {Takes: []Take{{GPU: 1}, {GPU: 1}}},
-		"GPUs out of order": {Takes: []Take{{GPU: 1}, {GPU: 0}}},
-		"more CPU":          {CPUMHz: 64001},
-		"more memory":       {MemoryMiB: 262145},
-		"more compute":      {Takes: []Take{{Milli: 1001}}},
-		"more slices":       {Takes: []Take{{Slices: 81}}},
-		"turns":             {Takes: []Take{{Replicas: 1}}},
-		"no such node":      {NodeID: "b"},
-	} {
-		if u.ID = "u"; u.NodeID == "" {
-			u.NodeID = "a"
-		}
-		if err := s.Apply(u); err == nil {
-			t.Errorf("%s: booked", name)
-			s.MustRelease("u")
-		}
-	}
-	all := Usage{ID: "all", NodeID: "a", CPUMHz: 64000, MemoryMiB: 262144, Takes: []Take{{GPU: 0, Milli: 1000, Slices: 80}, {GPU: 1, Milli: 1000, Slices: 80}}}
-	if err := s.Apply(all); err != nil {
-		t.Errorf("all of a node: %v", err)
-	}
-	if err := s.Apply(all); err == nil {
-		t.Error("a usage is booked twice")
-	}
-}
-
-func TestUpdateNodeRefuses(t *testing.T) {
-	s := testPlanner(t, testNode("a", "A100", 1)).snap
-	bad := testNode("a", "A100", 1)
-	bad.CPUMHz = -1
-	if err := s.UpdateNode(bad); err == nil {
-		t.Error("a node with negative CPU is taken")
-	}
-	if err := s.UpdateNode(testNode("b", "A100", 1)); err == nil {
-		t.Error("a node that is not there is updated")
-	}
-	if s.Nodes["a"].Spec.CPUMHz != 64000 {
-		t.Error("the node changed")
-	}
-}
 
 // Victims are found wherever they are: also where many pools promise more and keep nothing
 // of it, because what runs there may not be evicted.
@@ -85,50 +29,6 @@ func TestVictimsBeyondTheMostPromisingPools(t *testing.T) {
 	plan, err := p.Preempt([]Request{r}, noon.Add(time.Hour))
 	if err != nil || len(plan.Victims) != 1 || plan.Victims[0].ID != "u5" {
 		t.Errorf("victims %+v, %v", plan.Victims, err)
-	}
-}
-
-// Names of models mean the short type, the NVML name, and that as a label, in any case.
-func TestModelNames(t *testing.T) {
-	g := GPU{Model: "NVIDIA A100-PCIE-40GB", Type: "A100"}
-	for name, want := range map[string]bool{
-		"A100": true, "a100": true, "NVIDIA A100-PCIE-40GB": true, "nvidia-a100-pcie-40gb": true,
-		"A10": false, "NVIDIA": false, "": false, "H100": false,
-	} {
-		if g.Is(name) != want {
-			t.Errorf("%q: %v", name, !want)
-		}
-	}
-}
-
-// What is wrong with a node is said.
-func TestNodesAreValidated(t *testing.T) {
-	for says, change := range map[string]func(n *Node){
-		"no ID":                       func(n *Node) { n.ID = "" },
-		"negative CPU or memory":      func(n *Node) { n.MemoryMiB = -1 },
-		"GPUs, at most":               func(n *Node) { n.GPUs = slices.Repeat(n.GPUs[:1], cluster.MaxGPUs+1) },
-		"GPU 0: no ID":                func(n *Node) { n.GPUs[0].ID = "" },
-		"is listed twice":             func(n *Node) { n.GPUs[1].ID = n.GPUs[0].ID },
-		`mode "shard"`:                func(n *Node) { n.GPUs[0].Mode = "shard" },
-		"negative memory, slices":     func(n *Node) { n.GPUs[0].MemoryMiB = -1 },
-		"mode slice with 0 slices":    func(n *Node) { n.GPUs[0].Slices = 0 },
-		"mode slice with 80 slices":   func(n *Node) { n.GPUs[0].SliceMiB = 0 },
-		"mode whole with 80 slices":   func(n *Node) { n.GPUs[0].Mode = "whole" },
-		"mode shared with 0 replicas": func(n *Node) { g := &n.GPUs[0]; g.Mode, g.Slices, g.SliceMiB = "shared", 0, 0 },
-		"slices or replicas":          func(n *Node) { n.GPUs[0].Slices = cluster.MaxSlices + 1 },
-		"peer 2 is not on the node":   func(n *Node) { n.GPUs[0].Peers = []int{1, 2} },
-		"peer -1 is not on the node":  func(n *Node) { n.GPUs[0].Peers = []int{-1} },
-	} {
-		n := testNode("a", "A100", 2)
-		change(&n)
-		if err := n.Validate(); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
-		}
-	}
-	n := testNode("a", "A100", 2)
-	n.GPUs[0].Peers = []int{0, 1}
-	if err := n.Validate(); err != nil {
-		t.Error(err)
 	}
 }
 

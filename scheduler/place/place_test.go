@@ -121,34 +121,3 @@ func TestUnhealthyGPUTakesNoWork(t *testing.T) {
 		t.Fatalf("got %+v, %v; want GPU 1", pl, err)
 	}
 }
-
-func TestSnapshotCanBeRead(t *testing.T) {
-	p := testPlanner(t, testNode("n1", "A100", 2))
-	r := ask(t, "a", "8G,0.5")
-	pl, err := p.Place(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.snap.Apply(pl.Usage); err != nil {
-		t.Fatal(err)
-	}
-	free, ok := p.snap.Free("n1")
-	want := Free{CPUMHz: 63000, MemoryMiB: 261120, GPUs: []FreeGPU{{Milli: 500, Slices: 72, Tasks: 1}, {Milli: 1000, Slices: 80}}}
-	if !ok || fmt.Sprint(free) != fmt.Sprint(want) {
-		t.Errorf("free %+v, want %+v", free, want)
-	}
-	held := p.snap.UsagesOn("n1")
-	if len(held) != 1 || held[0].ID != "a" {
-		t.Fatalf("held %+v", held)
-	}
-	held[0].Takes[0].Milli = 1 // a copy
-	if u, _ := p.snap.Usage("a"); u.Takes[0].Milli != 500 {
-		t.Error("the snapshot can be changed through what it returns")
-	}
-	if _, ok := p.snap.Free("n2"); ok {
-		t.Error("an unknown node has something free")
-	}
-	if ids := p.snap.NodeIDs(); len(ids) != 1 {
-		t.Errorf("nodes %v", ids)
-	}
-}

@@ -24,46 +24,6 @@ func seatNode(id string, random *rand.Rand) Node {
 	return n
 }
 
-// What nodes allow is followed as they come and go: a job is given no more than the lowest.
-func TestTheLowestBoundOfSeats(t *testing.T) {
-	s := NewSnapshot()
-	node := func(id string, bound int) Node {
-		n := testNode(id, "A100", 1)
-		n.GPUs[0].Mode, n.GPUs[0].Sharing, n.GPUs[0].Slices, n.GPUs[0].SliceMiB, n.GPUs[0].Replicas, n.GPUs[0].SeatPriority = gpu.ModeShared, gpu.SharingSuspend, 0, 0, 3, bound
-		return n
-	}
-	check := func(want int) {
-		t.Helper()
-		if got := s.LowestSeatBound(); got != want || s.HasSeats() != (want > 0) {
-			t.Errorf("the lowest bound is %d, want %d; seats: %v", got, want, s.HasSeats())
-		}
-	}
-	if err := s.AddNode(testNode("sliced", "A100", 2)); err != nil {
-		t.Fatal(err)
-	}
-	check(0)
-	for id, bound := range map[string]int{"a": 90, "b": 50, "c": 50} {
-		if err := s.AddNode(node(id, bound)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	check(50)
-	if _, err := s.RemoveNode("b"); err != nil {
-		t.Fatal(err)
-	}
-	check(50)
-	if err := s.UpdateNode(node("c", 95)); err != nil {
-		t.Fatal(err)
-	}
-	check(90)
-	for _, id := range []string{"a", "c"} {
-		if _, err := s.RemoveNode(id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	check(0)
-}
-
 // Whatever sits where, and whoever comes and goes: a request is placed beside whom it may sit
 // with, and finds no room only where there is no such seat.
 func TestSeatsAreAsAFreshLookFindsThem(t *testing.T) {
