@@ -42,9 +42,9 @@ func (s *Snapshot) Release(id string) (Usage, error) {
 		return Usage{}, fmt.Errorf("release usage %q: not there", id)
 	}
 	n := s.Nodes[u.NodeID]
-	s.move(n, u, -1)
 	at, _ := slices.BinarySearchFunc(n.Holders, id, byUsageID)
 	n.Holders = slices.Delete(n.Holders, at, at+1)
+	s.move(n, u, -1) // then: the state of its pools counts who holds parts of the node
 	s.setEvictables(n)
 	delete(s.Usages, id)
 	s.countJob(u, -1)

@@ -47,12 +47,10 @@ func (sc *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool
 	case coarse:
 		rough.Misses, fine.Misses, step = min(rough.Misses, w.CoarseMisses), w.CoarseMisses, w.CoarseStepMilli
 	}
-	sc.Rough = newWasteEstimator(rough)
-	sc.Rough.learn(supply, d)
+	sc.Rough = newWasteEstimator(rough, supply, d)
 	sc.Fine = sc.Rough
 	if fine.Streams > 0 {
-		sc.Fine = newWasteEstimator(fine)
-		sc.Fine.learn(supply, d)
+		sc.Fine = newWasteEstimator(fine, supply, d)
 	}
 	sc.Steps = newDivider(step)
 	sc.largest = supply.Largest()
@@ -90,14 +88,11 @@ type classWaste struct {
 	waste int32
 }
 
-func newWasteEstimator(p forecast.Precision) *wasteEstimator {
-	return &wasteEstimator{Waste: forecast.NewWaste(p)}
-}
-
-// learn forgets what was estimated and learns the demand.
-func (e *wasteEstimator) learn(s *forecast.Supply, d *forecast.Demand) {
-	e.current = e.current[:0]
+// newWasteEstimator estimates waste for a demand.
+func newWasteEstimator(p forecast.Precision, s *forecast.Supply, d *forecast.Demand) *wasteEstimator {
+	e := &wasteEstimator{Waste: forecast.NewWaste(p)}
 	e.Learn(s, d)
+	return e
 }
 
 // divider divides by a constant with a multiplication: prices change often, and
