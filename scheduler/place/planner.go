@@ -35,6 +35,7 @@ type Planner struct {
 	past    *quota.Past // nil: none
 	ranked  rankedWork
 	trend   forecast.Trend
+	arrived forecast.Arrivals
 	caution int64 // of the prices, by wariness
 
 	taught     bool // by Learn

@@ -56,7 +56,7 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		l.result.Starts[i].Spot.Node = -1
 	}
 	if planned, ok := p.(*Planned); ok && o.Queue {
-		l.planned = planned
+		l.planned, planned.waits = planned, true
 		if len(o.Quotas) > 0 {
 			q, err := place.NewQuotas(o.Quotas)
 			if err != nil {
@@ -302,6 +302,9 @@ func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
 	plan, err := l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
 	if err != nil {
 		return nil, false, nil // no room: it waits
+	}
+	if r := l.request(i); len(plan.Victims) == 0 && l.planned.keeps(&l.tasks[i], &r, &plan.Placements[0].Usage, l.now) {
+		return nil, false, nil
 	}
 	for _, v := range plan.Victims {
 		j, err := strconv.Atoi(v.ID)

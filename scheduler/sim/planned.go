@@ -21,6 +21,7 @@ type Planned struct {
 
 	at     map[string]int     // node ID to position
 	cut    map[string]*Layout // models whose GPUs are cut
+	waits  bool               // tasks may wait for other room than what is kept for large ones
 	ids    map[*Task]string
 	ways   []place.Request // scratch
 	count  int
@@ -95,13 +96,13 @@ func RequestOf(t *Task, id string) place.Request {
 }
 
 // Arrive implements Placer.
-func (p *Planned) Arrive(t *Task, _ float64) {
+func (p *Planned) Arrive(t *Task, now float64) {
 	p.count++
 	if p.MovePercent > 0 && p.count%rebalanceEvery == 0 {
 		p.rebalance()
 	}
 	p.ids[t] = strconv.Itoa(p.count - 1)
-	p.Planner.Arrive(&p.requests(t, p.ids[t])[0])
+	p.Planner.ArriveAt(&p.requests(t, p.ids[t])[0], clock(now))
 }
 
 // requests are the ways to place a task, in the order in which they are tried: on MIG
@@ -118,12 +119,21 @@ func (p *Planned) requests(t *Task, id string) []place.Request {
 func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
 	ways := p.requests(t, p.ids[t])
 	for i := range ways {
-		if pl, err := p.Planner.Place(&ways[i]); err == nil {
+		if pl, err := p.Planner.Place(&ways[i]); err == nil && !p.keeps(t, &ways[i], &pl.Usage, now) {
 			spot, err := p.book(t, pl.Usage, now)
 			return spot, err == nil
 		}
 	}
 	return Spot{}, false
+}
+
+// keeps reports whether a task is to wait, since it would take room that is kept for larger ones.
+func (p *Planned) keeps(t *Task, r *place.Request, u *place.Usage, now float64) bool {
+	if !p.waits {
+		return false
+	}
+	_, keeps := p.Planner.Keeps(r, u, clock(now).Sub(clock(t.ArriveSecond)))
+	return keeps
 }
 
 // book lets a task start as planned.

@@ -1,6 +1,10 @@
 package score
 
-import "github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+import (
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+)
 
 // Weights are the parameters of every policy, in one place. [DefaultWeights]
 // lists the defaults.
@@ -74,6 +78,11 @@ type Weights struct {
 	// both only grow less, slowly. In a larger one it would cost too much: a sixth more
 	// time per decision on 10,000 nodes.
 	RepriceEvery, LiveRepriceEvery int64
+	// HeadroomSigmaMilli is z of [forecast.Headroom], in thousandths: how much room for large
+	// tasks is kept while smaller ones can wait. HeadroomWait is for how long each of these
+	// waits for it at most; 0: not at all.
+	HeadroomSigmaMilli int64
+	HeadroomWait       time.Duration
 	// DriftMilli is how far the demand must have moved, in thousandths of the
 	// arrivals, to be learned again. It is looked at after 100 arrivals
 	// and then whenever their number has doubled.
@@ -94,6 +103,7 @@ func DefaultWeights() Weights {
 		StepMilli: 20, CoarseStepMilli: 150, CoarseMisses: 6, Rough: forecast.Precision{Streams: 14, Misses: 9, CPUSteps: 96}, Fine: forecast.Precision{Streams: 48, Misses: 12, CPUSteps: 96}, MarginMilli: 40,
 		LiveRough: forecast.Precision{Streams: 20, Misses: 3, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 3, CPUSteps: 96}, CoarseLiveMisses: 1,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, EarlyMilli: 900, DistancePriceMilli: 1000, RepriceEvery: 300, LiveRepriceEvery: 100, DriftMilli: 100,
+		HeadroomSigmaMilli: 7000, HeadroomWait: 5 * time.Minute,
 		HistoryTasks: 3000, GuessTasks: 500, DemandShapes: 2048,
 	}
 }
