@@ -57,6 +57,7 @@ placement {
   fragmentation_weight = 0.2
   measured             = 0.25
   candidates           = 10
+  headroom_wait        = "2m"
   expected_models      = ["B200"]
 }
 preemption {
@@ -145,7 +146,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"prices":     len(c.Prices) == 1 && c.Prices[0] == ledger.Price{For: "H100", From: time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC), GPUHour: 2_500_000, GiBHour: 10_000},
 		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second && c.Listen.MaxConnections == 50 && c.Listen.MaxConnectionsPerClient == 40,
 		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
-		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10 && slices.Equal(c.ExpectedModels, []string{"B200"}),
+		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10 && c.Placement.Weights.HeadroomWait == 2*time.Minute && slices.Equal(c.ExpectedModels, []string{"B200"}),
 		"fairness":   c.HalfLife == 2*time.Hour,
 		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MaxPerJob: 2, MaxPerQueue: 20, MinRunTime: 5 * time.Minute, MinGap: 10, HoldDirect: true, Prefer: PreferEvict},
 		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},
@@ -198,6 +199,7 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		`listen { address = "4656" }`:                                                         `listen.address "4656" is not a host and a port`,
 		`listen { address = "127.0.0.1:http" }`:                                               "not a host and a port",
 		`placement { candidates = 0 }`:                                                        "the least is 1",
+		`placement { headroom_wait = "-1s" }`:                                                 `placement.headroom_wait "-1s" is too short`,
 		"queue \"q\" {\n idle_after = \"0s\"\n}":                                              `idle_after "0s" is too short; the least is 1s`,
 		"queue \"q\" {\n idle_action = \"kill\"\n}":                                           `idle_action: "kill" is not valid (report, suspend, evict)`,
 		`preemption { prefer = "kill" }`:                                                      `preemption.prefer: "kill" is not valid (suspend, evict)`,

@@ -81,6 +81,7 @@ type placementBlock struct {
 	Fragmentation *float64 `hcl:"fragmentation_weight"`
 	Measured      *float64 `hcl:"measured"`
 	Candidates    *int     `hcl:"candidates"`
+	HeadroomWait  *string  `hcl:"headroom_wait"`
 	Expected      []string `hcl:"expected_models,optional"`
 }
 
@@ -416,4 +417,5 @@ func (b *placementBlock) apply(p *Placement, r *reader) {
 	r.milli("placement.fragmentation_weight", &p.Weights.FragmentationMilli, b.Fragmentation, 1)
 	r.milli("placement.measured", &p.Weights.MeasuredMilli, b.Measured, 1)
 	r.positive("placement.candidates", &p.Candidates, b.Candidates)
+	r.duration("placement.headroom_wait", &p.Weights.HeadroomWait, b.HeadroomWait, 0)
 }

@@ -118,9 +118,10 @@ func (p *groupPlacer) largest(lot *place.Lot, s *scale) (n, nodes int) {
 	return p.tx.Planner().Largest(lot, s.sizes, request)
 }
 
-// keptNodes are the nodes that are kept for groups which go first.
+// keptNodes are the nodes that are kept for groups which go first, and for large tasks.
 func (p *groupPlacer) keptNodes() map[string]bool {
-	kept, own := map[string]bool{}, turnOf(p.tx, p.ask)
+	own := turnOf(p.tx, p.ask)
+	kept := p.tx.Planner().KeptNodes(&p.parts[0].Req, p.tx.Now().Sub(own.Since))
 	for i := range p.turns().waiters {
 		if w := &p.window.waiters[i]; w.key != p.key && w.node != "" && goesFirst(p.tx, w.turn, own) {
 			kept[w.node] = true

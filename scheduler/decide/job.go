@@ -125,7 +125,7 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 			continue // an unchanged job that came again is no new demand
 		}
 		for _, p := range demand(tx, &asks[i]) {
-			tx.Planner().Arrive(&p.Req)
+			tx.Planner().ArriveAt(&p.Req, tx.Now())
 		}
 	}
 	tx.Changed()

@@ -160,6 +160,16 @@ func (p *groupPlacer) waitsFor(w *waiter) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", p.other(w.key), w.turn.Priority)}
 }
 
+// othersRoom is the hold of a group that a placement would have take room which is kept for
+// others: for a group whose turn it is, or for large tasks that come often; nil where it
+// takes none.
+func (p *groupPlacer) othersRoom(u *blocks.Placed) *admit.Hold {
+	if w := p.keptFor(u); w != nil {
+		return p.waitsFor(w)
+	}
+	return p.leavesHeadroom(u)
+}
+
 // unkept places one alloc where it takes no other group's room. Where there is room that
 // is kept only, it returns for whom.
 func (p *groupPlacer) unkept(parts []blocks.Part) (blocks.Placed, *admit.Hold, error) {
@@ -171,12 +181,12 @@ func (p *groupPlacer) unkept(parts []blocks.Part) (blocks.Placed, *admit.Hold, e
 		if err != nil {
 			return u, hold, err
 		}
-		w := p.keptFor(&u)
-		if w == nil {
+		others := p.othersRoom(&u)
+		if others == nil {
 			return u, nil, nil
 		}
 		if hold == nil {
-			hold = p.waitsFor(w)
+			hold = others
 		}
 		banned[u.Node] = true
 		for i := range parts {

@@ -264,7 +264,9 @@ func (p *groupPlacer) short(g record.Group, given []admit.TaskDecision, missing,
 		hold = p.promisedAway(&g)
 	}
 	if hold == nil && running == 0 && placed == 0 {
-		hold = p.afterTurn(&g)
+		if hold = p.afterTurn(&g); hold == nil {
+			hold = p.leavesNextPlace()
+		}
 	}
 	if hold != nil && running == 0 {
 		p.tx.ForgetGroup(p.key, p.ask.Group)

@@ -73,6 +73,34 @@ func (p *Planner) KeepsNext(r *Request, waited time.Duration) (Headroom, bool) {
 	return Headroom{}, false
 }
 
+// KeptNodes are the nodes with room that Keeps would have a request wait for others to take.
+func (p *Planner) KeptNodes(r *Request, waited time.Duration) map[string]bool {
+	kept := map[string]bool{}
+	if !p.keepsFrom(r, waited) {
+		return kept
+	}
+	for gpus := max(leastLarge, r.GPUs+1); gpus <= mostLarge; gpus++ {
+		for kind := range p.snap.Kinds {
+			large, known := p.scorer.Places.Large(int32(kind), int64(gpus))
+			if !known {
+				continue
+			}
+			if _, keeps := p.headroom(&large, gpus, r.GPUs, r.Priority); !keeps {
+				continue
+			}
+			for _, b := range p.snap.Pools {
+				if b == nil || b.Kind != int32(kind) {
+					continue
+				}
+				if now := b.Supply(); large.On(&now) > 0 {
+					kept[b.Node.Spec.ID] = true
+				}
+			}
+		}
+	}
+	return kept
+}
+
 // keepsFrom reports whether room is kept at all from a request that has waited for so long.
 func (p *Planner) keepsFrom(r *Request, waited time.Duration) bool {
 	p.prepare()

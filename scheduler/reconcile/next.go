@@ -293,7 +293,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		return nil
 	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
 		return nil
-	case hold != nil && g.Ask.Gang && hold.Kind == view.WaitsForRoom:
+	case hold != nil && (g.Ask.Gang && hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
 	case hold != nil && hold.Kind != view.WaitsForQuota:
 		return nil
 	case f.triedInVain(tx, q):

@@ -91,7 +91,7 @@ func (p *proxy) refuseRecheck(ctx context.Context, s *submission, err error) {
 // change of a dispatched job.
 func heldRefusal(decisions []admit.Decision) error {
 	for _, d := range decisions {
-		if d.Hold != nil && d.Hold.Kind != view.WaitsForPriority {
+		if d.Hold != nil && d.Hold.Kind != view.WaitsForPriority && d.Hold.Kind != view.WaitsForHeadroom {
 			return &admit.Refusal{Status: http.StatusConflict,
 				Text:    fmt.Sprintf("group %q would wait for %s: %s", d.Group, d.Hold.Kind, d.Hold.Sentence),
 				Details: []string{"try again when there is some, or submit a job: that may wait"}}

@@ -74,6 +74,8 @@ const (
 	WaitsForQuota    = "quota"
 	WaitsForPriority = "priority"
 	WaitsForRoom     = "room"
+	// WaitsForHeadroom is for work that leaves the last places for large tasks to these.
+	WaitsForHeadroom = "headroom"
 )
 
 // Pending is a task group that waits for GPUs.

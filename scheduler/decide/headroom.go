@@ -1,0 +1,48 @@
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// leavesHeadroom is the hold of a group that would take one of the last places for large
+// tasks, and can wait a few minutes for other room; nil where it would not.
+func (p *groupPlacer) leavesHeadroom(u *blocks.Placed) *admit.Hold {
+	since := turnOf(p.tx, p.ask).Since
+	if room, keeps := p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, p.tx.Now().Sub(since)); keeps {
+		return p.waitsForHeadroom(room, since)
+	}
+	return nil
+}
+
+// leavesNextPlace is the hold of a group without any room that Nomad would start in the next
+// place for large tasks that comes free; nil where it may have that.
+func (p *groupPlacer) leavesNextPlace() *admit.Hold {
+	since := turnOf(p.tx, p.ask).Since
+	if room, keeps := p.tx.Planner().KeepsNext(&p.parts[0].Req, p.tx.Now().Sub(since)); keeps {
+		return p.waitsForHeadroom(room, since)
+	}
+	return nil
+}
+
+func (p *groupPlacer) waitsForHeadroom(room place.Headroom, since time.Time) *admit.Hold {
+	until := since.Add(p.tx.Config().Placement.Weights.HeadroomWait)
+	return &admit.Hold{Kind: view.WaitsForHeadroom, Sentence: fmt.Sprintf(
+		"jobs for %d GPUs of a node come often, and %s left; it starts as soon as there is other room, and from %s on anywhere",
+		room.GPUs, placesLeft(room.Places), until.UTC().Format(time.RFC3339))}
+}
+
+func placesLeft(n int64) string {
+	switch n {
+	case 0:
+		return "no place for one is"
+	case 1:
+		return "1 place for one is"
+	}
+	return fmt.Sprintf("%d places for one are", n)
+}
