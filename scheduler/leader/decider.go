@@ -171,7 +171,6 @@ func (d *Decider) known(ctx context.Context, key nomad.JobKey) (*record.Record, 
 	d.state.View(func(r *state.Reader) {
 		if known := r.Record(key); known != nil {
 			have = known.Clone()
-			have.Settled = time.Time{} // what is decided now has yet to reach Nomad
 		}
 	})
 	return have, nil
@@ -278,14 +277,12 @@ func (d *Decider) takeBack(ctx context.Context, key nomad.JobKey, before *record
 		tx.Forget(key)
 		tx.Unclaim(key)
 		tx.Changed()
-		if now = tx.Record(key); now == nil || now.SameAs(before) {
-			now = nil
-		} else if empty {
+		if now = tx.Record(key); now != nil && empty {
 			tx.ForgetRecord(key)
 		}
 	})
 	switch {
-	case now == nil:
+	case now == nil || !now.Stored():
 		return nil
 	case empty:
 		return now.Remove(ctx, d.store)

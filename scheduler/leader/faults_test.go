@@ -115,6 +115,9 @@ func TestFailuresOfRevisions(t *testing.T) {
 		if told := len(events) > before && strings.Contains(events[0].Text, "take back the decision"); told != (at == 1) {
 			t.Errorf("call %d: told %v", at+1, events)
 		}
+		if known := s.Record(servicetest.KeyOf(a)); known == nil || !known.SameAs(storedOf(t, s, a)) {
+			t.Errorf("call %d: known is %+v", at+1, known)
+		}
 	}
 }
 

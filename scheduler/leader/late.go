@@ -203,7 +203,7 @@ func (d *Decider) isNewest(p *pending) (newest bool) {
 	return newest
 }
 
-// drop takes back a decision of which nothing is stored.
+// drop takes back a decision of which nothing is stored, and which claims nothing.
 func (d *Decider) drop(p *pending) {
 	key := p.next.Key()
 	d.state.Do(func(tx *state.Tx) {
@@ -211,7 +211,6 @@ func (d *Decider) drop(p *pending) {
 			return
 		}
 		tx.Forget(key)
-		tx.Unclaim(key)
 		tx.ForgetRecord(key)
 		tx.Changed()
 	})

@@ -194,17 +194,25 @@ func TestARecordIsTriedAgain(t *testing.T) {
 
 // What is recorded first and given up by its client says nothing of whether records can be written.
 func TestAClientThatLeavesSaysNothing(t *testing.T) {
-	s, slow := recordingLate(t, "")
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	gang := servicetest.Ask("gang", "4G", 2)
-	gang.Gang = true
-	if _, err := s.Decide(gone, []admit.Ask{gang}, false); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	s.Submit(t, servicetest.Ask("late", "4G", 1)) // no write has an answer
-	slow.answers <- nil
-	finished(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := recordingLate(t, "")
+		client, leave := context.WithCancel(t.Context())
+		gang := servicetest.Ask("gang", "4G", 2)
+		gang.Gang = true
+		answered := make(chan error, 1)
+		go func() {
+			_, err := s.Decide(client, []admit.Ask{gang}, false)
+			answered <- err
+		}()
+		synctest.Wait() // it is being written
+		leave()
+		if err := <-answered; !errors.Is(err, context.Canceled) || slow.wrote() != 1 {
+			t.Fatalf("after %d writes: %v", slow.wrote(), err)
+		}
+		s.Submit(t, servicetest.Ask("late", "4G", 1)) // no write has an answer
+		slow.answers <- nil
+		finished(t, s)
+	})
 }
 
 // Only so many records may be on their way: what more is decided is recorded first.
@@ -376,12 +384,15 @@ func TestAJobWithoutARecordCountsForTheNextLeader(t *testing.T) {
 // What would be lost with the leader is recorded before Nomad hears of it.
 func TestWhatMattersIsRecordedFirst(t *testing.T) {
 	for name, change := range map[string]func(s *servicetest.Service, a *admit.Ask){
-		"a gang":                       func(_ *servicetest.Service, a *admit.Ask) { a.Gang, a.Count = true, 2 },
-		"a job that Nomad starts":      func(_ *servicetest.Service, a *admit.Ask) { a.JobType, a.Later = "batch", true },
-		"a system job":                 func(_ *servicetest.Service, a *admit.Ask) { a.JobType = "system" },
-		"a job that may fall back":     func(_ *servicetest.Service, a *admit.Ask) { a.FallbackAfter = 1 },
-		"a job that waits":             func(s *servicetest.Service, a *admit.Ask) { s.Tenant(t, "other", 50, "a", 0, 0, 12) },
-		"a job that is registered":     func(s *servicetest.Service, a *admit.Ask) { s.Show(*a, false) },
+		"a gang":                   func(_ *servicetest.Service, a *admit.Ask) { a.Gang, a.Count = true, 2 },
+		"a job that Nomad starts":  func(_ *servicetest.Service, a *admit.Ask) { a.JobType, a.Later = "batch", true },
+		"a system job":             func(_ *servicetest.Service, a *admit.Ask) { a.JobType = "system" },
+		"a job that may fall back": func(_ *servicetest.Service, a *admit.Ask) { a.FallbackAfter = 1 },
+		"a job that waits":         func(s *servicetest.Service, a *admit.Ask) { s.Tenant(t, "other", 50, "a", 0, 0, 12) },
+		"a job that is registered": func(s *servicetest.Service, a *admit.Ask) { s.Show(*a, false) },
+		"a job that says much": func(_ *servicetest.Service, a *admit.Ask) {
+			a.Datacenters = append(a.Datacenters, strings.Repeat("x", 60<<10))
+		},
 		"a job that was decided about": func(s *servicetest.Service, a *admit.Ask) { s.Submit(t, *a) },
 		"another kind of service":      func(s *servicetest.Service, _ *admit.Ask) { s.Decider.Late = false },
 	} {

@@ -1,6 +1,8 @@
 package leader_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,7 +26,10 @@ func TestHowOftenARecordIsTried(t *testing.T) {
 		for _, step := range []struct {
 			at   time.Duration
 			want int
-		}{{50 * time.Millisecond, 1}, {150 * time.Millisecond, 2}, {350 * time.Millisecond, 3}, {750 * time.Millisecond, 4}, {3150 * time.Millisecond, 6}, {5150 * time.Millisecond, 7}, {30 * time.Second, 14}} {
+		}{
+			{99 * time.Millisecond, 1}, {100 * time.Millisecond, 2}, {299 * time.Millisecond, 2}, {300 * time.Millisecond, 3}, {699 * time.Millisecond, 3}, {700 * time.Millisecond, 4},
+			{3099 * time.Millisecond, 5}, {3100 * time.Millisecond, 6}, {5099 * time.Millisecond, 6}, {5100 * time.Millisecond, 7}, {19100 * time.Millisecond, 14}, {time.Minute, 14},
+		} {
 			time.Sleep(step.at - passed)
 			passed = step.at
 			synctest.Wait()
@@ -36,16 +41,47 @@ func TestHowOftenARecordIsTried(t *testing.T) {
 }
 
 // What was decided about a job of which Nomad has not answered yet is not new any more: what is
-// decided then is recorded before Nomad hears of it.
+// decided then is recorded before Nomad hears of it, and what was decided first is neither waited for
+// nor taken back in its place.
 func TestWhatIsDecidedTwiceIsRecordedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := recordingLate(t, "")
+		if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "8G", 1)}, false); err != nil || slow.wrote() != 0 {
+			t.Fatalf("%d writes, %v", slow.wrote(), err)
+		}
+		slow.answers <- nil
+		changed := servicetest.Ask("job", "4G", 1)
+		if _, err := s.Decide(t.Context(), []admit.Ask{changed}, false); err != nil || slow.wrote() != 1 || !storedOf(t, s, changed).Stored() {
+			t.Errorf("%d writes, %v", slow.wrote(), err)
+		}
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Finish(brief); err != nil {
+			t.Error(err)
+		}
+		slow.answers <- nil
+		s.Settle(t.Context(), []admit.Ask{changed}, nil, false)
+		if g := s.Record(servicetest.KeyOf(changed)).Groups["g"]; g.Ask.Tasks[0].Request.String() != "8G" || len(s.AllAssumed()) != 0 {
+			t.Errorf("after the refusal counts %+v, and promised is %+v", g.Ask, s.AllAssumed())
+		}
+	})
+}
+
+// What is refused leaves nothing, also where something else was decided meanwhile that could not be
+// recorded.
+func TestARefusalBesideWhatCannotBeRecordedLeavesNothing(t *testing.T) {
 	s, slow := recordingLate(t, "")
-	if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "8G", 1)}, false); err != nil || slow.wrote() != 0 {
-		t.Fatalf("%d writes, %v", slow.wrote(), err)
+	a := servicetest.Ask("job", "8G", 1)
+	if _, err := s.Decide(t.Context(), []admit.Ask{a}, false); err != nil {
+		t.Fatal(err)
 	}
-	slow.answers <- nil
-	changed := servicetest.Ask("job", "4G", 1)
-	if _, err := s.Decide(t.Context(), []admit.Ask{changed}, false); err != nil || slow.wrote() != 1 || !storedOf(t, s, changed).Stored() {
-		t.Errorf("%d writes, %v", slow.wrote(), err)
+	slow.answers <- nomadtest.ErrFaulty
+	if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "4G", 1)}, false); !errors.Is(err, nomadtest.ErrFaulty) {
+		t.Fatal(err)
+	}
+	s.Settle(t.Context(), []admit.Ask{a}, nil, false)
+	if s.Record(servicetest.KeyOf(a)) != nil || len(s.AllAssumed()) != 0 || len(s.Store.Items) != 0 || events(t, s) != "" {
+		t.Errorf("left are %+v, %+v: %s", s.Record(servicetest.KeyOf(a)), s.AllAssumed(), events(t, s))
 	}
 }
 

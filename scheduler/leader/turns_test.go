@@ -123,6 +123,71 @@ func TestAFollowerReadsWhatIsStored(t *testing.T) {
 	}
 }
 
+// What a replica remembers of a job counts where its record is lost and Nomad has the job: a record
+// alone says nothing, and a job alone is decided about anew.
+func TestWhatIsRememberedOfALostRecord(t *testing.T) {
+	for name, row := range map[string]struct{ recorded, registered, same bool }{
+		"a record and a job": {true, true, true}, "a record alone": {true, false, false}, "a job alone": {false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 2))
+			tenant := servicetest.Ask("on-a", "8G", 1)
+			s.Run(tenant, "alloc-on-a", "a", 0, 0, 8)
+			a := servicetest.Ask("job", "4G", 1)
+			if row.recorded {
+				s.Submit(t, a)
+			}
+			if row.registered {
+				s.Show(a, row.recorded)
+			}
+			lost(s)
+			s.End("alloc-on-a")
+			s.Run(servicetest.Ask("other", "9G", 1), "alloc-other", "a", 1, 0, 9) // now that GPU is the better one
+			follower := leader.New(s.State, s.Store, func() bool { return false })
+			d, err := follower.Decide(t.Context(), []admit.Ask{a}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if prefers := d[0].Tasks[0].Devices[0].Prefer; (prefers == "T4/0") != row.same {
+				t.Errorf("it prefers %s", prefers)
+			}
+		})
+	}
+}
+
+// Whatever is decided or taken back is news for people, and what is tried dry is not.
+func TestDecisionsAreNews(t *testing.T) {
+	for name, late := range map[string]bool{"recorded first": false, "recorded late": true} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 1))
+			s.Decider.Late = late
+			asks := []admit.Ask{servicetest.Ask("job", "8G", 1)}
+			version := func() (v uint64) {
+				s.State.View(func(r *state.Reader) { v = r.Version() })
+				return v
+			}
+			for _, step := range []struct {
+				name string
+				do   func() error
+				news bool
+			}{
+				{"a dry run", func() error { _, err := s.Decide(t.Context(), asks, true); return err }, false},
+				{"a decision", func() error { _, err := s.Decide(t.Context(), asks, false); return err }, true},
+				{"a refusal", func() error { s.Settle(t.Context(), asks, nil, false); return nil }, true},
+				{"nothing", func() error { s.Settle(t.Context(), asks, nil, false); return nil }, false},
+			} {
+				before := version()
+				if err := step.do(); err != nil {
+					t.Fatal(err)
+				}
+				if news := version() > before; news != step.news {
+					t.Errorf("%s: news %v", step.name, news)
+				}
+			}
+		})
+	}
+}
+
 // A decision is settled once: what was accepted is not taken back by a late refusal, nor is
 // what was taken back.
 func TestADecisionIsSettledOnce(t *testing.T) {
