@@ -127,7 +127,10 @@ func (d *Decider) decide(ctx context.Context, key nomad.JobKey, asks []admit.Ask
 		return answers, nil
 	}
 	if err := d.write(ctx, key, next); err != nil {
-		d.state.Do(func(*state.Tx) { rollback() })
+		d.state.Do(func(tx *state.Tx) {
+			rollback()
+			tx.Changed()
+		})
 		return nil, err
 	}
 	d.remember(next, have)

@@ -188,6 +188,41 @@ func TestDecisionsAreNews(t *testing.T) {
 	}
 }
 
+// watched is a store that is looked at while it is written, and cannot be.
+type watched struct {
+	*nomadtest.Store
+	look func()
+}
+
+func (w watched) Put(context.Context, nomad.Item) (uint64, error) {
+	w.look()
+	return 0, nomadtest.ErrFaulty
+}
+
+// What a decision promises is news while it is being recorded, and that it is gone where it could not
+// be recorded is news again.
+func TestAPromiseThatEndsIsNews(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	look := func() (version uint64, promised int) {
+		s.State.View(func(r *state.Reader) { version, promised = r.Version(), len(r.AllAssumed()) })
+		return version, promised
+	}
+	before, _ := look()
+	var during uint64
+	s.UseStore(watched{s.Store, func() {
+		promised := 0
+		if during, promised = look(); during <= before || promised != 1 {
+			t.Errorf("meanwhile %d are promised, as of version %d after %d", promised, during, before)
+		}
+	}})
+	if _, err := s.Decide(t.Context(), []admit.Ask{servicetest.Ask("job", "8G", 1)}, false); !errors.Is(err, nomadtest.ErrFaulty) {
+		t.Fatal(err)
+	}
+	if after, promised := look(); during == 0 || after <= during || promised != 0 {
+		t.Errorf("then %d are promised, as of version %d after %d", promised, after, during)
+	}
+}
+
 // A decision is settled once: what was accepted is not taken back by a late refusal, nor is
 // what was taken back.
 func TestADecisionIsSettledOnce(t *testing.T) {
