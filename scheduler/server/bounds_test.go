@@ -75,7 +75,7 @@ func TestTheRateOfSubmissions(t *testing.T) {
 			if w.Code != step.want || (reached == before) != (step.want == 429) {
 				t.Errorf("step %d: %d", i, w.Code)
 			}
-			if step.want == 429 && (w.Header().Get("Retry-After") != "1" || json.Valid(w.Body.Bytes()) != step.isJSON || !strings.Contains(w.Body.String(), "more than 2 job submissions")) {
+			if step.want == 429 && (w.Header().Get("Retry-After") != "1" || (w.Header().Get("Content-Type") == "application/json") != step.isJSON || json.Valid(w.Body.Bytes()) != step.isJSON || !strings.Contains(w.Body.String(), "more than 2 job submissions")) {
 				t.Errorf("step %d: %v %s", i, w.Header(), w.Body)
 			}
 		}

@@ -60,7 +60,7 @@ func TestSubmissionsAreTraced(t *testing.T) {
 				if !strings.Contains(client, span.TraceID) {
 					t.Errorf("%s is of another trace than the client's", span.Name)
 				}
-				if span.Name == "admission" && (span.Attributes["gpu.outcome"] != tc.outcome || span.Attributes["nomad.job.id"] != "a" || !strings.Contains(client, span.Parent)) {
+				if span.Name == "admission" && (span.Attributes["gpu.outcome"] != tc.outcome || span.Attributes["nomad.job.id"] != "a" || span.Attributes["nomad.namespace"] != "team" || !strings.Contains(client, span.Parent)) {
 					t.Errorf("the admission is %+v", span)
 				}
 			}
