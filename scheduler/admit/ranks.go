@@ -52,7 +52,7 @@ func (g *group) ranksMost(a *Ask) int {
 	}
 	if a.Was != nil {
 		var least, most int
-		if n, err := fmt.Sscanf(a.Was.Ranks, "%d:%d", &least, &most); n == 2 && err == nil && least == a.GangMin && a.Count <= most {
+		if _, err := fmt.Sscanf(a.Was.Ranks, "%d:%d", &least, &most); err == nil && least == a.GangMin && a.Count <= most {
 			return most
 		}
 	}
@@ -75,7 +75,7 @@ func (a *Ask) standing() framework.Group {
 
 // toldStanding are the numbers that the ranks were told: "4", or "2:4".
 func toldStanding(g framework.Group, ranks string) framework.Group {
-	if n, err := fmt.Sscanf(ranks, "%d:%d", &g.Least, &g.Most); n == 2 && err == nil {
+	if _, err := fmt.Sscanf(ranks, "%d:%d", &g.Least, &g.Most); err == nil {
 		return g
 	}
 	g.Least, g.Most = 0, 0
