@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -223,5 +224,96 @@ func TestARequestThatCannotBeMade(t *testing.T) {
 	p, _ := beside(t, nil, nil)
 	if got, err := p.nomadDo(t.Context(), "A METHOD", "/v1/jobs", "", nil); err == nil {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Half an answer is none, also where the half could be read; a child that cannot be stopped is not said
+// to be taken back.
+func TestWhatNomadDoesNotSayIsNotBelieved(t *testing.T) {
+	half := func(r *http.Request) (*http.Response, error) {
+		body := io.MultiReader(strings.NewReader(`{"DispatchedJobID":"a/dispatch-1"}`), iotest.ErrReader(io.ErrUnexpectedEOF))
+		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}, nil
+	}
+	s := &submission{r: httptest.NewRequest(http.MethodPut, "/", nil), route: route{kind: dispatched, jobID: "a"}, job: &admit.Job{Asks: []admit.Ask{{}}}}
+	for name, fails := range map[string]func(*http.Request) (*http.Response, error){
+		"half an answer": half,
+		"no answer":      func(*http.Request) (*http.Response, error) { return nil, errors.New("it is gone") },
+		"a failure": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 500, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		},
+	} {
+		p, _ := beside(t, &directly{fails: fails, breaks: 1}, nil)
+		resp := &http.Response{StatusCode: 200, Header: http.Header{}}
+		if err := p.takeBack(s, resp, "child"); err == nil || resp.StatusCode != 200 {
+			t.Errorf("%s: it is taken back with %d, %v", name, resp.StatusCode, err)
+		}
+	}
+	p, _ := beside(t, &directly{fails: half, breaks: 1}, nil)
+	if got, err := p.nomadGet(t.Context(), "/v1/job/a", ""); err == nil {
+		t.Errorf("half an answer is %+v", got)
+	}
+	answer, _ := half(nil)
+	if err := p.noteDispatch(s, answer); err == nil {
+		t.Error("half an answer to a dispatch is taken for one")
+	}
+}
+
+// Who gives up waiting for a turn has nothing done: neither dispatched nor scaled.
+func TestATurnOfARequestThatDoesNotCome(t *testing.T) {
+	for turn, request := range map[string]struct{ path, body string }{
+		"dispatch":     {"/v1/job/a/dispatch", `{}`},
+		"default\x00a": {"/v1/job/a/scale", `{"Count":2,"Target":{"Group":"g"}}`},
+	} {
+		nomad := &fakeNomad{jobs: map[string]string{}}
+		nomad.stores(strings.Replace(storedJob("a", ""), `"Count":1`, `"Count":0`, 1))
+		held := 0
+		p, _ := beside(t, &directly{nomad: nomad}, func(c *Config) {
+			c.Limits.DecideTimeout = 50 * time.Millisecond
+			c.Hold = func(context.Context, string, string, string, admit.Hold) error { held++; return nil }
+		})
+		done, err := p.turns.take(t.Context(), turn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, request.path, strings.NewReader(request.body)))
+		if started := nomad.carriedOut(); w.Code != http.StatusServiceUnavailable || len(started) > 0 || held > 0 {
+			t.Errorf("%q: %d %s; held %d, and Nomad carries out %v", turn, w.Code, w.Body, held, started)
+		}
+		done()
+	}
+}
+
+// A dispatch's turn ends when Nomad has answered: a client that does not read holds no other up.
+func TestAClientThatDoesNotReadKeepsNoTurn(t *testing.T) {
+	nomad := &fakeNomad{jobs: map[string]string{}}
+	nomad.stores(strings.Replace(storedJob("a", ""), "full", "free", 1))
+	p, _ := beside(t, &directly{nomad: nomad}, nil)
+	first := stalled{httptest.NewRecorder(), make(chan struct{}, 1), make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.ServeHTTP(first, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/job/a/dispatch", strings.NewReader(`{}`)))
+	}()
+	<-first.comes
+	over, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done, err := p.turns.take(over, "dispatch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+	close(first.reads)
+	<-ended
+}
+
+// A version that is not there is refused in Nomad's words, be it the first.
+func TestAVersionThatIsNotThere(t *testing.T) {
+	for _, version := range []string{"0", "9"} {
+		s := newService(t, nil)
+		s.nomad.jobs["/v1/job/a/versions"] = `{"Versions":[]}`
+		if status, said := s.do(t, http.MethodPut, "/v1/job/a/revert", `{"JobID":"a","JobVersion":`+version+`}`); status != 500 || said != `job "a" at version `+version+` not found` {
+			t.Errorf("version %s: %d %s", version, status, said)
+		}
 	}
 }
