@@ -3,6 +3,7 @@ package place
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
@@ -31,20 +32,38 @@ func (p *Planner) PlaceGang(rs []Request) ([]Placement, error) {
 }
 
 // mostGangTries bounds how many placements are tried for a gang that does not fit
-// where each of its tasks would go by itself.
+// where each of its tasks would go by itself: so many on a node of each class, and
+// so many more on all nodes and GPUs.
 const mostGangTries = 2000
 
 // searchGang tries the nodes of every class for every request, those first that
-// have the fewest, the best nodes first, and goes back where it gets no further.
+// have the fewest, the best nodes first, and goes back where it gets no further. Where
+// that finds nothing, it also tries what would make no difference to a request alone.
 func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 	fits := make([]int, len(rs))
 	for i := range rs {
-		if fits[i] = len(p.choices(&rs[i])); fits[i] == 0 {
+		if fits[i] = len(p.choices(&rs[i], false)); fits[i] == 0 {
 			return nil, fmt.Errorf("place group of %d: %w", len(rs), why)
 		}
 	}
 	order := bySize(rs)
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(fits[a], fits[b]) })
+	if out := p.tryGang(rs, order, p.preferredPlacements); out != nil {
+		return out, nil
+	}
+	apart := slices.ContainsFunc(rs, func(r Request) bool { return p.shapeOf(&r).Apart() })
+	if apart || slices.ContainsFunc(rs, func(r Request) bool { return r.GPUs > 0 && !r.Whole }) {
+		every := func(r *Request) iter.Seq[Placement] { return p.everyPlacement(r, apart) }
+		if out := p.tryGang(rs, order, every); out != nil {
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("place group of %d: %w", len(rs), why)
+}
+
+// tryGang tries placements of every request, in order, until all are placed; nil where they
+// cannot be.
+func (p *Planner) tryGang(rs []Request, order []int, placements func(*Request) iter.Seq[Placement]) []Placement {
 	out := make([]Placement, len(rs))
 	tries := mostGangTries
 	var from func(n int) bool
@@ -53,11 +72,10 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 			return true
 		}
 		i := order[n]
-		for _, b := range p.choices(&rs[i]) {
+		for pl := range placements(&rs[i]) {
 			if tries--; tries < 0 {
 				return false
 			}
-			pl := p.placement(&rs[i], p.shapeOf(&rs[i]), b)
 			if p.overLimits(&rs[i], &pl.Usage) || p.snap.Apply(pl.Usage) != nil {
 				continue
 			}
@@ -71,9 +89,43 @@ func (p *Planner) searchGang(rs []Request, why error) ([]Placement, error) {
 		return false
 	}
 	if !from(0) {
-		return nil, fmt.Errorf("place group of %d: %w", len(rs), why)
+		return nil
 	}
-	return out, nil
+	return out
+}
+
+// preferredPlacements yields a placement on each class of pools: on the first pool, and on the
+// GPUs that the policy prefers.
+func (p *Planner) preferredPlacements(r *Request) iter.Seq[Placement] {
+	return func(yield func(Placement) bool) {
+		for _, b := range p.choices(r, false) {
+			if !yield(p.placement(r, p.shapeOf(r), b)) {
+				return
+			}
+		}
+	}
+}
+
+// everyPlacement yields the placements that differ in what they leave free on a pool. With
+// apart, for other requests that tell pools of one state apart, they are on every pool. The
+// score of each is that of the pool.
+func (p *Planner) everyPlacement(r *Request, apart bool) iter.Seq[Placement] {
+	return func(yield func(Placement) bool) {
+		sh := p.shapeOf(r)
+		for _, b := range p.choices(r, apart) {
+			preferred := p.placement(r, sh, b)
+			for gpus := range sh.GPUSets(p.snap, b) {
+				pl := preferred
+				pl.Usage.Takes = slices.Clone(preferred.Usage.Takes)
+				for n, i := range gpus {
+					pl.Usage.Takes[n].GPU = b.Positions[i]
+				}
+				if !yield(pl) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // overLimits reports whether a quota forbids what a placement takes.
@@ -81,9 +133,9 @@ func (p *Planner) overLimits(r *Request, u *Usage) bool {
 	return p.quotas != nil && (p.quotas.Limited(p.snap, r.Queue, p.shapeOf(r).LeastCharge(p.snap)) != nil || p.withinLimits(u) != nil)
 }
 
-// choices are the pools that a request fits now, one of each that are alike, the best
-// first.
-func (p *Planner) choices(r *Request) []*cluster.Pool {
+// choices are the pools that a request fits now, the best first: of those that are alike to it
+// one, or each.
+func (p *Planner) choices(r *Request, each bool) []*cluster.Pool {
 	sh := p.shapeOf(r)
 	ix := p.indexOf(sh)
 	var sets []int
@@ -95,9 +147,15 @@ func (p *Planner) choices(r *Request) []*cluster.Pool {
 	slices.SortFunc(sets, func(a, b int) int {
 		return cmp.Or(cmp.Compare(ix.Tree.Scores()[b], ix.Tree.Scores()[a]), cmp.Compare(ix.List.First[a], ix.List.First[b]))
 	})
-	pools := make([]*cluster.Pool, len(sets))
-	for i, id := range sets {
-		pools[i] = ix.PoolOf(id)
+	var pools []*cluster.Pool
+	for _, id := range sets {
+		if !each {
+			pools = append(pools, ix.PoolOf(id))
+			continue
+		}
+		for _, pool := range ix.List.List[id].Pools {
+			pools = append(pools, p.snap.Pools[pool])
+		}
 	}
 	return pools
 }
