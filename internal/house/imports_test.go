@@ -102,6 +102,11 @@ var rules = []rule{
 		reason:  "each can be read alone",
 	},
 	{
+		name: "the service does not simulate", from: []string{"scheduler/cmd/nomad-gpu-scheduler"},
+		forbids: []string{"scheduler/sim/..."},
+		reason:  "what plays a cluster must not reach the program that places work on a real one",
+	},
+	{
 		name: "accounting is pure", from: []string{"scheduler/ledger"},
 		forbids: []string{"github.com/hashicorp/nomad/...", "net", "os", "context", "sync", "scheduler/state", "scheduler/config", "scheduler/view"},
 		reason:  "the same records must give the same bill, whoever stores them",

@@ -29,7 +29,7 @@ type Planner struct {
 	policy  Policy
 	shapes  map[fit.ShapeKey]*shape
 	crowded int // number of shapes at which to look for some to forget
-	looks   int // for shapes to forget
+	sweeps  int // for shapes to forget
 	demand  *forecast.Demand
 	quotas  *Quotas     // nil: none
 	past    *quota.Past // nil: none
@@ -56,7 +56,7 @@ type shape struct {
 	*score.Task              // by the policy of the request, or the planner's
 	index       *score.Index // of the pools that it may go to
 	refusals    *refusals    // of the nodes that cannot take it; nil until asked for
-	look        int          // number of looks of the planner when the index was last asked
+	sweep       int          // number of sweeps of the planner when the index was last asked
 }
 
 // Placement is an answer: where a task goes.
@@ -108,7 +108,7 @@ func (p *Planner) shapeOf(r *Request) *shape {
 // indexOf is the index of a shape, brought up to date.
 func (p *Planner) indexOf(sh *shape) *score.Index {
 	sh.index.Sync()
-	sh.look = p.looks
+	sh.sweep = p.sweeps
 	return sh.index
 }
 
@@ -126,7 +126,7 @@ func (p *Planner) forget() {
 	many := len(p.shapes) >= 2*p.weights.DemandShapes
 	for key, sh := range p.shapes {
 		_, near := sh.index.Behind()
-		idle := sh.look < p.looks
+		idle := sh.sweep < p.sweeps
 		switch {
 		case many && idle && !sh.Demand.InDemand():
 			delete(p.shapes, key)
@@ -135,7 +135,7 @@ func (p *Planner) forget() {
 			sh.refusals = nil
 		}
 	}
-	p.looks++
+	p.sweeps++
 	p.crowded = len(p.shapes) + max(forgetAtLeast, len(p.shapes)/8)
 }
 

@@ -283,7 +283,7 @@ func (w *world) gang() {
 
 func (w *world) rebalance() {
 	before := w.fingerprint()
-	moves := w.plan.Rebalance(Rebalancing{Moves: 2, PerBank: 2}, w.now)
+	moves := w.plan.Rebalance(Rebalancing{Moves: 2, PoolsPerMove: 2}, w.now)
 	if after := w.fingerprint(); after != before {
 		w.t.Fatalf("rebalancing changed the snapshot")
 	}

@@ -34,11 +34,11 @@ const (
 
 // Rebalancing bounds what [Planner.Rebalance] and [Planner.RoomByMoving] propose.
 type Rebalancing struct {
-	Moves    int               // at most so many
-	Horizon  time.Duration     // a gain is enjoyed for so long; default one hour
-	MinMilli int64             // smallest gain worth a move; default 50
-	PerBank  int               // pools looked at per move, those with the most waste; default 16
-	CanMove  func(*Usage) bool // nil: all that are not protected
+	Moves        int               // at most so many
+	Horizon      time.Duration     // a gain is enjoyed for so long; default one hour
+	MinMilli     int64             // smallest gain worth a move; default 50
+	PoolsPerMove int               // pools looked at per move, those with the most waste; default 16
+	CanMove      func(*Usage) bool // nil: all that are not protected
 	// Request is what a usage asked for; nil: what it holds, on the same kind of GPU in
 	// the same datacenter and pool. What it does not know is not moved.
 	Request func(*Usage) (Request, bool)
@@ -85,8 +85,8 @@ func (o Rebalancing) defaults(p *Planner) Rebalancing {
 	if o.MinMilli == 0 {
 		o.MinMilli = 50
 	}
-	if o.PerBank == 0 {
-		o.PerBank = 16
+	if o.PoolsPerMove == 0 {
+		o.PoolsPerMove = 16
 	}
 	if o.CanMove == nil {
 		o.CanMove = func(*Usage) bool { return true }
@@ -124,7 +124,7 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 			best, found = m, true
 		}
 	}
-	for _, b := range p.wasteful(o.PerBank) {
+	for _, b := range p.wasteful(o.PoolsPerMove) {
 		for _, u := range slices.Clone(b.Node.Holders) {
 			try(u, MovesForWaste)
 		}
@@ -176,13 +176,13 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 		b = from.Where[u.Takes[0].GPU].Pool
 	}
 	relief, use := u.HotUse(from, o.Hot), u.MostUse(from)
-	before := p.scorer.Standing(b)
+	before := p.scorer.Worth(b)
 	t := p.begin()
 	defer t.rollback()
 	if t.release(u.ID) != nil {
 		return Move{}, false
 	}
-	after := p.scorer.Standing(b)
+	after := p.scorer.Worth(b)
 	to := p.elsewhere(sh, func(n *cluster.NodeState) bool { return n != from && o.takes(n) })
 	if to == nil {
 		return Move{}, false

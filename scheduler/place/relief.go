@@ -39,13 +39,13 @@ func (p *Planner) RoomByMoving(rs []Request, wait time.Duration, o Rebalancing, 
 	defer t.rollback()
 	out := Relief{Placements: make([]Placement, len(rs))}
 	for _, i := range bySize(rs) {
-		pl, err := f.room(t, &rs[i])
+		pl, err := f.makeRoom(t, &rs[i])
 		if err != nil {
 			return Relief{}, err
 		}
 		out.Placements[i] = pl
 	}
-	moves, ok := f.settle(t, f.moved)
+	moves, ok := f.relocate(t, f.moved)
 	if !ok {
 		return Relief{}, fmt.Errorf("move for %q: what would be moved fits nowhere else: %w", rs[0].ID, ErrNoRoom)
 	}
@@ -75,9 +75,9 @@ type relocation struct {
 	left   map[*cluster.NodeState]bool // by what is moved, and none of it goes there
 }
 
-// room places one request, with work taken away where it must, and books it in the
+// makeRoom places one request, with work taken away where it must, and books it in the
 // transaction.
-func (f *relocation) room(t *transaction, r *Request) (Placement, error) {
+func (f *relocation) makeRoom(t *transaction, r *Request) (Placement, error) {
 	pl, err := f.p.Place(r)
 	if err == nil {
 		return pl, t.apply(pl.Usage)
@@ -129,7 +129,7 @@ func (f *relocation) fits(r *Request, sh *shape, set *evict.Set) bool {
 	if err != nil {
 		return false
 	}
-	_, ok := f.settle(t, victims)
+	_, ok := f.relocate(t, victims)
 	return ok
 }
 
@@ -151,8 +151,8 @@ func (f *relocation) vacate(t *transaction, r *Request, sh *shape, set *evict.Se
 	return pl, victims, t.apply(pl.Usage)
 }
 
-// settle finds other places for work that was taken away, for the largest first.
-func (f *relocation) settle(t *transaction, work []Usage) ([]Move, bool) {
+// relocate finds other places for work that was taken away, for the largest first.
+func (f *relocation) relocate(t *transaction, work []Usage) ([]Move, bool) {
 	work = slices.Clone(work)
 	slices.SortStableFunc(work, func(a, b Usage) int {
 		return cmp.Or(cmp.Compare(b.Milli(), a.Milli()), cmp.Compare(b.CPUMHz, a.CPUMHz), cmp.Compare(a.ID, b.ID))

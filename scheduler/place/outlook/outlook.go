@@ -190,7 +190,7 @@ func (f *Foresight) play(number, plays int) []time.Duration {
 		if !ok {
 			break
 		}
-		g.room(e.room).Add(e.usage, 1)
+		g.roomOn(e.room).Add(e.usage, 1)
 		g.start(e.room, e.at)
 	}
 	return g.starts
@@ -226,7 +226,8 @@ func (g *game) next() (e endAt, ok bool) {
 	return e, false
 }
 
-func (g *game) room(i int) *fit.Room {
+// roomOn is what a node has free in this game, by its place in the foresight.
+func (g *game) roomOn(i int) *fit.Room {
 	if g.rooms[i] == nil {
 		r := g.Foresight.rooms[i].Copy()
 		g.rooms[i] = &r
@@ -236,7 +237,7 @@ func (g *game) room(i int) *fit.Room {
 
 // start lets what fits a node start there, in order.
 func (g *game) start(at int, now time.Duration) {
-	r := g.room(at)
+	r := g.roomOn(at)
 	fits := func(sh int) *cluster.Pool { return r.Fits(g.snap, g.distinct[sh]) }
 	some := false
 	for sh, waiters := range g.pending {
@@ -252,13 +253,13 @@ func (g *game) start(at int, now time.Duration) {
 			if w := &g.waiting[i]; w.Left.Known() {
 				heap.Push(&g.begun, endAt{now + w.Left.At(g.chance(uint64(i))), u, at})
 			}
-			g.note(i, now)
+			g.countStart(i, now)
 		}
 	}
 }
 
-// note notes that a task of a waiter starts.
-func (g *game) note(i int, now time.Duration) {
+// countStart notes that a task of a waiter starts.
+func (g *game) countStart(i int, now time.Duration) {
 	if g.missing[i]--; g.missing[i] == 0 {
 		g.pending[g.shapes[i]]--
 	}

@@ -48,7 +48,7 @@ type change struct {
 // keptChanges is how many changes are kept at least for who follows them.
 const keptChanges = 1 << 12
 
-func (l *Ledger) note(c *Claim, freed bool) {
+func (l *Ledger) logChange(c *Claim, freed bool) {
 	if len(l.changes) >= 2*keptChanges {
 		n := copy(l.changes, l.changes[len(l.changes)-keptChanges:])
 		clear(l.changes[n:]) // they hold on to what has ended
@@ -92,7 +92,7 @@ func (l *Ledger) Book(c *Claim) {
 	at, _ := slices.BinarySearchFunc(list, c.seq, bySeq)
 	l.claims[c.Queue] = slices.Insert(list, at, c)
 	l.held[c.Queue] = l.held[c.Queue].Plus(c.Charge)
-	l.note(c, false)
+	l.logChange(c, false)
 }
 
 // Free takes a claim off the books.
@@ -102,7 +102,7 @@ func (l *Ledger) Free(c *Claim) {
 	}
 	list := l.claims[c.Queue]
 	if at, ok := slices.BinarySearchFunc(list, c.seq, bySeq); ok {
-		l.note(list[at], true)
+		l.logChange(list[at], true)
 		l.claims[c.Queue] = slices.Delete(list, at, at+1)
 		l.held[c.Queue] = l.held[c.Queue].Plus(c.Charge.Times(-1))
 	}

@@ -56,15 +56,15 @@ func (o *Order) CompareQueues(a, b string) int {
 	if a == b {
 		return 0
 	}
-	return slices.Compare(o.share(a), o.share(b))
+	return slices.Compare(o.sharesOf(a), o.sharesOf(b))
 }
 
 // unpromised is more than any part of a guarantee, in thousandths.
 const unpromised = 1 << 40
 
-// share is what a queue holds of its guarantee now and held over time, in
+// sharesOf is what a queue holds of its guarantee now and held over time, in
 // thousandths: of its root, then of each queue down to it. Without quotas all are alike.
-func (o *Order) share(name string) []int64 {
+func (o *Order) sharesOf(name string) []int64 {
 	if o.quotas == nil {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (o *Order) share(name string) []int64 {
 	var list []int64
 	for _, at := range slices.Backward(path) {
 		own := o.quotas.stands(at)
-		list = append(list, part(o.quotas.Used(o.books, at), own), part(o.past.Mean(o.quotas, at), own))
+		list = append(list, usedPart(o.quotas.Used(o.books, at), own), usedPart(o.past.Mean(o.quotas, at), own))
 	}
 	o.shares[name] = list
 	return list
@@ -99,8 +99,8 @@ func (q *Quotas) stands(name string) Charge {
 	return sum
 }
 
-// part is how much of a guarantee is used, in thousandths.
-func part(used, own Charge) int64 {
+// usedPart is how much of a guarantee is used, in thousandths.
+func usedPart(used, own Charge) int64 {
 	if own == (Charge{}) {
 		return unpromised + used.Milli
 	}

@@ -212,7 +212,7 @@ func TestSharesOfQueues(t *testing.T) {
 		"y":    {533, 666, 600, 2000, 500, 2000},
 		"gone": {unpromised},
 	} {
-		if got := q.Order(now, past).share(name); !slices.Equal(got, want) {
+		if got := q.Order(now, past).sharesOf(name); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}

@@ -35,13 +35,13 @@ type Class struct {
 	Share       int32 // the largest of a GPU
 }
 
-// note logs that a class stands for another state, or has become empty, or is
+// logChange logs that a class stands for another state, or has become empty, or is
 // empty no longer.
-func (f *Classes) note(id int32) { f.List[id].Stamp = f.Log.Add(id) }
+func (f *Classes) logChange(id int32) { f.List[id].Stamp = f.Log.Add(id) }
 
 // renew notes the state of a pool as that of a class.
 func (f *Classes) renew(id int32, b *Pool) {
-	f.note(id)
+	f.logChange(id)
 	cl := &f.List[id]
 	cl.Born = cl.Stamp
 	cl.CPU, cl.Memory, cl.Kind, cl.Share = b.Node.CPU, b.Node.Memory, b.Kind, b.share
@@ -60,7 +60,7 @@ type stateClasses struct {
 // classKey identifies the state of a pool by a hash of 128 bits.
 type classKey struct{ a, b uint64 }
 
-// keptVacant is how many empty classes are kept beyond one in sixteen.
+// KeptVacant is how many empty classes are kept beyond one in sixteen.
 const KeptVacant = 64
 
 // put makes a pool a member of the class of its state alone.
@@ -77,7 +77,7 @@ func (c *stateClasses) put(b *Pool) {
 	b.Class = id
 	cl := &c.List[id]
 	if ok && len(cl.Pools) == 0 {
-		c.note(id)
+		c.logChange(id)
 	}
 	at, _ := slices.BinarySearch(cl.Pools, b.ID)
 	cl.Pools = slices.Insert(cl.Pools, at, b.ID)
@@ -101,7 +101,7 @@ func (c *stateClasses) remove(b *Pool) {
 		c.First[id] = cl.Pools[0]
 		return
 	}
-	c.note(id)
+	c.logChange(id)
 	if !c.queued[id] {
 		c.queued[id] = true
 		c.vacant = append(c.vacant, id)

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 )
 
-// Kind is what makes GPUs interchangeable for a task. Banks of one kind share
+// Kind is what makes GPUs interchangeable for a task. Pools of one kind share
 // prices and demand.
 type Kind struct {
 	Vendor, Model, Type, Profile          string

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// gpuMilli is the compute of one GPU.
+// GPUMilli is the compute of one GPU.
 const GPUMilli = 1000
 
 // Limits of what is planned for. A node with 8 GPUs cut into 7 MIG instances

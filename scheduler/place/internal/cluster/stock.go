@@ -7,8 +7,8 @@ type stock struct {
 	GPUs    int64
 	Free    int64         // usable milli
 	idle    map[int32]int // number of pools by count of idle GPUs
-	largest forecast.Size // unless it is to be looked for
-	look    bool
+	largest forecast.Size // of all that were there, unless it is stale
+	stale   bool          // largest: it may be that of a node that is gone
 }
 
 // larger is of each amount the larger of a size and that of an empty pool.
@@ -26,15 +26,15 @@ func (st *stock) remove(b *Pool) {
 	st.GPUs -= int64(len(b.Positions))
 	st.Free -= b.Free
 	st.idle[b.Idle]--
-	st.look = true
+	st.stale = true
 }
 
 // biggest is the largest empty node of a kind. Only a node that is gone is a
 // reason to look at all.
 func (s *Snapshot) biggest(id int32) forecast.Size {
 	st := &s.Stock[id]
-	if st.look {
-		st.look, st.largest = false, forecast.Size{}
+	if st.stale {
+		st.stale, st.largest = false, forecast.Size{}
 		for _, b := range s.Pools {
 			if b != nil && b.Kind == id {
 				st.largest = larger(st.largest, b)

@@ -39,9 +39,9 @@ func New(s *cluster.Snapshot, rules Rules, r *fit.Request, sh *fit.Shape, now ti
 	return &Eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }
 
-// rank finds out what quotas have to say. Where work has come or gone it goes through
+// findRanks finds out what quotas have to say. Where work has come or gone it goes through
 // all that is in queues, so it is left until something might have to go.
-func (e *Eviction) rank() {
+func (e *Eviction) findRanks() {
 	if e.rules.Quotas == nil || e.ranks != nil {
 		return
 	}

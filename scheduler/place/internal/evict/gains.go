@@ -51,8 +51,8 @@ const (
 // Helps returns what says of a node, by the ID of its first pool, whether evictions there
 // would make the shape fit.
 func (k *Gains) Helps(e *Eviction) func(id int32) bool {
-	e.rank()
-	g, own := k.of(e), map[int32]bool{}
+	e.findRanks()
+	g, own := k.claimantGains(e), map[int32]bool{}
 	for _, u := range e.snap.OfJob(e.r.Namespace, e.r.Job) { // it does not evict itself
 		own[e.snap.Nodes[u.NodeID].Pools[0].ID] = true
 	}
@@ -65,15 +65,15 @@ func (k *Gains) Helps(e *Eviction) func(id int32) bool {
 			if g.nodes[id] = noGain; e.helps(n) {
 				g.nodes[id] = someGain
 			}
-			g.wait(id, e.protectedUntil(n))
+			g.lookAgainAt(id, e.protectedUntil(n))
 		}
 		return g.nodes[id] == someGain
 	}
 }
 
-// of is what is known for the claimant, up to date. Where its queue has to give up
+// claimantGains is what is known for the claimant, up to date. Where its queue has to give up
 // something first, that is different each time.
-func (k *Gains) of(e *Eviction) *gains {
+func (k *Gains) claimantGains(e *Eviction) *gains {
 	of := claimant{e.rules.Quotas, e.r.Queue, e.own, e.r.Priority, e.r.OnlyIdle, e.r.SpareGangs}
 	g := &gains{of: of}
 	if e.deficit == (quota.Charge{}) {
@@ -117,7 +117,7 @@ func (g *gains) follow(s *cluster.Snapshot, rules *Rules, now time.Time) {
 	g.soonest = time.Time{}
 	for id, until := range g.until {
 		if now.Before(until) {
-			g.wait(id, until)
+			g.lookAgainAt(id, until)
 			continue
 		}
 		g.nodes[id] = unseenGain
@@ -125,8 +125,8 @@ func (g *gains) follow(s *cluster.Snapshot, rules *Rules, now time.Time) {
 	}
 }
 
-// wait notes until when a node is worth no other look; zero: until something changes there.
-func (g *gains) wait(id int32, until time.Time) {
+// lookAgainAt notes until when a node is worth no other look; zero: until something changes there.
+func (g *gains) lookAgainAt(id int32, until time.Time) {
 	if until.IsZero() {
 		delete(g.until, id)
 		return

@@ -37,9 +37,9 @@ func (e *Eviction) compareQueues(a, b string) int {
 
 func (sp *Set) bound() bound { return bound{top: sp.top, victims: len(sp.Victims)} }
 
-// free reports that victims lose no work, and that a target cannot do with fewer or
+// losesNothing reports that victims lose no work, and that a target cannot do with fewer or
 // with those of another queue.
-func (e *Eviction) free(sp *Set, l target) bool {
+func (e *Eviction) losesNothing(sp *Set, l target) bool {
 	return e.order == nil && sp.lost == 0 && l.bound.compare(sp.bound()) >= 0
 }
 
@@ -173,7 +173,7 @@ func (e *Eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(
 
 // candidates lists what may be evicted from a pool's node.
 func (e *Eviction) candidates(b *cluster.Pool) []*cluster.Usage {
-	e.rank()
+	e.findRanks()
 	var out []*cluster.Usage
 	for _, u := range b.Node.Holders {
 		if e.allowed(u) {

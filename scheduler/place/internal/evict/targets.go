@@ -27,7 +27,7 @@ func (a bound) compare(b bound) int {
 // hold as much as is missing, a higher one must give way too.
 func boundOf(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) bound {
 	b := bound{top: p.Priority, victims: 1, since: p.Youngest}
-	missing := short(p, sh, nd)
+	missing := missingMilli(p, sh, nd)
 	if missing > p.Milli {
 		b.top++
 	}
@@ -42,8 +42,8 @@ func lowerBound(p *cluster.Evictable, id int) target {
 	return target{bound{top: p.Priority, victims: 1, since: p.Youngest}, id}
 }
 
-// shortOf is the least GPU that must be freed, in milli.
-func short(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
+// missingMilli is the least GPU that must be freed, in milli.
+func missingMilli(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
 	gpus := int32(sh.Req.GPUs) - int32(p.Idle)
 	if gpus <= 0 {
 		return 0
@@ -85,7 +85,7 @@ func (e *Eviction) Best() *Set {
 	targets := e.targets()
 	var best *Set
 	for _, l := range targets {
-		if best != nil && (l.bound.compare(best.bound()) > 0 || e.free(best, l)) {
+		if best != nil && (l.bound.compare(best.bound()) > 0 || e.losesNothing(best, l)) {
 			return best
 		}
 		best = e.better(best, l.id)
@@ -182,7 +182,7 @@ func (e *Eviction) Nearest() []*cluster.Pool {
 		if e.sh.Req.GPUs > 0 {
 			nd = e.sh.Need(e.snap, b.Kind)
 		}
-		all = append(all, option{b, short(&e.snap.Evictables[b.ID], e.sh, nd)})
+		all = append(all, option{b, missingMilli(&e.snap.Evictables[b.ID], e.sh, nd)})
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.short, b.short) })
 	out := make([]*cluster.Pool, 0, searched)

@@ -22,7 +22,7 @@ type trial struct {
 
 // trial copies what a pool has free.
 func (e *Eviction) trial(b *cluster.Pool) *trial {
-	e.rank()
+	e.findRanks()
 	r := &trial{e: e, owed: e.deficit, shape: e.sh, pool: b, cpu: b.Node.CPU, mem: b.Node.Memory, gpus: slices.Clone(b.GPUs)}
 	if e.sh.Req.GPUs > 0 {
 		r.need = e.sh.Need(e.snap, b.Kind)

@@ -77,14 +77,14 @@ func (sh *Shape) fitGPUs(s *cluster.Snapshot, b *cluster.Pool) Verdict {
 	case sh.Req.GPUs > all:
 		return neverSize
 	}
-	if sh.free(s, b) < sh.Req.GPUs {
+	if sh.freeGPUs(s, b) < sh.Req.GPUs {
 		return noGPU
 	}
 	return Fits
 }
 
-// free counts the GPUs of a pool that have what a shape needs of each, up to as many as it needs.
-func (sh *Shape) free(s *cluster.Snapshot, b *cluster.Pool) int {
+// freeGPUs counts the GPUs of a pool that have what a shape needs of each, up to as many as it needs.
+func (sh *Shape) freeGPUs(s *cluster.Snapshot, b *cluster.Pool) int {
 	nd, found := sh.Need(s, b.Kind), 0
 	for i := range b.GPUs {
 		if nd.Fits(&b.GPUs[i]) && sh.Suits(b, i) {

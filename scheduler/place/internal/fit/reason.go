@@ -18,7 +18,7 @@ func (sh *Shape) Refusal(s *cluster.Snapshot, n *cluster.NodeState) Reason {
 		if why == Fits {
 			return Reason{}
 		}
-		if why > closest || at == nil || why == noGPU && sh.Req.GPUs > 1 && sh.free(s, b) > sh.free(s, at) {
+		if why > closest || at == nil || why == noGPU && sh.Req.GPUs > 1 && sh.freeGPUs(s, b) > sh.freeGPUs(s, at) {
 			closest, at = why, b
 		}
 	}
@@ -66,7 +66,7 @@ func (sh *Shape) describe(s *cluster.Snapshot, b *cluster.Pool, why Verdict) Rea
 	case noMemory:
 		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.Node.Spec.MemoryMiB)
 	}
-	return Reason{Why: gpuText(r, sh.free(s, b))}
+	return Reason{Why: gpuText(r, sh.freeGPUs(s, b))}
 }
 
 // tooLittle is a lack of something of the node: for now, or for good.

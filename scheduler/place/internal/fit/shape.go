@@ -300,7 +300,7 @@ func (r *Request) Milli() int64 {
 	case r.Whole:
 		return int64(r.GPUs) * cluster.GPUMilli
 	}
-	return int64(r.GPUs) * r.ShareMilli // see shape.size where it says none
+	return int64(r.GPUs) * r.ShareMilli // see Shape.Size where it says none
 }
 
 // LeastCharge is the least that a quota would pay for the shape on any kind.

@@ -25,7 +25,7 @@ type balanced struct{}
 
 func (balanced) sign() int64 { return 1 }
 
-func (balanced) precision(sc *Scorer) *wasteEstimator { return sc.Fine }
+func (balanced) precision(sc *Scorer) *WasteEstimator { return sc.Fine }
 
 // complete leaves out the margin by which a fine estimate may be lower.
 func (balanced) complete(sc *Scorer, v *Estimate, _ *cluster.Pool) {
@@ -36,7 +36,7 @@ func (balanced) complete(sc *Scorer, v *Estimate, _ *cluster.Pool) {
 }
 
 // prefer is the waste that is expected then.
-func (balanced) prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32 {
+func (balanced) prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *WasteEstimator) int32 {
 	return sc.idle(b, cpu, append(sc.gpus[:0], index), nd, ws)
 }
 

@@ -17,8 +17,8 @@ type Task struct {
 // NewTask places a shape by a policy.
 func NewTask(sh *fit.Shape, by fit.Policy) *Task { return &Task{sh, policies[by]} }
 
-// choice is which GPUs of a pool a task would get and what that does.
-type choice struct {
+// Choice is which GPUs of a pool a task would get and what that does.
+type Choice struct {
 	GPUs  []int // in ascending order; valid until the next choose
 	waste int32 // waste added, milli
 	Idle  int32 // idle GPUs afterwards
@@ -26,12 +26,12 @@ type choice struct {
 
 // choose picks the GPUs of a pool that add the least waste by an estimate; ties
 // go to the lowest index. The pool must fit the shape.
-func (sc *Scorer) choose(sh *Task, b *cluster.Pool, ws *wasteEstimator) choice {
+func (sc *Scorer) choose(sh *Task, b *cluster.Pool, ws *WasteEstimator) Choice {
 	now := sc.WasteNow(b, ws)
 	cpu := b.Node.CPU - sh.Req.CPUMHz
 	switch sh.Req.GPUs {
 	case 0:
-		return choice{waste: sc.idle(b, cpu, nil, nil, ws) - now, Idle: b.Idle}
+		return Choice{waste: sc.idle(b, cpu, nil, nil, ws) - now, Idle: b.Idle}
 	case 1:
 		return sc.chooseOne(sh, b, ws, cpu, now)
 	}
@@ -39,7 +39,7 @@ func (sc *Scorer) choose(sh *Task, b *cluster.Pool, ws *wasteEstimator) choice {
 }
 
 // chooseOne compares the GPUs that differ in what they have free.
-func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu int64, now int32) Choice {
 	nd := sh.Need(sc.snap, b.Kind)
 	best, at := int32(0), -1
 	for i := range b.GPUs {
@@ -52,7 +52,7 @@ func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu i
 		}
 	}
 	sc.gpus = append(sc.gpus[:0], at)
-	ch := choice{GPUs: sc.gpus, Idle: b.Idle, waste: sc.idle(b, cpu, sc.gpus, nd, ws) - now + sc.heatPrice(&b.GPUs[at], nd.Share)}
+	ch := Choice{GPUs: sc.gpus, Idle: b.Idle, waste: sc.idle(b, cpu, sc.gpus, nd, ws) - now + sc.heatPrice(&b.GPUs[at], nd.Share)}
 	if b.GPUs[at].Share == cluster.GPUMilli {
 		ch.Idle--
 	}
@@ -72,7 +72,7 @@ func seenAlike(gpus []cluster.GPUState, as *cluster.GPUState, nd *fit.Need, pair
 
 // chooseMany takes the tightest GPUs that fit, and of equal ones those that
 // are closest to each other.
-func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu int64, now int32) choice {
+func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu int64, now int32) Choice {
 	nd := sh.Need(sc.snap, b.Kind)
 	sc.gpus = sc.gpus[:0]
 	for i := range b.GPUs {
@@ -91,7 +91,7 @@ func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *wasteEstimator, cpu 
 		sc.gpus = sc.gpus[:sh.Req.GPUs]
 	}
 	slices.Sort(sc.gpus)
-	ch := choice{GPUs: sc.gpus, Idle: b.Idle}
+	ch := Choice{GPUs: sc.gpus, Idle: b.Idle}
 	for _, i := range sc.gpus {
 		if b.GPUs[i].Share == cluster.GPUMilli {
 			ch.Idle--

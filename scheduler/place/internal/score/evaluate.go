@@ -88,7 +88,7 @@ func (sc *Scorer) points(v *Estimate, broken *forecast.PlaceCounts, sh *Task) in
 }
 
 // Chosen are the GPUs of a pool that a task gets, by the estimate that decides.
-func (sc *Scorer) Chosen(sh *Task, b *cluster.Pool) choice {
+func (sc *Scorer) Chosen(sh *Task, b *cluster.Pool) Choice {
 	return sc.choose(sh, b, sh.policy.precision(sc))
 }
 

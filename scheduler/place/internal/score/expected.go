@@ -16,7 +16,7 @@ func (sc *Scorer) heatPrice(c *cluster.GPUState, share int32) int32 {
 
 // idle is the expected waste of a pool if its node had so much CPU free and
 // some of its GPUs had less by what a task needs.
-func (sc *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+func (sc *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *WasteEstimator) int32 {
 	if ws.Paired() {
 		return sc.idleParts(b, cpu, gpus, nd, ws)
 	}
@@ -36,7 +36,7 @@ func (sc *Scorer) idle(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws 
 }
 
 // idleParts is idle where compute and memory are told apart.
-func (sc *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *wasteEstimator) int32 {
+func (sc *Scorer) idleParts(b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need, ws *WasteEstimator) int32 {
 	k := &sc.snap.Kinds[b.Kind]
 	key := ws.Key(b.Kind, cpu)
 	sc.parts = sc.parts[:0]
@@ -86,7 +86,7 @@ func insertSorted(list []int32, v int32) []int32 {
 
 // WasteNow is the expected waste of a pool as it is, remembered for its class
 // until the demand changes.
-func (sc *Scorer) WasteNow(b *cluster.Pool, ws *wasteEstimator) int32 {
+func (sc *Scorer) WasteNow(b *cluster.Pool, ws *WasteEstimator) int32 {
 	for int(b.Class) >= len(ws.current) {
 		ws.current = append(ws.current, classWaste{born: -1})
 	}

@@ -18,13 +18,13 @@ type filling struct{ signed int32 }
 
 func (f filling) sign() int64 { return int64(f.signed) }
 
-func (filling) precision(sc *Scorer) *wasteEstimator { return sc.Rough }
+func (filling) precision(sc *Scorer) *WasteEstimator { return sc.Rough }
 
 func (f filling) complete(sc *Scorer, v *Estimate, b *cluster.Pool) {
 	v.stranded = f.stranded(sc, v.waste, b)
 }
 
-func (f filling) prefer(_ *Scorer, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *wasteEstimator) int32 {
+func (f filling) prefer(_ *Scorer, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *WasteEstimator) int32 {
 	return f.signed * b.GPUs[index].Share
 }
 

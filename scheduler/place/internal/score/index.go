@@ -161,7 +161,7 @@ func (ix *Index) Pick() (id int, ok bool) {
 		if len(ix.tied) == 0 {
 			return 0, false
 		}
-		id = ix.first(ix.tied)
+		id = ix.withFirstPool(ix.tied)
 		if ix.Estimates[id].known != rough {
 			return id, true
 		}
@@ -218,8 +218,8 @@ func (ix *Index) grow(n int) {
 // again.
 const spareClasses = 64
 
-// first is the one of some classes that has the first pool.
-func (ix *Index) first(ids []int32) int {
+// withFirstPool is the one of some classes that has the first pool.
+func (ix *Index) withFirstPool(ids []int32) int {
 	best := ids[0]
 	for _, id := range ids[1:] {
 		if ix.List.First[id] < ix.List.First[best] {

@@ -18,13 +18,13 @@ type policy interface {
 	// emptiest is.
 	sign() int64
 	// precision is the estimate of waste that decides.
-	precision(sc *Scorer) *wasteEstimator
+	precision(sc *Scorer) *WasteEstimator
 	// complete adds to a rough estimate of a placement on a pool what the policy
 	// wants to know.
 	complete(sc *Scorer, v *Estimate, b *cluster.Pool)
 	// prefer ranks a GPU of a pool for a task that takes what it needs of it and leaves
 	// the node so much CPU; the least wins.
-	prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *wasteEstimator) int32
+	prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *WasteEstimator) int32
 	// score is that of a placement, at the current prices; broken is the room for
 	// several GPUs that it takes away, nil where nothing is known.
 	score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32
@@ -33,7 +33,7 @@ type policy interface {
 	lost(sc *Scorer, term int64, b *cluster.Pool) int64
 }
 
-// worst is the points of a pool that cannot take the task.
+// Worst is the points of a pool that cannot take the task.
 const Worst = ranking.Absent
 
 // Estimate is what a shape's placement on a pool does, apart from prices.

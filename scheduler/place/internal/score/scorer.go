@@ -12,7 +12,7 @@ type Scorer struct {
 	weights  Weights
 	Turnover forecast.Turnover
 
-	Rough, Fine *wasteEstimator // of two precisions
+	Rough, Fine *WasteEstimator // of two precisions
 	Prices      *forecast.Prices
 	Places      *forecast.Places
 	rooms       []classRoom // by class ID
@@ -76,8 +76,8 @@ func (sc *Scorer) Price(supply *forecast.Supply, d *forecast.Demand, caution int
 	}
 }
 
-// wasteEstimator is expected waste by one precision.
-type wasteEstimator struct {
+// WasteEstimator is expected waste by one precision.
+type WasteEstimator struct {
 	*forecast.Waste
 	current []classWaste // of pools as they are, by class ID
 }
@@ -89,8 +89,8 @@ type classWaste struct {
 }
 
 // newWasteEstimator estimates waste for a demand.
-func newWasteEstimator(p forecast.Precision, s *forecast.Supply, d *forecast.Demand) *wasteEstimator {
-	e := &wasteEstimator{Waste: forecast.NewWaste(p)}
+func newWasteEstimator(p forecast.Precision, s *forecast.Supply, d *forecast.Demand) *WasteEstimator {
+	e := &WasteEstimator{Waste: forecast.NewWaste(p)}
 	e.Learn(s, d)
 	return e
 }

@@ -5,27 +5,27 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// standing is what a pool is worth to later work as it is.
-type standing struct {
+// Worth is what a pool is worth to later work as it is.
+type Worth struct {
 	waste, slots int64
 	places       forecast.PlaceCounts
 }
 
-// Standing is what a pool is worth as it is.
-func (sc *Scorer) Standing(b *cluster.Pool) standing {
+// Worth is what a pool is worth to later work as it is.
+func (sc *Scorer) Worth(b *cluster.Pool) Worth {
 	if b.Kind < 0 {
-		return standing{}
+		return Worth{}
 	}
-	s := standing{waste: int64(sc.WasteNow(b, sc.Fine)), slots: sc.slots(uint8(b.Idle), roomFor(b, b.Node.CPU))}
+	w := Worth{waste: int64(sc.WasteNow(b, sc.Fine)), slots: sc.slots(uint8(b.Idle), roomFor(b, b.Node.CPU))}
 	if sc.Turnover.Lives {
 		room := b.Supply()
-		s.places = sc.Places.Counts(&room)
+		w.places = sc.Places.Counts(&room)
 	}
-	return s
+	return w
 }
 
-// Healed is what a pool gains that has come from one standing to another, in milli.
-func (sc *Scorer) Healed(before, after *standing) int64 {
+// Healed is what a pool gains that has come from one worth to another, in milli.
+func (sc *Scorer) Healed(before, after *Worth) int64 {
 	gained := after.places.Minus(&before.places)
 	return before.waste - after.waste + after.slots - before.slots + sc.Places.Cost(&gained)
 }
