@@ -1,6 +1,7 @@
 package place
 
 import (
+	"flag"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
+
+var bruteClusters = flag.Int("place.clusters", 2000, "random clusters on which gangs are compared with all ways to place them")
 
 // A gang is placed whenever its tasks fit side by side: beside the planner all ways
 // to spread it over the GPUs are tried, of nodes that are empty and of nodes where some are in use.
@@ -191,4 +194,11 @@ func TestGangsTryWhatIsAlikeToOneTask(t *testing.T) {
 			}
 		}
 	}
+}
+
+// quick are weights under which nothing is played for long.
+func quick() Weights {
+	w := FastWeights()
+	w.Rough.Streams = 1
+	return w
 }

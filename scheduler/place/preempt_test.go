@@ -3,7 +3,6 @@ package place
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -309,38 +308,6 @@ func TestOrder(t *testing.T) {
 	}
 	if got := strings.Join(ids, " "); got != "urgent early late a" {
 		t.Errorf("order %q", got)
-	}
-}
-
-// On small random clusters, no set of victims on any node is of lower priority
-// or smaller than the one that is planned.
-func TestVictimsAreFewest(t *testing.T) {
-	for seed := range uint64(400) {
-		rng := rand.New(rand.NewPCG(seed, 3))
-		p := testPlanner(t, testNode("n1", "A100", 1+rng.IntN(4)), testNode("n2", "A100", 1+rng.IntN(4)), testNode("n3", "A100", 2))
-		for i := range 14 {
-			u := Usage{
-				ID: fmt.Sprintf("u%02d", i), NodeID: []string{"n1", "n2", "n3"}[rng.IntN(3)], Priority: 10 * (1 + rng.IntN(3)),
-				Start: noon.Add(-time.Duration(rng.IntN(100)) * time.Minute),
-			}
-			share := int64(1+rng.IntN(10)) * 100
-			slices := []int64{share * 80 / 1000, 10, 60}[rng.IntN(3)] // memory apart from compute
-			gpus := len(p.snap.Nodes[u.NodeID].Spec.GPUs)
-			for g := range gpus {
-				if g == i%gpus || rng.IntN(8) == 0 {
-					u.Takes = append(u.Takes, Take{GPU: g, Milli: share, Slices: slices})
-				}
-			}
-			_ = p.snap.Apply(u) // some do not fit
-		}
-		r := ask(t, "new", []string{"0.3", "0.7", "1", "2", "60G", "8G,0.6", "40G,0.2"}[rng.IntN(7)])
-		r.Priority = 35
-		plan, err := p.Preempt([]Request{r}, noon)
-		if top, count, possible := fewestByForce(p.snap, &r); possible != (err == nil) {
-			t.Errorf("seed %d: %v, but possible: %v", seed, err, possible)
-		} else if possible && (above(plan.Victims) != top || len(plan.Victims) != count) {
-			t.Errorf("seed %d: for %+v victims %q, best are %d of priority below %d", seed, r, victims(plan), count, top)
-		}
 	}
 }
 
