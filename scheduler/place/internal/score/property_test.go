@@ -3,6 +3,7 @@ package score
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -29,6 +30,10 @@ type scene struct {
 var asks = []string{"", "0.2", "0.5", "0.7", "8G", "8G,0.6", "60G,0.1", "1", "2", "4(A100)", "1(T4)"}
 
 func newScene(t *testing.T, seed uint64, lives bool, w Weights, demand ...string) *scene {
+	for _, p := range []*forecast.Precision{&w.Rough, &w.Fine, &w.LiveRough, &w.LiveFine} { // nothing is played for long
+		p.Streams, p.CPUSteps = min(p.Streams, 4), 8
+	}
+	w.Rough.Streams, w.LiveRough.Streams = 2, 2
 	c := &scene{t: t, rng: rand.New(rand.NewPCG(seed, 1)), snap: cluster.NewSnapshot(), weights: w, demand: &forecast.Demand{}, lives: lives}
 	for i := range 8 {
 		n := placetest.Node(fmt.Sprint("n", i), []string{"A100", "T4", "A100"}[i%3], []int{4, 2, 8, 0}[c.rng.IntN(4)])
@@ -45,6 +50,7 @@ func newScene(t *testing.T, seed uint64, lives bool, w Weights, demand ...string
 			t.Fatal(err)
 		}
 	}
+	c.demand.ForgetPrior(500)
 	for _, text := range demand {
 		sh := fit.NewShape(c.request(text), c.snap)
 		c.demand.Add(&sh.Demand, forecast.Prior, int64(20+c.rng.IntN(50)))
@@ -168,7 +174,7 @@ func TestIndexesFindTheBestPool(t *testing.T) {
 				}
 			}
 			found := 0
-			for range 600 {
+			for range 300 {
 				for range 1 + s.rng.IntN(4) {
 					s.step()
 				}
@@ -192,7 +198,7 @@ func TestIndexesFindTheBestPool(t *testing.T) {
 					t.Fatalf("%+v: pool %d with %d points, want %d with %d", ix.task.Req, got.ID, ix.Tree.Scores()[id], pool.ID, points)
 				}
 			}
-			if found < 200 {
+			if found < 100 {
 				t.Errorf("only %d requests found a pool", found)
 			}
 		})
@@ -206,7 +212,7 @@ func TestOneGPUIsChosenByWaste(t *testing.T) {
 	w.MeasuredMilli = 500
 	for _, demand := range [][]string{{"0.2", "0.5", "0.3", "1"}, {"60G,0.1", "8G,0.7", "0.3"}} {
 		s := newScene(t, 3, false, w, demand...)
-		for range 400 {
+		for range 100 {
 			s.step()
 			sh := fit.NewShape(s.request([]string{"0.2", "0.5", "8G,0.6", "1"}[s.rng.IntN(4)]), s.snap)
 			b := s.snap.Pools[s.rng.IntN(len(s.snap.Pools))]
@@ -234,4 +240,69 @@ func TestOneGPUIsChosenByWaste(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is expected to be wasted is what futures say that nothing else has asked: of a pool as it
+// is, also after it has changed, and with less on some of its GPUs.
+func TestWasteIsWhatTheFuturesSay(t *testing.T) {
+	for _, demand := range [][]string{{"0.2", "0.5", "0.3", "1"}, {"60G,0.1", "8G,0.7", "0.3"}} {
+		s := newScene(t, 5, false, DefaultWeights(), demand...)
+		afresh, wasted := forecast.NewWaste(s.scorer.Fine.Precision), 0
+		afresh.Learn(s.snap.Supply(), s.demand)
+		lessons := s.scorer.Lessons
+		for i := range 300 {
+			s.step()
+			if lessons != s.scorer.Lessons {
+				lessons = s.scorer.Lessons
+				afresh.Learn(s.snap.Supply(), s.demand)
+			}
+			b := s.snap.Pools[s.rng.IntN(len(s.snap.Pools))]
+			if b.Kind < 0 {
+				continue
+			}
+			known := func(n int) forecast.StateKey { return forecast.KeyOfShare(int32(2000 + 2*i + n)) } // never asked before
+			cpu, sh := b.Node.CPU-int64(s.rng.IntN(2))*1000, fit.NewShape(s.request("0.2"), s.snap)
+			nd := sh.Need(s.snap, b.Kind)
+			var gpus []int
+			for i := range b.GPUs {
+				if nd.Fits(&b.GPUs[i]) && s.rng.IntN(3) == 0 {
+					gpus = append(gpus, i)
+				}
+			}
+			if got, want := s.scorer.idle(b, cpu, gpus, nd, s.scorer.Fine), wasteBy(afresh, known(0), s.snap, b, cpu, gpus, nd); got != want {
+				t.Fatalf("%d GPUs less: %d wasted, want %d", len(gpus), got, want)
+			}
+			got, want := s.scorer.WasteNow(b, s.scorer.Fine), wasteBy(afresh, known(1), s.snap, b, b.Node.CPU, nil, nd)
+			if got != want {
+				t.Fatalf("%d wasted as it is, want %d", got, want)
+			}
+			if got > 0 {
+				wasted++
+			}
+		}
+		if wasted < 10 {
+			t.Errorf("something is wasted %d times: that tries little", wasted)
+		}
+	}
+}
+
+// wasteBy is the waste of a pool by futures, under a key, without the scorer.
+func wasteBy(w *forecast.Waste, key forecast.StateKey, snap *cluster.Snapshot, b *cluster.Pool, cpu int64, gpus []int, nd *fit.Need) int32 {
+	var shares []int32
+	var parts []forecast.Part
+	for i := range b.GPUs {
+		g := b.GPUs[i]
+		if slices.Contains(gpus, i) {
+			g.Milli -= int32(nd.Take.Milli)
+			g.Slices -= int32(nd.Take.Slices)
+			g.Share = max(0, g.Share-nd.Share)
+		}
+		shares = append(shares, g.Share)
+		parts = append(parts, g.Part(&snap.Kinds[b.Kind]))
+	}
+	if w.Paired() {
+		return w.EstimateParts(key, b.Kind, cpu, parts)
+	}
+	slices.Sort(shares)
+	return w.Estimate(key, b.Kind, cpu, shares)
 }
