@@ -143,27 +143,27 @@ func TestPricesFollowTheSnapshot(t *testing.T) {
 func TestPrecisionFollowsTheCluster(t *testing.T) {
 	w := DefaultWeights()
 	p := livePlanner(t, 2)
-	if p.scorer.Fine.Precision != w.Fine || p.scorer.Rough.Precision != w.Rough || p.scorer.Steps.By != w.StepMilli {
-		t.Errorf("a cluster that fills up is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
+	if p.scorer.Fine.Precision != w.Fine || p.scorer.Rough.Precision != w.Rough || p.scorer.Step != w.StepMilli {
+		t.Errorf("a cluster that fills up is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
 	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.3")})
-	if p.scorer.Fine.Misses != w.CoarseMisses || p.scorer.Rough.Misses != w.CoarseMisses || p.scorer.Steps.By != w.CoarseStepMilli {
-		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
+	if p.scorer.Fine.Misses != w.CoarseMisses || p.scorer.Rough.Misses != w.CoarseMisses || p.scorer.Step != w.CoarseStepMilli {
+		t.Errorf("coarse shares are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
 	p.ExpectEnds()
-	if p.scorer.Fine.Misses != w.CoarseLiveMisses || p.scorer.Rough.Misses != w.CoarseLiveMisses || p.scorer.Fine.Streams != w.LiveFine.Streams || p.scorer.Steps.By != w.StepMilli {
-		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
+	if p.scorer.Fine.Misses != w.CoarseLiveMisses || p.scorer.Rough.Misses != w.CoarseLiveMisses || p.scorer.Fine.Streams != w.LiveFine.Streams || p.scorer.Step != w.StepMilli {
+		t.Errorf("coarse shares in a cluster that lives are estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
 	p.Learn([]Request{ask(t, "a", "0.5"), ask(t, "b", "0.1")})
-	if p.scorer.Fine.Precision != w.LiveFine || p.scorer.Rough.Precision != w.LiveRough || p.scorer.Steps.By != w.StepMilli {
-		t.Errorf("a cluster that lives is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
+	if p.scorer.Fine.Precision != w.LiveFine || p.scorer.Rough.Precision != w.LiveRough || p.scorer.Step != w.StepMilli {
+		t.Errorf("a cluster that lives is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
 	for p.scorer.Turnover.Rate > 0.005 {
 		p.Started()
 	}
 	p.recompute()
-	if p.scorer.Fine.Precision != w.Fine || p.scorer.Steps.By != w.StepMilli {
-		t.Errorf("a cluster that lives no longer is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Steps.By)
+	if p.scorer.Fine.Precision != w.Fine || p.scorer.Step != w.StepMilli {
+		t.Errorf("a cluster that lives no longer is estimated with %+v in steps of %d", p.scorer.Fine.Precision, p.scorer.Step)
 	}
 }
 

@@ -3,7 +3,10 @@ package forecast
 import "github.com/nomad-gpu/nomad-gpu/scheduler/place/splitmix"
 
 // memo remembers expected waste by state: an open-addressing hash table that
-// is emptied when it has grown too large, so that its memory is bounded.
+// is emptied when it has grown too large, so that its memory is bounded. With a Go
+// map in its place, whose hash is of the whole key, placements took 8 % more of a
+// processor on the default trace, 26 % more on gpushare40 and as much where tasks end
+// (medians of 5 to 11 pairs of runs by turns, while others kept the processors busy).
 type memo struct {
 	slots []memoSlot
 	count int

