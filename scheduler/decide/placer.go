@@ -95,12 +95,13 @@ func (p *groupPlacer) decideNew() (record.Group, error) {
 }
 
 // setAside takes the group's running allocs off the books: a changed request
-// replaces all of them, so what they hold is free for it. The result puts them
-// back, for as long as they run.
+// replaces all of them, so what they hold is free for it. What stops already is
+// not replaced: it holds its GPUs, and its queue pays for it, until it has ended.
+// The result puts them back, for as long as they run.
 func (p *groupPlacer) setAside() func() {
 	return p.tx.Without(func(yield func(*nomad.Alloc) bool) {
 		for _, a := range p.tx.AllocsOf(p.key) {
-			if a.Group == p.ask.Group && !yield(a) {
+			if a.Group == p.ask.Group && !a.Stopping && !yield(a) {
 				return
 			}
 		}
@@ -163,6 +164,10 @@ func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 		g.Attempts = record.Attempts{} // its owner wants it to be tried
 	}
 	given := p.given(&was)
+	if hold := p.besideEnding(&was); hold != nil {
+		g.Replaces = true
+		return p.held(g, given, hold), nil
+	}
 	missing := p.ask.Count - p.tx.Live(p.key, p.ask.Group)
 	if was.Decision.Hold == nil && (missing <= 0 || p.underWay(&was)) {
 		p.tx.AssumeRest(p.key, p.ask.Group, was.Assumed, missing)

@@ -1,9 +1,13 @@
 package decide
 
 import (
+	"slices"
+
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // What runs of a group whose request changed is replaced. Where its update block has no
@@ -30,6 +34,23 @@ func (p *groupPlacer) refill(was record.Group, given []admit.TaskDecision) (reco
 		return p.replace(was, given)
 	}
 	return p.fill(was, given, running)
+}
+
+// besideEnding is the hold of a group that runs while an earlier version of it has not ended,
+// and whose queue could not pay for a third beside that; nil where it need not wait. Not every
+// change tells whether Nomad replaces what runs, so any may: else each of many updates would
+// leave another version that stops.
+func (p *groupPlacer) besideEnding(was *record.Group) *admit.Hold {
+	ends := func(a *nomad.Alloc) bool { return a.Group == p.ask.Group && a.Stopping && len(a.Devices) > 0 }
+	if p.queue == nil || was.Decision.Hold != nil || p.tx.Live(p.key, p.ask.Group) == 0 || !slices.ContainsFunc(p.tx.AllocsOf(p.key), ends) {
+		return nil
+	}
+	defer p.setAside()()
+	why := p.tx.OverQuota(p.queue.Name, p.leastCost().Times(int64(p.ask.Count)))
+	if why == "" {
+		return nil
+	}
+	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", beside what is replaced and has not ended"}
 }
 
 // startBeside is how many allocs start beside what runs of the group; 0 where it has no canaries.

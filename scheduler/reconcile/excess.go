@@ -36,6 +36,84 @@ func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 			}
 		}
 	})
+	if item == nil {
+		item = beforeItsTime(tx, skip)
+	}
+	return item
+}
+
+// beforeItsTime finds a group of which something has been stopping for so long that its
+// queue, which is above its limit, has to pay for it as well as for what was started in its
+// place. So many of the youngest allocs go, and come back when the others have ended.
+func beforeItsTime(tx *state.Tx, skip map[string]bool) *Item {
+	for key, groups := range lingering(tx) {
+		if skip[key.String()] || tx.Record(key) == nil || tx.Unchangeable(key) || isSystem(tx, key) || tx.UnderWay(tx.Record(key)) {
+			continue
+		}
+		for _, group := range slices.Sorted(maps.Keys(groups)) {
+			if item := besideLingering(tx, key, group, groups[group]); item != nil {
+				return item
+			}
+		}
+	}
+	return nil
+}
+
+// lingering counts what lingers of each group, in the order of their jobs.
+func lingering(tx *state.Tx) iter.Seq2[nomad.JobKey, map[string]int] {
+	count := map[nomad.JobKey]map[string]int{}
+	for a := range tx.Lingering() {
+		if count[a.Key()] == nil {
+			count[a.Key()] = map[string]int{}
+		}
+		count[a.Key()][a.Group]++
+	}
+	keys := slices.SortedFunc(maps.Keys(count), func(x, y nomad.JobKey) int { return strings.Compare(x.String(), y.String()) })
+	return func(yield func(nomad.JobKey, map[string]int) bool) {
+		for _, key := range keys {
+			if !yield(key, count[key]) {
+				return
+			}
+		}
+	}
+}
+
+// besideLingering has a group wait if its queue is above its limit by what was started in
+// place of so many allocs that linger.
+func besideLingering(tx *state.Tx, key nomad.JobKey, group string, n int) (item *Item) {
+	gang := tx.IsGang(key, group)
+	victims := stoppable(tx, key, func(g string) bool { return g == group || gang && tx.IsGang(key, g) })
+	queue := tx.QueueOf(key, group)
+	if len(victims) == 0 || queue == nil {
+		return nil
+	}
+	tx.Try(func() {
+		defer tx.Without(func(yield func(*nomad.Alloc) bool) {
+			for a := range leaving(tx) {
+				if !(a.Key() == key && a.Group == group && tx.Lingers(a)) && !yield(a) {
+					return
+				}
+			}
+		})()
+		for q := queue; q != nil; q = tx.Config().Queue(q.Parent) {
+			if !tx.Exceeds(q.Name) {
+				continue
+			}
+			if !gang && len(victims) > n {
+				slices.SortFunc(victims, func(x, y decide.Victim) int {
+					return cmp.Or(tx.Alloc(y.AllocID).Created.Compare(tx.Alloc(x.AllocID).Created), strings.Compare(y.AllocID, x.AllocID))
+				})
+				victims = victims[:n]
+			}
+			for i := range victims {
+				victims[i].Queue = q.Name
+			}
+			why := tx.OverQuota(q.Name, place.Charge{})
+			text := fmt.Sprintf("group %s of job %s must wait until what it replaces has ended: %s", group, key, why)
+			item = hold(key, group, victims, text, &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what this replaces and what has not ended"})
+			return
+		}
+	})
 	return item
 }
 

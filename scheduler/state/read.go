@@ -39,6 +39,9 @@ const (
 	// longestStop is after how long an alloc that is to end is not waited for any more: its
 	// client may hang, or its processes in the kernel.
 	longestStop = 30 * time.Minute
+	// Lingering is for how long an alloc that is to end counts as gone where another has
+	// started in its place.
+	Lingering = time.Minute
 	// killing is how much longer than its job says an alloc may take to end.
 	killing = 5 * time.Minute
 )
@@ -58,6 +61,23 @@ func (r *Reader) Stopping() iter.Seq[*nomad.Alloc] {
 	return func(yield func(*nomad.Alloc) bool) {
 		for id, since := range r.stopping {
 			if a := r.allocs[id]; r.now().Sub(since) < r.longestStop(a) && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// Lingers reports whether an alloc that is to end has been so for longer than work
+// usually takes. What Nomad started in its place then counts beside it.
+func (r *Reader) Lingers(a *nomad.Alloc) bool {
+	return a.Stopping && r.now().Sub(r.stopping[a.ID]) >= Lingering
+}
+
+// Lingering are the allocs that linger, in no order.
+func (r *Reader) Lingering() iter.Seq[*nomad.Alloc] {
+	return func(yield func(*nomad.Alloc) bool) {
+		for id := range r.stopping {
+			if a := r.allocs[id]; r.Lingers(a) && len(a.Devices) > 0 && !yield(a) {
 				return
 			}
 		}
@@ -144,6 +164,14 @@ func (r *Reader) Charge(node string, takes []place.Take) place.Charge {
 type Need struct {
 	Node  place.Request // only what bounds the node
 	Alloc place.Blocks
+}
+
+// Times is what so many allocs need together on one node.
+func (n *Need) Times(allocs int) *Need {
+	all := Need{Node: n.Node, Alloc: n.Alloc}
+	all.Alloc.CPUMHz, all.Alloc.MemoryMiB = n.Alloc.CPUMHz*int64(allocs), n.Alloc.MemoryMiB*int64(allocs)
+	all.Alloc.Devices = slices.Repeat(n.Alloc.Devices, allocs)
+	return &all
 }
 
 // Admits reports whether a group may run on a node at all.
