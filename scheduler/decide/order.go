@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,19 +19,20 @@ import (
 // it the room that it waits for: before that, whoever fits goes first.
 const patience = time.Minute
 
-// Window is the groups whose turn is next, each with the node that is kept for it.
+// Window is the groups whose turn is next, each with the nodes that are kept for it.
 // What comes after them is held where Nomad, which goes by priority and the age of
 // evaluations alone, would start it in their stead.
 type Window struct{ waiters []waiter }
 
 // waiter is a group that waits for room, with the node that is kept for it: empty
-// where it cannot get any.
+// where it cannot get any. A gang has one for each node that it needs.
 type waiter struct {
 	key   nomad.JobKey
 	group string
 	turn  quota.Turn
 	held  bool
-	need  *state.Need
+	gang  bool        // held until all of its room is there: Nomad would start any other first
+	need  *state.Need // there; of all allocs of a gang that are to go there
 	node  string
 	start *time.Duration // see soonest; nil: not looked up yet
 }
@@ -48,34 +50,67 @@ func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
 	return waits.Priority > other.Priority || patient
 }
 
-// mostKept bounds for how many waiting groups a node is kept at once.
+// mostKept bounds how many nodes are kept at once.
 const mostKept = 32
 
 // NewWindow takes the first of the groups that wait for room or for their turn, and
-// keeps one node for each that could get it: where the least has to go.
+// keeps one node for each that could get it, and for a gang as many as it needs: where
+// the least has to go. A gang for which there are too few gets none.
 func NewWindow(tx *state.Tx) *Window {
 	var list []waiter
-	for one := range tx.WaitingFor("", view.WaitsForPriority) {
+	kept := map[string]bool{}
+	for one := range tx.WaitingFor("", view.WaitsForPriority, view.WaitsForRoom) {
 		r := tx.Record(one.Job)
 		if r == nil || tx.Drifted(one.Job) || tx.Unrecorded(one.Job) {
 			continue
 		}
-		if g, known := r.Groups[one.Group]; known {
-			list = append(list, waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil})
+		g, known := r.Groups[one.Group]
+		if !known {
+			continue
+		}
+		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g)}
+		if one.Held == view.WaitsForRoom {
+			list = append(list, gangNodes(tx, &g, w, kept, mostKept-len(list))...)
+		} else {
+			w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
+			list = append(list, w)
+			kept[w.node] = true
 		}
 		if len(list) == mostKept {
 			break
 		}
 	}
-	kept := map[string]bool{}
-	for i := range list {
-		w := &list[i]
-		g := tx.Record(w.key).Groups[w.group]
-		w.need = blocks.NeedOf(tx, &g)
-		w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
-		kept[w.node] = true
-	}
 	return &Window{list}
+}
+
+// gangNodes are the nodes to keep for what a gang that waits for room needs of a group, with
+// as many of its allocs on each as could go there; none where that is more than so many, or
+// where it rests or its room is on its way.
+func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, most int) (list []waiter) {
+	left := g.Ask.Together() - tx.Live(w.key, w.group)
+	if !g.Ask.Gang || rests(g, tx.Now()) || tx.Assumed(w.key, w.group) > 0 {
+		return nil
+	}
+	w.gang = true
+	one, room, taken, leaves := w.need, tx.RoomFor(w.need), maps.Clone(kept), tx.Leaves(w.turn.Priority, w.key)
+	for left > 0 {
+		if w.node = room.Least(w.turn.Priority, w.key, taken); w.node == "" || len(list) == most {
+			return nil
+		}
+		taken[w.node] = true
+		n := 1
+		for w.need = one; n < left && !apart(&g.Ask, left); n++ {
+			more := one.Times(n + 1)
+			if !tx.ServesNow(w.node, more, leaves) {
+				break
+			}
+			w.need = more
+		}
+		left -= n
+		list = append(list, w)
+	}
+	maps.Copy(kept, taken)
+	return list
 }
 
 // holds reports whether a node is kept for a group.
@@ -102,7 +137,7 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 		rank := tx.PriorityOf(first.key)
 		// What is let go is registered anew, and with that at the end of Nomad's order.
 		before := first.held || tx.Queued(key) < tx.Queued(first.key)
-		preferred := held || g.Ask.Priority > rank || g.Ask.Priority == rank && before
+		preferred := held || first.gang || g.Ask.Priority > rank || g.Ask.Priority == rank && before
 		if first.key == key || !preferred || !goesFirst(tx, first.turn, own) {
 			continue
 		}
