@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -136,6 +137,7 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 		"counts that are kept unseen":          {"/v1/jobs", odd["keeps"], only["register-job"], nil, 403, "read-job"},
 		"compute beside a device block":        {"/v1/jobs", odd["compute"], alice, nil, 403, never},
 		"devices twice":                        {"/v1/jobs", odd["twice"], alice, nil, 400, "twice"},
+		"a job that stops, once more":          {"/v1/jobs", registration(t, slow(), ""), alice, nil, 200, "waits for quota"},
 	}
 	for _, name := range []string{"nvidia/", "/", "/slice", "//T4"} {
 		list["devices named "+name] = attack{"/v1/jobs", registration(t, wants("named", name, 1).api(), ""), alice, nil, 400, fmt.Sprintf("%q", name)}
@@ -143,9 +145,17 @@ func attacks(t *testing.T, alice, child string, only map[string]string) map[stri
 	return list
 }
 
+// slow is a job whose task goes on for long after Nomad wants it to stop.
+func slow() *api.Job {
+	j := job{id: "slow", namespace: "team", meta: map[string]string{"gpu": "1G"}}.api()
+	j.TaskGroups[0].Tasks[0].ShutdownDelay = time.Hour
+	return j
+}
+
 // besieged is a cluster whose team has a full queue, with what attacks need: service svc with a
 // version of three allocs, of which it has one, parameterized job par, periodic job never, job many of
-// twenty allocs without GPUs, and res, which was registered around the service, with devices and no allocs.
+// twenty allocs without GPUs, res, which was registered around the service, with devices and no allocs,
+// and slow, which was stopped and whose alloc has not ended.
 func besieged(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica, alice string) {
 	t.Helper()
 	r.API.SetSecretID(alice)
@@ -171,7 +181,14 @@ func besieged(ctx context.Context, t *testing.T, c *cluster.Cluster, r *replica,
 	if _, _, err := c.API.Jobs().Register(around, nil); err != nil {
 		t.Fatal(err)
 	}
-	admitted(ctx, t, r, job{id: "fill", namespace: "team", meta: map[string]string{"gpu": "11G"}})
+	if _, _, err := r.API.Jobs().Register(slow(), nil); err != nil {
+		t.Fatal(err)
+	}
+	runsIn(ctx, t, c.API, "team", "slow", 1)
+	if _, _, err := r.API.Jobs().Deregister("slow", false, (&api.WriteOptions{Namespace: "team"}).WithContext(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	admitted(ctx, t, r, job{id: "fill", namespace: "team", meta: map[string]string{"gpu": "10G"}})
 	runsIn(ctx, t, c.API, "team", "fill", 1)
 }
 
@@ -203,8 +220,8 @@ func (r *replica) dispatches(ctx context.Context, t *testing.T, alice string, at
 }
 
 // TestNoTenantGetsPastAFullQueue has a tenant try each way past admission that was found or
-// thought of, on a Nomad with ACLs, in a queue that is full and may not borrow. Each is refused,
-// and Nomad runs, and has registered, what it did before.
+// thought of, on a Nomad with ACLs, in a queue that is full and may not borrow. Each is refused, or
+// waits, and Nomad runs, and has registered, what it did before.
 func TestNoTenantGetsPastAFullQueue(t *testing.T) {
 	t.Parallel()
 	ctx, c := startWith(t, 1, cluster.Options{ACLs: true})
@@ -279,7 +296,7 @@ func nothingMore(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	for _, stub := range jobs {
-		want, listed := map[string]int{"svc": 1, "par": 1, "many": 20, "res": 1, "fill": 1, "never": 1}[stub.ID]
+		want, listed := map[string]int{"svc": 1, "par": 1, "many": 20, "res": 1, "fill": 1, "never": 1, "slow": 1}[stub.ID]
 		if child := stub.ParentID == "par"; child {
 			want, listed = 1, true
 		}
@@ -294,8 +311,8 @@ func nothingMore(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 			t.Errorf("job %s has %v", stub.ID, d)
 		}
 	}
-	if len(jobs) != 8 { // and two children
-		t.Errorf("%d jobs are registered, want 8", len(jobs))
+	if len(jobs) != 9 { // and two children
+		t.Errorf("%d jobs are registered, want 9", len(jobs))
 	}
 	doubleBooked(ctx, t, c.API)
 }

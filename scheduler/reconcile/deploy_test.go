@@ -50,7 +50,7 @@ func canariesOf(j *modelJob, g *api.TaskGroup) int {
 
 // place starts what is missing of a group and returns how many find no room.
 func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
-	want := *g.Count
+	want := *g.Count - j.done[*g.Name]
 	if j.job.Stop != nil && *j.job.Stop || j.job.IsParameterized() || j.job.IsPeriodic() {
 		want = 0
 	}

@@ -37,6 +37,10 @@ type modelJob struct {
 	// lost is how many allocs of a group were stopped or moved since it was last looked at,
 	// and broken how many have failed and are to be started again.
 	lost, broken map[string]int
+	// done is how many allocs of a group of the version that is registered have completed, and
+	// ended is set once all have.
+	done  map[string]int
+	ended bool
 }
 
 // modelDeployment is one with canaries: of the version with that index, beside allocs of the
@@ -77,8 +81,9 @@ type model struct {
 	stops map[string]int
 	// delayed is set while Nomad's scheduler has not come to what was registered.
 	delayed bool
-	// unchangeable is how often a dispatched job was to be changed.
-	unchangeable int
+	// unchangeable is how often a dispatched job was to be changed, and again how often one that
+	// had ended was: Nomad runs a new version from the start.
+	unchangeable, again int
 }
 
 func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
@@ -154,6 +159,8 @@ func (m *model) Register(_ context.Context, key nomad.JobKey, body []byte) error
 	case j.job.Dispatched: // the HTTP API knows no such field
 		m.unchangeable++
 		return errors.New("field 'Dispatched' is read-only")
+	case j.ended:
+		m.again++
 	}
 	job := map[string]json.RawMessage{}
 	if err := json.Unmarshal(r.Job, &job); err != nil {
@@ -183,6 +190,7 @@ func (m *model) register(raw json.RawMessage) {
 	m.index++
 	j.index, j.queued, j.job = m.index, m.index, job
 	j.job.JobModifyIndex = &j.index
+	j.done, j.ended = map[string]int{}, false
 	j.versions = append(j.versions, raw)
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
 	m.schedule()
@@ -257,6 +265,29 @@ func (m *model) stop(j *modelJob) {
 	m.index++
 	*j.job.JobModifyIndex = m.index
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
+	m.schedule()
+}
+
+// finish has a batch job end by itself if all of it runs.
+func (m *model) finish(j *modelJob) {
+	want := 0
+	for _, g := range j.job.TaskGroups {
+		want += *g.Count
+	}
+	list := slices.DeleteFunc(slices.Clone(m.allocs), func(a *modelAlloc) bool {
+		return a.stub.JobID != j.key.ID || a.stub.Namespace != j.key.Namespace || a.stopping > 0
+	})
+	if *j.job.Type != "batch" || len(list) == 0 || len(list) != want || len(j.blocked) > 0 {
+		return
+	}
+	for _, a := range list {
+		m.allocs = slices.DeleteFunc(m.allocs, func(x *modelAlloc) bool { return x == a })
+		m.index++
+		j.done[a.stub.TaskGroup]++
+		a.stub.ClientStatus, a.stub.ModifyIndex = "complete", m.index
+		m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+	}
+	j.ended = true
 	m.schedule()
 }
 

@@ -27,9 +27,7 @@ func (h *modelRun) rareEvent(j *modelJob, kind int) {
 		for range 3 {
 			h.pass()
 		}
-		delete(h.jobs, j.key.String())
-		h.index++
-		h.tell(nomad.Change{JobGone: &j.key})
+		h.purge(j)
 	case 15, 16: // killed: Nomad starts another
 		if len(h.allocs) > 0 {
 			a := h.allocs[h.rng.IntN(len(h.allocs))]
@@ -57,6 +55,14 @@ func (h *modelRun) rareEvent(j *modelJob, kind int) {
 		h.log = append(h.log, "  dispatch "+id)
 		h.dispatch(parent, id, 10+20*h.rng.IntN(5))
 	}
+}
+
+// purge forgets a job with its allocs, as Nomad does, also those that have not ended.
+func (m *model) purge(j *modelJob) {
+	delete(m.jobs, j.key.String())
+	m.allocs = slices.DeleteFunc(m.allocs, func(a *modelAlloc) bool { return a.stub.Namespace == j.key.Namespace && a.stub.JobID == j.key.ID })
+	m.index++
+	m.tell(nomad.Change{JobGone: &j.key})
 }
 
 // waitsForPromotion reports whether Nomad refuses to scale a job.

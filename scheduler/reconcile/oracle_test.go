@@ -1,0 +1,135 @@
+package reconcile
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// historyKind is what a history has beside its events.
+type historyKind int
+
+const (
+	plain    historyKind = iota
+	slow                 // jobs that take long to stop, and batch jobs that end
+	refusing             // and nodes that Nomad refuses for a reason that the service does not see
+)
+
+func historyOf(seed uint64) historyKind { return historyKind(seed % 3) }
+
+// beOdd gives some jobs of a history properties of their own. It has its own random numbers: the
+// events of a seed are the same with it and without.
+func (h *modelRun) beOdd(seed uint64, kind historyKind) {
+	h.odd = rand.New(rand.NewPCG(seed, 11))
+	if kind == plain {
+		return
+	}
+	h.stops = map[string]int{}
+	for i := range 6 {
+		h.stops[fmt.Sprintf("j%d", i)] = []int{2, 2, 5, 20, 90}[h.odd.IntN(5)]
+	}
+	if kind != refusing {
+		return
+	}
+	refused := map[string]string{}
+	for _, namespace := range []string{"a", "b", "c"} {
+		for i := range 6 {
+			if h.odd.IntN(5) == 0 {
+				refused[fmt.Sprintf("%s/j%d", namespace, i)] = h.nodes[h.odd.IntN(len(h.nodes))].ID
+			}
+		}
+	}
+	h.refuses = func(j *modelJob, n *api.Node) string {
+		// A gang that Nomad starts in part rests for longer than a quiet time.
+		if refused[j.key.String()] == n.ID && j.job.TaskGroups[0].Tasks[0].Meta["gpu_gang"] != "true" {
+			return "missing compatible host volumes"
+		}
+		return ""
+	}
+}
+
+// refused reports whether Nomad refuses a job some node.
+func (h *modelRun) refused(j *modelJob) bool {
+	return h.refuses != nil && slices.ContainsFunc(h.nodes, func(n *api.Node) bool { return h.refuses(j, n) != "" })
+}
+
+// couldStart reports whether all that is missing of a group would find devices now, whatever marks
+// the service gave it.
+func (h *modelRun) couldStart(g *api.TaskGroup, missing int) bool {
+	taken := map[string]bool{}
+	for _, a := range h.allocs {
+		for _, d := range a.stub.AllocatedResources.Tasks["t"].Devices {
+			for _, id := range d.DeviceIDs {
+				taken[id] = true
+			}
+		}
+	}
+	blocks := g.Tasks[0].Resources.Devices
+	for range missing {
+		if !slices.ContainsFunc(h.nodes, func(n *api.Node) bool {
+			try := maps.Clone(taken)
+			fits := h.devices(n, blocks, try) != nil
+			if fits {
+				taken = try
+			}
+			return fits
+		}) {
+			return false
+		}
+	}
+	return len(blocks) > 0
+}
+
+// oracle says what waits although nothing keeps it: the first in the order that its queue can pay
+// for, where there is room for it. What comes after one that waits for room may have to leave that
+// to it. Nothing is said of what comes after a job that Nomad refuses a node for a reason of its
+// own, or that may not be changed: Nomad alone places it.
+func (h *modelRun) oracle() (wrong []string) {
+	var list []state.Waiting
+	h.believed.Do(func(tx *state.Tx) {
+		for _, w := range tx.Waiting() {
+			list = append(list, *w)
+		}
+	})
+	for i, w := range list {
+		j := h.jobs[w.Job.String()]
+		if j == nil || j.job.Dispatched || j.job.IsParameterized() || h.refused(j) {
+			return wrong
+		}
+		at := slices.IndexFunc(j.job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == w.Group })
+		g, missing := j.job.TaskGroups[at], j.blocked[w.Group]
+		need := 0
+		for _, d := range g.Tasks[0].Resources.Devices {
+			need += int(*d.Count) * missing
+		}
+		if w.Job.Namespace == "a" && h.used("a")+need > 32 {
+			continue // it waits for its queue, and keeps nothing from the others
+		}
+		if h.couldStart(g, missing) {
+			wrong = append(wrong, fmt.Sprintf("%s, number %d of %d that wait, could start: %d missing, %v", w.Job, i+1, len(list), missing, constraintsOf(g)))
+		}
+		return wrong
+	}
+	return wrong
+}
+
+// inVain are the evictions for what does not run now.
+func (h *modelRun) inVain(log []string) (lines []string) {
+	for _, line := range log {
+		if !strings.Contains(line, "   evict: ") && !strings.Contains(line, "   reclaim: ") {
+			continue
+		}
+		_, after, found := strings.Cut(line, ": job ")
+		whom, _, _ := strings.Cut(after, " ")
+		if j := h.jobs[whom]; found && j != nil && !h.refused(j) && h.holds(j) == 0 {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
