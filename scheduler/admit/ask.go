@@ -60,6 +60,11 @@ type Ask struct {
 	// them: those of an earlier admission are left out.
 	Constraints []Constraint
 
+	// Drivers and Volumes are what Nomad asks of a node without a constraint: the drivers of
+	// all tasks, by name, and what the group's volume blocks name.
+	Drivers []string `json:",omitempty"`
+	Volumes []Volume `json:",omitempty"`
+
 	// Distinct is which allocs take a node each, by a constraint distinct_hosts or a
 	// static port: those of the group, or those of the job; empty: none.
 	Distinct Distinct `json:",omitempty"`
@@ -86,6 +91,15 @@ type Ask struct {
 	Tasks []TaskAsk // those that need GPUs, in the job's order
 	// Was is what an earlier admission left in the job; nil if there was none.
 	Was *Earlier
+}
+
+// Volume is one that a group mounts.
+type Volume struct {
+	Type     string // host or csi
+	Source   string
+	ReadOnly bool `json:",omitempty"`
+	// PerAlloc volumes are one for each alloc: Source with its number in brackets.
+	PerAlloc bool `json:",omitempty"`
 }
 
 // Distinct says which allocs do not share a node.

@@ -1,5 +1,7 @@
 package admit
 
+import "slices"
+
 // Nomad's resources for a task that asks for none.
 const (
 	defaultCPUMHz    = 100
@@ -45,4 +47,27 @@ func (t task) hostResources() [3]int64 {
 		memory = defaultMemoryMiB
 	}
 	return [3]int64{cpu, cores, memory}
+}
+
+// drivers are those of the group's tasks.
+func (g *group) drivers() []string {
+	var names []string
+	for _, t := range g.tasks {
+		if t.header.Driver != "" {
+			names = append(names, t.header.Driver)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// volumes are those that the group mounts.
+func (g *group) volumes() []Volume {
+	var list []Volume
+	for _, name := range sortedKeys(g.header.Volumes) {
+		if v := g.header.Volumes[name]; v != nil {
+			list = append(list, *v)
+		}
+	}
+	return list
 }

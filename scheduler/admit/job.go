@@ -70,6 +70,7 @@ type groupHeader struct {
 	Networks    []network
 	Scaling     *struct{ Min, Max *int }
 	Update      *updateHeader
+	Volumes     map[string]*Volume
 }
 
 // count is how many allocs Nomad starts: without a count as many as the group is scaled to at
@@ -178,7 +179,7 @@ func readGroup(raw []byte, devices []string) (group, error) {
 	if err := g.object.decodeAll(map[string]any{
 		"Name": &g.header.Name, "Count": &g.header.Count, "Meta": &g.header.Meta,
 		"Constraints": &g.header.Constraints, "Affinities": &g.header.Affinities, "Networks": &g.header.Networks,
-		"Scaling": &g.header.Scaling, "Update": &g.header.Update,
+		"Scaling": &g.header.Scaling, "Update": &g.header.Update, "Volumes": &g.header.Volumes,
 	}); err != nil {
 		return g, err
 	}

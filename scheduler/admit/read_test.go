@@ -57,6 +57,7 @@ func TestRead(t *testing.T) {
 func withDefaults(a Ask) Ask {
 	a.Namespace, a.JobID, a.JobType, a.Group, a.Priority = "default", "train", "service", "g", 50
 	a.NodePool, a.Datacenters = "default", []string{"*"}
+	a.Drivers = []string{a.Tasks[0].Driver}
 	if a.CPUMHz == 0 {
 		a.CPUMHz, a.MemoryMiB = defaultCPUMHz, defaultMemoryMiB
 	}

@@ -108,6 +108,7 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 		return nil, err
 	}
 	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
+	ask.Drivers, ask.Volumes = g.drivers(), g.volumes()
 	return &ask, nil
 }
 
@@ -340,7 +341,7 @@ func refuse(group, task string, err error) error {
 	return malformed(fmt.Sprintf("group %q, task %q: %s", group, task, err))
 }
 
-func sortedKeys(m map[string]string) []string {
+func sortedKeys[V any](m map[string]V) []string {
 	list := make([]string, 0, len(m))
 	for k := range m {
 		list = append(list, k)

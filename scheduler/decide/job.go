@@ -93,6 +93,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 // form places the ask on the idle cluster: which device blocks it takes at all, and
 // whether any node could ever hold it.
 func form(tx *state.Tx, a *admit.Ask, parts []blocks.Part) (blocks.Placed, error) {
+	parts = blocks.Whenever(parts)
 	u, err := blocks.Idle(tx).Place(parts)
 	if !errors.Is(err, place.ErrNoRoom) {
 		return u, err

@@ -75,5 +75,6 @@ func constraintTargets(n *api.Node) map[string]string {
 	}
 	m["node.unique.id"], m["node.unique.name"] = n.ID, n.Name
 	m["node.datacenter"], m["node.class"], m["node.pool"] = n.Datacenter, n.NodeClass, n.NodePool
+	addFeasibility(m, n)
 	return m
 }

@@ -35,6 +35,9 @@ type wireNode struct {
 	DrainStrategy     *struct{} // whatever it is
 	ModifyIndex       uint64
 	Attributes, Meta  map[string]string
+	Drivers           map[string]*api.DriverInfo
+	HostVolumes       map[string]*api.HostVolumeInfo
+	CSINodePlugins    map[string]*struct{ Healthy bool }
 	NodeResources     *wireResources
 	ReservedResources *struct {
 		Cpu    struct{ CpuShares uint64 }
@@ -57,6 +60,15 @@ func (w *wireNode) node() *api.Node {
 	n := &api.Node{
 		ID: w.ID, Name: w.Name, Datacenter: w.Datacenter, NodePool: w.NodePool, NodeClass: w.NodeClass, HTTPAddr: w.HTTPAddr, Status: w.Status,
 		SchedulingEligibility: w.SchedulingEligibility, Drain: w.Drain, ModifyIndex: w.ModifyIndex, Attributes: w.Attributes, Meta: w.Meta,
+		Drivers: w.Drivers, HostVolumes: w.HostVolumes,
+	}
+	for id, p := range w.CSINodePlugins {
+		if p != nil {
+			if n.CSINodePlugins == nil {
+				n.CSINodePlugins = map[string]*api.CSIInfo{}
+			}
+			n.CSINodePlugins[id] = &api.CSIInfo{Healthy: p.Healthy}
+		}
 	}
 	if w.DrainStrategy != nil {
 		n.DrainStrategy = &api.DrainStrategy{}

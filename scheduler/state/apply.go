@@ -63,6 +63,9 @@ func (tx *Tx) node(n *nomad.Node) {
 	tx.seats.take(id)
 	tx.seats.touch(id)
 	known := tx.nodes[id] != nil
+	if !known || !maps.Equal(tx.nodes[id].Plan.Attributes, n.Plan.Attributes) || len(tx.nodes[id].Plan.GPUs) != len(n.Plan.GPUs) {
+		clear(tx.met)
+	}
 	held := tx.snap.UsagesOn(id)
 	for _, u := range held {
 		tx.unbook(u.ID)
@@ -133,6 +136,7 @@ func (tx *Tx) forgetNode(id string) {
 		tx.order = slices.Delete(tx.order, at, at+1)
 	}
 	delete(tx.nodes, id)
+	clear(tx.met)
 	delete(tx.unused, id)
 	tx.seats.leave(id)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -22,6 +23,19 @@ func (r *Reader) NodeIDs() []string { return r.order }
 
 // Datacenters lists those that have nodes, in order.
 func (r *Reader) Datacenters() []string { return slices.Sorted(maps.Keys(r.dcs)) }
+
+// EveryNodeMeets reports whether no node with GPUs is ruled out by a constraint.
+func (r *Reader) EveryNodeMeets(c constraint.Constraint) bool {
+	met, known := r.met[c]
+	if !known {
+		met = true
+		for _, n := range r.nodes {
+			met = met && (len(n.Plan.GPUs) == 0 || c.OnNode(n.Plan.Attributes))
+		}
+		r.met[c] = met
+	}
+	return met
+}
 
 // Job is a job as it is registered; nil: there is none.
 func (r *Reader) Job(key nomad.JobKey) *nomad.Job { return r.jobs[key] }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -35,8 +36,9 @@ type Reader struct {
 	saved   map[nomad.JobKey]time.Time // when a job told that its work is saved
 
 	nodes  map[string]*nomad.Node
-	order  []string       // the nodes' IDs, in order
-	dcs    map[string]int // how many nodes each datacenter has
+	order  []string                       // the nodes' IDs, in order
+	dcs    map[string]int                 // how many nodes each datacenter has
+	met    map[constraint.Constraint]bool // whether every node with GPUs meets it, as far as asked
 	allocs map[string]*nomad.Alloc
 	onNode map[string]map[string]*nomad.Alloc // allocs by node, which may not be known yet
 	// stopping is since when those of the allocs that are to end were seen to be.
@@ -86,7 +88,7 @@ type Tx struct{ Reader }
 func New(c *config.Config, now func() time.Time) *State {
 	s := &State{tx: Tx{Reader{
 		now: now, config: c,
-		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
+		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, met: map[constraint.Constraint]bool{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},

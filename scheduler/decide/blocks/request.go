@@ -139,7 +139,7 @@ func base(tx *state.Tx, a *admit.Ask, q *config.Queue) (place.Request, error) {
 		r.Pools = []string{a.NodePool}
 	}
 	r.Datacenters = datacenters(tx, a.Datacenters)
-	r.Constraints = conditions(a.Constraints)
+	r.Constraints = slices.Concat(conditions(a.Constraints), feasible(tx, a))
 	return r, restrict(&r, q)
 }
 
