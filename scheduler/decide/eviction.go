@@ -119,6 +119,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 		p.keepTo(g.Decision.Tasks)
 	}
 	p.avoid(g.Excluded)
+	p.avoidVain(g)
 	defer withoutStopping(tx)()
 	room := p.makeRoom(g, rewrite)
 	if room == nil {

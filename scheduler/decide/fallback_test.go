@@ -187,7 +187,7 @@ func TestAFallbackThatIsNotRegistered(t *testing.T) {
 	if err != nil || d == nil || d[0].OnCPU || len(d[0].Tasks[0].Devices) != 1 || d[0].Tasks[0].Devices[0].Count != 8 {
 		t.Errorf("got %+v, %v", d, err)
 	}
-	if g := recorded(s, a); g.Attempts != (record.Attempts{}) || !g.FellBack.IsZero() {
+	if g := recorded(s, a); !g.Attempts.Equal(record.Attempts{}) || !g.FellBack.IsZero() {
 		t.Errorf("recorded is %+v", g)
 	}
 }

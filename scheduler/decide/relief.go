@@ -115,6 +115,7 @@ func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Reques
 		p.keepTo(g.Decision.Tasks)
 	}
 	p.avoid(g.Excluded)
+	p.avoidVain(g)
 	p.spread()
 	return []place.Request{p.parts[0].Req}, []*groupPlacer{p}
 }

@@ -14,7 +14,8 @@ import (
 // Nomad may not start what there is room for: a port is taken, a driver or a volume is
 // missing. The service does not see such reasons and would try for ever, at the cost of
 // what is stopped and evicted meanwhile. So each attempt that came to nothing is
-// counted, with what Nomad said, and the next one waits longer.
+// counted, with what Nomad said, and the next one waits longer. It leaves out the node of
+// the one before: at most one attempt in a day is in vain there.
 
 // SentBack is the hold of a gang of which Nomad started only a part.
 func SentBack(started int, of *admit.Ask, why string) string {
@@ -51,23 +52,73 @@ func restHold(a *record.Attempts) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: text}
 }
 
-// roomMade counts that room is made for a group. It is another attempt where the last
+// roomMade counts that room is made for a group, on one node or, for what is held, several. It is another attempt where the last
 // one started nothing of what has waited ever since.
-func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group) record.Attempts {
+func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) record.Attempts {
 	now, missing, why := tx.Now(), 0, ""
-	vain := false
 	if b := tx.Blocked(key); b != nil {
 		missing, why = b.Missing[g.Ask.Group], b.Why[g.Ask.Group]
-		vain = missing >= g.Attempts.Missing && b.Since.Before(g.Attempts.At)
 	}
 	if g.Decision.Hold != nil {
 		why = "" // Nomad speaks of the hold
 	}
 	missing = max(1, missing) // 0: it went back
-	if !vain {
-		return record.Attempts{Times: 1, At: now, Missing: missing}
+	next := record.Attempts{Times: 1, At: now, Missing: missing}
+	if inVain(tx, key, g) {
+		next = g.Attempts.Again(now, missing, why)
 	}
-	return g.Attempts.Again(now, missing, why)
+	next.Nodes = triedInVain(tx, key, g)
+	if n := tx.Node(node); n != nil && g.Decision.Hold == nil {
+		if next.Nodes == nil {
+			next.Nodes = map[string]record.Tried{}
+		}
+		next.Nodes[node] = record.Tried{Index: n.Index, At: now}
+	}
+	return next
+}
+
+// inVain reports whether the last attempt started nothing of what has waited ever since.
+func inVain(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
+	b := tx.Blocked(key)
+	return b != nil && b.Missing[g.Ask.Group] >= g.Attempts.Missing && b.Since.Before(g.Attempts.At)
+}
+
+// triedInVain is where room was made for a group and Nomad did not start it, although no other
+// took the room. Of what was held nothing is known: Nomad did not look for room for it.
+func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]record.Tried {
+	var nodes map[string]record.Tried
+	for id, t := range g.Attempts.Nodes {
+		n, last := tx.Node(id), t.At.Equal(g.Attempts.At)
+		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, id, t.At)) {
+			continue
+		}
+		if nodes == nil {
+			nodes = map[string]record.Tried{}
+		}
+		nodes[id] = t
+	}
+	return nodes
+}
+
+// taken reports whether another job got GPUs of a node soon after a moment, for which Nomad looked
+// first: what it started after it had looked for this one is no reason why that did not start.
+func taken(tx *state.Tx, key nomad.JobKey, node string, since time.Time) bool {
+	for a := range tx.AllocsOn(node) {
+		u, booked := tx.Usage(a.ID)
+		if booked && len(u.Takes) > 0 && a.Key() != key && tx.PriorityOf(a.Key()) >= tx.PriorityOf(key) && a.Created.After(since) && a.Created.Before(since.Add(state.Unplaced)) {
+			return true
+		}
+	}
+	return false
+}
+
+// avoidVain leaves out the nodes where Nomad does not start a group.
+func (p *groupPlacer) avoidVain(g *record.Group) {
+	excluded := map[string]string{}
+	for id := range triedInVain(p.tx, p.key, g) {
+		excluded[id] = ""
+	}
+	p.avoid(excluded)
 }
 
 // MayEvictFor reports whether evictions for a group may come to something: after two

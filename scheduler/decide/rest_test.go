@@ -140,7 +140,7 @@ func TestRoomThatIsNotUsedIsCounted(t *testing.T) {
 			blockedFor(s, a, 2, s.Clock.At)
 			s.Pass(time.Minute)
 			revise(t, s, a, decide.Revision{Prefer: "id-a"})
-			if got := recorded(s, a).Attempts; got != (record.Attempts{Times: 1, At: s.Clock.At, Missing: 2}) {
+			if got := recorded(s, a).Attempts; !got.Equal(record.Attempts{Times: 1, At: s.Clock.At, Missing: 2, Nodes: map[string]record.Tried{"id-a": {Index: 1, At: s.Clock.At}}}) {
 				t.Fatalf("after the first %+v", got)
 			}
 			row.between(s, a)
@@ -183,7 +183,7 @@ func TestOfAHeldGangNomadOnlyNamesTheHold(t *testing.T) {
 		if d := revise(t, s, a, decide.Revision{RoomMade: append(e.Promises, others)}); d != nil && d.Hold == nil {
 			t.Fatalf("it is let go: %+v", d)
 		}
-		if got := recorded(s, a); got.Attempts != (record.Attempts{Times: n + 1, At: s.Clock.At, Missing: 2}) || got.Decision.Hold == nil || len(got.Assumed) != 2 {
+		if got := recorded(s, a); !got.Attempts.Equal(record.Attempts{Times: n + 1, At: s.Clock.At, Missing: 2}) || got.Decision.Hold == nil || len(got.Assumed) != 2 {
 			t.Errorf("after %d: %+v, held %+v, promised %+v", n+1, got.Attempts, got.Decision.Hold, got.Assumed)
 		}
 	}

@@ -100,7 +100,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	for i := range asks {
 		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || was.Attempts != g.Attempts
+		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
 		out.Job = out.Job || !tx.Unchangeable(key) && (different || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
 	}
@@ -119,7 +119,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	g := was
 	if tx.Unchangeable(key) {
 		if r.Prefer != "" {
-			g.Attempts = roomMade(tx, key, &g)
+			g.Attempts = roomMade(tx, key, &g, r.Prefer)
 		}
 		return g, nil
 	}
@@ -127,7 +127,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	case r.OnCPU:
 		return onCPU(tx, key, a, was)
 	case len(r.RoomMade) > 0:
-		g.Attempts, g.Assumed = roomMade(tx, key, &g), promisedTo(key, a.Group, r.RoomMade)
+		g.Attempts, g.Assumed = roomMade(tx, key, &g, ""), promisedTo(key, a.Group, r.RoomMade)
 		return g, nil
 	}
 	if was.Decision.OnCPU { // it was never registered so, or is not any more
@@ -150,7 +150,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	if r.Prefer != "" {
 		rest := slices.DeleteFunc(slices.Clone(g.Decision.Preferred), func(id string) bool { return id == r.Prefer })
 		g.Decision.Preferred, g.Decision.Hold = append([]string{r.Prefer}, rest...), nil
-		g.Attempts = roomMade(tx, key, &g)
+		g.Attempts = roomMade(tx, key, &g, r.Prefer)
 		if r.Room != nil {
 			moveIn(tx, a, &g, r.Room)
 		}

@@ -109,7 +109,7 @@ func TestWhatCannotBeChangedIsCounted(t *testing.T) {
 		if d != nil || err != nil || len(after.Excluded) > 0 || after.Decision.Hold != nil || !slices.Equal(after.Decision.Preferred, before.Decision.Preferred) {
 			t.Errorf("%d: registered with %+v, %v, recorded as %+v", n, d, err, after)
 		}
-		if counted := after.Attempts != before.Attempts; counted != (r.Prefer != "") {
+		if counted := !after.Attempts.Equal(before.Attempts); counted != (r.Prefer != "") {
 			t.Errorf("%d: counted %+v", n, after.Attempts)
 		}
 	}

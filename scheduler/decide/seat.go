@@ -39,6 +39,7 @@ func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
 		return nil
 	}
 	p.avoid(g.Excluded)
+	p.avoidVain(g)
 	seat := p.parts[0]
 	blocks.AsSeat(&seat.Req, &p.ask.Tasks[seat.Task])
 	seat.Req.SeatPriority = blocks.SeatPriority(tx, &seat.Req)

@@ -74,3 +74,74 @@ func TestNothingIsEvictedWhereADriverOrAVolumeIsMissing(t *testing.T) {
 		})
 	}
 }
+
+// portTaken is what Nomad says where a static port is taken, which the service does not see.
+const portTaken = "network: reserved port collision http=8080"
+
+// refuseOn has Nomad not start a job on the nodes of which no returns true.
+func (h *modelRun) refuseOn(job string, no func(node string) bool) {
+	h.refuses = func(j *modelJob, n *api.Node) string {
+		if j.key.ID == job && no(n.ID) {
+			return portTaken
+		}
+		return ""
+	}
+}
+
+// Where Nomad started nothing although room was made, none is made again: other nodes are tried,
+// each once.
+func TestRoomIsMadeOnceOnEachNode(t *testing.T) {
+	for good := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			h := newRun(t, 3, 2, noMinimum)
+			h.refuseOn("high", func(node string) bool { return node != fmt.Sprintf("node-%d", good) })
+			h.crowd()
+			h.submit(t.Context(), plainly("low4", 1, 20, ""))
+			h.submit(t.Context(), plainly("low5", 1, 20, ""))
+			h.seconds(5)
+			h.submit(t.Context(), plainly("high", 1, 90, ""))
+			h.seconds(6 * 3600)
+			for i := range h.nodes {
+				if n := h.evictions("c/high", fmt.Sprintf("n%d:", i)); n > 1 {
+					t.Errorf("%d evictions on node %d", n, i)
+				}
+			}
+			if !strings.Contains(h.running(), "c/high") {
+				t.Errorf("node-%d could take it, and %s run\n%s", good, h.running(), strings.Join(h.log, "\n"))
+			}
+		})
+	}
+}
+
+// A node that changed is tried again, and so are all for a job that was submitted again, also by
+// a replica that did not see the attempts.
+func TestANodeThatChangedIsTriedAgain(t *testing.T) {
+	for name, row := range map[string]struct {
+		then func(h *modelRun)
+		want int
+	}{
+		"nothing":                   {func(*modelRun) {}, 2},
+		"another replica":           {func(h *modelRun) { h.lead(h.t.Context()) }, 2},
+		"one node changes":          {func(h *modelRun) { h.setEligibility(h.nodes[0], "eligible") }, 3},
+		"the job is submitted anew": {func(h *modelRun) { h.submit(h.t.Context(), plainly("high", 1, 90, `"Meta": {"v": "2"},`)) }, 4},
+		"a day goes by":             {func(h *modelRun) { h.seconds(86400) }, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 2, noMinimum)
+				h.refuseOn("high", func(string) bool { return true })
+				h.crowd()
+				h.submit(t.Context(), plainly("high", 1, 90, ""))
+				h.seconds(3600)
+				if n := h.evictions("c/high", ""); n != 2 {
+					t.Fatalf("%d evictions on two nodes\n%s", n, strings.Join(h.log, "\n"))
+				}
+				row.then(h)
+				h.seconds(3 * 3600)
+				if n := h.evictions("c/high", ""); n != row.want {
+					t.Errorf("%d evictions in all, want %d\n%s", n, row.want, strings.Join(h.log, "\n"))
+				}
+			})
+		})
+	}
+}

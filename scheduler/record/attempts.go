@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -14,18 +15,36 @@ type Attempts struct {
 	Missing int `json:"missing,omitempty"`
 	// Why is what Nomad said.
 	Why string `json:"why,omitempty"`
+	// Nodes are where room was made for one alloc that Nomad then did not start there, and where
+	// it was made last: they are left out for some time, until they change or the job does.
+	Nodes map[string]Tried `json:"nodes,omitempty"`
+}
+
+// Tried is an attempt on one node.
+type Tried struct {
+	Index uint64    `json:"index"` // Nomad's modify index of the node then
+	At    time.Time `json:"at"`
+}
+
+// Equal reports whether nothing differs.
+func (a Attempts) Equal(b Attempts) bool {
+	return a.Times == b.Times && a.At.Equal(b.At) && a.Missing == b.Missing && a.Why == b.Why &&
+		maps.EqualFunc(a.Nodes, b.Nodes, func(x, y Tried) bool { return x.Index == y.Index && x.At.Equal(y.At) })
 }
 
 const (
 	shortestRest = 2 * time.Minute
 	longestRest  = 30 * time.Minute
+	// leftOut is for how long a node is left out where an attempt came to nothing: it may be
+	// because of what runs there beside GPUs, which the service does not follow.
+	leftOut = 24 * time.Hour
 	// forgotten is after how long without another attempt earlier ones do not count.
 	forgotten = 2 * time.Hour
 )
 
 // Again is one attempt more, which came to nothing.
 func (a Attempts) Again(now time.Time, missing int, why string) Attempts {
-	next := Attempts{Times: a.Times + 1, At: now, Missing: missing, Why: why}
+	next := Attempts{Times: a.Times + 1, At: now, Missing: missing, Why: why, Nodes: a.Nodes}
 	if now.Sub(a.At) > forgotten {
 		next.Times = 1
 	}
@@ -43,6 +62,11 @@ func (a Attempts) Until() time.Time {
 		rest *= 2
 	}
 	return a.At.Add(min(rest, longestRest))
+}
+
+// Counts reports whether an attempt on a node still speaks against it, which has an index now.
+func (t Tried) Counts(now time.Time, index uint64) bool {
+	return t.Index == index && now.Sub(t.At) < leftOut
 }
 
 // Clock writes when something is tried again.
@@ -64,5 +88,9 @@ func (g *Group) InVain() string {
 	if a.Why != "" {
 		text += ": " + a.Why
 	}
-	return text + "; not again before " + Clock(a.Until())
+	text += "; not again before " + Clock(a.Until())
+	if len(a.Nodes) > 0 {
+		text += ", and for a day only on other nodes, unless those or the job change"
+	}
+	return text
 }

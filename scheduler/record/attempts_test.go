@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,36 @@ func TestWhatCameOfAttemptsIsTold(t *testing.T) {
 		}
 		if (got == "") != (row.want == nil) || row.why == "" && strings.Contains(got, ": ") {
 			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// A record of a release before this one names no nodes; one of this is read back as it was.
+func TestAttemptsRoundTrip(t *testing.T) {
+	at := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	with := Attempts{Times: 2, At: at, Missing: 1, Nodes: map[string]Tried{"n": {Index: 7, At: at}}}
+	text, err := json.Marshal(with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for written, want := range map[string]Attempts{
+		string(text): with,
+		`{"times":2,"at":"2026-11-22T12:00:00Z","missing":1}`: {Times: 2, At: at, Missing: 1},
+	} {
+		var got Attempts
+		if err := json.Unmarshal([]byte(written), &got); err != nil || !got.Equal(want) {
+			t.Errorf("%s: read as %+v, %v", written, got, err)
+		}
+	}
+	for name, row := range map[string]struct {
+		after  time.Duration
+		index  uint64
+		counts bool
+	}{
+		"now": {0, 7, true}, "hours later": {23 * time.Hour, 7, true}, "a day later": {24 * time.Hour, 7, false}, "of a node that changed": {0, 8, false},
+	} {
+		if got := with.Nodes["n"].Counts(at.Add(row.after), row.index); got != row.counts {
+			t.Errorf("%s: it counts: %v", name, got)
 		}
 	}
 }
