@@ -124,7 +124,7 @@ func speedOf(times []time.Duration) (s Speed) {
 		sum += d
 	}
 	slices.Sort(times)
-	s.Mean, s.P50, s.P99, s.Max = sum/time.Duration(len(times)), times[len(times)/2], times[len(times)*99/100], times[len(times)-1]
+	s.Mean, s.P50, s.P99, s.Max = sum/time.Duration(len(times)), times[len(times)/2], times[nearestRank(len(times), 99)], times[len(times)-1]
 	if sum > 0 {
 		s.PerSecond = float64(len(times)) / sum.Seconds()
 	}

@@ -9,19 +9,24 @@ import (
 
 // LiveSampling says how [SampleLive] draws a workload whose tasks end.
 type LiveSampling struct {
-	Seed       uint64
-	Mix        Mix
-	Nodes      int     // so many of the nodes, at random; 0: all
-	Load       float64 // GPU work that is offered, in percent of what the nodes can do
+	Seed  uint64
+	Mix   Mix
+	Nodes int // so many of the nodes, at random; 0: all
+	// Loads are the GPU work that is offered, in percent of what the nodes can do: one
+	// after the other, each for an equal part of the time.
+	Loads      []float64
 	Hours      float64 // until the last arrival
 	Tasks      int     // at most so many
-	CapSeconds float64 // no task runs longer
-	Wave       float64 // the load swings by this part, with a period of WavePeriod
+	CapSeconds float64 // no task of the list runs longer
+	// Exponential draws durations from an exponential distribution of the same mean per
+	// size. They may be longer than CapSeconds.
+	Exponential bool
+	Wave        float64 // the load swings by this part, with a period of WavePeriod
 }
 
 // DefaultLiveSampling is the protocol of docs/placement-study.md.
 func DefaultLiveSampling() LiveSampling {
-	return LiveSampling{Seed: 1, Nodes: 600, Load: 90, Hours: 16, Tasks: 60_000, CapSeconds: 4 * 3600}
+	return LiveSampling{Seed: 1, Nodes: 600, Loads: []float64{90}, Hours: 16, Tasks: 60_000, CapSeconds: 4 * 3600}
 }
 
 // WavePeriod is the time between two peaks of load, in seconds.
@@ -34,7 +39,8 @@ const shortest = 60
 // of a list, each as likely, and arrive at random (a Poisson process) at the
 // rate at which they offer the load. How long one runs is drawn from the tasks
 // of another list with as many GPUs and the same share, where it has 20 with
-// times, else from those of the same [Class]. The variant is the history.
+// times, else from those of the same [Class]; with Exponential, only their mean counts.
+// The variant is the history.
 func SampleLive(nodes []Node, list, timed []Task, s LiveSampling) (Workload, error) {
 	w, err := sampleLive(nodes, list, timed, s)
 	if err != nil {
@@ -58,29 +64,41 @@ func sampleLive(nodes []Node, list, timed []Task, s LiveSampling) (w Workload, e
 		return w, errors.New("no node has a GPU")
 	}
 	d := newDurations(timed, s.CapSeconds)
-	work := 0.0
+	work, means := 0.0, make([]float64, len(w.History))
 	for i := range w.History {
 		pool := d.of(&w.History[i])
 		if len(pool) == 0 {
 			return w, fmt.Errorf("no task of %v GPUs has a duration to draw from", ClassOf(&w.History[i]))
 		}
-		work += float64(w.History[i].Demand()) * meanOf(pool) / float64(len(w.History))
+		means[i] = meanOf(pool)
+		work += float64(w.History[i].Demand()) * means[i] / float64(len(w.History))
 	}
 	if work == 0 {
 		return w, errors.New("no task asks for a GPU")
 	}
-	rate := s.Load / 100 * capacity / work
 	rng := stream(drawArrivals)
-	for at := 0.0; len(w.Arrivals) < s.Tasks; {
-		now := rate * (1 + s.Wave*math.Sin(2*math.Pi*at/WavePeriod))
-		if at += rng.ExpFloat64() / now; at > s.Hours*3600 {
-			break
+	run := func(i int) float64 {
+		if s.Exponential {
+			return max(1, math.Round(rng.ExpFloat64()*means[i]*1000)) / 1000
 		}
-		t := w.History[rng.IntN(len(w.History))]
-		pool := d.of(&t)
-		t.Name = fmt.Sprintf("task-%06d", len(w.Arrivals))
-		t.ArriveSecond, t.RunSeconds = math.Round(at*1000)/1000, pool[rng.IntN(len(pool))]
-		w.Arrivals = append(w.Arrivals, t)
+		pool := d.of(&w.History[i])
+		return pool[rng.IntN(len(pool))]
+	}
+	at, part := 0.0, s.Hours*3600/float64(len(s.Loads))
+	for p, load := range s.Loads {
+		rate, end := load/100*capacity/work, part*float64(p+1)
+		for len(w.Arrivals) < s.Tasks {
+			now := rate * (1 + s.Wave*math.Sin(2*math.Pi*at/WavePeriod))
+			if at += rng.ExpFloat64() / now; at > end {
+				at = end // the next part begins; a Poisson process has no memory
+				break
+			}
+			i := rng.IntN(len(w.History))
+			t := w.History[i]
+			t.Name = fmt.Sprintf("task-%06d", len(w.Arrivals))
+			t.ArriveSecond, t.RunSeconds = math.Round(at*1000)/1000, run(i)
+			w.Arrivals = append(w.Arrivals, t)
+		}
 	}
 	if len(w.Arrivals) == 0 {
 		return w, errors.New("no task arrives in so short a time")

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
@@ -11,15 +14,20 @@ import (
 // liveHelp is the part of the help that generate and replay share.
 const liveHelp = `Tasks that end: with -from they arrive at random at the rate at which they offer
 -load percent of the work that -count nodes of -nodes can do, for -hours or until
-there are -tasks. How long one runs is drawn from the tasks of -durations (by
-default the list itself) of the same GPUs and share, at most -cap seconds; the
-list needs the columns creation_time and deletion_time, or duration_s.`
+there are -tasks. Several loads come one after the other, each for an equal part of
+-hours: -load 130,33,130 fills the cluster, empties it and fills it again. With
+-wave 0.2 the load swings by a fifth either way, with a period of four hours.
+
+How long a task runs is drawn from the tasks of -durations (by default the list
+itself) of the same GPUs and share, at most -cap seconds; the list needs the columns
+creation_time and deletion_time, or duration_s. With -exponential it is drawn from
+an exponential distribution of the same mean, per GPUs and share.`
 
 // liveOptions are the flags by which a workload is drawn whose tasks end.
 type liveOptions struct {
 	sim.LiveSampling
 	count     int
-	load      float64
+	loads     []float64
 	durations string
 }
 
@@ -29,25 +37,39 @@ const liveNodes = 50
 func (l *liveOptions) register(fs *flag.FlagSet) {
 	l.LiveSampling = sim.DefaultLiveSampling()
 	fs.IntVar(&l.count, "count", 0, "number of nodes (default: 200, of a synthetic cluster with departures 50, with -from and departures 600)")
-	fs.Float64Var(&l.load, "load", 0, "`percent` of the cluster that tasks which end want at a time (default: 90 with -from, else 110)")
+	fs.Func("load", "`percent` of the cluster that tasks which end want at a time, with -from several for equal parts of the time, separated by commas (default: 90 with -from, else 110)", l.setLoads)
 	fs.StringVar(&l.durations, "durations", "", "CSV `file` of tasks to draw durations from, with -from (default: that of -from)")
 	fs.Float64Var(&l.Hours, "hours", l.Hours, "`hours` until the last arrival, with -from")
 	fs.IntVar(&l.Tasks, "tasks", l.Tasks, "at most so many arrivals, with -from")
 	fs.Float64Var(&l.CapSeconds, "cap", l.CapSeconds, "most `seconds` that a task runs, with -from")
+	fs.BoolVar(&l.Exponential, "exponential", l.Exponential, "draw durations from exponential distributions of the same means, with -from")
 	fs.Float64Var(&l.Wave, "wave", l.Wave, "`part`, 0 to 1, by which the load swings every four hours, with -from")
+}
+
+// setLoads reads one load or several.
+func (l *liveOptions) setLoads(text string) error {
+	l.loads = nil
+	for part := range strings.SplitSeq(text, ",") {
+		load, err := strconv.ParseFloat(part, 64)
+		if err != nil || !(load >= 1 && load <= sim.MaxPercent) {
+			return fmt.Errorf("want 1 to %d, or several such numbers", sim.MaxPercent)
+		}
+		l.loads = append(l.loads, load)
+	}
+	return nil
 }
 
 // check reports options that mean nothing together.
 func (l *liveOptions) check(fs *flag.FlagSet, from, live bool) error {
-	switch name := command.Given(fs, "durations hours tasks cap wave"); {
+	switch name := command.Given(fs, "durations hours tasks cap exponential wave"); {
 	case name != "" && !(from && live):
 		return fmt.Errorf("-%s goes with -from, for tasks that end", name)
 	case command.Given(fs, "count") != "" && l.count < 1:
 		return fmt.Errorf("-count %d: want 1 or more", l.count)
 	case command.Given(fs, "count") != "" && from && !live:
 		return fmt.Errorf("-count goes with tasks that end, or without -from")
-	case command.Given(fs, "load") != "" && !(l.load >= 1 && l.load <= sim.MaxPercent):
-		return fmt.Errorf("-load %g: want 1 to %d", l.load, sim.MaxPercent)
+	case len(l.loads) > 1 && !(from && live):
+		return errors.New("-load: several go with -from, for tasks that end")
 	case command.Given(fs, "demand") != "" && from && live:
 		return fmt.Errorf("-demand does not go with tasks that end: -hours and -tasks say how many arrive")
 	case !(l.Wave >= 0 && l.Wave <= 1):
@@ -69,8 +91,8 @@ func (l *liveOptions) workload(o *drawOptions, s sim.Synthetic) (sim.Workload, e
 	if l.count > 0 {
 		s.Nodes = l.count
 	}
-	if l.load > 0 {
-		s.MeanLoad = int(l.load)
+	if len(l.loads) > 0 {
+		s.MeanLoad = int(l.loads[0])
 	}
 	return o.workload(s)
 }
@@ -96,8 +118,8 @@ func (l *liveOptions) draw(o *drawOptions) (sim.Workload, error) {
 	if l.count > 0 {
 		s.Nodes = l.count
 	}
-	if l.load > 0 {
-		s.Load = l.load
+	if len(l.loads) > 0 {
+		s.Loads = l.loads
 	}
 	w, err := sim.SampleLive(nodes, list, timed, s)
 	if err != nil {

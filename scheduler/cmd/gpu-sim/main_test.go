@@ -37,6 +37,9 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"replay", "-nodes", "x", "-arrivals", "x", "-load", "90"}, command.ExitUsage, "-load does not go with -arrivals"},
 		{[]string{"replay", "-hours", "3"}, command.ExitUsage, "-hours goes with -from"},
 		{[]string{"replay", "-from", "x", "-nodes", "x", "-wave", "2"}, command.ExitUsage, "-wave 2: want 0 to 1"},
+		{[]string{"replay", "-exponential"}, command.ExitUsage, "-exponential goes with -from"},
+		{[]string{"replay", "-load", "130,33"}, command.ExitUsage, "-load: several go with -from"},
+		{[]string{"replay", "-from", "x", "-nodes", "x", "-load", "130,"}, command.ExitUsage, `invalid value "130," for flag -load: want 1 to 10000`},
 		{[]string{"replay", "-policy", "BEST"}, command.ExitError, "want BALANCED, PACK or SPREAD; or fast, fgd"},
 		{[]string{"simulate", "-nodes", "no-such-file", "-arrivals", "x"}, command.ExitError, "no-such-file"},
 		{[]string{"simulate", "-from", "x"}, command.ExitUsage, "-from needs -nodes"},
@@ -50,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"generate"}, command.ExitUsage, "-out is required"},
 		{[]string{"generate", "-out", "x", "-count", "0"}, command.ExitUsage, "-count 0: want 1 or more"},
 		{[]string{"generate", "-out", "x", "-live", "-teams", "-1"}, command.ExitUsage, "-teams -1: want 0 or more"},
-		{[]string{"generate", "-out", "x", "-live", "-load", "0"}, command.ExitUsage, "-load 0: want 1 to 10000"},
+		{[]string{"generate", "-out", "x", "-live", "-load", "0"}, command.ExitUsage, `invalid value "0" for flag -load: want 1 to 10000`},
 		{[]string{"generate", "-out", "x", "-teams", "2"}, command.ExitUsage, "-teams goes with -live"},
 		{[]string{"generate", "-out", "x", "-multi", "many"}, command.ExitUsage, `invalid value "many" for flag -multi: want a number from 0 to 100`},
 		{[]string{"generate", "-out", "x", "-cpu-only", "NaN"}, command.ExitUsage, `invalid value "NaN" for flag -cpu-only`},
@@ -271,7 +274,7 @@ func TestLiveWorkloadsAreDrawnFromATrace(t *testing.T) {
 	if code, _, stderr := run("generate", "-out", file("trace"), "-count", "20", "-live"); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
-	draw := []string{"-nodes", file("trace/nodes.csv"), "-from", file("trace/arrivals.csv"), "-count", "10", "-load", "95", "-multi", "30", "-tasks", "500", "-hours", "300", "-wave", "0.2"}
+	draw := []string{"-nodes", file("trace/nodes.csv"), "-from", file("trace/arrivals.csv"), "-count", "10", "-load", "95,40.5", "-exponential", "-multi", "30", "-tasks", "500", "-hours", "300", "-wave", "0.2"}
 	if code, _, stderr := run(append([]string{"generate", "-live", "-out", file("drawn")}, draw...)...); code != command.ExitOK {
 		t.Fatal(stderr)
 	}
