@@ -22,6 +22,7 @@ func Cluster(r *state.Reader) (*view.Cluster, error) {
 	}
 	c := &view.Cluster{
 		At: r.Now(), Index: r.Index(), Synced: r.Synced(), DryRun: r.Config().Preemption.DryRun,
+		MinRunS: int64(r.Config().Preemption.MinRunTime.Seconds()),
 		Nodes: []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
 		Decisions: r.Decisions(), Events: r.Events(),
 	}
@@ -42,6 +43,11 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 	for i := range configured {
 		q := &configured[i]
 		v := view.Queue{Name: q.Name, Parent: q.Parent, Namespaces: q.Namespaces, QuotaMilli: q.QuotaMilli, QuotaMemoryMiB: q.QuotaMemoryMiB}
+		v.AllowNamespaces, v.Models, v.MaxPriority = q.AllowNamespaces, q.Models, q.MaxPriority
+		v.MinRunS = int64(r.Config().Preemption.MinRunTime.Seconds())
+		if q.MinRunTime != nil {
+			v.MinRunS = int64(q.MinRunTime.Seconds())
+		}
 		v.MaxMilli, v.MaxMemoryMiB = q.Limit()
 		used, borrowed := r.Used(q.Name)
 		v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB

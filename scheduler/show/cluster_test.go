@@ -217,6 +217,35 @@ func TestQueuesSayWhatTheyHold(t *testing.T) {
 	}
 }
 
+// A queue says by which rules its work is placed and evicted, which the simulator goes by.
+func TestQueuesSayTheirRules(t *testing.T) {
+	s := servicetest.New(t, `
+preemption {
+  min_run_time = "2m"
+}
+queue "x" {
+  gpus             = 1
+  namespaces       = ["default"]
+  allow_namespaces = ["other"]
+  models           = ["A100"]
+  max_priority     = 70
+  min_run_time     = "10m"
+}
+queue "y" {
+  gpus       = 1
+  namespaces = ["third"]
+}
+`, servicetest.Machine("a", 2))
+	c := s.Cluster(t)
+	x, y := c.Queues[0], c.Queues[1]
+	if x.MinRunS != 600 || x.MaxPriority != 70 || !slices.Equal(x.AllowNamespaces, []string{"other"}) || !slices.Equal(x.Models, []string{"A100"}) {
+		t.Errorf("x: %+v", x)
+	}
+	if c.MinRunS != 120 || y.MinRunS != 120 || y.MaxPriority != 100 || y.AllowNamespaces != nil || y.Models != nil {
+		t.Errorf("min_run_s %d, y: %+v", c.MinRunS, y)
+	}
+}
+
 // A queue that is above its limit says so, and what of that the service cannot bring back:
 // what was dispatched, and what came around it where such jobs are left alone.
 func TestAQueueAboveItsLimitSaysWhyItStays(t *testing.T) {

@@ -71,7 +71,7 @@ func (f *foresight) ended(t *Task) {
 
 // remaining is how much longer a task runs that has run for so long.
 func (f *foresight) remaining(t *Task, age time.Duration) forecast.Remaining {
-	limit := time.Duration(0)
+	limit := seconds64(t.LimitSeconds)
 	if f.l.limit != nil {
 		limit = f.l.limit(t)
 	}

@@ -43,6 +43,9 @@ type Task struct {
 	Priority      int
 	Queue         string
 	MinRunSeconds int64
+	// LimitSeconds is how long its author says that it runs at most; 0: nothing is said.
+	// Estimates of starts go by it.
+	LimitSeconds float64
 }
 
 // Demand is the GPU milli that the task asks for.
@@ -204,7 +207,7 @@ func ReadNodes(r io.Reader) ([]Node, error) {
 // ReadTasks reads arrivals or a pod list: the columns cpu_milli, memory_mib,
 // num_gpu, gpu_milli, a name (pod_name or name), and where present
 // gpu_memory_milli, gpu_spec,
-// arrival_s, duration_s (or creation_time and deletion_time), min_run_s,
+// arrival_s, duration_s (or creation_time and deletion_time), time_limit_s, min_run_s,
 // priority, queue.
 func ReadTasks(r io.Reader) ([]Task, error) {
 	t, err := newTable(r, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -225,7 +228,7 @@ func (t *table) task() Task {
 	k := Task{
 		Name: t.text("pod_name"), CPUMilli: t.number("cpu_milli", maxAmount), MemoryMiB: t.number("memory_mib", maxAmount),
 		GPUs: int(t.number("num_gpu", maxGPUs)), GPUMilli: t.number("gpu_milli", gpuMilli), GPUMemoryMilli: t.number("gpu_memory_milli", gpuMilli),
-		ArriveSecond: t.decimal("arrival_s"), RunSeconds: t.decimal("duration_s"),
+		ArriveSecond: t.decimal("arrival_s"), RunSeconds: t.decimal("duration_s"), LimitSeconds: t.decimal("time_limit_s"),
 		MinRunSeconds: t.number("min_run_s", maxAmount), Priority: int(t.number("priority", 100)), Queue: t.text("queue"),
 	}
 	if k.Name == "" {

@@ -19,6 +19,9 @@ type Cluster struct {
 	// Ledger is set while this replica's ledger cannot be written.
 	Ledger *LedgerOutage `json:"ledger_outage,omitempty"`
 
+	// MinRunS is for how many seconds work of no queue is not evicted once it has started.
+	MinRunS int64 `json:"min_run_s"`
+
 	Nodes   []Node     `json:"nodes"`   // by name, then ID
 	Queues  []Queue    `json:"queues"`  // by name
 	Pending []Pending  `json:"pending"` // in the order in which they are tried
@@ -44,6 +47,13 @@ type Queue struct {
 	Name       string   `json:"name"`
 	Parent     string   `json:"parent,omitempty"`
 	Namespaces []string `json:"namespaces,omitempty"`
+	// AllowNamespaces are further ones whose jobs may name the queue, Models the only ones
+	// that its work runs on; none: all. MaxPriority bounds the priority of its work.
+	AllowNamespaces []string `json:"allow_namespaces,omitempty"`
+	Models          []string `json:"models,omitempty"`
+	MaxPriority     int      `json:"max_priority"`
+	// MinRunS is for how many seconds its work is not evicted once it has started.
+	MinRunS int64 `json:"min_run_s"`
 	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what is held.
 	QuotaMilli int64 `json:"quota_milli"`
 	UsedMilli  int64 `json:"used_milli"`

@@ -52,7 +52,6 @@ func exportCluster(noon time.Time) http.HandlerFunc {
 			{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA A100", Instances: instances("GPU-b"), Attributes: map[string]*api.Attribute{"model": text("NVIDIA A100"), "type": text("A100"), "memory": mib(3072)}},
 		},
 	}}
-	cpu, memory, group := 700, 300, "g"
 	answers := map[string]any{
 		"/v1/nodes":   []*api.NodeListStub{{ID: "n1"}, {ID: "n2"}},
 		"/v1/node/n1": gpuNode,
@@ -65,11 +64,14 @@ func exportCluster(noon time.Time) http.HandlerFunc {
 			alloc("elsewhere", "web", "n2", "", noon, noon.Add(time.Hour)),
 			alloc("never", "web", "n1", "", time.Time{}, time.Time{}),
 		},
-		"/v1/job/train": &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Resources: &api.Resources{CPU: &cpu, MemoryMB: &memory}}}}}},
+		"/v1/evaluations":        []*api.Evaluation{},
+		"/v1/job/train/versions": versionsOf(versionAt("train", 0, noon, map[string]string{"gpu": "1G"}, "", nil)),
+		"/v1/job/pair/versions":  versionsOf(versionAt("pair", 0, noon, map[string]string{"gpu": "2"}, "", nil)),
+		"/v1/job/own/versions":   versionsOf(versionAt("own", 0, noon, nil, "", &api.RequestedDevice{Name: "nvidia/slice", Count: new(uint64(2))})),
 		clusterPath: &view.Cluster{Pending: []view.Pending{
 			{Namespace: "default", JobID: "train", Group: "g", Missing: 2, Ask: "1G", Since: noon.Add(90 * time.Second)},
-			{Namespace: "default", JobID: "train", Group: "g", Missing: 1, Ask: "2", Since: noon.Add(95 * time.Second)},
-			{Namespace: "default", JobID: "own", Group: "g", Missing: 1, Ask: "nvidia/slice ×3", Since: noon},
+			{Namespace: "default", JobID: "pair", Group: "g", Missing: 1, Ask: "2", Since: noon.Add(95 * time.Second)},
+			{Namespace: "default", JobID: "own", Group: "g", Missing: 1, Ask: "2 x nvidia/slice", Since: noon.Add(99 * time.Second)},
 		}},
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -80,6 +82,24 @@ func exportCluster(noon time.Time) http.HandlerFunc {
 		http.NotFound(w, r)
 	}
 }
+
+// versionAt is a job of one group and task as it was registered once; held says what the
+// service has it wait for.
+func versionAt(id string, version uint64, submitted time.Time, meta map[string]string, held string, device *api.RequestedDevice) *api.Job {
+	cpu, memory, group, namespace, kind, priority, count := 700, 300, "g", "default", "batch", 60, 1
+	at := submitted.UnixNano()
+	task := &api.Task{Name: "t", Driver: "containerd", Meta: meta, Resources: &api.Resources{CPU: &cpu, MemoryMB: &memory}}
+	if device != nil {
+		task.Resources.Devices = []*api.RequestedDevice{device}
+	}
+	g := &api.TaskGroup{Name: &group, Count: &count, Tasks: []*api.Task{task}}
+	if held != "" {
+		g.Constraints = []*api.Constraint{{LTarget: "nomad-gpu: waits for " + held, RTarget: "admitted", Operand: "="}}
+	}
+	return &api.Job{ID: &id, Name: &id, Namespace: &namespace, Type: &kind, Priority: &priority, Version: &version, SubmitTime: &at, TaskGroups: []*api.TaskGroup{g}}
+}
+
+func versionsOf(list ...*api.Job) map[string]any { return map[string]any{"Versions": list} }
 
 func exportTo(t *testing.T, dir string, now time.Time, h http.Handler) (code int, stdout, stderr string) {
 	t.Helper()
@@ -136,7 +156,8 @@ func TestExportIsWhatTheSimulatorReads(t *testing.T) {
 		{"host", 70, 10, 500, 0, 0},
 		{"default/train/g/0", 90, 100, 700, 1, 333}, // as long as those of its job
 		{"default/train/g/1", 90, 100, 700, 1, 333},
-		{"default/train/g/0", 95, 100, 700, 2, 1000},
+		{"default/pair/g/0", 95, 55, 700, 2, 1000}, // as long as those of all jobs
+		{"default/own/g/0", 99, 55, 700, 1, 666},
 	}
 	for i := range max(len(got), len(want)) {
 		if i >= len(got) || i >= len(want) || got[i] != want[i] {
@@ -150,7 +171,7 @@ func TestExportSaysWhatFails(t *testing.T) {
 	whole := exportCluster(noon)
 	for _, c := range []struct{ missing, says string }{
 		{"/v1/nodes", "list nodes"}, {"/v1/node/n1", `read node "n1"`}, {"/v1/allocations", "list allocs"},
-		{"/v1/job/train", `read job "train"`}, {clusterPath, "ask the placement service what waits"},
+		{"/v1/job/train/versions", `read job "default/train"`}, {"/v1/evaluations", "list evaluations"}, {clusterPath, "ask the placement service what waits"},
 	} {
 		code, _, stderr := exportTo(t, t.TempDir(), noon, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == c.missing {
