@@ -44,12 +44,18 @@ func holdings(r *state.Reader, a *nomad.Alloc) iter.Seq2[ledger.Key, *holding] {
 
 // who holds, and who pays.
 func who(r *state.Reader, a *nomad.Alloc) ledger.Hold {
-	h := ledger.Hold{Namespace: a.Namespace, Job: ledger.Name(a.Job), Group: ledger.Name(a.Group), Node: a.NodeName}
+	h := ledger.Hold{
+		Namespace: a.Namespace, Job: ledger.Name(a.Job), Group: ledger.Name(a.Group), Node: a.NodeName,
+		HostMHz: a.CPUMHz, HostMiB: a.MemoryMiB, Priority: r.PriorityOf(a.Key()),
+	}
+	if since := r.WantedSince(a); since.Before(a.Created) {
+		h.Wanted = since.UTC()
+	}
 	if j := r.Job(a.Key()); j != nil {
 		h.Parent = ledger.Name(j.Parent)
 	}
 	if q := r.QueueOf(a.Key(), a.Group); q != nil {
-		h.Queue = q.Name
+		h.Queue, h.Priority = q.Name, min(h.Priority, q.MaxPriority)
 	}
 	return h
 }

@@ -112,7 +112,7 @@ func (w *world) run(id string, gpu, from, slices int) {
 		d.IDs = append(d.IDs, servicetest.Instance("a", gpu, from+i))
 	}
 	a := &nomad.Alloc{Index: w.index, ID: id, Namespace: "default", Job: "job", Group: "g", NodeID: "id-a", NodeName: "a",
-		Status: "running", Created: w.now, Devices: []nomad.TaskDevices{d}}
+		Status: "running", Created: w.now, CPUMHz: 500, MemoryMiB: 256, Devices: []nomad.TaskDevices{d}}
 	w.allocs[id] = a
 	w.tell(nomad.Change{Alloc: a})
 }
@@ -203,6 +203,29 @@ func TestWhatIsHeldIsEntered(t *testing.T) {
 	e := w.entries()["a"]
 	if e.Task != "t" || e.Queue != "q" || e.Job != "job" || e.Node != "a" || e.GPU != "GPU-a-0" || e.Type != "T4" || e.Mode != "slice" || e.Milli != 500 || e.MemoryMiB != 8192 || e.AskedMilli != 500 || e.AskedMiB != 8192 {
 		t.Errorf("got %+v", e)
+	}
+}
+
+// An entry says since when its alloc was waited for, and the alloc's host resources.
+func TestWhatWasWaitedForIsEntered(t *testing.T) {
+	w := newWorld(t)
+	w.boot()
+	w.round()
+	since := w.now
+	key := nomad.JobKey{Namespace: "default", ID: "job"}
+	w.tell(nomad.Change{Blocked: &nomad.Blocked{Index: 1, EvalID: "e", Key: key, Missing: map[string]int{"g": 1}, Since: since}})
+	w.pass(10 * time.Minute)
+	w.tell(nomad.Change{Unblocked: &key})
+	w.run("a", 0, 0, 8)
+	w.pass(time.Hour)
+	w.run("b", 0, 8, 8)
+	w.pass(time.Minute)
+	a, b := w.entries()["a"], w.entries()["b"]
+	if !a.Wanted.Equal(since) || a.Priority != 50 || a.HostMHz != 500 || a.HostMiB != 256 {
+		t.Errorf("got %+v, want it to be wanted since %s", a, since)
+	}
+	if !b.Wanted.IsZero() {
+		t.Errorf("nothing waited for it, and it was wanted since %s", b.Wanted)
 	}
 }
 

@@ -104,6 +104,34 @@ func TestWhatIsStoredTwiceCountsOnce(t *testing.T) {
 	}
 }
 
+// A line of a release that did not keep what an alloc waited for is read, and one that says
+// nothing of that is as it was.
+func TestLinesOfAnEarlierRelease(t *testing.T) {
+	const line = `{"k":"hold","at":"2026-10-05T12:00:00Z","alloc":"a","task":"t","gpu":"GPU-1","ns":"research","job":"train","group":"g","node":"n1","mode":"slice","milli":500,"mib":16384}`
+	var r Record
+	if err := json.Unmarshal([]byte(line), &r); err != nil || !r.Wanted.IsZero() || r.Priority != 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if text, err := json.Marshal(r); err != nil || string(text) != line {
+		t.Errorf("%s, %v", text, err)
+	}
+	r.Wanted, r.Priority, r.HostMHz, r.HostMiB = noon.Add(-time.Hour), 70, 500, 256
+	text, err := json.Marshal(r)
+	var again Record
+	if err == nil {
+		err = json.Unmarshal(text, &again)
+	}
+	if err != nil || *again.Hold != *r.Hold {
+		t.Errorf("%s is read as %+v, %v", text, again.Hold, err)
+	}
+	f := folded(0, 10, r)
+	b := NewBuilder(ByEntry, nil)
+	b.Add(&f[0])
+	if row := b.Report(at(0), at(10), "").Rows[0]; !row.Wanted.Equal(r.Wanted) || row.Priority != 70 || row.HostMHz != 500 || row.HostMiB != 256 || row.Milli != 500 {
+		t.Errorf("the row is %+v", row)
+	}
+}
+
 // What is asked about is cut to the time, and nothing outside of it counts.
 func TestEntriesAreCutToTheTime(t *testing.T) {
 	records := []Record{hold("before", -5, nil), end("before", -1), hold("into", -2, nil), use("into", -1, 900, 9, 50), use("into", 1, 100, 1, 5), end("into", 2),

@@ -64,6 +64,15 @@ type Hold struct {
 	// take turns on.
 	AskedMilli int64 `json:"asked_milli,omitempty"`
 	AskedMiB   int64 `json:"asked_mib,omitempty"`
+
+	// What follows is the alloc's, and empty in entries of releases that did not keep it.
+
+	// Wanted is since when the alloc was waited for; zero: it was not, or that is not known.
+	Wanted time.Time `json:"wanted,omitzero"`
+	// HostMHz and HostMiB are its CPU and memory, Priority is what counts in its queue.
+	HostMHz  int64 `json:"host_mhz,omitempty"`
+	HostMiB  int64 `json:"host_mib,omitempty"`
+	Priority int   `json:"priority,omitempty"`
 }
 
 // Reasons for an end, beside Nomad's client statuses (complete, failed, lost).

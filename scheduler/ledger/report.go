@@ -63,6 +63,13 @@ type Row struct {
 	From      *time.Time `json:"from,omitempty"`
 	To        *time.Time `json:"to,omitempty"` // absent while it is held
 	Ended     string     `json:"ended,omitempty"`
+	// Of an entry: what it holds as quotas count it, since when its alloc was waited for, with
+	// which priority, and the alloc's CPU and memory.
+	Milli    int64      `json:"milli,omitempty"`
+	Wanted   *time.Time `json:"wanted,omitempty"`
+	Priority int        `json:"priority,omitempty"`
+	HostMHz  int64      `json:"host_mhz,omitempty"`
+	HostMiB  int64      `json:"host_mib,omitempty"`
 
 	Entries  int     `json:"entries"`
 	GPUHours float64 `json:"gpu_hours"`
@@ -129,7 +136,11 @@ func nameOf(by Grouping, e *Entry) Row {
 		return Row{Type: strings.TrimSpace(e.Type + " " + e.Profile)}
 	}
 	r := Row{Queue: e.Queue, Namespace: e.Namespace, Job: e.Job, Group: e.Group, Task: e.Task, Alloc: e.Alloc,
-		Node: e.Node, GPU: e.GPU, Type: strings.TrimSpace(e.Type + " " + e.Profile), Ended: e.Why, From: &e.From}
+		Node: e.Node, GPU: e.GPU, Type: strings.TrimSpace(e.Type + " " + e.Profile), Ended: e.Why, From: &e.From,
+		Milli: e.Milli, Priority: e.Priority, HostMHz: e.HostMHz, HostMiB: e.HostMiB}
+	if !e.Wanted.IsZero() {
+		r.Wanted = &e.Wanted
+	}
 	if !e.Open {
 		r.To = &e.To
 	}

@@ -23,7 +23,7 @@ func Cluster(r *state.Reader) (*view.Cluster, error) {
 	c := &view.Cluster{
 		At: r.Now(), Index: r.Index(), Synced: r.Synced(), DryRun: r.Config().Preemption.DryRun,
 		MinRunS: int64(r.Config().Preemption.MinRunTime.Seconds()),
-		Nodes: []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
+		Nodes:   []view.Node{}, Pending: pending(r), OnCPU: onCPU(r), Returning: returning(r), Holds: Reservations(r),
 		Decisions: r.Decisions(), Events: r.Events(),
 	}
 	holders := holders(r)

@@ -198,10 +198,14 @@ func (tx *Tx) jobGone(key nomad.JobKey) {
 
 func (tx *Tx) block(b *nomad.Blocked) {
 	tx.blocked[b.Key] = b
+	tx.wanted.begin(b, tx.now())
 	tx.enlist(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
+	if b := tx.blocked[key]; b != nil {
+		tx.wanted.end(b, tx.now())
+	}
 	delete(tx.blocked, key)
 	tx.enlist(key)
 }

@@ -261,6 +261,7 @@ func (tx *Tx) stillGoes(g *record.Group) bool {
 func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.now()
 	tx.forgetEvictions()
+	tx.wanted.forget(now)
 	tx.forgetFailed()
 	making := tx.makingRoom()
 	for id, a := range tx.assumed {

@@ -79,6 +79,7 @@ type Reader struct {
 	lifetimes forecast.Lifetimes
 	outlook   starts
 	turnover  turnover
+	wanted    wanted // since when what waits does
 }
 
 // Tx reads and changes the state. It is valid within [State.Update].
@@ -91,7 +92,7 @@ func New(c *config.Config, now func() time.Time) *State {
 		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, met: map[constraint.Constraint]bool{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
-		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
+		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
 		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}

@@ -32,18 +32,23 @@ quotas.csv where the service has queues: gpu-sim replay -quotas reads them.
 
 A node's GPUs count as those of its most frequent model. A task that has not ended is
 taken to run as long as the ended ones of its job did on average, or else of all jobs,
-no longer than its gpu_time_limit, and no shorter than it has. Other constraints of
+no longer than its gpu_time_limit, and no shorter than it has. With -from or -to what
+Nomad has forgotten is taken from the service's ledger, as far as that has it: without
+its models, and without tasks that held no GPU. Other constraints of
 jobs are not written.`
 
 type exportOptions struct {
 	online
-	out string
-	now time.Time
+	out      string
+	from, to string // days or times; both empty: what Nomad remembers
+	now      time.Time
 }
 
 func runExport(args []string, stdout, stderr io.Writer) int {
 	o := exportOptions{online: online{stdout: stdout, stderr: stderr}, now: time.Now()}
 	fs := newFlags("export", exportHelp, stderr)
+	fs.StringVar(&o.from, "from", "", "the first `day` or time, such as 2026-10-01 or 2026-10-01T12:00:00Z: with what the service's ledger has (default with -to: 30 days before now)")
+	fs.StringVar(&o.to, "to", "", "the `day` or time that it ends with (default with -from: now)")
 	fs.StringVar(&o.out, "out", ".", "the `directory` to write to; it must exist")
 	if code, done := o.parse(fs, args, 0); done {
 		return code
@@ -81,6 +86,9 @@ func (o *exportOptions) export() (*exported, error) {
 	}
 	e := &exporter{client: client, cluster: &c, nodes: nodes, models: modelsOf(nodes), now: o.now, jobs: map[nomad.JobKey][]jobVersion{}}
 	tasks, err := e.tasks()
+	if err == nil && (o.from != "" || o.to != "") {
+		tasks, err = e.within(tasks, o)
+	}
 	if err != nil {
 		return nil, err
 	}

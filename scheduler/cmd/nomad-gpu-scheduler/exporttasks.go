@@ -19,6 +19,7 @@ import (
 type exportedTask struct {
 	name, job   string
 	arrived     time.Time
+	began       time.Time     // zero: it waits
 	run         time.Duration // so far, or in all
 	limit       time.Duration // that its author gives; 0: none
 	ended       bool
@@ -66,7 +67,7 @@ func (e *exporter) tasks() ([]exportedTask, error) {
 		if start.IsZero() || n == nil || len(n.Plan.GPUs) == 0 {
 			continue // never started, or not on a node that is written
 		}
-		t := exportedTask{name: a.ID, job: a.Key().String(), run: end.Sub(start), ended: !a.Holds(), cpu: a.CPUMHz, memory: a.MemoryMiB}
+		t := exportedTask{name: a.ID, job: a.Key().String(), began: start, run: end.Sub(start), ended: !a.Holds(), cpu: a.CPUMHz, memory: a.MemoryMiB}
 		var versions []jobVersion
 		if len(a.Devices) > 0 {
 			if versions, err = e.versions(a.Key()); err != nil {

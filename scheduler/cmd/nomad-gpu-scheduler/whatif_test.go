@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -169,6 +172,73 @@ func TestQuotasChangeTheWaitsOfAnExportedCluster(t *testing.T) {
 		}
 		if got := r.Starts[at].Second - tasks[at].ArriveSecond; got != want {
 			t.Errorf("with %d milli it waits %v s, want %v: %+v", limit, got, want, r.Starts)
+		}
+	}
+}
+
+// What Nomad has forgotten comes from the ledger, cut to the time that is asked about, and
+// nothing is there twice.
+func TestExportReadsTheLedger(t *testing.T) {
+	h, dir := newHeld(), t.TempDir()
+	from := h.at(-1000)
+	at := func(seconds int) *time.Time { when := h.at(seconds); return &when }
+	row := func(alloc, gpu string, from, to int, change func(*ledger.Row)) ledger.Row {
+		r := ledger.Row{Queue: "team", Namespace: "default", Job: "month", Group: "g", Task: "t", Alloc: alloc, GPU: gpu, Type: "A100", From: at(from), To: at(to), Ended: "complete",
+			AskedGPUs: 0.25, AskedGiB: 2, Milli: 500, Priority: 70, HostMHz: 800, HostMiB: 400}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	report := &ledger.Report{From: from, To: h.at(300), By: ledger.ByEntry, Rows: []ledger.Row{
+		row("resident", "GPU-n1", -1000, -900, func(r *ledger.Row) { r.Wanted = at(-2000) }), // it ran before
+		row("waited", "GPU-n1", -800, -600, func(r *ledger.Row) { r.Wanted = at(-850) }),
+		row("pair", "GPU-x", -700, -500, func(r *ledger.Row) { r.AskedGPUs, r.AskedGiB, r.Milli = 1, 4, 1000 }),
+		row("pair", "GPU-y", -700, -500, func(r *ledger.Row) { r.AskedGPUs, r.AskedGiB, r.Milli = 1, 4, 1000 }),
+		row("", "GPU-x", -400, -300, func(r *ledger.Row) {
+			r.Namespace, r.Job, r.Group, r.Task = "(hidden)", "(hidden)", "", ""
+			r.Queue, r.Priority, r.AskedGPUs, r.AskedGiB, r.Milli, r.HostMHz, r.HostMiB = "", 0, 0, 0, 250, 0, 0
+		}),
+		row("held", "GPU-n1", 102, 202, nil), // Nomad knows more of it
+	}}
+	h.texts["/api/v1/gpu/ledger"] = report
+	write := func(from string) []sim.Task {
+		t.Helper()
+		service := httptest.NewServer(h)
+		defer service.Close()
+		o := exportOptions{online: online{stdout: io.Discard, stderr: io.Discard}, out: dir, now: h.at(300), from: from}
+		o.address = service.URL
+		if _, err := o.export(); err != nil {
+			t.Fatal(err)
+		}
+		return readExported(t, dir, "tasks.csv", func(f *os.File) ([]sim.Task, error) { return sim.ReadTasks(f) })
+	}
+	plain := write("")
+	tasks := write(from.Format(time.RFC3339))
+	want := []sim.Task{
+		{Name: "resident", CPUMilli: 800, MemoryMiB: 400, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 500, RunSeconds: 100, Priority: 70, Queue: "team", MinRunSeconds: 120},
+		{Name: "waited", ArriveSecond: 150, CPUMilli: 800, MemoryMiB: 400, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 500, RunSeconds: 200, Priority: 70, Queue: "team", MinRunSeconds: 120},
+		{Name: "pair", ArriveSecond: 300, CPUMilli: 800, MemoryMiB: 400, GPUs: 2, GPUMilli: 1000, GPUMemoryMilli: 1000, RunSeconds: 200, Priority: 70, Queue: "team", MinRunSeconds: 120},
+		{Name: "(hidden)-4", ArriveSecond: 600, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 250, RunSeconds: 100, Priority: 50, MinRunSeconds: 60},
+	}
+	if len(tasks) != len(want)+len(plain) || !reflect.DeepEqual(tasks[:len(want)], want) || tasks[len(want)].Name != "first" || tasks[len(want)].ArriveSecond != 1000 {
+		t.Errorf("got\n%+v\nwant\n%+v, then what Nomad remembers", tasks, want)
+	}
+	// Without a ledger there is what Nomad remembers.
+	delete(h.texts, "/api/v1/gpu/ledger")
+	if tasks := write(from.Format(time.RFC3339)); !reflect.DeepEqual(tasks, plain) {
+		t.Errorf("without a ledger: %+v", tasks)
+	}
+	// What began before the time runs on from its beginning, and what ended before is left out.
+	report.From, report.Rows = h.at(150), nil
+	h.texts["/api/v1/gpu/ledger"] = report
+	tasks = write(h.at(150).Format(time.RFC3339))
+	if len(tasks) != 4 || tasks[0].ArriveSecond != 0 || tasks[3].Name != "default/waits/g/0" {
+		t.Fatalf("got %+v", tasks)
+	}
+	for name, run := range map[string]float64{"again": 50, "held": 52, "blocked": 90} {
+		if i := slices.IndexFunc(tasks, func(t sim.Task) bool { return t.Name == name }); i < 0 || tasks[i].RunSeconds != run || tasks[i].ArriveSecond != 0 {
+			t.Errorf("%s: %+v, want it to run on for %v s", name, tasks, run)
 		}
 	}
 }

@@ -44,7 +44,8 @@ type Store struct {
 // version is that of the tables.
 const version = 1
 
-// schema is made where it is missing. Only one replica makes it at a time.
+// schema is made where it is missing. Only one replica makes it at a time. Columns that came
+// later have defaults, so that an earlier release writes to the same tables.
 const schema = `
 SELECT pg_advisory_xact_lock(5146);
 CREATE TABLE IF NOT EXISTS gpu_ledger_schema (version integer NOT NULL);
@@ -56,6 +57,12 @@ CREATE TABLE IF NOT EXISTS gpu_ledger_entries (
   milli bigint NOT NULL, memory_mib bigint NOT NULL, asked_milli bigint NOT NULL, asked_mib bigint NOT NULL,
   began timestamptz NOT NULL, ended timestamptz, why text NOT NULL DEFAULT '',
   PRIMARY KEY (alloc, task, gpu));
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'gpu_ledger_entries'::regclass AND attname = 'wanted') THEN
+    ALTER TABLE gpu_ledger_entries ADD COLUMN wanted timestamptz, ADD COLUMN priority integer NOT NULL DEFAULT 0,
+      ADD COLUMN host_mhz bigint NOT NULL DEFAULT 0, ADD COLUMN host_mib bigint NOT NULL DEFAULT 0;
+  END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS gpu_ledger_entries_time ON gpu_ledger_entries (ended, began);
 CREATE TABLE IF NOT EXISTS gpu_ledger_use (
   alloc text NOT NULL, task text NOT NULL, gpu text NOT NULL, until timestamptz NOT NULL, compute jsonb NOT NULL, memory jsonb NOT NULL,
@@ -128,9 +135,10 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, r *ledger.Record) (err er
 	switch r.Kind {
 	case ledger.KindHold:
 		_, err = tx.ExecContext(ctx, `INSERT INTO gpu_ledger_entries (alloc, task, gpu, namespace, job, parent, task_group, queue, node, type, profile, mode,
-			milli, memory_mib, asked_milli, asked_mib, began) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING`,
+			milli, memory_mib, asked_milli, asked_mib, began, wanted, priority, host_mhz, host_mib)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) ON CONFLICT DO NOTHING`,
 			r.Alloc, r.Task, r.GPU, r.Namespace, r.Job, r.Parent, r.Group, r.Queue, r.Node, r.Type, r.Profile, r.Mode,
-			r.Milli, r.MemoryMiB, r.AskedMilli, r.AskedMiB, r.At)
+			r.Milli, r.MemoryMiB, r.AskedMilli, r.AskedMiB, r.At, sql.NullTime{Time: r.Wanted, Valid: !r.Wanted.IsZero()}, r.Priority, r.HostMHz, r.HostMiB)
 	case ledger.KindEnd:
 		_, err = tx.ExecContext(ctx, `UPDATE gpu_ledger_entries SET ended = $4, why = $5 WHERE alloc = $1 AND task = $2 AND gpu = $3
 			AND (ended IS NULL OR why IN ($6, $7) AND $5 NOT IN ($6, $7))`, r.Alloc, r.Task, r.GPU, r.At, r.Why, ledger.EndUnseen, ledger.EndPurged)
@@ -232,15 +240,15 @@ type querier interface {
 // holds hands over the entries for which a condition holds, each with its end.
 func (s *Store) holds(ctx context.Context, q querier, where string, each func(hold, end *ledger.Record), args ...any) error {
 	rows, err := q.QueryContext(ctx, `SELECT alloc, task, gpu, namespace, job, parent, task_group, queue, node, type, profile, mode,
-		milli, memory_mib, asked_milli, asked_mib, began, ended, why FROM gpu_ledger_entries WHERE `+where+` ORDER BY began, alloc, task, gpu`, args...)
+		milli, memory_mib, asked_milli, asked_mib, began, ended, why, wanted, priority, host_mhz, host_mib FROM gpu_ledger_entries WHERE `+where+` ORDER BY began, alloc, task, gpu`, args...)
 	if err != nil {
 		return fmt.Errorf("read the ledger's database: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		r, ended, why := ledger.Record{Kind: ledger.KindHold, Hold: &ledger.Hold{}}, sql.NullTime{}, ""
+		r, ended, wanted, why := ledger.Record{Kind: ledger.KindHold, Hold: &ledger.Hold{}}, sql.NullTime{}, sql.NullTime{}, ""
 		err := rows.Scan(&r.Alloc, &r.Task, &r.GPU, &r.Namespace, &r.Job, &r.Parent, &r.Group, &r.Queue, &r.Node, &r.Type, &r.Profile, &r.Mode,
-			&r.Milli, &r.MemoryMiB, &r.AskedMilli, &r.AskedMiB, &r.At, &ended, &why)
+			&r.Milli, &r.MemoryMiB, &r.AskedMilli, &r.AskedMiB, &r.At, &ended, &why, &wanted, &r.Priority, &r.HostMHz, &r.HostMiB)
 		if err != nil {
 			return fmt.Errorf("read the ledger's database: %w", err)
 		}
@@ -249,6 +257,9 @@ func (s *Store) holds(ctx context.Context, q querier, where string, each func(ho
 			end = &ledger.Record{Kind: ledger.KindEnd, At: ended.Time.UTC(), Key: r.Key, Why: why}
 		}
 		r.At = r.At.UTC()
+		if wanted.Valid {
+			r.Wanted = wanted.Time.UTC()
+		}
 		each(&r, end)
 	}
 	return rows.Err()

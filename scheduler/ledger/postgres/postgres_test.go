@@ -104,7 +104,8 @@ func key(alloc string) ledger.Key { return ledger.Key{Alloc: alloc, Task: "t", G
 
 func hold(alloc string, at time.Time) ledger.Record {
 	return ledger.Record{Kind: ledger.KindHold, At: at, Key: key(alloc), Hold: &ledger.Hold{
-		Namespace: "n", Job: "j", Parent: "p", Group: "g", Queue: "q", Node: "n1", Type: "H100", Profile: "1g.10gb", Mode: "slice", Milli: 500, MemoryMiB: 1, AskedMilli: 2, AskedMiB: 3}}
+		Namespace: "n", Job: "j", Parent: "p", Group: "g", Queue: "q", Node: "n1", Type: "H100", Profile: "1g.10gb", Mode: "slice", Milli: 500, MemoryMiB: 1, AskedMilli: 2, AskedMiB: 3,
+		Wanted: at.Add(-time.Minute), Priority: 70, HostMHz: 4, HostMiB: 5}}
 }
 
 func end(alloc string, at time.Time, why string) ledger.Record {
@@ -142,6 +143,32 @@ func entries(t *testing.T, s *Store, from, to time.Time) string {
 	f.Close()
 	slices.Sort(list)
 	return strings.Join(list, ", ")
+}
+
+// Tables of a release that did not keep since when an alloc was waited for are written and
+// read on, and that release goes on writing to them.
+func TestTablesOfAnEarlierRelease(t *testing.T) {
+	s := open(t, server(t), "a", func() time.Time { return noon.Add(time.Hour) })
+	const insert = `INSERT INTO gpu_ledger_entries (alloc, task, gpu, namespace, job, parent, task_group, queue, node, type, profile, mode, milli, memory_mib, asked_milli, asked_mib, began)
+		VALUES ($1, 't', 'GPU-1', 'n', 'j', 'p', 'g', 'q', 'n1', 'H100', '1g.10gb', 'slice', 500, 1, 2, 3, $2)`
+	before := func(alloc string) {
+		t.Helper()
+		if _, err := s.db.ExecContext(t.Context(), insert, alloc, noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, s)
+	if _, err := s.db.ExecContext(t.Context(), "ALTER TABLE gpu_ledger_entries DROP COLUMN wanted, DROP COLUMN priority, DROP COLUMN host_mhz, DROP COLUMN host_mib"); err != nil {
+		t.Fatal(err)
+	}
+	before("x")
+	s.ready = false // the next release starts
+	put(t, s, hold("y", noon))
+	before("z")
+	held, _, err := s.Recall(t.Context())
+	if err != nil || len(held) != 3 || !held[0].Wanted.IsZero() || held[0].Priority != 0 || *held[1].Hold != *hold("y", noon).Hold || held[2].HostMHz != 0 {
+		t.Errorf("recalled %+v, %v", held, err)
+	}
 }
 
 // TestPostgres writes to a real server as two replicas do.
