@@ -267,6 +267,36 @@ func TestReplayOfACluster(t *testing.T) {
 	}
 }
 
+// An exported cluster is replayed with its queues: -quotas says how long they wait.
+func TestQuotasOfACluster(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model,gpu_memory_mib\ngpu-1,8000,8192,2,A100,81559\n")
+	file("tasks.csv", "name,arrival_s,duration_s,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_memory_milli,gpu_spec,time_limit_s,min_run_s,priority,queue\n"+
+		"a,0,100,1000,1024,1,1000,1000,A100,0,60,50,team\nb,10,100,1000,1024,1,1000,1000,,200,60,50,team\nc,20,100,1000,1024,1,500,250,,0,60,60,team\n")
+	for quota, want := range map[string]float64{"3000": 80, "2000": 80, "1000": 190} {
+		quotas := file("quotas.csv", "queue,parent,guarantee_milli,limit_milli\nteam,,"+quota+","+quota+"\n")
+		code, stdout, stderr := run("replay", "-cluster", dir, "-quotas", quotas, "-json")
+		var got []struct {
+			Queues map[string]struct{ Longest float64 }
+		}
+		if err := json.Unmarshal([]byte(stdout), &got); code != command.ExitOK || err != nil || got[0].Queues["team"].Longest != want {
+			t.Errorf("quota %s: exit %d, %+v, want %v: %s", quota, code, got, want, stderr)
+		}
+	}
+	for _, args := range [][]string{{"-mig", "A100=4g.40gb+3g.40gb"}, {"-outlook", "1"}} { // for which nothing is evicted
+		if code, _, stderr := run(append([]string{"replay", "-cluster", dir, "-json"}, args...)...); code != command.ExitOK {
+			t.Errorf("%v: exit %d, %s", args, code, stderr)
+		}
+	}
+}
+
 // What generate draws from a list is what replay draws by itself.
 func TestLiveWorkloadsAreDrawnFromATrace(t *testing.T) {
 	dir := t.TempDir()

@@ -42,7 +42,7 @@ With -cluster it replays a cluster that nomad-gpu-scheduler exported. With -more
 
 With -mig a task that takes a part of a GPU goes to the smallest instance that has
 as much compute and memory, and no other task to that; where none is free, to a GPU
-that is not cut. The list of nodes must say the GPUs' memory: gpu_memory_mib.`
+that is not cut. Priorities do not count then. The list of nodes must say the GPUs' memory: gpu_memory_mib.`
 
 // replayOptions are the flags of replay.
 type replayOptions struct {
@@ -152,6 +152,9 @@ func replay(o *replayOptions, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if len(o.mig) > 0 || o.cluster != "" && o.outlook > 0 {
+		w.Arrivals = alike(w.Arrivals)
+	}
 	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock()}
 	if o.quotas != "" {
 		err := command.ReadFile(o.quotas, func(r io.Reader) (err error) { options.Quotas, err = sim.ReadQueues(r); return })
@@ -182,6 +185,16 @@ func replay(o *replayOptions, stdout io.Writer) error {
 		return terminal.JSON(stdout, all)
 	}
 	return printReplayed(all, o.queue, stdout)
+}
+
+// alike is tasks with the same priority: instances and estimates are for replays in which
+// nothing is evicted.
+func alike(tasks []sim.Task) []sim.Task {
+	tasks = slices.Clone(tasks)
+	for i := range tasks {
+		tasks[i].Priority = 0
+	}
+	return tasks
 }
 
 // scene is one replay.
