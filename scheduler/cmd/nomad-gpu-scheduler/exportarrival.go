@@ -97,18 +97,23 @@ func (r *arrivals) root(id string) *api.Evaluation {
 
 // of is when an alloc was asked for first.
 func (r *arrivals) of(a *nomad.Alloc, evalID string, versions []jobVersion) time.Time {
-	at := a.Created
-	e := r.root(evalID)
-	switch {
-	case r.replaces[a.ID]:
+	at, registered := a.Created, true
+	if e := r.root(evalID); e != nil && !began(e).After(at) { // else it is forgotten, or that of a later change in place
+		at, registered = began(e), registers(e)
+	}
+	if r.replaces[a.ID] || !registered {
 		return at
-	case e == nil || time.Unix(0, e.CreateTime).After(at): // forgotten, or that of a later change in place
-	case !registers(e):
-		return time.Unix(0, e.CreateTime)
-	default:
-		at = time.Unix(0, e.CreateTime)
 	}
 	return submitted(versions, a.Group, at)
+}
+
+// began is when an evaluation began to look for room: after the delay of a reschedule block.
+func began(e *api.Evaluation) time.Time {
+	at := time.Unix(0, e.CreateTime)
+	if e.WaitUntil.After(at) {
+		return e.WaitUntil
+	}
+	return at
 }
 
 // ofPending is when something that waits was asked for first.
@@ -118,8 +123,8 @@ func (r *arrivals) ofPending(p *view.Pending, versions []jobVersion) time.Time {
 		return p.Since
 	}
 	at := p.Since
-	if e = r.root(e.ID); time.Unix(0, e.CreateTime).Before(at) {
-		at = time.Unix(0, e.CreateTime)
+	if e = r.root(e.ID); began(e).Before(at) {
+		at = began(e)
 	}
 	if !registers(e) {
 		return at

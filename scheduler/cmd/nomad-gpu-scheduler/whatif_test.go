@@ -138,7 +138,7 @@ func TestExportHasWhatTasksWaitedFor(t *testing.T) {
 		{Name: "old", ArriveSecond: 5, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, RunSeconds: 10, Priority: 50, Queue: "team", MinRunSeconds: 120},
 		{Name: "held", ArriveSecond: 10, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"A100"}, RunSeconds: 100, Priority: 60, Queue: "team", MinRunSeconds: 120},
 		{Name: "blocked", ArriveSecond: 20, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"T4"}, RunSeconds: 100, Priority: 30, Queue: "guests"},
-		{Name: "again", ArriveSecond: 150, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"A100"}, RunSeconds: 50, Priority: 60, Queue: "team", MinRunSeconds: 120},
+		{Name: "again", ArriveSecond: 149, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"A100"}, RunSeconds: 50, Priority: 60, Queue: "team", MinRunSeconds: 120},
 		{Name: "default/waits/g/0", ArriveSecond: 220, CPUMilli: 700, MemoryMiB: 300, GPUs: 1, GPUMilli: 900, GPUMemoryMilli: 250, RunSeconds: 60, LimitSeconds: 60, Priority: 60, Queue: "team", MinRunSeconds: 120},
 	}
 	for i := range max(len(tasks), len(want)) {
@@ -236,9 +236,9 @@ func TestExportReadsTheLedger(t *testing.T) {
 	if len(tasks) != 4 || tasks[0].ArriveSecond != 0 || tasks[3].Name != "default/waits/g/0" {
 		t.Fatalf("got %+v", tasks)
 	}
-	for name, run := range map[string]float64{"again": 50, "held": 52, "blocked": 90} {
-		if i := slices.IndexFunc(tasks, func(t sim.Task) bool { return t.Name == name }); i < 0 || tasks[i].RunSeconds != run || tasks[i].ArriveSecond != 0 {
-			t.Errorf("%s: %+v, want it to run on for %v s", name, tasks, run)
+	for name, want := range map[string][2]float64{"again": {0, 50}, "held": {1, 52}, "blocked": {1, 90}} { // the first was wanted a second before the time
+		if i := slices.IndexFunc(tasks, func(t sim.Task) bool { return t.Name == name }); i < 0 || tasks[i].ArriveSecond != want[0] || tasks[i].RunSeconds != want[1] {
+			t.Errorf("%s: %+v, want it at %v s, for %v s", name, tasks, want[0], want[1])
 		}
 	}
 }
