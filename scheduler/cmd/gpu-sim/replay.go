@@ -25,7 +25,8 @@ A task that finds no room is lost; with -queue it waits, and what is behind a
 task that still does not fit may go ahead of it. Tasks have priorities and
 queues where the columns priority, queue and min_run_s say so: with -queue the
 product's policies evict for higher priorities and for quotas that are wanted
-back, and evicted tasks start again from nothing.
+back, and evicted tasks start again from nothing. The column time_limit_s says how
+long a task runs at most, for -outlook.
 
 Without -nodes a synthetic workload is used; with it, -arrivals says what
 arrives (the columns arrival_s and duration_s are needed), or -from what it is
@@ -42,7 +43,8 @@ With -cluster it replays a cluster that nomad-gpu-scheduler exported. With -more
 
 With -mig a task that takes a part of a GPU goes to the smallest instance that has
 as much compute and memory, and no other task to that; where none is free, to a GPU
-that is not cut. Priorities do not count then. The list of nodes must say the GPUs' memory: gpu_memory_mib.`
+that is not cut. Priorities do not count then. The list of nodes must say the GPUs'
+memory: gpu_memory_mib.`
 
 // replayOptions are the flags of replay.
 type replayOptions struct {

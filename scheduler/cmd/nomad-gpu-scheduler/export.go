@@ -32,10 +32,12 @@ quotas.csv where the service has queues: gpu-sim replay -quotas reads them.
 
 A node's GPUs count as those of its most frequent model. A task that has not ended is
 taken to run as long as the ended ones of its job did on average, or else of all jobs,
-no longer than its gpu_time_limit, and no shorter than it has. With -from or -to what
-Nomad has forgotten is taken from the service's ledger, as far as that has it: without
-its models, and without tasks that held no GPU. Other constraints of
-jobs are not written.`
+no longer than its gpu_time_limit, and no shorter than it has. Other constraints of
+jobs are not written.
+
+With -from or -to, what Nomad has forgotten is taken from the service's ledger, which
+knows neither the models that a job names nor tasks without GPUs. What ran already
+when that time begins arrives then, with what was left of its run.`
 
 type exportOptions struct {
 	online
