@@ -252,6 +252,22 @@ func TestEvictionsAreLimited(t *testing.T) {
 	}
 }
 
+// The least rate is one: an alloc is stopped at once, and the next after a minute.
+func TestOneEvictionAMinute(t *testing.T) {
+	c := config.Default()
+	c.Preemption.MaxPerMinute = 1
+	w := &world{config: c}
+	for i := range 3 {
+		d := eviction()
+		d.Job, d.Evict.Victims = key(fmt.Sprintf("high-%d", i)), d.Evict.Victims[:1]
+		w.due = append(w.due, d)
+	}
+	run(t, w, 45*time.Second)
+	if stops := strings.Count(strings.Join(w.script, "\n"), "stop "); stops != 1 {
+		t.Errorf("%d allocs were stopped in 45 seconds, want 1: %q", stops, w.script)
+	}
+}
+
 func TestAJobThatCannotBeHelpedRests(t *testing.T) {
 	retry := &Item{Job: key("stuck"), Revision: decide.Revision{Group: "g", Retry: true}}
 	w := &world{due: []*Item{retry, retry, retry, retry}, fails: "register stuck"}

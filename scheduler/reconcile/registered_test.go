@@ -251,3 +251,33 @@ func isDirect(s *servicetest.Service, key nomad.JobKey) (direct bool) {
 	s.State.View(func(r *state.Reader) { direct = r.Direct(key) })
 	return direct
 }
+
+// In a queue above its limit, a job that is registered otherwise than it was decided about is decided
+// about anew while nothing of it runs; what runs is for the quota to bring back.
+func TestWhatWaitsIsAlignedAlsoAboveALimit(t *testing.T) {
+	for name, runs := range map[string]bool{"nothing of it runs": false, "a part of it runs": true} {
+		t.Run(name, func(t *testing.T) {
+			b := servicetest.New(t, servicetest.OneGPU, servicetest.Machine("a", 3))
+			for i, id := range []string{"one", "two"} {
+				b.Run(around(b, id, 50, 16), "alloc-"+id, "a", i, 0, 16)
+			}
+			a := servicetest.Ask("job", "8G", 2)
+			d := b.Submit(t, a)
+			if d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+				t.Fatalf("got %+v", d)
+			}
+			was := servicetest.WasOf(d)
+			was.Hold = ""
+			a = b.RegisterAs(a, was)
+			if runs {
+				b.Run(a, "alloc", "a", 2, 0, 8)
+			}
+			b.Block(a, 1)
+			b.LetTimePass()
+			due := b.Next(nil, true)
+			if aligns := due != nil && due.Job.ID == "job" && due.Revision.Align; aligns == runs {
+				t.Errorf("due is %+v", due)
+			}
+		})
+	}
+}
