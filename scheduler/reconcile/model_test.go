@@ -287,7 +287,9 @@ func (m *model) finish(j *modelJob) {
 		a.stub.ClientStatus, a.stub.ModifyIndex = "complete", m.index
 		m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 	}
-	j.ended = true
+	dead := "dead"
+	j.ended, j.job.Status = true, &dead
+	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
 	m.schedule()
 }
 
