@@ -72,7 +72,11 @@ func (p *groupPlacer) promisedAway(g *record.Group) *admit.Hold {
 		if !known || of.Decision.Hold == nil || turnOf(tx, &of.Ask).Priority < own.Priority {
 			continue
 		}
-		if tx.ServesNow(a.Usage.NodeID, need, func(u *place.Usage) bool { return u.ID == a.Usage.ID }) {
+		gone := func(u *place.Usage) bool {
+			alloc := tx.Alloc(u.ID)
+			return u.ID == a.Usage.ID || alloc != nil && alloc.Stopping
+		}
+		if tx.ServesNow(a.Usage.NodeID, need, gone) {
 			first = a
 		}
 	}

@@ -84,6 +84,7 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		rival    string // what it asks for
 		priority int
 		gang     bool
+		first    bool // it came before the gang
 		plain    bool // it came around the service
 		change   func(s *servicetest.Service, a admit.Ask)
 		kept     bool
@@ -91,7 +92,8 @@ func TestRivalsAreKeptOff(t *testing.T) {
 	}{
 		"of the same priority":                    {rival: "1", priority: 50, kept: true},
 		"of a lower one":                          {rival: "1", priority: 30},
-		"of a lower one, before a gang":           {rival: "1", priority: 30, gang: true, kept: true},
+		"of a lower one, that came before a gang": {rival: "1", priority: 30, gang: true, first: true, kept: true},
+		"of a lower one, that is held for a gang": {rival: "1", priority: 30, gang: true},
 		"which needs more than is there":          {rival: "2", priority: 50},
 		"which waits for something else":          {rival: "1", priority: 50, change: heldBack},
 		"around the service":                      {rival: "1", priority: 50, plain: true, kept: true},
@@ -103,6 +105,11 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
 			s.Tenant(t, "low", 10, "a", 0, 0, 16)
 			s.Tenant(t, "high", 90, "b", 0, 0, 16)
+			rival := servicetest.Ask("rival", row.rival, 1)
+			rival.Priority = row.priority
+			if row.first {
+				s.Submit(t, rival)
+			}
 			var a admit.Ask
 			if row.gang {
 				a = gang("waits", 1, 50)
@@ -112,11 +119,10 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			} else {
 				a = s.Waits(t, "waits", "1", 50)
 			}
-			rival := servicetest.Ask("rival", row.rival, 1)
 			if row.plain {
 				rival = blocks("rival", "nvidia/slice", map[string]int64{"1": 16, "2": 17}[row.rival])
+				rival.Priority = row.priority
 			}
-			rival.Priority = row.priority
 			if row.rival == "2" && !row.plain {
 				joins(s, servicetest.Machine("c", 2))
 				s.Tenant(t, "on-c", 90, "c", 0, 0, 16)
@@ -125,7 +131,9 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			if row.plain {
 				s.Show(rival, false)
 			} else {
-				s.Submit(t, rival)
+				if !row.first {
+					s.Submit(t, rival)
+				}
 				s.Register(rival)
 			}
 			s.Block(rival, 1)
