@@ -3,8 +3,10 @@ package decide
 import (
 	"hash/fnv"
 	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -12,7 +14,8 @@ import (
 // candidates are the nodes that may run a group. Nil means every node: in
 // clusters that Nomad looks at as a whole, nothing is gained by less. In
 // larger ones it is the preferred nodes, then those with room now, then those
-// that have room when others end; nodes that cannot take work come last.
+// that have room when others end; nodes that cannot take work come last. Nodes where allocs of
+// the group run stay among them: Nomad would replace those allocs.
 func candidates(tx *state.Tx, g *record.Group) []string {
 	if len(g.Only) > 0 {
 		return g.Only
@@ -21,18 +24,27 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 	if len(nodes) <= everyNode && len(g.Excluded) == 0 {
 		return nil
 	}
+	if g.Widened > 1 && len(g.Excluded) == 0 {
+		return nil
+	}
 	limit := tx.Config().Placement.Candidates
 	if len(nodes) <= everyNode {
 		limit = everyNode
 	}
+	stay := runsOn(tx, g)
+	limit = max(limit, len(stay))
 	var list, later, last []string
+	before := g.Decision.Candidates
+	if g.Widened != 1 {
+		before = nil
+	}
 	start, room := startAt(g, len(nodes)), tx.RoomFor(blocks.NeedOf(tx, g))
 	for i := range nodes {
 		if len(list) >= limit || i >= enough*limit && len(list)+len(later) >= limit {
 			break
 		}
 		id := nodes[(start+i)%len(nodes)]
-		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) {
+		if g.Excluded[id] != "" || slices.Contains(g.Decision.Preferred, id) || slices.Contains(stay, id) || slices.Contains(before, id) {
 			continue
 		}
 		switch room.On(id) {
@@ -44,13 +56,44 @@ func candidates(tx *state.Tx, g *record.Group) []string {
 			last = append(last, id)
 		}
 	}
-	list = slices.Concat(g.Decision.Preferred, list, later, last)
+	for _, id := range g.Decision.Preferred {
+		if !slices.Contains(stay, id) {
+			stay = append(stay, id)
+		}
+	}
+	list = slices.Concat(stay, list, later, last)
 	list = list[:min(limit, len(list))]
 	if len(list) == 0 && len(g.Excluded) > 0 {
 		return []string{blocks.NoNode}
 	}
 	slices.Sort(list)
 	return list
+}
+
+// runsOn are the nodes where allocs of a group run, but for those that it is to leave.
+func runsOn(tx *state.Tx, g *record.Group) []string {
+	var nodes []string
+	for _, a := range tx.AllocsOf(nomad.JobKey{Namespace: g.Ask.Namespace, ID: g.Ask.JobID}) {
+		if a.Group == g.Ask.Group && !a.Stopping && g.Excluded[a.NodeID] == "" && !slices.Contains(nodes, a.NodeID) {
+			nodes = append(nodes, a.NodeID)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// startTime is how long Nomad may take to start a group on candidates that have room.
+const startTime = 30 * time.Second
+
+// NotStarted reports whether Nomad has not started a group on any of its candidates for some
+// time, although there is room on them: what they lack the service does not see, and other nodes
+// may have it.
+func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
+	b, r := tx.Blocked(key), tx.Record(key)
+	if b == nil || r == nil || len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 || len(g.Only) > 0 || g.Widened > 1 {
+		return false
+	}
+	return tx.Now().Sub(b.Since) > startTime && tx.Now().Sub(r.At) > startTime
 }
 
 // enough is how many times as many nodes as candidates are looked at for such as have

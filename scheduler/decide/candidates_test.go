@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 )
@@ -115,5 +116,31 @@ func TestOfManyNodesThoseWithRoomAreCandidates(t *testing.T) {
 				t.Errorf("the candidates are %v, want %v; %v is preferred", d.Candidates, want, d.Preferred)
 			}
 		})
+	}
+}
+
+// What runs of a group stays where it is when the rest of it gets other candidates: Nomad would
+// replace what runs on a node that is none.
+func TestNodesWhereAGroupRunsStayCandidates(t *testing.T) {
+	var machines []*nomad.Node
+	for i := range 150 {
+		machines = append(machines, servicetest.Machine(fmt.Sprintf("m%03d", i), 1))
+	}
+	s := servicetest.New(t, "placement {\n candidates = 10\n}", machines...)
+	a := servicetest.Ask("job", "1", 2)
+	s.Submit(t, a)
+	s.Register(a)
+	for _, at := range []int{0, 40, 80, 120} { // far from each other: some are not among ten that follow each other
+		on := fmt.Sprintf("m%03d", at)
+		s.Run(a, "alloc-"+on, on, 0, 0, 16)
+		s.Block(a, 1)
+		d, err := s.Revise(t.Context(), []admit.Ask{a}, decide.Revision{Group: a.Group, Retry: true, Widen: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d != nil && len(d[0].Candidates) > 0 && (!slices.Contains(d[0].Candidates, "id-"+on) || len(d[0].Candidates) > 10) {
+			t.Errorf("it runs on %s, and its candidates are %v", on, d[0].Candidates)
+		}
+		s.End("alloc-" + on)
 	}
 }

@@ -160,7 +160,7 @@ func (p *groupPlacer) redecide(was record.Group) (record.Group, error) {
 	if p.ask.Reservation != "" && p.tx.Reservation(p.ask.Reservation) == nil {
 		p.unreserved = true // it was claimed, or is over: the job goes on without it
 	}
-	g.Attempts.Nodes = nil // it may be another job, as far as Nomad looks at nodes
+	g.Attempts.Nodes, g.Widened = nil, 0 // it may be another job, as far as Nomad looks at nodes
 	if g.Decision.Hold != nil {
 		g.Attempts = record.Attempts{} // its owner wants it to be tried
 	}

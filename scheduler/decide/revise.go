@@ -21,6 +21,8 @@ type Revision struct {
 	Group string
 	// Retry places again what waits.
 	Retry bool
+	// Widen replaces its candidates, on which Nomad did not start it.
+	Widen bool
 	// Align brings the record and what is registered together.
 	Align bool
 	// Prefer is a node where room is being made for an alloc of the group.
@@ -100,7 +102,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	for i := range asks {
 		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
-		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
+		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || was.Widened != g.Widened || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
 		out.Job = out.Job || !tx.Unchangeable(key) && (different || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
 	}
@@ -139,6 +141,9 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	}
 	if r.Align {
 		g, r.Retry = align(tx, key, a, g)
+	}
+	if r.Widen {
+		g.Widened++
 	}
 	exclude(&g, r.Exclude, r.For)
 	for _, id := range r.Include {

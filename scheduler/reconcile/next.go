@@ -208,6 +208,9 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 			return nil
 		}
 	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
+		if decide.HasRoom(tx, g) && decide.NotStarted(tx, w.Job, g) {
+			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
+		}
 		return nil
 	}
 	return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true}}

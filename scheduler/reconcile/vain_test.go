@@ -145,3 +145,24 @@ func TestANodeThatChangedIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+// In a large cluster a group is bound to some nodes. Where Nomad starts it on none of them, it gets
+// others, and in the end every node: it is registered again twice, and not for ever.
+func TestAGroupThatNomadDoesNotStartGetsOtherCandidates(t *testing.T) {
+	for _, only := range []string{"node-7", "node-60", "node-120", "none"} {
+		t.Run(only, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 150, 1, noMinimum)
+				h.refuseOn("j", func(node string) bool { return node != only })
+				h.submit(t.Context(), plainly("j", 1, 50, ""))
+				h.seconds(600)
+				if runs := h.running() == "c/j"; runs == (only == "none") {
+					t.Errorf("after ten minutes runs %q, blocked %v\n%s", h.running(), h.jobs["c/j"].blocked, strings.Join(h.log, "\n"))
+				}
+				if n := len(h.jobs["c/j"].versions); n > 3 {
+					t.Errorf("it was registered %d times", n)
+				}
+			})
+		})
+	}
+}
