@@ -194,7 +194,7 @@ func preempt(tx *state.Tx, parts []blocks.Part, banned map[string]bool, gap int)
 	if len(banned) > 0 {
 		rs[0].Nodes = blocks.Cluster(tx).Without(rs[0].Nodes, banned)
 	}
-	plan, err := preemptSparing(tx, rs[:1])
+	plan, err := preemptSparing(tx, rs[:1], nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -203,7 +203,7 @@ func preempt(tx *state.Tx, parts []blocks.Part, banned map[string]bool, gap int)
 		for i := range rs {
 			rs[i].Nodes = []string{node}
 		}
-		if plan, err = preemptSparing(tx, rs); err != nil {
+		if plan, err = preemptSparing(tx, rs, nil); err != nil {
 			return nil, node, err
 		}
 	}

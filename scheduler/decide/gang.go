@@ -165,9 +165,10 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 		if forQuota {
 			allocs = a.Count
 		}
-		if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 || apart(a, allocs) {
+		if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 {
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
 		}
+		p.spread()
 		if len(rs)+allocs > mostTogether {
 			return nil, nil
 		}
@@ -191,7 +192,7 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 		rs[i].Priority -= tx.Config().Preemption.MinGap - 1
 	}
 	defer withoutStopping(tx)()
-	plan, err := preemptSparing(tx, rs)
+	plan, err := preemptSparing(tx, rs, setsApart(of))
 	if err != nil {
 		return nil
 	}
@@ -210,34 +211,52 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	return e.unlessInVain(tx)
 }
 
+// setsApart names those of some allocs that take a node each, as the core takes it; nil where none do.
+func setsApart(of []*groupPlacer) []string {
+	names, any := make([]string, len(of)), false
+	for i, p := range of {
+		switch p.ask.Distinct {
+		case admit.DistinctInJob:
+			names[i], any = "/", true // no group is called so
+		case admit.DistinctInGroup:
+			names[i], any = "/"+p.ask.Group, true
+		}
+	}
+	if !any {
+		return nil
+	}
+	return names
+}
+
 // apart reports whether so many allocs of a group take a node each.
 func apart(a *admit.Ask, allocs int) bool {
 	return a.Distinct == admit.DistinctInJob || a.Distinct == admit.DistinctInGroup && allocs > 1
 }
 
 // preemptSparing looks for victims that do not use their GPUs, where there may be any; then
-// for such as stand alone before it takes whole gangs.
-func preemptSparing(tx *state.Tx, rs []place.Request) (place.Plan, error) {
+// for such as stand alone before it takes whole gangs. Requests of the same name in apart take a
+// node each.
+func preemptSparing(tx *state.Tx, rs []place.Request, apart []string) (place.Plan, error) {
 	if tx.Snapshot().AnyReclaimable() {
 		idle := slices.Clone(rs)
 		for i := range idle {
 			idle[i].OnlyIdle = true
 		}
-		if plan, err := tx.Planner().Preempt(idle, tx.Now()); err == nil {
+		if plan, err := tx.Planner().PreemptApart(idle, apart, tx.Now()); err == nil {
 			return plan, nil
 		}
 	}
 	for i := range rs {
 		rs[i].SpareGangs = true
 	}
-	plan, err := tx.Planner().Preempt(rs, tx.Now())
+	plan, err := tx.Planner().PreemptApart(rs, apart, tx.Now())
 	if err == nil {
 		return plan, nil
 	}
 	for i := range rs {
 		rs[i].SpareGangs = false
 	}
-	return tx.Planner().Preempt(rs, tx.Now())
+	return tx.Planner().PreemptApart(rs, apart, tx.Now())
 }
 
 // withGangs adds to some victims the rest of their gangs.

@@ -63,7 +63,9 @@ func MayGo(tx *state.Tx, m *place.Move) bool {
 func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancing) (*Eviction, error) {
 	rs, of := requestsOf(tx, key, g)
 	if g.Ask.Gang {
-		rs, of = togetherRequests(tx, key, g)
+		if rs, of = togetherRequests(tx, key, g); setsApart(of) != nil {
+			rs = nil // moves are planned for any nodes
+		}
 	}
 	if len(rs) == 0 {
 		return nil, fmt.Errorf("no work is moved for groups like it")

@@ -3,6 +3,7 @@ package place
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -21,6 +22,12 @@ type Plan struct {
 // snapshot is left as it was. The error wraps ErrNoRoom when no evictions that
 // are allowed would help, and ErrQuota when a limit forbids it.
 func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
+	return p.PreemptApart(rs, nil, now)
+}
+
+// PreemptApart is Preempt where requests take a node each: those of the same name in apart, which
+// is as long as rs, do not share one; those without a name may. None may be nil for all of them.
+func (p *Planner) PreemptApart(rs []Request, apart []string, now time.Time) (Plan, error) {
 	t := p.begin()
 	defer t.rollback()
 	plan := Plan{Placements: make([]Placement, len(rs))}
@@ -28,10 +35,22 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 	for i := range rs {
 		spared[rs[i].ID] = true
 	}
+	taken := map[string][]string{} // nodes, by name of those that are apart
 	for _, i := range bySize(rs) {
-		pl, victims, err := p.makeRoom(t, &rs[i], now, spared)
+		r := &rs[i]
+		if apart != nil && apart[i] != "" && len(taken[apart[i]]) > 0 {
+			other := rs[i]
+			if other.Nodes = p.otherNodes(r.Nodes, taken[apart[i]]); len(other.Nodes) == 0 {
+				return Plan{}, fmt.Errorf("preempt for %q: no node is left for it alone: %w", r.ID, ErrNoRoom)
+			}
+			r = &other
+		}
+		pl, victims, err := p.makeRoom(t, r, now, spared)
 		if err != nil {
 			return Plan{}, err
+		}
+		if apart != nil && apart[i] != "" {
+			taken[apart[i]] = append(taken[apart[i]], pl.NodeID)
 		}
 		for _, u := range victims {
 			spared[u.ID] = true
@@ -41,6 +60,14 @@ func (p *Planner) Preempt(rs []Request, now time.Time) (Plan, error) {
 	}
 	plan.Victims = p.giveBack(t, plan.Victims, now)
 	return plan, nil
+}
+
+// otherNodes are some nodes, all where none are named, without others.
+func (p *Planner) otherNodes(nodes, without []string) []string {
+	if len(nodes) == 0 {
+		nodes = slices.Sorted(maps.Keys(p.snap.Nodes))
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(id string) bool { return slices.Contains(without, id) })
 }
 
 // makeRoom places one request, with evictions where it must, and books it all

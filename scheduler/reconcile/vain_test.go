@@ -166,3 +166,43 @@ func TestAGroupThatNomadDoesNotStartGetsOtherCandidates(t *testing.T) {
 		})
 	}
 }
+
+// A gang whose tasks take a node each evicts as any other.
+func TestAGangOnNodesOfItsOwnEvicts(t *testing.T) {
+	for name, change := range map[string]func(string) string{
+		"anywhere": func(s string) string { return s },
+		"distinct_hosts": func(s string) string {
+			return strings.Replace(s, `"Name": "g", `, `"Name": "g", "Constraints": [{"Operand": "distinct_hosts", "RTarget": "true"}], `, 1)
+		},
+		"of the job": func(s string) string {
+			return strings.Replace(s, `"TaskGroups"`, `"Constraints": [{"Operand": "distinct_hosts", "RTarget": "true"}], "TaskGroups"`, 1)
+		},
+		"distinct_property": func(s string) string {
+			return strings.Replace(s, `"Name": "g", `, `"Name": "g", "Constraints": [{"Operand": "distinct_property", "LTarget": "${node.unique.id}"}], `, 1)
+		},
+		"a static port": func(s string) string {
+			return strings.Replace(s, `"Name": "g", `, `"Name": "g", "Networks": [{"ReservedPorts": [{"Label": "http", "Value": 8080}]}], `, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 2, noMinimum)
+				h.crowd()
+				h.submit(t.Context(), json.RawMessage(change(string(gangJob("gang", 2, 90)))))
+				h.seconds(300)
+				on := map[string]bool{}
+				for _, a := range h.allocs {
+					if a.stub.JobID == "gang" {
+						on[a.stub.NodeID] = true
+					}
+				}
+				if n := h.holds(h.jobs["c/gang"]); n != 2 || name != "anywhere" && len(on) != 2 {
+					t.Errorf("%d of 2 run, on %v\n%s", n, on, strings.Join(h.log, "\n"))
+				}
+				if n := h.evictions("c/gang", ""); n != 2 {
+					t.Errorf("%d evictions, where two are enough", n)
+				}
+			})
+		})
+	}
+}
