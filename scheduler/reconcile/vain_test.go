@@ -206,3 +206,17 @@ func TestAGangOnNodesOfItsOwnEvicts(t *testing.T) {
 		})
 	}
 }
+
+// What is evicted is registered twice, to leave the node out and to take it back in.
+func TestAnEvictionRegistersTheVictimTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 1, 1, noMinimum)
+		h.submit(t.Context(), plainly("low", 1, 20, ""))
+		h.seconds(10)
+		h.submit(t.Context(), plainly("high", 1, 90, ""))
+		h.seconds(600)
+		if n := len(h.jobs["c/low"].versions) - 1; n != 2 || h.running() != "c/high" {
+			t.Errorf("the victim was registered %d times more; %s run", n, h.running())
+		}
+	})
+}
