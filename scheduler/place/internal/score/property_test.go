@@ -22,6 +22,7 @@ type scene struct {
 	caution int64
 	lives   bool
 	scorer  *Scorer
+	asks    []string // of what starts and arrives
 	held    []string
 	made    int
 }
@@ -34,7 +35,7 @@ func newScene(t *testing.T, seed uint64, lives bool, w Weights, demand ...string
 		p.Streams, p.CPUSteps = min(p.Streams, 4), 8
 	}
 	w.Rough.Streams, w.LiveRough.Streams = 2, 2
-	c := &scene{t: t, rng: rand.New(rand.NewPCG(seed, 1)), snap: cluster.NewSnapshot(), weights: w, demand: &forecast.Demand{}, lives: lives}
+	c := &scene{t: t, rng: rand.New(rand.NewPCG(seed, 1)), snap: cluster.NewSnapshot(), weights: w, demand: &forecast.Demand{}, lives: lives, asks: asks}
 	for i := range 8 {
 		n := placetest.Node(fmt.Sprint("n", i), []string{"A100", "T4", "A100"}[i%3], []int{4, 2, 8, 0}[c.rng.IntN(4)])
 		n.CPUMHz = []int64{16000, 32000, 64000}[c.rng.IntN(3)]
@@ -90,7 +91,7 @@ func (c *scene) fresh() *Scorer {
 func (c *scene) step() {
 	switch op := c.rng.IntN(20); {
 	case op < 10 && len(c.held) < 40:
-		r := c.request(asks[c.rng.IntN(len(asks))])
+		r := c.request(c.asks[c.rng.IntN(len(c.asks))])
 		sh := fit.NewShape(r, c.snap)
 		b := c.snap.Pools[c.rng.IntN(len(c.snap.Pools))]
 		if sh.Fit(c.snap, b) != fit.Fits {
@@ -122,7 +123,7 @@ func (c *scene) step() {
 		c.caution = int64(c.rng.IntN(3))
 		c.scorer.Price(c.snap.Supply(), c.demand, c.caution)
 	case op == 18 && c.rng.IntN(4) == 0:
-		sh := fit.NewShape(c.request(asks[c.rng.IntN(len(asks))]), c.snap)
+		sh := fit.NewShape(c.request(c.asks[c.rng.IntN(len(c.asks))]), c.snap)
 		c.demand.Add(&sh.Demand, forecast.Prior, 40)
 		c.demand.Learn()
 		c.scorer.Learn(c.snap.Supply(), c.demand, false)
@@ -305,4 +306,195 @@ func wasteBy(w *forecast.Waste, key forecast.StateKey, snap *cluster.Snapshot, b
 	}
 	slices.Sort(shares)
 	return w.Estimate(key, b.Kind, cpu, shares)
+}
+
+// place books a task on a pool, on the GPUs that its policy chooses there.
+func (c *scene) place(task *Task, r *fit.Request, b *cluster.Pool) {
+	c.t.Helper()
+	u := cluster.Usage{ID: r.ID, NodeID: b.Node.Spec.ID, CPUMHz: r.CPUMHz, MemoryMiB: r.MemoryMiB}
+	if r.GPUs > 0 {
+		for _, i := range c.scorer.Chosen(task, b).GPUs {
+			take := task.Need(c.snap, b.Kind).Take
+			take.GPU = b.Positions[i]
+			u.Takes = append(u.Takes, take)
+		}
+	}
+	if err := c.snap.Apply(u); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// What a placement costs, apart from the price of the model, is what a pool is worth less then,
+// and what the end of the work heals.
+func TestCostsAreWhatAPoolIsWorthLess(t *testing.T) {
+	for _, lives := range []bool{false, true} {
+		s := newScene(t, 11, lives, DefaultWeights(), "0.2", "0.5", "1", "2", "4", "8")
+		s.asks = []string{"", "0.2", "0.5", "0.7", "8G", "1", "2", "4(A100)"} // of compute and memory alike: no rounding
+		some := 0
+		for range 200 {
+			s.step()
+			r := s.request(s.asks[s.rng.IntN(len(s.asks))])
+			task, b := NewTask(fit.NewShape(r, s.snap), fit.PolicyBalanced), s.snap.Pools[s.rng.IntN(len(s.snap.Pools))]
+			if b.Kind < 0 || len(b.Node.Pools) > 1 || task.Fit(s.snap, b) != fit.Fits {
+				continue
+			}
+			cost := s.scorer.CostAt(task, b) - s.scorer.ModelPrice(task.Shape, b.Kind)
+			before := s.scorer.Worth(b)
+			s.place(task, r, b)
+			after := s.scorer.Worth(b)
+			if got := s.scorer.Healed(&after, &before); got != cost {
+				t.Fatalf("tasks end: %v: %+v costs %d, and its end heals %d", lives, r, cost, got)
+			}
+			if got := s.scorer.Healed(&before, &after); got != -cost {
+				t.Fatalf("tasks end: %v: %+v costs %d, and heals %d", lives, r, cost, got)
+			}
+			if s.snap.MustRelease(r.ID); cost != 0 {
+				some++
+			}
+		}
+		if some < 30 {
+			t.Errorf("tasks end: %v: %d placements cost something: that tries little", lives, some)
+		}
+	}
+}
+
+// The terms of a score are what it is made of, and what is lost by it is what the policy charges.
+func TestTermsAddUpToTheScore(t *testing.T) {
+	for _, lives := range []bool{false, true} {
+		s := newScene(t, 13, lives, DefaultWeights(), "0.2", "0.5", "1", "2", "8")
+		for range 150 {
+			s.step()
+			r := s.request(asks[s.rng.IntN(len(asks))])
+			policy := []fit.Policy{fit.PolicyBalanced, fit.PolicyPack, fit.PolicySpread}[s.rng.IntN(3)]
+			task, b := NewTask(fit.NewShape(r, s.snap), policy), s.snap.Pools[s.rng.IntN(len(s.snap.Pools))]
+			if b.Kind < 0 || task.Fit(s.snap, b) != fit.Fits {
+				continue
+			}
+			v, pts := s.scorer.evaluate(task, b), s.scorer.Score(task, b)
+			terms, lost := s.scorer.Terms(task, b, &v, pts)
+			sum := int64(0)
+			for _, term := range terms {
+				sum += term.ValueMilli * term.WeightMilli
+			}
+			if d := sum/1000 - int64(pts); d < -3 || d > 3 { // every term is rounded
+				t.Errorf("%s: terms %+v make %d, and the score is %d", policy, terms, sum/1000, pts)
+			}
+			n := b.Node
+			if terms[1].ValueMilli != (n.Spec.MemoryMiB-n.Memory+r.MemoryMiB)*1000/n.Spec.MemoryMiB || terms[2].ValueMilli != (n.Spec.CPUMHz-n.CPU+r.CPUMHz)*1000/n.Spec.CPUMHz {
+				t.Errorf("terms %+v on a node with %d MHz and %d MiB free of %d and %d, for %+v", terms, n.CPU, n.Memory, n.Spec.CPUMHz, n.Spec.MemoryMiB, r)
+			}
+			want := terms[3].ValueMilli * int64(len(b.GPUs))
+			if waste := int64(s.scorer.WasteNow(b, s.scorer.Rough)+v.waste) / int64(len(b.GPUs)); policy != fit.PolicyBalanced && (terms[3].ValueMilli > waste || terms[3].ValueMilli < waste-10) {
+				t.Errorf("%s: fragmentation is %d, and %d are wasted per GPU", policy, terms[3].ValueMilli, waste)
+			}
+			if policy == fit.PolicyBalanced {
+				cost := balanced{}.charged(s.scorer, &v, task.Shape)
+				if lives {
+					broken := s.scorer.breaks(task.Shape, b, int32(v.roughIdle))
+					cost += s.scorer.Places.Cost(&broken)
+				}
+				want = floorDiv(cost, s.scorer.Step) * s.scorer.Step
+			}
+			if lost != want {
+				t.Errorf("%s: %d is lost, want %d", policy, lost, want)
+			}
+		}
+	}
+}
+
+// Several parts of GPUs are taken where the least is free under PACK, where the most is under
+// SPREAD, and are told in the order of the node.
+func TestSeveralPartsAreTakenByFree(t *testing.T) {
+	s := newScene(t, 17, false, DefaultWeights(), "0.2", "1")
+	s.weights.MeasuredMilli = 0
+	tried := 0
+	for range 300 {
+		s.step()
+		r := s.request("0.2")
+		r.GPUs = 2 + s.rng.IntN(2)
+		sh, b := fit.NewShape(r, s.snap), s.snap.Pools[s.rng.IntN(len(s.snap.Pools))]
+		if sh.Fit(s.snap, b) != fit.Fits {
+			continue
+		}
+		nd := sh.Need(s.snap, b.Kind)
+		for policy, sign := range map[fit.Policy]int32{fit.PolicyPack: 1, fit.PolicySpread: -1} {
+			ch := s.scorer.Chosen(NewTask(sh, policy), b)
+			if len(ch.GPUs) != r.GPUs || !slices.IsSorted(ch.GPUs) {
+				t.Fatalf("%s: GPUs %v for %d", policy, ch.GPUs, r.GPUs)
+			}
+			idle := b.Idle
+			for i := range b.GPUs {
+				taken := slices.Contains(ch.GPUs, i)
+				if taken && b.GPUs[i].Share == cluster.GPUMilli {
+					idle--
+				}
+				for _, j := range ch.GPUs {
+					if !taken && nd.Fits(&b.GPUs[i]) && sign*b.GPUs[i].Share < sign*b.GPUs[j].Share {
+						t.Fatalf("%s: GPU %d with %d free is not taken, and GPU %d with %d is", policy, i, b.GPUs[i].Share, j, b.GPUs[j].Share)
+					}
+				}
+			}
+			if ch.Idle != idle {
+				t.Fatalf("%s: %d GPUs stay idle, want %d", policy, ch.Idle, idle)
+			}
+			tried++
+		}
+	}
+	if tried < 40 {
+		t.Errorf("tried %d times", tried)
+	}
+}
+
+// BALANCED estimates every new state roughly, with a margin in its favor, and finely only when it
+// is asked; with one precision alone, and under the other policies, the rough estimate is the last.
+func TestOnlyBalancedRefines(t *testing.T) {
+	for _, c := range []struct {
+		weights Weights
+		policy  fit.Policy
+		known   precision
+		margin  int32
+	}{
+		{DefaultWeights(), fit.PolicyBalanced, rough, 40}, {FastWeights(), fit.PolicyBalanced, fine, 0},
+		{DefaultWeights(), fit.PolicyPack, fine, 0}, {DefaultWeights(), fit.PolicySpread, fine, 0},
+	} {
+		s := newScene(t, 19, false, c.weights, "0.2", "0.5", "1")
+		task, b := NewTask(fit.NewShape(s.request("0.5"), s.snap), c.policy), s.snap.Nodes["n0"].Pools[0]
+		var v Estimate
+		s.scorer.evaluateRoughly(&v, task, b)
+		if v.known != c.known || v.roughWaste != v.waste-c.margin {
+			t.Errorf("%s: known is %d with %d wasted, %d roughly; want %d and %d less", c.policy, v.known, v.waste, v.roughWaste, c.known, c.margin)
+		}
+	}
+}
+
+// The price of room for several GPUs is charged where a cluster fills up, and not where all comes back.
+func TestSlotsAreChargedWhereNothingEnds(t *testing.T) {
+	for _, lives := range []bool{false, true} {
+		s := newScene(t, 23, lives, DefaultWeights(), "0.2", "8", "8", "8", "1")
+		if got := s.scorer.Prices.Slots[8]; (got > 0) == lives {
+			t.Errorf("tasks end: %v: room for eight costs %d", lives, got)
+		}
+	}
+}
+
+// Of GPUs that hold a part each, those that are measured hot come last, whatever is free.
+func TestSeveralPartsAvoidHotGPUs(t *testing.T) {
+	w := DefaultWeights()
+	w.MeasuredMilli = 500
+	s := newScene(t, 29, false, w, "0.2", "1")
+	n := placetest.Node("hot", "A100", 4)
+	n.GPUs[0].MeasuredMilli, n.GPUs[2].MeasuredMilli = 950, 900
+	if err := s.snap.AddNode(n); err != nil {
+		t.Fatal(err)
+	}
+	for gpus, want := range map[int][]int{2: {1, 3}, 3: {1, 2, 3}} {
+		r := s.request("0.5")
+		r.GPUs = gpus
+		for _, policy := range []fit.Policy{fit.PolicyBalanced, fit.PolicyPack, fit.PolicySpread} {
+			ch := s.scorer.Chosen(NewTask(fit.NewShape(r, s.snap), policy), s.snap.Nodes["hot"].Pools[0])
+			if !slices.Equal(ch.GPUs, want) {
+				t.Errorf("%s: %d GPUs are %v, want %v", policy, gpus, ch.GPUs, want)
+			}
+		}
+	}
 }

@@ -95,10 +95,10 @@ func newWasteEstimator(p forecast.Precision, s *forecast.Supply, d *forecast.Dem
 	return e
 }
 
-// floorDiv is ⌊a/b⌋.
+// floorDiv is ⌊a/b⌋ for b above 0.
 func floorDiv(a, b int64) int64 {
 	q := a / b
-	if a%b != 0 && (a < 0) != (b < 0) {
+	if a%b < 0 {
 		q--
 	}
 	return q

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
 // Steps of cost are rounded down, below zero too.
@@ -52,5 +53,45 @@ func TestCarefulPricesCountCPU(t *testing.T) {
 	}
 	if got := sc.slots(5, 8); got != 50 {
 		t.Errorf("five GPUs with CPU for eight are worth %d, want 50", got)
+	}
+}
+
+// Room for several counts on every kind of GPU, the first one too, and is nothing where there is none.
+func TestRoomForSeveralCountsOnEveryKind(t *testing.T) {
+	sc := &Scorer{Prices: &forecast.Prices{}}
+	sc.Prices.Slots[5], sc.Prices.Slots[8] = 50, 80
+	for kind, want := range map[int32]int64{-1: 7, 0: 37, 1: 37} {
+		if got := sc.wasted(&Estimate{kind: kind, before: 8, roomBefore: 8, roomAfter: 8}, 7, 5); got != want {
+			t.Errorf("kind %d: %d wasted, want %d", kind, got, want)
+		}
+	}
+}
+
+func TestUtilizationIsAPart(t *testing.T) {
+	for _, c := range []struct{ capacity, free, want int64 }{{0, 0, 0}, {-1, 0, 0}, {1, 0, 1000}, {4000, 1000, 750}, {4000, 4000, 0}, {4000, -1, 1000}, {4000, 5000, 0}, {3, 2, 333}} {
+		if got := usedMilli(c.capacity, c.free); got != c.want {
+			t.Errorf("%d free of %d are %d used, want %d", c.free, c.capacity, got, c.want)
+		}
+	}
+	for _, c := range []struct{ part, want int64 }{{0, 1000}, {500, 700}, {1000, 400}} {
+		if got := blend(1000, 400, c.part); got != c.want {
+			t.Errorf("1000 allocated and 400 measured are %d at %d, want %d", got, c.part, c.want)
+		}
+	}
+}
+
+// A model that others need is charged for what is taken of it; where no GPU is taken nothing is.
+func TestModelsAreChargedByWhatIsTaken(t *testing.T) {
+	s := newScene(t, 31, false, DefaultWeights(), "1")
+	kind := s.snap.Nodes["n0"].Pools[0].Kind
+	s.scorer.Prices = &forecast.Prices{Model: make([]int64, len(s.snap.Kinds))}
+	s.scorer.Prices.Model[kind] = 2
+	for text, want := range map[string]int64{"4": 8, "0.5": 1, "": 0} {
+		if got := s.scorer.ModelPrice(fit.NewShape(s.request(text), s.snap), kind); got != want {
+			t.Errorf("%q costs %d of the model, want %d", text, got, want)
+		}
+	}
+	if got := s.scorer.ModelPrice(fit.NewShape(s.request(""), s.snap), -1); got != 0 {
+		t.Errorf("a task without GPUs costs %d of a node without", got)
 	}
 }
