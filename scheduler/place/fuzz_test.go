@@ -23,7 +23,7 @@ func FuzzSnapshot(f *testing.F) {
 			n.GPUs = append(n.GPUs, GPU{
 				ID: string(rune('a' + i)), Mode: []gpu.Mode{gpu.ModeWhole, gpu.ModeSlice, gpu.ModeShared, "odd"}[number()&3],
 				MemoryMiB: number(), SliceMiB: number(), Slices: number(), Replicas: number(), NUMA: int(number()),
-				Peers: []int{int(number() & 7)}, Unhealthy: number()&1 == 1, MeasuredMilli: number(), MeasuredMemoryMiB: number(),
+				Peers: []int{int(number() & 7)}, Unhealthy: number()&1 == 1, MeasuredMilli: number(), MeasuredMemoryMiB: number(), SurplusMilli: number() & 511,
 			})
 		}
 		s := NewSnapshot()

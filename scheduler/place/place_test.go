@@ -38,14 +38,14 @@ func TestPlaceTakesWhatTheRequestSays(t *testing.T) {
 		text string
 		want string
 	}{
-		{"1", "[{0 1000 80 0}]"},
-		{"2(A100)", "[{0 1000 80 0} {1 1000 80 0}]"},
-		{"0.5", "[{0 500 40 0}]"},
-		{"0.333", "[{0 333 26 0}]"}, // rounded down: three of them fit
-		{"0.001", "[{0 1 1 0}]"},
-		{"8G", "[{0 100 8 0}]"},
-		{"8G,0.5(nvidia,NVIDIA-A100-PCIE)", "[{0 500 8 0}]"},
-		{"1500M", "[{0 25 2 0}]"}, // memory rounds up to slices
+		{"1", "[{0 1000 80 0 0}]"},
+		{"2(A100)", "[{0 1000 80 0 0} {1 1000 80 0 0}]"},
+		{"0.5", "[{0 500 40 0 0}]"},
+		{"0.333", "[{0 333 26 0 0}]"}, // rounded down: three of them fit
+		{"0.001", "[{0 1 1 0 0}]"},
+		{"8G", "[{0 100 8 0 0}]"},
+		{"8G,0.5(nvidia,NVIDIA-A100-PCIE)", "[{0 500 8 0 0}]"},
+		{"1500M", "[{0 25 2 0 0}]"}, // memory rounds up to slices
 	} {
 		p := testPlanner(t, testNode("n1", "A100", 4))
 		r := ask(t, "task", c.text)

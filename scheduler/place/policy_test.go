@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 )
 
 // Two nodes, one of them half full, both with an empty GPU left.
@@ -196,47 +194,113 @@ func TestExplanationAddsUp(t *testing.T) {
 
 // A GPU that is measured hot is not chosen as if it were idle, under any policy.
 func TestHotGPUsAreAvoided(t *testing.T) {
-	hot := func(id string, gpu int, milli int64) Node {
-		n := testNode(id, "A100", 2)
-		n.GPUs[gpu].MeasuredMilli = milli
+	hot := func(id string, count int, surplus ...int64) Node {
+		n := testNode(id, "A100", count)
+		for i, milli := range surplus {
+			n.GPUs[i].SurplusMilli = milli
+		}
 		return n
 	}
 	for _, c := range []struct {
-		name     string
-		policy   Policy
-		measured int64
-		nodes    []Node
-		ask      string
-		want     string // node and GPUs
+		name  string
+		off   bool
+		nodes []Node
+		ask   string
+		want  string // node and GPUs
 	}{
-		{"measurement does not count", PolicyBalanced, 0, []Node{hot("a", 0, 900)}, "0.5", "a [0]"},
-		{"the other GPU", PolicyBalanced, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
-		{"the other GPU under PACK", PolicyPack, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
-		{"the other GPU under SPREAD", PolicySpread, 1000, []Node{hot("a", 0, 900)}, "0.5", "a [1]"},
-		{"it has enough left", PolicyBalanced, 1000, []Node{hot("a", 0, 500)}, "0.5", "a [0]"},
-		{"whole ones too", PolicyBalanced, 1000, []Node{hot("a", 0, 900)}, "1", "a [1]"},
-		{"of several the cool", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs = append(n.GPUs, placetest.GPU("a-3", "A100")); return n }()}, "2", "a [1 2]"},
-		{"another node", PolicyBalanced, 1000, []Node{func() Node { n := hot("a", 0, 900); n.GPUs[1].MeasuredMilli = 900; return n }(), testNode("b", "A100", 2)}, "2", "b [0 1]"},
+		{"heat does not count", true, []Node{hot("a", 2, 900)}, "0.5", "a [0]"},
+		{"the other GPU", false, []Node{hot("a", 2, 900)}, "0.5", "a [1]"},
+		{"it has enough left", false, []Node{hot("a", 2, 500)}, "0.5", "a [0]"},
+		{"whole ones too", false, []Node{hot("a", 2, 900)}, "1", "a [1]"},
+		{"of several the cool", false, []Node{hot("a", 3, 900)}, "2", "a [1 2]"},
+		{"of several, as many as there are", false, []Node{hot("a", 3, 900, 800)}, "2", "a [1 2]"},
+		{"another node for several", false, []Node{hot("a", 2, 900, 900), hot("b", 2)}, "2", "b [0 1]"},
+		{"another node", false, []Node{hot("a", 1, 1000), hot("b", 1)}, "0.5", "b [0]"},
+		{"no other is left", false, []Node{hot("a", 1, 1000)}, "0.5", "a [0]"},
 	} {
-		s := NewSnapshot()
-		for _, n := range c.nodes {
-			if err := s.AddNode(n); err != nil {
+		for _, policy := range []Policy{PolicyBalanced, PolicyPack, PolicySpread} {
+			s := NewSnapshot()
+			for _, n := range c.nodes {
+				if err := s.AddNode(n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := DefaultWeights()
+			if c.off {
+				w.HeatMilli = 0
+			}
+			r := ask(t, "task", c.ask)
+			pl, err := NewPlanner(s, policy, w).Place(&r)
+			if err != nil {
 				t.Fatal(err)
 			}
+			if got := goesTo(&pl); got != c.want {
+				t.Errorf("%s, %s: goes to %s, want %s", c.name, policy, got, c.want)
+			}
 		}
-		w := DefaultWeights()
-		w.MeasuredMilli = c.measured
-		r := ask(t, "task", c.ask)
-		pl, err := NewPlanner(s, c.policy, w).Place(&r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var gpus []int
-		for _, take := range pl.Usage.Takes {
-			gpus = append(gpus, take.GPU)
-		}
-		if got := fmt.Sprint(pl.NodeID, " ", gpus); got != c.want {
-			t.Errorf("%s: goes to %s, want %s", c.name, got, c.want)
+	}
+}
+
+// goesTo is the node and the GPUs of a placement.
+func goesTo(pl *Placement) string {
+	var gpus []int
+	for _, take := range pl.Usage.Takes {
+		gpus = append(gpus, take.GPU)
+	}
+	return fmt.Sprint(pl.NodeID, " ", gpus)
+}
+
+// What is expected to use more than it is guaranteed gets a GPU that has as much left while there
+// is one, and only then one where it would have to share what there is. What was never measured is
+// planned by its guarantee.
+func TestBurstsAreExpected(t *testing.T) {
+	burst := func(milli int64) func(*Usage) { return func(u *Usage) { u.Takes[0].Expected = milli } }
+	type work struct {
+		node     string
+		gpu      int
+		milli    int64
+		expected int64
+	}
+	for _, c := range []struct {
+		name     string
+		nodes    []Node
+		there    []work
+		ask      string
+		expected int64
+		want     string
+	}{
+		{"two bursters, and an idle GPU on the node", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 200, 800}}, "0.2", 800, "a [1]"},
+		{"two bursters, and an idle node", []Node{testNode("a", "A100", 1), testNode("b", "A100", 1)}, []work{{"a", 0, 200, 800}}, "0.2", 800, "b [0]"},
+		{"two bursters, and no idle GPU", []Node{testNode("a", "A100", 1)}, []work{{"a", 0, 200, 800}}, "0.2", 800, "a [0]"},
+		{"the burster that leaves the most", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 200, 900}, {"a", 1, 200, 600}}, "0.2", 800, "a [1]"},
+		{"never measured, beside a burster that leaves enough", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 200, 800}}, "0.2", 0, "a [0]"},
+		{"never measured, beside one that does not", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 200, 900}}, "0.2", 0, "a [1]"},
+		{"neither was measured", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 200, 0}}, "0.2", 0, "a [0]"},
+		{"it uses less than it is guaranteed", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 500, 100}}, "0.5", 100, "a [0]"},
+		{"a burster beside what keeps to its guarantee", []Node{testNode("a", "A100", 2)}, []work{{"a", 0, 500, 0}}, "0.2", 800, "a [1]"},
+	} {
+		for _, policy := range []Policy{PolicyBalanced, PolicyPack} {
+			p := NewPlanner(NewSnapshot(), policy, DefaultWeights())
+			for _, n := range c.nodes {
+				if err := p.snap.AddNode(n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, w := range c.there {
+				held(t, p.snap, fmt.Sprint("there", i), w.node, w.gpu, w.milli, 10, burst(w.expected))
+			}
+			r := ask(t, "new", c.ask)
+			r.Expected = c.expected
+			pl, err := p.Place(&r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := goesTo(&pl); got != c.want {
+				t.Errorf("%s, %s: goes to %s, want %s", c.name, policy, got, c.want)
+			}
+			if got, want := pl.Usage.Takes[0].Expected, c.expected; got != want && want > r.ShareMilli {
+				t.Errorf("%s: it is booked as expected to use %d, want %d", c.name, got, want)
+			}
 		}
 	}
 }

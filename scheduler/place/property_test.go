@@ -415,7 +415,10 @@ func (w *world) checkNode(n *cluster.NodeState, overfull bool, free []int64, que
 	for i, want := range gpus {
 		at := n.Where[i]
 		got := at.Pool.GPUs[at.Index]
-		want.Share = got.Share
+		want.Share, want.Busy = got.Share, cluster.GPUMilli-want.Milli
+		if turns := n.Spec.GPUs[i].Replicas; turns > 0 {
+			want.Busy = int32((turns - int64(want.Replicas)) * cluster.GPUMilli / turns)
+		}
 		if got != want || (!overfull && (got.Milli < 0 || got.Slices < 0 || got.Replicas < 0)) {
 			w.t.Fatalf("node %s GPU %d: %+v, counted %+v", n.Spec.ID, i, got, want)
 		}

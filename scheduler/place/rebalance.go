@@ -135,7 +135,7 @@ func (p *Planner) bestMove(o *Rebalancing, now time.Time, moved map[string]bool)
 			switch {
 			case o.Emptying[id] && u.Ends:
 				try(u, MovesToEmpty)
-			case u.HotUse(n, o.Hot) > 0:
+			case p.snap.HotUse(u, o.Hot) > 0:
 				try(u, MovesForHeat)
 			}
 		}
@@ -175,7 +175,7 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 	if len(u.Takes) > 0 {
 		b = from.Where[u.Takes[0].GPU].Pool
 	}
-	relief, use := u.HotUse(from, o.Hot), u.MostUse(from)
+	relief, use := p.snap.HotUse(&u, o.Hot), p.snap.MostUse(&u)
 	before := p.scorer.Worth(b)
 	t := p.begin()
 	defer t.rollback()
@@ -194,7 +194,7 @@ func (p *Planner) tryMove(u Usage, why MoveReason, o *Rebalancing, now time.Time
 	if why == MovesForHeat {
 		m.GainMilli += relief
 	}
-	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && to.StaysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
+	return m, m.GainMilli >= o.MinMilli && m.worth(o) > 0 && p.snap.StaysCool(&m.To.Usage, use) && p.withinLimits(&m.To.Usage) == nil
 }
 
 // elsewhere is the best pool for a shape on a node that will do; nil: there is none.
@@ -244,10 +244,11 @@ func (p *Planner) requestOf(u *Usage) (Request, bool) {
 	r.Vendor, r.Models, r.Profile, r.Sharing, r.Mode = k.Vendor, []string{k.Model}, k.Profile, k.Sharing, k.Mode
 	switch {
 	case k.Replicas > 0:
-		r.Shared = true
+		r.Shared, r.Expected = true, t.Expected
 	case t.Milli == cluster.GPUMilli && t.Slices == k.Slices:
 		r.Whole = true
 	default:
+		r.Expected = t.Expected
 		r.ShareMilli, r.MemoryMiBPerGPU = min(t.Milli, cluster.GPUMilli-1), t.Slices*k.SliceMiB
 	}
 	return r, r.Validate() == nil

@@ -93,27 +93,25 @@ func TestRebalanceEmptiesNodes(t *testing.T) {
 // A GPU that several tasks overload loses one, to a GPU that stays cool with it.
 func TestRebalanceCoolsGPUs(t *testing.T) {
 	for name, row := range map[string]struct {
-		here, there int64 // measured use
+		here, there int64 // measured use beyond what is guaranteed
 		hot, alone  bool
 		moves       bool
 	}{
-		"hot for long, and the other idle":        {1000, 0, true, false, true},
-		"hot for a moment":                        {1000, 0, false, false, false},
-		"hot by one task alone":                   {1000, 0, true, true, false},
-		"the other would be hot then":             {1000, 500, true, false, false},
-		"the other would be as hot as is allowed": {1000, 450, true, false, true},
+		"hot for long, and the other idle":        {400, 0, true, false, true},
+		"hot for a moment":                        {400, 0, false, false, false},
+		"hot by one task alone":                   {700, 0, true, true, false},
+		"the other would be hot then":             {400, 400, true, false, false},
+		"the other would be as hot as is allowed": {400, 350, true, false, true},
 	} {
-		w := DefaultWeights()
-		w.MeasuredMilli = 1000
 		a, b := testNode("a", "A100", 1), testNode("b", "A100", 1)
-		a.GPUs[0].MeasuredMilli, b.GPUs[0].MeasuredMilli = row.here, row.there
+		a.GPUs[0].SurplusMilli, b.GPUs[0].SurplusMilli = row.here, row.there
 		s := NewSnapshot()
 		for _, n := range []Node{a, b} {
 			if err := s.AddNode(n); err != nil {
 				t.Fatal(err)
 			}
 		}
-		p := NewPlanner(s, PolicyBalanced, w)
+		p := NewPlanner(s, PolicyBalanced, DefaultWeights())
 		fresh := func(u *Usage) { u.Start = noon }
 		held(t, s, "one", "a", 0, 300, 10, fresh)
 		if !row.alone {

@@ -74,7 +74,7 @@ func (s *Snapshot) check(u *Usage) (*NodeState, error) {
 		if t.GPU <= last || t.GPU >= len(n.Spec.GPUs) {
 			return nil, fmt.Errorf("apply usage %q: GPU %d not on node %q or out of order", u.ID, t.GPU, u.NodeID)
 		}
-		if t.Milli < 0 || t.Slices < 0 || t.Replicas < 0 || t.Slices > MaxSlices || t.Replicas > MaxSlices {
+		if t.Milli < 0 || t.Slices < 0 || t.Replicas < 0 || t.Expected < 0 || t.Expected > MaxSlices || t.Slices > MaxSlices || t.Replicas > MaxSlices {
 			return nil, fmt.Errorf("apply usage %q: GPU %d: amount out of range", u.ID, t.GPU)
 		}
 		last = t.GPU
@@ -168,6 +168,9 @@ func (s *Snapshot) move(n *NodeState, u *Usage, sign int64) {
 		c.Slices -= int32(sign * t.Slices)
 		c.Replicas -= int32(sign * t.Replicas)
 		c.Tasks += int32(sign)
+		if t.Expected > 0 {
+			c.Burst += int32(sign * t.Burst(&s.Kinds[n.Where[t.GPU].Pool.Kind]))
+		}
 	}
 	for _, b := range n.Pools {
 		s.touch(b)

@@ -2,14 +2,42 @@ package cluster
 
 import "slices"
 
+// What a GPU is expected to be used for is what its tasks are promised. Beyond that count what a
+// task was measured to use before ([Take.Expected]), and what is measured on the GPU and none of
+// its tasks explains ([GPU.SurplusMilli]). Where nothing is measured nothing is hot: promises
+// never add up to more than a GPU.
+
+// Promised is the compute that a take is promised of a GPU: its guarantee, or its part of the turns.
+func (t Take) Promised(k *Kind) int64 {
+	if k.Replicas > 0 {
+		return t.Replicas * GPUMilli / k.Replicas
+	}
+	return t.Milli
+}
+
+// Burst is the compute that a take is expected to use beyond what it is promised.
+func (t Take) Burst(k *Kind) int64 { return max(0, t.Expected-t.Promised(k)) }
+
+// promised is the compute of a GPU that is promised to tasks.
+func (c *GPUState) promised(k *Kind) int32 {
+	if k.Replicas > 0 {
+		return int32((k.Replicas - int64(c.Replicas)) * GPUMilli / k.Replicas)
+	}
+	return GPUMilli - c.Milli
+}
+
+// Heat is by how much of its compute a GPU would be asked for too much by a task that uses so
+// much of it.
+func (c *GPUState) Heat(use int32) int32 { return max(0, c.Busy+use-GPUMilli) }
+
 // HotUse is how much a usage seems to use of GPUs that are hot and that it shares with
 // others.
-func (u *Usage) HotUse(n *NodeState, hot map[string]bool) int64 {
+func (s *Snapshot) HotUse(u *Usage, hot map[string]bool) int64 {
+	n := s.Nodes[u.NodeID]
 	var sum int64
 	for _, t := range u.Takes {
-		at := n.Where[t.GPU]
-		if c := &at.Pool.GPUs[at.Index]; hot[n.Spec.GPUs[t.GPU].ID] && c.Tasks > 1 {
-			sum += c.useBy(t)
+		if hot[n.Spec.GPUs[t.GPU].ID] && n.at(t).Tasks > 1 {
+			sum += s.useBy(n, t)
 		}
 	}
 	return sum
@@ -18,34 +46,42 @@ func (u *Usage) HotUse(n *NodeState, hot map[string]bool) int64 {
 // CoolMilli is up to which measured use a GPU is not hot.
 const CoolMilli = 950
 
-// useBy is how much of a GPU a task there seems to use: of what was measured its part by
-// what it holds, and what it holds at least.
-func (c *GPUState) useBy(t Take) int64 {
-	if held := int64(GPUMilli - c.Milli); held > 0 {
-		return max(t.Milli, int64(c.Hot)*t.Milli/held)
+// at is the state of the GPU of a take.
+func (n *NodeState) at(t Take) *GPUState {
+	at := n.Where[t.GPU]
+	return &at.Pool.GPUs[at.Index]
+}
+
+// kindAt is the kind of that GPU.
+func (s *Snapshot) kindAt(n *NodeState, t Take) *Kind { return &s.Kinds[n.Where[t.GPU].Pool.Kind] }
+
+// useBy is how much of a GPU a task there seems to use: what is expected of it, and of what was
+// measured beyond that on the GPU its part by what it is promised.
+func (s *Snapshot) useBy(n *NodeState, t Take) int64 {
+	k := s.kindAt(n, t)
+	use := t.Promised(k) + t.Burst(k)
+	if all := int64(n.at(t).promised(k)); all > 0 {
+		use += n.Spec.GPUs[t.GPU].SurplusMilli * t.Promised(k) / all
 	}
-	return t.Milli
+	return use
 }
 
 // MostUse is the most that a usage seems to use of any GPU.
-func (u *Usage) MostUse(n *NodeState) int64 {
+func (s *Snapshot) MostUse(u *Usage) int64 {
 	var most int64
 	for _, t := range u.Takes {
-		at := n.Where[t.GPU]
-		most = max(most, at.Pool.GPUs[at.Index].useBy(t))
+		most = max(most, s.useBy(s.Nodes[u.NodeID], t))
 	}
 	return most
 }
 
-// StaysCool reports whether the GPUs of a placement that are in use would not be hot with it.
-func (b *Pool) StaysCool(u *Usage, use int64) bool {
+// StaysCool reports whether the GPUs of a placement would not be hot with it, if it uses so much
+// of each. What keeps to promises, beside others that do, never makes one hot.
+func (s *Snapshot) StaysCool(u *Usage, use int64) bool {
+	n := s.Nodes[u.NodeID]
 	return !slices.ContainsFunc(u.Takes, func(t Take) bool {
-		at := b.Node.Where[t.GPU]
-		hot := int64(at.Pool.GPUs[at.Index].Hot)
-		return hot > 0 && hot+use > CoolMilli
+		c := n.at(t)
+		bursts := c.Hot > 0 || c.Busy > 0 && use > t.Promised(s.kindAt(n, t))
+		return bursts && int64(c.Busy)+use > CoolMilli
 	})
 }
-
-// Heat is by how much of its compute a GPU would be asked for too much by a task that
-// takes a share of it, if the tasks there go on using what was measured.
-func (c *GPUState) Heat(share int32) int64 { return int64(max(0, c.Hot+share-GPUMilli)) }

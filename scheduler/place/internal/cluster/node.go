@@ -36,6 +36,9 @@ type GPU struct {
 
 	MeasuredMilli     int64 // measured compute, 0..1000, or Unmeasured
 	MeasuredMemoryMiB int64 // measured memory, or Unmeasured
+	// SurplusMilli is the compute that is measured beyond what is expected of the tasks there
+	// ([Take.Expected]), or nothing that counts.
+	SurplusMilli int64
 }
 
 // Node is one Nomad client.
@@ -87,6 +90,8 @@ func (g *GPU) validate(onNode int) error {
 		return fmt.Errorf("mode %s with %d slices of %d MiB", g.Mode, g.Slices, g.SliceMiB)
 	case (g.Mode == gpu.ModeShared) != (g.Replicas > 0):
 		return fmt.Errorf("mode %s with %d replicas", g.Mode, g.Replicas)
+	case g.SurplusMilli < 0 || g.SurplusMilli > GPUMilli:
+		return fmt.Errorf("%d milli are used beyond what is expected", g.SurplusMilli)
 	case g.Slices > MaxSlices || g.Replicas > MaxSlices:
 		return fmt.Errorf("more than %d slices or replicas", MaxSlices)
 	}

@@ -36,6 +36,7 @@ func TestNodesAreValidated(t *testing.T) {
 		"mode slice with 80 slices":   func(n *cluster.Node) { n.GPUs[0].SliceMiB = 0 },
 		"mode whole with 80 slices":   func(n *cluster.Node) { n.GPUs[0].Mode = "whole" },
 		"mode shared with 0 replicas": func(n *cluster.Node) { g := &n.GPUs[0]; g.Mode, g.Slices, g.SliceMiB = "shared", 0, 0 },
+		"beyond what is expected":     func(n *cluster.Node) { n.GPUs[0].SurplusMilli = -1 },
 		"slices or replicas":          func(n *cluster.Node) { n.GPUs[0].Slices = cluster.MaxSlices + 1 },
 		"peer 2 is not on the node":   func(n *cluster.Node) { n.GPUs[0].Peers = []int{1, 2} },
 		"peer -1 is not on the node":  func(n *cluster.Node) { n.GPUs[0].Peers = []int{-1} },

@@ -45,7 +45,9 @@ type GPUState struct {
 	Replicas int32 // turns
 	Tasks    int32 // tasks that hold a part
 	Share    int32 // usable milli: the scarcer of compute and memory
-	Hot      int32 // compute as measured, milli; 0 where it is not
+	Burst    int32 // compute that tasks there are expected to use beyond what they are promised
+	Hot      int32 // the same, and what is measured beyond that
+	Busy     int32 // compute that is expected to be in use: what is promised, and Hot
 	Open     bool  // takes new work
 }
 
@@ -108,7 +110,8 @@ func (b *Pool) refresh(k *Kind) {
 	b.Shares = forecast.StateKey{}
 	for i := range b.GPUs {
 		c := &b.GPUs[i]
-		c.Share, c.Hot = 0, int32(max(0, b.Node.Spec.GPUs[b.Positions[i]].MeasuredMilli))
+		c.Share, c.Hot = 0, c.Burst+int32(b.Node.Spec.GPUs[b.Positions[i]].SurplusMilli)
+		c.Busy = c.promised(k) + c.Hot
 		if c.Open && !b.Node.Spec.Ineligible {
 			c.Share = c.usable(k)
 		}

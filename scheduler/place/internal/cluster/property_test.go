@@ -22,7 +22,7 @@ func randomNode(rng *rand.Rand, id string) cluster.Node {
 	for i := range rng.IntN(5) {
 		g := cluster.GPU{
 			ID: fmt.Sprintf("%s-%d", id, i), Model: "T4", Type: []string{"T4", "A2"}[min(1, rng.IntN(4)/3)], Mode: gpu.ModeWhole, MemoryMiB: 10_240, NUMA: i / 2,
-			MeasuredMilli: int64(rng.IntN(1001) - 1), MeasuredMemoryMiB: cluster.Unmeasured,
+			MeasuredMilli: int64(rng.IntN(1001) - 1), MeasuredMemoryMiB: cluster.Unmeasured, SurplusMilli: max(0, int64(rng.IntN(1200)-600)),
 			Unhealthy: rng.IntN(10) == 0, Cordoned: rng.IntN(10) == 0,
 		}
 		switch rng.IntN(3) {
@@ -53,6 +53,9 @@ func randomUsage(rng *rand.Rand, id string, n *cluster.Node) cluster.Usage {
 			take.Milli, take.Slices = 100*int64(1+rng.IntN(6)), int64(1+rng.IntN(6))
 		case gpu.ModeShared:
 			take.Milli, take.Replicas = 0, int64(1+rng.IntN(2))
+		}
+		if rng.IntN(3) == 0 {
+			take.Expected = int64(rng.IntN(1001))
 		}
 		u.Takes = append(u.Takes, take)
 	}

@@ -13,6 +13,9 @@ type Take struct {
 	Milli    int64 // guaranteed compute
 	Slices   int64 // slices of memory, in mode slice
 	Replicas int64 // turns, in mode shared
+	// Expected is the compute that it is expected to use, in milli, where that is known to be more
+	// than it is guaranteed; 0 otherwise.
+	Expected int64 `json:"-"`
 }
 
 // Usage is work that holds part of a node: an alloc, or a reservation.

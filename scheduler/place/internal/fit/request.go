@@ -38,6 +38,7 @@ type Request struct {
 	Shared          bool
 	ShareMilli      int64 // guaranteed compute per GPU, 1..999
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
+	Expected        int64 // compute per GPU that it is expected to use, where that is known to be more; 0: what is guaranteed
 	MinMemoryMiB    int64 // with Whole or Shared: the card must have this much
 	Cover           bool  // hold as many slices as the share of compute is, where memory needs fewer
 	Close           bool  // several GPUs should reach each other by NVLink
@@ -109,6 +110,8 @@ func (r *Request) Fault() string {
 		return "GPUs without whole, shared, share or memory"
 	case r.ShareMilli < 0 || r.ShareMilli > 999:
 		return fmt.Sprintf("share %d, want 1 to 999 milli", r.ShareMilli)
+	case r.Expected < 0 || r.Expected > cluster.GPUMilli:
+		return fmt.Sprintf("expected use %d, want 0 to 1000 milli", r.Expected)
 	case r.Instances < 0 || r.Instances > 0 && r.Whole:
 		return fmt.Sprintf("%d instances of each GPU", r.Instances)
 	}

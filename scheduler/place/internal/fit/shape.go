@@ -20,6 +20,7 @@ type ShapeKey struct {
 	gpus                        int
 	whole, shared, close, cover bool
 	share, gpuMemory, minMemory int64
+	expected                    int64
 	vendor, models, not         string
 	profile                     string
 	sharing, datacenters, pools string
@@ -43,7 +44,8 @@ func KeyOf(r *Request) ShapeKey {
 		beside: r.Beside, seat: seat,
 		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
 		whole: r.Whole, shared: r.Shared, close: r.Close, cover: r.Cover,
-		share: r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
+		expected: r.Expected,
+		share:    r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), not: joined(r.Not), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),
 		nodes: joined(r.Nodes), constraints: constraintKey(r.Constraints), Policy: r.Policy,
@@ -95,6 +97,7 @@ type Need struct {
 	Whole bool         // no other task may hold a part
 	Take  cluster.Take // GPU unset
 	Share int32        // usable milli it takes away
+	Use   int32        // compute that it is expected to use, milli
 	least int32        // usable milli of any GPU that holds it, at least
 	why   string
 }
@@ -197,6 +200,10 @@ func needOf(r *Request, k *cluster.Kind) Need {
 		nd = wholeNeed
 	}
 	n := nd(r, k)
+	if n.Take.Expected = r.Expected; n.Take.Burst(k) == 0 {
+		n.Take.Expected = 0
+	}
+	n.Use = int32(n.Take.Promised(k) + n.Take.Burst(k))
 	if n.OK && !cluster.ChargeOf(k, n.Take).Within(r.Most) {
 		return Need{why: "its queue may not hold as much more as this GPU costs"}
 	}

@@ -28,7 +28,7 @@ func (balanced) sign() int64 { return 1 }
 func (balanced) precision(sc *Scorer) *WasteEstimator { return sc.Fine }
 
 // complete leaves out the margin by which a fine estimate may be lower.
-func (balanced) complete(sc *Scorer, v *Estimate, _ *cluster.Pool) {
+func (balanced) complete(sc *Scorer, v *Estimate, _ *cluster.Pool, _ int32) {
 	if sc.Fine != sc.Rough {
 		v.roughWaste -= int32(sc.weights.MarginMilli)
 		v.known = rough
@@ -48,7 +48,7 @@ func (c balanced) score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, s
 	return int32(int64(v.usage) - floorDiv(cost, sc.Step)*sc.perStep)
 }
 
-func (balanced) lost(sc *Scorer, term int64, _ *cluster.Pool) int64 {
+func (balanced) lost(sc *Scorer, term, _ int64, _ *cluster.Pool) int64 {
 	return term * sc.Step / stepTerm
 }
 

@@ -21,6 +21,7 @@ func NewTask(sh *fit.Shape, by fit.Policy) *Task { return &Task{sh, policies[by]
 type Choice struct {
 	GPUs  []int // in ascending order; valid until the next choose
 	waste int32 // waste added, milli
+	heat  int32 // price of GPUs that are too hot for it, milli
 	Idle  int32 // idle GPUs afterwards
 }
 
@@ -47,27 +48,40 @@ func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu i
 		if !nd.Fits(c) || !sh.Suits(b, i) || sh.Meets == nil && sh.Req.Beside == fit.BesideAny && seenAlike(b.GPUs[:i], c, nd, ws.Paired()) {
 			continue
 		}
-		if rank := sh.policy.prefer(sc, b, i, nd, cpu, ws) + sc.heatPrice(c, nd.Share); at < 0 || rank < best {
+		if rank := sh.policy.prefer(sc, b, i, nd, cpu, ws) + sc.heatPrice(c, nd.Use); at < 0 || rank < best {
 			best, at = rank, i
 		}
 	}
 	sc.gpus = append(sc.gpus[:0], at)
-	ch := Choice{GPUs: sc.gpus, Idle: b.Idle, waste: sc.idle(b, cpu, sc.gpus, nd, ws) - now + sc.heatPrice(&b.GPUs[at], nd.Share)}
+	ch := Choice{GPUs: sc.gpus, Idle: b.Idle, waste: sc.idle(b, cpu, sc.gpus, nd, ws) - now, heat: sc.heatPrice(&b.GPUs[at], nd.Use)}
 	if b.GPUs[at].Share == cluster.GPUMilli {
 		ch.Idle--
 	}
 	return ch
 }
 
-// seenAlike reports whether one of the GPUs is as free and as hot, and holds the need.
+// seenAlike reports whether one of the GPUs is as free and as hot, also with the need, which
+// it holds.
 func seenAlike(gpus []cluster.GPUState, as *cluster.GPUState, nd *fit.Need, paired bool) bool {
 	for i := range gpus {
 		same := gpus[i].Share == as.Share && (!paired || gpus[i].Milli == as.Milli && gpus[i].Slices == as.Slices)
-		if same && gpus[i].Hot == as.Hot && nd.Fits(&gpus[i]) {
+		if same && gpus[i].Hot == as.Hot && gpus[i].Heat(nd.Use) == as.Heat(nd.Use) && nd.Fits(&gpus[i]) {
 			return true
 		}
 	}
 	return false
+}
+
+// coolest leaves out of the chosen GPUs those that are too hot, as far as so many are left, the
+// coolest first.
+func (sc *Scorer) coolest(b *cluster.Pool, count int, nd *fit.Need) []int {
+	price := func(i int) int32 { return sc.heatPrice(&b.GPUs[i], nd.Use) }
+	if !slices.ContainsFunc(sc.gpus, func(i int) bool { return price(i) > 0 }) {
+		return sc.gpus
+	}
+	slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(price(x), price(y)) })
+	hot := slices.IndexFunc(sc.gpus, func(i int) bool { return price(i) > 0 })
+	return sc.gpus[:max(hot, count)]
 }
 
 // chooseMany takes the tightest GPUs that fit, and of equal ones those that
@@ -80,14 +94,12 @@ func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu 
 			sc.gpus = append(sc.gpus, i)
 		}
 	}
-	if sc.weights.MeasuredMilli > 0 {
-		slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(b.GPUs[x].Heat(nd.Share), b.GPUs[y].Heat(nd.Share)) })
-	}
 	if nd.Whole {
-		sc.gpus = b.Nearest(sc.gpus, sh.Req.GPUs)
+		sc.gpus = b.Nearest(sc.coolest(b, sh.Req.GPUs, nd), sh.Req.GPUs)
 	} else {
 		sign := int32(sh.policy.sign())
-		slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(sign*b.GPUs[x].Share, sign*b.GPUs[y].Share) })
+		rank := func(i int) int32 { return sign*b.GPUs[i].Share + sc.heatPrice(&b.GPUs[i], nd.Use) }
+		slices.SortStableFunc(sc.gpus, func(x, y int) int { return cmp.Compare(rank(x), rank(y)) })
 		sc.gpus = sc.gpus[:sh.Req.GPUs]
 	}
 	slices.Sort(sc.gpus)
@@ -99,7 +111,7 @@ func (sc *Scorer) chooseMany(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu 
 	}
 	ch.waste = sc.idle(b, cpu, sc.gpus, nd, ws) - now
 	for _, i := range sc.gpus {
-		ch.waste += sc.heatPrice(&b.GPUs[i], nd.Share)
+		ch.heat += sc.heatPrice(&b.GPUs[i], nd.Use)
 	}
 	if sh.Req.Close {
 		ch.waste += int32(sc.weights.DistancePriceMilli * b.Apart(sc.gpus) / 1000)

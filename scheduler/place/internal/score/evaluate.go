@@ -51,15 +51,15 @@ func (sc *Scorer) evaluateRoughly(v *Estimate, sh *Task, b *cluster.Pool) {
 	}
 	v.roomBefore, v.roomAfter = roomFor(b, b.Node.CPU), roomFor(b, b.Node.CPU-sh.Req.CPUMHz)
 	ch := sc.choose(sh, b, sc.Rough)
-	v.roughWaste, v.roughIdle = ch.waste, uint8(ch.Idle)
+	v.roughWaste, v.roughIdle = ch.waste+ch.heat, uint8(ch.Idle)
 	v.waste, v.after = v.roughWaste, v.roughIdle
-	sh.policy.complete(sc, v, b)
+	sh.policy.complete(sc, v, b, ch.heat)
 }
 
 // evaluateFinely makes a rough estimate fine.
 func (sc *Scorer) evaluateFinely(v *Estimate, sh *Task, b *cluster.Pool) {
 	ch := sc.choose(sh, b, sc.Fine)
-	v.waste, v.after, v.known = ch.waste, uint8(ch.Idle), fine
+	v.waste, v.after, v.known = ch.waste+ch.heat, uint8(ch.Idle), fine
 }
 
 // evaluate is a rough estimate, made fine where the policy wants it.
@@ -107,10 +107,14 @@ func (sc *Scorer) Terms(sh *Task, b *cluster.Pool, v *Estimate, pts int32) (term
 	if w.FragmentationMilli > 0 { // what the other terms do not make up
 		frag.ValueMilli = (sign*int64(v.usage) - int64(pts)) * 1000 / w.FragmentationMilli
 	}
+	heat := int64(0)
+	if sh.Req.GPUs > 0 && b.Kind >= 0 {
+		heat = int64(sc.Chosen(sh, b).heat)
+	}
 	return []Term{
 		{Name: "gpu", ValueMilli: u.gpu, WeightMilli: sign * w.GPUMilli},
 		{Name: "memory", ValueMilli: u.memory, WeightMilli: sign * w.MemoryMilli},
 		{Name: "cpu", ValueMilli: u.cpu, WeightMilli: sign * w.CPUMilli},
 		frag,
-	}, sh.policy.lost(sc, frag.ValueMilli, b)
+	}, sh.policy.lost(sc, frag.ValueMilli, heat, b)
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
-// heatPrice is what it costs to put a task on a GPU that is measured too hot for it,
+// heatPrice is what it costs to put a task that uses so much on a GPU that is too hot for it,
 // in milli.
-func (sc *Scorer) heatPrice(c *cluster.GPUState, share int32) int32 {
-	return int32(sc.weights.MeasuredMilli * c.Heat(share) / 1000)
+func (sc *Scorer) heatPrice(c *cluster.GPUState, use int32) int32 {
+	return int32(sc.weights.HeatMilli * int64(c.Heat(use)) / 1000)
 }
 
 // idle is the expected waste of a pool if its node had so much CPU free and

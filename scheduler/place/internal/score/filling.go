@@ -9,20 +9,24 @@ import (
 // filling is the policies PACK, the fullest node and GPU first, and SPREAD, the
 // emptiest:
 //
-//	PACK    score =  gpu·GPU + memory·Memory + cpu·CPU − fragmentation·Fragmentation
-//	SPREAD  score = −gpu·GPU − memory·Memory − cpu·CPU − fragmentation·Fragmentation
+//	PACK    score =  gpu·GPU + memory·Memory + cpu·CPU − fragmentation·Fragmentation − heat
+//	SPREAD  score = −gpu·GPU − memory·Memory − cpu·CPU − fragmentation·Fragmentation − heat
 //
 // fragmentation is the part of the pool's GPUs, 0 to 1, that is expected to stay
-// idle for good ([forecast.Waste]).
+// idle for good ([forecast.Waste]), and heat the price of hot GPUs: a quarter of a GPU
+// that they do not have outweighs the other terms.
 type filling struct{ signed int32 }
 
 func (f filling) sign() int64 { return int64(f.signed) }
 
 func (filling) precision(sc *Scorer) *WasteEstimator { return sc.Rough }
 
-func (f filling) complete(sc *Scorer, v *Estimate, b *cluster.Pool) {
-	v.stranded = f.stranded(sc, v.waste, b)
+func (f filling) complete(sc *Scorer, v *Estimate, b *cluster.Pool, heat int32) {
+	v.stranded = f.stranded(sc, v.waste-heat, b) + int16(min(heat, mostHeat))
 }
+
+// mostHeat bounds the points that hot GPUs cost: far more than all that speaks for a node.
+const mostHeat = 16000
 
 func (f filling) prefer(_ *Scorer, b *cluster.Pool, index int, _ *fit.Need, _ int64, _ *WasteEstimator) int32 {
 	return f.signed * b.GPUs[index].Share
@@ -32,7 +36,12 @@ func (f filling) score(_ *Scorer, v *Estimate, _ *forecast.PlaceCounts, _ *fit.S
 	return f.signed*int32(v.usage) - int32(v.stranded)
 }
 
-func (filling) lost(_ *Scorer, term int64, b *cluster.Pool) int64 { return term * int64(len(b.GPUs)) }
+func (filling) lost(sc *Scorer, term, heat int64, b *cluster.Pool) int64 {
+	if weight := sc.weights.FragmentationMilli; weight > 0 {
+		term -= min(heat, mostHeat) * 1000 / weight
+	}
+	return term*int64(len(b.GPUs)) + heat
+}
 
 // stranded is the weighted fragmentation term: the part of
 // the pool that is expected to stay idle for good after so much more is wasted.

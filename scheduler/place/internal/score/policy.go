@@ -20,8 +20,8 @@ type policy interface {
 	// precision is the estimate of waste that decides.
 	precision(sc *Scorer) *WasteEstimator
 	// complete adds to a rough estimate of a placement on a pool what the policy
-	// wants to know.
-	complete(sc *Scorer, v *Estimate, b *cluster.Pool)
+	// wants to know; heat is the part of its waste that is the price of hot GPUs.
+	complete(sc *Scorer, v *Estimate, b *cluster.Pool, heat int32)
 	// prefer ranks a GPU of a pool for a task that takes what it needs of it and leaves
 	// the node so much CPU; the least wins.
 	prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *WasteEstimator) int32
@@ -29,8 +29,8 @@ type policy interface {
 	// several GPUs that it takes away, nil where nothing is known.
 	score(sc *Scorer, v *Estimate, broken *forecast.PlaceCounts, sh *fit.Shape) int32
 	// lost is the last term of that score, on a pool, as what the placement takes from later
-	// work: in thousandths of a GPU.
-	lost(sc *Scorer, term int64, b *cluster.Pool) int64
+	// work, and from its neighbors on hot GPUs: in thousandths of a GPU.
+	lost(sc *Scorer, term, heat int64, b *cluster.Pool) int64
 }
 
 // Worst is the points of a pool that cannot take the task.
@@ -43,7 +43,7 @@ type Estimate struct {
 	kind       int32     // of the pool
 	usage      int16     // weighted utilization terms after placement, 0..1000
 	left       int16     // of the node after placement, in thousandths of the largest
-	stranded   int16     // weighted fragmentation term of PACK and SPREAD
+	stranded   int16     // weighted fragmentation term of PACK and SPREAD, and the price of hot GPUs
 	before     uint8     // idle GPUs of the pool before
 	after      uint8     // and after
 	roughIdle  uint8     // and after by the rough estimate

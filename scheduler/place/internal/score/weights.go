@@ -22,9 +22,12 @@ type Weights struct {
 	FragmentationMilli int64 // 100: what the placement breaks for later work
 
 	// MeasuredMilli blends measurement into the utilization terms: 0 is
-	// allocation alone, 1000 measurement alone where there is one. It also scales the
-	// price of a GPU whose measured use leaves less than a task takes: a milli at 1000.
+	// allocation alone, 1000 measurement alone where there is one.
 	MeasuredMilli int64
+	// HeatMilli is the price of a GPU of which its tasks and a newcomer would use more compute than
+	// it has, as far as that is measured or was before: 4000 charges four milli per milli, more than
+	// what is gained by keeping other GPUs free, so that it stays the last resort.
+	HeatMilli int64
 
 	// StepMilli is the resolution of expected waste, in GPU milli. Within one
 	// step the utilization terms decide.
@@ -99,7 +102,7 @@ type Weights struct {
 // DefaultWeights are the defaults of every field.
 func DefaultWeights() Weights {
 	return Weights{
-		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100,
+		GPUMilli: 400, MemoryMilli: 300, CPUMilli: 200, FragmentationMilli: 100, HeatMilli: 4000,
 		StepMilli: 20, CoarseStepMilli: 150, CoarseMisses: 6, Rough: forecast.Precision{Streams: 14, Misses: 9, CPUSteps: 96}, Fine: forecast.Precision{Streams: 48, Misses: 12, CPUSteps: 96}, MarginMilli: 40,
 		LiveRough: forecast.Precision{Streams: 20, Misses: 3, CPUSteps: 96}, LiveFine: forecast.Precision{Streams: 96, Misses: 3, CPUSteps: 96}, CoarseLiveMisses: 1,
 		ModelPriceMilli: 1000, ModelPriceCapMilli: 4000, SlotPriceMilli: 100, SlotFloorMilli: 30, OddPrices: 30, EarlyMilli: 900, DistancePriceMilli: 1000, RepriceEvery: 300, LiveRepriceEvery: 100, DriftMilli: 100,
