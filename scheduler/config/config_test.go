@@ -56,6 +56,7 @@ placement {
   cpu_weight           = 0.1
   fragmentation_weight = 0.2
   measured             = 0.25
+  avoid_hot            = false
   candidates           = 10
   headroom_wait        = "2m"
   expected_models      = ["B200"]
@@ -146,7 +147,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		"prices":     len(c.Prices) == 1 && c.Prices[0] == ledger.Price{For: "H100", From: time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC), GPUHour: 2_500_000, GiBHour: 10_000},
 		"listen":     c.Listen.MaxBodyBytes == 4096 && c.Listen.RequestsPerSecond == 5 && c.Listen.AuditFile == "audit.jsonl" && c.Listen.RequestTimeout == 10*time.Second && c.Listen.MaxConnections == 50 && c.Listen.MaxConnectionsPerClient == 40,
 		"replicas":   c.Listen.CAFile == "replicas.pem" && c.Listen.Advertise == "https://gpu.example:4656" && c.Listen.PageURL == "https://gpu.example/gpu/",
-		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Candidates == 10 && c.Placement.Weights.HeadroomWait == 2*time.Minute && slices.Equal(c.ExpectedModels, []string{"B200"}),
+		"placement":  c.Placement.Policy == place.PolicySpread && c.Placement.Weights.GPUMilli == 500 && c.Placement.Weights.MeasuredMilli == 250 && c.Placement.Weights.HeatMilli == 0 && c.Placement.Candidates == 10 && c.Placement.Weights.HeadroomWait == 2*time.Minute && slices.Equal(c.ExpectedModels, []string{"B200"}),
 		"fairness":   c.HalfLife == 2*time.Hour,
 		"preemption": c.Preemption == Preemption{DryRun: true, MaxPerMinute: 3, MaxPerJob: 2, MaxPerQueue: 20, MinRunTime: 5 * time.Minute, MinGap: 10, HoldDirect: true, Prefer: PreferEvict},
 		"rebalance":  c.Rebalance == Rebalance{Enabled: true, Interval: time.Minute, MaxMoves: 7},

@@ -80,6 +80,7 @@ type placementBlock struct {
 	CPU           *float64 `hcl:"cpu_weight"`
 	Fragmentation *float64 `hcl:"fragmentation_weight"`
 	Measured      *float64 `hcl:"measured"`
+	AvoidHot      *bool    `hcl:"avoid_hot"`
 	Candidates    *int     `hcl:"candidates"`
 	HeadroomWait  *string  `hcl:"headroom_wait"`
 	Expected      []string `hcl:"expected_models,optional"`
@@ -416,6 +417,9 @@ func (b *placementBlock) apply(p *Placement, r *reader) {
 	r.milli("placement.cpu_weight", &p.Weights.CPUMilli, b.CPU, 1)
 	r.milli("placement.fragmentation_weight", &p.Weights.FragmentationMilli, b.Fragmentation, 1)
 	r.milli("placement.measured", &p.Weights.MeasuredMilli, b.Measured, 1)
+	if b.AvoidHot != nil && !*b.AvoidHot {
+		p.Weights.HeatMilli = 0
+	}
 	r.positive("placement.candidates", &p.Candidates, b.Candidates)
 	r.duration("placement.headroom_wait", &p.Weights.HeadroomWait, b.HeadroomWait, 0)
 }

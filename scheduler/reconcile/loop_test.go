@@ -323,12 +323,19 @@ func TestReliefMovesBeforeWhatWaitsStarts(t *testing.T) {
 // meters is a book that only measures.
 type meters struct {
 	asked, told []string
+	bursting    []string // nodes
 	looks       int
 	saved       []map[nomad.JobKey]time.Time
 	troubles    []string
 }
 
-func (m *meters) GPUNodes() []string { return []string{"n1", "n2"} }
+func (m *meters) GPUNodes(bursting bool) []string {
+	if bursting {
+		return m.bursting
+	}
+	return []string{"n1", "n2"}
+}
+
 func (m *meters) Measured(node string, _ nomad.Measurements) {
 	m.told = append(m.told, node)
 }

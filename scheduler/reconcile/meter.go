@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
@@ -16,7 +17,7 @@ type Reader interface {
 
 // Meters takes measurements; *state.State does.
 type Meters interface {
-	GPUNodes() []string
+	GPUNodes(bursting bool) []string
 	Measured(nodeID string, m nomad.Measurements)
 	Saved(at map[nomad.JobKey]time.Time)
 	Trouble(err error)
@@ -35,13 +36,17 @@ type Meter struct {
 	Always bool
 
 	looked time.Time // the last look
+	last   string    // the node of the last part of a round
 	told   string    // the trouble that was told last
 }
 
 // watched is how long after a look another one is expected.
 const watched = 5 * time.Minute
 
-// wanted reports whether measurements are of use: to placement, to a queue, or to who looks.
+// nodesPerSecond bounds how many nodes are measured only so that placement avoids hot GPUs.
+const nodesPerSecond = 10
+
+// wanted reports whether all nodes are measured: for placement, a queue, or people who look.
 func (m *Meter) wanted() bool {
 	return m.Looks == nil || m.Always || time.Since(m.looked) < watched || m.Config().Placement.Weights.MeasuredMilli != 0 || m.Config().WatchesIdle()
 }
@@ -63,11 +68,33 @@ func (m *Meter) Run(ctx context.Context) {
 		case <-due.C:
 			m.readCheckpoints(ctx)
 		}
-		if m.wanted() {
-			m.Reader.MeasureAll(ctx, m.Meters.GPUNodes(), m.Meters.Measured)
+		if nodes := m.nodes(); len(nodes) > 0 {
+			m.Reader.MeasureAll(ctx, nodes, m.Meters.Measured)
 		}
 		due.Reset(m.Config().MonitorInterval)
 	}
+}
+
+// nodes are those to measure now. Placement alone needs only those where tasks may use more than
+// they are promised; where these are very many, some of them by turns.
+func (m *Meter) nodes() []string {
+	c := m.Config()
+	switch {
+	case m.wanted():
+		return m.Meters.GPUNodes(false)
+	case c.Placement.Weights.HeatMilli == 0:
+		return nil
+	}
+	nodes := m.Meters.GPUNodes(true)
+	if most := max(1, int(nodesPerSecond*c.MonitorInterval/time.Second)); len(nodes) > most {
+		at, found := slices.BinarySearch(nodes, m.last)
+		if found {
+			at++
+		}
+		nodes = slices.Concat(nodes[at:], nodes[:at])[:most]
+		m.last = nodes[most-1]
+	}
+	return nodes
 }
 
 // readCheckpoints hears which jobs saved their work. What is wrong is told once, and

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,49 @@ func TestNothingIsMeasuredForNobody(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Where tasks may burst their nodes are measured for placement, unless the operator does not want
+// that. A request to Nomad is made for each, so there are no more than ten a second; more nodes have
+// their turn in a later round.
+func TestWhereTasksMayBurstIsMeasured(t *testing.T) {
+	var many []string
+	for i := range 700 {
+		many = append(many, fmt.Sprintf("n%03d", i))
+	}
+	for _, row := range []struct {
+		name     string
+		bursting []string
+		off      bool
+		asked    []int // requests in each of three rounds
+		nodes    int   // different ones in all
+	}{
+		{"nothing bursts", nil, false, []int{0, 0, 0}, 0},
+		{"one node", []string{"n2"}, false, []int{1, 1, 1}, 1},
+		{"hot GPUs are not avoided", []string{"n2"}, true, []int{0, 0, 0}, 0},
+		{"as many as may be asked", many[:300], false, []int{300, 300, 300}, 300},
+		{"more", many, false, []int{300, 300, 300}, 700},
+	} {
+		c := config.Default()
+		if row.off {
+			c.Placement.Weights.HeatMilli = 0
+		}
+		m := &meters{bursting: row.bursting}
+		meter := &Meter{Reader: m, Meters: m, Config: func() *config.Config { return c }, Looks: make(chan struct{})}
+		seen := map[string]bool{}
+		for round, want := range row.asked {
+			nodes := meter.nodes()
+			if len(nodes) != want {
+				t.Errorf("%s: round %d asks %d nodes, want %d", row.name, round, len(nodes), want)
+			}
+			for _, n := range nodes {
+				seen[n] = true
+			}
+		}
+		if len(seen) != row.nodes {
+			t.Errorf("%s: %d nodes were asked, want %d", row.name, len(seen), row.nodes)
+		}
 	}
 }
 

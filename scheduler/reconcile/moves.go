@@ -130,7 +130,7 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 			o.Emptying[id] = true
 		}
 	}
-	if tx.Config().Placement.Weights.MeasuredMilli > 0 {
+	if tx.Config().Placement.Weights.HeatMilli > 0 {
 		o.Hot = tx.HotGPUs(tx.Config().Rebalance.Interval)
 	}
 	return o

@@ -203,9 +203,10 @@ func TestDrainedNodesAreEmptied(t *testing.T) {
 
 // A GPU that several tasks have used fully for as long as an interval loses one.
 func TestHotGPUsLoseWork(t *testing.T) {
-	b := servicetest.New(t, servicetest.Quick+"placement {\n measured = 1\n}\n", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+	b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
 	for i, id := range []string{"x", "y"} {
 		a := servicetest.Ask(id, "0.25", 1)
+		a.Tasks[0].LimitMilli = 1000
 		b.Submit(t, a)
 		b.Register(a)
 		b.Run(a, "alloc-"+id, "a", 0, 4*i, 4)

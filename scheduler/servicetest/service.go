@@ -216,7 +216,7 @@ func (s *Service) Register(a admit.Ask) {
 // Show shows a job with what the service recorded, or as it came around the service.
 func (s *Service) Show(a admit.Ask, admitted bool) {
 	s.Index++
-	task := nomad.Task{Name: "t"}
+	task := nomad.Task{Name: "t", LimitMilli: a.Tasks[0].LimitMilli}
 	for _, d := range a.Tasks[0].Devices {
 		task.Devices = append(task.Devices, nomad.DeviceAsk{Name: d.Name, Count: d.Count})
 	}

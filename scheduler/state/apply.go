@@ -116,12 +116,17 @@ func (tx *Tx) bookAllOn(id string) {
 func healthy(gpus []place.GPU) []place.GPU {
 	out := slices.Clone(gpus)
 	for i := range out {
-		out[i].Unhealthy, out[i].Cordoned = false, false
+		out[i].Unhealthy, out[i].Cordoned, out[i].SurplusMilli = false, false, 0
 	}
 	return out
 }
 
 func (tx *Tx) nodeGone(id string) {
+	if n := tx.nodes[id]; n != nil {
+		for i := range n.Plan.GPUs {
+			delete(tx.surplus, n.Plan.GPUs[i].ID)
+		}
+	}
 	tx.seats.touch(id)
 	for _, u := range tx.snap.UsagesOn(id) {
 		tx.unbook(u.ID)

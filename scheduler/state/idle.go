@@ -22,7 +22,7 @@ type unusedSpan struct {
 }
 
 // noteUse keeps since when the tasks of a node have not used their GPUs. A task whose use is
-// not known uses them.
+// not known uses them. Where it is known, it is learned what each uses.
 func (tx *Tx) noteUse(node string) {
 	before, now := tx.unused[node], map[idleKey]unusedSpan{}
 	for _, a := range tx.onNode[node] {
@@ -31,10 +31,12 @@ func (tx *Tx) noteUse(node string) {
 		}
 		for _, h := range tx.Holdings(a) {
 			key := idleKey{a.ID, h.Task, h.GPU.ID}
+			tx.learnFrom(a, &h, before[key].at)
 			now[key] = tx.measuredUse(a, &h, before[key])
 		}
 	}
 	tx.unused[node] = now
+	tx.rebookBursts(node)
 }
 
 // measuredUse is a span after what was measured last of a task.

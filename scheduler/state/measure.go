@@ -17,8 +17,10 @@ import (
 func (s *State) Measured(node string, m nomad.Measurements) {
 	s.Do(func(tx *Tx) {
 		tx.measured[node] = m
-		tx.noteHot(m)
 		tx.noteUse(node)
+		loads := tx.loads(node)
+		tx.noteHot(m, loads)
+		tx.noteSurplus(node, m, loads)
 		tx.version++
 		n := tx.nodes[node]
 		if n == nil {
@@ -38,10 +40,11 @@ func (s *State) Measured(node string, m nomad.Measurements) {
 type heat struct{ since, last time.Time }
 
 // noteHot keeps since when GPUs are measured to be fully used.
-func (tx *Tx) noteHot(m nomad.Measurements) {
+func (tx *Tx) noteHot(m nomad.Measurements, loads map[string]load) {
 	maps.DeleteFunc(tx.hot, func(_ string, h heat) bool { return !tx.fresh(h) })
 	for id, v := range m.GPUs {
-		if v.Milli <= place.CoolMilli {
+		l, inUse := loads[id]
+		if cappedUse(v.Milli, l, inUse) <= place.CoolMilli {
 			delete(tx.hot, id)
 			continue
 		}
@@ -81,6 +84,7 @@ func (r *Reader) withMeasurements(n *nomad.Node) *nomad.Node {
 			continue
 		}
 		out.View.GPUs[i].Measured = v
+		out.Plan.GPUs[i].SurplusMilli = r.surplus[out.Plan.GPUs[i].ID]
 		if r.config.Placement.Weights.MeasuredMilli == 0 {
 			continue // to the planner, GPUs do not differ in what it does not read
 		}
@@ -101,6 +105,9 @@ func or(v, unknown, otherwise int64) int64 {
 func (r *Reader) noticeable(before, after *nomad.Node) bool {
 	for i := range after.Plan.GPUs {
 		x, y := &before.Plan.GPUs[i], &after.Plan.GPUs[i]
+		if x.SurplusMilli != y.SurplusMilli { // in steps of the threshold
+			return true
+		}
 		memory := int64(0)
 		if y.MemoryMiB > 0 {
 			memory = (y.MeasuredMemoryMiB - x.MeasuredMemoryMiB) * gpu.MilliPerGPU / y.MemoryMiB
@@ -114,12 +121,14 @@ func (r *Reader) noticeable(before, after *nomad.Node) bool {
 
 func distance(x, y int64) int64 { return max(x-y, y-x) }
 
-// GPUNodes lists the nodes that are up and have GPUs.
-func (s *State) GPUNodes() []string {
+// GPUNodes lists the nodes that are up and have GPUs, or those of them where tasks may use more
+// than they are promised, and where GPUs are used more than is expected.
+func (s *State) GPUNodes(bursting bool) []string {
 	var ids []string
 	s.View(func(r *Reader) {
 		for _, id := range r.order {
-			if n := r.nodes[id]; len(n.Plan.GPUs) > 0 && n.View.Status == "ready" {
+			n := r.nodes[id]
+			if len(n.Plan.GPUs) > 0 && n.View.Status == "ready" && (!bursting || r.mayBurst(n)) {
 				ids = append(ids, id)
 			}
 		}

@@ -60,7 +60,7 @@ func TestMeasurements(t *testing.T) {
 	if g := read(s, func(r *state.Reader) *nomad.Node { return r.Node("id-b") }).View.GPUs[0].Measured; g.Milli != 5 {
 		t.Errorf("measured before the node was known: %+v", g)
 	}
-	if ids := s.State.GPUNodes(); len(ids) != 2 || ids[0] != "id-a" || ids[1] != "id-b" {
+	if ids := s.State.GPUNodes(false); len(ids) != 2 || ids[0] != "id-a" || ids[1] != "id-b" {
 		t.Errorf("GPU nodes: %v", ids)
 	}
 }

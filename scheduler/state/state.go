@@ -70,6 +70,8 @@ type Reader struct {
 	measured map[string]nomad.Measurements     // by node
 	hot      map[string]heat                   // GPUs by ID that are measured to be fully used
 	unused   map[string]map[idleKey]unusedSpan // what is held and not used, by node
+	learned  map[taskKey]learnedUse            // compute that tasks use
+	surplus  map[string]int64                  // GPUs by ID that are used more than is expected, in milli
 	flagged  map[string]bool                   // allocs that are booked as idle
 	checked  time.Time                         // when that was looked at
 	history  history
@@ -92,7 +94,7 @@ func New(c *config.Config, now func() time.Time) *State {
 		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, met: map[constraint.Constraint]bool{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
 		jobs: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
-		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{},
+		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
 		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}

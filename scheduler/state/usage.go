@@ -82,12 +82,16 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 			t.GPU = at
 			add := TakeOf(&n.Plan.GPUs[at], k, guarantee)
 			t.Milli, t.Slices, t.Replicas = t.Milli+add.Milli, t.Slices+add.Slices, t.Replicas+add.Replicas
+			t.Expected += r.expectedUse(a, d.Task, &n.Plan.GPUs[at], promisedOf(&n.Plan.GPUs[at], add))
 			perGPU[at] = t
 		}
 	}
 	out := make([]place.Take, 0, len(perGPU))
 	for _, t := range perGPU {
-		t.Milli = min(t.Milli, gpu.MilliPerGPU)
+		t.Milli, t.Expected = min(t.Milli, gpu.MilliPerGPU), min(t.Expected, gpu.MilliPerGPU)
+		if t.Expected <= promisedOf(&n.Plan.GPUs[t.GPU], t) {
+			t.Expected = 0
+		}
 		out = append(out, t)
 	}
 	slices.SortFunc(out, func(x, y place.Take) int { return x.GPU - y.GPU })

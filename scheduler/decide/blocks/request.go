@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -92,6 +93,7 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []P
 			}
 			r.SeatPriority = SeatPriority(tx, &r)
 		}
+		r.Expected = tx.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
 		return []Part{{Task: task, Req: r}}, nil
 	}
 	for n, d := range t.Devices {
@@ -107,7 +109,11 @@ func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []P
 			}
 		}
 		if n == 0 { // a task has slices of one GPU, whose blocks share the guarantee
-			p.Alternatives(func(r *place.Request) { guarantee(r, t.ComputeMilli) })
+			expected := tx.ExpectedUse(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, t.Task, t.LimitMilli)
+			p.Alternatives(func(r *place.Request) {
+				guarantee(r, t.ComputeMilli)
+				r.Expected = expected
+			})
 		}
 		list = append(list, p)
 	}

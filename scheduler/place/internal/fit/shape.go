@@ -40,11 +40,15 @@ func KeyOf(r *Request) ShapeKey {
 	if r.Beside == BesideLower {
 		seat = r.SeatPriority
 	}
+	expected := r.Expected
+	if r.Whole || expected <= r.ShareMilli {
+		expected = 0 // no more than it is guaranteed
+	}
 	return ShapeKey{
 		beside: r.Beside, seat: seat,
 		cpu: r.CPUMHz, memory: r.MemoryMiB, gpus: r.GPUs,
 		whole: r.Whole, shared: r.Shared, close: r.Close, cover: r.Cover,
-		expected: r.Expected,
+		expected: expected,
 		share:    r.ShareMilli, gpuMemory: r.MemoryMiBPerGPU, minMemory: r.MinMemoryMiB,
 		vendor: r.Vendor, models: joined(r.Models), not: joined(r.Not), profile: r.Profile,
 		sharing: string(r.Sharing), mode: r.Mode, datacenters: joined(r.Datacenters), pools: joined(r.Pools),

@@ -226,7 +226,7 @@ func TestOneGPUIsChosenByWaste(t *testing.T) {
 				if !nd.Fits(&b.GPUs[i]) {
 					continue
 				}
-				cost := sc.idle(b, b.Node.CPU-sh.Req.CPUMHz, []int{i}, nd, sc.Fine) + int32(w.MeasuredMilli*b.GPUs[i].Heat(nd.Share)/1000)
+				cost := sc.idle(b, b.Node.CPU-sh.Req.CPUMHz, []int{i}, nd, sc.Fine) + int32(w.HeatMilli)*b.GPUs[i].Heat(nd.Use)/1000
 				if at < 0 || cost < least {
 					at, least = i, cost
 				}
@@ -236,7 +236,7 @@ func TestOneGPUIsChosenByWaste(t *testing.T) {
 			if b.GPUs[at].Share == cluster.GPUMilli {
 				idle--
 			}
-			if ch := s.scorer.Chosen(task, b); len(ch.GPUs) != 1 || ch.GPUs[0] != at || ch.waste != least-now || ch.Idle != idle {
+			if ch := s.scorer.Chosen(task, b); len(ch.GPUs) != 1 || ch.GPUs[0] != at || ch.waste+ch.heat != least-now || ch.Idle != idle {
 				t.Fatalf("chosen is %+v, want GPU %d with %d wasted and %d idle", ch, at, least-now, idle)
 			}
 		}
