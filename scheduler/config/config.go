@@ -17,7 +17,7 @@ type Config struct {
 	LogLevel string // TRACE, DEBUG, INFO, WARN or ERROR
 
 	// MonitorInterval is how often utilization is read from Nomad's clients;
-	// ChangeThresholdMilli is the smallest change of a GPU's utilization that
+	// ChangeThresholdMilli is the smallest change of a GPU's or a task's utilization that
 	// placement takes notice of.
 	MonitorInterval      time.Duration
 	ChangeThresholdMilli int64
