@@ -70,3 +70,19 @@ func TestEveryPoolAndKindIsAClassOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// Nodes differ by what their work is expected to use only where that is more than it is guaranteed.
+func TestExpectationsWithinGuaranteesMakeNoClasses(t *testing.T) {
+	for expected, want := range map[int64]int{0: 1, 100: 1, 500: 1, 600: 2} {
+		p := testPlanner(t, testNode("a", "A100", 2), testNode("b", "A100", 2))
+		held(t, p.snap, "x", "a", 0, 500, 10)
+		held(t, p.snap, "y", "b", 0, 500, 10, func(u *Usage) { u.Takes[0].Expected = expected })
+		classes := map[int32]bool{}
+		for _, b := range p.snap.Pools {
+			classes[b.Class] = true
+		}
+		if len(classes) != want {
+			t.Errorf("expected to use %d of 500: %d classes, want %d", expected, len(classes), want)
+		}
+	}
+}

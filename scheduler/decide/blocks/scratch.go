@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
@@ -128,9 +129,13 @@ func Merge(parts []place.Usage) place.Usage {
 				sum.Takes = append(sum.Takes, t)
 				continue
 			}
-			sum.Takes[at].Milli += t.Milli
-			sum.Takes[at].Slices += t.Slices
-			sum.Takes[at].Replicas += t.Replicas
+			have := &sum.Takes[at]
+			if have.Expected > 0 || t.Expected > 0 {
+				have.Expected = min(max(have.Expected, have.Milli)+max(t.Expected, t.Milli), gpu.MilliPerGPU)
+			}
+			have.Milli += t.Milli
+			have.Slices += t.Slices
+			have.Replicas += t.Replicas
 		}
 	}
 	slices.SortFunc(sum.Takes, func(a, b place.Take) int { return a.GPU - b.GPU })
