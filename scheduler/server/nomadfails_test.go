@@ -26,7 +26,6 @@ type directly struct {
 	fails  func(*http.Request) (*http.Response, error)
 	breaks int
 	calls  int
-	wrote  []string // what it carried out
 }
 
 func (d *directly) RoundTrip(r *http.Request) (*http.Response, error) {
