@@ -87,8 +87,8 @@ func (h *modelRun) couldStart(g *api.TaskGroup, missing int) bool {
 }
 
 // oracle says what waits although nothing keeps it: the first in the order that its queue can pay
-// for, where there is room for it. What comes after one that waits for room may have to leave that
-// to it. Nothing is said of what comes after a job that Nomad refuses a node for a reason of its
+// for, where there is room for it. What comes after one that waits for room, or in the same queue
+// after one that waits for quota, may have to leave that to it. Nothing is said of what comes after a job that Nomad refuses a node for a reason of its
 // own, or that may not be changed: Nomad alone places it.
 func (h *modelRun) oracle() (wrong []string) {
 	var list []state.Waiting
@@ -97,6 +97,7 @@ func (h *modelRun) oracle() (wrong []string) {
 			list = append(list, *w)
 		}
 	})
+	short := false // something waits for the quota of queue a
 	for i, w := range list {
 		j := h.jobs[w.Job.String()]
 		if j == nil || j.job.Dispatched || j.job.IsParameterized() || h.refused(j) {
@@ -108,8 +109,9 @@ func (h *modelRun) oracle() (wrong []string) {
 		for _, d := range g.Tasks[0].Resources.Devices {
 			need += int(*d.Count) * missing
 		}
-		if w.Job.Namespace == "a" && h.used("a")+need > 32 {
-			continue // it waits for its queue, and keeps nothing from the others
+		if w.Job.Namespace == "a" && (short || h.used("a")+need > 32) {
+			short = true
+			continue // it waits for its queue, and keeps nothing from other ones
 		}
 		if h.couldStart(g, missing) {
 			wrong = append(wrong, fmt.Sprintf("%s, number %d of %d that wait, could start: %d missing, %v", w.Job, i+1, len(list), missing, constraintsOf(g)))
