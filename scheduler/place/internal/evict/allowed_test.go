@@ -316,10 +316,11 @@ func TestMissingMilli(t *testing.T) {
 // How many victims it takes at least, for CPU, memory and GPUs each by itself.
 func TestVictimsThatItTakesAtLeast(t *testing.T) {
 	s := newScene(t, placetest.Node("n1", "A100", 3))
-	for gpu := range 2 {
-		for i := range 2 + gpu {
-			s.hold(string(rune('a'+gpu))+string(rune('0'+i)), "n1", gpu, 300, 10)
-		}
+	for i := range 2 {
+		s.hold(string(rune('a'+i)), "n1", 0, 300, 10)
+	}
+	for i := range 3 {
+		s.hold(string(rune('u'+i)), "n1", 1, 100, 10)
 	}
 	for _, c := range []struct {
 		ask  string
@@ -327,7 +328,7 @@ func TestVictimsThatItTakesAtLeast(t *testing.T) {
 		cpu  int64
 		want int
 	}{
-		{"1", 1, 1000, 0}, {"1", 2, 1000, 2}, {"1", 3, 1000, 5}, {"0.5", 2, 1000, 1}, {"0.5", 3, 1000, 3}, {"1", 1, 60_000, 1}, {"1", 1, 61_000, 2}, {"1", 2, 63_000, 4},
+		{"1", 1, 1000, 0}, {"1", 2, 1000, 2}, {"1", 3, 1000, 5}, {"0.5", 2, 1000, 0}, {"0.5", 3, 1000, 1}, {"0.9", 2, 1000, 2}, {"0.9", 3, 1000, 4}, {"1", 1, 60_000, 1}, {"1", 1, 61_000, 2}, {"1", 2, 63_000, 4},
 	} {
 		r := s.ask(c.ask, "", 50)
 		r.GPUs, r.CPUMHz = c.gpus, c.cpu
@@ -335,6 +336,50 @@ func TestVictimsThatItTakesAtLeast(t *testing.T) {
 		b := s.snap.Nodes["n1"].Pools[0]
 		if got := e.trial(b).atLeast(e.candidates(b)); got != c.want {
 			t.Errorf("%d times %s and %d MHz: %d victims at least, want %d", c.gpus, c.ask, c.cpu, got, c.want)
+		}
+	}
+}
+
+// Work that holds parts of two GPUs counts for both.
+func TestWorkOnSeveralGPUsCountsForEach(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 2))
+	s.hold("wide", "n1", 0, 600, 10, func(u *cluster.Usage) {
+		u.Takes = append(u.Takes, cluster.Take{GPU: 1, Milli: 600, Slices: 48})
+	})
+	s.hold("a", "n1", 0, 300, 10)
+	s.hold("b", "n1", 1, 300, 10)
+	r := s.ask("0.6", "", 50)
+	r.GPUs = 2
+	e, b := s.eviction(r, noon), s.snap.Nodes["n1"].Pools[0]
+	if got := e.trial(b).atLeast(e.candidates(b)); got != 1 {
+		t.Errorf("%d victims at least, want 1", got)
+	}
+	if got := s.victims(r); !slices.Equal(got, []string{"wide"}) {
+		t.Errorf("victims %q", got)
+	}
+}
+
+// Of as many on one node those go that lose the least, also where others would free more.
+func TestSeveralVictimsLoseTheLeast(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 1))
+	s.hold("a", "n1", 0, 300, 10, since(100))
+	s.hold("b", "n1", 0, 300, 10, since(100))
+	s.hold("c", "n1", 0, 200, 10, since(1))
+	s.hold("d", "n1", 0, 200, 10, since(1))
+	got := s.victims(s.ask("0.4", "", 50))
+	if slices.Sort(got); !slices.Equal(got, []string{"c", "d"}) {
+		t.Errorf("victims %q, want those that started last", got)
+	}
+}
+
+// Work without a queue keeps its priority where there are quotas.
+func TestWorkWithoutAQueueKeepsItsPriority(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 1))
+	s.keep(quota.Queue{Name: "owner", GuaranteeMilli: 1000})
+	s.hold("work", "n1", 0, 1000, 30)
+	for priority, want := range map[int]int{20: 0, 30: 0, 40: 1} {
+		if got := s.victims(s.ask("1", "", priority)); len(got) != want {
+			t.Errorf("for priority %d victims %q", priority, got)
 		}
 	}
 }

@@ -63,9 +63,8 @@ func (ix *Index) Behind() (ids []int32, ok bool) {
 // rebuild looks at all classes, but evaluates only what is new.
 func (ix *Index) rebuild() {
 	if ix.lessons != ix.by.Lessons {
-		clear(ix.fits)
 		ix.places = nil
-		ix.at = 0
+		ix.at = 0 // all states are new
 	}
 	leaf := ix.Tree.Scores()
 	for id := range ix.List.List {

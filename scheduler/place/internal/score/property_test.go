@@ -37,7 +37,7 @@ func newScene(t *testing.T, seed uint64, lives bool, w Weights, demand ...string
 	w.Rough.Streams, w.LiveRough.Streams = 2, 2
 	c := &scene{t: t, rng: rand.New(rand.NewPCG(seed, 1)), snap: cluster.NewSnapshot(), weights: w, demand: &forecast.Demand{}, lives: lives, asks: asks}
 	for i := range 8 {
-		n := placetest.Node(fmt.Sprint("n", i), []string{"A100", "T4", "A100"}[i%3], []int{4, 2, 8, 0}[c.rng.IntN(4)])
+		n := placetest.Node(fmt.Sprint("n", i), []string{"A100", "T4", "A100"}[i%3], []int{4, 1, 8, 0}[c.rng.IntN(4)])
 		n.CPUMHz = []int64{16000, 32000, 64000}[c.rng.IntN(3)]
 		if i < 2 {
 			n = placetest.Node(n.ID, []string{"A100", "T4"}[i], 4)
@@ -384,7 +384,7 @@ func TestTermsAddUpToTheScore(t *testing.T) {
 				t.Errorf("terms %+v on a node with %d MHz and %d MiB free of %d and %d, for %+v", terms, n.CPU, n.Memory, n.Spec.CPUMHz, n.Spec.MemoryMiB, r)
 			}
 			want := terms[3].ValueMilli * int64(len(b.GPUs))
-			if waste := int64(s.scorer.WasteNow(b, s.scorer.Rough)+v.waste) / int64(len(b.GPUs)); policy != fit.PolicyBalanced && (terms[3].ValueMilli > waste || terms[3].ValueMilli < waste-10) {
+			if waste := int64(s.scorer.WasteNow(b, s.scorer.Rough)+s.scorer.Chosen(task, b).waste) / int64(len(b.GPUs)); policy != fit.PolicyBalanced && (terms[3].ValueMilli > waste || terms[3].ValueMilli < waste-10) {
 				t.Errorf("%s: fragmentation is %d, and %d are wasted per GPU", policy, terms[3].ValueMilli, waste)
 			}
 			if policy == fit.PolicyBalanced {
@@ -398,6 +398,14 @@ func TestTermsAddUpToTheScore(t *testing.T) {
 			if lost != want {
 				t.Errorf("%s: %d is lost, want %d", policy, lost, want)
 			}
+			if nd := task.Need(s.snap, b.Kind); int64(nd.Share) > nd.Take.Slices*cluster.GPUMilli/80 {
+				continue // more compute than memory counts as if it were as much memory
+			}
+			s.place(task, r, b)
+			if used := min(1000, b.Used/int64(len(b.GPUs))); terms[0].ValueMilli < used-1 || terms[0].ValueMilli > used+1 {
+				t.Errorf("%s: %d of the GPUs is used then, and it is %d", policy, terms[0].ValueMilli, used)
+			}
+			s.snap.MustRelease(r.ID)
 		}
 	}
 }
@@ -487,14 +495,26 @@ func TestSeveralPartsAvoidHotGPUs(t *testing.T) {
 	if err := s.snap.AddNode(n); err != nil {
 		t.Fatal(err)
 	}
-	for gpus, want := range map[int][]int{2: {1, 3}, 3: {1, 2, 3}} {
+	for gpus, want := range map[int][]int{2: {1, 3}, 3: {1, 2, 3}, 4: {0, 1, 2, 3}} {
 		r := s.request("0.5")
 		r.GPUs = gpus
 		for _, policy := range []fit.Policy{fit.PolicyBalanced, fit.PolicyPack, fit.PolicySpread} {
-			ch := s.scorer.Chosen(NewTask(fit.NewShape(r, s.snap), policy), s.snap.Nodes["hot"].Pools[0])
+			task, b := NewTask(fit.NewShape(r, s.snap), policy), s.snap.Nodes["hot"].Pools[0]
+			ch := s.scorer.Chosen(task, b)
 			if !slices.Equal(ch.GPUs, want) {
 				t.Errorf("%s: %d GPUs are %v, want %v", policy, gpus, ch.GPUs, want)
 			}
+			heat := map[int]int32{2: 0, 3: 200, 4: 425}[gpus] // half of what 900 and 950 are too much beside 500
+			cool := s.scorer.wasteOf(task, b, ch.GPUs)
+			if ch.waste != cool+heat {
+				t.Errorf("%s: %d GPUs waste %d, want %d and %d for heat", policy, gpus, ch.waste, cool, heat)
+			}
 		}
 	}
+}
+
+// wasteOf is what is wasted more once a task holds some GPUs, by the estimate that decides.
+func (sc *Scorer) wasteOf(task *Task, b *cluster.Pool, gpus []int) int32 {
+	ws := task.policy.precision(sc)
+	return sc.idle(b, b.Node.CPU-task.Req.CPUMHz, slices.Clone(gpus), task.Need(sc.snap, b.Kind), ws) - sc.WasteNow(b, ws)
 }
