@@ -61,7 +61,7 @@ func TestANodeInFull(t *testing.T) {
 		{ID: "GPU-b", Vendor: "nvidia", Model: "Tesla T4", Type: "T4", Mode: gpu.ModeSlice, Sharing: gpu.SharingMPS, MemoryMiB: 16000, SliceMiB: 5333, Slices: 3, NUMA: -1, Device: device(sliced, "GPU-b::10", "GPU-b::2", "GPU-b::0"), Cordoned: true, MeasuredMilli: -1, MeasuredMemoryMiB: -1},
 	}
 	plan := place.Node{ID: "n", Name: "gpu-1", Datacenter: "dc", Pool: "pool", CPUMHz: 4500, MemoryMiB: 8200, GPUs: gpus, Attributes: map[string]string{
-		"attr.kernel.name": "linux", "meta.rack": "r1", "node.unique.id": "n", "node.unique.name": "gpu-1", "node.datacenter": "dc", "node.class": "class", "node.pool": "pool",
+		"attr.kernel.name": "linux", "meta.rack": "r1", "node.unique.id": "n", "node.unique.name": "gpu-1", "nomad.drivers": "*", "node.datacenter": "dc", "node.class": "class", "node.pool": "pool",
 	}}
 	shown := view.Node{ID: "n", Name: "gpu-1", Datacenter: "dc", Pool: "pool", Class: "class", Address: "10.0.0.1:4646", Status: "ready", Eligible: true, CPUMHz: 4500, MemoryMiB: 8200, GPUs: []view.GPU{
 		{UUID: "X-1", Vendor: "acme", Model: "X1", Type: "X1", Group: "acme/accelerator/X1", Mode: "whole", Instances: []view.Instance{{ID: "X-1"}}, Health: "broken", Measured: unknown},

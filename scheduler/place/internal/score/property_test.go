@@ -488,10 +488,10 @@ func TestSlotsAreChargedWhereNothingEnds(t *testing.T) {
 // Of GPUs that hold a part each, those that are measured hot come last, whatever is free.
 func TestSeveralPartsAvoidHotGPUs(t *testing.T) {
 	w := DefaultWeights()
-	w.MeasuredMilli = 500
+	w.HeatMilli = 500
 	s := newScene(t, 29, false, w, "0.2", "1")
 	n := placetest.Node("hot", "A100", 4)
-	n.GPUs[0].MeasuredMilli, n.GPUs[2].MeasuredMilli = 950, 900
+	n.GPUs[0].SurplusMilli, n.GPUs[2].SurplusMilli = 950, 900
 	if err := s.snap.AddNode(n); err != nil {
 		t.Fatal(err)
 	}
@@ -506,8 +506,8 @@ func TestSeveralPartsAvoidHotGPUs(t *testing.T) {
 			}
 			heat := map[int]int32{2: 0, 3: 200, 4: 425}[gpus] // half of what 900 and 950 are too much beside 500
 			cool := s.scorer.wasteOf(task, b, ch.GPUs)
-			if ch.waste != cool+heat {
-				t.Errorf("%s: %d GPUs waste %d, want %d and %d for heat", policy, gpus, ch.waste, cool, heat)
+			if ch.waste != cool || ch.heat != heat {
+				t.Errorf("%s: %d GPUs waste %d and cost %d for heat, want %d and %d", policy, gpus, ch.waste, ch.heat, cool, heat)
 			}
 		}
 	}
