@@ -120,8 +120,10 @@ func (p *groupPlacer) largest(lot *place.Lot, s *scale) (n, nodes int) {
 
 // keptNodes are the nodes that are kept for groups which go first, and for large tasks.
 func (p *groupPlacer) keptNodes() map[string]bool {
-	own := turnOf(p.tx, p.ask)
-	kept := p.tx.Planner().KeptNodes(&p.parts[0].Req, p.tx.Now().Sub(own.Since))
+	own, kept := turnOf(p.tx, p.ask), map[string]bool{}
+	if !p.ask.Gang {
+		kept = p.tx.Planner().KeptNodes(&p.parts[0].Req, p.tx.Now().Sub(own.Since))
+	}
 	for i := range p.turns().waiters {
 		if w := &p.window.waiters[i]; w.key != p.key && w.node != "" && goesFirst(p.tx, w.turn, own) {
 			kept[w.node] = true

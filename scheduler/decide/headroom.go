@@ -11,10 +11,11 @@ import (
 )
 
 // leavesHeadroom is the hold of a group that would take one of the last places for large
-// tasks, and can wait a few minutes for other room; nil where it would not.
+// tasks, and can wait a few minutes for other room; nil where it would not. A gang waits for
+// enough as it is.
 func (p *groupPlacer) leavesHeadroom(u *blocks.Placed) *admit.Hold {
 	since := turnOf(p.tx, p.ask).Since
-	if room, keeps := p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, p.tx.Now().Sub(since)); keeps {
+	if room, keeps := p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, p.tx.Now().Sub(since)); keeps && !p.ask.Gang {
 		return p.waitsForHeadroom(room, since)
 	}
 	return nil
@@ -24,7 +25,7 @@ func (p *groupPlacer) leavesHeadroom(u *blocks.Placed) *admit.Hold {
 // place for large tasks that comes free; nil where it may have that.
 func (p *groupPlacer) leavesNextPlace() *admit.Hold {
 	since := turnOf(p.tx, p.ask).Since
-	if room, keeps := p.tx.Planner().KeepsNext(&p.parts[0].Req, p.tx.Now().Sub(since)); keeps {
+	if room, keeps := p.tx.Planner().KeepsNext(&p.parts[0].Req, p.tx.Now().Sub(since)); keeps && !p.ask.Gang {
 		return p.waitsForHeadroom(room, since)
 	}
 	return nil

@@ -44,6 +44,12 @@ func TestASmallJobLeavesTheLastWholeNodeForAWhile(t *testing.T) {
 		t.Errorf("a large job is held: %+v", d.Hold)
 	}
 	b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(servicetest.Ask("large", "4", 1))) })
+	gang := servicetest.Ask("gang", "1", 1)
+	gang.Gang = true
+	if d := b.Submit(t, gang); d.Hold != nil {
+		t.Errorf("a gang is held: %+v", d.Hold)
+	}
+	b.State.Do(func(tx *state.Tx) { tx.Forget(servicetest.KeyOf(gang)) })
 	high := servicetest.Ask("high", "1", 1)
 	high.Priority = 90
 	if d := b.Submit(t, high); d.Hold != nil {
