@@ -121,3 +121,25 @@ func TestUnhealthyGPUTakesNoWork(t *testing.T) {
 		t.Fatalf("got %+v, %v; want GPU 1", pl, err)
 	}
 }
+
+// The gpu term of a score is the mean of the compute and the memory that are allocated once the
+// task is there, also where it asks for more of one than of the other.
+func TestTheGPUTermIsWhatIsAllocatedThen(t *testing.T) {
+	for request, want := range map[string]int64{"8G,0.6": 350, "40G,0.1": 300, "0.5": 500, "8G": 100, "1": 1000} {
+		p := testPlanner(t, testNode("a", "A100", 1))
+		r := ask(t, "r", request)
+		e, err := p.Explain(&r, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := int64(-1)
+		for _, term := range e.Candidates[0].Terms {
+			if term.Name == "gpu" {
+				got = term.ValueMilli
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d, want %d", request, got, want)
+		}
+	}
+}

@@ -168,6 +168,19 @@ func (c *GPUState) allocated(k *Kind) (compute, memory int64) {
 	return compute, memory
 }
 
+// Allocates is the compute and memory of a GPU that a take holds, in thousandths.
+func (t Take) Allocates(k *Kind) (compute, memory int64) {
+	switch {
+	case k.Slices > 0:
+		memory = t.Slices * GPUMilli / k.Slices
+	case k.Replicas > 0:
+		memory = t.Replicas * GPUMilli / k.Replicas
+	default:
+		memory = GPUMilli
+	}
+	return t.Milli, memory
+}
+
 // measured is (compute + memory)/2 as measured, each as given where it is not.
 func (g *GPU) measured(compute, memory int64) int64 {
 	if g.MeasuredMilli >= 0 {

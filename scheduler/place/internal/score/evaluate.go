@@ -18,8 +18,8 @@ func (sc *Scorer) usageAfter(sh *Task, b *cluster.Pool) usageTerms {
 	if len(b.GPUs) > 0 {
 		used := blend(b.Used, b.Measured, sc.weights.MeasuredMilli)
 		if sh.Req.GPUs > 0 {
-			nd := sh.Need(sc.snap, b.Kind)
-			used += (nd.Take.Milli + int64(nd.Share)) / 2 * int64(sh.Req.GPUs)
+			compute, memory := sh.Need(sc.snap, b.Kind).Take.Allocates(&sc.snap.Kinds[b.Kind])
+			used += (compute + memory) / 2 * int64(sh.Req.GPUs)
 		}
 		t.gpu = min(used/int64(len(b.GPUs)), 1000)
 	}
