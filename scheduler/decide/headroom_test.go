@@ -71,6 +71,26 @@ func TestASmallJobLeavesTheLastWholeNodeForAWhile(t *testing.T) {
 	}
 }
 
+// What waits for its quota has no room kept for the like of it: else a tenant could have the
+// small jobs of all others wait.
+func TestNoHeadroomForWhatItsQueueCannotPayFor(t *testing.T) {
+	const queue = "queue \"q\" {\n gpus = 4\n borrow = false\n namespaces = [\"tenant\"]\n}\n"
+	b := servicetest.New(t, servicetest.Quick+queue, servicetest.Machine("a", 4), servicetest.Machine("b", 1), servicetest.Machine("c", 4))
+	for i := range 12 {
+		a := servicetest.Ask(fmt.Sprint("large-", i), "4", 1)
+		a.Namespace = "tenant"
+		d := b.Submit(t, a)
+		if held := d.Hold != nil && d.Hold.Kind == view.WaitsForQuota; held != (i > 0) {
+			t.Fatalf("large job %d is held: %+v", i, d.Hold)
+		}
+		b.Pass(time.Minute)
+	}
+	b.Tenant(t, "other", 90, "b", 0, 0, 16)
+	if d := b.Submit(t, servicetest.Ask("small", "1", 1)); d.Hold != nil {
+		t.Errorf("held: %+v", d.Hold)
+	}
+}
+
 // It starts as soon as there is other room.
 func TestASmallJobThatLeftAWholeNodeTakesOtherRoomAtOnce(t *testing.T) {
 	b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 4), servicetest.Machine("b", 1))

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // mostGroups bounds what one job has decided at once.
@@ -126,7 +127,11 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 			continue // an unchanged job that came again is no new demand
 		}
 		for _, p := range demand(tx, &asks[i]) {
-			tx.Planner().ArriveAt(&p.Req, tx.Now())
+			if h := g.Decision.Hold; h != nil && h.Kind == view.WaitsForQuota {
+				tx.Planner().Arrive(&p.Req) // no room is kept for the like of it
+			} else {
+				tx.Planner().ArriveAt(&p.Req, tx.Now())
+			}
 		}
 	}
 	tx.Changed()

@@ -18,6 +18,9 @@ type Headroom struct {
 // largest of them takes.
 const leastLarge, mostLarge = 4, 8
 
+// mostKept bounds what is kept, whatever comes, to a quarter of the GPUs, or one place.
+const mostKept = 4
+
 // ArriveAt is [Planner.Arrive] for a request of which it is known when it arrived. How often
 // large requests arrive says how much room is kept for them.
 func (p *Planner) ArriveAt(r *Request, at time.Time) {
@@ -115,6 +118,13 @@ func (p *Planner) headroom(large *forecast.LargePlaces, gpus, n, priority int) (
 	if kept == 0 {
 		return Headroom{}, false
 	}
+	var all int64 // GPUs that such tasks may run on
+	for kind := range p.snap.Kinds {
+		if large.May(int32(kind)) {
+			all += p.snap.Stock[kind].GPUs
+		}
+	}
+	kept = min(kept, max(1, float64(all/mostKept)/float64(gpus)))
 	h := Headroom{GPUs: gpus}
 	for _, b := range p.snap.Pools {
 		if b == nil || b.Kind < 0 || b.Idle < leastLarge {

@@ -123,6 +123,15 @@ func TestPlacesAreKeptOnlyWhereTheyWillBeNeeded(t *testing.T) {
 		t.Error("a place is kept though no large task has come for twelve hours")
 	}
 
+	p, at = crowd(t, 2)
+	for i := range 5000 { // whatever comes, no more than a quarter is kept
+		eight := ask(t, "l", "8")
+		p.ArriveAt(&eight, at.Add(time.Duration(i)*time.Second))
+	}
+	if kept(p, "n0") {
+		t.Error("two of four nodes are kept")
+	}
+
 	nodes := make([]Node, 40)
 	for i := range nodes {
 		nodes[i] = testNode(fmt.Sprint("n", i), "H100", 8)

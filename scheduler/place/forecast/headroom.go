@@ -107,9 +107,12 @@ func (pl *Places) Large(kind int32, gpus int64) (large LargePlaces, ok bool) {
 	return large, ok
 }
 
+// May reports whether such tasks may run on a kind.
+func (l *LargePlaces) May(kind int32) bool { return l.class.kinds[kind] }
+
 // On is how many places a pool has now.
 func (l *LargePlaces) On(b *Pool) int64 {
-	if !l.class.kinds[b.Kind] {
+	if !l.May(b.Kind) {
 		return 0
 	}
 	return l.class.there(b)
