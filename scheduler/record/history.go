@@ -31,6 +31,10 @@ type History struct {
 	EvictedQueuesOwn map[string][]time.Time `json:"evicted_queues_own,omitempty"`
 	// Overran is when a child of a periodic job took a queue above its limit last.
 	Overran map[string]time.Time `json:"overran,omitempty"`
+	// Moved is when work of a job (namespace/job) was moved last, and Idle when it was evicted
+	// last since it did not use its GPUs.
+	Moved map[string]time.Time `json:"moved,omitempty"`
+	Idle  map[string]time.Time `json:"idle,omitempty"`
 	// Used is what queues held over time, as of UsedAt.
 	Used   map[string]quota.Use `json:"used,omitempty"`
 	UsedAt time.Time            `json:"used_at,omitzero"`

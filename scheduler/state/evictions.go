@@ -66,6 +66,15 @@ func byName(evicted map[nomad.JobKey][]time.Time) map[string][]time.Time {
 	return named
 }
 
+// timesByName is one time for each job, by name.
+func timesByName(times map[nomad.JobKey]time.Time) map[string]time.Time {
+	named := make(map[string]time.Time, len(times))
+	for key, at := range times {
+		named[key.String()] = at
+	}
+	return named
+}
+
 // paysFor reports whether a queue pays for a job.
 func (r *Reader) paysFor(q *config.Queue, key nomad.JobKey) bool {
 	j := r.jobs[key]

@@ -24,6 +24,7 @@ type history struct {
 	evicted   evictions[nomad.JobKey]    // of jobs
 	byQueue   evictions[string]          // the same, of all jobs of a queue
 	moved     map[nomad.JobKey]time.Time // when work of a job was moved last, within budgetTime
+	idle      map[nomad.JobKey]time.Time // when work of a job was evicted last since it did not use its GPUs, within budgetTime
 	overran   map[string]time.Time       // when a child of a periodic job took a queue above its limit last, within budgetTime
 	saved     *record.History            // as it is stored
 	unsaved   bool                       // something was done since
@@ -93,7 +94,7 @@ func (tx *Tx) Note(e view.Event) {
 	h.event(e)
 	h.untold = append(h.untold, e)
 	h.unsaved = true
-	h.noteMove(&e)
+	h.noteMoveOrIdle(&e)
 	tx.version++
 	if e.DryRun || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
 		return
@@ -112,10 +113,15 @@ func (tx *Tx) Note(e view.Event) {
 	tx.rebookJob(key)
 }
 
-// noteMove keeps when work of a job was moved.
-func (h *history) noteMove(e *view.Event) {
-	if e.Kind == "move" && !e.DryRun {
-		h.moved[nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}] = e.At
+// noteMoveOrIdle keeps when work of a job was moved, or evicted since it did not use its GPUs.
+func (h *history) noteMoveOrIdle(e *view.Event) {
+	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
+	switch {
+	case e.DryRun:
+	case e.Kind == "move":
+		h.moved[key] = e.At
+	case e.Kind == "idle":
+		h.idle[key] = e.At
 	}
 }
 
@@ -124,11 +130,7 @@ func (r *Reader) Moved(key nomad.JobKey) bool { return r.Within(r.history.moved[
 
 // WasIdle reports whether work of a job was evicted within the last hour since it did not use
 // its GPUs.
-func (r *Reader) WasIdle(key nomad.JobKey) bool {
-	return slices.ContainsFunc(r.history.events, func(e view.Event) bool {
-		return e.Kind == "idle" && !e.DryRun && e.Namespace == key.Namespace && e.JobID == key.ID && r.Within(e.At, budgetTime)
-	})
-}
+func (r *Reader) WasIdle(key nomad.JobKey) bool { return r.Within(r.history.idle[key], budgetTime) }
 
 // NoteOverrun keeps that a child of a periodic job took a queue above its limit.
 func (tx *Tx) NoteOverrun(queue string) {
@@ -149,6 +151,7 @@ func (tx *Tx) TakeUntold() []view.Event {
 // forgetEvictions forgets those that do not count any more.
 func (tx *Tx) forgetEvictions() {
 	maps.DeleteFunc(tx.history.moved, func(key nomad.JobKey, _ time.Time) bool { return !tx.Moved(key) })
+	maps.DeleteFunc(tx.history.idle, func(key nomad.JobKey, _ time.Time) bool { return !tx.WasIdle(key) })
 	maps.DeleteFunc(tx.history.overran, func(queue string, _ time.Time) bool { return !tx.Overran(queue) })
 	for _, key := range tx.history.evicted.expire(tx.now()) {
 		tx.rebookJob(key)
@@ -169,7 +172,7 @@ func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	now = &record.History{Evicted: byName(h.evicted.all), EvictedOwn: byName(h.evicted.own), EvictedQueues: maps.Clone(h.byQueue.all), EvictedQueuesOwn: maps.Clone(h.byQueue.own)}
 	now.Used, now.UsedAt = tx.past.Stored()
 	now.Events = slices.DeleteFunc(newestFirst(h.events), func(e view.Event) bool { return e.Kind == "error" })
-	now.Overran = maps.Clone(h.overran)
+	now.Overran, now.Moved, now.Idle = maps.Clone(h.overran), timesByName(h.moved), timesByName(h.idle)
 	return now, h.saved
 }
 
@@ -199,7 +202,7 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	known := h.events
 	h.events = nil
 	for _, e := range slices.Backward(stored.Events) {
-		h.noteMove(&e)
+		h.noteMoveOrIdle(&e) // earlier releases kept only events
 		if !slices.Contains(known, e) {
 			h.event(e)
 		}
@@ -217,6 +220,12 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	for queue, times := range stored.EvictedQueues {
 		h.byQueue.recall(queue, times, stored.EvictedQueuesOwn[queue])
 		tx.rebookQueue(queue)
+	}
+	for name, at := range stored.Moved {
+		h.moved[ParseKey(name)] = at
+	}
+	for name, at := range stored.Idle {
+		h.idle[ParseKey(name)] = at
 	}
 	for queue, at := range stored.Overran {
 		h.overran[queue] = at

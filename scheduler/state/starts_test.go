@@ -252,6 +252,35 @@ func TestWhatWasDoneIsStoredOnce(t *testing.T) {
 	}
 }
 
+// What a job is left alone for is not forgotten among what is done to others, however much that
+// is, nor by the next leader.
+func TestAJobIsLeftAloneHoweverMuchIsDone(t *testing.T) {
+	s := servicetest.New(t, "", servicetest.Machine("a", 1))
+	lately := func(s *servicetest.Service) string {
+		return read(s, func(r *state.Reader) string { return fmt.Sprint(r.Moved(one), r.WasIdle(other)) })
+	}
+	s.State.Do(func(tx *state.Tx) {
+		tx.Note(view.Event{Kind: "move", Namespace: "default", JobID: "one"})
+		tx.Note(view.Event{Kind: "idle", Namespace: "default", JobID: "other"})
+		for i := range 1000 {
+			tx.Note(view.Event{Kind: "hold", Namespace: "default", JobID: fmt.Sprint("j", i)})
+		}
+	})
+	if got := lately(s); got != "true true" {
+		t.Errorf("after a thousand events: %s", got)
+	}
+	stored := readTx(s, func(tx *state.Tx) *record.History { now, _ := tx.TakeUnsaved(); return now })
+	next := servicetest.After(t, s, time.Minute, "", servicetest.Machine("a", 1))
+	next.State.Do(func(tx *state.Tx) { tx.RecallHistory(stored) })
+	if got := lately(next); got != "true true" {
+		t.Errorf("the next leader: %s", got)
+	}
+	next.Pass(time.Hour)
+	if got := lately(next); got != "false false" {
+		t.Errorf("an hour later: %s", got)
+	}
+}
+
 // A checkpoint of a job, or of an alloc, says how much of its work an eviction loses.
 func TestCheckpointsSayWhatAnEvictionLoses(t *testing.T) {
 	s := servicetest.New(t, "", servicetest.Machine("a", 1))

@@ -96,7 +96,7 @@ func New(c *config.Config, now func() time.Time) *State {
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
-		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
+		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}
 	s.tx.newPlanners()
 	return s
