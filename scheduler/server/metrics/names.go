@@ -66,7 +66,7 @@ var (
 	queueMemoryQuota = define("queue_memory_quota_bytes", "GPU memory that the queue is owed; absent where only GPUs are counted.", "queue")
 	queueMemoryUsed  = define("queue_memory_used_bytes", "GPU memory that the queue's jobs hold.", "queue")
 
-	pendingGroups = define("pending_groups", "Task groups that wait for GPUs; kind is quota, priority or room.", "namespace", "queue", "kind")
+	pendingGroups = define("pending_groups", "Task groups that wait for GPUs; kind is quota, priority, headroom or room.", "namespace", "queue", "kind")
 	pendingAllocs = define("pending_allocs", "Allocations that these groups still miss.", "namespace", "queue", "kind")
 	pendingGPUs   = define("pending_gpus", "GPUs that these allocations ask for, parts as parts; 0 where no GPU that is known would do.", "namespace", "queue", "kind")
 	pendingOldest = define("pending_oldest_seconds", "How long the oldest of them waits.", "namespace", "queue", "kind")
