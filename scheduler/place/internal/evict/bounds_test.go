@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/placetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
 // A set is as dear as its highest priority and as the first of its queues, in whatever order its
@@ -455,6 +456,41 @@ func TestGainsLookAgainOnlyWhereSomethingChanged(t *testing.T) {
 	soonest(6*time.Hour, 1)
 	expect(7*time.Hour, ".......?.")
 	soonest(0, 0)
+}
+
+// Where a log no longer has all that changed, every node is looked at again.
+func TestGainsLookAtAllWhereALogIsCutShort(t *testing.T) {
+	for _, c := range []string{"pools", "ranks"} {
+		s := newScene(t, placetest.Node("n1", "A100", 1), placetest.Node("n2", "A100", 1))
+		s.hold("work", "n1", 0, 1000, 10)
+		var k Gains
+		r := s.ask("1", "", 50)
+		k.Helps(s.eviction(r, noon))(0)
+		log := &s.snap.Each.Log
+		if c == "ranks" {
+			log = &s.log
+		}
+		for range 3 * ranking.Kept {
+			log.Add(1)
+		}
+		g := k.kept[0]
+		rules := s.rules()
+		rules.Ranked, g.nodes[0] = &s.log, someGain
+		if g.follow(s.snap, &rules, noon); g.nodes[0] != unseenGain {
+			t.Errorf("the log of %s is cut short, and a node is not looked at again", c)
+		}
+	}
+}
+
+// What a queue at its limit owes counts for compute and for memory, to the last.
+func TestNothingFitsWhileTheQueueOwes(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 1))
+	room := s.eviction(s.ask("1", "", 50), noon).trial(s.snap.Nodes["n1"].Pools[0])
+	for owed, want := range map[quota.Charge]bool{{}: true, {Milli: 1}: false, {MemoryMiB: 1}: false, {Milli: -1, MemoryMiB: 1}: false, {Milli: 1, MemoryMiB: -1}: false, {Milli: -1, MemoryMiB: -1}: true} {
+		if room.owed = owed; room.fits() != want {
+			t.Errorf("with %+v owed it fits: %v", owed, !want)
+		}
+	}
 }
 
 // Of the claimants that asked, those that asked last are remembered.

@@ -43,6 +43,9 @@ func TestCarefulPricesCountCPU(t *testing.T) {
 	if got := roomFor(&cluster.Pool{Node: &cluster.NodeState{}, GPUs: make([]cluster.GPUState, 4)}, 0); got != 4 {
 		t.Errorf("a node without CPU has room for %d GPUs, want 4", got)
 	}
+	if got := roomFor(&cluster.Pool{Node: &cluster.NodeState{Spec: cluster.Node{CPUMHz: 1}}, GPUs: make([]cluster.GPUState, 4)}, 0); got != 0 {
+		t.Errorf("a node without CPU left has room for %d GPUs", got)
+	}
 	sc.Prices.Slots[5], sc.Prices.Slots[8] = 50, 80
 	if got := sc.slots(8, 5); got != 80 {
 		t.Errorf("eight GPUs with CPU for five are worth %d, want 80", got)
