@@ -525,14 +525,17 @@ func TestEqualVictims(t *testing.T) {
 	if got := s.victims(s.ask("1", "", 50)); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("of equal work %q goes", got)
 	}
-	s = newScene(t, placetest.Node("n1", "A100", 1), placetest.Node("n2", "A100", 2))
+	s = newScene(t, placetest.Node("n1", "A100", 1))
 	s.hold("low", "n1", 0, 500, 10)
 	s.hold("equal", "n1", 0, 500, 50)
-	s.hold("pinned", "n2", 0, 1000, 10, func(u *cluster.Usage) { u.Pinned = true })
 	r := s.ask("1", "", 50)
 	if got := s.victims(r); got != nil {
 		t.Errorf("%q go, one of them of equal priority", got)
 	}
+	if err := s.snap.AddNode(placetest.Node("n2", "A100", 2)); err != nil {
+		t.Fatal(err)
+	}
+	s.hold("pinned", "n2", 0, 1000, 10, func(u *cluster.Usage) { u.Pinned = true })
 	if e := s.eviction(r, noon); e.helps(s.snap.Nodes["n2"]) {
 		t.Error("evictions help where nothing may go")
 	}
