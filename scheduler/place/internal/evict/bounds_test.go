@@ -282,6 +282,9 @@ func TestFewestOfAllSets(t *testing.T) {
 		} else if len(got.Victims) < len(candidates) {
 			fewer++
 		}
+		if got := e.fewest(b, candidates, best); got != best {
+			t.Errorf("seed %d: for the fewest, %+v, come %+v", seed, best, got)
+		}
 		if got := e.trial(b).atLeast(candidates); got > len(best.Victims) {
 			t.Errorf("seed %d: at least %d victims, and %d do", seed, got, len(best.Victims))
 		}
@@ -538,5 +541,66 @@ func TestEqualVictims(t *testing.T) {
 	s.hold("pinned", "n2", 0, 1000, 10, func(u *cluster.Usage) { u.Pinned = true })
 	if e := s.eviction(r, noon); e.helps(s.snap.Nodes["n2"]) {
 		t.Error("evictions help where nothing may go")
+	}
+}
+
+// A set takes the place of another only where it is cheaper, and no search goes on where nothing is lost
+// and no target promises better.
+func TestOnlyCheaperSetsReplaceOthers(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 1))
+	e, b := s.eviction(s.ask("1", "", 50), noon), s.snap.Nodes["n1"].Pools[0]
+	set := func(top int, lost int64, victims int) *Set {
+		return &Set{Pool: b, top: top, lost: lost, Victims: make([]*cluster.Usage, victims)}
+	}
+	for _, c := range []struct {
+		other *Set
+		want  bool
+	}{{nil, false}, {set(10, 5, 2), false}, {set(10, 4, 2), true}, {set(10, 6, 2), false}, {set(10, 9, 1), true}, {set(9, 9, 3), true}, {set(11, 0, 1), false}} {
+		was := set(10, 5, 2)
+		best := was
+		if e.consider(&best, c.other); (best != was) != c.want || best != was && best != c.other {
+			t.Errorf("%+v replaces the other: %v", c.other, best != was)
+		}
+	}
+	for _, c := range []struct {
+		lost         int64
+		top, victims int
+		want         bool
+	}{{0, 10, 2, true}, {1, 10, 2, false}, {0, 10, 1, false}, {0, 9, 3, false}, {0, 10, 3, true}, {0, 11, 1, true}} {
+		if got := e.losesNothing(set(10, c.lost, 2), target{bound{top: c.top, victims: c.victims}, 0}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	e.Movable = func(*cluster.Usage) bool { return true } // there the least work lost comes first
+	for _, c := range []struct {
+		other *Set
+		want  int
+	}{{set(1, 6, 1), 1}, {set(90, 4, 9), -1}, {set(10, 5, 1), -1}, {set(10, 5, 3), 1}, {set(11, 5, 2), 0}} {
+		if got := e.CompareVictims(c.other, set(10, 5, 2)); got != c.want {
+			t.Errorf("%+v compares as %d, want %d", c.other, got, c.want)
+		}
+	}
+}
+
+// Of nodes with work of the same job nothing is remembered: it does not evict itself, others may.
+func TestGainsOfNodesWithTheSameJob(t *testing.T) {
+	s := newScene(t, placetest.Node("n1", "A100", 1), placetest.Node("n2", "A100", 1), placetest.Node("n3", "A100", 1))
+	for i, job := range []string{"web", "web", "db"} {
+		node := fmt.Sprint("n", i+1)
+		s.hold(node, node, 0, 1000, 10, func(u *cluster.Usage) { u.Namespace, u.Job = "prod", job })
+	}
+	var k Gains
+	for range 2 {
+		r := s.ask("1", "", 50)
+		r.Namespace, r.Job = "prod", "web"
+		helps := k.Helps(s.eviction(r, noon))
+		for id, want := range []bool{false, false, true} {
+			if got := helps(int32(id)); got != want || (k.kept[0].nodes[id] != unseenGain) != want {
+				t.Errorf("node %d: helps %v, and %d is remembered", id+1, got, k.kept[0].nodes[id])
+			}
+		}
+	}
+	if got := s.gained(&k, s.ask("1", "", 50), noon); got != 3 {
+		t.Errorf("%d nodes would do for another job", got)
 	}
 }

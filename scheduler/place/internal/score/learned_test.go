@@ -295,3 +295,59 @@ func TestIndexesFollowWhatChanged(t *testing.T) {
 		t.Error("what was learned of another demand is followed")
 	}
 }
+
+// GPUs are alike to a task where they are as free and as hot and both hold it; compute and memory count apart
+// where they are told apart.
+func TestGPUsThatAreAlikeToATask(t *testing.T) {
+	nd := &fit.Need{Use: 500, Take: cluster.Take{Milli: 500, Slices: 10}}
+	state := func(share, milli, slices, hot int32) cluster.GPUState {
+		return cluster.GPUState{Share: share, Milli: milli, Slices: slices, Hot: hot, Busy: 1000 - milli + hot, Open: true}
+	}
+	as := state(600, 700, 48, 0)
+	small := state(600, 400, 48, 0)
+	hot := state(600, 700, 48, 100)
+	closed := as
+	closed.Open = false
+	for _, c := range []struct {
+		name            string
+		gpus            []cluster.GPUState
+		shares, partsOf bool
+	}{
+		{"none", nil, false, false},
+		{"the same", []cluster.GPUState{as}, true, true},
+		{"the same behind another", []cluster.GPUState{state(700, 700, 56, 0), as}, true, true},
+		{"another share", []cluster.GPUState{state(500, 700, 48, 0)}, false, false},
+		{"other compute", []cluster.GPUState{state(600, 690, 48, 0)}, true, false},
+		{"other memory", []cluster.GPUState{state(600, 700, 50, 0)}, true, false},
+		{"hot", []cluster.GPUState{hot}, false, false},
+		{"without room", []cluster.GPUState{small}, false, false},
+		{"closed", []cluster.GPUState{closed}, false, false},
+	} {
+		for paired, want := range map[bool]bool{false: c.shares, true: c.partsOf} {
+			if got := seenAlike(c.gpus, &as, nd, paired); got != want {
+				t.Errorf("%s, compute and memory apart: %v: alike is %v", c.name, paired, got)
+			}
+		}
+	}
+	busier := as
+	busier.Busy = 900 // it would be too hot then
+	if seenAlike([]cluster.GPUState{busier}, &as, nd, false) {
+		t.Error("what would be too hot is as good")
+	}
+}
+
+// What is lost under PACK and SPREAD is the term times the GPUs, without the heat in it, and the heat itself.
+func TestWhatIsLostByTerms(t *testing.T) {
+	b := &cluster.Pool{GPUs: make([]cluster.GPUState, 4)}
+	for _, c := range []struct{ weight, term, heat, want int64 }{
+		{100, 300, 0, 1200}, {100, 300, 20, (300-200)*4 + 20}, {1, 90_000, 50, (90_000-50_000)*4 + 50}, {0, 0, 50, 50}, {0, 7, 0, 28}, {100, 200_000, 17_000, (200_000-160_000)*4 + 17_000},
+	} {
+		sc := &Scorer{weights: Weights{FragmentationMilli: c.weight}}
+		if got := (filling{1}).lost(sc, c.term, c.heat, b); got != c.want {
+			t.Errorf("%+v: %d is lost", c, got)
+		}
+	}
+	if got := (balanced{}).lost(&Scorer{Step: 20}, 30_000, 5, b); got != 60 {
+		t.Errorf("three steps of 20 lose %d", got)
+	}
+}

@@ -379,6 +379,9 @@ func TestTermsAddUpToTheScore(t *testing.T) {
 			if d := sum/1000 - int64(pts); d < -3 || d > 3 { // every term is rounded
 				t.Errorf("%s: terms %+v make %d, and the score is %d", policy, terms, sum/1000, pts)
 			}
+			if want := (400*terms[0].ValueMilli + 300*terms[1].ValueMilli + 200*terms[2].ValueMilli) / 1000; int64(v.usage) != want {
+				t.Errorf("%s: terms %+v make up %d, want %d", policy, terms, v.usage, want)
+			}
 			n := b.Node
 			if terms[1].ValueMilli != (n.Spec.MemoryMiB-n.Memory+r.MemoryMiB)*1000/n.Spec.MemoryMiB || terms[2].ValueMilli != (n.Spec.CPUMHz-n.CPU+r.CPUMHz)*1000/n.Spec.CPUMHz {
 				t.Errorf("terms %+v on a node with %d MHz and %d MiB free of %d and %d, for %+v", terms, n.CPU, n.Memory, n.Spec.CPUMHz, n.Spec.MemoryMiB, r)
