@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
@@ -97,6 +99,13 @@ func TestAmountsOfGPUs(t *testing.T) {
 		g := p.GPUs[0]
 		if got := (want{g.Share, g.Hot, g.Busy, p.Idle, p.Free, p.Used, p.Measured}); got != c.want || p.share != g.Share {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+		free := partly{g.Milli, g.Slices}
+		if g.Share == 1000 || !g.Open || n.Ineligible {
+			free = partly{}
+		}
+		if p.partly != free {
+			t.Errorf("%s: %+v is free on GPUs in use, want %+v", c.name, p.partly, free)
 		}
 		if s.MustRelease("u"); p.GPUs[0].Milli != 1000 || p.GPUs[0].Tasks != 0 || p.GPUs[0].Burst != 0 {
 			t.Errorf("%s: after it %+v", c.name, p.GPUs[0])
@@ -581,5 +590,78 @@ func TestClassesAreLoggedAndUsedAnew(t *testing.T) {
 	}
 	if queued != len(s.States.vacant) {
 		t.Errorf("%d classes are noted as vacant, and %d are listed", queued, len(s.States.vacant))
+	}
+}
+
+// A GPU with one slice, or one turn, has all of it free or nothing.
+func TestGPUsOfOnePart(t *testing.T) {
+	n := oneOfEach("n")
+	n.GPUs[0].Slices, n.GPUs[1].Replicas = 1, 1
+	s := clusterOf(t, n)
+	for i, take := range []Take{{GPU: 0, Milli: 1, Slices: 1}, {GPU: 1, Replicas: 1}} {
+		p := s.Nodes["n"].Pools[i]
+		if p.Free != 1000 || p.GPUs[0].Part(&s.Kinds[i]) != forecast.NewPart(1000, 1000) {
+			t.Errorf("GPU %d has %d free", i, p.Free)
+		}
+		s.mustApply(t, Usage{ID: "u", NodeID: "n", Takes: []Take{take}})
+		if compute, memory := take.Allocates(&s.Kinds[i]); p.Free != 0 || memory != 1000 || p.Used != (compute+1000)/2 {
+			t.Errorf("GPU %d: %d free, %d used, and its memory is %d", i, p.Free, p.Used, memory)
+		}
+		if got := take.Promised(&s.Kinds[i]); got != []int64{1, 1000}[i] || int64(p.GPUs[0].Busy) != got {
+			t.Errorf("GPU %d promises %d, and %d is busy", i, got, p.GPUs[0].Busy)
+		}
+		if got := ChargeOf(&s.Kinds[i], take).Milli; got != 1000 {
+			t.Errorf("GPU %d costs %d", i, got)
+		}
+		s.MustRelease("u")
+	}
+}
+
+// What is booked is a copy: a list of takes may be used again.
+func TestWhatIsBookedIsACopy(t *testing.T) {
+	s := clusterOf(t, oneOfEach("n"))
+	takes := []Take{{GPU: 0, Milli: 100, Slices: 1}}
+	s.mustApply(t, Usage{ID: "u", NodeID: "n", Takes: takes})
+	takes[0] = Take{GPU: 1, Replicas: 1}
+	s.MustRelease("u")
+	if g := s.Nodes["n"].Pools[0].GPUs[0]; g.Milli != 1000 || g.Slices != 16 {
+		t.Errorf("after it %+v", g)
+	}
+}
+
+// An alloc takes the place of work that counts as gone, all that it held.
+func TestServesWithoutSomeWork(t *testing.T) {
+	n := oneOfEach("n")
+	for i := range n.GPUs {
+		n.GPUs[i].Device = &constraint.Device{Vendor: "nvidia", Type: []string{"slice", "shared", "gpu"}[i], Name: "T4"}
+	}
+	s := clusterOf(t, n)
+	s.mustApply(t,
+		Usage{ID: "a", NodeID: "n", CPUMHz: 6000, Takes: []Take{{GPU: 0, Milli: 600, Slices: 10}, {GPU: 1, Replicas: 3}}},
+		Usage{ID: "b", NodeID: "n", MemoryMiB: 15_000, Takes: []Take{{GPU: 1, Replicas: 1}, {GPU: 2, Milli: 1000}}},
+	)
+	block := func(kind string, count, milli int64) Blocks {
+		return Blocks{Devices: []Block{{Device: kind, Count: count, Milli: milli}}}
+	}
+	for _, c := range []struct {
+		alloc Blocks
+		want  string // without which work
+	}{
+		{Blocks{CPUMHz: 4000, MemoryMiB: 5000}, "none a b"}, {Blocks{CPUMHz: 4001}, "a"}, {Blocks{MemoryMiB: 5001}, "b"}, {Blocks{CPUMHz: 10_001}, ""},
+		{block("slice", 6, 0), "none a b"}, {block("slice", 7, 1), "a"}, {block("slice", 1, 401), "a"}, {block("slice", 16, 0), "a"}, {block("slice", 17, 0), ""},
+		{block("shared", 1, 0), "a b"}, {block("shared", 3, 0), "a"}, {block("shared", 4, 0), ""}, {block("gpu", 1, 0), "b"},
+	} {
+		got := ""
+		for _, id := range []string{"none", "a", "b"} {
+			if s.Serves("n", &c.alloc, func(u *Usage) bool { return u.ID == id }) {
+				got += " " + id
+			}
+		}
+		if got = strings.TrimPrefix(got, " "); got != c.want {
+			t.Errorf("%+v is served without %q, want %q", c.alloc, got, c.want)
+		}
+	}
+	if s.Serves("m", &Blocks{}, nil) {
+		t.Error("a node that is not there serves")
 	}
 }
