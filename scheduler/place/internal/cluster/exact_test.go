@@ -396,6 +396,11 @@ func TestStockOfACluster(t *testing.T) {
 	if got := s.CPUPerGPU(); math.Abs(got-1.5) > 1e-9 { // half of the CPU, a third of the GPUs
 		t.Errorf("CPU per GPU is %v, want 1.5", got)
 	}
+	s.mustApply(t, Usage{ID: "half", NodeID: "n", Takes: []Take{{GPU: 0, Milli: 500, Slices: 1}}})
+	if !s.MostlyFree(500) || s.MostlyFree(501) {
+		t.Error("half of it is free")
+	}
+	s.MustRelease("half")
 	drains := oneOfEach("drains")
 	drains.Ineligible, drains.CPUMHz = true, 0
 	if err := s.AddNode(drains); err != nil {
@@ -487,7 +492,7 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	if gone, err := s.RemoveNode("n"); err != nil || len(gone) != 1 || gone[0].ID != "u" || len(s.Usages) != 0 {
 		t.Errorf("%+v went with the node, %v", gone, err)
 	}
-	zero := Node{ID: "zero"}
+	zero := Node{ID: "zero", GPUs: []GPU{{ID: "least", Mode: gpu.ModeSlice, Slices: 1, SliceMiB: 1}, {ID: "most", Mode: gpu.ModeShared, Replicas: MaxSlices, SurplusMilli: GPUMilli}}}
 	if err := zero.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -524,6 +529,7 @@ func TestTheNearestGPUs(t *testing.T) {
 		{node(unknown, [2]int{0, 1}, [2]int{2, 3}), []int{0, 1, 2, 3}, 2, []int{0, 1}, 0, false},
 		{node(unknown, [2]int{0, 1}, [2]int{1, 2}), []int{0, 1, 2, 3}, 3, []int{0, 1, 2}, 334, false},
 		{node(two, [2]int{1, 2}), []int{0, 1, 2, 3}, 3, []int{0, 2, 1}, 500, false},
+		{node(two), []int{0, 1, 2, 3}, 3, []int{0, 2, 1}, 834, false},
 		{node(two, [2]int{1, 2}), []int{0, 1, 2, 3}, 1, []int{0}, 1000, false},
 		{node(unknown, [2]int{0, 1}, [2]int{0, 2}, [2]int{1, 2}), []int{0, 1, 2}, 3, []int{0, 1, 2}, 0, true},
 		{node(unknown, [2]int{0, 1}, [2]int{0, 2}), []int{0, 1, 2}, 3, []int{0, 1, 2}, 334, false},
@@ -556,7 +562,7 @@ func TestClassesAreLoggedAndUsedAnew(t *testing.T) {
 	class, end := pool.Class, s.States.Log.End()
 	most := 0
 	for i := range 400 {
-		cpu := int64(1 + i%300) // after 300 states those that were forgotten, and some that were not
+		cpu := int64(1 + i/2%150) // each state twice, and again when it was forgotten
 		s.mustApply(t, Usage{ID: "u", NodeID: "n", CPUMHz: cpu})
 		for _, b := range s.Nodes["n"].Pools {
 			cl := s.States.List[b.Class]

@@ -351,3 +351,24 @@ func TestWhatIsLostByTerms(t *testing.T) {
 		t.Errorf("three steps of 20 lose %d", got)
 	}
 }
+
+// The last term of a score is what the others do not make up, by its weight; without a weight it is nothing.
+func TestTheLastTermGoesByItsWeight(t *testing.T) {
+	for _, weight := range []int64{0, 1, 50} {
+		w := DefaultWeights()
+		w.FragmentationMilli = weight
+		s := newScene(t, 67, false, w, "0.2", "0.5", "1")
+		for _, policy := range []fit.Policy{fit.PolicyPack, fit.PolicySpread} {
+			task, b := NewTask(fit.NewShape(s.request("0.7"), s.snap), policy), s.snap.Nodes["n0"].Pools[0]
+			v, pts := s.scorer.evaluate(task, b), s.scorer.Score(task, b)-9
+			terms, _ := s.scorer.Terms(task, b, &v, pts)
+			want := int64(0)
+			if weight > 0 {
+				want = (task.policy.sign()*int64(v.usage) - int64(pts)) * 1000 / weight
+			}
+			if last := terms[3]; last.ValueMilli != want || last.WeightMilli != -weight || weight > 0 && want < 9000/weight {
+				t.Errorf("%s: the last term is %+v at weight %d, want %d", policy, last, weight, want)
+			}
+		}
+	}
+}
