@@ -84,8 +84,9 @@ func TestKeysOfShapes(t *testing.T) {
 		"whole": func(r *Request) { r.Whole = true }, "shared": func(r *Request) { r.Shared = true }, "close": func(r *Request) { r.Close = true }, "cover": func(r *Request) { r.Cover = true },
 		"expected": func(r *Request) { r.Expected = 501 }, "share": func(r *Request) { r.ShareMilli = 499 }, "GPU memory": func(r *Request) { r.MemoryMiBPerGPU = 1 }, "min memory": func(r *Request) { r.MinMemoryMiB = 1 },
 		"vendor": func(r *Request) { r.Vendor = "a" }, "model": func(r *Request) { r.Models = []string{"a"} }, "two models": func(r *Request) { r.Models = []string{"a", "b"} }, "not": func(r *Request) { r.Not = []string{"a"} },
-		"a model that looks like two": func(r *Request) { r.Models = []string{"a1:b"} }, "an empty model": func(r *Request) { r.Models = []string{""} }, "two models, one long": func(r *Request) { r.Models = []string{"a", "11:bbbbbbbbbbb"} }, "two models, one with a number": func(r *Request) { r.Models = []string{"a", "1", "bbbbbbbbbbb"} },
-		"profile": func(r *Request) { r.Profile = "a" }, "sharing": func(r *Request) { r.Sharing = "a" }, "mode": func(r *Request) { r.Mode = "a" },
+		"a model that looks like two": func(r *Request) { r.Models = []string{"a1:b"} }, "an empty model": func(r *Request) { r.Models = []string{""} }, "two models, one long": func(r *Request) { r.Models = []string{"a", "11:bbbbbbbbbbb"} }, "one that begins with a number": func(r *Request) { r.Models = []string{"9bbbbbbbbb"} }, "two, of which the first is a number": func(r *Request) { r.Models = []string{"0", "bbbbbbbbb"} },
+		"two models, one with a number": func(r *Request) { r.Models = []string{"a", "1", "bbbbbbbbbbb"} },
+		"profile":                       func(r *Request) { r.Profile = "a" }, "sharing": func(r *Request) { r.Sharing = "a" }, "mode": func(r *Request) { r.Mode = "a" },
 		"datacenter": func(r *Request) { r.Datacenters = []string{"a"} }, "pool": func(r *Request) { r.Pools = []string{"a"} }, "node": func(r *Request) { r.Nodes = []string{"a"} },
 		"a constraint": func(r *Request) { r.Constraints = list(constraint.Constraint{Left: "a", Operand: "=", Right: "b"}) }, "another": func(r *Request) { r.Constraints = list(constraint.Constraint{Left: "b", Operand: "=", Right: "a"}) },
 		"an operand": func(r *Request) { r.Constraints = list(constraint.Constraint{Left: "a", Operand: "!=", Right: "b"}) }, "an empty constraint": func(r *Request) { r.Constraints = list(constraint.Constraint{}) },
@@ -477,5 +478,53 @@ func TestDeviceGroupsSuitBlocks(t *testing.T) {
 		if known, looked := sh.Meets[group]; !looked || known != c.want || !sh.Apart() {
 			t.Errorf("%+v: remembered is %v, %v", c.r, known, looked)
 		}
+	}
+}
+
+// A grammar that names several models puts them in order, and what names or excludes any is bound to models.
+func TestWhatIsAskedOfModels(t *testing.T) {
+	s := clusterOf(t, ofEach("n"))
+	for text, want := range map[string]struct {
+		gpus           int
+		whole          bool
+		milli, memory  int64
+		ordered, bound bool
+	}{
+		"2": {2, true, 0, 0, false, false}, "0.5": {1, false, 500, 0, false, false}, "8G,0.3": {1, false, 300, 8192, false, false}, "1(T4)": {1, true, 0, 0, false, true}, "0.5(A100|T4)": {1, false, 500, 0, true, true}, "1(!T4)": {1, true, 0, 0, false, true},
+	} {
+		g, err := gpu.ParseRequest(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		r := Request{Whole: true, Shared: true, ShareMilli: 7}
+		r.Ask(g)
+		sh := NewShape(&r, s)
+		if r.GPUs != want.gpus || r.Whole != want.whole || r.Shared || r.ShareMilli != want.milli || r.MemoryMiBPerGPU != want.memory || r.Ordered != want.ordered || sh.Demand.Bound != want.bound {
+			t.Errorf("%s: %+v, bound %v", text, r, sh.Demand.Bound)
+		}
+		if sh.Demand.GPUs != r.GPUs || sh.Demand.Whole != r.Whole || sh.Req.ID != "" {
+			t.Errorf("%s: demand %+v", text, sh.Demand)
+		}
+	}
+}
+
+// Names of policies.
+func TestNamesOfPolicies(t *testing.T) {
+	for _, p := range []Policy{PolicyBalanced, PolicyPack, PolicySpread} {
+		if got, err := ParsePolicy(p.String()); got != p || err != nil {
+			t.Errorf("%s: %s, %v", p, got, err)
+		}
+	}
+	if got, err := ParsePolicy(""); got != PolicyDefault || err != nil || got.String() != "DEFAULT" {
+		t.Errorf("no name: %s, %v", got, err)
+	}
+	for _, name := range []string{"DEFAULT", "pack"} {
+		if _, err := ParsePolicy(name); err == nil {
+			t.Errorf("%q is a policy", name)
+		}
+	}
+	if got := Policy(9).String(); got != "policy(9)" {
+		t.Error(got)
 	}
 }
