@@ -621,6 +621,9 @@ func TestGPUsOfOnePart(t *testing.T) {
 		}
 		s.MustRelease("u")
 	}
+	if got := (&GPUState{Milli: 300, Slices: 1}).Part(&s.Kinds[0]); got != forecast.NewPart(300, 1000) {
+		t.Errorf("with all memory and some compute free it is %v", got)
+	}
 }
 
 // What is booked is a copy: a list of takes may be used again.
