@@ -167,3 +167,21 @@ func TestOtherNodes(t *testing.T) {
 		t.Errorf("of all nodes are left %q", got)
 	}
 }
+
+// Tasks that end make a cluster one where tasks end, and those that start without any end make it one that fills up.
+func TestEndsAndStartsAreCounted(t *testing.T) {
+	p := testPlanner(t, testNode("n", "A100", 1))
+	for _, c := range []struct {
+		note  func()
+		times int
+		lives bool
+	}{{p.Ended, 9, false}, {p.Ended, 9, true}, {p.Started, 200, true}, {p.Started, 500, false}} {
+		for range c.times {
+			c.note()
+		}
+		p.recompute()
+		if p.scorer.Turnover.Lives != c.lives {
+			t.Errorf("tasks end: %v at a rate of %v", p.scorer.Turnover.Lives, p.scorer.Turnover.Rate)
+		}
+	}
+}

@@ -212,8 +212,15 @@ func TestRoomByMoving(t *testing.T) {
 			row.o.Moves = 5
 		}
 		got, err := p.RoomByMoving(rs, row.wait, row.o, noon)
+		var gain int64 // what the group asks for
+		for i := range rs {
+			gain += p.LeastCharge(&rs[i]).Milli
+		}
 		var moves []string
 		for _, m := range got.Moves {
+			if m.Why != MovesForRoom || m.GainMilli != gain || m.LostMilliSeconds != m.From.LostMilliSeconds(noon) {
+				t.Errorf("%s: move %+v, and the group gains %d", name, m, gain)
+			}
 			moves = append(moves, m.From.ID+" to "+m.To.NodeID)
 		}
 		slices.Sort(moves)

@@ -96,7 +96,7 @@ func TestWhatStartsEndsInOrder(t *testing.T) {
 	}
 }
 
-// What a task takes of each kind of GPU is known when it is foreseen: what becomes of kinds later does not count.
+// What a task takes of each kind of GPU is known when it is foreseen: how kinds change later does not count.
 func TestNeedsAreForeseen(t *testing.T) {
 	s := snapshot(t, placetest.Node("a", "A100", 1))
 	left := busy(t, s, "a", 10)
