@@ -147,3 +147,30 @@ func TestPlacesAreKeptOnlyWhereTheyWillBeNeeded(t *testing.T) {
 		p.ArriveAt(&eight, now)
 	}
 }
+
+// Four GPUs are enough for a task to be large, and a node with just as many idle is a place.
+func TestFourGPUsAreLarge(t *testing.T) {
+	p := testPlanner(t, testNode("a", "A100", 4), testNode("b", "A100", 3))
+	p.ExpectEnds()
+	at := time.Unix(0, 0)
+	for range 12 {
+		at = at.Add(10 * time.Minute)
+		four, three := ask(t, "l", "4"), ask(t, "m", "3")
+		p.ArriveAt(&four, at)
+		p.ArriveAt(&three, at)
+	}
+	for node, want := range map[string]Headroom{"a": {4, 1}, "b": {}} {
+		r := ask(t, "r", "1")
+		r.Nodes = []string{node}
+		pl, err := p.Place(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := p.Keeps(&r, &pl.Usage, 0); got != want {
+			t.Errorf("node %s: kept %v, want %v", node, got, want)
+		}
+		if got := p.KeptNodes(&r, 0)[node]; got != (want != Headroom{}) {
+			t.Errorf("node %s is kept: %v", node, got)
+		}
+	}
+}
