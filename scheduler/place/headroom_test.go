@@ -174,3 +174,25 @@ func TestFourGPUsAreLarge(t *testing.T) {
 		}
 	}
 }
+
+// A place for large tasks also needs CPU and host memory: a task that takes these, and no GPU, breaks it.
+func TestPlacesNeedCPUAndMemory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cpu, memory int64
+		keeps       bool
+	}{
+		"enough is left": {1000, 1024, false},
+		"all CPU":        {64000, 1024, true},
+		"all memory":     {1000, 262144, true},
+	} {
+		p, _ := crowd(t, 1)
+		r := Request{ID: "r", CPUMHz: tc.cpu, MemoryMiB: tc.memory, Nodes: []string{"n0"}}
+		pl, err := p.Place(&r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if h, keeps := p.Keeps(&r, &pl.Usage, 0); keeps != tc.keeps {
+			t.Errorf("%s: kept %v %v", name, keeps, h)
+		}
+	}
+}

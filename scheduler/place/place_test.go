@@ -143,3 +143,22 @@ func TestTheGPUTermIsWhatIsAllocatedThen(t *testing.T) {
 		}
 	}
 }
+
+// Models in order of preference are tried from the first on, those without order all at once.
+func TestModelsInOrderAreTriedFromTheFirst(t *testing.T) {
+	for _, models := range [][]string{{"A100", "T4"}, {"T4", "A100"}} {
+		p := testPlanner(t, testNode("A100", "A100", 1), testNode("T4", "T4", 1))
+		r := ask(t, "r", "1")
+		r.Models, r.Ordered = models, true
+		for _, want := range models {
+			pl, err := p.Place(&r)
+			if err != nil || pl.NodeID != want {
+				t.Fatalf("%v: placed on %q, want %q: %v", models, pl.NodeID, want, err)
+			}
+			pl.Usage.ID = want
+			if err := p.snap.Apply(pl.Usage); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
