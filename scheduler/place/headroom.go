@@ -1,6 +1,7 @@
 package place
 
 import (
+	"iter"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -57,20 +58,9 @@ func (p *Planner) Keeps(r *Request, u *Usage, waited time.Duration) (Headroom, b
 // KeepsNext is Keeps for a request that no node has room for now: whether it should not take
 // the next place for larger tasks that comes free.
 func (p *Planner) KeepsNext(r *Request, waited time.Duration) (Headroom, bool) {
-	if !p.keepsFrom(r, waited) {
-		return Headroom{}, false
-	}
-	sh := p.shapeOf(r)
-	for gpus := max(leastLarge, r.GPUs+1); gpus <= mostLarge; gpus++ {
-		for kind := range p.snap.Kinds {
-			if r.GPUs > 0 && !sh.Need(p.snap, int32(kind)).OK {
-				continue
-			}
-			if large, known := p.scorer.Places.Large(int32(kind), int64(gpus)); known {
-				if h, keeps := p.headroom(&large, gpus, r.GPUs, r.Priority); keeps {
-					return h, true
-				}
-			}
+	for large := range p.kept(r, waited) {
+		if r.GPUs == 0 || p.shapeOf(r).Need(p.snap, large.kind).OK {
+			return large.Headroom, true
 		}
 	}
 	return Headroom{}, false
@@ -78,30 +68,45 @@ func (p *Planner) KeepsNext(r *Request, waited time.Duration) (Headroom, bool) {
 
 // KeptNodes are the nodes with room that Keeps would have a request wait for others to take.
 func (p *Planner) KeptNodes(r *Request, waited time.Duration) map[string]bool {
-	kept := map[string]bool{}
-	if !p.keepsFrom(r, waited) {
-		return kept
+	nodes := map[string]bool{}
+	for large := range p.kept(r, waited) {
+		for _, b := range p.snap.Pools {
+			if b == nil || b.Kind != large.kind {
+				continue
+			}
+			if now := b.Supply(); large.places.On(&now) > 0 {
+				nodes[b.Node.Spec.ID] = true
+			}
+		}
 	}
-	for gpus := max(leastLarge, r.GPUs+1); gpus <= mostLarge; gpus++ {
-		for kind := range p.snap.Kinds {
-			large, known := p.scorer.Places.Large(int32(kind), int64(gpus))
-			if !known {
-				continue
-			}
-			if _, keeps := p.headroom(&large, gpus, r.GPUs, r.Priority); !keeps {
-				continue
-			}
-			for _, b := range p.snap.Pools {
-				if b == nil || b.Kind != int32(kind) {
+	return nodes
+}
+
+// keptKind is room on GPUs of a kind that is kept for large tasks.
+type keptKind struct {
+	Headroom
+	kind   int32
+	places forecast.LargePlaces
+}
+
+// kept is what is kept from a request that has waited for so long, the smallest tasks first.
+func (p *Planner) kept(r *Request, waited time.Duration) iter.Seq[keptKind] {
+	return func(yield func(keptKind) bool) {
+		if !p.keepsFrom(r, waited) {
+			return
+		}
+		for gpus := max(leastLarge, r.GPUs+1); gpus <= mostLarge; gpus++ {
+			for kind := range int32(len(p.snap.Kinds)) {
+				places, known := p.scorer.Places.Large(kind, int64(gpus))
+				if !known {
 					continue
 				}
-				if now := b.Supply(); large.On(&now) > 0 {
-					kept[b.Node.Spec.ID] = true
+				if h, keeps := p.headroom(&places, gpus, r.GPUs, r.Priority); keeps && !yield(keptKind{h, kind, places}) {
+					return
 				}
 			}
 		}
 	}
-	return kept
 }
 
 // keepsFrom reports whether room is kept at all from a request that has waited for so long.
