@@ -14,18 +14,27 @@ import (
 // tasks, and can wait a few minutes for other room; nil where it would not. A gang waits for
 // enough as it is.
 func (p *groupPlacer) leavesHeadroom(u *blocks.Placed) *admit.Hold {
-	since := turnOf(p.tx, p.ask).Since
-	if room, keeps := p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, p.tx.Now().Sub(since)); keeps && !p.ask.Gang {
-		return p.waitsForHeadroom(room, since)
-	}
-	return nil
+	return p.unlessGang(func(waited time.Duration) (place.Headroom, bool) {
+		return p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, waited)
+	})
 }
 
 // leavesNextPlace is the hold of a group without any room that Nomad would start in the next
 // place for large tasks that comes free; nil where it may have that.
 func (p *groupPlacer) leavesNextPlace() *admit.Hold {
+	return p.unlessGang(func(waited time.Duration) (place.Headroom, bool) {
+		return p.tx.Planner().KeepsNext(&p.parts[0].Req, waited)
+	})
+}
+
+// unlessGang is the hold of a group from which room is kept after it has waited for so long;
+// nil for a gang, for which nothing is looked up.
+func (p *groupPlacer) unlessGang(keeps func(waited time.Duration) (place.Headroom, bool)) *admit.Hold {
+	if p.ask.Gang {
+		return nil
+	}
 	since := turnOf(p.tx, p.ask).Since
-	if room, keeps := p.tx.Planner().KeepsNext(&p.parts[0].Req, p.tx.Now().Sub(since)); keeps && !p.ask.Gang {
+	if room, kept := keeps(p.tx.Now().Sub(since)); kept {
 		return p.waitsForHeadroom(room, since)
 	}
 	return nil
