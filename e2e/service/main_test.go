@@ -41,8 +41,9 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// program is the placement service.
-var program = filepath.Join(root, "bin", "nomad-gpu-scheduler")
+// program is the placement service: the one that was built, or NOMAD_GPU_SCHEDULER, with
+// which another release is measured beside it.
+var program = cmp.Or(os.Getenv("NOMAD_GPU_SCHEDULER"), filepath.Join(root, "bin", "nomad-gpu-scheduler"))
 
 // cut is the device plugin's configuration of machines whose GPUs are cut.
 const cut = `mode = "slice"

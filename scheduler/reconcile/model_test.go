@@ -181,6 +181,8 @@ func (m *model) register(raw json.RawMessage) {
 		m.t.Fatal(err)
 	}
 	job.Canonicalize()
+	pending := "pending"
+	job.Status = &pending // Nomad's own, whatever the submission says
 	key := nomad.JobKey{Namespace: *job.Namespace, ID: *job.ID}
 	j := m.jobs[key.String()]
 	if j == nil {
