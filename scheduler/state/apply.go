@@ -23,7 +23,7 @@ func (s *State) Apply(changes []nomad.Change, index uint64) {
 		for _, c := range changes {
 			tx.applyWork(c)
 		}
-		tx.index = max(tx.index, index)
+		tx.contact.index = max(tx.contact.index, index)
 		tx.version++
 		tx.epoch++
 	})
@@ -62,10 +62,7 @@ func (tx *Tx) node(n *nomad.Node) {
 	id := n.Plan.ID
 	tx.seats.take(id)
 	tx.seats.touch(id)
-	known := tx.nodes[id] != nil
-	if !known || !maps.Equal(tx.nodes[id].Plan.Attributes, n.Plan.Attributes) || len(tx.nodes[id].Plan.GPUs) != len(n.Plan.GPUs) {
-		clear(tx.met)
-	}
+	known := tx.Node(id) != nil
 	held := tx.snap.UsagesOn(id)
 	for _, u := range held {
 		tx.unbook(u.ID)
@@ -79,12 +76,7 @@ func (tx *Tx) node(n *nomad.Node) {
 		tx.forgetNode(id)
 		return
 	}
-	if !known {
-		at, _ := slices.BinarySearch(tx.order, id)
-		tx.order = slices.Insert(tx.order, at, id)
-	}
-	tx.nodes[id] = n
-	tx.dcs[n.Plan.Datacenter]++
+	tx.nodes.put(n)
 	for _, u := range held {
 		tx.rebook(u.ID)
 	}
@@ -97,7 +89,7 @@ func (tx *Tx) node(n *nomad.Node) {
 // bookAllOn books what lies on a node that was not known, in an order that is the same each
 // time: of what begins together, the first to be booked goes first in its queue.
 func (tx *Tx) bookAllOn(id string) {
-	for _, a := range byID(tx.onNode[id]) {
+	for _, a := range byID(tx.allocs.onNode[id]) {
 		tx.book(tx.usageOf(a))
 	}
 	for _, a := range slices.SortedFunc(maps.Values(tx.assumed), oldestFirst) {
@@ -122,7 +114,7 @@ func healthy(gpus []place.GPU) []place.GPU {
 }
 
 func (tx *Tx) nodeGone(id string) {
-	if n := tx.nodes[id]; n != nil {
+	if n := tx.Node(id); n != nil {
 		for i := range n.Plan.GPUs {
 			delete(tx.surplus, n.Plan.GPUs[i].ID)
 		}
@@ -137,25 +129,15 @@ func (tx *Tx) nodeGone(id string) {
 
 // forgetNode removes a node that there is no plan for, if it is there.
 func (tx *Tx) forgetNode(id string) {
-	if at, found := slices.BinarySearch(tx.order, id); found {
-		tx.order = slices.Delete(tx.order, at, at+1)
-	}
-	delete(tx.nodes, id)
-	clear(tx.met)
+	tx.nodes.remove(id)
 	delete(tx.unused, id)
 	tx.seats.leave(id)
 }
 
 // forgetPlan takes a node that nothing is booked on out of the core, if it is there.
 func (tx *Tx) forgetPlan(id string) {
-	n := tx.nodes[id]
-	if n == nil {
+	if tx.Node(id) == nil {
 		return
-	}
-	if dc := n.Plan.Datacenter; tx.dcs[dc] == 1 {
-		delete(tx.dcs, dc)
-	} else {
-		tx.dcs[dc]--
 	}
 	_, errSnap := tx.snap.RemoveNode(id)
 	_, errIdle := tx.idle.RemoveNode(id)
@@ -166,11 +148,7 @@ func (tx *Tx) forgetPlan(id string) {
 
 // job takes a job; what its allocs count for may be different now.
 func (tx *Tx) job(j *nomad.Job) {
-	before := tx.jobs[j.Key]
-	tx.jobs[j.Key] = j
-	if parent, launched := launchedBy(j.Key); launched {
-		put(tx.launched, parent, j.Key.ID, j.Key)
-	}
+	before := tx.jobs.put(j)
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)
 	}
@@ -186,10 +164,7 @@ func (tx *Tx) job(j *nomad.Job) {
 
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
-	delete(tx.jobs, key)
-	if parent, launched := launchedBy(key); launched {
-		drop(tx.launched, parent, key.ID)
-	}
+	tx.jobs.remove(key)
 	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
 	tx.unblock(key)
 	delete(tx.drifted, key)
@@ -202,35 +177,21 @@ func (tx *Tx) jobGone(key nomad.JobKey) {
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {
-	tx.blocked[b.Key] = b
-	tx.wanted.begin(b, tx.now())
+	tx.jobs.blocked[b.Key] = b
+	tx.wanted.begin(b, tx.Now())
 	tx.enlist(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
-	if b := tx.blocked[key]; b != nil {
-		tx.wanted.end(b, tx.now())
+	if b := tx.jobs.blocked[key]; b != nil {
+		tx.wanted.end(b, tx.Now())
 	}
-	delete(tx.blocked, key)
+	delete(tx.jobs.blocked, key)
 	tx.enlist(key)
 }
 
 func (tx *Tx) alloc(a *nomad.Alloc) {
-	before := tx.allocs[a.ID]
-	if before != nil {
-		a.KeepSaid(before)
-	}
-	tx.allocs[a.ID] = a
-	if !a.Stopping {
-		delete(tx.stopping, a.ID)
-	} else if tx.stopping[a.ID].IsZero() {
-		tx.stopping[a.ID] = tx.now()
-	}
-	put(tx.byJob, a.Key(), a.ID, a)
-	if before != nil && before.NodeID != a.NodeID {
-		drop(tx.onNode, before.NodeID, a.ID)
-	}
-	put(tx.onNode, a.NodeID, a.ID, a)
+	before := tx.allocs.put(a)
 	if a.Canary != (before != nil && before.Canary) {
 		defer tx.rebookGroup(a)
 	}
@@ -249,16 +210,13 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 }
 
 func (tx *Tx) allocGone(id string) {
-	a := tx.allocs[id]
+	a := tx.allocs.byID[id]
 	if a == nil {
 		return
 	}
 	tx.plan.Ended()
-	tx.turnover.leave(a, tx.now())
-	delete(tx.allocs, id)
-	delete(tx.stopping, id)
-	drop(tx.byJob, a.Key(), id)
-	drop(tx.onNode, a.NodeID, id)
+	tx.turnover.leave(a, tx.Now())
+	tx.allocs.remove(a)
 	tx.unbook(id)
 	if a.Canary {
 		tx.rebookGroup(a)
@@ -274,12 +232,12 @@ func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 		listed := map[string]bool{}
 		for _, a := range allocs {
 			listed[a.ID] = a.Holds()
-			have := tx.allocs[a.ID]
+			have := tx.allocs.byID[a.ID]
 			if a.Holds() && (have == nil || have.Stopping != a.Stopping) {
 				same = false
 			}
 		}
-		for id, a := range tx.onNode[nodeID] {
+		for id, a := range tx.allocs.onNode[nodeID] {
 			if listed[id] {
 				continue
 			}

@@ -35,7 +35,7 @@ type Assumed struct {
 
 // Assume books the room of a promised alloc.
 func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
-	tx.assume(key, group, u, kept, tx.now())
+	tx.assume(key, group, u, kept, tx.Now())
 }
 
 func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
@@ -53,12 +53,7 @@ func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, s
 // by now, that is left out on the nodes on which it runs.
 func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
 	came := len(promised) - missing
-	runs := map[string]int{}
-	for _, a := range tx.byJob[key] {
-		if a.Group == group && !a.Stopping {
-			runs[a.NodeID]++
-		}
-	}
+	runs := tx.runsOn(key, group)
 	for _, u := range promised {
 		switch {
 		case came > 0 && runs[u.NodeID] > 0:
@@ -197,13 +192,7 @@ func oldestFirst(x, y *Assumed) int {
 // makingRoom are the jobs that room is made for and that something still has to end for: on a
 // node where they are promised some it began to, before the promise was too old.
 func (tx *Tx) makingRoom() map[nomad.JobKey]bool {
-	began := map[string]time.Time{} // by node: when the first that has not ended began to
-	for a := range tx.Stopping() {
-		since := tx.stopping[a.ID]
-		if first, found := began[a.NodeID]; !found || since.Before(first) {
-			began[a.NodeID] = since
-		}
-	}
+	began := tx.beganToEnd()
 	jobs := map[nomad.JobKey]bool{}
 	for _, a := range tx.assumed {
 		if since, found := began[a.Usage.NodeID]; found && a.Kept && since.Sub(a.Since) <= Unplaced {
@@ -226,7 +215,7 @@ func (tx *Tx) recallRoom(r *record.Record) {
 			since = at
 		}
 		if tx.stillGoes(&g) {
-			since = tx.now()
+			since = tx.Now()
 		}
 	}
 	if since.IsZero() {
@@ -246,27 +235,23 @@ func (tx *Tx) recallRoom(r *record.Record) {
 // stillGoes reports whether something has not ended yet where room is being made for a group: it
 // may be what began to end when that was decided.
 func (tx *Tx) stillGoes(g *record.Group) bool {
-	for a := range tx.Stopping() {
-		here := slices.ContainsFunc(g.Assumed, func(u place.Usage) bool { return u.NodeID == a.NodeID })
-		if here && tx.Within(g.Attempts.At, tx.longestStop(a)) {
-			return true
-		}
-	}
-	return false
+	return tx.stillEnds(g.Attempts.At, func(node string) bool {
+		return slices.ContainsFunc(g.Assumed, func(u place.Usage) bool { return u.NodeID == node })
+	})
 }
 
 // Expire ends promises that will no longer be kept, and reservations whose time
 // is up. It returns the latter. Room that is made for a job is its own until the last that
 // goes for it has ended.
 func (tx *Tx) Expire() []*record.Reservation {
-	now := tx.now()
+	now := tx.Now()
 	tx.forgetEvictions()
 	tx.wanted.forget(now)
 	tx.forgetFailed()
 	making := tx.makingRoom()
 	for id, a := range tx.assumed {
 		limit := Unplaced
-		if tx.jobs[a.Job] == nil {
+		if tx.jobs.byKey[a.Job] == nil {
 			limit = Unseen
 		}
 		if now.Sub(a.Since) > limit && !(a.Kept && making[a.Job]) {

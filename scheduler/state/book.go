@@ -11,7 +11,7 @@ import (
 
 // book enters a usage that is a fact or a promise.
 func (tx *Tx) book(u place.Usage) {
-	if tx.nodes[u.NodeID] == nil {
+	if tx.nodes.byID[u.NodeID] == nil {
 		return // it is booked once the node is known
 	}
 	tx.epoch++
@@ -42,8 +42,8 @@ func (tx *Tx) rebook(id string) {
 	switch {
 	case tx.assumed[id] != nil:
 		tx.book(tx.assumed[id].Usage)
-	case tx.allocs[id] != nil:
-		tx.book(tx.usageOf(tx.allocs[id]))
+	case tx.allocs.byID[id] != nil:
+		tx.book(tx.usageOf(tx.allocs.byID[id]))
 	case tx.reservations[id] != nil:
 		tx.book(tx.reservations[id].Usage)
 	}
@@ -52,7 +52,7 @@ func (tx *Tx) rebook(id string) {
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range byID(tx.byJob[key]) {
+	for _, a := range byID(tx.allocs.byJob[key]) {
 		tx.unbook(a.ID)
 		tx.book(tx.usageOf(a))
 	}
@@ -60,7 +60,7 @@ func (tx *Tx) rebookJob(key nomad.JobKey) {
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range byID(tx.byJob[of.Key()]) {
+	for _, a := range byID(tx.allocs.byJob[of.Key()]) {
 		if a.Group == of.Group {
 			tx.unbook(a.ID)
 			tx.book(tx.usageOf(a))
@@ -71,7 +71,7 @@ func (tx *Tx) rebookGroup(of *nomad.Alloc) {
 // rebookQueue books the allocs of a queue again.
 func (tx *Tx) rebookQueue(queue string) {
 	for _, claim := range slices.Clone(tx.snap.Claims(queue)) {
-		if a := tx.allocs[claim.ID]; a != nil {
+		if a := tx.allocs.byID[claim.ID]; a != nil {
 			tx.unbook(a.ID)
 			tx.book(tx.usageOf(a))
 		}
@@ -82,7 +82,7 @@ func (tx *Tx) rebookQueue(queue string) {
 func (tx *Tx) rebookAll() {
 	for _, id := range tx.order {
 		for _, u := range tx.snap.UsagesOn(id) {
-			if a := tx.allocs[u.ID]; a != nil {
+			if a := tx.allocs.byID[u.ID]; a != nil {
 				tx.unbook(a.ID)
 				tx.book(tx.usageOf(a))
 			}

@@ -22,10 +22,7 @@ type taskKey struct {
 }
 
 func (r *Reader) taskKeyOf(key nomad.JobKey, group, task string) taskKey {
-	if j := r.jobs[key]; j != nil && j.Parent != "" {
-		key.ID = j.Parent
-	}
-	return taskKey{key, group, task}
+	return taskKey{r.family(key), group, task}
 }
 
 // learnedUse is the compute that the allocs of a task use of a GPU.
@@ -46,7 +43,7 @@ func (tx *Tx) learnUse(key taskKey, milli int64) {
 	if !known {
 		l.micro = 1000 * milli
 		if len(tx.learned) >= forgetUseAt {
-			maps.DeleteFunc(tx.learned, func(k taskKey, _ learnedUse) bool { return tx.jobs[k.job] == nil })
+			maps.DeleteFunc(tx.learned, func(k taskKey, _ learnedUse) bool { return tx.jobs.byKey[k.job] == nil })
 		}
 	}
 	l.micro += (1000*milli - l.micro) / smoothing
@@ -67,20 +64,10 @@ func (tx *Tx) learnFrom(a *nomad.Alloc, h *Holding, after time.Time) {
 	tx.learnUse(tx.taskKeyOf(a.Key(), a.Group, h.Task), min(use.Milli, tx.ceiling(a, h.Task, h.GPU, promised)))
 }
 
-// noticed is an amount in milli as placement comes to know it: in steps of the threshold, and as
-// before while it changed by less.
-func (r *Reader) noticed(before, now int64) int64 {
-	step := max(1, r.config.ChangeThresholdMilli)
-	if distance(before, now) < step {
-		return before
-	}
-	return now / step * step
-}
-
 // ExpectedUse is the compute of a GPU that a task is expected to use by what its allocs used, not
 // above its limit (0: none); 0 where none was measured. It may be less than it is guaranteed.
 func (r *Reader) ExpectedUse(key nomad.JobKey, group, task string, limit int64) int64 {
-	if r.config.Placement.Weights.HeatMilli == 0 {
+	if r.Config().Placement.Weights.HeatMilli == 0 {
 		return 0
 	}
 	use := r.learned[r.taskKeyOf(key, group, task)].told
@@ -126,7 +113,7 @@ type load struct{ expected, most int64 }
 // loads is the load of the GPUs of a node that have any.
 func (r *Reader) loads(node string) map[string]load {
 	all := map[string]load{}
-	for _, a := range r.onNode[node] {
+	for _, a := range r.allocs.onNode[node] {
 		if len(a.Devices) == 0 || a.Status != "running" {
 			continue
 		}
@@ -152,7 +139,7 @@ func cappedUse(measured int64, l load, inUse bool) int64 {
 
 // noteSurplus keeps what is measured on the GPUs of a node beyond what is expected there.
 func (tx *Tx) noteSurplus(node string, m nomad.Measurements, loads map[string]load) {
-	n := tx.nodes[node]
+	n := tx.nodes.byID[node]
 	if n == nil {
 		return
 	}
@@ -175,11 +162,11 @@ func (tx *Tx) noteSurplus(node string, m nomad.Measurements, loads map[string]lo
 
 // rebookBursts books the allocs of a node again of which another use is expected now.
 func (tx *Tx) rebookBursts(node string) {
-	n := tx.nodes[node]
+	n := tx.nodes.byID[node]
 	if n == nil {
 		return
 	}
-	for _, a := range byID(tx.onNode[node]) {
+	for _, a := range byID(tx.allocs.onNode[node]) {
 		u, booked := tx.snap.Usage(a.ID)
 		if booked && len(a.Devices) > 0 && !slices.Equal(u.Takes, tx.takes(a, n)) {
 			tx.unbook(a.ID)
@@ -196,7 +183,7 @@ func (r *Reader) mayBurst(n *nomad.Node) bool {
 			return true
 		}
 	}
-	for _, a := range r.onNode[n.Plan.ID] {
+	for _, a := range r.allocs.onNode[n.Plan.ID] {
 		for _, d := range a.Devices {
 			at, known := n.Links[first(d.IDs)]
 			if !known || a.Status != "running" {

@@ -89,7 +89,7 @@ const budgetTime = time.Hour
 
 // Note keeps an event for people, for the audit log and for the next leader.
 func (tx *Tx) Note(e view.Event) {
-	e.At = tx.now()
+	e.At = tx.Now()
 	h := &tx.history
 	h.event(e)
 	h.untold = append(h.untold, e)
@@ -101,7 +101,7 @@ func (tx *Tx) Note(e view.Event) {
 	}
 	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
 	var q *config.Queue
-	if a := tx.allocs[e.AllocID]; a != nil {
+	if a := tx.allocs.byID[e.AllocID]; a != nil {
 		q = tx.QueueOf(key, a.Group)
 	}
 	own := q != nil && tx.paysFor(q, ParseKey(e.For))
@@ -134,7 +134,7 @@ func (r *Reader) WasIdle(key nomad.JobKey) bool { return r.Within(r.history.idle
 
 // NoteOverrun keeps that a child of a periodic job took a queue above its limit.
 func (tx *Tx) NoteOverrun(queue string) {
-	tx.history.overran[queue], tx.history.unsaved = tx.now(), true
+	tx.history.overran[queue], tx.history.unsaved = tx.Now(), true
 }
 
 // Overran reports whether a child of a periodic job took a queue above its limit within the last
@@ -153,10 +153,10 @@ func (tx *Tx) forgetEvictions() {
 	maps.DeleteFunc(tx.history.moved, func(key nomad.JobKey, _ time.Time) bool { return !tx.Moved(key) })
 	maps.DeleteFunc(tx.history.idle, func(key nomad.JobKey, _ time.Time) bool { return !tx.WasIdle(key) })
 	maps.DeleteFunc(tx.history.overran, func(queue string, _ time.Time) bool { return !tx.Overran(queue) })
-	for _, key := range tx.history.evicted.expire(tx.now()) {
+	for _, key := range tx.history.evicted.expire(tx.Now()) {
 		tx.rebookJob(key)
 	}
-	for _, queue := range tx.history.byQueue.expire(tx.now()) {
+	for _, queue := range tx.history.byQueue.expire(tx.Now()) {
 		tx.rebookQueue(queue)
 	}
 }
@@ -197,7 +197,7 @@ func (tx *Tx) Saved(now *record.History) {
 func (tx *Tx) RecallHistory(stored *record.History) {
 	h := &tx.history
 	h.saved = stored
-	tx.past = quota.RestorePast(tx.config.HalfLife, stored.Used, stored.UsedAt)
+	tx.past = quota.RestorePast(tx.Config().HalfLife, stored.Used, stored.UsedAt)
 	tx.setQuotas()
 	known := h.events
 	h.events = nil

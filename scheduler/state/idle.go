@@ -25,7 +25,7 @@ type unusedSpan struct {
 // not known uses them. Where it is known, it is learned what each uses.
 func (tx *Tx) noteUse(node string) {
 	before, now := tx.unused[node], map[idleKey]unusedSpan{}
-	for _, a := range tx.onNode[node] {
+	for _, a := range tx.allocs.onNode[node] {
 		if len(a.Devices) == 0 || a.Status != "running" {
 			continue
 		}
@@ -52,7 +52,7 @@ func (r *Reader) measuredUse(a *nomad.Alloc, h *Holding, s unusedSpan) unusedSpa
 		return s // nothing new is known
 	}
 	took := use.MemoryMiB > s.memoryMiB && use.Seat != gpu.SeatIdle
-	s.last, s.at = r.now(), use.At
+	s.last, s.at = r.Now(), use.At
 	switch use.Seat {
 	case gpu.SeatSuspending, gpu.SeatResuming: // it is on its way
 		return s
@@ -67,7 +67,7 @@ func (r *Reader) measuredUse(a *nomad.Alloc, h *Holding, s unusedSpan) unusedSpa
 	case !r.usesNothing(a.NodeID, h, use), took && !s.since.IsZero():
 		s.since = time.Time{}
 	case s.since.IsZero():
-		s.since = r.now()
+		s.since = r.Now()
 	}
 	return s
 }
@@ -87,7 +87,7 @@ func (r *Reader) usesNothing(node string, h *Holding, use nomad.TaskUse) bool {
 
 // lately reports whether something was measured at most one measurement ago: one may be missing.
 func (r *Reader) lately(at time.Time) bool {
-	return r.now().Sub(at) <= 2*r.config.MonitorInterval+10*time.Second
+	return r.Now().Sub(at) <= 2*r.Config().MonitorInterval+10*time.Second
 }
 
 // UnusedSince is since when a task has not used a GPU that it holds, as far as this replica
@@ -118,7 +118,7 @@ func (r *Reader) IdleSince(a *nomad.Alloc) (since time.Time, idle bool) {
 // idles reports whether an alloc, with its gang, has not used its GPUs for as long as its
 // queue allows.
 func (r *Reader) idles(a *nomad.Alloc) bool {
-	if !r.config.WatchesIdle() {
+	if !r.Config().WatchesIdle() {
 		return false
 	}
 	after, action := r.IdleRule(a)
@@ -130,7 +130,7 @@ func (r *Reader) idles(a *nomad.Alloc) bool {
 		gang = r.AllocsOf(a.Key())
 	}
 	for _, one := range gang {
-		if since, unused := r.IdleSince(one); len(one.Devices) > 0 && (!unused || r.now().Sub(since) < after) {
+		if since, unused := r.IdleSince(one); len(one.Devices) > 0 && (!unused || r.Now().Sub(since) < after) {
 			return false
 		}
 	}
@@ -143,10 +143,10 @@ const checkIdleEvery = time.Second
 // CheckIdle has what is idle counted so, and what is not any more counted as other work:
 // also where it was not measured lately.
 func (tx *Tx) CheckIdle() {
-	if !tx.config.WatchesIdle() && len(tx.flagged) == 0 || tx.now().Sub(tx.checked) < checkIdleEvery {
+	if !tx.Config().WatchesIdle() && len(tx.flagged) == 0 || tx.Now().Sub(tx.checked) < checkIdleEvery {
 		return
 	}
-	tx.checked = tx.now()
+	tx.checked = tx.Now()
 	stale := maps.Clone(tx.flagged)
 	for node := range tx.unused {
 		for key, s := range tx.unused[node] {
@@ -156,7 +156,7 @@ func (tx *Tx) CheckIdle() {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(stale)) {
-		a := tx.allocs[id]
+		a := tx.allocs.byID[id]
 		if a == nil || tx.idles(a) == tx.flagged[id] {
 			continue
 		}
@@ -165,12 +165,4 @@ func (tx *Tx) CheckIdle() {
 			tx.book(tx.usageOf(a))
 		}
 	}
-}
-
-// IdleRule is what the queue of an alloc has decided of GPUs that are held and not used.
-func (r *Reader) IdleRule(a *nomad.Alloc) (after time.Duration, action string) {
-	if q := r.QueueOf(a.Key(), a.Group); q != nil {
-		return q.IdleRule()
-	}
-	return config.DefaultIdleAfter, config.IdleReport
 }

@@ -8,25 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
-// Leaves selects the work that ends before a group with a priority, of a job that waits,
-// has to give up: what ends by itself or already, and what may be evicted for it.
-func (r *Reader) Leaves(priority int, own nomad.JobKey) func(*place.Usage) bool {
-	preempts := r.config.Preemption.Enabled
-	return func(u *place.Usage) bool {
-		if len(u.Takes) == 0 || u.Job == own.ID && u.Namespace == own.Namespace {
-			return false
-		}
-		if u.Ends {
-			return true
-		}
-		if !preempts || u.Pinned || u.Priority >= priority {
-			return false
-		}
-		q := r.config.Queue(u.Queue)
-		return q == nil || !q.Protected
-	}
-}
-
 // leaving ranks the nodes that could take an alloc once the work leaves that Leaves
 // selects, by how much compute that is.
 type leaving struct {
@@ -62,7 +43,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 
 // leavingFor is the ranking for a group that waits, as of now.
 func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
-	if len(m.tx.byJob[own]) == 0 {
+	if len(m.tx.allocs.byJob[own]) == 0 {
 		own = nomad.JobKey{}
 	}
 	key := leaver{priority, own}

@@ -25,13 +25,6 @@ func (tx *Tx) learnRun(a *nomad.Alloc) {
 	tx.lifetimes.Ended(a.Ended.Sub(a.Created), tx.lifeKeys(a.Key(), a.Group, sizeOf(u.Takes))...)
 }
 
-// ends reports whether the work of a job ends by itself; that of a job which is not known
-// any more did.
-func (r *Reader) ends(key nomad.JobKey) bool {
-	j := r.jobs[key]
-	return j == nil || j.Type == "batch" || j.Type == "sysbatch"
-}
-
 // size is how much of how many GPUs work holds.
 type size struct {
 	gpus  int
@@ -49,16 +42,13 @@ func sizeOf(takes []place.Take) size {
 // lifeKeys are what lifetimes are known by: the job, for all children of one that is periodic
 // or parameterized, the size, anything.
 func (r *Reader) lifeKeys(key nomad.JobKey, group string, s size) []string {
-	if j := r.jobs[key]; j != nil && j.Parent != "" {
-		key.ID = j.Parent
-	}
-	return []string{key.String() + "/" + group, fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
+	return []string{r.family(key).String() + "/" + group, fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
 }
 
 // Remaining is how much longer the work of a usage is expected to run. That of a service, and
 // what is promised or reserved only, is not known to end, unless its author says so.
 func (r *Reader) Remaining(u *place.Usage) forecast.Remaining {
-	a := r.allocs[u.ID]
+	a := r.allocs.byID[u.ID]
 	if a == nil {
 		return forecast.Remaining{}
 	}
@@ -66,7 +56,7 @@ func (r *Reader) Remaining(u *place.Usage) forecast.Remaining {
 	if g := r.group(a.Key(), a.Group); g != nil {
 		limit = g.TimeLimit
 	}
-	return r.remaining(a.Key(), a.Group, sizeOf(u.Takes), r.now().Sub(a.Created), limit)
+	return r.remaining(a.Key(), a.Group, sizeOf(u.Takes), r.Now().Sub(a.Created), limit)
 }
 
 // RunTime is how long an alloc of a group is expected to run that holds so much, as far as
@@ -112,7 +102,7 @@ func (s Start) Shown() *view.Start {
 // NoteStarts keeps estimates for people, by job/group.
 func (tx *Tx) NoteStarts(starts map[string]Start) {
 	o := &tx.outlook
-	o.at, o.groups = tx.now(), starts
+	o.at, o.groups = tx.Now(), starts
 	if o.first == nil {
 		o.first = map[string]Start{}
 	}
@@ -123,7 +113,7 @@ func (tx *Tx) NoteStarts(starts map[string]Start) {
 	}
 	maps.DeleteFunc(o.first, func(name string, s Start) bool {
 		_, waits := starts[name]
-		return !waits && tx.now().Sub(s.At) > s.Estimated.Latest+Unplaced // it left without a start
+		return !waits && tx.Now().Sub(s.At) > s.Estimated.Latest+Unplaced // it left without a start
 	})
 	tx.version++
 }

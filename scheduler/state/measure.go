@@ -22,14 +22,14 @@ func (s *State) Measured(node string, m nomad.Measurements) {
 		tx.noteHot(m, loads)
 		tx.noteSurplus(node, m, loads)
 		tx.version++
-		n := tx.nodes[node]
+		n := tx.nodes.byID[node]
 		if n == nil {
 			return
 		}
 		seen := tx.withMeasurements(n)
 		if !tx.noticeable(n, seen) {
 			seen.Plan = n.Plan
-			tx.nodes[node] = seen
+			tx.nodes.put(seen)
 			return
 		}
 		tx.node(n)
@@ -50,9 +50,9 @@ func (tx *Tx) noteHot(m nomad.Measurements, loads map[string]load) {
 		}
 		h, known := tx.hot[id]
 		if !known {
-			h.since = tx.now()
+			h.since = tx.Now()
 		}
-		h.last = tx.now()
+		h.last = tx.Now()
 		tx.hot[id] = h
 	}
 }
@@ -85,7 +85,7 @@ func (r *Reader) withMeasurements(n *nomad.Node) *nomad.Node {
 		}
 		out.View.GPUs[i].Measured = v
 		out.Plan.GPUs[i].SurplusMilli = r.surplus[out.Plan.GPUs[i].ID]
-		if r.config.Placement.Weights.MeasuredMilli == 0 {
+		if r.Config().Placement.Weights.MeasuredMilli == 0 {
 			continue // to the planner, GPUs do not differ in what it does not read
 		}
 		out.Plan.GPUs[i].MeasuredMilli = or(v.Milli, view.Unmeasured, place.Unmeasured)
@@ -112,7 +112,7 @@ func (r *Reader) noticeable(before, after *nomad.Node) bool {
 		if y.MemoryMiB > 0 {
 			memory = (y.MeasuredMemoryMiB - x.MeasuredMemoryMiB) * gpu.MilliPerGPU / y.MemoryMiB
 		}
-		if max(distance(x.MeasuredMilli, y.MeasuredMilli), distance(memory, 0)) >= max(1, r.config.ChangeThresholdMilli) {
+		if max(distance(x.MeasuredMilli, y.MeasuredMilli), distance(memory, 0)) >= max(1, r.Config().ChangeThresholdMilli) {
 			return true
 		}
 	}
@@ -126,8 +126,8 @@ func distance(x, y int64) int64 { return max(x-y, y-x) }
 func (s *State) GPUNodes(bursting bool) []string {
 	var ids []string
 	s.View(func(r *Reader) {
-		for _, id := range r.order {
-			n := r.nodes[id]
+		for _, id := range r.NodeIDs() {
+			n := r.Node(id)
 			if len(n.Plan.GPUs) > 0 && n.View.Status == "ready" && (!bursting || r.mayBurst(n)) {
 				ids = append(ids, id)
 			}

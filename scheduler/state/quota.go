@@ -11,14 +11,14 @@ import (
 // setQuotas hands the configured queues to the core. They were checked when the
 // configuration was read.
 func (tx *Tx) setQuotas() {
-	q, err := tx.config.Quotas()
+	q, err := tx.Config().Quotas()
 	if err != nil {
 		tx.Trouble(err)
 		return
 	}
-	if tx.past.HalfLife() != tx.config.HalfLife {
+	if tx.past.HalfLife() != tx.Config().HalfLife {
 		held, at := tx.past.Stored()
-		tx.past = quota.RestorePast(tx.config.HalfLife, held, at)
+		tx.past = quota.RestorePast(tx.Config().HalfLife, held, at)
 	}
 	tx.quotas = q
 	tx.plan.SetQuotas(q, tx.past)
@@ -27,7 +27,7 @@ func (tx *Tx) setQuotas() {
 // Account adds what queues hold to what they held over time.
 func (tx *Tx) Account() {
 	if tx.quotas != nil {
-		tx.past.Account(tx.quotas, tx.snap, tx.now())
+		tx.past.Account(tx.quotas, tx.snap, tx.Now())
 	}
 }
 
@@ -46,7 +46,7 @@ func (r *Reader) OverQuota(queue string, cost place.Charge) string {
 // of the queue, or one above it, whose limit forbids it. What a job owes itself is left
 // out.
 func (r *Reader) OverWithOwed(queue string, cost place.Charge, without nomad.JobKey) (owed place.Charge, why string) {
-	for q := r.config.Queue(queue); q != nil && why == ""; q = r.config.Queue(q.Parent) {
+	for q := r.Config().Queue(queue); q != nil && why == ""; q = r.Config().Queue(q.Parent) {
 		owed = r.Owed(q.Name, without)
 		why = r.OverQuota(q.Name, cost.Plus(owed))
 	}
@@ -74,35 +74,11 @@ func (r *Reader) Used(queue string) (used, borrowed place.Charge) {
 	return r.quotas.Used(r.snap, queue), r.quotas.Borrowed(r.snap, queue)
 }
 
-// IsWithin reports whether a queue is another or lies below it.
-func (r *Reader) IsWithin(queue, top string) bool {
-	for q := r.config.Queue(queue); q != nil; q = r.config.Queue(q.Parent) {
-		if q.Name == top {
-			return true
-		}
-	}
-	return false
-}
-
-// ShareLimit reports whether what one queue holds counts for a limit of the other.
-func (r *Reader) ShareLimit(x, y string) bool { return r.SharedLimit(x, y) != "" }
-
-// SharedLimit is the lowest queue whose limit bounds both; empty where none does.
-func (r *Reader) SharedLimit(x, y string) string {
-	for q := r.config.Queue(x); q != nil; q = r.config.Queue(q.Parent) {
-		milli, memory := q.Limit()
-		if (milli > 0 || memory > 0) && r.IsWithin(y, q.Name) {
-			return q.Name
-		}
-	}
-	return ""
-}
-
 // HoldersIn lists what the jobs that match hold of a queue and the queues below it,
 // the last in the order first.
 func (r *Reader) HoldersIn(queue string, matches func(nomad.JobKey) bool) []place.Usage {
 	var list []place.Usage
-	for _, a := range r.allocs {
+	for a := range r.Allocs() {
 		u, booked := r.snap.Usage(a.ID)
 		if booked && len(u.Takes) > 0 && matches(a.Key()) && r.IsWithin(u.Queue, queue) {
 			list = append(list, u)

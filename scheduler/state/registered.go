@@ -33,44 +33,10 @@ func Shrunk(r *record.Record, g *nomad.Group) bool {
 	return found && known.Fingerprint == g.Registered && g.Count < known.Ask.Count && (known.Ask.JobType == "service" || known.Ask.JobType == "batch")
 }
 
-// LiveAsAsked counts those of [Reader.Live] that have the devices which their group asks for now.
-// The others are of a version that asked for something else, and Nomad found no room to replace
-// them.
-func (r *Reader) LiveAsAsked(key nomad.JobKey, group string) int {
-	j, n := r.jobs[key], 0
-	if j == nil || j.Group(group) == nil {
-		return r.Live(key, group)
-	}
-	for _, a := range r.byJob[key] {
-		if a.Group == group && !a.Stopping && hasWhatIsAsked(a, j.Group(group)) {
-			n++
-		}
-	}
-	return n
-}
-
-func hasWhatIsAsked(a *nomad.Alloc, g *nomad.Group) bool {
-	for i := range g.Tasks {
-		asked, held, choice := int64(0), 0, false
-		for _, d := range g.Tasks[i].Devices {
-			asked, choice = asked+d.Count, choice || d.Name == "" // of several in a block first_available
-		}
-		for _, d := range a.Devices {
-			if d.Task == g.Tasks[i].Name {
-				held += len(d.IDs)
-			}
-		}
-		if asked != int64(held) && !choice {
-			return false
-		}
-	}
-	return true
-}
-
 // Outgrown reports whether a job is registered as it was recorded but for more allocs: it
 // was scaled around the service beyond what its queue can pay for.
 func (r *Reader) Outgrown(key nomad.JobKey) bool {
-	j, known := r.jobs[key], r.records[key]
+	j, known := r.jobs.byKey[key], r.records[key]
 	if j == nil || known == nil {
 		return false
 	}
@@ -97,7 +63,7 @@ func inherited(r *record.Record, g *nomad.Group) bool {
 // compare notes whether a job is registered as it was recorded. What bears no
 // mark came around the service, and is left as it is.
 func (tx *Tx) compare(key nomad.JobKey) {
-	j, r := tx.jobs[key], tx.records[key]
+	j, r := tx.jobs.byKey[key], tx.records[key]
 	drifted := j != nil && !j.Stopped && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
 		return g.Was != nil && g.GPU() && (!AsRecorded(r, &g) || Shrunk(r, &g))
 	})
@@ -129,16 +95,10 @@ func (r *Reader) UnderWay(of *record.Record) bool {
 	return r.Within(of.At, Unseen)
 }
 
-// Within reports whether something was done less than so long ago. What is dated that far ahead
-// was not: the clock was set back, or that of an earlier leader was ahead.
-func (r *Reader) Within(at time.Time, limit time.Duration) bool {
-	return r.now().Sub(at).Abs() < limit
-}
-
 // Unrecorded reports whether a job is registered otherwise than it was recorded: the
 // record is of an earlier one of that name, and Nomad alone places this.
 func (r *Reader) Unrecorded(key nomad.JobKey) bool {
-	j, known := r.jobs[key], r.records[key]
+	j, known := r.jobs.byKey[key], r.records[key]
 	return j != nil && !r.UnderWay(known) && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool { return g.GPU() && !AsRecorded(known, &g) })
 }
 
@@ -146,7 +106,7 @@ func (r *Reader) Unrecorded(key nomad.JobKey) bool {
 // group that asks for GPUs is not what was recorded about it, or for a child about
 // its parent.
 func (r *Reader) Direct(key nomad.JobKey) bool {
-	j := r.jobs[key]
+	j := r.jobs.byKey[key]
 	if j == nil {
 		return false
 	}
@@ -180,13 +140,6 @@ func (tx *Tx) startedAgain(key nomad.JobKey) {
 	tx.Keep(r)
 }
 
-// Unchangeable reports whether Nomad does not let a job be changed: one that was dispatched.
-// Then it is neither held nor kept off a node, and so it makes room for no other.
-func (r *Reader) Unchangeable(key nomad.JobKey) bool {
-	j := r.jobs[key]
-	return j != nil && j.Dispatched
-}
-
 // Keep takes a record as that of its job.
 func (tx *Tx) Keep(r *record.Record) {
 	r.Seal()
@@ -211,17 +164,8 @@ func (tx *Tx) ForgetRecord(key nomad.JobKey) {
 // Settled notes that Nomad has what was recorded about a job.
 func (tx *Tx) Settled(key nomad.JobKey) {
 	if r := tx.records[key]; r != nil {
-		r.Settled = tx.now()
+		r.Settled = tx.Now()
 	}
-}
-
-// Alive reports whether a job may have allocs that a changed device block would
-// replace: Nomad has it, or it was admitted a moment ago.
-func (r *Reader) Alive(key nomad.JobKey, known *record.Record) bool {
-	if j := r.jobs[key]; j != nil {
-		return !j.Stopped || slices.ContainsFunc(r.AllocsOf(key), func(a *nomad.Alloc) bool { return !a.Stopping })
-	}
-	return r.Within(known.At, Unseen)
 }
 
 // TakeGone lists jobs that left, once, whose records can go.
@@ -230,7 +174,7 @@ func (tx *Tx) TakeGone() []nomad.JobKey {
 	for _, key := range tx.gone {
 		r := tx.records[key]
 		switch {
-		case tx.jobs[key] != nil: // it has come back
+		case tx.jobs.byKey[key] != nil: // it has come back
 		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than what is gone
 			later = append(later, key)
 		default:
@@ -256,8 +200,8 @@ const fresh = time.Minute
 // false for one whose job is gone.
 func (tx *Tx) Recall(r *record.Record) bool {
 	key := r.Key()
-	j := tx.jobs[key]
-	if j == nil && tx.now().Sub(r.At) > orphaned {
+	j := tx.jobs.byKey[key]
+	if j == nil && tx.Now().Sub(r.At) > orphaned {
 		return false
 	}
 	if j != nil && r.Index > 0 && j.Index > r.Index { // registered since then
@@ -266,7 +210,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 	tx.Keep(r)
 	for name, g := range r.Groups {
 		tx.NoteDecision(g.Shown)
-		if g.Decision.Hold != nil || j != nil && j.Stopped || tx.now().Sub(r.At) > fresh {
+		if g.Decision.Hold != nil || j != nil && j.Stopped || tx.Now().Sub(r.At) > fresh {
 			continue
 		}
 		tx.ForgetGroup(key, name)

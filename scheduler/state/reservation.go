@@ -12,7 +12,7 @@ import (
 
 // Reserve keeps room free. A reservation that is known or over is left out.
 func (tx *Tx) Reserve(r *record.Reservation) {
-	if tx.reservations[r.ID] != nil || !tx.now().Before(r.ExpiresAt) {
+	if tx.reservations[r.ID] != nil || !tx.Now().Before(r.ExpiresAt) {
 		return
 	}
 	tx.reservations[r.ID] = r
@@ -38,7 +38,7 @@ func (r *Reader) Reservation(id string) *record.Reservation { return r.reservati
 func (r *Reader) Reservations() []*record.Reservation {
 	var list []*record.Reservation
 	for _, id := range slices.Sorted(maps.Keys(r.reservations)) {
-		if one := r.reservations[id]; r.now().Before(one.ExpiresAt) {
+		if one := r.reservations[id]; r.Now().Before(one.ExpiresAt) {
 			list = append(list, one)
 		}
 	}

@@ -26,14 +26,14 @@ func (tx *Tx) noteReturn(a *nomad.Alloc) {
 	}
 	r := returning{alloc: a, cost: before.cost, since: before.since}
 	if !known {
-		r.cost, r.since = tx.costOf(a), tx.now()
+		r.cost, r.since = tx.costOf(a), tx.Now()
 	}
 	tx.returning[a.ID] = r
 }
 
 // costOf is what an alloc costs its queue, also where its node is gone.
 func (tx *Tx) costOf(a *nomad.Alloc) place.Charge {
-	if n := tx.nodes[a.NodeID]; n != nil {
+	if n := tx.nodes.byID[a.NodeID]; n != nil {
 		return tx.Charge(a.NodeID, tx.takes(a, n))
 	}
 	if r := tx.records[a.Key()]; r != nil {
@@ -45,7 +45,7 @@ func (tx *Tx) costOf(a *nomad.Alloc) place.Charge {
 // forgetFailed forgets what failed and of which Nomad has not said in time that it starts again.
 func (tx *Tx) forgetFailed() {
 	for id, r := range tx.returning {
-		if tx.jobs[r.alloc.Key()] == nil || !r.alloc.Returns && !tx.Within(r.since, Echo) {
+		if tx.jobs.byKey[r.alloc.Key()] == nil || !r.alloc.Returns && !tx.Within(r.since, Echo) {
 			delete(tx.returning, id)
 			tx.epoch++
 			tx.version++
@@ -71,7 +71,7 @@ func (r *Reader) Returning() []*Waiting {
 		if w == nil {
 			w = &Waiting{Job: at.job, Group: at.name}
 			of[at] = w
-			if j := r.jobs[at.job]; j != nil && !j.Stopped && j.Group(at.name) != nil && j.Group(at.name).Restarts && !r.isHeld(at.job, at.name) {
+			if j := r.jobs.byKey[at.job]; j != nil && !j.Stopped && j.Group(at.name) != nil && j.Group(at.name).Restarts && !r.isHeld(at.job, at.name) {
 				w.Turn = turn(at.job, at.name, j.Priority, r.QueueOf(at.job, at.name), f.since)
 				list = append(list, w)
 			}
@@ -89,18 +89,6 @@ func (r *Reader) Returning() []*Waiting {
 		w.Missing = min(w.Missing, max(0, absent))
 	}
 	return list
-}
-
-// present counts the allocs of a job's groups that run and go on, without canaries, which do
-// not take the place of others yet.
-func (r *Reader) present(key nomad.JobKey) map[string]int {
-	n := map[string]int{}
-	for _, a := range r.byJob[key] {
-		if !a.Stopping && !a.Canary {
-			n[a.Group]++
-		}
-	}
-	return n
 }
 
 // isHeld reports whether a group was recorded as one that waits.

@@ -52,14 +52,14 @@ func (tx *Tx) RoomFor(n *Need) *Room {
 		m = &Room{tx: tx, need: n, touches: ^uint64(0)}
 		tx.rooms[name] = m
 	}
-	m.used = tx.now()
+	m.used = tx.Now()
 	m.follow()
 	return m
 }
 
 // sweepRooms forgets what nothing has asked for lately.
 func (tx *Tx) sweepRooms() {
-	now := tx.now()
+	now := tx.Now()
 	if now.Sub(tx.swept) <= unusedRoom {
 		return
 	}
@@ -112,7 +112,7 @@ func (m *Room) all() *Room {
 }
 
 func (r *Reader) fit(node string, n *Need) Fit {
-	known := r.nodes[node]
+	known := r.nodes.byID[node]
 	switch {
 	case known == nil || !r.Admits(node, n):
 		return FitsNever

@@ -1,14 +1,11 @@
 package state
 
 import (
-	"errors"
-	"fmt"
 	"reflect"
 	"sync"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
@@ -25,29 +22,18 @@ type State struct {
 
 // Reader reads the state. It is valid within [State.View] and [State.Update].
 type Reader struct {
-	now     func() time.Time
-	config  *config.Config
-	index   uint64                     // Nomad's, of the last change
-	synced  time.Time                  // when Nomad was last heard; zero: never
-	lost    error                      // why Nomad cannot be heard
+	clock
+	*settings
+	*contact
+	*nodes
+	*jobs
+	*allocs
 	version uint64                     // grows with every change
 	epoch   uint64                     // grows with every change of what fits where
 	seats   seats                      // of the nodes, and where something changed
 	saved   map[nomad.JobKey]time.Time // when a job told that its work is saved
 
-	nodes  map[string]*nomad.Node
-	order  []string                       // the nodes' IDs, in order
-	dcs    map[string]int                 // how many nodes each datacenter has
-	met    map[constraint.Constraint]bool // whether every node with GPUs meets it, as far as asked
-	allocs map[string]*nomad.Alloc
-	onNode map[string]map[string]*nomad.Alloc // allocs by node, which may not be known yet
-	// stopping is since when those of the allocs that are to end were seen to be.
-	stopping map[string]time.Time
-	byJob    map[nomad.JobKey]map[string]*nomad.Alloc
-	jobs     map[nomad.JobKey]*nomad.Job
-	launched map[nomad.JobKey]map[string]nomad.JobKey // jobs by the periodic job that their IDs name
-	blocked  map[nomad.JobKey]*nomad.Blocked
-	waits    waitlist
+	waits waitlist
 	// returning are the allocs that failed and that Nomad starts again, by ID.
 	returning map[string]returning
 
@@ -89,10 +75,11 @@ type Tx struct{ Reader }
 
 // New returns a state that knows nothing yet.
 func New(c *config.Config, now func() time.Time) *State {
+	set := &settings{c}
+	j := newJobs(set)
 	s := &State{tx: Tx{Reader{
-		now: now, config: c,
-		nodes: map[string]*nomad.Node{}, dcs: map[string]int{}, met: map[constraint.Constraint]bool{}, seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, onNode: map[string]map[string]*nomad.Alloc{}, allocs: map[string]*nomad.Alloc{}, stopping: map[string]time.Time{}, returning: map[string]returning{}, byJob: map[nomad.JobKey]map[string]*nomad.Alloc{},
-		jobs: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{},
+		clock: now, settings: set, contact: &contact{clock: now}, nodes: newNodes(), jobs: j, allocs: newAllocs(now, j),
+		seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
 		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
 		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
@@ -126,9 +113,9 @@ func (s *State) Do(f func(*Tx)) {
 
 // newPlanners makes planners with the present configuration.
 func (tx *Tx) newPlanners() {
-	tx.plan = place.NewPlanner(tx.snap, tx.config.Placement.Policy, tx.config.Placement.Weights)
+	tx.plan = place.NewPlanner(tx.snap, tx.Config().Placement.Policy, tx.Config().Placement.Weights)
 	tx.plan.ExpectEnds()
-	tx.idlePlan = place.NewPlanner(tx.idle, place.PolicyPack, tx.config.Placement.Weights)
+	tx.idlePlan = place.NewPlanner(tx.idle, place.PolicyPack, tx.Config().Placement.Weights)
 	tx.setQuotas()
 }
 
@@ -136,18 +123,18 @@ func (tx *Tx) newPlanners() {
 // does nothing where the configuration is what it was: queues are read again every few seconds.
 // It reports whether the planner is a new one, which has learned nothing yet.
 func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
-	if reflect.DeepEqual(tx.config, c) {
+	if reflect.DeepEqual(tx.Config(), c) {
 		return false
 	}
-	newPlanner = tx.config.Placement != c.Placement
-	tx.config = c
+	newPlanner = tx.Config().Placement != c.Placement
+	tx.settings.config = c
 	if newPlanner {
 		tx.newPlanners()
 	}
 	tx.setQuotas()
 	tx.rebookAll()
 	clear(tx.rooms)
-	for key := range tx.blocked {
+	for key := range tx.jobs.blocked {
 		tx.enlist(key)
 	}
 	tx.version++
@@ -155,51 +142,10 @@ func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 	return newPlanner
 }
 
-// Heard notes that Nomad has spoken.
-func (s *State) Heard() {
-	s.Do(func(tx *Tx) { tx.synced, tx.lost = tx.now(), nil })
-}
-
-// Lost notes why Nomad cannot be heard.
-func (s *State) Lost(err error) {
-	s.Do(func(tx *Tx) { tx.lost = err })
-}
-
 // Trouble notes something that should not have happened, for people.
 func (s *State) Trouble(err error) {
 	s.Do(func(tx *Tx) { tx.Trouble(err) })
 }
-
-// ErrBlind is wrapped while the service has no view of the cluster.
-var ErrBlind = errors.New("no view of the cluster")
-
-// tooOld is how long Nomad may be silent until the view is no view any more.
-const tooOld = time.Minute
-
-// Ready says why nothing can be decided now.
-func (r *Reader) Ready() error {
-	switch {
-	case r.synced.IsZero() && r.lost != nil:
-		return fmt.Errorf("%w: %w", ErrBlind, r.lost)
-	case r.synced.IsZero():
-		return fmt.Errorf("%w: Nomad has not answered yet", ErrBlind)
-	case r.now().Sub(r.synced) > tooOld:
-		return fmt.Errorf("%w: Nomad was last heard %s ago", ErrBlind, r.now().Sub(r.synced).Round(time.Second))
-	}
-	return nil
-}
-
-// Now is what time it is.
-func (r *Reader) Now() time.Time { return r.now() }
-
-// Config is the configuration, which must not be changed.
-func (r *Reader) Config() *config.Config { return r.config }
-
-// Synced is when Nomad was last heard; zero: never.
-func (r *Reader) Synced() time.Time { return r.synced }
-
-// Index is Nomad's, of the last change.
-func (r *Reader) Index() uint64 { return r.index }
 
 // Version grows with every change, so that a reader sees whether it must look
 // again.
@@ -213,7 +159,7 @@ func (tx *Tx) Changed() { tx.version++ }
 
 // Trouble notes something that should not have happened, for people.
 func (tx *Tx) Trouble(err error) {
-	tx.history.trouble(tx.now(), err)
+	tx.history.trouble(tx.Now(), err)
 	tx.version++
 }
 

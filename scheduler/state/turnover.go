@@ -27,7 +27,7 @@ type Holding struct {
 // Holdings is what the tasks of an alloc hold. Devices that its node does not list are
 // left out.
 func (r *Reader) Holdings(a *nomad.Alloc) []Holding {
-	n := r.nodes[a.NodeID]
+	n := r.nodes.byID[a.NodeID]
 	if n == nil {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (t *turnover) leave(a *nomad.Alloc, at time.Time) {
 func (s *State) FollowTurnover() {
 	s.Do(func(tx *Tx) {
 		tx.turnover = turnover{true, map[string]*nomad.Alloc{}, map[string]*nomad.Alloc{}}
-		for _, a := range tx.allocs {
+		for a := range tx.Allocs() {
 			tx.turnover.come(a)
 		}
 	})
@@ -105,7 +105,7 @@ func (s *State) FollowTurnover() {
 func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 	t := &tx.turnover
 	for id, a := range t.came {
-		if len(tx.Holdings(a)) > 0 || tx.allocs[id] == nil {
+		if len(tx.Holdings(a)) > 0 || tx.allocs.byID[id] == nil {
 			came = append(came, a)
 			delete(t.came, id)
 		}

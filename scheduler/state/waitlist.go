@@ -77,7 +77,7 @@ func (tx *Tx) enlist(key nomad.JobKey) {
 		l.remove(w)
 	}
 	delete(l.of, key)
-	j, b := tx.jobs[key], tx.blocked[key]
+	j, b := tx.jobs.byKey[key], tx.jobs.blocked[key]
 	if j == nil || b == nil || !j.GPU || j.Stopped {
 		return
 	}
@@ -238,10 +238,10 @@ func (r *Reader) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 // Turn is a group's place in the order of what waits: what waits already keeps the
 // time since when it does.
 func (r *Reader) Turn(key nomad.JobKey, group string, priority int, queue string) quota.Turn {
-	q, _ := r.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
-	since := r.now()
+	q, _ := r.Config().QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
+	since := r.Now()
 	if r.Missing(key, group) > 0 {
-		since = r.blocked[key].Since
+		since = r.jobs.blocked[key].Since
 	}
 	return turn(key, group, priority, q, since)
 }
