@@ -49,7 +49,9 @@ func (tx *Tx) applyWork(c nomad.Change) {
 		delete(tx.returning, c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
-		tx.forgetUnplaced(c.Blocked)
+		for id := range tx.promises.refused(c.Blocked) {
+			tx.forget(id)
+		}
 	case c.Unblocked != nil:
 		tx.unblock(*c.Unblocked)
 		tx.forgetFutile(*c.Unblocked)
@@ -92,12 +94,12 @@ func (tx *Tx) bookAllOn(id string) {
 	for _, a := range byID(tx.allocs.onNode[id]) {
 		tx.book(tx.usageOf(a))
 	}
-	for _, a := range slices.SortedFunc(maps.Values(tx.assumed), oldestFirst) {
+	for _, a := range slices.SortedFunc(maps.Values(tx.promises.byID), oldestFirst) {
 		if a.Usage.NodeID == id {
 			tx.book(a.Usage)
 		}
 	}
-	for _, r := range byID(tx.reservations) {
+	for _, r := range byID(tx.reservations.byID) {
 		if r.Usage.NodeID == id && r.ClaimedBy == "" {
 			tx.book(r.Usage)
 		}
@@ -152,7 +154,7 @@ func (tx *Tx) job(j *nomad.Job) {
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)
 	}
-	tx.compare(j.Key)
+	tx.records.compare(j.Key)
 	tx.enlist(j.Key)
 	if j.Stopped {
 		tx.Forget(j.Key)
@@ -162,18 +164,34 @@ func (tx *Tx) job(j *nomad.Job) {
 	}
 }
 
+// startedAgain notes that a job that had been stopped is registered to run. Where nothing
+// was decided about that, it came around the service: what it was once admitted for may
+// be taken.
+func (tx *Tx) startedAgain(key nomad.JobKey) {
+	known := tx.Record(key)
+	if known == nil || tx.UnderWay(known) {
+		return
+	}
+	r := known.Clone()
+	for name, g := range r.Groups {
+		g.Direct = true
+		r.Groups[name] = g
+	}
+	tx.Keep(r)
+}
+
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
 	tx.jobs.remove(key)
 	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
 	tx.unblock(key)
-	delete(tx.drifted, key)
+	tx.records.compare(key)
 	for _, a := range tx.AllocsOf(key) {
 		tx.allocGone(a.ID)
 	}
 	tx.forgetFutile(key)
 	tx.Forget(key)
-	tx.gone = append(tx.gone, key)
+	tx.departed.keys = append(tx.departed.keys, key)
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {
@@ -199,7 +217,9 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 		tx.plan.Started()
 		tx.learnStart(a)
 		tx.turnover.come(a)
-		tx.confirm(a)
+		if id := tx.keptBy(a); id != "" {
+			tx.forget(id)
+		}
 		tx.book(tx.usageOf(a))
 		return
 	}

@@ -40,12 +40,12 @@ func (tx *Tx) unbook(id string) {
 // rebook enters again what a usage ID stands for.
 func (tx *Tx) rebook(id string) {
 	switch {
-	case tx.assumed[id] != nil:
-		tx.book(tx.assumed[id].Usage)
-	case tx.allocs.byID[id] != nil:
-		tx.book(tx.usageOf(tx.allocs.byID[id]))
-	case tx.reservations[id] != nil:
-		tx.book(tx.reservations[id].Usage)
+	case tx.promises.byID[id] != nil:
+		tx.book(tx.promises.byID[id].Usage)
+	case tx.Alloc(id) != nil:
+		tx.book(tx.usageOf(tx.Alloc(id)))
+	case tx.Reservation(id) != nil:
+		tx.book(tx.Reservation(id).Usage)
 	}
 }
 
@@ -80,7 +80,7 @@ func (tx *Tx) rebookQueue(queue string) {
 
 // rebookAll books all allocs again, after queues changed.
 func (tx *Tx) rebookAll() {
-	for _, id := range tx.order {
+	for _, id := range tx.NodeIDs() {
 		for _, u := range tx.snap.UsagesOn(id) {
 			if a := tx.allocs.byID[u.ID]; a != nil {
 				tx.unbook(a.ID)

@@ -1,29 +1,10 @@
 package state
 
 import (
-	"cmp"
-	"maps"
 	"slices"
-	"strings"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
-
-// Record is what was decided about a job; nil: nothing that is known. It must not
-// be changed.
-func (r *Reader) Record(key nomad.JobKey) *record.Record { return r.records[key] }
-
-// Recorded lists the jobs that have a record, in order.
-func (r *Reader) Recorded() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(r.records), CompareKeys)
-}
-
-// CompareKeys orders jobs by namespace, then ID.
-func CompareKeys(x, y nomad.JobKey) int {
-	return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.ID, y.ID))
-}
 
 // Snapshot is the cluster with everything that is held or promised. Whoever changes
 // it puts it back before the transaction ends.

@@ -36,7 +36,7 @@ func (tx *Tx) costOf(a *nomad.Alloc) place.Charge {
 	if n := tx.nodes.byID[a.NodeID]; n != nil {
 		return tx.Charge(a.NodeID, tx.takes(a, n))
 	}
-	if r := tx.records[a.Key()]; r != nil {
+	if r := tx.Record(a.Key()); r != nil {
 		return r.Groups[a.Group].Cost
 	}
 	return place.Charge{}
@@ -89,10 +89,4 @@ func (r *Reader) Returning() []*Waiting {
 		w.Missing = min(w.Missing, max(0, absent))
 	}
 	return list
-}
-
-// isHeld reports whether a group was recorded as one that waits.
-func (r *Reader) isHeld(key nomad.JobKey, group string) bool {
-	known := r.records[key]
-	return known != nil && known.Groups[group].Decision.Hold != nil
 }

@@ -28,6 +28,9 @@ type Reader struct {
 	*nodes
 	*jobs
 	*allocs
+	*promises
+	*reservations
+	*records
 	version uint64                     // grows with every change
 	epoch   uint64                     // grows with every change of what fits where
 	seats   seats                      // of the nodes, and where something changed
@@ -37,15 +40,8 @@ type Reader struct {
 	// returning are the allocs that failed and that Nomad starts again, by ID.
 	returning map[string]returning
 
-	assumed      map[string]*Assumed
-	promised     map[nomad.JobKey]map[string]*Assumed // the same by job
-	reservations map[string]*record.Reservation
-	records      map[nomad.JobKey]*record.Record // as far as read
-	drifted      map[nomad.JobKey]bool           // jobs that are not registered as recorded
-	limited      limited                         // jobs that are recorded as kept off some nodes, and periodic ones
-	futile       map[string]bool                 // groups that no eviction would help: job/group
-	unmoved      map[string]string               // why no work was moved for groups: job/group
-	gone         []nomad.JobKey                  // jobs that left, whose records can go
+	futile  map[string]bool   // groups that no eviction would help: job/group
+	unmoved map[string]string // why no work was moved for groups: job/group
 
 	snap     *place.Snapshot
 	plan     *place.Planner
@@ -71,17 +67,20 @@ type Reader struct {
 }
 
 // Tx reads and changes the state. It is valid within [State.Update].
-type Tx struct{ Reader }
+type Tx struct {
+	Reader
+	departed
+}
 
 // New returns a state that knows nothing yet.
 func New(c *config.Config, now func() time.Time) *State {
 	set := &settings{c}
 	j := newJobs(set)
-	s := &State{tx: Tx{Reader{
+	s := &State{tx: Tx{Reader: Reader{
 		clock: now, settings: set, contact: &contact{clock: now}, nodes: newNodes(), jobs: j, allocs: newAllocs(now, j),
 		seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
-		assumed: map[string]*Assumed{}, promised: map[nomad.JobKey]map[string]*Assumed{}, reservations: map[string]*record.Reservation{},
-		records: map[nomad.JobKey]*record.Record{}, drifted: map[nomad.JobKey]bool{}, limited: newLimited(), futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
+		promises: newPromises(), reservations: newReservations(now), records: newRecords(now, j),
+		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
 		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
 		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}

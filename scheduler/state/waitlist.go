@@ -87,11 +87,11 @@ func (tx *Tx) enlist(key nomad.JobKey) {
 			continue
 		}
 		w := &Waiting{Job: key, Group: g.Name, Missing: b.Missing[g.Name], Turn: turn(key, g.Name, j.Priority, tx.QueueOf(key, g.Name), b.Since)}
-		if r := tx.records[key]; r != nil {
+		if r := tx.Record(key); r != nil {
 			if known, found := r.Groups[g.Name]; found {
 				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
 			}
-		} else if parent := tx.records[nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}]; j.Parent != "" && parent != nil {
+		} else if parent := tx.Record(nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}); j.Parent != "" && parent != nil {
 			w.cost = parent.Groups[g.Name].Cost // until it has a record of its own
 		}
 		l.insert(w)
@@ -223,13 +223,13 @@ func (r *Reader) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 			}
 		}
 	}
-	if len(r.promised) > len(r.waits.of) { // as when many were admitted in one moment
+	if len(r.promises.byJob) > len(r.waits.of) { // as when many were admitted in one moment
 		for key := range r.waits.of {
 			promised(key)
 		}
 		return sum
 	}
-	for key := range r.promised {
+	for key := range r.promises.byJob {
 		promised(key)
 	}
 	return sum
