@@ -1,12 +1,10 @@
 package state
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Apply takes changes from Nomad: nodes first, because usage needs them.
@@ -25,7 +23,7 @@ func (s *State) Apply(changes []nomad.Change, index uint64) {
 		}
 		tx.contact.index = max(tx.contact.index, index)
 		tx.version++
-		tx.epoch++
+		tx.books.epoch++
 	})
 }
 
@@ -62,18 +60,16 @@ func (tx *Tx) applyWork(c nomad.Change) {
 // changed.
 func (tx *Tx) node(n *nomad.Node) {
 	id := n.Plan.ID
-	tx.seats.take(id)
-	tx.seats.touch(id)
+	tx.books.seats.take(id)
+	tx.books.seats.touch(id)
 	known := tx.Node(id) != nil
-	held := tx.snap.UsagesOn(id)
+	held := tx.UsagesOn(id)
 	for _, u := range held {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
 	n = tx.withMeasurements(n)
-	idle := n.Plan
-	idle.Ineligible, idle.GPUs = false, healthy(n.Plan.GPUs)
-	if err := errors.Join(tx.snap.AddNode(n.Plan), tx.idle.AddNode(idle)); err != nil {
+	if err := tx.books.addNode(n.Plan); err != nil {
 		tx.Trouble(err)
 		tx.forgetNode(id)
 		return
@@ -106,23 +102,14 @@ func (tx *Tx) bookAllOn(id string) {
 	}
 }
 
-// healthy is the GPUs as they would be with nothing wrong.
-func healthy(gpus []place.GPU) []place.GPU {
-	out := slices.Clone(gpus)
-	for i := range out {
-		out[i].Unhealthy, out[i].Cordoned, out[i].SurplusMilli = false, false, 0
-	}
-	return out
-}
-
 func (tx *Tx) nodeGone(id string) {
 	if n := tx.Node(id); n != nil {
 		for i := range n.Plan.GPUs {
 			delete(tx.surplus, n.Plan.GPUs[i].ID)
 		}
 	}
-	tx.seats.touch(id)
-	for _, u := range tx.snap.UsagesOn(id) {
+	tx.books.seats.touch(id)
+	for _, u := range tx.UsagesOn(id) {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
@@ -133,7 +120,7 @@ func (tx *Tx) nodeGone(id string) {
 func (tx *Tx) forgetNode(id string) {
 	tx.nodes.remove(id)
 	delete(tx.unused, id)
-	tx.seats.leave(id)
+	tx.books.seats.leave(id)
 }
 
 // forgetPlan takes a node that nothing is booked on out of the core, if it is there.
@@ -141,9 +128,7 @@ func (tx *Tx) forgetPlan(id string) {
 	if tx.Node(id) == nil {
 		return
 	}
-	_, errSnap := tx.snap.RemoveNode(id)
-	_, errIdle := tx.idle.RemoveNode(id)
-	if err := errors.Join(errSnap, errIdle); err != nil {
+	if err := tx.books.removeNode(id); err != nil {
 		tx.Trouble(err)
 	}
 }
@@ -214,7 +199,7 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 		defer tx.rebookGroup(a)
 	}
 	if before == nil {
-		tx.plan.Started()
+		tx.books.plan.Started()
 		tx.learnStart(a)
 		tx.turnover.come(a)
 		if id := tx.keptBy(a); id != "" {
@@ -234,7 +219,7 @@ func (tx *Tx) allocGone(id string) {
 	if a == nil {
 		return
 	}
-	tx.plan.Ended()
+	tx.books.plan.Ended()
 	tx.turnover.leave(a, tx.Now())
 	tx.allocs.remove(a)
 	tx.unbook(id)

@@ -99,14 +99,6 @@ func (r *Reader) expectedUse(a *nomad.Alloc, task string, g *place.GPU, promised
 	return max(promised, use)
 }
 
-// promisedOf is the compute that a take of a GPU is promised.
-func promisedOf(g *place.GPU, t place.Take) int64 {
-	if g.Mode == gpu.ModeShared {
-		return Proportion(t.Replicas, g.Replicas)
-	}
-	return t.Milli
-}
-
 // load is what the tasks that run on a GPU are expected to use of it, and can use at most.
 type load struct{ expected, most int64 }
 
@@ -167,7 +159,7 @@ func (tx *Tx) rebookBursts(node string) {
 		return
 	}
 	for _, a := range byID(tx.allocs.onNode[node]) {
-		u, booked := tx.snap.Usage(a.ID)
+		u, booked := tx.Usage(a.ID)
 		if booked && len(a.Devices) > 0 && !slices.Equal(u.Takes, tx.takes(a, n)) {
 			tx.unbook(a.ID)
 			tx.book(tx.usageOf(a))

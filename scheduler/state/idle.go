@@ -143,11 +143,11 @@ const checkIdleEvery = time.Second
 // CheckIdle has what is idle counted so, and what is not any more counted as other work:
 // also where it was not measured lately.
 func (tx *Tx) CheckIdle() {
-	if !tx.Config().WatchesIdle() && len(tx.flagged) == 0 || tx.Now().Sub(tx.checked) < checkIdleEvery {
+	if !tx.Config().WatchesIdle() && len(tx.books.flagged) == 0 || tx.Now().Sub(tx.checked) < checkIdleEvery {
 		return
 	}
 	tx.checked = tx.Now()
-	stale := maps.Clone(tx.flagged)
+	stale := maps.Clone(tx.books.flagged)
 	for node := range tx.unused {
 		for key, s := range tx.unused[node] {
 			if !s.since.IsZero() {
@@ -157,10 +157,10 @@ func (tx *Tx) CheckIdle() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(stale)) {
 		a := tx.allocs.byID[id]
-		if a == nil || tx.idles(a) == tx.flagged[id] {
+		if a == nil || tx.idles(a) == tx.books.flagged[id] {
 			continue
 		}
-		if _, booked := tx.snap.Usage(id); booked {
+		if _, booked := tx.Usage(id); booked {
 			tx.unbook(id)
 			tx.book(tx.usageOf(a))
 		}

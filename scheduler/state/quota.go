@@ -21,13 +21,13 @@ func (tx *Tx) setQuotas() {
 		tx.past = quota.RestorePast(tx.Config().HalfLife, held, at)
 	}
 	tx.quotas = q
-	tx.plan.SetQuotas(q, tx.past)
+	tx.books.plan.SetQuotas(q, tx.past)
 }
 
 // Account adds what queues hold to what they held over time.
 func (tx *Tx) Account() {
 	if tx.quotas != nil {
-		tx.past.Account(tx.quotas, tx.snap, tx.Now())
+		tx.past.Account(tx.quotas, tx.books.snap, tx.Now())
 	}
 }
 
@@ -38,7 +38,7 @@ func (r *Reader) OverQuota(queue string, cost place.Charge) string {
 	if r.quotas == nil {
 		return ""
 	}
-	return r.quotas.Over(r.snap, queue, cost)
+	return r.quotas.Over(r.books.snap, queue, cost)
 }
 
 // OverWithOwed says why a queue may not take a charge more beside what others were
@@ -58,12 +58,12 @@ func (r *Reader) NeverInQuota(queue string, cost place.Charge) string {
 	if r.quotas == nil {
 		return ""
 	}
-	return r.quotas.Over(r.idle, queue, cost)
+	return r.quotas.Over(r.books.idle, queue, cost)
 }
 
 // Exceeds reports whether a queue holds more than it may.
 func (r *Reader) Exceeds(queue string) bool {
-	return r.quotas != nil && r.quotas.Excess(r.snap, queue) != place.Charge{}
+	return r.quotas != nil && r.quotas.Excess(r.books.snap, queue) != place.Charge{}
 }
 
 // Used is what a queue holds, and how much of that it has borrowed.
@@ -71,7 +71,7 @@ func (r *Reader) Used(queue string) (used, borrowed place.Charge) {
 	if r.quotas == nil {
 		return place.Charge{}, place.Charge{}
 	}
-	return r.quotas.Used(r.snap, queue), r.quotas.Borrowed(r.snap, queue)
+	return r.quotas.Used(r.books.snap, queue), r.quotas.Borrowed(r.books.snap, queue)
 }
 
 // HoldersIn lists what the jobs that match hold of a queue and the queues below it,
@@ -79,7 +79,7 @@ func (r *Reader) Used(queue string) (used, borrowed place.Charge) {
 func (r *Reader) HoldersIn(queue string, matches func(nomad.JobKey) bool) []place.Usage {
 	var list []place.Usage
 	for a := range r.Allocs() {
-		u, booked := r.snap.Usage(a.ID)
+		u, booked := r.Usage(a.ID)
 		if booked && len(u.Takes) > 0 && matches(a.Key()) && r.IsWithin(u.Queue, queue) {
 			list = append(list, u)
 		}

@@ -47,7 +47,7 @@ func (tx *Tx) forgetFailed() {
 	for id, r := range tx.returning {
 		if tx.jobs.byKey[r.alloc.Key()] == nil || !r.alloc.Returns && !tx.Within(r.since, Echo) {
 			delete(tx.returning, id)
-			tx.epoch++
+			tx.books.epoch++
 			tx.version++
 		}
 	}

@@ -1,13 +1,10 @@
 package state
 
 import (
-	"encoding/json"
 	"maps"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Fit is how well a node can take an alloc.
@@ -72,7 +69,7 @@ func (tx *Tx) sweepRooms() {
 
 // follow forgets what was judged of nodes where something changed since.
 func (m *Room) follow() {
-	s := &m.tx.seats
+	s := &m.tx.books.seats
 	touched, known := s.since(m.touches)
 	m.touches = s.touches()
 	if !known {
@@ -96,7 +93,7 @@ func (m *Room) follow() {
 // judge says how well the node on a seat fits.
 func (m *Room) judge(at int) Fit {
 	if m.fits[at] == unjudged {
-		m.fits[at] = m.tx.fit(m.tx.seats.nodes[at], m.need)
+		m.fits[at] = m.tx.fit(m.tx.books.seats.nodes[at], m.need)
 		m.count[m.fits[at]]++
 	}
 	return m.fits[at]
@@ -111,24 +108,9 @@ func (m *Room) all() *Room {
 	return m
 }
 
-func (r *Reader) fit(node string, n *Need) Fit {
-	known := r.nodes.byID[node]
-	switch {
-	case known == nil || !r.Admits(node, n):
-		return FitsNever
-	case !known.Plan.Ineligible && r.Serves(node, n, nil):
-		return FitsNow
-	case !r.Serves(node, n, place.Everything):
-		return FitsNever
-	case known.Plan.Ineligible:
-		return FitsWhenBack
-	}
-	return FitsLater
-}
-
 // On is how well a node fits.
 func (m *Room) On(node string) Fit {
-	if at, known := m.tx.seats.of[node]; known {
+	if at, known := m.tx.books.seats.of[node]; known {
 		return m.judge(at)
 	}
 	return FitsNever
@@ -146,19 +128,6 @@ func (m *Room) AnyNow(except map[string]string) bool {
 		}
 	}
 	return left > 0
-}
-
-// name names all that decides on which nodes there is room for a need.
-func (n *Need) name() string {
-	text, err := json.Marshal(struct {
-		Nodes, Pools, Datacenters []string
-		Constraints               []constraint.Constraint
-		Alloc                     place.Blocks
-	}{n.Node.Nodes, n.Node.Pools, n.Node.Datacenters, n.Node.Constraints, n.Alloc})
-	if err != nil { // text and numbers always marshal
-		return ""
-	}
-	return string(text)
 }
 
 // leaver is for whom work has to leave.

@@ -28,12 +28,11 @@ type Reader struct {
 	*nodes
 	*jobs
 	*allocs
+	*books
 	*promises
 	*reservations
 	*records
 	version uint64                     // grows with every change
-	epoch   uint64                     // grows with every change of what fits where
-	seats   seats                      // of the nodes, and where something changed
 	saved   map[nomad.JobKey]time.Time // when a job told that its work is saved
 
 	waits waitlist
@@ -43,10 +42,6 @@ type Reader struct {
 	futile  map[string]bool   // groups that no eviction would help: job/group
 	unmoved map[string]string // why no work was moved for groups: job/group
 
-	snap     *place.Snapshot
-	plan     *place.Planner
-	idle     *place.Snapshot // the same nodes with nothing on them
-	idlePlan *place.Planner
 	quotas   *place.Quotas                     // nil without queues
 	past     *quota.Past                       // what queues held over time
 	measured map[string]nomad.Measurements     // by node
@@ -54,7 +49,6 @@ type Reader struct {
 	unused   map[string]map[idleKey]unusedSpan // what is held and not used, by node
 	learned  map[taskKey]learnedUse            // compute that tasks use
 	surplus  map[string]int64                  // GPUs by ID that are used more than is expected, in milli
-	flagged  map[string]bool                   // allocs that are booked as idle
 	checked  time.Time                         // when that was looked at
 	history  history
 	rooms    map[string]*Room // by the name of the need
@@ -75,13 +69,13 @@ type Tx struct {
 // New returns a state that knows nothing yet.
 func New(c *config.Config, now func() time.Time) *State {
 	set := &settings{c}
-	j := newJobs(set)
+	n, j := newNodes(), newJobs(set)
 	s := &State{tx: Tx{Reader: Reader{
-		clock: now, settings: set, contact: &contact{clock: now}, nodes: newNodes(), jobs: j, allocs: newAllocs(now, j),
-		seats: seats{of: map[string]int{}}, rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
+		clock: now, settings: set, contact: &contact{clock: now}, nodes: n, jobs: j, books: newBooks(n, j), allocs: newAllocs(now, j),
+		rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
 		promises: newPromises(), reservations: newReservations(now), records: newRecords(now, j),
-		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, flagged: map[string]bool{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
-		snap: place.NewSnapshot(), idle: place.NewSnapshot(), measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
+		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
+		measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
 		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}
 	s.tx.newPlanners()
@@ -112,9 +106,7 @@ func (s *State) Do(f func(*Tx)) {
 
 // newPlanners makes planners with the present configuration.
 func (tx *Tx) newPlanners() {
-	tx.plan = place.NewPlanner(tx.snap, tx.Config().Placement.Policy, tx.Config().Placement.Weights)
-	tx.plan.ExpectEnds()
-	tx.idlePlan = place.NewPlanner(tx.idle, place.PolicyPack, tx.Config().Placement.Weights)
+	tx.books.planWith(&tx.Config().Placement)
 	tx.setQuotas()
 }
 
@@ -137,7 +129,7 @@ func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 		tx.enlist(key)
 	}
 	tx.version++
-	tx.epoch++
+	tx.books.epoch++
 	return newPlanner
 }
 
@@ -150,9 +142,6 @@ func (s *State) Trouble(err error) {
 // again.
 func (r *Reader) Version() uint64 { return r.version }
 
-// Epoch grows with every change of what fits where.
-func (r *Reader) Epoch() uint64 { return r.epoch }
-
 // Changed notes a change that only its maker knows of.
 func (tx *Tx) Changed() { tx.version++ }
 
@@ -160,12 +149,4 @@ func (tx *Tx) Changed() { tx.version++ }
 func (tx *Tx) Trouble(err error) {
 	tx.history.trouble(tx.Now(), err)
 	tx.version++
-}
-
-// Try runs f, which leaves everything as it was: what was looked for in vain before
-// still is.
-func (tx *Tx) Try(f func()) {
-	epoch := tx.epoch
-	f()
-	tx.epoch = epoch
 }

@@ -2,62 +2,12 @@ package state
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
-
-// Holding is what one task of an alloc holds of one GPU.
-type Holding struct {
-	Task      string
-	GPU       *place.GPU
-	Position  int      // of the GPU on its node
-	Instances []string // Nomad's device instances
-	Milli     int64    // compute that is kept free for it
-	// MemoryMiB is memory that is the task's own: none of a GPU that tasks take turns on.
-	MemoryMiB int64
-	Charge    place.Charge // what counts against a quota
-}
-
-// Holdings is what the tasks of an alloc hold. Devices that its node does not list are
-// left out.
-func (r *Reader) Holdings(a *nomad.Alloc) []Holding {
-	n := r.nodes.byID[a.NodeID]
-	if n == nil {
-		return nil
-	}
-	var list []Holding
-	for _, d := range a.Devices {
-		instances := map[int][]string{}
-		for _, id := range d.IDs {
-			if at, ok := n.Links[id]; ok {
-				instances[at.GPU] = append(instances[at.GPU], id)
-			}
-		}
-		for _, at := range slices.Sorted(maps.Keys(instances)) {
-			g := &n.Plan.GPUs[at]
-			take := TakeOf(g, int64(len(instances[at])), r.Guarantee(a, d.Task))
-			take.GPU = at
-			h := Holding{Task: d.Task, GPU: g, Position: at, Instances: instances[at], Milli: take.Milli, Charge: r.Charge(n.Plan.ID, []place.Take{take})}
-			if g.Mode != gpu.ModeShared {
-				h.MemoryMiB = h.Charge.MemoryMiB
-			}
-			list = append(list, h)
-		}
-	}
-	return list
-}
-
-// Alone reports whether the task has all of the GPU, so that what is measured of the GPU
-// is its use.
-func (h *Holding) Alone() bool {
-	return h.GPU.Mode == gpu.ModeWhole || h.GPU.Mode == gpu.ModeSlice && int64(len(h.Instances)) == h.GPU.Slices
-}
 
 // turnover is which allocs with devices came and went since it was taken last. It is kept
 // only after [State.FollowTurnover].

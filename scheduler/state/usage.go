@@ -77,31 +77,6 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 	return out
 }
 
-// TakeOf is what so many instances of a GPU are, with the compute that was
-// asked for, or in proportion (0).
-func TakeOf(g *place.GPU, instances, guarantee int64) place.Take {
-	switch g.Mode {
-	case gpu.ModeSlice:
-		t := place.Take{Slices: instances, Milli: guarantee}
-		if t.Milli == 0 || instances == g.Slices {
-			t.Milli = Proportion(instances, g.Slices)
-		}
-		return t
-	case gpu.ModeShared:
-		return place.Take{Replicas: instances}
-	}
-	return place.Take{Milli: gpu.MilliPerGPU}
-}
-
-// Proportion is the compute that goes with slices when nothing else was said.
-// It is rounded down, so that the slices of a GPU never add up to more than it.
-func Proportion(instances, of int64) int64 {
-	if of == 0 {
-		return 0
-	}
-	return min(gpu.MilliPerGPU, instances*gpu.MilliPerGPU/of)
-}
-
 // Evictable reports whether an alloc may have to make room for another. What was
 // dispatched cannot be kept off the room that it gave, and would take it back. While
 // canaries of its group wait for promotion, none does: the change that keeps the

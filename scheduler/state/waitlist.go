@@ -253,7 +253,3 @@ func turn(key nomad.JobKey, group string, priority int, q *config.Queue, since t
 	}
 	return t
 }
-
-// Order is whose turn it is at this moment: of what waits, what yields, what is
-// taken back and what need not wait for its turn any more.
-func (r *Reader) Order() *quota.Order { return r.plan.Order() }

@@ -11,28 +11,13 @@ import (
 
 // book enters a usage that is a fact or a promise.
 func (tx *Tx) book(u place.Usage) {
-	if tx.nodes.byID[u.NodeID] == nil {
-		return // it is booked once the node is known
-	}
-	tx.epoch++
-	tx.seats.touch(u.NodeID)
-	if u.Idle {
-		tx.flagged[u.ID] = true
-	}
-	if err := tx.snap.Observe(u); err != nil {
+	if err := tx.books.enter(&u); err != nil {
 		tx.Trouble(err)
 	}
 }
 
 func (tx *Tx) unbook(id string) {
-	u, booked := tx.snap.Usage(id)
-	if !booked {
-		return
-	}
-	tx.epoch++
-	tx.seats.touch(u.NodeID)
-	delete(tx.flagged, id)
-	if _, err := tx.snap.Release(id); err != nil {
+	if err := tx.books.strike(id); err != nil {
 		tx.Trouble(err)
 	}
 }
@@ -70,8 +55,8 @@ func (tx *Tx) rebookGroup(of *nomad.Alloc) {
 
 // rebookQueue books the allocs of a queue again.
 func (tx *Tx) rebookQueue(queue string) {
-	for _, claim := range slices.Clone(tx.snap.Claims(queue)) {
-		if a := tx.allocs.byID[claim.ID]; a != nil {
+	for _, claim := range slices.Clone(tx.books.snap.Claims(queue)) {
+		if a := tx.Alloc(claim.ID); a != nil {
 			tx.unbook(a.ID)
 			tx.book(tx.usageOf(a))
 		}
@@ -81,8 +66,8 @@ func (tx *Tx) rebookQueue(queue string) {
 // rebookAll books all allocs again, after queues changed.
 func (tx *Tx) rebookAll() {
 	for _, id := range tx.NodeIDs() {
-		for _, u := range tx.snap.UsagesOn(id) {
-			if a := tx.allocs.byID[u.ID]; a != nil {
+		for _, u := range tx.UsagesOn(id) {
+			if a := tx.Alloc(u.ID); a != nil {
 				tx.unbook(a.ID)
 				tx.book(tx.usageOf(a))
 			}
@@ -94,7 +79,7 @@ func (tx *Tx) rebookAll() {
 func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 	var off []*nomad.Alloc
 	for a := range allocs {
-		if _, booked := tx.snap.Usage(a.ID); booked {
+		if _, booked := tx.Usage(a.ID); booked {
 			off = append(off, a)
 			tx.unbook(a.ID)
 		}
@@ -111,11 +96,11 @@ func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 // it cannot be.
 func (tx *Tx) With(u place.Usage, f func() bool) bool {
 	u.ID, u.Pinned = "trial:"+u.ID, true
-	if err := tx.snap.Observe(u); err != nil {
+	if err := tx.books.snap.Observe(u); err != nil {
 		return false
 	}
 	answer := f()
-	if _, err := tx.snap.Release(u.ID); err != nil {
+	if _, err := tx.books.snap.Release(u.ID); err != nil {
 		tx.Trouble(err)
 	}
 	return answer
