@@ -104,9 +104,7 @@ func (tx *Tx) bookAllOn(id string) {
 
 func (tx *Tx) nodeGone(id string) {
 	if n := tx.Node(id); n != nil {
-		for i := range n.Plan.GPUs {
-			delete(tx.surplus, n.Plan.GPUs[i].ID)
-		}
+		tx.measurements.leave(n)
 	}
 	tx.books.seats.touch(id)
 	for _, u := range tx.UsagesOn(id) {
@@ -119,7 +117,7 @@ func (tx *Tx) nodeGone(id string) {
 // forgetNode removes a node that there is no plan for, if it is there.
 func (tx *Tx) forgetNode(id string) {
 	tx.nodes.remove(id)
-	delete(tx.unused, id)
+	delete(tx.unused.onNode, id)
 	tx.books.seats.leave(id)
 }
 

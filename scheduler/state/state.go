@@ -32,6 +32,9 @@ type Reader struct {
 	*promises
 	*reservations
 	*records
+	*measurements
+	*learned
+	*unused
 	version uint64                     // grows with every change
 	saved   map[nomad.JobKey]time.Time // when a job told that its work is saved
 
@@ -42,17 +45,11 @@ type Reader struct {
 	futile  map[string]bool   // groups that no eviction would help: job/group
 	unmoved map[string]string // why no work was moved for groups: job/group
 
-	quotas   *place.Quotas                     // nil without queues
-	past     *quota.Past                       // what queues held over time
-	measured map[string]nomad.Measurements     // by node
-	hot      map[string]heat                   // GPUs by ID that are measured to be fully used
-	unused   map[string]map[idleKey]unusedSpan // what is held and not used, by node
-	learned  map[taskKey]learnedUse            // compute that tasks use
-	surplus  map[string]int64                  // GPUs by ID that are used more than is expected, in milli
-	checked  time.Time                         // when that was looked at
-	history  history
-	rooms    map[string]*Room // by the name of the need
-	swept    time.Time        // when unused rooms were forgotten
+	quotas  *place.Quotas // nil without queues
+	past    *quota.Past   // what queues held over time
+	history history
+	rooms   map[string]*Room // by the name of the need
+	swept   time.Time        // when unused rooms were forgotten
 	// lifetimes is how long work runs, outlook when what waits is likely to start.
 	lifetimes forecast.Lifetimes
 	outlook   starts
@@ -69,13 +66,14 @@ type Tx struct {
 // New returns a state that knows nothing yet.
 func New(c *config.Config, now func() time.Time) *State {
 	set := &settings{c}
-	n, j := newNodes(), newJobs(set)
+	n, j, m := newNodes(), newJobs(set), newMeasurements(now, set)
+	a, b := newAllocs(now, j), newBooks(n, j)
 	s := &State{tx: Tx{Reader: Reader{
-		clock: now, settings: set, contact: &contact{clock: now}, nodes: n, jobs: j, books: newBooks(n, j), allocs: newAllocs(now, j),
+		clock: now, settings: set, contact: &contact{clock: now}, nodes: n, jobs: j, books: b, allocs: a,
 		rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
 		promises: newPromises(), reservations: newReservations(now), records: newRecords(now, j),
-		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{}, hot: map[string]heat{}, unused: map[string]map[idleKey]unusedSpan{}, learned: map[taskKey]learnedUse{}, surplus: map[string]int64{},
-		measured: map[string]nomad.Measurements{}, past: quota.NewPast(c.HalfLife),
+		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{},
+		measurements: m, learned: newLearned(set, j, a, b, m), unused: newUnused(now, set, j, a, b, m), past: quota.NewPast(c.HalfLife),
 		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
 	}}}
 	s.tx.newPlanners()

@@ -72,14 +72,3 @@ func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 func byCreation(x, y *nomad.Alloc) int {
 	return cmp.Or(x.Created.Compare(y.Created), strings.Compare(x.ID, y.ID))
 }
-
-// UseOf is what a task was measured last to use of a GPU that it holds an instance of, and
-// whether that is known. What is measured of the GPU counts where the task is alone on it.
-func (r *Reader) UseOf(node, uuid, instance string, alone bool) (nomad.TaskUse, bool) {
-	m := r.measured[node]
-	if use, known := m.Tasks[instance]; known {
-		return use, true
-	}
-	g, known := m.GPUs[uuid]
-	return nomad.TaskUse{At: g.At, Milli: g.Milli, MemoryMiB: g.MemoryMiB}, known && alone
-}
