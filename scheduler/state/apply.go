@@ -36,15 +36,15 @@ func (tx *Tx) applyWork(c nomad.Change) {
 	case c.Alloc != nil && c.Alloc.Holds():
 		tx.alloc(c.Alloc)
 	case c.Alloc != nil:
-		tx.learnRun(c.Alloc)
+		tx.learnRun(c.Alloc, tx.takesOf)
 		tx.turnover.end(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
-		tx.noteReturn(c.Alloc)
+		tx.returns.note(c.Alloc, tx.costOf)
 	case c.Past != nil:
-		tx.learnRun(c.Past)
+		tx.learnRun(c.Past, tx.takesOf)
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
-		delete(tx.returning, c.AllocGone)
+		delete(tx.returns.byID, c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
 		for id := range tx.promises.refused(c.Blocked) {
@@ -52,7 +52,7 @@ func (tx *Tx) applyWork(c nomad.Change) {
 		}
 	case c.Unblocked != nil:
 		tx.unblock(*c.Unblocked)
-		tx.forgetFutile(*c.Unblocked)
+		tx.reasons.forget(*c.Unblocked)
 	}
 }
 
@@ -166,13 +166,13 @@ func (tx *Tx) startedAgain(key nomad.JobKey) {
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
 	tx.jobs.remove(key)
-	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
+	tx.returns.forgetJob(key)
 	tx.unblock(key)
 	tx.records.compare(key)
 	for _, a := range tx.AllocsOf(key) {
 		tx.allocGone(a.ID)
 	}
-	tx.forgetFutile(key)
+	tx.reasons.forget(key)
 	tx.Forget(key)
 	tx.departed.keys = append(tx.departed.keys, key)
 }

@@ -89,7 +89,10 @@ func (tx *Tx) Expire() []*record.Reservation {
 	now := tx.Now()
 	tx.forgetEvictions()
 	tx.wanted.forget(now)
-	tx.forgetFailed()
+	if tx.returns.forgetLate() {
+		tx.books.epoch++
+		tx.version++
+	}
 	making := tx.makingRoom(tx.beganToEnd())
 	for id, a := range tx.promises.byID {
 		limit := Unplaced

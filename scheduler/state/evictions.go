@@ -73,17 +73,3 @@ func timesByName(times map[nomad.JobKey]time.Time) map[string]time.Time {
 	}
 	return named
 }
-
-// BudgetLeft reports whether work bears another eviction for a queue that is not its own, or with
-// own for its own.
-func (r *Reader) BudgetLeft(a *nomad.Alloc, own bool) bool {
-	h, most := &r.history, &r.Config().Preemption
-	if len(h.evicted.all) == 0 && len(h.byQueue.all) == 0 {
-		return true
-	}
-	q := r.QueueOf(a.Key(), a.Group)
-	if own {
-		return len(h.evicted.all[a.Key()]) < most.MaxPerJob && (q == nil || len(h.byQueue.all[q.Name]) < most.MaxPerQueue)
-	}
-	return h.evicted.forOthers(a.Key()) < most.MaxPerJob && (q == nil || h.byQueue.forOthers(q.Name) < most.MaxPerQueue)
-}

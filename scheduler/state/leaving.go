@@ -32,7 +32,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 		if tops = l.ranks.Top(tops[:0], true); len(tops) == 0 {
 			return ""
 		}
-		if node := m.tx.books.seats.nodes[tops[0]]; !kept[node] {
+		if node := m.rooms.books.seats.nodes[tops[0]]; !kept[node] {
 			return node
 		}
 		at := int(tops[0])
@@ -43,7 +43,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 
 // leavingFor is the ranking for a group that waits, as of now.
 func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
-	if len(m.tx.allocs.byJob[own]) == 0 {
+	if len(m.rooms.allocs.byJob[own]) == 0 {
 		own = nomad.JobKey{}
 	}
 	key := leaver{priority, own}
@@ -68,8 +68,8 @@ func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
 
 // goes ranks a seat: the less has to go there, the higher.
 func (m *Room) goes(at, priority int, own nomad.JobKey) int32 {
-	sum, leaves := int64(0), m.tx.Leaves(priority, own)
-	if !m.tx.ServesNow(m.tx.books.seats.nodes[at], m.need, func(u *place.Usage) bool {
+	sum, leaves := int64(0), m.rooms.settings.Leaves(priority, own)
+	if !m.rooms.books.ServesNow(m.rooms.books.seats.nodes[at], m.need, func(u *place.Usage) bool {
 		if !leaves(u) {
 			return false
 		}

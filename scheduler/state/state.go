@@ -6,11 +6,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
 // State guards what is believed of the cluster. Its methods may be used by many
@@ -20,64 +15,78 @@ type State struct {
 	tx Tx
 }
 
-// Reader reads the state. It is valid within [State.View] and [State.Update].
+// Reader reads the state. It is valid within [State.View] and [State.Update]. It is made of
+// parts, of which each has fields and methods of its own, and knows only some of those above it
+// in this list. What needs several at once is said of a Reader.
 type Reader struct {
+	version uint64 // grows with every change
+
 	clock
 	*settings
 	*contact
+	*history
+	*reasons
+	*checkpoints
+	wanted
+	*starts
+
 	*nodes
 	*jobs
 	*allocs
-	*books
 	*promises
 	*reservations
+
 	*records
+	*returns
+	*books
+	*disruptions
+	*lifetimes
+
+	*quotas
+	*waitlist
+	*rooms
 	*measurements
 	*learned
 	*unused
-	version uint64                     // grows with every change
-	saved   map[nomad.JobKey]time.Time // when a job told that its work is saved
-
-	waits waitlist
-	// returning are the allocs that failed and that Nomad starts again, by ID.
-	returning map[string]returning
-
-	futile  map[string]bool   // groups that no eviction would help: job/group
-	unmoved map[string]string // why no work was moved for groups: job/group
-
-	quotas  *place.Quotas // nil without queues
-	past    *quota.Past   // what queues held over time
-	history history
-	rooms   map[string]*Room // by the name of the need
-	swept   time.Time        // when unused rooms were forgotten
-	// lifetimes is how long work runs, outlook when what waits is likely to start.
-	lifetimes forecast.Lifetimes
-	outlook   starts
-	turnover  turnover
-	wanted    wanted // since when what waits does
 }
 
 // Tx reads and changes the state. It is valid within [State.Update].
 type Tx struct {
 	Reader
 	departed
+	handover
+	turnover turnover
 }
 
 // New returns a state that knows nothing yet.
 func New(c *config.Config, now func() time.Time) *State {
-	set := &settings{c}
-	n, j, m := newNodes(), newJobs(set), newMeasurements(now, set)
-	a, b := newAllocs(now, j), newBooks(n, j)
-	s := &State{tx: Tx{Reader: Reader{
-		clock: now, settings: set, contact: &contact{clock: now}, nodes: n, jobs: j, books: b, allocs: a,
-		rooms: map[string]*Room{}, waits: waitlist{lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}, returning: map[string]returning{},
-		promises: newPromises(), reservations: newReservations(now), records: newRecords(now, j),
-		futile: map[string]bool{}, wanted: wanted{}, unmoved: map[string]string{},
-		measurements: m, learned: newLearned(set, j, a, b, m), unused: newUnused(now, set, j, a, b, m), past: quota.NewPast(c.HalfLife),
-		history: history{evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}, saved: &record.History{}},
-	}}}
+	s := &State{tx: Tx{Reader: newReader(&settings{c}, now), handover: newHandover()}}
 	s.tx.newPlanners()
 	return s
+}
+
+// newReader makes the parts, each of those that it knows.
+func newReader(set *settings, now clock) Reader {
+	r := Reader{
+		clock: now, settings: set, contact: &contact{clock: now}, history: &history{}, reasons: newReasons(),
+		checkpoints: &checkpoints{}, wanted: wanted{}, starts: newStarts(now),
+		nodes: newNodes(), jobs: newJobs(set), promises: newPromises(), reservations: newReservations(now),
+	}
+	r.allocs = newAllocs(now, r.jobs)
+
+	r.records = newRecords(now, r.jobs)
+	r.returns = newReturns(now, r.jobs, r.allocs, r.promises, r.records)
+	r.books = newBooks(r.nodes, r.jobs)
+	r.disruptions = newDisruptions(now, set, r.jobs, r.allocs)
+	r.lifetimes = &lifetimes{clock: now, jobs: r.jobs, allocs: r.allocs}
+
+	r.quotas = newQuotas(set, r.allocs, r.books)
+	r.waitlist = newWaitlist(now, set, r.jobs, r.promises, r.records, r.books)
+	r.rooms = newRooms(now, set, r.allocs, r.books)
+	r.measurements = newMeasurements(now, set)
+	r.learned = newLearned(set, r.jobs, r.allocs, r.books, r.measurements)
+	r.unused = newUnused(now, set, r.jobs, r.allocs, r.books, r.measurements)
+	return r
 }
 
 // View lets f read the state.
@@ -122,7 +131,7 @@ func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 	}
 	tx.setQuotas()
 	tx.rebookAll()
-	clear(tx.rooms)
+	clear(tx.rooms.byNeed)
 	for key := range tx.jobs.blocked {
 		tx.enlist(key)
 	}

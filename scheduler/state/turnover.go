@@ -55,7 +55,7 @@ func (s *State) FollowTurnover() {
 func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 	t := &tx.turnover
 	for id, a := range t.came {
-		if len(tx.Holdings(a)) > 0 || tx.allocs.byID[id] == nil {
+		if len(tx.Holdings(a)) > 0 || tx.Alloc(id) == nil {
 			came = append(came, a)
 			delete(t.came, id)
 		}

@@ -31,9 +31,7 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	} else {
 		u.MinRun = r.Config().Preemption.MinRunTime
 	}
-	if n := r.nodes.byID[a.NodeID]; n != nil {
-		u.Takes = r.takes(a, n)
-	}
+	u.Takes = r.takesOf(a)
 	u.SeatPriority = r.seatPriority(a)
 	if u.Idle = r.idles(a); u.Idle {
 		_, action := r.IdleRule(a)
@@ -42,6 +40,14 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	j := r.jobs.byKey[a.Key()]
 	u.Ends = a.Stopping || j != nil && j.Type == "batch"
 	return u
+}
+
+// takesOf is what an alloc holds, per GPU; nothing where its node is not known.
+func (r *Reader) takesOf(a *nomad.Alloc) []place.Take {
+	if n := r.Node(a.NodeID); n != nil {
+		return r.takes(a, n)
+	}
+	return nil
 }
 
 // takes adds up what an alloc holds, per GPU. Devices that the node does not
@@ -77,11 +83,13 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 	return out
 }
 
-// Evictable reports whether an alloc may have to make room for another. What was
-// dispatched cannot be kept off the room that it gave, and would take it back. While
-// canaries of its group wait for promotion, none does: the change that keeps the
-// group off its node would end the deployment, and with it the choice whether the
-// new version is to replace the old one.
-func (r *Reader) Evictable(a *nomad.Alloc) bool {
-	return r.Stoppable(a) && !r.Unchangeable(a.Key()) && r.BudgetLeft(a, false) && !r.besideCanary(a)
+// costOf is what an alloc costs its queue, also where its node is gone.
+func (r *Reader) costOf(a *nomad.Alloc) place.Charge {
+	if n := r.Node(a.NodeID); n != nil {
+		return r.Charge(a.NodeID, r.takes(a, n))
+	}
+	if known := r.Record(a.Key()); known != nil {
+		return known.Groups[a.Group].Cost
+	}
+	return place.Charge{}
 }

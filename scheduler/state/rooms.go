@@ -27,7 +27,7 @@ const (
 //
 // It is valid within the transaction.
 type Room struct {
-	tx      *Tx
+	rooms   *rooms
 	need    *Need
 	touches uint64 // as of
 	used    time.Time
@@ -40,36 +40,50 @@ type Room struct {
 // unusedRoom is after how long a room that nothing asks for is forgotten.
 const unusedRoom = time.Minute
 
+// rooms are how well the nodes can take what is asked for.
+type rooms struct {
+	clock    clock
+	settings *settings
+	allocs   *allocs
+	books    *books
+	byNeed   map[string]*Room // by the name of the need
+	swept    time.Time        // when unused ones were forgotten
+}
+
+func newRooms(c clock, s *settings, a *allocs, b *books) *rooms {
+	return &rooms{clock: c, settings: s, allocs: a, books: b, byNeed: map[string]*Room{}}
+}
+
 // RoomFor is the room for a need.
-func (tx *Tx) RoomFor(n *Need) *Room {
-	tx.sweepRooms()
+func (l *rooms) RoomFor(n *Need) *Room {
+	l.sweep()
 	name := n.name()
-	m := tx.rooms[name]
+	m := l.byNeed[name]
 	if m == nil {
-		m = &Room{tx: tx, need: n, touches: ^uint64(0)}
-		tx.rooms[name] = m
+		m = &Room{rooms: l, need: n, touches: ^uint64(0)}
+		l.byNeed[name] = m
 	}
-	m.used = tx.Now()
+	m.used = l.clock.Now()
 	m.follow()
 	return m
 }
 
-// sweepRooms forgets what nothing has asked for lately.
-func (tx *Tx) sweepRooms() {
-	now := tx.Now()
-	if now.Sub(tx.swept) <= unusedRoom {
+// sweep forgets what nothing has asked for lately.
+func (l *rooms) sweep() {
+	now := l.clock.Now()
+	if now.Sub(l.swept) <= unusedRoom {
 		return
 	}
-	tx.swept = now
-	maps.DeleteFunc(tx.rooms, func(_ string, m *Room) bool { return now.Sub(m.used) > unusedRoom })
-	for _, m := range tx.rooms {
-		maps.DeleteFunc(m.leaving, func(_ leaver, l *leaving) bool { return now.Sub(l.used) > unusedRoom })
+	l.swept = now
+	maps.DeleteFunc(l.byNeed, func(_ string, m *Room) bool { return now.Sub(m.used) > unusedRoom })
+	for _, m := range l.byNeed {
+		maps.DeleteFunc(m.leaving, func(_ leaver, one *leaving) bool { return now.Sub(one.used) > unusedRoom })
 	}
 }
 
 // follow forgets what was judged of nodes where something changed since.
 func (m *Room) follow() {
-	s := &m.tx.books.seats
+	s := &m.rooms.books.seats
 	touched, known := s.since(m.touches)
 	m.touches = s.touches()
 	if !known {
@@ -93,7 +107,7 @@ func (m *Room) follow() {
 // judge says how well the node on a seat fits.
 func (m *Room) judge(at int) Fit {
 	if m.fits[at] == unjudged {
-		m.fits[at] = m.tx.fit(m.tx.books.seats.nodes[at], m.need)
+		m.fits[at] = m.rooms.books.fit(m.rooms.books.seats.nodes[at], m.need)
 		m.count[m.fits[at]]++
 	}
 	return m.fits[at]
@@ -110,7 +124,7 @@ func (m *Room) all() *Room {
 
 // On is how well a node fits.
 func (m *Room) On(node string) Fit {
-	if at, known := m.tx.books.seats.of[node]; known {
+	if at, known := m.rooms.books.seats.of[node]; known {
 		return m.judge(at)
 	}
 	return FitsNever
