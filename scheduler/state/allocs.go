@@ -67,6 +67,15 @@ func (l *allocs) AllocsOf(key nomad.JobKey) []*nomad.Alloc {
 	return slices.Collect(maps.Values(l.byJob[key]))
 }
 
+// sortedOn lists the allocs on a node, by ID.
+func (l *allocs) sortedOn(node string) []*nomad.Alloc { return byID(l.onNode[node]) }
+
+// sortedOf lists the allocs of a job, by ID.
+func (l *allocs) sortedOf(key nomad.JobKey) []*nomad.Alloc { return byID(l.byJob[key]) }
+
+// anyAlloc reports whether a job has an alloc.
+func (l *allocs) anyAlloc(key nomad.JobKey) bool { return len(l.byJob[key]) > 0 }
+
 // Live counts the allocs of a group that run or are about to.
 func (l *allocs) Live(key nomad.JobKey, group string) int {
 	n := 0

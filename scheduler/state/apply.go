@@ -44,7 +44,7 @@ func (tx *Tx) applyWork(c nomad.Change) {
 		tx.learnRun(c.Past, tx.takesOf)
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
-		delete(tx.returns.byID, c.AllocGone)
+		tx.returns.forget(c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
 		for id := range tx.promises.refused(c.Blocked) {
@@ -87,18 +87,14 @@ func (tx *Tx) node(n *nomad.Node) {
 // bookAllOn books what lies on a node that was not known, in an order that is the same each
 // time: of what begins together, the first to be booked goes first in its queue.
 func (tx *Tx) bookAllOn(id string) {
-	for _, a := range byID(tx.allocs.onNode[id]) {
+	for _, a := range tx.sortedOn(id) {
 		tx.book(tx.usageOf(a))
 	}
-	for _, a := range slices.SortedFunc(maps.Values(tx.promises.byID), oldestFirst) {
-		if a.Usage.NodeID == id {
-			tx.book(a.Usage)
-		}
+	for _, a := range tx.promises.on(id) {
+		tx.book(a.Usage)
 	}
-	for _, r := range byID(tx.reservations.byID) {
-		if r.Usage.NodeID == id && r.ClaimedBy == "" {
-			tx.book(r.Usage)
-		}
+	for _, r := range tx.reservations.on(id) {
+		tx.book(r.Usage)
 	}
 }
 
@@ -207,13 +203,12 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 		return
 	}
 	if before.Stopping != a.Stopping || len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB || !before.SavedAt().Equal(a.SavedAt()) || !maps.Equal(before.Compute, a.Compute) {
-		tx.unbook(a.ID)
-		tx.book(tx.usageOf(a))
+		tx.rebookAlloc(a)
 	}
 }
 
 func (tx *Tx) allocGone(id string) {
-	a := tx.allocs.byID[id]
+	a := tx.Alloc(id)
 	if a == nil {
 		return
 	}
@@ -235,7 +230,7 @@ func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 		listed := map[string]bool{}
 		for _, a := range allocs {
 			listed[a.ID] = a.Holds()
-			have := tx.allocs.byID[a.ID]
+			have := tx.Alloc(a.ID)
 			if a.Holds() && (have == nil || have.Stopping != a.Stopping) {
 				same = false
 			}

@@ -17,7 +17,7 @@ func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
 
 func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
 	u.ID, u.Pinned = tx.promises.freeID(key, group), true
-	tx.promise(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
+	tx.bookAssumed(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
 }
 
 // AssumeRest books again what was promised to a group and is missing: where some of it runs
@@ -37,7 +37,7 @@ func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage,
 	}
 }
 
-func (tx *Tx) promise(a *Assumed) {
+func (tx *Tx) bookAssumed(a *Assumed) {
 	tx.promises.put(a)
 	tx.book(a.Usage)
 }
@@ -65,15 +65,15 @@ func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
 // The result brings both back: a promise does not last longer for it, and one that is as it
 // was keeps its place among the work of its queue.
 func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
-	before := maps.Clone(tx.promises.byJob[key])
+	before := tx.promises.copyOf(key)
 	claimed := tx.reservations.claimedBy(key) != nil
 	return func() {
 		for id := range tx.promises.ids(key, func(a *Assumed) bool { return before[a.Usage.ID] != a }) {
 			tx.forget(id)
 		}
 		for _, a := range slices.SortedFunc(maps.Values(before), oldestFirst) {
-			if tx.promises.byID[a.Usage.ID] != a {
-				tx.promise(a)
+			if tx.promise(a.Usage.ID) != a {
+				tx.bookAssumed(a)
 			}
 		}
 		if !claimed {
@@ -93,16 +93,9 @@ func (tx *Tx) Expire() []*record.Reservation {
 		tx.books.epoch++
 		tx.version++
 	}
-	making := tx.makingRoom(tx.beganToEnd())
-	for id, a := range tx.promises.byID {
-		limit := Unplaced
-		if tx.Job(a.Job) == nil {
-			limit = Unseen
-		}
-		if now.Sub(a.Since) > limit && !(a.Kept && making[a.Job]) {
-			tx.forget(id)
-			tx.version++
-		}
+	for id := range tx.late(now, tx.hasJob, tx.makingRoom(tx.beganToEnd())) {
+		tx.forget(id)
+		tx.version++
 	}
 	over := tx.reservations.over()
 	for _, r := range over {

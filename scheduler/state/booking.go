@@ -16,6 +16,7 @@ func (tx *Tx) book(u place.Usage) {
 	}
 }
 
+// unbook takes what is booked under an ID off the books, if anything is.
 func (tx *Tx) unbook(id string) {
 	if err := tx.books.strike(id); err != nil {
 		tx.Trouble(err)
@@ -25,8 +26,8 @@ func (tx *Tx) unbook(id string) {
 // rebook enters again what a usage ID stands for.
 func (tx *Tx) rebook(id string) {
 	switch {
-	case tx.promises.byID[id] != nil:
-		tx.book(tx.promises.byID[id].Usage)
+	case tx.promise(id) != nil:
+		tx.book(tx.promise(id).Usage)
 	case tx.Alloc(id) != nil:
 		tx.book(tx.usageOf(tx.Alloc(id)))
 	case tx.Reservation(id) != nil:
@@ -34,21 +35,25 @@ func (tx *Tx) rebook(id string) {
 	}
 }
 
+// rebookAlloc books an alloc again: what it counts for is different now.
+func (tx *Tx) rebookAlloc(a *nomad.Alloc) {
+	tx.unbook(a.ID)
+	tx.book(tx.usageOf(a))
+}
+
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range byID(tx.allocs.byJob[key]) {
-		tx.unbook(a.ID)
-		tx.book(tx.usageOf(a))
+	for _, a := range tx.sortedOf(key) {
+		tx.rebookAlloc(a)
 	}
 }
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range byID(tx.allocs.byJob[of.Key()]) {
+	for _, a := range tx.sortedOf(of.Key()) {
 		if a.Group == of.Group {
-			tx.unbook(a.ID)
-			tx.book(tx.usageOf(a))
+			tx.rebookAlloc(a)
 		}
 	}
 }
@@ -57,8 +62,7 @@ func (tx *Tx) rebookGroup(of *nomad.Alloc) {
 func (tx *Tx) rebookQueue(queue string) {
 	for _, claim := range slices.Clone(tx.books.snap.Claims(queue)) {
 		if a := tx.Alloc(claim.ID); a != nil {
-			tx.unbook(a.ID)
-			tx.book(tx.usageOf(a))
+			tx.rebookAlloc(a)
 		}
 	}
 }
@@ -68,8 +72,7 @@ func (tx *Tx) rebookAll() {
 	for _, id := range tx.NodeIDs() {
 		for _, u := range tx.UsagesOn(id) {
 			if a := tx.Alloc(u.ID); a != nil {
-				tx.unbook(a.ID)
-				tx.book(tx.usageOf(a))
+				tx.rebookAlloc(a)
 			}
 		}
 	}

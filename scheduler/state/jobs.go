@@ -1,6 +1,8 @@
 package state
 
 import (
+	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -39,8 +41,16 @@ func (j *jobs) remove(key nomad.JobKey) {
 	}
 }
 
+// launchedFrom yields the jobs that Nomad launched of a periodic job, in no order.
+func (j *jobs) launchedFrom(parent nomad.JobKey) iter.Seq[nomad.JobKey] {
+	return maps.Values(j.launched[parent])
+}
+
 // Job is a job as it is registered; nil: there is none.
 func (j *jobs) Job(key nomad.JobKey) *nomad.Job { return j.byKey[key] }
+
+// hasJob reports whether a job is registered.
+func (j *jobs) hasJob(key nomad.JobKey) bool { return j.byKey[key] != nil }
 
 // group is a group as it is registered; nil: there is none.
 func (j *jobs) group(key nomad.JobKey, name string) *nomad.Group {

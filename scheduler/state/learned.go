@@ -50,8 +50,8 @@ const smoothing = 8
 // forgetUseAt is at how many tasks those of jobs that are gone are forgotten.
 const forgetUseAt = 20_000
 
-// take takes what a task used of a GPU when it was measured last.
-func (l *learned) take(key taskKey, milli int64) {
+// add counts what a task used of a GPU when it was measured last.
+func (l *learned) add(key taskKey, milli int64) {
 	use, known := l.byTask[key]
 	if !known {
 		use.micro = 1000 * milli
@@ -74,7 +74,7 @@ func (l *learned) learn(a *nomad.Alloc, h *Holding, after time.Time) {
 		return
 	}
 	promised := promisedOf(h.GPU, place.Take{Milli: h.Milli, Replicas: int64(len(h.Instances))})
-	l.take(l.taskKeyOf(a.Key(), a.Group, h.Task), min(use.Milli, l.ceiling(a, h.Task, h.GPU, promised)))
+	l.add(l.taskKeyOf(a.Key(), a.Group, h.Task), min(use.Milli, l.ceiling(a, h.Task, h.GPU, promised)))
 }
 
 // ExpectedUse is the compute of a GPU that a task is expected to use by what its allocs used, not
@@ -118,7 +118,7 @@ type load struct{ expected, most int64 }
 // loads is the load of the GPUs of a node that have any.
 func (l *learned) loads(node string) map[string]load {
 	all := map[string]load{}
-	for _, a := range l.allocs.onNode[node] {
+	for a := range l.allocs.AllocsOn(node) {
 		if len(a.Devices) == 0 || a.Status != "running" {
 			continue
 		}
@@ -137,11 +137,11 @@ func (l *learned) loads(node string) map[string]load {
 // measured to be used more than expected.
 func (l *learned) mayBurst(n *nomad.Node) bool {
 	for i := range n.Plan.GPUs {
-		if l.measurements.surplus[n.Plan.GPUs[i].ID] > 0 {
+		if l.measurements.surplusOf(n.Plan.GPUs[i].ID) > 0 {
 			return true
 		}
 	}
-	for _, a := range l.allocs.onNode[n.Plan.ID] {
+	for a := range l.allocs.AllocsOn(n.Plan.ID) {
 		for _, d := range a.Devices {
 			at, known := n.Links[first(d.IDs)]
 			if !known || a.Status != "running" {

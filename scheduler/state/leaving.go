@@ -43,7 +43,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 
 // leavingFor is the ranking for a group that waits, as of now.
 func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
-	if len(m.rooms.allocs.byJob[own]) == 0 {
+	if !m.rooms.allocs.anyAlloc(own) {
 		own = nomad.JobKey{}
 	}
 	key := leaver{priority, own}

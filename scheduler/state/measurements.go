@@ -56,7 +56,7 @@ func (l *measurements) usesNothing(node string, h *Holding, use nomad.TaskUse) b
 // heat is since when a GPU is measured to be fully used, and when it was last.
 type heat struct{ since, last time.Time }
 
-// noteHot keeps since when GPUs, now of a node, are measured to be fully used.
+// noteHot keeps since when GPUs are measured, now those of a node, to be fully used.
 func (l *measurements) noteHot(node string, loads map[string]load) {
 	maps.DeleteFunc(l.hot, func(_ string, h heat) bool { return !l.fresh(h) })
 	for id, v := range l.byNode[node].GPUs {
@@ -166,6 +166,9 @@ func (l *measurements) noteSurplus(n *nomad.Node, loads map[string]load) {
 		}
 	}
 }
+
+// surplusOf is how much more a GPU is used than is expected, in milli.
+func (l *measurements) surplusOf(id string) int64 { return l.surplus[id] }
 
 // leave forgets what was measured on the GPUs of a node that is gone beyond what was expected.
 func (l *measurements) leave(n *nomad.Node) {

@@ -6,7 +6,8 @@ import (
 )
 
 // Owed is what work costs that was admitted to a queue, or to those below it, and waits
-// for room, or failed and is started again: it may start at any time. What is promised on a node counts as held already, and what a job owes itself is left out.
+// for room, or failed and is started again: it may start at any time. What is promised on a node
+// counts as held already, and what a job owes itself is left out.
 func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
 	for _, w := range r.Returning() {

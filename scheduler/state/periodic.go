@@ -23,8 +23,8 @@ func (r *Reader) Overlaps(key nomad.JobKey) bool {
 	if p := r.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
 		return false
 	}
-	for _, other := range r.jobs.launched[parent] {
-		if other != key && (len(r.allocs.byJob[other]) > 0 || r.AnyAssumed(other)) {
+	for other := range r.launchedFrom(parent) {
+		if other != key && (r.anyAlloc(other) || r.AnyAssumed(other)) {
 			return true
 		}
 	}

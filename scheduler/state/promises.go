@@ -48,6 +48,9 @@ func (p *promises) put(a *Assumed) {
 	put(p.byJob, a.Job, a.Usage.ID, a)
 }
 
+// promise is the one of an ID; nil: there is none.
+func (p *promises) promise(id string) *Assumed { return p.byID[id] }
+
 // remove ends a promise.
 func (p *promises) remove(id string) {
 	drop(p.byJob, p.byID[id].Job, id)
@@ -85,6 +88,34 @@ func (p *promises) refused(b *nomad.Blocked) iter.Seq[string] {
 	})
 }
 
+// on lists the promises on a node, the oldest first.
+func (p *promises) on(node string) []*Assumed {
+	var list []*Assumed
+	for _, a := range p.byID {
+		if a.Usage.NodeID == node {
+			list = append(list, a)
+		}
+	}
+	slices.SortFunc(list, oldestFirst)
+	return list
+}
+
+// late yields the promises that are too old to be kept: those to jobs that Nomad does not have are
+// sooner, and those to jobs for which room is being made are not. They may be ended meanwhile.
+func (p *promises) late(now time.Time, known func(nomad.JobKey) bool, making map[nomad.JobKey]bool) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for id, a := range p.byID {
+			limit := Unplaced
+			if !known(a.Job) {
+				limit = Unseen
+			}
+			if now.Sub(a.Since) > limit && !(a.Kept && making[a.Job]) && !yield(id) {
+				return
+			}
+		}
+	}
+}
+
 // ids yields the promises to a job that match. They may be ended meanwhile.
 func (p *promises) ids(key nomad.JobKey, match func(*Assumed) bool) iter.Seq[string] {
 	return func(yield func(string) bool) {
@@ -95,6 +126,9 @@ func (p *promises) ids(key nomad.JobKey, match func(*Assumed) bool) iter.Seq[str
 		}
 	}
 }
+
+// copyOf is what is promised to a job, by ID.
+func (p *promises) copyOf(key nomad.JobKey) map[string]*Assumed { return maps.Clone(p.byJob[key]) }
 
 // Assumed counts what is promised to a group.
 func (p *promises) Assumed(key nomad.JobKey, group string) int {

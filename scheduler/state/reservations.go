@@ -20,6 +20,17 @@ func newReservations(c clock) *reservations {
 	return &reservations{clock: c, byID: map[string]*record.Reservation{}}
 }
 
+func (l *reservations) put(r *record.Reservation) { l.byID[r.ID] = r }
+
+func (l *reservations) remove(id string) { delete(l.byID, id) }
+
+// on lists the unclaimed reservations on a node, by ID.
+func (l *reservations) on(node string) []*record.Reservation {
+	return slices.DeleteFunc(byID(l.byID), func(r *record.Reservation) bool {
+		return r.Usage.NodeID != node || r.ClaimedBy != ""
+	})
+}
+
 // Reservation is what is kept free under an ID; nil: nothing.
 func (l *reservations) Reservation(id string) *record.Reservation { return l.byID[id] }
 
@@ -104,7 +115,7 @@ func (tx *Tx) Reserve(r *record.Reservation) {
 	if tx.Reservation(r.ID) != nil || !tx.reservations.lasts(r) {
 		return
 	}
-	tx.reservations.byID[r.ID] = r
+	tx.reservations.put(r)
 	tx.book(r.Usage)
 	tx.version++
 }
@@ -115,7 +126,7 @@ func (tx *Tx) Release(id string) bool {
 		return false
 	}
 	tx.unbook(id)
-	delete(tx.reservations.byID, id)
+	tx.reservations.remove(id)
 	tx.version++
 	return true
 }

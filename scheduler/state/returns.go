@@ -35,7 +35,7 @@ func newReturns(c clock, j *jobs, a *allocs, p *promises, r *records) *returns {
 func (l *returns) note(a *nomad.Alloc, cost func(*nomad.Alloc) place.Charge) {
 	g := l.jobs.group(a.Key(), a.Group)
 	if !a.Failed || len(a.Devices) == 0 || g == nil || !g.Restarts {
-		delete(l.byID, a.ID)
+		l.forget(a.ID)
 		return
 	}
 	f, known := l.byID[a.ID]
@@ -45,6 +45,9 @@ func (l *returns) note(a *nomad.Alloc, cost func(*nomad.Alloc) place.Charge) {
 	f.alloc = a
 	l.byID[a.ID] = f
 }
+
+// forget forgets an alloc, if it failed.
+func (l *returns) forget(id string) { delete(l.byID, id) }
 
 // forgetJob forgets what failed of a job.
 func (l *returns) forgetJob(key nomad.JobKey) {

@@ -22,14 +22,12 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	if r.IsGang(a.Key(), a.Group) {
 		u.Gang = a.Key().String()
 	}
+	u.MinRun = r.Config().Preemption.MinRunTime
 	if q := r.QueueOf(a.Key(), a.Group); q != nil {
 		u.Queue, u.Priority = q.Name, min(u.Priority, q.MaxPriority)
-		u.MinRun = r.Config().Preemption.MinRunTime
 		if q.MinRunTime != nil {
 			u.MinRun = *q.MinRunTime
 		}
-	} else {
-		u.MinRun = r.Config().Preemption.MinRunTime
 	}
 	u.Takes = r.takesOf(a)
 	u.SeatPriority = r.seatPriority(a)
@@ -37,7 +35,7 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 		_, action := r.IdleRule(a)
 		u.Reclaim = action == config.IdleEvict
 	}
-	j := r.jobs.byKey[a.Key()]
+	j := r.Job(a.Key())
 	u.Ends = a.Stopping || j != nil && j.Type == "batch"
 	return u
 }

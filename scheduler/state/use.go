@@ -57,11 +57,10 @@ func (tx *Tx) rebookBursts(node string) {
 	if n == nil {
 		return
 	}
-	for _, a := range byID(tx.allocs.onNode[node]) {
+	for _, a := range tx.sortedOn(node) {
 		u, booked := tx.Usage(a.ID)
 		if booked && len(a.Devices) > 0 && !slices.Equal(u.Takes, tx.takes(a, n)) {
-			tx.unbook(a.ID)
-			tx.book(tx.usageOf(a))
+			tx.rebookAlloc(a)
 		}
 	}
 }
@@ -84,8 +83,7 @@ func (tx *Tx) CheckIdle() {
 			continue
 		}
 		if _, booked := tx.Usage(id); booked {
-			tx.unbook(id)
-			tx.book(tx.usageOf(a))
+			tx.rebookAlloc(a)
 		}
 	}
 }
