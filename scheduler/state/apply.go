@@ -36,12 +36,12 @@ func (tx *Tx) applyWork(c nomad.Change) {
 	case c.Alloc != nil && c.Alloc.Holds():
 		tx.alloc(c.Alloc)
 	case c.Alloc != nil:
-		tx.learnRun(c.Alloc, tx.takesOf)
+		tx.lifetimes.learn(c.Alloc, tx.takesOf)
 		tx.turnover.end(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
 		tx.returns.note(c.Alloc, tx.costOf)
 	case c.Past != nil:
-		tx.learnRun(c.Past, tx.takesOf)
+		tx.lifetimes.learn(c.Past, tx.takesOf)
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
 		tx.returns.forget(c.AllocGone)
@@ -68,7 +68,7 @@ func (tx *Tx) node(n *nomad.Node) {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
-	n = tx.withMeasurements(n)
+	n = tx.measurements.withMeasurements(n)
 	if err := tx.books.addNode(n.Plan); err != nil {
 		tx.Trouble(err)
 		tx.forgetNode(id)
@@ -87,7 +87,7 @@ func (tx *Tx) node(n *nomad.Node) {
 // bookAllOn books what lies on a node that was not known, in an order that is the same each
 // time: of what begins together, the first to be booked goes first in its queue.
 func (tx *Tx) bookAllOn(id string) {
-	for _, a := range tx.sortedOn(id) {
+	for _, a := range tx.allocs.sortedOn(id) {
 		tx.book(tx.usageOf(a))
 	}
 	for _, a := range tx.promises.on(id) {
@@ -194,9 +194,9 @@ func (tx *Tx) alloc(a *nomad.Alloc) {
 	}
 	if before == nil {
 		tx.books.plan.Started()
-		tx.learnStart(a)
+		tx.starts.learn(a)
 		tx.turnover.come(a)
-		if id := tx.keptBy(a); id != "" {
+		if id := tx.promises.keptBy(a); id != "" {
 			tx.forget(id)
 		}
 		tx.book(tx.usageOf(a))

@@ -24,7 +24,7 @@ func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, s
 // by now, that is left out on the nodes on which it runs.
 func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
 	came := len(promised) - missing
-	runs := tx.runsOn(key, group)
+	runs := tx.allocs.runsOn(key, group)
 	for _, u := range promised {
 		switch {
 		case came > 0 && runs[u.NodeID] > 0:
@@ -93,7 +93,7 @@ func (tx *Tx) Expire() []*record.Reservation {
 		tx.books.epoch++
 		tx.version++
 	}
-	for id := range tx.late(now, tx.hasJob, tx.makingRoom(tx.beganToEnd())) {
+	for id := range tx.promises.late(now, tx.jobs.hasJob, tx.promises.makingRoom(tx.allocs.beganToEnd())) {
 		tx.forget(id)
 		tx.version++
 	}

@@ -44,14 +44,14 @@ func (tx *Tx) rebookAlloc(a *nomad.Alloc) {
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range tx.sortedOf(key) {
+	for _, a := range tx.allocs.sortedOf(key) {
 		tx.rebookAlloc(a)
 	}
 }
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range tx.sortedOf(of.Key()) {
+	for _, a := range tx.allocs.sortedOf(of.Key()) {
 		if a.Group == of.Group {
 			tx.rebookAlloc(a)
 		}

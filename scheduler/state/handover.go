@@ -41,12 +41,12 @@ func (tx *Tx) Note(e view.Event) {
 	tx.history.event(e)
 	tx.handover.untold = append(tx.handover.untold, e)
 	tx.handover.unsaved = true
-	tx.noteMoveOrIdle(&e)
+	tx.disruptions.noteMoveOrIdle(&e)
 	tx.version++
 	if e.DryRun || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
 		return
 	}
-	if queue := tx.noteEviction(&e); queue != "" {
+	if queue := tx.disruptions.noteEviction(&e); queue != "" {
 		tx.rebookQueue(queue)
 	}
 	tx.rebookJob(nomad.JobKey{Namespace: e.Namespace, ID: e.JobID})
@@ -92,7 +92,7 @@ func (tx *Tx) RecallHistory(stored *record.History) {
 	tx.setQuotas()
 	tx.history.recall(stored.Events)
 	for _, e := range slices.Backward(stored.Events) {
-		tx.noteMoveOrIdle(&e) // earlier releases kept only events
+		tx.disruptions.noteMoveOrIdle(&e) // earlier releases kept only events
 	}
 	tx.disruptions.recall(stored)
 	for name := range stored.Evicted {

@@ -19,9 +19,9 @@ type lifetimes struct {
 	ran    forecast.Lifetimes
 }
 
-// learnRun learns from an alloc that ended how long work runs that is like it: from the
+// learn learns from an alloc that ended how long work runs that is like it: from the
 // moment that it was given room. What was stopped, failed or was lost says nothing about that.
-func (l *lifetimes) learnRun(a *nomad.Alloc, takes func(*nomad.Alloc) []place.Take) {
+func (l *lifetimes) learn(a *nomad.Alloc, takes func(*nomad.Alloc) []place.Take) {
 	if a.Stopping || a.Status != api.AllocClientStatusComplete || len(a.Devices) == 0 || !a.Ended.After(a.Created) || !l.jobs.ends(a.Key()) {
 		return
 	}

@@ -15,7 +15,7 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 			sum = sum.Plus(w.Asks())
 		}
 	}
-	return sum.Plus(r.owedForRoom(queue, without))
+	return sum.Plus(r.waitlist.owedForRoom(queue, without))
 }
 
 // OverWithOwed says why a queue may not take a charge more beside what others were

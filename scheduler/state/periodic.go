@@ -23,8 +23,8 @@ func (r *Reader) Overlaps(key nomad.JobKey) bool {
 	if p := r.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
 		return false
 	}
-	for other := range r.launchedFrom(parent) {
-		if other != key && (r.anyAlloc(other) || r.AnyAssumed(other)) {
+	for other := range r.jobs.launchedFrom(parent) {
+		if other != key && (r.allocs.anyAlloc(other) || r.AnyAssumed(other)) {
 			return true
 		}
 	}

@@ -74,7 +74,7 @@ func (tx *Tx) recallRoom(r *record.Record) {
 // stillGoes reports whether something has not ended yet where room is being made for a group: it
 // may be what began to end when that was decided.
 func (tx *Tx) stillGoes(g *record.Group) bool {
-	return tx.stillEnds(g.Attempts.At, func(node string) bool {
+	return tx.allocs.stillEnds(g.Attempts.At, func(node string) bool {
 		return slices.ContainsFunc(g.Assumed, func(u place.Usage) bool { return u.NodeID == node })
 	})
 }

@@ -58,8 +58,8 @@ func (s *starts) FitsFor(key nomad.JobKey, group string) *view.Fits {
 	return s.fits[key.String()+"/"+group]
 }
 
-// learnStart compares the first estimate for a group with when an alloc of it was placed.
-func (s *starts) learnStart(a *nomad.Alloc) {
+// learn compares the first estimate for a group with when an alloc of it was placed.
+func (s *starts) learn(a *nomad.Alloc) {
 	name := a.Key().String() + "/" + a.Group
 	if first, found := s.first[name]; found {
 		s.past.Learn(first.Estimated, first.Outlook, a.Created.Sub(first.At))

@@ -13,7 +13,7 @@ import (
 func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 	u := place.Usage{
 		ID: a.ID, NodeID: a.NodeID, Job: a.Job, Namespace: a.Namespace, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
-		Priority: r.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.workSaved(a), Pinned: !r.Evictable(a),
+		Priority: r.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.checkpoints.workSaved(a), Pinned: !r.Evictable(a),
 		Spent: !r.BudgetLeft(a, true),
 	}
 	if len(a.Devices) == 0 {
@@ -30,8 +30,8 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 		}
 	}
 	u.Takes = r.takesOf(a)
-	u.SeatPriority = r.seatPriority(a)
-	if u.Idle = r.idles(a); u.Idle {
+	u.SeatPriority = r.jobs.seatPriority(a)
+	if u.Idle = r.unused.idles(a); u.Idle {
 		_, action := r.IdleRule(a)
 		u.Reclaim = action == config.IdleEvict
 	}
@@ -65,7 +65,7 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 			t.GPU = at
 			add := TakeOf(&n.Plan.GPUs[at], k, guarantee)
 			t.Milli, t.Slices, t.Replicas = t.Milli+add.Milli, t.Slices+add.Slices, t.Replicas+add.Replicas
-			t.Expected += r.expectedUse(a, d.Task, &n.Plan.GPUs[at], promisedOf(&n.Plan.GPUs[at], add))
+			t.Expected += r.learned.expectedUse(a, d.Task, &n.Plan.GPUs[at], promisedOf(&n.Plan.GPUs[at], add))
 			perGPU[at] = t
 		}
 	}

@@ -15,16 +15,16 @@ func (s *State) Measured(node string, m nomad.Measurements) {
 	s.Do(func(tx *Tx) {
 		tx.measurements.byNode[node] = m
 		tx.noteUse(node)
-		loads := tx.loads(node)
-		tx.noteHot(node, loads)
+		loads := tx.learned.loads(node)
+		tx.measurements.noteHot(node, loads)
 		tx.version++
 		n := tx.Node(node)
 		if n == nil {
 			return
 		}
-		tx.noteSurplus(n, loads)
-		seen := tx.withMeasurements(n)
-		if !tx.noticeable(n, seen) {
+		tx.measurements.noteSurplus(n, loads)
+		seen := tx.measurements.withMeasurements(n)
+		if !tx.measurements.noticeable(n, seen) {
 			seen.Plan = n.Plan
 			tx.nodes.put(seen)
 			return
@@ -57,7 +57,7 @@ func (tx *Tx) rebookBursts(node string) {
 	if n == nil {
 		return
 	}
-	for _, a := range tx.sortedOn(node) {
+	for _, a := range tx.allocs.sortedOn(node) {
 		u, booked := tx.Usage(a.ID)
 		if booked && len(a.Devices) > 0 && !slices.Equal(u.Takes, tx.takes(a, n)) {
 			tx.rebookAlloc(a)
@@ -79,7 +79,7 @@ func (tx *Tx) CheckIdle() {
 	maps.Copy(stale, tx.books.flagged)
 	for _, id := range slices.Sorted(maps.Keys(stale)) {
 		a := tx.Alloc(id)
-		if a == nil || tx.idles(a) == tx.books.flagged[id] {
+		if a == nil || tx.unused.idles(a) == tx.books.flagged[id] {
 			continue
 		}
 		if _, booked := tx.Usage(id); booked {
@@ -95,7 +95,7 @@ func (s *State) GPUNodes(bursting bool) []string {
 	s.View(func(r *Reader) {
 		for _, id := range r.NodeIDs() {
 			n := r.Node(id)
-			if len(n.Plan.GPUs) > 0 && n.View.Status == "ready" && (!bursting || r.mayBurst(n)) {
+			if len(n.Plan.GPUs) > 0 && n.View.Status == "ready" && (!bursting || r.learned.mayBurst(n)) {
 				ids = append(ids, id)
 			}
 		}
