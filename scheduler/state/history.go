@@ -21,6 +21,7 @@ type history struct {
 	decisions []view.Decision
 	events    []view.Event
 	untold    []view.Event               // for the audit log
+	unwritten []view.Event               // that the jobs' own stored events do not have yet, oldest first
 	evicted   evictions[nomad.JobKey]    // of jobs
 	byQueue   evictions[string]          // the same, of all jobs of a queue
 	moved     map[nomad.JobKey]time.Time // when work of a job was moved last, within budgetTime
@@ -87,16 +88,20 @@ func (tx *Tx) NoteDecision(v view.Decision) bool {
 // budgetTime is the time in which evictions of a job are counted.
 const budgetTime = time.Hour
 
-// Note keeps an event for people, for the audit log and for the next leader.
+// Note keeps an event for people, for the audit log and for the next leader. That an alloc is
+// stopped is noted before it is, and once more with Failed where that fails.
 func (tx *Tx) Note(e view.Event) {
 	e.At = tx.now()
 	h := &tx.history
 	h.event(e)
 	h.untold = append(h.untold, e)
+	if !e.DryRun {
+		h.unwritten = append(h.unwritten, e)
+	}
 	h.unsaved = true
 	h.noteMoveOrIdle(&e)
 	tx.version++
-	if e.DryRun || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
+	if e.DryRun || e.Failed || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
 		return
 	}
 	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
@@ -117,7 +122,7 @@ func (tx *Tx) Note(e view.Event) {
 func (h *history) noteMoveOrIdle(e *view.Event) {
 	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
 	switch {
-	case e.DryRun:
+	case e.DryRun, e.Failed:
 	case e.Kind == "move":
 		h.moved[key] = e.At
 	case e.Kind == "idle":
@@ -146,6 +151,19 @@ func (tx *Tx) TakeUntold() []view.Event {
 	list := tx.history.untold
 	tx.history.untold = nil
 	return list
+}
+
+// TakeUnwritten returns the events that their jobs' stored events do not have yet, oldest first.
+// Those that cannot be written must be put back.
+func (tx *Tx) TakeUnwritten() []view.Event {
+	list := tx.history.unwritten
+	tx.history.unwritten = nil
+	return list
+}
+
+// PutBackUnwritten takes back what could not be written.
+func (tx *Tx) PutBackUnwritten(list []view.Event) {
+	tx.history.unwritten = append(list, tx.history.unwritten...)
 }
 
 // forgetEvictions forgets those that do not count any more.
