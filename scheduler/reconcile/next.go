@@ -213,7 +213,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 			return nil
 		}
 	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
-		if tx.Now().Sub(f.widened) >= widenEvery && decide.HasRoom(tx, g) && decide.NotStarted(tx, w.Job, g) {
+		if f.widens(tx, g, w) {
 			f.widened = tx.Now()
 			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
 		}
@@ -255,6 +255,12 @@ func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) 
 	}
 	f.noteVain(tx, q)
 	return false
+}
+
+// widens reports whether a group gets other candidates now, since Nomad starts it on none of its own
+// although there is room.
+func (f *Finder) widens(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	return tx.Now().Sub(f.widened) >= widenEvery && !f.triedInVain(tx, question{lookForRoom, who(tx, w)}) && decide.NotStarted(tx, w.Job, g) && decide.HasRoom(tx, g)
 }
 
 // turns is whose turn it is, looked up once per look.
