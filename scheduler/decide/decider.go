@@ -15,11 +15,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// decider decides about one ask: the steps of the package, in their order.
+// decider decides about one ask: it takes it through the steps of the package, in their order.
 type decider struct {
-	groupAsk
-	form  blocks.Placed        // where one alloc would go on an idle cluster
-	given []admit.TaskDecision // the device blocks if they are not to change
+	groupAsk                      // narrowed to the nodes that it may go to
+	form     blocks.Placed        // where one alloc would go on an idle cluster
+	given    []admit.TaskDecision // the device blocks if they are not to change
 	// grows is set where the job asks for more allocs than before.
 	grows bool
 	// trial is set where only the hold of the answer is of interest.
@@ -181,31 +181,6 @@ func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 	return quotaHold(a, g.Cost.Times(int64(s.allocs)), s)
 }
 
-// short decides about a group for which there is room in part: the rest of it waits for
-// room, or all of it is held where Nomad would start it in room that is others'.
-func (d *decider) short(g record.Group, s start, placed int) (record.Group, error) {
-	hold := reservedAway(d.tx, &g)
-	if hold == nil && s.running == 0 {
-		hold = promisedAway(d.groupAsk, &g)
-	}
-	if hold == nil && s.running == 0 && placed == 0 {
-		if hold = d.turns().overtaken(d.tx, d.key, &g).holdOf(d.key); hold == nil {
-			hold = leavesNextPlace(d.groupAsk)
-		}
-	}
-	if hold != nil && s.running == 0 {
-		d.tx.ForgetGroup(d.key, d.ask.Group)
-		return d.held(g, hold), nil
-	}
-	missing := s.allocs - placed
-	if hold != nil && d.grows { // Nomad would start the new allocs in reserved room
-		return g, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: no room for %d of %d allocs: %s",
-			d.ask.Group, missing, d.ask.Count, hold.Sentence)}
-	}
-	waitForRoom(&g, missing, d.ask.Count)
-	return g, nil
-}
-
 // placeAll places allocs one after the other and books each as assumed. It stops
 // where there is no room for the next, or, for a group of which nothing runs, only
 // such as is kept for others: then it returns for whom. The first takes the reservation if
@@ -260,4 +235,29 @@ func (d *decider) turns() *Window {
 		d.window = NewWindow(d.tx)
 	}
 	return d.window
+}
+
+// short decides about a group for which there is room in part: the rest of it waits for
+// room, or all of it is held where Nomad would start it in room that is others'.
+func (d *decider) short(g record.Group, s start, placed int) (record.Group, error) {
+	hold := reservedAway(d.tx, &g)
+	if hold == nil && s.running == 0 {
+		hold = promisedAway(d.groupAsk, &g)
+	}
+	if hold == nil && s.running == 0 && placed == 0 {
+		if hold = d.turns().overtaken(d.tx, d.key, &g).holdOf(d.key); hold == nil {
+			hold = leavesNextPlace(d.groupAsk)
+		}
+	}
+	if hold != nil && s.running == 0 {
+		d.tx.ForgetGroup(d.key, d.ask.Group)
+		return d.held(g, hold), nil
+	}
+	missing := s.allocs - placed
+	if hold != nil && d.grows { // Nomad would start the new allocs in reserved room
+		return g, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: no room for %d of %d allocs: %s",
+			d.ask.Group, missing, d.ask.Count, hold.Sentence)}
+	}
+	waitForRoom(&g, missing, d.ask.Count)
+	return g, nil
 }

@@ -214,13 +214,13 @@ func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
 }
 
 // describe fills in who goes, with the rest of their gangs, and why.
-func (e *Eviction) describe(of groupAsk, victims []place.Usage) {
-	tx := of.tx
+func (e *Eviction) describe(waiting groupAsk, victims []place.Usage) {
+	tx := waiting.tx
 	victims = withGangs(tx, victims)
 	slices.SortFunc(victims, func(x, y place.Usage) int {
 		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
 	})
-	priority := of.parts[0].Req.Priority
+	priority := waiting.parts[0].Req.Priority
 	var who []string
 	e.Idle = len(victims) > 0
 	for _, u := range victims {
@@ -231,24 +231,24 @@ func (e *Eviction) describe(of groupAsk, victims []place.Usage) {
 		q := tx.Config().Queue(u.Queue)
 		e.Reclaim = e.Reclaim || u.Priority+tx.Config().Preemption.MinGap > priority || q != nil && q.Protected
 	}
-	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, of.ask)
-	if seat := noSeat(of); seat != "" {
+	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, waiting.ask)
+	if seat := noSeat(waiting); seat != "" {
 		why += "; " + seat
 	}
 	switch {
 	case e.Idle:
-		why = fmt.Sprintf("waits for %s, and the work evicted for it does not use its GPUs", of.ask)
-	case e.Reclaim && of.queue != nil:
-		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", of.queue.Name, of.ask)
+		why = fmt.Sprintf("waits for %s, and the work evicted for it does not use its GPUs", waiting.ask)
+	case e.Reclaim && waiting.queue != nil:
+		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", waiting.queue.Name, waiting.ask)
 	}
 	for i := range e.Victims {
-		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, of.key, why)
+		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
-			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), of.key, of.ask)
+			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
 		}
 	}
 	e.Rivals = rivals(tx, e)
-	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), of.key, why)
+	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), waiting.key, why)
 }
 
 // idleText says for how long an alloc has not used its GPUs, and who wants it to go then.

@@ -81,18 +81,18 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 	if !places(a) || a.Reservation != "" || len(a.Tasks) != 1 || allocs < 1 || tx.Live(key, a.Group) > 0 || tx.Assumed(key, a.Group) > 0 {
 		return nil
 	}
-	of, err := newGroupAsk(tx, key, a)
-	if err != nil || len(of.parts) != 1 || len(of.parts[0].Or) > 0 {
+	group, err := newGroupAsk(tx, key, a)
+	if err != nil || len(group.parts) != 1 || len(group.parts[0].Or) > 0 {
 		return nil
 	}
-	of = without(without(of, excluded), hostsOf(tx, key, a))
+	group = without(without(group, excluded), hostsOf(tx, key, a))
 	if window == nil {
 		window = NewWindow(tx)
 	}
-	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: window.keptNodes(of), Pays: pays(of, allocs)}
+	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: window.keptNodes(group), Pays: pays(group, allocs)}
 	found := &view.Fits{Allocs: allocs}
 	for _, s := range scalesOf(&a.Tasks[0]) {
-		if n, nodes := largest(of, lot, &s); n > 0 {
+		if n, nodes := largest(group, lot, &s); n > 0 {
 			less := s.ask(n)
 			found.Ask, found.Nodes = less.String(), nodes
 			break

@@ -107,7 +107,7 @@ func (a groupAsk) servedBy(given []admit.TaskDecision) groupAsk {
 	return a.on(func([]string) []string { return able })
 }
 
-// without leaves out some nodes, such as those whose room is made for another group.
+// without leaves out the keys of a map from the nodes of an ask, such as those whose room is made for another group.
 func without[V any](a groupAsk, nodes map[string]V) groupAsk {
 	if len(nodes) == 0 {
 		return a
@@ -116,7 +116,7 @@ func without[V any](a groupAsk, nodes map[string]V) groupAsk {
 	for id := range nodes {
 		banned[id] = true
 	}
-	return a.on(func(nodes []string) []string { return blocks.Cluster(a.tx).Without(nodes, banned) })
+	return a.on(func(all []string) []string { return blocks.Cluster(a.tx).Without(all, banned) })
 }
 
 // on keeps every part to some of its nodes.

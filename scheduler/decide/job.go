@@ -65,29 +65,29 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	if err != nil {
 		return record.Group{}, err
 	}
-	of := groupAsk{tx, key, a, q, parts}
-	was, known := of.known(have)
+	group := groupAsk{tx, key, a, q, parts}
+	was, known := group.known(have)
 	same := known && was.FellBack.IsZero() && tx.Alive(key, have) && !(a.Later && a.ByClock) // what fell back is tried anew
 	tx.ForgetGroup(key, a.Group)
 	if same {
-		of = of.asBefore(&was)
+		group = group.asBefore(&was)
 	}
-	of, form, err := shape(of)
+	group, form, err := shape(group)
 	if err != nil {
-		if hold := awaited(of, err); hold != nil {
-			return heldUntilOneJoins(of, hold), nil
+		if hold := awaited(group, err); hold != nil {
+			return heldUntilOneJoins(group, hold), nil
 		}
 		return record.Group{}, err
 	}
-	d := &decider{groupAsk: of, form: form}
+	d := &decider{groupAsk: group, form: form}
 	if !same {
 		g, err := d.decideNew(before)
-		g.Decision.Outcome = outcome(of, &g, 0)
+		g.Decision.Outcome = outcome(group, &g, 0)
 		return g, err
 	}
 	was.Direct = false
 	g, err := d.redecide(was, before)
-	g.Decision.Outcome = outcome(of, &g, tx.Live(key, a.Group))
+	g.Decision.Outcome = outcome(group, &g, tx.Live(key, a.Group))
 	return g, err
 }
 
@@ -136,6 +136,6 @@ func Learn(tx *state.Tx) {
 // demand is what an ask comes to; nothing where it asks for what is not allowed any
 // more.
 func demand(tx *state.Tx, a *admit.Ask) []blocks.Part {
-	of, _ := newGroupAsk(tx, nomad.JobKey{}, a)
-	return of.parts
+	group, _ := newGroupAsk(tx, nomad.JobKey{}, a)
+	return group.parts
 }

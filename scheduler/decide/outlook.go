@@ -98,11 +98,11 @@ func waitingNow(tx *state.Tx) *Foreseen {
 
 // waiterFor is a group as the core takes what waits; ok is false where it cannot.
 func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w outlook.Waiter, ok bool) {
-	of, err := newGroupAsk(tx, key, a)
-	if err != nil || len(of.parts) != 1 {
+	group, err := newGroupAsk(tx, key, a)
+	if err != nil || len(group.parts) != 1 {
 		return w, false
 	}
-	r := &of.parts[0].Req
+	r := &group.parts[0].Req
 	takes := make([]place.Take, r.GPUs)
 	for i := range takes {
 		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))

@@ -19,14 +19,14 @@ func AskedBy(tx *state.Tx, u *place.Usage) (r place.Request, ok bool) {
 	if !ok || len(u.Takes) == 0 {
 		return r, false
 	}
-	of, err := newGroupAsk(tx, key, &g.Ask)
-	if err != nil || len(of.parts) != 1 || len(of.parts[0].Or) > 0 {
+	group, err := newGroupAsk(tx, key, &g.Ask)
+	if err != nil || len(group.parts) != 1 || len(group.parts[0].Or) > 0 {
 		return r, false
 	}
 	if blocks.IsSeat(&tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
 		return r, false // a move ends it, where the others would step aside
 	}
-	r = without(of, hostsOf(tx, key, &g.Ask)).parts[0].Req
+	r = without(group, hostsOf(tx, key, &g.Ask)).parts[0].Req
 	r.ID, r.Models, r.MinRun = u.ID, []string{tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU].Model}, u.MinRun
 	return r, true
 }
@@ -123,14 +123,14 @@ func roomBy(a groupAsk, g *record.Group, relief *place.Relief) *Room {
 }
 
 // describeMoves fills in what is moved, where to and why.
-func (e *Eviction) describeMoves(of groupAsk, moves []place.Move) {
-	tx := of.tx
+func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
+	tx := waiting.tx
 	for i := range moves {
 		m := &moves[i]
 		a := tx.Alloc(m.From.ID)
 		e.Victims = append(e.Victims, Victim{
 			AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, To: m.To.NodeID, Priority: m.From.Priority, Queue: m.From.Queue,
-			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", of.key, of.ask)),
+			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", waiting.key, waiting.ask)),
 		})
 	}
 	e.Rivals = rivals(tx, e)
@@ -139,7 +139,7 @@ func (e *Eviction) describeMoves(of groupAsk, moves []place.Move) {
 		u.Queue, u.Priority = moves[i].From.Queue, moves[i].From.Priority
 		e.Promises = append(e.Promises, Promise{e.Victims[i].Job, e.Victims[i].Group, u})
 	}
-	e.Text = fmt.Sprintf("%d allocs move so that job %s finds room for %s", len(moves), of.key, of.ask)
+	e.Text = fmt.Sprintf("%d allocs move so that job %s finds room for %s", len(moves), waiting.key, waiting.ask)
 }
 
 // MoveText says what moves, why, and what that costs.

@@ -223,18 +223,18 @@ func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 // are only written anew while nothing of it runs. With a window it is a trial: of the
 // answer only the hold counts.
 func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, window *Window) (record.Group, error) {
-	of, err := newGroupAsk(tx, key, a)
+	group, err := newGroupAsk(tx, key, a)
 	if err != nil {
 		return was, err
 	}
-	of, form, err := shape(of.asBefore(&was))
+	group, form, err := shape(group.asBefore(&was))
 	if err != nil {
 		return was, err
 	}
-	was.Cost, was.Direct = leastCost(tx, of.parts), false
+	was.Cost, was.Direct = leastCost(tx, group.parts), false
 	tx.ForgetGroup(key, a.Group)
-	of, given := of.keeping(&was)
-	d := &decider{groupAsk: of, form: form, given: given, window: window, trial: window != nil}
+	group, given := group.keeping(&was)
+	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}
 	return d.refill(was)
 }
 

@@ -49,14 +49,14 @@ func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
 }
 
 // describe says which allocs step aside, for which job and why.
-func (s *Seat) describe(of groupAsk) {
-	tx, at := of.tx, s.Room.at.Usage.Takes[0].GPU
+func (s *Seat) describe(waiting groupAsk) {
+	tx, at := waiting.tx, s.Room.at.Usage.Takes[0].GPU
 	n := tx.Node(s.Room.at.Node)
 	g, group := &n.Plan.GPUs[at], n.View.GPUs[at].Group
 	s.Room.why = fmt.Sprintf("takes a free seat on %s (%s), where no task sits", n.Plan.Name, group)
 	for _, u := range tx.Snapshot().SitsOn(s.Room.at.Node, at) {
 		if a := tx.Alloc(u.ID); a != nil {
-			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", of.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), of.ask)
+			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", waiting.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), waiting.ask)
 			if u.Idle {
 				why = idleText(tx, a.ID) + ", and " + why
 			}
@@ -70,7 +70,7 @@ func (s *Seat) describe(of groupAsk) {
 	if len(s.Aside) > 0 {
 		s.Room.why = fmt.Sprintf("takes a free seat on %s (%s): what sits there steps aside; nothing is evicted, since preemption.prefer is %q", n.Plan.Name, group, config.PreferSuspend)
 	}
-	s.Text = fmt.Sprintf("job %s %s", of.key, s.Room.why)
+	s.Text = fmt.Sprintf("job %s %s", waiting.key, s.Room.why)
 }
 
 // unseatable says why no seat serves an ask that does not ask for one; empty where one may.
