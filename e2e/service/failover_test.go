@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 )
 
 // TestFailover kills the leader and measures how long there is no leader.
@@ -49,6 +53,38 @@ func TestFailover(t *testing.T) {
 	t.Logf("failover after a stop: %s", took.Round(10*time.Millisecond))
 	runs(ctx, t, c.API, "last", 1)
 	doubleBooked(ctx, t, c.API)
+}
+
+// TestWhoStoppedAJobIsKnownAfterAKill kills the service at the moment at which a job is stopped for
+// another: the next replica tells for which one, before it leads.
+func TestWhoStoppedAJobIsKnownAfterAKill(t *testing.T) {
+	t.Parallel()
+	ctx, c := start(t, 1)
+	first := serve(ctx, t, c, quick)
+	admitted(ctx, t, first, job{id: "low", priority: 20, meta: map[string]string{"gpu": "2"}})
+	runs(ctx, t, c.API, "low", 1)
+	if err := submit(ctx, first.API, job{id: "high", priority: 80, meta: map[string]string{"gpu": "2"}}); err != nil {
+		t.Fatal(err)
+	}
+	for stopped := false; !stopped; {
+		list, _, err := c.API.Jobs().Allocations("low", false, (&api.QueryOptions{}).WithContext(ctx))
+		if err != nil {
+			t.Fatal("the job is not stopped for the other: ", err)
+		}
+		stopped = slices.ContainsFunc(list, func(a *api.AllocationListStub) bool { return a.DesiredStatus != "run" })
+	}
+	first.kill(syscall.SIGKILL)
+
+	second := serve(ctx, t, c, quick)
+	var past rest.JobEvents
+	until(ctx, t, "ask the next replica", 20*time.Second, func() (bool, string) {
+		_, err := second.API.Raw().Query("/api/v1/gpu/events?job=low", &past, (&api.QueryOptions{}).WithContext(ctx))
+		return err == nil, fmt.Sprint(err)
+	})
+	if len(past.Events) != 1 || past.Events[0].Kind != "evict" || past.Events[0].For != "default/high" || !strings.Contains(past.Events[0].Text, "high") {
+		t.Errorf("it tells %+v", past.Events)
+	}
+	t.Logf("it tells: %+v", past.Events)
 }
 
 // TestNodeLost pulls a machine's plug, looks for its work elsewhere, and

@@ -268,7 +268,7 @@ func (l *largeNomad) listJobs(w http.ResponseWriter) {
 	send(w, list)
 }
 
-// register takes a job, and tells that it waits for room.
+// register takes a job. Of those whose names say so it tells that they wait for room.
 func (l *largeNomad) register(w http.ResponseWriter, r *http.Request) {
 	var body struct{ Job map[string]any }
 	if json.NewDecoder(r.Body).Decode(&body) != nil {
@@ -286,9 +286,14 @@ func (l *largeNomad) register(w http.ResponseWriter, r *http.Request) {
 	l.jobs[id] = text
 	l.index++
 	l.say("Job", "JobRegistered", id, json.RawMessage(text))
-	l.say("Evaluation", "EvaluationUpdated", "eval-"+id, l.blocked(id))
+	if strings.HasPrefix(id, waiting) {
+		l.say("Evaluation", "EvaluationUpdated", "eval-"+id, l.blocked(id))
+	}
 	send(w, map[string]any{"EvalID": "eval-" + id, "JobModifyIndex": 11})
 }
+
+// waiting is what the names of jobs begin with for which there is no room.
+const waiting = "wait-"
 
 func (l *largeNomad) blocked(id string) map[string]any {
 	return map[string]any{"ID": "eval-" + id, "Namespace": "default", "JobID": id, "Status": "blocked", "ModifyIndex": l.index,
@@ -330,7 +335,9 @@ func (l *largeNomad) listEvals(w http.ResponseWriter) {
 	defer l.mu.Unlock()
 	list := []any{}
 	for _, id := range l.order {
-		list = append(list, l.blocked(id))
+		if strings.HasPrefix(id, waiting) {
+			list = append(list, l.blocked(id))
+		}
 	}
 	send(w, list)
 }

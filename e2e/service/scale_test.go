@@ -132,7 +132,7 @@ func wait(t *testing.T, r *replica, count int) {
 	for range 8 {
 		group.Go(func() {
 			for i := range next {
-				if err := submit(t.Context(), r.API, job{id: fmt.Sprintf("wait-%d", i), meta: map[string]string{"gpu": "8"}}); err != nil {
+				if err := submit(t.Context(), r.API, job{id: fmt.Sprintf(waiting+"%d", i), meta: map[string]string{"gpu": "8"}}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -5,39 +5,50 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // known is what was decided about the ask: its record, or where that is lost or
 // another, what is registered. Only what runs is worth keeping as it is.
-func (p *groupPlacer) known(have *record.Record) (record.Group, bool) {
-	was, found := have.Groups[p.ask.Group]
-	if found && was.Key == p.ask.Key() {
+func (a groupAsk) known(have *record.Record) (record.Group, bool) {
+	was, found := have.Groups[a.ask.Group]
+	if found && was.Key == a.ask.Key() {
 		return was, true
 	}
-	if j := p.tx.Job(p.key); j != nil && p.tx.Live(p.key, p.ask.Group) > 0 {
-		if g := j.Group(p.ask.Group); g != nil && g.Was != nil && g.Key == p.ask.Key() {
-			return p.adopt(g.Was), true
+	if j := a.tx.Job(a.key); j != nil && a.tx.Live(a.key, a.ask.Group) > 0 {
+		if g := j.Group(a.ask.Group); g != nil && g.Was != nil && g.Key == a.ask.Key() {
+			return a.adopt(g.Was), true
 		}
 	}
 	return record.Group{}, false
 }
 
 // adopt makes the record of a group of which only the registration is known.
-func (p *groupPlacer) adopt(was *admit.Earlier) record.Group {
-	g := p.unmanaged()
+func (a groupAsk) adopt(was *admit.Earlier) record.Group {
+	g := a.unmanaged()
 	if was != nil {
-		g.Decision = was.Decision(p.ask.Group)
+		g.Decision = was.Decision(a.ask.Group)
 		g.Decision.Explanation = []string{"adopted as it is registered"}
 	}
 	g.Shown.Summary = g.Decision.Explanation[0]
-	j := p.tx.Job(p.key)
+	j := a.tx.Job(a.key)
 	g.Direct = j == nil || j.Parent == ""
-	for _, a := range p.tx.AllocsOf(p.key) {
-		if u, _ := p.tx.Usage(a.ID); a.Group == p.ask.Group && len(u.Takes) > 0 {
-			g.Cost = p.tx.Charge(u.NodeID, u.Takes)
+	for _, alloc := range a.tx.AllocsOf(a.key) {
+		if u, _ := a.tx.Usage(alloc.ID); alloc.Group == a.ask.Group && len(u.Takes) > 0 {
+			g.Cost = a.tx.Charge(u.NodeID, u.Takes)
 		}
 	}
 	return g
+}
+
+// unmanaged is a group as it came, without a preference: every node is looked at.
+func (a groupAsk) unmanaged() record.Group {
+	d := admit.Decision{Group: a.ask.Group, Tasks: make([]admit.TaskDecision, len(a.ask.Tasks))}
+	for i, t := range a.ask.Tasks {
+		d.Tasks[i].Task = t.Task
+	}
+	d.Explanation = []string{"it came around the service; no preference is set"}
+	return record.Group{Key: a.ask.Key(), Ask: stored(a.ask), Decision: d, Shown: a.shown(view.Registered, d.Explanation[0])}
 }
 
 // align brings what was recorded about a group and what is registered together.

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -26,17 +27,17 @@ const defaultPool = "default"
 
 // awaited is the hold of a group that was refused because no node could ever hold it,
 // where a node that could may join; nil where none is expected.
-func (p *groupPlacer) awaited(refused error) *admit.Hold {
+func awaited(a groupAsk, refused error) *admit.Hold {
 	var refusal *admit.Refusal
-	if !errors.As(refused, &refusal) || refusal.Status != http.StatusUnprocessableEntity || !p.places() {
+	if !errors.As(refused, &refusal) || refusal.Status != http.StatusUnprocessableEntity || !places(a.ask) {
 		return nil
 	}
-	r := &p.parts[0].Req
-	if len(r.Pools) > 0 && !slices.Contains(r.Pools, defaultPool) && !p.anyGPU(func(n *place.Node, _ *place.GPU) bool { return slices.Contains(r.Pools, n.Pool) }) {
+	r := &a.parts[0].Req
+	if len(r.Pools) > 0 && !slices.Contains(r.Pools, defaultPool) && !anyGPU(a.tx, func(n *place.Node, _ *place.GPU) bool { return slices.Contains(r.Pools, n.Pool) }) {
 		return waitsForNode("node pool %s has no node with GPUs yet", strings.Join(r.Pools, " or "))
 	}
-	for i := range p.parts {
-		if model := p.expected(p.parts[i].Req.Models); model != "" {
+	for i := range a.parts {
+		if model := expected(a.tx, a.parts[i].Req.Models); model != "" {
 			return waitsForNode("no node with GPUs of model %s has joined yet", model)
 		}
 	}
@@ -48,9 +49,9 @@ func waitsForNode(format string, args ...any) *admit.Hold {
 }
 
 // anyGPU reports whether the cluster has a GPU that satisfies a condition.
-func (p *groupPlacer) anyGPU(is func(*place.Node, *place.GPU) bool) bool {
-	for _, id := range p.tx.NodeIDs() {
-		n := &p.tx.Node(id).Plan
+func anyGPU(tx *state.Tx, is func(*place.Node, *place.GPU) bool) bool {
+	for _, id := range tx.NodeIDs() {
+		n := &tx.Node(id).Plan
 		for i := range n.GPUs {
 			if is(n, &n.GPUs[i]) {
 				return true
@@ -62,10 +63,10 @@ func (p *groupPlacer) anyGPU(is func(*place.Node, *place.GPU) bool) bool {
 
 // expected is the first of some models that the operator expects and that no GPU of the
 // cluster is of; empty: there is none.
-func (p *groupPlacer) expected(models []string) string {
+func expected(tx *state.Tx, models []string) string {
 	for _, model := range models {
 		known := func(_ *place.Node, g *place.GPU) bool { return g.Is(model) }
-		if slices.ContainsFunc(p.tx.Config().ExpectedModels, func(e string) bool { return strings.EqualFold(e, model) }) && !p.anyGPU(known) {
+		if slices.ContainsFunc(tx.Config().ExpectedModels, func(e string) bool { return strings.EqualFold(e, model) }) && !anyGPU(tx, known) {
 			return model
 		}
 	}
@@ -75,11 +76,11 @@ func (p *groupPlacer) expected(models []string) string {
 // heldUntilOneJoins is the answer to a group for which there is no node yet. Which device
 // blocks it takes is seen when there is one; those that it waits with keep it from
 // running without a GPU if its hold is taken away by hand.
-func (p *groupPlacer) heldUntilOneJoins(hold *admit.Hold) record.Group {
-	g := p.unmanaged()
-	g.Decision.Bounds, g.Cost = blocks.Bounds(p.queue), p.leastCost()
-	for _, one := range p.parts {
-		if p.ask.Tasks[one.Task].Plain() {
+func heldUntilOneJoins(a groupAsk, hold *admit.Hold) record.Group {
+	g := a.unmanaged()
+	g.Decision.Bounds, g.Cost = blocks.Bounds(a.queue), leastCost(a.tx, a.parts)
+	for _, one := range a.parts {
+		if a.ask.Tasks[one.Task].Plain() {
 			continue
 		}
 		name := cmp.Or(one.Req.Vendor, "nvidia") + "/" + gpu.TypeSlice
@@ -89,5 +90,6 @@ func (p *groupPlacer) heldUntilOneJoins(hold *admit.Hold) record.Group {
 		t := &g.Decision.Tasks[one.Task]
 		t.Devices = append(t.Devices, admit.Device{Name: name, Count: int64(max(1, one.Req.GPUs))})
 	}
-	return p.markHeld(g, hold)
+	markHeld(&g, hold)
+	return g
 }

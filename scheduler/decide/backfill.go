@@ -17,12 +17,12 @@ const early, late = 0.05, 0.95
 // endsBefore reports whether an alloc of a group will have ended before a waiting group
 // could start on the node that is kept for it, by what authors say and what others like
 // them did: then it may use that room meanwhile.
-func (p *groupPlacer) endsBefore(u *blocks.Placed, w *waiter) bool {
-	if p.ask.JobType != "batch" {
+func endsBefore(a groupAsk, u *blocks.Placed, w *waiter) bool {
+	if a.ask.JobType != "batch" {
 		return false
 	}
-	runs := p.tx.RunTime(p.key, p.ask.Group, p.ask.TimeLimit, u.Usage.Takes)
-	return runs.Known() && runs.At(late) <= w.soonest(p.tx)
+	runs := a.tx.RunTime(a.key, a.ask.Group, a.ask.TimeLimit, u.Usage.Takes)
+	return runs.Known() && runs.At(late) <= w.soonest(a.tx)
 }
 
 // soonest is when a group could start on the node that is kept for it, if all that is in

@@ -11,6 +11,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
+// everyNode is up to how many nodes Nomad looks at all of them by itself when
+// a group has affinities. In larger clusters the best node might be outside
+// the sample, so the candidates are narrowed.
+const everyNode = 100
+
 // candidates are the nodes that may run a group. Nil means every node: in
 // clusters that Nomad looks at as a whole, nothing is gained by less. In
 // larger ones it is the preferred nodes, then those with room now, then those

@@ -105,23 +105,12 @@ func (r *Room) Node() string { return r.at.Node }
 // Evict asks the core for the victims that let one alloc of a waiting group start.
 // Nil means that no eviction would help.
 func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
-	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask}
-	var err error
-	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
+	a, rewrite, err := oneMore(tx, key, g)
+	if err != nil || len(a.parts) == 0 {
 		return nil
 	}
-	if p.parts, err = blocks.PartsOf(tx, &g.Ask, p.queue); err != nil || len(p.parts) == 0 {
-		return nil
-	}
-	rewrite := p.waits(g) && !tx.Unchangeable(key)
-	if !rewrite {
-		p.asBefore(g)
-		p.keepTo(g.Decision.Tasks)
-	}
-	p.avoid(g.Excluded)
-	p.avoidVain(g)
 	defer withoutStopping(tx)()
-	room := p.makeRoom(g, rewrite)
+	room := makeRoom(tx, a.parts, g, rewrite)
 	if room == nil {
 		return nil
 	}
@@ -133,7 +122,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
 		return nil
 	}
-	e.describe(p, room.victims)
+	e.describe(a, room.victims)
 	return e.unlessInVain(tx)
 }
 
@@ -154,16 +143,15 @@ func withoutStopping(tx *state.Tx) func() {
 
 // makeRoom tries the core's choices until one gives Nomad room for the group's
 // device blocks, which only count when they are not to be rewritten.
-func (p *groupPlacer) makeRoom(g *record.Group, rewrite bool) *Room {
-	tx := p.tx
+func makeRoom(tx *state.Tx, parts []blocks.Part, g *record.Group, rewrite bool) *Room {
 	banned := map[string]bool{}
 	for range blocks.Tries {
-		room, at, err := preempt(tx, p.parts, banned, tx.Config().Preemption.MinGap)
+		room, at, err := preempt(tx, parts, banned, tx.Config().Preemption.MinGap)
 		switch {
 		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.at.Node, g):
 			return nil // Nomad is about to use it
 		case err == nil && (rewrite || servesAfter(tx, room, g)):
-			room.rewrite, room.parts = rewrite, p.parts
+			room.rewrite, room.parts = rewrite, parts
 			return room
 		case at == "" || err != nil && !errors.Is(err, place.ErrNoRoom):
 			return nil
@@ -226,13 +214,13 @@ func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
 }
 
 // describe fills in who goes, with the rest of their gangs, and why.
-func (e *Eviction) describe(p *groupPlacer, victims []place.Usage) {
-	tx := p.tx
+func (e *Eviction) describe(waiting groupAsk, victims []place.Usage) {
+	tx := waiting.tx
 	victims = withGangs(tx, victims)
 	slices.SortFunc(victims, func(x, y place.Usage) int {
 		return cmp.Or(x.Priority-y.Priority, strings.Compare(x.ID, y.ID))
 	})
-	priority := p.parts[0].Req.Priority
+	priority := waiting.parts[0].Req.Priority
 	var who []string
 	e.Idle = len(victims) > 0
 	for _, u := range victims {
@@ -243,24 +231,24 @@ func (e *Eviction) describe(p *groupPlacer, victims []place.Usage) {
 		q := tx.Config().Queue(u.Queue)
 		e.Reclaim = e.Reclaim || u.Priority+tx.Config().Preemption.MinGap > priority || q != nil && q.Protected
 	}
-	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, p.ask)
-	if seat := p.noSeat(); seat != "" {
+	why := fmt.Sprintf("has priority %d and finds no room for %s", priority, waiting.ask)
+	if seat := noSeat(waiting); seat != "" {
 		why += "; " + seat
 	}
 	switch {
 	case e.Idle:
-		why = fmt.Sprintf("waits for %s, and the work evicted for it does not use its GPUs", p.ask)
-	case e.Reclaim && p.queue != nil:
-		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", p.queue.Name, p.ask)
+		why = fmt.Sprintf("waits for %s, and the work evicted for it does not use its GPUs", waiting.ask)
+	case e.Reclaim && waiting.queue != nil:
+		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", waiting.queue.Name, waiting.ask)
 	}
 	for i := range e.Victims {
-		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, p.key, why)
+		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
-			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), p.key, p.ask)
+			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
 		}
 	}
 	e.Rivals = rivals(tx, e)
-	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), p.key, why)
+	e.Text = fmt.Sprintf("%s must go: job %s %s", strings.Join(who, ", "), waiting.key, why)
 }
 
 // idleText says for how long an alloc has not used its GPUs, and who wants it to go then.
@@ -375,9 +363,8 @@ func moveIn(tx *state.Tx, a *admit.Ask, g *record.Group, room *Room) {
 		unpin(g)
 	}
 	if room.why != "" {
-		p := &groupPlacer{tx: tx, key: nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, ask: a}
 		g.Shown.At, g.Shown.Outcome, g.Shown.Summary = tx.Now(), view.Placed, room.why
-		g.Shown.Choices = []view.Choice{p.choice(room.at)}
+		g.Shown.Choices = []view.Choice{choice(tx, &room.at, nil)}
 		g.Decision.Explanation = []string{room.why}
 		tx.NoteDecision(g.Shown)
 	}

@@ -8,30 +8,31 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // shown starts what people see of a decision.
-func (p *groupPlacer) shown(outcome, summary string) view.Decision {
+func (a groupAsk) shown(outcome, summary string) view.Decision {
 	v := view.Decision{
-		At: p.tx.Now(), Namespace: p.key.Namespace, JobID: p.key.ID, Group: p.ask.Group,
-		Priority: p.ask.Priority, Ask: p.ask.String(), Policy: p.ask.Policy, Outcome: outcome,
+		At: a.tx.Now(), Namespace: a.key.Namespace, JobID: a.key.ID, Group: a.ask.Group,
+		Priority: a.ask.Priority, Ask: a.ask.String(), Policy: a.ask.Policy, Outcome: outcome,
 	}
 	if v.Policy == "" {
-		v.Policy = p.tx.Config().Placement.Policy.String()
+		v.Policy = a.tx.Config().Placement.Policy.String()
 	}
-	if p.queue != nil {
-		v.Queue = p.queue.Name
+	if a.queue != nil {
+		v.Queue = a.queue.Name
 	}
 	v.Summary = summary
 	return v
 }
 
-// choice is a placed alloc for people.
-func (p *groupPlacer) choice(u blocks.Placed) view.Choice {
-	n := p.tx.Node(u.Node)
+// choice is a placed alloc for people, with what the core knows of its node.
+func choice(tx *state.Tx, u *blocks.Placed, candidates []place.Candidate) view.Choice {
+	n := tx.Node(u.Node)
 	out := view.Choice{NodeID: u.Node, NodeName: n.Plan.Name, Score: u.Score}
-	for _, candidate := range p.why.Candidates {
+	for _, candidate := range candidates {
 		if candidate.NodeID == u.Node {
 			weighed(&out, &candidate)
 			out.Why = leftWhole(&out)
@@ -45,18 +46,18 @@ func (p *groupPlacer) choice(u blocks.Placed) view.Choice {
 }
 
 // explain writes down the core's explanation.
-func (p *groupPlacer) explain(g *record.Group) {
+func explain(tx *state.Tx, g *record.Group, core *place.Explanation) {
 	v := &g.Shown
-	v.Fits = p.why.Fits
-	for _, why := range p.why.Reasons {
+	v.Fits = core.Fits
+	for _, why := range core.Reasons {
 		r := view.Reason{Nodes: why.Nodes, Why: why.Why, Never: why.Never}
-		if p.tx.Config().Preemption.Enabled {
+		if tx.Config().Preemption.Enabled {
 			r.Preempted = why.Preempted
 		}
 		v.Reasons = append(v.Reasons, r)
 	}
-	for _, other := range p.why.Candidates {
-		if n := p.tx.Node(other.NodeID); n != nil && !chosen(v.Choices, other.NodeID) {
+	for _, other := range core.Candidates {
+		if n := tx.Node(other.NodeID); n != nil && !chosen(v.Choices, other.NodeID) {
 			next := view.Choice{NodeID: other.NodeID, NodeName: n.Plan.Name, Score: other.Score}
 			weighed(&next, &other)
 			if len(v.Choices) > 0 {
@@ -80,10 +81,10 @@ func (p *groupPlacer) explain(g *record.Group) {
 
 // behindFirst says which models had no room for allocs that went to one which the
 // request names behind them; empty where all have the first.
-func (p *groupPlacer) behindFirst(units []blocks.Placed) string {
+func behindFirst(tx *state.Tx, parts []blocks.Part, units []blocks.Placed) string {
 	for _, u := range units {
-		n := p.tx.Node(u.Node)
-		for k, part := range p.parts {
+		n := tx.Node(u.Node)
+		for k, part := range parts {
 			if !part.Req.Ordered {
 				continue
 			}

@@ -74,27 +74,25 @@ func scalesOf(t *admit.TaskAsk) []scale {
 // what runs in part, of several device blocks, and where the groups of a gang start together.
 // The window is of this moment.
 func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excluded map[string]string) *view.Fits {
-	p := &groupPlacer{tx: tx, key: key, ask: a, window: window, trial: true}
 	allocs := a.Count
 	if a.Gang {
 		allocs = a.Together()
 	}
-	if !p.places() || a.Reservation != "" || len(a.Tasks) != 1 || allocs < 1 || tx.Live(key, a.Group) > 0 || tx.Assumed(key, a.Group) > 0 {
+	if !places(a) || a.Reservation != "" || len(a.Tasks) != 1 || allocs < 1 || tx.Live(key, a.Group) > 0 || tx.Assumed(key, a.Group) > 0 {
 		return nil
 	}
-	var err error
-	if p.queue, err = tx.Config().QueueFor(a.Namespace, a.Queue); err != nil {
+	group, err := newGroupAsk(tx, key, a)
+	if err != nil || len(group.parts) != 1 || len(group.parts[0].Or) > 0 {
 		return nil
 	}
-	if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 || len(p.parts[0].Or) > 0 {
-		return nil
+	group = without(without(group, excluded), hostsOf(tx, key, a))
+	if window == nil {
+		window = NewWindow(tx)
 	}
-	p.avoid(excluded)
-	p.spread()
-	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: p.keptNodes(), Pays: p.pays(allocs)}
+	lot := &place.Lot{Tasks: allocs, Apart: apart(a, a.Together()), Without: window.keptNodes(group), Pays: pays(group, allocs)}
 	found := &view.Fits{Allocs: allocs}
 	for _, s := range scalesOf(&a.Tasks[0]) {
-		if n, nodes := p.largest(lot, &s); n > 0 {
+		if n, nodes := largest(group, lot, &s); n > 0 {
 			less := s.ask(n)
 			found.Ask, found.Nodes = less.String(), nodes
 			break
@@ -104,44 +102,44 @@ func wouldFit(tx *state.Tx, key nomad.JobKey, a *admit.Ask, window *Window, excl
 }
 
 // largest is the largest size of a scale that would start now, and on how many nodes.
-func (p *groupPlacer) largest(lot *place.Lot, s *scale) (n, nodes int) {
+func largest(a groupAsk, lot *place.Lot, s *scale) (n, nodes int) {
 	request := func(n int) place.Request {
-		less := *p.ask
+		less := *a.ask
 		less.Tasks = []admit.TaskAsk{s.ask(n)}
-		list, err := blocks.PartsOf(p.tx, &less, p.queue)
+		list, err := blocks.PartsOf(a.tx, &less, a.queue)
 		if err != nil { // what is asked for does not come in this unit
 			return place.Request{GPUs: -1}
 		}
-		list[0].Req.Nodes = p.parts[0].Req.Nodes
+		list[0].Req.Nodes = a.parts[0].Req.Nodes
 		return list[0].Req
 	}
-	return p.tx.Planner().Largest(lot, s.sizes, request)
+	return a.tx.Planner().Largest(lot, s.sizes, request)
 }
 
 // keptNodes are the nodes that are kept for groups which go first, and for large tasks.
-func (p *groupPlacer) keptNodes() map[string]bool {
-	own, kept := turnOf(p.tx, p.ask), map[string]bool{}
-	if !p.ask.Gang {
-		kept = p.tx.Planner().KeptNodes(&p.parts[0].Req, p.tx.Now().Sub(own.Since))
+func (w *Window) keptNodes(a groupAsk) map[string]bool {
+	own, kept := turnOf(a.tx, a.ask), map[string]bool{}
+	if !a.ask.Gang {
+		kept = a.tx.Planner().KeptNodes(&a.parts[0].Req, a.tx.Now().Sub(own.Since))
 	}
-	for i := range p.turns().waiters {
-		if w := &p.window.waiters[i]; w.key != p.key && w.node != "" && goesFirst(p.tx, w.turn, own) {
-			kept[w.node] = true
+	for i := range w.waiters {
+		if first := &w.waiters[i]; first.key != a.key && first.node != "" && goesFirst(a.tx, first.turn, own) {
+			kept[first.node] = true
 		}
 	}
 	return kept
 }
 
-// pays reports whether the group's queue can pay for what all of so many allocs cost.
-func (p *groupPlacer) pays(allocs int) func(all place.Charge) bool {
-	if p.queue == nil {
+// pays reports whether a group's queue can pay for what all of so many allocs cost.
+func pays(a groupAsk, allocs int) func(all place.Charge) bool {
+	if a.queue == nil {
 		return nil
 	}
 	known := map[place.Charge]bool{}
 	return func(all place.Charge) bool {
 		ok, asked := known[all]
 		if !asked {
-			hold, err := p.quotaFor(all, 0, allocs)
+			hold, err := quotaHold(a, all, start{allocs: allocs})
 			ok = hold == nil && err == nil
 			known[all] = ok
 		}

@@ -44,47 +44,46 @@ func holdGang(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, groups map[strin
 			continue
 		}
 		tx.ForgetGroup(key, asks[i].Group)
-		p := &groupPlacer{tx: tx, key: key, ask: &asks[i]}
-		p.queue, _ = tx.Config().QueueFor(asks[i].Namespace, asks[i].Queue) // it was found a moment ago
 		hold := &admit.Hold{Kind: why.Kind, Sentence: fmt.Sprintf("it starts together with group %s: %s", first, why.Sentence)}
 		g.Assumed, g.Decision.Preferred = nil, nil
-		groups[asks[i].Group] = p.markHeld(g, hold)
+		markHeld(&g, hold)
+		groups[asks[i].Group] = g
 	}
 }
 
 // tooFew is the hold of a gang group for which there is room for some only.
-func (p *groupPlacer) tooFew(found int) *admit.Hold {
-	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", p.ask.Together(), found)}
+func tooFew(a *admit.Ask, found int) *admit.Hold {
+	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", a.Together(), found)}
 }
 
 // promisedAway is the hold of a group that finds no room, and would in what is made for another
 // that is held until all of it is there. Nomad knows of no promise: without the hold it would
 // start the group there. Nil when that is not the reason, or the group goes first.
-func (p *groupPlacer) promisedAway(g *record.Group) *admit.Hold {
-	tx, own, need := p.tx, turnOf(p.tx, p.ask), blocks.NeedOf(p.tx, g)
+func promisedAway(a groupAsk, g *record.Group) *admit.Hold {
+	tx, own, need := a.tx, turnOf(a.tx, a.ask), blocks.NeedOf(a.tx, g)
 	var first *state.Assumed
-	for a := range tx.KeptRoom() {
-		r := tx.Record(a.Job)
-		if r == nil || a.Job == p.key || first != nil && first.Usage.ID <= a.Usage.ID {
+	for kept := range tx.KeptRoom() {
+		r := tx.Record(kept.Job)
+		if r == nil || kept.Job == a.key || first != nil && first.Usage.ID <= kept.Usage.ID {
 			continue
 		}
-		of, known := r.Groups[a.Group]
+		of, known := r.Groups[kept.Group]
 		if !known || of.Decision.Hold == nil || turnOf(tx, &of.Ask).Priority < own.Priority {
 			continue
 		}
 		gone := func(u *place.Usage) bool {
 			alloc := tx.Alloc(u.ID)
-			return u.ID == a.Usage.ID || alloc != nil && alloc.Stopping
+			return u.ID == kept.Usage.ID || alloc != nil && alloc.Stopping
 		}
-		if tx.ServesNow(a.Usage.NodeID, need, gone) {
-			first = a
+		if tx.ServesNow(kept.Usage.NodeID, need, gone) {
+			first = kept
 		}
 	}
 	if first == nil {
 		return nil
 	}
 	of := tx.Record(first.Job).Groups[first.Group]
-	return p.waitsFor(&waiter{key: first.Job, turn: turnOf(tx, &of.Ask)})
+	return (&waiter{key: first.Job, turn: turnOf(tx, &of.Ask)}).holdOf(a.key)
 }
 
 // gangAsks are the asks of a job's gang as they were recorded, by group.
@@ -151,31 +150,29 @@ const mostTogether = 500
 // togetherRequests is all that starts with a group as the core takes it, and whose each
 // request is; none where the core cannot plan for it, it is too much, or something of it runs. Its queue pays for
 // all of its allocs before any starts, also where fewer than all are enough for a gang.
-func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []place.Request, of []*groupPlacer) {
+func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []place.Request, of []groupAsk) {
 	asks := together(tx, key, g)
 	forQuota := g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForQuota
 	for i := range asks {
-		a := &asks[i]
-		p := &groupPlacer{tx: tx, key: key, ask: a}
-		var err error
-		if p.queue, err = tx.Config().QueueFor(a.Namespace, a.Queue); err != nil || tx.Live(key, a.Group) > 0 {
+		if tx.Live(key, asks[i].Group) > 0 {
 			return nil, nil
 		}
-		allocs := a.Together()
-		if forQuota {
-			allocs = a.Count
-		}
-		if p.parts, err = blocks.PartsOf(tx, a, p.queue); err != nil || len(p.parts) != 1 {
+		a, err := newGroupAsk(tx, key, &asks[i])
+		if err != nil || len(a.parts) != 1 {
 			return nil, nil // several device blocks are placed on one node: the core plans one request each, for any nodes
 		}
-		p.spread()
+		allocs := asks[i].Together()
+		if forQuota {
+			allocs = asks[i].Count
+		}
 		if len(rs)+allocs > mostTogether {
 			return nil, nil
 		}
+		a = without(a, hostsOf(tx, key, a.ask))
 		for n := range allocs {
-			r := p.parts[0].Req
+			r := a.parts[0].Req
 			r.ID = fmt.Sprintf("%s/%d", r.ID, n)
-			rs, of = append(rs, r), append(of, p)
+			rs, of = append(rs, r), append(of, a)
 		}
 	}
 	return rs, of
@@ -212,14 +209,14 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 }
 
 // setsApart names those of some allocs that take a node each, as the core takes it; nil where none do.
-func setsApart(of []*groupPlacer) []string {
+func setsApart(of []groupAsk) []string {
 	names, any := make([]string, len(of)), false
-	for i, p := range of {
-		switch p.ask.Distinct {
+	for i, a := range of {
+		switch a.ask.Distinct {
 		case admit.DistinctInJob:
 			names[i], any = "/", true // no group is called so
 		case admit.DistinctInGroup:
-			names[i], any = "/"+p.ask.Group, true
+			names[i], any = "/"+a.ask.Group, true
 		}
 	}
 	if !any {

@@ -13,35 +13,34 @@ import (
 // leavesHeadroom is the hold of a group that would take one of the last places for large
 // tasks, and can wait a few minutes for other room; nil where it would not. A gang waits for
 // enough as it is.
-func (p *groupPlacer) leavesHeadroom(u *blocks.Placed) *admit.Hold {
-	return p.unlessGang(func(waited time.Duration) (place.Headroom, bool) {
-		return p.tx.Planner().Keeps(&p.parts[0].Req, &u.Usage, waited)
+func leavesHeadroom(a groupAsk, u *blocks.Placed) *admit.Hold {
+	return unlessGang(a, func(waited time.Duration) (place.Headroom, bool) {
+		return a.tx.Planner().Keeps(&a.parts[0].Req, &u.Usage, waited)
 	})
 }
 
 // leavesNextPlace is the hold of a group without any room that Nomad would start in the next
 // place for large tasks that comes free; nil where it may have that.
-func (p *groupPlacer) leavesNextPlace() *admit.Hold {
-	return p.unlessGang(func(waited time.Duration) (place.Headroom, bool) {
-		return p.tx.Planner().KeepsNext(&p.parts[0].Req, waited)
+func leavesNextPlace(a groupAsk) *admit.Hold {
+	return unlessGang(a, func(waited time.Duration) (place.Headroom, bool) {
+		return a.tx.Planner().KeepsNext(&a.parts[0].Req, waited)
 	})
 }
 
 // unlessGang is the hold of a group from which room is kept after it has waited for so long;
 // nil for a gang, for which nothing is looked up.
-func (p *groupPlacer) unlessGang(keeps func(waited time.Duration) (place.Headroom, bool)) *admit.Hold {
-	if p.ask.Gang {
+func unlessGang(a groupAsk, keeps func(waited time.Duration) (place.Headroom, bool)) *admit.Hold {
+	if a.ask.Gang {
 		return nil
 	}
-	since := turnOf(p.tx, p.ask).Since
-	if room, kept := keeps(p.tx.Now().Sub(since)); kept {
-		return p.waitsForHeadroom(room, since)
+	since := turnOf(a.tx, a.ask).Since
+	if room, kept := keeps(a.tx.Now().Sub(since)); kept {
+		return waitsForHeadroom(room, since.Add(a.tx.Config().Placement.Weights.HeadroomWait))
 	}
 	return nil
 }
 
-func (p *groupPlacer) waitsForHeadroom(room place.Headroom, since time.Time) *admit.Hold {
-	until := since.Add(p.tx.Config().Placement.Weights.HeadroomWait)
+func waitsForHeadroom(room place.Headroom, until time.Time) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForHeadroom, Sentence: fmt.Sprintf(
 		"jobs for %d GPUs of a node come often, and %s left; it starts as soon as there is other room, and from %s on anywhere",
 		room.GPUs, placesLeft(room.Places), until.UTC().Format(time.RFC3339))}

@@ -1,14 +1,12 @@
 package decide
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
@@ -67,50 +65,30 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	if err != nil {
 		return record.Group{}, err
 	}
-	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts, before: before}
-	was, known := p.known(have)
+	group := groupAsk{tx, key, a, q, parts}
+	was, known := group.known(have)
 	same := known && was.FellBack.IsZero() && tx.Alive(key, have) && !(a.Later && a.ByClock) // what fell back is tried anew
 	tx.ForgetGroup(key, a.Group)
 	if same {
-		p.asBefore(&was)
+		group = group.asBefore(&was)
 	}
-	if err := p.shape(); err != nil {
-		if hold := p.awaited(err); hold != nil {
-			return p.heldUntilOneJoins(hold), nil
+	group, form, err := shape(group)
+	if err != nil {
+		if hold := awaited(group, err); hold != nil {
+			return heldUntilOneJoins(group, hold), nil
 		}
 		return record.Group{}, err
 	}
+	d := &decider{groupAsk: group, form: form}
 	if !same {
-		g, err := p.decideNew()
-		g.Decision.Outcome = p.outcome(&g, 0)
+		g, err := d.decideNew(before)
+		g.Decision.Outcome = outcome(group, &g, 0)
 		return g, err
 	}
 	was.Direct = false
-	g, err := p.redecide(was)
-	g.Decision.Outcome = p.outcome(&g, tx.Live(key, a.Group))
+	g, err := d.redecide(was, before)
+	g.Decision.Outcome = outcome(group, &g, tx.Live(key, a.Group))
 	return g, err
-}
-
-// form places the ask on the idle cluster: which device blocks it takes at all, and
-// whether any node could ever hold it.
-func form(tx *state.Tx, a *admit.Ask, parts []blocks.Part) (blocks.Placed, error) {
-	parts = blocks.Whenever(parts)
-	u, err := blocks.Idle(tx).Place(parts)
-	if !errors.Is(err, place.ErrNoRoom) {
-		return u, err
-	}
-	var q *config.Queue
-	for i := range parts {
-		q = tx.Config().Queue(parts[i].Req.Queue)
-		e, err := tx.IdlePlanner().Explain(&parts[i].Req, tx.Now())
-		if err != nil {
-			return blocks.Placed{}, err
-		}
-		if e.Fits == 0 {
-			return blocks.Placed{}, impossible(a, q, e)
-		}
-	}
-	return blocks.Placed{}, impossible(a, q, place.Explanation{Reasons: []place.Reason{{Nodes: len(tx.NodeIDs()), Why: "not all of its device blocks together on one node"}}})
 }
 
 // Accepted notes that Nomad has taken a job, for people and for the core: what it
@@ -158,13 +136,6 @@ func Learn(tx *state.Tx) {
 // demand is what an ask comes to; nothing where it asks for what is not allowed any
 // more.
 func demand(tx *state.Tx, a *admit.Ask) []blocks.Part {
-	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
-	if err != nil {
-		return nil
-	}
-	list, err := blocks.PartsOf(tx, a, q)
-	if err != nil {
-		return nil
-	}
-	return list
+	group, _ := newGroupAsk(tx, nomad.JobKey{}, a)
+	return group.parts
 }

@@ -159,73 +159,24 @@ func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool
 
 // keptFor is the waiting group that a placement would take its room from; nil for
 // none.
-func (p *groupPlacer) keptFor(u *blocks.Placed) *waiter {
-	tx, own := p.tx, turnOf(p.tx, p.ask)
-	for i := range p.turns().waiters {
-		w := &p.window.waiters[i]
-		if w.key == p.key || w.node != u.Node || !goesFirst(tx, w.turn, own) {
+func (w *Window) keptFor(a groupAsk, u *blocks.Placed) *waiter {
+	tx, own := a.tx, turnOf(a.tx, a.ask)
+	for i := range w.waiters {
+		first := &w.waiters[i]
+		if first.key == a.key || first.node != u.Node || !goesFirst(tx, first.turn, own) {
 			continue
 		}
-		if tx.With(u.Usage, func() bool { return !tx.ServesNow(w.node, w.need, tx.Leaves(w.turn.Priority, w.key)) }) && !p.endsBefore(u, w) {
-			return w
+		if tx.With(u.Usage, func() bool { return !tx.ServesNow(first.node, first.need, tx.Leaves(first.turn.Priority, first.key)) }) && !endsBefore(a, u, first) {
+			return first
 		}
 	}
 	return nil
 }
 
-// turns are looked up once per decision.
-func (p *groupPlacer) turns() *Window {
-	if p.window == nil {
-		p.window = NewWindow(p.tx)
+// holdOf is the hold of a group that a waiter goes before; nil where there is none.
+func (w *waiter) holdOf(key nomad.JobKey) *admit.Hold {
+	if w == nil {
+		return nil
 	}
-	return p.window
-}
-
-// afterTurn is the hold of a group that Nomad would start before one whose turn it
-// is; nil where it would not.
-func (p *groupPlacer) afterTurn(g *record.Group) *admit.Hold {
-	if w := p.turns().overtaken(p.tx, p.key, g); w != nil {
-		return p.waitsFor(w)
-	}
-	return nil
-}
-
-// waitsFor is the hold of a group that another one goes before.
-func (p *groupPlacer) waitsFor(w *waiter) *admit.Hold {
-	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", p.other(w.key), w.turn.Priority)}
-}
-
-// othersRoom is the hold of a group that a placement would have take room which is kept for
-// others: for a group whose turn it is, or for large tasks that come often; nil where it
-// takes none.
-func (p *groupPlacer) othersRoom(u *blocks.Placed) *admit.Hold {
-	if w := p.keptFor(u); w != nil {
-		return p.waitsFor(w)
-	}
-	return p.leavesHeadroom(u)
-}
-
-// unkept places one alloc where it takes no other group's room. Where there is room that
-// is kept only, it returns for whom.
-func (p *groupPlacer) unkept(parts []blocks.Part) (blocks.Placed, *admit.Hold, error) {
-	parts = slices.Clone(parts)
-	banned := map[string]bool{}
-	var hold *admit.Hold
-	for {
-		u, err := blocks.Cluster(p.tx).Place(parts)
-		if err != nil {
-			return u, hold, err
-		}
-		others := p.othersRoom(&u)
-		if others == nil {
-			return u, nil, nil
-		}
-		if hold == nil {
-			hold = others
-		}
-		banned[u.Node] = true
-		for i := range parts {
-			parts[i] = parts[i].On(blocks.Cluster(p.tx).Without(p.parts[i].Req.Nodes, banned))
-		}
-	}
+	return &admit.Hold{Kind: view.WaitsForPriority, Sentence: fmt.Sprintf("%s with priority %d waits for room that this would take", otherJob(key, w.key), w.turn.Priority)}
 }

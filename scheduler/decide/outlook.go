@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/outlook"
@@ -99,15 +98,11 @@ func waitingNow(tx *state.Tx) *Foreseen {
 
 // waiterFor is a group as the core takes what waits; ok is false where it cannot.
 func waiterFor(tx *state.Tx, key nomad.JobKey, a *admit.Ask, missing int) (w outlook.Waiter, ok bool) {
-	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
-	if err != nil {
+	group, err := newGroupAsk(tx, key, a)
+	if err != nil || len(group.parts) != 1 {
 		return w, false
 	}
-	list, err := blocks.PartsOf(tx, a, q)
-	if err != nil || len(list) != 1 {
-		return w, false
-	}
-	r := &list[0].Req
+	r := &group.parts[0].Req
 	takes := make([]place.Take, r.GPUs)
 	for i := range takes {
 		takes[i].Milli = tx.Planner().LeastCharge(r).Milli / int64(max(1, r.GPUs))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -15,12 +16,12 @@ const owedWork = "work that was admitted and waits for room, or is started again
 
 // leastCost is the least that one alloc costs its queue, on whatever GPU. On
 // which it lands, and what that costs, is seen when it is placed.
-func (p *groupPlacer) leastCost() place.Charge {
+func leastCost(tx *state.Tx, parts []blocks.Part) place.Charge {
 	var sum place.Charge
-	for i := range p.parts {
+	for i := range parts {
 		var least place.Charge
-		p.parts[i].Alternatives(func(r *place.Request) {
-			switch c := p.tx.Planner().LeastCharge(r); {
+		parts[i].Alternatives(func(r *place.Request) {
+			switch c := tx.Planner().LeastCharge(r); {
 			case least == place.Charge{}:
 				least = c
 			case c != place.Charge{}: // some GPU can hold it
@@ -32,32 +33,25 @@ func (p *groupPlacer) leastCost() place.Charge {
 	return sum
 }
 
-// quota says whether the group must wait for its queue.
-func (p *groupPlacer) quota(cost place.Charge, running, missing int) (*admit.Hold, error) {
-	if p.queue == nil || missing == 0 {
-		return nil, nil
+// quotaHold is the hold of a group whose queue cannot pay now for what all allocs cost that start;
+// nil where it can. What it could never pay for is refused.
+func quotaHold(a groupAsk, all place.Charge, s start) (*admit.Hold, error) {
+	if why := a.tx.NeverInQuota(a.queue.Name, all); why != "" {
+		return nil, admit.Forbidden("group %q: %s", a.ask.Group, why)
 	}
-	return p.quotaFor(cost.Times(int64(missing)), running, missing)
-}
-
-// quotaFor is quota for what all missing allocs cost together.
-func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.Hold, error) {
-	if why := p.tx.NeverInQuota(p.queue.Name, all); why != "" {
-		return nil, admit.Forbidden("group %q: %s", p.ask.Group, why)
-	}
-	if p.beside > 0 {
-		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.runningCharge())); why != "" {
-			return nil, admit.Forbidden("group %q: its canaries run beside what runs of it: %s", p.ask.Group, why)
+	if s.beside != (place.Charge{}) {
+		if why := a.tx.NeverInQuota(a.queue.Name, all.Plus(s.beside)); why != "" {
+			return nil, admit.Forbidden("group %q: its canaries run beside what runs of it: %s", a.ask.Group, why)
 		}
 	}
-	if why := p.tx.OverQuota(p.queue.Name, all); why != "" {
-		return p.overdrawn(why, running, missing)
+	if why := a.tx.OverQuota(a.queue.Name, all); why != "" {
+		return overdrawn(a.ask, s, why)
 	}
-	if owed, why := p.tx.OverWithOwed(p.queue.Name, all, p.key); why != "" {
-		return p.overdrawn(fmt.Sprintf("%s of it are for %s", owed, owedWork), running, missing)
+	if owed, why := a.tx.OverWithOwed(a.queue.Name, all, a.key); why != "" {
+		return overdrawn(a.ask, s, fmt.Sprintf("%s of it are for %s", owed, owedWork))
 	}
-	if first := p.firstInQueue(all); first != nil && running == 0 {
-		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", p.other(first.Job), first.Turn.Priority)}, nil
+	if first := firstInQueue(a, all); first != nil && s.running == 0 {
+		return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("%s with priority %d waits for what this would take of the quota", otherJob(a.key, first.Job), first.Turn.Priority)}, nil
 	}
 	return nil, nil
 }
@@ -65,15 +59,15 @@ func (p *groupPlacer) quotaFor(all place.Charge, running, missing int) (*admit.H
 // firstInQueue is a group that goes before the ask and waits for the same quota,
 // of which too little would be left for it; nil for none. Without it small jobs
 // would take what comes free, one after the other, and a larger one never runs.
-func (p *groupPlacer) firstInQueue(own place.Charge) *state.Waiting {
+func firstInQueue(a groupAsk, own place.Charge) *state.Waiting {
 	type claim struct {
 		queue string
 		all   place.Charge
 	}
-	tx, turn, payable := p.tx, turnOf(p.tx, p.ask), map[claim]bool{}
+	tx, turn, payable := a.tx, turnOf(a.tx, a.ask), map[claim]bool{}
 	for w := range tx.WaitingFor(view.WaitsForQuota) {
 		r := tx.Record(w.Job)
-		if r == nil || w.Job == p.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, p.queue.Name) || !goesFirst(tx, w.Turn, turn) {
+		if r == nil || w.Job == a.key || tx.Overlaps(w.Job) || !tx.ShareLimit(w.Turn.Queue, a.queue.Name) || !goesFirst(tx, w.Turn, turn) {
 			continue
 		}
 		g := r.Groups[w.Group]
@@ -91,9 +85,9 @@ func (p *groupPlacer) firstInQueue(own place.Charge) *state.Waiting {
 
 // overdrawn holds a group that its queue cannot pay for now. A group that runs
 // already is not held, since a hold would cover what runs; it is refused.
-func (p *groupPlacer) overdrawn(why string, running, missing int) (*admit.Hold, error) {
-	if running > 0 {
-		return nil, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: %d more allocs are over the quota: %s", p.ask.Group, missing, why)}
+func overdrawn(a *admit.Ask, s start, why string) (*admit.Hold, error) {
+	if s.running > 0 {
+		return nil, &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("group %q: %d more allocs are over the quota: %s", a.Group, s.allocs, why)}
 	}
 	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why}, nil
 }

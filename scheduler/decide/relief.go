@@ -19,22 +19,15 @@ func AskedBy(tx *state.Tx, u *place.Usage) (r place.Request, ok bool) {
 	if !ok || len(u.Takes) == 0 {
 		return r, false
 	}
-	q, err := tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue)
-	if err != nil {
-		return r, false
-	}
-	list, err := blocks.PartsOf(tx, &g.Ask, q)
-	if err != nil || len(list) != 1 || len(list[0].Or) > 0 {
+	group, err := newGroupAsk(tx, key, &g.Ask)
+	if err != nil || len(group.parts) != 1 || len(group.parts[0].Or) > 0 {
 		return r, false
 	}
 	if blocks.IsSeat(&tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU]) {
 		return r, false // a move ends it, where the others would step aside
 	}
-	r = list[0].Req
+	r = without(group, hostsOf(tx, key, &g.Ask)).parts[0].Req
 	r.ID, r.Models, r.MinRun = u.ID, []string{tx.Node(u.NodeID).Plan.GPUs[u.Takes[0].GPU].Model}, u.MinRun
-	if taken := hostsOf(tx, key, &g.Ask); len(taken) > 0 {
-		r.Nodes = blocks.Cluster(tx).Without(r.Nodes, taken)
-	}
 	return r, true
 }
 
@@ -91,7 +84,7 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 		e.Promises = append(e.Promises, Promise{key, of[i].ask.Group, u})
 	}
 	if !g.Ask.Gang {
-		if e.Room = roomBy(tx, of[0], g, &relief); e.Room == nil {
+		if e.Room = roomBy(of[0], g, &relief); e.Room == nil {
 			return nil, fmt.Errorf("moves would make room for it, but not as it is registered")
 		}
 	}
@@ -103,51 +96,41 @@ func Relieve(tx *state.Tx, key nomad.JobKey, g *record.Group, o place.Rebalancin
 }
 
 // requestsOf is one alloc of a group that waits.
-func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Request, []*groupPlacer) {
-	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask}
-	var err error
-	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
+func requestsOf(tx *state.Tx, key nomad.JobKey, g *record.Group) ([]place.Request, []groupAsk) {
+	a, _, err := oneMore(tx, key, g)
+	if err != nil || len(a.parts) != 1 {
 		return nil, nil
 	}
-	if p.parts, err = blocks.PartsOf(tx, &g.Ask, p.queue); err != nil || len(p.parts) != 1 {
-		return nil, nil
-	}
-	if !p.waits(g) || tx.Unchangeable(key) {
-		p.asBefore(g)
-		p.keepTo(g.Decision.Tasks)
-	}
-	p.avoid(g.Excluded)
-	p.avoidVain(g)
-	p.spread()
-	return []place.Request{p.parts[0].Req}, []*groupPlacer{p}
+	a = without(a, hostsOf(tx, key, &g.Ask))
+	return []place.Request{a.parts[0].Req}, []groupAsk{a}
 }
 
 // roomBy is the room that moves make for one alloc; nil where it does not do for the
 // device blocks that are registered and must stay.
-func roomBy(tx *state.Tx, p *groupPlacer, g *record.Group, relief *place.Relief) *Room {
+func roomBy(a groupAsk, g *record.Group, relief *place.Relief) *Room {
 	pl := relief.Placements[0]
 	usage := pl.Usage
-	usage.Priority = p.parts[0].Req.Priority
-	room := &Room{parts: p.parts, rewrite: p.waits(g) && !tx.Unchangeable(p.key)}
+	usage.Priority = a.parts[0].Req.Priority
+	room := &Room{parts: a.parts, rewrite: waitsAsAWhole(a.tx, a.key, a.ask, g) && !a.tx.Unchangeable(a.key)}
 	room.at = blocks.Placed{Node: pl.NodeID, Usage: usage, Each: []place.Usage{usage}, Score: pl.Score}
 	for i := range relief.Moves {
 		room.victims = append(room.victims, relief.Moves[i].From)
 	}
-	if !room.rewrite && !servesAfter(tx, room, g) {
+	if !room.rewrite && !servesAfter(a.tx, room, g) {
 		return nil
 	}
 	return room
 }
 
 // describeMoves fills in what is moved, where to and why.
-func (e *Eviction) describeMoves(p *groupPlacer, moves []place.Move) {
-	tx := p.tx
+func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
+	tx := waiting.tx
 	for i := range moves {
 		m := &moves[i]
 		a := tx.Alloc(m.From.ID)
 		e.Victims = append(e.Victims, Victim{
 			AllocID: a.ID, Job: a.Key(), Group: a.Group, Node: a.NodeID, To: m.To.NodeID, Priority: m.From.Priority, Queue: m.From.Queue,
-			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", p.key, p.ask)),
+			Text: MoveText(tx, m, fmt.Sprintf("so that job %s finds room for %s", waiting.key, waiting.ask)),
 		})
 	}
 	e.Rivals = rivals(tx, e)
@@ -156,7 +139,7 @@ func (e *Eviction) describeMoves(p *groupPlacer, moves []place.Move) {
 		u.Queue, u.Priority = moves[i].From.Queue, moves[i].From.Priority
 		e.Promises = append(e.Promises, Promise{e.Victims[i].Job, e.Victims[i].Group, u})
 	}
-	e.Text = fmt.Sprintf("%d allocs move so that job %s finds room for %s", len(moves), p.key, p.ask)
+	e.Text = fmt.Sprintf("%d allocs move so that job %s finds room for %s", len(moves), waiting.key, waiting.ask)
 }
 
 // MoveText says what moves, why, and what that costs.

@@ -7,6 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -17,58 +18,63 @@ import (
 // start when the canaries are promoted, or at once if Nomad finds nothing to replace: not every
 // change tells. A group that has to wait before it is replaced runs on as it was.
 
-// replace places a group anew, in place of what runs of it.
-func (p *groupPlacer) replace(g record.Group, given []admit.TaskDecision) (record.Group, error) {
-	if p.beside = p.startBeside(); p.beside == 0 {
-		defer p.setAside()()
-		return p.fill(g, given, 0)
-	}
-	return p.fill(g, given, 0)
+// start is what Nomad is to start of a group.
+type start struct {
+	allocs  int
+	running int          // what runs of the group and goes on; these are missing beside it
+	beside  place.Charge // of what runs until it is replaced, where these are canaries
 }
 
-// refill places what is missing of a group, and of one that was held while something of it
-// ran, what that is to be replaced by.
-func (p *groupPlacer) refill(was record.Group, given []admit.TaskDecision) (record.Group, error) {
-	running := p.tx.Live(p.key, p.ask.Group)
-	if was.Decision.Hold != nil && running > 0 && (was.Replaces || p.startBeside() > 0) {
-		return p.replace(was, given)
+// besideRunning is how many allocs Nomad starts beside what runs of a group before it replaces
+// any of that; 0 where it has no canaries, and is replaced at once.
+func besideRunning(tx *state.Tx, key nomad.JobKey, a *admit.Ask) int {
+	running := tx.Live(key, a.Group)
+	if a.JobType != "service" || running == 0 || a.Canaries == 0 {
+		return 0
 	}
-	return p.fill(was, given, running)
+	return max(a.Canaries, a.Count-running)
+}
+
+// runningCharge is what a group's allocs cost its queue that canaries run beside.
+func runningCharge(tx *state.Tx, key nomad.JobKey, group string) place.Charge {
+	var sum place.Charge
+	for _, a := range tx.AllocsOf(key) {
+		if u, booked := tx.Usage(a.ID); booked && a.Group == group && !a.Canary && !a.Stopping {
+			sum = sum.Plus(tx.Charge(u.NodeID, u.Takes))
+		}
+	}
+	return sum
+}
+
+// setAside takes a group's running allocs off the books: a changed request
+// replaces all of them, so what they hold is free for it. What stops already is
+// not replaced: it holds its GPUs, and its queue pays for it, until it has ended.
+// The result puts them back, for as long as they run.
+func setAside(tx *state.Tx, key nomad.JobKey, group string) func() {
+	return tx.Without(func(yield func(*nomad.Alloc) bool) {
+		for _, a := range tx.AllocsOf(key) {
+			if a.Group == group && !a.Stopping && !yield(a) {
+				return
+			}
+		}
+	})
 }
 
 // besideEnding is the hold of a group that runs while an earlier version of it has not ended,
 // and whose queue could not pay for a third beside that; nil where it need not wait. Not every
 // change tells whether Nomad replaces what runs, so any may: else each of many updates would
 // leave another version that stops.
-func (p *groupPlacer) besideEnding(was *record.Group) *admit.Hold {
-	ends := func(a *nomad.Alloc) bool { return a.Group == p.ask.Group && a.Stopping && len(a.Devices) > 0 }
-	if p.queue == nil || was.Decision.Hold != nil || p.tx.Live(p.key, p.ask.Group) == 0 || !slices.ContainsFunc(p.tx.AllocsOf(p.key), ends) {
+func besideEnding(a groupAsk, was *record.Group) *admit.Hold {
+	ends := func(alloc *nomad.Alloc) bool {
+		return alloc.Group == a.ask.Group && alloc.Stopping && len(alloc.Devices) > 0
+	}
+	if a.queue == nil || was.Decision.Hold != nil || a.tx.Live(a.key, a.ask.Group) == 0 || !slices.ContainsFunc(a.tx.AllocsOf(a.key), ends) {
 		return nil
 	}
-	defer p.setAside()()
-	why := p.tx.OverQuota(p.queue.Name, p.leastCost().Times(int64(p.ask.Count)))
+	defer setAside(a.tx, a.key, a.ask.Group)()
+	why := a.tx.OverQuota(a.queue.Name, leastCost(a.tx, a.parts).Times(int64(a.ask.Count)))
 	if why == "" {
 		return nil
 	}
 	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", beside what is replaced and has not ended"}
-}
-
-// startBeside is how many allocs start beside what runs of the group; 0 where it has no canaries.
-func (p *groupPlacer) startBeside() int {
-	running := p.tx.Live(p.key, p.ask.Group)
-	if p.ask.JobType != "service" || running == 0 || p.ask.Canaries == 0 {
-		return 0
-	}
-	return max(p.ask.Canaries, p.ask.Count-running)
-}
-
-// runningCharge is what the group's allocs cost its queue that canaries run beside.
-func (p *groupPlacer) runningCharge() place.Charge {
-	var sum place.Charge
-	for _, a := range p.tx.AllocsOf(p.key) {
-		if u, booked := p.tx.Usage(a.ID); booked && a.Group == p.ask.Group && !a.Canary && !a.Stopping {
-			sum = sum.Plus(p.tx.Charge(u.NodeID, u.Takes))
-		}
-	}
-	return sum
 }

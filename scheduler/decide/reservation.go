@@ -131,51 +131,46 @@ func noRoom(tx *state.Tx, r *place.Request, w reserve.Want) error {
 	return refusal
 }
 
-// openReservation takes the reservation that the ask claims off the books, so that
+// openReservation takes the reservation that an ask claims off the books, so that
 // its room and its charge count for the claim alone. The result puts it back,
 // unless it was claimed meanwhile.
-func (p *groupPlacer) openReservation() func() {
-	tx := p.tx
-	r := tx.Reservation(p.ask.Reservation)
-	if r == nil || p.unreserved || r.Namespace != p.key.Namespace || r.ClaimedBy != "" {
+func openReservation(tx *state.Tx, key nomad.JobKey, id string) func() {
+	r := tx.Reservation(id)
+	if r == nil || r.Namespace != key.Namespace || r.ClaimedBy != "" {
 		return func() {}
 	}
 	return tx.Open(r)
 }
 
 // claimable refuses a claim of what is not the job's to claim.
-func (p *groupPlacer) claimable() error {
-	r := p.tx.Reservation(p.ask.Reservation)
+func claimable(tx *state.Tx, key nomad.JobKey, id string) error {
+	r := tx.Reservation(id)
 	switch {
 	case r == nil:
-		return p.refuseClaim("it does not exist or has expired")
-	case r.Namespace != p.key.Namespace:
-		return p.refuseClaim("it belongs to namespace %q", r.Namespace)
-	case r.ClaimedBy != "" && r.ClaimedBy != p.key.String():
-		return p.refuseClaim("job %s has claimed it", r.ClaimedBy)
+		return refuseClaim(id, "it does not exist or has expired")
+	case r.Namespace != key.Namespace:
+		return refuseClaim(id, "it belongs to namespace %q", r.Namespace)
+	case r.ClaimedBy != "" && r.ClaimedBy != key.String():
+		return refuseClaim(id, "job %s has claimed it", r.ClaimedBy)
 	}
 	return nil
 }
 
-func (p *groupPlacer) refuseClaim(format string, args ...any) error {
-	return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("reservation %q: ", p.ask.Reservation) + fmt.Sprintf(format, args...)}
+func refuseClaim(id, format string, args ...any) error {
+	return &admit.Refusal{Status: http.StatusConflict, Text: fmt.Sprintf("reservation %q: ", id) + fmt.Sprintf(format, args...)}
 }
 
 // claim places an alloc in the room of its reservation, which is open.
-func (p *groupPlacer) claim() (blocks.Placed, error) {
-	tx := p.tx
-	if err := p.claimable(); err != nil {
+func claim(a groupAsk) (blocks.Placed, error) {
+	id := a.ask.Reservation
+	if err := claimable(a.tx, a.key, id); err != nil {
 		return blocks.Placed{}, err
 	}
-	r := tx.Reservation(p.ask.Reservation)
-	parts := append([]blocks.Part(nil), p.parts...)
-	for i := range parts {
-		parts[i] = parts[i].On([]string{r.Usage.NodeID})
-	}
-	u, err := blocks.Cluster(tx).Place(parts)
+	node := []string{a.tx.Reservation(id).Usage.NodeID}
+	u, err := blocks.Cluster(a.tx).Place(a.on(func([]string) []string { return node }).parts)
 	if err != nil {
-		return blocks.Placed{}, p.refuseClaim("it does not hold what group %q asks for", p.ask.Group)
+		return blocks.Placed{}, refuseClaim(id, "it does not hold what group %q asks for", a.ask.Group)
 	}
-	tx.Claim(r.ID, p.key)
+	a.tx.Claim(id, a.key)
 	return u, nil
 }

@@ -26,14 +26,7 @@ func SentBack(started int, of *admit.Ask, why string) string {
 	return text
 }
 
-// resting is the hold of a gang that went back and is not tried yet; nil where it may be.
-func (p *groupPlacer) resting(g *record.Group) *admit.Hold {
-	if !rests(g, p.tx.Now()) {
-		return nil
-	}
-	return restHold(&g.Attempts)
-}
-
+// rests reports whether a gang that went back is not tried yet.
 func rests(g *record.Group, now time.Time) bool {
 	return wentBack(g) && now.Before(g.Attempts.Until())
 }
@@ -110,15 +103,6 @@ func taken(tx *state.Tx, key nomad.JobKey, node string, since time.Time) bool {
 		}
 	}
 	return false
-}
-
-// avoidVain leaves out the nodes where Nomad does not start a group.
-func (p *groupPlacer) avoidVain(g *record.Group) {
-	excluded := map[string]string{}
-	for id := range triedInVain(p.tx, p.key, g) {
-		excluded[id] = ""
-	}
-	p.avoid(excluded)
 }
 
 // MayEvictFor reports whether evictions for a group may come to something: after two

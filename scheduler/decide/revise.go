@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -84,7 +83,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		was, known := have.Groups[a.Group]
 		adopted := !known || was.Key != a.Key()
 		if adopted {
-			was = (&groupPlacer{tx: tx, key: key, ask: a}).adopt(a.Was)
+			was = groupAsk{tx: tx, key: key, ask: a}.adopt(a.Was)
 		}
 		g := was
 		if a.Group == r.Group || gang && a.Gang {
@@ -133,7 +132,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		return g, nil
 	}
 	if was.Decision.OnCPU { // it was never registered so, or is not any more
-		g = (&groupPlacer{tx: tx, key: key, ask: a}).adopt(a.Was)
+		g = groupAsk{tx: tx, key: key, ask: a}.adopt(a.Was)
 	}
 	g.Excluded = maps.Clone(was.Excluded)
 	if g.Excluded == nil {
@@ -224,23 +223,19 @@ func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 // are only written anew while nothing of it runs. With a window it is a trial: of the
 // answer only the hold counts.
 func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, window *Window) (record.Group, error) {
-	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
-	if err != nil {
-		return was, admit.Forbidden("group %q: %s", a.Group, err)
-	}
-	parts, err := blocks.PartsOf(tx, a, q)
+	group, err := newGroupAsk(tx, key, a)
 	if err != nil {
 		return was, err
 	}
-	p := &groupPlacer{tx: tx, key: key, ask: a, queue: q, parts: parts, window: window, trial: window != nil}
-	p.unreserved = tx.Reservation(a.Reservation) == nil
-	p.asBefore(&was)
-	if err := p.shape(); err != nil {
+	group, form, err := shape(group.asBefore(&was))
+	if err != nil {
 		return was, err
 	}
-	was.Cost, was.Direct = p.leastCost(), false
+	was.Cost, was.Direct = leastCost(tx, group.parts), false
 	tx.ForgetGroup(key, a.Group)
-	return p.refill(was, p.given(&was))
+	group, given := group.keeping(&was)
+	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}
+	return d.refill(was)
 }
 
 // promisedTo is what is promised to one group.

@@ -27,21 +27,15 @@ type Seat struct {
 // tasks that step aside for it at once. Nil means that there is none, or that a seat is not
 // what the group asks for.
 func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
-	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask}
-	var err error
-	if p.queue, err = tx.Config().QueueFor(g.Ask.Namespace, g.Ask.Queue); err != nil {
+	if !tx.Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend || g.Decision.Hold != nil {
 		return nil
 	}
-	if p.parts, err = blocks.PartsOf(tx, &g.Ask, p.queue); err != nil || !tx.Snapshot().HasSeats() || tx.Config().Preemption.Prefer != config.PreferSuspend {
+	a, rewrite, err := oneMore(tx, key, g)
+	if err != nil || !rewrite || unseatable(a) != "" {
 		return nil
 	}
-	if p.unseatable() != "" || g.Decision.Hold != nil || !p.waits(g) || tx.Unchangeable(key) {
-		return nil
-	}
-	p.avoid(g.Excluded)
-	p.avoidVain(g)
-	seat := p.parts[0]
-	blocks.AsSeat(&seat.Req, &p.ask.Tasks[seat.Task])
+	seat := a.parts[0]
+	blocks.AsSeat(&seat.Req, &a.ask.Tasks[seat.Task])
 	seat.Req.SeatPriority = blocks.SeatPriority(tx, &seat.Req)
 	pl, err := blocks.PlaceBeside(tx.Planner(), &seat.Req, place.BesideNone, place.BesideLower)
 	if err != nil {
@@ -50,19 +44,19 @@ func TakeSeat(tx *state.Tx, key nomad.JobKey, g *record.Group) *Seat {
 	room := &Room{parts: []blocks.Part{seat}, rewrite: true}
 	room.at = blocks.Placed{Node: pl.NodeID, Usage: pl.Usage, Each: []place.Usage{pl.Usage}, Score: pl.Score}
 	s := &Seat{Promise: Promise{key, g.Ask.Group, pl.Usage}, Room: room}
-	s.describe(p)
+	s.describe(a)
 	return s
 }
 
 // describe says which allocs step aside, for which job and why.
-func (s *Seat) describe(p *groupPlacer) {
-	tx, at := p.tx, s.Room.at.Usage.Takes[0].GPU
+func (s *Seat) describe(waiting groupAsk) {
+	tx, at := waiting.tx, s.Room.at.Usage.Takes[0].GPU
 	n := tx.Node(s.Room.at.Node)
 	g, group := &n.Plan.GPUs[at], n.View.GPUs[at].Group
 	s.Room.why = fmt.Sprintf("takes a free seat on %s (%s), where no task sits", n.Plan.Name, group)
 	for _, u := range tx.Snapshot().SitsOn(s.Room.at.Node, at) {
 		if a := tx.Alloc(u.ID); a != nil {
-			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", p.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), p.ask)
+			why := fmt.Sprintf("job %s takes a free seat of priority %d for %s", waiting.key, g.SeatPriorityOf(s.Room.at.Usage.SeatPriority), waiting.ask)
 			if u.Idle {
 				why = idleText(tx, a.ID) + ", and " + why
 			}
@@ -76,37 +70,36 @@ func (s *Seat) describe(p *groupPlacer) {
 	if len(s.Aside) > 0 {
 		s.Room.why = fmt.Sprintf("takes a free seat on %s (%s): what sits there steps aside; nothing is evicted, since preemption.prefer is %q", n.Plan.Name, group, config.PreferSuspend)
 	}
-	s.Text = fmt.Sprintf("job %s %s", p.key, s.Room.why)
+	s.Text = fmt.Sprintf("job %s %s", waiting.key, s.Room.why)
 }
 
 // unseatable says why no seat serves an ask that does not ask for one; empty where one may.
-func (p *groupPlacer) unseatable() string {
-	if len(p.parts) != 1 || p.ask.Tasks[p.parts[0].Task].Plain() {
+func unseatable(a groupAsk) string {
+	switch {
+	case len(a.parts) != 1 || a.ask.Tasks[a.parts[0].Task].Plain():
 		return "it asks with device blocks, or for several tasks"
-	}
-	switch a := p.ask; {
-	case a.Sharing != "":
-		return fmt.Sprintf("it asks for %s = %q", admit.KeySharing, a.Sharing)
-	case a.Count != 1 || a.Gang:
+	case a.ask.Sharing != "":
+		return fmt.Sprintf("it asks for %s = %q", admit.KeySharing, a.ask.Sharing)
+	case a.ask.Count != 1 || a.ask.Gang:
 		return "only groups of one alloc take a seat instead"
 	}
-	r := p.parts[0].Req
-	return blocks.AsSeat(&r, &p.ask.Tasks[p.parts[0].Task])
+	r := a.parts[0].Req
+	return blocks.AsSeat(&r, &a.ask.Tasks[a.parts[0].Task])
 }
 
 // noSeat says why an alloc is evicted although there are GPUs whose tasks step aside; empty
 // where there are none.
-func (p *groupPlacer) noSeat() string {
+func noSeat(a groupAsk) string {
 	switch {
-	case !p.tx.Snapshot().HasSeats():
+	case !a.tx.Snapshot().HasSeats():
 		return ""
-	case p.tx.Config().Preemption.Prefer == config.PreferEvict:
+	case a.tx.Config().Preemption.Prefer == config.PreferEvict:
 		return fmt.Sprintf("it takes no seat, since preemption.prefer is %q", config.PreferEvict)
 	}
-	if p.parts[0].Req.Shared {
+	if a.parts[0].Req.Shared {
 		return "no seat is free"
 	}
-	if why := p.unseatable(); why != "" {
+	if why := unseatable(a); why != "" {
 		return "no seat serves it: " + why
 	}
 	return "no seat is free beside tasks that would step aside for it"

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -24,48 +25,47 @@ func (t atOnce) within(tx *state.Tx, queue string) (sum place.Charge) {
 	return sum
 }
 
+// unattended is a group whose allocs Nomad starts by itself, now or later.
+type unattended struct {
+	groupAsk
+	allocs int          // that start at once, beside those that run
+	all    place.Charge // of these
+	before atOnce       // what groups of the same job cost that start with it
+}
+
 // payable refuses work that Nomad starts by itself, now or later, where its queue
 // could not pay for it, with the groups of its job before it: a system job for every node that it
 // starts on, a parameterized one where the queue could never pay for a child. A periodic one waits,
-// and its children with it, where the queue cannot pay for one now.
-func (p *groupPlacer) payable() (hold *admit.Hold, err error) {
-	if p.queue == nil {
+// and its children with it, where the queue cannot pay for one now. What it pays for counts from here on as before the next.
+func payable(a groupAsk, form blocks.Placed, before atOnce) (hold *admit.Hold, err error) {
+	if a.queue == nil {
 		return nil, nil
 	}
-	all := p.startsAtOnce()
+	u := unattended{groupAsk: a, allocs: max(1, a.ask.Count), before: before}
+	if everywhere(a.ask) {
+		nodes := nodesFor(a.tx, blocks.Need(a.tx, a.ask, blocks.Tasks(a.tx, a.ask, a.parts, form)))
+		u.allocs = max(0, nodes*u.allocs-a.tx.Live(a.key, a.ask.Group))
+	}
+	u.all = leastCost(a.tx, a.parts).Times(int64(u.allocs))
 	switch {
-	case p.everywhere():
-		err = p.payableEverywhere(all)
-	case p.ask.ByClock:
-		hold, err = p.payableByClock(all)
-	case p.ask.Later:
-		if why := p.tx.NeverInQuota(p.queue.Name, all.Plus(p.before.within(p.tx, p.queue.Name))); why != "" {
-			err = admit.Forbidden("group %q: %s", p.ask.Group, why)
+	case everywhere(a.ask):
+		err = u.payableEverywhere()
+	case a.ask.ByClock:
+		hold, err = u.payableByClock()
+	case a.ask.Later:
+		if why := a.tx.NeverInQuota(a.queue.Name, u.together(a.queue.Name)); why != "" {
+			err = admit.Forbidden("group %q: %s", a.ask.Group, why)
 		}
 	}
 	if hold == nil && err == nil {
-		p.before[p.queue.Name] = p.before[p.queue.Name].Plus(all)
+		before[a.queue.Name] = before[a.queue.Name].Plus(u.all)
 	}
 	return hold, err
 }
 
-// everywhere reports whether Nomad starts the group on every node.
-func (p *groupPlacer) everywhere() bool {
-	return p.ask.JobType == "system" || p.ask.JobType == "sysbatch"
-}
-
-// startsAtOnce is what all allocs of a group cost that Nomad starts at once beside those that run.
-func (p *groupPlacer) startsAtOnce() place.Charge {
-	if !p.everywhere() {
-		return p.leastCost().Times(int64(max(1, p.ask.Count)))
-	}
-	return p.leastCost().Times(int64(max(0, p.missingEverywhere())))
-}
-
-// missingEverywhere is how many allocs of a system group do not run yet.
-func (p *groupPlacer) missingEverywhere() int {
-	nodes := nodesFor(p.tx, blocks.Need(p.tx, p.ask, blocks.Tasks(p.tx, p.ask, p.parts, p.form)))
-	return nodes*max(1, p.ask.Count) - p.tx.Live(p.key, p.ask.Group)
+// together is what it costs a queue with the groups of its job before it.
+func (u *unattended) together(queue string) place.Charge {
+	return u.all.Plus(u.before.within(u.tx, queue))
 }
 
 // nodesFor counts the nodes on which Nomad starts a system group, now or when others end.
@@ -75,17 +75,17 @@ func nodesFor(tx *state.Tx, need *state.Need) int {
 }
 
 // payableByClock has a periodic job wait where its queue cannot pay for a child.
-func (p *groupPlacer) payableByClock(all place.Charge) (*admit.Hold, error) {
-	hold, err := p.quotaFor(all, 0, p.ask.Count)
-	if err != nil || p.staysFree() {
+func (u *unattended) payableByClock() (*admit.Hold, error) {
+	hold, err := quotaHold(u.groupAsk, u.all, start{allocs: u.ask.Count})
+	if err != nil || staysFree(u.tx, u.key, u.ask) {
 		return nil, err
 	}
 	if hold != nil {
 		return ChildrenWait(hold.Sentence), nil
 	}
-	why := p.overTogether(all)
+	why := u.overTogether()
 	if why == "" {
-		why = p.overByClock(all)
+		why = u.overByClock()
 	}
 	if why == "" {
 		return nil, nil
@@ -95,10 +95,9 @@ func (p *groupPlacer) payableByClock(all place.Charge) (*admit.Hold, error) {
 
 // overTogether says why a queue cannot pay for so much now beside the groups of the job before;
 // empty where it can.
-func (p *groupPlacer) overTogether(all place.Charge) string {
-	for q := p.queue; q != nil; q = p.tx.Config().Queue(q.Parent) {
-		sum := all.Plus(p.before.within(p.tx, q.Name))
-		if owed, why := p.tx.OverWithOwed(q.Name, sum, p.key); why != "" {
+func (u *unattended) overTogether() string {
+	for q := u.queue; q != nil; q = u.tx.Config().Queue(q.Parent) {
+		if owed, why := u.tx.OverWithOwed(q.Name, u.together(q.Name), u.key); why != "" {
 			if owed != (place.Charge{}) {
 				why += fmt.Sprintf(", with %s of it for %s", owed, owedWork)
 			}
@@ -111,26 +110,26 @@ func (p *groupPlacer) overTogether(all place.Charge) string {
 // overByClock says why the children of a periodic job are to wait although its queue could pay for
 // one now; empty where they are not. Nomad starts one of each such job whatever the queue holds, and
 // all of them at once. Whoever took the queue above its limit a moment ago could do so again.
-func (p *groupPlacer) overByClock(all place.Charge) string {
-	if p.tx.Overran(p.queue.Name) {
-		return fmt.Sprintf("a child of a periodic job took queue %s above its limit within the last hour", p.queue.Name)
+func (u *unattended) overByClock() string {
+	if u.tx.Overran(u.queue.Name) {
+		return fmt.Sprintf("a child of a periodic job took queue %s above its limit within the last hour", u.queue.Name)
 	}
-	for q := p.queue; q != nil; q = p.tx.Config().Queue(q.Parent) {
-		sum := all.Plus(p.before.within(p.tx, q.Name)).Plus(p.byClock(q.Name))
-		if why := p.tx.NeverInQuota(q.Name, sum); why != "" {
+	for q := u.queue; q != nil; q = u.tx.Config().Queue(q.Parent) {
+		sum := u.together(q.Name).Plus(byClock(u.tx, u.key, q.Name))
+		if why := u.tx.NeverInQuota(q.Name, sum); why != "" {
 			return why + " with a child of each other periodic job that does not wait"
 		}
 	}
 	return ""
 }
 
-// byClock is what a child of each other periodic job costs a queue that does not wait.
-func (p *groupPlacer) byClock(queue string) (sum place.Charge) {
-	for key, g := range p.tx.Clocked() {
-		if q, err := p.tx.Config().QueueFor(key.Namespace, g.Ask.Queue); key == p.key || err != nil || q == nil || !p.tx.IsWithin(q.Name, queue) {
+// byClock is what a child of each periodic job costs a queue that does not wait, but for one job.
+func byClock(tx *state.Tx, but nomad.JobKey, queue string) (sum place.Charge) {
+	for key, g := range tx.Clocked() {
+		if q, err := tx.Config().QueueFor(key.Namespace, g.Ask.Queue); key == but || err != nil || q == nil || !tx.IsWithin(q.Name, queue) {
 			continue
 		}
-		sum = sum.Plus(costAtOnce(p.tx, &g))
+		sum = sum.Plus(costAtOnce(tx, &g))
 	}
 	return sum
 }
@@ -152,27 +151,27 @@ func ChildrenWait(why string) *admit.Hold {
 // staysFree reports whether a periodic job whose children do not wait is registered as it was
 // decided, for no less than it asks for now: like a job that runs, it is not held where it is
 // submitted again.
-func (p *groupPlacer) staysFree() bool {
-	j, r := p.tx.Job(p.key), p.tx.Record(p.key)
-	if j == nil || r == nil || !j.Periodic || j.Group(p.ask.Group) == nil || !state.AsRecorded(r, j.Group(p.ask.Group)) {
+func staysFree(tx *state.Tx, key nomad.JobKey, a *admit.Ask) bool {
+	j, r := tx.Job(key), tx.Record(key)
+	if j == nil || r == nil || !j.Periodic || j.Group(a.Group) == nil || !state.AsRecorded(r, j.Group(a.Group)) {
 		return false
 	}
-	was := r.Groups[p.ask.Group]
-	return was.Decision.Hold == nil && was.Key == p.ask.Key() && p.ask.Count <= was.Ask.Count && p.ask.Queue == was.Ask.Queue
+	was := r.Groups[a.Group]
+	return was.Decision.Hold == nil && was.Key == a.Key() && a.Count <= was.Ask.Count && a.Queue == was.Ask.Queue
 }
 
 // payableEverywhere refuses a system job that its queue could not pay for on every node. Nomad has
 // no child of a periodic one wait, so that it is refused where others would wait.
-func (p *groupPlacer) payableEverywhere(all place.Charge) error {
-	if all == (place.Charge{}) {
+func (u *unattended) payableEverywhere() error {
+	if u.all == (place.Charge{}) {
 		return nil
 	}
-	why := p.overTogether(all)
-	if why == "" && p.ask.ByClock && !p.staysFree() {
-		why = p.overByClock(all)
+	why := u.overTogether()
+	if why == "" && u.ask.ByClock && !staysFree(u.tx, u.key, u.ask) {
+		why = u.overByClock()
 	}
 	if why != "" {
-		return admit.Forbidden("group %q of a %s job starts on %d nodes: %s", p.ask.Group, p.ask.JobType, p.missingEverywhere(), why)
+		return admit.Forbidden("group %q of a %s job starts on %d nodes: %s", u.ask.Group, u.ask.JobType, u.allocs, why)
 	}
 	return nil
 }

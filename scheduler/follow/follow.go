@@ -128,7 +128,7 @@ func (f *Follower) forget(alloc string) {
 
 // Event tells of what was evicted or moved for a job.
 func (f *Follower) Event(e view.Event) {
-	if !f.Traces.On() || e.For == "" || e.DryRun || e.AllocID == "" {
+	if !f.Traces.On() || e.For == "" || e.DryRun || e.Failed || e.AllocID == "" {
 		return
 	}
 	if r := f.recorded(state.ParseKey(e.For)); r != nil {

@@ -36,6 +36,8 @@ type Decider struct {
 	mu     sync.Mutex
 	before map[nomad.JobKey]*record.Record // what an unsettled decision replaced
 	late   *late
+
+	swept time.Time // when old events were looked for last; of the control loop alone
 }
 
 // New decides about a state. Leading says whether this replica may.

@@ -1,10 +1,14 @@
 package leader_test
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -28,8 +32,8 @@ func TestWhatWasDoneSurvivesAChangeOfLeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if index := b.Store.Items["nomad-gpu/history"].Index; index != 1 {
-		t.Errorf("written up to index %d", index)
+	if index := b.Store.Items["nomad-gpu/history"].Index; index != 2 || len(b.Store.Items) != 2 { // after that of the job
+		t.Errorf("written up to index %d of %d items", index, len(b.Store.Items))
 	}
 	next := servicetest.After(t, b, time.Minute, servicetest.Quick, servicetest.Machine("a", 1))
 	for range 2 { // it may lead twice
@@ -139,4 +143,78 @@ func TestAQueueBearsSoManyEvictions(t *testing.T) {
 func untold(s *servicetest.Service) (list []view.Event) {
 	s.State.Do(func(tx *state.Tx) { list = tx.TakeUntold() })
 	return list
+}
+
+// Who stopped a job is known however much was done since, to every replica that comes; a month
+// after the last of it, it is forgotten.
+func TestWhatWasDoneToAJobOutlastsWhatWasDoneToOthers(t *testing.T) {
+	b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1))
+	low := nomad.JobKey{Namespace: "default", ID: "low"}
+	note := func(s *servicetest.Service, e view.Event) {
+		s.State.Do(func(tx *state.Tx) { tx.Note(e) })
+	}
+	note(b, view.Event{Kind: "hold", Namespace: "default", JobID: "low", Text: "it waited"})
+	note(b, view.Event{Kind: "evict", Namespace: "default", JobID: "low", AllocID: "alloc", For: "default/high", Text: "it had to go"})
+	note(b, view.Event{Kind: "evict", Namespace: "default", JobID: "low", AllocID: "alloc", Text: "it was not stopped", Failed: true})
+	note(b, view.Event{Kind: "evict", Namespace: "default", JobID: "low", AllocID: "alloc", Text: "it would have to go", DryRun: true})
+	for i := range 500 {
+		note(b, view.Event{Kind: "hold", Namespace: "default", JobID: fmt.Sprintf("job-%d", i%7), Text: fmt.Sprint(i)})
+	}
+	if err := b.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := servicetest.After(t, b, time.Minute, servicetest.Quick, servicetest.Machine("a", 1))
+	if err := next.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := next.Events(t.Context(), low)
+	if err != nil || len(got) != 3 || got[0].Text != "it was not stopped" || got[1].For != "default/high" || got[2].Kind != "hold" {
+		t.Errorf("it is told %+v, %v", got, err)
+	}
+	for _, row := range []struct {
+		pass time.Duration
+		left int
+	}{{0, 3}, {time.Hour - time.Second, 3}, {time.Second, 3}, {29 * 24 * time.Hour, 3}, {24*time.Hour - time.Second, 3}, {time.Second, 0}} {
+		next.Pass(row.pass)
+		if err := next.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := next.Events(t.Context(), low); len(got) != row.left || err != nil {
+			t.Errorf("at %s: %d are left, %v", next.Clock.At, len(got), err)
+		}
+	}
+}
+
+// What could not be written with a job is written later, once and in order.
+func TestWhatCouldNotBeWrittenWithItsJob(t *testing.T) {
+	for at := 1; at <= 4; at++ { // two calls for each of two jobs
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		for i, job := range []string{"x", "y", "x"} {
+			s.State.Do(func(tx *state.Tx) {
+				tx.Note(view.Event{Kind: "hold", Namespace: "default", JobID: job, Text: fmt.Sprint(i)})
+			})
+		}
+		good := s.Store
+		s.UseStore(&nomadtest.Faulty{Store: good, FailAt: at})
+		if err := s.Save(t.Context()); !errors.Is(err, nomadtest.ErrFaulty) {
+			t.Fatalf("call %d: %v", at, err)
+		}
+		s.State.Do(func(tx *state.Tx) {
+			tx.Note(view.Event{Kind: "release", Namespace: "default", JobID: "x", Text: "3"})
+		})
+		s.UseStore(good)
+		if err := s.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for job, want := range map[string]string{"x": "320", "y": "1"} {
+			got, err := s.Events(t.Context(), nomad.JobKey{Namespace: "default", ID: job})
+			var texts string
+			for _, e := range got {
+				texts += e.Text
+			}
+			if texts != want || err != nil {
+				t.Errorf("call %d: of job %s %q, %v", at, job, texts, err)
+			}
+		}
+	}
 }

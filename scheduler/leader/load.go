@@ -2,12 +2,16 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // Load reads what is stored, when this replica begins to lead: the records of
@@ -40,9 +44,13 @@ func (d *Decider) recall(r *record.Record) (needed bool) {
 	return needed
 }
 
-// Purge deletes the records of jobs that left Nomad. What cannot be deleted, or is still being
-// written, is for the next time.
+// Purge deletes the records of jobs that left Nomad, and what was done to jobs long ago. What cannot
+// be deleted, or is still being written, is for the next time.
 func (d *Decider) Purge(ctx context.Context) error {
+	return errors.Join(d.purgeGone(ctx), d.sweep(ctx))
+}
+
+func (d *Decider) purgeGone(ctx context.Context) error {
 	var gone, left []nomad.JobKey
 	d.state.Do(func(tx *state.Tx) { gone = tx.TakeGone() })
 	var problem error
@@ -66,8 +74,57 @@ func (d *Decider) purge(ctx context.Context, key nomad.JobKey) error {
 	return r.Remove(ctx, d.store)
 }
 
-// Save stores what was done since it was stored last.
+// Save stores what was done since it was stored last: with each job, and what counts for others.
 func (d *Decider) Save(ctx context.Context) error {
+	return errors.Join(d.saveEvents(ctx), d.saveHistory(ctx))
+}
+
+// saveEvents stores with each job what was done to it. It ends at what cannot be stored.
+func (d *Decider) saveEvents(ctx context.Context) error {
+	var list []view.Event
+	d.state.Do(func(tx *state.Tx) { list = tx.TakeUnwritten() })
+	for len(list) > 0 {
+		key := nomad.JobKey{Namespace: list[0].Namespace, ID: list[0].JobID}
+		of := func(e view.Event) bool { return e.Namespace == key.Namespace && e.JobID == key.ID }
+		others := slices.DeleteFunc(slices.Clone(list), of)
+		mine := slices.DeleteFunc(slices.Clone(list), func(e view.Event) bool { return !of(e) })
+		if err := record.AddEvents(ctx, d.store, key, mine, d.state.Trouble); err != nil {
+			d.state.Do(func(tx *state.Tx) { tx.PutBackUnwritten(list) })
+			return err
+		}
+		list = others
+	}
+	return nil
+}
+
+const (
+	// eventsKept is how long what was done to a job is kept after the last of it.
+	eventsKept = 30 * 24 * time.Hour
+	// sweepEvery is how often what is older is looked for.
+	sweepEvery = 24 * time.Hour
+)
+
+// sweep deletes what was done to jobs long ago: an hour after this replica led first, and
+// once a day.
+func (d *Decider) sweep(ctx context.Context) error {
+	var now time.Time
+	d.state.View(func(r *state.Reader) { now = r.Now() })
+	if d.swept.IsZero() {
+		d.swept = now.Add(time.Hour - sweepEvery)
+	}
+	if now.Sub(d.swept) < sweepEvery {
+		return nil
+	}
+	d.swept = now
+	return record.ForgetEvents(ctx, d.store, now.Add(-eventsKept))
+}
+
+// Events are what was done to a job, newest first, whoever led then.
+func (d *Decider) Events(ctx context.Context, key nomad.JobKey) ([]view.Event, error) {
+	return record.Events(ctx, d.store, key)
+}
+
+func (d *Decider) saveHistory(ctx context.Context) error {
 	var now, was *record.History
 	d.state.Do(func(tx *state.Tx) { now, was = tx.TakeUnsaved() })
 	if now == nil {

@@ -476,12 +476,12 @@ func TestWhatCouldNotBeStoredIsStoredLater(t *testing.T) {
 	}
 	s.UseStore(good)
 	for range 2 {
-		if err := s.Save(t.Context()); err != nil || len(good.Items) != 1 {
+		if err := s.Save(t.Context()); err != nil || len(good.Items) != 2 {
 			t.Errorf("%d are stored, %v", len(good.Items), err)
 		}
 	}
 	for _, item := range good.Items {
-		if item.Index != 1 {
+		if item.Index > 2 {
 			t.Errorf("written up to index %d", item.Index)
 		}
 	}

@@ -26,8 +26,8 @@ func brought() *Item {
 	}
 }
 
-// A step that fails ends what it belongs to: nothing is told as done, what was promised is
-// free again, and the log has it.
+// A step that fails ends what it belongs to: nothing is told as done, or that it was not, what was
+// promised is free again, and the log has it.
 func TestAStepThatFailsEndsIt(t *testing.T) {
 	c := config.Default()
 	c.Rebalance.Enabled = true
@@ -39,19 +39,20 @@ func TestAStepThatFailsEndsIt(t *testing.T) {
 		moves []Move
 		fails string
 		last  string
+		told  string // of which allocs, in order; !: that it failed
 		log   string
 	}{
-		"a hold is not decided":     {brought(), nil, `revise low prefer="" exclude="" for=""`, `revise low prefer="" exclude="" for=""`, "could not hold job default/low"},
-		"a hold is not registered":  {brought(), nil, "register low", "settle low false", "could not hold job default/low"},
-		"a held alloc runs on":      {brought(), nil, "stop a1", "stop a1", "could not hold job default/low"},
-		"the second of them":        {brought(), nil, "stop a2", "stop a2", "could not hold job default/low"},
-		"a victim runs on":          {eviction(), nil, "stop a1", "forget", "could not evict for job default/high"},
-		"the second victim":         {eviction(), nil, "stop a2", "forget", "could not evict for job default/high"},
-		"a gang's room not counted": {gang, nil, "register high", "forget", "could not evict for job default/high"},
-		"a seat is not decided":     {seat(), nil, `revise high prefer="n1" exclude="" for=""`, "forget", "could not take a seat for job default/high"},
-		"a move is not registered":  {nil, move, "register job", "forget", "could not move an alloc of job default/job"},
-		"what is moved runs on":     {nil, move, "stop a1", "forget", "could not move an alloc of job default/job"},
-		"a revision is not decided": {&Item{Job: key("job"), Revision: decide.Revision{Group: "g", Retry: true}}, nil, `revise job prefer="" exclude="" for=""`, `revise job prefer="" exclude="" for=""`, "could not revise job default/job"},
+		"a hold is not decided":     {brought(), nil, `revise low prefer="" exclude="" for=""`, `revise low prefer="" exclude="" for=""`, "", "could not hold job default/low"},
+		"a hold is not registered":  {brought(), nil, "register low", "settle low false", "", "could not hold job default/low"},
+		"a held alloc runs on":      {brought(), nil, "stop a1", "stop a1", "a1 a2 !a1 !a2", "could not hold job default/low"},
+		"the second of them":        {brought(), nil, "stop a2", "stop a2", "a1 a2 !a2", "could not hold job default/low"},
+		"a victim runs on":          {eviction(), nil, "stop a1", "forget", "a1 a2 !a1 !a2", "could not evict for job default/high"},
+		"the second victim":         {eviction(), nil, "stop a2", "forget", "a1 a2 !a2", "could not evict for job default/high"},
+		"a gang's room not counted": {gang, nil, "register high", "forget", "", "could not evict for job default/high"},
+		"a seat is not decided":     {seat(), nil, `revise high prefer="n1" exclude="" for=""`, "forget", "", "could not take a seat for job default/high"},
+		"a move is not registered":  {nil, move, "register job", "forget", "", "could not move an alloc of job default/job"},
+		"what is moved runs on":     {nil, move, "stop a1", "forget", "a1 !a1", "could not move an alloc of job default/job"},
+		"a revision is not decided": {&Item{Job: key("job"), Revision: decide.Revision{Group: "g", Retry: true}}, nil, `revise job prefer="" exclude="" for=""`, `revise job prefer="" exclude="" for=""`, "", "could not revise job default/job"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -68,10 +69,36 @@ func TestAStepThatFailsEndsIt(t *testing.T) {
 				defer cancel()
 				l.Run(ctx)
 				w.notePromises()
-				if len(w.script) == 0 || w.script[len(w.script)-1] != row.last || len(w.told) != 0 || strings.Count(text.String(), row.log) != 1 {
+				if len(w.script) == 0 || w.script[len(w.script)-1] != row.last || whom(w.told) != row.told || strings.Count(text.String(), row.log) != 1 {
 					t.Errorf("did %q, told %+v, logged %s", w.script, w.told, text)
 				}
 			})
+		})
+	}
+}
+
+// whom are the allocs that events tell of, with ! where it failed.
+func whom(told []view.Event) string {
+	var list []string
+	for _, e := range told {
+		list = append(list, map[bool]string{true: "!"}[e.Failed]+e.AllocID)
+	}
+	return strings.Join(list, " ")
+}
+
+// What is done is written down before it is: where that fails, no alloc is stopped.
+func TestNoAllocIsStoppedUnrecorded(t *testing.T) {
+	for name, item := range map[string]*Item{"evicted": eviction(), "held": brought()} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{due: []*Item{item}, fails: "save"}
+			l := newLoop(w)
+			text := logged(l)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			l.Run(ctx)
+			if script := strings.Join(w.script, " "); strings.Contains(script, "stop") || !strings.Contains(text.String(), "it fails") {
+				t.Errorf("%s: did %s, logged %s", name, script, text)
+			}
 		})
 	}
 }

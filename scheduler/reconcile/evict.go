@@ -21,7 +21,8 @@ import (
 //  3. the victims' jobs leave the node out, so that no replacement of a victim
 //     takes the room back in the very plan that stops it, and so do jobs that wait
 //     and that Nomad would give the room first;
-//  4. the victims are stopped. Nomad then unblocks by priority.
+//  4. it is written down who goes, for whom and why, and where that cannot be written, no one goes;
+//  5. the victims are stopped. Nomad then unblocks by priority.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
 // fails halfway is given up: victims that were stopped are started elsewhere,
@@ -44,7 +45,6 @@ func (l *Loop) evict(ctx context.Context, item *Item) bool {
 		l.report("evict for job "+item.Job.String(), err)
 		return false
 	}
-	l.note(item, false)
 	return true
 }
 
@@ -58,18 +58,12 @@ func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
 		return false
 	}
 	changed, err := l.revise(ctx, item.Job, item.Revision)
-	if err == nil {
-		err = l.stop(ctx, item.Evict)
+	late := !changed && len(item.Evict.Victims) == 0 // the news of it
+	if err == nil && !late {
+		err = l.stop(ctx, item)
 	}
-	if err != nil {
-		l.report("hold job "+item.Job.String(), err)
-		return false
-	}
-	if !changed && len(item.Evict.Victims) == 0 { // the news of it is late
-		return false
-	}
-	l.note(item, false)
-	return true
+	l.report("hold job "+item.Job.String(), err)
+	return err == nil && !late
 }
 
 // mayEvict counts victims against the rate that the operator allows.
@@ -105,13 +99,36 @@ func (l *Loop) forget(promises ...decide.Promise) {
 	})
 }
 
-func (l *Loop) stop(ctx context.Context, e *decide.Eviction) error {
-	for _, v := range e.Victims {
+// stop writes down what is done to whom, and does it. It ends at a victim that cannot be stopped.
+func (l *Loop) stop(ctx context.Context, item *Item) error {
+	l.note(item, false)
+	if err := l.tell(ctx); err != nil {
+		return err
+	}
+	for i, v := range item.Evict.Victims {
 		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
+			l.noteFailed(err, item.Evict.Victims[i:], kindOf(item))
 			return err
 		}
 	}
 	return nil
+}
+
+// noteFailed tells people that victims were not stopped although that was noted: the first could
+// not be, and the others were not tried.
+func (l *Loop) noteFailed(err error, victims []decide.Victim, kind string) {
+	l.State.Do(func(tx *state.Tx) {
+		for i, v := range victims {
+			why := "another alloc could not be stopped first"
+			if i == 0 {
+				why = err.Error()
+			}
+			tx.Note(view.Event{
+				Kind: kind, Namespace: v.Job.Namespace, JobID: v.Job.ID, AllocID: v.AllocID, Failed: true,
+				Text: fmt.Sprintf("alloc %s of job %s was not stopped, as far as is known: %s", v.AllocID, v.Job, why),
+			})
+		}
+	})
 }
 
 // confirmed reports whether the nodes are as they were when the victims were
@@ -161,7 +178,7 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 			return fmt.Errorf("count what was done for it: %w", err)
 		}
 	}
-	return l.stop(ctx, e)
+	return l.stop(ctx, item)
 }
 
 // keepOff has the victims' jobs leave the room out, or wait.

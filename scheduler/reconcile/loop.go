@@ -131,7 +131,7 @@ func (l *Loop) round(ctx context.Context) {
 	}
 	l.foresee()
 	l.rebalance(ctx)
-	l.tell(ctx)
+	l.report("store what was done", l.tell(ctx))
 }
 
 // foreseeEvery is how often starts of what waits are estimated again.
@@ -183,7 +183,7 @@ func (l *Loop) show(tx *state.Tx, since uint64, write func()) (asItWas bool) {
 
 // tell writes down what was done: into the audit log, and where the next leader
 // finds it.
-func (l *Loop) tell(ctx context.Context) {
+func (l *Loop) tell(ctx context.Context) error {
 	var untold []view.Event
 	l.State.Do(func(tx *state.Tx) { untold = tx.TakeUntold() })
 	for _, e := range untold {
@@ -191,7 +191,7 @@ func (l *Loop) tell(ctx context.Context) {
 			l.Audit(e)
 		}
 	}
-	l.report("store what was done", l.Keeper.Save(ctx))
+	return l.Keeper.Save(ctx)
 }
 
 // limit applies the configured rate of evictions, which may be another now.

@@ -91,8 +91,15 @@ func (w *world) Moves(*state.Tx, int) []Move  { return w.moves }
 func (w *world) Relief(*state.Tx, int) *Item  { return w.relief }
 func (w *world) Purge(context.Context) error  { return nil }
 func (w *world) Expire(context.Context) error { return nil }
-func (w *world) Save(context.Context) error   { w.saved++; return nil }
-func (w *world) current() *config.Config      { return w.config }
+func (w *world) Save(context.Context) error {
+	w.saved++
+	if w.fails == "save" {
+		return errors.New("it fails")
+	}
+	return nil
+}
+
+func (w *world) current() *config.Config { return w.config }
 
 func (w *world) Read(_ context.Context, key nomad.JobKey) ([]byte, error) {
 	return json.Marshal(map[string]any{"Job": map[string]any{

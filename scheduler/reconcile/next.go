@@ -39,6 +39,7 @@ type Finder struct {
 	moved  trial          // when the state changed last
 	// aligned is how many items in a row brought a job together with its record.
 	aligned int
+	widened time.Time // when a group got other candidates last
 }
 
 // NewFinder returns a finder that has looked for nothing yet.
@@ -64,6 +65,10 @@ type trial struct {
 	epoch uint64
 	at    time.Time
 }
+
+// widenEvery is how often a group gets other candidates because Nomad started it on none of its own:
+// thousands that it does not start for a reason of its own are not all registered again at once.
+const widenEvery = time.Second
 
 // retryAfter is how long what was looked for in vain is not looked for again while
 // nothing changes that could make a difference, other than time.
@@ -208,7 +213,8 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 			return nil
 		}
 	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
-		if decide.HasRoom(tx, g) && decide.NotStarted(tx, w.Job, g) {
+		if f.widens(tx, g, w) {
+			f.widened = tx.Now()
 			return &Item{Job: w.Job, Revision: decide.Revision{Group: w.Group, Retry: true, Widen: true}}
 		}
 		return nil
@@ -249,6 +255,12 @@ func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) 
 	}
 	f.noteVain(tx, q)
 	return false
+}
+
+// widens reports whether a group gets other candidates now, since Nomad starts it on none of its own
+// although there is room.
+func (f *Finder) widens(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	return tx.Now().Sub(f.widened) >= widenEvery && !f.triedInVain(tx, question{lookForRoom, who(tx, w)}) && decide.NotStarted(tx, w.Job, g) && decide.HasRoom(tx, g)
 }
 
 // turns is whose turn it is, looked up once per look.

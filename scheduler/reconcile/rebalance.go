@@ -34,9 +34,7 @@ func (l *Loop) rebalance(ctx context.Context) {
 		if err := l.move(ctx, &m); err != nil {
 			l.forget(m.Promise)
 			l.report("move an alloc of job "+m.Job.String(), err)
-			continue
 		}
-		l.noteMove(&m, false)
 	}
 }
 
@@ -45,7 +43,15 @@ func (l *Loop) move(ctx context.Context, m *Move) error {
 	if _, err := l.revise(ctx, m.Job, r); err != nil {
 		return err
 	}
-	return l.Actor.Stop(ctx, m.AllocID)
+	l.noteMove(m, false)
+	if err := l.tell(ctx); err != nil {
+		return err
+	}
+	err := l.Actor.Stop(ctx, m.AllocID)
+	if err != nil {
+		l.noteFailed(err, []decide.Victim{{AllocID: m.AllocID, Job: m.Job}}, "move")
+	}
+	return err
 }
 
 func (l *Loop) noteMove(m *Move, dryRun bool) {

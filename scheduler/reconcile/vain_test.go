@@ -146,6 +146,33 @@ func TestANodeThatChangedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// Where Nomad starts many groups on none of their candidates, they are registered again one by one.
+func TestManyGroupsThatNomadDoesNotStartGetOtherCandidatesInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 8
+		h := newRun(t, 150, 1, noMinimum)
+		h.refuses = func(*modelJob, *api.Node) string { return portTaken }
+		for i := range many {
+			h.submit(t.Context(), plainly(fmt.Sprintf("j%d", i), 1, 50, ""))
+		}
+		registered := func() (n int) {
+			for _, j := range h.jobs {
+				n += len(j.versions)
+			}
+			return n
+		}
+		for range 300 {
+			before := registered()
+			if h.seconds(1); registered() > before+1 {
+				t.Errorf("%d were registered within a second", registered()-before)
+			}
+		}
+		if n := registered(); n <= 2*many || n > 3*many {
+			t.Errorf("in five minutes there were %d registrations of %d jobs", n, many)
+		}
+	})
+}
+
 // In a large cluster a group is bound to some nodes. Where Nomad starts it on none of them, it gets
 // others, and in the end every node: it is registered again twice, and not for ever.
 func TestAGroupThatNomadDoesNotStartGetsOtherCandidates(t *testing.T) {

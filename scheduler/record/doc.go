@@ -3,6 +3,7 @@
 //	nomad-gpu/decisions/<hash of namespace and job>   [Record]
 //	nomad-gpu/reservations/<id>                       [Reservation]
 //	nomad-gpu/history                                 [History]
+//	nomad-gpu/events/<hash of namespace and job>      [Events] of the job
 //
 // Everything is compare-and-set: whoever writes must have read what is there. A
 // [Decision] is recorded under the key of what was asked, because Nomad replaces

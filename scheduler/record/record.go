@@ -135,10 +135,13 @@ func (r *Record) Lost() *Record {
 	return out
 }
 
-// path is a job's place. Job IDs may hold what a path may not.
-func path(key nomad.JobKey) string {
+// path is the place of a job's record.
+func path(key nomad.JobKey) string { return decisions + hashOf(key) }
+
+// hashOf is a job's name in paths. Job IDs may hold what a path may not.
+func hashOf(key nomad.JobKey) string {
 	sum := sha256.Sum256([]byte(key.Namespace + "\x00" + key.ID))
-	return decisions + hex.EncodeToString(sum[:16])
+	return hex.EncodeToString(sum[:16])
 }
 
 // Store keeps records; *nomad.Store does.

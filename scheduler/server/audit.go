@@ -42,7 +42,7 @@ type Record struct {
 	// service did to a job by itself.
 	Action string `json:"action"`
 	// Outcome is placed, registered, waits or held (see [view.Decision]), refused, or
-	// rejected (by Nomad); done or dry_run for what the service did by itself.
+	// rejected (by Nomad); done, dry_run or failed for what the service did by itself.
 	Outcome string `json:"outcome"`
 	Status  int    `json:"status"`
 	// Remote is the client's address, Certificate the name in its certificate
@@ -193,8 +193,11 @@ func (a *Audit) Did(e view.Event) error {
 	if e.Kind == "release" { // of a hold; reservations are released too
 		r.Action = "let_go"
 	}
-	if e.DryRun {
+	switch {
+	case e.DryRun:
 		r.Outcome = "dry_run"
+	case e.Failed:
+		r.Outcome = "failed"
 	}
 	return a.Write(r)
 }

@@ -230,16 +230,15 @@ func TestWhatARecordSays(t *testing.T) {
 func TestWhatTheServiceDidIsNoted(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.FixedZone("east", 3600))
 	for kind, want := range map[string]string{"evict": "evict", "release": "let_go", "hold": "hold"} {
-		for _, dry := range []bool{true, false} {
+		for _, outcome := range []string{"dry_run", "done", "failed"} {
 			var out bytes.Buffer
-			if err := NewAudit(&out).Did(view.Event{At: at, Kind: kind, Namespace: "n", JobID: "j", AllocID: "a", For: "n/k", Text: "so", DryRun: dry}); err != nil {
+			if err := NewAudit(&out).Did(view.Event{At: at, Kind: kind, Namespace: "n", JobID: "j", AllocID: "a", For: "n/k", Text: "so", DryRun: outcome == "dry_run", Failed: outcome == "failed"}); err != nil {
 				t.Fatal(err)
 			}
 			var r Record
 			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 				t.Fatal(err)
 			}
-			outcome := map[bool]string{true: "dry_run", false: "done"}[dry]
 			if r.Action != want || r.Outcome != outcome || !r.At.Equal(at) || r.At.Location() != time.UTC || r.Namespace != "n" || r.JobID != "j" || r.AllocID != "a" || r.For != "n/k" || r.Reason != "so" {
 				t.Errorf("%s: %+v", kind, r)
 			}

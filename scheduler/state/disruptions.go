@@ -34,7 +34,7 @@ func newDisruptions(c clock, s *settings, j *jobs, a *allocs) *disruptions {
 func (d *disruptions) noteMoveOrIdle(e *view.Event) {
 	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
 	switch {
-	case e.DryRun:
+	case e.DryRun, e.Failed:
 	case e.Kind == "move":
 		d.moved[key] = e.At
 	case e.Kind == "idle":

@@ -10,11 +10,13 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// handover is what of the recent past is to be written: to the audit log, and for the next leader.
+// handover is what of the recent past is to be written: to the audit log, to the events that are
+// stored with each job, and for the next leader.
 type handover struct {
-	untold  []view.Event    // what the audit log does not have yet
-	saved   *record.History // as it is stored
-	unsaved bool            // something was done since
+	untold    []view.Event    // what the audit log does not have yet
+	unwritten []view.Event    // what the jobs' own stored events do not have yet, oldest first
+	saved     *record.History // as it is stored
+	unsaved   bool            // something was done since
 }
 
 func newHandover() handover { return handover{saved: &record.History{}} }
@@ -26,6 +28,28 @@ func (h *handover) TakeUntold() []view.Event {
 	return list
 }
 
+// TakeUnwritten returns the events that their jobs' stored events do not have yet, oldest first.
+// Those that cannot be written must be put back.
+func (h *handover) TakeUnwritten() []view.Event {
+	list := h.unwritten
+	h.unwritten = nil
+	return list
+}
+
+// PutBackUnwritten takes back what could not be written.
+func (h *handover) PutBackUnwritten(list []view.Event) {
+	h.unwritten = append(list, h.unwritten...)
+}
+
+// note keeps an event that is to be written.
+func (h *handover) note(e *view.Event) {
+	h.untold = append(h.untold, *e)
+	if !e.DryRun {
+		h.unwritten = append(h.unwritten, *e)
+	}
+	h.unsaved = true
+}
+
 // Saved notes what is stored; nil: nothing new.
 func (h *handover) Saved(now *record.History) {
 	if now == nil {
@@ -35,15 +59,15 @@ func (h *handover) Saved(now *record.History) {
 	h.saved = now
 }
 
-// Note keeps an event for people, for the audit log and for the next leader.
+// Note keeps an event for people, for the audit log and for the next leader. That an alloc is
+// stopped is noted before it is, and once more with Failed where that fails.
 func (tx *Tx) Note(e view.Event) {
 	e.At = tx.Now()
 	tx.history.event(e)
-	tx.handover.untold = append(tx.handover.untold, e)
-	tx.handover.unsaved = true
+	tx.handover.note(&e)
 	tx.disruptions.noteMoveOrIdle(&e)
 	tx.version++
-	if e.DryRun || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
+	if e.DryRun || e.Failed || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
 		return
 	}
 	if queue := tx.disruptions.noteEviction(&e); queue != "" {

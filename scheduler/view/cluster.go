@@ -168,4 +168,6 @@ type Event struct {
 	// Text says in one sentence who, for whom and why.
 	Text   string `json:"text"`
 	DryRun bool   `json:"dry_run,omitempty"`
+	// Failed is set where it could not be done although it was noted before: Text says why.
+	Failed bool `json:"failed,omitempty"`
 }

@@ -30,11 +30,18 @@ func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	for i := range out.Holds {
 		out.Holds[i].redact(visible)
 	}
-	out.Events = keep(c.Events, func(e Event) bool { return e.Namespace != "" && visible(e.Namespace) })
-	for i := range out.Events {
-		out.Events[i].redact(visible)
-	}
+	out.Events = RedactEvents(c.Events, visible)
 	return &out
+}
+
+// RedactEvents leaves out what was done to jobs in namespaces that the reader may not see, and
+// hides for which of their jobs it was done to others.
+func RedactEvents(all []Event, visible func(namespace string) bool) []Event {
+	out := keep(all, func(e Event) bool { return e.Namespace != "" && visible(e.Namespace) })
+	for i := range out {
+		out[i].redact(visible)
+	}
+	return out
 }
 
 // redact hides for which job room is kept free, but not that it is.

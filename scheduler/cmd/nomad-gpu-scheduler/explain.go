@@ -2,12 +2,19 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
+	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -45,10 +52,41 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 		return o.fail(err)
 	}
 	s := tell(cluster, cmp.Or(o.namespace, "default"), o.args[0])
+	if err := o.remember(s); err != nil {
+		return o.fail(err)
+	}
 	if s.empty() {
 		return o.fail(fmt.Errorf("the placement service knows of no job %q with GPUs in namespace %q", s.JobID, s.Namespace))
 	}
 	return o.finish(s, s.print, nil)
+}
+
+// eventsPath is where the service serves what was done to one job, however much was done since.
+const eventsPath = "/api/v1/gpu/events"
+
+// remember adds what was done to the job before the picture's events begin. A service of an
+// earlier release does not know.
+func (o *online) remember(s *story) error {
+	client, err := o.client()
+	if err != nil {
+		return err
+	}
+	var past rest.JobEvents
+	_, err = client.Raw().Query(eventsPath+"?"+url.Values{"job": {s.JobID}, "namespace": {s.Namespace}}.Encode(), &past, nil)
+	var answer api.UnexpectedResponseError
+	switch {
+	case errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound:
+		return nil
+	case err != nil:
+		return fmt.Errorf("ask the placement service: %w", err)
+	}
+	for _, e := range past.Events {
+		if !slices.Contains(s.Events, e) {
+			s.Events = append(s.Events, e)
+		}
+	}
+	slices.SortStableFunc(s.Events, func(x, y view.Event) int { return y.At.Compare(x.At) })
+	return nil
 }
 
 // tell gathers what the picture holds of a job.

@@ -21,7 +21,7 @@ import (
 // text.
 func filled(t *testing.T) http.Handler {
 	answers := map[string]any{
-		clusterPath: &view.Cluster{}, idlePath: &view.IdleReport{}, ledgerPath: &ledger.Report{}, ledgerPath + "/advice": &rest.Advices{},
+		clusterPath: &view.Cluster{}, eventsPath: &rest.JobEvents{}, idlePath: &view.IdleReport{}, ledgerPath: &ledger.Report{}, ledgerPath + "/advice": &rest.Advices{},
 		"/v1/jobs": &registerAnswer{}, "/v1/jobs/parse": &struct{ ID, Namespace string }{}, "/v1/nodes": &[]api.NodeListStub{},
 		"/v1/job/" + hostile.Text + "/plan": &planAnswer{},
 	}

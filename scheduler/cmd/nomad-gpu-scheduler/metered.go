@@ -44,7 +44,7 @@ func newMetered(d *leader.Decider) (*metered, *prometheus.Registry) {
 		}, []string{"reason"}),
 		actions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nomad_gpu_actions_total",
-			Help: "What the service did to jobs by itself: evict, reclaim, idle, suspend, move, hold, let_go or fallback; outcome is done or dry_run.",
+			Help: "What the service did to jobs by itself: evict, reclaim, idle, suspend, move, hold, let_go or fallback; outcome is done, dry_run or failed.",
 		}, []string{"action", "outcome"}),
 		connections: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nomad_gpu_connections_refused_total",
@@ -72,7 +72,7 @@ func (m *metered) begin() {
 		m.connections.WithLabelValues(bound)
 	}
 	for _, action := range []string{"evict", "reclaim", "idle", "suspend", "move", "hold", "let_go", "fallback"} {
-		for _, outcome := range []string{"done", "dry_run"} {
+		for _, outcome := range []string{"done", "dry_run", "failed"} {
 			m.actions.WithLabelValues(action, outcome)
 		}
 	}
@@ -99,7 +99,7 @@ func (m *metered) count(r server.Record) {
 		m.refusals.WithLabelValues(cmp.Or(reasons[r.Status], "other")).Inc()
 	case r.Outcome == "rejected":
 		m.refusals.WithLabelValues(rejected).Inc()
-	case r.Outcome == "done", r.Outcome == "dry_run":
+	case r.Outcome == "done", r.Outcome == "dry_run", r.Outcome == "failed":
 		m.actions.WithLabelValues(r.Action, r.Outcome).Inc()
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal/pty"
+	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -54,6 +55,14 @@ func (p *placement) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case idlePath:
 		after, _ := time.ParseDuration(r.URL.Query().Get("for"))
 		text, _ := json.Marshal(picture().IdleReport(after))
+		_, _ = w.Write(text)
+	case eventsPath:
+		if r.URL.Query().Get("namespace") != "default" || r.URL.Query().Get("job") != "other" {
+			http.NotFound(w, r) // as of an earlier release
+			return
+		}
+		long := view.Event{At: time.Date(2025, 12, 1, 3, 4, 5, 0, time.UTC), Kind: "move", Namespace: "default", JobID: "other", AllocID: "eeeeeeee-ffff", Text: "other went to gpu-1 long ago"}
+		text, _ := json.Marshal(rest.JobEvents{Events: append(slices.Clone(picture().Events), long)})
 		_, _ = w.Write(text)
 	case clusterPath:
 		text, _ := json.Marshal(picture())

@@ -174,7 +174,7 @@ func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Conf
 		books = s.books
 	}
 	a, err := rest.New(rest.Config{
-		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Gate: gate, Leadership: s, ModelGB: models,
+		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Past: s.decider, Gate: gate, Leadership: s, ModelGB: models,
 		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
 		Forward: forwards(&c.Listen, peers), Audit: s.auditReservation, Logger: s.logger.Named("api"),
 	})

@@ -43,6 +43,8 @@ type Leadership interface {
 type Config struct {
 	Views  view.Source
 	Keeper reserve.Keeper
+	// Past is what was done to each job.
+	Past Past
 	// Books are the ledger; nil where none is kept.
 	Books Books
 	// Gate asks Nomad what a caller may do.
@@ -77,8 +79,8 @@ type API struct {
 
 // New returns an API.
 func New(c Config) (*API, error) {
-	if c.Views == nil || c.Keeper == nil || c.Gate == nil || c.Logger == nil {
-		return nil, errors.New("make API: views, a keeper, a gate and a logger are needed")
+	if c.Views == nil || c.Keeper == nil || c.Past == nil || c.Gate == nil || c.Logger == nil {
+		return nil, errors.New("make API: views, a keeper, the past, a gate and a logger are needed")
 	}
 	if c.StaleAfter == 0 {
 		c.StaleAfter = time.Minute
@@ -122,6 +124,7 @@ var routes = []route{
 	{method: "GET", path: "/api/v1/gpu/monitoring", handle: (*API).monitoring},
 	{method: "GET", path: "/api/v1/gpu/cluster", handle: (*API).cluster},
 	{method: "GET", path: "/api/v1/gpu/idle", handle: (*API).idle},
+	{method: "GET", path: "/api/v1/gpu/events", handle: (*API).events},
 	{method: "GET", path: "/api/v1/gpu/ledger", handle: (*API).report},
 	{method: "GET", path: "/api/v1/gpu/ledger/advice", handle: (*API).advice},
 	{method: "POST", path: "/api/v1/gpu/validate", handle: (*API).validate, leads: true, open: true},

@@ -23,6 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/framework"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve/reservetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/peer"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -56,6 +57,16 @@ func (g gate) MaySubmit(ctx context.Context, token, namespace string) error {
 	return g.MayReadNamespace(ctx, token, namespace)
 }
 
+// past is what was done to jobs.
+type past []view.Event
+
+func (p past) Events(_ context.Context, key nomad.JobKey) ([]view.Event, error) {
+	if key.ID == "away" {
+		return nil, errors.New("no answer from Nomad")
+	}
+	return slices.DeleteFunc(slices.Clone(p), func(e view.Event) bool { return e.Namespace != key.Namespace || e.JobID != key.ID }), nil
+}
+
 type bench struct {
 	*http.ServeMux
 	keeper *reservetest.Keeper
@@ -72,7 +83,7 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	b := &bench{ServeMux: http.NewServeMux(), now: viewtest.Now}
 	clock := func() time.Time { return b.now }
 	b.keeper = reservetest.New(viewtest.Small(), clock)
-	c := Config{Views: b.keeper, Keeper: b.keeper, Gate: gate{}, Now: clock, Logger: hclog.NewNullLogger(), ModelGB: map[string]float64{"V100": 32, "H100": 80, "A100": 80, "T4": 16}}
+	c := Config{Views: b.keeper, Keeper: b.keeper, Past: past(viewtest.Small().Events), Gate: gate{}, Now: clock, Logger: hclog.NewNullLogger(), ModelGB: map[string]float64{"V100": 32, "H100": 80, "A100": 80, "T4": 16}}
 	if change != nil {
 		change(&c)
 	}
@@ -108,6 +119,11 @@ func TestAnswers(t *testing.T) {
 		"monitoring":         {"GET", "/api/v1/gpu/monitoring", ""},
 		"idle":               {"GET", "/api/v1/gpu/idle", ""},
 		"idle-for":           {"GET", "/api/v1/gpu/idle?for=1h", ""},
+		"events":             {"GET", "/api/v1/gpu/events?namespace=research&job=notebook-9", ""},
+		"events-none":        {"GET", "/api/v1/gpu/events?job=notebook-9", ""},
+		"error-events":       {"GET", "/api/v1/gpu/events", ""},
+		"error-events-query": {"GET", "/api/v1/gpu/events?job=train&id=1", ""},
+		"error-events-away":  {"GET", "/api/v1/gpu/events?job=away", ""},
 		"error-for":          {"GET", "/api/v1/gpu/idle?for=long", ""},
 		"validate":           {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"V100","memory_gb":32.0}`},
 		"validate-refused":   {"POST", "/api/v1/gpu/validate", `{"gpu_count":1,"gpu_type":"A100","memory_gb":80.0}`},
@@ -149,6 +165,27 @@ func TestAnswers(t *testing.T) {
 			}
 			golden.Compare(t, name+".txt", fmt.Sprintf("%s %s\n%s\n\n%d\n%s", test.method, test.path, test.body, w.Code, w.Body))
 		})
+	}
+}
+
+// Who may see a job is told what was done to it, and for whom if he may see that one too.
+func TestWhoIsToldWhatWasDone(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.Gate = gate{readers: map[string]string{"research": "research", "serving": "serving"}}
+	})
+	const path = "/api/v1/gpu/events?namespace=research&job=notebook-9"
+	for token, row := range map[string]struct {
+		status int
+		text   string
+	}{"admin": {200, `"for":"serving/llm"`}, "research": {200, `"for":"(hidden)"`}, "serving": {403, "denied"}, "": {403, "denied"}} {
+		w := b.do("GET", path, "", "X-Nomad-Token", token)
+		if w.Code != row.status || !strings.Contains(w.Body.String(), row.text) || token != "admin" && strings.Contains(w.Body.String(), "llm") {
+			t.Errorf("token %q: %d %s", token, w.Code, w.Body)
+		}
+	}
+	tag := b.do("GET", path, "", "X-Nomad-Token", "admin").Header().Get("ETag")
+	if w := b.do("GET", path, "", "X-Nomad-Token", "admin", "If-None-Match", tag); w.Code != http.StatusNotModified {
+		t.Errorf("unchanged: %d", w.Code)
 	}
 }
 
@@ -465,7 +502,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s is not in the document", r.method, r.path)
 		}
 	}
-	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}, ledger.Report{}, ledger.Row{}, ledger.Used{}, Advices{}, ledger.Advice{}, view.IdleReport{}, view.Idle{}, view.Fits{}} {
+	for _, body := range []any{Failure{}, Utilization{}, NodeStatus{}, Status{}, NodeDetail{}, NodeList{}, Problem{}, Health{}, GPUReading{}, Monitoring{}, Want{}, AllocateRequest{}, GPUConfig{}, Allocation{}, Validation{}, Reservation{}, SetupRequest{}, SetupAnswer{}, Alive{}, ledger.Report{}, ledger.Row{}, ledger.Used{}, Advices{}, ledger.Advice{}, view.IdleReport{}, view.Idle{}, view.Fits{}, JobEvents{}, view.Event{}} {
 		kind := reflect.TypeOf(body)
 		var want, got []string
 		for _, field := range reflect.VisibleFields(kind) {

@@ -1,0 +1,138 @@
+package decide
+
+import (
+	"slices"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
+)
+
+// groupAsk is what a group of a job asks for, and of which queue. It does not change: what
+// narrows it returns another one.
+type groupAsk struct {
+	tx    *state.Tx
+	key   nomad.JobKey
+	ask   *admit.Ask
+	queue *config.Queue // nil: none pays for it
+	parts []blocks.Part
+}
+
+func newGroupAsk(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (groupAsk, error) {
+	q, err := tx.Config().QueueFor(a.Namespace, a.Queue)
+	if err != nil {
+		return groupAsk{}, admit.Forbidden("group %q: %s", a.Group, err)
+	}
+	parts, err := blocks.PartsOf(tx, a, q)
+	if err != nil {
+		return groupAsk{}, err
+	}
+	return groupAsk{tx, key, a, q, parts}, nil
+}
+
+// oneMore is what one more alloc of a recorded group asks for, of the nodes where Nomad may start
+// it. With rewrite its device blocks are written anew.
+func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewrite bool, err error) {
+	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
+		return a, false, err
+	}
+	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !tx.Unchangeable(key); !rewrite {
+		a = a.asBefore(g).servedBy(g.Decision.Tasks)
+	}
+	return without(without(a, g.Excluded), triedInVain(tx, key, g)), rewrite, nil
+}
+
+// places reports whether Nomad starts allocs on registration, on nodes that
+// can be preferred.
+func places(a *admit.Ask) bool {
+	return !a.Later && (a.JobType == "service" || a.JobType == "batch")
+}
+
+// everywhere reports whether Nomad starts a group on every node.
+func everywhere(a *admit.Ask) bool {
+	return a.JobType == "system" || a.JobType == "sysbatch"
+}
+
+// waitsAsAWhole reports whether nothing of a group runs while it waits, with blocks that are
+// the service's to change.
+func waitsAsAWhole(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
+	waiting := was.Decision.Hold != nil || tx.Missing(key, a.Group) > 0
+	return waiting && tx.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
+}
+
+// asBefore asks for what the device blocks of a group hold, where they are not
+// to be written anew.
+func (a groupAsk) asBefore(was *record.Group) groupAsk {
+	if waitsAsAWhole(a.tx, a.key, a.ask, was) {
+		return a
+	}
+	a.parts = slices.Clone(a.parts)
+	for i := range a.parts {
+		a.parts[i].Req.Cover = was.Covered
+	}
+	return a
+}
+
+// keeping narrows an ask to the nodes that can serve the device blocks which a group keeps, and
+// returns these. Nil means that they are written anew: nothing of the group runs that this would
+// replace, and it waits with blocks that were right when it came, while the room that there is now
+// may be of another form.
+func (a groupAsk) keeping(was *record.Group) (groupAsk, []admit.TaskDecision) {
+	if waitsAsAWhole(a.tx, a.key, a.ask, was) {
+		if anew := without(a, was.Excluded); was.Decision.Hold != nil || fitsNow(anew) {
+			return anew, nil
+		}
+	}
+	return without(a.servedBy(was.Decision.Tasks), was.Excluded), was.Decision.Tasks
+}
+
+// servedBy leaves only nodes that can serve device blocks which are given.
+func (a groupAsk) servedBy(given []admit.TaskDecision) groupAsk {
+	room := a.tx.RoomFor(blocks.Need(a.tx, a.ask, given))
+	if room.Count(state.FitsNow)+room.Count(state.FitsLater)+room.Count(state.FitsWhenBack) == len(a.tx.NodeIDs()) {
+		return a
+	}
+	var able []string
+	for _, id := range a.tx.NodeIDs() {
+		if room.On(id) != state.FitsNever {
+			able = append(able, id)
+		}
+	}
+	if len(able) == 0 {
+		able = []string{blocks.NoNode}
+	}
+	return a.on(func([]string) []string { return able })
+}
+
+// without leaves out the keys of a map from the nodes of an ask, such as those whose room is made for another group.
+func without[V any](a groupAsk, nodes map[string]V) groupAsk {
+	if len(nodes) == 0 {
+		return a
+	}
+	banned := map[string]bool{}
+	for id := range nodes {
+		banned[id] = true
+	}
+	return a.on(func(all []string) []string { return blocks.Cluster(a.tx).Without(all, banned) })
+}
+
+// on keeps every part to some of its nodes.
+func (a groupAsk) on(some func(nodes []string) []string) groupAsk {
+	a.parts = slices.Clone(a.parts)
+	for i := range a.parts {
+		a.parts[i] = a.parts[i].On(some(a.parts[i].Req.Nodes))
+	}
+	return a
+}
+
+func fitsNow(a groupAsk) bool {
+	_, err := blocks.Cluster(a.tx).Place(a.parts)
+	return err == nil
+}
+
+func covered(parts []blocks.Part) bool {
+	return slices.ContainsFunc(parts, func(p blocks.Part) bool { return p.Req.Cover })
+}

@@ -1,0 +1,126 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// events is where what was done to each job lies. Nothing is decided by it: it tells who had a
+// job stopped, however much was done since and whoever leads.
+const events = "nomad-gpu/events/"
+
+// keptEvents is how many events of a job are kept, as far as they fit one Variable.
+const keptEvents = 50
+
+// jobEvents is what was done to one job, newest first.
+type jobEvents struct {
+	Version int          `json:"v"`
+	Events  []view.Event `json:"events"`
+}
+
+// eventsVersion is the version of what is written; a release reads what has a version up to it.
+const eventsVersion = 1
+
+func eventsPath(key nomad.JobKey) string { return events + hashOf(key) }
+
+// Events returns what was done to a job, newest first.
+func Events(ctx context.Context, s Store, key nomad.JobKey) ([]view.Event, error) {
+	have, _, err := eventsAt(ctx, s, eventsPath(key))
+	if err != nil {
+		return nil, fmt.Errorf("read what was done to job %q: %w", key, err)
+	}
+	return have, nil
+}
+
+func eventsAt(ctx context.Context, s Store, path string) ([]view.Event, stored, error) {
+	text, lies, err := readText(ctx, s, path)
+	if err != nil || text == "" {
+		return nil, lies, err
+	}
+	var e jobEvents
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		return nil, lies, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if e.Version < 1 || e.Version > eventsVersion {
+		return nil, lies, fmt.Errorf("%w: version %d, this release reads 1 to %d", errUnreadable, e.Version, eventsVersion)
+	}
+	return e.Events, lies, nil
+}
+
+// errUnreadable is of a Variable that is there and says nothing to this release.
+var errUnreadable = errors.New("it is not as this release writes it")
+
+// AddEvents stores more of what was done to a job, oldest first. What is stored already is not
+// stored twice. What cannot be read is told to trouble, and begins anew.
+func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event, trouble func(error)) error {
+	have, lies, err := eventsAt(ctx, s, eventsPath(key))
+	if err != nil {
+		if err = fmt.Errorf("read what was done to job %q: %w", key, err); !errors.Is(err, errUnreadable) {
+			return err
+		}
+		trouble(err)
+	}
+	for _, e := range more {
+		if !slices.ContainsFunc(have, func(h view.Event) bool { return sameEvent(h, e) }) {
+			have = slices.Insert(have, 0, e)
+		}
+	}
+	text, err := eventsText(have)
+	if err == nil {
+		_, err = writeText(ctx, s, eventsPath(key), key.String(), text, lies)
+	}
+	if err != nil {
+		return fmt.Errorf("store what was done to job %q: %w", key, err)
+	}
+	return nil
+}
+
+func sameEvent(x, y view.Event) bool {
+	x.At, y.At = x.At.Round(0).UTC(), y.At.Round(0).UTC() // without what is not stored of a time
+	return x == y
+}
+
+// eventsText is the newest of them, as many as one Variable holds.
+func eventsText(list []view.Event) (string, error) {
+	for n := min(len(list), keptEvents); ; n-- {
+		text, err := json.Marshal(jobEvents{eventsVersion, list[:n]})
+		if err != nil || len(text) <= partSize || n == 0 {
+			return string(text), err
+		}
+	}
+}
+
+// ForgetEvents deletes what was done to jobs before a time, where nothing was done to them since.
+func ForgetEvents(ctx context.Context, s Store, before time.Time) error {
+	paths, err := s.List(ctx, events)
+	if err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReads)
+	for path := range paths {
+		group.Go(func() error {
+			have, lies, err := eventsAt(groupCtx, s, path)
+			switch {
+			case errors.Is(err, errUnreadable): // a later release may know when it was
+				return nil
+			case err == nil && (len(have) == 0 || have[0].At.Before(before)):
+				return removeText(groupCtx, s, path, lies)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("forget what was done to jobs long ago: %w", err)
+	}
+	return nil
+}
