@@ -1,12 +1,10 @@
 package state
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Apply takes changes from Nomad: nodes first, because usage needs them.
@@ -23,9 +21,9 @@ func (s *State) Apply(changes []nomad.Change, index uint64) {
 		for _, c := range changes {
 			tx.applyWork(c)
 		}
-		tx.index = max(tx.index, index)
+		tx.contact.index = max(tx.contact.index, index)
 		tx.version++
-		tx.epoch++
+		tx.books.epoch++
 	})
 }
 
@@ -38,21 +36,23 @@ func (tx *Tx) applyWork(c nomad.Change) {
 	case c.Alloc != nil && c.Alloc.Holds():
 		tx.alloc(c.Alloc)
 	case c.Alloc != nil:
-		tx.learnRun(c.Alloc)
+		tx.lifetimes.learn(c.Alloc, tx.takesOf)
 		tx.turnover.end(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
-		tx.noteReturn(c.Alloc)
+		tx.returns.note(c.Alloc, tx.costOf)
 	case c.Past != nil:
-		tx.learnRun(c.Past)
+		tx.lifetimes.learn(c.Past, tx.takesOf)
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
-		delete(tx.returning, c.AllocGone)
+		tx.returns.forget(c.AllocGone)
 	case c.Blocked != nil:
 		tx.block(c.Blocked)
-		tx.forgetUnplaced(c.Blocked)
+		for id := range tx.promises.refused(c.Blocked) {
+			tx.forget(id)
+		}
 	case c.Unblocked != nil:
 		tx.unblock(*c.Unblocked)
-		tx.forgetFutile(*c.Unblocked)
+		tx.reasons.forget(*c.Unblocked)
 	}
 }
 
@@ -60,31 +60,21 @@ func (tx *Tx) applyWork(c nomad.Change) {
 // changed.
 func (tx *Tx) node(n *nomad.Node) {
 	id := n.Plan.ID
-	tx.seats.take(id)
-	tx.seats.touch(id)
-	known := tx.nodes[id] != nil
-	if !known || !maps.Equal(tx.nodes[id].Plan.Attributes, n.Plan.Attributes) || len(tx.nodes[id].Plan.GPUs) != len(n.Plan.GPUs) {
-		clear(tx.met)
-	}
-	held := tx.snap.UsagesOn(id)
+	tx.books.seats.take(id)
+	tx.books.seats.touch(id)
+	known := tx.Node(id) != nil
+	held := tx.UsagesOn(id)
 	for _, u := range held {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
-	n = tx.withMeasurements(n)
-	idle := n.Plan
-	idle.Ineligible, idle.GPUs = false, healthy(n.Plan.GPUs)
-	if err := errors.Join(tx.snap.AddNode(n.Plan), tx.idle.AddNode(idle)); err != nil {
+	n = tx.measurements.withMeasurements(n)
+	if err := tx.books.addNode(n.Plan); err != nil {
 		tx.Trouble(err)
 		tx.forgetNode(id)
 		return
 	}
-	if !known {
-		at, _ := slices.BinarySearch(tx.order, id)
-		tx.order = slices.Insert(tx.order, at, id)
-	}
-	tx.nodes[id] = n
-	tx.dcs[n.Plan.Datacenter]++
+	tx.nodes.put(n)
 	for _, u := range held {
 		tx.rebook(u.ID)
 	}
@@ -97,38 +87,23 @@ func (tx *Tx) node(n *nomad.Node) {
 // bookAllOn books what lies on a node that was not known, in an order that is the same each
 // time: of what begins together, the first to be booked goes first in its queue.
 func (tx *Tx) bookAllOn(id string) {
-	for _, a := range byID(tx.onNode[id]) {
+	for _, a := range tx.allocs.sortedOn(id) {
 		tx.book(tx.usageOf(a))
 	}
-	for _, a := range slices.SortedFunc(maps.Values(tx.assumed), oldestFirst) {
-		if a.Usage.NodeID == id {
-			tx.book(a.Usage)
-		}
+	for _, a := range tx.promises.on(id) {
+		tx.book(a.Usage)
 	}
-	for _, r := range byID(tx.reservations) {
-		if r.Usage.NodeID == id && r.ClaimedBy == "" {
-			tx.book(r.Usage)
-		}
+	for _, r := range tx.reservations.on(id) {
+		tx.book(r.Usage)
 	}
-}
-
-// healthy is the GPUs as they would be with nothing wrong.
-func healthy(gpus []place.GPU) []place.GPU {
-	out := slices.Clone(gpus)
-	for i := range out {
-		out[i].Unhealthy, out[i].Cordoned, out[i].SurplusMilli = false, false, 0
-	}
-	return out
 }
 
 func (tx *Tx) nodeGone(id string) {
-	if n := tx.nodes[id]; n != nil {
-		for i := range n.Plan.GPUs {
-			delete(tx.surplus, n.Plan.GPUs[i].ID)
-		}
+	if n := tx.Node(id); n != nil {
+		tx.measurements.leave(n)
 	}
-	tx.seats.touch(id)
-	for _, u := range tx.snap.UsagesOn(id) {
+	tx.books.seats.touch(id)
+	for _, u := range tx.UsagesOn(id) {
 		tx.unbook(u.ID)
 	}
 	tx.forgetPlan(id)
@@ -137,44 +112,28 @@ func (tx *Tx) nodeGone(id string) {
 
 // forgetNode removes a node that there is no plan for, if it is there.
 func (tx *Tx) forgetNode(id string) {
-	if at, found := slices.BinarySearch(tx.order, id); found {
-		tx.order = slices.Delete(tx.order, at, at+1)
-	}
-	delete(tx.nodes, id)
-	clear(tx.met)
-	delete(tx.unused, id)
-	tx.seats.leave(id)
+	tx.nodes.remove(id)
+	delete(tx.unused.onNode, id)
+	tx.books.seats.leave(id)
 }
 
 // forgetPlan takes a node that nothing is booked on out of the core, if it is there.
 func (tx *Tx) forgetPlan(id string) {
-	n := tx.nodes[id]
-	if n == nil {
+	if tx.Node(id) == nil {
 		return
 	}
-	if dc := n.Plan.Datacenter; tx.dcs[dc] == 1 {
-		delete(tx.dcs, dc)
-	} else {
-		tx.dcs[dc]--
-	}
-	_, errSnap := tx.snap.RemoveNode(id)
-	_, errIdle := tx.idle.RemoveNode(id)
-	if err := errors.Join(errSnap, errIdle); err != nil {
+	if err := tx.books.removeNode(id); err != nil {
 		tx.Trouble(err)
 	}
 }
 
 // job takes a job; what its allocs count for may be different now.
 func (tx *Tx) job(j *nomad.Job) {
-	before := tx.jobs[j.Key]
-	tx.jobs[j.Key] = j
-	if parent, launched := launchedBy(j.Key); launched {
-		put(tx.launched, parent, j.Key.ID, j.Key)
-	}
+	before := tx.jobs.put(j)
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)
 	}
-	tx.compare(j.Key)
+	tx.records.compare(j.Key)
 	tx.enlist(j.Key)
 	if j.Stopped {
 		tx.Forget(j.Key)
@@ -184,81 +143,78 @@ func (tx *Tx) job(j *nomad.Job) {
 	}
 }
 
+// startedAgain notes that a job that had been stopped is registered to run. Where nothing
+// was decided about that, it came around the service: what it was once admitted for may
+// be taken.
+func (tx *Tx) startedAgain(key nomad.JobKey) {
+	known := tx.Record(key)
+	if known == nil || tx.UnderWay(known) {
+		return
+	}
+	r := known.Clone()
+	for name, g := range r.Groups {
+		g.Direct = true
+		r.Groups[name] = g
+	}
+	tx.Keep(r)
+}
+
 // jobGone forgets a purged job and its allocs.
 func (tx *Tx) jobGone(key nomad.JobKey) {
-	delete(tx.jobs, key)
-	if parent, launched := launchedBy(key); launched {
-		drop(tx.launched, parent, key.ID)
-	}
-	maps.DeleteFunc(tx.returning, func(_ string, r returning) bool { return r.alloc.Key() == key })
+	tx.jobs.remove(key)
+	tx.returns.forgetJob(key)
 	tx.unblock(key)
-	delete(tx.drifted, key)
+	tx.records.compare(key)
 	for _, a := range tx.AllocsOf(key) {
 		tx.allocGone(a.ID)
 	}
-	tx.forgetFutile(key)
+	tx.reasons.forget(key)
 	tx.Forget(key)
-	tx.gone = append(tx.gone, key)
+	tx.departed.keys = append(tx.departed.keys, key)
 }
 
 func (tx *Tx) block(b *nomad.Blocked) {
-	tx.blocked[b.Key] = b
-	tx.wanted.begin(b, tx.now())
+	tx.jobs.blocked[b.Key] = b
+	tx.wanted.begin(b, tx.Now())
 	tx.enlist(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
-	if b := tx.blocked[key]; b != nil {
-		tx.wanted.end(b, tx.now())
+	if b := tx.jobs.blocked[key]; b != nil {
+		tx.wanted.end(b, tx.Now())
 	}
-	delete(tx.blocked, key)
+	delete(tx.jobs.blocked, key)
 	tx.enlist(key)
 }
 
 func (tx *Tx) alloc(a *nomad.Alloc) {
-	before := tx.allocs[a.ID]
-	if before != nil {
-		a.KeepSaid(before)
-	}
-	tx.allocs[a.ID] = a
-	if !a.Stopping {
-		delete(tx.stopping, a.ID)
-	} else if tx.stopping[a.ID].IsZero() {
-		tx.stopping[a.ID] = tx.now()
-	}
-	put(tx.byJob, a.Key(), a.ID, a)
-	if before != nil && before.NodeID != a.NodeID {
-		drop(tx.onNode, before.NodeID, a.ID)
-	}
-	put(tx.onNode, a.NodeID, a.ID, a)
+	before := tx.allocs.put(a)
 	if a.Canary != (before != nil && before.Canary) {
 		defer tx.rebookGroup(a)
 	}
 	if before == nil {
-		tx.plan.Started()
-		tx.learnStart(a)
+		tx.books.plan.Started()
+		tx.starts.learn(a)
 		tx.turnover.come(a)
-		tx.confirm(a)
+		if id := tx.promises.keptBy(a); id != "" {
+			tx.forget(id)
+		}
 		tx.book(tx.usageOf(a))
 		return
 	}
 	if before.Stopping != a.Stopping || len(before.Devices) != len(a.Devices) || before.CPUMHz != a.CPUMHz || before.MemoryMiB != a.MemoryMiB || !before.SavedAt().Equal(a.SavedAt()) || !maps.Equal(before.Compute, a.Compute) {
-		tx.unbook(a.ID)
-		tx.book(tx.usageOf(a))
+		tx.rebookAlloc(a)
 	}
 }
 
 func (tx *Tx) allocGone(id string) {
-	a := tx.allocs[id]
+	a := tx.Alloc(id)
 	if a == nil {
 		return
 	}
-	tx.plan.Ended()
-	tx.turnover.leave(a, tx.now())
-	delete(tx.allocs, id)
-	delete(tx.stopping, id)
-	drop(tx.byJob, a.Key(), id)
-	drop(tx.onNode, a.NodeID, id)
+	tx.books.plan.Ended()
+	tx.turnover.leave(a, tx.Now())
+	tx.allocs.remove(a)
 	tx.unbook(id)
 	if a.Canary {
 		tx.rebookGroup(a)
@@ -274,12 +230,12 @@ func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool
 		listed := map[string]bool{}
 		for _, a := range allocs {
 			listed[a.ID] = a.Holds()
-			have := tx.allocs[a.ID]
+			have := tx.Alloc(a.ID)
 			if a.Holds() && (have == nil || have.Stopping != a.Stopping) {
 				same = false
 			}
 		}
-		for id, a := range tx.onNode[nodeID] {
+		for id, a := range tx.allocs.onNode[nodeID] {
 			if listed[id] {
 				continue
 			}

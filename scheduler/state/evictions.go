@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
@@ -73,27 +72,4 @@ func timesByName(times map[nomad.JobKey]time.Time) map[string]time.Time {
 		named[key.String()] = at
 	}
 	return named
-}
-
-// paysFor reports whether a queue pays for a job.
-func (r *Reader) paysFor(q *config.Queue, key nomad.JobKey) bool {
-	j := r.jobs[key]
-	return j != nil && slices.ContainsFunc(j.Groups, func(g nomad.Group) bool {
-		own := r.QueueOf(key, g.Name)
-		return g.GPU() && own != nil && own.Name == q.Name
-	})
-}
-
-// BudgetLeft reports whether work bears another eviction for a queue that is not its own, or with
-// own for its own.
-func (r *Reader) BudgetLeft(a *nomad.Alloc, own bool) bool {
-	h, most := &r.history, &r.config.Preemption
-	if len(h.evicted.all) == 0 && len(h.byQueue.all) == 0 {
-		return true
-	}
-	q := r.QueueOf(a.Key(), a.Group)
-	if own {
-		return len(h.evicted.all[a.Key()]) < most.MaxPerJob && (q == nil || len(h.byQueue.all[q.Name]) < most.MaxPerQueue)
-	}
-	return h.evicted.forOthers(a.Key()) < most.MaxPerJob && (q == nil || h.byQueue.forOthers(q.Name) < most.MaxPerQueue)
 }

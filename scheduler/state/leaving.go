@@ -8,25 +8,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/ranking"
 )
 
-// Leaves selects the work that ends before a group with a priority, of a job that waits,
-// has to give up: what ends by itself or already, and what may be evicted for it.
-func (r *Reader) Leaves(priority int, own nomad.JobKey) func(*place.Usage) bool {
-	preempts := r.config.Preemption.Enabled
-	return func(u *place.Usage) bool {
-		if len(u.Takes) == 0 || u.Job == own.ID && u.Namespace == own.Namespace {
-			return false
-		}
-		if u.Ends {
-			return true
-		}
-		if !preempts || u.Pinned || u.Priority >= priority {
-			return false
-		}
-		q := r.config.Queue(u.Queue)
-		return q == nil || !q.Protected
-	}
-}
-
 // leaving ranks the nodes that could take an alloc once the work leaves that Leaves
 // selects, by how much compute that is.
 type leaving struct {
@@ -51,7 +32,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 		if tops = l.ranks.Top(tops[:0], true); len(tops) == 0 {
 			return ""
 		}
-		if node := m.tx.seats.nodes[tops[0]]; !kept[node] {
+		if node := m.rooms.books.seats.nodes[tops[0]]; !kept[node] {
 			return node
 		}
 		at := int(tops[0])
@@ -62,7 +43,7 @@ func (m *Room) Least(priority int, own nomad.JobKey, kept map[string]bool) strin
 
 // leavingFor is the ranking for a group that waits, as of now.
 func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
-	if len(m.tx.byJob[own]) == 0 {
+	if !m.rooms.allocs.anyAlloc(own) {
 		own = nomad.JobKey{}
 	}
 	key := leaver{priority, own}
@@ -87,8 +68,8 @@ func (m *Room) leavingFor(priority int, own nomad.JobKey) *leaving {
 
 // goes ranks a seat: the less has to go there, the higher.
 func (m *Room) goes(at, priority int, own nomad.JobKey) int32 {
-	sum, leaves := int64(0), m.tx.Leaves(priority, own)
-	if !m.tx.ServesNow(m.tx.seats.nodes[at], m.need, func(u *place.Usage) bool {
+	sum, leaves := int64(0), m.rooms.settings.Leaves(priority, own)
+	if !m.rooms.books.ServesNow(m.rooms.books.seats.nodes[at], m.need, func(u *place.Usage) bool {
 		if !leaves(u) {
 			return false
 		}

@@ -1,9 +1,6 @@
 package state
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
@@ -35,15 +32,4 @@ func (l *limited) forget(key nomad.JobKey) {
 	delete(l.off, key)
 	delete(l.to, key)
 	delete(l.clocked, key)
-}
-
-// KeptOff lists the jobs with a group that is kept off some nodes while room there is
-// made for another job, in order.
-func (r *Reader) KeptOff() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(r.limited.off), CompareKeys)
-}
-
-// HeldTo lists the jobs with a system group that is held to some nodes, in order.
-func (r *Reader) HeldTo() []nomad.JobKey {
-	return slices.SortedFunc(maps.Keys(r.limited.to), CompareKeys)
 }

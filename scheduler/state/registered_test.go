@@ -14,29 +14,6 @@ import (
 )
 
 // A record is under way until Nomad has taken it and its news may have come.
-func TestUnderWay(t *testing.T) {
-	s := servicetest.New(t, "", servicetest.Machine("a", 1))
-	r := recorded(s, one, nil)
-	under := func() bool { return read(s, func(x *state.Reader) bool { return x.UnderWay(r) }) }
-	s.Pass(state.Unseen - 1)
-	if !under() {
-		t.Error("not settled, and not under way")
-	}
-	s.Pass(1)
-	if under() {
-		t.Error("never settled, and under way for ever")
-	}
-	s.State.Do(func(tx *state.Tx) { tx.Settled(one); tx.Settled(other) })
-	s.Pass(state.Echo - 1)
-	if !under() {
-		t.Error("settled a moment ago, and not under way")
-	}
-	s.Pass(1)
-	if under() {
-		t.Error("settled, and under way for ever")
-	}
-}
-
 func TestWhatCameAroundTheService(t *testing.T) {
 	for name, row := range map[string]struct {
 		change                     func(*servicetest.Service, *nomad.Job)
@@ -360,32 +337,6 @@ func TestANewLeaderSeesWhatWasRegistered(t *testing.T) {
 				t.Error("recalled long after, and not direct")
 			}
 		})
-	}
-}
-
-// A record that a leader with a clock ahead has written, or that is from before the clock was set
-// back, is not on its way until the clock is there again.
-func TestWhatIsDatedAheadIsNotUnderWay(t *testing.T) {
-	for name, row := range map[string]struct {
-		ahead    time.Duration
-		settled  bool
-		underWay bool
-	}{
-		"a moment":              {time.Second, false, true},
-		"a moment, and settled": {time.Second, true, true},
-		"settled, some seconds": {state.Echo, true, false},
-		"half a minute":         {state.Unseen, false, false},
-		"an hour":               {time.Hour, false, false},
-	} {
-		s := servicetest.New(t, "", servicetest.Machine("a", 1))
-		r := recorded(s, one, func(r *record.Record) {
-			if r.At = s.Clock.At.Add(row.ahead); row.settled {
-				r.Settled = r.At
-			}
-		})
-		if got := read(s, func(x *state.Reader) bool { return x.UnderWay(r) }); got != row.underWay {
-			t.Errorf("%s: under way: %v", name, got)
-		}
 	}
 }
 

@@ -2,62 +2,12 @@ package state
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
-
-// Holding is what one task of an alloc holds of one GPU.
-type Holding struct {
-	Task      string
-	GPU       *place.GPU
-	Position  int      // of the GPU on its node
-	Instances []string // Nomad's device instances
-	Milli     int64    // compute that is kept free for it
-	// MemoryMiB is memory that is the task's own: none of a GPU that tasks take turns on.
-	MemoryMiB int64
-	Charge    place.Charge // what counts against a quota
-}
-
-// Holdings is what the tasks of an alloc hold. Devices that its node does not list are
-// left out.
-func (r *Reader) Holdings(a *nomad.Alloc) []Holding {
-	n := r.nodes[a.NodeID]
-	if n == nil {
-		return nil
-	}
-	var list []Holding
-	for _, d := range a.Devices {
-		instances := map[int][]string{}
-		for _, id := range d.IDs {
-			if at, ok := n.Links[id]; ok {
-				instances[at.GPU] = append(instances[at.GPU], id)
-			}
-		}
-		for _, at := range slices.Sorted(maps.Keys(instances)) {
-			g := &n.Plan.GPUs[at]
-			take := TakeOf(g, int64(len(instances[at])), r.Guarantee(a, d.Task))
-			take.GPU = at
-			h := Holding{Task: d.Task, GPU: g, Position: at, Instances: instances[at], Milli: take.Milli, Charge: r.Charge(n.Plan.ID, []place.Take{take})}
-			if g.Mode != gpu.ModeShared {
-				h.MemoryMiB = h.Charge.MemoryMiB
-			}
-			list = append(list, h)
-		}
-	}
-	return list
-}
-
-// Alone reports whether the task has all of the GPU, so that what is measured of the GPU
-// is its use.
-func (h *Holding) Alone() bool {
-	return h.GPU.Mode == gpu.ModeWhole || h.GPU.Mode == gpu.ModeSlice && int64(len(h.Instances)) == h.GPU.Slices
-}
 
 // turnover is which allocs with devices came and went since it was taken last. It is kept
 // only after [State.FollowTurnover].
@@ -93,7 +43,7 @@ func (t *turnover) leave(a *nomad.Alloc, at time.Time) {
 func (s *State) FollowTurnover() {
 	s.Do(func(tx *Tx) {
 		tx.turnover = turnover{true, map[string]*nomad.Alloc{}, map[string]*nomad.Alloc{}}
-		for _, a := range tx.allocs {
+		for a := range tx.Allocs() {
 			tx.turnover.come(a)
 		}
 	})
@@ -105,7 +55,7 @@ func (s *State) FollowTurnover() {
 func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 	t := &tx.turnover
 	for id, a := range t.came {
-		if len(tx.Holdings(a)) > 0 || tx.allocs[id] == nil {
+		if len(tx.Holdings(a)) > 0 || tx.Alloc(id) == nil {
 			came = append(came, a)
 			delete(t.came, id)
 		}
@@ -121,15 +71,4 @@ func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 
 func byCreation(x, y *nomad.Alloc) int {
 	return cmp.Or(x.Created.Compare(y.Created), strings.Compare(x.ID, y.ID))
-}
-
-// UseOf is what a task was measured last to use of a GPU that it holds an instance of, and
-// whether that is known. What is measured of the GPU counts where the task is alone on it.
-func (r *Reader) UseOf(node, uuid, instance string, alone bool) (nomad.TaskUse, bool) {
-	m := r.measured[node]
-	if use, known := m.Tasks[instance]; known {
-		return use, true
-	}
-	g, known := m.GPUs[uuid]
-	return nomad.TaskUse{At: g.At, Milli: g.Milli, MemoryMiB: g.MemoryMiB}, known && alone
 }

@@ -33,8 +33,18 @@ type Waiting struct {
 // waitlist keeps what waits in lanes, since the order of two groups changes only with
 // what their queues hold.
 type waitlist struct {
-	lanes map[lane]*laneList
-	of    map[nomad.JobKey][]*Waiting
+	clock    clock
+	settings *settings
+	jobs     *jobs
+	promises *promises
+	records  *records
+	books    *books
+	lanes    map[lane]*laneList
+	of       map[nomad.JobKey][]*Waiting
+}
+
+func newWaitlist(c clock, s *settings, j *jobs, p *promises, r *records, b *books) *waitlist {
+	return &waitlist{clock: c, settings: s, jobs: j, promises: p, records: r, books: b, lanes: map[lane]*laneList{}, of: map[nomad.JobKey][]*Waiting{}}
 }
 
 // lane is what waits with one priority in one queue for one kind of thing. What came
@@ -71,13 +81,12 @@ func byAge(x, y *Waiting) int {
 
 // enlist brings what waits of a job up to date with how it is registered and recorded,
 // and with what Nomad cannot place of it.
-func (tx *Tx) enlist(key nomad.JobKey) {
-	l := &tx.waits
+func (l *waitlist) enlist(key nomad.JobKey) {
 	for _, w := range l.of[key] {
 		l.remove(w)
 	}
 	delete(l.of, key)
-	j, b := tx.jobs[key], tx.blocked[key]
+	j, b := l.jobs.Job(key), l.jobs.Blocked(key)
 	if j == nil || b == nil || !j.GPU || j.Stopped {
 		return
 	}
@@ -86,12 +95,12 @@ func (tx *Tx) enlist(key nomad.JobKey) {
 		if b.Missing[g.Name] == 0 || !g.GPU() {
 			continue
 		}
-		w := &Waiting{Job: key, Group: g.Name, Missing: b.Missing[g.Name], Turn: turn(key, g.Name, j.Priority, tx.QueueOf(key, g.Name), b.Since)}
-		if r := tx.records[key]; r != nil {
+		w := &Waiting{Job: key, Group: g.Name, Missing: b.Missing[g.Name], Turn: turn(key, g.Name, j.Priority, l.jobs.QueueOf(key, g.Name), b.Since)}
+		if r := l.records.Record(key); r != nil {
 			if known, found := r.Groups[g.Name]; found {
 				w.note(&known, len(j.Groups) == 1 && !j.Dispatched)
 			}
-		} else if parent := tx.records[nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}]; j.Parent != "" && parent != nil {
+		} else if parent := l.records.Record(nomad.JobKey{Namespace: key.Namespace, ID: j.Parent}); j.Parent != "" && parent != nil {
 			w.cost = parent.Groups[g.Name].Cost // until it has a record of its own
 		}
 		l.insert(w)
@@ -140,34 +149,34 @@ func (l *waitlist) remove(w *Waiting) {
 }
 
 // Waiting lists what waits for GPUs, in the order in which it is tried.
-func (r *Reader) Waiting() []*Waiting {
-	list := make([]*Waiting, 0, len(r.waits.of))
-	for w := range r.inOrder(func(*lane) bool { return true }) {
+func (l *waitlist) Waiting() []*Waiting {
+	list := make([]*Waiting, 0, len(l.of))
+	for w := range l.inOrder(func(*lane) bool { return true }) {
 		list = append(list, w)
 	}
 	return list
 }
 
 // AnyWaiting reports whether anything waits for GPUs.
-func (r *Reader) AnyWaiting() bool { return len(r.waits.lanes) > 0 }
+func (l *waitlist) AnyWaiting() bool { return len(l.lanes) > 0 }
 
 // WaitingFor yields what waits for one of some kinds of things, in the order in which it
 // is tried.
-func (r *Reader) WaitingFor(kinds ...string) func(yield func(*Waiting) bool) {
-	return r.inOrder(func(l *lane) bool { return slices.Contains(kinds, l.held) })
+func (l *waitlist) WaitingFor(kinds ...string) func(yield func(*Waiting) bool) {
+	return l.inOrder(func(l *lane) bool { return slices.Contains(kinds, l.held) })
 }
 
 // inOrder yields what waits in the selected lanes, always the first of that lane whose
 // first has the next turn. The state must not change meanwhile.
-func (r *Reader) inOrder(selects func(*lane) bool) func(yield func(*Waiting) bool) {
+func (l *waitlist) inOrder(selects func(*lane) bool) func(yield func(*Waiting) bool) {
 	return func(yield func(*Waiting) bool) {
 		var lanes [][]*Waiting
-		for _, l := range r.waits.lanes {
-			if selects(&l.lane) {
-				lanes = append(lanes, l.groups)
+		for _, one := range l.lanes {
+			if selects(&one.lane) {
+				lanes = append(lanes, one.groups)
 			}
 		}
-		order := r.Order()
+		order := l.books.Order()
 		byFirst := func(x, y []*Waiting) int { return order.Compare(x[0].Turn, y[0].Turn) }
 		slices.SortFunc(lanes, byFirst)
 		for len(lanes) > 0 {
@@ -185,51 +194,39 @@ func (r *Reader) inOrder(selects func(*lane) bool) func(yield func(*Waiting) boo
 	}
 }
 
-// Owed is what work costs that was admitted to a queue, or to those below it, and waits
-// for room, or failed and is started again: it may start at any time. What is promised on a node counts as held already, and what a job owes itself is left out.
-func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
+// owedForRoom is the part of [Reader.Owed] that waits for room.
+func (l *waitlist) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
-	for _, w := range r.Returning() {
-		if w.Job != without && r.IsWithin(w.Turn.Queue, queue) {
-			sum = sum.Plus(w.Asks())
-		}
-	}
-	return sum.Plus(r.owedForRoom(queue, without))
-}
-
-// owedForRoom is the part of Owed that waits for room.
-func (r *Reader) owedForRoom(queue string, without nomad.JobKey) place.Charge {
-	var sum place.Charge
-	for at, l := range r.waits.lanes {
-		if at.held == "" && r.IsWithin(at.queue, queue) {
-			sum = sum.Plus(l.owes)
+	for at, one := range l.lanes {
+		if at.held == "" && l.settings.IsWithin(at.queue, queue) {
+			sum = sum.Plus(one.owes)
 		}
 	}
 	if sum == (place.Charge{}) {
 		return sum
 	}
 	paid := func(w *Waiting, allocs int) {
-		if w.Held == "" && r.IsWithin(w.Turn.Queue, queue) {
+		if w.Held == "" && l.settings.IsWithin(w.Turn.Queue, queue) {
 			sum = sum.Plus(w.cost.Times(-int64(min(allocs, w.Missing))))
 		}
 	}
-	for _, w := range r.waits.of[without] {
+	for _, w := range l.of[without] {
 		paid(w, w.Missing)
 	}
 	promised := func(key nomad.JobKey) {
-		for _, w := range r.waits.of[key] {
+		for _, w := range l.of[key] {
 			if key != without {
-				paid(w, r.Assumed(key, w.Group))
+				paid(w, l.promises.Assumed(key, w.Group))
 			}
 		}
 	}
-	if len(r.promised) > len(r.waits.of) { // as when many were admitted in one moment
-		for key := range r.waits.of {
+	if len(l.promises.byJob) > len(l.of) { // as when many were admitted in one moment
+		for key := range l.of {
 			promised(key)
 		}
 		return sum
 	}
-	for key := range r.promised {
+	for key := range l.promises.byJob {
 		promised(key)
 	}
 	return sum
@@ -237,11 +234,11 @@ func (r *Reader) owedForRoom(queue string, without nomad.JobKey) place.Charge {
 
 // Turn is a group's place in the order of what waits: what waits already keeps the
 // time since when it does.
-func (r *Reader) Turn(key nomad.JobKey, group string, priority int, queue string) quota.Turn {
-	q, _ := r.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
-	since := r.now()
-	if r.Missing(key, group) > 0 {
-		since = r.blocked[key].Since
+func (l *waitlist) Turn(key nomad.JobKey, group string, priority int, queue string) quota.Turn {
+	q, _ := l.settings.config.QueueFor(key.Namespace, queue) // an error: no queue, which is checked elsewhere
+	since := l.clock.Now()
+	if l.jobs.Missing(key, group) > 0 {
+		since = l.jobs.Blocked(key).Since
 	}
 	return turn(key, group, priority, q, since)
 }
@@ -253,7 +250,3 @@ func turn(key nomad.JobKey, group string, priority int, q *config.Queue, since t
 	}
 	return t
 }
-
-// Order is whose turn it is at this moment: of what waits, what yields, what is
-// taken back and what need not wait for its turn any more.
-func (r *Reader) Order() *quota.Order { return r.plan.Order() }

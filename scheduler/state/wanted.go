@@ -48,8 +48,8 @@ func (w wanted) forget(now time.Time) {
 
 // WantedSince is since when the group of an alloc that has come lately had waited for it: its
 // creation where it did not, or where that is not known.
-func (r *Reader) WantedSince(a *nomad.Alloc) time.Time {
-	one, found := r.wanted[groupKey{a.Key(), a.Group}]
+func (w wanted) WantedSince(a *nomad.Alloc) time.Time {
+	one, found := w[groupKey{a.Key(), a.Group}]
 	if !found || one.since.After(a.Created) || !one.left.IsZero() && a.Created.Sub(one.left) > Unplaced {
 		return a.Created
 	}

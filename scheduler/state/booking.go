@@ -11,28 +11,14 @@ import (
 
 // book enters a usage that is a fact or a promise.
 func (tx *Tx) book(u place.Usage) {
-	if tx.nodes[u.NodeID] == nil {
-		return // it is booked once the node is known
-	}
-	tx.epoch++
-	tx.seats.touch(u.NodeID)
-	if u.Idle {
-		tx.flagged[u.ID] = true
-	}
-	if err := tx.snap.Observe(u); err != nil {
+	if err := tx.books.enter(&u); err != nil {
 		tx.Trouble(err)
 	}
 }
 
+// unbook takes what is booked under an ID off the books, if anything is.
 func (tx *Tx) unbook(id string) {
-	u, booked := tx.snap.Usage(id)
-	if !booked {
-		return
-	}
-	tx.epoch++
-	tx.seats.touch(u.NodeID)
-	delete(tx.flagged, id)
-	if _, err := tx.snap.Release(id); err != nil {
+	if err := tx.books.strike(id); err != nil {
 		tx.Trouble(err)
 	}
 }
@@ -40,51 +26,53 @@ func (tx *Tx) unbook(id string) {
 // rebook enters again what a usage ID stands for.
 func (tx *Tx) rebook(id string) {
 	switch {
-	case tx.assumed[id] != nil:
-		tx.book(tx.assumed[id].Usage)
-	case tx.allocs[id] != nil:
-		tx.book(tx.usageOf(tx.allocs[id]))
-	case tx.reservations[id] != nil:
-		tx.book(tx.reservations[id].Usage)
+	case tx.promise(id) != nil:
+		tx.book(tx.promise(id).Usage)
+	case tx.Alloc(id) != nil:
+		tx.book(tx.usageOf(tx.Alloc(id)))
+	case tx.Reservation(id) != nil:
+		tx.book(tx.Reservation(id).Usage)
 	}
+}
+
+// rebookAlloc books an alloc again: what it counts for is different now.
+func (tx *Tx) rebookAlloc(a *nomad.Alloc) {
+	tx.unbook(a.ID)
+	tx.book(tx.usageOf(a))
 }
 
 // rebookJob books a job's allocs again: what they count for, or whether they may be
 // evicted, is different now.
 func (tx *Tx) rebookJob(key nomad.JobKey) {
-	for _, a := range byID(tx.byJob[key]) {
-		tx.unbook(a.ID)
-		tx.book(tx.usageOf(a))
+	for _, a := range tx.allocs.sortedOf(key) {
+		tx.rebookAlloc(a)
 	}
 }
 
 // rebookGroup books the siblings of an alloc again.
 func (tx *Tx) rebookGroup(of *nomad.Alloc) {
-	for _, a := range byID(tx.byJob[of.Key()]) {
+	for _, a := range tx.allocs.sortedOf(of.Key()) {
 		if a.Group == of.Group {
-			tx.unbook(a.ID)
-			tx.book(tx.usageOf(a))
+			tx.rebookAlloc(a)
 		}
 	}
 }
 
 // rebookQueue books the allocs of a queue again.
 func (tx *Tx) rebookQueue(queue string) {
-	for _, claim := range slices.Clone(tx.snap.Claims(queue)) {
-		if a := tx.allocs[claim.ID]; a != nil {
-			tx.unbook(a.ID)
-			tx.book(tx.usageOf(a))
+	for _, claim := range slices.Clone(tx.books.snap.Claims(queue)) {
+		if a := tx.Alloc(claim.ID); a != nil {
+			tx.rebookAlloc(a)
 		}
 	}
 }
 
 // rebookAll books all allocs again, after queues changed.
 func (tx *Tx) rebookAll() {
-	for _, id := range tx.order {
-		for _, u := range tx.snap.UsagesOn(id) {
-			if a := tx.allocs[u.ID]; a != nil {
-				tx.unbook(a.ID)
-				tx.book(tx.usageOf(a))
+	for _, id := range tx.NodeIDs() {
+		for _, u := range tx.UsagesOn(id) {
+			if a := tx.Alloc(u.ID); a != nil {
+				tx.rebookAlloc(a)
 			}
 		}
 	}
@@ -94,7 +82,7 @@ func (tx *Tx) rebookAll() {
 func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 	var off []*nomad.Alloc
 	for a := range allocs {
-		if _, booked := tx.snap.Usage(a.ID); booked {
+		if _, booked := tx.Usage(a.ID); booked {
 			off = append(off, a)
 			tx.unbook(a.ID)
 		}
@@ -111,11 +99,11 @@ func (tx *Tx) Without(allocs iter.Seq[*nomad.Alloc]) (restore func()) {
 // it cannot be.
 func (tx *Tx) With(u place.Usage, f func() bool) bool {
 	u.ID, u.Pinned = "trial:"+u.ID, true
-	if err := tx.snap.Observe(u); err != nil {
+	if err := tx.books.snap.Observe(u); err != nil {
 		return false
 	}
 	answer := f()
-	if _, err := tx.snap.Release(u.ID); err != nil {
+	if _, err := tx.books.snap.Release(u.ID); err != nil {
 		tx.Trouble(err)
 	}
 	return answer

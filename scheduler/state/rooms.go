@@ -1,13 +1,10 @@
 package state
 
 import (
-	"encoding/json"
 	"maps"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
 // Fit is how well a node can take an alloc.
@@ -30,7 +27,7 @@ const (
 //
 // It is valid within the transaction.
 type Room struct {
-	tx      *Tx
+	rooms   *rooms
 	need    *Need
 	touches uint64 // as of
 	used    time.Time
@@ -43,36 +40,50 @@ type Room struct {
 // unusedRoom is after how long a room that nothing asks for is forgotten.
 const unusedRoom = time.Minute
 
+// rooms are how well the nodes can take what is asked for.
+type rooms struct {
+	clock    clock
+	settings *settings
+	allocs   *allocs
+	books    *books
+	byNeed   map[string]*Room // by the name of the need
+	swept    time.Time        // when unused ones were forgotten
+}
+
+func newRooms(c clock, s *settings, a *allocs, b *books) *rooms {
+	return &rooms{clock: c, settings: s, allocs: a, books: b, byNeed: map[string]*Room{}}
+}
+
 // RoomFor is the room for a need.
-func (tx *Tx) RoomFor(n *Need) *Room {
-	tx.sweepRooms()
+func (l *rooms) RoomFor(n *Need) *Room {
+	l.sweep()
 	name := n.name()
-	m := tx.rooms[name]
+	m := l.byNeed[name]
 	if m == nil {
-		m = &Room{tx: tx, need: n, touches: ^uint64(0)}
-		tx.rooms[name] = m
+		m = &Room{rooms: l, need: n, touches: ^uint64(0)}
+		l.byNeed[name] = m
 	}
-	m.used = tx.now()
+	m.used = l.clock.Now()
 	m.follow()
 	return m
 }
 
-// sweepRooms forgets what nothing has asked for lately.
-func (tx *Tx) sweepRooms() {
-	now := tx.now()
-	if now.Sub(tx.swept) <= unusedRoom {
+// sweep forgets what nothing has asked for lately.
+func (l *rooms) sweep() {
+	now := l.clock.Now()
+	if now.Sub(l.swept) <= unusedRoom {
 		return
 	}
-	tx.swept = now
-	maps.DeleteFunc(tx.rooms, func(_ string, m *Room) bool { return now.Sub(m.used) > unusedRoom })
-	for _, m := range tx.rooms {
-		maps.DeleteFunc(m.leaving, func(_ leaver, l *leaving) bool { return now.Sub(l.used) > unusedRoom })
+	l.swept = now
+	maps.DeleteFunc(l.byNeed, func(_ string, m *Room) bool { return now.Sub(m.used) > unusedRoom })
+	for _, m := range l.byNeed {
+		maps.DeleteFunc(m.leaving, func(_ leaver, one *leaving) bool { return now.Sub(one.used) > unusedRoom })
 	}
 }
 
 // follow forgets what was judged of nodes where something changed since.
 func (m *Room) follow() {
-	s := &m.tx.seats
+	s := &m.rooms.books.seats
 	touched, known := s.since(m.touches)
 	m.touches = s.touches()
 	if !known {
@@ -96,7 +107,7 @@ func (m *Room) follow() {
 // judge says how well the node on a seat fits.
 func (m *Room) judge(at int) Fit {
 	if m.fits[at] == unjudged {
-		m.fits[at] = m.tx.fit(m.tx.seats.nodes[at], m.need)
+		m.fits[at] = m.rooms.books.fit(m.rooms.books.seats.nodes[at], m.need)
 		m.count[m.fits[at]]++
 	}
 	return m.fits[at]
@@ -111,24 +122,9 @@ func (m *Room) all() *Room {
 	return m
 }
 
-func (r *Reader) fit(node string, n *Need) Fit {
-	known := r.nodes[node]
-	switch {
-	case known == nil || !r.Admits(node, n):
-		return FitsNever
-	case !known.Plan.Ineligible && r.Serves(node, n, nil):
-		return FitsNow
-	case !r.Serves(node, n, place.Everything):
-		return FitsNever
-	case known.Plan.Ineligible:
-		return FitsWhenBack
-	}
-	return FitsLater
-}
-
 // On is how well a node fits.
 func (m *Room) On(node string) Fit {
-	if at, known := m.tx.seats.of[node]; known {
+	if at, known := m.rooms.books.seats.of[node]; known {
 		return m.judge(at)
 	}
 	return FitsNever
@@ -146,19 +142,6 @@ func (m *Room) AnyNow(except map[string]string) bool {
 		}
 	}
 	return left > 0
-}
-
-// name names all that decides on which nodes there is room for a need.
-func (n *Need) name() string {
-	text, err := json.Marshal(struct {
-		Nodes, Pools, Datacenters []string
-		Constraints               []constraint.Constraint
-		Alloc                     place.Blocks
-	}{n.Node.Nodes, n.Node.Pools, n.Node.Datacenters, n.Node.Constraints, n.Alloc})
-	if err != nil { // text and numbers always marshal
-		return ""
-	}
-	return string(text)
 }
 
 // leaver is for whom work has to leave.

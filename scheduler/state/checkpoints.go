@@ -6,11 +6,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
+// checkpoints are when jobs told last that their work is saved.
+type checkpoints struct{ at map[nomad.JobKey]time.Time }
+
 // Saved takes when each job told last that its work is saved.
 func (s *State) Saved(at map[nomad.JobKey]time.Time) {
 	s.Do(func(tx *Tx) {
-		before := tx.saved
-		tx.saved = at
+		before := tx.checkpoints.at
+		tx.checkpoints.at = at
 		for key, when := range at {
 			if !before[key].Equal(when) {
 				tx.rebookJob(key)
@@ -25,8 +28,8 @@ func (s *State) Saved(at map[nomad.JobKey]time.Time) {
 }
 
 // workSaved is how much of an alloc's run time an eviction would not lose.
-func (r *Reader) workSaved(a *nomad.Alloc) time.Duration {
-	at := r.saved[a.Key()]
+func (c *checkpoints) workSaved(a *nomad.Alloc) time.Duration {
+	at := c.at[a.Key()]
 	if own := a.SavedAt(); own.After(at) {
 		at = own
 	}

@@ -16,6 +16,8 @@ type seats struct {
 	touched []int
 }
 
+func newSeats() seats { return seats{of: map[string]int{}} }
+
 // take gives a node a seat, if it has none.
 func (s *seats) take(node string) {
 	if _, seated := s.of[node]; seated {

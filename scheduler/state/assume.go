@@ -1,0 +1,105 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+)
+
+// Assume books the room of a promised alloc.
+func (tx *Tx) Assume(key nomad.JobKey, group string, u place.Usage, kept bool) {
+	tx.assume(key, group, u, kept, tx.Now())
+}
+
+func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, since time.Time) {
+	u.ID, u.Pinned = tx.promises.freeID(key, group), true
+	tx.bookAssumed(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
+}
+
+// AssumeRest books again what was promised to a group and is missing: where some of it runs
+// by now, that is left out on the nodes on which it runs.
+func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
+	came := len(promised) - missing
+	runs := tx.allocs.runsOn(key, group)
+	for _, u := range promised {
+		switch {
+		case came > 0 && runs[u.NodeID] > 0:
+			came--
+			runs[u.NodeID]--
+		case missing > 0:
+			missing--
+			tx.Assume(key, group, u, false)
+		}
+	}
+}
+
+func (tx *Tx) bookAssumed(a *Assumed) {
+	tx.promises.put(a)
+	tx.book(a.Usage)
+}
+
+func (tx *Tx) forget(id string) {
+	tx.promises.remove(id)
+	tx.unbook(id)
+}
+
+// Forget ends the promises to a job.
+func (tx *Tx) Forget(key nomad.JobKey) {
+	for id := range tx.promises.ids(key, func(*Assumed) bool { return true }) {
+		tx.forget(id)
+	}
+}
+
+// ForgetGroup ends the promises to a group.
+func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
+	for id := range tx.promises.ids(key, func(a *Assumed) bool { return a.Group == group }) {
+		tx.forget(id)
+	}
+}
+
+// Savepoint remembers what is promised to a job, and its claim on a reservation.
+// The result brings both back: a promise does not last longer for it, and one that is as it
+// was keeps its place among the work of its queue.
+func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {
+	before := tx.promises.copyOf(key)
+	claimed := tx.reservations.claimedBy(key) != nil
+	return func() {
+		for id := range tx.promises.ids(key, func(a *Assumed) bool { return before[a.Usage.ID] != a }) {
+			tx.forget(id)
+		}
+		for _, a := range slices.SortedFunc(maps.Values(before), oldestFirst) {
+			if tx.promise(a.Usage.ID) != a {
+				tx.bookAssumed(a)
+			}
+		}
+		if !claimed {
+			tx.Unclaim(key)
+		}
+	}
+}
+
+// Expire ends promises that will no longer be kept, and reservations whose time
+// is up. It returns the latter. Room that is made for a job is its own until the last that
+// goes for it has ended.
+func (tx *Tx) Expire() []*record.Reservation {
+	now := tx.Now()
+	tx.forgetEvictions()
+	tx.wanted.forget(now)
+	if tx.returns.forgetLate() {
+		tx.books.epoch++
+		tx.version++
+	}
+	for id := range tx.promises.late(now, tx.jobs.hasJob, tx.promises.makingRoom(tx.allocs.beganToEnd())) {
+		tx.forget(id)
+		tx.version++
+	}
+	over := tx.reservations.over()
+	for _, r := range over {
+		tx.Release(r.ID)
+	}
+	return over
+}

@@ -1,0 +1,27 @@
+package state
+
+import "github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+
+// departed are the jobs that left, whose records can go.
+type departed struct{ keys []nomad.JobKey }
+
+// PutBackGone takes back jobs whose records could not be deleted.
+func (d *departed) PutBackGone(keys []nomad.JobKey) { d.keys = append(d.keys, keys...) }
+
+// TakeGone lists jobs that left, once, whose records can go.
+func (tx *Tx) TakeGone() []nomad.JobKey {
+	var gone, later []nomad.JobKey
+	for _, key := range tx.departed.keys {
+		r := tx.Record(key)
+		switch {
+		case tx.Job(key) != nil: // it has come back
+		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than what is gone
+			later = append(later, key)
+		default:
+			tx.ForgetRecord(key)
+			gone = append(gone, key)
+		}
+	}
+	tx.departed.keys = later
+	return gone
+}

@@ -1,0 +1,133 @@
+package state
+
+import (
+	"maps"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// budgetTime is the time in which evictions of a job are counted.
+const budgetTime = time.Hour
+
+// disruptions are what was done to work that ran, and to queues, within budgetTime, and so what
+// else may be.
+type disruptions struct {
+	clock    clock
+	settings *settings
+	jobs     *jobs
+	allocs   *allocs
+	evicted  evictions[nomad.JobKey]    // of jobs
+	byQueue  evictions[string]          // the same, of all jobs of a queue
+	moved    map[nomad.JobKey]time.Time // when work of a job was moved last
+	idle     map[nomad.JobKey]time.Time // when work of a job was evicted last since it did not use its GPUs
+	overran  map[string]time.Time       // when a child of a periodic job took a queue above its limit last
+}
+
+func newDisruptions(c clock, s *settings, j *jobs, a *allocs) *disruptions {
+	return &disruptions{clock: c, settings: s, jobs: j, allocs: a, evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}}
+}
+
+// noteMoveOrIdle keeps when work of a job was moved, or evicted since it did not use its GPUs.
+func (d *disruptions) noteMoveOrIdle(e *view.Event) {
+	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
+	switch {
+	case e.DryRun, e.Failed:
+	case e.Kind == "move":
+		d.moved[key] = e.At
+	case e.Kind == "idle":
+		d.idle[key] = e.At
+	}
+}
+
+// noteEviction counts that an alloc of a job had to go for another job, and returns the queue that
+// counts it too; empty: none.
+func (d *disruptions) noteEviction(e *view.Event) (queue string) {
+	key := nomad.JobKey{Namespace: e.Namespace, ID: e.JobID}
+	own := false
+	if a := d.allocs.Alloc(e.AllocID); a != nil {
+		if q := d.jobs.QueueOf(key, a.Group); q != nil {
+			own, queue = d.jobs.paysFor(q, ParseKey(e.For)), q.Name
+			d.byQueue.note(queue, e.At, own)
+		}
+	}
+	d.evicted.note(key, e.At, own)
+	return queue
+}
+
+// recall takes what earlier leaders did.
+func (d *disruptions) recall(stored *record.History) {
+	for name, times := range stored.Evicted {
+		d.evicted.recall(ParseKey(name), times, stored.EvictedOwn[name])
+	}
+	for queue, times := range stored.EvictedQueues {
+		d.byQueue.recall(queue, times, stored.EvictedQueuesOwn[queue])
+	}
+	for name, at := range stored.Moved {
+		d.moved[ParseKey(name)] = at
+	}
+	for name, at := range stored.Idle {
+		d.idle[ParseKey(name)] = at
+	}
+	for queue, at := range stored.Overran {
+		d.overran[queue] = at
+	}
+}
+
+// store writes all of it for the next leader.
+func (d *disruptions) store(to *record.History) {
+	to.Evicted, to.EvictedOwn = byName(d.evicted.all), byName(d.evicted.own)
+	to.EvictedQueues, to.EvictedQueuesOwn = maps.Clone(d.byQueue.all), maps.Clone(d.byQueue.own)
+	to.Overran, to.Moved, to.Idle = maps.Clone(d.overran), timesByName(d.moved), timesByName(d.idle)
+}
+
+// expire forgets what is older than the budget's time, and returns of which jobs and queues
+// evictions do not count any more.
+func (d *disruptions) expire() (jobs []nomad.JobKey, queues []string) {
+	maps.DeleteFunc(d.moved, func(key nomad.JobKey, _ time.Time) bool { return !d.Moved(key) })
+	maps.DeleteFunc(d.idle, func(key nomad.JobKey, _ time.Time) bool { return !d.WasIdle(key) })
+	maps.DeleteFunc(d.overran, func(queue string, _ time.Time) bool { return !d.Overran(queue) })
+	return d.evicted.expire(d.clock.Now()), d.byQueue.expire(d.clock.Now())
+}
+
+// Moved reports whether work of a job was moved within the last hour.
+func (d *disruptions) Moved(key nomad.JobKey) bool {
+	return d.clock.Within(d.moved[key], budgetTime)
+}
+
+// WasIdle reports whether work of a job was evicted within the last hour since it did not use
+// its GPUs.
+func (d *disruptions) WasIdle(key nomad.JobKey) bool {
+	return d.clock.Within(d.idle[key], budgetTime)
+}
+
+// Overran reports whether a child of a periodic job took a queue above its limit within the last
+// hour.
+func (d *disruptions) Overran(queue string) bool {
+	return d.clock.Within(d.overran[queue], budgetTime)
+}
+
+// BudgetLeft reports whether work bears another eviction for a queue that is not its own, or with
+// own for its own.
+func (d *disruptions) BudgetLeft(a *nomad.Alloc, own bool) bool {
+	most := &d.settings.config.Preemption
+	if len(d.evicted.all) == 0 && len(d.byQueue.all) == 0 {
+		return true
+	}
+	q := d.jobs.QueueOf(a.Key(), a.Group)
+	if own {
+		return len(d.evicted.all[a.Key()]) < most.MaxPerJob && (q == nil || len(d.byQueue.all[q.Name]) < most.MaxPerQueue)
+	}
+	return d.evicted.forOthers(a.Key()) < most.MaxPerJob && (q == nil || d.byQueue.forOthers(q.Name) < most.MaxPerQueue)
+}
+
+// Evictable reports whether an alloc may have to make room for another. What was
+// dispatched cannot be kept off the room that it gave, and would take it back. While
+// canaries of its group wait for promotion, none does: the change that keeps the
+// group off its node would end the deployment, and with it the choice whether the
+// new version is to replace the old one.
+func (d *disruptions) Evictable(a *nomad.Alloc) bool {
+	return d.allocs.Stoppable(a) && !d.jobs.Unchangeable(a.Key()) && d.BudgetLeft(a, false) && !d.allocs.besideCanary(a)
+}

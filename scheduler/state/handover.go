@@ -1,0 +1,135 @@
+package state
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
+)
+
+// handover is what of the recent past is to be written: to the audit log, to the events that are
+// stored with each job, and for the next leader.
+type handover struct {
+	untold    []view.Event    // what the audit log does not have yet
+	unwritten []view.Event    // what the jobs' own stored events do not have yet, oldest first
+	saved     *record.History // as it is stored
+	unsaved   bool            // something was done since
+}
+
+func newHandover() handover { return handover{saved: &record.History{}} }
+
+// TakeUntold returns the events that the audit log does not have yet, once.
+func (h *handover) TakeUntold() []view.Event {
+	list := h.untold
+	h.untold = nil
+	return list
+}
+
+// TakeUnwritten returns the events that their jobs' stored events do not have yet, oldest first.
+// Those that cannot be written must be put back.
+func (h *handover) TakeUnwritten() []view.Event {
+	list := h.unwritten
+	h.unwritten = nil
+	return list
+}
+
+// PutBackUnwritten takes back what could not be written.
+func (h *handover) PutBackUnwritten(list []view.Event) {
+	h.unwritten = append(list, h.unwritten...)
+}
+
+// note keeps an event that is to be written.
+func (h *handover) note(e *view.Event) {
+	h.untold = append(h.untold, *e)
+	if !e.DryRun {
+		h.unwritten = append(h.unwritten, *e)
+	}
+	h.unsaved = true
+}
+
+// Saved notes what is stored; nil: nothing new.
+func (h *handover) Saved(now *record.History) {
+	if now == nil {
+		h.unsaved = true
+		return
+	}
+	h.saved = now
+}
+
+// Note keeps an event for people, for the audit log and for the next leader. That an alloc is
+// stopped is noted before it is, and once more with Failed where that fails.
+func (tx *Tx) Note(e view.Event) {
+	e.At = tx.Now()
+	tx.history.event(e)
+	tx.handover.note(&e)
+	tx.disruptions.noteMoveOrIdle(&e)
+	tx.version++
+	if e.DryRun || e.Failed || e.AllocID == "" || e.Kind != "evict" && e.Kind != "reclaim" && e.Kind != "idle" {
+		return
+	}
+	if queue := tx.disruptions.noteEviction(&e); queue != "" {
+		tx.rebookQueue(queue)
+	}
+	tx.rebookJob(nomad.JobKey{Namespace: e.Namespace, ID: e.JobID})
+}
+
+// NoteOverrun keeps that a child of a periodic job took a queue above its limit.
+func (tx *Tx) NoteOverrun(queue string) {
+	tx.disruptions.overran[queue], tx.handover.unsaved = tx.Now(), true
+}
+
+// forgetEvictions forgets those that do not count any more.
+func (tx *Tx) forgetEvictions() {
+	jobs, queues := tx.disruptions.expire()
+	for _, key := range jobs {
+		tx.rebookJob(key)
+	}
+	for _, queue := range queues {
+		tx.rebookQueue(queue)
+	}
+}
+
+// usedEvery is how often what queues used is stored at least, while they use anything.
+const usedEvery = 5 * time.Minute
+
+// TakeUnsaved returns what was done and what of it is stored, or nil when that is
+// the same. Saved must follow.
+func (tx *Tx) TakeUnsaved() (now, was *record.History) {
+	h := &tx.handover
+	used, at := tx.quotas.past.Stored()
+	if !h.unsaved && (len(used) == 0 || at.Sub(h.saved.UsedAt) < usedEvery) {
+		return nil, nil
+	}
+	h.unsaved = false
+	now = &record.History{Used: used, UsedAt: at, Events: tx.history.stored()}
+	tx.disruptions.store(now)
+	return now, h.saved
+}
+
+// RecallHistory takes what earlier leaders did.
+func (tx *Tx) RecallHistory(stored *record.History) {
+	tx.handover.saved = stored
+	tx.quotas.restore(stored.Used, stored.UsedAt)
+	tx.setQuotas()
+	tx.history.recall(stored.Events)
+	for _, e := range slices.Backward(stored.Events) {
+		tx.disruptions.noteMoveOrIdle(&e) // earlier releases kept only events
+	}
+	tx.disruptions.recall(stored)
+	for name := range stored.Evicted {
+		tx.rebookJob(ParseKey(name))
+	}
+	for queue := range stored.EvictedQueues {
+		tx.rebookQueue(queue)
+	}
+	tx.version++
+}
+
+// ParseKey reads what JobKey.String wrote.
+func ParseKey(name string) nomad.JobKey {
+	namespace, id, _ := strings.Cut(name, "/")
+	return nomad.JobKey{Namespace: namespace, ID: id}
+}

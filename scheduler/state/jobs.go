@@ -1,0 +1,191 @@
+package state
+
+import (
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+)
+
+// jobs are Nomad's jobs as they are registered, and what Nomad cannot place of them.
+type jobs struct {
+	settings *settings
+	byKey    map[nomad.JobKey]*nomad.Job
+	launched map[nomad.JobKey]map[string]nomad.JobKey // by the periodic job that their IDs name
+	blocked  map[nomad.JobKey]*nomad.Blocked
+}
+
+func newJobs(s *settings) *jobs {
+	return &jobs{settings: s, byKey: map[nomad.JobKey]*nomad.Job{}, launched: map[nomad.JobKey]map[string]nomad.JobKey{}, blocked: map[nomad.JobKey]*nomad.Blocked{}}
+}
+
+// put takes a job as it is registered now, and returns how it was; nil: it was not.
+func (j *jobs) put(job *nomad.Job) (before *nomad.Job) {
+	before = j.byKey[job.Key]
+	j.byKey[job.Key] = job
+	if parent, launched := launchedBy(job.Key); launched {
+		put(j.launched, parent, job.Key.ID, job.Key)
+	}
+	return before
+}
+
+// remove forgets a job. What Nomad cannot place of it stays.
+func (j *jobs) remove(key nomad.JobKey) {
+	delete(j.byKey, key)
+	if parent, launched := launchedBy(key); launched {
+		drop(j.launched, parent, key.ID)
+	}
+}
+
+// launchedFrom yields the jobs that Nomad launched of a periodic job, in no order.
+func (j *jobs) launchedFrom(parent nomad.JobKey) iter.Seq[nomad.JobKey] {
+	return maps.Values(j.launched[parent])
+}
+
+// Job is a job as it is registered; nil: there is none.
+func (j *jobs) Job(key nomad.JobKey) *nomad.Job { return j.byKey[key] }
+
+// hasJob reports whether a job is registered.
+func (j *jobs) hasJob(key nomad.JobKey) bool { return j.byKey[key] != nil }
+
+// group is a group as it is registered; nil: there is none.
+func (j *jobs) group(key nomad.JobKey, name string) *nomad.Group {
+	if job := j.byKey[key]; job != nil {
+		return job.Group(name)
+	}
+	return nil
+}
+
+// task is a task of an alloc as it is registered; nil where it is not any more.
+func (j *jobs) task(a *nomad.Alloc, name string) *nomad.Task {
+	if g := j.group(a.Key(), a.Group); g != nil {
+		return g.Task(name)
+	}
+	return nil
+}
+
+// family is what the children of a periodic or parameterized job have in common: their parent;
+// any other job is its own.
+func (j *jobs) family(key nomad.JobKey) nomad.JobKey {
+	if job := j.byKey[key]; job != nil && job.Parent != "" {
+		key.ID = job.Parent
+	}
+	return key
+}
+
+// ends reports whether the work of a job ends by itself; that of a job which is not known
+// any more did.
+func (j *jobs) ends(key nomad.JobKey) bool {
+	job := j.byKey[key]
+	return job == nil || job.Type == "batch" || job.Type == "sysbatch"
+}
+
+// Blocked is what Nomad cannot place of a job; nil: nothing.
+func (j *jobs) Blocked(key nomad.JobKey) *nomad.Blocked { return j.blocked[key] }
+
+// Missing is how many allocs of a group Nomad cannot place.
+func (j *jobs) Missing(key nomad.JobKey, group string) int {
+	if b := j.blocked[key]; b != nil {
+		return b.Missing[group]
+	}
+	return 0
+}
+
+// Queued is the place of a job in Nomad's own order of those with the same priority: the
+// index of its evaluation. A job without one comes last.
+func (j *jobs) Queued(key nomad.JobKey) uint64 {
+	if b := j.blocked[key]; b != nil {
+		return b.Queued
+	}
+	return math.MaxUint64
+}
+
+// DefaultPriority is Nomad's.
+const DefaultPriority = 50
+
+// PriorityOf is the priority of a job.
+func (j *jobs) PriorityOf(key nomad.JobKey) int {
+	if job := j.byKey[key]; job != nil {
+		return job.Priority
+	}
+	return DefaultPriority
+}
+
+// seatPriority is the highest that a task of an alloc gives its seat; 0: none says one.
+func (j *jobs) seatPriority(a *nomad.Alloc) (highest int) {
+	for _, d := range a.Devices {
+		if t := j.task(a, d.Task); t != nil {
+			highest = max(highest, t.SeatPriority)
+		}
+	}
+	return highest
+}
+
+// Guarantee is the compute that a task asks for expressly, 0 for none: what it told its
+// node last, or what its job says.
+func (j *jobs) Guarantee(a *nomad.Alloc, task string) int64 {
+	if milli, told := a.Compute[task]; told {
+		return milli
+	}
+	if t := j.task(a, task); t != nil {
+		return t.GuaranteeMilli
+	}
+	return 0
+}
+
+// Limit is the compute ceiling of a task, 0 for none.
+func (j *jobs) Limit(a *nomad.Alloc, task string) int64 {
+	if t := j.task(a, task); t != nil {
+		return t.LimitMilli
+	}
+	return 0
+}
+
+// IsGang reports whether a group is part of its job's gang.
+func (j *jobs) IsGang(key nomad.JobKey, group string) bool {
+	g := j.group(key, group)
+	return g != nil && g.Gang
+}
+
+// Unchangeable reports whether Nomad does not let a job be changed: one that was dispatched.
+// Then it is neither held nor kept off a node, and so it makes room for no other.
+func (j *jobs) Unchangeable(key nomad.JobKey) bool {
+	job := j.byKey[key]
+	return job != nil && job.Dispatched
+}
+
+// QueueOf is the queue that pays for a group of a known job; nil: none.
+func (j *jobs) QueueOf(key nomad.JobKey, group string) *config.Queue {
+	named := ""
+	if g := j.group(key, group); g != nil {
+		named = g.Queue
+	}
+	q, err := j.settings.config.QueueFor(key.Namespace, named)
+	if err != nil {
+		// Submitted around the service with a queue that it may not use: its
+		// namespace pays.
+		q, _ = j.settings.config.QueueFor(key.Namespace, "")
+	}
+	return q
+}
+
+// paysFor reports whether a queue pays for a job.
+func (j *jobs) paysFor(q *config.Queue, key nomad.JobKey) bool {
+	job := j.byKey[key]
+	return job != nil && slices.ContainsFunc(job.Groups, func(g nomad.Group) bool {
+		own := j.QueueOf(key, g.Name)
+		return g.GPU() && own != nil && own.Name == q.Name
+	})
+}
+
+// IdleRule is what the queue of an alloc has decided of GPUs that are held and not used.
+func (j *jobs) IdleRule(a *nomad.Alloc) (after time.Duration, action string) {
+	if q := j.QueueOf(a.Key(), a.Group); q != nil {
+		return q.IdleRule()
+	}
+	return config.DefaultIdleAfter, config.IdleReport
+}

@@ -1,0 +1,76 @@
+package state
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/forecast"
+)
+
+// lifetimes is how long work runs.
+type lifetimes struct {
+	clock  clock
+	jobs   *jobs
+	allocs *allocs
+	ran    forecast.Lifetimes
+}
+
+// learn learns from an alloc that ended how long work runs that is like it: from the
+// moment that it was given room. What was stopped, failed or was lost says nothing about that.
+func (l *lifetimes) learn(a *nomad.Alloc, takes func(*nomad.Alloc) []place.Take) {
+	if a.Stopping || a.Status != api.AllocClientStatusComplete || len(a.Devices) == 0 || !a.Ended.After(a.Created) || !l.jobs.ends(a.Key()) {
+		return
+	}
+	l.ran.Ended(a.Ended.Sub(a.Created), l.keys(a.Key(), a.Group, sizeOf(takes(a)))...)
+}
+
+// size is how much of how many GPUs work holds.
+type size struct {
+	gpus  int
+	milli int64 // of each, in sixteenths of a GPU
+}
+
+func sizeOf(takes []place.Take) size {
+	s := size{gpus: len(takes)}
+	for _, t := range takes {
+		s.milli = max(s.milli, (t.Milli*16+999)/1000)
+	}
+	return s
+}
+
+// keys are what lifetimes are known by: the job, for all children of one that is periodic
+// or parameterized, the size, anything.
+func (l *lifetimes) keys(key nomad.JobKey, group string, s size) []string {
+	return []string{l.jobs.family(key).String() + "/" + group, fmt.Sprintf("%d x %d", s.gpus, s.milli), "any"}
+}
+
+// Remaining is how much longer the work of a usage is expected to run. That of a service, and
+// what is promised or reserved only, is not known to end, unless its author says so.
+func (l *lifetimes) Remaining(u *place.Usage) forecast.Remaining {
+	a := l.allocs.Alloc(u.ID)
+	if a == nil {
+		return forecast.Remaining{}
+	}
+	limit := time.Duration(0)
+	if g := l.jobs.group(a.Key(), a.Group); g != nil {
+		limit = g.TimeLimit
+	}
+	return l.remaining(a.Key(), a.Group, sizeOf(u.Takes), l.clock.Now().Sub(a.Created), limit)
+}
+
+// RunTime is how long an alloc of a group is expected to run that holds so much, as far as
+// its author says (0: nothing) and others like it did.
+func (l *lifetimes) RunTime(key nomad.JobKey, group string, limit time.Duration, takes []place.Take) forecast.Remaining {
+	return l.remaining(key, group, sizeOf(takes), 0, limit)
+}
+
+func (l *lifetimes) remaining(key nomad.JobKey, group string, s size, age, limit time.Duration) forecast.Remaining {
+	if !l.jobs.ends(key) {
+		return (&forecast.Lifetimes{}).Remaining(age, limit)
+	}
+	return l.ran.Remaining(age, limit, l.keys(key, group, s)...)
+}

@@ -1,0 +1,31 @@
+package state
+
+import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+)
+
+// Owed is what work costs that was admitted to a queue, or to those below it, and waits
+// for room, or failed and is started again: it may start at any time. What is promised on a node
+// counts as held already, and what a job owes itself is left out.
+func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
+	var sum place.Charge
+	for _, w := range r.Returning() {
+		if w.Job != without && r.IsWithin(w.Turn.Queue, queue) {
+			sum = sum.Plus(w.Asks())
+		}
+	}
+	return sum.Plus(r.waitlist.owedForRoom(queue, without))
+}
+
+// OverWithOwed says why a queue may not take a charge more beside what others were
+// admitted for and Nomad may start at any time; empty when it may. What is owed is that
+// of the queue, or one above it, whose limit forbids it. What a job owes itself is left
+// out.
+func (r *Reader) OverWithOwed(queue string, cost place.Charge, without nomad.JobKey) (owed place.Charge, why string) {
+	for q := r.Config().Queue(queue); q != nil && why == ""; q = r.Config().Queue(q.Parent) {
+		owed = r.Owed(q.Name, without)
+		why = r.OverQuota(q.Name, cost.Plus(owed))
+	}
+	return owed, why
+}

@@ -1,0 +1,32 @@
+package state
+
+import (
+	"strings"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+)
+
+// launchedBy is the periodic job of which Nomad launched a job, by their IDs: it forgets whose child
+// a job is when that is registered again. Anyone may give his job such an ID.
+func launchedBy(key nomad.JobKey) (parent nomad.JobKey, launched bool) {
+	at := strings.LastIndex(key.ID, "/periodic-")
+	if at < 0 {
+		return nomad.JobKey{}, false
+	}
+	return nomad.JobKey{Namespace: key.Namespace, ID: key.ID[:at]}, true
+}
+
+// Overlaps reports whether a child of a periodic job that prohibits overlap would run beside another
+// one.
+func (r *Reader) Overlaps(key nomad.JobKey) bool {
+	parent, launched := launchedBy(key)
+	if p := r.Job(parent); !launched || p == nil || !p.Periodic || p.Overlaps {
+		return false
+	}
+	for other := range r.jobs.launchedFrom(parent) {
+		if other != key && (r.allocs.anyAlloc(other) || r.AnyAssumed(other)) {
+			return true
+		}
+	}
+	return false
+}
