@@ -38,10 +38,14 @@ func (tx *Tx) applyWork(c nomad.Change) {
 	case c.Alloc != nil:
 		tx.lifetimes.learn(c.Alloc, tx.takesOf)
 		tx.turnover.end(c.Alloc)
+		tx.completions.note(c.Alloc)
 		tx.allocGone(c.Alloc.ID)
 		tx.returns.note(c.Alloc, tx.costOf)
+		tx.bookRepeats(c.Alloc.Key())
 	case c.Past != nil:
 		tx.lifetimes.learn(c.Past, tx.takesOf)
+		tx.completions.note(c.Past)
+		tx.bookRepeats(c.Past.Key())
 	case c.AllocGone != "":
 		tx.allocGone(c.AllocGone)
 		tx.returns.forget(c.AllocGone)
@@ -137,6 +141,7 @@ func (tx *Tx) job(j *nomad.Job) {
 	tx.enlist(j.Key)
 	if j.Stopped {
 		tx.Forget(j.Key)
+		tx.completions.forget(j.Key)
 	}
 	if j.GPU && (before == nil || before.Index != j.Index) {
 		tx.rebookJob(j.Key)
@@ -163,6 +168,7 @@ func (tx *Tx) startedAgain(key nomad.JobKey) {
 func (tx *Tx) jobGone(key nomad.JobKey) {
 	tx.jobs.remove(key)
 	tx.returns.forgetJob(key)
+	tx.completions.forget(key)
 	tx.unblock(key)
 	tx.records.compare(key)
 	for _, a := range tx.AllocsOf(key) {
@@ -177,6 +183,7 @@ func (tx *Tx) block(b *nomad.Blocked) {
 	tx.jobs.blocked[b.Key] = b
 	tx.wanted.begin(b, tx.Now())
 	tx.enlist(b.Key)
+	tx.bookRepeats(b.Key)
 }
 
 func (tx *Tx) unblock(key nomad.JobKey) {
@@ -185,6 +192,7 @@ func (tx *Tx) unblock(key nomad.JobKey) {
 	}
 	delete(tx.jobs.blocked, key)
 	tx.enlist(key)
+	tx.bookRepeats(key)
 }
 
 func (tx *Tx) alloc(a *nomad.Alloc) {

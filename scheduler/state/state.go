@@ -38,6 +38,7 @@ type Reader struct {
 
 	*records
 	*returns
+	*completions
 	*books
 	*disruptions
 	*lifetimes
@@ -76,6 +77,7 @@ func newReader(set *settings, now clock) Reader {
 
 	r.records = newRecords(now, r.jobs)
 	r.returns = newReturns(now, r.jobs, r.allocs, r.promises, r.records)
+	r.completions = newCompletions(now, r.jobs, r.allocs, r.records, r.returns)
 	r.books = newBooks(r.nodes, r.jobs)
 	r.disruptions = newDisruptions(now, set, r.jobs, r.allocs)
 	r.lifetimes = &lifetimes{clock: now, jobs: r.jobs, allocs: r.allocs}

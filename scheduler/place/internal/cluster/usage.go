@@ -34,6 +34,7 @@ type Usage struct {
 	Start     time.Time     // zero: not started yet
 	MinRun    time.Duration // protected from eviction until Start+MinRun
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
+	Repeats   time.Duration `json:"-"` // run time of what has completed and would be run again as well
 	Pinned    bool          // never a victim, never moved
 	Spent     bool          `json:"-"` // no victim for work of its own queue
 	Ends      bool          `json:"-"` // by itself or already, as the work of batch jobs does
@@ -57,16 +58,13 @@ func (u *Usage) Protected(now time.Time) bool {
 }
 
 // LostMilliSeconds is the work an eviction at now throws away: GPU milli held,
-// times seconds run since the last save. CPU-only work counts as 1 milli, so
+// times seconds run since the last save, and by what would be run again with it. CPU-only work counts as 1 milli, so
 // that longer runs still cost more.
 func (u *Usage) LostMilliSeconds(now time.Time) int64 {
 	if u.Start.IsZero() || !now.After(u.Start) {
 		return 0
 	}
-	run := now.Sub(u.Start) - u.WorkSaved
-	if run <= 0 {
-		return 0
-	}
+	run := max(0, now.Sub(u.Start)-u.WorkSaved) + u.Repeats
 	return max(1, u.Milli()) * int64(run/time.Second)
 }
 
