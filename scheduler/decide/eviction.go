@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
@@ -127,9 +128,17 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 }
 
 // unlessInVain is nil where another group that waits would take the room and cannot be
-// kept off it.
+// kept off it; nor is it where Nomad would run again for that what has completed of a job that nothing
+// is evicted of, until the one that waits has done so for as long as this takes.
 func (e *Eviction) unlessInVain(tx *state.Tx) *Eviction {
-	if slices.ContainsFunc(e.Rivals, func(r Rival) bool { return tx.Unchangeable(r.Job) }) {
+	waited := time.Duration(0)
+	if b := tx.Blocked(e.Job); b != nil {
+		waited = tx.Now().Sub(b.Since)
+	}
+	if slices.ContainsFunc(e.Rivals, func(r Rival) bool {
+		goes := slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.Job == r.Job })
+		return tx.Unchangeable(r.Job) || !goes && tx.Repeats(r.Job) > waited
+	}) {
 		return nil
 	}
 	return e
@@ -245,6 +254,9 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage) {
 		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
 			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
+		}
+		if n := tx.Completed(e.Victims[i].Job); n > 0 {
+			e.Victims[i].Text += fmt.Sprintf("; Nomad runs %d of the job's allocs again with it, which have completed", n)
 		}
 	}
 	e.Rivals = rivals(tx, e)

@@ -39,8 +39,12 @@ func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewri
 	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
 		return a, false, err
 	}
-	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !tx.Unchangeable(key); !rewrite {
+	stays := tx.Unchangeable(key) || g.Decision.Hold == nil && !MayRepeat(tx, key)
+	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !stays; !rewrite {
 		a = a.asBefore(g).servedBy(g.Decision.Tasks)
+	}
+	if stays {
+		a = a.among(g.Decision.Candidates)
 	}
 	return without(without(a, g.Excluded), triedInVain(tx, key, g)), rewrite, nil
 }
@@ -117,6 +121,20 @@ func without[V any](a groupAsk, nodes map[string]V) groupAsk {
 		banned[id] = true
 	}
 	return a.on(func(all []string) []string { return blocks.Cluster(a.tx).Without(all, banned) })
+}
+
+// among leaves only nodes that are candidates already, all where none are named.
+func (a groupAsk) among(candidates []string) groupAsk {
+	if len(candidates) == 0 {
+		return a
+	}
+	others := map[string]bool{}
+	for _, id := range a.tx.NodeIDs() {
+		if !slices.Contains(candidates, id) {
+			others[id] = true
+		}
+	}
+	return without(a, others)
 }
 
 // on keeps every part to some of its nodes.

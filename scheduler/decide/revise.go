@@ -76,7 +76,8 @@ func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
-	before := map[string]record.Group{}
+	before, fixed := map[string]record.Group{}, tx.Unchangeable(key)
+	stays := fixed || !MayRepeat(tx, key)
 	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || len(r.RoomMade) > 0 || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]
@@ -88,7 +89,9 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		g := was
 		if a.Group == r.Group || gang && a.Gang {
 			var err error
-			if g, err = reviseGroup(tx, key, a, was, r); err != nil {
+			if stays = stays && (fixed || !r.needed(&was)); stays {
+				g = leftAsItIs(tx, key, was, r)
+			} else if g, err = reviseGroup(tx, key, a, was, r); err != nil {
 				return Revised{}, err
 			}
 		}
@@ -102,7 +105,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		a, was, g := &asks[i], before[asks[i].Group], out.Next.Groups[asks[i].Group]
 		different := !sameDecision(&was.Decision, &g.Decision)
 		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || was.Widened != g.Widened || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
-		out.Job = out.Job || !tx.Unchangeable(key) && (different || a.Registered() != a.Fingerprint(&g.Decision))
+		out.Job = out.Job || !stays && (different || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
 	}
 	if out.Record || out.Job {
@@ -118,12 +121,6 @@ func gangRuns(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) bool {
 
 func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, r Revision) (record.Group, error) {
 	g := was
-	if tx.Unchangeable(key) {
-		if r.Prefer != "" {
-			g.Attempts = roomMade(tx, key, &g, r.Prefer)
-		}
-		return g, nil
-	}
 	switch {
 	case r.OnCPU:
 		return onCPU(tx, key, a, was)
@@ -145,6 +142,9 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		g.Widened++
 	}
 	exclude(&g, r.Exclude, r.For)
+	if why := againAbove(tx, key, a.Group, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
+		r.Hold = &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what has completed and Nomad runs again"}
+	}
 	for _, id := range r.Include {
 		delete(g.Excluded, id)
 	}

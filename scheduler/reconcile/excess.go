@@ -302,7 +302,7 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 			continue // no gang is like another job
 		}
 		r := tx.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
+		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || !decide.MayRepeat(tx, w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
 			continue
 		}
 		g, known := r.Groups[w.Group]

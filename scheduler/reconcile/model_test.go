@@ -41,6 +41,7 @@ type modelJob struct {
 	// ended is set once all have.
 	done  map[string]int
 	ended bool
+	last  time.Time // when one completed last
 }
 
 // modelDeployment is one with canaries: of the version with that index, beside allocs of the
@@ -70,6 +71,7 @@ type model struct {
 	jobs      map[string]*modelJob
 	allocs    []*modelAlloc
 	failed    []*modelAlloc // those that another is started for
+	past      []*modelAlloc // those that have completed, of jobs that go on
 	index     uint64
 	started   int
 	believed  *state.State
@@ -82,8 +84,10 @@ type model struct {
 	// delayed is set while Nomad's scheduler has not come to what was registered.
 	delayed bool
 	// unchangeable is how often a dispatched job was to be changed, and again how often one that
-	// had ended was: Nomad runs a new version from the start.
+	// had ended was: Nomad runs a new version from the start. repeated says which jobs were
+	// changed of which a part had completed, without need.
 	unchangeable, again int
+	repeated            []string
 }
 
 func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
@@ -123,6 +127,9 @@ func (m *model) show(b *state.State) {
 	}
 	for _, a := range slices.Concat(m.allocs, m.failed) {
 		changes = append(changes, nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+	}
+	for _, a := range m.past {
+		changes = append(changes, nomad.Change{Past: nomad.NewAlloc(&a.stub)})
 	}
 	for _, j := range m.jobs {
 		if len(j.blocked) > 0 {
@@ -165,6 +172,9 @@ func (m *model) Register(_ context.Context, key nomad.JobKey, body []byte) error
 	job := map[string]json.RawMessage{}
 	if err := json.Unmarshal(r.Job, &job); err != nil {
 		return err
+	}
+	if j := m.jobs[key.String()]; j != nil && m.repeatedFor(j, r.Job) {
+		m.repeated = append(m.repeated, fmt.Sprintf("%s %s", time.Now().Format("04:05"), key))
 	}
 	delete(job, "ParentID") // Nomad does not take it from a submission: whatever is registered again is no child any more
 	raw, err := json.Marshal(job)
@@ -264,6 +274,7 @@ func (m *model) Allocs(_ context.Context, node string) ([]*nomad.Alloc, uint64, 
 func (m *model) stop(j *modelJob) {
 	stopped := true
 	j.job.Stop = &stopped
+	m.forgetPast(j)
 	m.index++
 	*j.job.JobModifyIndex = m.index
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
@@ -274,7 +285,7 @@ func (m *model) stop(j *modelJob) {
 func (m *model) finish(j *modelJob) {
 	want := 0
 	for _, g := range j.job.TaskGroups {
-		want += *g.Count
+		want += *g.Count - j.done[*g.Name]
 	}
 	list := slices.DeleteFunc(slices.Clone(m.allocs), func(a *modelAlloc) bool {
 		return a.stub.JobID != j.key.ID || a.stub.Namespace != j.key.Namespace || a.stopping > 0
@@ -283,14 +294,11 @@ func (m *model) finish(j *modelJob) {
 		return
 	}
 	for _, a := range list {
-		m.allocs = slices.DeleteFunc(m.allocs, func(x *modelAlloc) bool { return x == a })
-		m.index++
-		j.done[a.stub.TaskGroup]++
-		a.stub.ClientStatus, a.stub.ModifyIndex = "complete", m.index
-		m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
+		m.completeOne(j, a)
 	}
 	dead := "dead"
 	j.ended, j.job.Status = true, &dead
+	m.forgetPast(j)
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
 	m.schedule()
 }

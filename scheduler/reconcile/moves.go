@@ -75,7 +75,7 @@ func (*Finder) Relief(tx *state.Tx, most int) *Item {
 	}
 	for _, w := range first {
 		r := tx.Record(w.Job)
-		if r == nil || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) || tx.Unchangeable(w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
+		if r == nil || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) || tx.Unchangeable(w.Job) || !decide.MayRepeat(tx, w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
 			continue
 		}
 		if g, known := r.Groups[w.Group]; known && decide.MayEvictFor(&g, tx.Now()) {
@@ -139,12 +139,12 @@ func rebalancing(tx *state.Tx, most int) place.Rebalancing {
 // movable reports whether an alloc may be moved: one that came through the
 // service, has run long enough, was not moved within the last hour, stands alone, and has
 // no sibling on its node, which would
-// have to go too. As with a drain, its group's migrate block allows it and all of
+// have to go too, nor one that has completed, which Nomad would run again. As with a drain, its group's migrate block allows it and all of
 // the group run and are healthy: none is away for another move, an update or a
 // drain. A batch job has no such block, and its health is not watched.
 func movable(tx *state.Tx, u *place.Usage) bool {
 	a := tx.Alloc(u.ID)
-	if a == nil || u.Gang != "" || tx.Moved(a.Key()) || !tx.Evictable(a) || !tx.BudgetLeft(a, true) {
+	if a == nil || u.Gang != "" || tx.Completed(a.Key()) > 0 || tx.Moved(a.Key()) || !tx.Evictable(a) || !tx.BudgetLeft(a, true) {
 		return false
 	}
 	if r := tx.Record(a.Key()); r == nil || len(r.Groups[a.Group].Excluded) > 0 {

@@ -204,7 +204,7 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 // letGo finds a group that need not wait any more, or not with what it waits
 // with.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
-	if tx.Unchangeable(w.Job) {
+	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !decide.MayRepeat(tx, w.Job) {
 		return nil
 	}
 	if g.Decision.Hold != nil {

@@ -26,7 +26,7 @@ func historyOf(seed uint64) historyKind { return historyKind(seed % 3) }
 // beOdd gives some jobs of a history properties of their own. It has its own random numbers: the
 // events of a seed are the same with it and without.
 func (h *modelRun) beOdd(seed uint64, kind historyKind) {
-	h.odd = rand.New(rand.NewPCG(seed, 11))
+	h.odd, h.part = rand.New(rand.NewPCG(seed, 11)), rand.New(rand.NewPCG(seed, 13))
 	if kind == plain {
 		return
 	}

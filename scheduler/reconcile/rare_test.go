@@ -60,6 +60,7 @@ func (h *modelRun) rareEvent(j *modelJob, kind int) {
 // purge forgets a job with its allocs, as Nomad does, also those that have not ended.
 func (m *model) purge(j *modelJob) {
 	delete(m.jobs, j.key.String())
+	m.forgetPast(j)
 	m.allocs = slices.DeleteFunc(m.allocs, func(a *modelAlloc) bool { return a.stub.Namespace == j.key.Namespace && a.stub.JobID == j.key.ID })
 	m.index++
 	m.tell(nomad.Change{JobGone: &j.key})
