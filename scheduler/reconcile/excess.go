@@ -204,15 +204,15 @@ func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) b
 
 // mayHold reports whether a job may be made to wait for quota although it runs, which
 // Nomad allows of none that was dispatched:
-// Nomad started it by itself, as a child, on a node that joined, or after the service
-// had admitted something else; and where the operator wants that, it came around the
-// service.
+// Nomad started it by itself, as a child, on a node that joined, after the service had admitted
+// something else, or once more although it had completed; and where the operator wants that, it
+// came around the service.
 func mayHold(tx *state.Tx, key nomad.JobKey) bool {
 	j := tx.Job(key)
 	if j == nil || tx.Unchangeable(key) {
 		return false
 	}
-	if j.Parent != "" || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
+	if j.Parent != "" || tx.RunsAgain(key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
 		return true
 	}
 	return tx.Config().Preemption.HoldDirect && tx.Direct(key)
@@ -247,9 +247,12 @@ func mayLeave(r *record.Record, a *nomad.Alloc) time.Duration {
 // restraint holds the whole group of an alloc: Nomad has no way to hold less.
 func restraint(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item {
 	why := tx.OverQuota(queue, place.Charge{})
-	origin := "which came around the service"
-	if !tx.Direct(of.Key()) {
-		origin = "which Nomad started"
+	origin := "which Nomad started"
+	switch {
+	case tx.Direct(of.Key()):
+		origin = "which came around the service"
+	case tx.RunsAgain(of.Key()):
+		origin = "of which Nomad runs again what had completed"
 	}
 	victims := stoppable(tx, of.Key(), func(group string) bool {
 		together := tx.IsGang(of.Key(), of.Group) && tx.IsGang(of.Key(), group)

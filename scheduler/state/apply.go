@@ -133,6 +133,9 @@ func (tx *Tx) forgetPlan(id string) {
 
 // job takes a job; what its allocs count for may be different now.
 func (tx *Tx) job(j *nomad.Job) {
+	if was := tx.Job(j.Key); was != nil && was.Index != j.Index {
+		tx.completions.registered(j.Key)
+	}
 	before := tx.jobs.put(j)
 	if before != nil && before.Stopped && !j.Stopped {
 		tx.startedAgain(j.Key)

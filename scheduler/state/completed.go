@@ -15,6 +15,7 @@ type completed struct {
 	took   time.Duration // all of them
 	last   time.Time     // when one was heard of last
 	booked time.Duration // what the usages of the job say that is repeated
+	again  bool          // another version of the job was registered since: Nomad runs it again
 }
 
 // completions is what has completed of batch jobs that go on.
@@ -43,6 +44,19 @@ func (l *completions) note(a *nomad.Alloc) {
 	c.took += max(0, a.Ended.Sub(a.Created))
 	l.of[a.Key()] = c
 }
+
+// registered takes that another version of a job is registered.
+func (l *completions) registered(key nomad.JobKey) {
+	if l.Completed(key) > 0 {
+		c := l.of[key]
+		c.again = true
+		l.of[key] = c
+	}
+}
+
+// RunsAgain reports whether Nomad runs again what had completed of a job, since another version of it
+// was registered. Nomad asks no queue whether it can pay for that.
+func (l *completions) RunsAgain(key nomad.JobKey) bool { return l.of[key].again }
 
 // forget forgets a job that goes on no more.
 func (l *completions) forget(key nomad.JobKey) { delete(l.of, key) }
@@ -97,7 +111,8 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 			failed++
 		}
 	}
-	return max(0, g.Count-goesOn-max(failed, l.jobs.Missing(key, g.Name)))
+	gone := g.Count - goesOn - l.jobs.Missing(key, g.Name)
+	return max(0, gone-failed, min(gone, l.of[key].runs)) // one that failed is known as such a little longer than it is gone
 }
 
 // Repeats is for how long the allocs ran that Nomad runs again when a job is registered again; 0: there
