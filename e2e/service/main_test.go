@@ -340,6 +340,13 @@ func doubleBooked(ctx context.Context, t *testing.T, c *api.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, what := range twice(list) {
+		t.Error(what)
+	}
+}
+
+// twice tells of instances that two allocs hold.
+func twice(list []*api.AllocationListStub) (found []string) {
 	holder := map[string]string{}
 	for _, a := range list {
 		// A machine that comes back shows what it lost as pending for a moment, until it hears
@@ -352,13 +359,14 @@ func doubleBooked(ctx context.Context, t *testing.T, c *api.Client) {
 			for _, d := range task.Devices {
 				for _, id := range d.DeviceIDs {
 					if other := holder[id]; other != "" {
-						t.Errorf("instance %s is held by %s and %s", id, other, a.ID)
+						found = append(found, fmt.Sprintf("instance %s is held by %s and %s", id, other, a.ID))
 					}
 					holder[id] = a.ID
 				}
 			}
 		}
 	}
+	return found
 }
 
 // record reads what the service recorded about a job, which it may still be about to do.

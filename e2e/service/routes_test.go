@@ -1,16 +1,11 @@
 package service
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,8 +13,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
 const bounded = `
@@ -55,17 +48,8 @@ var deviceConstraints = []*api.Constraint{
 	{LTarget: "${device.attr.slices}", Operand: "is_set"}, {LTarget: "${device.attr.none}", Operand: "is_not_set"},
 }
 
-// storm sends random requests through the service.
-type storm struct {
-	c       *cluster.Cluster
-	through atomic.Pointer[api.Client]
-	mu      sync.Mutex
-	answers map[string]int  // by route and outcome
-	alive   map[string]bool // jobs whose last registration was accepted, and that were not stopped since
-}
-
-// one is a random job of the team, of any type.
-func (s *storm) one(rng *rand.Rand, id string) *api.Job {
+// anyJob is a random job of the team, of any type.
+func anyJob(rng *rand.Rand, id string) *api.Job {
 	kind := []string{"service", "service", "batch", "batch", "system", "sysbatch"}[rng.IntN(6)]
 	one := job{id: id, namespace: "team", kind: kind, priority: 10 + 20*rng.IntN(5), count: 1 + rng.IntN(3)}
 	switch asks := []string{"4G", "8G", "1", "0.5", "2G,0.25"}; rng.IntN(3) {
@@ -93,136 +77,21 @@ func (s *storm) one(rng *rand.Rand, id string) *api.Job {
 	if kind == "system" || kind == "sysbatch" {
 		*j.TaskGroups[0].Count = 1
 	}
-	switch {
-	case strings.HasPrefix(id, "periodic"):
-		spec, enabled, batch := "0 0 1 1 *", true, "batch"
-		j.Type, j.Periodic, j.TaskGroups[0].Update = &batch, &api.PeriodicConfig{Spec: &spec, Enabled: &enabled, SpecType: new(string)}, nil
-		*j.Periodic.SpecType = "cron"
-	case strings.HasPrefix(id, "parameterized"):
-		batch := "batch"
-		j.Type, j.ParameterizedJob, j.TaskGroups[0].Update = &batch, &api.ParameterizedJobConfig{Payload: "optional"}, nil
-	}
+	recurring(j)
 	return j
 }
 
-// act sends one request.
-func (s *storm) act(ctx context.Context, rng *rand.Rand) {
+// act sends one request through the service.
+func act(ctx context.Context, rng *rand.Rand, s *storm, to *api.Client) {
 	id := fmt.Sprintf("%s-%d", []string{"job", "job", "job", "periodic", "parameterized"}[rng.IntN(5)], rng.IntN(4))
-	to, w, q := s.through.Load(), (&api.WriteOptions{Namespace: "team"}).WithContext(ctx), (&api.QueryOptions{Namespace: "team"}).WithContext(ctx)
-	var err error
 	route := []string{"register", "register", "register", "register", "plan", "validate", "scale", "scale", "dispatch", "dispatch", "force", "force", "evaluate", "revert", "revert", "stable", "promote", "promote", "fail", "stop alloc", "stop"}[rng.IntN(21)]
 	switch route {
-	case "register":
-		_, _, err = to.Jobs().Register(s.one(rng, id), w)
-		s.note(id, err, true)
-	case "plan":
-		_, _, err = to.Jobs().Plan(s.one(rng, id), true, w)
-	case "validate":
-		_, _, err = to.Jobs().Validate(s.one(rng, id), w)
-	case "scale":
-		n := rng.IntN(5)
-		_, _, err = to.Jobs().Scale(id, "g", &n, "", false, nil, w)
 	case "dispatch":
-		_, _, err = to.Jobs().Dispatch(fmt.Sprintf("parameterized-%d", rng.IntN(4)), nil, nil, "", w)
+		id = fmt.Sprintf("parameterized-%d", rng.IntN(4))
 	case "force":
-		_, _, err = to.Jobs().PeriodicForce(fmt.Sprintf("periodic-%d", rng.IntN(4)), w)
-	case "evaluate":
-		_, _, err = to.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: true}, w)
-	case "revert":
-		_, _, err = to.Jobs().Revert(id, uint64(rng.IntN(4)), nil, w, "", "")
-		s.note(id, err, true)
-	case "stable":
-		_, _, err = to.Jobs().Stable(id, uint64(rng.IntN(3)), rng.IntN(2) == 0, w)
-	case "promote", "fail":
-		var d *api.Deployment
-		if d, _, err = to.Jobs().LatestDeployment(id, q); err == nil && d != nil {
-			if route == "promote" {
-				_, _, err = to.Deployments().PromoteAll(d.ID, w)
-			} else {
-				_, _, err = to.Deployments().Fail(d.ID, w)
-			}
-		}
-	case "stop alloc":
-		var list []*api.AllocationListStub
-		if list, _, err = to.Jobs().Allocations(id, false, q); err == nil && len(list) > 0 {
-			_, err = to.Allocations().Stop(&api.Allocation{ID: list[0].ID}, q)
-		}
-	case "stop":
-		_, _, err = to.Jobs().Deregister(id, false, w)
-		s.note(id, err, false)
+		id = fmt.Sprintf("periodic-%d", rng.IntN(4))
 	}
-	s.count(route, err)
-}
-
-// note remembers how a job stands. What was refused, or has no answer, may be either.
-func (s *storm) note(id string, err error, alive bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil {
-		s.alive[id] = alive
-	} else if status(err) == 0 || status(err) >= 500 {
-		delete(s.alive, id)
-	}
-}
-
-func (s *storm) count(route string, err error) {
-	outcome := "accepted"
-	if err != nil {
-		outcome = cmp.Or(strings.TrimPrefix(strconv.Itoa(status(err)), "0"), "no answer")
-	}
-	if err != nil && strings.Contains(err.Error(), "placement service") {
-		outcome += ", no leader or no view"
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answers[route+": "+outcome]++
-}
-
-// status is an error's HTTP status; 0: there was no answer.
-func status(err error) int {
-	var unexpected api.UnexpectedResponseError
-	if errors.As(err, &unexpected) {
-		return unexpected.StatusCode()
-	}
-	return 0
-}
-
-// watch looks, until ctx ends, for how long the team holds more than its queue may, while
-// a replica decides.
-func watch(ctx context.Context, t *testing.T, c *cluster.Cluster, decides *atomic.Bool) (longest time.Duration, looks, most int) {
-	t.Helper()
-	var since time.Time
-	for ctx.Err() == nil {
-		list, _, err := c.API.Allocations().List(&api.QueryOptions{Namespace: "team", Params: map[string]string{"resources": "true"}})
-		if err != nil {
-			continue
-		}
-		held := 0
-		for _, a := range list {
-			if cluster.Terminal(a) || a.AllocatedResources == nil {
-				continue
-			}
-			for _, task := range a.AllocatedResources.Tasks {
-				for _, d := range task.Devices {
-					held += len(d.DeviceIDs)
-				}
-			}
-		}
-		looks, most = looks+1, max(most, held)
-		switch {
-		case held <= bound || !decides.Load():
-			since = time.Time{}
-		case since.IsZero():
-			since = time.Now()
-		default:
-			longest = max(longest, time.Since(since))
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-	return longest, looks, most
+	_ = s.send(ctx, rng, to, route, jobKey{"team", id}, func() *api.Job { return anyJob(rng, id) }) // it is counted
 }
 
 // TestEveryRouteKeepsTheBound sends random sequences of every type of job, with every
@@ -238,28 +107,24 @@ func TestEveryRouteKeepsTheBound(t *testing.T) {
 	if _, err := c.API.Namespaces().Register(&api.Namespace{Name: "team"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	seed, _ := strconv.ParseUint(cmp.Or(os.Getenv("NOMAD_GPU_SEED"), "1"), 10, 64)
-	s := &storm{c: c, answers: map[string]int{}, alive: map[string]bool{}}
-	var decides atomic.Bool
+	seed, s := seed(t), newStorm(c)
+	w := &boundWatch{namespace: "team", bound: bound}
+	var through atomic.Pointer[api.Client]
 	var replicas []*replica
 	add := func() {
 		r := serve(ctx, t, c, bounded)
 		replicas = append(replicas, r)
 		admits(ctx, t, r)
-		s.through.Store(r.API)
+		through.Store(r.API)
 	}
 	add()
 	add()
-	decides.Store(true)
-	watching, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	var longest time.Duration
-	var looks, most int
-	go func() { defer close(done); longest, looks, most = watch(watching, t, c, &decides) }()
+	w.decides.Store(true)
+	stop := w.start(ctx, c)
 
 	for round := range 3 {
 		if round > 0 {
-			decides.Store(false)
+			w.decides.Store(false)
 			replicas[0].kill(syscall.SIGKILL)
 			replicas = replicas[1:]
 		}
@@ -268,53 +133,22 @@ func TestEveryRouteKeepsTheBound(t *testing.T) {
 			clients.Go(func() {
 				rng := rand.New(rand.NewPCG(seed, uint64(round)*3+i))
 				for range 80 {
-					s.act(ctx, rng)
+					act(ctx, rng, s, through.Load())
 					time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
 				}
 			})
 		}
 		if round > 0 {
 			add()
-			decides.Store(true)
+			w.decides.Store(true)
 		}
 		clients.Wait()
 	}
 	s.nothingIsLost(ctx, t)
 	time.Sleep(aboveFor / 2) // what is above the bound now is not by accident
 	stop()
-	<-done
-	for _, line := range slices.Sorted(maps.Keys(s.answers)) {
-		t.Logf("%4d %s", s.answers[line], line)
-	}
-	t.Logf("seed %d: in %d looks, the queue held at most %d slices of %d, and was above its bound for %s at most", seed, looks, most, bound, longest.Round(100*time.Millisecond))
-	if longest > aboveFor {
-		t.Errorf("the queue was above its bound for %s", longest)
-	}
+	s.said(t)
+	t.Logf("seed %d", seed)
+	w.tell(t)
 	doubleBooked(ctx, t, c.API)
-}
-
-// nothingIsLost wants every job that was accepted to be registered, and no group to have
-// more allocs than it asks for, canaries apart.
-func (s *storm) nothingIsLost(ctx context.Context, t *testing.T) {
-	t.Helper()
-	q := (&api.QueryOptions{Namespace: "team"}).WithContext(ctx)
-	for id, alive := range s.alive {
-		j, _, err := s.c.API.Jobs().Info(id, q)
-		if err != nil || *j.Stop == alive {
-			t.Errorf("job %s: %v, want alive %v", id, err, alive)
-			continue
-		}
-		if *j.Type != "service" && *j.Type != "batch" {
-			continue
-		}
-		until(ctx, t, "have no alloc of job "+id+" twice", 2*time.Minute, func() (bool, string) {
-			n := 0
-			for _, a := range allocs(ctx, t, s.c.API, "team", id) {
-				if a.DeploymentStatus == nil || !a.DeploymentStatus.Canary {
-					n++
-				}
-			}
-			return n <= *j.TaskGroups[0].Count, fmt.Sprintf("%d allocs of %d", n, *j.TaskGroups[0].Count)
-		})
-	}
 }
