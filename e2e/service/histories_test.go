@@ -124,7 +124,7 @@ func (h *history) job(about jobKey, around bool) *api.Job {
 		n := []uint64{14, 7}[rng.IntN(2)]
 		one.devices = []*api.RequestedDevice{{Name: "nvidia/slice", Count: &n}}
 	} else {
-		one.meta["gpu"] = []string{"1", "4G", "8G", "0.5", "2G,0.25"}[rng.IntN(5)]
+		one.meta["gpu"] = []string{"1", "1", "8G", "4G", "0.5", "2G,0.25"}[rng.IntN(6)]
 		if rng.IntN(4) == 0 {
 			one.meta["gpu_gang"] = "true"
 		}
@@ -132,7 +132,7 @@ func (h *history) job(about jobKey, around bool) *api.Job {
 			one.meta["gpu_fallback"], one.meta["gpu_fallback_after"] = "cpu", fmt.Sprintf("%ds", 10+rng.IntN(30))
 		}
 	}
-	if one.kind == "batch" && rng.IntN(2) == 0 || recurs {
+	if one.kind == "batch" && rng.IntN(3) == 0 || recurs {
 		one.seconds = 5 + rng.IntN(20)
 	}
 	var migrate *api.MigrateStrategy
@@ -167,13 +167,13 @@ var happenings = []struct {
 	often int
 	do    func(h *history, ctx context.Context)
 }{
-	{"register", 16, func(h *history, ctx context.Context) { h.request(ctx, h.through(), "register", h.any("")) }},
+	{"register", 20, func(h *history, ctx context.Context) { h.request(ctx, h.through(), "register", h.any("")) }},
 	{"register around", 3, func(h *history, ctx context.Context) {
 		about := h.any("job")
 		h.say("register %s around the service", about)
 		h.told(h.send(ctx, h.rng, h.c.API, "register", about, func() *api.Job { return h.described(h.job(about, true)) }))
 	}},
-	{"stop", 3, func(h *history, ctx context.Context) { h.request(ctx, h.either(), "stop", h.known("")) }},
+	{"stop", 2, func(h *history, ctx context.Context) { h.request(ctx, h.either(), "stop", h.known("")) }},
 	{"purge", 1, (*history).purge},
 	{"revert", 2, func(h *history, ctx context.Context) { h.request(ctx, h.either(), "revert", h.known("job")) }},
 	{"scale", 3, func(h *history, ctx context.Context) { h.request(ctx, h.either(), "scale", h.known("job")) }},
@@ -189,7 +189,7 @@ var happenings = []struct {
 		}
 		h.request(ctx, to, "dispatch", about)
 	}},
-	{"kill tasks", 3, (*history).killTasks},
+	{"kill tasks", 2, (*history).killTasks},
 	{"kill the leader", 1, (*history).killLeader},
 	{"freeze the leader", 1, (*history).freezeLeader},
 	{"kill all replicas", 1, (*history).killAll},
@@ -480,15 +480,15 @@ func TestRandomHistoriesOnNomad(t *testing.T) {
 	h.add(ctx)
 	admits(ctx, t, h.replicas[0])
 	stop := h.bound.start(ctx, c)
-	for range 12 {
+	for range 25 { // more than there is room for
 		h.request(ctx, h.through(), "register", h.any(""))
 	}
 	began := time.Now()
 	for round := 1; round <= 3 || time.Since(began) < 5*time.Minute; round++ {
-		for range 10 + h.rng.IntN(10) {
+		for range 15 + h.rng.IntN(10) {
 			h.notice(ctx)
 			h.event(ctx)
-			time.Sleep(time.Duration(h.rng.IntN(2000)) * time.Millisecond)
+			time.Sleep(time.Duration(h.rng.IntN(1500)) * time.Millisecond)
 		}
 		h.calmDown(ctx)
 		h.say("%d events until quiet time %d", h.events, round)

@@ -203,9 +203,17 @@ func (l *look) idle(key jobKey) bool {
 	return j == nil || *j.Stop || *j.Status == "dead" && done > 0 || j.IsPeriodic() || j.ParameterizedJob != nil
 }
 
+// drained reports whether a batch job lost allocs in a drain. As Nomad has it, these are not
+// replaced (hashicorp/nomad#26929).
+func (l *look) drained(key jobKey) bool {
+	return *l.jobs[key].Type == "batch" && slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
+		return a.Namespace == key.namespace && a.JobID == key.id && a.JobVersion == *l.jobs[key].Version && a.DesiredDescription == "alloc is being migrated" && a.NextAllocation == ""
+	})
+}
+
 // halves tells of a gang that runs in part.
 func (l *look) halves(key jobKey) (list []string) {
-	if l.idle(key) {
+	if l.idle(key) || l.drained(key) {
 		return nil
 	}
 	g := l.jobs[key].TaskGroups[0]
@@ -234,7 +242,7 @@ func (l *look) forgotten(key jobKey) []string {
 		return []string{fmt.Sprintf("%s waits in Nomad, and the service does not show it", key)}
 	case pending && !blocked:
 		return []string{fmt.Sprintf("%s waits as the service shows it, and not in Nomad", key)}
-	case l.idle(key) || pending || returns || l.failing[key] == "failed" || l.failing[key] == "running" || l.failing[key] == "cancelled":
+	case l.idle(key) || l.drained(key) || pending || returns || l.failing[key] == "failed" || l.failing[key] == "running" || l.failing[key] == "cancelled":
 	case total(live)+done < *g.Count:
 		return []string{fmt.Sprintf("%d of %d of %s run, and nothing waits; its deployment is %q", total(live), *g.Count, key, l.failing[key])}
 	}
