@@ -201,10 +201,13 @@ func (p *proxy) handOver(ctx context.Context, s *submission, address string) boo
 
 // deliver sends the submission to the leader and reports whether the request is
 // answered: not when the leader could not be reached at all. Its place is left before
-// the client gets the answer, which it may never read.
+// the client gets the answer, which it may never read. Once it is reached, a leader has as
+// long for its decision as for Nomad's answer; one that needs longer stands still, or is cut off.
 func (p *proxy) deliver(s *submission, leader *url.URL, leave func()) bool {
+	ctx, cancel := context.WithTimeout(s.r.Context(), dialer.Timeout+2*p.config.Limits.DecideTimeout)
+	defer cancel()
 	marked := *s
-	marked.r = s.r.Clone(s.r.Context())
+	marked.r = s.r.Clone(ctx)
 	marked.r.Header.Set(peer.Forwarded, p.config.Leadership.Secret())
 	if s.span != nil {
 		ctx, span := p.config.Traces.Begin(s.r.Context(), trace.HandOver)

@@ -186,3 +186,41 @@ func TestHalfAnAnswerOfTheLeaderIsNone(t *testing.T) {
 		t.Errorf("%d %s, and %d places are taken", w.Code, w.Body, len(p.handing))
 	}
 }
+
+// still is a leader that takes submissions and gives no answer, as one that was stopped does:
+// its kernel accepts connections.
+type still struct{}
+
+func (still) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// Regression: what was handed over to a leader that stood still was never answered, also when
+// another replica led long since. One that works has decided and has Nomad's answer by then.
+func TestALeaderThatStandsStillIsNotWaitedForForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := follower(t, testLimits, &elected{}, still{})
+		began, answers := time.Now(), submits(p, 1)
+		time.Sleep(dialer.Timeout + 2*testLimits.DecideTimeout - time.Second)
+		synctest.Wait()
+		select {
+		case w := <-answers:
+			t.Fatalf("after %s it was answered with %d %q, and a leader may take so long", time.Since(began), w.Code, w.Body)
+		default:
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		select {
+		case w := <-answers:
+			if text := w.Body.String(); w.Code != http.StatusServiceUnavailable || !strings.Contains(text, "does not answer") || w.Header().Get("Retry-After") == "" {
+				t.Errorf("it was told %d %q", w.Code, text)
+			}
+		default:
+			t.Fatalf("it has no answer after %s", time.Since(began))
+		}
+		if len(p.handing) != 0 {
+			t.Errorf("%d places are taken", len(p.handing))
+		}
+	})
+}
