@@ -37,6 +37,10 @@ func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promis
 	for _, p := range promises {
 		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
 	}
+	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask, queue: q}
+	if tx.Live(key, g.Ask.Group) == 0 && p.firstInQueue(cost) != nil {
+		return nil, false
+	}
 	turn := turnOf(tx, &g.Ask)
 	for _, w := range slices.Backward(claims(tx)) {
 		if _, why := tx.OverWithOwed(q.Name, cost, key); why == "" {

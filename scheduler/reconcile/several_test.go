@@ -61,6 +61,31 @@ func TestAGroupThatWaitsForQuotaGetsRoomAsOne(t *testing.T) {
 	}
 }
 
+// Regression: work was evicted for a group that waited for quota, and the group was not let go:
+// another one that goes first waited for the same quota. Its room stayed empty for two minutes.
+func TestNothingGoesForAGroupThatLeavesItsQuotaToAnother(t *testing.T) {
+	halves := func(gang string) json.RawMessage {
+		return json.RawMessage(strings.Replace(string(severalOf("a", 8, 2, "30", gang)), `"gpu": "1"`, `"gpu": "0.5"`, 1))
+	}
+	for name, later := range map[string]json.RawMessage{"one": wholeOf("a", 8, "30"), "several": halves(alone), "a gang": halves(asGang)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 2, modelConfig)
+				for _, job := range []json.RawMessage{wholeOf("a", 1, "70"), wholeOf("c", 2, "10"), wholeOf("c", 3, "10"), wholeOf("c", 4, "10")} {
+					h.submit(t.Context(), job)
+				}
+				h.seconds(5)
+				h.submit(t.Context(), severalOf("a", 9, 2, "70", alone)) // nothing may go for it
+				h.submit(t.Context(), later)
+				h.seconds(60)
+				if got := h.running(); got != "a/j1 c/j2 c/j3 c/j4" || h.started != 4 {
+					t.Errorf("running: %s, and %d allocs were started, want the first four\n%s", got, h.started, strings.Join(h.log, "\n"))
+				}
+			})
+		})
+	}
+}
+
 // Who goes for a group that waits for its quota waits for quota only where what it holds counts
 // for a bound of that group. Work of other queues goes for the room alone, and may start elsewhere.
 func TestWhatGoesForRoomAloneWaitsForNoQuota(t *testing.T) {
