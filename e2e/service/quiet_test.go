@@ -354,8 +354,8 @@ func (l *look) fits(g *api.TaskGroup, missing int) bool {
 	return len(blocks) > 0
 }
 
-// inVain are evictions of this quiet time for what does not run now. A dispatched job may
-// have taken the room since.
+// inVain are evictions of this quiet time for what does not run now, and did not go for
+// another one in turn. A dispatched job may have taken the room since.
 func (l *look) inVain(since time.Time) (list []string) {
 	for _, e := range l.picture.Events {
 		if e.At.Before(since) || e.Kind != "evict" && e.Kind != "reclaim" || e.For == "" {
@@ -367,6 +367,9 @@ func (l *look) inVain(since time.Time) (list []string) {
 		taken := slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
 			j := l.jobs[jobKey{a.Namespace, a.JobID}]
 			return j != nil && j.Dispatched && time.Unix(0, a.CreateTime).After(e.At.Add(-time.Second))
+		})
+		taken = taken || slices.ContainsFunc(l.picture.Events, func(later view.Event) bool {
+			return later.At.After(e.At) && later.AllocID != "" && later.Namespace == namespace && later.JobID == id
 		})
 		if !taken && !l.idle(key) && total(live)+done == 0 {
 			list = append(list, "what was evicted for does not run: "+e.Text)

@@ -47,7 +47,8 @@ type Mirror struct {
 	allocs   map[string]uint64 // modify index
 	jobs     map[JobKey]uint64 // job modify index
 	blocked  map[JobKey]*Blocked
-	at       listed // of the last complete reading
+	evals    map[JobKey]map[string]*eventEval // that are blocked, by ID: mostly one of a job
+	at       listed                           // of the last complete reading
 }
 
 // rewind makes everything that is read from here on count as newer.
@@ -66,13 +67,19 @@ func (m *Mirror) rewind() {
 		old := *b
 		old.Index, m.blocked[key] = 0, &old
 	}
+	for _, evals := range m.evals {
+		for id, e := range evals {
+			old := *e
+			old.ModifyIndex, evals[id] = 0, &old
+		}
+	}
 }
 
 // NewMirror returns an empty mirror.
 func NewMirror(h Hardware) *Mirror {
 	return &Mirror{
 		hardware: h, nodes: map[string]*Node{}, allocs: map[string]uint64{},
-		jobs: map[JobKey]uint64{}, blocked: map[JobKey]*Blocked{},
+		jobs: map[JobKey]uint64{}, blocked: map[JobKey]*Blocked{}, evals: map[JobKey]map[string]*eventEval{},
 	}
 }
 
@@ -130,17 +137,44 @@ func (m *Mirror) jobGone(key JobKey) []Change {
 // other state of the same evaluation ends that.
 func (m *Mirror) eval(e *eventEval) []Change {
 	key := JobKey{e.Namespace, e.JobID}
-	have := m.blocked[key]
-	if e.Status == "blocked" {
-		if have != nil && have.Index > e.ModifyIndex {
-			return nil
-		}
-		m.blocked[key] = e.blocked(have)
-		return []Change{{Blocked: m.blocked[key]}}
-	}
-	if have == nil || have.EvalID != e.ID || e.ModifyIndex < have.Index {
+	have, known := m.blocked[key], m.evals[key][e.ID]
+	if known != nil && known.ModifyIndex > e.ModifyIndex {
 		return nil
 	}
-	delete(m.blocked, key)
-	return []Change{{Unblocked: &key}}
+	if e.Status != "blocked" {
+		return m.evalEnded(key, e.ID)
+	}
+	if m.evals[key] == nil {
+		m.evals[key] = map[string]*eventEval{}
+	}
+	m.evals[key][e.ID] = e
+	if have != nil && have.Index > e.ModifyIndex {
+		return nil
+	}
+	m.blocked[key] = e.blocked(have)
+	return []Change{{Blocked: m.blocked[key]}}
+}
+
+// evalEnded forgets a blocked evaluation. Nomad keeps one of a job, and gives up the newer of two
+// where it has tried the older again since: what that says is missing still.
+func (m *Mirror) evalEnded(key JobKey, id string) []Change {
+	have := m.blocked[key]
+	if delete(m.evals[key], id); len(m.evals[key]) == 0 {
+		delete(m.evals, key)
+	}
+	if have == nil || have.EvalID != id {
+		return nil
+	}
+	var left *eventEval
+	for _, e := range m.evals[key] {
+		if left == nil || e.ModifyIndex > left.ModifyIndex {
+			left = e
+		}
+	}
+	if left == nil {
+		delete(m.blocked, key)
+		return []Change{{Unblocked: &key}}
+	}
+	m.blocked[key] = left.blocked(have)
+	return []Change{{Blocked: m.blocked[key]}}
 }

@@ -3,6 +3,8 @@ package nomad
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
@@ -271,15 +273,16 @@ func (c *Client) listEvals(ctx context.Context, m *Mirror) (merge, uint64, error
 		return nil, 0, err
 	}
 	return func() (changes []Change) {
-		seen := map[JobKey]bool{}
+		seen := map[string]bool{}
 		for _, e := range evals {
-			seen[JobKey{e.Namespace, e.JobID}] = true
+			seen[e.ID] = true
 			changes = append(changes, m.eval(e)...)
 		}
-		for key := range m.blocked {
-			if !seen[key] {
-				delete(m.blocked, key)
-				changes = append(changes, Change{Unblocked: &key})
+		for key, b := range m.blocked {
+			for _, id := range append(slices.Collect(maps.Keys(m.evals[key])), b.EvalID) {
+				if !seen[id] {
+					changes = append(changes, m.evalEnded(key, id)...)
+				}
 			}
 		}
 		return changes

@@ -56,6 +56,38 @@ func TestWhatIsAChange(t *testing.T) {
 	}
 }
 
+// Regression: a job that waited was forgotten. Nomad may have two blocked evaluations of a job for
+// a moment, and give up the newer one as a duplicate of the older, which it had tried again since.
+func TestOneOfTwoBlockedEvaluationsEnds(t *testing.T) {
+	key := JobKey{"n", "j"}
+	at := func(id, status string, index uint64) *eventEval {
+		return &eventEval{ID: id, Namespace: "n", JobID: "j", Status: status, CreateIndex: 3, ModifyIndex: index, CreateTime: int64(index), FailedTGAllocs: map[string]*failedGroup{"g": nil}}
+	}
+	for name, row := range map[string]struct {
+		evals []*eventEval
+		left  string // the evaluation that says what is missing in the end
+	}{
+		"the newer one":                 {[]*eventEval{at("old", "blocked", 5), at("new", "blocked", 7), at("new", "canceled", 8)}, "old"},
+		"the older one":                 {[]*eventEval{at("old", "blocked", 5), at("new", "blocked", 7), at("old", "canceled", 8)}, "new"},
+		"the newer one, heard of first": {[]*eventEval{at("new", "blocked", 7), at("old", "blocked", 5), at("new", "canceled", 8)}, "old"},
+		"both":                          {[]*eventEval{at("old", "blocked", 5), at("new", "blocked", 7), at("old", "canceled", 8), at("new", "complete", 9)}, ""},
+		"both, the newer one first":     {[]*eventEval{at("old", "blocked", 5), at("new", "blocked", 7), at("new", "canceled", 8), at("old", "complete", 9)}, ""},
+		"the last of three":             {[]*eventEval{at("old", "blocked", 5), at("new", "blocked", 7), at("last", "blocked", 8), at("last", "canceled", 9)}, "new"},
+	} {
+		m, told := NewMirror(Hardware{}), ""
+		for _, e := range row.evals {
+			for _, c := range m.eval(e) {
+				if told = ""; c.Blocked != nil {
+					told = c.Blocked.EvalID
+				}
+			}
+		}
+		if b := m.blocked[key]; told != row.left || (b == nil) != (row.left == "") || b != nil && (b.EvalID != row.left || !b.Since.Equal(time.Unix(0, int64(row.evals[0].ModifyIndex)))) {
+			t.Errorf("%s ends: told of %q, and it is %+v, want %q", name, told, b, row.left)
+		}
+	}
+}
+
 // What a blocked evaluation says, from when on: another of the job does not begin the wait anew.
 func TestWhatABlockedEvaluationSays(t *testing.T) {
 	e := &eventEval{
