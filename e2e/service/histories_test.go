@@ -511,7 +511,7 @@ func (h *history) sum(seed uint64) {
 	list, _, err := h.c.API.Allocations().List(&api.QueryOptions{Namespace: "*"})
 	h.told(err)
 	did := ""
-	for _, action := range []string{"evict", "reclaim", "hold", "release", "fallback", "widen"} {
+	for _, action := range []string{"evict", "reclaim", "hold", "let_go", "fallback"} {
 		n := 0
 		for _, r := range h.all {
 			n += strings.Count(r.said(h.t), fmt.Sprintf(`"action":%q`, action))

@@ -378,15 +378,17 @@ func (l *look) inVain(since time.Time) (list []string) {
 	return list
 }
 
-// miscounted compares what the service says that queues hold with what Nomad says.
+// miscounted compares what the service says that queues hold with what Nomad says. Room that
+// was made or promised lately counts too: a promise ends after two minutes.
 func (l *look) miscounted() (list []string) {
+	promised := slices.ContainsFunc(l.picture.Events, func(e view.Event) bool { return l.picture.At.Sub(e.At) < 130*time.Second })
 	for _, q := range l.picture.Queues {
 		held := int64(0)
 		for _, namespace := range q.Namespaces {
 			held += int64(l.held(namespace))
 		}
 		const slices = 14 // of a T4
-		if want := held * 1000 / slices; q.UsedMilli < want-30 || q.UsedMilli > want+30 {
+		if want := held * 1000 / slices; q.UsedMilli < want-30 || q.UsedMilli > want+30 && !promised {
 			list = append(list, fmt.Sprintf("queue %s holds %d slices, and as the service shows it %d thousandths of a GPU", q.Name, held, q.UsedMilli))
 		}
 	}
