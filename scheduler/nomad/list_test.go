@@ -455,3 +455,21 @@ func TestANodeThatCannotBeReadIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Of two blocked evaluations of a job that are listed, either may be gone the next time.
+func TestOneOfTwoListedEvaluationsIsGone(t *testing.T) {
+	both := []eventEval{{ID: "e0", Namespace: "a", JobID: "j", Status: "blocked", ModifyIndex: 8}, {ID: "e1", Namespace: "a", JobID: "j", Status: "blocked", ModifyIndex: 9}}
+	for left, evals := range map[string][]eventEval{"e0": both[:1], "e1": both[1:], "": {}} {
+		nomad, client := fullNomad(t)
+		c, m := NewClient(client), NewMirror(Hardware{})
+		nomad.set(func() { nomad.evals = both })
+		if _, _, err := c.relist(t.Context(), m); err != nil || m.blocked[JobKey{"a", "j"}].EvalID != "e1" {
+			t.Fatalf("it waits with %+v, %v", m.blocked, err)
+		}
+		nomad.set(func() { nomad.evals, nomad.index = evals, nomad.index+1 })
+		_, _, err := c.relist(t.Context(), m)
+		if b := m.blocked[JobKey{"a", "j"}]; err != nil || (b == nil) != (left == "") || b != nil && b.EvalID != left || len(m.evals[JobKey{"a", "j"}]) != len(evals) {
+			t.Errorf("where %q is left, it waits with %+v, %v", left, b, err)
+		}
+	}
+}
