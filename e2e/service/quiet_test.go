@@ -242,7 +242,7 @@ func (l *look) forgotten(key jobKey) []string {
 		return []string{fmt.Sprintf("%s waits in Nomad, and the service does not show it", key)}
 	case pending && !blocked:
 		return []string{fmt.Sprintf("%s waits as the service shows it, and not in Nomad", key)}
-	case l.idle(key) || l.drained(key) || pending || returns || l.failing[key] == "failed" || l.failing[key] == "running" || l.failing[key] == "cancelled":
+	case l.idle(key) || l.drained(key) || pending || returns || l.failing[key] == "failed" || l.failing[key] == "running" || l.failing[key] == api.DeploymentStatusCancelled:
 	case total(live)+done < *g.Count:
 		return []string{fmt.Sprintf("%d of %d of %s run, and nothing waits; its deployment is %q", total(live), *g.Count, key, l.failing[key])}
 	}
@@ -355,7 +355,9 @@ func (l *look) fits(g *api.TaskGroup, missing int) bool {
 }
 
 // inVain are evictions of this quiet time for what does not run now, and did not go for
-// another one in turn. A dispatched job may have taken the room since.
+// another one in turn. Others may have taken the room: a dispatched job that is not to be kept
+// off it, or one of a lower priority. Nomad evaluates as many jobs at once as its server has
+// processors, and who is ready first is placed first.
 func (l *look) inVain(since time.Time) (list []string) {
 	for _, e := range l.picture.Events {
 		if e.At.Before(since) || e.Kind != "evict" && e.Kind != "reclaim" || e.For == "" {
@@ -367,7 +369,7 @@ func (l *look) inVain(since time.Time) (list []string) {
 		taken := slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
 			j := l.jobs[jobKey{a.Namespace, a.JobID}]
 			return j != nil && j.Dispatched && time.Unix(0, a.CreateTime).After(e.At.Add(-time.Second))
-		})
+		}) || l.taken(e)
 		taken = taken || slices.ContainsFunc(l.picture.Events, func(later view.Event) bool {
 			return later.At.After(e.At) && later.AllocID != "" && later.Namespace == namespace && later.JobID == id
 		})
@@ -376,6 +378,16 @@ func (l *look) inVain(since time.Time) (list []string) {
 		}
 	}
 	return list
+}
+
+// taken reports whether another job than the victim's and the one that room was made for started
+// on the victim's node since.
+func (l *look) taken(e view.Event) bool {
+	at := slices.IndexFunc(l.allocs, func(a *api.AllocationListStub) bool { return a.ID == e.AllocID })
+	return at >= 0 && slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
+		other := a.JobID != e.JobID && a.Namespace+"/"+a.JobID != e.For
+		return other && a.NodeID == l.allocs[at].NodeID && time.Unix(0, a.CreateTime).After(e.At)
+	})
 }
 
 // miscounted compares what the service says that queues hold with what Nomad says. Room that
