@@ -25,16 +25,16 @@ const (
 
 // look is what Nomad and the replica that leads say at one moment.
 type look struct {
-	jobs    map[jobKey]*api.Job
-	allocs  []*api.AllocationListStub
-	nodes   []*api.Node
-	blocked map[jobKey]*api.Evaluation
-	failing map[jobKey]string // status of the newest deployment
-	picture *view.Cluster
+	jobs       map[jobKey]*api.Job
+	allocs     []*api.AllocationListStub
+	nodes      []*api.Node
+	blocked    map[jobKey]*api.Evaluation
+	deployment map[jobKey]string // status of the newest
+	picture    *view.Cluster
 }
 
 func (h *history) look(ctx context.Context) (*look, error) {
-	l := &look{jobs: map[jobKey]*api.Job{}, blocked: map[jobKey]*api.Evaluation{}, failing: map[jobKey]string{}}
+	l := &look{jobs: map[jobKey]*api.Job{}, blocked: map[jobKey]*api.Evaluation{}, deployment: map[jobKey]string{}}
 	all := (&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true"}}).WithContext(ctx)
 	var err error
 	if _, l.picture = h.leader(ctx); l.picture == nil {
@@ -57,7 +57,7 @@ func (h *history) look(ctx context.Context) (*look, error) {
 			return nil, err
 		}
 		if d != nil {
-			l.failing[key] = d.Status
+			l.deployment[key] = d.Status
 		}
 	}
 	evals, _, err := h.c.API.Evaluations().List((&api.QueryOptions{Namespace: "*", Filter: `Status == "blocked"`}).WithContext(ctx))
@@ -237,14 +237,15 @@ func (l *look) forgotten(key jobKey) []string {
 	e := l.blocked[key]
 	blocked := e != nil && !*j.Stop
 	live, done := l.live(key)
+	deploys := l.deployment[key]
 	switch g := j.TaskGroups[0]; {
 	case blocked && !pending && len(g.Tasks[0].Resources.Devices) > 0:
 		return []string{fmt.Sprintf("%s waits in Nomad, and the service does not show it", key)}
 	case pending && !blocked:
 		return []string{fmt.Sprintf("%s waits as the service shows it, and not in Nomad", key)}
-	case l.idle(key) || l.drained(key) || pending || returns || l.failing[key] == "failed" || l.failing[key] == "running" || l.failing[key] == api.DeploymentStatusCancelled:
+	case l.idle(key) || l.drained(key) || pending || returns || deploys != "" && deploys != api.DeploymentStatusSuccessful:
 	case total(live)+done < *g.Count:
-		return []string{fmt.Sprintf("%d of %d of %s run, and nothing waits; its deployment is %q", total(live), *g.Count, key, l.failing[key])}
+		return []string{fmt.Sprintf("%d of %d of %s run, and nothing waits; its deployment is %q", total(live), *g.Count, key, deploys)}
 	}
 	return nil
 }
