@@ -203,17 +203,20 @@ func (l *look) idle(key jobKey) bool {
 	return j == nil || *j.Stop || *j.Status == "dead" && done > 0 || j.IsPeriodic() || j.ParameterizedJob != nil
 }
 
-// drained reports whether a batch job lost allocs in a drain. As Nomad has it, these are not
-// replaced (hashicorp/nomad#26929).
-func (l *look) drained(key jobKey) bool {
-	return *l.jobs[key].Type == "batch" && slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
-		return a.Namespace == key.namespace && a.JobID == key.id && a.JobVersion == *l.jobs[key].Version && a.DesiredDescription == "alloc is being migrated" && a.NextAllocation == ""
+// abandoned reports whether Nomad by itself does not replace what a job has lost: allocs of batch
+// jobs that a drain stopped (hashicorp/nomad#26929), and what failed in a deployment that ended.
+func (l *look) abandoned(key jobKey) bool {
+	j := l.jobs[key]
+	return slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
+		drained := *j.Type == "batch" && a.DesiredDescription == "alloc is being migrated"
+		failed := a.ClientStatus == api.AllocClientStatusFailed && a.FollowupEvalID == ""
+		return a.Namespace == key.namespace && a.JobID == key.id && a.JobVersion == *j.Version && a.NextAllocation == "" && (drained || failed)
 	})
 }
 
 // halves tells of a gang that runs in part.
 func (l *look) halves(key jobKey) (list []string) {
-	if l.idle(key) || l.drained(key) {
+	if l.idle(key) || l.abandoned(key) {
 		return nil
 	}
 	g := l.jobs[key].TaskGroups[0]
@@ -243,7 +246,7 @@ func (l *look) forgotten(key jobKey) []string {
 		return []string{fmt.Sprintf("%s waits in Nomad, and the service does not show it", key)}
 	case pending && !blocked:
 		return []string{fmt.Sprintf("%s waits as the service shows it, and not in Nomad", key)}
-	case l.idle(key) || l.drained(key) || pending || returns || deploys != "" && deploys != api.DeploymentStatusSuccessful:
+	case l.idle(key) || l.abandoned(key) || pending || returns || deploys != "" && deploys != api.DeploymentStatusSuccessful:
 	case total(live)+done < *g.Count:
 		return []string{fmt.Sprintf("%d of %d of %s run, and nothing waits; its deployment is %q", total(live), *g.Count, key, deploys)}
 	}
