@@ -37,8 +37,7 @@ func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promis
 	for _, p := range promises {
 		cost = cost.Plus(tx.Charge(p.Usage.NodeID, p.Usage.Takes))
 	}
-	p := &groupPlacer{tx: tx, key: key, ask: &g.Ask, queue: q}
-	if tx.Live(key, g.Ask.Group) == 0 && p.firstInQueue(cost) != nil {
+	if tx.Live(key, g.Ask.Group) == 0 && firstInQueue(groupAsk{tx: tx, key: key, ask: &g.Ask, queue: q}, cost) != nil {
 		return nil, false
 	}
 	turn := turnOf(tx, &g.Ask)
