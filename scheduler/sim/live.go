@@ -32,6 +32,11 @@ type LiveOptions struct {
 	// them, by how long those ran that have ended; 0: none. It needs a policy of the
 	// product, and no priorities and queues.
 	Outlook int
+	// Strict has what is behind a task that does not fit wait too.
+	Strict bool
+	// Limits are what the service bounds waits and evictions by: with them a replay keeps to
+	// them, and measures its bounds. Nil: there are none. They need a policy of the product.
+	Limits *Limits
 	// learned is what estimates learn of a task that has ended: nil, it was not like that;
 	// limit is how long it says itself that it runs. Tests distort them.
 	learned func(*Task) *Task
@@ -69,6 +74,13 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 	} else if len(o.Quotas) > 0 {
 		return LiveResult{}, fmt.Errorf("replay with quotas: only the product's policies keep them, and only where tasks wait")
 	}
+	if (o.Limits != nil || o.Strict) && l.planned == nil {
+		return LiveResult{}, fmt.Errorf("bound waits: only with the product's policies, where tasks wait")
+	}
+	if o.Limits != nil {
+		l.watch, l.window = newWatch(l, *o.Limits), newWindow(l, nodes)
+		l.planned.taken = l.window.takes
+	}
 	if o.Outlook > 0 {
 		if l.planned == nil || l.evicts {
 			return LiveResult{}, fmt.Errorf("estimate starts: only with the product's policies, where tasks wait, without priorities and queues")
@@ -85,6 +97,9 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		return LiveResult{}, err
 	}
 	l.summarize()
+	if l.watch != nil {
+		l.result.Bounds = l.watch.sum()
+	}
 	return l.result, nil
 }
 
@@ -96,6 +111,10 @@ type live struct {
 	past     *quota.Past
 	evicts   bool
 	outlook  *foresight // nil: none
+	watch    *watch     // with limits
+	window   *window    // with limits
+	begun    float64    // when something started last
+	passed   []int      // that wait and were tried before the one that is tried
 	empty    *cluster   // with nothing on it
 	tasks    []Task
 	running  []*running // by task
@@ -120,14 +139,18 @@ type running struct {
 	end   float64
 	spot  Spot
 	gone  bool
+
+	pinned, spent bool // it may not be evicted, or not for its own queue
 }
 
 // run goes from event to event: the next end or the next arrival. Ends that
 // come at the time of an arrival come first.
 func (l *live) run() error {
 	next := 0
-	for next < len(l.tasks) || (l.Queue && l.ends.Len() > 0) {
-		if l.ends.Len() > 0 && (next == len(l.tasks) || l.ends[0].end <= l.tasks[next].ArriveSecond) {
+	for next < len(l.tasks) || (l.Queue && l.ends.Len() > 0) || l.mayTick() {
+		if l.tick(next) {
+			// what waits is tried again
+		} else if l.ends.Len() > 0 && (next == len(l.tasks) || l.ends[0].end <= l.tasks[next].ArriveSecond) {
 			l.advance(l.ends[0].end)
 			l.finish(heap.Pop(&l.ends).(*running))
 		} else {
@@ -144,6 +167,25 @@ func (l *live) run() error {
 		l.note()
 	}
 	return nil
+}
+
+// With limits, what waits is tried again every tickSeconds, as the service does: work may be
+// evicted that was spared until then. It is given up when nothing has run for so many seconds.
+const tickSeconds, idleSeconds = 30, 2 * 3600
+
+// mayTick reports whether time alone may let something start.
+func (l *live) mayTick() bool {
+	return l.watch != nil && len(l.waiting) > 0 && l.now-l.begun < idleSeconds
+}
+
+// tick lets time go by, where nothing ends or arrives sooner.
+func (l *live) tick(next int) bool {
+	at := l.now + tickSeconds
+	if !l.mayTick() || l.ends.Len() > 0 && l.ends[0].end <= at || next < len(l.tasks) && l.tasks[next].ArriveSecond <= at {
+		return false
+	}
+	l.advance(at)
+	return true
 }
 
 // momentEvery is the least time between two moments of the timeline.
@@ -188,6 +230,12 @@ func (l *live) arrive(i int) {
 	t := &l.tasks[i]
 	l.timed(func() {
 		l.placer.Arrive(t, l.now)
+		if l.watch != nil {
+			if l.watch.refuses(t) {
+				return // the service refuses it
+			}
+			l.watch.waitsAgain(i)
+		}
 		if !l.Queue || len(l.waiting) == 0 {
 			if l.try(i) {
 				return
@@ -220,6 +268,10 @@ func (l *live) finish(r *running) {
 	t := &l.tasks[r.task]
 	l.placer.End(t, r.spot, l.now)
 	l.running[r.task] = nil
+	if l.window != nil {
+		l.window.leaves(r.task, r.spot)
+		l.window.lives.ended(t)
+	}
 	l.hold(t, -1)
 	if l.outlook != nil {
 		l.outlook.ended(t)
@@ -248,13 +300,18 @@ func (l *live) schedule() error {
 	if l.evicts {
 		l.order()
 	}
-	failed := map[chance]bool{}
+	if l.watch != nil {
+		l.watch.spare()
+		l.window.renew(l.waiting, l.Limits.Kept)
+	}
+	failed, blocked := map[chance]bool{}, false
 	var waiting []int
+	l.passed = nil
 	for _, i := range slices.Clone(l.waiting) {
 		t := &l.tasks[i]
 		c := chance{keyOf(t), t.Queue, t.Priority}
-		if failed[c] {
-			waiting = append(waiting, i)
+		if failed[c] || blocked {
+			waiting, l.passed = append(waiting, i), append(l.passed, i)
 			continue
 		}
 		var evicted []int
@@ -269,12 +326,17 @@ func (l *live) schedule() error {
 			return err
 		}
 		if !ok {
-			failed[c] = true
-			waiting = append(waiting, i)
+			failed[c], blocked = true, l.Strict
+			waiting, l.passed = append(waiting, i), append(l.passed, i)
 		}
 		waiting = append(waiting, evicted...)
 	}
-	l.waiting = waiting
+	l.waiting, l.passed = waiting, nil
+	if l.watch != nil {
+		for _, i := range waiting {
+			l.watch.ask(i)
+		}
+	}
 	return nil
 }
 
@@ -290,17 +352,43 @@ func (l *live) request(i int) place.Request {
 // order sorts what waits as the product would.
 func (l *live) order() {
 	order := l.planned.Planner.Order()
-	turn := func(i int) quota.Turn {
-		t := &l.tasks[i]
-		return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(t.ArriveSecond)}
+	slices.SortStableFunc(l.waiting, func(x, y int) int { return order.Compare(l.turn(x), l.turn(y)) })
+}
+
+// turn is the place of a task that waits in the order.
+func (l *live) turn(i int) quota.Turn {
+	t := &l.tasks[i]
+	since := t.ArriveSecond
+	if l.watch != nil {
+		since = l.watch.since[i]
 	}
-	slices.SortStableFunc(l.waiting, func(x, y int) int { return order.Compare(turn(x), turn(y)) })
+	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since)}
+}
+
+// startsBeside starts a task where there is room that is kept for no other; held reports that
+// there is other room only.
+func (l *live) startsBeside(i int) (ok, held bool, err error) {
+	t := &l.tasks[i]
+	pl, ok, held := l.planned.unkept(t, l.request(i), l.now)
+	if !ok {
+		return false, held, nil
+	}
+	spot, err := l.planned.book(t, pl.Usage, l.now)
+	if err == nil {
+		l.begin(i, spot)
+	}
+	return err == nil, false, err
 }
 
 // preempt starts a task, with evictions where it must; it returns the evicted.
 func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
+	if l.watch != nil {
+		if ok, held, err := l.startsBeside(i); ok || held || err != nil {
+			return nil, ok, err
+		}
+	}
 	plan, err := l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
-	if err != nil {
+	if err != nil || l.watch != nil && !l.watch.allows(len(plan.Victims)) {
 		return nil, false, nil // no room: it waits
 	}
 	if r := l.request(i); len(plan.Victims) == 0 && l.planned.keeps(&l.tasks[i], &r, &plan.Placements[0].Usage, l.now) {
@@ -314,11 +402,17 @@ func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
 		r := l.running[j]
 		r.gone = true
 		l.running[j] = nil
+		if l.window != nil {
+			l.window.leaves(j, r.spot)
+		}
 		l.planned.evict(&l.tasks[j])
 		l.hold(&l.tasks[j], -1)
 		l.result.Evictions++
 		l.result.LostMilliS += int64(float64(l.tasks[j].Demand()) * (l.now - r.start))
 		evicted = append(evicted, j)
+	}
+	if l.watch != nil {
+		l.watch.evicts(evicted, i)
 	}
 	spot, err := l.planned.book(&l.tasks[i], plan.Placements[0].Usage, l.now)
 	if err != nil {
@@ -334,6 +428,12 @@ func (l *live) begin(i int, spot Spot) {
 	r := &running{task: i, start: l.now, end: l.now + t.RunSeconds, spot: spot}
 	l.running[i] = r
 	heap.Push(&l.ends, r)
+	l.begun = l.now
+	if l.watch != nil {
+		l.watch.starts(i, l.passed)
+		l.watch.mark(i)
+		l.window.starts(i, spot)
+	}
 	if s := &l.result.Starts[i]; s.Spot.Node < 0 && (l.All || l.now <= l.end) {
 		*s = Start{l.now, spot}
 		l.result.Started++

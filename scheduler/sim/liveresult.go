@@ -27,9 +27,11 @@ type LiveResult struct {
 	Fairness float64
 	Speed    Speed
 	// Outlook is how the estimates turned out; nil without.
-	Outlook  *Calibration `json:",omitempty"`
-	Timeline []Moment     `json:"-"`
-	Starts   []Start      `json:"-"` // per task
+	Outlook *Calibration `json:",omitempty"`
+	// Bounds are how long anyone waited behind others; nil without limits.
+	Bounds   *Bounds  `json:",omitempty"`
+	Timeline []Moment `json:"-"`
+	Starts   []Start  `json:"-"` // per task
 }
 
 // ClassResult is what happened to the tasks of one size.

@@ -30,6 +30,7 @@ const (
 	drawVariant = iota + 1
 	drawArrivals
 	drawOrder
+	drawBurst
 )
 
 // Sample draws a workload from the nodes and the task list of a trace by the

@@ -29,6 +29,7 @@ type liveOptions struct {
 	count     int
 	loads     []float64
 	durations string
+	burst     bool
 }
 
 // synthetic workloads have so many nodes unless the command line says otherwise.
@@ -38,6 +39,7 @@ func (l *liveOptions) register(fs *flag.FlagSet) {
 	l.LiveSampling = sim.DefaultLiveSampling()
 	fs.IntVar(&l.count, "count", 0, "number of nodes (default: 200, of a synthetic cluster with departures 50, with -from and departures 600)")
 	fs.Func("load", "`percent` of the cluster that tasks which end want at a time, with -from several for equal parts of the time, separated by commas (default: 90 with -from, else 110)", l.setLoads)
+	fs.BoolVar(&l.burst, "burst", false, "give what arrives, with its times, to the queues greedy and bursty, with the priorities 30, 50 and 70")
 	fs.StringVar(&l.durations, "durations", "", "CSV `file` of tasks to draw durations from, with -from (default: that of -from)")
 	fs.Float64Var(&l.Hours, "hours", l.Hours, "`hours` until the last arrival, with -from")
 	fs.IntVar(&l.Tasks, "tasks", l.Tasks, "at most so many arrivals, with -from")
@@ -64,6 +66,8 @@ func (l *liveOptions) check(fs *flag.FlagSet, from, live bool) error {
 	switch name := command.Given(fs, "durations hours tasks cap exponential wave"); {
 	case name != "" && !(from && live):
 		return fmt.Errorf("-%s goes with -from, for tasks that end", name)
+	case l.burst && !live:
+		return errors.New("-burst goes with tasks that end: -live")
 	case command.Given(fs, "count") != "" && l.count < 1:
 		return fmt.Errorf("-count %d: want 1 or more", l.count)
 	case command.Given(fs, "count") != "" && from && !live:
@@ -82,6 +86,14 @@ func (l *liveOptions) check(fs *flag.FlagSet, from, live bool) error {
 
 // workload draws what the options say; tasks end where the synthetic one is live.
 func (l *liveOptions) workload(o *drawOptions, s sim.Synthetic) (sim.Workload, error) {
+	w, err := l.arrivals(o, s)
+	if l.burst {
+		sim.Burst(w.Arrivals, o.Seed)
+	}
+	return w, err
+}
+
+func (l *liveOptions) arrivals(o *drawOptions, s sim.Synthetic) (sim.Workload, error) {
 	if s.Live && o.from != "" {
 		return l.draw(o)
 	}

@@ -50,6 +50,7 @@ memory: gpu_memory_mib.`
 type replayOptions struct {
 	drawOptions
 	liveOptions
+	boundOptions
 	whatIf
 	arrivals, history, quotas string
 	policy, out, plot         string
@@ -68,6 +69,7 @@ func runReplay(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.history, "history", "", "CSV `file` of tasks that ran before; the demand is learned from it (default: with -from what is drawn from)")
 	fs.StringVar(&o.quotas, "quotas", "", "CSV `file` of queue,parent,guarantee_milli,limit_milli; with -queue")
 	fs.DurationVar(&o.halfLife, "half-life", 24*time.Hour, "after which `time` what a queue used counts half in the order of what waits; with -quotas")
+	o.boundOptions.register(fs)
 	o.whatIf.register(fs)
 	fs.StringVar(&o.policy, "policy", "BALANCED", "`policies` to run, separated by commas")
 	fs.StringVar(&o.out, "out", "", "write what started when and where to this CSV `file`")
@@ -102,8 +104,8 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 	switch {
 	case o.from == "" && (o.nodes == "") != (o.arrivals == ""):
 		return errors.New("-nodes and -arrivals go together, or -nodes and -from")
-	case o.arrivals != "" && command.Given(fs, "demand models count load") != "":
-		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", command.Given(fs, "demand models count load"))
+	case o.arrivals != "" && command.Given(fs, "demand models count load burst") != "":
+		return fmt.Errorf("-%s does not go with -arrivals, which says what arrives", command.Given(fs, "demand models count load burst"))
 	case o.quotas != "" && !o.queue:
 		return fmt.Errorf("-quotas %q goes with -queue: without it nothing waits for its quota", o.quotas)
 	}
@@ -111,6 +113,9 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 		if len(o.mig) > 0 && (o.quotas != "" || o.outlook > 0 || slices.Contains([]string{"fgd", "bestfit", "random"}, name)) {
 			return fmt.Errorf("-mig %q goes with the product's policies, without -quotas and -outlook", o.mig[0])
 		}
+	}
+	if err := o.boundOptions.check(fs, o.queue); err != nil {
+		return err
 	}
 	if err := o.whatIf.check(o.arrivals); err != nil {
 		return err
@@ -157,7 +162,13 @@ func replay(o *replayOptions, stdout io.Writer) error {
 	if len(o.mig) > 0 || o.cluster != "" && o.outlook > 0 {
 		w.Arrivals = alike(w.Arrivals)
 	}
-	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock()}
+	options := sim.LiveOptions{Queue: o.queue, All: o.cluster != "", HalfLife: o.halfLife, Outlook: o.outlook, Now: o.clock(), Strict: o.strict}
+	if o.bounds {
+		options.Limits = &o.Limits
+	}
+	if o.burst && o.queue {
+		options.Quotas = sim.EvenQueues(w.Nodes, w.Arrivals)
+	}
 	if o.quotas != "" {
 		err := command.ReadFile(o.quotas, func(r io.Reader) (err error) { options.Quotas, err = sim.ReadQueues(r); return })
 		if err != nil {
@@ -309,6 +320,11 @@ func printReplayed(all []replayed, queue bool, stdout io.Writer) error {
 				fmt.Fprintf(t, "%s\t%s\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.1f\n", r.Policy, k, q.Tasks, q.Mean, q.P95, q.P99, q.Longest, float64(q.DoneMilliS)/gpuHour)
 			}
 			fmt.Fprintf(t, "%s\tfairness\t%.3f\t(Jain's index of work done per guarantee; %.1f GPU hours lost to evictions)\n", r.Policy, r.Fairness, float64(r.LostMilliS)/gpuHour)
+		}
+	}
+	for i := range all {
+		if all[i].Bounds != nil {
+			printBounds(t, &all[i])
 		}
 	}
 	return t.Flush()

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
+)
+
+// window is the tasks whose turn is next, each with the node that is kept for it, as in the
+// service: where the least has to go. All work of a replay ends by itself.
+type window struct {
+	l     *live
+	lives *foresight
+	rest  *cluster // with the tasks on it that take no GPU
+	held  []int64  // GPU milli, by node
+	on    []map[int]bool
+	kept  []keptNode
+}
+
+// keptNode is a node that is kept for a task.
+type keptNode struct {
+	task, node int
+	turn       quota.Turn
+	soonest    *time.Duration // nil: not looked up yet
+}
+
+func newWindow(l *live, nodes []Node) *window {
+	w := &window{l: l, lives: newForesight(l), rest: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
+	for i := range w.on {
+		w.on[i] = map[int]bool{}
+	}
+	return w
+}
+
+// starts books a task on its node.
+func (w *window) starts(i int, s Spot) {
+	t := &w.l.tasks[i]
+	if t.GPUs == 0 {
+		w.rest.nodes[s.Node].book(t, nil)
+		return
+	}
+	w.held[s.Node] += max(1, t.Demand())
+	w.on[s.Node][i] = true
+}
+
+// leaves takes a task off its node.
+func (w *window) leaves(i int, s Spot) {
+	t := &w.l.tasks[i]
+	if t.GPUs == 0 {
+		w.rest.nodes[s.Node].free(t, nil)
+		return
+	}
+	w.held[s.Node] -= max(1, t.Demand())
+	delete(w.on[s.Node], i)
+}
+
+// renew keeps a node for each of the first that wait, in their order.
+func (w *window) renew(waiting []int, most int) {
+	w.kept = w.kept[:0]
+	taken := map[int]bool{}
+	for _, i := range waiting[:min(most, len(waiting))] {
+		if node := w.least(&w.l.tasks[i], taken); node >= 0 {
+			taken[node] = true
+			w.kept = append(w.kept, keptNode{task: i, node: node, turn: w.l.turn(i)})
+		}
+	}
+}
+
+// least is the node where the least has to go for a task; of several the first, and -1 where
+// none is left.
+func (w *window) least(t *Task, taken map[int]bool) int {
+	best := -1
+	for at := range w.rest.nodes {
+		if (best < 0 || w.held[at] < w.held[best]) && !taken[at] && w.rest.nodes[at].fits(t) {
+			best = at
+		}
+	}
+	return best
+}
+
+// takes reports whether a placement of a task would take room from one that goes first.
+func (w *window) takes(t *Task, u *place.Usage) bool {
+	at := w.l.planned.at[u.NodeID]
+	for k := range w.kept {
+		first := &w.kept[k]
+		i, err := strconv.Atoi(u.ID)
+		if err != nil || first.node != at || first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
+			continue
+		}
+		spot := spotOf(at, u)
+		w.rest.nodes[at].book(t, spot.GPUs)
+		fits := w.rest.nodes[at].fits(&w.l.tasks[first.task])
+		w.rest.nodes[at].free(t, spot.GPUs)
+		if !fits && !turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first)) {
+			return true
+		}
+	}
+	return false
+}
+
+// soonest is when a task could start on the node that is kept for it, if all that is in its
+// way ended early.
+func (w *window) soonest(k *keptNode) time.Duration {
+	if k.soonest != nil {
+		return *k.soonest
+	}
+	m := w.rest.nodes[k.node]
+	m.gpus, m.gpuMemory = slices.Clone(m.gpus), slices.Clone(m.gpuMemory)
+	var ends []turns.Ending
+	for i := range w.on[k.node] {
+		r := w.l.running[i]
+		m.book(&w.l.tasks[i], r.spot.GPUs)
+		left := w.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-r.start))
+		ends = append(ends, turns.Ending{ID: strconv.Itoa(i), At: turns.MayBeGone(left)})
+	}
+	start := turns.Soonest(ends, func(gone map[string]bool) bool {
+		free := m
+		free.gpus, free.gpuMemory = slices.Clone(m.gpus), slices.Clone(m.gpuMemory)
+		for i := range w.on[k.node] {
+			if gone[strconv.Itoa(i)] {
+				free.free(&w.l.tasks[i], w.l.running[i].spot.GPUs)
+			}
+		}
+		return free.fits(&w.l.tasks[k.task])
+	})
+	k.soonest = &start
+	return start
+}
