@@ -5,23 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 )
-
-// Limits are what the service bounds waits and evictions by, for [LiveOptions].
-type Limits struct {
-	Kept         int // most nodes that are kept for what waits
-	MaxPerJob    int // evictions in an hour
-	MaxPerQueue  int
-	MaxPerMinute int // of all work
-}
-
-// DefaultLimits are those of the service.
-func DefaultLimits() Limits {
-	return Limits{Kept: turns.MostKept, MaxPerJob: 4, MaxPerQueue: 60, MaxPerMinute: 30}
-}
 
 // Bounds is how long anyone waited behind others in a replay, and how often work had to
 // go. All of the time counts, also that after the last arrival, and waits until they end.
@@ -51,6 +36,8 @@ type Behind struct {
 	// LongestBehind how long one waited at most from then until it started itself.
 	Overtaken     int
 	LongestBehind float64
+	// LongestFirst is for how long one was the first of all that waited, at most.
+	LongestFirst float64
 }
 
 // Owed is how long a queue waited for what was its own, in tasks of a size.
@@ -65,48 +52,40 @@ type owed struct {
 	size  Class
 }
 
-// watch measures bounds during a replay, and counts evictions as the service does.
+// watch measures bounds during a replay.
 type watch struct {
 	l         *live
-	limits    Limits
-	refuses   func(*Task) bool // what no node could ever hold
-	since     []float64        // by task: when it began to wait this time
-	overtaken []float64        // when something else went ahead of it first; -1: nothing has
-	asks      []float64        // since when its queue is owed what it asks for; -1: it is not
+	since     []float64 // by task: when it began to wait this time
+	overtaken []float64 // when something else went ahead of it first; -1: nothing has
+	first     []float64 // for how long it has been the first of all that wait
+	asks      []float64 // since when its queue is owed what it asks for; -1: it is not
 	evicted   [][]time.Time
 	chain     []int // of a task that waits: how many evictions made it wait, one for the other
 	handover  []int // of a task that runs: how many evictions gave it its room, one after the other
 
-	perJob  turns.Evictions[int]
-	perTeam turns.Evictions[string]
-	limiter *rate.Limiter
-
-	waits  map[[2]int][]float64 // by size and priority
+	waited map[[2]int][]float64 // by size and priority
 	behind map[[2]int]*Behind
 	owed   map[owed]waitTimes
 	result Bounds
 }
 
-func newWatch(l *live, limits Limits) *watch {
+func newWatch(l *live) *watch {
 	n := len(l.tasks)
-	w := &watch{
-		l: l, limits: limits, refuses: l.impossible(), since: make([]float64, n), overtaken: make([]float64, n), asks: make([]float64, n),
+	return &watch{
+		l: l, since: make([]float64, n), overtaken: make([]float64, n), first: make([]float64, n), asks: make([]float64, n),
 		evicted: make([][]time.Time, n), chain: make([]int, n), handover: make([]int, n),
-		perJob: turns.NewEvictions[int](), perTeam: turns.NewEvictions[string](),
-		limiter: rate.NewLimiter(rate.Every(time.Minute/time.Duration(limits.MaxPerMinute)), limits.MaxPerMinute),
-		waits:   map[[2]int][]float64{}, behind: map[[2]int]*Behind{}, owed: map[owed]waitTimes{},
+		waited: map[[2]int][]float64{}, behind: map[[2]int]*Behind{}, owed: map[owed]waitTimes{},
 	}
-	return w
 }
 
-// waitsAgain notes that a task begins to wait.
-func (w *watch) waitsAgain(i int) {
-	w.since[i], w.overtaken[i], w.asks[i], w.handover[i] = w.l.now, -1, -1, 0
-	w.ask(i)
+// waits notes that a task begins to wait.
+func (w *watch) waits(i int) {
+	w.since[i], w.overtaken[i], w.asks[i], w.first[i], w.handover[i] = w.l.now, -1, -1, 0, 0
+	w.asksFor(i)
 }
 
-// ask notes since when a task is owed what it asks for.
-func (w *watch) ask(i int) {
+// asksFor notes since when a task is owed what it asks for.
+func (w *watch) asksFor(i int) {
 	t := &w.l.tasks[i]
 	r := w.l.request(i)
 	switch owed := w.l.quotas != nil && w.l.quotas.Queue(t.Queue).GuaranteeMilli > 0 && t.GPUs > 0 && !w.l.planned.Planner.Borrows(&r); {
@@ -117,9 +96,16 @@ func (w *watch) ask(i int) {
 	}
 }
 
-// starts notes that a task starts, ahead of some that have an earlier turn.
-func (w *watch) starts(i int, ahead []int) {
-	for _, j := range ahead {
+// passes notes that time goes by until then.
+func (w *watch) passes(to float64) {
+	if len(w.l.waiting) > 0 {
+		w.first[w.l.waiting[0]] += to - w.l.now
+	}
+}
+
+// begins notes that a task starts, ahead of some that have an earlier turn.
+func (w *watch) begins(i int) {
+	for _, j := range w.l.passed {
 		if w.overtaken[j] < 0 {
 			w.overtaken[j] = w.l.now
 		}
@@ -131,11 +117,12 @@ func (w *watch) starts(i int, ahead []int) {
 		b = &Behind{Size: ClassOf(t), Priority: t.Priority}
 		w.behind[key] = b
 	}
-	w.waits[key] = append(w.waits[key], w.l.now-w.since[i])
+	w.waited[key] = append(w.waited[key], w.l.now-w.since[i])
 	if w.overtaken[i] >= 0 {
 		b.Overtaken++
 		b.LongestBehind = max(b.LongestBehind, w.l.now-w.overtaken[i])
 	}
+	b.LongestFirst = max(b.LongestFirst, w.first[i])
 	if w.asks[i] >= 0 {
 		of := owed{t.Queue, ClassOf(t)}
 		w.owed[of] = append(w.owed[of], w.l.now-w.asks[i])
@@ -143,13 +130,10 @@ func (w *watch) starts(i int, ahead []int) {
 	w.chain[i] = 0
 }
 
-// evicts notes that tasks have to go for another one.
-func (w *watch) evicts(victims []int, by int) {
+// went notes that tasks had to go for another one.
+func (w *watch) went(victims []int, by int) {
 	now, r := w.l.clock(), &w.result
 	for _, j := range victims {
-		own := w.l.tasks[j].Queue == w.l.tasks[by].Queue
-		w.perJob.Note(j, now, own)
-		w.perTeam.Note(w.l.tasks[j].Queue, now, own)
 		w.evicted[j] = append(w.evicted[j], now)
 		w.chain[j] = w.chain[by] + 1
 		w.handover[by] = max(w.handover[by], w.handover[j]+1)
@@ -159,55 +143,15 @@ func (w *watch) evicts(victims []int, by int) {
 	}
 	r.LongestHandover = max(r.LongestHandover, w.handover[by])
 	for _, j := range victims {
-		w.waitsAgain(j)
+		w.waits(j)
 	}
-	if len(victims) > 0 {
-		w.markAll()
-	}
-}
-
-// allows counts victims against the rate of all evictions.
-func (w *watch) allows(victims int) bool {
-	return w.limiter.AllowN(w.l.clock(), min(victims, w.limits.MaxPerMinute))
-}
-
-// spares reports whether a task bears no other eviction for a queue that is not its own,
-// or with own for its own.
-func (w *watch) spares(i int, own bool) bool {
-	return !w.perJob.Left(i, w.limits.MaxPerJob, own) || w.l.tasks[i].Queue != "" && !w.perTeam.Left(w.l.tasks[i].Queue, w.limits.MaxPerQueue, own)
-}
-
-// spare keeps what runs from evictions that it does not bear, and no longer than that.
-func (w *watch) spare() {
-	jobs, teams := w.perJob.Expire(w.l.clock()), w.perTeam.Expire(w.l.clock())
-	if len(jobs)+len(teams) > 0 {
-		w.markAll()
-	}
-}
-
-func (w *watch) markAll() {
-	for i, r := range w.l.running {
-		if r != nil {
-			w.mark(i)
-		}
-	}
-}
-
-// mark books whether a task that runs may be evicted.
-func (w *watch) mark(i int) {
-	r, pinned, spent := w.l.running[i], w.spares(i, false), w.spares(i, true)
-	if r.pinned == pinned && r.spent == spent {
-		return
-	}
-	r.pinned, r.spent = pinned, spent
-	w.l.planned.mark(&w.l.tasks[i], pinned, spent)
 }
 
 // sum sums up what was measured.
 func (w *watch) sum() *Bounds {
 	r := &w.result
 	for key, b := range w.behind {
-		b.Wait = waitTimes(w.waits[key]).sum()
+		b.Wait = waitTimes(w.waited[key]).sum()
 		r.Sizes = append(r.Sizes, *b)
 	}
 	slices.SortFunc(r.Sizes, func(a, b Behind) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Priority, b.Priority)) })

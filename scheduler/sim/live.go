@@ -78,8 +78,8 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		return LiveResult{}, fmt.Errorf("bound waits: only with the product's policies, where tasks wait")
 	}
 	if o.Limits != nil {
-		l.watch, l.window = newWatch(l, *o.Limits), newWindow(l, nodes)
-		l.planned.taken = l.window.takes
+		l.bounded = newBounded(l, *o.Limits, nodes)
+		l.planned.taken = l.bounded.window.takes
 	}
 	if o.Outlook > 0 {
 		if l.planned == nil || l.evicts {
@@ -97,9 +97,7 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 		return LiveResult{}, err
 	}
 	l.summarize()
-	if l.watch != nil {
-		l.result.Bounds = l.watch.sum()
-	}
+	l.result.Bounds = l.bounded.sum()
 	return l.result, nil
 }
 
@@ -111,8 +109,7 @@ type live struct {
 	past     *quota.Past
 	evicts   bool
 	outlook  *foresight // nil: none
-	watch    *watch     // with limits
-	window   *window    // with limits
+	bounded  *bounded   // nil: nothing is
 	begun    float64    // when something started last
 	passed   []int      // that wait and were tried before the one that is tried
 	empty    *cluster   // with nothing on it
@@ -175,7 +172,7 @@ const tickSeconds, idleSeconds = 30, 2 * 3600
 
 // mayTick reports whether time alone may let something start.
 func (l *live) mayTick() bool {
-	return l.watch != nil && len(l.waiting) > 0 && l.now-l.begun < idleSeconds
+	return l.bounded != nil && len(l.waiting) > 0 && l.now-l.begun < idleSeconds
 }
 
 // tick lets time go by, where nothing ends or arrives sooner.
@@ -206,6 +203,7 @@ func (l *live) hold(t *Task, sign int64) {
 }
 
 func (l *live) advance(to float64) {
+	l.bounded.passes(to)
 	if l.quotas != nil {
 		l.past.Account(l.quotas, l.planned.Snapshot, clock(to))
 	}
@@ -230,11 +228,8 @@ func (l *live) arrive(i int) {
 	t := &l.tasks[i]
 	l.timed(func() {
 		l.placer.Arrive(t, l.now)
-		if l.watch != nil {
-			if l.watch.refuses(t) {
-				return // the service refuses it
-			}
-			l.watch.waitsAgain(i)
+		if !l.bounded.arrives(i) {
+			return // the service refuses it
 		}
 		if !l.Queue || len(l.waiting) == 0 {
 			if l.try(i) {
@@ -268,10 +263,7 @@ func (l *live) finish(r *running) {
 	t := &l.tasks[r.task]
 	l.placer.End(t, r.spot, l.now)
 	l.running[r.task] = nil
-	if l.window != nil {
-		l.window.leaves(r.task, r.spot)
-		l.window.lives.ended(t)
-	}
+	l.bounded.ends(r)
 	l.hold(t, -1)
 	if l.outlook != nil {
 		l.outlook.ended(t)
@@ -300,10 +292,7 @@ func (l *live) schedule() error {
 	if l.evicts {
 		l.order()
 	}
-	if l.watch != nil {
-		l.watch.spare()
-		l.window.renew(l.waiting, l.Limits.Kept)
-	}
+	l.bounded.look()
 	failed, blocked := map[chance]bool{}, false
 	var waiting []int
 	l.passed = nil
@@ -332,11 +321,7 @@ func (l *live) schedule() error {
 		waiting = append(waiting, evicted...)
 	}
 	l.waiting, l.passed = waiting, nil
-	if l.watch != nil {
-		for _, i := range waiting {
-			l.watch.ask(i)
-		}
-	}
+	l.bounded.ask()
 	return nil
 }
 
@@ -359,8 +344,8 @@ func (l *live) order() {
 func (l *live) turn(i int) quota.Turn {
 	t := &l.tasks[i]
 	since := t.ArriveSecond
-	if l.watch != nil {
-		since = l.watch.since[i]
+	if l.bounded != nil {
+		since = l.bounded.since[i] // what was evicted begins to wait anew
 	}
 	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since)}
 }
@@ -382,13 +367,13 @@ func (l *live) startsBeside(i int) (ok, held bool, err error) {
 
 // preempt starts a task, with evictions where it must; it returns the evicted.
 func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
-	if l.watch != nil {
+	if l.bounded != nil {
 		if ok, held, err := l.startsBeside(i); ok || held || err != nil {
 			return nil, ok, err
 		}
 	}
 	plan, err := l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
-	if err != nil || l.watch != nil && !l.watch.allows(len(plan.Victims)) {
+	if err != nil || !l.bounded.allows(len(plan.Victims)) {
 		return nil, false, nil // no room: it waits
 	}
 	if r := l.request(i); len(plan.Victims) == 0 && l.planned.keeps(&l.tasks[i], &r, &plan.Placements[0].Usage, l.now) {
@@ -402,18 +387,14 @@ func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
 		r := l.running[j]
 		r.gone = true
 		l.running[j] = nil
-		if l.window != nil {
-			l.window.leaves(j, r.spot)
-		}
+		l.bounded.leaves(r)
 		l.planned.evict(&l.tasks[j])
 		l.hold(&l.tasks[j], -1)
 		l.result.Evictions++
 		l.result.LostMilliS += int64(float64(l.tasks[j].Demand()) * (l.now - r.start))
 		evicted = append(evicted, j)
 	}
-	if l.watch != nil {
-		l.watch.evicts(evicted, i)
-	}
+	l.bounded.evicts(evicted, i)
 	spot, err := l.planned.book(&l.tasks[i], plan.Placements[0].Usage, l.now)
 	if err != nil {
 		return nil, false, err
@@ -429,11 +410,7 @@ func (l *live) begin(i int, spot Spot) {
 	l.running[i] = r
 	heap.Push(&l.ends, r)
 	l.begun = l.now
-	if l.watch != nil {
-		l.watch.starts(i, l.passed)
-		l.watch.mark(i)
-		l.window.starts(i, spot)
-	}
+	l.bounded.starts(i, spot)
 	if s := &l.result.Starts[i]; s.Spot.Node < 0 && (l.All || l.now <= l.end) {
 		*s = Start{l.now, spot}
 		l.result.Started++

@@ -42,10 +42,10 @@ func (b *boundOptions) check(fs *flag.FlagSet, queue bool) error {
 // printBounds prints how long anyone waited behind others in a replay.
 func printBounds(t io.Writer, r *replayed) {
 	b := r.Bounds
-	fmt.Fprintln(t, "\nPolicy\tGPUs\tPriority\tWaits\tMean wait\tp95\tp99\tLongest\tOvertaken\tBehind at most")
+	fmt.Fprintln(t, "\nPolicy\tGPUs\tPriority\tWaits\tMean wait\tp95\tp99\tLongest\tOvertaken\tBehind at most\tFirst at most")
 	for _, s := range b.Sizes {
 		w := s.Wait
-		fmt.Fprintf(t, "%s\t%v\t%d\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\t%.0f s\n", r.Policy, s.Size, s.Priority, w.Tasks, w.Mean, w.P95, w.P99, w.Longest, s.Overtaken, s.LongestBehind)
+		fmt.Fprintf(t, "%s\t%v\t%d\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\t%.0f s\t%.0f s\n", r.Policy, s.Size, s.Priority, w.Tasks, w.Mean, w.P95, w.P99, w.Longest, s.Overtaken, s.LongestBehind, s.LongestFirst)
 	}
 	if len(b.Owed) > 0 {
 		fmt.Fprintln(t, "\nPolicy\tOf its guarantee\tGPUs\tTasks\tMean wait\tp95\tp99\tLongest")

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
+)
+
+// Limits are what the service bounds waits and evictions by, for [LiveOptions].
+type Limits struct {
+	Kept         int // most nodes that are kept for what waits
+	MaxPerJob    int // evictions in an hour
+	MaxPerQueue  int
+	MaxPerMinute int // of all work; 1 or more
+}
+
+// DefaultLimits are those of the service.
+func DefaultLimits() Limits {
+	return Limits{Kept: turns.MostKept, MaxPerJob: 4, MaxPerQueue: 60, MaxPerMinute: 30}
+}
+
+// bounded is a replay that keeps to limits, and measures what they bound. Nil bounds nothing.
+type bounded struct {
+	*watch
+	Limits
+	window  *window
+	refuses func(*Task) bool // what no node could ever hold
+	jobs    turns.Evictions[int]
+	queues  turns.Evictions[string]
+	rate    *rate.Limiter // of evictions
+}
+
+func newBounded(l *live, limits Limits, nodes []Node) *bounded {
+	return &bounded{
+		watch: newWatch(l), Limits: limits, window: newWindow(l, nodes), refuses: l.impossible(),
+		jobs: turns.NewEvictions[int](), queues: turns.NewEvictions[string](),
+		rate: rate.NewLimiter(rate.Every(time.Minute/time.Duration(limits.MaxPerMinute)), limits.MaxPerMinute),
+	}
+}
+
+// passes is told that time goes by.
+func (b *bounded) passes(to float64) {
+	if b != nil {
+		b.watch.passes(to)
+	}
+}
+
+// arrives has a task wait; false: the service would refuse it.
+func (b *bounded) arrives(i int) bool {
+	if b == nil {
+		return true
+	}
+	if b.refuses(&b.l.tasks[i]) {
+		return false
+	}
+	b.waits(i)
+	return true
+}
+
+// look brings up to date what is kept and who is spared, before what waits is tried.
+func (b *bounded) look() {
+	if b == nil {
+		return
+	}
+	if len(b.jobs.Expire(b.l.clock()))+len(b.queues.Expire(b.l.clock())) > 0 {
+		b.markAll()
+	}
+	b.window.renew(b.l.waiting, b.Kept)
+}
+
+// ask notes who is owed what, after what waits was tried.
+func (b *bounded) ask() {
+	if b == nil {
+		return
+	}
+	for _, i := range b.l.waiting {
+		b.asksFor(i)
+	}
+}
+
+// starts is told of each task that starts, and ends of each that has run to its end.
+func (b *bounded) starts(i int, s Spot) {
+	if b == nil {
+		return
+	}
+	b.begins(i)
+	b.mark(i)
+	b.window.starts(i, s)
+}
+
+func (b *bounded) ends(r *running) {
+	if b == nil {
+		return
+	}
+	b.window.leaves(r.task, r.spot)
+	b.window.lives.ended(&b.l.tasks[r.task])
+}
+
+// leaves is told of each task that is taken off its node, and evicts of all of them that had
+// to go for another one.
+func (b *bounded) leaves(r *running) {
+	if b != nil {
+		b.window.leaves(r.task, r.spot)
+	}
+}
+
+func (b *bounded) evicts(victims []int, by int) {
+	if b == nil || len(victims) == 0 {
+		return
+	}
+	for _, j := range victims {
+		own := b.l.tasks[j].Queue == b.l.tasks[by].Queue
+		b.jobs.Note(j, b.l.clock(), own)
+		b.queues.Note(b.l.tasks[j].Queue, b.l.clock(), own)
+	}
+	b.went(victims, by)
+	b.markAll()
+}
+
+// allows counts victims against the rate of all evictions.
+func (b *bounded) allows(victims int) bool {
+	return b == nil || b.rate.AllowN(b.l.clock(), min(victims, b.MaxPerMinute))
+}
+
+// spares reports whether a task bears no other eviction for a queue that is not its own,
+// or with own for its own.
+func (b *bounded) spares(i int, own bool) bool {
+	queue := b.l.tasks[i].Queue
+	return !b.jobs.Left(i, b.MaxPerJob, own) || queue != "" && !b.queues.Left(queue, b.MaxPerQueue, own)
+}
+
+// mark books whether a task that runs may be evicted.
+func (b *bounded) mark(i int) {
+	r, pinned, spent := b.l.running[i], b.spares(i, false), b.spares(i, true)
+	if r.pinned == pinned && r.spent == spent {
+		return
+	}
+	r.pinned, r.spent = pinned, spent
+	b.l.planned.mark(&b.l.tasks[i], pinned, spent)
+}
+
+func (b *bounded) markAll() {
+	for i, r := range b.l.running {
+		if r != nil {
+			b.mark(i)
+		}
+	}
+}
+
+// sum is what was measured; nil without limits.
+func (b *bounded) sum() *Bounds {
+	if b == nil {
+		return nil
+	}
+	return b.watch.sum()
+}
