@@ -124,6 +124,31 @@ func (b *bounded) allows(victims int) bool {
 	return b == nil || b.rate.AllowN(b.l.clock(), min(victims, b.MaxPerMinute))
 }
 
+// startsBeside starts a task where there is room that is kept for no other; held reports that
+// there is other room only.
+func (b *bounded) startsBeside(i int) (ok, held bool, err error) {
+	t, r, p := &b.l.tasks[i], b.l.request(i), b.l.planned
+	without := map[int]bool{}
+	for {
+		pl, err := p.Planner.Place(&r)
+		if err != nil {
+			return false, held, nil
+		}
+		node := p.at[pl.NodeID]
+		if !b.window.takes(i, node, spotOf(node, &pl.Usage).GPUs) && !p.keeps(t, &r, &pl.Usage, b.l.now) {
+			spot, err := p.book(t, pl.Usage, b.l.now)
+			if err == nil {
+				b.l.begin(i, spot)
+			}
+			return err == nil, false, err
+		}
+		held, without[node] = true, true
+		if r.Nodes = b.window.others(i, without); len(r.Nodes) == 0 {
+			return false, true, nil
+		}
+	}
+}
+
 // spares reports whether a task bears no other eviction for a queue that is not its own,
 // or with own for its own.
 func (b *bounded) spares(i int, own bool) bool {

@@ -79,7 +79,6 @@ func Live(nodes []Node, tasks []Task, p Placer, o LiveOptions) (LiveResult, erro
 	}
 	if o.Limits != nil {
 		l.bounded = newBounded(l, *o.Limits, nodes)
-		l.planned.taken = l.bounded.window.takes
 	}
 	if o.Outlook > 0 {
 		if l.planned == nil || l.evicts {
@@ -248,6 +247,10 @@ func (l *live) try(i int) bool {
 	if l.planned != nil && len(l.Quotas) > 0 {
 		return false // its turn depends on the others
 	}
+	if l.bounded != nil {
+		ok, _, err := l.bounded.startsBeside(i)
+		return ok && err == nil
+	}
 	spot, ok := l.placer.Place(t, l.now)
 	if ok {
 		l.begin(i, spot)
@@ -350,25 +353,10 @@ func (l *live) turn(i int) quota.Turn {
 	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since)}
 }
 
-// startsBeside starts a task where there is room that is kept for no other; held reports that
-// there is other room only.
-func (l *live) startsBeside(i int) (ok, held bool, err error) {
-	t := &l.tasks[i]
-	pl, ok, held := l.planned.unkept(t, l.request(i), l.now)
-	if !ok {
-		return false, held, nil
-	}
-	spot, err := l.planned.book(t, pl.Usage, l.now)
-	if err == nil {
-		l.begin(i, spot)
-	}
-	return err == nil, false, err
-}
-
 // preempt starts a task, with evictions where it must; it returns the evicted.
 func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
 	if l.bounded != nil {
-		if ok, held, err := l.startsBeside(i); ok || held || err != nil {
+		if ok, held, err := l.bounded.startsBeside(i); ok || held || err != nil {
 			return nil, ok, err
 		}
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -20,10 +19,9 @@ type Planned struct {
 	MovePercent int
 	Moves       int // made so far
 
-	at     map[string]int                 // node ID to position
-	cut    map[string]*Layout             // models whose GPUs are cut
-	waits  bool                           // tasks may wait for other room than what is kept for large ones
-	taken  func(*Task, *place.Usage) bool // whether a placement takes what is kept for others; nil: nothing is
+	at     map[string]int     // node ID to position
+	cut    map[string]*Layout // models whose GPUs are cut
+	waits  bool               // tasks may wait for other room than what is kept for large ones
 	ids    map[*Task]string
 	ways   []place.Request // scratch
 	count  int
@@ -121,12 +119,7 @@ func (p *Planned) requests(t *Task, id string) []place.Request {
 func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
 	ways := p.requests(t, p.ids[t])
 	for i := range ways {
-		if p.taken != nil {
-			if pl, ok, _ := p.unkept(t, ways[i], now); ok {
-				spot, err := p.book(t, pl.Usage, now)
-				return spot, err == nil
-			}
-		} else if pl, err := p.Planner.Place(&ways[i]); err == nil && !p.keeps(t, &ways[i], &pl.Usage, now) {
+		if pl, err := p.Planner.Place(&ways[i]); err == nil && !p.keeps(t, &ways[i], &pl.Usage, now) {
 			spot, err := p.book(t, pl.Usage, now)
 			return spot, err == nil
 		}
@@ -138,9 +131,6 @@ func (p *Planned) Place(t *Task, now float64) (Spot, bool) {
 func (p *Planned) keeps(t *Task, r *place.Request, u *place.Usage, now float64) bool {
 	if !p.waits {
 		return false
-	}
-	if p.taken != nil && p.taken(t, u) {
-		return true
 	}
 	_, keeps := p.Planner.Keeps(r, u, clock(now).Sub(clock(t.ArriveSecond)))
 	return keeps
@@ -176,26 +166,6 @@ func (p *Planned) End(t *Task, _ Spot, _ float64) {
 // evict frees what a task holds that will come again.
 func (p *Planned) evict(t *Task) {
 	_, _ = p.Snapshot.Release(p.ids[t]) // it was booked under this ID
-}
-
-// unkept plans for a task where it takes no room that is kept for others; held reports that
-// there is other room only.
-func (p *Planned) unkept(t *Task, r place.Request, now float64) (pl place.Placement, ok, held bool) {
-	banned := map[string]bool{}
-	for {
-		pl, err := p.Planner.Place(&r)
-		if err != nil {
-			return pl, false, held
-		}
-		if !p.keeps(t, &r, &pl.Usage, now) {
-			return pl, true, false
-		}
-		held, banned[pl.NodeID] = true, true
-		r.Nodes = slices.DeleteFunc(p.Snapshot.NodeIDs(), func(id string) bool { return banned[id] })
-		if len(r.Nodes) == 0 {
-			return pl, false, held
-		}
-	}
 }
 
 // mark books whether the work of a task may be evicted.

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 )
@@ -14,8 +13,10 @@ import (
 // service: where the least has to go. All work of a replay ends by itself.
 type window struct {
 	l     *live
+	names []string // of nodes
 	lives *foresight
 	rest  *cluster // with the tasks on it that take no GPU
+	free  *cluster // with all tasks on it
 	held  []int64  // GPU milli, by node
 	on    []map[int]bool
 	kept  []keptNode
@@ -29,9 +30,9 @@ type keptNode struct {
 }
 
 func newWindow(l *live, nodes []Node) *window {
-	w := &window{l: l, lives: newForesight(l), rest: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
-	for i := range w.on {
-		w.on[i] = map[int]bool{}
+	w := &window{l: l, lives: newForesight(l), rest: newCluster(nodes), free: newCluster(nodes), held: make([]int64, len(nodes)), on: make([]map[int]bool, len(nodes))}
+	for i := range nodes {
+		w.names, w.on[i] = append(w.names, nodes[i].Name), map[int]bool{}
 	}
 	return w
 }
@@ -39,6 +40,7 @@ func newWindow(l *live, nodes []Node) *window {
 // starts books a task on its node.
 func (w *window) starts(i int, s Spot) {
 	t := &w.l.tasks[i]
+	w.free.nodes[s.Node].book(t, s.GPUs)
 	if t.GPUs == 0 {
 		w.rest.nodes[s.Node].book(t, nil)
 		return
@@ -50,6 +52,7 @@ func (w *window) starts(i int, s Spot) {
 // leaves takes a task off its node.
 func (w *window) leaves(i int, s Spot) {
 	t := &w.l.tasks[i]
+	w.free.nodes[s.Node].free(t, s.GPUs)
 	if t.GPUs == 0 {
 		w.rest.nodes[s.Node].free(t, nil)
 		return
@@ -82,24 +85,34 @@ func (w *window) least(t *Task, taken map[int]bool) int {
 	return best
 }
 
-// takes reports whether a placement of a task would take room from one that goes first.
-func (w *window) takes(t *Task, u *place.Usage) bool {
-	at := w.l.planned.at[u.NodeID]
+// takes reports whether a task on some GPUs of a node would take room from one that goes first.
+func (w *window) takes(i, node int, gpus []int) bool {
+	t := &w.l.tasks[i]
 	for k := range w.kept {
 		first := &w.kept[k]
-		i, err := strconv.Atoi(u.ID)
-		if err != nil || first.node != at || first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
+		if first.node != node || first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
 			continue
 		}
-		spot := spotOf(at, u)
-		w.rest.nodes[at].book(t, spot.GPUs)
-		fits := w.rest.nodes[at].fits(&w.l.tasks[first.task])
-		w.rest.nodes[at].free(t, spot.GPUs)
-		if !fits && !turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first)) {
-			return true
-		}
+		w.rest.nodes[node].book(t, gpus)
+		fits := w.rest.nodes[node].fits(&w.l.tasks[first.task])
+		w.rest.nodes[node].free(t, gpus)
+		return !fits && !turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first))
 	}
 	return false
+}
+
+// others are the nodes with room for a task that it would take from none that goes first, but for
+// some.
+func (w *window) others(i int, without map[int]bool) []string {
+	t := &w.l.tasks[i]
+	var list []string
+	for at := range w.free.nodes {
+		m := &w.free.nodes[at]
+		if !without[at] && m.fits(t) && !w.takes(i, at, m.tightest(t)) {
+			list = append(list, w.names[at])
+		}
+	}
+	return list
 }
 
 // soonest is when a task could start on the node that is kept for it, if all that is in its
@@ -108,18 +121,15 @@ func (w *window) soonest(k *keptNode) time.Duration {
 	if k.soonest != nil {
 		return *k.soonest
 	}
-	m := w.rest.nodes[k.node]
-	m.gpus, m.gpuMemory = slices.Clone(m.gpus), slices.Clone(m.gpuMemory)
 	var ends []turns.Ending
 	for i := range w.on[k.node] {
 		r := w.l.running[i]
-		m.book(&w.l.tasks[i], r.spot.GPUs)
 		left := w.lives.remaining(&w.l.tasks[i], seconds64(w.l.now-r.start))
 		ends = append(ends, turns.Ending{ID: strconv.Itoa(i), At: turns.MayBeGone(left)})
 	}
 	start := turns.Soonest(ends, func(gone map[string]bool) bool {
-		free := m
-		free.gpus, free.gpuMemory = slices.Clone(m.gpus), slices.Clone(m.gpuMemory)
+		free := w.free.nodes[k.node]
+		free.gpus, free.gpuMemory = slices.Clone(free.gpus), slices.Clone(free.gpuMemory)
 		for i := range w.on[k.node] {
 			if gone[strconv.Itoa(i)] {
 				free.free(&w.l.tasks[i], w.l.running[i].spot.GPUs)
