@@ -71,7 +71,6 @@ func TestALargeTaskStartsBesideAStreamOfSmallOnes(t *testing.T) {
 		tasks = slices.Insert(tasks, at, large)
 	}
 	large := bounds(t, nodes, tasks, DefaultLimits(), nil).Bounds.of(ClassLarge, 50)
-	t.Logf("%+v", large)
 	if most := float64(60 + longest + tickSeconds); large.LongestFirst > most {
 		t.Errorf("the large task is the first that waits for %.0f s, want %.0f at most", large.LongestFirst, most)
 	}
@@ -104,26 +103,27 @@ func TestWhatWasLentComesBack(t *testing.T) {
 	}
 }
 
-// One GPU, and every five minutes a short task that is more important: the other one is evicted
-// four times within an hour and no more, and ends.
+// One GPU, and every five minutes a short task that is more important, of the same queue or of
+// another one: the other one is evicted four times within an hour and no more, and ends.
 func TestATaskIsEvictedSoOften(t *testing.T) {
 	for _, row := range []struct {
 		most, want int
-	}{{4, 4}, {100, 12}} {
-		tasks := []Task{oneGPU("lowly", 0, 3000, 30, "")}
+		urgent     string
+	}{{4, 4, "a"}, {4, 4, "b"}, {100, 12, "a"}, {100, 12, "b"}} {
+		tasks := []Task{oneGPU("lowly", 0, 3000, 30, "a")}
 		for i := range 24 {
-			tasks = append(tasks, oneGPU("urgent", 150+300*float64(i), 60, 70, ""))
+			tasks = append(tasks, oneGPU("urgent", 150+300*float64(i), 60, 70, row.urgent))
 		}
 		limits := DefaultLimits()
 		limits.MaxPerJob = row.most
 		nodes := []Node{{Name: "n", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "T4"}}
-		if r := bounds(t, nodes, tasks, limits, nil); r.Bounds.MostInAnHour != row.want || r.Finished != len(tasks) {
-			t.Errorf("at most %d evictions: %d within an hour, want %d; %d of %d tasks have ended", row.most, r.Bounds.MostInAnHour, row.want, r.Finished, len(tasks))
+		if r := bounds(t, nodes, tasks, limits, []place.Queue{{Name: "a"}, {Name: "b"}}); r.Bounds.MostInAnHour != row.want || r.Finished != len(tasks) {
+			t.Errorf("at most %d evictions, for queue %s: %d within an hour, want %d; %d of %d tasks have ended", row.most, row.urgent, r.Bounds.MostInAnHour, row.want, r.Finished, len(tasks))
 		}
 	}
 }
 
-// A urgent task evicts one that evicts another one, which has room left by neither: the chain is
+// An urgent task evicts one that evicts another one, which has room left by neither: the chain is
 // two evictions long, and the room was handed over once.
 func TestChainsAreMeasured(t *testing.T) {
 	nodes := []Node{{Name: "n1", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "T4"}, {Name: "n2", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "V100"}}

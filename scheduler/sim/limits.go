@@ -111,9 +111,10 @@ func (b *bounded) evicts(victims []int, by int) {
 		return
 	}
 	for _, j := range victims {
-		own := b.l.tasks[j].Queue == b.l.tasks[by].Queue
+		queue := b.l.tasks[j].Queue
+		own := queue != "" && queue == b.l.tasks[by].Queue
 		b.jobs.Note(j, b.l.clock(), own)
-		b.queues.Note(b.l.tasks[j].Queue, b.l.clock(), own)
+		b.queues.Note(queue, b.l.clock(), own)
 	}
 	b.went(victims, by)
 	b.markAll()

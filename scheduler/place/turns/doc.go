@@ -1,5 +1,5 @@
-// Package turns has the rules by which nobody waits for ever: from whom the room is
-// kept that others wait for, what may use it in the meantime, and how often work has
-// to go for others. It knows turns, times and names; where there is room is the
+// Package turns has the rules that bound how long work waits for other work: from whom
+// the room is kept that others wait for, what may use it in the meantime, and how often
+// work has to go for others. It knows turns, times and names; where there is room is the
 // caller's business.
 package turns
