@@ -21,7 +21,12 @@ there are -tasks. Several loads come one after the other, each for an equal part
 How long a task runs is drawn from the tasks of -durations (by default the list
 itself) of the same GPUs and share, at most -cap seconds; the list needs the columns
 creation_time and deletion_time, or duration_s. With -exponential it is drawn from
-an exponential distribution of the same mean, per GPUs and share.`
+an exponential distribution of the same mean, per GPUs and share.
+
+With -burst two thirds of the tasks are of the queue greedy, and a third of the queue
+bursty, which arrive within the first quarter of every six hours. Their priorities are
+30, 50 and 70, and replay guarantees half of the cluster to each queue, unless -quotas
+says otherwise.`
 
 // liveOptions are the flags by which a workload is drawn whose tasks end.
 type liveOptions struct {

@@ -32,6 +32,11 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"simulate", "-nodes", "x"}, command.ExitUsage, "go together"},
 		{[]string{"simulate", "-order", "x"}, command.ExitUsage, `-order "x" goes with -nodes and -arrivals`},
 		{[]string{"replay", "-quotas", "x"}, command.ExitUsage, `-quotas "x" goes with -queue`},
+		{[]string{"replay", "-bounds"}, command.ExitUsage, "-bounds goes with -queue"},
+		{[]string{"replay", "-queue", "-kept", "2"}, command.ExitUsage, "-kept goes with -bounds"},
+		{[]string{"replay", "-queue", "-bounds", "-max-per-job", "-1"}, command.ExitUsage, "want 0 or more"},
+		{[]string{"replay", "-queue", "-bounds", "-policy", "fgd"}, command.ExitError, "only with the product's policies"},
+		{[]string{"generate", "-out", "x", "-burst"}, command.ExitUsage, "-burst goes with tasks that end"},
 		{[]string{"replay", "-more", "n=2"}, command.ExitUsage, `-more "n=2" goes with -nodes and -arrivals`},
 		{[]string{"replay", "-nodes", "x"}, command.ExitUsage, "go together"},
 		{[]string{"replay", "-nodes", "x", "-arrivals", "x", "-load", "90"}, command.ExitUsage, "-load does not go with -arrivals"},
@@ -64,6 +69,20 @@ func TestExitCodes(t *testing.T) {
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%v: exit %d, want %d; says %q, want %q", c.args, code, c.code, stdout+stderr, c.says)
 		}
+	}
+}
+
+// The section on bounds is in the table and in JSON.
+func TestReplaySaysBounds(t *testing.T) {
+	args := []string{"replay", "-count", "8", "-demand", "300", "-queue", "-burst", "-bounds"}
+	code, stdout, stderr := run(args...)
+	if code != command.ExitOK || !strings.Contains(stdout, "Overtaken") || !strings.Contains(stdout, "Of its guarantee") || !strings.Contains(stdout, "Handover") {
+		t.Fatalf("exit %d: %s\n%s", code, stdout, stderr)
+	}
+	_, stdout, _ = run(append(args, "-json")...)
+	var all []struct{ Bounds struct{ Sizes []struct{ Size string } } }
+	if err := json.Unmarshal([]byte(stdout), &all); err != nil || len(all) != 1 || len(all[0].Bounds.Sizes) == 0 || all[0].Bounds.Sizes[0].Size == "" {
+		t.Errorf("%v: %s", err, stdout)
 	}
 }
 

@@ -28,6 +28,11 @@ product's policies evict for higher priorities and for quotas that are wanted
 back, and evicted tasks start again from nothing. The column time_limit_s says how
 long a task runs at most, for -outlook.
 
+With -bounds the replay keeps nodes for what waits and bounds evictions as the service
+does, and tells how long anyone waited behind others, how long queues waited for their
+guarantee, and how often work was evicted. With -strict, nothing goes ahead of a task
+that does not fit. Both go with the product's policies.
+
 Without -nodes a synthetic workload is used; with it, -arrivals says what
 arrives (the columns arrival_s and duration_s are needed), or -from what it is
 drawn from. The generate command writes such workloads.
@@ -166,7 +171,7 @@ func replay(o *replayOptions, stdout io.Writer) error {
 	if o.bounds {
 		options.Limits = &o.Limits
 	}
-	if o.burst && o.queue {
+	if o.burst && o.queue && o.quotas == "" {
 		options.Quotas = sim.EvenQueues(w.Nodes, w.Arrivals)
 	}
 	if o.quotas != "" {
