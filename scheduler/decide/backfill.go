@@ -1,18 +1,13 @@
 package decide
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
-
-// early and late are the chances with which work ends no sooner, and no later, than is
-// reckoned with where another group depends on it.
-const early, late = 0.05, 0.95
 
 // endsBefore reports whether an alloc of a group will have ended before a waiting group
 // could start on the node that is kept for it, by what authors say and what others like
@@ -22,7 +17,7 @@ func endsBefore(a groupAsk, u *blocks.Placed, w *waiter) bool {
 		return false
 	}
 	runs := a.tx.RunTime(a.key, a.ask.Group, a.ask.TimeLimit, u.Usage.Takes)
-	return runs.Known() && runs.At(late) <= w.soonest(a.tx)
+	return turns.EndsBefore(runs, w.soonest(a.tx))
 }
 
 // soonest is when a group could start on the node that is kept for it, if all that is in
@@ -31,30 +26,21 @@ func (w *waiter) soonest(tx *state.Tx) time.Duration {
 	if w.start != nil {
 		return *w.start
 	}
-	type ending struct {
-		id string
-		at time.Duration
-	}
-	var ends []ending
+	var ends []turns.Ending
 	goes := tx.Leaves(w.turn.Priority, w.key)
 	for _, u := range tx.UsagesOn(w.node) {
 		if !goes(&u) {
 			continue
 		}
-		one := ending{id: u.ID}
-		if left := tx.Remaining(&u); left.Known() && !tx.Alloc(u.ID).Stopping {
-			one.at = left.At(early)
+		one := turns.Ending{ID: u.ID}
+		if !tx.Alloc(u.ID).Stopping {
+			one.At = turns.MayBeGone(tx.Remaining(&u))
 		}
 		ends = append(ends, one)
 	}
-	slices.SortFunc(ends, func(a, b ending) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
-	gone, start := map[string]bool{}, time.Duration(0)
-	for _, e := range ends {
-		if tx.ServesNow(w.node, w.need, func(u *place.Usage) bool { return gone[u.ID] }) {
-			break
-		}
-		gone[e.id], start = true, e.at
-	}
+	start := turns.Soonest(ends, func(gone map[string]bool) bool {
+		return tx.ServesNow(w.node, w.need, func(u *place.Usage) bool { return gone[u.ID] })
+	})
 	w.start = &start
 	return start
 }

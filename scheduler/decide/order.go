@@ -10,14 +10,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
-
-// patience is how long a group waits until later ones of the same priority leave
-// it the room that it waits for: before that, whoever fits goes first.
-const patience = time.Minute
 
 // Window is the groups whose turn is next, each with the nodes that are kept for it.
 // What comes after them is held where Nomad, which goes by priority and the age of
@@ -42,16 +39,10 @@ func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
 	return tx.Turn(nomad.JobKey{Namespace: a.Namespace, ID: a.JobID}, a.Group, a.Priority, a.Queue)
 }
 
-// goesFirst reports whether a group that waits goes before another one: before
-// whatever has a lower priority, and, once it has waited for some time, before what
-// comes later with the same.
+// goesFirst reports whether a group that waits goes before another one; see [turns.GoesFirst].
 func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
-	patient := waits.Priority == other.Priority && tx.Now().Sub(waits.Since) >= patience && tx.Order().Compare(waits, other) < 0
-	return waits.Priority > other.Priority || patient
+	return turns.GoesFirst(tx.Order(), tx.Now(), waits, other)
 }
-
-// mostKept bounds how many nodes are kept at once.
-const mostKept = 32
 
 // NewWindow takes the first of the groups that wait for room or for their turn, and
 // keeps one node for each that could get it, and for a gang as many as it needs: where
@@ -70,13 +61,13 @@ func NewWindow(tx *state.Tx) *Window {
 		}
 		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g)}
 		if one.Held == view.WaitsForRoom {
-			list = append(list, gangNodes(tx, &g, w, kept, mostKept-len(list))...)
+			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
 		} else {
 			w.node = tx.RoomFor(w.need).Least(w.turn.Priority, w.key, kept)
 			list = append(list, w)
 			kept[w.node] = true
 		}
-		if len(list) == mostKept {
+		if len(list) == turns.MostKept {
 			break
 		}
 	}

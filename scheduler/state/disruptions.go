@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // budgetTime is the time in which evictions of a job are counted.
-const budgetTime = time.Hour
+const budgetTime = turns.BudgetTime
 
 // disruptions are what was done to work that ran, and to queues, within budgetTime, and so what
 // else may be.
@@ -19,15 +20,15 @@ type disruptions struct {
 	settings *settings
 	jobs     *jobs
 	allocs   *allocs
-	evicted  evictions[nomad.JobKey]    // of jobs
-	byQueue  evictions[string]          // the same, of all jobs of a queue
-	moved    map[nomad.JobKey]time.Time // when work of a job was moved last
-	idle     map[nomad.JobKey]time.Time // when work of a job was evicted last since it did not use its GPUs
-	overran  map[string]time.Time       // when a child of a periodic job took a queue above its limit last
+	evicted  turns.Evictions[nomad.JobKey] // of jobs
+	byQueue  turns.Evictions[string]       // the same, of all jobs of a queue
+	moved    map[nomad.JobKey]time.Time    // when work of a job was moved last
+	idle     map[nomad.JobKey]time.Time    // when work of a job was evicted last since it did not use its GPUs
+	overran  map[string]time.Time          // when a child of a periodic job took a queue above its limit last
 }
 
 func newDisruptions(c clock, s *settings, j *jobs, a *allocs) *disruptions {
-	return &disruptions{clock: c, settings: s, jobs: j, allocs: a, evicted: newEvictions[nomad.JobKey](), byQueue: newEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}}
+	return &disruptions{clock: c, settings: s, jobs: j, allocs: a, evicted: turns.NewEvictions[nomad.JobKey](), byQueue: turns.NewEvictions[string](), moved: map[nomad.JobKey]time.Time{}, idle: map[nomad.JobKey]time.Time{}, overran: map[string]time.Time{}}
 }
 
 // noteMoveOrIdle keeps when work of a job was moved, or evicted since it did not use its GPUs.
@@ -50,20 +51,20 @@ func (d *disruptions) noteEviction(e *view.Event) (queue string) {
 	if a := d.allocs.Alloc(e.AllocID); a != nil {
 		if q := d.jobs.QueueOf(key, a.Group); q != nil {
 			own, queue = d.jobs.paysFor(q, ParseKey(e.For)), q.Name
-			d.byQueue.note(queue, e.At, own)
+			d.byQueue.Note(queue, e.At, own)
 		}
 	}
-	d.evicted.note(key, e.At, own)
+	d.evicted.Note(key, e.At, own)
 	return queue
 }
 
 // recall takes what earlier leaders did.
 func (d *disruptions) recall(stored *record.History) {
 	for name, times := range stored.Evicted {
-		d.evicted.recall(ParseKey(name), times, stored.EvictedOwn[name])
+		d.evicted.Recall(ParseKey(name), times, stored.EvictedOwn[name])
 	}
 	for queue, times := range stored.EvictedQueues {
-		d.byQueue.recall(queue, times, stored.EvictedQueuesOwn[queue])
+		d.byQueue.Recall(queue, times, stored.EvictedQueuesOwn[queue])
 	}
 	for name, at := range stored.Moved {
 		d.moved[ParseKey(name)] = at
@@ -78,8 +79,8 @@ func (d *disruptions) recall(stored *record.History) {
 
 // store writes all of it for the next leader.
 func (d *disruptions) store(to *record.History) {
-	to.Evicted, to.EvictedOwn = byName(d.evicted.all), byName(d.evicted.own)
-	to.EvictedQueues, to.EvictedQueuesOwn = maps.Clone(d.byQueue.all), maps.Clone(d.byQueue.own)
+	to.Evicted, to.EvictedOwn = byName(d.evicted.All()), byName(d.evicted.Own())
+	to.EvictedQueues, to.EvictedQueuesOwn = maps.Clone(d.byQueue.All()), maps.Clone(d.byQueue.Own())
 	to.Overran, to.Moved, to.Idle = maps.Clone(d.overran), timesByName(d.moved), timesByName(d.idle)
 }
 
@@ -89,7 +90,7 @@ func (d *disruptions) expire() (jobs []nomad.JobKey, queues []string) {
 	maps.DeleteFunc(d.moved, func(key nomad.JobKey, _ time.Time) bool { return !d.Moved(key) })
 	maps.DeleteFunc(d.idle, func(key nomad.JobKey, _ time.Time) bool { return !d.WasIdle(key) })
 	maps.DeleteFunc(d.overran, func(queue string, _ time.Time) bool { return !d.Overran(queue) })
-	return d.evicted.expire(d.clock.Now()), d.byQueue.expire(d.clock.Now())
+	return d.evicted.Expire(d.clock.Now()), d.byQueue.Expire(d.clock.Now())
 }
 
 // Moved reports whether work of a job was moved within the last hour.
@@ -113,14 +114,11 @@ func (d *disruptions) Overran(queue string) bool {
 // own for its own.
 func (d *disruptions) BudgetLeft(a *nomad.Alloc, own bool) bool {
 	most := &d.settings.config.Preemption
-	if len(d.evicted.all) == 0 && len(d.byQueue.all) == 0 {
+	if d.evicted.Empty() && d.byQueue.Empty() {
 		return true
 	}
 	q := d.jobs.QueueOf(a.Key(), a.Group)
-	if own {
-		return len(d.evicted.all[a.Key()]) < most.MaxPerJob && (q == nil || len(d.byQueue.all[q.Name]) < most.MaxPerQueue)
-	}
-	return d.evicted.forOthers(a.Key()) < most.MaxPerJob && (q == nil || d.byQueue.forOthers(q.Name) < most.MaxPerQueue)
+	return d.evicted.Left(a.Key(), most.MaxPerJob, own) && (q == nil || d.byQueue.Left(q.Name, most.MaxPerQueue, own))
 }
 
 // Evictable reports whether an alloc may have to make room for another. What was

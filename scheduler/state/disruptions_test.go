@@ -58,7 +58,7 @@ func TestDisruptionsAreHandedOver(t *testing.T) {
 	first.store(stored)
 	next.recall(stored)
 	tried := nomad.JobKey{Namespace: oneJob.Namespace, ID: "tried"}
-	if !next.Moved(oneJob) || !next.WasIdle(oneJob) || !next.Overran("q") || next.Moved(tried) || next.evicted.forOthers(oneJob) != 1 {
+	if !next.Moved(oneJob) || !next.WasIdle(oneJob) || !next.Overran("q") || next.Moved(tried) || next.evicted.Left(oneJob, 1, false) || !next.evicted.Left(oneJob, 2, false) {
 		t.Errorf("handed over as %+v", next)
 	}
 }

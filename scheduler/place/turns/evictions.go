@@ -26,6 +26,23 @@ func (e *Evictions[K]) Note(key K, at time.Time, own bool) {
 	}
 }
 
+// Recall takes what was counted before, all evictions of one and those for the own queue.
+func (e *Evictions[K]) Recall(key K, all, own []time.Time) {
+	e.all[key] = all
+	if len(own) > 0 {
+		e.own[key] = own
+	}
+}
+
+// All is what was counted, and Own what of it was for the own queue. They must not be changed.
+func (e *Evictions[K]) All() map[K][]time.Time { return e.all }
+
+// Own is what was counted for the own queue.
+func (e *Evictions[K]) Own() map[K][]time.Time { return e.own }
+
+// Empty reports whether nothing is counted.
+func (e *Evictions[K]) Empty() bool { return len(e.all) == 0 }
+
 // Left reports whether one bears another eviction where so many are allowed: for a queue that
 // is not its own, or with own for its own.
 func (e *Evictions[K]) Left(key K, most int, own bool) bool {
