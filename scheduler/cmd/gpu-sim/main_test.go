@@ -80,7 +80,9 @@ func TestReplaySaysBounds(t *testing.T) {
 		t.Fatalf("exit %d: %s\n%s", code, stdout, stderr)
 	}
 	_, stdout, _ = run(append(args, "-json")...)
-	var all []struct{ Bounds struct{ Sizes []struct{ Size string } } }
+	var all []struct {
+		Bounds struct{ Sizes []struct{ Size string } }
+	}
 	if err := json.Unmarshal([]byte(stdout), &all); err != nil || len(all) != 1 || len(all[0].Bounds.Sizes) == 0 || all[0].Bounds.Sizes[0].Size == "" {
 		t.Errorf("%v: %s", err, stdout)
 	}
