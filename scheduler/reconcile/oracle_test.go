@@ -121,19 +121,21 @@ func (h *modelRun) oracle() (wrong []string) {
 	return wrong
 }
 
-// inVain are the evictions for what does not run now. A dispatched job may have taken the room:
-// Nomad does not let it be changed, and so it is not kept off that.
+// inVain are the evictions for what does not run now, unless that ran and had to go for others. A
+// dispatched job may have taken the room: Nomad does not let it be changed, and so it is not kept off
+// that.
 func (h *modelRun) inVain(log []string) (lines []string) {
 	if h.dispatched > 0 {
 		return nil
 	}
-	for _, line := range log {
+	for i, line := range log {
 		if !strings.Contains(line, "   evict: ") && !strings.Contains(line, "   reclaim: ") {
 			continue
 		}
 		_, after, found := strings.Cut(line, ": job ")
 		whom, _, _ := strings.Cut(after, " ")
-		if j := h.jobs[whom]; found && j != nil && !h.refused(j) && h.holds(j) == 0 {
+		wentItself := slices.ContainsFunc(log[i+1:], func(later string) bool { return strings.Contains(later, ": "+whom+" (priority ") })
+		if j := h.jobs[whom]; found && !wentItself && j != nil && !h.refused(j) && h.holds(j) == 0 {
 			lines = append(lines, line)
 		}
 	}
