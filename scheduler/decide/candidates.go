@@ -90,9 +90,9 @@ func runsOn(tx *state.Tx, g *record.Group) []string {
 // startTime is how long Nomad may take to start a group on candidates that have room.
 const startTime = 30 * time.Second
 
-// NotStarted reports whether Nomad has not started a group on any of its candidates for some
-// time, although there is room on them: what they lack the service does not see, and other nodes
-// may have it.
+// NotStarted reports whether Nomad has had startTime to start a group on one of its candidates, and has
+// not. If they have room, as [HasRoom] says, they lack something that the service does not see, and
+// other nodes may have it. The candidates are replaced twice at most: the second time by all nodes.
 func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	b, r := tx.Blocked(key), tx.Record(key)
 	if b == nil || r == nil || len(g.Decision.Candidates) == 0 || len(g.Excluded) > 0 || len(g.Only) > 0 || g.Widened > 1 {
@@ -101,8 +101,8 @@ func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	return tx.Now().Sub(b.Since) > startTime && tx.Now().Sub(r.At) > startTime
 }
 
-// enough is how many times as many nodes as candidates are looked at for such as have
-// room now, where enough would have it later: in a full cluster none has.
+// enough bounds the search for nodes that have room now: once there are enough that will have it
+// later, only so many times as many nodes as candidates are looked at. In a full cluster, none has.
 const enough = 4
 
 // startAt spreads the candidates of different groups over the cluster.

@@ -7,8 +7,8 @@ import (
 )
 
 // MayRepeat reports whether a job may be registered again for its own sake, although Nomad then runs
-// again what has completed of it: what waits of it has waited for long enough ([state.Reader.MayRepeat]), and
-// its queues may pay for all of it.
+// its completed allocs again: its waiting allocs have waited for long enough ([state.Reader.MayRepeat]),
+// and its queues can pay for all that starts.
 func MayRepeat(tx *state.Tx, key nomad.JobKey) bool {
 	if !tx.MayRepeat(key) {
 		return false
@@ -23,8 +23,8 @@ func MayRepeat(tx *state.Tx, key nomad.JobKey) bool {
 	return true
 }
 
-// againAbove says why the queue of a group may not pay for what Nomad runs again of it, beside what waits
-// of it; empty where it may. Nomad itself asks no queue.
+// againAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
+// again, besides those that wait; empty if it can, or if there are none. Nomad itself does not ask.
 func againAbove(tx *state.Tx, key nomad.JobKey, group string, g *record.Group) string {
 	n, q := tx.CompletedOf(key, group), tx.QueueOf(key, group)
 	if n == 0 || q == nil {
@@ -34,15 +34,17 @@ func againAbove(tx *state.Tx, key nomad.JobKey, group string, g *record.Group) s
 	return why
 }
 
-// needed reports whether a revision is made whatever has completed of the job: a part of it has to go,
-// or to stay away from room that others get; or it is held, and nothing else lets it go. Each other one can
-// wait, as [MayRepeat] says. Room that is on its way to a group is only recorded.
+// needed reports whether a revision cannot wait, even if Nomad then runs completed allocs again:
+// something of the job has to stop, it has to stay off room that another job gets, it is released from
+// a hold, or room is made for a group that is held. All other revisions wait until [MayRepeat] allows
+// them.
 func (r *Revision) needed(was *record.Group) bool {
 	letsGo := r.Retry || r.Prefer != "" || r.OnCPU || r.Align
 	return r.Hold != nil || len(r.Exclude) > 0 || len(r.RoomMade) > 0 || was.Decision.Hold != nil && letsGo
 }
 
-// leftAsItIs is a group of a job that is not registered again.
+// leftAsItIs is the record of a group whose job is not registered again: it only counts the attempt
+// where room was made.
 func leftAsItIs(tx *state.Tx, key nomad.JobKey, g record.Group, r Revision) record.Group {
 	if r.Prefer != "" {
 		g.Attempts = roomMade(tx, key, &g, r.Prefer)

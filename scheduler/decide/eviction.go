@@ -127,9 +127,10 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	return e.unlessInVain(tx)
 }
 
-// unlessInVain is nil where another group that waits would take the room and cannot be
-// kept off it; nor is it where Nomad would run again for that what has completed of a job that nothing
-// is evicted of, until the one that waits has done so for as long as this takes.
+// unlessInVain returns nil where another waiting group would take the room and cannot be kept off it,
+// or should not be yet: keeping it off registers its job, and Nomad then runs the job's completed
+// allocs again. Unless the job loses allocs to this eviction anyway, it is kept off only once the group
+// that the room is for has waited for as long as that repeats.
 func (e *Eviction) unlessInVain(tx *state.Tx) *Eviction {
 	waited := time.Duration(0)
 	if b := tx.Blocked(e.Job); b != nil {

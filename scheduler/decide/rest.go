@@ -45,8 +45,8 @@ func restHold(a *record.Attempts) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: text}
 }
 
-// roomMade counts that room is made for a group, on one node or, for what is held, several. It is another attempt where the last
-// one started nothing of what has waited ever since.
+// roomMade counts that room is made for a group: on one node or, for a group that is held, on several.
+// It is one more attempt if the last one started nothing of what waited then; otherwise it is the first.
 func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) record.Attempts {
 	now, missing, why := tx.Now(), 0, ""
 	if b := tx.Blocked(key); b != nil {
@@ -93,8 +93,9 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 	return nodes
 }
 
-// taken reports whether another job got GPUs of a node soon after a moment, for which Nomad looked
-// first: what it started after it had looked for this one is no reason why that did not start.
+// taken reports whether another job got GPUs of a node soon after a moment, and Nomad placed it first.
+// It takes that to be so for jobs with at least the same priority. What Nomad placed later does not
+// explain why this one did not start.
 func taken(tx *state.Tx, key nomad.JobKey, node string, since time.Time) bool {
 	for a := range tx.AllocsOn(node) {
 		u, booked := tx.Usage(a.ID)

@@ -16,10 +16,10 @@ type Yielding struct {
 	Group, Queue string
 }
 
-// yielding says which groups have to give up their claim on a queue's quota so that a
-// group which waits for that quota can have it once the victims are gone: of those with a lower
-// priority the last in the order first. It is false where the queue could not pay even then: Nomad would start
-// the one that waits, and later those others too.
+// yielding says which groups have to give up their claim on a queue's quota so that a group which
+// waits for that quota can have it once the victims are gone: of those with a lower priority, the last
+// in the order first. It is false if the group would have to leave the quota to another one that goes
+// first, or if the queue could not pay even then: Nomad would start the group, and later the others too.
 func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promise, victims []place.Usage) (list []Yielding, payable bool) {
 	q := tx.QueueOf(key, g.Ask.Group)
 	if q == nil || g.Decision.Hold == nil {

@@ -21,7 +21,7 @@ import (
 //  3. the victims' jobs leave the node out, so that no replacement of a victim
 //     takes the room back in the very plan that stops it, and so do jobs that wait
 //     and that Nomad would give the room first;
-//  4. it is written down who goes, for whom and why, and where that cannot be written, no one goes;
+//  4. it is recorded which victims have to go, for which job and why; if that fails, none is stopped;
 //  5. the victims are stopped. Nomad then unblocks by priority.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
@@ -58,7 +58,7 @@ func (l *Loop) bringBack(ctx context.Context, item *Item) bool {
 		return false
 	}
 	changed, err := l.revise(ctx, item.Job, item.Revision)
-	late := !changed && len(item.Evict.Victims) == 0 // the news of it
+	late := !changed && len(item.Evict.Victims) == 0 // it is held already, and the news of that is late
 	if err == nil && !late {
 		err = l.stop(ctx, item)
 	}
@@ -99,7 +99,8 @@ func (l *Loop) forget(promises ...decide.Promise) {
 	})
 }
 
-// stop writes down what is done to whom, and does it. It ends at a victim that cannot be stopped.
+// stop records which victims have to go and why, and then stops them. It ends at the first that cannot
+// be stopped. Nothing is stopped if the record cannot be written.
 func (l *Loop) stop(ctx context.Context, item *Item) error {
 	l.note(item, false)
 	if err := l.tell(ctx); err != nil {
@@ -114,8 +115,8 @@ func (l *Loop) stop(ctx context.Context, item *Item) error {
 	return nil
 }
 
-// noteFailed tells people that victims were not stopped although that was noted: the first could
-// not be, and the others were not tried.
+// noteFailed records that victims were not stopped, contrary to what note said: the first could not be,
+// and the others were not tried.
 func (l *Loop) noteFailed(err error, victims []decide.Victim, kind string) {
 	l.State.Do(func(tx *state.Tx) {
 		for i, v := range victims {
@@ -213,7 +214,7 @@ func givesUpQuota(queue string) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForQuota, Sentence: fmt.Sprintf("a job with a higher priority goes first in queue %s", queue)}
 }
 
-// kindOf is the kind of the event that tells of what is item.
+// kindOf is the kind of the events that tell of an item.
 func kindOf(item *Item) string {
 	switch {
 	case item.NoOverlap || item.Revision.Hold != nil || len(item.Revision.Only) > 0:
@@ -228,7 +229,7 @@ func kindOf(item *Item) string {
 	return "evict"
 }
 
-// note tells people who went, for whom and why.
+// note records for people which victims have to go, for which job and why, before they are stopped.
 func (l *Loop) note(item *Item, dryRun bool) {
 	e, kind, whom := item.Evict, kindOf(item), ""
 	if kind != "hold" {

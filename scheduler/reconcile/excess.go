@@ -44,7 +44,7 @@ func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 
 // beforeItsTime finds a group of which something has been stopping for so long that its
 // queue, which is above its limit, has to pay for it as well as for what was started in its
-// place. So many of the youngest allocs go, and come back when the others have ended.
+// place. As many of the youngest allocs go, and come back when the others have ended.
 func beforeItsTime(tx *state.Tx, skip map[string]bool) *Item {
 	for key, groups := range lingering(tx) {
 		if skip[key.String()] || tx.Record(key) == nil || tx.Unchangeable(key) || isSystem(tx, key) || tx.UnderWay(tx.Record(key)) {
@@ -202,10 +202,10 @@ func sameQueue(tx *state.Tx, key nomad.JobKey, group string, w *state.Waiting) b
 	return q != nil && w.Job != key && tx.ShareLimit(w.Turn.Queue, q.Name)
 }
 
-// mayHold reports whether a job may be made to wait for quota although it runs, which
-// Nomad allows of none that was dispatched:
-// Nomad started it by itself, as a child, on a node that joined, after the service had admitted
-// something else, or once more although it had completed; and where the operator wants that, it
+// mayHold reports whether a job that runs may be made to wait for quota. Nomad does not allow that for
+// dispatched jobs. It may be done to what Nomad started by itself: a child, a system job on a node that
+// joined, a version that bears the service's marks and was not admitted, such as after a revert, and a
+// job of which Nomad ran completed allocs again. With hold_direct_jobs, it may be done to every job that
 // came around the service.
 func mayHold(tx *state.Tx, key nomad.JobKey) bool {
 	j := tx.Job(key)

@@ -34,12 +34,12 @@ const settled = 2 * time.Second
 // vain, and is used by one goroutine.
 type Finder struct {
 	tried  map[question]trial
-	window *decide.Window // of this look; see turns
+	window *decide.Window // of this call of Next; see turns
 	still  trial          // since when there is nothing to do
 	moved  trial          // when the state changed last
 	// aligned is how many items in a row brought a job together with its record.
 	aligned int
-	widened time.Time // when a group got other candidates last
+	widened time.Time // when a group last got other candidates
 }
 
 // NewFinder returns a finder that has looked for nothing yet.
@@ -66,8 +66,8 @@ type trial struct {
 	at    time.Time
 }
 
-// widenEvery is how often a group gets other candidates because Nomad started it on none of its own:
-// thousands that it does not start for a reason of its own are not all registered again at once.
+// widenEvery is how often one group gets other candidates because Nomad starts it on none of its own.
+// Thousands may wait for a reason that only Nomad knows, and are not all registered again at once.
 const widenEvery = time.Second
 
 // retryAfter is how long what was looked for in vain is not looked for again while
@@ -158,11 +158,12 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	return drifted(tx, skip)
 }
 
-// alignsInARow is how many jobs are brought together with their record before it is looked for
-// something else: Nomad may start children of many periodic jobs faster than that is done for them.
+// alignsInARow is how many jobs in a row are brought into line with their record before the finder
+// looks for something else: Nomad may start children of many periodic jobs faster than that.
 const alignsInARow = 10
 
-// others is what comes after that.
+// others looks for what comes last: nodes that groups get back, system groups that may spread, queues
+// above their limit, gangs of which only a part runs, and evictions.
 func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, mayEvict bool) *Item {
 	if item := reopen(tx, skip); item != nil {
 		return item
@@ -201,8 +202,8 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 	return nil
 }
 
-// letGo finds a group that need not wait any more, or not with what it waits
-// with.
+// letGo returns the item that lets a waiting group start: one that ends its hold, or that gives it
+// other nodes or other device blocks.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !decide.MayRepeat(tx, w.Job) {
 		return nil
@@ -257,13 +258,13 @@ func (f *Finder) fitsElsewhere(tx *state.Tx, g *record.Group, w *state.Waiting) 
 	return false
 }
 
-// widens reports whether a group gets other candidates now, since Nomad starts it on none of its own
-// although there is room.
+// widens reports whether a group gets other candidates now: Nomad has not started it on any of its own
+// although they seem to have room.
 func (f *Finder) widens(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
 	return tx.Now().Sub(f.widened) >= widenEvery && !f.triedInVain(tx, question{lookForRoom, who(tx, w)}) && decide.NotStarted(tx, w.Job, g) && decide.HasRoom(tx, g)
 }
 
-// turns is whose turn it is, looked up once per look.
+// turns is whose turn it is, worked out at most once per call of Next.
 func (f *Finder) turns(tx *state.Tx) *decide.Window {
 	if f.window == nil {
 		f.window = decide.NewWindow(tx)

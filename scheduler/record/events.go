@@ -14,11 +14,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// events is where what was done to each job lies. Nothing is decided by it: it tells who had a
-// job stopped, however much was done since and whoever leads.
+// events is the path of what was done to each job. No decision depends on it: it tells for which job
+// another one was stopped, held or moved, no matter how much was done since and which replica leads.
 const events = "nomad-gpu/events/"
 
-// keptEvents is how many events of a job are kept, as far as they fit one Variable.
+// keptEvents is how many events of a job are kept, if one Variable holds as many.
 const keptEvents = 50
 
 // jobEvents is what was done to one job, newest first.
@@ -27,7 +27,7 @@ type jobEvents struct {
 	Events  []view.Event `json:"events"`
 }
 
-// eventsVersion is the version of what is written; a release reads what has a version up to it.
+// eventsVersion is the version that this release writes. It reads all versions up to it.
 const eventsVersion = 1
 
 func eventsPath(key nomad.JobKey) string { return events + hashOf(key) }
@@ -56,11 +56,12 @@ func eventsAt(ctx context.Context, s Store, path string) ([]view.Event, stored, 
 	return e.Events, lies, nil
 }
 
-// errUnreadable is of a Variable that is there and says nothing to this release.
+// errUnreadable is wrapped for a Variable that this release cannot read: it is damaged, or of a later
+// release.
 var errUnreadable = errors.New("it is not as this release writes it")
 
-// AddEvents stores more of what was done to a job, oldest first. What is stored already is not
-// stored twice. What cannot be read is told to trouble, and begins anew.
+// AddEvents stores more events of a job, oldest first. An event that is stored already is not stored
+// twice. Stored events that this release cannot read are reported to trouble and replaced.
 func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event, trouble func(error)) error {
 	have, lies, err := eventsAt(ctx, s, eventsPath(key))
 	if err != nil {
@@ -85,11 +86,11 @@ func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event
 }
 
 func sameEvent(x, y view.Event) bool {
-	x.At, y.At = x.At.Round(0).UTC(), y.At.Round(0).UTC() // without what is not stored of a time
+	x.At, y.At = x.At.Round(0).UTC(), y.At.Round(0).UTC() // without the parts of a time that are not stored
 	return x == y
 }
 
-// eventsText is the newest of them, as many as one Variable holds.
+// eventsText encodes the newest events, as many as one Variable holds.
 func eventsText(list []view.Event) (string, error) {
 	for n := min(len(list), keptEvents); ; n-- {
 		text, err := json.Marshal(jobEvents{eventsVersion, list[:n]})
@@ -99,7 +100,7 @@ func eventsText(list []view.Event) (string, error) {
 	}
 }
 
-// ForgetEvents deletes what was done to jobs before a time, where nothing was done to them since.
+// ForgetEvents deletes the events of all jobs whose last event was before a time.
 func ForgetEvents(ctx context.Context, s Store, before time.Time) error {
 	paths, err := s.List(ctx, events)
 	if err != nil {

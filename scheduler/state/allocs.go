@@ -17,7 +17,7 @@ type allocs struct {
 	byID   map[string]*nomad.Alloc
 	byJob  map[nomad.JobKey]map[string]*nomad.Alloc
 	onNode map[string]map[string]*nomad.Alloc // by node, which may not be known yet
-	// stopping is since when those that are to end were seen to be.
+	// stopping says when it was first seen of each alloc that it is to end.
 	stopping map[string]time.Time
 }
 
@@ -212,8 +212,8 @@ func (l *allocs) beganToEnd() map[string]time.Time {
 	return began
 }
 
-// stillEnds reports whether an alloc on one of some nodes is about to end that may have begun to
-// at a time.
+// stillEnds reports whether an alloc on one of the selected nodes is about to end, and may have been
+// since the given time: if it had begun so long ago that it is given up, it does not count.
 func (l *allocs) stillEnds(at time.Time, on func(node string) bool) bool {
 	for a := range l.Stopping() {
 		if on(a.NodeID) && l.clock.Within(at, l.longestStop(a)) {

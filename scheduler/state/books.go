@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// books are what is held or promised of the nodes, and who plans on that.
+// books are what is held or promised on the nodes, and the planners that work with it.
 type books struct {
 	nodes    *nodes
 	jobs     *jobs

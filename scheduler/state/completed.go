@@ -9,13 +9,13 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
-// completed is what was heard of allocs of a batch job that completed while the job goes on.
+// completed is what is known of the allocs of a batch job that completed while the job goes on.
 type completed struct {
-	runs   int           // how many
-	took   time.Duration // all of them
-	last   time.Time     // when one was heard of last
-	booked time.Duration // what the usages of the job say that is repeated
-	again  bool          // another version of the job was registered since: Nomad runs it again
+	runs   int           // how many of them this service has heard of
+	took   time.Duration // their run times, added up
+	last   time.Time     // when the service heard of the last of them
+	booked time.Duration // what an eviction would repeat, as the job's usages say now
+	again  bool          // another version was registered since, so Nomad has run some of them again
 }
 
 // completions is what has completed of batch jobs that go on.
@@ -32,8 +32,8 @@ func newCompletions(c clock, j *jobs, a *allocs, r *records, f *returns) *comple
 	return &completions{clock: c, jobs: j, allocs: a, records: r, returns: f, of: map[nomad.JobKey]completed{}}
 }
 
-// note takes an alloc that ended by itself. Of a job with one alone nothing is left that could be
-// registered again.
+// note counts an alloc that completed by itself. A job with a single alloc has ended then, and
+// nothing of it could be repeated.
 func (l *completions) note(a *nomad.Alloc) {
 	j := l.jobs.Job(a.Key())
 	if a.Stopping || a.Status != api.AllocClientStatusComplete || j == nil || j.Stopped || j.Type != "batch" || !several(j) {
@@ -45,7 +45,7 @@ func (l *completions) note(a *nomad.Alloc) {
 	l.of[a.Key()] = c
 }
 
-// registered takes that another version of a job is registered.
+// registered notes that another version of a job is registered, whoever registered it.
 func (l *completions) registered(key nomad.JobKey) {
 	if l.Completed(key) > 0 {
 		c := l.of[key]
@@ -54,11 +54,12 @@ func (l *completions) registered(key nomad.JobKey) {
 	}
 }
 
-// RunsAgain reports whether Nomad runs again what had completed of a job, since another version of it
-// was registered. Nomad asks no queue whether it can pay for that.
+// RunsAgain reports whether a version of a job was registered after allocs of it had completed, so
+// that Nomad ran these again. Nomad does not ask whether the job's queue can pay for that. It stays so
+// until the job ends, and is not known to a service that was started after the registration.
 func (l *completions) RunsAgain(key nomad.JobKey) bool { return l.of[key].again }
 
-// forget forgets a job that goes on no more.
+// forget forgets a job that has ended.
 func (l *completions) forget(key nomad.JobKey) { delete(l.of, key) }
 
 // several reports whether a job has more than one alloc.
@@ -71,10 +72,11 @@ func several(j *nomad.Job) bool {
 }
 
 // Completed is how many allocs of a batch job have completed under the version that is registered,
-// while others run or wait. Those Nomad runs again once another version is registered. They are
-// what does not run, and is neither missing nor started again after it failed: what runs where its
-// group may not, or of a group that is held, Nomad counts among what is missing. One that failed for
-// good counts as well: Nomad would run it again too.
+// while others run or wait: Nomad runs these again when another version is registered. The number is
+// the group's count without the allocs that run, those that Nomad reports as missing and those that
+// it starts again after a failure. Nomad reports allocs as missing that run on a node where their
+// group may not run, or while it is held, so these are not taken off twice. An alloc that failed for
+// good is counted too: Nomad would also run it again.
 func (l *completions) Completed(key nomad.JobKey) (n int) {
 	j := l.jobs.Job(key)
 	if l.of[key].runs == 0 || j == nil || j.Stopped {
@@ -86,7 +88,7 @@ func (l *completions) Completed(key nomad.JobKey) (n int) {
 	return n
 }
 
-// CompletedOf is that of one group.
+// CompletedOf is Completed for one group.
 func (l *completions) CompletedOf(key nomad.JobKey, group string) int {
 	g := l.jobs.group(key, group)
 	if g == nil || l.of[key].runs == 0 || l.jobs.Job(key).Stopped {
@@ -112,11 +114,11 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 		}
 	}
 	gone := g.Count - goesOn - l.jobs.Missing(key, g.Name)
-	return max(0, gone-failed, min(gone, l.of[key].runs)) // one that failed is known as such a little longer than it is gone
+	return max(0, gone-failed, min(gone, l.of[key].runs)) // returns may still list a failed alloc that was replaced
 }
 
-// Repeats is for how long the allocs ran that Nomad runs again when a job is registered again; 0: there
-// are none.
+// Repeats is how long the allocs ran, added up, that Nomad would run again if a job was registered
+// again; 0: there are none. It is their number times the average run time.
 func (l *completions) Repeats(key nomad.JobKey) time.Duration {
 	n := l.Completed(key)
 	if n == 0 {
@@ -126,11 +128,11 @@ func (l *completions) Repeats(key nomad.JobKey) time.Duration {
 	return max(time.Second, time.Duration(n)*(c.took/time.Duration(c.runs)))
 }
 
-// MayRepeat reports whether a job may be registered again for what waits of it, although Nomad then runs again
-// what has completed of it: that has to have waited, and nothing else of the job to have completed,
-// for as long as this takes. So no more time is lost than twice what would have been, had it been
-// known how long it has to wait; a job of which nothing waits is left alone; and one of which little
-// has completed does not wait long.
+// MayRepeat reports whether a job may be registered again for the sake of its waiting allocs, although
+// Nomad then runs its completed ones again. It may once something of it has waited, and nothing more
+// of it has completed, for as long as the completed ones ran. So at most twice the time is lost that
+// would have been lost if it had been known from the start how long the wait would be. A job of which
+// nothing waits is left alone, and one that would repeat little does not wait long.
 func (l *completions) MayRepeat(key nomad.JobKey) bool {
 	repeats := l.Repeats(key)
 	if repeats == 0 {
@@ -147,8 +149,8 @@ func (l *completions) MayRepeat(key nomad.JobKey) bool {
 	return l.clock.Now().Sub(since) >= repeats
 }
 
-// bookRepeats has the usages of a job say what an eviction of it would have Nomad repeat, unless they say
-// about that.
+// bookRepeats books a job's allocs again with what an eviction would repeat, if that has changed by
+// more than a quarter.
 func (tx *Tx) bookRepeats(key nomad.JobKey) {
 	c, found := tx.completions.of[key]
 	if !found {

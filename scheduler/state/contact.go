@@ -27,7 +27,7 @@ func (s *State) Lost(err error) {
 // ErrBlind is wrapped while the service has no view of the cluster.
 var ErrBlind = errors.New("no view of the cluster")
 
-// tooOld is how long Nomad may be silent until the view is no view any more.
+// tooOld is how long Nomad may be silent before nothing can be decided any more.
 const tooOld = time.Minute
 
 // Ready says why nothing can be decided now.

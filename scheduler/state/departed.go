@@ -8,7 +8,7 @@ type departed struct{ keys []nomad.JobKey }
 // PutBackGone takes back jobs whose records could not be deleted.
 func (d *departed) PutBackGone(keys []nomad.JobKey) { d.keys = append(d.keys, keys...) }
 
-// TakeGone lists jobs that left, once, whose records can go.
+// TakeGone returns, once, the jobs that left and whose records can be deleted.
 func (tx *Tx) TakeGone() []nomad.JobKey {
 	var gone, later []nomad.JobKey
 	for _, key := range tx.departed.keys {

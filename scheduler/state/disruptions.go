@@ -13,8 +13,8 @@ import (
 // budgetTime is the time in which evictions of a job are counted.
 const budgetTime = turns.BudgetTime
 
-// disruptions are what was done to work that ran, and to queues, within budgetTime, and so what
-// else may be.
+// disruptions are what was done to running work, and to queues, within budgetTime, which decides what
+// more may be done.
 type disruptions struct {
 	clock    clock
 	settings *settings

@@ -27,6 +27,7 @@
 //	      │
 //	records                what was decided, and how that differs from what is registered
 //	returns                what failed and is started again
+//	completions            what has completed of batch jobs that go on (completed.go)
 //	books                  what is booked on the nodes, and the planners
 //	disruptions            evictions and moves, and how many more are allowed
 //	lifetimes              how long work runs

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// handover is what of the recent past is to be written: to the audit log, to the events that are
-// stored with each job, and for the next leader.
+// handover is the part of the recent past that is still to be written: to the audit log, to the events
+// that are stored with each job, and for the next leader.
 type handover struct {
 	untold    []view.Event    // what the audit log does not have yet
 	unwritten []view.Event    // what the jobs' own stored events do not have yet, oldest first
@@ -28,8 +28,8 @@ func (h *handover) TakeUntold() []view.Event {
 	return list
 }
 
-// TakeUnwritten returns the events that their jobs' stored events do not have yet, oldest first.
-// Those that cannot be written must be put back.
+// TakeUnwritten returns the events that are not stored with their jobs yet, oldest first. The caller
+// puts back those that it cannot store.
 func (h *handover) TakeUnwritten() []view.Event {
 	list := h.unwritten
 	h.unwritten = nil
@@ -50,7 +50,7 @@ func (h *handover) note(e *view.Event) {
 	h.unsaved = true
 }
 
-// Saved notes what is stored; nil: nothing new.
+// Saved notes what was stored; nil: storing failed, and is tried again.
 func (h *handover) Saved(now *record.History) {
 	if now == nil {
 		h.unsaved = true
@@ -59,8 +59,8 @@ func (h *handover) Saved(now *record.History) {
 	h.saved = now
 }
 
-// Note keeps an event for people, for the audit log and for the next leader. That an alloc is
-// stopped is noted before it is, and once more with Failed where that fails.
+// Note keeps an event for people, for the audit log and for the next leader. It is called before an
+// alloc is stopped, and once more, with Failed set, if the alloc could not be stopped.
 func (tx *Tx) Note(e view.Event) {
 	e.At = tx.Now()
 	tx.history.event(e)
@@ -95,8 +95,8 @@ func (tx *Tx) forgetEvictions() {
 // usedEvery is how often what queues used is stored at least, while they use anything.
 const usedEvery = 5 * time.Minute
 
-// TakeUnsaved returns what was done and what of it is stored, or nil when that is
-// the same. Saved must follow.
+// TakeUnsaved returns what was done, and what is stored of it; nil if that is the same. The caller
+// calls Saved afterward.
 func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	h := &tx.handover
 	used, at := tx.quotas.past.Stored()

@@ -18,7 +18,7 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	return sum.Plus(r.waitlist.owedForRoom(queue, without))
 }
 
-// OverWithOwed says why a queue may not take a charge more beside what others were
+// OverWithOwed says why a queue may not take another charge besides what others were
 // admitted for and Nomad may start at any time; empty when it may. What is owed is that
 // of the queue, or one above it, whose limit forbids it. What a job owes itself is left
 // out.

@@ -169,9 +169,9 @@ func (p *promises) KeptRoom() iter.Seq[*Assumed] {
 	}
 }
 
-// makingRoom are the jobs that room is made for and that something still has to end for: on a
-// node where they are promised some it began to, by when the first did there, before the promise
-// was too old.
+// makingRoom are the jobs that room is made for and whose victims have not all ended: on a node where
+// they are promised room, something is ending that began to within Unplaced of the promise. Began says
+// when the first alloc on each node began to end.
 func (p *promises) makingRoom(began map[string]time.Time) map[nomad.JobKey]bool {
 	jobs := map[nomad.JobKey]bool{}
 	for _, a := range p.byID {

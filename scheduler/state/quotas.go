@@ -42,7 +42,7 @@ func (q *quotas) restore(held map[string]quota.Use, at time.Time) {
 	q.past = quota.RestorePast(q.settings.config.HalfLife, held, at)
 }
 
-// OverQuota says why a queue may not take a charge more; empty when it may.
+// OverQuota says why a queue may not take another charge; empty when it may.
 // Borrowing is allowed as far as the limits go, as long as there is room;
 // whoever's quota it is takes it back by reclaim.
 func (q *quotas) OverQuota(queue string, cost place.Charge) string {

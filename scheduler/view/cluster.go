@@ -158,7 +158,7 @@ type Hold struct {
 // Event is something that the service did to running or waiting work.
 type Event struct {
 	At time.Time `json:"at"`
-	// Kind is evict, reclaim, idle, suspend, move, hold, release, fallback, widen or error.
+	// Kind is evict, reclaim, idle, suspend, move, hold, release, fallback or error.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	JobID     string `json:"job_id"`
@@ -168,6 +168,6 @@ type Event struct {
 	// Text says in one sentence who, for whom and why.
 	Text   string `json:"text"`
 	DryRun bool   `json:"dry_run,omitempty"`
-	// Failed is set where it could not be done although it was noted before: Text says why.
+	// Failed is set if an earlier event says that it was done, but it could not be: Text says why.
 	Failed bool `json:"failed,omitempty"`
 }
