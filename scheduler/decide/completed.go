@@ -10,28 +10,7 @@ import (
 // its completed allocs again: its waiting allocs have waited for long enough ([state.Reader.MayRepeat]),
 // and its queues can pay for all that starts.
 func MayRepeat(tx *state.Tx, key nomad.JobKey) bool {
-	if !tx.MayRepeat(key) {
-		return false
-	}
-	if r := tx.Record(key); r != nil && tx.Completed(key) > 0 {
-		for name, g := range r.Groups {
-			if againAbove(tx, key, name, &g) != "" {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// againAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
-// again, besides those that wait; empty if it can, or if there are none. Nomad itself does not ask.
-func againAbove(tx *state.Tx, key nomad.JobKey, group string, g *record.Group) string {
-	n, q := tx.CompletedOf(key, group), tx.QueueOf(key, group)
-	if n == 0 || q == nil {
-		return ""
-	}
-	_, why := tx.OverWithOwed(q.Name, g.Cost.Times(int64(n+tx.Missing(key, group))), key)
-	return why
+	return tx.MayRepeat(key) && tx.RepeatsAbove(key) == ""
 }
 
 // needed reports whether a revision cannot wait, even if Nomad then runs completed allocs again:

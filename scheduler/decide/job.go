@@ -85,7 +85,7 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 		g.Decision.Outcome = outcome(group, &g, 0)
 		return g, err
 	}
-	was.Direct = false
+	was.Direct, was.Again = false, was.Again || tx.CompletedOf(key, a.Group) > 0
 	g, err := d.redecide(was, before)
 	g.Decision.Outcome = outcome(group, &g, tx.Live(key, a.Group))
 	return g, err

@@ -142,7 +142,7 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 		g.Widened++
 	}
 	exclude(&g, r.Exclude, r.For)
-	if why := againAbove(tx, key, a.Group, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
+	if why := tx.RepeatAbove(key, &was); why != "" && len(r.Exclude) > 0 && r.Hold == nil {
 		r.Hold = &admit.Hold{Kind: view.WaitsForQuota, Sentence: why + ", with what has completed and Nomad runs again"}
 	}
 	for _, id := range r.Include {

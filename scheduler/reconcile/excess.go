@@ -212,10 +212,23 @@ func mayHold(tx *state.Tx, key nomad.JobKey) bool {
 	if j == nil || tx.Unchangeable(key) {
 		return false
 	}
-	if j.Parent != "" || tx.RunsAgain(key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
+	if j.Parent != "" || runsAgain(tx, key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
 		return true
 	}
 	return tx.Config().Preemption.HoldDirect && tx.Direct(key)
+}
+
+// runsAgain reports whether Nomad may run again what had completed of a job, as was seen or as is
+// recorded.
+func runsAgain(tx *state.Tx, key nomad.JobKey) bool {
+	if r := tx.Record(key); r != nil {
+		for _, g := range r.Groups {
+			if g.Again {
+				return true
+			}
+		}
+	}
+	return tx.RunsAgain(key)
 }
 
 // leaving are the allocs that are about to end: Nomad wants them to, or their group was
@@ -251,7 +264,7 @@ func restraint(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item 
 	switch {
 	case tx.Direct(of.Key()):
 		origin = "which came around the service"
-	case tx.RunsAgain(of.Key()):
+	case runsAgain(tx, of.Key()):
 		origin = "of which Nomad runs again what had completed"
 	}
 	victims := stoppable(tx, of.Key(), func(group string) bool {

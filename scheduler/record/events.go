@@ -71,7 +71,7 @@ func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event
 		trouble(err)
 	}
 	for _, e := range more {
-		if !slices.ContainsFunc(have, func(h view.Event) bool { return sameEvent(h, e) }) {
+		if !slices.ContainsFunc(have, e.Same) {
 			have = slices.Insert(have, 0, e)
 		}
 	}
@@ -83,11 +83,6 @@ func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event
 		return fmt.Errorf("store what was done to job %q: %w", key, err)
 	}
 	return nil
-}
-
-func sameEvent(x, y view.Event) bool {
-	x.At, y.At = x.At.Round(0).UTC(), y.At.Round(0).UTC() // without the parts of a time that are not stored
-	return x == y
 }
 
 // eventsText encodes the newest events, as many as one Variable holds.

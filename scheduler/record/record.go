@@ -59,6 +59,9 @@ type Group struct {
 	Direct bool `json:"direct,omitempty"`
 	// Covered groups hold the slices that go with their compute.
 	Covered bool `json:"covered,omitempty"`
+	// Again is set where something of it had completed when its author registered it again: where
+	// that changed anything, Nomad runs it again.
+	Again bool `json:"again,omitempty"`
 	// Replaces is set where something of an earlier request ran when this was decided:
 	// Nomad replaces it as this one starts.
 	Replaces bool `json:"replaces,omitempty"`

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -147,6 +149,32 @@ func (l *completions) MayRepeat(key nomad.JobKey) bool {
 		since = last
 	}
 	return l.clock.Now().Sub(since) >= repeats
+}
+
+// RepeatAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
+// again, besides those that wait; empty if it can, or if there are none. Nomad itself does not ask.
+func (r *Reader) RepeatAbove(key nomad.JobKey, g *record.Group) string {
+	n, q := r.CompletedOf(key, g.Ask.Group), r.QueueOf(key, g.Ask.Group)
+	if n == 0 || q == nil {
+		return ""
+	}
+	_, why := r.OverWithOwed(q.Name, g.Cost.Times(int64(n+r.Missing(key, g.Ask.Group))), key)
+	return why
+}
+
+// RepeatsAbove is that of the first group of a job, by name, whose queue cannot pay.
+func (r *Reader) RepeatsAbove(key nomad.JobKey) string {
+	known := r.Record(key)
+	if known == nil || r.Completed(key) == 0 {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(known.Groups)) {
+		g := known.Groups[name]
+		if why := r.RepeatAbove(key, &g); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // bookRepeats books a job's allocs again with what an eviction would repeat, if that has changed by

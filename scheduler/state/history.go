@@ -68,7 +68,7 @@ func (h *history) recall(stored []view.Event) {
 	known := h.events
 	h.events = nil
 	for _, e := range slices.Backward(stored) {
-		if !slices.Contains(known, e) {
+		if !slices.ContainsFunc(known, e.Same) {
 			h.event(e)
 		}
 	}

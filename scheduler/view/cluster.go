@@ -171,3 +171,10 @@ type Event struct {
 	// Failed is set if an earlier event says that it was done, but it could not be: Text says why.
 	Failed bool `json:"failed,omitempty"`
 }
+
+// Same reports whether two are one event: what is not stored of a time is no difference.
+func (e Event) Same(other Event) bool {
+	at, otherAt := e.At, other.At
+	e.At, other.At = time.Time{}, time.Time{}
+	return e == other && at.Equal(otherAt)
+}

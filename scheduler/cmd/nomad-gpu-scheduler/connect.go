@@ -105,17 +105,22 @@ func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, do
 
 // fail prints an error as every subcommand does.
 func (o *online) fail(err error) int {
-	text := err.Error()
-	var answer api.UnexpectedResponseError
-	if errors.As(err, &answer) && answer.HasBody() { // what the service says, without Nomad's words around it
-		text = strings.Replace(text, answer.Error(), strings.TrimSpace(answer.Body()), 1)
-	}
-	fmt.Fprintf(o.stderr, "Error: %s\n", text)
+	fmt.Fprintf(o.stderr, "Error: %s\n", said(err))
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" {
 		fmt.Fprintln(o.stderr, "Is this where the placement service listens? Say where with -address or NOMAD_GPU_ADDR.")
 	}
 	return exitError
+}
+
+// said is an error for people: what the service says, without Nomad's words around it.
+func said(err error) string {
+	text := err.Error()
+	var answer api.UnexpectedResponseError
+	if errors.As(err, &answer) && answer.HasBody() {
+		text = strings.Replace(text, answer.Error(), strings.TrimSpace(answer.Body()), 1)
+	}
+	return text
 }
 
 // finish prints what a subcommand found out, as JSON or as text.

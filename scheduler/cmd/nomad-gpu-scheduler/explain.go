@@ -31,6 +31,8 @@ type story struct {
 	Returning []view.Returning `json:"started_again,omitempty"`
 	Holds     []storyHolding   `json:"holds"`
 	Events    []view.Event     `json:"events"`
+	// PastUnknown is why Events may lack what was done earlier; empty: they do not.
+	PastUnknown string `json:"past_unknown,omitempty"`
 
 	at time.Time // of the picture
 }
@@ -52,9 +54,7 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 		return o.fail(err)
 	}
 	s := tell(cluster, cmp.Or(o.namespace, "default"), o.args[0])
-	if err := o.remember(s); err != nil {
-		return o.fail(err)
-	}
+	o.remember(s)
 	if s.empty() {
 		return o.fail(fmt.Errorf("the placement service knows of no job %q with GPUs in namespace %q", s.JobID, s.Namespace))
 	}
@@ -64,29 +64,28 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 // eventsPath is where the service serves what was done to one job, however much was done since.
 const eventsPath = "/api/v1/gpu/events"
 
-// remember adds what was done to the job before the picture's events begin. A service of an
-// earlier release does not know.
-func (o *online) remember(s *story) error {
-	client, err := o.client()
-	if err != nil {
-		return err
-	}
-	var past rest.JobEvents
-	_, err = client.Raw().Query(eventsPath+"?"+url.Values{"job": {s.JobID}, "namespace": {s.Namespace}}.Encode(), &past, nil)
+// remember adds what was done to the job before the picture's events begin, or why that is not
+// known. A service of an earlier release does not know.
+func (o *online) remember(s *story) {
+	past, err := o.past(s)
 	var answer api.UnexpectedResponseError
-	switch {
-	case errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound:
-		return nil
-	case err != nil:
-		return fmt.Errorf("ask the placement service: %w", err)
+	if err != nil && !(errors.As(err, &answer) && answer.StatusCode() == http.StatusNotFound) {
+		s.PastUnknown = "what was done to the job earlier is not known: " + said(err)
 	}
 	for _, e := range past.Events {
-		if !slices.Contains(s.Events, e) {
+		if !slices.ContainsFunc(s.Events, e.Same) {
 			s.Events = append(s.Events, e)
 		}
 	}
 	slices.SortStableFunc(s.Events, func(x, y view.Event) int { return y.At.Compare(x.At) })
-	return nil
+}
+
+func (o *online) past(s *story) (past rest.JobEvents, err error) {
+	client, err := o.client()
+	if err == nil {
+		_, err = client.Raw().Query(eventsPath+"?"+url.Values{"job": {s.JobID}, "namespace": {s.Namespace}}.Encode(), &past, nil)
+	}
+	return past, err
 }
 
 // tell gathers what the picture holds of a job.
@@ -153,6 +152,9 @@ func (s *story) print(w io.Writer) error {
 	}
 	if err := section(w, "Holds", s.holdingRows()); err != nil {
 		return err
+	}
+	if s.PastUnknown != "" {
+		terminal.Printf(w, "\n%s\n", s.PastUnknown)
 	}
 	return section(w, "Events", eventRows(s.Events))
 }
