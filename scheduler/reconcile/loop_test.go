@@ -102,6 +102,12 @@ func (w *world) Save(context.Context) error {
 func (w *world) current() *config.Config { return w.config }
 
 func (w *world) Read(_ context.Context, key nomad.JobKey) ([]byte, error) {
+	switch w.fails {
+	case "read " + key.ID:
+		return nil, errors.New("it fails")
+	case "body " + key.ID:
+		return []byte("{"), nil
+	}
 	return json.Marshal(map[string]any{"Job": map[string]any{
 		"ID": key.ID, "Namespace": key.Namespace, "Type": "service",
 		"TaskGroups": []any{map[string]any{"Name": "g", "Tasks": []any{map[string]any{"Name": "t", "Driver": "containerd", "Meta": map[string]any{"gpu": "8G"}}}}},

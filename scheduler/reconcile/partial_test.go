@@ -408,6 +408,34 @@ func TestRoomIsMadeForOneAtATime(t *testing.T) {
 	}
 }
 
+// For a group that waits for quota, as many allocs give theirs up at once as it lacks.
+func TestQuotaIsGivenUpForAGroup(t *testing.T) {
+	for count := 1; count <= 3; count++ {
+		b := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 3\n borrow = false\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 4))
+		for i := range 3 {
+			b.Tenant(t, fmt.Sprint("low-", i), 20, "a", i, 0, 16)
+		}
+		a := servicetest.Ask("high", "1", count)
+		a.Priority = 80
+		if d := b.Submit(t, a); d.Hold == nil || d.Hold.Kind != view.WaitsForQuota {
+			t.Fatalf("held: %+v", d.Hold)
+		}
+		b.Register(a)
+		b.Block(a, count)
+		b.Pass(servicetest.Settled)
+		item := b.Next(nil, true)
+		if item == nil || item.Evict == nil || len(item.Evict.Victims) != count || item.Revision.Room != nil || len(item.Revision.RoomMade) != count {
+			t.Errorf("%d allocs: due is %+v", count, item)
+			continue
+		}
+		for _, v := range item.Evict.Victims {
+			if v.Quota != "q" {
+				t.Errorf("%d allocs: %s gives up the quota of %q", count, v.AllocID, v.Quota)
+			}
+		}
+	}
+}
+
 // Moves are looked for the first eight that wait alone.
 func TestMovesAreLookedForTheFirstEight(t *testing.T) {
 	for before, want := range map[int]bool{7: true, 8: false} {
