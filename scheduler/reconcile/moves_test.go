@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,29 @@ func TestMoves(t *testing.T) {
 	b.State.Do(m.Promise.Forget)
 	if len(b.Moves(5)) != len(moves) {
 		t.Error("a move that was given up is not proposed again")
+	}
+}
+
+// The new place of what moves is paid for as the old one is.
+func TestAMoveIsPaidForByTheSameQueue(t *testing.T) {
+	b := servicetest.New(t, servicetest.Quick+"queue \"q\" {\n gpus = 4\n namespaces = [\"default\"]\n}\n", servicetest.Machine("a", 2), servicetest.Machine("b", 2))
+	for i, name := range []string{"a", "a", "b", "b"} {
+		a := servicetest.Ask(fmt.Sprint("job-", i), "0.5", 1)
+		a.Priority = 30 + i
+		b.Submit(t, a)
+		b.Register(a)
+		b.Run(a, "alloc-"+a.JobID, name, i%2, 0, 8)
+	}
+	b.LetTimePass()
+	moves := b.Moves(5)
+	if len(moves) == 0 {
+		t.Fatal("every GPU is half full, and nothing moves")
+	}
+	for _, m := range moves {
+		job := b.Job(m.Job)
+		if u := m.Usage; u.Queue != "q" || u.Priority != job.Priority || u.NodeID != m.To {
+			t.Errorf("promised %+v to job %s of priority %d", u, m.Job.ID, job.Priority)
+		}
 	}
 }
 

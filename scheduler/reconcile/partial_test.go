@@ -436,6 +436,41 @@ func TestQuotaIsGivenUpForAGroup(t *testing.T) {
 	}
 }
 
+// What is not found for one gang is looked for all the same for the next, and people are told of the
+// one for which nothing is found.
+func TestEachGangIsLookedForByItself(t *testing.T) {
+	const futile = "no eviction that is allowed would make room"
+	b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 2))
+	b.Tenant(t, "low", 20, "a", 0, 0, 16)
+	b.Tenant(t, "top", 95, "a", 1, 0, 16)
+	for i, request := range []string{"1", "8G"} {
+		a := ganged(fmt.Sprint("gang-", i), request, 2, 0)
+		a.Priority = 90 - 10*i
+		if d := b.Submit(t, a); d.Hold == nil {
+			t.Fatal("it is not held")
+		}
+		b.Register(a)
+		b.Block(a, 2)
+	}
+	b.Pass(servicetest.Settled)
+	item := b.Next(nil, true)
+	if item == nil || item.Job.ID != "gang-1" || item.Evict == nil || len(item.Evict.Victims) != 1 || item.Evict.Victims[0].AllocID != "alloc-low" {
+		t.Errorf("due is %+v", item)
+	}
+	for _, p := range b.Cluster(t).Pending {
+		if (p.JobID == "gang-0") != strings.Contains(p.Note, futile) {
+			t.Errorf("of %s it is said %q", p.JobID, p.Note)
+		}
+	}
+	b.End("alloc-top")
+	b.Next(nil, true)
+	for _, p := range b.Cluster(t).Pending {
+		if strings.Contains(p.Note, futile) {
+			t.Errorf("there is room, and of %s it is said %q", p.JobID, p.Note)
+		}
+	}
+}
+
 // Moves are looked for the first eight that wait alone.
 func TestMovesAreLookedForTheFirstEight(t *testing.T) {
 	for before, want := range map[int]bool{7: true, 8: false} {
