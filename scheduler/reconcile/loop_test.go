@@ -42,6 +42,7 @@ type world struct {
 	assumed bool // something is promised
 	reads   int  // of nodes
 	revised []decide.Revision
+	kept    map[string]int
 }
 
 // did notes a step, and before it how promises ended.
@@ -89,8 +90,20 @@ func (w *world) Allocs(context.Context, string) ([]*nomad.Alloc, uint64, error) 
 
 func (w *world) Moves(*state.Tx, int) []Move  { return w.moves }
 func (w *world) Relief(*state.Tx, int) *Item  { return w.relief }
-func (w *world) Purge(context.Context) error  { return nil }
-func (w *world) Expire(context.Context) error { return nil }
+func (w *world) Purge(context.Context) error  { return w.keep("purge") }
+func (w *world) Expire(context.Context) error { return w.keep("expire") }
+
+// keep counts what is done in each round.
+func (w *world) keep(what string) error {
+	if w.kept == nil {
+		w.kept = map[string]int{}
+	}
+	if w.kept[what]++; w.fails == what {
+		return errors.New("it fails")
+	}
+	return nil
+}
+
 func (w *world) Save(context.Context) error {
 	w.saved++
 	if w.fails == "save" {
@@ -310,6 +323,120 @@ func TestRebalancingIsOffUntilItIsWanted(t *testing.T) {
 	want := []string{"assume", `revise job prefer="n2" exclude="n1" for="default/job"`, "register job", "settle job true", "stop a1"}
 	if !slices.Equal(w.script, want) || len(w.told) != 1 || w.told[0].Kind != "move" {
 		t.Errorf("did %q, said %+v", w.script, w.told)
+	}
+}
+
+// In each round what is stored is brought up to date, and what of that fails is logged.
+func TestEachRoundKeepsWhatIsStored(t *testing.T) {
+	for fails, says := range map[string]string{"": "", "purge": "could not purge decisions about jobs that are gone", "expire": "could not forget expired reservations", "save": "could not store what was done"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{fails: fails}
+			l := newLoop(w)
+			text := logged(l)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*resync-1)
+			defer cancel()
+			l.Run(ctx)
+			if w.kept["purge"] != 3 || w.kept["expire"] != 3 || w.saved != 3 {
+				t.Errorf("in three rounds: %v, stored %d times", w.kept, w.saved)
+			}
+			if logged := strings.Count(text.String(), "could not"); (logged == 1) != (fails != "") || !strings.Contains(text.String(), says) {
+				t.Errorf("%s fails: logged %s", fails, text)
+			}
+		})
+	}
+}
+
+// The rate of evictions is by the minute, and may be configured anew while the loop runs.
+func TestTheRateOfEvictions(t *testing.T) {
+	for name, row := range map[string]struct {
+		first, then int // evictions a minute; the second after half a minute
+		stops       []int
+	}{
+		"one a minute":  {1, 1, []int{1, 1, 2, 3}},
+		"more, and one": {2, 1, []int{2, 3, 3, 4}},
+		"one, and many": {1, 60, []int{1, 30, 31, 31}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := config.Default()
+				c.Preemption.MaxPerMinute = row.first
+				w := &world{config: c}
+				for i := range 31 {
+					d := eviction()
+					d.Job, d.Evict.Victims = key(fmt.Sprintf("high-%d", i)), d.Evict.Victims[:1]
+					w.due = append(w.due, d)
+				}
+				l := newLoop(w)
+				l.begin()
+				at := 0
+				for i, until := range []int{1, 60, 61, 121} { // rounds
+					for ; at < until; at++ {
+						if at == 30 {
+							c.Preemption.MaxPerMinute = row.then
+						}
+						l.round(t.Context())
+						time.Sleep(resync)
+					}
+					if stops := strings.Count(strings.Join(w.script, "\n"), "stop a1"); stops != row.stops[i] {
+						t.Errorf("after %d seconds %d allocs were stopped, want %d", until-1, stops, row.stops[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+// A job rests until its time is over, and is then forgotten.
+func TestWhatRests(t *testing.T) {
+	now := time.Now()
+	l := &Loop{skip: map[string]time.Time{"rests": now.Add(1), "rested": now, "has": now.Add(-time.Hour)}}
+	if got := l.skipped(now); len(got) != 1 || !got["rests"] || len(l.skip) != 1 {
+		t.Errorf("rest %v, of which is known %v", got, l.skip)
+	}
+}
+
+// A system group that leaves a node is taken off it, and what runs of it there is stopped.
+func TestASystemGroupLeavesANode(t *testing.T) {
+	w := &world{due: []*Item{{
+		Job: key("agent"), Revision: decide.Revision{Group: "g", Only: []string{"n2"}},
+		Evict: &decide.Eviction{Text: "it must leave", Victims: []decide.Victim{{AllocID: "a1", Group: "g", Job: key("agent"), Node: "n1", Text: "it must leave"}}},
+	}}}
+	run(t, w, time.Second)
+	if want := []string{`revise agent prefer="" exclude="" for=""`, "register agent", "settle agent true", "stop a1"}; !slices.Equal(w.script, want) {
+		t.Errorf("got  %q\nwant %q", w.script, want)
+	}
+	if len(w.told) != 1 || w.told[0].Kind != "hold" || w.told[0].For != "" {
+		t.Errorf("events %+v", w.told)
+	}
+}
+
+// Whoever has a group wait hears what could not be done.
+func TestWhatIsHeldByHand(t *testing.T) {
+	for fails, script := range map[string]string{
+		"":               `revise job prefer="" exclude="" for="", register job, settle job true`,
+		"read job":       "",
+		"body job":       "",
+		"register job":   `revise job prefer="" exclude="" for="", register job, settle job false`,
+		"revise job":     "",
+		"nothing at all": "",
+	} {
+		w := &world{fails: fails}
+		if fails == "revise job" {
+			w.fails, script = `revise job prefer="" exclude="" for=""`, `revise job prefer="" exclude="" for=""`
+		}
+		if fails == "nothing at all" {
+			w.fails, script = "nothing changes", `revise job prefer="" exclude="" for=""`
+		}
+		l := newLoop(w)
+		err := l.Hold(t.Context(), "default", "job", "g", admit.Hold{Kind: view.WaitsForQuota})
+		if got := strings.Join(w.script, ", "); got != script || (err == nil) != (fails == "" || fails == "nothing at all") {
+			t.Errorf("%s: did %s, %v", fails, got, err)
+		}
+		for _, r := range w.revised {
+			if r.Group != "g" || r.Hold == nil || r.Hold.Kind != view.WaitsForQuota {
+				t.Errorf("%s: revised %+v", fails, r)
+			}
+		}
 	}
 }
 

@@ -2,12 +2,15 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
 // TestNothingIsMeasuredForNobody: every measurement is a request to Nomad for every node.
@@ -17,12 +20,14 @@ func TestNothingIsMeasuredForNobody(t *testing.T) {
 		looks  []time.Duration // since the start
 		weight int64
 		queues []config.Queue
+		always bool
 		rounds int
 	}{
 		{name: "nobody looks", rounds: 0},
 		{name: "one look, and measurements at once, until it is forgotten", looks: []time.Duration{45 * time.Second}, rounds: 10},
 		{name: "two looks, of which the second changes nothing by itself", looks: []time.Duration{45 * time.Second, 50 * time.Second}, rounds: 11},
 		{name: "placement goes by what was measured", weight: 500, rounds: 40},
+		{name: "all is kept in the ledger", always: true, rounds: 40},
 		{name: "a queue says nothing of idle work", queues: []config.Queue{{Name: "q"}}, rounds: 0},
 		{name: "a queue wants to know what is idle", queues: []config.Queue{{Name: "q", IdleAfter: time.Hour}}, rounds: 40},
 		{name: "a queue has what is idle told", queues: []config.Queue{{Name: "q", IdleAction: config.IdleReport}}, rounds: 40},
@@ -37,7 +42,7 @@ func TestNothingIsMeasuredForNobody(t *testing.T) {
 				for _, at := range row.looks {
 					time.AfterFunc(at, func() { looks <- struct{}{} })
 				}
-				(&Meter{Reader: m, Meters: m, Config: func() *config.Config { return c }, Looks: looks}).Run(ctx)
+				(&Meter{Reader: m, Meters: m, Config: func() *config.Config { return c }, Looks: looks, Always: row.always}).Run(ctx)
 				if rounds := len(m.asked) / 2; rounds != row.rounds {
 					t.Errorf("measured %d times, want %d", rounds, row.rounds)
 				}
@@ -54,7 +59,7 @@ func TestNothingIsMeasuredForNobody(t *testing.T) {
 // their turn in a later round.
 func TestWhereTasksMayBurstIsMeasured(t *testing.T) {
 	var many []string
-	for i := range 700 {
+	for i := range 900 {
 		many = append(many, fmt.Sprintf("n%03d", i))
 	}
 	for _, row := range []struct {
@@ -68,7 +73,8 @@ func TestWhereTasksMayBurstIsMeasured(t *testing.T) {
 		{"one node", []string{"n2"}, false, []int{1, 1, 1}, 1},
 		{"hot GPUs are not avoided", []string{"n2"}, true, []int{0, 0, 0}, 0},
 		{"as many as may be asked", many[:300], false, []int{300, 300, 300}, 300},
-		{"more", many, false, []int{300, 300, 300}, 700},
+		{"more", many, false, []int{300, 300, 300}, 900},
+		{"some more", many[:301], false, []int{300, 300, 300}, 301},
 	} {
 		c := config.Default()
 		if row.off {
@@ -104,4 +110,36 @@ func TestTheFirstLookHasGPUsMeasured(t *testing.T) {
 			t.Errorf("measured on %v within a second", m.asked)
 		}
 	})
+}
+
+// saving says of checkpoints what is wrong, or nothing, one after the other.
+type saving struct {
+	meters
+	says []string
+}
+
+func (s *saving) Checkpoints(context.Context) (map[nomad.JobKey]time.Time, error) {
+	why := s.says[0]
+	if s.says = s.says[1:]; why != "" {
+		return nil, errors.New(why)
+	}
+	return map[nomad.JobKey]time.Time{}, nil
+}
+
+// Trouble with checkpoints is told once while it stays the same, and not where the service ends.
+func TestTroubleWithCheckpointsIsToldOnce(t *testing.T) {
+	s := &saving{says: []string{"a", "a", "", "a", "b", "b", "a", ""}}
+	m := &Meter{Reader: s, Meters: s}
+	for range 8 {
+		m.readCheckpoints(t.Context())
+	}
+	if want := []string{"a", "a", "b", "a"}; !slices.Equal(s.troubles, want) || len(s.saved) != 2 {
+		t.Errorf("told %q, want %q; heard of them %d times", s.troubles, want, len(s.saved))
+	}
+	s.says = []string{"c"}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if m.readCheckpoints(ended); len(s.troubles) != 4 {
+		t.Errorf("at the end told %q", s.troubles)
+	}
 }

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func noteOf(t *testing.T, b *servicetest.Service) string {
 // Of what could be moved for a job that waits, that is moved whose work is saved; it is
 // told why nothing is, without a word about whose work that would be.
 func TestWorkMovesForWhatWaits(t *testing.T) {
+	waits := nomad.JobKey{Namespace: "default", ID: "waits"}
 	for name, row := range map[string]struct {
 		before func(b *servicetest.Service)
 		most   int
@@ -58,6 +60,15 @@ func TestWorkMovesForWhatWaits(t *testing.T) {
 		"it waits for a moment":    {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(-2 * time.Second) }, 2, "", ""},
 		"it waits for long enough": {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(-time.Second) }, 2, "alloc-y to id-a", ""},
 		"Nomad has not answered":   {func(b *servicetest.Service) { saves(b, "y"); b.Clock.At = b.Clock.At.Add(time.Hour) }, 2, "", ""},
+		"nothing is known of it":   {func(b *servicetest.Service) { saves(b, "y"); b.State.Do(func(tx *state.Tx) { tx.ForgetRecord(waits) }) }, 2, "", ""},
+		"it cannot be changed": {func(b *servicetest.Service) {
+			saves(b, "y")
+			change(b, waits, func(j *nomad.Job) { j.Dispatched = true })
+		}, 2, "", ""},
+		"it was changed around": {func(b *servicetest.Service) {
+			saves(b, "y")
+			change(b, waits, func(j *nomad.Job) { j.Groups[0].Registered = "other" })
+		}, 2, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := halves(t, servicetest.Quick)
@@ -198,6 +209,30 @@ func TestDrainedNodesAreEmptied(t *testing.T) {
 	}
 	if want := "alloc alloc-ba of job default/batch moves from node a to b, because that node is being drained; no work is lost"; moves[0].Text != want {
 		t.Errorf("told: %q", moves[0].Text)
+	}
+}
+
+// Where hot GPUs are not avoided, none loses work for its heat.
+func TestHeatCountsWhereHotGPUsAreAvoided(t *testing.T) {
+	for avoided, want := range map[bool]int{false: 0, true: 1} {
+		b := servicetest.New(t, fmt.Sprintf("%splacement {\n avoid_hot = %v\n}\n", servicetest.Quick, avoided), servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+		for i, id := range []string{"x", "y"} {
+			a := servicetest.Ask(id, "0.25", 1)
+			a.Tasks[0].LimitMilli = 1000
+			b.Submit(t, a)
+			b.Register(a)
+			b.Run(a, "alloc-"+id, "a", 0, 4*i, 4)
+		}
+		for range 25 {
+			b.Pass(30 * time.Second)
+			for _, name := range []string{"a", "b"} {
+				milli := map[string]int64{"a": 1000}[name]
+				b.State.Measured("id-"+name, nomad.Measurements{GPUs: map[string]view.Measured{"GPU-" + name + "-0": {Milli: milli, MemoryMiB: 100}}})
+			}
+		}
+		if moves := b.Moves(5); len(moves) != want {
+			t.Errorf("avoided %v: moves %+v", avoided, moves)
+		}
 	}
 }
 
