@@ -197,6 +197,17 @@ func TestWhyATaskStepsAsideIsSaid(t *testing.T) {
 	}
 }
 
+// Where no task sits, nothing steps aside, and it is said so.
+func TestASeatOnAnIdleGPUIsTaken(t *testing.T) {
+	s := servicetest.New(t, servicetest.Quick, servicetest.SeatMachine("a", 1, 1, 90))
+	s.Tenant(t, "busy", 90, "a", 0, 0, 16)
+	s.Waits(t, "high", "1", 60)
+	due := s.Next(nil, true)
+	if due == nil || due.Seat == nil || len(due.Seat.Aside) != 0 || !strings.Contains(due.Seat.Text, "job default/high takes a free seat on a ") || !strings.Contains(due.Seat.Text, "where no task sits") {
+		t.Errorf("due is %+v", due)
+	}
+}
+
 // What a seat cannot promise is refused to who asks for one, with what to write.
 func TestWhatNoSeatServesIsRefused(t *testing.T) {
 	for request, want := range map[string]string{
