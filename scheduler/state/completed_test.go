@@ -136,3 +136,28 @@ func TestWhatHasCompletedOfAJob(t *testing.T) {
 		})
 	}
 }
+
+// What has completed runs again once another version of its job is registered; else there is nothing that
+// could.
+func TestWhatRunsAgain(t *testing.T) {
+	for completed, want := range map[bool]bool{false: false, true: true} {
+		s := servicetest.New(t, "", servicetest.Machine("a", 1))
+		a := servicetest.Ask("job", "4G", 2)
+		a.JobType = "batch"
+		s.Submit(t, a)
+		s.Register(a)
+		s.Run(a, "alloc-0", "a", 0, 0, 4)
+		s.Run(a, "alloc-1", "a", 0, 4, 4)
+		if completed {
+			s.Pass(time.Minute)
+			s.End("alloc-0")
+		}
+		again := func() bool { return read(s, func(r *state.Reader) bool { return r.RunsAgain(servicetest.KeyOf(a)) }) }
+		if again() {
+			t.Error("nothing was registered, and yet it runs again")
+		}
+		if s.Register(a); again() != want {
+			t.Errorf("completed %v: it runs again: %v", completed, !want)
+		}
+	}
+}

@@ -330,3 +330,32 @@ func TestUseIsStored(t *testing.T) {
 		t.Errorf("first is %+v", w)
 	}
 }
+
+// What earlier leaders evicted counts at once for what runs: of its job, and of its queue.
+func TestWhatEarlierLeadersEvictedCounts(t *testing.T) {
+	for name, row := range map[string]struct {
+		stored record.History
+		spent  bool
+	}{
+		"nothing":      {record.History{}, false},
+		"of the job":   {record.History{Evicted: map[string][]time.Time{"default/job": nil}}, true},
+		"of another":   {record.History{Evicted: map[string][]time.Time{"default/other": nil}}, false},
+		"of the queue": {record.History{EvictedQueues: map[string][]time.Time{"q": nil}}, true},
+		"of another's": {record.History{EvictedQueues: map[string][]time.Time{"r": nil}}, false},
+	} {
+		s := servicetest.New(t, "preemption {\n max_per_job = 1\n max_per_queue = 1\n}\n"+servicetest.OneGPU, servicetest.Machine("a", 1))
+		s.Tenant(t, "job", 50, "a", 0, 0, 16)
+		now := []time.Time{s.Clock.At}
+		for _, of := range []map[string][]time.Time{row.stored.Evicted, row.stored.EvictedQueues} {
+			for k := range of {
+				of[k] = now
+			}
+		}
+		s.State.Do(func(tx *state.Tx) {
+			tx.RecallHistory(&row.stored)
+			if u, found := tx.Usage("alloc-job"); !found || u.Spent != row.spent {
+				t.Errorf("%s: %+v", name, u)
+			}
+		})
+	}
+}
