@@ -60,8 +60,9 @@ func eventsAt(ctx context.Context, s Store, path string) ([]view.Event, stored, 
 // release.
 var errUnreadable = errors.New("it is not as this release writes it")
 
-// AddEvents stores more events of a job, oldest first. An event that is stored already is not stored
-// twice. Stored events that this release cannot read are reported to trouble and replaced.
+// AddEvents stores more events of a job, oldest first, with long names and texts cut. An event that is
+// stored already is not stored twice. Stored events that this release cannot read are reported to
+// trouble and replaced.
 func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event, trouble func(error)) error {
 	have, lies, err := eventsAt(ctx, s, eventsPath(key))
 	if err != nil {
@@ -71,6 +72,7 @@ func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event
 		trouble(err)
 	}
 	for _, e := range more {
+		e.JobID, e.For, e.Text = cut(e.JobID), cut(e.For), cut(e.Text)
 		if !slices.ContainsFunc(have, e.Same) {
 			have = slices.Insert(have, 0, e)
 		}

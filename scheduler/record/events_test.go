@@ -40,7 +40,7 @@ func TestWhatWasDoneToAJob(t *testing.T) {
 		"as often":       {keptEvents, keptEvents, "it had to go"},
 		"more often":     {keptEvents + 9, keptEvents, "it had to go"},
 		"with much text": {keptEvents, 45, strings.Repeat("x", partSize/keptEvents)},
-		"with a novel":   {2, 0, strings.Repeat("x", partSize)},
+		"with a novel":   {keptEvents, 26, strings.Repeat("x", partSize)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := nomadtest.NewStore()
@@ -112,6 +112,34 @@ func TestOldEventsAreForgotten(t *testing.T) {
 		s := &nomadtest.Store{Items: map[string]nomad.Item{eventsPath(victim): s.Items[eventsPath(victim)]}}
 		if err := ForgetEvents(t.Context(), s, happened(minute, "").At); err != nil || len(s.Items) != left {
 			t.Errorf("before minute %d: %d left, %v", minute, len(s.Items), err)
+		}
+	}
+}
+
+// Regression: of a job whose ID was long, neither what was decided nor what was done to it could be written, so
+// it was never evicted; and what could not be written of one kept all others from being stopped. Nomad
+// has no bound for names. What was done to a job for one with such a name drove out what was there.
+func TestLongNamesAreNoShield(t *testing.T) {
+	for _, length := range []int{1 << 10, 20 << 10, 40 << 10, 70 << 10} {
+		for _, of := range []string{"x", "\u00fc", "<", "\x7f"} {
+			s, key := nomadtest.NewStore(), nomad.JobKey{Namespace: "lab", ID: strings.Repeat(of, length/len(of))}
+			r := New(key)
+			if err := r.Write(t.Context(), s); err != nil {
+				t.Fatalf("%d of %q: %v", length, of, err)
+			}
+			if got, err := Read(t.Context(), s, key); err != nil || got.Key() != key {
+				t.Errorf("%d of %q: read %v", length, of, err)
+			}
+			e := view.Event{At: time.Now(), Kind: "evict", Namespace: key.Namespace, JobID: key.ID, AllocID: "a", For: "lab/" + key.ID, Text: key.ID + " must go for " + key.ID}
+			for range 2 {
+				if err := AddEvents(t.Context(), s, key, []view.Event{e}, noTrouble(t)); err != nil {
+					t.Fatalf("%d of %q: %v", length, of, err)
+				}
+			}
+			got, err := Events(t.Context(), s, key)
+			if err != nil || len(got) != 1 || got[0].AllocID != "a" || !strings.HasPrefix(got[0].For, "lab/") || !strings.HasPrefix(e.Text, got[0].Text[:100]) {
+				t.Errorf("%d of %q: %d events, %v", length, of, len(got), err)
+			}
 		}
 	}
 }

@@ -31,6 +31,17 @@ const partSize = 56 << 10
 // maxParts bounds what a head may name.
 const maxParts = 1024
 
+// longest is how many bytes are kept of what is for people alone. It may name jobs, and Nomad has no bound for
+// their names: with a long one, nothing could be written.
+const longest = 2 << 10
+
+func cut(text string) string {
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + "…"
+}
+
 // stored is where a text lies.
 type stored struct {
 	index  uint64 // of the head; 0: not written yet
@@ -81,8 +92,9 @@ func readText(ctx context.Context, s Store, path string) (string, stored, error)
 }
 
 // writeText replaces a text if it is still where it was, and returns where it is
-// now. Owner is for people.
+// now. Owner is for people, and cut where it is long.
 func writeText(ctx context.Context, s Store, path, owner, text string, was stored) (stored, error) {
+	owner = cut(owner)
 	head := nomad.Item{Path: path, Index: was.index, Values: map[string]string{"job": owner, "record": text}}
 	now := stored{}
 	if len(text) > partSize {
