@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
@@ -11,6 +12,28 @@ import (
 // and its queues can pay for all that starts.
 func MayRepeat(tx *state.Tx, key nomad.JobKey) bool {
 	return tx.MayRepeat(key) && tx.RepeatsAbove(key) == ""
+}
+
+// Unchanged ends promises to what has ended of a job that its author submitted again as it was, and
+// that was changed last at an index: Nomad starts nothing of that again, and else room would be kept for nothing. While
+// less than that is known of Nomad, they stay: another version may be about to start.
+func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {
+	j, r := tx.Job(key), tx.Record(key)
+	if j == nil || r == nil || tx.Index() < index {
+		return
+	}
+	for i := range asks {
+		group := asks[i].Group
+		left := asks[i].Count - tx.Live(key, group) - tx.CompletedOf(key, group)
+		if asks[i].Later || !j.Stopped && tx.CompletedOf(key, group) == 0 {
+			continue
+		}
+		tx.ForgetGroup(key, group)
+		if !j.Stopped {
+			tx.AssumeRest(key, group, r.Groups[group].Assumed, left)
+		}
+	}
+	tx.Changed()
 }
 
 // needed reports whether a revision cannot wait, even if Nomad then runs completed allocs again:

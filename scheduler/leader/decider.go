@@ -256,6 +256,13 @@ func (d *Decider) Settle(ctx context.Context, asks []admit.Ask, _ []admit.Decisi
 	}
 }
 
+// Unchanged follows Settle where Nomad took a job as the one that it had already.
+func (d *Decider) Unchanged(asks []admit.Ask, index uint64) {
+	if len(asks) > 0 {
+		d.state.Do(func(tx *state.Tx) { decide.Unchanged(tx, keyOf(asks), asks, index) })
+	}
+}
+
 // consume forgets the reservations that the job has claimed: from here on the
 // job itself holds the room.
 func (d *Decider) consume(ctx context.Context, asks []admit.Ask) {

@@ -262,6 +262,9 @@ func (p *proxy) decide(ctx context.Context, s *submission) {
 		// Before the submitter has the answer, and submits the next job.
 		p.settle(ctx, s, decisions, dry, resp.StatusCode < 300)
 		settled = true
+		if index := unchangedAt(resp); !dry && index > 0 {
+			p.config.Decider.Unchanged(s.job.Asks, index)
+		}
 		groups := groupsOf(s.job.Asks, decisions)
 		p.audit(s, groups, outcomeOf(decisions, resp.StatusCode), decided)
 		return annotate(resp, notes(s.route.kind, decisions), groups)

@@ -54,6 +54,32 @@ func annotate(resp *http.Response, lines []string, groups []Group) error {
 	return nil
 }
 
+// unchangedAt is the index at which a job was changed last that Nomad has taken as it had it already; 0:
+// it is another version. Nomad makes the evaluation of a new version together with it, and says the
+// index of both.
+func unchangedAt(resp *http.Response) uint64 {
+	if resp.StatusCode >= 300 {
+		return 0
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
+	if err != nil {
+		resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(text), failing{err}))
+		return 0
+	}
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	var says struct{ JobModifyIndex, EvalCreateIndex uint64 }
+	if json.Unmarshal(text, &says) != nil || says.JobModifyIndex >= says.EvalCreateIndex {
+		return 0
+	}
+	return says.JobModifyIndex
+}
+
+// failing is the rest of an answer that could not be read.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
 // GroupsField is the field of Nomad's answers to job submissions in which the
 // service says what it decided: a list of Group.
 const GroupsField = "GPUGroups"

@@ -180,11 +180,12 @@ func (f *fakeNomad) last() call {
 // fakeDecider sends everything to node-1, refuses counts above most, and holds
 // the queue "full".
 type fakeDecider struct {
-	mu      sync.Mutex
-	asked   []admit.Ask
-	dry     bool
-	settled []bool
-	most    int
+	mu        sync.Mutex
+	asked     []admit.Ask
+	dry       bool
+	unchanged []uint64
+	settled   []bool
+	most      int
 }
 
 func (d *fakeDecider) Decide(_ context.Context, asks []admit.Ask, dry bool) ([]admit.Decision, error) {
@@ -216,6 +217,12 @@ func (d *fakeDecider) Settle(_ context.Context, _ []admit.Ask, _ []admit.Decisio
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settled = append(d.settled, accepted)
+}
+
+func (d *fakeDecider) Unchanged(_ []admit.Ask, index uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unchanged = append(d.unchanged, index)
 }
 
 // service is a server between a client and a fake Nomad.

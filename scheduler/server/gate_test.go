@@ -98,6 +98,8 @@ func (d *slowDecider) Decide(ctx context.Context, _ []admit.Ask, _ bool) ([]admi
 
 func (*slowDecider) Settle(context.Context, []admit.Ask, []admit.Decision, bool) {}
 
+func (*slowDecider) Unchanged([]admit.Ask, uint64) {}
+
 // A Nomad that is slow to say whether a caller may submit takes the time from the decision.
 func TestTheGatesTimeIsTheDecisions(t *testing.T) {
 	for name, path := range map[string]string{"a registration": "/v1/jobs", "a plan": "/v1/job/a/plan"} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -243,5 +244,30 @@ func TestWhatTheServiceDidIsNoted(t *testing.T) {
 				t.Errorf("%s: %+v", kind, r)
 			}
 		}
+	}
+}
+
+// The decider hears of a job that Nomad had already as it was submitted, and of no other one.
+func TestWhatIsUnchangedIsKnown(t *testing.T) {
+	for answer, want := range map[string]uint64{
+		`{"JobModifyIndex":7,"EvalCreateIndex":9,"Index":9}`: 7,
+		`{"JobModifyIndex":9,"EvalCreateIndex":9,"Index":9}`: 0,
+		`{"JobModifyIndex":9,"EvalCreateIndex":0,"Index":9}`: 0,
+		`{"EvalCreateIndex":9}`:                              0,
+		`no JSON`:                                            0,
+	} {
+		for status, want := range map[int]uint64{200: want, 500: 0} {
+			resp := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(answer))}
+			got := unchangedAt(resp)
+			if left, err := io.ReadAll(resp.Body); got != want || string(left) != answer || err != nil {
+				t.Errorf("%d %s: %d, and %q is left, %v", status, answer, got, left, err)
+			}
+		}
+	}
+	broken := errors.New("broken")
+	resp := &http.Response{StatusCode: 200, Body: io.NopCloser(io.MultiReader(strings.NewReader("{"), failing{broken}))}
+	got := unchangedAt(resp)
+	if left, err := io.ReadAll(resp.Body); got != 0 || string(left) != "{" || !errors.Is(err, broken) {
+		t.Errorf("%d, and %q is left, %v", got, left, err)
 	}
 }

@@ -32,6 +32,9 @@ type Decider interface {
 	// accepted is whether Nomad took the job. Without an answer of Nomad it is
 	// true, since the job may have arrived.
 	Settle(ctx context.Context, asks []admit.Ask, decisions []admit.Decision, accepted bool)
+	// Unchanged follows Settle where Nomad took a job as the one that it had already, which was
+	// changed last at an index: of that, Nomad starts nothing again that has ended.
+	Unchanged(asks []admit.Ask, index uint64)
 }
 
 // Leadership says who decides.
