@@ -35,6 +35,19 @@ func (p *Planner) Borrows(r *Request) bool {
 	return p.ranks().Borrows(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
 }
 
+// Owns reports whether a request would be within what its queue is guaranteed.
+func (p *Planner) Owns(r *Request) bool {
+	return p.quotas != nil && p.quotas.Queue(r.Queue).Guarantee() != quota.Charge{} && !p.Borrows(r)
+}
+
+// Reclaims reports whether a request for which there is no room would have some once all has gone
+// that must give way to it, also what is spared for now.
+func (p *Planner) Reclaims(r *Request, now time.Time) bool {
+	e := p.eviction(r, p.shapeOf(r), now, map[string]bool{})
+	e.Ever = true
+	return e.Anywhere()
+}
+
 // eviction is of work for a request, as the quotas have it.
 func (p *Planner) eviction(r *Request, sh *shape, now time.Time, spared map[string]bool) *evict.Eviction {
 	return evict.New(p.snap, evict.Rules{Quotas: p.quotas, Ranks: p.ranks, Order: p.Order, Ranked: &p.ranked.log}, r, sh.Shape, now, spared)

@@ -12,8 +12,7 @@ import (
 // go. All of the time counts, also that after the last arrival, and waits until they end.
 type Bounds struct {
 	Sizes []Behind // by size, then by priority
-	// Owed is how long queues waited for what fitted into their guarantee: from when a task
-	// asked for it until it started. By queue, then by size.
+	// Owed is how long queues waited for what fitted into their guarantee. By queue, then by size.
 	Owed []Owed
 	// Unserved is how many tasks still waited when nothing ran any more.
 	Unserved int
@@ -44,13 +43,18 @@ type Behind struct {
 type Owed struct {
 	Queue string
 	Size  Class
-	Wait  Wait
+	// Wait is from when tasks asked for it until they started, and Late the part of that time in
+	// which there was room, or work that was to give it up. In the rest others held their own.
+	Wait, Late Wait
 }
 
 type owed struct {
 	queue string
 	size  Class
 }
+
+// owedTimes are the waits of tasks for what was their queue's own.
+type owedTimes struct{ wait, late waitTimes }
 
 // watch measures bounds during a replay.
 type watch struct {
@@ -59,13 +63,15 @@ type watch struct {
 	overtaken []float64 // when something else went ahead of it first; -1: nothing has
 	first     []float64 // for how long it has been the first of all that wait
 	asks      []float64 // since when its queue is owed what it asks for; -1: it is not
+	late      []float64 // for how long of that there was room, or work that was to give it up
+	due       []bool    // there is now
 	evicted   [][]time.Time
 	chain     []int // of a task that waits: how many evictions made it wait, one for the other
 	handover  []int // of a task that runs: how many evictions gave it its room, one after the other
 
 	waited map[[2]int][]float64 // by size and priority
 	behind map[[2]int]*Behind
-	owed   map[owed]waitTimes
+	owed   map[owed]*owedTimes
 	result Bounds
 }
 
@@ -73,33 +79,47 @@ func newWatch(l *live) *watch {
 	n := len(l.tasks)
 	return &watch{
 		l: l, since: make([]float64, n), overtaken: make([]float64, n), first: make([]float64, n), asks: make([]float64, n),
-		evicted: make([][]time.Time, n), chain: make([]int, n), handover: make([]int, n),
-		waited: map[[2]int][]float64{}, behind: map[[2]int]*Behind{}, owed: map[owed]waitTimes{},
+		late: make([]float64, n), due: make([]bool, n), evicted: make([][]time.Time, n), chain: make([]int, n), handover: make([]int, n),
+		waited: map[[2]int][]float64{}, behind: map[[2]int]*Behind{}, owed: map[owed]*owedTimes{},
 	}
 }
 
 // waits notes that a task begins to wait.
 func (w *watch) waits(i int) {
 	w.since[i], w.overtaken[i], w.asks[i], w.first[i], w.handover[i] = w.l.now, -1, -1, 0, 0
-	w.asksFor(i)
+	w.asksFor(i, map[chance]bool{})
 }
 
-// asksFor notes since when a task is owed what it asks for.
-func (w *watch) asksFor(i int) {
+// asksFor notes since when a task is owed what it asks for, and whether it is late. It remembers
+// that for others with the same chances.
+func (w *watch) asksFor(i int, late map[chance]bool) {
 	t := &w.l.tasks[i]
 	r := w.l.request(i)
-	switch owed := w.l.quotas != nil && w.l.quotas.Queue(t.Queue).GuaranteeMilli > 0 && t.GPUs > 0 && !w.l.planned.Planner.Borrows(&r); {
-	case !owed:
+	if w.due[i] = false; t.GPUs == 0 || !w.l.planned.Planner.Owns(&r) {
 		w.asks[i] = -1
-	case w.asks[i] < 0:
-		w.asks[i] = w.l.now
+		return
 	}
+	if w.asks[i] < 0 {
+		w.asks[i], w.late[i] = w.l.now, 0
+	}
+	c := chance{keyOf(t), t.Queue, t.Priority}
+	due, known := late[c]
+	if !known {
+		due = w.l.bounded.window.hasRoom(t) || w.l.planned.Planner.Reclaims(&r, w.l.clock())
+		late[c] = due
+	}
+	w.due[i] = due
 }
 
 // passes notes that time goes by until then.
 func (w *watch) passes(to float64) {
 	if len(w.l.waiting) > 0 {
 		w.first[w.l.waiting[0]] += to - w.l.now
+	}
+	for _, i := range w.l.waiting {
+		if w.due[i] {
+			w.late[i] += to - w.l.now
+		}
 	}
 }
 
@@ -125,7 +145,11 @@ func (w *watch) begins(i int) {
 	b.LongestFirst = max(b.LongestFirst, w.first[i])
 	if w.asks[i] >= 0 {
 		of := owed{t.Queue, ClassOf(t)}
-		w.owed[of] = append(w.owed[of], w.l.now-w.asks[i])
+		if w.owed[of] == nil {
+			w.owed[of] = &owedTimes{}
+		}
+		w.owed[of].wait = append(w.owed[of].wait, w.l.now-w.asks[i])
+		w.owed[of].late = append(w.owed[of].late, w.late[i])
 	}
 	w.chain[i] = 0
 }
@@ -155,8 +179,8 @@ func (w *watch) sum() *Bounds {
 		r.Sizes = append(r.Sizes, *b)
 	}
 	slices.SortFunc(r.Sizes, func(a, b Behind) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Priority, b.Priority)) })
-	for of, waits := range w.owed {
-		r.Owed = append(r.Owed, Owed{of.queue, of.size, waits.sum()})
+	for of, times := range w.owed {
+		r.Owed = append(r.Owed, Owed{of.queue, of.size, times.wait.sum(), times.late.sum()})
 	}
 	slices.SortFunc(r.Owed, func(a, b Owed) int { return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Size, b.Size)) })
 	r.Unserved = len(w.l.waiting)

@@ -103,6 +103,26 @@ func TestWhatWasLentComesBack(t *testing.T) {
 	}
 }
 
+// A queue holds its own GPU, and all CPU of the node with the other one: a task of the other queue
+// waits, but is not late, since nothing is lent. It is where the queue has borrowed the second GPU, also
+// while that is spared.
+func TestWhatNobodyLentIsNotLate(t *testing.T) {
+	for lent, late := range map[bool]float64{false: 0, true: 900} {
+		nodes := []Node{{Name: "n1", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "T4"}, {Name: "n2", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 1, Model: "T4"}}
+		tasks := []Task{oneGPU("a", 0, 1000, 50, Greedy), oneGPU("b", 0, 1000, 50, Greedy), oneGPU("own", 100, 600, 50, Bursty)}
+		tasks[0].CPUMilli, tasks[2].CPUMilli, tasks[0].MinRunSeconds, tasks[1].MinRunSeconds = 1, 1, 7200, 7200
+		if !lent {
+			tasks[1].GPUs, tasks[1].GPUMilli, tasks[1].CPUMilli = 0, 0, 8000
+		}
+		r := bounds(t, nodes, tasks, DefaultLimits(), EvenQueues(nodes, tasks))
+		for _, o := range r.Bounds.Owed {
+			if o.Queue == Bursty && (o.Wait.Longest != 900 || o.Late.Longest != late) {
+				t.Errorf("lent %v: waits for %.0f s, and is late by %.0f s, want 900 and %.0f", lent, o.Wait.Longest, o.Late.Longest, late)
+			}
+		}
+	}
+}
+
 // One GPU, and every five minutes a short task that is more important, of the same queue or of
 // another one: the other one is evicted four times within an hour and no more, and ends.
 func TestATaskIsEvictedSoOften(t *testing.T) {

@@ -75,8 +75,9 @@ func (b *bounded) ask() {
 	if b == nil {
 		return
 	}
+	late := map[chance]bool{}
 	for _, i := range b.l.waiting {
-		b.asksFor(i)
+		b.asksFor(i, late)
 	}
 }
 

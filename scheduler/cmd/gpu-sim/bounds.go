@@ -48,9 +48,10 @@ func printBounds(t io.Writer, r *replayed) {
 		fmt.Fprintf(t, "%s\t%v\t%d\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%d\t%.0f s\t%.0f s\n", r.Policy, s.Size, s.Priority, w.Tasks, w.Mean, w.P95, w.P99, w.Longest, s.Overtaken, s.LongestBehind, s.LongestFirst)
 	}
 	if len(b.Owed) > 0 {
-		fmt.Fprintln(t, "\nPolicy\tOf its guarantee\tGPUs\tTasks\tMean wait\tp95\tp99\tLongest")
+		fmt.Fprintln(t, "\nPolicy\tOf its guarantee\tGPUs\tTasks\tMean wait\tp95\tp99\tLongest\tLate: p99\tLongest")
 		for i := range b.Owed {
-			waitRow(t, r.Policy, b.Owed[i].Queue+"\t"+b.Owed[i].Size.String(), b.Owed[i].Wait)
+			o := &b.Owed[i]
+			fmt.Fprintf(t, "%s\t%s\t%v\t%d\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\t%.0f s\n", r.Policy, o.Queue, o.Size, o.Wait.Tasks, o.Wait.Mean, o.Wait.P95, o.Wait.P99, o.Wait.Longest, o.Late.P99, o.Late.Longest)
 		}
 	}
 	fmt.Fprintln(t, "\nPolicy\tEvictions\tof one task\twithin an hour\tChain\tHandover\tWork lost\tNever served")

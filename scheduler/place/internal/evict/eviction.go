@@ -1,6 +1,7 @@
 package evict
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
@@ -32,6 +33,8 @@ type Eviction struct {
 
 	// Movable selects what may be moved, where work is moved and not ended: of any rank.
 	Movable func(*cluster.Usage) bool
+	// Ever has what is spared only for now count too: for its first time, or after evictions.
+	Ever bool
 }
 
 // New is the eviction of work for a request of a shape at a moment. What is spared, by usage ID, does not go.
@@ -68,10 +71,7 @@ func (e *Eviction) Hopeless() bool {
 // lower rank and yield ([quota.Quotas.Yields]). A request whose queue is at its
 // limit can only take from its own queue.
 func (e *Eviction) allowed(u *cluster.Usage) bool {
-	if u.Protected(e.now) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
-		return false
-	}
-	if u.Spent && u.Queue == e.r.Queue {
+	if !e.Ever && (u.Protected(e.now) || u.Spent && u.Queue == e.r.Queue) || e.r.SpareGangs && u.Gang != "" || e.spared[u.ID] || (e.r.Job != "" && u.Job == e.r.Job && u.Namespace == e.r.Namespace) {
 		return false
 	}
 	if e.Movable != nil {
@@ -91,6 +91,11 @@ func (e *Eviction) allowed(u *cluster.Usage) bool {
 		rank = quota.Unranked(u.Priority)
 	}
 	return e.rules.Quotas.Yields(rank, e.own, u.Queue, e.r.Queue)
+}
+
+// Anywhere reports whether evictions on any node would make room for the request.
+func (e *Eviction) Anywhere() bool {
+	return !e.Hopeless() && slices.ContainsFunc(e.snap.Pools, func(b *cluster.Pool) bool { return b != nil && b == b.Node.Pools[0] && e.helps(b.Node) })
 }
 
 // protectedUntil is when the first of a node's work that is protected for a time is so no
