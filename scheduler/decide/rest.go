@@ -7,6 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -99,7 +100,10 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 // room there any more: Nomad places several jobs at once. What it placed later does not explain why
 // this one did not start.
 func taken(tx *state.Tx, key nomad.JobKey, g *record.Group, node string, since time.Time) bool {
-	gone := tx.RoomFor(blocks.NeedOf(tx, g)).On(node) != state.FitsNow
+	promised := func(u *place.Usage) bool {
+		return u.Namespace == key.Namespace && u.Job == key.ID && tx.Alloc(u.ID) == nil
+	}
+	gone := !tx.ServesNow(node, blocks.NeedOf(tx, g), promised)
 	for a := range tx.AllocsOn(node) {
 		u, booked := tx.Usage(a.ID)
 		if booked && len(u.Takes) > 0 && a.Key() != key && (gone || tx.PriorityOf(a.Key()) >= tx.PriorityOf(key)) && a.Created.After(since) && a.Created.Before(since.Add(state.Unplaced)) {

@@ -197,6 +197,38 @@ func (h *modelRun) sharded() json.RawMessage {
 		id, id, []string{"a", "b", "c"}[h.rng.IntN(3)], 10+20*h.rng.IntN(5), 2+h.rng.IntN(3), text))
 }
 
+// What Nomad runs again because its author changed a job is brought under its queue's limit, also by a
+// leader that did not see what had completed.
+func TestWhatRunsAgainIsBroughtBack(t *testing.T) {
+	for name, lead := range map[string]bool{"the same leader": false, "another one": true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newRun(t, 4, 1, modelConfig)
+			shards := func(priority int) json.RawMessage {
+				return json.RawMessage(strings.Replace(string(slowJob("a", "shards", "0", 2, priority, "")), `"service"`, `"batch"`, 1))
+			}
+			h.submit(t.Context(), shards(50))
+			h.seconds(60)
+			h.complete(h.allocsOf("shards")[0])
+			h.submit(t.Context(), slowJob("a", "other", "0", 1, 50, ""))
+			h.seconds(60)
+			if got := h.slices("a"); got != 32 {
+				t.Fatalf("%s: queue a holds %d slices, and is to be full", name, got)
+			}
+			h.submit(t.Context(), shards(60)) // Nomad runs the first one again
+			if got := h.slices("a"); got <= 32 {
+				t.Fatalf("%s: queue a holds %d slices, and is to be above its limit", name, got)
+			}
+			if lead {
+				h.lead(t.Context())
+			}
+			h.seconds(10)
+			if got := h.slices("a"); got > 32 {
+				t.Errorf("%s: queue a holds %d slices of 32\n%s", name, got, strings.Join(h.log, "\n"))
+			}
+		})
+	}
+}
+
 // TestRandomHistoriesOfWhatCompletes drives batch jobs with several allocs, which complete one after the
 // other, through submissions, evictions, kills, nodes that close, lost Variables and changes of leaders. No
 // alloc that has completed is run again because the service registered its job, unless some of

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -22,5 +23,26 @@ func TestDecisionsAreNotedOnce(t *testing.T) {
 	first.At = at.In(time.FixedZone("", 3600))
 	if d.decision(first); len(d.decisions) != 3 {
 		t.Error("the same moment in another zone counts as another")
+	}
+}
+
+// A replica that begins to lead again reads events that it has noted itself: each is told once.
+func TestEventsAreToldOnce(t *testing.T) {
+	var h history
+	h.event(view.Event{At: time.Now(), Kind: "evict", JobID: "low", Text: "it had to go"}) // with a monotonic clock
+	h.event(view.Event{At: time.Now(), Kind: "evict", JobID: "low", Text: "it had to go again"})
+	text, err := json.Marshal(h.stored())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored []view.Event
+	if err := json.Unmarshal(text, &stored); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		h.recall(stored)
+	}
+	if got := h.Events(); len(got) != 2 || got[0].Text != "it had to go again" {
+		t.Errorf("told are %+v", got)
 	}
 }
