@@ -118,6 +118,9 @@ func (h *history) quiet(ctx context.Context) {
 			h.say("all is well after %s", took.Round(time.Second))
 			return
 		}
+		if h.bound.tooLong() {
+			break // it is known to fail
+		}
 		if time.Since(told) > 30*time.Second {
 			told = time.Now()
 			h.say("  not yet after %s: %s", time.Since(began).Round(time.Second), strings.Join(wrong, "; "))
@@ -153,7 +156,7 @@ func (h *history) wrong(l *look, since time.Time) (list []string) {
 		list = append(list, fmt.Sprintf("queue a holds %d slices of at most %d", held, bound))
 	}
 	list = append(list, twice(l.allocs)...)
-	for _, key := range slices.SortedFunc(maps.Keys(l.jobs), func(x, y jobKey) int { return strings.Compare(x.String(), y.String()) }) {
+	for _, key := range l.sorted() {
 		list = append(list, l.halves(key)...)
 		list = append(list, l.forgotten(key)...)
 	}
@@ -253,17 +256,16 @@ func (l *look) forgotten(key jobKey) []string {
 	return nil
 }
 
-// waiting goes through what waits, in the order in which it is tried, and tells of what is
-// held without a true reason. As the oracle of scheduler/reconcile, it says nothing of room
-// that comes after the first which waits for room, nor of quota after one that waits for the
-// quota of the same queue: these may be left it. A dispatched job may not be changed: Nomad
-// alone places it, and what comes after it.
+// waiting goes through all that waits, in the order in which it is tried, and tells of what is
+// held without a true reason. Room may be left to an earlier one that waits for room itself, and
+// the quota of a queue to an earlier one that waits for it and could ever be paid for. A dispatched
+// job may not be changed: Nomad alone places it, and what comes after it.
 func (l *look) waiting() (list []string) {
 	short, left := false, false // of queue a's quota; room is left to an earlier one
 	for i, p := range l.picture.Pending {
 		key := jobKey{p.Namespace, p.JobID}
 		say := func(format string, args ...any) {
-			list = append(list, fmt.Sprintf("%s, number %d of %d that wait, %d missing, %s: ", key, i+1, len(l.picture.Pending), p.Missing, p.Reason)+fmt.Sprintf(format, args...))
+			list = append(list, fmt.Sprintf("%s, number %d of %d that wait, %d missing, for %s, %s: ", key, i+1, len(l.picture.Pending), p.Missing, p.Kind, p.Reason)+fmt.Sprintf(format, args...))
 		}
 		j := l.jobs[key]
 		if j == nil || *j.Stop {
@@ -274,33 +276,58 @@ func (l *look) waiting() (list []string) {
 			return list
 		}
 		g := j.TaskGroups[slices.IndexFunc(j.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == p.Group })]
-		need := 0
-		for _, d := range g.Tasks[0].Resources.Devices {
-			need += int(*d.Count) * p.Missing
-		}
-		over := key.namespace == "a" && (short || l.held("a")+need > bound)
-		fits := l.fits(g, p.Missing)
-		switch p.Kind {
-		case view.WaitsForQuota:
-			if !over && !left {
-				say("queue a holds %d slices of %d and it needs %d", l.held("a"), bound, need)
-			}
-		case view.WaitsForPriority:
-			if i == 0 {
-				say("nothing comes before it")
-			}
-		case view.WaitsForHeadroom:
-			say("no large job was ever submitted")
+		need := l.need(p)
+		over := key.namespace == "a" && (short || l.held("a")+l.owed(p)+need > bound)
+		fits := !over && l.fits(g, p.Missing)
+		if said := untrue(p, over, left); said != "" {
+			say("%s; queue a holds %d slices of %d and it needs %d", said, l.held("a"), bound, need)
 		}
 		switch {
-		case over:
-			short = true // it keeps nothing from other queues
-		case !left && fits:
+		case !fits:
+		case !left:
 			say("it could start: %v", constraints(j))
+		case p.Kind == view.WaitsForRoom && g.Tasks[0].Meta["gpu_gang"] != "true":
+			say("there is room, which is not said to be left to others: %v", constraints(j))
 		}
+		short = short || over && need <= bound // it keeps nothing from other queues
 		left = left || !over
 	}
 	return list
+}
+
+// need is how many slices are missing of what waits.
+func (l *look) need(p view.Pending) (n int) {
+	if j := l.jobs[jobKey{p.Namespace, p.JobID}]; j != nil {
+		g := j.TaskGroups[slices.IndexFunc(j.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == p.Group })]
+		for _, d := range g.Tasks[0].Resources.Devices {
+			n += int(*d.Count) * p.Missing
+		}
+	}
+	return n
+}
+
+// owed is how many slices a queue keeps for what was admitted and waits for room, beside one group.
+func (l *look) owed(beside view.Pending) (n int) {
+	for _, p := range l.picture.Pending {
+		if p.Namespace == beside.Namespace && p.JobID != beside.JobID && p.Kind == view.WaitsForRoom {
+			n += l.need(p)
+		}
+	}
+	return n
+}
+
+// untrue tells why the reason that the service shows for what waits is none: over is whether its queue
+// cannot pay for it, left whether something before it waits for room.
+func untrue(p view.Pending, over, left bool) string {
+	switch {
+	case p.Kind == view.WaitsForQuota && !over:
+		return "its queue can pay for it"
+	case p.Kind == view.WaitsForPriority && !left:
+		return "nothing before it waits for room"
+	case p.Kind == view.WaitsForHeadroom:
+		return "no large job was ever submitted"
+	}
+	return ""
 }
 
 // fits reports whether so many allocs of a group find devices now, whatever marks the

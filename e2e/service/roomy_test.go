@@ -1,0 +1,198 @@
+package service
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// spare is how many slices are wanted outside queue a once room was made: half of what the machines have.
+const spare = 3 * 14
+
+// partially is for how long a gang may run in part: a minute, then it is held and stopped.
+const partially = 150 * time.Second
+
+// roomy leaves the cluster half empty while queue a has more to do than it may. Room is what hides
+// a missing quota in a full cluster, and what makes whoever waits without a reason stand out.
+func (h *history) roomy(ctx context.Context, round int) {
+	h.t.Helper()
+	h.fill(ctx)
+	h.makeRoom(ctx)
+	if h.overfill(ctx, round); round%2 == 1 {
+		h.breakGang(ctx)
+	}
+	h.release(ctx)
+}
+
+// wholes registers a service of so many whole GPUs.
+func (h *history) wholes(ctx context.Context, about jobKey, priority, count int, gang bool) {
+	h.enter(ctx, h.through(), about, func() *api.Job {
+		one := job{id: about.id, namespace: about.namespace, kind: "service", priority: priority, count: count, meta: map[string]string{"gpu": "1", "version": strconv.Itoa(h.rng.IntN(100))}}
+		if gang {
+			one.meta["gpu_gang"] = "true"
+		}
+		return restarted(one.api())
+	})
+}
+
+// enter registers a job of its caller's.
+func (h *history) enter(ctx context.Context, to *api.Client, about jobKey, next func() *api.Job) {
+	around := ""
+	if to == h.c.API {
+		around = " around the service"
+	}
+	h.say("register %s%s", about, around)
+	h.told(h.send(ctx, h.rng, to, "register", about, func() *api.Job { return h.described(next()) }))
+}
+
+// pause waits, and notices who decides.
+func (h *history) pause(ctx context.Context, limit time.Duration, over func() bool) bool {
+	for began := time.Now(); time.Since(began) < limit && ctx.Err() == nil; time.Sleep(250 * time.Millisecond) {
+		h.notice(ctx)
+		if over() {
+			return true
+		}
+	}
+	return false
+}
+
+// seeing is what Nomad and the leader say as soon as one does.
+func (h *history) seeing(ctx context.Context) *look {
+	h.t.Helper()
+	var l *look
+	var err error
+	if !h.pause(ctx, 2*time.Minute, func() bool { l, err = h.look(ctx); return err == nil }) {
+		h.t.Fatalf("nobody leads for two minutes: %v", err)
+	}
+	return l
+}
+
+// theGang is held as one while the cluster is full, and is to start once it is not.
+var theGang = jobKey{"b", "job-4"}
+
+// fill has everything be full, with work that has to wait in each queue.
+func (h *history) fill(ctx context.Context) {
+	h.t.Helper()
+	h.seeing(ctx)
+	h.wholes(ctx, jobKey{"b", "job-0"}, 90, 2, false)
+	h.wholes(ctx, jobKey{"c", "job-2"}, 90, 4, false)
+	h.wholes(ctx, theGang, 10, 2, true)
+	h.wholes(ctx, jobKey{"a", "job-0"}, 50, 2, false)
+	h.wholes(ctx, jobKey{"a", "job-2"}, 50, 2, false)
+	h.pause(ctx, 5*time.Second, func() bool { return false })
+}
+
+// wanted is how many slices a job is to hold.
+func (l *look) wanted(key jobKey) (n int) {
+	j := l.jobs[key]
+	if *j.Stop || *j.Status == "dead" || j.IsPeriodic() || j.IsParameterized() {
+		return 0
+	}
+	for _, g := range j.TaskGroups {
+		for _, d := range g.Tasks[0].Resources.Devices {
+			n += *g.Count * int(*d.Count)
+		}
+	}
+	return n
+}
+
+// sorted are the jobs, by their names.
+func (l *look) sorted() []jobKey {
+	return slices.SortedFunc(maps.Keys(l.jobs), func(x, y jobKey) int { return strings.Compare(x.String(), y.String()) })
+}
+
+// makeRoom stops jobs of the other queues, until they want less than half of the cluster.
+func (h *history) makeRoom(ctx context.Context) {
+	h.t.Helper()
+	l := h.seeing(ctx)
+	keys, sum := l.sorted(), 0
+	for _, key := range keys {
+		if key.namespace != "a" {
+			sum += l.wanted(key)
+		}
+	}
+	h.rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	for _, key := range keys {
+		if n := l.wanted(key); sum > spare && n > 0 && key.namespace != "a" && key != theGang {
+			sum -= n
+			h.request(ctx, h.through(), "stop", key)
+		}
+	}
+	h.say("others want %d slices of %d", sum, 6*14)
+	h.pause(ctx, time.Minute, func() bool { return h.bound.held.Load() >= bound })
+}
+
+// overfill has Nomad by itself start too much in queue a, which is to come back.
+func (h *history) overfill(ctx context.Context, round int) {
+	h.t.Helper()
+	before := h.bound.above.Load()
+	child := jobKey{"a", "periodic-2"}
+	h.enter(ctx, h.through(), child, func() *api.Job {
+		j := job{id: child.id, namespace: "a", kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 60}.api()
+		recurring(j)
+		return restarted(j)
+	})
+	h.request(ctx, h.c.API, "force", child)
+	direct := jobKey{"a", "job-6"}
+	h.enter(ctx, h.c.API, direct, func() *api.Job {
+		n := uint64(14)
+		return restarted(job{id: direct.id, namespace: "a", count: 2, meta: map[string]string{"version": strconv.Itoa(round)}, devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &n}}}.api())
+	})
+	if !h.pause(ctx, 30*time.Second, func() bool { return h.bound.above.Load() > before }) {
+		h.say("  the queue was not above its bound")
+		return
+	}
+	since := time.Now()
+	back := h.pause(ctx, 2*aboveFor, func() bool {
+		if h.bound.held.Load() > bound {
+			since = time.Now()
+		}
+		return time.Since(since) > 3*time.Second || h.bound.tooLong()
+	})
+	if !back || h.bound.tooLong() {
+		h.t.Errorf("the queue of namespace a holds %d slices of %d, and does not come back", h.bound.held.Load(), bound)
+	}
+}
+
+// breakGang has Nomad be able to start only a part of a gang: no node takes new work. What is
+// left of it has to go.
+func (h *history) breakGang(ctx context.Context) {
+	h.t.Helper()
+	live := func() []*api.AllocationListStub { return allocs(ctx, h.t, h.c.API, theGang.namespace, theGang.id) }
+	if !h.pause(ctx, time.Minute, func() bool { return len(live()) == 2 }) {
+		h.say("  %s does not run", theGang)
+		return
+	}
+	for _, n := range h.c.Nodes {
+		_, err := h.c.API.Nodes().ToggleEligibility(n.ID, false, nil)
+		h.told(err)
+		h.closed[n] = true
+	}
+	h.request(ctx, h.c.API, "stop alloc", theGang)
+	h.pause(ctx, 30*time.Second, func() bool { return len(live()) == 1 })
+	began := time.Now()
+	if !h.pause(ctx, partially, func() bool { return len(live()) != 1 }) {
+		h.t.Errorf("1 of 2 of the gang %s runs, for %s", theGang, partially)
+	}
+	h.broken++
+	h.say("  %d of %s run after %s", len(live()), theGang, time.Since(began).Round(time.Second))
+	h.calmDown(ctx)
+	h.wholes(ctx, theGang, 10, 2, true) // it need not rest any more
+}
+
+// release stops what holds GPUs in queue a: what waits there is to start.
+func (h *history) release(ctx context.Context) {
+	h.t.Helper()
+	l := h.seeing(ctx)
+	for _, key := range l.sorted() {
+		live, _ := l.live(key)
+		if l.wanted(key) > 0 && key.namespace == "a" && total(live) > 0 && *l.jobs[key].ParentID == "" {
+			h.request(ctx, h.through(), "stop", key)
+		}
+	}
+}
