@@ -54,6 +54,8 @@ type history struct {
 	events   int
 	slowest  time.Duration
 	broken   int // gangs that were made to run in part
+	// overfilled is how often Nomad was seen to start too much in queue a, of jobs around the service.
+	overfilled int
 }
 
 func (h *history) say(format string, args ...any) {
@@ -511,8 +513,8 @@ func TestRandomHistoriesOnNomad(t *testing.T) {
 	stop()
 	h.said(t)
 	h.bound.tell(t)
-	if n := h.bound.above.Load(); n == 0 && !t.Failed() {
-		t.Error("the queue of namespace a was never above its bound: nothing had to be brought back")
+	if h.overfilled == 0 && !t.Failed() {
+		t.Error("the queue of namespace a was never above its bound by what Nomad started: nothing had to be brought back")
 	}
 	h.sum(seed)
 }
@@ -529,5 +531,5 @@ func (h *history) sum(seed uint64) {
 		}
 		did += fmt.Sprintf(", %d %s", n, action)
 	}
-	h.t.Logf("seed %d: %d events, %d replicas, %d gangs broken, %d allocs%s; the slowest quiet time took %s", seed, h.events, len(h.all), h.broken, len(list), did, h.slowest.Round(time.Second))
+	h.t.Logf("seed %d: %d events, %d replicas, %d gangs broken, %d times too much in queue a, %d allocs%s; the slowest quiet time took %s", seed, h.events, len(h.all), h.broken, h.overfilled, len(list), did, h.slowest.Round(time.Second))
 }

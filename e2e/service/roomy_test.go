@@ -9,15 +9,18 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
-// spare is how many slices are wanted outside queue a once room was made: half of what the machines have.
-const spare = 3 * 14
+// spare is how many slices are wanted outside queue a once room was made: a third of what the machines
+// have. As much as queue a may hold is left for what it may not.
+const spare = 2 * 14
 
 // partially is for how long a gang may run in part: a minute, then it is held and stopped.
 const partially = 150 * time.Second
 
-// roomy leaves the cluster half empty while queue a has more to do than it may. Room is what hides
+// roomy leaves room in the cluster while queue a has more to do than it may. Room is what hides
 // a missing quota in a full cluster, and what makes whoever waits without a reason stand out.
 func (h *history) roomy(ctx context.Context, round int) {
 	h.t.Helper()
@@ -106,7 +109,8 @@ func (l *look) sorted() []jobKey {
 	return slices.SortedFunc(maps.Keys(l.jobs), func(x, y jobKey) int { return strings.Compare(x.String(), y.String()) })
 }
 
-// makeRoom stops jobs of the other queues, until they want less than half of the cluster.
+// makeRoom stops jobs of the other queues, until they want a third of the cluster, and waits
+// until these have ended and queue a has taken what it may.
 func (h *history) makeRoom(ctx context.Context) {
 	h.t.Helper()
 	l := h.seeing(ctx)
@@ -124,13 +128,21 @@ func (h *history) makeRoom(ctx context.Context) {
 		}
 	}
 	h.say("others want %d slices of %d", sum, 6*14)
-	h.pause(ctx, time.Minute, func() bool { return h.bound.held.Load() >= bound })
+	h.pause(ctx, time.Minute, func() bool {
+		l, err := h.look(ctx)
+		return err == nil && l.ended() && l.held("a") > bound-7
+	})
+}
+
+// ended reports whether all that was stopped has ended.
+func (l *look) ended() bool {
+	return !slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool { return a.DesiredStatus != "run" && !cluster.Terminal(a) })
 }
 
 // overfill has Nomad by itself start too much in queue a, which is to come back.
 func (h *history) overfill(ctx context.Context, round int) {
 	h.t.Helper()
-	before := h.bound.above.Load()
+	before, began := h.bound.above.Load(), time.Now()
 	child := jobKey{"a", "periodic-2"}
 	h.enter(ctx, h.through(), child, func() *api.Job {
 		j := job{id: child.id, namespace: "a", kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 60}.api()
@@ -143,20 +155,31 @@ func (h *history) overfill(ctx context.Context, round int) {
 		n := uint64(14)
 		return restarted(job{id: direct.id, namespace: "a", count: 2, meta: map[string]string{"version": strconv.Itoa(round)}, devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &n}}}.api())
 	})
-	if !h.pause(ctx, 30*time.Second, func() bool { return h.bound.above.Load() > before }) {
+	if !h.pause(ctx, 30*time.Second, func() bool {
+		l, err := h.look(ctx)
+		return err == nil && h.bound.above.Load() > before && l.startedSince(direct, began)
+	}) {
 		h.say("  the queue was not above its bound")
 		return
 	}
+	h.overfilled++
 	since := time.Now()
 	back := h.pause(ctx, 2*aboveFor, func() bool {
 		if h.bound.held.Load() > bound {
 			since = time.Now()
 		}
-		return time.Since(since) > 3*time.Second || h.bound.tooLong()
+		return time.Since(since) > 5*time.Second || h.bound.tooLong()
 	})
 	if !back || h.bound.tooLong() {
 		h.t.Errorf("the queue of namespace a holds %d slices of %d, and does not come back", h.bound.held.Load(), bound)
 	}
+}
+
+// startedSince reports whether Nomad has started something of a job since.
+func (l *look) startedSince(key jobKey, since time.Time) bool {
+	return slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool {
+		return a.Namespace == key.namespace && a.JobID == key.id && time.Unix(0, a.CreateTime).After(since)
+	})
 }
 
 // breakGang has Nomad be able to start only a part of a gang: no node takes new work. What is
