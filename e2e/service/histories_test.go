@@ -54,8 +54,9 @@ type history struct {
 	events   int
 	slowest  time.Duration
 	broken   int // gangs that were made to run in part
-	// overfilled is how often Nomad was seen to start too much in queue a, of jobs around the service.
-	overfilled int
+	// overfilled is how often Nomad was seen to start too much in queue a, of a job around the
+	// service; children is how often one of the service's own was among that.
+	overfilled, children int
 }
 
 func (h *history) say(format string, args ...any) {
@@ -487,6 +488,7 @@ func TestRandomHistoriesOnNomad(t *testing.T) {
 	h.add(ctx)
 	admits(ctx, t, h.replicas[0])
 	stop := h.bound.start(ctx, c)
+	h.bear(ctx)
 	for range 25 { // more than there is room for
 		h.request(ctx, h.through(), "register", h.any(""))
 	}
@@ -531,5 +533,5 @@ func (h *history) sum(seed uint64) {
 		}
 		did += fmt.Sprintf(", %d %s", n, action)
 	}
-	h.t.Logf("seed %d: %d events, %d replicas, %d gangs broken, %d times too much in queue a, %d allocs%s; the slowest quiet time took %s", seed, h.events, len(h.all), h.broken, h.overfilled, len(list), did, h.slowest.Round(time.Second))
+	h.t.Logf("seed %d: %d events, %d replicas, %d gangs broken, %d times too much in queue a (%d with a child), %d allocs%s; the slowest quiet time took %s", seed, h.events, len(h.all), h.broken, h.overfilled, h.children, len(list), did, h.slowest.Round(time.Second))
 }

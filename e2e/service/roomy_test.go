@@ -139,17 +139,24 @@ func (l *look) ended() bool {
 	return !slices.ContainsFunc(l.allocs, func(a *api.AllocationListStub) bool { return a.DesiredStatus != "run" && !cluster.Terminal(a) })
 }
 
+// theParent is a periodic job of queue a.
+var theParent = jobKey{"a", "periodic-2"}
+
+// bear registers the periodic job whose children Nomad is to start when queue a is full. While
+// there is room in the queue the service lets them start.
+func (h *history) bear(ctx context.Context) {
+	h.enter(ctx, h.through(), theParent, func() *api.Job {
+		j := job{id: theParent.id, namespace: theParent.namespace, kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 60}.api()
+		recurring(j)
+		return restarted(j)
+	})
+}
+
 // overfill has Nomad by itself start too much in queue a, which is to come back.
 func (h *history) overfill(ctx context.Context, round int) {
 	h.t.Helper()
 	before, began := h.bound.above.Load(), time.Now()
-	child := jobKey{"a", "periodic-2"}
-	h.enter(ctx, h.through(), child, func() *api.Job {
-		j := job{id: child.id, namespace: "a", kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 60}.api()
-		recurring(j)
-		return restarted(j)
-	})
-	h.request(ctx, h.c.API, "force", child)
+	h.request(ctx, h.c.API, "force", theParent)
 	direct := jobKey{"a", "job-6"}
 	h.enter(ctx, h.c.API, direct, func() *api.Job {
 		n := uint64(14)
@@ -157,12 +164,17 @@ func (h *history) overfill(ctx context.Context, round int) {
 	})
 	if !h.pause(ctx, 30*time.Second, func() bool {
 		l, err := h.look(ctx)
-		return err == nil && h.bound.above.Load() > before && l.startedSince(direct, began)
+		return err == nil && (h.bound.above.Load() > before || h.bound.held.Load() > bound) && l.startedSince(direct, began)
 	}) {
 		h.say("  the queue was not above its bound")
 		return
 	}
 	h.overfilled++
+	if l := h.seeing(ctx); slices.ContainsFunc(l.sorted(), func(key jobKey) bool {
+		return *l.jobs[key].ParentID == theParent.id && l.startedSince(key, began)
+	}) {
+		h.children++
+	}
 	since := time.Now()
 	back := h.pause(ctx, 2*aboveFor, func() bool {
 		if h.bound.held.Load() > bound {
@@ -218,4 +230,5 @@ func (h *history) release(ctx context.Context) {
 			h.request(ctx, h.through(), "stop", key)
 		}
 	}
+	h.bear(ctx)
 }
