@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // spare is how many slices are wanted outside queue a once room was made: a third of what the machines
@@ -157,7 +159,7 @@ func (h *history) overfill(ctx context.Context, round int) {
 	h.t.Helper()
 	before, began := h.bound.above.Load(), time.Now()
 	h.request(ctx, h.c.API, "force", theParent)
-	direct := jobKey{"a", "job-6"}
+	direct := h.stranger(ctx)
 	h.enter(ctx, h.c.API, direct, func() *api.Job {
 		n := uint64(14)
 		return restarted(job{id: direct.id, namespace: "a", count: 2, meta: map[string]string{"version": strconv.Itoa(round)}, devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &n}}}.api())
@@ -171,7 +173,7 @@ func (h *history) overfill(ctx context.Context, round int) {
 	}
 	h.overfilled++
 	if l := h.seeing(ctx); slices.ContainsFunc(l.sorted(), func(key jobKey) bool {
-		return *l.jobs[key].ParentID == theParent.id && l.startedSince(key, began)
+		return key.namespace == "a" && strings.HasPrefix(key.id, theParent.id+"/") && l.startedSince(key, began)
 	}) {
 		h.children++
 	}
@@ -184,6 +186,18 @@ func (h *history) overfill(ctx context.Context, round int) {
 	})
 	if !back || h.bound.tooLong() {
 		h.t.Errorf("the queue of namespace a holds %d slices of %d, and does not come back", h.bound.held.Load(), bound)
+	}
+}
+
+// stranger is a job of queue a, to be registered around the service, of which nothing runs.
+func (h *history) stranger(ctx context.Context) (key jobKey) {
+	h.t.Helper()
+	l := h.seeing(ctx)
+	for n := 6; ; n += 2 {
+		key = jobKey{"a", fmt.Sprintf("job-%d", n)}
+		if live, _ := l.live(key); total(live) == 0 {
+			return key
+		}
 	}
 }
 
@@ -220,15 +234,40 @@ func (h *history) breakGang(ctx context.Context) {
 	h.wholes(ctx, theGang, 10, 2, true) // it need not rest any more
 }
 
-// release stops what holds GPUs in queue a: what waits there is to start.
+// letGoWithin is how soon something of what waits for quota is to start once there is all of it, and room.
+const letGoWithin = 2 * time.Minute
+
+// release stops what holds GPUs in queue a: something that waits there is to start.
 func (h *history) release(ctx context.Context) {
 	h.t.Helper()
 	l := h.seeing(ctx)
+	waiting := l.payable()
 	for _, key := range l.sorted() {
 		live, _ := l.live(key)
-		if l.wanted(key) > 0 && key.namespace == "a" && total(live) > 0 && *l.jobs[key].ParentID == "" {
+		if l.wanted(key) > 0 && key.namespace == "a" && total(live) > 0 && !strings.Contains(key.id, "/") {
 			h.request(ctx, h.through(), "stop", key)
+			delete(waiting, key)
 		}
 	}
+	began := time.Now()
+	if len(waiting) > 0 && !h.pause(ctx, letGoWithin, func() bool {
+		l, err := h.look(ctx)
+		return err == nil && slices.ContainsFunc(l.sorted(), func(key jobKey) bool { return waiting[key] && l.startedSince(key, began) })
+	}) {
+		h.t.Errorf("queue a holds %d slices of %d, and nothing that waited for its quota has started for %s: %v", h.bound.held.Load(), bound, letGoWithin, slices.Collect(maps.Keys(waiting)))
+	}
+	h.say("  something of queue a started after %s", time.Since(began).Round(time.Second))
 	h.bear(ctx)
+}
+
+// payable are the jobs that wait for the quota of queue a, and which it could pay for if it held
+// nothing else.
+func (l *look) payable() map[jobKey]bool {
+	list := map[jobKey]bool{}
+	for _, p := range l.picture.Pending {
+		if key := (jobKey{p.Namespace, p.JobID}); p.Kind == view.WaitsForQuota && key.namespace == "a" && l.need(p) <= bound && l.jobs[key] != nil && !l.jobs[key].Dispatched {
+			list[key] = true
+		}
+	}
+	return list
 }
