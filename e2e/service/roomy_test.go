@@ -148,7 +148,7 @@ var theParent = jobKey{"a", "periodic-2"}
 // there is room in the queue the service lets them start.
 func (h *history) bear(ctx context.Context) {
 	h.enter(ctx, h.through(), theParent, func() *api.Job {
-		j := job{id: theParent.id, namespace: theParent.namespace, kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 60}.api()
+		j := job{id: theParent.id, namespace: theParent.namespace, kind: "batch", meta: map[string]string{"gpu": "1"}, seconds: 15}.api()
 		recurring(j)
 		return restarted(j)
 	})
