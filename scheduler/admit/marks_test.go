@@ -381,3 +381,28 @@ func TestRuntimesThatNeedNoGPU(t *testing.T) {
 		t.Errorf("what a queue forbids is %v", err)
 	}
 }
+
+// A job with GPUs under a name that is too long to be asked for could neither be held nor evicted.
+func TestNamesAreBounded(t *testing.T) {
+	for name, row := range map[string]struct {
+		id, group int
+		gpus      bool
+		says      string
+	}{
+		"as long as may be":     {longestName, longestName, true, ""},
+		"too long an ID":        {longestName + 1, 1, true, "the job's ID"},
+		"too long a group":      {1, longestName + 1, true, "the name of a group"},
+		"a job without GPUs":    {longestName + 1, longestName + 1, false, ""},
+		"both, far beyond that": {1 << 20, 1 << 20, true, "has 1048576 bytes"},
+	} {
+		meta := ""
+		if row.gpus {
+			meta = `"gpu":"1"`
+		}
+		j := mustRead(t, `{"Job":{"ID":"`+strings.Repeat("j", row.id)+`","TaskGroups":[{"Name":"`+strings.Repeat("g", row.group)+`","Tasks":[{"Name":"t","Meta":{`+meta+`}}]}]}}`)
+		err := j.CheckNames()
+		if (err != nil) != (row.says != "") || err != nil && (!strings.Contains(err.Error(), row.says) || len(err.Error()) > 200) {
+			t.Errorf("%s: %.300v", name, err)
+		}
+	}
+}

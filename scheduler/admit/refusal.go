@@ -37,6 +37,31 @@ func malformed(text string, details ...string) *Refusal {
 	return &Refusal{Status: badRequest, Text: text, Details: details}
 }
 
+// longestName is how long the names of a job and its groups may be that asks for GPUs. Nomad has no
+// limit, but what is read of a job under such a name does not fit into a request any more, so that the
+// job could neither be held nor evicted.
+const longestName = 1024
+
+// CheckNames refuses a job with GPUs whose ID, or whose groups' names, are too long.
+func (j *Job) CheckNames() error {
+	if len(j.Asks) == 0 {
+		return nil
+	}
+	if len(j.ID) > longestName {
+		return tooLong("the job's ID", j.ID)
+	}
+	for i := range j.Asks {
+		if len(j.Asks[i].Group) > longestName {
+			return tooLong("the name of a group", j.Asks[i].Group)
+		}
+	}
+	return nil
+}
+
+func tooLong(what, name string) error {
+	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("%s, %.40q..., has %d bytes: a job that asks for GPUs may have at most %d", what, name, len(name), longestName)}
+}
+
 // CheckChildren refuses a parameterized job with GPUs of which Nomad would start more after a
 // dispatch than was decided about then: it lets no dispatched job be changed, so that none of
 // that could wait or be taken back.

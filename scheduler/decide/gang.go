@@ -277,12 +277,30 @@ func withGangs(tx *state.Tx, victims []place.Usage) []place.Usage {
 // WouldStart reports whether a group that is held, and all of its gang, would be let
 // go if it was decided about now. Nothing is changed.
 func WouldStart(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) bool {
-	would := false
+	hold, err := holdNow(tx, key, g, window)
+	return err == nil && hold == nil
+}
+
+// WouldWaitForQuota reports whether a group that is held for something else, such as its turn, would
+// be held for quota if it was decided about now. Nothing is changed.
+func WouldWaitForQuota(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) bool {
+	q := tx.QueueOf(key, g.Ask.Group)
+	if q == nil || g.Decision.Hold == nil || g.Decision.Hold.Kind == view.WaitsForQuota || tx.OverQuota(q.Name, g.Cost) == "" {
+		return false
+	}
+	hold, err := holdNow(tx, key, g, window)
+	return err == nil && hold != nil && hold.Kind == view.WaitsForQuota
+}
+
+// holdNow is what a group would be held for if it was decided about now; nil: it would not be.
+func holdNow(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) (hold *admit.Hold, err error) {
 	tx.Try(func() {
 		defer tx.Savepoint(key)()
 		asked := asRegistered(tx, key, g.Ask)
-		next, err := reconsiderAll(tx, key, &asked, tx.Record(key).Groups, window)
-		would = err == nil && next[g.Ask.Group].Decision.Hold == nil
+		var next map[string]record.Group
+		if next, err = reconsiderAll(tx, key, &asked, tx.Record(key).Groups, window); err == nil {
+			hold = next[g.Ask.Group].Decision.Hold
+		}
 	})
-	return would
+	return hold, err
 }

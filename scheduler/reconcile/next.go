@@ -57,6 +57,7 @@ const (
 	lookForRoom look = iota
 	lookForTurn
 	lookForStart
+	lookForQuota
 	lookForVictims
 )
 
@@ -210,7 +211,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	if g.Decision.Hold != nil {
 		stops := tx.Live(w.Job, w.Group)+w.Missing > g.Ask.Count && tx.Within(tx.Record(w.Job).At, state.Echo) // something is about to, and is not seen to yet
-		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) {
+		if stops || tx.Overlaps(w.Job) || !f.wouldStart(tx, g, w) && !f.waitsForQuotaNow(tx, g, w) {
 			return nil
 		}
 	} else if !f.fitsElsewhere(tx, g, w) && !f.overtakes(tx, g, w) {
@@ -291,6 +292,22 @@ func (f *Finder) wouldStart(tx *state.Tx, g *record.Group, w *state.Waiting) boo
 		return false
 	}
 	if decide.WouldStart(tx, w.Job, g, f.turns(tx)) {
+		return true
+	}
+	f.noteVain(tx, q)
+	return false
+}
+
+// waitsForQuotaNow reports whether a group that was held for something else waits for its quota by
+// now, and is to say so: what waits for quota has others leave it that, and may have others of its
+// queue go. A child is let be, since Nomad takes it for a job of its own once it is registered again.
+func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waiting) bool {
+	q := question{lookForQuota, w.Turn.ID}
+	j := tx.Job(w.Job)
+	if j == nil || j.Parent != "" || f.triedInVain(tx, q) {
+		return false
+	}
+	if decide.MayRepeat(tx, w.Job) && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
 		return true
 	}
 	f.noteVain(tx, q)

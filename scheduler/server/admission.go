@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (p *proxy) readJob(s *submission) (err error) {
 	if err := p.checkRegion(s); err != nil {
 		return err
 	}
-	return s.job.CheckChildren()
+	return cmp.Or(s.job.CheckNames(), s.job.CheckChildren())
 }
 
 // readBody reads a job within the limit on its size.
