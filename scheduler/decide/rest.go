@@ -5,9 +5,7 @@ import (
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -84,7 +82,7 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 	var nodes map[string]record.Tried
 	for id, t := range g.Attempts.Nodes {
 		n, last := tx.Node(id), t.At.Equal(g.Attempts.At)
-		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, g, id, t.At)) {
+		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, id, t.At)) {
 			continue
 		}
 		if nodes == nil {
@@ -96,17 +94,12 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 }
 
 // taken reports whether another job got GPUs of a node soon after a moment, and Nomad placed it first.
-// It takes that to be so for jobs with at least the same priority, and for others where a group has no
-// room there any more: Nomad places several jobs at once. What it placed later does not explain why
-// this one did not start.
-func taken(tx *state.Tx, key nomad.JobKey, g *record.Group, node string, since time.Time) bool {
-	promised := func(u *place.Usage) bool {
-		return u.Namespace == key.Namespace && u.Job == key.ID && tx.Alloc(u.ID) == nil
-	}
-	gone := !tx.ServesNow(node, blocks.NeedOf(tx, g), promised)
+// It takes that to be so for jobs with at least the same priority. What Nomad placed later does not
+// explain why this one did not start.
+func taken(tx *state.Tx, key nomad.JobKey, node string, since time.Time) bool {
 	for a := range tx.AllocsOn(node) {
 		u, booked := tx.Usage(a.ID)
-		if booked && len(u.Takes) > 0 && a.Key() != key && (gone || tx.PriorityOf(a.Key()) >= tx.PriorityOf(key)) && a.Created.After(since) && a.Created.Before(since.Add(state.Unplaced)) {
+		if booked && len(u.Takes) > 0 && a.Key() != key && tx.PriorityOf(a.Key()) >= tx.PriorityOf(key) && a.Created.After(since) && a.Created.Before(since.Add(state.Unplaced)) {
 			return true
 		}
 	}

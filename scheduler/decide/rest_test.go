@@ -188,39 +188,3 @@ func TestOfAHeldGangNomadOnlyNamesTheHold(t *testing.T) {
 		}
 	}
 }
-
-// A node whose room another job took is not left out: Nomad places several jobs at once, so also one
-// of a lower priority may have. It is where there is room still, or where the other came much later.
-func TestANodeWhoseRoomOthersTookIsNotLeftOut(t *testing.T) {
-	for name, row := range map[string]struct {
-		priority, slices int
-		after            time.Duration
-		leftOut          bool
-	}{
-		"a higher priority":                 {90, 4, time.Second, false},
-		"a lower one, which leaves no room": {10, 8, time.Second, false},
-		"a lower one, which leaves some":    {10, 4, time.Second, true},
-		"a lower one, much later":           {10, 8, 2 * time.Minute, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
-			a := servicetest.Ask("waits", "10G", 1)
-			a.Priority = 50
-			s.Submit(t, a)
-			s.Register(a)
-			blockedFor(s, a, 1, s.Clock.At)
-			s.Pass(time.Second)
-			revise(t, s, a, decide.Revision{Prefer: "id-a"})
-			s.Pass(row.after)
-			other := servicetest.Ask("other", "4G", 1)
-			other.Priority = row.priority
-			s.Register(other)
-			s.Run(other, "other", "a", 0, 0, row.slices)
-			s.Pass(3 * time.Minute)
-			revise(t, s, a, decide.Revision{Prefer: "id-b"})
-			if _, out := recorded(s, a).Attempts.Nodes["id-a"]; out != row.leftOut {
-				t.Errorf("the node is left out: %v, recorded %+v", out, recorded(s, a).Attempts)
-			}
-		})
-	}
-}
