@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/leaktest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/reserve"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server/page"
@@ -72,10 +73,12 @@ func (s *scene) Held(string) (view.Hold, error)        { return view.Hold{}, res
 func (s *scene) All() []view.Hold                      { return nil }
 func (s *scene) Release(context.Context, string) error { return reserve.ErrNotFound }
 
+func (s *scene) Events(context.Context, nomad.JobKey) ([]view.Event, error) { return nil, nil }
+
 func serve(t *testing.T, s *scene) string {
 	t.Helper()
 	now := func() time.Time { return viewtest.Now }
-	a, err := api.New(api.Config{Books: s.books, Views: s, Keeper: s, Gate: s, Now: now, Logger: hclog.NewNullLogger()})
+	a, err := api.New(api.Config{Books: s.books, Views: s, Keeper: s, Past: s, Gate: s, Now: now, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
