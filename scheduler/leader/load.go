@@ -86,13 +86,12 @@ func (d *Decider) saveEvents(ctx context.Context) error {
 	for len(list) > 0 {
 		key := nomad.JobKey{Namespace: list[0].Namespace, ID: list[0].JobID}
 		of := func(e view.Event) bool { return e.Namespace == key.Namespace && e.JobID == key.ID }
-		others := slices.DeleteFunc(slices.Clone(list), of)
 		mine := slices.DeleteFunc(slices.Clone(list), func(e view.Event) bool { return !of(e) })
 		if err := record.AddEvents(ctx, d.store, key, mine, d.state.Trouble); err != nil {
 			d.state.Do(func(tx *state.Tx) { tx.PutBackUnwritten(list) })
 			return err
 		}
-		list = others
+		list = slices.DeleteFunc(list, of)
 	}
 	return nil
 }

@@ -38,11 +38,10 @@ func annotate(resp *http.Response, lines []string, groups []Group) error {
 	if resp.StatusCode >= 300 {
 		return nil
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
+	text, err := readAnswer(resp)
 	if err != nil {
 		return fmt.Errorf("read Nomad's answer: %w", err)
 	}
-	_ = resp.Body.Close()
 	changed, err := addNotes(text, lines, groups)
 	if err != nil { // it is the answer all the same
 		changed = text
@@ -61,18 +60,24 @@ func unchangedAt(resp *http.Response) uint64 {
 	if resp.StatusCode >= 300 {
 		return 0
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
-	if err != nil {
-		resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(text), failing{err}))
-		return 0
-	}
-	_ = resp.Body.Close()
-	resp.Body = io.NopCloser(bytes.NewReader(text))
+	text, err := readAnswer(resp)
 	var says struct{ JobModifyIndex, EvalCreateIndex uint64 }
-	if json.Unmarshal(text, &says) != nil || says.JobModifyIndex >= says.EvalCreateIndex {
+	if err != nil || json.Unmarshal(text, &says) != nil || says.JobModifyIndex >= says.EvalCreateIndex {
 		return 0
 	}
 	return says.JobModifyIndex
+}
+
+// readAnswer reads all of Nomad's answer, which can be read again, with the error if there was one.
+func readAnswer(resp *http.Response) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, peer.MaxAnswer))
+	if err != nil {
+		resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(text), failing{err}))
+		return nil, err
+	}
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	return text, nil
 }
 
 // failing is the rest of an answer that could not be read.
