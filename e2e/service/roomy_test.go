@@ -72,7 +72,7 @@ func (h *history) seeing(ctx context.Context) *look {
 	var l *look
 	var err error
 	if !h.pause(ctx, 2*time.Minute, func() bool { l, err = h.look(ctx); return err == nil }) {
-		h.t.Fatalf("nobody leads for two minutes: %v", err)
+		h.t.Fatalf("no replica leads for two minutes: %v", err)
 	}
 	return l
 }

@@ -7,13 +7,6 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// MayRepeat reports whether a job may be registered again for its own sake, although Nomad then runs
-// its completed allocs again: its waiting allocs have waited for long enough ([state.Reader.MayRepeat]),
-// and its queues can pay for all that starts.
-func MayRepeat(tx *state.Tx, key nomad.JobKey) bool {
-	return tx.MayRepeat(key) && tx.RepeatsAbove(key) == ""
-}
-
 // Unchanged ends promises to what has ended of a job that its author submitted again as it was, and
 // that was changed last at an index: Nomad starts nothing of that again, and else room would be kept for nothing. While
 // less than that is known of Nomad, they stay: another version may be about to start.
@@ -38,7 +31,7 @@ func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {
 
 // needed reports whether a revision cannot wait, even if Nomad then runs completed allocs again:
 // something of the job has to stop, it has to stay off room that another job gets, it is released from
-// a hold, or room is made for a group that is held. All other revisions wait until [MayRepeat] allows
+// a hold, or room is made for a group that is held. All other revisions wait until [state.Reader.MayRepeat] allows
 // them.
 func (r *Revision) needed(was *record.Group) bool {
 	letsGo := r.Retry || r.Prefer != "" || r.OnCPU || r.Align

@@ -19,7 +19,7 @@ import (
 func FallsBack(tx *state.Tx, w *state.Waiting) bool {
 	j := tx.Job(w.Job)
 	own := j.Group(w.Group)
-	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Unchangeable(w.Job) || w.Held == "" && !MayRepeat(tx, w.Job) {
+	if own == nil || own.FallbackAfter == 0 || tx.Now().Sub(w.Turn.Since) < time.Duration(own.FallbackAfter) || tx.Unchangeable(w.Job) || w.Held == "" && !tx.MayRepeat(w.Job) {
 		return false
 	}
 	if r := tx.Record(w.Job); r != nil && !r.Groups[w.Group].FellBack.IsZero() {

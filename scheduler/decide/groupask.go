@@ -39,7 +39,7 @@ func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewri
 	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
 		return a, false, err
 	}
-	stays := tx.Unchangeable(key) || g.Decision.Hold == nil && !MayRepeat(tx, key)
+	stays := tx.Unchangeable(key) || g.Decision.Hold == nil && !tx.MayRepeat(key)
 	if rewrite = waitsAsAWhole(tx, key, &g.Ask, g) && !stays; !rewrite {
 		a = a.asBefore(g).servedBy(g.Decision.Tasks)
 	}

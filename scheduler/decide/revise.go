@@ -77,7 +77,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 	out := Revised{Next: have.Clone(), Answers: make([]admit.Decision, len(asks))}
 	out.Next.At, out.Next.Index, out.Next.Settled = tx.Now(), tx.Index(), time.Time{}
 	before, fixed := map[string]record.Group{}, tx.Unchangeable(key)
-	stays := fixed || !MayRepeat(tx, key)
+	stays := fixed || !tx.MayRepeat(key)
 	gang := slices.ContainsFunc(asks, func(a admit.Ask) bool { return a.Group == r.Group && a.Gang }) && (r.Retry || r.Hold != nil || r.OnCPU || len(r.RoomMade) > 0 || r.Align && !gangRuns(tx, key, asks))
 	for i := range asks {
 		a := &asks[i]

@@ -76,7 +76,7 @@ func claims(tx *state.Tx) []*state.Waiting {
 // gang all would have to.
 func mayYield(tx *state.Tx, w *state.Waiting) bool {
 	r := tx.Record(w.Job)
-	if r == nil || tx.UnderWay(r) || tx.Unchangeable(w.Job) || !MayRepeat(tx, w.Job) || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
+	if r == nil || tx.UnderWay(r) || tx.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) {
 		return false
 	}
 	g, known := r.Groups[w.Group]

@@ -212,23 +212,10 @@ func mayHold(tx *state.Tx, key nomad.JobKey) bool {
 	if j == nil || tx.Unchangeable(key) {
 		return false
 	}
-	if j.Parent != "" || runsAgain(tx, key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
+	if j.Parent != "" || tx.RunsAgain(key) || j.Marked() && (tx.Direct(key) || isSystem(tx, key)) {
 		return true
 	}
 	return tx.Config().Preemption.HoldDirect && tx.Direct(key)
-}
-
-// runsAgain reports whether Nomad may run again what had completed of a job, as was seen or as is
-// recorded.
-func runsAgain(tx *state.Tx, key nomad.JobKey) bool {
-	if r := tx.Record(key); r != nil {
-		for _, g := range r.Groups {
-			if g.Again {
-				return true
-			}
-		}
-	}
-	return tx.RunsAgain(key)
 }
 
 // leaving are the allocs that are about to end: Nomad wants them to, or their group was
@@ -264,7 +251,7 @@ func restraint(tx *state.Tx, of *nomad.Alloc, priority int, queue string) *Item 
 	switch {
 	case tx.Direct(of.Key()):
 		origin = "which came around the service"
-	case runsAgain(tx, of.Key()):
+	case tx.RunsAgain(of.Key()):
 		origin = "of which Nomad runs again what had completed"
 	}
 	victims := stoppable(tx, of.Key(), func(group string) bool {
@@ -318,7 +305,7 @@ func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *I
 			continue // no gang is like another job
 		}
 		r := tx.Record(w.Job)
-		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || !decide.MayRepeat(tx, w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
+		if r == nil || skip[w.Job.String()] || tx.Drifted(w.Job) && !tx.Outgrown(w.Job) || tx.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < partialFor || tx.AnyAssumed(w.Job) {
 			continue
 		}
 		g, known := r.Groups[w.Group]

@@ -75,7 +75,7 @@ func (*Finder) Relief(tx *state.Tx, most int) *Item {
 	}
 	for _, w := range first {
 		r := tx.Record(w.Job)
-		if r == nil || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) || tx.Unchangeable(w.Job) || !decide.MayRepeat(tx, w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
+		if r == nil || tx.Drifted(w.Job) || tx.Unrecorded(w.Job) || tx.Unchangeable(w.Job) || !tx.MayRepeat(w.Job) || tx.Now().Sub(w.Turn.Since) < settled {
 			continue
 		}
 		if g, known := r.Groups[w.Group]; known && decide.MayEvictFor(&g, tx.Now()) {

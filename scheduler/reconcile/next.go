@@ -206,7 +206,7 @@ func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find 
 // letGo returns the item that lets a waiting group start: one that ends its hold, or that gives it
 // other nodes or other device blocks.
 func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
-	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !decide.MayRepeat(tx, w.Job) {
+	if tx.Unchangeable(w.Job) || g.Decision.Hold == nil && !tx.MayRepeat(w.Job) {
 		return nil
 	}
 	if g.Decision.Hold != nil {
@@ -307,7 +307,7 @@ func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waitin
 	if j == nil || j.Parent != "" || f.triedInVain(tx, q) {
 		return false
 	}
-	if decide.MayRepeat(tx, w.Job) && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
+	if tx.MayRepeat(w.Job) && decide.WouldWaitForQuota(tx, w.Job, g, f.turns(tx)) {
 		return true
 	}
 	f.noteVain(tx, q)

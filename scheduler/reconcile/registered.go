@@ -37,7 +37,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 		}
 		q := tx.QueueOf(key, g.Name)
 		above := q != nil && tx.Exceeds(q.Name) && !state.Shrunk(r, &g)
-		if r != nil && g.Was.Hold == "" && !decide.MayRepeat(tx, key) {
+		if r != nil && g.Was.Hold == "" && !tx.MayRepeat(key) {
 			continue
 		}
 		if above && tx.Live(key, g.Name) > 0 || tx.Missing(key, g.Name) == 0 && (r == nil || above) {
@@ -58,7 +58,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 func reopen(tx *state.Tx, skip map[string]bool) *Item {
 	for _, key := range tx.KeptOff() {
 		j := tx.Job(key)
-		if skip[key.String()] || j == nil || j.Stopped || !decide.MayRepeat(tx, key) {
+		if skip[key.String()] || j == nil || j.Stopped || !tx.MayRepeat(key) {
 			continue
 		}
 		r := tx.Record(key)

@@ -194,10 +194,10 @@ func note(r *state.Reader, w *state.Waiting) string {
 		list = append(list, "it was dispatched, and Nomad does not let it be changed: when it starts is up to Nomad")
 	}
 	switch n := r.Completed(w.Job); {
-	case n == 0 || w.Held != "":
-	case r.MayRepeat(w.Job) && r.RepeatsAbove(w.Job) != "":
+	case n == 0 || w.Held != "" || r.MayRepeat(w.Job):
+	case r.WaitedToRepeat(w.Job):
 		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait, which the queue cannot pay for: %s", n, r.RepeatsAbove(w.Job)))
-	case !r.MayRepeat(w.Job):
+	default:
 		list = append(list, fmt.Sprintf("%d of the job's allocs have completed, and Nomad would run them again if anything was changed for those that wait: nothing is, before those have waited for %s", n, r.Repeats(w.Job).Round(time.Second)))
 	}
 	return strings.Join(list, "; ")

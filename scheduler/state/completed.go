@@ -57,9 +57,15 @@ func (l *completions) registered(key nomad.JobKey) {
 }
 
 // RunsAgain reports whether a version of a job was registered after allocs of it had completed, so
-// that Nomad ran these again. Nomad does not ask whether the job's queue can pay for that. It stays so
-// until the job ends, and is not known to a service that was started after the registration.
-func (l *completions) RunsAgain(key nomad.JobKey) bool { return l.of[key].again }
+// that Nomad may run these again: this was seen, or is recorded since the author submitted the job. Nomad
+// does not ask whether the job's queue can pay for that. It stays so until the job ends.
+func (l *completions) RunsAgain(key nomad.JobKey) bool {
+	known := l.records.Record(key)
+	if known == nil {
+		return l.of[key].again
+	}
+	return l.of[key].again || slices.ContainsFunc(slices.Collect(maps.Values(known.Groups)), func(g record.Group) bool { return g.Again })
+}
 
 // forget forgets a job that has ended.
 func (l *completions) forget(key nomad.JobKey) { delete(l.of, key) }
@@ -130,12 +136,11 @@ func (l *completions) Repeats(key nomad.JobKey) time.Duration {
 	return max(time.Second, time.Duration(n)*(c.took/time.Duration(c.runs)))
 }
 
-// MayRepeat reports whether a job may be registered again for the sake of its waiting allocs, although
-// Nomad then runs its completed ones again. It may once something of it has waited, and nothing more
-// of it has completed, for as long as the completed ones ran. So at most twice the time is lost that
-// would have been lost if it had been known from the start how long the wait would be. A job of which
-// nothing waits is left alone, and one that would repeat little does not wait long.
-func (l *completions) MayRepeat(key nomad.JobKey) bool {
+// WaitedToRepeat reports whether something of a job has waited, and nothing more of it has completed,
+// for as long as its completed allocs ran. So at most twice the time is lost that would have been lost
+// if it had been known from the start how long the wait would be. A job of which nothing waits is left
+// alone, and one that would repeat little does not wait long.
+func (l *completions) WaitedToRepeat(key nomad.JobKey) bool {
 	repeats := l.Repeats(key)
 	if repeats == 0 {
 		return true
@@ -149,6 +154,13 @@ func (l *completions) MayRepeat(key nomad.JobKey) bool {
 		since = last
 	}
 	return l.clock.Now().Sub(since) >= repeats
+}
+
+// MayRepeat reports whether a job may be registered again for the sake of its waiting allocs, although
+// Nomad then runs its completed ones again: those have waited for long enough, and its queues can pay
+// for all that starts.
+func (r *Reader) MayRepeat(key nomad.JobKey) bool {
+	return r.WaitedToRepeat(key) && r.RepeatsAbove(key) == ""
 }
 
 // RepeatAbove says why the queue of a group cannot pay for the completed allocs that Nomad would run
