@@ -27,13 +27,13 @@ func (w *waiter) soonest(tx *state.Tx) time.Duration {
 		return *w.start
 	}
 	var ends []turns.Ending
-	goes := tx.Leaves(w.turn.Priority, w.key)
+	goes := w.leaves(tx)
 	for _, u := range tx.UsagesOn(w.node) {
 		if !goes(&u) {
 			continue
 		}
 		one := turns.Ending{ID: u.ID}
-		if !tx.Alloc(u.ID).Stopping {
+		if a := tx.Alloc(u.ID); a != nil && !a.Stopping { // of what is only promised nothing is known
 			one.At = turns.MayBeGone(tx.Remaining(&u))
 		}
 		ends = append(ends, one)

@@ -74,7 +74,9 @@ func TestWhatIsRegisteredThoughAPartHasCompleted(t *testing.T) {
 // evicted is who goes for a job that waits.
 func evicted(s *servicetest.Service, a admit.Ask) (e *decide.Eviction) {
 	g := recorded(s, a)
-	s.State.Do(func(tx *state.Tx) { tx.Try(func() { e = decide.Evict(tx, servicetest.KeyOf(a), &g) }) })
+	s.State.Do(func(tx *state.Tx) {
+		tx.Try(func() { e = decide.Evict(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx)) })
+	})
 	return e
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
@@ -20,6 +21,8 @@ type decider struct {
 	groupAsk                      // narrowed to the nodes that it may go to
 	form     blocks.Placed        // where one alloc would go on an idle cluster
 	given    []admit.TaskDecision // the device blocks if they are not to change
+	// made is the room that was made for what is held, which is kept for no other.
+	made []place.Usage
 	// grows is set where the job asks for more allocs than before.
 	grows bool
 	// trial is set where only the hold of the answer is of interest.
@@ -186,6 +189,7 @@ func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 // such as is kept for others: then it returns for whom. The first takes the reservation if
 // there is one.
 func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, err error) {
+	made := d.made
 	for i := range s.allocs {
 		a := without(d.groupAsk, hostsOf(d.tx, d.key, d.ask))
 		var u blocks.Placed
@@ -195,7 +199,9 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 		case s.running > 0:
 			u, err = blocks.Cluster(d.tx).Place(a.parts)
 		default:
-			u, kept, err = d.placeUnkept(a)
+			if u, made, err = placeIn(a, made); u.Node == "" {
+				u, kept, err = d.placeUnkept(a)
+			}
 		}
 		if errors.Is(err, place.ErrNoRoom) {
 			return units, kept, nil
@@ -207,6 +213,27 @@ func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, er
 		d.tx.Assume(d.key, d.ask.Group, u.Usage, false)
 	}
 	return units, nil, nil
+}
+
+// placeIn places one alloc in the first of some rooms that was made for it and is there, and returns
+// those that are left.
+func placeIn(a groupAsk, made []place.Usage) (u blocks.Placed, left []place.Usage, err error) {
+	for i := range made {
+		if !a.tx.HasFree(&made[i]) {
+			continue
+		}
+		node := made[i].NodeID
+		there := a.on(func(all []string) []string {
+			if len(all) > 0 && !slices.Contains(all, node) {
+				return []string{blocks.NoNode}
+			}
+			return []string{node}
+		})
+		if u, err = blocks.Cluster(a.tx).Place(there.parts); err == nil {
+			return u, slices.Delete(slices.Clone(made), i, i+1), nil
+		}
+	}
+	return blocks.Placed{}, made, err
 }
 
 // placeUnkept places one alloc where it takes no room that is kept for others: for a group whose

@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -77,7 +78,10 @@ type Rival struct {
 type Victim struct {
 	AllocID, Group, Node string
 	To                   string // where a victim that is moved goes
-	Job                  nomad.JobKey
+	// Hold has its group wait for its turn: Nomad would start it again at once in room that is kept for
+	// what goes before it. Nil where it would not, or something else of the group runs.
+	Hold *admit.Hold
+	Job    nomad.JobKey
 	// Gang victims go with all of their gang, and wait as one.
 	Gang bool
 	// Quota is the queue whose quota a victim gives up: elsewhere it would take that back.
@@ -104,14 +108,15 @@ type Room struct {
 func (r *Room) Node() string { return r.at.Node }
 
 // Evict asks the core for the victims that let one alloc of a waiting group start.
-// Nil means that no eviction would help.
-func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
+// Nil means that no eviction would help. A group that is held for its turn gets room that is kept
+// for none of those that go before it in the window.
+func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Eviction {
 	a, rewrite, err := oneMore(tx, key, g)
 	if err != nil || len(a.parts) == 0 {
 		return nil
 	}
 	defer withoutStopping(tx)()
-	room := makeRoom(tx, a.parts, g, rewrite)
+	room := makeRoom(a, g, rewrite, window)
 	if room == nil {
 		return nil
 	}
@@ -123,7 +128,7 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if e.Yielding, payable = yielding(tx, key, g, e.Promises, room.victims); !payable {
 		return nil
 	}
-	e.describe(a, room.victims)
+	e.describe(a, room.victims, window)
 	return e.unlessInVain(tx)
 }
 
@@ -153,11 +158,16 @@ func withoutStopping(tx *state.Tx) func() {
 
 // makeRoom tries the core's choices until one gives Nomad room for the group's
 // device blocks, which only count when they are not to be rewritten.
-func makeRoom(tx *state.Tx, parts []blocks.Part, g *record.Group, rewrite bool) *Room {
-	banned := map[string]bool{}
-	for range blocks.Tries {
+func makeRoom(a groupAsk, g *record.Group, rewrite bool, window *Window) *Room {
+	tx, parts, banned, tries := a.tx, a.parts, map[string]bool{}, blocks.Tries
+	if heldForTurn(g) {
+		tries += turns.MostKept
+		defer window.bookFree(a)()
+	}
+	for range tries {
 		room, at, err := preempt(tx, parts, banned, tx.Config().Preemption.MinGap)
 		switch {
+		case err == nil && heldForTurn(g) && !window.leaves(a, room):
 		case err == nil && len(room.victims) == 0 && g.Decision.Hold == nil && roomNow(tx, room.at.Node, g):
 			return nil // Nomad is about to use it
 		case err == nil && (rewrite || servesAfter(tx, room, g)):
@@ -169,6 +179,11 @@ func makeRoom(tx *state.Tx, parts []blocks.Part, g *record.Group, rewrite bool) 
 		banned[at] = true
 	}
 	return nil
+}
+
+// heldForTurn reports whether a group is held because others go before it.
+func heldForTurn(g *record.Group) bool {
+	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForPriority
 }
 
 // roomNow reports whether a node has room for a group beside what is stopping.
@@ -224,7 +239,7 @@ func servesAfter(tx *state.Tx, room *Room, g *record.Group) bool {
 }
 
 // describe fills in who goes, with the rest of their gangs, and why.
-func (e *Eviction) describe(waiting groupAsk, victims []place.Usage) {
+func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Window) {
 	tx := waiting.tx
 	victims = withGangs(tx, victims)
 	slices.SortFunc(victims, func(x, y place.Usage) int {
@@ -252,6 +267,7 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage) {
 		why = fmt.Sprintf("takes back what was borrowed from queue %s, for %s", waiting.queue.Name, waiting.ask)
 	}
 	for i := range e.Victims {
+		e.Victims[i].Hold = window.holdAfter(tx, e, &e.Victims[i])
 		e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: job %s %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, waiting.key, why)
 		if e.Idle {
 			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)

@@ -123,7 +123,7 @@ func (w *Window) keptNodes(a groupAsk) map[string]bool {
 		kept = a.tx.Planner().KeptNodes(&a.parts[0].Req, a.tx.Now().Sub(own.Since))
 	}
 	for i := range w.waiters {
-		if first := &w.waiters[i]; first.key != a.key && first.node != "" && goesFirst(a.tx, first.turn, own) {
+		if first := &w.waiters[i]; first.key != a.key && first.node != "" && first.goesBefore(a.tx, a.ask, a.key) {
 			kept[first.node] = true
 		}
 	}

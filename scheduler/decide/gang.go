@@ -179,8 +179,9 @@ func togetherRequests(tx *state.Tx, key nomad.JobKey, g *record.Group) (rs []pla
 }
 
 // EvictForAll plans the evictions that let a group that is held start with all that starts
-// together with it; nil where there are none, for one of its allocs at least.
-func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
+// together with it; nil where there are none, for one of its allocs at least. A gang that is held for
+// its turn gets room that is kept for none of those that go before it in the window.
+func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Eviction {
 	rs, of := togetherRequests(tx, key, g)
 	if len(rs) == 0 {
 		return nil
@@ -189,6 +190,12 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 		rs[i].Priority -= tx.Config().Preemption.MinGap - 1
 	}
 	defer withoutStopping(tx)()
+	if heldForTurn(g) {
+		kept := window.keptNodes(of[0])
+		for i := range rs {
+			rs[i].Nodes = blocks.Cluster(tx).Without(rs[i].Nodes, kept)
+		}
+	}
 	plan, err := preemptSparing(tx, rs, setsApart(of))
 	if err != nil {
 		return nil
@@ -204,7 +211,7 @@ func EvictForAll(tx *state.Tx, key nomad.JobKey, g *record.Group) *Eviction {
 	if e.Yielding, payable = yielding(tx, key, &first, e.Promises, plan.Victims); !payable || len(plan.Victims)+len(e.Yielding) == 0 {
 		return nil
 	}
-	e.describe(of[0], plan.Victims)
+	e.describe(of[0], plan.Victims, window)
 	return e.unlessInVain(tx)
 }
 

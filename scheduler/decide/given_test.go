@@ -303,7 +303,7 @@ func TestRoomIsMadeForABlockAsItIs(t *testing.T) {
 	g := recorded(s, a)
 	g.Ask.Count = 2
 	var e *decide.Eviction
-	s.State.Do(func(tx *state.Tx) { e = decide.Evict(tx, servicetest.KeyOf(a), &g) })
+	s.State.Do(func(tx *state.Tx) { e = decide.Evict(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx)) })
 	if e == nil {
 		t.Fatal("nothing is evicted")
 	}

@@ -13,7 +13,7 @@ import (
 func TestWhatWaitsForQuotaByNowSaysSo(t *testing.T) {
 	for name, full := range map[string]bool{"the queue is full": true, "the queue can pay": false} {
 		t.Run(name, func(t *testing.T) {
-			s := servicetest.New(t, servicetest.Quick+servicetest.OneGPU, servicetest.Machine("a", 2))
+			s := servicetest.New(t, servicetest.Quick+servicetest.OneGPU+"queue \"other\" {\n gpus = 2\n namespaces = [\"other\"]\n}\n", servicetest.Machine("a", 2))
 			another(t, s, "one", 0)
 			first := servicetest.Ask("first", "2", 1)
 			first.Namespace, first.Priority = "other", 70

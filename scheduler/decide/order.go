@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide/blocks"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
@@ -31,6 +33,7 @@ type waiter struct {
 	gang  bool        // held until all of its room is there: Nomad would start any other first
 	need  *state.Need // there; of all allocs of a gang that are to go there
 	node  string
+	ask   *admit.Ask
 	start *time.Duration // see soonest; nil: not looked up yet
 }
 
@@ -42,6 +45,30 @@ func turnOf(tx *state.Tx, a *admit.Ask) quota.Turn {
 // goesFirst reports whether a group that waits goes before another one; see [turns.GoesFirst].
 func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
 	return turns.GoesFirst(tx.Order(), tx.Now(), waits, other)
+}
+
+// goesBefore reports whether a group that waits goes before another one that asks for room: by the
+// order, but not where it would have to give the room back to the other one, as what is borrowed has
+// to what is guaranteed.
+func (w *waiter) goesBefore(tx *state.Tx, a *admit.Ask, key nomad.JobKey) bool {
+	own := turnOf(tx, a)
+	switch {
+	case !goesFirst(tx, w.turn, own):
+		return false
+	case w.turn.Queue == own.Queue: // of one queue nothing is taken back
+		return true
+	}
+	one, other := oneOf(tx, w.key, w.ask), oneOf(tx, key, a)
+	return one == nil || other == nil || !tx.Planner().Yields(one, other)
+}
+
+// oneOf is what one alloc of a group asks for; nil where it asks for no GPU.
+func oneOf(tx *state.Tx, key nomad.JobKey, a *admit.Ask) *place.Request {
+	group, err := newGroupAsk(tx, key, a)
+	if err != nil || len(group.parts) == 0 {
+		return nil
+	}
+	return &group.parts[0].Req
 }
 
 // NewWindow takes the first of the groups that wait for room or for their turn, and
@@ -59,7 +86,7 @@ func NewWindow(tx *state.Tx) *Window {
 		if !known {
 			continue
 		}
-		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g)}
+		w := waiter{key: one.Job, group: one.Group, turn: one.Turn, held: g.Decision.Hold != nil, need: blocks.NeedOf(tx, &g), ask: &g.Ask}
 		if one.Held == view.WaitsForRoom {
 			list = append(list, gangNodes(tx, &g, w, kept, turns.MostKept-len(list))...)
 		} else {
@@ -117,7 +144,7 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 	if w.holds(key, g.Ask.Group) {
 		return nil
 	}
-	own, held := turnOf(tx, &g.Ask), false
+	held := false
 	if r := tx.Record(key); r != nil {
 		hold := r.Groups[g.Ask.Group].Decision.Hold
 		held = hold != nil && hold.Kind == view.WaitsForPriority
@@ -129,7 +156,7 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 		// What is let go is registered anew, and with that at the end of Nomad's order.
 		before := first.held || tx.Queued(key) < tx.Queued(first.key)
 		preferred := held || first.gang || g.Ask.Priority > rank || g.Ask.Priority == rank && before
-		if first.key == key || !preferred || !goesFirst(tx, first.turn, own) {
+		if first.key == key || !preferred || !first.goesBefore(tx, &g.Ask, key) {
 			continue
 		}
 		if need == nil {
@@ -151,14 +178,79 @@ func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool
 // keptFor is the waiting group that a placement would take its room from; nil for
 // none.
 func (w *Window) keptFor(a groupAsk, u *blocks.Placed) *waiter {
-	tx, own := a.tx, turnOf(a.tx, a.ask)
+	tx := a.tx
 	for i := range w.waiters {
 		first := &w.waiters[i]
-		if first.key == a.key || first.node != u.Node || !goesFirst(tx, first.turn, own) {
+		if first.key == a.key || first.node != u.Node || !first.goesBefore(tx, a.ask, a.key) {
 			continue
 		}
-		if tx.With(u.Usage, func() bool { return !tx.ServesNow(first.node, first.need, tx.Leaves(first.turn.Priority, first.key)) }) && !endsBefore(a, u, first) {
+		if tx.With(u.Usage, func() bool { return !tx.ServesNow(first.node, first.need, first.leaves(tx)) }) && !endsBefore(a, u, first) {
 			return first
+		}
+	}
+	return nil
+}
+
+// leaves selects the work that ends before a group has to give up the node that is kept for it.
+func (w *waiter) leaves(tx *state.Tx) func(*place.Usage) bool {
+	goes := tx.Leaves(w.turn.Priority, w.key)
+	return func(u *place.Usage) bool { return isFree(u) || goes(u) }
+}
+
+// What is free on nodes that are kept is booked as work with such an ID, where room is looked for that
+// leaves it to the others.
+const freeRoom = "free:"
+
+func isFree(u *place.Usage) bool { return strings.HasPrefix(u.ID, freeRoom) }
+
+// bookFree books what is free on the nodes that are kept for groups which go before another one. The
+// result frees it again.
+func (w *Window) bookFree(a groupAsk) (restore func()) {
+	var list []place.Usage
+	for i := range w.waiters {
+		first := &w.waiters[i]
+		if first.key == a.key || first.node == "" || !first.goesBefore(a.tx, a.ask, a.key) {
+			continue
+		}
+		u := a.tx.Snapshot().Rest(first.node)
+		if u.ID = freeRoom + first.node; len(u.Takes) > 0 {
+			list = append(list, u)
+		}
+	}
+	return a.tx.Booked(list)
+}
+
+// leaves reports whether room that is made for a group leaves the others what is kept for them: none of
+// them goes before it there; or it takes back what is its queue's own, beside what is booked as free,
+// and has to give way to them in its turn.
+func (w *Window) leaves(a groupAsk, room *Room) bool {
+	first, planner, own := w.keptFor(a, &room.at), a.tx.Planner(), &a.parts[0].Req
+	if first == nil || !planner.Owns(own) {
+		return first == nil
+	}
+	one := oneOf(a.tx, first.key, first.ask)
+	return one != nil && planner.Yields(own, one)
+}
+
+// holdAfter is the hold of a victim's group for which Nomad would start it again at once in room that is
+// kept for what goes before it; nil where there is no such room, or something else of the group runs.
+func (w *Window) holdAfter(tx *state.Tx, e *Eviction, v *Victim) *admit.Hold {
+	r := tx.Record(v.Job)
+	if r == nil || tx.Unchangeable(v.Job) {
+		return nil
+	}
+	g, known := r.Groups[v.Group]
+	stays := slices.ContainsFunc(tx.AllocsOf(v.Job), func(a *nomad.Alloc) bool {
+		return a.Group == v.Group && !a.Stopping && !slices.ContainsFunc(e.Victims, func(o Victim) bool { return o.AllocID == a.ID })
+	})
+	if !known || stays || !places(&g.Ask) {
+		return nil
+	}
+	need := blocks.NeedOf(tx, &g)
+	for i := range w.waiters {
+		first := &w.waiters[i]
+		if first.key != v.Job && (first.node != v.Node || e.Room == nil) && tx.ServesNow(first.node, need, nil) && first.goesBefore(tx, &g.Ask, v.Job) {
+			return first.holdOf(v.Job)
 		}
 	}
 	return nil

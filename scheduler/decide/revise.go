@@ -235,6 +235,9 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 	tx.ForgetGroup(key, a.Group)
 	group, given := group.keeping(&was)
 	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}
+	if was.Decision.Hold != nil {
+		d.made = was.Assumed
+	}
 	return d.refill(was)
 }
 

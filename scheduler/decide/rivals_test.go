@@ -19,10 +19,10 @@ func evict(s *servicetest.Service, a admit.Ask) (e *decide.Eviction) {
 	s.State.Do(func(tx *state.Tx) {
 		g := tx.Record(servicetest.KeyOf(a)).Groups[a.Group]
 		if g.Decision.Hold != nil {
-			e = decide.EvictForAll(tx, servicetest.KeyOf(a), &g)
+			e = decide.EvictForAll(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx))
 			return
 		}
-		e = decide.Evict(tx, servicetest.KeyOf(a), &g)
+		e = decide.Evict(tx, servicetest.KeyOf(a), &g, decide.NewWindow(tx))
 	})
 	return e
 }

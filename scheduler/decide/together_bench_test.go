@@ -38,7 +38,7 @@ func BenchmarkEvictForAll(b *testing.B) {
 				for b.Loop() {
 					w.State.Do(func(tx *state.Tx) {
 						g := tx.Record(key).Groups["g"]
-						if e := decide.EvictForAll(tx, key, &g); e != nil {
+						if e := decide.EvictForAll(tx, key, &g, decide.NewWindow(tx)); e != nil {
 							b.Fatalf("%d go", len(e.Victims))
 						}
 					})

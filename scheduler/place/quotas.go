@@ -40,6 +40,19 @@ func (p *Planner) Owns(r *Request) bool {
 	return p.quotas != nil && p.quotas.Queue(r.Queue).Guarantee() != quota.Charge{} && !p.Borrows(r)
 }
 
+// Yields reports whether the work of one request would have to give way to another request, once it
+// runs; see [quota.Quotas.Yields]. Without quotas the priority decides.
+func (p *Planner) Yields(work, claim *Request) bool {
+	if p.quotas == nil {
+		return claim.Priority > work.Priority
+	}
+	return p.quotas.Yields(p.rankOf(work), p.rankOf(claim), work.Queue, claim.Queue)
+}
+
+func (p *Planner) rankOf(r *Request) quota.Rank {
+	return p.ranks().RankOf(quota.Claim{ID: r.ID, Queue: r.Queue, Priority: r.Priority, Charge: p.LeastCharge(r)})
+}
+
 // Reclaims reports whether a request for which there is no room would have some once all has gone
 // that must give way to it, also what is spared for now.
 func (p *Planner) Reclaims(r *Request, now time.Time) bool {

@@ -194,6 +194,10 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
 			at = v.Job.String()
 		}
+		if v.Hold != nil && !v.Gang {
+			r = decide.Revision{Group: v.Group, Hold: v.Hold}
+			at = v.Job.String() + "/" + v.Group
+		}
 		if v.Quota != "" && !v.Gang { // what else runs of the group goes on: a hold stops nothing
 			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Quota)}
 			at = v.Job.String() + "/" + v.Group

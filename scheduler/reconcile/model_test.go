@@ -381,8 +381,21 @@ func targets(n *api.Node) map[string]string {
 	return map[string]string{"node.unique.id": n.ID, "node.unique.name": n.Name, "node.datacenter": n.Datacenter, "node.class": "", "node.pool": n.NodePool}
 }
 
+// start places an alloc, on the node that the group's affinities prefer the most.
 func (m *model) start(j *modelJob, g *api.TaskGroup, canary bool, in *modelAlloc) bool {
-	return slices.ContainsFunc(m.nodes, func(n *api.Node) bool { return m.startOn(n, j, g, canary, in) })
+	nodes := slices.Clone(m.nodes)
+	slices.SortStableFunc(nodes, func(x, y *api.Node) int { return preference(g, y) - preference(g, x) })
+	return slices.ContainsFunc(nodes, func(n *api.Node) bool { return m.startOn(n, j, g, canary, in) })
+}
+
+// preference is the weight of the affinities of a group that a node matches.
+func preference(g *api.TaskGroup, n *api.Node) (weight int) {
+	for _, a := range g.Affinities {
+		if (constraint.Constraint{Left: a.LTarget, Operand: a.Operand, Right: a.RTarget}).OnNode(targets(n)) {
+			weight += int(*a.Weight)
+		}
+	}
+	return weight
 }
 
 func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool, in *modelAlloc) bool {

@@ -59,6 +59,7 @@ const (
 	lookForStart
 	lookForQuota
 	lookForVictims
+	lookForOther // room than what is kept, for what is held for its turn
 )
 
 // trial is when something was looked for in vain, and in which epoch.
@@ -327,14 +328,20 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	case hold != nil && tx.Unchangeable(w.Job): // it could not be let go
 		return nil
 	case hold != nil && (g.Ask.Gang && hold.Kind == view.WaitsForRoom || hold.Kind == view.WaitsForHeadroom):
+	case hold != nil && hold.Kind == view.WaitsForPriority:
+		q.what = lookForOther
 	case hold != nil && hold.Kind != view.WaitsForQuota:
 		return nil
-	case f.triedInVain(tx, q):
+	}
+	if f.triedInVain(tx, q) {
 		tx.NoteFutile(w.Job, w.Group, true)
 		return nil
 	}
 	var seat *decide.Seat
-	if tx.Try(func() { seat = decide.TakeSeat(tx, w.Job, g) }); seat != nil {
+	if q.what == lookForVictims { // a seat is taken where it is, also in room that is kept
+		tx.Try(func() { seat = decide.TakeSeat(tx, w.Job, g) })
+	}
+	if seat != nil {
 		return &Item{Job: w.Job, Seat: seat, Revision: decide.Revision{Group: w.Group, Prefer: seat.Room.Node(), Room: seat.Room}}
 	}
 	if tx.WasIdle(w.Job) { // else it would take the room back, and leave it unused again
@@ -342,10 +349,10 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // what is held is let go as one
-			e = decide.EvictForAll(tx, w.Job, g)
+		if hold != nil && (g.Ask.Gang || w.Missing > 1 && hold.Kind != view.WaitsForPriority) { // what is held is let go as one
+			e = decide.EvictForAll(tx, w.Job, g, f.turns(tx))
 		} else {
-			e = decide.Evict(tx, w.Job, g)
+			e = decide.Evict(tx, w.Job, g, f.turns(tx))
 		}
 	})
 	tx.NoteFutile(w.Job, w.Group, e == nil)

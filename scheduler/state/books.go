@@ -113,6 +113,18 @@ func (b *books) ServesNow(node string, n *Need, without func(*place.Usage) bool)
 	return known != nil && !known.Plan.Ineligible && b.nodes.Admits(node, n) && b.Serves(node, n, without)
 }
 
+// HasFree reports whether all that work would take of its node's GPUs is free.
+func (b *books) HasFree(u *place.Usage) bool {
+	free, known := b.snap.Free(u.NodeID)
+	return known && !slices.ContainsFunc(u.Takes, func(t place.Take) bool {
+		if t.GPU >= len(free.GPUs) {
+			return true
+		}
+		g := &free.GPUs[t.GPU]
+		return t.Milli > g.Milli || t.Slices > g.Slices || t.Replicas > g.Replicas
+	})
+}
+
 // CouldServe reports whether a node could take an alloc if it was empty.
 func (b *books) CouldServe(node string, n *Need) bool {
 	return b.nodes.Admits(node, n) && b.Serves(node, n, place.Everything)

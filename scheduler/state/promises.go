@@ -57,10 +57,16 @@ func (p *promises) remove(id string) {
 	delete(p.byID, id)
 }
 
+// assumed begins the IDs of promises.
+const assumed = "assumed:"
+
+// isAssumed reports whether a usage is a promise. It is pinned only until the alloc is there.
+func isAssumed(u *place.Usage) bool { return strings.HasPrefix(u.ID, assumed) }
+
 // freeID is an ID for another promise to a group.
 func (p *promises) freeID(key nomad.JobKey, group string) string {
 	for i := len(p.byJob[key]); ; i++ {
-		if id := fmt.Sprintf("assumed:%s/%s#%d", key, group, i); p.byID[id] == nil {
+		if id := fmt.Sprintf("%s%s/%s#%d", assumed, key, group, i); p.byID[id] == nil {
 			return id
 		}
 	}

@@ -37,7 +37,8 @@ func (s *settings) SharedLimit(x, y string) string {
 }
 
 // Leaves selects the work that ends before a group with a priority, of a job that waits,
-// has to give up: what ends by itself or already, and what may be evicted for it.
+// has to give up: what ends by itself or already, and what may be evicted for it, also once it has
+// come to the room that it is promised.
 func (s *settings) Leaves(priority int, own nomad.JobKey) func(*place.Usage) bool {
 	preempts := s.config.Preemption.Enabled
 	return func(u *place.Usage) bool {
@@ -47,7 +48,7 @@ func (s *settings) Leaves(priority int, own nomad.JobKey) func(*place.Usage) boo
 		if u.Ends {
 			return true
 		}
-		if !preempts || u.Pinned || u.Priority >= priority {
+		if !preempts || u.Pinned && !isAssumed(u) || u.Priority >= priority {
 			return false
 		}
 		q := s.config.Queue(u.Queue)
