@@ -167,7 +167,10 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 		}
 	}
 	for _, r := range e.Rivals {
-		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()}); err != nil {
+		_, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()})
+		if r.BestEffort {
+			l.report("keep job "+r.Job.String()+" off room for another", err)
+		} else if err != nil {
 			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
 		}
 	}
@@ -188,7 +191,7 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 	for i := range e.Victims {
 		v := &e.Victims[i]
 		off := e.KeptOff(v)
-		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String()}
+		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String(), Also: v.Also}
 		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
 		if v.Gang { // all of it goes, and comes back as one
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
