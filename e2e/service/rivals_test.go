@@ -14,6 +14,57 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/e2e/cluster"
 )
 
+// TestRoomGoesToTheOneThatItIsMadeFor has room made again and again for a job, each time with a higher priority,
+// while others wait for it with lower ones: three servers evaluate up to five of them at once.
+func TestRoomGoesToTheOneThatItIsMadeFor(t *testing.T) {
+	t.Parallel()
+	ctx, c := startWith(t, 1, cluster.Options{Servers: 3, Schedulers: 2})
+	r := serve(ctx, t, c, quick)
+	admitted(ctx, t, r, job{id: "full", priority: 100, meta: map[string]string{"gpu": "1"}})
+	admitted(ctx, t, r, job{id: "first", priority: 80, meta: map[string]string{"gpu": "1"}})
+	runs(ctx, t, c.API, "full", 1)
+	runs(ctx, t, c.API, "first", 1)
+	const rivals, rounds = 10, 8
+	for i := range rivals {
+		admitted(ctx, t, r, job{id: fmt.Sprint("rival-", i), priority: 20 + i, meta: map[string]string{"gpu": "1"}})
+	}
+	for i := range rounds {
+		id := fmt.Sprint("waits-", i)
+		admitted(ctx, t, r, job{id: id, priority: 90 + i, meta: map[string]string{"gpu": "1"}})
+		until(ctx, t, "start "+id, 20*time.Second, func() (bool, string) {
+			list, _, err := c.API.Allocations().List((&api.QueryOptions{Filter: `JobID matches "^(rival|waits|first)" and DesiredStatus == "run"`}).WithContext(ctx))
+			if err != nil {
+				return false, err.Error()
+			}
+			for _, a := range list {
+				if a.JobID == id {
+					return true, ""
+				}
+				if strings.HasPrefix(a.JobID, "rival") {
+					t.Fatalf("round %d: %s took the room that was made for %s", i, a.JobID, id)
+				}
+			}
+			return false, fmt.Sprint(len(list))
+		})
+	}
+	if n := strings.Count(r.said(t), `"action":"evict"`); n != rounds {
+		t.Errorf("%d evictions for %d jobs", n, rounds)
+	}
+	most := 0
+	for i := range rivals {
+		versions, _, _, err := c.API.Jobs().Versions(fmt.Sprint("rival-", i), false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, int(*versions[0].Version))
+	}
+	t.Logf("a rival was registered again %d times at most", most)
+	if most > 2*rounds {
+		t.Errorf("a rival was registered again %d times, by %d evictions", most, rounds)
+	}
+	doubleBooked(ctx, t, c.API)
+}
+
 // TestWhoGetsRoomInNomad measures, without the service, which of many waiting jobs Nomad starts
 // in room that comes free: NOMAD_GPU_RACE is servers x schedulers of each.
 func TestWhoGetsRoomInNomad(t *testing.T) {

@@ -176,13 +176,13 @@ func dispatched(s *servicetest.Service, a admit.Ask) {
 
 // heldBack has a group held for its quota.
 func heldBack(s *servicetest.Service, a admit.Ask) {
-	keep(s, a, func(g *record.Group) { g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota} })
+	recordedAs(s, a, func(g *record.Group) { g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota} })
 }
 
 // candidates binds a group to some nodes.
 func candidates(nodes ...string) func(*servicetest.Service, admit.Ask) {
 	return func(s *servicetest.Service, a admit.Ask) {
-		keep(s, a, func(g *record.Group) { g.Decision.Candidates = nodes })
+		recordedAs(s, a, func(g *record.Group) { g.Decision.Candidates = nodes })
 		s.Show(a, true)
 	}
 }
@@ -190,17 +190,6 @@ func candidates(nodes ...string) func(*servicetest.Service, admit.Ask) {
 // promised has room be made for a group.
 func promised(s *servicetest.Service, a admit.Ask) {
 	s.Assume(decide.Promise{Job: servicetest.KeyOf(a), Group: a.Group, Usage: place.Usage{NodeID: "id-b"}})
-}
-
-// keep records another decision about a group.
-func keep(s *servicetest.Service, a admit.Ask, change func(g *record.Group)) {
-	s.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
-		g := r.Groups[a.Group]
-		change(&g)
-		r.Groups[a.Group] = g
-		tx.Keep(r)
-	})
 }
 
 // Of many that wait with a lower priority those are kept off that Nomad may evaluate at once with the one that

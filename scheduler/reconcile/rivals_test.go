@@ -118,3 +118,29 @@ func TestEvictionsInARowRegisterRivals(t *testing.T) {
 		}
 	})
 }
+
+// What is submitted while room is made does not take it either: it is held until the room is taken.
+func TestRoomIsNotTakenByWhatComesMeanwhile(t *testing.T) {
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			h := newRun(t, 1, 1, noMinimum)
+			h.schedulers, h.ready, h.stops = 20, rand.New(rand.NewPCG(seed, 17)), map[string]int{"victim": 9}
+			h.submit(t.Context(), asking("victim", "1", 50))
+			h.seconds(5)
+			h.submit(t.Context(), asking("waits", "1", 90))
+			h.seconds(4)
+			for i := range 12 {
+				h.submit(t.Context(), asking(fmt.Sprint("late", i), "1", 20+i))
+			}
+			h.seconds(40)
+			if n := h.evictions("c/waits", ""); n != 1 || h.running() != "c/waits" {
+				t.Errorf("seed %d: %d evictions, and %s run\n%s", seed, n, h.running(), strings.Join(h.log, "\n"))
+			}
+			for job, n := range h.registrations() {
+				if strings.HasPrefix(job, "c/late") && n > 2 {
+					t.Errorf("seed %d: %s was registered %d times", seed, job, n)
+				}
+			}
+		})
+	}
+}
