@@ -20,9 +20,9 @@ import (
 //  2. its job is made to prefer the node;
 //  3. the victims' jobs leave the node out, so that no replacement of a victim
 //     takes the room back in the very plan that stops it, and so do jobs that wait
-//     and that Nomad would give the room first;
+//     and that Nomad could give the room;
 //  4. it is recorded which victims have to go, for which job and why; if that fails, none is stopped;
-//  5. the victims are stopped. Nomad then unblocks by priority.
+//  5. the victims are stopped. Nomad then evaluates what waits, by priority, but several jobs at once.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
 // fails halfway is given up: victims that were stopped are started elsewhere,

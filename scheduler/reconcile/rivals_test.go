@@ -87,7 +87,7 @@ func asking(id, request string, priority int) []byte {
 
 // Where room is made for several jobs one after the other, each gets its own: neither what waits takes it, nor
 // what has just been evicted from another node. Each eviction registers each of these twice at most.
-func TestEvictionsInARowRegisterRivals(t *testing.T) {
+func TestWhereRoomIsMadeForSeveralEachGetsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRun(t, 4, 1, noMinimum)
 		for i := range 4 {
