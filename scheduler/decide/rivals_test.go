@@ -240,6 +240,43 @@ func TestHowManyRivalsAreKeptOff(t *testing.T) {
 	}
 }
 
+// What is being evicted from another node is kept off the room as well, before it waits, and what goes for this
+// room is kept off that which is made there for another job.
+func TestVictimsAreKeptOffOtherRoom(t *testing.T) {
+	for name, row := range map[string]struct {
+		priority int // of what is being evicted
+		stops    bool
+		kept     bool
+	}{
+		"it has not ended":          {20, true, true},
+		"it runs on":                {20, false, false},
+		"it comes before the other": {60, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			going := s.Tenant(t, "going", row.priority, "a", 0, 0, 16)
+			s.Tenant(t, "low", 10, "b", 0, 0, 16)
+			other := s.Waits(t, "other", "1", 90)
+			a := s.Waits(t, "waits", "1", 50)
+			recordedAs(s, going, func(g *record.Group) { g.Excluded = map[string]string{"id-a": "default/other"} })
+			s.Assume(decide.Promise{Job: servicetest.KeyOf(other), Group: "g", Usage: place.Usage{NodeID: "id-a", Priority: 90, Takes: []place.Take{{Milli: 1000, Slices: 16}}}})
+			if row.stops {
+				s.Stop("alloc-going")
+			}
+			e := evict(s, a)
+			if e == nil || len(e.Victims) != 1 || e.Victims[0].Job.ID != "low" {
+				t.Fatalf("got %+v", e)
+			}
+			kept := slices.ContainsFunc(e.Rivals, func(r decide.Rival) bool {
+				return r.Job.ID == "going" && r.BestEffort && slices.Equal(r.Nodes, []string{"id-b"})
+			})
+			if also := e.Victims[0].Also["id-a"]; kept != row.kept || (also == "default/other") != row.stops {
+				t.Errorf("kept off are %+v, and the victim also %q", e.Rivals, also)
+			}
+		})
+	}
+}
+
 // A rival with completed allocs is registered again only once the one that the room is for has waited for as
 // long as that repeats. One with a lower priority does not delay the room until then.
 func TestARivalThatRepeatsIsLeftAlone(t *testing.T) {
