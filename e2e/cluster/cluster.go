@@ -24,6 +24,8 @@ type Options struct {
 	Nodes    []NodeOptions
 	// Servers is how many servers there are; 0 is one.
 	Servers int
+	// Schedulers is how many schedulers each server has; 0 is one for each core.
+	Schedulers int
 	// ACLs turns Nomad's ACLs on; the cluster's clients have the first token.
 	ACLs bool
 	// TLS makes every agent serve HTTPS and ask clients for certificates; nil is
@@ -73,6 +75,14 @@ func (o *Options) client(url string) *api.Config {
 		c.TLSConfig = &api.TLSConfig{CACert: t.CAFile, ClientCert: t.ClientCertFile, ClientKey: t.ClientKeyFile, TLSServerName: "server.global.nomad"}
 	}
 	return c
+}
+
+// schedulers is the setting of a server that says how many it has.
+func (o *Options) schedulers() string {
+	if o.Schedulers == 0 {
+		return ""
+	}
+	return fmt.Sprintf("num_schedulers = %d", o.Schedulers)
 }
 
 // agent is what every agent's configuration has on top.

@@ -1,7 +1,7 @@
 package cluster
 
 // serverConfig takes the name, the data folder, the HTTP, RPC and serf ports,
-// how many servers there are, and where the others are reached.
+// how many servers there are, where the others are reached, and what else is set.
 const serverConfig = `
 name      = %q
 data_dir  = %q
@@ -27,6 +27,7 @@ server {
   }
   # A client that is slow to come back on a busy machine has not lost its tasks.
   heartbeat_grace = "40s"
+  %s
 }
 `
 

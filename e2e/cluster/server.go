@@ -70,7 +70,7 @@ func (s *Server) PowerOn(ctx context.Context) (err error) {
 		return err
 	}
 	config := fmt.Sprintf(serverConfig, s.Name, filepath.Join(s.dir, "nomad"), s.ports[0], s.ports[1], s.ports[2],
-		len(s.cluster.Servers), s.cluster.addresses(2))
+		len(s.cluster.Servers), s.cluster.addresses(2), o.schedulers())
 	ended, err := s.cluster.startAgent(s.machine, s.dir, config)
 	if err != nil {
 		return err

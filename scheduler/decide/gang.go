@@ -56,9 +56,10 @@ func tooFew(a *admit.Ask, found int) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", a.Together(), found)}
 }
 
-// promisedAway is the hold of a group that finds no room, and would in what is made for another
-// that is held until all of it is there. Nomad knows of no promise: without the hold it would
-// start the group there. Nil when that is not the reason, or the group goes first.
+// promisedAway is the hold of a group that finds no room, and would in what is made for another.
+// Nomad knows of no promise: without the hold it would start the group there, where the other is held
+// until all of its room is there, and could elsewhere, since it evaluates both at once. Nil when that is
+// not the reason, or the group goes first.
 func promisedAway(a groupAsk, g *record.Group) *admit.Hold {
 	tx, own, need := a.tx, turnOf(a.tx, a.ask), blocks.NeedOf(a.tx, g)
 	var first *state.Assumed
@@ -68,7 +69,7 @@ func promisedAway(a groupAsk, g *record.Group) *admit.Hold {
 			continue
 		}
 		of, known := r.Groups[kept.Group]
-		if !known || of.Decision.Hold == nil || turnOf(tx, &of.Ask).Priority < own.Priority {
+		if !known || turnOf(tx, &of.Ask).Priority < own.Priority {
 			continue
 		}
 		gone := func(u *place.Usage) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// What comes while room is made for another that is held waits, where it would be started in that room
-// and does not go first.
+// What comes while room is made for another waits, where it would be started in that room and does not
+// go first.
 func TestWhatComesIntoRoomThatIsKeptWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		priority int
@@ -30,7 +30,7 @@ func TestWhatComesIntoRoomThatIsKeptWaits(t *testing.T) {
 		"nothing is known of it": {priority: 40, request: "1", then: func(s *servicetest.Service, gang admit.Ask) {
 			s.State.Do(func(tx *state.Tx) { tx.ForgetRecord(servicetest.KeyOf(gang)) })
 		}},
-		"it is not held": {priority: 40, request: "1", then: func(s *servicetest.Service, gang admit.Ask) {
+		"it is not held": {priority: 40, request: "1", held: true, then: func(s *servicetest.Service, gang admit.Ask) {
 			recordedAs(s, gang, func(g *record.Group) { g.Decision.Hold = nil })
 		}},
 	} {

@@ -82,7 +82,7 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 	var nodes map[string]record.Tried
 	for id, t := range g.Attempts.Nodes {
 		n, last := tx.Node(id), t.At.Equal(g.Attempts.At)
-		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, id, t.At)) {
+		if n == nil || !t.Counts(tx.Now(), n.Index) || last && (!inVain(tx, key, g) || taken(tx, key, g, id, t.At)) {
 			continue
 		}
 		if nodes == nil {
@@ -93,13 +93,19 @@ func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]rec
 	return nodes
 }
 
-// taken reports whether another job got GPUs of a node soon after a moment, and Nomad placed it first.
-// It takes that to be so for jobs with at least the same priority. What Nomad placed later does not
-// explain why this one did not start.
-func taken(tx *state.Tx, key nomad.JobKey, node string, since time.Time) bool {
+// taken reports whether another job got GPUs of a node soon after a moment, which explains why this one did
+// not start. Nomad places jobs with a higher priority first, but several at once: so one with a lower
+// priority explains it only where Nomad says that this one waits for devices alone. What Nomad placed
+// later explains nothing.
+func taken(tx *state.Tx, key nomad.JobKey, g *record.Group, node string, since time.Time) bool {
+	b := tx.Blocked(key)
+	forDevices := b != nil && b.ForDevices[g.Ask.Group]
 	for a := range tx.AllocsOn(node) {
 		u, booked := tx.Usage(a.ID)
-		if booked && len(u.Takes) > 0 && a.Key() != key && tx.PriorityOf(a.Key()) >= tx.PriorityOf(key) && a.Created.After(since) && a.Created.Before(since.Add(state.Unplaced)) {
+		if !booked || len(u.Takes) == 0 || a.Key() == key || !a.Created.After(since) || !a.Created.Before(since.Add(state.Unplaced)) {
+			continue
+		}
+		if forDevices || tx.PriorityOf(a.Key()) >= tx.PriorityOf(key) {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -159,6 +160,46 @@ func blockedFor(s *servicetest.Service, a admit.Ask, missing int, since time.Tim
 		Index: s.Index, EvalID: "e-" + a.JobID, Key: servicetest.KeyOf(a), Missing: map[string]int{a.Group: missing},
 		Why: map[string]string{a.Group: "a port is taken"}, Since: since,
 	}}}, s.Index)
+}
+
+// A node where room was made in vain is left out, unless another job took the room: one with a lower priority
+// explains that only where Nomad says that devices are missing, and nothing else.
+func TestANodeWhoseRoomAnotherTookIsNotLeftOut(t *testing.T) {
+	for name, row := range map[string]struct {
+		priority   int // of the other; 0: there is none
+		forDevices bool
+		after      time.Duration
+		leftOut    bool
+	}{
+		"none, for devices":                   {0, true, 0, true},
+		"a lower one, for devices":            {20, true, time.Second, false},
+		"a lower one, for another reason":     {20, false, time.Second, true},
+		"a lower one, for devices, but later": {20, true, state.Unplaced, true},
+		"an equal one, for another reason":    {50, false, time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, "", servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			a := servicetest.Ask("waits", "1", 1)
+			a.Priority = 50
+			s.Submit(t, a)
+			s.Register(a)
+			s.Index++
+			s.State.Apply([]nomad.Change{{Blocked: &nomad.Blocked{
+				Index: s.Index, EvalID: "e", Key: servicetest.KeyOf(a), Missing: map[string]int{"g": 1}, Since: s.Clock.At, ForDevices: map[string]bool{"g": row.forDevices},
+			}}}, s.Index)
+			s.Pass(time.Minute)
+			revise(t, s, a, decide.Revision{Prefer: "id-a"})
+			s.Pass(row.after)
+			if row.priority > 0 {
+				s.Tenant(t, "other", row.priority, "a", 0, 0, 16)
+			}
+			s.Pass(3 * time.Minute)
+			revise(t, s, a, decide.Revision{Prefer: "id-b"})
+			if _, leftOut := recorded(s, a).Attempts.Nodes["id-a"]; leftOut != row.leftOut {
+				t.Errorf("tried in vain: %+v", recorded(s, a).Attempts.Nodes)
+			}
+		})
+	}
 }
 
 // What Nomad says of a group that is held, it says of the hold: it is no reason why the room

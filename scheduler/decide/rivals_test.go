@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/decide"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/servicetest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -77,8 +80,8 @@ func TestWhatEndsMakesRoom(t *testing.T) {
 	}
 }
 
-// Groups that wait as well are kept off the room that is made, where Nomad would give it to
-// them: those of the same and of a higher priority, and for a gang, which is held, all.
+// Groups that wait as well are kept off the room that is made, where Nomad could give it to
+// them. Without those of a lower priority that may not be registered again, the room is made all the same.
 func TestRivalsAreKeptOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		rival    string // what it asks for
@@ -89,9 +92,15 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		change   func(s *servicetest.Service, a admit.Ask)
 		kept     bool
 		none     bool // nothing is evicted at all
+
+		bestEffort bool
 	}{
 		"of the same priority":                    {rival: "1", priority: 50, kept: true},
-		"of a lower one":                          {rival: "1", priority: 30},
+		"of a lower one":                          {rival: "1", priority: 30, kept: true, bestEffort: true},
+		"of a lower one, on other candidates":     {rival: "1", priority: 30, change: candidates("id-b")},
+		"of a lower one, on these candidates":     {rival: "1", priority: 30, change: candidates("id-a", "id-b"), kept: true, bestEffort: true},
+		"of a lower one, which was promised room": {rival: "1", priority: 30, change: promised},
+		"of a lower one, which cannot change":     {rival: "1", priority: 30, change: dispatched},
 		"of a lower one, that came before a gang": {rival: "1", priority: 30, gang: true, first: true, kept: true},
 		"of a lower one, that is held for a gang": {rival: "1", priority: 30, gang: true},
 		"which needs more than is there":          {rival: "2", priority: 50},
@@ -151,6 +160,9 @@ func TestRivalsAreKeptOff(t *testing.T) {
 			if e == nil || len(e.Victims) != 1 {
 				t.Fatalf("got %+v", e)
 			}
+			if len(e.Rivals) == 1 && e.Rivals[0].BestEffort != row.bestEffort {
+				t.Errorf("kept off are %+v", e.Rivals)
+			}
 			if kept := len(e.Rivals) == 1 && e.Rivals[0].Job.ID == "rival" && e.Rivals[0].Group == "g" && slices.Equal(e.Rivals[0].Nodes, []string{"id-a"}); kept != row.kept || !kept && len(e.Rivals) > 0 {
 				t.Errorf("kept off are %+v", e.Rivals)
 			}
@@ -164,13 +176,140 @@ func dispatched(s *servicetest.Service, a admit.Ask) {
 
 // heldBack has a group held for its quota.
 func heldBack(s *servicetest.Service, a admit.Ask) {
-	s.State.Do(func(tx *state.Tx) {
-		r := tx.Record(servicetest.KeyOf(a)).Clone()
-		g := r.Groups[a.Group]
-		g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota}
-		r.Groups[a.Group] = g
-		tx.Keep(r)
-	})
+	recordedAs(s, a, func(g *record.Group) { g.Decision.Hold = &admit.Hold{Kind: view.WaitsForQuota} })
+}
+
+// candidates binds a group to some nodes.
+func candidates(nodes ...string) func(*servicetest.Service, admit.Ask) {
+	return func(s *servicetest.Service, a admit.Ask) {
+		recordedAs(s, a, func(g *record.Group) { g.Decision.Candidates = nodes })
+		s.Show(a, true)
+	}
+}
+
+// promised has room be made for a group.
+func promised(s *servicetest.Service, a admit.Ask) {
+	s.Assume(decide.Promise{Job: servicetest.KeyOf(a), Group: a.Group, Usage: place.Usage{NodeID: "id-b"}})
+}
+
+// Of many that wait with a lower priority those are kept off that Nomad may evaluate at once with the one that
+// the room is for: the first in its order. Where the room comes free in parts, all that need only one are.
+func TestHowManyRivalsAreKeptOff(t *testing.T) {
+	for name, row := range map[string]struct {
+		rivals  string // what they ask for
+		victims int
+		ending  bool // something else ends there
+		kept    int
+	}{
+		"all of the room":                    {rivals: "1", victims: 1, kept: 20},
+		"all of it, of two victims":          {rivals: "1", victims: 2, kept: 20},
+		"a part of it, of one victim":        {rivals: "8G", victims: 1, kept: 20},
+		"a part of it, of two":               {rivals: "8G", victims: 2, kept: 30},
+		"a part of it, while something ends": {rivals: "4G", victims: 1, ending: true, kept: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1))
+			if row.ending {
+				s.Tenant(t, "ends", 10, "a", 0, 12, 4)
+				s.Tenant(t, "victim", 10, "a", 0, 0, 12)
+			}
+			for i := range row.victims {
+				if !row.ending {
+					s.Tenant(t, fmt.Sprint("victim", i), 10, "a", 0, i*16/row.victims, 16/row.victims)
+				}
+			}
+			for i := range 30 {
+				s.Waits(t, fmt.Sprintf("rival%02d", i), row.rivals, 20+(i*7)%30)
+			}
+			a := s.Waits(t, "waits", "1", 90)
+			if row.ending {
+				s.Stop("alloc-ends")
+			}
+			e := evict(s, a)
+			if e == nil || len(e.Rivals) != row.kept {
+				t.Fatalf("got %+v", e)
+			}
+			s.State.Do(func(tx *state.Tx) {
+				for i, r := range e.Rivals {
+					if got := tx.PriorityOf(r.Job); got != 49-i || !r.BestEffort {
+						t.Errorf("number %d that is kept off has priority %d: %+v", i, got, r)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What is being evicted from another node is kept off the room as well, before it waits, and what goes for this
+// room is kept off that which is made there for another job.
+func TestVictimsAreKeptOffOtherRoom(t *testing.T) {
+	for name, row := range map[string]struct {
+		priority int // of what is being evicted
+		stops    bool
+		kept     bool
+	}{
+		"it has not ended":          {20, true, true},
+		"it runs on":                {20, false, false},
+		"it comes before the other": {60, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			going := s.Tenant(t, "going", row.priority, "a", 0, 0, 16)
+			s.Tenant(t, "low", 10, "b", 0, 0, 16)
+			other := s.Waits(t, "other", "1", 90)
+			a := s.Waits(t, "waits", "1", 50)
+			recordedAs(s, going, func(g *record.Group) { g.Excluded = map[string]string{"id-a": "default/other"} })
+			s.Assume(decide.Promise{Job: servicetest.KeyOf(other), Group: "g", Usage: place.Usage{NodeID: "id-a", Priority: 90, Takes: []place.Take{{Milli: 1000, Slices: 16}}}})
+			if row.stops {
+				s.Stop("alloc-going")
+			}
+			e := evict(s, a)
+			if e == nil || len(e.Victims) != 1 || e.Victims[0].Job.ID != "low" {
+				t.Fatalf("got %+v", e)
+			}
+			kept := slices.ContainsFunc(e.Rivals, func(r decide.Rival) bool {
+				return r.Job.ID == "going" && r.BestEffort && slices.Equal(r.Nodes, []string{"id-b"})
+			})
+			if also := e.Victims[0].Also["id-a"]; kept != row.kept || (also == "default/other") != row.stops {
+				t.Errorf("kept off are %+v, and the victim also %q", e.Rivals, also)
+			}
+		})
+	}
+}
+
+// A rival with completed allocs is registered again only once the one that the room is for has waited for as
+// long as that repeats. One with a lower priority does not delay the room until then.
+func TestARivalThatRepeatsIsLeftAlone(t *testing.T) {
+	for name, row := range map[string]struct {
+		priority    int
+		waits       time.Duration
+		evicts, off bool
+	}{
+		"a lower one, at first":           {30, time.Minute, true, false},
+		"a lower one, later":              {30, 2 * time.Hour, true, true},
+		"one of the same, at first":       {50, time.Minute, false, false},
+		"one of the same priority, later": {50, 2 * time.Hour, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			s.Tenant(t, "low", 10, "a", 0, 0, 16)
+			rival := servicetest.Ask("rival", "1", 2)
+			rival.JobType, rival.Priority = "batch", row.priority
+			s.Submit(t, rival)
+			s.Register(rival)
+			s.Run(rival, "rival-0", "b", 0, 0, 16)
+			s.Pass(time.Hour)
+			s.End("rival-0")
+			s.Tenant(t, "high", 90, "b", 0, 0, 16)
+			s.Block(rival, 1)
+			a := s.Waits(t, "waits", "1", 50)
+			s.Pass(row.waits)
+			e := evict(s, a)
+			if (e != nil) != row.evicts || e != nil && len(e.Rivals) > 0 != row.off {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
 }
 
 // A victim leaves out its node; where all of a gang's room has to be there before anything

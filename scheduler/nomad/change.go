@@ -30,6 +30,9 @@ type Blocked struct {
 	Since   time.Time
 	// Why is what Nomad says of each group.
 	Why map[string]string
+	// ForDevices are the groups of which Nomad names only missing devices, and what the service goes by as
+	// well when it chooses a node. Of another reason, such as a port that is taken, it knows nothing.
+	ForDevices map[string]bool
 }
 
 // Sink takes the changes, in order.

@@ -30,7 +30,7 @@ type failedGroup struct {
 func (e *eventEval) blocked(before *Blocked) *Blocked {
 	b := &Blocked{
 		Index: e.ModifyIndex, EvalID: e.ID, Key: JobKey{e.Namespace, e.JobID}, Queued: e.CreateIndex,
-		Missing: map[string]int{}, Since: time.Unix(0, e.CreateTime), Why: map[string]string{},
+		Missing: map[string]int{}, Since: time.Unix(0, e.CreateTime), Why: map[string]string{}, ForDevices: map[string]bool{},
 	}
 	if before != nil {
 		b.Since = before.Since
@@ -40,10 +40,40 @@ func (e *eventEval) blocked(before *Blocked) *Blocked {
 		if failed != nil {
 			n += failed.CoalescedFailures
 			b.Why[group] = failed.String()
+			b.ForDevices[group] = failed.forDevices()
 		}
 		b.Missing[group] = max(n, e.QueuedAllocations[group])
 	}
 	return b
+}
+
+// Reasons of Nomad's that leave open whether it would start a group where there are devices: they name
+// those, or what the service checks too. The class of a node stands for the reason that is named of
+// another node of that class.
+const (
+	exhaustedDevices = "devices"
+	missingDevices   = "missing devices"
+	missingDrivers   = "missing drivers"
+	classIneligible  = "computed class ineligible"
+	ofConstraint     = "${" // as all begin that name a constraint of the job's
+)
+
+// forDevices reports whether devices are missing and nothing else is, that the service does not see.
+func (f *failedGroup) forDevices() bool {
+	found := f.ConstraintFiltered[missingDevices] > 0
+	for reason := range f.ConstraintFiltered {
+		known := reason == missingDevices || reason == missingDrivers || reason == classIneligible
+		if !known && !strings.HasPrefix(reason, ofConstraint) && !strings.Contains(reason, admit.HoldMark) {
+			return false
+		}
+	}
+	for what := range f.DimensionExhausted {
+		if !strings.HasPrefix(what, exhaustedDevices) {
+			return false
+		}
+		found = true
+	}
+	return found
 }
 
 // mostReasons bounds how many of Nomad's reasons are kept of a group.

@@ -20,9 +20,9 @@ import (
 //  2. its job is made to prefer the node;
 //  3. the victims' jobs leave the node out, so that no replacement of a victim
 //     takes the room back in the very plan that stops it, and so do jobs that wait
-//     and that Nomad would give the room first;
+//     and that Nomad could give the room;
 //  4. it is recorded which victims have to go, for which job and why; if that fails, none is stopped;
-//  5. the victims are stopped. Nomad then unblocks by priority.
+//  5. the victims are stopped. Nomad then evaluates what waits, by priority, but several jobs at once.
 //
 // The nodes are taken back in once the one that waited runs. An eviction that
 // fails halfway is given up: victims that were stopped are started elsewhere,
@@ -167,7 +167,10 @@ func (l *Loop) carryOut(ctx context.Context, item *Item) error {
 		}
 	}
 	for _, r := range e.Rivals {
-		if _, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()}); err != nil {
+		_, err := l.revise(ctx, r.Job, decide.Revision{Group: r.Group, Exclude: r.Nodes, For: e.Job.String()})
+		if r.BestEffort {
+			l.report("keep job "+r.Job.String()+" off room for another", err)
+		} else if err != nil {
 			return fmt.Errorf("keep job %q off the room: %w", r.Job, err)
 		}
 	}
@@ -188,7 +191,7 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 	for i := range e.Victims {
 		v := &e.Victims[i]
 		off := e.KeptOff(v)
-		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String()}
+		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String(), Also: v.Also}
 		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
 		if v.Gang { // all of it goes, and comes back as one
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}

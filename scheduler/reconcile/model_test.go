@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -88,14 +89,21 @@ type model struct {
 	// changed of which a part had completed, without need.
 	unchangeable, again int
 	repeated            []string
+	// schedulers is how many evaluations Nomad works on at once, and ready which of them is placed first.
+	schedulers int
+	ready      *rand.Rand
 }
 
 func number(n int64, unit string) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: unit} }
 
 func word(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
 
+// manySchedulers is how many evaluations three servers of two processors each work on at once: the one
+// that leads uses a quarter of its own, and one at least.
+const manySchedulers = 5
+
 func newModel(t *testing.T, machines, gpus int) *model {
-	m := &model{t: t, jobs: map[string]*modelJob{}, index: 10, devicesOf: map[*api.NodeDeviceResource]*constraint.Device{}}
+	m := &model{t: t, jobs: map[string]*modelJob{}, index: 10, devicesOf: map[*api.NodeDeviceResource]*constraint.Device{}, schedulers: manySchedulers, ready: rand.New(rand.NewPCG(1, 17))}
 	for i := range machines {
 		n := &api.Node{
 			ID: fmt.Sprintf("node-%d", i), Name: fmt.Sprintf("n%d", i), Datacenter: "dc1", NodePool: "default", Status: "ready", SchedulingEligibility: "eligible", ModifyIndex: 1,
@@ -133,7 +141,7 @@ func (m *model) show(b *state.State) {
 	}
 	for _, j := range m.jobs {
 		if len(j.blocked) > 0 {
-			changes = append(changes, nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(j.blocked), Since: j.since}})
+			changes = append(changes, nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(j.blocked), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
 		}
 	}
 	b.Heard()
@@ -326,8 +334,9 @@ func (m *model) pass() {
 	m.schedule()
 }
 
-// schedule is Nomad's scheduler: the highest priority first, of equals the one whose
-// evaluation is the oldest. Whoever registers a job again puts it at the end.
+// schedule is Nomad's schedulers: each takes the highest priority that is left, of equals the one
+// whose evaluation is the oldest, and any of them may be the first to place what it has taken.
+// Whoever registers a job again puts it at the end.
 func (m *model) schedule() {
 	if m.delayed {
 		return
@@ -338,15 +347,36 @@ func (m *model) schedule() {
 		}
 		return cmp.Compare(x.queued, y.queued)
 	})
-	for _, j := range list {
-		missing, why := map[string]int{}, map[string]string{}
+	for len(list) > 0 {
+		at := m.readyFirst(list)
+		j := list[at]
+		list = slices.Delete(list, at, at+1)
+		missing := map[string]int{}
 		for _, g := range j.job.TaskGroups {
 			if n := m.place(j, g); n > 0 {
-				missing[*g.Name], why[*g.Name] = n, m.says(j)
+				missing[*g.Name] = n
 			}
 		}
-		m.note(j, missing, why)
+		m.note(j, missing)
 	}
+}
+
+// readyFirst is where in a list that is in Nomad's order the job is that is placed next. What neither
+// waits nor was changed has no evaluation, and takes no scheduler.
+func (m *model) readyFirst(list []*modelJob) int {
+	var taken []int
+	for i, j := range list {
+		if len(j.blocked) == 0 && j.told == j.queued {
+			if len(taken) == 0 {
+				return i
+			}
+			continue
+		}
+		if taken = append(taken, i); len(taken) == m.schedulers {
+			break
+		}
+	}
+	return taken[m.ready.IntN(len(taken))]
 }
 
 // says is what Nomad says of a job that waits.
@@ -356,10 +386,30 @@ func (m *model) says(j *modelJob) string {
 			return "exhausted " + m.refuses(j, n) + " on 1 nodes"
 		}
 	}
-	return "missing devices"
+	return missingDevices
 }
 
-func (m *model) note(j *modelJob, missing map[string]int, why map[string]string) {
+// missingDevices is what Nomad says where nothing else is missing.
+const missingDevices = "missing devices"
+
+// why is what Nomad says of each group of a job that waits, forDevices of which it says nothing else.
+func (m *model) why(j *modelJob) map[string]string {
+	why := map[string]string{}
+	for group := range j.blocked {
+		why[group] = m.says(j)
+	}
+	return why
+}
+
+func (m *model) forDevices(j *modelJob) map[string]bool {
+	is := map[string]bool{}
+	for group := range j.blocked {
+		is[group] = m.says(j) == missingDevices
+	}
+	return is
+}
+
+func (m *model) note(j *modelJob, missing map[string]int) {
 	if maps.Equal(j.blocked, missing) && j.told == j.queued {
 		return
 	}
@@ -374,7 +424,7 @@ func (m *model) note(j *modelJob, missing map[string]int, why map[string]string)
 		j.since = time.Now()
 	}
 	j.blocked = missing
-	m.tell(nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(missing), Since: j.since, Why: why}})
+	m.tell(nomad.Change{Blocked: &nomad.Blocked{Index: m.index, EvalID: "e", Key: j.key, Queued: j.queued, Missing: maps.Clone(missing), Since: j.since, Why: m.why(j), ForDevices: m.forDevices(j)}})
 }
 
 func targets(n *api.Node) map[string]string {
