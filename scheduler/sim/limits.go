@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 )
 
@@ -126,28 +128,73 @@ func (b *bounded) allows(victims int) bool {
 	return b == nil || b.rate.AllowN(b.l.clock(), min(victims, b.MaxPerMinute))
 }
 
-// startsBeside starts a task where there is room that is kept for no other; held reports that
-// there is other room only.
-func (b *bounded) startsBeside(i int) (ok, held bool, err error) {
-	t, r, p := &b.l.tasks[i], b.l.request(i), b.l.planned
+// kept says for whom room is kept.
+type kept int
+
+const (
+	forNone  kept = iota
+	forTurn       // for what goes first
+	forLarge      // for large tasks that come often
+)
+
+// keptFor is for whom the room of a usage is kept from a task.
+func (b *bounded) keptFor(i int, r *place.Request, u *place.Usage) kept {
+	node := b.l.planned.at[u.NodeID]
+	switch {
+	case b.window.takes(i, node, spotOf(node, u).GPUs) != nil:
+		return forTurn
+	case b.l.planned.keeps(&b.l.tasks[i], r, u, b.l.now):
+		return forLarge
+	}
+	return forNone
+}
+
+// startsBeside starts a task where there is room that is kept for no other; held is for whom the
+// first room is kept where there is other room only.
+func (b *bounded) startsBeside(i int) (ok bool, held kept, err error) {
+	r, p := b.l.request(i), b.l.planned
 	without := map[int]bool{}
 	for {
 		pl, err := p.Planner.Place(&r)
 		if err != nil {
 			return false, held, nil
 		}
-		node := p.at[pl.NodeID]
-		if !b.window.takes(i, node, spotOf(node, &pl.Usage).GPUs) && !p.keeps(t, &r, &pl.Usage, b.l.now) {
-			spot, err := p.book(t, pl.Usage, b.l.now)
+		whom := b.keptFor(i, &r, &pl.Usage)
+		if whom == forNone {
+			spot, err := p.book(&b.l.tasks[i], pl.Usage, b.l.now)
 			if err == nil {
 				b.l.begin(i, spot)
 			}
-			return err == nil, false, err
+			return err == nil, forNone, err
 		}
-		held, without[node] = true, true
+		held, without[p.at[pl.NodeID]] = cmp.Or(held, whom), true
 		if r.Nodes = b.window.others(i, without); len(r.Nodes) == 0 {
-			return false, true, nil
+			return false, held, nil
 		}
+	}
+}
+
+// preempts plans evictions for a task that is held for its turn, which leave what goes first the room
+// that is kept for it: on other nodes, or in the place of what its queue lent, from where it gives way
+// to what goes first.
+func (b *bounded) preempts(i int) (place.Plan, error) {
+	r, p, without := b.l.request(i), b.l.planned, map[int]bool{}
+	defer b.window.bookFree(i)()
+	for {
+		plan, err := p.Planner.Preempt([]place.Request{r}, b.l.clock())
+		if err != nil {
+			return plan, err
+		}
+		u := &plan.Placements[0].Usage
+		node := p.at[u.NodeID]
+		first := b.window.takes(i, node, spotOf(node, u).GPUs)
+		if first == nil || p.Planner.Owns(&r) && p.Planner.Yields(&r, &first.request) {
+			return plan, nil
+		}
+		if without[node] = true; len(without) == len(b.window.names) {
+			return place.Plan{}, place.ErrNoRoom
+		}
+		r.Nodes = b.window.except(without)
 	}
 }
 

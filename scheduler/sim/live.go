@@ -355,12 +355,18 @@ func (l *live) turn(i int) quota.Turn {
 
 // preempt starts a task, with evictions where it must; it returns the evicted.
 func (l *live) preempt(i int) (evicted []int, ok bool, err error) {
+	held := forNone
 	if l.bounded != nil {
-		if ok, held, err := l.bounded.startsBeside(i); ok || held || err != nil {
+		if ok, held, err = l.bounded.startsBeside(i); ok || held == forLarge || err != nil {
 			return nil, ok, err
 		}
 	}
-	plan, err := l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
+	var plan place.Plan
+	if held == forTurn {
+		plan, err = l.bounded.preempts(i)
+	} else {
+		plan, err = l.planned.Planner.Preempt([]place.Request{l.request(i)}, l.clock())
+	}
 	if err != nil || !l.bounded.allows(len(plan.Victims)) {
 		return nil, false, nil // no room: it waits
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/turns"
 )
@@ -26,6 +27,7 @@ type window struct {
 type keptNode struct {
 	task, node int
 	turn       quota.Turn
+	request    place.Request
 	soonest    *time.Duration // nil: not looked up yet
 }
 
@@ -68,7 +70,7 @@ func (w *window) renew(waiting []int, most int) {
 	for _, i := range waiting[:min(most, len(waiting))] {
 		if node := w.least(&w.l.tasks[i], taken); node >= 0 {
 			taken[node] = true
-			w.kept = append(w.kept, keptNode{task: i, node: node, turn: w.l.turn(i)})
+			w.kept = append(w.kept, keptNode{task: i, node: node, turn: w.l.turn(i), request: w.l.request(i)})
 		}
 	}
 }
@@ -85,20 +87,59 @@ func (w *window) least(t *Task, taken map[int]bool) int {
 	return best
 }
 
-// takes reports whether a task on some GPUs of a node would take room from one that goes first.
-func (w *window) takes(i, node int, gpus []int) bool {
+// takes is from whom a task on some GPUs of a node would take room that goes first, and would not have
+// to give the room back to this one; nil: from none.
+func (w *window) takes(i, node int, gpus []int) *keptNode {
 	t := &w.l.tasks[i]
 	for k := range w.kept {
 		first := &w.kept[k]
 		if first.node != node || first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
 			continue
 		}
+		if r := w.l.request(i); first.turn.Queue != t.Queue && w.l.planned.Planner.Yields(&first.request, &r) {
+			continue
+		}
 		w.rest.nodes[node].book(t, gpus)
 		fits := w.rest.nodes[node].fits(&w.l.tasks[first.task])
 		w.rest.nodes[node].free(t, gpus)
-		return !fits && !turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first))
+		if fits || turns.EndsBefore(w.lives.remaining(t, 0), w.soonest(first)) {
+			return nil
+		}
+		return first
 	}
-	return false
+	return nil
+}
+
+// bookFree books what is free of the GPUs of nodes that are kept from a task. The result frees it again.
+func (w *window) bookFree(i int) (restore func()) {
+	s := w.l.planned.Snapshot
+	var booked []string
+	for k := range w.kept {
+		first := &w.kept[k]
+		if first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
+			continue
+		}
+		u := s.Rest(w.names[first.node])
+		u.ID, u.Pinned = "free:"+w.names[first.node], true
+		if len(u.Takes) > 0 && s.Observe(u) == nil {
+			booked = append(booked, u.ID)
+		}
+	}
+	return func() {
+		for _, id := range booked {
+			s.MustRelease(id)
+		}
+	}
+}
+
+// except are all nodes but for some.
+func (w *window) except(without map[int]bool) (list []string) {
+	for at, name := range w.names {
+		if !without[at] {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // others are the nodes with room for a task that it would take from none that goes first, but for
@@ -108,7 +149,7 @@ func (w *window) others(i int, without map[int]bool) []string {
 	var list []string
 	for at := range w.free.nodes {
 		m := &w.free.nodes[at]
-		if !without[at] && m.fits(t) && !w.takes(i, at, m.tightest(t)) {
+		if !without[at] && m.fits(t) && w.takes(i, at, m.tightest(t)) == nil {
 			list = append(list, w.names[at])
 		}
 	}
