@@ -4,7 +4,7 @@
 import { ago, attrs, byId, cell, el, gib, gpus, jobLink, keepingFocus, link, rows, token, vars, when } from "./elements.js";
 import { drawIdle } from "./idle.js";
 import "./ledger.js";
-import { did, pastOf } from "./past.js";
+import { did, drawPast, pastOf } from "./past.js";
 
 const PERIOD = 2000, RETRY = 5000, LATE = 60;
 
@@ -447,6 +447,7 @@ function draw(data, now) {
   drawDecisions(data, now);
   drawReservations(data, now);
   drawEvents(data, now);
+  drawPast(data, now);
   document.documentElement.dataset.now = now.toISOString();
   document.documentElement.dataset.drawn = "yes";
 }
