@@ -304,7 +304,7 @@ func configurationOperation(t *testing.T, _ drivers.TaskConfig) func() (string, 
 	must.NoError(t, base.MsgPackEncode(&data, block))
 	return func() (string, error) {
 		d := unconfigured(t)
-		d.background.Do(func() {}) // nothing in it is asked of here
+		d.loops.Do(func() {}) // nothing in it is asked of here
 		err := d.SetConfig(&base.Config{PluginConfig: data})
 		_, disabled := d.configured()
 		d.Shutdown()

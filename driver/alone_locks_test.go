@@ -43,6 +43,7 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 			func() { _, _ = d.Capabilities() }, func() { _ = d.SetConfig(&base.Config{PluginConfig: disabled}) }, func() { d.use(env) }, func() { _, _ = d.configured() },
 			func() { d.statsLoop(ended, one, time.Hour, make(chan *cstructs.TaskResourceUsage)) },
 		}},
+		{"work", &d.work.mu, []func(){func() { d.work.start(func() {}) }, d.work.wait}},
 		{"counts", &d.counts.mu, []func(){func() { d.counts.kill(errLost) }, func() { _ = d.counts.save(env.state) }}},
 		{"dataDir", &d.dataDir.mu, []func(){func() { d.dataDir.get() }, func() { d.dataDir.look("/") }}},
 		{"runc", &d.runc.mu, []func(){func() { _, _ = d.runc.get(ended, env.runtime) }}},

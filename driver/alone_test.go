@@ -35,7 +35,8 @@ func unconfigured(t *testing.T) *Driver {
 // the background. Its directory is a test's to spoil.
 func alone(t *testing.T) (*Driver, environment) {
 	t.Helper()
-	d, dir := unconfigured(t), t.TempDir()
+	dir := t.TempDir() // before the driver, so that it goes after it
+	d := unconfigured(t)
 	state, err := statedir.Open(dir, "boot")
 	must.NoError(t, err)
 	client, err := runtime.New(runtime.Config{Socket: filepath.Join(dir, "none.sock"), Namespace: testNamespace, Owner: dir})

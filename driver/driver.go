@@ -44,7 +44,8 @@ type Driver struct {
 	selfView   selfView
 	runc       runcCheck
 	dataDir    dataDirCheck
-	background sync.Once
+	work       *work
+	loops      sync.Once
 	counts     counts
 
 	// steps are what a start does, in this order.

@@ -24,7 +24,7 @@ const (
 // Fingerprint reports whether containerd answers, whenever that changes.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
 	ch := make(chan *drivers.Fingerprint)
-	go d.fingerprintLoop(ctx, ch)
+	d.work.start(func() { d.fingerprintLoop(ctx, ch) })
 	return ch, nil
 }
 

@@ -30,6 +30,8 @@ func (d *Driver) kill(t *task) error {
 	select {
 	case <-t.done:
 		return nil
+	case <-d.ctx.Done():
+		return d.ctx.Err() // the end of the task is no longer watched
 	case <-time.After(callTimeout):
 		return fmt.Errorf("container %s has not ended %s after SIGKILL", t.container.ID, callTimeout)
 	}

@@ -19,7 +19,7 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 		return nil, err
 	}
 	ch := make(chan *drivers.ExitResult)
-	go func() {
+	d.work.start(func() {
 		defer close(ch)
 		select {
 		case <-t.done:
@@ -33,7 +33,7 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 		case <-ctx.Done():
 		case <-d.ctx.Done():
 		}
-	}()
+	})
 	return ch, nil
 }
 

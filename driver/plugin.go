@@ -25,13 +25,20 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{
 		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		tasks: newTaskStore(), starts: newStartBook(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
+		tasks: newTaskStore(), starts: newStartBook(), work: newWork(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
 	}
 }
 
-// Shutdown ends what the driver does in the background; tasks run on.
+// Shutdown ends what the driver does in the background, and returns when that has ended;
+// tasks run on.
 func (d *Driver) Shutdown() {
 	d.cancel()
+	d.disconnect()
+	d.work.wait()
+}
+
+// disconnect ends the requests to containerd that are under way.
+func (d *Driver) disconnect() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.runtime != nil {
@@ -107,17 +114,17 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	d.use(env)
 	d.leases.Open(state)
 	d.starts.setLimit(int(parsed.MaxStarts))
-	d.background.Do(func() {
+	d.loops.Do(func() {
 		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.
 		if err := os.RemoveAll(fifoDir(written)); err != nil {
 			d.logger.Warn("pipes of old exec sessions stay", "error", err)
 		}
-		go d.reapLoop()
-		go d.watchdogLoop()
-		go d.seatLoop()
-		go d.countsLoop()
-		go d.cpusetLoop()
+		d.work.start(d.reapLoop)
+		d.work.start(d.watchdogLoop)
+		d.work.start(d.seatLoop)
+		d.work.start(d.countsLoop)
+		d.work.start(d.cpusetLoop)
 	})
 	return nil
 }

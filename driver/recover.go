@@ -108,7 +108,7 @@ func (d *Driver) resume(ctx context.Context, cfg *drivers.TaskConfig, c *runtime
 	}
 	// Its first process has ended; the rest is still to be seen to.
 	watch, t := d.newTask(cfg, c, r)
-	go d.ended(watch, t, exit, nil)
+	d.work.start(func() { d.ended(watch, t, exit, nil) })
 	return t, nil
 }
 

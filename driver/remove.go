@@ -91,12 +91,12 @@ func (d *Driver) removeLater(c *runtime.Container, cause error) {
 			d.logger.Error("only this process knows that a container must be removed", "container", c.ID, "error", err)
 		}
 	}
-	go func() {
+	d.work.start(func() {
 		for delay := firstRemoveDelay; pause(d.ctx, delay); delay = min(2*delay, lastRemoveDelay) {
 			if err := d.removeWithLease(c); err == nil {
 				d.logger.Info("a container that could not be removed before is removed", "container", c.ID)
 				return
 			}
 		}
-	}()
+	})
 }

@@ -36,7 +36,7 @@ func (d *Driver) seatLoop() {
 				continue
 			}
 			if device, fresh := d.seats.device(s.UUID); fresh {
-				go d.keepSeats(s.UUID, device)
+				d.work.start(func() { d.keepSeats(s.UUID, device) })
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func (d *Driver) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		interval = n.settings.StatsEvery
 	}
 	ch := make(chan *cstructs.TaskResourceUsage)
-	go d.statsLoop(ctx, t, interval, ch)
+	d.work.start(func() { d.statsLoop(ctx, t, interval, ch) })
 	return ch, nil
 }
 

@@ -27,8 +27,8 @@ func (d *Driver) currentLease(l gpu.Lease) gpu.Lease {
 // watch makes a task and waits for its end in the background.
 func (d *Driver) watch(cfg *drivers.TaskConfig, c *runtime.Container, r record.Record) *task {
 	ctx, t := d.newTask(cfg, c, r)
-	go d.await(ctx, t)
-	go d.serveSelf(ctx, t)
+	d.work.start(func() { d.await(ctx, t) })
+	d.work.start(func() { d.serveSelf(ctx, t) })
 	return t
 }
 

@@ -222,12 +222,12 @@ func (d *Driver) killFor(t *task, reason error) {
 	if !t.markKilled(reason) {
 		return
 	}
-	go func() {
+	d.work.start(func() {
 		if err := d.kill(t); err != nil {
 			t.logger.Error("watchdog could not kill the task, and will try again", "error", err)
 			t.clearKilled()
 			return
 		}
 		d.counts.kill(reason)
-	}()
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,6 +43,8 @@ type scene struct {
 	token string // needed to read; empty: none
 	asked int
 	books api.Books
+	past  map[nomad.JobKey][]view.Event // what was done to jobs, newest first
+	left  string                        // a namespace whose jobs may no longer be read; empty: none
 }
 
 func (s *scene) View() (*view.Cluster, error) {
@@ -63,8 +66,17 @@ func (s *scene) MayRead(_ context.Context, token string) error {
 	}
 	return nil
 }
-func (s *scene) MayReadNamespace(context.Context, string, string) error { return nil }
-func (s *scene) MaySubmit(context.Context, string, string) error        { return nil }
+
+func (s *scene) MayReadNamespace(_ context.Context, _, namespace string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if namespace == s.left {
+		return fmt.Errorf("%w: list jobs in namespace %q", api.ErrDenied, namespace)
+	}
+	return nil
+}
+
+func (s *scene) MaySubmit(context.Context, string, string) error { return nil }
 
 func (s *scene) Reserve(context.Context, reserve.Want, bool) (view.Hold, error) {
 	return view.Hold{}, errors.New("not here")
@@ -73,7 +85,9 @@ func (s *scene) Held(string) (view.Hold, error)        { return view.Hold{}, res
 func (s *scene) All() []view.Hold                      { return nil }
 func (s *scene) Release(context.Context, string) error { return reserve.ErrNotFound }
 
-func (s *scene) Events(context.Context, nomad.JobKey) ([]view.Event, error) { return nil, nil }
+func (s *scene) Events(_ context.Context, key nomad.JobKey) ([]view.Event, error) {
+	return s.past[key], nil
+}
 
 func serve(t *testing.T, s *scene) string {
 	t.Helper()

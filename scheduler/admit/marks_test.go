@@ -389,10 +389,10 @@ func TestNamesAreBounded(t *testing.T) {
 		gpus      bool
 		says      string
 	}{
-		"as long as may be":     {longestName, longestName, true, ""},
-		"too long an ID":        {longestName + 1, 1, true, "the job's ID"},
-		"too long a group":      {1, longestName + 1, true, "the name of a group"},
-		"a job without GPUs":    {longestName + 1, longestName + 1, false, ""},
+		"as long as may be":     {LongestName, LongestName, true, ""},
+		"too long an ID":        {LongestName + 1, 1, true, "the job's ID"},
+		"too long a group":      {1, LongestName + 1, true, "the name of a group"},
+		"a job without GPUs":    {LongestName + 1, LongestName + 1, false, ""},
 		"both, far beyond that": {1 << 20, 1 << 20, true, "has 1048576 bytes"},
 	} {
 		meta := ""

@@ -37,21 +37,34 @@ func malformed(text string, details ...string) *Refusal {
 	return &Refusal{Status: badRequest, Text: text, Details: details}
 }
 
-// longestName is how long the names of a job and its groups may be that asks for GPUs. Nomad has no
-// limit, but what is read of a job under such a name does not fit into a request any more, so that the
-// job could neither be held nor evicted.
-const longestName = 1024
+// LongestName is how many bytes the names of a job and its groups may have that asks for GPUs. Nomad
+// has no limit, but what is read of a job under a much longer name does not fit into a request any
+// more, so that the job could neither be held nor evicted. A job that came around the service may have
+// a longer name all the same; where it is recorded for people, CutName cuts it.
+const LongestName = 1024
+
+// CutName is a name as records for people have it: those that the service admits whole.
+func CutName(name string) string { return CutText(name, LongestName) }
+
+// CutText cuts a text after so many bytes, or just before where that would be within a character, and
+// marks that with an ellipsis.
+func CutText(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
 
 // CheckNames refuses a job with GPUs whose ID, or whose groups' names, are too long.
 func (j *Job) CheckNames() error {
 	if len(j.Asks) == 0 {
 		return nil
 	}
-	if len(j.ID) > longestName {
+	if len(j.ID) > LongestName {
 		return tooLong("the job's ID", j.ID)
 	}
 	for i := range j.Asks {
-		if len(j.Asks[i].Group) > longestName {
+		if len(j.Asks[i].Group) > LongestName {
 			return tooLong("the name of a group", j.Asks[i].Group)
 		}
 	}
@@ -59,7 +72,7 @@ func (j *Job) CheckNames() error {
 }
 
 func tooLong(what, name string) error {
-	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("%s, %.40q..., has %d bytes: a job that asks for GPUs may have at most %d", what, name, len(name), longestName)}
+	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("%s, %.40q..., has %d bytes: a job that asks for GPUs may have at most %d", what, name, len(name), LongestName)}
 }
 
 // CheckChildren refuses a parameterized job with GPUs of which Nomad would start more after a

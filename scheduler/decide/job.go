@@ -67,7 +67,9 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	}
 	group := groupAsk{tx, key, a, q, parts}
 	was, known := group.known(have)
-	same := known && was.FellBack.IsZero() && tx.Alive(key, have) && !(a.Later && a.ByClock) // what fell back is tried anew
+	// What fell back is tried anew. What has ended stays as it is: with other preferences it would be
+	// another version for Nomad, which would run all of it again.
+	same := known && was.FellBack.IsZero() && (tx.Alive(key, have) || tx.Ended(key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
 	tx.ForgetGroup(key, a.Group)
 	if same {
 		group = group.asBefore(&was)

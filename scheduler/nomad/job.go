@@ -30,7 +30,10 @@ type Job struct {
 	// Stopped jobs, dead jobs and templates (periodic, parameterized) start
 	// nothing themselves.
 	Stopped bool
-	Groups  []Group
+	// Ended jobs are dead without having been stopped: Nomad starts nothing of them again until they
+	// are registered with a change.
+	Ended  bool
+	Groups []Group
 	// GPU is whether any task asks for a GPU.
 	GPU bool
 }
@@ -94,6 +97,7 @@ func NewJob(j *api.Job, h Hardware) *Job {
 		Index: deref(j.JobModifyIndex), Key: JobKey{deref(j.Namespace), deref(j.ID)}, Type: deref(j.Type),
 		Priority: deref(j.Priority), Version: deref(j.Version), Parent: deref(j.ParentID), Periodic: j.IsPeriodic() && !deref(j.Stop), Dispatched: j.Dispatched,
 		Stopped: deref(j.Stop) || deref(j.Status) == "dead" || j.IsPeriodic() || j.IsParameterized(),
+		Ended:   deref(j.Status) == "dead" && !deref(j.Stop),
 	}
 	out.Overlaps = out.Periodic && !deref(j.Periodic.ProhibitOverlap)
 	for _, g := range j.TaskGroups {

@@ -60,3 +60,35 @@ func TestNoRoomIsKeptForWhatHasCompleted(t *testing.T) {
 		}
 	})
 }
+
+// No room is kept for a job that has ended as a whole either, and it is not run again for it. Once it
+// was stopped, the same submission is another version, for which there must be room.
+func TestNoRoomIsKeptForAJobThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRun(t, 4, 1, "preemption {\n min_run_time = \"0s\"\n}\n")
+		shards := json.RawMessage(strings.Replace(string(slowJob("c", "shards", "0", 4, 20, "")), `"service"`, `"batch"`, 1))
+		h.submit(t.Context(), shards)
+		h.seconds(20)
+		h.finish(h.jobs["c/shards"])
+		h.seconds(20)
+		for n := range 5 {
+			h.submitUnchanged(t, shards)
+			if n == 2 {
+				h.submit(t.Context(), gangJob("gang", 4, 50))
+			}
+			h.seconds(30)
+		}
+		if n := len(h.allocsOf("gang")); n != 4 || h.started != 8 || h.again > 0 {
+			t.Fatalf("%d of the gang run, %d were started, and what had ended was registered again %d times", n, h.started, h.again)
+		}
+		h.stop(h.jobs["c/gang"])
+		h.stop(h.jobs["c/shards"])
+		h.seconds(30)
+		h.submit(t.Context(), shards)
+		h.submit(t.Context(), gangJob("second", 4, 10)) // its turn comes later
+		h.seconds(30)
+		if n := len(h.allocsOf("shards")); n != 4 {
+			t.Errorf("%d of what was stopped run again", n)
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -37,6 +38,9 @@ func Events(ctx context.Context, s Store, key nomad.JobKey) ([]view.Event, error
 	have, _, err := eventsAt(ctx, s, eventsPath(key))
 	if err != nil {
 		return nil, fmt.Errorf("read what was done to job %q: %w", key, err)
+	}
+	for i := range have {
+		have[i].JobID = key.ID // which may be stored cut
 	}
 	return have, nil
 }
@@ -72,7 +76,8 @@ func AddEvents(ctx context.Context, s Store, key nomad.JobKey, more []view.Event
 		trouble(err)
 	}
 	for _, e := range more {
-		e.JobID, e.For, e.Text = cut(e.JobID), cut(e.For), cut(e.Text)
+		e = CutEvent(e)
+		e.JobID = admit.CutName(e.JobID)
 		if !slices.ContainsFunc(have, e.Same) {
 			have = slices.Insert(have, 0, e)
 		}

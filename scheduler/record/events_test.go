@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad/nomadtest"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
@@ -40,7 +41,7 @@ func TestWhatWasDoneToAJob(t *testing.T) {
 		"as often":       {keptEvents, keptEvents, "it had to go"},
 		"more often":     {keptEvents + 9, keptEvents, "it had to go"},
 		"with much text": {keptEvents, 45, strings.Repeat("x", partSize/keptEvents)},
-		"with a novel":   {keptEvents, 26, strings.Repeat("x", partSize)},
+		"with a novel":   {keptEvents, 18, strings.Repeat("x", partSize)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := nomadtest.NewStore()
@@ -140,6 +141,33 @@ func TestLongNamesAreNoShield(t *testing.T) {
 			if err != nil || len(got) != 1 || got[0].AllocID != "a" || !strings.HasPrefix(got[0].For, "lab/") || !strings.HasPrefix(e.Text, got[0].Text[:100]) {
 				t.Errorf("%d of %q: %d events, %v", length, of, len(got), err)
 			}
+		}
+	}
+}
+
+// A name is cut at one length wherever people read it, and one that the service admits nowhere: what
+// is shown and what is stored are the same event, which is found by the whole name of its job.
+func TestNamesAreCutAtOneLength(t *testing.T) {
+	namespace := strings.Repeat("n", 128)
+	for length, cut := range map[int]bool{admit.LongestName: false, admit.LongestName + 1: true, 70 << 10: true} {
+		key, by := nomad.JobKey{Namespace: namespace, ID: strings.Repeat("v", length)}, namespace+"/"+strings.Repeat("b", length)
+		text := "evicted " + key.String() + " (priority 20) for " + by + " (priority 70): 8 GiB of A100/0 on gpu-node-1 were needed"
+		shown := CutEvent(view.Event{At: time.Now(), Kind: "evict", Namespace: key.Namespace, JobID: key.ID, For: by, Text: text})
+		if is := shown.For != by; is != cut || cut && shown.For != namespace+"/"+strings.Repeat("b", admit.LongestName)+"…" {
+			t.Errorf("%d: for a name of %d bytes, %t", length, len(shown.For), is)
+		}
+		if !cut && shown.Text != text {
+			t.Errorf("%d: a sentence about names that are admitted was cut to %d bytes", length, len(shown.Text))
+		}
+		s := nomadtest.NewStore()
+		if err := AddEvents(t.Context(), s, key, []view.Event{shown}, noTrouble(t)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Events(t.Context(), s, key); err != nil || len(got) != 1 || !got[0].Same(shown) {
+			t.Errorf("%d: %d events, or another one is stored than is shown, %v", length, len(got), err)
+		}
+		if owner := s.Items[eventsPath(key)].Values["job"]; (owner != key.String()) != cut || owner != CutKey(key.String()) {
+			t.Errorf("%d: the Variable is of a job with %d bytes", length, len(owner))
 		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
 // A Nomad Variable holds 64 KiB, and a job of many groups or allocs needs more.
@@ -31,15 +33,25 @@ const partSize = 56 << 10
 // maxParts bounds what a head may name.
 const maxParts = 1024
 
-// longest is how many bytes are kept of what is for people alone. It may name jobs, and Nomad has no bound for
-// their names: with a long one, nothing could be written.
-const longest = 2 << 10
+// longestText is how many bytes are kept of a sentence: two names that the service admits, and what is
+// said of them.
+const longestText = 3 * admit.LongestName
 
-func cut(text string) string {
-	if len(text) <= longest {
-		return text
+// CutKey is a namespace/job for people: Nomad has no bound for the names of jobs, and with a long one
+// nothing could be written.
+func CutKey(key string) string {
+	namespace, job, found := strings.Cut(key, "/")
+	if !found {
+		return admit.CutName(key)
 	}
-	return strings.ToValidUTF8(text[:longest], "") + "…"
+	return namespace + "/" + admit.CutName(job)
+}
+
+// CutEvent is an event as it is shown and stored: with long names and texts cut, but not the name of
+// the job itself, by which its events are found.
+func CutEvent(e view.Event) view.Event {
+	e.For, e.Text = CutKey(e.For), admit.CutText(e.Text, longestText)
+	return e
 }
 
 // stored is where a text lies.
@@ -94,7 +106,7 @@ func readText(ctx context.Context, s Store, path string) (string, stored, error)
 // writeText replaces a text if it is still where it was, and returns where it is
 // now. Owner is for people, and cut where it is long.
 func writeText(ctx context.Context, s Store, path, owner, text string, was stored) (stored, error) {
-	owner = cut(owner)
+	owner = CutKey(owner)
 	head := nomad.Item{Path: path, Index: was.index, Values: map[string]string{"job": owner, "record": text}}
 	now := stored{}
 	if len(text) > partSize {

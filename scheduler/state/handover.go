@@ -63,7 +63,7 @@ func (h *handover) Saved(now *record.History) {
 // alloc is stopped, and once more, with Failed set, if the alloc could not be stopped.
 func (tx *Tx) Note(e view.Event) {
 	e.At = tx.Now()
-	tx.history.event(e)
+	tx.history.event(record.CutEvent(e))
 	tx.handover.note(&e)
 	tx.disruptions.noteMoveOrIdle(&e)
 	tx.version++

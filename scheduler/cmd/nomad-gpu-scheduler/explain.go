@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
+	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 	rest "github.com/nomad-gpu/nomad-gpu/scheduler/server/api"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -112,7 +113,7 @@ func tell(c *view.Cluster, namespace, job string) *story {
 		}
 	}
 	for _, e := range c.Events {
-		if e.Namespace == namespace && e.JobID == job || e.For == namespace+"/"+job {
+		if e.Namespace == namespace && e.JobID == job || e.For == record.CutKey(namespace+"/"+job) {
 			s.Events = append(s.Events, e)
 		}
 	}

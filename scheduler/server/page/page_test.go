@@ -31,7 +31,7 @@ func TestFilesAreGuarded(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for path, kind := range map[string]string{"/gpu/": "text/html", "/gpu/page.css": "text/css", "/gpu/page.js": "text/javascript", "/gpu/ledger.js": "text/javascript", "/gpu/elements.js": "text/javascript", "/gpu/icon.svg": "image/svg+xml"} {
+	for path, kind := range map[string]string{"/gpu/": "text/html", "/gpu/page.css": "text/css", "/gpu/page.js": "text/javascript", "/gpu/ledger.js": "text/javascript", "/gpu/past.js": "text/javascript", "/gpu/elements.js": "text/javascript", "/gpu/icon.svg": "image/svg+xml"} {
 		response, err := client.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestFilesAreGuarded(t *testing.T) {
 			t.Errorf("%s has not the headers that guard it: %v", path, response.Header)
 		}
 	}
-	for _, name := range []string{"index.html", "page.js", "ledger.js", "elements.js", "page.css"} {
+	for _, name := range []string{"index.html", "page.js", "ledger.js", "past.js", "elements.js", "page.css"} {
 		text, err := assets.ReadFile("assets/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -16,12 +16,29 @@ export const attrs = (node, values) => { for (const k in values) node.setAttribu
 export const cell = (label, ...children) => attrs(el("td", ...children.map((c) => (typeof c === "number" ? String(c) : c))), { "data-label": label });
 
 export function rows(id, list, columns, none, draw) {
-  byId(id).replaceChildren(...(list && list.length ? list.map(draw) : [el("tr", attrs(el("td.none", none), { colspan: columns }))]));
+  const body = byId(id);
+  keepingFocus(body, () => body.replaceChildren(...(list && list.length ? list.map(draw) : [el("tr", attrs(el("td.none", none), { colspan: columns }))])));
+}
+
+/** A reader on a link, button or summary stays there when it is drawn anew. */
+export function keepingFocus(within, draw) {
+  const all = () => [...within.querySelectorAll("summary, a, button")], was = document.activeElement, at = all().indexOf(was);
+  draw();
+  if (at >= 0) (all().find((e) => e.isEqualNode(was)) || all()[at])?.focus({ preventScroll: true });
 }
 
 /** The token given to the page, or that of Nomad's own UI at this address. */
 export function token() {
   try { return sessionStorage.getItem("nomad-gpu-token") || localStorage.getItem("nomadTokenSecret") || ""; } catch { return ""; }
+}
+
+/** Asks the service's API with the reader's token. An error says what the service answers. */
+export async function ask(path) {
+  const headers = token() ? { "X-Nomad-Token": token() } : {};
+  const response = await fetch(path, { headers, cache: "no-store", credentials: "same-origin" });
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(body.error || `the service answers ${response.status}`);
+  return body;
 }
 
 // ---- words and figures

@@ -1,7 +1,7 @@
 // The section of what was held and used. It is asked for when the reader wants it: a month
 // is read from the ledger each time.
 
-import { attrs, byId, cell, el, rows, token } from "./elements.js";
+import { ask, attrs, byId, cell, el, rows } from "./elements.js";
 
 const amount = (v) => v.toLocaleString("en", { maximumFractionDigits: v >= 100 ? 0 : 2 });
 const name = (row) => row.node || row.type || row.job || row.namespace || row.queue || "none";
@@ -46,10 +46,7 @@ async function show() {
   if (by !== "advice") query.set("by", by);
   rows("ledger-rows", [], 1, "reading …");
   try {
-    const headers = token() ? { "X-Nomad-Token": token() } : {};
-    const response = await fetch(`/api/v1/gpu/ledger${by === "advice" ? "/advice" : ""}?${query}`, { headers, cache: "no-store", credentials: "same-origin" });
-    const body = await response.json().catch(() => ({}));
-    if (!response.ok) throw new Error(body.error || `the service answers ${response.status}`);
+    const body = await ask(`/api/v1/gpu/ledger${by === "advice" ? "/advice" : ""}?${query}`);
     if (by === "advice") drawAdvice(body.advice); else drawReport(body);
   } catch (error) {
     head();

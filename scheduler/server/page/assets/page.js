@@ -1,9 +1,10 @@
 // The page asks for /gpu/data every two seconds and draws what changed. Nothing
 // here makes HTML out of data: elements are built, and text is set as text.
 
-import { ago, attrs, byId, cell, el, gib, gpus, jobLink, link, rows, token, vars, when } from "./elements.js";
+import { ago, attrs, byId, cell, el, gib, gpus, jobLink, keepingFocus, link, rows, token, vars, when } from "./elements.js";
 import { drawIdle } from "./idle.js";
 import "./ledger.js";
+import { did, drawPast, pastOf } from "./past.js";
 
 const PERIOD = 2000, RETRY = 5000, LATE = 60;
 
@@ -216,7 +217,7 @@ function drawNodes(data, now) {
     let card = old && old.card;
     if (!old || old.text !== text) {
       card = nodeCard(n, now, few, holds);
-      if (old) replaceKeepingFocus(old.card, card);
+      if (old) keepingFocus(list, () => old.card.replaceWith(card));
       cards.set(n.id, { text, card });
     }
     const place = before ? before.nextSibling : list.firstChild;
@@ -225,13 +226,6 @@ function drawNodes(data, now) {
   }
   for (const [id, { card }] of cards) if (!seen.has(id)) { card.remove(); cards.delete(id); }
   filterNodes(data);
-}
-
-/** A reader on a summary stays there when its card is drawn anew. */
-function replaceKeepingFocus(from, to) {
-  const at = [...from.querySelectorAll("summary, a")].indexOf(document.activeElement);
-  from.replaceWith(to);
-  if (at >= 0) to.querySelectorAll("summary, a")[at]?.focus({ preventScroll: true });
 }
 
 function filterNodes(data) {
@@ -365,21 +359,21 @@ function drawPending(data, now) {
 
 function onCPURow(f, now) {
   return el("tr",
-    attrs(el("th", jobLink(f.namespace, f.job_id), el("span.sub", `${f.namespace} · group ${f.group}`)), { scope: "row" }),
+    attrs(el("th", jobLink(f.namespace, f.job_id), pastOf(f.namespace, f.job_id), el("span.sub", `${f.namespace} · group ${f.group}`)), { scope: "row" }),
     cell("Asks for", el("code", f.ask)), cell("Priority", "–"), cell("Queue", "–"), cell("Since", when(f.since, now)),
     cell("Waits for", el("span.tag", "on the CPU"), " ", f.text));
 }
 
 function againRow(g, now) {
   return el("tr",
-    attrs(el("th", jobLink(g.namespace, g.job_id), el("span.sub", `${g.namespace} · group ${g.group}`)), { scope: "row" }),
+    attrs(el("th", jobLink(g.namespace, g.job_id), pastOf(g.namespace, g.job_id), el("span.sub", `${g.namespace} · group ${g.group}`)), { scope: "row" }),
     cell("Asks for", el("code", g.ask), g.allocs > 1 ? el("span.sub", `${g.allocs} times`) : ""), cell("Priority", "–"), cell("Queue", g.queue || "–"), cell("Since", when(g.since, now)),
     cell("Waits for", el("span.tag", "started again"), " ", g.text));
 }
 
 function pendingRow(p, now) {
   return el("tr",
-    attrs(el("th", jobLink(p.namespace, p.job_id), el("span.sub", `${p.namespace} · group ${p.group}` + (p.direct ? " · submitted around the service" : ""))), { scope: "row" }),
+    attrs(el("th", jobLink(p.namespace, p.job_id), pastOf(p.namespace, p.job_id), el("span.sub", `${p.namespace} · group ${p.group}` + (p.direct ? " · submitted around the service" : ""))), { scope: "row" }),
     cell("Asks for", el("code", p.ask), p.missing > 1 ? el("span.sub", `${p.missing} times`) : ""),
     cell("Priority", p.priority), cell("Queue", p.queue || "–"), cell("Since", when(p.since, now)),
     cell("Waits for", el("span.tag.warn", p.kind), " ", p.reason, p.start ? el("span.sub", starts(p.start)) : "", p.would_fit ? el("span.sub", fits(p.would_fit)) : ""));
@@ -396,7 +390,7 @@ function drawReservations(data, now) {
 function drawEvents(data, now) {
   rows("event-rows", data.events, 3, "Nothing was evicted, moved or taken back.", (e) => el("tr",
     cell("When", when(e.at, now)),
-    cell("What", el("span.tag" + (e.kind === "error" || e.kind === "evict" ? ".bad" : ""), e.kind), e.dry_run ? " " : "", e.dry_run ? el("span.tag", "only said, not done") : "", el("span.sub", `${e.namespace}/${e.job_id}`)),
+    cell("What", ...did(e), el("span.sub", `${e.namespace}/${e.job_id}`, pastOf(e.namespace, e.job_id))),
     cell("Why", e.text)));
 }
 
@@ -409,7 +403,7 @@ function choiceRow(c, best) {
 }
 
 function decisionInside(d) {
-  const inside = el("div.inside", el("p", d.summary));
+  const inside = el("div.inside", el("p", d.summary, pastOf(d.namespace, d.job_id)));
   const all = [...(d.choices || []).map((c) => choiceRow(c, true)), ...(d.runners_up || []).map((c) => choiceRow(c, false))];
   if (all.length) inside.append(el("table", el("caption.unseen", "Nodes that were weighed"), el("thead", el("tr", ...["Node", "GPU", "Why"].map((t) => attrs(el("th", t), { scope: "col" })))), el("tbody", ...all)));
   if ((d.reasons || []).length) inside.append(el("p.note", d.fits ? `${plural(d.fits, "node")} could take it. The others could not:` : "No node could take it:"), el("ul", ...d.reasons.map((r) => el("li", `${plural(r.nodes, "node")}: ${r.why}` + (r.never ? " (never, even when empty)" : "") + (r.after_preempting ? `; ${r.after_preempting} of them could after evictions` : "")))));
@@ -418,14 +412,15 @@ function decisionInside(d) {
 
 function drawDecisions(data, now) {
   const list = (data.decisions || []).slice(0, 100);
-  byId("decision-list").replaceChildren(...(list.length ? list.map((d, i) => {
+  const box = byId("decision-list");
+  keepingFocus(box, () => box.replaceChildren(...(list.length ? list.map((d, i) => {
     const kind = { placed: ["good", "✓ placed"], waits: ["warn", "… waits"], held: ["warn", "‖ held"], refused: ["bad", "✕ refused"], on_cpu: ["", "on the CPU"] }[d.outcome] || ["", d.outcome];
     const where = (d.choices || []).map((c) => c.node_name).join(", ");
     const node = details(`decision ${d.at} ${d.job_id} ${d.group}`, false, () => decisionInside(d));
     node.className = "decision";
     node.prepend(el("summary", el("span.when", when(d.at, now)), el("span.tag." + kind[0], kind[1]), el("span.job", `${d.namespace}/${d.job_id}`), el("code", d.ask), el("span.where", where ? "→ " + where : d.summary)));
     return node;
-  }) : [el("p.inside.note", "No decision yet.")]));
+  }) : [el("p.inside.note", "No decision yet.")])));
 }
 
 // ---- the clock and the wire
@@ -452,6 +447,7 @@ function draw(data, now) {
   drawDecisions(data, now);
   drawReservations(data, now);
   drawEvents(data, now);
+  drawPast(data, now);
   document.documentElement.dataset.now = now.toISOString();
   document.documentElement.dataset.drawn = "yes";
 }
