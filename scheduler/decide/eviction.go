@@ -84,7 +84,7 @@ type Victim struct {
 	// Hold has its group wait for its turn: Nomad would start it again at once in room that is kept for
 	// what goes before it. Nil where it would not, or something else of the group runs.
 	Hold *admit.Hold
-	Job    nomad.JobKey
+	Job  nomad.JobKey
 	// Gang victims go with all of their gang, and wait as one.
 	Gang bool
 	// Quota is the queue whose quota a victim gives up: elsewhere it would take that back.

@@ -44,7 +44,8 @@ type Owed struct {
 	Queue string
 	Size  Class
 	// Wait is from when tasks asked for it until they started, and Late the part of that time in
-	// which there was room, or work that was to give it up. In the rest others held their own.
+	// which there was work that was to give it up, also if it was spared for now. In the rest no queue
+	// had lent what would have been enough.
 	Wait, Late Wait
 }
 
@@ -63,7 +64,7 @@ type watch struct {
 	overtaken []float64 // when something else went ahead of it first; -1: nothing has
 	first     []float64 // for how long it has been the first of all that wait
 	asks      []float64 // since when its queue is owed what it asks for; -1: it is not
-	late      []float64 // for how long of that there was room, or work that was to give it up
+	late      []float64 // for how long of that there was work that was to give it up
 	due       []bool    // there is now
 	evicted   [][]time.Time
 	chain     []int // of a task that waits: how many evictions made it wait, one for the other
@@ -105,7 +106,7 @@ func (w *watch) asksFor(i int, late map[chance]bool) {
 	c := chance{keyOf(t), t.Queue, t.Priority}
 	due, known := late[c]
 	if !known {
-		due = w.l.bounded.window.hasRoom(t) || w.l.planned.Planner.Reclaims(&r, w.l.clock())
+		due = w.l.planned.Planner.Reclaims(&r, w.l.clock())
 		late[c] = due
 	}
 	w.due[i] = due

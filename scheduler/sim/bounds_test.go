@@ -123,6 +123,52 @@ func TestWhatNobodyLentIsNotLate(t *testing.T) {
 	}
 }
 
+// The free GPU of one node is kept for a task for both, which waits for firm work to end. One GPU of
+// the guarantee is then taken back on the other node.
+func TestWhatWasLentComesBackBesideRoomThatIsKept(t *testing.T) {
+	nodes := []Node{{Name: "n1", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 2, Model: "T4"}, {Name: "n2", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 2, Model: "V100"}}
+	tasks := []Task{
+		oneGPU("firm1", 0, 20_000, 70, Greedy), oneGPU("firm2", 0, 20_000, 70, Greedy), oneGPU("lent", 0, 20_000, 50, Greedy),
+		oneGPU("both", 10, 600, 50, Bursty), oneGPU("own", 20, 600, 30, Bursty),
+	}
+	tasks[0].Models, tasks[1].Models, tasks[2].Models, tasks[3].GPUs = []string{"T4"}, []string{"V100"}, []string{"V100"}, 2
+	r := bounds(t, nodes, tasks, DefaultLimits(), EvenQueues(nodes, tasks))
+	if wait := r.Bounds.of(ClassOne, 30).Wait.Longest; r.Evictions != 1 || wait > 60+2*tickSeconds {
+		t.Errorf("%d evictions, and it waits for %.0f s", r.Evictions, wait)
+	}
+}
+
+// On the only node a task for all GPUs waits for firm work to end, and one GPU is kept for it. A task of
+// the same queue takes the place of what was lent, and not the GPU that is kept.
+func TestWhatWasLentComesBackWhereRoomIsKept(t *testing.T) {
+	nodes := []Node{{Name: "n", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 3, Model: "T4"}}
+	tasks := []Task{
+		oneGPU("firm", 0, 20_000, 70, Greedy), oneGPU("lent", 0, 20_000, 50, Greedy),
+		oneGPU("all", 10, 600, 60, Bursty), oneGPU("own", 20, 600, 30, Bursty),
+	}
+	tasks[2].GPUs = 3
+	queues := []place.Queue{{Name: Greedy, GuaranteeMilli: 1000}, {Name: Bursty, GuaranteeMilli: 3000}}
+	r := bounds(t, nodes, tasks, DefaultLimits(), queues)
+	if wait := r.Bounds.of(ClassOne, 30).Wait.Longest; r.Evictions != 1 || wait > 60+2*tickSeconds {
+		t.Errorf("%d evictions, and it waits for %.0f s", r.Evictions, wait)
+	}
+	if lent := r.Bounds.of(ClassOne, 50).Wait.Longest; lent < 600 {
+		t.Errorf("what was lent starts again after %.0f s, in room that is kept", lent)
+	}
+}
+
+// No room is kept for a task that would have to give it back at once: of a queue that could only borrow it.
+func TestNoRoomIsKeptForWhatWouldHaveToGiveItBack(t *testing.T) {
+	nodes := []Node{{Name: "n", CPUMilli: 8000, MemoryMiB: 8192, GPUs: 3, Model: "T4"}}
+	tasks := []Task{oneGPU("firm", 0, 20_000, 70, Greedy), oneGPU("all", 10, 600, 60, Greedy), oneGPU("own", 200, 600, 30, Bursty)}
+	tasks[1].GPUs = 3
+	queues := []place.Queue{{Name: Greedy, GuaranteeMilli: 1000}, {Name: Bursty, GuaranteeMilli: 2000}}
+	r := bounds(t, nodes, tasks, DefaultLimits(), queues)
+	if wait := r.Bounds.of(ClassOne, 30).Wait.Longest; r.Evictions != 0 || wait > 0 {
+		t.Errorf("%d evictions, and it waits for %.0f s", r.Evictions, wait)
+	}
+}
+
 // One GPU, and every five minutes a short task that is more important, of the same queue or of
 // another one: the other one is evicted four times within an hour and no more, and ends.
 func TestATaskIsEvictedSoOften(t *testing.T) {

@@ -156,11 +156,6 @@ func (w *window) others(i int, without map[int]bool) []string {
 	return list
 }
 
-// hasRoom reports whether there is room for a task now, kept or not.
-func (w *window) hasRoom(t *Task) bool {
-	return slices.ContainsFunc(w.free.nodes, func(m machine) bool { return m.fits(t) })
-}
-
 // soonest is when a task could start on the node that is kept for it, if all that is in its
 // way ended early.
 func (w *window) soonest(k *keptNode) time.Duration {
