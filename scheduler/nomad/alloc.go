@@ -14,6 +14,9 @@ type Alloc struct {
 	Index                   uint64 // Nomad's modify index
 	ID, Namespace, Job      string
 	Group, NodeID, NodeName string
+	// Version is the version of its job that an alloc is of, where it was listed. Events do not say
+	// that: Placed is the index at which Nomad placed it, or brought it up to a version, last.
+	Version, Placed uint64
 	// Status is Nomad's client status; Stopping is set once Nomad wants the
 	// alloc to end, although it may still be running.
 	Status   string
@@ -64,7 +67,7 @@ func (a *Alloc) Key() JobKey { return JobKey{a.Namespace, a.Job} }
 // NewAlloc translates an alloc of a list.
 func NewAlloc(s *api.AllocationListStub) *Alloc {
 	a := &Alloc{
-		Index: s.ModifyIndex, ID: s.ID, Namespace: s.Namespace, Job: s.JobID, Group: s.TaskGroup,
+		Index: s.ModifyIndex, ID: s.ID, Namespace: s.Namespace, Job: s.JobID, Group: s.TaskGroup, Version: s.JobVersion,
 		NodeID: s.NodeID, NodeName: s.NodeName, Status: s.ClientStatus,
 		Stopping: s.DesiredStatus != api.AllocDesiredStatusRun, Created: time.Unix(0, s.CreateTime),
 		Healthy: s.DeploymentStatus != nil && deref(s.DeploymentStatus.Healthy),
@@ -187,15 +190,26 @@ type eventAlloc struct {
 	CreateTime, ModifyTime                            int64
 	TaskStates                                        map[string]*api.TaskState
 	ModifyIndex                                       uint64
+	AllocModifyIndex                                  uint64
 	AllocatedResources                                *api.AllocatedResources
 }
 
 func (e *eventAlloc) alloc() *Alloc {
-	return NewAlloc(&api.AllocationListStub{
+	a := NewAlloc(&api.AllocationListStub{
 		ID: e.ID, Namespace: e.Namespace, JobID: e.JobID, TaskGroup: e.TaskGroup, NodeID: e.NodeID, NodeName: e.NodeName,
 		ClientStatus: e.ClientStatus, DesiredStatus: e.DesiredStatus, DeploymentStatus: e.DeploymentStatus, CreateTime: e.CreateTime, FollowupEvalID: e.FollowupEvalID, NextAllocation: e.NextAllocation,
 		ModifyIndex: e.ModifyIndex, ModifyTime: e.ModifyTime, TaskStates: e.TaskStates, AllocatedResources: e.AllocatedResources,
 	})
+	a.Placed = e.AllocModifyIndex
+	return a
+}
+
+// OfEarlier reports whether an alloc is of an earlier version of its job than this one.
+func (a *Alloc) OfEarlier(j *Job) bool {
+	if a.Placed > 0 {
+		return a.Placed < j.Index
+	}
+	return a.Version < j.Version
 }
 
 // Holds reports whether the alloc occupies its node: Nomad frees the resources

@@ -212,3 +212,19 @@ func TestWhatIsKeptOfWhatTasksSaid(t *testing.T) {
 		}
 	}
 }
+
+// An alloc that was listed says its version, one of an event only when Nomad placed it or brought it up to
+// one: a change by its node is none.
+func TestAllocIsOfAnEarlierVersion(t *testing.T) {
+	job := &Job{Index: 20, Version: 2}
+	for version, want := range map[uint64]bool{0: true, 1: true, 2: false} {
+		if got := NewAlloc(&api.AllocationListStub{JobVersion: version, ModifyIndex: 30}).OfEarlier(job); got != want {
+			t.Errorf("listed with version %d: %v", version, got)
+		}
+	}
+	for placed, want := range map[uint64]bool{19: true, 20: false, 21: false} {
+		if got := (&eventAlloc{AllocModifyIndex: placed, ModifyIndex: 30}).alloc().OfEarlier(job); got != want {
+			t.Errorf("told of as placed at %d: %v", placed, got)
+		}
+	}
+}

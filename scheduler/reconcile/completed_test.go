@@ -18,8 +18,7 @@ import (
 // completeOne has an alloc end by itself. What Nomad could not bring up to the version that is registered
 // is of an earlier one: another is started for it.
 func (m *model) completeOne(j *modelJob, a *modelAlloc) {
-	g := j.job.LookupTaskGroup(a.stub.TaskGroup)
-	if g != nil && a.spec == specOf(g) && admitted(g, m.node(a.stub.NodeID)) {
+	if a.stub.JobVersion == *j.job.Version {
 		j.done[a.stub.TaskGroup]++
 	}
 	m.allocs = slices.DeleteFunc(m.allocs, func(x *modelAlloc) bool { return x == a })
@@ -176,6 +175,42 @@ func TestWhatHasCompletedIsNotRunAgain(t *testing.T) {
 			h.seconds(100)
 			if devices() != 0 || len(h.repeated) > 0 {
 				t.Errorf("it waits for GPUs still, or did not for long: %v", h.repeated)
+			}
+		})
+	})
+	t.Run("an earlier version of it still runs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := newRun(t, 3, 1, "preemption {\n min_run_time = \"0s\"\n}\n")
+			h.setEligibility(h.nodes[2], "ineligible")
+			h.submit(t.Context(), shards("shards", 2, 20, ""))
+			h.seconds(60)
+			h.setEligibility(h.nodes[0], "ineligible") // the one there stays as it is
+			h.submit(t.Context(), json.RawMessage(strings.Replace(string(shards("shards", 2, 20, "")), `"V": "0"`, `"V": "1"`, 1)))
+			h.seconds(5)
+			h.stops = map[string]int{"shards": 250}
+			h.submit(t.Context(), slowJob("c", "high", "0", 1, 90, onNode(1)))
+			h.seconds(5)
+			h.setEligibility(h.nodes[2], "eligible") // the one that was evicted goes on there
+			h.seconds(200)
+			h.setEligibility(h.nodes[2], "ineligible")
+			for _, a := range h.allocsOf("shards") {
+				if a.stub.NodeID == "node-2" {
+					h.complete(a)
+				}
+			}
+			h.seconds(60)
+			if got := h.running(); got != "c/high c/shards" {
+				t.Fatalf("%s run\n%s", got, strings.Join(h.log, "\n"))
+			}
+			h.stop(h.jobs["c/high"])
+			h.seconds(60)
+			j := h.jobs["c/shards"]
+			if n, _ := h.isDone(j); n != 1 || len(h.allocsOf("shards")) != 1 || j.blocked["g"] != 1 || len(j.versions) != 3 {
+				t.Fatalf("%d have completed, %d run, %v wait, registered %d times, run again: %v\n%s", n, len(h.allocsOf("shards")), j.blocked, len(j.versions), h.repeated, strings.Join(h.log, "\n"))
+			}
+			h.seconds(90)
+			if n := len(h.allocsOf("shards")); n != 2 || len(j.versions) != 4 || len(h.repeated) > 0 {
+				t.Errorf("%d run, registered %d times, run again: %v\n%s", n, len(j.versions), h.repeated, strings.Join(h.log, "\n"))
 			}
 		})
 	})

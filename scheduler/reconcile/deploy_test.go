@@ -68,7 +68,7 @@ func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
 		case a.canary():
 			canaries = append(canaries, a)
 		default:
-			a.group = g
+			m.bringUp(j, a, g)
 			present = append(present, a)
 		}
 	}
@@ -105,6 +105,17 @@ func (m *model) place(j *modelJob, g *api.TaskGroup) (missing int) {
 		j.stable = j.versions[len(j.versions)-1]
 	}
 	return missing
+}
+
+// bringUp brings an alloc that can go on up to the version that is registered.
+func (m *model) bringUp(j *modelJob, a *modelAlloc, g *api.TaskGroup) {
+	a.group = g
+	if a.stub.JobVersion == *j.job.Version {
+		return
+	}
+	m.index++
+	a.stub.JobVersion, a.stub.ModifyIndex = *j.job.Version, m.index
+	m.tell(nomad.Change{Alloc: nomad.NewAlloc(&a.stub)})
 }
 
 // beyond is what is too much of the allocs of a group, the old ones first.

@@ -209,7 +209,8 @@ func (m *model) register(raw json.RawMessage) {
 	}
 	m.index++
 	j.index, j.queued, j.job = m.index, m.index, job
-	j.job.JobModifyIndex = &j.index
+	version := uint64(len(j.versions))
+	j.job.JobModifyIndex, j.job.Version = &j.index, &version
 	j.done, j.ended = map[string]int{}, false
 	j.versions = append(j.versions, raw)
 	m.tell(nomad.Change{Job: nomad.NewJob(j.job, nomad.Hardware{})})
@@ -470,7 +471,7 @@ func (m *model) startOn(n *api.Node, j *modelJob, g *api.TaskGroup, canary bool,
 	m.index++
 	m.started++
 	a := &modelAlloc{group: g, spec: specOf(g), stub: api.AllocationListStub{
-		ID: fmt.Sprintf("alloc-%05d", m.started), Namespace: j.key.Namespace, JobID: j.key.ID, TaskGroup: *g.Name, NodeID: n.ID, NodeName: n.Name,
+		ID: fmt.Sprintf("alloc-%05d", m.started), Namespace: j.key.Namespace, JobID: j.key.ID, JobVersion: *j.job.Version, TaskGroup: *g.Name, NodeID: n.ID, NodeName: n.Name,
 		ClientStatus: "running", DesiredStatus: "run", CreateTime: time.Now().UnixNano(), ModifyIndex: m.index,
 		AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": {
 			Cpu: api.AllocatedCpuResources{CpuShares: 100}, Memory: api.AllocatedMemoryResources{MemoryMB: 100}, Devices: devices}}},

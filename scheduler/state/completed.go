@@ -82,9 +82,10 @@ func several(j *nomad.Job) bool {
 // Completed is how many allocs of a batch job have completed under the version that is registered,
 // while others run or wait: Nomad runs these again when another version is registered. The number is
 // the group's count without the allocs that run, those that Nomad reports as missing and those that
-// it starts again after a failure. Nomad reports allocs as missing that run on a node where their
-// group may not run, or while it is held, so these are not taken off twice. An alloc that failed for
-// good is counted too: Nomad would also run it again.
+// it starts again after a failure. Nomad also reports allocs as missing that run and that it could not
+// bring up to that version: they are of an earlier one, on a node where their group may not run, or it
+// is held. These are not taken off twice. An alloc that failed for good is counted too: Nomad would
+// also run it again.
 func (l *completions) Completed(key nomad.JobKey) (n int) {
 	j := l.jobs.Job(key)
 	if l.of[key].runs == 0 || j == nil || j.Stopped {
@@ -110,9 +111,14 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 	if known := l.records.Record(key); known != nil {
 		of = known.Groups[g.Name]
 	}
-	goesOn, failed := 0, 0
+	j, missing := l.jobs.Job(key), l.jobs.Missing(key, g.Name)
+	goesOn, stays, failed := 0, 0, 0
 	for _, a := range l.allocs.byJob[key] {
-		if a.Group == g.Name && !a.Stopping && of.Decision.Hold == nil && of.Excluded[a.NodeID] == "" {
+		switch {
+		case a.Group != g.Name || a.Stopping:
+		case of.Decision.Hold != nil || of.Excluded[a.NodeID] != "" || a.OfEarlier(j):
+			stays++
+		default:
 			goesOn++
 		}
 	}
@@ -121,7 +127,7 @@ func (l *completions) completedOf(key nomad.JobKey, g *nomad.Group) int {
 			failed++
 		}
 	}
-	gone := g.Count - goesOn - l.jobs.Missing(key, g.Name)
+	gone := g.Count - goesOn - max(stays, missing)
 	return max(0, gone-failed, min(gone, l.of[key].runs)) // returns may still list a failed alloc that was replaced
 }
 

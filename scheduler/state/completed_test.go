@@ -94,6 +94,23 @@ func TestWhatHasCompletedOfAJob(t *testing.T) {
 			})
 			s.Block(a, 2)
 		}, completed: 1, repeats: minute},
+		"one, and another runs at an earlier version": {change: func(s *servicetest.Service, a admit.Ask) {
+			later(s, a, "alloc-0", "alloc-1")
+			s.Pass(minute)
+			s.End("alloc-0")
+			s.Block(a, 1)
+		}, completed: 1, repeats: minute, wait: minute, may: true},
+		"one, and Nomad has not come to the version that is registered": {change: func(s *servicetest.Service, a admit.Ask) {
+			later(s, a, "alloc-0")
+			s.Pass(minute)
+			s.End("alloc-0")
+		}, completed: 1, repeats: minute},
+		"one of an earlier version": {change: func(s *servicetest.Service, a admit.Ask) {
+			later(s, a, "alloc-1", "alloc-2")
+			s.Pass(minute)
+			s.End("alloc-0")
+			s.Block(a, 1)
+		}, may: true},
 		"of a service": {change: func(s *servicetest.Service, a admit.Ask) {
 			change(s, a, func(j *nomad.Job) { j.Type = "service" })
 			s.End("alloc-0")
@@ -134,6 +151,17 @@ func TestWhatHasCompletedOfAJob(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// later registers another version of a job, to which Nomad has brought up some of its allocs.
+func later(s *servicetest.Service, a admit.Ask, ids ...string) {
+	change(s, a, func(j *nomad.Job) { j.Version++ })
+	for _, id := range ids {
+		up := s.Alloc(id)
+		s.Index++
+		up.Index, up.Version = s.Index, up.Version+1
+		s.State.Apply([]nomad.Change{{Alloc: &up}}, s.Index)
 	}
 }
 
