@@ -21,8 +21,10 @@ type decider struct {
 	groupAsk                      // narrowed to the nodes that it may go to
 	form     blocks.Placed        // where one alloc would go on an idle cluster
 	given    []admit.TaskDecision // the device blocks if they are not to change
-	// made is the room that was made for what is held, which is kept for no other.
-	made []place.Usage
+	// made is the room that is being made for what is held, which is kept for no other. It starts once all
+	// of that is there; until then it waits as before.
+	made   []place.Usage
+	waited *admit.Hold
 	// grows is set where the job asks for more allocs than before.
 	grows bool
 	// trial is set where only the hold of the answer is of interest.
@@ -158,9 +160,9 @@ func (d *decider) fill(g record.Group, s start) (record.Group, error) {
 		return d.held(g, hold), nil
 	case err != nil:
 		return g, err
-	case s.running == 0 && len(units) < min(s.allocs, d.ask.Together()):
+	case s.running == 0 && len(units) < min(s.allocs, max(d.ask.Together(), len(d.made))):
 		d.tx.ForgetGroup(d.key, d.ask.Group)
-		return d.held(g, cmp.Or(hold, tooFew(d.ask, len(units)))), nil
+		return d.held(g, cmp.Or(hold, d.waited, tooFew(d.ask, len(units)))), nil
 	case s.running == 0 && len(units) == 0 && hold != nil:
 		return d.held(g, hold), nil
 	}

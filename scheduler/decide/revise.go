@@ -236,11 +236,12 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 		return was, err
 	}
 	was.Cost, was.Direct = leastCost(tx, group.parts), false
+	made := tx.Assumed(key, a.Group) > 0 && was.Decision.Hold != nil
 	tx.ForgetGroup(key, a.Group)
 	group, given := group.keeping(&was)
 	d := &decider{groupAsk: group, form: form, given: given, window: window, trial: window != nil}
-	if was.Decision.Hold != nil {
-		d.made = was.Assumed
+	if made {
+		d.made, d.waited = was.Assumed, was.Decision.Hold
 	}
 	return d.refill(was)
 }

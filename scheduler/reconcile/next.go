@@ -349,7 +349,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && (g.Ask.Gang || w.Missing > 1 && hold.Kind != view.WaitsForPriority) { // what is held is let go as one
+		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // what is held is let go as one
 			e = decide.EvictForAll(tx, w.Job, g, f.turns(tx))
 		} else {
 			e = decide.Evict(tx, w.Job, g, f.turns(tx))

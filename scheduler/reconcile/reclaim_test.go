@@ -24,8 +24,39 @@ func batchJob(namespace, id string, gpus, priority, machine int) json.RawMessage
 }
 
 // The free GPUs of one node are kept for a job for all of them, which waits for firm work to end. Another
-// job of its queue takes back on the other node what is of the queue's guarantee, and what goes there does
-// not start in the room that is kept.
+// job of its queue takes back on the other node what is of the queue's guarantee, as one where it has
+// several allocs. Neither these nor what goes there start in the room that is kept.
+func TestSeveralAllocsTakeBackWhatWasLentBesideRoomThatIsKept(t *testing.T) {
+	for name, meta := range map[string]string{"a group": `"gpu": "1"`, "a gang": `"gpu": "1", "gpu_gang": "true"`} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newRun(t, 2, 3, reclaimQueues(2, 3))
+				h.submit(t.Context(), batchJob("a", "firm0", 1, 90, 0))
+				h.submit(t.Context(), batchJob("a", "firm1", 1, 90, 1))
+				h.seconds(5)
+				for i := range 2 {
+					h.submit(t.Context(), batchJob("a", fmt.Sprint("lent", i), 1, 50, 1))
+				}
+				h.seconds(5)
+				h.submit(t.Context(), batchJob("b", "all", 3, 70, 0))
+				h.seconds(5)
+				own := strings.Replace(string(batchJob("b", "own", 1, 30, -1)), `"Count": 1`, `"Count": 2`, 1)
+				h.submit(t.Context(), json.RawMessage(strings.Replace(own, `"gpu": "1"`, meta, 1)))
+				h.seconds(90)
+				if got := h.running(); got != "a/firm0 a/firm1 b/own" {
+					t.Errorf("%s run\n%s", got, strings.Join(h.log, "\n"))
+				}
+				for _, a := range h.allocs {
+					if a.stub.JobID == "own" && a.stub.NodeID != "node-1" {
+						t.Errorf("own runs in room that is kept\n%s", strings.Join(h.log, "\n"))
+					}
+				}
+			})
+		})
+	}
+}
+
+// One job takes back what one GPU was lent for, as above.
 func TestWhatWasLentComesBackBesideRoomThatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRun(t, 2, 3, reclaimQueues(3, 3))
