@@ -70,15 +70,15 @@ func (p Promise) Forget(tx *state.Tx) {
 type Victim struct {
 	AllocID, Group, Node string
 	To                   string // where a victim that is moved goes
-	// Hold has its group wait for its turn: Nomad would start it again at once in room that is kept for
-	// what goes before it. Nil where it would not, or something else of the group runs.
-	Hold *admit.Hold
-	Job  nomad.JobKey
+	Job                  nomad.JobKey
 	// Gang victims go with all of their gang, and wait as one.
 	Gang bool
 	// Quota is the queue whose quota a victim gives up: elsewhere it would take that back.
 	// Empty where it goes for the room alone.
 	Quota string
+	// Hold has its group wait for its turn: Nomad would start it again at once in room that is kept for
+	// what goes before it. Nil where it would not, or something else of the group runs.
+	Hold *admit.Hold
 	// Also are nodes where room is made for other jobs, by node: it would take that.
 	Also     map[string]string
 	Priority int

@@ -193,16 +193,15 @@ func (l *Loop) keepOff(ctx context.Context, e *decide.Eviction) error {
 		off := e.KeptOff(v)
 		r := decide.Revision{Group: v.Group, Exclude: off, Prefer: v.To, For: e.Job.String(), Also: v.Also}
 		at := v.Job.String() + "/" + v.Group + "/" + strings.Join(off, " ")
-		if v.Gang { // all of it goes, and comes back as one
+		switch {
+		case v.Gang: // all of it goes, and comes back as one
 			r = decide.Revision{Group: v.Group, Hold: &admit.Hold{Kind: view.WaitsForRoom, Sentence: "it made room for a job that goes first, and its allocs start together"}}
 			at = v.Job.String()
-		}
-		if v.Hold != nil && !v.Gang {
-			r = decide.Revision{Group: v.Group, Hold: v.Hold}
-			at = v.Job.String() + "/" + v.Group
-		}
-		if v.Quota != "" && !v.Gang { // what else runs of the group goes on: a hold stops nothing
+		case v.Quota != "": // what else runs of the group goes on: a hold stops nothing
 			r = decide.Revision{Group: v.Group, Hold: givesUpQuota(v.Quota)}
+			at = v.Job.String() + "/" + v.Group
+		case v.Hold != nil:
+			r = decide.Revision{Group: v.Group, Hold: v.Hold}
 			at = v.Job.String() + "/" + v.Group
 		}
 		if done[at] {

@@ -93,7 +93,7 @@ func (w *window) takes(i, node int, gpus []int) *keptNode {
 	t := &w.l.tasks[i]
 	for k := range w.kept {
 		first := &w.kept[k]
-		if first.node != node || first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
+		if first.node != node || !w.goesFirst(first, i) {
 			continue
 		}
 		if r := w.l.request(i); first.turn.Queue != t.Queue && w.l.planned.Planner.Yields(&first.request, &r) {
@@ -110,13 +110,19 @@ func (w *window) takes(i, node int, gpus []int) *keptNode {
 	return nil
 }
 
+// goesFirst reports whether what a node is kept for still waits, and goes before another task.
+func (w *window) goesFirst(first *keptNode, i int) bool {
+	waits := first.task != i && w.l.running[first.task] == nil
+	return waits && turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i))
+}
+
 // bookFree books what is free of the GPUs of nodes that are kept from a task. The result frees it again.
 func (w *window) bookFree(i int) (restore func()) {
 	s := w.l.planned.Snapshot
 	var booked []string
 	for k := range w.kept {
 		first := &w.kept[k]
-		if first.task == i || w.l.running[first.task] != nil || !turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i)) {
+		if !w.goesFirst(first, i) {
 			continue
 		}
 		u := s.Rest(w.names[first.node])

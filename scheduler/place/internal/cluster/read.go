@@ -49,8 +49,8 @@ func (s *Snapshot) Free(id string) (Free, bool) {
 
 // Rest is work that would hold all that is free of the GPUs of a node; it takes nothing where nothing is.
 func (s *Snapshot) Rest(id string) Usage {
-	u, free := Usage{NodeID: id}, Free{}
-	free, _ = s.Free(id)
+	u := Usage{NodeID: id}
+	free, _ := s.Free(id)
 	for i, g := range free.GPUs {
 		t := Take{GPU: i, Milli: max(0, g.Milli), Slices: max(0, g.Slices), Replicas: max(0, g.Replicas)}
 		if t.Milli+t.Slices+t.Replicas > 0 {
