@@ -20,7 +20,7 @@ import (
 // exec, docker and podman drivers rely on, under the names that those drivers'
 // tests have. They lie beside what they are about: here how a task lives and
 // ends, elsewhere its image, its files, its limits and its network. The list in
-// docs/driver.md names them all.
+// docs/design/driver-tests.md names them all.
 
 func TestConformance_Start_Wait(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {

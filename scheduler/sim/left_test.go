@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Why the default trace leaves GPUs idle, as docs/placement-study.md tells: what is
+// Why the default trace leaves GPUs idle, as docs/design/placement-study.md tells: what is
 // free lies beside tasks of 810 milli, no task is small enough for it, and
 // hardly ever is it CPU or memory alone that is missing.
 func TestWhatStaysFree(t *testing.T) {
@@ -53,6 +53,6 @@ func TestWhatStaysFree(t *testing.T) {
 	t.Logf("%.2f%% stay free, %.2f%% as 190 milli of a GPU; %d tasks of up to 190 milli were refused", percent(free, capacity), percent(besideLarge, capacity), small)
 	t.Logf("of %d pairs of a refused shape and a node %d lack memory alone, %d CPU alone", pairs, memory, cpu)
 	if small > 0 || 2*besideLarge < free || 100*(memory+cpu) > pairs {
-		t.Error("that is not what docs/placement-study.md says")
+		t.Error("that is not what docs/design/placement-study.md says")
 	}
 }

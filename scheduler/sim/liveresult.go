@@ -178,7 +178,7 @@ func (l *live) impossible() func(t *Task) bool {
 
 // Wait sums up waiting times in seconds, from arrival to the first start. P99 is by nearest
 // rank: at least 99 of 100 tasks waited no longer. P95 is the one before it in a small
-// sample, as the program counts that the figures of docs/placement-study.md are checked with.
+// sample, as the program counts that the figures of docs/design/placement-study.md are checked with.
 type Wait struct {
 	Tasks                   int
 	Mean, P95, P99, Longest float64

@@ -41,7 +41,7 @@ func TestUnlimitedMoves(t *testing.T) {
 	r := Result{Curve: c.points()}
 	t.Logf("with unlimited moves: %.2f%% at 100%%, %.2f%% at 130%%", r.At(100), r.At(130))
 	if r.At(130) > 96.5 {
-		t.Errorf("%.2f%% at 130%%: moves could gain more than docs/placement-study.md says", r.At(130))
+		t.Errorf("%.2f%% at 130%%: moves could gain more than docs/design/placement-study.md says", r.At(130))
 	}
 }
 

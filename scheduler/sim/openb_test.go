@@ -18,7 +18,7 @@ import (
 )
 
 // The tests of this file need Alibaba's openb traces: OPENB_TRACES names their
-// directory. With -v they print the tables of docs/placement-study.md.
+// directory. With -v they print the tables of docs/design/placement-study.md.
 
 var seeds = flag.Int("sim.seeds", 1, "how often TestAllVariants draws each variant")
 

@@ -24,7 +24,7 @@ type LiveSampling struct {
 	Wave        float64 // the load swings by this part, with a period of WavePeriod
 }
 
-// DefaultLiveSampling is the protocol of docs/placement-study.md.
+// DefaultLiveSampling is the protocol of docs/design/placement-study.md.
 func DefaultLiveSampling() LiveSampling {
 	return LiveSampling{Seed: 1, Nodes: 600, Loads: []float64{90}, Hours: 16, Tasks: 60_000, CapSeconds: 4 * 3600}
 }
