@@ -201,7 +201,7 @@ func TestChainsAreMeasured(t *testing.T) {
 	}
 }
 
-// What docs/service.md says of generated replays in which two queues want more than there is.
+// What docs/design/service.md says of generated replays in which two queues want more than there is.
 func TestNobodyWaitsForEver(t *testing.T) {
 	limits := DefaultLimits()
 	for seed := range uint64(3) {
