@@ -45,11 +45,12 @@ type keeper struct {
 	// known at which no task was on the device.
 	downSince, emptyAt time.Time
 	// ended is why the last daemon is gone, unanswered how many attempts in a row to
-	// adopt the daemon brought no answer, gate the process before the daemon; only
-	// run's goroutine uses them.
+	// adopt the daemon brought no answer, gate the process before the daemon, health
+	// what its server was seen to do; only run's goroutine uses them.
 	ended      string
 	unanswered int
 	gate       process
+	health     serverHealth
 	// replacing is set when a daemon is to go that is not as one is started now.
 	replacing bool
 	cancel    context.CancelFunc
@@ -177,17 +178,21 @@ func (k *keeper) prepare(ctx context.Context, spec Spec) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := k.control.awaitClients(ctx, server); err != nil {
-		return 0, err
-	}
-	limits := serverLimits(server)
-	if err := k.control.confirmLimits(ctx, limits, spec); err != nil {
+	return server, k.judge(ctx, server, func(quiet int64) error {
+		if err := k.control.awaitClients(ctx, server, quiet); err != nil {
+			return err
+		}
+		limits := serverLimits(server)
+		err := k.control.confirmLimits(ctx, limits, spec)
+		if err == nil || errors.Is(err, mpsctl.ErrNoServer) {
+			return err
+		}
 		if err := k.control.setLimits(ctx, limits, spec); err != nil {
-			return 0, err
+			return err
 		}
 		k.log.Info("the running MPS server has other limits now; programs that it serves already keep theirs", "device", k.control.uuid, "server", server)
-	}
-	return server, nil
+		return nil
+	})
 }
 
 // confirm asks whether all is as prepare left it.
@@ -200,16 +205,18 @@ func (k *keeper) confirm(ctx context.Context, spec Spec) error {
 		return err
 	}
 	if len(servers) == 0 {
-		return &serverError{reason: "its server has ended"}
+		return errServerEnded
 	}
 	server := servers[len(servers)-1]
-	if err := k.control.takesClients(ctx, server); err != nil {
-		return err
-	}
-	if known := k.current().Server; known != 0 && known != server {
-		return errPartitionsLost
-	}
-	return k.control.confirmLimits(ctx, serverLimits(server), spec)
+	return k.judge(ctx, server, func(quiet int64) error {
+		if err := k.control.takesClients(ctx, server, quiet); err != nil {
+			return err
+		}
+		if known := k.current().Server; known != 0 && known != server {
+			return errPartitionsLost
+		}
+		return k.control.confirmLimits(ctx, serverLimits(server), spec)
+	})
 }
 
 // replaceIfEmpty ends a daemon that does not answer time and again, if no task can

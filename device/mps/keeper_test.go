@@ -1,9 +1,11 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -325,10 +327,53 @@ func TestDaemonAndServerAreConfirmed(t *testing.T) {
 	} {
 		k := idleKeeper(t)
 		k.control.Control = limitsScript(t, tc.answers).Control
-		k.daemon.Server = tc.server
+		k.daemon.Server, k.health.served = tc.server, 77
 		err := k.confirm(t.Context(), Spec{UUID: device, MemoryMiB: 8192, Percent: 80})
 		if tc.says == "" && err != nil || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A server that is listed in FAULT, or not any more, is judged by whether it ever took
+// clients and whether it lives on; one that initializes may do so for a while.
+func TestServerIsJudgedByWhatItDid(t *testing.T) {
+	fault := &serverError{state: ServerFault, reason: "a fault"}
+	starts := &serverError{state: ServerInitializing, reason: "it starts"}
+	gone := fmt.Errorf("asked: %w", mpsctl.ErrNoServer)
+	const ended, living = math.MaxInt32, 1
+	for name, tc := range map[string]struct {
+		server, served int
+		err            error
+		passed         time.Duration // since it was seen to initialize
+		want           string
+		state          ServerState
+	}{
+		"well":                               {server: living},
+		"a fault after it served":            {server: ended, served: ended, err: fault, want: "a fault", state: ServerFault},
+		"a fault of another, which lives":    {server: living, served: 5, err: fault, want: "a fault", state: ServerFault},
+		"a fault of one that never served":   {server: ended, err: fault, want: "its server does not start: no device"},
+		"not listed any more":                {server: ended, err: gone, want: "its server does not start: no device"},
+		"not listed any more, after serving": {server: ended, served: ended, err: gone, want: "its server has ended"},
+		"it initializes":                     {server: living, err: starts, want: "it starts", state: ServerInitializing},
+		"it initializes for a while":         {server: living, err: starts, passed: maxInitializing, want: "it starts", state: ServerInitializing},
+		"it initializes for too long":        {server: living, err: starts, passed: maxInitializing + 1, want: "its server has been initializing for more than a minute"},
+		"it answers nothing":                 {server: living, err: errSlow, want: errSlow.Error()},
+	} {
+		k := idleKeeper(t)
+		k.control.Timeout = time.Millisecond
+		k.health.served = tc.served
+		if tc.passed > 0 {
+			k.health.starting, k.health.since = tc.server, k.now().Add(-tc.passed)
+		}
+		log := fmt.Sprintf("[2026-11-22 09:00:00.000 Other 77] Failed to start : another\n[2026-11-22 09:00:00.000 Other %d] Failed to start : no device\n", ended)
+		if err := os.WriteFile(filepath.Join(k.control.dirs.log, serverLog), []byte(log), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := k.judge(t.Context(), tc.server, func(int64) error { return tc.err })
+		var not *serverError
+		if errors.As(err, &not); fmt.Sprint(err) != cmp.Or(tc.want, "<nil>") || not != nil && not.state != tc.state {
+			t.Errorf("%s: %v, %+v", name, err, not)
 		}
 	}
 }

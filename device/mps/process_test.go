@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,25 +138,32 @@ func TestLastLineOfALogThatMatches(t *testing.T) {
 	if err := d.make(); err != nil {
 		t.Fatal(err)
 	}
-	if line := d.lastLine("server.log", notice); line != "" {
+	failed := regexp.MustCompile("fail(ed)")
+	if line := d.lastLine(serverLog, 0, failed); line != "" {
 		t.Errorf("a log that is not there says %q", line)
 	}
 	text := "[2026-11-22 09:00:00.000 Server 77] failed first\n  failed [then] Device X \n[2026-11-22 09:00:01.000 Server 77] all is well\n"
 	if err := os.WriteFile(filepath.Join(d.log, "server.log"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if line := d.lastLine("server.log", notice); line != "failed [then] Device X" {
+	if line := d.lastLine(serverLog, 0, failed); line != "failed [then] Device X" {
 		t.Errorf("the last notice is %q", line)
 	}
-	if line := d.lastLine("server.log", culprit); line != "" {
+	if line := d.lastLine(serverLog, 0, culprit); line != "" {
 		t.Errorf("a culprit: %q", line)
+	}
+	if line := d.lastLine(serverLog, int64(len(text)), failed); line != "" {
+		t.Errorf("after all of it: %q", line)
+	}
+	if line := d.lastLine(serverLog, int64(len(text))+1, failed); line == "" {
+		t.Error("a log that was truncated meanwhile is not looked through")
 	}
 	// Only the end of a long log is looked through.
 	long := text + strings.Repeat("x\n", logTail/2)
 	if err := os.WriteFile(filepath.Join(d.log, "server.log"), []byte(long), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if line := d.lastLine("server.log", notice); line != "" {
+	if line := d.lastLine(serverLog, 0, failed); line != "" {
 		t.Errorf("of a long log: %q", line)
 	}
 }

@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
@@ -39,34 +35,63 @@ func (c control) server(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(servers) == 0 {
-		if _, err := c.Ask(ctx, "start_server -uid 0"); err != nil {
-			return 0, err
-		}
-		if servers, err = c.awaitServer(ctx); err != nil {
-			return 0, err
-		}
+	if len(servers) > 0 {
+		return servers[len(servers)-1], nil
 	}
-	return servers[len(servers)-1], nil
+	before := c.dirs.size(controlLog)
+	if _, err := c.Ask(ctx, "start_server -uid 0"); err != nil {
+		return 0, err
+	}
+	return c.awaitServer(ctx, before)
 }
 
-func (c control) awaitServer(ctx context.Context) ([]int, error) {
+// awaitServer waits for a server that was told to start. One that cannot may have ended
+// before it is listed: the daemon's log, from an offset on, says so.
+func (c control) awaitServer(ctx context.Context, before int64) (int, error) {
 	limit := time.After(c.Timeout)
 	for {
+		ended := c.dirs.lastMatch(controlLog, before, exited)
 		servers, err := c.Servers(ctx)
-		if err != nil || len(servers) > 0 {
-			return servers, err
+		switch {
+		case err != nil:
+			return 0, err
+		case len(servers) > 0:
+			return servers[len(servers)-1], nil
+		case ended != nil:
+			pid, err := strconv.Atoi(ended[1])
+			if err != nil {
+				return 0, fmt.Errorf("%s: %q names no process: %w", controlLog, ended[0], err)
+			}
+			return 0, c.notStarted(pid)
 		}
 		select {
 		case <-time.After(serverPoll):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return 0, ctx.Err()
 		case <-limit:
-			reason := "its server does not start"
-			if line := c.dirs.lastLine("server.log", notice); line != "" {
-				reason += ": " + line
-			}
-			return nil, &serverError{reason: reason}
+			return 0, &serverError{reason: "its server does not start: the control daemon lists none"}
+		}
+	}
+}
+
+// notStarted is the error of a server that has ended before it could take clients.
+func (c control) notStarted(server int) error {
+	return &serverError{reason: "its server does not start: " + c.dirs.whyNotStarted(server)}
+}
+
+// awaitEnd waits for a process to end, which a server that cannot start does at once.
+func (c control) awaitEnd(ctx context.Context, pid int) bool {
+	limit := time.After(c.Timeout)
+	for {
+		if _, err := findProcess(pid); err != nil {
+			return true
+		}
+		select {
+		case <-time.After(serverPoll):
+		case <-ctx.Done():
+			return false
+		case <-limit:
+			return false
 		}
 	}
 }
@@ -89,12 +114,13 @@ func (c control) state(ctx context.Context, pid int) (ServerState, error) {
 	case ServerInitializing, ServerActive, ServerFault:
 		return s, nil
 	default:
-		return "", &serverError{reason: fmt.Sprintf("server %d is gone: %s", pid, mpsctl.FirstLine(answer))}
+		return "", fmt.Errorf("state of MPS server %d: answer %q is not valid (INITIALIZING, ACTIVE or FAULT)", pid, mpsctl.FirstLine(answer))
 	}
 }
 
-// takesClients returns an error unless the server takes clients.
-func (c control) takesClients(ctx context.Context, pid int) error {
+// takesClients returns an error unless the server takes clients. What server.log held
+// before an offset was there when the server last did.
+func (c control) takesClients(ctx context.Context, pid int, quiet int64) error {
 	state, err := c.state(ctx, pid)
 	switch {
 	case err != nil:
@@ -103,9 +129,9 @@ func (c control) takesClients(ctx context.Context, pid int) error {
 		return &serverError{state: state, reason: "its server is initializing"}
 	case state == ServerFault:
 		reason := "a client had a fatal GPU error: its server takes no new ones until all that were there have ended"
-		line := c.dirs.lastLine("server.log", culprit)
+		line := c.dirs.lastLine(serverLog, quiet, culprit)
 		if line != "" {
-			reason += " (server.log: " + line + ")"
+			reason += " (" + serverLog + ": " + line + ")"
 		}
 		return &serverError{state, reason, processOf(line)}
 	}
@@ -114,10 +140,10 @@ func (c control) takesClients(ctx context.Context, pid int) error {
 
 // awaitClients is takesClients for a server that may have started a moment ago: that
 // it initializes is no fault yet.
-func (c control) awaitClients(ctx context.Context, pid int) error {
+func (c control) awaitClients(ctx context.Context, pid int, quiet int64) error {
 	limit := time.After(c.Timeout)
 	for {
-		err := c.takesClients(ctx, pid)
+		err := c.takesClients(ctx, pid, quiet)
 		var server *serverError
 		if !errors.As(err, &server) || server.state != ServerInitializing {
 			return err
@@ -136,93 +162,4 @@ func (c control) awaitClients(ctx context.Context, pid int) error {
 // of the daemon is no proof that it was understood.
 func multiUserServer(pid int) bool {
 	return slices.ContainsFunc(arguments(pid), func(arg string) bool { return slices.Contains(multiUserFlags, arg) })
-}
-
-var (
-	// culprit matches lines that name the client which caused a fault, notice
-	// those that say why a server ended.
-	culprit = regexp.MustCompile(`(?i)client.*[0-9].*(fatal|exception|fault|error)|(fatal|exception|fault|error).*client.*[0-9]`)
-	notice  = regexp.MustCompile(`(?i)fail|error|fatal|exception|not supported|only supported|unable`)
-)
-
-// clientNumber is how a server's log names a client, by its process ID on the host:
-// "Client process 4711", "Client 4711".
-var clientNumber = regexp.MustCompile(`(?i)client[^0-9]*([0-9]+)`)
-
-// processOf is the client that a line of the log tells of, 0 for none.
-func processOf(line string) int {
-	match := clientNumber.FindStringSubmatch(line)
-	if match == nil {
-		return 0
-	}
-	pid, err := strconv.Atoi(match[1])
-	if err != nil {
-		return 0
-	}
-	return pid
-}
-
-// logTail is how much of a log is looked through, and kept when it is truncated.
-const logTail = 64 << 10
-
-// lastLine returns the last line of a log that matches, without its time.
-func (d dirs) lastLine(name string, matches *regexp.Regexp) string {
-	text, err := tail(filepath.Join(d.log, name), logTail)
-	if err != nil {
-		return ""
-	}
-	lines := strings.Split(string(text), "\n")
-	for _, line := range slices.Backward(lines) {
-		if matches.MatchString(line) {
-			if _, after, found := strings.Cut(line, "] "); found && strings.HasPrefix(line, "[") {
-				line = after
-			}
-			return strings.TrimSpace(line)
-		}
-	}
-	return ""
-}
-
-// gateLog is what a gate writes.
-const gateLog = "gate.log"
-
-// maxLog is how large a log may grow: it lies in memory.
-const maxLog = 1 << 20
-
-// boundLogs truncates logs that have grown too large and keeps their ends beside
-// them. Daemons append, so they go on at the new end.
-func (d dirs) boundLogs() error {
-	var problems []error
-	for _, name := range []string{"control.log", "server.log", gateLog} {
-		path := filepath.Join(d.log, name)
-		info, err := os.Lstat(path)
-		if err != nil || !info.Mode().IsRegular() || info.Size() <= maxLog {
-			continue
-		}
-		text, err := tail(path, logTail)
-		if err == nil {
-			err = os.WriteFile(path+".1", text, 0o644)
-		}
-		problems = append(problems, err, os.Truncate(path, 0))
-	}
-	return errors.Join(problems...)
-}
-
-// tail reads the last bytes of a file.
-func tail(path string, most int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	text := make([]byte, min(most, info.Size()))
-	n, err := file.ReadAt(text, info.Size()-int64(len(text)))
-	if n == len(text) {
-		err = nil
-	}
-	return text[:n], err
 }

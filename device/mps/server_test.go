@@ -172,12 +172,9 @@ func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
 	if err := d.make(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(d.log, "server.log"), []byte("[2026-11-22 09:00:00.000 Server 77] MPS server failed to start\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	b.behave("no-server")
 	b.Want([]Spec{b.spec()})
-	b.until("it is noticed", reason("its server does not start: MPS server failed to start"))
+	b.until("it is noticed", reason("its server does not start: no CUDA-capable device is detected"))
 	b.behave("")
 	b.until("it is ready", ready)
 }

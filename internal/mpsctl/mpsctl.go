@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,8 @@ var (
 	// ErrRefused means that the daemon takes the command from the privileged
 	// socket only.
 	ErrRefused = errors.New("insufficient privileges")
+	// ErrNoServer means that the server which a command names has ended.
+	ErrNoServer = errors.New("the MPS server has ended")
 )
 
 // Control is a daemon, by its pipe directory, and the program to ask it with.
@@ -85,11 +88,16 @@ func (c Control) ask(ctx context.Context, command string) (string, error) {
 			return "", ErrUnknown
 		case strings.HasPrefix(answer, "Insufficient privileges"), strings.HasPrefix(answer, "Not enough privilege"):
 			return "", ErrRefused
+		case noServer.MatchString(answer):
+			return "", ErrNoServer
 		}
 		return answer, nil
 	}
 	return "", err
 }
+
+// noServer is the answer to a command about a server that there is not.
+var noServer = regexp.MustCompile(`^Server [0-9]+ not found`)
 
 // maxCollisions is how often a question is asked that got lost. Daemons answer
 // one at a time: where three processes asked as fast as they could, one question

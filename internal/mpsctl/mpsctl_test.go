@@ -37,6 +37,8 @@ func TestAnswers(t *testing.T) {
 		{"a command of later branches", `echo "Unknown command \"$q\""`, "", ErrUnknown},
 		{"the socket of tasks", `echo "Insufficient privileges for UID 0."`, "", ErrRefused},
 		{"quit on the socket of tasks", `echo "Not enough privilege to execute quit command"`, "", ErrRefused},
+		{"a server that has ended", `echo "Server 17277 not found"`, "", ErrNoServer},
+		{"no client of any server", `echo "Server not found"`, "Server not found", nil},
 		{"the question and the daemon meant", `echo "$q $CUDA_MPS_PIPE_DIRECTORY $HOME$SECRET" `, "", nil},
 	} {
 		t.Setenv("SECRET", "leaked")

@@ -17,7 +17,8 @@
 // A file named "behavior" in the pipe directory makes both misbehave, a line for
 // each way. The daemon's: "hang" (it takes commands and does not answer), "lie"
 // (it takes limits and reports others), "crash" (it ends at the next command),
-// "refuse" (it does not start), "no-server" (its servers end at once). The
+// "refuse" (it does not start), "no-server" (its servers register and end at once, as on a
+// machine without a GPU). The
 // server's: "initializing" and "fault" are its state, "clients 12 13" are its
 // clients by process ID, and while there is any of those a fault lasts; "stubborn"
 // keeps it from terminating them. What it terminated stands in the file "terminated"

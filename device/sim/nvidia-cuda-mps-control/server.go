@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,6 @@ type server struct {
 // serveClients registers with the daemon of a pipe directory, and answers it
 // until it goes.
 func serveClients(pipeDir string) error {
-	if behaves(pipeDir, "no-server") {
-		return fmt.Errorf("told to end")
-	}
 	for behaves(pipeDir, "initializing") {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -36,6 +34,13 @@ func serveClients(pipeDir string) error {
 		return fmt.Errorf("register with MPS control daemon: %w", err)
 	}
 	defer conn.Close()
+	logLine("Startup")
+	logLine("Initializing server process")
+	if behaves(pipeDir, "no-server") {
+		logLine("Driver initialization failed with: " + errNoDevice.Error())
+		logLine("Failed to start : " + errNoDevice.Error())
+		return errNoDevice
+	}
 	s := &server{connection: conn, pipeDir: pipeDir, memory: map[uint32]uint64{}, gone: map[int]bool{}}
 	if _, err := s.Write(make([]byte, 516)); err != nil {
 		return err
@@ -62,6 +67,19 @@ func serveClients(pipeDir string) error {
 			}
 		}
 	}
+}
+
+// errNoDevice is how CUDA's failure to initialize is logged on a machine without a GPU.
+var errNoDevice = errors.New("no CUDA-capable device is detected")
+
+// logLine writes a line of server.log as the original does.
+func logLine(line string) {
+	file, err := os.OpenFile(filepath.Join(os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	fmt.Fprintf(file, "[%s Other %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), line)
 }
 
 // receiveLimits takes the memory limits, and the priority of new clients.
