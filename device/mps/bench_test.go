@@ -93,7 +93,7 @@ func runTests(m *testing.M) int {
 }
 
 // variant is a control program: NVIDIA's of a driver branch, or the stand-in for
-// it. NVIDIA's server needs a GPU, so with the originals, too, the stand-in is
+// it. NVIDIA's server ends where there is no GPU, so with the originals, too, the stand-in is
 // the server.
 type variant struct {
 	branch            string
