@@ -38,6 +38,7 @@ type Backend struct {
 	lib      nvml.Interface
 	guard    *guard.Guard
 	samplers samplers
+	uses     uses
 	// hostMemory is the machine's memory in MiB.
 	hostMemory func() (int64, error)
 	// unified says whether cgroup v2 is mounted where the driver looks.

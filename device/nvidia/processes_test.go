@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,34 +34,82 @@ func TestProgramsOfAllLists(t *testing.T) {
 		GetGraphicsRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
 			return []nvml.ProcessInfo{at(4, 9), at(6, 600)}, nvml.SUCCESS
 		},
-		GetProcessUtilizationFunc: func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		GetProcessUtilizationFunc: func(seen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 			return []nvml.ProcessUtilizationSample{
-				{Pid: 1, TimeStamp: 5, SmUtil: 0}, // NVML credits the server
-				{Pid: 2, TimeStamp: 5, SmUtil: 20},
-				{Pid: 4, TimeStamp: 7, SmUtil: 40}, {Pid: 4, TimeStamp: 6, SmUtil: 99}, {Pid: 4, TimeStamp: 7, SmUtil: 41},
-				{Pid: 6, TimeStamp: 1, SmUtil: 0},
+				{Pid: 1, TimeStamp: seen + 5, SmUtil: 0}, // NVML credits the server
+				{Pid: 2, TimeStamp: seen + 5, SmUtil: 20},
+				{Pid: 4, TimeStamp: seen + 7, SmUtil: 40}, {Pid: 4, TimeStamp: seen + 6, SmUtil: 99}, {Pid: 4, TimeStamp: seen + 7, SmUtil: 41},
 			}, nvml.SUCCESS
 		},
 	})
 	want := []hardware.Process{
 		{PID: 1, MemoryMiB: 100, MPS: true, Milli: absent}, {PID: 2, MemoryMiB: 200, MPS: true, Milli: 200}, {PID: 3, MemoryMiB: 300, MPS: true, Milli: absent},
-		{PID: 4, MemoryMiB: 400, Milli: 410}, {PID: 5, MemoryMiB: absent, Milli: absent}, {PID: 6, MemoryMiB: 600, Milli: 0},
+		{PID: 4, MemoryMiB: 400, Milli: 410}, {PID: 5, MemoryMiB: absent, Milli: 0}, {PID: 6, MemoryMiB: 600, Milli: 0},
 	}
-	got, err := everything().processes(d)
+	got, err := everything().processes(d, "GPU-1")
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v; the programs differ (-want +got):\n%s", err, diff)
 	}
 	// Without the list of clients no program is known to be one, or not to be one.
 	for ret, fails := range map[nvml.Return]bool{nvml.ERROR_NOT_SUPPORTED: false, nvml.ERROR_FUNCTION_NOT_FOUND: false, nvml.ERROR_UNKNOWN: true} {
 		d.GetMPSComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return []nvml.ProcessInfo{at(4, 1)}, ret }
-		got, err := everything().processes(d)
+		got, err := everything().processes(d, "GPU-1")
 		if (err != nil) != fails || !fails && (len(got) != 4 || got[1].PID != 4 || got[1].MPS || !got[1].MPSUnknown) {
 			t.Errorf("%s: %+v, %v", describe(ret), got, err)
 		}
 	}
 	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
-	if got, err := everything().processes(d); err == nil {
+	if got, err := everything().processes(d, "GPU-1"); err == nil {
 		t.Errorf("a list that cannot be read is %+v", got)
+	}
+}
+
+// The driver keeps samples for minutes: what was seen before, what is older than anything
+// that could be said of the present, and what cannot be are no use of now.
+func TestUseIsThatSinceTheLastMeasurement(t *testing.T) {
+	start := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	var buffer []nvml.ProcessUtilizationSample
+	var asked []time.Duration // before now
+	now, ret := start, nvml.SUCCESS
+	d := sim.Unsupported(&mock.Device{GetProcessUtilizationFunc: func(seen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		asked = append(asked, now.Sub(time.UnixMicro(int64(seen))))
+		return buffer, ret // also of what was seen: it is not asked to be kind
+	}})
+	sample := func(pid uint32, seconds float64, percent uint32) {
+		buffer = append(buffer, nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: micros(at(seconds)), SmUtil: percent})
+	}
+	sample(7, -60, 99)  // of a program that is idle since
+	sample(8, -2, 4000) // seen in the field
+	sample(9, -2, 30)
+	u := &use{}
+	for _, step := range []struct {
+		what   string
+		at     float64
+		then   func()
+		want   map[uint32]int64
+		before time.Duration // how old the oldest sample is that was asked for; 0 for none
+	}{
+		{what: "the first", at: 0, want: map[uint32]int64{8: 1000, 9: 300}, before: useWindow},
+		{what: "at once again", at: 0.9, then: func() { sample(9, 0.8, 50) }, want: map[uint32]int64{8: 1000, 9: 300}},
+		{what: "the next", at: 5, want: map[uint32]int64{9: 500}, before: 7 * time.Second},
+		{what: "all are idle", at: 10, want: map[uint32]int64{}, before: 9200 * time.Millisecond},
+		{what: "nothing is newer", at: 15, then: func() { ret = nvml.ERROR_NOT_FOUND }, want: map[uint32]int64{}, before: useWindow},
+		{what: "it does not tell", at: 20, then: func() { ret = nvml.ERROR_NOT_SUPPORTED }, before: useWindow},
+		{what: "the clock was set back", at: -3600, then: func() { ret = nvml.SUCCESS; buffer = nil; sample(9, -3601, 20) }, want: map[uint32]int64{9: 200}, before: useWindow},
+		{what: "and goes on", at: -3595, then: func() { buffer = nil; sample(9, -3596, 10) }, want: map[uint32]int64{9: 100}, before: useWindow},
+	} {
+		asked, now = nil, at(step.at)
+		if step.then != nil {
+			step.then()
+		}
+		got := u.measure(d, now)
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.what, diff)
+		}
+		if want := []time.Duration{step.before}; step.before == 0 && len(asked) > 0 || step.before > 0 && !slices.Equal(asked, want) {
+			t.Errorf("%s: asked for samples of the last %v, want %v", step.what, asked, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -69,7 +70,7 @@ func (b *Backend) Processes(owner, uuid string) ([]hardware.Process, error) {
 		err   error
 	}
 	o, err := on(b, owner, uuid, func(d nvml.Device) outcome {
-		found, err := b.processes(d)
+		found, err := b.processes(d, uuid)
 		return outcome{found, err}
 	})
 	if err != nil {
@@ -78,7 +79,7 @@ func (b *Backend) Processes(owner, uuid string) ([]hardware.Process, error) {
 	return o.found, o.err
 }
 
-func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
+func (b *Backend) processes(d nvml.Device, uuid string) ([]hardware.Process, error) {
 	plain, ret := d.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
 		return nil, returnError(ret)
@@ -89,7 +90,7 @@ func (b *Backend) processes(d nvml.Device) ([]hardware.Process, error) {
 	}
 	// Graphics is absent on data-center GPUs.
 	graphics, _ := d.GetGraphicsRunningProcesses()
-	busy := utilization(d)
+	busy := b.uses.of(uuid).measure(d, time.Now())
 	byPID := map[int]int{}
 	var found []hardware.Process
 	add := func(list []nvml.ProcessInfo, mps bool) {
@@ -136,26 +137,10 @@ func process(p nvml.ProcessInfo, mps bool, busy map[uint32]int64) hardware.Proce
 	if p.UsedGpuMemory != unknownMemory {
 		one.MemoryMiB = int64(p.UsedGpuMemory >> 20)
 	}
-	// NVML credits an MPS server with what its clients do: nothing of a client is not
-	// known to be nothing.
-	if milli, ok := busy[p.Pid]; ok && !(mps && milli == 0) {
+	// A process without a sample did nothing, where the driver tells. It credits an MPS
+	// server with what its clients do: nothing of a client is not known to be nothing.
+	if milli := busy[p.Pid]; busy != nil && !(mps && milli == 0) {
 		one.Milli = milli
 	}
 	return one
-}
-
-// utilization is each process's latest use of the multiprocessors. MIG has none.
-func utilization(d nvml.Device) map[uint32]int64 {
-	samples, ret := d.GetProcessUtilization(0)
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	latest, busy := map[uint32]uint64{}, map[uint32]int64{}
-	for _, s := range samples {
-		if s.TimeStamp >= latest[s.Pid] {
-			latest[s.Pid] = s.TimeStamp
-			busy[s.Pid] = int64(s.SmUtil) * 10
-		}
-	}
-	return busy
 }

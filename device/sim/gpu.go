@@ -16,6 +16,7 @@ type gpu struct {
 	number      int
 	uuid, bus   string
 	kind        GPU
+	used        useBuffer
 }
 
 func newGPU(m *Machine, number int, kind GPU) *gpu {
