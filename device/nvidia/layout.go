@@ -3,17 +3,20 @@ package nvidia
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	nvlib "github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// Layout gives a GPU the MIG instances of the named profiles. Instances of a
-// wanted profile stay as they are; others are removed, and missing ones made,
-// the largest first. If that fails, the former instances are put back. NVML
-// itself refuses to remove an instance on which something runs.
+// Layout gives a GPU the MIG instances of the named profiles. Instances of a wanted
+// profile stay as they are, with their UUIDs, where the others find places beside them;
+// those in the way are removed and made elsewhere. If that fails, the former instances are
+// put back. NVML itself refuses to remove an instance on which something runs.
 //
 // It can take seconds and is not bounded: call it in the background.
 func (b *Backend) Layout(uuid string, profiles []string) error {
@@ -26,22 +29,34 @@ func (b *Backend) Layout(uuid string, profiles []string) error {
 	if err != nil {
 		return err
 	}
+	if !b.has(symbolPlacement) {
+		return errors.New("the driver's library cannot place MIG instances; install a driver of branch 470 or newer")
+	}
 	if err := enableMIG(d); err != nil {
 		return err
 	}
-	known, err := knownProfiles(d)
+	l, err := b.layoutOf(d)
 	if err != nil {
 		return err
 	}
 	wanted := map[int]int{}
 	for _, name := range profiles {
-		id, ok := known[name]
+		id, ok := l.names[name]
 		if !ok {
-			return fmt.Errorf("profile %q is not one of %s", name, strings.Join(names(known), ", "))
+			return fmt.Errorf("profile %q is not one of %s", name, strings.Join(slices.Sorted(maps.Keys(l.names)), ", "))
 		}
 		wanted[id]++
 	}
-	return change(d, wanted)
+	for name, id := range l.names {
+		if most := int(l.profiles[id].InstanceCount); wanted[id] > most {
+			return fmt.Errorf("%d of profile %q are not valid (at most %d on this GPU)", wanted[id], name, most)
+		}
+	}
+	stay, add, ok := arrange(l.places, l.there, wanted)
+	if !ok {
+		return fmt.Errorf("profiles [%s] are not valid (no places on this GPU have room for all of them)", strings.Join(profiles, " "))
+	}
+	return l.change(stay, add)
 }
 
 // enableMIG turns MIG on where it is off. On GPUs that need a reset for it, that
@@ -66,24 +81,38 @@ func enableMIG(d nvml.Device) error {
 	return nil
 }
 
-// knownProfiles are the GPU's own GPU instance profiles by name.
-func knownProfiles(d nvml.Device) (map[string]int, error) {
-	memory, ret := d.GetMemoryInfo()
-	if ret != nvml.SUCCESS {
+// layout is what a GPU can be divided into, and what it is.
+type layout struct {
+	d        nvml.Device
+	profiles map[int]nvml.GpuInstanceProfileInfo
+	places   map[int][]nvml.GpuInstancePlacement
+	names    map[string]int
+	there    []placed
+}
+
+func (b *Backend) layoutOf(d nvml.Device) (*layout, error) {
+	var g hardware.GPU
+	if ret := b.memoryOf(d, &g); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("read memory: %w", returnError(ret))
 	}
-	known := map[string]int{}
+	l := &layout{d: d, profiles: map[int]nvml.GpuInstanceProfileInfo{}, places: map[int][]nvml.GpuInstancePlacement{}, names: map[string]int{}}
 	for id := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := d.GetGpuInstanceProfileInfo(id)
 		if ret != nvml.SUCCESS {
 			continue
 		}
-		p, err := nvlib.New(nil).NewMigProfile(id, fillingProfile(int(info.SliceCount)), 0, info.MemorySizeMB, memory.Total)
-		if err == nil {
-			known[p.String()] = id
+		p, err := nvlib.New(nil).NewMigProfile(id, fillingProfile(int(info.SliceCount)), 0, info.MemorySizeMB, uint64(g.MemoryMiB)<<20)
+		if err != nil {
+			continue
 		}
+		if l.places[id], ret = d.GetGpuInstancePossiblePlacements(&info); ret != nvml.SUCCESS {
+			return nil, fmt.Errorf("find the places of profile %q: %w", p, returnError(ret))
+		}
+		l.names[p.String()], l.profiles[id] = id, info
 	}
-	return known, nil
+	var err error
+	l.there, err = l.instances()
+	return l, err
 }
 
 // fillingProfile is the compute instance profile that takes all slices of a GPU
@@ -97,93 +126,87 @@ func fillingProfile(slices int) int {
 	}[slices]
 }
 
-func names(known map[string]int) []string {
-	all := make([]string, 0, len(known))
-	for name := range known {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
-
-// change turns the instances that are there into those that are wanted, counted
-// by profile.
-func change(d nvml.Device, wanted map[int]int) error {
-	before := map[int]int{}
-	for id := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		there := gpuInstances(d, id)
-		before[id] = len(there)
-		for _, gi := range there[min(wanted[id], len(there)):] {
-			if err := destroy(gi); err != nil {
-				return errors.Join(err, fill(d, before))
+// instances finds the GPU instances that are there.
+func (l *layout) instances() ([]placed, error) {
+	var all []placed
+	for _, id := range slices.Sorted(maps.Keys(l.profiles)) {
+		info := l.profiles[id]
+		found, ret := l.d.GetGpuInstances(&info)
+		if ret != nvml.SUCCESS {
+			return nil, fmt.Errorf("find GPU instances: %w", returnError(ret))
+		}
+		for _, gi := range found {
+			self, ret := gi.GetInfo()
+			if ret != nvml.SUCCESS {
+				return nil, fmt.Errorf("find GPU instances: %w", returnError(ret))
 			}
+			all = append(all, placed{profile: id, at: self.Placement, gi: gi, whole: whole(gi, info)})
 		}
 	}
-	if err := fill(d, wanted); err != nil {
-		return errors.Join(err, restore(d, before))
+	return all, nil
+}
+
+// whole reports whether a GPU instance has one compute instance that fills it. Others, of an
+// attempt that was cut short, say, are no device that anything could be given.
+func whole(gi nvml.GpuInstance, info nvml.GpuInstanceProfileInfo) bool {
+	filling, ret := gi.GetComputeInstanceProfileInfo(fillingProfile(int(info.SliceCount)), nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+	if ret != nvml.SUCCESS {
+		return false
+	}
+	all, ret := gi.GetComputeInstances(&filling)
+	return ret == nvml.SUCCESS && len(all) == 1
+}
+
+// change removes all instances but those that stay, and makes others.
+func (l *layout) change(stay, add []placed) error {
+	for _, p := range l.there {
+		if slices.ContainsFunc(stay, func(s placed) bool { return s.at == p.at }) {
+			continue
+		}
+		if err := destroy(p.gi); err != nil {
+			return errors.Join(err, l.restore())
+		}
+	}
+	for _, p := range add {
+		if err := l.create(p); err != nil {
+			return errors.Join(err, l.restore())
+		}
 	}
 	return nil
 }
 
-// restore puts the former instances back after a failure.
-func restore(d nvml.Device, before map[int]int) error {
-	for id := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		there := gpuInstances(d, id)
-		for _, gi := range there[min(before[id], len(there)):] {
-			if err := destroy(gi); err != nil {
-				return fmt.Errorf("put the former instances back: %w", err)
-			}
-		}
-	}
-	if err := fill(d, before); err != nil {
+// restore puts the former instances back, where they were, after a failure.
+func (l *layout) restore() error {
+	now, err := l.instances()
+	if err != nil {
 		return fmt.Errorf("put the former instances back: %w", err)
 	}
-	return nil
-}
-
-// fill makes the instances that are missing, those with the most slices first.
-func fill(d nvml.Device, wanted map[int]int) error {
-	type profile struct {
-		info nvml.GpuInstanceProfileInfo
-		id   int
+	same := func(a placed) func(placed) bool {
+		return func(b placed) bool { return a.profile == b.profile && a.at == b.at && a.whole == b.whole }
 	}
-	var order []profile
-	for id, count := range wanted {
-		if info, ret := d.GetGpuInstanceProfileInfo(id); ret == nvml.SUCCESS && count > 0 {
-			order = append(order, profile{info, id})
+	for _, p := range now {
+		if slices.ContainsFunc(l.there, same(p)) {
+			continue
+		}
+		if err := destroy(p.gi); err != nil {
+			return fmt.Errorf("put the former instances back: %w", err)
 		}
 	}
-	slices.SortFunc(order, func(a, b profile) int {
-		if a.info.SliceCount != b.info.SliceCount {
-			return int(b.info.SliceCount) - int(a.info.SliceCount)
+	for _, p := range l.there {
+		if !p.whole || slices.ContainsFunc(now, same(p)) {
+			continue
 		}
-		return a.id - b.id
-	})
-	for _, p := range order {
-		for range wanted[p.id] - len(gpuInstances(d, p.id)) {
-			if err := create(d, p.info); err != nil {
-				return err
-			}
+		if err := l.create(p); err != nil {
+			return fmt.Errorf("put the former instances back: %w", err)
 		}
 	}
 	return nil
 }
 
-func gpuInstances(d nvml.Device, profile int) []nvml.GpuInstance {
-	info, ret := d.GetGpuInstanceProfileInfo(profile)
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	all, ret := d.GetGpuInstances(&info)
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	return all
-}
-
-// create makes a GPU instance with one compute instance that fills it.
-func create(d nvml.Device, info nvml.GpuInstanceProfileInfo) error {
-	gi, ret := d.CreateGpuInstance(&info)
+// create makes a GPU instance in its place, with one compute instance that fills it.
+func (l *layout) create(p placed) error {
+	info := l.profiles[p.profile]
+	gi, ret := l.d.CreateGpuInstanceWithPlacement(&info, &p.at)
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("create GPU instance of %d slices: %w", info.SliceCount, returnError(ret))
 	}

@@ -42,8 +42,13 @@ func TestLayout(t *testing.T) {
 		{"A100-40GB", "", "3g.20gb 3g.20gb", ""},
 		{"A30", "", "2g.12gb 1g.6gb 1g.6gb", ""},
 		{"H100", "1g.10gb", "3g.20gb", `profile "3g.20gb" is not one of`},
-		{"H100", "1g.10gb", "7g.80gb 7g.80gb", "no room"},
+		{"H100", "1g.10gb", "7g.80gb 7g.80gb", `2 of profile "7g.80gb" are not valid (at most 1 on this GPU)`},
+		{"H100", "1g.10gb", "4g.40gb 3g.40gb 1g.10gb", "no places on this GPU have room for all of them"},
+		{"H100", "", "3g.40gb 3g.40gb 1g.10gb", "no places on this GPU"}, // 3 compute slices take 4 of memory
 		{"T4", "", "1g.10gb", "has no MIG"},
+		// What is wanted and there is in the way of the rest.
+		{"A100-40GB", "3g.20gb 3g.20gb", "4g.20gb 3g.20gb", ""},
+		{"A100-40GB", "1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb", "2g.10gb 2g.10gb 2g.10gb 1g.5gb", ""},
 	} {
 		t.Run(tc.model+" "+tc.before+" to "+tc.wanted, func(t *testing.T) {
 			before, there := strings.Fields(tc.before), ""

@@ -167,37 +167,6 @@ func TestEventsThatAreAskedFor(t *testing.T) {
 	}
 }
 
-// Instances are made from the largest to the smallest, each once, and those that are
-// there are counted.
-func TestInstancesAreMadeLargestFirst(t *testing.T) {
-	slicesOf := map[int]uint32{0: 1, 1: 2, 2: 3, 4: 7, 7: 1}
-	var made []int
-	there := map[int]int{1: 1}
-	d := sim.Unsupported(&mock.Device{
-		GetGpuInstanceProfileInfoFunc: func(id int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
-			if slicesOf[id] == 0 {
-				return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
-			}
-			return nvml.GpuInstanceProfileInfo{Id: uint32(id), SliceCount: slicesOf[id]}, nvml.SUCCESS
-		},
-		GetGpuInstancesFunc: func(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
-			return make([]nvml.GpuInstance, there[int(info.Id)]), nvml.SUCCESS
-		},
-		CreateGpuInstanceFunc: func(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
-			made = append(made, int(info.Id))
-			return sim.Unsupported(&mock.GpuInstance{
-				GetComputeInstanceProfileInfoFunc: func(int, int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-					return nvml.ComputeInstanceProfileInfo{}, nvml.SUCCESS
-				},
-				CreateComputeInstanceFunc: func(*nvml.ComputeInstanceProfileInfo) (nvml.ComputeInstance, nvml.Return) { return nil, nvml.SUCCESS },
-			}), nvml.SUCCESS
-		},
-	})
-	if err := fill(d, map[int]int{0: 2, 1: 2, 2: 1, 4: 0, 7: 1, 9: 1}); err != nil || fmt.Sprint(made) != "[2 1 0 0 7]" {
-		t.Errorf("made %v, %v", made, err)
-	}
-}
-
 // Only a GPU that says so is sampled.
 func TestActivityOfWhatCanBeSampled(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -4,15 +4,16 @@ package nvidia
 // it is first called, and where the library does not have it the dynamic linker
 // ends the whole process: no return code tells.
 const (
-	symbolNUMANode        = "nvmlDeviceGetNumaNodeId"                 // since driver 550
-	symbolMemoryV2        = "nvmlDeviceGetMemoryInfo_v2"              // since driver 510
-	symbolFabric          = "nvmlDeviceGetGpuFabricInfo"              // since driver 535
-	symbolClockReasons    = "nvmlDeviceGetCurrentClocksEventReasons"  // since driver 535
-	symbolActivity        = "nvmlGpmMigSampleGet"                     // since driver 520
-	symbolNVLinkRemote    = "nvmlDeviceGetNvLinkRemoteDeviceType"     // since driver 465
-	symbolSetMemoryLimits = "nvmlDeviceSetMemoryLimits_v1"            // since driver 615
-	symbolGetMemoryLimits = "nvmlDeviceGetMemoryLimits_v1"            // since driver 615
-	symbolMPSProcesses    = "nvmlDeviceGetMPSComputeRunningProcesses" // since driver 470
+	symbolNUMANode        = "nvmlDeviceGetNumaNodeId"                  // since driver 550
+	symbolMemoryV2        = "nvmlDeviceGetMemoryInfo_v2"               // since driver 510
+	symbolFabric          = "nvmlDeviceGetGpuFabricInfo"               // since driver 535
+	symbolClockReasons    = "nvmlDeviceGetCurrentClocksEventReasons"   // since driver 535
+	symbolActivity        = "nvmlGpmMigSampleGet"                      // since driver 520
+	symbolNVLinkRemote    = "nvmlDeviceGetNvLinkRemoteDeviceType"      // since driver 465
+	symbolSetMemoryLimits = "nvmlDeviceSetMemoryLimits_v1"             // since driver 615
+	symbolGetMemoryLimits = "nvmlDeviceGetMemoryLimits_v1"             // since driver 615
+	symbolPlacement       = "nvmlDeviceCreateGpuInstanceWithPlacement" // since driver 470
+	symbolMPSProcesses    = "nvmlDeviceGetMPSComputeRunningProcesses"  // since driver 470
 )
 
 // has reports whether the driver's library has a function.

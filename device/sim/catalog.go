@@ -46,12 +46,22 @@ var catalog = map[string]product{
 	"B200":      {Config: renamed(gpus.B200_SXM5_180GB, "NVIDIA B200", 183359), bar1MiB: 262144, powerWatts: 1000, coreMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18, rowRemapping: true},
 }
 
-// renamed corrects go-nvml's table: it has marketing names and nominal memory.
-// The MIG profiles shrink with the memory, so that their names stay right.
+// renamed corrects go-nvml's table: it has marketing names and nominal memory. The MIG
+// profiles shrink with the memory, to their share of it at most, so that their names stay
+// right.
 func renamed(c gpus.Config, name string, memoryMiB uint64) gpus.Config {
 	profiles := maps.Clone(c.MIGProfiles.GpuInstanceProfiles)
+	all := profiles[nvml.GPU_INSTANCE_PROFILE_4_SLICE].Id
+	if _, sevenths := profiles[nvml.GPU_INSTANCE_PROFILE_7_SLICE]; sevenths {
+		all = nvml.GPU_INSTANCE_PROFILE_7_SLICE
+		// Its places on later GPUs count slices of compute instead of memory, and would let
+		// instances lie beside each other that NVIDIA's driver refuses.
+		c.MIGProfiles.GpuInstancePlacements = gpus.A100_SXM4_40GB.MIGProfiles.GpuInstancePlacements
+	}
+	size := func(profile int) uint64 { return uint64(c.MIGProfiles.GpuInstancePlacements[profile][0].Size) }
 	for id, info := range profiles {
-		info.MemorySizeMB = info.MemorySizeMB * memoryMiB / max(memoryMiB, c.MemoryMB)
+		share := memoryMiB * size(id) / size(int(all))
+		info.MemorySizeMB = min(share, info.MemorySizeMB*memoryMiB/max(memoryMiB, c.MemoryMB))
 		profiles[id] = info
 	}
 	c.Name, c.MemoryMB, c.MIGProfiles.GpuInstanceProfiles = name, memoryMiB, profiles

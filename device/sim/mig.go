@@ -79,22 +79,28 @@ func layOut(p product, names []string) ([]instance, error) {
 	return placed, nil
 }
 
-// free finds the first placement of a profile that overlaps nothing.
+// free finds the first place of a profile that is free.
 func (p product) free(profile int, placed []instance) (nvml.GpuInstancePlacement, bool) {
-	used := uint32(0)
-	for _, i := range placed {
-		used += p.MIGProfiles.GpuInstanceProfiles[i.Profile].SliceCount
-	}
-	info := p.MIGProfiles.GpuInstanceProfiles[profile]
-	if used+info.SliceCount > 7 {
-		return nvml.GpuInstancePlacement{}, false
-	}
 	for _, at := range p.MIGProfiles.GpuInstancePlacements[profile] {
-		if !slices.ContainsFunc(placed, func(i instance) bool { return at.Start < i.Start+i.Size && i.Start < at.Start+at.Size }) {
+		if p.fits(profile, at, placed) {
 			return at, true
 		}
 	}
 	return nvml.GpuInstancePlacement{}, false
+}
+
+// fits reports whether a place is free, and the GPU can have one more of the profile.
+func (p product) fits(profile int, at nvml.GpuInstancePlacement, placed []instance) bool {
+	count := uint32(1)
+	for _, i := range placed {
+		if i.Profile == profile {
+			count++
+		}
+		if at.Start < i.Start+i.Size && i.Start < at.Start+at.Size {
+			return false
+		}
+	}
+	return count <= p.MIGProfiles.GpuInstanceProfiles[profile].InstanceCount
 }
 
 func nextID(placed []instance) int {

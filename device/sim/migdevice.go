@@ -113,20 +113,24 @@ func (g *gpu) instance(id int) (instance, bool) {
 	return all[at], true
 }
 
-// CreateGpuInstance takes the first place that is free.
-func (g *gpu) CreateGpuInstance(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
+// CreateGpuInstanceWithPlacement makes an instance in one of its profile's places that is
+// free. Where the driver puts one that is given no place is not simulated.
+func (g *gpu) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, at *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
 	if ret := g.failure("CreateGpuInstance"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	if !g.machine.hardware.get(g.uuid).MIG {
+	profile := int(info.Id)
+	switch {
+	case !g.machine.hardware.get(g.uuid).MIG:
 		return nil, nvml.ERROR_NOT_SUPPORTED
+	case !slices.Contains(g.kind.MIGProfiles.GpuInstancePlacements[profile], *at):
+		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
 	id, fits := 0, false
 	ret := g.change(func(s *settings) {
-		var at nvml.GpuInstancePlacement
-		if at, fits = g.kind.free(int(info.Id), s.Instances); fits {
+		if fits = g.kind.fits(profile, *at, s.Instances); fits {
 			id = nextID(s.Instances)
-			s.Instances = append(slices.Clone(s.Instances), instance{ID: id, Profile: int(info.Id), Start: at.Start, Size: at.Size, Compute: -1})
+			s.Instances = append(slices.Clone(s.Instances), instance{ID: id, Profile: profile, Start: at.Start, Size: at.Size, Compute: -1})
 		}
 	})
 	if ret == nvml.SUCCESS && !fits {
