@@ -55,11 +55,11 @@ func tenantRig(t *testing.T, config string) (*rig, string) {
 	return r, uuid
 }
 
-// waitMeasured waits until the only task was measured to use so much.
+// waitMeasured waits until the only task was measured to use so much, and compute.
 func waitMeasured(t *testing.T, r *rig, mib int64) {
 	t.Helper()
 	for {
-		if u, err := r.openState().Usage(); err == nil && len(u.Tasks) == 1 && u.Tasks[0].MemoryMiB == mib {
+		if u, err := r.openState().Usage(); err == nil && len(u.Tasks) == 1 && u.Tasks[0].MemoryMiB == mib && u.Tasks[0].Milli == 400 {
 			return
 		}
 		select {
