@@ -17,6 +17,9 @@ ports {
   serf = %d
 }
 disable_update_check = true
+telemetry {
+  prometheus_metrics = true
+}
 server {
   enabled          = true
   bootstrap_expect = %d

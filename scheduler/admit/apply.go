@@ -92,7 +92,8 @@ func (g group) apply(ask Ask, d Decision) (json.RawMessage, error) {
 }
 
 // constrain writes the group's constraints: the user's, then ours. The one on
-// the node makes Nomad look at every node by itself, not at one per class.
+// the node makes Nomad look at every node by itself, not at one per class. A group that
+// waits has none: Nomad would evaluate its job again whenever any room comes free.
 func (g group) constrain(o *object, d Decision) error {
 	list, err := without(o.get("Constraints"), func(raw json.RawMessage) bool {
 		var c Constraint
@@ -113,6 +114,9 @@ func (g group) constrain(o *object, d Decision) error {
 	if canaries > 0 {
 		node.RTarget += "," + canariesMember + strconv.Itoa(canaries)
 	}
+	if d.Hold != nil {
+		node = holdConstraint(*d.Hold, canaries)
+	}
 	var ours []json.RawMessage
 	for _, c := range d.Bounds {
 		switch c = bound(c); {
@@ -124,9 +128,6 @@ func (g group) constrain(o *object, d Decision) error {
 	}
 	if !d.OnCPU { // what asks for no GPU bears no mark
 		list = append(append(list, encode(node)), ours...)
-	}
-	if d.Hold != nil {
-		list = append(list, encode(holdConstraint(*d.Hold)))
 	}
 	o.set("Constraints", rawArray(list))
 	return nil

@@ -51,7 +51,7 @@ func markedSet(members []string) string { return owner + "," + strings.Join(memb
 
 func members(set string) []string { return strings.Split(set, ",")[1:] }
 
-// canariesMember keeps the author's number of canaries in the set of candidates
+// canariesMember keeps the author's number of canaries in the set of candidates, or in the hold,
 // while an admission has set it to none. No node is named like it.
 const canariesMember = "canary="
 
@@ -102,14 +102,20 @@ func bind(bound Constraint) Constraint {
 }
 
 func (c Constraint) holds() bool {
-	return strings.HasPrefix(c.LTarget, holdPrefix) && c.RTarget == holdTarget
+	target, _, _ := strings.Cut(c.RTarget, ",")
+	return strings.HasPrefix(c.LTarget, holdPrefix) && target == holdTarget
 }
 
 func (a *affinity) ours() bool { return a.Operand == anyOf && marked(a.RTarget) }
 
-// holdConstraint keeps a group from every node and says why.
-func holdConstraint(h Hold) Constraint {
-	return Constraint{LTarget: holdPrefix + h.text(), Operand: "=", RTarget: holdTarget}
+// holdConstraint keeps a group from every node and says why. It names no attribute of a node:
+// Nomad evaluates the job again when it is registered, or a node of a new class joins, and not before.
+func holdConstraint(h Hold, canaries int) Constraint {
+	c := Constraint{LTarget: holdPrefix + h.text(), Operand: "=", RTarget: holdTarget}
+	if canaries > 0 {
+		c.RTarget += "," + canariesMember + strconv.Itoa(canaries)
+	}
+	return c
 }
 
 // text is the hold in one line that Nomad does not interpolate.
@@ -138,6 +144,9 @@ func (g group) earlier() *Earlier {
 			continue
 		case c.holds():
 			e.Hold = strings.TrimPrefix(c.LTarget, holdPrefix)
+			if _, canaries := splitCanaries(members(c.RTarget)); canaries != nil {
+				e.Canaries = canaries
+			}
 		case c.bounds():
 			e.Bounds = append(e.Bounds, Constraint{LTarget: c.LTarget, Operand: c.Operand, RTarget: strings.Join(members(c.RTarget), ",")})
 		case c.Operand == anyOf:

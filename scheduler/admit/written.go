@@ -42,7 +42,7 @@ func (a *Ask) Fingerprint(d *Decision) string {
 		}
 	}
 	if d.Hold != nil {
-		w.Hold = d.Hold.text()
+		w.Hold, w.Candidates = d.Hold.text(), nil
 	}
 	for i := range a.Tasks {
 		if i < len(d.Tasks) {
@@ -58,6 +58,9 @@ func (a *Ask) Registered() string {
 		return written{Key: a.Key()}.sum()
 	}
 	w := written{Key: a.Key(), Marked: true, Hold: a.Was.Hold, Ranks: a.toldRanks(), Candidates: slices.Sorted(slices.Values(a.Was.Candidates)), Bounds: a.Was.Bounds}
+	if w.Hold != "" { // earlier releases wrote candidates beside it
+		w.Candidates = nil
+	}
 	for i := range a.Tasks {
 		w.Tasks = append(w.Tasks, a.written(&a.Tasks[i], &a.Was.Tasks[i]))
 	}

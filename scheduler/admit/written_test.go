@@ -49,7 +49,6 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	for name, change := range map[string]func(*Decision){
 		"no hold":      func(d *Decision) { d.Hold = nil },
 		"another hold": func(d *Decision) { d.Hold = &Hold{Kind: "room", Sentence: "x"} },
-		"candidates":   func(d *Decision) { d.Candidates = nil },
 		"count":        func(d *Decision) { d.Tasks[0].Devices[0].Count = 7 },
 		"constraint":   func(d *Decision) { d.Tasks[0].Devices[0].Constraints = nil },
 		"blocks":       func(d *Decision) { d.Tasks[0].Devices = d.Tasks[0].Devices[:1] },
@@ -60,6 +59,13 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		if other.Registered() == print {
 			t.Errorf("another %s is not seen", name)
 		}
+	}
+	free := func(candidates ...string) string {
+		a := register(decided(func(d *Decision) { d.Hold, d.Candidates = nil, candidates }))
+		return a.Registered()
+	}
+	if free("node-a") == free("node-a", "node-b") || free() == free("node-a") {
+		t.Error("other candidates are not seen")
 	}
 	bare, err := Read([]byte(jobWith(`"Resources":{"Devices":[{"Name":"nvidia/slice","Count":8}]}`)), Query{})
 	if err != nil {
@@ -91,6 +97,33 @@ func TestCanariesAreSetAside(t *testing.T) {
 			again, err := Read([]byte(body), Query{})
 			if err != nil || len(again.Asks[0].Was.Candidates) != len(candidates) {
 				t.Errorf("%s, step %d: read back %+v, %v", name, step, again.Asks[0].Was, err)
+			}
+		}
+	}
+}
+
+// A group that waits names no node, and keeps the canaries in its hold. What earlier releases
+// registered, with candidates and canaries beside the hold, is the same decision.
+func TestWhatWaitsNamesNoNode(t *testing.T) {
+	body := strings.Replace(jobWith(`"Meta":{"gpu":"1"}`), `"Name":"g"`, `"Name":"g","Update":{"Canary":2}`, 1)
+	d := Decision{Group: "g", Candidates: []string{"node-a"}, WithoutCanaries: true, Hold: &Hold{Kind: "room", Sentence: "none"}, Tasks: []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 1}}}}}
+	written := string(applied(t, mustRead(t, body), d))
+	const hold = `{"LTarget":"nomad-gpu: waits for room: none","RTarget":"admitted,canary=2","Operand":"="}`
+	if strings.Contains(written, "unique") || strings.Count(written, hold) != 1 {
+		t.Fatalf("it is written as %s", written)
+	}
+	was := d
+	for _, node := range []string{`"RTarget":"nomad-gpu,canary=2","Operand":"!="`, `"RTarget":"nomad-gpu,node-a,canary=2","Operand":"set_contains_any"`} {
+		earlier := strings.Replace(written, hold, `{"LTarget":"${node.unique.id}",`+node+`},{"LTarget":"nomad-gpu: waits for room: none","RTarget":"admitted","Operand":"="}`, 1)
+		for name, one := range map[string]string{"now": written, "by an earlier release": earlier} {
+			a := mustRead(t, one).Asks[0]
+			if a.Registered() != a.Fingerprint(&was) || a.Canaries != 2 || a.Was.Hold != "room: none" {
+				t.Errorf("written %s: %+v, %d canaries", name, a.Was, a.Canaries)
+			}
+			again := was
+			again.Hold, again.Candidates, again.WithoutCanaries = nil, nil, false
+			if free := string(applied(t, mustRead(t, one), again)); strings.Contains(free, "admitted") || !strings.Contains(free, `"Canary":2`) || strings.Count(free, "unique") != 1 {
+				t.Errorf("written %s and let go: %s", name, free)
 			}
 		}
 	}
@@ -148,7 +181,7 @@ func TestWhatWasDecidedIsReadAgain(t *testing.T) {
 		{Group: "g", Preferred: []string{"n1"}},
 		{Group: "g", Preferred: []string{"n2", "n1"}},
 		{Group: "g", Preferred: []string{"n3", "n1", "n2"}, Candidates: []string{"n1", "n2", "n3", "n4"}},
-		{Group: "g", Candidates: []string{"n1"}, Hold: &Hold{Kind: "room", Sentence: "none"}},
+		{Group: "g", Hold: &Hold{Kind: "room", Sentence: "none"}},
 	} {
 		d.Tasks = []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 2}}}}
 		j := mustRead(t, jobWith(`"Meta":{"gpu":"2"}`))

@@ -258,7 +258,8 @@ func promisedTo(key nomad.JobKey, group string, promises []Promise) (list []plac
 
 func sameDecision(x, y *admit.Decision) bool {
 	sameHold := x.Hold == nil && y.Hold == nil || x.Hold != nil && y.Hold != nil && *x.Hold == *y.Hold
-	return sameHold && x.OnCPU == y.OnCPU && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Candidates, y.Candidates) && slices.Equal(x.Preferred, y.Preferred) && slices.Equal(x.Bounds, y.Bounds) && sameDevices(x.Tasks, y.Tasks)
+	sameNodes := x.Hold != nil || slices.Equal(x.Candidates, y.Candidates) // a hold stands for all of them
+	return sameHold && sameNodes && x.OnCPU == y.OnCPU && x.WithoutCanaries == y.WithoutCanaries && slices.Equal(x.Preferred, y.Preferred) && slices.Equal(x.Bounds, y.Bounds) && sameDevices(x.Tasks, y.Tasks)
 }
 
 func sameDevices(x, y []admit.TaskDecision) bool {
