@@ -35,6 +35,9 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 	}
 	job := j.job.clone()
 	job.set("TaskGroups", rawArray(groups))
+	if counts := priority(decisions); counts > 0 && counts < j.Priority {
+		job.set("Priority", encode(counts))
+	}
 	if err := addLink(&job, link); err != nil {
 		return nil, err
 	}
@@ -44,6 +47,33 @@ func (j *Job) Apply(decisions []Decision, link Link) ([]byte, error) {
 	// own priority.
 	envelope.remove("EvalPriority")
 	return envelope.raw(), nil
+}
+
+// priority is the highest that counts of a job's groups; 0: all of its own. Nomad gives room by the
+// priority of jobs, and takes no change of what is dispatched: so the bound is in it from the start.
+func priority(decisions []Decision) (highest int) {
+	for _, d := range decisions {
+		if d.Priority == 0 {
+			return 0
+		}
+		highest = max(highest, d.Priority)
+	}
+	return highest
+}
+
+// BoundDispatch returns the body of a dispatch with which the child gets no more than the priority that
+// counts. The child is read as it would be without.
+func (j *Job) BoundDispatch(body []byte, decisions []Decision) ([]byte, error) {
+	counts := priority(decisions)
+	if counts == 0 || len(j.Asks) == 0 || j.Asks[0].Priority <= counts {
+		return body, nil
+	}
+	dispatch, err := parseObject(body)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	dispatch.set("Priority", encode(counts))
+	return dispatch.raw(), nil
 }
 
 // WithoutOverlap returns the request's body with which Nomad starts no child of a periodic job while

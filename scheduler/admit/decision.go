@@ -28,6 +28,8 @@ type Decision struct {
 	// would first start canaries and wait for their promotion, and meanwhile
 	// replace what is stopped by the version before the change.
 	WithoutCanaries bool `json:",omitempty"`
+	// Priority is what counts of the job's, where its queue bounds it; 0: all of it.
+	Priority int `json:"-"`
 	// Explanation says in a few lines why, for the person who submits.
 	Explanation []string
 	// Outcome is what comes of the ask: placed, registered, waits or held, as package

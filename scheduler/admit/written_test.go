@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -193,6 +194,46 @@ func TestWhatWasDecidedIsReadAgain(t *testing.T) {
 		got := again.Decision("g")
 		if !slices.Equal(got.Preferred, d.Preferred) || !slices.Equal(got.Candidates, d.Candidates) || (got.Hold == nil) != (d.Hold == nil) {
 			t.Errorf("%+v is read as %+v", d, got)
+		}
+	}
+}
+
+// Of a job, and of a child that is dispatched, Nomad gets no more priority than counts. Nothing else of
+// a dispatch changes, and one that asks for less keeps its own.
+func TestNomadGetsThePriorityThatCounts(t *testing.T) {
+	decisions := func(counts ...int) (list []Decision) {
+		for i, n := range counts {
+			list = append(list, Decision{Group: string(rune('a' + i)), Priority: n, Tasks: []TaskDecision{{Task: "t", Devices: []Device{{Name: "nvidia/gpu", Count: 1}}}}})
+		}
+		return list
+	}
+	for _, row := range []struct {
+		job    int
+		counts []int
+		want   int
+	}{{100, []int{20, 0}, 100}, {100, []int{20, 40}, 40}, {100, []int{0, 0}, 100}, {30, []int{20, 40}, 30}} {
+		const group = `{"Name":"%","Tasks":[{"Name":"t","Meta":{"gpu":"1"}}]}`
+		j := mustRead(t, `{"Job":{"ID":"j","Priority":`+strconv.Itoa(row.job)+`,"TaskGroups":[`+strings.Replace(group, "%", "a", 1)+`,`+strings.Replace(group, "%", "b", 1)+`]}}`)
+		body, err := j.Apply(decisions(row.counts...), Link{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := mustRead(t, string(body)); got.Priority != row.want {
+			t.Errorf("%+v: %d", row, got.Priority)
+		}
+	}
+	for body, row := range map[string]struct {
+		asked, counts int
+		want          string
+	}{
+		`{"Meta":{"a":"b"},"Priority":100}`: {100, 20, `{"Meta":{"a":"b"},"Priority":20}`},
+		`{"Meta":{"a":"b"},"priority":10}`:  {10, 20, `{"Meta":{"a":"b"},"priority":10}`},
+		`{"Meta":{"a":"b"}}`:                {100, 20, `{"Meta":{"a":"b"},"Priority":20}`},
+		`{"Priority":90}`:                   {90, 0, `{"Priority":90}`},
+	} {
+		j := &Job{Asks: []Ask{{Priority: row.asked}}}
+		if got, err := j.BoundDispatch([]byte(body), decisions(row.counts)); err != nil || string(got) != row.want {
+			t.Errorf("%s of %d where %d counts: %s, %v", body, row.asked, row.counts, got, err)
 		}
 	}
 }

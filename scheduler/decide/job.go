@@ -46,8 +46,17 @@ func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, 
 	answers := make([]admit.Decision, len(asks))
 	for i := range asks {
 		answers[i] = next.Groups[asks[i].Group].Decision
+		answers[i].Priority = bounded(tx, &asks[i])
 	}
 	return next, answers, nil
+}
+
+// bounded is the priority that counts of a group's, where its queue allows less; 0: all of it counts.
+func bounded(tx *state.Tx, a *admit.Ask) int {
+	if q, err := tx.Config().QueueFor(a.Namespace, a.Queue); err == nil && q != nil && q.MaxPriority < a.Priority {
+		return q.MaxPriority
+	}
+	return 0
 }
 
 // group decides about one ask.

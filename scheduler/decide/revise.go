@@ -108,6 +108,7 @@ func revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Recor
 		out.Record = out.Record || different || was.Ask.Count != g.Ask.Count || was.Widened != g.Widened || !maps.Equal(was.Excluded, g.Excluded) || !was.Attempts.Equal(g.Attempts)
 		out.Job = out.Job || !stays && (different || a.Registered() != a.Fingerprint(&g.Decision))
 		out.Answers[i] = g.Decision
+		out.Answers[i].Priority = bounded(tx, a)
 	}
 	if out.Record || out.Job {
 		tx.Changed()

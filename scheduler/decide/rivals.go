@@ -62,10 +62,15 @@ const mostAtOnce = 20
 // only a part of the room, which is there before the rest.
 func rivals(tx *state.Tx, e *Eviction) (list []Rival) {
 	var lower []*state.Waiting
-	room := roomOf(tx, e)
+	room, first := roomOf(tx, e), tx.PriorityOf(e.Job)
+	if q := tx.QueueOf(e.Job, e.Group); q != nil {
+		first = min(first, q.MaxPriority)
+	}
 	for w := range tx.WaitingFor("") {
 		switch {
 		case w.Job == e.Job:
+		case tx.Unchangeable(w.Job) && w.Turn.Priority < min(first, tx.PriorityOf(w.Job)):
+			// It was dispatched before its queue was bounded, or around the service.
 		case tx.PriorityOf(w.Job) < tx.PriorityOf(e.Job):
 			lower = append(lower, w)
 		default:

@@ -94,6 +94,7 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		none     bool // nothing is evicted at all
 
 		bestEffort bool
+		capped     int // the priority that counts of it: its queue was bounded after it was dispatched
 	}{
 		"of the same priority":                    {rival: "1", priority: 50, kept: true},
 		"of a lower one":                          {rival: "1", priority: 30, kept: true, bestEffort: true},
@@ -108,14 +109,23 @@ func TestRivalsAreKeptOff(t *testing.T) {
 		"around the service":                      {rival: "1", priority: 50, plain: true, kept: true},
 		"around the service, for something else":  {rival: "2", priority: 50, plain: true},
 		"which cannot be changed":                 {rival: "1", priority: 50, change: dispatched, none: true},
+		"of a higher one, which does not count":   {rival: "1", priority: 100, change: dispatched, capped: 20},
+		"of a higher one, of which less counts":   {rival: "1", priority: 100, change: dispatched, capped: 50, none: true},
 		"of a lower one, which cannot be changed": {rival: "1", priority: 30, gang: true, change: dispatched},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
+			text := servicetest.Quick
+			if row.capped > 0 {
+				text += fmt.Sprintf("queue \"team\" {\n max_priority = %d\n namespaces = [\"team\"]\n}\n", row.capped)
+			}
+			s := servicetest.New(t, text, servicetest.Machine("a", 1), servicetest.Machine("b", 1))
 			s.Tenant(t, "low", 10, "a", 0, 0, 16)
 			s.Tenant(t, "high", 90, "b", 0, 0, 16)
 			rival := servicetest.Ask("rival", row.rival, 1)
 			rival.Priority = row.priority
+			if row.capped > 0 {
+				rival.Namespace = "team"
+			}
 			if row.first {
 				s.Submit(t, rival)
 			}

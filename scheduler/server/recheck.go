@@ -61,6 +61,12 @@ func (p *proxy) recheck(w http.ResponseWriter, r *http.Request, rt route) {
 		p.refuseRecheck(ctx, s, err)
 		return
 	}
+	if s.route.kind == dispatched && !s.route.payload {
+		if s.body, err = s.job.BoundDispatch(s.body, decisions); err != nil {
+			p.refuse(s, err)
+			return
+		}
+	}
 	decided := time.Now()
 	p.toNomad(s, s.body, func(resp *http.Response) error {
 		if err := p.noteDispatch(s, resp); err != nil {
