@@ -60,7 +60,7 @@ func businessSource(t *testing.T, p listed) bool {
 // Packagers are told which packages under the Business Source License there are in which
 // program, and which of them our own sources import.
 func TestBusinessSourcePackagesAreListed(t *testing.T) {
-	text := read(t, "docs/licenses.md")
+	text := read(t, "docs/design/licenses.md")
 	ours := map[string][]string{} // of their packages, by which of ours they are imported
 	for program, free := range map[string]bool{
 		"scheduler/cmd/nomad-gpu-scheduler": true, "scheduler/cmd/gpu-sim": true, "plugin/nomad-gpu-self": true,
@@ -74,7 +74,7 @@ func TestBusinessSourcePackagesAreListed(t *testing.T) {
 			}
 		}
 		if free != (len(bound) == 0) || !free && !strings.Contains(text, strconv.Itoa(len(bound))+" packages under the BUSL") {
-			t.Errorf("%s has %d packages under the BUSL, docs/licenses.md says otherwise", program, len(bound))
+			t.Errorf("%s has %d packages under the BUSL, docs/design/licenses.md says otherwise", program, len(bound))
 		}
 		for _, p := range all {
 			by, own := strings.CutPrefix(p.ImportPath, module)
@@ -99,13 +99,13 @@ func TestBusinessSourcePackagesAreListed(t *testing.T) {
 	for name, by := range ours {
 		for _, one := range by {
 			if !strings.Contains(written[name], "`"+one+"`") {
-				t.Errorf("docs/licenses.md does not say that %s imports %s", one, name)
+				t.Errorf("docs/design/licenses.md does not say that %s imports %s", one, name)
 			}
 		}
 	}
 	for name := range written {
 		if ours[name] == nil {
-			t.Errorf("docs/licenses.md lists %s, which none of our sources imports", name)
+			t.Errorf("docs/design/licenses.md lists %s, which none of our sources imports", name)
 		}
 	}
 }
