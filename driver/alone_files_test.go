@@ -145,11 +145,11 @@ func TestImagesThatAreNone(t *testing.T) {
 	for image, says := range map[string]string{
 		"local/none.tar": "image: path", "local/dir.tar": rooted.ErrKind.Error(), "local/image.tar": `image "local/image.tar": `, "NOT a reference": `image "NOT a reference" is not a reference`,
 	} {
-		_, err := d.image(over, env.runtime, cfg, spec.Config{Image: image})
+		_, err := d.image(over, env, cfg, spec.Config{Image: image})
 		must.ErrorContains(t, err, says)
 	}
 	cfg.AllocDir += "/none"
-	_, err := d.image(over, env.runtime, cfg, spec.Config{Image: "local/image.tar"})
+	_, err := d.image(over, env, cfg, spec.Config{Image: "local/image.tar"})
 	must.ErrorContains(t, err, "open the allocation's directory: ")
 }
 
@@ -296,8 +296,8 @@ func TestFilesAreClosedAgain(t *testing.T) {
 		return func() { _, _ = seccompProfile(cfg, spec.Config{SeccompProfile: path}, spec.Policy{}) }
 	}
 	for name, do := range map[string]func(){
-		"image":         func() { _, _ = d.image(over, env.runtime, cfg, spec.Config{Image: "local/image.tar"}) },
-		"directory":     func() { _, _ = d.image(over, env.runtime, cfg, spec.Config{Image: "local"}) },
+		"image":         func() { _, _ = d.image(over, env, cfg, spec.Config{Image: "local/image.tar"}) },
+		"directory":     func() { _, _ = d.image(over, env, cfg, spec.Config{Image: "local"}) },
 		"files":         files(spec.Config{}),
 		"a mount":       files(mount("local/good")),
 		"none there":    files(mount("local/none")),

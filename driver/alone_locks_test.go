@@ -59,8 +59,11 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 		{"view", &d.selfView.mu, []func(){func() { _, _, _ = d.selfView.read(env.state) }}},
 		{"saved", &one.saved.mu, []func(){func() { one.saved.note(time.Now(), 0, func(time.Time) {}) }, func() { one.saved.stop() }}},
 		{"starts", &d.starts.mu, []func(){
-			func() { d.starts.setLimit(0) }, func() { _, _ = d.starts.admit(ended, cfg) }, func() { d.starts.makeWay("none") }, func() { d.starts.leave("job") },
-			func() { _, _, _ = d.starts.begin(t.Context(), &drivers.TaskConfig{ID: "next"}) }, over, func() { _, _ = d.starts.cancel(ended, "none") },
+			func() { _ = d.starts.enter(t.Context(), cfg) }, func() { d.starts.leave(cfg) }, func() { d.starts.since(time.Now()) }, func() { d.starts.calledBy(ended, "next")() },
+			func() { _, _, _ = d.starts.begin(t.Context(), &drivers.TaskConfig{ID: "next"}) }, over,
+		}},
+		{"places", &d.starts.room.mu, []func(){
+			func() { d.starts.room.setLimit(0) }, func() { _, _ = d.starts.room.take(ended, "", "job") }, func() { d.starts.room.give("", "/job") },
 		}},
 		{"tasks", &d.tasks.mu, []func(){
 			func() { d.tasks.put(one) }, func() { _, _ = d.tasks.get("known") }, func() { d.tasks.find("", "") }, func() { d.tasks.changed() }, func() { d.tasks.remove("none") }, func() { d.tasks.all() },

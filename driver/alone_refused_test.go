@@ -154,14 +154,6 @@ func TestStopsThatFail(t *testing.T) {
 		_, err = d.tasks.get(cfg.ID)
 		must.NoError(t, err, must.Sprint("how it is comes out when containerd is back"))
 	})
-	t.Run("a start that does not end", func(t *testing.T) {
-		d, _, _, cfg := besideFake(t)
-		_, _, err := d.starts.begin(t.Context(), cfg)
-		must.NoError(t, err)
-		d.cancel()
-		must.ErrorIs(t, d.StopTask(cfg.ID, time.Hour, ""), context.Canceled)
-		must.ErrorIs(t, d.DestroyTask(cfg.ID, true), context.Canceled)
-	})
 }
 
 // What cannot be removed of a task keeps its lease, is told, is noted for the next process
@@ -363,8 +355,8 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 	})
 	t.Run("that waits for room", func(t *testing.T) {
 		d, _, _, cfg := besideFake(t)
-		d.starts.setLimit(1)
-		_, err := d.starts.admit(t.Context(), &drivers.TaskConfig{ID: "first"})
+		d.starts.room.setLimit(1)
+		_, err := d.starts.room.take(t.Context(), "", "first")
 		must.NoError(t, err)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()

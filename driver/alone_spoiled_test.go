@@ -163,16 +163,14 @@ func TestStepsOfAStartThatFail(t *testing.T) {
 		{Image: "example.test/box:1", ForcePull: true, ImagePullTimeout: "soon"}: "image_pull_timeout: ",
 		{Image: "example.test/box:1", ForcePull: true, ImagePullTimeout: "5m"}:   context.Canceled.Error(),
 	} {
-		_, err := d.image(over, env.runtime, cfg, *image)
+		_, err := d.image(over, env, cfg, *image)
 		must.ErrorContains(t, err, says)
 	}
-	_, err := unconfigured(t).image(over, env.runtime, cfg, spec.Config{Image: "example.test/box:1", ForcePull: true, ImagePullTimeout: "5m"})
-	must.ErrorIs(t, err, errDisabled)
 
 	// The task whose namespace is to be joined cannot be looked at.
 	must.NoError(t, d.RecoverTask(handleOf(cfg)))
 	fake.fail(codes.Internal, "Tasks/Get")
-	_, _, err = d.partner(t.Context(), cfg.AllocID, cfg.Name, "net")
+	_, _, err := d.partner(t.Context(), cfg.AllocID, cfg.Name, "net")
 	must.ErrorContains(t, err, `task "web": `)
 	must.ErrorContains(t, err, "Tasks/Get")
 

@@ -293,28 +293,35 @@ func TestClaimsOfAStart(t *testing.T) {
 	must.Error(t, s.endLease())
 }
 
-// Room for starts is given back when they end, or wait for something else.
-func TestRoomOfStarts(t *testing.T) {
+// A start gives its place back when it ends, and while it waits for something else.
+func TestPlacesOfStarts(t *testing.T) {
 	d, _, _, cfg := besideFake(t)
-	d.starts.setLimit(1)
+	room := d.starts.room
+	room.setLimit(1)
 	_, _, err := d.StartTask(cfg)
 	must.NoError(t, err)
-	must.Zero(t, d.starts.total)
-	must.MapEmpty(t, d.starts.atWork)
+	must.Zero(t, room.total)
+	must.MapEmpty(t, room.taken)
 	must.MapEmpty(t, d.starts.flight)
 
 	next := &drivers.TaskConfig{ID: "next"}
+	must.NoError(t, d.starts.enter(t.Context(), next))
+	must.Zero(t, room.total, must.Sprint("it is no start"))
 	ctx, done, err := d.starts.begin(t.Context(), next)
 	must.NoError(t, err)
-	release, err := d.starts.admit(ctx, next)
-	must.NoError(t, err)
-	must.Eq(t, 1, d.starts.total)
-	d.starts.makeWay("none")
-	must.Eq(t, 1, d.starts.total)
-	d.starts.makeWay("next")
-	must.Zero(t, d.starts.total)
-	release()
-	must.Zero(t, d.starts.total)
+	must.NoError(t, d.starts.enter(ctx, next))
+	must.Eq(t, 1, room.total)
+	d.starts.leave(&drivers.TaskConfig{ID: "none"})
+	must.Eq(t, 1, room.total)
+	must.NoError(t, d.starts.aside(ctx, next, func() error {
+		must.Zero(t, room.total)
+		return nil
+	}))
+	must.Eq(t, 1, room.total)
+	must.ErrorIs(t, d.starts.aside(ctx, next, func() error { return errLost }), errLost)
+	must.Zero(t, room.total)
+	d.starts.leave(next)
+	must.Zero(t, room.total)
 	must.NoError(t, ctx.Err())
 	done()
 	must.ErrorIs(t, ctx.Err(), context.Canceled)

@@ -12,31 +12,19 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 )
 
-// DestroyTask removes what is left of a task. With force it ends the task
-// first, also one that is still being started, and finds its container by label when
-// this process does not know it.
+// DestroyTask removes what is left of a task. With force it ends the task first, and finds
+// its container by label when this process does not know it.
 //
 // Nomad asks once, and then gives the task's GPU to another, whatever the answer. So
 // what cannot be removed now is killed all the same, keeps its lease, and is removed
 // later, by this process or the next.
 func (d *Driver) DestroyTask(taskID string, force bool) error {
-	canceled := false
-	if force {
-		var err error
-		if canceled, err = d.cancelStart(taskID); err != nil {
-			return err
-		}
-	}
 	t, err := d.tasks.get(taskID)
 	if err != nil {
 		if !force {
 			return err
 		}
-		err = d.destroyUnknown(taskID)
-		if canceled && errors.Is(err, drivers.ErrTaskNotFound) {
-			return nil
-		}
-		return err
+		return d.destroyUnknown(taskID)
 	}
 	if !t.exited() && !force {
 		return fmt.Errorf("task %q still runs; destroying it needs force", taskID)

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -85,6 +86,7 @@ func TestStoppedWhileContainerdIsAway(t *testing.T) {
 func TestAStartThatLosesContainerdRunsNowhere(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
+		nomad := newNomadState(t)
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", stubborn), reserve(gpuA, 0))
 		pid := 0
 		e.driver.after(func(step string) {
@@ -92,8 +94,7 @@ func TestAStartThatLosesContainerdRunsNowhere(t *testing.T) {
 				e.waitUntilReady(cfg)
 				pid = firstProcess(t, cfg)
 				e.containerd.kill()
-				go func() { _ = e.driver.DestroyTask(cfg.ID, true) }()
-				eventually(t, "the start is canceled", func() bool { return e.driver.starts.canceled(cfg.ID) })
+				must.NoError(t, errors.Join(nomad.stop(cfg), e.endUnwanted(nomad)))
 			}
 		})
 		_, _, err := e.driver.StartTask(cfg)

@@ -48,6 +48,8 @@ type Driver struct {
 	loops      sync.Once
 	counts     counts
 
+	// client is the process of Nomad's client that started this one.
+	client int
 	// steps are what a start does, in this order.
 	steps []step
 	// watcherPatience is how long a session of a command lasts without a heartbeat.

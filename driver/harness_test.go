@@ -98,7 +98,7 @@ func newEnv(t *testing.T, c *containerd, change func(*config.Config)) *env {
 	e := &env{t: t, containerd: c, dir: dir, node: uuid.Generate(), config: config.Config{
 		Enabled: true, Socket: c.socket(), Namespace: testNamespace, ContainerdRuntime: "io.containerd.runc.v2",
 		Snapshotter: "overlayfs", StatsInterval: "1s", AllowCaps: spec.DefaultCaps, InitPath: "/usr/bin/tini-static",
-		Volumes: config.VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", AllowSnapshotters: []string{"*"},
+		Volumes: config.VolumesConfig{Enabled: true}, AllowUnconfined: true, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "1G", MaxImageSize: "1G", MaxUnpackedSize: "2G", ImageTimeout: "2h", MaxPullTimeout: "10m", AllowSnapshotters: []string{"*"},
 		GC:  config.GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: config.GPUConfig{Watchdog: config.WatchdogKill}, StateDir: filepath.Join(dir, "nomad-gpu"),
 		CDISpecDirs: []string{filepath.Join(dir, "cdi")},

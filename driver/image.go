@@ -18,24 +18,67 @@ import (
 
 // image returns the task's image, ready to run: from an archive in the task
 // directory, from containerd as it is, or pulled.
-func (d *Driver) image(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config) (runtime.Image, error) {
+func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config) (image runtime.Image, err error) {
 	if archive := config.ImageArchive(); archive != "" {
-		return importArchive(ctx, client, cfg, config, archive)
+		err := inImageTime(ctx, env, func(ctx context.Context) error {
+			image, err = importArchive(ctx, env.runtime, cfg, config, archive)
+			return err
+		})
+		return image, err
 	}
 	named, err := reference.ParseDockerRef(config.Image)
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image %q is not a reference: %w", config.Image, err)
 	}
-	if !config.ForcePull {
-		image, err := client.Image(ctx, named.String(), config.Snapshotter)
-		// What was pulled with a login is there for those who have the
-		// same login; the registry says who else may have it.
-		mayUse := err == nil && (image.Access() == "" || image.Access() == accessOf(config.Auth))
-		if mayUse || err != nil && !errors.Is(err, runtime.ErrNoImage) {
-			return image, err
-		}
+	if image, found, err := presentImage(ctx, env, config, named); found || err != nil {
+		return image, err
 	}
-	return d.pull(ctx, client, cfg, config, named)
+	// A start that waits for a registry keeps nobody else from starting.
+	err = d.starts.aside(ctx, cfg, func() error {
+		give, err := d.starts.pulls.take(ctx, cfg.Namespace, cfg.JobID)
+		if err != nil {
+			return err
+		}
+		defer give()
+		var found bool
+		if image, found, err = presentImage(ctx, env, config, named); found || err != nil {
+			return err // another start has pulled it meanwhile
+		}
+		return inImageTime(ctx, env, func(ctx context.Context) error {
+			image, err = d.pull(ctx, env, cfg, config, named)
+			return err
+		})
+	})
+	return image, err
+}
+
+// presentImage returns an image that containerd has, where the task may use that.
+func presentImage(ctx context.Context, env environment, config spec.Config, named reference.Named) (image runtime.Image, found bool, err error) {
+	if config.ForcePull {
+		return runtime.Image{}, false, nil
+	}
+	err = inImageTime(ctx, env, func(ctx context.Context) error {
+		image, err = env.runtime.Image(ctx, named.String(), config.Snapshotter)
+		return err
+	})
+	if errors.Is(err, runtime.ErrNoImage) {
+		return runtime.Image{}, false, nil
+	}
+	// What was pulled with a login is there for those who have the same login; the
+	// registry says who else may have it.
+	return image, err == nil && (image.Access() == "" || image.Access() == accessOf(config.Auth)), err
+}
+
+// inImageTime does what is part of getting an image, which the operator bounds.
+func inImageTime(ctx context.Context, env environment, do func(context.Context) error) error {
+	limit := env.settings.ImageTimeLimit
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))
+	defer cancel()
+	err := do(ctx)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return structs.NewRecoverableError(errors.Join(context.Cause(ctx), err), true)
+	}
+	return err
 }
 
 func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
@@ -64,21 +107,17 @@ var finalPullErrors = []error{runtime.ErrPullMissing, runtime.ErrPullDenied, run
 
 // pull fetches an image. A registry that fails now may answer later, so its
 // errors are recoverable; what it refuses or lacks it will not have later.
-func (d *Driver) pull(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
+func (d *Driver) pull(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
 	ref := named.String()
-	idle, err := config.PullTimeout()
+	idle, err := config.PullTimeout(env.settings.Policy)
 	if err != nil {
 		return runtime.Image{}, err
 	}
 	d.emit(cfg, "Pulling image "+ref, nil)
-	n, err := d.configured()
-	if err != nil {
-		return runtime.Image{}, err
-	}
-	credentials := credentialsFor(config.Auth, reference.Domain(named), n.settings.Registries, n.settings.Auth)
+	credentials := credentialsFor(config.Auth, reference.Domain(named), env.settings.Registries, env.settings.Auth)
 	key := fmt.Sprintf("%q", []string{ref, config.Snapshotter, config.Auth.Username, config.Auth.Password, config.Auth.ServerAddress})
 	begin := time.Now()
-	image, err := client.PullShared(ctx, key, runtime.Pull{
+	image, err := env.runtime.PullShared(ctx, key, runtime.Pull{
 		Ref: ref, Snapshotter: config.Snapshotter, Credentials: credentials, IdleTimeout: idle, Access: accessOf(config.Auth),
 		Progress: func(received int64) {
 			d.emit(cfg, fmt.Sprintf("Pulling image %s: %d MiB received", ref, received>>20), nil)

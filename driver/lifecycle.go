@@ -38,19 +38,11 @@ func (d *Driver) WaitTask(ctx context.Context, taskID string) (<-chan *drivers.E
 }
 
 // StopTask asks a task to end with a signal, and kills it when it has not ended
-// after timeout. It returns when the task has ended. A task that is still being
-// started does not start.
+// after timeout. It returns when the task has ended.
 func (d *Driver) StopTask(taskID string, timeout time.Duration, signalName string) error {
-	canceled, err := d.cancelStart(taskID)
-	if err != nil {
-		return err
-	}
 	t, err := d.tasks.get(taskID)
 	if errors.Is(err, drivers.ErrTaskNotFound) {
 		t, err = d.adoptUnknown(taskID)
-	}
-	if errors.Is(err, drivers.ErrTaskNotFound) && canceled {
-		return nil
 	}
 	if err != nil {
 		return err
@@ -102,14 +94,6 @@ func (d *Driver) adoptUnknown(taskID string) (*task, error) {
 		}
 	}
 	return nil, drivers.ErrTaskNotFound
-}
-
-// cancelStart ends the start of a task, where one is under way, and waits for what it
-// takes back. It reports whether there was one.
-func (d *Driver) cancelStart(taskID string) (bool, error) {
-	ctx, cancel := context.WithTimeout(d.ctx, startTimeout)
-	defer cancel()
-	return d.starts.cancel(ctx, taskID)
 }
 
 // InspectTask shows a task as it is now.

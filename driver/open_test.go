@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -55,7 +56,8 @@ func TestStartThatWaitsForAnOpenGPUCanBeCanceled(t *testing.T) {
 			started <- err
 		}()
 		<-claimed
-		must.NoError(t, e.driver.DestroyTask(all.ID, true))
+		nomad := newNomadState(t)
+		must.NoError(t, errors.Join(nomad.stop(all), e.endUnwanted(nomad)))
 		err := <-started
 		must.Error(t, err)
 		must.StrNotContains(t, err.Error(), "has not opened it")

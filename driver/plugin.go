@@ -25,7 +25,7 @@ func New(ctx context.Context, logger hclog.Logger) *Driver {
 	logger = logger.Named(Name)
 	return &Driver{
 		Eventer: eventer.NewEventer(ctx, logger), logger: logger, ctx: ctx, cancel: cancel,
-		tasks: newTaskStore(), starts: newStartBook(), work: newWork(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
+		tasks: newTaskStore(), starts: newStartBook(), work: newWork(), client: os.Getppid(), steps: startSteps, watcherPatience: watcherPatience, savedEvery: savedEvery,
 	}
 }
 
@@ -113,7 +113,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
 	d.use(env)
 	d.leases.Open(state)
-	d.starts.setLimit(int(parsed.MaxStarts))
+	d.starts.room.setLimit(int(parsed.MaxStarts))
 	d.loops.Do(func() {
 		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.
@@ -121,6 +121,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 			d.logger.Warn("pipes of old exec sessions stay", "error", err)
 		}
 		d.work.start(d.reapLoop)
+		d.work.start(d.wantedLoop)
 		d.work.start(d.watchdogLoop)
 		d.work.start(d.seatLoop)
 		d.work.start(d.countsLoop)

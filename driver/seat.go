@@ -138,7 +138,7 @@ func (d *Driver) awaitSeat(ctx context.Context, cfg *drivers.TaskConfig, lease g
 		if h.SeatMiB == 0 {
 			continue
 		}
-		d.starts.makeWay(cfg.ID)
+		d.starts.leave(cfg)
 		d.seats.setReady(lease.ID, true)
 		for told := false; ; {
 			if state, err := dir.GPU(h.UUID); err != nil || state.Seats == nil {

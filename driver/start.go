@@ -21,8 +21,8 @@ import (
 
 // StartTask runs a task. Whatever fails leaves nothing behind. A start that was
 // begun before, by a process that died, is taken up where it is: Nomad asks again
-// with the same ID, and the task must not run twice. StopTask and DestroyTask
-// cancel a start that is under way.
+// with the same ID, and the task must not run twice. Nomad calls nothing that would stop
+// a start that is under way: see endUnwanted.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if _, err := d.tasks.get(cfg.ID); err == nil {
 		return nil, nil, fmt.Errorf("task %q is already started", cfg.ID)
@@ -47,11 +47,10 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 
 // admitted starts a task once there is room for another start.
 func (d *Driver) admitted(ctx context.Context, cfg *drivers.TaskConfig) (*task, error) {
-	release, err := d.starts.admit(ctx, cfg)
-	if err != nil {
+	if err := d.starts.enter(ctx, cfg); err != nil {
 		return nil, err
 	}
-	defer release()
+	defer d.starts.leave(cfg)
 	return d.startOrAdopt(ctx, cfg)
 }
 
@@ -149,13 +148,15 @@ type step struct {
 }
 
 // startSteps are a start in the order in which it happens. A process that dies
-// between any two of them leaves what the next start, or the reaper, finds.
+// between any two of them leaves what the next start, or the reaper, finds. Nothing of a
+// GPU is held while a start waits for a registry or for another task.
 var startSteps = []step{
 	{name: "plan", do: (*start).makePlan},
 	{name: "clear", do: (*start).removeExisting},
+	{name: "image", do: (*start).getImage},
+	{name: "join", do: (*start).joinPartners},
 	{name: "claim", do: (*start).claimLease, undo: (*start).endLease},
 	{name: "open", do: (*start).awaitOpen},
-	{name: "image", do: (*start).getImage},
 	{name: "prepare", do: (*start).prepareHost, undo: (*start).removeHostResources},
 	{name: "create", do: (*start).createContainer, undo: (*start).removeContainer},
 	{name: "seat", do: (*start).awaitSeat},
@@ -241,29 +242,33 @@ func (s *start) awaitSeat(ctx context.Context) error {
 	return s.driver.awaitSeat(ctx, s.cfg, s.plan.record.Lease, s.plan.env.state)
 }
 
+// getImage gets the image, and notes that it is used. One that was collected while the
+// start waited for its turn is got again.
 func (s *start) getImage(ctx context.Context) (err error) {
-	limit := s.plan.env.settings.ImageTimeLimit
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("getting the image took longer than image_timeout, %s", limit))
-	defer cancel()
-	defer func() {
-		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			err = structs.NewRecoverableError(errors.Join(context.Cause(ctx), err), true)
+	for {
+		s.image, err = s.driver.image(ctx, s.plan.env, s.cfg, s.plan.config)
+		if err != nil || !s.image.Managed() {
+			return err
 		}
-	}()
-	s.image, err = s.driver.image(ctx, s.plan.env.runtime, s.cfg, s.plan.config)
-	if err != nil || !s.image.Managed() {
-		return err
+		err = s.plan.env.runtime.TouchImage(ctx, s.image.Name, time.Now())
+		if !errors.Is(err, runtime.ErrNotFound) {
+			break
+		}
 	}
 	s.plan.labels[record.LabelManaged] = "true"
-	return s.plan.env.runtime.TouchImage(ctx, s.image.Name, time.Now())
+	return err
 }
 
-// prepareHost joins the namespaces of partners, and makes what the driver keeps on
-// the host for the task.
-func (s *start) prepareHost(ctx context.Context) error {
-	if err := s.driver.join(ctx, s.plan); err != nil {
-		return err
+// joinPartners waits for the tasks whose namespaces the task shares.
+func (s *start) joinPartners(ctx context.Context) error {
+	if s.plan.config.Partners() == (spec.Partners{}) {
+		return nil
 	}
+	return s.driver.starts.aside(ctx, s.cfg, func() error { return s.driver.join(ctx, s.plan) })
+}
+
+// prepareHost makes what the driver keeps on the host for the task.
+func (s *start) prepareHost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := s.driver.takePartition(ctx, s.plan); err != nil {

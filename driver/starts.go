@@ -5,134 +5,161 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// errStartStopped is the cause of a start that was canceled because its task is to
-// stop.
+// errStartStopped is the cause of a start that was canceled because nobody wants its task
+// any more.
 var errStartStopped = errors.New("the task was stopped before it had started")
+
+var (
+	errClientGone = fmt.Errorf("%w: the Nomad client that asked for it is gone", errStartStopped)
+	errSuperseded = fmt.Errorf("%w: Nomad starts it again", errStartStopped)
+)
+
+// maxPulls is how many tasks may be fetching images at once. What a pull keeps in memory
+// is not bounded by Nomad.
+const maxPulls = 32
 
 // startBook holds the starts that are under way, so that each can be canceled.
 type startBook struct {
-	mu     sync.Mutex
-	flight map[string]*startInFlight // by task ID
-	// limit is how many may be at work at once, of one job a quarter of them: the
-	// others wait. 0 is no limit.
-	limit  int
-	atWork map[string]int // by job
-	total  int
-	// changed is closed, and replaced, when there may be room for another.
-	changed chan struct{}
+	mu      sync.Mutex
+	flight  map[string]*startInFlight  // by task ID
+	callers map[string]context.Context // of requests for a start, by task ID
+	// room is for starts that are at work, pulls for those that fetch an image meanwhile.
+	room, pulls *places
 }
 
 type startInFlight struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	alloc, task string
+	began       time.Time
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
 	// done is closed when nothing of the start goes on.
 	done chan struct{}
-	// release gives its place among those at work back; nil before it has one.
-	release func()
+	// leave gives its place among those at work back; nil while it has none.
+	leave func()
 }
 
 func newStartBook() *startBook {
-	return &startBook{flight: map[string]*startInFlight{}, atWork: map[string]int{}, changed: make(chan struct{})}
+	return &startBook{flight: map[string]*startInFlight{}, callers: map[string]context.Context{}, room: newPlaces(0), pulls: newPlaces(maxPulls)}
 }
 
-// setLimit changes how many starts may be at work.
-func (b *startBook) setLimit(limit int) {
+// calledBy says for whom a task is started, until over is called: the start ends with
+// the caller's context.
+func (b *startBook) calledBy(caller context.Context, taskID string) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.limit = limit
-	b.wake()
+	b.callers[taskID] = caller
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.callers, taskID)
+	}
 }
 
-// wake lets those that wait look for room; the caller holds the lock.
-func (b *startBook) wake() {
-	close(b.changed)
-	b.changed = make(chan struct{})
-}
-
-// admit waits until there is room for a start of a job, and returns what gives the
-// room back.
-func (b *startBook) admit(ctx context.Context, cfg *drivers.TaskConfig) (release func(), err error) {
-	job := cfg.Namespace + "/" + cfg.JobID
+// begin records a start until done is called. Its context ends with the driver's, with the
+// caller's, and when nobody wants the task any more. An earlier start of the task, for which
+// a client asked that has died since, ends first: it has another ID.
+func (b *startBook) begin(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, done func(), err error) {
 	for {
 		b.mu.Lock()
-		if b.limit == 0 || b.total < b.limit && b.atWork[job] < max(1, b.limit/4) {
-			b.total++
-			b.atWork[job]++
-			release = sync.OnceFunc(func() { b.leave(job) })
-			if f := b.flight[cfg.ID]; f != nil {
-				f.release = release
-			}
+		if b.flight[cfg.ID] != nil {
 			b.mu.Unlock()
-			return release, nil
+			return nil, nil, fmt.Errorf("task %q is being started already", cfg.ID)
 		}
-		changed := b.changed
+		earlier := b.earlier(cfg)
+		if earlier == nil {
+			defer b.mu.Unlock()
+			ctx, done := b.add(ctx, cfg)
+			return ctx, done, nil
+		}
 		b.mu.Unlock()
+		earlier.cancel(errSuperseded)
 		select {
-		case <-changed:
+		case <-earlier.done:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
 }
 
-// makeWay lets other starts work while one waits for something that may take long.
-func (b *startBook) makeWay(taskID string) {
-	b.mu.Lock()
-	f := b.flight[taskID]
-	b.mu.Unlock()
-	if f != nil && f.release != nil {
-		f.release()
+// earlier finds a start of the same task; the caller holds the lock.
+func (b *startBook) earlier(cfg *drivers.TaskConfig) *startInFlight {
+	for _, f := range b.flight {
+		if cfg.AllocID != "" && f.alloc == cfg.AllocID && f.task == cfg.Name {
+			return f
+		}
 	}
+	return nil
 }
 
-func (b *startBook) leave(job string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.total--
-	if b.atWork[job]--; b.atWork[job] == 0 {
-		delete(b.atWork, job)
-	}
-	b.wake()
-}
-
-// begin records a start until done is called. Its context ends with the driver's and
-// when the task is stopped.
-func (b *startBook) begin(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, done func(), err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.flight[cfg.ID] != nil {
-		return nil, nil, fmt.Errorf("task %q is being started already", cfg.ID)
-	}
+// add records a start; the caller holds the lock.
+func (b *startBook) add(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	f := &startInFlight{ctx: ctx, cancel: cancel, done: make(chan struct{})}
+	f := &startInFlight{alloc: cfg.AllocID, task: cfg.Name, began: time.Now(), ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	b.flight[cfg.ID] = f
+	ignore := func() bool { return true }
+	if caller := b.callers[cfg.ID]; caller != nil {
+		ignore = context.AfterFunc(caller, func() { cancel(errClientGone) })
+	}
 	return ctx, func() {
+		ignore()
 		cancel(nil)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.flight, cfg.ID)
 		close(f.done)
-	}, nil
+	}
 }
 
-// cancel ends the start of a task, where one is under way, and waits until nothing
-// of it goes on or ctx ends. It reports whether there was one.
-func (b *startBook) cancel(ctx context.Context, taskID string) (bool, error) {
+// since returns the starts that began before a time.
+func (b *startBook) since(before time.Time) []*startInFlight {
 	b.mu.Lock()
-	f := b.flight[taskID]
-	b.mu.Unlock()
-	if f == nil {
-		return false, nil
+	defer b.mu.Unlock()
+	var all []*startInFlight
+	for _, f := range b.flight {
+		if f.began.Before(before) {
+			all = append(all, f)
+		}
 	}
-	f.cancel(errStartStopped)
-	select {
-	case <-f.done:
-		return true, nil
-	case <-ctx.Done():
-		return true, fmt.Errorf("the start of task %q is canceled and has not ended: %w", taskID, ctx.Err())
+	return all
+}
+
+// enter waits until a start may be at work.
+func (b *startBook) enter(ctx context.Context, cfg *drivers.TaskConfig) error {
+	leave, err := b.room.take(ctx, cfg.Namespace, cfg.JobID)
+	if err != nil {
+		return err
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.flight[cfg.ID]; f != nil {
+		f.leave = leave
+		return nil
+	}
+	leave() // it is no start of Nomad's
+	return nil
+}
+
+// leave lets others work, while a start waits for what may take long, or when it is over.
+func (b *startBook) leave(cfg *drivers.TaskConfig) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.flight[cfg.ID]; f != nil && f.leave != nil {
+		f.leave()
+		f.leave = nil
+	}
+}
+
+// aside lets others work while a start waits for something, and has it wait until it may
+// go on.
+func (b *startBook) aside(ctx context.Context, cfg *drivers.TaskConfig, wait func() error) error {
+	b.leave(cfg)
+	if err := wait(); err != nil {
+		return err
+	}
+	return b.enter(ctx, cfg)
 }

@@ -2,6 +2,8 @@ package driver
 
 import (
 	"context"
+	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/state"
+	"github.com/hashicorp/nomad/nomad/mock"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
@@ -33,110 +38,174 @@ func (d *Driver) at(name string, before bool, do func(context.Context)) {
 	}
 }
 
-// TestAStartIsCanceledAtEachStep: nothing of it is left, and the task can be started
-// again.
+// nomadState is the database of a Nomad client, which Nomad's own code writes.
+type nomadState struct {
+	state.StateDB
+	path string
+}
+
+func newNomadState(t *testing.T) nomadState {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := state.NewBoltStateDB(hclog.NewNullLogger(), dir)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return nomadState{db, filepath.Join(dir, "state.db")}
+}
+
+// stop does what Nomad's client does about a task that is to end while it starts.
+func (s nomadState) stop(cfg *drivers.TaskConfig) error {
+	alloc := mock.Alloc()
+	alloc.ID, alloc.DesiredStatus = cfg.AllocID, structs.AllocDesiredStatusStop
+	return s.PutAllocation(alloc)
+}
+
+// endUnwanted does what the driver does every second.
+func (e *env) endUnwanted(s nomadState) error {
+	return endUnwanted(s.path, e.driver.starts.since(time.Now().Add(time.Hour)))
+}
+
+// TestAStartIsCanceledAtEachStep: by its job's end, and by the end of the client that
+// asked for it. Nothing of it is left, and the task can be started again.
 func TestAStartIsCanceledAtEachStep(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, name := range namesOf(startSteps) {
-			for _, before := range []bool{true, false} {
-				for how, end := range map[string]func(id string) error{
-					"stop":    func(id string) error { return e.driver.StopTask(id, time.Minute, "SIGTERM") },
-					"destroy": func(id string) error { return e.driver.DestroyTask(id, true) },
-				} {
-					cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
-					ended := make(chan error, 1)
-					e.driver.at(name, before, func(ctx context.Context) {
-						go func() { ended <- end(cfg.ID) }()
-						<-ctx.Done()
-					})
-					_, _, err := e.driver.StartTask(cfg)
-					must.NoError(t, <-ended, must.Sprint(how, name, before))
-					must.ErrorIs(t, err, errStartStopped, must.Sprint(how, name, before))
-					must.Eq(t, nil, e.leftovers(), must.Sprint(how, name, before))
-				}
+		nomad := newNomadState(t)
+		for n, name := range namesOf(startSteps) {
+			cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
+			caller, gone := context.WithCancel(t.Context())
+			ended, says := make(chan error, 1), "Nomad wants the allocation to stop"
+			end := func() error { return errors.Join(nomad.stop(cfg), e.endUnwanted(nomad)) }
+			if n%2 == 1 {
+				says, end = errClientGone.Error(), func() error { gone(); return nil }
 			}
+			e.driver.at(name, n%3 == 0, func(ctx context.Context) {
+				ended <- end()
+				<-ctx.Done()
+			})
+			over := e.driver.starts.calledBy(caller, cfg.ID)
+			_, _, err := e.driver.StartTask(cfg)
+			over()
+			gone()
+			must.NoError(t, <-ended, must.Sprint(name))
+			must.ErrorIs(t, err, errStartStopped, must.Sprint(name))
+			must.ErrorContains(t, err, says, must.Sprint(name))
+			must.Eq(t, nil, e.leftovers(), must.Sprint(name))
 		}
 		e.driver.steps = startSteps
 		e.start(e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0)))
 	})
 }
 
-// canceled reports whether a start that is under way has been canceled.
-func (b *startBook) canceled(taskID string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f := b.flight[taskID]
-	return f != nil && f.ctx.Err() != nil
+// TestAStartEndsBeforeTheNextOfItsTask: a client that was restarted asks for the start
+// under another ID, maybe before the driver has seen that the one before is gone.
+func TestAStartEndsBeforeTheNextOfItsTask(t *testing.T) {
+	b := newStartBook()
+	first := &drivers.TaskConfig{ID: "a/web/1", AllocID: "a", Name: "web"}
+	ctx, done, err := b.begin(t.Context(), first)
+	must.NoError(t, err)
+	_, _, err = b.begin(t.Context(), first)
+	must.ErrorContains(t, err, "is being started already")
+	_, other, err := b.begin(t.Context(), &drivers.TaskConfig{ID: "a/side/1", AllocID: "a", Name: "side"})
+	must.NoError(t, err)
+	defer other()
+	var ended atomic.Bool
+	go func() {
+		<-ctx.Done()
+		ended.Store(true)
+		done()
+	}()
+	_, done2, err := b.begin(t.Context(), &drivers.TaskConfig{ID: "a/web/2", AllocID: "a", Name: "web"})
+	must.NoError(t, err)
+	must.True(t, ended.Load())
+	must.ErrorIs(t, context.Cause(ctx), errSuperseded)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = b.begin(over, &drivers.TaskConfig{ID: "a/web/3", AllocID: "a", Name: "web"})
+	must.ErrorIs(t, err, context.Canceled)
+	done2()
 }
 
-// TestStartsAreBounded: of all, and of a job a quarter, so that no job keeps others
-// from starting.
-func TestStartsAreBounded(t *testing.T) {
+// TestPlacesAreBounded: of all, of a namespace half and of a job a quarter, so that nobody
+// keeps everybody else from starting.
+func TestPlacesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newStartBook()
-		b.setLimit(8)
-		admitted := map[string]int{}
-		var releases []func()
+		p := newPlaces(8)
 		var mu sync.Mutex
-		start := func(ctx context.Context, job string) {
+		var gives []func()
+		have := map[string]int{}
+		take := func(ctx context.Context, namespace, job string) {
 			go func() {
-				release, err := b.admit(ctx, &drivers.TaskConfig{JobID: job})
+				give, err := p.take(ctx, namespace, job)
 				if err != nil {
 					return
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				admitted[job]++
-				releases = append(releases, release)
+				have[namespace+"/"+job]++
+				gives = append(gives, give)
 			}()
 		}
 		for range 5 {
-			start(t.Context(), "hostile")
+			take(t.Context(), "hostile", "a")
 		}
 		synctest.Wait()
-		must.Eq(t, map[string]int{"hostile": 2}, admitted)
+		must.Eq(t, map[string]int{"hostile/a": 2}, have)
+		for _, job := range []string{"b", "c"} {
+			take(t.Context(), "hostile", job)
+			take(t.Context(), "hostile", job)
+			synctest.Wait()
+		}
+		must.Eq(t, map[string]int{"hostile/a": 2, "hostile/b": 2}, have)
 		ctx, cancel := context.WithCancel(t.Context())
-		for _, job := range []string{"a", "b", "c", "d"} {
-			start(ctx, job)
-			start(ctx, job)
+		for _, job := range []string{"a", "b", "c"} { // of the same names, and others'
+			take(ctx, "good", job)
+			take(ctx, "good", job)
+			synctest.Wait()
 		}
-		synctest.Wait()
-		must.Len(t, 8, releases, must.Sprint("more starts are at work than may be"))
+		must.Eq(t, map[string]int{"hostile/a": 2, "hostile/b": 2, "good/a": 2, "good/b": 2}, have)
 		cancel() // those that wait give up
-		for _, release := range releases {
-			release()
+		for _, give := range gives[:2] {
+			give()
+			give() // once
 		}
 		synctest.Wait()
-		must.Eq(t, 4, admitted["hostile"])
-		for _, release := range releases[8:] {
-			release()
+		must.Len(t, 10, gives)
+		for _, give := range gives[2:] {
+			give()
 		}
 		synctest.Wait()
-		must.Eq(t, 5, admitted["hostile"])
+		for _, give := range gives[10:] {
+			give()
+		}
+		synctest.Wait()
+		must.Eq(t, 5, have["hostile/a"])
+		must.Eq(t, 2, have["hostile/c"])
+		for _, give := range gives {
+			give()
+		}
+		must.Zero(t, p.total)
+		must.MapEmpty(t, p.taken)
 	})
 }
 
-// A limit that is raised lets starts work that wait for room, without another's end.
-func TestStartsThatWaitSeeAHigherLimit(t *testing.T) {
+// A limit that is raised gives places to those that wait, without another's end.
+func TestWhoWaitsSeesAHigherLimit(t *testing.T) {
 	for _, higher := range []int{2, 0} {
 		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			b := newStartBook()
-			b.setLimit(1)
-			_, err := b.admit(ctx, &drivers.TaskConfig{JobID: "first"})
+			p := newPlaces(1)
+			_, err := p.take(t.Context(), "", "first")
 			must.NoError(t, err)
-			var admitted atomic.Bool
+			var has atomic.Bool
 			go func() {
-				_, err := b.admit(ctx, &drivers.TaskConfig{JobID: "second"})
-				admitted.Store(err == nil)
+				_, err := p.take(t.Context(), "other", "second")
+				has.Store(err == nil)
 			}()
 			synctest.Wait()
-			must.False(t, admitted.Load())
-			b.setLimit(higher)
+			must.False(t, has.Load())
+			p.setLimit(higher)
 			synctest.Wait()
-			must.True(t, admitted.Load(), must.Sprintf("a limit of %d is not seen", higher))
+			must.True(t, has.Load(), must.Sprintf("a limit of %d is not seen", higher))
 		})
 	}
 }
@@ -149,7 +218,7 @@ func TestGettingAnImageEnds(t *testing.T) {
 		r.push(t, "box:1")
 		var blobs atomic.Int64
 		config := imageConfig(slowRegistry(t, r, &blobs, 0, make(chan struct{})) + "/box:1")
-		config.ImagePullTimeout = "1000h"
+		config.ImagePullTimeout = "10m"
 		_, _, err := limited.driver.StartTask(limited.quietTask(config))
 		must.ErrorContains(t, err, "took longer than image_timeout, 300ms")
 		must.True(t, structs.IsRecoverable(err))

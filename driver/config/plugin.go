@@ -34,6 +34,7 @@ type Config struct {
 	MaxImageSize      string        `codec:"max_image_size"`
 	MaxUnpackedSize   string        `codec:"max_unpacked_size"`
 	ImageTimeout      string        `codec:"image_timeout"`
+	MaxPullTimeout    string        `codec:"max_image_pull_timeout"`
 	AllowUnconfined   bool          `codec:"allow_unconfined"`
 	AllowSnapshotters []string      `codec:"allow_snapshotters"`
 	InitPath          string        `codec:"init_path"`
@@ -110,14 +111,16 @@ var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"max_exec_sessions": defaulted("max_exec_sessions", "number", `100`),
 	"max_swap":          defaulted("max_swap", "string", `"0"`),
 	// The largest images of frameworks have some 20 GB, and twice that unpacked.
-	"max_image_size":     defaulted("max_image_size", "string", `"100G"`),
-	"max_unpacked_size":  defaulted("max_unpacked_size", "string", `"200G"`),
-	"image_timeout":      defaulted("image_timeout", "string", `"2h"`),
-	"allow_unconfined":   defaulted("allow_unconfined", "bool", `false`),
-	"allow_snapshotters": hclspec.NewAttr("allow_snapshotters", "list(string)", false),
-	"init_path":          defaulted("init_path", "string", `"/usr/bin/tini-static"`),
-	"self_path":          defaulted("self_path", "string", `"nomad-gpu-self"`),
-	"hosts_dir":          defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
+	"max_image_size":    defaulted("max_image_size", "string", `"100G"`),
+	"max_unpacked_size": defaulted("max_unpacked_size", "string", `"200G"`),
+	"image_timeout":     defaulted("image_timeout", "string", `"2h"`),
+	// A registry that sends nothing for so long will not.
+	"max_image_pull_timeout": defaulted("max_image_pull_timeout", "string", `"10m"`),
+	"allow_unconfined":       defaulted("allow_unconfined", "bool", `false`),
+	"allow_snapshotters":     hclspec.NewAttr("allow_snapshotters", "list(string)", false),
+	"init_path":              defaulted("init_path", "string", `"/usr/bin/tini-static"`),
+	"self_path":              defaulted("self_path", "string", `"nomad-gpu-self"`),
+	"hosts_dir":              defaulted("hosts_dir", "string", `"/etc/containerd/certs.d"`),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"username":       hclspec.NewAttr("username", "string", false),
 		"password":       hclspec.NewAttr("password", "string", false),
@@ -199,6 +202,10 @@ func (c Config) Parse() (Settings, error) {
 		}
 		*d.into = value
 	}
+	patience, err := time.ParseDuration(c.MaxPullTimeout)
+	if err != nil || patience < 0 {
+		m.Add("max_image_pull_timeout", "%q is not a duration (write for example \"10m\", or \"0s\" for no limit)", c.MaxPullTimeout)
+	}
 	for i, r := range c.Registries {
 		if r.ServerAddress == "" || r.Username == "" {
 			m.Add(fmt.Sprintf("registry[%d]", i), "server_address %q and username %q must both be written, such as \"registry.example:5000\" and \"puller\"", r.ServerAddress, r.Username)
@@ -220,6 +227,7 @@ func (c Config) Parse() (Settings, error) {
 		m.Add("bridge_subnet", "%q is not a network (write for example \"172.26.128.0/20\")", c.BridgeSubnet)
 	}
 	s.Policy = c.policy()
+	s.Policy.MaxPullTimeout = patience
 	c.sizes(&m, &s)
 	m.AddErr("policy", s.Policy.Check())
 	return s, m.ErrIn(Config{})

@@ -20,7 +20,7 @@ func decode(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 }
 
 // defaults are those of a task's config block.
-var defaults = spec.Config{ImagePullTimeout: "5m", NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
+var defaults = spec.Config{NoNewPrivileges: true, Seccomp: true, HostDNS: true, Swappiness: -1}
 
 func TestPluginConfigDefaults(t *testing.T) {
 	var config Config
@@ -30,7 +30,7 @@ func TestPluginConfigDefaults(t *testing.T) {
 	must.Eq(t, Config{
 		Enabled: true, Socket: "/run/containerd/containerd.sock", Namespace: "nomad-gpu",
 		ContainerdRuntime: "io.containerd.runc.v2", Snapshotter: "overlayfs", StatsInterval: "1s",
-		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "0", MaxImageSize: "100G", MaxUnpackedSize: "200G", ImageTimeout: "2h", InitPath: "/usr/bin/tini-static", SelfPath: "nomad-gpu-self", HostsDir: "/etc/containerd/certs.d",
+		AllowCaps: spec.DefaultCaps, PidsLimit: 16384, MaxStarts: 100, MaxExecSessions: 100, MaxSwap: "0", MaxImageSize: "100G", MaxUnpackedSize: "200G", ImageTimeout: "2h", MaxPullTimeout: "10m", InitPath: "/usr/bin/tini-static", SelfPath: "nomad-gpu-self", HostsDir: "/etc/containerd/certs.d",
 		GC:  GCConfig{Image: true, ImageDelay: "3m", Container: true, Period: "5m", Grace: "5m"},
 		GPU: GPUConfig{Watchdog: "kill"}, StateDir: "/run/nomad-gpu",
 		CDISpecDirs: []string{"/etc/cdi", "/var/run/cdi"}, CNIPath: "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni",

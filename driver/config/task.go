@@ -16,7 +16,7 @@ var TaskSchema = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"command":            hclspec.NewAttr("command", "string", false),
 	"args":               hclspec.NewAttr("args", "list(string)", false),
 	"entrypoint":         hclspec.NewAttr("entrypoint", "list(string)", false),
-	"image_pull_timeout": defaulted("image_pull_timeout", "string", `"5m"`),
+	"image_pull_timeout": hclspec.NewAttr("image_pull_timeout", "string", false),
 	"force_pull":         hclspec.NewAttr("force_pull", "bool", false),
 	"auth": hclspec.NewBlock("auth", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"username":       hclspec.NewAttr("username", "string", false),

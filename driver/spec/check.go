@@ -24,7 +24,7 @@ import (
 func (c Config) Check(policy Policy) error {
 	var texts, m Mistakes
 	c.checkText(&texts)
-	c.checkImage(&m)
+	c.checkImage(&m, policy)
 	c.checkHostname(&m)
 	c.checkPrivileges(policy, &m)
 	c.checkDevices(policy, &m)
@@ -137,7 +137,7 @@ func flatten(m map[string]string) []string {
 	return all
 }
 
-func (c Config) checkImage(m *Mistakes) {
+func (c Config) checkImage(m *Mistakes, policy Policy) {
 	named, err := reference.ParseDockerRef(c.Image)
 	switch {
 	case c.Image == "":
@@ -148,15 +148,28 @@ func (c Config) checkImage(m *Mistakes) {
 	case reference.Domain(named) == ArchiveDomain:
 		m.Add("image", "%q is another task's archive; name the archive, such as \"local/image.tar\"", c.Image)
 	}
-	_, err = c.PullTimeout()
+	_, err = c.PullTimeout(policy)
 	m.AddErr("image_pull_timeout", err)
 }
 
-// PullTimeout is how long a pull may receive nothing.
-func (c Config) PullTimeout() (time.Duration, error) {
+// pullTimeout is how long a pull may receive nothing where its author does not say.
+const pullTimeout = 5 * time.Minute
+
+// PullTimeout is how long a pull may receive nothing; 0 is for as long as it likes.
+func (c Config) PullTimeout(policy Policy) (time.Duration, error) {
+	most := policy.MaxPullTimeout
+	if c.ImagePullTimeout == "" {
+		if most > 0 {
+			return min(most, pullTimeout), nil
+		}
+		return pullTimeout, nil
+	}
 	idle, err := time.ParseDuration(c.ImagePullTimeout)
 	if err != nil || idle < 0 {
 		return 0, &Mistakes{[]Mistake{{"image_pull_timeout", fmt.Sprintf("%q is not a duration (write for example \"5m\")", c.ImagePullTimeout)}}}
+	}
+	if most > 0 && (idle == 0 || idle > most) {
+		return 0, &Mistakes{[]Mistake{{"image_pull_timeout", fmt.Sprintf("%q is above the %s that this node's operator allows (max_image_pull_timeout; 0 is for as long as it takes)", c.ImagePullTimeout, most)}}}
 	}
 	return idle, nil
 }

@@ -1,5 +1,7 @@
 package spec
 
+import "time"
+
 // Config is the config block of a task, as its author wrote it. Names that
 // nomad-driver-containerd of Roblox has mean the same here.
 type Config struct {
@@ -128,6 +130,9 @@ type Policy struct {
 	PidsLimit int64
 	// MaxSwapBytes is the most swap that a task may use, which is the node's.
 	MaxSwapBytes int64
+	// MaxPullTimeout is the longest that a task may have a pull wait for its registry; 0 is
+	// no limit.
+	MaxPullTimeout time.Duration
 	// AllowUnconfined lets a task replace the default seccomp profile, AppArmor
 	// profile or SELinux label, or gain privileges by execve.
 	AllowUnconfined bool

@@ -10,7 +10,6 @@ import (
 	"os"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins"
 	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/driver"
@@ -25,7 +24,8 @@ func main() {
 		program.Main()
 	}
 	agentlog.Outlive(config.PluginName)
-	plugins.ServeCtx(func(ctx context.Context, logger hclog.Logger) any { return driver.New(ctx, logger) })
+	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true}) // as Nomad's own plugins log
+	driver.Serve(driver.New(context.Background(), logger), logger)
 }
 
 var program = command.Program{Name: config.PluginName, Commands: []command.Command{
