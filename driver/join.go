@@ -29,6 +29,9 @@ func (d *Driver) join(ctx context.Context, p *startPlan) error {
 		if shared.task == "" {
 			continue
 		}
+		if t, _ := d.tasks.find(p.cfg.AllocID, shared.task); t == nil {
+			d.emit(p.cfg, fmt.Sprintf("waits for task %q to run: %s \"task:%s\"", shared.task, shared.key, shared.task), nil)
+		}
 		owner, namespace, err := d.partner(ctx, p.cfg.AllocID, shared.task, shared.kind)
 		if err != nil {
 			return structs.NewRecoverableError(fmt.Errorf("%s \"task:%s\": %w", shared.key, shared.task, err), true)
