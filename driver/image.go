@@ -33,7 +33,7 @@ func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskCo
 	if image, found, err := presentImage(ctx, env, config, named); found || err != nil {
 		return image, err
 	}
-	// A start that waits for a registry keeps nobody else from starting.
+	// A start that waits for a registry keeps no other from starting.
 	err = d.starts.aside(ctx, cfg, func() error {
 		give, err := d.starts.pulls.take(ctx, cfg.Namespace, cfg.JobID)
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// errStartStopped is the cause of a start that was canceled because nobody wants its task
-// any more.
+// errStartStopped is the cause of a start that was canceled because its task is no longer
+// wanted.
 var errStartStopped = errors.New("the task was stopped before it had started")
 
 var (
@@ -61,7 +61,7 @@ func (b *startBook) calledBy(caller context.Context, taskID string) (over func()
 }
 
 // begin records a start until done is called. Its context ends with the driver's, with the
-// caller's, and when nobody wants the task any more. An earlier start of the task, for which
+// caller's, and when the task is no longer wanted. An earlier start of the task, for which
 // a client asked that has died since, ends first: it has another ID.
 func (b *startBook) begin(ctx context.Context, cfg *drivers.TaskConfig) (_ context.Context, done func(), err error) {
 	for {

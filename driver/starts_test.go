@@ -126,8 +126,8 @@ func TestAStartEndsBeforeTheNextOfItsTask(t *testing.T) {
 	done2()
 }
 
-// TestPlacesAreBounded: of all, of a namespace half and of a job a quarter, so that nobody
-// keeps everybody else from starting.
+// TestPlacesAreBounded: of all, of a namespace half and of a job a quarter, so that none
+// keeps all others from starting.
 func TestPlacesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlaces(8)

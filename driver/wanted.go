@@ -19,7 +19,7 @@ import (
 // started. Most starts are over before that.
 const wantedPeriod = time.Second
 
-// wantedLoop ends the starts that nobody wants any more, until the driver ends.
+// wantedLoop ends the starts that are no longer wanted, until the driver ends.
 func (d *Driver) wantedLoop() {
 	path, told := "", false
 	for pause(d.ctx, wantedPeriod) {
