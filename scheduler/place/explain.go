@@ -58,7 +58,7 @@ func (p *Planner) Explain(r *Request, now time.Time) (Explanation, error) {
 }
 
 // candidates are the best pools for the shape, best first: those of the best classes,
-// each of which has the best pool at least.
+// at least the best pool of each.
 func (p *Planner) candidates(sh *shape) []Candidate {
 	ix := p.indexOf(sh)
 	var best []ranked

@@ -32,8 +32,8 @@ func (p *Planner) PlaceGang(rs []Request) ([]Placement, error) {
 }
 
 // mostGangTries bounds how many placements are tried for a gang that does not fit
-// where each of its tasks would go by itself: so many on a node of each class, and
-// so many more on all nodes and GPUs.
+// where each of its tasks would go by itself: this number on a node of each class, and
+// as many more on all nodes and GPUs.
 const mostGangTries = 2000
 
 // searchGang tries the nodes of every class for every request, those first that
@@ -106,7 +106,7 @@ func (p *Planner) preferredPlacements(r *Request) iter.Seq[Placement] {
 	}
 }
 
-// everyPlacement yields the placements that differ in what they leave free on a pool. With
+// everyPlacement yields the placements that leave different capacity free on a pool. With
 // apart, for other requests that tell pools of one state apart, they are on every pool. The
 // score of each is that of the pool.
 func (p *Planner) everyPlacement(r *Request, apart bool) iter.Seq[Placement] {

@@ -19,10 +19,10 @@ type Headroom struct {
 // largest of them takes.
 const leastLarge, mostLarge = 4, 8
 
-// mostKept bounds what is kept, whatever comes, to a quarter of the GPUs, or one place.
+// mostKept bounds the kept room, whatever comes, to a quarter of the GPUs, or one place.
 const mostKept = 4
 
-// ArriveAt is [Planner.Arrive] for a request of which it is known when it arrived. How often
+// ArriveAt is [Planner.Arrive] for a request with a known time of arrival. How often
 // large requests arrive says how much room is kept for them.
 func (p *Planner) ArriveAt(r *Request, at time.Time) {
 	p.arrived.Note(r.GPUs, r.Whole, r.Priority, at)
@@ -89,7 +89,7 @@ type keptKind struct {
 	places forecast.LargePlaces
 }
 
-// kept is what is kept from a request that has waited for so long, the smallest tasks first.
+// kept is the room kept from a request that has waited for so long, the smallest tasks first.
 func (p *Planner) kept(r *Request, waited time.Duration) iter.Seq[keptKind] {
 	return func(yield func(keptKind) bool) {
 		if !p.keepsFrom(r, waited) {
@@ -115,7 +115,7 @@ func (p *Planner) keepsFrom(r *Request, waited time.Duration) bool {
 	return waited < p.weights.HeadroomWait && p.scorer.Turnover.Lives && p.shapeOf(r).Req.Policy == fit.PolicyBalanced
 }
 
-// headroom is the room for large tasks of so many GPUs, and whether no more of it is left
+// headroom is the room for large tasks of that number of GPUs, and whether no more of it is left
 // than is kept from a task of n GPUs with this priority.
 func (p *Planner) headroom(large *forecast.LargePlaces, gpus, n, priority int) (Headroom, bool) {
 	rate := large.Part * p.arrived.PerSecond(gpus, priority)

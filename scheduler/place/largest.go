@@ -18,10 +18,10 @@ type Lot struct {
 
 // Largest is the largest of some sizes, from 1, at which a lot of tasks would start now,
 // and how many nodes have room for one of them; 0 where they would at none. Size must not
-// ask for less as it grows, and may change only what is asked of GPUs.
+// ask for less as it grows, and may change only the request for GPUs.
 //
 // It costs one look at all nodes, and then one per halving of the sizes at those that could
-// take the smallest, of which such in the same state are looked at once. Nothing of it is
+// take the smallest; nodes in the same state are looked at once. Nothing of it is
 // remembered.
 func (p *Planner) Largest(lot *Lot, sizes int, size func(n int) Request) (n, nodes int) {
 	if sizes < 1 || lot.Tasks < 1 {

@@ -36,7 +36,7 @@ func NewSnapshot() *Snapshot { return cluster.NewSnapshot() }
 // Everything selects all usages, for [Snapshot.Serves].
 func Everything(*Usage) bool { return true }
 
-// What a task asks for; package fit says what it takes of a GPU, and where it fits.
+// A task's request; package fit computes its share of a GPU, and where it fits.
 type (
 	Request = fit.Request
 	Beside  = fit.Beside

@@ -118,8 +118,8 @@ const forgetAtLeast = 64
 
 // forget makes shapes that came once cost little: indexes that are far behind, or
 // that were not asked about since the last look, are dropped and, where there are many
-// shapes, those that were not asked about either and of which the demand holds no
-// task. Many is twice what the demand holds, so that half or more of them are not
+// shapes, those that were not asked about either and whose tasks the demand does not
+// hold. Many is twice the number that the demand holds, so that half or more of them are not
 // in it. The next look is a part of the number of shapes away: looks cost each of
 // them no more, however many there are.
 func (p *Planner) forget() {
@@ -192,7 +192,7 @@ func milliPerGPU(r *Request) int64 {
 	return r.ShareMilli
 }
 
-// review learns the demand again when it is no longer what was learned.
+// review learns the demand again when it has changed.
 func (p *Planner) review() {
 	if p.demand.Drift()*1000 >= float64(p.weights.DriftMilli) || p.scorer.Turnover.Lives && p.coarse != p.livesCoarsely() {
 		p.relearn()
@@ -387,7 +387,7 @@ const waryEvery = 32
 
 // wariness is how careful prices have to be. Where tasks only come, nothing is known of what
 // comes next, and what arrives lately is unlike what arrived in all, as where tasks come in the
-// order of their size, they are careful ([forecast.Pricing.Careful]): of what small tasks have
+// order of their size, they are careful ([forecast.Pricing.Careful]): out of nodes that small tasks have
 // broken by then, no room for large ones can be made. It is 0, not at all, 1, careful, or careful and so many
 // times as high.
 func (p *Planner) wariness() int64 {

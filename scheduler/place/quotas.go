@@ -54,7 +54,7 @@ func (p *Planner) rankOf(r *Request) quota.Rank {
 }
 
 // Reclaims reports whether a request for which there is no room would have some once all has gone
-// that must give way to it, also what is spared for now.
+// that must give way to it, also work that is spared for now.
 func (p *Planner) Reclaims(r *Request, now time.Time) bool {
 	e := p.eviction(r, p.shapeOf(r), now, map[string]bool{})
 	e.Ever = true

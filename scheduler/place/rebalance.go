@@ -39,8 +39,8 @@ type Rebalancing struct {
 	MinMilli     int64             // smallest gain worth a move; default 50
 	PoolsPerMove int               // pools looked at per move, those with the most waste; default 16
 	CanMove      func(*Usage) bool // nil: all that are not protected
-	// Request is what a usage asked for; nil: what it holds, on the same kind of GPU in
-	// the same datacenter and pool. What it does not know is not moved.
+	// Request is the request of a usage; nil: its holdings, on the same kind of GPU in
+	// the same datacenter and pool. Usages that it does not know are not moved.
 	Request func(*Usage) (Request, bool)
 	// Hot are the GPUs, by ID, that have been measured to be fully used for long.
 	Hot map[string]bool
@@ -48,7 +48,7 @@ type Rebalancing struct {
 	// moved off them; other work Nomad moves.
 	Emptying map[string]bool
 
-	closed map[string]bool // nodes that have got work off a hot GPU: what is measured there is old
+	closed map[string]bool // nodes that have got work off a hot GPU: measurements there are old
 }
 
 // Rebalance proposes moves that pay: over the horizon, what they win is worth more
@@ -106,7 +106,7 @@ func (o *Rebalancing) takes(n *cluster.NodeState) bool {
 // movable reports whether a usage may be moved at now.
 func (o *Rebalancing) movable(u *Usage, now time.Time) bool { return !u.Protected(now) && o.CanMove(u) }
 
-// worth is what is gained over the horizon, less what is lost, in
+// worth is the gain over the horizon, less the loss, in
 // milli-seconds.
 func (m *Move) worth(o *Rebalancing) int64 {
 	return m.GainMilli*int64(o.Horizon/time.Second) - m.LostMilliSeconds

@@ -70,9 +70,9 @@ type relocation struct {
 	p      *Planner
 	o      *Rebalancing
 	now    time.Time
-	spared map[string]bool             // the group itself, and what is moved already
+	spared map[string]bool             // the group itself, and work that is moved already
 	moved  []Usage                     // so far
-	left   map[*cluster.NodeState]bool // by what is moved, and none of it goes there
+	left   map[*cluster.NodeState]bool // by moved work, and none of it goes there
 }
 
 // makeRoom places one request, with work taken away where it must, and books it in the

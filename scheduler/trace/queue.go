@@ -8,8 +8,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// queue is what waits for the collector. OpenTelemetry's own queue drops what it has no
-// room for without a word, so that what it is given is bounded here, and counted.
+// queue holds spans for the collector. OpenTelemetry's own queue drops spans that it has no
+// room for without a word, so they are bounded here, and counted.
 type queue struct {
 	sdk.SpanProcessor
 	waiting atomic.Int64 // and is being sent

@@ -123,14 +123,14 @@ func (t *Tracer) Lost() int64 {
 	return t.queue.lost.Load()
 }
 
-// Close exports what is left, for a moment.
+// Close exports the rest, for a moment.
 func (t *Tracer) Close() {
 	if t.provider == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastTimeout)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // what is lost was told to Failed
+	_ = t.provider.Shutdown(ctx) // Failed has heard of lost spans
 }
 
 // On reports whether traces are exported.

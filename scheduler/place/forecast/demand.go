@@ -8,7 +8,7 @@ import (
 )
 
 // Demand is the mix of requests that the cluster is expected to see. It blends
-// two samples of tasks, each of which counts for a number of arrivals.
+// two samples of tasks; each counts for a number of arrivals.
 type Demand struct {
 	entries []demandEntry
 	tasks   [samples]int64   // sums over the entries
@@ -17,8 +17,8 @@ type Demand struct {
 	coins   splitmix.Source
 }
 
-// The samples of a demand: the prior, which is assumed or history, and what has
-// arrived.
+// The samples of a demand: the prior, which is assumed or history, and the tasks
+// that arrived.
 const (
 	Prior = iota
 	Seen
@@ -67,7 +67,7 @@ func (d *Demand) ForgetPrior(worth int64) {
 	d.tasks[Prior], d.halved[Prior], d.worth[Prior] = 0, 0, float64(worth)
 }
 
-// Thin forgets tasks until at most so many shapes are left: of the larger of the
+// Thin forgets tasks until at most that number of shapes is left: of the larger of the
 // two samples as they are then, about half. The sample counts for as many arrivals
 // as before. Coins decide, because what arrives in turns must not be forgotten in
 // turns.
@@ -128,14 +128,14 @@ func (d *Demand) Weights() []float64 {
 	return out
 }
 
-// Coarse reports that tasks share GPUs and hardly any takes little of one: what is
-// left beside them stays idle unless it fits exactly.
+// Coarse reports that tasks share GPUs and hardly any takes little of one: capacity
+// beside them stays idle unless a task fits exactly.
 func (d *Demand) Coarse() bool {
 	shared, small := d.shared(d.Weights())
 	return shared > 0 && small < fewSmall*shared
 }
 
-// ArrivesCoarse reports that of what has arrived, too, or that too few tasks have come to
+// ArrivesCoarse reports that of the arrivals, too, or that too few tasks have come to
 // tell.
 func (d *Demand) ArrivesCoarse() bool {
 	tasks := make([]float64, len(d.entries))

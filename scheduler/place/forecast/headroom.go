@@ -42,7 +42,7 @@ func (a *Arrivals) Note(gpus int, whole bool, priority int, at time.Time) {
 	}
 }
 
-// PerSecond is how many tasks of so many GPUs, and of this priority or a higher one, arrive
+// PerSecond is how many tasks of that number of GPUs, and of this priority or a higher one, arrive
 // per second; 0 where too few have come to say.
 func (a *Arrivals) PerSecond(gpus, priority int) float64 {
 	n := 0.0
@@ -78,7 +78,7 @@ type LargePlaces struct {
 	class placeClass
 }
 
-// Large is the places for tasks of so many GPUs on a kind; ok is false where no such task is
+// Large is the places for tasks of that number of GPUs on a kind; ok is false where no such task is
 // known.
 func (pl *Places) Large(kind int32, gpus int64) (large LargePlaces, ok bool) {
 	all := 0.0

@@ -49,7 +49,7 @@ func (l *Lifetimes) Ended(ran time.Duration, keys ...string) {
 	}
 }
 
-// forget makes room for a key: those of which none has ended for the longest go, half
+// forget makes room for a key: the keys whose last end is the oldest go, half
 // at a time.
 func (l *Lifetimes) forget() {
 	if len(l.runs) < keysKept {
@@ -76,7 +76,7 @@ type Remaining struct {
 }
 
 // Remaining expects how much longer a task runs that has run for so long, and that says itself
-// it runs for so long at most (0: it says nothing). Of the keys the first counts of which
+// it runs for so long at most (0: it says nothing). The first key counts for which
 // enough have ended, and some that ran longer. A task that has run longer than all of them
 // is expected to run for as long again, and one that has run longer than it said as one that has said
 // nothing.
@@ -116,7 +116,7 @@ func (r *runs) longer(age time.Duration) []time.Duration {
 func (l Remaining) Known() bool { return len(l.runs) > 0 || l.most > 0 }
 
 // At is how much longer the task runs with a chance, from 0 to 1: the higher, the
-// longer. What is known by its limit alone ends at any time until then.
+// longer. A task with a limit alone ends at any time until then.
 func (l Remaining) At(chance float64) time.Duration {
 	if len(l.runs) == 0 {
 		return time.Duration(chance * float64(l.most))

@@ -8,7 +8,7 @@ import (
 
 // Where tasks want compute and GPU memory in other proportions than the GPUs have
 // them, a GPU has two things to waste. A memory-hungry task leaves compute that only
-// others can use: what is idle is counted in both, each by how scarce it is.
+// others can use: idle capacity is counted in both, each by its scarcity.
 
 // Part is so much of one GPU: compute in the lower bits and memory above, in milli. The
 // bit above each half is free, so that one subtraction compares both.
@@ -42,7 +42,7 @@ func (b *both) weigh(p Part) int32 { return b.compute*p.compute() + b.memory*p.m
 
 // dimensions tells whether compute and memory are told apart, and how scarce they are:
 // the scarcer counts in full, the other by how much less of it is wanted.
-// What has arrived says it, once that is enough: a general mix knows no proportions.
+// The arrivals say it, once there are enough: a general mix knows no proportions.
 func (d *Demand) dimensions(s *Supply) (b both) {
 	sample := Prior
 	if d.tasks[Seen] >= FirstReview {
@@ -72,7 +72,7 @@ func (d *Demand) dimensions(s *Supply) (b both) {
 	return both{scarce(compute / most), scarce(memory / most)}
 }
 
-// plenty is the part of what is wanted of the scarcer dimension up to which the other
+// plenty is the part of the demand for the scarcer dimension up to which the other
 // is not scarce at all, and short that from which on it is as scarce.
 const plenty, short = 0.5, 0.75
 
@@ -94,7 +94,7 @@ func (sh *Shape) parts(s *Supply) (compute, memory int32, ok bool) {
 	return 0, 0, false
 }
 
-// pair is what may come to pools of one kind of GPU where both dimensions count.
+// pair is a task that may come to pools of one kind of GPU where both dimensions count.
 type pair struct {
 	streams [][]pairTask
 	minCPU  int32

@@ -102,7 +102,7 @@ func NewPlaces(s *Supply, d *Demand, weights []float64) *Places {
 }
 
 // SetPrices works out π_c = δ·1 GPU·min(1, 2·e/(S+1))·f_c/f_n, where e tasks of n
-// GPUs are expected while what is free is given out, S places are there for the
+// GPUs are expected while the free GPUs are given out, S places are there for the
 // class, and f_c/f_n of the tasks of n GPUs are of it.
 func (pl *Places) SetPrices(s *Supply, d *Demand, weights []float64, free, turnover float64) {
 	pl.Price = [maxPlaceClasses]int64{}

@@ -74,7 +74,7 @@ type Pricing struct {
 }
 
 // Careful is a pricing under which scarce models and room for several GPUs are hardly taken
-// where there is a choice: that of room is so many times as high, counts only with the CPU
+// where there is a choice: the price of room is n times as high, counts only with the CPU
 // for it, and is charged in full also where there is room enough; that of models, which must
 // not be outweighed by it, is four times as much. 0 is the pricing as it is.
 func (w Pricing) Careful(n int64) Pricing {
@@ -96,8 +96,8 @@ func (p *Prices) priceModels(s *Supply, d *Demand, w *Pricing, weights []float64
 }
 
 // claimsOf is the demand to come that is bound to some kinds, the most bound
-// first: tasks that name models, and tasks that fit an empty node of so few
-// kinds that these have less than half of what is free.
+// first: tasks that name models, and tasks that fit an empty node of so few different
+// kinds that these have less than half of the free GPUs.
 func claimsOf(s *Supply, d *Demand, weights []float64, free float64) []claim {
 	var total float64
 	var claims []claim
@@ -181,8 +181,8 @@ func (p *Prices) priceSlots(s *Supply, d *Demand, w *Pricing, weights []float64,
 	}
 }
 
-// wanted is which part of the arrivals, 0 to 1, are tasks of so many whole GPUs:
-// by the prior or by what has arrived, whichever is more. Room that is gone does
+// wanted is the part of the arrivals, 0 to 1, that are tasks of each number of whole GPUs:
+// by the prior or by the arrivals, whichever is more. Room that is gone does
 // not come back, so neither may play down the other.
 func (d *Demand) wanted() (parts [biggestSlot + 1]float64) {
 	var expected, arrived [biggestSlot + 1]float64
@@ -201,7 +201,7 @@ func (d *Demand) wanted() (parts [biggestSlot + 1]float64) {
 // scarcity is the part, 0 to 1, of its price that is charged for a slot when so
 // many tasks are expected: all of it when they may need every slot (chance
 // included: two standard deviations), soon much less when there are more
-// slots, then proportional to what is needed, at most the floor.
+// slots, then proportional to the need, at most the floor.
 func scarcity(expected, slots, floor float64) float64 {
 	short := min(1, (expected+2*math.Sqrt(expected))/(slots+1))
 	return max(short*short*short*short, min(floor, 2*expected/(slots+1)))

@@ -12,10 +12,10 @@ package forecast
 // dearestSpare is the most that a thousandth of a node costs, in milli.
 const dearestSpare = 20
 
-// spareCPU is the part of CPU in what is left, in thousandths.
+// spareCPU is the part of CPU in the remaining capacity, in thousandths.
 const spareCPU = 800
 
-// spareFrom is the ratio of CPU to GPU in use at which CPU begins to be what is
+// spareFrom is the ratio of CPU to GPU in use at which CPU begins to be
 // scarce, and spareWithin the range over which it becomes so.
 const spareFrom, spareWithin = 0.92, 0.10
 

@@ -14,11 +14,11 @@ const gpuMilli = 1000
 // MaxGPUs is how many like GPUs a node has at most.
 const MaxGPUs = 64
 
-// FirstReview is after how many arrivals the demand is first looked at anew; from
+// FirstReview is the number of arrivals after which the demand is first reviewed; from
 // then on whenever their number has doubled.
 const FirstReview = 100
 
-// Shape is what is known of tasks that are all alike.
+// Shape describes tasks that are all alike.
 type Shape struct {
 	CPU, Memory int64
 	GPUs        int
@@ -46,7 +46,7 @@ type Size struct {
 // Kind is what there is of one kind of GPU.
 type Kind struct {
 	Free    int64         // usable milli
-	Idle    map[int32]int // how many pools have so many GPUs idle
+	Idle    map[int32]int // number of pools, by the number of their idle GPUs
 	Largest Size
 }
 

@@ -1,8 +1,8 @@
 package forecast
 
-// Trend tells whether what arrives lately is like what has arrived in all, or odd: as
+// Trend tells whether the latest arrivals are like all arrivals, or odd: as
 // where jobs come in the order of their size. The next arrivals are unlike the past ones
-// then, and what is learned of these is not to be trusted.
+// then, and estimates from the past are not to be trusted.
 type Trend struct {
 	all, late [trendSizes]float64 // tasks by size; parts of the last ones by size
 	tasks     float64
@@ -27,7 +27,7 @@ func (t *Trend) Expect(gpus int, milli int64, tasks float64) {
 	t.tasks += tasks
 }
 
-// Arrive notes a task of so many GPUs, and so much of each.
+// Arrive notes a task of a number of GPUs, and its share of each.
 func (t *Trend) Arrive(gpus int, milli int64) {
 	t.Expect(gpus, milli, 1)
 	for i := range t.late {

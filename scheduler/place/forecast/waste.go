@@ -20,7 +20,7 @@ type Waste struct {
 	shares  [MaxGPUs]int32
 }
 
-// future is what may come to pools of one kind of GPU.
+// future is a sequence of tasks that may come to pools of one kind of GPU.
 type future struct {
 	streams  [][]futureTask
 	cpuStep  int64 // MHz; free CPU is rounded to this
@@ -35,7 +35,7 @@ type future struct {
 // is what the slot price protects.
 //
 // The share, in usable milli, is in the upper half and the CPU, in MHz, in the
-// lower, so that one subtraction compares both with what is free.
+// lower, so that one subtraction compares both with the free capacity.
 type futureTask uint64
 
 func newFutureTask(cpu, share int32) futureTask { return futureTask(share)<<32 | futureTask(cpu) }
@@ -44,11 +44,11 @@ func (t futureTask) cpu() int32 { return int32(t) }
 
 func (t futureTask) share() int32 { return int32(t >> 32) }
 
-// enough is a bit above each half of what is free. Where a task takes more, the
+// enough is a bit above each half of the free capacity. Where a task takes more, the
 // subtraction borrows it.
 const enough futureTask = 1<<63 | 1<<31
 
-// within reports that a task fits what is free, which has the bits of enough.
+// within reports that a task fits the free capacity, which has the bits of enough.
 func (t futureTask) within(free futureTask) bool { return (free-t)&enough == enough }
 
 // NewWaste estimates with a precision, once it has learned.
@@ -141,7 +141,7 @@ func (ws *Waste) Key(kind int32, cpu int64) StateKey {
 func (ws *Waste) Known(key StateKey) (idle int32, ok bool) { return ws.known.get(key) }
 
 // Estimate returns the expected terminal waste of a state in milli and
-// remembers it. shares is sorted ascending. What is too little for any task is
+// remembers it. shares is sorted ascending. A remainder too small for any task is
 // lost for certain, so that states which differ in nothing else are played once.
 func (ws *Waste) Estimate(key StateKey, kind int32, cpu int64, shares []int32) int32 {
 	f := &ws.futures[kind]
@@ -206,8 +206,8 @@ func (f *future) fill(stream []futureTask, cpu int32, shares []int32, misses int
 	return lost
 }
 
-// nextWithin is the position of the first pair of which a task fits, or -1 after
-// so many misses.
+// nextWithin is the position of the first pair with a task that fits, or -1 after
+// that number of misses.
 func nextWithin(free futureTask, stream []futureTask, misses int) int {
 	stream = stream[:min(len(stream), 2*misses)]
 	for i := 1; i < len(stream); i += 2 {
@@ -259,9 +259,9 @@ func occupy(share int32, at int, shares []int32) {
 	shares[at] = v
 }
 
-// Precision is how carefully waste is estimated: over so many random futures,
-// each over after so many pairs of tasks in a row that did not fit, with free
-// CPU rounded to so many steps of the largest node of a kind.
+// Precision is how carefully waste is estimated: the number of random futures,
+// the number of pairs in a row that must not fit before one is over, and the number of
+// steps to which free CPU is rounded, of the largest node of a kind.
 type Precision struct {
 	Streams  int
 	Misses   int

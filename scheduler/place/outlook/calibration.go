@@ -25,7 +25,7 @@ const (
 	grace = 10 * time.Second
 )
 
-// Learn takes what was estimated for a start, what was told, and how long it took.
+// Learn takes the estimate for a start, the range that was told, and how long it took.
 func (c *Calibration) Learn(estimated, told Outlook, waited time.Duration) {
 	if !estimated.Known {
 		return

@@ -23,8 +23,8 @@ type Waiter struct {
 }
 
 // Outlook is when the first task of a waiter is likely to start, or all that start
-// together: from now. Of the futures that were played one in twenty is sooner than Soonest, and one
-// in twenty later than Latest. It is not Known where what is in the way is not known to end.
+// together: from now. One in twenty of the futures that were played is sooner than Soonest, and one
+// in twenty later than Latest. It is not Known where the work in the way is not known to end.
 type Outlook struct {
 	Known                   bool
 	Soonest, Likely, Latest time.Duration
@@ -55,7 +55,7 @@ type ending struct {
 	luck  uint64 // which of the chances a play begins with
 }
 
-// Foresee looks at what runs, of which left says how much longer, and at what waits, in
+// Foresee looks at running work, where left says how much longer it runs, and at waiting work, in
 // the order in which it is tried.
 func Foresee(s *cluster.Snapshot, waiting []Waiter, left func(*cluster.Usage) forecast.Remaining) *Foresight {
 	f := &Foresight{snap: s, waiting: waiting}
@@ -87,8 +87,8 @@ func Foresee(s *cluster.Snapshot, waiting []Waiter, left func(*cluster.Usage) fo
 	return f
 }
 
-// Outlook estimates when what waits starts. It plays what runs to its end (what is not known to
-// end stays) and starts what waits as room comes. What comes later may be ahead of
+// Outlook estimates when waiting work starts. It plays running work to its end (work not known to
+// end stays) and starts waiting work as room comes. Later arrivals may be ahead of
 // what comes earlier, but not on the node that is kept for that one: the one where it
 // is expected to fit first.
 func (f *Foresight) Outlook() []Outlook {
@@ -158,7 +158,7 @@ func (f *Foresight) keep() {
 	}
 }
 
-// fitsAfter is when a shape is expected to fit a node, of which work ends in this order.
+// fitsAfter is when a shape is expected to fit a node whose work ends in this order.
 func (f *Foresight) fitsAfter(sh *fit.Shape, ends []ending) time.Duration {
 	r := f.rooms[ends[0].room].Copy()
 	for _, e := range ends {
@@ -214,7 +214,7 @@ func (g *game) chance(luck uint64) float64 {
 	return (float64((luck+uint64(g.number))%uint64(g.plays)) + 0.5) / float64(g.plays)
 }
 
-// next is what ends next, of what ran and of what has started since.
+// next is the work that ends next.
 func (g *game) next() (e endAt, ok bool) {
 	switch {
 	case len(g.begun) > 0 && (len(g.ends) == 0 || compareEnds(g.begun[0], g.ends[0]) < 0):

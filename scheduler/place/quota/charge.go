@@ -26,7 +26,7 @@ func (c Charge) Plus(d Charge) Charge { return Charge{c.Milli + d.Milli, c.Memor
 // Times is the charge of n of its kind; -1 takes it back.
 func (c Charge) Times(n int64) Charge { return Charge{c.Milli * n, c.MemoryMiB * n} }
 
-// Part is an nth of the charge; what is bounded stays so.
+// Part is an nth of the charge; a bound stays a bound.
 func (c Charge) Part(n int) Charge {
 	divide := func(v int64) int64 {
 		if v == 0 {

@@ -17,8 +17,8 @@ type Claim struct {
 	seq int64 // order of booking
 }
 
-// earlier orders by who came first: what has started, by its start, then what has
-// not; of equals what was booked first.
+// earlier orders by age: started work, by its start, then work that has
+// not started; of equals the one booked first.
 func earlier(a, b *Claim) int {
 	return cmp.Or(compareBool(a.Start.IsZero(), b.Start.IsZero()), a.Start.Compare(b.Start), cmp.Compare(a.seq, b.seq))
 }
@@ -51,7 +51,7 @@ const keptChanges = 1 << 12
 func (l *Ledger) logChange(c *Claim, freed bool) {
 	if len(l.changes) >= 2*keptChanges {
 		n := copy(l.changes, l.changes[len(l.changes)-keptChanges:])
-		clear(l.changes[n:]) // they hold on to what has ended
+		clear(l.changes[n:]) // they hold on to ended work
 		l.dropped += int64(len(l.changes) - n)
 		l.changes = l.changes[:n]
 	}

@@ -14,8 +14,8 @@ type Turn struct {
 	Since    time.Time // when it began to wait; of work that runs, when it started
 }
 
-// Order says whose turn it is, at one moment. What waits is tried in this order, and
-// so is what is held for a turn let go; what gives way is taken from its end.
+// Order says whose turn it is, at one moment. Waiting work is tried in this order, and
+// so is held work released; victims are taken from its end.
 //
 //  1. the higher priority
 //  2. the queue that holds the smaller part of its guarantee now (of compute or of

@@ -20,12 +20,12 @@ type Past struct {
 	held     map[string]Use // without that of queues below
 }
 
-// NewPast keeps what is used with a half-life; 0 keeps nothing.
+// NewPast keeps use with a half-life; 0 keeps nothing.
 func NewPast(halfLife time.Duration) *Past {
 	return &Past{halfLife: halfLife, held: map[string]Use{}}
 }
 
-// RestorePast goes on from what was stored of an earlier one.
+// RestorePast goes on from the stored state of an earlier one.
 func RestorePast(halfLife time.Duration, held map[string]Use, at time.Time) *Past {
 	p := NewPast(halfLife)
 	if halfLife > 0 {

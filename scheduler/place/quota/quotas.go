@@ -20,12 +20,12 @@ type Queue struct {
 	LimitMilli         int64  // most that it may hold, borrowed included; 0: no limit
 	GuaranteeMemoryMiB int64  // GPU memory that is the queue's own
 	LimitMemoryMiB     int64
-	// Protected work never gives way to a higher priority, only to those who
-	// want back what it borrowed.
+	// Protected work never gives way to a higher priority, only to owners who
+	// want their GPUs back.
 	Protected bool
 }
 
-// Guarantee is what is the queue's own.
+// Guarantee is the queue's own part.
 func (c Queue) Guarantee() Charge { return Charge{c.GuaranteeMilli, c.GuaranteeMemoryMiB} }
 
 // Limit is the most that the queue may hold.

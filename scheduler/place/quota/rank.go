@@ -10,7 +10,7 @@ import "cmp"
 // compared in this order. leaf says that the work fits into the guarantee of its
 // queue and of all queues above it but the root; root that it fits into the
 // guarantee of the root. Guarantees are filled by priority, of equal priority by
-// who came first; what does not fit is passed over. In the root's guarantee work
+// age; work that does not fit is passed over. In the root's guarantee work
 // that fits its leaf comes before work that does not. Work without a queue has
 // neither, and so does work of a queue without a guarantee; a queue above it
 // without one bounds nothing.

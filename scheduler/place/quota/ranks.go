@@ -20,7 +20,7 @@ type Ranks struct {
 // tree is the work of a root queue and those below it.
 type tree struct {
 	work  []*held // by priority, the highest first; of equal priority by who came first
-	stale bool    // the guarantees have to be filled anew
+	stale bool    // the guarantees have to be filled again
 	// leaves is what work that fits into its guarantees takes of each queue's, by place, and
 	// passed what other work takes of the root's.
 	leaves [][]step
@@ -28,7 +28,7 @@ type tree struct {
 	rest   []*held // scratch
 }
 
-// held is work with its rank. What is read of all work each time is copied from the claim.
+// held is work with its rank. Fields that are read of all work each time are copied from the claim.
 type held struct {
 	claim    *Claim
 	priority int
@@ -125,7 +125,7 @@ func (s *Ranks) Borrows(c Claim) bool {
 func below(path []int) []int { return path[:max(1, len(path)-1)] }
 
 // fits reports whether a charge fits into the guarantees of its queue and those above it but
-// the root, beside what is taken.
+// the root, beside the amounts taken.
 func (s *Ranks) fits(path []int, more Charge, taken func(at int) Charge) bool {
 	if s.own[path[0]] == (Charge{}) {
 		return false
@@ -139,7 +139,7 @@ func (s *Ranks) fits(path []int, more Charge, taken func(at int) Charge) bool {
 }
 
 // passes reports whether a charge that does not fit its leaf fits into the guarantee of the
-// root, beside what is taken. Of a queue that is its own root it never does.
+// root, beside the amounts taken. Of a queue that is its own root it never does.
 func (s *Ranks) passes(path []int, taken, more Charge) bool {
 	own := s.own[path[len(path)-1]]
 	return own != (Charge{}) && taken.Plus(more).Within(own)
@@ -194,7 +194,7 @@ func (s *Ranks) rebuild() {
 }
 
 // fill fills the guarantees of one tree with its work: first those of the queues with what
-// fits them, then what is left of the root's. It adds the work whose rank is new.
+// fits them, then the rest of the root's. It adds the work whose rank is new.
 func (s *Ranks) fill(t *tree, changed []string) []string {
 	taken := make([]Charge, len(s.own))
 	of := func(at int) Charge { return taken[at] }
@@ -237,7 +237,7 @@ func (h *held) becomes(r Rank, changed []string) []string {
 	return append(changed, h.claim.ID)
 }
 
-// stepDown is the steps with what is taken down to a priority, which is not above the last.
+// stepDown is the steps with the amount taken down to a priority, which is not above the last.
 func stepDown(steps []step, priority int, taken Charge) []step {
 	if last := len(steps) - 1; last >= 0 && steps[last].priority == priority {
 		steps[last].taken = taken

@@ -1,7 +1,7 @@
 package ranking
 
 // Log lists which entries changed, in order. Readers keep their position and look
-// only at what is new; a reader that fell behind what is kept reads everything
+// only at new entries; a reader that fell too far behind reads everything
 // again.
 type Log struct {
 	base int64

@@ -32,7 +32,7 @@ func (t *Tree) Len() int {
 	return len(t.levels[0])
 }
 
-// Grow makes room for so many entries. New ones are Absent.
+// Grow makes room for n entries. New ones are Absent.
 func (t *Tree) Grow(n int) {
 	var old []int32
 	if t.levels != nil {

@@ -26,7 +26,7 @@ func (e *Evictions[K]) Note(key K, at time.Time, own bool) {
 	}
 }
 
-// Recall takes what was counted before, all evictions of one and those for the own queue.
+// Recall takes earlier counts, all evictions of one and those for the own queue.
 func (e *Evictions[K]) Recall(key K, all, own []time.Time) {
 	e.all[key] = all
 	if len(own) > 0 {
@@ -34,16 +34,16 @@ func (e *Evictions[K]) Recall(key K, all, own []time.Time) {
 	}
 }
 
-// All is what was counted, and Own what of it was for the own queue. They must not be changed.
+// All is all counted evictions, and Own those for the own queue. They must not be changed.
 func (e *Evictions[K]) All() map[K][]time.Time { return e.all }
 
-// Own is what was counted for the own queue.
+// Own is the counted evictions for the own queue.
 func (e *Evictions[K]) Own() map[K][]time.Time { return e.own }
 
 // Empty reports whether nothing is counted.
 func (e *Evictions[K]) Empty() bool { return len(e.all) == 0 }
 
-// Left reports whether one bears another eviction where so many are allowed: for a queue that
+// Left reports whether one bears another eviction where most are allowed: for a queue that
 // is not its own, or with own for its own.
 func (e *Evictions[K]) Left(key K, most int, own bool) bool {
 	if own {
@@ -52,7 +52,7 @@ func (e *Evictions[K]) Left(key K, most int, own bool) bool {
 	return len(e.all[key])-len(e.own[key]) < most
 }
 
-// Expire removes what is older than [BudgetTime], and returns whose.
+// Expire removes evictions older than [BudgetTime], and returns whose.
 func (e *Evictions[K]) Expire(now time.Time) []K {
 	expire(e.own, now)
 	return expire(e.all, now)

@@ -98,7 +98,7 @@ func (g *GPU) named(conditions []constraint.Constraint) bool {
 	return !slices.ContainsFunc(conditions, func(c constraint.Constraint) bool { return !c.OnInstance(g.Device, g.ID) })
 }
 
-// take takes a block out of what is free, or the first of its alternatives that is there.
+// take takes a block out of the free instances, or the first of its alternatives that is there.
 func (f *unused) take(n *NodeState, b *Block) bool {
 	return f.takeOne(n, b) || slices.ContainsFunc(b.Or, func(or Block) bool { return f.takeOne(n, &or) })
 }
@@ -136,7 +136,7 @@ func (f *unused) takeOne(n *NodeState, b *Block) bool {
 	return true
 }
 
-// give takes so many instances off a GPU.
+// give takes count instances off a GPU.
 func (c *GPUState) give(g *GPU, b *Block, count int64) int64 {
 	if count <= 0 {
 		return 0

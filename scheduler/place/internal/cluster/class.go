@@ -124,7 +124,7 @@ func (c *stateClasses) create(key classKey, b *Pool) int32 {
 	return id
 }
 
-// spare returns an empty class to use anew, or -1 while there are few.
+// spare returns an empty class to reuse, or -1 while there are few.
 func (c *stateClasses) spare() int32 {
 	for len(c.vacant) > len(c.List)/16+KeptVacant {
 		id := c.vacant[0]

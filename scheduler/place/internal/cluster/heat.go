@@ -2,8 +2,8 @@ package cluster
 
 import "slices"
 
-// What a GPU is expected to be used for is what its tasks are promised. Beyond that count what a
-// task was measured to use before ([Take.Expected]), and what is measured on the GPU and none of
+// The expected use of a GPU is the promise to its tasks. Beyond that count the compute that a
+// task was measured to use before ([Take.Expected]), and the use measured on the GPU that none of
 // its tasks explains ([GPU.SurplusMilli]). Where nothing is measured nothing is hot: promises
 // never add up to more than a GPU.
 
@@ -15,7 +15,7 @@ func (t Take) Promised(k *Kind) int64 {
 	return t.Milli
 }
 
-// Burst is the compute that a take is expected to use beyond what it is promised.
+// Burst is the compute that a take is expected to use beyond its promise.
 func (t Take) Burst(k *Kind) int64 { return max(0, t.Expected-t.Promised(k)) }
 
 // promised is the compute of a GPU that is promised to tasks.
@@ -55,8 +55,8 @@ func (n *NodeState) at(t Take) *GPUState {
 // kindAt is the kind of that GPU.
 func (s *Snapshot) kindAt(n *NodeState, t Take) *Kind { return &s.Kinds[n.Where[t.GPU].Pool.Kind] }
 
-// useBy is how much of a GPU a task there seems to use: what is expected of it, and of what was
-// measured beyond that on the GPU its part by what it is promised.
+// useBy is how much of a GPU a task there seems to use: its expected use, and of the use
+// measured beyond that on the GPU its part by its promise.
 func (s *Snapshot) useBy(n *NodeState, t Take) int64 {
 	k := s.kindAt(n, t)
 	use := t.Promised(k) + t.Burst(k)

@@ -36,7 +36,7 @@ type GPU struct {
 
 	MeasuredMilli     int64 // measured compute, 0..1000, or Unmeasured
 	MeasuredMemoryMiB int64 // measured memory, or Unmeasured
-	// SurplusMilli is the compute that is measured beyond what is expected of the tasks there
+	// SurplusMilli is the compute that is measured beyond the expected use of the tasks there
 	// ([Take.Expected]), or nothing that counts.
 	SurplusMilli int64
 }
@@ -103,7 +103,7 @@ func (g *GPU) validate(onNode int) error {
 	return nil
 }
 
-// HasSeats reports whether tasks step aside for each other on the GPU: each that has a seat
+// HasSeats reports whether tasks step aside for each other on the GPU: each task with a seat
 // can have all of it, the others are suspended meanwhile.
 func (g *GPU) HasSeats() bool { return g.Sharing == gpu.SharingSuspend && g.Replicas > 0 }
 

@@ -37,7 +37,7 @@ func (g *GPU) Is(name string) bool {
 	return k.Named(name)
 }
 
-// GPUState is what is free on one GPU of a pool. A GPU that takes no new work
+// GPUState is the free capacity of one GPU of a pool. A GPU that takes no new work
 // keeps its books but has share 0.
 type GPUState struct {
 	Milli    int32 // compute without a guarantee on it
@@ -45,9 +45,9 @@ type GPUState struct {
 	Replicas int32 // turns
 	Tasks    int32 // tasks that hold a part
 	Share    int32 // usable milli: the scarcer of compute and memory
-	Burst    int32 // compute that tasks there are expected to use beyond what they are promised
-	Hot      int32 // the same, and what is measured beyond that
-	Busy     int32 // compute that is expected to be in use: what is promised, and Hot
+	Burst    int32 // compute that tasks there are expected to use beyond their promise
+	Hot      int32 // the same, and the use measured beyond that
+	Busy     int32 // compute that is expected to be in use: promises, and Hot
 	Open     bool  // takes new work
 }
 
@@ -104,7 +104,7 @@ func NewGPUState(g *GPU) GPUState {
 	return GPUState{Milli: GPUMilli, Slices: int32(g.Slices), Replicas: int32(g.Replicas), Open: g.takesWork()}
 }
 
-// refresh recomputes what is derived from the GPUs.
+// refresh recomputes the values derived from the GPUs.
 func (b *Pool) refresh(k *Kind) {
 	b.Idle, b.partly, b.share, b.Free, b.Used, b.Measured = 0, partly{}, 0, 0, 0, 0
 	b.Shares = forecast.StateKey{}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// FreeGPU is what is free on one GPU. Amounts are negative where the cluster
+// FreeGPU is the free capacity of one GPU. Amounts are negative where the cluster
 // holds more than there is.
 type FreeGPU struct {
 	Milli    int64 // compute without a guarantee on it
@@ -14,7 +14,7 @@ type FreeGPU struct {
 	Tasks    int64 // usages that hold a part
 }
 
-// Free is what is free on a node; GPUs are in the order of [Node.GPUs].
+// Free is the free capacity of a node; GPUs are in the order of [Node.GPUs].
 type Free struct {
 	CPUMHz    int64
 	MemoryMiB int64
@@ -33,7 +33,7 @@ func (s *Snapshot) Node(id string) (Node, bool) {
 	return n.Spec, true
 }
 
-// Free returns what is free on a node.
+// Free returns the free capacity of a node.
 func (s *Snapshot) Free(id string) (Free, bool) {
 	n := s.Nodes[id]
 	if n == nil {

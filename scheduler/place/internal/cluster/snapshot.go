@@ -12,7 +12,7 @@ import (
 // GPUMilli is the compute of one GPU.
 const GPUMilli = 1000
 
-// Limits of what is planned for. A node with 8 GPUs cut into 7 MIG instances
+// Limits of planning. A node with 8 GPUs cut into 7 MIG instances
 // each has 56.
 const (
 	MaxGPUs   = forecast.MaxGPUs
@@ -46,7 +46,7 @@ type Snapshot struct {
 	reclaimable int
 }
 
-// NodeState is a node with what is free on it.
+// NodeState is a node with its free capacity.
 type NodeState struct {
 	Spec    Node
 	CPU     int64 // MHz free
@@ -216,7 +216,7 @@ func (s *Snapshot) disown(b *Pool) {
 	s.States.remove(b)
 }
 
-// touch brings what is derived from a pool up to date and logs the change.
+// touch brings the values derived from a pool up to date and logs the change.
 func (s *Snapshot) touch(b *Pool) {
 	if b.Kind >= 0 {
 		st := &s.Stock[b.Kind]

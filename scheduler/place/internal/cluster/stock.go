@@ -90,7 +90,7 @@ func (s *Snapshot) CPUPerGPU() float64 {
 	return cpu / cpus * gpus / used
 }
 
-// MostlyFree reports whether so many thousandths of the GPU are free.
+// MostlyFree reports whether part thousandths of the GPUs are free.
 func (s *Snapshot) MostlyFree(part int64) bool {
 	var free, gpus int64
 	for i := range s.Stock {

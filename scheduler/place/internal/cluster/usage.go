@@ -34,7 +34,7 @@ type Usage struct {
 	Start     time.Time     // zero: not started yet
 	MinRun    time.Duration // protected from eviction until Start+MinRun
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
-	Repeats   time.Duration `json:"-"` // run time of what has completed and would be run again as well
+	Repeats   time.Duration `json:"-"` // run time of completed allocations that would be run again as well
 	Pinned    bool          // never a victim, never moved
 	Spent     bool          `json:"-"` // no victim for work of its own queue
 	Ends      bool          `json:"-"` // by itself or already, as the work of batch jobs does
@@ -68,7 +68,7 @@ func (u *Usage) LostMilliSeconds(now time.Time) int64 {
 	return max(1, u.Milli()) * int64(run/time.Second)
 }
 
-// started is the Unix second of the start; of what has not started, none is
+// started is the Unix second of the start; for work that has not started, none is
 // later.
 func (u *Usage) started() int64 {
 	if u.Start.IsZero() {

@@ -31,13 +31,13 @@ type Eviction struct {
 	ranks   *quota.Ranks    // nil without quotas
 	order   *quota.Order    // of queues; nil without quotas
 
-	// Movable selects what may be moved, where work is moved and not ended: of any rank.
+	// Movable selects the work that may be moved, where work is moved and not ended: of any rank.
 	Movable func(*cluster.Usage) bool
-	// Ever has what is spared only for now count too: for its first time, or after evictions.
+	// Ever counts work that is spared only for now, too: for its first time, or after evictions.
 	Ever bool
 }
 
-// New is the eviction of work for a request of a shape at a moment. What is spared, by usage ID, does not go.
+// New is the eviction of work for a request of a shape at a moment. Spared work, by usage ID, does not go.
 func New(s *cluster.Snapshot, rules Rules, r *fit.Request, sh *fit.Shape, now time.Time, spared map[string]bool) *Eviction {
 	return &Eviction{snap: s, rules: rules, r: r, sh: sh, now: now, spared: spared, own: quota.Unranked(r.Priority)}
 }

@@ -115,7 +115,7 @@ func (r *trial) atLeast(candidates []*cluster.Usage) int {
 	return max(least, sum)
 }
 
-// largest is how many of the largest of a list make up for what is missing; all and
+// largest is how many of the largest of a list make up for the missing amount; all and
 // one more where they do not.
 func largest[T any](list []T, missing int64, of func(T) int64) int {
 	var have []int64

@@ -23,7 +23,7 @@ type gains struct {
 	at     int64 // position in the log of the pools
 	ranked int64 // and in that of the ranks
 	asked  time.Time
-	// nodes is what was seen of each node, by the ID of its first pool.
+	// nodes is the last look at each node, by the ID of its first pool.
 	nodes []gain
 	// until is when work on a node that may not be evicted yet may be, and soonest the first
 	// of these times; zero for none.
@@ -71,7 +71,7 @@ func (k *Gains) Helps(e *Eviction) func(id int32) bool {
 	}
 }
 
-// claimantGains is what is known for the claimant, up to date. Where its queue has to give up
+// claimantGains is the claimant's knowledge, up to date. Where its queue has to give up
 // something first, that is different each time.
 func (k *Gains) claimantGains(e *Eviction) *gains {
 	of := claimant{e.rules.Quotas, e.r.Queue, e.own, e.r.Priority, e.r.OnlyIdle, e.r.SpareGangs}
@@ -93,7 +93,7 @@ func (k *Gains) claimantGains(e *Eviction) *gains {
 	return g
 }
 
-// follow forgets what may be different by now.
+// follow forgets gains that may be different by now.
 func (g *gains) follow(s *cluster.Snapshot, rules *Rules, now time.Time) {
 	pools, known := s.Each.Log.Since(g.at)
 	ranked, same := rules.Ranked.Since(g.ranked)

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// Set is a set of victims on one pool, with what they cost.
+// Set is a set of victims on one pool, with their cost.
 type Set struct {
 	Pool    *cluster.Pool
 	Victims []*cluster.Usage

@@ -102,7 +102,7 @@ func (nd *Need) Fits(c *cluster.GPUState) bool {
 		int64(c.Replicas) >= nd.Take.Replicas && (!nd.Whole || c.Tasks == 0)
 }
 
-// AdmittedBy reports whether a request may run on a node at all, by what it asks of
+// AdmittedBy reports whether a request may run on a node at all, by its demands on
 // the node itself: pool, datacenter, constraints.
 func (r *Request) AdmittedBy(n *cluster.Node) bool {
 	if len(r.Datacenters) > 0 && !slices.Contains(r.Datacenters, n.Datacenter) {

@@ -77,7 +77,7 @@ func tooLittle(what string, never bool) Reason {
 	return Reason{Why: what + " free"}
 }
 
-// gpuText says what GPUs the request needs and does not find: so many would do, and too few are
+// gpuText names the GPUs that the request needs and does not find: free ones would do, and too few are
 // on one node.
 func gpuText(r *Request, free int) string {
 	text := "no GPU with " + freeText(r, "it")

@@ -24,7 +24,7 @@ import (
 // A MIG instance is asked for with Profile and one of the shapes above (Whole
 // for the instance itself).
 type Request struct {
-	ID        string // becomes the Usage's ID; unique among what is placed
+	ID        string // becomes the Usage's ID; unique among placed work
 	Job       string
 	Namespace string
 	Queue     string // quota that pays; empty: none
@@ -38,7 +38,7 @@ type Request struct {
 	Shared          bool
 	ShareMilli      int64 // guaranteed compute per GPU, 1..999
 	MemoryMiBPerGPU int64 // GPU memory per GPU; 0: in proportion to ShareMilli
-	Expected        int64 // compute per GPU that it is expected to use, where that is known to be more; 0: what is guaranteed
+	Expected        int64 // compute per GPU that it is expected to use, where that is known to be more; 0: the guarantee
 	MinMemoryMiB    int64 // with Whole or Shared: the card must have this much
 	Cover           bool  // hold as many slices as the share of compute is, where memory needs fewer
 	Close           bool  // several GPUs should reach each other by NVLink
@@ -77,7 +77,7 @@ type Request struct {
 	SpareGangs bool
 	OnlyIdle   bool
 
-	Most quota.Charge // that a GPU may cost; what is 0 is not bounded
+	Most quota.Charge // that a GPU may cost; 0 is no bound
 }
 
 // ErrRequest is wrapped by every error about a request that makes no sense on

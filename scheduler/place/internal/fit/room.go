@@ -78,7 +78,7 @@ func (r *Room) holds(s *cluster.Snapshot, sh *Shape, pool int) bool {
 }
 
 // Take lets a shape start on a pool that it fits, on the first GPUs that hold it, and
-// returns what it holds.
+// returns its takes.
 func (r *Room) Take(s *cluster.Snapshot, sh *Shape, b *cluster.Pool) *cluster.Usage {
 	u := &cluster.Usage{NodeID: r.node.Spec.ID, CPUMHz: sh.Req.CPUMHz, MemoryMiB: sh.Req.MemoryMiB}
 	gpus := r.gpus[slices.Index(r.node.Pools, b)]

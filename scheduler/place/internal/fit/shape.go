@@ -182,7 +182,7 @@ func (sh *Shape) Need(s *cluster.Snapshot, id int32) *Need {
 	return &sh.needs[id]
 }
 
-// parts is what it takes of compute and of memory, in milli.
+// parts is its shares of compute and of memory, in milli.
 func (nd *Need) parts(k *cluster.Kind) (compute, memory int32) {
 	if nd.Whole || k.Slices == 0 {
 		return nd.Share, nd.Share
@@ -298,7 +298,7 @@ func covering(share, slices int64) int64 {
 }
 
 // nominalMiB is the size a card is sold as: drivers report a little less
-// (81,559 MiB for 80 GB), and users ask for what is printed on the box.
+// (81,559 MiB for 80 GB), and users ask for the size printed on the box.
 func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

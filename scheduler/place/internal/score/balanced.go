@@ -19,8 +19,8 @@ import (
 //
 // Every state of a node is estimated roughly when it is new, and finely when the
 // rough estimate, less a margin, brings it to the top. The score is never better
-// than the rough one and the margin, so that the answer does not depend on what was
-// asked before.
+// than the rough one and the margin, so that the answer does not depend on earlier
+// questions.
 type balanced struct{}
 
 func (balanced) sign() int64 { return 1 }

@@ -39,7 +39,7 @@ func (sc *Scorer) choose(sh *Task, b *cluster.Pool, ws *WasteEstimator) Choice {
 	return sc.chooseMany(sh, b, ws, cpu, now)
 }
 
-// chooseOne compares the GPUs that differ in what they have free.
+// chooseOne compares the GPUs with different free capacity.
 func (sc *Scorer) chooseOne(sh *Task, b *cluster.Pool, ws *WasteEstimator, cpu int64, now int32) Choice {
 	nd := sh.Need(sc.snap, b.Kind)
 	best, at := int32(0), -1
@@ -72,7 +72,7 @@ func seenAlike(gpus []cluster.GPUState, as *cluster.GPUState, nd *fit.Need, pair
 	return false
 }
 
-// coolest leaves out of the chosen GPUs those that are too hot, as far as so many are left, the
+// coolest leaves out of the chosen GPUs those that are too hot, as far as enough are left, the
 // coolest first.
 func (sc *Scorer) coolest(b *cluster.Pool, count int, nd *fit.Need) []int {
 	price := func(i int) int32 { return sc.heatPrice(&b.GPUs[i], nd.Use) }

@@ -2,6 +2,6 @@
 // a value in a file of its own, with its formula; every number is in weights.go.
 //
 // A [Scorer] has learned a demand and knows the prices of the moment. For a [Task] it chooses
-// the GPUs of a pool ([Scorer.Chosen]) and says what that does and what it is worth. An
+// the GPUs of a pool ([Scorer.Chosen]) and computes the effect and the worth of that. An
 // [Index] remembers this for every class of pools, and finds the best.
 package score

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/fit"
 )
 
-// heatPrice is what it costs to put a task that uses so much on a GPU that is too hot for it,
+// heatPrice is the cost of putting a task with this use on a GPU that is too hot for it,
 // in milli.
 func (sc *Scorer) heatPrice(c *cluster.GPUState, use int32) int32 {
 	return int32(sc.weights.HeatMilli * int64(c.Heat(use)) / 1000)

@@ -21,7 +21,7 @@ type Index struct {
 	at        int64                  // position in the log
 	epoch     int                    // prices that the points were computed with
 	lessons   int                    // demand that the estimates were computed with
-	fits      []classFit             // per class; apart from the estimates, of which few are looked at
+	fits      []classFit             // per class; apart from the estimates, since few of those are looked at
 	Estimates []Estimate             // of the classes that can take the shape
 	places    []forecast.PlaceCounts // what a placement would break, where tasks end
 	Tree      ranking.Tree           // points per class
@@ -60,7 +60,7 @@ func (ix *Index) Behind() (ids []int32, ok bool) {
 	return ids, ok && ix.lessons == ix.by.Lessons && len(ids) <= len(ix.List.List)
 }
 
-// rebuild looks at all classes, but evaluates only what is new.
+// rebuild looks at all classes, but evaluates only the new ones.
 func (ix *Index) rebuild() {
 	if ix.lessons != ix.by.Lessons {
 		ix.places = nil
@@ -169,8 +169,8 @@ func (ix *Index) Pick() (id int, ok bool) {
 }
 
 // refineTied refines the classes with the highest points, in the order of their first
-// pools, until one keeps its points. So many may tie that finding them anew for
-// each would take too long.
+// pools, until one keeps its points. Too many may tie to find them again for
+// each.
 func (ix *Index) refineTied(tied []int32) {
 	top := ix.Tree.Scores()[tied[0]]
 	slices.SortFunc(tied, func(a, b int32) int { return cmp.Compare(ix.List.First[a], ix.List.First[b]) })

@@ -22,8 +22,8 @@ type policy interface {
 	// complete adds to a rough estimate of a placement on a pool what the policy
 	// wants to know; heat is the part of its waste that is the price of hot GPUs.
 	complete(sc *Scorer, v *Estimate, b *cluster.Pool, heat int32)
-	// prefer ranks a GPU of a pool for a task that takes what it needs of it and leaves
-	// the node so much CPU; the least wins.
+	// prefer ranks a GPU of a pool for a task that takes its need of it and leaves
+	// the node that much CPU; the least wins.
 	prefer(sc *Scorer, b *cluster.Pool, index int, nd *fit.Need, cpu int64, ws *WasteEstimator) int32
 	// score is that of a placement, at the current prices; broken is the room for
 	// several GPUs that it takes away, nil where nothing is known.

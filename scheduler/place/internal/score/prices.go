@@ -7,7 +7,7 @@ import (
 )
 
 // wasted is an estimate of waste and the price of the room for several that goes with it, of
-// a placement that leaves so many GPUs idle, in milli.
+// a placement that leaves idle GPUs idle, in milli.
 func (sc *Scorer) wasted(v *Estimate, waste int32, idle uint8) int64 {
 	if v.kind < 0 {
 		return int64(waste)
@@ -20,8 +20,8 @@ func (sc *Scorer) charges(v *Estimate, sh *fit.Shape) int64 {
 	return sc.Prices.Spare*int64(v.left) + sc.ModelPrice(sh, v.kind)
 }
 
-// slots is what a pool is worth to tasks of several GPUs with so many idle, and CPU that is
-// room for so many.
+// slots is the worth of a pool to tasks of several GPUs, by its idle GPUs and by the CPU that is
+// room for as many.
 func (sc *Scorer) slots(idle, room uint8) int64 {
 	if sc.Prices.Careful {
 		idle = min(idle, room)
@@ -47,7 +47,7 @@ func (sc *Scorer) Left(sh *fit.Shape, b *cluster.Pool) int16 {
 }
 
 // breaks is what placing a shape on a pool that it fits takes away of room for
-// several GPUs, so that so many GPUs stay idle.
+// several GPUs, so that idle GPUs stay idle.
 func (sc *Scorer) breaks(sh *fit.Shape, b *cluster.Pool, idle int32) forecast.PlaceCounts {
 	if b.Kind < 0 {
 		return forecast.PlaceCounts{}

@@ -5,7 +5,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 )
 
-// Scorer says what a placement is worth, at what it has learned of the demand and at the
+// Scorer computes the worth of a placement, by the demand that it has learned and at the
 // prices of the moment. It is not safe for concurrent use.
 type Scorer struct {
 	snap     *cluster.Snapshot
@@ -34,7 +34,7 @@ func NewScorer(s *cluster.Snapshot, w Weights) *Scorer {
 }
 
 // Learn learns a demand, which is coarse where hardly any task takes little of a GPU, and
-// forgets what was estimated for another. Prices are to be computed next.
+// forgets the estimates for another. Prices are to be computed next.
 func (sc *Scorer) Learn(supply *forecast.Supply, d *forecast.Demand, coarse bool) {
 	w := &sc.weights
 	rough, fine, step := w.Rough, w.Fine, w.StepMilli

@@ -24,9 +24,9 @@ type Weights struct {
 	// MeasuredMilli blends measurement into the utilization terms: 0 is
 	// allocation alone, 1000 measurement alone where there is one.
 	MeasuredMilli int64
-	// HeatMilli is the price of a GPU of which its tasks and a newcomer would use more compute than
+	// HeatMilli is the price of a GPU whose tasks and a newcomer would use more compute than
 	// it has, as far as that is measured or was before: 4000 charges four milli per milli, more than
-	// what is gained by keeping other GPUs free, so that it stays the last resort.
+	// the gain of keeping other GPUs free, so that it stays the last resort.
 	HeatMilli int64
 
 	// StepMilli is the resolution of expected waste, in GPU milli. Within one
@@ -35,7 +35,7 @@ type Weights struct {
 	// CoarseStepMilli and CoarseMisses take the place of StepMilli and of the misses
 	// of Fine in a cluster that only fills up, where hardly any task takes little of
 	// a GPU ([forecast.Demand.Coarse]): there the tightest fit is nearly as good as
-	// any, and waste only decides what it tells apart clearly.
+	// any, and waste only decides between clearly different costs.
 	CoarseStepMilli int64
 	CoarseMisses    int
 	// Rough and Fine set how carefully waste is estimated. Every node is looked
@@ -77,7 +77,7 @@ type Weights struct {
 	// RepriceEvery is the number of arrivals between two computations of the
 	// prices on a cluster of up to 1,200 pools; larger ones wait in proportion.
 	// LiveRepriceEvery takes its place where tasks end, on a cluster of up to 1,200 pools:
-	// what is free and which room there is turn over there, while in a cluster that fills up
+	// free capacity and room turn over there, while in a cluster that fills up
 	// both only grow less, slowly. In a larger one it would cost too much: a sixth more
 	// time per decision on 10,000 nodes.
 	RepriceEvery, LiveRepriceEvery int64
