@@ -45,7 +45,7 @@ func (b *Backend) cardOf(render string) string {
 	return ""
 }
 
-// CheckCDI says what is wrong with a spec on this machine.
+// CheckCDI reports faults of a spec on this machine.
 func (b *Backend) CheckCDI(s *specs.Spec, names []string) error {
 	return sysfs.CheckCDI(s, names, "/dev/kfd", "/dev/dri/renderD*")
 }

@@ -2,8 +2,8 @@
 // of ROCm is linked or run: a node needs the kernel's driver, and the tasks' images
 // bring the rest.
 //
-//	/sys/class/kfd/kfd/topology/nodes/N   what is there: properties, memory, links
-//	/sys/bus/pci/devices/<address>        how it is: VRAM, load, RAS, partition modes
+//	/sys/class/kfd/kfd/topology/nodes/N   hardware: properties, memory, links
+//	/sys/bus/pci/devices/<address>        state: VRAM, load, RAS, partition modes
 //	/sys/class/kfd/kfd/proc/<pid>         who uses it, and how much
 //	/dev/kfd, /dev/dri/{card,renderD}N    what a container needs of it
 //

@@ -27,7 +27,7 @@ var metricsTables = map[byte]metricsTable{
 // all ones.
 const chiplets = 8
 
-// partitionBusy is how busy one of so many partitions is, in percent over its chiplets, from
+// partitionBusy is how busy one of parts partitions is, in percent over its chiplets, from
 // the table that the kernel gives; absent where it does not tell, or of another number.
 func partitionBusy(table []byte, part, parts int) int64 {
 	if len(table) < 4 || table[2] != 1 {

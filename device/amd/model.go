@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// product is one row of what is known of GPUs by their PCI device ID.
+// product is one row of the table of GPUs by their PCI device ID.
 type product struct {
 	name string
 	// partitions is how many CPX makes.

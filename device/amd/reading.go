@@ -25,7 +25,7 @@ func (b *Backend) readPartition(s seen) hardware.Reading {
 	table, _ := b.tree.Bytes(pciDir(n), "gpu_metrics")
 	r.GPUPercent = partitionBusy(table, s.part, s.parts)
 	n.memoryBytes, n.usedSize = hardware.Absent, hardware.Absent
-	b.readMemory(strconv.Itoa(n.number), &n) // what is in use has changed
+	b.readMemory(strconv.Itoa(n.number), &n) // use has changed
 	r.MemoryTotalMiB = per(n.memoryBytes, 1<<20)
 	r.MemoryUsedMiB = per(n.usedSize, 1<<20)
 	return r

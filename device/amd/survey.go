@@ -71,7 +71,7 @@ func (b *Backend) builtIn(c card) bool {
 	return total >= 0 && total <= builtInMemory
 }
 
-// Absence is what is said of every GPU that was there when a survey has failed.
+// Absence is the report about every known GPU when a survey has failed.
 func (b *Backend) Absence(err error) hardware.Driver {
 	if errors.Is(err, guard.ErrHangs) {
 		return hardware.Driver{Absent: &hardware.Problem{Code: "amdgpu-timeout", Tentative: true, Message: "the amdgpu driver does not answer",

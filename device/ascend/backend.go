@@ -156,7 +156,7 @@ func (b *Backend) onBus() string {
 }
 
 // look opens the library, and makes it look for cards where the bus has changed since it
-// did. While a call hangs it cannot, and goes by what it has found before.
+// did. While a call hangs it cannot, and goes by its last finding.
 func (b *Backend) look() error {
 	now := b.onBus()
 	if b.library != nil && now == b.bus || !b.calling.TryLock() {
@@ -234,7 +234,7 @@ func (b *Backend) Probe(what hardware.ProbeTarget) error {
 }
 
 // Watch hears the kernel's messages about the devices, and the driver's about their faults,
-// until the context ends. What is wrong with a device the next survey tells, but for
+// until the context ends. The next survey tells the faults of a device, but for
 // faults that did not last.
 func (b *Backend) Watch(ctx context.Context, uuids []string, emit func(hardware.Event)) error {
 	byPCI, byNumber := map[string]string{}, map[int]string{}

@@ -70,7 +70,7 @@ func (b *Backend) mounts() []*specs.Mount {
 	return all
 }
 
-// CheckCDI says what is wrong with a spec on this machine.
+// CheckCDI reports faults of a spec on this machine.
 func (b *Backend) CheckCDI(s *specs.Spec, names []string) error {
 	return sysfs.CheckCDI(s, names, "/dev/"+manager, "/dev/davinci[0-9]*")
 }

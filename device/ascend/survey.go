@@ -53,7 +53,7 @@ func (b *Backend) Survey() (hardware.Machine, error) {
 	return b.machine(driver, found), nil
 }
 
-// answer is what a device told, or the error that it answered with. skip marks what is no
+// answer is a device's answer, or its error. skip marks a device that is not an
 // NPU.
 type answer struct {
 	gpu  hardware.GPU
@@ -62,7 +62,7 @@ type answer struct {
 	err  error
 }
 
-// machine lists what was found, in the order of the nodes.
+// machine lists the devices found, in the order of the nodes.
 func (b *Backend) machine(driver hardware.Driver, found []answer) hardware.Machine {
 	slices.SortStableFunc(found, func(x, y answer) int { return x.gpu.Minor - y.gpu.Minor })
 	machine := hardware.Machine{Drivers: map[string]hardware.Driver{Vendor: driver}}
@@ -82,7 +82,7 @@ func (b *Backend) machine(driver hardware.Driver, found []answer) hardware.Machi
 	return machine
 }
 
-// Absence is what is said of every device that was there when a survey has failed.
+// Absence is the report about every known device when a survey has failed.
 func (b *Backend) Absence(err error) hardware.Driver {
 	if errors.Is(err, guard.ErrHangs) {
 		return hardware.Driver{Absent: &hardware.Problem{Code: "dcmi-timeout", Tentative: true, Message: "Huawei's driver does not answer",
@@ -105,7 +105,7 @@ func failing(err error) hardware.Problem {
 		Action: "look into /var/log/npu; it is healthy again when the driver can, else reset the device (npu-smi set -t reset)"}
 }
 
-// unanswered is a device that has told nothing: what it was stands.
+// unanswered is a device that has told nothing: its last state stands.
 func unanswered(d dcmi.Device, g hardware.GPU, problem hardware.Problem) answer {
 	if g.UUID == "" {
 		problem.Message = d.String() + ": " + problem.Message
@@ -114,7 +114,7 @@ func unanswered(d dcmi.Device, g hardware.GPU, problem hardware.Problem) answer 
 	return answer{gpu: g, seen: seen{device: d, physical: g.Minor, logical: g.Position, pci: g.PCIBusID}}
 }
 
-// inspect asks one device who and how it is. last is what was known of it.
+// inspect asks one device for its identity and state. last is its last known state.
 func (b *Backend) inspect(d dcmi.Device, last hardware.GPU) (a answer) {
 	isNPU, err := d.IsNPU()
 	if err != nil || !isNPU {
@@ -142,7 +142,7 @@ func (b *Backend) inspect(d dcmi.Device, last hardware.GPU) (a answer) {
 	return a
 }
 
-// uuid names a device by what is burned into it; where that is nothing, as in virtual
+// uuid names a device by its burned-in ID; where there is none, as in virtual
 // machines, by the machine and the slot.
 func (b *Backend) uuid(d dcmi.Device, pci string) (string, error) {
 	die, err := d.DieID()
@@ -160,7 +160,7 @@ func (b *Backend) uuid(d dcmi.Device, pci string) (string, error) {
 // gradeNames are Huawei's words for how bad a fault is.
 var gradeNames = map[dcmi.Health]string{dcmi.Minor: "minor", dcmi.Major: "major", dcmi.Critical: "critical", dcmi.Missing: "not known: the device has not started"}
 
-// health says what is wrong with a device: its faults, where the worst is major or
+// health reports a device's faults, where the worst is major or
 // critical. Minor ones leave it healthy.
 func health(d dcmi.Device) []hardware.Problem {
 	grade, err := d.Health()

@@ -76,7 +76,7 @@ func (s seen) restore(made []int, ended []string) error {
 }
 
 // fit says why templates cannot fit a device together, by the AI cores that begin their
-// names: what is there is not ended for what cannot be.
+// names: existing vNPUs are not ended for a layout that cannot be.
 func (s seen) fit(templates []string) error {
 	chip, err := s.device.Chip()
 	if err != nil {

@@ -88,7 +88,7 @@ func RenderNode(d specs.Device) string {
 	return render
 }
 
-// CheckCDI says what is wrong with a spec on this machine: device nodes and mounts
+// CheckCDI reports faults of a spec on this machine: device nodes and mounts
 // that are gone, and what a device cannot do without, by the names of nodes as
 // patterns. Names are those of some of its devices.
 func CheckCDI(s *specs.Spec, names []string, needed ...string) error {

@@ -79,7 +79,7 @@ func (t Tree) Sensors(device string) Sensors {
 	return s
 }
 
-// Per is an amount in a larger unit; what is absent stays so.
+// Per is an amount in a larger unit; an absent amount stays absent.
 func Per(amount, unit int64) int64 {
 	if amount < 0 {
 		return -1
@@ -101,7 +101,7 @@ type Client struct {
 }
 
 // Clients reads which programs use DRM devices, from the file handles of all
-// processes. That is work, so what was found stands for a moment.
+// processes. That is work, so a finding stands for a moment.
 type Clients struct {
 	Tree Tree
 	Now  func() time.Time
@@ -222,8 +222,8 @@ func addCycles(c *Client, key, value string) {
 // i915 and xe.
 var localRegions = []string{"vram", "vram0", "vram1", "local", "local0", "local1"}
 
-// localMemory is what a handle holds of the device's own memory, by region. Newer
-// kernels tell what is resident; amdgpu before told it as drm-memory.
+// localMemory is a handle's part of the device's own memory, by region. Newer
+// kernels tell resident memory; amdgpu before told it as drm-memory.
 func localMemory(values map[string]string) map[string]int64 {
 	found := map[string]int64{}
 	for _, region := range localRegions {

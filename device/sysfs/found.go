@@ -14,7 +14,7 @@ type Found[T any] struct {
 	devices map[string]T
 }
 
-// Set keeps what a survey has found, in place of what was found before.
+// Set keeps the finding of a survey, in place of the one before.
 func (f *Found[T]) Set(devices map[string]T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

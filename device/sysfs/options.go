@@ -10,7 +10,7 @@ type Options struct {
 	// Root is that of the file system with /sys, /proc, /dev and the vendor's driver; "/"
 	// but for tests and simulations.
 	Root string
-	// Timeout bounds what is asked of one device.
+	// Timeout bounds the questions to one device.
 	Timeout time.Duration
 	// Refresh is called before anything is read; nil for nothing.
 	Refresh func()

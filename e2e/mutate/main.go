@@ -205,8 +205,8 @@ const (
 
 // test runs a package's tests on the sources as the overlay changes them.
 func test(pkg string, args []string, overlay string, patience time.Duration) (result, string) {
-	// Tests clean up when their own clock ends them; only what does not even hear
-	// that is ended from outside.
+	// Tests clean up when their own clock ends them; only tests that do not even hear
+	// that are ended from outside.
 	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Minute)
 	defer cancel()
 	all := append([]string{"test", "-timeout", patience.String()}, args...)

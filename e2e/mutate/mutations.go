@@ -30,7 +30,7 @@ type mutation struct {
 	// runs is the line whose running shows that the mutation's does: its own, that of the
 	// switch for what a case asks, which a profile has no line for, or that of the return.
 	runs int
-	// declared is whether it lies outside of functions, in what has no lines that run.
+	// declared is whether it lies outside of functions, in declarations without lines that run.
 	declared bool
 }
 
@@ -108,7 +108,7 @@ type finder struct {
 	fset   *token.FileSet
 	source []byte
 	name   string
-	// declared is whether what is visited lies outside of functions.
+	// declared is whether the visited node lies outside of functions.
 	declared bool
 	// asked are what cases ask, those of an outer switch before those of an inner one.
 	asked []question

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A package whose tests take minutes is measured by those of them that reach a
-// mutation: each test runs alone once, and the compiler's coverage tells what it ran.
+// A package whose tests take minutes is measured by the tests that reach a
+// mutation: each test runs alone once, and the compiler's coverage tells which lines it ran.
 
 // reach is what the tests of a package reach of those that are mutated.
 type reach struct {
@@ -40,7 +40,7 @@ type reached struct {
 	Lines map[string][][2]int
 }
 
-// findReach runs every test alone, to see what it reaches of some packages, and keeps in
+// findReach runs every test alone, to see which lines of some packages it reaches, and keeps in
 // file what it learned; a test that is there already is not run again, and those that
 // match leaveOut are not run at all.
 func findReach(packages []string, tests, file string, leaveOut *regexp.Regexp) (*reach, error) {
@@ -99,7 +99,7 @@ func findReach(packages []string, tests, file string, leaveOut *regexp.Regexp) (
 // long wait.
 const profilers = 4
 
-// profile runs one test and adds what it reaches, also to file. One that fails is named
+// profile runs one test and adds its lines, also to file. One that fails is named
 // and left out.
 func (r *reach) profile(binary, name, profile, file string) error {
 	began := time.Now()

@@ -1,5 +1,5 @@
 // Package agentconfig reads a plugin's configuration without Nomad, on the way
-// that Nomad takes, schema and all, so that what is accepted here is accepted
+// that Nomad takes, schema and all, so that a configuration accepted here is accepted
 // there.
 package agentconfig
 

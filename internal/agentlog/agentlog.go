@@ -24,8 +24,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Outlive makes the calling plugin survive its agent. What it logs afterwards,
-// through loggers that are made from now on, goes to the machine's system log
+// Outlive makes the calling plugin survive its agent. Its later log,
+// of loggers that are made from now on, goes to the machine's system log
 // under the plugin's name, since the next agent does not read it: there as text,
 // and from level info on, which the agent would have seen to.
 func Outlive(plugin string) {
@@ -75,8 +75,8 @@ func (w *writer) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// readable turns a line that is meant for an agent, JSON of every level, into what
-// a person reads. What is not such a line stays as it is.
+// readable turns a line that is meant for an agent, JSON of every level, into text that
+// a person reads. Other lines stay as they are.
 func readable(line []byte) (hclog.Level, string) {
 	var fields map[string]any
 	if json.Unmarshal(line, &fields) != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
 )
 
-// Status is how well what was checked is.
+// Status is the result of a check.
 type Status string
 
 // From well to ill. A warning is what works and should be known, or what could not
@@ -27,11 +27,11 @@ var order = []Status{OK, Warning, Failed}
 
 // Finding is the outcome of one check.
 type Finding struct {
-	// Area is the part of the node ("containers"), Check what was looked at there.
+	// Area is the part of the node ("containers"), Check the thing looked at there.
 	Area   string `json:"area"`
 	Check  string `json:"check"`
 	Status Status `json:"status"`
-	// Detail is what was seen, Action what to do about it; a check that is ok has none.
+	// Detail is the observation, Action the remedy; a check that is ok has none.
 	Detail string `json:"detail"`
 	Action string `json:"action,omitempty"`
 }
@@ -53,7 +53,7 @@ type Area struct {
 // OK enters that all is well.
 func (a *Area) OK(check, detail string, args ...any) { a.add(OK, check, "", detail, args) }
 
-// Warn enters what works and should be known, with what can be done.
+// Warn enters a thing that works but should be known, with a remedy.
 func (a *Area) Warn(check, action, detail string, args ...any) {
 	a.add(Warning, check, action, detail, args)
 }

@@ -1,5 +1,5 @@
-// Package documents reads the repository's Markdown for tests that try what it
-// shows.
+// Package documents reads the repository's Markdown for tests that try its
+// examples.
 package documents
 
 import (
@@ -28,7 +28,7 @@ func All(t testing.TB, root string) []string {
 }
 
 // Files are the paths of the repository's files with some endings, from its root;
-// what is built is left out.
+// build outputs are left out.
 func Files(t testing.TB, root string, endings ...string) []string {
 	t.Helper()
 	var paths []string

@@ -60,7 +60,7 @@ const (
 var partTypes = []string{TypeMIG, TypePartition, TypeVF, TypeVNPU}
 
 // ModeOfType is how the devices of a group are offered, by its type; part is set where
-// they are parts of GPUs. The last result is false for what is no type of ours.
+// they are parts of GPUs. The last result is false for an unknown type.
 func ModeOfType(name string) (mode Mode, part, known bool) {
 	switch name {
 	case TypeSlice:

@@ -91,8 +91,8 @@ type CheckpointAnswer struct {
 	// Failure is empty where all was done; Message says what went wrong, for a person.
 	Failure CheckpointFailure `json:"failure,omitempty"`
 	Message string            `json:"message,omitempty"`
-	// FreeMiB is what was free of the device when room was looked for, HeldMiB what the
-	// processes held of it when they were locked, to be suspended.
+	// FreeMiB is the device's free memory when room was looked for, HeldMiB the memory that the
+	// processes held when they were locked, to be suspended.
 	FreeMiB int64 `json:"free_mib,omitempty"`
 	HeldMiB int64 `json:"held_mib,omitempty"`
 	// Stuck are processes that could not be locked.

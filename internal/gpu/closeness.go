@@ -12,7 +12,7 @@ import (
 // it means the same for a group of one GPU and for one of many.
 type Closeness []Neighborhood
 
-// Neighborhood is a set of GPUs of which each is as near to each other one.
+// Neighborhood is a set of GPUs that are equally near to each other.
 type Neighborhood struct {
 	// By is what joins them: NearNVLink, NearNVSwitch, NearXGMI, NearHCCS or NearNUMA.
 	By string

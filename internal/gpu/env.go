@@ -56,7 +56,7 @@ var guardedEnv = []string{
 	EnvHAMiMemory, EnvHAMiSM, EnvHAMiCache, "CUDA_DISABLE_CONTROL", "GPU_CORE_UTILIZATION_POLICY", "CUDA_OVERSUBSCRIBE",
 	"CUDA_TASK_PRIORITY", "ACTIVE_OOM_KILLER",
 	// Other vendors' choice of devices. A container has the nodes of its own alone,
-	// among which positions begin anew: the host's would be wrong there.
+	// and counts positions among these: the host's would be wrong there.
 	EnvROCRVisible, EnvHIPVisible, "GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES", "DOCKER_RESOURCE_ID",
 	EnvZEAffinity, EnvAscendVisible, EnvAscendRTVisible, EnvAscendOptions, "ASCEND_VNPU_SPECS",
 	// Where the task asks about its share.
@@ -77,7 +77,7 @@ func GuardedEnv(key string) bool {
 }
 
 // Percent rounds compute up to whole percents, which is what MPS and HAMi-core
-// read: a limit never falls below what was asked for, and is never 0, which would
+// read: a limit never falls below the request, and is never 0, which would
 // mean none.
 func Percent(milli int64) int64 { return max(1, (milli+9)/10) }
 

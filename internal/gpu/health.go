@@ -11,7 +11,7 @@ import (
 type Health struct {
 	// Cordon is why no new work comes; what runs goes on.
 	Cordon string
-	// Fault is what is wrong with the device.
+	// Fault is the device's fault.
 	Fault Fault
 }
 
@@ -40,7 +40,7 @@ var (
 	faultText  = regexp.MustCompile(`(?s)^([a-z0-9][a-z0-9-]*): (.*) \(since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)\); (.*)$`)
 )
 
-// ParseHealth reads the text. Other device plugins write what they like: then the
+// ParseHealth reads the text. Other device plugins write other texts: then the
 // second result is false.
 func ParseHealth(text string) (Health, bool) {
 	if m := cordonText.FindStringSubmatch(text); m != nil {

@@ -16,7 +16,7 @@ const memoryHelp = "write a whole number and G, GiB, M or MiB, such as 8G or 512
 
 // ParseMemory reads an amount of memory such as "8G", "8GiB", "512M" or
 // "512MiB" and returns it in MiB. There is no default unit, no fraction and no
-// decimal unit (GB): what is not exact is an error.
+// decimal unit (GB): an inexact amount is an error.
 func ParseMemory(s string) (int64, error) {
 	digits := countDigits(s)
 	mib, problem := memoryOf(s[:digits], s[digits:])
@@ -34,7 +34,7 @@ func FormatMemory(mib int64) string {
 	return strconv.FormatInt(mib, 10) + "M"
 }
 
-// memoryOf returns MiB, or what is wrong with the number or its unit.
+// memoryOf returns MiB, or the mistake in the number or its unit.
 func memoryOf(number, unit string) (int64, string) {
 	if number == "" {
 		return 0, "no number"

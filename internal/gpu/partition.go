@@ -14,7 +14,7 @@ type MPSPartitioning struct {
 	Multiprocessors int `json:"multiprocessors"`
 }
 
-// Partition is a task's, of so many chunks. Its ID may be another's once it is removed.
+// Partition is a task's, of a number of chunks. Its ID may be another's once it is removed.
 type Partition struct {
 	ID     string `json:"id,omitempty"`
 	Chunks int    `json:"chunks,omitempty"`

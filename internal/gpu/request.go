@@ -72,7 +72,7 @@ type RequestError struct {
 	Input string
 	// Column is where the problem starts, in bytes from 1.
 	Column int
-	// Problem is what is wrong there; Valid is what to write.
+	// Problem is the mistake there; Valid is the text to write instead.
 	Problem, Valid string
 }
 
@@ -194,7 +194,7 @@ func (p *requestParser) amount() (Request, bool) {
 	return r, true
 }
 
-// memoryFault points at the unit if that is what is wrong, else at the number.
+// memoryFault points at the unit if that is wrong, else at the number.
 func memoryFault(word string, digits int) int {
 	if _, ok := mibPerUnit[word[digits:]]; ok {
 		return 0

@@ -79,7 +79,7 @@ func (r Reservation) EnvValue() (string, error) {
 }
 
 // nvidiaUUID is how NVIDIA writes the UUIDs of GPUs and MIG instances, the latter in the
-// older form with two numbers behind as well. What it finds is the first eight digits.
+// older form with two numbers behind as well. It finds the first eight digits.
 var nvidiaUUID = regexp.MustCompile(`^(?:MIG-)?(?:GPU-)?([0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:/[0-9]+/[0-9]+)?$`)
 
 // shortUUID is the first eight digits of NVIDIA's UUIDs after their prefix:

@@ -21,7 +21,7 @@ const (
 	SeatSuspended SeatState = "suspended"
 	// SeatLost tasks cannot go on: CUDA has lost what a process had on the device.
 	SeatLost SeatState = "lost"
-	// SeatIdle is what is told of a suspended task that left since it did not use the
+	// SeatIdle is shown for a suspended task that left since it did not use the
 	// device: whether it wants it is not known. No state file has it.
 	SeatIdle SeatState = "idle"
 )
@@ -32,7 +32,7 @@ type SeatRules struct {
 	Suspender Suspender `json:"suspender"`
 	// HostMemoryMiB bounds what the tasks of all such devices may have on the host.
 	HostMemoryMiB int64 `json:"host_memory_mib"`
-	// HeadroomMiB is kept for each task beyond what it was measured to hold.
+	// HeadroomMiB is kept for each task beyond its measured memory.
 	HeadroomMiB int64 `json:"headroom_mib"`
 	// IdleMS, MinTurnMS and MaxWaitMS are in milliseconds: how long a task may leave the
 	// device unused while another waits, the shortest turn, and how long a task waits
@@ -75,7 +75,7 @@ type Seat struct {
 	Priority int `json:"priority"`
 	// DeclaredMiB is the memory that the job asks for, 0 where it does not say.
 	DeclaredMiB int64 `json:"declared_mib,omitempty"`
-	// MemoryMiB is what it was measured to hold on the device, or what of it is on the host.
+	// MemoryMiB is its measured memory on the device, or the part of it on the host.
 	MemoryMiB int64 `json:"memory_mib"`
 	// LastUse is when it was last seen to compute or to take memory; zero where the
 	// device does not tell.
@@ -106,7 +106,7 @@ type Seat struct {
 	NotBefore time.Time `json:"not_before,omitzero"`
 	Failures  int       `json:"failures,omitempty"`
 	// MemoryLimit is the limit of the task's control group in bytes before it was raised
-	// for what is on the host; 0 is not raised.
+	// for the memory on the host; 0 is not raised.
 	MemoryLimit int64 `json:"memory_limit,omitempty"`
 	// Resumed is true once it came back from the host.
 	Resumed bool `json:"resumed,omitempty"`
@@ -178,5 +178,5 @@ func (s Seat) Where() SeatState {
 // Away reports whether the task waits for its turn.
 func (s Seat) Away() bool { return s.State == SeatWaiting || s.State == SeatSuspended }
 
-// Switching is what it takes to move the task out and in again, as it was last measured.
+// Switching is the time to move the task out and in again, as it was last measured.
 func (s Seat) Switching() time.Duration { return time.Duration(s.OutMS+s.InMS) * time.Millisecond }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A task asks about its own share, and says what it needs of it, through a socket that
+// A task asks about its own share, and states its needs, through a socket that
 // the driver shows to that task alone: one request per connection, one line of JSON, and
 // one line of JSON in answer. Which task asks is known from the socket, never from the request.
 const (
@@ -68,8 +68,8 @@ type SelfResize struct {
 	MemoryLimitMiB *int64 `json:"memory_limit_mib,omitempty"`
 }
 
-// SelfAnswer is what the driver answers. Error says why nothing was done, with the value,
-// the place and what is valid; Message what was done. Status is how the task is now.
+// SelfAnswer is the driver's answer. Error says why nothing was done, with the value,
+// the place and the valid values; Message says what the driver did. Status is the task's present state.
 type SelfAnswer struct {
 	Version int         `json:"version"`
 	Error   string      `json:"error,omitempty"`
@@ -93,7 +93,7 @@ type SelfGPU struct {
 	// DeviceMiB is the memory of the GPU, Share what the task has of it.
 	DeviceMiB int64 `json:"device_mib,omitempty"`
 	Share     Share `json:"share"`
-	// Use is what was measured last; nil where nothing was.
+	// Use is the last measurement; nil where there is none.
 	Use       *SelfUse      `json:"use,omitempty"`
 	Neighbors SelfNeighbors `json:"neighbors"`
 	// Seat is set where tasks step aside for each other.
@@ -137,7 +137,7 @@ type SelfSeat struct {
 	NextTurn time.Time `json:"next_turn,omitzero"`
 }
 
-// ParseSelfRequest reads one request. What it does not know is a mistake: a later
+// ParseSelfRequest reads one request. An unknown field is a mistake: a later
 // release's request must not be half understood.
 func ParseSelfRequest(line []byte) (SelfRequest, error) {
 	var r SelfRequest

@@ -36,7 +36,7 @@ type GPUState struct {
 	// Exclusive devices let in their MPS server only: a task that holds all of one, and
 	// so runs without MPS, waits until it is open.
 	Exclusive bool `json:"exclusive,omitempty"`
-	// Limiter is what has the vendor's driver hold a task's control group to its slices'
+	// Limiter is the program that has the vendor's driver hold a task's control group to its slices'
 	// memory; nil where it cannot.
 	Limiter *MemoryLimiter `json:"limiter,omitempty"`
 	MPS     *MPSState      `json:"mps,omitempty"`
@@ -55,8 +55,8 @@ type GPUState struct {
 }
 
 // MemoryLimiter is a program, with its first arguments, that sets limits of GPU memory.
-// After those come the device's UUID, the control group's directory, and what is
-// guaranteed and the limit, in MiB.
+// After those come the device's UUID, the control group's directory, the
+// guarantee and the limit, in MiB.
 type MemoryLimiter struct {
 	Command []string `json:"command"`
 }
@@ -130,7 +130,7 @@ type Fault struct {
 	Fatal bool `json:"fatal,omitempty"`
 }
 
-// String is the fault in one line: what is wrong, and what to do.
+// String is the fault in one line: its message, and the action.
 func (f Fault) String() string { return f.Message + "; " + f.Action }
 
 // Usage is what the device plugin measured of every task, for the driver's
@@ -144,7 +144,7 @@ type Usage struct {
 	Devices []DeviceUsage `json:"devices,omitempty"`
 }
 
-// DeviceUsage is a device's memory: what all programs hold of it, and what they can.
+// DeviceUsage is a device's memory: the part that all programs hold, and the size.
 type DeviceUsage struct {
 	UUID        string `json:"uuid"`
 	UsedMiB     int64  `json:"used_mib"`
@@ -172,7 +172,7 @@ type Notices struct {
 	Told    []Notice `json:"told"`
 }
 
-// Notice is something that one container's task was told. UUID is empty for what is
+// Notice is a message to one container's task. UUID is empty for one that is
 // not of one GPU; Fault marks the code of a fault of the GPU.
 type Notice struct {
 	Container string `json:"container"`

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// vendorSharings are what can keep tasks apart on a vendor's devices.
+// vendorSharings are the ways to keep tasks apart on a vendor's devices.
 var vendorSharings = map[string][]Sharing{
 	"nvidia": {SharingMPS, SharingTimeslice, SharingHAMi, SharingSuspend, SharingNone},
 	"amd":    {SharingNone, SharingTimeslice, SharingDmem},
@@ -14,7 +14,7 @@ var vendorSharings = map[string][]Sharing{
 	"huawei": {SharingNone, SharingTimeslice},
 }
 
-// Sharings are what can keep tasks apart on a vendor's devices; none for an unknown one.
+// Sharings are the ways to keep tasks apart on a vendor's devices; none for an unknown one.
 func Sharings(vendor string) []Sharing { return slices.Clone(vendorSharings[vendor]) }
 
 // InSlices reports whether the memory of a vendor's devices can be counted in slices.

@@ -1,5 +1,5 @@
 // Command release makes the files of a release from programs that are built:
-// packages for Debian and Red Hat, tarballs, a list of what is in the programs,
+// packages for Debian and Red Hat, tarballs, a list of the modules in the programs,
 // and checksums. The same programs make the same bytes.
 //
 //	go run . -version 0.1.0 -date 1767225600 -bin ../../bin/release/amd64 -arch amd64 -out ../../bin/release
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// release is what is made, and of what.
+// release is the packages to make, and their sources.
 type release struct {
 	version string    // "0.1.0", or "0.1.0+5fe9d2c"
 	date    time.Time // of every file

@@ -10,7 +10,7 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm" // the format
 )
 
-// pkg is a package: what is in it, and what it needs.
+// pkg is a package: its content and its dependencies.
 type pkg struct {
 	name, summary       string
 	contents            files.Contents

@@ -1,6 +1,6 @@
 // Command site makes a static site of the repository's Markdown: a page for each
 // document, with the contents of docs/README.md beside it. It needs no network, and
-// neither does what it writes.
+// neither do its pages.
 //
 //	go run . -root ../.. -out ../../bin/site
 package main

@@ -32,7 +32,7 @@ type safe struct {
 	rest []byte
 }
 
-// Write writes what is safe of a text.
+// Write writes the safe part of a text.
 func (s *safe) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func Is(stream any) bool {
 	return f != nil && term.IsTerminal(int(f.Fd()))
 }
 
-// Clear empties a terminal. What is no terminal gets nothing.
+// Clear empties a terminal. Other files get nothing.
 func Clear(w io.Writer) error {
 	if !Is(w) {
 		return nil

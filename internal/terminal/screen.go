@@ -18,7 +18,7 @@ const (
 	enter = "\x1b[?1049h\x1b[?25l" // the alternate screen, without a cursor
 	leave = "\x1b[?25h\x1b[?1049l"
 	home  = "\x1b[H"
-	below = "\x1b[J" // erase what is below
+	below = "\x1b[J" // erase everything below
 	rest  = "\x1b[K" // erase the rest of the line
 )
 
@@ -119,7 +119,7 @@ func frame(text string, d dimensions) string {
 	return home + strings.Join(lines, "\r\n") + below
 }
 
-// cut is the beginning of a line that fits into so many columns. Escape sequences, which
+// cut is the beginning of a line that fits into that number of columns. Escape sequences, which
 // are those of Paint, take no room, and are all kept.
 func cut(line string, columns int) string {
 	var b strings.Builder

@@ -37,8 +37,8 @@ func ofModule(version string) string {
 	return number
 }
 
-// Line is what a program answers to "version": its name, the version, and what it
-// was built with and for.
+// Line is a program's answer to "version": its name, the version, and the toolchain
+// and platform that it was built with and for.
 func Line(program string) string {
 	return fmt.Sprintf("%s %s (%s, %s/%s)", program, String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -37,8 +37,8 @@ type Config struct {
 	ExpectedModels []string
 	Placement      Placement
 	Preemption     Preemption
-	// HalfLife is after how long what a queue used counts half in the order of what
-	// waits; 0: what was used does not count.
+	// HalfLife is the time after which a queue's use counts half in the order of waiting
+	// work; 0: past use does not count.
 	HalfLife    time.Duration
 	Rebalance   Rebalance
 	Reservation Reservation

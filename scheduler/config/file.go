@@ -175,7 +175,7 @@ func (r *reader) duration(key string, to *time.Duration, from *string, least tim
 	}
 }
 
-// milli reads a fraction as thousandths and refuses what is not exact.
+// milli reads a fraction as thousandths and refuses one that is not exact.
 func (r *reader) milli(key string, to *int64, from *float64, most float64) {
 	if from == nil {
 		return

@@ -41,7 +41,7 @@ type Queue struct {
 	// MaxPriority bounds the priority that counts for work of this queue.
 	MaxPriority int
 	// Protected work of this queue is never evicted for another's priority;
-	// what it borrowed can still be reclaimed.
+	// borrowed GPUs can still be reclaimed.
 	Protected bool
 	// MinRunTime replaces the service's preemption.min_run_time.
 	MinRunTime *time.Duration
@@ -70,7 +70,7 @@ func (q *Queue) IdleRule() (after time.Duration, action string) {
 	return cmp.Or(q.IdleAfter, DefaultIdleAfter), cmp.Or(q.IdleAction, IdleReport)
 }
 
-// WatchesIdle reports whether some queue needs to know at all times what is idle.
+// WatchesIdle reports whether some queue needs to know idle work at all times.
 func (c *Config) WatchesIdle() bool {
 	return slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.IdleAfter > 0 || q.IdleAction != "" })
 }

@@ -33,7 +33,7 @@ func Int(n int64, unit string) Value     { return Value{kind: isInt, number: n, 
 func Float(x float64, unit string) Value { return Value{kind: isFloat, float: x, unit: unit} }
 func Bool(b bool) Value                  { return Value{kind: isBool, truth: b} }
 
-// unit is a unit of Nomad's: so many of its base, or with inverse one of so many.
+// unit is a unit of Nomad's: a multiple of its base, or with inverse a fraction of it.
 type unit struct {
 	base    string
 	times   int64

@@ -26,8 +26,8 @@ const (
 	Conservative Memory = "conservative"
 	// Aggressive takes at most 0.95 of the share.
 	Aggressive Memory = "aggressive"
-	// Dynamic takes what it needs when it needs it, up to the whole share, and
-	// gives back what it does not use.
+	// Dynamic takes memory when it is needed, up to the whole share, and
+	// gives back unused memory.
 	Dynamic Memory = "dynamic"
 )
 
@@ -92,7 +92,7 @@ func ParseMeta(meta map[string]string) (Options, bool, error) {
 	return o, true, o.Validate()
 }
 
-// Validate reports what is out of range or contradicts itself.
+// Validate reports options that are out of range or contradict each other.
 func (o Options) Validate() error {
 	_, known := fractions[o.Memory]
 	switch {

@@ -71,7 +71,7 @@ func (g Group) Ranks() string {
 	return strconv.Itoa(g.Count)
 }
 
-// addRanks sets what is known before the task starts. One GPU per allocation
+// addRanks sets the variables known before the task starts. One GPU per allocation
 // makes it a rank; with several, torchrun starts one process for each and
 // numbers them itself. In an elastic training only torchrun knows the numbers.
 func addRanks(setup *Setup, o Options, s Share, g Group) {
@@ -112,7 +112,7 @@ func addRanks(setup *Setup, o Options, s Share, g Group) {
 	setup.Notes = append(setup.Notes, fmt.Sprintf("%d GPUs per allocation: start the program with torchrun, which takes its arguments from PET_* and sets RANK for each of the %d processes", s.GPUs, s.GPUs))
 }
 
-// settled spares the ranks that start together a restart for each that comes later.
+// settled spares the ranks that start together a restart for each later rank.
 var settled = &Wait{Min: 2e9, Max: 20e9}
 
 // maxRestarts is how often torchrun starts its processes again after one failed,

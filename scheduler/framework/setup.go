@@ -19,7 +19,7 @@ type Share struct {
 	Vendor string
 	// Type is the GPU's short name, "A100"; empty when any will do.
 	Type string
-	// Precision is what an earlier setup chose for the type; empty: choose anew.
+	// Precision is the choice of an earlier setup for the type; empty: choose now.
 	Precision string
 }
 
@@ -147,7 +147,7 @@ func Plan(o Options, s Share, g Group) (Setup, error) {
 
 // Merge returns a task's environment with the setup's beside it. What the
 // author wrote stands; PYTHONPATH is extended, since both must be found, and the
-// number of allocations is what it is.
+// number of allocations is fixed.
 func (s Setup) Merge(env map[string]string) map[string]string {
 	merged := maps.Clone(s.Env)
 	for key, value := range env {

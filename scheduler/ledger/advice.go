@@ -29,10 +29,10 @@ type Advice struct {
 const (
 	// leastMeasured is how many samples advice needs.
 	leastMeasured = 30
-	// spare is what is left above what was used: compute above its 95th percentile, since a
+	// spare is the margin above the use: compute above its 95th percentile, since a
 	// task that wants more is only slower, and memory above its maximum, since it would die.
 	spareCompute, spareMemory = 1.2, 1.15
-	// worthwhile is below which part of what is asked for less is worth a change.
+	// worthwhile is the part of the request below which a smaller request is worth a change.
 	worthwhile = 0.75
 	// gpuMilli is the compute of a GPU.
 	gpuMilli = 1000

@@ -1,5 +1,5 @@
 // Package ledger accounts for GPUs: which task held how much of which GPU from when to
-// when, what it used of that, and what that comes to per team.
+// when, its use of that, and the sum per team.
 //
 //	Record ── the line that is stored: hold, use, end, seen
 //	Fold   ── records of a time ─► entries, one per task and GPU

@@ -43,7 +43,7 @@ func (f *Fold) Add(r *Record) {
 	}
 }
 
-// Close hands over what has not ended.
+// Close hands over entries that have not ended.
 func (f *Fold) Close() {
 	for _, key := range slices.SortedFunc(maps.Keys(f.open), Key.Compare) {
 		e := f.open[key]
@@ -53,7 +53,7 @@ func (f *Fold) Close() {
 	clear(f.open)
 }
 
-// hand cuts an entry to the time that is asked about, and hands over what is left.
+// hand cuts an entry to the time that is asked about, and hands over the rest.
 func (f *Fold) hand(e *Entry) {
 	if e.From.Before(f.from) {
 		e.From = f.from

@@ -14,7 +14,7 @@ type Price struct {
 	GPUHour, GiBHour int64
 }
 
-// Any is the name of the price of what has none of its own.
+// Any is the name of the price of types without one of their own.
 const Any = "*"
 
 // Prices is a price list.
@@ -36,7 +36,7 @@ func (p Prices) Cost(e *Entry) int64 {
 	return sum
 }
 
-// costOf is what a time costs at a price per hour for so many parts. The product of them
+// costOf is the cost of a time at a price per hour for a number of parts. The product of them
 // needs more than 64 bits.
 func costOf(hour, parts, seconds int64) int64 {
 	high, low := bits.Mul64(uint64(hour), uint64(seconds))

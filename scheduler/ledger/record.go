@@ -27,7 +27,7 @@ type Kind string
 // The kinds of records.
 const (
 	KindHold Kind = "hold" // a task holds part of a GPU, since At
-	KindUse  Kind = "use"  // what it was measured to use until At, since the last such record
+	KindUse  Kind = "use"  // the measured use until At, since the last such record
 	KindEnd  Kind = "end"  // it holds it no longer, since At
 	KindSeen Kind = "seen" // the service watched until At
 )
@@ -43,7 +43,7 @@ type Record struct {
 	Why     string `json:"why,omitempty"`    // of an end
 }
 
-// Hold is what is held, by whom. It is written once, as it was when the alloc was placed.
+// Hold is a task's share of a GPU. It is written once, as it was when the alloc was placed.
 type Hold struct {
 	Namespace string `json:"ns"`
 	Job       string `json:"job"`
@@ -60,7 +60,7 @@ type Hold struct {
 	// compute and memory, and the memory.
 	Milli     int64 `json:"milli"`
 	MemoryMiB int64 `json:"mib"`
-	// AskedMilli and AskedMiB are what was promised to the task; 0 on a GPU that tasks
+	// AskedMilli and AskedMiB are the promise to the task; 0 on a GPU that tasks
 	// take turns on.
 	AskedMilli int64 `json:"asked_milli,omitempty"`
 	AskedMiB   int64 `json:"asked_mib,omitempty"`

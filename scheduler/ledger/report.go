@@ -38,7 +38,7 @@ func ParseGrouping(text string) (Grouping, error) {
 	return g, nil
 }
 
-// Report is what was held and used within a time.
+// Report is the holdings and use within a time.
 type Report struct {
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
@@ -63,7 +63,7 @@ type Row struct {
 	From      *time.Time `json:"from,omitempty"`
 	To        *time.Time `json:"to,omitempty"` // absent while it is held
 	Ended     string     `json:"ended,omitempty"`
-	// Of an entry: what it holds as quotas count it, since when its alloc was waited for, with
+	// Of an entry: its holdings as quotas count them, since when its alloc was waited for, with
 	// which priority, and the alloc's CPU and memory.
 	Milli    int64      `json:"milli,omitempty"`
 	Wanted   *time.Time `json:"wanted,omitempty"`
@@ -121,7 +121,7 @@ func (b *Builder) Add(e *Entry) {
 	b.rows[key].add(e, b.prices.Cost(e))
 }
 
-// nameOf is a row that only says what it is about.
+// nameOf is a row with nothing but its names.
 func nameOf(by Grouping, e *Entry) Row {
 	switch by {
 	case ByQueue:

@@ -18,7 +18,7 @@ type Bounds struct {
 	Unserved int
 	// MostEvictions is how often one task was evicted at most, and MostInAnHour within an hour.
 	MostEvictions, MostInAnHour int
-	// LongestChain is the most evictions of which each was for a task that had just been evicted
+	// LongestChain is the longest row of evictions, each for a task that had just been evicted
 	// itself, and LongestHandover the most by which room went from task to task.
 	LongestChain, LongestHandover int
 	// LostPercent is the part of all work done that evictions threw away.
@@ -39,7 +39,7 @@ type Behind struct {
 	LongestFirst float64
 }
 
-// Owed is how long a queue waited for what was its own, in tasks of a size.
+// Owed is how long a queue waited for its own guarantee, in tasks of a size.
 type Owed struct {
 	Queue string
 	Size  Class
@@ -54,7 +54,7 @@ type owed struct {
 	size  Class
 }
 
-// owedTimes are the waits of tasks for what was their queue's own.
+// owedTimes are the waits of tasks for their queue's own guarantee.
 type owedTimes struct{ wait, late waitTimes }
 
 // watch measures bounds during a replay.
@@ -63,7 +63,7 @@ type watch struct {
 	since     []float64 // by task: when it began to wait this time
 	overtaken []float64 // when something else went ahead of it first; -1: nothing has
 	first     []float64 // for how long it has been the first of all that wait
-	asks      []float64 // since when its queue is owed what it asks for; -1: it is not
+	asks      []float64 // since when its queue is owed the request; -1: it is not
 	late      []float64 // for how long of that there was work that was to give it up
 	due       []bool    // there is now
 	evicted   [][]time.Time
@@ -91,7 +91,7 @@ func (w *watch) waits(i int) {
 	w.asksFor(i, map[chance]bool{})
 }
 
-// asksFor notes since when a task is owed what it asks for, and whether it is late. It remembers
+// asksFor notes since when a task is owed its request, and whether it is late. It remembers
 // that for others with the same chances.
 func (w *watch) asksFor(i int, late map[chance]bool) {
 	t := &w.l.tasks[i]
@@ -172,7 +172,7 @@ func (w *watch) went(victims []int, by int) {
 	}
 }
 
-// sum sums up what was measured.
+// sum sums up the measurements.
 func (w *watch) sum() *Bounds {
 	r := &w.result
 	for key, b := range w.behind {

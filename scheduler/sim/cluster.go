@@ -1,6 +1,6 @@
 package sim
 
-// cluster is the state that the baselines work on: what is free per node, and
+// cluster is the state that the baselines work on: free capacity per node, and
 // a version that changes with it, by which cached scores are found stale.
 type cluster struct {
 	nodes []machine

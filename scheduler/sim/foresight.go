@@ -35,7 +35,7 @@ type foresight struct {
 	past      outlook.Calibration
 }
 
-// guess is an estimate for a task, made at its arrival, and what was told.
+// guess is an estimate for a task, made at its arrival, and the range that was told.
 type guess struct {
 	task      int
 	estimated outlook.Outlook

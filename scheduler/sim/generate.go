@@ -89,7 +89,7 @@ func (g *generator) node(i int) Node {
 	return n
 }
 
-// tasks draws tasks until they ask for so many milli.
+// tasks draws tasks until they ask for that many milli.
 func (g *generator) tasks(name string, milli int64) []Task {
 	var out []Task
 	for sum := int64(0); sum < milli; {

@@ -139,7 +139,7 @@ func drawScale(b *strings.Builder, y int) {
 	}
 }
 
-// shade is the color of a GPU: dark when it is full, so that what is left of
+// shade is the color of a GPU: dark when it is full, so that free capacity of
 // the others shows, and the lighter the less is in use.
 func shade(milli int64) string {
 	if milli >= gpuMilli {

@@ -23,7 +23,7 @@ func DefaultLimits() Limits {
 	return Limits{Kept: turns.MostKept, MaxPerJob: 4, MaxPerQueue: 60, MaxPerMinute: 30}
 }
 
-// bounded is a replay that keeps to limits, and measures what they bound. Nil bounds nothing.
+// bounded is a replay that keeps to limits, and measures their effect. Nil bounds nothing.
 type bounded struct {
 	*watch
 	Limits
@@ -61,7 +61,7 @@ func (b *bounded) arrives(i int) bool {
 	return true
 }
 
-// look brings up to date what is kept and who is spared, before what waits is tried.
+// look updates the kept nodes and the spared work, before waiting tasks are tried.
 func (b *bounded) look() {
 	if b == nil {
 		return
@@ -223,7 +223,7 @@ func (b *bounded) markAll() {
 	}
 }
 
-// sum is what was measured; nil without limits.
+// sum is the measurements; nil without limits.
 func (b *bounded) sum() *Bounds {
 	if b == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 type LiveOptions struct {
 	// Queue lets tasks wait that find no room; without it they are lost. What
 	// waits is tried whenever a task arrives or ends, in order of arrival (with
-	// the product's policies: in their order), and what is behind a task that
+	// the product's policies: in their order), and tasks behind one that
 	// still does not fit may go ahead of it.
 	Queue bool
 	// All counts the whole time, and waits until they end, also after the last arrival:
@@ -28,11 +28,11 @@ type LiveOptions struct {
 	// HalfLife is after how long what a queue used counts half in the order; 0: it
 	// does not count.
 	HalfLife time.Duration
-	// Outlook estimates when tasks will start that begin to wait, every so many-th of
+	// Outlook estimates when tasks will start that begin to wait, for one in Outlook of
 	// them, by how long those ran that have ended; 0: none. It needs a policy of the
 	// product, and no priorities and queues.
 	Outlook int
-	// Strict has what is behind a task that does not fit wait too.
+	// Strict has tasks behind one that does not fit wait too.
 	Strict bool
 	// Limits are what the service bounds waits and evictions by: with them a replay keeps to
 	// them, and measures its bounds. Nil: there are none. They need a policy of the product.
@@ -117,7 +117,7 @@ type live struct {
 	waiting  []int
 	ends     endHeap
 	now      float64
-	from     float64 // what is measured
+	from     float64 // begin of the measurements
 	end      float64
 	used     int64 // milli in use
 	held     map[string]int64
@@ -165,8 +165,8 @@ func (l *live) run() error {
 	return nil
 }
 
-// With limits, what waits is tried again every tickSeconds, as the service does: work may be
-// evicted that was spared until then. It is given up when nothing has run for so many seconds.
+// With limits, waiting tasks are tried again every tickSeconds, as the service does: work may be
+// evicted that was spared until then. They are given up when nothing has run for idleSeconds.
 const tickSeconds, idleSeconds = 30, 2 * 3600
 
 // mayTick reports whether time alone may let something start.
@@ -258,7 +258,7 @@ func (l *live) try(i int) bool {
 	return ok
 }
 
-// finish ends what has run long enough.
+// finish ends tasks that have run long enough.
 func (l *live) finish(r *running) {
 	if r.gone {
 		return
@@ -287,7 +287,7 @@ type chance struct {
 	priority int
 }
 
-// schedule starts what can start, in order.
+// schedule starts tasks that can start, in order.
 func (l *live) schedule() error {
 	if len(l.waiting) == 0 {
 		return nil
@@ -348,7 +348,7 @@ func (l *live) turn(i int) quota.Turn {
 	t := &l.tasks[i]
 	since := t.ArriveSecond
 	if l.bounded != nil {
-		since = l.bounded.since[i] // what was evicted begins to wait anew
+		since = l.bounded.since[i] // an evicted task begins to wait again
 	}
 	return quota.Turn{ID: l.planned.ids[t], Queue: t.Queue, Priority: t.Priority, Since: clock(since)}
 }

@@ -85,7 +85,7 @@ func ClassOf(t *Task) Class {
 	return ClassLarge
 }
 
-// summarize sums up what was measured.
+// summarize sums up the measurements.
 func (l *live) summarize() {
 	r := &l.result
 	r.Never = len(l.tasks) - r.Started
@@ -200,8 +200,8 @@ func (w waitTimes) sum() Wait {
 	return Wait{Tasks: n, Mean: sum / float64(n), P95: w[(n-1)*95/100], P99: w[nearestRank(n, 99)], Longest: w[n-1]}
 }
 
-// nearestRank is the index of a percentile in so many values in ascending order: of the
-// first that at least so many percent do not exceed.
+// nearestRank is the index of a percentile in n values in ascending order: of the
+// first that at least percent of them do not exceed.
 func nearestRank(n, percent int) int { return (n*percent+99)/100 - 1 }
 
 // jain is Jain's fairness index: (Σx)² / (n·Σx²).

@@ -24,7 +24,7 @@ type Instance struct {
 
 var profileName = regexp.MustCompile(`^([1-7])g\.([1-9][0-9]{0,2})gb$`)
 
-// ErrLayout is wrapped by what is wrong with a layout.
+// ErrLayout is wrapped by errors about a layout.
 var ErrLayout = errors.New("is not a MIG layout")
 
 // ParseLayout reads a layout of a GPU of a model: profiles, joined by "+". Which instances

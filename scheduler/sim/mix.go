@@ -18,7 +18,7 @@ type Mix struct {
 	// stay. Together with Shared, as many GPU tasks as before stay.
 	Multi *float64
 	// Models of the GPU tasks name the models that they may use. One that does so
-	// anew takes the models of a task of its kind that does, or, when no task
+	// for the first time takes the models of a task of its kind that does, or, when no task
 	// in the list does, that of a GPU that could run it.
 	Models *float64
 }

@@ -14,14 +14,14 @@ type Planned struct {
 	Snapshot *place.Snapshot
 	Planner  *place.Planner
 	// MovePercent lets the planner move work: after every rebalanceEvery
-	// arrivals, at most so many moves per hundred tasks placed. Moved work is
+	// arrivals, at most this number of moves per hundred tasks placed. Moved work is
 	// not in the Spots of a [Result], which say where tasks went first.
 	MovePercent int
 	Moves       int // made so far
 
 	at     map[string]int     // node ID to position
 	cut    map[string]*Layout // models whose GPUs are cut
-	waits  bool               // tasks may wait for other room than what is kept for large ones
+	waits  bool               // tasks may wait for other room than the room kept for large ones
 	ids    map[*Task]string
 	ways   []place.Request // scratch
 	count  int

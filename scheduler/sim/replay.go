@@ -43,8 +43,8 @@ type Point struct {
 	Allocated float64
 }
 
-// At returns the allocation when so many percent had arrived, or NaN when they
-// never did. What was allocated last holds where one arrival skips percentages,
+// At returns the allocation when that percentage had arrived, or NaN when it
+// never did. The last allocation holds where one arrival skips percentages,
 // as it does on small clusters; before the first it is 0.
 func (r *Result) At(percent int) float64 {
 	allocated := 0.0

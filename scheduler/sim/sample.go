@@ -21,7 +21,7 @@ func DefaultSampling() Sampling { return Sampling{Seed: 1, Percent: 130} }
 // cluster.
 const MaxPercent = 10_000
 
-// maxTasks bounds what is drawn: beyond it, a percentage was a slip.
+// maxTasks bounds the draw: beyond it, a percentage was a slip.
 const maxTasks = 1 << 20
 
 // The draws of one seed are independent, so that another mix leaves the order
@@ -63,7 +63,7 @@ func Sample(nodes []Node, list []Task, s Sampling) (Workload, error) {
 }
 
 // arrivals are the tasks of a list in random order, then random ones again,
-// until they ask for so many milli. Tasks that come again are numbered.
+// until they ask for that many milli. Tasks that come again are numbered.
 func arrivals(rng *rand.Rand, list []Task, milli int64) ([]Task, error) {
 	demand := demandOf(list)
 	if demand == 0 {

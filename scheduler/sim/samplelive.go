@@ -11,12 +11,12 @@ import (
 type LiveSampling struct {
 	Seed  uint64
 	Mix   Mix
-	Nodes int // so many of the nodes, at random; 0: all
+	Nodes int // number of nodes, at random; 0: all
 	// Loads are the GPU work that is offered, in percent of what the nodes can do: one
 	// after the other, each for an equal part of the time.
 	Loads      []float64
 	Hours      float64 // until the last arrival
-	Tasks      int     // at most so many
+	Tasks      int     // the most tasks
 	CapSeconds float64 // no task of the list runs longer
 	// Exponential draws durations from an exponential distribution of the same mean per
 	// size. They may be longer than CapSeconds.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Tiled is the workload on a cluster of so many copies of its nodes, with every
+// Tiled is the workload on a cluster with copies of its nodes, with every
 // arrival as many times: one sequence after the other, merged by time where the
 // tasks have one. The history stays, since the mix of tasks does. It shows what
 // a real trace costs on a cluster of another size.

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Panels are the plots of a live replay on a cluster of so many GPU milli: how
+// Panels are the plots of a live replay on a cluster of that many GPU milli: how
 // much is allocated, to which queue, and how many tasks wait.
 func (r *LiveResult) Panels(capacity int64) []Panel {
 	used, waiting := Series{Name: "all"}, Series{Name: "tasks"}

@@ -116,7 +116,7 @@ func (w *window) goesFirst(first *keptNode, i int) bool {
 	return waits && turns.GoesFirst(w.l.planned.Planner.Order(), w.l.clock(), first.turn, w.l.turn(i))
 }
 
-// bookFree books what is free of the GPUs of nodes that are kept from a task. The result frees it again.
+// bookFree books the free capacity of GPUs on nodes that are kept from a task. The result frees it again.
 func (w *window) bookFree(i int) (restore func()) {
 	s := w.l.planned.Snapshot
 	var booked []string

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is one with a program on it, and what it was sent so far.
+// Terminal is one with a program on it, and the output so far.
 type Terminal struct {
 	t       testing.TB
 	master  *os.File
@@ -111,7 +111,7 @@ func (x *Terminal) Type(keys string) {
 	}
 }
 
-// Resize changes the terminal's size, of which the program hears.
+// Resize changes the terminal's size, and the program hears of it.
 func (x *Terminal) Resize(columns, rows uint16) {
 	x.t.Helper()
 	if err := unix.IoctlSetWinsize(int(x.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {

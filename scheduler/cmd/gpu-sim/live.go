@@ -37,7 +37,7 @@ type liveOptions struct {
 	burst     bool
 }
 
-// synthetic workloads have so many nodes unless the command line says otherwise.
+// liveNodes is the number of nodes of synthetic workloads unless the command line gives one.
 const liveNodes = 50
 
 func (l *liveOptions) register(fs *flag.FlagSet) {

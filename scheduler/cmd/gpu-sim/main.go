@@ -1,5 +1,5 @@
 // Command gpu-sim replays workloads through the placement core: how much of the
-// GPUs a policy keeps busy, what it turns away and how long work waits.
+// GPUs a policy keeps busy, how much it turns away and how long work waits.
 //
 // It needs no Nomad. Every subcommand is one file: it declares its flags, its
 // help and a run function, and is listed in commands.

@@ -128,7 +128,7 @@ func (o *replayOptions) check(fs *flag.FlagSet) error {
 	return o.liveOptions.check(fs, o.from != "", true)
 }
 
-// workload reads, draws or makes up what is replayed.
+// workload reads, draws or makes up the workload to replay.
 func (o *replayOptions) workload() (w sim.Workload, err error) {
 	if o.arrivals == "" {
 		s := sim.DefaultSynthetic()

@@ -1,12 +1,12 @@
-// Package files keeps the ledger in a folder: a segment of lines of JSON per day, of which
-// only the last is appended to.
+// Package files keeps the ledger in a folder: a segment of lines of JSON per day;
+// only the last one is appended to.
 //
 //	2026-11-21.jsonl   complete; removed when it is older than the time that is kept
-//	2026-11-22.jsonl   begins with what was held when the day began, and grows
+//	2026-11-22.jsonl   begins with the holdings at the start of the day, and grows
 //	lock               held by the process that writes
 //
 // So every segment can be read alone, and one that goes takes nothing of the others with
-// it. A line that was cut off by a crash is removed; Nomad is asked again for what it said.
+// it. A line that was cut off by a crash is removed; Nomad is asked for its content again.
 package files
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 )
 
-// Options bound what is kept.
+// Options bound the ledger.
 type Options struct {
 	Keep     time.Duration // how long
 	MaxBytes int64         // of all segments together; the one in use always stays
@@ -48,7 +48,7 @@ type Store struct {
 	mu   sync.Mutex
 	day  string   // of the segment in use; empty: none yet
 	file *os.File // that segment
-	size int64    // of what was written whole
+	size int64    // of complete lines
 	open map[ledger.Key]ledger.Record
 	seen time.Time
 }
@@ -182,7 +182,7 @@ func (s *Store) path(day string) string { return filepath.Join(s.dir, day+suffix
 
 func dayOf(t time.Time) string { return t.UTC().Format(dayLayout) }
 
-// take follows what is held.
+// take follows the holdings.
 func (s *Store) take(r ledger.Record) {
 	switch r.Kind {
 	case ledger.KindHold:
@@ -197,7 +197,7 @@ func (s *Store) take(r ledger.Record) {
 	}
 }
 
-// Recall returns what is held as far as the ledger says, by key, and until when the service
+// Recall returns the holdings that the ledger knows, by key, and until when the service
 // watched.
 func (s *Store) Recall(context.Context) (held []ledger.Record, seen time.Time, err error) {
 	s.mu.Lock()
@@ -231,7 +231,7 @@ func (s *Store) Append(_ context.Context, records []ledger.Record) error {
 	if err == nil {
 		err = s.file.Sync()
 	}
-	if err != nil { // what was written of it goes, so that nothing is said twice
+	if err != nil { // its written part goes, so that nothing is said twice
 		return fmt.Errorf("write to the ledger: %w", errors.Join(err, s.file.Truncate(s.size)))
 	}
 	s.size += int64(text.Len())
@@ -251,7 +251,7 @@ func writeLine(to *bytes.Buffer, r any) error {
 	return nil
 }
 
-// turn begins a segment when a new day has begun. It is complete with what is held before
+// turn begins a segment when a new day has begun. It has all holdings before
 // it has its name.
 func (s *Store) turn() error {
 	day := dayOf(s.Now())
@@ -339,8 +339,8 @@ func (s *Store) prune(current string) error {
 	return nil
 }
 
-// Read hands over the records that say something of a time: of its days, with what was held
-// when they began, and of those that follow, which tell what was learned late, until one
+// Read hands over the records that say something of a time: of its days, with the holdings
+// when they began, and of those that follow, which have late records, until one
 // says that the service watched by then.
 func (s *Store) Read(ctx context.Context, from, to time.Time, each func(*ledger.Record)) error {
 	days, err := s.days()

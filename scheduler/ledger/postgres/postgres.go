@@ -2,7 +2,7 @@
 // for more than one of them or for years of data.
 //
 //	gpu_ledger_entries    one row for each task of an alloc and GPU; ended is null while it holds it
-//	gpu_ledger_use        what was measured of an entry until a time
+//	gpu_ledger_use        the measured use of an entry until a time
 //	gpu_ledger_replicas   until when each replica watched
 //
 // Replicas write the same entries, whose keys are the same, so each is there once whoever
@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
 )
 
-// Options say where the database is, and what is kept in it.
+// Options name the database, and the time for which entries are kept.
 type Options struct {
 	URL     string // without a password
 	Replica string // the name of this replica
@@ -106,7 +106,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	return nil
 }
 
-// Append stores records: all of them, or none with an error. What is there already stays
+// Append stores records: all of them, or none with an error. A record that is there already stays
 // as it is, but for an end that only was not seen.
 func (s *Store) Append(ctx context.Context, records []ledger.Record) error {
 	if err := s.prepare(ctx); err != nil {
@@ -177,7 +177,7 @@ func (s *Store) prune(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// Recall returns what is held as far as the ledger says, and until when any replica watched.
+// Recall returns the holdings that the ledger knows, and until when any replica watched.
 func (s *Store) Recall(ctx context.Context) (held []ledger.Record, seen time.Time, err error) {
 	if err := s.prepare(ctx); err != nil {
 		return nil, seen, err
@@ -265,7 +265,7 @@ func (s *Store) holds(ctx context.Context, q querier, where string, each func(ho
 	return rows.Err()
 }
 
-// uses hands over what was measured within a time.
+// uses hands over the use measured within a time.
 func (s *Store) uses(ctx context.Context, q querier, from, to time.Time, each func(*ledger.Record)) error {
 	rows, err := q.QueryContext(ctx, "SELECT alloc, task, gpu, until, compute, memory FROM gpu_ledger_use WHERE until > $1 AND until <= $2", from, to)
 	if err != nil {
