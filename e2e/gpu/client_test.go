@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +33,36 @@ type supervisedDaemon struct {
 	status  mps.Status
 	control mpsctl.Control
 	changed chan struct{}
+	// dir has all that belongs to the daemon and its gate, logs too.
+	dir string
+	// read is how much of each log was told.
+	read map[string]int
+}
+
+// daemonsDir has the directories of the bundle's daemons, one below another's name, so
+// that what an earlier run left is found.
+func daemonsDir() string { return filepath.Join(os.TempDir(), "nomad-gpu-bundle") }
+
+// endLeftovers ends the daemons that a bundle left which was killed. Its clients end by
+// themselves: their input is closed.
+func endLeftovers() error {
+	left, err := filepath.Glob(filepath.Join(daemonsDir(), "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range left {
+		fmt.Println("ending the MPS daemon that an earlier run left in", dir)
+		s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: driver().Program("nvidia-cuda-mps-control"), Self: self, ShmMiB: 1024})
+		if err != nil {
+			return err
+		}
+		s.Want(nil)
+		s.Close()
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func spec(uuid string, mib int64) mps.Spec {
@@ -46,13 +78,16 @@ func supervised(t *testing.T, uuid string) *supervisedDaemon {
 	if err != nil {
 		unavailable(t, "the driver's MPS is not installed: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "mps")
+	if err := os.MkdirAll(daemonsDir(), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(daemonsDir(), "mps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	changed := make(chan struct{}, 1)
-	s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, Self: self, MultiUser: true, ShmMiB: 1024,
+	s, err := mps.New(mps.Options{Logger: hclog.NewNullLogger(), StateDir: dir, Program: program, LibraryPath: libraryPath(), Self: self, MultiUser: true, ShmMiB: 1024,
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:
@@ -66,7 +101,7 @@ func supervised(t *testing.T, uuid string) *supervisedDaemon {
 		s.Want(nil)
 		s.Close()
 	})
-	d := &supervisedDaemon{Supervisor: s, changed: changed}
+	d := &supervisedDaemon{Supervisor: s, changed: changed, dir: dir, read: map[string]int{}}
 	d.limit(t, uuid, 8192)
 	d.control = mpsctl.Control{Program: program, PipeDir: d.status.ControlDir, Timeout: 10 * time.Second}
 	return d
@@ -95,6 +130,8 @@ type client struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines *bufio.Scanner
+	// spared is true while a kill could hang the machine: see release.
+	spared *atomic.Bool
 }
 
 func start(t *testing.T, uuid string, s mps.Status, limits []string, args ...string) *client {
@@ -105,15 +142,21 @@ func start(t *testing.T, uuid string, s mps.Status, limits []string, args ...str
 // startAs starts it as another user; nil is this one.
 func startAs(t *testing.T, uuid string, s mps.Status, user *syscall.Credential, limits []string, args ...string) *client {
 	t.Helper()
+	return startIn(t, uuid, s, 0, user, limits, args...)
+}
+
+// startIn starts it in namespaces of its own as well.
+func startIn(t *testing.T, uuid string, s mps.Status, namespaces uintptr, user *syscall.Credential, limits []string, args ...string) *client {
+	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	argv := append([]string{executable, workCommand}, args...)
-	var attr *syscall.SysProcAttr
+	attr := &syscall.SysProcAttr{Cloneflags: namespaces}
 	if s.ShmDir != "" {
 		argv = append([]string{executable, mps.ExecCommand, s.ShmDir, "/dev/shm", "--"}, argv...)
-		attr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		attr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	if user != nil { // after the mount of /dev/shm, which is root's to make
 		argv = slices.Insert(argv, slices.Index(argv, "--")+1, "/usr/bin/setpriv", "--reuid", fmt.Sprint(user.Uid), "--regid", fmt.Sprint(user.Gid), "--clear-groups")
@@ -121,6 +164,9 @@ func startAs(t *testing.T, uuid string, s mps.Status, user *syscall.Credential, 
 	env := []string{"PATH=" + os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=" + uuid, "CUDA_CACHE_DISABLE=1", "LD_LIBRARY_PATH=" + libraryPath()}
 	if s.PipeDir == "" {
 		s.PipeDir, s.LogDir = "/nonexistent", "/nonexistent"
+	}
+	if namespaces != 0 {
+		env = append(env, ownProc+"=1")
 	}
 	env = append(env, "CUDA_MPS_PIPE_DIRECTORY="+s.PipeDir, "CUDA_MPS_LOG_DIRECTORY="+s.LogDir)
 	return launch(t, argv, append(env, limits...), attr)
@@ -147,12 +193,25 @@ func launch(t *testing.T, argv, env []string, attr *syscall.SysProcAttr) *client
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &client{cmd, in, bufio.NewScanner(out)}
+	c := &client{cmd, in, bufio.NewScanner(out), &atomic.Bool{}}
+	cmd.Cancel = func() error {
+		if c.spared.Load() {
+			return os.ErrProcessDone
+		}
+		return cmd.Process.Kill()
+	}
 	t.Cleanup(func() {
+		in.Close()
 		cancel()
-		_ = cmd.Wait() // it may have been waited for
+		if !c.spared.Load() {
+			_ = cmd.Wait() // it may have been waited for
+		}
 	})
 	return c
+}
+
+func limitTo(mib int) []string {
+	return []string{fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", mib)}
 }
 
 // line is the next line that the program prints.

@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/inventory"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -24,6 +27,8 @@ const (
 	// configVariable is a file with the plugin's configuration, in place of both:
 	// this repository's own test names a simulated machine in it.
 	configVariable = "NOMAD_GPU_CONFIG"
+	// figuresVariable is the file that figures are added to.
+	figuresVariable = "NOMAD_GPU_FIGURES"
 )
 
 // unavailable skips a test, or fails it where everything is required.
@@ -35,10 +40,24 @@ func unavailable(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// figure prints what was measured, in a line that can be searched for.
+// figure prints a measurement in a line that can be searched for, and adds it to the file
+// of figures at once: a bundle that is ended loses none.
 func figure(t *testing.T, format string, args ...any) {
 	t.Helper()
-	t.Logf("figure: "+format, args...)
+	line := fmt.Sprintf(format, args...)
+	t.Log("figure: " + line)
+	path := os.Getenv(figuresVariable)
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fmt.Fprintf(f, "%s %s: %s\n", time.Now().UTC().Format("15:04:05.000"), t.Name(), line)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func driver() nvidia.Driver { return nvidia.Driver{Root: os.Getenv(rootVariable)} }
@@ -114,4 +133,40 @@ func smi(t *testing.T, args ...string) [][]string {
 		t.Fatalf("nvidia-smi answers %q: %v", out, err)
 	}
 	return rows
+}
+
+// inNVML is what NVML says of a process on the GPU.
+func inNVML(t *testing.T, uuid string, pid int) (hardware.Process, bool) {
+	t.Helper()
+	p, found, err := process(uuid, pid)
+	if err != nil {
+		unavailable(t, "NVML cannot be asked: %v", err)
+	}
+	return p, found
+}
+
+// shown is the same in words, for a figure beside others.
+func shown(uuid string, pid int) string {
+	p, found, err := process(uuid, pid)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !found:
+		return "the process is not there"
+	}
+	return fmt.Sprintf("the process has %d MiB, as an MPS client: %v, not told: %v", p.MemoryMiB, p.MPS, p.MPSUnknown)
+}
+
+func process(uuid string, pid int) (hardware.Process, bool, error) {
+	b := nvidia.New(driver().Library(), 10*time.Second)
+	defer b.Close()
+	if _, err := b.Survey(); err != nil {
+		return hardware.Process{}, false, err
+	}
+	all, err := b.Processes(uuid, uuid)
+	at := slices.IndexFunc(all, func(p hardware.Process) bool { return p.PID == pid })
+	if err != nil || at < 0 {
+		return hardware.Process{}, false, err
+	}
+	return all[at], true, nil
 }

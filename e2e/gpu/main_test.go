@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if len(os.Args) < 2 {
-		os.Exit(m.Run())
+		os.Exit(bundle(m))
 	}
 	var err error
 	switch os.Args[1] {
@@ -40,4 +41,26 @@ func TestMain(m *testing.M) {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
+}
+
+// bundle runs every test, in the order of the phases: reading first, then limits, users,
+// partitions, ends, faults, and checkpoints last. Nothing is skipped silently.
+func bundle(m *testing.M) int {
+	flag.Parse()
+	for name, value := range map[string]string{"test.v": "true", "test.timeout": "9m"} {
+		if err := flag.Set(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	for name, value := range map[string]string{requireVariable: "1", figuresVariable: "gpu-figures.txt"} {
+		if _, set := os.LookupEnv(name); !set {
+			os.Setenv(name, value)
+		}
+	}
+	if err := endLeftovers(); err != nil {
+		fmt.Fprintln(os.Stderr, "end what an earlier run left:", err)
+		return 1
+	}
+	return m.Run()
 }

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/cuda"
 )
@@ -19,11 +22,23 @@ import (
 //	work hold MIB           takes as much as it gets, prints "holds MIB free MIB total MIB",
 //	                        and answers each line of its input with "intact" or "changed"
 //	work spin 0             prints "started" and runs a kernel that does not end
+//	work crash 0            does the same, and a second later breaks off with SIGSEGV
 //	work fault ADDRESS      has a kernel write to the address: 1 is misaligned, 256 is not mapped
-//	work lock|checkpoint|restore|unlock PID
+//	work state|lock|checkpoint|restore|unlock PID
+//
+// A program whose input is closed ends, so that nothing outlives a bundle that was killed.
 const workCommand = "work"
 
+// ownProc tells a program in namespaces of its own to mount /proc as a container has it:
+// without, CUDA fails with error 304.
+const ownProc = "NOMAD_GPU_OWN_PROC"
+
 func work(args []string) error {
+	if os.Getenv(ownProc) != "" {
+		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, "")); err != nil {
+			return fmt.Errorf("mount /proc: %w", err)
+		}
+	}
 	if len(args) != 2 {
 		return fmt.Errorf("work: want two arguments, got %q", args)
 	}
@@ -32,8 +47,14 @@ func work(args []string) error {
 		return fmt.Errorf("work: %w", err)
 	}
 	switch args[0] {
-	case "lock", "checkpoint", "restore", "unlock":
+	case "state", "lock", "checkpoint", "restore", "unlock":
 		return move(args[0], int(n))
+	case "hold": // reads its input itself
+	default:
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(3)
+		}()
 	}
 	c, err := cuda.Open(0)
 	if err != nil {
@@ -48,10 +69,13 @@ func work(args []string) error {
 		return hold(c, n)
 	case "spin":
 		return spin(c)
+	case "crash":
+		time.AfterFunc(time.Second, func() { _ = unix.Kill(os.Getpid(), unix.SIGSEGV) })
+		return spin(c)
 	case "fault":
 		return fault(c, n)
 	}
-	return fmt.Errorf("work: %q is not valid (compute, allocate, hold, spin, fault, lock, checkpoint, restore, unlock)", args[0])
+	return fmt.Errorf("work: %q is not valid (compute, allocate, hold, spin, crash, fault, state, lock, checkpoint, restore, unlock)", args[0])
 }
 
 // move takes one step of a process's way to the host and back, by the calls with which
@@ -62,6 +86,10 @@ func move(step string, pid int) error {
 		return err
 	}
 	switch step {
+	case "state":
+		state, err := c.State(pid)
+		fmt.Printf("state %q, error %v\n", state, err)
+		return nil
 	case "lock":
 		return c.Lock(pid, 10*time.Second)
 	case "checkpoint":
