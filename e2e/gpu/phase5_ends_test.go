@@ -112,8 +112,12 @@ func told(t *testing.T, d *supervisedDaemon, uuid, when string) {
 	}
 }
 
-// worth matches what a control daemon logs besides questions and answers.
-var worth = regexp.MustCompile(`(?i)server [0-9]|client|status|exit|fault|error`)
+var (
+	// worth matches what a log says besides questions and answers, usual what every client's
+	// way through a server leaves.
+	worth = regexp.MustCompile(`(?i)server [0-9]|client|status|exit|fault|error|fail`)
+	usual = regexp.MustCompile(`Cmd:|get_server|NEW CLIENT|new client request|connected$|worker thread|is ACTIVE|default pinned|Initializing server|control daemon on socket`)
+)
 
 // news is what a log has got since it was last asked for, without the plugin's questions.
 func (d *supervisedDaemon) news(name string) []string {
@@ -125,7 +129,7 @@ func (d *supervisedDaemon) news(name string) []string {
 	d.read[name] = len(text)
 	var lines []string
 	for _, line := range strings.Split(strings.TrimSpace(string(text[read:])), "\n") {
-		if name != "control.log" || worth.MatchString(line) {
+		if worth.MatchString(line) && !usual.MatchString(line) {
 			lines = append(lines, line)
 		}
 	}

@@ -26,7 +26,8 @@ import (
 //	work fault ADDRESS      has a kernel write to the address: 1 is misaligned, 256 is not mapped
 //	work state|lock|checkpoint|restore|unlock PID
 //
-// A program whose input is closed ends, so that nothing outlives a bundle that was killed.
+// A program whose input is a pipe ends when that is closed, so that nothing outlives a bundle
+// that was killed.
 const workCommand = "work"
 
 // ownProc tells a program in namespaces of its own to mount /proc as a container has it:
@@ -51,10 +52,12 @@ func work(args []string) error {
 		return move(args[0], int(n))
 	case "hold": // reads its input itself
 	default:
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			os.Exit(3)
-		}()
+		if piped() {
+			go func() {
+				_, _ = io.Copy(io.Discard, os.Stdin)
+				os.Exit(3)
+			}()
+		}
 	}
 	c, err := cuda.Open(0)
 	if err != nil {
@@ -76,6 +79,13 @@ func work(args []string) error {
 		return fault(c, n)
 	}
 	return fmt.Errorf("work: %q is not valid (compute, allocate, hold, spin, crash, fault, state, lock, checkpoint, restore, unlock)", args[0])
+}
+
+// piped reports whether somebody is at the other end of the input. A container has none,
+// and its program runs until it is ended.
+func piped() bool {
+	info, err := os.Stdin.Stat()
+	return err == nil && info.Mode()&os.ModeNamedPipe != 0
 }
 
 // move takes one step of a process's way to the host and back, by the calls with which
@@ -145,6 +155,9 @@ func hold(c *cuda.Context, mib uint64) error {
 		return err
 	}
 	fmt.Printf("holds %d free %d total %d\n", len(chunks)*chunkMiB, free>>20, total>>20)
+	for !piped() {
+		time.Sleep(time.Minute)
+	}
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		answer, err := check(c, chunks)
 		if err != nil {
