@@ -1,7 +1,10 @@
 package device
 
 import (
+	"bytes"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -33,6 +36,25 @@ func TestForgetWaitsForASurveyOfEveryGPU(t *testing.T) {
 			o.forget(hardware.Machine{GPUs: tc.gpus, Drivers: map[string]hardware.Driver{"nvidia": tc.driver}})
 			if forgotten := !slices.Contains(o.registry.GPUs(), uuid); forgotten != tc.forgotten || o.forgotten.Has(uuid) != tc.marked {
 				t.Errorf("forgotten %v, still marked %v", forgotten, o.forgotten.Has(uuid))
+			}
+		})
+	}
+}
+
+// A node with NVIDIA's GPUs does not complain at its first start that AMD's driver is
+// missing; one without any GPU does.
+func TestAbsentVendorsAreToldWhereThereIsNoOther(t *testing.T) {
+	absent := hardware.Driver{Absent: &hardware.Problem{Code: "amdgpu-absent"}, Err: errors.New("the amdgpu driver is not loaded")}
+	for name, tc := range map[string]struct {
+		gpus []hardware.GPU
+		told bool
+	}{"beside others": {testMachine(1).GPUs, false}, "alone": {nil, true}} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			r := &reconciler{registry: testRegistry(), worked: map[string]bool{}, logOnce: newOnceLogger(hclog.New(&hclog.LoggerOptions{Output: &log}))}
+			r.checkDrivers(hardware.Machine{GPUs: tc.gpus, Drivers: map[string]hardware.Driver{"amd": absent}})
+			if told := strings.Contains(log.String(), "the amdgpu driver is not loaded"); told != tc.told {
+				t.Errorf("told: %v, want %v: %s", told, tc.told, log.String())
 			}
 		})
 	}

@@ -121,7 +121,7 @@ func (r *reconciler) writeStates(units []*plan.Unit) {
 func (r *reconciler) checkDrivers(machine hardware.Machine) {
 	for vendor, d := range machine.Drivers {
 		r.worked[vendor] = r.worked[vendor] || d.Absent == nil
-		r.reportAbsence(vendor, d)
+		r.reportAbsence(vendor, d, len(machine.GPUs) > 0)
 		if r.worked[vendor] && d.Outdated {
 			r.log.Warn("the driver was changed under the plugin, which ends to be started anew", "vendor", vendor)
 			r.outdated()
@@ -131,9 +131,9 @@ func (r *reconciler) checkDrivers(machine hardware.Machine) {
 
 // reportAbsence logs that a vendor's driver is not there, unless the node has nothing
 // of that vendor and something of another.
-func (r *reconciler) reportAbsence(vendor string, d hardware.Driver) {
+func (r *reconciler) reportAbsence(vendor string, d hardware.Driver, others bool) {
 	var err error
-	if d.Absent != nil && (r.registry.HasVendor(vendor) || !r.registry.HasVendor("")) {
+	if d.Absent != nil && (r.registry.HasVendor(vendor) || !others && !r.registry.HasVendor("")) {
 		err = d.Err
 	}
 	r.logOnce.report("survey of "+vendor, err)

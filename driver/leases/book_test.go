@@ -136,6 +136,9 @@ func TestSeatsForWhichTheHostHasNoMemory(t *testing.T) {
 	if err := b.Claim(lease("b", 1, 40)); err != nil {
 		t.Error(err)
 	}
+	if err := b.Claim(lease("c", 2, 101)); err == nil || !strings.Contains(err.Error(), "101M of the host's memory while it is suspended, more than the 100M") {
+		t.Errorf("a task that can never be suspended here is told %v", err)
+	}
 }
 
 // Nothing is claimed or resized by leases that cannot be read or written.

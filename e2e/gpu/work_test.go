@@ -81,7 +81,7 @@ func work(args []string) error {
 	return fmt.Errorf("work: %q is not valid (compute, allocate, hold, spin, crash, fault, state, lock, checkpoint, restore, unlock)", args[0])
 }
 
-// piped reports whether somebody is at the other end of the input. A container has none,
+// piped reports whether another program holds the other end of the input. A container has none,
 // and its program runs until it is ended.
 func piped() bool {
 	info, err := os.Stdin.Stat()

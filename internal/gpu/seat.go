@@ -152,6 +152,10 @@ func CheckHostMemory(wanted Lease, leases []Lease, boundMiB int64) error {
 			sum += l.seatMiB()
 		}
 	}
+	if own > boundMiB {
+		return fmt.Errorf("the task may need %s of the host's memory while it is suspended, more than the %s that suspend.host_memory allows all tasks of this node: it can never start here; ask for less in the job (gpu { memory })",
+			FormatMemory(own), FormatMemory(boundMiB))
+	}
 	if own > 0 && sum+own > boundMiB {
 		return fmt.Errorf("the task may need %s of the host's memory while it is suspended, and %s of the %s that suspend.host_memory allows are promised to other tasks; say in the job how much GPU memory it takes (gpu { memory }), or wait until one of them ends",
 			FormatMemory(own), FormatMemory(sum), FormatMemory(boundMiB))
