@@ -1,7 +1,7 @@
 package device
 
 import (
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/device/config"
@@ -45,7 +45,7 @@ func (s *inputSource) gather(machine hardware.Machine) plan.Inputs {
 	now := plan.Inputs{
 		Holders: occupancy.Merge(live, occupancy.Holders(occupancy.LiveAfter(leases, s.now()))),
 		Recent:  occupancy.Merge(recent, occupancy.Holders(occupancy.LiveAfter(leases, s.now().Add(-s.config.ModeChangeDelay)))),
-		Busy:    map[string]bool{},
+		Busy:    map[string]string{},
 		Cordons: cordons,
 		Faults:  map[string][]gpu.Fault{},
 
@@ -62,41 +62,10 @@ func (s *inputSource) gather(machine hardware.Machine) plan.Inputs {
 			now.Faults[i.UUID] = s.health.Faults(i.UUID)
 		}
 		if err != nil {
-			now.Busy[g.UUID] = true // what is held is not known
-		} else if s.changing(g) {
-			s.findBusy(g, now.Busy)
+			now.Busy[g.UUID] = "the leases to be read" // what is held is not known
+		} else if plan.Changing(s.config, s.registry, g) {
+			maps.Copy(now.Busy, occupancy.Users(s.observer, s.server, g))
 		}
 	}
 	return now
-}
-
-// changing reports whether a GPU is to be offered in another way than before.
-func (s *inputSource) changing(g hardware.GPU) bool {
-	known := s.registry.Records[g.UUID]
-	if known == nil || known.Sharing == (config.Sharing{}) {
-		return false
-	}
-	rule := s.config.RuleFor(g, known.Index)
-	if !known.Sharing.Same(rule.Sharing) || plan.LayoutCordon(rule, g, true) != "" {
-		return true
-	}
-	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
-		known := s.registry.Records[i.UUID]
-		return known != nil && known.Sharing != config.Sharing{} && !known.Sharing.Same(rule.SharingOfInstance(i.Profile))
-	})
-}
-
-// findBusy marks a GPU and its MIG instances that have processes, or that do
-// not tell.
-func (s *inputSource) findBusy(g hardware.GPU, busy map[string]bool) {
-	uuids := []string{g.UUID}
-	for _, i := range g.Partitions {
-		uuids = append(uuids, i.UUID)
-	}
-	for _, uuid := range uuids {
-		processes, err := s.observer.Processes(g.UUID, uuid)
-		if err != nil || slices.ContainsFunc(processes, func(p hardware.Process) bool { return !s.server(p.PID) }) {
-			busy[uuid] = true
-		}
-	}
 }

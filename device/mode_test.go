@@ -17,6 +17,40 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
+// A display server never ends, and has nothing of what a mode gives out.
+func TestModeChangesBesideADisplayServer(t *testing.T) {
+	r := dgx(t)
+	groups := r.groups()
+	drawn, computed := uuidOf(t, groups, "slice/H100/0"), uuidOf(t, groups, "slice/H100/1")
+	self := uint32(os.Getpid())
+	r.happen(drawn, func(c *sim.Condition) { c.Processes = []sim.Process{{PID: self, MemoryMiB: 40, Graphics: true}} })
+	r.happen(computed, func(c *sim.Condition) {
+		c.Processes = []sim.Process{{PID: self, MemoryMiB: 40, Graphics: true}, {PID: self + 1<<22, MemoryMiB: 400}}
+	})
+	want := fmt.Sprintf("waits for process %d to end, to change from slices of 1G with mps to whole", self+1<<22)
+	// A command that only looks, at the next configuration, sees what the plugin will do.
+	path := filepath.Join(r.dir, "next.hcl")
+	writeFile(t, path, r.config("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`))
+	next, err := inventory.Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range next.Devices {
+		if held := e.UUID == computed; (e.Mode == gpu.ModeSlice) != held || strings.Contains(e.Cordon, want) != held {
+			t.Errorf("the inventory has %+v", e)
+		}
+	}
+	r.start("../e2e/topology/dgx-h100.hcl", `mode_change_delay = "0s"`)
+	groups = r.until("the GPU with the display server has changed", func(g []*device.DeviceGroup) bool {
+		_, slices := find(g, "slice/H100/0")
+		_, n := find(g, "slice/H100/1")
+		return slices == -1 && n == 0
+	})
+	if g, _ := find(groups, "slice/H100/1"); !strings.Contains(g.Devices[0].HealthDesc, want) {
+		t.Errorf("health description is %q", g.Devices[0].HealthDesc)
+	}
+}
+
 func TestModeChangeWaitsForTheTask(t *testing.T) {
 	r := dgx(t)
 	uuid := uuidOf(t, r.groups(), "slice/H100/0")
@@ -120,7 +154,7 @@ func TestInventoryShowsWhatTheRunningPluginWaitsFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range known.Devices {
-		want := map[string]string{full: "all 48 clients", busy: "waits for its tasks to end, to change from slices"}[d.UUID]
+		want := map[string]string{full: "all 48 clients", busy: "waits for process 4000000 to end, to change from slices"}[d.UUID]
 		if !strings.Contains(d.Cordon, want) || (want == "") != (d.Cordon == "") || d.Mode == gpu.ModeWhole && d.UUID == busy {
 			t.Errorf("%s is %s, cordoned: %q", d.UUID, d.Mode, d.Cordon)
 		}

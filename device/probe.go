@@ -12,6 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/device/health"
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
@@ -111,7 +112,7 @@ func (p *probes) cannotJudge(uuid, owner string) error {
 		}
 		for _, process := range processes {
 			if started, running := p.startOf(process.PID); running && started.Before(f.Since) && !p.server(process.PID) {
-				return fmt.Errorf("process %d is on it since before %s", process.PID, f.Code)
+				return fmt.Errorf("%s is on it since before %s", occupancy.ProgramText(process.PID), f.Code)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func TestProbeIsNotAskedWhatItCannotTell(t *testing.T) {
 		says  string
 	}{
 		"a reset GPU":               {48, 4, fixedObserver{}, ""},
-		"a program from before":     {48, 4, fixedObserver{processes: []hardware.Process{{PID: 2}, {PID: 1}}}, "process 1 is on it since before xid-48"},
+		"a program from before":     {48, 4, fixedObserver{processes: []hardware.Process{{PID: 2}, {PID: 1}}}, ") is on it since before xid-48"},
 		"a program from after":      {48, 4, fixedObserver{processes: []hardware.Process{{PID: 2}}}, ""},
 		"a program that has ended":  {48, 4, fixedObserver{processes: []hardware.Process{{PID: 3}}}, ""},
 		"an MPS server from before": {48, 4, fixedObserver{processes: []hardware.Process{{PID: 4}}}, ""},

@@ -71,6 +71,8 @@ type Process struct {
 	// MPS is true for a client of an MPS server. Where the driver does not tell who
 	// is one, MPSUnknown is true: then MPS is false and says nothing.
 	MPS, MPSUnknown bool
+	// Graphics is true for a program that draws and does not compute, as a display server.
+	Graphics bool
 	// Milli is its use of compute, Absent where the driver does not tell.
 	Milli int64
 }

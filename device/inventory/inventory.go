@@ -143,6 +143,11 @@ func look(c *config.Config, p *fleet.Platform) (sight, error) {
 	if err != nil {
 		return sight{}, err
 	}
+	for _, g := range machine.GPUs {
+		if plan.Changing(c, l, g) {
+			maps.Copy(now.Busy, occupancy.Users(p.Observer, occupancy.IsMPSServer, g))
+		}
+	}
 	units := plan.Units(c, l, machine, now)
 	for _, u := range units {
 		u.Cordon = cmp.Or(u.Cordon, standing[u.UUID])
@@ -180,7 +185,7 @@ func (u unseen) Unwrap() []error { return u }
 // have not run there is nothing. standing are the cordons that only the running
 // plugin knows of, by UUID: what it waits for, or how many clients there are.
 func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Lease, standing map[string]string, err error) {
-	now = plan.Inputs{Faults: map[string][]gpu.Fault{}, Busy: map[string]bool{}}
+	now = plan.Inputs{Faults: map[string][]gpu.Fault{}, Busy: map[string]string{}}
 	if now.Cordons, err = registry.OpenCordons(c.DataDir).All(); err != nil {
 		return now, nil, nil, err
 	}
@@ -196,7 +201,7 @@ func recorded(c *config.Config, bootID string) (now plan.Inputs, leases []gpu.Le
 	for _, s := range states {
 		now.Faults[s.UUID] = s.Faults
 		if now.Cordons[s.UUID] == "" && now.Cordons[s.ParentUUID] == "" && s.CordonReason != "" {
-			standing[s.UUID], now.Busy[s.UUID] = s.CordonReason, true
+			standing[s.UUID] = s.CordonReason
 		}
 	}
 	leases, err = enterHeld(&now, c, state)

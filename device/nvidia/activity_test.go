@@ -104,7 +104,7 @@ func TestOldDriverIsAskedOnlyWhatItHas(t *testing.T) {
 		t.Errorf("a new driver: %+v, %v", m.GPUs, err)
 	}
 	err := sim.WriteControl(r.dir, sim.Control{NoSymbols: []string{
-		"nvmlDeviceGetNumaNodeId", "nvmlGpmMigSampleGet", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMPSComputeRunningProcesses",
+		"nvmlGpmMigSampleGet", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetMPSComputeRunningProcesses",
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetCurrentClocksEventReasons"}})
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,8 @@ type Backend struct {
 	hostMemory func() (int64, error)
 	// unified says whether cgroup v2 is mounted where the driver looks.
 	unified func() bool
+	// numaNode is where on the machine's CPUs a PCI address is, -1 where that is not known.
+	numaNode func(bus string) int
 
 	// gate is held for writing while the library is let go of.
 	gate sync.RWMutex
@@ -53,12 +55,15 @@ type Backend struct {
 
 // New wraps a library. Calls that take longer than timeout are abandoned.
 func New(lib nvml.Interface, timeout time.Duration) *Backend {
-	b := &Backend{lib: lib, guard: guard.New(timeout), samplers: samplers{all: map[string]*sampler{}}, hostMemory: hostMemoryMiB, unified: unifiedCgroups}
+	b := &Backend{lib: lib, guard: guard.New(timeout), samplers: samplers{all: map[string]*sampler{}}, hostMemory: hostMemoryMiB, unified: unifiedCgroups, numaNode: numaNode}
 	if simulated, ok := lib.(interface{ HostMemoryMiB() (int64, error) }); ok {
 		b.hostMemory = simulated.HostMemoryMiB
 	}
 	if simulated, ok := lib.(interface{ Unified() bool }); ok {
 		b.unified = simulated.Unified
+	}
+	if simulated, ok := lib.(interface{ NUMANode(bus string) int }); ok {
+		b.numaNode = simulated.NUMANode
 	}
 	return b
 }

@@ -38,8 +38,8 @@ func (b *Backend) inspect(d nvml.Device, uuid string) hardware.GPU {
 	return g
 }
 
-// busID spells a PCI address as sysfs does: NVML pads the domain to eight
-// digits and writes capitals.
+// busID spells a PCI address as sysfs does: with a domain of four digits, or more where it
+// needs them. NVML pads the domain to eight and writes capitals.
 func busID(info nvml.PciInfo) string {
 	var raw []byte
 	for _, c := range info.BusId {
@@ -49,14 +49,16 @@ func busID(info nvml.PciInfo) string {
 		raw = append(raw, byte(c))
 	}
 	id := strings.ToLower(string(raw))
-	if domain, rest, found := strings.Cut(id, ":"); found && len(domain) == 8 && strings.HasPrefix(domain, "0000") {
-		return domain[4:] + ":" + rest
+	domain, rest, found := strings.Cut(id, ":")
+	number, err := strconv.ParseUint(domain, 16, 32)
+	if !found || err != nil {
+		return id
 	}
-	return id
+	return fmt.Sprintf("%04x:%s", number, rest)
 }
 
 func (b *Backend) traits(d nvml.Device, bus string) hardware.Traits {
-	t := hardware.Traits{NUMANode: b.numaNode(d, bus), Links: b.nvlinks(d, bus)}
+	t := hardware.Traits{NUMANode: b.numaNode(bus), Links: b.nvlinks(d, bus)}
 	if bar1, ret := d.GetBAR1MemoryInfo(); ret == nvml.SUCCESS {
 		t.BAR1MiB = int64(bar1.Bar1Total >> 20)
 	}
@@ -104,13 +106,9 @@ func stateName(state nvml.EnableState) string {
 	return "Disabled"
 }
 
-// numaNode asks NVML, which knows on few machines, and then sysfs.
-func (b *Backend) numaNode(d nvml.Device, bus string) int {
-	if b.has(symbolNUMANode) {
-		if node, ret := d.GetNumaNodeId(); ret == nvml.SUCCESS {
-			return node
-		}
-	}
+// numaNode asks the kernel. NVML's NUMA node is that of a GPU's own memory where the CPU
+// sees that as memory (Grace), and no CPU is on it.
+func numaNode(bus string) int {
 	text, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", bus, "numa_node"))
 	if err != nil {
 		return -1

@@ -29,7 +29,7 @@ func TestPCIAddressesAreSpelledAsInSysfs(t *testing.T) {
 	for bus, want := range map[string]string{
 		"00000000:3B:00.0":          "0000:3b:00.0",
 		"0000ABCD:01:1F.7":          "abcd:01:1f.7",
-		"00010000:3B:00.0":          "00010000:3b:00.0", // a domain that has more digits
+		"00010000:3B:00.0":          "10000:3b:00.0", // as behind Intel's VMD
 		"0000:3B:00.0":              "0000:3b:00.0",
 		"":                          "",
 		"0123456789ABCDEF:01:00.00": "0123456789abcdef:01:00.00",

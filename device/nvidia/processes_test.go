@@ -44,7 +44,7 @@ func TestProgramsOfAllLists(t *testing.T) {
 	})
 	want := []hardware.Process{
 		{PID: 1, MemoryMiB: 100, MPS: true, Milli: absent}, {PID: 2, MemoryMiB: 200, MPS: true, Milli: 200}, {PID: 3, MemoryMiB: 300, MPS: true, Milli: absent},
-		{PID: 4, MemoryMiB: 400, Milli: 410}, {PID: 5, MemoryMiB: absent, Milli: 0}, {PID: 6, MemoryMiB: 600, Milli: 0},
+		{PID: 4, MemoryMiB: 400, Milli: 410}, {PID: 5, MemoryMiB: absent, Milli: 0}, {PID: 6, MemoryMiB: 600, Milli: 0, Graphics: true},
 	}
 	got, err := everything().processes(d, "GPU-1")
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

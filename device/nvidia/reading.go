@@ -14,6 +14,8 @@ import (
 func (b *Backend) Reading(owner, uuid string) (hardware.Reading, error) {
 	return on(b, owner, uuid, func(d nvml.Device) hardware.Reading {
 		r := read(d)
+		b.readTemperature(d, &r)
+		b.readECC(d, &r)
 		b.readMemory(d, &r)
 		b.readCounters(d, &r)
 		r.Activity = b.activity(d, uuid)
@@ -32,17 +34,42 @@ func read(d nvml.Device) hardware.Reading {
 	if mw, ret := d.GetEnforcedPowerLimit(); ret == nvml.SUCCESS {
 		r.PowerLimitWatts = int64(mw / 1000)
 	}
-	if c, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
-		r.TemperatureC = int64(c)
-	}
 	if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS {
 		r.EnergyMilliJoules = int64(mj)
 	}
 	readUse(d, &r)
-	if ecc, ret := d.GetDetailedEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS {
-		r.ECCL1, r.ECCL2, r.ECCMemory = int64(ecc.L1Cache), int64(ecc.L2Cache), int64(ecc.DeviceMemory)
-	}
 	return r
+}
+
+// readTemperature takes the call that the library has.
+func (b *Backend) readTemperature(d nvml.Device, r *hardware.Reading) {
+	switch {
+	case b.has(symbolTemperature):
+		if c, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+			r.TemperatureC = int64(c)
+		}
+	case b.has(symbolTemperatureV):
+		if t, ret := d.GetTemperatureV().V1(); ret == nvml.SUCCESS {
+			r.TemperatureC = int64(t.Temperature)
+		}
+	}
+}
+
+// readECC counts uncorrected errors since the driver was loaded.
+func (b *Backend) readECC(d nvml.Device, r *hardware.Reading) {
+	if b.has(symbolDetailedECC) {
+		if ecc, ret := d.GetDetailedEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS {
+			r.ECCL1, r.ECCL2, r.ECCMemory = int64(ecc.L1Cache), int64(ecc.L2Cache), int64(ecc.DeviceMemory)
+		}
+		return
+	}
+	for at, value := range map[nvml.MemoryLocation]*int64{
+		nvml.MEMORY_LOCATION_L1_CACHE: &r.ECCL1, nvml.MEMORY_LOCATION_L2_CACHE: &r.ECCL2, nvml.MEMORY_LOCATION_DEVICE_MEMORY: &r.ECCMemory,
+	} {
+		if count, ret := d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, at); ret == nvml.SUCCESS {
+			*value = int64(count)
+		}
+	}
 }
 
 func readUse(d nvml.Device, r *hardware.Reading) {
@@ -93,20 +120,20 @@ func (b *Backend) processes(d nvml.Device, uuid string) ([]hardware.Process, err
 	busy := b.uses.of(uuid).measure(d, time.Now())
 	byPID := map[int]int{}
 	var found []hardware.Process
-	add := func(list []nvml.ProcessInfo, mps bool) {
+	add := func(list []nvml.ProcessInfo, mps, draws bool) {
 		for _, p := range list {
 			if _, seen := byPID[int(p.Pid)]; seen {
 				continue
 			}
 			byPID[int(p.Pid)] = len(found)
 			one := process(p, mps, busy)
-			one.MPSUnknown = !told
+			one.MPSUnknown, one.Graphics = !told, draws
 			found = append(found, one)
 		}
 	}
-	add(clients, true)
-	add(plain, false)
-	add(graphics, false)
+	add(clients, true, false)
+	add(plain, false, false)
+	add(graphics, false, true) // and not in a list before
 	return found, nil
 }
 

@@ -170,3 +170,18 @@ func TestLicenseOfAVGPU(t *testing.T) {
 		}
 	}
 }
+
+// Functions that NVML 13 has deprecated go one day, and a call of one that is gone ends the
+// process.
+func TestReadingWithoutDeprecatedFunctions(t *testing.T) {
+	r := newRig(t, h100x3)
+	gone := sim.Control{NoSymbols: []string{"nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetDetailedEccErrors"}}
+	gone.GPUs = map[string]sim.Condition{r.uuid(0): {ECCUncorrected: 3}}
+	if err := sim.WriteControl(r.dir, gone); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Reading(r.uuid(0), r.uuid(0))
+	if err != nil || got.TemperatureC != hardware.Absent || got.ECCMemory != 3 || got.ECCL1 != 0 || got.ECCL2 != 0 {
+		t.Errorf("the reading is %+v, %v", got, err)
+	}
+}

@@ -1,10 +1,9 @@
 package nvidia
 
-// The calls that not every driver's library has. go-nvml binds a function when
+// The calls that not every driver's library has, or will have: NVML 13 has deprecated two. go-nvml binds a function when
 // it is first called, and where the library does not have it the dynamic linker
 // ends the whole process: no return code tells.
 const (
-	symbolNUMANode        = "nvmlDeviceGetNumaNodeId"                  // since driver 550
 	symbolMemoryV2        = "nvmlDeviceGetMemoryInfo_v2"               // since driver 510
 	symbolFabric          = "nvmlDeviceGetGpuFabricInfo"               // since driver 535
 	symbolClockReasons    = "nvmlDeviceGetCurrentClocksEventReasons"   // since driver 535
@@ -13,6 +12,9 @@ const (
 	symbolSetMemoryLimits = "nvmlDeviceSetMemoryLimits_v1"             // since driver 615
 	symbolGetMemoryLimits = "nvmlDeviceGetMemoryLimits_v1"             // since driver 615
 	symbolPlacement       = "nvmlDeviceCreateGpuInstanceWithPlacement" // since driver 470
+	symbolTemperature     = "nvmlDeviceGetTemperature"                 // deprecated
+	symbolTemperatureV    = "nvmlDeviceGetTemperatureV"                // since driver 570
+	symbolDetailedECC     = "nvmlDeviceGetDetailedEccErrors"           // deprecated
 	symbolMPSProcesses    = "nvmlDeviceGetMPSComputeRunningProcesses"  // since driver 470
 )
 

@@ -42,9 +42,9 @@ func (u *uses) of(uuid string) *use {
 }
 
 // measure returns each process's use of the multiprocessors since the last measurement, in
-// thousandths; nil where the driver does not tell, as with MIG. The driver keeps samples of
-// minutes, and returns those of all that time, and of processes that have ended, unless it
-// is told which were seen.
+// thousandths; nil where the driver does not tell, as with MIG. The driver keeps samples for
+// a while, and returns the mean of all of them, also of processes that have ended, unless it
+// is told which were seen: an idle process shows 60 % five seconds after its last kernel.
 func (u *use) measure(d nvml.Device, now time.Time) map[uint32]int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -48,7 +48,7 @@ func testRegistry() *registry.Registry {
 }
 
 func quiet() Inputs {
-	return Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]bool{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
+	return Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]string{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
 }
 
 func faultCodes(faults []gpu.Fault) string {

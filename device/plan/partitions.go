@@ -10,13 +10,13 @@ import (
 )
 
 // LayoutCordon says why the instances of a GPU take no new work while it waits
-// to be laid out anew; empty when it does not.
-func LayoutCordon(r config.Rule, g hardware.GPU, inUse bool) string {
+// for something before it is laid out again; empty when it does not.
+func LayoutCordon(r config.Rule, g hardware.GPU, waitsFor string) string {
 	wanted := slices.Sorted(slices.Values(r.Profiles))
-	if len(wanted) == 0 || !inUse || LaidOut(g, wanted) {
+	if len(wanted) == 0 || waitsFor == "" || LaidOut(g, wanted) {
 		return ""
 	}
-	return fmt.Sprintf("waits for its tasks to end, to lay out %s", strings.Join(wanted, " "))
+	return fmt.Sprintf("waits for %s, to lay out %s", waitsFor, strings.Join(wanted, " "))
 }
 
 // LaidOut reports whether a GPU's partitions are those that are wanted: each profile

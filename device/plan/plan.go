@@ -21,8 +21,9 @@ type Inputs struct {
 	// Recent is holders with the tasks that ended a moment ago, which Nomad may
 	// restart in place: a device does not change its mode under them.
 	Recent map[string]occupancy.Holder
-	// Busy GPUs have processes; they do not change their mode.
-	Busy map[string]bool
+	// Busy says what a device with processes waits for, which does not change its mode:
+	// "process 4711 (python3) to end".
+	Busy map[string]string
 	// Cordons are the operator's, by UUID.
 	Cordons map[string]string
 	// Faults are by UUID; a GPU's are those of its MIG instances too.
@@ -70,9 +71,14 @@ func planGPU(c *config.Config, l *registry.Registry, g hardware.GPU, gone bool, 
 		wanted.Mode, wanted.Mechanism = config.Vendors[g.Vendor].Parts, gpu.SharingNone
 	}
 	u := &Unit{UUID: g.UUID, GPU: g, Index: r.Index, MemoryMiB: g.MemoryMiB, Faults: now.Faults[g.UUID],
-		Busy: inUse(g, now), Gone: gone}
-	u.chooseSharing(r, wanted, u.Busy || gone, now.Cordons[g.UUID])
-	if waits := LayoutCordon(rule, g, u.Busy); waits != "" && u.Sharing.Mode.InParts() {
+		Gone: gone}
+	waitsFor := inUse(g, now)
+	u.Busy = waitsFor != ""
+	if gone {
+		waitsFor = "it to be seen again"
+	}
+	u.chooseSharing(r, wanted, waitsFor, now.Cordons[g.UUID])
+	if waits := LayoutCordon(rule, g, waitsFor); u.Busy && waits != "" && u.Sharing.Mode.InParts() {
 		u.Cordon = waits
 	}
 	u.setHolder(now.Holders[g.UUID])
@@ -98,7 +104,7 @@ func planInstance(c *config.Config, l *registry.Registry, parent *Unit, rule con
 	if cordon == "" {
 		cordon = parent.Cordon
 	}
-	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), now.Recent[i.UUID].Any() || now.Busy[i.UUID], cordon)
+	u.chooseSharing(r, rule.SharingOfInstance(i.Profile), waitsFor(i.UUID, now), cordon)
 	u.setHolder(now.Holders[i.UUID])
 	u.Slices = u.Sharing.Slices(i.MemoryMiB, 0)
 	u.Group = u.groupName()
@@ -119,26 +125,51 @@ func union(parent, own []gpu.Fault) []gpu.Fault {
 	return all
 }
 
-// inUse reports whether anything runs, or ran a moment ago, on a GPU or on any
-// of its MIG instances.
-func inUse(g hardware.GPU, now Inputs) bool {
-	if now.Busy[g.UUID] || now.Recent[g.UUID].Any() {
+// inUse says what a GPU with anything on it, or on any of its MIG instances, waits for;
+// empty for one that is free.
+func inUse(g hardware.GPU, now Inputs) string {
+	found := waitsFor(g.UUID, now)
+	for _, i := range g.Partitions {
+		found = cmp.Or(found, waitsFor(i.UUID, now))
+	}
+	return found
+}
+
+// waitsFor says what a device waits for that is in use, or was a moment ago.
+func waitsFor(uuid string, now Inputs) string {
+	if now.Recent[uuid].Any() {
+		return tasksToEnd
+	}
+	return now.Busy[uuid]
+}
+
+const tasksToEnd = "its tasks to end"
+
+// Changing reports whether a GPU is to be offered in another way than before.
+func Changing(c *config.Config, l *registry.Registry, g hardware.GPU) bool {
+	known := l.Records[g.UUID]
+	if known == nil || known.Sharing == (config.Sharing{}) {
+		return false
+	}
+	rule := c.RuleFor(g, known.Index)
+	if !known.Sharing.Same(rule.Sharing) || LayoutCordon(rule, g, tasksToEnd) != "" {
 		return true
 	}
 	return slices.ContainsFunc(g.Partitions, func(i hardware.Partition) bool {
-		return now.Busy[i.UUID] || now.Recent[i.UUID].Any()
+		known := l.Records[i.UUID]
+		return known != nil && known.Sharing != config.Sharing{} && !known.Sharing.Same(rule.SharingOfInstance(i.Profile))
 	})
 }
 
 // chooseSharing chooses between what the device was and what it shall be: a device in
 // use stays what it was, cordoned, until it is empty.
-func (u *Unit) chooseSharing(r *registry.Record, wanted config.Sharing, inUse bool, cordon string) {
+func (u *Unit) chooseSharing(r *registry.Record, wanted config.Sharing, waitsFor, cordon string) {
 	u.Cordon = cordon
 	switch {
-	case r.Sharing == (config.Sharing{}) || r.Sharing.Same(wanted) || !inUse:
+	case r.Sharing == (config.Sharing{}) || r.Sharing.Same(wanted) || waitsFor == "":
 		r.Sharing = wanted
 	default:
-		u.Cordon = fmt.Sprintf("waits for its tasks to end, to change from %s to %s", r.Sharing, wanted)
+		u.Cordon = fmt.Sprintf("waits for %s, to change from %s to %s", waitsFor, r.Sharing, wanted)
 	}
 	u.Sharing = r.Sharing
 }

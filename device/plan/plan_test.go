@@ -115,9 +115,9 @@ func TestModeChangesOnlyWhenEmpty(t *testing.T) {
 		t.Errorf("an instance in use is unhealthy: %s", text)
 	}
 	busy = quiet()
-	busy.Busy[testUUID(0)] = true
+	busy.Busy[testUUID(0)] = "process 4711 (python3) to end"
 	u = Units(testConfig(t, sliced), l, testMachine(1), busy)[0]
-	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
+	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) || !strings.HasPrefix(u.Cordon, "waits for process 4711 (python3) to end, to change from whole") {
 		t.Errorf("with a process: %s, cordon %q", u.Sharing, u.Cordon)
 	}
 	u = Units(testConfig(t, sliced), l, testMachine(1), quiet())[0]
@@ -134,7 +134,7 @@ func TestModeStaysAfterTheTaskEndedAndTakesNoNewWork(t *testing.T) {
 	now := quiet()
 	now.Recent[testUUID(0)] = occupancy.Holder{All: true}
 	u := Units(testConfig(t, sliced), l, testMachine(1), now)[0]
-	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) {
+	if u.Sharing.Mode != gpu.ModeWhole || u.trouble(0) == (gpu.Health{}) || !strings.HasPrefix(u.Cordon, "waits for its tasks to end, to change from whole") {
 		t.Errorf("%s, trouble %q", u.Sharing, u.trouble(0))
 	}
 }

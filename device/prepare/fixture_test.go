@@ -61,7 +61,7 @@ func testRegistry() *registry.Registry {
 }
 
 func quiet() plan.Inputs {
-	return plan.Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]bool{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
+	return plan.Inputs{Holders: map[string]occupancy.Holder{}, Recent: map[string]occupancy.Holder{}, Busy: map[string]string{}, Cordons: map[string]string{}, Faults: map[string][]gpu.Fault{}}
 }
 
 // testPreparer makes devices ready for no task: its directories are empty, and no process

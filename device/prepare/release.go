@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/nomad-gpu/nomad-gpu/device/occupancy"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
@@ -59,7 +60,7 @@ func (p *Preparer) holdsOn(u *plan.Unit) string {
 	}
 	for _, process := range processes {
 		if !p.Daemons.Server(process.PID) {
-			return fmt.Sprintf("process %d to end", process.PID)
+			return occupancy.ProgramText(process.PID) + " to end"
 		}
 	}
 	return ""

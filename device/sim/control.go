@@ -104,6 +104,8 @@ type Process struct {
 	MemoryMiB uint64 `json:"memory_mib"`
 	// MPS marks a client of the GPU's MPS server.
 	MPS bool `json:"mps,omitempty"`
+	// Graphics marks a program that draws and does not compute, as a display server.
+	Graphics bool `json:"graphics,omitempty"`
 	// Percent is its use of compute.
 	Percent uint32 `json:"percent,omitempty"`
 	// BusySeconds is for how long engines of Intel's have worked for it.

@@ -98,14 +98,6 @@ func pciInfo(bus string) nvml.PciInfo {
 	return info
 }
 
-func (g *gpu) GetNumaNodeId() (int, nvml.Return) {
-	g.machine.call("nvmlDeviceGetNumaNodeId")
-	if g.kind.NUMA < 0 {
-		return 0, nvml.ERROR_NOT_SUPPORTED
-	}
-	return answer(g, "GetNumaNodeId", g.kind.NUMA)
-}
-
 func (g *gpu) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) {
 	mode := nvml.GPU_VIRTUALIZATION_MODE_NONE
 	if g.kind.VGPU {
@@ -196,6 +188,7 @@ func (g *gpu) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 }
 
 func (g *gpu) GetTemperature(nvml.TemperatureSensors) (uint32, nvml.Return) {
+	g.machine.call("nvmlDeviceGetTemperature")
 	degrees := g.condition().TemperatureC
 	if degrees == 0 {
 		degrees = 34
@@ -243,7 +236,19 @@ func (g *gpu) GetTotalEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType
 }
 
 func (g *gpu) GetDetailedEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (nvml.EccErrorCounts, nvml.Return) {
+	g.machine.call("nvmlDeviceGetDetailedEccErrors")
 	return answer(g, "GetDetailedEccErrors", nvml.EccErrorCounts{DeviceMemory: g.condition().ECCUncorrected})
+}
+
+// GetMemoryErrorCounter counts the errors of one memory.
+func (g *gpu) GetMemoryErrorCounter(_ nvml.MemoryErrorType, _ nvml.EccCounterType, at nvml.MemoryLocation) (uint64, nvml.Return) {
+	switch at {
+	case nvml.MEMORY_LOCATION_DEVICE_MEMORY:
+		return answer(g, "GetMemoryErrorCounter", g.condition().ECCUncorrected)
+	case nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE:
+		return answer(g, "GetMemoryErrorCounter", uint64(0))
+	}
+	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
 func (g *gpu) GetRemappedRows() (int, int, bool, bool, nvml.Return) {

@@ -93,6 +93,16 @@ func (m *Machine) HostMemoryMiB() (int64, error) {
 	return 0, errors.New("the topology does not say")
 }
 
+// NUMANode is the kernel's node of a PCI address, spelled as in sysfs.
+func (m *Machine) NUMANode(bus string) int {
+	for _, g := range m.gpus {
+		if strings.EqualFold(g.bus[len(g.bus)-len(bus):], bus) {
+			return g.kind.NUMA
+		}
+	}
+	return -1
+}
+
 // Topology is the hardware that the machine was made with.
 func (m *Machine) Topology() *Topology { return m.topology }
 

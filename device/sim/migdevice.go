@@ -194,9 +194,9 @@ func (d *migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 }
 
 func (d *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(d.parent, "GetComputeRunningProcesses", d.parent.processes(d.uuid(), false))
+	return answer(d.parent, "GetComputeRunningProcesses", d.parent.processes(d.uuid(), computes))
 }
 
 func (d *migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(d.parent, "GetMPSComputeRunningProcesses", d.parent.processes(d.uuid(), true))
+	return answer(d.parent, "GetMPSComputeRunningProcesses", d.parent.processes(d.uuid(), isClient))
 }

@@ -11,24 +11,29 @@ import (
 )
 
 func (g *gpu) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(g, "GetComputeRunningProcesses", g.processes("", false))
+	return answer(g, "GetComputeRunningProcesses", g.processes("", computes))
 }
 
 func (g *gpu) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	g.machine.call("nvmlDeviceGetMPSComputeRunningProcesses")
-	return answer(g, "GetMPSComputeRunningProcesses", g.processes("", true))
+	return answer(g, "GetMPSComputeRunningProcesses", g.processes("", isClient))
 }
 
 func (g *gpu) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return answer(g, "GetGraphicsRunningProcesses", []nvml.ProcessInfo(nil))
+	return answer(g, "GetGraphicsRunningProcesses", g.processes("", draws))
 }
 
-// processes lists those on the GPU, or on one MIG instance of it: the clients of
-// MPS only, or all, since a client has a context as any other.
-func (g *gpu) processes(instance string, clients bool) []nvml.ProcessInfo {
+// computes is true of a program with a context for computing, as a client of MPS has one
+// too.
+func computes(p Process) bool { return !p.Graphics }
+func isClient(p Process) bool { return p.MPS }
+func draws(p Process) bool    { return p.Graphics }
+
+// processes lists those of a kind on the GPU, or on one MIG instance of it.
+func (g *gpu) processes(instance string, kind func(Process) bool) []nvml.ProcessInfo {
 	var found []nvml.ProcessInfo
 	for _, p := range g.present() {
-		if (p.MPS || !clients) && p.Instance == instance {
+		if kind(p) && p.Instance == instance {
 			found = append(found, nvml.ProcessInfo{Pid: p.PID, UsedGpuMemory: p.MemoryMiB << 20})
 		}
 	}
@@ -38,34 +43,43 @@ func (g *gpu) processes(instance string, clients bool) []nvml.ProcessInfo {
 // sampled is for how long the driver keeps samples of what processes did.
 const sampled = time.Minute
 
-// useBuffer holds the latest sample of each process, as the driver does: only of those that
-// did something, and also of those that have ended meanwhile.
+// useBuffer holds when each process last did something, and how much.
 type useBuffer struct {
-	mu      sync.Mutex
-	samples map[uint32]nvml.ProcessUtilizationSample
+	mu   sync.Mutex
+	last map[uint32]nvml.ProcessUtilizationSample
 }
 
-// since takes a sample of the processes, and returns all that are younger than a time stamp.
+// since returns a sample of each process, as the driver does: of what it did since a time
+// stamp, on average, so that one which is idle by now still shows what it did since then,
+// and one that has ended does too.
 func (b *useBuffer) since(seen uint64, now time.Time, present []Process) []nvml.ProcessUtilizationSample {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.samples == nil {
-		b.samples = map[uint32]nvml.ProcessUtilizationSample{}
+	if b.last == nil {
+		b.last = map[uint32]nvml.ProcessUtilizationSample{}
 	}
+	stamp := uint64(now.UnixMicro())
+	found := map[uint32]nvml.ProcessUtilizationSample{}
 	for _, p := range present {
+		sample := nvml.ProcessUtilizationSample{Pid: p.PID, SmUtil: p.Percent, TimeStamp: stamp}
 		if p.Percent > 0 {
-			b.samples[p.PID] = nvml.ProcessUtilizationSample{Pid: p.PID, SmUtil: p.Percent, TimeStamp: uint64(now.UnixMicro())}
+			b.last[p.PID] = sample
+		}
+		found[p.PID] = sample
+	}
+	for pid, last := range b.last {
+		switch {
+		case last.TimeStamp < uint64(now.Add(-sampled).UnixMicro()):
+			delete(b.last, pid)
+		case last.TimeStamp > seen:
+			found[pid] = nvml.ProcessUtilizationSample{Pid: pid, SmUtil: last.SmUtil, TimeStamp: max(last.TimeStamp, found[pid].TimeStamp)}
 		}
 	}
-	maps.DeleteFunc(b.samples, func(_ uint32, s nvml.ProcessUtilizationSample) bool {
-		return s.TimeStamp < uint64(now.Add(-sampled).UnixMicro())
-	})
-	found := slices.SortedFunc(maps.Values(b.samples), func(a, b nvml.ProcessUtilizationSample) int { return cmp.Compare(a.Pid, b.Pid) })
-	return slices.DeleteFunc(found, func(s nvml.ProcessUtilizationSample) bool { return s.TimeStamp <= seen })
+	return slices.SortedFunc(maps.Values(found), func(a, b nvml.ProcessUtilizationSample) int { return cmp.Compare(a.Pid, b.Pid) })
 }
 
-// GetProcessUtilization returns the samples that are younger than one seen before; 0 is all
-// of the buffer.
+// GetProcessUtilization tells what processes did since a time stamp seen before; 0 is all of
+// the buffer.
 func (g *gpu) GetProcessUtilization(seen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	if g.machine.hardware.get(g.uuid).MIG {
 		return nil, nvml.ERROR_NOT_SUPPORTED

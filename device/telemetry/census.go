@@ -23,7 +23,7 @@ type census struct {
 }
 
 type deviceCensus struct {
-	// foreign counts the processes that are no task's, serverMiB is what the MPS
+	// foreign counts the processes that compute and are no task's, serverMiB is what the MPS
 	// server holds for itself.
 	foreign   int
 	serverMiB int64
@@ -45,7 +45,7 @@ func (m *Monitor) look(leases []gpu.Lease) census {
 				d.serverMiB += max(0, p.MemoryMiB)
 			case slices.ContainsFunc(on, func(t occupancy.Tenant) bool { return cgroup.Within(groups, t.Lease.Cgroup) }):
 			default:
-				if !c.count(u, p, m.Environ(p.PID)) {
+				if !c.count(u, p, m.Environ(p.PID)) && !p.Graphics {
 					d.foreign++
 				}
 			}

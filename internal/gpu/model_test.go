@@ -1,6 +1,11 @@
 package gpu
 
-import "testing"
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
 
 func TestShortModel(t *testing.T) {
 	for _, tc := range []struct{ model, want string }{
@@ -28,7 +33,7 @@ func TestShortModel(t *testing.T) {
 		{"Quadro RTX 5000", "RTX5000"},
 		{"NVIDIA L40S", "L40S"},
 		{"NVIDIA GH200 480GB", "GH200"},
-		{"GRID A100-10C", "A100"},
+		{"GRID A100-10C", "A100-10C"},
 		{"NVIDIA TITAN V", "TITANV"},
 		{"NVIDIA TITAN RTX", "TITANRTX"},
 		{"AMD Instinct MI300X", "MI300X"},
@@ -39,6 +44,34 @@ func TestShortModel(t *testing.T) {
 	} {
 		if got := ShortModel(tc.model); got != tc.want {
 			t.Errorf("ShortModel(%q) = %q, want %q", tc.model, got, tc.want)
+		}
+	}
+}
+
+// Names of real cards, with their memory in GB: two with different memory share no name, but
+// for those of data centers that people say without it.
+func TestShortModelsOfRealCards(t *testing.T) {
+	sizes := []string{"V100", "P100", "M40", "A100", "A800", "H100", "H20", "GH200", "MI50"}
+	text, err := os.ReadFile("testdata/models.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(fields) != 3 {
+			t.Fatalf("%q: want memory, name and short name", line)
+		}
+		got := ShortModel(fields[1])
+		if got != fields[2] {
+			t.Errorf("ShortModel(%q) = %q, want %q", fields[1], got, fields[2])
+		}
+		if other := memory[got]; other != "" && other != fields[0] && !slices.Contains(sizes, got) {
+			t.Errorf("%q is %q, of which another has %s GB instead of %s", fields[1], got, other, fields[0])
+		}
+		memory[got] = fields[0]
+		if r, err := ParseRequest("1(" + got + ")"); err != nil || r.Model != got {
+			t.Errorf("a request cannot name %q: %v", got, err)
 		}
 	}
 }
