@@ -33,10 +33,10 @@ type Backend struct {
 	calling sync.RWMutex
 	library *dcmi.Library
 	file    os.FileInfo // the library's, as it was when it was opened
-	bus     string      // what was on the bus when the library looked
+	bus     string      // devices on the bus when the library looked
 
 	found sysfs.Found[seen]
-	// subscribed are the positions of which the driver tells faults, since the library
+	// subscribed are the positions whose faults the driver tells, since the library
 	// looked for cards.
 	subscribed sync.Map
 	// faults are what the driver has told and was not heard yet.
@@ -58,7 +58,7 @@ type seen struct {
 	pci            string
 }
 
-// position is where a device is: what is asked of it can hang, also before it has said
+// position is where a device is: questions to it can hang, also before it has said
 // who it is.
 func (s seen) position() string { return s.device.String() }
 

@@ -5,7 +5,7 @@ package cuda
 #include <string.h>
 
 // What cuda.h has of process checkpoints, from CUDA 12.8 on. Each block of arguments
-// is 64 bytes, or 72; what is not set must be zero.
+// is 64 bytes, or 72; unset bytes must be zero.
 typedef struct { unsigned int timeout_ms; unsigned int reserved0; uint64_t reserved[8]; } checkpoint_args;
 
 static int process_state(void *f, int pid, int *state) { return ((int (*)(int, int *))f)(pid, state); }
@@ -99,7 +99,7 @@ func step(call string, pid int, timeout time.Duration) error {
 	})))
 }
 
-// checkpointError adds to an error of CUDA what it means for the caller.
+// checkpointError adds to an error of CUDA its meaning for the caller.
 func checkpointError(err error) error {
 	var refused *Error
 	if !errors.As(err, &refused) {

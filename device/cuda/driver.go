@@ -7,7 +7,7 @@ package cuda
 #include <stdint.h>
 #include <stdlib.h>
 
-// Only what is used. The types are those of cuda.h on 64-bit machines.
+// Only the used part. The types are those of cuda.h on 64-bit machines.
 
 static void *lib;
 
@@ -140,7 +140,7 @@ func (c *Context) Read(p uint64, count int) ([]uint32, error) {
 	return words, err
 }
 
-// Compute runs the kernel with so many blocks of 256 threads, each for so many
+// Compute runs the kernel with blocks of 256 threads, each for a number of
 // rounds, and waits for it. out holds one word per thread.
 func (c *Context) Compute(out uint64, blocks, rounds uint32) error {
 	if c.kernel == nil {

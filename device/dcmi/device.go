@@ -57,7 +57,7 @@ func goText(text []C.uchar) string {
 // verticalDie is the die that a processor is known by.
 const verticalDie = 1
 
-// DieID is what is burned into the processor, in hexadecimal: five parts of eight digits.
+// DieID is the ID burned into the processor, in hexadecimal: five parts of eight digits.
 // It is empty where nothing is.
 func (d Device) DieID() (string, error) {
 	var die C.Die

@@ -17,7 +17,7 @@ import (
 // ErrUnavailable means that the library could not be opened.
 var ErrUnavailable = errors.New("libdcmi.so, of Huawei's driver, cannot be opened")
 
-// ErrUnsupported means that the library or the device does not know what was asked.
+// ErrUnsupported means that the library or the device does not know the question.
 var ErrUnsupported = errors.New("not supported")
 
 // Error is a failure of DCMI.
@@ -101,7 +101,7 @@ func (l *Library) call(name string, run func(unsafe.Pointer) C.int) error {
 	return nil
 }
 
-// Init finds the machine's cards. What has come or gone since is seen after another.
+// Init finds the machine's cards. Later changes are seen after another Init.
 func (l *Library) Init() error {
 	return l.call("dcmi_init", func(s unsafe.Pointer) C.int { return C.call(s) })
 }

@@ -86,7 +86,7 @@ type Process struct {
 	Bytes int64
 }
 
-// mostProcesses is how many DCMI writes, into a list of which it is not told the length.
+// mostProcesses is how many DCMI writes, into a list whose length it is not told.
 const mostProcesses = 32
 
 // Processes lists the programs on a device.

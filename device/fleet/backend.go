@@ -84,9 +84,9 @@ type partitioner interface {
 
 // CDISource describes how containers get the devices.
 type CDISource interface {
-	// CDISpec describes devices under a kind of ours, and says of which it cannot.
+	// CDISpec describes devices under a kind of ours, with an error for each that it cannot describe.
 	CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error)
-	// CheckCDI says what is wrong with a spec on this machine, for some of its devices
+	// CheckCDI reports faults of a spec on this machine, for some of its devices
 	// by name.
 	CheckCDI(s *specs.Spec, names []string) error
 	// Stands says which device an operator's CDI device is, by UUID; empty for none.

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// fleet is the devices of all vendors as if they were one's. What is asked of a
-// device is asked of the backend that has seen it; trouble with one
+// fleet is the devices of all vendors as if they were one's. A question about a
+// device goes to the backend that has seen it; trouble with one
 // vendor's devices does not reach another's.
 type fleet struct {
 	backends []*backend

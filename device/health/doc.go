@@ -1,9 +1,9 @@
-// Package health turns what is seen and heard of GPUs into faults.
+// Package health turns surveys and events of GPUs into faults.
 //
 //	surveys (hardware.Problem) ──┐
 //	XIDs, by their class ────────┼──► Tracker ──► Faults, each since when it stands
 //	other events of the driver ──┘      ▲    └──► Suspects: what a probe may clear
 //	                                    └─────── Cleared: a probe has succeeded
 //
-// It asks nothing itself: what it knows it was told.
+// It asks nothing itself: its callers tell it everything.
 package health

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// Tracker turns what is seen and heard of GPUs into faults, each with the time
+// Tracker turns surveys and events of GPUs into faults, each with the time
 // since when it stands. Two kinds of fault differ in how they end: an observed
 // one ends when a survey no longer sees it, a latched one, made by an event,
 // when a survey is clean and a probe of the GPU has succeeded.
@@ -28,7 +28,7 @@ type Tracker struct {
 	xids sync.Map
 }
 
-// condition is what is wrong with one GPU, by code.
+// condition is the faults of one GPU, by code.
 type condition struct {
 	observed, latched map[string]gpu.Fault
 	// tentative is since when problems that are no faults yet have lasted.

@@ -20,7 +20,7 @@ var products = map[int64]string{
 	0xe20b: "Intel Arc B580", 0xe20c: "Intel Arc B570", 0xe211: "Intel Arc Pro B60", 0xe212: "Intel Arc Pro B50",
 }
 
-// Absence is what is said of every GPU that was there when a survey has failed.
+// Absence is the report about every known GPU when a survey has failed.
 func (b *Backend) Absence(err error) hardware.Driver {
 	if errors.Is(err, guard.ErrHangs) {
 		return hardware.Driver{Absent: &hardware.Problem{Code: "intel-timeout", Tentative: true, Message: "the kernel does not answer for Intel's GPUs",
@@ -131,7 +131,7 @@ func (b *Backend) functions(pci, uuid string, g *hardware.GPU) []seen {
 	return found
 }
 
-// health reads what is known to be wrong with a GPU.
+// health reads the known faults of a GPU.
 func (b *Backend) health(pci string) []hardware.Problem {
 	var problems []hardware.Problem
 	if b.tree.Has(dir(pci), "survivability_mode") || b.tree.Has(dir(pci), "survivability_info") {

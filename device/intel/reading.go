@@ -23,7 +23,7 @@ type sample struct {
 	count, perSec int64
 }
 
-// oldest is after how long a counter that was not read is begun anew.
+// oldest is the time after which a counter that was not read starts over.
 const oldest = time.Minute
 
 // of is how much a counter grows in a second, absent with the first reading. A reading
@@ -136,7 +136,7 @@ func (b *Backend) edits(uuid string) (specs.ContainerEdits, error) {
 	return b.tree.Edits(names...)
 }
 
-// CheckCDI says what is wrong with a spec on this machine.
+// CheckCDI reports faults of a spec on this machine.
 func (b *Backend) CheckCDI(s *specs.Spec, names []string) error {
 	return sysfs.CheckCDI(s, names, "/dev/dri/renderD*")
 }

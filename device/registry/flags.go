@@ -100,7 +100,7 @@ func (m Flags) file(uuid string) (string, error) {
 	return filepath.Join(m.dir, uuid), nil
 }
 
-// checkUUID refuses what does not look like the UUID of a device.
+// checkUUID refuses a text that does not look like the UUID of a device.
 func checkUUID(uuid string) error {
 	if !strings.HasPrefix(uuid, "GPU-") && !strings.HasPrefix(uuid, "MIG-") || strings.ContainsAny(uuid, "/.") {
 		return fmt.Errorf("%q is not the UUID of a GPU or MIG instance", uuid)

@@ -68,7 +68,7 @@ func Read(dataDir string) (*Registry, error) {
 	return l, nil
 }
 
-// Find returns the UUID that is given, or that alone begins with what is given.
+// Find returns the UUID that is given, or the only one that begins with it.
 // It refuses one that no plugin with this data directory has seen and that is not
 // cordoned in it, so that a typing mistake, or another directory, is not taken for done.
 func Find(dataDir, given string) (uuid string, err error) {
@@ -128,8 +128,8 @@ func (l *Registry) Save() (err error) {
 	return err
 }
 
-// Complete fills in what a survey could not see of MIG instances with what was
-// known of them: were they withdrawn, Nomad would forget who holds them.
+// Complete fills in the fields of MIG instances that a survey could not see with those
+// known before: were they withdrawn, Nomad would forget who holds them.
 func (l *Registry) Complete(machine hardware.Machine) hardware.Machine {
 	machine.GPUs = slices.Clone(machine.GPUs)
 	for n, g := range machine.GPUs {
@@ -182,7 +182,7 @@ func (l *Registry) Admit(gpus []hardware.GPU) {
 	slices.SortStableFunc(sorted, func(a, b hardware.GPU) int { return strings.Compare(a.PCIBusID, b.PCIBusID) })
 	for _, g := range sorted {
 		if !g.Known() {
-			continue // what was known of it stays
+			continue // its last state stays
 		}
 		seen := g
 		seen.Problems, seen.PartitionProblem, seen.Partitions = nil, nil, slices.Clone(g.Partitions)

@@ -33,8 +33,8 @@ func Path(namespace, id string, r *drivers.Resources, unified bool) string {
 }
 
 // Dirs are the directories that a control group has: one, or one per
-// hierarchy of cgroup v1. The root, or an empty name, has none: what is
-// done to a container's group must never be done to everything.
+// hierarchy of cgroup v1. The root, or an empty name, has none: an action on
+// a container's group must never reach everything.
 // Where a group cannot be looked for there is an error: it may not be gone.
 func Dirs(path string, unified bool) ([]string, error) {
 	return dirsBelow(Root, path, unified)
@@ -76,7 +76,7 @@ func Of(l gpu.Lease) string {
 }
 
 // Tree returns the directories of a control group and of those below it,
-// each before what is in it.
+// each before its content.
 func Tree(path string, unified bool) ([]string, error) {
 	dirs, err := Dirs(path, unified)
 	if err != nil {

@@ -86,7 +86,7 @@ func CPUs(r *drivers.Resources, wanted string, unified bool) (string, error) {
 	case !kept:
 		return "", structs.NewRecoverableError(fmt.Errorf("cpuset_cpus %q: none of them is shared now; tasks without cores may use %s, the others are reserved", wanted, shared), true)
 	case unified:
-		return wanted, nil // the group above keeps it to what is shared
+		return wanted, nil // the group above keeps it to the shared cores
 	}
 	return cpus, nil
 }

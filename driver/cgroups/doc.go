@@ -1,4 +1,4 @@
 // Package cgroups finds the control groups of containers, keeps them to the cores that
-// Nomad shares, and empties and removes what a container runtime left of them. What is
-// killed here is killed without containerd, and waited for.
+// Nomad shares, and empties and removes groups that a container runtime left. Processes are
+// killed here without containerd, and waited for.
 package cgroups

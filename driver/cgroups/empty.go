@@ -52,7 +52,7 @@ func Remove(ctx context.Context, path string, unified bool) error {
 	}
 }
 
-// Empty kills what is left in the control group of a container that is gone,
+// Empty kills the rest of the control group of a container that is gone,
 // and waits until it has ended. A group that does not exist is empty. It returns
 // ErrStillRuns for processes that do not end.
 func Empty(ctx context.Context, path string, unified bool) error {
@@ -132,7 +132,7 @@ func killIn(dirs []string, pids []int) error {
 			defer func() { _ = process.Release() }()
 		}
 	}
-	// What is still there now is what is held, and no other of the same number.
+	// A process that is still there now is the held one, and no other of the same number.
 	still, err := Processes(dirs)
 	if err != nil {
 		return err

@@ -18,10 +18,10 @@ import (
 // a small file system in memory for each, in which lie only the
 // daemon's sockets, mounted one by one. A container sees nothing of the daemon's own
 // directory, so it cannot take that from its neighbors, lock them out or fill the
-// host's /run; what it does to its own directory is its own loss.
+// host's /run; damage to its own directory is its own loss.
 //
 // When a daemon is replaced, a new directory with the sockets of the new one is mounted
-// over the old one, also in containers that run: what is mounted here appears there.
+// over the old one, also in containers that run: mounts here appear there.
 // So a program that is started then meets limits again. There is no moment in which a
 // task could put something of its own in the place of a socket, and no file that a
 // task made is ever used.

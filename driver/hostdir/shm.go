@@ -14,7 +14,7 @@ import (
 
 // SharedMemory makes the /dev/shm of tasks that let others share it: a tmpfs of
 // the host's, in a directory named after the container. It lives as long as the
-// container that it was made for; whoever joined keeps what it has mounted.
+// container that it was made for; a container that joined keeps its mount.
 type SharedMemory struct{ dir string }
 
 // SharedMemoryIn returns that below a directory, which need not exist.

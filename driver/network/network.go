@@ -20,7 +20,7 @@ import (
 )
 
 // Maker makes networks for tasks that want one of their own, with the CNI
-// plugins of the machine. What it made for a container lies in a directory named
+// plugins of the machine. A container's network is recorded in a directory named
 // after the container, so that it is found and undone whatever happens.
 type Maker struct {
 	dir     string
@@ -85,7 +85,7 @@ func (m Maker) Remove(ctx context.Context, id string) error {
 	}
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
-		cni, err := m.cni(Bridge{}) // which does not matter to what is removed
+		cni, err := m.cni(Bridge{}) // which does not matter for a removal
 		if err != nil {
 			return err
 		}

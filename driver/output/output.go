@@ -125,7 +125,7 @@ func (s *stream) close() {
 // Opening leaves the mark, before the container opens the pipes.
 func (o *Output) Opening() error { return o.mark.set() }
 
-// Release closes what was held, once the container has the pipes.
+// Release closes the held files, once the container has the pipes.
 func (o *Output) Release() {
 	for _, f := range o.held {
 		_ = f.Close()
@@ -137,7 +137,7 @@ func (o *Output) Release() {
 }
 
 // Stdio returns where the container's output goes, in its stage. When the pipes
-// were closed, it goes to the log files themselves, after what is there; Nomad's
+// were closed, it goes to the log files themselves, after their content; Nomad's
 // size limits do not hold then, until the task restarts.
 func (o *Output) Stdio(stage *rooted.Stage, terminal bool) (runtime.Stdio, error) {
 	var paths [2]string

@@ -26,7 +26,7 @@ const (
 	greedTime = 2 * time.Minute
 )
 
-// streaks count by lease what was found of a task several times in a row.
+// streaks count, by lease, findings about a task several times in a row.
 type streaks map[string]streak
 
 type streak struct {
@@ -34,7 +34,7 @@ type streak struct {
 	times       int
 }
 
-// note adds to a task's streak, which begins anew after a pause.
+// note adds to a task's streak, which starts over after a pause.
 func (all *streaks) note(leaseID string, now time.Time, pause time.Duration) streak {
 	if *all == nil {
 		*all = streaks{}
@@ -77,8 +77,8 @@ func (c *Controller) cannotBeHeld(s *gpu.Seat, why string) {
 	}
 }
 
-// lowerLimit puts the limit of a task's memory to what is on the host of it, and to what
-// it was when nothing is. One that the kernel refuses, because the task uses more, is
+// lowerLimit sets the limit of a task's memory for its part on the host, and to its former
+// value when nothing is there. One that the kernel refuses, because the task uses more, is
 // tried again with each step; a task that goes on using more has taken the memory of others.
 func (c *Controller) lowerLimit(s *gpu.Seat) {
 	if s.MemoryLimit == 0 || s.Unknown {

@@ -37,7 +37,7 @@ type Task struct {
 	Starting    bool
 	Priority    int
 	DeclaredMiB int64
-	// MeasuredMiB and Milli are what it holds and uses of the device, Milli -1 where the
+	// MeasuredMiB and Milli are its memory and use of the device, Milli -1 where the
 	// device does not tell; Measured is false where that is not known.
 	Measured    bool
 	MeasuredMiB int64
@@ -57,7 +57,7 @@ const (
 	WishWant Wish = "want"
 )
 
-// Device is what is known of the device and its tasks in one step.
+// Device is the state of the device and its tasks in one step.
 type Device struct {
 	CapacityMiB int64
 	// UsedMiB is what all programs hold of it, measured at MeasuredAt.
@@ -78,8 +78,8 @@ type Controller struct {
 	Patience func(memoryMiB int64) time.Duration
 
 	seats []gpu.Seat
-	// device is what the present step goes by, changed when something last moved: what was
-	// measured before is not true any more.
+	// device is the basis of the present step, changed when something last moved: older
+	// measurements are not true any more.
 	device  Device
 	changed time.Time
 	// What tasks do to others, by lease: strays were started while their task was
@@ -135,7 +135,7 @@ func hostMiB(seats []gpu.Seat) int64 {
 	return sum
 }
 
-// Step takes note of what was measured, finds out what is not known, and does the next
+// Step takes note of the measurements, finds out unknown states, and does the next
 // thing. An error says that a step could not be written down, and so was not done.
 func (c *Controller) Step(ctx context.Context, d Device) (Move, error) {
 	c.device = d
@@ -193,7 +193,7 @@ func (c *Controller) view(d Device) View {
 	return v
 }
 
-// follow takes note of which tasks there are, and of what they were measured to do.
+// follow takes note of the tasks that there are, and of their measured use.
 func (c *Controller) follow(d Device) {
 	c.seats = slices.DeleteFunc(c.seats, func(s gpu.Seat) bool {
 		return !slices.ContainsFunc(d.Tasks, func(t Task) bool { return t.LeaseID == s.LeaseID && t.StartedAt.Equal(s.StartedAt) })
@@ -206,7 +206,7 @@ func (c *Controller) follow(d Device) {
 		if s == nil {
 			c.seats = append(c.seats, gpu.Seat{LeaseID: t.LeaseID, StartedAt: t.StartedAt, State: gpu.SeatWaiting, Since: c.Now()})
 			if s = c.seat(t.LeaseID); !t.Starting {
-				s.State = gpu.SeatResident // a task that runs, of which nothing was written down
+				s.State = gpu.SeatResident // a running task without a record
 				c.doubt(s)
 			}
 		}
@@ -290,7 +290,7 @@ func (c *Controller) lose(s *gpu.Seat, reason string) {
 	c.Host.Lost(s.LeaseID, reason)
 }
 
-// ask hands a request about a task's processes over, within what it may take.
+// ask hands over a request about a task's processes, within its time.
 func (c *Controller) ask(ctx context.Context, s *gpu.Seat, r gpu.CheckpointRequest) (gpu.CheckpointAnswer, error) {
 	pids, err := c.Host.Processes(s.LeaseID)
 	if err != nil {
@@ -311,7 +311,7 @@ func onHost(s *gpu.Seat) int64 {
 	return s.MemoryMiB
 }
 
-// most is how much of a task may go to the host now: what it was measured to hold of the
+// most is how much of a task may go to the host now: its measured memory on the
 // device and some headroom, as far as the host's memory goes.
 func (c *Controller) most(s *gpu.Seat) int64 {
 	held := s.MemoryMiB
@@ -353,7 +353,7 @@ func (c *Controller) raiseLimit(s *gpu.Seat) error {
 	return c.Host.SetMemoryLimit(s.LeaseID, s.MemoryLimit+(onHost(s)+c.most(s)+slackMiB)<<20)
 }
 
-// move asks for the task's processes to be moved to the host, of which none or a part
+// move asks for the task's processes to be moved to the host, where none or a part
 // is there already.
 func (c *Controller) move(ctx context.Context, s *gpu.Seat, whole bool) (gpu.CheckpointAnswer, error) {
 	a, err := c.ask(ctx, s, gpu.CheckpointRequest{Action: gpu.CheckpointSuspend, MostMiB: c.most(s)})
@@ -362,7 +362,7 @@ func (c *Controller) move(ctx context.Context, s *gpu.Seat, whole bool) (gpu.Che
 			s.MemoryMiB = a.HeldMiB
 		} else if s.State == gpu.SeatSuspended {
 			// At most: a task whose processes were suspended in parts may count twice. It had
-			// room on the device, so that it has again. What is there is never less than before,
+			// room on the device, so it has again. The amount there is never less than before,
 			// whatever was measured of the device: its limit follows it.
 			s.MemoryMiB = max(a.HeldMiB, s.MemoryMiB, min(s.MemoryMiB+a.HeldMiB, v.CapacityMiB-v.OtherMiB-slackMiB))
 		} else {

@@ -17,7 +17,7 @@ type Rules struct {
 	SwitchPercent int64
 	// MinTurn is the shortest turn, MaxWait how long a task waits before it comes first.
 	MinTurn, MaxWait time.Duration
-	// HeadroomMiB is what a resident may take beyond what it was measured to hold.
+	// HeadroomMiB is the memory that a resident may take beyond its measured memory.
 	HeadroomMiB int64
 	// HostMiB bounds what all suspended tasks of the node have on the host.
 	HostMiB int64
@@ -27,7 +27,7 @@ type Rules struct {
 
 // View is one device at a moment.
 type View struct {
-	// CapacityMiB is what tasks can have of the device, OtherMiB what is taken of it by
+	// CapacityMiB is the memory that tasks can have on the device, OtherMiB the part taken by
 	// others than residents.
 	CapacityMiB, OtherMiB int64
 	// HostMiB is what suspended tasks of all devices have on the host now.
@@ -76,8 +76,8 @@ func (r Rules) trialAfter(s gpu.Seat) time.Duration {
 	return min(wait, r.MaxWait)
 }
 
-// need is how much room a task is given on the device. Of what is a guess, and of
-// headroom, it is no more than there can be.
+// need is how much room a task is given on the device. A guess, and the
+// headroom, are no more than there can be.
 func (v View) need(s gpu.Seat, r Rules, now time.Time) int64 {
 	most := max(0, v.CapacityMiB-v.OtherMiB)
 	least := max(s.DeclaredMiB, s.MemoryMiB)
@@ -90,7 +90,7 @@ func (v View) need(s gpu.Seat, r Rules, now time.Time) int64 {
 	return max(least, min(s.MemoryMiB+r.HeadroomMiB, most))
 }
 
-// room is what is left beside the residents.
+// room is the memory left beside the residents.
 func (v View) room(r Rules, now time.Time) int64 {
 	left := v.CapacityMiB - v.OtherMiB
 	for _, s := range v.Seats {
@@ -228,7 +228,7 @@ func (v View) makeRoom(next gpu.Seat, r Rules, now time.Time) (Move, bool) {
 	if short > 0 || len(able) == 0 {
 		return Move{}, false
 	}
-	// Who was chosen first and turned out not to be needed stays.
+	// A task that was chosen first and turned out not to be needed stays.
 	for n := 0; n < len(able) && len(able) > 1; {
 		if need := v.need(able[n], r, now); short+need <= 0 {
 			short += need
@@ -289,7 +289,7 @@ func (v View) relieve(r Rules, now time.Time) Move {
 			continue
 		}
 		residents++
-		// A task that was not measured yet does not drive out others by what it may take.
+		// A task that was not measured yet does not drive out others by its possible memory.
 		if !now.Before(s.NotBefore) && s.MemoryMiB > 0 && v.HostMiB+s.MemoryMiB <= r.HostMiB {
 			able = append(able, s)
 		}

@@ -99,8 +99,8 @@ func (c *Controller) refuse(s *gpu.Seat, message string) {
 	c.lose(s, fmt.Sprintf("it cannot be suspended (%s), and this node's operator refuses such tasks (suspend { unsuspendable = %q })", message, gpu.UnsuspendableRefuse))
 }
 
-// keep notes that a task is on the device and has never left: its turn goes on, and so does
-// what was found out of it.
+// keep notes that a task is on the device and has never left: its turn goes on, and so do
+// the findings about it.
 func (c *Controller) keep(s *gpu.Seat) {
 	before := *s
 	s.State = gpu.SeatResident
@@ -179,7 +179,7 @@ func (c *Controller) resumed(ctx context.Context, s *gpu.Seat, a gpu.CheckpointA
 	case a.Any(gpu.ProcessFailed):
 		c.lose(s, "CUDA has lost a process: "+a.Message)
 	case a.Any(gpu.ProcessCheckpointed) && a.Any(gpu.ProcessRunning, gpu.ProcessLocked):
-		// Together or not at all: what is back goes to the host again.
+		// Together or not at all: processes that are back go to the host again.
 		again, err := c.move(ctx, s, false)
 		if err != nil {
 			c.failed(s, "only a part of it could be brought back: "+err.Error())

@@ -1,4 +1,4 @@
-// Package follow traces what follows the admission of a job: how long it waited, what was
+// Package follow traces a job after its admission: how long it waited, which work was
 // evicted for it, where it was placed and when it started. It stands beside the state and
 // is given the same changes.
 package follow
@@ -75,7 +75,7 @@ func (f *Follower) Lead() {
 	}
 }
 
-// alloc tells of an alloc what was not told.
+// alloc tells the untold news of an alloc.
 func (f *Follower) alloc(a *nomad.Alloc) {
 	r := f.recorded(a.Key())
 	if r == nil || a.Created.Before(r.Trace.At.Add(-skew)) {
@@ -100,7 +100,7 @@ func (f *Follower) alloc(a *nomad.Alloc) {
 	}
 }
 
-// mark notes what is told of an alloc from now on, and returns what of it is new.
+// mark notes the news of an alloc as told from now on, and returns which of them are new.
 func (f *Follower) mark(a *nomad.Alloc, now time.Time) (placed, started bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +109,7 @@ func (f *Follower) mark(a *nomad.Alloc, now time.Time) (placed, started bool) {
 	started = !was.started && !a.Began.IsZero() && now.Sub(a.Began) < recent
 	switch {
 	case !a.Holds():
-		// Its last news. What is told of it again is so within a moment, under the same ID.
+		// Its last news. News told again come within a moment, under the same ID.
 		delete(f.told, a.ID)
 	case placed || started:
 		if f.told == nil {
@@ -126,7 +126,7 @@ func (f *Follower) forget(alloc string) {
 	delete(f.told, alloc)
 }
 
-// Event tells of what was evicted or moved for a job.
+// Event tells of evictions and moves for a job.
 func (f *Follower) Event(e view.Event) {
 	if !f.Traces.On() || e.For == "" || e.DryRun || e.Failed || e.AllocID == "" {
 		return

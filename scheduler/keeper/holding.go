@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// holding is what is held under a key, and how its use is found.
+// holding is a share held under a key, and the way to find its use.
 type holding struct {
 	ledger.Hold
 	node, instance string

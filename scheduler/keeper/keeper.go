@@ -1,5 +1,5 @@
-// Package keeper writes the ledger: it follows what allocs come and go in the state of the
-// cluster, samples what they use, and asks Nomad for what was missed.
+// Package keeper writes the ledger: it follows the allocs that come and go in the state of the
+// cluster, samples their use, and asks Nomad for missed ones.
 //
 // Every replica keeps a ledger of its own, from what Nomad tells all of them, so that a
 // change of leaders changes nothing in it. A replica that was away asks Nomad for the allocs
@@ -23,7 +23,7 @@ import (
 type Store interface {
 	// Append stores records: all of them, or none with an error.
 	Append(ctx context.Context, records []ledger.Record) error
-	// Recall returns what is held as far as the ledger says, and until when it was watched.
+	// Recall returns the holdings that the ledger knows, and until when it was watched.
 	Recall(ctx context.Context) (held []ledger.Record, seen time.Time, err error)
 	// Ended lists what ended in records since a time.
 	Ended(ctx context.Context, since time.Time) (map[ledger.Key]bool, error)
@@ -47,7 +47,7 @@ type Keeper struct {
 	// Keep is how long the store keeps records.
 	Keep time.Duration
 	Now  func() time.Time
-	// Tally is called with what was held for how long, as it goes on, and Report after each
+	// Tally is called with each holding and its time, as it goes on, and Report after each
 	// round with the state of the store; nil: not called.
 	Tally  func(h *ledger.Hold, d time.Duration)
 	Report func(Status)
@@ -78,14 +78,14 @@ type account struct {
 	// recalled is the time of the hold that an earlier process stored, until Nomad shows the
 	// alloc: it may have ended unseen.
 	recalled time.Time
-	// left is when the alloc was gone, of which Nomad has not said that it ended.
+	// left is when an alloc was gone whose end Nomad has not told.
 	left time.Time
 }
 
 const (
 	// pause is how often the state is looked at.
 	pause = time.Second
-	// noteEvery is how often it is stored that the service watches, and what was measured.
+	// noteEvery is the period of storing that the service watches, and its measurements.
 	noteEvery = 5 * time.Minute
 	// catchUpEvery is how often Nomad is asked for what ended, also when nothing seems to have
 	// been missed: less than Nomad remembers it.
@@ -110,7 +110,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// finish stores what is known when the process ends.
+// finish stores everything known when the process ends.
 func (k *Keeper) finish(ctx context.Context) {
 	if k.lost {
 		k.useAll(k.Now())
@@ -237,7 +237,7 @@ func (k *Keeper) came(r *state.Reader, a *nomad.Alloc) {
 	}
 }
 
-// talliedFrom is from when on an alloc is tallied: what was held before this process counted
+// talliedFrom is the time from which an alloc is tallied: holdings before this process counted
 // for an earlier one.
 func (k *Keeper) talliedFrom(created time.Time) time.Time {
 	if created.Before(k.started) {
@@ -276,14 +276,14 @@ func (k *Keeper) end(key ledger.Key, at time.Time, why string) {
 	}
 }
 
-// catchUp asks Nomad for what ended, closes what is open of it and enters what came and went
-// unseen. What is neither among that nor among what runs was purged, or ended while the
+// catchUp asks Nomad for ended allocs, closes their open entries and enters allocs that came and went
+// unseen. An entry that is neither among these nor running was purged, or ended while the
 // service was away for longer than Nomad remembers: it counts until the service watched last.
 func (k *Keeper) catchUp(ctx context.Context, now time.Time) {
 	var ended []*nomad.Alloc
 	err := k.Past.Ended(ctx, func(page []*nomad.Alloc) {
 		for _, a := range page {
-			if now.Sub(a.Ended) < k.Keep { // what is older may have been removed from the ledger
+			if now.Sub(a.Ended) < k.Keep { // older ones may have been removed from the ledger
 				ended = append(ended, a)
 			}
 		}
@@ -354,7 +354,7 @@ func (k *Keeper) stored(ctx context.Context, ended []*nomad.Alloc) (map[ledger.K
 // clockSkew is by how much the clocks of two machines may differ.
 const clockSkew = time.Hour
 
-// sample takes what was measured since the last sample.
+// sample takes the measurements since the last sample.
 func (k *Keeper) sample() {
 	k.State.View(func(r *state.Reader) {
 		for key, a := range k.open {
@@ -373,7 +373,7 @@ func (k *Keeper) sample() {
 	})
 }
 
-// use stores what was sampled of an entry.
+// use stores the samples of an entry.
 func (k *Keeper) use(key ledger.Key, at time.Time) {
 	a := k.open[key]
 	if a.compute.IsZero() && a.memory.IsZero() {
@@ -383,14 +383,14 @@ func (k *Keeper) use(key ledger.Key, at time.Time) {
 	a.compute, a.memory = ledger.Sketch{}, ledger.Sketch{}
 }
 
-// useAll stores what was sampled of all entries.
+// useAll stores the samples of all entries.
 func (k *Keeper) useAll(now time.Time) {
 	for key := range k.open {
 		k.use(key, now)
 	}
 }
 
-// note stores until when the service watches, and what was measured until then.
+// note stores until when the service watches, and the measurements until then.
 func (k *Keeper) note(now time.Time) {
 	k.useAll(now)
 	k.unstored = append(k.unstored, ledger.Record{Kind: ledger.KindSeen, At: now.UTC()})

@@ -19,17 +19,17 @@ type Status struct {
 }
 
 const (
-	// mostUnstored bounds what is kept in memory while nothing can be stored.
+	// mostUnstored bounds the records in memory while nothing can be stored.
 	mostUnstored = 100_000
 	// batch is how many records are stored at once: a database takes them one by one, and
 	// may be far away.
 	batch = 500
 	// storeTimeout is how long the store may take to answer, and finishTimeout how long to
-	// take what is left when the process ends.
+	// take the rest when the process ends.
 	storeTimeout, finishTimeout = 30 * time.Second, 10 * time.Second
 )
 
-// store writes what is not stored. What cannot be is tried again.
+// store writes the records that wait. Those that cannot be stored are tried again.
 func (k *Keeper) store(ctx context.Context) {
 	for k.resumed && len(k.unstored) > 0 {
 		next := k.unstored[:min(batch, len(k.unstored))]
@@ -55,8 +55,8 @@ func (k *Keeper) append(ctx context.Context, records []ledger.Record) error {
 	return k.Store.Append(ctx, records)
 }
 
-// bound keeps the records that wait for the store within what memory is meant for: what was
-// measured goes first, then whole entries of what ended, the oldest first. Nomad is asked
+// bound keeps the records that wait for the store within the bounds of memory: measurements
+// go first, then whole entries that ended, the oldest first. Nomad is asked
 // for those again, and may remember them.
 func (k *Keeper) bound() {
 	over := len(k.unstored) - mostUnstored
@@ -109,7 +109,7 @@ func (k *Keeper) answered(err error) {
 	}
 }
 
-// trouble tells of an error once; told is what was told last.
+// trouble tells of an error once; told is the last one told.
 func (k *Keeper) trouble(told *string, err error) {
 	if err == nil {
 		*told = ""

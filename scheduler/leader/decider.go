@@ -153,7 +153,7 @@ func (d *Decider) write(ctx context.Context, key nomad.JobKey, next *record.Reco
 	return err
 }
 
-// remember keeps a record that was written, and what it replaced until it is
+// remember keeps a record that was written, and the replaced one until it is
 // settled.
 func (d *Decider) remember(next, before *record.Record) {
 	d.keep(next)
@@ -166,7 +166,7 @@ func (d *Decider) keep(r *record.Record) {
 	d.state.Do(func(tx *state.Tx) { tx.Keep(r) })
 }
 
-// known is what was decided about a job. Whoever leads has read all records, and has made
+// known is the decision about a job. The leader has read all records, and has made
 // those since: a write that names another index than the Variable has fails.
 func (d *Decider) known(ctx context.Context, key nomad.JobKey) (*record.Record, error) {
 	if !d.leading() {
@@ -181,8 +181,8 @@ func (d *Decider) known(ctx context.Context, key nomad.JobKey) (*record.Record, 
 	return have, nil
 }
 
-// read returns what was decided about a job. Where the Variable is lost, what
-// this replica remembers of it counts.
+// read returns the decision about a job. Where the Variable is lost,
+// this replica's memory of it counts.
 func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, error) {
 	stored, err := record.Read(ctx, d.store, key)
 	if err != nil || stored.Stored() {
@@ -196,7 +196,7 @@ func (d *Decider) read(ctx context.Context, key nomad.JobKey) (*record.Record, e
 	return stored, nil
 }
 
-// untilShown is how long Nomad may take to show that what was dispatched waits for room, and how
+// untilShown is how long Nomad may take to show that a dispatched job waits for room, and how
 // often that is looked for.
 const (
 	untilShown = 5 * time.Second

@@ -74,7 +74,7 @@ func (l *late) keep(next *record.Record, leading func() bool) bool {
 	return true
 }
 
-// take returns what was kept of a job, if anything: it is being written now, or dropped.
+// take returns the pending record of a job, if any: it is being written now, or dropped.
 func (l *late) take(key nomad.JobKey, write bool) *pending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +203,7 @@ func (d *Decider) isNewest(p *pending) (newest bool) {
 	return newest
 }
 
-// drop takes back a decision of which nothing is stored, and which claims nothing.
+// drop takes back a decision that is not stored and claims nothing.
 func (d *Decider) drop(p *pending) {
 	key := p.next.Key()
 	d.state.Do(func(tx *state.Tx) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Load reads what is stored, when this replica begins to lead: the records of
-// all jobs, the promises of the last minute, what was done, and the reservations.
+// Load reads everything stored, when this replica begins to lead: the records of
+// all jobs, the promises of the last minute, the history, and the reservations.
 // Records of jobs that are gone are deleted.
 func (d *Decider) Load(ctx context.Context) error {
 	if err := record.Load(ctx, d.store, d.recall, d.state.Trouble); err != nil {
@@ -44,7 +44,7 @@ func (d *Decider) recall(r *record.Record) (needed bool) {
 	return needed
 }
 
-// Purge deletes the records of jobs that left Nomad, and what was done to jobs long ago. What cannot
+// Purge deletes the records of jobs that left Nomad, and old events of jobs. A record that cannot
 // be deleted, or is still being written, is for the next time.
 func (d *Decider) Purge(ctx context.Context) error {
 	return errors.Join(d.purgeGone(ctx), d.sweep(ctx))
@@ -74,12 +74,12 @@ func (d *Decider) purge(ctx context.Context, key nomad.JobKey) error {
 	return r.Remove(ctx, d.store)
 }
 
-// Save stores what was done since it was stored last: with each job, and what counts for others.
+// Save stores all actions since the last time: with each job, and those that count for others.
 func (d *Decider) Save(ctx context.Context) error {
 	return errors.Join(d.saveEvents(ctx), d.saveHistory(ctx))
 }
 
-// saveEvents stores with each job what was done to it. It ends at what cannot be stored.
+// saveEvents stores the events of each job. It ends at the first one that cannot be stored.
 func (d *Decider) saveEvents(ctx context.Context) error {
 	var list []view.Event
 	d.state.Do(func(tx *state.Tx) { list = tx.TakeUnwritten() })
@@ -97,13 +97,13 @@ func (d *Decider) saveEvents(ctx context.Context) error {
 }
 
 const (
-	// eventsKept is how long what was done to a job is kept after the last of it.
+	// eventsKept is how long the events of a job are kept after the last of them.
 	eventsKept = 30 * 24 * time.Hour
-	// sweepEvery is how often what is older is looked for.
+	// sweepEvery is how often older events are looked for.
 	sweepEvery = 24 * time.Hour
 )
 
-// sweep deletes what was done to jobs long ago: an hour after this replica led first, and
+// sweep deletes old events of jobs: an hour after this replica led first, and
 // once a day.
 func (d *Decider) sweep(ctx context.Context) error {
 	var now time.Time
@@ -118,7 +118,7 @@ func (d *Decider) sweep(ctx context.Context) error {
 	return record.ForgetEvents(ctx, d.store, now.Add(-eventsKept))
 }
 
-// Events are what was done to a job, newest first, whoever led then.
+// Events are the actions on a job, newest first, of all leaders.
 func (d *Decider) Events(ctx context.Context, key nomad.JobKey) ([]view.Event, error) {
 	return record.Events(ctx, d.store, key)
 }

@@ -5,8 +5,8 @@
 //	nomad-gpu/history                                 [History]
 //	nomad-gpu/events/<hash of namespace and job>      [Events] of the job
 //
-// Everything is compare-and-set: whoever writes must have read what is there. A
-// [Decision] is recorded under the key of what was asked, because Nomad replaces
+// Everything is compare-and-set: a writer must have read the stored value. A
+// [Decision] is recorded under the key of the ask, because Nomad replaces
 // every alloc whose device block changes: the same ask must come out as before,
 // while the rest of the job may change.
 package record

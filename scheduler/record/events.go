@@ -15,14 +15,14 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// events is the path of what was done to each job. No decision depends on it: it tells for which job
+// events is the path of the events of each job. No decision depends on it: it tells for which job
 // another one was stopped, held or moved, no matter how much was done since and which replica leads.
 const events = "nomad-gpu/events/"
 
 // keptEvents is how many events of a job are kept, if one Variable holds as many.
 const keptEvents = 50
 
-// jobEvents is what was done to one job, newest first.
+// jobEvents is the events of one job, newest first.
 type jobEvents struct {
 	Version int          `json:"v"`
 	Events  []view.Event `json:"events"`
@@ -33,7 +33,7 @@ const eventsVersion = 1
 
 func eventsPath(key nomad.JobKey) string { return events + hashOf(key) }
 
-// Events returns what was done to a job, newest first.
+// Events returns the events of a job, newest first.
 func Events(ctx context.Context, s Store, key nomad.JobKey) ([]view.Event, error) {
 	have, _, err := eventsAt(ctx, s, eventsPath(key))
 	if err != nil {

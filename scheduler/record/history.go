@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// historyPath is where what was done lies, so that who had to go, for whom and
-// why is known after a change of leaders too.
+// historyPath is the path of the history, so that each eviction, its cause and
+// its beneficiary are known after a change of leaders too.
 const historyPath = "nomad-gpu/history"
 
 // historyVersion is the version that this release writes; readers accept every
 // version up to it.
 const historyVersion = 1
 
-// History is what was done to jobs.
+// History is the service's actions on jobs.
 type History struct {
 	Version int          `json:"v"`
 	Events  []view.Event `json:"events"`
@@ -42,8 +42,8 @@ type History struct {
 	stored stored
 }
 
-// ReadHistory returns what earlier leaders did; what cannot be read is told to
-// trouble, and begins anew.
+// ReadHistory returns the actions of earlier leaders; a history that cannot be read is told to
+// trouble, and begins empty.
 func ReadHistory(ctx context.Context, s Store, trouble func(error)) (*History, error) {
 	text, at, err := readText(ctx, s, historyPath)
 	if err != nil {
@@ -64,7 +64,7 @@ func ReadHistory(ctx context.Context, s Store, trouble func(error)) (*History, e
 	return h, nil
 }
 
-// Write replaces what is stored by h, if it is still what was.
+// Write replaces the stored history by h, if it is still was.
 func (h *History) Write(ctx context.Context, s Store, was *History) error {
 	h.Version = historyVersion
 	text, err := json.Marshal(h)

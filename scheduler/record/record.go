@@ -21,7 +21,7 @@ const Version = 1
 // decisions is where records lie.
 const decisions = "nomad-gpu/decisions/"
 
-// Record is what was decided about a job.
+// Record is the decision about a job.
 type Record struct {
 	Version int       `json:"v"`
 	At      time.Time `json:"at"`
@@ -34,7 +34,7 @@ type Record struct {
 	// Trace is that of the admission; none: it is not traced.
 	Trace Trace `json:"trace,omitzero"`
 
-	// Settled is when Nomad took what was recorded; zero: not known.
+	// Settled is when Nomad took the recorded decision; zero: not known.
 	Settled time.Time `json:"-"`
 
 	stored stored // where it lies
@@ -46,7 +46,7 @@ type Trace struct {
 	At     time.Time `json:"at"`     // of the decision
 }
 
-// Group is what was decided about one group.
+// Group is the decision about one group.
 type Group struct {
 	// Key is Ask.Key: while it stays, so do the device blocks.
 	Key      string         `json:"key"`

@@ -35,7 +35,7 @@ func (r *Reservation) Create(ctx context.Context, s Store) error {
 	return err
 }
 
-// RemoveReservation deletes what is stored of a reservation that is over.
+// RemoveReservation deletes the record of a reservation that is over.
 func RemoveReservation(ctx context.Context, s Store, id string) error {
 	return removeItem(ctx, s, reservations+id)
 }

@@ -27,13 +27,13 @@ import (
 // compare-and-set: whoever reads sees the one or the other, and a writer that dies
 // in between leaves parts that no head names, which the next leader deletes.
 
-// partSize is what is put into one Variable, with room for what is beside it.
+// partSize is the size of a part in one Variable, with room for the fields beside it.
 const partSize = 56 << 10
 
 // maxParts bounds what a head may name.
 const maxParts = 1024
 
-// longestText is how many bytes are kept of a sentence: two names that the service admits, and what is
+// longestText is how many bytes are kept of a sentence: two names that the service admits, and the words
 // said of them.
 const longestText = 3 * admit.LongestName
 

@@ -6,7 +6,7 @@
 //	                                            └─ expires
 //
 // The REST API asks; the decider keeps, because only it knows what is on its
-// way to Nomad. What is held must survive the service, so a Keeper writes it
+// way to Nomad. A reservation must survive the service, so a Keeper writes it
 // down before it answers.
 package reserve
 
@@ -64,7 +64,7 @@ type Keeper interface {
 	Reserve(ctx context.Context, w Want, dryRun bool) (view.Hold, error)
 	// Held returns a hold as it is now, ErrNotFound when it is over.
 	Held(id string) (view.Hold, error)
-	// All lists what is held now, by ID.
+	// All lists the present holds, by ID.
 	All() []view.Hold
 	// Release gives a hold's room back. What a job has claimed stays with the
 	// job.

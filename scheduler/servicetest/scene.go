@@ -41,7 +41,7 @@ func (s *Service) Stop(id string) {
 	s.State.Apply([]nomad.Change{{Alloc: &a}}, s.Index)
 }
 
-// Tenant shows a job that runs on so many slices of a GPU.
+// Tenant shows a job that runs on slices of a GPU.
 func (s *Service) Tenant(t testing.TB, id string, priority int, machine string, index, from, slices int) admit.Ask {
 	t.Helper()
 	a := Ask(id, "1G", 1)

@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Machine is a node with so many GPUs of 16 slices of 1 GiB each.
+// Machine is a node with GPUs of 16 slices of 1 GiB each.
 func Machine(name string, gpus int) *nomad.Node {
 	n := &api.Node{
 		ID: "id-" + name, Name: name, Datacenter: "dc1", NodePool: "default", Status: "ready",
@@ -37,7 +37,7 @@ func Machine(name string, gpus int) *nomad.Node {
 	return nomad.NewNode(n, nomad.Hardware{})
 }
 
-// SeatMachine is a machine of so many GPUs as Machine has them, and behind them of GPUs of
+// SeatMachine is a machine of GPUs as Machine has them, and behind them of GPUs of
 // 16 GiB with four seats each: tasks step aside for each other there, with priorities up to
 // one.
 func SeatMachine(name string, gpus, seated, priority int) *nomad.Node {
@@ -118,7 +118,7 @@ func New(t testing.TB, text string, machines ...*nomad.Node) *Service {
 	return s
 }
 
-// Next is what is to be done now about jobs that skip does not name.
+// Next is the next action on jobs that skip does not name.
 func (s *Service) Next(skip map[string]bool, mayEvict bool) (item *reconcile.Item) {
 	s.State.Do(func(tx *state.Tx) { item = s.Finder.Next(tx, skip, mayEvict) })
 	return item
@@ -173,7 +173,7 @@ func (s *Service) Cluster(t testing.TB) (c *view.Cluster) {
 	return c
 }
 
-// Record is what was decided about a job; nil: nothing.
+// Record is the decision about a job; nil: none.
 func (s *Service) Record(key nomad.JobKey) (known *record.Record) {
 	s.State.View(func(r *state.Reader) { known = r.Record(key) })
 	return known

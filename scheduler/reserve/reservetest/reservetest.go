@@ -17,7 +17,7 @@ import (
 )
 
 // Keeper holds whole GPUs of one picture. It is the picture's source too, so
-// that what it holds is seen.
+// that its holds are seen.
 type Keeper struct {
 	// Now is the clock.
 	Now func() time.Time
@@ -35,7 +35,7 @@ func New(c *view.Cluster, now func() time.Time) *Keeper {
 	return &Keeper{base: *c, holds: c.Holds, Now: now}
 }
 
-// View returns the picture with what is held and has not expired.
+// View returns the picture with the holds that have not expired.
 func (k *Keeper) View() (*view.Cluster, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,7 +139,7 @@ func (k *Keeper) Held(id string) (view.Hold, error) {
 	return view.Hold{}, fmt.Errorf("reservation %q: %w", id, reserve.ErrNotFound)
 }
 
-// All lists what is held.
+// All lists the holds.
 func (k *Keeper) All() []view.Hold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
