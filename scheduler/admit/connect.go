@@ -12,7 +12,7 @@ var connectKinds = []string{"connect-proxy:", "connect-ingress:", "connect-termi
 
 // checkConnect refuses GPUs of the tasks of Connect. Nomad adds them to the job when it has been
 // admitted, and merges into them what a service's sidecar_task says: its devices and its
-// configuration come in the place of what was decided.
+// configuration come in the place of the decision.
 func (g *group) checkConnect(devices []string) error {
 	services, err := parseArray(g.object.get("Services"))
 	if err != nil {

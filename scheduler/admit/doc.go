@@ -1,5 +1,5 @@
 // Package admit reads a job as it is submitted to Nomad, says which GPUs its
-// groups ask for, and writes into it what was decided about them.
+// groups ask for, and writes the decision about them into it.
 //
 //	request body ── Read ──► Job ── Asks ──► (someone decides) ──► Decision
 //	                          │                                      │
@@ -9,7 +9,7 @@
 //	                     request body with device blocks and preferences
 //
 // A job is kept as the JSON text that came in. Only the objects on the way to a
-// changed field are written anew, in their old order; every other value keeps
+// changed field are written again, in their old order; every other value keeps
 // its bytes, so fields that this release does not know survive. A job without
 // GPUs is not touched at all.
 //

@@ -14,7 +14,7 @@ import (
 // more; its tasks are told by their environment and their meta.
 
 const (
-	// KeyFallenFrom is the meta key in which a task that fell back finds what it asked for.
+	// KeyFallenFrom is the meta key in which a task that fell back finds its request.
 	KeyFallenFrom = "gpu_fallback_from"
 	onCPU         = "cpu"
 )

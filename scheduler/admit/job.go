@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// ErrNoJob is returned for a body that holds no job. Nomad itself says what is
-// wrong with it.
+// ErrNoJob is returned for a body that holds no job. Nomad itself tells the
+// mistake.
 var ErrNoJob = errors.New("the request holds no job")
 
 // Query is what the URL of a request says about its job. Its namespace comes before that
@@ -21,7 +21,7 @@ type Query struct {
 	Devices []string
 }
 
-// Job is a submitted job: the request's body and what was read out of it.
+// Job is a submitted job: the request's body and its content.
 type Job struct {
 	Namespace, ID, Region, Type string
 	Priority                    int
@@ -90,7 +90,7 @@ type network struct {
 }
 
 // Read reads the body of a request to Nomad's job routes. The error is ErrNoJob,
-// or a *Refusal that says what is wrong with the job's GPU part.
+// or a *Refusal that names the mistake in the job's GPU part.
 func Read(body []byte, q Query) (*Job, error) {
 	envelope, err := readEnvelope(body)
 	if err != nil {

@@ -94,7 +94,7 @@ func isNull(raw []byte) bool {
 	return len(raw) == 0 || string(raw) == "null"
 }
 
-// key is what is equal for names that mean the same field.
+// key is equal for names that mean the same field.
 func (o object) key(name string) string {
 	if o.exact {
 		return name

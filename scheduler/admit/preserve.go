@@ -14,7 +14,7 @@ const (
 // preserved says which of them are set.
 type preserved struct{ counts, resources bool }
 
-// registeredGroup and registeredTask are what can be kept of a job that Nomad has.
+// registeredGroup and registeredTask are the parts that can be kept of a job that Nomad has.
 type registeredGroup struct {
 	Name  string
 	Count json.RawMessage
@@ -32,7 +32,7 @@ func (j *Job) Preserves() bool { return j.preserved != preserved{} }
 // Preserve returns the request's body with what Nomad would keep of the registered job
 // written into it, in place of the words that have Nomad keep it: what is decided about
 // is then what is registered, whatever happens to the registered job meanwhile. Devices
-// are not kept: those that are registered are what was decided for another request.
+// are not kept: the registered ones were decided for another request.
 func (j *Job) Preserve(registered []byte) ([]byte, error) {
 	var have struct{ TaskGroups []registeredGroup }
 	if err := json.Unmarshal(registered, &have); err != nil {
@@ -57,7 +57,7 @@ func (j *Job) Preserve(registered []byte) ([]byte, error) {
 	return envelope.raw(), nil
 }
 
-// preserve is the group as it is with what is kept of the registered one.
+// preserve is the group with the kept parts of the registered one.
 func (g group) preserve(was registeredGroup, p preserved) (json.RawMessage, error) {
 	o := g.object.clone()
 	if p.counts && !isNull(was.Count) {

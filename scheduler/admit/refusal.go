@@ -38,7 +38,7 @@ func malformed(text string, details ...string) *Refusal {
 }
 
 // LongestName is how many bytes the names of a job and its groups may have that asks for GPUs. Nomad
-// has no limit, but what is read of a job under a much longer name does not fit into a request any
+// has no limit, but a job read under a much longer name does not fit into a request any
 // more, so that the job could neither be held nor evicted. A job that came around the service may have
 // a longer name all the same; where it is recorded for people, CutName cuts it.
 const LongestName = 1024
@@ -46,7 +46,7 @@ const LongestName = 1024
 // CutName is a name as records for people have it: those that the service admits whole.
 func CutName(name string) string { return CutText(name, LongestName) }
 
-// CutText cuts a text after so many bytes, or just before where that would be within a character, and
+// CutText cuts a text after that many bytes, or just before where that would be within a character, and
 // marks that with an ellipsis.
 func CutText(text string, most int) string {
 	if len(text) <= most {
@@ -94,7 +94,7 @@ func (j *Job) CheckChildren() error {
 		Details: []string{"make it one of the two"}}
 }
 
-// CheckDispatch refuses a dispatch whose meta says what was decided when its parent was
+// CheckDispatch refuses a dispatch whose meta has keys that were decided when its parent was
 // registered: Nomad gives the child the devices of its parent, and the meta of the dispatch.
 func CheckDispatch(meta map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {

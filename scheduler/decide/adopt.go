@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// known is what was decided about the ask: its record, or where that is lost or
-// another, what is registered. Only what runs is worth keeping as it is.
+// known is the decision about the ask: its record, or where that is lost or
+// another, the registered one. Only running work is worth keeping as it is.
 func (a groupAsk) known(have *record.Record) (record.Group, bool) {
 	was, found := have.Groups[a.ask.Group]
 	if found && was.Key == a.ask.Key() {
@@ -23,7 +23,7 @@ func (a groupAsk) known(have *record.Record) (record.Group, bool) {
 	return record.Group{}, false
 }
 
-// adopt makes the record of a group of which only the registration is known.
+// adopt makes the record of a group that is known only by its registration.
 func (a groupAsk) adopt(was *admit.Earlier) record.Group {
 	g := a.unmanaged()
 	if was != nil {
@@ -51,8 +51,8 @@ func (a groupAsk) unmanaged() record.Group {
 	return record.Group{Key: a.ask.Key(), Ask: stored(a.ask), Decision: d, Shown: a.shown(view.Registered, d.Explanation[0])}
 }
 
-// align brings what was recorded about a group and what is registered together.
-// What runs keeps the device blocks that it runs with; what waits is decided
+// align brings the record of a group and its registration together.
+// Running allocs keep the device blocks that they run with; waiting ones are decided
 // about again; a node that is left out stays so.
 func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, bool) {
 	decided := was.Ask.Count
@@ -67,15 +67,15 @@ func align(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 	if tx.Live(key, a.Group) == 0 {
 		return was, true
 	}
-	if may := CanGrow(tx, key, &was, a.Count); may || a.Was.Hold == "" { // else what is missing waits on
-		was.Direct = was.Direct || was.Decision.Hold != nil && !may // it started what it waited for, which others are owed
+	if may := CanGrow(tx, key, &was, a.Count); may || a.Was.Hold == "" { // else the missing allocs wait on
+		was.Direct = was.Direct || was.Decision.Hold != nil && !may // it started in room that others are owed
 		was.Decision.Hold = nil
 	}
 	was.Decision.Tasks = a.Was.Decision(a.Group).Tasks
 	return was, false
 }
 
-// CanGrow reports whether the queue of a group that runs can pay for so many allocs of it, those
+// CanGrow reports whether the queue of a group that runs can pay for count allocs of it, those
 // that run already among them, beside what it owes to others. What runs of an earlier version, such
 // as without GPUs, pays for none.
 func CanGrow(tx *state.Tx, key nomad.JobKey, g *record.Group, count int) bool {

@@ -106,7 +106,7 @@ func waitForRoom(g *record.Group, missing, of int) {
 	g.Decision.Explanation = append([]string{text}, g.Decision.Explanation...)
 }
 
-// outcome is what comes of an answer, beside so many allocs that go on running.
+// outcome is what comes of an answer, beside the allocs that go on running.
 func outcome(a groupAsk, g *record.Group, running int) string {
 	switch {
 	case g.Decision.Hold != nil:

@@ -21,7 +21,7 @@ func endsBefore(a groupAsk, u *blocks.Placed, w *waiter) bool {
 }
 
 // soonest is when a group could start on the node that is kept for it, if all that is in
-// its way ended early. What is not known to end may be gone at any moment.
+// its way ended early. Work that is not known to end may be gone at any moment.
 func (w *waiter) soonest(tx *state.Tx) time.Duration {
 	if w.start != nil {
 		return *w.start
@@ -33,7 +33,7 @@ func (w *waiter) soonest(tx *state.Tx) time.Duration {
 			continue
 		}
 		one := turns.Ending{ID: u.ID}
-		if a := tx.Alloc(u.ID); a != nil && !a.Stopping { // of what is only promised nothing is known
+		if a := tx.Alloc(u.ID); a != nil && !a.Stopping { // nothing is known of a promise
 			one.At = turns.MayBeGone(tx.Remaining(&u))
 		}
 		ends = append(ends, one)

@@ -102,7 +102,7 @@ func NotStarted(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 }
 
 // enough bounds the search for nodes that have room now: once there are enough that will have it
-// later, only so many times as many nodes as candidates are looked at. In a full cluster, none has.
+// later, only enough times as many nodes as candidates are looked at. In a full cluster, none has.
 const enough = 4
 
 // startAt spreads the candidates of different groups over the cluster.

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// Unchanged ends promises to what has ended of a job that its author submitted again as it was, and
+// Unchanged ends promises to ended allocs of a job that its author submitted again as it was, and
 // that was changed last at an index: Nomad starts nothing of that again, and else room would be kept for nothing. While
 // less than that is known of Nomad, they stay: another version may be about to start.
 func Unchanged(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, index uint64) {

@@ -10,9 +10,9 @@ import (
 )
 
 // Dispatched assumes that Nomad places a child which it has made of a parameterized job, until
-// Nomad shows its allocs. The asks are the parent's. Without it all that is dispatched at once
-// would be decided about as if it were the only one, and what was dispatched is never taken back.
-// It reports whether all of the child counts: what finds no room does once Nomad shows that it waits.
+// Nomad shows its allocs. The asks are the parent's. Without it all jobs dispatched at once
+// would be decided about as if each were the only one, and a dispatched job is never taken back.
+// It reports whether all of the child counts: an alloc without room does once Nomad shows that it waits.
 func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []admit.Ask) bool {
 	if tx.Blocked(child) != nil {
 		return true
@@ -27,7 +27,7 @@ func Dispatched(inTime func() error, tx *state.Tx, child nomad.JobKey, asks []ad
 	if len(missing) == 0 {
 		return true
 	}
-	// What it finds no room for is not assumed: it waits in Nomad's own order.
+	// An alloc without room is not assumed: it waits in Nomad's own order.
 	if _, _, err := Job(inTime, tx, child, missing, record.New(child)); err != nil {
 		return false
 	}

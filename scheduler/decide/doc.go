@@ -4,10 +4,10 @@
 // An ask goes one way, and what a step has found does not change in those after it:
 //
 //	admit.Ask
-//	    │  what is asked    groupAsk: its queue, and a place.Request per device block.
+//	    │  the request      groupAsk: its queue, and a place.Request per device block.
 //	    │                   shape, known, awaited
 //	    ▼
-//	    │  what it may pay  quotaHold; payable, for what Nomad starts by itself
+//	    │  the quota        quotaHold; payable, for what Nomad starts by itself
 //	    ▼
 //	    │  whose turn it is Window: which nodes are kept for what goes first.
 //	    │                   endsBefore, leavesHeadroom
@@ -25,6 +25,6 @@
 //
 // [Job] decides about a job as it is submitted, [Revise] about one that is
 // registered, [Evict] and [EvictForAll] who has to go so that one can start,
-// [Reservation] what is kept free. What was placed is assumed in the transaction, so
+// [Reservation] the room kept free. Placed work is assumed in the transaction, so
 // that the next decision sees it.
 package decide

@@ -14,7 +14,7 @@ import (
 
 // FallsBack reports whether a group has waited for GPUs as long as its author lets it, and is
 // to run without: one of which nothing runs, and nothing is about to. A gang falls back as a
-// whole. What counts is what a group is registered with: that may be another time than it was
+// whole. The registered group counts: that may have another time than it was
 // decided about with, and the record may be lost.
 func FallsBack(tx *state.Tx, w *state.Waiting) bool {
 	j := tx.Job(w.Job)

@@ -17,7 +17,7 @@ import (
 // the same, under the same conditions, quota and order. That is worked out for people who
 // look, and not at each attempt to place it.
 
-// scale is what is less than a request, from the smallest, in one unit.
+// scale is the sizes below a request, from the smallest, in one unit.
 type scale struct {
 	sizes int
 	ask   func(n int) admit.TaskAsk
@@ -107,7 +107,7 @@ func largest(a groupAsk, lot *place.Lot, s *scale) (n, nodes int) {
 		less := *a.ask
 		less.Tasks = []admit.TaskAsk{s.ask(n)}
 		list, err := blocks.PartsOf(a.tx, &less, a.queue)
-		if err != nil { // what is asked for does not come in this unit
+		if err != nil { // the request does not come in this unit
 			return place.Request{GPUs: -1}
 		}
 		list[0].Req.Nodes = a.parts[0].Req.Nodes
@@ -130,7 +130,7 @@ func (w *Window) keptNodes(a groupAsk) map[string]bool {
 	return kept
 }
 
-// pays reports whether a group's queue can pay for what all of so many allocs cost.
+// pays reports whether a group's queue can pay the cost of all allocs.
 func pays(a groupAsk, allocs int) func(all place.Charge) bool {
 	if a.queue == nil {
 		return nil
@@ -229,5 +229,5 @@ func (f *Fitting) Next(tx *state.Tx) bool {
 	return true
 }
 
-// Found is what was worked out, by job/group.
+// Found is the answers found, by job/group.
 func (f *Fitting) Found() map[string]*view.Fits { return f.found }

@@ -20,7 +20,7 @@ import (
 // kept, only a part goes back to waiting as one.
 
 // holdGang holds every group of a job's gang where one of them has to wait. A gang
-// of which something runs is not held here: the hold would cover what runs.
+// with running allocs is not held here: the hold would cover these.
 func holdGang(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, groups map[string]record.Group) {
 	var why *admit.Hold
 	first := ""
@@ -56,7 +56,7 @@ func tooFew(a *admit.Ask, found int) *admit.Hold {
 	return &admit.Hold{Kind: view.WaitsForRoom, Sentence: fmt.Sprintf("its %d allocs start together, and there is room for %d", a.Together(), found)}
 }
 
-// promisedAway is the hold of a group that finds no room, and would in what is made for another.
+// promisedAway is the hold of a group that finds no room, but would find it in room made for another.
 // Nomad knows of no promise: without the hold it would start the group there, where the other is held
 // until all of its room is there, and could elsewhere, since it evaluates both at once. Nil when that is
 // not the reason, or the group goes first.
@@ -233,7 +233,7 @@ func setsApart(of []groupAsk) []string {
 	return names
 }
 
-// apart reports whether so many allocs of a group take a node each.
+// apart reports whether the allocs of a group take a node each.
 func apart(a *admit.Ask, allocs int) bool {
 	return a.Distinct == admit.DistinctInJob || a.Distinct == admit.DistinctInGroup && allocs > 1
 }

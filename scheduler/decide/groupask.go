@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// groupAsk is what a group of a job asks for, and of which queue. It does not change: what
+// groupAsk is the request of a group of a job, and its queue. It does not change: a method that
 // narrows it returns another one.
 type groupAsk struct {
 	tx    *state.Tx
@@ -33,8 +33,8 @@ func newGroupAsk(tx *state.Tx, key nomad.JobKey, a *admit.Ask) (groupAsk, error)
 	return groupAsk{tx, key, a, q, parts}, nil
 }
 
-// oneMore is what one more alloc of a recorded group asks for, of the nodes where Nomad may start
-// it. With rewrite its device blocks are written anew.
+// oneMore is the request of one more alloc of a recorded group, on the nodes where Nomad may start
+// it. With rewrite its device blocks are written again.
 func oneMore(tx *state.Tx, key nomad.JobKey, g *record.Group) (a groupAsk, rewrite bool, err error) {
 	if a, err = newGroupAsk(tx, key, &g.Ask); err != nil {
 		return a, false, err
@@ -67,8 +67,8 @@ func waitsAsAWhole(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Gro
 	return waiting && tx.Live(key, a.Group) == 0 && !slices.ContainsFunc(a.Tasks, admit.TaskAsk.Plain)
 }
 
-// asBefore asks for what the device blocks of a group hold, where they are not
-// to be written anew.
+// asBefore asks for the holdings of a group's device blocks, where they are not
+// to be written again.
 func (a groupAsk) asBefore(was *record.Group) groupAsk {
 	if waitsAsAWhole(a.tx, a.key, a.ask, was) {
 		return a
@@ -81,7 +81,7 @@ func (a groupAsk) asBefore(was *record.Group) groupAsk {
 }
 
 // keeping narrows an ask to the nodes that can serve the device blocks which a group keeps, and
-// returns these. Nil means that they are written anew: nothing of the group runs that this would
+// returns these. Nil means that they are written again: nothing of the group runs that this would
 // replace, and it waits with blocks that were right when it came, while the room that there is now
 // may be of another form.
 func (a groupAsk) keeping(was *record.Group) (groupAsk, []admit.TaskDecision) {

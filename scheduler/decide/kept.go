@@ -33,13 +33,13 @@ func (w *waiter) leaves(tx *state.Tx) func(*place.Usage) bool {
 	return func(u *place.Usage) bool { return isFree(u) || goes(u) }
 }
 
-// What is free on nodes that are kept is booked as work with such an ID, where room is looked for that
+// Free room on kept nodes is booked as work with such an ID, where room is looked for that
 // leaves it to the others.
 const freeRoom = "free:"
 
 func isFree(u *place.Usage) bool { return strings.HasPrefix(u.ID, freeRoom) }
 
-// bookFree books what is free on the nodes that are kept for groups which go before another one. The
+// bookFree books the free room on the nodes that are kept for groups which go before another one. The
 // result frees it again.
 func (w *Window) bookFree(a groupAsk) (restore func()) {
 	var list []place.Usage
@@ -56,8 +56,8 @@ func (w *Window) bookFree(a groupAsk) (restore func()) {
 	return a.tx.Booked(list)
 }
 
-// leaves reports whether room that is made for a group leaves the others what is kept for them: none of
-// them goes before it there; or it takes back what is its queue's own, beside what is booked as free,
+// leaves reports whether room that is made for a group leaves the others the room kept for them: none of
+// them goes before it there; or it takes back its queue's own, beside the room booked as free,
 // and has to give way to them in its turn.
 func (w *Window) leaves(a groupAsk, room *Room) bool {
 	first, planner, own := w.keptFor(a, &room.at), a.tx.Planner(), &a.parts[0].Req

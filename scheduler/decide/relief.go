@@ -122,7 +122,7 @@ func roomBy(a groupAsk, g *record.Group, relief *place.Relief) *Room {
 	return room
 }
 
-// describeMoves fills in what is moved, where to and why.
+// describeMoves fills in the moves, with their targets and reasons.
 func (e *Eviction) describeMoves(waiting groupAsk, moves []place.Move) {
 	tx := waiting.tx
 	for i := range moves {

@@ -12,7 +12,7 @@ import (
 )
 
 // What runs of a group whose request changed is replaced. Where its update block has no
-// canaries, each alloc goes in the plan that starts the new one, so that what it holds is free
+// canaries, each alloc goes in the plan that starts the new one, so that its share is free
 // for that. Canaries run beside what runs until they are promoted, so that the queue pays for
 // both; and where more allocs are missing of the group than it has canaries, for those, which
 // start when the canaries are promoted, or at once if Nomad finds nothing to replace: not every
@@ -47,7 +47,7 @@ func runningCharge(tx *state.Tx, key nomad.JobKey, group string) place.Charge {
 }
 
 // setAside takes a group's running allocs off the books: a changed request
-// replaces all of them, so what they hold is free for it. What stops already is
+// replaces all of them, so their share is free for it. An alloc that stops already is
 // not replaced: it holds its GPUs, and its queue pays for it, until it has ended.
 // The result puts them back, for as long as they run.
 func setAside(tx *state.Tx, key nomad.JobKey, group string) func() {

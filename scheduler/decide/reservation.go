@@ -91,7 +91,7 @@ func reservation(tx *state.Tx, w reserve.Want, id string) (*record.Reservation, 
 	return &record.Reservation{Version: record.Version, ID: r.ID, Namespace: r.Namespace, Owner: w.Owner, Usage: p.Usage, ExpiresAt: tx.Now().Add(w.For)}, r, nil
 }
 
-// reservable is the largest amount of what is wanted that there is room and quota for now;
+// reservable is the largest part of the request that there is room and quota for now;
 // nil where there is neither for any.
 func reservable(tx *state.Tx, w reserve.Want) *view.Fits {
 	for _, s := range scalesOf(&admit.TaskAsk{Request: w.Request}) {
@@ -142,7 +142,7 @@ func openReservation(tx *state.Tx, key nomad.JobKey, id string) func() {
 	return tx.Open(r)
 }
 
-// claimable refuses a claim of what is not the job's to claim.
+// claimable refuses a claim of a reservation that is not the job's.
 func claimable(tx *state.Tx, key nomad.JobKey, id string) error {
 	r := tx.Reservation(id)
 	switch {

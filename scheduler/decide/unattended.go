@@ -15,7 +15,7 @@ import (
 // atOnce is what groups of a job cost that Nomad starts by itself and at once, by their queue.
 type atOnce map[string]place.Charge
 
-// within is what they cost a queue, with those below it.
+// within is their cost to a queue, with those below it.
 func (t atOnce) within(tx *state.Tx, queue string) (sum place.Charge) {
 	for name, c := range t {
 		if tx.IsWithin(name, queue) {
@@ -63,7 +63,7 @@ func payable(a groupAsk, form blocks.Placed, before atOnce) (hold *admit.Hold, e
 	return hold, err
 }
 
-// together is what it costs a queue with the groups of its job before it.
+// together is its cost to a queue with the groups of its job before it.
 func (u *unattended) together(queue string) place.Charge {
 	return u.all.Plus(u.before.within(u.tx, queue))
 }

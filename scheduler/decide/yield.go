@@ -55,7 +55,7 @@ func yielding(tx *state.Tx, key nomad.JobKey, g *record.Group, promises []Promis
 }
 
 // claims are the groups that were admitted and may start at any time, in their order: those that
-// wait for room, and those of which nothing runs and that Nomad starts again after a failure.
+// wait for room, and those without running allocs that Nomad starts again after a failure.
 func claims(tx *state.Tx) []*state.Waiting {
 	list := slices.Collect(tx.WaitingFor(""))
 	waiting := len(list)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Measurements are what was measured on a node.
+// Measurements are the readings of a node.
 type Measurements struct {
 	GPUs  map[string]view.Measured // by UUID
 	Tasks map[string]TaskUse       // by device instance that the task holds

@@ -27,7 +27,7 @@ func (c *Client) readNode(ctx context.Context, id string) (*api.Node, error) {
 	return n.node(), nil
 }
 
-// wireNode is what is wanted of Nomad's node.
+// wireNode is the needed part of Nomad's node.
 type wireNode struct {
 	ID, Name, Datacenter, NodePool, NodeClass, HTTPAddr, Status, SchedulingEligibility string
 

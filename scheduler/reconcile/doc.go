@@ -1,4 +1,4 @@
-// Package reconcile brings what is into line with what was decided, over and over:
+// Package reconcile brings the cluster into line with the decisions, over and over:
 // it is the service's control loop.
 //
 //	every second, while this replica leads:
@@ -6,7 +6,7 @@
 //	    [Finder.Next]: what waits and may go ──► revise its job
 //	                   what drifted         ──► record and registration together
 //	                   nodes that were left out for another job ──► take them back in
-//	                   what is over its quota, a gang in part   ──► hold, then stop
+//	                   work over its quota, a gang in part      ──► hold, then stop
 //	                   what waits for room  ──► evict for it, then revise
 //	every monitor_update_interval: read the GPUs' utilization
 //

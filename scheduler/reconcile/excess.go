@@ -22,7 +22,7 @@ import (
 // bringBack finds a group that was not admitted as it is in a queue which holds
 // more than its limit, and has it wait for quota as it would have had to in the
 // first place: what Nomad started by itself, and with hold_direct_jobs what came
-// around the service. What is about to end counts as gone.
+// around the service. Work that is about to end counts as gone.
 func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 	queues := tx.Config().Queues
 	if !slices.ContainsFunc(queues, func(q config.Queue) bool { return tx.Exceeds(q.Name) }) {
@@ -42,8 +42,8 @@ func bringBack(tx *state.Tx, skip map[string]bool) (item *Item) {
 	return item
 }
 
-// beforeItsTime finds a group of which something has been stopping for so long that its
-// queue, which is above its limit, has to pay for it as well as for what was started in its
+// beforeItsTime finds a group with an alloc that has been stopping for so long that its
+// queue, which is above its limit, has to pay for it as well as for the one started in its
 // place. As many of the youngest allocs go, and come back when the others have ended.
 func beforeItsTime(tx *state.Tx, skip map[string]bool) *Item {
 	for key, groups := range lingering(tx) {
@@ -78,8 +78,8 @@ func lingering(tx *state.Tx) iter.Seq2[nomad.JobKey, map[string]int] {
 	}
 }
 
-// besideLingering has a group wait if its queue is above its limit by what was started in
-// place of so many allocs that linger.
+// besideLingering has a group wait if its queue is above its limit by the allocs started in
+// place of lingering ones.
 func besideLingering(tx *state.Tx, key nomad.JobKey, group string, n int) (item *Item) {
 	gang := tx.IsGang(key, group)
 	victims := stoppable(tx, key, func(g string) bool { return g == group || gang && tx.IsGang(key, g) })
@@ -117,7 +117,7 @@ func besideLingering(tx *state.Tx, key nomad.JobKey, group string, n int) (item 
 	return item
 }
 
-// tooMuch is what has to wait of a queue that holds more than its limit.
+// tooMuch is the next work that has to wait in a queue that holds more than its limit.
 func tooMuch(tx *state.Tx, skip map[string]bool, queue string) *Item {
 	if item := withoutCanaries(tx, skip, queue); item != nil {
 		return item
@@ -232,7 +232,7 @@ func leaving(tx *state.Tx) iter.Seq[*nomad.Alloc] {
 }
 
 // mayLeave is for how long after the last decision an alloc may be about to be stopped
-// because it is held off its node; 0: it is not. A hold alone stops nothing, and what was
+// because it is held off its node; 0: it is not. A hold alone stops nothing, and an alloc that was
 // stopped with it is known as soon as Nomad tells.
 func mayLeave(r *record.Record, a *nomad.Alloc) time.Duration {
 	switch g := r.Groups[a.Group]; {
@@ -274,7 +274,7 @@ func hold(key nomad.JobKey, group string, victims []decide.Victim, text string, 
 }
 
 // stoppable lists the allocs of some groups of a job that may be stopped; none where none of them
-// has a GPU. A gang goes with all that it has: what is left of an earlier version, without GPUs,
+// has a GPU. A gang goes with all that it has: the rest of an earlier version, without GPUs,
 // would be a part of it that runs.
 func stoppable(tx *state.Tx, key nomad.JobKey, picked func(group string) bool) []decide.Victim {
 	var list []decide.Victim
@@ -298,7 +298,7 @@ func stoppable(tx *state.Tx, key nomad.JobKey, picked func(group string) bool) [
 // rest.
 const partialFor = time.Minute
 
-// brokenGang finds a gang of which too few run, and has it wait as a whole.
+// brokenGang finds a gang with too few running allocs, and has it wait as a whole.
 func brokenGang(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 	for _, w := range waiting {
 		if w.Alike != "" {

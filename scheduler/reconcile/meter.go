@@ -97,8 +97,8 @@ func (m *Meter) nodes() []string {
 	return nodes
 }
 
-// readCheckpoints hears which jobs saved their work. What is wrong is told once, and
-// what was heard before counts on.
+// readCheckpoints hears which jobs saved their work. A failure is told once, and
+// earlier news count on.
 func (m *Meter) readCheckpoints(ctx context.Context) {
 	saved, err := m.Reader.Checkpoints(ctx)
 	switch {

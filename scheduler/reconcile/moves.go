@@ -18,11 +18,11 @@ type Move struct {
 	decide.Promise // of its new place
 	AllocID        string
 	From, To       string // node IDs
-	// Text says what is won.
+	// Text names the gain.
 	Text string
 }
 
-// Moves proposes what to move, at most so many allocs, none while anything
+// Moves proposes moves of at most that many allocs, none while anything
 // waits for room: then room is better given to what waits.
 func (*Finder) Moves(tx *state.Tx, most int) []Move {
 	if tx.Ready() != nil || len(tx.AllAssumed()) > 0 || anyWaitsForRoom(tx) {
@@ -60,7 +60,7 @@ func won(tx *state.Tx, m *place.Move) string {
 // mostRelieved is for how many of those that wait moves are looked for, the first.
 const mostRelieved = 8
 
-// Relief proposes moves of at most so many allocs that let the first start, of those that
+// Relief proposes moves of at most that many allocs that let the first start, among the groups that
 // wait for room, for which there are any that pay. Nil: there are none, or room is being
 // made already.
 func (*Finder) Relief(tx *state.Tx, most int) *Item {

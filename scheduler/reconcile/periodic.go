@@ -120,7 +120,7 @@ func childrenWait(tx *state.Tx, skip map[string]bool, child *nomad.Alloc, queue 
 // mostChildren is how many children of a periodic job that is held wait at once.
 const mostChildren = 100
 
-// crowded finds a periodic job that is held, and of which that many children wait.
+// crowded finds a periodic job that is held and has that many waiting children.
 func crowded(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 	if len(waiting) < mostChildren {
 		return nil

@@ -45,7 +45,7 @@ func align(tx *state.Tx, key nomad.JobKey) *Item {
 		}
 		if r != nil && tx.Outgrown(key) {
 			if known := r.Groups[g.Name]; g.Count > known.Ask.Count && !decide.CanGrow(tx, key, &known, g.Count) {
-				continue // what Nomad starts beyond what was decided came around the service
+				continue // allocs that Nomad starts beyond the decision came around the service
 			}
 		}
 		return &Item{Job: key, Revision: decide.Revision{Group: g.Name, Align: true}}

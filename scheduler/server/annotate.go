@@ -86,7 +86,7 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // GroupsField is the field of Nomad's answers to job submissions in which the
-// service says what it decided: a list of Group.
+// service states its decision: a list of Group.
 const GroupsField = "GPUGroups"
 
 // addNotes appends lines to the field Warnings of a JSON object.

@@ -21,7 +21,7 @@ import (
 const AuditVersion = 1
 
 // Audit writes one JSON object per decision and line. A record names who asked,
-// for what, and what was answered; it never holds a token.
+// for what, and the answer; it never holds a token.
 type Audit struct {
 	// Count is told of every record; nil: records are not counted.
 	Count func(Record)
@@ -47,8 +47,8 @@ type Record struct {
 	Status  int    `json:"status"`
 	// Remote is the client's address, Certificate the name in its certificate
 	// and Caller its Nomad token's accessor and name. Where another replica
-	// handed the job over, Via is that replica's address, and Remote what it
-	// says of the client.
+	// handed the job over, Via is that replica's address, and Remote the one
+	// that it gives for the client.
 	Remote      string  `json:"remote"`
 	Via         string  `json:"via,omitempty"`
 	Certificate string  `json:"certificate,omitempty"`
@@ -68,7 +68,7 @@ type Record struct {
 	DecideMicros int64 `json:"decide_us,omitempty"`
 }
 
-// Group is what was decided for one task group.
+// Group is the decision for one task group.
 type Group struct {
 	Group     string   `json:"group"`
 	Queue     string   `json:"queue,omitempty"`
@@ -121,7 +121,7 @@ func outcomeOf(decisions []admit.Decision, status int) Record {
 	return r
 }
 
-// groupsOf is what was decided, for people.
+// groupsOf is the decisions, for people.
 func groupsOf(asks []admit.Ask, decisions []admit.Decision) []Group {
 	var groups []Group
 	for i, d := range decisions {
@@ -150,7 +150,7 @@ func (p *proxy) auditRefusal(s *submission, refusal *admit.Refusal) {
 	p.write(s, r)
 }
 
-// write completes a record with what was submitted.
+// write completes a record with the submission.
 func (p *proxy) write(s *submission, r Record) {
 	r.Action = actions[s.route.kind]
 	if s.job != nil {

@@ -13,7 +13,7 @@ const (
 	BoundAll    = "all"    // Limits.Connections
 )
 
-// bounded is a listener that closes what is above the bounds as soon as it arrives: a
+// bounded is a listener that closes connections above the bounds as soon as they arrive: a
 // client that opens connections without end takes none from others. It stands below TLS,
 // so that nothing is read of such a connection and no handshake is paid for it.
 type bounded struct {

@@ -26,7 +26,7 @@ func (p *proxy) dispatchTurn(ctx context.Context, s *submission) (leave func(), 
 	return sync.OnceFunc(done), nil
 }
 
-// ofDispatch is what is done with Nomad's answer to a dispatch or a force that asks for no GPU;
+// ofDispatch handles Nomad's answer to a dispatch or a force that asks for no GPU;
 // nil for other requests.
 func (p *proxy) ofDispatch(s *submission) func(*http.Response) error {
 	if !s.route.startsChild() {
@@ -35,7 +35,7 @@ func (p *proxy) ofDispatch(s *submission) func(*http.Response) error {
 	return func(resp *http.Response) error { return p.noteDispatch(s, resp) }
 }
 
-// noteDispatch tells of the child that Nomad has made. Where its parent was registered anew
+// noteDispatch tells of the child that Nomad has made. Where its parent was registered again
 // after it was looked at, the child may be another than was decided about: it is taken back.
 func (p *proxy) noteDispatch(s *submission, resp *http.Response) error {
 	if !s.route.startsChild() || resp.StatusCode >= http.StatusMultipleChoices {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// LogFile is a file that is only appended to, and that is opened anew after
+// LogFile is a file that is only appended to, and that is opened again after
 // it was renamed.
 type LogFile struct {
 	path string

@@ -51,7 +51,7 @@ var suffixes = []struct {
 }
 
 // otherSuffixes are the routes under a job that carry no job: forced
-// evaluations start what is registered already.
+// evaluations start jobs that are registered already.
 var otherSuffixes = []string{
 	"/evaluate", "/allocations", "/evaluations", "/summary", "/versions",
 	"/deployments", "/deployment", "/stable", "/services", "/submission", "/actions", "/action", "/tag",

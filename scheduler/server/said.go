@@ -18,7 +18,7 @@ type said struct{ Region, Namespace, AuthToken, SecretID string }
 // said reads it as Nomad does, which reads no such thing in a scaling, a payload or a force.
 func (s *submission) said() (b said) {
 	if s.route.kind != scaled && !s.route.payload {
-		// Nomad reads the first JSON value too, and refuses what is not as it must be.
+		// Nomad reads the first JSON value too, and refuses an invalid one.
 		_ = json.NewDecoder(bytes.NewReader(s.body)).Decode(&b)
 	}
 	return b

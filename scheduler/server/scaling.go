@@ -69,7 +69,7 @@ func (p *proxy) attempt(ctx context.Context, s *submission) error {
 }
 
 // attemptOf is the request as it changes nothing, and by what Nomad's answer is known
-// when it would have done what was asked for.
+// when it would have carried out the request.
 func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 	switch s.route.kind {
 	case registered:
@@ -108,8 +108,8 @@ func attemptOf(s *submission) (body []byte, wouldDo string, err error) {
 	return nil, "", nil
 }
 
-// wait has a group of which nothing runs wait before it is scaled, where what it is
-// scaled to has to. It refuses where that cannot be.
+// wait has a group without running allocs wait before it is scaled, where the new
+// count has to. It refuses where that cannot be.
 func (p *proxy) wait(ctx context.Context, s *submission, decisions []admit.Decision) error {
 	if len(decisions) == 0 || decisions[0].Hold == nil {
 		return nil

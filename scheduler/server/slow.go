@@ -90,7 +90,7 @@ func late(r *http.Request, err error) bool {
 }
 
 // Read reads the next part. The connection keeps its deadline until all of the body is
-// there, since the server reads what is left before it answers. Then it has none, or
+// there, since the server reads the rest before it answers. Then it has none, or
 // whoever answers later would be taken for gone.
 func (b *timedBody) Read(p []byte) (int, error) {
 	until := b.until
@@ -110,7 +110,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the body, of which no more is read then.
+// Close ends the body; no more of it is read then.
 func (b *timedBody) Close() error {
 	defer b.limit(time.Time{})
 	return b.ReadCloser.Close()

@@ -20,7 +20,7 @@ type timedAnswer struct {
 func newTimedAnswer(w http.ResponseWriter, r *http.Request) *timedAnswer {
 	a := &timedAnswer{w, http.NewResponseController(w), answerTimeout}
 	if r.Body != nil && r.Body != http.NoBody {
-		a.within += bodyTimeout // the server reads what is left of it before it answers
+		a.within += bodyTimeout // the server reads the rest of it before it answers
 	}
 	return a
 }

@@ -20,7 +20,7 @@ type answer struct {
 	body   []byte
 }
 
-// denied reports whether the caller has no right to what was asked for.
+// denied reports whether the caller has no right to the request.
 func (a answer) denied() bool {
 	return a.status == http.StatusForbidden || a.status == http.StatusUnauthorized
 }
@@ -44,7 +44,7 @@ func (p *proxy) nomadDo(ctx context.Context, method, pathAndQuery, token string,
 		return answer{}, fmt.Errorf("ask Nomad: %w", err)
 	}
 	defer resp.Body.Close()
-	// Half an answer is none: what it leaves out may be what is asked about.
+	// Half an answer is none: the missing half may have the fact in question.
 	text, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, peer.MaxAnswer))
 	if err != nil {
 		return answer{}, fmt.Errorf("read Nomad's answer: %w", err)

@@ -152,7 +152,7 @@ func (tx *Tx) job(j *nomad.Job) {
 }
 
 // startedAgain notes that a job that had been stopped is registered to run. Where nothing
-// was decided about that, it came around the service: what it was once admitted for may
+// was decided about that, it came around the service: its former admission may
 // be taken.
 func (tx *Tx) startedAgain(key nomad.JobKey) {
 	known := tx.Record(key)
@@ -233,7 +233,7 @@ func (tx *Tx) allocGone(id string) {
 }
 
 // Confirm compares what is believed of a node with its allocs as Nomad listed them
-// at an index, and reports whether both are the same. What is gone without a word
+// at an index, and reports whether both are the same. An alloc that is gone without a word
 // is forgotten; news that has not come yet will come with the event stream.
 func (s *State) Confirm(nodeID string, allocs []*nomad.Alloc, index uint64) bool {
 	same := true

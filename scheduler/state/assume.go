@@ -20,7 +20,7 @@ func (tx *Tx) assume(key nomad.JobKey, group string, u place.Usage, kept bool, s
 	tx.bookAssumed(&Assumed{Job: key, Group: group, Usage: u, Since: since, Kept: kept})
 }
 
-// AssumeRest books again what was promised to a group and is missing: where some of it runs
+// AssumeRest books again the missing promises to a group: where some of it runs
 // by now, that is left out on the nodes on which it runs.
 func (tx *Tx) AssumeRest(key nomad.JobKey, group string, promised []place.Usage, missing int) {
 	came := len(promised) - missing
@@ -61,7 +61,7 @@ func (tx *Tx) ForgetGroup(key nomad.JobKey, group string) {
 	}
 }
 
-// Savepoint remembers what is promised to a job, and its claim on a reservation.
+// Savepoint remembers the promises to a job, and its claim on a reservation.
 // The result brings both back: a promise does not last longer for it, and one that is as it
 // was keeps its place among the work of its queue.
 func (tx *Tx) Savepoint(key nomad.JobKey) (rollback func()) {

@@ -16,7 +16,7 @@ func (tx *Tx) book(u place.Usage) {
 	}
 }
 
-// unbook takes what is booked under an ID off the books, if anything is.
+// unbook takes the usage with an ID off the books, if there is one.
 func (tx *Tx) unbook(id string) {
 	if err := tx.books.strike(id); err != nil {
 		tx.Trouble(err)
@@ -35,7 +35,7 @@ func (tx *Tx) rebook(id string) {
 	}
 }
 
-// rebookAlloc books an alloc again: what it counts for is different now.
+// rebookAlloc books an alloc again: it counts for something else now.
 func (tx *Tx) rebookAlloc(a *nomad.Alloc) {
 	tx.unbook(a.ID)
 	tx.book(tx.usageOf(a))

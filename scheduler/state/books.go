@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// books are what is held or promised on the nodes, and the planners that work with it.
+// books are the shares held or promised on the nodes, and the planners that work with them.
 type books struct {
 	nodes    *nodes
 	jobs     *jobs
@@ -69,7 +69,7 @@ func (b *books) enter(u *place.Usage) error {
 	return b.snap.Observe(*u)
 }
 
-// strike takes what is booked under an ID off the books, if anything is.
+// strike takes the usage with an ID off the books, if there is one.
 func (b *books) strike(id string) error {
 	u, booked := b.snap.Usage(id)
 	if !booked {
@@ -85,14 +85,14 @@ func (b *books) strike(id string) error {
 // Epoch grows with every change of what fits where.
 func (b *books) Epoch() uint64 { return b.epoch }
 
-// Order is whose turn it is at this moment: of what waits, what yields, what is
-// taken back and what need not wait for its turn any more.
+// Order is the order of turns at this moment: which work waits, yields, is
+// taken back and need not wait for its turn any more.
 func (b *books) Order() *quota.Order { return b.plan.Order() }
 
-// Usage is what is booked under an ID.
+// Usage is the usage booked under an ID.
 func (b *books) Usage(id string) (place.Usage, bool) { return b.snap.Usage(id) }
 
-// UsagesOn lists what is booked on a node.
+// UsagesOn lists the usages booked on a node.
 func (b *books) UsagesOn(node string) []place.Usage { return b.snap.UsagesOn(node) }
 
 // Charge is what a queue pays for GPUs of a node.
@@ -160,7 +160,7 @@ func (tx *Tx) Planner() *place.Planner { return tx.books.plan }
 // IdlePlanner plans on the idle cluster.
 func (tx *Tx) IdlePlanner() *place.Planner { return tx.books.idlePlan }
 
-// Try runs f, which leaves everything as it was: what was looked for in vain before
+// Try runs f, which leaves everything as it was: a search that was in vain before
 // still is.
 func (tx *Tx) Try(f func()) {
 	epoch := tx.books.epoch

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
-// completed is what is known of the allocs of a batch job that completed while the job goes on.
+// completed describes the allocs of a batch job that completed while the job goes on.
 type completed struct {
 	runs   int           // how many of them this service has heard of
 	took   time.Duration // their run times, added up
@@ -20,7 +20,7 @@ type completed struct {
 	again  bool          // another version was registered since, so Nomad has run some of them again
 }
 
-// completions is what has completed of batch jobs that go on.
+// completions are the completed allocs of batch jobs that go on.
 type completions struct {
 	clock   clock
 	jobs    *jobs
@@ -144,7 +144,7 @@ func (l *completions) Repeats(key nomad.JobKey) time.Duration {
 
 // WaitedToRepeat reports whether something of a job has waited, and nothing more of it has completed,
 // for as long as its completed allocs ran. So at most twice the time is lost that would have been lost
-// if it had been known from the start how long the wait would be. A job of which nothing waits is left
+// if it had been known from the start how long the wait would be. A job without waiting allocs is left
 // alone, and one that would repeat little does not wait long.
 func (l *completions) WaitedToRepeat(key nomad.JobKey) bool {
 	repeats := l.Repeats(key)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// contact is what is known of the way to Nomad.
+// contact is the state of the way to Nomad.
 type contact struct {
 	clock  clock
 	index  uint64    // Nomad's, of the last change

@@ -15,7 +15,7 @@ func (tx *Tx) TakeGone() []nomad.JobKey {
 		r := tx.Record(key)
 		switch {
 		case tx.Job(key) != nil: // it has come back
-		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than what is gone
+		case r != nil && tx.Within(r.At, Unseen): // or is about to: this is newer than the departed one
 			later = append(later, key)
 		default:
 			tx.ForgetRecord(key)

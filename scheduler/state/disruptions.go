@@ -13,7 +13,7 @@ import (
 // budgetTime is the time in which evictions of a job are counted.
 const budgetTime = turns.BudgetTime
 
-// disruptions are what was done to running work, and to queues, within budgetTime, which decides what
+// disruptions are the actions on running work, and on queues, within budgetTime, which decide what
 // more may be done.
 type disruptions struct {
 	clock    clock
@@ -84,7 +84,7 @@ func (d *disruptions) store(to *record.History) {
 	to.Overran, to.Moved, to.Idle = maps.Clone(d.overran), timesByName(d.moved), timesByName(d.idle)
 }
 
-// expire forgets what is older than the budget's time, and returns of which jobs and queues
+// expire forgets disruptions older than the budget's time, and returns the jobs and queues whose
 // evictions do not count any more.
 func (d *disruptions) expire() (jobs []nomad.JobKey, queues []string) {
 	maps.DeleteFunc(d.moved, func(key nomad.JobKey, _ time.Time) bool { return !d.Moved(key) })
@@ -121,7 +121,7 @@ func (d *disruptions) BudgetLeft(a *nomad.Alloc, own bool) bool {
 	return d.evicted.Left(a.Key(), most.MaxPerJob, own) && (q == nil || d.byQueue.Left(q.Name, most.MaxPerQueue, own))
 }
 
-// Evictable reports whether an alloc may have to make room for another. What was
+// Evictable reports whether an alloc may have to make room for another. A job that was
 // dispatched cannot be kept off the room that it gave, and would take it back. While
 // canaries of its group wait for promotion, none does: the change that keeps the
 // group off its node would end the deployment, and with it the choice whether the

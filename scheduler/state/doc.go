@@ -1,5 +1,5 @@
 // Package state is what the service believes of the cluster: Nomad's nodes, jobs
-// and allocs, what was decided about them, and what was promised since.
+// and allocs, the decisions about them, and the promises since.
 //
 //	nomad ── changes ──► State ─┬─ View(func(*Reader))         who shows, who asks
 //	                            └─ Update(func(*Tx) error)     who decides
@@ -23,17 +23,17 @@
 //	starts                 when what waits is likely to start
 //	      │
 //	nodes, jobs ─► allocs  what Nomad shows
-//	promises, reservations what is not in Nomad yet, or never will be
+//	promises, reservations room that is not in Nomad yet, or never will be
 //	      │
-//	records                what was decided, and how that differs from what is registered
+//	records                decisions, and how they differ from the registered jobs
 //	returns                what failed and is started again
-//	completions            what has completed of batch jobs that go on (completed.go)
-//	books                  what is booked on the nodes, and the planners
+//	completions            completed allocs of batch jobs that go on (completed.go)
+//	books                  usages booked on the nodes, and the planners
 //	disruptions            evictions and moves, and how many more are allowed
 //	lifetimes              how long work runs
 //	      │
 //	quotas, waitlist       what queues may hold, whose turn it is
-//	rooms                  how well each node could take what is asked for
+//	rooms                  how well each node could take the requests
 //	measurements ─► learned, unused    what GPUs do, what tasks use, who uses nothing
 //
 // A Reader itself says what takes several parts: what an alloc counts for (usage.go) and what

@@ -50,7 +50,7 @@ func (h *handover) note(e *view.Event) {
 	h.unsaved = true
 }
 
-// Saved notes what was stored; nil: storing failed, and is tried again.
+// Saved notes the stored history; nil: storing failed, and is tried again.
 func (h *handover) Saved(now *record.History) {
 	if now == nil {
 		h.unsaved = true
@@ -95,7 +95,7 @@ func (tx *Tx) forgetEvictions() {
 // usedEvery is how often what queues used is stored at least, while they use anything.
 const usedEvery = 5 * time.Minute
 
-// TakeUnsaved returns what was done, and what is stored of it; nil if that is the same. The caller
+// TakeUnsaved returns the history, and its stored form; nil if they are the same. The caller
 // calls Saved afterward.
 func (tx *Tx) TakeUnsaved() (now, was *record.History) {
 	h := &tx.handover

@@ -125,8 +125,8 @@ func (j *jobs) seatPriority(a *nomad.Alloc) (highest int) {
 	return highest
 }
 
-// Guarantee is the compute that a task asks for expressly, 0 for none: what it told its
-// node last, or what its job says.
+// Guarantee is the compute that a task asks for expressly, 0 for none: the amount it told its
+// node last, or that of its job.
 func (j *jobs) Guarantee(a *nomad.Alloc, task string) int64 {
 	if milli, told := a.Compute[task]; told {
 		return milli

@@ -20,7 +20,7 @@ type lifetimes struct {
 }
 
 // learn learns from an alloc that ended how long work runs that is like it: from the
-// moment that it was given room. What was stopped, failed or was lost says nothing about that.
+// moment that it was given room. Allocs that were stopped, failed or were lost say nothing about that.
 func (l *lifetimes) learn(a *nomad.Alloc, takes func(*nomad.Alloc) []place.Take) {
 	if a.Stopping || a.Status != api.AllocClientStatusComplete || len(a.Devices) == 0 || !a.Ended.After(a.Created) || !l.jobs.ends(a.Key()) {
 		return
@@ -49,7 +49,7 @@ func (l *lifetimes) keys(key nomad.JobKey, group string, s size) []string {
 }
 
 // Remaining is how much longer the work of a usage is expected to run. That of a service, and
-// what is promised or reserved only, is not known to end, unless its author says so.
+// that of a promise or reservation, is not known to end, unless its author says so.
 func (l *lifetimes) Remaining(u *place.Usage) forecast.Remaining {
 	a := l.allocs.Alloc(u.ID)
 	if a == nil {

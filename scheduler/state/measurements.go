@@ -11,11 +11,11 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// measurements are what was measured on the GPUs of nodes.
+// measurements are the readings of the GPUs of nodes.
 type measurements struct {
 	clock    clock
 	settings *settings
-	byNode   map[string]nomad.Measurements // what was measured last
+	byNode   map[string]nomad.Measurements // the last readings
 	hot      map[string]heat               // GPUs by ID that are measured to be fully used
 	surplus  map[string]int64              // GPUs by ID that are used more than is expected, in milli
 }
@@ -24,8 +24,8 @@ func newMeasurements(c clock, s *settings) *measurements {
 	return &measurements{clock: c, settings: s, byNode: map[string]nomad.Measurements{}, hot: map[string]heat{}, surplus: map[string]int64{}}
 }
 
-// UseOf is what a task was measured last to use of a GPU that it holds an instance of, and
-// whether that is known. What is measured of the GPU counts where the task is alone on it.
+// UseOf is the last measured use by a task of a GPU that it holds an instance of, and
+// whether that is known. The GPU's own reading counts where the task is alone on it.
 func (l *measurements) UseOf(node, uuid, instance string, alone bool) (nomad.TaskUse, bool) {
 	m := l.byNode[node]
 	if use, known := m.Tasks[instance]; known {
@@ -86,7 +86,7 @@ func (l *measurements) HotGPUs(long time.Duration) map[string]bool {
 	return hot
 }
 
-// withMeasurements is a node with what was measured last on its GPUs.
+// withMeasurements is a node with the last readings of its GPUs.
 func (l *measurements) withMeasurements(n *nomad.Node) *nomad.Node {
 	m := l.byNode[n.Plan.ID]
 	if len(m.GPUs) == 0 {
@@ -103,7 +103,7 @@ func (l *measurements) withMeasurements(n *nomad.Node) *nomad.Node {
 		out.View.GPUs[i].Measured = v
 		out.Plan.GPUs[i].SurplusMilli = l.surplus[out.Plan.GPUs[i].ID]
 		if l.settings.config.Placement.Weights.MeasuredMilli == 0 {
-			continue // to the planner, GPUs do not differ in what it does not read
+			continue // to the planner, GPUs do not differ in fields that it does not read
 		}
 		out.Plan.GPUs[i].MeasuredMilli = or(v.Milli, view.Unmeasured, place.Unmeasured)
 		out.Plan.GPUs[i].MeasuredMemoryMiB = or(v.MemoryMiB, view.Unmeasured, place.Unmeasured)
@@ -138,7 +138,7 @@ func (l *measurements) noticeable(before, after *nomad.Node) bool {
 
 func distance(x, y int64) int64 { return max(x-y, y-x) }
 
-// cappedUse is what was measured of a GPU, and not more than its tasks can use: hardware tells in
+// cappedUse is the measured use of a GPU, and not more than its tasks can use: hardware tells in
 // which part of the time anything computed, which a task that may use a tenth can be all of it.
 func cappedUse(measured int64, of load, inUse bool) int64 {
 	if inUse {
@@ -147,7 +147,7 @@ func cappedUse(measured int64, of load, inUse bool) int64 {
 	return measured
 }
 
-// noteSurplus keeps what was measured on the GPUs of a node beyond what is expected there.
+// noteSurplus keeps the use measured on the GPUs of a node beyond the expected use there.
 func (l *measurements) noteSurplus(n *nomad.Node, loads map[string]load) {
 	m := l.byNode[n.Plan.ID]
 	for i := range n.Plan.GPUs {
@@ -170,7 +170,7 @@ func (l *measurements) noteSurplus(n *nomad.Node, loads map[string]load) {
 // surplusOf is how much more a GPU is used than is expected, in milli.
 func (l *measurements) surplusOf(id string) int64 { return l.surplus[id] }
 
-// leave forgets what was measured on the GPUs of a node that is gone beyond what was expected.
+// leave forgets the surplus measured on the GPUs of a node that is gone.
 func (l *measurements) leave(n *nomad.Node) {
 	for i := range n.Plan.GPUs {
 		delete(l.surplus, n.Plan.GPUs[i].ID)

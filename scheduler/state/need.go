@@ -15,7 +15,7 @@ type Need struct {
 	Alloc place.Blocks
 }
 
-// Times is what so many allocs need together on one node.
+// Times is the need of a number of allocs together on one node.
 func (n *Need) Times(allocs int) *Need {
 	all := Need{Node: n.Node, Alloc: n.Alloc}
 	all.Alloc.CPUMHz, all.Alloc.MemoryMiB = n.Alloc.CPUMHz*int64(allocs), n.Alloc.MemoryMiB*int64(allocs)

@@ -5,8 +5,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
-// Owed is what work costs that was admitted to a queue, or to those below it, and waits
-// for room, or failed and is started again: it may start at any time. What is promised on a node
+// Owed is the cost of work that was admitted to a queue, or to those below it, and waits
+// for room, or failed and is started again: it may start at any time. Work promised on a node
 // counts as held already, and what a job owes itself is left out.
 func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	var sum place.Charge
@@ -18,7 +18,7 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 	return sum.Plus(r.waitlist.owedForRoom(queue, without))
 }
 
-// OverWithOwed says why a queue may not take another charge besides what others were
+// OverWithOwed says why a queue may not take another charge besides the charges that others were
 // admitted for and Nomad may start at any time; empty when it may. What is owed is that
 // of the queue, or one above it, whose limit forbids it. What a job owes itself is left
 // out.

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/nomad"
 )
 
-// launchedBy is the periodic job of which Nomad launched a job, by their IDs: it forgets whose child
+// launchedBy is the periodic job whose child a job is, by their IDs: Nomad forgets whose child
 // a job is when that is registered again. Anyone may give his job such an ID.
 func launchedBy(key nomad.JobKey) (parent nomad.JobKey, launched bool) {
 	at := strings.LastIndex(key.ID, "/periodic-")

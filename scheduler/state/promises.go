@@ -133,10 +133,10 @@ func (p *promises) ids(key nomad.JobKey, match func(*Assumed) bool) iter.Seq[str
 	}
 }
 
-// copyOf is what is promised to a job, by ID.
+// copyOf is the promises to a job, by ID.
 func (p *promises) copyOf(key nomad.JobKey) map[string]*Assumed { return maps.Clone(p.byJob[key]) }
 
-// Assumed counts what is promised to a group.
+// Assumed counts the promises to a group.
 func (p *promises) Assumed(key nomad.JobKey, group string) int {
 	n := 0
 	for _, a := range p.byJob[key] {
@@ -150,7 +150,7 @@ func (p *promises) Assumed(key nomad.JobKey, group string) int {
 // AnyAssumed reports whether anything is promised to a job.
 func (p *promises) AnyAssumed(key nomad.JobKey) bool { return len(p.byJob[key]) > 0 }
 
-// AssumedOf lists what is promised to a job, in no order.
+// AssumedOf lists the promises to a job, in no order.
 func (p *promises) AssumedOf(key nomad.JobKey) []*Assumed {
 	return slices.Collect(maps.Values(p.byJob[key]))
 }

@@ -92,7 +92,7 @@ func turnOf(u *place.Usage) quota.Turn {
 	return quota.Turn{ID: u.ID, Queue: u.Queue, Priority: u.Priority, Since: u.Start}
 }
 
-// Account adds what queues hold to what they held over time.
+// Account adds the present holdings of queues to their past use.
 func (tx *Tx) Account() {
 	if tx.quotas.limits != nil {
 		tx.quotas.past.Account(tx.quotas.limits, tx.books.snap, tx.Now())

@@ -15,7 +15,7 @@ const orphaned = time.Hour
 // Nomad when the leader changes.
 const fresh = time.Minute
 
-// Recall takes a stored record, with what it promised a moment ago. It returns
+// Recall takes a stored record, with its promises of a moment ago. It returns
 // false for one whose job is gone.
 func (tx *Tx) Recall(r *record.Record) bool {
 	key := r.Key()
@@ -41,7 +41,7 @@ func (tx *Tx) Recall(r *record.Record) bool {
 	return true
 }
 
-// recallRoom books again the room that was being made for what is held until all of it is there,
+// recallRoom books again the room that was being made for a group held until all of it is there,
 // when another replica led: as long as that has not been too long ago, or what goes for it has not
 // ended.
 func (tx *Tx) recallRoom(r *record.Record) {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/record"
 )
 
-// records are what was decided about jobs, as far as read, and how that compares with what is
+// records are the decisions about jobs, as far as read, and how they compare with the jobs as
 // registered.
 type records struct {
 	clock   clock
@@ -34,14 +34,14 @@ func (l *records) put(r *record.Record) {
 	l.compare(r.Key())
 }
 
-// remove forgets what was decided about a job.
+// remove forgets the decision about a job.
 func (l *records) remove(key nomad.JobKey) {
 	delete(l.byJob, key)
 	l.limited.forget(key)
 	l.compare(key)
 }
 
-// Record is what was decided about a job; nil: nothing that is known. It must not
+// Record is the decision about a job; nil: none is known. It must not
 // be changed.
 func (l *records) Record(key nomad.JobKey) *record.Record { return l.byJob[key] }
 
@@ -111,7 +111,7 @@ func (l *records) Clocked() iter.Seq2[nomad.JobKey, record.Group] {
 }
 
 // startsByClock reports whether children of a periodic job start with a group that does not wait,
-// by what is registered, or is about to be.
+// as they are registered, or about to be.
 func (l *records) startsByClock(known *record.Record, group string) bool {
 	if l.UnderWay(known) {
 		return known.Groups[group].Decision.Hold == nil
@@ -127,7 +127,7 @@ func (l *records) startsByClock(known *record.Record, group string) bool {
 // Echo is how long after Nomad took a job its news may take.
 const Echo = 3 * time.Second
 
-// UnderWay reports whether what was recorded is still on its way to Nomad, or the
+// UnderWay reports whether the recorded decision is still on its way to Nomad, or the
 // news of it back.
 func (l *records) UnderWay(of *record.Record) bool {
 	if !of.Settled.IsZero() {
@@ -157,7 +157,7 @@ func (l *records) Unrecorded(key nomad.JobKey) bool {
 }
 
 // Direct reports whether a job, as it is registered now, came around the service: a
-// group that asks for GPUs is not what was recorded about it, or for a child about
+// group that asks for GPUs differs from its record, or for a child from that of
 // its parent.
 func (l *records) Direct(key nomad.JobKey) bool {
 	j := l.jobs.Job(key)
@@ -188,14 +188,14 @@ func (tx *Tx) Keep(r *record.Record) {
 // Stored takes a copy of a job's record that lies in another Variable, and is the same otherwise.
 func (tx *Tx) Stored(r *record.Record) { tx.records.byJob[r.Key()] = r }
 
-// Settled notes that Nomad has what was recorded about a job.
+// Settled notes that Nomad has the recorded decision about a job.
 func (tx *Tx) Settled(key nomad.JobKey) {
 	if r := tx.Record(key); r != nil {
 		r.Settled = tx.Now()
 	}
 }
 
-// ForgetRecord forgets what was decided about a job.
+// ForgetRecord forgets the decision about a job.
 func (tx *Tx) ForgetRecord(key nomad.JobKey) {
 	tx.records.remove(key)
 	tx.enlist(key)

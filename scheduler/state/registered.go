@@ -20,7 +20,7 @@ func AsRecorded(r *record.Record, g *nomad.Group) bool {
 }
 
 // Shrunk reports whether a group is registered with fewer allocs than were recorded: it was
-// scaled down around the service, and what it had beyond is not admitted any more.
+// scaled down around the service, and its allocs beyond that are not admitted any more.
 func Shrunk(r *record.Record, g *nomad.Group) bool {
 	if r == nil {
 		return false

@@ -31,7 +31,7 @@ func (l *reservations) on(node string) []*record.Reservation {
 	})
 }
 
-// Reservation is what is kept free under an ID; nil: nothing.
+// Reservation is the room kept free under an ID; nil: none.
 func (l *reservations) Reservation(id string) *record.Reservation { return l.byID[id] }
 
 // Reservations lists those whose time is not up, by ID.

@@ -9,7 +9,7 @@ import (
 )
 
 // failed is an alloc that failed, in place of which Nomad starts another: at a later time
-// (see reschedule in the job specification), or at once, of which nothing is known until it has.
+// (see reschedule in the job specification), or at once, which is unknown until it has.
 type failed struct {
 	alloc *nomad.Alloc
 	cost  place.Charge
@@ -31,7 +31,7 @@ func newReturns(c clock, j *jobs, a *allocs, p *promises, r *records) *returns {
 }
 
 // note remembers an alloc that ended if Nomad starts another in its place, and
-// forgets one in whose place it has. What it costs its queue is asked for once.
+// forgets one in whose place it has. Its cost to the queue is asked for once.
 func (l *returns) note(a *nomad.Alloc, cost func(*nomad.Alloc) place.Charge) {
 	g := l.jobs.group(a.Key(), a.Group)
 	if !a.Failed || len(a.Devices) == 0 || g == nil || !g.Restarts {
@@ -54,7 +54,7 @@ func (l *returns) forgetJob(key nomad.JobKey) {
 	maps.DeleteFunc(l.byID, func(_ string, f failed) bool { return f.alloc.Key() == key })
 }
 
-// forgetLate forgets what failed and of which Nomad has not said in time that it starts again, and
+// forgetLate forgets failed allocs that Nomad has not started again in time, and
 // reports whether anything did.
 func (l *returns) forgetLate() bool {
 	before := len(l.byID)

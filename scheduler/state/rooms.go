@@ -40,7 +40,7 @@ type Room struct {
 // unusedRoom is after how long a room that nothing asks for is forgotten.
 const unusedRoom = time.Minute
 
-// rooms are how well the nodes can take what is asked for.
+// rooms are how well the nodes can take the requests.
 type rooms struct {
 	clock    clock
 	settings *settings
@@ -81,7 +81,7 @@ func (l *rooms) sweep() {
 	}
 }
 
-// follow forgets what was judged of nodes where something changed since.
+// follow forgets the judgments about nodes where something changed since.
 func (m *Room) follow() {
 	s := &m.rooms.books.seats
 	touched, known := s.since(m.touches)

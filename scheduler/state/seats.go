@@ -58,7 +58,7 @@ func (s *seats) touch(node string) {
 // touches is how often something has changed so far.
 func (s *seats) touches() uint64 { return s.first + uint64(len(s.touched)) }
 
-// since lists the seats on which something changed after so many touches, some of them
+// since lists the seats on which something changed after that number of touches, some of them
 // more than once. It returns false where that is too long ago.
 func (s *seats) since(touches uint64) ([]int, bool) {
 	if touches < s.first || touches > s.touches() {

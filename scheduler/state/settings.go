@@ -37,7 +37,7 @@ func (s *settings) SharedLimit(x, y string) string {
 }
 
 // Leaves selects the work that ends before a group with a priority, of a job that waits,
-// has to give up: what ends by itself or already, and what may be evicted for it, also once it has
+// has to give up: work that ends by itself or already, and work that may be evicted for it, also once it has
 // come to the room that it is promised.
 func (s *settings) Leaves(priority int, own nomad.JobKey) func(*place.Usage) bool {
 	preempts := s.config.Preemption.Enabled

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/config"
 )
 
-// State guards what is believed of the cluster. Its methods may be used by many
+// State guards the service's view of the cluster. Its methods may be used by many
 // goroutines.
 type State struct {
 	mu sync.Mutex
@@ -16,8 +16,8 @@ type State struct {
 }
 
 // Reader reads the state. It is valid within [State.View] and [State.Update]. It is made of
-// parts, of which each has fields and methods of its own, and knows only some of those above it
-// in this list. What needs several at once is said of a Reader.
+// parts. Each has fields and methods of its own, and knows only some of those above it
+// in this list. Questions that need several at once go to a Reader.
 type Reader struct {
 	version uint64 // grows with every change
 
@@ -98,7 +98,7 @@ func (s *State) View(f func(*Reader)) {
 	f(&s.tx.Reader)
 }
 
-// Update lets f change the state, and returns what f returns. What f does stays
+// Update lets f change the state, and returns f's error. Changes by f stay
 // also when it fails: f takes back what it must (see [Tx.Savepoint]).
 func (s *State) Update(f func(*Tx) error) error {
 	s.mu.Lock()
@@ -119,8 +119,8 @@ func (tx *Tx) newPlanners() {
 	tx.setQuotas()
 }
 
-// Configure replaces the configuration, after which everything is booked and judged anew. It
-// does nothing where the configuration is what it was: queues are read again every few seconds.
+// Configure replaces the configuration, after which everything is booked and judged again. It
+// does nothing where the configuration is unchanged: queues are read again every few seconds.
 // It reports whether the planner is a new one, which has learned nothing yet.
 func (tx *Tx) Configure(c *config.Config) (newPlanner bool) {
 	if reflect.DeepEqual(tx.Config(), c) {

@@ -23,7 +23,7 @@ func (t *turnover) come(a *nomad.Alloc) {
 	}
 }
 
-// end takes an alloc of which Nomad says that it ended.
+// end takes an alloc that has ended, as Nomad says.
 func (t *turnover) end(a *nomad.Alloc) {
 	if t.wanted && len(a.Devices) > 0 {
 		t.went[a.ID] = a
@@ -50,7 +50,7 @@ func (s *State) FollowTurnover() {
 }
 
 // TakeTurnover returns the allocs with devices that came and that went since the last
-// call. One of which Nomad did not say that it ended still [nomad.Alloc.Holds]. Those whose
+// call. One whose end Nomad did not tell still [nomad.Alloc.Holds]. Those whose
 // GPUs are not listed come when they are.
 func (tx *Tx) TakeTurnover() (came, went []*nomad.Alloc) {
 	t := &tx.turnover

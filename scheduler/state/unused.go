@@ -18,7 +18,7 @@ type unusedSpan struct {
 	memoryMiB   int64     // that it held then
 }
 
-// unused is what is held and not used.
+// unused is the shares that are held and not used.
 type unused struct {
 	clock        clock
 	settings     *settings
@@ -27,14 +27,14 @@ type unused struct {
 	books        *books
 	measurements *measurements
 	onNode       map[string]map[idleKey]unusedSpan
-	checked      time.Time // when what is idle was looked for last
+	checked      time.Time // when idle work was looked for last
 }
 
 func newUnused(c clock, s *settings, j *jobs, a *allocs, b *books, m *measurements) *unused {
 	return &unused{clock: c, settings: s, jobs: j, allocs: a, books: b, measurements: m, onNode: map[string]map[idleKey]unusedSpan{}}
 }
 
-// next is a span after what was measured last of a task.
+// next is a span after the last reading of a task.
 func (u *unused) next(a *nomad.Alloc, h *Holding, s unusedSpan) unusedSpan {
 	if !u.measurements.lately(s.last) {
 		s.since = time.Time{}

@@ -51,7 +51,7 @@ func (tx *Tx) noteUse(node string) {
 	tx.rebookBursts(node)
 }
 
-// rebookBursts books the allocs of a node again of which another use is expected now.
+// rebookBursts books the allocs of a node again whose expected use has changed.
 func (tx *Tx) rebookBursts(node string) {
 	n := tx.Node(node)
 	if n == nil {
@@ -68,7 +68,7 @@ func (tx *Tx) rebookBursts(node string) {
 // checkIdleEvery is how often what became idle is looked for, at most.
 const checkIdleEvery = time.Second
 
-// CheckIdle has what is idle counted so, and what is not any more counted as other work:
+// CheckIdle has idle work counted so, and work that is not idle any more counted as other work:
 // also where it was not measured lately.
 func (tx *Tx) CheckIdle() {
 	if !tx.Config().WatchesIdle() && len(tx.books.flagged) == 0 || tx.Now().Sub(tx.unused.checked) < checkIdleEvery {

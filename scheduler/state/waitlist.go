@@ -107,7 +107,7 @@ func (l *waitlist) enlist(key nomad.JobKey) {
 	}
 }
 
-// note takes what was recorded of a group, which may be the only one of a job that can
+// note takes the record of a group, which may be the only one of a job that can
 // be changed: groups of one job do not make way for each other.
 func (w *Waiting) note(g *record.Group, only bool) {
 	w.cost = g.Cost

@@ -45,7 +45,7 @@ type Choice struct {
 	// Score is in thousandths; the higher the better. Terms add up to it.
 	Score int64  `json:"score"`
 	Terms []Term `json:"terms,omitempty"`
-	// LostMilli is what it takes from later work, in thousandths of a GPU.
+	// LostMilli is the capacity that it takes from later work, in thousandths of a GPU.
 	LostMilli int64 `json:"lost_milli,omitempty"`
 	// Whole is how many GPUs there have nothing on them afterwards, WholeNow before.
 	Whole    int `json:"whole"`
@@ -61,7 +61,7 @@ type Term struct {
 	Value  int64  `json:"value"`  // thousandths, before the weight
 }
 
-// Explanation says why a decision is what it is.
+// Explanation gives the reasons of a decision.
 type Explanation struct {
 	// Summary is one sentence.
 	Summary string `json:"summary"`

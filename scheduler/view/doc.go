@@ -5,8 +5,8 @@
 //	Cluster ─┬─ Node ── GPU ── Holder     what there is, and who holds it
 //	         ├─ Queue                     quota, use and borrowing per team
 //	         ├─ Pending                   what waits, and why
-//	         ├─ Decision                  what was decided lately, explained
-//	         ├─ Hold                      what is kept free for a reservation
+//	         ├─ Decision                  late decisions, explained
+//	         ├─ Hold                      room kept free for a reservation
 //	         └─ Event                     who was evicted, for whom and why
 //
 // A picture is never changed after it was handed out, so readers need no lock.

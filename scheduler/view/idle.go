@@ -10,7 +10,7 @@ import (
 // IdleReport lists the tasks that hold GPUs and do not use them.
 type IdleReport struct {
 	At time.Time `json:"at"`
-	// Idle is what was not used for longest first.
+	// Idle is idle work, the longest unused first.
 	Idle []Idle `json:"idle"`
 	// Milli and MemoryMiB are what all of it would free.
 	Milli     int64 `json:"milli"`
@@ -35,7 +35,7 @@ type Idle struct {
 	// it has nevertheless, Unmeasured where that is not known.
 	Since         time.Time `json:"since"`
 	UsedMemoryMiB int64     `json:"used_memory_mib"`
-	// Instances, Milli and MemoryMiB are what it would free: of a GPU that tasks take turns
+	// Instances, Milli and MemoryMiB are the capacity it would free: of a GPU that tasks take turns
 	// on, the part of its seats.
 	Instances int   `json:"instances"`
 	Milli     int64 `json:"milli"`

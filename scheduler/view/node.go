@@ -101,7 +101,7 @@ type Holder struct {
 	Since          time.Time `json:"since"`
 	// Direct work was submitted around the service.
 	Direct bool `json:"direct,omitempty"`
-	// Use is what it was measured to use last; nil: that is not known.
+	// Use is the last measured use; nil: it is not known.
 	Use *Use `json:"use,omitempty"`
 }
 

@@ -67,7 +67,7 @@ func (t *tallies) add(h *ledger.Hold, d time.Duration) {
 }
 
 // openBooks opens the ledger; nil where none is to be kept. Where it cannot be opened now,
-// the service starts without it; what is set up wrong is an error.
+// the service starts without it; a wrong configuration is an error.
 func openBooks(s *service, reader *nomad.Client) (*books, error) {
 	c := s.config.Load()
 	log := s.logger.Named("ledger")
@@ -125,7 +125,7 @@ func (b *books) report(s keeper.Status) {
 	b.outage.Store(outage)
 }
 
-// Entries hands over what was held between two times.
+// Entries hands over the holdings between two times.
 func (b *books) Entries(ctx context.Context, from, to time.Time, each func(*ledger.Entry)) error {
 	fold := ledger.NewFold(from, to, each)
 	err := b.store.Read(ctx, from, to, fold.Add)

@@ -20,7 +20,7 @@ import (
 // defaultService is where the placement service listens when nothing is said.
 const defaultService = "http://127.0.0.1:4656"
 
-// connection is how a subcommand reaches the placement service. What is not
+// connection is how a subcommand reaches the placement service. A value that is not
 // given comes from the environment variables of the nomad command (NOMAD_TOKEN,
 // NOMAD_NAMESPACE, NOMAD_CACERT, …), the address from NOMAD_GPU_ADDR.
 type connection struct {
@@ -93,7 +93,7 @@ type online struct {
 	args   []string
 }
 
-// parse reads options and so many arguments; done is true when there is nothing
+// parse reads options and count arguments; done is true when there is nothing
 // more to do than to exit with the code.
 func (o *online) parse(fs *flag.FlagSet, args []string, count int) (code int, done bool) {
 	o.flags(fs)

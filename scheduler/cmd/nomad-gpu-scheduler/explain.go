@@ -32,7 +32,7 @@ type story struct {
 	Returning []view.Returning `json:"started_again,omitempty"`
 	Holds     []storyHolding   `json:"holds"`
 	Events    []view.Event     `json:"events"`
-	// PastUnknown is why Events may lack what was done earlier; empty: they do not.
+	// PastUnknown is why Events may lack earlier ones; empty: they do not.
 	PastUnknown string `json:"past_unknown,omitempty"`
 
 	at time.Time // of the picture
@@ -62,10 +62,10 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 	return o.finish(s, s.print, nil)
 }
 
-// eventsPath is where the service serves what was done to one job, however much was done since.
+// eventsPath is where the service serves the events of one job.
 const eventsPath = "/api/v1/gpu/events"
 
-// remember adds what was done to the job before the picture's events begin, or why that is not
+// remember adds the events of the job before the picture's events begin, or why they are not
 // known. A service of an earlier release does not know.
 func (o *online) remember(s *story) {
 	past, err := o.past(s)

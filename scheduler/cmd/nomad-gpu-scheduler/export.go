@@ -66,7 +66,7 @@ func runExport(args []string, stdout, stderr io.Writer) int {
 	}, err)
 }
 
-// exported is what was written.
+// exported is the written files.
 type exported struct {
 	NodesFile, TasksFile string
 	QuotasFile           string `json:",omitempty"` // where there are queues

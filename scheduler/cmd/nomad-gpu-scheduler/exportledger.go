@@ -102,7 +102,7 @@ func (e *exporter) entered(r *ledger.Report) []exportedTask {
 	return tasks
 }
 
-// ofEntry is the task of an alloc, without what it holds of GPUs.
+// ofEntry is the task of an alloc, without its GPUs.
 func (e *exporter) ofEntry(row *ledger.Row, name string, from time.Time) exportedTask {
 	t := exportedTask{
 		name: name, job: row.Namespace + "/" + row.Job, arrived: *row.From, began: *row.From, ended: true,

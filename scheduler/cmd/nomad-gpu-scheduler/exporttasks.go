@@ -47,7 +47,7 @@ type exporter struct {
 	jobs    map[nomad.JobKey][]jobVersion
 }
 
-// tasks are what has started on nodes with GPUs, and what waits.
+// tasks are the tasks that have started on nodes with GPUs, and those that wait.
 func (e *exporter) tasks() ([]exportedTask, error) {
 	q := &api.QueryOptions{Namespace: api.AllNamespacesNamespace, Params: map[string]string{"resources": "true", "task_states": "true"}}
 	stubs, _, err := e.client.Allocations().List(q)

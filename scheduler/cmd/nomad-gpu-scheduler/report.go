@@ -58,7 +58,7 @@ func runReport(args []string, stdout, stderr io.Writer) int {
 	return o.finish(r, func(w io.Writer) error { return printReport(w, &r) }, err)
 }
 
-// query is what is asked for.
+// query is the request.
 func (o *reportOptions) query() url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{"month": o.month, "from": o.from, "to": o.to} {

@@ -46,7 +46,7 @@ func (s *shelf) Append(ctx context.Context, records []ledger.Record) error {
 	return opened.Append(ctx, records)
 }
 
-// Recall returns what is held as far as the ledger says.
+// Recall returns the holdings that the ledger knows.
 func (s *shelf) Recall(ctx context.Context) ([]ledger.Record, time.Time, error) {
 	opened, err := s.get()
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *shelf) Read(ctx context.Context, from, to time.Time, each func(*ledger.
 	return opened.Read(ctx, from, to, each)
 }
 
-// Close closes what was opened, for good.
+// Close closes the store, for good.
 func (s *shelf) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/server"
 )
 
-// printGroups prints what was decided for a job's groups.
+// printGroups prints the decisions for a job's groups.
 func printGroups(w io.Writer, groups []server.Group, names map[string]string) error {
 	if len(groups) == 0 {
 		_, err := fmt.Fprintln(w, "It asks for no GPU; the placement service left it as it is.")

@@ -80,7 +80,7 @@ func (o *statusOptions) show(ctx context.Context) int {
 // filter narrows a picture of the cluster down; an empty word keeps everything.
 type filter struct{ node, queue, job string }
 
-// keep drops what is not asked for. A namespace goes with a job's ID.
+// keep drops everything outside the filter. A namespace goes with a job's ID.
 func (f filter) keep(c *view.Cluster, namespace string) {
 	other := func(want, is string) bool { return want != "" && want != is }
 	wrongJob := func(ns, id string) bool { return other(f.job, id) || f.job != "" && other(namespace, ns) }
@@ -151,7 +151,7 @@ func printStatus(w io.Writer, c *view.Cluster, colored bool) error {
 	return nil
 }
 
-// statusColor sets off what is well, what is not, and what waits.
+// statusColor sets off good, bad and waiting states.
 func statusColor(column, text string) terminal.Color {
 	switch {
 	case column == "State" && text == "ok", column == "Status" && text == "running":
@@ -241,7 +241,7 @@ func queueRows(c *view.Cluster) [][]string {
 	return rows
 }
 
-// because is a reason to wait, what was tried, and what would fit.
+// because is a reason to wait, the attempts, and the request that would fit.
 func because(reason string, p view.Pending) string {
 	if p.Note != "" {
 		reason += "; " + p.Note

@@ -110,7 +110,7 @@ func wholeGPU(t place.Take, g *place.GPU) bool {
 	return g.Mode == gpu.ModeWhole || g.Mode == gpu.ModeSlice && t.Slices == g.Slices
 }
 
-// memoryOf is the GPU memory that a task may use: what it asked for, within
+// memoryOf is the GPU memory that a task may use: its request, within
 // the slices that it holds. A turn on a shared GPU promises none.
 func memoryOf(t admit.TaskAsk, take place.Take, g *place.GPU) int64 {
 	switch {
@@ -128,7 +128,7 @@ func memoryOf(t admit.TaskAsk, take place.Take, g *place.GPU) int64 {
 	return memory
 }
 
-// share is what the driver must be told: only what does not follow from the
+// share is the part that the driver must be told: only values that do not follow from the
 // slices.
 func share(t admit.TaskAsk, take place.Take, g *place.GPU) gpu.Share {
 	if IsSeat(g) {

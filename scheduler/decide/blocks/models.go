@@ -69,8 +69,8 @@ func orByGroup(tx *state.Tx, models []string, bound admit.Constraint) admit.Cons
 	return admit.Constraint{LTarget: byGroup, Operand: "set_contains_any", RTarget: strings.Join(groups, ",")}
 }
 
-// modelConditions keep a device block on the models that a request may use, one of which
-// the GPU is.
+// modelConditions keep a device block on the models that a request may use; one of them
+// is the GPU's.
 func modelConditions(tx *state.Tx, r *place.Request, g *place.GPU) []admit.Constraint {
 	var list []admit.Constraint
 	switch {

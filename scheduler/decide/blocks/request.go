@@ -76,7 +76,7 @@ func PartsOf(tx *state.Tx, a *admit.Ask, q *config.Queue) ([]Part, error) {
 	return list, nil
 }
 
-// partsOf are the parts of one task: what it requests in words, or its own device blocks.
+// partsOf are the parts of one task: its request in words, or its own device blocks.
 func partsOf(tx *state.Tx, a *admit.Ask, task int, base place.Request) (list []Part, err error) {
 	t := &a.Tasks[task]
 	if !t.Plain() {
@@ -183,7 +183,7 @@ func Bind(tx *state.Tx, r *place.Request, asked gpu.Request, q *config.Queue) (e
 }
 
 // Bounds are a queue's rules on nodes as they are written into a job: Nomad chooses the
-// node of what waits, and of what it starts by itself.
+// node of waiting work, and of work that it starts by itself.
 func Bounds(q *config.Queue) []admit.Constraint {
 	if q == nil {
 		return nil
@@ -212,7 +212,7 @@ func targetOf(attribute string) string {
 	return "${" + attribute + "}"
 }
 
-// both is what is in two lists, either of which may be empty for "any".
+// both is the intersection of two lists; an empty one means "any".
 func both(asked, allowed []string, what, queue string) ([]string, error) {
 	switch {
 	case len(allowed) == 0:

@@ -25,7 +25,7 @@ type Scratch struct {
 	nodes []string // all, in order
 }
 
-// Cluster is the cluster with what is booked and assumed in it.
+// Cluster is the cluster with all booked and assumed usages.
 func Cluster(tx *state.Tx) Scratch { return Scratch{tx.Snapshot(), tx.Planner(), tx.NodeIDs()} }
 
 // Idle is the cluster as if nothing ran in it.

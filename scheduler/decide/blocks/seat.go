@@ -54,8 +54,8 @@ func seatConditions(r *place.Request) []admit.Constraint {
 	return list
 }
 
-// SeatPriority is what the seat of a request has: the job's priority, as far as its queue and
-// the nodes allow it, or the lowest where the queue borrows it. So what is borrowed steps
+// SeatPriority is the priority of a request's seat: the job's, as far as its queue and
+// the nodes allow it, or the lowest where the queue borrows it. So a borrowed seat steps
 // aside first.
 func SeatPriority(tx *state.Tx, r *place.Request) int {
 	if tx.Planner().Borrows(r) {

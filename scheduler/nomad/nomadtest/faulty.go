@@ -10,7 +10,7 @@ import (
 // ErrFaulty is what a [Faulty] store says.
 var ErrFaulty = errors.New("no answer from Nomad")
 
-// Faulty is a store of which one call fails, and nothing comes of it.
+// Faulty is a store with one call that fails without an effect.
 type Faulty struct {
 	*Store
 	FailAt int // the call, from 1; 0: none

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Bounds of what is asked for.
+// Bounds of requests.
 const (
 	maxMemoryGB = 100_000
 	maxOwner    = 100
@@ -50,7 +50,7 @@ type AllocateRequest struct {
 	TTLSeconds int64  `json:"ttl_seconds"`
 }
 
-// GPUConfig is what was asked for, as it was understood.
+// GPUConfig is the request, as it was understood.
 type GPUConfig struct {
 	GPUCount            int    `json:"gpu_count"`
 	GPUType             string `json:"gpu_type"`
@@ -140,7 +140,7 @@ func (a *API) allocate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// configOf is what was asked for. What the caller left open is told as it is.
+// configOf is the request. Fields that the caller left open are told as they are.
 func (a *API) configOf(body AllocateRequest, r gpu.Request, h view.Hold) GPUConfig {
 	c := GPUConfig{GPUCount: max(1, r.Count), GPUType: r.Model, MemoryGB: memoryOf(body.MemoryGB, r), DistributedTraining: body.DistributedTraining}
 	cluster, err := a.Views.View()
@@ -171,11 +171,11 @@ func (a *API) reserve(r *http.Request, w reserve.Want) (view.Hold, error) {
 	return a.Keeper.Reserve(r.Context(), w, false)
 }
 
-// Audited is what was decided about a reservation.
+// Audited is the decision about a reservation.
 type Audited struct {
 	Action string // reserve or release
 	Status int
-	// Namespace, Queue and Ask are what was wanted; Node and Reservation are
+	// Namespace, Queue and Ask are the request; Node and Reservation are
 	// empty when it was refused, and Reason is why.
 	Namespace, Queue, Ask, Node, Reservation, Reason string
 }
@@ -258,7 +258,7 @@ func requestOf(count int, gpuType string, memoryGB float64, text string) (gpu.Re
 }
 
 // smallest is the reported memory of the smallest GPU whose nominal size is at
-// least what is asked for. When there is none it is the size itself, which the
+// least the request. When there is none it is the size itself, which the
 // core then refuses with its reasons.
 func (a *API) smallest(c *view.Cluster, r gpu.Request, memoryGB float64) int64 {
 	if memoryGB == 0 {

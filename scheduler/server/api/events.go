@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Past tells what was done to a job, newest first, whichever replica did it; *leader.Decider does.
+// Past tells the actions on a job, newest first, of all replicas; *leader.Decider does.
 type Past interface {
 	Events(ctx context.Context, key nomad.JobKey) ([]view.Event, error)
 }
@@ -22,7 +22,7 @@ type JobEvents struct {
 	Events    []view.Event `json:"events"` // newest first
 }
 
-// events says what was done to one job: who had it stopped, held or moved, and why. It need not be
+// events lists the actions on one job: for whom it was stopped, held or moved, and why. It need not be
 // registered any more.
 func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	if err := onlyQuery(r, "job", "namespace"); err != nil {

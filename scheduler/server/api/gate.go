@@ -9,7 +9,7 @@ import (
 // everybody do everything, and so does the Gate; the empty token is the
 // anonymous one.
 type Gate interface {
-	// MayRead is for what nodes there are, and what is on them.
+	// MayRead is for the nodes, and the work on them.
 	MayRead(ctx context.Context, token string) error
 	// MayReadNamespace is for the names of jobs in a namespace.
 	MayReadNamespace(ctx context.Context, token, namespace string) error

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Books tell what was held and used.
+// Books tell past holdings and use.
 type Books interface {
 	// Entries hands over what lies between two times.
 	Entries(ctx context.Context, from, to time.Time, each func(*ledger.Entry)) error
@@ -32,7 +32,7 @@ var ErrLedgerAway = errors.New("the ledger's disk or database is full or away; d
 
 var errNoLedger = problemf(http.StatusNotFound, "this replica keeps no ledger; the operator can say where: ledger { path = \"/var/lib/nomad-gpu-scheduler/ledger\" }")
 
-// report serves what was held and used, as JSON or CSV.
+// report serves past holdings and use, as JSON or CSV.
 func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 	if a.Books == nil {
 		return errNoLedger
@@ -100,7 +100,7 @@ func (a *API) advice(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// entries hands over what was held, without names that the caller may not see.
+// entries hands over past holdings, without names that the caller may not see.
 func (a *API) entries(r *http.Request, from, to time.Time, each func(*ledger.Entry)) error {
 	visible := map[string]bool{}
 	var failed error
@@ -116,7 +116,7 @@ func (a *API) entries(r *http.Request, from, to time.Time, each func(*ledger.Ent
 	return errors.Join(failed, err)
 }
 
-// defaultSpan is what is told of when nothing is said.
+// defaultSpan is the time of a report that names none.
 const defaultSpan = 30 * 24 * time.Hour
 
 // span reads which time is asked about. It ends now where it would end later.

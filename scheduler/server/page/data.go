@@ -18,7 +18,7 @@ type data struct {
 	Synced *time.Time `json:"synced,omitempty"`
 	Index  uint64     `json:"index,omitempty"`
 	Nodes  []node     `json:"nodes"`
-	// Idle is what has been held and not used for as long as queues allow.
+	// Idle is the work that has held GPUs unused for as long as queues allow.
 	Idle []view.Idle `json:"idle,omitempty"`
 }
 

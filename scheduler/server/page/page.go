@@ -33,7 +33,7 @@ const Path = "/gpu/"
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 
-// Guard serves what is made of the picture, as far as the caller may see it.
+// Guard serves the picture, as far as the caller may see it.
 type Guard interface {
 	Guarded(serve func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error) http.Handler
 }
