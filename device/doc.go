@@ -13,13 +13,13 @@
 //	        names, MPS daemons (mps), compute modes │    which runs subcommand
 //	                                                └──► telemetry ──► Stats, metrics
 //
-// What is decided lies in packages that know no hardware: config, registry (what outlives
+// Decisions are made in packages that know no hardware: config, registry (which outlives
 // a reboot), occupancy (who holds what), health and plan. inventory shows people the same
 // without a running plugin.
 //
 // The reconciler works every few seconds and whenever something happens. Each
 // pass surveys the hardware, decides on a plan, prepares what it needs, and
-// publishes it. Reserve and Fingerprint read what was published last and never
+// publishes it. Reserve and Fingerprint read the last publication and never
 // wait for hardware; Stats and metrics ask the devices for their readings, with
 // a bound on each answer.
 package device

@@ -30,7 +30,7 @@ func newEventListener(log hclog.Logger, o fleet.Observer, wake func()) *eventLis
 	return &eventListener{log: log, observer: o, wake: wake, events: make(chan hardware.Event)}
 }
 
-// watch listens to the GPUs that are there, and starts anew when they change.
+// watch listens to the GPUs that are there, and starts over when they change.
 func (l *eventListener) watch(ctx context.Context, machine hardware.Machine) {
 	uuids := make([]string, 0, len(machine.GPUs))
 	for _, g := range machine.GPUs {

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/registry"
 )
 
-// observations enters what is seen and heard of GPUs: in the health tracker, and in the
+// observations enters surveys and events of GPUs: in the health tracker, and in the
 // registry where an operator wants one forgotten.
 type observations struct {
 	log       hclog.Logger

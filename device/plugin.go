@@ -39,8 +39,8 @@ func NewPlugin(ctx context.Context, log hclog.Logger) *Plugin {
 }
 
 // Outdated is closed when only a new process can serve this machine, because its
-// driver was upgraded: the plugin's process is to end, and Nomad starts it anew.
-// What it keeps, MPS daemons too, outlives it.
+// driver was upgraded: the plugin's process is to end, and Nomad starts it again.
+// Its state, MPS daemons too, outlives it.
 func (p *Plugin) Outdated() <-chan struct{} { return p.outdated }
 
 // PluginInfo tells Nomad what the plugin is.
@@ -97,8 +97,8 @@ func (p *Plugin) configured() (*service, error) {
 }
 
 // Fingerprint sends the device groups now and whenever they change. It never
-// sends an error, since Nomad would drop every device of the node; what is
-// wrong is said of the devices that it concerns.
+// sends an error, since Nomad would drop every device of the node; a fault
+// is reported with the devices that it concerns.
 func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
 	s, err := p.configured()
 	if err != nil {
@@ -135,7 +135,7 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 // errEarly means that Nomad asks for devices it has not been told of yet.
 var errEarly = errors.New("reserve: the GPUs of this node are not known yet; try again in a moment")
 
-// Reserve hands instances out, from what was published last.
+// Reserve hands instances out, from the last publication.
 func (p *Plugin) Reserve(ids []string) (*device.ContainerReservation, error) {
 	s, err := p.configured()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // programs, and devices where it may make some. In containers they have no effect. On the
 // host only the mount of Nomad's data_dir can take it away, which is the operator's.
 
-// dataDirCheck is what is known of that mount, from the first start on.
+// dataDirCheck is the state of that mount, from the first start on.
 type dataDirCheck struct {
 	mu   sync.Mutex
 	safe string // "yes", "no", or "" while it is not known

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/record"
 )
 
-// DestroyTask removes what is left of a task. With force it ends the task first, and finds
+// DestroyTask removes the rest of a task. With force it ends the task first, and finds
 // its container by label when this process does not know it.
 //
 // Nomad asks once, and then gives the task's GPU to another, whatever the answer. So
@@ -44,7 +44,7 @@ func (d *Driver) DestroyTask(taskID string, force bool) error {
 }
 
 // destroyUnknown removes the containers of a task that this process does not know:
-// those that containerd knows or, while it is away, those of which there is a record.
+// those that containerd knows or, while it is away, those with a record.
 func (d *Driver) destroyUnknown(taskID string) error {
 	containers, err := d.containersOf(taskID)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *Driver) removeDestroyed(env environment) {
 	}
 }
 
-// killPatience is how long a new process of the driver waits for the end of what it
+// killPatience is how long a new process of the driver waits for the end of the tasks that it
 // kills before anything else.
 const killPatience = 2 * time.Second
 

@@ -16,7 +16,7 @@ import (
 // as a whole: Nomad's script checks show a few lines of it.
 const maxExecOutput = 1 << 20
 
-// boundedBuffer keeps the first of what is written, and counts the rest.
+// boundedBuffer keeps the first bytes that are written, and counts the rest.
 type boundedBuffer struct {
 	kept    bytes.Buffer
 	dropped int64
@@ -36,7 +36,7 @@ func (b *boundedBuffer) content() []byte {
 	return b.kept.Bytes()
 }
 
-// ExecTask runs a command in a task and returns the first of what it wrote.
+// ExecTask runs a command in a task and returns the first bytes of its output.
 func (d *Driver) ExecTask(taskID string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	t, err := d.tasks.get(taskID)
 	if err != nil {

@@ -125,7 +125,7 @@ func listens(socket string) bool {
 	return err == nil || errors.Is(err, unix.EAGAIN)
 }
 
-// describeRunc adds what is known of the runc that containers are started with.
+// describeRunc adds the attributes of the runc that containers are started with.
 func (d *Driver) describeRunc(ctx context.Context, env environment, f *drivers.Fingerprint) {
 	if env.settings.ContainerdRuntime != runcRuntime {
 		return

@@ -22,7 +22,7 @@ import (
 // requestMeta is the meta key by which a job asks the placement service for GPUs.
 const requestMeta = "NOMAD_META_gpu"
 
-// shareOf computes what a task holds of GPUs. What it was given comes from the
+// shareOf computes a task's share of GPUs. Its reservation comes from the
 // environment that Nomad's device hook set, and from nowhere else.
 func shareOf(cfg *drivers.TaskConfig, config spec.Config, state *statedir.Dir) (spec.Share, error) {
 	reservations, err := gpu.ReservationsFromEnv(cfg.DeviceEnv)

@@ -18,7 +18,7 @@ import (
 type hostResource interface {
 	// IDs names the containers for which there is something older than before.
 	IDs(before time.Time) ([]string, error)
-	// Remove undoes what was made, as far as it came; where there is nothing, it succeeds.
+	// Remove undoes Make, as far as it came; where there is nothing, it succeeds.
 	Remove(ctx context.Context, id string) error
 }
 

@@ -37,7 +37,7 @@ func (d *Driver) kill(t *task) error {
 	}
 }
 
-// killWithoutContainerd ends a task of which containerd cannot be asked.
+// killWithoutContainerd ends a task while containerd cannot be asked.
 func (d *Driver) killWithoutContainerd(t *task) error {
 	ctx, cancel := context.WithTimeout(d.ctx, callTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// topic is what can be told to a task.
+// topic is a subject of notices to a task.
 type topic = gpu.Notice
 
 // notices remember what tasks were told of their GPUs, also for the next process of
@@ -33,7 +33,7 @@ func (n *notices) first(about topic) bool {
 	return true
 }
 
-// forget lets a topic come up anew, and reports whether it had been told.
+// forget lets a topic come up again, and reports whether it had been told.
 func (n *notices) forget(about topic) bool {
 	if !n.told[about] {
 		return false
@@ -43,7 +43,7 @@ func (n *notices) forget(about topic) bool {
 	return true
 }
 
-// matching returns what was told, in a fixed order.
+// matching returns the told topics, in a fixed order.
 func (n *notices) matching(wanted func(topic) bool) []topic {
 	var found []topic
 	for about := range n.told {
@@ -82,7 +82,7 @@ func (n *notices) save(state *statedir.Dir) error {
 	return state.WriteNotices(gpu.Notices{Told: n.matching(func(topic) bool { return true })})
 }
 
-// forgetEnded drops what was told to tasks that have ended: those whose containers are
+// forgetEnded drops the topics of tasks that have ended: those whose containers are
 // not running. One that Nomad has not
 // handed to this process yet still has its lease.
 func (n *notices) forgetEnded(running []string, state *statedir.Dir) {

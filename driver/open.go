@@ -17,7 +17,7 @@ const (
 	openPoll    = 50 * time.Millisecond
 )
 
-// awaitOpen waits until the GPUs of which the task holds all slices let in programs
+// awaitOpen waits until the GPUs whose slices the task holds all let in programs
 // that are not their MPS server's clients.
 func awaitOpen(ctx context.Context, held []gpu.Holding, dir *statedir.Dir) error {
 	for limit := time.Now().Add(openTimeout); ; {

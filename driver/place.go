@@ -205,7 +205,7 @@ func (p *startPlan) putInto(outer, inner *placement) error {
 	return nil
 }
 
-// showSource puts into the stage what is not there yet.
+// showSource puts a source into the stage if it is not there yet.
 func (p *startPlan) showSource(m *placement) error {
 	if path.Dir(m.Source) == p.stage.Dir() {
 		m.shown = m.Source

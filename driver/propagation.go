@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/rooted"
 )
 
-// checkPropagation refuses a mount whose source cannot hand on what is mounted
+// checkPropagation refuses a mount whose source cannot hand on later mounts
 // below it: the kernel would take it, and nothing would ever arrive. CSI node
 // plugins live on it.
 func checkPropagation(source *rooted.Handle, wanted rooted.Propagation) error {

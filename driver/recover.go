@@ -15,7 +15,7 @@ import (
 // RecoverTask takes up a task that an earlier process of the driver started. A
 // task that ended meanwhile is taken up too, so that its exit code is reported.
 // Only a task of which nothing can be known any more is an error, upon which
-// Nomad destroys what is left and starts it anew.
+// Nomad destroys the rest and starts it again.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if handle == nil || handle.Config == nil {
 		return fmt.Errorf("recover task: the handle is empty")
@@ -50,8 +50,8 @@ func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	return nil
 }
 
-// recoverWithoutContainerd takes up a task of which containerd cannot be asked: what
-// the driver itself knows of it is enough to stop it. How it is comes out when
+// recoverWithoutContainerd takes up a task while containerd cannot be asked: the record that
+// the driver itself has of it is enough to stop it. Its state comes out when
 // containerd is back. A failed recovery would have Nomad give its GPU to others.
 func (d *Driver) recoverWithoutContainerd(env environment, cfg *drivers.TaskConfig, away error) error {
 	records, err := record.StoreIn(env.settings.StateDir).OfTask(cfg.ID)

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/runtime"
 )
 
-// runcSafety is what can be told of a runc by its version.
+// runcSafety is the verdict on a runc by its version.
 type runcSafety string
 
 const (

@@ -84,7 +84,7 @@ func (d *Driver) seatStep(state *statedir.Dir, uuid string, device *seatDevice) 
 	return err
 }
 
-// seatsNow gathers what is known of a device and of the tasks with a seat on it.
+// seatsNow gathers the state of a device and of the tasks with a seat on it.
 func (d *Driver) seatsNow(state *statedir.Dir, uuid string) (seats.Device, error) {
 	s, err := state.GPU(uuid)
 	if err != nil {
@@ -160,7 +160,7 @@ func (d *Driver) awaitSeat(ctx context.Context, cfg *drivers.TaskConfig, lease g
 	return nil
 }
 
-// seatIn reports whether a start has its seat, and what it waits for.
+// seatIn reports whether a start has its seat, and the reason to wait.
 func seatIn(state *statedir.Dir, uuid string, lease gpu.Lease) (waits string, seated bool) {
 	all, err := state.Seats(uuid)
 	if err != nil {

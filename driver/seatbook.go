@@ -9,7 +9,7 @@ import (
 )
 
 // seatBook are the devices whose tasks step aside for each other. A controller of each
-// decides who is on it (see driver/seats); this is what it is told, and how it acts.
+// decides who is on it (see driver/seats); here are its inputs and its actions.
 type seatBook struct {
 	mu      sync.Mutex
 	devices map[string]*seatDevice

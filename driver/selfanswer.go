@@ -21,7 +21,7 @@ func (s selfOf) Answer(ctx context.Context, r gpu.SelfRequest) gpu.SelfAnswer {
 	}
 	status, err := s.status()
 	if err != nil {
-		// What was asked is done all the same.
+		// The request is carried out all the same.
 		return gpu.SelfAnswer{Message: strings.TrimSpace(message + " (the task's status is not known: " + err.Error() + ")")}
 	}
 	return gpu.SelfAnswer{Message: message, Status: &status}
@@ -82,6 +82,6 @@ func (d *Driver) serveSelf(ctx context.Context, t *task) {
 		}
 	}()
 	socket.Serve(ctx)
-	d.seats.asked(t.record.Lease.ID, true) // what it asked for ends with it
+	d.seats.asked(t.record.Lease.ID, true) // its request ends with it
 	t.saved.stop()
 }

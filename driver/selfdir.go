@@ -22,7 +22,7 @@ func newSelfDirs(s config.Settings) selfDirs { return selfDirs{dir: filepath.Joi
 // of returns the directory of a container; it need not exist.
 func (d selfDirs) of(id string) string { return filepath.Join(d.dir, id) }
 
-// create makes the directory of a container, with places for what is mounted in it: the
+// create makes the directory of a container, with places for its mounts: the
 // container can make none.
 func (d selfDirs) create(id string, dirs, files []string) (string, error) {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {

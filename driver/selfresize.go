@@ -19,7 +19,7 @@ import (
 // disk, told as an event, and may have a program run.
 const resizeEvery = 5 * time.Second
 
-// resize changes the task's share within what was counted for it and what is free.
+// resize changes the task's share within its counted guarantee and the free capacity.
 func (s selfOf) resize(ctx context.Context, want gpu.SelfResize) (message string, err error) {
 	t := s.task
 	if !t.own.mu.TryLock() {

@@ -43,14 +43,14 @@ func (w *savedWork) note(now time.Time, every time.Duration, tell func(at time.T
 	return fmt.Sprintf("noted: the task's work is on disk as of %s; the placement service is told in %s, since it is told once every %s at most", now.UTC().Format(time.RFC3339), wait.Round(time.Second), every)
 }
 
-// stop forgets what was not told yet.
+// stop forgets untold news.
 func (w *savedWork) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget()
 }
 
-// forget forgets what was not told yet. The caller holds mu.
+// forget forgets untold news. The caller holds mu.
 func (w *savedWork) forget() {
 	if w.later != nil {
 		w.later.Stop()

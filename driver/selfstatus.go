@@ -84,7 +84,7 @@ func (s selfOf) deviceStatus(state *statedir.Dir, h gpu.Holding, leases []gpu.Le
 	return g
 }
 
-// seat is where the task is, by what was written down last; nil where nothing was.
+// seat is where the task is, by the last record; nil where there is none.
 func (s selfOf) seat(state *statedir.Dir, uuid string) *gpu.SelfSeat {
 	all, err := state.Seats(uuid)
 	device, problem := state.GPU(uuid)

@@ -21,7 +21,7 @@ type selfView struct {
 
 const selfViewAge = time.Second
 
-// read returns the leases that are live, and what was measured.
+// read returns the leases that are live, and the measurements.
 func (v *selfView) read(state *statedir.Dir) ([]gpu.Lease, gpu.Usage, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

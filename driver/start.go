@@ -101,8 +101,8 @@ func (d *Driver) adopt(ctx context.Context, cfg *drivers.TaskConfig, existing []
 	return nil, nil
 }
 
-// start runs a task anew, step by step. When a step fails, or the start is
-// canceled, it and those before are undone, the last first. What cannot be undone
+// start runs a task, step by step. When a step fails, or the start is
+// canceled, it and those before are undone, the last first. A step that cannot be undone
 // keeps what was made before it: a container that cannot be removed keeps its lease.
 func (d *Driver) start(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
 	s, begin := &start{driver: d, cfg: cfg, existing: existing}, time.Now()
@@ -164,7 +164,7 @@ var startSteps = []step{
 	{name: "watch", do: (*start).watchTask, undo: (*start).forgetTask},
 }
 
-// start is one attempt to run a task, and what it has made so far.
+// start is one attempt to run a task, with its results so far.
 type start struct {
 	driver   *Driver
 	cfg      *drivers.TaskConfig

@@ -53,7 +53,7 @@ func (s *taskStore) running(ctx context.Context, allocID, name string) (*task, e
 	}
 }
 
-// find returns a task that runs, or nil and what is closed when another comes.
+// find returns a task that runs, or nil and a channel that is closed when another comes.
 func (s *taskStore) find(allocID, name string) (*task, <-chan struct{}) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -65,7 +65,7 @@ func (s *taskStore) find(allocID, name string) (*task, <-chan struct{}) {
 	return nil, s.added
 }
 
-// changed returns what is closed when the next task comes.
+// changed returns a channel that is closed when the next task comes.
 func (s *taskStore) changed() <-chan struct{} {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -55,7 +55,7 @@ func (h *seatHost) Checkpoint(ctx context.Context, r gpu.CheckpointRequest) (gpu
 }
 
 // runSuspender runs the program until it has answered or ctx ends. It dies with the
-// driver: what it was about to do is then no longer wanted.
+// driver: its action is then no longer wanted.
 func runSuspender(ctx context.Context, s gpu.Suspender, request []byte) ([]byte, error) {
 	cmd := exec.Command(s.Command[0], s.Command[1:]...)
 	cmd.Env = append(os.Environ(), s.Env...)

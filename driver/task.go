@@ -25,11 +25,11 @@ type task struct {
 	// cancel ends the watch.
 	cancel context.CancelFunc
 	// sharedCores is where the cores stand that the driver keeps the task to, ""
-	// for none; coresSeen is what it gave last, and belongs to cpusetLoop.
+	// for none; coresSeen is its last content, and belongs to cpusetLoop.
 	sharedCores, coresSeen string
 	// killed is set before the driver itself kills the task.
 	killed atomic.Bool
-	// own is what it has made of its share.
+	// own is the task's own choice within its share.
 	own ownShare
 	// saved is when its work was on disk.
 	saved savedWork

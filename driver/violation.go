@@ -29,7 +29,7 @@ const (
 	codeKilledNeighbor = "mps-neighbor-killed"
 )
 
-// violations compares what a task was measured to use with what it holds.
+// violations compares a task's measured use with its share.
 func violations(l gpu.Lease, usage []gpu.TaskUsage) []violation {
 	var found []violation
 	for _, h := range l.Holdings {

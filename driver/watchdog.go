@@ -35,7 +35,7 @@ func (d *Driver) watchdogLoop() {
 	}
 }
 
-// watchdog tells each task a thing once; said is what it has told.
+// watchdog tells each task a thing once; said is the told ones.
 type watchdog struct {
 	driver *Driver
 	said   notices
@@ -67,7 +67,7 @@ func (w *watchdog) round(now time.Time) {
 	}
 }
 
-// look tells tasks what happened to their GPUs, and acts on what was measured.
+// look tells tasks what happened to their GPUs, and acts on measurements.
 func (w *watchdog) look(tasks []*task, state *statedir.Dir, action string, now time.Time) {
 	w.reportFaults(tasks, state)
 	usage, err := state.Usage()

@@ -135,7 +135,7 @@ func sumMemory(c card) int64 {
 // GPU.
 var partitionsOf = map[string]int{"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 
-// findPartitions adds a GPU's partitions, each of which is a device with a render
+// findPartitions adds a GPU's partitions; each is a device with a render
 // node of its own.
 func (b *Backend) findPartitions(c card, g *hardware.GPU) {
 	dir := pciDir(c.first())

@@ -61,7 +61,7 @@ type Driver struct {
 }
 
 // parse checks a configuration. Its error holds every mistake, each with
-// the key, the value and what is valid.
+// the key, the value and the valid values.
 func parse(raw rawConfig) (*Config, error) {
 	p := &parser{}
 	c := &Config{

@@ -94,7 +94,7 @@ func (o Sharing) Slices(memoryMiB, reservedMiB int64) int {
 // in the other: nothing that a running task relies on differs.
 func (o Sharing) Same(other Sharing) bool { return o.identity() == other.identity() }
 
-// identity leaves out what may change under running tasks, and what the mode
+// identity leaves out fields that may change under running tasks, and fields that the mode
 // does not use.
 func (o Sharing) identity() Sharing {
 	kept := Sharing{Mode: o.Mode, Mechanism: o.Mechanism}

@@ -8,11 +8,11 @@ type Event struct {
 	// GI and CI are the numbers of the MIG instance that it concerns alone, Absent
 	// where it concerns the whole GPU.
 	GI, CI int
-	// Name is what it tells of, in a word or two: "XID", "memory retirement".
+	// Name is its subject, in a word or two: "XID", "memory retirement".
 	Name string
 	// XID is NVIDIA's number of the error, 0 for events of another kind.
 	XID uint64
-	// Problem is what is wrong since the event, where no survey will see it. Its
+	// Problem is the fault since the event, where no survey will see it. Its
 	// Code begins with EventCode; it is empty where the next survey tells.
 	Problem Problem
 }

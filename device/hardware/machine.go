@@ -38,7 +38,7 @@ type Driver struct {
 // devices, or before the driver is loaded.
 var ErrAbsent = errors.New("there is no driver")
 
-// Absence is the ErrAbsent of one vendor: it says what is not there.
+// Absence is the ErrAbsent of one vendor: it names the missing part.
 type Absence string
 
 func (a Absence) Error() string { return string(a) }
@@ -74,7 +74,7 @@ type GPU struct {
 	Partitions  []Partition `json:"Instances"`
 	// PartitionProblem is why not all of that could be seen; nil when it could.
 	PartitionProblem *Problem `json:"MIGProblem,omitempty"`
-	// Problems are what is wrong with the device now; none is well.
+	// Problems are the device's present faults; none is well.
 	Problems []Problem
 }
 
@@ -96,7 +96,7 @@ type Traits struct {
 	ComputeCapability string
 	// NUMANode is -1 where the machine has none or does not tell.
 	NUMANode int
-	// Links are the active ones to other devices, by what is at their other end.
+	// Links are the active ones to other devices, by their other ends.
 	Links Links `json:"NVLinks"`
 	// Exclusive means that the compute mode lets only one program in.
 	Exclusive bool
@@ -119,7 +119,7 @@ type Traits struct {
 
 // Links counts a GPU's active links to others, of the vendor's own kind.
 type Links struct {
-	// Kind is what they are: LinkXGMI, LinkHCCS, or empty for NVLink.
+	// Kind is their technology: LinkXGMI, LinkHCCS, or empty for NVLink.
 	Kind string `json:",omitempty"`
 	// Peers are those that lead to another GPU, by its PCI address.
 	Peers map[string]int `json:",omitempty"`
@@ -160,7 +160,7 @@ type Partition struct {
 	GI, CI int
 	// Position is its place among the devices that programs count.
 	Position int `json:",omitempty"`
-	// Problems are what is wrong with this partition alone. One that cannot be
+	// Problems are the faults of this partition alone. One that cannot be
 	// read has its UUID and a problem, and nothing else.
 	Problems []Problem `json:",omitempty"`
 }
@@ -179,7 +179,7 @@ const (
 type Problem struct {
 	// Code is short and stable: "gpu-lost", "nvml-timeout", "ecc-remap-pending".
 	Code string
-	// Message says what is wrong, in words that do not change while it lasts.
+	// Message names the fault, in words that do not change while it lasts.
 	Message string
 	// Action says what to do about it.
 	Action string

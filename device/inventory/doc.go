@@ -2,8 +2,8 @@
 // changes nothing.
 //
 //	configuration ──┐
-//	hardware ───────┼──► look ──► Take: what is, or would be, offered
+//	hardware ───────┼──► look ──► Take: the present or possible offer
 //	what plugin and ┘         ├─► Validate: rules that select nothing
 //	driver wrote down         ├─► Top: who uses how much now
-//	                          └─► Diagnose: what is wrong, and what to do about it
+//	                          └─► Diagnose: faults, and remedies
 package inventory

@@ -33,7 +33,7 @@ type TopView struct {
 	Devices       []TopDevice `json:"devices"`
 }
 
-// TopDevice is a GPU or MIG instance with what it measures.
+// TopDevice is a GPU or MIG instance with its readings.
 type TopDevice struct {
 	Entry
 	Tasks         []TopTask `json:"tasks,omitempty"` // in place of their names
@@ -56,7 +56,7 @@ type TopMPS struct {
 	Fault      string    `json:"fault,omitempty"`
 }
 
-// TopTask is a task of the containerd driver on a device. What was not measured of it is
+// TopTask is a task of the containerd driver on a device. A use that was not measured is
 // -1; the running plugin measures.
 type TopTask struct {
 	Namespace string `json:"namespace"`

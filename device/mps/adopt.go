@@ -25,7 +25,7 @@ func (k *keeper) locate() (process, error) {
 		return found, err
 	case k.replacing && k.deviceEmpty():
 		k.ended = "an earlier release had started it without a gate, and it was replaced"
-		return found, err // what is left of it is ended before another starts
+		return found, err // the rest of it is ended before another starts
 	case k.replacing:
 		return found, errUngated
 	}

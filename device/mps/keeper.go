@@ -252,7 +252,7 @@ func (k *keeper) deviceEmpty() bool {
 }
 
 // remember writes down who the daemon is. A daemon that the record does not
-// know is of a new generation. What it has in its shared memory by now is its
+// know is of a new generation. The files in its shared memory by now are its
 // own, but for the strange names, which lay there before it.
 func (k *keeper) remember(p process, strange []string) (daemonRecord, error) {
 	record := k.readRecord()
@@ -322,7 +322,7 @@ func (k *keeper) watch(ctx context.Context) error {
 				return errOtherLimits
 			}
 		case <-answer.C:
-			// Host tasks that are root can change the modes of what they see.
+			// Host tasks that are root can change the modes of files that they see.
 			err := k.control.dirs.make()
 			if err == nil {
 				err = k.openGate(ctx)

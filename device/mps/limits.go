@@ -88,7 +88,7 @@ type actionError struct{ reason, action string }
 
 func (e *actionError) Error() string { return e.reason }
 
-// sameMemory reports whether an answer can be a limit of so many MiB; no limit is
+// sameMemory reports whether an answer can be a limit of mib MiB; no limit is
 // 0, or no answer. Daemons round down to whole GiB where there is one, so what
 // they were given is known no better than that.
 func sameMemory(answer string, mib int64) bool {

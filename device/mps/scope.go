@@ -25,7 +25,7 @@ import (
 
 const scopePrefix = "nomad-gpu-mps-"
 
-// scope names a systemd scope and what is moved to it.
+// scope names a systemd scope and the processes moved to it.
 type scope struct {
 	name, description string
 	pids              []uint32

@@ -19,7 +19,7 @@ const shmInodes = 65536
 
 // limitShm sees to it that the daemon's shared memory is a tmpfs of its size.
 // Without one a task could fill the host's memory past its own limit. A daemon
-// that lives keeps what it sees: another directory in its place would part it
+// that lives keeps its directory: another one in its place would part it
 // from its clients.
 func (c control) limitShm(daemon process) error {
 	if c.hostShm {
@@ -99,8 +99,8 @@ func (d dirs) shmNames() []string {
 // clockStep is more than a file's times lag behind the clock.
 const clockStep = 100 * time.Millisecond
 
-// sweepShm removes what tasks left, given the names that are the daemon's own
-// and a moment at which no task was there. What is younger may be a new task's.
+// sweepShm removes files that tasks left, given the names that are the daemon's own
+// and a moment at which no task was there. A younger file may be a new task's.
 func (d dirs) sweepShm(own []string, empty time.Time) error {
 	var problems []error
 	for _, name := range d.shmNames() {

@@ -24,7 +24,7 @@ type samplers struct {
 	all map[string]*sampler
 }
 
-// sampler holds one device's last sample, and what it told.
+// sampler holds one device's last sample, and its result.
 type sampler struct {
 	mu     sync.Mutex // held while NVML works on the sample
 	last   nvml.GpmSample

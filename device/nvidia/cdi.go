@@ -84,7 +84,7 @@ func (c CDI) CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error
 	for i := range raw.Devices {
 		c.finish(&raw.Devices[i].ContainerEdits)
 	}
-	// NVIDIA's library leaves out what it does not find.
+	// NVIDIA's library leaves out files that it does not find.
 	if !slices.ContainsFunc(raw.ContainerEdits.Mounts, func(m *specs.Mount) bool { return strings.HasPrefix(filepath.Base(m.HostPath), "libcuda.so.") }) {
 		return nil, nil, fmt.Errorf("generate CDI spec: the driver's libcuda.so is not found below %s; install the driver's CUDA library, or say with driver_root and library_path where it is", c.Driver.root())
 	}
@@ -136,7 +136,7 @@ func (c CDI) finish(edits *specs.ContainerEdits) {
 // them by UUID.
 func (c CDI) Stands(d specs.Device) string { return d.Name }
 
-// CheckCDI says what is wrong with a spec on this machine: what a CUDA program
+// CheckCDI reports faults of a spec on this machine: missing parts that a CUDA program
 // cannot do without, and paths that are gone. Names are those of some of its
 // devices.
 func (c CDI) CheckCDI(s *specs.Spec, names []string) error {

@@ -99,7 +99,7 @@ func (d Driver) LibraryPath() string {
 	return strings.Join(dirs, ":")
 }
 
-// Program finds a program of the driver by its name; a path stays what it is, and
+// Program finds a program of the driver by its name; a path stays a path, and
 // so does a name that PATH is to find.
 func (d Driver) Program(name string) string {
 	if d.root() == "/" || strings.Contains(name, "/") {

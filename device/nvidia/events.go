@@ -55,7 +55,7 @@ func (b *Backend) Watch(ctx context.Context, uuids []string, emit func(hardware.
 		return fmt.Errorf("create NVML event set: %w", returnError(created.ret))
 	}
 	for _, uuid := range uuids {
-		// An error is left to the survey, which says what is wrong with the GPU.
+		// An error is left to the survey, which reports the GPU's faults.
 		_, _ = on(b, uuid, uuid, func(d nvml.Device) nvml.Return { return register(d, created.set) })
 	}
 	err = b.listen(ctx, created.set, emit)

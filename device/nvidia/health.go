@@ -81,7 +81,7 @@ var recoveryActions = []hardware.Problem{
 	{Code: "recovery-system-reboot", Fatal: true, Message: "the driver asks for a reboot of the system", Action: "drain the node and power-cycle it"},
 }
 
-// health asks a GPU for what it knows to be wrong with itself.
+// health asks a GPU for the faults that it knows of.
 func health(d nvml.Device) []hardware.Problem {
 	var problems []hardware.Problem
 	if action, known := recoveryAction(d); known && action != 0 {

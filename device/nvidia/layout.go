@@ -81,7 +81,7 @@ func enableMIG(d nvml.Device) error {
 	return nil
 }
 
-// layout is what a GPU can be divided into, and what it is.
+// layout is a GPU's possible instances, and the present ones.
 type layout struct {
 	d        nvml.Device
 	profiles map[int]nvml.GpuInstanceProfileInfo

@@ -12,7 +12,7 @@ import (
 
 // memoryOf is a GPU's memory and what of it no program can have. A GPU whose
 // memory is the host's (GB10 and its like) tells of none: its size is then the
-// host's, of which the system keeps a part for itself.
+// host's, and the system keeps a part of that for itself.
 func (b *Backend) memoryOf(d nvml.Device, g *hardware.GPU) nvml.Return {
 	memory, ret := d.GetMemoryInfo()
 	switch {

@@ -29,10 +29,10 @@ func (b *Backend) canLimitMemory(d nvml.Device) bool {
 }
 
 // SetMemoryLimits holds all processes of a control group, by its directory, to an
-// amount of a GPU's memory, of which a part is theirs whatever others want. It reads
+// amount of a GPU's memory, with a part that is theirs whatever others want. It reads
 // back whether that is in force.
 //
-// The driver adds what is guaranteed to the groups above, and does not see that a group
+// The driver adds the guarantee to the groups above, and does not see that a group
 // is removed: before that the guarantee must be 0.
 func (b *Backend) SetMemoryLimits(uuid, cgroup string, guaranteeMiB, limitMiB int64) error {
 	if !b.has(symbolSetMemoryLimits) || !b.has(symbolGetMemoryLimits) {

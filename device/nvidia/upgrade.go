@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// Absence is what is said of NVIDIA's driver, and of every GPU that was there, when a
+// Absence is the report about NVIDIA's driver, and about every known GPU, when a
 // survey has failed.
 func (b *Backend) Absence(err error) hardware.Driver {
 	mismatch := errors.Is(err, ErrMismatch)

@@ -27,7 +27,7 @@ type seenCgroups struct {
 // cgroupsKept is how long those of a process are known after they were last read.
 const cgroupsKept = 5 * time.Minute
 
-// NewCgroupMemory remembers what it is given to read processes with, such as cgroup.Of.
+// NewCgroupMemory remembers the function to read processes with, such as cgroup.Of.
 func NewCgroupMemory(read func(pid int) ([]cgroup.Group, error), now func() time.Time) *CgroupMemory {
 	return &CgroupMemory{read: read, now: now, seen: map[int]seenCgroups{}}
 }

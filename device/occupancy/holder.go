@@ -28,7 +28,7 @@ func Holders(leases []gpu.Lease) map[string]Holder {
 	return all
 }
 
-// hold enters what is held of a device; no slices mean all of it.
+// hold enters a share of a device; no slices mean all of it.
 func hold(all map[string]Holder, uuid string, numbers []int) {
 	have := all[uuid]
 	if have.Slices == nil {
@@ -71,7 +71,7 @@ func TasksOn(leases []gpu.Lease) map[string]int {
 	return all
 }
 
-// Tenant is a live lease and what it holds of the device in question.
+// Tenant is a live lease and its share of the device in question.
 type Tenant struct {
 	Lease   gpu.Lease
 	Holding gpu.Holding

@@ -99,7 +99,7 @@ func (r *Reservations) takeIn() {
 }
 
 // Look finds out which reservations are still in use, forgets the others, and
-// returns what is held.
+// returns the held shares.
 func (r *Reservations) Look(leases []gpu.Lease, now time.Time) (live, recent map[string]Holder, err error) {
 	var problem error
 	r.takeIn()

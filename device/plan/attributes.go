@@ -85,7 +85,7 @@ func attributesOf(m MachineTraits, u *Unit) map[string]*structs.Attribute {
 	return a
 }
 
-// attributeSet leaves out what is not known.
+// attributeSet leaves out unknown values.
 type attributeSet map[string]*structs.Attribute
 
 // hashicorp adds the rest of what nomad-device-nvidia publishes. Its clocks and
@@ -160,7 +160,7 @@ type MachineTraits struct {
 }
 
 func TraitsOf(m hardware.Machine, units []*Unit) MachineTraits {
-	// What was known of a GPU that is missing now stands: a planner that lost its
+	// The last state of a GPU that is missing now stands: a planner that lost its
 	// neighborhood would see the others change.
 	var gpus []hardware.GPU
 	for _, u := range units {

@@ -7,6 +7,6 @@
 //	cordons, faults
 //
 // It asks no hardware and reads no file: the same inputs give the same units, and a
-// device in use stays what it was until it is empty. A unit's last fields are filled in
+// device in use stays as it was until it is empty. A unit's last fields are filled in
 // by those who prepare it for tasks, before it is published.
 package plan

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// retryInterval is how long after a job ended it is done again: what failed may succeed,
-// and a GPU that was reset has forgotten what was set.
+// retryInterval is how long after a job ended it is done again: a failed one may succeed,
+// and a GPU that was reset has forgotten its settings.
 const retryInterval = time.Minute
 
-// background does to the hardware what can take long. Each job runs alone under
+// background does slow work on the hardware. Each job runs alone under
 // its name, and each pass asks for its outcome.
 type background struct {
 	wake func()
@@ -61,7 +61,7 @@ func (b *background) do(name, input string, again time.Duration, f func() error)
 	return fresh && last.err == nil, last.errIf(fresh)
 }
 
-// forget drops the outcome of a job, so that it can be asked for anew.
+// forget drops the outcome of a job, so that it can be asked for again.
 func (b *background) forget(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 var operatorKinds = map[string]string{"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "intel.com/gpu", "huawei": "huawei.com/npu"}
 
 // cdiSpecs find, and where need be make, the CDI names of one vendor's devices, and
-// see to it that what they stand for is there.
+// see to it that the named files are there.
 type cdiSpecs struct {
 	vendor string
 	source fleet.CDISource
@@ -100,7 +100,7 @@ func (c *cdiSpecs) describes(uuid string) bool {
 	return c.generated != nil && slices.ContainsFunc(c.generated.Devices, func(d specs.Device) bool { return d.Name == uuid })
 }
 
-// check says what is wrong with our spec, for one device.
+// check reports faults of our spec, for one device.
 func (c *cdiSpecs) check(uuid string) error {
 	if _, err := os.Stat(c.path()); err != nil {
 		return errors.New("the generated CDI spec is gone")
@@ -108,7 +108,7 @@ func (c *cdiSpecs) check(uuid string) error {
 	return c.source.CheckCDI(c.generated, []string{uuid})
 }
 
-// operatorSpecs are the operator's CDI devices by the UUIDs of what they stand for.
+// operatorSpecs are the operator's CDI devices by the UUIDs of their GPUs.
 func (c *cdiSpecs) operatorSpecs() map[string]*cdi.Device {
 	found := map[string]*cdi.Device{}
 	if len(c.operatorDirs) == 0 {
@@ -162,7 +162,7 @@ func (c *cdiSpecs) input(uuids []string) string {
 }
 
 // prepareCDI gives the units the names by which container runtimes know them.
-// Without one, or with one that stands for what is not there, no container can
+// Without one, or with one that names missing files, no container can
 // start: that is a fault.
 func (p *Preparer) prepareCDI(units []*plan.Unit) {
 	for _, c := range p.cdi {

@@ -25,7 +25,7 @@ import (
 // end of a task changes nothing: one that held all of a device finds it open when it is
 // started again.
 //
-// What was changed is written down first, for this boot: the driver forgets modes
+// A changed mode is written down first, for this boot: the driver forgets modes
 // with a reboot. So the next process of the plugin, also after a crash, knows what
 // to put back.
 type computeModes struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // culprit is whose program brought an MPS server into FAULT. It is found once: the
-// program ends by its error, and what is said of a fault must not change.
+// program ends by its error, and the text of a fault must not change.
 type culprit struct {
 	since time.Time
 	lease string
@@ -20,7 +20,7 @@ type culprit struct {
 	who string
 }
 
-// culprits finds them, and keeps what it found while the fault of a device's server stands.
+// culprits finds them, and keeps them while the fault of a device's server stands.
 type culprits struct {
 	// cgroups reads the control groups of a process, also of one that ended a while ago.
 	cgroups func(pid int) []cgroup.Group

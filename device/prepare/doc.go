@@ -1,8 +1,8 @@
 // Package prepare makes the node's devices ready for their tasks: it gives each unit of a
-// plan what its tasks need, and says what is missing.
+// plan the things that its tasks need, and reports missing ones.
 //
 //	plan ──► units ──► Prepare ──► units with CDI names, MPS daemons, time slices, …
-//	                      │        and with the faults and cordons of what is not ready
+//	                      │        and with faults and cordons
 //	                      ▼
 //	        fleet (compute modes, partitions, resets), device/mps, files on the node
 //

@@ -9,7 +9,7 @@ import (
 )
 
 // layOut makes the MIG instances that the configuration declares, on GPUs that
-// are empty. It compares sizes only: what is there already stays, with its UUID,
+// are empty. It compares sizes only: an existing instance stays, with its UUID,
 // so that a second run changes nothing and a reboot is repaired.
 func (p *Preparer) layOut(units []*plan.Unit) {
 	for _, u := range units {

@@ -48,7 +48,7 @@ func (t *Topology) ascends() []int {
 // physical is the number of the i-th card among Ascend's devices, as in /dev/davinci<N>.
 func (t *Topology) physical(i int) int { return slices.Index(t.ascends(), i) }
 
-// dieID is what is burned into the i-th card.
+// dieID is the ID burned into the i-th card.
 func (t *Topology) dieID(i int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "nomad-gpu simulated die %s/%d", t.Name, i))
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:8], sum[8:12], sum[12:16], sum[16:20])
@@ -79,7 +79,7 @@ func (c CardProduct) checkVNPUs(names []string) error {
 	return nil
 }
 
-// library is the folder with the simulated libdcmi.so and what it reads.
+// library is the folder with the simulated libdcmi.so and its input.
 func (k *Kernel) library() string { return filepath.Join(k.dir, "dcmi") }
 
 // installDCMI puts the library into the machine, and the vNPUs that a fresh boot has.

@@ -53,7 +53,7 @@ var cards = map[string]CardProduct{
 	"MI308X":  {Vendor: "amd", Name: "AMD Instinct MI308X", DeviceID: 0x74a2, MemoryMiB: 196592, Watts: 650, CoreMHz: 2100, MemoryMHz: 1300, Target: 90402, SIMDs: 320, Chiplets: 4, Linked: true},
 }
 
-// uniqueID is what is burned into the i-th card.
+// uniqueID is the ID burned into the i-th card.
 func (t *Topology) uniqueID(i int) uint64 {
 	sum := sha256.Sum256([]byte(fmt.Sprintf("nomad-gpu simulated card %s/%d", t.Name, i)))
 	return binary.BigEndian.Uint64(sum[:8]) | 1<<63
@@ -78,7 +78,7 @@ func (t *Topology) CardUUID(i int) string {
 	return fmt.Sprintf("GPU-%016x", t.uniqueID(i))
 }
 
-// PartitionUUID is what it calls the card's n-th partition.
+// PartitionUUID is its name for the card's n-th partition.
 func (t *Topology) PartitionUUID(i, n int) string {
 	if t.Cards[i].Vendor == "huawei" {
 		return fmt.Sprintf("%s-%s-%d", t.CardUUID(i), t.Cards[i].vnpus()[n], firstVNPU+16*t.physical(i)+n)

@@ -25,8 +25,8 @@ import (
 //
 // It has the hazards of the original. Calls hang that a GPU's Hang names, before they
 // did anything, or after it where the name ends in "+"; they fail with the codes of
-// Errors. What a killed program had locked stays locked. A restore without room loses
-// the process. What is saved counts against the memory of the process's control group:
+// Errors. Processes that a killed program had locked stay locked. A restore without room loses
+// the process. Saved memory counts against the memory of the process's control group:
 // without room there the process is killed, as the kernel would.
 type CUDA struct{ machine *Machine }
 

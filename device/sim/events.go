@@ -32,7 +32,7 @@ func (s *eventSet) register(g *gpu, types uint64) {
 	s.listening = append(s.listening, &registration{g, types, len(c.XIDs), len(c.Events)})
 }
 
-// Wait returns the next event, or ERROR_TIMEOUT after so many milliseconds.
+// Wait returns the next event, or ERROR_TIMEOUT after that many milliseconds.
 func (s *eventSet) Wait(milliseconds uint32) (nvml.EventData, nvml.Return) {
 	deadline := time.Now().Add(time.Duration(milliseconds) * time.Millisecond)
 	for {
@@ -61,7 +61,7 @@ func (s *eventSet) next() (nvml.EventData, bool) {
 	return nvml.EventData{}, false
 }
 
-// next is what has happened on the GPU and was not told yet.
+// next is the next untold event of the GPU.
 func (r *registration) next() (nvml.EventData, bool) {
 	c := r.gpu.condition()
 	event := nvml.EventData{Device: r.gpu, GpuInstanceId: ^uint32(0), ComputeInstanceId: ^uint32(0)}

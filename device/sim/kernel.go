@@ -17,7 +17,7 @@ import (
 )
 
 // Kernel is the machine's cards as Linux shows them: a file system with /sys, /proc
-// and /dev of its own, made anew whenever something happens to the machine.
+// and /dev of its own, made again whenever something happens to the machine.
 type Kernel struct {
 	topology *Topology
 	dir      string
@@ -61,7 +61,7 @@ func NewKernel(t *Topology, o Options) (*Kernel, error) {
 // Root is where /sys, /proc and /dev of the machine lie.
 func (k *Kernel) Root() string { return filepath.Join(k.dir, "root") }
 
-// Refresh brings the files up to what has happened.
+// Refresh brings the files up to date.
 func (k *Kernel) Refresh() {
 	if err := k.refresh(); err != nil {
 		k.control.report(err)
@@ -227,7 +227,7 @@ func (k *Kernel) card(uuid string) (int, error) {
 	return 0, fmt.Errorf("the machine has no card %s", uuid)
 }
 
-// Probe stands in for what is tried to see whether a card works.
+// Probe stands in for the test of whether a card works.
 func (k *Kernel) Probe(what hw.ProbeTarget) error {
 	if c := k.control.gpu(what.Owner); c.ProbeFails || c.Lost || c.Missing {
 		return fmt.Errorf("a simulated program fails on %s", what.UUID)

@@ -28,7 +28,7 @@ const limitsFile = "memory-limits.json"
 // limitsMu keeps this process's changes apart.
 var limitsMu sync.Mutex
 
-// ReadMemoryLimits reads what is set on a simulated machine, by UUID and directory.
+// ReadMemoryLimits reads the limits set on a simulated machine, by UUID and directory.
 func ReadMemoryLimits(dir string) (map[string]map[string]MemoryLimits, error) {
 	all := map[string]map[string]MemoryLimits{}
 	text, err := os.ReadFile(filepath.Join(dir, limitsFile))
@@ -59,7 +59,7 @@ func (g *gpu) limitable(call, cgroup string) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// SetMemoryLimits_v1 forgets a control group whose limits are those of none. What is
+// SetMemoryLimits_v1 forgets a control group whose limits are those of none. The amount
 // guaranteed to one that is removed stays, as the original leaves it in the groups above.
 func (g *gpu) SetMemoryLimits_v1(cgroup string, soft, hard uint64) nvml.Return {
 	if ret := g.limitable("SetMemoryLimits_v1", cgroup); ret != nvml.SUCCESS {

@@ -62,7 +62,7 @@ const maxGPUs = 64
 const maxSwitches = 18
 
 // ReadTopology reads a topology file. Errors name file and line, the value, and
-// what is valid. A name that is not empty replaces the machine's, so that many
+// the valid values. A name that is not empty replaces the machine's, so that many
 // nodes can be made of one file.
 func ReadTopology(path, name string) (*Topology, error) {
 	text, err := os.ReadFile(path)
@@ -202,7 +202,7 @@ func (p *topologyParser) gpu(block *hcl.Block, t *Topology) {
 	}
 }
 
-// card reads what is left of a block for another vendor's device.
+// card reads the rest of a block for another vendor's device.
 func (p *topologyParser) card(block *hcl.Block, attrs hcl.Attributes, c Card, count int, t *Topology) {
 	p.value(attrs["mode"], cty.String, &c.Mode)
 	if c.Mode != "" {

@@ -1,6 +1,6 @@
 // Package telemetry measures a node's devices and the tasks on them.
 //
-//	what was published last ──┐                ┌──► usage in the state directory ──► the
+//	the last publication ─────┐                ┌──► usage in the state directory ──► the
 //	                          ├──► Meter ──────┤    task driver's watchdog
 //	leases ───────────────────┘                │
 //	readings, processes ─────────► Monitor ◄───┘

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// The driver has no port: what it did lies in its state file, and is served here.
+// The driver has no port: its counts lie in its state file, and are served here.
 var (
 	descStarts     = prometheus.NewDesc("nomad_gpu_driver_starts_total", "Starts of tasks by the containerd driver since boot, by what came of them: started, stopped, or the step that failed.", []string{"hostname", "outcome"}, nil)
 	descStartTimes = prometheus.NewDesc("nomad_gpu_driver_start_seconds", "How long starts took that were done, with the image.", []string{"hostname"}, nil)

@@ -138,7 +138,7 @@ var intelMetrics = []gauge{
 		func(r hardware.Reading) int64 { return r.EnergyMilliJoules }},
 }
 
-// bytesOf is an amount of memory in bytes; what is absent stays so.
+// bytesOf is an amount of memory in bytes; an absent one stays absent.
 func bytesOf(mib int64) int64 {
 	if mib == hardware.Absent {
 		return hardware.Absent

@@ -21,7 +21,7 @@ type Reader interface {
 	Processes(owner, uuid string) ([]hardware.Process, error)
 }
 
-// Published are what was published last: the units, and the drivers by vendor.
+// Published are the last publication: the units, and the drivers by vendor.
 type Published interface {
 	Units() []*plan.Unit
 	Drivers() map[string]hardware.Driver

@@ -61,7 +61,7 @@ func NewCollector(m *Monitor, host string, dcgm bool) prometheus.Collector {
 	return collector{m, host, dcgm}
 }
 
-// Describe is empty: what is there depends on the hardware.
+// Describe is empty: the metrics depend on the hardware.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect measures every device once.

@@ -47,8 +47,8 @@ type measured struct {
 	hardware.Reading
 }
 
-// Monitor answers for statistics and metrics, from what was published and
-// measured last and from what the devices read now.
+// Monitor answers for statistics and metrics, from the last publication and
+// measurement and from the devices' present readings.
 type Monitor struct {
 	Observer  Reader
 	Published Published
@@ -109,7 +109,7 @@ type instanceKey struct {
 	n    int
 }
 
-// occupant is a task on a device, with what it was measured to use.
+// occupant is a task on a device, with its measured use.
 type occupant struct {
 	lease   gpu.Lease
 	holding gpu.Holding
@@ -118,7 +118,7 @@ type occupant struct {
 }
 
 // tenants finds the live task of each instance. Who has a lease comes last, and so before
-// what a program says in its environment.
+// the claim of a program's environment.
 func (m *Monitor) tenants() map[instanceKey]*occupant {
 	all, leases := map[instanceKey]*occupant{}, m.Meter.known()
 	for _, o := range append(m.look(leases).others, m.occupants(leases)...) {
@@ -133,7 +133,7 @@ func (m *Monitor) tenants() map[instanceKey]*occupant {
 	return all
 }
 
-// occupants are the tasks of live leases, with what they were measured to use.
+// occupants are the tasks of live leases, with their measured use.
 func (m *Monitor) occupants(leases []gpu.Lease) []occupant {
 	usage := map[string]*gpu.TaskUsage{}
 	if u := m.Meter.latest.Load(); u != nil {
@@ -172,7 +172,7 @@ func (m *Meter) seatOf(l gpu.Lease, h gpu.Holding, read map[string][]gpu.Seat) *
 }
 
 // instanceStats are the readings of the device, and for a slice what its task
-// has of it. The summary is the memory of the instance: what is used of how much.
+// has of it. The summary is the memory of the instance: used and total.
 func (m measured) instanceStats(o *occupant, n int, now time.Time) *device.DeviceStats {
 	s := deviceStats(m.Reading)
 	summary := s[statMemory]

@@ -6,6 +6,6 @@
 //	Nomad (SetConfig) ──┘
 //	Nomad (StartTask) ────► TaskSchema ─► Task ─► spec.Config
 //
-// Every error names all mistakes, each with its key and with what is valid. Nothing here
+// Every error names all mistakes, each with its key and the valid values. Nothing here
 // looks at the node.
 package config

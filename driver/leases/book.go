@@ -35,7 +35,7 @@ func (b *Book) Open(dir *statedir.Dir) {
 
 // Claim records a lease before its task starts, if its guarantees fit beside
 // those of the live leases. A lease that cannot be read counts as a reason to
-// stop: it may hold what is asked for. The start ends with StartEnded.
+// stop: it may hold the same share. The start ends with StartEnded.
 func (b *Book) Claim(l gpu.Lease) error {
 	if len(l.Holdings) == 0 {
 		return nil

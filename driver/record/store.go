@@ -115,7 +115,7 @@ func (r Store) Remove(_ context.Context, id string) error {
 	return os.RemoveAll(filepath.Join(r.dir, id))
 }
 
-// Unloaded is the record's container, of which containerd is asked when it is back.
+// Unloaded is the record's container; containerd is asked about it when it is back.
 func (t Kept) Unloaded(r *runtime.Runtime) *runtime.Container {
 	return r.Unloaded(t.Container, t.Image, t.Labels, t.Record.Encode())
 }

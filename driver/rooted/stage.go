@@ -58,7 +58,7 @@ func (s *Stage) Write(name string, content []byte) (string, error) {
 
 // Binding says how a file is shown in a stage.
 type Binding struct {
-	// Alone leaves out what is mounted below a directory.
+	// Alone leaves out mounts below a directory.
 	Alone bool
 	// Propagation is what mounts the stage and the host tell each other: Private,
 	// Slave or Shared.
@@ -89,7 +89,7 @@ func (s *Stage) Bind(name string, h *Handle, b Binding) (string, error) {
 	}
 	err := h.control(func(fd int) error { return unix.Mount(descriptor(fd), path, "", flags, "") })
 	if err == nil && b.Propagation != Shared {
-		// A copy of a mount of the host is its peer, and what is mounted on one
+		// A copy of a mount of the host is its peer, and a mount on one
 		// appears on the other.
 		err = unix.Mount("", path, "", uintptr(b.Propagation)|unix.MS_REC, "")
 	}
@@ -121,9 +121,9 @@ func (s *Stage) Tmpfs(name string, options []string) (string, error) {
 	return path, nil
 }
 
-// BindBelow mounts what is shown under one path of the stage into a directory
+// BindBelow mounts the content of one path of the stage into a directory
 // that is shown under another, at a path below that, which a tenant may name.
-// flags, such as unix.MS_RDONLY, are added to the mount, and not to what was put below it
+// flags, such as unix.MS_RDONLY, are added to the mount, and not to mounts made below it
 // before.
 func (s *Stage) BindBelow(dir, path, source string, flags uintptr) error {
 	where, err := OpenHost(dir)
@@ -194,7 +194,7 @@ func restrictAlone(path string, flags uintptr) error {
 	return restrictOne(path, flags)
 }
 
-// restrictOne takes more away from one mount, and leaves alone what is mounted below.
+// restrictOne takes more away from one mount, and leaves mounts below it alone.
 func restrictOne(path string, flags uintptr) error {
 	have, err := RestrictionsOf(path)
 	if err != nil || flags&^have == 0 {

@@ -20,7 +20,7 @@ import (
 // containerd has the blobs of all tenants.
 type archiveStore struct {
 	content.Store
-	// refs starts the names of what is being written. They would be the same for
+	// refs starts the names of content being written. They would be the same for
 	// all archives, and one that was cut off would be continued with another.
 	refs string
 

@@ -78,7 +78,7 @@ func plainUserFiles(root string) error {
 	return nil
 }
 
-// named makes an option's error say what it is about.
+// named makes an option's error name the option.
 func named(what string, option oci.SpecOpts) oci.SpecOpts {
 	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
 		if err := option(ctx, client, c, s); err != nil {

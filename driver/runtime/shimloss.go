@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Containerd cleans up after a shim that dies, but only what is there at that
+// Containerd cleans up after a shim that dies, but only processes that are there at that
 // moment. A runc that the shim had begun goes on, and makes a container that has
 // no task. And a containerd that dies while it starts a shim does not know of it
 // afterwards. Both are found by their command lines, where the container's ID
@@ -31,7 +31,7 @@ var errShimLost = errors.New("the container's shim died")
 // it has removed the shim's folder already, while it still writes there.
 var deathsAtStart = []string{"signal: killed", "connection refused", "failed to write bootstrap.json"}
 
-// lostShim marks the errors of containerd that come of such a death, of which it
+// lostShim marks the errors of containerd that come of such a death, which it
 // tells in words only.
 func lostShim(err error) error {
 	if err == nil || errdefs.IsUnavailable(err) {
@@ -45,7 +45,7 @@ func lostShim(err error) error {
 	return err
 }
 
-// ociState is where containerd's shim lets runc keep what it knows of its
+// ociState is where containerd's shim lets runc keep the state of its
 // containers, by namespace.
 const ociState = "/run/containerd/runc"
 

@@ -3,7 +3,7 @@
 // Every client is taken for a hostile tenant. A Socket belongs to one task, and requests on
 // it are answered for that task alone; the kernel says whether the process at the other end
 // is one of the task's. Each socket bounds what a tenant can cost: a request's size and time, how
-// many are answered at once, and how many in a second. What is beyond that waits in the
+// many are answered at once, and how many in a second. Requests beyond that wait in the
 // kernel, before anything is accepted, so a flood delays its own sender only.
 //
 // The directory of a socket lies where no task can write, and is mounted read-only in the

@@ -78,7 +78,7 @@ func (p Policy) allowsCap(name string) bool {
 	return err == nil && allowed[capName(name)]
 }
 
-// Check reports what is wrong with an operator's policy.
+// Check reports the mistakes in an operator's policy.
 func (p Policy) Check() error {
 	var m Mistakes
 	_, err := capSet(p.AllowCaps, cap.Known())

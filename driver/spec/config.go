@@ -125,8 +125,8 @@ type Policy struct {
 	// around Nomad's accounting.
 	AllowDevices    []string
 	AllowCDIDevices []string
-	// PidsLimit is the most processes and threads that a task may have, and what it
-	// has when it sets none; 0 is no limit.
+	// PidsLimit is the most processes and threads that a task may have, and its number
+	// when it sets none; 0 is no limit.
 	PidsLimit int64
 	// MaxSwapBytes is the most swap that a task may use, which is the node's.
 	MaxSwapBytes int64

@@ -126,7 +126,7 @@ type HealthchecksConfig struct {
 	Disable bool `codec:"disable"`
 }
 
-// checkLogging understands what says of the output what is done with it anyway.
+// checkLogging accepts options that ask for the driver's own handling of output.
 func (c Config) checkLogging(m *Mistakes) {
 	kind := c.Logging.Type
 	if kind == "" {

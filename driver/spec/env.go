@@ -54,7 +54,7 @@ func Dropped(task, device map[string]string) []string {
 }
 
 // validKey refuses names that would become another variable's: the name
-// "CUDA_VISIBLE_DEVICES=0" is none of ours, but what it sets is.
+// "CUDA_VISIBLE_DEVICES=0" is none of ours, but it sets one that is.
 func validKey(key string) bool { return key != "" && !strings.ContainsAny(key, "=\x00") }
 
 // KeepGuarded returns after, the environment that CDI edits left, with the

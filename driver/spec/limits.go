@@ -25,7 +25,7 @@ type Resources struct {
 	MemoryBytes    int64
 	MemoryMaxBytes int64
 	// SharedBytes is the size of a /dev/shm that outlives the processes which write to
-	// it: the kernel stops counting what they leave there when their control group
+	// it: the kernel stops counting their files there when their control group
 	// goes, so it is taken from the task's memory.
 	SharedBytes int64
 	// SwapAccounting is whether the node's kernel can limit swap.
@@ -45,7 +45,7 @@ type limits struct {
 var namespacedSysctls = []string{"net.", "fs.mqueue.", "kernel.msg", "kernel.sem", "kernel.shm"}
 
 // NetworkSysctls let programs of any user listen on every port and send pings, as
-// Docker's and Kubernetes' containers do. What is the network's own has no
+// Docker's and Kubernetes' containers do. Settings of a network of its own have no
 // effect on others.
 var NetworkSysctls = map[string]string{
 	"net.ipv4.ip_unprivileged_port_start": "0",

@@ -15,9 +15,9 @@ type MemoryLimit struct {
 	GuaranteeMiB, LimitMiB int64
 }
 
-// memoryBurst is the limit above the guarantee that a task asks for, 0 for none. What is
-// above is lent: MPS takes it back, and ends the program that has it, when a neighbor
-// wants what is its own.
+// memoryBurst is the limit above the guarantee that a task asks for, 0 for none. Memory
+// above it is lent: MPS takes it back, and ends the program that has it, when a neighbor
+// wants its own part.
 func memoryBurst(d gpu.ReservedDevice, state gpu.GPUState, guarantee int64, want GPURequest) (int64, error) {
 	const key = "gpu.memory_limit: "
 	limit := want.MemoryLimitMiB

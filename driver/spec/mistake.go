@@ -12,7 +12,7 @@ import (
 type Mistake struct {
 	// Key is the option that it is about, such as "shm_size" or "gpu.compute".
 	Key string
-	// Problem says what is wrong with the value and what is valid.
+	// Problem names the mistake in the value and the valid values.
 	Problem string
 }
 
@@ -28,8 +28,8 @@ func (m *Mistakes) Add(key, format string, args ...any) {
 	m.all = append(m.all, Mistake{key, fmt.Sprintf(format, args...)})
 }
 
-// AddErr notes an error about the value of a key; nil is none. What was collected
-// elsewhere keeps its own keys.
+// AddErr notes an error about the value of a key; nil is none. Mistakes collected
+// elsewhere keep their own keys.
 func (m *Mistakes) AddErr(key string, err error) {
 	var several *Mistakes
 	switch {

@@ -62,8 +62,8 @@ var restrictions = []struct {
 var (
 	mountTypes   = []string{"bind", "volume", "tmpfs"}
 	propagations = []string{"private", "rprivate", "slave", "rslave", "shared", "rshared"}
-	// plainOptions are the mount options that a task may write for any mount. What is
-	// missing here would make another mount of it: an overlay's lowerdir, a device.
+	// plainOptions are the mount options that a task may write for any mount. Options
+	// that are missing here would make another mount of it: an overlay's lowerdir, a device.
 	plainOptions = []string{
 		"ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "relatime", "norelatime", "strictatime", "nostrictatime", "sync", "async",
 	}

@@ -60,7 +60,7 @@ var devicesHere = command.Names(func(_ context.Context, given func(string) strin
 	return registry.Known(cmp.Or(given("data-dir"), defaultDataDir))
 })
 
-// cordonedHere completes the UUIDs of what is cordoned.
+// cordonedHere completes the UUIDs of cordoned devices.
 var cordonedHere = command.Names(func(_ context.Context, given func(string) string) []string {
 	cordons, err := registry.OpenCordons(cmp.Or(given("data-dir"), defaultDataDir)).All()
 	if err != nil {
@@ -69,7 +69,7 @@ var cordonedHere = command.Names(func(_ context.Context, given func(string) stri
 	return slices.Collect(maps.Keys(cordons))
 })
 
-// mark cordons or uncordons a device, and says in words what it is afterwards.
+// mark cordons or uncordons a device, and names its new state.
 func mark(dataDir, uuid, reason string, cordon bool) (outcome string, err error) {
 	cordons := registry.OpenCordons(dataDir)
 	switch {

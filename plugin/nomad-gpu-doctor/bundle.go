@@ -63,7 +63,7 @@ func runBundle(args []string, stdout, stderr io.Writer) int {
 	return command.ExitOK
 }
 
-// bundle is what is packed, all of it scrubbed.
+// bundle is the packed content, all of it scrubbed.
 type bundle struct {
 	at       time.Time
 	scrubber scrubber

@@ -1,4 +1,4 @@
-// Command nomad-gpu-doctor tells an operator what is wrong with a node, from its
+// Command nomad-gpu-doctor tells an operator the faults of a node, from its
 // kernel to what Nomad sees of it, and packs what a bug report needs.
 package main
 

@@ -128,7 +128,7 @@ func healthyInstances(group *api.NodeDeviceResource) int {
 	return healthy
 }
 
-// decisions is where the placement service keeps what it decided.
+// decisions is where the placement service keeps its decisions.
 const decisions = "nomad-gpu/"
 
 // alloc is what of an allocation concerns its GPUs. The job itself stays out: its

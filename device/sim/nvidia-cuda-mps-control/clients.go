@@ -79,7 +79,7 @@ func (d *daemon) shutDownServer() {
 }
 
 // readLogs reads what clients log. The original's reader believes the lengths that
-// it finds there, and what is no log stops the daemon for good.
+// it finds there, and anything but a log stops the daemon for good.
 func (d *daemon) readLogs(pipe *os.File) {
 	text := make([]byte, 4096)
 	for {

@@ -210,7 +210,7 @@ func device(s string) uint32 {
 }
 
 // parseMemory reads an amount in bytes: "8G", or MiB with an "M" or without. It
-// takes what it cannot read for none.
+// takes an unreadable one for none.
 func parseMemory(s string) uint64 {
 	number, err := strconv.ParseUint(strings.TrimRight(s, "GM"), 10, 32)
 	if err != nil {

@@ -124,7 +124,7 @@ func listen(pipeDir, name string, mode os.FileMode) (*net.UnixListener, error) {
 	return listener, os.Chmod(path, mode)
 }
 
-// daemon keeps what it was told. Like the original it does one thing at a time:
+// daemon keeps its settings. Like the original it does one thing at a time:
 // who connects and stays silent holds up everyone else.
 type daemon struct {
 	branch
@@ -245,7 +245,7 @@ func (d *daemon) register(c connection) {
 	d.passPending()
 }
 
-// startServer starts a server, of which there can be one.
+// startServer starts the server; there can be one.
 func (d *daemon) startServer(uid string) {
 	if d.server != nil {
 		return
@@ -290,7 +290,7 @@ func (d *daemon) converse(a accepted) (quit bool, err error) {
 		answer, ends := d.answer(strings.Fields(command), a.privileged)
 		if ends {
 			d.end()
-			_, _ = a.conn.Receive() // what is left unread would reset the connection
+			_, _ = a.conn.Receive() // unread bytes would reset the connection
 			_, _ = a.conn.Write([]byte{uiDone, 0, 0, 0, 0, 0, 0, 0})
 			return true, nil
 		}

@@ -22,7 +22,7 @@
 // server's: "initializing" and "fault" are its state, "clients 12 13" are its
 // clients by process ID, and while there is any of those a fault lasts; "stubborn"
 // keeps it from terminating them. What it terminated stands in the file "terminated"
-// there. "multiprocessors 56 4" is a device with so many, in chunks of so many, in the
+// there. "multiprocessors 56 4" is a device with 56, in chunks of 4, in the
 // place of 132 in chunks of 8.
 package main
 
@@ -73,7 +73,7 @@ func run(args []string) (int, error) {
 		case b.usage:
 			return 1, fmt.Errorf("CUDA MPS Control for Linux/Unix")
 		default:
-			// Older branches take what they do not know for a wish to be a client.
+			// Older branches take unknown arguments for a wish to be a client.
 			return ask(pipeDir, os.Stdin, os.Stdout)
 		}
 	}

@@ -24,7 +24,7 @@ func multiprocessors(pipeDir string) (all, chunk int) {
 	return 132, 8 // Hopper's
 }
 
-// partition carries out what is about partitions: a daemon that was not started for them,
+// partition carries out commands about partitions: a daemon that was not started for them,
 // or has no server, has none.
 func (d *daemon) partition(command string, args []string) []string {
 	switch {

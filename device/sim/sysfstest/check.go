@@ -61,7 +61,7 @@ func othersUnchanged(t *testing.T, seed uint64, whole, now hardware.Machine, spo
 	}
 }
 
-// own is a device without what it tells of others.
+// own is a device without its links to others.
 func own(g hardware.GPU) hardware.GPU {
 	g.Links, g.Index, g.Position = hardware.Links{}, 0, 0
 	g.Partitions = slices.Clone(g.Partitions)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copy makes a tree like another, whose links stay what they are.
+// Copy makes a tree like another, and keeps its links.
 func Copy(t *testing.T, from string) string {
 	t.Helper()
 	to := t.TempDir()
