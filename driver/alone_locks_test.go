@@ -62,9 +62,6 @@ func TestWhatIsSharedIsLocked(t *testing.T) {
 			func() { _ = d.starts.enter(t.Context(), cfg) }, func() { d.starts.leave(cfg) }, func() { d.starts.since(time.Now()) }, func() { d.starts.calledBy(ended, "next")() },
 			func() { _, _, _ = d.starts.begin(t.Context(), &drivers.TaskConfig{ID: "next"}) }, over,
 		}},
-		{"places", &d.starts.room.mu, []func(){
-			func() { d.starts.room.setLimit(0) }, func() { _, _ = d.starts.room.take(ended, "", "job") }, func() { d.starts.room.give("", "/job") },
-		}},
 		{"tasks", &d.tasks.mu, []func(){
 			func() { d.tasks.put(one) }, func() { _, _ = d.tasks.get("known") }, func() { d.tasks.find("", "") }, func() { d.tasks.changed() }, func() { d.tasks.remove("none") }, func() { d.tasks.all() },
 		}},

@@ -355,8 +355,8 @@ func TestStartsBesideAnEarlierOne(t *testing.T) {
 	})
 	t.Run("that waits for room", func(t *testing.T) {
 		d, _, _, cfg := besideFake(t)
-		d.starts.room.setLimit(1)
-		_, err := d.starts.room.take(t.Context(), "", "first")
+		d.starts.room.SetLimit(1)
+		_, err := d.starts.room.Take(t.Context(), "", "first")
 		must.NoError(t, err)
 		over, cancel := context.WithCancel(t.Context())
 		cancel()

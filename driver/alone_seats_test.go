@@ -36,7 +36,7 @@ func TestStartsThatWaitForASeat(t *testing.T) {
 		_, done, err := d.starts.begin(t.Context(), s.cfg)
 		must.NoError(t, err)
 		defer done()
-		d.starts.room.setLimit(1)
+		d.starts.room.SetLimit(1)
 		must.NoError(t, d.starts.enter(t.Context(), s.cfg))
 		seated := make(chan error, 1)
 		events := tells(func() {
@@ -47,7 +47,7 @@ func TestStartsThatWaitForASeat(t *testing.T) {
 		})
 		must.Eq(t, []string{"task: GPU " + gpuA + ": waits for a seat: 1 task is on the GPU now"}, saidIn(events))
 		must.Eq(t, map[string]string{"gpu": gpuA, "seat": string(gpu.SeatWaiting)}, events[0].Annotations)
-		must.Zero(t, d.starts.room.total)
+		must.Zero(t, d.starts.room.Taken())
 		must.True(t, d.seats.isReady("mine"))
 		must.Zero(t, len(seated))
 		must.NoError(t, env.state.WriteSeats(gpu.Seats{UUID: gpuA, Seats: []gpu.Seat{{LeaseID: "mine", StartedAt: lease.StartedAt, State: gpu.SeatResident}}}))

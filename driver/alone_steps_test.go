@@ -272,7 +272,7 @@ func TestClaimsOfAStart(t *testing.T) {
 	held := []gpu.Holding{{UUID: gpuA, Mode: gpu.ModeSlice, Slices: []int{0}}}
 	must.NoError(t, env.state.WriteLease(gpu.Lease{ID: "other", Container: "other", Phase: gpu.PhaseRunning, Holdings: held}))
 	claim := func() (*start, error) {
-		s := &start{driver: d, plan: &startPlan{env: env, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "mine", Phase: gpu.PhaseStarting, Holdings: held}}}}
+		s := &start{driver: d, plan: &startPlan{env: env, cfg: &drivers.TaskConfig{}, record: record.Record{Lease: gpu.Lease{ID: "mine", Container: "mine", Phase: gpu.PhaseStarting, Holdings: held}}}}
 		return s, s.claimLease(t.Context())
 	}
 	s, err := claim()
@@ -297,31 +297,30 @@ func TestClaimsOfAStart(t *testing.T) {
 func TestPlacesOfStarts(t *testing.T) {
 	d, _, _, cfg := besideFake(t)
 	room := d.starts.room
-	room.setLimit(1)
+	room.SetLimit(1)
 	_, _, err := d.StartTask(cfg)
 	must.NoError(t, err)
-	must.Zero(t, room.total)
-	must.MapEmpty(t, room.taken)
+	must.Zero(t, room.Taken())
 	must.MapEmpty(t, d.starts.flight)
 
 	next := &drivers.TaskConfig{ID: "next"}
 	must.NoError(t, d.starts.enter(t.Context(), next))
-	must.Zero(t, room.total, must.Sprint("it is no start"))
+	must.Zero(t, room.Taken(), must.Sprint("it is no start"))
 	ctx, done, err := d.starts.begin(t.Context(), next)
 	must.NoError(t, err)
 	must.NoError(t, d.starts.enter(ctx, next))
-	must.Eq(t, 1, room.total)
+	must.Eq(t, 1, room.Taken())
 	d.starts.leave(&drivers.TaskConfig{ID: "none"})
-	must.Eq(t, 1, room.total)
+	must.Eq(t, 1, room.Taken())
 	must.NoError(t, d.starts.aside(ctx, next, func() error {
-		must.Zero(t, room.total)
+		must.Zero(t, room.Taken())
 		return nil
 	}))
-	must.Eq(t, 1, room.total)
+	must.Eq(t, 1, room.Taken())
 	must.ErrorIs(t, d.starts.aside(ctx, next, func() error { return errLost }), errLost)
-	must.Zero(t, room.total)
+	must.Zero(t, room.Taken())
 	d.starts.leave(next)
-	must.Zero(t, room.total)
+	must.Zero(t, room.Taken())
 	must.NoError(t, ctx.Err())
 	done()
 	must.ErrorIs(t, ctx.Err(), context.Canceled)

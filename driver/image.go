@@ -19,6 +19,7 @@ import (
 // image returns the task's image, ready to run: from an archive in the task
 // directory, from containerd as it is, or pulled.
 func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config) (image runtime.Image, err error) {
+	ctx = runtime.WithTenant(ctx, cfg.Namespace, cfg.JobID)
 	if archive := config.ImageArchive(); archive != "" {
 		err := inImageTime(ctx, env, func(ctx context.Context) error {
 			image, err = importArchive(ctx, env.runtime, cfg, config, archive)
@@ -35,7 +36,7 @@ func (d *Driver) image(ctx context.Context, env environment, cfg *drivers.TaskCo
 	}
 	// A start that waits for a registry keeps no other from starting.
 	err = d.starts.aside(ctx, cfg, func() error {
-		give, err := d.starts.pulls.take(ctx, cfg.Namespace, cfg.JobID)
+		give, err := d.starts.pulls.Take(ctx, cfg.Namespace, cfg.JobID)
 		if err != nil {
 			return err
 		}

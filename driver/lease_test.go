@@ -9,11 +9,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
+	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
-// An image can take longer to pull than leftovers are left alone. The share of
-// the task that waits for it must not be given to another meanwhile.
-func TestAShareIsHeldWhileTheImageIsPulled(t *testing.T) {
+// A task that waits for its image holds no share: its registry, and so its author, would say
+// for how long. Nomad gives the slices to no other meanwhile, unless the job is stopped.
+func TestNoShareIsHeldWhileTheImageIsPulled(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		r := startRegistry(t, false, false)
@@ -24,17 +25,19 @@ func TestAShareIsHeldWhileTheImageIsPulled(t *testing.T) {
 		var start sync.WaitGroup
 		start.Go(func() { e.start(cfg) })
 		eventually(t, "a layer is asked for", func() bool { return blobs.Load() > 0 })
-
+		_, err := n.dir.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+		must.ErrorIs(t, err, statedir.ErrNotFound)
+		// What is there of the start is not taken for leftovers.
 		own, err := e.driver.configured()
 		must.NoError(t, err)
 		now := time.Now()
 		must.NoError(t, e.driver.reap(own.runtime, own.settings, now, now.Add(time.Hour)))
-		lease, err := n.dir.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
-		must.NoError(t, err)
-		must.True(t, lease.Live(), must.Sprint("the lease of a task that is being started was ended"))
 
 		close(release)
 		start.Wait()
+		lease, err := n.dir.Lease(gpu.LeaseID(cfg.AllocID, cfg.Name))
+		must.NoError(t, err)
+		must.Eq(t, []int{0, 1}, lease.Holdings[0].Slices)
 		e.wait(cfg.ID)
 	})
 }

@@ -113,7 +113,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 	env := environment{settings: parsed, runtime: client, state: state, compute: computeOf(c)}
 	d.use(env)
 	d.leases.Open(state)
-	d.starts.room.setLimit(int(parsed.MaxStarts))
+	d.starts.room.SetLimit(int(parsed.MaxStarts))
 	d.loops.Do(func() {
 		d.removeDestroyed(env)
 		// Pipes of exec sessions whose driver died.

@@ -205,7 +205,12 @@ func (s *start) removeExisting(ctx context.Context) error {
 	return nil
 }
 
+// claimLease claims what the task was given, if that is still as it was when it was planned:
+// getting the image can take long.
 func (s *start) claimLease(context.Context) error {
+	if err := shareLost(s.plan); err != nil {
+		return err
+	}
 	if err := s.driver.leases.Claim(s.plan.record.Lease); err != nil {
 		return structs.NewRecoverableError(err, true)
 	}

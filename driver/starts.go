@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/places"
 )
 
 // errStartStopped is the cause of a start that was canceled because its task is no longer
@@ -29,7 +31,7 @@ type startBook struct {
 	flight  map[string]*startInFlight  // by task ID
 	callers map[string]context.Context // of requests for a start, by task ID
 	// room is for starts that are at work, pulls for those that fetch an image meanwhile.
-	room, pulls *places
+	room, pulls *places.Places
 }
 
 type startInFlight struct {
@@ -44,7 +46,7 @@ type startInFlight struct {
 }
 
 func newStartBook() *startBook {
-	return &startBook{flight: map[string]*startInFlight{}, callers: map[string]context.Context{}, room: newPlaces(0), pulls: newPlaces(maxPulls)}
+	return &startBook{flight: map[string]*startInFlight{}, callers: map[string]context.Context{}, room: places.New(0), pulls: places.New(maxPulls)}
 }
 
 // calledBy says for whom a task is started, until over is called: the start ends with
@@ -130,7 +132,7 @@ func (b *startBook) since(before time.Time) []*startInFlight {
 
 // enter waits until a start may be at work.
 func (b *startBook) enter(ctx context.Context, cfg *drivers.TaskConfig) error {
-	leave, err := b.room.take(ctx, cfg.Namespace, cfg.JobID)
+	leave, err := b.room.Take(ctx, cfg.Namespace, cfg.JobID)
 	if err != nil {
 		return err
 	}

@@ -3,12 +3,11 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -126,88 +125,39 @@ func TestAStartEndsBeforeTheNextOfItsTask(t *testing.T) {
 	done2()
 }
 
-// TestPlacesAreBounded: of all, of a namespace half and of a job a quarter, so that none
-// keeps all others from starting.
-func TestPlacesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlaces(8)
-		var mu sync.Mutex
-		var gives []func()
-		have := map[string]int{}
-		take := func(ctx context.Context, namespace, job string) {
+// TestAStallingRegistryHoldsNothing of the node: others start, on the GPU that a task would
+// have which waits for its image, and what waits ends when its job is stopped.
+func TestAStallingRegistryHoldsNothing(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		newNode(e)
+		limited := e.with(func(c *config.Config) { c.MaxStarts = 4 })
+		nomad := newNomadState(t)
+		r := startRegistry(t, false, false)
+		r.push(t, "box:1")
+		var blobs atomic.Int64
+		waits := imageConfig(slowRegistry(t, r, &blobs, 0, make(chan struct{})) + "/box:1")
+		ended := make(chan error, 6)
+		var tasks []*drivers.TaskConfig
+		for n := range cap(ended) {
+			cfg := limited.quietTask(waits, reserve(gpuA, 0), func(cfg *drivers.TaskConfig) { cfg.JobID = fmt.Sprint("waits", n) })
+			tasks = append(tasks, cfg)
 			go func() {
-				give, err := p.take(ctx, namespace, job)
-				if err != nil {
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				have[namespace+"/"+job]++
-				gives = append(gives, give)
+				_, _, err := limited.driver.StartTask(cfg)
+				ended <- err
 			}()
 		}
-		for range 5 {
-			take(t.Context(), "hostile", "a")
+		eventually(t, "all of them wait for the registry", func() bool { return limited.driver.starts.pulls.Taken() == len(tasks) && blobs.Load() > 0 })
+		limited.start(limited.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0)))
+		for _, cfg := range tasks {
+			must.NoError(t, nomad.stop(cfg))
 		}
-		synctest.Wait()
-		must.Eq(t, map[string]int{"hostile/a": 2}, have)
-		for _, job := range []string{"b", "c"} {
-			take(t.Context(), "hostile", job)
-			take(t.Context(), "hostile", job)
-			synctest.Wait()
+		must.NoError(t, limited.endUnwanted(nomad))
+		for range tasks {
+			must.ErrorIs(t, <-ended, errStartStopped)
 		}
-		must.Eq(t, map[string]int{"hostile/a": 2, "hostile/b": 2}, have)
-		ctx, cancel := context.WithCancel(t.Context())
-		for _, job := range []string{"a", "b", "c"} { // of the same names, and others'
-			take(ctx, "good", job)
-			take(ctx, "good", job)
-			synctest.Wait()
-		}
-		must.Eq(t, map[string]int{"hostile/a": 2, "hostile/b": 2, "good/a": 2, "good/b": 2}, have)
-		cancel() // those that wait give up
-		for _, give := range gives[:2] {
-			give()
-			give() // once
-		}
-		synctest.Wait()
-		must.Len(t, 10, gives)
-		for _, give := range gives[2:] {
-			give()
-		}
-		synctest.Wait()
-		for _, give := range gives[10:] {
-			give()
-		}
-		synctest.Wait()
-		must.Eq(t, 5, have["hostile/a"])
-		must.Eq(t, 2, have["hostile/c"])
-		for _, give := range gives {
-			give()
-		}
-		must.Zero(t, p.total)
-		must.MapEmpty(t, p.taken)
+		must.Zero(t, limited.driver.starts.pulls.Taken())
+		must.Zero(t, limited.driver.starts.room.Taken())
 	})
-}
-
-// A limit that is raised gives places to those that wait, without another's end.
-func TestWhoWaitsSeesAHigherLimit(t *testing.T) {
-	for _, higher := range []int{2, 0} {
-		synctest.Test(t, func(t *testing.T) {
-			p := newPlaces(1)
-			_, err := p.take(t.Context(), "", "first")
-			must.NoError(t, err)
-			var has atomic.Bool
-			go func() {
-				_, err := p.take(t.Context(), "other", "second")
-				has.Store(err == nil)
-			}()
-			synctest.Wait()
-			must.False(t, has.Load())
-			p.setLimit(higher)
-			synctest.Wait()
-			must.True(t, has.Load(), must.Sprintf("a limit of %d is not seen", higher))
-		})
-	}
 }
 
 // TestGettingAnImageEnds, whatever the job says about it.

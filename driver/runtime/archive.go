@@ -31,14 +31,7 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 	}
 	defer func() { done(err) }()
 	store := newArchiveStore(r.client.ContentStore())
-	plain, err := decompress(tar)
-	if err != nil {
-		return Image{}, fmt.Errorf("import image archive: %w", err)
-	}
-	defer plain.Close()
-	bounded := r.boundedTar(plain)
-	defer bounded.Close()
-	index, err := archive.ImportIndex(ctx, store, bounded)
+	index, err := r.importIndex(ctx, store, tar)
 	if err != nil {
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
@@ -69,6 +62,23 @@ func (r *Runtime) Import(ctx context.Context, tar io.Reader, snapshotter string)
 		return Image{}, fmt.Errorf("import image archive: %w", err)
 	}
 	return r.ready(ctx, client.NewImage(r.client, stored), snapshotter)
+}
+
+// importIndex writes an archive's blobs to containerd, and returns its index.
+func (r *Runtime) importIndex(ctx context.Context, store content.Store, tar io.Reader) (ispec.Descriptor, error) {
+	give, err := r.unpackPlace(ctx)
+	if err != nil {
+		return ispec.Descriptor{}, err
+	}
+	defer give()
+	plain, err := decompress(tar)
+	if err != nil {
+		return ispec.Descriptor{}, err
+	}
+	defer plain.Close()
+	bounded := r.boundedTar(plain)
+	defer bounded.Close()
+	return archive.ImportIndex(ctx, store, bounded)
 }
 
 // onlyManifest returns the image that an archive's index names. It may be a

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // Labels on images. They are in containerd, not in memory, so that several
@@ -141,20 +139,10 @@ func (r *Runtime) CollectImages(ctx context.Context, before time.Time) ([]string
 		if err := r.client.ImageService().Delete(ctx, image.Name); err != nil && !errdefs.IsNotFound(err) {
 			return removed, fmt.Errorf("remove image %q: %w", image.Name, err)
 		}
-		r.forget(image.Target.Digest)
+		r.configs.forget(image.Target.Digest)
 		removed = append(removed, image.Name)
 	}
 	return removed, nil
-}
-
-// forget drops what is known of an image that is there no more.
-func (r *Runtime) forget(d digest.Digest) {
-	r.configs.Range(func(key, _ any) bool {
-		if strings.HasPrefix(key.(string), string(d)+" ") {
-			r.configs.Delete(key)
-		}
-		return true
-	})
 }
 
 func unusedSince(image images.Image, before time.Time) bool {

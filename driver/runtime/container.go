@@ -139,7 +139,7 @@ func (r *Runtime) Create(ctx context.Context, n NewContainer) (*Container, error
 	}
 	if errdefs.IsNotFound(err) {
 		// The image's layers were removed, and the image alone came back.
-		r.forget(n.Image.Digest)
+		r.configs.forget(n.Image.Digest)
 		if err = r.unpack(ctx, n.Image.handle, n.Image.snapshotter); err == nil {
 			handle, err = r.newContainer(ctx, n, options)
 		}

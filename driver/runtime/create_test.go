@@ -73,7 +73,7 @@ func TestWhatCreateMakesOfWhatWasLeft(t *testing.T) {
 		must.ErrorIs(t, err, c.err, must.Sprint(name))
 		must.Eq(t, c.unpacks, s.unpacks, must.Sprint(name))
 		must.MapEmpty(t, m.leases, must.Sprint(name))
-		_, known := r.configs.Load(s.target.Digest.String() + " one")
+		_, known := r.configs.get(s.target.Digest.String() + " one")
 		must.Eq(t, c.unpacks == "", known, must.Sprint(name, "what is not there is forgotten"))
 		if c.err == nil {
 			must.Eq(t, "record", string(made.Record))

@@ -43,7 +43,7 @@ func (r *Runtime) unpack(ctx context.Context, handle client.Image, snapshotter s
 	if err != nil {
 		return fmt.Errorf("read manifest of image %q: %w", handle.Name(), err)
 	}
-	if err := checkKinds(manifest.Layers); err != nil {
+	if err := errors.Join(checkCount(manifest.Layers), checkKinds(manifest.Layers)); err != nil {
 		return fmt.Errorf("unpack image %q: %w", handle.Name(), err)
 	}
 	err = handle.Unpack(ctx, snapshotter)
@@ -89,8 +89,8 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 	// What containerd holds by a digest never changes, and while the image is
 	// there its layers stay unpacked.
 	key := string(image.Digest) + " " + snapshotter
-	if known, ok := r.configs.Load(key); ok {
-		image.Config = known.(ispec.ImageConfig)
+	if known, ok := r.configs.get(key); ok {
+		image.Config = known
 		return image, nil
 	}
 	if err := checkDescriptions(ctx, handle.ContentStore(), handle.Target()); err != nil {
@@ -118,7 +118,7 @@ func (r *Runtime) ready(ctx context.Context, handle client.Image, snapshotter st
 		return Image{}, fmt.Errorf("read config of image %q: %w", handle.Name(), err)
 	}
 	image.Config = parsed.Config
-	r.configs.Store(key, parsed.Config)
+	r.configs.put(key, parsed.Config, len(text))
 	return image, nil
 }
 

@@ -121,7 +121,7 @@ func TestWhatAnImageNeedsToBeReady(t *testing.T) {
 		must.Eq(t, c.fails, err != nil, must.Sprint(name, err))
 		must.Eq(t, strings.Repeat("one ", c.unpacks), s.unpacks, must.Sprint(name))
 		must.MapEmpty(t, m.leases, must.Sprint(name))
-		_, known := r.configs.Load(s.target.Digest.String() + " one")
+		_, known := r.configs.get(s.target.Digest.String() + " one")
 		must.Eq(t, !c.fails, known, must.Sprint(name))
 		if c.fails {
 			continue
@@ -204,7 +204,7 @@ func TestALayerIsUnpacked(t *testing.T) {
 	}{
 		"plain":               {layer: plain},
 		"packed":              {layer: gzipOf(t, plain)},
-		"with text behind it": {layer: append(make([]byte, 3000), "text"...), limit: 5000},
+		"with text behind it": {layer: append(make([]byte, 3000), "text"...), limit: 5000, refused: true},
 		"too much behind it":  {layer: make([]byte, 3<<20), limit: 2 << 20, refused: true},
 		"cut off":             {layer: gzipOf(t, plain)[:20], refused: true},
 		"no gzip":             {layer: []byte("\x1f\x8b\x08 no gzip at all"), refused: true},
@@ -295,8 +295,8 @@ func TestWhatIsToldOfSizes(t *testing.T) {
 	must.ErrorContains(t, (&Runtime{config: Config{MaxImageBytes: 3 << 20}}).tooLarge(), "larger than the 3 MiB that")
 	left := &room{limit: 5 << 20}
 	must.ErrorContains(t, left.take(&left.files, 6<<20), "larger than the 5 MiB that")
-	must.ErrorContains(t, checkDescription(ispec.Descriptor{MediaType: "a/b"}, 8<<20+1), "a/b, has 8388609 bytes, and 8388608 are allowed")
-	must.NoError(t, checkDescription(ispec.Descriptor{}, 8<<20))
+	must.ErrorContains(t, checkDescription(ispec.Descriptor{MediaType: "a/b"}, 1<<20+1), "a/b, has 1048577 bytes, and 1048576 are allowed")
+	must.NoError(t, checkDescription(ispec.Descriptor{}, 1<<20))
 }
 
 // TestAPullThatFailedChangesNoImage that was there, and leaves none.

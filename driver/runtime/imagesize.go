@@ -12,15 +12,21 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // What describes an image is read into the memory of this process, as a whole, and
 // its size is the author's choice. Layers are not read here.
 
-// maxDescription is how large a manifest, an index or a configuration may be. Those
-// of real images have some kilobytes; registries refuse manifests above 4 MiB.
-const maxDescription = 8 << 20
+const (
+	// maxDescription is how large a manifest, an index or a configuration may be. Those of
+	// real images have some kilobytes. In memory it takes up to twenty times that.
+	maxDescription = 1 << 20
+	// maxLayers is how many layers an image may have: as many as Docker builds, and overlay
+	// mounts, at most.
+	maxLayers = 127
+)
 
 // ErrImageTooLarge means that an image is not what images are.
 var ErrImageTooLarge = errors.New("the image is refused")
@@ -45,10 +51,18 @@ func (r *Runtime) boundedHandler(next images.Handler) images.Handler {
 		}
 		children, err := next.Handle(ctx, desc)
 		if err == nil && images.IsManifestType(desc.MediaType) && len(children) > 0 {
-			err = errors.Join(checkDescription(children[0], children[0].Size), r.checkSize(children), checkKinds(children))
+			err = errors.Join(checkDescription(children[0], children[0].Size), r.checkSize(children), checkKinds(children), checkCount(children[1:]))
 		}
 		return children, err
 	})
+}
+
+// checkCount refuses an image of too many layers.
+func checkCount(layers []ispec.Descriptor) error {
+	if len(layers) > maxLayers {
+		return fmt.Errorf("%w: it has %d layers, and %d are allowed", ErrImageTooLarge, len(layers), maxLayers)
+	}
+	return nil
 }
 
 // checkSize refuses an image whose parts are too large together, as they are fetched.
@@ -84,10 +98,12 @@ func checkDescriptions(ctx context.Context, store content.Store, target ispec.De
 		}
 		return checkDescription(desc, info.Size)
 	}
+	seen := map[digest.Digest]bool{}
 	return images.Walk(ctx, images.HandlerFunc(func(ctx context.Context, desc ispec.Descriptor) ([]ispec.Descriptor, error) {
-		if images.IsLayerType(desc.MediaType) {
+		if images.IsLayerType(desc.MediaType) || seen[desc.Digest] {
 			return nil, nil
 		}
+		seen[desc.Digest] = true
 		if err := check(ctx, desc); err != nil {
 			return nil, err
 		}

@@ -95,6 +95,11 @@ func (r *Runtime) contentOf(ctx context.Context, layer ispec.Descriptor) (digest
 	if known := info.Labels[labels.LabelUncompressed]; known != "" {
 		return digest.Digest(known), nil
 	}
+	give, err := r.unpackPlace(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer give()
 	plain, err := r.plainLayer(ctx, layer)
 	if err != nil {
 		return "", err

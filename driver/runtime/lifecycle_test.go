@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/opencontainers/go-digest"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/shoenig/test/must"
 	"github.com/shoenig/test/wait"
@@ -396,7 +397,7 @@ func TestImagesAreCollected(t *testing.T) {
 		must.Eq(t, []string{idle.Name}, removed)
 		_, err = r.Image(ctx, idle.Name, "")
 		must.ErrorIs(t, err, ErrNoImage)
-		_, known := r.configs.Load(idle.Digest.String() + " overlayfs")
+		_, known := r.configs.get(idle.Digest.String() + " overlayfs")
 		must.False(t, known, must.Sprint("it is forgotten"))
 		for _, name := range []string{used.Name, touched.Name, theirs.Name} {
 			image, err := r.Image(ctx, name, "")
@@ -423,19 +424,29 @@ func TestImagesAreCollected(t *testing.T) {
 }
 
 func TestForgetDropsOneImageOnly(t *testing.T) {
-	var r Runtime
+	var c configs
 	one, two := digest.FromString("one"), digest.FromString("two")
 	for _, key := range []string{string(one) + " overlayfs", string(one) + " native", string(two) + " overlayfs"} {
-		r.configs.Store(key, key)
+		c.put(key, ispec.ImageConfig{User: key}, 1)
 	}
-	r.forget(one)
-	left := 0
-	r.configs.Range(func(key, _ any) bool {
-		left++
-		must.Eq(t, string(two)+" overlayfs", key.(string))
-		return true
-	})
-	must.Eq(t, 1, left)
+	c.forget(one)
+	must.MapLen(t, 1, c.all)
+	left, known := c.get(string(two) + " overlayfs")
+	must.True(t, known)
+	must.Eq(t, string(two)+" overlayfs", left.User)
+}
+
+// TestSoManyConfigsAreRemembered: how many images there are is up to their authors.
+func TestSoManyConfigsAreRemembered(t *testing.T) {
+	var c configs
+	c.put("large", ispec.ImageConfig{}, maxRememberedConfig+1)
+	must.MapEmpty(t, c.all)
+	for n := range 10 * maxConfigs {
+		c.put(fmt.Sprint(n), ispec.ImageConfig{}, maxRememberedConfig)
+		must.LessEq(t, maxConfigs, len(c.all))
+	}
+	_, known := c.get(fmt.Sprint(10*maxConfigs - 1))
+	must.True(t, known)
 }
 
 // TestATaskHasTheImagesUser where it names none itself.

@@ -174,7 +174,7 @@ var operations = map[string]operation{
 		}
 	},
 	"image": func(f fixture) func(context.Context) error {
-		f.forget(f.image.Digest)
+		f.configs.forget(f.image.Digest)
 		return func(ctx context.Context) error { _, err := f.Runtime.Image(ctx, f.image.Name, ""); return err }
 	},
 	"touch image": func(f fixture) func(context.Context) error {

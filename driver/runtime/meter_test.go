@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -14,40 +15,108 @@ import (
 	"github.com/shoenig/test/must"
 )
 
+// waitsFor is a pull that one caller waits for, with what it does about its registry.
+func waitsFor(t *testing.T, p Pull, registry func(context.Context, *meter)) (time.Duration, error) {
+	t.Helper()
+	var g pullGroup
+	began := time.Now()
+	_, err := g.do(t.Context(), "key", p, func(ctx context.Context, m *meter) (Image, error) {
+		registry(ctx, m)
+		return Image{}, ctx.Err()
+	})
+	return time.Since(began), err
+}
+
 // TestAPullThatOnlyTricklesIsIdle: a registry with one byte per second would keep a
 // start for ever.
 func TestAPullThatOnlyTricklesIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		m := newMeter(ctx, Pull{IdleTimeout: 5 * time.Minute}, cancel)
-		m.wait(1)
-		began := time.Now()
-		for ctx.Err() == nil && time.Since(began) < time.Hour {
-			time.Sleep(time.Second)
-			m.add(1)
-		}
-		must.ErrorIs(t, context.Cause(ctx), ErrPullIdle)
-		must.Eq(t, 5*time.Minute, time.Since(began).Truncate(time.Minute))
+		took, err := waitsFor(t, Pull{IdleTimeout: 5 * time.Minute}, func(ctx context.Context, m *meter) {
+			m.wait(1)
+			for range 3600 {
+				if !pauseIn(ctx, time.Second) {
+					return
+				}
+				m.add(1)
+			}
+		})
+		must.ErrorIs(t, err, ErrPullIdle)
+		must.Eq(t, 5*time.Minute, took.Truncate(time.Minute))
 	})
 }
 
-// TestAPullTellsHowFarItIs every five seconds, until it ends.
+func pauseIn(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// TestAPullTellsHowFarItIs every five seconds, until it ends, to each that waits for it.
 func TestAPullTellsHowFarItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		var told []int64
-		m := newMeter(ctx, Pull{Progress: func(received int64) { told = append(told, received) }}, cancel)
-		m.add(3)
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		must.Eq(t, []int64{3}, told)
-		m.add(4)
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		must.Eq(t, []int64{3, 7}, told)
-		cancel(nil)
-		time.Sleep(time.Hour)
-		must.Len(t, 2, told)
+		var g pullGroup
+		pull := func(ctx context.Context, m *meter) (Image, error) {
+			m.add(3)
+			time.Sleep(6 * time.Second)
+			m.add(4)
+			time.Sleep(6 * time.Second)
+			return Image{}, nil
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				var told []int64
+				_, err := g.do(t.Context(), "key", Pull{Progress: func(received int64) { told = append(told, received) }}, pull)
+				must.NoError(t, err)
+				must.Eq(t, []int64{3, 7}, told)
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestPatienceIsPerWaiter: one that gives up early, or joins a pull that has waited for
+// long, takes nothing from the others, and none waits for a pull that another left hanging.
+func TestPatienceIsPerWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g pullGroup
+		pulls := 0
+		pull := func(ctx context.Context, m *meter) (Image, error) {
+			pulls++
+			m.wait(1)
+			if pulls == 1 {
+				<-ctx.Done() // a connection that is dead
+				return Image{}, ctx.Err()
+			}
+			time.Sleep(time.Second)
+			return Image{Name: "a"}, nil
+		}
+		var wg sync.WaitGroup
+		for _, patience := range []time.Duration{time.Second, 20 * time.Second, 5 * time.Minute} {
+			wg.Go(func() {
+				began := time.Now()
+				_, err := g.do(t.Context(), "key", Pull{Ref: "a", IdleTimeout: patience}, pull)
+				must.ErrorIs(t, err, ErrPullIdle)
+				must.Eq(t, patience, time.Since(began))
+			})
+		}
+		time.Sleep(15 * time.Second)
+		wg.Go(func() {
+			began := time.Now()
+			_, err := g.do(t.Context(), "key", Pull{Ref: "a", IdleTimeout: 10 * time.Second}, pull)
+			must.ErrorIs(t, err, ErrPullIdle)
+			must.Eq(t, 10*time.Second, time.Since(began))
+		})
+		time.Sleep(stalled)
+		image, err := g.do(t.Context(), "key", Pull{Ref: "a", IdleTimeout: 10 * time.Second}, pull)
+		must.NoError(t, err)
+		must.Eq(t, "a", image.Name)
+		must.Eq(t, 2, pulls)
+		wg.Wait()
+		must.MapEmpty(t, g.flight)
 	})
 }
 
@@ -62,7 +131,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 		{http.MethodGet, 200, 1, false}, {http.MethodGet, 299, 1, false}, {http.MethodGet, 300, 0, false}, {http.MethodGet, 404, 0, false},
 		{http.MethodHead, 200, 0, false}, {http.MethodGet, 401, 0, true}, {http.MethodGet, 403, 0, true},
 	} {
-		m := newMeter(t.Context(), Pull{}, func(error) {})
+		m := &meter{}
 		m.denied.Store(!row.denied)
 		resp, err := m.wrap(roundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: row.status, Body: io.NopCloser(strings.NewReader("text"))}, nil
@@ -82,19 +151,20 @@ func TestWhatIsWaitedFor(t *testing.T) {
 // silent.
 func TestUnpackingIsNotWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		m := newMeter(ctx, Pull{IdleTimeout: 5 * time.Minute}, cancel)
-		m.wait(1)
-		for range 100 { // a slow line that moves
-			time.Sleep(4 * time.Minute)
-			m.add(leastProgress)
-		}
-		m.wait(-1)
-		time.Sleep(24 * time.Hour)
-		must.NoError(t, ctx.Err())
-		m.wait(1) // the next layer
-		time.Sleep(6 * time.Minute)
-		must.ErrorIs(t, context.Cause(ctx), ErrPullIdle)
+		unpacked := false
+		_, err := waitsFor(t, Pull{IdleTimeout: 5 * time.Minute}, func(ctx context.Context, m *meter) {
+			m.wait(1)
+			for range 100 { // a slow line that moves
+				time.Sleep(4 * time.Minute)
+				m.add(leastProgress)
+			}
+			m.wait(-1)
+			unpacked = pauseIn(ctx, 24*time.Hour)
+			m.wait(1) // the next layer
+			pauseIn(ctx, 6*time.Minute)
+		})
+		must.ErrorIs(t, err, ErrPullIdle)
+		must.True(t, unpacked)
 	})
 }
 
@@ -119,7 +189,7 @@ func TestShortBodiesEnd(t *testing.T) {
 func TestOnlyAnswersOfALoginAreShort(t *testing.T) {
 	for size, whole := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
 		for _, accepts := range []string{"", "application/octet-stream"} {
-			m := newMeter(t.Context(), Pull{}, func(error) {})
+			m := &meter{}
 			next := roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", size)))}, nil
 			})
@@ -144,7 +214,7 @@ func TestAnswersOfRegistriesAreAsTheyAre(t *testing.T) {
 		strings.Repeat("gzip,", 1000): false,
 	} {
 		closed := false
-		m := newMeter(t.Context(), Pull{}, func(error) {})
+		m := &meter{}
 		next := roundTripper(func(req *http.Request) (*http.Response, error) {
 			must.Eq(t, "identity", req.Header.Get("Accept-Encoding"))
 			header := http.Header{}

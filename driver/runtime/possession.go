@@ -128,7 +128,12 @@ func (r *provingResolver) prove(ctx context.Context, handle client.Image) error 
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(provers)
+	asked := map[digest.Digest]bool{}
 	for _, blob := range append(manifest.Layers, manifest.Config) {
+		if asked[blob.Digest] {
+			continue
+		}
+		asked[blob.Digest] = true
 		group.Go(func() error {
 			if err := r.proveBlob(ctx, store, blob.Digest); err != nil {
 				return fmt.Errorf("ask the registry for %s: %w", blob.Digest, err)

@@ -26,9 +26,9 @@ type Pull struct {
 	Ref         string
 	Snapshotter string
 	Credentials Credentials
-	// IdleTimeout ends a pull that waits for its registry and receives next to nothing
-	// for so long; 0 for never. A big image over a slow line may take as long as it
-	// moves, and unpacking is not waiting.
+	// IdleTimeout is how long the caller waits for a pull that waits for its registry and
+	// receives next to nothing; 0 for as long as it takes. A big image over a slow line may
+	// take as long as it moves, and unpacking is not waiting.
 	IdleTimeout time.Duration
 	// Access is kept with the image, for whoever wants it without asking the registry.
 	Access string
@@ -47,20 +47,27 @@ var (
 )
 
 // Pull fetches and unpacks an image.
-func (r *Runtime) Pull(ctx context.Context, p Pull) (_ Image, err error) {
-	ctx, cancel := context.WithCancelCause(r.withRoom(r.with(ctx)))
-	defer cancel(nil)
-	ctx, done, err := r.protect(ctx)
+func (r *Runtime) Pull(ctx context.Context, p Pull) (Image, error) {
+	var alone pullGroup
+	return alone.do(ctx, "", p, func(ctx context.Context, m *meter) (Image, error) { return r.pull(ctx, p, m) })
+}
+
+func (r *Runtime) pull(ctx context.Context, p Pull, meter *meter) (_ Image, err error) {
+	ctx, done, err := r.protect(r.withRoom(r.with(ctx)))
 	if err != nil {
 		return Image{}, err
 	}
 	defer func() { done(err) }()
+	ctx, abort := r.withOwnIngests(ctx)
+	defer func() {
+		if err != nil {
+			abort()
+		}
+	}()
 	have, err := r.client.ImageService().Get(ctx, p.Ref)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return Image{}, fmt.Errorf("look up image %q: %w", p.Ref, err)
 	}
-	meter := newMeter(ctx, p, cancel)
-
 	named, err := reference.ParseDockerRef(p.Ref)
 	if err != nil {
 		return Image{}, fmt.Errorf("image %q is not a reference: %w", p.Ref, err)
@@ -77,7 +84,8 @@ func (r *Runtime) Pull(ctx context.Context, p Pull) (_ Image, err error) {
 		// Of layers that are unpacked already too: verifyLayers reads all.
 		client.WithUnpackOpts([]client.UnpackOpt{client.WithUnpackFetchAllContent()}),
 		client.WithPullLabels(pending),
-		client.WithImageHandlerWrapper(r.boundedHandler),
+		client.WithImageHandlerWrapper(func(next images.Handler) images.Handler { return onceEach(r.boundedHandler(next)) }),
+		client.WithMaxConcurrentDownloads(downloads),
 		client.WithPullSnapshotter(r.snapshotter(p.Snapshotter)),
 	}
 	handle, err := r.client.Pull(ctx, p.Ref, options...)
@@ -155,19 +163,19 @@ func (m *meter) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// meter counts what a pull receives, and ends the pull when nothing comes.
+// downloads is how many parts of an image are fetched at once.
+const downloads = 3
+
+// meter counts what a pull receives, and knows for how long nothing has come.
 type meter struct {
 	received atomic.Int64
 	// denied is whether the last answer was a refusal. Containerd's errors tell
 	// that in their text only.
-	denied   atomic.Bool
-	cancel   context.CancelCauseFunc
-	timeout  time.Duration
-	mu       sync.Mutex
-	idle     *time.Timer // runs while a request waits for the registry
-	waiting  int
-	recent   int64 // bytes since the timer began
-	progress func(int64)
+	denied  atomic.Bool
+	mu      sync.Mutex
+	waiting int       // requests that wait for the registry
+	since   time.Time // when they began to wait, or last had leastProgress
+	recent  int64     // bytes since then
 }
 
 const (
@@ -176,26 +184,6 @@ const (
 	// sends a byte now and then sends nothing.
 	leastProgress = 64 << 10
 )
-
-// newMeter is a meter of the pull that ends with ctx, which cancel cancels.
-func newMeter(ctx context.Context, p Pull, cancel context.CancelCauseFunc) *meter {
-	m := &meter{timeout: p.IdleTimeout, progress: p.Progress, cancel: cancel}
-	if p.Progress != nil {
-		go m.report(ctx)
-	}
-	return m
-}
-
-func (m *meter) report(ctx context.Context) {
-	for tick := time.Tick(progressInterval); ; {
-		select {
-		case <-tick:
-			m.progress(m.received.Load())
-		case <-ctx.Done():
-			return
-		}
-	}
-}
 
 // wait says that one more request waits for the registry, or one less. The time runs
 // while there are any.
@@ -207,17 +195,7 @@ func (m *meter) wait(change int) {
 }
 
 // restart begins the idle time anew; the caller holds the lock.
-func (m *meter) restart() {
-	m.recent = 0
-	if m.idle != nil {
-		m.idle.Stop()
-		m.idle = nil
-	}
-	if m.waiting > 0 && m.timeout != 0 {
-		timeout := m.timeout
-		m.idle = time.AfterFunc(timeout, func() { m.cancel(fmt.Errorf("%w for %s", ErrPullIdle, timeout)) })
-	}
-}
+func (m *meter) restart() { m.since, m.recent = time.Now(), 0 }
 
 func (m *meter) add(n int) {
 	m.received.Add(int64(n))
@@ -226,6 +204,16 @@ func (m *meter) add(n int) {
 	if m.recent += int64(n); m.recent >= leastProgress {
 		m.restart()
 	}
+}
+
+// idle is for how long the pull has waited for its registry in vain.
+func (m *meter) idle() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting == 0 {
+		return 0
+	}
+	return time.Since(m.since)
 }
 
 func (m *meter) wrap(next http.RoundTripper) http.RoundTripper {
@@ -316,8 +304,8 @@ func (b *shortBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pullGroup lets tasks that want the same image share one pull. The pull ends
-// when the last of them has gone.
+// pullGroup lets tasks that want the same image share one pull. Each has its own
+// patience, and the pull ends when the last of them has gone.
 type pullGroup struct {
 	mu     sync.Mutex
 	flight map[string]*flight
@@ -325,29 +313,71 @@ type pullGroup struct {
 
 type flight struct {
 	waiters int
+	meter   meter
 	cancel  context.CancelFunc
 	done    chan struct{}
 	image   Image
 	err     error
 }
 
+const (
+	// stalled is for how long a pull may have received nothing to be joined. A registry that
+	// answers others does not answer this one.
+	stalled = 30 * time.Second
+	// lastWords is how long the last one to leave a pull waits for it to tidy up.
+	lastWords = 2 * time.Second
+)
+
+type pullFunc func(context.Context, *meter) (Image, error)
+
 // do runs pull once for all callers with the same key.
-func (g *pullGroup) do(ctx context.Context, key string, pull func(context.Context) (Image, error)) (Image, error) {
+func (g *pullGroup) do(ctx context.Context, key string, p Pull, pull pullFunc) (Image, error) {
 	f := g.join(key, pull)
-	select {
-	case <-f.done:
-		g.leave(key, f)
-		return f.image, f.err
-	case <-ctx.Done():
-		g.leave(key, f)
-		return Image{}, ctx.Err()
+	image, err := f.wait(ctx, p)
+	if g.leave(key, f) {
+		select {
+		case <-f.done:
+		case <-time.After(lastWords):
+		}
+	}
+	return image, err
+}
+
+// wait waits for the end of a pull as long as one caller does.
+func (f *flight) wait(ctx context.Context, p Pull) (Image, error) {
+	var progress <-chan time.Time
+	if p.Progress != nil {
+		tick := time.NewTicker(progressInterval)
+		defer tick.Stop()
+		progress = tick.C
+	}
+	patience, joined := time.NewTimer(p.IdleTimeout), time.Now()
+	defer patience.Stop()
+	if p.IdleTimeout == 0 {
+		patience.Stop()
+	}
+	for {
+		select {
+		case <-f.done:
+			return f.image, f.err
+		case <-ctx.Done():
+			return Image{}, ctx.Err()
+		case <-progress:
+			p.Progress(f.meter.received.Load())
+		case <-patience.C:
+			idle := min(f.meter.idle(), time.Since(joined))
+			if idle >= p.IdleTimeout {
+				return Image{}, fmt.Errorf("pull image %q: %w for %s", p.Ref, ErrPullIdle, p.IdleTimeout)
+			}
+			patience.Reset(p.IdleTimeout - idle)
+		}
 	}
 }
 
-func (g *pullGroup) join(key string, pull func(context.Context) (Image, error)) *flight {
+func (g *pullGroup) join(key string, pull pullFunc) *flight {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if f, ok := g.flight[key]; ok {
+	if f, ok := g.flight[key]; ok && f.meter.idle() < stalled {
 		f.waiters++
 		return f
 	}
@@ -359,7 +389,7 @@ func (g *pullGroup) join(key string, pull func(context.Context) (Image, error)) 
 	g.flight[key] = f
 	go func() {
 		defer close(f.done)
-		f.image, f.err = pull(ctx)
+		f.image, f.err = pull(ctx, &f.meter)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.flight[key] == f {
@@ -369,21 +399,23 @@ func (g *pullGroup) join(key string, pull func(context.Context) (Image, error)) 
 	return f
 }
 
-func (g *pullGroup) leave(key string, f *flight) {
+// leave reports whether it was the last who left.
+func (g *pullGroup) leave(key string, f *flight) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f.waiters--
 	if f.waiters > 0 {
-		return
+		return false
 	}
 	f.cancel()
 	if g.flight[key] == f {
 		delete(g.flight, key)
 	}
+	return true
 }
 
 // PullShared is Pull, with callers of the same key sharing one download. Key
 // must tell apart what differs in reference, snapshotter and login.
 func (r *Runtime) PullShared(ctx context.Context, key string, p Pull) (Image, error) {
-	return r.pulls.do(ctx, key, func(ctx context.Context) (Image, error) { return r.Pull(ctx, p) })
+	return r.pulls.do(ctx, key, p, func(its context.Context, m *meter) (Image, error) { return r.pull(sameTenant(its, ctx), p, m) })
 }

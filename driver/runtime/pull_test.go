@@ -24,7 +24,7 @@ func TestPullGroupSharesOnePull(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() {
-				image, err := g.do(t.Context(), "a", func(context.Context) (Image, error) {
+				image, err := g.do(t.Context(), "a", Pull{}, func(context.Context, *meter) (Image, error) {
 					pulls++
 					<-release
 					return Image{Name: "a"}, nil
@@ -47,7 +47,7 @@ func TestPullEndsWithItsLastWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g pullGroup
 		ended := make(chan struct{})
-		pull := func(ctx context.Context) (Image, error) {
+		pull := func(ctx context.Context, _ *meter) (Image, error) {
 			<-ctx.Done()
 			close(ended)
 			return Image{}, ctx.Err()
@@ -56,7 +56,7 @@ func TestPullEndsWithItsLastWaiter(t *testing.T) {
 		second, cancelSecond := context.WithCancel(t.Context())
 		for _, ctx := range []context.Context{first, second} {
 			go func() {
-				if _, err := g.do(ctx, "a", pull); !errors.Is(err, context.Canceled) {
+				if _, err := g.do(ctx, "a", Pull{}, pull); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v", err)
 				}
 			}()
@@ -79,7 +79,7 @@ func TestAPullThatWasLeftIsNotJoined(t *testing.T) {
 	var g pullGroup
 	release := make(chan struct{})
 	join := func() *flight {
-		return g.join("a", func(context.Context) (Image, error) { <-release; return Image{}, nil })
+		return g.join("a", func(context.Context, *meter) (Image, error) { <-release; return Image{}, nil })
 	}
 	left := join()
 	must.True(t, left == join())
@@ -99,10 +99,10 @@ func TestAPullThatWasLeftIsNotJoined(t *testing.T) {
 func TestOneOfTwoPullsEndsAlone(t *testing.T) {
 	var g pullGroup
 	ends := make(chan struct{})
-	left := g.join("a", func(context.Context) (Image, error) { <-ends; return Image{}, nil })
+	left := g.join("a", func(context.Context, *meter) (Image, error) { <-ends; return Image{}, nil })
 	g.leave("a", left)
 	goesOn := make(chan struct{})
-	next := g.join("a", func(context.Context) (Image, error) { <-goesOn; return Image{}, nil })
+	next := g.join("a", func(context.Context, *meter) (Image, error) { <-goesOn; return Image{}, nil })
 	close(ends)
 	<-left.done
 	must.True(t, next == g.join("a", nil))
@@ -110,26 +110,28 @@ func TestOneOfTwoPullsEndsAlone(t *testing.T) {
 	<-next.done
 }
 
-func TestMeterEndsAnIdlePull(t *testing.T) {
+func TestMeterSaysHowLongNothingCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		m := newMeter(ctx, Pull{IdleTimeout: 10 * time.Second}, cancel)
+		var m meter
 		time.Sleep(time.Minute) // the bubble's clock
+		must.Zero(t, m.idle())
 		m.wait(1)
 		for range 5 {
 			time.Sleep(9 * time.Second)
+			must.Eq(t, 9*time.Second, m.idle())
 			m.add(64 << 10)
-		}
-		if ctx.Err() != nil {
-			t.Fatal("a pull that moves was ended")
+			must.Zero(t, m.idle())
 		}
 		time.Sleep(9 * time.Second)
 		m.add(64<<10 - 1)
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if !errors.Is(context.Cause(ctx), ErrPullIdle) {
-			t.Errorf("cause is %v", context.Cause(ctx))
-		}
+		must.Eq(t, 11*time.Second, m.idle())
+		m.add(1)
+		must.Zero(t, m.idle())
+		time.Sleep(time.Second)
+		m.wait(-1)
+		time.Sleep(time.Second)
+		must.Zero(t, m.idle())
 	})
 }
 
@@ -153,7 +155,7 @@ func TestPullsAreSharedByMany(t *testing.T) {
 	var pulls []context.Context
 	together(func(worker, n int) {
 		key := fmt.Sprint(n % 2)
-		image, err := g.do(t.Context(), key, func(ctx context.Context) (Image, error) {
+		image, err := g.do(t.Context(), key, Pull{}, func(ctx context.Context, _ *meter) (Image, error) {
 			mu.Lock()
 			pulls = append(pulls, ctx)
 			mu.Unlock()
@@ -173,7 +175,7 @@ func TestPullsAreSharedByMany(t *testing.T) {
 }
 
 func TestRequestsAreCountedByMany(t *testing.T) {
-	m := newMeter(t.Context(), Pull{IdleTimeout: time.Hour}, func(error) {})
+	m := &meter{}
 	together(func(worker, n int) {
 		m.wait(1)
 		m.add(1)
@@ -198,7 +200,7 @@ func TestRequestsAreCountedByMany(t *testing.T) {
 	<-counted
 	must.Eq(t, 8*5000+1, m.recent)
 	must.Eq(t, 0, m.waiting)
-	must.Nil(t, m.idle)
+	must.Zero(t, m.idle())
 	must.Eq(t, 2*8*5000+1, m.received.Load())
 }
 
@@ -230,7 +232,7 @@ func (c closer) Close() error { return c.err }
 // TestAnAnswerIsClosedOnce for the meter, and each time for whoever sent it.
 func TestAnAnswerIsClosedOnce(t *testing.T) {
 	failed := errors.New("failed")
-	m := newMeter(t.Context(), Pull{}, func(error) {})
+	m := &meter{}
 	m.wait(2)
 	body := &meteredBody{ReadCloser: closer{strings.NewReader("x"), failed}, meter: m}
 	for range 2 {

@@ -256,7 +256,7 @@ func TestWhyAPullFailed(t *testing.T) {
 		want   error
 	}{
 		"nobody knows":     {nil, failed, false, failed},
-		"it was idle":      {ErrPullIdle, failed, true, ErrPullIdle},
+		"it was given up":  {context.Canceled, failed, true, context.Canceled},
 		"denied":           {nil, failed, true, ErrPullDenied},
 		"missing":          {nil, errdefs.ErrNotFound, false, ErrPullMissing},
 		"too large":        {nil, ErrImageTooLarge, true, ErrImageTooLarge},
@@ -268,7 +268,7 @@ func TestWhyAPullFailed(t *testing.T) {
 		if c.cause != nil {
 			cancel(c.cause)
 		}
-		m := newMeter(ctx, Pull{}, cancel)
+		m := &meter{}
 		m.denied.Store(c.denied)
 		got := m.explain(ctx, c.err)
 		must.ErrorIs(t, got, c.want, must.Sprint(name))

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -27,6 +28,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nomad-gpu/nomad-gpu/driver/places"
 )
 
 // Config says which containerd to use, and how.
@@ -60,10 +63,12 @@ type Runtime struct {
 	client *client.Client
 	pulls  pullGroup
 	// held are the IDs of the containerd leases that this process uses now.
-	held sync.Map
-	// configs are ispec.ImageConfig by digest and snapshotter, of images that
-	// were seen unpacked.
-	configs sync.Map
+	held    sync.Map
+	configs configs
+	// unpacks are the places of layers that are read in this process; many takes one whose
+	// names need more memory than the others have.
+	unpacks *places.Places
+	many    chan struct{}
 }
 
 // A containerd that is away is looked for after the first pause, and then after longer
@@ -76,14 +81,15 @@ const (
 
 // New makes a Runtime. It does not need containerd to be there yet.
 func New(config Config) (*Runtime, error) {
-	r := &Runtime{config: config}
+	r, store := &Runtime{config: config, unpacks: places.New(maxUnpacks), many: make(chan struct{}, 1)}, &ownIngests{}
 	pauses := backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause}
 	c, err := client.New(config.Socket, client.WithDefaultNamespace(config.Namespace), client.WithTimeout(longestPause),
 		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: longestPause})}),
-		client.WithServices(client.WithDiffService(unpacker{r})))
+		client.WithServices(client.WithDiffService(unpacker{r}), client.WithContentStore(store)))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", config.Socket, err)
 	}
+	store.Store = proxy.NewContentStore(c.Conn())
 	logger := logrus.New()
 	logger.SetOutput(config.Log)
 	if config.Log == nil {

@@ -3,6 +3,7 @@ package runtime
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,14 +31,21 @@ import (
 const (
 	// leastFile is what a file takes at least, so that empty ones run out too.
 	leastFile = 4 << 10
+	// maxUnpacks is how many layers and archives are unpacked at once, on the whole node.
+	maxUnpacks = 8
 	// maxNames bounds what is remembered of a layer's files while it is unpacked: their
-	// names, and the attributes of directories. It is enough for two million files.
-	maxNames = 512 << 20
+	// names, and the attributes of directories. It is enough for two million files. Of the
+	// layers that are unpacked at the same time one may take more than manyNames.
+	maxNames  = 512 << 20
+	manyNames = 32 << 20
 	// rememberedFile is what a file takes of that beside its names.
 	rememberedFile = 128
-	// maxWindow is how much of a stream zstd may need to look back at; it is the most
-	// that the zstd program itself takes without being told to.
-	maxWindow = 1 << 27
+	// maxWindow is how much of a stream zstd may need to look back at: what every decoder is
+	// to support, by RFC 8878, and as much as the programs that build images use.
+	maxWindow = 8 << 20
+	// maxPadding is how many zeros may follow a tar's end. GNU tar fills up to 10 KiB unless
+	// it is told to fill more.
+	maxPadding = 1 << 20
 	// readSize is how much of a layer containerd is asked for at a time.
 	readSize = 1 << 20
 )
@@ -52,11 +60,22 @@ func decompress(packed io.Reader) (io.ReadCloser, error) {
 	if compression.DetectCompression(start) != compression.Zstd {
 		return compression.DecompressStream(buffered)
 	}
-	decoder, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow))
+	decoder, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, err
 	}
-	return decoder.IOReadCloser(), nil
+	return zstdReader{decoder.IOReadCloser()}, nil
+}
+
+// zstdReader names what is wrong with a layer that needs too much memory.
+type zstdReader struct{ io.ReadCloser }
+
+func (r zstdReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = fmt.Errorf("%w: a layer is packed by zstd with a window of more than %d MiB; pack it without --long or --ultra", ErrImageTooLarge, maxWindow>>20)
+	}
+	return n, err
 }
 
 // room is how much the layers of one image may still take. There is one for what lies
@@ -91,18 +110,51 @@ func (unpacker) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.O
 
 // Apply unpacks a layer into a snapshot, and returns what it is without compression.
 func (u unpacker) Apply(ctx context.Context, layer ispec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (ispec.Descriptor, error) {
+	give, err := u.runtime.unpackPlace(ctx)
+	if err != nil {
+		return ispec.Descriptor{}, err
+	}
+	defer give()
 	plain, err := u.runtime.plainLayer(ctx, layer)
 	if err != nil {
 		return ispec.Descriptor{}, err
 	}
 	defer plain.Close()
-	if err := applyTo(ctx, mounts, plain, plain.left); err != nil {
+	names := &names{many: u.runtime.many}
+	defer names.release()
+	if err := applyTo(ctx, mounts, plain, plain.left, names); err != nil {
 		return ispec.Descriptor{}, err
 	}
-	if _, err := io.Copy(io.Discard, plain); err != nil { // what follows a tar's end
-		return ispec.Descriptor{}, err
+	if err := padding(plain); err != nil {
+		return ispec.Descriptor{}, fmt.Errorf("layer %s: %w", layer.Digest, err)
 	}
 	return ispec.Descriptor{MediaType: ispec.MediaTypeImageLayer, Size: plain.size, Digest: plain.digester.Digest()}, nil
+}
+
+// unpackPlace waits until one more layer or archive may be read.
+func (r *Runtime) unpackPlace(ctx context.Context) (give func(), err error) {
+	of := tenantOf(ctx)
+	return r.unpacks.Take(ctx, of.namespace, of.job)
+}
+
+// padding reads what follows a tar's end, and refuses what is none of it.
+func padding(plain io.Reader) error {
+	buffer := make([]byte, 32<<10)
+	for total := 0; ; {
+		n, err := plain.Read(buffer)
+		if total += n; total > maxPadding {
+			return fmt.Errorf("%w: more than %d KiB follow its end", ErrImageTooLarge, maxPadding>>10)
+		}
+		if bytes.ContainsFunc(buffer[:n], func(b rune) bool { return b != 0 }) {
+			return fmt.Errorf("%w: something else than zeros follows its end", ErrImageTooLarge)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // plainLayer is a layer's content without compression, as far as there is room.
@@ -145,8 +197,8 @@ func (l *plainLayer) Close() error { return errors.Join(l.plain.Close(), l.blob.
 
 // applyTo writes a tar's files to where a snapshot is mounted or, where it is a plain
 // directory, to that directory.
-func applyTo(ctx context.Context, mounts []mount.Mount, layer io.Reader, left *room) error {
-	bounded := archive.WithFilter(counted(left))
+func applyTo(ctx context.Context, mounts []mount.Mount, layer io.Reader, left *room, names *names) error {
+	bounded := archive.WithFilter(counted(ctx, left, names))
 	if len(mounts) == 1 {
 		switch m := mounts[0]; m.Type {
 		case "overlay":
@@ -186,19 +238,49 @@ func valueOf(options []string, key string) string {
 
 // counted passes files on for which there is room. Their sizes are those that they will
 // have, holes included, since those are written as zeros.
-func counted(left *room) archive.Filter {
-	names := 0
+func counted(ctx context.Context, left *room, names *names) archive.Filter {
 	return func(file *tar.Header) (bool, error) {
-		names += rememberedFile + len(file.Name) + len(file.Linkname)
-		for key, value := range file.PAXRecords {
-			names += len(key) + len(value)
-		}
-		if names > maxNames {
-			return false, fmt.Errorf("%w: the names of a layer's files have more than %d MiB", ErrImageTooLarge, maxNames>>20)
+		if err := names.add(ctx, file); err != nil {
+			return false, err
 		}
 		if err := left.take(&left.files, leastFile); err != nil {
 			return false, err
 		}
 		return true, left.take(&left.files, file.Size)
+	}
+}
+
+// names are what is remembered of a layer's files.
+type names struct {
+	bytes int
+	// many is full while another layer has more than manyNames; nil for no bound.
+	many chan struct{}
+	has  bool
+}
+
+func (n *names) add(ctx context.Context, file *tar.Header) error {
+	n.bytes += rememberedFile + len(file.Name) + len(file.Linkname)
+	for key, value := range file.PAXRecords {
+		n.bytes += len(key) + len(value)
+	}
+	if n.bytes > maxNames {
+		return fmt.Errorf("%w: the names of a layer's files have more than %d MiB", ErrImageTooLarge, maxNames>>20)
+	}
+	if n.bytes <= manyNames || n.has || n.many == nil {
+		return nil
+	}
+	select {
+	case n.many <- struct{}{}:
+		n.has = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *names) release() {
+	if n.has {
+		<-n.many
+		n.has = false
 	}
 }

@@ -5,19 +5,25 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/shoenig/test/must"
 )
 
@@ -65,7 +71,7 @@ func TestFilesAreCountedAsTheyWillBe(t *testing.T) {
 		"names of attributes": {1 << 40, tar.Header{PAXRecords: map[string]string{long: ""}}, 511, "names"},
 		"attributes":          {1 << 40, tar.Header{PAXRecords: map[string]string{"": long}}, 511, "names"},
 	} {
-		filter := counted(&room{limit: c.limit})
+		filter := counted(t.Context(), &room{limit: c.limit}, &names{})
 		for i := range c.fit {
 			write, err := filter(&c.file)
 			must.NoError(t, err, must.Sprint(name, i))
@@ -100,7 +106,7 @@ func TestDecompress(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, w.Close())
 	for name, packed := range map[string][]byte{
-		"plain": text, "gzip": zipped.Bytes(), "zstd": zstdOf(t, 1<<20, text), "zstd's own largest window": zstdOf(t, 128<<20, text),
+		"plain": text, "gzip": zipped.Bytes(), "zstd": zstdOf(t, 1<<20, text), "zstd of the largest window": zstdOf(t, 8<<20, text),
 	} {
 		plain, err := decompress(bytes.NewReader(packed))
 		must.NoError(t, err, must.Sprint(name))
@@ -115,10 +121,11 @@ func TestDecompress(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, is)
 	// It would be kept in memory as a whole.
-	plain, err := decompress(bytes.NewReader(zstdOf(t, 256<<20, text)))
+	plain, err := decompress(bytes.NewReader(zstdOf(t, 16<<20, text)))
 	must.NoError(t, err)
 	_, err = io.ReadAll(plain)
-	must.ErrorIs(t, err, zstd.ErrWindowSizeExceeded)
+	must.ErrorIs(t, err, ErrImageTooLarge)
+	must.ErrorContains(t, err, "a window of more than 8 MiB")
 	// Containerd is asked for a mebibyte at a time.
 	largest := 0
 	plain, err = decompress(readerFunc(func(p []byte) (int, error) {
@@ -140,7 +147,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestNamesAreCountedToTheLast byte.
 func TestNamesAreCountedToTheLast(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	filter := counted(&room{})
+	all := &names{many: make(chan struct{}, 1)}
+	filter := counted(t.Context(), &room{}, all)
 	for range 511 {
 		_, err := filter(&tar.Header{Name: long})
 		must.NoError(t, err)
@@ -150,6 +158,62 @@ func TestNamesAreCountedToTheLast(t *testing.T) {
 	must.NoError(t, err)
 	_, err = filter(&tar.Header{})
 	must.ErrorContains(t, err, "more than 512 MiB")
+}
+
+// TestOneLayerAtATimeHasManyNames: the next waits until that is unpacked, and the others
+// do not.
+func TestOneLayerAtATimeHasManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		many := make(chan struct{}, 1)
+		half := &tar.Header{Name: strings.Repeat("x", manyNames/2)}
+		first, second := &names{many: many}, &names{many: many}
+		for range 4 {
+			must.NoError(t, first.add(t.Context(), half))
+		}
+		must.NoError(t, second.add(t.Context(), half))
+		ctx, cancel := context.WithCancel(t.Context())
+		var err error
+		waits := true
+		go func() {
+			err = second.add(ctx, half)
+			waits = false
+		}()
+		synctest.Wait()
+		must.True(t, waits)
+		cancel()
+		synctest.Wait()
+		must.ErrorIs(t, err, context.Canceled)
+		second.release() // what it has not
+		first.release()
+		must.NoError(t, second.add(t.Context(), half))
+		second.release()
+		must.Zero(t, len(many))
+	})
+}
+
+// TestWhatFollowsATarsEnd is some zeros, and else the layer is refused: gigabytes of them
+// are a few kilobytes packed.
+func TestWhatFollowsATarsEnd(t *testing.T) {
+	for name, row := range map[string]struct {
+		follows []byte
+		refused string
+	}{
+		"nothing":          {nil, ""},
+		"a tar's padding":  {make([]byte, 9<<10), ""},
+		"a lot of it":      {make([]byte, maxPadding), ""},
+		"too much of it":   {make([]byte, maxPadding+1), "more than 1024 KiB follow its end"},
+		"another tar":      {[]byte("\x00\x00file"), "something else than zeros follows its end"},
+		"what is no UTF-8": {[]byte{0, 0xff}, "something else than zeros follows its end"},
+	} {
+		err := padding(iotest.HalfReader(bytes.NewReader(row.follows)))
+		if row.refused == "" {
+			must.NoError(t, err, must.Sprint(name))
+			continue
+		}
+		must.ErrorIs(t, err, ErrImageTooLarge, must.Sprint(name))
+		must.ErrorContains(t, err, row.refused, must.Sprint(name))
+	}
+	must.ErrorIs(t, padding(iotest.ErrReader(iotest.ErrTimeout)), iotest.ErrTimeout)
 }
 
 func layerOf(t *testing.T, files ...tar.Header) io.Reader {
@@ -181,7 +245,7 @@ func TestApplyWritesWhereTheSnapshotIs(t *testing.T) {
 
 	for dir, mounts := range map[string][]mount.Mount{upper: overlay, native: bind} {
 		layer := layerOf(t, tar.Header{Name: "dir/file", Size: 3}, tar.Header{Name: ".wh.gone"})
-		must.NoError(t, applyTo(ctx, mounts, layer, &room{limit: 100 * leastFile}))
+		must.NoError(t, applyTo(ctx, mounts, layer, &room{limit: 100 * leastFile}, &names{}))
 		content, err := os.ReadFile(filepath.Join(dir, "dir", "file"))
 		must.NoError(t, err)
 		must.Eq(t, "xxx", string(content))
@@ -199,19 +263,67 @@ func TestApplyWritesWhereTheSnapshotIs(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(native, "below"), make([]byte, 10*leastFile), 0o600))
 	for fits, limit := range map[bool]int64{true: 14 * leastFile, false: 10 * leastFile} {
 		left := &room{limit: limit}
-		err := applyTo(ctx, bind, layerOf(t, tar.Header{Name: "more"}), left)
+		err := applyTo(ctx, bind, layerOf(t, tar.Header{Name: "more"}), left, &names{})
 		must.Eq(t, fits, err == nil, must.Sprint(left.files.Load()))
 		must.Eq(t, !fits, errors.Is(err, ErrImageTooLarge))
 	}
-	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "bind", Source: filepath.Join(native, "none")}}, layerOf(t), &room{}))
-	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "none such"}}, layerOf(t), &room{}))
+	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "bind", Source: filepath.Join(native, "none")}}, layerOf(t), &room{}, &names{}))
+	must.Error(t, applyTo(ctx, []mount.Mount{{Type: "none such"}}, layerOf(t), &room{}, &names{}))
 	for _, mounts := range [][]mount.Mount{overlay, bind, {{Type: "tmpfs", Source: "tmpfs"}}, {bind[0], bind[0]}} {
-		must.NoError(t, applyTo(ctx, mounts, layerOf(t, tar.Header{Name: "whole", Size: 100}), &room{}))
-		must.Error(t, applyTo(ctx, mounts, io.LimitReader(layerOf(t, tar.Header{Name: "part", Size: 100}), 550), &room{}))
+		must.NoError(t, applyTo(ctx, mounts, layerOf(t, tar.Header{Name: "whole", Size: 100}), &room{}, &names{}))
+		must.Error(t, applyTo(ctx, mounts, io.LimitReader(layerOf(t, tar.Header{Name: "part", Size: 100}), 550), &room{}, &names{}))
 	}
 	must.Eq(t, "b", valueOf([]string{"a=b", "c=d", "a=e"}, "a="))
 	must.Eq(t, "d", valueOf([]string{"a=b", "c=d"}, "c="))
 	must.Eq(t, "", valueOf([]string{"a=b"}, "b="))
 	_, err = unpacker{}.Compare(ctx, nil, nil, []diff.Opt{}...)
 	must.True(t, errdefs.IsNotImplemented(err))
+}
+
+// heapMiB is what this process has in memory now.
+func heapMiB() int {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc >> 20)
+}
+
+// TestWhatImagesTakeTogether is the figure in docs/security.md: of the layers that need most
+// to be unpacked, as many as are unpacked at once, and of the configuration that needs most to
+// be read, with what it was read from.
+func TestWhatImagesTakeTogether(t *testing.T) {
+	random := make([]byte, 2*maxWindow)
+	_, err := rand.Read(random)
+	must.NoError(t, err)
+	packed := zstdOf(t, maxWindow, random)
+	before := heapMiB()
+	var open []io.Closer
+	for range maxUnpacks {
+		plain, err := decompress(bytes.NewReader(packed))
+		must.NoError(t, err)
+		_, err = io.CopyN(io.Discard, plain, 2*maxWindow-1)
+		must.NoError(t, err)
+		open = append(open, plain)
+	}
+	took := heapMiB() - before
+	t.Logf("%d unpackings take %d MiB", maxUnpacks, took)
+	must.LessEq(t, 24*maxUnpacks, took)
+	for _, plain := range open {
+		must.NoError(t, plain.Close())
+	}
+
+	text := []byte(`{"config":{"Volumes":{"`)
+	for n := 0; len(text) < maxDescription-20; n++ {
+		text = strconv.AppendInt(text, int64(n), 36)
+		text = append(text, `":{},"`...)
+	}
+	text = append(text, `":{}}}}`...)
+	before = heapMiB()
+	var parsed ispec.Image
+	must.NoError(t, json.Unmarshal(text, &parsed))
+	took = heapMiB() - before
+	t.Logf("a configuration with %d names takes %d MiB", len(parsed.Config.Volumes), took)
+	must.LessEq(t, 20, took)
+	runtime.KeepAlive(parsed)
+	runtime.KeepAlive(packed)
 }

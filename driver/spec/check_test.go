@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
@@ -13,7 +14,7 @@ import (
 func TestCheck(t *testing.T) {
 	node := Policy{
 		AllowCaps: DefaultCaps, DefaultRuntime: "runc", AllowRuntimes: []string{"runsc"},
-		AllowDevices: []string{"/dev/fuse", "/dev/loop*"}, AllowCDIDevices: []string{"a.b/c=*"}, MaxSwapBytes: 1 << 40,
+		AllowDevices: []string{"/dev/fuse", "/dev/loop*"}, AllowCDIDevices: []string{"a.b/c=*"}, MaxSwapBytes: 1 << 40, MaxPullTimeout: 10 * time.Minute,
 	}
 	text := strings.Repeat("x", 63)
 	var said strings.Builder
@@ -30,7 +31,9 @@ func TestCheck(t *testing.T) {
 		{"image of an archive", func(c *Config) { c.Image = ArchiveDomain + "/archive@sha256:" + strings.Repeat("a", 64) }},
 		{"no pull timeout", func(c *Config) { c.ImagePullTimeout = "" }},
 		{"negative pull timeout", func(c *Config) { c.ImagePullTimeout = "-1s" }},
-		{"pull timeout of nothing", func(c *Config) { c.ImagePullTimeout = "0s" }},
+		{"pull timeout for ever", func(c *Config) { c.ImagePullTimeout = "0s" }},
+		{"pull timeout of the operator's", func(c *Config) { c.ImagePullTimeout = "10m" }},
+		{"pull timeout above it", func(c *Config) { c.ImagePullTimeout = "10m1s" }},
 		{"NUL in the command", func(c *Config) { c.Command = "a\x00" }},
 		{"bad UTF-8 in args", func(c *Config) { c.Args = []string{"good", "\xff"} }},
 		{"NUL in a hostname is one mistake", func(c *Config) { c.Hostname = "a\x00" }},
@@ -304,6 +307,15 @@ func TestPathAllowed(t *testing.T) {
 		err := test.policy.PathAllowed(test.path)
 		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v %s: got %v, want %q", test.policy, test.path, err, test.says)
+		}
+	}
+}
+
+// What is not written is five minutes, or less where the operator says so.
+func TestPullTimeout(t *testing.T) {
+	for most, want := range map[time.Duration]time.Duration{0: 5 * time.Minute, time.Hour: 5 * time.Minute, time.Second: time.Second} {
+		if is, err := (Config{}).PullTimeout(Policy{MaxPullTimeout: most}); err != nil || is != want {
+			t.Errorf("with a limit of %s: %s, %v", most, is, err)
 		}
 	}
 }

@@ -1,13 +1,14 @@
-package driver
+// Package places shares out what a node can do only a few times at once.
+package places
 
 import (
 	"context"
 	"sync"
 )
 
-// places bounds how many do something at once: a namespace has half of the places at
-// most, and a job a quarter. The others wait.
-type places struct {
+// Places bounds how many do something at once: a namespace has half of the places at
+// most, and a job a quarter. The others wait. Of a nil one there is no end.
+type Places struct {
 	mu sync.Mutex
 	// limit is 0 for none.
 	limit int
@@ -17,11 +18,13 @@ type places struct {
 	changed chan struct{}
 }
 
-func newPlaces(limit int) *places {
-	return &places{limit: limit, taken: map[string]int{}, changed: make(chan struct{})}
+// New makes so many places; 0 is no limit.
+func New(limit int) *Places {
+	return &Places{limit: limit, taken: map[string]int{}, changed: make(chan struct{})}
 }
 
-func (p *places) setLimit(limit int) {
+// SetLimit changes how many places there are.
+func (p *Places) SetLimit(limit int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit = limit
@@ -29,13 +32,16 @@ func (p *places) setLimit(limit int) {
 }
 
 // wake lets those that wait look for a place; the caller holds the lock.
-func (p *places) wake() {
+func (p *Places) wake() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// take waits for a place, and returns what gives it back.
-func (p *places) take(ctx context.Context, namespace, job string) (give func(), err error) {
+// Take waits for a place, and returns what gives it back.
+func (p *Places) Take(ctx context.Context, namespace, job string) (give func(), err error) {
+	if p == nil {
+		return func() {}, nil
+	}
 	job = namespace + "/" + job // no namespace has a slash in its name
 	for {
 		changed := p.tryTake(namespace, job)
@@ -51,7 +57,7 @@ func (p *places) take(ctx context.Context, namespace, job string) (give func(), 
 }
 
 // tryTake takes a place, or returns what is closed when there may be one.
-func (p *places) tryTake(namespace, job string) <-chan struct{} {
+func (p *Places) tryTake(namespace, job string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.limit > 0 && (p.total >= p.limit || p.taken[namespace] >= max(1, p.limit/2) || p.taken[job] >= max(1, p.limit/4)) {
@@ -63,7 +69,14 @@ func (p *places) tryTake(namespace, job string) <-chan struct{} {
 	return nil
 }
 
-func (p *places) give(namespace, job string) {
+// Taken is how many places are taken.
+func (p *Places) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.total
+}
+
+func (p *Places) give(namespace, job string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total--
