@@ -200,7 +200,6 @@ func TestAMDSlices(t *testing.T) {
 		"with NVIDIA's":      {`sharing = "mps"`, false, 0, "cooperative", "sharing-impossible: sharing \"mps\": amd devices know none, timeslice, dmem"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r, m := newRig(t), cardsOf(t, amdTopology)
 			if err := sim.WriteControl(r.dir+"/sim", sim.Control{Dmem: tc.dmem}); err != nil {
 				t.Fatal(err)

@@ -194,7 +194,7 @@ func TestExclusiveModeThatCannotBeSetIsAFault(t *testing.T) {
 	r.until("it is healthy again", allHealthy)
 
 	// The host's memory is its GPU's: no compute modes.
-	r = newRig(t)
+	r = nextRig(t)
 	r.mps = "exclusive = true"
 	r.start("../e2e/topology/gb10.hcl", `mode = "slice"`)
 	groups := r.until("it says why", func(g []*device.DeviceGroup) bool {

@@ -26,7 +26,6 @@ func hideOnlyWhatTheyConcern(t *testing.T, topology, vendor string, rows map[str
 	t.Helper()
 	for name, tc := range rows {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r, m := newRig(t), cardsOf(t, topology)
 			r.start(topology, "")
 			before := groupSizes(r.until("all is healthy", allHealthy))

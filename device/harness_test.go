@@ -65,7 +65,15 @@ type rig struct {
 	firstWait time.Duration
 }
 
-func newRig(t *testing.T) *rig { return &rig{t: t, dir: tmpfs.Dir(t)} }
+// newRig is for a test that runs beside others: they mostly wait.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	t.Parallel()
+	return nextRig(t)
+}
+
+// nextRig is for a test that runs alone, or has a rig already.
+func nextRig(t *testing.T) *rig { return &rig{t: t, dir: tmpfs.Dir(t)} }
 
 // start runs the plugin with a configuration to which the rig adds its
 // directories. A second start is a restart.

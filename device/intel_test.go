@@ -61,7 +61,6 @@ func TestIntelFaultsHideOnlyWhatTheyConcern(t *testing.T) {
 func TestIntelSlices(t *testing.T) {
 	for name, dmem := range map[string]bool{"xe alone": false, "with dmem": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r, m := newRig(t), cardsOf(t, intelTopology)
 			if err := sim.WriteControl(r.dir+"/sim", sim.Control{Dmem: dmem}); err != nil {
 				t.Fatal(err)

@@ -39,11 +39,11 @@ func (r *rig) daemons(groups ...string) (pids []int, generations int64) {
 // of it may add up.
 func TestNothingAddsUp(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	rounds := 6
-	if testing.Short() {
-		rounds = 2
+	rounds := 2
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		rounds = 20
 	}
-	r := newRig(t)
+	r := nextRig(t)
 	const config = "mode = \"slice\"\nslice_memory = \"4GiB\""
 	r.start("../e2e/topology/t4.hcl", config)
 	r.until("all is healthy", allHealthy)

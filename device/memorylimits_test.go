@@ -29,7 +29,6 @@ func TestSlicesWhoseMemoryTheDriverHolds(t *testing.T) {
 		"a whole GPU has it alone": {"615.71.09", "mode = \"whole\"\n", true, gpu.GradeHardware},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := newRig(t)
 			topology := filepath.Join(r.dir, "machine.hcl")
 			writeFile(t, topology, `machine "m" { driver = "`+tc.driver+`" }

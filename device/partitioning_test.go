@@ -80,7 +80,6 @@ func TestEachTaskHasMultiprocessorsOfItsOwn(t *testing.T) {
 // Where it cannot be had nothing is offered, and why is said.
 func TestStaticPartitioningIsRefused(t *testing.T) {
 	t.Run("by the driver's branch", func(t *testing.T) {
-		t.Parallel()
 		groups := startPartitioned(t, "555", "H100").unhealthyBecause("does not start with static partitions (-S)")
 		for _, d := range groups[0].Devices {
 			if !strings.Contains(d.HealthDesc, "install a driver of CUDA 13.1 or newer (branch 590)") {
@@ -92,7 +91,6 @@ func TestStaticPartitioningIsRefused(t *testing.T) {
 		}
 	})
 	t.Run("by the GPU", func(t *testing.T) {
-		t.Parallel()
 		startPartitioned(t, "590", "T4").unhealthyBecause(`takes a GPU of compute capability 8.0 (Ampere) or later, and this one has "7.5"`)
 	})
 	t.Run("of MIG instances", func(t *testing.T) {

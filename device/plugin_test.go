@@ -1,6 +1,7 @@
 package device
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -26,6 +27,11 @@ func TestMain(m *testing.M) {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
+	}
+	// Tests wait for surveys more than they compute.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("6")
 	}
 	leaktest.Main(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

@@ -127,7 +127,10 @@ func (p *preserve) harmed(output string) string {
 // NOMAD_GPU_ATTACKS and NOMAD_GPU_ATTACK_SEED say otherwise.
 func attacks(t *testing.T) (first uint64, count int) {
 	t.Helper()
-	first, count = 1, 60
+	first, count = 1, 16
+	if everything() {
+		count = 500
+	}
 	if text := os.Getenv("NOMAD_GPU_ATTACKS"); text != "" {
 		n, err := strconv.Atoi(text)
 		must.NoError(t, err)

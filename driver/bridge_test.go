@@ -18,7 +18,7 @@ func TestChangedBridgeSubnet(t *testing.T) {
 	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
 		t.Skip("there are no CNI plugins")
 	}
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		t.Cleanup(func() { removeUnusedBridges(t, "172.26.250.0/24", "172.26.250.128/25", "172.26.251.0/24") })
 		block := defaultTaskConfig("/local/listen", "8080")
 		block.NetworkMode = "bridge"

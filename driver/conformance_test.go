@@ -57,7 +57,7 @@ func TestConformance_Start_KillTimeout(t *testing.T) {
 }
 
 func TestConformance_StopSignal(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		for signal, code := range map[string]int{"SIGUSR1": 42, "": 43} {
 			cfg := e.task(defaultTaskConfig("sh", "-c", trap))
 			e.start(cfg)
@@ -105,7 +105,7 @@ func TestConformance_ContainerAlreadyExists(t *testing.T) {
 }
 
 func TestConformance_CreationIdempotent(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", "echo ran; while [ ! -e /local/go ]; do sleep 0.02; done; exit 8"))
 		e.start(cfg)
 		pid := e.pid(cfg)
@@ -208,7 +208,7 @@ func TestConformance_DanglingContainerRemoval(t *testing.T) {
 }
 
 func TestConformance_FingerprintHealth(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		ch, err := e.driver.Fingerprint(ctx)
@@ -233,7 +233,7 @@ func TestConformance_FingerprintHealth(t *testing.T) {
 }
 
 func TestConformance_LogCollectionDisabled(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", "seq 1 100000; exit 4"), func(cfg *drivers.TaskConfig) {
 			cfg.StdoutPath, cfg.StderrPath = os.DevNull, os.DevNull
 		})

@@ -25,7 +25,7 @@ func TestImageCommandAndArgs(t *testing.T) {
 }
 
 func TestConformance_Start_Wait_AllocDir(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(defaultTaskConfig("sh", "-c", `echo win > $NOMAD_ALLOC_DIR/out; cat /local/in; echo x > /secrets/s; stat -c %a /alloc`))
 		must.NoError(t, os.WriteFile(filepath.Join(cfg.TaskDir().LocalDir, "in"), []byte("from the host\n"), 0o644))
 		e.start(cfg)
@@ -58,7 +58,7 @@ func TestConformance_Capabilities(t *testing.T) {
 }
 
 func TestHostnameAndHosts(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", "hostname; cat /etc/hosts; pwd")
 		config.Hostname, config.Cwd = "box", "/tmp"
 		config.ExtraHosts = []string{"db:10.1.2.3", "v6:fd00::1"}
@@ -98,7 +98,7 @@ func TestConformance_Mounts(t *testing.T) {
 }
 
 func TestConformance_Tmpfs(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("cat", "/proc/mounts")
 		config.Mounts = []spec.MountConfig{{Type: "tmpfs", Target: "/scratch", Size: "1M"}}
 		out, _ := e.run(config)
@@ -108,7 +108,7 @@ func TestConformance_Tmpfs(t *testing.T) {
 }
 
 func TestConformance_VolumesEnabled(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		host := filepath.Join(e.dir, "host")
 		must.NoError(t, os.MkdirAll(host, 0o755))
 		config := defaultTaskConfig("sh", "-c", "echo hi > /bind/f; cat /ro/f; echo no > /ro/f || echo read-only")
@@ -122,7 +122,7 @@ func TestConformance_VolumesEnabled(t *testing.T) {
 }
 
 func TestConformance_VolumesDisabled(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		disabled := e.with(func(c *config.Config) { c.Volumes.Enabled = false })
 		limited := e.with(func(c *config.Config) { c.Volumes.AllowPaths = []string{"/srv"} })
 		config := defaultTaskConfig("true")
@@ -244,7 +244,7 @@ func TestDeviceNodesOfATask(t *testing.T) {
 }
 
 func TestConformance_IPCMode_ShmSizeConflict(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		allowed := e.with(func(c *config.Config) { c.AllowPrivileged = true })
 		config := defaultTaskConfig("readlink", "/proc/self/ns/ipc")
 		config.IPCMode = "host"
@@ -259,7 +259,7 @@ func TestConformance_IPCMode_ShmSizeConflict(t *testing.T) {
 }
 
 func TestConformance_ChecksAllowRuntimes(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		block := defaultTaskConfig("true")
 		block.Runtime = e.ownShim()
 		_, _, err := e.harness.StartTask(e.quietTask(block))
@@ -273,7 +273,7 @@ func TestConformance_ChecksAllowRuntimes(t *testing.T) {
 // Docker's driver has GPUs from a runtime of NVIDIA's, which contradicts another.
 // Here CDI gives them, under whatever runtime the task names.
 func TestConformance_RuntimeConflict(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		block := defaultTaskConfig("stat", "-c", "%F", "/dev/nvidia0")
 		block.Runtime = e.ownShim()

@@ -91,9 +91,15 @@ func containerdInBinDir() string {
 	return path
 }
 
+// versions are those of containerds, each asked once.
+var versions sync.Map
+
 // versionOf returns a containerd's major and minor version, such as "2.4".
 func versionOf(t *testing.T, binary string) string {
 	t.Helper()
+	if known, ok := versions.Load(binary); ok {
+		return known.(string)
+	}
 	out, err := exec.Command(binary, "--version").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +108,7 @@ func versionOf(t *testing.T, binary string) string {
 	if version == nil {
 		t.Fatalf("%s --version says %q", binary, out)
 	}
+	versions.Store(binary, string(version[1]))
 	return string(version[1])
 }
 

@@ -26,7 +26,7 @@ func (n *node) countedWithin(check func(gpu.DriverCounts) error) {
 
 // What a driver does is in its state file, with what the process before it did.
 func TestWhatTheDriverDoesIsCounted(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		cfg, events := n.watched(0, 1)
 		n.exceed(events, cfg, 4096)

@@ -14,7 +14,7 @@ import (
 // A setuid program that a task leaves for others is one on the host, and the node says
 // whether its mount makes it harmless.
 func TestSetuidFilesInTheDataDir(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		safe := func() string {
 			f, _ := e.driver.fingerprint(context.Background())
 			attribute := f.Attributes["driver.containerd.data_dir_safe"]

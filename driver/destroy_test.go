@@ -118,7 +118,7 @@ func TestAStartThatLosesContainerdRunsNowhere(t *testing.T) {
 
 // TestSlicesThatAnotherStillHolds: Nomad may take a task for ended that is not.
 func TestSlicesThatAnotherStillHolds(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		e.start(e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1)))
 		_, _, err := e.driver.StartTask(e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 1, 2)))

@@ -119,7 +119,7 @@ func (b *bare) stop(container client.Container, task client.Task, exited <-chan 
 
 func TestFiguresStartStop(t *testing.T) {
 	figures(t)
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		example := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(example)
 		b := newBare(e, example)
@@ -211,7 +211,7 @@ func someLayer(t *testing.T, seed string) []byte {
 
 func TestFiguresAtOnce(t *testing.T) {
 	figures(t)
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		example := e.quietTask(defaultTaskConfig("sleep", "1000"))
 		e.start(example)
 		b := newBare(e, example)
@@ -253,7 +253,7 @@ func TestFiguresAtOnce(t *testing.T) {
 
 func TestFiguresMemory(t *testing.T) {
 	figures(t)
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		binary, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/plugin/nomad-driver-containerd")
 		must.NoError(t, err)
 		cmd := exec.Command(binary)

@@ -42,7 +42,7 @@ func TestFingerprintTellsLateFromGone(t *testing.T) {
 // A question about snapshotters that stays without an answer says nothing of the
 // configuration either.
 func TestFingerprintTakesALateAnswerForNoMistake(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		late := e.with(func(c *config.Config) { c.Socket, c.Snapshotter = lateContainerd(t, e.config.Socket), "overlayfs" })
 		f, answered := late.driver.fingerprint(t.Context())
 		must.False(t, answered, must.Sprint(f.HealthDescription))

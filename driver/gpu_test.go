@@ -164,7 +164,7 @@ func lineOf(lines []string, prefix string) string {
 // Variables that would say which GPU a task has are the driver's, and what an author
 // wrote of them is left out with a word.
 func TestDroppedVariablesAreTold(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		told := gatherEvents(t, e)
 		cfg := e.task(defaultTaskConfig("sh", "-c", "env; exec sleep 1000"), reserve(gpuA, 0), func(cfg *drivers.TaskConfig) {
@@ -207,7 +207,7 @@ func gatherEvents(t *testing.T, e *env) func(taskID string) string {
 }
 
 func TestGPUNone(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		out, _ := e.run(defaultTaskConfig("sh", "-c", look), func(cfg *drivers.TaskConfig) {
 			cfg.Env["NOMAD_GPU_aaaaaaaa_0"] = `{"v":1}`
@@ -222,7 +222,7 @@ func TestGPUNone(t *testing.T) {
 }
 
 func TestGPUWholeBySlicesHasNoMPS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		out, _ := e.run(defaultTaskConfig("sh", "-c", look), reserve(gpuA, allSlices()...), reserve(gpuB, allSlices()...))
 		must.StrNotContains(t, out, "CUDA_MPS")
@@ -233,7 +233,7 @@ func TestGPUWholeBySlicesHasNoMPS(t *testing.T) {
 }
 
 func TestGPUErrors(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		withGPU := func(block string, memory string, compute, limit int64) *drivers.TaskConfig {
 			config := defaultTaskConfig("true")
@@ -278,7 +278,7 @@ func TestGPUErrors(t *testing.T) {
 }
 
 func TestGPUUnderHAMi(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		library := filepath.Join(e.dir, "libvgpu.so")
 		must.NoError(t, os.WriteFile(library, []byte("stands in"), 0o755))
@@ -292,7 +292,7 @@ func TestGPUUnderHAMi(t *testing.T) {
 }
 
 func TestGPUGuaranteesAreHeld(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		config := defaultTaskConfig("sleep", "1000")
 		config.GPU.Compute = 600

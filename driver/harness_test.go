@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,23 +41,39 @@ const (
 )
 
 // forEachContainerd runs a test against every containerd of this machine, at the
-// same time as others and in the same containerd.
+// same time as others and in the same containerd. It is for what depends on the release
+// of containerd, or of the runc beside it: the lives of containers, and what the kernel
+// holds them to.
 func forEachContainerd(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	besideOthers(t, sharedContainerd, test)
+	besideOthers(t, containerdBinaries(t), sharedContainerd, test)
 }
 
 // forEachOwnContainerd is for tests that kill their containerd, empty it, or
 // collect what is in it.
 func forEachOwnContainerd(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	besideOthers(t, startContainerd, test)
+	besideOthers(t, containerdBinaries(t), startContainerd, test)
 }
 
-func besideOthers(t *testing.T, open func(*testing.T, string) *containerd, test func(t *testing.T, e *env)) {
+// withContainerd is for what the driver alone decides: it runs a test against one
+// containerd, which the test's name draws, so that every release has about as many. With
+// NOMAD_GPU_FULL=1 it is forEachContainerd.
+func withContainerd(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	besideOthers(t, drawnContainerd(t), sharedContainerd, test)
+}
+
+// withOwnContainerd is forEachOwnContainerd in the same way.
+func withOwnContainerd(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	besideOthers(t, drawnContainerd(t), startContainerd, test)
+}
+
+func besideOthers(t *testing.T, binaries map[string]string, open func(*testing.T, string) *containerd, test func(t *testing.T, e *env)) {
 	t.Helper()
 	t.Parallel()
-	for name, binary := range containerdBinaries(t) {
+	for name, binary := range binaries {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, newEnv(t, open(t, binary), nil))
@@ -63,13 +81,57 @@ func besideOthers(t *testing.T, open func(*testing.T, string) *containerd, test 
 	}
 }
 
-// forEachContainerdAlone is for tests that no other may run beside: they need
-// the machine's network or this process's environment for themselves.
+// withContainerdAlone is for tests that no other may run beside: they need the
+// machine's network or this process's environment for themselves.
+func withContainerdAlone(t *testing.T, test func(t *testing.T, e *env)) {
+	t.Helper()
+	inTurn(t, drawnContainerd(t), test)
+}
+
+// forEachContainerdAlone is forEachContainerd for such tests.
 func forEachContainerdAlone(t *testing.T, test func(t *testing.T, e *env)) {
 	t.Helper()
-	for name, binary := range containerdBinaries(t) {
+	inTurn(t, containerdBinaries(t), test)
+}
+
+func inTurn(t *testing.T, binaries map[string]string, test func(t *testing.T, e *env)) {
+	t.Helper()
+	for name, binary := range binaries {
 		t.Run(name, func(t *testing.T) { test(t, newEnv(t, sharedContainerd(t, binary), nil)) })
 	}
+}
+
+// everything is whether tests run in full, as make test-full has them.
+func everything() bool { return os.Getenv("NOMAD_GPU_FULL") != "" }
+
+// drawnContainerd is one of the containerds, by version, or all of them.
+func drawnContainerd(t *testing.T) map[string]string {
+	t.Helper()
+	all := containerdBinaries(t)
+	if everything() {
+		return all
+	}
+	names := slices.Sorted(maps.Keys(all))
+	name := names[crc32.ChecksumIEEE([]byte(t.Name()))%uint32(len(names))]
+	return map[string]string{name: all[name]}
+}
+
+// stepsOf are those of a list that a test with this containerd goes through: each step is
+// gone through with one of them, and in full with every.
+func (e *env) stepsOf(all []string) []string {
+	e.t.Helper()
+	if everything() {
+		return all
+	}
+	names := slices.Sorted(maps.Keys(containerdBinaries(e.t)))
+	mine := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(e.t.Name(), "/"+name) })
+	var steps []string
+	for i, step := range all {
+		if i%len(names) == mine {
+			steps = append(steps, step)
+		}
+	}
+	return steps
 }
 
 // env is a driver behind Nomad's own plugin interface, on a node of its own, with
@@ -309,6 +371,25 @@ func withUsers(programs map[string]testimage.File) map[string]testimage.File {
 	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")}
 	files["/etc/group"] = testimage.File{Content: []byte("root:x:0:\napp:x:1000:\nvideo:x:44:app\nextra:x:77:\n")}
 	return files
+}
+
+// programs are those of this repository that tests run, by package, each built once.
+var programs sync.Map
+
+// goProgram returns one of them, such as "plugin/nomad-gpu-self". A task gets a copy.
+func goProgram(t *testing.T, pkg string) string {
+	t.Helper()
+	build, _ := programs.LoadOrStore(pkg, sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp("", "p") // TestMain removes it
+		if err != nil {
+			return "", err
+		}
+		path, err := testimage.BuildGo(context.Background(), dir, "github.com/nomad-gpu/nomad-gpu/"+pkg)
+		return path, errors.Join(err, os.Chmod(dir, 0o755))
+	}))
+	path, err := build.(func() (string, error))()
+	must.NoError(t, err)
+	return path
 }
 
 // lines returns the lines of what a task wrote.

@@ -141,7 +141,7 @@ func (h hostileImage) archive(t *testing.T, host string) []byte {
 
 // TestHostileArchives holds image archives that are none.
 func TestHostileArchives(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		// Two images, since containerd goes on with what it has of a layer.
 		build := func(name string) []byte {
 			var archive bytes.Buffer

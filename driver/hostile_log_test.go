@@ -14,7 +14,7 @@ import (
 // The pipes of Nomad's log collector lie where tasks of other drivers can write:
 // what is in their place must be a pipe, or nothing starts.
 func TestHostileLogPipes(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		host := newCanary(t, e.dir)
 		inPlace := map[string]func(path string) error{
 			"a link to a file":      func(path string) error { return os.Symlink(host.file(), path) },
@@ -45,7 +45,7 @@ func TestHostileLogPipes(t *testing.T) {
 
 // A start that is repeated writes to the log file itself, which must be one.
 func TestHostileLogFiles(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		host := newCanary(t, e.dir)
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", "echo evil"))
 		for stream, path := range map[string]*string{"stdout": &cfg.StdoutPath, "stderr": &cfg.StderrPath} {

@@ -11,7 +11,7 @@ import (
 
 // A task called ".." would have every allocation of the node for its directory.
 func TestHostileTaskNames(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		named := func(name string) func(*drivers.TaskConfig) { return func(cfg *drivers.TaskConfig) { cfg.Name = name } }
 		for _, name := range []string{".", "..", "alloc", "a\nb", "a\x1b[2Jb", "a\u202eb", "a\x7f", "a/b"} {
 			cfg := e.quietTask(mounting(spec.MountConfig{Source: "local", Target: "/x"}, "true"))
@@ -30,7 +30,7 @@ func TestHostileTaskNames(t *testing.T) {
 
 // A second line in a file of the network would be another author's entry.
 func TestHostileNames(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		for name, change := range map[string]func(*drivers.TaskConfig){
 			"dns: searches": func(cfg *drivers.TaskConfig) {
 				cfg.DNS = &drivers.DNSConfig{Searches: []string{"a\nnameserver 192.0.2.1"}}

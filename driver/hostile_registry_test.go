@@ -57,7 +57,7 @@ func evilRegistry(t *testing.T, blobs map[string][]byte, target ispec.Descriptor
 // A neighbor pulled a private image with a login, and the attacker, who has none, knows
 // all of its digests. Containerd has its blobs, and fetches none of them again.
 func TestHostileRegistry(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		private := startRegistry(t, true, false)
 		base, err := boxLayer()
 		must.NoError(t, err)
@@ -184,7 +184,7 @@ func TestHostileRegistry(t *testing.T) {
 // A tenant of the same registry has what the registry gives him: where it sent a blob
 // itself, its answer to that tenant decides.
 func TestHostileTenantOfTheSameRegistry(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		base, err := boxLayer()
 		must.NoError(t, err)
@@ -238,7 +238,7 @@ func TestHostileTenantOfTheSameRegistry(t *testing.T) {
 // TestLayersComeFromTheirRegistry and from no other server that a manifest names: the
 // driver would ask whatever the author likes, from the node.
 func TestLayersComeFromTheirRegistry(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		var asked atomic.Int64
 		inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 		defer inside.Close()
@@ -263,7 +263,7 @@ func TestLayersComeFromTheirRegistry(t *testing.T) {
 
 // TestTokensOfRegistriesAreBounded: they are read into the driver's memory.
 func TestTokensOfRegistriesAreBounded(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		const much = 64 << 20
 		var sent atomic.Int64
 		var server *httptest.Server

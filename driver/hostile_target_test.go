@@ -66,7 +66,7 @@ func TestHostileTargets(t *testing.T) {
 		"below sys":                      {nil, tmpfs("/sys/fs/cgroup"), "is the runtime's"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			forEachContainerd(t, func(t *testing.T, e *env) {
+			withContainerd(t, func(t *testing.T, e *env) {
 				config := mounting(attack.mount, "true")
 				config.Image = "local/image.tar"
 				cfg := e.quietTask(config)
@@ -115,7 +115,7 @@ func TestMountsInMounts(t *testing.T) {
 
 // A mount point is made on the host, by root: not where the task may only read.
 func TestReadOnlyMountsGetNoMountPoints(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		volume := filepath.Join(e.dir, "volume")
 		must.NoError(t, os.MkdirAll(filepath.Join(volume, "there"), 0o755))
 		below := func(targets ...string) *drivers.TaskConfig {
@@ -140,7 +140,7 @@ func TestReadOnlyMountsGetNoMountPoints(t *testing.T) {
 
 // What Nomad mounts where the author says is held to the rules for mounts.
 func TestHostileVolumes(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		volume := filepath.Join(e.dir, "volume")
 		must.NoError(t, os.Mkdir(volume, 0o777))
 		for target, says := range map[string]string{

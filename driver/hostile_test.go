@@ -168,7 +168,7 @@ func TestHostileLinks(t *testing.T) {
 
 // TestHostileEnvironment tries to raise a share by every way that a user has.
 func TestHostileEnvironment(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0), func(cfg *drivers.TaskConfig) {
 			for _, key := range []string{

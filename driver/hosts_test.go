@@ -10,7 +10,7 @@ import (
 const names = "hostname; cat /etc/hosts"
 
 func TestHostsOfATaskAlone(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", names)
 		out, _ := e.run(config)
 		must.StrContains(t, out, "127.0.0.1 "+lines(out)[0]+"\n", must.Sprint("a task cannot resolve its own name"))
@@ -21,7 +21,7 @@ func TestHostsOfATaskAlone(t *testing.T) {
 }
 
 func TestHostsOnTheHostsNetwork(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", names)
 		config.NetworkMode, config.ExtraHosts = "host", []string{"host.docker.internal:host-gateway", "six:[fd00::1]"}
 		out, _ := e.run(config)
@@ -37,7 +37,7 @@ func TestHostsOnTheBridge(t *testing.T) {
 	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
 		t.Skip("there are no CNI plugins")
 	}
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", names)
 		config.NetworkMode, config.Hostname, config.ExtraHosts = "bridge", "box", []string{"host.docker.internal:host-gateway"}
 		cfg := e.task(config)

@@ -35,7 +35,8 @@ func TestNamespacesOfAnotherTask(t *testing.T) {
 		owner := defaultTaskConfig("sh", "-c", namespaceLinks+"; touch /dev/shm/of-owner; echo ready; sleep 1000")
 		owner.IPCMode, owner.ShmSize = "shareable", "8M"
 		ownerCfg := e.task(owner)
-		joiner := defaultTaskConfig("sh", "-c", namespaceLinks+"; ls /proc")
+		// It may run before the owner's shell has got as far.
+		joiner := defaultTaskConfig("sh", "-c", "until [ -e /dev/shm/of-owner ]; do sleep 0.05; done; "+namespaceLinks+"; ls /proc")
 		joiner.IPCMode, joiner.PIDMode, joiner.NetworkMode = "task:web", "task:web", "task:web"
 		joinerCfg := e.task(joiner, inAllocOf(ownerCfg, "side"))
 
@@ -62,7 +63,7 @@ func TestNamespacesOfAnotherTask(t *testing.T) {
 }
 
 func TestNamespacesThatCannotBeShared(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		owner := e.task(defaultTaskConfig("sleep", "1000"))
 		e.start(owner)
@@ -92,7 +93,7 @@ func TestNamespacesThatCannotBeShared(t *testing.T) {
 }
 
 func TestTaskThatIsNotThereIsWaitedForAndNamed(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("true")
 		config.PIDMode = "task:db"
 		cfg := e.quietTask(config)

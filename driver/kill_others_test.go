@@ -94,7 +94,7 @@ func (e *env) nomadStops(cfg *drivers.TaskConfig, timeout time.Duration) *driver
 func TestContainerdKilledAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range slices.Concat(namesOf(startSteps), stopSteps) {
+		for _, step := range e.stepsOf(slices.Concat(namesOf(startSteps), stopSteps)) {
 			// A task that heeds the signal, and one that must be killed.
 			trap, code, timeout := "exit 43", 43, 10*time.Second
 			if step == "killed" {

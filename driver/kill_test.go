@@ -386,17 +386,18 @@ func (e *env) killStop(step string, delay time.Duration) {
 func TestKillAtEachStep(t *testing.T) {
 	forEachOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
-		for _, step := range namesOf(startSteps) {
-			e.killStart(step, 0)
-		}
-		for _, step := range stopSteps {
-			e.killStop(step, 0)
+		for _, step := range e.stepsOf(slices.Concat(namesOf(startSteps), stopSteps)) {
+			if slices.Contains(stopSteps, step) {
+				e.killStop(step, 0)
+			} else {
+				e.killStart(step, 0)
+			}
 		}
 	})
 }
 
 func TestKilledStartsThatNobodyRepeatsAreReaped(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		for i, step := range namesOf(startSteps) {
 			config := defaultTaskConfig("sleep", "1000")
@@ -427,6 +428,9 @@ func (e *env) reapAll() {
 // kills is how often a test kills at random, per containerd: NOMAD_GPU_KILLS, or a
 // number that keeps the suite short.
 func kills(few int) int {
+	if everything() {
+		few *= 4
+	}
 	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_KILLS")); err == nil {
 		return n
 	}

@@ -92,7 +92,7 @@ func bigImage(t *testing.T, name string) []byte {
 
 // TestGiantImageConfigs: they would be read into the driver's memory.
 func TestGiantImageConfigs(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		refused := func(config spec.Config, write func(dir string)) {
 			t.Helper()
 			cfg := e.quietTask(config)
@@ -145,7 +145,7 @@ func TestGiantImages(t *testing.T) {
 // TestAPrivateImageIsForThoseWhoHaveALogin: the registry is asked who else may use
 // what one job pulled with a login of its own.
 func TestAPrivateImageIsForThoseWhoHaveALogin(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		config := imageConfig(r.push(t, "box:1"))
 		with := config
@@ -164,7 +164,7 @@ func TestAPrivateImageIsForThoseWhoHaveALogin(t *testing.T) {
 
 // TestForcePullOfAnImageOfTheOperators does not make it ours, to be collected.
 func TestForcePullOfAnImageOfTheOperators(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		ref := r.push(t, "box:1")
 		var archive bytes.Buffer
@@ -182,7 +182,7 @@ func TestForcePullOfAnImageOfTheOperators(t *testing.T) {
 // TestAnImageOfEverybodysStaysSo when it is pulled with a login: jobs without one
 // would have to ask a registry that refuses them.
 func TestAnImageOfEverybodysStaysSo(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		ref := r.push(t, "box:1")
 		var archive bytes.Buffer
@@ -201,7 +201,7 @@ func TestAnImageOfEverybodysStaysSo(t *testing.T) {
 // TestSecretsHoldSoManyFiles: a file takes the kernel's memory without any content, and
 // the kernel stops counting it when the task that made it has ended.
 func TestSecretsHoldSoManyFiles(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", "d=$(mktemp -d /secrets/dXXXXXX); for i in $(seq 1500); do : > $d/$i; done"))
 		secrets := cfg.TaskDir().SecretsDir
 		_ = unix.Unmount(secrets, unix.MNT_DETACH)

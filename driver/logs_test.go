@@ -68,7 +68,7 @@ func counted(n int) string {
 // A task whose output is not read waits, can be looked at and taken up by a new
 // driver meanwhile, and goes on without a line lost.
 func TestLogsOfABlockedReader(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg, stdout := e.piped(defaultTaskConfig("sh", "-c", "seq 1 60000; exit 3"))
 		handle := e.start(cfg)
 		waitUntilFull(t, stdout)
@@ -137,7 +137,7 @@ func TestStopOfATaskWhoseReaderIsGone(t *testing.T) {
 
 // Nomad's client dies with its log collector, and the driver with it.
 func TestLogsSurviveTheClient(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		script := "seq 1 20000; while [ ! -e /local/go ]; do sleep 0.02; done; seq 20001 60000; exit 3"
 		cfg := e.quietTask(defaultTaskConfig("sh", "-c", script))
 		dir := cfg.TaskDir().LogDir
@@ -172,7 +172,7 @@ func TestLogsSurviveTheClient(t *testing.T) {
 // A start dies after the task has begun, and everything of the first attempt is
 // gone when Nomad repeats it: its log collector does not read any more.
 func TestLogsOfARepeatedStart(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("sh", "-c", "echo out; echo err >&2; exit 3")
 		cfg := e.task(config)
 		e.victim(orders{Config: e.config, Task: cfg, Driver: config, DieAfter: "run"}, 0)

@@ -34,7 +34,7 @@ func noted(t *testing.T, notes string) []string {
 // The limit is in force before anything of the task runs, and what was guaranteed is
 // given back while the control group is there.
 func TestMemoryOfATaskIsHeldByTheGPUsDriver(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		limiter, notes := limiterThat(t, "")
 		n.publish(gpuA, func(s *gpu.GPUState) { s.Limiter = limiter })
@@ -60,7 +60,7 @@ func TestMemoryOfATaskIsHeldByTheGPUsDriver(t *testing.T) {
 }
 
 func TestTaskThatCannotBeHeldToItsMemoryDoesNotStart(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		limiter, _ := limiterThat(t, "echo no permission >&2; exit 1")
 		n.publish(gpuA, func(s *gpu.GPUState) { s.Limiter = limiter })

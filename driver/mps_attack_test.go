@@ -17,7 +17,6 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
-	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 // nvidiaControl is NVIDIA's MPS control program of a driver branch, where
@@ -39,8 +38,7 @@ func nvidiaControl(t *testing.T, branch string) string {
 func standInServer(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	built, err := testimage.BuildGo(context.Background(), dir, "github.com/nomad-gpu/nomad-gpu/device/sim/nvidia-cuda-mps-control")
-	must.NoError(t, err)
+	built := goProgram(t, "device/sim/nvidia-cuda-mps-control")
 	server := filepath.Join(dir, "bin", "nvidia-cuda-mps-server")
 	must.NoError(t, os.MkdirAll(filepath.Dir(server), 0o755))
 	must.NoError(t, os.Link(built, server))
@@ -93,9 +91,7 @@ func startControl(t *testing.T, n *node, program, server string, options ...stri
 // startGate puts the device plugin's gate before a daemon.
 func startGate(t *testing.T, pipe, daemon string) {
 	t.Helper()
-	gate, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/e2e/mpsgate")
-	must.NoError(t, err)
-	cmd := exec.Command(gate, pipe, daemon)
+	cmd := exec.Command(goProgram(t, "e2e/mpsgate"), pipe, daemon)
 	must.NoError(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error {
@@ -145,7 +141,7 @@ func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbors(t *testing.T) 
 		for _, user := range []string{"0", "65534"} {
 			t.Run(branch+" as user "+user, func(t *testing.T) {
 				program := nvidiaControl(t, branch)
-				forEachContainerd(t, func(t *testing.T, e *env) { attackDaemon(t, e, program, server, user) })
+				withContainerd(t, func(t *testing.T, e *env) { attackDaemon(t, e, program, server, user) })
 			})
 		}
 	}
@@ -154,8 +150,7 @@ func TestGPUTaskWithTheControlProgramChangesNothingOfItsNeighbors(t *testing.T) 
 func attackDaemon(t *testing.T, e *env, program, server, user string) {
 	n := newNode(e)
 	control, pid := startControl(t, n, program, server)
-	tool, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/mpsattack")
-	must.NoError(t, err)
+	tool := goProgram(t, "driver/testdata/mpsattack")
 	neighbor := exec.Command(tool, "stay")
 	neighbor.Env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(filepath.Dir(control.PipeDir), "pipe")}
 	passed, err := neighbor.StdoutPipe()

@@ -30,7 +30,7 @@ func TestMPSClientsAreTerminatedBeforeTheyAreKilled(t *testing.T) {
 	} {
 		t.Run(tc.branch+" "+strings.TrimSpace(tc.behavior), func(t *testing.T) {
 			program := nvidiaControl(t, tc.branch)
-			forEachContainerd(t, func(t *testing.T, e *env) {
+			withContainerd(t, func(t *testing.T, e *env) {
 				n := newNode(e)
 				control, _ := startControl(t, n, program, server)
 				events, err := e.driver.TaskEvents(context.Background())
@@ -65,7 +65,7 @@ func TestMPSClientsAreTerminatedBeforeTheyAreKilled(t *testing.T) {
 
 // A daemon that does not answer holds up a kill for a moment only.
 func TestKillIsNotHeldUpByMPS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		slow := filepath.Join(e.dir, "slow")
 		must.NoError(t, os.WriteFile(slow, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
@@ -88,7 +88,7 @@ func TestNeighborsHearOfAKillThatWasNotTheDrivers(t *testing.T) {
 
 // neighborsHearOf lets a task end by a signal. What ends by SIGTERM left in time.
 func neighborsHearOf(t *testing.T, signal unix.Signal) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Control = "/nonexistent" })
 		events, err := e.driver.TaskEvents(context.Background())
@@ -116,7 +116,7 @@ func neighborsHearOf(t *testing.T, signal unix.Signal) {
 
 // In single-user mode CUDA makes a program of another user wait without a word.
 func TestTaskOfAnotherUserWaitsWithAReason(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		user := func(uid string) func(*drivers.TaskConfig) {
 			return func(cfg *drivers.TaskConfig) { cfg.User = uid }

@@ -1,10 +1,10 @@
 package driver
 
 import (
-	"context"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -13,12 +13,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
-
-	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 func TestConformance_NetworkMode_Host(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("readlink", "/proc/self/ns/net")
 		own, _ := e.run(config)
 		config.HostNetwork = true
@@ -62,7 +60,7 @@ func TestConformance_Ports(t *testing.T) {
 	if !fileExists("/usr/lib/cni/bridge") && !fileExists("/opt/cni/bin/bridge") {
 		t.Skip("there are no CNI plugins")
 	}
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		config := defaultTaskConfig("/local/listen", "8080")
 		config.NetworkMode, config.Ports = "bridge", []string{"web"}
 		cfg := e.task(config, func(cfg *drivers.TaskConfig) {
@@ -97,10 +95,9 @@ func TestConformance_Ports(t *testing.T) {
 }
 
 // bring puts a program of testdata into the task's local directory.
-func (e *env) bring(cfg *drivers.TaskConfig, program string) {
+func (e *env) bring(cfg *drivers.TaskConfig, name string) {
 	e.t.Helper()
-	_, err := testimage.BuildGo(context.Background(), cfg.TaskDir().LocalDir, "github.com/nomad-gpu/nomad-gpu/driver/testdata/"+program)
-	must.NoError(e.t, err)
+	must.NoError(e.t, exec.Command("cp", goProgram(e.t, "driver/testdata/"+name), cfg.TaskDir().LocalDir).Run())
 }
 
 func greeting(t *testing.T, address string) string {
@@ -128,7 +125,7 @@ func hostAddress() (string, error) {
 }
 
 func TestConformance_DNS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		for _, dns := range []*drivers.DNSConfig{nil, {Servers: []string{"8.8.8.8"}, Searches: []string{"example.test"}, Options: []string{"ndots:1"}}} {
 			cfg := e.task(defaultTaskConfig("sleep", "1000"), func(cfg *drivers.TaskConfig) { cfg.DNS = dns })
 			e.start(cfg)

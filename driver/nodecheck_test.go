@@ -13,7 +13,7 @@ import (
 )
 
 func TestWhatTheNodeDoesNotHaveIsNamed(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		tests := map[string]func(*spec.Config){
 			`snapshotter "zfs-nonsense" is not one of those that this node's containerd has: `: func(c *spec.Config) { c.Snapshotter = "zfs-nonsense" },
 		}
@@ -64,7 +64,7 @@ func TestRuntimeThatIsNotInstalled(t *testing.T) {
 }
 
 func TestFingerprintNamesASnapshotterThatContainerdLacks(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		wrong := e.with(func(c *config.Config) { c.Snapshotter = "stargz" })
 		got, _ := wrong.driver.fingerprint(context.Background())
 		must.Eq(t, drivers.HealthStateUnhealthy, got.Health)

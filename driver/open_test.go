@@ -14,7 +14,7 @@ import (
 // A task that holds all slices runs without MPS: a GPU that lets in its MPS server
 // only must be open before the task's program runs.
 func TestTaskWithAllSlicesWaitsUntilTheGPUIsOpen(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		exclusive := func(s *gpu.GPUState) { s.Exclusive = true }
 		n.publish(gpuA, exclusive)
@@ -44,7 +44,7 @@ func TestTaskWithAllSlicesWaitsUntilTheGPUIsOpen(t *testing.T) {
 }
 
 func TestStartThatWaitsForAnOpenGPUCanBeCanceled(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.Exclusive = true })
 		claimed := make(chan struct{})

@@ -51,7 +51,7 @@ func untilPartitions(t *testing.T, c mpsctl.Control, chunks ...int) []mpsctl.Par
 
 // Each task has multiprocessors of its own, as long as it lives.
 func TestTasksHaveMultiprocessorsOfTheirOwn(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		control := partitioner(t, n)
 		// What a driver left that was killed before it could write the lease.
@@ -98,7 +98,7 @@ func TestTasksHaveMultiprocessorsOfTheirOwn(t *testing.T) {
 // A partition's name is free as soon as it is removed: an earlier task's end does not
 // take it from the task that has it now.
 func TestPartitionOfAnotherTaskStays(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		control := partitioner(t, n)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
@@ -120,7 +120,7 @@ func TestPartitionOfAnotherTaskStays(t *testing.T) {
 }
 
 func TestTaskWithoutAPartitionDoesNotStart(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		control := partitioner(t, n)
 		must.NoError(t, os.WriteFile(filepath.Join(control.PipeDir, "behavior"), []byte("crash\n"), 0o644))

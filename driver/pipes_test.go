@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"context"
 	"io/fs"
 	"net"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
-
-	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 // answer greets whoever connects.
@@ -31,9 +28,8 @@ func answerWith(listener net.Listener, hello string) {
 }
 
 func TestGPUTaskCannotTakeTheDaemonFromItsNeighbors(t *testing.T) {
-	dial, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/driver/testdata/dial")
-	must.NoError(t, err)
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	dial := goProgram(t, "driver/testdata/dial")
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		pipe := filepath.Join(n.e.dir, "mps", gpuA, "pipe")
 		// A daemon's entries: a socket, a pipe and files.
@@ -122,7 +118,7 @@ func (e *env) pipeMounts() []string {
 // TestAnMPSTaskSeesNothingOfTheHostsRun: what it does to its directory is its own
 // loss, also as root.
 func TestAnMPSTaskSeesNothingOfTheHostsRun(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		pipe := filepath.Join(e.dir, "mps", gpuA, "pipe")
 		for _, name := range []string{"control_privileged", "control_lock", "log", "nvidia-cuda-mps-control.pid"} {

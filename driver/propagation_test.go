@@ -84,7 +84,7 @@ func TestPropagationFromTheHost(t *testing.T) {
 
 // Where nothing could arrive, the task is told instead of left waiting for it.
 func TestPropagationNeedsASharedMount(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		dir := sharedMount(t, filepath.Join(e.dir, "private"))
 		must.NoError(t, unix.Mount("", dir, "", unix.MS_PRIVATE, ""))
 		for _, mode := range []string{"bidirectional", "host-to-task"} {

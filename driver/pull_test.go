@@ -26,7 +26,7 @@ func imageConfig(ref string) spec.Config {
 }
 
 func TestCachedImageNeedsNoNetwork(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := imageConfig(testImage)
 		out, _ := e.run(config)
 		must.Eq(t, "pulled\n", out)
@@ -58,7 +58,7 @@ func TestConformance_ConcurrentPulls(t *testing.T) {
 }
 
 func TestConformance_Pull_Timeout(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")
 		var blobs atomic.Int64
@@ -94,7 +94,7 @@ func TestConformance_Start_LoadImage(t *testing.T) {
 }
 
 func TestConformance_Start_NoImage(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		_, _, err := e.harness.StartTask(e.quietTask(imageConfig("")))
 		must.ErrorContains(t, err, "image: is missing (write a reference")
 		r := startRegistry(t, false, false)
@@ -106,7 +106,7 @@ func TestConformance_Start_NoImage(t *testing.T) {
 }
 
 func TestConformance_Start_BadPull_Recoverable(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		_, _, err := e.harness.StartTask(e.quietTask(imageConfig("127.0.0.1:1/box:1"))) // where nothing listens
 		must.ErrorContains(t, err, "connection refused")
 		must.True(t, structs.IsRecoverable(err))
@@ -122,7 +122,7 @@ func whichImage(ref string, force bool) spec.Config {
 }
 
 func TestConformance_ForcePull(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		ref := r.pushContent(t, "box:1", "first of "+r.addr)
 		out, _ := e.run(whichImage(ref, false))
@@ -136,7 +136,7 @@ func TestConformance_ForcePull(t *testing.T) {
 }
 
 func TestConformance_ForcePull_RepoDigest(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, false)
 		ref := r.pushContent(t, "box:1", "first of "+r.addr)
 		e.run(whichImage(ref, false))
@@ -151,7 +151,7 @@ func TestConformance_ForcePull_RepoDigest(t *testing.T) {
 }
 
 func TestConformance_AuthFromTaskConfig(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		config := imageConfig(r.push(t, "box:1"))
 		for _, auth := range []spec.Auth{
@@ -175,7 +175,7 @@ func TestConformance_AuthFromTaskConfig(t *testing.T) {
 // TestAuthFromPluginConfig logs in with what the operator wrote, each way for an
 // image that was not pulled before.
 func TestAuthFromPluginConfig(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		file := filepath.Join(e.dir, "config.json")
 		must.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{"auths":{%q:{"username":%q,"password":%q}}}`, r.addr, registryUser, registryPassword), 0o600))
@@ -192,7 +192,7 @@ func TestAuthFromPluginConfig(t *testing.T) {
 
 // A helper is the operator's own or one that a Docker configuration file names.
 func TestConformance_AuthFromHelper(t *testing.T) {
-	forEachContainerdAlone(t, func(t *testing.T, e *env) {
+	withContainerdAlone(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		script := fmt.Sprintf("#!/bin/sh\nread server\n[ \"$server\" = %s ] && echo '{\"ServerURL\":\"x\",\"Username\":%q,\"Secret\":%q}'\n", r.addr, registryUser, registryPassword)
 		must.NoError(t, os.WriteFile(filepath.Join(e.dir, "docker-credential-test"), []byte(script), 0o755))
@@ -218,7 +218,7 @@ func (e *env) hosts(registry, settings string) *env {
 }
 
 func TestPullOverTLS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, true)
 		config := imageConfig(r.push(t, "box:1"))
 		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
@@ -237,7 +237,7 @@ func TestPullOverTLS(t *testing.T) {
 // The name that the task writes is not where the image lies; a mirror that is
 // away is passed over.
 func TestPullThroughMirrors(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, false, true)
 		r.push(t, "box:1")
 		mirrored := e.hosts("registry.example", fmt.Sprintf("[host.\"http://127.0.0.1:1\"]\n  capabilities = [\"pull\", \"resolve\"]\n[host.\"https://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = %q\n", r.addr, r.certificate))
@@ -344,7 +344,7 @@ func TestConformance_ImageGC_On(t *testing.T) {
 }
 
 func TestConformance_ImageGC_Off(t *testing.T) {
-	forEachOwnContainerd(t, func(t *testing.T, e *env) {
+	withOwnContainerd(t, func(t *testing.T, e *env) {
 		keeping := e.with(func(c *config.Config) { c.GC.Image = false })
 		ref := startRegistry(t, false, false).push(t, "box:1")
 		keeping.run(imageConfig(ref))

@@ -45,7 +45,7 @@ func TestRecoverTaskWhoseExitWasSeen(t *testing.T) {
 }
 
 func TestReboot(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		cfg := e.task(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0))
 		handle := e.start(cfg)

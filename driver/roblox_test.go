@@ -50,7 +50,7 @@ host_network = true`)
 }
 
 func TestRoblox_SignalHandler(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		config := oldConfig(t, `command = "sh"`)
 		config.Args = []string{"-c", `trap 'echo hangup' HUP; trap 'echo interrupted; exit 0' INT; echo ready; while true; do sleep 0.05; done`}
 		cfg := e.task(config)
@@ -65,7 +65,7 @@ func TestRoblox_SignalHandler(t *testing.T) {
 }
 
 func TestRoblox_Capabilities(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		block := oldConfig(t, `
 command  = "cat"
 args     = ["/proc/self/status"]
@@ -94,7 +94,7 @@ func TestRoblox_Privileged(t *testing.T) {
 }
 
 func TestRoblox_AllowPrivileged(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		_, _, err := e.harness.StartTask(e.quietTask(oldConfig(t, privilegedConfig)))
 		must.ErrorContains(t, err, "has not set allow_privileged")
 		must.Eq(t, nil, e.leftovers())
@@ -102,7 +102,7 @@ func TestRoblox_AllowPrivileged(t *testing.T) {
 }
 
 func TestRoblox_VolumeMount(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		host := filepath.Join(e.dir, "s1")
 		must.NoError(t, os.Mkdir(host, 0o755))
 		must.NoError(t, os.WriteFile(filepath.Join(host, "hello.txt"), []byte("hello\n"), 0o644))
@@ -118,7 +118,7 @@ mounts  = [
 }
 
 func TestRoblox_DNS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		out, _ := e.run(oldConfig(t, `
 command = "cat"
 args    = ["/etc/resolv.conf"]`), func(cfg *drivers.TaskConfig) {
@@ -131,7 +131,7 @@ args    = ["/etc/resolv.conf"]`), func(cfg *drivers.TaskConfig) {
 }
 
 func TestRoblox_ExtraHosts(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		out, _ := e.run(oldConfig(t, `
 command     = "cat"
 args        = ["/etc/hosts"]
@@ -141,7 +141,7 @@ extra_hosts = ["postgres:127.0.1.1", "redis:127.0.1.2"]`))
 }
 
 func TestRoblox_Entrypoint(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		out, _ := e.run(oldConfig(t, `
 entrypoint = ["echo"]
 args       = ["container1", "container2"]`))
@@ -150,7 +150,7 @@ args       = ["container1", "container2"]`))
 }
 
 func TestRoblox_Auth(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		config := oldConfig(t, `
 command = "echo"
@@ -167,7 +167,7 @@ auth {
 
 // Nomad renders templates into the task's directory; the container sees them.
 func TestRoblox_Template(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg := e.task(oldConfig(t, `
 command = "sh"
 args    = ["-c", "cat /local/nomad.env /secrets/password; echo $RENDERED"]`), func(cfg *drivers.TaskConfig) {

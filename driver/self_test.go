@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -16,15 +15,13 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/config"
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
-	"github.com/nomad-gpu/nomad-gpu/internal/testimage"
 )
 
 // withSelf is a node whose operator has installed the program that tasks speak with.
 func withSelf(t *testing.T, e *env) *env {
 	t.Helper()
-	program, err := testimage.BuildGo(context.Background(), t.TempDir(), "github.com/nomad-gpu/nomad-gpu/plugin/nomad-gpu-self")
-	must.NoError(t, err)
-	return e.with(func(c *config.Config) { c.SelfPath = program })
+	self := goProgram(t, "plugin/nomad-gpu-self")
+	return e.with(func(c *config.Config) { c.SelfPath = self })
 }
 
 // in runs a command in a task, and returns what it printed.
@@ -47,7 +44,7 @@ func (e *env) askSelf(cfg *drivers.TaskConfig, args ...string) gpu.SelfAnswer {
 
 // A task under MPS learns of its own share, and of its neighbors' together.
 func TestATaskAsksAboutItsShare(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		mine := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1, 2, 3), func(cfg *drivers.TaskConfig) {
@@ -104,7 +101,7 @@ umount self.sock; umount /run/nomad-gpu; mount -o remount,rw /run/nomad-gpu; ech
 // After the driver's death the task finds the socket of the next, with the same answers,
 // and nothing is left when it has ended.
 func TestTheSocketComesBackWithTheDriver(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		cfg := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
@@ -125,7 +122,7 @@ func TestTheSocketComesBackWithTheDriver(t *testing.T) {
 // A task that shares the process IDs of another reaches its socket through /proc, and is
 // refused there.
 func TestAPartnersSocketIsRefused(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		victim := e.quietTask(defaultTaskConfig("sleep", "1000"), reserve(gpuA, 0, 1))
@@ -146,7 +143,7 @@ func TestAPartnersSocketIsRefused(t *testing.T) {
 
 // A mount of the author's in the place of the socket is his affair.
 func TestAMountInThePlaceOfTheSocket(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		said := listen(t, e)
@@ -171,7 +168,7 @@ func TestAMountInThePlaceOfTheSocket(t *testing.T) {
 
 // A task with a seat leaves its GPU when it says so, and comes back when it says so.
 func TestATaskStepsAsideByItself(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newSeatedNode(withSelf(t, e))
 		e = n.e
 		said := listen(t, e)
@@ -204,7 +201,7 @@ func TestATaskStepsAsideByItself(t *testing.T) {
 // What a task says of its work becomes an event that Nomad carries to the placement
 // service: at once, and no more often than the others can bear.
 func TestATaskSaysThatItsWorkIsSaved(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		events, err := e.driver.TaskEvents(t.Context())

@@ -24,7 +24,7 @@ func (n *node) computing(milli int64, slices ...int) *drivers.TaskConfig {
 // What a task gives up of its compute is there for others at once, and it gets back only
 // what is free. A new driver knows its share; a new start has that of its job.
 func TestATaskResizesItsShare(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		said := listen(t, e)
@@ -96,7 +96,7 @@ func TestATaskResizesItsShare(t *testing.T) {
 
 // Whoever asks at the same time: guarantees never add up to more than the GPU.
 func TestTasksThatResizeAtOnce(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(withSelf(t, e))
 		e = n.e
 		var all []*task

@@ -67,7 +67,7 @@ func (e *env) endUnwanted(s nomadState) error {
 // TestAStartIsCanceledAtEachStep: by its job's end, and by the end of the client that
 // asked for it. Nothing of it is left, and the task can be started again.
 func TestAStartIsCanceledAtEachStep(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		newNode(e)
 		nomad := newNomadState(t)
 		for n, name := range namesOf(startSteps) {
@@ -162,7 +162,7 @@ func TestAStallingRegistryHoldsNothing(t *testing.T) {
 
 // TestGettingAnImageEnds, whatever the job says about it.
 func TestGettingAnImageEnds(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		limited := e.with(func(c *config.Config) { c.ImageTimeout = "300ms" })
 		r := startRegistry(t, false, false)
 		r.push(t, "box:1")

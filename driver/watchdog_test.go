@@ -101,7 +101,7 @@ func TestWatchdogNeedsMeasurementsInARow(t *testing.T) {
 			t.Errorf("%+v: %v", tc, got)
 		}
 	}
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg, events := newNode(e).watched(0)
 		watched, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)
@@ -133,7 +133,7 @@ func TestWatchdogNeedsMeasurementsInARow(t *testing.T) {
 }
 
 func TestTasksOfABrokenGPUAreStartedAgain(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		broken := gpu.Fault{Code: "xid-79", Message: "the GPU has fallen off the bus", Action: "replace it", Fatal: true}
 		for name, tc := range map[string]struct {
@@ -169,7 +169,7 @@ func TestTasksOfABrokenGPUAreStartedAgain(t *testing.T) {
 }
 
 func TestWatchdogKillsAboveTheShare(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
@@ -192,7 +192,7 @@ func TestWatchdogKillsAboveTheShare(t *testing.T) {
 }
 
 func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		cfg, events := n.watched(0)
 		must.StrContains(t, n.exceed(events, cfg, 10, 4711).Message, "GPU limit exceeded, killing the task")
@@ -201,7 +201,7 @@ func TestWatchdogFindsWhoSlippedPastMPS(t *testing.T) {
 }
 
 func TestTasksHearThatTheirMPSDaemonWasReplaced(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
 		_, events := n.watched(0)
@@ -216,7 +216,7 @@ func serverFaultSince(at time.Time) *gpu.Fault {
 
 // Who is told whose program it was is told no more than is theirs.
 func TestTasksHearOfAFaultOfTheirMPSServer(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		events, err := e.driver.TaskEvents(context.Background())
 		must.NoError(t, err)
@@ -258,7 +258,7 @@ func TestTasksHearOfAFaultOfTheirMPSServer(t *testing.T) {
 }
 
 func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		n := newNode(e)
 		n.publish(gpuA, func(s *gpu.GPUState) { s.MPS.Generation = 3 })
 		events, err := e.driver.TaskEvents(context.Background())
@@ -295,7 +295,7 @@ func TestTasksAreToldOnceAlsoWhenTheDriverRestarts(t *testing.T) {
 }
 
 func TestWatchdogMayOnlyWarn(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		e = e.with(func(c *config.Config) { c.GPU.Watchdog = config.WatchdogWarn })
 		n := newNode(e)
 		cfg, events := n.watched(0)
@@ -331,7 +331,7 @@ func TestAKillThatFailedIsDoneAgain(t *testing.T) {
 }
 
 func TestTasksHearThatNobodyMeasuresThem(t *testing.T) {
-	forEachContainerd(t, func(t *testing.T, e *env) {
+	withContainerd(t, func(t *testing.T, e *env) {
 		cfg, events := newNode(e).watched(0, 1)
 		one, err := e.driver.tasks.get(cfg.ID)
 		must.NoError(t, err)

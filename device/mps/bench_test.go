@@ -3,6 +3,7 @@ package mps
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -84,6 +85,11 @@ func runTests(m *testing.M) int {
 	}
 	// The originals find their server on the path.
 	os.Setenv("PATH", filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+	// Tests wait for daemons more than they compute.
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("8")
+	}
 	code := m.Run()
 	if err := leaktest.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -176,7 +182,12 @@ type bench struct {
 	startScope func(context.Context, scope) error
 }
 
-func newBench(t *testing.T) *bench { return newBenchWith(t, newest, false) }
+// newBench is for tests of the supervisor alone, which run beside others.
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	t.Parallel()
+	return newBenchWith(t, newest, false)
+}
 
 func newBenchWith(t *testing.T, v variant, hostShm bool) *bench {
 	t.Helper()

@@ -39,10 +39,10 @@ func kills(t *testing.T) int {
 	if n, err := strconv.Atoi(os.Getenv("NOMAD_GPU_KILLS")); err == nil {
 		return n
 	}
-	if testing.Short() {
-		return 3
+	if os.Getenv("NOMAD_GPU_FULL") != "" {
+		return 100
 	}
-	return 10
+	return 5
 }
 
 // What was started always ends, whoever is killed at whatever moment: plugin,

@@ -30,6 +30,7 @@ func TestStaticPartitionsAreRefusedWhereTheBranchLacksThem(t *testing.T) {
 }
 
 func TestStaticPartitions(t *testing.T) {
+	t.Parallel()
 	b := newBenchWith(t, partitioner, false)
 	b.Want([]Spec{b.partitioned()})
 	first := b.until("the daemon is ready", ready)
@@ -67,6 +68,7 @@ func TestStaticPartitions(t *testing.T) {
 
 // So it is when the server ends while no plugin is there.
 func TestPartitionsThatAreLostUnseen(t *testing.T) {
+	t.Parallel()
 	b := newBenchWith(t, partitioner, false)
 	b.Want([]Spec{b.partitioned()})
 	first := b.until("the daemon is ready", ready)
@@ -82,6 +84,7 @@ func TestPartitionsThatAreLostUnseen(t *testing.T) {
 
 // A daemon that divides the device in another way serves on while tasks may be there.
 func TestPartitioningChangesWhenNoTaskIsThere(t *testing.T) {
+	t.Parallel()
 	b := newBenchWith(t, partitioner, false)
 	for _, static := range []bool{false, true, false} {
 		want := b.spec()

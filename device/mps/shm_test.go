@@ -142,6 +142,7 @@ func TestDaemonSweepsWhenNoTaskIsThere(t *testing.T) {
 }
 
 func TestDaemonSharesTheHostsSharedMemory(t *testing.T) {
+	t.Parallel()
 	b := newBenchWith(t, newest, true)
 	s := b.wantReady()
 	if its := fmt.Sprintf("/proc/%d/root/dev/shm", s.PID); !sameFile(its, "/dev/shm") || s.ShmDir != "/dev/shm" {

@@ -252,6 +252,7 @@ func TestStateDirectoryThatIsTooLongIsRefused(t *testing.T) {
 func TestStalledProgramsDoNotCostTheDaemon(t *testing.T) {
 	for _, v := range []variant{newest, {branch: "555", original: true, memory: true, multiUser: true}} {
 		t.Run(v.String(), func(t *testing.T) {
+			t.Parallel()
 			b := newBenchWith(t, v, false)
 			b.hurry()
 			first := b.wantReady()
