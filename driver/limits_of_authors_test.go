@@ -263,16 +263,13 @@ func TestSharedMemoryIsTheTasks(t *testing.T) {
 // TestSignalsAndStatisticsDoNotAddUp while containerd does not answer: each waits, and
 // leaves nothing when it is over. Other tests have goroutines too, so it runs alone.
 func TestSignalsAndStatisticsDoNotAddUp(t *testing.T) {
-	if testing.Short() {
-		t.Skip("Nomad's driver harness, which must be gone here, has a data race in its Kill; make race runs short tests")
-	}
 	for name, binary := range containerdBinaries(t) {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, startContainerd(t, binary), nil)
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "trap : USR1; touch /local/ready; while true; do sleep 0.05; done"))
 			e.start(cfg)
 			e.waitUntilReady(cfg)
-			e.harness.Kill() // its own connections come and go
+			endHarness(e.harness) // its own connections come and go
 			before := goleak.IgnoreCurrent()
 			server := e.containerd.cmd.cmd.Process
 			must.NoError(t, server.Signal(syscall.SIGSTOP))

@@ -52,7 +52,7 @@ func runTests(m *testing.M) int {
 	// Tests wait for containers more than they compute.
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = parallel.Value.Set("6")
+		_ = parallel.Value.Set("8")
 	}
 	defer removeSharedContainerds()
 	return m.Run()
