@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	dtestutil "github.com/hashicorp/nomad/plugins/drivers/testutils"
 	"github.com/shoenig/test/must"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/testport"
 )
 
 func TestConformance_NetworkMode_Host(t *testing.T) {
@@ -61,10 +64,16 @@ func TestConformance_Ports(t *testing.T) {
 		t.Skip("there are no CNI plugins")
 	}
 	withContainerdAlone(t, func(t *testing.T, e *env) {
+		// Of no other test, also of another package: whoever connects to a port that is mapped
+		// reaches the container.
+		_, port, err := net.SplitHostPort(testport.Reserve(t))
+		must.NoError(t, err)
+		number, err := strconv.Atoi(port)
+		must.NoError(t, err)
 		config := defaultTaskConfig("/local/listen", "8080")
 		config.NetworkMode, config.Ports = "bridge", []string{"web"}
 		cfg := e.task(config, func(cfg *drivers.TaskConfig) {
-			cfg.Resources.Ports = &structs.AllocatedPorts{{Label: "web", Value: 28080, To: 8080}}
+			cfg.Resources.Ports = &structs.AllocatedPorts{{Label: "web", Value: number, To: 8080}}
 		})
 		e.bring(cfg, "listen")
 		_, network, err := e.harness.StartTask(cfg)
@@ -75,7 +84,7 @@ func TestConformance_Ports(t *testing.T) {
 		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(network.IP, "8080")))
 		host, err := hostAddress()
 		must.NoError(t, err)
-		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(host, "28080")))
+		must.Eq(t, "hello from the task\n", greeting(t, net.JoinHostPort(host, port)))
 
 		// A start that is repeated tells the same network.
 		e.restart()

@@ -28,6 +28,17 @@ func TestASmallJobLeavesTheLastWholeNode(t *testing.T) {
 			return len(allocs(ctx, t, c.API, "default", id)) == 0, "it has allocs"
 		})
 	}
+	// The service hears of the last one's end a moment later.
+	until(ctx, t, "the service sees the room", 30*time.Second, func() (bool, string) {
+		for _, node := range pictureOf(ctx, t, r).Nodes {
+			for _, gpu := range node.GPUs {
+				if !gpu.Idle() {
+					return false, fmt.Sprint(gpu.Holders)
+				}
+			}
+		}
+		return true, ""
+	})
 	begin := time.Now()
 	if err := submit(ctx, r.API, job{id: "small", meta: map[string]string{"gpu": "1"}}); err != nil {
 		t.Fatal(err)
