@@ -98,20 +98,23 @@ type work struct {
 	timeout time.Duration
 }
 
-// look finds the processes that use CUDA, and their states.
+// look finds the processes that use CUDA, and their states: of all that tell, also where
+// one does not.
 func (w work) look(pids []int) ([]gpu.CheckpointProcess, error) {
 	var found []gpu.CheckpointProcess
+	var failed error
 	for _, pid := range pids {
 		state, err := w.cuda.State(pid)
 		if errors.Is(err, ErrNoCUDA) {
 			continue
 		}
 		if err != nil {
-			return found, fmt.Errorf("look at process %d: %w", pid, err)
+			failed = errors.Join(failed, fmt.Errorf("look at process %d: %w", pid, err))
+			continue
 		}
 		found = append(found, gpu.CheckpointProcess{PID: pid, State: state})
 	}
-	return found, nil
+	return found, failed
 }
 
 // in returns the processes that are in one of the states.

@@ -19,8 +19,10 @@ static int process_step(void *f, int pid, unsigned int timeout_ms) {
 import "C"
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 	"unsafe"
 
@@ -65,18 +67,51 @@ func OpenCheckpoints() (Checkpoints, error) {
 	return Checkpoints{}, initialize()
 }
 
-// State is where a process is.
+// stateTime is how long CUDA may take to say where a process is. It can hang on one that
+// uses NCCL, say, and the others of the task must not wait for that.
+const stateTime = 5 * time.Second
+
+// State is where a process is. One that has not loaded the library uses no CUDA: it is not
+// asked about, since of some CUDA knows nothing but an error of the operating system.
 func (Checkpoints) State(pid int) (gpu.CheckpointState, error) {
+	if !loaded(pid) {
+		return "", fmt.Errorf("%w: it has not loaded libcuda", checkpoint.ErrNoCUDA)
+	}
+	type answer struct {
+		number C.int
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = with("cuCheckpointProcessGetState", func(f unsafe.Pointer) C.int { return C.process_state(f, C.int(pid), &a.number) })
+		answered <- a
+	}()
 	var number C.int
-	err := with("cuCheckpointProcessGetState", func(f unsafe.Pointer) C.int { return C.process_state(f, C.int(pid), &number) })
-	if err != nil {
-		return "", notCUDA(err)
+	select {
+	case a := <-answered:
+		if a.err != nil && !loaded(pid) { // it has ended meanwhile
+			return "", fmt.Errorf("%w: %w", checkpoint.ErrNoCUDA, a.err)
+		}
+		if a.err != nil {
+			return "", notCUDA(a.err)
+		}
+		number = a.number
+	case <-time.After(stateTime):
+		return "", fmt.Errorf("%w: CUDA does not say where process %d is", checkpoint.ErrBusy, pid)
 	}
 	state, known := processStates[number]
 	if !known {
 		return "", fmt.Errorf("process %d is in state %d of CUDA, which is not known", pid, number)
 	}
 	return state, nil
+}
+
+// loaded reports whether a process lives and has CUDA's library in its memory, wherever its
+// container keeps that.
+func loaded(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return err == nil && bytes.Contains(text, []byte("/libcuda.so"))
 }
 
 // Lock makes a process wait in its next CUDA call.

@@ -2,7 +2,11 @@ package cuda
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-gpu/nomad-gpu/device/checkpoint"
 )
@@ -19,6 +23,32 @@ func TestCheckpointsOfAProcessWithoutCUDA(t *testing.T) {
 	}
 	if state, err := c.State(1); !errors.Is(err, checkpoint.ErrNoCUDA) {
 		t.Errorf("process 1 is %q: %v", state, err)
+	}
+}
+
+// Only a process that has the library in its memory is asked about, wherever it lies.
+func TestProcessesWithoutTheLibraryAreNotAskedAbout(t *testing.T) {
+	if loaded(os.Getpid()) || loaded(1<<30) {
+		t.Fatal("a process without the library, or none at all, is to be asked about")
+	}
+	if _, err := (Checkpoints{}).State(os.Getpid()); !errors.Is(err, checkpoint.ErrNoCUDA) {
+		t.Errorf("without the library: %v", err)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "libcuda.so.580.159.04"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(int64(os.Getpagesize())); err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := unix.Mmap(int(file.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(mapped) }()
+	if !loaded(os.Getpid()) {
+		t.Error("a process with the library is not asked about")
 	}
 }
 

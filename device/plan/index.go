@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,7 +134,8 @@ func environment(r gpu.Reservation, units []*Unit) (map[string]string, error) {
 	return envs, nil
 }
 
-// limits are what makes a CUDA program keep to its share.
+// limits are what makes a CUDA program keep to its share. HAMi-core keeps the limits of the
+// first program in a file: each reservation has its own, or a later task would have them.
 func (u *Unit) limits(d gpu.ReservedDevice) map[string]string {
 	share := gpu.Share{MemoryMiB: d.MemoryMiB, LimitMilli: d.BurstMilli}
 	if d.Mode == gpu.ModeSlice {
@@ -145,7 +147,7 @@ func (u *Unit) limits(d gpu.ReservedDevice) map[string]string {
 		env[gpu.EnvMPSShmDir] = u.MPS.ShmDir
 		return env
 	case u.Sharing.Mechanism == gpu.SharingHAMi && u.HAMi != nil:
-		env := gpu.HAMiEnv(filepath.Join("/tmp", fmt.Sprintf("nomad-gpu-%s-%d.cache", u.UUID, d.Slices[0])), share)
+		env := gpu.HAMiEnv(u.HAMi.Library, filepath.Join("/tmp", "nomad-gpu-"+rand.Text()+".cache"), share)
 		env["LD_PRELOAD"] = u.HAMi.Library
 		return env
 	default:

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,9 @@ import (
 )
 
 // reserveFrom plans a machine, equips it and reserves.
+// hamiRegion stands for the file of a reservation.
+const hamiRegion = "/tmp/nomad-gpu-….cache"
+
 func reserveFrom(t *testing.T, config string, change func([]*Unit), ids ...string) (map[string]string, error) {
 	t.Helper()
 	units := Units(testConfig(t, config), testRegistry(), testMachine(3), quiet())
@@ -79,14 +83,23 @@ func TestReserve(t *testing.T) {
 		{"slices through HAMi-core", sliced + "sharing = \"hami\"\nhami { library = \"/opt/libvgpu.so\" }", sliceIDs(a, 0, 1), map[string]string{
 			"NOMAD_GPU_00000001_0":   `{"v":1,"vendor":"nvidia","devices":[{"uuid":"` + a + `","mode":"slice","slices":[0,1],"of":79,"memory_mib":2048,"milli":25,"burst_milli":1000}]}`,
 			"NVIDIA_VISIBLE_DEVICES": a, "CUDA_VISIBLE_DEVICES": a,
-			"LD_PRELOAD": "/opt/libvgpu.so", "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m", "CUDA_DEVICE_SM_LIMIT": "3",
-			"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/nomad-gpu-" + a + "-0.cache",
+			"LD_PRELOAD": "/opt/libvgpu.so", "CUDA_REDIRECT": "/opt/libvgpu.so", "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m", "CUDA_DEVICE_SM_LIMIT": "3",
+			"CUDA_DEVICE_MEMORY_SHARED_CACHE": hamiRegion,
 		}},
 	} {
 		got, err := reserveFrom(t, tc.config, nil, tc.ids...)
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
+		}
+		if region, ok := got[gpu.EnvHAMiCache]; ok {
+			// HAMi-core takes the limits from the file where there is one.
+			if again, err := reserveFrom(t, tc.config, nil, tc.ids...); err != nil || again[gpu.EnvHAMiCache] == region {
+				t.Errorf("%s: two reservations have the file %s, %v", tc.name, region, err)
+			}
+			if path.Dir(region) == "/tmp" && strings.HasPrefix(path.Base(region), "nomad-gpu-") {
+				got[gpu.EnvHAMiCache] = hamiRegion
+			}
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s: environment differs (-want +got):\n%s", tc.name, diff)

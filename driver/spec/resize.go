@@ -45,7 +45,7 @@ func Resize(now, counted gpu.Holding, ceilingMilli int64, state gpu.GPUState, wa
 
 // resizeLimit changes the limit of compute, and holds it to the guarantee.
 func resizeLimit(now *gpu.Holding, counted gpu.Holding, ceilingMilli int64, state gpu.GPUState, want gpu.SelfResize) error {
-	limited := state.Sharing == gpu.SharingMPS || state.Sharing == gpu.SharingHAMi
+	limited := state.Sharing == gpu.SharingMPS // HAMi-core keeps the limits of a task's first program
 	most := max(ceilingMilli, counted.LimitMilli)
 	switch {
 	case want.LimitMilli == nil && (now.LimitMilli == 0 || now.LimitMilli >= now.GuaranteeMilli):
@@ -66,14 +66,10 @@ func resizeLimit(now *gpu.Holding, counted gpu.Holding, ceilingMilli int64, stat
 // of a holding: a program reads them once.
 func LaterEnv(h gpu.Holding, sharing gpu.Sharing) map[string]string {
 	env := map[string]string{}
-	switch sharing {
-	case gpu.SharingMPS:
+	if sharing == gpu.SharingMPS {
 		maps.Copy(env, gpu.MPSEnv(mpsPipePath, mpsLogPath, h.Share))
 		delete(env, gpu.EnvMPSPipeDir)
 		delete(env, gpu.EnvMPSLogDir)
-	case gpu.SharingHAMi:
-		maps.Copy(env, gpu.HAMiEnv(hamiCachePath+"/vgpu.cache", h.Share))
-		delete(env, gpu.EnvHAMiCache)
 	}
 	return env
 }

@@ -14,13 +14,15 @@ import (
 // Where a container finds what belongs to its GPU share. The paths are the same
 // in every container, so they tell nothing about the host.
 const (
-	mpsPipePath    = "/run/nomad-gpu/mps/pipe"
-	mpsLogPath     = "/run/nomad-gpu/mps/log"
-	hamiLibPath    = "/run/nomad-gpu/hami/libvgpu.so"
-	hamiCachePath  = "/run/nomad-gpu/hami/cache"
-	hamiLockPath   = "/tmp/vgpulock"
-	shmPath        = "/dev/shm"
-	voidVisibility = "void"
+	mpsPipePath   = "/run/nomad-gpu/mps/pipe"
+	mpsLogPath    = "/run/nomad-gpu/mps/log"
+	hamiLibPath   = "/run/nomad-gpu/hami/libvgpu.so"
+	hamiCachePath = "/run/nomad-gpu/hami/cache"
+	hamiLockPath  = "/tmp/vgpulock"
+
+	hamiOverridePath = "/overrideEnv"
+	shmPath          = "/dev/shm"
+	voidVisibility   = "void"
 )
 
 // GPURequest is the gpu block of a task: how it wants to use what it was given.
@@ -370,10 +372,12 @@ func (s *Share) ShowPipes(dir string) {
 
 func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
 	s.HAMi = true
-	maps.Copy(s.Env, gpu.HAMiEnv(hamiCachePath+"/vgpu.cache", h.Share))
+	maps.Copy(s.Env, gpu.HAMiEnv(hamiLibPath, hamiCachePath+"/vgpu.cache", h.Share))
 	s.Mounts = append(s.Mounts,
 		Mount{Type: "bind", Source: hami.Library, Target: hamiLibPath, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		Mount{Type: "tmpfs", Source: "tmpfs", Target: hamiCachePath, Options: []string{"nosuid", "nodev", "noexec", "size=16m", "mode=1777"}},
+		// HAMi-core takes variables from this file of an image, its off-switches too.
+		Mount{Type: "bind", Source: "/dev/null", Target: hamiOverridePath, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 	)
 	if hami.LockDir != "" {
 		s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: hami.LockDir, Target: hamiLockPath, Options: []string{"rbind", "rw", "nosuid", "nodev", "noexec"}})

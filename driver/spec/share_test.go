@@ -82,7 +82,7 @@ func TestNewShare(t *testing.T) {
 		{"a turn under MPS", []gpu.ReservedDevice{turn}, gpu.SharingMPS, GPURequest{}, gpu.Share{LimitMilli: 1000},
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 CUDA_MPS_LOG_DIRECTORY=/run/nomad-gpu/mps/log CUDA_MPS_PIPE_DIRECTORY=/run/nomad-gpu/mps/pipe NVIDIA_VISIBLE_DEVICES=void"},
 		{"HAMi-core", []gpu.ReservedDevice{slicesOf(uuidA, 8)}, gpu.SharingHAMi, GPURequest{}, gpu.Share{MemoryMiB: 8192, GuaranteeMilli: 101, LimitMilli: 101},
-			"CUDA_DEVICE_MEMORY_LIMIT_0=8192m CUDA_DEVICE_MEMORY_SHARED_CACHE=/run/nomad-gpu/hami/cache/vgpu.cache CUDA_DEVICE_SM_LIMIT=11 NVIDIA_VISIBLE_DEVICES=void"},
+			"CUDA_DEVICE_MEMORY_LIMIT_0=8192m CUDA_DEVICE_MEMORY_SHARED_CACHE=/run/nomad-gpu/hami/cache/vgpu.cache CUDA_DEVICE_SM_LIMIT=11 CUDA_REDIRECT=/run/nomad-gpu/hami/libvgpu.so NVIDIA_VISIBLE_DEVICES=void"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := state(test.devices[0].UUID, test.sharing)

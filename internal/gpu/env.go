@@ -26,6 +26,8 @@ const (
 	EnvHAMiMemory = "CUDA_DEVICE_MEMORY_LIMIT"
 	EnvHAMiSM     = "CUDA_DEVICE_SM_LIMIT"
 	EnvHAMiCache  = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+	// EnvHAMiSelf is where HAMi-core finds its own library.
+	EnvHAMiSelf = "CUDA_REDIRECT"
 
 	// AMD's: ROCr takes UUIDs or positions, HIP positions among what ROCr shows.
 	EnvROCRVisible = "ROCR_VISIBLE_DEVICES"
@@ -53,7 +55,7 @@ var guardedEnv = []string{
 	EnvMPSPipeDir, EnvMPSLogDir, EnvMPSThreads, EnvMPSMemory, EnvMPSShmDir,
 	EnvMPSPriority, EnvMPSPartition, "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
 	// HAMi-core, with its off-switches.
-	EnvHAMiMemory, EnvHAMiSM, EnvHAMiCache, "CUDA_DISABLE_CONTROL", "GPU_CORE_UTILIZATION_POLICY", "CUDA_OVERSUBSCRIBE",
+	EnvHAMiMemory, EnvHAMiSM, EnvHAMiCache, EnvHAMiSelf, "CUDA_DISABLE_CONTROL", "GPU_CORE_UTILIZATION_POLICY", "CUDA_OVERSUBSCRIBE",
 	"CUDA_TASK_PRIORITY", "ACTIVE_OOM_KILLER",
 	// Other vendors' choice of devices. A container has the nodes of its own alone,
 	// and counts positions among these: the host's would be wrong there.
@@ -95,9 +97,10 @@ func MPSEnv(pipeDir, logDir string, s Share) map[string]string {
 }
 
 // HAMiEnv is the environment by which HAMi-core, once it is loaded, knows the
-// limits of a share; cache is a file that only the task's processes share.
-func HAMiEnv(cache string, s Share) map[string]string {
-	env := map[string]string{EnvHAMiCache: cache}
+// limits of a share; library is where it lies, and cache a file that only the task's
+// processes share.
+func HAMiEnv(library, cache string, s Share) map[string]string {
+	env := map[string]string{EnvHAMiSelf: library, EnvHAMiCache: cache}
 	if s.LimitMilli > 0 {
 		env[EnvHAMiSM] = strconv.FormatInt(Percent(s.LimitMilli), 10)
 	}

@@ -39,11 +39,11 @@ func TestLimitsInTheEnvironment(t *testing.T) {
 		"MPS, the least": {MPSEnv("/p", "/l", least), map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l",
 			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}},
 		"MPS without limits": {MPSEnv("/p", "/l", none), map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/p", "CUDA_MPS_LOG_DIRECTORY": "/l"}},
-		"HAMi": {HAMiEnv("/c", full), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "31",
+		"HAMi": {HAMiEnv("/l.so", "/c", full), map[string]string{"CUDA_REDIRECT": "/l.so", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "31",
 			"CUDA_DEVICE_MEMORY_LIMIT_0": "2048m"}},
-		"HAMi, the least": {HAMiEnv("/c", least), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "1",
+		"HAMi, the least": {HAMiEnv("/l.so", "/c", least), map[string]string{"CUDA_REDIRECT": "/l.so", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c", "CUDA_DEVICE_SM_LIMIT": "1",
 			"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}},
-		"HAMi without limits": {HAMiEnv("/c", none), map[string]string{"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c"}},
+		"HAMi without limits": {HAMiEnv("/l.so", "/c", none), map[string]string{"CUDA_REDIRECT": "/l.so", "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/c"}},
 	} {
 		if !maps.Equal(tc.got, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, tc.got, tc.want)
