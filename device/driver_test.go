@@ -48,9 +48,9 @@ func TestUnifiedMemoryIsTheHosts(t *testing.T) {
 	r := newRig(t)
 	r.start("../e2e/topology/gb10.hcl", "mode = \"slice\"\nsharing = \"none\"")
 	groups := r.until("it is healthy", allHealthy)
-	// 122502 MiB, of which the system keeps a tenth.
+	// 122502 MiB, of which the system keeps 17 %.
 	g, healthy := find(groups, "slice/GB10/0")
-	if healthy != (122502-12250)/1024 || plan.AttributeText(g.Attributes[gpu.AttrMemory]) != "122502 MiB" {
+	if healthy != (122502-20825)/1024 || plan.AttributeText(g.Attributes[gpu.AttrMemory]) != "122502 MiB" {
 		t.Errorf("%d slices of %s", healthy, plan.AttributeText(g.Attributes[gpu.AttrMemory]))
 	}
 	uuid := uuidOf(t, groups, "slice/GB10/0")

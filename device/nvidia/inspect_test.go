@@ -119,9 +119,9 @@ func TestMemoryOfAGPU(t *testing.T) {
 		"as told":               {nvml.SUCCESS, nvml.SUCCESS, 500 * mib, 0, 81559, 500, false, nvml.SUCCESS},
 		"a part of a MiB":       {nvml.SUCCESS, nvml.SUCCESS, 500*mib + 1, 0, 81559, 501, false, nvml.SUCCESS},
 		"reserve not told":      {nvml.SUCCESS, nvml.ERROR_UNKNOWN, 500 * mib, 0, 81559, 0, false, nvml.SUCCESS},
-		"the host's":            {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 500 * mib, 122502, 122502, 12250, true, nvml.SUCCESS},
+		"the host's":            {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 500 * mib, 122502, 122502, 20825, true, nvml.SUCCESS},
 		"the host's, small":     {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 0, 16384, 16384, 4096, true, nvml.SUCCESS},
-		"the host's, at 40 GiB": {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 0, 40960, 40960, 4096, true, nvml.SUCCESS},
+		"the host's, at 40 GiB": {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 0, 40960, 40960, 6963, true, nvml.SUCCESS},
 		"the host is silent":    {nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS, 0, -1, 0, 0, false, nvml.ERROR_NOT_SUPPORTED},
 		"lost":                  {nvml.ERROR_GPU_IS_LOST, nvml.SUCCESS, 0, 122502, 0, 0, false, nvml.ERROR_GPU_IS_LOST},
 	} {

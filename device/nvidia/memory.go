@@ -42,9 +42,9 @@ func (b *Backend) reservedMiB(d nvml.Device) int64 {
 	return int64((memory.Reserved + 1<<20 - 1) >> 20)
 }
 
-// unifiedReserve is what the system keeps of a memory that it shares with its GPU:
-// a tenth, and 4 GiB at least.
-func unifiedReserve(totalMiB int64) int64 { return max(4096, totalMiB/10) }
+// unifiedReserve is what the system keeps of a memory that it shares with its GPU: 17 %, and
+// 4 GiB at least. On a GB10 that just started, CUDA finds 101 of 121.7 GiB free.
+func unifiedReserve(totalMiB int64) int64 { return max(4096, totalMiB*17/100) }
 
 // hostMemoryMiB reads the machine's memory.
 func hostMemoryMiB() (int64, error) {

@@ -18,7 +18,7 @@ func MaxClients(c *config.Config, u *Unit, cuda string) int {
 // maxClients is how many clients an MPS server of a GPU can have: 16 before
 // Volta, 48 from Volta on, 60 with CUDA 13.1 and later.
 func maxClients(capability, cuda string) int {
-	if m := major(capability); m > 0 && m < 7 {
+	if beforeVolta(capability) {
 		return 16
 	}
 	var cudaMajor, cudaMinor int

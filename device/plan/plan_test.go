@@ -245,3 +245,17 @@ func TestUnmatchedRulesAreNamed(t *testing.T) {
 		t.Errorf("warnings are %s", got)
 	}
 }
+
+// Before Volta the programs of an MPS server share one address space and have no limits.
+func TestSlicesUnderMPSTakeVolta(t *testing.T) {
+	for capability, refused := range map[string]bool{"6.1": true, "6.0": true, "7.0": false, "9.0": false, "12.1": false, "": false} {
+		for _, sharing := range []string{"", "sharing = \"timeslice\"\n"} {
+			m := testMachine(1)
+			m.GPUs[0].ComputeCapability = capability
+			why := Units(testConfig(t, sliced+sharing), testRegistry(), m, quiet())[0].Unable()
+			if want := refused && sharing == ""; strings.Contains(why, "from compute capability 7.0 (Volta) on, and this GPU has "+capability) != want || !want && why != "" {
+				t.Errorf("%q, %q: %q", capability, sharing, why)
+			}
+		}
+	}
+}

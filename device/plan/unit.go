@@ -194,6 +194,8 @@ func (u *Unit) Unable() string {
 			names[n] = string(s)
 		}
 		return fmt.Sprintf("sharing %q: %s devices know %s", u.Sharing.Mechanism, u.GPU.Vendor, strings.Join(names, ", "))
+	case u.Sharing.Mode == gpu.ModeSlice && u.Sharing.Mechanism == gpu.SharingMPS && beforeVolta(u.GPU.ComputeCapability):
+		return fmt.Sprintf("mode \"slice\" with sharing \"mps\": MPS limits programs and keeps their memory apart from compute capability 7.0 (Volta) on, and this GPU has %s; offer it whole, or with sharing = \"timeslice\"", u.GPU.ComputeCapability)
 	case u.Static && u.Instance != nil:
 		return "mps { static_partitioning }: NVIDIA does not say that it divides MIG instances; make smaller ones"
 	case u.Static && major(u.GPU.ComputeCapability) < 8:
@@ -206,6 +208,13 @@ func (u *Unit) Unable() string {
 		return "sharing \"dmem\": the kernel cannot limit this device's memory; that takes Linux 6.14 with control groups version 2, and a driver that takes part"
 	}
 	return ""
+}
+
+// beforeVolta reports whether a GPU's programs share one address space under MPS, without
+// limits of threads.
+func beforeVolta(capability string) bool {
+	m := major(capability)
+	return m > 0 && m < 7
 }
 
 // major is the first number of a compute capability, 0 where that is not known.
