@@ -18,7 +18,7 @@ import (
 var senders = map[string][]sender{
 	"nodes": {{"device/telemetry/*.go", "", regexp.MustCompile(`"((?:nomad_gpu|DCGM_FI)_[A-Za-z0-9_]+)"`)}},
 	"service": {
-		{"scheduler/server/metrics/names.go", "nomad_gpu_", regexp.MustCompile(`define\("([a-z_]+)"`)},
+		{"scheduler/server/metrics/names.go", "nomad_gpu_", regexp.MustCompile(`(?:define\(|detail\([a-zA-Z]+, )"([a-z_]+)"`)},
 		{"scheduler/cmd/nomad-gpu-scheduler/*.go", "", regexp.MustCompile(`Name: +"(nomad_gpu_[a-z_]+)"`)},
 	},
 }

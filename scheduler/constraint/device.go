@@ -1,6 +1,7 @@
 package constraint
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -60,6 +61,35 @@ func (c Constraint) OnDevice(d *Device) bool {
 		}
 	}
 	return left.kind == isText && right.kind == isText && matches(c.Operand, left.text, right.text)
+}
+
+// String is the condition as a job file has it, in one line.
+func (c Constraint) String() string {
+	if c.Operand == "is_set" || c.Operand == "is_not_set" {
+		return c.Left + " " + c.Operand
+	}
+	operand := c.Operand
+	if operand == "" {
+		operand = "="
+	}
+	return fmt.Sprintf("%s %s %s", c.Left, operand, c.Right)
+}
+
+// Has says what a group has of what a condition is about; nothing where that is another of each
+// device.
+func (d *Device) Has(c Constraint) string {
+	target := c.Left
+	if !strings.HasPrefix(target, "${") {
+		target = c.Right
+	}
+	switch value, found := d.resolve(target); {
+	case target == "${device.ids}", strings.HasPrefix(target, "${device.attr.unique."):
+		return ""
+	case !found:
+		return ": there is none"
+	default:
+		return ": it is " + value.String()
+	}
 }
 
 // OnInstance evaluates what the condition says of one instance of a group that meets

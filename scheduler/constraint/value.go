@@ -33,6 +33,20 @@ func Int(n int64, unit string) Value     { return Value{kind: isInt, number: n, 
 func Float(x float64, unit string) Value { return Value{kind: isFloat, float: x, unit: unit} }
 func Bool(b bool) Value                  { return Value{kind: isBool, truth: b} }
 
+// String is the value as a job file has it.
+func (v Value) String() string {
+	text := v.text
+	switch v.kind {
+	case isInt:
+		text = strconv.FormatInt(v.number, 10)
+	case isFloat:
+		text = strconv.FormatFloat(v.float, 'g', -1, 64)
+	case isBool:
+		text = strconv.FormatBool(v.truth)
+	}
+	return strings.TrimSpace(text + " " + v.unit)
+}
+
 // unit is a unit of Nomad's: a multiple of its base, or with inverse a fraction of it.
 type unit struct {
 	base    string

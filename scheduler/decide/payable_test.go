@@ -43,7 +43,7 @@ func TestDeviceConstraintsAreEvaluated(t *testing.T) {
 			d, err := b.Decide(t.Context(), []admit.Ask{first}, false)
 			var refusal *admit.Refusal
 			if !row.fits {
-				if !errors.As(err, &refusal) || refusal.Status != 422 || !strings.Contains(refusal.Error(), "no GPU meets the device block's constraints") {
+				if !errors.As(err, &refusal) || refusal.Status != 422 || !strings.Contains(refusal.Error(), "no GPU meets the device block's constraint "+row.constraint.LTarget+" "+row.constraint.Operand+" "+row.constraint.RTarget+": it is ") {
 					t.Errorf("got %+v, %v", d, err)
 				}
 				return

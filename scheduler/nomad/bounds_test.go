@@ -49,13 +49,13 @@ func TestAllThatIsReadAnewIsNewer(t *testing.T) {
 	m := NewMirror(Hardware{})
 	a, b := JobKey{"n", "a"}, JobKey{"n", "b"}
 	m.nodes["x"], m.nodes["y"] = &Node{Index: 7}, &Node{Index: 8}
-	m.allocs["x"], m.allocs["y"] = 7, 8
+	m.allocs["x"], m.allocs["y"] = listedIn{7, a}, listedIn{8, b}
 	m.jobs[a], m.jobs[b] = 7, 8
 	m.blocked[a], m.blocked[b] = &Blocked{Index: 7}, &Blocked{Index: 8}
 	m.rewind()
 	for _, id := range []string{"x", "y"} {
-		if m.nodes[id].Index != 0 || m.allocs[id] != 0 {
-			t.Errorf("%s: node %d, alloc %d", id, m.nodes[id].Index, m.allocs[id])
+		if m.nodes[id].Index != 0 || m.allocs[id].index != 0 {
+			t.Errorf("%s: node %d, alloc %d", id, m.nodes[id].Index, m.allocs[id].index)
 		}
 	}
 	for _, key := range []JobKey{a, b} {

@@ -64,7 +64,7 @@ func TestSingleReadsAreBounded(t *testing.T) {
 		c := NewClient(m.client(t))
 		done := make(chan int)
 		go func() {
-			changes, _, err := c.relist(t.Context(), NewMirror(Hardware{}))
+			changes, _, err := relist(t.Context(), c, NewMirror(Hardware{}))
 			if err != nil {
 				t.Error(err)
 			}
@@ -128,7 +128,7 @@ func TestNotAllThatEndedIsRead(t *testing.T) {
 		}
 		return http.StatusOK, page
 	}}
-	if got := NewClient(m.client(t)).listEnded(t.Context()); len(got) != 5000 || pages != 5 {
+	if got := NewClient(m.client(t)).listEnded(t.Context(), func(page) {}); len(got) != 5000 || pages != 5 {
 		t.Errorf("%d of them are read in %d pages", len(got), pages)
 	}
 }
@@ -143,20 +143,21 @@ func TestTheOnlyOneOfEachIsGone(t *testing.T) {
 		return stocked(r)
 	}}
 	c, mirror := NewClient(m.client(t)), NewMirror(Hardware{})
-	if _, _, err := c.relist(t.Context(), mirror); err != nil {
+	if _, _, err := relist(t.Context(), c, mirror); err != nil {
 		t.Fatal(err)
 	}
 	there = false
 	for _, want := range []map[string]int{{"node gone": 1, "job gone": 1, "alloc gone": 2, "unblocked": 1}, {}} {
-		changes, _, err := c.relist(t.Context(), mirror)
+		changes, _, err := relist(t.Context(), c, mirror)
 		if err != nil || !maps.Equal(kinds(changes), want) {
 			t.Errorf("gone are %v, %v; want %v", kinds(changes), err, want)
 		}
 	}
 	for _, id := range []string{"a", "b"} { // one of them alone, whichever comes first
-		mirror.allocs, mirror.blocked = map[string]uint64{id: 1}, map[JobKey]*Blocked{{"n", id}: {}}
+		mirror.allocs, mirror.blocked = map[string]listedIn{id: {index: 1}}, map[JobKey]*Blocked{{"n", id}: {EvalID: id}}
+		mirror.evals = map[JobKey]map[string]*eventEval{{"n", id}: {id: {ID: id}}}
 		mirror.nodes, mirror.jobs = map[string]*Node{id: {}}, map[JobKey]uint64{{"n", id}: 1}
-		changes, _, err := c.relist(t.Context(), mirror)
+		changes, _, err := relist(t.Context(), c, mirror)
 		if want := (map[string]int{"node gone": 1, "job gone": 1, "alloc gone": 1, "unblocked": 1}); err != nil || !maps.Equal(kinds(changes), want) {
 			t.Errorf("of %s alone gone are %v, %v", id, kinds(changes), err)
 		}

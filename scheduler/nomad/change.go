@@ -1,6 +1,10 @@
 package nomad
 
-import "time"
+import (
+	"fmt"
+	"maps"
+	"time"
+)
 
 // Change is one thing that is different now. Exactly one field is set.
 type Change struct {
@@ -47,21 +51,81 @@ type Sink interface {
 type Mirror struct {
 	hardware Hardware
 	nodes    map[string]*Node
-	allocs   map[string]uint64 // modify index
+	allocs   map[string]listedIn
 	jobs     map[JobKey]uint64 // job modify index
 	blocked  map[JobKey]*Blocked
 	evals    map[JobKey]map[string]*eventEval // that are blocked, by ID: mostly one of a job
 	at       listed                           // of the last complete reading
+	complete bool                             // set by the first
+	// told is what events told while lists are read: a page may be older.
+	told map[string]told
 }
+
+// listedIn is an alloc as the mirror has it.
+type listedIn struct {
+	index uint64 // modify index
+	job   JobKey
+}
+
+// indexes are those of what a mirror has.
+type indexes struct {
+	hardware Hardware
+	complete bool
+	nodes    map[string]uint64
+	jobs     map[JobKey]uint64
+}
+
+func (m *Mirror) known() indexes {
+	have := indexes{m.hardware, m.complete, make(map[string]uint64, len(m.nodes)), maps.Clone(m.jobs)}
+	for id, n := range m.nodes {
+		have.nodes[id] = n.Index
+	}
+	return have
+}
+
+// String counts what the mirror has.
+func (m *Mirror) String() string {
+	return fmt.Sprintf("%d nodes, %d jobs, %d allocations", len(m.nodes), len(m.jobs), len(m.allocs))
+}
+
+// told is what an event told of something last.
+type told struct {
+	index uint64
+	gone  bool
+}
+
+// begin notes from here on what events tell, until end: lists are read.
+func (m *Mirror) begin() { m.told = map[string]told{} }
+
+func (m *Mirror) end() { m.told = nil }
+
+// note notes that an event told of something.
+func (m *Mirror) note(what string, index uint64, gone bool) {
+	if m.told != nil && index >= m.told[what].index {
+		m.told[what] = told{index, gone}
+	}
+}
+
+// gone reports whether something that a list has as of an index was told to be gone.
+func (m *Mirror) gone(what string, index uint64) bool {
+	t := m.told[what]
+	return t.gone && t.index >= index
+}
+
+// since reports whether something was told of that happened after an index: a list of then
+// says nothing about it.
+func (m *Mirror) since(what string, index uint64) bool { return m.told[what].index > index }
 
 // rewind makes everything that is read from here on count as newer.
 func (m *Mirror) rewind() {
+	m.at = listed{}
+	clear(m.told)
 	for id, n := range m.nodes {
 		old := *n
 		old.Index, m.nodes[id] = 0, &old
 	}
-	for id := range m.allocs {
-		m.allocs[id] = 0
+	for id, a := range m.allocs {
+		m.allocs[id] = listedIn{job: a.job}
 	}
 	for key := range m.jobs {
 		m.jobs[key] = 0
@@ -81,7 +145,7 @@ func (m *Mirror) rewind() {
 // NewMirror returns an empty mirror.
 func NewMirror(h Hardware) *Mirror {
 	return &Mirror{
-		hardware: h, nodes: map[string]*Node{}, allocs: map[string]uint64{},
+		hardware: h, nodes: map[string]*Node{}, allocs: map[string]listedIn{},
 		jobs: map[JobKey]uint64{}, blocked: map[JobKey]*Blocked{}, evals: map[JobKey]map[string]*eventEval{},
 	}
 }
@@ -93,6 +157,14 @@ func (m *Mirror) node(n *Node) []Change {
 	}
 	m.nodes[n.Plan.ID] = n
 	return []Change{{Node: n}}
+}
+
+// listedNode takes a node of a list.
+func (m *Mirror) listedNode(n *Node) []Change {
+	if m.gone(n.Plan.ID, n.Index) {
+		return nil
+	}
+	return m.node(n)
 }
 
 func (m *Mirror) nodeGone(id string) []Change {
@@ -108,16 +180,24 @@ func (m *Mirror) nodeGone(id string) []Change {
 func (m *Mirror) alloc(a *Alloc) []Change {
 	have, known := m.allocs[a.ID]
 	switch {
-	case known && have >= a.Index:
+	case known && have.index >= a.Index:
 		return nil
 	case a.Holds() || a.Returns:
-		m.allocs[a.ID] = a.Index
+		m.allocs[a.ID] = listedIn{a.Index, a.Key()}
 	case known:
 		delete(m.allocs, a.ID)
 	default:
 		return nil
 	}
 	return []Change{{Alloc: a}}
+}
+
+// listedAlloc takes an alloc of a list. That of a job which was purged is gone with it.
+func (m *Mirror) listedAlloc(a *Alloc) []Change {
+	if m.gone(a.ID, a.Index) || m.gone(a.Key().String(), a.Index) {
+		return nil
+	}
+	return m.alloc(a)
 }
 
 func (m *Mirror) job(j *Job) []Change {
@@ -128,12 +208,41 @@ func (m *Mirror) job(j *Job) []Change {
 	return []Change{{Job: j}}
 }
 
+// listedJob takes a job of a list: what was told of it meanwhile is newer, where the index of its
+// specification is the same.
+func (m *Mirror) listedJob(j *Job) []Change {
+	if have, known := m.jobs[j.Key]; known && have >= j.Index || m.gone(j.Key.String(), j.Index) {
+		return nil
+	}
+	return m.job(j)
+}
+
 func (m *Mirror) jobGone(key JobKey) []Change {
 	if _, known := m.jobs[key]; !known {
 		return nil
 	}
 	delete(m.jobs, key)
 	return []Change{{JobGone: &key}}
+}
+
+// purged takes that a job was purged at an index, and all that is of it: its allocs may have been
+// listed before, and it after.
+func (m *Mirror) purged(key JobKey, index uint64) (changes []Change) {
+	if have, known := m.jobs[key]; known && have <= index {
+		changes = m.jobGone(key)
+	}
+	for id, a := range m.allocs {
+		if a.job == key && a.index <= index {
+			delete(m.allocs, id)
+			changes = append(changes, Change{AllocGone: id})
+		}
+	}
+	for id, e := range m.evals[key] {
+		if e.ModifyIndex <= index {
+			changes = append(changes, m.evalEnded(key, id)...)
+		}
+	}
+	return changes
 }
 
 // eval takes an evaluation: one that is blocked says what is missing, any
@@ -156,6 +265,14 @@ func (m *Mirror) eval(e *eventEval) []Change {
 	}
 	m.blocked[key] = e.blocked(have)
 	return []Change{{Blocked: m.blocked[key]}}
+}
+
+// listedEval takes an evaluation of a list.
+func (m *Mirror) listedEval(e *eventEval) []Change {
+	if m.gone(e.ID, e.ModifyIndex) || m.gone(JobKey{e.Namespace, e.JobID}.String(), e.ModifyIndex) {
+		return nil
+	}
+	return m.eval(e)
 }
 
 // evalEnded forgets a blocked evaluation. Nomad keeps one of a job, and gives up the newer of two

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,31 +18,30 @@ import (
 // is silent after a while.
 func TestAHeartbeatIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reader, writer := io.Pipe()
-		var silent atomic.Bool
-		heard := 0
-		watchdog := time.AfterFunc(silence, func() { silent.Store(true) })
-		defer watchdog.Stop()
-		w := &Watcher{Mirror: NewMirror(Hardware{}), Heard: func() { heard++ }}
-		done := make(chan error, 1)
-		go func() { done <- w.follow(reader, listed{}, watchdog) }()
+		m := &inMemory{answer: func(r *http.Request) (int, any) {
+			reader, writer := line(r)
+			go func() {
+				for range 10 {
+					time.Sleep(30 * time.Second)
+					if _, err := io.WriteString(writer, "{}\n"); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			return http.StatusOK, reader
+		}}
+		s, err := NewClient(m.client(t)).subscribe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
 		for range 10 {
-			time.Sleep(30 * time.Second)
-			if _, err := io.WriteString(writer, "{}\n"); err != nil {
-				t.Fatal(err)
+			if _, more := <-s.next(); !more {
+				t.Fatalf("it ended after %s: %v", time.Since(begun), s.err)
 			}
 		}
-		synctest.Wait()
-		if silent.Load() || heard != 10 {
-			t.Errorf("heard %d times, silent %v", heard, silent.Load())
-		}
-		time.Sleep(silence + time.Second)
-		if !silent.Load() {
-			t.Error("it says nothing any more, and is not silent")
-		}
-		writer.CloseWithError(io.ErrUnexpectedEOF)
-		if err := <-done; !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("got %v", err)
+		if _, more := <-s.next(); more || !errors.Is(s.err, errSilent) || time.Since(begun) != 300*time.Second+silence {
+			t.Errorf("it ended after %s: %v", time.Since(begun), s.err)
 		}
 	})
 }
@@ -65,7 +63,9 @@ func TestEventsOfTheStream(t *testing.T) {
 		"what cannot be read":    {e: event{Topic: "Node", Index: 50, Payload: json.RawMessage(`{"Node":7}`)}, fails: true},
 		"a node that is unknown": {e: event{Topic: "Node", Type: "NodeDeregistration", Index: 50, Key: "n", Payload: json.RawMessage(`{}`)}},
 	} {
-		changes, err := NewMirror(Hardware{}).event(c.e, at)
+		m := NewMirror(Hardware{})
+		m.at = at
+		changes, err := m.event(c.e)
 		if (err != nil) != c.fails || len(changes) != c.changes {
 			t.Errorf("%s: %d changes, %v; want %d", name, len(changes), err, c.changes)
 		}

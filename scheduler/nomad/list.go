@@ -1,10 +1,11 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sync/errgroup"
@@ -39,202 +40,206 @@ func (l listed) rewound(before listed) bool {
 	return l.nodes < before.nodes || l.allocs < before.allocs || l.jobs < before.jobs || l.evals < before.evals
 }
 
-// relist reads everything and returns what is different from the mirror. After
-// a rewind, what the mirror has is no newer than what is read.
-func (c *Client) relist(ctx context.Context, m *Mirror) ([]Change, listed, error) {
-	changes, at, err := c.lists(ctx, m)
-	if err == nil && at.rewound(m.at) {
-		m.rewind()
-		var more []Change
-		more, at, err = c.lists(ctx, m)
-		changes = append(changes, more...)
-	}
-	if err == nil && m.at == (listed{}) {
-		changes = append(changes, c.listEnded(ctx)...)
-	}
-	if err == nil {
-		m.at = at
-	}
-	return changes, at, err
+// page is a part of what was read, which it brings into a mirror; it returns what is different.
+type page func(m *Mirror) []Change
+
+// nothing is a page of what is known: it only says that Nomad answers.
+func nothing(*Mirror) []Change { return nil }
+
+// reading is one reading of all lists. Each part is handed over as soon as it was read, so that it is
+// kept whatever comes of the others.
+type reading struct {
+	pages  chan page // closed at the end
+	cancel context.CancelCauseFunc
+
+	// Once pages is closed:
+	err  error
+	at   listed
+	rest []page // what is left when all lists were read: what is gone, and what ended before
 }
 
-// merge brings what was read into the mirror, and returns what is different.
-type merge func() []Change
+// errStuck is wrapped where nothing comes of the lists.
+var errStuck = errors.New("nothing came")
 
-// lists reads all lists at once, and then brings them into the mirror one after the other.
-func (c *Client) lists(ctx context.Context, m *Mirror) ([]Change, listed, error) {
-	var at listed
-	var merges [4]merge
-	group, ctx := errgroup.WithContext(ctx)
-	for i, list := range []struct {
-		what string
-		read func(context.Context, *Mirror) (merge, uint64, error)
-		at   *uint64
-	}{{"nodes", c.listNodes, &at.nodes}, {"jobs", c.listJobs, &at.jobs}, {"allocations", c.listAllocs, &at.allocs}, {"evaluations", c.listEvals, &at.evals}} {
-		group.Go(func() (err error) {
-			if merges[i], *list.at, err = list.read(ctx, m); err != nil {
-				return fmt.Errorf("list %s: %w", list.what, err)
-			}
-			return nil
-		})
+// read begins to read all lists at once, and gives up once nothing has come of any for so long. What is
+// known is not read again.
+func (c *Client) read(ctx context.Context, known indexes, patience time.Duration) *reading {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stuck := time.AfterFunc(patience, func() { cancel(fmt.Errorf("%w for %s", errStuck, patience)) })
+	r := &reading{pages: make(chan page, parallel), cancel: cancel, rest: make([]page, 4)}
+	add := func(p page) {
+		stuck.Stop() // it is not Nomad that is waited for
+		select {
+		case r.pages <- p:
+		case <-ctx.Done():
+		}
+		stuck.Reset(patience)
 	}
-	if err := group.Wait(); err != nil {
-		return nil, at, err
-	}
-	var changes []Change
-	for _, merge := range merges {
-		changes = append(changes, merge()...)
-	}
-	return changes, at, nil
+	go func() {
+		defer close(r.pages)
+		defer cancel(nil)
+		defer stuck.Stop()
+		all := ctx
+		group, ctx := errgroup.WithContext(ctx)
+		for i, list := range []struct {
+			what string
+			read func(context.Context, indexes, func(page)) (page, uint64, error)
+			at   *uint64
+		}{{"nodes", c.listNodes, &r.at.nodes}, {"jobs", c.listJobs, &r.at.jobs}, {"allocations", c.listAllocs, &r.at.allocs}, {"evaluations", c.listEvals, &r.at.evals}} {
+			group.Go(func() (err error) {
+				if r.rest[i], *list.at, err = list.read(ctx, known, add); err != nil {
+					if cause := context.Cause(ctx); errors.Is(cause, errStuck) {
+						err = cause
+					}
+					return fmt.Errorf("list %s: %w", list.what, err)
+				}
+				return nil
+			})
+		}
+		if r.err = group.Wait(); r.err == nil && !known.complete {
+			past := c.listEnded(all, add)
+			r.rest = append(r.rest, func(*Mirror) []Change { return past })
+		}
+	}()
+	return r
 }
 
-func (c *Client) listNodes(ctx context.Context, m *Mirror) (merge, uint64, error) {
-	stubs, meta, err := c.api.Nodes().List(query(ctx))
-	if err != nil {
-		return nil, 0, err
+// stop ends a reading, if it goes on, and waits until it does not.
+func (r *reading) stop() {
+	r.cancel(nil)
+	for range r.pages { //nolint:revive // whoever stops it has no use for the rest
 	}
-	seen := make(map[string]bool, len(stubs))
-	full := make([]*Node, len(stubs))
-	group, ctx := errgroup.WithContext(ctx)
+}
+
+// finish brings into the mirror what is left.
+func (r *reading) finish(m *Mirror) (changes []Change) {
+	for _, p := range r.rest {
+		changes = append(changes, p(m)...)
+	}
+	return changes
+}
+
+// listPage is how much of a list is read at once.
+const listPage = 1000
+
+// turn reads a list page by page. It returns the index of the first: what changes while pages are turned
+// comes as an event with a later one.
+func turn[T any](q *api.QueryOptions, list func(*api.QueryOptions) ([]T, *api.QueryMeta, error), each func([]T)) (index uint64, err error) {
+	for q.PerPage = listPage; ; {
+		page, meta, err := list(q)
+		if err != nil {
+			return 0, err
+		}
+		if index == 0 {
+			index = meta.LastIndex
+		}
+		each(page)
+		if q.NextToken = meta.NextToken; q.NextToken == "" {
+			return index, nil
+		}
+	}
+}
+
+func (c *Client) listNodes(ctx context.Context, known indexes, add func(page)) (page, uint64, error) {
+	seen := map[string]bool{}
+	group, single := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	for i, s := range stubs {
-		seen[s.ID] = true
-		if have := m.nodes[s.ID]; have != nil && have.Index >= s.ModifyIndex {
-			continue
-		}
-		group.Go(func() error {
-			n, err := c.readNode(ctx, s.ID)
-			if err == nil {
-				full[i] = NewNode(n, m.hardware)
+	index, err := turn(query(single), c.api.Nodes().List, func(stubs []*api.NodeListStub) {
+		for _, s := range stubs {
+			seen[s.ID] = true
+			if have, found := known.nodes[s.ID]; found && have >= s.ModifyIndex {
+				continue
 			}
-			return ignoreMissing(err)
-		})
-	}
-	return func() (changes []Change) {
-		for _, n := range full {
-			if n != nil {
-				changes = append(changes, m.node(n)...)
-			}
+			group.Go(func() error {
+				n, err := c.readNode(single, s.ID)
+				if err == nil {
+					node := NewNode(n, known.hardware)
+					add(func(m *Mirror) []Change { return m.listedNode(node) })
+				}
+				return ignoreMissing(err)
+			})
 		}
-		for id := range m.nodes {
-			if !seen[id] {
-				changes = append(changes, m.nodeGone(id)...)
-			}
-		}
-		return changes
-	}, meta.LastIndex, group.Wait()
+		add(nothing)
+	})
+	return goneNodes(seen, index), index, cmp.Or(group.Wait(), err)
 }
 
 // listJobs reads the jobs that are new or changed. A job that is gone between
 // list and read is left to the next list.
-func (c *Client) listJobs(ctx context.Context, m *Mirror) (merge, uint64, error) {
-	stubs, meta, err := c.api.Jobs().List(query(ctx))
-	if err != nil {
-		return nil, 0, err
-	}
-	seen := make(map[JobKey]bool, len(stubs))
-	full := make([]*Job, len(stubs))
-	group, ctx := errgroup.WithContext(ctx)
+func (c *Client) listJobs(ctx context.Context, known indexes, add func(page)) (page, uint64, error) {
+	seen := map[JobKey]bool{}
+	group, single := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	for i, s := range stubs {
-		key := JobKey{s.Namespace, s.ID}
-		seen[key] = true
-		if have, known := m.jobs[key]; known && have >= s.JobModifyIndex {
-			continue
-		}
-		group.Go(func() error {
-			q := query(ctx)
-			q.Namespace = key.Namespace
-			j, _, err := c.api.Jobs().Info(key.ID, q)
-			if err == nil {
-				full[i] = NewJob(j, m.hardware)
+	index, err := turn(query(single), c.api.Jobs().List, func(stubs []*api.JobListStub) {
+		for _, s := range stubs {
+			key := JobKey{s.Namespace, s.ID}
+			seen[key] = true
+			if have, found := known.jobs[key]; found && have >= s.JobModifyIndex {
+				continue
 			}
-			return ignoreMissing(err)
-		})
-	}
-	return func() (changes []Change) {
-		for _, j := range full {
-			if j != nil {
-				changes = append(changes, m.job(j)...)
-			}
+			group.Go(func() error {
+				q := query(single)
+				q.Namespace = key.Namespace
+				j, _, err := c.api.Jobs().Info(key.ID, q)
+				if err == nil {
+					job := NewJob(j, known.hardware)
+					add(func(m *Mirror) []Change { return m.listedJob(job) })
+				}
+				return ignoreMissing(err)
+			})
 		}
-		for key := range m.jobs {
-			if !seen[key] {
-				changes = append(changes, m.jobGone(key)...)
-			}
-		}
-		return changes
-	}, meta.LastIndex, group.Wait()
+		add(nothing)
+	})
+	return goneJobs(seen, index), index, cmp.Or(group.Wait(), err)
 }
-
-// allocPage is how many allocs are read at once.
-const allocPage = 1000
 
 // occupying is Alloc.Holds or Alloc.Returns, as a filter of Nomad's.
 const occupying = `ClientStatus != "complete" and ClientStatus != "failed" and ClientStatus != "lost"` +
 	` or ClientStatus == "failed" and DesiredStatus == "run" and FollowupEvalID != "" and NextAllocation == ""`
 
-func (c *Client) listAllocs(ctx context.Context, m *Mirror) (merge, uint64, error) {
-	var list []*Alloc
-	index := uint64(0)
-	for token := ""; ; {
-		q := query(ctx, "resources", "true", "task_states", "false")
-		q.PerPage, q.NextToken = allocPage, token
-		q.Filter = occupying
-		stubs, meta, err := c.api.Allocations().List(q)
-		if err != nil {
-			return nil, 0, err
+func (c *Client) listAllocs(ctx context.Context, _ indexes, add func(page)) (page, uint64, error) {
+	seen := map[string]bool{}
+	q := query(ctx, "resources", "true", "task_states", "false")
+	q.Filter = occupying
+	index, err := turn(q, c.api.Allocations().List, func(stubs []*api.AllocationListStub) {
+		list := make([]*Alloc, len(stubs))
+		for i, s := range stubs {
+			seen[s.ID] = true
+			list[i] = NewAlloc(s)
 		}
-		if index == 0 {
-			index = meta.LastIndex
-		}
-		for _, s := range stubs {
-			list = append(list, NewAlloc(s))
-		}
-		if token = meta.NextToken; token == "" {
-			break
-		}
-	}
-	return func() (changes []Change) {
-		seen := make(map[string]bool, len(list))
-		for _, a := range list {
-			seen[a.ID] = true
-			changes = append(changes, m.alloc(a)...)
-		}
-		for id := range m.allocs {
-			if !seen[id] {
-				delete(m.allocs, id)
-				changes = append(changes, Change{AllocGone: id})
+		add(func(m *Mirror) (changes []Change) {
+			for _, a := range list {
+				changes = append(changes, m.listedAlloc(a)...)
 			}
-		}
-		return changes
-	}, index, nil
+			return changes
+		})
+	})
+	return goneAllocs(seen, index), index, err
 }
 
 // endedAlone is what ended by itself, as a filter of Nomad's.
 const endedAlone = `ClientStatus == "complete" and DesiredStatus == "run"`
 
 // mostEnded is how many allocs that ended are read.
-const mostEnded = 5 * allocPage
+const mostEnded = 5 * listPage
 
 // listEnded lists allocs that ended by themselves, as far as Nomad remembers them: how long
 // they ran says how long others will. Who cannot read them learns from what ends later.
-func (c *Client) listEnded(ctx context.Context) (changes []Change) {
-	for token := ""; len(changes) < mostEnded; {
-		q := query(ctx, "resources", "true", "task_states", "true")
-		q.PerPage, q.NextToken = allocPage, token
-		q.Filter = endedAlone
-		stubs, meta, err := c.api.Allocations().List(q)
-		if err != nil {
-			return changes
+func (c *Client) listEnded(ctx context.Context, add func(page)) (changes []Change) {
+	q := query(ctx, "resources", "true", "task_states", "true")
+	q.Filter = endedAlone
+	enough := errors.New("enough")
+	_, _ = turn(q, func(q *api.QueryOptions) ([]*api.AllocationListStub, *api.QueryMeta, error) {
+		if len(changes) >= mostEnded {
+			return nil, nil, enough
 		}
+		return c.api.Allocations().List(q)
+	}, func(stubs []*api.AllocationListStub) {
 		for _, s := range stubs {
 			changes = append(changes, Change{Past: NewAlloc(s)})
 		}
-		if token = meta.NextToken; token == "" {
-			break
-		}
-	}
+		add(nothing)
+	})
 	return changes
 }
 
@@ -244,13 +249,9 @@ const over = `ClientStatus == "complete" or ClientStatus == "failed" or ClientSt
 // Ended hands over, by pages, the allocs with devices that ended and that Nomad still
 // remembers.
 func (c *Client) Ended(ctx context.Context, each func([]*Alloc)) error {
-	for token := ""; ; {
-		q := query(ctx, "resources", "true", "task_states", "true")
-		q.PerPage, q.NextToken, q.Filter = allocPage, token, over
-		stubs, meta, err := c.api.Allocations().List(q)
-		if err != nil {
-			return fmt.Errorf("list allocations that ended: %w", err)
-		}
+	q := query(ctx, "resources", "true", "task_states", "true")
+	q.Filter = over
+	_, err := turn(q, c.api.Allocations().List, func(stubs []*api.AllocationListStub) {
 		var page []*Alloc
 		for _, s := range stubs {
 			if a := NewAlloc(s); len(a.Devices) > 0 {
@@ -258,33 +259,81 @@ func (c *Client) Ended(ctx context.Context, each func([]*Alloc)) error {
 			}
 		}
 		each(page)
-		if token = meta.NextToken; token == "" {
-			return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list allocations that ended: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) listEvals(ctx context.Context, _ indexes, add func(page)) (page, uint64, error) {
+	seen := map[string]bool{}
+	q := query(ctx)
+	q.Filter = `Status == "blocked"`
+	index, err := turn(q, func(q *api.QueryOptions) (evals []*eventEval, meta *api.QueryMeta, err error) {
+		meta, err = c.api.Raw().Query("/v1/evaluations", &evals, q)
+		return evals, meta, err
+	}, func(evals []*eventEval) {
+		for _, e := range evals {
+			seen[e.ID] = true
 		}
+		add(func(m *Mirror) (changes []Change) {
+			for _, e := range evals {
+				changes = append(changes, m.listedEval(e)...)
+			}
+			return changes
+		})
+	})
+	return goneEvals(seen, index), index, err
+}
+
+// goneNodes tells of what the mirror has and a list as of an index has not.
+func goneNodes(seen map[string]bool, index uint64) page {
+	return func(m *Mirror) (changes []Change) {
+		for id := range m.nodes {
+			if !seen[id] && !m.since(id, index) {
+				changes = append(changes, m.nodeGone(id)...)
+			}
+		}
+		return changes
 	}
 }
 
-func (c *Client) listEvals(ctx context.Context, m *Mirror) (merge, uint64, error) {
-	q := query(ctx)
-	q.Filter = `Status == "blocked"`
-	var evals []*eventEval
-	meta, err := c.api.Raw().Query("/v1/evaluations", &evals, q)
-	if err != nil {
-		return nil, 0, err
-	}
-	return func() (changes []Change) {
-		seen := map[string]bool{}
-		for _, e := range evals {
-			seen[e.ID] = true
-			changes = append(changes, m.eval(e)...)
+// goneJobs tells of what the mirror has and a list as of an index has not.
+func goneJobs(seen map[JobKey]bool, index uint64) page {
+	return func(m *Mirror) (changes []Change) {
+		for key := range m.jobs {
+			if !seen[key] && !m.since(key.String(), index) {
+				changes = append(changes, m.jobGone(key)...)
+			}
 		}
-		for key, b := range m.blocked {
-			for _, id := range append(slices.Collect(maps.Keys(m.evals[key])), b.EvalID) {
-				if !seen[id] {
+		return changes
+	}
+}
+
+// goneAllocs tells of what the mirror has and a list as of an index has not.
+func goneAllocs(seen map[string]bool, index uint64) page {
+	return func(m *Mirror) (changes []Change) {
+		for id := range m.allocs {
+			if !seen[id] && !m.since(id, index) {
+				delete(m.allocs, id)
+				changes = append(changes, Change{AllocGone: id})
+			}
+		}
+		return changes
+	}
+}
+
+// goneEvals tells of what the mirror has and a list as of an index has not.
+func goneEvals(seen map[string]bool, index uint64) page {
+	return func(m *Mirror) (changes []Change) {
+		for key, evals := range m.evals {
+			for id := range evals {
+				if !seen[id] && !m.since(id, index) {
 					changes = append(changes, m.evalEnded(key, id)...)
 				}
 			}
 		}
 		return changes
-	}, meta.LastIndex, nil
+	}
 }

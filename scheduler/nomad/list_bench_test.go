@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,12 +82,15 @@ func BenchmarkFirstView(b *testing.B) {
 			before, reads := computed(b), 0
 			for b.Loop() {
 				reads += nodes
-				merge, _, err := NewClient(client).listNodes(b.Context(), NewMirror(Hardware{}))
-				if err != nil {
-					b.Fatal(err)
-				}
-				if changes := merge(); len(changes) != nodes {
-					b.Fatalf("%d nodes", len(changes))
+				m := NewMirror(Hardware{})
+				var mu sync.Mutex
+				_, _, err := NewClient(client).listNodes(b.Context(), m.known(), func(p page) {
+					mu.Lock()
+					defer mu.Unlock()
+					p(m)
+				})
+				if err != nil || len(m.nodes) != nodes {
+					b.Fatalf("%d nodes, %v", len(m.nodes), err)
 				}
 			}
 			b.ReportMetric((computed(b)-before).Seconds()*1000/float64(reads), "CPU-ms/node")

@@ -3,6 +3,7 @@ package nomad
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func fullNomad(t *testing.T) (*lists, *api.Client) {
 		allocs: map[string]uint64{}, asked: map[string]int{}, index: 100,
 		evals: []eventEval{{ID: "e1", Namespace: "a", JobID: "j", Status: "blocked", ModifyIndex: 9}, {ID: "e2", Namespace: "b", JobID: "j", Status: "blocked", ModifyIndex: 9}},
 	}
-	for i := range allocPage * 3 / 2 {
+	for i := range listPage * 3 / 2 {
 		l.allocs[fmt.Sprintf("alloc-%05d", i)] = 10
 	}
 	s := httptest.NewServer(l)
@@ -161,6 +162,24 @@ func kinds(changes []Change) map[string]int {
 	return found
 }
 
+// gathering is a sink that has all changes, and the last index.
+type gathering struct {
+	changes []Change
+	index   uint64
+}
+
+func (g *gathering) Apply(changes []Change, index uint64) {
+	g.changes, g.index = append(g.changes, changes...), index
+}
+
+// relist reads all lists into a mirror.
+func relist(ctx context.Context, c *Client, m *Mirror) ([]Change, listed, error) {
+	g := &gathering{}
+	w := &Watcher{Client: c, Mirror: m, Sink: g, Heard: func() {}}
+	err := w.relist(ctx, nil, nil)
+	return g.changes, m.at, err
+}
+
 // What ended before is listed once, with when it ended.
 func TestWhatEndedIsListed(t *testing.T) {
 	nomad, client := fullNomad(t)
@@ -171,7 +190,7 @@ func TestWhatEndedIsListed(t *testing.T) {
 		{ID: "by its last change", ClientStatus: "complete", DesiredStatus: "run", CreateTime: 1, ModifyTime: 5000e9},
 	}
 	c, m := NewClient(client), NewMirror(Hardware{})
-	changes, _, err := c.relist(t.Context(), m)
+	changes, _, err := relist(t.Context(), c, m)
 	if err != nil || kinds(changes)["past"] != 2 {
 		t.Fatalf("got %v, %v", kinds(changes), err)
 	}
@@ -180,7 +199,7 @@ func TestWhatEndedIsListed(t *testing.T) {
 			t.Errorf("%s ended at %v, want %v", one.Past.ID, one.Past.Ended, end)
 		}
 	}
-	if changes, _, err = c.relist(t.Context(), m); err != nil || kinds(changes)["past"] != 0 || nomad.asked["ended"] != 1 {
+	if changes, _, err = relist(t.Context(), c, m); err != nil || kinds(changes)["past"] != 0 || nomad.asked["ended"] != 1 {
 		t.Errorf("it was listed again: %v, %v", kinds(changes), err)
 	}
 }
@@ -189,8 +208,8 @@ func TestWhatEndedIsListed(t *testing.T) {
 func TestEverythingIsListed(t *testing.T) {
 	nomad, client := fullNomad(t)
 	c, m := NewClient(client), NewMirror(Hardware{})
-	changes, at, err := c.relist(t.Context(), m)
-	if want := (map[string]int{"node": 2, "job": 2, "alloc": allocPage * 3 / 2, "blocked": 2}); err != nil || !maps.Equal(kinds(changes), want) {
+	changes, at, err := relist(t.Context(), c, m)
+	if want := (map[string]int{"node": 2, "job": 2, "alloc": listPage * 3 / 2, "blocked": 2}); err != nil || !maps.Equal(kinds(changes), want) {
 		t.Fatalf("got %v, want %v, %v", kinds(changes), want, err)
 	}
 	// What changes while the pages are turned comes as an event with a later index.
@@ -199,7 +218,7 @@ func TestEverythingIsListed(t *testing.T) {
 	}
 
 	nomad.set(func() {})
-	changes, _, err = c.relist(t.Context(), m)
+	changes, _, err = relist(t.Context(), c, m)
 	if err != nil || !maps.Equal(kinds(changes), map[string]int{"blocked": 2}) { // these cost nothing
 		t.Errorf("nothing changed, and got %v, %v", kinds(changes), err)
 	}
@@ -210,7 +229,7 @@ func TestEverythingIsListed(t *testing.T) {
 	}
 
 	nomad.set(func() { nomad.nodes["n1"], nomad.jobs[JobKey{"a", "j"}] = 20, 21 })
-	changes, _, err = c.relist(t.Context(), m)
+	changes, _, err = relist(t.Context(), c, m)
 	if want := (map[string]int{"node": 1, "job": 1, "blocked": 2}); err != nil || !maps.Equal(kinds(changes), want) {
 		t.Errorf("a node and a job changed, and got %v, %v", kinds(changes), err)
 	}
@@ -221,11 +240,11 @@ func TestEverythingIsListed(t *testing.T) {
 		delete(nomad.allocs, "alloc-00000")
 		nomad.evals = nomad.evals[1:]
 	})
-	changes, _, err = c.relist(t.Context(), m)
+	changes, _, err = relist(t.Context(), c, m)
 	if want := (map[string]int{"node gone": 1, "job gone": 1, "alloc gone": 1, "unblocked": 1, "blocked": 1}); err != nil || !maps.Equal(kinds(changes), want) {
 		t.Errorf("one of each is gone, and got %v, %v", kinds(changes), err)
 	}
-	changes, _, err = c.relist(t.Context(), m)
+	changes, _, err = relist(t.Context(), c, m)
 	if err != nil || !maps.Equal(kinds(changes), map[string]int{"blocked": 1}) {
 		t.Errorf("then %v, %v", kinds(changes), err)
 	}
@@ -238,7 +257,7 @@ func TestAListThatFailsIsAnError(t *testing.T) {
 	} {
 		nomad, client := fullNomad(t)
 		nomad.fails = map[string]int{path: http.StatusInternalServerError}
-		if changes, _, err := NewClient(client).relist(t.Context(), NewMirror(Hardware{})); err == nil || !strings.HasPrefix(err.Error(), want) || changes != nil {
+		if changes, _, err := relist(t.Context(), NewClient(client), NewMirror(Hardware{})); err == nil || !strings.HasPrefix(err.Error(), want) || kinds(changes)[strings.TrimPrefix(want, "list ")] != 0 {
 			t.Errorf("%s fails: %d changes, %v", path, len(changes), err)
 		}
 	}
@@ -249,7 +268,7 @@ func TestWhatIsGoneMeanwhileIsLeftOut(t *testing.T) {
 	for path, want := range map[string]map[string]int{"/v1/node/n2": {"node": 1, "job": 2}, "/v1/job/j": {"node": 2}} {
 		nomad, client := fullNomad(t)
 		nomad.fails = map[string]int{path: http.StatusNotFound}
-		changes, _, err := NewClient(client).relist(t.Context(), NewMirror(Hardware{}))
+		changes, _, err := relist(t.Context(), NewClient(client), NewMirror(Hardware{}))
 		got := kinds(changes)
 		if err != nil || got["node"] != want["node"] || got["job"] != want["job"] {
 			t.Errorf("%s is gone: %v, %v", path, got, err)
@@ -463,11 +482,11 @@ func TestOneOfTwoListedEvaluationsIsGone(t *testing.T) {
 		nomad, client := fullNomad(t)
 		c, m := NewClient(client), NewMirror(Hardware{})
 		nomad.set(func() { nomad.evals = both })
-		if _, _, err := c.relist(t.Context(), m); err != nil || m.blocked[JobKey{"a", "j"}].EvalID != "e1" {
+		if _, _, err := relist(t.Context(), c, m); err != nil || m.blocked[JobKey{"a", "j"}].EvalID != "e1" {
 			t.Fatalf("it waits with %+v, %v", m.blocked, err)
 		}
 		nomad.set(func() { nomad.evals, nomad.index = evals, nomad.index+1 })
-		_, _, err := c.relist(t.Context(), m)
+		_, _, err := relist(t.Context(), c, m)
 		if b := m.blocked[JobKey{"a", "j"}]; err != nil || (b == nil) != (left == "") || b != nil && b.EvalID != left || len(m.evals[JobKey{"a", "j"}]) != len(evals) {
 			t.Errorf("where %q is left, it waits with %+v, %v", left, b, err)
 		}

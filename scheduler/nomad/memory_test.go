@@ -126,7 +126,7 @@ func hang(r *http.Request) (int, any) {
 }
 
 // line is an event stream: what is written to it is read until whoever asks has had enough.
-func line(r *http.Request) (io.Reader, io.Writer) {
+func line(r *http.Request) (io.Reader, *io.PipeWriter) {
 	reader, writer := io.Pipe()
 	context.AfterFunc(r.Context(), func() { writer.CloseWithError(context.Cause(r.Context())) })
 	return reader, writer

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -13,14 +12,13 @@ import (
 )
 
 const (
-	// silence is how long the stream may say nothing: Nomad sends a heartbeat
-	// every thirty seconds.
-	silence = 45 * time.Second
 	// refresh is how often everything is read again although the stream is
 	// well: cheap insurance against the unforeseen.
 	refresh = 5 * time.Minute
 	// retry is the pause before Nomad is tried again.
 	retry = time.Second
+	// progress is how often a reading that is waited for says how far it is.
+	progress = 10 * time.Second
 )
 
 // Watcher keeps a sink up to date until its context ends.
@@ -28,103 +26,161 @@ type Watcher struct {
 	Client *Client
 	Mirror *Mirror
 	Sink   Sink
-	// Heard is called whenever Nomad has said something, Lost when it cannot
-	// be heard.
+	// Heard is called whenever Nomad has said something, and the sink has all of it; Lost while
+	// that is not so.
 	Heard func()
 	Lost  func(error)
+
+	patience time.Duration // with lists of which nothing comes; 0: silence
 }
 
-// Run follows Nomad. Every round opens the event stream, reads the lists, and
-// then applies the events that are newer than the lists; a round ends when the
-// stream breaks, falls silent or is old.
+// Run follows Nomad. Every round opens an event stream, reads the lists while it applies what the
+// stream tells, and then follows that alone; a round ends when the stream breaks, falls silent or is
+// old, or there is a namespace that it does not cover. A stream that is well is read on until a
+// later round has read the lists.
 func (w *Watcher) Run(ctx context.Context) {
+	var last *stream
+	defer func() { last.close() }()
 	for ctx.Err() == nil {
-		err := w.round(ctx)
-		if err == nil || ctx.Err() != nil {
+		var err error
+		if last, err = w.round(ctx, last); err == nil || ctx.Err() != nil {
 			continue
 		}
 		w.Lost(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
+		pause(ctx, retry)
 	}
 }
 
-const streamPath = "/v1/event/stream?topic=Node&topic=Allocation&topic=Job&topic=Evaluation"
-
-func (w *Watcher) round(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
-	defer watchdog.Stop()
-
-	body, err := w.Client.api.Raw().Response(streamPath, query(ctx))
+// round returns the stream that is to be read on, if one is well.
+func (w *Watcher) round(ctx context.Context, before *stream) (*stream, error) {
+	round, cancel := context.WithCancel(ctx)
+	defer cancel()
+	names, err := w.Client.namespaces(round)
 	if err != nil {
-		return fmt.Errorf("open event stream: %w", err)
+		return before, err
 	}
-	defer body.Close()
-	changes, at, err := w.Client.relist(ctx, w.Mirror)
+	now, err := w.Client.subscribe(ctx)
 	if err != nil {
-		w.keep(changes)
-		return err
+		return before, err
 	}
-	w.Sink.Apply(changes, max(at.nodes, at.allocs, at.jobs, at.evals))
-	w.Heard()
-	old := time.AfterFunc(refresh, func() { cancel(errOld) })
-	defer old.Stop()
-	err = w.follow(body, at, watchdog)
-	if errors.Is(context.Cause(ctx), errOld) {
+	another := w.Client.another(round, names)
+	if err := w.relist(round, before, now); err != nil {
+		now.close()
+		return before, err
+	}
+	before.close()
+	if err := w.follow(now, another); err != nil {
+		now.close()
+		return nil, err
+	}
+	return now, nil
+}
+
+// relist reads all lists, and takes in what the streams tell meanwhile. After a rewind, what the mirror
+// has is no newer than what is read.
+func (w *Watcher) relist(ctx context.Context, before, now *stream) error {
+	w.Mirror.begin()
+	defer w.Mirror.end()
+	for {
+		r := w.Client.read(ctx, w.Mirror.known(), max(silence, w.patience))
+		if err := w.takeIn(r, before, now); err != nil {
+			if errors.Is(err, errStuck) {
+				w.patience = min(refresh, 2*max(silence, w.patience))
+			}
+			return err
+		}
+		w.patience = 0
+		if r.at.rewound(w.Mirror.at) {
+			w.Mirror.rewind()
+			continue
+		}
+		changes := r.finish(w.Mirror)
+		w.Mirror.at, w.Mirror.complete = r.at, true
+		w.Sink.Apply(changes, max(r.at.nodes, r.at.allocs, r.at.jobs, r.at.evals))
+		w.Heard()
 		return nil
 	}
-	if errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
-	}
-	return err
 }
 
-var (
-	errSilent = errors.New("event stream is silent")
-	errOld    = errors.New("time to read the lists again")
-)
-
-// frame is one line of the event stream; a heartbeat has no events.
-type frame struct {
-	Index  uint64
-	Events []event
-}
-
-type event struct {
-	Topic, Type, Key, Namespace string
-	Index                       uint64
-	Payload                     json.RawMessage
-}
-
-func (w *Watcher) follow(body io.Reader, at listed, watchdog *time.Timer) error {
-	dec := json.NewDecoder(body)
+// takeIn merges the pages of a reading as they come, and what streams tell. Only a stream that has
+// been followed before tells all that happens.
+func (w *Watcher) takeIn(r *reading, before, now *stream) error {
+	defer r.stop()
+	slow := time.NewTicker(progress)
+	defer slow.Stop()
+	frames, following := now.next(), before.next()
 	for {
-		var f frame
-		if err := dec.Decode(&f); err != nil {
-			return fmt.Errorf("read event stream: %w", err)
+		select {
+		case p, more := <-r.pages:
+			if !more {
+				return r.err
+			}
+			changes := p(w.Mirror)
+			for range len(r.pages) {
+				changes = append(changes, (<-r.pages)(w.Mirror)...)
+			}
+			w.keep(changes)
+		case f, more := <-following:
+			if !more || w.take(before, f, f.Index) != nil {
+				following = nil
+				continue
+			}
+			w.Heard()
+		case f, more := <-frames:
+			if !more || w.take(now, f, 0) != nil {
+				frames = nil // the round ends once the lists are read
+			}
+		case <-slow.C:
+			if following == nil {
+				w.Lost(fmt.Errorf("its lists are being read: %s so far", w.Mirror))
+			}
 		}
-		watchdog.Reset(silence)
-		var changes []Change
-		for _, e := range f.Events {
-			more, err := w.Mirror.event(e, at)
-			if err != nil {
-				w.keep(changes)
+	}
+}
+
+// follow applies what a stream tells until it ends, which is an error, or another is to be opened.
+func (w *Watcher) follow(s *stream, another <-chan struct{}) error {
+	old := time.NewTimer(refresh)
+	defer old.Stop()
+	for {
+		select {
+		case f, more := <-s.frames:
+			if !more {
+				return s.err
+			}
+			if err := w.take(s, f, f.Index); err != nil {
 				return err
 			}
-			changes = append(changes, more...)
+			w.Heard()
+		case <-old.C:
+			return nil
+		case <-another:
+			return nil
 		}
-		if len(changes) > 0 {
-			w.Sink.Apply(changes, f.Index)
-		}
-		w.Heard()
 	}
 }
 
-// keep hands over what came before a failure: the mirror has it, and would not tell it again.
+// take applies one frame of a stream. Index is the one that the sink has everything of then. A
+// stream with an event that cannot be read is over.
+func (w *Watcher) take(s *stream, f frame, index uint64) error {
+	var changes []Change
+	for _, e := range f.Events {
+		more, err := w.Mirror.event(e)
+		if err != nil {
+			w.keep(changes)
+			s.close()
+			s.err = err
+			return err
+		}
+		changes = append(changes, more...)
+	}
+	if len(changes) > 0 {
+		w.Sink.Apply(changes, index)
+	}
+	return nil
+}
+
+// keep hands over what is a part of all: the mirror has it, and would not tell it again.
 func (w *Watcher) keep(changes []Change) {
 	if len(changes) > 0 {
 		w.Sink.Apply(changes, 0)
@@ -132,7 +188,7 @@ func (w *Watcher) keep(changes []Change) {
 }
 
 // event translates one event, unless the lists know it already.
-func (m *Mirror) event(e event, at listed) ([]Change, error) {
+func (m *Mirror) event(e event) ([]Change, error) {
 	var p struct {
 		Node       *api.Node
 		Allocation *eventAlloc
@@ -140,7 +196,7 @@ func (m *Mirror) event(e event, at listed) ([]Change, error) {
 		Deleted    bool
 		Evaluation *eventEval
 	}
-	known := map[string]uint64{"Node": at.nodes, "Allocation": at.allocs, "Job": at.jobs, "Evaluation": at.evals}
+	known := map[string]uint64{"Node": m.at.nodes, "Allocation": m.at.allocs, "Job": min(m.at.jobs, m.at.allocs, m.at.evals), "Evaluation": m.at.evals}
 	if e.Index <= known[e.Topic] {
 		return nil, nil
 	}
@@ -149,16 +205,27 @@ func (m *Mirror) event(e event, at listed) ([]Change, error) {
 	}
 	switch {
 	case e.Type == "NodeDeregistration":
+		m.note(e.Key, e.Index, true)
 		return m.nodeGone(e.Key), nil
 	case p.Node != nil:
+		m.note(p.Node.ID, e.Index, false)
 		return m.node(NewNode(p.Node, m.hardware)), nil
 	case p.Allocation != nil:
-		return m.alloc(p.Allocation.alloc()), nil
-	case p.Job != nil && p.Deleted:
-		return m.jobGone(JobKey{e.Namespace, e.Key}), nil
+		a := p.Allocation.alloc()
+		m.note(a.ID, e.Index, !a.Holds() && !a.Returns)
+		return m.alloc(a), nil
 	case p.Job != nil:
+		key := JobKey{e.Namespace, e.Key}
+		m.note(key.String(), e.Index, p.Deleted)
+		if p.Deleted {
+			return m.purged(key, e.Index), nil
+		}
+		if e.Index <= m.at.jobs {
+			return nil, nil
+		}
 		return m.job(NewJob(p.Job, m.hardware)), nil
 	case p.Evaluation != nil:
+		m.note(p.Evaluation.ID, e.Index, p.Evaluation.Status != "blocked")
 		return m.eval(p.Evaluation), nil
 	}
 	return nil, nil

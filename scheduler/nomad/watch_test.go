@@ -10,28 +10,46 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
-// noted is a sink that writes down what it gets, and when.
+// noted is a sink that writes down what it gets, and when. What comes in pages, it takes together.
 type noted struct {
 	begun time.Time
 	lines []string
+	pages []Change
 }
 
 func (n *noted) note(format string, args ...any) {
+	if len(n.pages) > 0 {
+		n.flush(0)
+	}
 	n.lines = append(n.lines, fmt.Sprintf("%gs ", time.Since(n.begun).Seconds())+fmt.Sprintf(format, args...))
 }
 
-func (n *noted) Apply(changes []Change, index uint64) { n.note("%v at %d", kinds(changes), index) }
-
-// pause waits, and reports whether the stream is still read then.
-func pause(ctx context.Context, long time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(long):
-		return true
+func (n *noted) Apply(changes []Change, index uint64) {
+	if n.pages = append(n.pages, changes...); index > 0 {
+		n.flush(index)
 	}
+}
+
+func (n *noted) flush(index uint64) {
+	changes := n.pages
+	n.pages = nil
+	n.note("%v at %d", kinds(changes), index)
+}
+
+// impatient is the writing end of an event stream, which Nomad closes when nobody reads it for 40
+// seconds.
+type impatient struct {
+	*io.PipeWriter
+}
+
+func (w impatient) Write(text []byte) (int, error) {
+	late := time.AfterFunc(40*time.Second, func() { w.CloseWithError(io.ErrUnexpectedEOF) })
+	defer late.Stop()
+	return w.PipeWriter.Write(text)
 }
 
 // watch follows a Nomad whose event stream is fed so, for so long, and returns what happened.
@@ -44,7 +62,7 @@ func watch(t *testing.T, long time.Duration, answer func(r *http.Request) (int, 
 		}
 		n.note("stream of %s", r.URL.RawQuery)
 		reader, writer := line(r)
-		go feed(r.Context(), writer)
+		go feed(r.Context(), impatient{writer})
 		return http.StatusOK, reader
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), long)
@@ -88,12 +106,123 @@ func TestAStreamThatSaysNothingIsOpenedAnew(t *testing.T) {
 	})
 }
 
-// TestListsThatHangAreGivenUp as a stream is that says nothing.
-func TestListsThatHangAreGivenUp(t *testing.T) {
+// heartbeats are all that a stream says, for good.
+func heartbeats(ctx context.Context, w io.Writer) {
+	for pause(ctx, 30*time.Second) {
+		if _, err := io.WriteString(w, "{}\n"); err != nil {
+			return
+		}
+	}
+}
+
+// without are lines that do not say so.
+func without(lines []string, what string) []string {
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, what) })
+}
+
+// TestListsThatTakeLongAreRead, however long that is, as long as something comes of them. What the event stream
+// tells meanwhile is taken in, and Nomad does not close it.
+func TestListsThatTakeLongAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got := watch(t, 45*time.Second+time.Millisecond, hang, func(context.Context, io.Writer) {})
-		if len(got) != 3 || !strings.HasPrefix(got[1], "45s lost: list ") || got[2] != "45.001s over" {
-			t.Errorf("got\n%s", strings.Join(got, "\n"))
+		jobs := make([]api.JobListStub, 400)
+		for i := range jobs {
+			jobs[i] = api.JobListStub{ID: fmt.Sprint(i), Namespace: "n", JobModifyIndex: 5}
+		}
+		slow := func(r *http.Request) (int, any) {
+			switch id, one := strings.CutPrefix(r.URL.Path, "/v1/job/"); {
+			case r.URL.Path == "/v1/jobs":
+				return http.StatusOK, jobs
+			case one:
+				pause(r.Context(), 7*time.Second) // 16 at once: 175 seconds
+				return http.StatusOK, fmt.Sprintf(`{"ID":%q,"Namespace":"n","JobModifyIndex":5}`, id)
+			}
+			return stocked(r)
+		}
+		got := watch(t, 200*time.Second, slow, func(ctx context.Context, w io.Writer) {
+			if pause(ctx, time.Second) {
+				_, _ = fmt.Fprintf(w, `{"Index":11,"Events":[%s]}`+"\n", nodeEvent("n2", 11))
+			}
+			heartbeats(ctx, w)
+		})
+		if want := "70s lost: its lists are being read: 2 nodes, "; !slices.ContainsFunc(got, func(line string) bool {
+			return strings.HasPrefix(line, want) && strings.HasSuffix(line, " jobs, 2 allocations so far")
+		}) {
+			t.Errorf("no line begins with %q:\n%s", want, strings.Join(got, "\n"))
+		}
+		got = without(without(got, "so far"), " at 0")
+		compare(t, got, []string{"0s " + opened, "175s map[job:16 past:2] at 10", "175s heard", "181s heard", "200s over"})
+	})
+}
+
+// TestANamespaceThatIsMadeLaterIsFollowed within two seconds: with another event stream, since none covers
+// it. The one before is read on until the lists were read, whatever they take.
+func TestANamespaceThatIsMadeLaterIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, streams := time.Now(), 0
+		answer := func(r *http.Request) (int, any) {
+			late := time.Since(begun) >= 10500*time.Millisecond
+			switch {
+			case r.URL.Path == "/v1/namespaces" && r.URL.Query().Has("stale") && late:
+				return http.StatusOK, []api.Namespace{{Name: "default"}, {Name: "late"}}
+			case r.URL.Path == "/v1/namespaces" && time.Since(begun) > 5*time.Second && !late:
+				return http.StatusInternalServerError, "no leader"
+			case r.URL.Path == "/v1/evaluations" && late:
+				if pause(r.Context(), 100*time.Second); r.Context().Err() != nil {
+					return 0, r.Context().Err()
+				}
+			}
+			return stocked(r)
+		}
+		got := watch(t, 400*time.Second, answer, func(ctx context.Context, w io.Writer) {
+			streams++
+			if second := streams == 2; second && pause(ctx, time.Second) {
+				_, _ = fmt.Fprintf(w, `{"Index":11,"Events":[%s]}`+"\n", nodeEvent("n2", 11))
+			}
+			heartbeats(ctx, w)
+		})
+		want := []string{"0s " + opened, "0s " + everything, "0s heard", "11.5s " + opened, "30s map[node:1] at 0", "30s heard"}
+		compare(t, got[:min(len(got), len(want))], want)
+		last, opened := 0.0, 0
+		for _, line := range got { // until its lists come, the first stream is heard
+			var at float64
+			if _, err := fmt.Sscanf(line, "%gs heard", &at); err == nil && strings.HasSuffix(line, "heard") {
+				if at-last > 31 {
+					t.Errorf("nothing is heard from %gs until %gs", last, at)
+				}
+				last = at
+			}
+			if strings.Contains(line, "stream of") {
+				opened++
+			}
+		}
+		if last < 380 || opened != 4 {
+			t.Errorf("heard last at %gs, %d streams\n%s", last, opened, strings.Join(got, "\n"))
+		}
+	})
+}
+
+// TestListsOfWhichNothingComesAreGivenUp after a while, which is longer the next time. What was read stays.
+func TestListsOfWhichNothingComesAreGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		hangs := func(r *http.Request) (int, any) {
+			switch {
+			case strings.HasPrefix(r.URL.Path, "/v1/node/"):
+				reads++
+			case r.URL.Path == "/v1/allocations" && r.URL.Query().Get("filter") == occupying:
+				if !pause(r.Context(), 80*time.Second) {
+					return 0, context.Cause(r.Context())
+				}
+			}
+			return stocked(r)
+		}
+		got := without(without(watch(t, 230*time.Second, hangs, heartbeats), "so far"), " at 0")
+		compare(t, got, []string{
+			"0s " + opened, "45s lost: list allocations: nothing came for 45s", "46s " + opened,
+			"206s map[alloc:1 past:2] at 10", "206s heard", "226s heard", "230s over",
+		})
+		if reads != 1 {
+			t.Errorf("the node is read %d times", reads)
 		}
 	})
 }
@@ -152,11 +281,12 @@ func TestWhatIsReadBeforeAFailureIsKept(t *testing.T) {
 		}
 		return stocked(r)
 	}}
-	n := &noted{begun: time.Now()}
-	w := &Watcher{Client: NewClient(m.client(t)), Mirror: NewMirror(Hardware{}), Sink: n}
+	g := &gathering{}
+	w := &Watcher{Client: NewClient(m.client(t)), Mirror: NewMirror(Hardware{}), Sink: g, Heard: func() { t.Error("all was read") }}
 	w.Mirror.at = listed{1, 1, 11, 1}
-	err := w.round(t.Context())
-	if err == nil || len(n.lines) != 1 || !strings.HasSuffix(n.lines[0], "map[alloc:2 blocked:1 job:1 node:1] at 0") {
-		t.Errorf("got %q, %v", n.lines, err)
+	_, err := w.round(t.Context(), nil)
+	got := kinds(g.changes)
+	if err == nil || got["node"] != 1 || got["alloc"] < 2 || got["job"] < 1 || got["blocked"] < 1 || g.index != 0 {
+		t.Errorf("got %v at %d, %v", got, g.index, err)
 	}
 }

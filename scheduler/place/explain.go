@@ -17,7 +17,7 @@ type Candidate struct {
 	// LostMilli is what the placement takes from later work, in thousandths of a GPU; below
 	// 0 it leaves more than before.
 	LostMilli int64
-	// Whole is how many of the GPUs that would do have nothing on them afterwards, WholeNow
+	// Whole is how many GPUs of the node have nothing on them afterwards, WholeNow
 	// before.
 	Whole, WholeNow int
 }
@@ -95,7 +95,18 @@ type ranked struct {
 
 func (p *Planner) candidate(sh *shape, b *cluster.Pool, v *score.Estimate, pts int32) Candidate {
 	terms, lost := p.scorer.Terms(sh.Task, b, v, pts)
-	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: terms, LostMilli: lost, Whole: p.wholeAfter(sh, b), WholeNow: int(b.Idle)}
+	beside := p.wholeBeside(b)
+	return Candidate{NodeID: b.Node.Spec.ID, Score: int64(pts), Terms: terms, LostMilli: lost, Whole: p.wholeAfter(sh, b) + beside, WholeNow: int(b.Idle) + beside}
+}
+
+// wholeBeside is how many GPUs of a node have nothing on them that are of other pools than one.
+func (p *Planner) wholeBeside(b *cluster.Pool) (idle int) {
+	for _, other := range b.Node.Pools {
+		if other != b && other.Kind >= 0 && p.snap.Kinds[other.Kind].Profile == "" {
+			idle += int(other.Idle)
+		}
+	}
+	return idle
 }
 
 // wholeAfter is how many GPUs of a pool have nothing on them once a task is on it.

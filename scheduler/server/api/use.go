@@ -72,11 +72,15 @@ func ratio(part, whole int64) float64 {
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // nominalGB is the size under which a GPU is known: the operator's figure for
-// its type where the hardware is within a tenth of it, else what it reports.
+// its type where the hardware is within a tenth of it, else what it is sold with. A MIG
+// instance has what it reports.
 func (a *API) nominalGB(g *view.GPU) gb {
 	reported := float64(g.MemoryMiB) / 1024
 	if known := a.ModelGB[g.Type]; known > 0 && g.Profile == "" && math.Abs(reported-known) <= known/10 {
 		return gb(known)
+	}
+	if g.Profile == "" {
+		return gb(gpu.NominalMiB(g.MemoryMiB) >> 10)
 	}
 	return gb(math.Round(reported*10) / 10)
 }

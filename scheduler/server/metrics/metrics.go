@@ -4,16 +4,21 @@
 // no request, and two replicas tell the same. Names start with nomad_gpu_ and end
 // in their unit: bytes, celsius, watts, seconds, or ratio (0 to 1). What was not
 // measured has no sample at all, so that it is not taken for zero.
+//
+// A scrape has sums, whose number does not grow with the cluster. What is said of each node, device
+// or task is behind the parameter detail: of 1,000 nodes it is ten megabytes.
 package metrics
 
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/admit"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -31,8 +36,17 @@ type Guard interface {
 // blind service answers 503, and the scrape fails.
 func Register(handle func(pattern string, h http.Handler), guard Guard, own prometheus.Gatherer, now func() time.Time) {
 	handle("GET "+Path, guard.Guarded(func(w http.ResponseWriter, r *http.Request, c *view.Cluster) error {
+		p := picture{c: c, now: now(), details: map[string]bool{}}
+		for key, values := range r.URL.Query() {
+			for _, value := range values {
+				if key != "detail" || value != nodesDetail && value != devicesDetail && value != tasksDetail {
+					return &admit.Refusal{Status: http.StatusBadRequest, Text: fmt.Sprintf("%s: %q is not valid (detail is nodes, devices or tasks, and may be given more than once)", key, value)}
+				}
+				p.details[value] = true
+			}
+		}
 		registry := prometheus.NewRegistry()
-		if err := registry.Register(picture{c, now()}); err != nil {
+		if err := registry.Register(p); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 		gatherers := prometheus.Gatherers{registry}
@@ -48,8 +62,9 @@ const mebibyte = 1 << 20
 
 // picture is a collector of one picture at one moment.
 type picture struct {
-	c   *view.Cluster
-	now time.Time
+	c       *view.Cluster
+	now     time.Time
+	details map[string]bool
 }
 
 // Describe sends every description.
@@ -77,11 +92,23 @@ func (p picture) service(out chan<- prometheus.Metric) {
 	dryRun.send(out, truth(p.c.DryRun))
 }
 
-// nodes sends each node and each GPU by its name once, or there would be no scrape at all: a
-// machine that was installed anew is a second node of its name, with the same GPUs. What is
-// ready is told of first.
+// kind is a type of GPU that is used in one way.
+type kind struct{ vendor, model, mode string }
+
+// sums are what GPUs have together.
+type sums struct {
+	devices, healthy, cordoned, measured                     float64
+	computeHeld, computeUsed, memory, memoryHeld, memoryUsed float64
+	power, temperature                                       float64
+	memoryMeasured, powerMeasured, temperatureMeasured       bool
+}
+
+// nodes counts each node and each GPU by its name once: a machine that was installed anew is a
+// second node of its name, with the same GPUs. What is ready counts first.
 func (p picture) nodes(out chan<- prometheus.Metric) {
 	told := map[[2]string]bool{}
+	state, idle := map[bool]float64{}, 0.0
+	kinds, held := map[kind]*sums{}, map[string][2]float64{}
 	for _, ready := range []bool{true, false} {
 		for i := range p.c.Nodes {
 			n := &p.c.Nodes[i]
@@ -90,14 +117,91 @@ func (p picture) nodes(out chan<- prometheus.Metric) {
 			}
 			if at := [2]string{n.Name}; !told[at] {
 				told[at] = true
-				nodeReady.send(out, truth(ready), n.Name)
+				state[ready]++
+				if ready && !slices.ContainsFunc(n.GPUs, func(g view.GPU) bool { return !g.Idle() }) {
+					idle++
+				}
+				if p.details[nodesDetail] {
+					nodeReady.send(out, truth(ready), n.Name)
+				}
 			}
 			for k := range n.GPUs {
 				if at := [2]string{n.Name, n.GPUs[k].UUID}; !told[at] {
 					told[at] = true
-					device(out, n, &n.GPUs[k])
+					p.device(out, n, &n.GPUs[k], kinds, held)
 				}
 			}
+		}
+	}
+	nodes.send(out, state[true], "ready")
+	nodes.send(out, state[false], "not_ready")
+	nodesIdle.send(out, idle)
+	for of, s := range kinds {
+		s.send(out, of)
+	}
+	for namespace, sum := range held {
+		namespaceCompute.send(out, sum[0], namespace)
+		namespaceMemory.send(out, sum[1], namespace)
+	}
+}
+
+func (p picture) device(out chan<- prometheus.Metric, n *view.Node, g *view.GPU, kinds map[kind]*sums, held map[string][2]float64) {
+	of := kind{g.Vendor, g.Type, g.Mode}
+	if kinds[of] == nil {
+		kinds[of] = &sums{}
+	}
+	kinds[of].add(g)
+	for i := range g.Holders {
+		h := &g.Holders[i]
+		sum := held[h.Namespace]
+		held[h.Namespace] = [2]float64{sum[0] + float64(h.GuaranteeMilli)/1000, sum[1] + float64(h.MemoryMiB)*mebibyte}
+	}
+	if p.details[devicesDetail] {
+		device(out, n, g)
+	}
+	if p.details[tasksDetail] {
+		tasks(out, n, g)
+	}
+}
+
+func (s *sums) add(g *view.GPU) {
+	s.devices++
+	s.healthy += truth(g.Healthy)
+	s.cordoned += truth(g.Cordoned)
+	s.computeHeld += float64(g.HeldMilli) / 1000
+	s.memory += float64(g.MemoryMiB) * mebibyte
+	s.memoryHeld += float64(g.HeldMemoryMiB) * mebibyte
+	if v := g.Measured.Milli; v >= 0 {
+		s.measured++
+		s.computeUsed += float64(v) / 1000
+	}
+	if v := g.Measured.MemoryMiB; v >= 0 {
+		s.memoryMeasured = true
+		s.memoryUsed += float64(v) * mebibyte
+	}
+	if v := g.Measured.PowerW; v >= 0 {
+		s.powerMeasured = true
+		s.power += float64(v)
+	}
+	if v := g.Measured.TemperatureC; v >= 0 {
+		s.temperatureMeasured = true
+		s.temperature = max(s.temperature, float64(v))
+	}
+}
+
+func (s *sums) send(out chan<- prometheus.Metric, of kind) {
+	for _, one := range []struct {
+		m     *metric
+		value float64
+		known bool
+	}{
+		{devices, s.devices, true}, {devicesHealthy, s.healthy, true}, {devicesCordoned, s.cordoned, true}, {devicesMeasured, s.measured, true},
+		{computeHeld, s.computeHeld, true}, {computeUsed, s.computeUsed, s.measured > 0},
+		{memory, s.memory, true}, {memoryHeld, s.memoryHeld, true}, {memoryUsed, s.memoryUsed, s.memoryMeasured},
+		{power, s.power, s.powerMeasured}, {temperature, s.temperature, s.temperatureMeasured},
+	} {
+		if one.known {
+			one.m.send(out, one.value, of.vendor, of.model, of.mode)
 		}
 	}
 }
@@ -116,7 +220,6 @@ func device(out chan<- prometheus.Metric, n *view.Node, g *view.GPU) {
 	gpuComputeUsed.measured(out, g.Measured.Milli, 0.001, at...)
 	gpuTemperature.measured(out, g.Measured.TemperatureC, 1, at...)
 	gpuPower.measured(out, g.Measured.PowerW, 1, at...)
-	tasks(out, n, g)
 }
 
 // tasks sends the holders of a GPU. Those that the caller may not see have one

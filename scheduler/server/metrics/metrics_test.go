@@ -29,12 +29,18 @@ func (s shown) Guarded(serve func(http.ResponseWriter, *http.Request, *view.Clus
 	})
 }
 
+// scrape asks for all details.
 func scrape(t *testing.T, c *view.Cluster, own prometheus.Gatherer) string {
+	t.Helper()
+	return scrapeOf(t, c, own, Path+"?detail=nodes&detail=devices&detail=tasks")
+}
+
+func scrapeOf(t testing.TB, c *view.Cluster, own prometheus.Gatherer, path string) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	Register(mux.Handle, shown{c}, own, func() time.Time { return viewtest.Now })
 	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest("GET", Path, nil))
+	mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
@@ -50,6 +56,45 @@ func TestScrape(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// TestAScrapeDoesNotGrowWithTheCluster: it has sums, and says of no node, device or task anything by itself.
+func TestAScrapeDoesNotGrowWithTheCluster(t *testing.T) {
+	small, large := scrapeOf(t, viewtest.Large(10), nil, Path), scrapeOf(t, viewtest.Large(1000), nil, Path)
+	if lines := strings.Count(small, "\n"); lines != strings.Count(large, "\n") || len(large) > 20_000 {
+		t.Errorf("%d lines of 10 nodes, %d lines and %d bytes of 1,000", lines, strings.Count(large, "\n"), len(large))
+	}
+	for _, m := range all {
+		if m.detail != "" && strings.Contains(large, m.name+"{") {
+			t.Errorf("%s is told without being asked for", m.name)
+		}
+	}
+	golden.Compare(t, "sums.prom", scrapeOf(t, viewtest.Small(), nil, Path))
+}
+
+func BenchmarkScrape(b *testing.B) {
+	c := viewtest.Large(1000)
+	for name, path := range map[string]string{"sums": Path, "details": Path + "?detail=nodes&detail=devices&detail=tasks"} {
+		b.Run(name, func(b *testing.B) {
+			size := 0
+			for b.Loop() {
+				size = len(scrapeOf(b, c, nil, path))
+			}
+			b.ReportMetric(float64(size)/1024, "KiB")
+		})
+	}
+}
+
+// TestADetailThatIsNone is refused, with those that there are.
+func TestADetailThatIsNone(t *testing.T) {
+	mux := http.NewServeMux()
+	Register(mux.Handle, shown{viewtest.Small()}, nil, time.Now)
+	for _, query := range []string{"detail=all", "detail=", "details=tasks"} {
+		w := httptest.NewRecorder()
+		if mux.ServeHTTP(w, httptest.NewRequest("GET", Path+"?"+query, nil)); !strings.Contains(w.Body.String(), "is not valid (detail is nodes, devices or tasks") {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
 	}
 }
 

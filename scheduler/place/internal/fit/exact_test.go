@@ -134,6 +134,7 @@ func TestNeedsOfKinds(t *testing.T) {
 		{Request{GPUs: 1, MemoryMiBPerGPU: 2048}, 0, Need{OK: true, Take: take{Milli: 133, Slices: 2}, Share: 134, Use: 133, least: 133}},
 		{Request{GPUs: 1, MemoryMiBPerGPU: 2049}, 0, Need{OK: true, Take: take{Milli: 200, Slices: 3}, Share: 200, Use: 200, least: 200}},
 		{Request{GPUs: 1, MemoryMiBPerGPU: 16_384}, 0, Need{OK: true, Take: take{Milli: 1000, Slices: 15}, Share: 1000, Use: 1000, least: 1000}}, // the size that it is sold as
+		// As T4 and others with ECC report it.
 		{Request{GPUs: 1, MemoryMiBPerGPU: 16_385}, 0, Need{why: "GPU memory too small"}},
 		{Request{GPUs: 1, MemoryMiBPerGPU: 1024, ShareMilli: 600}, 0, Need{OK: true, Take: take{Milli: 600, Slices: 1}, Share: 600, Use: 600, least: 66}},
 		{Request{GPUs: 1, MemoryMiBPerGPU: 1024, ShareMilli: 600, Cover: true}, 0, Need{OK: true, Take: take{Milli: 600, Slices: 9}, Share: 600, Use: 600, least: 600}},
@@ -253,7 +254,7 @@ func TestVerdicts(t *testing.T) {
 		{"two", with(func(r *Request) { r.GPUs = 2 }), "n", 0, noGPU, true, "only 1 GPU with 0.5 of the compute free, and 2 are needed on one node", false},
 		{"two smaller", with(func(r *Request) { r.GPUs, r.ShareMilli = 2, 400 }), "n", 0, Fits, true, "", false},
 		{"three", with(func(r *Request) { r.GPUs = 3 }), "n", 0, neverSize, false, "fewer than 3 GPUs of one kind, and all have to be on one node", true},
-		{"a device that is not there", with(func(r *Request) { r.Device = "nvidia/gpu" }), "slices", 0, neverDevice, false, "no GPU meets the device block's constraints", true},
+		{"a device that is not there", with(func(r *Request) { r.Device = "nvidia/gpu" }), "slices", 0, neverDevice, false, `no device "nvidia/gpu"`, true},
 		{"whole ones", Request{GPUs: 2, Whole: true, Models: []string{"T4"}}, "n", 2, noGPU, true, "only 1 GPU with nothing on it, and 2 are needed on one node", false},
 		{"a whole one", Request{GPUs: 1, Whole: true, Mode: gpu.ModeWhole}, "n", 2, Fits, true, "", false},
 		{"turns", Request{GPUs: 2, Shared: true}, "n", 1, noGPU, true, "only 1 GPU with a turn free, and 2 are needed on one node", false},

@@ -2,7 +2,10 @@ package fit
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/nomad-gpu/nomad-gpu/scheduler/constraint"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/internal/cluster"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
@@ -58,7 +61,7 @@ func (sh *Shape) describe(s *cluster.Snapshot, b *cluster.Pool, why Verdict) Rea
 		}
 		return Reason{Why: sh.Need(s, b.Kind).why, Never: true}
 	case neverDevice:
-		return Reason{Why: "no GPU meets the device block's constraints", Never: true}
+		return Reason{Why: sh.unmet(b), Never: true}
 	case neverSize:
 		return Reason{Why: fmt.Sprintf("fewer than %d GPUs of one kind, and all have to be on one node", r.GPUs), Never: true}
 	case noCPU:
@@ -68,6 +71,35 @@ func (sh *Shape) describe(s *cluster.Snapshot, b *cluster.Pool, why Verdict) Rea
 	}
 	return Reason{Why: gpuText(r, sh.freeGPUs(s, b))}
 }
+
+// unmet says what of a device block no GPU of a pool meets, and what the GPUs have.
+func (sh *Shape) unmet(b *cluster.Pool) string {
+	var named []*constraint.Device
+	for _, at := range b.Positions {
+		if d := b.Node.Spec.GPUs[at].Device; d != nil && (sh.Req.Device == "" || d.Named(sh.Req.Device)) && !slices.Contains(named, d) {
+			named = append(named, d)
+		}
+	}
+	if len(named) == 0 {
+		return fmt.Sprintf("no device %q", sh.Req.Device)
+	}
+	for _, c := range sh.Req.Conditions {
+		if slices.ContainsFunc(named, c.OnDevice) {
+			continue
+		}
+		var have []string
+		for _, d := range named {
+			if text := d.Has(c); !slices.Contains(have, text) {
+				have = append(have, text)
+			}
+		}
+		return fmt.Sprintf("no GPU meets the device block's constraint %s%s", c, strings.Join(have[:min(len(have), mostValues)], ""))
+	}
+	return "no GPU meets all of the device block's constraints at once"
+}
+
+// mostValues bounds how many values are told of what a constraint is about.
+const mostValues = 3
 
 // tooLittle is a lack of something of the node: for now, or for good.
 func tooLittle(what string, never bool) Reason {

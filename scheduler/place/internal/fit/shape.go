@@ -235,7 +235,7 @@ func mismatch(r *Request, k *cluster.Kind) string {
 		return "other model than " + strings.Join(r.Models, " or ")
 	case slices.ContainsFunc(r.Not, k.Named):
 		return "model " + k.Type + ", which is excluded"
-	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k.MemoryMiB):
+	case !r.Whole && !r.Shared && r.MemoryMiBPerGPU > nominalMiB(k):
 		return "GPU memory too small" // in whatever mode
 	case r.Device == "" && !strings.EqualFold(r.Profile, k.Profile): // a block's name says it
 		return "other MIG profile"
@@ -245,7 +245,7 @@ func mismatch(r *Request, k *cluster.Kind) string {
 		return fmt.Sprintf("GPUs in mode %s", k.Mode)
 	case r.Shared != (k.Replicas > 0):
 		return fmt.Sprintf("GPUs in mode %s", k.Mode)
-	case r.Whole && r.MinMemoryMiB > k.MemoryMiB, r.Shared && r.MinMemoryMiB > nominalMiB(k.MemoryMiB):
+	case r.Whole && r.MinMemoryMiB > k.MemoryMiB, r.Shared && r.MinMemoryMiB > nominalMiB(k):
 		return "GPU memory too small"
 	case !r.Whole && !r.Shared && k.Slices == 0:
 		return "GPUs not sliced"
@@ -260,7 +260,7 @@ func sliceNeed(r *Request, k *cluster.Kind) Need {
 	count := max(1, r.ShareMilli*k.Slices/cluster.GPUMilli)
 	if r.MemoryMiBPerGPU > 0 {
 		count = ceilDiv(r.MemoryMiBPerGPU, k.SliceMiB)
-		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k.MemoryMiB) {
+		if count > k.Slices && r.MemoryMiBPerGPU <= nominalMiB(k) {
 			count = k.Slices
 		}
 	}
@@ -297,9 +297,14 @@ func covering(share, slices int64) int64 {
 	return count
 }
 
-// nominalMiB is the size a card is sold as: drivers report a little less
-// (81,559 MiB for 80 GB), and users ask for the size printed on the box.
-func nominalMiB(reported int64) int64 { return ceilDiv(reported, 1024) * 1024 }
+// nominalMiB is the size that a card is sold with: users ask for the size printed on the box. A MIG
+// instance has its memory in full GiB.
+func nominalMiB(k *cluster.Kind) int64 {
+	if k.Profile != "" {
+		return ceilDiv(k.MemoryMiB, 1024) * 1024
+	}
+	return gpu.NominalMiB(k.MemoryMiB)
+}
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
