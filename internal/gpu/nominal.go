@@ -3,15 +3,23 @@ package gpu
 // sold are the sizes of memory in GiB that cards are sold with.
 var sold = []int64{2, 3, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288}
 
-// shortfall is by how many thousandths less than its size a card may report: those that keep ECC bits in
-// their memory have a sixteenth less (T4 15,360, L4 23,034, A40 46,068 MiB), and drivers keep some too.
-const shortfall = 70
+// Cards of up to so much keep ECC bits in their memory, and report a sixteenth less than their size (T4 15,360,
+// L4 23,034, A40 46,068 MiB); drivers keep some of it too. Thousandths.
+const (
+	keepsECC         = 48
+	shortfall        = 70
+	shortfallWithout = 20
+)
 
 // NominalMiB is the memory that a card is sold with, which is what people ask for. No card reports more.
 // Where its figure is near no such size, it is that in full GiB.
 func NominalMiB(reported int64) int64 {
 	for _, gib := range sold {
-		if size := gib << 10; reported <= size && reported >= size-size*shortfall/1000 {
+		less := int64(shortfall)
+		if gib > keepsECC {
+			less = shortfallWithout
+		}
+		if size := gib << 10; reported <= size && reported >= size-size*less/1000 {
 			return size
 		}
 	}

@@ -254,6 +254,45 @@ func (c *Config) WithQueues(more []Queue) (*Config, error) {
 	return &out, nil
 }
 
+// Adopt returns the configuration with further queues as they are next, and these. Where not all of them
+// go together, each that does is taken, and the others stay as they were: one mistake holds no other queue up.
+func (c *Config) Adopt(before, next []Queue) (out *Config, taken []Queue, refused []error) {
+	if out, err := c.WithQueues(next); err == nil {
+		return out, next, nil
+	}
+	queue := func(list []Queue, name string) int {
+		return slices.IndexFunc(list, func(q Queue) bool { return q.Name == name })
+	}
+	out = c
+	for _, q := range before { // those that are left
+		if at := queue(next, q.Name); at >= 0 {
+			if with, err := c.WithQueues(append(slices.Clone(taken), q)); err == nil {
+				out, taken = with, append(slices.Clone(taken), q)
+			}
+		}
+	}
+	left := slices.SortedFunc(slices.Values(next), func(a, b Queue) int { return strings.Compare(a.Name, b.Name) })
+	for progress := true; progress; { // one may have to let go of what another takes
+		progress, refused = false, nil
+		for _, q := range slices.Clone(left) {
+			trial := slices.Clone(taken)
+			if at := queue(trial, q.Name); at >= 0 {
+				trial[at] = q
+			} else {
+				trial = append(trial, q)
+			}
+			with, err := c.WithQueues(trial)
+			if err != nil {
+				refused = append(refused, fmt.Errorf("queue %q stays as it was: %w", q.Name, err))
+				continue
+			}
+			out, taken, progress = with, trial, true
+			left = slices.DeleteFunc(left, func(l Queue) bool { return l.Name == q.Name })
+		}
+	}
+	return out, taken, refused
+}
+
 // Queue returns a queue by name, nil if there is none.
 func (c *Config) Queue(name string) *Queue {
 	at, ok := slices.BinarySearchFunc(c.Queues, name, func(q Queue, name string) int { return strings.Compare(q.Name, name) })

@@ -94,7 +94,7 @@ func TestMemoryQuotaIsBorrowedAndReclaimed(t *testing.T) {
 	b.Run(borrower, "alloc", "a", 0, 0, 16)
 	more := servicetest.Ask("more", "1G", 1)
 	more.Namespace = "big"
-	if d := b.Submit(t, more); d.Hold == nil || d.Hold.Sentence != "queue big holds 16384 of at most 16384 MiB of GPU memory, and this needs 1024" {
+	if d := b.Submit(t, more); d.Hold == nil || d.Hold.Sentence != "queue big holds 16 GiB of at most 16 GiB of GPU memory, and this needs 1 GiB" {
 		t.Errorf("got %+v", d.Hold)
 	}
 	c := b.Cluster(t)

@@ -73,8 +73,8 @@ func TestANodesGPUsArePlannedWith(t *testing.T) {
 			Instances: []*api.NodeDevice{{ID: "GPU-" + name, Healthy: true}}}
 	}
 	n := NewNode(&api.Node{ID: "n", NodeResources: &api.NodeResources{Devices: []*api.NodeDeviceResource{group("a"), group("b")}}}, Hardware{})
-	if len(n.Plan.GPUs) != 2 || len(n.View.GPUs) != 2 || n.Links["GPU-b"].GPU != 1 {
-		t.Errorf("%+v, %+v, %v", n.Plan.GPUs, n.View.GPUs, n.Links)
+	if at, known := n.Slot("GPU-b"); len(n.Plan.GPUs) != 2 || len(n.View.GPUs) != 2 || !known || at.GPU != 1 {
+		t.Errorf("%+v, %+v, %v", n.Plan.GPUs, n.View.GPUs, at)
 	}
 }
 

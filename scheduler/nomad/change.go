@@ -88,11 +88,8 @@ func (m *Mirror) String() string {
 	return fmt.Sprintf("%d nodes, %d jobs, %d allocations", len(m.nodes), len(m.jobs), len(m.allocs))
 }
 
-// told is what an event told of something last.
-type told struct {
-	index uint64
-	gone  bool
-}
+// told is at which index events told of something last, and that it was gone.
+type told struct{ index, gone uint64 }
 
 // begin notes from here on what events tell, until end: lists are read.
 func (m *Mirror) begin() { m.told = map[string]told{} }
@@ -101,15 +98,19 @@ func (m *Mirror) end() { m.told = nil }
 
 // note notes that an event told of something.
 func (m *Mirror) note(what string, index uint64, gone bool) {
-	if m.told != nil && index >= m.told[what].index {
-		m.told[what] = told{index, gone}
+	if m.told == nil {
+		return
 	}
+	t := m.told[what]
+	if t.index = max(t.index, index); gone {
+		t.gone = max(t.gone, index)
+	}
+	m.told[what] = t
 }
 
 // gone reports whether something that a list has as of an index was told to be gone.
 func (m *Mirror) gone(what string, index uint64) bool {
-	t := m.told[what]
-	return t.gone && t.index >= index
+	return index > 0 && m.told[what].gone >= index
 }
 
 // since reports whether something was told of that happened after an index: a list of then
@@ -225,10 +226,26 @@ func (m *Mirror) jobGone(key JobKey) []Change {
 	return []Change{{JobGone: &key}}
 }
 
+// later reports whether there is anything of a job that is newer than an index: the job is there then,
+// whatever a list or an event of that index says.
+func (m *Mirror) later(key JobKey, index uint64) bool {
+	for _, a := range m.allocs {
+		if a.job == key && a.index > index {
+			return true
+		}
+	}
+	for _, e := range m.evals[key] {
+		if e.ModifyIndex > index {
+			return true
+		}
+	}
+	return false
+}
+
 // purged takes that a job was purged at an index, and all that is of it: its allocs may have been
 // listed before, and it after.
 func (m *Mirror) purged(key JobKey, index uint64) (changes []Change) {
-	if have, known := m.jobs[key]; known && have <= index {
+	if have, known := m.jobs[key]; known && have <= index && !m.later(key, index) {
 		changes = m.jobGone(key)
 	}
 	for id, a := range m.allocs {

@@ -303,7 +303,7 @@ func goneNodes(seen map[string]bool, index uint64) page {
 func goneJobs(seen map[JobKey]bool, index uint64) page {
 	return func(m *Mirror) (changes []Change) {
 		for key := range m.jobs {
-			if !seen[key] && !m.since(key.String(), index) {
+			if !seen[key] && !m.since(key.String(), index) && !m.later(key, index) {
 				changes = append(changes, m.jobGone(key)...)
 			}
 		}

@@ -46,6 +46,10 @@ func NewLock(c *api.Client, namespace, path, address string, ttl time.Duration) 
 	return &Lock{vars: c.Variables(), namespace: namespace, path: path, ttl: ttl, address: address, own: rand.Text()}
 }
 
+// Takeover is how long it takes at most until another replica leads, once the one that leads has died:
+// Nomad waits for twice the TTL, and for the lock's delay.
+func (l *Lock) Takeover() time.Duration { return 2*l.ttl + lockDelay + l.ttl/6 }
+
 // Leading reports whether this replica may decide now.
 func (l *Lock) Leading() bool {
 	l.mu.Lock()

@@ -2,6 +2,8 @@ package nomad
 
 import (
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
@@ -12,13 +14,34 @@ type Node struct {
 	Index uint64 // Nomad's modify index
 	Plan  place.Node
 	View  view.Node
-	Links map[string]Slot // device instance ID → where it lies
 }
 
 // Slot is where a device instance lies.
 type Slot struct {
 	GPU      int // position in Plan.GPUs
 	Instance int // position in View.GPUs[GPU].Instances
+}
+
+// Slot finds a device instance by its ID. A map of the 640 instances that eight GPUs may have would be
+// larger than all else that is known of a node.
+func (n *Node) Slot(id string) (Slot, bool) {
+	parsed, _, err := gpu.ParseSliceID(id)
+	if err != nil {
+		return Slot{}, false
+	}
+	for at := range n.View.GPUs {
+		if n.View.GPUs[at].UUID != parsed.UUID {
+			continue
+		}
+		list := n.View.GPUs[at].Instances
+		i := min(parsed.N, len(list)-1) // they are in the order of their numbers
+		for ; i > 0 && list[i].ID != id; i-- {
+		}
+		if i >= 0 && list[i].ID == id {
+			return Slot{at, i}, true
+		}
+	}
+	return Slot{}, false
 }
 
 // NewNode translates Nomad's node. Plan.Attributes holds what constraints may
@@ -35,16 +58,12 @@ func NewNode(n *api.Node, h Hardware) *Node {
 			Status: n.Status, Eligible: n.SchedulingEligibility == api.NodeSchedulingEligible,
 			Draining: n.Drain || n.DrainStrategy != nil, GPUs: []view.GPU{},
 		},
-		Links: map[string]Slot{},
 	}
 	out.capacity(n)
 	if n.NodeResources != nil {
-		for i, d := range h.devices(n.NodeResources.Devices) {
+		for _, d := range h.devices(n.NodeResources.Devices) {
 			out.Plan.GPUs = append(out.Plan.GPUs, d.plan)
 			out.View.GPUs = append(out.View.GPUs, d.view)
-			for j, in := range d.view.Instances {
-				out.Links[in.ID] = Slot{GPU: i, Instance: j}
-			}
 		}
 	}
 	out.Plan.Ineligible = !out.View.Ready()

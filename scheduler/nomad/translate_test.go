@@ -74,8 +74,15 @@ func TestANodeInFull(t *testing.T) {
 			Instances: []view.Instance{{ID: "GPU-b::0", Healthy: true}, {ID: "GPU-b::2"}, {ID: "GPU-b::10", Healthy: true}}, Healthy: true, Cordoned: true, Health: "cordoned: by hand", Measured: unknown},
 	}}
 	links := map[string]Slot{"X-1": {0, 0}, "GPU-c": {1, 0}, "GPU-d": {2, 0}, "MIG-a": {3, 0}, "MIG-b": {4, 0}, "GPU-s::0": {5, 0}, "GPU-s::1": {5, 1}, "GPU-b::0": {6, 0}, "GPU-b::2": {6, 1}, "GPU-b::10": {6, 2}}
-	if n.Index != 9 || !reflect.DeepEqual(n.Links, links) {
-		t.Errorf("at %d with %v", n.Index, n.Links)
+	for id, want := range links {
+		if got, known := n.Slot(id); !known || got != want || n.Index != 9 {
+			t.Errorf("%s lies at %v, %v; want %v", id, got, known, want)
+		}
+	}
+	for _, id := range []string{"GPU-b::1", "GPU-b::11", "GPU-b", "GPU-c::0", "F-1", "", "GPU-e::x"} {
+		if got, known := n.Slot(id); known {
+			t.Errorf("%q lies at %v", id, got)
+		}
 	}
 	for i := range gpus {
 		if i >= len(n.Plan.GPUs) || !reflect.DeepEqual(n.Plan.GPUs[i], gpus[i]) || !reflect.DeepEqual(n.View.GPUs[i], shown.GPUs[i]) {

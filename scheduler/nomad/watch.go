@@ -206,6 +206,9 @@ func (m *Mirror) event(e event) ([]Change, error) {
 	switch {
 	case e.Type == "NodeDeregistration":
 		m.note(e.Key, e.Index, true)
+		if n := m.nodes[e.Key]; n != nil && n.Index > e.Index { // listed after it came back
+			return nil, nil
+		}
 		return m.nodeGone(e.Key), nil
 	case p.Node != nil:
 		m.note(p.Node.ID, e.Index, false)

@@ -40,7 +40,7 @@ func (n *noted) flush(index uint64) {
 	n.note("%v at %d", kinds(changes), index)
 }
 
-// impatient is the writing end of an event stream, which Nomad closes when nobody reads it for 40
+// impatient is the writing end of an event stream, which Nomad closes when it is not read for 40
 // seconds.
 type impatient struct {
 	*io.PipeWriter

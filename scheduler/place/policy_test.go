@@ -116,7 +116,7 @@ func TestReasonsInWords(t *testing.T) {
 		{"1", "1 node: no GPU with nothing on it; 1 of them would do after preempting work of lower priority"},
 		{"2", "1 node: no GPU with nothing on it, and 2 are needed on one node; 1 of them would do after preempting work of lower priority"},
 		{"0.75", "1 node: no GPU with 0.75 of the compute free; 1 of them would do after preempting work of lower priority"},
-		{"1500M,0.6", "1 node: no GPU with 1500 MiB and 0.6 of the compute free; 1 of them would do after preempting work of lower priority"},
+		{"1500M,0.6", "1 node: no GPU with 1.465 GiB and 0.6 of the compute free; 1 of them would do after preempting work of lower priority"},
 		{"3", "1 node: fewer than 3 GPUs of one kind, and all have to be on one node"},
 		{"100G", "1 node: GPU memory too small"},
 	} {

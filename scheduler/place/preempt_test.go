@@ -214,7 +214,7 @@ func TestMemoryQuotas(t *testing.T) {
 	}
 	r = ask(t, "a3", "41G")
 	r.Queue = "a"
-	if _, err := p.Place(&r); !errors.Is(err, ErrQuota) || !strings.Contains(err.Error(), "81920 of at most 122880 MiB of GPU memory") {
+	if _, err := p.Place(&r); !errors.Is(err, ErrQuota) || !strings.Contains(err.Error(), "80 GiB of at most 120 GiB of GPU memory") {
 		t.Errorf("over the limit: %v", err)
 	}
 }

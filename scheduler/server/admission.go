@@ -167,9 +167,9 @@ func (p *proxy) hand(ctx context.Context, s *submission) bool {
 		}
 		select {
 		case <-ctx.Done():
-			s.w.Header().Set("Retry-After", "5")
+			again := comeAgain(s.w, p.config.Takeover)
 			p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
-				Text: "no replica of the placement service leads; see its job and its log, and try again"})
+				Text: "no replica of the placement service leads; see its job and its log, and try again in " + again})
 			return true
 		case <-time.After(leaderRetry):
 		}
@@ -185,9 +185,9 @@ func (p *proxy) handOver(ctx context.Context, s *submission, address string) boo
 	}
 	waited, err := p.handing.take(ctx)
 	if err != nil {
-		s.w.Header().Set("Retry-After", "5")
+		again := comeAgain(s.w, 0)
 		p.refuse(s, &admit.Refusal{Status: http.StatusServiceUnavailable,
-			Text: fmt.Sprintf("this replica of the placement service has %d submissions with the replica that leads, and hands over no more at once; try again in a few seconds", cap(p.handing))})
+			Text: fmt.Sprintf("this replica of the placement service has %d submissions with the replica that leads, and hands over no more at once; try again in %s", cap(p.handing), again)})
 		return true
 	}
 	leave := sync.OnceFunc(p.handing.leave)

@@ -94,11 +94,13 @@ func TestHalfAJobIsNone(t *testing.T) {
 // Who is told to come again is told when.
 func TestWhoFindsNoLeaderIsToldWhenToComeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, _ := beside(t, nil, func(c *Config) { c.Leadership = leads{} })
-		w := httptest.NewRecorder()
-		p.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/v1/jobs", strings.NewReader(gpuJob("a", oneGPU))))
-		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {
-			t.Errorf("%d %v", w.Code, w.Header())
+		for takeover, want := range map[time.Duration]string{0: "5", 35500 * time.Millisecond: "36"} { // as long as the lock may last
+			p, _ := beside(t, nil, func(c *Config) { c.Leadership, c.Takeover = leads{}, takeover })
+			w := httptest.NewRecorder()
+			p.ServeHTTP(w, httptest.NewRequest(http.MethodPut, "/v1/jobs", strings.NewReader(gpuJob("a", oneGPU))))
+			if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != want || !strings.Contains(w.Body.String(), "try again in "+want+" seconds") {
+				t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+			}
 		}
 	})
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -90,14 +93,21 @@ func (p *proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "the placement service gets no answer from Nomad; check that its servers are up, and try again", http.StatusBadGateway)
 }
 
+// comeAgain tells a client after how long to come again: five seconds at least.
+func comeAgain(w http.ResponseWriter, after time.Duration) string {
+	seconds := max(5, int(math.Ceil(after.Seconds())))
+	w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	return fmt.Sprintf("%d seconds", seconds)
+}
+
 // leaderless answers when the replica that leads does not: another one will
 // take over in a moment.
 func (p *proxy) leaderless(w http.ResponseWriter, r *http.Request, err error) {
 	if p.away(r, "the leading replica", err) {
 		return
 	}
-	w.Header().Set("Retry-After", "5")
-	http.Error(w, "the replica of the placement service that leads does not answer; another one takes over, try again in a few seconds", http.StatusServiceUnavailable)
+	again := comeAgain(w, p.config.Takeover)
+	http.Error(w, "the replica of the placement service that leads does not answer; another one takes over, try again in "+again, http.StatusServiceUnavailable)
 }
 
 // away notes that a server gives no answer, and reports whether it is the

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -67,6 +68,8 @@ type Config struct {
 	// a namespace; nil: only Nomad's answer to the submission counts.
 	Denied     func(ctx context.Context, token, namespace string) bool
 	Leadership Leadership // nil: this replica decides
+	// Takeover is how long it takes at most until another replica leads.
+	Takeover time.Duration
 	// Hold has a registered group, of which nothing runs, wait, so that it can be scaled
 	// to what has no room yet; nil: such scalings are refused.
 	Hold func(ctx context.Context, namespace, jobID, group string, hold admit.Hold) error

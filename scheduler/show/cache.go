@@ -19,6 +19,8 @@ type Cache struct {
 	Leader func() (address string, self bool)
 	// Outage is that of the ledger, where there is one; nil: there is no ledger.
 	Outage func() *view.LedgerOutage
+	// Trouble is what of the configuration cannot be used; nil: none is known.
+	Trouble func() []string
 	// Looks is told of looks, as long as it has room; nil: looks are not told.
 	Looks chan<- struct{}
 
@@ -49,6 +51,9 @@ func (c *Cache) View() (*view.Cluster, error) {
 	c.latest.Leader, c.latest.Leading = c.Leader()
 	if c.Outage != nil {
 		c.latest.Ledger = c.Outage()
+	}
+	if c.Trouble != nil {
+		c.latest.Trouble = c.Trouble()
 	}
 	return c.latest, nil
 }

@@ -51,11 +51,17 @@ func queues(r *state.Reader, pending []view.Pending) []view.Queue {
 		}
 		v.MaxMilli, v.MaxMemoryMiB = q.Limit()
 		used, borrowed := r.Used(q.Name)
-		v.UsedMilli, v.UsedMemoryMiB = used.Milli, used.MemoryMiB
-		v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
-		for _, u := range r.HoldersIn(q.Name, r.Direct) {
-			v.DirectMilli += r.Charge(u.NodeID, u.Takes).Milli
+		var held place.Charge
+		for _, u := range r.HoldersIn(q.Name, func(nomad.JobKey) bool { return true }) {
+			charge := r.Charge(u.NodeID, u.Takes)
+			held = held.Plus(charge)
+			if r.Direct(r.Alloc(u.ID).Key()) {
+				v.DirectMilli += charge.Milli
+			}
 		}
+		v.UsedMilli, v.UsedMemoryMiB = held.Milli, held.MemoryMiB
+		v.PromisedMilli = max(0, used.Milli-held.Milli)
+		v.BorrowedMilli, v.BorrowedMemoryMiB = borrowed.Milli, borrowed.MemoryMiB
 		v.OwedMilli = r.Owed(q.Name, nomad.JobKey{}).Milli
 		v.Above = above(r, q.Name)
 		for _, p := range pending {

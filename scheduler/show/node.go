@@ -33,7 +33,6 @@ func node(r *state.Reader, id string, holders []*nomad.Alloc) view.Node {
 	}
 	v.GPUs = slices.Clone(n.View.GPUs)
 	for i := range v.GPUs {
-		v.GPUs[i].Instances = slices.Clone(v.GPUs[i].Instances)
 		v.GPUs[i].Holders = []view.Holder{}
 	}
 	for _, a := range holders {
@@ -53,8 +52,12 @@ func hold(r *state.Reader, n *nomad.Node, v *view.Node, a *nomad.Alloc) {
 	}
 	for _, h := range r.Holdings(a) {
 		g := &v.GPUs[h.Position]
+		if len(g.Holders) == 0 { // until then they are the node's own
+			g.Instances = slices.Clone(g.Instances)
+		}
 		for _, id := range h.Instances {
-			in := &g.Instances[n.Links[id].Instance]
+			at, _ := n.Slot(id)
+			in := &g.Instances[at.Instance]
 			in.AllocID, in.Task = a.ID, h.Task
 		}
 		g.HeldMilli += h.Milli

@@ -32,7 +32,7 @@ func (b *books) Holdings(a *nomad.Alloc) []Holding {
 	for _, d := range a.Devices {
 		instances := map[int][]string{}
 		for _, id := range d.IDs {
-			if at, ok := n.Links[id]; ok {
+			if at, ok := n.Slot(id); ok {
 				instances[at.GPU] = append(instances[at.GPU], id)
 			}
 		}

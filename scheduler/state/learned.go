@@ -143,7 +143,7 @@ func (l *learned) mayBurst(n *nomad.Node) bool {
 	}
 	for a := range l.allocs.AllocsOn(n.Plan.ID) {
 		for _, d := range a.Devices {
-			at, known := n.Links[first(d.IDs)]
+			at, known := n.Slot(first(d.IDs))
 			if !known || a.Status != "running" {
 				continue
 			}

@@ -55,7 +55,7 @@ func (r *Reader) takes(a *nomad.Alloc, n *nomad.Node) []place.Take {
 	for _, d := range a.Devices {
 		count := map[int]int64{}
 		for _, id := range d.IDs {
-			if at, ok := n.Links[id]; ok {
+			if at, ok := n.Slot(id); ok {
 				count[at.GPU]++
 			}
 		}

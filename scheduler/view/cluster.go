@@ -18,14 +18,17 @@ type Cluster struct {
 	DryRun  bool   `json:"dry_run"`
 	// Ledger is set while this replica's ledger cannot be written.
 	Ledger *LedgerOutage `json:"ledger_outage,omitempty"`
+	// Trouble is what of the configuration cannot be used, and stays as it was.
+	Trouble []string `json:"configuration_problems,omitempty"`
 
 	// MinRunS is for how many seconds work of no queue is not evicted once it has started.
 	MinRunS int64 `json:"min_run_s"`
 
-	Nodes   []Node     `json:"nodes"`   // by name, then ID
-	Queues  []Queue    `json:"queues"`  // by name
-	Pending []Pending  `json:"pending"` // in the order in which they are tried
-	OnCPU   []FellBack `json:"on_cpu"`  // by namespace, job and group
+	Nodes   []Node     `json:"nodes"`          // by name, then ID
+	Next    string     `json:"next,omitempty"` // of a page: where the next one begins
+	Queues  []Queue    `json:"queues"`         // by name
+	Pending []Pending  `json:"pending"`        // in the order in which they are tried
+	OnCPU   []FellBack `json:"on_cpu"`         // by namespace, job and group
 	// Returning is by namespace, job and group.
 	Returning []Returning `json:"started_again"`
 	Decisions []Decision  `json:"decisions"` // newest first
@@ -54,12 +57,15 @@ type Queue struct {
 	MaxPriority     int      `json:"max_priority"`
 	// MinRunS is for how many seconds its work is not evicted once it has started.
 	MinRunS int64 `json:"min_run_s"`
-	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what is held.
+	// QuotaMilli is the guaranteed amount in GPU milli, UsedMilli what allocs hold. PromisedMilli counts
+	// beside it: what was admitted and has not started, and what is reserved.
 	QuotaMilli int64 `json:"quota_milli"`
 	UsedMilli  int64 `json:"used_milli"`
+
+	PromisedMilli int64 `json:"promised_milli,omitempty"`
 	// MaxMilli is what borrowing may reach; 0: no bound but the cluster.
 	MaxMilli int64 `json:"max_milli"`
-	// BorrowedMilli is the part of UsedMilli above the quota.
+	// BorrowedMilli is the part of both above the quota.
 	BorrowedMilli int64 `json:"borrowed_milli"`
 	// The same of GPU memory; a quota of 0 is none.
 	QuotaMemoryMiB    int64 `json:"quota_memory_mib,omitempty"`

@@ -14,6 +14,10 @@ const Hidden = "(hidden)"
 // left out, and so is what went wrong in the service itself, which may name any job.
 func (c *Cluster) Redact(visible func(namespace string) bool) *Cluster {
 	out := *c
+	out.Trouble = nil
+	if len(c.Trouble) > 0 { // a queue's name and namespaces are in it
+		out.Trouble = []string{"some queues in Nomad Variables cannot be used and stay as they were; the service's log says which"}
+	}
 	out.Nodes = make([]Node, len(c.Nodes))
 	for i, n := range c.Nodes {
 		n.GPUs = slices.Clone(n.GPUs)

@@ -25,8 +25,14 @@ type Start struct {
 // Text is the start for people, as of a time.
 func (s *Start) Text(now time.Time) string {
 	turn := fmt.Sprintf("number %d of %d that wait", s.Turn, s.Of)
-	if !s.Known {
+	if s.Of == 0 {
+		turn = "its place in the order is not known yet"
+	}
+	switch {
+	case !s.Known:
 		return turn + "; when it starts is not known"
+	case !s.Latest.After(now):
+		return fmt.Sprintf("%s; it was to start by %s, and is late", turn, s.Latest.UTC().Format(time.RFC3339))
 	}
 	likely, soonest, latest := about(s.Likely.Sub(now)), about(s.Soonest.Sub(now)), about(s.Latest.Sub(now))
 	if soonest == latest {

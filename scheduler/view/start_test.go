@@ -34,6 +34,19 @@ func TestStartsAreSaidAsPeopleDo(t *testing.T) {
 	}
 }
 
+// An estimate that time has overtaken is no promise any more, and no group is number 0 of 0.
+func TestAStartThatIsLateIsSaidToBe(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	for want, s := range map[string]view.Start{
+		"number 1 of 2 that wait; it was to start by 2027-01-15T07:59:00Z, and is late": {Turn: 1, Of: 2, Known: true, Soonest: now.Add(-time.Hour), Likely: now.Add(-time.Hour), Latest: now.Add(-time.Minute)},
+		"its place in the order is not known yet; when it starts is not known":          {},
+	} {
+		if got := s.Text(now); got != want {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+	}
+}
+
 // What would start instead is said for one alloc and for several.
 func TestWhatWouldFitIsSaid(t *testing.T) {
 	for want, f := range map[string]view.Fits{

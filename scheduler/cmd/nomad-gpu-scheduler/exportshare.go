@@ -20,7 +20,7 @@ func (e *exporter) taken(a *nomad.Alloc, n *nomad.Node, g *nomad.Group) share {
 	for _, d := range a.Devices {
 		instances := map[int]int64{}
 		for _, id := range d.IDs {
-			if at, ok := n.Links[id]; ok {
+			if at, ok := n.Slot(id); ok {
 				instances[at.GPU]++
 			}
 		}

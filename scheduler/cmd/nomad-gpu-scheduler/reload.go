@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -64,45 +67,49 @@ func (s *service) reload() {
 	s.logger.Info("the file was read again")
 }
 
-// refresh puts the file and the queues of Nomad Variables together.
+// refresh puts the file and the queues of Nomad Variables together. What cannot be used stays as
+// it was, and holds up nothing else.
 func (s *service) refresh(ctx context.Context) {
-	queues, err := s.variableQueues(ctx)
-	var c *config.Config
-	if err == nil {
-		c, err = s.file.WithQueues(queues)
-	}
+	queues, unread, err := s.variableQueues(ctx)
 	if err != nil {
-		s.logger.Warn("queues in Nomad Variables cannot be used; they stay as they were", "error", err)
-		// What else the file says holds all the same.
-		if c, err = s.file.WithQueues(s.queues); err != nil {
-			s.logger.Error("the file does not go with the queues in Nomad Variables; the old configuration stays", "error", err)
-			return
-		}
-	} else {
-		s.queues = queues
+		queues, unread = s.queues, []error{fmt.Errorf("queues in Nomad Variables cannot be read and stay as they were: %w", err)}
 	}
+	c, taken, refused := s.file.Adopt(s.queues, queues)
+	var trouble []string
+	for _, err := range append(unread, refused...) {
+		trouble = append(trouble, err.Error())
+		s.logger.Warn("queues in Nomad Variables", "error", err)
+	}
+	s.trouble.Store(&trouble)
+	s.queues = taken
 	s.config.Store(c)
 	s.decider.Configure(c)
 }
 
 const queuePrefix = "nomad-gpu/queues/"
 
-func (s *service) variableQueues(ctx context.Context) ([]config.Queue, error) {
+// variableQueues reads the queues in Nomad Variables. One that makes no sense is as it was before.
+func (s *service) variableQueues(ctx context.Context) (queues []config.Queue, unread []error, err error) {
 	paths, err := s.store.List(ctx, queuePrefix)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var queues []config.Queue
-	for path := range paths {
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		item, err := s.store.Get(ctx, path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		q, err := config.QueueFromItems(strings.TrimPrefix(path, queuePrefix), item.Values)
+		name := strings.TrimPrefix(path, queuePrefix)
+		q, err := config.QueueFromItems(name, item.Values)
 		if err != nil {
-			return nil, err
+			unread = append(unread, fmt.Errorf("variable %s: the queue stays as it was: %w", path, err))
+			at := slices.IndexFunc(s.queues, func(q config.Queue) bool { return q.Name == name })
+			if at < 0 {
+				continue
+			}
+			q = s.queues[at]
 		}
 		queues = append(queues, q)
 	}
-	return queues, nil
+	return queues, unread, nil
 }

@@ -41,7 +41,8 @@ type service struct {
 	config  atomic.Pointer[config.Config] // with the queues of Nomad Variables
 	load    func() (*config.Config, error)
 	file    *config.Config
-	queues  []config.Queue // of Nomad Variables, as they last made sense
+	queues  []config.Queue           // of Nomad Variables, as they last made sense
+	trouble atomic.Pointer[[]string] // with those that make none
 	client  *api.Client
 	watcher *nomad.Watcher
 	store   record.Store
@@ -94,6 +95,12 @@ func newService(c *config.Config, load func() (*config.Config, error), logger hc
 		Config: s.config.Load, Logger: logger.Named("reconcile"),
 	}
 	s.meter = &reconcile.Meter{Reader: reader, Meters: s.state, Config: s.config.Load, Looks: looks}
+	s.views.Trouble = func() []string {
+		if list := s.trouble.Load(); list != nil {
+			return *list
+		}
+		return nil
+	}
 	if s.books, err = openBooks(s, reader); err != nil {
 		return nil, err
 	}
@@ -116,7 +123,7 @@ func (s *service) newServer(c *config.Config, up *upstream) (err error) {
 		own.MustRegister(s.books.tallies.all()...)
 	}
 	sc := server.Config{
-		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Token: up.token, Denied: denied(gate), Leadership: s, Hold: s.loop.Hold, Dispatched: s.decider.Dispatched,
+		Nomad: up.address, NomadTLS: up.tls, Region: up.config.Region, Devices: c.DeviceNames(), Decider: decider, Token: up.token, Denied: denied(gate), Leadership: s, Takeover: s.lock.Takeover(), Hold: s.loop.Hold, Dispatched: s.decider.Dispatched,
 		PageURL: cmp.Or(c.Listen.PageURL, c.Listen.Advertise+page.Path), Limits: limits(c.Listen), Refused: s.refusing(decider), Traces: s.traces, Logger: s.logger.Named("server"),
 	}
 	if sc.TLS, err = server.ServerTLS(server.TLSFiles{CertFile: c.Listen.CertFile, KeyFile: c.Listen.KeyFile, CAFile: c.Listen.ClientCAFile}); err != nil {
@@ -174,7 +181,7 @@ func (s *service) addAPI(c *config.Config, gate *rest.NomadGate, peers *tls.Conf
 		books = s.books
 	}
 	a, err := rest.New(rest.Config{
-		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Past: s.decider, Gate: gate, Leadership: s, ModelGB: models,
+		Books: books, Views: s, Heard: s.heard, Keeper: s.decider, Past: s.decider, Gate: gate, Leadership: s, Takeover: s.lock.Takeover(), ModelGB: models,
 		DefaultHold: c.Reservation.DefaultTTL, LongestHold: c.Reservation.MaxTTL,
 		Forward: forwards(&c.Listen, peers), Audit: s.auditReservation, Logger: s.logger.Named("api"),
 	})

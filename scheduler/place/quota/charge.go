@@ -1,6 +1,9 @@
 package quota
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // Charge is what a quota pays, or the amount of a quota.
 type Charge struct {
@@ -8,9 +11,17 @@ type Charge struct {
 	MemoryMiB int64 // GPU memory; a turn stands for its part of it
 }
 
-// String names the amounts that are counted: "2.5 GPUs", "81920 MiB".
+// Memory is an amount of memory as people write it: "500 MiB", "1.5 GiB", "80 GiB".
+func Memory(mib int64) string {
+	if mib < 1024 {
+		return strconv.FormatInt(mib, 10) + " MiB"
+	}
+	return strconv.FormatFloat(math.Round(float64(mib)/1024*1000)/1000, 'f', -1, 64) + " GiB"
+}
+
+// String names the amounts that are counted: "2.5 GPUs", "80 GiB".
 func (c Charge) String() string {
-	memory := strconv.FormatInt(c.MemoryMiB, 10) + " MiB"
+	memory := Memory(c.MemoryMiB)
 	switch {
 	case c.MemoryMiB == 0:
 		return GPUs(c.Milli) + " GPUs"

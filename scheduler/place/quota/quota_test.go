@@ -85,7 +85,7 @@ func TestChargesInWords(t *testing.T) {
 		charge Charge
 		want   string
 	}{
-		{Charge{2500, 0}, "2.5 GPUs"}, {Charge{0, 81920}, "81920 MiB"}, {Charge{1000, 10}, "1 GPUs and 10 MiB"}, {Charge{}, "0 GPUs"},
+		{Charge{2500, 0}, "2.5 GPUs"}, {Charge{0, 81920}, "80 GiB"}, {Charge{1000, 10}, "1 GPUs and 10 MiB"}, {Charge{}, "0 GPUs"},
 	} {
 		if got := c.charge.String(); got != c.want {
 			t.Errorf("%+v reads %q, want %q", c.charge, got, c.want)
@@ -128,7 +128,7 @@ func TestLimitsBind(t *testing.T) {
 	}{
 		{"a", Charge{2000, 1000}, "", Charge{}},
 		{"a", Charge{2001, 0}, "queue org holds 6 of at most 8 GPUs, and this needs 2.001", Charge{Milli: 1}},
-		{"b", Charge{0, 101}, "queue b holds 700 of at most 800 MiB of GPU memory, and this needs 101", Charge{MemoryMiB: 1}},
+		{"b", Charge{0, 101}, "queue b holds 700 MiB of at most 800 MiB of GPU memory, and this needs 101 MiB", Charge{MemoryMiB: 1}},
 		{"b", Charge{0, 100}, "", Charge{}},
 		{"guest", Charge{100_000, 0}, "", Charge{}},
 		{"", Charge{100_000, 0}, "", Charge{}},
@@ -150,7 +150,7 @@ func TestLimitsBind(t *testing.T) {
 		t.Errorf("an empty queue: %q", got)
 	}
 	full, _ := booked("b 0 900 50")
-	if got := q.Over(full, "b", Charge{}); got != "queue b holds 900 of at most 800 MiB of GPU memory" {
+	if got := q.Over(full, "b", Charge{}); got != "queue b holds 900 MiB of at most 800 MiB of GPU memory" {
 		t.Errorf("nothing more: %q", got)
 	}
 	if got := q.Excess(full, "b"); got != (Charge{MemoryMiB: 100}) {

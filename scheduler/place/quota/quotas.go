@@ -181,10 +181,18 @@ func (q *Quotas) Over(b Books, name string, more Charge) string {
 		case over.Milli > 0:
 			return overText(o, GPUs(held.Milli), GPUs(most.Milli), GPUs(more.Milli), "GPUs")
 		case over.MemoryMiB > 0:
-			return overText(o, fmt.Sprint(held.MemoryMiB), fmt.Sprint(most.MemoryMiB), fmt.Sprint(more.MemoryMiB), "MiB of GPU memory")
+			return overText(o, memoryOrNone(held.MemoryMiB), Memory(most.MemoryMiB), memoryOrNone(more.MemoryMiB), "of GPU memory")
 		}
 	}
 	return ""
+}
+
+// memoryOrNone is an amount of memory; "0" for none.
+func memoryOrNone(mib int64) string {
+	if mib == 0 {
+		return "0"
+	}
+	return Memory(mib)
 }
 
 func overText(queue, held, most, more, unit string) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ type problem struct {
 	text    string
 	details []string
 	fits    *view.Fits
+	again   time.Duration // after how long to try again; 0: five seconds, where it helps
 }
 
 func (p *problem) Error() string { return p.text }
@@ -50,7 +52,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		a.Logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "status", p.status, "error", err)
 	}
 	if p.status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "5")
+		w.Header().Set("Retry-After", strconv.Itoa(max(5, int(math.Ceil(p.again.Seconds())))))
 	}
 	answer(w, p.status, Failure{Error: p.text, Details: p.details, WouldFit: p.fits})
 }
@@ -64,7 +66,7 @@ func describe(err error) *problem {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &refusal):
-		return &problem{refusal.Status, refusal.Text, refusal.Details, wouldFit(err)}
+		return &problem{status: refusal.Status, text: refusal.Text, details: refusal.Details, fits: wouldFit(err)}
 	case errors.Is(err, reserve.ErrNotFound), errors.Is(err, ErrNoNamespace):
 		return problemf(http.StatusNotFound, "%v", err)
 	case errors.Is(err, ErrLedgerAway):

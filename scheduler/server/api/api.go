@@ -51,6 +51,8 @@ type Config struct {
 	Gate Gate
 	// Leadership is nil where this replica always decides.
 	Leadership Leadership
+	// Takeover is how long it takes at most until another replica leads.
+	Takeover time.Duration
 	// ModelGB is the nominal memory per GPU type in GB: an H100 counts as the
 	// 80 GB card that it is sold as, whatever its driver reports.
 	ModelGB map[string]float64

@@ -379,6 +379,38 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestTheClusterInPages: every node stands on one page, and all that is no node on the first.
+func TestTheClusterInPages(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Views = viewtest.Source{Cluster: viewtest.Large(25)} })
+	var names []string
+	next := ""
+	for pages := 1; ; pages++ {
+		w := b.do("GET", "/api/v1/gpu/cluster?per_page=10"+next, "")
+		var c view.Cluster
+		if err := json.Unmarshal(w.Body.Bytes(), &c); err != nil || w.Code != http.StatusOK {
+			t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+		}
+		for _, n := range c.Nodes {
+			names = append(names, n.Name)
+		}
+		if (len(c.Queues) > 0) != (pages == 1) || len(c.Nodes) > 10 {
+			t.Errorf("page %d has %d queues and %d nodes", pages, len(c.Queues), len(c.Nodes))
+		}
+		if c.Next == "" {
+			break
+		}
+		next = "&next=" + c.Next
+	}
+	if slices.Sort(names); len(names) != 25 || len(slices.Compact(names)) != 25 {
+		t.Errorf("nodes %q", names)
+	}
+	for _, query := range []string{"per_page=0", "per_page=many", "next=x", "page=1"} {
+		if w := b.do("GET", "/api/v1/gpu/cluster?"+query, ""); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+}
+
 func TestClusterTag(t *testing.T) {
 	b := newBench(t, nil)
 	first := b.do("GET", "/api/v1/gpu/cluster", "")

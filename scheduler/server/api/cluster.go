@@ -8,21 +8,51 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// cluster serves the whole picture.
+// cluster serves the whole picture, or pages of it: all that is not a node stands on the first.
 func (a *API) cluster(w http.ResponseWriter, r *http.Request) error {
-	if err := onlyQuery(r); err != nil {
+	if err := onlyQuery(r, "per_page", "next"); err != nil {
 		return err
+	}
+	per, next := r.URL.Query().Get("per_page"), r.URL.Query().Get("next")
+	size, err := strconv.Atoi(per)
+	switch {
+	case per == "" && next != "":
+		return problemf(http.StatusBadRequest, "next: goes with per_page alone")
+	case per != "" && (err != nil || size < 1):
+		return problemf(http.StatusBadRequest, "per_page: %q is not valid (a whole number of nodes from 1)", per)
 	}
 	c, err := a.picture(r)
 	if err != nil {
 		return err
 	}
+	if per != "" {
+		c = pageOf(c, next, size)
+	}
 	return Tagged(w, r, c)
+}
+
+// pageOf are so many nodes of a picture, from an ID on. Their order is that of the IDs, so that one that
+// comes or goes between two pages takes no other with it.
+func pageOf(c *view.Cluster, from string, size int) *view.Cluster {
+	nodes := slices.SortedFunc(slices.Values(c.Nodes), func(x, y view.Node) int { return strings.Compare(x.ID, y.ID) })
+	page := *c
+	if from != "" {
+		page = view.Cluster{At: c.At, Index: c.Index, Synced: c.Synced, Leader: c.Leader, Leading: c.Leading, DryRun: c.DryRun, MinRunS: c.MinRunS}
+	}
+	first, _ := slices.BinarySearchFunc(nodes, from, func(n view.Node, id string) int { return strings.Compare(n.ID, id) })
+	nodes = nodes[first:]
+	if page.Next = ""; len(nodes) > size {
+		page.Next = nodes[size].ID
+	}
+	page.Nodes = nodes[:min(size, len(nodes))]
+	return &page
 }
 
 // Guarded serves what is made of the picture, as far as the caller may see it;

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -31,10 +31,10 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 	leader, err := url.Parse(address)
 	switch {
 	case address == "" || err != nil:
-		a.fail(w, r, problemf(http.StatusServiceUnavailable, "no replica of the service leads now; try again in a few seconds"))
+		a.fail(w, r, a.leaderless("no replica of the service leads now"))
 		return true
 	case r.Header.Get(peer.Forwarded) != "":
-		a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replicas disagree about who leads; try again in a few seconds"))
+		a.fail(w, r, a.leaderless("the replicas disagree about who leads"))
 		return true
 	}
 	text, err := readText(r)
@@ -46,6 +46,14 @@ func (a *API) forwarded(w http.ResponseWriter, r *http.Request) bool {
 	defer cancel()
 	a.pass(w, withBody(r.WithContext(ctx), text), leader)
 	return true
+}
+
+// leaderless is the answer while no replica leads, which lasts until another takes over.
+func (a *API) leaderless(why string) *problem {
+	again := max(5*time.Second, a.Takeover)
+	p := problemf(http.StatusServiceUnavailable, "%s; try again in %d seconds", why, int(math.Ceil(again.Seconds())))
+	p.again = again
+	return p
 }
 
 // withBody is a request whose body is all there, so that it holds up no connection, and can
@@ -70,11 +78,11 @@ func (a *API) pass(w http.ResponseWriter, r *http.Request, leader *url.URL) {
 		ModifyResponse: peer.ReadWhole,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			a.Logger.Warn("pass request on to the leader", "leader", leader.String(), "error", err)
-			text := "the replica that leads does not answer; another one takes over, try again in a few seconds"
 			if errors.Is(err, context.DeadlineExceeded) {
-				text = fmt.Sprintf("the replica that leads gives no answer within %s; try again in a few seconds", forwardTimeout)
+				a.fail(w, r, problemf(http.StatusServiceUnavailable, "the replica that leads gives no answer within %s; try again in a few seconds", forwardTimeout))
+				return
 			}
-			a.fail(w, r, problemf(http.StatusServiceUnavailable, "%s", text))
+			a.fail(w, r, a.leaderless("the replica that leads does not answer; another one takes over"))
 		},
 	}
 	proxy.ServeHTTP(w, r)

@@ -105,6 +105,9 @@ func healthOf(c *view.Cluster) Health {
 	if reason := ledgerProblem(c.Ledger); reason != "" {
 		h.Problems = append(h.Problems, Problem{Reason: reason})
 	}
+	for _, reason := range c.Trouble {
+		h.Problems = append(h.Problems, Problem{Reason: reason})
+	}
 	switch {
 	case usable == 0:
 		h.Status = unhealthy

@@ -79,8 +79,8 @@ func (a *API) nominalGB(g *view.GPU) gb {
 	if known := a.ModelGB[g.Type]; known > 0 && g.Profile == "" && math.Abs(reported-known) <= known/10 {
 		return gb(known)
 	}
-	if g.Profile == "" {
-		return gb(gpu.NominalMiB(g.MemoryMiB) >> 10)
+	if sold := gpu.NominalMiB(g.MemoryMiB); g.Profile == "" && sold-g.MemoryMiB <= sold/10 {
+		return gb(sold >> 10)
 	}
 	return gb(math.Round(reported*10) / 10)
 }

@@ -230,9 +230,9 @@ func TestVerdicts(t *testing.T) {
 		{"more CPU", with(func(r *Request) { r.CPUMHz++ }), "n", 0, noCPU, true, "less than 6001 MHz of CPU free", false},
 		{"more CPU than there is", with(func(r *Request) { r.CPUMHz = 10_001 }), "n", 0, noCPU, false, "less than 10001 MHz of CPU", true},
 		{"all CPU that there is", with(func(r *Request) { r.CPUMHz = 10_000 }), "n", 0, noCPU, true, "less than 10000 MHz of CPU free", false},
-		{"more memory", with(func(r *Request) { r.MemoryMiB++ }), "n", 0, noMemory, true, "less than 12001 MiB of memory free", false},
+		{"more memory", with(func(r *Request) { r.MemoryMiB++ }), "n", 0, noMemory, true, "less than 11.72 GiB of memory free", false},
 		{"more memory than there is", with(func(r *Request) { r.MemoryMiB = 20_480 }), "n", 0, noMemory, false, "less than 20 GiB of memory", true},
-		{"all memory that there is", with(func(r *Request) { r.MemoryMiB = 20_000 }), "n", 0, noMemory, true, "less than 20000 MiB of memory free", false},
+		{"all memory that there is", with(func(r *Request) { r.MemoryMiB = 20_000 }), "n", 0, noMemory, true, "less than 19.531 GiB of memory free", false},
 		{"a node that drains", half, "drains", 0, notEligible, false, "not eligible for new work", false},
 		{"another datacenter", with(func(r *Request) { r.Datacenters = []string{"dc2"} }), "n", 0, notFiltered, false, "constraint, datacenter or node pool", true},
 		{"its datacenter", with(func(r *Request) { r.Datacenters = []string{"dc2", "dc1"} }), "n", 0, Fits, true, "", false},
@@ -298,7 +298,7 @@ func TestVerdicts(t *testing.T) {
 		want string
 	}{
 		{Request{GPUs: 1, MemoryMiBPerGPU: 1024, ShareMilli: 500}, 0, "no GPU with 1 GiB and 0.5 of the compute free"},
-		{Request{GPUs: 1, MemoryMiBPerGPU: 1023}, 0, "no GPU with 1023 MiB free"}, {Request{GPUs: 1, MemoryMiBPerGPU: 1025}, 0, "no GPU with 1025 MiB free"}, {Request{GPUs: 1, MemoryMiBPerGPU: 1}, 0, "no GPU with 1 MiB free"},
+		{Request{GPUs: 1, MemoryMiBPerGPU: 1023}, 0, "no GPU with 1023 MiB free"}, {Request{GPUs: 1, MemoryMiBPerGPU: 1025}, 0, "no GPU with 1.001 GiB free"}, {Request{GPUs: 1, MemoryMiBPerGPU: 1}, 0, "no GPU with 1 MiB free"},
 		{Request{GPUs: 1, ShareMilli: 1}, 0, "no GPU with 0.001 of the compute free"}, {Request{GPUs: 1, MemoryMiBPerGPU: 1, ShareMilli: 1}, 0, "no GPU with 1 MiB and 0.001 of the compute free"},
 		{Request{GPUs: 4, Whole: true}, 0, "no GPU with nothing on it, and 4 are needed on one node"}, {Request{GPUs: 4, Whole: true}, 3, "only 3 GPUs with nothing on them, and 4 are needed on one node"}, {Request{GPUs: 3, Whole: true}, 2, "only 2 GPUs with nothing on them, and 3 are needed on one node"},
 	} {

@@ -67,7 +67,7 @@ func (sh *Shape) describe(s *cluster.Snapshot, b *cluster.Pool, why Verdict) Rea
 	case noCPU:
 		return tooLittle(fmt.Sprintf("less than %d MHz of CPU", r.CPUMHz), r.CPUMHz > b.Node.Spec.CPUMHz)
 	case noMemory:
-		return tooLittle(fmt.Sprintf("less than %s of memory", sizeText(r.MemoryMiB)), r.MemoryMiB > b.Node.Spec.MemoryMiB)
+		return tooLittle(fmt.Sprintf("less than %s of memory", quota.Memory(r.MemoryMiB)), r.MemoryMiB > b.Node.Spec.MemoryMiB)
 	}
 	return Reason{Why: gpuText(r, sh.freeGPUs(s, b))}
 }
@@ -133,17 +133,9 @@ func freeText(r *Request, on string) string {
 	case r.Shared:
 		return "a turn free"
 	case r.MemoryMiBPerGPU > 0 && r.ShareMilli > 0:
-		return fmt.Sprintf("%s and %s", sizeText(r.MemoryMiBPerGPU), compute)
+		return fmt.Sprintf("%s and %s", quota.Memory(r.MemoryMiBPerGPU), compute)
 	case r.MemoryMiBPerGPU > 0:
-		return sizeText(r.MemoryMiBPerGPU) + " free"
+		return quota.Memory(r.MemoryMiBPerGPU) + " free"
 	}
 	return compute
-}
-
-// sizeText writes an amount of memory as people do.
-func sizeText(mib int64) string {
-	if mib >= 1024 && mib%1024 == 0 {
-		return fmt.Sprintf("%d GiB", mib/1024)
-	}
-	return fmt.Sprintf("%d MiB", mib)
 }

@@ -287,13 +287,14 @@ function drawOverview(data, now) {
   const waiting = data.pending || [];
   const oldest = waiting.length ? waiting.reduce((a, b) => (a.since < b.since ? a : b)).since : null;
   const part = (a, b) => (b > 0 ? Math.min(1, a / b) : 0);
+  const wasted = t.measured > 0 && t.held >= 0.5 * t.gpus && t.use / t.measured < 0.2 * (t.held / t.gpus);
   byId("overview").replaceChildren(
-    tile("", "GPUs", t.gpus.toLocaleString("en"), `in ${plural(data.nodes.length, "node")}`, `${t.free} free as a whole · ${ready} of ${plural(data.nodes.length, "node")} ready`),
+    tile("", "GPUs", t.gpus.toLocaleString("en"), `in ${plural(data.nodes.length, "node")}`, data.nodes.length ? `${t.free} free as a whole · ${ready} of ${plural(data.nodes.length, "node")} ready` : "no node is known"),
     tile("", "Compute held", percent(t.held, t.gpus), "", t.measured ? `${percent(t.use, t.measured)} in use` : "use is not measured", [part(t.held, t.gpus), t.measured ? part(t.use, t.measured) : -1]),
-    tile("", "GPU memory held", percent(t.heldMemory, t.memory), "", `${gib(t.heldMemory)} of ${gib(t.memory)}` + (t.measuredMemory ? ` · ${percent(t.useMemory, t.measuredMemory)} in use` : ""), [part(t.heldMemory, t.memory), t.measuredMemory ? part(t.useMemory, t.measuredMemory) : -1]),
+    tile("", "GPU memory held", percent(t.heldMemory, t.memory), "", (t.memory ? `${gib(t.heldMemory)} of ${gib(t.memory)}` : "no GPU is known") + (t.measuredMemory ? ` · ${percent(t.useMemory, t.measuredMemory)} in use` : ""), [part(t.heldMemory, t.memory), t.measuredMemory ? part(t.useMemory, t.measuredMemory) : -1]),
     tile("", "Tasks on GPUs", t.tasks.size.toLocaleString("en"), "", plural((data.holds || []).filter((h) => !h.claimed_by).length, "open reservation")),
     tile(waiting.length ? "warn" : "", "Waiting", waiting.length.toLocaleString("en"), waiting.length === 1 ? "group" : "groups", oldest ? `oldest since ${ago(oldest, now).replace("\u00a0ago", "")}` : "nothing waits"),
-    tile(problems.length ? "bad" : "", "Needs attention", problems.length.toLocaleString("en"), "", problems.length ? "see below" : "all is well"));
+    tile(problems.length ? "bad" : wasted ? "warn" : "", "Needs attention", problems.length.toLocaleString("en"), "", problems.length ? "see below" : wasted ? "nothing is broken, but most of what is held is not used" : "all is well"));
   const list = byId("attention-list");
   byId("attention").hidden = problems.length === 0;
   byId("attention-count").textContent = problems.length || "";
@@ -307,7 +308,7 @@ function drawOverview(data, now) {
 }
 
 function troubles(data) {
-  const list = [];
+  const list = (data.configuration_problems || []).map((why) => ({ kind: "bad", who: "Configuration", what: "✕ not used", why }));
   for (const n of data.nodes) {
     const trouble = n.gpus.length ? nodeTrouble(n) : null;
     if (trouble) list.push({ kind: trouble[0], who: n.name, what: trouble[1], why: trouble[2] });
@@ -333,17 +334,21 @@ function drawQueues(data) {
       attrs(el("th", el("strong", q.name), q.parent ? el("span.sub", "in " + q.parent) : ""), { scope: "row" }),
       cell("Namespaces", (q.namespaces || []).join(", ")),
       cell("Use of the quota", bar, q.borrowed_milli > 0 ? el("span.sub", `▨ ${gpus(q.borrowed_milli)} borrowed`) : ""),
-      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : "", q.owed_milli ? el("span.sub", `${gpus(q.owed_milli)} more for what may start at any time`) : "", q.above ? el("span.sub.bad", "✕ " + q.above) : ""),
+      cell("GPUs", `${gpus(q.used_milli)} of ${gpus(q.quota_milli)}`, q.max_milli ? el("span.sub", `at most ${gpus(q.max_milli)}`) : "", q.promised_milli ? el("span.sub", `${gpus(q.promised_milli)} more promised or reserved`) : "", q.owed_milli ? el("span.sub", `${gpus(q.owed_milli)} more for what may start at any time`) : "", q.above ? el("span.sub.bad", "✕ " + q.above) : ""),
       cell("Memory", gib(q.used_memory_mib) + (q.quota_memory_mib ? ` of ${gib(q.quota_memory_mib)}` : "")),
       cell("Waiting", q.pending || 0));
   });
 }
 
-// starts is when something that waits is likely to start.
-function starts(s) {
+// starts is when something that waits is likely to start. An estimate that time has overtaken says so.
+function starts(s, now) {
   const at = (time) => new Date(time).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
-  const turn = `number ${s.turn} of ${s.of} that wait`;
-  return s.known ? `${turn} · likely to start ${at(s.likely)}, between ${at(s.soonest)} and ${at(s.latest)}` : `${turn} · when it starts is not known`;
+  const past = (time) => new Date(time) <= now;
+  const turn = s.of ? `number ${s.turn} of ${s.of} that wait` : "its place in the order is not known yet";
+  if (!s.known) return `${turn} · when it starts is not known`;
+  if (past(s.latest)) return `${turn} · it was to start by ${at(s.latest)}, and is late`;
+  if (past(s.likely)) return `${turn} · likely to start at any time until ${at(s.latest)}`;
+  return `${turn} · likely to start ${at(s.likely)}, between ${past(s.soonest) ? "now" : at(s.soonest)} and ${at(s.latest)}`;
 }
 
 // fits is what would start now in place of something that waits.
@@ -376,7 +381,7 @@ function pendingRow(p, now) {
     attrs(el("th", jobLink(p.namespace, p.job_id), pastOf(p.namespace, p.job_id), el("span.sub", `${p.namespace} · group ${p.group}` + (p.direct ? " · submitted around the service" : ""))), { scope: "row" }),
     cell("Asks for", el("code", p.ask), p.missing > 1 ? el("span.sub", `${p.missing} times`) : ""),
     cell("Priority", p.priority), cell("Queue", p.queue || "–"), cell("Since", when(p.since, now)),
-    cell("Waits for", el("span.tag.warn", p.kind), " ", p.reason, p.start ? el("span.sub", starts(p.start)) : "", p.would_fit ? el("span.sub", fits(p.would_fit)) : ""));
+    cell("Waits for", el("span.tag.warn", p.kind), " ", p.reason, p.start ? el("span.sub", starts(p.start, now)) : "", p.would_fit ? el("span.sub", fits(p.would_fit)) : ""));
 }
 
 function drawReservations(data, now) {
