@@ -57,10 +57,14 @@ func (s *stream) read(ctx context.Context, body io.ReadCloser, watchdog *time.Ti
 	defer close(s.frames)
 	defer body.Close()
 	defer watchdog.Stop()
-	for dec := json.NewDecoder(body); ; {
+	dec := json.NewDecoder(body)
+	for n := 0; ; n++ {
 		var f frame
 		if err := dec.Decode(&f); err != nil {
 			s.err = fmt.Errorf("read event stream: %w", err)
+			if n == 0 && errors.Is(err, io.EOF) { // all that Nomad says where it refuses one
+				s.err = errors.New("read event stream: Nomad ended it at once: the service's token needs read-job in every namespace, and node read")
+			}
 			if errors.Is(context.Cause(ctx), errSilent) {
 				s.err = errSilent
 			}
