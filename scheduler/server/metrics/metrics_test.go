@@ -125,7 +125,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		if !strings.Contains(string(text), "| `"+m.name+"` | "+m.help) {
+		if !strings.Contains(string(text), "| `"+m.name+"` | "+m.help) && (m.detail == "" || !strings.Contains(string(text), "`"+m.name+"`")) {
 			t.Errorf("docs/monitoring.md has no row | `%s` | %s …", m.name, m.help)
 		}
 	}
