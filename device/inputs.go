@@ -62,7 +62,7 @@ func (s *inputSource) gather(machine hardware.Machine) plan.Inputs {
 			now.Faults[i.UUID] = s.health.Faults(i.UUID)
 		}
 		if err != nil {
-			now.Busy[g.UUID] = "the leases to be read" // what is held is not known
+			now.Busy[g.UUID] = "the leases to be read" // the holders are not known
 		} else if plan.Changing(s.config, s.registry, g) {
 			maps.Copy(now.Busy, occupancy.Users(s.observer, s.server, g))
 		}

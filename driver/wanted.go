@@ -62,7 +62,7 @@ func endUnwanted(path string, starting []*startInFlight) error {
 }
 
 // Serve serves the driver to Nomad as Nomad's own function does, and beside that ends a
-// start whose client has gone: the next client asks for it anew.
+// start whose client has gone: the next client asks for it again.
 func Serve(d *Driver, logger hclog.Logger) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,

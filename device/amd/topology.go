@@ -128,7 +128,7 @@ func cards(nodes []node) []card {
 	for _, n := range nodes {
 		k := key{n.domain, n.bus, n.dev, n.uniqueID, n.fn}
 		if n.uniqueID != 0 {
-			k.fn = 0 // what has the same ID and lies on the same device is the same
+			k.fn = 0 // the same ID on the same device is the same GPU
 		}
 		if i, known := at[k]; known {
 			all[i].nodes = append(all[i].nodes, n)

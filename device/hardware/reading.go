@@ -66,7 +66,7 @@ func NoReading() Reading {
 type Process struct {
 	// PID is the host's.
 	PID int
-	// MemoryMiB is what it holds, Absent where the driver does not tell.
+	// MemoryMiB is its memory, Absent where the driver does not tell.
 	MemoryMiB int64
 	// MPS is true for a client of an MPS server. Where the driver does not tell who
 	// is one, MPSUnknown is true: then MPS is false and says nothing.

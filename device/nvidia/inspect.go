@@ -120,7 +120,7 @@ func numaNode(bus string) int {
 	return node
 }
 
-// nvlinks counts the active links by what is at their other end. A library that
+// nvlinks counts the active links by their other end. A library that
 // cannot tell a switch from a GPU gives its PCI address, which is no GPU's.
 func (b *Backend) nvlinks(d nvml.Device, self string) hardware.Links {
 	var found hardware.Links

@@ -49,7 +49,7 @@ func (p *Preparer) release(units []*plan.Unit) {
 	}
 }
 
-// holdsOn says what is on a device besides MPS servers; empty if nothing is.
+// holdsOn lists the processes on a device besides MPS servers; empty if there are none.
 func (p *Preparer) holdsOn(u *plan.Unit) string {
 	if u.HeldAll || len(u.Held) > 0 {
 		return "its tasks to end"

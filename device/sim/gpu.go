@@ -117,7 +117,7 @@ func (g *gpu) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	return answer(g, "GetMemoryInfo", nvml.Memory{Total: total, Used: used, Free: total - used})
 }
 
-// GetMemoryInfo_v2 tells what the driver keeps apart from what is used.
+// GetMemoryInfo_v2 tells the driver's own memory apart from used memory.
 func (g *gpu) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	g.machine.call("nvmlDeviceGetMemoryInfo_v2")
 	m, ret := g.GetMemoryInfo()

@@ -145,7 +145,7 @@ func lastTransaction(file *os.File) (uint64, error) {
 // Close gives the memory of the view back.
 func (v *View) Close() error { return v.db.Close() }
 
-// entry is what is read of an allocation.
+// entry is the part that is read of an allocation.
 type entry struct {
 	Alloc *struct{ DesiredStatus, DesiredDescription string }
 }

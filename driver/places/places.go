@@ -56,7 +56,7 @@ func (p *Places) Take(ctx context.Context, namespace, job string) (give func(), 
 	}
 }
 
-// tryTake takes a place, or returns what is closed when there may be one.
+// tryTake takes a place, or returns a channel that is closed when there may be one.
 func (p *Places) tryTake(namespace, job string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -274,7 +274,7 @@ func (c *Cluster) FirstLine(ctx context.Context, alloc *api.Allocation, task str
 
 // Nomad misses what a task writes between its last look at an empty file and the
 // beginning of its watch over it, and then says nothing until the task writes again. So
-// output that stays away is asked for anew.
+// output that stays away is asked for again.
 const silence = 15 * time.Second
 
 var errSilent = errors.New("nothing came")
@@ -328,7 +328,7 @@ func (c *Cluster) ExecReport(ctx context.Context, alloc *api.Allocation, task st
 	return probe.Parse(line)
 }
 
-// Exec runs a program in a task's container and returns what it printed.
+// Exec runs a program in a task's container and returns its output.
 func (c *Cluster) Exec(ctx context.Context, alloc *api.Allocation, task string, argv ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	code, err := c.API.Allocations().Exec(ctx, alloc, task, false, argv, bytes.NewReader(nil), &stdout, &stderr, nil, nil)

@@ -100,7 +100,7 @@ func (m *machine) powerOff() error {
 	return nil
 }
 
-// start runs a program inside the machine; what it prints is appended to log.
+// start runs a program inside the machine; its output is appended to log.
 // The channel is closed when the program ends.
 func (m *machine) start(log string, env []string, argv ...string) (<-chan struct{}, error) {
 	cmd := m.command(context.Background(), argv...)
@@ -124,7 +124,7 @@ func (m *machine) start(log string, env []string, argv ...string) (<-chan struct
 	return ended, nil
 }
 
-// run runs a program inside the machine to its end and returns what it printed.
+// run runs a program inside the machine to its end and returns its output.
 func (m *machine) run(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
 	cmd := m.command(ctx, argv...)
 	cmd.Stdin = stdin

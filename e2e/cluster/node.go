@@ -144,7 +144,7 @@ func (n *Node) TaskCgroup() string { return taskCgroup(n.dir) }
 // Path is where the host finds one of the machine's files.
 func (n *Node) Path(inside string) string { return n.machine.path(inside) }
 
-// Command runs a program on the machine to its end and returns what it printed.
+// Command runs a program on the machine to its end and returns its output.
 func (n *Node) Command(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
 	return n.machine.run(ctx, stdin, argv...)
 }

@@ -195,7 +195,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	}
 }
 
-// Exec runs a script on the machine, as root, and returns what it printed. It ends
+// Exec runs a script on the machine, as root, and returns its output. It ends
 // with the first command that fails.
 func (m *Machine) Exec(ctx context.Context, script string) (string, error) {
 	var out bytes.Buffer

@@ -78,7 +78,7 @@ func DefaultWeights() Weights { return score.DefaultWeights() }
 // times faster on large clusters, a few tenths of a point less allocated.
 func FastWeights() Weights { return score.FastWeights() }
 
-// What quotas are made of; package quota says what they mean.
+// The parts of quotas; package quota explains them.
 type (
 	Charge     = quota.Charge
 	Queue      = quota.Queue

@@ -45,7 +45,7 @@ type Planner struct {
 	stalePrice int64 // or changes of the snapshot
 	coarse     bool  // when it was, where tasks end: livesCoarsely
 
-	last struct { // what was asked for last
+	last struct { // the last request
 		key   fit.ShapeKey
 		shape *shape
 	}

@@ -34,7 +34,7 @@ const (
 
 // Rebalancing bounds what [Planner.Rebalance] and [Planner.RoomByMoving] propose.
 type Rebalancing struct {
-	Moves        int               // at most so many
+	Moves        int               // the most moves
 	Horizon      time.Duration     // a gain is enjoyed for so long; default one hour
 	MinMilli     int64             // smallest gain worth a move; default 50
 	PoolsPerMove int               // pools looked at per move, those with the most waste; default 16

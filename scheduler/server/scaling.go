@@ -31,7 +31,7 @@ func (r *nomadRefusal) write(w http.ResponseWriter) {
 // that is to happen only there changes nothing, after Nomad has looked at the caller's rights.
 const never = math.MaxUint64
 
-// noJobsID is an ID that Nomad lets no job have, and noParent and noPeriodic what it answers to a
+// noJobsID is an ID that Nomad lets no job have, and noParent and noPeriodic its answers to a
 // dispatch and to a force of a job that is not there, once it has looked at the caller's rights.
 const (
 	noJobsID   = "no job"

@@ -19,7 +19,7 @@ func (r *Reader) Owed(queue string, without nomad.JobKey) place.Charge {
 }
 
 // OverWithOwed says why a queue may not take another charge besides the charges that others were
-// admitted for and Nomad may start at any time; empty when it may. What is owed is that
+// admitted for and Nomad may start at any time; empty when it may. The debt is that
 // of the queue, or one above it, whose limit forbids it. What a job owes itself is left
 // out.
 func (r *Reader) OverWithOwed(queue string, cost place.Charge, without nomad.JobKey) (owed place.Charge, why string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place/quota"
 )
 
-// quotas are what queues may hold, and what they held over time.
+// quotas are the limits of queues, and their use over time.
 type quotas struct {
 	settings *settings
 	allocs   *allocs

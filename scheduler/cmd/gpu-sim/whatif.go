@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
-// whatIf is how a cluster is replayed that was exported, and what is other in it than it
-// is.
+// whatIf is the replay of an exported cluster, with the changes
+// to it.
 type whatIf struct {
 	cluster string
 	more    string

@@ -36,7 +36,7 @@ func (f *jobFile) flags(fs *flag.FlagSet) {
 }
 
 // read reads a job in HCL or JSON; "-" is the standard input. Nomad parses the
-// HCL, so that every version of Nomad gets what it understands.
+// HCL, so that every version of Nomad gets its own dialect.
 func (f *jobFile) read(client *api.Client, path string) error {
 	text, err := readAll(path)
 	if err != nil {

@@ -2,7 +2,7 @@
 // who holds it, what waits and why.
 //
 //	/gpu/            the page: one HTML file, one style sheet, one script
-//	/gpu/data        what it shows, as JSON; asked for every two seconds
+//	/gpu/data        its data, as JSON; asked for every two seconds
 //
 // The files have no names or figures in them and need no token; the data does,
 // the reader's Nomad token, which the script sends. The script builds elements

@@ -171,7 +171,7 @@ func (e *Eviction) fillBack(room *trial, candidates []*cluster.Usage, rank func(
 	return sp
 }
 
-// candidates lists what may be evicted from a pool's node.
+// candidates lists the work that may be evicted from a pool's node.
 func (e *Eviction) candidates(b *cluster.Pool) []*cluster.Usage {
 	e.findRanks()
 	var out []*cluster.Usage

@@ -9,7 +9,7 @@ import (
 )
 
 // bound is the least that victims on a pool can cost, in the order that
-// [Eviction.CompareVictims] has: what is found there is never cheaper.
+// [Eviction.CompareVictims] has: no set found there is cheaper.
 type bound struct {
 	top     int // highest priority among the victims
 	victims int
@@ -55,7 +55,7 @@ func missingMilli(p *cluster.Evictable, sh *fit.Shape, nd *fit.Need) int32 {
 	return gpus * perGPU
 }
 
-// target is a pool worth a search, with what can be expected there at best.
+// target is a pool worth a search, with the best possible outcome there.
 type target struct {
 	bound
 	id int
