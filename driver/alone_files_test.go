@@ -29,9 +29,12 @@ func allocated(t *testing.T) *drivers.TaskConfig {
 		t.Skip("device nodes and mounts need root")
 	}
 	cfg := &drivers.TaskConfig{ID: "task", Name: "web", AllocDir: t.TempDir()}
-	for _, dir := range []string{"alloc/logs", "web/local", "web/secrets", "web/private"} {
+	for _, dir := range []string{"alloc/logs", "alloc/data", "alloc/tmp", "web/local", "web/secrets", "web/private"} {
 		must.NoError(t, os.MkdirAll(filepath.Join(cfg.AllocDir, dir), 0o755))
 	}
+	secrets := filepath.Join(cfg.AllocDir, "web/secrets")
+	must.NoError(t, unix.Mount("tmpfs", secrets, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(secrets, unix.MNT_DETACH)) })
 	return cfg
 }
 
@@ -67,9 +70,9 @@ func TestFilesOfATask(t *testing.T) {
 		says   string
 		shown  int
 	}{
-		"nothing of its own":        {shown: 4},
-		"a file":                    {config: mount("local/file"), shown: 5},
-		"a volume":                  {change: volume(local, "private"), shown: 5},
+		"nothing of its own":        {shown: 6},
+		"a file":                    {config: mount("local/file"), shown: 7},
+		"a volume":                  {change: volume(local, "private"), shown: 7},
 		"no directory at all":       {change: func(cfg *drivers.TaskConfig) { cfg.AllocDir += "/none" }, says: "open the allocation's directory: "},
 		"none of the task":          {change: func(cfg *drivers.TaskConfig) { cfg.Name = "none" }, says: "open the allocation's directory: "},
 		"a volume that is away":     {change: volume("/nowhere", ""), says: `volume at "/vol": `},
@@ -84,7 +87,7 @@ func TestFilesOfATask(t *testing.T) {
 		"a device":                  {config: mount("local/device"), says: "is a device; see devices"},
 		"propagation":               {config: propagated, says: "mounts: "},
 		"a source that is private":  {config: unshared, policy: everything, says: `mounts: target "/data": propagation needs a shared mount`},
-		"one of the host":           {config: mount("/etc"), policy: everything, shown: 5},
+		"one of the host":           {config: mount("/etc"), policy: everything, shown: 7},
 		"one that is away":          {config: mount("/nowhere"), policy: everything, says: "no such file"},
 		"one that is not allowed":   {config: mount("/etc"), policy: spec.Policy{VolumesEnabled: true, AllowPaths: []string{"/srv"}}, says: "is not allowed on this node"},
 		"a link to one that is not": {config: mount(filepath.Join(local, "link")), policy: spec.Policy{VolumesEnabled: true, AllowPaths: []string{local}}, says: `"/etc/passwd" is not allowed`},

@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/helper/users"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -116,7 +119,7 @@ func TestHostileSourceIsALink(t *testing.T) {
 func TestHostileDirectoriesOfTheAllocation(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, e *env) {
 		host := newCanary(t, e.dir)
-		for _, name := range []string{"alloc", "alloc/logs", "web", "web/local", "web/secrets"} {
+		for _, name := range []string{"alloc", "alloc/logs", "alloc/data", "alloc/tmp", "web", "web/local", "web/secrets"} {
 			cfg := e.quietTask(defaultTaskConfig("sh", "-c", "cat /local/file /alloc/file /secrets/file /alloc/logs/file; echo x > /local/new"))
 			path := filepath.Join(cfg.AllocDir, name)
 			_ = unix.Unmount(path, unix.MNT_DETACH) // secrets are a file system of their own
@@ -128,6 +131,38 @@ func TestHostileDirectoriesOfTheAllocation(t *testing.T) {
 			must.NoError(t, os.Rename(path+".away", path))
 		}
 		must.Eq(t, nil, e.leftovers())
+	})
+}
+
+// Nomad's client works in an allocation as root and by name, while its tasks run and
+// between two starts of them: what a task puts there leads it to no file of the host.
+func TestNomadsClientFollowsNoLinksOfTasks(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		host := newCanary(t, e.dir)
+		cfg := e.quietTask(defaultTaskConfig("sh", "-c", `
+			for dir in data tmp logs; do
+				mv /alloc/$dir /alloc/$dir.away; rm -rf /alloc/$dir; umount /alloc/$dir
+				ln -sT `+host.dir+` /alloc/$dir && echo $dir was replaced
+			done
+			touch /alloc/data/x /alloc/tmp/x /alloc/x || echo nothing can be written
+			rm -rf /secrets/nomad_token /secrets/dir
+			ln -s `+host.file()+` /secrets/nomad_token; ln -s `+host.dir+` /secrets/dir
+			echo mine > /secrets/target; ln -sf target /secrets/own; cat /secrets/own`))
+		client := allocdir.NewAllocDir(hclog.NewNullLogger(), filepath.Dir(cfg.AllocDir), filepath.Join(e.dir, "mounts"), cfg.AllocID)
+		for start := range 2 {
+			cfg.ID = fmt.Sprintf("%s/web/%d", cfg.AllocID, start)
+			out, _ := e.runPrepared(cfg)
+			must.Eq(t, []string{"mine"}, lines(out))
+			must.NoError(t, client.Build())
+			for _, token := range []string{"nomad_token", "dir/file"} {
+				must.ErrorIs(t, users.WriteFileFor(filepath.Join(cfg.TaskDir().SecretsDir, token), []byte("evil"), "nobody"), unix.ELOOP)
+			}
+			host.unharmed(out)
+			var dir unix.Stat_t
+			must.NoError(t, unix.Stat(host.dir, &dir))
+			must.Eq(t, 0o755, dir.Mode&0o7777)
+			must.Eq(t, 0, dir.Uid)
+		}
 	})
 }
 
@@ -309,7 +344,7 @@ func TestHostileKindsOfFiles(t *testing.T) {
 // to another user.
 func TestFilesOfTheAllocationGiveNothing(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
-		config := defaultTaskConfig("sh", "-c", `grep -E ' /(alloc|alloc/logs|local|secrets) ' /proc/self/mountinfo | head -n 9
+		config := defaultTaskConfig("sh", "-c", `grep -E ' /(alloc|alloc/(logs|data|tmp)|local|secrets) ' /proc/self/mountinfo | head -n 9
 			mknod /alloc/data/zero c 1 5; cat /alloc/data/zero || echo no device`)
 		out, _ := e.run(config)
 		found := 0
@@ -320,7 +355,7 @@ func TestFilesOfTheAllocationGiveNothing(t *testing.T) {
 				must.StrContains(t, fields[5], "nodev", must.Sprint(line))
 			}
 		}
-		must.Eq(t, 4, found)
+		must.Eq(t, 6, found)
 		must.StrContains(t, out, "no device")
 	})
 }

@@ -17,6 +17,10 @@ func (p *startPlan) taskMounts() ([]spec.Mount, error) {
 		// Nomad's log collector and the next start of a task find their pipes
 		// there; see package output.
 		ofAllocation(p.shown[shownLogs], path.Join(allocdir.SharedAllocContainerPath, allocdir.LogDirName), true),
+		// Nomad's client makes these again when it starts, and changes their mode and
+		// owner, by name and as root: a mount point can be neither moved nor replaced.
+		ofAllocation(p.shown[shownData], path.Join(allocdir.SharedAllocContainerPath, allocdir.SharedDataDir), false),
+		ofAllocation(p.shown[shownTmp], path.Join(allocdir.SharedAllocContainerPath, allocdir.TmpDirName), false),
 		ofAllocation(p.shown[shownLocal], allocdir.TaskLocalContainerPath, false),
 		ofAllocation(p.shown[shownSecrets], allocdir.TaskSecretsContainerPath, false),
 	}

@@ -34,6 +34,8 @@ type shownFile struct {
 const (
 	shownAlloc   = "alloc"
 	shownLogs    = "logs"
+	shownData    = "data"
+	shownTmp     = "tmp"
 	shownLocal   = "local"
 	shownSecrets = "secrets"
 )
@@ -93,9 +95,15 @@ func openTaskFiles(cfg *drivers.TaskConfig, config spec.Config, policy spec.Poli
 
 // openAllocation opens the directories of the allocation that every task sees.
 func (f *taskFiles) openAllocation(alloc *rooted.Handle, task string) error {
+	// Nomad writes tokens there as root, by name, each time that it starts the task.
+	if err := alloc.RefuseLinks(task, allocdir.TaskSecrets); err != nil {
+		return err
+	}
 	for name, way := range map[string][]string{
 		shownAlloc:   {allocdir.SharedAllocName},
 		shownLogs:    {allocdir.SharedAllocName, allocdir.LogDirName},
+		shownData:    {allocdir.SharedAllocName, allocdir.SharedDataDir},
+		shownTmp:     {allocdir.SharedAllocName, allocdir.TmpDirName},
 		shownLocal:   {task, allocdir.TaskLocal},
 		shownSecrets: {task, allocdir.TaskSecrets},
 	} {

@@ -230,3 +230,38 @@ func TestLimitInodes(t *testing.T) {
 		}
 	}
 }
+
+// Nobody who comes by its name is led out of a directory that refuses links, be it a mount
+// point already or not.
+func TestRefuseLinks(t *testing.T) {
+	stage := newStage(t)
+	memory, err := stage.Tmpfs("memory", []string{"noexec"})
+	must.NoError(t, err)
+	plain := filepath.Join(t.TempDir(), "plain")
+	must.NoError(t, os.Mkdir(plain, 0o755))
+	for _, dir := range []string{memory, plain} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "file"), []byte("it"), 0o644))
+		must.NoError(t, os.Symlink("file", filepath.Join(dir, "link")))
+		parent, err := OpenHost(filepath.Dir(dir))
+		must.NoError(t, err)
+		defer parent.Close()
+		before, err := RestrictionsOf(dir)
+		must.NoError(t, err)
+		for range 2 {
+			must.NoError(t, parent.RefuseLinks(filepath.Base(dir)))
+			for _, name := range []string{"link", "link/"} {
+				_, err = os.ReadFile(filepath.Join(dir, name))
+				must.ErrorIs(t, err, unix.ELOOP, must.Sprint(name))
+			}
+			text, err := os.ReadFile(filepath.Join(dir, "file"))
+			must.NoError(t, err)
+			must.Eq(t, "it", string(text))
+		}
+		after, err := RestrictionsOf(dir)
+		must.NoError(t, err)
+		must.Eq(t, before, after)
+		must.NoError(t, unix.Unmount(dir, 0))
+	}
+	_, err = os.ReadFile(filepath.Join(plain, "link"))
+	must.NoError(t, err, must.Sprint("it was mounted twice"))
+}
