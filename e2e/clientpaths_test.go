@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -25,7 +26,7 @@ func shellImage(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files["/tmp"] = testimage.File{Mode: 0o777}
+	files["/etc/passwd"] = testimage.File{Content: []byte("root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")}
 	var archive bytes.Buffer
 	if err := testimage.Build(&archive, shell, files, ispec.ImageConfig{Env: []string{"PATH=/bin"}}); err != nil {
 		t.Fatal(err)
@@ -56,13 +57,18 @@ exec sleep 100000`, dir)
 	if _, err := c.Run(ctx, fmt.Sprintf(`
 job "attacker" {
   group "group" {
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
     restart {
       attempts = 0
       mode     = "fail"
     }
     task "task" {
-      driver = "containerd"
-      user   = "nobody"
+      driver      = "containerd"
+      user        = "nobody"
+      kill_signal = "SIGKILL"
       identity {
         file = true
       }
@@ -70,7 +76,6 @@ job "attacker" {
         image   = %q
         command = "sh"
         args    = ["/local/script"]
-        init    = true
       }
       template {
         destination = "local/script"
@@ -114,8 +119,17 @@ EOT
 		t.Fatal(err)
 	}
 	unharmed("a restart of the client")
-	if err := c.API.Allocations().Restart(alloc, "task", (&api.QueryOptions{}).WithContext(ctx)); err != nil {
-		t.Fatal(err)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for { // until the client has found the task again
+		err := c.API.Allocations().Restart(alloc, "task", (&api.QueryOptions{}).WithContext(ctx))
+		if err == nil {
+			break
+		}
+		if !strings.Contains(err.Error(), "Task not running") {
+			t.Fatal(err)
+		}
+		<-tick.C
 	}
 	if _, err := c.WaitAlloc(ctx, alloc.ID, "to end", func(a *api.Allocation) bool {
 		for _, event := range a.TaskStates["task"].Events {

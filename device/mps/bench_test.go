@@ -46,6 +46,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	case len(os.Args) > 1 && os.Args[1] == connectCommand:
 		connect(os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == floodCommand:
+		flood(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == superviseCommand:
 		supervise(os.Args[2:])
 	}

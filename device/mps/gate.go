@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -73,7 +74,11 @@ func openGate(dir string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("open gate: %w", err)
 	}
 	listener.SetUnlinkOnClose(false)
-	own, err := setMode(next, unix.S_IFSOCK, 0o666)
+	err = limitQueue(listener)
+	var own *os.File
+	if err == nil {
+		own, err = setMode(next, unix.S_IFSOCK, 0o666)
+	}
 	if err == nil {
 		err = errors.Join(own.Close(), takePlace(next, path))
 	}
@@ -81,6 +86,21 @@ func openGate(dir string) (*net.UnixListener, error) {
 		return nil, errors.Join(fmt.Errorf("open gate: %w", err), listener.Close())
 	}
 	return listener, nil
+}
+
+// queue is how many connections may wait for the gate to take them, of all tasks: a task
+// that connects in vain again and again fills it, and the programs of others come behind
+// all that is in it. A program that finds it full waits, as libcuda does, for its turn.
+const queue = 8
+
+func limitQueue(listener *net.UnixListener) error {
+	raw, err := listener.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var problem error
+	err = raw.Control(func(fd uintptr) { problem = unix.Listen(int(fd), queue) })
+	return errors.Join(err, problem)
 }
 
 // takePlace renames, and removes a directory that is in the way.
@@ -169,8 +189,28 @@ func (g *gate) serve(ctx context.Context, listener *net.UnixListener) error {
 			time.Sleep(100 * time.Millisecond) // out of descriptors, say: others close theirs
 			continue
 		}
+		if hungUp(conn) {
+			conn.Close() // before anything is done for it
+			continue
+		}
 		go g.handle(ctx, mpswire.Conn{UnixConn: conn})
 	}
+}
+
+// hungUp reports whether the program at the other end has closed the connection.
+func hungUp(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var events int16
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		if _, err := unix.Poll(poll, 0); err == nil {
+			events = poll[0].Revents
+		}
+	})
+	return err != nil || events&unix.POLLHUP != 0
 }
 
 // handle serves one connection.
@@ -178,11 +218,13 @@ func (g *gate) handle(ctx context.Context, client mpswire.Conn) {
 	defer client.Close()
 	defer context.AfterFunc(ctx, func() { client.Close() })()
 	peer, err := peerOf(client)
-	if err != nil {
-		g.log.Warn("a connection is refused", "error", err)
-		return
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return // it has ended
 	}
-	leave, err := g.peers.enter(peer)
+	var leave func()
+	if err == nil {
+		leave, err = g.peers.enter(peer)
+	}
 	if err == nil {
 		err = g.admit(client, peer)
 		leave()

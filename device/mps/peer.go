@@ -3,8 +3,11 @@ package mps
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/mpswire"
 )
 
 // errBusy means that a daemon is there and takes no connection now.
@@ -27,22 +30,23 @@ func (c control) find() (process, error) {
 	return found, nil
 }
 
-// listener returns the process that listens on a socket. It waits for nothing: a
-// daemon that is held up, and whatever a task puts in the socket's place, must
-// not hold up the plugin.
+// queueWait is how long to wait for a place in the queue of a socket, which programs that
+// connect at the same time fill.
+const queueWait = time.Second
+
+// listener returns the process that listens on a socket. It does not wait longer than
+// queueWait: a daemon that is held up, and whatever a task puts in the socket's place,
+// must not hold up the plugin.
 func listener(path string) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("make socket: %w", err)
-	}
-	defer unix.Close(fd)
-	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); {
+	conn, err := mpswire.DialWithin(path, queueWait)
+	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return 0, errBusy
 	case err != nil:
-		return 0, fmt.Errorf("connect to %s: %w (%w)", path, err, errGone)
+		return 0, fmt.Errorf("%w (%w)", err, errGone)
 	}
-	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	defer conn.Close()
+	peer, err := credentialsOf(conn)
 	if err != nil {
 		return 0, fmt.Errorf("ask who listens on %s: %w", path, err)
 	}

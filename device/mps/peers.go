@@ -31,7 +31,7 @@ func peerOf(c mpswire.Conn) (peer, error) {
 	}
 	groups, err := cgroup.Of(int(who.Pid))
 	if err != nil {
-		return peer{}, fmt.Errorf("ask whose process %d is: %w", who.Pid, err)
+		return peer{Ucred: *who}, fmt.Errorf("ask whose process %d is: %w", who.Pid, err)
 	}
 	return peer{Ucred: *who, group: deepest(groups)}, nil
 }

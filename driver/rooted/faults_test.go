@@ -231,7 +231,7 @@ func TestLimitInodes(t *testing.T) {
 	}
 }
 
-// Nobody who comes by its name is led out of a directory that refuses links, be it a mount
+// A directory that refuses links leads no program out of it by its name, be it a mount
 // point already or not.
 func TestRefuseLinks(t *testing.T) {
 	stage := newStage(t)

@@ -21,8 +21,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"net"
+	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,13 +79,45 @@ var ErrShort = errors.New("packet is too short")
 // Conn is one side of a connection.
 type Conn struct{ *net.UnixConn }
 
-// Dial connects to a socket.
-func Dial(socket string) (Conn, error) {
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+// dialTimeout is how long Dial waits for a listener that is held up.
+const dialTimeout = 10 * time.Second
+
+// Dial is DialWithin with a time that is enough.
+func Dial(socket string) (Conn, error) { return DialWithin(socket, dialTimeout) }
+
+// DialWithin connects to a socket. Where the listener's queue is full it waits for a place,
+// as libcuda does, and fails with EAGAIN if it gets none in time.
+func DialWithin(socket string, timeout time.Duration) (Conn, error) {
+	file, err := dial(socket, time.Now().Add(timeout))
+	if err != nil {
+		return Conn{}, &fs.PathError{Op: "connect to", Path: socket, Err: err}
+	}
+	defer file.Close()
+	conn, err := net.FileConn(file)
 	if err != nil {
 		return Conn{}, err
 	}
-	return Conn{conn}, nil
+	return Conn{conn.(*net.UnixConn)}, nil
+}
+
+func dial(socket string, deadline time.Time) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	for again := true; again; again = errors.Is(err, unix.EINTR) {
+		wait := unix.NsecToTimeval(max(time.Until(deadline), time.Millisecond).Nanoseconds())
+		if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
+		}
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), socket), nil
 }
 
 // ExpectHello reads the greeting.
