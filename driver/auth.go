@@ -3,8 +3,10 @@ package driver
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	dockerconfig "github.com/docker/cli/cli/config"
 	helper "github.com/docker/docker-credential-helpers/client"
@@ -51,9 +53,38 @@ func credentialsFor(task spec.Auth, registry string, registries []spec.Auth, ope
 	}
 }
 
-// isServer reports whether a host is the one that a login is for.
-func isServer(server, host string) bool {
-	return server == host || server == serverOf(host) || server == dockerHub && host == dockerHubHost
+// isServer reports whether a host is the one that a login is for. Docker's tools write its
+// address as a URL, "https://registry.example/v2/".
+func isServer(server, host string) bool { return registryHost(server) == registryHost(host) }
+
+// registryHost is where a registry answers, given any spelling of its address.
+func registryHost(server string) string {
+	_, host, found := strings.Cut(server, "://")
+	if !found {
+		host = server
+	}
+	host, _, _ = strings.Cut(strings.ToLower(host), "/")
+	if host == dockerHub || host == "index."+dockerHub {
+		return dockerHubHost
+	}
+	return host
+}
+
+// explainDenied adds to a registry's refusal that no login was sent to it, if that is so.
+func explainDenied(err error, credentials runtime.Credentials, task spec.Auth, registry string) error {
+	if !errors.Is(err, runtime.ErrPullDenied) {
+		return err
+	}
+	username, secret, problem := credentials(registryHost(registry))
+	switch {
+	case problem != nil || username != "" || secret != "":
+		return err
+	case task.Username == "" && task.ServerAddress == "":
+		return fmt.Errorf("%w (no login was sent: the task has no auth, and the node no login for %q)", err, registry)
+	case task.Username == "":
+		return fmt.Errorf("%w (no login was sent: auth has no username)", err)
+	}
+	return fmt.Errorf("%w (no login was sent: auth has server_address %q, and the image is in registry %q)", err, task.ServerAddress, registry)
 }
 
 // accessOf tells logins apart: the same login gets the same text, in which the

@@ -145,3 +145,15 @@ func TestHostileArchivesOfOthersImages(t *testing.T) {
 		must.Eq(t, nil, e.leftovers())
 	})
 }
+
+// An author whose archive Nomad has unpacked is told so.
+func TestAnArchiveThatNomadUnpacked(t *testing.T) {
+	forEachContainerd(t, func(t *testing.T, e *env) {
+		config := defaultTaskConfig("true")
+		config.Image = "local/image.tar"
+		cfg := e.quietTask(config)
+		e.refused(cfg, `options { archive = "false" }`)
+		must.NoError(t, os.Mkdir(filepath.Join(cfg.TaskDir().LocalDir, "image.tar"), 0o755))
+		e.refused(cfg, `options { archive = "false" }`)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -82,12 +83,21 @@ func inImageTime(ctx context.Context, env environment, do func(context.Context) 
 	return err
 }
 
+// unpacked is why an archive is often not where the author expects it.
+const unpacked = `Nomad unpacks what an artifact block fetches, unless the block has options { archive = "false" }`
+
 func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.TaskConfig, config spec.Config, archive string) (runtime.Image, error) {
 	handle, err := openTaskFile(cfg, archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w (%s)", err, unpacked)
+	}
 	if err != nil {
 		return runtime.Image{}, fmt.Errorf("image: %w", err)
 	}
 	defer handle.Close()
+	if handle.IsDir() {
+		return runtime.Image{}, fmt.Errorf("image %q: it is a directory (%s)", archive, unpacked)
+	}
 	if !handle.IsRegular() {
 		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, rooted.ErrKind)
 	}
@@ -126,6 +136,7 @@ func (d *Driver) pull(ctx context.Context, env environment, cfg *drivers.TaskCon
 	})
 	d.counts.pull(err, time.Since(begin))
 	if err != nil {
+		err = explainDenied(err, credentials, config.Auth, reference.Domain(named))
 		final := slices.ContainsFunc(finalPullErrors, func(reason error) bool { return errors.Is(err, reason) })
 		return runtime.Image{}, structs.NewRecoverableError(err, !final)
 	}

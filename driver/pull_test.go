@@ -154,18 +154,19 @@ func TestConformance_AuthFromTaskConfig(t *testing.T) {
 	withContainerd(t, func(t *testing.T, e *env) {
 		r := startRegistry(t, true, false)
 		config := imageConfig(r.push(t, "box:1"))
-		for _, auth := range []spec.Auth{
-			{},
-			{Username: registryUser, Password: "wrong"},
-			{Username: registryUser, Password: registryPassword, ServerAddress: "other.example"},
+		for says, auth := range map[string]spec.Auth{
+			"(no login was sent: the task has no auth": {},
+			"denies access: ":                          {Username: registryUser, Password: "wrong"},
+			`(no login was sent: auth has server_address "https://other.example", and the image is in registry "`: {Username: registryUser, Password: registryPassword, ServerAddress: "https://other.example"},
 		} {
 			config.Auth = auth
 			_, _, err := e.harness.StartTask(e.quietTask(config))
+			must.ErrorContains(t, err, says)
 			must.ErrorContains(t, err, "denies access")
 			must.StrNotContains(t, err.Error(), registryPassword)
 			must.False(t, structs.IsRecoverable(err))
 		}
-		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword}
+		config.Auth = spec.Auth{Username: registryUser, Password: registryPassword, ServerAddress: "http://" + r.addr}
 		config.ForcePull = true
 		out, _ := e.run(config)
 		must.Eq(t, "pulled\n", out)

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
@@ -95,8 +96,13 @@ func onlyManifest(ctx context.Context, store content.Store, desc ispec.Descripto
 	if err := json.Unmarshal(text, &index); err != nil {
 		return ispec.Descriptor{}, err
 	}
-	if len(index.Manifests) != 1 {
-		return ispec.Descriptor{}, fmt.Errorf("it holds %d images, want one", len(index.Manifests))
+	// An image that was saved under several names is there once for each.
+	different := map[digest.Digest]bool{}
+	for _, manifest := range index.Manifests {
+		different[manifest.Digest] = true
+	}
+	if len(different) != 1 {
+		return ispec.Descriptor{}, fmt.Errorf("it holds %d images, want one", len(different))
 	}
 	return index.Manifests[0], nil
 }

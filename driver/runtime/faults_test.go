@@ -181,10 +181,19 @@ func TestWhatAnArchiveHoldsIsKnown(t *testing.T) {
 func TestAnArchiveHoldsOneImage(t *testing.T) {
 	_, m := inMemory(t)
 	one := ispec.Descriptor{MediaType: ispec.MediaTypeImageManifest, Digest: digest.FromString("one")}
+	renamed, other := one, one
+	renamed.Annotations = map[string]string{ispec.AnnotationRefName: "latest"}
+	other.Digest = digest.FromString("other")
 	for _, c := range []struct {
 		text string
 		says string
-	}{{`{"manifests":[` + textOf(t, one) + `]}`, ""}, {`{}`, "it holds 0 images"}, {`{"manifests":[{},{}]}`, "it holds 2 images"}, {"rubbish", "invalid character"}} {
+	}{
+		{`{"manifests":[` + textOf(t, one) + `]}`, ""},
+		{`{"manifests":[` + textOf(t, one) + `,` + textOf(t, renamed) + `]}`, ""},
+		{`{}`, "it holds 0 images"},
+		{`{"manifests":[` + textOf(t, one) + `,` + textOf(t, renamed) + `,` + textOf(t, other) + `]}`, "it holds 2 images"},
+		{"rubbish", "invalid character"},
+	} {
 		is, err := onlyManifest(t.Context(), m.store, put(t, m.store.Store, "text/plain", []byte(c.text)))
 		if c.says == "" {
 			must.NoError(t, err)
