@@ -109,7 +109,9 @@ func TestAFloodDelaysNoOthers(t *testing.T) {
 			b := newBenchWith(t, v, false)
 			s := b.wantReady()
 			const count = 40
-			at := func(took []time.Duration, part float64) time.Duration { return took[int(part*float64(len(took)-1))].Round(10 * time.Microsecond) }
+			at := func(took []time.Duration, part float64) time.Duration {
+				return took[int(part*float64(len(took)-1))].Round(10 * time.Microsecond)
+			}
 			alone := b.introductions(gateOf(s), count)
 			t.Logf("alone: median %s, p99 %s", at(alone, .5), at(alone, .99))
 			for how := range floods {
