@@ -145,17 +145,24 @@ func TestStartsEndWhenNobodyWantsThem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	restartClient := func() {
+		t.Helper()
+		if err := errors.Join(node.KillClient(), node.StartClient(ctx)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	round := 0
 	for _, way := range []struct {
 		name   string
-		again  bool // the driver dies before, and the starts are asked for once more
+		again  func() // after which the starts are asked for once more
 		purged bool
 		do     func(ids []string)
 		undo   func()
 	}{
 		{name: "stop", do: deregister(false)},
 		{name: "purge, and the driver dies", purged: true, do: func(ids []string) { deregister(true)(ids); kill() }},
-		{name: "stop after the driver died", again: true, do: deregister(false)},
+		{name: "stop after the driver died", again: kill, do: deregister(false)},
+		{name: "stop after the client died", again: restartClient, do: deregister(false)},
 		{name: "drain", do: func([]string) { drain(&api.DrainSpec{Deadline: -1}) }, undo: func() { drain(nil) }},
 	} {
 		round++
@@ -184,9 +191,9 @@ func TestStartsEndWhenNobodyWantsThem(t *testing.T) {
 				}
 			}
 		}
-		if way.again {
+		if way.again != nil {
 			before := map[string]int{"manifest": registry.waiting("manifest"), "layer": registry.waiting("layer"), "join": 1, "seat": 1}
-			kill()
+			way.again()
 			for name, w := range waits {
 				await(fmt.Sprintf("%s-%d", name, round), w, before[name])
 			}
