@@ -255,7 +255,7 @@ func (c *Config) WithQueues(more []Queue) (*Config, error) {
 }
 
 // Adopt returns the configuration with further queues as they are next, and these. Where not all of them
-// go together, each that does is taken, and the others stay as they were: one mistake holds no other queue up.
+// go together, every valid one is taken, and the others stay as they were: one mistake holds no other queue up.
 func (c *Config) Adopt(before, next []Queue) (out *Config, taken []Queue, refused []error) {
 	if out, err := c.WithQueues(next); err == nil {
 		return out, next, nil

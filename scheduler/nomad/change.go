@@ -209,7 +209,7 @@ func (m *Mirror) job(j *Job) []Change {
 	return []Change{{Job: j}}
 }
 
-// listedJob takes a job of a list: what was told of it meanwhile is newer, where the index of its
+// listedJob takes a job of a list: an event about it is newer, where the index of its
 // specification is the same.
 func (m *Mirror) listedJob(j *Job) []Change {
 	if have, known := m.jobs[j.Key]; known && have >= j.Index || m.gone(j.Key.String(), j.Index) {

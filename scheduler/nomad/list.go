@@ -40,10 +40,10 @@ func (l listed) rewound(before listed) bool {
 	return l.nodes < before.nodes || l.allocs < before.allocs || l.jobs < before.jobs || l.evals < before.evals
 }
 
-// page is a part of what was read, which it brings into a mirror; it returns what is different.
+// page brings a part of the lists into a mirror, and returns the differences.
 type page func(m *Mirror) []Change
 
-// nothing is a page of what is known: it only says that Nomad answers.
+// nothing is a page without news: it only says that Nomad answers.
 func nothing(*Mirror) []Change { return nil }
 
 // reading is one reading of all lists. Each part is handed over as soon as it was read, so that it is
@@ -55,14 +55,14 @@ type reading struct {
 	// Once pages is closed:
 	err  error
 	at   listed
-	rest []page // what is left when all lists were read: what is gone, and what ended before
+	rest []page // for after all lists: removals, and allocs that ended before
 }
 
 // errStuck is wrapped where nothing comes of the lists.
 var errStuck = errors.New("nothing came")
 
-// read begins to read all lists at once, and gives up once nothing has come of any for so long. What is
-// known is not read again.
+// read begins to read all lists at once, and gives up once nothing has come of any for so long. Known
+// objects are not read again.
 func (c *Client) read(ctx context.Context, known indexes, patience time.Duration) *reading {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stuck := time.AfterFunc(patience, func() { cancel(fmt.Errorf("%w for %s", errStuck, patience)) })
@@ -111,7 +111,7 @@ func (r *reading) stop() {
 	}
 }
 
-// finish brings into the mirror what is left.
+// finish brings the rest into the mirror.
 func (r *reading) finish(m *Mirror) (changes []Change) {
 	for _, p := range r.rest {
 		changes = append(changes, p(m)...)

@@ -70,7 +70,7 @@ func (s *stream) read(ctx context.Context, body io.ReadCloser, watchdog *time.Ti
 			}
 			return
 		}
-		watchdog.Stop() // it is no silence that what was said is still being taken in
+		watchdog.Stop() // taking in a frame is no silence of Nomad
 		select {
 		case s.frames <- f:
 		case <-ctx.Done():
@@ -95,6 +95,6 @@ func (s *stream) close() {
 		return
 	}
 	s.cancel(nil)
-	for range s.frames { //nolint:revive // what was read last is of no use
+	for range s.frames { //nolint:revive // the last frame is of no use
 	}
 }

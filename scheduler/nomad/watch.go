@@ -31,7 +31,7 @@ type Watcher struct {
 	Heard func()
 	Lost  func(error)
 
-	patience time.Duration // with lists of which nothing comes; 0: silence
+	patience time.Duration // with lists that bring nothing; 0: silence
 }
 
 // Run follows Nomad. Every round opens an event stream, reads the lists while it applies what the
@@ -77,7 +77,7 @@ func (w *Watcher) round(ctx context.Context, before *stream) (*stream, error) {
 }
 
 // relist reads all lists, and takes in what the streams tell meanwhile. After a rewind, what the mirror
-// has is no newer than what is read.
+// has is no newer than the lists.
 func (w *Watcher) relist(ctx context.Context, before, now *stream) error {
 	w.Mirror.begin()
 	defer w.Mirror.end()
@@ -180,7 +180,7 @@ func (w *Watcher) take(s *stream, f frame, index uint64) error {
 	return nil
 }
 
-// keep hands over what is a part of all: the mirror has it, and would not tell it again.
+// keep hands over a part of all changes: the mirror has them, and would not tell them again.
 func (w *Watcher) keep(changes []Change) {
 	if len(changes) > 0 {
 		w.Sink.Apply(changes, 0)

@@ -5,8 +5,8 @@
 // in their unit: bytes, celsius, watts, seconds, or ratio (0 to 1). What was not
 // measured has no sample at all, so that it is not taken for zero.
 //
-// A scrape has sums, whose number does not grow with the cluster. What is said of each node, device
-// or task is behind the parameter detail: of 1,000 nodes it is ten megabytes.
+// A scrape has sums, whose number does not grow with the cluster. Samples of each node, device
+// or task are behind the parameter detail: of 1,000 nodes they are ten megabytes.
 package metrics
 
 import (
@@ -104,7 +104,7 @@ type sums struct {
 }
 
 // nodes counts each node and each GPU by its name once: a machine that was installed anew is a
-// second node of its name, with the same GPUs. What is ready counts first.
+// second node of its name, with the same GPUs. Ready ones count first.
 func (p picture) nodes(out chan<- prometheus.Metric) {
 	told := map[[2]string]bool{}
 	state, idle := map[bool]float64{}, 0.0

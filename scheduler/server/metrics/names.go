@@ -36,7 +36,7 @@ func define(name, help string, labels ...string) *metric {
 	return m
 }
 
-// Details are what a scrape may ask for, beside what does not grow with the cluster.
+// Details are what a scrape may ask for, beside the sums.
 const (
 	nodesDetail   = "nodes"
 	devicesDetail = "devices"
