@@ -248,6 +248,9 @@ func (e *Eviction) describe(waiting groupAsk, victims []place.Usage, window *Win
 		if e.Idle {
 			e.Victims[i].Text = fmt.Sprintf("%s must leave node %s: %s, and job %s waits for %s", who[i], tx.Node(e.Victims[i].Node).Plan.Name, idleText(tx, e.Victims[i].AllocID), waiting.key, waiting.ask)
 		}
+		if tx.StopsLate(e.Victims[i].AllocID) {
+			e.Victims[i].Text += fmt.Sprintf("; it has no shutdown_delay, since it could take longer than %s to stop", state.LongestStop)
+		}
 		if n := tx.Completed(e.Victims[i].Job); n > 0 {
 			e.Victims[i].Text += fmt.Sprintf("; Nomad runs %d of the job's allocs again with it, which have completed", n)
 		}

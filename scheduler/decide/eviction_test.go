@@ -246,6 +246,34 @@ func TestWhatIsSavedIsNotLost(t *testing.T) {
 	}
 }
 
+// Of equals the one goes that ends soonest. Where none does in half an hour, it goes without its
+// shutdown_delay, and is told so.
+func TestWhatStopsSoonGoesFirst(t *testing.T) {
+	for _, row := range []struct {
+		slow, quick time.Duration
+		late        bool
+	}{{720 * time.Hour, 720 * time.Hour, true}, {720 * time.Hour, 0, false}, {20 * time.Minute, 5 * time.Second, false}} {
+		b := servicetest.New(t, servicetest.Quick, servicetest.Machine("a", 1))
+		for i, id := range []string{"quick", "slow"} { // the younger is slow
+			a := b.Tenant(t, id, 20, "a", 0, i*8, 8)
+			registered(b, a, func(j *nomad.Job) {
+				j.Groups[0].StopTime = map[string]time.Duration{"quick": row.quick, "slow": row.slow}[id]
+			})
+			b.Run(a, "alloc-"+id, "a", 0, i*8, 8)
+			b.Pass(time.Minute)
+		}
+		b.Waits(t, "waiting", "5G", 80)
+		item := b.Next(nil, true)
+		if item == nil || item.Evict == nil || len(item.Evict.Victims) != 1 {
+			t.Fatalf("got %+v", item)
+		}
+		v := item.Evict.Victims[0]
+		if late := strings.Contains(v.Text, "no shutdown_delay"); (v.AllocID == "alloc-quick") == row.late || late != row.late {
+			t.Errorf("%+v: %s goes: %s", row, v.AllocID, v.Text)
+		}
+	}
+}
+
 // A task tells itself that its work is saved, through its socket on the node: that counts
 // for its alloc, also when later events have taken the place of what it said.
 func TestWhatATaskSaysIsSavedIsNotLost(t *testing.T) {

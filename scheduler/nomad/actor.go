@@ -79,10 +79,15 @@ func enforceIndexFailed(err error) bool {
 		status(err) == http.StatusInternalServerError && strings.Contains(err.Error(), api.RegisterEnforceIndexErrPrefix)
 }
 
-// Stop ends an alloc. Nomad makes a replacement where its job allows one.
-func (a *Actor) Stop(ctx context.Context, allocID string) error {
+// Stop ends an alloc, at once without its shutdown_delay. Nomad makes a replacement where its job allows
+// one.
+func (a *Actor) Stop(ctx context.Context, allocID string, atOnce bool) error {
 	q := (&api.WriteOptions{}).WithContext(ctx)
-	if _, err := a.api.Raw().Write("/v1/allocation/"+url.PathEscape(allocID)+"/stop", nil, nil, q); err != nil {
+	path := "/v1/allocation/" + url.PathEscape(allocID) + "/stop"
+	if atOnce {
+		path += "?no_shutdown_delay=true"
+	}
+	if _, err := a.api.Raw().Write(path, nil, nil, q); err != nil {
 		return fmt.Errorf("stop alloc %q: %w", allocID, err)
 	}
 	return nil

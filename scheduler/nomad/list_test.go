@@ -363,12 +363,12 @@ func TestActorRevises(t *testing.T) {
 		if err := a.Register(t.Context(), key, []byte(`{}`)); err == nil || errors.Is(err, ErrConflict) != row.conflict {
 			t.Errorf("%d %q is %v", row.status, text, err)
 		}
-		if err := a.Stop(t.Context(), "alloc"); err == nil {
+		if err := a.Stop(t.Context(), "alloc", false); err == nil {
 			t.Errorf("an alloc was stopped with %d", row.status)
 		}
 	}
 	failure = ""
-	if err := a.Stop(t.Context(), "alloc"); err != nil {
+	if err := a.Stop(t.Context(), "alloc", false); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := a.Allocs(t.Context(), "n1"); err == nil {

@@ -108,7 +108,7 @@ func (a *answered) Close() error { a.close(); return nil }
 // call names a request by what it is for.
 func call(r *http.Request) string {
 	name := r.Method + " " + r.URL.EscapedPath()
-	for _, key := range []string{"lock-acquire", "lock-renew", "lock-release", "cas", "version", "next_token"} {
+	for _, key := range []string{"lock-acquire", "lock-renew", "lock-release", "cas", "version", "next_token", "no_shutdown_delay"} {
 		if q := r.URL.Query(); q.Has(key) {
 			name += " " + strings.TrimSuffix(key+"="+q.Get(key), "=")
 		}

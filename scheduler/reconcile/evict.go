@@ -107,12 +107,19 @@ func (l *Loop) stop(ctx context.Context, item *Item) error {
 		return err
 	}
 	for i, v := range item.Evict.Victims {
-		if err := l.Actor.Stop(ctx, v.AllocID); err != nil {
+		if err := l.stopAlloc(ctx, v.AllocID); err != nil {
 			l.noteFailed(err, item.Evict.Victims[i:], kindOf(item))
 			return err
 		}
 	}
 	return nil
+}
+
+// stopAlloc stops an alloc, without its shutdown_delay where that is longer than any is waited for.
+func (l *Loop) stopAlloc(ctx context.Context, id string) error {
+	atOnce := false
+	l.State.Do(func(tx *state.Tx) { atOnce = tx.StopsLate(id) })
+	return l.Actor.Stop(ctx, id, atOnce)
 }
 
 // noteFailed records that victims were not stopped, contrary to what note said: the first could not be,

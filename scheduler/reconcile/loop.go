@@ -20,7 +20,7 @@ import (
 type Actor interface {
 	Read(ctx context.Context, key nomad.JobKey) ([]byte, error)
 	Register(ctx context.Context, key nomad.JobKey, body []byte) error
-	Stop(ctx context.Context, allocID string) error
+	Stop(ctx context.Context, allocID string, atOnce bool) error
 	// Allocs reads what occupies a node now, and at which index.
 	Allocs(ctx context.Context, nodeID string) ([]*nomad.Alloc, uint64, error)
 }

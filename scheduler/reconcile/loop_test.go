@@ -131,7 +131,12 @@ func (w *world) Register(_ context.Context, key nomad.JobKey, _ []byte) error {
 	return w.did("register %s", key.ID)
 }
 
-func (w *world) Stop(_ context.Context, allocID string) error { return w.did("stop %s", allocID) }
+func (w *world) Stop(_ context.Context, allocID string, atOnce bool) error {
+	if atOnce {
+		return w.did("stop %s at once", allocID)
+	}
+	return w.did("stop %s", allocID)
+}
 
 func (w *world) Revise(_ context.Context, asks []admit.Ask, r decide.Revision) ([]admit.Decision, error) {
 	if err := w.did("revise %s prefer=%q exclude=%q for=%q", asks[0].JobID, r.Prefer, strings.Join(r.Exclude, " "), r.For); err != nil {

@@ -249,7 +249,7 @@ func (m *model) child(parent nomad.JobKey, id string, change func(*api.Job)) nom
 	return nomad.JobKey{Namespace: parent.Namespace, ID: id}
 }
 
-func (m *model) Stop(_ context.Context, id string) error {
+func (m *model) Stop(_ context.Context, id string, _ bool) error {
 	for _, a := range m.allocs {
 		if a.stub.ID == id && a.stopping == 0 {
 			m.end(a)

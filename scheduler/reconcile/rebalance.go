@@ -47,7 +47,7 @@ func (l *Loop) move(ctx context.Context, m *Move) error {
 	if err := l.tell(ctx); err != nil {
 		return err
 	}
-	err := l.Actor.Stop(ctx, m.AllocID)
+	err := l.stopAlloc(ctx, m.AllocID)
 	if err != nil {
 		l.noteFailed(err, []decide.Victim{{AllocID: m.AllocID, Job: m.Job}}, "move")
 	}

@@ -177,9 +177,10 @@ func (l *allocs) besideCanary(a *nomad.Alloc) bool {
 }
 
 const (
-	// longestStop is after how long an alloc that is to end is not waited for any more: its
-	// client may hang, or its processes in the kernel.
-	longestStop = 30 * time.Minute
+	// LongestStop is after how long an alloc that is to end is not waited for any more: its
+	// client may hang, or its processes in the kernel. One that may take longer by its job is evicted
+	// without its shutdown_delay.
+	LongestStop = 30 * time.Minute
 	// Lingering is for how long an alloc that is to end counts as gone where another has
 	// started in its place.
 	Lingering = time.Minute
@@ -187,12 +188,23 @@ const (
 	killing = 5 * time.Minute
 )
 
-// longestStop is the same for one alloc, whose job may say that it takes longer.
+// longestStop is the same for one alloc, whose job may say that it takes about as long.
 func (l *allocs) longestStop(a *nomad.Alloc) time.Duration {
+	return max(LongestStop, min(l.stopTime(a), LongestStop)+killing)
+}
+
+// stopTime is how long an alloc may take to end, as its job says.
+func (l *allocs) stopTime(a *nomad.Alloc) time.Duration {
 	if g := l.jobs.group(a.Key(), a.Group); g != nil {
-		return max(longestStop, g.StopTime+killing)
+		return g.StopTime
 	}
-	return longestStop
+	return 0
+}
+
+// StopsLate reports whether an alloc may take longer to end than it is waited for.
+func (l *allocs) StopsLate(id string) bool {
+	a := l.byID[id]
+	return a != nil && l.stopTime(a) > LongestStop
 }
 
 // Stopping are the allocs that are about to end, in no order.

@@ -15,6 +15,7 @@ func (r *Reader) usageOf(a *nomad.Alloc) place.Usage {
 		ID: a.ID, NodeID: a.NodeID, Job: a.Job, Namespace: a.Namespace, CPUMHz: a.CPUMHz, MemoryMiB: a.MemoryMiB,
 		Priority: r.PriorityOf(a.Key()), Start: a.Created, WorkSaved: r.checkpoints.workSaved(a), Pinned: !r.Evictable(a),
 		Spent: !r.BudgetLeft(a, true), Repeats: r.completions.of[a.Key()].booked,
+		Stops: min(r.stopTime(a), LongestStop),
 	}
 	if len(a.Devices) == 0 {
 		return u

@@ -35,6 +35,7 @@ type Usage struct {
 	MinRun    time.Duration // protected from eviction until Start+MinRun
 	WorkSaved time.Duration // run time that an eviction would not lose (checkpoint)
 	Repeats   time.Duration `json:"-"` // run time of completed allocations that would be run again as well
+	Stops     time.Duration `json:"-"` // how long it takes to end: its room is of no use until then
 	Pinned    bool          // never a victim, never moved
 	Spent     bool          `json:"-"` // no victim for work of its own queue
 	Ends      bool          `json:"-"` // by itself or already, as the work of batch jobs does
@@ -58,13 +59,13 @@ func (u *Usage) Protected(now time.Time) bool {
 }
 
 // LostMilliSeconds is the work an eviction at now throws away: GPU milli held,
-// times seconds run since the last save, and by what would be run again with it. CPU-only work counts as 1 milli, so
+// times seconds run since the last save, by what would be run again with it, and until it has ended. CPU-only work counts as 1 milli, so
 // that longer runs still cost more.
 func (u *Usage) LostMilliSeconds(now time.Time) int64 {
 	if u.Start.IsZero() || !now.After(u.Start) {
 		return 0
 	}
-	run := max(0, now.Sub(u.Start)-u.WorkSaved) + u.Repeats
+	run := max(0, now.Sub(u.Start)-u.WorkSaved) + u.Repeats + u.Stops
 	return max(1, u.Milli()) * int64(run/time.Second)
 }
 
