@@ -54,6 +54,24 @@ func TestFallbackThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
+// What Nomad places alone claims no reservation.
+func TestWhoClaimsAReservation(t *testing.T) {
+	for fields, want := range map[string]string{
+		``:                             "",
+		`,"Type":"batch"`:              "",
+		`,"Type":"system"`:             "a system job starts on every node",
+		`,"Type":"sysbatch"`:           "a sysbatch job starts on every node",
+		`,"ParameterizedJob":{}`:       "the children of a parameterized job",
+		`,"Periodic":{"Enabled":true}`: "the children of a periodic job",
+	} {
+		body := `{"Job":{"ID":"j"` + fields + `,"TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"docker","Meta":{"gpu":"1","gpu_reservation":"r-1"}}]}]}}`
+		_, err := Read([]byte(body), Query{})
+		if (err != nil) != (want != "") || err != nil && !(strings.Contains(err.Error(), want) && strings.Contains(err.Error(), `gpu_reservation = "r-1" is not valid here`)) {
+			t.Errorf("%s: %v, want %q", fields, err, want)
+		}
+	}
+}
+
 // What is registered for the CPU asks for no GPU, bears no mark, tells the task, and keeps all
 // that is not of GPUs; read again it is no work of the service's.
 func TestApplyOnCPU(t *testing.T) {

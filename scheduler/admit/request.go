@@ -107,9 +107,30 @@ func (j *Job) askOf(h header, g *group) (*Ask, error) {
 	if err := g.checkFallback(&ask, !isNull(h.ParameterizedJob)); err != nil {
 		return nil, err
 	}
+	if err := ask.checkReservation(!isNull(h.ParameterizedJob)); err != nil {
+		return nil, err
+	}
 	ask.CPUMHz, ask.Cores, ask.MemoryMiB = g.hostResources()
 	ask.Drivers, ask.Volumes = g.drivers(), g.volumes()
 	return &ask, nil
+}
+
+// checkReservation refuses a claim by work that Nomad places alone: the room stays reserved beside it.
+func (a *Ask) checkReservation(parameterized bool) error {
+	why := ""
+	switch {
+	case a.Reservation == "":
+		return nil
+	case a.JobType == "system" || a.JobType == "sysbatch":
+		why = fmt.Sprintf("a %s job starts on every node that can run it", a.JobType)
+	case parameterized:
+		why = "Nomad places the children of a parameterized job, and each would claim it"
+	case a.Later:
+		why = "Nomad places the children of a periodic job, and each would claim it"
+	default:
+		return nil
+	}
+	return refuse(a.Group, a.Tasks[0].Task, fmt.Errorf("%s = %q is not valid here (a service or batch job claims a reservation): %s", KeyReservation, a.Reservation, why))
 }
 
 // distinctHosts reports whether constraints keep allocs on different nodes, as Nomad
