@@ -66,6 +66,9 @@ func (r *reconciler) run(ctx context.Context) {
 			return
 		case event := <-r.listener.events:
 			r.observations.onEvent(event)
+			if event.XID != 0 {
+				r.mps.Ask() // a program's fault may be over, and its victims gone, before the next question
+			}
 		case o := <-r.probes.outcomes:
 			r.probes.onOutcome(o)
 		case <-r.wake:

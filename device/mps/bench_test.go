@@ -180,6 +180,8 @@ type bench struct {
 	libraries string
 	// timeout is for an answer, where a test sets it.
 	timeout time.Duration
+	// answer is how often the daemon is asked; 0 is as often as any bench does.
+	answer time.Duration
 	// startScope stands in for systemd's where a test sets it.
 	startScope func(context.Context, scope) error
 }
@@ -231,6 +233,7 @@ func (b *bench) start() {
 	o := benchOptions(b.dir, b.program)
 	o.HostShm, o.startScope, o.LibraryPath = b.hostShm, b.startScope, b.libraries
 	o.timeout = cmp.Or(b.timeout, o.timeout)
+	o.intervals.answer = cmp.Or(b.answer, o.intervals.answer)
 	o.Changed = func() {
 		select {
 		case b.changed <- struct{}{}:

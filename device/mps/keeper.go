@@ -57,6 +57,8 @@ type keeper struct {
 	done      chan struct{}
 	// reload is signalled when other limits are wanted.
 	reload chan struct{}
+	// ask is signalled when the daemon is to be asked before its time.
+	ask chan struct{}
 	// empty brings moments at which no task was on the device.
 	empty chan time.Time
 }
@@ -295,7 +297,7 @@ func (k *keeper) watch(ctx context.Context) error {
 	alive, answer := time.NewTicker(k.intervals.alive), time.NewTicker(k.intervals.answer)
 	defer alive.Stop()
 	defer answer.Stop()
-	failures := 0
+	failures, err := 0, error(nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -322,25 +324,35 @@ func (k *keeper) watch(ctx context.Context) error {
 				return errOtherLimits
 			}
 		case <-answer.C:
-			// Host tasks that are root can change the modes of files that they see.
-			err := k.control.dirs.make()
-			if err == nil {
-				err = k.openGate(ctx)
+			if failures, err = k.question(ctx, failures); err != nil {
+				return err
 			}
-			if err == nil {
-				err = k.confirm(ctx, k.wanted())
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err := k.control.dirs.boundLogs(); err != nil {
-				k.log.Warn("cannot truncate the logs of MPS", "device", k.control.uuid, "error", err)
-			}
-			if failures, err = k.onProbe(failures, err); err != nil {
+		case <-k.ask:
+			if failures, err = k.question(ctx, failures); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// question asks the daemon whether all is as it was left, and returns how many questions in
+// a row had no answer.
+func (k *keeper) question(ctx context.Context, failures int) (int, error) {
+	// Host tasks that are root can change the modes of files that they see.
+	err := k.control.dirs.make()
+	if err == nil {
+		err = k.openGate(ctx)
+	}
+	if err == nil {
+		err = k.confirm(ctx, k.wanted())
+	}
+	if ctx.Err() != nil {
+		return failures, ctx.Err()
+	}
+	if err := k.control.dirs.boundLogs(); err != nil {
+		k.log.Warn("cannot truncate the logs of MPS", "device", k.control.uuid, "error", err)
+	}
+	return k.onProbe(failures, err)
 }
 
 // sweep removes what tasks left in the daemon's shared memory. The host's is

@@ -133,29 +133,26 @@ func (c control) roleWith(t *testing.T, cmd *exec.Cmd) role {
 	return got
 }
 
-func TestLastLineOfALogThatMatches(t *testing.T) {
+func TestLastMatchOfALog(t *testing.T) {
 	d := dirsIn(t.TempDir(), device)
 	if err := d.make(); err != nil {
 		t.Fatal(err)
 	}
 	failed := regexp.MustCompile("fail(ed)")
-	if line := d.lastLine(serverLog, 0, failed); line != "" {
-		t.Errorf("a log that is not there says %q", line)
+	if match := d.lastMatch(serverLog, 0, failed); match != nil {
+		t.Errorf("a log that is not there says %q", match)
 	}
 	text := "[2026-11-22 09:00:00.000 Server 77] failed first\n  failed [then] Device X \n[2026-11-22 09:00:01.000 Server 77] all is well\n"
 	if err := os.WriteFile(filepath.Join(d.log, "server.log"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if line := d.lastLine(serverLog, 0, failed); line != "failed [then] Device X" {
-		t.Errorf("the last notice is %q", line)
+	if match := d.lastMatch(serverLog, 0, failed); match == nil || withoutTime(match[len(match)-1]) != "failed [then] Device X" {
+		t.Errorf("the last notice is %q", match)
 	}
-	if line := d.lastLine(serverLog, 0, culprit); line != "" {
-		t.Errorf("a culprit: %q", line)
+	if match := d.lastMatch(serverLog, int64(len(text)), failed); match != nil {
+		t.Errorf("after all of it: %q", match)
 	}
-	if line := d.lastLine(serverLog, int64(len(text)), failed); line != "" {
-		t.Errorf("after all of it: %q", line)
-	}
-	if line := d.lastLine(serverLog, int64(len(text))+1, failed); line == "" {
+	if d.lastMatch(serverLog, int64(len(text))+1, failed) == nil {
 		t.Error("a log that was truncated meanwhile is not looked through")
 	}
 	// Only the end of a long log is looked through.
@@ -163,8 +160,8 @@ func TestLastLineOfALogThatMatches(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(d.log, "server.log"), []byte(long), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if line := d.lastLine(serverLog, 0, failed); line != "" {
-		t.Errorf("of a long log: %q", line)
+	if match := d.lastMatch(serverLog, 0, failed); match != nil {
+		t.Errorf("of a long log: %q", match)
 	}
 }
 

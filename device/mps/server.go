@@ -129,11 +129,11 @@ func (c control) takesClients(ctx context.Context, pid int, quiet int64) error {
 		return &serverError{state: state, reason: "its server is initializing"}
 	case state == ServerFault:
 		reason := "a client had a fatal GPU error: its server takes no new ones until all that were there have ended"
-		line := c.dirs.lastLine(serverLog, quiet, culprit)
-		if line != "" {
-			reason += " (" + serverLog + ": " + line + ")"
+		culprit, words := c.dirs.fault(quiet)
+		if words != "" {
+			reason += " (" + serverLog + ": " + words + ")"
 		}
-		return &serverError{state, reason, processOf(line)}
+		return &serverError{state, reason, culprit}
 	}
 	return nil
 }

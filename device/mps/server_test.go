@@ -1,6 +1,7 @@
 package mps
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -165,6 +166,18 @@ func TestServerWithAFaultIsNotReadyAndSaysWhoseItIs(t *testing.T) {
 	})
 }
 
+// A fault lasts until the last client has ended, which can be at once.
+func TestAFaultIsSeenAsSoonAsTheDriverTellsOfOne(t *testing.T) {
+	b := newBench(t)
+	b.Close()
+	b.answer = time.Hour
+	b.start()
+	b.wantReady()
+	b.behave("fault")
+	b.Ask()
+	b.until("it is noticed", reason("fatal GPU error"))
+}
+
 func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
 	b := newBench(t)
 	b.hurry()
@@ -179,6 +192,31 @@ func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
 	b.until("it is ready", ready)
 }
 
+// The log of a real server (580, H200): a program that was killed in a kernel, then one with
+// an illegal address, each beside others.
+func TestCulpritsOfARealLog(t *testing.T) {
+	text, err := os.ReadFile("testdata/server-580.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := text[:bytes.Index(text, []byte("Destroy server context"))]
+	pid, words := lastFault(first, 0)
+	if want := "client 3455 ended, perhaps in the middle of its GPU work; then: Client {PID: 2943, Context: 1} encountered a fatal GPU error."; pid != 0 || words != want {
+		t.Errorf("of a client that was killed: %d, %q", pid, words)
+	}
+	second := text[:bytes.LastIndex(text, []byte("Destroy server context"))]
+	pid, words = lastFault(second, 0)
+	if pid != 7837 || words != "Client {PID: 7837, Context: 1} encountered a fatal GPU error." {
+		t.Errorf("of an illegal address: %d, %q", pid, words)
+	}
+	if pid, words = lastFault(text, 0); pid != 0 || words != "" {
+		t.Errorf("once the server has a new context: %d, %q", pid, words)
+	}
+	if pid, words = lastFault(second, int64(len(second))); pid != 0 || words != "" {
+		t.Errorf("of what was there before: %d, %q", pid, words)
+	}
+}
+
 func TestCulpritOfALogLine(t *testing.T) {
 	for line, want := range map[string]int{
 		"Client process 4711 encountered a fatal GPU error.": 4711,
@@ -186,10 +224,11 @@ func TestCulpritOfALogLine(t *testing.T) {
 		"A fault of Client: {4711, 2}":                       4711,
 		"a fatal GPU error":                                  0,
 		"client 99999999999999999999 had a fault":            0,
+		"Client {PID: 2854, Context ID: 1} on the error-trigging process 2854 to be torn down": 0,
 		"": 0,
 	} {
-		if got := processOf(line); got != want {
-			t.Errorf("processOf(%q) = %d, not %d", line, got, want)
+		if got, _ := lastFault([]byte(line+"\n"), 0); got != want {
+			t.Errorf("%q accuses %d, not %d", line, got, want)
 		}
 	}
 }

@@ -9,26 +9,92 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// culprit matches lines of server.log that name the client which caused a fault.
-var culprit = regexp.MustCompile(`(?i)client.*[0-9].*(fatal|exception|fault|error)|(fatal|exception|fault|error).*client.*[0-9]`)
+// Lines of server.log about a fatal GPU error, as branch 580 writes them on an H200:
+//
+//	[2026-11-27 03:22:38.858 Server   858] Server failed to recevie command with status 806, assuming client {PID: 3455, Context ID: 1} exit
+//	[2026-11-27 03:22:38.858 Server   858] Client {PID: 3455, Context ID: 1} exiting. Number of active client contexts is 3.
+//	[2026-11-27 03:22:38.993 Server   858] Client {PID: 2943, Context: 1} encountered a fatal GPU error.
+//	[2026-11-27 03:22:38.993 Server   858] Client {PID: 2854, Context ID: 1} on the error-trigging process 2854 to be torn down
+//
+// The first client to report an error is the culprit if its own kernel failed. There, 3455
+// was killed in the middle of a kernel, and 2943 is its victim. The last line names every
+// client that is there.
+var (
+	reported = regexp.MustCompile(`(?i)client\b[^0-9]*([0-9]+).*\b(?:fatal|exception|fault)|\b(?:fatal|exception|fault)\b.*client\b[^0-9]*([0-9]+)`)
+	exiting  = regexp.MustCompile(`(?i)client\b[^0-9]*([0-9]+).*\bexiting`)
+	// renewed are lines after which an earlier error is over.
+	renewed = regexp.MustCompile(`(?i)(?:destroy|creating) server context|server has started`)
+	logTime = regexp.MustCompile(`^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) `)
+)
 
-// clientNumber is how a server's log names a client, by its process ID on the host:
-// "Client process 4711", "Client 4711".
-var clientNumber = regexp.MustCompile(`(?i)client[^0-9]*([0-9]+)`)
+// suspicious is how long before an error a client's end may have caused it.
+const suspicious = time.Second
 
-// processOf is the client that a line of the log tells of, 0 for none.
-func processOf(line string) int {
-	match := clientNumber.FindStringSubmatch(line)
+// lastFault returns the process that caused the last fatal GPU error in a log, from an
+// offset on, and the log's words. The process is 0 where another one ended just before:
+// then either may have caused it. The words are empty where the log has no such error.
+func lastFault(text []byte, from int64) (pid int, words string) {
+	var at int64
+	var ended string
+	var endedAt time.Time
+	for line := range strings.Lines(string(text)) {
+		at += int64(len(line))
+		moment := momentOf(line)
+		said := reported.FindStringSubmatch(line)
+		switch {
+		case renewed.MatchString(line):
+			ended = ""
+			if at > from && words != "" {
+				pid, words = 0, ""
+			}
+		case said != nil && words == "" && at > from:
+			words = withoutTime(line)
+			if ended != "" && moment.Sub(endedAt) <= suspicious {
+				pid, words = 0, fmt.Sprintf("client %s ended, perhaps in the middle of its GPU work; then: %s", ended, words)
+				continue
+			}
+			if number, err := strconv.Atoi(said[1] + said[2]); err == nil {
+				pid = number
+			}
+		case said == nil:
+			if match := exiting.FindStringSubmatch(line); match != nil {
+				ended, endedAt = match[1], moment
+			}
+		}
+	}
+	return pid, words
+}
+
+// momentOf is the time of a line, zero where it has none.
+func momentOf(line string) time.Time {
+	match := logTime.FindStringSubmatch(line)
 	if match == nil {
-		return 0
+		return time.Time{}
 	}
-	pid, err := strconv.Atoi(match[1])
+	moment, _ := time.Parse("2006-01-02 15:04:05.000", match[1])
+	return moment
+}
+
+func withoutTime(line string) string {
+	if _, after, found := strings.Cut(line, "] "); found && strings.HasPrefix(line, "[") {
+		line = after
+	}
+	return strings.TrimSpace(line)
+}
+
+// fault is the last fatal GPU error in the server's log, from an offset on.
+func (d dirs) fault(from int64) (pid int, words string) {
+	if from > d.size(serverLog) {
+		from = 0 // the log was truncated meanwhile
+	}
+	text, err := tail(filepath.Join(d.log, serverLog), 2*maxLog)
 	if err != nil {
-		return 0
+		return 0, ""
 	}
-	return pid
+	return lastFault(text, from)
 }
 
 const (
@@ -64,20 +130,6 @@ func (d dirs) size(name string) int64 {
 		return 0
 	}
 	return info.Size()
-}
-
-// lastLine returns the last line of a log, from an offset on, that matches, without its
-// time.
-func (d dirs) lastLine(name string, from int64, matches *regexp.Regexp) string {
-	match := d.lastMatch(name, from, matches)
-	if match == nil {
-		return ""
-	}
-	line := match[len(match)-1]
-	if _, after, found := strings.Cut(line, "] "); found && strings.HasPrefix(line, "[") {
-		line = after
-	}
-	return strings.TrimSpace(line)
 }
 
 // lastMatch returns the match of the last line of a log that matches, its groups, and the

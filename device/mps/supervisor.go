@@ -110,6 +110,18 @@ func (s *Supervisor) Want(specs []Spec) {
 	s.sweep(folders)
 }
 
+// Ask has every daemon asked how it is, at once: something happened to a GPU.
+func (s *Supervisor) Ask() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.keepers {
+		select {
+		case k.ask <- struct{}{}:
+		default: // it is about to be asked
+		}
+	}
+}
+
 // sweep ends what an earlier run of the plugin left and this one does not want.
 func (s *Supervisor) sweep(folders map[string]bool) {
 	if s.swept {
@@ -185,7 +197,7 @@ func (s *Supervisor) keep(spec Spec) *keeper {
 		control:   s.control(spec.UUID),
 		intervals: s.options.intervals, now: time.Now, changed: s.options.Changed,
 		spec: spec, emptyAt: spec.EmptyAt, downSince: now,
-		cancel: cancel, done: make(chan struct{}), reload: make(chan struct{}, 1), empty: make(chan time.Time, 1),
+		cancel: cancel, done: make(chan struct{}), reload: make(chan struct{}, 1), ask: make(chan struct{}, 1), empty: make(chan time.Time, 1),
 		status: Status{PipeDir: d.pipe, ControlDir: d.own, LogDir: d.log, ShmDir: d.shm, Reason: "it is being started", Since: now.Truncate(time.Second)},
 	}
 	k.control.static = spec.Static
