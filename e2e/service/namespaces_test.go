@@ -43,9 +43,9 @@ func counts(ctx context.Context, t *testing.T, r *replica, queue string, want in
 	t.Logf("%d of queue %s counted after %s", want, queue, took.Round(10*time.Millisecond))
 }
 
-// direct is a job of all 15 slices of one T4, which is sent to Nomad itself.
+// direct is a job of all 14 slices of one T4, which is sent to Nomad itself.
 func direct(namespace, id string, seconds int) job {
-	count := uint64(15)
+	count := uint64(14)
 	return job{id: id, namespace: namespace, kind: "batch", seconds: seconds, devices: []*api.RequestedDevice{{Name: "nvidia/slice", Count: &count}}}
 }
 
