@@ -96,7 +96,7 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 	}
 	defer handle.Close()
 	if handle.IsDir() {
-		return runtime.Image{}, fmt.Errorf("image %q: it is a directory (%s)", archive, unpacked)
+		return runtime.Image{}, fmt.Errorf("image %q: %w but a directory (%s)", archive, rooted.ErrKind, unpacked)
 	}
 	if !handle.IsRegular() {
 		return runtime.Image{}, fmt.Errorf("image %q: %w", archive, rooted.ErrKind)

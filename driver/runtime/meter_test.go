@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -83,11 +84,11 @@ func TestAPullTellsHowFarItIs(t *testing.T) {
 func TestPatienceIsPerWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g pullGroup
-		pulls := 0
+		var pulls atomic.Int32
 		pull := func(ctx context.Context, m *meter) (Image, error) {
-			pulls++
+			first := pulls.Add(1) == 1
 			m.wait(1)
-			if pulls == 1 {
+			if first {
 				<-ctx.Done() // a connection that is dead
 				return Image{}, ctx.Err()
 			}
@@ -114,7 +115,7 @@ func TestPatienceIsPerWaiter(t *testing.T) {
 		image, err := g.do(t.Context(), "key", Pull{Ref: "a", IdleTimeout: 10 * time.Second}, pull)
 		must.NoError(t, err)
 		must.Eq(t, "a", image.Name)
-		must.Eq(t, 2, pulls)
+		must.Eq(t, 2, pulls.Load())
 		wg.Wait()
 		must.MapEmpty(t, g.flight)
 	})

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,7 +159,8 @@ func TestListsThatTakeLongAreRead(t *testing.T) {
 // it. The one before is read on until the lists were read, whatever they take.
 func TestANamespaceThatIsMadeLaterIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun, streams := time.Now(), 0
+		begun := time.Now()
+		var streams atomic.Int32
 		answer := func(r *http.Request) (int, any) {
 			late := time.Since(begun) >= 10500*time.Millisecond
 			switch {
@@ -174,8 +176,7 @@ func TestANamespaceThatIsMadeLaterIsFollowed(t *testing.T) {
 			return stocked(r)
 		}
 		got := watch(t, 400*time.Second, answer, func(ctx context.Context, w io.Writer) {
-			streams++
-			if second := streams == 2; second && pause(ctx, time.Second) {
+			if second := streams.Add(1) == 2; second && pause(ctx, time.Second) {
 				_, _ = fmt.Fprintf(w, `{"Index":11,"Events":[%s]}`+"\n", nodeEvent("n2", 11))
 			}
 			heartbeats(ctx, w)
