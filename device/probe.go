@@ -65,8 +65,8 @@ func (p *probes) start(ctx context.Context, uuid string, what hardware.ProbeTarg
 // wait returns when no probe is under way.
 func (p *probes) wait() { p.going.Wait() }
 
-// probeAll tries the devices that may have recovered, and of which a probe can tell.
-// An outcome makes a pass of its own.
+// probeAll tries the devices that may have recovered, where a probe can tell. An
+// outcome makes a pass of its own.
 func (p *probes) probeAll(ctx context.Context, units []*plan.Unit) {
 	for _, uuid := range p.health.Suspects() {
 		known := p.registry.Records[uuid]

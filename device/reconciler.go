@@ -20,8 +20,8 @@ import (
 )
 
 // reconciler keeps the node's GPUs in the state that the configuration wants, and
-// what is published of them true. One goroutine reconciles; everything else
-// reads the latest publication.
+// their publication true. One goroutine reconciles; everything else reads the
+// latest publication.
 type reconciler struct {
 	log      hclog.Logger
 	logOnce  *onceLogger
@@ -77,8 +77,8 @@ func (r *reconciler) run(ctx context.Context) {
 	}
 }
 
-// reconcile looks at everything once, brings it closer to what is wanted, and
-// publishes what it found.
+// reconcile looks at everything once, brings it closer to the wanted state, and
+// publishes the result.
 func (r *reconciler) reconcile(ctx context.Context) {
 	machine := r.registry.Complete(r.platform.Observer.Survey())
 	r.checkDrivers(machine)

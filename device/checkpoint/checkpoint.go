@@ -130,9 +130,10 @@ func in(all []gpu.CheckpointProcess, states ...gpu.CheckpointState) []int {
 	return pids
 }
 
-// suspend locks what runs, and moves what is locked. Where that cannot begin and none of
-// the task is on the host yet, all go on; where a process cannot be moved, those before
-// it stay on the host: the caller brings them back when there is room.
+// suspend locks the running processes, and moves the locked ones. Where that cannot
+// begin and none of the task is on the host yet, all go on; where a process cannot be
+// moved, those before it stay on the host: the caller brings them back when there is
+// room.
 func (w work) suspend(r gpu.CheckpointRequest) (heldMiB int64, err error) {
 	all, err := w.look(r.PIDs)
 	if err != nil {
@@ -148,8 +149,8 @@ func (w work) suspend(r gpu.CheckpointRequest) (heldMiB int64, err error) {
 	return heldMiB, w.each("checkpoint", in(all, gpu.ProcessRunning, gpu.ProcessLocked), w.cuda.Checkpoint)
 }
 
-// hold locks processes, so that they take no more memory, and sees whether what they
-// have may go to the host.
+// hold locks processes, so that they take no more memory, and checks whether their
+// memory may go to the host.
 func (w work) hold(r gpu.CheckpointRequest, all []gpu.CheckpointProcess) (heldMiB int64, err error) {
 	if err := w.lock(in(all, gpu.ProcessRunning)); err != nil {
 		return 0, err

@@ -47,9 +47,9 @@ func Decode(text []byte) (*Config, error) {
 // JSON is the configuration of an agent at path as Nomad understands it.
 func JSON(path string) ([]byte, error) { return pluginConfig.JSON(path) }
 
-// StateFiles are the files and folders that say what is true on a node: the state
-// files of plugin and driver, the logs of MPS, and what the plugin remembers. What the
-// driver keeps of tasks is not among them.
+// StateFiles are the files and folders that hold the state of a node: the state files
+// of plugin and driver, the logs of MPS, and the plugin's records. The driver's
+// records of tasks are not among them.
 func StateFiles(path string) ([]string, error) {
 	c, err := Read(path)
 	if err != nil {

@@ -84,7 +84,7 @@ type partitioner interface {
 
 // CDISource describes how containers get the devices.
 type CDISource interface {
-	// CDISpec describes devices under a kind of ours, with an error for each that it cannot describe.
+	// CDISpec describes devices under a kind of ours, with errors for those that it cannot describe.
 	CDISpec(kind string, uuids []string) (*specs.Spec, map[string]error, error)
 	// CheckCDI reports faults of a spec on this machine, for some of its devices
 	// by name.

@@ -65,8 +65,8 @@ func (i Inventory) drivers() string {
 	return text
 }
 
-// diagnoseState tells whether a plugin has written down what it knows: without that,
-// faults and cordons are not known here.
+// diagnoseState tells whether a plugin has written its state: without that, faults
+// and cordons are not known here.
 func diagnoseState(c *config.Config, area *doctor.Area) {
 	written, err := os.ReadDir(filepath.Join(c.StateDir, "gpus"))
 	switch {

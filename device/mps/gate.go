@@ -113,9 +113,9 @@ func takePlace(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// openLogPipe makes the FIFO into which CUDA programs log. What they write is
-// dropped: the daemon's own reader believes what it finds, and other bytes than a
-// log stop the daemon for good.
+// openLogPipe makes the FIFO into which CUDA programs log. Their output is dropped:
+// the daemon's own reader believes all of it, and other bytes than a log stop the
+// daemon for good.
 func openLogPipe(path string) (*os.File, error) {
 	if err := os.RemoveAll(path); err != nil {
 		return nil, fmt.Errorf("make log pipe: %w", err)
@@ -167,7 +167,7 @@ type gate struct {
 	log hclog.Logger
 	// daemon is the path of the daemon's own socket.
 	daemon string
-	// introduction is how long a program may take to say what it is, and status how
+	// introduction is how long a program may take to introduce itself, and status how
 	// long the daemon waits for the status of a program that it gave to its server.
 	introduction, status time.Duration
 	peers                *peers

@@ -150,8 +150,8 @@ func (s *peers) mayComplain(p peer) bool {
 	return true
 }
 
-// recent reports whether something was a short time ago, and forgets what was
-// long ago. The caller holds mu.
+// recent reports whether something was a short time ago, and forgets all that is
+// older. The caller holds mu.
 func (s *peers) recent(times map[string]time.Time, group string) bool {
 	now := s.now()
 	for other, at := range times {

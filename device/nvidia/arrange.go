@@ -8,8 +8,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// placed is a GPU instance, there or to be made: what it is of, and where on the GPU's
-// memory slices it sits.
+// placed is a GPU instance, there or to be made: its profile, and its place on the
+// GPU's memory slices.
 type placed struct {
 	profile int
 	at      nvml.GpuInstancePlacement
@@ -20,8 +20,8 @@ type placed struct {
 }
 
 // arrange finds places for all wanted instances, counted by profile: it returns those that
-// stay and those to be made. Of what is there as much stays as leaves room for the rest,
-// nothing if need be. It is false where no places hold all of them together.
+// stay and those to be made. As many instances stay as leave room for the rest, none if
+// need be. It is false where no places hold all of them together.
 //
 // The driver does not move instances: a GPU with free slices enough may have no place for a
 // profile, whose places begin at certain slices only.

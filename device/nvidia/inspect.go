@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 )
 
-// inspect asks one GPU everything that a survey needs. What a GPU does not tell
-// stays empty; only what it cannot be used without is a problem.
+// inspect asks one GPU everything that a survey needs. A missing value stays empty,
+// and is a problem only where the GPU cannot be used without it.
 func (b *Backend) inspect(d nvml.Device, uuid string) hardware.GPU {
 	g := hardware.GPU{UUID: uuid}
 	var ret nvml.Return

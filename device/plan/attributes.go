@@ -89,8 +89,8 @@ func attributesOf(m MachineTraits, u *Unit) map[string]*structs.Attribute {
 type attributeSet map[string]*structs.Attribute
 
 // hashicorp adds the rest of what nomad-device-nvidia publishes. Its clocks and
-// its power were what the GPU drew at that moment; these are the limits, which
-// is what a constraint means and what does not change by itself.
+// its power were what the GPU drew at that moment; these are the limits, which a
+// constraint means and which do not change by themselves.
 func (a attributeSet) hashicorp(g hardware.GPU) {
 	a.number("power", g.PowerLimitWatts, structs.UnitW)
 	a.number("bar1", g.BAR1MiB, structs.UnitMiB)

@@ -161,8 +161,8 @@ func Changing(c *config.Config, l *registry.Registry, g hardware.GPU) bool {
 	})
 }
 
-// chooseSharing chooses between what the device was and what it shall be: a device in
-// use stays what it was, cordoned, until it is empty.
+// chooseSharing chooses between the recorded and the wanted sharing: a device in use
+// keeps the recorded one, cordoned, until it is empty.
 func (u *Unit) chooseSharing(r *registry.Record, wanted config.Sharing, waitsFor, cordon string) {
 	u.Cordon = cordon
 	switch {

@@ -32,7 +32,7 @@ func Crowded(c *config.Config, units []*Unit, machine hardware.Machine) []string
 }
 
 // Unmatched warns of what in a configuration concerns no GPU of the machine.
-// There is nothing to say before every GPU has told what it is: until then it is not
+// There is nothing to say before every GPU is in the registry: until then it is not
 // known which rule is for it.
 func Unmatched(c *config.Config, gpus []hardware.GPU, l *registry.Registry) []string {
 	if !l.Knows(gpus) {

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpu is one simulated GPU. It holds no state of its own: what can change is in
+// gpu is one simulated GPU. It holds no state of its own: all that can change is in
 // the control file and in the hardware's settings.
 type gpu struct {
 	nvml.Device // answers ERROR_NOT_SUPPORTED

@@ -79,9 +79,9 @@ func (c *census) count(u *plan.Unit, p hardware.Process, environ []byte) bool {
 	return true
 }
 
-// taskOf reads whose a process is and what it was given of a device, as Nomad wrote
-// it into the environment with which the process began. A program can lie about
-// it, so it serves to show and not to act.
+// taskOf reads the task of a process and its share of a device, as Nomad wrote both
+// into the environment with which the process began. A program can lie about both,
+// so they serve to show and not to act.
 func taskOf(environ []byte, uuid string) (gpu.Lease, gpu.Holding, bool) {
 	env, reserved := map[string]string{}, map[string]string{}
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {

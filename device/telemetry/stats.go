@@ -117,8 +117,8 @@ type occupant struct {
 	seat    *gpu.Seat // nil if no seat of it is known
 }
 
-// tenants finds the live task of each instance. Who has a lease comes last, and so before
-// the claim of a program's environment.
+// tenants finds the live task of each instance. Tasks with a lease come last, and so
+// replace the claims of programs' environments.
 func (m *Monitor) tenants() map[instanceKey]*occupant {
 	all, leases := map[instanceKey]*occupant{}, m.Meter.known()
 	for _, o := range append(m.look(leases).others, m.occupants(leases)...) {
