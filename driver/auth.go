@@ -104,8 +104,8 @@ func serverOf(host string) string {
 	return host
 }
 
-// fromDockerConfig reads a file such as ~/.docker/config.json anew each time, so
-// that a token which is refreshed there is used.
+// fromDockerConfig reads a file such as ~/.docker/config.json each time, so that a
+// token which is refreshed there is used.
 func fromDockerConfig(path, host string) (string, string, error) {
 	if path == "" {
 		return "", "", nil

@@ -117,7 +117,7 @@ func importArchive(ctx context.Context, client *runtime.Runtime, cfg *drivers.Ta
 var finalPullErrors = []error{runtime.ErrPullMissing, runtime.ErrPullDenied, runtime.ErrImageTooLarge, runtime.ErrLayerKind, runtime.ErrNotPossessed}
 
 // pull fetches an image. A registry that fails now may answer later, so its
-// errors are recoverable; what it refuses or lacks it will not have later.
+// errors are recoverable; its refusals, and images that it lacks, are final.
 func (d *Driver) pull(ctx context.Context, env environment, cfg *drivers.TaskConfig, config spec.Config, named reference.Named) (runtime.Image, error) {
 	ref := named.String()
 	idle, err := config.PullTimeout(env.settings.Policy)

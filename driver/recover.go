@@ -14,8 +14,8 @@ import (
 
 // RecoverTask takes up a task that an earlier process of the driver started. A
 // task that ended meanwhile is taken up too, so that its exit code is reported.
-// Only a task of which nothing can be known any more is an error, upon which
-// Nomad destroys the rest and starts it again.
+// Only a task whose fate cannot be known any more is an error, upon which Nomad
+// destroys the rest and starts it again.
 func (d *Driver) RecoverTask(handle *drivers.TaskHandle) error {
 	if handle == nil || handle.Config == nil {
 		return fmt.Errorf("recover task: the handle is empty")

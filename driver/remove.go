@@ -12,8 +12,8 @@ import (
 
 // remove deletes a container and all that belongs to it, under a context of its
 // own: it must also succeed when the call that needs it was canceled. Its record
-// goes after what is found by it alone; host resources without a container are found
-// by themselves.
+// goes after the resources found by it alone; host resources without a container are
+// found by themselves.
 func (d *Driver) remove(c *runtime.Container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -72,9 +72,9 @@ func (h *seatHost) MemoryLimit(leaseID string) (int64, error) {
 	return limit, err
 }
 
-// SetMemoryLimit changes it. Of swap the task keeps what it had. A limit below what the
-// task uses is refused, by the kernel or here where the kernel would kill it; files that
-// it has read do not count, since the kernel gives up their memory.
+// SetMemoryLimit changes it. The task keeps its swap. A limit below the task's use is
+// refused, by the kernel or here where the kernel would kill it; files that it has read
+// do not count, since the kernel gives up their memory.
 func (h *seatHost) SetMemoryLimit(leaseID string, limit int64) error {
 	l, err := h.lease(leaseID)
 	if err != nil {

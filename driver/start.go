@@ -103,7 +103,7 @@ func (d *Driver) adopt(ctx context.Context, cfg *drivers.TaskConfig, existing []
 
 // start runs a task, step by step. When a step fails, or the start is
 // canceled, it and those before are undone, the last first. A step that cannot be undone
-// keeps what was made before it: a container that cannot be removed keeps its lease.
+// keeps those before it: a container that cannot be removed keeps its lease.
 func (d *Driver) start(ctx context.Context, cfg *drivers.TaskConfig, existing []*runtime.Container) (*task, error) {
 	s, begin := &start{driver: d, cfg: cfg, existing: existing}, time.Now()
 	defer s.release()

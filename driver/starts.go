@@ -146,7 +146,7 @@ func (b *startBook) enter(ctx context.Context, cfg *drivers.TaskConfig) error {
 	return nil
 }
 
-// leave lets others work, while a start waits for what may take long, or when it is over.
+// leave lets others work, while a start waits for something slow, or when it is over.
 func (b *startBook) leave(cfg *drivers.TaskConfig) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

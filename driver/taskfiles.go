@@ -129,7 +129,7 @@ func (f *taskFiles) add(name string, h *rooted.Handle, b rooted.Binding) {
 	f.shown = append(f.shown, shownFile{name, h, b})
 }
 
-// close lets all files go; a container that was made keeps what it mounted.
+// close lets all files go; a container that was made keeps its mounts.
 func (f *taskFiles) close() {
 	for _, s := range f.shown {
 		_ = s.handle.Close()
@@ -166,8 +166,8 @@ func (f *taskFiles) openVolume(name string, m *drivers.MountConfig) error {
 	return checkPropagation(handle, stagePropagation(propagation))
 }
 
-// stagePropagation is what a stage needs for a container's mount to get what it
-// wants of the host's mounts.
+// stagePropagation is a stage's mount propagation, by the options of a container's
+// mount.
 func stagePropagation(options ...string) rooted.Propagation {
 	switch spec.PropagationOf(options) {
 	case "rshared":

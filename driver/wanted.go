@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/driver/clientstate"
 )
 
-// wantedPeriod is how often the driver looks whether Nomad still wants what is being
-// started. Most starts are over before that.
+// wantedPeriod is how often the driver looks whether Nomad still wants the tasks
+// being started. Most starts are over before that.
 const wantedPeriod = time.Second
 
 // wantedLoop ends the starts that are no longer wanted, until the driver ends.
@@ -41,8 +41,7 @@ func (d *Driver) wantedLoop() {
 	}
 }
 
-// endUnwanted cancels the starts of which Nomad's client wrote down that their task is to
-// end.
+// endUnwanted cancels the starts whose task is to end, as Nomad's client wrote down.
 func endUnwanted(path string, starting []*startInFlight) error {
 	view, err := clientstate.Read(path)
 	if err != nil {

@@ -3,11 +3,11 @@
 // Nomad 1.11 tells a driver nothing while StartTask runs: a job stop, a purge, a drain
 // or the death of a sibling cancel a context inside the client, and then the client
 // waits for StartTask to return. Neither StopTask nor DestroyTask is called, the request's
-// context lives on, and the allocation's directories stay. What does change, at once
-// and before anything else happens, is the client's database: the allocation that the
-// server sent is stored with its desired status, and the event that says that the task is
-// being killed is stored with the task. It is a file of the machine, so it needs no
-// address, no token and no network.
+// context lives on, and the allocation's directories stay. The client's database does
+// change, at once and before anything else happens: the allocation that the server sent is
+// stored with its desired status, and the event that says that the task is being killed is
+// stored with the task. It is a file of the machine, so it needs no address, no token and
+// no network.
 package clientstate
 
 import (
@@ -121,8 +121,8 @@ func read(path string) (_ *View, err error) {
 	return v, nil
 }
 
-// Where bbolt's two first pages, one of which names the last state, have the size of pages
-// and the number of the transaction.
+// Offsets of the page size and the transaction's number in bbolt's two first pages; one of
+// the two names the last state.
 const (
 	pageSizeAt    = 24
 	transactionAt = 64
@@ -196,8 +196,8 @@ func (v *View) Unwanted(alloc, task string) (reason string, err error) {
 	return reason, err
 }
 
-// decode reads a value, where there is one. What is not asked for is passed over, so that
-// fields which other versions of Nomad add do no harm.
+// decode reads a value, where there is one. Other fields are passed over, so that those
+// which other versions of Nomad add do no harm.
 func decode(text []byte, into any) error {
 	if text == nil {
 		return nil

@@ -175,7 +175,7 @@ type Settings struct {
 }
 
 // Parse checks every value; its error names all that are wrong, each with its key
-// and what is valid.
+// and its valid values.
 func (c Config) Parse() (Settings, error) {
 	var m spec.Mistakes
 	s := Settings{Config: c}

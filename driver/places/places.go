@@ -18,7 +18,7 @@ type Places struct {
 	changed chan struct{}
 }
 
-// New makes so many places; 0 is no limit.
+// New returns places with a limit; 0 is no limit.
 func New(limit int) *Places {
 	return &Places{limit: limit, taken: map[string]int{}, changed: make(chan struct{})}
 }

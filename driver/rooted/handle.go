@@ -57,8 +57,8 @@ func (h *Handle) control(do func(fd int) error) error {
 // Close lets the file go.
 func (h *Handle) Close() error { return h.file.Close() }
 
-// Child opens a file below a directory by the names on the way to it, of which
-// none may be a link. It is for names that Nomad made and tenants could replace.
+// Child opens a file below a directory by the names on the way to it; none may be a
+// link. It is for names that Nomad made and tenants could replace.
 func (h *Handle) Child(names ...string) (*Handle, error) {
 	at := h
 	for i, name := range names {

@@ -28,8 +28,8 @@ const (
 	// ownerLabel is on all that the driver makes in containerd but images, so
 	// that leftovers are found, after a reboot too.
 	ownerLabel = "io.nomad-gpu.owner"
-	// leaseExpiry ends the leases that keep containerd's garbage collector away
-	// from what is being fetched and unpacked, if no other client does.
+	// leaseExpiry ends the leases that keep containerd's garbage collector away from
+	// images being fetched and unpacked, if no other client does.
 	leaseExpiry = 24 * time.Hour
 )
 
@@ -52,8 +52,8 @@ func (r *Runtime) ownedLabels(labels map[string]string) map[string]string {
 	return all
 }
 
-// protect keeps what is made under the returned context until done is called with what
-// came of it. Of an image that is too large nothing stays: else one refused start
+// protect keeps all that is made under the returned context until done is called with
+// the outcome. Of an image that is too large nothing stays: else one refused start
 // after the other would fill the disk until containerd collects its garbage.
 func (r *Runtime) protect(ctx context.Context) (_ context.Context, done func(error), err error) {
 	if _, protected := leases.FromContext(ctx); protected {

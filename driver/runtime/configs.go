@@ -29,8 +29,8 @@ func (c *configs) get(key string) (ispec.ImageConfig, bool) {
 	return config, known
 }
 
-// put remembers a configuration of so many bytes. When there are too many, all of them
-// are read once more.
+// put remembers a configuration, unless its bytes are too many. When there are too
+// many, all of them are read once more.
 func (c *configs) put(key string, config ispec.ImageConfig, bytes int) {
 	if bytes > maxRememberedConfig {
 		return
@@ -43,7 +43,7 @@ func (c *configs) put(key string, config ispec.ImageConfig, bytes int) {
 	c.all[key] = config
 }
 
-// forget drops what is known of an image that is there no more.
+// forget drops the configurations of an image that is there no more.
 func (c *configs) forget(d digest.Digest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

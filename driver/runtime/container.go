@@ -65,8 +65,8 @@ type Container struct {
 	known   client.Container // nil until containerd was asked
 }
 
-// Unloaded is a container of which containerd is asked only when something is to be
-// done with it, because it is away now.
+// Unloaded is a container that is looked up only when it is used, because
+// containerd is away now.
 func (r *Runtime) Unloaded(id, image string, labels map[string]string, record []byte) *Container {
 	return &Container{ID: id, Image: image, Labels: labels, Record: record, runtime: r}
 }
@@ -170,7 +170,7 @@ func (r *Runtime) newContainer(ctx context.Context, n NewContainer, options []oc
 	)
 }
 
-// cleanupTimeout bounds what is done after a failure or a canceled call.
+// cleanupTimeout bounds the cleanup after a failure or a canceled call.
 const cleanupTimeout = 20 * time.Second
 
 func (r *Runtime) removeSnapshot(ctx context.Context, snapshotter, key string) error {
@@ -279,8 +279,8 @@ func (stdioPaths) Cancel()      {}
 func (stdioPaths) Wait()        {}
 func (stdioPaths) Close() error { return nil }
 
-// Start runs the container's process. What is to be done before is done when its control
-// group is there and nothing of it has run.
+// Start runs the container's process. It calls before once its control group is there
+// and nothing of it has run.
 func (c *Container) Start(ctx context.Context, stdio Stdio, before ...func(context.Context) error) error {
 	handle, err := c.handle(ctx)
 	if err != nil {

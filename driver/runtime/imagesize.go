@@ -86,7 +86,7 @@ func (r *Runtime) tooLarge() error {
 }
 
 // checkDescriptions refuses an image that containerd holds, by the sizes that its
-// blobs really have, before any of them is read. What is missing is not read either.
+// blobs really have, before any of them is read. A missing blob is not read either.
 func checkDescriptions(ctx context.Context, store content.Store, target ispec.Descriptor) error {
 	check := func(ctx context.Context, desc ispec.Descriptor) error {
 		info, err := store.Info(ctx, desc.Digest)

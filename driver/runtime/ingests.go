@@ -12,8 +12,8 @@ import (
 )
 
 // ownIngests is containerd's content store, in which each pull writes for itself.
-// Containerd's client names what it writes by its digest, and whoever else wants the
-// same layer waits until that writer has ended, for as long as its registry likes.
+// Containerd's client names an ingest by its digest, and any other pull of the same
+// layer waits until that writer has ended, for as long as its registry likes.
 type ownIngests struct{ content.Store }
 
 type ingestsKey struct{}
@@ -25,8 +25,8 @@ type ingests struct {
 	refs   []string
 }
 
-// withOwnIngests has what is written under the context be the pull's own; abort removes
-// what was written in part.
+// withOwnIngests gives a context ingests of its own; abort removes the unfinished
+// ones.
 func (r *Runtime) withOwnIngests(ctx context.Context) (_ context.Context, abort func()) {
 	all := &ingests{prefix: "pull-" + rand.Text() + "-"}
 	return context.WithValue(ctx, ingestsKey{}, all), func() {
@@ -35,7 +35,7 @@ func (r *Runtime) withOwnIngests(ctx context.Context) (_ context.Context, abort 
 		all.mu.Lock()
 		defer all.mu.Unlock()
 		for _, ref := range all.refs {
-			_ = r.client.ContentStore().Abort(ctx, ref) // what was written in whole is none any more
+			_ = r.client.ContentStore().Abort(ctx, ref) // a finished ingest is none any more
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (s *ownIngests) Writer(ctx context.Context, options ...content.WriterOpt) (
 }
 
 // onceEach has a handler see each part of an image once, however often the image names it.
-// Who comes second waits for what came of the first.
+// A second caller waits for the first one's result.
 func onceEach(next images.Handler) images.Handler {
 	type part struct {
 		digest digest.Digest

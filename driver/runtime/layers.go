@@ -23,7 +23,7 @@ var packings = []string{"", "gzip", "zstd"}
 
 // checkKind refuses a layer by its media type, before it is fetched. The driver unpacks
 // layers itself (see unpack.go), so what containerd's stream processors would make of an
-// encrypted one, with the node's keys, does not happen. What is no layer passes.
+// encrypted one, with the node's keys, does not happen. Other parts pass.
 func checkKind(desc ispec.Descriptor) error {
 	if !images.IsLayerType(desc.MediaType) {
 		return nil
@@ -39,7 +39,7 @@ func checkKind(desc ispec.Descriptor) error {
 	return fmt.Errorf("%w: layer %s: media type %q is not valid (%s)", ErrLayerKind, desc.Digest, desc.MediaType, valid)
 }
 
-// checkKinds refuses an image of which one part cannot be unpacked.
+// checkKinds refuses an image with a part that cannot be unpacked.
 func checkKinds(parts []ispec.Descriptor) error {
 	for _, part := range parts {
 		if err := checkKind(part); err != nil {

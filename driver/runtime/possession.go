@@ -47,7 +47,7 @@ func registriesOf(info content.Info) int {
 	return count
 }
 
-// ErrNotPossessed means that a registry names what it does not give.
+// ErrNotPossessed means that a registry names a part that it does not give.
 var ErrNotPossessed = errors.New("the registry names a part of the image that it does not give")
 
 // provingResolver is a resolver that knows which blobs its registry sent.
@@ -71,7 +71,7 @@ func (r *provingResolver) SetOptions(options ...transfer.ImageResolverOption) {
 	}
 }
 
-// Fetcher returns one that notes what it fetched.
+// Fetcher returns a fetcher that notes the blobs that were sent.
 func (r *provingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, error) {
 	fetcher, err := r.Resolver.Fetcher(ctx, ref)
 	if err != nil {

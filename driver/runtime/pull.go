@@ -194,7 +194,7 @@ func (m *meter) wait(change int) {
 	m.restart()
 }
 
-// restart begins the idle time anew; the caller holds the lock.
+// restart begins the idle time again; the caller holds the lock.
 func (m *meter) restart() { m.since, m.recent = time.Now(), 0 }
 
 func (m *meter) add(n int) {
@@ -285,9 +285,9 @@ func (b *meteredBody) Close() error {
 
 func (b *meteredBody) end() { b.over.Do(func() { b.meter.wait(-1) }) }
 
-// maxToken bounds what is read of an answer that is no part of an image: the tokens of
-// a registry's login, which the client reads into memory as a whole. It asks for them
-// without saying what it accepts.
+// maxToken bounds an answer that is no part of an image: the tokens of a registry's
+// login, which the client reads into memory as a whole. It asks for them without an
+// Accept header.
 const maxToken = 1 << 20
 
 // shortBody is an answer that ends with an error when it is too long.

@@ -128,8 +128,8 @@ func (r *Runtime) Snapshotters(ctx context.Context) ([]string, error) {
 }
 
 // Transient reports whether an error goes away by itself: containerd is away or too
-// busy to answer, or lost what it needed. Others say that something is wrong with
-// what it was asked.
+// busy to answer, a shim died, or a directory is left over. Others mean that the
+// request is wrong.
 func Transient(err error) bool {
 	return errors.Is(err, errShimLost) || leftDirectory(err) || errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || status.Code(err) == codes.Unavailable
 }

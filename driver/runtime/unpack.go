@@ -33,9 +33,9 @@ const (
 	leastFile = 4 << 10
 	// maxUnpacks is how many layers and archives are unpacked at once, on the whole node.
 	maxUnpacks = 8
-	// maxNames bounds what is remembered of a layer's files while it is unpacked: their
-	// names, and the attributes of directories. It is enough for two million files. Of the
-	// layers that are unpacked at the same time one may take more than manyNames.
+	// maxNames bounds the memory for a layer's files while it is unpacked: their names,
+	// and the attributes of directories. It is enough for two million files. Of the layers
+	// that are unpacked at the same time one may take more than manyNames.
 	maxNames  = 512 << 20
 	manyNames = 32 << 20
 	// rememberedFile is what a file takes of that beside its names.
@@ -67,7 +67,7 @@ func decompress(packed io.Reader) (io.ReadCloser, error) {
 	return zstdReader{decoder.IOReadCloser()}, nil
 }
 
-// zstdReader names what is wrong with a layer that needs too much memory.
+// zstdReader explains the error of a layer that needs too much memory.
 type zstdReader struct{ io.ReadCloser }
 
 func (r zstdReader) Read(p []byte) (int, error) {
@@ -78,8 +78,8 @@ func (r zstdReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// room is how much the layers of one image may still take. There is one for what lies
-// on disk and one for what is read, which differ by holes and by what is no file's.
+// room is how much the layers of one image may still take. It counts files on disk
+// and bytes read, which differ by holes and by bytes outside of files.
 type room struct {
 	limit        int64
 	files, bytes atomic.Int64
@@ -87,7 +87,7 @@ type room struct {
 
 type roomKey struct{}
 
-// withRoom makes what is unpacked under the context share one limit.
+// withRoom makes all layers unpacked under the context share one limit.
 func (r *Runtime) withRoom(ctx context.Context) context.Context {
 	return context.WithValue(ctx, roomKey{}, &room{limit: r.config.MaxUnpackedBytes})
 }
@@ -108,7 +108,7 @@ func (unpacker) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.O
 	return ispec.Descriptor{}, errdefs.ErrNotImplemented
 }
 
-// Apply unpacks a layer into a snapshot, and returns what it is without compression.
+// Apply unpacks a layer into a snapshot, and returns its plain descriptor.
 func (u unpacker) Apply(ctx context.Context, layer ispec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (ispec.Descriptor, error) {
 	give, err := u.runtime.unpackPlace(ctx)
 	if err != nil {
@@ -137,7 +137,8 @@ func (r *Runtime) unpackPlace(ctx context.Context) (give func(), err error) {
 	return r.unpacks.Take(ctx, of.namespace, of.job)
 }
 
-// padding reads what follows a tar's end, and refuses what is none of it.
+// padding reads the bytes after a tar's end, and refuses any but zeros, maxPadding
+// at most.
 func padding(plain io.Reader) error {
 	buffer := make([]byte, 32<<10)
 	for total := 0; ; {
@@ -250,7 +251,7 @@ func counted(ctx context.Context, left *room, names *names) archive.Filter {
 	}
 }
 
-// names are what is remembered of a layer's files.
+// names counts the memory for a layer's files.
 type names struct {
 	bytes int
 	// many is full while another layer has more than manyNames; nil for no bound.

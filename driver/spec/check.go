@@ -38,7 +38,7 @@ func (c Config) Check(policy Policy) error {
 	c.limits(&m)
 	_, err := c.GPURequest()
 	m.AddErr("gpu", err)
-	// What is no text is nothing else either.
+	// An option that is not valid text has no other mistake.
 	m.all = slices.DeleteFunc(m.all, func(mistake Mistake) bool {
 		return slices.ContainsFunc(texts.all, func(text Mistake) bool { return text.Key == mistake.option() })
 	})

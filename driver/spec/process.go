@@ -8,8 +8,8 @@ import (
 )
 
 // What the kernel takes when it starts a program, with the usual stack of 8 MiB:
-// in one argument or variable without the NUL behind it, and in all of them with
-// what it needs to find each.
+// in one argument or variable without the NUL behind it, and in all of them with a
+// NUL and a pointer for each.
 const (
 	maxText  = 128<<10 - 1
 	maxTexts = 2 << 20

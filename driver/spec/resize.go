@@ -7,10 +7,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
-// Resize is the share that a task on slices of one device has when it changes what it
-// asked for at its start. Counted is the share of that start: its guarantee is what the
-// cluster has counted, and the most. CeilingMilli is the operator's for the limit, 0 where
-// it is not known.
+// Resize is the share that a task on slices of one device has when it changes its request.
+// Counted is its share at the start: its guarantee is what the cluster has counted, and
+// the most. CeilingMilli is the operator's for the limit, 0 where it is not known.
 func Resize(now, counted gpu.Holding, ceilingMilli int64, state gpu.GPUState, want gpu.SelfResize) (gpu.Holding, error) {
 	if now.Mode != gpu.ModeSlice || len(now.Slices) == state.Slices {
 		return now, fmt.Errorf("resize: GPU %s cannot be resized (the task must hold a part of its slices)", now.UUID)

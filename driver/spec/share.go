@@ -25,8 +25,8 @@ const (
 	voidVisibility   = "void"
 )
 
-// GPURequest is the gpu block of a task: how it wants to use what it was given.
-// Zero means not set.
+// GPURequest is the gpu block of a task: how it wants to use its devices. Zero
+// means not set.
 type GPURequest struct {
 	MemoryMiB         int64
 	MemoryLimitMiB    int64
@@ -385,7 +385,7 @@ func (s *Share) addHAMi(hami *gpu.HAMiState, h gpu.Holding) {
 }
 
 // PreloadPath is the file by which a container's loader finds HAMi-core, and
-// PreloadContent what it says.
+// PreloadContent its text.
 const (
 	PreloadPath    = "/etc/ld.so.preload"
 	PreloadContent = hamiLibPath + "\n"
