@@ -75,7 +75,7 @@ func tooLong(what, name string) error {
 	return &Refusal{Status: unprocessable, Text: fmt.Sprintf("%s, %.40q..., has %d bytes: a job that asks for GPUs may have at most %d", what, name, len(name), LongestName)}
 }
 
-// CheckChildren refuses a parameterized job with GPUs of which Nomad would start more after a
+// CheckChildren refuses a parameterized job with GPUs where Nomad would start more after a
 // dispatch than was decided about then: it lets no dispatched job be changed, so that none of
 // that could wait or be taken back.
 func (j *Job) CheckChildren() error {

@@ -21,8 +21,8 @@ type decider struct {
 	groupAsk                      // narrowed to the nodes that it may go to
 	form     blocks.Placed        // where one alloc would go on an idle cluster
 	given    []admit.TaskDecision // the device blocks if they are not to change
-	// made is the room that is being made for what is held, which is kept for no other. It starts once all
-	// of that is there; until then it waits as before.
+	// made is the capacity being freed for this held group, which is kept for no other. The group starts
+	// once all of it is there; until then it waits as before.
 	made   []place.Usage
 	waited *admit.Hold
 	// grows is set where the job asks for more allocs than before.
@@ -82,7 +82,7 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 		return g, nil // it starts nothing more until its queue can pay
 	}
 	if !places(d.ask) {
-		_, err := payable(d.groupAsk, d.form, before) // of a periodic job all is decided anew
+		_, err := payable(d.groupAsk, d.form, before) // of a periodic job all is decided again
 		return g, err
 	}
 	g.Attempts.Nodes, g.Widened = nil, 0 // it may be another job, as far as Nomad looks at nodes
@@ -102,8 +102,8 @@ func (d *decider) redecide(was record.Group, before atOnce) (record.Group, error
 	return d.refill(g)
 }
 
-// underWay reports whether Nomad is about to place what was decided before. It is not
-// where the group was scaled down since.
+// underWay reports whether Nomad is about to place the earlier decision's allocs. It
+// is not where the group was scaled down since.
 func underWay(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) bool {
 	if j := tx.Job(key); j != nil {
 		if g := j.Group(a.Group); g != nil && g.Count < a.Count {
@@ -113,8 +113,8 @@ func underWay(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was *record.Group) b
 	return len(was.Assumed) > 0 && was.Ask.Count == a.Count && tx.Blocked(key) == nil
 }
 
-// refill places what is missing of a group, and of one that was held while something of it
-// ran, what that is to be replaced by.
+// refill places the missing allocs of a group. It replaces one that was held while
+// something of it ran.
 func (d *decider) refill(was record.Group) (record.Group, error) {
 	running := d.tx.Live(d.key, d.ask.Group)
 	if was.Decision.Hold != nil && running > 0 && (was.Replaces || besideRunning(d.tx, d.key, d.ask) > 0) {
@@ -123,7 +123,7 @@ func (d *decider) refill(was record.Group) (record.Group, error) {
 	return d.fill(was, start{allocs: max(0, d.ask.Count-running), running: running})
 }
 
-// replace places a group anew, in place of what runs of it.
+// replace places all of a group, in place of its running allocs.
 func (d *decider) replace(g record.Group) (record.Group, error) {
 	if n := besideRunning(d.tx, d.key, d.ask); n > 0 {
 		return d.fill(g, start{allocs: n, beside: runningCharge(d.tx, d.key, d.ask.Group)})
@@ -187,9 +187,9 @@ func mustWait(a groupAsk, g *record.Group, s start) (*admit.Hold, error) {
 }
 
 // placeAll places allocs one after the other and books each as assumed. It stops
-// where there is no room for the next, or, for a group of which nothing runs, only
-// such as is kept for others: then it returns for whom. The first takes the reservation if
-// there is one.
+// where there is no room for the next, or, for a group that runs nothing, only room that
+// is kept for others: then it returns for whom. The first takes the reservation if there
+// is one.
 func (d *decider) placeAll(s start) (units []blocks.Placed, kept *admit.Hold, err error) {
 	made := d.made
 	for i := range s.allocs {

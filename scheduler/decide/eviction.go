@@ -38,7 +38,7 @@ type Eviction struct {
 	// see one of them may not see the others.
 	Text string
 
-	// Room is where the one that waits goes; nil for what is held, which is let go once all
+	// Room is where the one that waits goes; nil for a held group, which is let go once all
 	// of its room is there, and its quota.
 	Room *Room
 }
@@ -126,8 +126,8 @@ func Evict(tx *state.Tx, key nomad.JobKey, g *record.Group, window *Window) *Evi
 	return e.unlessInVain(tx)
 }
 
-// withoutStopping takes what is about to end off the books: room that is being
-// made already need not be made again. The result puts it back.
+// withoutStopping takes stopping allocs off the books: room that is being made
+// already need not be made again. The result puts it back.
 func withoutStopping(tx *state.Tx) func() {
 	return tx.Without(tx.Stopping())
 }
@@ -162,7 +162,7 @@ func heldForTurn(g *record.Group) bool {
 	return g.Decision.Hold != nil && g.Decision.Hold.Kind == view.WaitsForPriority
 }
 
-// roomNow reports whether a node has room for a group beside what is stopping.
+// roomNow reports whether a node without stopping allocs has room for a group.
 func roomNow(tx *state.Tx, node string, g *record.Group) bool {
 	for a := range tx.AllocsOn(node) {
 		if a.Stopping {

@@ -18,10 +18,9 @@ import (
 // mostGroups bounds what one job has decided at once.
 const mostGroups = 500
 
-// Job decides about the asks of one job: what is to be recorded, and the answers in
-// the order of the asks. What it places is assumed from here on. When it fails,
-// everything is as it was. It goes on while inTime has no error: nothing else is decided
-// meanwhile.
+// Job decides about the asks of one job: the record, and the answers in the order of the
+// asks. Its placements are assumed from here on. When it fails, everything is as it was.
+// It goes on while inTime has no error: nothing else is decided meanwhile.
 func Job(inTime func() error, tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record) (*record.Record, []admit.Decision, error) {
 	rollback := tx.Savepoint(key)
 	next := record.New(key).Replacing(have)
@@ -76,8 +75,8 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	}
 	group := groupAsk{tx, key, a, q, parts}
 	was, known := group.known(have)
-	// What fell back is tried anew. What has ended stays as it is: with other preferences it would be
-	// another version for Nomad, which would run all of it again.
+	// A group that fell back is tried again. A group that has ended stays as it is: with other
+	// preferences it would be another version for Nomad, which would run all of it again.
 	same := known && was.FellBack.IsZero() && (tx.Alive(key, have) || tx.Ended(key) && was.Decision.Hold == nil) && !(a.Later && a.ByClock)
 	tx.ForgetGroup(key, a.Group)
 	if same {
@@ -102,8 +101,8 @@ func group(tx *state.Tx, key nomad.JobKey, a *admit.Ask, have *record.Record, be
 	return g, err
 }
 
-// Accepted notes that Nomad has taken a job, for people and for the core: what it
-// refused, to a caller who may not submit, does not count as demand.
+// Accepted notes that Nomad has taken a job, for people and for the core: one that
+// it refuses, because the caller may not submit, is no demand.
 func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 	tx.Settled(key)
 	r := tx.Record(key)
@@ -126,8 +125,8 @@ func Accepted(tx *state.Tx, key nomad.JobKey, asks []admit.Ask) {
 	tx.Changed()
 }
 
-// Learn makes the recorded asks the core's prior demand: what a cluster was asked
-// for is the best guess of what it will be asked for.
+// Learn makes the recorded asks the core's prior demand: the past demand of a
+// cluster is the best guess of its future demand.
 func Learn(tx *state.Tx) {
 	var history []place.Request
 	for _, key := range tx.Recorded() {
@@ -144,8 +143,7 @@ func Learn(tx *state.Tx) {
 	}
 }
 
-// demand is what an ask comes to; nothing where it asks for what is not allowed any
-// more.
+// demand is the parts of an ask; nothing where it is not allowed any more.
 func demand(tx *state.Tx, a *admit.Ask) []blocks.Part {
 	group, _ := newGroupAsk(tx, nomad.JobKey{}, a)
 	return group.parts

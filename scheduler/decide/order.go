@@ -47,8 +47,8 @@ func goesFirst(tx *state.Tx, waits, other quota.Turn) bool {
 }
 
 // goesBefore reports whether a group that waits goes before another one that asks for room: by the
-// order, but not where it would have to give the room back to the other one, as what is borrowed has
-// to what is guaranteed.
+// order, but not where it would have to give the room back to the other one, as borrowed room goes
+// back to guaranteed work.
 func (w *waiter) goesBefore(tx *state.Tx, a *admit.Ask, key nomad.JobKey) bool {
 	own := turnOf(tx, a)
 	switch {
@@ -101,7 +101,7 @@ func NewWindow(tx *state.Tx) *Window {
 }
 
 // gangNodes are the nodes to keep for what a gang that waits for room needs of a group, with
-// as many of its allocs on each as could go there; none where that is more than so many, or
+// as many of its allocs on each as could go there; none where those are more than most, or
 // where it rests or its room is on its way.
 func gangNodes(tx *state.Tx, g *record.Group, w waiter, kept map[string]bool, most int) (list []waiter) {
 	left := g.Ask.Together() - tx.Live(w.key, w.group)
@@ -136,9 +136,9 @@ func (w *Window) holds(key nomad.JobKey, group string) bool {
 }
 
 // overtaken is the group that goes before another one, which Nomad would start in
-// its room; nil for none. What is held already stays so until its turn is next,
-// whichever of the two Nomad would start: else all that wait would be let go, and held
-// again, whenever the order changes.
+// its room; nil for none. A held group stays so until its turn is next, whichever of
+// the two Nomad would start: else all that wait would be let go, and held again,
+// whenever the order changes.
 func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *waiter {
 	if w.holds(key, g.Ask.Group) {
 		return nil
@@ -152,7 +152,7 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 	for i := range w.waiters {
 		first := &w.waiters[i]
 		rank := tx.PriorityOf(first.key)
-		// What is let go is registered anew, and with that at the end of Nomad's order.
+		// A group that is let go is registered again, and so at the end of Nomad's order.
 		before := first.held || tx.Queued(key) < tx.Queued(first.key)
 		preferred := held || first.gang || g.Ask.Priority > rank || g.Ask.Priority == rank && before
 		if first.key == key || !preferred || !first.goesBefore(tx, &g.Ask, key) {
@@ -168,8 +168,8 @@ func (w *Window) overtaken(tx *state.Tx, key nomad.JobKey, g *record.Group) *wai
 	return nil
 }
 
-// Overtakes reports whether Nomad would start a group of which nothing runs before
-// one whose turn it is.
+// Overtakes reports whether Nomad would start a group that runs nothing before one
+// whose turn it is.
 func (w *Window) Overtakes(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	return tx.Live(key, g.Ask.Group) == 0 && w.overtaken(tx, key, g) != nil
 }

@@ -34,7 +34,7 @@ func leastCost(tx *state.Tx, parts []blocks.Part) place.Charge {
 }
 
 // quotaHold is the hold of a group whose queue cannot pay now for what all allocs cost that start;
-// nil where it can. What it could never pay for is refused.
+// nil where it can. A cost that it could never pay is refused.
 func quotaHold(a groupAsk, all place.Charge, s start) (*admit.Hold, error) {
 	if why := a.tx.NeverInQuota(a.queue.Name, all); why != "" {
 		return nil, admit.Forbidden("group %q: %s", a.ask.Group, why)

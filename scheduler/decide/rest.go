@@ -13,11 +13,11 @@ import (
 
 // Nomad may not start what there is room for: a port is taken, a driver or a volume is
 // missing. The service does not see such reasons and would try for ever, at the cost of
-// what is stopped and evicted meanwhile. So each attempt that came to nothing is
-// counted, with what Nomad said, and the next one waits longer. It leaves out the node of
-// the one before: at most one attempt in a day is in vain there.
+// allocs stopped and evicted meanwhile. So each attempt that came to nothing is counted,
+// with what Nomad said, and the next one waits longer. It leaves out the node of the one
+// before: at most one attempt in a day is in vain there.
 
-// SentBack is the hold of a gang of which Nomad started only a part.
+// SentBack is the hold of a gang that Nomad started only in part.
 func SentBack(started int, of *admit.Ask, why string) string {
 	text := fmt.Sprintf("Nomad started %d of its %d allocs, which start together", started, of.Together())
 	if why != "" {
@@ -70,14 +70,15 @@ func roomMade(tx *state.Tx, key nomad.JobKey, g *record.Group, node string) reco
 	return next
 }
 
-// inVain reports whether the last attempt started nothing of what has waited ever since.
+// inVain reports whether the last attempt started none of the allocs that have waited
+// ever since.
 func inVain(tx *state.Tx, key nomad.JobKey, g *record.Group) bool {
 	b := tx.Blocked(key)
 	return b != nil && b.Missing[g.Ask.Group] >= g.Attempts.Missing && b.Since.Before(g.Attempts.At)
 }
 
 // triedInVain is where room was made for a group and Nomad did not start it, although no other
-// took the room. Of what was held nothing is known: Nomad did not look for room for it.
+// took the room. Of held groups nothing is known: Nomad did not look for room for them.
 func triedInVain(tx *state.Tx, key nomad.JobKey, g *record.Group) map[string]record.Tried {
 	var nodes map[string]record.Tried
 	for id, t := range g.Attempts.Nodes {

@@ -14,19 +14,19 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
-// Revision is a change of what was decided about a registered job. Only what
-// Nomad changes in place is touched, unless nothing of the group runs.
+// Revision is a change of the decision about a registered job. Only what Nomad
+// changes in place is touched, unless nothing of the group runs.
 type Revision struct {
 	Group string
 	// Retry places again what waits.
 	Retry bool
 	// Widen replaces its candidates, on which Nomad did not start it.
 	Widen bool
-	// Align brings the record and what is registered together.
+	// Align brings the record and the registered job together.
 	Align bool
 	// Prefer is a node where room is being made for an alloc of the group.
 	Prefer string
-	// Room is what is made there, where it is known; see Eviction.
+	// Room is the room made there, where it is known; see Eviction.
 	Room *Room
 	// RoomMade is the room that is made for all of a group that is held, and of its gang; none:
 	// the revision is another one.
@@ -56,8 +56,8 @@ type Revised struct {
 	Record, Job bool
 }
 
-// Revise changes what was decided about a job, whose asks were read from Nomad just
-// now. The group, and with it its gang where that starts or waits as one, is decided
+// Revise changes the decision about a job whose asks were read from Nomad just now.
+// The group, and with it its gang where that starts or waits as one, is decided
 // about; the others stay.
 func Revise(tx *state.Tx, key nomad.JobKey, asks []admit.Ask, have *record.Record, r Revision) (Revised, error) {
 	rollback, first := tx.Savepoint(key), r
@@ -191,8 +191,8 @@ func reviseGroup(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group,
 	return g, err
 }
 
-// waitsOn reports whether a child goes on to wait for what it was born to wait for. Then it stays as
-// it is registered: Nomad forgets whose child it is when it is registered again.
+// waitsOn reports whether a child goes on with the wait that it was born with. Then it stays as it
+// is registered: Nomad forgets whose child it is when it is registered again.
 func waitsOn(tx *state.Tx, key nomad.JobKey, a *admit.Ask, g *record.Group) bool {
 	if j := tx.Job(key); j == nil || j.Parent == "" || a.Was == nil || g.Decision.Hold == nil {
 		return false
@@ -210,7 +210,7 @@ func exclude(g *record.Group, nodes []string, whom string) {
 	g.Assumed = slices.DeleteFunc(slices.Clone(g.Assumed), func(u place.Usage) bool { return slices.Contains(nodes, u.NodeID) })
 }
 
-// retry decides anew about a group that waits, and tells of it when it need not
+// retry decides again about a group that waits, and tells of it when it need not
 // wait any more.
 func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (record.Group, error) {
 	g, err := reconsider(tx, key, a, was, nil)
@@ -225,7 +225,7 @@ func retry(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group) (reco
 }
 
 // reconsider decides about a group that waits as if it came now. Its device blocks
-// are only written anew while nothing of it runs. With a window it is a trial: of the
+// are rewritten only while nothing of it runs. With a window it is a trial: of the
 // answer only the hold counts.
 func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, window *Window) (record.Group, error) {
 	group, err := newGroupAsk(tx, key, a)
@@ -247,7 +247,7 @@ func reconsider(tx *state.Tx, key nomad.JobKey, a *admit.Ask, was record.Group, 
 	return d.refill(was)
 }
 
-// promisedTo is what is promised to one group.
+// promisedTo is the room promised to one group.
 func promisedTo(key nomad.JobKey, group string, promises []Promise) (list []place.Usage) {
 	for _, p := range promises {
 		if p.Job == key && p.Group == group {

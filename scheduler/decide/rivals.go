@@ -55,10 +55,10 @@ const mostRivals = 100
 // 8 processors each.
 const mostAtOnce = 20
 
-// rivals are the groups that wait for room too and could take what is made. Nomad goes by the priority
+// rivals are the groups that wait for room too and could take the room made. Nomad goes by the priority
 // of jobs alone, and knows of no queue that takes back its own: so these are all with the same or a
-// higher priority. To what is held until all of its room is there, each that waits comes first. Of what has
-// a lower priority otherwise, those are kept off that Nomad evaluates at the same time, or that need
+// higher priority. A group held until all of its room is there ranks behind every waiting group. Of what
+// has a lower priority otherwise, those are kept off that Nomad evaluates at the same time, or that need
 // only a part of the room, which is there before the rest.
 func rivals(tx *state.Tx, e *Eviction) (list []Rival) {
 	var lower []*state.Waiting
@@ -99,8 +99,8 @@ func rivals(tx *state.Tx, e *Eviction) (list []Rival) {
 	return list
 }
 
-// aboutToWait are groups that do not wait yet: they are being evicted for another job, and what has to go
-// of them has not ended. All that have a lower priority are best effort, as those that wait.
+// aboutToWait are groups that do not wait yet: they are being evicted for another job, and their evicted
+// allocs have not ended. All that have a lower priority are best effort, as those that wait.
 func aboutToWait(tx *state.Tx, e *Eviction) (list []*state.Waiting) {
 	for _, key := range tx.KeptOff() {
 		for _, a := range tx.AllocsOf(key) {

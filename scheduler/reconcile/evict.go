@@ -14,7 +14,7 @@ import (
 
 // evict makes room for a waiting alloc, in an order in which the room cannot
 // go astray. Nothing is done on a belief: the node's allocs are read again
-// first, since Nomad does not tell of each that goes.
+// first, since Nomad does not tell of all that go.
 //
 //  1. the room is booked for the one that waits, so that no admission takes it;
 //  2. its job is made to prefer the node;

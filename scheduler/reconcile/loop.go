@@ -25,19 +25,19 @@ type Actor interface {
 	Allocs(ctx context.Context, nodeID string) ([]*nomad.Alloc, uint64, error)
 }
 
-// Decider records what is decided; *leader.Decider does.
+// Decider records decisions; *leader.Decider does.
 type Decider interface {
 	Revise(ctx context.Context, asks []admit.Ask, r decide.Revision) ([]admit.Decision, error)
 	Settle(ctx context.Context, asks []admit.Ask, decisions []admit.Decision, accepted bool)
 }
 
-// Keeper keeps what is stored in step with time; *leader.Decider does.
+// Keeper keeps stored data in step with time; *leader.Decider does.
 type Keeper interface {
 	// Expire ends promises and reservations whose time is up.
 	Expire(ctx context.Context) error
-	// Purge deletes what is stored of jobs that are gone.
+	// Purge deletes decisions about jobs that are gone.
 	Purge(ctx context.Context) error
-	// Save stores what was done.
+	// Save stores the actions since the last time.
 	Save(ctx context.Context) error
 }
 
@@ -58,11 +58,11 @@ type Loop struct {
 	Actor   Actor
 	Config  func() *config.Config
 	Logger  hclog.Logger
-	// Audit writes what was done into the audit log; nil for none.
+	// Audit writes events into the audit log; nil for none.
 	Audit func(view.Event)
 
 	skip     map[string]time.Time // jobs that could not be helped, until when
-	failing  map[string]failure   // what could not be done, by what it was
+	failing  map[string]failure   // failures, by the attempted action
 	limiter  *rate.Limiter
 	balanced time.Time // when moves were looked for last
 	fitted   uint64    // the version of the state for which it was worked out what would start now
@@ -107,7 +107,7 @@ func (l *Loop) begin() {
 	l.limiter = rate.NewLimiter(perSecond(perMinute), perMinute)
 }
 
-// round does what is due now.
+// round does all work that is due now.
 func (l *Loop) round(ctx context.Context) {
 	l.State.Do((*state.Tx).Account)
 	l.report("forget expired reservations", l.Keeper.Expire(ctx))
@@ -171,7 +171,7 @@ func (l *Loop) sayWhatFits() {
 }
 
 // show writes something down for people. Where nothing else has changed since the state had
-// that version, what was worked out for it stands for the new one too.
+// that version, its forecast stands for the new one too.
 func (l *Loop) show(tx *state.Tx, since uint64, write func()) (asItWas bool) {
 	asItWas = tx.Version() == since
 	write()
@@ -181,8 +181,7 @@ func (l *Loop) show(tx *state.Tx, since uint64, write func()) (asItWas bool) {
 	return asItWas
 }
 
-// tell writes down what was done: into the audit log, and where the next leader
-// finds it.
+// tell writes new events into the audit log, and where the next leader finds them.
 func (l *Loop) tell(ctx context.Context) error {
 	var untold []view.Event
 	l.State.Do(func(tx *state.Tx) { untold = tx.TakeUntold() })
@@ -234,7 +233,7 @@ func (l *Loop) reconcile(ctx context.Context, item *Item) bool {
 	return changed && err == nil
 }
 
-// Hold has a registered group wait, of which nothing runs.
+// Hold makes a registered group without running allocs wait.
 func (l *Loop) Hold(ctx context.Context, namespace, jobID, group string, hold admit.Hold) error {
 	_, err := l.revise(ctx, nomad.JobKey{Namespace: namespace, ID: jobID}, decide.Revision{Group: group, Hold: &hold})
 	return err
@@ -262,8 +261,8 @@ func (l *Loop) revise(ctx context.Context, key nomad.JobKey, r decide.Revision) 
 	return err == nil, err
 }
 
-// report logs what could not be done, once for each reason: what is tried again every
-// few seconds would fill the log.
+// report logs a failure, once for each reason: one that recurs every few seconds
+// would fill the log.
 func (l *Loop) report(what string, err error) {
 	if err == nil {
 		delete(l.failing, what)

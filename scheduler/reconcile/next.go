@@ -30,8 +30,8 @@ type Item struct {
 // Nomad may be about to place it.
 const settled = 2 * time.Second
 
-// Finder finds what is not as it should be. It remembers what was looked for in
-// vain, and is used by one goroutine.
+// Finder finds the next thing to put right. It remembers fruitless searches, and is
+// used by one goroutine.
 type Finder struct {
 	tried  map[question]trial
 	window *decide.Window // of this call of Next; see turns
@@ -45,7 +45,7 @@ type Finder struct {
 // NewFinder returns a finder that has looked for nothing yet.
 func NewFinder() *Finder { return &Finder{tried: map[question]trial{}} }
 
-// question is what was looked for, for a group or for all that are alike.
+// question is the kind and the subject of a search: a group, or all that are alike.
 type question struct {
 	what look
 	who  string
@@ -59,7 +59,7 @@ const (
 	lookForStart
 	lookForQuota
 	lookForVictims
-	lookForOther // room than what is kept, for what is held for its turn
+	lookForOther // room than the kept one, for groups held for their turn
 )
 
 // trial is when something was looked for in vain, and in which epoch.
@@ -72,13 +72,13 @@ type trial struct {
 // Thousands may wait for a reason that only Nomad knows, and are not all registered again at once.
 const widenEvery = time.Second
 
-// retryAfter is how long what was looked for in vain is not looked for again while
-// nothing changes that could make a difference, other than time.
+// retryAfter is the back-off after a fruitless search while nothing changes that
+// could make a difference, other than time.
 const retryAfter = 5 * time.Second
 
-// who is for whom something is looked for: a group, with all that are alike where it is
-// one of those and nothing of its job runs. What was not found for the first of them, in the
-// order of what waits, is not found for the others either.
+// who is the subject of a search: a group, with all that are alike where it is one of those
+// and nothing of its job runs. A search in vain for the first of them, in waiting order, is
+// in vain for the others too.
 func who(tx *state.Tx, w *state.Waiting) string {
 	if w.Alike == "" || len(tx.AllocsOf(w.Job)) > 0 {
 		return w.Turn.ID
@@ -103,9 +103,8 @@ func (f *Finder) forgetTrials(tx *state.Tx) {
 }
 
 // Next returns the next thing to do about a job that skip does not name. Nil means
-// that everything that waits has to wait. What is let go comes before what needs
-// evictions, of which there are none without mayEvict; each in the order of what
-// waits.
+// that everything that waits has to wait. Groups to let go come before groups that
+// need evictions, which need mayEvict; each in waiting order.
 func (f *Finder) Next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 	if tx.Ready() != nil {
 		return nil
@@ -164,8 +163,8 @@ func (f *Finder) next(tx *state.Tx, skip map[string]bool, mayEvict bool) *Item {
 // looks for something else: Nomad may start children of many periodic jobs faster than that.
 const alignsInARow = 10
 
-// others looks for what comes last: nodes that groups get back, system groups that may spread, queues
-// above their limit, gangs of which only a part runs, and evictions.
+// others looks for the last things to do: nodes that groups get back, system groups that may spread,
+// queues above their limit, gangs that run only in part, and evictions.
 func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, mayEvict bool) *Item {
 	if item := reopen(tx, skip); item != nil {
 		return item
@@ -182,8 +181,8 @@ func (f *Finder) others(tx *state.Tx, waiting []*state.Waiting, skip map[string]
 	return firstOf(tx, waiting, skip, f.evict)
 }
 
-// firstOf is the first thing to do for what waits. What is not registered as it was
-// decided is left to drifted.
+// firstOf is the first thing to do for a waiting group. Jobs not registered as
+// decided are left to drifted.
 func firstOf(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool, find func(*state.Tx, *record.Group, *state.Waiting) *Item) *Item {
 	for _, w := range waiting {
 		r := tx.Record(w.Job)
@@ -227,7 +226,7 @@ func (f *Finder) letGo(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 
 // fallsBack finds a group that has waited for GPUs as long as it is to. One that was changed
 // around the service, and could never have them, falls back as well. One whose record is lost
-// does so where it cannot be recorded anew; without the service's marks, Nomad alone places it.
+// does so where it cannot be recorded; without the service's marks, Nomad alone places it.
 func fallsBack(tx *state.Tx, waiting []*state.Waiting, skip map[string]bool) *Item {
 	for _, w := range waiting {
 		r, known := tx.Record(w.Job), false
@@ -315,7 +314,7 @@ func (f *Finder) waitsForQuotaNow(tx *state.Tx, g *record.Group, w *state.Waitin
 	return false
 }
 
-// evict finds what has to go for a group that waits for room, or, in its own queue,
+// evict finds the victims for a group that waits for room, or, in its own queue,
 // for quota.
 func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	q := question{lookForVictims, who(tx, w)}
@@ -349,7 +348,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	}
 	var e *decide.Eviction
 	tx.Try(func() {
-		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // what is held is let go as one
+		if hold != nil && (g.Ask.Gang || w.Missing > 1) { // a held group is let go as one
 			e = decide.EvictForAll(tx, w.Job, g, f.turns(tx))
 		} else {
 			e = decide.Evict(tx, w.Job, g, f.turns(tx))
@@ -360,8 +359,8 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 		f.noteVain(tx, q)
 		return nil
 	}
-	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // what is stopping leaves enough
-		if hold == nil { // what is held is let go when it is there
+	if len(e.Victims) == 0 && len(e.Yielding) == 0 { // stopping allocs leave enough
+		if hold == nil { // a held group is let go when the room is there
 			for _, p := range e.Promises {
 				p.Assume(tx)
 			}
@@ -375,7 +374,7 @@ func (f *Finder) evict(tx *state.Tx, g *record.Group, w *state.Waiting) *Item {
 	return item
 }
 
-// madeFor is the revision of a group that room is made for: what is held is let go once all of its
+// madeFor is the revision of a group that room is made for: a held one is let go once all of its
 // room is there.
 func madeFor(group string, e *decide.Eviction) decide.Revision {
 	if e.Room == nil {
@@ -384,8 +383,8 @@ func madeFor(group string, e *decide.Eviction) decide.Revision {
 	return decide.Revision{Group: group, Prefer: e.Room.Node(), Room: e.Room}
 }
 
-// takeQuota names the quota that victims give up: what they hold counts for a bound of
-// what waits for it.
+// takeQuota names the quota that victims give up: the queue whose limit bounds
+// theirs and the waiting one.
 func takeQuota(tx *state.Tx, e *decide.Eviction) {
 	var queues []string
 	for _, p := range e.Promises {

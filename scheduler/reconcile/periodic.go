@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/scheduler/state"
 )
 
-// Nomad starts the children of periodic jobs whatever their queue holds. Each that is too much is
-// brought back, but holds its GPUs until it has stopped, and by then the clock may have started the
-// next. So after the first one the job itself bears a hold, with which its children are born.
+// Nomad starts the children of periodic jobs whatever their queue holds. Each child above the limit
+// is brought back, but holds its GPUs until it has stopped, and by then the clock may have started
+// the next. So after the first one the job itself bears a hold, with which its children are born.
 
 // recent is for how long what Nomad started may be why a queue is above its limit, also where
 // something else is to stop for it.
@@ -65,8 +65,8 @@ func inPlaceOfOne(tx *state.Tx, a *nomad.Alloc) bool {
 	return slices.ContainsFunc(tx.AllocsOf(a.Key()), func(other *nomad.Alloc) bool { return other.Stopping && other.Group == a.Group })
 }
 
-// parentOfExcess finds the periodic job of a child that will be brought back: it looks at what is, in
-// the order of [tooMuch].
+// parentOfExcess finds the periodic job of a child that will be brought back: it looks at the
+// queue's holders, in the order of [tooMuch].
 func parentOfExcess(tx *state.Tx, skip map[string]bool, queue string) *Item {
 	defer tx.Without(leaving(tx))()
 	for _, u := range tx.HoldersIn(queue, func(key nomad.JobKey) bool { return mayHold(tx, key) }) {

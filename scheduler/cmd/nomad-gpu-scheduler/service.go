@@ -47,7 +47,7 @@ type service struct {
 	watcher *nomad.Watcher
 	store   record.Store
 	lock    *nomad.Lock
-	loaded  atomic.Bool // what is stored is known: set while this replica decides
+	loaded  atomic.Bool // the stored state is known: set while this replica decides
 	state   *state.State
 	decider *leader.Decider
 	loop    *reconcile.Loop
@@ -233,7 +233,7 @@ func (s *service) View() (*view.Cluster, error) { return s.views.View() }
 
 // Leader returns where the replica that decides is reached, and whether this
 // is it. The address is empty while no replica decides, as a new leader does not
-// before it has read what is stored.
+// before it has read the stored state.
 func (s *service) Leader() (address string, self bool) {
 	if s.lock.Leading() && !s.loaded.Load() {
 		return "", false
@@ -259,7 +259,7 @@ func (s *service) run(ctx context.Context, l net.Listener) error {
 		group.Go(func() error { s.books.keeper.Run(ctx); return nil })
 	}
 	err := group.Wait()
-	s.finish(ctx) // what was answered after the term had ended
+	s.finish(ctx) // decisions answered after the term had ended
 	s.traces.Close()
 	if s.books != nil {
 		err = errors.Join(err, s.books.store.Close())
@@ -294,10 +294,10 @@ func (s *service) lead(ctx context.Context) {
 	<-done
 }
 
-// lastRecords is how long a replica that stops leading has to record what it decided last.
+// lastRecords is how long a replica that stops leading has to record its last decisions.
 const lastRecords = 5 * time.Second
 
-// finish waits until what was decided last is recorded.
+// finish waits until the last decisions are recorded.
 func (s *service) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
 	defer cancel()
@@ -306,7 +306,7 @@ func (s *service) finish(ctx context.Context) {
 	}
 }
 
-// loadRetry is the pause before a new leader asks again for what is stored.
+// loadRetry is the pause before a new leader asks again for the stored state.
 const loadRetry = 100 * time.Millisecond
 
 // term is one time of leading. It begins with what earlier leaders decided,

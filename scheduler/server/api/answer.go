@@ -41,7 +41,7 @@ type Failure struct {
 	Success bool     `json:"success"` // always false
 	Error   string   `json:"error"`
 	Details []string `json:"details,omitempty"`
-	// WouldFit is what there would be room for now, where there is none for what was asked.
+	// WouldFit is a smaller ask that would start now, where this one has no room.
 	WouldFit *view.Fits `json:"would_fit,omitempty"`
 }
 
@@ -58,7 +58,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // describe finds the status of an error. An unforeseen one is the
-// service's fault, and its text may name what is no caller's business.
+// service's fault, and its text may name internal matters.
 func describe(err error) *problem {
 	var known *problem
 	var refusal *admit.Refusal
