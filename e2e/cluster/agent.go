@@ -148,7 +148,7 @@ func (n *Node) WaitNode(ctx context.Context, wanted func(*api.Node) bool) error 
 	}
 }
 
-// unknown reports whether Nomad does not know what it was asked for.
+// unknown reports whether Nomad answered 404, not found.
 func unknown(err error) bool {
 	var refused api.UnexpectedResponseError
 	return errors.As(err, &refused) && refused.StatusCode() == http.StatusNotFound

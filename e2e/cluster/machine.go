@@ -117,7 +117,7 @@ func (m *machine) start(log string, env []string, argv ...string) (<-chan struct
 	}
 	ended := make(chan struct{})
 	go func() {
-		// Its exit code is nsenter's; the log says what was wrong.
+		// Its exit code is nsenter's; the log has the error.
 		_ = cmd.Wait()
 		close(ended)
 	}()

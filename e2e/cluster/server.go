@@ -63,7 +63,7 @@ func (c *Cluster) startServers(ctx context.Context) error {
 // Log returns where the server writes.
 func (s *Server) Log() string { return filepath.Join(s.dir, "nomad.log") }
 
-// PowerOn boots the server's machine and starts Nomad with what it has on disk.
+// PowerOn boots the server's machine and starts Nomad with its data on disk.
 func (s *Server) PowerOn(ctx context.Context) (err error) {
 	o := s.cluster.options
 	if s.machine, err = bootMachine(ctx, filepath.Join(o.Bin, "e2e"), s.dir, o.Detached); err != nil {

@@ -1,5 +1,5 @@
 // Command demo runs the jobs of examples/ on a real Nomad with a real containerd
-// and shows who got which part of which GPU, as the plugins recorded it and as
+// and shows which part of each GPU a task got, as the plugins recorded it and as
 // the containers saw it. The placement service runs beside it, for the last job.
 //
 //	demo          start, run, show, clean up

@@ -49,8 +49,8 @@ func printBars(c *cluster.Cluster) error {
 	return nil
 }
 
-// bar draws a device: one shade per holder, dots for what is free. Slices are
-// all alike, so each holder's are drawn side by side.
+// bar draws a device: one shade per holder, dots for the free rest. Slices are all
+// alike, so each holder's are drawn side by side.
 func bar(s gpu.GPUState, leases []gpu.Lease) (drawing, holders string) {
 	shades := []rune("█▓▒░")
 	var cells []rune

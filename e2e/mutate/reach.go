@@ -40,9 +40,9 @@ type reached struct {
 	Lines map[string][][2]int
 }
 
-// findReach runs every test alone, to see which lines of some packages it reaches, and keeps in
-// file what it learned; a test that is there already is not run again, and those that
-// match leaveOut are not run at all.
+// findReach runs every test alone, to see which lines of some packages it reaches, and keeps
+// the result in file; a test that is there already is not run again, and those that match
+// leaveOut are not run at all.
 func findReach(packages []string, tests, file string, leaveOut *regexp.Regexp) (*reach, error) {
 	r := &reach{tests: tests, ByTest: map[string]reached{}}
 	if text, err := os.ReadFile(file); err == nil {

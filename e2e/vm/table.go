@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// table is a file with what was last seen of each step, as a table in Markdown. Runs take
+// table is a file with the last result of each step, as a table in Markdown. Runs take
 // hours and choose their steps, so every step is entered when it has ended, and the other
 // lines stay.
 type table struct{ path string }

@@ -87,8 +87,8 @@ type MPSState struct {
 	// Priorities says whether programs can have one (CUDA_MPS_CLIENT_PRIORITY).
 	Priorities bool `json:"priorities,omitempty"`
 	// Fault is set while a fatal error of one client keeps the server from taking
-	// others: the programs of all tasks on it have lost what they had on the GPU.
-	// FaultOf is the lease of the task whose program it was, empty where it is unknown.
+	// others: the programs of all tasks on it have lost their data on the GPU. FaultOf
+	// is the lease of the task whose program it was, empty where it is unknown.
 	Fault   *Fault `json:"fault,omitempty"`
 	FaultOf string `json:"fault_of,omitempty"`
 	// Partitioning is set where every task has multiprocessors of its own.

@@ -20,7 +20,7 @@ const (
 	wordsOfTheREADME = 900
 	wordsForUsers    = 45_000 // README.md, CHANGELOG.md and docs, without docs/design
 	wordsInAll       = 65_000 // the same with docs/design
-	headlessComments = 300    // lines of Go comments
+	headlessComments = 100    // lines of Go comments
 )
 
 // forUsers says that a document is for people who use the product, not change it.

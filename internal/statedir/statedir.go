@@ -1,5 +1,5 @@
 // Package statedir keeps the state files through which the device plugin and
-// the task driver of one node tell each other what is true now.
+// the task driver of one node tell each other their present state.
 //
 //	<dir>/gpus/<uuid>.json     device → driver   gpu.GPUState, one per GPU or MIG instance
 //	<dir>/usage.json           device → driver   gpu.Usage, what every task was measured to use
@@ -10,8 +10,8 @@
 //	<dir>/cdi/                 device → driver   CDI specs that the device plugin generated
 //
 // Each file has one writer, is replaced as a whole (temporary file, fsync,
-// rename) and can be read at any moment. The directory belongs in /run: what it
-// says holds for one boot, and files of another boot ID count as absent.
+// rename) and can be read at any moment. The directory belongs in /run: its content
+// holds for one boot, and files of another boot ID count as absent.
 package statedir
 
 import (
