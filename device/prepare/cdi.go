@@ -161,9 +161,9 @@ func (c *cdiSpecs) input(uuids []string) string {
 	return fmt.Sprintf("%d %s", c.breaks, strings.Join(uuids, " "))
 }
 
-// prepareCDI gives the units the names by which container runtimes know them.
-// Without one, or with one that names missing files, no container can
-// start: that is a fault.
+// prepareCDI gives the units the names by which container runtimes know them. Without one,
+// or with one that names missing files, no container of our driver can start: that is a
+// fault where the driver is.
 func (p *Preparer) prepareCDI(units []*plan.Unit) {
 	for _, c := range p.cdi {
 		p.prepareCDIOf(c, slices.DeleteFunc(slices.Clone(units), func(u *plan.Unit) bool { return u.GPU.Vendor != c.vendor }))
@@ -187,11 +187,14 @@ func (p *Preparer) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 		_, failure = p.background.do("cdi of "+c.vendor, c.input(uuids), retryInterval, func() error { return c.generate(uuids) })
 		p.Report("cdi of "+c.vendor, failure)
 	}
+	needed := p.driverWasHere()
 	for _, u := range units {
 		n, known := names[u.UUID]
 		u.CDI = n.name
 		switch {
 		case !slices.Contains(uuids, u.UUID):
+		case !needed && (n.err != nil || failure != nil):
+			u.CDI = ""
 		case n.err != nil:
 			action := "it is made again every minute; see the plugin's log"
 			if n.operators {
@@ -205,4 +208,12 @@ func (p *Preparer) prepareCDIOf(c *cdiSpecs, units []*plan.Unit) {
 			u.Unsettled = true
 		}
 	}
+}
+
+// driverWasHere reports whether the task driver has run since the machine booted. It alone
+// needs CDI: docker, podman and raw_exec have ways of their own to a device. It refuses
+// tasks without a CDI name, so nothing starts before the fault is told.
+func (p *Preparer) driverWasHere() bool {
+	_, err := p.State.DriverCounts()
+	return !errors.Is(err, statedir.ErrNotFound)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/device/fleet"
 	"github.com/nomad-gpu/nomad-gpu/device/nvidia"
 	"github.com/nomad-gpu/nomad-gpu/device/plan"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // specOf is a source that knows some devices; what it hands to containers are the
@@ -121,6 +122,9 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 		p := testPreparer(t, testConfig(t, ""), &fleet.Platform{}, nil)
 		source := &specOf{dir: driver, known: []string{testUUID(0)}}
 		p.cdi = []*cdiSpecs{{vendor: "nvidia", source: source, ourDir: ours}}
+		if err := p.State.WriteDriverCounts(gpu.NewDriverCounts()); err != nil {
+			t.Fatal(err)
+		}
 		// look makes passes until there is nothing more to do, and returns the unit.
 		look := func() *plan.Unit {
 			var u *plan.Unit
@@ -162,6 +166,34 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 		}
 		if u := look(); len(u.Faults) != 0 || source.count != 4 {
 			t.Errorf("with the spec gone: %v, made %d times", u.Faults, source.count)
+		}
+	})
+}
+
+// On a node without the task driver nothing needs CDI: its GPUs are well without.
+func TestCDIIsMissedOnlyWhereTheDriverIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := testPreparer(t, testConfig(t, ""), &fleet.Platform{}, nil)
+		p.cdi = []*cdiSpecs{{vendor: "nvidia", source: &specOf{}, ourDir: t.TempDir()}}
+		look := func() *plan.Unit {
+			var u *plan.Unit
+			for range 3 {
+				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: p.Config.Fallback}
+				p.faults.begin()
+				p.prepareCDI([]*plan.Unit{u})
+				p.faults.end()
+				synctest.Wait()
+			}
+			return u
+		}
+		if u := look(); len(u.Faults) != 0 || u.CDI != "" || u.Unsettled {
+			t.Errorf("without the driver: %v, %q, unsettled %v", u.Faults, u.CDI, u.Unsettled)
+		}
+		if err := p.State.WriteDriverCounts(gpu.NewDriverCounts()); err != nil {
+			t.Fatal(err)
+		}
+		if u := look(); len(u.Faults) != 1 || u.Faults[0].Code != "cdi-not-ready" {
+			t.Errorf("with the driver: %v", u.Faults)
 		}
 	})
 }
