@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 )
 
 // StartClient starts the node's Nomad client, and waits until Nomad may place
@@ -187,23 +188,39 @@ func tail(log string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// FreePorts finds ports of the loopback that are free. They lie below
-// those that the kernel gives to outgoing connections, which would else take
-// one before its program does.
+// FreePorts finds ports of the loopback that are free, and keeps them from other tests, in
+// this process and in others, until the process ends. They lie below those that the kernel
+// gives to outgoing connections, which would else take one before its program does.
 func FreePorts(count int) ([]int, error) {
 	const first, behind = 20000, 32768
 	var ports []int
 	for tries := 0; len(ports) < count; tries++ {
 		port := first + rand.IntN(behind-first)
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		err := claim(port)
 		if errors.Is(err, syscall.EADDRINUSE) && tries < 1000 {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
-		defer listener.Close()
 		ports = append(ports, port)
 	}
 	return ports, nil
+}
+
+// claim takes a port that nothing listens on. The claim is a Unix socket of that name, which
+// the kernel gives to one process and takes back when that ends.
+func claim(port int) error {
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	err = unix.Bind(socket, &unix.SockaddrUnix{Name: fmt.Sprintf("@nomad-gpu-port-%d", port)})
+	if err == nil {
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return listener.Close()
+		}
+	}
+	return errors.Join(err, unix.Close(socket))
 }
