@@ -125,18 +125,7 @@ func TestBrokenCDISpecIsAFaultAndMadeAgain(t *testing.T) {
 		if err := p.State.WriteDriverCounts(gpu.NewDriverCounts()); err != nil {
 			t.Fatal(err)
 		}
-		// look makes passes until there is nothing more to do, and returns the unit.
-		look := func() *plan.Unit {
-			var u *plan.Unit
-			for range 3 {
-				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: p.Config.Fallback}
-				p.faults.begin()
-				p.prepareCDI([]*plan.Unit{u})
-				p.faults.end()
-				synctest.Wait()
-			}
-			return u
-		}
+		look := func() *plan.Unit { return lookForCDI(p) }
 		if u := look(); u.CDI != "nomad-gpu/nvidia="+testUUID(0) || len(u.Faults) != 0 || source.count != 1 {
 			t.Errorf("at first: %q, %v, made %d times", u.CDI, u.Faults, source.count)
 		}
@@ -175,17 +164,7 @@ func TestCDIIsMissedOnlyWhereTheDriverIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := testPreparer(t, testConfig(t, ""), &fleet.Platform{}, nil)
 		p.cdi = []*cdiSpecs{{vendor: "nvidia", source: &specOf{}, ourDir: t.TempDir()}}
-		look := func() *plan.Unit {
-			var u *plan.Unit
-			for range 3 {
-				u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: p.Config.Fallback}
-				p.faults.begin()
-				p.prepareCDI([]*plan.Unit{u})
-				p.faults.end()
-				synctest.Wait()
-			}
-			return u
-		}
+		look := func() *plan.Unit { return lookForCDI(p) }
 		if u := look(); len(u.Faults) != 0 || u.CDI != "" || u.Unsettled {
 			t.Errorf("without the driver: %v, %q, unsettled %v", u.Faults, u.CDI, u.Unsettled)
 		}
@@ -196,4 +175,17 @@ func TestCDIIsMissedOnlyWhereTheDriverIs(t *testing.T) {
 			t.Errorf("with the driver: %v", u.Faults)
 		}
 	})
+}
+
+// lookForCDI makes passes until there is nothing more to do, and returns the unit.
+func lookForCDI(p *Preparer) *plan.Unit {
+	var u *plan.Unit
+	for range 3 {
+		u = &plan.Unit{UUID: testUUID(0), GPU: testGPU(testUUID(0), 0), Sharing: p.Config.Fallback}
+		p.faults.begin()
+		p.prepareCDI([]*plan.Unit{u})
+		p.faults.end()
+		synctest.Wait()
+	}
+	return u
 }

@@ -137,19 +137,26 @@ func TestCDISpec(t *testing.T) {
 	}
 }
 
-// What NVML says of a process's use of compute for a minute after its last kernel:
-// samples stay in the driver's buffer, so idleness is told by their time stamps alone.
-func TestUtilizationAfterAKernel(t *testing.T) {
-	g := idle(t)
+// inLibrary is a GPU as NVML itself has it, without the plugin.
+func inLibrary(t *testing.T, uuid string) nvml.Device {
+	t.Helper()
 	library := driver().Library()
 	if ret := library.Init(); ret != nvml.SUCCESS {
 		unavailable(t, "NVML cannot be asked: %v", ret)
 	}
 	t.Cleanup(func() { library.Shutdown() })
-	d, ret := library.DeviceGetHandleByUUID(g.UUID)
+	d, ret := library.DeviceGetHandleByUUID(uuid)
 	if ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
+	return d
+}
+
+// What NVML says of a process's use of compute for a minute after its last kernel:
+// samples stay in the driver's buffer, so idleness is told by their time stamps alone.
+func TestUtilizationAfterAKernel(t *testing.T) {
+	g := idle(t)
+	d := inLibrary(t, g.UUID)
 	ask := func(since uint64) (words string, newest uint64) {
 		samples, ret := d.GetProcessUtilization(since)
 		for _, s := range samples {
@@ -195,15 +202,7 @@ func TestTheStateOfAShell(t *testing.T) {
 // What NVML's less usual calls answer on this driver.
 func TestCallsOfNVML(t *testing.T) {
 	g := idle(t)
-	library := driver().Library()
-	if ret := library.Init(); ret != nvml.SUCCESS {
-		unavailable(t, "NVML cannot be asked: %v", ret)
-	}
-	t.Cleanup(func() { library.Shutdown() })
-	d, ret := library.DeviceGetHandleByUUID(g.UUID)
-	if ret != nvml.SUCCESS {
-		t.Fatal(ret)
-	}
+	d := inLibrary(t, g.UUID)
 	temperature, ret := d.GetTemperature(nvml.TEMPERATURE_GPU)
 	figure(t, "GetTemperature: %d, %v", temperature, ret)
 	newer, ret := d.GetTemperatureV().V1()
