@@ -40,24 +40,12 @@ var multiUserFlags = []string{"-multiuser-server", "--multiuser-server", "-M"}
 // again there to mount what the daemon sees (see Exec). That is its own directory in
 // the place of the gate's, and as /dev/shm one which its clients share and whose
 // size is limited (see limitShm), or the host's with tasks that share that.
-func (c control) start(ctx context.Context) (process, error) {
-	attempts := [][]string{{"-d"}}
-	if c.multiUser {
-		attempts = nil
-		for _, flag := range multiUserFlags {
-			attempts = append(attempts, []string{"-d", flag})
-		}
-		// Drivers that know none of them serve one user at a time.
-		attempts = append(attempts, []string{"-d"})
-	}
+func (c control) start(ctx context.Context, speaks dialect) (process, error) {
 	if err := c.dirs.clearPipes(); err != nil {
 		return process{}, err
 	}
 	var problem error
-	for _, args := range attempts {
-		if c.static {
-			args = append(args, staticFlag)
-		}
+	for _, args := range speaks.options() {
 		problem = c.launch(ctx, args)
 		if errors.Is(problem, mpsctl.ErrTimeout) || ctx.Err() != nil {
 			break

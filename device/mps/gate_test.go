@@ -327,7 +327,7 @@ func TestDaemonWithoutAGateIsReplacedWhenNoTaskIsThere(t *testing.T) {
 	if err := c.limitShm(process{}); err != nil {
 		t.Fatal(err)
 	}
-	started, err := c.start(t.Context())
+	started, err := c.start(t.Context(), legacy{control: c})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,8 @@ type keeper struct {
 	intervals intervals
 	now       func() time.Time
 	changed   func()
+	// speaks is how the daemon that lives is spoken to; only run's goroutine uses it.
+	speaks dialect
 
 	mu     sync.Mutex
 	spec   Spec
@@ -124,7 +126,7 @@ func (k *keeper) acquire(ctx context.Context) error {
 		}
 		strange = k.control.dirs.shmNames()
 		k.log.Info("starting MPS control daemon", "device", k.control.uuid)
-		if found, err = k.control.start(ctx); err != nil {
+		if found, err = k.control.start(ctx, k.legacy()); err != nil {
 			return err
 		}
 	}
@@ -138,19 +140,15 @@ func (k *keeper) acquire(ctx context.Context) error {
 	}
 	spec := k.wanted()
 	k.control.partitioned = staticDaemon(found.PID)
-	server, err := k.prepare(ctx, spec)
+	k.speaks = k.legacy()
+	can, err := k.speaks.prepare(ctx, spec)
 	if err != nil {
 		return k.replaceIfEmpty(err)
 	}
-	priorities, err := k.control.knows(ctx, "get_default_client_priority")
-	if err != nil {
+	if can.partitioning, err = k.partitioning(ctx, &daemon, can.server); err != nil {
 		return k.replaceIfEmpty(err)
 	}
-	partitioning, err := k.partitioning(ctx, &daemon, server)
-	if err != nil {
-		return k.replaceIfEmpty(err)
-	}
-	k.markReady(daemon, spec, features{multiUser: multiUserServer(server), priorities: priorities, partitioning: partitioning})
+	k.markReady(daemon, spec, can)
 	return nil
 }
 
@@ -166,59 +164,6 @@ func (k *keeper) separate(ctx context.Context, all ...process) {
 				"device", k.control.uuid, "pid", p.PID, "error", err)
 		}
 	}
-}
-
-// prepare gives the daemon its limits, starts its server where there is none,
-// and gives that its limits too. It returns the server that takes clients.
-func (k *keeper) prepare(ctx context.Context, spec Spec) (int, error) {
-	if err := k.control.confirmLimits(ctx, daemonLimits, spec); err != nil {
-		if err := k.control.setLimits(ctx, daemonLimits, spec); err != nil {
-			return 0, err
-		}
-	}
-	server, err := k.control.server(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return server, k.judge(ctx, server, func(quiet int64) error {
-		if err := k.control.awaitClients(ctx, server, quiet); err != nil {
-			return err
-		}
-		limits := serverLimits(server)
-		err := k.control.confirmLimits(ctx, limits, spec)
-		if err == nil || errors.Is(err, mpsctl.ErrNoServer) {
-			return err
-		}
-		if err := k.control.setLimits(ctx, limits, spec); err != nil {
-			return err
-		}
-		k.log.Info("the running MPS server has other limits now; programs that it serves already keep theirs", "device", k.control.uuid, "server", server)
-		return nil
-	})
-}
-
-// confirm asks whether all is as prepare left it.
-func (k *keeper) confirm(ctx context.Context, spec Spec) error {
-	if err := k.control.confirmLimits(ctx, daemonLimits, spec); err != nil {
-		return err
-	}
-	servers, err := k.control.Servers(ctx)
-	if err != nil {
-		return err
-	}
-	if len(servers) == 0 {
-		return errServerEnded
-	}
-	server := servers[len(servers)-1]
-	return k.judge(ctx, server, func(quiet int64) error {
-		if err := k.control.takesClients(ctx, server, quiet); err != nil {
-			return err
-		}
-		if known := k.current().Server; known != 0 && known != server {
-			return errPartitionsLost
-		}
-		return k.control.confirmLimits(ctx, serverLimits(server), spec)
-	})
 }
 
 // replaceIfEmpty ends a daemon that does not answer time and again, if no task can
@@ -344,7 +289,7 @@ func (k *keeper) question(ctx context.Context, failures int) (int, error) {
 		err = k.openGate(ctx)
 	}
 	if err == nil {
-		err = k.confirm(ctx, k.wanted())
+		err = k.speaks.confirm(ctx, k.wanted(), k.current().Server)
 	}
 	if ctx.Err() != nil {
 		return failures, ctx.Err()
@@ -433,12 +378,6 @@ func (k *keeper) want(s Spec) {
 	case k.reload <- struct{}{}:
 	default:
 	}
-}
-
-// features are what not every branch has.
-type features struct {
-	multiUser, priorities bool
-	partitioning          Partitioning
 }
 
 // markReady notes that a daemon and its server have confirmed their limits,

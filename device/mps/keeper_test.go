@@ -327,8 +327,8 @@ func TestDaemonAndServerAreConfirmed(t *testing.T) {
 	} {
 		k := idleKeeper(t)
 		k.control.Control = limitsScript(t, tc.answers).Control
-		k.daemon.Server, k.health.served = tc.server, 77
-		err := k.confirm(t.Context(), Spec{UUID: device, MemoryMiB: 8192, Percent: 80})
+		k.health.served = 77
+		err := k.legacy().confirm(t.Context(), Spec{UUID: device, MemoryMiB: 8192, Percent: 80}, tc.server)
 		if tc.says == "" && err != nil || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -370,7 +370,7 @@ func TestServerIsJudgedByWhatItDid(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(k.control.dirs.log, serverLog), []byte(log), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		err := k.judge(t.Context(), tc.server, func(int64) error { return tc.err })
+		err := k.legacy().judge(t.Context(), tc.server, func(int64) error { return tc.err })
 		var not *serverError
 		if errors.As(err, &not); fmt.Sprint(err) != cmp.Or(tc.want, "<nil>") || not != nil && not.state != tc.state {
 			t.Errorf("%s: %v, %+v", name, err, not)

@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-gpu/nomad-gpu/internal/mpsctl"
 )
 
-// serverHealth is what a keeper saw of its daemon's servers.
+// serverHealth is what was seen of a daemon's servers.
 type serverHealth struct {
 	// served is the process ID of the last server that took clients, latest the length of
 	// server.log when that was seen, and quiet the length when it was seen before: a server
@@ -33,24 +33,24 @@ var (
 // judge looks at a server, and tells one that cannot start from one that a program has
 // brought into FAULT. The daemon lists the former in FAULT too, until it has ended; the
 // latter has served before, or lives on.
-func (k *keeper) judge(ctx context.Context, server int, look func(quiet int64) error) error {
-	latest, served := k.control.dirs.size(serverLog), k.health.served == server
-	err := look(k.health.quiet)
+func (l legacy) judge(ctx context.Context, server int, look func(quiet int64) error) error {
+	latest, served := l.dirs.size(serverLog), l.health.served == server
+	err := look(l.health.quiet)
 	var not *serverError
 	switch {
 	case err == nil:
-		k.health = serverHealth{served: server, quiet: k.health.latest, latest: latest}
+		*l.health = serverHealth{served: server, quiet: l.health.latest, latest: latest}
 	case errors.Is(err, mpsctl.ErrNoServer) && served:
 		return errServerEnded
 	case errors.Is(err, mpsctl.ErrNoServer):
-		k.control.awaitEnd(ctx, server) // it may be about to say why
-		return k.control.notStarted(server)
+		l.awaitEnd(ctx, server) // it may be about to say why
+		return l.notStarted(server)
 	case !errors.As(err, &not):
-	case not.state == ServerFault && !served && k.control.awaitEnd(ctx, server):
-		return k.control.notStarted(server)
-	case not.state == ServerInitializing && k.health.starting != server:
-		k.health.starting, k.health.since = server, k.now()
-	case not.state == ServerInitializing && k.now().Sub(k.health.since) > maxInitializing:
+	case not.state == ServerFault && !served && l.awaitEnd(ctx, server):
+		return l.notStarted(server)
+	case not.state == ServerInitializing && l.health.starting != server:
+		l.health.starting, l.health.since = server, l.now()
+	case not.state == ServerInitializing && l.now().Sub(l.health.since) > maxInitializing:
 		return errInitializing
 	}
 	return err
