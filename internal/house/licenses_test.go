@@ -25,8 +25,11 @@ type listed struct {
 // dependencies are all packages that a program is made of.
 func dependencies(t *testing.T, program string) (all []listed) {
 	t.Helper()
-	list := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports", "./"+program)
+	list := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports", module+program)
 	list.Dir = root
+	if strings.HasPrefix(program, "lab/") {
+		list.Dir = filepath.Join(root, "lab")
+	}
 	out, err := list.Output()
 	if err != nil {
 		t.Fatalf("list what %s is made of: %v", program, err)
@@ -63,7 +66,7 @@ func TestBusinessSourcePackagesAreListed(t *testing.T) {
 	text := read(t, "docs/design/licenses.md")
 	ours := map[string][]string{} // of their packages, by which of ours they are imported
 	for program, free := range map[string]bool{
-		"scheduler/cmd/nomad-gpu-scheduler": true, "scheduler/cmd/gpu-sim": true, "plugin/nomad-gpu-self": true,
+		"scheduler/cmd/nomad-gpu-scheduler": true, "lab/cmd/gpu-sim": true, "plugin/nomad-gpu-self": true,
 		"plugin/nomad-device-gpu": false, "plugin/nomad-driver-containerd": false, "plugin/nomad-gpu-doctor": false,
 	} {
 		bound := map[string]bool{}

@@ -76,6 +76,9 @@ func (r release) bill() error {
 			return err
 		}
 		for _, module := range info.Deps {
+			if module.Replace != nil && module.Replace.Version == "" {
+				continue // it lies in this repository
+			}
 			if module.Replace != nil {
 				module = module.Replace
 			}

@@ -29,7 +29,7 @@ func TestTheBuildSetsTheVersionOfEveryProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"plugin/nomad-device-gpu", "plugin/nomad-driver-containerd", "scheduler/cmd/nomad-gpu-scheduler", "scheduler/cmd/gpu-sim"} {
+	for _, program := range []string{"plugin/nomad-device-gpu", "plugin/nomad-driver-containerd", "scheduler/cmd/nomad-gpu-scheduler", "cmd/gpu-sim"} {
 		t.Run(path.Base(program), func(t *testing.T) {
 			if out, err := exec.Command("go", "run", "-ldflags", linkerFlags(string(plan), program), "./testdata/print").Output(); err != nil || string(out) != "9.8.7" {
 				t.Errorf("it says %q, %v; built by\n%s", out, err, plan)

@@ -7,13 +7,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -115,54 +115,37 @@ func exportTo(t *testing.T, dir string, now time.Time, h http.Handler) (code int
 	return exitOK, strings.Join([]string{done.NodesFile, done.TasksFile}, " "), ""
 }
 
-// What is exported is what gpu-sim reads.
-func TestExportIsWhatTheSimulatorReads(t *testing.T) {
+// exportedLines are the lines of a file that was exported, without their header.
+func exportedLines(t *testing.T, dir, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")[1:]
+}
+
+func TestExportHasWhatRanRunsAndWaits(t *testing.T) {
 	noon, dir := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC), t.TempDir()
 	code, _, stderr := exportTo(t, dir, noon.Add(250*time.Second), exportCluster(noon))
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	open := func(name string) *os.File {
-		f, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		return f
+	if got := exportedLines(t, dir, "nodes.csv"); !slices.Equal(got, []string{"gpu-1,64000,262144,2,A100,3072"}) {
+		t.Errorf("nodes %q", got)
 	}
-	nodes, err := sim.ReadNodes(open("nodes.csv"))
-	if err != nil || len(nodes) != 1 || nodes[0] != (sim.Node{Name: "gpu-1", CPUMilli: 64000, MemoryMiB: 262144, GPUs: 2, Model: "A100", GPUMemoryMiB: 3072}) {
-		t.Errorf("nodes %+v, %v", nodes, err)
+	want := []string{
+		"ended,default/train,500,256,1,666,666,,0.000,100,0,0,60,",
+		"runs,default/train,500,256,1,1000,1000,,50.000,200,0,0,60,", // longer than those of its job that have ended
+		"long,default/other,500,256,1,1000,1000,,60.000,190,0,0,50,",
+		"host,default/web,500,256,0,0,0,,70.000,10,0,0,50,",
+		"default/train/g/0,default/train,700,300,1,333,333,,90.000,100,0,0,60,", // as long as those of its job
+		"default/train/g/1,default/train,700,300,1,333,333,,90.000,100,0,0,60,",
+		"default/pair/g/0,default/pair,700,300,2,1000,1000,,95.000,55,0,0,60,", // as long as those of all jobs
+		"default/own/g/0,default/own,700,300,1,666,666,,99.000,55,0,0,60,",
 	}
-	tasks, err := sim.ReadTasks(open("tasks.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	type line struct {
-		name        string
-		arrive, run float64
-		cpu         int64
-		gpus        int
-		milli       int64
-	}
-	var got []line
-	for _, task := range tasks {
-		got = append(got, line{task.Name, task.ArriveSecond, task.RunSeconds, task.CPUMilli, task.GPUs, task.GPUMilli})
-	}
-	want := []line{
-		{"ended", 0, 100, 500, 1, 666},
-		{"runs", 50, 200, 500, 1, 1000}, // longer than those of its job that have ended
-		{"long", 60, 190, 500, 1, 1000},
-		{"host", 70, 10, 500, 0, 0},
-		{"default/train/g/0", 90, 100, 700, 1, 333}, // as long as those of its job
-		{"default/train/g/1", 90, 100, 700, 1, 333},
-		{"default/pair/g/0", 95, 55, 700, 2, 1000}, // as long as those of all jobs
-		{"default/own/g/0", 99, 55, 700, 1, 666},
-	}
-	for i := range max(len(got), len(want)) {
-		if i >= len(got) || i >= len(want) || got[i] != want[i] {
-			t.Fatalf("tasks %+v, want %+v", got, want)
-		}
+	if got := exportedLines(t, dir, "tasks.csv"); !slices.Equal(got, want) {
+		t.Errorf("tasks:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

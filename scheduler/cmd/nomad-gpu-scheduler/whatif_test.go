@@ -8,16 +8,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/ledger"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/view"
 )
 
@@ -111,68 +110,19 @@ func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-func readExported[T any](t *testing.T, dir, name string, read func(*os.File) (T, error)) T {
-	t.Helper()
-	f, err := os.Open(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	out, err := read(f)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return out
-}
-
 // A task arrives when its job was submitted, however long the service held it or Nomad found
-// no room, with what its queue and its job say.
+// no room, with what its queue and its job say. The laboratory reads these files in its tests.
 func TestExportHasWhatTasksWaitedFor(t *testing.T) {
 	h, dir := newHeld(), t.TempDir()
 	if code, _, stderr := exportTo(t, dir, h.at(300), h); code != exitOK {
 		t.Fatal(stderr)
 	}
-	tasks := readExported(t, dir, "tasks.csv", func(f *os.File) ([]sim.Task, error) { return sim.ReadTasks(f) })
-	want := []sim.Task{
-		{Name: "first", CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 500, Models: []string{"A100"}, RunSeconds: 100, Priority: 60, Queue: "team", MinRunSeconds: 120},
-		{Name: "old", ArriveSecond: 5, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, RunSeconds: 10, Priority: 50, Queue: "team", MinRunSeconds: 120},
-		{Name: "held", ArriveSecond: 10, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"A100"}, RunSeconds: 100, Priority: 60, Queue: "team", MinRunSeconds: 120},
-		{Name: "blocked", ArriveSecond: 20, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"T4"}, RunSeconds: 100, Priority: 30, Queue: "guests"},
-		{Name: "again", ArriveSecond: 149, CPUMilli: 500, MemoryMiB: 256, GPUs: 1, GPUMilli: 1000, GPUMemoryMilli: 1000, Models: []string{"A100"}, RunSeconds: 50, Priority: 60, Queue: "team", MinRunSeconds: 120},
-		{Name: "default/waits/g/0", ArriveSecond: 220, CPUMilli: 700, MemoryMiB: 300, GPUs: 1, GPUMilli: 900, GPUMemoryMilli: 250, RunSeconds: 60, LimitSeconds: 60, Priority: 60, Queue: "team", MinRunSeconds: 120},
-	}
-	for i := range max(len(tasks), len(want)) {
-		if i >= len(tasks) || i >= len(want) || !reflect.DeepEqual(tasks[i], want[i]) {
-			t.Fatalf("task %d: got\n%+v\nwant\n%+v", i, tasks, want)
-		}
-	}
-	quotas := readExported(t, dir, "quotas.csv", func(f *os.File) ([]place.Queue, error) { return sim.ReadQueues(f) })
-	if len(quotas) != 2 || quotas[1] != (place.Queue{Name: "team", GuaranteeMilli: 2000, LimitMilli: 2000}) {
-		t.Errorf("quotas %+v", quotas)
-	}
-}
-
-// What if the queue had one GPU instead of two: tasks of an exported cluster wait for it.
-func TestQuotasChangeTheWaitsOfAnExportedCluster(t *testing.T) {
-	h, dir := newHeld(), t.TempDir()
-	if code, _, stderr := exportTo(t, dir, h.at(300), h); code != exitOK {
-		t.Fatal(stderr)
-	}
-	nodes := readExported(t, dir, "nodes.csv", func(f *os.File) ([]sim.Node, error) { return sim.ReadNodes(f) })
-	tasks := readExported(t, dir, "tasks.csv", func(f *os.File) ([]sim.Task, error) { return sim.ReadTasks(f) })
-	at := slices.IndexFunc(tasks, func(t sim.Task) bool { return t.Name == "old" })
-	for limit, want := range map[int64]float64{2000: 0, 1000: 305} { // milli, and how long a task waits that comes after those of higher priority
-		p, err := sim.NewPlanned(nodes, tasks, place.PolicyBalanced, place.DefaultWeights())
+	for _, name := range []string{"nodes.csv", "tasks.csv", "quotas.csv"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := sim.Live(nodes, tasks, p, sim.LiveOptions{Queue: true, All: true, Quotas: []place.Queue{{Name: "team", GuaranteeMilli: limit, LimitMilli: limit}, {Name: "guests"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := r.Starts[at].Second - tasks[at].ArriveSecond; got != want {
-			t.Errorf("with %d milli it waits %v s, want %v: %+v", limit, got, want, r.Starts)
-		}
+		golden.Compare(t, "export/"+name, string(text))
 	}
 }
 
@@ -202,7 +152,7 @@ func TestExportReadsTheLedger(t *testing.T) {
 		row("held", "GPU-n1", 102, 202, nil), // Nomad knows more of it
 	}}
 	h.texts["/api/v1/gpu/ledger"] = report
-	write := func(from string) []sim.Task {
+	write := func(from string) []string {
 		t.Helper()
 		service := httptest.NewServer(h)
 		defer service.Close()
@@ -211,34 +161,35 @@ func TestExportReadsTheLedger(t *testing.T) {
 		if _, err := o.export(); err != nil {
 			t.Fatal(err)
 		}
-		return readExported(t, dir, "tasks.csv", func(f *os.File) ([]sim.Task, error) { return sim.ReadTasks(f) })
+		return exportedLines(t, dir, "tasks.csv")
 	}
 	plain := write("")
 	tasks := write(from.Format(time.RFC3339))
-	want := []sim.Task{
-		{Name: "resident", CPUMilli: 800, MemoryMiB: 400, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 500, RunSeconds: 100, Priority: 70, Queue: "team", MinRunSeconds: 120},
-		{Name: "waited", ArriveSecond: 150, CPUMilli: 800, MemoryMiB: 400, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 500, RunSeconds: 200, Priority: 70, Queue: "team", MinRunSeconds: 120},
-		{Name: "pair", ArriveSecond: 300, CPUMilli: 800, MemoryMiB: 400, GPUs: 2, GPUMilli: 1000, GPUMemoryMilli: 1000, RunSeconds: 200, Priority: 70, Queue: "team", MinRunSeconds: 120},
-		{Name: "(hidden)-4", ArriveSecond: 600, GPUs: 1, GPUMilli: 250, GPUMemoryMilli: 250, RunSeconds: 100, Priority: 50, MinRunSeconds: 60},
+	want := []string{
+		"resident,default/month,800,400,1,250,500,,0.000,100,0,120,70,team",
+		"waited,default/month,800,400,1,250,500,,150.000,200,0,120,70,team",
+		"pair,default/month,800,400,2,1000,1000,,300.000,200,0,120,70,team",
+		"(hidden)-4,(hidden)/(hidden),0,0,1,250,250,,600.000,100,0,60,50,",
 	}
-	if len(tasks) != len(want)+len(plain) || !reflect.DeepEqual(tasks[:len(want)], want) || tasks[len(want)].Name != "first" || tasks[len(want)].ArriveSecond != 1000 {
-		t.Errorf("got\n%+v\nwant\n%+v, then what Nomad remembers", tasks, want)
+	if len(tasks) != len(want)+len(plain) || !slices.Equal(tasks[:len(want)], want) || !strings.HasPrefix(tasks[len(want)], "first,default/first,500,256,1,250,500,A100,1000.000,") {
+		t.Errorf("got\n%s\nwant\n%s\nthen what Nomad remembers", strings.Join(tasks, "\n"), strings.Join(want, "\n"))
 	}
 	// Without a ledger there is what Nomad remembers.
 	delete(h.texts, "/api/v1/gpu/ledger")
-	if tasks := write(from.Format(time.RFC3339)); !reflect.DeepEqual(tasks, plain) {
-		t.Errorf("without a ledger: %+v", tasks)
+	if tasks := write(from.Format(time.RFC3339)); !slices.Equal(tasks, plain) {
+		t.Errorf("without a ledger: %q", tasks)
 	}
 	// What began before the time runs on from its beginning, and what ended before is left out.
 	report.From, report.Rows = h.at(150), nil
 	h.texts["/api/v1/gpu/ledger"] = report
 	tasks = write(h.at(150).Format(time.RFC3339))
-	if len(tasks) != 4 || tasks[0].ArriveSecond != 0 || tasks[3].Name != "default/waits/g/0" {
-		t.Fatalf("got %+v", tasks)
+	want = []string{ // the first was wanted a second before the time
+		"again,default/first,500,256,1,1000,1000,A100,0.000,50,0,120,60,team",
+		"blocked,default/blocked,500,256,1,1000,1000,T4,1.000,90,0,0,30,guests",
+		"held,default/held,500,256,1,1000,1000,A100,1.000,52,0,120,60,team",
+		"default/waits/g/0,default/waits,700,300,1,900,250,,71.000,60,60,120,60,team",
 	}
-	for name, want := range map[string][2]float64{"again": {0, 50}, "held": {1, 52}, "blocked": {1, 90}} { // the first was wanted a second before the time
-		if i := slices.IndexFunc(tasks, func(t sim.Task) bool { return t.Name == name }); i < 0 || tasks[i].ArriveSecond != want[0] || tasks[i].RunSeconds != want[1] {
-			t.Errorf("%s: %+v, want it at %v s, for %v s", name, tasks, want[0], want[1])
-		}
+	if !slices.Equal(tasks, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(tasks, "\n"), strings.Join(want, "\n"))
 	}
 }

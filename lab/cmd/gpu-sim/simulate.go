@@ -14,8 +14,8 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
 )
 
 const simulateHelp = `Replays a workload and prints how much of the GPUs each policy allocates.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 // whatIf is the replay of an exported cluster, with the changes

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
 	"github.com/nomad-gpu/nomad-gpu/internal/terminal"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 const replayHelp = `Replays a workload whose tasks end and prints, for each policy, how much of the

@@ -54,6 +54,9 @@ func usedOf(w *Workload, p Placer) (compute, memory float64) {
 // Where some tasks want compute and others GPU memory, BALANCED puts them side by side:
 // both are used, each by how scarce it is.
 func TestTwoDimensions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	for _, c := range []struct {
 		percent int     // of the tasks want memory
 		least   float64 // compute and memory together, in percent; best-fit has 161.8, 141.6 and 156.7

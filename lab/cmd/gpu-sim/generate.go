@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 const generateHelp = `Writes a workload: nodes.csv, arrivals.csv and history.csv, with the columns

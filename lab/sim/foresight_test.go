@@ -30,6 +30,9 @@ func crowded() Workload {
 // Estimates of starts hold what they say, and lifetimes that are shuffled or missing, and
 // limits that are ten times too long, cost little of it.
 func TestWrongLifetimesCostLittle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	w := crowded()
 	rng := rand.New(rand.NewPCG(1, 4))
 	long := func(t *Task) time.Duration { return seconds64(10 * t.RunSeconds) }

@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 // fillsUp is from where of the demand a closer look at the allocation begins,

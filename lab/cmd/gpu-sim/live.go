@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 // liveHelp is the part of the help that generate and replay share.

@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
+	"github.com/nomad-gpu/nomad-gpu/internal/golden"
 )
 
 func run(args ...string) (code int, stdout, stderr string) {
@@ -70,6 +72,28 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d; says %q, want %q", c.args, code, c.code, stdout+stderr, c.says)
 		}
 	}
+}
+
+// The figures of one workload on every policy are those of the last release: a change of
+// the planner that changes them is seen here.
+func TestFiguresOfAReplay(t *testing.T) {
+	text := ""
+	for _, args := range [][]string{
+		{"simulate", "-json", "-policy", "BALANCED,PACK,SPREAD,fast,fgd,bestfit,random"},
+		{"replay", "-count", "12", "-demand", "400", "-json", "-policy", "BALANCED,PACK,SPREAD,fast,fgd,bestfit,random"},
+		{"replay", "-count", "12", "-demand", "400", "-burst", "-queue", "-bounds", "-json"},
+	} {
+		code, stdout, stderr := run(args...)
+		if code != command.ExitOK {
+			t.Fatalf("%v: exit %d: %s", args, code, stderr)
+		}
+		stdout = regexp.MustCompile(`(?m)^ *"Speed": \{[^}]*\},?\n|^ *"\w+(_per_second|_us|_mib)": .*\n`).ReplaceAllString(stdout, "")
+		text += strings.Join(args, " ") + "\n" + regexp.MustCompile(`\d+\.\d+`).ReplaceAllStringFunc(stdout, func(figure string) string {
+			n, _ := strconv.ParseFloat(figure, 64)
+			return strconv.FormatFloat(n, 'f', 2, 64) // processors differ in the last digits
+		})
+	}
+	golden.Compare(t, "figures.golden", text)
 }
 
 // The section on bounds is in the table and in JSON.

@@ -71,6 +71,9 @@ func TestFind_EveryKindOfMistake(t *testing.T) {
 }
 
 func TestMeasure_TellsWhatTestsNotice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":    "module example.com/p\n\ngo 1.26\n",

@@ -44,6 +44,9 @@ const coarseSlack = 0.3
 // With coarse shares, where a wish for exact fits keeps GPUs idle, BALANCED keeps as
 // much of the cluster busy as the better of FGD and best-fit.
 func TestCoarseShares(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds")
+	}
 	for _, shares := range [][]int64{{300, 400, 500, 700, 900}, {350, 600, 600, 700}, {200, 300, 400, 600, 800}, {250, 500, 500, 1000}} {
 		for _, live := range []bool{true, false} {
 			t.Run(fmt.Sprint(shares, " live=", live), func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/command"
-	"github.com/nomad-gpu/nomad-gpu/scheduler/sim"
+	"github.com/nomad-gpu/nomad-gpu/lab/sim"
 )
 
 // boundOptions are the flags by which waits and evictions are bounded as in the service, and
