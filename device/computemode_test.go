@@ -159,10 +159,11 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 	r.mps = ""
 	r.start("../e2e/topology/t4.hcl", slicedT4)
 	r.untilMode(uuid, hardware.ComputeDefault)
-	eventually(t, "the plugin has let go of it", func() bool {
+	letGo := func() bool {
 		text, err := os.ReadFile(filepath.Join(r.dir, "run", "compute-modes.json"))
 		return err == nil && !strings.Contains(string(text), uuid)
-	})
+	}
+	eventually(t, "the plugin has let go of it", letGo)
 	r.setMode(uuid, hardware.ComputeProhibited)
 	r.mps = "exclusive = true"
 	r.start("../e2e/topology/t4.hcl", slicedT4)
@@ -170,6 +171,7 @@ func TestExclusiveModeIsKeptAndPutBack(t *testing.T) {
 	r.mps = ""
 	r.start("../e2e/topology/t4.hcl", "")
 	r.untilMode(uuid, hardware.ComputeProhibited)
+	eventually(t, "the plugin has let go of it again", letGo)
 	// What is not the plugin's stays what the operator made of it.
 	r.setMode(uuid, hardware.ComputeExclusive)
 	r.start("../e2e/topology/t4.hcl", "")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 )
 
 // locate returns the daemon that lives. One that an earlier release started, without
@@ -74,9 +75,9 @@ func (k *keeper) outdated() error {
 // A control daemon that lives although its socket is gone may have tasks: they
 // come first. Servers whose daemon has died can no longer be asked or limited.
 func (k *keeper) clearLeftovers() error {
-	if left := k.control.running(roleDaemon); len(left) > 0 && !k.deviceEmpty() && k.readRecord().Process == left[0] {
+	if daemon := k.readRecord().Process; slices.Contains(k.control.running(roleDaemon), daemon) && !k.deviceEmpty() {
 		return &actionError{
-			reason: fmt.Sprintf("process %d, its control daemon, lives, but its socket %s was removed", left[0].PID, k.control.dirs.socket()),
+			reason: fmt.Sprintf("process %d, its control daemon, lives, but its socket %s was removed", daemon.PID, k.control.dirs.socket()),
 			action: "it is replaced when no task is on the device any more",
 		}
 	}

@@ -56,6 +56,9 @@ func problemOf(ret nvml.Return, doing string) hardware.Problem {
 	case nvml.ERROR_RESET_REQUIRED:
 		return hardware.Problem{Code: "reset-required", Fatal: true, Message: "the GPU needs a reset",
 			Action: "stop its tasks and run nomad-device-gpu release -reset UUID (nvidia-smi --gpu-reset), or reboot the node"}
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		// Any call can be the first that meets it.
+		return mismatched()
 	default:
 		return hardware.Problem{Code: "nvml-error", Message: fmt.Sprintf("NVML failed (%s): %s", doing, describe(ret)),
 			Action: "look for NVRM lines in the kernel log; it is healthy again when NVML answers"}

@@ -149,6 +149,9 @@ func TestWhyADriverIsAbsent(t *testing.T) {
 	if errors.Is(absent(nvml.ERROR_LIB_RM_VERSION_MISMATCH), hardware.ErrAbsent) {
 		t.Error("a driver of another version is taken for none")
 	}
+	if met := problemOf(nvml.ERROR_LIB_RM_VERSION_MISMATCH, "GPU at index 0"); met != mismatched() {
+		t.Errorf("an upgrade that is met in mid-survey is %+v", met)
+	}
 	if got := describe(nvml.Return(4711)); got != "NVML return code 4711" {
 		t.Errorf("an unknown code is %q", got)
 	}

@@ -15,8 +15,8 @@ func (b *Backend) Absence(err error) hardware.Driver {
 	mismatch := errors.Is(err, ErrMismatch)
 	d := hardware.Driver{Outdated: mismatch || b.replaced()}
 	if mismatch {
-		d.Absent = &hardware.Problem{Code: "driver-mismatch", Message: ErrMismatch.Error(),
-			Action: "after an upgrade of the driver, reload its kernel modules or reboot the node; the plugin begins anew by itself"}
+		upgraded := mismatched()
+		d.Absent = &upgraded
 		return d
 	}
 	if errors.Is(err, guard.ErrHangs) {
@@ -27,6 +27,12 @@ func (b *Backend) Absence(err error) hardware.Driver {
 	d.Absent = &hardware.Problem{Code: "nvml-absent", Message: "NVML is not available",
 		Action: "install or load the NVIDIA driver; it is healthy again when NVML answers"}
 	return d
+}
+
+// mismatched is the problem of a driver that was upgraded under its library.
+func mismatched() hardware.Problem {
+	return hardware.Problem{Code: "driver-mismatch", Message: ErrMismatch.Error(),
+		Action: "after an upgrade of the driver, reload its kernel modules or reboot the node; the plugin begins anew by itself"}
 }
 
 // replaced reports whether the driver's library was replaced on disk since this
