@@ -26,9 +26,9 @@ func serviceJob(t *testing.T, c *cluster.Cluster) string {
 	}
 	job := string(text)
 	for old, now := range map[string]string{
-		`static = 4656`:                      ``,
-		`"exec"`:                             `"raw_exec"`,
-		`/usr/local/bin/nomad-gpu-scheduler`: program,
+		`static = 4656`:                   ``,
+		`"exec"`:                          `"raw_exec"`,
+		`command = "nomad-gpu-scheduler"`: `command = "` + program + `"`,
 		`http://{{ env "attr.unique.network.ip-address" }}:4646`:      c.URL,
 		`min_healthy_time = "10s"`:                                    `min_healthy_time = "1s"`,
 		"queue \"default\" {\n            namespaces = [\"default\"]": "queue \"default\" {\n            namespaces = [\"default\"]\n            models     = [{{ with nomadVar \"nomad/jobs/nomad-gpu-scheduler\" }}{{ .models }}{{ end }}]",

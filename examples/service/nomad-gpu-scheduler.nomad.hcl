@@ -46,7 +46,7 @@ job "nomad-gpu-scheduler" {
     task "serve" {
       driver = "exec" # or raw_exec: it needs nothing of its node
       config {
-        command = "/usr/local/bin/nomad-gpu-scheduler"
+        command = "nomad-gpu-scheduler" # of the package, or of "make install"
         args    = ["serve", "-config", "${NOMAD_TASK_DIR}/scheduler.hcl"]
       }
       identity {

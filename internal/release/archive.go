@@ -4,9 +4,9 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,11 +16,12 @@ import (
 )
 
 // programs are in the tarball and in the list of contents.
-var programs = []string{"nomad-device-gpu", "nomad-driver-containerd", "nomad-gpu-doctor", "nomad-gpu-self", "nomad-gpu-scheduler", "gpu-sim"}
+var programs = slices.Concat(ofPlugins, ofScheduler)
 
-// tarball writes the programs for hosts without packages.
-func (r release) tarball() error {
-	name := fmt.Sprintf("nomad-gpu_%s_linux_%s", r.version, r.arch)
+// tarball writes the programs, and the files of all packages below share, for hosts
+// without packages.
+func (r release) tarball(packages []pkg) error {
+	name := r.title()
 	out, err := os.Create(r.path(name + ".tar.gz"))
 	if err != nil {
 		return err
@@ -38,6 +39,19 @@ func (r release) tarball() error {
 	}
 	for _, file := range []string{"nomad-gpu.hcl", "nomad-gpu-scheduler.service", "scheduler.hcl", "scheduler.env"} {
 		if err := r.add(archive, r.source(file), name+"/"+file, 0o644); err != nil {
+			return err
+		}
+	}
+	shared := map[string]string{} // sources of files by path
+	for _, p := range packages {
+		for _, content := range p.contents {
+			if path, ok := strings.CutPrefix(content.Destination, "/usr/share/"); ok {
+				shared[path] = content.Source
+			}
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(shared)) {
+		if err := r.add(archive, shared[path], name+"/share/"+path, 0o644); err != nil {
 			return err
 		}
 	}
@@ -69,25 +83,17 @@ func (r release) add(archive *tar.Writer, path, name string, mode int64) error {
 // bill writes the software bill of materials: the modules that Go has noted in
 // the programs.
 func (r release) bill() error {
-	modules := map[string]cyclonedx.Component{}
-	for _, program := range programs {
-		info, err := buildinfo.ReadFile(filepath.Join(r.bin, program))
-		if err != nil {
-			return err
-		}
-		for _, module := range info.Deps {
-			if module.Replace != nil && module.Replace.Version == "" {
-				continue // it lies in this repository
-			}
-			if module.Replace != nil {
-				module = module.Replace
-			}
-			url := "pkg:golang/" + module.Path + "@" + module.Version
-			modules[url] = cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, BOMRef: url, PackageURL: url, Name: module.Path, Version: module.Version}
-		}
-		url := "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")
-		modules[url] = cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, BOMRef: url, PackageURL: url, Name: "std", Version: info.GoVersion}
+	built, toolchain, err := r.modulesOf(programs)
+	if err != nil {
+		return err
 	}
+	modules := map[string]cyclonedx.Component{}
+	for _, module := range built {
+		url := "pkg:golang/" + module.Path + "@" + module.Version
+		modules[url] = cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, BOMRef: url, PackageURL: url, Name: module.Path, Version: module.Version}
+	}
+	url := "pkg:golang/std@" + strings.TrimPrefix(toolchain, "go")
+	modules[url] = cyclonedx.Component{Type: cyclonedx.ComponentTypeLibrary, BOMRef: url, PackageURL: url, Name: "std", Version: toolchain}
 	var components []cyclonedx.Component
 	for _, module := range modules {
 		components = append(components, module)
@@ -99,7 +105,7 @@ func (r release) bill() error {
 		Component: &cyclonedx.Component{Type: cyclonedx.ComponentTypeApplication, BOMRef: "nomad-gpu", Name: "nomad-gpu", Version: r.version},
 	}
 	bom.Components = &components
-	out, err := os.Create(r.path(fmt.Sprintf("nomad-gpu_%s_linux_%s.cdx.json", r.version, r.arch)))
+	out, err := os.Create(r.path(r.title() + ".cdx.json"))
 	if err != nil {
 		return err
 	}
@@ -110,18 +116,19 @@ func (r release) bill() error {
 	return out.Close()
 }
 
-// checksums writes SHA256SUMS of all files of a folder, as sha256sum reads it.
-func checksums(folder string) error {
-	entries, err := os.ReadDir(folder)
+// checksums writes the SHA-256 sums of all files of the release, as sha256sum reads them.
+func (r release) checksums() error {
+	entries, err := os.ReadDir(r.out)
 	if err != nil {
 		return err
 	}
+	name := r.title() + ".SHA256SUMS"
 	var lines strings.Builder
 	for _, e := range entries {
-		if e.IsDir() || e.Name() == "SHA256SUMS" {
+		if e.IsDir() || e.Name() == name {
 			continue
 		}
-		in, err := os.Open(filepath.Join(folder, e.Name()))
+		in, err := os.Open(r.path(e.Name()))
 		if err != nil {
 			return err
 		}
@@ -133,5 +140,5 @@ func checksums(folder string) error {
 		}
 		fmt.Fprintf(&lines, "%x  %s\n", sum.Sum(nil), e.Name())
 	}
-	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(lines.String()), 0o644)
+	return os.WriteFile(r.path(name), []byte(lines.String()), 0o644)
 }

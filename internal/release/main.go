@@ -2,7 +2,7 @@
 // packages for Debian and Red Hat, tarballs, a list of the modules in the programs,
 // and checksums. The same programs make the same bytes.
 //
-//	go run . -version 0.1.0 -date 1767225600 -bin ../../bin/release/amd64 -arch amd64 -out ../../bin/release
+//	go run . -version 0.1.0 -date 1767225600 -bin ../../bin/programs/amd64 -arch amd64 -out ../../bin/release/amd64
 package main
 
 import (
@@ -15,11 +15,13 @@ import (
 
 // release is the packages to make, and their sources.
 type release struct {
-	version string    // "0.1.0", or "0.1.0+5fe9d2c"
+	version string    // "0.1.0", or "0.1.0+12.g5fe9d2c81a44"
 	date    time.Time // of every file
 	arch    string    // as Go and Debian call it: amd64, arm64
 	bin     string    // where the programs are
-	files   string    // where units, configurations and scripts are
+	host    string    // where the same programs for this machine are, which are asked for their help
+	root    string    // the repository
+	work    string    // where generated files lie meanwhile
 	out     string
 }
 
@@ -29,19 +31,13 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "the release, such as 0.1.0")
 	flag.StringVar(&r.arch, "arch", "amd64", "what the programs are built for")
 	flag.StringVar(&r.bin, "bin", "", "the `folder` of the programs")
-	flag.StringVar(&r.files, "files", "files", "the `folder` of units, configurations and scripts")
+	flag.StringVar(&r.host, "host", "../../bin", "the `folder` of the same programs for this machine")
+	flag.StringVar(&r.root, "root", "../..", "the `folder` of the repository")
 	flag.StringVar(&r.out, "out", "", "the `folder` to write to")
-	sums := flag.Bool("sums", false, "only write the checksums of what is in -out")
 	flag.Parse()
 	r.date = time.Unix(*date, 0).UTC()
-	var err error
-	if *sums {
-		err = checksums(r.out)
-	} else {
-		err = r.make()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	if err := r.make(); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
@@ -54,21 +50,33 @@ func (r release) make() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	for _, p := range r.packages() {
+	var err error
+	if r.work, err = os.MkdirTemp("", "release-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.work)
+	packages, err := r.packages()
+	if err != nil {
+		return err
+	}
+	for _, p := range packages {
 		for _, format := range []string{"deb", "rpm"} {
 			if err := r.pack(p, format); err != nil {
 				return fmt.Errorf("make %s of %s: %w", format, p.name, err)
 			}
 		}
 	}
-	if err := r.tarball(); err != nil {
+	if err := r.tarball(packages); err != nil {
 		return fmt.Errorf("make tarball: %w", err)
 	}
 	if err := r.bill(); err != nil {
 		return fmt.Errorf("list what the programs contain: %w", err)
 	}
-	return nil
+	return r.checksums()
 }
 
 // path is where a file of the release goes.
 func (r release) path(name string) string { return filepath.Join(r.out, name) }
+
+// title begins the names of files that are of no package.
+func (r release) title() string { return fmt.Sprintf("nomad-gpu_%s_linux_%s", r.version, r.arch) }
