@@ -337,7 +337,7 @@ func TestTaskConfigurationsThatCannotBeDecoded(t *testing.T) {
 	cfg := &drivers.TaskConfig{}
 	_, err := config.Task(cfg, spec.Policy{})
 	must.ErrorContains(t, err, "decode task config: ")
-	must.Eq(t, spec.OnFaultRestart, onFault(cfg))
+	must.Eq(t, spec.OnFaultRestart, config.OnFault(cfg))
 }
 
 // A start that failed while its GPU's daemon was replaced is tried again.

@@ -233,7 +233,7 @@ func TestTasksThatCannotGoOn(t *testing.T) {
 			must.False(t, result.OOMKilled)
 		})
 	}
-	must.Eq(t, spec.OnFaultRestart, onFault(&drivers.TaskConfig{}))
+	must.Eq(t, spec.OnFaultRestart, config.OnFault(&drivers.TaskConfig{}))
 }
 
 // The result of a task says why it ended, the first time that it does.

@@ -5,9 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
-
-	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
@@ -48,13 +45,4 @@ func serverFault(l gpu.Lease, h gpu.Holding, s gpu.GPUState) (violation, bool) {
 // not reconnect, so what the task had on the GPU is lost.
 func lostServer(h gpu.Holding, s gpu.GPUState) bool {
 	return h.MPSGeneration != 0 && s.MPS != nil && s.MPS.Generation > h.MPSGeneration
-}
-
-// onFault is what the task's author chose.
-func onFault(cfg *drivers.TaskConfig) string {
-	var config spec.Config
-	if err := cfg.DecodeDriverConfig(&config); err != nil {
-		return spec.OnFaultRestart // it was decoded when the task was started
-	}
-	return config.GPU.OnFault
 }

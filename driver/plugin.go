@@ -78,13 +78,8 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 
 // SetConfig reads the plugin's configuration. Containerd need not be there.
 func (d *Driver) SetConfig(c *base.Config) error {
-	var written config.Config
-	if len(c.PluginConfig) > 0 {
-		if err := base.MsgPackDecode(c.PluginConfig, &written); err != nil {
-			return fmt.Errorf("decode plugin config: %w", err)
-		}
-	}
-	parsed, err := written.Parse()
+	parsed, err := config.Decode(c.PluginConfig)
+	written := parsed.Config
 	if err != nil {
 		return fmt.Errorf("plugin config: %w", err)
 	}

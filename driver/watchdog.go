@@ -207,7 +207,7 @@ func (w *watchdog) reportFaultsOf(t *task, s gpu.GPUState) {
 // its restart policy: here when the GPU is well, and elsewhere when it stays ill.
 // A task that says so is only told.
 func (w *watchdog) recoverTask(t *task, v violation) {
-	if onFault(t.cfg) == spec.OnFaultEvent {
+	if config.OnFault(t.cfg) == spec.OnFaultEvent {
 		return
 	}
 	if w.said.first(topic{Container: t.container.ID, UUID: v.uuid, Code: "restart-" + v.code}) {

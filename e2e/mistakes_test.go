@@ -34,7 +34,7 @@ func TestMistakesInJobsAreExplained(t *testing.T) {
 		},
 		"compute above a GPU": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n compute = 1001\n}"},
-			[]string{"gpu.compute: 1001", "between 1 and 1000"},
+			[]string{`gpu.compute: "1001"`, "0.001 to 1"},
 		},
 		"unknown key": {
 			jobSpec{devices: slicesOf(8), config: "gpu {\n memori = \"7GiB\"\n}"},

@@ -34,7 +34,7 @@ func TestTasksHaveMultiprocessorsOfTheirOwn(t *testing.T) {
 		}
 		return all
 	}
-	half := "gpu {\n  compute = 500\n}\n"
+	half := "gpu {\n  compute = 0.5\n}\n"
 	first := run(t, ctx, c, jobSpec{id: "first", devices: slicesOf(8), config: half, group: restartsAtOnce})
 	second := run(t, ctx, c, jobSpec{id: "second", devices: slicesOf(8), config: "gpu {\n  compute = 400\n}\n", group: restartsAtOnce})
 	report(t, ctx, c, second)

@@ -10,8 +10,8 @@ job "burst" {
 
         gpu {
           memory        = "7GiB" # at most what the slices give
-          compute       = 500    # milli: kept free for this task
-          compute_limit = 800    # milli: at least the guarantee
+          compute       = 0.5    # kept free for this task
+          compute_limit = 0.8    # at least the guarantee
         }
       }
 

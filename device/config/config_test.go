@@ -44,7 +44,7 @@ func TestRulesInheritAndOverride(t *testing.T) {
 			mode          = "shared"
 			replicas      = 8
 			sharing       = "none"
-			compute_burst = 500
+			compute_burst = 0.5
 		}
 		gpu {
 			index    = 3
@@ -83,7 +83,14 @@ func TestConfigMistakes(t *testing.T) {
 		{`slice_memory = "1GB"`, `slice_memory: memory "1GB": unit "GB" is decimal`},
 		{`headroom = "0M"`, `headroom: memory "0M"`},
 		{`replicas = 0`, `replicas 0 is not a number from 1 to 1000`},
-		{`compute_burst = 1001`, `compute_burst 1001 is not a number from 1 to 1000`},
+		{`compute_burst = 1001`, `compute_burst: "1001" is not valid`},
+		{`replicas = 2.5`, `replicas: "2.5" is not valid (a whole number)`},
+		{`replicas = "four"`, `replicas: "four" is not valid (a whole number)`},
+		{`compute_burst = "50%"`, `compute_burst: "50%" is not valid (a fraction of a GPU from 0.001 to 1 such as 0.5, or thousandths such as 500); write 0.5`},
+		{`gpu { index = "first" }`, `gpu[0].index: "first" is not valid (a whole number)`},
+		{`mps { max_clients = 1.5 }`, `mps.max_clients: "1.5" is not valid (a whole number)`},
+		{"suspend {\n host_memory = \"1GiB\"\n max_priority = 0.5\n}", `suspend.max_priority: "0.5" is not valid (a whole number)`},
+		{`health { fatal_xids = [1.5] }`, `health.fatal_xids[0]: "1.5" is not valid (a whole number)`},
 		{`timeslice = "forever"`, `timeslice "forever" is not one of default, short, medium, long`},
 		{`mig_names = "mine"`, `mig_names "mine" is not one of profile, hashicorp`},
 		{`state_dir = "run"`, `state_dir "run" is not an absolute path`},
@@ -131,8 +138,8 @@ func TestConfigMistakes(t *testing.T) {
 }
 
 func TestEveryMistakeIsNamedAtOnce(t *testing.T) {
-	_, err := configOf(t, "replicas = 0\ntimeslice = \"forever\"")
-	if err == nil || strings.Count(err.Error(), "\n") != 2 { // the file, and a line for each
+	_, err := configOf(t, "replicas = 0\ntimeslice = \"forever\"\nmps { max_clients = 0.5 }")
+	if err == nil || strings.Count(err.Error(), "\n") != 3 { // the file, and a line for each
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,10 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
-
-	"github.com/hashicorp/nomad/plugins/base"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 )
@@ -18,27 +17,40 @@ var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: Schema, Replaces
 // empty path is the default configuration.
 func Read(path string) (*Config, error) {
 	var raw rawConfig
-	if err := pluginConfig.Read(path, &raw); err != nil {
+	numbers, err := split(pluginConfig.Read(path, &raw))
+	if err != nil {
 		return nil, err
 	}
 	c, err := parse(raw)
-	if err != nil {
+	if err := errors.Join(numbers, err); err != nil {
 		return nil, fmt.Errorf("read configuration %s:\n%w", path, err)
 	}
 	return c, nil
+}
+
+// split tells numbers that cannot be used, beside which the rest was read, from other
+// errors.
+func split(err error) (numbers, other error) {
+	var mistakes agentconfig.Mistakes
+	if errors.As(err, &mistakes) {
+		return mistakes, nil
+	}
+	return nil, err
 }
 
 // Decode reads and checks what Nomad hands to the plugin: the block's config, in
 // MessagePack by the schema; empty is the default configuration.
 func Decode(text []byte) (*Config, error) {
 	var raw rawConfig
+	var numbers error
 	if len(text) > 0 {
-		if err := base.MsgPackDecode(text, &raw); err != nil {
-			return nil, fmt.Errorf("decode plugin configuration: %w", err)
+		var err error
+		if numbers, err = split(agentconfig.Decode(text, &raw)); err != nil {
+			return nil, fmt.Errorf("plugin configuration: %w", err)
 		}
 	}
 	c, err := parse(raw)
-	if err != nil {
+	if err := errors.Join(numbers, err); err != nil {
 		return nil, fmt.Errorf("plugin configuration: %w", err)
 	}
 	return c, nil

@@ -38,7 +38,7 @@ type rawSharing struct {
 	Headroom     *string `codec:"headroom"`
 	Replicas     *int64  `codec:"replicas"`
 	Timeslice    *string `codec:"timeslice"`
-	ComputeBurst *int64  `codec:"compute_burst"`
+	ComputeBurst *int64  `codec:"compute_burst" as:"compute"`
 }
 
 type rawRule struct {
@@ -79,8 +79,8 @@ type rawSuspend struct {
 	Headroom     string `codec:"headroom"`
 	MinTurn      string `codec:"min_turn"`
 	MaxWait      string `codec:"max_wait"`
-	MaxSwitching int64  `codec:"max_switching"`
-	MaxPriority  int64  `codec:"max_priority"`
+	MaxSwitching *int64 `codec:"max_switching"`
+	MaxPriority  *int64 `codec:"max_priority"`
 
 	Unsuspendable string `codec:"unsuspendable"`
 }

@@ -3,7 +3,7 @@ package config
 import "github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 // Schema is the plugin's block in Nomad's agent configuration. Every key
-// is described in docs/device.md.
+// is described in docs/device.md. Numbers are text, see agentconfig.Decode.
 var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            withDefault("enabled", "bool", `true`),
 	"ignored_gpu_ids":    withDefault("ignored_gpu_ids", "list(string)", `[]`),
@@ -25,9 +25,9 @@ var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
 	"slice_memory":  withDefault("slice_memory", "string", `"1GiB"`),
 	"headroom":      withDefault("headroom", "string", `"512MiB"`),
-	"replicas":      withDefault("replicas", "number", `4`),
+	"replicas":      withDefault("replicas", "string", `"4"`),
 	"timeslice":     withDefault("timeslice", "string", `"default"`),
-	"compute_burst": withDefault("compute_burst", "number", `1000`),
+	"compute_burst": withDefault("compute_burst", "string", `"1000"`),
 
 	"gpu":        hclspec.NewBlockList("gpu", ruleSchema),
 	"mps":        hclspec.NewBlock("mps", false, mpsSchema),
@@ -41,7 +41,7 @@ var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 // ruleSchema is one "gpu" block: which GPUs, and how they are offered.
 var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"uuid":   hclspec.NewAttr("uuid", "string", false),
-	"index":  hclspec.NewAttr("index", "number", false),
+	"index":  hclspec.NewAttr("index", "string", false),
 	"pci":    hclspec.NewAttr("pci", "string", false),
 	"model":  hclspec.NewAttr("model", "string", false),
 	"vendor": hclspec.NewAttr("vendor", "string", false),
@@ -50,9 +50,9 @@ var ruleSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
 	"slice_memory":  hclspec.NewAttr("slice_memory", "string", false),
 	"headroom":      hclspec.NewAttr("headroom", "string", false),
-	"replicas":      hclspec.NewAttr("replicas", "number", false),
+	"replicas":      hclspec.NewAttr("replicas", "string", false),
 	"timeslice":     hclspec.NewAttr("timeslice", "string", false),
-	"compute_burst": hclspec.NewAttr("compute_burst", "number", false),
+	"compute_burst": hclspec.NewAttr("compute_burst", "string", false),
 	"profiles":      hclspec.NewAttr("profiles", "list(string)", false),
 	"mig":           hclspec.NewBlockList("mig", migSchema),
 })
@@ -64,14 +64,14 @@ var migSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
 	"slice_memory":  hclspec.NewAttr("slice_memory", "string", false),
 	"headroom":      hclspec.NewAttr("headroom", "string", false),
-	"replicas":      hclspec.NewAttr("replicas", "number", false),
-	"compute_burst": hclspec.NewAttr("compute_burst", "number", false),
+	"replicas":      hclspec.NewAttr("replicas", "string", false),
+	"compute_burst": hclspec.NewAttr("compute_burst", "string", false),
 })
 
 var mpsSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"control":     withDefault("control", "string", `"nvidia-cuda-mps-control"`),
 	"multi_user":  withDefault("multi_user", "bool", `true`),
-	"max_clients": withDefault("max_clients", "number", `0`),
+	"max_clients": withDefault("max_clients", "string", `"0"`),
 	"host_shm":    withDefault("host_shm", "bool", `false`),
 	"shm_size":    withDefault("shm_size", "string", `"1GiB"`),
 	"exclusive":   withDefault("exclusive", "bool", `false`),
@@ -90,8 +90,8 @@ var suspendSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"headroom":      withDefault("headroom", "string", `"1GiB"`),
 	"min_turn":      withDefault("min_turn", "string", `"30s"`),
 	"max_wait":      withDefault("max_wait", "string", `"1h"`),
-	"max_switching": withDefault("max_switching", "number", `10`),
-	"max_priority":  withDefault("max_priority", "number", `50`),
+	"max_switching": withDefault("max_switching", "string", `"10"`),
+	"max_priority":  withDefault("max_priority", "string", `"50"`),
 	"unsuspendable": withDefault("unsuspendable", "string", `"keep"`),
 })
 
@@ -100,8 +100,8 @@ var healthSchema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"timeout":          withDefault("timeout", "string", `"5s"`),
 	"measure":          withDefault("measure", "string", `"2s"`),
 	"ignore":           withDefault("ignore", "list(string)", `[]`),
-	"application_xids": hclspec.NewAttr("application_xids", "list(number)", false),
-	"fatal_xids":       hclspec.NewAttr("fatal_xids", "list(number)", false),
+	"application_xids": hclspec.NewAttr("application_xids", "list(string)", false),
+	"fatal_xids":       hclspec.NewAttr("fatal_xids", "list(string)", false),
 })
 
 var metricsSchema = hclspec.NewObject(map[string]*hclspec.Spec{

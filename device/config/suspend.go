@@ -25,9 +25,9 @@ func (p *parser) suspend(raw *rawSuspend) *gpu.SeatRules {
 		p.number("suspend.host_memory (MiB)", &mib, host, 1, mostMiB)
 	}
 	p.amount("suspend.headroom", &raw.Headroom, &r.HeadroomMiB)
-	p.number("suspend.max_switching", &raw.MaxSwitching, &r.SwitchPercent, 1, 50)
+	p.number("suspend.max_switching", raw.MaxSwitching, &r.SwitchPercent, 1, 50)
 	priority := int64(0)
-	p.number("suspend.max_priority", &raw.MaxPriority, &priority, gpu.MinSeatPriority, gpu.MaxSeatPriority)
+	p.number("suspend.max_priority", raw.MaxPriority, &priority, gpu.MinSeatPriority, gpu.MaxSeatPriority)
 	r.MaxPriority = int(priority)
 	r.Unsuspendable = p.oneOf("suspend.unsuspendable", raw.Unsuspendable, gpu.UnsuspendableKeep, gpu.UnsuspendableRefuse)
 	return r

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 
+	"github.com/nomad-gpu/nomad-gpu/driver/spec"
 	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 )
 
@@ -22,14 +23,28 @@ func Validate(path string) error {
 // defaults. The error names every mistake.
 func Read(path string) (Settings, error) {
 	var c Config
-	if err := pluginConfig.Read(path, &c); err != nil {
+	var m spec.Mistakes
+	if err := addNumbers(&m, pluginConfig.Read(path, &c)); err != nil {
 		return Settings{}, err
 	}
-	s, err := c.Parse()
+	s, err := c.parse(m)
 	if err != nil {
 		return Settings{}, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return s, nil
+}
+
+// Decode reads what Nomad hands to the plugin: the block's config, in MessagePack by the
+// schema. The error names every mistake.
+func Decode(packed []byte) (Settings, error) {
+	var c Config
+	var m spec.Mistakes
+	if len(packed) > 0 {
+		if err := addNumbers(&m, agentconfig.Decode(packed, &c)); err != nil {
+			return Settings{}, err
+		}
+	}
+	return c.parse(m)
 }
 
 // JSON is the configuration of an agent at path as Nomad understands it, passwords

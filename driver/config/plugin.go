@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/docker/go-units"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	"github.com/nomad-gpu/nomad-gpu/internal/statedir"
 )
 
@@ -89,7 +89,8 @@ const (
 	WatchdogWarn = "warn"
 )
 
-// Schema is the plugin's block in the agent's configuration. Its Go form is Config.
+// Schema is the plugin's block in the agent's configuration. Its Go form is Config;
+// numbers are text, see agentconfig.Decode.
 var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	"enabled":            defaulted("enabled", "bool", `true`),
 	"socket":             defaulted("socket", "string", `"/run/containerd/containerd.sock"`),
@@ -106,9 +107,9 @@ var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 	// Above what any framework is known to need on a machine with eight GPUs, and
 	// below what a fork bomb needs to take a node from others. Docker and CRI have no
 	// limit of their own; Podman has 2048, and OpenShift 4096.
-	"pids_limit":        defaulted("pids_limit", "number", `16384`),
-	"max_starts":        defaulted("max_starts", "number", `100`),
-	"max_exec_sessions": defaulted("max_exec_sessions", "number", `100`),
+	"pids_limit":        defaulted("pids_limit", "string", `"16384"`),
+	"max_starts":        defaulted("max_starts", "string", `"100"`),
+	"max_exec_sessions": defaulted("max_exec_sessions", "string", `"100"`),
 	"max_swap":          defaulted("max_swap", "string", `"0"`),
 	// The largest images of frameworks have some 20 GB, and twice that unpacked.
 	"max_image_size":    defaulted("max_image_size", "string", `"100G"`),
@@ -176,8 +177,10 @@ type Settings struct {
 
 // Parse checks every value; its error names all that are wrong, each with its key
 // and its valid values.
-func (c Config) Parse() (Settings, error) {
-	var m spec.Mistakes
+func (c Config) Parse() (Settings, error) { return c.parse(spec.Mistakes{}) }
+
+// parse is Parse, with the mistakes that were found before.
+func (c Config) parse(m spec.Mistakes) (Settings, error) {
 	s := Settings{Config: c}
 	if c.Namespace == "" {
 		m.Add("namespace", "is missing (write a name of containerd's namespaces, such as \"nomad-gpu\")")
@@ -243,9 +246,9 @@ func (c Config) sizes(m *spec.Mistakes, s *Settings) {
 		{"max_image_size", c.MaxImageSize, "no limit", &s.MaxImageBytes},
 		{"max_unpacked_size", c.MaxUnpackedSize, "no limit", &s.MaxUnpackedBytes},
 	} {
-		value, err := units.RAMInBytes(size.text)
-		if err != nil || value < 0 {
-			m.Add(size.key, "%q is not a size (write for example \"8G\", or 0 for %s)", size.text, size.zero)
+		value, err := gpu.ParseBytesOrZero(size.text)
+		if err != nil {
+			m.Add(size.key, "%v; 0 is %s", err, size.zero)
 		}
 		*size.into = value
 	}

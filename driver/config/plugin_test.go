@@ -8,15 +8,21 @@ import (
 
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
+	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 )
 
 func decode(t *testing.T, schema *hclspec.Spec, hcl string, into any) {
 	t.Helper()
-	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", into)
+	var tree map[string]any
+	hclutils.NewConfigParser(schema).ParseHCL(t, "config {\n"+hcl+"\n}", &tree)
+	var packed []byte
+	must.NoError(t, base.MsgPackEncode(&packed, tree))
+	must.NoError(t, agentconfig.Decode(packed, into))
 }
 
 // defaults are those of a task's config block.
@@ -64,9 +70,9 @@ func TestPluginConfigSaysWhatIsWrong(t *testing.T) {
 		`volumes.allow_paths[0]: "srv"`:        func(c *Config) { c.Volumes.AllowPaths = []string{"srv"} },
 		`allow_caps: unknown capability "fly"`: func(c *Config) { c.AllowCaps = []string{"fly"} },
 		`bridge_subnet: "10.0.0.0"`:            func(c *Config) { c.BridgeSubnet = "10.0.0.0" },
-		`max_swap: "much" is not a size`:       func(c *Config) { c.MaxSwap = "much" },
-		`max_image_size: "-1" is not a size`:   func(c *Config) { c.MaxImageSize = "-1" },
-		`max_unpacked_size: "x" is not a size`: func(c *Config) { c.MaxUnpackedSize = "x" },
+		`max_swap: "much" is not valid`:        func(c *Config) { c.MaxSwap = "much" },
+		`max_image_size: "-1" is not valid`:    func(c *Config) { c.MaxImageSize = "-1" },
+		`max_unpacked_size: "x" is not valid`:  func(c *Config) { c.MaxUnpackedSize = "x" },
 		`max_exec_sessions: -1 is below 0`:     func(c *Config) { c.MaxExecSessions = -1 },
 		`max_starts: -1 is below 0`:            func(c *Config) { c.MaxStarts = -1 },
 		`pids_limit: -1 is below 0`:            func(c *Config) { c.PidsLimit = -1 },
@@ -185,7 +191,7 @@ snapshotter    = "native"
 labels { team = "a" }
 gpu {
   memory        = "7GiB"
-  compute       = 500
+  compute       = 0.5
   compute_limit = 800
 }`, &config)
 	must.Eq(t, spec.Config{

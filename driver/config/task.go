@@ -1,16 +1,20 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
+	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 
 	"github.com/nomad-gpu/nomad-gpu/driver/spec"
+	"github.com/nomad-gpu/nomad-gpu/internal/agentconfig"
 )
 
-// TaskSchema is the config block of a task. Its Go form is spec.Config.
+// TaskSchema is the config block of a task. Its Go form is spec.Config; numbers are text,
+// see agentconfig.Decode.
 var TaskSchema = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"image":              hclspec.NewAttr("image", "string", true),
 	"command":            hclspec.NewAttr("command", "string", false),
@@ -58,25 +62,25 @@ var TaskSchema = hclspec.NewObject(withDocker(map[string]*hclspec.Spec{
 	"ipc_mode":          hclspec.NewAttr("ipc_mode", "string", false),
 	"pid_mode":          hclspec.NewAttr("pid_mode", "string", false),
 	"cgroupns_mode":     hclspec.NewAttr("cgroupns_mode", "string", false),
-	"pids_limit":        hclspec.NewAttr("pids_limit", "number", false),
+	"pids_limit":        hclspec.NewAttr("pids_limit", "string", false),
 	"ulimit":            hclspec.NewAttr("ulimit", "list(map(string))", false),
-	"file_limit":        hclspec.NewAttr("file_limit", "number", false),
+	"file_limit":        hclspec.NewAttr("file_limit", "string", false),
 	"sysctl":            hclspec.NewAttr("sysctl", "list(map(string))", false),
 	"cpu_hard_limit":    hclspec.NewAttr("cpu_hard_limit", "bool", false),
-	"cpu_cfs_period":    hclspec.NewAttr("cpu_cfs_period", "number", false),
+	"cpu_cfs_period":    hclspec.NewAttr("cpu_cfs_period", "string", false),
 	"cpuset_cpus":       hclspec.NewAttr("cpuset_cpus", "string", false),
 	"cpuset_mems":       hclspec.NewAttr("cpuset_mems", "string", false),
 	"memory_swap":       hclspec.NewAttr("memory_swap", "string", false),
-	"memory_swappiness": defaulted("memory_swappiness", "number", `-1`),
-	"oom_score_adj":     hclspec.NewAttr("oom_score_adj", "number", false),
+	"memory_swappiness": defaulted("memory_swappiness", "string", `"-1"`),
+	"oom_score_adj":     hclspec.NewAttr("oom_score_adj", "string", false),
 	"runtime":           hclspec.NewAttr("runtime", "string", false),
 	"snapshotter":       hclspec.NewAttr("snapshotter", "string", false),
 	"labels":            hclspec.NewAttr("labels", "list(map(string))", false),
 	"gpu": hclspec.NewBlock("gpu", false, hclspec.NewObject(map[string]*hclspec.Spec{
 		"memory":        hclspec.NewAttr("memory", "string", false),
 		"memory_limit":  hclspec.NewAttr("memory_limit", "string", false),
-		"compute":       hclspec.NewAttr("compute", "number", false),
-		"compute_limit": hclspec.NewAttr("compute_limit", "number", false),
+		"compute":       hclspec.NewAttr("compute", "string", false),
+		"compute_limit": hclspec.NewAttr("compute_limit", "string", false),
 		"priority":      hclspec.NewAttr("priority", "string", false),
 		"on_fault":      defaulted("on_fault", "string", `"restart"`),
 	})),
@@ -130,24 +134,56 @@ var dockerMount = map[string]*hclspec.Spec{
 // Task reads the config block of a task and checks all that can be checked
 // without looking at the node. Its error names every mistake.
 func Task(cfg *drivers.TaskConfig, policy spec.Policy) (spec.Config, error) {
-	var config spec.Config
-	var written map[string]any
-	for _, into := range []any{&config, &written} {
-		if err := cfg.DecodeDriverConfig(into); err != nil {
-			return config, fmt.Errorf("decode task config: %w", err)
-		}
+	var m spec.Mistakes
+	config, written, err := decodeTask(cfg, &m)
+	if err != nil {
+		return config, fmt.Errorf("decode task config: %w", err)
 	}
 	config.Docker = map[string]bool{}
 	for _, option := range spec.DockerOptions {
 		config.Docker[option.Name] = option.Understood() && !isEmpty(written[option.Name])
 	}
 	config.Mounts = append(config.Mounts, config.VolumeMounts()...)
-	var m spec.Mistakes
 	m.AddErr("task name", spec.CheckTaskName(cfg.Name))
 	m.AddErr("config", config.Check(policy))
 	checkNetwork(cfg, config, &m)
 	checkPartners(cfg, config, &m)
 	return config, m.ErrIn(config)
+}
+
+// decodeTask reads the block into its Go form, and as it was written.
+func decodeTask(cfg *drivers.TaskConfig, m *spec.Mistakes) (config spec.Config, written map[string]any, err error) {
+	if err := cfg.DecodeDriverConfig(&written); err != nil {
+		return config, nil, err
+	}
+	var packed []byte
+	if err := base.MsgPackEncode(&packed, written); err != nil {
+		return config, nil, err
+	}
+	return config, written, addNumbers(m, agentconfig.Decode(packed, &config))
+}
+
+// addNumbers notes numbers that cannot be used, beside which the rest was read, and
+// returns other errors.
+func addNumbers(m *spec.Mistakes, err error) error {
+	var numbers agentconfig.Mistakes
+	if !errors.As(err, &numbers) {
+		return err
+	}
+	for _, n := range numbers {
+		m.Add(n.Key, "%s", n.Problem)
+	}
+	return nil
+}
+
+// OnFault is what the author of a task chose to happen when it cannot go on on its GPU.
+func OnFault(cfg *drivers.TaskConfig) string {
+	var m spec.Mistakes
+	config, _, err := decodeTask(cfg, &m)
+	if err != nil {
+		return spec.OnFaultRestart // it was decoded when the task was started
+	}
+	return config.GPU.OnFault
 }
 
 // isEmpty reports whether a value says nothing, as that of an option does which the

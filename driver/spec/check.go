@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/distribution/reference"
-	"github.com/docker/go-units"
 
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
@@ -272,7 +271,7 @@ func (c Config) checkCeilings(policy Policy, m *Mistakes) {
 	if limit := policy.PidsLimit; limit > 0 && (c.PidsLimit > limit || c.PidsLimit < 0) {
 		m.Add("pids_limit", "%d is above the %d that this node's operator allows", c.PidsLimit, limit)
 	}
-	if swap, err := units.RAMInBytes(c.MemorySwap); err == nil && swap > policy.MaxSwapBytes && swap <= maxBytes {
+	if swap, err := gpu.ParseBytesOrZero(c.MemorySwap); err == nil && swap > policy.MaxSwapBytes && swap <= maxBytes {
 		m.Add("memory_swap", "%q is above the %d MiB that this node's operator allows (max_swap)", c.MemorySwap, policy.MaxSwapBytes>>20)
 	}
 	// A program of such a priority that loops leaves its CPUs to nothing else, the

@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 		}},
 		{"host network twice", func(c *Config) { c.HostNetwork, c.NetworkMode = true, "host" }},
 		{"host network and another", func(c *Config) { c.HostNetwork, c.NetworkMode = true, "bridge" }},
-		{"shm_size", func(c *Config) { c.ShmSize = "1" }},
+		{"shm_size", func(c *Config) { c.ShmSize = "1K" }},
 		{"shm_size of another task", func(c *Config) { c.ShmSize, c.IPCMode = "1M", "task:a" }},
 		{"sizes with mistakes", func(c *Config) { c.ShmSize, c.MemorySwap = "0", "much" }},
 		{"negative sizes", func(c *Config) { c.ShmSize, c.MemorySwap = "-1", "-1" }},

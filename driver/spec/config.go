@@ -90,8 +90,8 @@ type MountConfig struct {
 type GPUConfig struct {
 	Memory       string `codec:"memory"`
 	MemoryLimit  string `codec:"memory_limit"`
-	Compute      int64  `codec:"compute"`
-	ComputeLimit int64  `codec:"compute_limit"`
+	Compute      int64  `codec:"compute" as:"compute"`
+	ComputeLimit int64  `codec:"compute_limit" as:"compute"`
 	// Priority is that of the task's programs on an MPS server.
 	Priority string `codec:"priority"`
 	// OnFault is what happens when the task cannot go on on its GPU.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/docker/go-units"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 )
 
 // Resources is what Nomad gives a task of CPU and memory.
@@ -68,7 +70,7 @@ const defaultShmBytes = 64 << 20
 
 // ShmBytes is the size of the task's /dev/shm, of a config that was checked.
 func (c Config) ShmBytes() int64 {
-	if bytes, err := units.RAMInBytes(c.ShmSize); err == nil {
+	if bytes, err := gpu.ParseBytes(c.ShmSize); err == nil {
 		return bytes
 	}
 	return defaultShmBytes
@@ -79,15 +81,15 @@ func (c Config) limits(m *Mistakes) limits {
 	var l limits
 	var err error
 	if c.ShmSize != "" {
-		if l.shmBytes, err = units.RAMInBytes(c.ShmSize); err != nil || l.shmBytes <= 0 {
-			m.Add("shm_size", "%q is not a size (write a number and K, M or G, such as 128M)", c.ShmSize)
-		}
+		l.shmBytes, err = gpu.ParseBytes(c.ShmSize)
+		m.AddErr("shm_size", err)
 	}
 	if c.MemorySwap != "" {
-		swap, err := units.RAMInBytes(c.MemorySwap)
-		if err != nil || swap < 0 || swap > maxBytes {
-			m.Add("memory_swap", "%q is not a size (write a number and K, M or G, such as 512M)", c.MemorySwap)
+		swap, err := gpu.ParseBytesOrZero(c.MemorySwap)
+		if err == nil && swap > maxBytes {
+			err = fmt.Errorf("%q is not valid: it is more than any machine has", c.MemorySwap)
 		}
+		m.AddErr("memory_swap", err)
 		l.swapBytes = &swap
 	}
 	l.rlimits = c.rlimits(m)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/docker/go-units"
+	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -119,9 +119,9 @@ func (m MountConfig) tmpfsOptions() ([]string, error) {
 	}
 	options := append([]string{"nosuid", "nodev"}, m.Options...)
 	if m.Size != "" {
-		size, err := units.RAMInBytes(m.Size)
-		if err != nil || size <= 0 {
-			return nil, fmt.Errorf("size %q is not a size (write a number and K, M or G, such as 128M)", m.Size)
+		size, err := gpu.ParseBytes(m.Size)
+		if err != nil {
+			return nil, fmt.Errorf("size: %w", err)
 		}
 		options = append(options, fmt.Sprintf("size=%d", size))
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclspecutils"
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
-	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
@@ -185,7 +184,7 @@ func (p Plugin) decode(body hcl.Body, into any) error {
 	if err != nil {
 		return err
 	}
-	return base.MsgPackDecode(packed, into)
+	return Decode(packed, into)
 }
 
 func (p Plugin) encode(body hcl.Body) ([]byte, error) {

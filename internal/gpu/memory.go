@@ -19,11 +19,53 @@ const memoryHelp = "write a whole number and G, GiB, M or MiB, such as 8G or 512
 // decimal unit (GB): an inexact amount is an error.
 func ParseMemory(s string) (int64, error) {
 	digits := countDigits(s)
-	mib, problem := memoryOf(s[:digits], s[digits:])
+	mib, problem := amountOf(s[:digits], s[digits:], mibPerUnit)
 	if problem != "" {
 		return 0, fmt.Errorf("memory %q: %s; %s", s, problem, memoryHelp)
 	}
 	return mib, nil
+}
+
+// bytesPerUnit holds the units of sizes on the host, which may be smaller and larger
+// than a GPU's. Docker's way to write them, "64m", is understood.
+var bytesPerUnit = map[string]int64{
+	"K": 1 << 10, "KiB": 1 << 10, "k": 1 << 10, "M": 1 << 20, "MiB": 1 << 20, "m": 1 << 20,
+	"G": 1 << 30, "GiB": 1 << 30, "g": 1 << 30, "T": 1 << 40, "TiB": 1 << 40, "t": 1 << 40,
+}
+
+// ParseBytes reads a size on the host, such as "64M", "100G" or "2TiB", by the rules of
+// ParseMemory, and returns it in bytes.
+func ParseBytes(s string) (int64, error) {
+	digits := countDigits(s)
+	bytes, problem := amountOf(s[:digits], s[digits:], bytesPerUnit)
+	if problem == "" {
+		return bytes, nil
+	}
+	help := "a whole number and K, M, G or T, such as 512M"
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 1<<10 && digits == len(s) {
+		help += "; as bytes it is " + formatBytes(n)
+	}
+	return 0, fmt.Errorf("%.40q is not valid: %s (%s)", s, problem, help)
+}
+
+// ParseBytesOrZero is ParseBytes for a key where "0" has a meaning.
+func ParseBytesOrZero(s string) (int64, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	return ParseBytes(s)
+}
+
+// formatBytes writes a size in the largest unit that is exact, rounded up to 1 KiB.
+func formatBytes(n int64) string {
+	kib := (n-1)/1024 + 1
+	for _, unit := range []string{"K", "M", "G"} {
+		if kib%1024 != 0 || unit == "G" {
+			return strconv.FormatInt(kib, 10) + unit
+		}
+		kib /= 1024
+	}
+	return ""
 }
 
 // FormatMemory writes MiB in the largest unit that is exact: "8G" or "7680M".
@@ -34,12 +76,12 @@ func FormatMemory(mib int64) string {
 	return strconv.FormatInt(mib, 10) + "M"
 }
 
-// memoryOf returns MiB, or the mistake in the number or its unit.
-func memoryOf(number, unit string) (int64, string) {
+// amountOf returns a number times its unit, or the mistake in one of them.
+func amountOf(number, unit string, units map[string]int64) (int64, string) {
 	if number == "" {
 		return 0, "no number"
 	}
-	factor, ok := mibPerUnit[unit]
+	factor, ok := units[unit]
 	if !ok {
 		return 0, unitProblem(unit)
 	}
@@ -57,7 +99,7 @@ func unitProblem(unit string) string {
 	switch {
 	case unit == "":
 		return "the unit is missing"
-	case strings.EqualFold(unit, "GB"), strings.EqualFold(unit, "MB"):
+	case len(unit) == 2 && strings.ContainsAny(unit[:1], "kKmMgGtT") && strings.EqualFold(unit[1:], "B"):
 		return fmt.Sprintf("unit %q is decimal and ambiguous, memory is binary", unit)
 	case strings.HasPrefix(unit, "."):
 		return "the number is not whole"

@@ -23,7 +23,8 @@ const (
 //
 //	request  = ( count | fraction | memory [ "," fraction ] ) [ "(" which ")" ]
 //	count    = "1" … "9999"                       whole GPUs, exclusive
-//	fraction = "0.001" … "0.999"                  at most three decimals
+//	fraction = "0.001" … "0.999"                  at most three decimals; behind a
+//	                                              memory also thousandths, "2" … "999"
 //	memory   = number ( "G" | "GiB" | "M" | "MiB" )
 //	which    = vendor | [ vendor "," ] models
 //	vendor   = "nvidia" | "amd" | "intel" | "huawei"
@@ -177,7 +178,7 @@ func (p *requestParser) amount() (Request, bool) {
 		milli, ok := p.fraction(start, word)
 		return Request{Kind: KindFraction, Milli: milli}, ok
 	}
-	mib, problem := memoryOf(word[:digits], word[digits:])
+	mib, problem := amountOf(word[:digits], word[digits:], mibPerUnit)
 	if problem != "" {
 		return Request{}, p.fail(start+memoryFault(word, digits), memoryHelp, "%s", problem)
 	}
@@ -185,7 +186,12 @@ func (p *requestParser) amount() (Request, bool) {
 	if strings.HasPrefix(p.rest(), ",") {
 		p.at++
 		at := p.at
-		milli, ok := p.fraction(at, p.word())
+		word := p.word()
+		if milli, err := ParseMilli(word); err == nil && countDigits(word) == len(word) && milli < MilliPerGPU {
+			r.Milli = milli
+			return r, true
+		}
+		milli, ok := p.fraction(at, word)
 		if !ok {
 			return Request{}, false
 		}

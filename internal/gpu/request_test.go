@@ -21,6 +21,7 @@ func TestParseRequest(t *testing.T) {
 		"512M":                                 {Kind: KindMemory, MemoryMiB: 512},
 		"512MiB":                               {Kind: KindMemory, MemoryMiB: 512},
 		"8G,0.5":                               {Kind: KindMemory, MemoryMiB: 8192, Milli: 500},
+		"8G,500":                               {Kind: KindMemory, MemoryMiB: 8192, Milli: 500},
 		"1(amd)":                               {Kind: KindCount, Count: 1, Vendor: "amd"},
 		"0.5(intel)":                           {Kind: KindFraction, Milli: 500, Vendor: "intel"},
 		"8G,0.5(nvidia,H100)":                  {Kind: KindMemory, MemoryMiB: 8192, Milli: 500, Vendor: "nvidia", Model: "H100"},
@@ -67,6 +68,8 @@ func TestParseRequestErrors(t *testing.T) {
 		{"8G,", 4, "a fraction is missing"},
 		{"8G, 0.5", 4, "not a fraction"},
 		{"8G,1", 4, "not a fraction"},
+		{"8G,1000", 4, "not a fraction"},
+		{"8G,050", 4, "not a fraction"},
 		{"8G,1.0", 4, `write "1"`},
 		{"8G,0.5,1", 7, "unexpected"},
 		{"1()", 3, "a model is missing"},
@@ -137,5 +140,25 @@ func TestParseMemory(t *testing.T) {
 		if got, err := ParseMemory(input); err == nil || !strings.Contains(err.Error(), "write a whole number") {
 			t.Errorf("ParseMemory(%q) = %d, %v; want an error that says what is valid", input, got, err)
 		}
+	}
+}
+
+// A size on the host is written as GPU memory is, and no unit is guessed.
+func TestParseBytes(t *testing.T) {
+	for input, want := range map[string]int64{"64K": 64 << 10, "1KiB": 1 << 10, "256m": 256 << 20, "20G": 20 << 30, "2TiB": 2 << 40} {
+		if got, err := ParseBytes(input); err != nil || got != want {
+			t.Errorf("ParseBytes(%q) = %d, %v; want %d", input, got, err, want)
+		}
+	}
+	for input, says := range map[string]string{
+		"": "no number", "20": "the unit is missing", "20GB": "decimal", "20kb": "decimal", "1.5G": "not whole", "-1G": "no number", "0": "unit is missing",
+		"0G": "zero", "9999999999T": "too large", "20 G": "unknown unit", "268435456": "as bytes it is 256M", "1025": "as bytes it is 2K", "x": "no number",
+	} {
+		if got, err := ParseBytes(input); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "such as 512M") {
+			t.Errorf("ParseBytes(%q) = %d, %v; want %q and what is valid", input, got, err, says)
+		}
+	}
+	if got, err := ParseBytesOrZero("0"); err != nil || got != 0 {
+		t.Errorf("zero is %d, %v", got, err)
 	}
 }

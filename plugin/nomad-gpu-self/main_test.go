@@ -95,8 +95,8 @@ func TestMistakesAskNothing(t *testing.T) {
 	t.Setenv(gpu.EnvSelfSocket, filepath.Join(t.TempDir(), "none"))
 	for line, want := range map[string]string{
 		"resize":                         "takes 1 to 3 arguments",
-		"resize compute":                 `compute: "" is not valid (write a fraction`,
-		"resize compute=60":              `compute: "60" is not valid`,
+		"resize compute":                 `compute: "" is not valid (a fraction`,
+		"resize compute=60%":             `; write 0.6`,
 		"resize compute=0.5 compute=0.6": "compute: it is given twice",
 		"resize gpu=other":               `"gpu=other" is not valid (compute=0.6, limit=0.9 or memory_limit=12G)`,
 		"resize memory_limit=12":         "the unit is missing",

@@ -425,9 +425,9 @@ func (t task) limit(o *object, ask Ask, d TaskDecision) error {
 
 // shareBlock is the driver's gpu block.
 type shareBlock struct {
-	Memory  string `json:"memory,omitempty"`
-	Compute int64  `json:"compute,omitempty"`
-	Limit   int64  `json:"compute_limit,omitempty"`
+	Memory  string      `json:"memory,omitempty"`
+	Compute thousandths `json:"compute,omitempty"`
+	Limit   thousandths `json:"compute_limit,omitempty"`
 	// Priority is that of its seat: a word, or a number with or without quotes.
 	Priority any `json:"priority,omitempty"`
 }
@@ -484,29 +484,41 @@ func (t task) guarantee() (int64, error) {
 	written := t.writtenShare().Compute
 	milli, ok := Milli(written)
 	if !ok {
-		return 0, fmt.Errorf("gpu.compute: %v is not valid (a number from 1 to %d, in thousandths of a GPU)", written, gpu.MilliPerGPU)
+		return 0, fmt.Errorf("gpu.compute: %v is not valid (a fraction of a GPU such as 0.5, or thousandths such as 500)", written)
 	}
 	return milli, nil
 }
 
-// Milli reads compute as the driver's gpu block has it, with or without quotes; 0 for none.
+// Milli reads compute as the driver's gpu block has it, a number with or without quotes:
+// 0.5 and 500 are half of a GPU. 0 is none.
 func Milli(written any) (milli int64, ok bool) {
+	text := ""
 	switch v := written.(type) {
-	case nil:
-		return 0, true
 	case float64:
-		milli = int64(v)
-		ok = float64(milli) == v
+		text = strconv.FormatFloat(v, 'f', -1, 64)
 	case string:
-		var err error
-		milli, err = strconv.ParseInt(v, 10, 64)
-		ok = err == nil
+		text = v
 	}
-	return milli, ok && milli >= 0 && milli <= gpu.MilliPerGPU
+	if written == nil || text == "0" {
+		return 0, true
+	}
+	milli, err := gpu.ParseMilli(text)
+	return milli, err == nil
+}
+
+// thousandths writes compute as [Milli] reads it: 1 would be all of a GPU.
+type thousandths int64
+
+// MarshalJSON writes a number.
+func (n thousandths) MarshalJSON() ([]byte, error) {
+	if n == 1 {
+		return []byte(gpu.FormatMilli(1)), nil
+	}
+	return json.Marshal(int64(n))
 }
 
 func driverBlock(d *TaskDecision) shareBlock {
-	b := shareBlock{Compute: d.Share.GuaranteeMilli, Limit: d.Share.LimitMilli}
+	b := shareBlock{Compute: thousandths(d.Share.GuaranteeMilli), Limit: thousandths(d.Share.LimitMilli)}
 	if d.Share.MemoryMiB > 0 {
 		b.Memory = gpu.FormatMemory(d.Share.MemoryMiB)
 	}

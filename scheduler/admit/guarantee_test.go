@@ -13,7 +13,7 @@ func TestTheGuaranteeOfDeviceBlocks(t *testing.T) {
 	for block, want := range map[string]int64{
 		`{}`: 0, `[]`: 0, `{"compute":null}`: 0, `{"compute":0}`: 0, `{"compute":600}`: 600, `[{"compute":600}]`: 600, `{"compute":"600"}`: 600, `{"compute":1000}`: 1000,
 		`{"memory":7,"compute":600}`: 600, `{"priority":[],"compute":"600"}`: 600, `{"compute":6e2}`: 600,
-		`{"compute":1001}`: none, `{"compute":-1}`: none, `{"compute":0.5}`: none, `{"compute":"${NOMAD_META_c}"}`: none, `{"compute":"600.0"}`: none, `{"compute":true}`: none, `{"compute":""}`: none, `{"compute":[600]}`: none,
+		`{"compute":1001}`: none, `{"compute":-1}`: none, `{"compute":0.5}`: 500, `{"compute":"0.5"}`: 500, `{"compute":1}`: 1000, `{"compute":"${NOMAD_META_c}"}`: none, `{"compute":"600.0"}`: none, `{"compute":true}`: none, `{"compute":""}`: none, `{"compute":[600]}`: none,
 	} {
 		for driver, counts := range map[string]bool{"containerd": true, "docker": false} {
 			job := `{"Job":{"ID":"a","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"` + driver + `","Config":{"gpu":` + block + `},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}}]}]}}`

@@ -73,7 +73,7 @@ func TestReadRefusals(t *testing.T) {
 		"limit of whole GPU":  {jobWith(`"Meta":{"gpu":"1","gpu_limit":"0.5"}`), "a whole GPU has no limit"},
 		"limit below":         {jobWith(`"Meta":{"gpu":"0.5","gpu_limit":"0.25"}`), "below the guarantee 0.5"},
 		"limit by turns":      {jobWith(`"Meta":{"gpu":"0.5","gpu_limit":"0.8","gpu_sharing":"timeslice"}`), "cannot be held where gpu_sharing is timeslice"},
-		"limit in memory":     {jobWith(`"Meta":{"gpu":"0.5","gpu_limit":"8G"}`), "not a share of one GPU"},
+		"limit in memory":     {jobWith(`"Meta":{"gpu":"0.5","gpu_limit":"8G"}`), `gpu_limit: "8G" is not valid`},
 		"limit beside device": {jobWith(`"Meta":{"gpu_limit":"0.5"},"Resources":{"Devices":[{"Name":"nvidia/slice"}]}`), "compute_limit"},
 		"policy":              {jobWith(`"Meta":{"gpu":"1","gpu_policy":"pack"}`), "SPREAD, PACK, BALANCED"},
 		"sharing":             {jobWith(`"Meta":{"gpu":"1","gpu_sharing":"mpss"}`), "mps, timeslice, hami, dmem, suspend, none"},

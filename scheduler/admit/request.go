@@ -230,16 +230,8 @@ func (t *TaskAsk) read(m meta) (err error) {
 	if limit == "" {
 		return nil
 	}
-	r, err := gpu.ParseRequest(limit)
-	switch {
-	case err != nil:
+	if t.LimitMilli, err = gpu.ParseMilli(limit); err != nil {
 		return fmt.Errorf("%s: %w", KeyLimit, err)
-	case r == gpu.Request{Kind: gpu.KindCount, Count: 1}:
-		t.LimitMilli = gpu.MilliPerGPU
-	case r == gpu.Request{Kind: gpu.KindFraction, Milli: r.Milli}:
-		t.LimitMilli = r.Milli
-	default:
-		return fmt.Errorf(`%s = %q is not a share of one GPU; write a fraction from 0.001 to 0.999, or "1"`, KeyLimit, limit)
 	}
 	switch {
 	case t.Request.Kind == gpu.KindCount:

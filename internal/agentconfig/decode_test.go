@@ -1,0 +1,70 @@
+package agentconfig
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/shoenig/test/must"
+)
+
+// numbers has every form of number that a configuration of ours has.
+type numbers struct {
+	numbersInside
+	Rules []struct {
+		Index *int64 `codec:"index"`
+		numbersInside
+	} `codec:"rule"`
+	Codes []uint64 `codec:"codes"`
+	Share struct {
+		Compute int64 `codec:"compute" as:"compute"`
+	} `codec:"share"`
+}
+
+type numbersInside struct {
+	Replicas *int64 `codec:"replicas"`
+	Burst    *int64 `codec:"burst" as:"compute"`
+}
+
+func packed(t *testing.T, tree map[string]any) (text []byte) {
+	t.Helper()
+	must.NoError(t, base.MsgPackEncode(&text, tree))
+	return text
+}
+
+// Half of a GPU is written in either way, in every place and encoding.
+func TestNumbersAreReadAlike(t *testing.T) {
+	for _, half := range []any{"0.5", "500", 500, 0.5} {
+		var n numbers
+		must.NoError(t, Decode(packed(t, map[string]any{
+			"burst": half, "replicas": "4", "codes": []any{"48", 63}, "share": map[string]any{"compute": half},
+			"rule": []any{map[string]any{"burst": half, "index": 0}, map[string]any{}},
+		}), &n))
+		must.Eq(t, []int64{500, 500, 500, 4, 0}, []int64{*n.Burst, *n.Rules[0].Burst, n.Share.Compute, *n.Replicas, *n.Rules[0].Index})
+		must.Eq(t, []uint64{48, 63}, n.Codes)
+		must.Nil(t, n.Rules[1].Index)
+	}
+}
+
+// Every number that cannot be used is named with its key, its value and valid ones, and
+// the rest is read.
+func TestNumbersThatCannotBeUsed(t *testing.T) {
+	var n numbers
+	err := Decode(packed(t, map[string]any{
+		"replicas": "2.5", "burst": "50%", "codes": []any{"1", "-1"}, "share": map[string]any{"compute": "0.5555"},
+		"rule": []any{map[string]any{"burst": "0.5", "index": "first"}, map[string]any{"replicas": "99999999999999999999"}, map[string]any{"replicas": true}},
+	}), &n)
+	var mistakes Mistakes
+	must.True(t, errors.As(err, &mistakes))
+	must.SliceLen(t, 7, mistakes, must.Sprint(err))
+	for _, says := range []string{
+		`replicas: "2.5" is not valid (a whole number)`, `burst: "50%" is not valid (a fraction of a GPU`, "; write 0.5",
+		`rule[0].index: "first" is not valid (a whole number)`, "rule[1].replicas: 99999999999999999999 is not valid (it is too large)", `rule[2].replicas: "true"`,
+		"codes[1]: -1 is not valid (a whole number from 0)", `share.compute: "0.5555" is not valid`,
+	} {
+		must.StrContains(t, err.Error(), says)
+	}
+	must.Eq(t, 500, *n.Rules[0].Burst)
+	must.Nil(t, n.Replicas)
+	must.ErrorContains(t, Decode([]byte{0xc1}, &n), "decode")
+}
