@@ -10,13 +10,19 @@ import (
 
 // Mistake is one thing that is wrong with a configuration.
 type Mistake struct {
-	// Key is the option that it is about, such as "shm_size" or "gpu.compute".
+	// Key is the option that it is about, such as "shm_size" or "gpu.compute"; empty
+	// where the problem says it.
 	Key string
 	// Problem names the mistake in the value and the valid values.
 	Problem string
 }
 
-func (m Mistake) Error() string { return m.Key + ": " + m.Problem }
+func (m Mistake) Error() string {
+	if m.Key == "" {
+		return m.Problem
+	}
+	return m.Key + ": " + m.Problem
+}
 
 // Mistakes collects all that is wrong, so that an author can mend it in one go. A
 // job's file tells its options in no order by the time that they arrive here;

@@ -7,6 +7,8 @@ import (
 	"github.com/hashicorp/nomad/helper/pluginutils/hclutils"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/hcltext"
 )
 
 // Agent is what of an agent's own configuration concerns its plugins; a key that
@@ -49,7 +51,7 @@ func ReadAgent(path string) (Agent, error) {
 func (a *Agent) add(body hcl.Body) error {
 	content, _, diags := body.PartialContent(agentSchema)
 	if diags.HasErrors() {
-		return diags
+		return hcltext.Error(diags)
 	}
 	if err := text(content.Attributes["data_dir"], &a.DataDir); err != nil {
 		return err
@@ -64,7 +66,7 @@ func (a *Agent) add(body hcl.Body) error {
 		case "client":
 			inside, _, diags := block.Body.PartialContent(&hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "cni_path"}}})
 			if diags.HasErrors() {
-				return diags
+				return hcltext.Error(diags)
 			}
 			if err := text(inside.Attributes["cni_path"], &a.CNIPath); err != nil {
 				return err
@@ -73,7 +75,7 @@ func (a *Agent) add(body hcl.Body) error {
 			const key = "publish_allocation_metrics"
 			inside, _, diags := block.Body.PartialContent(&hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: key}}})
 			if diags.HasErrors() {
-				return diags
+				return hcltext.Error(diags)
 			}
 			publish := fmt.Sprint(a.PublishMetrics)
 			if err := text(inside.Attributes[key], &publish); err != nil {
@@ -92,7 +94,7 @@ func text(attribute *hcl.Attribute, into *string) error {
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Functions: hclutils.GetStdlibFuncs()})
 	if diags.HasErrors() {
-		return diags
+		return hcltext.Error(diags)
 	}
 	value, err := convert.Convert(value, cty.String)
 	if err != nil || value.IsNull() || !value.IsKnown() {

@@ -20,6 +20,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 	"github.com/zclconf/go-cty/cty/msgpack"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/hcltext"
 )
 
 // Plugin is the plugin whose configuration is read.
@@ -35,10 +37,12 @@ type Plugin struct {
 // into. The path is a configuration of the agent in HCL or JSON, a folder of
 // them as in -config, or a file with the inside of the plugin's config block
 // alone; empty stands for a block without anything in it.
+//
+// The error holds Mistakes where all else was read.
 func (p Plugin) Read(path string, into any) error {
-	body, err := p.find(path)
+	body, outside, err := p.find(path)
 	if err == nil {
-		err = p.decode(body, into)
+		err = p.decode(body, outside, into)
 	}
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
@@ -48,10 +52,10 @@ func (p Plugin) Read(path string, into any) error {
 
 // JSON is the configuration at a path as Nomad understands it, with its defaults.
 func (p Plugin) JSON(path string) ([]byte, error) {
-	body, err := p.find(path)
+	body, _, err := p.find(path)
 	var value cty.Value
 	if err == nil {
-		value, err = p.value(body)
+		value, err = p.valid(body)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -64,39 +68,47 @@ func (p Plugin) JSON(path string) ([]byte, error) {
 func Encode(schema *hclspec.Spec, text string) ([]byte, error) {
 	file, diags := hclparse.NewParser().ParseHCL([]byte(text), "config.hcl")
 	if diags.HasErrors() {
-		return nil, diags
+		return nil, hcltext.Error(diags)
 	}
-	return Plugin{Schema: schema}.encode(file.Body)
-}
-
-func (p Plugin) find(path string) (hcl.Body, error) {
-	if path == "" {
-		return hcl.EmptyBody(), nil
-	}
-	files, folder, err := filesAt(path)
+	p := Plugin{Schema: schema}
+	value, err := p.valid(file.Body)
 	if err != nil {
 		return nil, err
 	}
+	return pack(value)
+}
+
+// find returns the inside of the plugin's config blocks, and the mistakes around it.
+func (p Plugin) find(path string) (hcl.Body, Mistakes, error) {
+	if path == "" {
+		return hcl.EmptyBody(), nil, nil
+	}
+	files, folder, err := filesAt(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	var outside Mistakes
 	var bodies, blocks []hcl.Body
 	var others []string
 	for _, name := range files {
 		body, err := parse(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		mine, named, err := p.blocks(body)
+		mine, named, around, err := p.blocks(body)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		outside = append(outside, around...)
 		bodies, blocks, others = append(bodies, body), append(blocks, mine...), append(others, named...)
 	}
 	switch {
 	case len(blocks) > 0:
-		return hcl.MergeBodies(blocks), nil
+		return hcl.MergeBodies(blocks), outside, nil
 	case len(others) == 0 && !folder:
-		return bodies[0], nil
+		return bodies[0], nil, nil
 	}
-	return nil, p.absent(path, others)
+	return nil, nil, p.absent(path, others)
 }
 
 // filesAt lists what Nomad reads of a path, in its order: the file itself, or those of a
@@ -135,26 +147,28 @@ func parse(path string) (hcl.Body, error) {
 	}
 	file, diags := read(text, path)
 	if diags.HasErrors() {
-		return nil, diags
+		return nil, hcltext.Error(diags)
 	}
 	return file.Body, nil
 }
 
-// blocks are the insides of plugin "NAME" { config { … } }, and the names of all
-// plugin blocks.
-func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, err error) {
+// blocks are the insides of plugin "NAME" { config { … } }, the names of all plugin
+// blocks, and keys beside config, which Nomad ignores.
+func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, outside Mistakes, err error) {
 	content, _, diags := body.PartialContent(&hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "plugin", LabelNames: []string{"name"}}}})
 	if diags.HasErrors() {
-		return nil, nil, diags
+		return nil, nil, nil, hcltext.Error(diags)
 	}
 	for _, block := range content.Blocks {
 		named = append(named, block.Labels[0])
 		if block.Labels[0] != p.Name {
 			continue
 		}
-		inside, _, diags := block.Body.PartialContent(&hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "config"}}})
-		if diags.HasErrors() {
-			return nil, nil, diags
+		inside, diags := block.Body.Content(&hcl.BodySchema{
+			Attributes: []hcl.AttributeSchema{{Name: "args"}}, Blocks: []hcl.BlockHeaderSchema{{Type: "config"}},
+		})
+		for _, err := range hcltext.Mistakes(diags) {
+			outside = append(outside, Mistake{Problem: err.Error() + fmt.Sprintf("; Nomad ignores what stands in plugin %q beside config { }: move it in there", p.Name)})
 		}
 		if len(inside.Blocks) == 0 {
 			mine = append(mine, hcl.EmptyBody())
@@ -163,7 +177,7 @@ func (p Plugin) blocks(body hcl.Body) (mine []hcl.Body, named []string, err erro
 			mine = append(mine, config.Body)
 		}
 	}
-	return mine, named, nil
+	return mine, named, outside, nil
 }
 
 func (p Plugin) absent(path string, others []string) error {
@@ -179,19 +193,26 @@ func (p Plugin) absent(path string, others []string) error {
 	return errors.New(why)
 }
 
-func (p Plugin) decode(body hcl.Body, into any) error {
-	packed, err := p.encode(body)
+func (p Plugin) decode(body hcl.Body, found Mistakes, into any) error {
+	value, diags := p.value(body)
+	for _, err := range hcltext.Mistakes(diags) {
+		found = append(found, Mistake{Problem: err.Error()})
+	}
+	if !value.IsWhollyKnown() { // the rest of it cannot be looked at
+		return errors.New(found.Error())
+	}
+	packed, err := pack(value)
 	if err != nil {
 		return err
 	}
-	return Decode(packed, into)
+	var numbers Mistakes
+	if err := Decode(packed, into); err != nil && !errors.As(err, &numbers) {
+		return err
+	}
+	return append(found, numbers...).err()
 }
 
-func (p Plugin) encode(body hcl.Body) ([]byte, error) {
-	value, err := p.value(body)
-	if err != nil {
-		return nil, err
-	}
+func pack(value cty.Value) ([]byte, error) {
 	packed, err := msgpack.Marshal(value, value.Type())
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
@@ -199,14 +220,20 @@ func (p Plugin) encode(body hcl.Body) ([]byte, error) {
 	return packed, nil
 }
 
-func (p Plugin) value(body hcl.Body) (cty.Value, error) {
+// value decodes a body; of one with mistakes it is what is left.
+func (p Plugin) value(body hcl.Body) (cty.Value, hcl.Diagnostics) {
 	spec, diags := hclspecutils.Convert(p.Schema)
 	if diags.HasErrors() {
-		return cty.NilVal, diags
+		return cty.DynamicVal, diags
 	}
-	value, diags := hcldec.Decode(body, spec, &hcl.EvalContext{Functions: hclutils.GetStdlibFuncs()})
+	return hcldec.Decode(body, spec, &hcl.EvalContext{Functions: hclutils.GetStdlibFuncs()})
+}
+
+// valid is the value of a body without mistakes.
+func (p Plugin) valid(body hcl.Body) (cty.Value, error) {
+	value, diags := p.value(body)
 	if diags.HasErrors() {
-		return cty.NilVal, diags
+		return cty.NilVal, hcltext.Error(diags)
 	}
 	return value, nil
 }

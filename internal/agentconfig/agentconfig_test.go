@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,6 +80,18 @@ func TestMistakesAreNamed(t *testing.T) {
 			t.Errorf("%v: got %v, want %q", files, err, says)
 		}
 	}
+	// All of several are told, also those outside config { }, and the rest is read.
+	path := write(t, map[string]string{"a.hcl": "plugin \"mine\" {\n args = []\n mode = \"a\"\n config {\n  color = 1\n  taste = 2\n  size = \"4G\"\n  smell {}\n }\n}\n"})
+	var got config
+	err := plugin.Read(path, &got)
+	var several Mistakes
+	must.True(t, errors.As(err, &several), must.Sprint(err))
+	must.SliceLen(t, 4, several, must.Sprint(err))
+	must.Eq(t, "4G", got.Size)
+	for _, says := range []string{`"mode"`, "move it in there", `"color"`, `"taste"`, `"smell"`} {
+		must.StrContains(t, err.Error(), says)
+	}
+	must.StrNotContains(t, err.Error(), "other diagnostic")
 	if err := plugin.Read("no-such-file", &config{}); err == nil || !strings.Contains(err.Error(), "no-such-file: no such file") {
 		t.Errorf("got %v", err)
 	}

@@ -14,13 +14,18 @@ import (
 
 // Mistake is a value that cannot be used.
 type Mistake struct {
-	// Key leads to the value, such as "gpu[0].replicas".
+	// Key leads to the value, such as "gpu[0].replicas"; empty where the problem says it.
 	Key string
 	// Problem names the value and the valid values.
 	Problem string
 }
 
-func (m Mistake) Error() string { return m.Key + ": " + m.Problem }
+func (m Mistake) Error() string {
+	if m.Key == "" {
+		return m.Problem
+	}
+	return m.Key + ": " + m.Problem
+}
 
 // Mistakes are all values of a configuration that cannot be used.
 type Mistakes []Mistake

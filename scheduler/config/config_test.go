@@ -341,3 +341,36 @@ func TestAMistakeIsToldOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// One mistake hides no other, and none is told twice.
+func TestEveryMistakeOfTheFileIsNamed(t *testing.T) {
+	_, err := Parse("a.hcl", []byte(`color = 1
+log_level = "LOUD"
+resource_change_threshold = "much"
+listen {
+  burst = 2.5
+  rate  = 1
+}
+queue "a" {
+  gpus         = "x"
+  weight       = 3
+  max_priority = 0
+}
+preemption {
+  enabled = "maybe"
+}
+`))
+	want := []string{
+		`argument named "color"`, `log_level "LOUD"`, `resource_change_threshold: "much" is not valid; Unsuitable value: a number is required`,
+		`burst: 2.5 is not valid; Unsuitable value: value must be a whole number`, `argument named "rate"`, `gpus: "x" is not valid`, `argument named "weight"`,
+		"max_priority 0 is too small", `enabled: "maybe" is not valid; Unsuitable value: a bool is required`,
+	}
+	if err == nil || strings.Count(err.Error(), "\n") != len(want) {
+		t.Errorf("not %d mistakes: %v", len(want), err)
+	}
+	for _, says := range want {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v does not say %s", err, says)
+		}
+	}
+}

@@ -10,9 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/nomad-gpu/nomad-gpu/internal/hcltext"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
@@ -121,34 +122,28 @@ type replicaBlock struct {
 func Parse(name string, text []byte) (*Config, error) {
 	parsed, diags := hclparse.NewParser().ParseHCL(text, name)
 	if diags.HasErrors() {
-		return nil, fmt.Errorf("parse configuration: %w", diags)
+		return nil, fmt.Errorf("parse configuration: %w", hcltext.Error(diags))
 	}
 	var f file
-	if diags := gohcl.DecodeBody(parsed.Body, nil, &f); diags.HasErrors() {
-		return nil, fmt.Errorf("read configuration: %w", plain(diags))
-	}
-	c, err := f.config()
-	if err != nil {
-		return nil, fmt.Errorf("check configuration %s: %w", name, err)
+	diags = gohcl.DecodeBody(parsed.Body, nil, &f)
+	failed := hcltext.Types(text, diags)
+	c, err := f.config(text, failed)
+	if err := errors.Join(hcltext.Error(diags), err); err != nil {
+		return nil, fmt.Errorf("check configuration %s:\n%w", name, err)
 	}
 	return c, nil
 }
 
-// plain makes one error per mistake, so that an operator sees all of them. What follows
-// from a mistake in the same place is not another one.
-func plain(diags hcl.Diagnostics) error {
-	errs := make([]error, 0, len(diags))
-	for at, d := range diags {
-		if at > 0 && d.Subject != nil && diags[at-1].Subject != nil && *d.Subject == *diags[at-1].Subject {
-			continue
-		}
-		errs = append(errs, d)
-	}
-	return errors.Join(errs...)
+// reader turns written values into checked ones and keeps every complaint.
+type reader struct {
+	errs   []error
+	failed []string // keys whose values are of a wrong type, which was said
 }
 
-// reader turns written values into checked ones and keeps every complaint.
-type reader struct{ errs []error }
+// skips reports whether there is nothing of a number to look at: from is 0 where it is none.
+func skips[T any](r *reader, key string, from *T) bool {
+	return from == nil || slices.Contains(r.failed, key[strings.LastIndexByte(key, '.')+1:])
+}
 
 func (r *reader) complain(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
@@ -177,7 +172,7 @@ func (r *reader) duration(key string, to *time.Duration, from *string, least tim
 
 // milli reads a fraction as thousandths and refuses one that is not exact.
 func (r *reader) milli(key string, to *int64, from *float64, most float64) {
-	if from == nil {
+	if skips(r, key, from) {
 		return
 	}
 	m := int64(*from*1000 + 0.5)
@@ -192,7 +187,7 @@ func abs(x float64) float64 { return max(x, -x) }
 
 // gigabytes reads GB, which are GiB as on a card's box, into MiB.
 func (r *reader) gigabytes(key string, toMiB *int64, from *float64) {
-	if from == nil {
+	if skips(r, key, from) {
 		return
 	}
 	if *from < 0 || *from > maxGigabytes {
@@ -206,7 +201,7 @@ func (r *reader) gigabytes(key string, toMiB *int64, from *float64) {
 const maxGigabytes = 100_000_000
 
 func (r *reader) positive(key string, to *int, from *int) {
-	if from == nil {
+	if skips(r, key, from) {
 		return
 	}
 	if *from < 1 {
@@ -254,13 +249,14 @@ func (r *reader) url(key string, to *string, from *string) {
 	*to = *from
 }
 
-func (f *file) config() (*Config, error) {
-	c, r := Default(), &reader{}
+// config checks what was read, but for the keys that were not.
+func (f *file) config(text []byte, failed []string) (*Config, error) {
+	c, r := Default(), &reader{failed: failed}
 	f.general(c, r)
 	f.connections(c, r)
 	f.decisions(c, r)
 	for _, q := range f.Queues {
-		queue, err := readQueue(q.Name, q.Body)
+		queue, err := readQueue(q.Name, q.Body, text)
 		if err != nil {
 			r.errs = append(r.errs, err)
 			continue
@@ -342,7 +338,7 @@ func (b *listenBlock) apply(l *Listen, r *reader) {
 	r.positive("listen.burst", &l.Burst, b.Burst)
 	r.duration("listen.request_timeout", &l.RequestTimeout, b.Timeout, time.Second)
 	set(&l.MaxBodyBytes, b.MaxBody)
-	if l.MaxBodyBytes < 1024 {
+	if l.MaxBodyBytes < 1024 && !skips(r, "listen.max_body_bytes", b.MaxBody) {
 		r.complain("listen.max_body_bytes %d is too small; the least is 1024", l.MaxBodyBytes)
 	}
 	r.positive("listen.max_connections", &l.MaxConnections, b.Conns)

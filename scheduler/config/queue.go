@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
 
+	"github.com/nomad-gpu/nomad-gpu/internal/hcltext"
 	"github.com/nomad-gpu/nomad-gpu/scheduler/place"
 )
 
@@ -112,17 +113,17 @@ type queueBody struct {
 // maxGPUs bounds quotas; it only catches slips.
 const maxGPUs = 1_000_000
 
-func readQueue(name string, body hcl.Body) (Queue, error) {
+// readQueue reads a queue's block out of the text that it stands in.
+func readQueue(name string, body hcl.Body, text []byte) (Queue, error) {
 	var b queueBody
-	if diags := gohcl.DecodeBody(body, nil, &b); diags.HasErrors() {
-		return Queue{}, fmt.Errorf("queue %q: %w", name, plain(diags))
-	}
+	diags := gohcl.DecodeBody(body, nil, &b)
+	failed := hcltext.Types(text, diags)
 	q := Queue{
 		Name: name, Parent: b.Parent, Namespaces: b.Namespaces, AllowNamespaces: b.Allow,
 		Borrow: true, Models: b.Models, NodePools: b.NodePools, Datacenters: b.Datacenters,
 		Constraints: b.Constraints, MaxPriority: 100, Protected: b.Protected,
 	}
-	r := &reader{}
+	r := &reader{errs: hcltext.Mistakes(diags), failed: failed}
 	r.milli("gpus", &q.QuotaMilli, b.GPUs, maxGPUs)
 	r.milli("max_gpus", &q.MaxMilli, b.MaxGPUs, maxGPUs)
 	r.gigabytes("gpu_memory_gb", &q.QuotaMemoryMiB, b.MemoryGB)
@@ -232,9 +233,9 @@ func QueueFromItems(name string, items map[string]string) (Queue, error) {
 	}
 	parsed, diags := hclparse.NewParser().ParseHCL([]byte(text.String()), "queue "+name)
 	if diags.HasErrors() {
-		return Queue{}, fmt.Errorf("parse queue %q: %w", name, diags)
+		return Queue{}, fmt.Errorf("parse queue %q: %w", name, hcltext.Error(diags))
 	}
-	return readQueue(name, parsed.Body)
+	return readQueue(name, parsed.Body, []byte(text.String()))
 }
 
 // WithQueues returns the configuration with further queues, such as those of
