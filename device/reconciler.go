@@ -48,8 +48,8 @@ type reconciler struct {
 	wake trigger
 	// outdated is called when only a new process can serve a driver.
 	outdated func()
-	// unmatched compares the rules with the hardware once.
-	unmatched sync.Once
+	// warned compares the rules with the hardware once.
+	warned sync.Once
 }
 
 // run reconciles until the context ends.
@@ -89,8 +89,8 @@ func (r *reconciler) reconcile(ctx context.Context) {
 	units := plan.Units(r.config, r.registry, machine, inputs)
 	r.logOnce.report("device registry", r.registry.Save())
 	if len(machine.GPUs) > 0 && r.registry.Knows(machine.GPUs) {
-		r.unmatched.Do(func() {
-			for _, w := range plan.Unmatched(r.config, machine.GPUs, r.registry) {
+		r.warned.Do(func() {
+			for _, w := range plan.Warnings(r.config, units, machine, r.registry) {
 				r.log.Warn("configuration", "warning", w)
 			}
 		})

@@ -33,6 +33,9 @@ func Diagnose(ctx context.Context, path, allocDir string, report *doctor.Report)
 	if path != "" {
 		area.OK("configuration", "%s is valid", path)
 	}
+	for _, warning := range s.Idle() {
+		area.Warn("configuration", "change "+path, "%s", warning)
+	}
 	diagnoseContainerd(ctx, s, area)
 	diagnosePrograms(s, area)
 	diagnoseSecurity(area)

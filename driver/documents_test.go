@@ -27,7 +27,7 @@ func TestPluginBlocksInDocumentsAreValid(t *testing.T) {
 		if err := os.WriteFile(path, []byte(block.Text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := config.Validate(path); err != nil {
+		if _, err := config.Validate(path); err != nil {
 			t.Errorf("%s:%d: %v", block.Path, block.Line, err)
 		}
 	}

@@ -89,6 +89,9 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		d.settings = parsed
 		return nil
 	}
+	for _, w := range written.Idle() {
+		d.logger.Warn("configuration", "warning", w)
+	}
 	bootID, err := statedir.BootID()
 	if err != nil {
 		return err

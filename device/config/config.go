@@ -40,6 +40,8 @@ type Config struct {
 	Simulation      *Simulation
 	Vendors         map[string]bool
 	MemoryLimits    bool
+	// Idle are warnings of settings that have no effect.
+	Idle []string
 }
 
 // Health says how devices are watched.
@@ -95,6 +97,7 @@ func parse(raw rawConfig) (*Config, error) {
 	}
 	p.needHAMi(c)
 	p.checkSuspend(c.Fallback, c.Rules, c.Seats)
+	c.Idle = idle(raw, c)
 	return c, errors.Join(p.problems...)
 }
 

@@ -1,6 +1,17 @@
 package config
 
-import "github.com/hashicorp/nomad/plugins/shared/hclspec"
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+)
+
+// Defaults of how a device is offered, which are no word of the operator's.
+const (
+	defaultSliceMemory = "1GiB"
+	defaultHeadroom    = "512MiB"
+	defaultReplicas    = 4
+)
 
 // Schema is the plugin's block in Nomad's agent configuration. Every key
 // is described in docs/device.md. Numbers are text, see agentconfig.Decode.
@@ -23,9 +34,9 @@ var Schema = hclspec.NewObject(map[string]*hclspec.Spec{
 
 	"mode":          withDefault("mode", "string", `"whole"`),
 	"sharing":       hclspec.NewAttr("sharing", "string", false),
-	"slice_memory":  withDefault("slice_memory", "string", `"1GiB"`),
-	"headroom":      withDefault("headroom", "string", `"512MiB"`),
-	"replicas":      withDefault("replicas", "string", `"4"`),
+	"slice_memory":  withDefault("slice_memory", "string", `"`+defaultSliceMemory+`"`),
+	"headroom":      withDefault("headroom", "string", `"`+defaultHeadroom+`"`),
+	"replicas":      withDefault("replicas", "string", fmt.Sprintf("%q", fmt.Sprint(defaultReplicas))),
 	"timeslice":     withDefault("timeslice", "string", `"default"`),
 	"compute_burst": withDefault("compute_burst", "string", `"1000"`),
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/nomad-gpu/nomad-gpu/device/hardware"
 	"github.com/nomad-gpu/nomad-gpu/internal/gpu"
@@ -146,12 +147,31 @@ func (s selector) Selects(g hardware.GPU, index int) bool {
 		(s.vendor == "" || s.vendor == g.Vendor) &&
 		(s.pci == "" || s.pci == g.PCIBusID) &&
 		(s.index == nil || *s.index == index) &&
-		(s.model == "" || glob(s.model, g.Model) || glob(s.model, gpu.ShortModel(g.Model)))
+		(s.model == "" || globModel(s.model, g.Model) || globModel(s.model, gpu.ShortModel(g.Model)))
 }
 
 func glob(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return ok && err == nil
+}
+
+// globModel takes "h100" for "H100": no two models differ by case alone.
+func globModel(pattern, name string) bool {
+	return glob(strings.ToLower(pattern), strings.ToLower(name))
+}
+
+// Says names what a rule selects by, for messages: model "h100", index 3.
+func (s selector) Says() string {
+	var parts []string
+	for _, by := range []struct{ key, value string }{{"uuid", s.uuid}, {"vendor", s.vendor}, {"pci", s.pci}, {"model", s.model}} {
+		if by.value != "" {
+			parts = append(parts, fmt.Sprintf("%s %q", by.key, by.value))
+		}
+	}
+	if s.index != nil {
+		parts = append(parts, fmt.Sprintf("index %d", *s.index))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // SharingOfInstance is how a rule offers a MIG instance: whole unless it says

@@ -72,7 +72,7 @@ func Validate(path string) (warnings []string, err error) {
 	}
 	inventory, err := Of(c)
 	if errors.Is(err, hardware.ErrAbsent) {
-		return []string{"no GPU driver answers here, so whether the rules select any GPU is not known"}, nil
+		return append(c.Idle, "no GPU driver answers here, so whether the rules select any GPU is not known"), nil
 	}
 	return inventory.Warnings, err
 }
@@ -101,7 +101,7 @@ func Of(c *config.Config) (Inventory, error) {
 	}
 	machine, units, leases := seen.machine, seen.units, seen.leases
 	i := Inventory{DriverVersion: machine.Drivers[nvidia.Vendor].Version, CUDAVersion: machine.Drivers[nvidia.Vendor].Platform, Simulated: c.Simulation != nil,
-		Warnings: append(plan.Unmatched(c, machine.GPUs, seen.registry), plan.Crowded(c, units, machine)...)}
+		Warnings: plan.Warnings(c, units, machine, seen.registry)}
 	for _, u := range units {
 		i.Devices = append(i.Devices, inventoryOf(u, leases))
 	}

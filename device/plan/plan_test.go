@@ -200,7 +200,7 @@ func TestMoreInstancesThanClientsAreNamed(t *testing.T) {
 		c := testConfig(t, config)
 		units := Units(c, testRegistry(), m, quiet())
 		got := strings.Join(Crowded(c, units, m), "; ")
-		if strings.Contains(got, "its MPS server has 4 clients at most") != want {
+		if strings.Contains(got, "and an MPS server takes 4 CUDA contexts") != want {
 			t.Errorf("%s: warnings are %q", config, got)
 		}
 	}
@@ -219,7 +219,7 @@ func TestMoreClientsThanTheServerTakesAreNamed(t *testing.T) {
 		m.Drivers[m.GPUs[0].Vendor] = driver
 		c := testConfig(t, config)
 		warnings := strings.Join(Crowded(c, Units(c, testRegistry(), m, quiet()), m), "; ")
-		if strings.Contains(warnings, "mps.max_clients 49: the MPS server of nvidia/slice/") != want {
+		if strings.Contains(warnings, ": mps.max_clients 49: the MPS server takes 48") != want {
 			t.Errorf("%s: warnings are %q", config, warnings)
 		}
 	}
@@ -243,6 +243,29 @@ func TestUnmatchedRulesAreNamed(t *testing.T) {
 	got := strings.Join(Unmatched(c, m.GPUs, l), "; ")
 	if !strings.Contains(got, "gpu[1]") || !strings.Contains(got, "gpu[2]") || strings.Contains(got, "gpu[0]") || !strings.Contains(got, `"GPU-9"`) || strings.Contains(got, "MIG-1") {
 		t.Errorf("warnings are %s", got)
+	}
+}
+
+// A rule that selects nothing names the models of the machine, a GPU that offers nothing is named, and
+// equal warnings are one.
+func TestWarningsNameWhatIsThere(t *testing.T) {
+	m := testMachine(5)
+	for config, want := range map[string][]string{
+		"gpu { model = \"b200\" }": {`gpu[0] selects no GPU: none of this machine has model "b200"; there are ` + m.GPUs[0].Model},
+		"gpu { model = \"" + strings.ToLower(gpu.ShortModel(m.GPUs[0].Model)) + "\" }": nil,
+		"gpu {}\ngpu { index = 1 }":                   {"gpu[1] selects no GPU that an earlier rule does not select"},
+		"mode = \"slice\"\nslice_memory = \"500GiB\"": {"and 2 more: offered to nobody: slice_memory 500G with headroom 512M is more than its memory"},
+		"mode = \"slice\"\nheadroom = \"500GiB\"":     {"and 2 more: offered to nobody: slice_memory 1G with headroom 500G"},
+		"mode = \"mig\"":                              {`and 2 more: offered to nobody: mode "mig", and it has no instances`},
+		"mode = \"slice\"\nmps { max_clients = 4 }":   {"and 2 more: "},
+		"replicas = 2":                                {`replicas has no effect without mode "shared"`},
+	} {
+		c, l := testConfig(t, config), testRegistry()
+		units := Units(c, l, m, quiet())
+		got := Warnings(c, units, m, l)
+		if len(got) != len(want) || len(want) == 1 && !strings.Contains(got[0], want[0]) {
+			t.Errorf("%s: warnings are %q", config, got)
+		}
 	}
 }
 

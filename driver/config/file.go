@@ -13,10 +13,10 @@ const PluginName = "nomad-driver-containerd"
 var pluginConfig = agentconfig.Plugin{Name: PluginName, Schema: Schema, Replaces: []string{"containerd-driver"}}
 
 // Validate checks a configuration of the agent, in a file or folder, without
-// Nomad. The error names every mistake.
-func Validate(path string) error {
-	_, err := Read(path)
-	return err
+// Nomad. The error names every mistake; warnings are worth reading, but not an error.
+func Validate(path string) (warnings []string, err error) {
+	s, err := Read(path)
+	return s.Idle(), err
 }
 
 // Read reads a configuration of the agent, in a file or folder; an empty path is the

@@ -28,6 +28,18 @@ auth {
 }`), 0o600))
 	must.Eq(t, []string{"of all", "of a registry", "of another"}, Secrets(path))
 	must.NoError(t, os.WriteFile(path, []byte(`stats_interval = "soon"`), 0o600))
-	must.ErrorContains(t, Validate(path), "read configuration "+path+": stats_interval")
+	_, err := Validate(path)
+	must.ErrorContains(t, err, "read configuration "+path+": stats_interval")
 	must.SliceEmpty(t, Secrets(path))
+}
+
+// What is written to no effect is a warning.
+func TestSettingsWithoutEffect(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.hcl")
+	for text, want := range map[string]int{`volumes { allow_paths = ["/srv"] }`: 1, "volumes {\n enabled = true\n allow_paths = [\"/srv\"]\n}": 0, "": 0} {
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		warnings, err := Validate(path)
+		must.NoError(t, err)
+		must.SliceLen(t, want, warnings, must.Sprint(text))
+	}
 }

@@ -236,6 +236,14 @@ func (c Config) parse(m spec.Mistakes) (Settings, error) {
 	return s, m.ErrIn(Config{})
 }
 
+// Idle are warnings of settings that have no effect.
+func (c Config) Idle() []string {
+	if len(c.Volumes.AllowPaths) > 0 && !c.Volumes.Enabled {
+		return []string{"volumes.allow_paths has no effect without volumes.enabled = true: tasks mount no path of the host"}
+	}
+	return nil
+}
+
 // sizes reads what the operator wrote as sizes.
 func (c Config) sizes(m *spec.Mistakes, s *Settings) {
 	for _, size := range []struct {

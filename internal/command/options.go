@@ -63,15 +63,27 @@ func ParseOptions(fs *flag.FlagSet, args []string, stdout io.Writer) (code int, 
 // ParseArguments is ParseOptions for a subcommand that takes least to most
 // arguments; they are fs.Args() afterwards.
 func ParseArguments(fs *flag.FlagSet, args []string, least, most int, stdout io.Writer) (code int, done bool) {
+	usage := usageLine(fs)
 	if code, done := ParseOptions(fs, args, stdout); done {
 		return code, true
 	}
 	if n := fs.NArg(); n < least || n > most {
-		fmt.Fprintf(fs.Output(), "this command takes %s, not %d\n", countOfArguments(least, most), n)
+		fmt.Fprintf(fs.Output(), "this command takes %s, not %d: %s\n", countOfArguments(least, most), n, usage)
 		PointToHelp(fs)
 		return ExitUsage, true
 	}
 	return ExitOK, false
+}
+
+// usageLine is the first line of a subcommand's help, which names its arguments.
+func usageLine(fs *flag.FlagSet) string {
+	var help strings.Builder
+	to := fs.Output()
+	fs.SetOutput(&help)
+	fs.Usage()
+	fs.SetOutput(to)
+	line, _, _ := strings.Cut(help.String(), "\n")
+	return strings.TrimPrefix(line, "Usage: ")
 }
 
 func countOfArguments(least, most int) string {

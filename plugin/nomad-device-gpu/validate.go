@@ -18,7 +18,7 @@ the Nomad agent, in HCL or JSON, or a folder of them, with a block
 or the inside of that config block alone.
 
 Every mistake is named with its key, its value and what is valid. A rule that
-selects no GPU of this machine is a warning. The exit code is 0 when Nomad would
+selects no GPU of this machine, and a setting without effect, are warnings. The exit code is 0 when Nomad would
 accept the configuration, and 1 when not.`
 
 func runValidate(args []string, stdout, stderr io.Writer) int {

@@ -42,15 +42,19 @@ the Nomad agent, in HCL or JSON, or a folder of them, with a block
 
 or the inside of that config block alone. docs/driver.md has its keys.
 
-Every mistake is named with its key, its value and what is valid. The exit code
-is 0 when Nomad would accept the configuration, and 1 when not.`
+Every mistake is named with its key, its value and what is valid; a setting
+without effect is a warning. The exit code is 0 when Nomad would accept the configuration, and 1 when not.`
 
 func runValidate(args []string, stdout, stderr io.Writer) int {
 	fs := command.NewFlags(config.PluginName, "validate FILE", validateHelp, stderr)
 	if code, done := command.ParseArguments(fs, args, 1, 1, stdout); done {
 		return code
 	}
-	if err := config.Validate(fs.Arg(0)); err != nil {
+	warnings, err := config.Validate(fs.Arg(0))
+	for _, w := range warnings {
+		fmt.Fprintln(stderr, "Warning: "+w)
+	}
+	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return command.ExitError
 	}

@@ -25,7 +25,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"validate", good}, 0, "The configuration is valid.", ""},
 		{[]string{"validate", bad}, 1, "", "pids_limit: -1"},
 		{[]string{"validate", bad}, 1, "", "max_starts: -2"},
-		{[]string{"validate"}, 2, "", "takes one argument, not 0"},
+		{[]string{"validate"}, 2, "", "takes one argument, not 0: nomad-driver-containerd validate [options] FILE"},
 		{[]string{"start"}, 2, "", `unknown command "start"`},
 		{nil, 2, "", "Usage: nomad-driver-containerd"},
 	} {

@@ -30,7 +30,8 @@ func TestFallbackThatCannotWorkIsRefused(t *testing.T) {
 	const ask = `,"gpu":"8G"`
 	blocks := `,"Resources":{"Devices":[{"Name":"nvidia/gpu"}]}`
 	for body, want := range map[string]string{
-		falling("", ask+`,"gpu_fallback":"none"`, ""):                              `gpu_fallback = "none" is not one of cpu`,
+		falling("", ask+`,"gpu_fallback":"none"`, ""):                              `gpu_fallback: "none" is not valid (cpu)`,
+		falling("", ask+`,"gpu_fallback":"CPU"`, ""):                               `gpu_fallback: "CPU" is not valid (cpu); write "cpu"`,
 		falling("", ask+`,"gpu_fallback_after":"soon"`, ""):                        `gpu_fallback_after = "soon" is not valid (how long to wait for a GPU, from 1s to 720h: 10m, 2h)`,
 		falling("", ask+`,"gpu_fallback_after":"0s"`, ""):                          `gpu_fallback_after = "0s" is not valid`,
 		falling("", ask+`,"gpu_fallback":"","gpu_fallback_after":"5m"`, ""):        `gpu_fallback_after = "5m" has no effect without gpu_fallback = "cpu"`,

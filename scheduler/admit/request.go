@@ -347,7 +347,11 @@ func oneOf(key, value string, valid []string) error {
 	if value == "" || slices.Contains(valid, value) {
 		return nil
 	}
-	return fmt.Errorf("%s = %q is not one of %s", key, value, strings.Join(valid, ", "))
+	hint := ""
+	if i := slices.IndexFunc(valid, func(v string) bool { return strings.EqualFold(v, value) }); i >= 0 {
+		hint = fmt.Sprintf("; write %q", valid[i])
+	}
+	return fmt.Errorf("%s: %q is not valid (%s)%s", key, value, strings.Join(valid, ", "), hint)
 }
 
 func refuse(group, task string, err error) error {

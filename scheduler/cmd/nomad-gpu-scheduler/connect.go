@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -113,14 +114,27 @@ func (o *online) fail(err error) int {
 	return exitError
 }
 
-// said is an error for people: what the service says, without Nomad's words around it.
+// said is an error for people: what the service says, without Nomad's words around it and
+// without JSON.
 func said(err error) string {
 	text := err.Error()
 	var answer api.UnexpectedResponseError
 	if errors.As(err, &answer) && answer.HasBody() {
-		text = strings.Replace(text, answer.Error(), strings.TrimSpace(answer.Body()), 1)
+		text = strings.Replace(text, answer.Error(), failureText(strings.TrimSpace(answer.Body())), 1)
 	}
 	return text
+}
+
+// failureText reads the body of an error of the service's own API; others are text.
+func failureText(body string) string {
+	var failure struct {
+		Error   string   `json:"error"`
+		Details []string `json:"details"`
+	}
+	if json.Unmarshal([]byte(body), &failure) != nil || failure.Error == "" {
+		return body
+	}
+	return strings.Join(append([]string{failure.Error}, failure.Details...), "\n  ")
 }
 
 // finish prints what a subcommand found out, as JSON or as text.

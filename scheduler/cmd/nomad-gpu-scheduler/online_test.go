@@ -242,3 +242,18 @@ func TestStatusIsColoredOnATerminal(t *testing.T) {
 		}
 	}
 }
+
+// What the service answers is told in its words, not in JSON.
+func TestErrorsOfTheServiceAreSentences(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		io.WriteString(w, `{"success":false,"error":"the service has no view of the cluster: it is starting","details":["ask again"]}`) //nolint:errcheck // of a test
+	}))
+	defer service.Close()
+	for _, command := range [][]string{{"status"}, {"report"}, {"explain", "job"}, {"idle"}} {
+		code, _, stderr := run(append(command, "-address", service.URL)...)
+		if code != exitError || strings.ContainsAny(stderr, "{}") || !strings.Contains(stderr, "no view of the cluster: it is starting\n  ask again") {
+			t.Errorf("%v: exit %d: %s", command, code, stderr)
+		}
+	}
+}
